@@ -1,0 +1,57 @@
+// The vocabulary of a group: tables, features and one batch of ids. See cc/README.md for each word.
+//
+// Everything here is a plain view: pointers are borrowed, trivially copyable, and live in host
+// memory for the CPU functions and in device memory for the CUDA ones.
+#pragma once
+
+#include <cstdint>
+
+namespace group_embedding {
+
+// How the rows of one sample become one vector.
+//   kSum    sum_i w_i row_i
+//   kMean   sum_i w_i row_i / sum_i w_i
+//   kSqrtN  sum_i w_i row_i / sqrt(sum_i w_i^2)
+// A sample without ids is a vector of zeros.
+enum class Combiner : int32_t { kSum = 0, kMean = 1, kSqrtN = 2 };
+
+enum class DataType : int32_t { kFloat32 = 0, kFloat16 = 1, kBFloat16 = 2 };
+
+inline constexpr int64_t SizeOf(DataType type) { return type == DataType::kFloat32 ? 4 : 2; }
+
+// What an id outside [0, num_rows) means.
+struct InvalidIds {
+  bool prune_negative = true;  // an id < 0 is left out; otherwise it is as bad as one too large
+  bool read_zeros = false;     // a bad id reads a row of zeros; otherwise it is a fault
+};
+
+// One table: `rows` is [num_rows, dim], row-major.
+struct Table {
+  const void* rows;
+  int64_t num_rows;
+  int32_t dim;
+  float max_norm;  // a row whose L2 norm is above it is read scaled down to it; <= 0: never
+};
+
+// One lookup of one table. Its samples are [first_sample, first_sample + num_samples) of the batch.
+struct Feature {
+  int64_t first_sample;
+  int64_t num_samples;
+  void* output;           // forward: written; backward: its gradient, read. Sample s is at
+                          // output + s * output_stride, [dim] elements
+  int64_t output_stride;  // in elements; dim for a tensor of its own, sum of dims when concatenated
+  int32_t table;          // index into the group's tables
+  Combiner combiner;
+};
+
+// The ids of all features, feature after feature: one ragged tensor of num_samples rows.
+struct Batch {
+  const int64_t* row_splits;  // [num_samples + 1]; the ids of sample s are row_splits[s] to [s + 1]
+  const int64_t* ids;         // [num_ids]
+  const float* weights;       // [num_ids], or null: every weight is 1. A weight <= 0 (or NaN) is left
+                              // out together with its id by kMean and kSqrtN, as TensorFlow does
+  int64_t num_samples;
+  int64_t num_ids;
+};
+
+}  // namespace group_embedding

@@ -1,0 +1,176 @@
+// Arithmetic on rows on the device: a team of threads holds a row, each thread a vector of it.
+//
+// A team is a power of two of neighbouring lanes of one warp. A row is cut into vectors of 16, 8, 4
+// or 2 bytes, as wide as its dim and the addresses allow; thread i of a team of n threads has vectors
+// i, i + n, i + 2n, ... Sums are float32, whatever the element type.
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include <cstdint>
+
+#include "core/descriptors.cuh"
+#include "core/group.h"
+
+namespace group_embedding {
+
+__device__ inline float ToFloat(float value) { return value; }
+__device__ inline float ToFloat(__half value) { return __half2float(value); }
+__device__ inline float ToFloat(__nv_bfloat16 value) { return __bfloat162float(value); }
+
+template <typename T>
+__device__ T FromFloat(float value);
+template <>
+__device__ inline float FromFloat<float>(float value) { return value; }
+template <>
+__device__ inline __half FromFloat<__half>(float value) { return __float2half_rn(value); }
+template <>
+__device__ inline __nv_bfloat16 FromFloat<__nv_bfloat16>(float value) {
+  return __float2bfloat16_rn(value);
+}
+
+template <int kBytes>
+struct WordOf;
+template <>
+struct WordOf<16> { using Type = uint4; };
+template <>
+struct WordOf<8> { using Type = uint2; };
+template <>
+struct WordOf<4> { using Type = unsigned int; };
+template <>
+struct WordOf<2> { using Type = unsigned short; };
+
+// Elements of a row that one thread moves in one instruction.
+template <typename T, int kBytes>
+struct Vector {
+  using Element = T;
+  using Word = typename WordOf<kBytes>::Type;
+  static constexpr int kSize = kBytes / sizeof(T);
+
+  Word word;
+
+  __device__ float operator[](int i) const {
+    return ToFloat(reinterpret_cast<const T*>(&word)[i]);
+  }
+
+  // `from` is read through the read-only path: nothing writes it while the kernel runs.
+  __device__ static Vector Load(const void* from) {
+    return {__ldg(static_cast<const Word*>(from))};
+  }
+  __device__ static Vector Zeros() { return {Word{}}; }
+
+  __device__ static Vector Round(const float (&values)[kSize]) {
+    Vector vector;
+    for (int i = 0; i < kSize; ++i) {
+      reinterpret_cast<T*>(&vector.word)[i] = FromFloat<T>(values[i]);
+    }
+    return vector;
+  }
+  // Written once and not read again by the kernel: it need not stay in the cache.
+  __device__ void Stream(void* to) const { __stcs(static_cast<Word*>(to), word); }
+};
+
+// The shape of a team, chosen on the host.
+struct RowShape {
+  int32_t vector_bytes;
+  int32_t num_vectors;  // of a row
+  int32_t team_size;    // threads, 1 to 32
+  int32_t num_columns;  // vectors of a thread: num_vectors / team_size, rounded up
+
+  // `alignment`: the addresses and strides that the rows are reached by, all or-ed together.
+  static RowShape Of(int64_t dim, DataType dtype, int64_t alignment) {
+    const int64_t row_bytes = dim * SizeOf(dtype);
+    const int64_t bits = row_bytes | alignment | 16;
+    RowShape shape;
+    shape.vector_bytes = static_cast<int32_t>(bits & -bits);
+    shape.num_vectors = static_cast<int32_t>(row_bytes / shape.vector_bytes);
+    shape.team_size = 1;
+    while (shape.team_size < kWarpSize && shape.team_size < shape.num_vectors) {
+      shape.team_size *= 2;
+    }
+    shape.num_columns = (shape.num_vectors + shape.team_size - 1) / shape.team_size;
+    return shape;
+  }
+};
+
+inline int64_t Alignment(const void* pointer) {
+  return static_cast<int64_t>(reinterpret_cast<uintptr_t>(pointer) & 15);
+}
+
+// A thread's place: which team of the block, which lane of the team.
+struct Team {
+  int32_t size;
+  int32_t index;
+  int32_t lane;
+  unsigned mask;  // the lanes of the warp that are this team
+
+  __device__ explicit Team(int32_t team_size)
+      : size(team_size),
+        index(threadIdx.x / team_size),
+        lane(threadIdx.x % team_size),
+        mask(team_size == kWarpSize
+                 ? kFullWarp
+                 : ((1u << team_size) - 1) << (threadIdx.x % kWarpSize / team_size * team_size)) {}
+
+  // The same bits in every lane, and on every run.
+  __device__ float Sum(float value) const {
+    for (int offset = size / 2; offset > 0; offset /= 2) {
+      value += __shfl_xor_sync(mask, value, offset);
+    }
+    return value;
+  }
+  template <typename T>
+  __device__ T FromFirst(T value) const {
+    return __shfl_sync(mask, value, 0, size);
+  }
+};
+
+// Calls `body(Vector<T, bytes>{})`.
+template <typename T, typename Body>
+__device__ __forceinline__ void ForVector(int32_t vector_bytes, Body&& body) {
+  switch (vector_bytes) {
+    case 16:
+      return body(Vector<T, 16>{});
+    case 8:
+      return body(Vector<T, 8>{});
+    case 4:
+      return body(Vector<T, 4>{});
+    case 2:
+      if constexpr (sizeof(T) == 2) body(Vector<T, 2>{});
+  }
+}
+
+// Host: calls `body` with a null pointer of the device's element type.
+template <typename Body>
+auto ForDeviceType(DataType dtype, Body&& body) {
+  switch (dtype) {
+    case DataType::kFloat16:
+      return body(static_cast<__half*>(nullptr));
+    case DataType::kBFloat16:
+      return body(static_cast<__nv_bfloat16*>(nullptr));
+    default:
+      return body(static_cast<float*>(nullptr));
+  }
+}
+
+// What a row is multiplied by so that its norm is at most max_norm (tf.clip_by_norm).
+__device__ inline float ClipScale(float sum_squares, float max_norm) {
+  const float norm = sqrtf(sum_squares);
+  return norm > max_norm ? max_norm / norm : 1.0f;
+}
+
+// The gradient g of a clipped row is scale * (g - along * row) for the row itself.
+struct ClipGradient {
+  float scale = 1;
+  float along = 0;
+
+  // dot: row . g
+  __device__ static ClipGradient Of(float sum_squares, float dot, float max_norm) {
+    const float norm = sqrtf(sum_squares);
+    if (!(norm >= max_norm)) return {};
+    return {max_norm / norm, dot / sum_squares};
+  }
+};
+
+}  // namespace group_embedding

@@ -1,0 +1,225 @@
+#include "fused/group_lookup.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "core/descriptors.cuh"
+#include "core/fault.cuh"
+#include "core/rows.cuh"
+#include "fused/combine_segments.cuh"
+#include "fused/sample_ids.h"
+
+namespace group_embedding {
+namespace {
+
+constexpr int kThreads = 256;
+
+// One feature with its table, as the kernel needs it.
+struct LookupTask {
+  const char* rows;
+  char* output;
+  int64_t num_rows;
+  int64_t row_bytes;
+  int64_t output_bytes;  // from one sample to the next
+  int64_t first_sample;
+  int64_t num_samples;
+  RowShape shape;
+  int32_t samples_per_team;
+  float max_norm;
+  Combiner combiner;
+};
+
+struct LookupArgs {
+  const LookupTask* tasks;      // [num_features]
+  const int64_t* first_blocks;  // [num_features + 1]
+  int64_t num_features;
+  Batch batch;
+  InvalidIds invalid_ids;
+  Fault* fault;
+};
+
+// Rare, hence out of line: the sample is found by walking from `sample`, at or before it.
+__device__ __noinline__ void ReportBadId(Fault* fault, const int64_t* row_splits, int64_t feature,
+                                         int64_t first_sample, int64_t sample, int64_t position,
+                                         int64_t id) {
+  while (row_splits[sample + 1] <= position) ++sample;
+  RaiseFault(fault, FaultKind::kIdOutOfRange, feature, sample - first_sample, id);
+}
+
+// The ids of one feature as the entries of CombineSegments.
+struct LookupSource {
+  const LookupArgs& args;
+  const LookupTask& task;
+  int64_t feature;
+  int64_t first_sample;  // of the team, where the search for the sample of a bad id starts
+  bool reports;
+
+  __device__ Item operator()(int64_t position) const {
+    const int64_t id = __ldg(args.batch.ids + position);
+    const float weight = args.batch.weights == nullptr ? 1.0f : __ldg(args.batch.weights + position);
+    switch (UseOfId(id, weight, task.num_rows, task.combiner, args.invalid_ids.prune_negative)) {
+      case IdUse::kRow:
+        return {task.rows + id * task.row_bytes, weight};
+      case IdUse::kZeros:
+        if (!args.invalid_ids.read_zeros && reports) {
+          ReportBadId(args.fault, args.batch.row_splits, feature, task.first_sample, first_sample,
+                      position, id);
+        }
+        return {nullptr, weight};
+      default:
+        return {nullptr, 0.0f};
+    }
+  }
+};
+
+// Scales rows down to max_norm. All threads of the team call it together.
+template <typename Vector>
+struct LookupClip {
+  const LookupArgs& args;
+  const LookupTask& task;
+  const Team& team;
+
+  __device__ float operator()(int64_t position, const Vector& vector) const {
+    if (!(task.max_norm > 0)) return 1.0f;
+    float squares = 0;
+    if (task.shape.num_columns == 1) {
+      for (int i = 0; i < Vector::kSize; ++i) squares += vector[i] * vector[i];
+    } else {  // the thread holds one of its vectors; the norm is that of all
+      const int64_t id = args.batch.ids[position];
+      if (id < 0 || id >= task.num_rows) return 1.0f;
+      const Vector* row = reinterpret_cast<const Vector*>(task.rows + id * task.row_bytes);
+      for (int32_t c = team.lane; c < task.shape.num_vectors; c += team.size) {
+        const Vector other = Vector::Load(row + c);
+        for (int i = 0; i < Vector::kSize; ++i) squares += other[i] * other[i];
+      }
+    }
+    return ClipScale(team.Sum(squares), task.max_norm);
+  }
+};
+
+// `block`: which of the feature's blocks this is.
+template <typename Vector>
+__device__ void LookUpBlock(const LookupArgs& args, const LookupTask& task, int64_t feature,
+                            int64_t block) {
+  const Team team(task.shape.team_size);
+  const int64_t run = block / task.shape.num_columns;
+  const int32_t column =
+      static_cast<int32_t>(block % task.shape.num_columns) * team.size + team.lane;
+  const bool has_column = column < task.shape.num_vectors;
+  const int64_t begin = (run * (kThreads / team.size) + team.index) * task.samples_per_team;
+  const int64_t end = min(begin + task.samples_per_team, task.num_samples);
+  if (begin >= end) return;
+
+  const int64_t* splits = args.batch.row_splits + task.first_sample;
+  const LookupSource source{args, task, feature, task.first_sample + begin, column == 0};
+  const LookupClip<Vector> clip{args, task, team};
+  CombineSegments<Vector>(
+      begin, end, __ldg(splits + begin), column, has_column,
+      [&](int64_t sample) { return __ldg(splits + sample + 1); }, source, clip,
+      [&](int64_t sample, Combined<Vector::kSize>& combined) {
+        if (!has_column) return;
+        const float scale =
+            CombinerScale(task.combiner, combined.sum_weights, combined.sum_squares);
+        for (float& value : combined.sum) value *= scale;
+        Vector* to = reinterpret_cast<Vector*>(task.output + sample * task.output_bytes) + column;
+        Vector::Round(combined.sum).Stream(to);
+      });
+}
+
+// A block works for one feature and for kThreads / team_size runs of consecutive samples. A team of
+// threads walks over the ids of its run, with several rows in flight, and writes one vector per sample;
+// a thread keeps one vector (up to 16 bytes) of each row. Where a row has more than 32 vectors, the
+// next block takes the next 32 of the same samples. A warp holds one team or several, never half of one.
+template <typename T>
+__global__ void __launch_bounds__(kThreads) GroupLookupKernel(LookupArgs args) {
+  const int64_t feature = FindOwner(args.first_blocks, args.num_features, blockIdx.x);
+  const LookupTask task = args.tasks[feature];
+  const int64_t block = blockIdx.x - args.first_blocks[feature];
+  ForVector<T>(task.shape.vector_bytes, [&](auto vector) {
+    LookUpBlock<decltype(vector)>(args, task, feature, block);
+  });
+}
+
+RowShape ShapeOf(const Table& table, const Feature& feature, DataType dtype) {
+  return RowShape::Of(table.dim, dtype,
+                      Alignment(table.rows) | Alignment(feature.output) |
+                          feature.output_stride * SizeOf(dtype));
+}
+
+// Enough samples for a team to fill its flight a few times, unless that would leave the device short
+// of warps.
+int32_t SamplesPerTeam(const Group& group) {
+  constexpr int64_t kIdsPerTeam = 32, kWarpsPerMultiprocessor = 128;
+  int64_t num_threads = 0;
+  for (int64_t f = 0; f < group.num_features; ++f) {
+    const Feature& feature = group.features[f];
+    const RowShape shape = ShapeOf(group.tables[feature.table], feature, group.dtype);
+    num_threads += feature.num_samples * shape.team_size * shape.num_columns;
+  }
+  const int64_t enough = kWarpsPerMultiprocessor * NumMultiprocessors() * kWarpSize;
+  const int64_t by_ids = kIdsPerTeam * group.batch.num_samples / std::max<int64_t>(1, group.batch.num_ids);
+  return static_cast<int32_t>(std::clamp<int64_t>(std::min(by_ids, num_threads / enough), 1, 32));
+}
+
+struct LookupPlan {
+  std::vector<LookupTask> tasks;
+  BlockPlan blocks;
+};
+
+LookupPlan PlanLookup(const Group& group) {
+  LookupPlan plan;
+  const int32_t samples_per_team = SamplesPerTeam(group);
+  for (int64_t f = 0; f < group.num_features; ++f) {
+    const Feature& feature = group.features[f];
+    const Table& table = group.tables[feature.table];
+    LookupTask task;
+    task.rows = static_cast<const char*>(table.rows);
+    task.output = static_cast<char*>(feature.output);
+    task.num_rows = table.num_rows;
+    task.row_bytes = table.dim * SizeOf(group.dtype);
+    task.output_bytes = feature.output_stride * SizeOf(group.dtype);
+    task.first_sample = feature.first_sample;
+    task.num_samples = feature.num_samples;
+    task.shape = ShapeOf(table, feature, group.dtype);
+    task.samples_per_team = samples_per_team;
+    task.max_norm = table.max_norm;
+    task.combiner = feature.combiner;
+    const int64_t samples_per_block = kThreads / task.shape.team_size * samples_per_team;
+    plan.blocks.Append((task.num_samples + samples_per_block - 1) / samples_per_block *
+                       task.shape.num_columns);
+    plan.tasks.push_back(task);
+  }
+  return plan;
+}
+
+}  // namespace
+
+int64_t GroupLookupScratchBytes(int64_t /*num_tables*/, int64_t num_features) {
+  return AlignScratch(num_features * sizeof(LookupTask)) +
+         AlignScratch((num_features + 1) * sizeof(int64_t));
+}
+
+cudaError_t GroupLookupCuda(const Group& group, void* scratch, Fault* fault, cudaStream_t stream) {
+  const LookupPlan plan = PlanLookup(group);
+  const int64_t num_blocks = plan.blocks.num_blocks();
+  if (num_blocks == 0) return cudaSuccess;
+  if (num_blocks > INT32_MAX) return cudaErrorInvalidConfiguration;
+
+  DeviceArrays arrays(scratch);
+  LookupArgs args;
+  args.tasks = arrays.Add(plan.tasks);
+  args.first_blocks = arrays.Add(plan.blocks.first_blocks());
+  args.num_features = group.num_features;
+  args.batch = group.batch;
+  args.invalid_ids = group.invalid_ids;
+  args.fault = fault;
+  if (const cudaError_t error = arrays.Send(stream)) return error;
+
+  ForDeviceType(group.dtype, [&](auto* type) {
+    using T = std::remove_pointer_t<decltype(type)>;
+    GroupLookupKernel<T><<<static_cast<unsigned>(num_blocks), kThreads, 0, stream>>>(args);
+  });
+  return cudaGetLastError();
+}
+
+}  // namespace group_embedding

@@ -1,0 +1,60 @@
+// The backward pass of a group: output gradients -> one gradient per looked-up row, rows unique and
+// ascending in each table, the same bits on every run.
+//
+// Two steps, because the number of unique rows is known only after sorting:
+//   SortRows    sorts the ids of the batch by (table, row), stably, and counts the unique rows
+//   ReduceRows  writes, for every unique row, the weighted sum of the output gradients of its samples
+// and one more that has no order to keep:
+//   WeightGrad  the gradient of each id's weight
+// Ids that the forward pass left out, or read as zeros, have no gradient.
+#pragma once
+
+#include <cstdint>
+
+#include "fused/group_lookup.h"
+
+namespace group_embedding {
+
+// What SortRows leaves behind. All arrays are parts of the caller's workspace.
+struct SortedRows {
+  const int64_t* rows;        // [num_unique] row within its table, ascending per table
+  const int64_t* segments;    // [num_unique + 1] the ids of unique row u are at segments[u]..[u + 1]
+  const uint32_t* positions;  // [num_valid] position in batch.ids of each, ascending per row
+  const uint32_t* samples;    // [num_ids] sample of each position in batch.ids
+  const float* scales;        // [num_samples] 1, 1 / sum w or 1 / sqrt(sum w^2), after its combiner
+  const int64_t* num_unique;  // [num_tables + 1] first unique row of each table, and the total
+};
+
+// Positions are 32-bit: a batch holds fewer than 2^32 ids and samples; ReduceRows of a larger one is
+// refused by its callers.
+inline constexpr int64_t kMaxBatchIds = int64_t{0xFFFFFFFF};
+
+// Where the gradients of table t go.
+struct TableGrad {
+  int64_t* indices;  // [num_unique[t + 1] - num_unique[t]]
+  void* values;      // [that, dim] of group.dtype
+};
+
+int64_t SortRowsWorkspaceBytes(const Group& group);
+SortedRows SortRowsCpu(const Group& group, void* workspace, const ParallelFor& parallel_for);
+void ReduceRowsCpu(const Group& group, const SortedRows& sorted, const TableGrad* grads,
+                   const ParallelFor& parallel_for);
+// weight_grad: [num_ids]
+void WeightGradCpu(const Group& group, float* weight_grad, const ParallelFor& parallel_for);
+
+#if GROUP_EMBEDDING_CUDA
+// As above, enqueued on `stream`. The arrays of SortedRows are in device memory; num_unique is the
+// one that the caller must bring to the host (the only synchronisation) to allocate `grads`.
+int64_t SortRowsWorkspaceBytesCuda(const Group& group);
+cudaError_t SortRowsCuda(const Group& group, void* workspace, SortedRows* sorted,
+                         cudaStream_t stream);
+int64_t ReduceRowsScratchBytesCuda(const Group& group);
+cudaError_t ReduceRowsCuda(const Group& group, const SortedRows& sorted,
+                           const int64_t* num_unique /* host */, const TableGrad* grads /* host */,
+                           void* scratch, cudaStream_t stream);
+int64_t WeightGradScratchBytesCuda(const Group& group);
+cudaError_t WeightGradCuda(const Group& group, float* weight_grad, void* scratch,
+                           cudaStream_t stream);
+#endif
+
+}  // namespace group_embedding

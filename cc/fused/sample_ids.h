@@ -1,0 +1,39 @@
+// Which ids of a sample count, and what their sum is divided by: one statement of the rules, for the
+// host and the device, shared by the forward and the backward pass.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+
+#include "core/group.h"
+
+#ifdef __CUDACC__
+#define GROUP_EMBEDDING_HOST_DEVICE __host__ __device__ __forceinline__
+#else
+#define GROUP_EMBEDDING_HOST_DEVICE inline
+#endif
+
+namespace group_embedding {
+
+enum class IdUse : int32_t {
+  kRow,    // reads its row
+  kZeros,  // outside the table: reads zeros, but is one of the sample's ids
+  kNone,   // pruned
+};
+
+GROUP_EMBEDDING_HOST_DEVICE IdUse UseOfId(int64_t id, float weight, int64_t num_rows,
+                                          Combiner combiner, bool prune_negative) {
+  if (combiner != Combiner::kSum && !(weight > 0)) return IdUse::kNone;
+  if (id < 0 && prune_negative) return IdUse::kNone;
+  return id >= 0 && id < num_rows ? IdUse::kRow : IdUse::kZeros;
+}
+
+// What the weighted sum of a sample's rows is multiplied by; 0 when there is nothing to divide by.
+GROUP_EMBEDDING_HOST_DEVICE float CombinerScale(Combiner combiner, float sum_weights,
+                                                float sum_squares) {
+  if (combiner == Combiner::kSum) return 1.0f;
+  if (combiner == Combiner::kMean) return sum_weights == 0.0f ? 0.0f : 1.0f / sum_weights;
+  return sum_squares == 0.0f ? 0.0f : 1.0f / sqrtf(sum_squares);
+}
+
+}  // namespace group_embedding

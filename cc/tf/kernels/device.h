@@ -1,0 +1,44 @@
+// What the core needs of the device that an op runs on.
+#pragma once
+
+#include "core/parallel.h"
+#include "tensorflow/core/framework/op_kernel.h"
+
+#if GOOGLE_CUDA
+#include <cuda_runtime_api.h>
+
+#include "tensorflow/core/platform/stream_executor.h"
+#endif
+
+namespace group_embedding {
+
+// TensorFlow's own threads for the ops of a CPU.
+inline ParallelFor ThreadsOf(tensorflow::OpKernelContext* context) {
+  auto* workers = context->device()->tensorflow_cpu_worker_threads()->workers;
+  return [workers](int64_t count, int64_t cost,
+                   const std::function<void(int64_t, int64_t)>& body) {
+    constexpr int64_t kCyclesPerNanosecond = 3;
+    workers->ParallelFor(count, cost * kCyclesPerNanosecond, body);
+  };
+}
+
+// Memory that lives as long as the op runs. On a GPU, memory freed at the end of an op is reused only
+// by work enqueued after it on the same stream.
+inline absl::Status AllocateScratch(tensorflow::OpKernelContext* context, int64_t bytes,
+                                    tensorflow::Tensor* scratch) {
+  return context->allocate_temp(tensorflow::DT_INT8, tensorflow::TensorShape({bytes}), scratch);
+}
+
+#if GOOGLE_CUDA
+inline cudaStream_t StreamOf(tensorflow::OpKernelContext* context) {
+  return reinterpret_cast<cudaStream_t>(
+      context->op_device_context()->stream()->platform_specific_handle().stream);
+}
+
+inline absl::Status ToStatus(cudaError_t error, const char* what) {
+  if (error == cudaSuccess) return absl::OkStatus();
+  return absl::InternalError(std::string(what) + ": " + cudaGetErrorString(error));
+}
+#endif
+
+}  // namespace group_embedding

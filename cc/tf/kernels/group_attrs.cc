@@ -1,0 +1,110 @@
+#include "tf/kernels/group_attrs.h"
+
+namespace group_embedding {
+namespace {
+
+using ::tensorflow::OpKernelConstruction;
+using ::tensorflow::Tensor;
+
+Combiner ToCombiner(const std::string& word) {  // the op's attribute admits no other word
+  if (word == "sum") return Combiner::kSum;
+  return word == "mean" ? Combiner::kMean : Combiner::kSqrtN;
+}
+
+DataType ToCore(tensorflow::DataType dtype) {
+  if (dtype == tensorflow::DT_FLOAT) return DataType::kFloat32;
+  return dtype == tensorflow::DT_HALF ? DataType::kFloat16 : DataType::kBFloat16;
+}
+
+}  // namespace
+
+GroupAttrs::GroupAttrs(OpKernelConstruction* context) {
+  std::vector<std::string> words;
+  std::string invalid;
+  OP_REQUIRES_OK(context, context->GetAttr("dtype", &dtype));
+  OP_REQUIRES_OK(context, context->GetAttr("table_of_feature", &table_of_feature));
+  OP_REQUIRES_OK(context, context->GetAttr("combiners", &words));
+  OP_REQUIRES_OK(context, context->GetAttr("dims", &dims));
+  OP_REQUIRES_OK(context, context->GetAttr("max_norms", &max_norms));
+  OP_REQUIRES_OK(context, context->GetAttr("table_names", &table_names));
+  OP_REQUIRES_OK(context, context->GetAttr("feature_names", &feature_names));
+  OP_REQUIRES_OK(context, context->GetAttr("concat", &concat));
+  OP_REQUIRES_OK(context, context->GetAttr("weighted", &weighted));
+  OP_REQUIRES_OK(context, context->GetAttr("prune_negative", &invalid_ids.prune_negative));
+  OP_REQUIRES_OK(context, context->GetAttr("invalid_ids", &invalid));
+  invalid_ids.read_zeros = invalid == "zeros";
+  core_dtype = ToCore(dtype);
+  for (const std::string& word : words) combiners.push_back(ToCombiner(word));
+
+  const size_t num_features = table_of_feature.size(), num_tables = dims.size();
+  OP_REQUIRES(context,
+              num_features > 0 && combiners.size() == num_features &&
+                  feature_names.size() == num_features && table_names.size() == num_tables &&
+                  max_norms.size() == num_tables,
+              absl::InvalidArgumentError(
+                  "expected attributes of one length per feature and one per table"));
+  for (const int32_t table : table_of_feature) {
+    OP_REQUIRES(context, table >= 0 && table < static_cast<int32_t>(num_tables),
+                absl::InvalidArgumentError("table_of_feature: expected indices into tables"));
+  }
+  for (const int32_t dim : dims) {
+    OP_REQUIRES(context, dim >= 1, absl::InvalidArgumentError("dims: expected positive numbers"));
+  }
+}
+
+int64_t GroupAttrs::Width() const {
+  int64_t width = 0;
+  for (const int32_t table : table_of_feature) width += dims[table];
+  return width;
+}
+
+absl::Status GroupAttrs::MakeFeatures(const Tensor& batch, const Tensor& sizes,
+                                      std::vector<Feature>* features, Batch* view) const {
+  const int64_t num_features = static_cast<int64_t>(table_of_feature.size());
+  if (sizes.dims() != 2 || sizes.dim_size(0) != num_features || sizes.dim_size(1) != 2) {
+    return absl::InvalidArgumentError("sizes: expected shape [" + std::to_string(num_features) +
+                                      ", 2], got " + sizes.shape().DebugString());
+  }
+  const auto size = sizes.matrix<int64_t>();
+  int64_t num_samples = 0, num_ids = 0;
+  for (int64_t f = 0; f < num_features; ++f) {
+    if (concat && size(f, 0) != size(0, 0)) {
+      return absl::InvalidArgumentError(
+          "feature '" + feature_names[f] + "': expected " + std::to_string(size(0, 0)) +
+          " samples, as feature '" + feature_names[0] + "' has, got " +
+          std::to_string(size(f, 0)) + "; only features of one batch can be concatenated");
+    }
+    features->push_back(
+        {num_samples, size(f, 0), nullptr, 0, table_of_feature[f], combiners[f]});
+    num_samples += size(f, 0);
+    num_ids += size(f, 1);
+  }
+  if (batch.NumElements() != LayOutBatch(num_samples, num_ids, weighted).size) {
+    return absl::InvalidArgumentError("batch: its length does not match `sizes`");
+  }
+  *view = ViewBatch(batch.flat<float>().data(), num_samples, num_ids, weighted);
+  return absl::OkStatus();
+}
+
+void GroupAttrs::PointTo(const std::vector<void*>& outputs, std::vector<Feature>* features) const {
+  const int64_t element_bytes = SizeOf(core_dtype);
+  const int64_t width = Width();
+  int64_t column = 0;
+  for (size_t f = 0; f < features->size(); ++f) {
+    Feature& feature = (*features)[f];
+    const int64_t dim = dims[feature.table];
+    feature.output =
+        concat ? static_cast<char*>(outputs[0]) + column * element_bytes : outputs[f];
+    feature.output_stride = concat ? width : dim;
+    column += dim;
+  }
+}
+
+absl::Status GroupAttrs::ToStatus(const Fault& fault, const std::vector<Table>& tables) const {
+  if (fault.kind == FaultKind::kNone) return absl::OkStatus();
+  const int32_t table = table_of_feature[fault.feature];
+  return absl::InvalidArgumentError(Describe(fault, feature_names[fault.feature],
+                                             table_names[table], tables[table].num_rows));
+}
+
+}  // namespace group_embedding

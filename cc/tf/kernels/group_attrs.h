@@ -1,0 +1,38 @@
+// The attributes that GroupLookup and GroupLookupGrad share, and the core's view of their inputs.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "fused/group_lookup.h"
+#include "grouping/group_ids.h"
+#include "tensorflow/core/framework/op_kernel.h"
+
+namespace group_embedding {
+
+struct GroupAttrs {
+  explicit GroupAttrs(tensorflow::OpKernelConstruction* context);
+
+  // A feature for each of `sizes` ([num_features, 2]: samples, ids), its output still null. Checks
+  // that sizes and batch belong together.
+  absl::Status MakeFeatures(const tensorflow::Tensor& batch, const tensorflow::Tensor& sizes,
+                            std::vector<Feature>* features, Batch* view) const;
+
+  // Points each feature to its part of `outputs`: a tensor of its own, or columns of the only one.
+  void PointTo(const std::vector<void*>& outputs, std::vector<Feature>* features) const;
+
+  absl::Status ToStatus(const Fault& fault, const std::vector<Table>& tables) const;
+  int64_t Width() const;  // sum of the dims of all features
+
+  tensorflow::DataType dtype;
+  DataType core_dtype;
+  std::vector<int32_t> table_of_feature;
+  std::vector<Combiner> combiners;
+  std::vector<int32_t> dims;
+  std::vector<float> max_norms;
+  std::vector<std::string> table_names, feature_names;
+  bool concat, weighted;
+  InvalidIds invalid_ids;
+};
+
+}  // namespace group_embedding

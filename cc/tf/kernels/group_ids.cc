@@ -1,0 +1,247 @@
+#include "grouping/group_ids.h"
+
+#include <string>
+#include <vector>
+
+#include "tensorflow/core/framework/op_kernel.h"
+#include "tf/kernels/device.h"
+#include "tf/kernels/gpu_faults.h"
+
+namespace group_embedding {
+namespace {
+
+using ::tensorflow::OpInputList;
+using ::tensorflow::OpKernel;
+using ::tensorflow::OpKernelConstruction;
+using ::tensorflow::OpKernelContext;
+using ::tensorflow::Tensor;
+using ::tensorflow::TensorShape;
+
+IdType ToIdType(tensorflow::DataType dtype) {  // the op's attribute admits no other type
+  if (dtype == tensorflow::DT_INT32) return IdType::kInt32;
+  if (dtype == tensorflow::DT_UINT32) return IdType::kUInt32;
+  return dtype == tensorflow::DT_INT64 ? IdType::kInt64 : IdType::kUInt64;
+}
+
+// Reads the op's inputs into the core's terms; every shape is checked here, every value in the core.
+class FeatureReader {
+ public:
+  explicit FeatureReader(OpKernelConstruction* context) {
+    OP_REQUIRES_OK(context, context->GetAttr("layouts", &layouts_));
+    OP_REQUIRES_OK(context, context->GetAttr("weighted_features", &weighted_features_));
+    OP_REQUIRES_OK(context, context->GetAttr("feature_names", &names_));
+    int num_features, num_weighted;
+    OP_REQUIRES_OK(context, context->GetAttr("num_features", &num_features));
+    OP_REQUIRES_OK(context, context->GetAttr("num_weighted", &num_weighted));
+    weight_of_.assign(num_features, -1);
+    OP_REQUIRES(context,
+                layouts_.size() == weight_of_.size() && names_.size() == weight_of_.size() &&
+                    static_cast<int>(weighted_features_.size()) == num_weighted,
+                absl::InvalidArgumentError("expected attributes of one length per feature"));
+    for (int w = 0; w < num_weighted; ++w) {
+      const int f = weighted_features_[w];
+      OP_REQUIRES(context, f >= 0 && f < num_features,
+                  absl::InvalidArgumentError("weighted_features: expected indices of features"));
+      weight_of_[f] = w;
+    }
+  }
+
+  bool weighted() const { return !weighted_features_.empty(); }
+
+  absl::Status Read(OpKernelContext* context, std::vector<FeatureIds>* features) const {
+    OpInputList values, partitions, shapes, weights, weight_partitions;
+    TF_RETURN_IF_ERROR(context->input_list("values", &values));
+    TF_RETURN_IF_ERROR(context->input_list("partitions", &partitions));
+    TF_RETURN_IF_ERROR(context->input_list("dense_shapes", &shapes));
+    TF_RETURN_IF_ERROR(context->input_list("weights", &weights));
+    TF_RETURN_IF_ERROR(context->input_list("weight_partitions", &weight_partitions));
+    if (weight_partitions.size() != weights.size()) {
+      return absl::InvalidArgumentError("weight_partitions: expected one for each of weights");
+    }
+    features->resize(names_.size());
+    for (size_t f = 0; f < names_.size(); ++f) {
+      FeatureIds& feature = (*features)[f];
+      feature = {};
+      feature.values = values[f].data();
+      feature.id_type = ToIdType(values[f].dtype());
+      feature.num_ids = values[f].NumElements();
+      TF_RETURN_IF_ERROR(ReadLayout(f, values[f], partitions[f], shapes[f], &feature));
+      const int w = weight_of_[f];
+      if (w < 0) continue;
+      TF_RETURN_IF_ERROR(
+          ReadWeights(f, partitions[f], weights[w], weight_partitions[w], &feature));
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status ToStatus(const Fault& fault, const std::vector<FeatureIds>& features) const {
+    const FeatureIds& feature = features[fault.feature];
+    const int64_t limit =
+        fault.kind == FaultKind::kRowSplitsInvalid ? feature.num_ids : feature.num_samples;
+    return absl::InvalidArgumentError(Describe(fault, names_[fault.feature], "", limit));
+  }
+
+ private:
+  absl::Status Wrong(size_t f, const std::string& what) const {
+    return absl::InvalidArgumentError("feature '" + names_[f] + "': expected " + what);
+  }
+
+  absl::Status ReadLayout(size_t f, const Tensor& values, const Tensor& partition,
+                          const Tensor& shape, FeatureIds* feature) const {
+    feature->partition = partition.data();
+    if (layouts_[f] == "single") {
+      feature->layout = Layout::kDense;
+      feature->num_samples = feature->num_ids;
+      return absl::OkStatus();
+    }
+    if (layouts_[f] == "dense") {
+      feature->layout = Layout::kDense;
+      if (values.dims() < 2) return Wrong(f, "dense ids of rank 2 or more");
+      feature->num_samples = 1;
+      for (int axis = 0; axis < values.dims() - 1; ++axis) {
+        feature->num_samples *= values.dim_size(axis);
+      }
+      return absl::OkStatus();
+    }
+    if (values.dims() != 1) return Wrong(f, "ids in a vector, got " + values.shape().DebugString());
+    return layouts_[f] == "ragged" ? ReadRagged(f, partition, feature)
+                                   : ReadSparse(f, partition, shape, feature);
+  }
+
+  absl::Status ReadRagged(size_t f, const Tensor& splits, FeatureIds* feature) const {
+    feature->layout = Layout::kRagged;
+    if (splits.dims() != 1 || splits.NumElements() < 1) {
+      return Wrong(f, "row_splits of shape [samples + 1], got " + splits.shape().DebugString());
+    }
+    feature->num_samples = splits.NumElements() - 1;
+    feature->int32_splits = splits.dtype() == tensorflow::DT_INT32;
+    return absl::OkStatus();
+  }
+
+  absl::Status ReadSparse(size_t f, const Tensor& indices, const Tensor& shape,
+                          FeatureIds* feature) const {
+    feature->layout = Layout::kSparse;
+    if (indices.dtype() != tensorflow::DT_INT64 || indices.dims() != 2 ||
+        indices.dim_size(0) != feature->num_ids || indices.dim_size(1) != shape.NumElements()) {
+      return Wrong(f, "indices of shape [" + std::to_string(feature->num_ids) + ", " +
+                          std::to_string(shape.NumElements()) + "], got " +
+                          indices.shape().DebugString());
+    }
+    feature->rank = static_cast<int32_t>(shape.NumElements());
+    if (feature->rank < 2 || feature->rank > kMaxSparseRank) {
+      return Wrong(f, "a SparseTensor of rank 2 to " + std::to_string(kMaxSparseRank) +
+                          ", got rank " + std::to_string(feature->rank));
+    }
+    feature->num_samples = 1;
+    for (int axis = feature->rank - 2; axis >= 0; --axis) {
+      const int64_t size = shape.flat<int64_t>()(axis);
+      if (size < 0) return Wrong(f, "a dense_shape without negative sizes");
+      feature->sample_shape[axis] = size;
+      feature->sample_strides[axis] = feature->num_samples;
+      if (size > 0 && feature->num_samples > (int64_t{1} << 40) / size) {
+        return Wrong(f, "fewer than 2^40 samples; is its dense_shape right?");
+      }
+      feature->num_samples *= size;
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status ReadWeights(size_t f, const Tensor& partition, const Tensor& weights,
+                           const Tensor& weight_partition, FeatureIds* feature) const {
+    if (weights.NumElements() != feature->num_ids) {
+      return Wrong(f, std::to_string(feature->num_ids) + " weights, one per id, got " +
+                          std::to_string(weights.NumElements()));
+    }
+    if (weight_partition.shape() != partition.shape() ||
+        weight_partition.dtype() != partition.dtype()) {
+      return Wrong(f, "sp_weights with the indices of sp_ids, of shape " +
+                          partition.shape().DebugString() + ", got " +
+                          weight_partition.shape().DebugString());
+    }
+    feature->weights = weights.flat<float>().data();
+    const bool same = weight_partition.data() == partition.data();
+    feature->weight_partition = same ? nullptr : weight_partition.data();
+    return absl::OkStatus();
+  }
+
+  std::vector<std::string> layouts_, names_;
+  std::vector<int32_t> weighted_features_, weight_of_;
+};
+
+// Allocates both outputs and fills `sizes`, which is in host memory on either device.
+absl::Status AllocateOutputs(OpKernelContext* context, const std::vector<FeatureIds>& features,
+                             bool weighted, Tensor** batch) {
+  const int64_t num_features = static_cast<int64_t>(features.size());
+  Tensor* sizes;
+  TF_RETURN_IF_ERROR(context->allocate_output(1, TensorShape({num_features, 2}), &sizes));
+  auto size = sizes->matrix<int64_t>();
+  int64_t num_samples = 0, num_ids = 0;
+  for (int64_t f = 0; f < num_features; ++f) {
+    num_samples += size(f, 0) = features[f].num_samples;
+    num_ids += size(f, 1) = features[f].num_ids;
+  }
+  const BatchLayout layout = LayOutBatch(num_samples, num_ids, weighted);
+  return context->allocate_output(0, TensorShape({layout.size}), batch);
+}
+
+class GroupIdsCpuOp : public OpKernel {
+ public:
+  explicit GroupIdsCpuOp(OpKernelConstruction* context) : OpKernel(context), reader_(context) {}
+
+  void Compute(OpKernelContext* context) override {
+    std::vector<FeatureIds> features;
+    Tensor* batch;
+    OP_REQUIRES_OK(context, reader_.Read(context, &features));
+    OP_REQUIRES_OK(context, AllocateOutputs(context, features, reader_.weighted(), &batch));
+    const Fault fault =
+        GroupIdsCpu(features.data(), static_cast<int64_t>(features.size()), reader_.weighted(),
+                    batch->flat<float>().data(), ThreadsOf(context));
+    OP_REQUIRES(context, fault.kind == FaultKind::kNone, reader_.ToStatus(fault, features));
+  }
+
+ private:
+  const FeatureReader reader_;
+};
+
+REGISTER_KERNEL_BUILDER(Name("GroupIds").Device(tensorflow::DEVICE_CPU), GroupIdsCpuOp);
+
+#if GOOGLE_CUDA
+class GroupIdsGpuOp : public OpKernel {
+ public:
+  explicit GroupIdsGpuOp(OpKernelConstruction* context) : OpKernel(context), reader_(context) {}
+
+  void Compute(OpKernelContext* context) override {
+    OP_REQUIRES_OK(context, RaiseGpuFaults());
+    std::vector<FeatureIds> features;
+    Tensor* batch;
+    OP_REQUIRES_OK(context, reader_.Read(context, &features));
+    OP_REQUIRES_OK(context, AllocateOutputs(context, features, reader_.weighted(), &batch));
+    const int64_t num_features = static_cast<int64_t>(features.size());
+    Tensor scratch;
+    OP_REQUIRES_OK(context,
+                   AllocateScratch(context, GroupIdsScratchBytes(num_features), &scratch));
+    absl::Status status;
+    Fault* fault = slot_.Arm(
+        [reader = reader_, features](const Fault& f) { return reader.ToStatus(f, features); },
+        &status);
+    OP_REQUIRES_OK(context, status);
+    OP_REQUIRES_OK(context, ToStatus(GroupIdsCuda(features.data(), num_features,
+                                                  reader_.weighted(), batch->flat<float>().data(),
+                                                  scratch.data(), fault, StreamOf(context)),
+                                     "GroupIds"));
+  }
+
+ private:
+  const FeatureReader reader_;
+  GpuFaultSlot slot_;
+};
+
+REGISTER_KERNEL_BUILDER(Name("GroupIds")
+                            .Device(tensorflow::DEVICE_GPU)
+                            .HostMemory("dense_shapes")
+                            .HostMemory("sizes"),
+                        GroupIdsGpuOp);
+#endif  // GOOGLE_CUDA
+
+}  // namespace
+}  // namespace group_embedding

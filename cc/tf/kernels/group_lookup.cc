@@ -1,0 +1,121 @@
+#include "fused/group_lookup.h"
+
+#include <vector>
+
+#include "tensorflow/core/framework/op_kernel.h"
+#include "tf/kernels/device.h"
+#include "tf/kernels/gpu_faults.h"
+#include "tf/kernels/group_attrs.h"
+#include "tf/kernels/tables.h"
+
+namespace group_embedding {
+namespace {
+
+using ::tensorflow::OpKernel;
+using ::tensorflow::OpKernelConstruction;
+using ::tensorflow::OpKernelContext;
+using ::tensorflow::Tensor;
+using ::tensorflow::TensorShape;
+
+// What both devices do before and after the core's function.
+class GroupLookupOp : public OpKernel {
+ public:
+  explicit GroupLookupOp(OpKernelConstruction* context) : OpKernel(context), attrs_(context) {}
+
+  void Compute(OpKernelContext* context) override {
+    Tables tables;
+    std::vector<Feature> features;
+    Group group;
+    const int num_tables = static_cast<int>(attrs_.dims.size());
+    OP_REQUIRES_OK(context, tables.Read(context, 0, attrs_.table_names, attrs_.dims,
+                                        attrs_.max_norms, attrs_.dtype));
+    OP_REQUIRES_OK(context, attrs_.MakeFeatures(context->input(num_tables),
+                                                context->input(num_tables + 1), &features,
+                                                &group.batch));
+    OP_REQUIRES_OK(context, AllocateOutputs(context, &features));
+    group.tables = tables.get().data();
+    group.num_tables = num_tables;
+    group.features = features.data();
+    group.num_features = static_cast<int64_t>(features.size());
+    group.dtype = attrs_.core_dtype;
+    group.invalid_ids = attrs_.invalid_ids;
+    OP_REQUIRES_OK(context, Run(context, group, tables.get()));
+  }
+
+ protected:
+  virtual absl::Status Run(OpKernelContext* context, const Group& group,
+                           const std::vector<Table>& tables) = 0;
+
+  const GroupAttrs attrs_;
+
+ private:
+  absl::Status AllocateOutputs(OpKernelContext* context, std::vector<Feature>* features) const {
+    std::vector<void*> outputs(attrs_.concat ? 1 : features->size());
+    for (size_t f = 0; f < outputs.size(); ++f) {
+      const Feature& feature = (*features)[f];
+      const int64_t width = attrs_.concat ? attrs_.Width() : attrs_.dims[feature.table];
+      Tensor* output;
+      TF_RETURN_IF_ERROR(context->allocate_output(
+          static_cast<int>(f), TensorShape({feature.num_samples, width}), &output));
+      outputs[f] = output->data();
+    }
+    attrs_.PointTo(outputs, features);
+    return absl::OkStatus();
+  }
+};
+
+class GroupLookupCpuOp : public GroupLookupOp {
+  using GroupLookupOp::GroupLookupOp;
+
+  absl::Status Run(OpKernelContext* context, const Group& group,
+                   const std::vector<Table>& tables) override {
+    return attrs_.ToStatus(GroupLookupCpu(group, ThreadsOf(context)), tables);
+  }
+};
+
+#if GOOGLE_CUDA
+class GroupLookupGpuOp : public GroupLookupOp {
+  using GroupLookupOp::GroupLookupOp;
+
+  absl::Status Run(OpKernelContext* context, const Group& group,
+                   const std::vector<Table>& tables) override {
+    TF_RETURN_IF_ERROR(RaiseGpuFaults());
+    Tensor scratch;
+    TF_RETURN_IF_ERROR(AllocateScratch(
+        context, GroupLookupScratchBytes(group.num_tables, group.num_features), &scratch));
+    absl::Status status;
+    Fault* fault = slot_.Arm(
+        [attrs = attrs_, tables](const Fault& f) { return attrs.ToStatus(f, tables); }, &status);
+    TF_RETURN_IF_ERROR(status);
+    return ToStatus(GroupLookupCuda(group, scratch.data(), fault, StreamOf(context)),
+                    "GroupLookup");
+  }
+
+  GpuFaultSlot slot_;
+};
+#endif  // GOOGLE_CUDA
+
+#define REGISTER(type)                                                                   \
+  REGISTER_KERNEL_BUILDER(                                                               \
+      Name("GroupLookup").Device(tensorflow::DEVICE_CPU).TypeConstraint<type>("dtype"), \
+      GroupLookupCpuOp)
+REGISTER(float);
+REGISTER(Eigen::half);
+REGISTER(Eigen::bfloat16);
+#undef REGISTER
+
+#if GOOGLE_CUDA
+#define REGISTER(type)                                       \
+  REGISTER_KERNEL_BUILDER(Name("GroupLookup")                \
+                              .Device(tensorflow::DEVICE_GPU) \
+                              .TypeConstraint<type>("dtype") \
+                              .HostMemory("sizes"),          \
+                          GroupLookupGpuOp)
+REGISTER(float);
+REGISTER(Eigen::half);
+REGISTER(Eigen::bfloat16);
+#undef REGISTER
+#endif  // GOOGLE_CUDA
+
+}  // namespace
+}  // namespace group_embedding

@@ -1,0 +1,178 @@
+#include "fused/group_lookup_grad.h"
+
+#include <cstring>
+#include <vector>
+
+#include "tensorflow/core/framework/op_kernel.h"
+#include "tf/kernels/device.h"
+#include "tf/kernels/gpu_faults.h"
+#include "tf/kernels/group_attrs.h"
+#include "tf/kernels/tables.h"
+
+namespace group_embedding {
+namespace {
+
+using ::tensorflow::OpInputList;
+using ::tensorflow::OpKernel;
+using ::tensorflow::OpKernelConstruction;
+using ::tensorflow::OpKernelContext;
+using ::tensorflow::Tensor;
+using ::tensorflow::TensorShape;
+
+// Inputs: tables, batch, sizes, gradients. Outputs: indices and values of each table, weight_grad.
+class GroupLookupGradOp : public OpKernel {
+ public:
+  explicit GroupLookupGradOp(OpKernelConstruction* context) : OpKernel(context), attrs_(context) {}
+
+  void Compute(OpKernelContext* context) override {
+    Tables tables;
+    std::vector<Feature> features;
+    Group group;
+    const int num_tables = static_cast<int>(attrs_.dims.size());
+    OP_REQUIRES_OK(context, tables.Read(context, 0, attrs_.table_names, attrs_.dims,
+                                        attrs_.max_norms, attrs_.dtype));
+    OP_REQUIRES_OK(context, attrs_.MakeFeatures(context->input(num_tables),
+                                                context->input(num_tables + 1), &features,
+                                                &group.batch));
+    OP_REQUIRES(context,
+                group.batch.num_ids < kMaxBatchIds && group.batch.num_samples < kMaxBatchIds,
+                absl::InvalidArgumentError("expected fewer than 2^32 - 1 ids and samples in one "
+                                           "group; split the batch"));
+    OP_REQUIRES_OK(context, ReadGradients(context, &features));
+    group.tables = tables.get().data();
+    group.num_tables = num_tables;
+    group.features = features.data();
+    group.num_features = static_cast<int64_t>(features.size());
+    group.dtype = attrs_.core_dtype;
+    group.invalid_ids = attrs_.invalid_ids;
+    Tensor* weight_grad;
+    const int64_t num_weights = attrs_.weighted ? group.batch.num_ids : 0;
+    OP_REQUIRES_OK(context, context->allocate_output(2 * num_tables, TensorShape({num_weights}),
+                                                     &weight_grad));
+    OP_REQUIRES_OK(context, Run(context, group, weight_grad->flat<float>().data()));
+  }
+
+ protected:
+  virtual absl::Status Run(OpKernelContext* context, const Group& group, float* weight_grad) = 0;
+
+  // num_unique: [num_tables + 1], the first unique row of each table, in host memory.
+  absl::Status AllocateGrads(OpKernelContext* context, const int64_t* num_unique,
+                             std::vector<TableGrad>* grads) const {
+    const int num_tables = static_cast<int>(attrs_.dims.size());
+    for (int t = 0; t < num_tables; ++t) {
+      const int64_t rows = num_unique[t + 1] - num_unique[t];
+      Tensor *indices, *values;
+      TF_RETURN_IF_ERROR(context->allocate_output(t, TensorShape({rows}), &indices));
+      TF_RETURN_IF_ERROR(context->allocate_output(
+          num_tables + t, TensorShape({rows, attrs_.dims[t]}), &values));
+      grads->push_back({indices->flat<int64_t>().data(), values->data()});
+    }
+    return absl::OkStatus();
+  }
+
+  const GroupAttrs attrs_;
+
+ private:
+  absl::Status ReadGradients(OpKernelContext* context, std::vector<Feature>* features) const {
+    OpInputList inputs;
+    TF_RETURN_IF_ERROR(context->input_list("grads", &inputs));
+    std::vector<void*> gradients;
+    for (int i = 0; i < inputs.size(); ++i) {
+      const Feature& feature = (*features)[i];
+      const int64_t width = attrs_.concat ? attrs_.Width() : attrs_.dims[feature.table];
+      if (inputs[i].shape() != TensorShape({feature.num_samples, width})) {
+        return absl::InvalidArgumentError(
+            "feature '" + attrs_.feature_names[i] + "': expected a gradient of shape [" +
+            std::to_string(feature.num_samples) + ", " + std::to_string(width) + "], got " +
+            inputs[i].shape().DebugString());
+      }
+      gradients.push_back(inputs[i].data());
+    }
+    attrs_.PointTo(gradients, features);
+    return absl::OkStatus();
+  }
+};
+
+class GroupLookupGradCpuOp : public GroupLookupGradOp {
+  using GroupLookupGradOp::GroupLookupGradOp;
+
+  absl::Status Run(OpKernelContext* context, const Group& group, float* weight_grad) override {
+    Tensor workspace;
+    TF_RETURN_IF_ERROR(AllocateScratch(context, SortRowsWorkspaceBytes(group), &workspace));
+    const ParallelFor threads = ThreadsOf(context);
+    const SortedRows sorted = SortRowsCpu(group, workspace.data(), threads);
+    std::vector<TableGrad> grads;
+    TF_RETURN_IF_ERROR(AllocateGrads(context, sorted.num_unique, &grads));
+    ReduceRowsCpu(group, sorted, grads.data(), threads);
+    if (attrs_.weighted) WeightGradCpu(group, weight_grad, threads);
+    return absl::OkStatus();
+  }
+};
+
+#if GOOGLE_CUDA
+class GroupLookupGradGpuOp : public GroupLookupGradOp {
+  using GroupLookupGradOp::GroupLookupGradOp;
+
+  absl::Status Run(OpKernelContext* context, const Group& group, float* weight_grad) override {
+    const cudaStream_t stream = StreamOf(context);
+    Tensor workspace, scratch, num_unique;
+    TF_RETURN_IF_ERROR(AllocateScratch(context, SortRowsWorkspaceBytesCuda(group), &workspace));
+    SortedRows sorted;
+    TF_RETURN_IF_ERROR(
+        ToStatus(SortRowsCuda(group, workspace.data(), &sorted, stream), "SortRows"));
+    if (attrs_.weighted) {
+      TF_RETURN_IF_ERROR(AllocateScratch(context, WeightGradScratchBytesCuda(group), &scratch));
+      TF_RETURN_IF_ERROR(ToStatus(WeightGradCuda(group, weight_grad, scratch.data(), stream),
+                                  "WeightGrad"));
+    }
+    TF_RETURN_IF_ERROR(ToHost(context, sorted.num_unique, group.num_tables + 1, &num_unique));
+    TF_RETURN_IF_ERROR(RaiseGpuFaults());
+    const int64_t* first = num_unique.flat<int64_t>().data();
+    std::vector<TableGrad> grads;
+    TF_RETURN_IF_ERROR(AllocateGrads(context, first, &grads));
+    TF_RETURN_IF_ERROR(AllocateScratch(context, ReduceRowsScratchBytesCuda(group), &scratch));
+    return ToStatus(ReduceRowsCuda(group, sorted, first, grads.data(), scratch.data(), stream),
+                    "ReduceRows");
+  }
+
+  // The one synchronisation: an IndexedSlices has a size, and only the GPU knows it.
+  absl::Status ToHost(OpKernelContext* context, const int64_t* from, int64_t count,
+                      Tensor* to) const {
+    tensorflow::AllocatorAttributes pinned;
+    pinned.set_on_host(true);
+    pinned.set_gpu_compatible(true);
+    TF_RETURN_IF_ERROR(
+        context->allocate_temp(tensorflow::DT_INT64, TensorShape({count}), to, pinned));
+    const cudaStream_t stream = StreamOf(context);
+    TF_RETURN_IF_ERROR(ToStatus(cudaMemcpyAsync(to->data(), from, count * sizeof(int64_t),
+                                                cudaMemcpyDeviceToHost, stream),
+                                "copying the numbers of unique rows"));
+    return ToStatus(cudaStreamSynchronize(stream), "GroupLookupGrad");
+  }
+};
+#endif  // GOOGLE_CUDA
+
+#define REGISTER(type)                                                                       \
+  REGISTER_KERNEL_BUILDER(                                                                   \
+      Name("GroupLookupGrad").Device(tensorflow::DEVICE_CPU).TypeConstraint<type>("dtype"), \
+      GroupLookupGradCpuOp)
+REGISTER(float);
+REGISTER(Eigen::half);
+REGISTER(Eigen::bfloat16);
+#undef REGISTER
+
+#if GOOGLE_CUDA
+#define REGISTER(type)                                       \
+  REGISTER_KERNEL_BUILDER(Name("GroupLookupGrad")            \
+                              .Device(tensorflow::DEVICE_GPU) \
+                              .TypeConstraint<type>("dtype") \
+                              .HostMemory("sizes"),          \
+                          GroupLookupGradGpuOp)
+REGISTER(float);
+REGISTER(Eigen::half);
+REGISTER(Eigen::bfloat16);
+#undef REGISTER
+#endif  // GOOGLE_CUDA
+
+}  // namespace
+}  // namespace group_embedding

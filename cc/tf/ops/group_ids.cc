@@ -1,0 +1,48 @@
+// Grouping as a TensorFlow op.
+#include "tensorflow/core/framework/common_shape_fns.h"
+#include "tensorflow/core/framework/op.h"
+#include "tensorflow/core/framework/shape_inference.h"
+
+namespace group_embedding {
+
+using ::tensorflow::shape_inference::InferenceContext;
+
+REGISTER_OP("GroupIds")
+    .Input("values: value_types")
+    .Input("partitions: partition_types")
+    .Input("dense_shapes: num_features * int64")
+    .Input("weights: num_weighted * float")
+    .Input("weight_partitions: weight_partition_types")
+    .Output("batch: float")
+    .Output("sizes: int64")
+    .Attr("value_types: list({int32, int64, uint32, uint64}) >= 1")
+    .Attr("partition_types: list({int32, int64}) >= 1")
+    .Attr("weight_partition_types: list({int32, int64}) >= 0")
+    .Attr("num_features: int >= 1")
+    .Attr("num_weighted: int >= 0")
+    .Attr("layouts: list({'sparse', 'ragged', 'dense', 'single'})")
+    .Attr("weighted_features: list(int)")
+    .Attr("feature_names: list(string)")
+    .SetShapeFn([](InferenceContext* context) {
+      int64_t num_features;
+      TF_RETURN_IF_ERROR(context->GetAttr("num_features", &num_features));
+      context->set_output(0, context->Vector(InferenceContext::kUnknownDim));
+      context->set_output(1, context->Matrix(num_features, 2));
+      return absl::OkStatus();
+    })
+    .Doc(R"doc(
+Packs the ids, row splits and weights of many features into one buffer.
+
+values: per feature, the ids.
+partitions: per feature, by its layout: 'sparse', the indices [num_ids, rank] of a SparseTensor, in row
+  order; 'ragged', the row splits [num_samples + 1]; 'dense' and 'single', an empty tensor.
+dense_shapes: per feature, the dense shape [rank] of a SparseTensor; else empty. Host memory.
+weights: per feature in weighted_features, one per id.
+weight_partitions: the partitions that belong to `weights`; compared with those of the ids.
+batch: row splits and ids (int64, two floats each) and weights, if any: see cc/grouping/group_ids.h.
+sizes: [num_features, 2], the samples and the ids of each feature. Host memory.
+layouts: 'sparse' pools over the last axis, 'ragged' over each row, 'dense' over the last axis of
+  `values`; 'single' makes every id a sample of its own.
+)doc");
+
+}  // namespace group_embedding

@@ -1,0 +1,113 @@
+// Lookup and combine of a group, and its backward pass, as TensorFlow ops.
+#include <vector>
+
+#include "tensorflow/core/framework/op.h"
+#include "tensorflow/core/framework/shape_inference.h"
+
+namespace group_embedding {
+namespace {
+
+using ::tensorflow::shape_inference::InferenceContext;
+
+absl::Status GroupLookupShape(InferenceContext* context) {
+  std::vector<int32_t> dims, table_of_feature;
+  bool concat;
+  TF_RETURN_IF_ERROR(context->GetAttr("dims", &dims));
+  TF_RETURN_IF_ERROR(context->GetAttr("table_of_feature", &table_of_feature));
+  TF_RETURN_IF_ERROR(context->GetAttr("concat", &concat));
+  int64_t width = 0;
+  for (size_t f = 0; f < table_of_feature.size(); ++f) {
+    const int32_t table = table_of_feature[f];
+    if (table < 0 || table >= static_cast<int32_t>(dims.size())) {
+      return absl::InvalidArgumentError("table_of_feature: expected indices into dims");
+    }
+    width += dims[table];
+    if (!concat) {
+      context->set_output(f, context->Matrix(InferenceContext::kUnknownDim, dims[table]));
+    }
+  }
+  if (concat) context->set_output(0, context->Matrix(InferenceContext::kUnknownDim, width));
+  return absl::OkStatus();
+}
+
+absl::Status GroupLookupGradShape(InferenceContext* context) {
+  std::vector<int32_t> dims;
+  TF_RETURN_IF_ERROR(context->GetAttr("dims", &dims));
+  const int num_tables = static_cast<int>(dims.size());
+  for (int t = 0; t < num_tables; ++t) {
+    const auto num_unique = context->UnknownDim();
+    context->set_output(t, context->Vector(num_unique));
+    context->set_output(num_tables + t, context->Matrix(num_unique, context->MakeDim(dims[t])));
+  }
+  context->set_output(2 * num_tables, context->Vector(InferenceContext::kUnknownDim));
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+REGISTER_OP("GroupLookup")
+    .Input("tables: table_types")
+    .Input("batch: float")
+    .Input("sizes: int64")
+    .Output("outputs: num_outputs * dtype")
+    .Attr("table_types: list({resource, float, half, bfloat16}) >= 1")
+    .Attr("dtype: {float, half, bfloat16}")
+    .Attr("num_outputs: int >= 1")
+    .Attr("table_of_feature: list(int)")
+    .Attr("combiners: list({'sum', 'mean', 'sqrtn'})")
+    .Attr("dims: list(int)")
+    .Attr("max_norms: list(float)")
+    .Attr("table_names: list(string)")
+    .Attr("feature_names: list(string)")
+    .Attr("concat: bool = false")
+    .Attr("weighted: bool = false")
+    .Attr("prune_negative: bool = true")
+    .Attr("invalid_ids: {'raise', 'zeros'} = 'raise'")
+    .SetShapeFn(GroupLookupShape)
+    .Doc(R"doc(
+Looks up and combines the rows of many features in one pass.
+
+tables: variables (handles) or tensors, each [num_rows, dim].
+batch: made by GroupIds.
+sizes: made by GroupIds; host memory.
+outputs: one [num_samples, dim] per feature, or, with `concat`, one [num_samples, sum of dims].
+table_of_feature: index into `tables` of each feature.
+dims: the dim of each table.
+max_norms: per table, the L2 norm that its rows are scaled down to; 0: as they are.
+weighted: whether `batch` has weights.
+prune_negative: leave negative ids out; otherwise they are outside the table.
+invalid_ids: what an id outside its table does: raise an error, or read zeros.
+)doc");
+
+REGISTER_OP("GroupLookupGrad")
+    .Input("tables: table_types")
+    .Input("batch: float")
+    .Input("sizes: int64")
+    .Input("grads: num_outputs * dtype")
+    .Output("indices: num_tables * int64")
+    .Output("values: num_tables * dtype")
+    .Output("weight_grad: float")
+    .Attr("table_types: list({resource, float, half, bfloat16}) >= 1")
+    .Attr("dtype: {float, half, bfloat16}")
+    .Attr("num_outputs: int >= 1")
+    .Attr("num_tables: int >= 1")
+    .Attr("table_of_feature: list(int)")
+    .Attr("combiners: list({'sum', 'mean', 'sqrtn'})")
+    .Attr("dims: list(int)")
+    .Attr("max_norms: list(float)")
+    .Attr("table_names: list(string)")
+    .Attr("feature_names: list(string)")
+    .Attr("concat: bool = false")
+    .Attr("weighted: bool = false")
+    .Attr("prune_negative: bool = true")
+    .Attr("invalid_ids: {'raise', 'zeros'} = 'raise'")
+    .SetShapeFn(GroupLookupGradShape)
+    .Doc(R"doc(
+The gradient of GroupLookup.
+
+indices: per table, the looked-up rows, unique and ascending.
+values: per table, [number of those rows, dim].
+weight_grad: [ids of the batch] if weighted, else empty.
+)doc");
+
+}  // namespace group_embedding

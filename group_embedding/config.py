@@ -1,0 +1,154 @@
+"""What a table and a feature are, as plain values.
+
+Neither TensorFlow nor the native library is imported here, so that a model can be described,
+checked and compared without either.
+"""
+
+import dataclasses
+import numbers
+import operator
+from typing import Any, Optional
+
+# How the rows of a sample become one vector.
+COMBINERS = ("mean", "sum", "sqrtn")
+# What an id at or past the end of its table does: an error, or a row of zeros.
+INVALID_IDS = ("raise", "ignore")
+TABLE_DTYPES = ("float32", "float16", "bfloat16")
+
+
+@dataclasses.dataclass(frozen=True)
+class TableConfig:
+    """One embedding table: `num_rows` vectors of `dim` numbers.
+
+    Features that are given the same `TableConfig` share the table.
+
+    Example:
+
+    >>> genres = TableConfig("genres", num_rows=20, dim=8, combiner="sum")
+
+    Attributes:
+      name: The table's name, which its variable gets too.
+      num_rows: How many rows the table has; ids are 0 to `num_rows - 1`.
+      dim: How long a row is.
+      initializer: What the rows start as: the name of a Keras initializer, an initializer, or any
+        function of a shape and a dtype. `None` draws from a truncated normal distribution of
+        standard deviation `1 / sqrt(dim)`.
+      combiner: How the rows of one sample become one vector: "mean", "sum" or "sqrtn".
+      max_norm: If given, a row whose L2 norm is larger is scaled down to this norm before it is
+        combined; the table itself is not changed.
+      dtype: "float32", "float16" or "bfloat16"; `None` leaves it to the layer that makes the table.
+      trainable: Whether training changes the table.
+
+    Raises:
+      TypeError, ValueError: An attribute is not of the form above; the message names the table.
+    """
+
+    name: str
+    num_rows: int
+    dim: int
+    initializer: Any = None
+    combiner: str = "mean"
+    max_norm: Optional[float] = None
+    dtype: Optional[str] = None
+    trainable: bool = True
+
+    def __post_init__(self):
+        _check_name("table", self.name)
+        owner = f"table '{self.name}'"
+        _freeze(self, "num_rows", _positive_int(owner, "num_rows", self.num_rows))
+        _freeze(self, "dim", _positive_int(owner, "dim", self.dim))
+        if self.initializer is not None and not (
+            isinstance(self.initializer, str) or callable(self.initializer)
+        ):
+            raise TypeError(
+                f"{owner}: expected an initializer, the name of one, or None, "
+                f"got {self.initializer!r}"
+            )
+        check_choice(owner, "combiner", self.combiner, COMBINERS)
+        if self.max_norm is not None:
+            _freeze(self, "max_norm", _positive_float(owner, "max_norm", self.max_norm))
+        if self.dtype is not None:
+            # A tf.DType and a np.dtype are taken by their names.
+            dtype = getattr(self.dtype, "name", self.dtype)
+            _freeze(self, "dtype", check_choice(owner, "dtype", dtype, TABLE_DTYPES))
+        if not isinstance(self.trainable, bool):
+            raise TypeError(f"{owner}: expected trainable to be a bool, got {self.trainable!r}")
+
+
+@dataclasses.dataclass(frozen=True)
+class FeatureConfig:
+    """One input that looks up one table.
+
+    Example:
+
+    >>> words = TableConfig("words", num_rows=10_000, dim=16)
+    >>> title = FeatureConfig("title", words, combiner="sqrtn", weights_feature="title_tfidf")
+
+    Attributes:
+      name: The feature's name: the key of its ids among the inputs and of its vectors among the
+        outputs.
+      table: The table it looks up.
+      combiner: How the rows of one sample become one vector; `None` takes the table's combiner.
+      weights_feature: The key, among the inputs, of the weights of this feature's ids. Several
+        features may name one input.
+
+    Raises:
+      TypeError, ValueError: An attribute is not of the form above; the message names the feature.
+    """
+
+    name: str
+    table: TableConfig
+    combiner: Optional[str] = None
+    weights_feature: Optional[str] = None
+
+    def __post_init__(self):
+        _check_name("feature", self.name)
+        owner = f"feature '{self.name}'"
+        if not isinstance(self.table, TableConfig):
+            raise TypeError(f"{owner}: expected table to be a TableConfig, got {self.table!r}")
+        if self.combiner is not None:
+            check_choice(owner, "combiner", self.combiner, COMBINERS)
+        if self.weights_feature is not None:
+            _check_name(f"{owner}: weights_feature", self.weights_feature)
+            if self.weights_feature == self.name:
+                raise ValueError(
+                    f"{owner}: expected weights_feature to name another input, got its own name"
+                )
+
+
+def check_choice(owner, attribute, value, choices):
+    """Returns `value` if it is one of the strings `choices`; raises ValueError otherwise."""
+    if not (isinstance(value, str) and value in choices):
+        expected = ", ".join(repr(choice) for choice in choices)
+        raise ValueError(f"{owner}: expected {attribute} to be one of {expected}, got {value!r}")
+    return value
+
+
+def _freeze(config, attribute, value):
+    """Sets an attribute of a frozen dataclass while it is being constructed."""
+    object.__setattr__(config, attribute, value)
+
+
+def _check_name(what, name):
+    if not isinstance(name, str) or not name:
+        raise ValueError(f"{what}: expected a name that is a string and not empty, got {name!r}")
+
+
+def _positive_int(owner, attribute, value):
+    try:
+        if isinstance(value, bool):
+            raise TypeError
+        number = operator.index(value)
+    except TypeError:
+        raise TypeError(f"{owner}: expected {attribute} to be an int, got {value!r}") from None
+    if number < 1:
+        raise ValueError(f"{owner}: expected {attribute} to be at least 1, got {number}")
+    return number
+
+
+def _positive_float(owner, attribute, value):
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+        raise TypeError(f"{owner}: expected {attribute} to be a number or None, got {value!r}")
+    if not 0 < value < float("inf"):
+        raise ValueError(f"{owner}: expected {attribute} to be positive and finite, got {value!r}")
+    return float(value)

@@ -1,0 +1,125 @@
+"""SparseTensors, RaggedTensors and dense ids -> the tensors that the grouping op takes."""
+
+import tensorflow as tf
+
+from group_embedding.ops.group_ids import FeatureIds
+
+ID_TYPES = (tf.int32, tf.int64, tf.uint32, tf.uint64)
+
+
+def from_sparse_or_ragged(name, ids, weights):
+    """One feature of a sparse lookup.
+
+    Args:
+        name: of the feature, for messages.
+        ids: SparseTensor of rank 2 or more, or RaggedTensor of rank 2.
+        weights: the same with one weight per id, or None.
+    """
+    ids = _tensor_from_value(ids)
+    if isinstance(ids, tf.SparseTensor):
+        feature = _from_sparse(name, ids)
+    elif isinstance(ids, tf.RaggedTensor):
+        feature = _from_ragged(name, ids)
+    else:
+        raise TypeError(
+            f"feature '{name}': sp_id is neither SparseTensor nor RaggedTensor: got {_kind(ids)}"
+        )
+    _check_id_type(feature)
+    return feature if weights is None else _with_weights(feature, ids, weights)
+
+
+def from_dense(name, ids):
+    """One feature of a dense lookup: every id of the tensor is looked up by itself."""
+    if isinstance(ids, (tf.SparseTensor, tf.RaggedTensor)):
+        raise TypeError(
+            f"feature '{name}': expected dense ids, got {_kind(ids)}; "
+            "use group_embedding_lookup_sparse"
+        )
+    empty = tf.zeros([0], tf.int64)
+    feature = FeatureIds(name, "single", tf.convert_to_tensor(ids), empty, empty)
+    _check_id_type(feature)
+    return feature
+
+
+def restore_sample_shape(output, ids):
+    """[samples, width] -> the axes of `ids` but the last, then width."""
+    ids = _tensor_from_value(ids)
+    samples = ids.shape[:-1] if isinstance(ids, tf.SparseTensor) else ids.shape[:1]
+    if samples.rank == 1:
+        output.set_shape([samples[0], None])
+        return output
+    width = output.shape[-1]
+    output = tf.reshape(output, tf.concat([ids.dense_shape[:-1], [width]], axis=0))
+    output.set_shape(samples + [width])
+    return output
+
+
+def restore_id_shape(output, ids):
+    """[ids, dim] -> the axes of `ids`, then dim."""
+    if ids.shape.rank == 1:
+        output.set_shape([ids.shape[0], None])
+        return output
+    dim = output.shape[-1]
+    output = tf.reshape(output, tf.concat([tf.shape(ids), [dim]], axis=0))
+    output.set_shape(ids.shape + [dim])
+    return output
+
+
+def _from_sparse(name, ids):
+    rank = ids.shape.rank
+    if rank is not None and rank < 2:
+        raise ValueError(f"feature '{name}': expected ids of rank 2 or more, got rank {rank}")
+    return FeatureIds(name, "sparse", ids.values, ids.indices, ids.dense_shape)
+
+
+def _from_ragged(name, ids):
+    if ids.ragged_rank != 1 or ids.flat_values.shape.rank != 1:
+        raise ValueError(
+            f"feature '{name}': expected a RaggedTensor of rank 2, got shape {ids.shape} with "
+            f"ragged_rank {ids.ragged_rank}; merge its outer axes and reshape the result"
+        )
+    return FeatureIds(name, "ragged", ids.values, ids.row_splits, tf.zeros([0], tf.int64))
+
+
+def _with_weights(feature, ids, weights):
+    weights = _tensor_from_value(weights)
+    if type(weights) is not type(ids):
+        raise TypeError(
+            f"feature '{feature.name}': expected sp_weights of the kind of sp_ids, "
+            f"{_kind(ids)}, got {_kind(weights)}"
+        )
+    if not weights.dtype.is_floating:
+        raise TypeError(
+            f"feature '{feature.name}': expected floating sp_weights, got {weights.dtype.name}"
+        )
+    if not weights.shape.is_compatible_with(ids.shape):
+        raise ValueError(
+            f"feature '{feature.name}': expected sp_weights of shape {ids.shape}, as sp_ids, "
+            f"got {weights.shape}"
+        )
+    return feature._replace(
+        weights=tf.cast(weights.values, tf.float32),
+        weight_partition=weights.indices
+        if isinstance(weights, tf.SparseTensor)
+        else weights.row_splits,
+    )
+
+
+def _check_id_type(feature):
+    if feature.values.dtype not in ID_TYPES:
+        raise TypeError(
+            f"feature '{feature.name}': expected ids of {', '.join(t.name for t in ID_TYPES)}, "
+            f"got {feature.values.dtype.name}"
+        )
+
+
+def _tensor_from_value(value):
+    if isinstance(value, tf.compat.v1.SparseTensorValue):
+        return tf.SparseTensor.from_value(value)
+    if isinstance(value, tf.compat.v1.ragged.RaggedTensorValue):
+        return tf.ragged.constant(value.to_list(), dtype=value.dtype)
+    return value
+
+
+def _kind(value):
+    return f"{type(value).__name__} of {value.dtype.name}" if hasattr(value, "dtype") else repr(value)

@@ -1,0 +1,98 @@
+"""Loads the native op library, once, and explains in one sentence why it cannot be loaded."""
+
+import functools
+import json
+from pathlib import Path
+
+PACKAGE = Path(__file__).resolve().parents[1]
+STEM = "_group_embedding_ops"
+BUILD = (
+    "run `make build` in the source tree, or `pip install --no-build-isolation .` in the "
+    "environment that has TensorFlow"
+)
+
+# What /proc/cpuinfo must list for the instruction set that the library was compiled for.
+CPU_FLAGS = {
+    "x86-64-v2": ["popcnt", "sse4_2", "ssse3"],
+    "x86-64-v3": ["avx2", "bmi2", "f16c", "fma", "movbe"],
+    "x86-64-v4": ["avx2", "avx512bw", "avx512dq", "avx512f", "avx512vl", "bmi2", "f16c", "fma"],
+}
+
+
+@functools.cache
+def library():
+    """The module of the native ops, as ``tf.load_op_library`` makes it.
+
+    Raises:
+        ImportError: TensorFlow is missing, the library is not built, was built for another
+            TensorFlow, or uses instructions that this CPU lacks.
+    """
+    tf = _tensorflow()
+    path = _library_path(tf.__version__)
+    record = build_record(tf.__version__)
+    _check_cpu(record["march"])
+    try:
+        return tf.load_op_library(str(path))
+    except (tf.errors.NotFoundError, OSError) as error:
+        raise ImportError(
+            f"group_embedding: {path.name}, built for TensorFlow {record['tensorflow']}, does not "
+            f"load into TensorFlow {tf.__version__} ({_first_line(error)}): {BUILD}"
+        ) from error
+
+
+def build_record(tensorflow_version):
+    """What the library for this TensorFlow was built with.
+
+    Returns:
+        A dict: ``tensorflow`` (its version), ``cxx11_abi``, ``march``, ``cuda`` (the toolkit's
+        version, or None where the library has no CUDA) and ``cuda_archs``.
+    """
+    path = _library_path(tensorflow_version).with_suffix(".json")
+    return json.loads(path.read_text())
+
+
+def _tensorflow():
+    try:
+        import tensorflow as tf
+    except ImportError as error:
+        raise ImportError(
+            f"group_embedding: TensorFlow cannot be imported ({_first_line(error)}): install "
+            "tensorflow or tensorflow-cpu, then build group_embedding for it"
+        ) from error
+    return tf
+
+
+def _library_path(tensorflow_version):
+    minor = _minor(tensorflow_version)
+    path = PACKAGE / f"{STEM}.tf{minor}.so"
+    if path.exists():
+        return path
+    others = sorted(p.stem.partition(".tf")[2] for p in PACKAGE.glob(f"{STEM}.tf*.so"))
+    if others:
+        raise ImportError(
+            f"group_embedding: built for TensorFlow {' and '.join(others)}, but TensorFlow "
+            f"{tensorflow_version} is installed: {BUILD}"
+        )
+    raise ImportError(f"group_embedding: the native library is not built: {BUILD}")
+
+
+def _check_cpu(march):
+    try:
+        cpuinfo = Path("/proc/cpuinfo").read_text()
+    except OSError:
+        return
+    flags = next((line for line in cpuinfo.splitlines() if line.startswith("flags")), "").split()
+    missing = [flag for flag in CPU_FLAGS.get(march, []) if flag not in flags]
+    if flags and missing:
+        raise ImportError(
+            f"group_embedding: the native library was built for {march} CPUs, and this one lacks "
+            f"{', '.join(missing)}: build it with GROUP_EMBEDDING_MARCH=x86-64"
+        )
+
+
+def _minor(version):
+    return ".".join(version.split(".")[:2])
+
+
+def _first_line(error):
+    return str(error).partition("\n")[0]

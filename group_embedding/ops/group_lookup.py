@@ -1,0 +1,78 @@
+"""The op that looks up and combines the rows of a group of features, and its gradient."""
+
+import tensorflow as tf
+from tensorflow.python.framework import auto_control_deps_utils
+from tensorflow.python.ops import resource_variable_ops
+
+from group_embedding.ops._library import library
+
+# A lookup only reads its variables: functions need not put lookups of one table into an order.
+auto_control_deps_utils.register_read_only_resource_op("GroupLookup")
+auto_control_deps_utils.register_read_only_resource_op("GroupLookupGrad")
+
+_SHARED_ATTRS = (
+    "table_of_feature",
+    "combiners",
+    "dims",
+    "max_norms",
+    "table_names",
+    "feature_names",
+    "concat",
+    "weighted",
+    "prune_negative",
+    "invalid_ids",
+)
+
+
+def group_lookup(
+    tables, batch, table_of_feature, combiners, feature_names, *, concat, prune_negative, invalid_ids
+):
+    """Looks `batch` up in `tables` (a list of tables.Table of one dtype).
+
+    Returns:
+        A list with a [samples, dim] tensor per feature, or with one [samples, sum of dims].
+    """
+    return library().group_lookup(
+        tables=[table.tensor() for table in tables],
+        batch=batch.buffer,
+        sizes=batch.sizes,
+        dtype=tables[0].dtype,
+        num_outputs=1 if concat else len(table_of_feature),
+        table_of_feature=table_of_feature,
+        combiners=combiners,
+        dims=[table.dim for table in tables],
+        max_norms=[table.max_norm for table in tables],
+        table_names=[table.name for table in tables],
+        feature_names=feature_names,
+        concat=concat,
+        weighted=batch.weighted,
+        prune_negative=prune_negative,
+        invalid_ids=invalid_ids,
+    )
+
+
+@tf.RegisterGradient("GroupLookup")
+def _group_lookup_grad(op, *grads):
+    num_tables = len(op.get_attr("dims"))
+    tables = list(op.inputs[:num_tables])
+    buffer, sizes = op.inputs[num_tables], op.inputs[num_tables + 1]
+    grad_of = library().group_lookup_grad(
+        tables=tables,
+        batch=buffer,
+        sizes=sizes,
+        grads=[tf.convert_to_tensor(grad) for grad in grads],
+        num_tables=num_tables,
+        **{name: op.get_attr(name) for name in _SHARED_ATTRS},
+    )
+    table_grads = [
+        tf.IndexedSlices(values, indices, _shape_of(table))
+        for table, indices, values in zip(tables, grad_of.indices, grad_of.values)
+    ]
+    # The buffer's gradient is that of its weights part: ids and row splits have none.
+    return [*table_grads, grad_of.weight_grad if op.get_attr("weighted") else None, None]
+
+
+def _shape_of(table):
+    if table.dtype == tf.resource:
+        return resource_variable_ops.variable_shape(table, out_type=tf.int64)
+    return tf.shape(table, out_type=tf.int64)

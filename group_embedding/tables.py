@@ -1,0 +1,90 @@
+"""What a user may give as a table -> the table that the ops take."""
+
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+from tensorflow.python.ops import resource_variable_ops
+from tensorflow.python.ops.variables import PartitionedVariable
+
+from group_embedding.exchange import ShardedTable
+
+DTYPES = (tf.float32, tf.float16, tf.bfloat16)
+
+
+class Reference(NamedTuple):
+    """An object that is equal to itself alone: variables compare by value."""
+
+    object: Any
+
+    def __eq__(self, other):
+        return self.object is other.object
+
+    def __hash__(self):
+        return id(self.object)
+
+
+class Table(NamedTuple):
+    """One table of a group. Two are the same if they read the same object with the same max_norm."""
+
+    source: Reference  # to a tf.Variable, a tensor or a ShardedTable
+    name: str
+    dtype: tf.DType
+    dim: int
+    max_norm: float  # 0: rows are read as they are
+
+    @property
+    def is_sharded(self):
+        return isinstance(self.source.object, ShardedTable)
+
+    def tensor(self):
+        """The op's input: the handle of a resource variable, which is then read in place, or the
+        rows themselves."""
+        source = self.source.object
+        if not resource_variable_ops.is_resource_variable(source):
+            return tf.convert_to_tensor(source)
+        resource_variable_ops.variable_accessed(source)
+        return source.handle
+
+
+def make_table(param, max_norm, index):
+    """The table for `params[index]`.
+
+    Raises:
+        TypeError: `param` is a PartitionedVariable of several parts.
+        ValueError: it is not of shape [rows, dim], or not of a floating type that tables have.
+    """
+    if isinstance(param, PartitionedVariable):
+        param = _only_part(param)
+    if not hasattr(param, "dtype") or not hasattr(param, "shape"):
+        param = tf.convert_to_tensor(param)
+    name = _name_of(param, index)
+    shape = tf.TensorShape(param.shape)
+    if shape.rank != 2 or shape[1] is None:
+        raise ValueError(f"table '{name}': expected shape [rows, dim] with a known dim, got {shape}")
+    if not 1 <= shape[1] <= 4096:
+        raise ValueError(f"table '{name}': expected a dim from 1 to 4096, got {shape[1]}")
+    dtype = tf.as_dtype(param.dtype).base_dtype
+    if dtype not in DTYPES:
+        raise ValueError(
+            f"table '{name}': expected {', '.join(d.name for d in DTYPES)}, got {dtype.name}"
+        )
+    if max_norm is not None and not max_norm > 0:
+        raise ValueError(f"table '{name}': expected max_norm > 0 or None, got {max_norm}")
+    return Table(Reference(param), name, dtype, int(shape[1]), float(max_norm or 0))
+
+
+def _only_part(variable):
+    parts = list(variable)
+    if len(parts) != 1:
+        raise TypeError(
+            f"table '{variable.name}': expected a variable in one piece, got a PartitionedVariable "
+            f"of {len(parts)} parts; make it without a partitioner"
+        )
+    return parts[0]
+
+
+def _name_of(param, index):
+    """The user's own name for it; an eager tensor has none."""
+    if isinstance(param, (tf.Variable, ShardedTable)) or not tf.executing_eagerly():
+        return param.name.partition(":")[0]
+    return f"params[{index}]"
