@@ -10,12 +10,15 @@ namespace {
 using ::tensorflow::DataTypeString;
 using ::tensorflow::Tensor;
 
+absl::Status Uninitialized(const std::string& name) {
+  return absl::FailedPreconditionError("table '" + name +
+                                       "': expected an initialized variable; run its initializer");
+}
+
 absl::Status MakeTable(const Tensor& tensor, const std::string& name, int32_t dim, float max_norm,
                        tensorflow::DataType dtype, Table* table) {
   const std::string where = "table '" + name + "': expected ";
-  if (!tensor.IsInitialized()) {
-    return absl::FailedPreconditionError(where + "an initialized variable; run its initializer");
-  }
+  if (!tensor.IsInitialized()) return Uninitialized(name);
   if (tensor.dtype() != dtype) {
     return absl::InvalidArgumentError(where + DataTypeString(dtype) + ", got " +
                                       DataTypeString(tensor.dtype()));
@@ -53,8 +56,9 @@ absl::Status Tables::Read(tensorflow::OpKernelContext* context, int first,
   for (size_t t = 0; t < names.size(); ++t) {
     if (context->input_dtype(first + t) != tensorflow::DT_RESOURCE) continue;
     tensorflow::core::RefCountPtr<tensorflow::Var> variable;
-    TF_RETURN_IF_ERROR(tensorflow::LookupResource(
-        context, tensorflow::HandleFromInput(context, first + t), &variable));
+    const absl::Status found = tensorflow::LookupResource(
+        context, tensorflow::HandleFromInput(context, first + t), &variable);
+    if (!found.ok()) return Uninitialized(names[t]);
     variable_of[t] = variable.get();
     variables_.push_back(std::move(variable));
   }
