@@ -1,6 +1,22 @@
 """Sparse embeddings for recommender models on TensorFlow: many lookups in one fused op."""
 
+from group_embedding import exchange, layers
+from group_embedding.config import FeatureConfig, TableConfig
+from group_embedding.distributed import enable_distributed_strategy
+from group_embedding.feature_column import group_embedding_column_scope
 from group_embedding.lookup import group_embedding_lookup, group_embedding_lookup_sparse
+from group_embedding.patch import patch_tensorflow
 
 __version__ = "0.1.0"
-__all__ = ["group_embedding_lookup", "group_embedding_lookup_sparse"]
+
+__all__ = [
+    "FeatureConfig",
+    "TableConfig",
+    "enable_distributed_strategy",
+    "exchange",
+    "group_embedding_column_scope",
+    "group_embedding_lookup",
+    "group_embedding_lookup_sparse",
+    "layers",
+    "patch_tensorflow",
+]

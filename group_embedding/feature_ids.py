@@ -7,14 +7,16 @@ from group_embedding.ops.group_ids import FeatureIds
 ID_TYPES = (tf.int32, tf.int64, tf.uint32, tf.uint64)
 
 
-def from_sparse_or_ragged(name, ids, weights):
+def from_rows(name, ids, weights):
     """One feature of a sparse lookup.
 
     Args:
         name: of the feature, for messages.
-        ids: SparseTensor of rank 2 or more, or RaggedTensor of rank 2.
+        ids: SparseTensor of rank 2 or more, RaggedTensor of rank 2, or FeatureIds made before.
         weights: the same with one weight per id, or None.
     """
+    if isinstance(ids, FeatureIds):
+        return ids
     ids = _tensor_from_value(ids)
     if isinstance(ids, tf.SparseTensor):
         feature = _from_sparse(name, ids)
@@ -26,6 +28,18 @@ def from_sparse_or_ragged(name, ids, weights):
         )
     _check_id_type(feature)
     return feature if weights is None else _with_weights(feature, ids, weights)
+
+
+def from_padded(name, ids, weights):
+    """One feature whose samples are the rows of dense ids [samples, k] or [samples]; negative ids are
+    padding. `weights`: None, or a tensor of the same shape."""
+    empty = tf.zeros([0], tf.int64)
+    layout = "single" if ids.shape.rank == 1 else "dense"
+    feature = FeatureIds(name, layout, ids, empty, empty)
+    _check_id_type(feature)
+    if weights is None:
+        return feature
+    return feature._replace(weights=tf.cast(weights, tf.float32), weight_partition=empty)
 
 
 def from_dense(name, ids):
@@ -43,6 +57,9 @@ def from_dense(name, ids):
 
 def restore_sample_shape(output, ids):
     """[samples, width] -> the axes of `ids` but the last, then width."""
+    if isinstance(ids, FeatureIds):
+        output.set_shape([ids.values.shape[0], None])
+        return output
     ids = _tensor_from_value(ids)
     samples = ids.shape[:-1] if isinstance(ids, tf.SparseTensor) else ids.shape[:1]
     if samples.rank == 1:

@@ -11,12 +11,10 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from group_embedding import exchange, feature_ids
+from group_embedding.config import COMBINERS, INVALID_IDS
 from group_embedding.local_lookup import look_up_local
 from group_embedding.ops.group_ids import FeatureIds
 from group_embedding.tables import Table, make_table
-
-COMBINERS = ("mean", "sum", "sqrtn")
-INVALID_IDS = {"raise": "raise", "ignore": "zeros"}
 
 
 class Lookup(NamedTuple):
@@ -109,7 +107,7 @@ def group_embedding_lookup_sparse(
         lookups = [
             Lookup(
                 make_table(params[i], max_norms[i], i),
-                feature_ids.from_sparse_or_ragged(names[i], sp_ids[i], weights[i]),
+                feature_ids.from_rows(names[i], sp_ids[i], weights[i]),
                 combiners[i],
             )
             for i in range(count)
@@ -169,7 +167,7 @@ def _look_up(lookups, concat, prune_negative, invalid_ids):
         groups.setdefault((table.dtype, table.is_sharded), []).append(place)
     if concat and len({dtype for dtype, _ in groups}) > 1:
         raise ValueError(f"concat: expected tables of one dtype, got {[d.name for d, _ in groups]}")
-    options = {"prune_negative": prune_negative, "invalid_ids": INVALID_IDS[invalid_ids]}
+    options = {"prune_negative": prune_negative, "invalid_ids": invalid_ids}
     if concat and len(groups) == 1:
         return _look_up_group(lookups, concat=True, **options)[0]
     results = [None] * len(lookups)

@@ -6,9 +6,8 @@ import tensorflow as tf
 from tensorflow.python.ops import resource_variable_ops
 from tensorflow.python.ops.variables import PartitionedVariable
 
-from group_embedding.exchange import ShardedTable
-
-DTYPES = (tf.float32, tf.float16, tf.bfloat16)
+from group_embedding.config import TABLE_DTYPES
+from group_embedding.exchange import ShardedTable, sharded_table
 
 
 class Reference(NamedTuple):
@@ -40,7 +39,9 @@ class Table(NamedTuple):
         """The op's input: the handle of a resource variable, which is then read in place, or the
         rows themselves."""
         source = self.source.object
-        if not resource_variable_ops.is_resource_variable(source):
+        is_variable = resource_variable_ops.is_resource_variable(source)
+        # Outside its replicas a mirrored variable has no handle.
+        if not is_variable or tf.distribute.in_cross_replica_context():
             return tf.convert_to_tensor(source)
         resource_variable_ops.variable_accessed(source)
         return source.handle
@@ -55,6 +56,8 @@ def make_table(param, max_norm, index):
     """
     if isinstance(param, PartitionedVariable):
         param = _only_part(param)
+    # The variable of a shard has the local rows alone, while ids name the rows of the whole table.
+    param = sharded_table(param) or param
     if not hasattr(param, "dtype") or not hasattr(param, "shape"):
         param = tf.convert_to_tensor(param)
     name = _name_of(param, index)
@@ -64,10 +67,8 @@ def make_table(param, max_norm, index):
     if not 1 <= shape[1] <= 4096:
         raise ValueError(f"table '{name}': expected a dim from 1 to 4096, got {shape[1]}")
     dtype = tf.as_dtype(param.dtype).base_dtype
-    if dtype not in DTYPES:
-        raise ValueError(
-            f"table '{name}': expected {', '.join(d.name for d in DTYPES)}, got {dtype.name}"
-        )
+    if dtype.name not in TABLE_DTYPES:
+        raise ValueError(f"table '{name}': expected {', '.join(TABLE_DTYPES)}, got {dtype.name}")
     if max_norm is not None and not max_norm > 0:
         raise ValueError(f"table '{name}': expected max_norm > 0 or None, got {max_norm}")
     return Table(Reference(param), name, dtype, int(shape[1]), float(max_norm or 0))

@@ -3,6 +3,8 @@
 
 #include <cmath>
 #include <cstdint>
+#include <cstring>
+#include <type_traits>
 
 #include "core/float16.h"
 #include "core/group.h"
@@ -22,58 +24,76 @@ void ForDataType(DataType dtype, Body&& body) {
   }
 }
 
-// out[j] = row[j] for `kWidth` columns, kWidth a multiple of 8.
-template <int kWidth, typename T>
-inline void LoadColumns(const T* row, float* out) {
-  for (int j = 0; j < kWidth; ++j) out[j] = ToFloat(row[j]);
+// Eight columns, added at once: the compiler keeps several of these in registers, which it does not
+// always do for loops over arrays.
+using Float8 = float __attribute__((vector_size(32)));
+
+inline Float8 Load8(const float* row) {
+  Float8 values;
+  std::memcpy(&values, row, sizeof(values));
+  return values;
 }
 
+template <typename T>
+inline Float8 Load8(const T* row) {
 #ifdef __F16C__
-template <int kWidth>
-inline void LoadColumns(const Float16* row, float* out) {  // GCC does not vectorise _cvtsh_ss
-  for (int j = 0; j < kWidth; j += 8) {
-    const __m128i packed = _mm_loadu_si128(reinterpret_cast<const __m128i*>(row + j));
-    _mm256_storeu_ps(out + j, _mm256_cvtph_ps(packed));
+  if constexpr (std::is_same_v<T, Float16>) {
+    return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(row)));
   }
-}
 #endif
+  Float8 values;
+  for (int j = 0; j < 8; ++j) values[j] = ToFloat(row[j]);
+  return values;
+}
 
-// sum[j] += sum_i weights[i] * rows[i][column + j] for `kWidth` columns, which stay in registers.
-template <int kWidth, typename T>
+// sum[j] += sum_i weights[i] * rows[i][column + j] for `kVectors` * 8 columns.
+template <int kVectors, bool kWeighted, typename T>
 inline void AddColumns(const T* const* rows, const float* weights, int64_t count, int64_t column,
                        float* sum) {
-  float total[kWidth], values[kWidth];
-  for (int j = 0; j < kWidth; ++j) total[j] = sum[j];
+  Float8 total[kVectors];
+  for (int v = 0; v < kVectors; ++v) total[v] = Load8(sum + column + 8 * v);
   for (int64_t i = 0; i < count; ++i) {
-    LoadColumns<kWidth>(rows[i] + column, values);
-    const float weight = weights[i];
-    for (int j = 0; j < kWidth; ++j) total[j] += weight * values[j];
+    const T* row = rows[i] + column;
+    for (int v = 0; v < kVectors; ++v) {
+      const Float8 values = Load8(row + 8 * v);
+      total[v] += kWeighted ? weights[i] * values : values;
+    }
   }
-  for (int j = 0; j < kWidth; ++j) sum[j] = total[j];
+  for (int v = 0; v < kVectors; ++v) std::memcpy(sum + column + 8 * v, &total[v], sizeof(Float8));
 }
 
-// sum += sum_i weights[i] * rows[i]; sum: [dim], rows: [count] pointers to [dim]. Each column is
-// added in the order of i.
-template <typename T>
+template <bool kWeighted, typename T>
 void AddRows(const T* const* rows, const float* weights, int64_t count, int64_t dim, float* sum) {
   int64_t column = 0;
   for (; column + 64 <= dim; column += 64) {
-    AddColumns<64>(rows, weights, count, column, sum + column);
+    AddColumns<8, kWeighted>(rows, weights, count, column, sum);
   }
   if (column + 32 <= dim) {
-    AddColumns<32>(rows, weights, count, column, sum + column);
+    AddColumns<4, kWeighted>(rows, weights, count, column, sum);
     column += 32;
   }
   if (column + 16 <= dim) {
-    AddColumns<16>(rows, weights, count, column, sum + column);
+    AddColumns<2, kWeighted>(rows, weights, count, column, sum);
     column += 16;
   }
   if (column + 8 <= dim) {
-    AddColumns<8>(rows, weights, count, column, sum + column);
+    AddColumns<1, kWeighted>(rows, weights, count, column, sum);
     column += 8;
   }
-  for (int64_t i = 0; i < count; ++i) {
-    for (int64_t j = column; j < dim; ++j) sum[j] += weights[i] * ToFloat(rows[i][j]);
+  for (int64_t i = 0; i < count && column < dim; ++i) {
+    const float weight = kWeighted ? weights[i] : 1.0f;
+    for (int64_t j = column; j < dim; ++j) sum[j] += weight * ToFloat(rows[i][j]);
+  }
+}
+
+// sum += sum_i weights[i] * rows[i]; sum: [dim], rows: [count] pointers to [dim], weights: [count] or
+// null: every weight is 1. Each column is added in the order of i.
+template <typename T>
+void AddRows(const T* const* rows, const float* weights, int64_t count, int64_t dim, float* sum) {
+  if (weights == nullptr) {
+    AddRows<false>(rows, weights, count, dim, sum);
+  } else {
+    AddRows<true>(rows, weights, count, dim, sum);
   }
 }
 
@@ -111,10 +131,12 @@ void ClipGradient(const T* row, int64_t dim, float max_norm, float* gradient) {
 
 template <typename T>
 inline void PrefetchRow(const T* row, int64_t dim) {
-  // Four lines; the hardware's own prefetcher sees longer rows coming.
-  const char* address = reinterpret_cast<const char*>(row);
-  const int64_t bytes = dim * static_cast<int64_t>(sizeof(T));
-  for (int64_t at = 0; at < bytes && at < 256; at += 64) __builtin_prefetch(address + at);
+  // Every line that the row touches, up to four; the hardware's own prefetcher sees longer rows coming.
+  const uintptr_t begin = reinterpret_cast<uintptr_t>(row) & ~uintptr_t{63};
+  const uintptr_t end = reinterpret_cast<uintptr_t>(row + dim);
+  for (uintptr_t line = begin; line < end && line < begin + 256; line += 64) {
+    __builtin_prefetch(reinterpret_cast<const void*>(line));
+  }
 }
 
 }  // namespace group_embedding

@@ -10,42 +10,71 @@
 namespace group_embedding {
 namespace {
 
-// Rows are fetched this many ids before they are added: 24 rows of one or two cache lines are about
+// Rows are fetched this many ids before they are added: 32 rows of one or two cache lines are about
 // what a core can have in flight.
-constexpr int64_t kPrefetchIds = 24;
+constexpr int64_t kPrefetchIds = 32;
 
 // The rows of one sample, gathered before they are added, so that the adding has no branches.
 template <typename T>
-struct SampleRows {
-  std::vector<const T*> rows;
-  std::vector<float> weights;
-  float scale;
+class SampleRows {
+ public:
+  SampleRows(const Group& group, const Feature& feature)
+      : table_(group.tables[feature.table]),
+        batch_(group.batch),
+        combiner_(feature.combiner),
+        invalid_ids_(group.invalid_ids),
+        plain_(group.batch.weights == nullptr && table_.max_norm <= 0) {}
 
   // Returns the position of an id that is a fault, or -1.
-  int64_t Gather(const Table& table, const Feature& feature, const Batch& batch, int64_t sample,
-                 const InvalidIds& invalid_ids) {
-    rows.clear();
-    weights.clear();
+  int64_t Gather(int64_t sample) {
+    const int64_t begin = batch_.row_splits[sample], end = batch_.row_splits[sample + 1];
+    if (end - begin > static_cast<int64_t>(rows_.size())) {
+      rows_.resize(2 * (end - begin));
+      weights_.resize(2 * (end - begin));
+    }
+    count_ = 0;
     float sum_weights = 0, sum_squares = 0;
-    for (int64_t i = batch.row_splits[sample]; i < batch.row_splits[sample + 1]; ++i) {
-      float weight = batch.weights == nullptr ? 1.0f : batch.weights[i];
-      const IdUse use = UseOfId(batch.ids[i], weight, table.num_rows, feature.combiner,
-                                invalid_ids.prune_negative);
+    for (int64_t i = begin; i < end; ++i) {
+      const float weight = batch_.weights == nullptr ? 1.0f : batch_.weights[i];
+      const int64_t id = batch_.ids[i];
+      const IdUse use =
+          UseOfId(id, weight, table_.num_rows, combiner_, invalid_ids_.prune_negative);
       if (use == IdUse::kNone) continue;
       sum_weights += weight;
       sum_squares += weight * weight;
-      if (use == IdUse::kZeros) {
-        if (invalid_ids.read_zeros) continue;
+      if (use == IdUse::kRow) {
+        Add(static_cast<const T*>(table_.rows) + id * table_.dim, weight);
+      } else if (!invalid_ids_.read_zeros) {
         return i;
       }
-      const T* row = static_cast<const T*>(table.rows) + batch.ids[i] * table.dim;
-      if (table.max_norm > 0) weight *= ClipScale(row, table.dim, table.max_norm);
-      rows.push_back(row);
-      weights.push_back(weight);
     }
-    scale = CombinerScale(feature.combiner, sum_weights, sum_squares);
+    scale_ = CombinerScale(combiner_, sum_weights, sum_squares);
     return -1;
   }
+
+  // output = scale * (sum of rows); sum: scratch of [dim].
+  void Combine(float* sum, T* output) const {
+    std::fill(sum, sum + table_.dim, 0.0f);
+    AddRows(rows_.data(), plain_ ? nullptr : weights_.data(), count_, table_.dim, sum);
+    for (int32_t j = 0; j < table_.dim; ++j) output[j] = FromFloat<T>(sum[j] * scale_);
+  }
+
+ private:
+  void Add(const T* row, float weight) {
+    if (table_.max_norm > 0) weight *= ClipScale(row, table_.dim, table_.max_norm);
+    rows_[count_] = row;
+    weights_[count_++] = weight;
+  }
+
+  const Table& table_;
+  const Batch& batch_;
+  const Combiner combiner_;
+  const InvalidIds invalid_ids_;
+  const bool plain_;  // every row is added as it is
+  std::vector<const T*> rows_;
+  std::vector<float> weights_;
+  int64_t count_ = 0;
+  float scale_ = 0;
 };
 
 template <typename T>
@@ -82,20 +111,16 @@ Fault LookUpPiece(const Group& group, const FeaturePiece& piece) {
   T* output = static_cast<T*>(feature.output) + piece.begin * feature.output_stride;
 
   RowPrefetcher<T> prefetcher(table, batch, batch.row_splits[end]);
-  SampleRows<T> sample_rows;
+  SampleRows<T> rows(group, feature);
   std::vector<float> sum(table.dim);
   for (int64_t sample = begin; sample < end; ++sample, output += feature.output_stride) {
     prefetcher.Advance(batch.row_splits[sample + 1]);
-    const int64_t bad =
-        sample_rows.Gather(table, feature, batch, sample, group.invalid_ids);
+    const int64_t bad = rows.Gather(sample);
     if (bad >= 0) {
       return {FaultKind::kIdOutOfRange, static_cast<int32_t>(piece.feature),
               sample - feature.first_sample, batch.ids[bad]};
     }
-    std::fill(sum.begin(), sum.end(), 0.0f);
-    AddRows(sample_rows.rows.data(), sample_rows.weights.data(),
-            static_cast<int64_t>(sample_rows.rows.size()), table.dim, sum.data());
-    for (int32_t j = 0; j < table.dim; ++j) output[j] = FromFloat<T>(sum[j] * sample_rows.scale);
+    rows.Combine(sum.data(), output);
   }
   return {};
 }

@@ -11,72 +11,119 @@ namespace group_embedding {
 namespace {
 
 constexpr int64_t kPrefetchGradients = 16;
-constexpr int64_t kBatchOfRows = 256;  // gradients gathered before they are added
+constexpr int64_t kBatchOfRows = 256;           // gradients gathered before they are added
+constexpr int64_t kCachedBytes = 256 << 10;     // gradients that need no prefetching
 
-// Finds the output gradient of a sample of the batch.
+// Finds the output gradient of a sample of the batch, among the features of one table.
+template <typename T>
 class GradientOfSample {
  public:
-  // `features`: those of one table, ascending.
+  // `features`: ascending, each with samples.
   GradientOfSample(const Group& group, const std::vector<int64_t>& features)
-      : group_(group), features_(features) {}
+      : group_(group), features_(features), only_(group.features[features[0]]) {
+    const int64_t bytes = only_.num_samples * only_.output_stride * sizeof(T);
+    cached = features.size() == 1 && bytes <= kCachedBytes;
+  }
 
-  template <typename T>
-  const T* Find(int64_t sample) {
-    const Feature& feature = group_.features[FeatureOf(sample)];
+  const T* operator()(int64_t sample) const {
+    const Feature& feature = features_.size() == 1 ? only_ : FeatureOf(sample);
     return static_cast<const T*>(feature.output) +
            (sample - feature.first_sample) * feature.output_stride;
   }
 
+  bool cached;  // all of them fit the core's own cache
+
  private:
-  int64_t FeatureOf(int64_t sample) const {
-    if (features_.size() == 1) return features_[0];
+  const Feature& FeatureOf(int64_t sample) const {
     const auto after = std::upper_bound(
         features_.begin(), features_.end(), sample,
         [&](int64_t s, int64_t f) { return s < group_.features[f].first_sample; });
-    int64_t f = *(after - 1);
-    return f;
+    return group_.features[*(after - 1)];
   }
 
   const Group& group_;
   const std::vector<int64_t>& features_;
+  const Feature only_;
 };
 
 // The gradient of unique rows [begin, end) of one table.
 template <typename T>
-void ReduceTable(const Group& group, const SortedRows& sorted, const std::vector<int64_t>& features,
-                 int64_t table_index, int64_t begin, int64_t end, const TableGrad& grad) {
-  const Table& table = group.tables[table_index];
-  const float* weights = group.batch.weights;
-  GradientOfSample gradients(group, features);
-  std::vector<const T*> rows(kBatchOfRows);
-  std::vector<float> scales(kBatchOfRows), sum(table.dim);
-  const int64_t last = sorted.segments[end];
-  for (int64_t u = begin; u < end; ++u) {
-    std::fill(sum.begin(), sum.end(), 0.0f);
-    for (int64_t at = sorted.segments[u]; at < sorted.segments[u + 1]; at += kBatchOfRows) {
-      const int64_t count = std::min(kBatchOfRows, sorted.segments[u + 1] - at);
-      for (int64_t i = 0; i < count; ++i) {
-        const uint32_t position = sorted.positions[at + i];
-        const uint32_t sample = sorted.samples[position];
-        rows[i] = gradients.Find<T>(sample);
-        scales[i] = sorted.scales[sample] * (weights == nullptr ? 1.0f : weights[position]);
-        const int64_t ahead = at + i + kPrefetchGradients;
-        if (ahead < last) {
-          PrefetchRow(gradients.Find<T>(sorted.samples[sorted.positions[ahead]]), table.dim);
+class TableReducer {
+ public:
+  TableReducer(const Group& group, const SortedRows& sorted, const std::vector<int64_t>& features,
+               int64_t table)
+      : table_(group.tables[table]),
+        weights_(group.batch.weights),
+        sorted_(sorted),
+        first_(sorted.num_unique[table]),
+        last_(sorted.segments[sorted.num_unique[table + 1]]),
+        gradient_of_(group, features),
+        rows_(kBatchOfRows),
+        scales_(kBatchOfRows),
+        sum_(table_.dim) {}
+
+  void Reduce(int64_t begin, int64_t end, const TableGrad& grad) {
+    const int64_t dim = table_.dim;
+    T* values = static_cast<T*>(grad.values) + (begin - first_) * dim;
+    for (int64_t u = begin; u < end; ++u, values += dim) {
+      grad.indices[u - first_] = sorted_.rows[u];
+      const int64_t at = sorted_.segments[u], count = sorted_.segments[u + 1] - at;
+      if (count == 1 && table_.max_norm <= 0) {  // most rows of most batches
+        const Contribution only = ContributionAt(at);
+        for (int64_t j = 0; j < dim; ++j) {
+          values[j] = FromFloat<T>(only.scale * ToFloat(only.gradient[j]));
         }
+      } else {
+        Sum(at, count);
+        if (table_.max_norm > 0) {
+          const T* row = static_cast<const T*>(table_.rows) + sorted_.rows[u] * dim;
+          ClipGradient(row, dim, table_.max_norm, sum_.data());
+        }
+        for (int64_t j = 0; j < dim; ++j) values[j] = FromFloat<T>(sum_[j]);
       }
-      AddRows(rows.data(), scales.data(), count, table.dim, sum.data());
     }
-    if (table.max_norm > 0) {
-      const T* row = static_cast<const T*>(table.rows) + sorted.rows[u] * table.dim;
-      ClipGradient(row, table.dim, table.max_norm, sum.data());
-    }
-    const int64_t to = u - sorted.num_unique[table_index];
-    grad.indices[to] = sorted.rows[u];
-    T* values = static_cast<T*>(grad.values) + to * table.dim;
-    for (int32_t j = 0; j < table.dim; ++j) values[j] = FromFloat<T>(sum[j]);
   }
-}
+
+ private:
+  // What one looked-up id adds to the gradient of its row.
+  struct Contribution {
+    const T* gradient;
+    float scale;
+  };
+
+  Contribution ContributionAt(int64_t at) const {
+    if (!gradient_of_.cached && at + kPrefetchGradients < last_) {
+      PrefetchRow(gradient_of_(SampleAt(at + kPrefetchGradients)), table_.dim);
+    }
+    const uint32_t sample = SampleAt(at);
+    const float weight = weights_ == nullptr ? 1.0f : weights_[sorted_.positions[at]];
+    return {gradient_of_(sample), sorted_.scales[sample] * weight};
+  }
+
+  uint32_t SampleAt(int64_t at) const { return sorted_.samples[sorted_.positions[at]]; }
+
+  // sum_ = the contributions of `count` ids, added in their order.
+  void Sum(int64_t at, int64_t count) {
+    std::fill(sum_.begin(), sum_.end(), 0.0f);
+    for (int64_t done = 0; done < count; done += kBatchOfRows) {
+      const int64_t batch = std::min(kBatchOfRows, count - done);
+      for (int64_t i = 0; i < batch; ++i) {
+        const Contribution next = ContributionAt(at + done + i);
+        rows_[i] = next.gradient;
+        scales_[i] = next.scale;
+      }
+      AddRows(rows_.data(), scales_.data(), batch, table_.dim, sum_.data());
+    }
+  }
+
+  const Table& table_;
+  const float* weights_;
+  const SortedRows& sorted_;
+  const int64_t first_, last_;
+  const GradientOfSample<T> gradient_of_;
+  std::vector<const T*> rows_;
+  std::vector<float> scales_, sum_;
+};
 
 // d(output)/d(w_i) . g of every id of one sample, with d_i = g . row_i:
 //   sum    d_i
@@ -142,7 +189,7 @@ void ReduceRowsCpu(const Group& group, const SortedRows& sorted, const TableGrad
       if (stop == begin) continue;
       ForDataType(group.dtype, [&](auto* type) {
         using T = std::remove_pointer_t<decltype(type)>;
-        ReduceTable<T>(group, sorted, features_of[t], t, begin, stop, grads[t]);
+        TableReducer<T>(group, sorted, features_of[t], t).Reduce(begin, stop, grads[t]);
       });
       begin = stop;
     }

@@ -61,5 +61,9 @@ def _group_ids_grad(op, weight_grad, _):
         return others
     sizes = op.outputs[1]
     per_feature = tf.split(weight_grad, sizes[:, 1], num=num_features)
-    grads = [per_feature[i] for i in op.get_attr("weighted_features")]
+    weights = op.inputs[3 * num_features : 3 * num_features + num_weighted]
+    grads = [
+        per_feature[feature] if weight.shape.rank == 1 else tf.reshape(per_feature[feature], tf.shape(weight))
+        for feature, weight in zip(op.get_attr("weighted_features"), weights)
+    ]
     return others + grads + [None] * num_weighted

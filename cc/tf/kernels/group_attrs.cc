@@ -32,7 +32,7 @@ GroupAttrs::GroupAttrs(OpKernelConstruction* context) {
   OP_REQUIRES_OK(context, context->GetAttr("weighted", &weighted));
   OP_REQUIRES_OK(context, context->GetAttr("prune_negative", &invalid_ids.prune_negative));
   OP_REQUIRES_OK(context, context->GetAttr("invalid_ids", &invalid));
-  invalid_ids.read_zeros = invalid == "zeros";
+  invalid_ids.read_zeros = invalid == "ignore";
   core_dtype = ToCore(dtype);
   for (const std::string& word : words) combiners.push_back(ToCombiner(word));
 

@@ -69,7 +69,7 @@ class FeatureReader {
       const int w = weight_of_[f];
       if (w < 0) continue;
       TF_RETURN_IF_ERROR(
-          ReadWeights(f, partitions[f], weights[w], weight_partitions[w], &feature));
+          ReadWeights(f, values[f], partitions[f], weights[w], weight_partitions[w], &feature));
     }
     return absl::OkStatus();
   }
@@ -146,8 +146,13 @@ class FeatureReader {
     return absl::OkStatus();
   }
 
-  absl::Status ReadWeights(size_t f, const Tensor& partition, const Tensor& weights,
+  absl::Status ReadWeights(size_t f, const Tensor& values, const Tensor& partition,
+                           const Tensor& weights,
                            const Tensor& weight_partition, FeatureIds* feature) const {
+    if (feature->layout == Layout::kDense && weights.shape() != values.shape()) {
+      return Wrong(f, "weights of shape " + values.shape().DebugString() + ", as the ids, got " +
+                          weights.shape().DebugString());
+    }
     if (weights.NumElements() != feature->num_ids) {
       return Wrong(f, std::to_string(feature->num_ids) + " weights, one per id, got " +
                           std::to_string(weights.NumElements()));

@@ -40,7 +40,7 @@ class RouteIdsOp : public OpKernel {
     OP_REQUIRES_OK(context, context->GetAttr("weighted", &weighted_));
     OP_REQUIRES_OK(context, context->GetAttr("prune_negative", &invalid_ids_.prune_negative));
     OP_REQUIRES_OK(context, context->GetAttr("invalid_ids", &invalid));
-    invalid_ids_.read_zeros = invalid == "zeros";
+    invalid_ids_.read_zeros = invalid == "ignore";
     OP_REQUIRES(context, combiners.size() == table_of_feature_.size(),
                 absl::InvalidArgumentError("combiners: expected one per feature"));
     for (const std::string& word : combiners) {

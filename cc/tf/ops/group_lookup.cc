@@ -62,7 +62,7 @@ REGISTER_OP("GroupLookup")
     .Attr("concat: bool = false")
     .Attr("weighted: bool = false")
     .Attr("prune_negative: bool = true")
-    .Attr("invalid_ids: {'raise', 'zeros'} = 'raise'")
+    .Attr("invalid_ids: {'raise', 'ignore'} = 'raise'")
     .SetShapeFn(GroupLookupShape)
     .Doc(R"doc(
 Looks up and combines the rows of many features in one pass.
@@ -76,7 +76,8 @@ dims: the dim of each table.
 max_norms: per table, the L2 norm that its rows are scaled down to; 0: as they are.
 weighted: whether `batch` has weights.
 prune_negative: leave negative ids out; otherwise they are outside the table.
-invalid_ids: what an id outside its table does: raise an error, or read zeros.
+invalid_ids: what an id outside its table does: raise an error, or be ignored: read as
+  a row of zeros.
 )doc");
 
 REGISTER_OP("GroupLookupGrad")
@@ -100,7 +101,7 @@ REGISTER_OP("GroupLookupGrad")
     .Attr("concat: bool = false")
     .Attr("weighted: bool = false")
     .Attr("prune_negative: bool = true")
-    .Attr("invalid_ids: {'raise', 'zeros'} = 'raise'")
+    .Attr("invalid_ids: {'raise', 'ignore'} = 'raise'")
     .SetShapeFn(GroupLookupGradShape)
     .Doc(R"doc(
 The gradient of GroupLookup.

@@ -21,7 +21,7 @@ REGISTER_OP("RouteIds")
     .Attr("combiners: list({'sum', 'mean', 'sqrtn'})")
     .Attr("weighted: bool = false")
     .Attr("prune_negative: bool = true")
-    .Attr("invalid_ids: {'raise', 'zeros'} = 'raise'")
+    .Attr("invalid_ids: {'raise', 'ignore'} = 'raise'")
     .SetShapeFn([](InferenceContext* context) {
       int64_t num_ranks;
       std::vector<int64_t> num_rows;

@@ -1,0 +1,87 @@
+# make build     .venv with pinned dependencies, and the native library
+# make train     trains examples/train_movielens.py; RANKS=2 on two processes
+# make test      every test
+# make bench     the benchmarks
+# make lint      what `make format` would change, and what ruff finds
+# make sanitize  the C++ tests under Address-, UndefinedBehavior- and ThreadSanitizer
+# make clean     removes what was built, keeps .venv
+#
+# Variables: TF=2.21.0 PYTHON=python3.12 work in .venv-2.21.0, beside the default's .venv. ARGS goes
+# to the tool behind a target: make test ARGS="-k ragged", make train ARGS="--steps 100".
+
+DEFAULT_TF := 2.15.1
+TF         ?= $(DEFAULT_TF)
+PYTHON     ?= $(shell command -v python3.11 || echo python3)
+RANKS      ?= 1
+ARGS       ?=
+
+VENV   := .venv$(if $(filter-out $(DEFAULT_TF),$(TF)),-$(TF))
+BIN    := $(CURDIR)/$(VENV)/bin
+WHEELS := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/group_embedding/wheels
+GPU    := $(shell nvidia-smi -L >/dev/null 2>&1 && echo yes)
+
+TENSORFLOW  := $(if $(GPU),tensorflow[and-cuda],tensorflow-cpu)==$(TF)
+CONSTRAINTS := $(wildcard requirements/tensorflow-$(TF).txt)
+NATIVE      := setup.py $(shell find cc -type f -name '*.[ch]*') $(shell find cc -type d)
+LAUNCH      := $(if $(filter-out 1,$(RANKS)),$(BIN)/horovodrun -np $(RANKS)) $(BIN)/python
+SETTINGS    := MARCH=$(GROUP_EMBEDDING_MARCH) CUDA=$(GROUP_EMBEDDING_CUDA) ARCHS=$(GROUP_EMBEDDING_CUDA_ARCHS)
+
+export TF_CPP_MIN_LOG_LEVEL ?= 2
+export GROUP_EMBEDDING_MARCH GROUP_EMBEDDING_CUDA GROUP_EMBEDDING_CUDA_ARCHS
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+.PHONY: build train test bench lint format sanitize clean always
+
+build: $(VENV)/native.stamp
+
+train: build
+	$(LAUNCH) examples/train_movielens.py $(ARGS)
+
+test: build
+	$(BIN)/python -m pytest $(ARGS)
+
+bench: build
+	$(BIN)/python benchmarks/bench_lookup.py $(ARGS)
+	$(BIN)/python benchmarks/bench_kernel.py $(ARGS)
+
+CLANG_FORMAT = git ls-files -z -co --exclude-standard '*.cc' '*.cu' '*.h' '*.cuh' | xargs -0 $(BIN)/clang-format
+
+lint: $(VENV)/dependencies.stamp
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(CLANG_FORMAT) --dry-run -Werror
+
+format: $(VENV)/dependencies.stamp
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+	$(CLANG_FORMAT) -i
+
+sanitize:
+	$(MAKE) -j$(shell nproc) -C tests/cc run MODE=address
+	$(MAKE) -j$(shell nproc) -C tests/cc run MODE=thread
+
+clean:
+	rm -rf build dist *.egg-info .venv*/native.*
+	find group_embedding -name '*.so' -delete -o -name '_group_embedding_ops.*.json' -delete
+
+# Each stamp is newer than what it was made from, so a second call does nothing twice. They lie
+# inside the environment: who removes that removes them.
+
+$(VENV)/bin/python:
+	$(PYTHON) requirements/check_python.py $(TF)
+	$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); echo "python's venv is missing: apt install python3-venv"; exit 1; }
+
+$(VENV)/dependencies.stamp: requirements/build.txt requirements/dev.txt requirements/horovod.sh $(CONSTRAINTS) | $(VENV)/bin/python
+	$(BIN)/python -m pip install --quiet -r requirements/build.txt
+	$(BIN)/python -m pip install --quiet '$(TENSORFLOW)' -r requirements/dev.txt $(addprefix -c ,$(CONSTRAINTS))
+	requirements/horovod.sh $(BIN)/python $(WHEELS)
+	echo $(CURDIR) > $$($(BIN)/python -c "import sysconfig; print(sysconfig.get_path('purelib'))")/group_embedding.pth
+	touch $@
+
+# Rewritten only when a variable that steers the native build (see setup.py) has changed.
+$(VENV)/native.settings: always | $(VENV)/dependencies.stamp
+	@echo '$(SETTINGS)' | cmp -s - $@ || echo '$(SETTINGS)' > $@
+
+$(VENV)/native.stamp: $(VENV)/dependencies.stamp $(VENV)/native.settings $(NATIVE)
+	$(BIN)/python setup.py --quiet build_ext --inplace
+	touch $@

@@ -1,0 +1,122 @@
+"""A group of columns: what is looked up in one op, and for whom the results are kept."""
+
+import dataclasses
+import weakref
+from typing import Any
+
+import tensorflow as tf
+
+from group_embedding.feature_column.variable import can_be_fused
+from group_embedding.lookup import group_embedding_lookup_sparse
+
+
+@dataclasses.dataclass(frozen=True)
+class Request:
+    """What one column asks of a lookup: some rows of one table for each sample."""
+
+    column: Any
+    table: Any  # tf.Variable, ShardedTable or, for a table in several parts, PartitionedVariable
+    ids: tf.SparseTensor  # [batch, ids], or [batch, time, ids] of a sequence column
+    weights: Any  # tf.SparseTensor like `ids`, or None
+    held: dict = dataclasses.field(default_factory=dict)  # see `collections_held_back`
+
+    @property
+    def is_fused(self):
+        """Whether the fused lookup means the same as the stock one."""
+        column = self.column
+        return (
+            can_be_fused(self.table)
+            and (column.use_safe_embedding_lookup or self.weights is None)
+            and (column.max_norm is None or column.max_norm > 0)
+        )
+
+
+class Group:
+    """The columns constructed in one scope.
+
+    TensorFlow asks the columns of an input one after the other. The first member asked looks up
+    all members that are part of the same call, and the others find their result waiting.
+    A call is known by its transformation cache (`_LazyBuilder`, `FeatureTransformationCache`):
+    TensorFlow makes one per call, it dies with the call, and results not asked for die with it.
+    """
+
+    def __init__(self, name):
+        self.name = name
+        self._member_classes = {}
+        self._waiting = weakref.WeakKeyDictionary()  # cache of the call -> {column name: result}
+
+    def __repr__(self):
+        return f"Group({self.name!r})"
+
+    def member_class(self, grouped):
+        """The subclass of one of the grouped column classes for members of this group."""
+        if grouped not in self._member_classes:
+            stock = grouped._stock
+            # Under the stock name, which is what TensorFlow writes when it serialises a column.
+            namespace = {"_group": self, "__module__": stock.__module__, "__doc__": stock.__doc__}
+            member_class = type(grouped)(stock.__name__, (grouped,), namespace)
+            self._member_classes[grouped] = member_class
+        return self._member_classes[grouped]
+
+    def serve(self, cache, column, gather):
+        """Returns the output of `column` and the request that it answers.
+
+        Args:
+          cache: identifies the call; weakly held.
+          column: the member that is asked.
+          gather: `gather(alone)` returns the `Request`s of all members in the call, or that of
+            `column` alone. A column of a call already served is alone: nobody knew of it, or it
+            is asked once more.
+        """
+        waiting = self._waiting.get(cache)
+        if waiting is None:
+            waiting = look_up(gather(alone=False), self.name)
+            self._waiting[cache] = waiting
+        # By name, which is unique in a call: Keras hands out proxies in place of columns.
+        if column.name not in waiting:
+            waiting.update(look_up(gather(alone=True), self.name))
+        return waiting.pop(column.name)
+
+
+def look_up(requests, name):
+    """Looks up all requests, in one op where possible.
+
+    Returns:
+      `{column name: (tensor [batch, dim] or [batch, time, dim], request)}`.
+    """
+    fused = [request for request in requests if request.is_fused]
+    outputs = {}
+    if fused:
+        tensors = group_embedding_lookup_sparse(
+            [request.table for request in fused],
+            [request.ids for request in fused],
+            [request.column.combiner for request in fused],
+            sp_weights=[request.weights for request in fused],
+            max_norm=[request.column.max_norm for request in fused],
+            feature_names=[request.column.name for request in fused],
+            name=name,
+        )
+        for request, tensor in zip(fused, tensors):
+            # A variable of a mixed precision layer of Keras reads as the layer's compute dtype.
+            dtype = getattr(request.table, "_cast_dtype", tensor.dtype)
+            outputs[request.column.name] = (tf.cast(tensor, dtype), request)
+    for request in requests:
+        if not request.is_fused:
+            outputs[request.column.name] = (_stock_look_up(request), request)
+    return outputs
+
+
+def _stock_look_up(request):
+    """What the stock column does with its ids and its variable."""
+    column = request.column
+    rank = tf.compat.dimension_value(request.ids.dense_shape.shape[0])
+    is_safe = column.use_safe_embedding_lookup or rank is None or rank > 2
+    stock = tf.nn.safe_embedding_lookup_sparse if is_safe else tf.nn.embedding_lookup_sparse
+    return stock(
+        request.table,
+        request.ids,
+        request.weights,
+        combiner=column.combiner,
+        max_norm=column.max_norm,
+        name=f"{column.name}_weights",
+    )

@@ -1,0 +1,5 @@
+"""Keras layers: the group lookup under `tf.keras`, Keras 2 and Keras 3 alike."""
+
+from group_embedding.layers.group_embedding import GroupEmbedding
+
+__all__ = ["GroupEmbedding"]

@@ -1,0 +1,42 @@
+"""Features and their tables to and from what Keras writes as JSON."""
+
+import dataclasses
+
+from group_embedding.config import FeatureConfig, TableConfig
+from group_embedding.layers.keras_version import keras
+from group_embedding.plan import plan_tables
+
+
+def features_to_config(features):
+    """Returns {"tables": ..., "features": ...}: every table once, features with its name."""
+    return {
+        "tables": [_table_to_config(table) for table in plan_tables(features)],
+        "features": [{**_fields(feature), "table": feature.table.name} for feature in features],
+    }
+
+
+def features_from_config(config):
+    """The inverse of `features_to_config`; features that shared a table share one again."""
+    tables = {table["name"]: _table_from_config(table) for table in config["tables"]}
+    return [
+        FeatureConfig(**{**feature, "table": tables[feature["table"]]})
+        for feature in config["features"]
+    ]
+
+
+def _table_to_config(table):
+    config = _fields(table)
+    if not (table.initializer is None or isinstance(table.initializer, str)):
+        config["initializer"] = keras.initializers.serialize(table.initializer)
+    return config
+
+
+def _table_from_config(config):
+    initializer = config["initializer"]
+    if isinstance(initializer, dict):
+        initializer = keras.initializers.deserialize(initializer)
+    return TableConfig(**{**config, "initializer": initializer})
+
+
+def _fields(config):
+    return {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}

@@ -1,0 +1,1 @@
+"""One thin module per native op, with its gradient."""

@@ -1,0 +1,78 @@
+"""What all tests share: quiet TensorFlow, fixed seeds, and GPU tests that say why they skip."""
+
+import importlib.metadata
+import os
+import random
+import sys
+
+# Before anything imports TensorFlow. Growth, because tests of several ranks share one GPU.
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+os.environ.setdefault("TF_FORCE_GPU_ALLOW_GROWTH", "true")
+
+import hypothesis
+import numpy as np
+import pytest
+
+SEED = int(os.environ.get("GROUP_EMBEDDING_TEST_SEED", "20240501"))
+
+# The same examples on every run; GROUP_EMBEDDING_TEST_SEED draws others. No deadline: the first
+# example pays for tracing.
+hypothesis.settings.register_profile(
+    "repeatable",
+    derandomize="GROUP_EMBEDDING_TEST_SEED" not in os.environ,
+    deadline=None,
+    database=None,
+    print_blob=True,
+    suppress_health_check=[hypothesis.HealthCheck.too_slow],
+)
+hypothesis.settings.load_profile("repeatable")
+
+
+def _tensorflow_version():
+    for name in ("tensorflow", "tensorflow-cpu"):
+        try:
+            return importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return None
+
+
+def pytest_report_header():
+    return f"TensorFlow {_tensorflow_version()}, GROUP_EMBEDDING_TEST_SEED={SEED}"
+
+
+def pytest_configure(config):
+    if (
+        "GROUP_EMBEDDING_TEST_SEED" in os.environ
+        and config.getoption("hypothesisseed", None) is None
+    ):
+        config.option.hypothesisseed = str(SEED)
+
+
+def pytest_collection_modifyitems(items):
+    gpu_items = [item for item in items if item.get_closest_marker("gpu")]
+    reason = _why_no_gpu() if gpu_items else None
+    if reason:
+        for item in gpu_items:
+            item.add_marker(pytest.mark.skip(reason=reason))
+
+
+def _why_no_gpu():
+    import tensorflow as tf
+
+    from group_embedding.ops import _library
+
+    if not tf.config.list_physical_devices("GPU"):
+        return "TensorFlow sees no GPU"
+    if not _library.build_record(tf.__version__)["cuda"]:
+        return "group_embedding was built without CUDA"
+    return None
+
+
+@pytest.fixture(autouse=True)
+def seeds():
+    """Random numbers start anew: Python's, NumPy's and, where it is imported, TensorFlow's."""
+    random.seed(SEED)
+    np.random.seed(SEED)
+    if "tensorflow" in sys.modules:
+        sys.modules["tensorflow"].random.set_seed(SEED)

@@ -1,0 +1,216 @@
+"""What a user reads when the library cannot be built or loaded, and what a wheel says of itself."""
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+import textwrap
+import types
+from pathlib import Path
+
+import pytest
+
+from group_embedding.ops import _library
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+class FakeTensorFlow(types.SimpleNamespace):
+    """As much of TensorFlow as loading a library asks for."""
+
+    class errors:
+        class NotFoundError(Exception):
+            pass
+
+    def __init__(self, version, message=None):
+        super().__init__(__version__=version)
+        self.message = message
+        self.loaded = []
+
+    def load_op_library(self, path):
+        if self.message:
+            raise self.errors.NotFoundError(self.message)
+        self.loaded.append(path)
+        return "the ops"
+
+
+@pytest.fixture
+def package(tmp_path, monkeypatch):
+    """A package folder of its own, with `built(version)` to put a library into it."""
+    monkeypatch.setattr(_library, "PACKAGE", tmp_path)
+    _library.library.cache_clear()
+
+    def built(version, march="x86-64-v2"):
+        stem = tmp_path / f"{_library.STEM}.tf{version.rpartition('.')[0]}"
+        stem.with_name(stem.name + ".so").touch()
+        stem.with_name(stem.name + ".json").write_text(
+            json.dumps({"tensorflow": version, "march": march, "cuda": None, "cuda_archs": []})
+        )
+
+    yield types.SimpleNamespace(built=built)
+    _library.library.cache_clear()
+
+
+@pytest.fixture
+def use(monkeypatch):
+    def _use(tensorflow):
+        monkeypatch.setitem(sys.modules, "tensorflow", tensorflow)
+        return tensorflow
+
+    return _use
+
+
+def import_error():
+    with pytest.raises(ImportError) as caught:
+        _library.library()
+    message = str(caught.value)
+    assert "\n" not in message
+    return message
+
+
+def test_library_is_loaded_once(package, use):
+    tensorflow = use(FakeTensorFlow("2.15.1"))
+    package.built("2.15.1")
+
+    assert _library.library() == "the ops"
+    assert _library.library() == "the ops"
+
+    assert len(tensorflow.loaded) == 1
+
+
+def test_library_serves_another_patch_of_its_tensorflow(package, use):
+    use(FakeTensorFlow("2.15.0"))
+    package.built("2.15.1")
+
+    assert _library.library() == "the ops"
+
+
+def test_missing_tensorflow_is_named(package, use):
+    use(None)
+
+    assert "TensorFlow cannot be imported" in import_error()
+
+
+def test_missing_library_says_how_to_build_it(package, use):
+    use(FakeTensorFlow("2.15.1"))
+
+    message = import_error()
+
+    assert "is not built" in message
+    assert "make build" in message
+    assert "pip install --no-build-isolation ." in message
+
+
+def test_library_of_another_tensorflow_names_both(package, use):
+    use(FakeTensorFlow("2.21.0"))
+    package.built("2.15.1")
+
+    message = import_error()
+
+    assert "built for TensorFlow 2.15, but TensorFlow 2.21.0 is installed" in message
+
+
+def test_undefined_symbol_is_explained(package, use):
+    use(FakeTensorFlow("2.15.1", message="x.so: undefined symbol: _ZN10tensorflow6StatusE"))
+    package.built("2.15.0")
+
+    message = import_error()
+
+    assert "built for TensorFlow 2.15.0, does not load into TensorFlow 2.15.1" in message
+    assert "undefined symbol: _ZN10tensorflow6StatusE" in message
+
+
+def test_cpu_without_the_instructions_is_explained(package, use, monkeypatch):
+    use(FakeTensorFlow("2.15.1"))
+    package.built("2.15.1", march="x86-64-v3")
+    monkeypatch.setitem(_library.CPU_FLAGS, "x86-64-v3", ["avx2", "no_such_flag"])
+
+    message = import_error()
+
+    assert "no_such_flag" in message
+    assert "GROUP_EMBEDDING_MARCH" in message
+
+
+def run_setup(tmp_path, *arguments, **env):
+    return subprocess.run(
+        [sys.executable, str(ROOT / "setup.py"), "--quiet", *arguments],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1", **env},
+        capture_output=True,
+        text=True,
+    )
+
+
+def test_build_without_tensorflow_is_one_sentence(tmp_path):
+    fake = tmp_path / "tensorflow.py"
+    fake.write_text("raise ModuleNotFoundError(\"No module named 'tensorflow'\")\n")
+
+    done = run_setup(tmp_path, "build_ext", PYTHONPATH=str(tmp_path))
+
+    assert done.returncode != 0
+    assert "Traceback" not in done.stderr
+    sentence = done.stderr.strip().splitlines()[-1]
+    assert "TensorFlow cannot be imported" in sentence
+    assert "pip install --no-build-isolation ." in sentence
+
+
+def test_build_with_cuda_that_is_not_there_is_one_sentence(tmp_path):
+    fake = tmp_path / "tensorflow.py"
+    fake.write_text(
+        textwrap.dedent(
+            """
+            import types
+            __version__ = "2.15.1"
+            sysconfig = types.SimpleNamespace(
+                get_compile_flags=lambda: [], get_lib=lambda: "", CXX11_ABI_FLAG=1,
+                get_link_flags=lambda: ["-l:libtensorflow_framework.so.2"],
+            )
+            """
+        )
+    )
+    nowhere = str(tmp_path / "no_cuda_here")
+
+    done = run_setup(tmp_path, "build_ext", PYTHONPATH=str(tmp_path), GROUP_EMBEDDING_CUDA=nowhere)
+
+    assert done.returncode != 0
+    assert nowhere in done.stderr.strip().splitlines()[-1]
+
+
+def test_metadata(tmp_path):
+    done = run_setup(tmp_path, "egg_info", "--egg-base", str(tmp_path))
+
+    assert done.returncode == 0, done.stderr
+    metadata = (tmp_path / "group_embedding.egg-info" / "PKG-INFO").read_text().splitlines()
+    for line in (
+        "Name: group_embedding",
+        "Version: 0.1.0",
+        "Requires-Dist: numpy",
+        'Requires-Dist: horovod==0.28.1; extra == "collective"',
+    ):
+        assert line in metadata
+    assert any(
+        line in metadata for line in ("License: Apache-2.0", "License-Expression: Apache-2.0")
+    )
+    # TensorFlow comes under two names, and pip must not bring the other one.
+    assert not any(line.startswith("Requires-Dist: tensorflow") for line in metadata)
+
+
+def test_every_module_is_in_a_package():
+    # A folder without __init__.py works in the source tree, and is missing from the wheel.
+    package = ROOT / "group_embedding"
+    folders = {module.parent for module in package.rglob("*.py")}
+
+    assert not [str(f.relative_to(ROOT)) for f in folders if not (f / "__init__.py").exists()]
+
+
+@pytest.mark.skipif(importlib.util.find_spec("horovod") is None, reason="Horovod is not installed")
+def test_importing_the_package_does_not_import_horovod():
+    done = subprocess.run(
+        [sys.executable, "-c", "import sys, group_embedding; sys.exit('horovod' in sys.modules)"],
+        cwd="/",
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+    assert done.returncode == 0, done.stderr
