@@ -9,6 +9,13 @@ import group_embedding as ge
 InvalidArgument = tf.errors.InvalidArgumentError
 
 
+@pytest.fixture(autouse=True)
+def on_the_cpu():
+    """Where an error is raised by the op itself; tests/test_gpu.py has the GPU's."""
+    with tf.device("/CPU:0"):
+        yield
+
+
 def table(rows=5, dim=3, name="user"):
     return tf.Variable(tf.ones([rows, dim]), name=name)
 
@@ -30,7 +37,8 @@ def two_ids():
     return sparse([[0, 0], [1, 0]], [1, 2], [2, 1])
 
 
-IDS = two_ids()
+with tf.device("/CPU:0"):
+    IDS = two_ids()
 
 
 @pytest.mark.parametrize(

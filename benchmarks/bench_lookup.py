@@ -1,0 +1,214 @@
+"""Stock TensorFlow beside the group lookup, through TensorFlow, on the CPU or on a GPU.
+
+    python benchmarks/bench_lookup.py [--features 10 100 1000] [--onehot26] [--json F] [--plot F.png]
+
+Per case, medians of alternating runs of a traced function over the same tables and ids:
+
+* forward: all lookups (`safe_embedding_lookup_sparse` on each feature; grouped: one call);
+* gradients: forward, and the gradients of all tables;
+* step: forward, gradients and Adagrad's update of all tables, by the stock Keras optimizer.
+
+On a GPU each case runs twice: with ids that start in host memory, and with ids on the device.
+"""
+
+import argparse
+import os
+import statistics
+import time
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+os.environ.setdefault("TF_FORCE_GPU_ALLOW_GROWTH", "true")
+
+import numpy as np
+import report
+import tensorflow as tf
+
+import group_embedding as ge
+
+STAGES = ("forward", "gradients", "step")
+
+
+def parse_arguments():
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--features", type=int, nargs="*", default=[10, 100, 1000])
+    parser.add_argument("--batch", type=int, default=1024)
+    parser.add_argument("--hotness", type=int, default=5)
+    parser.add_argument("--dim", type=int, default=16)
+    parser.add_argument("--rows", type=int, default=10_000, help="of each table")
+    parser.add_argument("--onehot26", action="store_true", help="26 x 65536 x 1, dim 128, instead")
+    parser.add_argument("--seconds", type=float, default=4.0, help="per stage and side")
+    parser.add_argument("--json", default=None)
+    parser.add_argument("--plot", default=None)
+    return parser.parse_args()
+
+
+class Case:
+    """Tables and ids of one size, and the functions that are timed."""
+
+    def __init__(self, features, batch, hotness, dim, rows, device, ids_on):
+        generator = np.random.default_rng(0)
+        samples = np.repeat(np.arange(batch), hotness)
+        columns = np.tile(np.arange(hotness), batch)
+        indices = np.stack([samples, columns], axis=1).astype(np.int64)
+        with tf.device(device):
+            self.tables = [
+                tf.Variable(tf.random.uniform([rows, dim], -1, 1)) for _ in range(features)
+            ]
+            self.seeds = tf.random.normal([batch, dim])
+        with tf.device(device if ids_on == "device" else "CPU:0"):
+            self.ids = [
+                tf.SparseTensor(
+                    tf.identity(tf.constant(indices)),
+                    tf.identity(tf.constant(generator.integers(0, rows, batch * hotness))),
+                    tf.constant([batch, hotness], tf.int64),
+                )
+                for _ in range(features)
+            ]
+        self.device, self.ids_on = device, ids_on
+
+    def stock(self, ids):
+        return [
+            tf.nn.safe_embedding_lookup_sparse(table, one, combiner="mean")
+            for table, one in zip(self.tables, ids)
+        ]
+
+    def grouped(self, ids):
+        return ge.group_embedding_lookup_sparse(self.tables, ids, "mean")
+
+    def stages(self, look_up):
+        """The timed functions by stage."""
+        optimizer = tf.keras.optimizers.Adagrad(0.01)
+        optimizer.build(self.tables)
+        seeds = [self.seeds] * len(self.tables)
+
+        def gradients():
+            with tf.GradientTape() as tape:
+                outputs = look_up(self.ids)
+            return outputs, tape.gradient(outputs, self.tables, output_gradients=seeds)
+
+        def forward_and_gradients():
+            outputs, slices = gradients()
+            return outputs + [one.values for one in slices]
+
+        def step():
+            outputs, slices = gradients()
+            optimizer.apply_gradients(zip(slices, self.tables))
+            return outputs
+
+        return {
+            "forward": self._traced(lambda: look_up(self.ids)),
+            "gradients": self._traced(forward_and_gradients),
+            "step": self._traced(step),
+        }
+
+    def _traced(self, function):
+        @tf.function(autograph=False)
+        def traced():
+            with tf.device(self.device), tf.control_dependencies(function()):
+                return tf.constant(0.0) + 1.0
+
+        return traced
+
+
+def median_ms(stock, grouped, seconds):
+    """Medians of two functions, run by turns: what else the machine does hits both."""
+    for run in (stock, grouped):
+        for _ in range(5):
+            run().numpy()
+    times = ([], [])
+    start = time.perf_counter()
+    while time.perf_counter() - start < seconds or len(times[0]) < 5:
+        for run, taken in zip((stock, grouped), times):
+            begin = time.perf_counter()
+            run().numpy()  # waits until the function, and so the device, is done
+            taken.append((time.perf_counter() - begin) * 1e3)
+    return [statistics.median(taken) for taken in times]
+
+
+def measure(case, features, shape, seconds):
+    """One row of the table per stage."""
+    stock, grouped = case.stages(case.stock), case.stages(case.grouped)
+    for stage in STAGES:
+        ops = grouped[stage].get_concrete_function().graph.get_operations()
+        stock_ops = stock[stage].get_concrete_function().graph.get_operations()
+        stock_ms, grouped_ms = median_ms(stock[stage], grouped[stage], seconds)
+        yield {
+            "features": features,
+            "shape": shape,
+            "ids on": case.ids_on,
+            "stage": stage,
+            "stock_ms": round(stock_ms, 3),
+            "grouped_ms": round(grouped_ms, 3),
+            "speedup": round(stock_ms / grouped_ms, 2),
+            "grouped_us_per_feature": round(1e3 * grouped_ms / features, 2),
+            "stock_ops": len(stock_ops),
+            "grouped_ops": len(ops),
+        }
+
+
+def plot(path, rows, about):
+    """Milliseconds by number of features, stock and grouped, one panel per stage."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    labels = list(dict.fromkeys((row["shape"], row["ids on"]) for row in rows))
+    figure, axes = plt.subplots(1, len(STAGES), figsize=(12, 4), sharey=True)
+    for axis, stage in zip(axes, STAGES):
+        chosen = [row for row in rows if row["stage"] == stage]
+        places = np.arange(len(labels))
+        for offset, side, color in ((-0.2, "stock", "#999999"), (0.2, "grouped", "#2a6fbb")):
+            heights = [row[f"{side}_ms"] for row in chosen]
+            bars = axis.bar(places + offset, heights, 0.4, label=side, color=color)
+            axis.bar_label(bars, fmt="%.3g", fontsize=8)
+        for place, row in zip(places, chosen):
+            axis.text(place, axis.get_ylim()[0], f"{row['speedup']:.1f}x", ha="center", va="top")
+        axis.set_xticks(places, [f"\n{shape}\n{ids} ids" for shape, ids in labels], fontsize=8)
+        axis.set_yscale("log")
+        axis.set_title(stage)
+    axes[0].set_ylabel("milliseconds (median)")
+    axes[0].legend()
+    figure.suptitle(f"{about['device']}, TensorFlow {about['tensorflow']}, {about['date']}")
+    figure.tight_layout()
+    figure.savefig(path, dpi=120)
+
+
+def cases_of(arguments):
+    """(features, batch, hotness, dim, rows) of every case asked for."""
+    for features in arguments.features:
+        yield features, arguments.batch, arguments.hotness, arguments.dim, arguments.rows
+    if arguments.onehot26:
+        yield 26, 65536, 1, 128, 1_000_000
+
+
+def main():
+    arguments = parse_arguments()
+    gpus = tf.config.list_physical_devices("GPU")
+    about = report.machine() | {
+        "tensorflow": tf.__version__,
+        "device": tf.config.experimental.get_device_details(gpus[0])["device_name"]
+        if gpus
+        else f"CPU, {len(os.sched_getaffinity(0))} cores",
+    }
+    print(about)
+    rows = []
+    for features, batch, hotness, dim, table_rows in cases_of(arguments):
+        for ids_on in ["host", "device"] if gpus else ["host"]:
+            case = Case(
+                features, batch, hotness, dim, table_rows, "GPU:0" if gpus else "CPU:0", ids_on
+            )
+            shape = f"{features} x {batch} x {hotness}, dim {dim}"
+            for row in measure(case, features, shape, arguments.seconds):
+                rows.append(row)
+                print(row, flush=True)
+            del case
+    report.print_table(rows)
+    if arguments.json:
+        report.write_json(arguments.json, about, rows)
+    if arguments.plot:
+        plot(arguments.plot, rows, about)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,163 @@
+"""The framework-free core, forward and backward, against NumPy in float64."""
+
+import numpy as np
+import pytest
+from core_cases import ROUNDING, draw_case, expect, from_storage
+from core_runner import PLACES, Run, core
+
+DTYPES = ["float32", "float16", "bfloat16"]
+
+
+def assert_near(actual, expected, dtype, terms=64):
+    """Within the rounding of the result, and of float32 sums of about `terms` terms."""
+    actual = from_storage(actual, dtype)
+    tolerance = ROUNDING[dtype] * np.abs(expected) + terms * ROUNDING["float32"]
+    tolerance = tolerance + (0 if dtype == "float32" else 1e-7)  # subnormal float16
+    worst = np.argmax(np.abs(actual - expected) - tolerance) if actual.size else None
+    assert actual.shape == expected.shape
+    assert worst is None or np.all(np.abs(actual - expected) <= tolerance), (
+        f"at {np.unravel_index(worst, actual.shape)}: expected {expected.flat[worst]}, "
+        f"got {actual.flat[worst]}")
+
+
+def check_all(case, place, terms=64):
+    expected = expect(case)
+    for actual, output in zip(Run(case, place).lookup(), expected.outputs):
+        assert_near(actual, output, case.dtype, terms)
+    indices, values = Run(case, place).row_gradients()
+    for t in range(len(case.tables)):
+        np.testing.assert_array_equal(indices[t], expected.indices[t])
+        assert_near(values[t], expected.values[t], case.dtype, 4 * terms)
+    gradient_terms = terms * max(table.shape[1] for table in case.tables)
+    assert_near(Run(case, place).weight_gradient(), expected.weight_grad, "float32", gradient_terms)
+
+
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_mixed_dims(place, dtype):
+    # Given one table of each kind of dim: below, at and above a vector, a warp and a cache line
+    case = draw_case(1, [1, 2, 3, 4, 7, 8, 16, 20, 32, 33, 64, 100, 128, 130, 256, 258, 1000],
+                     dtype=dtype)
+    # When it is looked up and differentiated, then every value is NumPy's
+    check_all(case, place)
+
+
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_weights(place, dtype):
+    # Given weights, some of them negative, which mean and sqrtn leave out
+    check_all(draw_case(2, [4, 5, 64, 200], dtype=dtype, weighted=True,
+                        table_of_feature=[0, 1, 2, 3, 2, 1, 0, 2]), place)
+
+
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_max_norm(place, dtype):
+    # Given rows of norms around max_norm, on tables with one vector per thread and with several
+    check_all(draw_case(3, [16, 8, 3, 8, 640], dtype=dtype, weighted=True, max_norm=4.0), place)
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_bad_ids_read_zeros(place):
+    # Given negative ids, ids past the end and 2^62, in the mode that reads zeros for them
+    check_all(draw_case(4, [8, 12, 40], weighted=True, bad_ids=True), place)
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_one_row_of_all(place):
+    # Given a row that most ids name, so often that its gradient is summed in pieces
+    case = draw_case(5, [4, 32, 300], num_samples=900, skew=0.7, max_norm=3.0)
+    check_all(case, place, terms=20000)
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_long_and_empty_samples(place):
+    # Given samples of hundreds of ids between samples of none
+    case = draw_case(6, [16, 24], num_samples=40, max_length=400)
+    lengths = np.diff(case.row_splits)
+    lengths[lengths % 3 == 0] = 0
+    case.row_splits = np.concatenate([[0], lengths.cumsum()])
+    case.ids = case.ids[:case.row_splits[-1]]
+    check_all(case, place, terms=20000)
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_tables_served_by_several_features(place):
+    # Given three features per table, one of them without samples
+    case = draw_case(7, [8, 64], table_of_feature=[0, 1, 0, 1, 0, 1])
+    case.num_samples[2] = 0
+    removed = slice(2 * 17, 3 * 17)
+    lengths = np.delete(np.diff(case.row_splits), removed)
+    case.row_splits = np.concatenate([[0], lengths.cumsum()])
+    case.ids = case.ids[:case.row_splits[-1]]
+    case.gradients[2] = case.gradients[2][:0]
+    check_all(case, place)
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_thousands_of_tables(place):
+    # Given more tables than any launch could take as arguments
+    check_all(draw_case(8, [4] * 2000, num_samples=2, num_rows=5, max_length=3), place)
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_nothing_to_do(place):
+    # Given no ids at all, and no samples at all
+    check_all(draw_case(9, [4, 8], max_length=0), place)
+    check_all(draw_case(10, [4, 8], num_samples=0), place)
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_bits_repeat(place):
+    # Given a skewed case, when it is differentiated again, with other threads, the bits are the same
+    case = draw_case(11, [16, 48, 100], num_samples=700, skew=0.5, weighted=True)
+    runs = [Run(case, place, num_threads).row_gradients() for num_threads in (1, 3, 1)]
+    for indices, values in runs[1:]:
+        for t in range(3):
+            np.testing.assert_array_equal(indices[t], runs[0][0][t])
+            np.testing.assert_array_equal(values[t].view(np.uint32), runs[0][1][t].view(np.uint32))
+
+
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("bad_id", [50, 2**62, -(2**62)])
+def test_bad_id_is_named(place, bad_id):
+    # Given one id outside table 1, where negative ids are not pruned
+    case = draw_case(12, [4, 6], max_length=0)
+    case.prune_negative = False
+    case.row_splits[17 + 6:] = 1
+    case.ids = np.array([bad_id])
+    # When it is looked up, then the message names table, id and sample
+    with pytest.raises(ValueError, match=rf"table '1'.* id {bad_id} of sample 5 .* id < 50"):
+        Run(case, place).lookup()
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_outputs_side_by_side(place):
+    # Given outputs that are columns of one array
+    case = draw_case(13, [3, 8, 5])
+    run = Run(case, place)
+    whole = run.arrays.to_device(np.full((17, 16), np.nan, np.float32))
+    run.outputs = [whole[:, 0:3], whole[:, 3:11], whole[:, 11:16]]
+    # When looked up, then each is where it should be
+    run.lookup()
+    assert_near(run.arrays.to_host(whole), np.concatenate(expect(case).outputs, axis=1), "float32")
+
+
+def test_wrong_arrays_are_refused():
+    case = draw_case(14, [4, 8])
+    run = Run(case, "cpu")
+    run.kept["combiners"] = ["sum", "max"]
+    with pytest.raises(ValueError, match="expected sum, mean or sqrtn, got 'max'"):
+        run.lookup()
+    run = Run(case, "cpu")
+    run.outputs[1] = np.zeros((17, 9), np.float32)
+    with pytest.raises(ValueError, match=r"outputs\[1\]: expected shape \[17, 8\], got \[17, 9\]"):
+        run.lookup()
+    run = Run(case, "cpu")
+    run.kept["ids"] = case.ids.astype(np.int32)
+    with pytest.raises(ValueError, match="ids: expected elements of type i8, got i4"):
+        run.lookup()
+    run.kept["ids"] = case.ids.tolist()
+    with pytest.raises(TypeError, match="ids: expected a NumPy or CUDA array"):
+        run.lookup()
+    assert core.Group.__doc__
