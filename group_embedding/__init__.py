@@ -2,15 +2,20 @@
 
 from group_embedding import exchange, layers
 from group_embedding.config import FeatureConfig, TableConfig
-from group_embedding.distributed import enable_distributed_strategy
+from group_embedding.distributed import DistributedOptimizer, Saver, enable_distributed_strategy
 from group_embedding.feature_column import group_embedding_column_scope
 from group_embedding.lookup import group_embedding_lookup, group_embedding_lookup_sparse
+from group_embedding.ops._library import library
 from group_embedding.patch import patch_tensorflow
+
+library()  # a SavedModel that is loaded next finds its ops registered
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "DistributedOptimizer",
     "FeatureConfig",
+    "Saver",
     "TableConfig",
     "enable_distributed_strategy",
     "exchange",

@@ -29,7 +29,7 @@ void ForDataType(DataType dtype, Body&& body) {
 using Float8 = float __attribute__((vector_size(32)));
 
 inline Float8 Load8(const float* row) {
-  Float8 values;
+  Float8 values = {};
   std::memcpy(&values, row, sizeof(values));
   return values;
 }
@@ -41,7 +41,7 @@ inline Float8 Load8(const T* row) {
     return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(row)));
   }
 #endif
-  Float8 values;
+  Float8 values = {};
   for (int j = 0; j < 8; ++j) values[j] = ToFloat(row[j]);
   return values;
 }

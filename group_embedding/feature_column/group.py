@@ -6,6 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from group_embedding.exchange import ShardedTable
 from group_embedding.feature_column.variable import can_be_fused
 from group_embedding.lookup import group_embedding_lookup_sparse
 
@@ -109,6 +110,13 @@ def look_up(requests, name):
 def _stock_look_up(request):
     """What the stock column does with its ids and its variable."""
     column = request.column
+    if isinstance(request.table, ShardedTable):
+        raise ValueError(
+            f"column '{column.name}': expected what the fused lookup takes, as its table is sharded "
+            "over the ranks: a dim up to 4096, max_norm > 0 or None, and with weights the safe "
+            f"lookup; got dim {request.table.dim}, max_norm {column.max_norm}, "
+            f"use_safe_embedding_lookup={column.use_safe_embedding_lookup}"
+        )
     rank = tf.compat.dimension_value(request.ids.dense_shape.shape[0])
     is_safe = column.use_safe_embedding_lookup or rank is None or rank > 2
     stock = tf.nn.safe_embedding_lookup_sparse if is_safe else tf.nn.embedding_lookup_sparse

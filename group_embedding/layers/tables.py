@@ -8,6 +8,7 @@ import math
 
 import tensorflow as tf
 
+from group_embedding import exchange
 from group_embedding.config import TABLE_DTYPES, check_choice
 from group_embedding.layers.keras_version import IS_KERAS_3, keras
 
@@ -20,8 +21,8 @@ def make_table(layer, table):
       table: The `TableConfig`.
 
     Returns:
-      A Keras weight of shape [num_rows, dim]: a `tf.Variable` under Keras 2, a `keras.Variable`
-      under Keras 3.
+      A Keras weight of shape [num_rows, dim], or with the rows of this rank where tables are
+      sharded: a `tf.Variable` under Keras 2, a `keras.Variable` under Keras 3.
     """
     owner = f"table '{table.name}'"
     dtype = check_choice(owner, "dtype", table.dtype or layer.variable_dtype, TABLE_DTYPES)
@@ -29,14 +30,18 @@ def make_table(layer, table):
         raise ValueError(f"{owner}: expected a name without '/', which Keras keeps for itself")
     # The lookup reads the variable itself; its outputs are cast, never the whole table.
     keep_dtype = {"autocast": False} if IS_KERAS_3 else {"experimental_autocast": False}
-    weight = layer.add_weight(
-        name=table.name,
-        shape=(table.num_rows, table.dim),
-        dtype=dtype,
-        initializer=table_initializer(table),
-        trainable=table.trainable,
-        **keep_dtype,
-    )
+
+    def create(shape, initializer):
+        return layer.add_weight(
+            name=table.name,
+            shape=shape,
+            dtype=dtype,
+            initializer=initializer,
+            trainable=table.trainable,
+            **keep_dtype,
+        )
+
+    weight = exchange.make_table((table.num_rows, table.dim), table_initializer(table), create)
     if IS_KERAS_3:
         # Keras 3 tells TensorFlow's checkpoints of weights that are attributes, not of those in a
         # dict; Keras 2 does this in add_weight.
@@ -62,8 +67,9 @@ def lookup_param(weight):
 
 
 def store_table(store, name, weight):
-    """Writes a table into a Keras weight store, under its name."""
-    value = tf.convert_to_tensor(lookup_param(weight))
+    """Writes the whole table into a Keras weight store, under its name. A sharded table is gathered:
+    every rank must save."""
+    value = exchange.gather_rows(lookup_param(weight))
     # HDF5 has no bfloat16.
     store[name] = (tf.cast(value, tf.float32) if value.dtype == tf.bfloat16 else value).numpy()
 
@@ -79,9 +85,14 @@ def restore_table(store, name, weight):
             f"table '{name}': expected it among the saved tables, got {sorted(store.keys())}"
         )
     rows = store[name]
-    if tuple(rows.shape) != tuple(weight.shape):
+    expected = tuple(exchange.table_shape(lookup_param(weight)))
+    if tuple(rows.shape) != expected:
         raise ValueError(
-            f"table '{name}': expected shape {tuple(weight.shape)}, got {tuple(rows.shape)} "
+            f"table '{name}': expected shape {expected}, got {tuple(rows.shape)} "
             "among the saved tables"
         )
-    weight.assign(tf.cast(tf.convert_to_tensor(rows[...]), weight.dtype))
+    whole = tf.cast(tf.convert_to_tensor(rows[...]), weight.dtype)
+    if exchange.sharded_table(weight) is None:
+        weight.assign(whole)
+    else:
+        exchange.assign_rows(weight, whole)

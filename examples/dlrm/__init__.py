@@ -1,0 +1,1 @@
+"""What the example scripts share: data, features, model, input pipeline, training job, report."""

@@ -1,0 +1,75 @@
+"""Where the distributed form plugs in: one process, or the ranks that `horovodrun` launched."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from contextlib import nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Callable
+
+import tensorflow as tf
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """This process among those that train together, and what makes its model a grouped one."""
+
+    rank: int = 0
+    num_ranks: int = 1
+    column_scope: Callable = nullcontext  # embedding columns are made inside
+    wrap_optimizer: Callable = lambda optimizer: optimizer
+    alone: Callable = nullcontext  # inside, this process has the whole model
+    scratch: tempfile.TemporaryDirectory | None = None  # removed when the process ends
+
+    @property
+    def is_first(self):
+        return self.rank == 0
+
+    def own(self, folder):
+        """Where this rank writes what the ranks do not write together: `folder` for the first."""
+        return folder if self.is_first else Path(self.scratch.name)
+
+    def saving_hooks(self, folder, save_steps):
+        """Hooks by which the other ranks take part in the first one's checkpoints."""
+        if self.is_first:
+            return []  # an Estimator makes its own
+        # Checkpoints go to `folder`, which ranks share; the events that come with them do not.
+        return [
+            tf.compat.v1.train.CheckpointSaverHook(
+                str(self.own(folder)),
+                save_steps=save_steps,
+                checkpoint_basename=str(folder / "model.ckpt"),
+            )
+        ]
+
+
+STOCK = Ranks()  # TensorFlow alone, one process
+
+
+def launched():
+    """Whether horovodrun started this process."""
+    return "HOROVOD_RANK" in os.environ
+
+
+def launched_rank():
+    return int(os.environ.get("HOROVOD_RANK", "0"))
+
+
+def start_grouped():
+    """The grouped Ranks; under horovodrun, from here on tables are sharded over the processes."""
+    import group_embedding as ge
+
+    if not launched():
+        return Ranks(column_scope=ge.group_embedding_column_scope)
+    ge.enable_distributed_strategy("collective")
+    exchange = ge.exchange.current()
+    return Ranks(
+        rank=exchange.rank,
+        num_ranks=exchange.num_ranks,
+        column_scope=ge.group_embedding_column_scope,
+        wrap_optimizer=ge.DistributedOptimizer,
+        alone=ge.exchange.unsharded,
+        scratch=tempfile.TemporaryDirectory(prefix="group_embedding_"),
+    )

@@ -1,0 +1,41 @@
+"""What the documents show runs: the README's programs, and the examples of public docstrings."""
+
+import doctest
+import inspect
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import group_embedding as ge
+
+README = Path(__file__).resolve().parents[1] / "README.md"
+PROGRAMS = re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL)
+PUBLIC = [name for name in ge.__all__ if not inspect.ismodule(getattr(ge, name))]
+
+
+@pytest.mark.parametrize("program", PROGRAMS, ids=["lookups", "feature_columns", "keras"])
+def test_readme_program(program, capsys):
+    if "feature_column" in program and not hasattr(tf, "feature_column"):
+        pytest.skip("this TensorFlow has no feature columns")
+
+    exec(compile(program, str(README), "exec"), {"__name__": "readme"})
+
+    # A comment behind a print begins with what is printed.
+    printed = capsys.readouterr().out
+    for expected in re.findall(r"print\(.*\)\s+# ([(\[].*[)\]])", program):
+        assert expected in printed
+
+
+@pytest.mark.parametrize("name", PUBLIC)
+def test_docstring(name):
+    thing = getattr(ge, name)
+    assert inspect.getdoc(thing), f"ge.{name} has no docstring"
+    runner = doctest.DocTestRunner(optionflags=doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS)
+    for test in doctest.DocTestFinder(recurse=False).find(
+        thing, name, globs=vars(ge) | {"ge": ge, "tf": tf, "np": np}
+    ):
+        runner.run(test)
+    assert runner.failures == 0
