@@ -10,9 +10,9 @@
 namespace group_embedding {
 namespace {
 
-// Rows are fetched this many ids before they are added: 32 rows of one or two cache lines are about
-// what a core can have in flight.
-constexpr int64_t kPrefetchIds = 32;
+// Rows are fetched this many ids before they are added. Measured on two cores, 100 tables of 10,000
+// rows of dim 16: 8 ids ahead 4.0 ms, 16 3.1, 32 1.9, 64 1.75, 96 1.85.
+constexpr int64_t kPrefetchIds = 64;
 
 // The rows of one sample, gathered before they are added, so that the adding has no branches.
 template <typename T>
