@@ -35,7 +35,6 @@ class Ranks:
     def __init__(self, num_ranks):
         self.num_ranks = num_ranks
         self._folder = self._job = None
-        self._num_calls = 0
 
     def run(self, function, *args, timeout=60):
         """Calls `function(*args)` on all ranks.
@@ -94,6 +93,7 @@ class Ranks:
     def _start(self):
         self._temporary = tempfile.TemporaryDirectory()
         self._folder = Path(self._temporary.name)
+        self._num_calls = 0
         command = [sys.executable, "-m", "group_embedding.testing", str(self._folder)]
         with open(self._folder / "output", "w") as output:
             self._job = launch([*command, str(os.getpid())], self.num_ranks, output)
@@ -104,6 +104,8 @@ def launch(command, num_ranks, output):
     path = [str(_PACKAGE_PARENT), *filter(None, [os.environ.get("PYTHONPATH")])]
     environment = {
         "TF_CPP_MIN_LOG_LEVEL": "2",
+        # The ranks share the cores.
+        "TF_NUM_INTRAOP_THREADS": str(max(1, len(os.sched_getaffinity(0)) // num_ranks)),
         **os.environ,
         "PYTHONPATH": os.pathsep.join(path),
     }

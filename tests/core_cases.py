@@ -40,14 +40,27 @@ class Case:
     read_zeros: bool = False
 
 
-def draw_case(seed, dims, *, dtype="float32", num_rows=50, num_samples=17, max_length=6,
-              table_of_feature=None, combiners=("sum", "mean", "sqrtn"), weighted=False,
-              max_norm=0.0, bad_ids=False, skew=0.0):
+def draw_case(
+    seed,
+    dims,
+    *,
+    dtype="float32",
+    num_rows=50,
+    num_samples=17,
+    max_length=6,
+    table_of_feature=None,
+    combiners=("sum", "mean", "sqrtn"),
+    weighted=False,
+    max_norm=0.0,
+    bad_ids=False,
+    skew=0.0,
+):
     """A case of one table per dim. skew: the share of ids that are row 1 of their table."""
     rng = np.random.default_rng(seed)
     table_of_feature = list(range(len(dims))) if table_of_feature is None else table_of_feature
-    tables = [to_storage(rng.normal(size=(num_rows, dim)).astype(np.float32), dtype)
-              for dim in dims]
+    tables = [
+        to_storage(rng.normal(size=(num_rows, dim)).astype(np.float32), dtype) for dim in dims
+    ]
     lengths = rng.integers(0, max_length + 1, size=len(table_of_feature) * num_samples)
     ids = rng.integers(0, num_rows, size=lengths.sum())
     ids[rng.random(ids.size) < skew] = 1
@@ -61,23 +74,28 @@ def draw_case(seed, dims, *, dtype="float32", num_rows=50, num_samples=17, max_l
         ids[(kinds >= 0.1) & (kinds < 0.2)] = num_rows + 5
         ids[(kinds >= 0.2) & (kinds < 0.25)] = 2**62
     return Case(
-        dtype=dtype, tables=tables,
+        dtype=dtype,
+        tables=tables,
         max_norms=[max_norm if t % 2 == 0 else 0.0 for t in range(len(dims))],
         table_of_feature=table_of_feature,
         combiners=[combiners[f % len(combiners)] for f in range(len(table_of_feature))],
         num_samples=[num_samples] * len(table_of_feature),
-        ids=ids, row_splits=np.concatenate([[0], lengths.cumsum()]).astype(np.int64),
+        ids=ids,
+        row_splits=np.concatenate([[0], lengths.cumsum()]).astype(np.int64),
         weights=weights,
-        gradients=[to_storage(rng.normal(size=(num_samples, dims[t])).astype(np.float32), dtype)
-                   for t in table_of_feature],
-        read_zeros=bad_ids)
+        gradients=[
+            to_storage(rng.normal(size=(num_samples, dims[t])).astype(np.float32), dtype)
+            for t in table_of_feature
+        ],
+        read_zeros=bad_ids,
+    )
 
 
 @dataclass
 class Expected:
     outputs: list
-    indices: list         # per table
-    values: list          # per table
+    indices: list  # per table
+    values: list  # per table
     weight_grad: np.ndarray
 
 
@@ -111,7 +129,7 @@ def expect(case):
     for f, t in enumerate(case.table_of_feature):
         num_rows, dim = tables[t].shape
         count = case.num_samples[f]
-        splits = case.row_splits[first:first + count + 1]
+        splits = case.row_splits[first : first + count + 1]
         first += count
         at = slice(splits[0], splits[-1])
         ids = case.ids[at]
@@ -130,20 +148,27 @@ def expect(case):
         np.add.at(totals, sample, weights)
         np.add.at(squares, sample, weights**2)
         divisor = {"sum": np.ones(count), "mean": totals, "sqrtn": np.sqrt(squares)}[
-            case.combiners[f]]
+            case.combiners[f]
+        ]
         output = divide(sums, np.broadcast_to(divisor[:, None], sums.shape))
         outputs.append(output)
 
         gradient = from_storage(case.gradients[f], case.dtype)
         scale = divide(np.ones(count), divisor)[sample]
-        np.add.at(row_grads[t], np.where(reads, ids, 0),
-                  np.where(reads, weights * scale, 0.0)[:, None] * gradient[sample])
+        np.add.at(
+            row_grads[t],
+            np.where(reads, ids, 0),
+            np.where(reads, weights * scale, 0.0)[:, None] * gradient[sample],
+        )
         looked_up[t] |= set(ids[reads].tolist())
 
         dots = (gradient[sample] * rows).sum(1)
         along = (gradient * output).sum(1)[sample]
-        grads = {"sum": dots, "mean": (dots - along) * scale,
-                 "sqrtn": dots * scale - along * weights * scale**2}[case.combiners[f]]
+        grads = {
+            "sum": dots,
+            "mean": (dots - along) * scale,
+            "sqrtn": dots * scale - along * weights * scale**2,
+        }[case.combiners[f]]
         weight_grad[at] = np.where(used, grads, 0.0)
     indices = [np.array(sorted(rows), dtype=np.int64) for rows in looked_up]
     values = [clipped[t][1](row_grads[t])[indices[t]] for t in range(len(tables))]

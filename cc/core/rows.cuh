@@ -1,14 +1,15 @@
 // Arithmetic on rows on the device: a team of threads holds a row, each thread a vector of it.
 //
 // A team is a power of two of neighbouring lanes of one warp. A row is cut into vectors of 16, 8, 4
-// or 2 bytes, as wide as its dim and the addresses allow; thread i of a team of n threads has vectors
-// i, i + n, i + 2n, ... Sums are float32, whatever the element type.
+// or 2 bytes, as wide as its dim and the addresses allow; thread i of a team of n threads has
+// vectors i, i + n, i + 2n, ... Sums are float32, whatever the element type.
 #pragma once
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
 #include <cstdint>
+#include <type_traits>
 
 #include "core/descriptors.cuh"
 #include "core/group.h"
@@ -22,9 +23,13 @@ __device__ inline float ToFloat(__nv_bfloat16 value) { return __bfloat162float(v
 template <typename T>
 __device__ T FromFloat(float value);
 template <>
-__device__ inline float FromFloat<float>(float value) { return value; }
+__device__ inline float FromFloat<float>(float value) {
+  return value;
+}
 template <>
-__device__ inline __half FromFloat<__half>(float value) { return __float2half_rn(value); }
+__device__ inline __half FromFloat<__half>(float value) {
+  return __float2half_rn(value);
+}
 template <>
 __device__ inline __nv_bfloat16 FromFloat<__nv_bfloat16>(float value) {
   return __float2bfloat16_rn(value);
@@ -33,13 +38,55 @@ __device__ inline __nv_bfloat16 FromFloat<__nv_bfloat16>(float value) {
 template <int kBytes>
 struct WordOf;
 template <>
-struct WordOf<16> { using Type = uint4; };
+struct WordOf<16> {
+  using Type = uint4;
+};
 template <>
-struct WordOf<8> { using Type = uint2; };
+struct WordOf<8> {
+  using Type = uint2;
+};
 template <>
-struct WordOf<4> { using Type = unsigned int; };
+struct WordOf<4> {
+  using Type = unsigned int;
+};
 template <>
-struct WordOf<2> { using Type = unsigned short; };
+struct WordOf<2> {
+  using Type = unsigned short;
+};
+
+// What is at `from`, or zeros. Without a branch, so that many loads are under way together.
+__device__ inline uint4 LoadIf(bool condition, const uint4* from) {
+  uint4 word;
+  asm("{.reg .pred p; setp.ne.s32 p, %5, 0; mov.u32 %0, 0; mov.u32 %1, 0; mov.u32 %2, 0;"
+      " mov.u32 %3, 0; @p ld.global.nc.v4.u32 {%0, %1, %2, %3}, [%4];}"
+      : "=&r"(word.x), "=&r"(word.y), "=&r"(word.z), "=&r"(word.w)
+      : "l"(from), "r"(static_cast<int>(condition)));
+  return word;
+}
+__device__ inline uint2 LoadIf(bool condition, const uint2* from) {
+  uint2 word;
+  asm("{.reg .pred p; setp.ne.s32 p, %3, 0; mov.u32 %0, 0; mov.u32 %1, 0;"
+      " @p ld.global.nc.v2.u32 {%0, %1}, [%2];}"
+      : "=&r"(word.x), "=&r"(word.y)
+      : "l"(from), "r"(static_cast<int>(condition)));
+  return word;
+}
+__device__ inline unsigned int LoadIf(bool condition, const unsigned int* from) {
+  unsigned int word;
+  asm("{.reg .pred p; setp.ne.s32 p, %2, 0; mov.u32 %0, 0;"
+      " @p ld.global.nc.u32 %0, [%1];}"
+      : "=&r"(word)
+      : "l"(from), "r"(static_cast<int>(condition)));
+  return word;
+}
+__device__ inline unsigned short LoadIf(bool condition, const unsigned short* from) {
+  unsigned short word;
+  asm("{.reg .pred p; setp.ne.s32 p, %2, 0; mov.u16 %0, 0;"
+      " @p ld.global.nc.u16 %0, [%1];}"
+      : "=&h"(word)
+      : "l"(from), "r"(static_cast<int>(condition)));
+  return word;
+}
 
 // Elements of a row that one thread moves in one instruction.
 template <typename T, int kBytes>
@@ -51,12 +98,20 @@ struct Vector {
   Word word;
 
   __device__ float operator[](int i) const {
+    if constexpr (std::is_same_v<T, __nv_bfloat16> && kBytes >= 4) {
+      // Straight from the pair: the elements one by one would take a register each.
+      const unsigned pair = reinterpret_cast<const unsigned*>(&word)[i / 2];
+      return __uint_as_float(i % 2 == 0 ? pair << 16 : pair & 0xFFFF0000u);
+    }
     return ToFloat(reinterpret_cast<const T*>(&word)[i]);
   }
 
-  // `from` is read through the read-only path: nothing writes it while the kernel runs.
+  // Nothing may write what is loaded while the kernel runs.
   __device__ static Vector Load(const void* from) {
     return {__ldg(static_cast<const Word*>(from))};
+  }
+  __device__ static Vector LoadIf(bool condition, const void* from) {
+    return {group_embedding::LoadIf(condition, static_cast<const Word*>(from))};
   }
   __device__ static Vector Zeros() { return {Word{}}; }
 
@@ -75,8 +130,10 @@ struct Vector {
 struct RowShape {
   int32_t vector_bytes;
   int32_t num_vectors;  // of a row
-  int32_t team_size;    // threads, 1 to 32
-  int32_t num_columns;  // vectors of a thread: num_vectors / team_size, rounded up
+  int32_t team_bits;    // a team has 2 to the power of these threads, at most 32
+  int32_t num_columns;  // vectors of a thread: num_vectors / team_size(), rounded up
+
+  int32_t team_size() const { return 1 << team_bits; }
 
   // `alignment`: the addresses and strides that the rows are reached by, all or-ed together.
   static RowShape Of(int64_t dim, DataType dtype, int64_t alignment) {
@@ -85,11 +142,11 @@ struct RowShape {
     RowShape shape;
     shape.vector_bytes = static_cast<int32_t>(bits & -bits);
     shape.num_vectors = static_cast<int32_t>(row_bytes / shape.vector_bytes);
-    shape.team_size = 1;
-    while (shape.team_size < kWarpSize && shape.team_size < shape.num_vectors) {
-      shape.team_size *= 2;
+    shape.team_bits = 0;
+    while (shape.team_size() < kWarpSize && shape.team_size() < shape.num_vectors) {
+      ++shape.team_bits;
     }
-    shape.num_columns = (shape.num_vectors + shape.team_size - 1) / shape.team_size;
+    shape.num_columns = (shape.num_vectors + shape.team_size() - 1) / shape.team_size();
     return shape;
   }
 };
@@ -105,13 +162,11 @@ struct Team {
   int32_t lane;
   unsigned mask;  // the lanes of the warp that are this team
 
-  __device__ explicit Team(int32_t team_size)
-      : size(team_size),
-        index(threadIdx.x / team_size),
-        lane(threadIdx.x % team_size),
-        mask(team_size == kWarpSize
-                 ? kFullWarp
-                 : ((1u << team_size) - 1) << (threadIdx.x % kWarpSize / team_size * team_size)) {}
+  __device__ explicit Team(int32_t team_bits)
+      : size(1 << team_bits),
+        index(threadIdx.x >> team_bits),
+        lane(threadIdx.x & (size - 1)),
+        mask((kFullWarp >> (kWarpSize - size)) << (threadIdx.x & (kWarpSize - size))) {}
 
   // The same bits in every lane, and on every run.
   __device__ float Sum(float value) const {

@@ -46,12 +46,11 @@ inline Float8 Load8(const T* row) {
   return values;
 }
 
-// sum[j] += sum_i weights[i] * rows[i][column + j] for `kVectors` * 8 columns.
-template <int kVectors, bool kWeighted, typename T>
-inline void AddColumns(const T* const* rows, const float* weights, int64_t count, int64_t column,
-                       float* sum) {
-  Float8 total[kVectors];
-  for (int v = 0; v < kVectors; ++v) total[v] = Load8(sum + column + 8 * v);
+// store(column, sum) for `kVectors` * 8 columns from `column` on, sum_i weights[i] * rows[i] of them.
+template <int kVectors, bool kWeighted, typename T, typename Store>
+inline void SumColumns(const T* const* rows, const float* weights, int64_t count, int64_t column,
+                       const Store& store) {
+  Float8 total[kVectors] = {};
   for (int64_t i = 0; i < count; ++i) {
     const T* row = rows[i] + column;
     for (int v = 0; v < kVectors; ++v) {
@@ -59,42 +58,55 @@ inline void AddColumns(const T* const* rows, const float* weights, int64_t count
       total[v] += kWeighted ? weights[i] * values : values;
     }
   }
-  for (int v = 0; v < kVectors; ++v) std::memcpy(sum + column + 8 * v, &total[v], sizeof(Float8));
+  for (int v = 0; v < kVectors; ++v) store(column + 8 * v, total[v]);
 }
 
-template <bool kWeighted, typename T>
-void AddRows(const T* const* rows, const float* weights, int64_t count, int64_t dim, float* sum) {
+template <bool kWeighted, typename T, typename Store>
+inline void SumRows(const T* const* rows, const float* weights, int64_t count, int64_t dim,
+                    const Store& store) {
   int64_t column = 0;
   for (; column + 64 <= dim; column += 64) {
-    AddColumns<8, kWeighted>(rows, weights, count, column, sum);
+    SumColumns<8, kWeighted>(rows, weights, count, column, store);
   }
   if (column + 32 <= dim) {
-    AddColumns<4, kWeighted>(rows, weights, count, column, sum);
+    SumColumns<4, kWeighted>(rows, weights, count, column, store);
     column += 32;
   }
   if (column + 16 <= dim) {
-    AddColumns<2, kWeighted>(rows, weights, count, column, sum);
+    SumColumns<2, kWeighted>(rows, weights, count, column, store);
     column += 16;
   }
   if (column + 8 <= dim) {
-    AddColumns<1, kWeighted>(rows, weights, count, column, sum);
+    SumColumns<1, kWeighted>(rows, weights, count, column, store);
     column += 8;
   }
-  for (int64_t i = 0; i < count && column < dim; ++i) {
-    const float weight = kWeighted ? weights[i] : 1.0f;
-    for (int64_t j = column; j < dim; ++j) sum[j] += weight * ToFloat(rows[i][j]);
+  for (; column < dim; ++column) {
+    float total = 0;
+    for (int64_t i = 0; i < count; ++i) {
+      total += (kWeighted ? weights[i] : 1.0f) * ToFloat(rows[i][column]);
+    }
+    store(column, total);
   }
 }
 
-// sum += sum_i weights[i] * rows[i]; sum: [dim], rows: [count] pointers to [dim], weights: [count] or
-// null: every weight is 1. Each column is added in the order of i.
-template <typename T>
-void AddRows(const T* const* rows, const float* weights, int64_t count, int64_t dim, float* sum) {
+// Adds rows column by column in the order of i: sum_i weights[i] * rows[i]. Hands every part of the
+// sum, a Float8 or the float of a column at the end, to `store(first column, part)`, once.
+// rows: [count] pointers to [dim]; weights: [count], or null: every weight is 1.
+template <typename T, typename Store>
+inline void SumRows(const T* const* rows, const float* weights, int64_t count, int64_t dim,
+                    const Store& store) {
   if (weights == nullptr) {
-    AddRows<false>(rows, weights, count, dim, sum);
+    SumRows<false>(rows, weights, count, dim, store);
   } else {
-    AddRows<true>(rows, weights, count, dim, sum);
+    SumRows<true>(rows, weights, count, dim, store);
   }
+}
+
+inline void Store8(Float8 values, float* row) { std::memcpy(row, &values, sizeof(values)); }
+
+template <typename T>
+inline void Store8(Float8 values, T* row) {
+  for (int j = 0; j < 8; ++j) row[j] = FromFloat<T>(values[j]);
 }
 
 // Four partial sums, always of the same columns, so that the compiler may vectorise.

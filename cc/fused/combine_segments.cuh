@@ -1,24 +1,18 @@
-// The loop that both passes share: weighted sums of rows that lie anywhere, over consecutive segments
-// of a list. Forward, a segment is a sample and the rows are the table's; backward, a segment is a
-// unique row of the table and the rows are output gradients.
+// The loop that both passes share: weighted sums of rows that lie anywhere, over consecutive
+// segments of a list. Forward, a segment is a sample and the rows are the table's; backward, a
+// segment is a unique row of the table and the rows are output gradients.
 #pragma once
 
 #include "core/rows.cuh"
 
 namespace group_embedding {
 
-// One entry of the list, as a source describes it.
-struct Item {
-  const void* row;  // what to add, or null: nothing, but the weight counts in the combiner's divisor
-  float weight;     // times what
-};
-
 // What a segment comes to.
 template <int kSize>
 struct Combined {
   float sum[kSize];  // of the thread's columns
   float sum_weights;
-  float sum_squares;  // of the weights
+  float sum_squares;  // of the weights, where there are any
 
   __device__ void Clear() {
     for (int i = 0; i < kSize; ++i) sum[i] = 0;
@@ -27,60 +21,136 @@ struct Combined {
   }
 };
 
-// Rows that a team loads before it adds the first of them, whatever segments they belong to: what
-// hides the latency of memory.
-inline constexpr int kRowsInFlight = 8;
+// What the entries of a list may have, besides rows.
+enum class Weighting {
+  kNone,      // every weight is 1
+  kWeights,   // weights
+  kClipping,  // weights, and rows that are clipped to a norm
+};
 
-// Combines segments [first, last), first < last, one team of threads for all of them. Entries are
-// added in their order.
-//   column        the thread's vector within a row; threads with has_column false only take part in
-//                 what the team does together
-//   begin         first entry of segment `first`
-//   ends(s)       where segment s ends. They need not ascend: the loop ends in any case
-//   source(p)     the Item of entry p; its row is that of the team, not of the thread
+// Rows that a team loads before it adds the first of them, whatever segments they belong to. More
+// would take registers that other warps need: many warps hide the latency of memory better.
+inline constexpr int kRowsInFlight = 4;
+
+// How many blocks of 256 threads share a multiprocessor, which is how many registers they may use.
+constexpr int BlocksPerMultiprocessor(Weighting weighting) {
+  return weighting == Weighting::kClipping ? 3 : 4;
+}
+
+// Combines `num_segments` consecutive segments, one team of threads for all of them. Entries are
+// added in their order. All threads of a warp call it together and stay together, also those whose
+// team has no segments.
+//   begin         first entry of the first segment
+//   segments(s)   the s-th segment, a struct with its `end` and what else the sink wants early.
+//                 Ends need not ascend: the loop ends in any case
+//   source        describes entries, in steps, so that what the next ones need is under way early
+//     Seek(p)         a cursor at entry p
+//     Fetch(c, i)     reads what is known of the i-th entry from the cursor
+//     HasRow(f)       whether an entry of which f was fetched has something to add
+//     Row(f)          then: the thread's vector of that
+//     Weight(f)       then: what it is multiplied by
+//     WeightOfNone(f) else: what it counts nevertheless in the combiner's divisor
+//     kWeighting
+//   has_column    false for a thread that has no part of the row, and only helps to clip
 //   clip(p, v)    what entry p's row, of which the thread holds v, is multiplied by
-//   sink(s, c)    takes the Combined of segment s
-template <typename Vector, typename Ends, typename Source, typename Clip, typename Sink>
-__device__ __forceinline__ void CombineSegments(int64_t first, int64_t last, int64_t begin,
-                                                int32_t column, bool has_column, Ends&& ends,
-                                                Source&& source, Clip&& clip, Sink&& sink) {
+//   sink(s, segment, c)  takes the Combined of the s-th segment
+template <typename Vector, typename Segments, typename Source, typename Clip, typename Sink>
+__device__ __forceinline__ void CombineSegments(int num_segments, int64_t begin, bool has_column,
+                                                Segments&& segments, Source& source, Clip&& clip,
+                                                Sink&& sink) {
+  constexpr int kRows = kRowsInFlight;
+  using Segment = decltype(segments(0));
+  auto segment_at = [&](int s) { return s < num_segments ? segments(s) : Segment{}; };
+  // Positions are counted from the start of a window, in 32 bits; one that is behind the window
+  // counts as anywhere there.
+  constexpr int kWindow = 1 << 30;
+  int64_t window = begin;
+  auto in_window = [&](int64_t position) {
+    return static_cast<int>(max(min(position - window, int64_t{kWindow} + 2 * kRows), int64_t{0}));
+  };
+  const int64_t last_end = num_segments > 0 ? segments(num_segments - 1).end : begin;
+  int end = in_window(last_end);
+  int s = 0;
+  Segment segment = segment_at(0), next_segment = segment_at(1);
+  int segment_end = in_window(segment.end);
   Combined<Vector::kSize> combined;
   combined.Clear();
-  int64_t segment = first;
-  int64_t segment_end = ends(first);
-  const int64_t end = ends(last - 1);
-  for (int64_t at = begin; at < end; at += kRowsInFlight) {
-    float weights[kRowsInFlight];
-    Vector vectors[kRowsInFlight];
-    unsigned has_row = 0;
+
+  typename Source::Fetched fetched[kRows];
+  auto fetch = [&](int from) {
+    const auto cursor = source.Seek(window + from);
 #pragma unroll
-    for (int i = 0; i < kRowsInFlight; ++i) {
-      const Item item = at + i < end ? source(at + i) : Item{nullptr, 0};
-      weights[i] = item.weight;
-      has_row |= (item.row != nullptr ? 1u : 0u) << i;
-      vectors[i] = item.row != nullptr && has_column
-                       ? Vector::Load(static_cast<const Vector*>(item.row) + column)
-                       : Vector::Zeros();
+    for (int i = 0; i < kRows; ++i) {
+      if (from + i < end) fetched[i] = source.Fetch(cursor, i);
     }
+  };
+  fetch(0);
+  for (int at = 0; __any_sync(kFullWarp, s < num_segments); at += kRows) {
+    if (at >= kWindow) {
+      window += at;
+      end = in_window(last_end);
+      segment_end = in_window(segment.end);
+      at = 0;
+    }
+    const int count = max(min(end - at, kRows), 0);
+    const bool is_last = end - at <= kRows;
+    Vector vectors[kRows];
+    float weights[kRows];
+    unsigned rows = 0, counted = (1u << count) - 1;  // a bit per entry
 #pragma unroll
-    for (int i = 0; i < kRowsInFlight; ++i) {
-      if (at + i < end) {
-        while (at + i >= segment_end) {
-          sink(segment, combined);
-          combined.Clear();
-          segment_end = ends(++segment);
+    for (int i = 0; i < kRows; ++i) {
+      const bool has_row = (i < count) && source.HasRow(fetched[i]);
+      rows |= static_cast<unsigned>(has_row) << i;
+      vectors[i] = Vector::LoadIf(has_row && has_column, source.Row(fetched[i]));
+      weights[i] = has_row ? source.Weight(fetched[i]) : 0.0f;
+    }
+    if (rows != counted) {
+#pragma unroll
+      for (int i = 0; i < kRows; ++i) {
+        if (i < count && !(rows >> i & 1)) {
+          weights[i] = source.WeightOfNone(fetched[i]);
+          if (weights[i] == 0) counted &= ~(1u << i);
         }
-        combined.sum_weights += weights[i];
-        combined.sum_squares += weights[i] * weights[i];
-        const float weight = has_row >> i & 1 ? weights[i] * clip(at + i, vectors[i]) : 0.0f;
-#pragma unroll
-        for (int j = 0; j < Vector::kSize; ++j) combined.sum[j] += weight * vectors[i][j];
       }
     }
-  }
-  for (; segment < last; ++segment) {  // the one at the end of the list, and empty ones after it
-    sink(segment, combined);
-    combined.Clear();
+    fetch(at + kRows);
+    bool again = false;
+    int next = 0;  // entry of the flight
+    do {           // once for each segment that ends in this flight
+      const int stop = max(min(segment_end - at, count), next);
+      const unsigned now = (1u << stop) - (1u << next);
+      next = stop;
+      if constexpr (Source::kWeighting == Weighting::kNone) {
+        combined.sum_weights += static_cast<float>(__popc(now & counted));
+      }
+#pragma unroll
+      for (int i = 0; i < kRows; ++i) {
+        if constexpr (Source::kWeighting != Weighting::kNone) {
+          if ((now & counted) >> i & 1) {
+            combined.sum_weights += weights[i];
+            combined.sum_squares += weights[i] * weights[i];
+          }
+        }
+        if ((now & rows) >> i & 1) {
+          float weight = 1.0f;
+          if constexpr (Source::kWeighting != Weighting::kNone) weight = weights[i];
+          if constexpr (Source::kWeighting == Weighting::kClipping) {
+            weight *= clip(window + at + i, vectors[i]);
+          }
+#pragma unroll
+          for (int j = 0; j < Vector::kSize; ++j) combined.sum[j] += weight * vectors[i][j];
+        }
+      }
+      if (s < num_segments && (segment_end - at <= next || (is_last && next == count))) {
+        sink(s, segment, combined);
+        combined.Clear();
+        ++s;
+        segment = next_segment;
+        segment_end = in_window(segment.end);
+        next_segment = segment_at(s + 1);
+      }
+      again = s < num_segments && (next < count || segment_end - at <= next || is_last);
+    } while (__any_sync(kFullWarp, again));
   }
 }
 

@@ -1,6 +1,7 @@
 #include "fused/group_lookup.h"
 
 #include <algorithm>
+#include <type_traits>
 #include <vector>
 
 #include "core/rows.h"
@@ -32,6 +33,37 @@ class SampleRows {
       rows_.resize(2 * (end - begin));
       weights_.resize(2 * (end - begin));
     }
+    return plain_ && GatherPlain(begin, end) ? -1 : GatherAny(begin, end);
+  }
+
+  // output = scale * (sum of rows)
+  void Combine(T* output) const {
+    SumRows(rows_.data(), plain_ ? nullptr : weights_.data(), count_, table_.dim,
+            [output, scale = scale_](int64_t column, auto sum) {
+              if constexpr (std::is_same_v<decltype(sum), float>) {
+                output[column] = FromFloat<T>(scale * sum);
+              } else {
+                Store8(scale * sum, output + column);
+              }
+            });
+  }
+
+ private:
+  // True if all ids are rows, each added as it is: almost every sample of almost every model.
+  bool GatherPlain(int64_t begin, int64_t end) {
+    bool all_rows = true;
+    for (int64_t i = begin; i < end; ++i) {
+      const int64_t id = batch_.ids[i];
+      const bool is_row = static_cast<uint64_t>(id) < static_cast<uint64_t>(table_.num_rows);
+      all_rows &= is_row;
+      rows_[i - begin] = static_cast<const T*>(table_.rows) + (is_row ? id * table_.dim : 0);
+    }
+    count_ = end - begin;
+    scale_ = CombinerScale(combiner_, static_cast<float>(count_), static_cast<float>(count_));
+    return all_rows;
+  }
+
+  int64_t GatherAny(int64_t begin, int64_t end) {
     count_ = 0;
     float sum_weights = 0, sum_squares = 0;
     for (int64_t i = begin; i < end; ++i) {
@@ -52,14 +84,6 @@ class SampleRows {
     return -1;
   }
 
-  // output = scale * (sum of rows); sum: scratch of [dim].
-  void Combine(float* sum, T* output) const {
-    std::fill(sum, sum + table_.dim, 0.0f);
-    AddRows(rows_.data(), plain_ ? nullptr : weights_.data(), count_, table_.dim, sum);
-    for (int32_t j = 0; j < table_.dim; ++j) output[j] = FromFloat<T>(sum[j] * scale_);
-  }
-
- private:
   void Add(const T* row, float weight) {
     if (table_.max_norm > 0) weight *= ClipScale(row, table_.dim, table_.max_norm);
     rows_[count_] = row;
@@ -112,7 +136,6 @@ Fault LookUpPiece(const Group& group, const FeaturePiece& piece) {
 
   RowPrefetcher<T> prefetcher(table, batch, batch.row_splits[end]);
   SampleRows<T> rows(group, feature);
-  std::vector<float> sum(table.dim);
   for (int64_t sample = begin; sample < end; ++sample, output += feature.output_stride) {
     prefetcher.Advance(batch.row_splits[sample + 1]);
     const int64_t bad = rows.Gather(sample);
@@ -120,7 +143,7 @@ Fault LookUpPiece(const Group& group, const FeaturePiece& piece) {
       return {FaultKind::kIdOutOfRange, static_cast<int32_t>(piece.feature),
               sample - feature.first_sample, batch.ids[bad]};
     }
-    rows.Combine(sum.data(), output);
+    rows.Combine(output);
   }
   return {};
 }

@@ -1,5 +1,3 @@
-#include "fused/group_lookup.h"
-
 #include <algorithm>
 #include <vector>
 
@@ -7,6 +5,7 @@
 #include "core/fault.cuh"
 #include "core/rows.cuh"
 #include "fused/combine_segments.cuh"
+#include "fused/group_lookup.h"
 #include "fused/sample_ids.h"
 
 namespace group_embedding {
@@ -19,7 +18,7 @@ struct LookupTask {
   const char* rows;
   char* output;
   int64_t num_rows;
-  int64_t row_bytes;
+  uint32_t row_bytes;
   int64_t output_bytes;  // from one sample to the next
   int64_t first_sample;
   int64_t num_samples;
@@ -38,39 +37,65 @@ struct LookupArgs {
   Fault* fault;
 };
 
-// Rare, hence out of line: the sample is found by walking from `sample`, at or before it.
-__device__ __noinline__ void ReportBadId(Fault* fault, const int64_t* row_splits, int64_t feature,
-                                         int64_t first_sample, int64_t sample, int64_t position,
-                                         int64_t id) {
-  while (row_splits[sample + 1] <= position) ++sample;
-  RaiseFault(fault, FaultKind::kIdOutOfRange, feature, sample - first_sample, id);
-}
-
 // The ids of one feature as the entries of CombineSegments.
+template <Weighting weighting>
 struct LookupSource {
+  static constexpr Weighting kWeighting = weighting;
+  struct Cursor {
+    const int64_t* ids;
+    const float* weights;
+  };
+  struct Fetched {
+    int64_t id;
+    float weight;
+  };
+
   const LookupArgs& args;
   const LookupTask& task;
-  int64_t feature;
-  int64_t first_sample;  // of the team, where the search for the sample of a bad id starts
-  bool reports;
+  const char* rows;  // the thread's vector of the table's first row
+  bool met_bad_id = false;
 
-  __device__ Item operator()(int64_t position) const {
-    const int64_t id = __ldg(args.batch.ids + position);
-    const float weight = args.batch.weights == nullptr ? 1.0f : __ldg(args.batch.weights + position);
-    switch (UseOfId(id, weight, task.num_rows, task.combiner, args.invalid_ids.prune_negative)) {
-      case IdUse::kRow:
-        return {task.rows + id * task.row_bytes, weight};
-      case IdUse::kZeros:
-        if (!args.invalid_ids.read_zeros && reports) {
-          ReportBadId(args.fault, args.batch.row_splits, feature, task.first_sample, first_sample,
-                      position, id);
-        }
-        return {nullptr, weight};
-      default:
-        return {nullptr, 0.0f};
-    }
+  __device__ Cursor Seek(int64_t position) const {
+    return {args.batch.ids + position, args.batch.weights + position};
+  }
+  __device__ Fetched Fetch(const Cursor& cursor, int i) const {
+    const bool weighted = weighting != Weighting::kNone && args.batch.weights != nullptr;
+    return {__ldg(cursor.ids + i), weighted ? __ldg(cursor.weights + i) : 1.0f};
+  }
+  __device__ bool HasRow(const Fetched& fetched) const { return Use(fetched) == IdUse::kRow; }
+  __device__ const char* Row(const Fetched& fetched) const {
+    return rows + fetched.id * task.row_bytes;
+  }
+  __device__ float Weight(const Fetched& fetched) const {
+    return weighting == Weighting::kNone ? 1.0f : fetched.weight;
+  }
+  __device__ float WeightOfNone(const Fetched& fetched) {
+    const bool counts = Use(fetched) == IdUse::kZeros;
+    met_bad_id |= counts;
+    return counts ? Weight(fetched) : 0.0f;
+  }
+  __device__ IdUse Use(const Fetched& fetched) const {
+    return UseOfId(fetched.id, Weight(fetched), task.num_rows, task.combiner,
+                   args.invalid_ids.prune_negative);
   }
 };
+
+// Finds the bad ids of samples [begin, end) of a feature again, and reports one.
+__device__ __forceinline__ void ReportBadId(const LookupArgs& args, const LookupTask& task,
+                                            int64_t feature, int64_t begin, int64_t end) {
+  const Batch& batch = args.batch;
+  for (int64_t sample = begin; sample < end; ++sample) {
+    const int64_t* splits = batch.row_splits + task.first_sample + sample;
+    for (int64_t i = splits[0]; i < splits[1]; ++i) {
+      const float weight = batch.weights == nullptr ? 1.0f : batch.weights[i];
+      if (UseOfId(batch.ids[i], weight, task.num_rows, task.combiner,
+                  args.invalid_ids.prune_negative) == IdUse::kZeros) {
+        RaiseFault(args.fault, FaultKind::kIdOutOfRange, feature, sample, batch.ids[i]);
+        return;
+      }
+    }
+  }
+}
 
 // Scales rows down to max_norm. All threads of the team call it together.
 template <typename Vector>
@@ -97,68 +122,91 @@ struct LookupClip {
   }
 };
 
-// `block`: which of the feature's blocks this is.
-template <typename Vector>
-__device__ void LookUpBlock(const LookupArgs& args, const LookupTask& task, int64_t feature,
-                            int64_t block) {
-  const Team team(task.shape.team_size);
-  const int64_t run = block / task.shape.num_columns;
-  const int32_t column =
-      static_cast<int32_t>(block % task.shape.num_columns) * team.size + team.lane;
-  const bool has_column = column < task.shape.num_vectors;
-  const int64_t begin = (run * (kThreads / team.size) + team.index) * task.samples_per_team;
-  const int64_t end = min(begin + task.samples_per_team, task.num_samples);
-  if (begin >= end) return;
+struct Sample {
+  int64_t end;  // of its ids
+};
 
-  const int64_t* splits = args.batch.row_splits + task.first_sample;
-  const LookupSource source{args, task, feature, task.first_sample + begin, column == 0};
+// `block`: which of the feature's blocks this is.
+template <typename Vector, Weighting weighting>
+__device__ void LookUpBlock(const LookupArgs& args, const LookupTask& task, int64_t feature,
+                            uint32_t block) {
+  const Team team(task.shape.team_bits);
+  const uint32_t num_columns = task.shape.num_columns;
+  const int32_t column = (block % num_columns) * team.size + team.lane;
+  const bool has_column = column < task.shape.num_vectors;
+  const int64_t begin =
+      (int64_t{block / num_columns} * (kThreads >> task.shape.team_bits) + team.index) *
+      task.samples_per_team;
+  const int64_t end = min(begin + task.samples_per_team, task.num_samples);
+  const int num_samples = static_cast<int>(max(end - begin, int64_t{0}));
+
+  const int64_t* splits = args.batch.row_splits + task.first_sample + begin;
   const LookupClip<Vector> clip{args, task, team};
+  LookupSource<weighting> source{args, task, task.rows + column * sizeof(Vector)};
+  char* output = task.output + begin * task.output_bytes + column * sizeof(Vector);
   CombineSegments<Vector>(
-      begin, end, __ldg(splits + begin), column, has_column,
-      [&](int64_t sample) { return __ldg(splits + sample + 1); }, source, clip,
-      [&](int64_t sample, Combined<Vector::kSize>& combined) {
+      num_samples, num_samples > 0 ? __ldg(splits) : 0, has_column,
+      [&](int sample) { return Sample{__ldg(splits + sample + 1)}; }, source, clip,
+      [&](int sample, const Sample&, Combined<Vector::kSize>& combined) {
         if (!has_column) return;
-        const float scale =
-            CombinerScale(task.combiner, combined.sum_weights, combined.sum_squares);
-        for (float& value : combined.sum) value *= scale;
-        Vector* to = reinterpret_cast<Vector*>(task.output + sample * task.output_bytes) + column;
-        Vector::Round(combined.sum).Stream(to);
+        if (task.combiner != Combiner::kSum) {
+          const float squares =
+              weighting == Weighting::kNone ? combined.sum_weights : combined.sum_squares;
+          const float scale = CombinerScale(task.combiner, combined.sum_weights, squares);
+          for (float& value : combined.sum) value *= scale;
+        }
+        Vector::Round(combined.sum).Stream(output + sample * task.output_bytes);
       });
+  if (source.met_bad_id && !args.invalid_ids.read_zeros && column == 0) {
+    ReportBadId(args, task, feature, begin, end);
+  }
 }
 
 // A block works for one feature and for kThreads / team_size runs of consecutive samples. A team of
-// threads walks over the ids of its run, with several rows in flight, and writes one vector per sample;
-// a thread keeps one vector (up to 16 bytes) of each row. Where a row has more than 32 vectors, the
-// next block takes the next 32 of the same samples. A warp holds one team or several, never half of one.
-template <typename T>
-__global__ void __launch_bounds__(kThreads) GroupLookupKernel(LookupArgs args) {
+// threads walks over the ids of its run, with several rows in flight, and writes one vector per
+// sample; a thread keeps one vector (up to 16 bytes) of each row. Where a row has more than 32
+// vectors, the next block takes the next 32 of the same samples. A warp holds one team or several,
+// never half of one.
+template <typename T, Weighting weighting>
+__global__ void __launch_bounds__(kThreads, BlocksPerMultiprocessor(weighting))
+    GroupLookupKernel(LookupArgs args) {
   const int64_t feature = FindOwner(args.first_blocks, args.num_features, blockIdx.x);
   const LookupTask task = args.tasks[feature];
-  const int64_t block = blockIdx.x - args.first_blocks[feature];
+  const uint32_t block = blockIdx.x - static_cast<uint32_t>(args.first_blocks[feature]);
   ForVector<T>(task.shape.vector_bytes, [&](auto vector) {
-    LookUpBlock<decltype(vector)>(args, task, feature, block);
+    LookUpBlock<decltype(vector), weighting>(args, task, feature, block);
   });
 }
 
 RowShape ShapeOf(const Table& table, const Feature& feature, DataType dtype) {
-  return RowShape::Of(table.dim, dtype,
-                      Alignment(table.rows) | Alignment(feature.output) |
-                          feature.output_stride * SizeOf(dtype));
+  return RowShape::Of(
+      table.dim, dtype,
+      Alignment(table.rows) | Alignment(feature.output) | feature.output_stride * SizeOf(dtype));
 }
 
-// Enough samples for a team to fill its flight a few times, unless that would leave the device short
-// of warps.
+// Enough samples for a team to fill its flight a few times, unless that would leave the device
+// short of warps.
 int32_t SamplesPerTeam(const Group& group) {
-  constexpr int64_t kIdsPerTeam = 32, kWarpsPerMultiprocessor = 128;
+  constexpr int64_t kIdsPerTeam = 64, kWarpsPerMultiprocessor = 128;
   int64_t num_threads = 0;
   for (int64_t f = 0; f < group.num_features; ++f) {
     const Feature& feature = group.features[f];
     const RowShape shape = ShapeOf(group.tables[feature.table], feature, group.dtype);
-    num_threads += feature.num_samples * shape.team_size * shape.num_columns;
+    num_threads += feature.num_samples * shape.team_size() * shape.num_columns;
   }
   const int64_t enough = kWarpsPerMultiprocessor * NumMultiprocessors() * kWarpSize;
-  const int64_t by_ids = kIdsPerTeam * group.batch.num_samples / std::max<int64_t>(1, group.batch.num_ids);
+  const int64_t by_ids =
+      kIdsPerTeam * group.batch.num_samples / std::max<int64_t>(1, group.batch.num_ids);
   return static_cast<int32_t>(std::clamp<int64_t>(std::min(by_ids, num_threads / enough), 1, 32));
+}
+
+template <typename T>
+auto KernelFor(const Group& group) {
+  const bool clips = std::any_of(group.tables, group.tables + group.num_tables,
+                                 [](const Table& table) { return table.max_norm > 0; });
+  return clips                            ? GroupLookupKernel<T, Weighting::kClipping>
+         : group.batch.weights == nullptr ? GroupLookupKernel<T, Weighting::kNone>
+                                          : GroupLookupKernel<T, Weighting::kWeights>;
 }
 
 struct LookupPlan {
@@ -176,7 +224,7 @@ LookupPlan PlanLookup(const Group& group) {
     task.rows = static_cast<const char*>(table.rows);
     task.output = static_cast<char*>(feature.output);
     task.num_rows = table.num_rows;
-    task.row_bytes = table.dim * SizeOf(group.dtype);
+    task.row_bytes = static_cast<uint32_t>(table.dim * SizeOf(group.dtype));
     task.output_bytes = feature.output_stride * SizeOf(group.dtype);
     task.first_sample = feature.first_sample;
     task.num_samples = feature.num_samples;
@@ -184,7 +232,7 @@ LookupPlan PlanLookup(const Group& group) {
     task.samples_per_team = samples_per_team;
     task.max_norm = table.max_norm;
     task.combiner = feature.combiner;
-    const int64_t samples_per_block = kThreads / task.shape.team_size * samples_per_team;
+    const int64_t samples_per_block = kThreads / task.shape.team_size() * samples_per_team;
     plan.blocks.Append((task.num_samples + samples_per_block - 1) / samples_per_block *
                        task.shape.num_columns);
     plan.tasks.push_back(task);
@@ -217,7 +265,7 @@ cudaError_t GroupLookupCuda(const Group& group, void* scratch, Fault* fault, cud
 
   ForDeviceType(group.dtype, [&](auto* type) {
     using T = std::remove_pointer_t<decltype(type)>;
-    GroupLookupKernel<T><<<static_cast<unsigned>(num_blocks), kThreads, 0, stream>>>(args);
+    KernelFor<T>(group)<<<static_cast<unsigned>(num_blocks), kThreads, 0, stream>>>(args);
   });
   return cudaGetLastError();
 }

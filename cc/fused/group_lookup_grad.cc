@@ -1,6 +1,7 @@
 #include "fused/group_lookup_grad.h"
 
 #include <algorithm>
+#include <type_traits>
 #include <vector>
 
 #include "core/rows.h"
@@ -112,7 +113,13 @@ class TableReducer {
         rows_[i] = next.gradient;
         scales_[i] = next.scale;
       }
-      AddRows(rows_.data(), scales_.data(), batch, table_.dim, sum_.data());
+      SumRows(rows_.data(), scales_.data(), batch, table_.dim, [this](int64_t column, auto part) {
+        if constexpr (std::is_same_v<decltype(part), float>) {
+          sum_[column] += part;
+        } else {
+          Store8(Load8(&sum_[column]) + part, &sum_[column]);
+        }
+      });
     }
   }
 

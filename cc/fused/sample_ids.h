@@ -24,8 +24,8 @@ enum class IdUse : int32_t {
 GROUP_EMBEDDING_HOST_DEVICE IdUse UseOfId(int64_t id, float weight, int64_t num_rows,
                                           Combiner combiner, bool prune_negative) {
   if (combiner != Combiner::kSum && !(weight > 0)) return IdUse::kNone;
-  if (id < 0 && prune_negative) return IdUse::kNone;
-  return id >= 0 && id < num_rows ? IdUse::kRow : IdUse::kZeros;
+  if (static_cast<uint64_t>(id) < static_cast<uint64_t>(num_rows)) return IdUse::kRow;
+  return id < 0 && prune_negative ? IdUse::kNone : IdUse::kZeros;
 }
 
 // What the weighted sum of a sample's rows is multiplied by; 0 when there is nothing to divide by.

@@ -1,9 +1,11 @@
-// SortRowsCuda: every looked-up id becomes a key, its row counted over all tables, and a radix sort of
-// the keys' significant bits, which is stable, brings the positions of each row together in order.
+// SortRowsCuda: every looked-up id becomes a key, its row counted over all tables, and a radix sort
+// of the keys' significant bits, which is stable, brings the positions of each row together in
+// order.
+#include <thrust/iterator/counting_iterator.h>
+
 #include <algorithm>
 #include <cub/device/device_radix_sort.cuh>
 #include <cub/device/device_select.cuh>
-#include <thrust/iterator/counting_iterator.h>
 #include <vector>
 
 #include "core/descriptors.cuh"
@@ -36,22 +38,22 @@ struct KeyArgs {
   int64_t num_features;
   Batch batch;
   bool prune_negative;
-  int32_t team_size;
+  int32_t team_bits;    // see Team
   void* keys;           // [num_ids]
   uint32_t* positions;  // [num_ids]
-  uint32_t* samples;    // [num_ids]
+  uint32_t* samples;    // [num_ids], or null: they take the place of positions
   float* scales;        // [num_samples]
 };
 
-// A block works for kThreads / team_size samples of one feature, a team of threads for one of them: a
-// thread takes every team_size-th id. A warp holds one team or several.
+// A block works for one sample per team of one feature; a thread takes every team.size-th id. A
+// warp holds one team or several.
 template <typename Key>
 __global__ void __launch_bounds__(kThreads) WriteKeysKernel(KeyArgs args) {
   const int64_t feature = FindOwner(args.first_blocks, args.num_features, blockIdx.x);
   const KeyTask& task = args.tasks[feature];
-  const Team team(args.team_size);
+  const Team team(args.team_bits);
   const int64_t block = blockIdx.x - args.first_blocks[feature];
-  const int64_t sample = block * (kThreads / team.size) + team.index;
+  const int64_t sample = block * (kThreads >> args.team_bits) + team.index;
   if (sample >= task.num_samples) return;
 
   const Batch& batch = args.batch;
@@ -68,11 +70,10 @@ __global__ void __launch_bounds__(kThreads) WriteKeysKernel(KeyArgs args) {
     }
     static_cast<Key*>(args.keys)[i] =
         use == IdUse::kRow ? static_cast<Key>(task.first_key + id) : kNoRow<Key>;
-    args.positions[i] = static_cast<uint32_t>(i);
-    args.samples[i] = static_cast<uint32_t>(in_batch);
+    args.positions[i] = static_cast<uint32_t>(args.samples == nullptr ? in_batch : i);
+    if (args.samples != nullptr) args.samples[i] = static_cast<uint32_t>(in_batch);
   }
-  const float scale =
-      CombinerScale(task.combiner, team.Sum(sum_weights), team.Sum(sum_squares));
+  const float scale = CombinerScale(task.combiner, team.Sum(sum_weights), team.Sum(sum_squares));
   if (team.lane == 0) args.scales[in_batch] = scale;
 }
 
@@ -86,7 +87,7 @@ struct StartsSegment {
 struct UniqueArgs {
   const int64_t* first_keys;  // [num_tables]
   int64_t num_tables;
-  const void* keys;           // [num_ids], sorted
+  const void* keys;  // [num_ids], sorted
   int64_t num_ids;
   const int64_t* num_starts;  // [1]
   int64_t* segments;          // [num_ids + 1], of which the starts are there
@@ -94,18 +95,16 @@ struct UniqueArgs {
   int64_t* num_unique;        // [num_tables + 1]
 };
 
-// A thread names one unique row, and the first row of a table also counts those before it. The entries
-// of kNoRow have a start too, after all rows: it is where the last row's entries end.
+// A thread names one unique row, and where a table's rows begin it counts those before them. The
+// entries of kNoRow, after all rows, start a segment too: there the last row's entries end.
 template <typename Key>
 __global__ void __launch_bounds__(kThreads) NameRowsKernel(UniqueArgs args) {
   const Key* keys = static_cast<const Key*>(args.keys);
   const int64_t num_starts = *args.num_starts;
   const int64_t u = int64_t{blockIdx.x} * kThreads + threadIdx.x;
   if (u > num_starts) return;
-  auto key_of = [&](int64_t at) {
-    return at < num_starts ? keys[args.segments[at]] : kNoRow<Key>;
-  };
-  auto table_of = [&](Key key) {  // the last with rows that begins at or before the key
+  auto key_of = [&](int64_t at) { return at < num_starts ? keys[args.segments[at]] : kNoRow<Key>; };
+  auto table_of = [&](Key key) {  // the last that begins at or before the key
     int64_t begin = 0, end = args.num_tables;
     while (end - begin > 1) {
       const int64_t middle = (begin + end) / 2;
@@ -113,25 +112,24 @@ __global__ void __launch_bounds__(kThreads) NameRowsKernel(UniqueArgs args) {
     }
     return begin;
   };
-  const Key key = key_of(u);
-  const bool is_row = key != kNoRow<Key>;
-  const int64_t table = is_row ? table_of(key) : args.num_tables;
-  if (is_row) args.rows[u] = static_cast<int64_t>(key) - args.first_keys[table];
-  if (!is_row && u > 0 && key_of(u - 1) == kNoRow<Key>) return;  // the end has been seen
-  if (u == num_starts) args.segments[u] = args.num_ids;
-  int64_t counted = 0;  // tables whose first unique row is known to be before this one
-  if (u > 0) {
-    const Key before = key_of(u - 1);
-    if (is_row && before >= static_cast<Key>(args.first_keys[table])) return;
-    counted = table_of(before) + 1;
+
+  const Key key = key_of(u), before = u == 0 ? Key{0} : key_of(u - 1);
+  if (before == kNoRow<Key>) return;
+  int64_t table = args.num_tables;
+  if (key != kNoRow<Key>) {
+    table = table_of(key);
+    args.rows[u] = static_cast<int64_t>(key) - args.first_keys[table];
+    if (u > 0 && before >= static_cast<Key>(args.first_keys[table])) return;
+  } else if (u == num_starts) {
+    args.segments[u] = args.num_ids;
   }
-  for (int64_t t = counted; t <= table; ++t) args.num_unique[t] = u;
+  for (int64_t t = u == 0 ? 0 : table_of(before) + 1; t <= table; ++t) args.num_unique[t] = u;
 }
 
 // The parts of the workspace.
 struct Workspace {
-  // Two buffers of keys and positions for the sort to go back and forth between; the one that it does
-  // not end in then holds the rows.
+  // Two buffers of keys and positions for the sort to go back and forth between; the one that it
+  // does not end in then holds the rows.
   char *keys[2], *positions[2];
   int64_t* segments;
   uint32_t* samples;
@@ -144,10 +142,10 @@ struct Workspace {
   int64_t bytes;
 };
 
-int64_t NumRows(const Group& group) {
+bool NeedsWideKeys(const Group& group) {
   int64_t num_rows = 0;
   for (int64_t t = 0; t < group.num_tables; ++t) num_rows += group.tables[t].num_rows;
-  return num_rows;
+  return num_rows >= int64_t{0xFFFFFFFF};
 }
 
 int SignificantBits(int64_t value) {
@@ -183,7 +181,10 @@ cudaError_t LayOut(const Group& group, void* memory, Workspace* w) {
     w->positions[b] = w->keys[b] + num_ids * sizeof(Key);
   }
   w->segments = reinterpret_cast<int64_t*>(take((int64_t{num_ids} + 1) * 8));
-  w->samples = reinterpret_cast<uint32_t*>(take(int64_t{num_ids} * 4));
+  // Without weights nothing but the sample of a sorted id is asked for, and that can be sorted
+  // itself.
+  const bool weighted = group.batch.weights != nullptr;
+  w->samples = weighted ? reinterpret_cast<uint32_t*>(take(int64_t{num_ids} * 4)) : nullptr;
   w->scales = reinterpret_cast<float*>(take(group.batch.num_samples * 4));
   w->num_unique = reinterpret_cast<int64_t*>(take((group.num_tables + 1) * 8));
   w->num_starts = reinterpret_cast<int64_t*>(take(8));
@@ -194,11 +195,13 @@ cudaError_t LayOut(const Group& group, void* memory, Workspace* w) {
   return cudaSuccess;
 }
 
-// About as many threads for a sample as it has ids.
-int32_t TeamSize(const Batch& batch) {
-  int32_t size = 1;
-  while (size < kWarpSize && size * batch.num_samples < batch.num_ids) size *= 2;
-  return size;
+// One to four ids of a sample for a thread, on average.
+int32_t TeamBits(const Batch& batch) {
+  int32_t bits = 0;
+  while ((1 << bits) < kWarpSize && (int64_t{4} << bits) * batch.num_samples < batch.num_ids) {
+    ++bits;
+  }
+  return bits;
 }
 
 template <typename Key>
@@ -206,10 +209,16 @@ cudaError_t Sort(const Group& group, void* workspace, SortedRows* sorted, cudaSt
   Workspace w;
   if (const cudaError_t error = LayOut<Key>(group, workspace, &w)) return error;
   const int64_t num_ids = group.batch.num_ids;
+  if (num_ids == 0) {
+    *sorted = {w.segments, w.segments, w.samples, w.samples, w.scales, w.num_unique};  // all empty
+    const cudaError_t error = cudaMemsetAsync(w.segments, 0, sizeof(int64_t), stream);
+    if (error != cudaSuccess) return error;
+    return cudaMemsetAsync(w.num_unique, 0, (group.num_tables + 1) * sizeof(int64_t), stream);
+  }
 
   KeyArgs key_args;
-  key_args.team_size = TeamSize(group.batch);
-  const int64_t samples_per_block = kThreads / key_args.team_size;
+  key_args.team_bits = TeamBits(group.batch);
+  const int64_t samples_per_block = kThreads >> key_args.team_bits;
   std::vector<int64_t> first_keys = {0};
   for (int64_t t = 0; t < group.num_tables; ++t) {
     first_keys.push_back(first_keys.back() + group.tables[t].num_rows);
@@ -246,17 +255,16 @@ cudaError_t Sort(const Group& group, void* workspace, SortedRows* sorted, cudaSt
     if ((error = cudaGetLastError()) != cudaSuccess) return error;
   }
 
-  cub::DoubleBuffer<Key> keys(reinterpret_cast<Key*>(w.keys[0]),
-                              reinterpret_cast<Key*>(w.keys[1]));
+  cub::DoubleBuffer<Key> keys(reinterpret_cast<Key*>(w.keys[0]), reinterpret_cast<Key*>(w.keys[1]));
   cub::DoubleBuffer<uint32_t> positions(reinterpret_cast<uint32_t*>(w.positions[0]),
                                         reinterpret_cast<uint32_t*>(w.positions[1]));
   error = cub::DeviceRadixSort::SortPairs(w.cub, w.cub_bytes, keys, positions,
                                           static_cast<uint32_t>(num_ids), 0,
-                                          SignificantBits(num_rows), stream);
+                                          std::max(1, SignificantBits(num_rows)), stream);
   if (error != cudaSuccess) return error;
-  error = cub::DeviceSelect::If(w.cub, w.cub_bytes, thrust::counting_iterator<int64_t>(0),
-                                w.segments, w.num_starts, num_ids,
-                                StartsSegment<Key>{keys.Current()}, stream);
+  error =
+      cub::DeviceSelect::If(w.cub, w.cub_bytes, thrust::counting_iterator<int64_t>(0), w.segments,
+                            w.num_starts, num_ids, StartsSegment<Key>{keys.Current()}, stream);
   if (error != cudaSuccess) return error;
 
   UniqueArgs unique;
@@ -273,8 +281,6 @@ cudaError_t Sort(const Group& group, void* workspace, SortedRows* sorted, cudaSt
   *sorted = {unique.rows, w.segments, positions.Current(), w.samples, w.scales, w.num_unique};
   return cudaGetLastError();
 }
-
-bool NeedsWideKeys(const Group& group) { return NumRows(group) >= int64_t{0xFFFFFFFF}; }
 
 }  // namespace
 

@@ -1,10 +1,9 @@
-#include "grouping/group_ids.h"
-
 #include <algorithm>
 #include <vector>
 
 #include "core/descriptors.cuh"
 #include "core/fault.cuh"
+#include "grouping/group_ids.h"
 
 namespace group_embedding {
 namespace {
@@ -57,12 +56,15 @@ __device__ int64_t SampleAt(const FeatureIds& feature, int64_t i) {
   return sample;
 }
 
-// The first position of a SparseTensor whose sample is not before `sample`. Whatever the indices are,
-// it is in [0, num_ids].
+// The first position of a SparseTensor whose sample is not before `sample`. Whatever the indices
+// are, it is in [0, num_ids], and 0 for the first sample: no sample of the feature before reaches
+// into these.
 __device__ int64_t SparseSplit(const FeatureIds& feature, int64_t sample) {
+  if (sample == 0) return 0;
   int64_t begin = 0, end = feature.num_ids;
   // Where samples have about as many ids each, the split is near here.
-  const int64_t guess = static_cast<int64_t>(static_cast<double>(sample) / feature.num_samples * end);
+  const int64_t guess =
+      static_cast<int64_t>(static_cast<double>(sample) / feature.num_samples * end);
   constexpr int64_t kNear = 2;
   const int64_t low = max(guess - kNear, int64_t{0}), high = min(guess + kNear, end);
   if (low > 0 && SampleAt(feature, low - 1) < sample) begin = low;
@@ -83,20 +85,20 @@ __device__ int64_t RaggedSplit(const FeatureIds& feature, const void* splits, in
                               : static_cast<const int64_t*>(splits)[i];
 }
 
-// Split `i` of a RaggedTensor, forced into [0, num_ids]; reports a wrong one.
+// Split `i` of a RaggedTensor, forced into [0, num_ids] and the first to 0; reports a wrong one.
 __device__ int64_t CheckedRaggedSplit(const FeatureIds& feature, int64_t feature_index, int64_t i,
                                       Fault* fault) {
   const int64_t split = RaggedSplit(feature, feature.partition, i);
   const int64_t least = i == 0 ? 0 : RaggedSplit(feature, feature.partition, i - 1);
-  const bool ends_wrong = (i == 0 && split != 0) ||
-                          (i == feature.num_samples && split != feature.num_ids);
+  const bool ends_wrong =
+      (i == 0 && split != 0) || (i == feature.num_samples && split != feature.num_ids);
   if (ends_wrong || split < least || split > feature.num_ids) {
     RaiseFault(fault, FaultKind::kRowSplitsInvalid, feature_index, i, split);
   } else if (feature.weight_partition != nullptr &&
              split != RaggedSplit(feature, feature.weight_partition, i)) {
     RaiseFault(fault, FaultKind::kWeightRowsDiffer, feature_index, i, i);
   }
-  return min(max(split, int64_t{0}), feature.num_ids);
+  return i == 0 ? 0 : min(max(split, int64_t{0}), feature.num_ids);
 }
 
 __device__ void CheckSparsePosition(const FeatureIds& feature, int64_t feature_index, int64_t i,
@@ -130,8 +132,9 @@ __device__ int64_t SplitAt(const FeatureIds& feature, int64_t feature_index, int
   }
 }
 
-// A block works for kPerBlock positions and as many samples of one feature. A thread copies and checks
-// one position at a time, and finds the row split of one sample at a time; no thread waits for another.
+// A block works for kPerBlock positions and as many samples of one feature. A thread copies and
+// checks one position at a time, and finds the row split of one sample at a time; no thread waits
+// for another.
 __global__ void __launch_bounds__(kThreads) GroupIdsKernel(GroupingArgs args) {
   if (blockIdx.x == 0 && threadIdx.x == 0) args.row_splits[args.num_samples] = args.num_ids;
   if (args.num_features == 0) return;

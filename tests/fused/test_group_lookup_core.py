@@ -17,7 +17,8 @@ def assert_near(actual, expected, dtype, terms=64):
     assert actual.shape == expected.shape
     assert worst is None or np.all(np.abs(actual - expected) <= tolerance), (
         f"at {np.unravel_index(worst, actual.shape)}: expected {expected.flat[worst]}, "
-        f"got {actual.flat[worst]}")
+        f"got {actual.flat[worst]}"
+    )
 
 
 def check_all(case, place, terms=64):
@@ -36,8 +37,9 @@ def check_all(case, place, terms=64):
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_mixed_dims(place, dtype):
     # Given one table of each kind of dim: below, at and above a vector, a warp and a cache line
-    case = draw_case(1, [1, 2, 3, 4, 7, 8, 16, 20, 32, 33, 64, 100, 128, 130, 256, 258, 1000],
-                     dtype=dtype)
+    case = draw_case(
+        1, [1, 2, 3, 4, 7, 8, 16, 20, 32, 33, 64, 100, 128, 130, 256, 258, 1000], dtype=dtype
+    )
     # When it is looked up and differentiated, then every value is NumPy's
     check_all(case, place)
 
@@ -46,8 +48,16 @@ def test_mixed_dims(place, dtype):
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_weights(place, dtype):
     # Given weights, some of them negative, which mean and sqrtn leave out
-    check_all(draw_case(2, [4, 5, 64, 200], dtype=dtype, weighted=True,
-                        table_of_feature=[0, 1, 2, 3, 2, 1, 0, 2]), place)
+    check_all(
+        draw_case(
+            2,
+            [4, 5, 64, 200],
+            dtype=dtype,
+            weighted=True,
+            table_of_feature=[0, 1, 2, 3, 2, 1, 0, 2],
+        ),
+        place,
+    )
 
 
 @pytest.mark.parametrize("place", PLACES)
@@ -77,7 +87,7 @@ def test_long_and_empty_samples(place):
     lengths = np.diff(case.row_splits)
     lengths[lengths % 3 == 0] = 0
     case.row_splits = np.concatenate([[0], lengths.cumsum()])
-    case.ids = case.ids[:case.row_splits[-1]]
+    case.ids = case.ids[: case.row_splits[-1]]
     check_all(case, place, terms=20000)
 
 
@@ -89,7 +99,7 @@ def test_tables_served_by_several_features(place):
     removed = slice(2 * 17, 3 * 17)
     lengths = np.delete(np.diff(case.row_splits), removed)
     case.row_splits = np.concatenate([[0], lengths.cumsum()])
-    case.ids = case.ids[:case.row_splits[-1]]
+    case.ids = case.ids[: case.row_splits[-1]]
     case.gradients[2] = case.gradients[2][:0]
     check_all(case, place)
 
@@ -109,7 +119,7 @@ def test_nothing_to_do(place):
 
 @pytest.mark.parametrize("place", PLACES)
 def test_bits_repeat(place):
-    # Given a skewed case, when it is differentiated again, with other threads, the bits are the same
+    # Given a skewed case, when it is differentiated again, also by other threads, so are the bits
     case = draw_case(11, [16, 48, 100], num_samples=700, skew=0.5, weighted=True)
     runs = [Run(case, place, num_threads).row_gradients() for num_threads in (1, 3, 1)]
     for indices, values in runs[1:]:
@@ -124,7 +134,7 @@ def test_bad_id_is_named(place, bad_id):
     # Given one id outside table 1, where negative ids are not pruned
     case = draw_case(12, [4, 6], max_length=0)
     case.prune_negative = False
-    case.row_splits[17 + 6:] = 1
+    case.row_splits[17 + 6 :] = 1
     case.ids = np.array([bad_id])
     # When it is looked up, then the message names table, id and sample
     with pytest.raises(ValueError, match=rf"table '1'.* id {bad_id} of sample 5 .* id < 50"):
@@ -137,10 +147,29 @@ def test_outputs_side_by_side(place):
     case = draw_case(13, [3, 8, 5])
     run = Run(case, place)
     whole = run.arrays.to_device(np.full((17, 16), np.nan, np.float32))
-    run.outputs = [whole[:, 0:3], whole[:, 3:11], whole[:, 11:16]]
+    run.outputs = [run.arrays.columns(whole, *ends) for ends in [(0, 3), (3, 11), (11, 16)]]
     # When looked up, then each is where it should be
     run.lookup()
     assert_near(run.arrays.to_host(whole), np.concatenate(expect(case).outputs, axis=1), "float32")
+
+
+@pytest.mark.parametrize("place", PLACES[1:])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_row_splits_left_by_a_fault_do_no_harm(place, weighted):
+    # Given row splits in any order, as a fault leaves them for what is under way on a GPU
+    case = draw_case(15, [4, 33, 600], num_samples=300, weighted=weighted, max_norm=2.0)
+    splits = case.row_splits
+    rng = np.random.default_rng(15)
+    for first in (0, 300, 600):
+        splits[first + 1 : first + 300] = rng.integers(
+            splits[first], splits[first + 300] + 1, size=299
+        )
+    # When it is looked up and differentiated, then nothing outside the arrays is touched
+    run = Run(case, place)
+    run.lookup()
+    indices, _ = run.row_gradients()
+    run.weight_gradient()
+    assert all(rows.min() >= 0 and rows.max() < 50 for rows in indices)
 
 
 def test_wrong_arrays_are_refused():

@@ -1,4 +1,4 @@
-"""The core where numbers pass 2^31 and 2^32: elements of a table and of an output, rows of a group."""
+"""The core past 2^32: elements of a table, of an output and of a gradient, rows of a group."""
 
 import pytest
 from core_runner import core, on_gpu
@@ -14,8 +14,11 @@ pytestmark = [
 
 def numbered_rows(num_rows, dim):
     """Row r is filled with r % 1021: exact in float16, and no power of two apart from another."""
-    numbers = (torch.arange(num_rows, device="cuda") % 1021).half()
-    return numbers[:, None].expand(num_rows, dim).contiguous()
+    rows = torch.empty(num_rows, dim, dtype=torch.half, device="cuda")
+    for begin in range(0, num_rows, 1 << 30):  # torch.arange itself goes wrong past 2^32
+        part = rows[begin : begin + (1 << 30)]
+        part[:] = ((begin + torch.arange(len(part), device="cuda")) % 1021)[:, None]
+    return rows
 
 
 def make_group(tables, outputs, ids, row_splits):
@@ -62,8 +65,10 @@ def test_group_of_more_than_2_32_rows():
     small = torch.tensor([4, 0, 4], device="cuda")
     large = torch.tensor([2**32 + 99, 2**31, 7, 2**32 + 7, 7], device="cuda")
     row_splits = torch.arange(9, device="cuda")
-    outputs = [torch.full((n, d), float("nan"), dtype=torch.half, device="cuda")
-               for n, d in [(3, 3), (5, 1)]]
+    outputs = [
+        torch.full((n, d), float("nan"), dtype=torch.half, device="cuda")
+        for n, d in [(3, 3), (5, 1)]
+    ]
     group = make_group(tables, outputs, torch.cat([small, large]), row_splits)
     # When it is looked up, then the rows are the right ones
     group.lookup()

@@ -8,17 +8,19 @@ from core_runner import PLACES, arrays_of, core
 def grouped(features, place, weighted=False):
     """(row_splits, ids, weights) of features given as (maker, *NumPy arrays or shapes)."""
     arrays = arrays_of(place)
-    on_place = [maker(*(arrays.to_device(a) if isinstance(a, np.ndarray) else a for a in rest))
-                for maker, *rest in features]
+    on_place = [
+        maker(*(arrays.to_device(a) if isinstance(a, np.ndarray) else a for a in rest))
+        for maker, *rest in features
+    ]
     grouping = core.Grouping(on_place, weighted=weighted, allocate=arrays.allocate)
     layout = grouping.layout
     buffer = arrays.to_device(np.full(layout["size"], np.nan, np.float32))
     grouping.run(buffer)
     grouping.check()
     buffer = arrays.to_host(buffer)
-    splits = buffer[:2 * (layout["num_samples"] + 1)].view(np.int64)
-    ids = buffer[layout["ids"]:layout["weights"]].view(np.int64)
-    return splits, ids, buffer[layout["weights"]:]
+    splits = buffer[: 2 * (layout["num_samples"] + 1)].view(np.int64)
+    ids = buffer[layout["ids"] : layout["weights"]].view(np.int64)
+    return splits, ids, buffer[layout["weights"] :]
 
 
 def sparse(rows, num_rows, values, dtype=np.int64):
@@ -81,14 +83,20 @@ def test_uint64_ids_past_int64_stay_past_every_table(place):
 
 
 @pytest.mark.parametrize("place", PLACES)
-@pytest.mark.parametrize("feature, message", [
-    (sparse([0, 2, 1], 3, [1, 2, 3]), r"row 1 at position 2 is smaller than the row before it"),
-    (sparse([0, 3], 3, [1, 2]), r"row 3 at position 1 .* 0 <= value < 3"),
-    (sparse([-1, 1], 3, [1, 2]), r"row -1 at position 0"),
-    ((core.ragged_ids, np.array([1, 2]), np.array([0, 3, 2])), r"row_splits has 3 at position 1"),
-    ((core.ragged_ids, np.array([1, 2]), np.array([0, 1])), r"row_splits has 1 at position 1"),
-    ((core.ragged_ids, np.array([1, 2]), np.array([1, 2])), r"row_splits has 1 at position 0"),
-])
+@pytest.mark.parametrize(
+    "feature, message",
+    [
+        (sparse([0, 2, 1], 3, [1, 2, 3]), r"row 1 at position 2 is smaller than the row before it"),
+        (sparse([0, 3], 3, [1, 2]), r"row 3 at position 1 .* 0 <= value < 3"),
+        (sparse([-1, 1], 3, [1, 2]), r"row -1 at position 0"),
+        (
+            (core.ragged_ids, np.array([1, 2]), np.array([0, 3, 2])),
+            r"row_splits has 3 at position 1",
+        ),
+        ((core.ragged_ids, np.array([1, 2]), np.array([0, 1])), r"row_splits has 1 at position 1"),
+        ((core.ragged_ids, np.array([1, 2]), np.array([1, 2])), r"row_splits has 1 at position 0"),
+    ],
+)
 def test_wrong_partitions_are_named(place, feature, message):
     with pytest.raises(ValueError, match="feature '0'.*" + message):
         grouped([feature], place)

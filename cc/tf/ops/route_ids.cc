@@ -22,6 +22,7 @@ REGISTER_OP("RouteIds")
     .Attr("weighted: bool = false")
     .Attr("prune_negative: bool = true")
     .Attr("invalid_ids: {'raise', 'ignore'} = 'raise'")
+    .SetIsStateful()  // not computed ahead of time where ids are constant: other ranks take part
     .SetShapeFn([](InferenceContext* context) {
       int64_t num_ranks;
       std::vector<int64_t> num_rows;

@@ -1,0 +1,55 @@
+// A group of lookups on arrays, for Python.
+#pragma once
+
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "fused/group_lookup_grad.h"
+#include "python/array.h"
+#include "python/run.h"
+
+namespace group_embedding {
+
+// Holds the arrays, and the descriptors made of them once, so that a call is a call of the core.
+class PyGroup {
+ public:
+  PyGroup(const std::vector<pybind11::object>& tables, const std::vector<pybind11::object>& outputs,
+          pybind11::object ids, pybind11::object row_splits, pybind11::object weights,
+          const std::string& dtype, const std::vector<int64_t>& table_of_feature,
+          const std::vector<std::string>& combiners, const std::vector<float>& max_norms,
+          bool prune_negative, bool read_zeros, pybind11::object allocate, int num_threads);
+
+  void Lookup(uintptr_t stream);
+  void Check(uintptr_t stream);
+  void SortRows(uintptr_t stream);
+  std::vector<int64_t> NumUnique(uintptr_t stream);
+  void ReduceRows(const std::vector<pybind11::object>& indices,
+                  const std::vector<pybind11::object>& values, uintptr_t stream);
+  void WeightGrad(pybind11::object weight_grad, uintptr_t stream);
+  pybind11::dict ScratchBytes() const;
+
+ private:
+  void AddTable(pybind11::object array, float max_norm);
+  void AddFeature(pybind11::object output, int64_t table, const std::string& combiner);
+  Group group() const;
+  void Raise(const Fault& fault) const;  // ValueError, if there is one
+
+  std::vector<pybind11::object> arrays_;  // kept alive
+  std::vector<Table> tables_;
+  std::vector<Feature> features_;
+  Batch batch_{};
+  DataType dtype_;
+  InvalidIds invalid_ids_;
+  bool on_gpu_;
+  Scratch scratch_;
+  ParallelFor parallel_for_;
+  std::unique_ptr<DeviceFault> fault_;  // on a GPU
+  SortedRows sorted_{};
+  std::vector<int64_t> num_unique_;  // empty until they are known
+};
+
+}  // namespace group_embedding

@@ -1,0 +1,109 @@
+// group_embedding._core: the framework-free core on NumPy and CUDA arrays.
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+#include "python/device_array.h"
+#include "python/group.h"
+#include "python/grouping.h"
+
+namespace group_embedding {
+namespace {
+
+namespace py = pybind11;
+using py::literals::operator""_a;
+
+void BindGroup(py::module_& m) {
+  py::class_<PyGroup>(m, "Group", R"(Lookups of several tables, run together.
+
+All arrays are in host memory, or all are in GPU memory. They are borrowed, not copied: their
+contents may change between calls, their addresses may not.
+
+Args:
+  tables: [num_rows, dim] arrays of dtype.
+  outputs: one [num_samples, dim] array of dtype per feature; columns of a wider array will do. What
+    lookup writes; the backward functions read the gradients of the outputs from it.
+  ids: int64 [num_ids], feature after feature, sample after sample.
+  row_splits: int64 [num_samples of all features + 1].
+  weights: float32 [num_ids], or None.
+  dtype: float32, float16 or bfloat16 (as arrays of any type of 2 bytes).
+  table_of_feature: index into tables.
+  combiners: sum, mean or sqrtn, per feature.
+  max_norms: per table; 0 is none.
+  allocate: num_bytes -> array in GPU memory, called once per function. None for arrays on the host.
+
+Example, on the host:
+  group = Group(tables=[t], outputs=[out], ids=ids, row_splits=splits, table_of_feature=[0],
+                combiners=["sum"], max_norms=[0])
+  group.lookup())")
+      .def(py::init<const std::vector<py::object>&, const std::vector<py::object>&, py::object,
+                    py::object, py::object, const std::string&, const std::vector<int64_t>&,
+                    const std::vector<std::string>&, const std::vector<float>&, bool, bool,
+                    py::object, int>(),
+           py::kw_only(), "tables"_a, "outputs"_a, "ids"_a, "row_splits"_a,
+           "weights"_a = py::none(), "dtype"_a = "float32", "table_of_feature"_a, "combiners"_a,
+           "max_norms"_a, "prune_negative"_a = true, "read_zeros"_a = false,
+           "allocate"_a = py::none(), "num_threads"_a = 1)
+      .def("lookup", &PyGroup::Lookup, "stream"_a = 0,
+           "Writes the outputs. A bad id raises ValueError on the host; for a GPU call check().")
+      .def("check", &PyGroup::Check, "stream"_a = 0,
+           "Waits for the stream and raises ValueError if a lookup on it met a bad id.")
+      .def("sort_rows", &PyGroup::SortRows, "stream"_a = 0, "First step of the backward pass.")
+      .def("num_unique", &PyGroup::NumUnique, "stream"_a = 0,
+           "After sort_rows: [num_tables + 1], the first unique row of each table and the total. "
+           "Waits for the stream.")
+      .def("reduce_rows", &PyGroup::ReduceRows, "indices"_a, "values"_a, "stream"_a = 0,
+           "After num_unique: writes per table the looked-up rows, int64 [n], and their "
+           "gradients, [n, dim] of dtype.")
+      .def("weight_grad", &PyGroup::WeightGrad, "weight_grad"_a, "stream"_a = 0,
+           "Writes the gradient of the weights, float32 [num_ids].")
+      .def_property_readonly("scratch_bytes", &PyGroup::ScratchBytes,
+                             "Bytes that each function asks allocate for.");
+}
+
+void BindGrouping(py::module_& m) {
+  py::class_<PyFeatureIds>(m, "FeatureIds", "The ids of one feature, as they arrive.");
+  m.def("sparse_ids", &SparseIds, "values"_a, "indices"_a, "dense_shape"_a,
+        "weights"_a = py::none(), "weight_indices"_a = py::none(),
+        "FeatureIds of a SparseTensor: ids [n], int64 indices [n, rank].");
+  m.def("ragged_ids", &RaggedIds, "values"_a, "row_splits"_a, "weights"_a = py::none(),
+        "weight_row_splits"_a = py::none(),
+        "FeatureIds of a RaggedTensor: ids [n], int32 or int64 row_splits [num_samples + 1].");
+  m.def("dense_ids", &DenseIds, "values"_a, "weights"_a = py::none(),
+        "FeatureIds of a dense matrix: ids [num_samples, ids per sample].");
+  py::class_<PyGrouping>(m, "Grouping", R"(Brings the ids of several features into one buffer.
+
+The buffer is float32 [layout["size"]]; row splits are int64 at its start, ids int64 from
+layout["ids"], weights float32 from layout["weights"] if weighted.)")
+      .def(py::init<const std::vector<PyFeatureIds>&, bool, py::object, int>(), "features"_a,
+           py::kw_only(), "weighted"_a = false, "allocate"_a = py::none(), "num_threads"_a = 1)
+      .def_property_readonly("layout", &PyGrouping::Layout)
+      .def("run", &PyGrouping::Run, "buffer"_a, "stream"_a = 0,
+           "Writes the buffer. Bad input raises ValueError on the host; for a GPU call check().")
+      .def("check", &PyGrouping::Check, "stream"_a = 0,
+           "Waits for the stream and raises ValueError if a run on it met bad input.");
+}
+
+void BindDeviceArray(py::module_& m) {
+  py::class_<DeviceArray>(m, "DeviceArray", R"(An array in GPU memory, copied from a NumPy array.
+
+What any library's array with __cuda_array_interface__ is to this module, for where there is none.)")
+      .def(py::init<py::handle>(), "array"_a)
+      .def_property_readonly("__cuda_array_interface__", &DeviceArray::interface)
+      .def("numpy", &DeviceArray::ToHost, "Waits for the GPU and copies to a new NumPy array.");
+  m.def("num_devices", &NumDevices, "How many GPUs there are; 0 in a build without CUDA.");
+}
+
+PYBIND11_MODULE(_core, m) {
+  m.doc() = "Group lookups on NumPy and CUDA arrays, without a framework.";
+#if GROUP_EMBEDDING_CUDA
+  m.attr("has_cuda") = true;
+#else
+  m.attr("has_cuda") = false;
+#endif
+  BindGroup(m);
+  BindGrouping(m);
+  BindDeviceArray(m);
+}
+
+}  // namespace
+}  // namespace group_embedding

@@ -1,0 +1,51 @@
+"""Gradients of one rank's batch -> gradients of the batch of all ranks."""
+
+import tensorflow as tf
+
+from group_embedding.exchange import sharded_table
+
+
+def average_gradients(exchange, gradients, variables):
+    """The mean over the ranks of the gradients of their losses.
+
+    With losses that are means over B/N samples each, this is the gradient of the mean over all B.
+
+    Args:
+        gradients: tensors, IndexedSlices or None, one per variable.
+        variables: a sharded table's gradient already is, on its owner, the sum of what all ranks
+            sent, and is only divided. All others are averaged: tensors in one collective,
+            IndexedSlices by gathering them.
+    """
+    reduced = list(gradients)
+    dense, sparse = [], []
+    for i, (gradient, variable) in enumerate(zip(gradients, variables)):
+        if gradient is None:
+            continue
+        if sharded_table(variable) is not None:
+            reduced[i] = _divide(gradient, exchange.num_ranks)
+        elif isinstance(gradient, tf.IndexedSlices):
+            sparse.append(i)
+        else:
+            dense.append(i)
+    if dense:
+        tensors = [tf.convert_to_tensor(gradients[i]) for i in dense]
+        for i, tensor in zip(dense, exchange.average(tensors, "average_gradients")):
+            reduced[i] = tensor
+    if sparse:
+        slices = _gather_slices(exchange, [gradients[i] for i in sparse])
+        for i, gathered in zip(sparse, slices):
+            reduced[i] = _divide(gathered, exchange.num_ranks)
+    return reduced
+
+
+def _gather_slices(exchange, slices):
+    values = exchange.allgather([s.values for s in slices], "gather_gradient_values")
+    indices = exchange.allgather([s.indices for s in slices], "gather_gradient_indices")
+    return [tf.IndexedSlices(v, i, s.dense_shape) for v, i, s in zip(values, indices, slices)]
+
+
+def _divide(gradient, num_ranks):
+    if isinstance(gradient, tf.IndexedSlices):
+        values = gradient.values / tf.cast(num_ranks, gradient.values.dtype)
+        return tf.IndexedSlices(values, gradient.indices, gradient.dense_shape)
+    return gradient / tf.cast(num_ranks, gradient.dtype)

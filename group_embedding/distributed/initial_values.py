@@ -1,0 +1,41 @@
+"""All ranks start from the dense variables of rank 0."""
+
+import tensorflow as tf
+
+from group_embedding.exchange import current, sharded_table
+
+
+def broadcast_variables(variables):
+    """Sets variables to those of rank 0, eagerly. Every rank must call it, for the same variables.
+
+    Sharded tables are left alone: each rank has rows of its own. `ge.DistributedOptimizer` does
+    this when it meets its variables; a custom loop that computes gradients before that should call
+    it first.
+    """
+    exchange = current()
+    if exchange.num_ranks == 1:
+        return
+    dense = [v for v in variables if _is_dense(v)]
+    values = exchange.broadcast([tf.convert_to_tensor(v) for v in dense], "broadcast_variables")
+    for variable, value in zip(dense, values):
+        variable.assign(value)
+
+
+def broadcast_initial_values(exchange, variables):
+    """Makes the initializers of graph variables yield the initial values of rank 0."""
+    for variable in variables:
+        value = getattr(variable, "initial_value", None)
+        if value is None or not _is_dense(variable) or hasattr(variable, _DONE):
+            continue
+        with tf.name_scope(f"{variable.op.name}/broadcast/"):
+            (value,) = exchange.broadcast([value], "initial_value")
+            variable._initializer_op = variable.assign(value, read_value=False)
+        setattr(variable, _DONE, True)
+
+
+_DONE = "_group_embedding_broadcast"
+
+
+def _is_dense(variable):
+    dtype = tf.as_dtype(variable.dtype).base_dtype
+    return sharded_table(variable) is None and dtype not in (tf.string, tf.resource, tf.variant)

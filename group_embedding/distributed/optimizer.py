@@ -1,0 +1,180 @@
+"""`DistributedOptimizer`: an optimizer of one process becomes one of all ranks.
+
+An optimizer stays the same object and is given another class, a subclass of its own, which averages
+gradients before they are applied. There is one kind of subclass for each way in which TensorFlow
+and Keras apply gradients.
+"""
+
+import functools
+
+import tensorflow as tf
+
+from group_embedding.distributed.gradients import average_gradients
+from group_embedding.distributed.initial_values import (
+    broadcast_initial_values,
+    broadcast_variables,
+)
+from group_embedding.exchange import current, mark_shard, sharded_table
+
+
+def DistributedOptimizer(optimizer):  # noqa: N802
+    """Makes `optimizer` train one model on all ranks.
+
+    Dense gradients are averaged over the ranks. The gradient of a sharded table is summed on the
+    owner of each row and divided by the number of ranks. So, with a loss that is a mean over the
+    batch, N ranks with batches of B/N take the steps of one process with a batch of B; the learning
+    rate is not scaled. When ranks have batches of different sizes, each rank counts alike.
+
+    All ranks start from the dense variables of rank 0. Every rank must take as many steps.
+
+    Args:
+        optimizer: a `tf.compat.v1.train.Optimizer` or a Keras optimizer (also a legacy one, and one
+            of Keras 3). It is changed in place.
+
+    Returns:
+        `optimizer`; with one rank, as it was.
+
+    Raises:
+        TypeError: it is none of these.
+
+    Example:
+
+    >>> optimizer = ge.DistributedOptimizer(tf.keras.optimizers.Adagrad(0.1))
+    """
+    way = _way_of(optimizer)
+    if way is None:
+        raise TypeError(
+            "DistributedOptimizer: expected a tf.compat.v1.train.Optimizer or a Keras optimizer, "
+            f"got {type(optimizer).__name__}"
+        )
+    exchange = current()
+    if exchange.num_ranks > 1 and not isinstance(optimizer, _Distributed):
+        optimizer.__class__ = _distributed_class(way, type(optimizer))
+        optimizer._ge_exchange = exchange
+    return optimizer
+
+
+class _Distributed:
+    """What the subclasses share."""
+
+    _ge_exchange = None
+    _ge_reduced = False  # compute_gradients of this optimizer has been used
+
+    def _ge_average(self, grads_and_vars):
+        gradients = [gradient for gradient, _ in grads_and_vars]
+        variables = [variable for _, variable in grads_and_vars]
+        with tf.name_scope("DistributedOptimizer"):
+            return list(zip(average_gradients(self._ge_exchange, gradients, variables), variables))
+
+    def _ge_mark_slot(self, slot, variable):
+        """The slot of a sharded table is sharded as the table is."""
+        shard = sharded_table(variable)
+        raw = slot if isinstance(slot, tf.Variable) else getattr(slot, "value", None)
+        if shard is None or not isinstance(raw, tf.Variable):
+            return slot
+        if tuple(raw.shape) == tuple(shard.variable.shape):
+            mark_shard(raw, (shard.num_rows, shard.dim), shard.exchange)
+        return slot
+
+
+class _DistributedV1(_Distributed):
+    """Of tf.compat.v1.train. Gradients are averaged as they are computed, so that what is done to
+    them next, such as clipping, is done to those of the whole batch; or as they are applied, when
+    they were computed by other means."""
+
+    def compute_gradients(self, *args, **kwargs):
+        self._ge_reduced = True
+        return self._ge_average(super().compute_gradients(*args, **kwargs))
+
+    def apply_gradients(self, grads_and_vars, *args, **kwargs):
+        grads_and_vars = list(grads_and_vars)
+        if not self._ge_reduced:
+            grads_and_vars = self._ge_average(grads_and_vars)
+        if not tf.executing_eagerly():
+            broadcast_initial_values(self._ge_exchange, tf.compat.v1.global_variables())
+        applied = super().apply_gradients(grads_and_vars, *args, **kwargs)
+        for _, variable in grads_and_vars:
+            for name in self.get_slot_names():
+                slot = self.get_slot(variable, name)
+                if slot is not None:
+                    self._ge_mark_slot(slot, variable)
+        return applied
+
+
+class _DistributedKeras(_Distributed):
+    """Of Keras 2."""
+
+    def build(self, var_list):
+        built = getattr(self, "_built", False)
+        super().build(var_list)
+        if not built:
+            _broadcast_outside_functions(var_list)
+
+    def apply_gradients(self, grads_and_vars, *args, **kwargs):
+        return super().apply_gradients(self._ge_average(list(grads_and_vars)), *args, **kwargs)
+
+    def add_variable_from_reference(self, model_variable, *args, **kwargs):
+        slot = super().add_variable_from_reference(model_variable, *args, **kwargs)
+        return self._ge_mark_slot(slot, model_variable)
+
+
+class _DistributedKerasLegacy(_Distributed):
+    """Of tf.keras.optimizers.legacy."""
+
+    def _create_all_weights(self, var_list):
+        super()._create_all_weights(var_list)
+        if not self._ge_reduced:
+            self._ge_reduced = True
+            _broadcast_outside_functions(var_list)
+
+    def apply_gradients(self, grads_and_vars, *args, **kwargs):
+        return super().apply_gradients(self._ge_average(list(grads_and_vars)), *args, **kwargs)
+
+    def add_slot(self, var, *args, **kwargs):
+        return self._ge_mark_slot(super().add_slot(var, *args, **kwargs), var)
+
+
+class _DistributedKeras3(_Distributed):
+    """Of Keras 3, where `apply_gradients` calls `apply`."""
+
+    def build(self, variables):
+        super().build(variables)
+        _broadcast_outside_functions(variables)
+
+    def apply(self, grads, trainable_variables=None):
+        variables = trainable_variables
+        if variables is None:
+            variables = self._trainable_variables
+        averaged = [gradient for gradient, _ in self._ge_average(list(zip(grads, variables)))]
+        return super().apply(averaged, trainable_variables)
+
+    def add_variable_from_reference(self, reference_variable, *args, **kwargs):
+        slot = super().add_variable_from_reference(reference_variable, *args, **kwargs)
+        return self._ge_mark_slot(slot, reference_variable)
+
+
+def _broadcast_outside_functions(variables):
+    with tf.init_scope():
+        if tf.executing_eagerly():
+            broadcast_variables(variables)
+
+
+def _way_of(optimizer):
+    if isinstance(optimizer, tf.compat.v1.train.Optimizer):
+        return _DistributedV1
+    if not isinstance(optimizer, tf.keras.optimizers.Optimizer) and not _is_legacy(optimizer):
+        return None
+    if _is_legacy(optimizer):
+        return _DistributedKerasLegacy
+    return _DistributedKeras3 if hasattr(optimizer, "apply") else _DistributedKeras
+
+
+def _is_legacy(optimizer):
+    return hasattr(optimizer, "_create_all_weights") and hasattr(optimizer, "apply_gradients")
+
+
+@functools.cache
+def _distributed_class(way, stock):
+    # Under the stock name, which is what Keras writes when it serialises an optimizer.
+    namespace = {"__module__": stock.__module__, "__doc__": stock.__doc__}
+    return type(stock.__name__, (way, stock), namespace)

@@ -1,0 +1,91 @@
+"""`enable_distributed_strategy`: from one process to the ranks that horovodrun launched."""
+
+import importlib
+import importlib.util
+import sys
+
+import tensorflow as tf
+
+from group_embedding import exchange
+from group_embedding.distributed.saver import install_saver
+
+STRATEGIES = ("collective",)
+HOROVOD_INSTALL = (
+    "HOROVOD_WITH_TENSORFLOW=1 HOROVOD_WITHOUT_PYTORCH=1 HOROVOD_WITHOUT_MXNET=1 "
+    "HOROVOD_WITH_GLOO=1 HOROVOD_WITHOUT_MPI=1 HOROVOD_CPU_OPERATIONS=GLOO "
+    "{python} -m pip install --no-build-isolation horovod==0.28.1"
+)
+
+
+def enable_distributed_strategy(strategy="collective"):
+    """Spreads the tables made from now on over the ranks of this job.
+
+    Call it first, on every rank, before TensorFlow has touched a GPU. Then
+
+    * the embedding columns of `ge.group_embedding_column_scope` and the tables of
+      `ge.layers.GroupEmbedding` are sharded by row: rank r holds the rows r, r + N, ...;
+    * group lookups on them take each rank's own part of the batch, and return its own samples;
+    * `ge.DistributedOptimizer` and `ge.Saver` know which variables are sharded.
+
+    In a process that `horovodrun` did not launch, there is one rank and nothing is sharded. With
+    GPUs, each rank of a host takes one. A second call changes nothing.
+
+    Args:
+        strategy: 'collective', by Horovod.
+
+    Raises:
+        ValueError: another word.
+        ImportError: Horovod is missing, or does not fit the installed TensorFlow.
+
+    Example, run with `horovodrun -np 2 python train.py`:
+
+    >>> ge.enable_distributed_strategy("collective")
+    >>> optimizer = ge.DistributedOptimizer(tf.compat.v1.train.AdagradOptimizer(0.1))
+    """
+    if strategy not in STRATEGIES:
+        choices = ", ".join(f"'{choice}'" for choice in STRATEGIES)
+        raise ValueError(f"strategy: expected one of {choices}, got {strategy!r}")
+    if not isinstance(exchange.current(), exchange.LocalExchange):
+        return
+    horovod = _import_horovod_exchange().HorovodExchange()
+    _take_one_gpu(horovod.local_rank)
+    exchange.set_current(horovod)
+    exchange.when_table_is_made(install_saver)
+
+
+def _import_horovod_exchange():
+    try:
+        return importlib.import_module("group_embedding.exchange.horovod")
+    except ImportError as error:
+        what = f"cannot be used with TensorFlow {tf.__version__} ({error})"
+        if not _is_installed("horovod"):
+            what = "is not installed"
+        command = HOROVOD_INSTALL.format(python=sys.executable)
+        raise ImportError(
+            f"enable_distributed_strategy('collective'): Horovod {what}; install it with\n"
+            f"    {command}\n"
+            "(needs g++, cmake < 4 and the packages setuptools, wheel, packaging, cffi, "
+            "cloudpickle, psutil and pyyaml; in the source tree, `make build` does it all)"
+        ) from error
+
+
+def _is_installed(module):
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ValueError:  # it stands in sys.modules as None: imports of it are barred
+        return False
+
+
+def _take_one_gpu(local_rank):
+    gpus = tf.config.list_physical_devices("GPU")
+    if not gpus:
+        return
+    try:
+        mine = gpus[local_rank % len(gpus)]
+        tf.config.set_visible_devices(mine, "GPU")
+        tf.config.experimental.set_memory_growth(mine, True)
+    except RuntimeError as error:
+        raise RuntimeError(
+            "enable_distributed_strategy: expected to be called before TensorFlow uses a GPU, so "
+            f"that each rank can take its own: {error}"
+        ) from error

@@ -1,0 +1,39 @@
+"""How the ranks of a job share tables: the exchange, and what lies on top of it.
+
+`interface` is the one page that `local` and `horovod` implement; `active` knows which is in use;
+`sharded_table` makes tables whose rows are spread over the ranks, `sharded_lookup` reads them.
+"""
+
+from group_embedding.exchange.active import current, set_current, unsharded
+from group_embedding.exchange.interface import Exchange
+from group_embedding.exchange.local import LocalExchange
+from group_embedding.exchange.sharded_lookup import look_up_sharded
+from group_embedding.exchange.sharded_table import (
+    ShardedTable,
+    assign_rows,
+    gather_rows,
+    make_table,
+    mark_shard,
+    restore_table,
+    sharded_table,
+    table_shape,
+    when_table_is_made,
+)
+
+__all__ = [
+    "Exchange",
+    "LocalExchange",
+    "ShardedTable",
+    "assign_rows",
+    "current",
+    "gather_rows",
+    "look_up_sharded",
+    "make_table",
+    "mark_shard",
+    "restore_table",
+    "set_current",
+    "sharded_table",
+    "table_shape",
+    "unsharded",
+    "when_table_is_made",
+]

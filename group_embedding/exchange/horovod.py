@@ -1,0 +1,112 @@
+"""The exchange over Horovod: Gloo on CPUs, NCCL where Horovod was built with it.
+
+Imported only by `enable_distributed_strategy`, after it has found Horovod.
+"""
+
+import horovod.tensorflow as hvd
+import tensorflow as tf
+
+from group_embedding.exchange.interface import Exchange
+
+# What Horovod's TensorFlow ops do not take travels as the same bits of another type.
+_SAME_BITS = {tf.bfloat16: tf.uint16, tf.uint32: tf.int32, tf.uint64: tf.int64}
+
+
+class HorovodExchange(Exchange):
+    """The ranks that `horovodrun` launched; one process when it did not launch this one."""
+
+    def __init__(self):
+        hvd.init()
+        self._rank, self._num_ranks = hvd.rank(), hvd.size()
+
+    @property
+    def rank(self):
+        return self._rank
+
+    @property
+    def num_ranks(self):
+        return self._num_ranks
+
+    @property
+    def local_rank(self):
+        """This process among those of its host, which share its GPUs."""
+        return hvd.local_rank()
+
+    def alltoall(self, tensor, splits, name):
+        tensor = tf.convert_to_tensor(tensor)
+        splits = _hide(tf.convert_to_tensor(splits))
+        # Not by its bits, which would have no gradient.
+        carried = tf.cast(tensor, tf.float32) if tensor.dtype == tf.bfloat16 else tensor
+        received, received_splits = hvd.alltoall(_as_carried(carried), splits, name=name)
+        with tf.control_dependencies([_read(received_splits)]):
+            received = tf.identity(received)
+        received.set_shape([None, *tensor.shape[1:]])
+        if tensor.dtype == tf.bfloat16:
+            received = tf.cast(received, tf.bfloat16)
+        return _as(tensor.dtype, received), received_splits
+
+    def average(self, tensors, name):
+        def average(group):
+            return hvd.grouped_allreduce(group, op=hvd.Average, name=name)
+
+        # Horovod's TensorFlow ops know no bfloat16, and its sum of float16 is one of float16.
+        wide = [
+            tf.cast(t, tf.float32) if t.dtype in (tf.bfloat16, tf.float16) else t for t in tensors
+        ]
+        return [tf.cast(w, t.dtype) for w, t in zip(_by_dtype(wide, average), tensors)]
+
+    def allgather(self, tensors, name):
+        def allgather(group):
+            return hvd.grouped_allgather(group, name=name)
+
+        carried = [_as_carried(tensor) for tensor in tensors]
+        return [_as(t.dtype, c) for t, c in zip(tensors, _by_dtype(carried, allgather))]
+
+    def broadcast(self, tensors, name):
+        results = []
+        for i, tensor in enumerate(map(tf.convert_to_tensor, tensors)):
+            flat = _hide(tf.reshape(_as_carried(tensor), [-1]))
+            result = hvd.broadcast(flat, 0, name=f"{name}_{i}")
+            results.append(_as(tensor.dtype, tf.reshape(result, tf.shape(tensor))))
+        return results
+
+    def barrier(self, name):
+        (met,) = self.average([tf.timestamp()], name)
+        return _read(met)
+
+
+# TensorFlow takes Horovod's ops for pure functions. While it optimizes a graph it would compute one
+# of constants, once and for all, and leave one out that nobody reads, or whose result is known to
+# be empty, though other ranks wait for it. So constants are hidden, and an op with side effects
+# reads the results.
+
+
+def _hide(vector):
+    """`vector`, of a size that looks as if it depended on the time; no copy."""
+    if tf.executing_eagerly():
+        return vector
+    none = tf.cast(tf.timestamp() < 0, tf.int32)
+    return tf.reshape(vector, [tf.size(vector) + none])
+
+
+def _read(values):
+    total = tf.reduce_sum(values)
+    return tf.raw_ops.Assert(condition=total >= 0, data=[total])
+
+
+def _by_dtype(tensors, collective):
+    """Calls `collective` once for each dtype, as its op takes lists of one."""
+    results = [None] * len(tensors)
+    for dtype in dict.fromkeys(tensor.dtype for tensor in tensors):
+        places = [i for i, tensor in enumerate(tensors) if tensor.dtype == dtype]
+        for place, result in zip(places, collective([tensors[i] for i in places])):
+            results[place] = result
+    return results
+
+
+def _as_carried(tensor):
+    return _as(_SAME_BITS.get(tensor.dtype, tensor.dtype), tensor)
+
+
+def _as(dtype, tensor):
+    return tensor if tensor.dtype == dtype else tf.bitcast(tensor, dtype)

@@ -1,0 +1,64 @@
+"""The one page between group_embedding and whatever carries tensors between processes."""
+
+import abc
+
+
+class Exchange(abc.ABC):
+    """Collective operations among the ranks of a job.
+
+    Order. Every rank makes the same calls, with the same names, dtypes and (where stated) shapes.
+    A call ends only when all ranks have made it. In a graph, or a `tf.function`, calls are matched
+    by name, whatever order the executor picks: all ranks must build the same graph. Eagerly they
+    are matched by their order, which must be the same on all ranks. TensorFlow may leave out a call
+    whose result no op reads: read it on all ranks or on none.
+
+    Threads. An exchange may be used from several threads that build graphs. Eager calls, and runs
+    of graphs that contain calls, come from one thread at a time.
+
+    Devices. Tensors may be on any device; an implementation copies what it cannot take.
+
+    Errors. A call that cannot end because another rank ended raises a `tf.errors.OpError`, once the
+    implementation notices. A rank that raises between two calls leaves the others waiting until
+    its process ends.
+    """
+
+    @property
+    @abc.abstractmethod
+    def rank(self):
+        """This process, 0 to num_ranks - 1."""
+
+    @property
+    @abc.abstractmethod
+    def num_ranks(self):
+        """How many processes take part."""
+
+    @abc.abstractmethod
+    def alltoall(self, tensor, splits, name):
+        """Sends slices of `tensor` along its first axis to all ranks.
+
+        Args:
+            tensor: [n, ...], of any numeric dtype; n may be 0 and differ between ranks.
+            splits: int32 [num_ranks], how much of the first axis goes to each rank, rank 0 first.
+
+        Returns:
+            What was received, that of rank 0 first, and how much came from each rank (int32
+            [num_ranks]). The gradient is an alltoall back.
+        """
+
+    @abc.abstractmethod
+    def average(self, tensors, name):
+        """Returns the mean over the ranks of each of `tensors`, a list of floating tensors of the
+        same shapes on all ranks."""
+
+    @abc.abstractmethod
+    def allgather(self, tensors, name):
+        """Returns, for each of `tensors`, those of all ranks one after the other along the first
+        axis, which may differ between ranks."""
+
+    @abc.abstractmethod
+    def broadcast(self, tensors, name):
+        """Returns, for each of `tensors`, that of rank 0; of the same shapes on all ranks."""
+
+    @abc.abstractmethod
+    def barrier(self, name):
+        """Returns an op, which ends when it has started on all ranks; eagerly, ends then itself."""

@@ -1,0 +1,166 @@
+"""What every implementation of the exchange does."""
+
+import time
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from group_embedding import exchange
+from group_embedding.distributed import enable_distributed_strategy
+
+DTYPES = [tf.float32, tf.float16, tf.bfloat16, tf.int32, tf.int64, tf.uint32, tf.uint64, tf.uint8]
+
+
+def conform(current):
+    """The suite; raises where `current` does not keep the contract of `Exchange`."""
+    for run_eagerly in (True, False):
+        for check in (check_alltoall, check_reductions, check_barrier):
+            check(current, (lambda f: f) if run_eagerly else tf.function)
+    check_gradient(current)
+    check_session(current)
+
+
+def check_alltoall(current, function):
+    rank, num_ranks = current.rank, current.num_ranks
+    # Given: rank r sends r + 1 rows to itself, and as many as the receiver's number to the others.
+    splits = [rank + 1 if to == rank else to for to in range(num_ranks)]
+    rows = [[10 * rank + to, to] for to in range(num_ranks) for _ in range(splits[to])]
+    expected = [
+        [10 * origin + rank, rank]
+        for origin in range(num_ranks)
+        for _ in range(rank + 1 if origin == rank else rank)
+    ]
+    for dtype in DTYPES:
+
+        def exchange_rows(dtype=dtype):
+            sent = tf.reshape(tf.cast(tf.constant(rows, tf.int32), dtype), [-1, 2])
+            return current.alltoall(sent, tf.constant(splits, tf.int32), "rows")
+
+        received, received_splits = function(exchange_rows)()
+        assert received.dtype == dtype
+        np.testing.assert_array_equal(tf.cast(received, tf.int32), np.reshape(expected, [-1, 2]))
+        assert received_splits.numpy().tolist() == [
+            rank + 1 if origin == rank else rank for origin in range(num_ranks)
+        ]
+
+    # Given: nobody sends anything.
+    def exchange_nothing():
+        return current.alltoall(tf.zeros([0, 3]), tf.zeros([num_ranks], tf.int32), "nothing")
+
+    received, _ = function(exchange_nothing)()
+    assert received.shape == (0, 3)
+
+
+def check_reductions(current, function):
+    rank, num_ranks = current.rank, current.num_ranks
+
+    def reduce():
+        tensors = [tf.fill([2], float(rank)), tf.cast([rank], tf.float16), tf.cast(rank, tf.double)]
+        uneven = [tf.fill([rank, 2], rank), tf.fill([1], tf.cast(rank, tf.bfloat16))]
+        return (
+            current.average(tensors, "average"),
+            current.allgather(uneven, "gather"),
+            current.broadcast([tf.constant([rank + 1]), tf.constant(rank == 0)], "broadcast"),
+        )
+
+    average, gathered, broadcast = function(reduce)()
+    mean = (num_ranks - 1) / 2
+    assert [value.numpy().tolist() for value in average] == [[mean, mean], [mean], mean]
+    assert [value.dtype for value in average] == [tf.float32, tf.float16, tf.double]
+    assert gathered[0][:, 0].numpy().tolist() == [r for r in range(num_ranks) for _ in range(r)]
+    assert tf.cast(gathered[1], tf.int32).numpy().tolist() == list(range(num_ranks))
+    assert [value.numpy().tolist() for value in broadcast] == [[1], True]
+    assert current.average([], "nothing") == current.allgather([], "nothing") == []
+
+
+def check_barrier(current, function):
+    @function
+    def meet():
+        current.barrier("meet")
+        return tf.timestamp()
+
+    meet()  # traced
+    time.sleep(0.2 * current.rank)
+    arrived = time.time()
+    left = float(meet())
+
+    latest = current.allgather([tf.constant([arrived], tf.double)], "arrived")[0].numpy().max()
+    assert left >= latest
+
+
+def check_gradient(current):
+    """The gradient of an alltoall goes the way back."""
+    rank, num_ranks = current.rank, current.num_ranks
+    sent = tf.Variable(tf.ones([num_ranks, 1]))
+
+    @tf.function
+    def gradient():
+        with tf.GradientTape() as tape:
+            received, _ = current.alltoall(sent, tf.ones([num_ranks], tf.int32), "sent")
+            loss = tf.reduce_sum(received) * (rank + 1)
+        return tape.gradient(loss, sent)
+
+    assert gradient().numpy()[:, 0].tolist() == [to + 1 for to in range(num_ranks)]
+
+
+def check_session(current):
+    """In a graph nothing is computed ahead of time, nor left out where its result is known."""
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        waited = current.barrier("waited")
+        with tf.control_dependencies([waited]):
+            done = tf.constant(1)
+        # All but the first send it a row, and receive nothing.
+        num_sent = 0 if current.rank == 0 else 1
+        splits = tf.constant([num_sent, *[0] * (current.num_ranks - 1)], tf.int32)
+        received, _ = current.alltoall(tf.ones([num_sent, 2]), splits, "to_the_first")
+        received = tf.ensure_shape(received, [None if current.rank == 0 else 0, 2])
+        num_received = current.num_ranks - 1 if current.rank == 0 else 0
+        for _ in range(3):
+            assert session.run(done) == 1
+            assert session.run(received).shape == (num_received, 2)
+
+
+def conform_on_rank():
+    enable_distributed_strategy()
+    conform(exchange.current())
+    return type(exchange.current()).__name__
+
+
+def test_one_process_conforms():
+    conform(exchange.LocalExchange())
+
+
+def test_horovod_conforms(several_ranks):
+    assert several_ranks.run(conform_on_rank) == ["HorovodExchange"] * several_ranks.num_ranks
+
+
+def test_unsharded_is_one_process_inside(two_ranks):
+    assert two_ranks.run(count_ranks) == [[2, 1, 2]] * 2
+
+
+def count_ranks():
+    enable_distributed_strategy()
+    counts = [exchange.current().num_ranks]
+    with exchange.unsharded():
+        counts.append(exchange.current().num_ranks)
+        table = exchange.make_table(
+            (3, 1), tf.zeros, lambda shape, initializer: tf.Variable(initializer(shape))
+        )
+        assert table.shape == (3, 1)
+        assert exchange.sharded_table(table) is None
+    return [*counts, exchange.current().num_ranks]
+
+
+@pytest.mark.parametrize("num_ranks", [1, 2, 3, 5])
+@pytest.mark.parametrize("num_rows", [0, 1, 2, 3, 7, 11])
+def test_ranges_and_local_rows_cover_a_table(num_rows, num_ranks):
+    from group_embedding.distributed.row_ranges import range_of_rank
+    from group_embedding.exchange.sharded_table import num_local_rows
+
+    ranges = [range_of_rank(num_rows, rank, num_ranks) for rank in range(num_ranks)]
+
+    assert [row for begin, end in ranges for row in range(begin, end)] == list(range(num_rows))
+    for rank in range(num_ranks):
+        local_rows = num_local_rows(num_rows, rank, num_ranks)
+        assert local_rows == len(range(rank, num_rows, num_ranks))

@@ -1,0 +1,51 @@
+"""`enable_distributed_strategy` in a process that horovodrun did not launch."""
+
+import sys
+
+import pytest
+import tensorflow as tf
+
+import group_embedding as ge
+from group_embedding import exchange
+
+
+@pytest.fixture
+def one_process():
+    yield
+    exchange.set_current(exchange.LocalExchange())
+
+
+@pytest.mark.parametrize("word", ["mirrored", "", None])
+def test_another_word_is_refused(word):
+    with pytest.raises(ValueError, match=f"strategy: expected one of 'collective', got {word!r}"):
+        ge.enable_distributed_strategy(word)
+
+
+def test_without_horovod_the_install_command_is_told(monkeypatch):
+    monkeypatch.setitem(sys.modules, "horovod", None)  # as if it were not installed
+    monkeypatch.setitem(sys.modules, "horovod.tensorflow", None)
+    monkeypatch.delitem(sys.modules, "group_embedding.exchange.horovod", raising=False)
+
+    with pytest.raises(ImportError) as caught:
+        ge.enable_distributed_strategy()
+
+    message = str(caught.value)
+    assert "Horovod is not installed" in message
+    assert "HOROVOD_WITH_TENSORFLOW=1 HOROVOD_WITHOUT_PYTORCH=1" in message
+    assert f"{sys.executable} -m pip install --no-build-isolation horovod==0.28.1" in message
+
+
+def test_unlaunched_it_is_one_process_with_whole_tables(one_process):
+    pytest.importorskip("horovod.tensorflow", reason="Horovod is not installed")
+
+    ge.enable_distributed_strategy("collective")
+    first = exchange.current()
+    ge.enable_distributed_strategy()
+
+    assert exchange.current() is first
+    assert (first.rank, first.num_ranks) == (0, 1)
+    table = exchange.make_table(
+        (4, 2), tf.zeros, lambda shape, initializer: tf.Variable(initializer(shape))
+    )
+    assert table.shape == (4, 2)
+    assert exchange.sharded_table(table) is None
