@@ -33,13 +33,9 @@ def from_rows(name, ids, weights):
 def from_padded(name, ids, weights):
     """One feature whose samples are the rows of dense ids [samples, k] or [samples]; negative ids are
     padding. `weights`: None, or a tensor of the same shape."""
-    empty = tf.zeros([0], tf.int64)
-    layout = "single" if ids.shape.rank == 1 else "dense"
-    feature = FeatureIds(name, layout, ids, empty, empty)
+    feature = FeatureIds(name, "single" if ids.shape.rank == 1 else "dense", ids)
     _check_id_type(feature)
-    if weights is None:
-        return feature
-    return feature._replace(weights=tf.cast(weights, tf.float32), weight_partition=empty)
+    return feature if weights is None else feature._replace(weights=tf.cast(weights, tf.float32))
 
 
 def from_dense(name, ids):
@@ -49,8 +45,7 @@ def from_dense(name, ids):
             f"feature '{name}': expected dense ids, got {_kind(ids)}; "
             "use group_embedding_lookup_sparse"
         )
-    empty = tf.zeros([0], tf.int64)
-    feature = FeatureIds(name, "single", tf.convert_to_tensor(ids), empty, empty)
+    feature = FeatureIds(name, "single", tf.convert_to_tensor(ids))
     _check_id_type(feature)
     return feature
 
@@ -86,7 +81,7 @@ def _from_sparse(name, ids):
     rank = ids.shape.rank
     if rank is not None and rank < 2:
         raise ValueError(f"feature '{name}': expected ids of rank 2 or more, got rank {rank}")
-    return FeatureIds(name, "sparse", ids.values, ids.indices, ids.dense_shape)
+    return FeatureIds(name, "sparse", ids.values, ids.indices, _on_the_host(ids.dense_shape))
 
 
 def _from_ragged(name, ids):
@@ -95,7 +90,16 @@ def _from_ragged(name, ids):
             f"feature '{name}': expected a RaggedTensor of rank 2, got shape {ids.shape} with "
             f"ragged_rank {ids.ragged_rank}; merge its outer axes and reshape the result"
         )
-    return FeatureIds(name, "ragged", ids.values, ids.row_splits, tf.zeros([0], tf.int64))
+    return FeatureIds(name, "ragged", ids.values, ids.row_splits)
+
+
+def _on_the_host(shape):
+    """The op reads shapes in host memory: a constant that lies there costs no copy from a GPU."""
+    value = None if tf.executing_eagerly() else tf.get_static_value(shape)
+    if value is None:
+        return shape
+    with tf.device("/CPU:0"):
+        return tf.constant(value, tf.int64)
 
 
 def _with_weights(feature, ids, weights):

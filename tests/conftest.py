@@ -74,5 +74,8 @@ def seeds():
     """Random numbers start anew: Python's, NumPy's and, where it is imported, TensorFlow's."""
     random.seed(SEED)
     np.random.seed(SEED)
-    if "tensorflow" in sys.modules:
-        sys.modules["tensorflow"].random.set_seed(SEED)
+    tf = sys.modules.get("tensorflow")
+    if tf is not None:
+        tf.random.set_seed(SEED)
+        # A GPU's matrix products at float32's own precision, as an oracle's should be.
+        tf.config.experimental.enable_tensor_float_32_execution(False)

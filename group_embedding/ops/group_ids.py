@@ -13,8 +13,8 @@ class FeatureIds(NamedTuple):
     name: str
     layout: str  # 'sparse', 'ragged', 'dense' or 'single': see the op
     values: tf.Tensor
-    partition: tf.Tensor
-    dense_shape: tf.Tensor
+    partition: Optional[tf.Tensor] = None  # of 'sparse' and 'ragged'
+    dense_shape: Optional[tf.Tensor] = None  # of 'sparse'
     weights: Optional[tf.Tensor] = None  # float32, one per id
     weight_partition: Optional[tf.Tensor] = None
 
@@ -33,15 +33,20 @@ def group_ids(features) -> Batch:
     with tf.device(_device_of(features)):
         buffer, sizes = library().group_ids(
             values=[feature.values for feature in features],
-            partitions=[feature.partition for feature in features],
-            dense_shapes=[feature.dense_shape for feature in features],
+            partitions=_given(feature.partition for feature in features),
+            dense_shapes=_given(feature.dense_shape for feature in features),
             weights=[features[i].weights for i in weighted],
-            weight_partitions=[features[i].weight_partition for i in weighted],
+            weight_partitions=_given(features[i].weight_partition for i in weighted),
+            num_features=len(features),
             layouts=[feature.layout for feature in features],
             weighted_features=weighted,
             feature_names=[feature.name for feature in features],
         )
     return Batch(buffer, sizes, bool(weighted))
+
+
+def _given(tensors):
+    return [tensor for tensor in tensors if tensor is not None]
 
 
 def _device_of(features) -> Any:
@@ -54,16 +59,15 @@ def _device_of(features) -> Any:
 @tf.RegisterGradient("GroupIds")
 def _group_ids_grad(op, weight_grad, _):
     """`weight_grad` is the gradient of the weights part of the buffer, one float per id."""
-    num_features = op.get_attr("num_features")
-    num_weighted = op.get_attr("num_weighted")
-    others = [None] * (3 * num_features)
+    num_features, num_weighted = op.get_attr("num_features"), op.get_attr("num_weighted")
+    grads = [None] * len(op.inputs)
     if num_weighted == 0:
-        return others
-    sizes = op.outputs[1]
-    per_feature = tf.split(weight_grad, sizes[:, 1], num=num_features)
-    weights = op.inputs[3 * num_features : 3 * num_features + num_weighted]
-    grads = [
-        per_feature[feature] if weight.shape.rank == 1 else tf.reshape(per_feature[feature], tf.shape(weight))
-        for feature, weight in zip(op.get_attr("weighted_features"), weights)
-    ]
-    return others + grads + [None] * num_weighted
+        return grads
+    per_feature = tf.split(weight_grad, op.outputs[1][:, 1], num=num_features)
+    first = num_features + len(op.get_attr("partition_types")) + op.get_attr("num_sparse")
+    for i, feature in enumerate(op.get_attr("weighted_features"), first):
+        weights = op.inputs[i]
+        grads[i] = per_feature[feature]
+        if weights.shape.rank != 1:  # of dense ids
+            grads[i] = tf.reshape(grads[i], tf.shape(weights))
+    return grads

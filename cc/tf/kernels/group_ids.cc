@@ -55,21 +55,28 @@ class FeatureReader {
     TF_RETURN_IF_ERROR(context->input_list("dense_shapes", &shapes));
     TF_RETURN_IF_ERROR(context->input_list("weights", &weights));
     TF_RETURN_IF_ERROR(context->input_list("weight_partitions", &weight_partitions));
-    if (weight_partitions.size() != weights.size()) {
-      return absl::InvalidArgumentError("weight_partitions: expected one for each of weights");
-    }
     features->resize(names_.size());
+    int next_partition = 0, next_shape = 0, next_weight_partition = 0;
     for (size_t f = 0; f < names_.size(); ++f) {
       FeatureIds& feature = (*features)[f];
       feature = {};
       feature.values = values[f].data();
       feature.id_type = ToIdType(values[f].dtype());
       feature.num_ids = values[f].NumElements();
-      TF_RETURN_IF_ERROR(ReadLayout(f, values[f], partitions[f], shapes[f], &feature));
-      const int w = weight_of_[f];
-      if (w < 0) continue;
-      TF_RETURN_IF_ERROR(
-          ReadWeights(f, values[f], partitions[f], weights[w], weight_partitions[w], &feature));
+      const bool dense = layouts_[f] == "dense" || layouts_[f] == "single";
+      if (!dense && (next_partition == partitions.size() ||
+                     (layouts_[f] == "sparse" && next_shape == shapes.size()))) {
+        return Wrong(f, "a partition, and of a SparseTensor a dense shape");
+      }
+      const Tensor* partition = dense ? nullptr : &partitions[next_partition++];
+      const Tensor* shape = layouts_[f] == "sparse" ? &shapes[next_shape++] : nullptr;
+      TF_RETURN_IF_ERROR(ReadLayout(f, values[f], partition, shape, &feature));
+      if (weight_of_[f] < 0) continue;
+      TF_RETURN_IF_ERROR(ReadWeights(f, values[f], weights[weight_of_[f]], &feature));
+      if (dense) continue;
+      if (next_weight_partition == weight_partitions.size()) return Wrong(f, "indices of weights");
+      TF_RETURN_IF_ERROR(ReadWeightPartition(
+          f, *partition, weight_partitions[next_weight_partition++], &feature));
     }
     return absl::OkStatus();
   }
@@ -86,9 +93,9 @@ class FeatureReader {
     return absl::InvalidArgumentError("feature '" + names_[f] + "': expected " + what);
   }
 
-  absl::Status ReadLayout(size_t f, const Tensor& values, const Tensor& partition,
-                          const Tensor& shape, FeatureIds* feature) const {
-    feature->partition = partition.data();
+  // partition: null for dense ids; shape: null except for a SparseTensor.
+  absl::Status ReadLayout(size_t f, const Tensor& values, const Tensor* partition,
+                          const Tensor* shape, FeatureIds* feature) const {
     if (layouts_[f] == "single") {
       feature->layout = Layout::kDense;
       feature->num_samples = feature->num_ids;
@@ -104,8 +111,9 @@ class FeatureReader {
       return absl::OkStatus();
     }
     if (values.dims() != 1) return Wrong(f, "ids in a vector, got " + values.shape().DebugString());
-    return layouts_[f] == "ragged" ? ReadRagged(f, partition, feature)
-                                   : ReadSparse(f, partition, shape, feature);
+    feature->partition = partition->data();
+    return layouts_[f] == "ragged" ? ReadRagged(f, *partition, feature)
+                                   : ReadSparse(f, *partition, *shape, feature);
   }
 
   absl::Status ReadRagged(size_t f, const Tensor& splits, FeatureIds* feature) const {
@@ -146,9 +154,8 @@ class FeatureReader {
     return absl::OkStatus();
   }
 
-  absl::Status ReadWeights(size_t f, const Tensor& values, const Tensor& partition,
-                           const Tensor& weights,
-                           const Tensor& weight_partition, FeatureIds* feature) const {
+  absl::Status ReadWeights(size_t f, const Tensor& values, const Tensor& weights,
+                           FeatureIds* feature) const {
     if (feature->layout == Layout::kDense && weights.shape() != values.shape()) {
       return Wrong(f, "weights of shape " + values.shape().DebugString() + ", as the ids, got " +
                           weights.shape().DebugString());
@@ -157,15 +164,19 @@ class FeatureReader {
       return Wrong(f, std::to_string(feature->num_ids) + " weights, one per id, got " +
                           std::to_string(weights.NumElements()));
     }
-    if (weight_partition.shape() != partition.shape() ||
-        weight_partition.dtype() != partition.dtype()) {
+    feature->weights = weights.flat<float>().data();
+    return absl::OkStatus();
+  }
+
+  absl::Status ReadWeightPartition(size_t f, const Tensor& partition, const Tensor& of_weights,
+                                   FeatureIds* feature) const {
+    if (of_weights.shape() != partition.shape() || of_weights.dtype() != partition.dtype()) {
       return Wrong(f, "sp_weights with the indices of sp_ids, of shape " +
                           partition.shape().DebugString() + ", got " +
-                          weight_partition.shape().DebugString());
+                          of_weights.shape().DebugString());
     }
-    feature->weights = weights.flat<float>().data();
-    const bool same = weight_partition.data() == partition.data();
-    feature->weight_partition = same ? nullptr : weight_partition.data();
+    const bool same = of_weights.data() == partition.data();
+    feature->weight_partition = same ? nullptr : of_weights.data();
     return absl::OkStatus();
   }
 

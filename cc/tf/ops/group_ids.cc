@@ -10,15 +10,16 @@ using ::tensorflow::shape_inference::InferenceContext;
 REGISTER_OP("GroupIds")
     .Input("values: value_types")
     .Input("partitions: partition_types")
-    .Input("dense_shapes: num_features * int64")
+    .Input("dense_shapes: num_sparse * int64")
     .Input("weights: num_weighted * float")
     .Input("weight_partitions: weight_partition_types")
     .Output("batch: float")
     .Output("sizes: int64")
     .Attr("value_types: list({int32, int64, uint32, uint64}) >= 1")
-    .Attr("partition_types: list({int32, int64}) >= 1")
+    .Attr("partition_types: list({int32, int64}) >= 0")
     .Attr("weight_partition_types: list({int32, int64}) >= 0")
     .Attr("num_features: int >= 1")
+    .Attr("num_sparse: int >= 0")
     .Attr("num_weighted: int >= 0")
     .Attr("layouts: list({'sparse', 'ragged', 'dense', 'single'})")
     .Attr("weighted_features: list(int)")
@@ -34,11 +35,12 @@ REGISTER_OP("GroupIds")
 Packs the ids, row splits and weights of many features into one buffer.
 
 values: per feature, the ids.
-partitions: per feature, by its layout: 'sparse', the indices [num_ids, rank] of a SparseTensor, in row
-  order; 'ragged', the row splits [num_samples + 1]; 'dense' and 'single', an empty tensor.
-dense_shapes: per feature, the dense shape [rank] of a SparseTensor; else empty. Host memory.
+partitions: per 'sparse' or 'ragged' feature, the indices [num_ids, rank] of its SparseTensor, in row
+  order, or its row splits [num_samples + 1].
+dense_shapes: per 'sparse' feature, the dense shape [rank] of its SparseTensor. Host memory.
 weights: per feature in weighted_features, one per id.
-weight_partitions: the partitions that belong to `weights`; compared with those of the ids.
+weight_partitions: per 'sparse' or 'ragged' feature in weighted_features, the partition that belongs
+  to its weights; compared with that of its ids.
 batch: row splits and ids (int64, two floats each) and weights, if any: see cc/grouping/group_ids.h.
 sizes: [num_features, 2], the samples and the ids of each feature. Host memory.
 layouts: 'sparse' pools over the last axis, 'ragged' over each row, 'dense' over the last axis of
