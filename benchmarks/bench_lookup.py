@@ -2,7 +2,7 @@
 
     python benchmarks/bench_lookup.py [--features 10 100 1000] [--onehot26] [--json F] [--plot F.png]
 
-Per case, medians of alternating runs of a traced function over the same tables and ids:
+Per case, medians over runs by turns of a traced function over the same tables and ids:
 
 * forward: all lookups (`safe_embedding_lookup_sparse` on each feature; grouped: one call);
 * gradients: forward, and the gradients of all tables;
@@ -27,6 +27,7 @@ import tensorflow as tf
 import group_embedding as ge
 
 STAGES = ("forward", "gradients", "step")
+CALLS_PER_TURN = 10
 
 
 def parse_arguments():
@@ -113,23 +114,31 @@ class Case:
 
 
 def median_ms(stock, grouped, seconds):
-    """Medians of two functions, run by turns: what else the machine does hits both."""
-    for run in (stock, grouped):
+    """Medians of two functions, run by turns: what else the machine does hits both.
+
+    A turn is several calls in a row, as a training loop makes them; the first of them, which finds
+    the caches full of the other side's data, is not counted.
+    """
+    times = {stock: [], grouped: []}
+    for run in times:
         for _ in range(5):
-            run()
-            tf.test.experimental.sync_devices()
-    times = ([], [])
+            call_ms(run)
     gc.collect()
     gc.disable()  # as timeit does
     start = time.perf_counter()
-    while time.perf_counter() - start < seconds or len(times[0]) < 5:
-        for run, taken in zip((stock, grouped), times):
-            begin = time.perf_counter()
-            run()
-            tf.test.experimental.sync_devices()
-            taken.append((time.perf_counter() - begin) * 1e3)
+    while time.perf_counter() - start < seconds or len(times[grouped]) < 2 * CALLS_PER_TURN:
+        for run, taken in times.items():
+            call_ms(run)
+            taken += [call_ms(run) for _ in range(CALLS_PER_TURN)]
     gc.enable()
-    return [statistics.median(taken) for taken in times]
+    return [statistics.median(taken) for taken in times.values()]
+
+
+def call_ms(run):
+    begin = time.perf_counter()
+    run()
+    tf.test.experimental.sync_devices()
+    return (time.perf_counter() - begin) * 1e3
 
 
 def measure(case, features, shape, seconds):

@@ -12,6 +12,7 @@ from pathlib import Path
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # read when TensorFlow is imported
 
 import tensorflow as tf
+
 from dlrm import ids, keras_model, model, options, report
 from dlrm.examples import evaluation_batches, training_batches
 from dlrm.progress import Progress

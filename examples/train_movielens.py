@@ -12,6 +12,7 @@ from pathlib import Path
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # read when TensorFlow is imported
 
 import tensorflow as tf
+
 from dlrm import job, options, ranks, report
 
 DEFAULT_FOLDER = Path("runs/movielens")

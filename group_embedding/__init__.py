@@ -2,7 +2,12 @@
 
 from group_embedding import exchange, layers
 from group_embedding.config import FeatureConfig, TableConfig
-from group_embedding.distributed import DistributedOptimizer, Saver, enable_distributed_strategy
+from group_embedding.distributed import (
+    DistributedOptimizer,
+    Saver,
+    broadcast_variables,
+    enable_distributed_strategy,
+)
 from group_embedding.feature_column import group_embedding_column_scope
 from group_embedding.lookup import group_embedding_lookup, group_embedding_lookup_sparse
 from group_embedding.ops._library import library
@@ -17,6 +22,7 @@ __all__ = [
     "FeatureConfig",
     "Saver",
     "TableConfig",
+    "broadcast_variables",
     "enable_distributed_strategy",
     "exchange",
     "group_embedding_column_scope",

@@ -166,14 +166,13 @@ Requests ReadMessages(const int64_t* words, const int64_t* splits, int64_t num_r
     }
     for (int64_t t = 0; t < num_tables; ++t) {
       const int64_t count = words[kFaultWords + t];
+      requests.valid &= count >= 0;
       requests.counts.push_back(count);
       requests.totals[t] += count;
       size += count;
     }
-    if (size != splits[n]) {
-      requests.valid = false;
-      return requests;
-    }
+    requests.valid &= size == splits[n];
+    if (!requests.valid) return requests;
     rows[n] = words + header;
     words += splits[n];
   }

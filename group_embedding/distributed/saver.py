@@ -28,9 +28,14 @@ class Saver(tf.compat.v1.train.Saver):
 
     Args: as of `tf.compat.v1.train.Saver`, except `builder` and `saver_def`, which are its own.
 
-    >>> saver = ge.Saver()
-    >>> saver.save(session, "/shared/model", global_step=100)
-    '/shared/model-100'
+    >>> import tempfile
+    >>> with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+    ...     table = tf.compat.v1.get_variable("table", [4, 2])
+    ...     saver = ge.Saver()
+    ...     session.run(table.initializer)
+    ...     path = saver.save(session, tempfile.mkdtemp() + "/model", global_step=100)
+    >>> tf.train.list_variables(path)
+    [('table', [4, 2])]
     """
 
     def __init__(self, *args, **kwargs):

@@ -8,6 +8,7 @@ import tensorflow as tf
 
 from group_embedding import exchange
 from group_embedding.distributed.saver import install_saver
+from group_embedding.exchange.active import of_process
 
 STRATEGIES = ("collective",)
 HOROVOD_INSTALL = (
@@ -45,7 +46,7 @@ def enable_distributed_strategy(strategy="collective"):
     if strategy not in STRATEGIES:
         choices = ", ".join(f"'{choice}'" for choice in STRATEGIES)
         raise ValueError(f"strategy: expected one of {choices}, got {strategy!r}")
-    if not isinstance(exchange.current(), exchange.LocalExchange):
+    if not isinstance(of_process(), exchange.LocalExchange):
         return
     horovod = _import_horovod_exchange().HorovodExchange()
     _take_one_gpu(horovod.local_rank)

@@ -16,6 +16,11 @@ def current():
     return _of_context.get() or _of_process[0]
 
 
+def of_process():
+    """The same, also inside of `unsharded`."""
+    return _of_process[0]
+
+
 def set_current(exchange):
     """Makes `exchange` that of the process; tables made before keep theirs."""
     _of_process[0] = exchange

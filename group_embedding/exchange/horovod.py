@@ -86,7 +86,7 @@ def _hide(vector):
     if tf.executing_eagerly():
         return vector
     none = tf.cast(tf.timestamp() < 0, tf.int32)
-    return tf.reshape(vector, [tf.size(vector) + none])
+    return vector[: tf.size(vector) + none]
 
 
 def _read(values):

@@ -181,7 +181,7 @@ class _SavedWhole:
         return assign_rows(self, restored_tensors[VARIABLE_VALUE_KEY])
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def _saved_whole(stock):
     return type(stock.__name__, (_SavedWhole, stock), {"__module__": stock.__module__})
 

@@ -1,4 +1,4 @@
-"""The ops that bring the rows of many tables into one buffer and back: each the other's gradient."""
+"""Ops that bring the rows of many tables into one buffer and back, each the other's gradient."""
 
 import tensorflow as tf
 

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+
 from dlrm.examples import Examples, evaluation_batches, training_batches, training_rows
 
 

@@ -1,6 +1,7 @@
 """Files in Criteo's format: each field, each form of file, each wrong line."""
 
 import pytest
+
 from dlrm import criteo
 
 INTEGERS = ["1", "-2", "", "0", "1382", "4", "15", "2", "181", "1", "2", "", "7"]

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import tensorflow as tf
+
 from dlrm import columns, criteo, ids, movielens
 from dlrm.features import Numeric
 from dlrm.report import table

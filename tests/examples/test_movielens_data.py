@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+
 from dlrm import fetch, movielens
 
 USERS = """user_id:token\tage:token\tgender:token\toccupation:token\tzip_code:token

@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tensorflow as tf
+
 from dlrm import fetch, movielens
 
 SCRIPT = "train_movielens.py"

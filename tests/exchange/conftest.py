@@ -1,5 +1,7 @@
 """Two and three ranks, which stay for all tests of this folder."""
 
+import importlib.util
+
 import pytest
 
 from group_embedding.testing import Ranks
@@ -7,16 +9,21 @@ from group_embedding.testing import Ranks
 
 @pytest.fixture(scope="session")
 def two_ranks():
-    with Ranks(2) as ranks:
-        yield ranks
+    yield from _ranks(2)
 
 
 @pytest.fixture(scope="session")
 def three_ranks():
-    with Ranks(3) as ranks:
-        yield ranks
+    yield from _ranks(3)
 
 
 @pytest.fixture(scope="session", params=[2, 3], ids=["2_ranks", "3_ranks"])
 def several_ranks(request):
     return request.getfixturevalue({2: "two_ranks", 3: "three_ranks"}[request.param])
+
+
+def _ranks(num_ranks):
+    if importlib.util.find_spec("horovod") is None:
+        pytest.skip("Horovod is not installed")
+    with Ranks(num_ranks) as ranks:
+        yield ranks

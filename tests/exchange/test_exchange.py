@@ -14,14 +14,15 @@ DTYPES = [tf.float32, tf.float16, tf.bfloat16, tf.int32, tf.int64, tf.uint32, tf
 
 def conform(current):
     """The suite; raises where `current` does not keep the contract of `Exchange`."""
-    for run_eagerly in (True, False):
-        for check in (check_alltoall, check_reductions, check_barrier):
-            check(current, (lambda f: f) if run_eagerly else tf.function)
+    for function, dtypes in ((lambda f: f, DTYPES), (tf.function, [tf.float32, tf.bfloat16])):
+        check_alltoall(current, function, dtypes)
+        check_reductions(current, function)
+        check_barrier(current, function)
     check_gradient(current)
     check_session(current)
 
 
-def check_alltoall(current, function):
+def check_alltoall(current, function, dtypes):
     rank, num_ranks = current.rank, current.num_ranks
     # Given: rank r sends r + 1 rows to itself, and as many as the receiver's number to the others.
     splits = [rank + 1 if to == rank else to for to in range(num_ranks)]
@@ -31,7 +32,7 @@ def check_alltoall(current, function):
         for origin in range(num_ranks)
         for _ in range(rank + 1 if origin == rank else rank)
     ]
-    for dtype in DTYPES:
+    for dtype in dtypes:
 
         def exchange_rows(dtype=dtype):
             sent = tf.reshape(tf.cast(tf.constant(rows, tf.int32), dtype), [-1, 2])
