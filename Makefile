@@ -52,7 +52,7 @@ lint: $(VENV)/dependencies.stamp
 	$(CLANG_FORMAT) --dry-run -Werror
 
 format: $(VENV)/dependencies.stamp
-	$(BIN)/ruff check --fix .
+	-$(BIN)/ruff check --fix --quiet .
 	$(BIN)/ruff format .
 	$(CLANG_FORMAT) -i
 

@@ -1,6 +1,6 @@
 """Stock TensorFlow beside the group lookup, through TensorFlow, on the CPU or on a GPU.
 
-    python benchmarks/bench_lookup.py [--features 10 100 1000] [--onehot26] [--json F] [--plot F.png]
+    python benchmarks/bench_lookup.py [--features 10 100] [--onehot26] [--json FILE] [--plot PNG]
 
 Per case, medians over runs by turns of a traced function over the same tables and ids:
 

@@ -31,8 +31,8 @@ def from_rows(name, ids, weights):
 
 
 def from_padded(name, ids, weights):
-    """One feature whose samples are the rows of dense ids [samples, k] or [samples]; negative ids are
-    padding. `weights`: None, or a tensor of the same shape."""
+    """One feature whose samples are the rows of dense ids [samples, k] or [samples]; negative ids
+    are padding. `weights`: None, or a tensor of the same shape."""
     feature = FeatureIds(name, "single" if ids.shape.rank == 1 else "dense", ids)
     _check_id_type(feature)
     return feature if weights is None else feature._replace(weights=tf.cast(weights, tf.float32))
@@ -143,4 +143,6 @@ def _tensor_from_value(value):
 
 
 def _kind(value):
-    return f"{type(value).__name__} of {value.dtype.name}" if hasattr(value, "dtype") else repr(value)
+    return (
+        f"{type(value).__name__} of {value.dtype.name}" if hasattr(value, "dtype") else repr(value)
+    )

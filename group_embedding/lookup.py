@@ -1,8 +1,8 @@
 """Many embedding lookups in one fused op.
 
 The flow: what the user gave becomes tables (tables.py) and tensors of ids (feature_ids.py). Lookups
-that one op can serve form a group, which is packed into one batch and looked up (local_lookup.py), or
-exchanged between the ranks that own its rows (exchange/).
+that one op can serve form a group, which is packed into one batch and looked up (local_lookup.py),
+or exchanged between the ranks that own its rows (exchange/).
 """
 
 import warnings
@@ -41,8 +41,8 @@ def group_embedding_lookup_sparse(
     """Looks up and combines many sparse features at once.
 
     Every result, and every gradient, means what `tf.nn.safe_embedding_lookup_sparse` means on that
-    lookup alone: a sample without ids gives zeros, negative ids are left out, and so are weights that
-    are not positive, for 'mean' and 'sqrtn'. The gradient of a table is an `IndexedSlices` with
+    lookup alone: a sample without ids gives zeros, negative ids are left out, and so are weights
+    that are not positive, for 'mean' and 'sqrtn'. The gradient of a table is an `IndexedSlices` with
     unique, ascending indices, the same bits on every run.
 
     Args:
@@ -67,15 +67,15 @@ def group_embedding_lookup_sparse(
         feature_names: names for messages, one per lookup; default 'sp_ids[0]', 'sp_ids[1]', ...
 
     Returns:
-        A list with, for each lookup, a tensor of the table's dtype and shape [samples, dim] (for ids
-        of rank n: their first n - 1 axes, then dim). With `concat`, the one tensor.
+        A list with, for each lookup, a tensor of the table's dtype and shape [samples, dim] (for
+        ids of rank n: their first n - 1 axes, then dim). With `concat`, the one tensor.
 
     Raises:
-        TypeError: a feature is neither SparseTensor nor RaggedTensor, its ids are not integers, or a
-            table is a PartitionedVariable of several parts.
+        TypeError: a feature is neither SparseTensor nor RaggedTensor, its ids are not integers, or
+            a table is a PartitionedVariable of several parts.
         ValueError: lists of different lengths, an unknown word, a table that is not [rows, dim].
-        tf.errors.InvalidArgumentError: when the op runs: an id outside its table, indices not in row
-            order or outside the dense shape, weights in other places than the ids.
+        tf.errors.InvalidArgumentError: when the op runs: an id outside its table, indices not in
+            row order or outside the dense shape, weights in other places than the ids.
 
     Example:
 

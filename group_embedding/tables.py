@@ -23,7 +23,7 @@ class Reference(NamedTuple):
 
 
 class Table(NamedTuple):
-    """One table of a group. Two are the same if they read the same object with the same max_norm."""
+    """One table of a group. Two are the same if they read one object with one max_norm."""
 
     source: Reference  # to a tf.Variable, a tensor or a ShardedTable
     name: str
@@ -63,7 +63,9 @@ def make_table(param, max_norm, index):
     name = _name_of(param, index)
     shape = tf.TensorShape(param.shape)
     if shape.rank != 2 or shape[1] is None:
-        raise ValueError(f"table '{name}': expected shape [rows, dim] with a known dim, got {shape}")
+        raise ValueError(
+            f"table '{name}': expected shape [rows, dim] with a known dim, got {shape}"
+        )
     if not 1 <= shape[1] <= 4096:
         raise ValueError(f"table '{name}': expected a dim from 1 to 4096, got {shape[1]}")
     dtype = tf.as_dtype(param.dtype).base_dtype

@@ -5,8 +5,8 @@ import tensorflow as tf
 
 
 def look_up(table, ids, weights, combiner, max_norm=None):
-    """`tf.nn.safe_embedding_lookup_sparse`, which takes no RaggedTensor, and no float32 weights for a
-    table of float16."""
+    """`tf.nn.safe_embedding_lookup_sparse`, which takes no RaggedTensor, and no float32 weights for
+    a table of float16."""
     if isinstance(ids, tf.RaggedTensor):
         ids = ids.to_sparse()
         weights = None if weights is None else weights.to_sparse()
@@ -23,7 +23,9 @@ def assert_same(actual, expected, tolerance, what):
     """Says where two arrays differ most, and by how much."""
     actual = np.asarray(tf.cast(actual, tf.float64))
     expected = np.asarray(tf.cast(expected, tf.float64))
-    assert actual.shape == expected.shape, f"{what}: shape {actual.shape}, expected {expected.shape}"
+    assert actual.shape == expected.shape, (
+        f"{what}: shape {actual.shape}, expected {expected.shape}"
+    )
     if actual.size == 0:
         return
     error = np.abs(actual - expected) / np.maximum(1.0, np.abs(expected))

@@ -29,7 +29,11 @@ def sparse(indices, values, shape):
 def look_up(ids, tables=None, combiners="mean", **kwargs):
     ids = ids if isinstance(ids, list) else [ids]
     return ge.group_embedding_lookup_sparse(
-        tables or [table() for _ in ids], ids, combiners, feature_names=["clicks"][: len(ids)], **kwargs
+        tables or [table() for _ in ids],
+        ids,
+        combiners,
+        feature_names=["clicks"][: len(ids)],
+        **kwargs,
     )
 
 
@@ -162,9 +166,7 @@ with tf.device("/CPU:0"):
             "table 'user', feature 'clicks': id 4611686018427387904 of sample 0 is outside",
         ),
         (
-            lambda: look_up(
-                tf.SparseTensor([[0, 0]], tf.constant([2**64 - 1], tf.uint64), [1, 1])
-            ),
+            lambda: look_up(tf.SparseTensor([[0, 0]], tf.constant([2**64 - 1], tf.uint64), [1, 1])),
             InvalidArgument,
             "table 'user', feature 'clicks': id 9223372036854775807 of sample 0 is outside",
         ),
@@ -233,8 +235,11 @@ def test_partitioned_variable():
         parts = tf.compat.v1.get_variable(
             "user", [6, 3], partitioner=tf.compat.v1.fixed_size_partitioner(2)
         )
-        with pytest.raises(TypeError, match="table 'user': expected a variable in one piece, got a "
-                                            "PartitionedVariable of 2 parts"):
+        with pytest.raises(
+            TypeError,
+            match="table 'user': expected a variable in one piece, got a "
+            "PartitionedVariable of 2 parts",
+        ):
             look_up(two_ids(), tables=[parts])
         whole = tf.compat.v1.get_variable(
             "item", [6, 3], partitioner=tf.compat.v1.fixed_size_partitioner(1)

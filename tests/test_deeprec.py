@@ -14,7 +14,10 @@ def test_ones_of_two_dims_with_adagrad(use_resource):
     with tf.Graph().as_default(), tf.compat.v1.Session() as session:
         tables = [
             tf.compat.v1.get_variable(
-                f"table_{dim}", [10, dim], initializer=tf.ones_initializer(), use_resource=use_resource
+                f"table_{dim}",
+                [10, dim],
+                initializer=tf.ones_initializer(),
+                use_resource=use_resource,
             )
             for dim in (8, 16)
         ]
@@ -61,7 +64,10 @@ def test_five_steps_of_mixed_combiners_over_one_dim():
     # Given four tables of one dim under [mean, sum, mean, sum], trained by both lookups
     generator = np.random.default_rng(4)
     start = [generator.normal(size=[30, 8]).astype(np.float32) for _ in range(4)]
-    ids = [tf.RaggedTensor.from_row_lengths(generator.integers(0, 30, 12), [3, 0, 5, 4]) for _ in "1234"]
+    ids = [
+        tf.RaggedTensor.from_row_lengths(generator.integers(0, 30, 12), [3, 0, 5, 4])
+        for _ in "1234"
+    ]
     combiners = ["mean", "sum", "mean", "sum"]
 
     def train(look_up):
@@ -76,7 +82,9 @@ def test_five_steps_of_mixed_combiners_over_one_dim():
 
     # When both are trained for five steps
     grouped = train(lambda tables: ge.group_embedding_lookup_sparse(tables, ids, combiners))
-    stock = train(lambda tables: [oracle.look_up(t, i, None, c) for t, i, c in zip(tables, ids, combiners)])
+    stock = train(
+        lambda tables: [oracle.look_up(t, i, None, c) for t, i, c in zip(tables, ids, combiners)]
+    )
     # Then the tables agree to 1e-5
     for a, e in zip(grouped, stock):
         oracle.assert_same(a, e, 1e-5, "table")

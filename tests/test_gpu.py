@@ -1,4 +1,4 @@
-"""What differs on a GPU: where ids come from, when errors are raised, and sizes that only it holds."""
+"""What differs on a GPU: where ids come from, when errors are raised, and what only it holds."""
 
 import numpy as np
 import oracle
@@ -45,7 +45,11 @@ def test_values_and_gradients_equal_those_of_the_cpu(ids_device, dtype):
             weights[1] = ids[1].with_values(values)
             # When they are looked up on each
             outputs = ge.group_embedding_lookup_sparse(
-                tables, ids, combiners[: len(dims)], sp_weights=weights, max_norm=[None, 0.6, *[None] * 9]
+                tables,
+                ids,
+                combiners[: len(dims)],
+                sp_weights=weights,
+                max_norm=[None, 0.6, *[None] * 9],
             )
             loss = tf.add_n([tf.reduce_sum(tf.cast(out, tf.float32) ** 2) for out in outputs])
         results[device] = outputs, tape.gradient(loss, [*tables, weights_value])
@@ -90,7 +94,9 @@ def test_bad_id_is_raised_by_the_backward_pass_of_the_same_step():
     with tf.GradientTape() as tape:
         out = ge.group_embedding_lookup_sparse([table], [bad_ids(5)], "mean")[0]
     # When gradients are taken, then the error names it
-    with pytest.raises(InvalidArgument, match="table 'user', feature .*: id 5 of sample 1 is outside"):
+    with pytest.raises(
+        InvalidArgument, match="table 'user', feature .*: id 5 of sample 1 is outside"
+    ):
         tape.gradient(out, table)
 
 
@@ -106,13 +112,18 @@ def test_bad_id_is_raised_by_the_next_lookup_and_only_once():
 def test_ignored_id_reads_zeros():
     table = tf.Variable(tf.ones([5, 3]))
     for _ in range(2):
-        out = ge.group_embedding_lookup_sparse([table], [bad_ids(9)], "sum", invalid_ids="ignore")[0]
+        out = ge.group_embedding_lookup_sparse([table], [bad_ids(9)], "sum", invalid_ids="ignore")[
+            0
+        ]
         np.testing.assert_array_equal(out, [[1, 1, 1], [0, 0, 0]])
 
 
 @pytest.mark.parametrize(
     "indices, message",
-    [([[1, 0], [0, 0]], "row 0 at position 1 is smaller"), ([[0, 0], [7, 0]], "row 7 at position 1")],
+    [
+        ([[1, 0], [0, 0]], "row 0 at position 1 is smaller"),
+        ([[0, 0], [7, 0]], "row 7 at position 1"),
+    ],
 )
 def test_bad_rows_on_the_gpu_are_raised_by_the_next_op(indices, message):
     table = tf.Variable(tf.ones([5, 3]))

@@ -116,7 +116,9 @@ def test_values_and_gradients_equal_tensorflow(cases, shared, traced, seed):
         )
 
     def one_by_one(tables, ids, sp_weights):
-        return [oracle.look_up(*lookup) for lookup in zip(tables, ids, sp_weights, combiners, max_norms)]
+        return [
+            oracle.look_up(*lookup) for lookup in zip(tables, ids, sp_weights, combiners, max_norms)
+        ]
 
     run_grouped = tf.function(run) if traced else run
     actual = run_grouped(grouped, tables, cases, weights, seeds)
@@ -190,7 +192,9 @@ def test_samples_of_higher_rank_keep_their_axes():
 def test_concat_is_the_results_side_by_side():
     # Given tables of different dims
     tables = [tf.Variable(tf.random.stateless_uniform([9, dim], [dim, 4])) for dim in (3, 16, 5)]
-    ids = [tf.ragged.constant(rows, dtype=tf.int64) for rows in ([[1], [2, 3]], [[], [4]], [[8], [8]])]
+    ids = [
+        tf.ragged.constant(rows, dtype=tf.int64) for rows in ([[1], [2, 3]], [[], [4]], [[8], [8]])
+    ]
     # When the op writes one tensor
     with tf.GradientTape(persistent=True) as tape:
         one = ge.group_embedding_lookup_sparse(tables, ids, "mean", concat=True)

@@ -17,4 +17,7 @@ def test_deeprec_script_runs_with_one_line_more():
     # Then they are this package's
     assert out[0].numpy().tolist() == [[2.0]]
     assert tf.nn.group_embedding_lookup is ge.group_embedding_lookup
-    assert tf.compat.v1.config.experimental.enable_distributed_strategy is ge.enable_distributed_strategy
+    assert (
+        tf.compat.v1.config.experimental.enable_distributed_strategy
+        is ge.enable_distributed_strategy
+    )

@@ -43,7 +43,9 @@ def test_lookups_and_gradients_in_one_hundred_threads():
 
     def look_up(i):
         with tf.GradientTape() as tape:
-            outputs = ge.group_embedding_lookup_sparse(tables, [ids_of(i + t) for t in range(3)], "mean")
+            outputs = ge.group_embedding_lookup_sparse(
+                tables, [ids_of(i + t) for t in range(3)], "mean"
+            )
         return outputs, tape.gradient(outputs, tables)
 
     expected = [look_up(i) for i in range(NUM_THREADS)]

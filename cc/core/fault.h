@@ -9,11 +9,11 @@ namespace group_embedding {
 
 enum class FaultKind : int32_t {
   kNone = 0,
-  kIdOutOfRange,       // value: the id
-  kRowsUnsorted,       // value: the row, smaller than the one before it
-  kRowOutOfBatch,      // value: the row, not in [0, num_samples)
-  kRowSplitsInvalid,   // value: the split; splits must start at 0, never fall, end at num_ids
-  kWeightRowsDiffer,   // value: the position whose row differs between ids and weights
+  kIdOutOfRange,      // value: the id
+  kRowsUnsorted,      // value: the row, smaller than the one before it
+  kRowOutOfBatch,     // value: the row, not in [0, num_samples)
+  kRowSplitsInvalid,  // value: the split; splits must start at 0, never fall, end at num_ids
+  kWeightRowsDiffer,  // value: the position whose row differs between ids and weights
 };
 
 // Trivially copyable, so that a CUDA thread can fill one; the first to come wins.

@@ -48,8 +48,8 @@ struct Feature {
 struct Batch {
   const int64_t* row_splits;  // [num_samples + 1]; the ids of sample s are row_splits[s] to [s + 1]
   const int64_t* ids;         // [num_ids]
-  const float* weights;       // [num_ids], or null: every weight is 1. A weight <= 0 (or NaN) is left
-                              // out together with its id by kMean and kSqrtN, as TensorFlow does
+  const float* weights;  // [num_ids], or null: every weight is 1. A weight <= 0 (or NaN) is left
+                         // out together with its id by kMean and kSqrtN, as TensorFlow does
   int64_t num_samples;
   int64_t num_ids;
 };

@@ -46,7 +46,8 @@ inline Float8 Load8(const T* row) {
   return values;
 }
 
-// store(column, sum) for `kVectors` * 8 columns from `column` on, sum_i weights[i] * rows[i] of them.
+// store(column, sum) for `kVectors` * 8 columns from `column` on, sum_i weights[i] * rows[i] of
+// them.
 template <int kVectors, bool kWeighted, typename T, typename Store>
 inline void SumColumns(const T* const* rows, const float* weights, int64_t count, int64_t column,
                        const Store& store) {
@@ -143,7 +144,8 @@ void ClipGradient(const T* row, int64_t dim, float max_norm, float* gradient) {
 
 template <typename T>
 inline void PrefetchRow(const T* row, int64_t dim) {
-  // Every line that the row touches, up to four; the hardware's own prefetcher sees longer rows coming.
+  // Every line that the row touches, up to four; the hardware's own prefetcher sees longer rows
+  // coming.
   const uintptr_t begin = reinterpret_cast<uintptr_t>(row) & ~uintptr_t{63};
   const uintptr_t end = reinterpret_cast<uintptr_t>(row + dim);
   for (uintptr_t line = begin; line < end && line < begin + 256; line += 64) {

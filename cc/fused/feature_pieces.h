@@ -1,4 +1,5 @@
-// How a group's work is cut for threads: into ranges of one feature's samples that cost about alike.
+// How a group's work is cut for threads: into ranges of one feature's samples that cost about
+// alike.
 #pragma once
 
 #include <algorithm>
@@ -29,8 +30,8 @@ inline std::vector<FeaturePiece> CutFeatures(const Group& group) {
     const int64_t num_pieces =
         std::min(feature.num_samples, (elements + kPieceElements - 1) / kPieceElements);
     for (int64_t p = 0; p < num_pieces; ++p) {
-      pieces.push_back({f, feature.num_samples * p / num_pieces,
-                        feature.num_samples * (p + 1) / num_pieces});
+      pieces.push_back(
+          {f, feature.num_samples * p / num_pieces, feature.num_samples * (p + 1) / num_pieces});
     }
   }
   return pieces;

@@ -13,15 +13,15 @@
 
 namespace group_embedding {
 
-// The arguments of both passes. Arrays are in host memory; what Table, Feature and Batch point to is
-// where the function runs.
+// The arguments of both passes. Arrays are in host memory; what Table, Feature and Batch point to
+// is where the function runs.
 struct Group {
-  const Table* tables;      // [num_tables]
+  const Table* tables;  // [num_tables]
   int64_t num_tables;
   const Feature* features;  // [num_features]; their samples follow each other and cover the batch
   int64_t num_features;
   Batch batch;
-  DataType dtype;           // of rows, outputs and gradients; sums are float32
+  DataType dtype;  // of rows, outputs and gradients; sums are float32
   InvalidIds invalid_ids;
 };
 
@@ -29,8 +29,9 @@ struct Group {
 Fault GroupLookupCpu(const Group& group, const ParallelFor& parallel_for);
 
 #if GROUP_EMBEDDING_CUDA
-// Enqueues on `stream` and returns; one launch. `scratch`: device memory of GroupLookupScratchBytes.
-// A bad id reads zeros, and unless read_zeros is set it is stored through `fault`.
+// Enqueues on `stream` and returns; one launch. `scratch`: device memory of
+// GroupLookupScratchBytes. A bad id reads zeros, and unless read_zeros is set it is stored through
+// `fault`.
 int64_t GroupLookupScratchBytes(int64_t num_tables, int64_t num_features);
 cudaError_t GroupLookupCuda(const Group& group, void* scratch, Fault* fault, cudaStream_t stream);
 #endif

@@ -12,8 +12,8 @@ namespace group_embedding {
 namespace {
 
 constexpr int64_t kPrefetchGradients = 16;
-constexpr int64_t kBatchOfRows = 256;           // gradients gathered before they are added
-constexpr int64_t kCachedBytes = 256 << 10;     // gradients that need no prefetching
+constexpr int64_t kBatchOfRows = 256;        // gradients gathered before they are added
+constexpr int64_t kCachedBytes = 256 << 10;  // gradients that need no prefetching
 
 // Finds the output gradient of a sample of the batch, among the features of one table.
 template <typename T>
@@ -36,9 +36,9 @@ class GradientOfSample {
 
  private:
   const Feature& FeatureOf(int64_t sample) const {
-    const auto after = std::upper_bound(
-        features_.begin(), features_.end(), sample,
-        [&](int64_t s, int64_t f) { return s < group_.features[f].first_sample; });
+    const auto after =
+        std::upper_bound(features_.begin(), features_.end(), sample,
+                         [&](int64_t s, int64_t f) { return s < group_.features[f].first_sample; });
     return group_.features[*(after - 1)];
   }
 

@@ -3,7 +3,8 @@
 //
 // Two steps, because the number of unique rows is known only after sorting:
 //   SortRows    sorts the ids of the batch by (table, row), stably, and counts the unique rows
-//   ReduceRows  writes, for every unique row, the weighted sum of the output gradients of its samples
+//   ReduceRows  writes, for every unique row, the weighted sum of the output gradients of its
+//   samples
 // and one more that has no order to keep:
 //   WeightGrad  the gradient of each id's weight
 // Ids that the forward pass left out, or read as zeros, have no gradient.
@@ -17,17 +18,17 @@ namespace group_embedding {
 
 // What SortRows leaves behind. All arrays are parts of the caller's workspace.
 struct SortedRows {
-  const int64_t* rows;        // [num_unique] row within its table, ascending per table
-  const int64_t* segments;    // [num_unique + 1] the ids of unique row u are at segments[u]..[u + 1]
+  const int64_t* rows;      // [num_unique] row within its table, ascending per table
+  const int64_t* segments;  // [num_unique + 1] the ids of unique row u are at segments[u]..[u + 1]
   const uint32_t* positions;  // [num_valid] position in batch.ids of each, ascending per row
-  const uint32_t* samples;    // [num_ids] sample of each position in batch.ids; on a GPU null where the
-                              // batch has no weights: `positions` then holds samples
+  const uint32_t* samples;    // [num_ids] sample of each position in batch.ids; on a GPU null where
+                            // the batch has no weights: `positions` then holds samples
   const float* scales;        // [num_samples] 1, 1 / sum w or 1 / sqrt(sum w^2), after its combiner
   const int64_t* num_unique;  // [num_tables + 1] first unique row of each table, and the total
 };
 
-// Positions are 32-bit: a batch holds fewer than 2^32 ids and samples; ReduceRows of a larger one is
-// refused by its callers.
+// Positions are 32-bit: a batch holds fewer than 2^32 ids and samples; ReduceRows of a larger one
+// is refused by its callers.
 inline constexpr int64_t kMaxBatchIds = int64_t{0xFFFFFFFF};
 
 // Where the gradients of table t go.

@@ -1,5 +1,5 @@
-// Which ids of a sample count, and what their sum is divided by: one statement of the rules, for the
-// host and the device, shared by the forward and the backward pass.
+// Which ids of a sample count, and what their sum is divided by: one statement of the rules, for
+// the host and the device, shared by the forward and the backward pass.
 #pragma once
 
 #include <cmath>

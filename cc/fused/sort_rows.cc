@@ -1,6 +1,6 @@
 // SortRowsCpu: every looked-up id becomes an entry (row, position), sorted by a radix sort of the
-// row's significant bits. The sort is stable and entries start in the order of positions, so that each
-// row's positions ascend, however the work was cut for threads.
+// row's significant bits. The sort is stable and entries start in the order of positions, so that
+// each row's positions ascend, however the work was cut for threads.
 #include <algorithm>
 #include <cstring>
 #include <vector>
@@ -16,9 +16,9 @@ namespace {
 // more than 2^32 rows; then positions get fewer, and kRowBits + kPositionBits stay within 64.
 using Entry = uint64_t;
 
-constexpr int kMaxDigitBits = 11;       // 2,048 counters: half of a first-level cache
-constexpr int64_t kSmall = 64;          // up to here std::sort is faster than clearing the counters
-constexpr int64_t kLarge = 1 << 17;     // from here a table is split so that threads can share it
+constexpr int kMaxDigitBits = 11;    // 2,048 counters: half of a first-level cache
+constexpr int64_t kSmall = 64;       // up to here std::sort is faster than clearing the counters
+constexpr int64_t kLarge = 1 << 17;  // from here a table is split so that threads can share it
 constexpr int kSplitBits = 8;
 
 int BitsFor(uint64_t values) {  // bits that hold 0 .. values - 1
@@ -91,14 +91,15 @@ struct Sorter {
     return splits[feature.num_samples] - splits[0];
   }
 
-  // Writes entries, samples and scales of one piece. An id without a gradient gets the row after the
-  // table's last, and is sorted behind all others.
+  // Writes entries, samples and scales of one piece. An id without a gradient gets the row after
+  // the table's last, and is sorted behind all others.
   void Expand(const FeaturePiece& piece) const {
     const Feature& feature = group.features[piece.feature];
     const int64_t num_rows = group.tables[feature.table].num_rows;
     const Batch& batch = group.batch;
     const int64_t shift = feature_begin[piece.feature] - batch.row_splits[feature.first_sample];
-    for (int64_t s = feature.first_sample + piece.begin; s < feature.first_sample + piece.end; ++s) {
+    for (int64_t s = feature.first_sample + piece.begin; s < feature.first_sample + piece.end;
+         ++s) {
       float sum_weights = 0, sum_squares = 0;
       for (int64_t i = batch.row_splits[s]; i < batch.row_splits[s + 1]; ++i) {
         const float weight = batch.weights == nullptr ? 1.0f : batch.weights[i];

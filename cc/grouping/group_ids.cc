@@ -57,8 +57,8 @@ inline int64_t SampleAt(const FeatureIds& feature, const int64_t* indices, int64
   return sample;
 }
 
-// Row splits of the samples in (sample of begin - 1, sample of end - 1]; the first piece also writes
-// those before, the last those after.
+// Row splits of the samples in (sample of begin - 1, sample of end - 1]; the first piece also
+// writes those before, the last those after.
 Fault SplitSparse(const FeatureIds& feature, int32_t f, const Piece& piece, int64_t first_id,
                   int64_t* splits) {
   const int64_t* indices = static_cast<const int64_t*>(feature.partition);
@@ -92,8 +92,8 @@ Fault SplitRagged(const FeatureIds& feature, int32_t f, int64_t first_id, int64_
   int64_t last = 0;
   for (int64_t s = 0; s <= feature.num_samples; ++s) {
     const int64_t split = from[s];
-    const bool first_or_last_wrong = (s == 0 && split != 0) ||
-                                     (s == feature.num_samples && split != feature.num_ids);
+    const bool first_or_last_wrong =
+        (s == 0 && split != 0) || (s == feature.num_samples && split != feature.num_ids);
     if (first_or_last_wrong || split < last || split > feature.num_ids) {
       return {FaultKind::kRowSplitsInvalid, f, s, split};
     }
@@ -155,8 +155,8 @@ Fault GroupIdsCpu(const FeatureIds* features, int64_t num_features, bool weighte
       const Piece& piece = pieces[p];
       const FeatureIds& feature = features[piece.feature];
       const Base& base = bases[piece.feature];
-      faults[p] = Split(feature, static_cast<int32_t>(piece.feature), piece, base.id,
-                        splits + base.sample);
+      faults[p] =
+          Split(feature, static_cast<int32_t>(piece.feature), piece, base.id, splits + base.sample);
       CopyIds(feature, piece.begin, piece.end, ids + base.id);
       if (weighted) {
         CopyWeights(feature, piece.begin, piece.end, buffer + layout.weights + base.id);

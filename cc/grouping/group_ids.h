@@ -1,9 +1,11 @@
 // Grouping: the ids, row splits and weights of all features become one batch in one buffer.
 //
-// The buffer is float32, so that autodiff sees the weights in it; ids and row splits are int64 whose
-// bits take two floats each. One buffer means one copy from host to device for the whole group.
+// The buffer is float32, so that autodiff sees the weights in it; ids and row splits are int64
+// whose bits take two floats each. One buffer means one copy from host to device for the whole
+// group.
 //
-//   | row_splits int64 [num_samples + 1] | ids int64 [num_ids] | weights float [num_ids] or nothing |
+//   | row_splits int64 [num_samples + 1] | ids int64 [num_ids] | weights float [num_ids] or nothing
+//   |
 #pragma once
 
 #include <cstdint>
@@ -31,18 +33,19 @@ inline constexpr int kMaxSparseRank = 8;
 
 // One feature as it arrives. Pointers are borrowed, and are device pointers for the CUDA function.
 struct FeatureIds {
-  const void* values;             // [num_ids] of id_type
-  const void* partition;          // see Layout
-  const void* weight_partition;   // same shape as partition, compared with it; null: no comparison
-  const float* weights;           // [num_ids], or null: every weight is 1
+  const void* values;            // [num_ids] of id_type
+  const void* partition;         // see Layout
+  const void* weight_partition;  // same shape as partition, compared with it; null: no comparison
+  const float* weights;          // [num_ids], or null: every weight is 1
   int64_t num_ids;
   int64_t num_samples;
-  int64_t sample_strides[kMaxSparseRank - 1];  // sparse: sample = sum_i index[i] * sample_strides[i]
-  int64_t sample_shape[kMaxSparseRank - 1];    // sparse: index[i] must be in [0, sample_shape[i])
-  int32_t rank;                   // sparse: of the indices, 2 or more
+  int64_t
+      sample_strides[kMaxSparseRank - 1];    // sparse: sample = sum_i index[i] * sample_strides[i]
+  int64_t sample_shape[kMaxSparseRank - 1];  // sparse: index[i] must be in [0, sample_shape[i])
+  int32_t rank;                              // sparse: of the indices, 2 or more
   IdType id_type;
   Layout layout;
-  bool int32_splits;              // ragged: type of partition (and weight_partition)
+  bool int32_splits;  // ragged: type of partition (and weight_partition)
 };
 
 // Where the parts of the buffer are, in floats.
@@ -65,9 +68,10 @@ inline Batch ViewBatch(const float* buffer, int64_t num_samples, int64_t num_ids
           weighted ? buffer + at.weights : nullptr, num_samples, num_ids};
 }
 
-// Writes the batch of `features` to `buffer` ([LayOutBatch(...).size], 8-byte aligned). `weighted`: a
-// weights part is written, 1 for features that have none. Ids of uint64 above 2^63 - 1 become 2^63 - 1,
-// which is outside every table. On a fault the buffer's content is undefined and must not be used.
+// Writes the batch of `features` to `buffer` ([LayOutBatch(...).size], 8-byte aligned). `weighted`:
+// a weights part is written, 1 for features that have none. Ids of uint64 above 2^63 - 1 become
+// 2^63 - 1, which is outside every table. On a fault the buffer's content is undefined and must not
+// be used.
 Fault GroupIdsCpu(const FeatureIds* features, int64_t num_features, bool weighted, float* buffer,
                   const ParallelFor& parallel_for);
 

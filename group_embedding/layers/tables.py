@@ -67,8 +67,8 @@ def lookup_param(weight):
 
 
 def store_table(store, name, weight):
-    """Writes the whole table into a Keras weight store, under its name. A sharded table is gathered:
-    every rank must save."""
+    """Writes the whole table into a Keras weight store, under its name. A sharded table is
+    gathered: every rank must save."""
     value = exchange.gather_rows(lookup_param(weight))
     # HDF5 has no bfloat16.
     store[name] = (tf.cast(value, tf.float32) if value.dtype == tf.bfloat16 else value).numpy()

@@ -25,7 +25,15 @@ _SHARED_ATTRS = (
 
 
 def group_lookup(
-    tables, batch, table_of_feature, combiners, feature_names, *, concat, prune_negative, invalid_ids
+    tables,
+    batch,
+    table_of_feature,
+    combiners,
+    feature_names,
+    *,
+    concat,
+    prune_negative,
+    invalid_ids,
 ):
     """Looks `batch` up in `tables` (a list of tables.Table of one dtype).
 

@@ -1,5 +1,5 @@
-// The whole CPU path, from indices to row gradients, for the sanitizers to watch: on one thread and on
-// several, which must give the same bits.
+// The whole CPU path, from indices to row gradients, for the sanitizers to watch: on one thread and
+// on several, which must give the same bits.
 #include <cstring>
 #include <random>
 
@@ -80,10 +80,13 @@ struct Case {
     const Fault fault = GroupIdsCpu(inputs.data(), static_cast<int64_t>(inputs.size()), true,
                                     buffer.data(), threads);
     CHECK_TRUE(fault.kind == FaultKind::kNone);
-    return {tables.data(),   static_cast<int64_t>(tables.size()),
-            features.data(), static_cast<int64_t>(features.size()),
+    return {tables.data(),
+            static_cast<int64_t>(tables.size()),
+            features.data(),
+            static_cast<int64_t>(features.size()),
             ViewBatch(buffer.data(), num_samples, num_ids, true),
-            DataType::kFloat32, {}};
+            DataType::kFloat32,
+            {}};
   }
 
   void Run(const ParallelFor& threads) {
@@ -105,7 +108,7 @@ struct Case {
 };
 
 std::vector<Shape> ManyShapes() {
-  return {{50, 16, 300, 6, Combiner::kMean, 0},   {7, 1, 300, 3, Combiner::kSum, 0},
+  return {{50, 16, 300, 6, Combiner::kMean, 0},    {7, 1, 300, 3, Combiner::kSum, 0},
           {1000, 33, 100, 9, Combiner::kSqrtN, 1}, {3, 130, 40, 20, Combiner::kMean, 0.5f},
           {20, 8, 0, 3, Combiner::kSum, 0},        {20, 8, 50, 0, Combiner::kMean, 0}};
 }

@@ -15,15 +15,14 @@ namespace group_embedding {
 // TensorFlow's own threads for the ops of a CPU.
 inline ParallelFor ThreadsOf(tensorflow::OpKernelContext* context) {
   auto* workers = context->device()->tensorflow_cpu_worker_threads()->workers;
-  return [workers](int64_t count, int64_t cost,
-                   const std::function<void(int64_t, int64_t)>& body) {
+  return [workers](int64_t count, int64_t cost, const std::function<void(int64_t, int64_t)>& body) {
     constexpr int64_t kCyclesPerNanosecond = 3;
     workers->ParallelFor(count, cost * kCyclesPerNanosecond, body);
   };
 }
 
-// Memory that lives as long as the op runs. On a GPU, memory freed at the end of an op is reused only
-// by work enqueued after it on the same stream.
+// Memory that lives as long as the op runs. On a GPU, memory freed at the end of an op is reused
+// only by work enqueued after it on the same stream.
 inline absl::Status AllocateScratch(tensorflow::OpKernelContext* context, int64_t bytes,
                                     tensorflow::Tensor* scratch) {
   return context->allocate_temp(tensorflow::DT_INT8, tensorflow::TensorShape({bytes}), scratch);

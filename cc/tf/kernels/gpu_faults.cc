@@ -55,8 +55,8 @@ Fault* GpuFaultSlot::Arm(Explain explain, absl::Status* status) {
     void* memory = nullptr;
     const cudaError_t error = cudaHostAlloc(&memory, sizeof(Fault), cudaHostAllocMapped);
     if (error != cudaSuccess) {
-      *status = absl::ResourceExhaustedError(std::string("cudaHostAlloc: ") +
-                                             cudaGetErrorString(error));
+      *status =
+          absl::ResourceExhaustedError(std::string("cudaHostAlloc: ") + cudaGetErrorString(error));
       return nullptr;
     }
     state_->fault = new (memory) Fault;

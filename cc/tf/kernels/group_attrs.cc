@@ -71,11 +71,10 @@ absl::Status GroupAttrs::MakeFeatures(const Tensor& batch, const Tensor& sizes,
     if (concat && size(f, 0) != size(0, 0)) {
       return absl::InvalidArgumentError(
           "feature '" + feature_names[f] + "': expected " + std::to_string(size(0, 0)) +
-          " samples, as feature '" + feature_names[0] + "' has, got " +
-          std::to_string(size(f, 0)) + "; only features of one batch can be concatenated");
+          " samples, as feature '" + feature_names[0] + "' has, got " + std::to_string(size(f, 0)) +
+          "; only features of one batch can be concatenated");
     }
-    features->push_back(
-        {num_samples, size(f, 0), nullptr, 0, table_of_feature[f], combiners[f]});
+    features->push_back({num_samples, size(f, 0), nullptr, 0, table_of_feature[f], combiners[f]});
     num_samples += size(f, 0);
     num_ids += size(f, 1);
   }
@@ -93,8 +92,7 @@ void GroupAttrs::PointTo(const std::vector<void*>& outputs, std::vector<Feature>
   for (size_t f = 0; f < features->size(); ++f) {
     Feature& feature = (*features)[f];
     const int64_t dim = dims[feature.table];
-    feature.output =
-        concat ? static_cast<char*>(outputs[0]) + column * element_bytes : outputs[f];
+    feature.output = concat ? static_cast<char*>(outputs[0]) + column * element_bytes : outputs[f];
     feature.output_stride = concat ? width : dim;
     column += dim;
   }
@@ -103,8 +101,8 @@ void GroupAttrs::PointTo(const std::vector<void*>& outputs, std::vector<Feature>
 absl::Status GroupAttrs::ToStatus(const Fault& fault, const std::vector<Table>& tables) const {
   if (fault.kind == FaultKind::kNone) return absl::OkStatus();
   const int32_t table = table_of_feature[fault.feature];
-  return absl::InvalidArgumentError(Describe(fault, feature_names[fault.feature],
-                                             table_names[table], tables[table].num_rows));
+  return absl::InvalidArgumentError(
+      Describe(fault, feature_names[fault.feature], table_names[table], tables[table].num_rows));
 }
 
 }  // namespace group_embedding

@@ -23,7 +23,8 @@ IdType ToIdType(tensorflow::DataType dtype) {  // the op's attribute admits no o
   return dtype == tensorflow::DT_INT64 ? IdType::kInt64 : IdType::kUInt64;
 }
 
-// Reads the op's inputs into the core's terms; every shape is checked here, every value in the core.
+// Reads the op's inputs into the core's terms; every shape is checked here, every value in the
+// core.
 class FeatureReader {
  public:
   explicit FeatureReader(OpKernelConstruction* context) {
@@ -75,8 +76,8 @@ class FeatureReader {
       TF_RETURN_IF_ERROR(ReadWeights(f, values[f], weights[weight_of_[f]], &feature));
       if (dense) continue;
       if (next_weight_partition == weight_partitions.size()) return Wrong(f, "indices of weights");
-      TF_RETURN_IF_ERROR(ReadWeightPartition(
-          f, *partition, weight_partitions[next_weight_partition++], &feature));
+      TF_RETURN_IF_ERROR(
+          ReadWeightPartition(f, *partition, weight_partitions[next_weight_partition++], &feature));
     }
     return absl::OkStatus();
   }
@@ -234,16 +235,15 @@ class GroupIdsGpuOp : public OpKernel {
     OP_REQUIRES_OK(context, AllocateOutputs(context, features, reader_.weighted(), &batch));
     const int64_t num_features = static_cast<int64_t>(features.size());
     Tensor scratch;
-    OP_REQUIRES_OK(context,
-                   AllocateScratch(context, GroupIdsScratchBytes(num_features), &scratch));
+    OP_REQUIRES_OK(context, AllocateScratch(context, GroupIdsScratchBytes(num_features), &scratch));
     absl::Status status;
     Fault* fault = slot_.Arm(
         [reader = reader_, features](const Fault& f) { return reader.ToStatus(f, features); },
         &status);
     OP_REQUIRES_OK(context, status);
-    OP_REQUIRES_OK(context, ToStatus(GroupIdsCuda(features.data(), num_features,
-                                                  reader_.weighted(), batch->flat<float>().data(),
-                                                  scratch.data(), fault, StreamOf(context)),
+    OP_REQUIRES_OK(context, ToStatus(GroupIdsCuda(features.data(), num_features, reader_.weighted(),
+                                                  batch->flat<float>().data(), scratch.data(),
+                                                  fault, StreamOf(context)),
                                      "GroupIds"));
   }
 
@@ -252,11 +252,9 @@ class GroupIdsGpuOp : public OpKernel {
   GpuFaultSlot slot_;
 };
 
-REGISTER_KERNEL_BUILDER(Name("GroupIds")
-                            .Device(tensorflow::DEVICE_GPU)
-                            .HostMemory("dense_shapes")
-                            .HostMemory("sizes"),
-                        GroupIdsGpuOp);
+REGISTER_KERNEL_BUILDER(
+    Name("GroupIds").Device(tensorflow::DEVICE_GPU).HostMemory("dense_shapes").HostMemory("sizes"),
+    GroupIdsGpuOp);
 #endif  // GOOGLE_CUDA
 
 }  // namespace

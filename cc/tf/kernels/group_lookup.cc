@@ -29,9 +29,9 @@ class GroupLookupOp : public OpKernel {
     const int num_tables = static_cast<int>(attrs_.dims.size());
     OP_REQUIRES_OK(context, tables.Read(context, 0, attrs_.table_names, attrs_.dims,
                                         attrs_.max_norms, attrs_.dtype));
-    OP_REQUIRES_OK(context, attrs_.MakeFeatures(context->input(num_tables),
-                                                context->input(num_tables + 1), &features,
-                                                &group.batch));
+    OP_REQUIRES_OK(context,
+                   attrs_.MakeFeatures(context->input(num_tables), context->input(num_tables + 1),
+                                       &features, &group.batch));
     OP_REQUIRES_OK(context, AllocateOutputs(context, &features));
     group.tables = tables.get().data();
     group.num_tables = num_tables;
@@ -95,8 +95,8 @@ class GroupLookupGpuOp : public GroupLookupOp {
 };
 #endif  // GOOGLE_CUDA
 
-#define REGISTER(type)                                                                   \
-  REGISTER_KERNEL_BUILDER(                                                               \
+#define REGISTER(type)                                                                  \
+  REGISTER_KERNEL_BUILDER(                                                              \
       Name("GroupLookup").Device(tensorflow::DEVICE_CPU).TypeConstraint<type>("dtype"), \
       GroupLookupCpuOp)
 REGISTER(float);
@@ -105,11 +105,11 @@ REGISTER(Eigen::bfloat16);
 #undef REGISTER
 
 #if GOOGLE_CUDA
-#define REGISTER(type)                                       \
-  REGISTER_KERNEL_BUILDER(Name("GroupLookup")                \
+#define REGISTER(type)                                        \
+  REGISTER_KERNEL_BUILDER(Name("GroupLookup")                 \
                               .Device(tensorflow::DEVICE_GPU) \
-                              .TypeConstraint<type>("dtype") \
-                              .HostMemory("sizes"),          \
+                              .TypeConstraint<type>("dtype")  \
+                              .HostMemory("sizes"),           \
                           GroupLookupGpuOp)
 REGISTER(float);
 REGISTER(Eigen::half);

@@ -31,9 +31,9 @@ class GroupLookupGradOp : public OpKernel {
     const int num_tables = static_cast<int>(attrs_.dims.size());
     OP_REQUIRES_OK(context, tables.Read(context, 0, attrs_.table_names, attrs_.dims,
                                         attrs_.max_norms, attrs_.dtype));
-    OP_REQUIRES_OK(context, attrs_.MakeFeatures(context->input(num_tables),
-                                                context->input(num_tables + 1), &features,
-                                                &group.batch));
+    OP_REQUIRES_OK(context,
+                   attrs_.MakeFeatures(context->input(num_tables), context->input(num_tables + 1),
+                                       &features, &group.batch));
     OP_REQUIRES(context,
                 group.batch.num_ids < kMaxBatchIds && group.batch.num_samples < kMaxBatchIds,
                 absl::InvalidArgumentError("expected fewer than 2^32 - 1 ids and samples in one "
@@ -63,8 +63,8 @@ class GroupLookupGradOp : public OpKernel {
       const int64_t rows = num_unique[t + 1] - num_unique[t];
       Tensor *indices, *values;
       TF_RETURN_IF_ERROR(context->allocate_output(t, TensorShape({rows}), &indices));
-      TF_RETURN_IF_ERROR(context->allocate_output(
-          num_tables + t, TensorShape({rows, attrs_.dims[t]}), &values));
+      TF_RETURN_IF_ERROR(
+          context->allocate_output(num_tables + t, TensorShape({rows, attrs_.dims[t]}), &values));
       grads->push_back({indices->flat<int64_t>().data(), values->data()});
     }
     return absl::OkStatus();
@@ -132,8 +132,8 @@ class GroupLookupGradGpuOp : public GroupLookupGradOp {
         ToStatus(SortRowsCuda(group, workspace.data(), &sorted, stream), "SortRows"));
     if (attrs_.weighted) {
       TF_RETURN_IF_ERROR(AllocateScratch(context, WeightGradScratchBytesCuda(group), &scratch));
-      TF_RETURN_IF_ERROR(ToStatus(WeightGradCuda(group, weight_grad, scratch.data(), stream),
-                                  "WeightGrad"));
+      TF_RETURN_IF_ERROR(
+          ToStatus(WeightGradCuda(group, weight_grad, scratch.data(), stream), "WeightGrad"));
     }
     TF_RETURN_IF_ERROR(ToHost(context, sorted.num_unique, group.num_tables + 1, &num_unique));
     TF_RETURN_IF_ERROR(RaiseGpuFaults());
@@ -154,16 +154,16 @@ class GroupLookupGradGpuOp : public GroupLookupGradOp {
     TF_RETURN_IF_ERROR(
         context->allocate_temp(tensorflow::DT_INT64, TensorShape({count}), to, pinned));
     const cudaStream_t stream = StreamOf(context);
-    TF_RETURN_IF_ERROR(ToStatus(cudaMemcpyAsync(to->data(), from, count * sizeof(int64_t),
-                                                cudaMemcpyDeviceToHost, stream),
-                                "copying the numbers of unique rows"));
+    TF_RETURN_IF_ERROR(ToStatus(
+        cudaMemcpyAsync(to->data(), from, count * sizeof(int64_t), cudaMemcpyDeviceToHost, stream),
+        "copying the numbers of unique rows"));
     return ToStatus(cudaStreamSynchronize(stream), "GroupLookupGrad");
   }
 };
 #endif  // GOOGLE_CUDA
 
-#define REGISTER(type)                                                                       \
-  REGISTER_KERNEL_BUILDER(                                                                   \
+#define REGISTER(type)                                                                      \
+  REGISTER_KERNEL_BUILDER(                                                                  \
       Name("GroupLookupGrad").Device(tensorflow::DEVICE_CPU).TypeConstraint<type>("dtype"), \
       GroupLookupGradCpuOp)
 REGISTER(float);
@@ -172,11 +172,11 @@ REGISTER(Eigen::bfloat16);
 #undef REGISTER
 
 #if GOOGLE_CUDA
-#define REGISTER(type)                                       \
-  REGISTER_KERNEL_BUILDER(Name("GroupLookupGrad")            \
+#define REGISTER(type)                                        \
+  REGISTER_KERNEL_BUILDER(Name("GroupLookupGrad")             \
                               .Device(tensorflow::DEVICE_GPU) \
-                              .TypeConstraint<type>("dtype") \
-                              .HostMemory("sizes"),          \
+                              .TypeConstraint<type>("dtype")  \
+                              .HostMemory("sizes"),           \
                           GroupLookupGradGpuOp)
 REGISTER(float);
 REGISTER(Eigen::half);

@@ -67,8 +67,7 @@ absl::Status Tables::Read(tensorflow::OpKernelContext* context, int first,
   for (size_t t = 0; t < names.size(); ++t) {
     const Tensor& tensor =
         variable_of[t] == nullptr ? context->input(first + t) : *variable_of[t]->tensor();
-    TF_RETURN_IF_ERROR(
-        MakeTable(tensor, names[t], dims[t], max_norms[t], dtype, &tables_[t]));
+    TF_RETURN_IF_ERROR(MakeTable(tensor, names[t], dims[t], max_norms[t], dtype, &tables_[t]));
   }
   return absl::OkStatus();
 }

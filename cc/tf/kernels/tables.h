@@ -1,6 +1,6 @@
-// The tables of a group, read in place: variables stay locked for reading while a Tables is alive, as
-// in TensorFlow's own ResourceGather, so that an optimizer neither writes under a reader nor has to
-// copy a table that somebody holds.
+// The tables of a group, read in place: variables stay locked for reading while a Tables is alive,
+// as in TensorFlow's own ResourceGather, so that an optimizer neither writes under a reader nor has
+// to copy a table that somebody holds.
 #pragma once
 
 #include <string>
