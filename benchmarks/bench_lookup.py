@@ -163,31 +163,36 @@ def measure(case, features, shape, seconds):
 
 
 def plot(path, rows, about):
-    """Milliseconds by number of features, stock and grouped, one panel per stage."""
+    """Milliseconds of each case, stock and grouped, one panel per stage."""
     import matplotlib
 
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
-    labels = list(dict.fromkeys((row["shape"], row["ids on"]) for row in rows))
-    figure, axes = plt.subplots(1, len(STAGES), figsize=(12, 4), sharey=True)
+    cases = list(dict.fromkeys((row["shape"], row["ids on"]) for row in rows))
+    places = np.arange(len(cases))
+    figure, axes = plt.subplots(
+        1, len(STAGES), figsize=(14, 1.6 + 0.75 * len(cases)), sharex=True, sharey=True
+    )
     for axis, stage in zip(axes, STAGES):
         chosen = [row for row in rows if row["stage"] == stage]
-        places = np.arange(len(labels))
         for offset, side, color in ((-0.2, "stock", "#999999"), (0.2, "grouped", "#2a6fbb")):
-            heights = [row[f"{side}_ms"] for row in chosen]
-            bars = axis.bar(places + offset, heights, 0.4, label=side, color=color)
-            axis.bar_label(bars, fmt="%.3g", fontsize=8)
-        for place, row in zip(places, chosen):
-            axis.text(place, axis.get_ylim()[0], f"{row['speedup']:.1f}x", ha="center", va="top")
-        axis.set_xticks(places, [f"\n{shape}\n{ids} ids" for shape, ids in labels], fontsize=8)
-        axis.set_yscale("log")
+            bars = axis.barh(
+                places + offset, [row[f"{side}_ms"] for row in chosen], 0.4, label=side, color=color
+            )
+            speedups = ["" if side == "stock" else f"  {row['speedup']:.1f}x" for row in chosen]
+            labels = [f"{row[f'{side}_ms']:.3g} ms{s}" for row, s in zip(chosen, speedups)]
+            axis.bar_label(bars, labels, fontsize=8, padding=2)
+        axis.set_yticks(places, [f"{shape}\n{ids} ids" for shape, ids in cases])
+        axis.set_xscale("log")
+        axis.margins(x=0.35)
         axis.set_title(stage)
-    axes[0].set_ylabel("milliseconds (median)")
-    axes[0].legend()
+        axis.set_xlabel("milliseconds (median)")
+    axes[0].invert_yaxis()
+    axes[-1].legend()
     figure.suptitle(f"{about['device']}, TensorFlow {about['tensorflow']}, {about['date']}")
     figure.tight_layout()
-    figure.savefig(path, dpi=120)
+    figure.savefig(path, dpi=100)
 
 
 def cases_of(arguments):

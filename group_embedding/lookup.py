@@ -42,8 +42,8 @@ def group_embedding_lookup_sparse(
 
     Every result, and every gradient, means what `tf.nn.safe_embedding_lookup_sparse` means on that
     lookup alone: a sample without ids gives zeros, negative ids are left out, and so are weights
-    that are not positive, for 'mean' and 'sqrtn'. The gradient of a table is an `IndexedSlices` with
-    unique, ascending indices, the same bits on every run.
+    that are not positive, for 'mean' and 'sqrtn'. The gradient of a table is an `IndexedSlices`
+    with unique, ascending indices, the same bits on every run.
 
     Args:
         params: a list of tables, each a `tf.Variable` or tensor of shape [rows, dim], float32,

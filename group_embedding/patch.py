@@ -13,7 +13,8 @@ def patch_tensorflow():
     Afterwards `tf.nn.group_embedding_lookup_sparse`, `tf.nn.group_embedding_lookup`,
     `tf.feature_column.group_embedding_column_scope` and
     `tf.config.experimental.enable_distributed_strategy` (also under `tf.compat.v1`) are the
-    functions of this package. Nothing that TensorFlow has is replaced. Calling it again changes nothing.
+    functions of this package. Nothing that TensorFlow has is replaced. Calling it again changes
+    nothing.
 
     Example:
 

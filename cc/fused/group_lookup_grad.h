@@ -22,7 +22,7 @@ struct SortedRows {
   const int64_t* segments;  // [num_unique + 1] the ids of unique row u are at segments[u]..[u + 1]
   const uint32_t* positions;  // [num_valid] position in batch.ids of each, ascending per row
   const uint32_t* samples;    // [num_ids] sample of each position in batch.ids; on a GPU null where
-                            // the batch has no weights: `positions` then holds samples
+                              // the batch has no weights: `positions` then holds samples
   const float* scales;        // [num_samples] 1, 1 / sum w or 1 / sqrt(sum w^2), after its combiner
   const int64_t* num_unique;  // [num_tables + 1] first unique row of each table, and the total
 };

@@ -113,8 +113,8 @@ def _stock_look_up(request):
     if isinstance(request.table, ShardedTable):
         raise ValueError(
             f"column '{column.name}': expected what the fused lookup takes, as its table is "
-            "sharded over the ranks: a dim up to 4096, max_norm > 0 or None, and with weights the safe "
-            f"lookup; got dim {request.table.dim}, max_norm {column.max_norm}, "
+            "sharded over the ranks: a dim up to 4096, max_norm > 0 or None, and with weights the "
+            f"safe lookup; got dim {request.table.dim}, max_norm {column.max_norm}, "
             f"use_safe_embedding_lookup={column.use_safe_embedding_lookup}"
         )
     rank = tf.compat.dimension_value(request.ids.dense_shape.shape[0])

@@ -1,6 +1,5 @@
 #include "fused/group_lookup_grad.h"
 
-#include <mutex>
 #include <vector>
 
 #include "tensorflow/core/framework/op_kernel.h"
@@ -97,26 +96,16 @@ class GroupLookupGradCpuOp : public GroupLookupGradOp {
   using GroupLookupGradOp::GroupLookupGradOp;
 
   absl::Status Run(OpKernelContext* context, const Group& group, float* weight_grad) override {
-    // Kept from step to step: the pages of fresh memory would cost more than the sorting. A second
-    // call at the same time takes memory of its own.
-    std::unique_lock<std::mutex> lock(mutex_, std::try_to_lock);
-    Tensor own;
-    Tensor* workspace = lock.owns_lock() ? &workspace_ : &own;
-    const int64_t bytes = SortRowsWorkspaceBytes(group);
-    if (workspace->TotalBytes() < static_cast<size_t>(bytes)) {
-      TF_RETURN_IF_ERROR(AllocateScratch(context, bytes, workspace));
-    }
+    Tensor workspace;
+    TF_RETURN_IF_ERROR(AllocateScratch(context, SortRowsWorkspaceBytes(group), &workspace));
     const ParallelFor threads = ThreadsOf(context);
-    const SortedRows sorted = SortRowsCpu(group, workspace->data(), threads);
+    const SortedRows sorted = SortRowsCpu(group, workspace.data(), threads);
     std::vector<TableGrad> grads;
     TF_RETURN_IF_ERROR(AllocateGrads(context, sorted.num_unique, &grads));
     ReduceRowsCpu(group, sorted, grads.data(), threads);
     if (attrs_.weighted) WeightGradCpu(group, weight_grad, threads);
     return absl::OkStatus();
   }
-
-  std::mutex mutex_;
-  Tensor workspace_;  // guarded by mutex_
 };
 
 #if GOOGLE_CUDA
