@@ -11,8 +11,8 @@
 namespace group_embedding {
 namespace {
 
-// Rows are fetched this many ids before they are added. Of 32, 48, 64 and 96, the last three differed
-// by less than the noise on two cores, and 32 was 8% slower.
+// Rows are fetched this many ids before they are added. Of 32, 48, 64 and 96, the last three
+// differed by less than the noise on two cores, and 32 was 8% slower.
 constexpr int64_t kPrefetchIds = 64;
 
 // The rows of one sample, gathered before they are added, so that the adding has no branches.
