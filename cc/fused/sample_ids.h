@@ -6,12 +6,7 @@
 #include <cstdint>
 
 #include "core/group.h"
-
-#ifdef __CUDACC__
-#define GROUP_EMBEDDING_HOST_DEVICE __host__ __device__ __forceinline__
-#else
-#define GROUP_EMBEDDING_HOST_DEVICE inline
-#endif
+#include "core/host_device.h"
 
 namespace group_embedding {
 

@@ -1,0 +1,242 @@
+// The update rules: what becomes of a row of a table, and of its slots, given the row's gradient.
+//
+// One small struct per rule, on the host and on the device alike, in float32. A rule works on one
+// column at a time:
+//   kName, kNumSlots
+//   kSlotPerRow           true: its slot is one number per row, [num_rows, 1], not one per column
+//   Update(h, f, g, x, s) the new x (column of the row) and s (that column of each slot)
+// and, where a column's update needs to know the whole row (kNeedsRow):
+//   Sum(h, g, x, s)       moves slots, and returns what is summed over the columns
+//   Factor(h, sums, dim, s)  from those sums the `f` that Update gets; moves a slot per row
+// A slot that a table does not have reads as zero, and what is written to it is lost: so RMSprop
+// without momentum needs no slot for it, and Adam no maximum of v.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+
+#include "core/host_device.h"
+
+namespace group_embedding {
+
+inline constexpr int kMaxSlots = 3;
+
+// The numbers that steer an update; the same for all tables of a call. Each rule reads those it
+// knows, and UpdateColumn the first ones, which are common. All are float32, so that they are one
+// vector, made where the learning rate is.
+struct Hyper {
+  float apply;           // 0: nothing is changed
+  float gradient_scale;  // the gradient is multiplied by it, then
+  float clip_value;      // each of its columns limited to [-clip_value, clip_value]
+  float weight_decay;    // the row shrinks by learning_rate * weight_decay of itself, before
+  float rounding_key;    // its bits are the key of this step's random numbers: see rounding.h
+  float learning_rate;
+  float momentum;
+  float nesterov;  // 0 or 1
+  float rho;
+  float centered;  // 0 or 1
+  float beta_1, beta_2;
+  float beta_1_power, beta_2_power;  // beta^t at step t = 1, 2, ...
+  float epsilon;                     // added to a root
+  float epsilon_in_root;             // added below a root
+  float l1, l2, l2_shrinkage, learning_rate_power;
+};
+
+// The names of its fields, in order.
+inline constexpr const char* kHyperNames[] = {"apply",        "gradient_scale",
+                                              "clip_value",   "weight_decay",
+                                              "rounding_key", "learning_rate",
+                                              "momentum",     "nesterov",
+                                              "rho",          "centered",
+                                              "beta_1",       "beta_2",
+                                              "beta_1_power", "beta_2_power",
+                                              "epsilon",      "epsilon_in_root",
+                                              "l1",           "l2",
+                                              "l2_shrinkage", "learning_rate_power"};
+inline constexpr int kNumHyper = sizeof(kHyperNames) / sizeof(kHyperNames[0]);
+static_assert(sizeof(Hyper) == kNumHyper * sizeof(float));
+
+// Two sums over the columns of a row.
+struct RowSums {
+  float a = 0, b = 0;
+};
+
+struct ColumnwiseRule {
+  static constexpr bool kNeedsRow = false, kSlotPerRow = false;
+};
+
+// x <- x - lr g
+struct Sgd : ColumnwiseRule {
+  static constexpr char kName[] = "sgd";
+  static constexpr int kNumSlots = 0;
+  GROUP_EMBEDDING_HOST_DEVICE static void Update(const Hyper& h, float, float g, float& x, float*) {
+    x -= h.learning_rate * g;
+  }
+};
+
+// TensorFlow 1's Momentum: the learning rate stays outside the accumulator.
+//   s <- momentum s + g;  x <- x - lr s, or with Nesterov x - lr (g + momentum s)
+struct Momentum : ColumnwiseRule {
+  static constexpr char kName[] = "momentum";
+  static constexpr int kNumSlots = 1;
+  GROUP_EMBEDDING_HOST_DEVICE static void Update(const Hyper& h, float, float g, float& x,
+                                                 float* s) {
+    s[0] = h.momentum * s[0] + g;
+    x -= h.learning_rate * (h.nesterov != 0 ? g + h.momentum * s[0] : s[0]);
+  }
+};
+
+// Keras's SGD with momentum: the learning rate goes into the velocity.
+//   s <- momentum s - lr g;  x <- x + s, or with Nesterov x + momentum s - lr g
+struct KerasMomentum : ColumnwiseRule {
+  static constexpr char kName[] = "keras_momentum";
+  static constexpr int kNumSlots = 1;
+  GROUP_EMBEDDING_HOST_DEVICE static void Update(const Hyper& h, float, float g, float& x,
+                                                 float* s) {
+    s[0] = h.momentum * s[0] - h.learning_rate * g;
+    x += h.nesterov != 0 ? h.momentum * s[0] - h.learning_rate * g : s[0];
+  }
+};
+
+// Duchi, Hazan, Singer 2011.  s <- s + g^2;  x <- x - lr g / (sqrt(s + eps') + eps)
+struct Adagrad : ColumnwiseRule {
+  static constexpr char kName[] = "adagrad";
+  static constexpr int kNumSlots = 1;
+  GROUP_EMBEDDING_HOST_DEVICE static void Update(const Hyper& h, float, float g, float& x,
+                                                 float* s) {
+    s[0] += g * g;
+    x -= h.learning_rate * g / (sqrtf(s[0] + h.epsilon_in_root) + h.epsilon);
+  }
+};
+
+// Adagrad with one accumulator per row, of the mean of g^2 (as in FBGEMM and torchrec).
+struct RowwiseAdagrad {
+  static constexpr char kName[] = "rowwise_adagrad";
+  static constexpr int kNumSlots = 1;
+  static constexpr bool kNeedsRow = true, kSlotPerRow = true;
+  GROUP_EMBEDDING_HOST_DEVICE static RowSums Sum(const Hyper&, float g, float, float*) {
+    return {g * g, 0};
+  }
+  GROUP_EMBEDDING_HOST_DEVICE static float Factor(const Hyper& h, RowSums sums, int64_t dim,
+                                                  float* s) {
+    s[0] += sums.a / static_cast<float>(dim);
+    return h.learning_rate / (sqrtf(s[0] + h.epsilon_in_root) + h.epsilon);
+  }
+  GROUP_EMBEDDING_HOST_DEVICE static void Update(const Hyper&, float factor, float g, float& x,
+                                                 float*) {
+    x -= factor * g;
+  }
+};
+
+// Kingma, Ba 2015, in the form of its section 2 (epsilon beside the uncorrected root), for the rows
+// that were looked up alone. With a third slot AMSGrad (Reddi, Kale, Kumar 2018).
+//   m <- b1 m + (1 - b1) g;  v <- b2 v + (1 - b2) g^2;  w <- max(w, v)
+//   x <- x - lr sqrt(1 - b2^t) / (1 - b1^t) m / (sqrt(w) + eps)
+struct Adam : ColumnwiseRule {
+  static constexpr char kName[] = "adam";
+  static constexpr int kNumSlots = 3;
+  GROUP_EMBEDDING_HOST_DEVICE static void Update(const Hyper& h, float, float g, float& x,
+                                                 float* s) {
+    s[0] = h.beta_1 * s[0] + (1 - h.beta_1) * g;
+    s[1] = h.beta_2 * s[1] + (1 - h.beta_2) * g * g;
+    s[2] = fmaxf(s[2], s[1]);
+    const float rate = h.learning_rate * sqrtf(1 - h.beta_2_power) / (1 - h.beta_1_power);
+    x -= rate * s[0] / (sqrtf(s[2]) + h.epsilon);
+  }
+};
+
+// McMahan et al. 2013, as in TensorFlow's SparseApplyFtrlV2: slots are accumulator and linear.
+struct Ftrl : ColumnwiseRule {
+  static constexpr char kName[] = "ftrl";
+  static constexpr int kNumSlots = 2;
+  GROUP_EMBEDDING_HOST_DEVICE static float Power(const Hyper& h, float accumulator) {
+    if (h.learning_rate_power == -0.5f) return sqrtf(accumulator);
+    return powf(accumulator, -h.learning_rate_power);
+  }
+  GROUP_EMBEDDING_HOST_DEVICE static void Update(const Hyper& h, float, float g, float& x,
+                                                 float* s) {
+    const float accumulator = s[0] + g * g;
+    const float power = Power(h, accumulator);
+    const float shrunk = g + 2 * h.l2_shrinkage * x;
+    s[1] += shrunk - (power - Power(h, s[0])) / h.learning_rate * x;
+    s[0] = accumulator;
+    const float quadratic = power / h.learning_rate + 2 * h.l2;
+    x = fabsf(s[1]) > h.l1 ? (copysignf(h.l1, s[1]) - s[1]) / quadratic : 0.0f;
+  }
+};
+
+// Tieleman, Hinton 2012, as in TensorFlow's SparseApplyRMSProp; slots: the mean of g^2, momentum,
+// the mean of g (centered).
+//   v <- rho v + (1 - rho) g^2;  a <- rho a + (1 - rho) g
+//   m <- momentum m + lr g / (sqrt(v - a^2 + eps') + eps);  x <- x - m
+struct RmsProp : ColumnwiseRule {
+  static constexpr char kName[] = "rmsprop";
+  static constexpr int kNumSlots = 3;
+  GROUP_EMBEDDING_HOST_DEVICE static void Update(const Hyper& h, float, float g, float& x,
+                                                 float* s) {
+    s[0] += (1 - h.rho) * (g * g - s[0]);
+    s[2] += (1 - h.rho) * (g - s[2]);
+    const float variance = s[0] - h.centered * s[2] * s[2];
+    s[1] =
+        h.momentum * s[1] + h.learning_rate * g / (sqrtf(variance + h.epsilon_in_root) + h.epsilon);
+    x -= s[1];
+  }
+};
+
+// You et al. 2020, with a trust ratio per row, as each row is a layer of its own; l2 is its weight
+// decay.
+//   r = m / (1 - b1^t) / (sqrt(v / (1 - b2^t)) + eps) + l2 x;  x <- x - lr |x| / |r| r
+struct Lamb {
+  static constexpr char kName[] = "lamb";
+  static constexpr int kNumSlots = 2;
+  static constexpr bool kNeedsRow = true, kSlotPerRow = false;
+  GROUP_EMBEDDING_HOST_DEVICE static float Direction(const Hyper& h, float x, const float* s) {
+    const float root = sqrtf(s[1] / (1 - h.beta_2_power));
+    return s[0] / (1 - h.beta_1_power) / (root + h.epsilon) + h.l2 * x;
+  }
+  GROUP_EMBEDDING_HOST_DEVICE static RowSums Sum(const Hyper& h, float g, float x, float* s) {
+    s[0] = h.beta_1 * s[0] + (1 - h.beta_1) * g;
+    s[1] = h.beta_2 * s[1] + (1 - h.beta_2) * g * g;
+    const float r = Direction(h, x, s);
+    return {x * x, r * r};
+  }
+  GROUP_EMBEDDING_HOST_DEVICE static float Factor(const Hyper& h, RowSums sums, int64_t, float*) {
+    const bool both = sums.a > 0 && sums.b > 0;
+    return h.learning_rate * (both ? sqrtf(sums.a / sums.b) : 1.0f);
+  }
+  GROUP_EMBEDDING_HOST_DEVICE static void Update(const Hyper& h, float factor, float, float& x,
+                                                 float* s) {
+    x -= factor * Direction(h, x, s);
+  }
+};
+
+// Every rule, once.
+template <typename... Rules>
+struct RuleList {};
+using AllRules =
+    RuleList<Sgd, Momentum, KerasMomentum, Adagrad, RowwiseAdagrad, Adam, Ftrl, RmsProp, Lamb>;
+
+// The place of a rule in AllRules.
+using RuleIndex = int32_t;
+
+// Calls `body(Rule{})` for the rule at `index`; false if there is none.
+template <typename Body, typename... Rules>
+GROUP_EMBEDDING_HOST_DEVICE bool ForRule(RuleIndex index, Body&& body, RuleList<Rules...>) {
+  RuleIndex at = 0;
+  return ((at++ == index ? (body(Rules{}), true) : false) || ...);
+}
+template <typename Body>
+GROUP_EMBEDDING_HOST_DEVICE bool ForRule(RuleIndex index, Body&& body) {
+  return ForRule(index, static_cast<Body&&>(body), AllRules{});
+}
+
+// What all rules have in common, before they see a column: the row shrinks, the gradient is scaled
+// and limited.
+GROUP_EMBEDDING_HOST_DEVICE float PrepareGradient(const Hyper& h, float g) {
+  return fminf(fmaxf(g * h.gradient_scale, -h.clip_value), h.clip_value);
+}
+GROUP_EMBEDDING_HOST_DEVICE float DecayRow(const Hyper& h, float x) {
+  return x - h.learning_rate * h.weight_decay * x;
+}
+
+}  // namespace group_embedding
