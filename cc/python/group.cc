@@ -149,9 +149,11 @@ void PyGroup::Check(uintptr_t stream) {
 void PyGroup::SortRows(uintptr_t stream) {
   num_unique_.clear();
   if (!on_gpu_) {
-    void* workspace = scratch_.Get("sort_rows", SortRowsWorkspaceBytes(group()));
+    void* workspace = scratch_.Get("sort_rows", RowSorter::WorkspaceBytes(group()));
     py::gil_scoped_release release;
-    sorted_ = SortRowsCpu(group(), workspace, parallel_for_);
+    sorter_ = std::make_unique<RowSorter>(group(), workspace, parallel_for_);
+    SortRowsCpu(sorter_.get(), parallel_for_);
+    num_unique_ = sorter_->CountRows();
     return;
   }
 #if GROUP_EMBEDDING_CUDA
@@ -163,22 +165,23 @@ void PyGroup::SortRows(uintptr_t stream) {
 }
 
 std::vector<int64_t> PyGroup::NumUnique(uintptr_t stream) {
-  if (sorted_.num_unique == nullptr) throw py::value_error("num_unique: call sort_rows first");
   if (!num_unique_.empty()) return num_unique_;
-  if (!on_gpu_) {
-    num_unique_.assign(sorted_.num_unique, sorted_.num_unique + tables_.size() + 1);
-    return num_unique_;
-  }
 #if GROUP_EMBEDDING_CUDA
+  if (on_gpu_ && sorted_.num_unique != nullptr) return CopyNumUnique(stream);
+#endif
+  throw py::value_error("num_unique: call sort_rows first");
+}
+
+#if GROUP_EMBEDDING_CUDA
+std::vector<int64_t> PyGroup::CopyNumUnique(uintptr_t stream) {
   std::vector<int64_t> counts(tables_.size() + 1);
   CheckCuda(cudaStreamSynchronize(reinterpret_cast<cudaStream_t>(stream)), "num_unique");
   CheckCuda(cudaMemcpy(counts.data(), sorted_.num_unique, counts.size() * sizeof(int64_t),
                        cudaMemcpyDeviceToHost),
             "num_unique");
-  num_unique_ = std::move(counts);
-#endif
-  return num_unique_;
+  return num_unique_ = std::move(counts);
 }
+#endif
 
 void PyGroup::ReduceRows(const std::vector<py::object>& indices,
                          const std::vector<py::object>& values, uintptr_t stream) {
@@ -197,7 +200,7 @@ void PyGroup::ReduceRows(const std::vector<py::object>& indices,
   }
   if (!on_gpu_) {
     py::gil_scoped_release release;
-    return ReduceRowsCpu(group(), sorted_, grads.data(), parallel_for_);
+    return ReduceRowsCpu(*sorter_, grads.data(), parallel_for_);
   }
 #if GROUP_EMBEDDING_CUDA
   void* scratch = scratch_.Get("reduce_rows", ReduceRowsScratchBytesCuda(group()));
@@ -237,7 +240,7 @@ py::dict PyGroup::ScratchBytes() const {
     return bytes;
   }
 #endif
-  bytes["sort_rows"] = SortRowsWorkspaceBytes(group());
+  bytes["sort_rows"] = RowSorter::WorkspaceBytes(group());
   return bytes;
 }
 

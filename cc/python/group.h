@@ -48,7 +48,11 @@ class PyGroup {
   Scratch scratch_;
   ParallelFor parallel_for_;
   std::unique_ptr<DeviceFault> fault_;  // on a GPU
+  std::unique_ptr<RowSorter> sorter_;   // on the host
+#if GROUP_EMBEDDING_CUDA
+  std::vector<int64_t> CopyNumUnique(uintptr_t stream);
   SortedRows sorted_{};
+#endif
   std::vector<int64_t> num_unique_;  // empty until they are known
 };
 
