@@ -14,7 +14,7 @@ constexpr int kInFlight = 4;  // rows that a team loads before it uses the first
 // One feature with its table, as the kernel needs it.
 struct WeightGradTask {
   const char* rows;
-  const char* gradients;
+  const char* gradients;  // null: the feature has none
   int64_t num_rows;
   int64_t row_bytes;
   int64_t gradient_bytes;  // from one sample to the next
@@ -87,6 +87,10 @@ __device__ void WeightGradOfSample(const WeightGradArgs& args, const WeightGradT
   const Batch& batch = args.batch;
   const int64_t begin = batch.row_splits[task.first_sample + sample];
   const int64_t end = batch.row_splits[task.first_sample + sample + 1];
+  if (task.gradients == nullptr) {
+    for (int64_t i = begin + team.lane; i < end; i += team.size) args.weight_grad[i] = 0;
+    return;
+  }
   const Vector* gradient =
       reinterpret_cast<const Vector*>(task.gradients + sample * task.gradient_bytes);
   float sum_weights = 0, sum_squares = 0, sum_dots = 0;

@@ -116,11 +116,10 @@ absl::Status GroupAttrs::ReadGradients(tensorflow::OpKernelContext* context,
     const Feature& feature = (*features)[f];
     const int64_t width = concat ? Width() : dims[feature.table];
     if (inputs[i].shape() != tensorflow::TensorShape({feature.num_samples, width})) {
-      return absl::InvalidArgumentError("feature '" + feature_names[f] +
-                                        "': expected a gradient of shape [" +
-                                        std::to_string(feature.num_samples) + ", " +
-                                        std::to_string(width) + "], got " +
-                                        inputs[i].shape().DebugString());
+      return absl::InvalidArgumentError(
+          "feature '" + feature_names[f] + "': expected a gradient of shape [" +
+          std::to_string(feature.num_samples) + ", " + std::to_string(width) + "], got " +
+          inputs[i].shape().DebugString());
     }
     gradients[f] = inputs[i].data();
   }

@@ -1,4 +1,5 @@
-// The attributes that GroupLookup, GroupLookupGrad and GroupUpdate share, and the core's view of their inputs.
+// The attributes that GroupLookup, GroupLookupGrad and GroupUpdate share, and the core's view of
+// their inputs.
 #pragma once
 
 #include <string>

@@ -193,10 +193,9 @@ class GroupUpdateSlicesOp : public OpKernel {
     for (int t = 0; t < values.size(); ++t) {
       const Tensor& value = values[t];
       if (value.dims() != 2 || value.dim_size(1) != tables[t].dim) {
-        return absl::InvalidArgumentError("table '" + names_[t] +
-                                          "': expected gradients of shape [indices, " +
-                                          std::to_string(tables[t].dim) + "], got " +
-                                          value.shape().DebugString());
+        return absl::InvalidArgumentError(
+            "table '" + names_[t] + "': expected gradients of shape [indices, " +
+            std::to_string(tables[t].dim) + "], got " + value.shape().DebugString());
       }
       features->push_back(
           {first, value.dim_size(0), value.data(), tables[t].dim, t, Combiner::kSum});
@@ -212,17 +211,17 @@ class GroupUpdateSlicesOp : public OpKernel {
   std::vector<std::string> names_;
 };
 
-#define REGISTER(type)                                                                      \
-  REGISTER_KERNEL_BUILDER(                                                                  \
-      Name("GroupUpdate").Device(tensorflow::DEVICE_CPU).TypeConstraint<type>("dtype"),     \
-      GroupUpdateOp<Cpu>)                                                                   \
-  REGISTER_KERNEL_BUILDER(                                                                  \
-      Name("GroupUpdateRef").Device(tensorflow::DEVICE_CPU).TypeConstraint<type>("dtype"),  \
-      GroupUpdateOp<Cpu>)                                                                   \
-  REGISTER_KERNEL_BUILDER(                                                                  \
-      Name("GroupUpdateSlices").Device(tensorflow::DEVICE_CPU).TypeConstraint<type>("dtype"), \
-      GroupUpdateSlicesOp<Cpu>)                                                             \
-  REGISTER_KERNEL_BUILDER(                                                                  \
+#define REGISTER(type)                                                                           \
+  REGISTER_KERNEL_BUILDER(                                                                       \
+      Name("GroupUpdate").Device(tensorflow::DEVICE_CPU).TypeConstraint<type>("dtype"),          \
+      GroupUpdateOp<Cpu>)                                                                        \
+  REGISTER_KERNEL_BUILDER(                                                                       \
+      Name("GroupUpdateRef").Device(tensorflow::DEVICE_CPU).TypeConstraint<type>("dtype"),       \
+      GroupUpdateOp<Cpu>)                                                                        \
+  REGISTER_KERNEL_BUILDER(                                                                       \
+      Name("GroupUpdateSlices").Device(tensorflow::DEVICE_CPU).TypeConstraint<type>("dtype"),    \
+      GroupUpdateSlicesOp<Cpu>)                                                                  \
+  REGISTER_KERNEL_BUILDER(                                                                       \
       Name("GroupUpdateSlicesRef").Device(tensorflow::DEVICE_CPU).TypeConstraint<type>("dtype"), \
       GroupUpdateSlicesOp<Cpu>)
 REGISTER(float);
@@ -231,21 +230,21 @@ REGISTER(Eigen::bfloat16);
 #undef REGISTER
 
 #if GOOGLE_CUDA
-#define REGISTER(type)                                                                      \
-  REGISTER_KERNEL_BUILDER(Name("GroupUpdate")                                               \
-                              .Device(tensorflow::DEVICE_GPU)                               \
-                              .TypeConstraint<type>("dtype")                                \
-                              .HostMemory("sizes"),                                         \
-                          GroupUpdateOp<Gpu>)                                               \
-  REGISTER_KERNEL_BUILDER(Name("GroupUpdateRef")                                            \
-                              .Device(tensorflow::DEVICE_GPU)                               \
-                              .TypeConstraint<type>("dtype")                                \
-                              .HostMemory("sizes"),                                         \
-                          GroupUpdateOp<Gpu>)                                               \
-  REGISTER_KERNEL_BUILDER(                                                                  \
-      Name("GroupUpdateSlices").Device(tensorflow::DEVICE_GPU).TypeConstraint<type>("dtype"), \
-      GroupUpdateSlicesOp<Gpu>)                                                             \
-  REGISTER_KERNEL_BUILDER(                                                                  \
+#define REGISTER(type)                                                                           \
+  REGISTER_KERNEL_BUILDER(Name("GroupUpdate")                                                    \
+                              .Device(tensorflow::DEVICE_GPU)                                    \
+                              .TypeConstraint<type>("dtype")                                     \
+                              .HostMemory("sizes"),                                              \
+                          GroupUpdateOp<Gpu>)                                                    \
+  REGISTER_KERNEL_BUILDER(Name("GroupUpdateRef")                                                 \
+                              .Device(tensorflow::DEVICE_GPU)                                    \
+                              .TypeConstraint<type>("dtype")                                     \
+                              .HostMemory("sizes"),                                              \
+                          GroupUpdateOp<Gpu>)                                                    \
+  REGISTER_KERNEL_BUILDER(                                                                       \
+      Name("GroupUpdateSlices").Device(tensorflow::DEVICE_GPU).TypeConstraint<type>("dtype"),    \
+      GroupUpdateSlicesOp<Gpu>)                                                                  \
+  REGISTER_KERNEL_BUILDER(                                                                       \
       Name("GroupUpdateSlicesRef").Device(tensorflow::DEVICE_GPU).TypeConstraint<type>("dtype"), \
       GroupUpdateSlicesOp<Gpu>)
 REGISTER(float);

@@ -31,9 +31,9 @@ RuleIndex FindRule(const std::string& name, bool* slot_per_row, int* num_slots) 
 
 std::string RuleNames() {
   std::string names;
-  for (RuleIndex at = 0; ForRule(at, [&](auto rule) {
-         names += (at == 0 ? "'" : ", '") + std::string(rule.kName) + "'";
-       });
+  for (RuleIndex at = 0; ForRule(
+           at,
+           [&](auto rule) { names += (at == 0 ? "'" : ", '") + std::string(rule.kName) + "'"; });
        ++at) {
   }
   return names;
@@ -100,9 +100,9 @@ RuleAttrs::RuleAttrs(tensorflow::OpKernelConstruction* context) {
   OP_REQUIRES_OK(context, context->GetAttr("slot_dtype", &slot_dtype));
   OP_REQUIRES_OK(context, context->GetAttr("stochastic_rounding", &stochastic_rounding));
   rule = FindRule(name, &slot_per_row, &num_slots);
-  OP_REQUIRES(context, rule >= 0,
-              absl::InvalidArgumentError("rule: expected one of " + RuleNames() + ", got '" + name +
-                                         "'"));
+  OP_REQUIRES(
+      context, rule >= 0,
+      absl::InvalidArgumentError("rule: expected one of " + RuleNames() + ", got '" + name + "'"));
   for (const int32_t slot : slots) {
     OP_REQUIRES(context, slot >= 0 && slot < num_slots,
                 absl::InvalidArgumentError("rule_slots: rule '" + name + "' has " +

@@ -6,32 +6,34 @@
 namespace group_embedding {
 namespace {
 
-using ::tensorflow::shape_inference::NoOutputs;
+using ::tensorflow::shape_inference::InferenceContext;
+
+absl::Status NoOutputs(InferenceContext*) { return absl::OkStatus(); }
 
 }  // namespace
 
-#define RULE_ATTRS                                      \
-  Attr("num_tables: int >= 1")                          \
-      .Attr("num_slots: int >= 0")                      \
-      .Attr("dtype: {float, half, bfloat16}")           \
-      .Attr("slot_dtype: {float, half, bfloat16}")      \
-      .Attr("rule: string")                             \
-      .Attr("rule_slots: list(int)")                    \
+#define RULE_ATTRS                                 \
+  Attr("num_tables: int >= 1")                     \
+      .Attr("num_slots: int >= 0")                 \
+      .Attr("dtype: {float, half, bfloat16}")      \
+      .Attr("slot_dtype: {float, half, bfloat16}") \
+      .Attr("rule: string")                        \
+      .Attr("rule_slots: list(int)")               \
       .Attr("stochastic_rounding: bool = false")
 
-#define GROUP_ATTRS                                         \
-  Attr("num_grads: int >= 1")                               \
-      .Attr("grad_features: list(int)")                     \
-      .Attr("updated_tables: list(int)")                    \
-      .Attr("table_of_feature: list(int)")                  \
-      .Attr("combiners: list({'sum', 'mean', 'sqrtn'})")    \
-      .Attr("dims: list(int)")                              \
-      .Attr("max_norms: list(float)")                       \
-      .Attr("table_names: list(string)")                    \
-      .Attr("feature_names: list(string)")                  \
-      .Attr("concat: bool = false")                         \
-      .Attr("weighted: bool = false")                       \
-      .Attr("prune_negative: bool = true")                  \
+#define GROUP_ATTRS                                      \
+  Attr("num_grads: int >= 1")                            \
+      .Attr("grad_features: list(int)")                  \
+      .Attr("updated_tables: list(int)")                 \
+      .Attr("table_of_feature: list(int)")               \
+      .Attr("combiners: list({'sum', 'mean', 'sqrtn'})") \
+      .Attr("dims: list(int)")                           \
+      .Attr("max_norms: list(float)")                    \
+      .Attr("table_names: list(string)")                 \
+      .Attr("feature_names: list(string)")               \
+      .Attr("concat: bool = false")                      \
+      .Attr("weighted: bool = false")                    \
+      .Attr("prune_negative: bool = true")               \
       .Attr("invalid_ids: {'raise', 'ignore'} = 'raise'")
 
 constexpr char kGroupUpdateDoc[] = R"doc(
