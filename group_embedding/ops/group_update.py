@@ -115,17 +115,17 @@ def _pick(ops, tables):
 def _written_inputs(tables, rule):
     slots = [slot for table in tables for slot in table.slots if slot is not None]
     dtype = _dtype_of(tables[0].variable)
-    return {
+    inputs = {
         "tables": [_writable(table.variable) for table in tables],
         "slots": [_writable(slot) for slot in slots],
         "hyper": rule.hyper,
         "rule": rule.name,
         "rule_slots": [i for i, slot in enumerate(tables[0].slots) if slot is not None],
         "stochastic_rounding": rule.stochastic_rounding and dtype.size == 2,
-        # Of empty lists of inputs nothing can be told.
-        "dtype": dtype,
-        "slot_dtype": _dtype_of(slots[0]) if slots else dtype,
     }
+    if slots and is_resource(slots[0]):  # a reference has its type
+        inputs["slot_dtype"] = _dtype_of(slots[0])
+    return inputs
 
 
 def _writable(variable):

@@ -12,13 +12,13 @@ absl::Status NoOutputs(InferenceContext*) { return absl::OkStatus(); }
 
 }  // namespace
 
-#define RULE_ATTRS                                 \
-  Attr("num_tables: int >= 1")                     \
-      .Attr("num_slots: int >= 0")                 \
-      .Attr("dtype: {float, half, bfloat16}")      \
-      .Attr("slot_dtype: {float, half, bfloat16}") \
-      .Attr("rule: string")                        \
-      .Attr("rule_slots: list(int)")               \
+#define RULE_ATTRS                                            \
+  Attr("num_tables: int >= 1")                                \
+      .Attr("num_slots: int >= 0")                            \
+      .Attr("dtype: {float, half, bfloat16}")                 \
+      .Attr("slot_dtype: {float, half, bfloat16} = DT_FLOAT") \
+      .Attr("rule: string")                                   \
+      .Attr("rule_slots: list(int)")                          \
       .Attr("stochastic_rounding: bool = false")
 
 #define GROUP_ATTRS                                      \

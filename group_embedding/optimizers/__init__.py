@@ -1,0 +1,6 @@
+"""Optimizers whose updates of tables are native: stock ones, wrapped, and some without a stock
+twin."""
+
+from group_embedding.optimizers.wrap import wrap
+
+__all__ = ["wrap"]
