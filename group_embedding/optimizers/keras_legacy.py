@@ -15,9 +15,7 @@ class WrappedKerasLegacy:
         grads_and_vars = list(grads_and_vars)
         others = [pair for pair in grads_and_vars if not is_table_gradient(pair[0])]
         clipped = iter(super()._transform_gradients(others))
-        return [
-            pair if is_table_gradient(pair[0]) else next(clipped) for pair in grads_and_vars
-        ]
+        return [pair if is_table_gradient(pair[0]) else next(clipped) for pair in grads_and_vars]
 
     def _distributed_apply(self, distribution, grads_and_vars, apply_state, name):
         if tf.distribute.has_strategy():

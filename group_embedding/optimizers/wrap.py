@@ -10,6 +10,7 @@ import functools
 
 import tensorflow as tf
 
+from group_embedding.layers.keras_version import IS_KERAS_3
 from group_embedding.optimizers import rules
 from group_embedding.optimizers.keras import WrappedKeras2, WrappedKeras3
 from group_embedding.optimizers.keras_legacy import WrappedKerasLegacy
@@ -98,12 +99,12 @@ def wrap(optimizer, *, skip_nonfinite=False, stochastic_rounding_seed=None):
         raise ValueError(f"wrap: expected a stock optimizer, got a wrapped {_name_of(optimizer)}")
     way, statement = _way_of(optimizer)
     settings = Settings(skip_nonfinite, stochastic_rounding_seed)
-    optimizer.__class__ = wrapped_class(way, type(optimizer), statement, settings)
+    optimizer.__class__ = _wrapped_class(way, type(optimizer), statement, settings)
     return optimizer
 
 
 @functools.cache
-def wrapped_class(way, stock, statement, settings=Settings()):  # noqa: B008
+def _wrapped_class(way, stock, statement, settings):
     """`stock` with `way` mixed in: one of _WRAPPED. `statement`: of rules.py."""
     # Under the stock name, which is what Keras writes when it serialises an optimizer.
     namespace = {
@@ -121,10 +122,11 @@ def _way_of(optimizer):
         return WrappedV1, _V1[stock]
     module = tf.keras.optimizers
     if stock is getattr(module, stock.__name__, None) and stock.__name__ in _KERAS:
-        way = WrappedKeras3 if hasattr(optimizer, "apply") else WrappedKeras2
+        way = WrappedKeras3 if IS_KERAS_3 else WrappedKeras2
         return way, _KERAS[stock.__name__]
-    if stock is getattr(module.legacy, stock.__name__, None) and stock.__name__ in _KERAS_LEGACY:
-        return WrappedKerasLegacy, _KERAS_LEGACY[stock.__name__]
+    if not IS_KERAS_3 and stock is getattr(module.legacy, stock.__name__, None):
+        if stock.__name__ in _KERAS_LEGACY:
+            return WrappedKerasLegacy, _KERAS_LEGACY[stock.__name__]
     raise TypeError(
         f"wrap: expected one of {', '.join(_supported())}, got {_name_of(optimizer)}; a subclass "
         "may update in a way of its own, and what wraps an optimizer goes around the wrapped one"
@@ -134,13 +136,15 @@ def _way_of(optimizer):
 def _stock_class(optimizer):
     """The optimizer's class, below the one that `DistributedOptimizer` gives it."""
     stock = type(optimizer)
-    return stock.__mro__[2] if hasattr(optimizer, "_ge_exchange") else stock
+    return stock.__bases__[-1] if hasattr(optimizer, "_ge_exchange") else stock
 
 
 def _supported():
     names = [f"tf.compat.v1.train.{stock.__name__}" for stock in _V1]
     names += [f"tf.keras.optimizers.{name}" for name in _KERAS]
-    return names + [f"tf.keras.optimizers.legacy.{name}" for name in _KERAS_LEGACY]
+    if not IS_KERAS_3:
+        names += [f"tf.keras.optimizers.legacy.{name}" for name in _KERAS_LEGACY]
+    return names
 
 
 def _name_of(optimizer):
