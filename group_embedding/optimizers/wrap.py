@@ -18,12 +18,12 @@ from group_embedding.optimizers.tables import Settings
 from group_embedding.optimizers.v1 import WrappedV1
 
 _V1 = {
-    tf.compat.v1.train.GradientDescentOptimizer: rules.v1_sgd,
-    tf.compat.v1.train.MomentumOptimizer: rules.v1_momentum,
-    tf.compat.v1.train.AdagradOptimizer: rules.v1_adagrad,
-    tf.compat.v1.train.AdamOptimizer: rules.v1_adam,
-    tf.compat.v1.train.FtrlOptimizer: rules.v1_ftrl,
-    tf.compat.v1.train.RMSPropOptimizer: rules.v1_rmsprop,
+    "GradientDescentOptimizer": rules.v1_sgd,
+    "MomentumOptimizer": rules.v1_momentum,
+    "AdagradOptimizer": rules.v1_adagrad,
+    "AdamOptimizer": rules.v1_adam,
+    "FtrlOptimizer": rules.v1_ftrl,
+    "RMSPropOptimizer": rules.v1_rmsprop,
 }
 _KERAS = {
     "SGD": rules.keras_sgd,
@@ -41,6 +41,24 @@ _KERAS_LEGACY = {
     "RMSprop": rules.legacy_rmsprop,
 }
 _WRAPPED = (WrappedV1, WrappedKerasLegacy, WrappedKeras2, WrappedKeras3)
+
+
+@functools.cache
+def _supported():
+    """For each stock class: its name for people, what is mixed in, and its statement."""
+    keras = tf.keras.optimizers
+    families = [
+        ("tf.compat.v1.train", tf.compat.v1.train, WrappedV1, _V1),
+        ("tf.keras.optimizers", keras, WrappedKeras3 if IS_KERAS_3 else WrappedKeras2, _KERAS),
+    ]
+    if not IS_KERAS_3:
+        legacy = ("tf.keras.optimizers.legacy", keras.legacy, WrappedKerasLegacy, _KERAS_LEGACY)
+        families.append(legacy)
+    return {
+        getattr(module, name): (f"{path}.{name}", way, statement)
+        for path, module, way, statements in families
+        for name, statement in statements.items()
+    }
 
 
 def wrap(optimizer, *, skip_nonfinite=False, stochastic_rounding_seed=None):
@@ -97,7 +115,15 @@ def wrap(optimizer, *, skip_nonfinite=False, stochastic_rounding_seed=None):
     """
     if isinstance(optimizer, _WRAPPED):
         raise ValueError(f"wrap: expected a stock optimizer, got a wrapped {_name_of(optimizer)}")
-    way, statement = _way_of(optimizer)
+    supported = _supported()
+    stock = _stock_class(optimizer)
+    if stock not in supported:
+        raise TypeError(
+            f"wrap: expected one of {', '.join(name for name, _, _ in supported.values())}, got "
+            f"{_name_of(optimizer)}; a subclass may update in a way of its own, and what wraps an "
+            "optimizer goes around the wrapped one"
+        )
+    _, way, statement = supported[stock]
     settings = Settings(skip_nonfinite, stochastic_rounding_seed)
     optimizer.__class__ = _wrapped_class(way, type(optimizer), statement, settings)
     return optimizer
@@ -116,35 +142,10 @@ def _wrapped_class(way, stock, statement, settings):
     return type(stock.__name__, (way, stock), namespace)
 
 
-def _way_of(optimizer):
-    stock = _stock_class(optimizer)
-    if stock in _V1:
-        return WrappedV1, _V1[stock]
-    module = tf.keras.optimizers
-    if stock is getattr(module, stock.__name__, None) and stock.__name__ in _KERAS:
-        way = WrappedKeras3 if IS_KERAS_3 else WrappedKeras2
-        return way, _KERAS[stock.__name__]
-    if not IS_KERAS_3 and stock is getattr(module.legacy, stock.__name__, None):
-        if stock.__name__ in _KERAS_LEGACY:
-            return WrappedKerasLegacy, _KERAS_LEGACY[stock.__name__]
-    raise TypeError(
-        f"wrap: expected one of {', '.join(_supported())}, got {_name_of(optimizer)}; a subclass "
-        "may update in a way of its own, and what wraps an optimizer goes around the wrapped one"
-    )
-
-
 def _stock_class(optimizer):
     """The optimizer's class, below the one that `DistributedOptimizer` gives it."""
     stock = type(optimizer)
     return stock.__bases__[-1] if hasattr(optimizer, "_ge_exchange") else stock
-
-
-def _supported():
-    names = [f"tf.compat.v1.train.{stock.__name__}" for stock in _V1]
-    names += [f"tf.keras.optimizers.{name}" for name in _KERAS]
-    if not IS_KERAS_3:
-        names += [f"tf.keras.optimizers.legacy.{name}" for name in _KERAS_LEGACY]
-    return names
 
 
 def _name_of(optimizer):
