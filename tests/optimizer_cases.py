@@ -52,10 +52,10 @@ def initial_values():
 
 
 def make_variables(dtype=tf.float32):
-    """The two tables, then the dense variable."""
-    start = [*initial_values(), np.ones([WIDTH], np.float32)]
+    """The two tables, of `dtype`, then the dense variable."""
+    tables = [tf.cast(value, dtype) for value in initial_values()]
     names = ("first", "second", "dense")
-    return [tf.Variable(tf.cast(v, dtype), name=n) for v, n in zip(start, names)]
+    return [tf.Variable(v, name=n) for v, n in zip([*tables, tf.ones([WIDTH])], names)]
 
 
 def to_sparse(dense):
