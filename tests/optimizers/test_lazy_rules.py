@@ -1,4 +1,4 @@
-"""Rules that move only the rows that were looked up, against statements of them in NumPy, float64."""
+"""Rules that move only the rows that were looked up, against NumPy statements in float64."""
 
 import numpy as np
 import pytest

@@ -55,7 +55,11 @@ def test_v1_graph_has_one_fused_op():
     [
         ("clipnorm", {"clipnorm": 0.1}, None),
         ("identity", {}, lambda gradients: [tf.nest.map_structure(tf.identity, gradients[0])]),
-        ("scaled", {}, lambda gradients: [tf.IndexedSlices(gradients[0].values * 2, gradients[0].indices)]),
+        (
+            "scaled",
+            {},
+            lambda gradients: [tf.IndexedSlices(gradients[0].values * 2, gradients[0].indices)],
+        ),
     ],
 )
 def test_touched_gradients_are_applied_as_slices(what, options, change):

@@ -1,7 +1,7 @@
 """Every wrapped optimizer against the stock one, over 100 steps.
 
-Stock Keras, and stock Adam everywhere, move the moments of all rows at every step; they are compared
-on batches that look up every row. test_lazy_rules.py has the other batches.
+Stock Keras, and stock Adam everywhere, move the moments of all rows at every step; they are
+compared on batches that look up every row. test_lazy_rules.py has the other batches.
 """
 
 import optimizer_cases as cases
