@@ -3,6 +3,7 @@
 #include <string>
 #include <vector>
 
+#include "core/trace.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tf/kernels/device.h"
 #include "tf/kernels/gpu_faults.h"
@@ -206,6 +207,7 @@ class GroupIdsCpuOp : public OpKernel {
   explicit GroupIdsCpuOp(OpKernelConstruction* context) : OpKernel(context), reader_(context) {}
 
   void Compute(OpKernelContext* context) override {
+    const Stage stage("grouping");
     std::vector<FeatureIds> features;
     Tensor* batch;
     OP_REQUIRES_OK(context, reader_.Read(context, &features));
@@ -228,6 +230,7 @@ class GroupIdsGpuOp : public OpKernel {
   explicit GroupIdsGpuOp(OpKernelConstruction* context) : OpKernel(context), reader_(context) {}
 
   void Compute(OpKernelContext* context) override {
+    const Stage stage("grouping");
     OP_REQUIRES_OK(context, RaiseGpuFaults());
     std::vector<FeatureIds> features;
     Tensor* batch;

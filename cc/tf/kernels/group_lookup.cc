@@ -2,6 +2,7 @@
 
 #include <vector>
 
+#include "core/trace.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tf/kernels/device.h"
 #include "tf/kernels/gpu_faults.h"
@@ -24,6 +25,7 @@ class GroupLookupOp : public OpKernel {
   explicit GroupLookupOp(OpKernelConstruction* context) : OpKernel(context), attrs_(context) {}
 
   void Compute(OpKernelContext* context) override {
+    const Stage stage("lookup");
     Tables tables;
     std::vector<Feature> features;
     Group group;

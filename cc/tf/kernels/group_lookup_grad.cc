@@ -2,6 +2,7 @@
 
 #include <vector>
 
+#include "core/trace.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tf/kernels/device.h"
 #include "tf/kernels/gpu_faults.h"
@@ -26,6 +27,7 @@ class GroupLookupGradOp : public OpKernel {
   }
 
   void Compute(OpKernelContext* context) override {
+    const Stage stage("gradients");
     Tables tables;
     std::vector<Feature> features;
     Group group;

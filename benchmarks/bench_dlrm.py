@@ -1,0 +1,192 @@
+"""A whole DLRM step on a GPU, and where its time goes: embeddings, dense layers, everything else.
+
+    python benchmarks/bench_dlrm.py [--batch 65536] [--rows 1000000] [--json FILE]
+
+26 features of one id each, dim 128, bottom MLP 13-512-256-128, dot interaction, top MLP
+1024-1024-512-256-1, Adagrad wrapped by `ge.optimizers.wrap`, ids and labels in GPU memory as
+`prefetch_to_device` leaves them. Steps run in a row, as `fit` makes them. TensorFlow's profiler
+then records some of them; kernels of this library and its sort count as embeddings, all other
+kernels as dense layers, and what no kernel covers (idle time, copies) as outside.
+
+To look at a trace: run with --trace FOLDER, then `tensorboard --logdir FOLDER` (Profile, Trace
+Viewer); or `nsys profile -t cuda,nvtx python benchmarks/bench_dlrm.py`, in which the stages
+(grouping, lookup, update, ...) are NVTX ranges.
+"""
+
+import argparse
+import os
+import tempfile
+import time
+from pathlib import Path
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+os.environ.setdefault("TF_FORCE_GPU_ALLOW_GROWTH", "true")
+
+import numpy as np
+import report
+import tensorflow as tf
+
+import group_embedding as ge
+
+NUM_FEATURES, NUM_DENSE, DIM = 26, 13, 128
+EMBEDDING_KERNELS = ("group_embedding", "cub::")  # this library's, and those of its sort
+
+
+def parse_arguments():
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--batch", type=int, default=65536)
+    parser.add_argument("--rows", type=int, default=1_000_000, help="of each table")
+    parser.add_argument("--steps", type=int, default=30)
+    parser.add_argument("--trace", default=None, help="folder that keeps the profile")
+    parser.add_argument("--json", default=None)
+    return parser.parse_args()
+
+
+class Dlrm(tf.Module):
+    """Tables and layers as plain variables, so that the step has nothing but the model in it."""
+
+    def __init__(self, rows):
+        super().__init__()
+        self.tables = [
+            tf.Variable(tf.random.uniform([rows, DIM], -0.01, 0.01), name=f"table_{t}")
+            for t in range(NUM_FEATURES)
+        ]
+        interactions = (NUM_FEATURES + 1) ** 2 + DIM
+        self.bottom = _mlp([NUM_DENSE, 512, 256, DIM])
+        self.top = _mlp([interactions, 1024, 1024, 512, 256, 1])
+
+    @property
+    def variables_(self):
+        return self.tables + [v for layer in self.bottom + self.top for v in layer]
+
+    def __call__(self, dense, ids):
+        bottom = _run(self.bottom, dense, last=tf.nn.relu)
+        embedded = ge.group_embedding_lookup_sparse(self.tables, ids, "sum", concat=True)
+        vectors = tf.reshape(tf.concat([bottom, embedded], 1), [-1, NUM_FEATURES + 1, DIM])
+        dots = tf.matmul(vectors, vectors, transpose_b=True)
+        flat = tf.reshape(dots, [-1, (NUM_FEATURES + 1) ** 2])
+        return _run(self.top, tf.concat([bottom, flat], 1), last=tf.identity)
+
+
+def _mlp(sizes):
+    return [
+        (
+            tf.Variable(tf.random.normal([inputs, outputs], stddev=(2 / inputs) ** 0.5)),
+            tf.Variable(tf.zeros([outputs])),
+        )
+        for inputs, outputs in zip(sizes, sizes[1:])
+    ]
+
+
+def _run(layers, x, last):
+    for i, (kernel, bias) in enumerate(layers):
+        x = tf.nn.bias_add(tf.matmul(x, kernel), bias)
+        x = tf.nn.relu(x) if i < len(layers) - 1 else last(x)
+    return x
+
+
+def make_step(arguments):
+    """A traced training step over one batch."""
+    generator = np.random.default_rng(0)
+    batch = arguments.batch
+    rows = np.stack([np.arange(batch), np.zeros(batch)], 1).astype(np.int64)
+    ids = [
+        tf.SparseTensor(
+            tf.identity(tf.constant(rows)),
+            tf.identity(tf.constant(generator.integers(0, arguments.rows, batch))),
+            tf.constant([batch, 1], tf.int64),
+        )
+        for _ in range(NUM_FEATURES)
+    ]
+    dense = tf.constant(generator.standard_normal((batch, NUM_DENSE), np.float32))
+    labels = tf.constant(generator.integers(0, 2, (batch, 1)).astype(np.float32))
+    model = Dlrm(arguments.rows)
+    optimizer = ge.optimizers.wrap(tf.keras.optimizers.Adagrad(0.01))
+    optimizer.build(model.variables_)
+
+    @tf.function(autograph=False)
+    def step():
+        with tf.GradientTape() as tape:
+            logits = model(dense, ids)
+            loss = tf.reduce_mean(tf.nn.sigmoid_cross_entropy_with_logits(labels, logits))
+        gradients = tape.gradient(loss, model.variables_)
+        optimizer.apply_gradients(zip(gradients, model.variables_))
+        return loss
+
+    return step
+
+
+def step_ms(step, count):
+    """Milliseconds per step of `count` in a row."""
+    begin = time.perf_counter()
+    for _ in range(count):
+        loss = step()
+    float(loss)
+    return (time.perf_counter() - begin) * 1e3 / count
+
+
+def profile(step, count, folder):
+    """GPU events of `count` steps, as (begin, end, name) in milliseconds."""
+    from tensorflow.tsl.profiler.protobuf import xplane_pb2
+
+    tf.profiler.experimental.start(folder)
+    step_ms(step, count)
+    tf.profiler.experimental.stop()
+    newest = max(Path(folder).glob("plugins/profile/*/*.xplane.pb"), key=os.path.getmtime)
+    space = xplane_pb2.XSpace()
+    space.ParseFromString(newest.read_bytes())
+    return [
+        (begin, begin + event.duration_ps / 1e9, plane.event_metadata[event.metadata_id].name)
+        for plane in space.planes
+        if "/device:GPU" in plane.name
+        for line in plane.lines
+        if line.name.startswith("Stream")
+        for event in line.events
+        for begin in [line.timestamp_ns / 1e6 + event.offset_ps / 1e9]
+    ]
+
+
+def covered_ms(events):
+    """Length of the union of intervals."""
+    total, until = 0.0, -np.inf
+    for begin, end, _ in sorted(events):
+        total += max(0.0, end - max(begin, until))
+        until = max(until, end)
+    return total
+
+
+def shares(events):
+    """Where the time from the first event to the last goes."""
+    kernels = [e for e in events if not e[2].startswith(("Memcpy", "Memset"))]
+    embedding = [e for e in kernels if any(name in e[2] for name in EMBEDDING_KERNELS)]
+    whole = max(e[1] for e in events) - min(e[0] for e in events)
+    in_embedding, in_kernels = covered_ms(embedding), covered_ms(kernels)
+    return {
+        "embedding_share": round(in_embedding / whole, 4),
+        "dense_share": round((in_kernels - in_embedding) / whole, 4),
+        "outside_share": round(1 - in_kernels / whole, 4),
+    }
+
+
+def main():
+    arguments = parse_arguments()
+    gpus = tf.config.list_physical_devices("GPU")
+    about = report.machine() | {"tensorflow": tf.__version__}
+    step = make_step(arguments)
+    step_ms(step, 5)
+    row = {
+        "batch": arguments.batch,
+        "rows": arguments.rows,
+        "step_ms": round(sorted(step_ms(step, 10) for _ in range(arguments.steps // 10))[1], 3),
+    }
+    if gpus:
+        about["device"] = tf.config.experimental.get_device_details(gpus[0])["device_name"]
+        row |= shares(profile(step, 10, arguments.trace or tempfile.mkdtemp()))
+    print(about)
+    report.print_table([row])
+    if arguments.json:
+        report.write_json(arguments.json, about, [row])
+
+
+if __name__ == "__main__":
+    main()
