@@ -14,7 +14,7 @@ constexpr int kInFlight = 4;  // rows that a team loads before it uses the first
 // One feature with its table, as the kernel needs it.
 struct WeightGradTask {
   const char* rows;
-  const char* gradients;  // null: the feature has none
+  const char* gradients;
   int64_t num_rows;
   int64_t row_bytes;
   int64_t gradient_bytes;  // from one sample to the next
@@ -87,10 +87,6 @@ __device__ void WeightGradOfSample(const WeightGradArgs& args, const WeightGradT
   const Batch& batch = args.batch;
   const int64_t begin = batch.row_splits[task.first_sample + sample];
   const int64_t end = batch.row_splits[task.first_sample + sample + 1];
-  if (task.gradients == nullptr) {
-    for (int64_t i = begin + team.lane; i < end; i += team.size) args.weight_grad[i] = 0;
-    return;
-  }
   const Vector* gradient =
       reinterpret_cast<const Vector*>(task.gradients + sample * task.gradient_bytes);
   float sum_weights = 0, sum_squares = 0, sum_dots = 0;
@@ -144,8 +140,13 @@ cudaError_t WeightGradCuda(const Group& group, float* weight_grad, void* scratch
                            cudaStream_t stream) {
   std::vector<WeightGradTask> tasks;
   BlockPlan blocks;
+  bool is_partial = false;
   for (int64_t f = 0; f < group.num_features; ++f) {
     const Feature& feature = group.features[f];
+    if (feature.output == nullptr) {
+      is_partial = true;
+      continue;
+    }
     const Table& table = group.tables[feature.table];
     const int64_t gradient_bytes = feature.output_stride * SizeOf(group.dtype);
     const RowShape shape = RowShape::Of(
@@ -157,13 +158,17 @@ cudaError_t WeightGradCuda(const Group& group, float* weight_grad, void* scratch
     const int64_t samples_per_block = kThreads / shape.team_size();
     blocks.Append((feature.num_samples + samples_per_block - 1) / samples_per_block);
   }
+  if (is_partial) {
+    const size_t bytes = group.batch.num_ids * sizeof(float);
+    if (const cudaError_t error = cudaMemsetAsync(weight_grad, 0, bytes, stream)) return error;
+  }
   if (blocks.num_blocks() == 0) return cudaSuccess;
   if (blocks.num_blocks() > INT32_MAX) return cudaErrorInvalidConfiguration;
   DeviceArrays arrays(scratch);
   WeightGradArgs args;
   args.tasks = arrays.Add(tasks);
   args.first_blocks = arrays.Add(blocks.first_blocks());
-  args.num_features = group.num_features;
+  args.num_features = static_cast<int64_t>(tasks.size());
   args.batch = group.batch;
   args.prune_negative = group.invalid_ids.prune_negative;
   args.weight_grad = weight_grad;
