@@ -98,9 +98,14 @@ def group_update_slices(slices, tables, rule):
 def hyper_vector(values):
     """A dict from each of HYPER_NAMES to a number or a scalar tensor -> the vector of all."""
     values = [values[name] for name in HYPER_NAMES]
-    if any(tf.is_tensor(value) for value in values):
-        return tf.stack([tf.cast(value, tf.float32) for value in values])
-    return tf.constant(values, tf.float32)
+    tensors = [i for i, value in enumerate(values) if tf.is_tensor(value)]
+    vector = tf.constant([0.0 if i in tensors else v for i, v in enumerate(values)], tf.float32)
+    if not tensors:
+        return vector
+    places = tf.constant([[i] for i in tensors], tf.int64)
+    return tf.tensor_scatter_nd_update(
+        vector, places, tf.stack([tf.cast(values[i], tf.float32) for i in tensors])
+    )
 
 
 def is_resource(variable):

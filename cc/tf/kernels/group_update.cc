@@ -3,6 +3,7 @@
 #include <string>
 #include <vector>
 
+#include "core/trace.h"
 #include "fused/group_lookup_grad.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tf/kernels/device.h"
@@ -100,6 +101,7 @@ class GroupUpdateOp : public OpKernel {
   }
 
   void Compute(OpKernelContext* context) override {
+    const Stage stage("update");
     WrittenTables written;
     OP_REQUIRES_OK(context, written.Open(context, rule_, names_));
     std::vector<Table> tables;
@@ -162,6 +164,7 @@ class GroupUpdateSlicesOp : public OpKernel {
   }
 
   void Compute(OpKernelContext* context) override {
+    const Stage stage("update");
     WrittenTables written;
     OP_REQUIRES_OK(context, written.Open(context, rule_, names_));
     const Tensor* indices;
@@ -211,46 +214,23 @@ class GroupUpdateSlicesOp : public OpKernel {
   std::vector<std::string> names_;
 };
 
-#define REGISTER(type)                                                                           \
-  REGISTER_KERNEL_BUILDER(                                                                       \
-      Name("GroupUpdate").Device(tensorflow::DEVICE_CPU).TypeConstraint<type>("dtype"),          \
-      GroupUpdateOp<Cpu>)                                                                        \
-  REGISTER_KERNEL_BUILDER(                                                                       \
-      Name("GroupUpdateRef").Device(tensorflow::DEVICE_CPU).TypeConstraint<type>("dtype"),       \
-      GroupUpdateOp<Cpu>)                                                                        \
-  REGISTER_KERNEL_BUILDER(                                                                       \
-      Name("GroupUpdateSlices").Device(tensorflow::DEVICE_CPU).TypeConstraint<type>("dtype"),    \
-      GroupUpdateSlicesOp<Cpu>)                                                                  \
-  REGISTER_KERNEL_BUILDER(                                                                       \
-      Name("GroupUpdateSlicesRef").Device(tensorflow::DEVICE_CPU).TypeConstraint<type>("dtype"), \
-      GroupUpdateSlicesOp<Cpu>)
-REGISTER(float);
-REGISTER(Eigen::half);
-REGISTER(Eigen::bfloat16);
-#undef REGISTER
+// For all types: the core looks at dtype and slot_dtype.
+REGISTER_KERNEL_BUILDER(Name("GroupUpdate").Device(tensorflow::DEVICE_CPU), GroupUpdateOp<Cpu>)
+REGISTER_KERNEL_BUILDER(Name("GroupUpdateRef").Device(tensorflow::DEVICE_CPU), GroupUpdateOp<Cpu>)
+REGISTER_KERNEL_BUILDER(Name("GroupUpdateSlices").Device(tensorflow::DEVICE_CPU),
+                        GroupUpdateSlicesOp<Cpu>)
+REGISTER_KERNEL_BUILDER(Name("GroupUpdateSlicesRef").Device(tensorflow::DEVICE_CPU),
+                        GroupUpdateSlicesOp<Cpu>)
 
 #if GOOGLE_CUDA
-#define REGISTER(type)                                                                           \
-  REGISTER_KERNEL_BUILDER(Name("GroupUpdate")                                                    \
-                              .Device(tensorflow::DEVICE_GPU)                                    \
-                              .TypeConstraint<type>("dtype")                                     \
-                              .HostMemory("sizes"),                                              \
-                          GroupUpdateOp<Gpu>)                                                    \
-  REGISTER_KERNEL_BUILDER(Name("GroupUpdateRef")                                                 \
-                              .Device(tensorflow::DEVICE_GPU)                                    \
-                              .TypeConstraint<type>("dtype")                                     \
-                              .HostMemory("sizes"),                                              \
-                          GroupUpdateOp<Gpu>)                                                    \
-  REGISTER_KERNEL_BUILDER(                                                                       \
-      Name("GroupUpdateSlices").Device(tensorflow::DEVICE_GPU).TypeConstraint<type>("dtype"),    \
-      GroupUpdateSlicesOp<Gpu>)                                                                  \
-  REGISTER_KERNEL_BUILDER(                                                                       \
-      Name("GroupUpdateSlicesRef").Device(tensorflow::DEVICE_GPU).TypeConstraint<type>("dtype"), \
-      GroupUpdateSlicesOp<Gpu>)
-REGISTER(float);
-REGISTER(Eigen::half);
-REGISTER(Eigen::bfloat16);
-#undef REGISTER
+REGISTER_KERNEL_BUILDER(Name("GroupUpdate").Device(tensorflow::DEVICE_GPU).HostMemory("sizes"),
+                        GroupUpdateOp<Gpu>)
+REGISTER_KERNEL_BUILDER(Name("GroupUpdateRef").Device(tensorflow::DEVICE_GPU).HostMemory("sizes"),
+                        GroupUpdateOp<Gpu>)
+REGISTER_KERNEL_BUILDER(Name("GroupUpdateSlices").Device(tensorflow::DEVICE_GPU),
+                        GroupUpdateSlicesOp<Gpu>)
+REGISTER_KERNEL_BUILDER(Name("GroupUpdateSlicesRef").Device(tensorflow::DEVICE_GPU),
+                        GroupUpdateSlicesOp<Gpu>)
 #endif  // GOOGLE_CUDA
 
 }  // namespace
