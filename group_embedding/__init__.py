@@ -1,6 +1,6 @@
 """Sparse embeddings for recommender models on TensorFlow: many lookups in one fused op."""
 
-from group_embedding import exchange, layers
+from group_embedding import exchange, layers, optimizers
 from group_embedding.config import FeatureConfig, TableConfig
 from group_embedding.distributed import (
     DistributedOptimizer,
@@ -29,5 +29,6 @@ __all__ = [
     "group_embedding_lookup",
     "group_embedding_lookup_sparse",
     "layers",
+    "optimizers",
     "patch_tensorflow",
 ]

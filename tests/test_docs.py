@@ -13,10 +13,13 @@ import group_embedding as ge
 
 README = Path(__file__).resolve().parents[1] / "README.md"
 PROGRAMS = re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL)
-PUBLIC = [name for name in ge.__all__ if not inspect.ismodule(getattr(ge, name))]
+PUBLIC = {name: getattr(ge, name) for name in ge.__all__ if not inspect.ismodule(getattr(ge, name))}
+PUBLIC |= {f"optimizers.{name}": getattr(ge.optimizers, name) for name in ge.optimizers.__all__}
 
 
-@pytest.mark.parametrize("program", PROGRAMS, ids=["lookups", "feature_columns", "keras"])
+@pytest.mark.parametrize(
+    "program", PROGRAMS, ids=["lookups", "feature_columns", "keras", "optimizers"]
+)
 def test_readme_program(program, capsys):
     if "feature_column" in program and not hasattr(tf, "feature_column"):
         pytest.skip("this TensorFlow has no feature columns")
@@ -31,7 +34,7 @@ def test_readme_program(program, capsys):
 
 @pytest.mark.parametrize("name", PUBLIC)
 def test_docstring(name):
-    thing = getattr(ge, name)
+    thing = PUBLIC[name]
     assert inspect.getdoc(thing), f"ge.{name} has no docstring"
     runner = doctest.DocTestRunner(optionflags=doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS)
     for test in doctest.DocTestFinder(recurse=False).find(

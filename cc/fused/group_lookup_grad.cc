@@ -21,9 +21,13 @@ void WeightGradOfSample(const Group& group, const Feature& feature, int64_t samp
                         float* weight_grad) {
   const Table& table = group.tables[feature.table];
   const Batch& batch = group.batch;
+  const int64_t begin = batch.Begin(sample), end = batch.Begin(sample + 1);
+  if (feature.output == nullptr) {
+    std::fill(weight_grad + begin, weight_grad + end, 0.0f);
+    return;
+  }
   const T* gradient = static_cast<const T*>(feature.output) +
                       (sample - feature.first_sample) * feature.output_stride;
-  const int64_t begin = batch.Begin(sample), end = batch.Begin(sample + 1);
   float sum_weights = 0, sum_squares = 0, sum_dots = 0;
   auto weight_of = [&](int64_t i) { return batch.weights == nullptr ? 1.0f : batch.weights[i]; };
   auto use_of = [&](int64_t i) {

@@ -6,7 +6,8 @@
 //   ReduceRows  writes, for every unique row, the weighted sum of its samples' output gradients
 // and one more that has no order to keep:
 //   WeightGrad  the gradient of each id's weight
-// Ids that the forward pass left out, or read as zeros, have no gradient.
+// Ids that the forward pass left out, or read as zeros, have no gradient, nor have those of a
+// feature whose output (here its gradient) is null.
 #pragma once
 
 #include <cstdint>

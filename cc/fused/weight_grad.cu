@@ -140,8 +140,13 @@ cudaError_t WeightGradCuda(const Group& group, float* weight_grad, void* scratch
                            cudaStream_t stream) {
   std::vector<WeightGradTask> tasks;
   BlockPlan blocks;
+  bool is_partial = false;
   for (int64_t f = 0; f < group.num_features; ++f) {
     const Feature& feature = group.features[f];
+    if (feature.output == nullptr) {
+      is_partial = true;
+      continue;
+    }
     const Table& table = group.tables[feature.table];
     const int64_t gradient_bytes = feature.output_stride * SizeOf(group.dtype);
     const RowShape shape = RowShape::Of(
@@ -153,13 +158,17 @@ cudaError_t WeightGradCuda(const Group& group, float* weight_grad, void* scratch
     const int64_t samples_per_block = kThreads / shape.team_size();
     blocks.Append((feature.num_samples + samples_per_block - 1) / samples_per_block);
   }
+  if (is_partial) {
+    const size_t bytes = group.batch.num_ids * sizeof(float);
+    if (const cudaError_t error = cudaMemsetAsync(weight_grad, 0, bytes, stream)) return error;
+  }
   if (blocks.num_blocks() == 0) return cudaSuccess;
   if (blocks.num_blocks() > INT32_MAX) return cudaErrorInvalidConfiguration;
   DeviceArrays arrays(scratch);
   WeightGradArgs args;
   args.tasks = arrays.Add(tasks);
   args.first_blocks = arrays.Add(blocks.first_blocks());
-  args.num_features = group.num_features;
+  args.num_features = static_cast<int64_t>(tasks.size());
   args.batch = group.batch;
   args.prune_negative = group.invalid_ids.prune_negative;
   args.weight_grad = weight_grad;

@@ -72,8 +72,8 @@ class _Distributed:
         raw = slot if isinstance(slot, tf.Variable) else getattr(slot, "value", None)
         if shard is None or not isinstance(raw, tf.Variable):
             return slot
-        if tuple(raw.shape) == tuple(shard.variable.shape):
-            mark_shard(raw, (shard.num_rows, shard.dim), shard.exchange)
+        if raw.shape.rank == 2 and raw.shape[0] == shard.variable.shape[0]:
+            mark_shard(raw, (shard.num_rows, raw.shape[1]), shard.exchange)
         return slot
 
 

@@ -4,13 +4,15 @@ import tensorflow as tf
 from tensorflow.python.framework import auto_control_deps_utils
 from tensorflow.python.ops import resource_variable_ops
 
+from group_embedding.ops import autodiff
 from group_embedding.ops._library import library
 
 # A lookup only reads its variables: functions need not put lookups of one table into an order.
 auto_control_deps_utils.register_read_only_resource_op("GroupLookup")
 auto_control_deps_utils.register_read_only_resource_op("GroupLookupGrad")
+autodiff.let_unused_op_go("GroupLookupGrad")
 
-_SHARED_ATTRS = (
+SHARED_ATTRS = (
     "table_of_feature",
     "combiners",
     "dims",
@@ -64,17 +66,25 @@ def _group_lookup_grad(op, *grads):
     num_tables = len(op.get_attr("dims"))
     tables = list(op.inputs[:num_tables])
     buffer, sizes = op.inputs[num_tables], op.inputs[num_tables + 1]
+    differentiated = autodiff.differentiated(grads)
     grad_of = library().group_lookup_grad(
         tables=tables,
         batch=buffer,
         sizes=sizes,
-        grads=[tf.convert_to_tensor(grad) for grad in grads],
+        grads=[tf.convert_to_tensor(grads[i]) for i in differentiated],
+        grad_features=differentiated,
         num_tables=num_tables,
-        **{name: op.get_attr(name) for name in _SHARED_ATTRS},
+        **{name: op.get_attr(name) for name in SHARED_ATTRS},
     )
+    table_of_feature = op.get_attr("table_of_feature")
+    reached = range(num_tables)
+    if not op.get_attr("concat"):
+        reached = {table_of_feature[i] for i in differentiated}
     table_grads = [
-        tf.IndexedSlices(values, indices, _shape_of(table))
-        for table, indices, values in zip(tables, grad_of.indices, grad_of.values)
+        tf.IndexedSlices(grad_of.values[t], grad_of.indices[t], _shape_of(tables[t]))
+        if t in reached
+        else None
+        for t in range(num_tables)
     ]
     # The buffer's gradient is that of its weights part: ids and row splits have none.
     return [*table_grads, grad_of.weight_grad if op.get_attr("weighted") else None, None]

@@ -20,11 +20,14 @@ NUM_CLASSES = 6  # of a table that is not sharded
 V1_OPTIMIZERS = {
     "sgd": lambda: v1.train.GradientDescentOptimizer(0.5),
     "adagrad": lambda: v1.train.AdagradOptimizer(0.3),
+    "wrapped": lambda: ge.optimizers.wrap(v1.train.AdagradOptimizer(0.3)),
 }
 KERAS_OPTIMIZERS = {
     "sgd": lambda: tf.keras.optimizers.SGD(0.5),
     "adagrad": lambda: tf.keras.optimizers.Adagrad(0.3),
     "adam": lambda: tf.keras.optimizers.Adam(0.1),
+    "wrapped": lambda: ge.optimizers.wrap(tf.keras.optimizers.Adagrad(0.3)),
+    "rowwise": lambda: ge.optimizers.RowwiseAdagrad(0.3),
 }
 IS_KERAS_2 = not hasattr(tf.keras, "ops")
 if IS_KERAS_2:
@@ -155,6 +158,7 @@ def train_keras(kind, grouped):
 MAIN_KINDS = ["v1_sgd", "v1_adagrad", "keras_adagrad"]
 OTHER_KINDS = [
     *["v1_clipped", "keras_sgd", "keras_adam"],
+    *["v1_wrapped", "keras_wrapped", "keras_rowwise"],
     *(["keras_legacy_adagrad"] if IS_KERAS_2 else []),
 ]
 

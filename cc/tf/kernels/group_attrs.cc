@@ -11,12 +11,12 @@ Combiner ToCombiner(const std::string& word) {  // the op's attribute admits no 
   return word == "mean" ? Combiner::kMean : Combiner::kSqrtN;
 }
 
+}  // namespace
+
 DataType ToCore(tensorflow::DataType dtype) {
   if (dtype == tensorflow::DT_FLOAT) return DataType::kFloat32;
   return dtype == tensorflow::DT_HALF ? DataType::kFloat16 : DataType::kBFloat16;
 }
-
-}  // namespace
 
 GroupAttrs::GroupAttrs(OpKernelConstruction* context) {
   std::vector<std::string> words;
@@ -96,6 +96,35 @@ void GroupAttrs::PointTo(const std::vector<void*>& outputs, std::vector<Feature>
     feature.output_stride = concat ? width : dim;
     column += dim;
   }
+}
+
+absl::Status GroupAttrs::ReadGradients(tensorflow::OpKernelContext* context,
+                                       const std::vector<int32_t>& grad_features,
+                                       std::vector<Feature>* features) const {
+  tensorflow::OpInputList inputs;
+  TF_RETURN_IF_ERROR(context->input_list("grads", &inputs));
+  const size_t num_outputs = concat ? 1 : features->size();
+  if (inputs.size() != static_cast<int>(grad_features.size())) {
+    return absl::InvalidArgumentError("grads: expected one for each of grad_features");
+  }
+  std::vector<void*> gradients(num_outputs, nullptr);
+  for (int i = 0; i < inputs.size(); ++i) {
+    const int32_t f = grad_features[i];
+    if (f < 0 || f >= static_cast<int32_t>(num_outputs)) {
+      return absl::InvalidArgumentError("grad_features: expected indices into the outputs");
+    }
+    const Feature& feature = (*features)[f];
+    const int64_t width = concat ? Width() : dims[feature.table];
+    if (inputs[i].shape() != tensorflow::TensorShape({feature.num_samples, width})) {
+      return absl::InvalidArgumentError(
+          "feature '" + feature_names[f] + "': expected a gradient of shape [" +
+          std::to_string(feature.num_samples) + ", " + std::to_string(width) + "], got " +
+          inputs[i].shape().DebugString());
+    }
+    gradients[f] = inputs[i].data();
+  }
+  PointTo(gradients, features);
+  return absl::OkStatus();
 }
 
 absl::Status GroupAttrs::ToStatus(const Fault& fault, const std::vector<Table>& tables) const {

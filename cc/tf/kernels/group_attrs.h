@@ -1,4 +1,5 @@
-// The attributes that GroupLookup and GroupLookupGrad share, and the core's view of their inputs.
+// The attributes that GroupLookup, GroupLookupGrad and GroupUpdate share, and the core's view of
+// their inputs.
 #pragma once
 
 #include <string>
@@ -10,6 +11,8 @@
 
 namespace group_embedding {
 
+DataType ToCore(tensorflow::DataType dtype);
+
 struct GroupAttrs {
   explicit GroupAttrs(tensorflow::OpKernelConstruction* context);
 
@@ -20,6 +23,12 @@ struct GroupAttrs {
 
   // Points each feature to its part of `outputs`: a tensor of its own, or columns of the only one.
   void PointTo(const std::vector<void*>& outputs, std::vector<Feature>* features) const;
+
+  // Points each feature to its part of the op's input "grads": one tensor for each of
+  // `grad_features`, or the only one of a concatenated output. Other features have no gradient.
+  absl::Status ReadGradients(tensorflow::OpKernelContext* context,
+                             const std::vector<int32_t>& grad_features,
+                             std::vector<Feature>* features) const;
 
   absl::Status ToStatus(const Fault& fault, const std::vector<Table>& tables) const;
   int64_t Width() const;  // sum of the dims of all features

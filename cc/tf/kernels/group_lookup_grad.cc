@@ -13,7 +13,6 @@
 namespace group_embedding {
 namespace {
 
-using ::tensorflow::OpInputList;
 using ::tensorflow::OpKernel;
 using ::tensorflow::OpKernelConstruction;
 using ::tensorflow::OpKernelContext;
@@ -23,7 +22,9 @@ using ::tensorflow::TensorShape;
 // Inputs: tables, batch, sizes, gradients. Outputs: indices and values of each table, weight_grad.
 class GroupLookupGradOp : public OpKernel {
  public:
-  explicit GroupLookupGradOp(OpKernelConstruction* context) : OpKernel(context), attrs_(context) {}
+  explicit GroupLookupGradOp(OpKernelConstruction* context) : OpKernel(context), attrs_(context) {
+    OP_REQUIRES_OK(context, context->GetAttr("grad_features", &grad_features_));
+  }
 
   void Compute(OpKernelContext* context) override {
     const Stage stage("gradients");
@@ -40,7 +41,7 @@ class GroupLookupGradOp : public OpKernel {
                 group.batch.num_ids < kMaxBatchIds && group.batch.num_samples < kMaxBatchIds,
                 absl::InvalidArgumentError("expected fewer than 2^32 - 1 ids and samples in one "
                                            "group; split the batch"));
-    OP_REQUIRES_OK(context, ReadGradients(context, &features));
+    OP_REQUIRES_OK(context, attrs_.ReadGradients(context, grad_features_, &features));
     group.tables = tables.get().data();
     group.num_tables = num_tables;
     group.features = features.data();
@@ -81,24 +82,7 @@ class GroupLookupGradOp : public OpKernel {
   const GroupAttrs attrs_;
 
  private:
-  absl::Status ReadGradients(OpKernelContext* context, std::vector<Feature>* features) const {
-    OpInputList inputs;
-    TF_RETURN_IF_ERROR(context->input_list("grads", &inputs));
-    std::vector<void*> gradients;
-    for (int i = 0; i < inputs.size(); ++i) {
-      const Feature& feature = (*features)[i];
-      const int64_t width = attrs_.concat ? attrs_.Width() : attrs_.dims[feature.table];
-      if (inputs[i].shape() != TensorShape({feature.num_samples, width})) {
-        return absl::InvalidArgumentError(
-            "feature '" + attrs_.feature_names[i] + "': expected a gradient of shape [" +
-            std::to_string(feature.num_samples) + ", " + std::to_string(width) + "], got " +
-            inputs[i].shape().DebugString());
-      }
-      gradients.push_back(inputs[i].data());
-    }
-    attrs_.PointTo(gradients, features);
-    return absl::OkStatus();
-  }
+  std::vector<int32_t> grad_features_;
 };
 
 class GroupLookupGradCpuOp : public GroupLookupGradOp {

@@ -84,13 +84,14 @@ REGISTER_OP("GroupLookupGrad")
     .Input("tables: table_types")
     .Input("batch: float")
     .Input("sizes: int64")
-    .Input("grads: num_outputs * dtype")
+    .Input("grads: num_grads * dtype")
     .Output("indices: num_tables * int64")
     .Output("values: num_tables * dtype")
     .Output("weight_grad: float")
     .Attr("table_types: list({resource, float, half, bfloat16}) >= 1")
     .Attr("dtype: {float, half, bfloat16}")
-    .Attr("num_outputs: int >= 1")
+    .Attr("num_grads: int >= 1")
+    .Attr("grad_features: list(int)")
     .Attr("num_tables: int >= 1")
     .Attr("table_of_feature: list(int)")
     .Attr("combiners: list({'sum', 'mean', 'sqrtn'})")
@@ -106,6 +107,9 @@ REGISTER_OP("GroupLookupGrad")
     .Doc(R"doc(
 The gradient of GroupLookup.
 
+grads: of the outputs that have one.
+grad_features: the index of the output that each of `grads` belongs to. Ids of other features
+  have no gradient.
 indices: per table, the looked-up rows, unique and ascending.
 values: per table, [number of those rows, dim].
 weight_grad: [ids of the batch] if weighted, else empty.

@@ -1,0 +1,237 @@
+#include "fused/group_update.h"
+
+#include <string>
+#include <vector>
+
+#include "core/trace.h"
+#include "fused/group_lookup_grad.h"
+#include "tensorflow/core/framework/op_kernel.h"
+#include "tf/kernels/device.h"
+#include "tf/kernels/group_attrs.h"
+#include "tf/kernels/written_tables.h"
+
+namespace group_embedding {
+namespace {
+
+using ::tensorflow::OpInputList;
+using ::tensorflow::OpKernel;
+using ::tensorflow::OpKernelConstruction;
+using ::tensorflow::OpKernelContext;
+using ::tensorflow::Tensor;
+using ::tensorflow::TensorShape;
+
+struct Cpu {
+  static absl::Status Run(OpKernelContext* context, const Group& group, const Update& update) {
+    Tensor workspace;
+    TF_RETURN_IF_ERROR(AllocateScratch(context, GroupUpdateWorkspaceBytes(group), &workspace));
+    GroupUpdateCpu(group, update, workspace.data(), ThreadsOf(context));
+    return absl::OkStatus();
+  }
+
+  // Refuses an index outside its table.
+  static absl::Status CheckIndices(const Tensor& indices, const std::vector<Feature>& features,
+                                   const std::vector<Table>& tables,
+                                   const std::vector<std::string>& names) {
+    const auto index = indices.flat<int64_t>();
+    for (const Feature& feature : features) {
+      const int64_t num_rows = tables[feature.table].num_rows;
+      for (int64_t i = 0; i < feature.num_samples; ++i) {
+        const int64_t row = index(feature.first_sample + i);
+        if (row >= 0 && row < num_rows) continue;
+        return absl::InvalidArgumentError(
+            "table '" + names[feature.table] + "': index " + std::to_string(row) + " at position " +
+            std::to_string(i) + " of its gradient is outside the table; expected 0 <= index < " +
+            std::to_string(num_rows));
+      }
+    }
+    return absl::OkStatus();
+  }
+};
+
+#if GOOGLE_CUDA
+struct Gpu {
+  static absl::Status Run(OpKernelContext* context, const Group& group, const Update& update) {
+    Tensor workspace;
+    TF_RETURN_IF_ERROR(AllocateScratch(context, GroupUpdateWorkspaceBytesCuda(group), &workspace));
+    return ToStatus(GroupUpdateCuda(group, update, workspace.data(), StreamOf(context)),
+                    "GroupUpdate");
+  }
+
+  // Nothing waits for the GPU: there an index outside its table is passed over, as TensorFlow's own
+  // sparse updates do.
+  static absl::Status CheckIndices(const Tensor&, const std::vector<Feature>&,
+                                   const std::vector<Table>&, const std::vector<std::string>&) {
+    return absl::OkStatus();
+  }
+};
+#endif
+
+// What the op's rule does to `tables`, one for each of the group's.
+absl::Status MakeUpdate(OpKernelContext* context, const RuleAttrs& rule,
+                        const std::vector<TableUpdate>& tables, Update* update) {
+  const Tensor* hyper;
+  TF_RETURN_IF_ERROR(context->input("hyper", &hyper));
+  if (hyper->shape() != TensorShape({kNumHyper})) {
+    return absl::InvalidArgumentError("hyper: expected shape [" + std::to_string(kNumHyper) +
+                                      "], got " + hyper->shape().DebugString());
+  }
+  *update = {rule.rule, static_cast<const Hyper*>(hyper->data()), tables.data(),
+             ToCore(rule.slot_dtype), rule.stochastic_rounding};
+  return absl::OkStatus();
+}
+
+absl::Status CheckSize(const Batch& batch) {
+  if (batch.num_ids < kMaxBatchIds && batch.num_samples < kMaxBatchIds) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      "expected fewer than 2^32 - 1 ids and samples in one group; split the batch");
+}
+
+template <typename Device>
+class GroupUpdateOp : public OpKernel {
+ public:
+  explicit GroupUpdateOp(OpKernelConstruction* context)
+      : OpKernel(context), attrs_(context), rule_(context) {
+    OP_REQUIRES_OK(context, context->GetAttr("updated_tables", &updated_));
+    OP_REQUIRES_OK(context, context->GetAttr("grad_features", &grad_features_));
+    for (const int32_t table : updated_) {
+      OP_REQUIRES(context, table >= 0 && table < static_cast<int32_t>(attrs_.dims.size()),
+                  absl::InvalidArgumentError("updated_tables: expected indices into the tables"));
+      names_.push_back(attrs_.table_names[table]);
+    }
+  }
+
+  void Compute(OpKernelContext* context) override {
+    const Stage stage("update");
+    WrittenTables written;
+    OP_REQUIRES_OK(context, written.Open(context, rule_, names_));
+    std::vector<Table> tables;
+    std::vector<TableUpdate> updates;
+    OP_REQUIRES_OK(context, Place(written, &tables, &updates));
+    const Tensor *batch, *sizes;
+    OP_REQUIRES_OK(context, context->input("batch", &batch));
+    OP_REQUIRES_OK(context, context->input("sizes", &sizes));
+    std::vector<Feature> features;
+    Group group;
+    OP_REQUIRES_OK(context, attrs_.MakeFeatures(*batch, *sizes, &features, &group.batch));
+    OP_REQUIRES_OK(context, CheckSize(group.batch));
+    OP_REQUIRES_OK(context, attrs_.ReadGradients(context, grad_features_, &features));
+    group.tables = tables.data();
+    group.num_tables = static_cast<int64_t>(tables.size());
+    group.features = features.data();
+    group.num_features = static_cast<int64_t>(features.size());
+    group.dtype = attrs_.core_dtype;
+    group.invalid_ids = attrs_.invalid_ids;
+    Update update;
+    OP_REQUIRES_OK(context, MakeUpdate(context, rule_, updates, &update));
+    OP_REQUIRES_OK(context, Device::Run(context, group, update));
+  }
+
+ private:
+  // Puts the written tables in their places of the group. Of the others only the dim is known: they
+  // stay as they are.
+  absl::Status Place(const WrittenTables& written, std::vector<Table>* tables,
+                     std::vector<TableUpdate>* updates) const {
+    for (size_t t = 0; t < attrs_.dims.size(); ++t) {
+      tables->push_back({nullptr, 0, attrs_.dims[t], attrs_.max_norms[t]});
+      updates->push_back({});
+    }
+    for (size_t i = 0; i < updated_.size(); ++i) {
+      const Table& table = written.tables()[i];
+      Table& place = (*tables)[updated_[i]];
+      if (table.dim != place.dim) {
+        return absl::InvalidArgumentError("table '" + names_[i] + "': expected dim " +
+                                          std::to_string(place.dim) + ", got " +
+                                          std::to_string(table.dim));
+      }
+      place.rows = table.rows;
+      place.num_rows = table.num_rows;
+      (*updates)[updated_[i]] = written.updates()[i];
+    }
+    return absl::OkStatus();
+  }
+
+  const GroupAttrs attrs_;
+  const RuleAttrs rule_;
+  std::vector<int32_t> updated_, grad_features_;
+  std::vector<std::string> names_;  // of the updated tables
+};
+
+template <typename Device>
+class GroupUpdateSlicesOp : public OpKernel {
+ public:
+  explicit GroupUpdateSlicesOp(OpKernelConstruction* context) : OpKernel(context), rule_(context) {
+    OP_REQUIRES_OK(context, context->GetAttr("table_names", &names_));
+  }
+
+  void Compute(OpKernelContext* context) override {
+    const Stage stage("update");
+    WrittenTables written;
+    OP_REQUIRES_OK(context, written.Open(context, rule_, names_));
+    const Tensor* indices;
+    std::vector<Feature> features;
+    Group group;
+    OP_REQUIRES_OK(context, context->input("indices", &indices));
+    OP_REQUIRES_OK(context, MakeFeatures(context, written.tables(), *indices, &features));
+    const int64_t num_ids = indices->NumElements();
+    group.batch = {nullptr, indices->flat<int64_t>().data(), nullptr, num_ids, num_ids};
+    OP_REQUIRES_OK(context, CheckSize(group.batch));
+    OP_REQUIRES_OK(context, Device::CheckIndices(*indices, features, written.tables(), names_));
+    group.tables = written.tables().data();
+    group.num_tables = static_cast<int64_t>(names_.size());
+    group.features = features.data();
+    group.num_features = static_cast<int64_t>(features.size());
+    group.dtype = ToCore(rule_.dtype);
+    Update update;
+    OP_REQUIRES_OK(context, MakeUpdate(context, rule_, written.updates(), &update));
+    OP_REQUIRES_OK(context, Device::Run(context, group, update));
+  }
+
+ private:
+  // One feature per table, whose samples are the indices.
+  absl::Status MakeFeatures(OpKernelContext* context, const std::vector<Table>& tables,
+                            const Tensor& indices, std::vector<Feature>* features) const {
+    OpInputList values;
+    TF_RETURN_IF_ERROR(context->input_list("values", &values));
+    int64_t first = 0;
+    for (int t = 0; t < values.size(); ++t) {
+      const Tensor& value = values[t];
+      if (value.dims() != 2 || value.dim_size(1) != tables[t].dim) {
+        return absl::InvalidArgumentError(
+            "table '" + names_[t] + "': expected gradients of shape [indices, " +
+            std::to_string(tables[t].dim) + "], got " + value.shape().DebugString());
+      }
+      features->push_back(
+          {first, value.dim_size(0), value.data(), tables[t].dim, t, Combiner::kSum});
+      first += value.dim_size(0);
+    }
+    if (indices.dims() == 1 && indices.NumElements() == first) return absl::OkStatus();
+    return absl::InvalidArgumentError("indices: expected shape [" + std::to_string(first) +
+                                      "], as there are rows of values, got " +
+                                      indices.shape().DebugString());
+  }
+
+  const RuleAttrs rule_;
+  std::vector<std::string> names_;
+};
+
+// For all types: the core looks at dtype and slot_dtype.
+REGISTER_KERNEL_BUILDER(Name("GroupUpdate").Device(tensorflow::DEVICE_CPU), GroupUpdateOp<Cpu>)
+REGISTER_KERNEL_BUILDER(Name("GroupUpdateRef").Device(tensorflow::DEVICE_CPU), GroupUpdateOp<Cpu>)
+REGISTER_KERNEL_BUILDER(Name("GroupUpdateSlices").Device(tensorflow::DEVICE_CPU),
+                        GroupUpdateSlicesOp<Cpu>)
+REGISTER_KERNEL_BUILDER(Name("GroupUpdateSlicesRef").Device(tensorflow::DEVICE_CPU),
+                        GroupUpdateSlicesOp<Cpu>)
+
+#if GOOGLE_CUDA
+REGISTER_KERNEL_BUILDER(Name("GroupUpdate").Device(tensorflow::DEVICE_GPU).HostMemory("sizes"),
+                        GroupUpdateOp<Gpu>)
+REGISTER_KERNEL_BUILDER(Name("GroupUpdateRef").Device(tensorflow::DEVICE_GPU).HostMemory("sizes"),
+                        GroupUpdateOp<Gpu>)
+REGISTER_KERNEL_BUILDER(Name("GroupUpdateSlices").Device(tensorflow::DEVICE_GPU),
+                        GroupUpdateSlicesOp<Gpu>)
+REGISTER_KERNEL_BUILDER(Name("GroupUpdateSlicesRef").Device(tensorflow::DEVICE_GPU),
+                        GroupUpdateSlicesOp<Gpu>)
+#endif  // GOOGLE_CUDA
+
+}  // namespace
+}  // namespace group_embedding

@@ -1,0 +1,193 @@
+#include "tf/kernels/written_tables.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "tensorflow/core/framework/resource_mgr.h"
+#include "tf/kernels/device.h"
+
+namespace group_embedding {
+namespace {
+
+using ::tensorflow::DataTypeString;
+using ::tensorflow::OpKernelContext;
+using ::tensorflow::Tensor;
+using ::tensorflow::TensorShape;
+
+// The place of the rule called `name`, or -1.
+RuleIndex FindRule(const std::string& name, bool* slot_per_row, int* num_slots) {
+  bool found = false;
+  RuleIndex at = 0;
+  for (; !found; ++at) {
+    const bool exists = ForRule(at, [&](auto rule) {
+      found = name == rule.kName;
+      *slot_per_row = rule.kSlotPerRow;
+      *num_slots = rule.kNumSlots;
+    });
+    if (!exists) return -1;
+  }
+  return at - 1;
+}
+
+std::string RuleNames() {
+  std::string names;
+  for (RuleIndex at = 0; ForRule(
+           at,
+           [&](auto rule) { names += (at == 0 ? "'" : ", '") + std::string(rule.kName) + "'"; });
+       ++at) {
+  }
+  return names;
+}
+
+// A copy in memory of its own.
+absl::Status Clone(OpKernelContext* context, const Tensor& from, Tensor* to) {
+  tensorflow::AllocatorAttributes attributes;
+  attributes.set_gpu_compatible(true);
+  attributes.set_nic_compatible(true);
+  TF_RETURN_IF_ERROR(context->allocate_temp(from.dtype(), from.shape(), to, attributes));
+#if GOOGLE_CUDA
+  if (context->op_device_context() != nullptr) {
+    return ToStatus(cudaMemcpyAsync(to->data(), from.data(), from.TotalBytes(),
+                                    cudaMemcpyDeviceToDevice, StreamOf(context)),
+                    "copying a variable that is also read");
+  }
+#endif
+  std::memcpy(to->data(), from.data(), from.TotalBytes());
+  return absl::OkStatus();
+}
+
+// Sees to it that nobody but `variable` holds its buffer, now and later.
+absl::Status MakeWritable(OpKernelContext* context, tensorflow::Var* variable) {
+  if (variable->copy_on_read_mode.load()) return absl::OkStatus();
+  if (!variable->tensor()->RefCountIsOne()) {
+    Tensor own;
+    TF_RETURN_IF_ERROR(Clone(context, *variable->tensor(), &own));
+    *variable->tensor() = own;
+  }
+  variable->copy_on_read_mode.store(true);
+  return absl::OkStatus();
+}
+
+absl::Status Check(const Tensor& tensor, const std::string& what, tensorflow::DataType dtype,
+                   const TensorShape* shape) {
+  if (!tensor.IsInitialized()) {
+    return absl::FailedPreconditionError(what +
+                                         ": expected an initialized variable; run its initializer");
+  }
+  if (tensor.dtype() != dtype) {
+    return absl::InvalidArgumentError(what + ": expected " + DataTypeString(dtype) + ", got " +
+                                      DataTypeString(tensor.dtype()));
+  }
+  if (shape != nullptr && tensor.shape() != *shape) {
+    return absl::InvalidArgumentError(what + ": expected shape " + shape->DebugString() + ", got " +
+                                      tensor.shape().DebugString());
+  }
+  if (tensor.dims() != 2) {
+    return absl::InvalidArgumentError(what + ": expected shape [rows, dim], got " +
+                                      tensor.shape().DebugString());
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+RuleAttrs::RuleAttrs(tensorflow::OpKernelConstruction* context) {
+  std::string name;
+  int num_slots = 0;
+  OP_REQUIRES_OK(context, context->GetAttr("rule", &name));
+  OP_REQUIRES_OK(context, context->GetAttr("rule_slots", &slots));
+  OP_REQUIRES_OK(context, context->GetAttr("dtype", &dtype));
+  OP_REQUIRES_OK(context, context->GetAttr("slot_dtype", &slot_dtype));
+  OP_REQUIRES_OK(context, context->GetAttr("stochastic_rounding", &stochastic_rounding));
+  rule = FindRule(name, &slot_per_row, &num_slots);
+  OP_REQUIRES(
+      context, rule >= 0,
+      absl::InvalidArgumentError("rule: expected one of " + RuleNames() + ", got '" + name + "'"));
+  for (const int32_t slot : slots) {
+    OP_REQUIRES(context, slot >= 0 && slot < num_slots,
+                absl::InvalidArgumentError("rule_slots: rule '" + name + "' has " +
+                                           std::to_string(num_slots) + " slots, got slot " +
+                                           std::to_string(slot)));
+  }
+}
+
+WrittenTables::~WrittenTables() {
+  for (tensorflow::mutex* mutex : locked_) mutex->unlock();
+}
+
+absl::Status WrittenTables::Find(OpKernelContext* context, int input, const std::string& name) {
+  tensorflow::core::RefCountPtr<tensorflow::Var> variable;
+  if (context->input_dtype(input) != tensorflow::DT_RESOURCE) {
+    mutexes_.push_back(context->input_ref_mutex(input));
+  } else if (tensorflow::LookupResource(context, tensorflow::HandleFromInput(context, input),
+                                        &variable)
+                 .ok()) {
+    mutexes_.push_back(variable->mu());
+  } else {
+    return absl::FailedPreconditionError("table '" + name +
+                                         "': expected initialized variables for it and its slots; "
+                                         "run their initializers");
+  }
+  variables_.push_back(std::move(variable));
+  return absl::OkStatus();
+}
+
+void WrittenTables::LockAll() {
+  // Each once and in the order of addresses: the order in which TensorFlow's optimizers lock too.
+  locked_ = mutexes_;
+  std::sort(locked_.begin(), locked_.end());
+  locked_.erase(std::unique(locked_.begin(), locked_.end()), locked_.end());
+  for (tensorflow::mutex* mutex : locked_) mutex->lock();
+}
+
+absl::Status WrittenTables::Open(OpKernelContext* context, const RuleAttrs& attrs,
+                                 const std::vector<std::string>& names) {
+  int first_table, first_slot, end;
+  TF_RETURN_IF_ERROR(context->op_kernel().InputRange("tables", &first_table, &end));
+  TF_RETURN_IF_ERROR(context->op_kernel().InputRange("slots", &first_slot, &end));
+  const int num_tables = static_cast<int>(names.size());
+  const int num_slots = static_cast<int>(attrs.slots.size());
+  if (end - first_slot != num_tables * num_slots) {
+    return absl::InvalidArgumentError("slots: expected " + std::to_string(num_tables * num_slots) +
+                                      ", got " + std::to_string(end - first_slot));
+  }
+  for (int i = 0; i < num_tables; ++i) {
+    TF_RETURN_IF_ERROR(Find(context, first_table + i, names[i]));
+  }
+  for (int i = 0; i < num_tables * num_slots; ++i) {
+    TF_RETURN_IF_ERROR(Find(context, first_slot + i, names[i / num_slots]));
+  }
+  LockAll();
+  // Tables are the first of variables_, slots follow.
+  auto tensor_of = [&](int input, int at, Tensor* tensor) -> absl::Status {
+    tensorflow::Var* variable = variables_[at].get();
+    if (variable == nullptr) {
+      *tensor = context->mutable_input(input, /*lock_held=*/true);
+      return absl::OkStatus();
+    }
+    TF_RETURN_IF_ERROR(MakeWritable(context, variable));
+    *tensor = *variable->tensor();
+    return absl::OkStatus();
+  };
+  for (int t = 0; t < num_tables; ++t) {
+    const std::string what = "table '" + names[t] + "'";
+    Tensor rows;
+    TF_RETURN_IF_ERROR(tensor_of(first_table + t, t, &rows));
+    TF_RETURN_IF_ERROR(Check(rows, what, attrs.dtype, nullptr));
+    tables_.push_back({rows.data(), rows.dim_size(0), static_cast<int32_t>(rows.dim_size(1)), 0});
+    updates_.push_back({rows.data(), {}});
+    const TensorShape slot_shape =
+        attrs.slot_per_row ? TensorShape({rows.dim_size(0), 1}) : rows.shape();
+    for (int s = 0; s < num_slots; ++s) {
+      const int i = t * num_slots + s;
+      Tensor slot;
+      TF_RETURN_IF_ERROR(tensor_of(first_slot + i, num_tables + i, &slot));
+      TF_RETURN_IF_ERROR(Check(slot, what + ", slot " + std::to_string(attrs.slots[s]),
+                               attrs.slot_dtype, &slot_shape));
+      updates_.back().slots[attrs.slots[s]] = slot.data();
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace group_embedding

@@ -1,0 +1,112 @@
+// Update rules applied to tables in place, as TensorFlow ops. Each exists twice, since variables
+// do: as resources, and as references in graphs of TensorFlow 1.
+#include "tensorflow/core/framework/op.h"
+#include "tensorflow/core/framework/shape_inference.h"
+
+namespace group_embedding {
+namespace {
+
+using ::tensorflow::shape_inference::InferenceContext;
+
+absl::Status NoOutputs(InferenceContext*) { return absl::OkStatus(); }
+
+}  // namespace
+
+#define RULE_ATTRS                                            \
+  Attr("num_tables: int >= 1")                                \
+      .Attr("num_slots: int >= 0")                            \
+      .Attr("dtype: {float, half, bfloat16}")                 \
+      .Attr("slot_dtype: {float, half, bfloat16} = DT_FLOAT") \
+      .Attr("rule: string")                                   \
+      .Attr("rule_slots: list(int)")                          \
+      .Attr("stochastic_rounding: bool = false")
+
+#define GROUP_ATTRS                                      \
+  Attr("num_grads: int >= 1")                            \
+      .Attr("grad_features: list(int)")                  \
+      .Attr("updated_tables: list(int)")                 \
+      .Attr("table_of_feature: list(int)")               \
+      .Attr("combiners: list({'sum', 'mean', 'sqrtn'})") \
+      .Attr("dims: list(int)")                           \
+      .Attr("max_norms: list(float)")                    \
+      .Attr("table_names: list(string)")                 \
+      .Attr("feature_names: list(string)")               \
+      .Attr("concat: bool = false")                      \
+      .Attr("weighted: bool = false")                    \
+      .Attr("prune_negative: bool = true")               \
+      .Attr("invalid_ids: {'raise', 'ignore'} = 'raise'")
+
+constexpr char kGroupUpdateDoc[] = R"doc(
+The backward pass of GroupLookup and the update of its tables, in one.
+
+tables: the variables that are written, each [num_rows, dim].
+slots: the slots of the first table, then those of the next, each of its table's shape, or
+  [num_rows, 1] if the rule has one number per row.
+batch: as of GroupLookup.
+sizes: as of GroupLookup; host memory.
+grads: gradients of the outputs of GroupLookup that have one.
+hyper: the numbers that steer the rule, in the order of kHyperNames.
+rule: its name in cc/optimizer/rules.h.
+rule_slots: which of the rule's slots the tables have.
+stochastic_rounding: round 16-bit rows up or down at random, the nearer the likelier.
+grad_features: the index of the output that each of `grads` belongs to.
+updated_tables: the index, among the tables of GroupLookup, of each of `tables`.
+)doc";
+
+constexpr char kGroupUpdateSlicesDoc[] = R"doc(
+Applies a rule to gradients of some rows of tables.
+
+tables, slots, hyper and attributes: as of GroupUpdate.
+indices: the rows of all gradients, those of the first table first; gradients of one row are added
+  in their order.
+values: per table, [its part of `indices`, dim].
+)doc";
+
+REGISTER_OP("GroupUpdate")
+    .Input("tables: num_tables * resource")
+    .Input("slots: num_slots * resource")
+    .Input("batch: float")
+    .Input("sizes: int64")
+    .Input("grads: num_grads * dtype")
+    .Input("hyper: float")
+    .RULE_ATTRS.GROUP_ATTRS.SetIsStateful()
+    .SetShapeFn(NoOutputs)
+    .Doc(kGroupUpdateDoc);
+
+REGISTER_OP("GroupUpdateRef")
+    .Input("tables: Ref(num_tables * dtype)")
+    .Input("slots: Ref(num_slots * slot_dtype)")
+    .Input("batch: float")
+    .Input("sizes: int64")
+    .Input("grads: num_grads * dtype")
+    .Input("hyper: float")
+    .RULE_ATTRS.GROUP_ATTRS.SetIsStateful()
+    .SetShapeFn(NoOutputs)
+    .Doc(kGroupUpdateDoc);
+
+REGISTER_OP("GroupUpdateSlices")
+    .Input("tables: num_tables * resource")
+    .Input("slots: num_slots * resource")
+    .Input("indices: int64")
+    .Input("values: num_tables * dtype")
+    .Input("hyper: float")
+    .RULE_ATTRS.Attr("table_names: list(string)")
+    .SetIsStateful()
+    .SetShapeFn(NoOutputs)
+    .Doc(kGroupUpdateSlicesDoc);
+
+REGISTER_OP("GroupUpdateSlicesRef")
+    .Input("tables: Ref(num_tables * dtype)")
+    .Input("slots: Ref(num_slots * slot_dtype)")
+    .Input("indices: int64")
+    .Input("values: num_tables * dtype")
+    .Input("hyper: float")
+    .RULE_ATTRS.Attr("table_names: list(string)")
+    .SetIsStateful()
+    .SetShapeFn(NoOutputs)
+    .Doc(kGroupUpdateSlicesDoc);
+
+#undef RULE_ATTRS
+#undef GROUP_ATTRS
+
+}  // namespace group_embedding

@@ -1,0 +1,68 @@
+"""What TensorFlow's autodiff does around an op, as far as an op must know."""
+
+import numpy as np
+import tensorflow as tf
+from tensorflow.python.eager import context
+from tensorflow.python.framework.auto_control_deps import register_acd_resource_resolver
+
+_LARGEST_CONSTANT = 1000  # elements; tf.zeros makes a Fill of more
+
+
+def differentiated(grads):
+    """The indices of the output gradients that are not zeros which autodiff put in place of none.
+
+    For an output that the loss does not depend on, autodiff hands an op's gradient function zeros,
+    where the gradient of an op of one output would be None. Those zeros can be told from others:
+    in a graph by the op that made them, in eager code since autodiff takes them from a cache. (Not
+    behind the boundary of a `tf.function` that was called under the tape: there they come in as any
+    tensor does.) If all are zeros, they are what the loss's gradient is.
+    """
+    cached = {id(zeros) for zeros in _zeros_cache()} if tf.executing_eagerly() else ()
+    found = [i for i, grad in enumerate(grads) if not (id(grad) in cached or _is_zeros(grad))]
+    return found or list(range(len(grads)))
+
+
+def is_used(tensor):
+    """Whether anything in the graph consumes it, so far."""
+    return any(not _is_idle_gate(consumer) for consumer in tensor.consumers())
+
+
+def let_unused_op_go(op_type):
+    """Functions run whatever reads a variable before that variable is written, even when nobody
+    uses what was read. Ops of this type they shall drop then: an optimizer may take their place."""
+
+    def resolve(op, reads, writes):
+        del writes
+        if op.type != op_type or not reads or any(is_used(output) for output in op.outputs):
+            return False
+        reads.clear()
+        return True
+
+    register_acd_resource_resolver(resolve)
+
+
+def _zeros_cache():
+    return context.context().zeros_cache()._data.values()
+
+
+def _is_zeros(grad):
+    op = None if tf.executing_eagerly() or not tf.is_tensor(grad) else grad.op
+    if op is None or op.type == "ZerosLike":
+        return op is not None
+    if op.type == "Fill":
+        return _is_zero(op.inputs[1])
+    small = grad.shape.is_fully_defined() and grad.shape.num_elements() < _LARGEST_CONSTANT
+    return op.type == "Const" and small and _is_zero(grad)
+
+
+def _is_zero(tensor):
+    value = tf.get_static_value(tensor)
+    return value is not None and not np.any(value)
+
+
+def _is_idle_gate(op):
+    """`tf.gradients(..., gate_gradients=True)`, which is how optimizers of TensorFlow 1 call it,
+    puts behind each gradient an Identity that waits for its siblings."""
+    if op.type != "Identity" or not op.control_inputs:
+        return False
+    return not any(is_used(output) for output in op.outputs)

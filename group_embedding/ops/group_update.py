@@ -1,0 +1,141 @@
+"""The ops that apply an update rule to tables and their slots, in place."""
+
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+from tensorflow.python.ops import resource_variable_ops
+
+from group_embedding.ops._library import library
+from group_embedding.ops.group_lookup import SHARED_ATTRS
+
+# The numbers that steer an update: `Hyper` of cc/optimizer/rules.h.
+HYPER_NAMES = (
+    "apply",
+    "gradient_scale",
+    "clip_value",
+    "weight_decay",
+    "rounding_key",
+    "learning_rate",
+    "momentum",
+    "nesterov",
+    "rho",
+    "centered",
+    "beta_1",
+    "beta_2",
+    "beta_1_power",
+    "beta_2_power",
+    "epsilon",
+    "epsilon_in_root",
+    "l1",
+    "l2",
+    "l2_shrinkage",
+    "learning_rate_power",
+)
+
+
+class WrittenTable(NamedTuple):
+    """A variable, and its slot for each of the rule's; None: it does without."""
+
+    variable: Any
+    slots: tuple
+
+
+class Rule(NamedTuple):
+    """What is done to tables. `hyper`: float32 [len(HYPER_NAMES)]."""
+
+    name: str
+    hyper: Any
+    stochastic_rounding: bool
+
+
+def group_update(lookup_grad, tables, rule):
+    """Does what a GroupLookupGrad op and the update of its tables would do, in one op.
+
+    Args:
+        lookup_grad: the `tf.Operation`; its inputs are taken, it need not run.
+        tables: a dict from the index of a table in the group to its WrittenTable.
+        rule: a Rule.
+
+    Returns:
+        The `tf.Operation` (None where it has run).
+    """
+    written = list(tables.values())
+    num_tables = len(lookup_grad.get_attr("dims"))
+    batch, sizes, *grads = lookup_grad.inputs[num_tables:]
+    ops = library().group_update, library().group_update_ref
+    return _pick(ops, written)(
+        **_written_inputs(written, rule),
+        batch=batch,
+        sizes=sizes,
+        grads=grads,
+        grad_features=lookup_grad.get_attr("grad_features"),
+        updated_tables=list(tables),
+        **{name: lookup_grad.get_attr(name) for name in SHARED_ATTRS},
+    )
+
+
+def group_update_slices(slices, tables, rule):
+    """Applies the rule to the gradients that tables got as `tf.IndexedSlices`.
+
+    Args:
+        slices: one per table; indices may repeat, and are summed in their order.
+        tables: a list of WrittenTable of one dtype.
+        rule: a Rule.
+
+    Returns:
+        As `group_update`.
+    """
+    indices = [tf.cast(one.indices, tf.int64) for one in slices]
+    ops = library().group_update_slices, library().group_update_slices_ref
+    return _pick(ops, tables)(
+        **_written_inputs(tables, rule),
+        indices=indices[0] if len(indices) == 1 else tf.concat(indices, axis=0),
+        values=[tf.cast(one.values, _dtype_of(tables[0].variable)) for one in slices],
+        table_names=[table.variable.name.partition(":")[0] for table in tables],
+    )
+
+
+def hyper_vector(values):
+    """A dict from each of HYPER_NAMES to a number or a scalar tensor -> the vector of all."""
+    values = [values[name] for name in HYPER_NAMES]
+    tensors = [i for i, value in enumerate(values) if tf.is_tensor(value)]
+    vector = tf.constant([0.0 if i in tensors else v for i, v in enumerate(values)], tf.float32)
+    if not tensors:
+        return vector
+    places = tf.constant([[i] for i in tensors], tf.int64)
+    return tf.tensor_scatter_nd_update(
+        vector, places, tf.stack([tf.cast(values[i], tf.float32) for i in tensors])
+    )
+
+
+def is_resource(variable):
+    return resource_variable_ops.is_resource_variable(variable)
+
+
+def _pick(ops, tables):
+    """Of the ops for resources and for references, the one for these tables."""
+    return ops[0] if is_resource(tables[0].variable) else ops[1]
+
+
+def _written_inputs(tables, rule):
+    slots = [slot for table in tables for slot in table.slots if slot is not None]
+    dtype = _dtype_of(tables[0].variable)
+    inputs = {
+        "tables": [_writable(table.variable) for table in tables],
+        "slots": [_writable(slot) for slot in slots],
+        "hyper": rule.hyper,
+        "rule": rule.name,
+        "rule_slots": [i for i, slot in enumerate(tables[0].slots) if slot is not None],
+        "stochastic_rounding": rule.stochastic_rounding and dtype.size == 2,
+    }
+    if slots and is_resource(slots[0]):  # a reference has its type
+        inputs["slot_dtype"] = _dtype_of(slots[0])
+    return inputs
+
+
+def _writable(variable):
+    return variable.handle if is_resource(variable) else variable._ref()
+
+
+def _dtype_of(variable):
+    return tf.as_dtype(variable.dtype).base_dtype

@@ -1,0 +1,115 @@
+"""Optimizers of Keras 2.11 and later, and of Keras 3."""
+
+import tensorflow as tf
+
+from group_embedding.optimizers.tables import Table, is_table_gradient, update_tables
+
+
+class _WrappedKeras:
+    """What both share. Stock clips, decays and applies; of each it gets the gradients or variables
+    that are no tables, and tables are updated in between. (Stock's hook for one variable is left
+    to replicas of a `tf.distribute.Strategy`.)"""
+
+    def _clip_gradients(self, grads):
+        if not self._ge_clips_by_value():
+            return super()._clip_gradients(grads)
+        # The rule limits the gradients of rows.
+        return _map_others(super()._clip_gradients, grads)
+
+    def _apply_weight_decay(self, variables):
+        """Waits until gradients tell which variables are tables."""
+
+    def _ge_decay_others(self, grads, variables):
+        others = [v for g, v in zip(grads, variables) if not is_table_gradient(g)]
+        super()._apply_weight_decay(others)
+
+    def _ge_clips_by_value(self):
+        return self.clipvalue and not self.clipnorm and not self.global_clipnorm
+
+    def _ge_update(self, pairs):
+        """Updates the tables among (gradient, variable)."""
+        pairs = [pair for pair in pairs if is_table_gradient(pair[0])]
+        if not pairs:
+            return
+        statement = self._ge_statement()
+        tables = [
+            Table(
+                gradient,
+                _tf_variable(variable),
+                tuple(name and self._ge_slot(name, variable) for name in statement.slots),
+                self._ge_decay(variable),
+            )
+            for gradient, variable in pairs
+        ]
+        clip_value = self.clipvalue if self._ge_clips_by_value() else None
+        step = tf.convert_to_tensor(self.iterations)
+        update_tables(tables, statement, self._ge_settings, step, clip_value)
+
+    def _ge_decay(self, variable):
+        variable = _tf_variable(variable)
+        if self.weight_decay is None or not self._use_weight_decay(variable):
+            return 0.0
+        return float(self.weight_decay)
+
+    def _ge_slot(self, name, variable):
+        return _tf_variable(getattr(self, name)[self._ge_index(variable)])
+
+
+class WrappedKeras2(_WrappedKeras):
+    """Mixed into a stock class of Keras 2."""
+
+    def _deduplicate_sparse_grad(self, grads):
+        return _map_others(super()._deduplicate_sparse_grad, grads)
+
+    def _internal_apply_gradients(self, grads_and_vars):
+        grads_and_vars = list(grads_and_vars)
+        self._ge_decay_others(*zip(*grads_and_vars))
+        if not tf.distribute.has_strategy():
+            self._ge_update(grads_and_vars)
+        return super()._internal_apply_gradients(grads_and_vars)
+
+    def _update_step_xla(self, gradient, variable, key):
+        if is_table_gradient(gradient):
+            return self._update_step(gradient, variable)  # XLA has no such op
+        return super()._update_step_xla(gradient, variable, key)
+
+    def _update_step(self, gradient, variable):
+        if not is_table_gradient(gradient):
+            return super()._update_step(gradient, variable)
+        if tf.distribute.has_strategy():  # else it is done
+            self._ge_update([(gradient, variable)])
+
+    def _ge_index(self, variable):
+        return self._index_dict[self._var_key(variable)]
+
+
+class WrappedKeras3(_WrappedKeras):
+    """Mixed into a stock class of Keras 3."""
+
+    def _backend_update_step(self, grads, trainable_variables, learning_rate):
+        self._ge_decay_others(grads, trainable_variables)
+        pairs = list(zip(grads, trainable_variables))
+        if not tf.distribute.has_strategy():
+            self._ge_update(pairs)
+            pairs = [pair for pair in pairs if not is_table_gradient(pair[0])]
+        if pairs:
+            super()._backend_update_step(*map(list, zip(*pairs)), learning_rate)
+
+    def update_step(self, gradient, variable, learning_rate):
+        if not is_table_gradient(gradient):
+            return super().update_step(gradient, variable, learning_rate)
+        self._ge_update([(gradient, variable)])
+
+    def _ge_index(self, variable):
+        return self._get_variable_index(variable)
+
+
+def _map_others(function, grads):
+    """`function` on the list of those that are not of tables, which stay as they are."""
+    mapped = iter(function([grad for grad in grads if not is_table_gradient(grad)]))
+    return [grad if is_table_gradient(grad) else next(mapped) for grad in grads]
+
+
+def _tf_variable(variable):
+    """That of a Keras variable."""
+    return variable if isinstance(variable, tf.Variable) else variable.value

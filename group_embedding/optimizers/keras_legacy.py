@@ -1,0 +1,53 @@
+"""Optimizers of tf.keras.optimizers.legacy."""
+
+import tensorflow as tf
+
+from group_embedding.optimizers.tables import Table, is_table_gradient, update_tables
+
+
+class WrappedKerasLegacy:
+    """Mixed into a stock class: tables are updated before stock applies the other gradients."""
+
+    def _transform_gradients(self, grads_and_vars):
+        if not self._ge_clips_by_value():
+            return super()._transform_gradients(grads_and_vars)
+        # The rule limits the gradients of rows.
+        grads_and_vars = list(grads_and_vars)
+        others = [pair for pair in grads_and_vars if not is_table_gradient(pair[0])]
+        clipped = iter(super()._transform_gradients(others))
+        return [pair if is_table_gradient(pair[0]) else next(clipped) for pair in grads_and_vars]
+
+    def _distributed_apply(self, distribution, grads_and_vars, apply_state, name):
+        if tf.distribute.has_strategy():
+            return super()._distributed_apply(distribution, grads_and_vars, apply_state, name)
+        # A constraint on a table is stock's to refuse.
+        tables = [p for p in grads_and_vars if is_table_gradient(p[0]) and p[1].constraint is None]
+        others = [pair for pair in grads_and_vars if not any(pair is table for table in tables)]
+        with tf.control_dependencies(self._ge_update(tables)):
+            return super()._distributed_apply(distribution, others, apply_state, name)
+
+    def _resource_apply_sparse_duplicate_indices(self, grad, handle, indices, **kwargs):
+        gradient = tf.IndexedSlices(grad, indices)
+        if not is_table_gradient(gradient):
+            return super()._resource_apply_sparse_duplicate_indices(grad, handle, indices, **kwargs)
+        # With a strategy: this is one replica of the variable.
+        return tf.group(self._ge_update([(gradient, handle)]))
+
+    def _ge_clips_by_value(self):
+        return self.clipvalue is not None and self.clipnorm is None and self.global_clipnorm is None
+
+    def _ge_update(self, pairs):
+        if not pairs:
+            return []
+        statement = self._ge_statement()
+        tables = [
+            Table(
+                gradient,
+                variable,
+                tuple(name and self.get_slot(variable, name) for name in statement.slots),
+            )
+            for gradient, variable in pairs
+        ]
+        clip_value = self.clipvalue if self._ge_clips_by_value() else None
+        step = self.iterations
+        return update_tables(tables, statement, self._ge_settings, step, clip_value)

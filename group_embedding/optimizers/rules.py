@@ -1,0 +1,232 @@
+"""What each stock optimizer does to a row of a table: which rule of cc/optimizer/rules.h, with
+which slots and numbers.
+
+A statement is a function of an optimizer that is about to apply gradients. Its numbers are Python's
+or scalar tensors. Slots are named as the optimizer names them; the family module finds them. None
+stands for one that the rule can do without.
+"""
+
+from typing import NamedTuple
+
+import tensorflow as tf
+
+
+class Statement(NamedTuple):
+    """A rule, the optimizer's names of its slots, and the numbers by name."""
+
+    rule: str
+    slots: tuple
+    hyper: dict
+
+
+# tf.compat.v1.train. The tensors are those that `_prepare` made of numbers and callables.
+
+
+def v1_sgd(optimizer):
+    return Statement("sgd", (), {"learning_rate": optimizer._learning_rate_tensor})
+
+
+def v1_momentum(optimizer):
+    return Statement(
+        "momentum",
+        ("momentum",),
+        {
+            "learning_rate": optimizer._learning_rate_tensor,
+            "momentum": optimizer._momentum_tensor,
+            "nesterov": float(optimizer._use_nesterov),
+        },
+    )
+
+
+def v1_adagrad(optimizer):
+    return Statement(
+        "adagrad", ("accumulator",), {"learning_rate": optimizer._learning_rate_tensor}
+    )
+
+
+def v1_adam(optimizer):
+    beta_1_power, beta_2_power = optimizer._get_beta_accumulators()
+    return Statement(
+        "adam",
+        ("m", "v", None),
+        {
+            "learning_rate": optimizer._lr_t,
+            "beta_1": optimizer._beta1_t,
+            "beta_2": optimizer._beta2_t,
+            "beta_1_power": tf.convert_to_tensor(beta_1_power),
+            "beta_2_power": tf.convert_to_tensor(beta_2_power),
+            "epsilon": optimizer._epsilon_t,
+        },
+    )
+
+
+def v1_ftrl(optimizer):
+    return Statement(
+        "ftrl",
+        ("accum", "linear"),
+        {
+            "learning_rate": optimizer._learning_rate_tensor,
+            "learning_rate_power": optimizer._learning_rate_power_tensor,
+            "l1": optimizer._l1_regularization_strength_tensor,
+            "l2": optimizer._adjusted_l2_regularization_strength_tensor,
+            "l2_shrinkage": optimizer._l2_shrinkage_regularization_strength_tensor,
+        },
+    )
+
+
+def v1_rmsprop(optimizer):
+    return Statement(
+        "rmsprop",
+        ("rms", "momentum", "mg" if optimizer._centered else None),
+        {
+            "learning_rate": optimizer._learning_rate_tensor,
+            "rho": optimizer._decay_tensor,
+            "momentum": optimizer._momentum_tensor,
+            "centered": float(optimizer._centered),
+            "epsilon_in_root": optimizer._epsilon_tensor,
+        },
+    )
+
+
+# tf.keras.optimizers.legacy. A hyper-parameter may be a variable, a schedule or a callable.
+
+
+def _legacy(optimizer, *names):
+    hyper = {name: optimizer._get_hyper(name, tf.float32) for name in names}
+    return {"learning_rate": optimizer._decayed_lr(tf.float32), **hyper}
+
+
+def legacy_sgd(optimizer):
+    if not optimizer._momentum:
+        return Statement("sgd", (), _legacy(optimizer))
+    hyper = {**_legacy(optimizer, "momentum"), "nesterov": float(optimizer.nesterov)}
+    return Statement("keras_momentum", ("momentum",), hyper)
+
+
+def legacy_adagrad(optimizer):
+    hyper = {**_legacy(optimizer), "epsilon": optimizer.epsilon}
+    return Statement("adagrad", ("accumulator",), hyper)
+
+
+def legacy_adam(optimizer):
+    hyper = _legacy(optimizer, "beta_1", "beta_2")
+    return Statement(
+        "adam",
+        ("m", "v", "vhat" if optimizer.amsgrad else None),
+        {**hyper, **_beta_powers(optimizer, hyper), "epsilon": optimizer.epsilon},
+    )
+
+
+def legacy_ftrl(optimizer):
+    hyper = _legacy(
+        optimizer,
+        "learning_rate_power",
+        "l1_regularization_strength",
+        "l2_regularization_strength",
+        "beta",
+    )
+    return Statement(
+        "ftrl",
+        ("accumulator", "linear"),
+        {
+            "learning_rate": hyper["learning_rate"],
+            "learning_rate_power": hyper["learning_rate_power"],
+            "l1": hyper["l1_regularization_strength"],
+            "l2": hyper["l2_regularization_strength"]
+            + hyper["beta"] / (2.0 * hyper["learning_rate"]),
+            "l2_shrinkage": optimizer._l2_shrinkage_regularization_strength,
+        },
+    )
+
+
+def legacy_rmsprop(optimizer):
+    # Stock adds epsilon below the root with momentum, and beside it without.
+    epsilon = "epsilon_in_root" if optimizer._momentum else "epsilon"
+    return Statement(
+        "rmsprop",
+        (
+            "rms",
+            "momentum" if optimizer._momentum else None,
+            "mg" if optimizer.centered else None,
+        ),
+        {
+            **_legacy(optimizer, "rho", "momentum"),
+            "centered": float(optimizer.centered),
+            epsilon: optimizer.epsilon,
+        },
+    )
+
+
+# tf.keras.optimizers, of Keras 2.11 and later and of Keras 3. Slots are named after the lists that
+# the optimizer keeps them in.
+
+
+def keras_sgd(optimizer):
+    if not optimizer.momentum:
+        return Statement("sgd", (), _keras(optimizer))
+    hyper = _keras(optimizer, momentum=optimizer.momentum, nesterov=float(optimizer.nesterov))
+    return Statement("keras_momentum", ("momentums",), hyper)
+
+
+def keras_adagrad(optimizer):
+    hyper = _keras(optimizer, epsilon_in_root=optimizer.epsilon)
+    return Statement("adagrad", ("_accumulators",), hyper)
+
+
+def keras_adam(optimizer):
+    hyper = _keras(
+        optimizer,
+        beta_1=optimizer.beta_1,
+        beta_2=optimizer.beta_2,
+        epsilon=optimizer.epsilon,
+    )
+    return Statement(
+        "adam",
+        ("_momentums", "_velocities", "_velocity_hats" if optimizer.amsgrad else None),
+        {**hyper, **_beta_powers(optimizer, hyper)},
+    )
+
+
+def keras_ftrl(optimizer):
+    hyper = _keras(
+        optimizer,
+        learning_rate_power=optimizer.learning_rate_power,
+        l1=optimizer.l1_regularization_strength,
+        l2_shrinkage=optimizer.l2_shrinkage_regularization_strength,
+    )
+    hyper["l2"] = optimizer.l2_regularization_strength + optimizer.beta / (
+        2.0 * hyper["learning_rate"]
+    )
+    return Statement("ftrl", ("_accumulators", "_linears"), hyper)
+
+
+def keras_rmsprop(optimizer):
+    return Statement(
+        "rmsprop",
+        (
+            "_velocities",
+            "_momentums" if optimizer.momentum > 0 else None,
+            "_average_gradients" if optimizer.centered else None,
+        ),
+        _keras(
+            optimizer,
+            rho=optimizer.rho,
+            momentum=optimizer.momentum,
+            centered=float(optimizer.centered),
+            epsilon_in_root=optimizer.epsilon,
+        ),
+    )
+
+
+def _keras(optimizer, **hyper):
+    learning_rate = tf.cast(tf.convert_to_tensor(optimizer.learning_rate), tf.float32)
+    return {"learning_rate": learning_rate, **hyper}
+
+
+def _beta_powers(optimizer, hyper):
+    """beta^t at the step t = 1, 2, ... that is about to be taken."""
+    step = tf.cast(tf.convert_to_tensor(optimizer.iterations) + 1, tf.float32)
+    return {
+        f"{name}_power": tf.pow(tf.cast(hyper[name], tf.float32), step)
+        for name in ("beta_1", "beta_2")
+    }

@@ -1,0 +1,143 @@
+"""The update of tables: all that were looked up in one group in one op, all others in another."""
+
+from typing import NamedTuple, Optional
+
+import tensorflow as tf
+
+from group_embedding.config import TABLE_DTYPES
+from group_embedding.ops.group_update import (
+    Rule,
+    WrittenTable,
+    group_update,
+    group_update_slices,
+    hyper_vector,
+    is_resource,
+)
+from group_embedding.optimizers import producer
+
+
+class Settings(NamedTuple):
+    """What `wrap` was told."""
+
+    skip_nonfinite: bool = False
+    stochastic_rounding_seed: Optional[int] = None
+
+
+class Table(NamedTuple):
+    """One table of a step: its gradient, its `tf.Variable`, its slots in the order of the rule, and
+    by how much of itself, times the learning rate, each looked-up row shrinks."""
+
+    gradient: tf.IndexedSlices
+    variable: tf.Variable
+    slots: tuple
+    weight_decay: float = 0.0
+
+
+def is_table_gradient(gradient):
+    """Whether the variable that has this gradient is a table: one of [rows, dim], of which some
+    rows have a gradient."""
+    return (
+        isinstance(gradient, tf.IndexedSlices)
+        and gradient.values.shape.rank == 2
+        and gradient.dtype.name in TABLE_DTYPES
+    )
+
+
+def update_tables(tables, statement, settings, step=None, clip_value=None):
+    """Applies an optimizer's Statement to a list of Table.
+
+    Args:
+        step: a counter of steps from which random numbers are drawn, or None: TensorFlow's own
+            generator draws them.
+        clip_value: None, or the largest magnitude of an element of a row's gradient.
+
+    Returns:
+        The ops, in a graph.
+    """
+    plan = producer.plan([table.gradient for table in tables])
+    common = {
+        **_NEUTRAL,
+        **statement.hyper,
+        "clip_value": float("inf") if clip_value is None else clip_value,
+        "apply": _all_finite(plan, tables) if settings.skip_nonfinite else 1.0,
+        "rounding_key": _rounding_key(settings.stochastic_rounding_seed, step),
+    }
+    rounding = settings.stochastic_rounding_seed is not None
+    ops = []
+    for decay in sorted({table.weight_decay for table in tables}):
+        hyper = hyper_vector({**common, "weight_decay": decay})
+        rule = Rule(statement.rule, hyper, rounding)
+        for op, places in plan.fused:
+            of_group = {t: tables[i] for t, i in places.items() if tables[i].weight_decay == decay}
+            ops += _update_group(op, of_group, rule)
+        others = [tables[i] for i in plan.slices if tables[i].weight_decay == decay]
+        ops += _update_slices(others, rule)
+    return ops
+
+
+# Of hyper-parameters that an optimizer does not have.
+_NEUTRAL = {
+    "gradient_scale": 1.0,
+    "learning_rate": 0.0,
+    "momentum": 0.0,
+    "nesterov": 0.0,
+    "rho": 0.0,
+    "centered": 0.0,
+    "beta_1": 0.0,
+    "beta_2": 0.0,
+    "beta_1_power": 0.0,
+    "beta_2_power": 0.0,
+    "epsilon": 0.0,
+    "epsilon_in_root": 0.0,
+    "l1": 0.0,
+    "l2": 0.0,
+    "l2_shrinkage": 0.0,
+    "learning_rate_power": 0.0,
+}
+
+
+def _update_group(lookup_grad, tables, rule):
+    """The tables of one group, by their index in it; those of one kind in one op."""
+    kinds = {}
+    for index, table in tables.items():
+        written = WrittenTable(table.variable, table.slots)
+        kinds.setdefault(is_resource(table.variable), {})[index] = written
+    return [group_update(lookup_grad, written, rule) for written in kinds.values()]
+
+
+def _update_slices(tables, rule):
+    """Tables whose gradients are IndexedSlices; those of one kind in one op."""
+    kinds = {}
+    for table in tables:
+        variable = table.variable
+        kind = (tf.as_dtype(variable.dtype).base_dtype, is_resource(variable), variable.device)
+        kinds.setdefault(kind, []).append(table)
+    return [
+        group_update_slices(
+            [table.gradient for table in alike],
+            [WrittenTable(table.variable, table.slots) for table in alike],
+            rule,
+        )
+        for alike in kinds.values()
+    ]
+
+
+def _all_finite(plan, tables):
+    """1 if every number in the gradients is finite, else 0."""
+    gradients = [tables[i].gradient.values for i in plan.slices]
+    for op, _ in plan.fused:
+        gradients += op.inputs[len(op.get_attr("dims")) + 2 :]
+    finite = [tf.reduce_all(tf.math.is_finite(gradient)) for gradient in gradients]
+    return tf.cast(tf.reduce_all(tf.stack(finite)), tf.float32)
+
+
+def _rounding_key(seed, step):
+    """A float32 whose bits are random."""
+    if seed is None:
+        return 0.0
+    if step is None:
+        bits = tf.random.uniform([], -(2**31), 2**31 - 1, tf.int32, seed=seed)
+    else:
+        key = tf.stack([tf.cast(seed, tf.int64), tf.cast(step, tf.int64)])
+        bits = tf.random.stateless_uniform([], key, None, None, tf.int32)
+    return tf.bitcast(bits, tf.float32)

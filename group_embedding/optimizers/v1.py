@@ -1,0 +1,50 @@
+"""Optimizers of tf.compat.v1.train, in graphs and eagerly."""
+
+import tensorflow as tf
+
+from group_embedding.optimizers.tables import Table, is_table_gradient, update_tables
+
+
+class WrappedV1:
+    """Mixed into a stock class: gradients of tables are put aside where stock applies them one by
+    one, and applied together when stock finishes the step."""
+
+    _ge_waiting = ()
+
+    def _prepare(self):
+        super()._prepare()
+        self._ge_waiting = []
+
+    def _resource_apply_sparse_duplicate_indices(self, grad, handle, indices):
+        gradient = tf.IndexedSlices(grad, indices)
+        if not is_table_gradient(gradient):
+            return super()._resource_apply_sparse_duplicate_indices(grad, handle, indices)
+        return self._ge_put_aside(gradient, handle)
+
+    def _apply_sparse_duplicate_indices(self, grad, var):
+        if not is_table_gradient(grad):
+            return super()._apply_sparse_duplicate_indices(grad, var)
+        return self._ge_put_aside(grad, var)
+
+    def _finish(self, update_ops, name_scope):
+        waiting, self._ge_waiting = self._ge_waiting, []
+        return super()._finish(list(update_ops) + self._ge_update(waiting), name_scope)
+
+    def _ge_put_aside(self, gradient, variable):
+        if tf.distribute.has_strategy():  # this is one replica of the variable
+            return tf.group(self._ge_update([(gradient, variable)]))
+        self._ge_waiting.append((gradient, variable))
+        return tf.no_op()
+
+    def _ge_update(self, pairs):
+        if not pairs:
+            return []
+        statement = self._ge_statement()
+        tables = [
+            Table(gradient, variable, tuple(map(self._ge_slot_of(variable), statement.slots)))
+            for gradient, variable in pairs
+        ]
+        return update_tables(tables, statement, self._ge_settings)
+
+    def _ge_slot_of(self, variable):
+        return lambda name: None if name is None else self.get_slot(variable, name)

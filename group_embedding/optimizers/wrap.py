@@ -1,0 +1,152 @@
+"""`wrap`: a stock optimizer becomes one that updates tables natively.
+
+As with `DistributedOptimizer`, the object stays the same and is given another class, a subclass of
+its own: so slots, checkpoints, `get_config` and `isinstance` stay stock's, and only the application
+of tables' gradients is another. There is one kind of subclass for each way in which TensorFlow and
+Keras apply gradients.
+"""
+
+import functools
+
+import tensorflow as tf
+
+from group_embedding.layers.keras_version import IS_KERAS_3
+from group_embedding.optimizers import rules
+from group_embedding.optimizers.keras import WrappedKeras2, WrappedKeras3
+from group_embedding.optimizers.keras_legacy import WrappedKerasLegacy
+from group_embedding.optimizers.tables import Settings
+from group_embedding.optimizers.v1 import WrappedV1
+
+_V1 = {
+    "GradientDescentOptimizer": rules.v1_sgd,
+    "MomentumOptimizer": rules.v1_momentum,
+    "AdagradOptimizer": rules.v1_adagrad,
+    "AdamOptimizer": rules.v1_adam,
+    "FtrlOptimizer": rules.v1_ftrl,
+    "RMSPropOptimizer": rules.v1_rmsprop,
+}
+_KERAS = {
+    "SGD": rules.keras_sgd,
+    "Adagrad": rules.keras_adagrad,
+    "Adam": rules.keras_adam,
+    "AdamW": rules.keras_adam,
+    "Ftrl": rules.keras_ftrl,
+    "RMSprop": rules.keras_rmsprop,
+}
+_KERAS_LEGACY = {
+    "SGD": rules.legacy_sgd,
+    "Adagrad": rules.legacy_adagrad,
+    "Adam": rules.legacy_adam,
+    "Ftrl": rules.legacy_ftrl,
+    "RMSprop": rules.legacy_rmsprop,
+}
+_WRAPPED = (WrappedV1, WrappedKerasLegacy, WrappedKeras2, WrappedKeras3)
+
+
+@functools.cache
+def _supported():
+    """For each stock class: its name for people, what is mixed in, and its statement."""
+    keras = tf.keras.optimizers
+    families = [
+        ("tf.compat.v1.train", tf.compat.v1.train, WrappedV1, _V1),
+        ("tf.keras.optimizers", keras, WrappedKeras3 if IS_KERAS_3 else WrappedKeras2, _KERAS),
+    ]
+    if not IS_KERAS_3:
+        legacy = ("tf.keras.optimizers.legacy", keras.legacy, WrappedKerasLegacy, _KERAS_LEGACY)
+        families.append(legacy)
+    return {
+        getattr(module, name): (f"{path}.{name}", way, statement)
+        for path, module, way, statements in families
+        for name, statement in statements.items()
+    }
+
+
+def wrap(optimizer, *, skip_nonfinite=False, stochastic_rounding_seed=None):
+    """Makes `optimizer` update the tables of grouped lookups with native ops.
+
+    A table is a variable of shape [rows, dim] whose gradient is a `tf.IndexedSlices`. All tables
+    that were looked up in one group are updated in one pass from output gradients to rows; in eager
+    code, and where the gradients went through other ops first (such as clipping by a norm, loss
+    scaling or accumulation), in one op for all tables, with the same result bit for bit. All other
+    variables, and tables whose gradient is dense, get the stock update.
+
+    Only rows that were looked up change, and so do their slots: the moments of Adam, AMSGrad,
+    RMSprop and Keras's momentum move, and weight decay acts, on those rows alone ("lazy"), where
+    stock Keras moves all rows at every step. The sparse updates of tf.compat.v1.train's Momentum,
+    Adagrad, Ftrl and RMSProp are such already, and wrapped ones equal them. A row's gradient is
+    that of the whole step, summed before `clipvalue` limits it. A lookup whose result the loss does
+    not depend on moves nothing.
+
+    Slots are stock's, under stock's names: a checkpoint of a stock optimizer restores into a
+    wrapped one and the other way round.
+
+    Args:
+        optimizer: a `tf.compat.v1.train` GradientDescent-, Momentum-, Adagrad-, Adam-, Ftrl- or
+            RMSPropOptimizer, or a `tf.keras.optimizers` SGD, Adagrad, Adam, AdamW, Ftrl or RMSprop,
+            of Keras 2 (legacy ones too) or Keras 3. It is changed in place. A LossScaleOptimizer
+            goes around the wrapped one.
+        skip_nonfinite: leave all tables as they are in a step in which a gradient of any of them,
+            or of a lookup's output, is infinite or NaN. Other variables are not asked.
+        stochastic_rounding_seed: None: rows in float16 and bfloat16 are rounded to nearest. An
+            integer: up or down at random, the nearer the likelier, so that updates below half a
+            unit count on average; the same seed gives the same bits.
+
+    Returns:
+        `optimizer`.
+
+    Raises:
+        TypeError: it is none of those.
+        ValueError: it has been wrapped before.
+
+    Example:
+
+    >>> table = tf.Variable([[1.], [2.], [3.]])
+    >>> ids = tf.ragged.constant([[0, 2], [2]], dtype=tf.int64)
+    >>> optimizer = ge.optimizers.wrap(tf.keras.optimizers.SGD(0.5))
+    >>> @tf.function
+    ... def step():
+    ...     with tf.GradientTape() as tape:
+    ...         output, = ge.group_embedding_lookup_sparse([table], [ids], "sum")
+    ...         loss = tf.reduce_sum(output)
+    ...     optimizer.apply_gradients([(tape.gradient(loss, table), table)])
+    >>> step()
+    >>> table.numpy().tolist()
+    [[0.5], [2.0], [2.0]]
+    """
+    if isinstance(optimizer, _WRAPPED):
+        raise ValueError(f"wrap: expected a stock optimizer, got a wrapped {_name_of(optimizer)}")
+    supported = _supported()
+    stock = _stock_class(optimizer)
+    if stock not in supported:
+        raise TypeError(
+            f"wrap: expected one of {', '.join(name for name, _, _ in supported.values())}, got "
+            f"{_name_of(optimizer)}; a subclass may update in a way of its own, and what wraps an "
+            "optimizer goes around the wrapped one"
+        )
+    _, way, statement = supported[stock]
+    settings = Settings(skip_nonfinite, stochastic_rounding_seed)
+    optimizer.__class__ = _wrapped_class(way, type(optimizer), statement, settings)
+    return optimizer
+
+
+@functools.cache
+def _wrapped_class(way, stock, statement, settings):
+    """`stock` with `way` mixed in: one of _WRAPPED. `statement`: of rules.py."""
+    # Under the stock name, which is what Keras writes when it serialises an optimizer.
+    namespace = {
+        "__module__": stock.__module__,
+        "__doc__": stock.__doc__,
+        "_ge_statement": statement,
+        "_ge_settings": settings,
+    }
+    return type(stock.__name__, (way, stock), namespace)
+
+
+def _stock_class(optimizer):
+    """The optimizer's class, below the one that `DistributedOptimizer` gives it."""
+    stock = type(optimizer)
+    return stock.__bases__[-1] if hasattr(optimizer, "_ge_exchange") else stock
+
+
+def _name_of(optimizer):
+    return f"{type(optimizer).__module__}.{type(optimizer).__name__}"

@@ -1,0 +1,150 @@
+"""Every wrapped optimizer against the stock one, over 100 steps.
+
+Stock Keras, and stock Adam everywhere, move the moments of all rows at every step; they are
+compared on batches that look up every row. test_lazy_rules.py has the other batches.
+"""
+
+import optimizer_cases as cases
+import pytest
+import tensorflow as tf
+
+import group_embedding as ge
+
+STEPS = 100
+v1, keras = tf.compat.v1.train, tf.keras.optimizers
+SKEWED, EVERY_ROW = False, True
+
+V1 = {
+    "sgd": (SKEWED, lambda: v1.GradientDescentOptimizer(0.05)),
+    "momentum": (SKEWED, lambda: v1.MomentumOptimizer(0.02, 0.9)),
+    "nesterov": (SKEWED, lambda: v1.MomentumOptimizer(0.02, 0.9, use_nesterov=True)),
+    "adagrad": (SKEWED, lambda: v1.AdagradOptimizer(0.1)),
+    "ftrl": (SKEWED, lambda: v1.FtrlOptimizer(0.1, l1_regularization_strength=0.01)),
+    "ftrl_shrinkage": (
+        SKEWED,
+        lambda: v1.FtrlOptimizer(
+            0.1,
+            learning_rate_power=-0.6,
+            l2_regularization_strength=0.02,
+            l2_shrinkage_regularization_strength=0.03,
+            beta=0.1,
+        ),
+    ),
+    "rmsprop": (SKEWED, lambda: v1.RMSPropOptimizer(0.01, momentum=0.5)),
+    "rmsprop_centered": (SKEWED, lambda: v1.RMSPropOptimizer(0.01, centered=True)),
+    "adam": (EVERY_ROW, lambda: v1.AdamOptimizer(0.01)),
+}
+KERAS = {
+    "sgd": (SKEWED, lambda: keras.SGD(0.05)),
+    "sgd_clipvalue": (SKEWED, lambda: keras.SGD(0.05, clipvalue=0.05)),
+    "sgd_clipnorm": (SKEWED, lambda: keras.SGD(0.05, clipnorm=0.2)),
+    "sgd_global_clipnorm": (SKEWED, lambda: keras.SGD(0.05, global_clipnorm=0.2)),
+    "momentum": (EVERY_ROW, lambda: keras.SGD(0.02, momentum=0.9)),
+    "nesterov": (EVERY_ROW, lambda: keras.SGD(0.02, momentum=0.9, nesterov=True)),
+    "adagrad": (SKEWED, lambda: keras.Adagrad(0.1)),
+    "adam": (EVERY_ROW, lambda: keras.Adam(0.01)),
+    "amsgrad": (EVERY_ROW, lambda: keras.Adam(0.01, amsgrad=True)),
+    "adamw": (EVERY_ROW, lambda: keras.AdamW(0.01, weight_decay=0.1)),
+    "ftrl": (
+        EVERY_ROW,
+        lambda: keras.Ftrl(
+            0.1,
+            beta=0.1,
+            l1_regularization_strength=0.01,
+            l2_regularization_strength=0.02,
+            l2_shrinkage_regularization_strength=0.03,
+        ),
+    ),
+    "rmsprop": (EVERY_ROW, lambda: keras.RMSprop(0.01)),
+    "rmsprop_all": (EVERY_ROW, lambda: keras.RMSprop(0.01, momentum=0.5, centered=True)),
+    "schedule": (
+        SKEWED,
+        lambda: keras.Adagrad(keras.schedules.ExponentialDecay(0.1, 10, 0.7)),
+    ),
+    "ema": (SKEWED, lambda: keras.Adagrad(0.1, use_ema=True, ema_overwrite_frequency=30)),
+}
+if hasattr(keras, "legacy") and hasattr(keras.Optimizer, "_deduplicate_sparse_grad"):
+    legacy = keras.legacy
+    KERAS.update(
+        {
+            "legacy_sgd": (SKEWED, lambda: legacy.SGD(0.05, clipvalue=0.05, decay=0.01)),
+            "legacy_momentum": (SKEWED, lambda: legacy.SGD(0.02, momentum=0.9)),
+            "legacy_nesterov": (SKEWED, lambda: legacy.SGD(0.02, momentum=0.9, nesterov=True)),
+            "legacy_clipnorm": (SKEWED, lambda: legacy.SGD(0.05, clipnorm=0.2)),
+            "legacy_adagrad": (SKEWED, lambda: legacy.Adagrad(0.1)),
+            "legacy_adam": (EVERY_ROW, lambda: legacy.Adam(0.01)),
+            "legacy_amsgrad": (EVERY_ROW, lambda: legacy.Adam(0.01, amsgrad=True)),
+            "legacy_ftrl": (
+                SKEWED,
+                lambda: legacy.Ftrl(0.1, beta=0.1, l2_shrinkage_regularization_strength=0.03),
+            ),
+            "legacy_rmsprop": (EVERY_ROW, lambda: legacy.RMSprop(0.01, centered=True)),
+            "legacy_rmsprop_momentum": (SKEWED, lambda: legacy.RMSprop(0.01, momentum=0.5)),
+        }
+    )
+
+
+@pytest.mark.parametrize("name", V1)
+def test_v1_optimizer_equals_stock(name):
+    every_row, make = V1[name]
+    batches = cases.make_batches(STEPS, every_row)
+    # Given what the stock optimizer makes of the model in 100 steps
+    expected = cases.train_session(make, batches)
+    # When the wrapped one trains it in a Session, with either kind of variable, and in a function
+    results = {
+        "session": cases.train_session(lambda: ge.optimizers.wrap(make()), batches),
+        "references": cases.train_session(lambda: ge.optimizers.wrap(make()), batches, False),
+        "function": cases.train_function(ge.optimizers.wrap(make()), batches),
+    }
+    # Then all agree
+    for values in results.values():
+        cases.assert_close(values, expected)
+
+
+@pytest.mark.parametrize("name", KERAS)
+def test_keras_optimizer_equals_stock(name):
+    every_row, make = KERAS[name]
+    batches = cases.make_batches(STEPS, every_row)
+    # Given what the stock optimizer makes of the model in 100 steps
+    stock = make()
+    expected = cases.train_function(stock, batches)
+    # When the wrapped one trains it
+    wrapped = ge.optimizers.wrap(make())
+    values = cases.train_function(wrapped, batches)
+    # Then variables and slots agree (of SGD, Keras 2 writes momenta that it never uses)
+    cases.assert_close(values, expected)
+    if "sgd" not in name:
+        cases.assert_close(cases.slots_of(wrapped), cases.slots_of(stock), 3e-5)
+
+
+@pytest.mark.parametrize("cases_of, name", [(V1, "adam"), (V1, "ftrl"), (KERAS, "amsgrad")])
+def test_eager_steps(cases_of, name):
+    # Given some steps in a function
+    every_row, make = cases_of[name]
+    batches = cases.make_batches(10, every_row)
+    expected = cases.train_function(ge.optimizers.wrap(make()), batches)
+    # When they are taken eagerly, where no op is seen and gradients are applied as they are
+    values = cases.train_eager(ge.optimizers.wrap(make()), batches)
+    # Then the model is the same
+    cases.assert_close(values, expected, 1e-6)
+
+
+@pytest.mark.parametrize("name", V1)
+def test_fused_and_slices_give_the_same_bits(name):
+    # Given gradients that the optimizer sees the producer of, and the same behind an Identity
+    batches = cases.make_batches(5)
+    _, make = V1[name]
+
+    def hide(gradients):
+        return [
+            tf.IndexedSlices(tf.identity(g.values), g.indices, g.dense_shape)
+            if isinstance(g, tf.IndexedSlices)
+            else g
+            for g in gradients
+        ]
+
+    # When both are trained
+    fused = cases.train_function(ge.optimizers.wrap(make()), batches)
+    slices = cases.train_function(ge.optimizers.wrap(make()), batches, change=hide)
+    # Then the tables are the same, bit for bit
+    cases.assert_same_bits(slices[:2], fused[:2])

@@ -1,0 +1,158 @@
+"""What wrap takes, and what its result still is."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import group_embedding as ge
+from group_embedding.layers.keras_version import IS_KERAS_3
+
+keras, v1 = tf.keras.optimizers, tf.compat.v1.train
+
+
+class MyAdam(keras.Adam):
+    pass
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: keras.Nadam(),
+        lambda: keras.Adamax(),
+        lambda: v1.AdadeltaOptimizer(),
+        lambda: MyAdam(),
+        lambda: "adam",
+    ],
+    ids=["Nadam", "Adamax", "Adadelta", "subclass", "string"],
+)
+def test_unsupported_optimizers_are_refused(make):
+    with pytest.raises(TypeError, match=r"tf.compat.v1.train.AdamOptimizer.*RMSprop.*got .*\w+"):
+        ge.optimizers.wrap(make())
+
+
+def test_wrapping_twice_is_refused():
+    with pytest.raises(ValueError, match="expected a stock optimizer, got a wrapped .*SGD"):
+        ge.optimizers.wrap(ge.optimizers.wrap(keras.SGD()))
+
+
+@pytest.mark.parametrize("make", [lambda: keras.Adam(0.1), lambda: v1.AdamOptimizer(0.1)])
+def test_wrapped_optimizer_is_still_the_stock_one(make):
+    # Given an optimizer
+    optimizer = make()
+    stock = type(optimizer)
+    config = optimizer.get_config() if isinstance(optimizer, keras.Optimizer) else None
+    # When it is wrapped
+    wrapped = ge.optimizers.wrap(optimizer)
+    # Then it is the same object, of a class of the same name
+    assert wrapped is optimizer and isinstance(wrapped, stock)
+    assert (type(wrapped).__name__, type(wrapped).__module__) == (stock.__name__, stock.__module__)
+    if config:
+        assert wrapped.get_config() == config
+
+
+def test_settings_belong_to_one_optimizer():
+    # Given two wrapped optimizers of one class, one of which skips
+    skips = ge.optimizers.wrap(keras.SGD(1.0), skip_nonfinite=True)
+    does_not = ge.optimizers.wrap(keras.SGD(1.0))
+    tables = [tf.Variable(tf.ones([2, 2])) for _ in range(2)]
+    gradient = tf.IndexedSlices(tf.constant([[np.inf, 1.0]]), tf.constant([0]))
+    # When both get an infinite gradient
+    for optimizer, table in zip((skips, does_not), tables):
+        optimizer.apply_gradients([(gradient, table)])
+    # Then one table stays
+    np.testing.assert_array_equal(tables[0], np.ones([2, 2]))
+    assert not np.isfinite(tables[1]).all()
+
+
+def test_dense_gradients_and_other_sparse_ones_get_the_stock_update():
+    # Given a table with a dense gradient, and a variable of three axes with a sparse one
+    def train(optimizer):
+        table, cube = tf.Variable(tf.ones([4, 2])), tf.Variable(tf.ones([4, 2, 3]))
+        slices = tf.IndexedSlices(tf.ones([2, 2, 3]), tf.constant([1, 1]), [4, 2, 3])
+        for _ in range(3):
+            optimizer.apply_gradients([(tf.ones([4, 2]), table), (slices, cube)])
+        return table.numpy(), cube.numpy()
+
+    # When a wrapped Adam and a stock one train them
+    wrapped, stock = train(ge.optimizers.wrap(keras.Adam(0.1))), train(keras.Adam(0.1))
+    # Then they are the same
+    for a, b in zip(wrapped, stock):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_mirrored_strategy():
+    # Given a strategy with one replica, and the same model without
+    def train(optimizer_of, strategy):
+        with strategy.scope():
+            table, dense = tf.Variable(tf.ones([5, 2])), tf.Variable(tf.ones([2]))
+            optimizer = optimizer_of()
+            optimizer.build([table, dense])
+
+        def step():
+            with tf.GradientTape() as tape:
+                ids = tf.ragged.constant([[0, 3, 3], [1]], dtype=tf.int64)
+                (output,) = ge.group_embedding_lookup_sparse([table], [ids], "sum")
+                loss = tf.reduce_sum((output * dense) ** 2)
+            gradients = tape.gradient(loss, [table, dense])
+            optimizer.apply_gradients(zip(gradients, [table, dense]))
+
+        run = tf.function(lambda: strategy.run(step))
+        for _ in range(3):
+            run()
+        return table.numpy(), dense.numpy()
+
+    def make():
+        return ge.optimizers.wrap(keras.Adam(0.1, weight_decay=0.1))
+
+    # When both are trained
+    values = train(make, tf.distribute.MirroredStrategy(["/cpu:0"]))
+    expected = train(make, tf.distribute.get_strategy())
+    # Then they are the same
+    for a, b in zip(values, expected):
+        np.testing.assert_allclose(a, b, rtol=1e-6)
+
+
+@pytest.mark.skipif(IS_KERAS_3, reason="Keras 3 compiles no updates")
+def test_compiled_updates_leave_tables_out():
+    # Given an optimizer that has XLA compile its updates, as Keras 2 does where it sees a GPU
+    table, dense = tf.Variable(tf.ones([4, 2])), tf.Variable(tf.ones([2]))
+    optimizer = ge.optimizers.wrap(keras.SGD(0.5))
+    optimizer.jit_compile = True
+
+    @tf.function
+    def step():
+        with tf.GradientTape() as tape:
+            (output,) = ge.group_embedding_lookup([table], [[0, 1]])
+            loss = tf.reduce_sum(output * dense)
+        gradients = tape.gradient(loss, [table, dense])
+        optimizer.apply_gradients(zip(gradients, [table, dense]))
+
+    # When a step is taken
+    step()
+    # Then both are updated
+    np.testing.assert_array_equal(table[:, 0], [0.5, 0.5, 1, 1])
+    np.testing.assert_array_equal(dense, [0, 0])
+
+
+@pytest.mark.skipif(IS_KERAS_3, reason="Keras 3 has one LossScaleOptimizer, tested with fit")
+@pytest.mark.parametrize("legacy", [False, True])
+def test_loss_scale_optimizer(legacy):
+    # Given a wrapped optimizer that a LossScaleOptimizer wraps
+    kind = keras.legacy.Adagrad if legacy else keras.Adagrad
+    table = tf.Variable(tf.ones([4, 2]))
+    optimizer = tf.keras.mixed_precision.LossScaleOptimizer(ge.optimizers.wrap(kind(0.1)))
+
+    @tf.function
+    def step(factor):
+        with tf.GradientTape() as tape:
+            (output,) = ge.group_embedding_lookup([table], [[0, 1]])
+            loss = optimizer.get_scaled_loss(tf.reduce_sum(output) * factor)
+        gradients = optimizer.get_unscaled_gradients(tape.gradient(loss, [table]))
+        optimizer.apply_gradients(zip(gradients, [table]))
+
+    # When the loss is fine, and when it is not
+    step(tf.constant(2.0))
+    step(tf.constant(np.inf))
+    # Then one step was taken
+    moved = 1 - 0.1 * 2 / np.sqrt(4.1)
+    np.testing.assert_allclose(table[:, 0], [moved, moved, 1, 1], rtol=1e-5)
