@@ -81,9 +81,14 @@ void ReduceRowsCpu(const RowSorter& sorter, const TableGrad* grads,
         T* values = static_cast<T*>(grad.values) + run.first_unique * dim;
         int64_t* indices = grad.indices + run.first_unique;
         RowGradients<T> rows(sorter, run);
-        for (; rows.Next(); values += dim) {
-          *indices++ = rows.row();
-          StoreScaled(1.0f, rows.gradient(), dim, values);
+        if constexpr (std::is_same_v<T, float>) {
+          for (; rows.Next(values); values += dim) *indices++ = rows.row();
+        } else {
+          std::vector<float> gradient(dim);
+          for (; rows.Next(gradient.data()); values += dim) {
+            *indices++ = rows.row();
+            StoreScaled(1.0f, gradient.data(), dim, values);
+          }
         }
       }
     });

@@ -1,5 +1,5 @@
 // The second step of a backward pass on the host: one run of sorted entries, row by row, each with
-// its gradient, which is never more than one row in memory.
+// its gradient.
 #pragma once
 
 #include <algorithm>
@@ -12,7 +12,7 @@ namespace group_embedding {
 
 // Walks the rows of a run:
 //   RowGradients<T> rows(sorter, run);
-//   while (rows.Next()) use(rows.row(), rows.gradient());
+//   while (rows.Next(gradient)) use(rows.row(), gradient);
 // Contributions to a row are added in the order of its entries.
 template <typename T>
 class RowGradients {
@@ -29,35 +29,28 @@ class RowGradients {
         end_(sorted_.entries + run.end),
         prefetches_(!has_one_feature_ || feature_.num_samples * feature_.output_stride *
                                                  static_cast<int64_t>(sizeof(T)) >
-                                             kCachedBytes),
-        gradient_(table_.dim) {
+                                             kCachedBytes) {
     if (!prefetches_) PrefetchAll();
   }
 
-  // Moves to the next row; false if there is none.
-  bool Next() {
+  // Moves to the next row and writes its gradient, [dim]; false if there is none.
+  bool Next(float* gradient) {
     if (next_ == end_) return false;
     row_ = sorted_.RowOf(*next_);
     const Contribution first = Take();
-    StoreScaled(first.scale, first.gradient, table_.dim, gradient_.data());
+    StoreScaled(first.scale, first.gradient, table_.dim, gradient);
     while (next_ != end_ && sorted_.RowOf(*next_) == row_) {
       const Contribution more = Take();
-      AddScaled(more.scale, more.gradient, table_.dim, gradient_.data());
+      AddScaled(more.scale, more.gradient, table_.dim, gradient);
     }
     if (table_.max_norm > 0) {
       const T* row = static_cast<const T*>(table_.rows) + row_ * table_.dim;
-      ClipGradient(row, table_.dim, table_.max_norm, gradient_.data());
+      ClipGradient(row, table_.dim, table_.max_norm, gradient);
     }
     return true;
   }
 
   int64_t row() const { return row_; }
-  const float* gradient() const { return gradient_.data(); }  // [dim]
-
-  // A row that comes soon: that of the entry which is `entries` behind the next.
-  int64_t RowAhead(int64_t entries) const {
-    return next_ == end_ ? row_ : sorted_.RowOf(*std::min(next_ + entries, end_ - 1));
-  }
 
  private:
   static constexpr int64_t kPrefetchEntries = 16;
@@ -116,7 +109,6 @@ class RowGradients {
   const RowEntry *next_, *const end_;
   const bool prefetches_;
   int64_t row_ = 0;
-  std::vector<float> gradient_;
 };
 
 }  // namespace group_embedding
