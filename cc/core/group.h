@@ -6,6 +6,8 @@
 
 #include <cstdint>
 
+#include "core/host_device.h"
+
 namespace group_embedding {
 
 // How the rows of one sample become one vector.
@@ -48,11 +50,16 @@ struct Feature {
 struct Batch {
   const int64_t* row_splits;  // [num_samples + 1]; the ids of sample s are row_splits[s] to [s +
                               // 1]; null: every sample s has one id, that at s
-  const int64_t* ids;    // [num_ids]
+  const int64_t* ids;         // [num_ids]
   const float* weights;  // [num_ids], or null: every weight is 1. A weight <= 0 (or NaN) is left
                          // out together with its id by kMean and kSqrtN, as TensorFlow does
   int64_t num_samples;
   int64_t num_ids;
+
+  // Where the ids of a sample begin; those before it end there.
+  GROUP_EMBEDDING_HOST_DEVICE int64_t Begin(int64_t sample) const {
+    return row_splits == nullptr ? sample : row_splits[sample];
+  }
 };
 
 }  // namespace group_embedding

@@ -51,7 +51,7 @@ class GradientOfSample {
 template <typename T>
 class TableReducer {
  public:
-  TableReducer(const Group& group, const SortedRows& sorted, const std::vector<int64_t>& features,
+  TableReducer(const Group& group, const SortedRowsCpu& sorted, const std::vector<int64_t>& features,
                int64_t table)
       : table_(group.tables[table]),
         weights_(group.batch.weights),
@@ -125,7 +125,7 @@ class TableReducer {
 
   const Table& table_;
   const float* weights_;
-  const SortedRows& sorted_;
+  const SortedRowsCpu& sorted_;
   const int64_t first_, last_;
   const GradientOfSample<T> gradient_of_;
   std::vector<const T*> rows_;
@@ -174,7 +174,7 @@ void WeightGradOfSample(const Group& group, const Feature& feature, int64_t samp
 
 }  // namespace
 
-void ReduceRowsCpu(const Group& group, const SortedRows& sorted, const TableGrad* grads,
+void ReduceRowsCpu(const Group& group, const SortedRowsCpu& sorted, const TableGrad* grads,
                    const ParallelFor& parallel_for) {
   std::vector<std::vector<int64_t>> features_of(group.num_tables);
   for (int64_t f = 0; f < group.num_features; ++f) {

@@ -7,7 +7,8 @@
 //   samples
 // and one more that has no order to keep:
 //   WeightGrad  the gradient of each id's weight
-// Ids that the forward pass left out, or read as zeros, have no gradient.
+// Ids that the forward pass left out, or read as zeros, have no gradient, nor have those of a
+// feature whose output (here its gradient) is null.
 #pragma once
 
 #include <cstdint>
@@ -16,8 +17,8 @@
 
 namespace group_embedding {
 
-// What SortRows leaves behind. All arrays are parts of the caller's workspace.
-struct SortedRows {
+// What SortRowsCpu leaves behind. All arrays are parts of the caller's workspace.
+struct SortedRowsCpu {
   const int64_t* rows;      // [num_unique] row within its table, ascending per table
   const int64_t* segments;  // [num_unique + 1] the ids of unique row u are at segments[u]..[u + 1]
   const uint32_t* positions;  // [num_valid] position in batch.ids of each, ascending per row
@@ -38,22 +39,38 @@ struct TableGrad {
 };
 
 int64_t SortRowsWorkspaceBytes(const Group& group);
-SortedRows SortRowsCpu(const Group& group, void* workspace, const ParallelFor& parallel_for);
-void ReduceRowsCpu(const Group& group, const SortedRows& sorted, const TableGrad* grads,
+SortedRowsCpu SortRowsCpu(const Group& group, void* workspace, const ParallelFor& parallel_for);
+void ReduceRowsCpu(const Group& group, const SortedRowsCpu& sorted, const TableGrad* grads,
                    const ParallelFor& parallel_for);
 // weight_grad: [num_ids]
 void WeightGradCpu(const Group& group, float* weight_grad, const ParallelFor& parallel_for);
 
 #if GROUP_EMBEDDING_CUDA
-// As above, enqueued on `stream`. The arrays of SortedRows are in device memory; num_unique is the
-// one that the caller must bring to the host (the only synchronisation) to allocate `grads`.
+// What SortRowsCuda leaves behind, in the caller's workspace, in device memory. An entry is a
+// looked-up id; entries are sorted by table and row, and those of one row keep their order.
+struct SortedRows {
+  const int64_t* num_unique;  // [num_tables + 1] first unique row of each table, and the total
+  const void* keys;           // [num_ids] of 32 or 64 bits: row + number of all rows of the tables
+  bool has_wide_keys;         // before its own. Entries without a gradient come last
+  const uint32_t* samples;    // [num_ids] the sample that looked it up
+  const float* factors;       // [num_ids] what the gradient of that is multiplied by; null: 1
+  // [num_unique + 1] the entries of unique row u are at segments[u] to segments[u + 1]. The buffer
+  // has num_segment_words of 4 bytes: a row with n entries leaves n - 1 of them free.
+  uint32_t* segments;
+  int64_t num_segment_words;
+  void* spare_rows;  // 16 bytes for each row that may have kMinPieceEntries entries and more
+};
+inline constexpr int64_t kMinPieceEntries = 128;
+
+// As above, enqueued on `stream`. num_unique is the one array that the caller must bring to the
+// host (the only synchronisation) to allocate `grads`. ReduceRowsCuda overwrites what is free in
+// segments.
 int64_t SortRowsWorkspaceBytesCuda(const Group& group);
 cudaError_t SortRowsCuda(const Group& group, void* workspace, SortedRows* sorted,
                          cudaStream_t stream);
 int64_t ReduceRowsScratchBytesCuda(const Group& group);
 cudaError_t ReduceRowsCuda(const Group& group, const SortedRows& sorted,
-                           const int64_t* num_unique /* host */, const TableGrad* grads /* host */,
-                           void* scratch, cudaStream_t stream);
+                           const TableGrad* grads /* host */, void* scratch, cudaStream_t stream);
 int64_t WeightGradScratchBytesCuda(const Group& group);
 cudaError_t WeightGradCuda(const Group& group, float* weight_grad, void* scratch,
                            cudaStream_t stream);

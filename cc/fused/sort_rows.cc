@@ -215,7 +215,7 @@ int64_t SortRowsWorkspaceBytes(const Group& group) {
   return bytes;
 }
 
-SortedRows SortRowsCpu(const Group& group, void* workspace, const ParallelFor& parallel_for) {
+SortedRowsCpu SortRowsCpu(const Group& group, void* workspace, const ParallelFor& parallel_for) {
   const Workspace w = Lay(group, workspace, nullptr);
   Sorter sorter(group, parallel_for, w);
   sorter.ExpandAll();
