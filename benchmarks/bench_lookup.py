@@ -8,7 +8,8 @@ Per case, medians over runs by turns of a traced function over the same tables a
 * gradients: forward, and the gradients of all tables;
 * step: forward, gradients and Adagrad's update of all tables, by the stock Keras optimizer.
 
-On a GPU each case runs twice: with ids that start in host memory, and with ids on the device.
+On a GPU each case runs twice: with ids that start in host memory, and with ids on the device; and
+each call is timed two ways: waited for, and in a row of calls as a training loop makes them.
 """
 
 import argparse
@@ -114,31 +115,40 @@ class Case:
 
 
 def median_ms(stock, grouped, seconds):
-    """Medians of two functions, run by turns: what else the machine does hits both.
+    """[(alone, in a row)] of two functions: medians of a call waited for, and of a call in a row.
 
-    A turn is several calls in a row, as a training loop makes them; the first of them, which finds
-    the caches full of the other side's data, is not counted.
+    The two run by turns: what else the machine does hits both. A turn is several calls, each waited
+    for, and on a GPU then as many in a row without waiting, as a training loop makes them. The
+    first call of a turn, which finds the caches full of the other side's data, is not counted.
     """
-    times = {stock: [], grouped: []}
+    on_gpu = bool(tf.config.list_physical_devices("GPU"))
+    times = {stock: ([], []), grouped: ([], [])}
     for run in times:
         for _ in range(5):
-            call_ms(run)
+            calls_ms(run, 1)
     gc.collect()
     gc.disable()  # as timeit does
     start = time.perf_counter()
-    while time.perf_counter() - start < seconds or len(times[grouped]) < 2 * CALLS_PER_TURN:
-        for run, taken in times.items():
-            call_ms(run)
-            taken += [call_ms(run) for _ in range(CALLS_PER_TURN)]
+    while time.perf_counter() - start < seconds or len(times[grouped][0]) < 2 * CALLS_PER_TURN:
+        for run, (alone, in_a_row) in times.items():
+            calls_ms(run, 1)
+            alone += [calls_ms(run, 1) for _ in range(CALLS_PER_TURN)]
+            if on_gpu:
+                in_a_row.append(calls_ms(run, CALLS_PER_TURN))
     gc.enable()
-    return [statistics.median(taken) for taken in times.values()]
+    return [
+        (statistics.median(alone), statistics.median(in_a_row or alone))
+        for alone, in_a_row in times.values()
+    ]
 
 
-def call_ms(run):
+def calls_ms(run, count):
+    """Milliseconds per call of `count` calls in a row, until the last result is there."""
     begin = time.perf_counter()
-    run()
+    for _ in range(count):
+        run()
     tf.test.experimental.sync_devices()
-    return (time.perf_counter() - begin) * 1e3
+    return (time.perf_counter() - begin) * 1e3 / count
 
 
 def measure(case, features, shape, seconds):
@@ -147,7 +157,9 @@ def measure(case, features, shape, seconds):
     for stage in STAGES:
         ops = grouped[stage].get_concrete_function().graph.get_operations()
         stock_ops = stock[stage].get_concrete_function().graph.get_operations()
-        stock_ms, grouped_ms = median_ms(stock[stage], grouped[stage], seconds)
+        (stock_ms, stock_row_ms), (grouped_ms, grouped_row_ms) = median_ms(
+            stock[stage], grouped[stage], seconds
+        )
         yield {
             "features": features,
             "shape": shape,
@@ -156,6 +168,9 @@ def measure(case, features, shape, seconds):
             "stock_ms": round(stock_ms, 3),
             "grouped_ms": round(grouped_ms, 3),
             "speedup": round(stock_ms / grouped_ms, 2),
+            "stock_in_a_row_ms": round(stock_row_ms, 3),
+            "grouped_in_a_row_ms": round(grouped_row_ms, 3),
+            "speedup_in_a_row": round(stock_row_ms / grouped_row_ms, 2),
             "grouped_us_per_feature": round(1e3 * grouped_ms / features, 2),
             "stock_ops": len(stock_ops),
             "grouped_ops": len(ops),

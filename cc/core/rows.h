@@ -110,6 +110,14 @@ inline void Store8(Float8 values, T* row) {
   for (int j = 0; j < 8; ++j) row[j] = FromFloat<T>(values[j]);
 }
 
+// to[j] = scale * from[j], rounded to T.
+template <typename T, typename From>
+inline void StoreScaled(float scale, const From* from, int64_t dim, T* to) {
+  int64_t column = 0;
+  for (; column + 8 <= dim; column += 8) Store8(scale * Load8(from + column), to + column);
+  for (; column < dim; ++column) to[column] = FromFloat<T>(scale * ToFloat(from[column]));
+}
+
 // Four partial sums, always of the same columns, so that the compiler may vectorise.
 template <typename A, typename B>
 float Dot(const A* a, const B* b, int64_t dim) {
@@ -149,7 +157,7 @@ inline void PrefetchRow(const T* row, int64_t dim) {
   const uintptr_t begin = reinterpret_cast<uintptr_t>(row) & ~uintptr_t{63};
   const uintptr_t end = reinterpret_cast<uintptr_t>(row + dim);
   for (uintptr_t line = begin; line < end && line < begin + 256; line += 64) {
-    __builtin_prefetch(reinterpret_cast<const void*>(line));
+    __builtin_prefetch(reinterpret_cast<const void*>(line), 0, 2);
   }
 }
 

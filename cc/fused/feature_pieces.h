@@ -23,8 +23,8 @@ inline std::vector<FeaturePiece> CutFeatures(const Group& group) {
   std::vector<FeaturePiece> pieces;
   for (int64_t f = 0; f < group.num_features; ++f) {
     const Feature& feature = group.features[f];
-    const int64_t* splits = group.batch.row_splits + feature.first_sample;
-    const int64_t num_ids = splits[feature.num_samples] - splits[0];
+    const int64_t num_ids = group.batch.Begin(feature.first_sample + feature.num_samples) -
+                            group.batch.Begin(feature.first_sample);
     const int64_t elements =
         (num_ids + feature.num_samples) * std::max(group.tables[feature.table].dim, 8);
     const int64_t num_pieces =

@@ -28,7 +28,7 @@ class SampleRows {
 
   // Returns the position of an id that is a fault, or -1.
   int64_t Gather(int64_t sample) {
-    const int64_t begin = batch_.row_splits[sample], end = batch_.row_splits[sample + 1];
+    const int64_t begin = batch_.Begin(sample), end = batch_.Begin(sample + 1);
     if (end - begin > static_cast<int64_t>(rows_.size())) {
       rows_.resize(2 * (end - begin));
       weights_.resize(2 * (end - begin));
@@ -134,10 +134,10 @@ Fault LookUpPiece(const Group& group, const FeaturePiece& piece) {
   const int64_t end = feature.first_sample + piece.end;
   T* output = static_cast<T*>(feature.output) + piece.begin * feature.output_stride;
 
-  RowPrefetcher<T> prefetcher(table, batch, batch.row_splits[end]);
+  RowPrefetcher<T> prefetcher(table, batch, batch.Begin(end));
   SampleRows<T> rows(group, feature);
   for (int64_t sample = begin; sample < end; ++sample, output += feature.output_stride) {
-    prefetcher.Advance(batch.row_splits[sample + 1]);
+    prefetcher.Advance(batch.Begin(sample + 1));
     const int64_t bad = rows.Gather(sample);
     if (bad >= 0) {
       return {FaultKind::kIdOutOfRange, static_cast<int32_t>(piece.feature),

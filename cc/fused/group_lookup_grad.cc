@@ -6,131 +6,11 @@
 
 #include "core/rows.h"
 #include "fused/feature_pieces.h"
+#include "fused/row_gradients.h"
 #include "fused/sample_ids.h"
 
 namespace group_embedding {
 namespace {
-
-constexpr int64_t kPrefetchGradients = 16;
-constexpr int64_t kBatchOfRows = 256;        // gradients gathered before they are added
-constexpr int64_t kCachedBytes = 256 << 10;  // gradients that need no prefetching
-
-// Finds the output gradient of a sample of the batch, among the features of one table.
-template <typename T>
-class GradientOfSample {
- public:
-  // `features`: ascending, each with samples.
-  GradientOfSample(const Group& group, const std::vector<int64_t>& features)
-      : group_(group), features_(features), only_(group.features[features[0]]) {
-    const int64_t bytes = only_.num_samples * only_.output_stride * sizeof(T);
-    cached = features.size() == 1 && bytes <= kCachedBytes;
-  }
-
-  const T* operator()(int64_t sample) const {
-    const Feature& feature = features_.size() == 1 ? only_ : FeatureOf(sample);
-    return static_cast<const T*>(feature.output) +
-           (sample - feature.first_sample) * feature.output_stride;
-  }
-
-  bool cached;  // all of them fit the core's own cache
-
- private:
-  const Feature& FeatureOf(int64_t sample) const {
-    const auto after =
-        std::upper_bound(features_.begin(), features_.end(), sample,
-                         [&](int64_t s, int64_t f) { return s < group_.features[f].first_sample; });
-    return group_.features[*(after - 1)];
-  }
-
-  const Group& group_;
-  const std::vector<int64_t>& features_;
-  const Feature only_;
-};
-
-// The gradient of unique rows [begin, end) of one table.
-template <typename T>
-class TableReducer {
- public:
-  TableReducer(const Group& group, const SortedRowsCpu& sorted, const std::vector<int64_t>& features,
-               int64_t table)
-      : table_(group.tables[table]),
-        weights_(group.batch.weights),
-        sorted_(sorted),
-        first_(sorted.num_unique[table]),
-        last_(sorted.segments[sorted.num_unique[table + 1]]),
-        gradient_of_(group, features),
-        rows_(kBatchOfRows),
-        scales_(kBatchOfRows),
-        sum_(table_.dim) {}
-
-  void Reduce(int64_t begin, int64_t end, const TableGrad& grad) {
-    const int64_t dim = table_.dim;
-    T* values = static_cast<T*>(grad.values) + (begin - first_) * dim;
-    for (int64_t u = begin; u < end; ++u, values += dim) {
-      grad.indices[u - first_] = sorted_.rows[u];
-      const int64_t at = sorted_.segments[u], count = sorted_.segments[u + 1] - at;
-      if (count == 1 && table_.max_norm <= 0) {  // most rows of most batches
-        const Contribution only = ContributionAt(at);
-        for (int64_t j = 0; j < dim; ++j) {
-          values[j] = FromFloat<T>(only.scale * ToFloat(only.gradient[j]));
-        }
-      } else {
-        Sum(at, count);
-        if (table_.max_norm > 0) {
-          const T* row = static_cast<const T*>(table_.rows) + sorted_.rows[u] * dim;
-          ClipGradient(row, dim, table_.max_norm, sum_.data());
-        }
-        for (int64_t j = 0; j < dim; ++j) values[j] = FromFloat<T>(sum_[j]);
-      }
-    }
-  }
-
- private:
-  // What one looked-up id adds to the gradient of its row.
-  struct Contribution {
-    const T* gradient;
-    float scale;
-  };
-
-  Contribution ContributionAt(int64_t at) const {
-    if (!gradient_of_.cached && at + kPrefetchGradients < last_) {
-      PrefetchRow(gradient_of_(SampleAt(at + kPrefetchGradients)), table_.dim);
-    }
-    const uint32_t sample = SampleAt(at);
-    const float weight = weights_ == nullptr ? 1.0f : weights_[sorted_.positions[at]];
-    return {gradient_of_(sample), sorted_.scales[sample] * weight};
-  }
-
-  uint32_t SampleAt(int64_t at) const { return sorted_.samples[sorted_.positions[at]]; }
-
-  // sum_ = the contributions of `count` ids, added in their order.
-  void Sum(int64_t at, int64_t count) {
-    std::fill(sum_.begin(), sum_.end(), 0.0f);
-    for (int64_t done = 0; done < count; done += kBatchOfRows) {
-      const int64_t batch = std::min(kBatchOfRows, count - done);
-      for (int64_t i = 0; i < batch; ++i) {
-        const Contribution next = ContributionAt(at + done + i);
-        rows_[i] = next.gradient;
-        scales_[i] = next.scale;
-      }
-      SumRows(rows_.data(), scales_.data(), batch, table_.dim, [this](int64_t column, auto part) {
-        if constexpr (std::is_same_v<decltype(part), float>) {
-          sum_[column] += part;
-        } else {
-          Store8(Load8(&sum_[column]) + part, &sum_[column]);
-        }
-      });
-    }
-  }
-
-  const Table& table_;
-  const float* weights_;
-  const SortedRowsCpu& sorted_;
-  const int64_t first_, last_;
-  const GradientOfSample<T> gradient_of_;
-  std::vector<const T*> rows_;
-  std::vector<float> scales_, sum_;
-};
 
 // d(output)/d(w_i) . g of every id of one sample, with d_i = g . row_i:
 //   sum    d_i
@@ -143,7 +23,7 @@ void WeightGradOfSample(const Group& group, const Feature& feature, int64_t samp
   const Batch& batch = group.batch;
   const T* gradient = static_cast<const T*>(feature.output) +
                       (sample - feature.first_sample) * feature.output_stride;
-  const int64_t begin = batch.row_splits[sample], end = batch.row_splits[sample + 1];
+  const int64_t begin = batch.Begin(sample), end = batch.Begin(sample + 1);
   float sum_weights = 0, sum_squares = 0, sum_dots = 0;
   auto weight_of = [&](int64_t i) { return batch.weights == nullptr ? 1.0f : batch.weights[i]; };
   auto use_of = [&](int64_t i) {
@@ -172,34 +52,37 @@ void WeightGradOfSample(const Group& group, const Feature& feature, int64_t samp
   }
 }
 
+int64_t NumRuns(const RowSorter& sorter) { return static_cast<int64_t>(sorter.runs().size()); }
+
 }  // namespace
 
-void ReduceRowsCpu(const Group& group, const SortedRowsCpu& sorted, const TableGrad* grads,
+void SortRowsCpu(RowSorter* sorter, const ParallelFor& parallel_for) {
+  std::vector<RowRun>& runs = sorter->runs();
+  parallel_for(NumRuns(*sorter), sorter->CostOfRun(/*passes=*/0), [&](int64_t begin, int64_t end) {
+    std::vector<RowEntry> spare;
+    for (int64_t r = begin; r < end; ++r) sorter->Sort(&runs[r], &spare);
+  });
+}
+
+void ReduceRowsCpu(const RowSorter& sorter, const TableGrad* grads,
                    const ParallelFor& parallel_for) {
-  std::vector<std::vector<int64_t>> features_of(group.num_tables);
-  for (int64_t f = 0; f < group.num_features; ++f) {
-    // A feature without samples has no gradient, and would stand in the way of the search.
-    if (group.features[f].num_samples > 0) features_of[group.features[f].table].push_back(f);
-  }
-  const int64_t* first = sorted.num_unique;
-  const int64_t num_unique = first[group.num_tables];
-  int64_t elements = 0;
-  for (int64_t t = 0; t < group.num_tables; ++t) {
-    elements += (first[t + 1] - first[t]) * group.tables[t].dim;
-  }
-  const int64_t ids_per_row = num_unique == 0 ? 0 : sorted.segments[num_unique] / num_unique + 1;
-  const int64_t cost = 20 + ids_per_row * (10 + elements / std::max<int64_t>(num_unique, 1) / 2);
-  parallel_for(num_unique, cost, [&](int64_t begin, int64_t end) {
-    int64_t t = std::upper_bound(first, first + group.num_tables + 1, begin) - first - 1;
-    for (; begin < end; ++t) {
-      const int64_t stop = std::min(end, first[t + 1]);
-      if (stop == begin) continue;
-      ForDataType(group.dtype, [&](auto* type) {
-        using T = std::remove_pointer_t<decltype(type)>;
-        TableReducer<T>(group, sorted, features_of[t], t).Reduce(begin, stop, grads[t]);
-      });
-      begin = stop;
-    }
+  const Group& group = sorter.group();
+  ForDataType(group.dtype, [&](auto* type) {
+    using T = std::remove_pointer_t<decltype(type)>;
+    parallel_for(NumRuns(sorter), sorter.CostOfRun(/*passes=*/1), [&](int64_t begin, int64_t end) {
+      for (int64_t r = begin; r < end; ++r) {
+        const RowRun& run = sorter.runs()[r];
+        const int64_t dim = group.tables[run.table].dim;
+        const TableGrad& grad = grads[run.table];
+        T* values = static_cast<T*>(grad.values) + run.first_unique * dim;
+        int64_t* indices = grad.indices + run.first_unique;
+        RowGradients<T> rows(sorter, run);
+        for (; rows.Next(); values += dim) {
+          *indices++ = rows.row();
+          StoreScaled(1.0f, rows.gradient(), dim, values);
+        }
+      }
+    });
   });
 }
 

@@ -3,8 +3,7 @@
 //
 // Two steps, because the number of unique rows is known only after sorting:
 //   SortRows    sorts the ids of the batch by (table, row), stably, and counts the unique rows
-//   ReduceRows  writes, for every unique row, the weighted sum of the output gradients of its
-//   samples
+//   ReduceRows  writes, for every unique row, the weighted sum of its samples' output gradients
 // and one more that has no order to keep:
 //   WeightGrad  the gradient of each id's weight
 // Ids that the forward pass left out, or read as zeros, have no gradient, nor have those of a
@@ -14,19 +13,9 @@
 #include <cstdint>
 
 #include "fused/group_lookup.h"
+#include "fused/sort_rows.h"
 
 namespace group_embedding {
-
-// What SortRowsCpu leaves behind. All arrays are parts of the caller's workspace.
-struct SortedRowsCpu {
-  const int64_t* rows;      // [num_unique] row within its table, ascending per table
-  const int64_t* segments;  // [num_unique + 1] the ids of unique row u are at segments[u]..[u + 1]
-  const uint32_t* positions;  // [num_valid] position in batch.ids of each, ascending per row
-  const uint32_t* samples;    // [num_ids] sample of each position in batch.ids; on a GPU null where
-                              // the batch has no weights: `positions` then holds samples
-  const float* scales;        // [num_samples] 1, 1 / sum w or 1 / sqrt(sum w^2), after its combiner
-  const int64_t* num_unique;  // [num_tables + 1] first unique row of each table, and the total
-};
 
 // Positions are 32-bit: a batch holds fewer than 2^32 ids and samples; ReduceRows of a larger one
 // is refused by its callers.
@@ -38,9 +27,9 @@ struct TableGrad {
   void* values;      // [that, dim] of group.dtype
 };
 
-int64_t SortRowsWorkspaceBytes(const Group& group);
-SortedRowsCpu SortRowsCpu(const Group& group, void* workspace, const ParallelFor& parallel_for);
-void ReduceRowsCpu(const Group& group, const SortedRowsCpu& sorted, const TableGrad* grads,
+// Sorts all runs; sorter.CountRows() then says how large each TableGrad must be.
+void SortRowsCpu(RowSorter* sorter, const ParallelFor& parallel_for);
+void ReduceRowsCpu(const RowSorter& sorter, const TableGrad* grads,
                    const ParallelFor& parallel_for);
 // weight_grad: [num_ids]
 void WeightGradCpu(const Group& group, float* weight_grad, const ParallelFor& parallel_for);

@@ -20,8 +20,7 @@ __device__ void ReducePiece(const ReduceArgs& args, const ReduceTask& task, cons
   const int64_t count = piece.count, share = (count + num_teams - 1) / num_teams;
   const int64_t begin = piece.begin + min(share * in_warp, count);
   const int64_t end = piece.begin + min(share * (in_warp + 1), count);
-  typename Sink::template Team<Vector> writer(args, task, sink, args.sorted.num_unique[piece.table],
-                                              common, team, shared);
+  typename Sink::template Team<Vector> writer(args, piece.table, sink, common, team, shared);
   float* sums = args.Sums() + piece.sum;
   for (int32_t c = 0; c < task.shape.num_columns; ++c) {
     const int32_t column = c * team.size + team.lane;

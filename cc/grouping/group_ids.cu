@@ -56,30 +56,6 @@ __device__ int64_t SampleAt(const FeatureIds& feature, int64_t i) {
   return sample;
 }
 
-// The first position of a SparseTensor whose sample is not before `sample`. Whatever the indices
-// are, it is in [0, num_ids], and 0 for the first sample: no sample of the feature before reaches
-// into these.
-__device__ int64_t SparseSplit(const FeatureIds& feature, int64_t sample) {
-  if (sample == 0) return 0;
-  int64_t begin = 0, end = feature.num_ids;
-  // Where samples have about as many ids each, the split is near here.
-  const int64_t guess =
-      static_cast<int64_t>(static_cast<double>(sample) / feature.num_samples * end);
-  constexpr int64_t kNear = 2;
-  const int64_t low = max(guess - kNear, int64_t{0}), high = min(guess + kNear, end);
-  if (low > 0 && SampleAt(feature, low - 1) < sample) begin = low;
-  if (high < end && SampleAt(feature, high) >= sample) end = high;
-  while (begin < end) {
-    const int64_t middle = begin + (end - begin) / 2;
-    if (SampleAt(feature, middle) < sample) {
-      begin = middle + 1;
-    } else {
-      end = middle;
-    }
-  }
-  return begin;
-}
-
 __device__ int64_t RaggedSplit(const FeatureIds& feature, const void* splits, int64_t i) {
   return feature.int32_splits ? static_cast<const int32_t*>(splits)[i]
                               : static_cast<const int64_t*>(splits)[i];
@@ -101,15 +77,19 @@ __device__ int64_t CheckedRaggedSplit(const FeatureIds& feature, int64_t feature
   return i == 0 ? 0 : min(max(split, int64_t{0}), feature.num_ids);
 }
 
-__device__ void CheckSparsePosition(const FeatureIds& feature, int64_t feature_index, int64_t i,
-                                    Fault* fault) {
+// Checks position `i` of a SparseTensor, and writes the splits of the samples that begin there: its
+// own, if it is the sample's first, and those of empty samples before it. Whatever the indices are,
+// every sample up to that of the last position gets a split in [0, num_ids].
+__device__ void SplitAtPosition(const FeatureIds& feature, int64_t feature_index, int64_t i,
+                                int64_t first_id, int64_t* splits, Fault* fault) {
   const int64_t* index = static_cast<const int64_t*>(feature.partition) + i * feature.rank;
-  const int64_t sample = SampleAt(feature, i);
+  const int64_t sample = SampleAt(feature, i), before = i == 0 ? -1 : SampleAt(feature, i - 1);
   if (sample < 0) {
     RaiseFault(fault, FaultKind::kRowOutOfBatch, feature_index, i, index[0]);
-  } else if (i > 0 && sample < SampleAt(feature, i - 1)) {
+  } else if (sample < before) {
     RaiseFault(fault, FaultKind::kRowsUnsorted, feature_index, i, index[0]);
   }
+  for (int64_t s = before + 1; s <= sample; ++s) splits[s] = first_id + i;
   if (feature.weight_partition == nullptr) return;
   const int64_t* other = static_cast<const int64_t*>(feature.weight_partition) + i * feature.rank;
   for (int32_t axis = 0; axis < feature.rank; ++axis) {
@@ -120,27 +100,28 @@ __device__ void CheckSparsePosition(const FeatureIds& feature, int64_t feature_i
   }
 }
 
-__device__ int64_t SplitAt(const FeatureIds& feature, int64_t feature_index, int64_t sample,
-                           Fault* fault) {
-  switch (feature.layout) {
-    case Layout::kSparse:
-      return SparseSplit(feature, sample);
-    case Layout::kRagged:
-      return CheckedRaggedSplit(feature, feature_index, sample, fault);
-    default:
-      return sample * (feature.num_ids / feature.num_samples);
+// Writes the split of a sample; of a SparseTensor, of those after its last position alone.
+__device__ void SplitAtSample(const FeatureIds& feature, int64_t feature_index, int64_t sample,
+                              int64_t first_id, int64_t* splits, Fault* fault) {
+  if (feature.layout == Layout::kSparse) {
+    const int64_t last = feature.num_ids == 0 ? -1 : SampleAt(feature, feature.num_ids - 1);
+    if (sample > last) splits[sample] = first_id + feature.num_ids;
+  } else if (feature.layout == Layout::kRagged) {
+    splits[sample] = first_id + CheckedRaggedSplit(feature, feature_index, sample, fault);
+  } else {
+    splits[sample] = first_id + sample * (feature.num_ids / feature.num_samples);
   }
 }
 
 // A block works for kPerBlock positions and as many samples of one feature. A thread copies and
-// checks one position at a time, and finds the row split of one sample at a time; no thread waits
-// for another.
+// checks one position at a time, and looks at one sample at a time; no thread waits for another.
 __global__ void __launch_bounds__(kThreads) GroupIdsKernel(GroupingArgs args) {
   if (blockIdx.x == 0 && threadIdx.x == 0) args.row_splits[args.num_samples] = args.num_ids;
   if (args.num_features == 0) return;
   const int64_t f = FindOwner(args.first_blocks, args.num_features, blockIdx.x);
   const GroupingTask& task = args.tasks[f];
   const FeatureIds& from = task.from;
+  int64_t* splits = args.row_splits + task.first_sample;
   const int64_t first = (blockIdx.x - args.first_blocks[f]) * kPerBlock + threadIdx.x;
   for (int64_t n = 0; n < kPerThread; ++n) {
     const int64_t i = first + n * kThreads;
@@ -149,10 +130,12 @@ __global__ void __launch_bounds__(kThreads) GroupIdsKernel(GroupingArgs args) {
       if (args.weights != nullptr) {
         args.weights[task.first_id + i] = from.weights == nullptr ? 1.0f : from.weights[i];
       }
-      if (from.layout == Layout::kSparse) CheckSparsePosition(from, f, i, args.fault);
+      if (from.layout == Layout::kSparse) {
+        SplitAtPosition(from, f, i, task.first_id, splits, args.fault);
+      }
     }
     if (i < from.num_samples) {
-      args.row_splits[task.first_sample + i] = task.first_id + SplitAt(from, f, i, args.fault);
+      SplitAtSample(from, f, i, task.first_id, splits, args.fault);
     } else if (i == from.num_samples && from.layout == Layout::kRagged) {
       CheckedRaggedSplit(from, f, i, args.fault);  // the last one is where the next feature begins
     }

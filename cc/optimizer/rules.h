@@ -139,7 +139,7 @@ struct Adam : ColumnwiseRule {
                                                  float* s) {
     s[0] = h.beta_1 * s[0] + (1 - h.beta_1) * g;
     s[1] = h.beta_2 * s[1] + (1 - h.beta_2) * g * g;
-    s[2] = fmaxf(s[2], s[1]);
+    s[2] = s[2] > s[1] ? s[2] : s[1];
     const float rate = h.learning_rate * sqrtf(1 - h.beta_2_power) / (1 - h.beta_1_power);
     x -= rate * s[0] / (sqrtf(s[2]) + h.epsilon);
   }
@@ -233,7 +233,9 @@ GROUP_EMBEDDING_HOST_DEVICE bool ForRule(RuleIndex index, Body&& body) {
 // What all rules have in common, before they see a column: the row shrinks, the gradient is scaled
 // and limited.
 GROUP_EMBEDDING_HOST_DEVICE float PrepareGradient(const Hyper& h, float g) {
-  return fminf(fmaxf(g * h.gradient_scale, -h.clip_value), h.clip_value);
+  const float scaled = g * h.gradient_scale;
+  if (scaled > h.clip_value) return h.clip_value;
+  return scaled < -h.clip_value ? -h.clip_value : scaled;  // NaN stays NaN
 }
 GROUP_EMBEDDING_HOST_DEVICE float DecayRow(const Hyper& h, float x) {
   return x - h.learning_rate * h.weight_decay * x;

@@ -6,6 +6,7 @@
 #include "tf/kernels/device.h"
 #include "tf/kernels/gpu_faults.h"
 #include "tf/kernels/group_attrs.h"
+#include "tf/kernels/shared_buffer.h"
 #include "tf/kernels/tables.h"
 
 namespace group_embedding {
@@ -50,15 +51,14 @@ class GroupLookupOp : public OpKernel {
 
  private:
   absl::Status AllocateOutputs(OpKernelContext* context, std::vector<Feature>* features) const {
-    std::vector<void*> outputs(attrs_.concat ? 1 : features->size());
-    for (size_t f = 0; f < outputs.size(); ++f) {
+    std::vector<TensorShape> shapes;
+    for (size_t f = 0; f < (attrs_.concat ? 1 : features->size()); ++f) {
       const Feature& feature = (*features)[f];
-      const int64_t width = attrs_.concat ? attrs_.Width() : attrs_.dims[feature.table];
-      Tensor* output;
-      TF_RETURN_IF_ERROR(context->allocate_output(
-          static_cast<int>(f), TensorShape({feature.num_samples, width}), &output));
-      outputs[f] = output->data();
+      shapes.push_back(TensorShape(
+          {feature.num_samples, attrs_.concat ? attrs_.Width() : attrs_.dims[feature.table]}));
     }
+    std::vector<void*> outputs;
+    TF_RETURN_IF_ERROR(AllocateOutputsTogether(context, 0, attrs_.dtype, shapes, &outputs));
     attrs_.PointTo(outputs, features);
     return absl::OkStatus();
   }

@@ -6,6 +6,7 @@
 #include "tf/kernels/device.h"
 #include "tf/kernels/gpu_faults.h"
 #include "tf/kernels/group_attrs.h"
+#include "tf/kernels/shared_buffer.h"
 #include "tf/kernels/tables.h"
 
 namespace group_embedding {
@@ -58,13 +59,19 @@ class GroupLookupGradOp : public OpKernel {
   absl::Status AllocateGrads(OpKernelContext* context, const int64_t* num_unique,
                              std::vector<TableGrad>* grads) const {
     const int num_tables = static_cast<int>(attrs_.dims.size());
+    std::vector<TensorShape> index_shapes, value_shapes;
     for (int t = 0; t < num_tables; ++t) {
       const int64_t rows = num_unique[t + 1] - num_unique[t];
-      Tensor *indices, *values;
-      TF_RETURN_IF_ERROR(context->allocate_output(t, TensorShape({rows}), &indices));
-      TF_RETURN_IF_ERROR(
-          context->allocate_output(num_tables + t, TensorShape({rows, attrs_.dims[t]}), &values));
-      grads->push_back({indices->flat<int64_t>().data(), values->data()});
+      index_shapes.push_back(TensorShape({rows}));
+      value_shapes.push_back(TensorShape({rows, attrs_.dims[t]}));
+    }
+    std::vector<void*> indices, values;
+    TF_RETURN_IF_ERROR(
+        AllocateOutputsTogether(context, 0, tensorflow::DT_INT64, index_shapes, &indices));
+    TF_RETURN_IF_ERROR(
+        AllocateOutputsTogether(context, num_tables, attrs_.dtype, value_shapes, &values));
+    for (int t = 0; t < num_tables; ++t) {
+      grads->push_back({static_cast<int64_t*>(indices[t]), values[t]});
     }
     return absl::OkStatus();
   }
@@ -97,12 +104,13 @@ class GroupLookupGradCpuOp : public GroupLookupGradOp {
 
   absl::Status Run(OpKernelContext* context, const Group& group, float* weight_grad) override {
     Tensor workspace;
-    TF_RETURN_IF_ERROR(AllocateScratch(context, SortRowsWorkspaceBytes(group), &workspace));
+    TF_RETURN_IF_ERROR(AllocateScratch(context, RowSorter::WorkspaceBytes(group), &workspace));
     const ParallelFor threads = ThreadsOf(context);
-    const SortedRows sorted = SortRowsCpu(group, workspace.data(), threads);
+    RowSorter sorter(group, workspace.data(), threads);
+    SortRowsCpu(&sorter, threads);
     std::vector<TableGrad> grads;
-    TF_RETURN_IF_ERROR(AllocateGrads(context, sorted.num_unique, &grads));
-    ReduceRowsCpu(group, sorted, grads.data(), threads);
+    TF_RETURN_IF_ERROR(AllocateGrads(context, sorter.CountRows().data(), &grads));
+    ReduceRowsCpu(sorter, grads.data(), threads);
     if (attrs_.weighted) WeightGradCpu(group, weight_grad, threads);
     return absl::OkStatus();
   }
@@ -130,7 +138,7 @@ class GroupLookupGradGpuOp : public GroupLookupGradOp {
     std::vector<TableGrad> grads;
     TF_RETURN_IF_ERROR(AllocateGrads(context, first, &grads));
     TF_RETURN_IF_ERROR(AllocateScratch(context, ReduceRowsScratchBytesCuda(group), &scratch));
-    return ToStatus(ReduceRowsCuda(group, sorted, first, grads.data(), scratch.data(), stream),
+    return ToStatus(ReduceRowsCuda(group, sorted, grads.data(), scratch.data(), stream),
                     "ReduceRows");
   }
 

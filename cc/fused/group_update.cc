@@ -1,0 +1,53 @@
+#include "fused/group_update.h"
+
+#include <type_traits>
+#include <vector>
+
+#include "fused/row_gradients.h"
+#include "optimizer/apply_rule.h"
+
+namespace group_embedding {
+namespace {
+
+constexpr int64_t kPrefetchEntries = 16;
+
+template <typename Rule, typename T, typename S>
+void UpdateRows(const RowSorter& sorter, const RowRun& run, const Update& update) {
+  const RowUpdater<Rule, T, S> update_row(update, run.table, sorter.group().tables[run.table].dim);
+  RowGradients<T> rows(sorter, run);
+  while (rows.Next()) {
+    update_row.Prefetch(rows.RowAhead(kPrefetchEntries));
+    update_row(rows.row(), rows.gradient());
+  }
+}
+
+}  // namespace
+
+int64_t GroupUpdateWorkspaceBytes(const Group& group) { return RowSorter::WorkspaceBytes(group); }
+
+void GroupUpdateCpu(const Group& group, const Update& update, void* workspace,
+                    const ParallelFor& parallel_for) {
+  if (update.hyper->apply == 0) return;
+  std::vector<Feature> features(group.features, group.features + group.num_features);
+  for (Feature& feature : features) {
+    if (update.tables[feature.table].rows == nullptr) feature.output = nullptr;
+  }
+  Group updated = group;
+  updated.features = features.data();
+  RowSorter sorter(updated, workspace, parallel_for);
+  std::vector<RowRun>& runs = sorter.runs();
+  ForUpdate(update.rule, group.dtype, update.slot_dtype, [&](auto rule, auto* row, auto* slot) {
+    using T = std::remove_pointer_t<decltype(row)>;
+    using S = std::remove_pointer_t<decltype(slot)>;
+    parallel_for(static_cast<int64_t>(runs.size()), sorter.CostOfRun(/*passes=*/3),
+                 [&](int64_t begin, int64_t end) {
+                   std::vector<RowEntry> spare;
+                   for (int64_t r = begin; r < end; ++r) {
+                     sorter.Sort(&runs[r], &spare);
+                     UpdateRows<decltype(rule), T, S>(sorter, runs[r], update);
+                   }
+                 });
+  });
+}
+
+}  // namespace group_embedding

@@ -1,0 +1,80 @@
+// The first step of a backward pass on the host: the looked-up ids of a batch, sorted by table and
+// row. The CUDA version is SortRowsCuda in group_lookup_grad.h.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "core/parallel.h"
+#include "fused/feature_pieces.h"
+#include "fused/group_lookup.h"
+
+namespace group_embedding {
+
+// A looked-up row, above, and below where its gradient comes from: the sample that looked it up or,
+// in a batch with weights, the position in batch.ids. Sorted entries of one row keep their order.
+using RowEntry = uint64_t;
+
+// Entries of one table whose rows no other run has: what one thread sorts and walks at a time.
+struct RowRun {
+  int64_t table;
+  int64_t begin, end;    // of its entries; once sorted, of those that have a gradient
+  int bits;              // significant bits of the rows, as far as they differ
+  bool is_expanded;      // its entries are written, but not yet sorted
+  int64_t num_unique;    // rows, once sorted
+  int64_t first_unique;  // rows of the table in the runs before this one; set by CountRows
+};
+
+// Sorts the ids of a group in two steps, so that a run may be walked while it is in the cache.
+//
+//   RowSorter sorter(group, workspace, parallel_for);    cuts the ids into runs
+//   sorter.Sort(&sorter.runs()[r], &spare);              by any thread, once for each run
+//
+// A row that a sample's lookup left out, or read as zeros, has no entry, and neither has a feature
+// whose `output` is null.
+class RowSorter {
+ public:
+  static int64_t WorkspaceBytes(const Group& group);
+  RowSorter(const Group& group, void* workspace, const ParallelFor& parallel_for);
+
+  std::vector<RowRun>& runs() { return runs_; }
+  const std::vector<RowRun>& runs() const { return runs_; }
+
+  // `spare`: any memory of the calling thread, grown as needed.
+  void Sort(RowRun* run, std::vector<RowEntry>* spare) const;
+
+  // The unique rows of each table: [num_tables + 1], each the sum of those before. After all runs
+  // have been sorted.
+  std::vector<int64_t> CountRows();
+
+  // For ParallelFor over the runs, if each element of their rows is touched `passes` times.
+  int64_t CostOfRun(int64_t passes) const;
+
+  const Group& group() const { return group_; }
+  const std::vector<int64_t>& features_of(int64_t table) const { return features_of_[table]; }
+  const RowEntry* entries() const { return entries_; }
+  int64_t RowOf(RowEntry entry) const { return static_cast<int64_t>(entry >> place_bits_); }
+  int64_t PlaceOf(RowEntry entry) const { return static_cast<int64_t>(entry & place_mask_); }
+  // With weights: the sample of a position.
+  int64_t SampleOf(int64_t position) const { return samples_[position]; }
+  // After its combiner, of a sample: 1, 1 / sum w or 1 / sqrt(sum w^2).
+  float ScaleOf(int64_t sample) const { return scales_ == nullptr ? 1.0f : scales_[sample]; }
+
+ private:
+  void AddRuns(int64_t table, int64_t begin, int64_t end, const ParallelFor& parallel_for);
+  void SplitTable(int64_t table, int64_t begin, int64_t end, const ParallelFor& parallel_for);
+  template <typename Write>
+  void Expand(const FeaturePiece& piece, const Write& write) const;
+  void SortEntries(RowRun* run, std::vector<RowEntry>* spare) const;
+
+  const Group group_;
+  std::vector<std::vector<int64_t>> features_of_;  // those with samples and a gradient, ascending
+  RowEntry* entries_;                              // [num_ids]
+  uint32_t* samples_;                              // [num_ids] with weights, else null
+  float* scales_;                                  // [num_samples], or null if all are 1
+  int place_bits_;
+  RowEntry place_mask_;
+  std::vector<RowRun> runs_;
+};
+
+}  // namespace group_embedding
