@@ -38,11 +38,11 @@ __device__ __noinline__ RowSums UpdateRows(const ReduceArgs& reduce, const Reduc
   RuleColumns<T, kWidth> columns[kBatch];
   int64_t rows[kBatch];
   RowSums wide_sums;
-  auto read = [&](int first, int b, int j) {
-    const T* gradient = reinterpret_cast<const T*>(&taken.gradients[first + b][threadIdx.x]) + j;
+  auto read = [&](int s, int64_t row, int j, RuleColumns<T, kWidth>& to) {
+    const T* gradient = reinterpret_cast<const T*>(&taken.gradients[s][threadIdx.x]) + j;
 #pragma unroll
-    for (int i = 0; i < kWidth; ++i) columns[b].g[i] = ToFloat(gradient[i]);
-    columns[b].Read(args, table, rows[b] * table.dim + landing.column + j);
+    for (int i = 0; i < kWidth; ++i) to.g[i] = ToFloat(gradient[i]);
+    to.Read(args, table, row * table.dim + landing.column + j);
   };
   for (int first = 0; __any_sync(kFullWarp, first < landing.count); first += kBatch) {
     float factors[kBatch], row_slots[kBatch];
@@ -61,7 +61,7 @@ __device__ __noinline__ RowSums UpdateRows(const ReduceArgs& reduce, const Reduc
         const bool adds = rows[b] >= 0 && landing.has_column;
 #pragma unroll 1
         for (int j = 0; adds && j < landing.num_columns; j += kWidth) {
-          read(first, b, j);
+          read(first + b, rows[b], j, columns[b]);
           ForRule(args.rule, [&](auto rule) {
             if constexpr (decltype(rule)::kNeedsRow) {
               const Hyper hyper = ReadHyper(args.hyper);
@@ -82,7 +82,7 @@ __device__ __noinline__ RowSums UpdateRows(const ReduceArgs& reduce, const Reduc
     for (int j = 0; landing.has_column && j < landing.num_columns; j += kWidth) {
 #pragma unroll
       for (int b = 0; b < kBatch; ++b) {
-        if (rows[b] >= 0) read(first, b, j);
+        if (rows[b] >= 0) read(first + b, rows[b], j, columns[b]);
       }
       ForRule(args.rule, [&](auto rule) {
         const Hyper hyper = ReadHyper(args.hyper);
