@@ -5,7 +5,7 @@
 namespace group_embedding {
 namespace {
 
-inline constexpr int kTakenRows = 8;
+inline constexpr int kTakenRows = 4;
 
 // The gradients that threads took, each for itself alone: a vector of each row, rounded to the type
 // of the rows.
@@ -108,22 +108,23 @@ __device__ __noinline__ RowSums UpdateRows(const ReduceArgs& reduce, const Reduc
 // shared memory; then those rows and their slots are read together.
 template <typename T>
 struct ApplyRule {
+  using Table = RuleTable<T>;
   using Common = RuleArgs;
   using Shared = TakenRows;
+  static constexpr bool kPlain = false;
+  static constexpr int kBlocks = 3;
   static constexpr int64_t kMaxTaken = kTakenRows;
   __device__ static bool IsActive(const Common& common) { return __ldg(&common.hyper->apply) != 0; }
   __device__ static bool NeedsRow(const Common& common) { return common.needs_row; }
 
-  RuleTable<T> table;
-
   template <typename Vector>
   class Team {
    public:
-    __device__ Team(const ReduceArgs& args, int32_t table, const ApplyRule& sink,
-                    const Common& common, const group_embedding::Team& team, Shared& shared)
+    __device__ Team(const ReduceArgs& args, int32_t table, const Table& sink, const Common& common,
+                    const group_embedding::Team& team, Shared& shared)
         : args_(args),
           task_(args.tasks[table]),
-          table_(sink.table),
+          table_(sink),
           common_(common),
           team_(team),
           shared_(shared) {}
@@ -167,8 +168,8 @@ struct ApplyRule {
   // A thread has one column of the row at a time.
   class Block {
    public:
-    __device__ Block(const ApplyRule& sink, const Common& common, int64_t row)
-        : table_(sink.table), common_(common), row_(row) {}
+    __device__ Block(const Table& sink, const Common& common, int64_t row)
+        : table_(sink), common_(common), row_(row) {}
 
     __device__ void Take(int pass, int64_t, int32_t column, float sum) {
       const int64_t at = row_ * table_.dim + column;
@@ -205,18 +206,201 @@ struct ApplyRule {
   };
 };
 
+// The same for a rule that is known when the kernel is compiled, and plain tables with float32
+// slots. What the rules of most models deserve, at the price of kernels of their own.
+template <typename T, typename Rule>
+struct ApplyPlainRule {
+  using Table = RuleTable<T>;
+  using Common = RuleArgs;
+  using Shared = TakenRows;
+  static constexpr bool kPlain = true;
+  // With slots, registers are worth more than warps.
+  static constexpr int kBlocks = Rule::kNumSlots > 0 && !Rule::kSlotPerRow ? 3 : 4;
+  static constexpr int64_t kMaxTaken = kTakenRows;
+  __device__ static bool IsActive(const Common& common) { return __ldg(&common.hyper->apply) != 0; }
+  __device__ static bool NeedsRow(const Common&) { return Rule::kNeedsRow; }
+
+  template <typename Vector>
+  class Team {
+    static constexpr int kSize = Vector::kSize;
+    static constexpr int kSlots = Rule::kSlotPerRow ? 0 : Rule::kNumSlots;
+    // Rows that are read before the first is written: as many as there are registers for.
+    static constexpr int kBatch = kSlots == 0 ? 4 : kSize == 4 ? 2 : 1;
+
+   public:
+    __device__ Team(const ReduceArgs& args, int32_t table, const Table& sink, const Common& common,
+                    const group_embedding::Team& team, Shared& shared)
+        : args_(args),
+          first_key_(static_cast<uint32_t>(args.tasks[table].first_key)),
+          table_(sink),
+          common_(common),
+          team_(team),
+          shared_(shared) {}
+
+    __device__ void Take(int s, int64_t, int32_t, bool, const float (&sum)[kSize]) {
+      *reinterpret_cast<Vector*>(&shared_.gradients[s][threadIdx.x]) = Vector::Round(sum);
+    }
+
+    __device__ void Finish(int, int64_t first, int count, int32_t column, bool has_column) {
+      const Hyper hyper = ReadHyper(common_.hyper);
+      uint32_t rows[kTakenRows];
+#pragma unroll
+      for (int s = 0; s < kTakenRows; ++s) {
+        rows[s] = 0;
+        if (s >= count) continue;
+        const uint32_t entry = __ldg(args_.sorted.segments + first + s);
+        rows[s] = __ldg(static_cast<const uint32_t*>(args_.sorted.keys) + entry) - first_key_;
+      }
+#pragma unroll
+      for (int s = 0; s < kTakenRows; s += kBatch) {
+        if (!__any_sync(kFullWarp, s < count)) break;
+        uint32_t batch[kBatch];
+#pragma unroll
+        for (int b = 0; b < kBatch; ++b) batch[b] = rows[s + b];
+        UpdateBatch(hyper, batch, s, count - s, column, has_column);
+      }
+    }
+
+    __device__ void EndSum(int64_t, bool) {}
+
+   private:
+    __device__ void UpdateBatch(const Hyper& hyper, const uint32_t (&rows)[kBatch], int first,
+                                int count, int32_t column, bool has_column) {
+      Vector x[kBatch];
+      float slots[kBatch][kMaxSlots][kSize];
+      float row_slots[kBatch];
+#pragma unroll
+      for (int b = 0; b < kBatch; ++b) {
+        row_slots[b] = 0;
+#pragma unroll
+        for (int k = 0; k < kMaxSlots; ++k) {
+#pragma unroll
+          for (int j = 0; j < kSize; ++j) slots[b][k][j] = 0;
+        }
+        if (b >= count) continue;
+        if (Rule::kSlotPerRow && table_.slots[0] != nullptr) {
+          row_slots[b] = __ldcs(static_cast<const float*>(table_.slots[0]) + rows[b]);
+        }
+        if (!has_column) continue;
+        const int64_t at = rows[b] * table_.dim + column;
+        x[b] = {__ldcs(reinterpret_cast<const uint4*>(table_.rows + at))};
+#pragma unroll
+        for (int k = 0; k < kSlots; ++k) {
+          if (table_.slots[k] == nullptr) continue;
+#pragma unroll
+          for (int j = 0; j < kSize; j += 4) {
+            float values[4];
+            ReadColumns<float>(table_.slots[k], at + j, values);
+#pragma unroll
+            for (int i = 0; i < 4; ++i) slots[b][k][j + i] = values[i];
+          }
+        }
+      }
+#pragma unroll
+      for (int b = 0; b < kBatch; ++b) {
+        const Vector taken = *reinterpret_cast<const Vector*>(
+            &shared_.gradients[(first + b) % kTakenRows][threadIdx.x]);
+        float g[kSize];
+        RowSums sums;
+#pragma unroll
+        for (int j = 0; j < kSize; ++j) {
+          g[j] = PrepareGradient(hyper, taken[j]);
+          if constexpr (Rule::kNeedsRow) {  // of which none here looks at the row itself
+            sums.a += has_column && b < count ? Rule::Sum(hyper, g[j], 0, nullptr).a : 0.0f;
+          }
+        }
+        float factor = 0;
+        if constexpr (Rule::kNeedsRow) {
+          sums.a = team_.Sum(sums.a);
+          factor = Rule::Factor(hyper, sums, table_.dim, &row_slots[b]);
+          if (Rule::kSlotPerRow && team_.lane == 0 && b < count && table_.slots[0] != nullptr) {
+            __stcs(static_cast<float*>(table_.slots[0]) + rows[b], row_slots[b]);
+          }
+        }
+        if (b >= count || !has_column) continue;
+        const int64_t at = rows[b] * table_.dim + column;
+        float updated[kSize];
+#pragma unroll
+        for (int j = 0; j < kSize; ++j) {
+          updated[j] = DecayRow(hyper, x[b][j]);
+          float of_column[kMaxSlots] = {slots[b][0][j], slots[b][1][j], slots[b][2][j]};
+          Rule::Update(hyper, factor, g[j], updated[j], of_column);
+#pragma unroll
+          for (int k = 0; k < kMaxSlots; ++k) slots[b][k][j] = of_column[k];
+        }
+        if constexpr (sizeof(T) == 2) {
+          if (common_.stochastic_rounding) RoundColumns(hyper, rows[b], column, updated);
+        }
+        Vector::Round(updated).Stream(table_.rows + at);
+#pragma unroll
+        for (int k = 0; k < kSlots; ++k) {
+          if (table_.slots[k] == nullptr) continue;
+#pragma unroll
+          for (int j = 0; j < kSize; j += 4) {
+            const float values[4] = {slots[b][k][j], slots[b][k][j + 1], slots[b][k][j + 2],
+                                     slots[b][k][j + 3]};
+            WriteColumns<float>(table_.slots[k], at + j, values);
+          }
+        }
+      }
+    }
+
+    __device__ static void RoundColumns(const Hyper& hyper, int64_t row, int32_t column,
+                                        float (&values)[kSize]) {
+      const uint32_t key = __float_as_uint(hyper.rounding_key);
+#pragma unroll
+      for (int j = 0; j < kSize; ++j) {
+        values[j] = RoundToNeighbour(T{}, values[j], RandomBits(key, row, column + j));
+      }
+    }
+
+    const ReduceArgs& args_;
+    const uint32_t first_key_;
+    const Table& table_;
+    const Common& common_;
+    const group_embedding::Team& team_;
+    Shared& shared_;
+  };
+};
+
+using PlainRules = RuleList<Sgd, Adagrad, RowwiseAdagrad, Adam>;
+
+template <typename... Rules>
+bool IsPlainRule(RuleIndex rule, RuleList<Rules...>) {
+  bool is_plain = false;
+  ForRule(rule, [&](auto chosen) { is_plain = (std::is_same_v<decltype(chosen), Rules> || ...); });
+  return is_plain;
+}
+
+template <typename T, typename... Rules>
+void LaunchPlain(ReduceLauncher<T>* launcher, const ReducePlan& plan, const RuleArgs& args,
+                 RuleList<Rules...>) {
+  auto launch = [&](auto rule) {
+    using Rule = decltype(rule);
+    bool is_it = false;
+    ForRule(args.rule, [&](auto chosen) { is_it = std::is_same_v<decltype(chosen), Rule>; });
+    if (!is_it) return;
+    using Sink = ApplyPlainRule<T, Rule>;
+    plan.weighting == Weighting::kNone
+        ? launcher->template Segments<Sink, Weighting::kNone>(args)
+        : launcher->template Segments<Sink, Weighting::kWeights>(args);
+    launcher->template Pieces<Sink, Weighting::kWeights>(args);
+  };
+  (launch(Rules{}), ...);
+}
+
 template <typename T>
 cudaError_t Apply(const Group& group, const SortedRows& sorted, const Update& update, void* scratch,
                   cudaStream_t stream) {
   const RuleArgs args = RuleArgs::Of(update);
-  std::vector<ApplyRule<T>> sinks;
+  std::vector<RuleTable<T>> sinks;
   std::vector<int64_t> alignments;
   for (int64_t t = 0; t < group.num_tables; ++t) {
     const TableUpdate& table = update.tables[t];
-    ApplyRule<T> sink{{static_cast<T*>(table.rows), {}, group.tables[t].dim}};
+    RuleTable<T> sink{static_cast<T*>(table.rows), {}, group.tables[t].dim};
     int64_t alignment = Alignment(table.rows);
     for (int k = 0; k < kMaxSlots; ++k) {
-      sink.table.slots[k] = table.slots[k];
+      sink.slots[k] = table.slots[k];
       // Slots of twice the size are read in words of twice the size.
       const int64_t times = args.has_float_slots ? 4 / static_cast<int64_t>(sizeof(T)) : 1;
       if (!args.has_slot_per_row) alignment |= Alignment(table.slots[k]) / times;
@@ -224,8 +408,19 @@ cudaError_t Apply(const Group& group, const SortedRows& sorted, const Update& up
     sinks.push_back(sink);
     alignments.push_back(alignment);
   }
-  ReducePlan plan = PlanReduce(group, alignments);
-  return LaunchReduce<T, ApplyRule<T>>(group, sorted, &plan, sinks, args, scratch, stream);
+  const bool may_be_plain =
+      args.has_float_slots && !sorted.has_wide_keys && IsPlainRule(update.rule, PlainRules{});
+  ReducePlan plan = PlanReduce(group, alignments, may_be_plain);
+  if (plan.max_blocks > INT32_MAX) return cudaErrorInvalidConfiguration;
+  ReduceLauncher<T> launcher(group, sorted, &plan, sinks, scratch, stream);
+  if (plan.any_plain) LaunchPlain<T>(&launcher, plan, args, PlainRules{});
+  if (plan.any_other) {
+    // One for all weightings: these kernels take long to compile.
+    launcher.template Segments<ApplyRule<T>, Weighting::kClipping>(args);
+    launcher.template Pieces<ApplyRule<T>, Weighting::kWeights>(args);
+  }
+  launcher.template AddPieces<ApplyRule<T>>(args);
+  return launcher.error();
 }
 
 }  // namespace
@@ -236,6 +431,7 @@ int64_t GroupUpdateWorkspaceBytesCuda(const Group& group) {
 
 cudaError_t GroupUpdateCuda(const Group& group, const Update& update, void* workspace,
                             cudaStream_t stream) {
+  if (group.batch.num_ids == 0) return cudaSuccess;
   // The ids of a table that stays as it is need not be sorted.
   std::vector<Feature> features(group.features, group.features + group.num_features);
   for (Feature& feature : features) {

@@ -10,16 +10,21 @@
 
 namespace group_embedding {
 
+inline constexpr int32_t kMinLongEntries = 64;
+
 struct ReducePlan {
   std::vector<GradientsOfFeature> features;  // table by table
   std::vector<ReduceTask> tasks;
   Weighting weighting;
   int64_t max_blocks;
+  bool any_plain, any_other;  // tables
 };
 
 // `alignments`: per table, the addresses of what else rows are written to, all or-ed together.
-inline ReducePlan PlanReduce(const Group& group, const std::vector<int64_t>& alignments) {
-  ReducePlan plan;
+// may_be_plain: the caller has kernels for plain tables.
+inline ReducePlan PlanReduce(const Group& group, const std::vector<int64_t>& alignments,
+                             bool may_be_plain) {
+  ReducePlan plan{};
   std::vector<std::vector<int64_t>> features_of(group.num_tables);
   bool has_scales = group.batch.weights != nullptr, clips = false;
   for (int64_t f = 0; f < group.num_features; ++f) {
@@ -56,7 +61,10 @@ inline ReducePlan PlanReduce(const Group& group, const std::vector<int64_t>& ali
     task.piece_entries = PieceEntries(table.dim);
     // A row of one piece goes straight to the sink, where the warp that adds it has it all at once.
     const bool at_once = task.shape.num_columns == 1 && !(table.max_norm > 0);
-    task.long_entries = at_once ? 64 : task.piece_entries;
+    task.long_entries = at_once ? kMinLongEntries : task.piece_entries;
+    task.is_plain = at_once && task.shape.vector_bytes == 16 && may_be_plain;
+    plan.any_plain |= task.is_plain;
+    plan.any_other |= !task.is_plain;
     plan.tasks.push_back(task);
     first_key += table.num_rows;
     widest_team = std::max<int64_t>(widest_team, task.shape.team_size());
@@ -70,19 +78,21 @@ inline ReducePlan PlanReduce(const Group& group, const std::vector<int64_t>& ali
   return plan;
 }
 
-// One block: a thread counts the blocks that a table needs, all of them add up.
+// A block for all but plain tables and one for those: a thread counts the blocks that a table
+// needs, all of them add up.
 template <typename = void>
 __global__ void __launch_bounds__(kReduceThreads)
-    PlanBlocksKernel(ReduceArgs args, int64_t* first_blocks) {
+    PlanBlocksKernel(ReduceArgs args, int64_t* all_first_blocks) {
   __shared__ int64_t shared[kReduceThreads];
   const int64_t* num_unique = args.sorted.num_unique;
   const int64_t rows_per_team = ReduceArgs::RowsPerTeam(num_unique[args.num_tables], args.num_ids);
+  int64_t* first_blocks = all_first_blocks + blockIdx.x * (args.num_tables + 1);
   int64_t before = 0;
   if (threadIdx.x == 0) first_blocks[0] = 0;
   for (int64_t first = 0; first < args.num_tables; first += kReduceThreads) {
     const int64_t t = first + threadIdx.x;
     int64_t count = 0;
-    if (t < args.num_tables) {
+    if (t < args.num_tables && args.tasks[t].is_plain == (blockIdx.x == 1)) {
       const int64_t rows = (kReduceThreads >> args.tasks[t].shape.team_bits) * rows_per_team;
       count = (num_unique[t + 1] - num_unique[t] + rows - 1) / rows;
     }
@@ -93,8 +103,8 @@ __global__ void __launch_bounds__(kReduceThreads)
       __syncthreads();
       shared[threadIdx.x] += left;
     }
-    if (t < args.num_tables) first_blocks[t + 1] = before + shared[threadIdx.x];
     __syncthreads();
+    if (t < args.num_tables) first_blocks[t + 1] = before + shared[threadIdx.x];
     before += shared[kReduceThreads - 1];
     __syncthreads();
   }
@@ -103,62 +113,84 @@ __global__ void __launch_bounds__(kReduceThreads)
 template <typename Sink>
 int64_t ReduceScratchBytes(const Group& group) {
   return AlignScratch(3 * sizeof(uint32_t)) +
-         AlignScratch((group.num_tables + 1) * sizeof(int64_t)) +
+         AlignScratch(2 * (group.num_tables + 1) * sizeof(int64_t)) +
          AlignScratch(group.num_features * sizeof(GradientsOfFeature)) +
          AlignScratch(group.num_tables * sizeof(ReduceTask)) +
-         AlignScratch(group.num_tables * sizeof(Sink));
+         AlignScratch(group.num_tables * sizeof(typename Sink::Table));
 }
 
-// Runs the kernels. `scratch`: of ReduceScratchBytes; sinks: [num_tables].
-template <typename T, typename Sink>
-cudaError_t LaunchReduce(const Group& group, const SortedRows& sorted, ReducePlan* plan,
-                         const std::vector<Sink>& sinks, const typename Sink::Common& common,
-                         void* scratch, cudaStream_t stream) {
-  if (group.batch.num_ids == 0 || group.num_tables == 0) return cudaSuccess;
-  if (plan->max_blocks > INT32_MAX) return cudaErrorInvalidConfiguration;
-  uint32_t* counts = static_cast<uint32_t*>(scratch);
-  char* memory = static_cast<char*>(scratch) + AlignScratch(3 * sizeof(uint32_t));
-  int64_t* first_blocks = reinterpret_cast<int64_t*>(memory);
-  DeviceArrays arrays(memory + AlignScratch((group.num_tables + 1) * sizeof(int64_t)));
-  const GradientsOfFeature* features = arrays.Add(plan->features);
-  for (ReduceTask& task : plan->tasks) {
-    task.features = features;
-    features += task.num_features;
+// The kernels of one call, in the order in which they are launched.
+template <typename T>
+class ReduceLauncher {
+ public:
+  // `scratch`: of ReduceScratchBytes; sinks: [num_tables].
+  template <typename SinkTable>
+  ReduceLauncher(const Group& group, const SortedRows& sorted, ReducePlan* plan,
+                 const std::vector<SinkTable>& sinks, void* scratch, cudaStream_t stream)
+      : plan_(*plan), stream_(stream) {
+    uint32_t* counts = static_cast<uint32_t*>(scratch);
+    char* memory = static_cast<char*>(scratch) + AlignScratch(3 * sizeof(uint32_t));
+    int64_t* first_blocks = reinterpret_cast<int64_t*>(memory);
+    DeviceArrays arrays(memory + AlignScratch(2 * (group.num_tables + 1) * sizeof(int64_t)));
+    const GradientsOfFeature* features = arrays.Add(plan->features);
+    for (ReduceTask& task : plan->tasks) {
+      task.features = features;
+      features += task.num_features;
+    }
+    args_.tasks = arrays.Add(plan->tasks);
+    args_.first_blocks = first_blocks;
+    args_.num_tables = group.num_tables;
+    args_.num_ids = group.batch.num_ids;
+    args_.sorted = sorted;
+    args_.lists.num_rows = counts;
+    args_.lists.num_pieces = counts + 1;
+    args_.lists.num_sums = counts + 2;
+    args_.lists.rows = static_cast<LongRow*>(sorted.spare_rows);
+    args_.lists.pieces_end =
+        reinterpret_cast<LongPiece*>(sorted.segments + sorted.num_segment_words);
+    sinks_ = arrays.Add(sinks);
+    if ((error_ = arrays.Send(stream)) != cudaSuccess) return;
+    error_ = cudaMemsetAsync(counts, 0, 3 * sizeof(uint32_t), stream);
+    PlanBlocksKernel<><<<2, kReduceThreads, 0, stream>>>(args_, first_blocks);
   }
-  ReduceArgs args;
-  args.tasks = arrays.Add(plan->tasks);
-  args.first_blocks = first_blocks;
-  args.num_tables = group.num_tables;
-  args.num_ids = group.batch.num_ids;
-  args.sorted = sorted;
-  args.lists.num_rows = counts;
-  args.lists.num_pieces = counts + 1;
-  args.lists.num_sums = counts + 2;
-  args.lists.rows = static_cast<LongRow*>(sorted.spare_rows);
-  args.lists.pieces_end = reinterpret_cast<LongPiece*>(sorted.segments + sorted.num_segment_words);
-  const Sink* device_sinks = arrays.Add(sinks);
-  if (const cudaError_t error = arrays.Send(stream)) return error;
-  const cudaError_t error = cudaMemsetAsync(counts, 0, 3 * sizeof(uint32_t), stream);
-  if (error != cudaSuccess) return error;
-  PlanBlocksKernel<><<<1, kReduceThreads, 0, stream>>>(args, first_blocks);
 
-  auto* segments_kernel = ReduceSegmentsKernel<T, Weighting::kNone, Sink>;
-  auto* pieces_kernel = ReducePiecesKernel<T, Weighting::kNone, Sink>;
-  if (plan->weighting != Weighting::kNone) {
-    segments_kernel = plan->weighting == Weighting::kClipping
-                          ? ReduceSegmentsKernel<T, Weighting::kClipping, Sink>
-                          : ReduceSegmentsKernel<T, Weighting::kWeights, Sink>;
-    pieces_kernel = ReducePiecesKernel<T, Weighting::kWeights, Sink>;
+  template <typename Sink, Weighting weighting>
+  void Segments(const typename Sink::Common& common) {
+    ReduceSegmentsKernel<T, weighting, Sink>
+        <<<static_cast<unsigned>(plan_.max_blocks), kReduceThreads, 0, stream_>>>(
+            args_, Sinks<Sink>(), common);
   }
-  segments_kernel<<<static_cast<unsigned>(plan->max_blocks), kReduceThreads, 0, stream>>>(
-      args, device_sinks, common);
-  if (group.batch.num_ids > 64) {
-    // How many pieces there are, the device knows: blocks that find none end at once.
-    const unsigned several_each = static_cast<unsigned>(4 * NumMultiprocessors());
-    pieces_kernel<<<several_each, kReduceThreads, 0, stream>>>(args, device_sinks, common);
-    AddPiecesKernel<T><<<several_each, kReduceThreads, 0, stream>>>(args, device_sinks, common);
+
+  // How many pieces there are, the device knows: blocks that find none end at once.
+  template <typename Sink, Weighting weighting>
+  void Pieces(const typename Sink::Common& common) {
+    if (args_.num_ids <= kMinLongEntries) return;
+    ReducePiecesKernel<T, weighting, Sink>
+        <<<SeveralEach(), kReduceThreads, 0, stream_>>>(args_, Sinks<Sink>(), common);
   }
-  return cudaGetLastError();
-}
+
+  template <typename Sink>
+  void AddPieces(const typename Sink::Common& common) {
+    if (args_.num_ids <= kMinLongEntries) return;
+    AddPiecesKernel<T, Sink>
+        <<<SeveralEach(), kReduceThreads, 0, stream_>>>(args_, Sinks<Sink>(), common);
+  }
+
+  cudaError_t error() const { return error_ == cudaSuccess ? cudaGetLastError() : error_; }
+
+ private:
+  static unsigned SeveralEach() { return static_cast<unsigned>(4 * NumMultiprocessors()); }
+
+  template <typename Sink>
+  const typename Sink::Table* Sinks() const {
+    return static_cast<const typename Sink::Table*>(sinks_);
+  }
+
+  const ReducePlan& plan_;
+  cudaStream_t stream_;
+  ReduceArgs args_;
+  const void* sinks_;
+  cudaError_t error_;
+};
 
 }  // namespace group_embedding

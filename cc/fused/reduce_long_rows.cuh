@@ -12,7 +12,7 @@ struct PartOfPiece {
 // The warp's teams share the entries of a piece. If it is all of a row, the first team takes it.
 template <typename Vector, Weighting weighting, typename Sink>
 __device__ void ReducePiece(const ReduceArgs& args, const ReduceTask& task, const LongPiece& piece,
-                            const Sink& sink, const typename Sink::Common& common,
+                            const typename Sink::Table& sink, const typename Sink::Common& common,
                             typename Sink::Shared& shared) {
   const Team team(task.shape.team_bits);
   const int num_teams = kWarpSize / team.size;
@@ -22,7 +22,7 @@ __device__ void ReducePiece(const ReduceArgs& args, const ReduceTask& task, cons
   const int64_t end = piece.begin + min(share * (in_warp + 1), count);
   typename Sink::template Team<Vector> writer(args, piece.table, sink, common, team, shared);
   float* sums = args.Sums() + piece.sum;
-  for (int32_t c = 0; c < task.shape.num_columns; ++c) {
+  for (int32_t c = 0; c < (Sink::kPlain ? 1 : task.shape.num_columns); ++c) {
     const int32_t column = c * team.size + team.lane;
     const bool has_column = column < task.shape.num_vectors;
     GradientSource<weighting> source{args, task, column * static_cast<int32_t>(sizeof(Vector))};
@@ -51,7 +51,7 @@ __device__ void ReducePiece(const ReduceArgs& args, const ReduceTask& task, cons
 // A warp works for one piece after the other.
 template <typename T, Weighting weighting, typename Sink>
 __global__ void __launch_bounds__(kReduceThreads, BlocksPerMultiprocessor(weighting))
-    ReducePiecesKernel(const __grid_constant__ ReduceArgs args, const Sink* sinks,
+    ReducePiecesKernel(const __grid_constant__ ReduceArgs args, const typename Sink::Table* sinks,
                        const __grid_constant__ typename Sink::Common common) {
   __shared__ typename Sink::Shared shared;
   const uint32_t num_pieces = *args.lists.num_pieces;
@@ -60,10 +60,16 @@ __global__ void __launch_bounds__(kReduceThreads, BlocksPerMultiprocessor(weight
        p += num_warps) {
     const LongPiece piece = args.lists.piece(p);
     const ReduceTask& task = args.tasks[piece.table];
-    ForVector<T>(task.shape.vector_bytes, [&](auto vector) {
-      ReducePiece<decltype(vector), weighting>(args, task, piece, sinks[piece.table], common,
-                                               shared);
-    });
+    if (task.is_plain != Sink::kPlain) continue;
+    auto reduce = [&](auto vector) {
+      ReducePiece<decltype(vector), weighting, Sink>(args, task, piece, sinks[piece.table], common,
+                                                     shared);
+    };
+    if constexpr (Sink::kPlain) {
+      reduce(Vector<T, 16>{});
+    } else {
+      ForVector<T>(task.shape.vector_bytes, reduce);
+    }
   }
 }
 
@@ -84,7 +90,8 @@ __device__ inline float BlockSum(float value, float* shared) {
 // group adds up.
 template <typename T, typename Sink>
 __global__ void __launch_bounds__(kReduceThreads)
-    AddPiecesKernel(ReduceArgs args, const Sink* sinks, typename Sink::Common common) {
+    AddPiecesKernel(ReduceArgs args, const typename Sink::Table* sinks,
+                    typename Sink::Common common) {
   __shared__ float shared[kReduceThreads];
   const uint32_t num_rows = *args.lists.num_rows;
   for (uint32_t r = blockIdx.x; r < num_rows; r += gridDim.x) {

@@ -6,24 +6,27 @@ namespace {
 // The sink that keeps the gradients, as the indices and values of an IndexedSlices.
 template <typename T>
 struct StoreGradient {
+  struct Table {
+    int64_t* indices;
+    T* values;
+    int64_t dim;
+  };
   struct Shared {};
   struct Common {};
+  static constexpr bool kPlain = false;
+  static constexpr int kBlocks = 4;
   static constexpr int64_t kMaxTaken = kEntriesPerTeam;
   __device__ static bool IsActive(const Common&) { return true; }
   __device__ static bool NeedsRow(const Common&) { return false; }
-
-  int64_t* indices;
-  T* values;
-  int64_t dim;
 
   template <typename Vector>
   struct Team {
     const ReduceArgs& args;
     const ReduceTask& task;
-    const StoreGradient sink;
+    const Table sink;
     const int64_t first_unique;  // of the table
 
-    __device__ Team(const ReduceArgs& a, int32_t table, const StoreGradient& store, const Common&,
+    __device__ Team(const ReduceArgs& a, int32_t table, const Table& store, const Common&,
                     const group_embedding::Team&, Shared&)
         : args(a), task(a.tasks[table]), sink(store), first_unique(a.sorted.num_unique[table]) {}
     __device__ void Take(int, int64_t unique, int32_t column, bool has_column,
@@ -38,10 +41,10 @@ struct StoreGradient {
   };
 
   struct Block {
-    const StoreGradient& sink;
+    const Table& sink;
     int64_t row;
 
-    __device__ Block(const StoreGradient& store, const Common&, int64_t row_in_table)
+    __device__ Block(const Table& store, const Common&, int64_t row_in_table)
         : sink(store), row(row_in_table) {}
     __device__ void Take(int, int64_t unique, int32_t column, float sum) {
       if (column == 0) sink.indices[unique] = row;
@@ -60,16 +63,30 @@ int64_t ReduceRowsScratchBytesCuda(const Group& group) {
 
 cudaError_t ReduceRowsCuda(const Group& group, const SortedRows& sorted, const TableGrad* grads,
                            void* scratch, cudaStream_t stream) {
+  if (group.batch.num_ids == 0) return cudaSuccess;
   std::vector<int64_t> alignments;
   for (int64_t t = 0; t < group.num_tables; ++t) alignments.push_back(Alignment(grads[t].values));
-  ReducePlan plan = PlanReduce(group, alignments);
+  ReducePlan plan = PlanReduce(group, alignments, /*may_be_plain=*/false);
+  if (plan.max_blocks > INT32_MAX) return cudaErrorInvalidConfiguration;
   return ForDeviceType(group.dtype, [&](auto* type) {
     using T = std::remove_pointer_t<decltype(type)>;
-    std::vector<StoreGradient<T>> sinks;
+    using Sink = StoreGradient<T>;
+    std::vector<typename Sink::Table> sinks;
     for (int64_t t = 0; t < group.num_tables; ++t) {
       sinks.push_back({grads[t].indices, static_cast<T*>(grads[t].values), group.tables[t].dim});
     }
-    return LaunchReduce<T, StoreGradient<T>>(group, sorted, &plan, sinks, {}, scratch, stream);
+    ReduceLauncher<T> launcher(group, sorted, &plan, sinks, scratch, stream);
+    if (plan.weighting == Weighting::kNone) {
+      launcher.template Segments<Sink, Weighting::kNone>({});
+      launcher.template Pieces<Sink, Weighting::kNone>({});
+    } else {
+      plan.weighting == Weighting::kClipping
+          ? launcher.template Segments<Sink, Weighting::kClipping>({})
+          : launcher.template Segments<Sink, Weighting::kWeights>({});
+      launcher.template Pieces<Sink, Weighting::kWeights>({});
+    }
+    launcher.template AddPieces<Sink>({});
+    return launcher.error();
   });
 }
 

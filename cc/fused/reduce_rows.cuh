@@ -2,6 +2,9 @@
 // gradient is up to a sink, of which there is one per table, and `Common`, which all have in
 // common:
 //
+//   Sink::Table             what it knows of a table
+//   Sink::kPlain            it is for plain tables only: see ReduceTask
+//   Sink::kBlocks           at most, of ReduceSegmentsKernel on a multiprocessor
 //   Sink::kMaxTaken         rows that a team takes at most before it calls Finish
 //   Sink::Shared            shared memory of a block
 //   Sink::NeedsRow(common)  whether the whole gradient of a row must be known before any column of
@@ -59,6 +62,7 @@ struct ReduceTask {
   float max_norm;
   int32_t long_entries;   // a row with more is long
   int32_t piece_entries;  // at most, of a piece
+  bool is_plain;          // has rows of one vector of 16 bytes per thread, and kernels of its own
 };
 
 // A row has as many pieces as it needs. Only what several of them come to is stored.
@@ -101,7 +105,7 @@ inline int32_t PieceEntries(int32_t dim) {
 
 struct ReduceArgs {
   const ReduceTask* tasks;      // [num_tables]
-  const int64_t* first_blocks;  // [num_tables + 1]
+  const int64_t* first_blocks;  // [2, num_tables + 1]: for all but plain tables, and for those
   int64_t num_tables;
   int64_t num_ids;
   SortedRows sorted;
@@ -193,9 +197,9 @@ struct UniqueRow {
 };
 
 template <typename Vector, Weighting weighting, typename Sink>
-__device__ void ReduceBlock(const ReduceArgs& args, const ReduceTask& task, const Sink& sink,
-                            const typename Sink::Common& common, typename Sink::Shared& shared,
-                            int32_t table, int64_t block) {
+__device__ void ReduceBlock(const ReduceArgs& args, const ReduceTask& task,
+                            const typename Sink::Table& sink, const typename Sink::Common& common,
+                            typename Sink::Shared& shared, int32_t table, int64_t block) {
   const Team team(task.shape.team_bits);
   const uint32_t* segments = args.sorted.segments;
   const int64_t first_unique = args.sorted.num_unique[table];
@@ -208,16 +212,18 @@ __device__ void ReduceBlock(const ReduceArgs& args, const ReduceTask& task, cons
 
   typename Sink::template Team<Vector> writer(args, table, sink, common, team, shared);
   const bool clips = weighting == Weighting::kClipping && task.max_norm > 0;
-  const bool is_wide = task.shape.num_columns > 1;
+  const bool is_wide = !Sink::kPlain && task.shape.num_columns > 1;
   const int first_pass = !is_wide                 ? kLastPass
                          : clips                  ? kNormOfRow
                          : Sink::NeedsRow(common) ? kSumOfRow
                                                   : kLastPass;
-  // Short segments go together, to have several rows in flight.
-  const bool together = first_pass == kLastPass && begin < end &&
-                        segments[end] - segments[begin] <= task.long_entries;
-  const int64_t step = together ? Sink::kMaxTaken : 1;
+  int64_t step = 1;
   for (int64_t u = begin; __any_sync(kFullWarp, u < end); u += step) {
+    // Short segments go together, to have several rows in flight.
+    const int64_t stop = min(u + Sink::kMaxTaken, end);
+    const bool together =
+        first_pass == kLastPass && u < end && segments[stop] - segments[u] <= task.long_entries;
+    step = together ? Sink::kMaxTaken : 1;
     int num_rows = static_cast<int>(max(min(step, end - u), int64_t{0}));
     const int64_t first_entry = num_rows > 0 ? segments[u] : 0;
     if (num_rows > 0 && !together && segments[u + 1] - first_entry > task.long_entries) {
@@ -229,7 +235,7 @@ __device__ void ReduceBlock(const ReduceArgs& args, const ReduceTask& task, cons
     float squares = 0, dot = 0;
     for (int pass = first_pass; pass <= kLastPass; ++pass) {
       if (pass == kSumOfRow && !Sink::NeedsRow(common)) continue;
-      for (int32_t c = 0; c < task.shape.num_columns; ++c) {
+      for (int32_t c = 0; c < (Sink::kPlain ? 1 : task.shape.num_columns); ++c) {
         const int32_t column = c * team.size + team.lane;
         const bool has_column = column < task.shape.num_vectors;
         GradientSource<weighting> source{args, task, column * static_cast<int32_t>(sizeof(Vector))};
@@ -269,23 +275,34 @@ __device__ void ReduceBlock(const ReduceArgs& args, const ReduceTask& task, cons
   }
 }
 
+template <typename Sink>
+constexpr int BlocksOf(Weighting weighting) {
+  return Sink::kBlocks < BlocksPerMultiprocessor(weighting) ? Sink::kBlocks
+                                                            : BlocksPerMultiprocessor(weighting);
+}
+
 // A block works for one table and for a run of consecutive unique rows per team. A team of threads
 // walks over the entries of its run; a thread has one vector of the row (or several, one after the
 // other, where a row has more than 32). kClipping: some table has a max_norm.
 template <typename T, Weighting weighting, typename Sink>
-__global__ void __launch_bounds__(kReduceThreads, BlocksPerMultiprocessor(weighting))
-    ReduceSegmentsKernel(const __grid_constant__ ReduceArgs args, const Sink* sinks,
+__global__ void __launch_bounds__(kReduceThreads, BlocksOf<Sink>(weighting))
+    ReduceSegmentsKernel(const __grid_constant__ ReduceArgs args, const typename Sink::Table* sinks,
                          const __grid_constant__ typename Sink::Common common) {
   __shared__ typename Sink::Shared shared;
-  if (blockIdx.x >= args.first_blocks[args.num_tables] || !Sink::IsActive(common)) return;
-  const int64_t table = FindOwner(args.first_blocks, args.num_tables, blockIdx.x);
+  const int64_t* first_blocks = args.first_blocks + (Sink::kPlain ? args.num_tables + 1 : 0);
+  if (blockIdx.x >= first_blocks[args.num_tables] || !Sink::IsActive(common)) return;
+  const int64_t table = FindOwner(first_blocks, args.num_tables, blockIdx.x);
   const ReduceTask task = args.tasks[table];
-  const Sink& sink = sinks[table];
-  const int64_t block = blockIdx.x - args.first_blocks[table];
-  ForVector<T>(task.shape.vector_bytes, [&](auto vector) {
-    ReduceBlock<decltype(vector), weighting>(args, task, sink, common, shared,
-                                             static_cast<int32_t>(table), block);
-  });
+  const int64_t block = blockIdx.x - first_blocks[table];
+  auto reduce = [&](auto vector) {
+    ReduceBlock<decltype(vector), weighting, Sink>(args, task, sinks[table], common, shared,
+                                                   static_cast<int32_t>(table), block);
+  };
+  if constexpr (Sink::kPlain) {
+    reduce(Vector<T, 16>{});
+  } else {
+    ForVector<T>(task.shape.vector_bytes, reduce);
+  }
 }
 
 }  // namespace group_embedding
