@@ -164,46 +164,6 @@ struct ApplyRule {
     RowSums sums_;
     float factor_ = 0;
   };
-
-  // A thread has one column of the row at a time.
-  class Block {
-   public:
-    __device__ Block(const Table& sink, const Common& common, int64_t row)
-        : table_(sink), common_(common), row_(row) {}
-
-    __device__ void Take(int pass, int64_t, int32_t column, float sum) {
-      const int64_t at = row_ * table_.dim + column;
-      RuleColumns<T, 1> columns;
-      columns.g[0] = ToFloat(FromFloat<T>(sum));
-      columns.Read(common_, table_, at);
-      ForRule(common_.rule, [&](auto rule) {
-        const Hyper hyper = ReadHyper(common_.hyper);
-        columns.Prepare(hyper);
-        RowSums known;
-        columns.template AddTo<decltype(rule)>(hyper, pass == kSumOfRow ? &sums_ : &known);
-        columns.template Update<decltype(rule)>(hyper, factor_);
-      });
-      if (pass == kLastPass) columns.Write(common_, table_, row_, at);
-    }
-
-    // add(value): the sum over the threads of the block.
-    template <typename Add>
-    __device__ void EndSum(Add&& add) {
-      const float a = add(sums_.a);
-      const RowSums sums{a, add(sums_.b)};
-      float slot = ReadRowSlot(common_, table_, row_);
-      __syncthreads();
-      factor_ = FactorOfRow(common_, sums, table_.dim, &slot);
-      if (threadIdx.x == 0) WriteRowSlot(common_, table_, row_, slot);
-    }
-
-   private:
-    const RuleTable<T>& table_;
-    const Common& common_;
-    const int64_t row_;
-    RowSums sums_;
-    float factor_ = 0;
-  };
 };
 
 // The same for a rule that is known when the kernel is compiled, and plain tables with float32
@@ -372,21 +332,14 @@ bool IsPlainRule(RuleIndex rule, RuleList<Rules...>) {
   return is_plain;
 }
 
-template <typename T, typename... Rules>
-void LaunchPlain(ReduceLauncher<T>* launcher, const ReducePlan& plan, const RuleArgs& args,
-                 RuleList<Rules...>) {
-  auto launch = [&](auto rule) {
-    using Rule = decltype(rule);
-    bool is_it = false;
-    ForRule(args.rule, [&](auto chosen) { is_it = std::is_same_v<decltype(chosen), Rule>; });
-    if (!is_it) return;
-    using Sink = ApplyPlainRule<T, Rule>;
-    plan.weighting == Weighting::kNone
-        ? launcher->template Segments<Sink, Weighting::kNone>(args)
-        : launcher->template Segments<Sink, Weighting::kWeights>(args);
-    launcher->template Pieces<Sink, Weighting::kWeights>(args);
-  };
-  (launch(Rules{}), ...);
+// Calls `body` with the sink of plain tables for the rule.
+template <typename T, typename Body, typename... Rules>
+void ForPlainSink(RuleIndex rule, RuleList<Rules...>, Body&& body) {
+  ForRule(rule, [&](auto chosen) {
+    if constexpr ((std::is_same_v<decltype(chosen), Rules> || ...)) {
+      body(ApplyPlainRule<T, decltype(chosen)>{});
+    }
+  });
 }
 
 template <typename T>
@@ -413,13 +366,24 @@ cudaError_t Apply(const Group& group, const SortedRows& sorted, const Update& up
   ReducePlan plan = PlanReduce(group, alignments, may_be_plain);
   if (plan.max_blocks > INT32_MAX) return cudaErrorInvalidConfiguration;
   ReduceLauncher<T> launcher(group, sorted, &plan, sinks, scratch, stream);
-  if (plan.any_plain) LaunchPlain<T>(&launcher, plan, args, PlainRules{});
-  if (plan.any_other) {
-    // One for all weightings: these kernels take long to compile.
-    launcher.template Segments<ApplyRule<T>, Weighting::kClipping>(args);
-    launcher.template Pieces<ApplyRule<T>, Weighting::kWeights>(args);
-  }
-  launcher.template AddPieces<ApplyRule<T>>(args);
+  auto segments_and_pieces = [&](auto sink) {
+    using Sink = decltype(sink);
+    if constexpr (!Sink::kPlain) {  // one for all weightings: these take long to compile
+      launcher.template Segments<Sink, Weighting::kClipping>(args);
+    } else if (plan.weighting == Weighting::kNone) {
+      launcher.template Segments<Sink, Weighting::kNone>(args);
+      return launcher.template Pieces<Sink, Weighting::kNone>(args);
+    } else {
+      launcher.template Segments<Sink, Weighting::kWeights>(args);
+    }
+    launcher.template Pieces<Sink, Weighting::kWeights>(args);
+  };
+  auto long_rows = [&](auto sink) { launcher.template TakeLongRows<decltype(sink)>(args); };
+  if (plan.any_plain) ForPlainSink<T>(update.rule, PlainRules{}, segments_and_pieces);
+  if (plan.any_other) segments_and_pieces(ApplyRule<T>{});
+  launcher.AddPieces();
+  if (plan.any_plain) ForPlainSink<T>(update.rule, PlainRules{}, long_rows);
+  if (plan.any_other) long_rows(ApplyRule<T>{});
   return launcher.error();
 }
 

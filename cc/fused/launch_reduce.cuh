@@ -169,10 +169,15 @@ class ReduceLauncher {
         <<<SeveralEach(), kReduceThreads, 0, stream_>>>(args_, Sinks<Sink>(), common);
   }
 
+  void AddPieces() {
+    if (args_.num_ids <= kMinPieceEntries) return;
+    AddPiecesKernel<T><<<SeveralEach(), kReduceThreads, 0, stream_>>>(args_);
+  }
+
   template <typename Sink>
-  void AddPieces(const typename Sink::Common& common) {
-    if (args_.num_ids <= kMinLongEntries) return;
-    AddPiecesKernel<T, Sink>
+  void TakeLongRows(const typename Sink::Common& common) {
+    if (args_.num_ids <= kMinPieceEntries) return;
+    TakeLongRowsKernel<T, Sink>
         <<<SeveralEach(), kReduceThreads, 0, stream_>>>(args_, Sinks<Sink>(), common);
   }
 

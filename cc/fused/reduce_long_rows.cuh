@@ -1,4 +1,4 @@
-// The kernels of reduce_rows.cuh for rows that occur often: ReducePiecesKernel and AddPiecesKernel.
+// The kernels of reduce_rows.cuh for rows that occur often.
 #pragma once
 
 #include "fused/reduce_rows.cuh"
@@ -61,15 +61,10 @@ __global__ void __launch_bounds__(kReduceThreads, BlocksPerMultiprocessor(weight
     const LongPiece piece = args.lists.piece(p);
     const ReduceTask& task = args.tasks[piece.table];
     if (task.is_plain != Sink::kPlain) continue;
-    auto reduce = [&](auto vector) {
+    ForSinkVector<T, Sink>(task, [&](auto vector) {
       ReducePiece<decltype(vector), weighting, Sink>(args, task, piece, sinks[piece.table], common,
                                                      shared);
-    };
-    if constexpr (Sink::kPlain) {
-      reduce(Vector<T, 16>{});
-    } else {
-      ForVector<T>(task.shape.vector_bytes, reduce);
-    }
+    });
   }
 }
 
@@ -85,62 +80,95 @@ __device__ inline float BlockSum(float value, float* shared) {
   return shared[0];
 }
 
-// A block works for one row of several pieces after the other. Its threads form groups, each with a
-// thread per column (256 columns at a time); a group adds every num_groups-th piece, the first
-// group adds up.
-template <typename T, typename Sink>
-__global__ void __launch_bounds__(kReduceThreads)
-    AddPiecesKernel(ReduceArgs args, const typename Sink::Table* sinks,
-                    typename Sink::Common common) {
+// A block works for one row of several pieces after the other, and leaves its gradient where the
+// sum of the first piece was. Its threads form groups, each with a thread per column (256 columns
+// at a time); a group adds every num_groups-th piece, the first group adds up.
+template <typename T>
+__global__ void __launch_bounds__(kReduceThreads) AddPiecesKernel(ReduceArgs args) {
   __shared__ float shared[kReduceThreads];
   const uint32_t num_rows = *args.lists.num_rows;
   for (uint32_t r = blockIdx.x; r < num_rows; r += gridDim.x) {
     const LongRow row = args.lists.rows[r];
     const ReduceTask& task = args.tasks[row.table];
     const int64_t in_table = args.RowOf(task, row.unique);
-    const int64_t unique = row.unique - args.sorted.num_unique[row.table];
     const T* x = reinterpret_cast<const T*>(task.rows + in_table * task.row_bytes);
-    const float* sums = args.Sums() + row.sum;
+    float* sums = args.Sums() + row.sum;
     int32_t width = 1;
     while (width < kReduceThreads && width < task.dim) width *= 2;
     const int32_t lane = threadIdx.x % width, group = threadIdx.x / width;
     const int32_t num_groups = kReduceThreads / width;
-    const bool clips = task.max_norm > 0;
-    ClipGradient clip;
     float squares = 0, dot = 0;
-    typename Sink::Block writer(sinks[row.table], common, in_table);
-    for (int pass = clips ? kNormOfRow : kSumOfRow; pass <= kLastPass; ++pass) {
-      if (pass == kSumOfRow && !Sink::NeedsRow(common)) continue;
-      for (int32_t column = lane; column - lane < task.dim; column += width) {
-        float sum = 0;
-        if (column < task.dim) {
+    for (int32_t column = lane; column - lane < task.dim; column += width) {
+      float sum = 0;
+      if (column < task.dim) {
 #pragma unroll 8
-          for (uint32_t p = group; p < row.num_pieces; p += num_groups) {
-            sum += sums[p * task.dim + column];
-          }
+        for (uint32_t p = group; p < row.num_pieces; p += num_groups) {
+          sum += sums[p * task.dim + column];
         }
-        __syncthreads();
-        shared[threadIdx.x] = sum;
-        __syncthreads();
-        if (group != 0 || column >= task.dim) continue;
-        for (int32_t g = 1; g < num_groups; ++g) sum += shared[g * width + lane];
-        if (clips) {
-          const float element = ToFloat(x[column]);
-          if (pass == kNormOfRow) {
-            squares += element * element;
-            dot += element * sum;
-          }
-          sum = clip.scale * (sum - clip.along * element);
-        }
-        if (pass != kNormOfRow) writer.Take(pass, unique, column, sum);
       }
-      if (pass == kNormOfRow) {
-        const float all_squares = BlockSum(squares, shared);
-        clip = ClipGradient::Of(all_squares, BlockSum(dot, shared), task.max_norm);
-      } else if (pass == kSumOfRow) {
-        writer.EndSum([&](float value) { return BlockSum(value, shared); });
+      __syncthreads();
+      shared[threadIdx.x] = sum;
+      __syncthreads();
+      if (group != 0 || column >= task.dim) continue;
+      for (int32_t g = 1; g < num_groups; ++g) sum += shared[g * width + lane];
+      sums[column] = sum;
+      if (task.max_norm > 0) {
+        const float element = ToFloat(x[column]);
+        squares += element * element;
+        dot += element * sum;
       }
     }
+    if (task.max_norm > 0) {
+      const float all_squares = BlockSum(squares, shared);
+      const ClipGradient clip = ClipGradient::Of(all_squares, BlockSum(dot, shared), task.max_norm);
+      if (group == 0) {
+        for (int32_t column = lane; column < task.dim; column += width) {
+          sums[column] = clip.scale * (sums[column] - clip.along * ToFloat(x[column]));
+        }
+      }
+    }
+  }
+}
+
+template <typename Vector, typename Sink>
+__device__ void TakeLongRow(const ReduceArgs& args, const ReduceTask& task, const LongRow& row,
+                            const typename Sink::Table& sink, const typename Sink::Common& common,
+                            typename Sink::Shared& shared) {
+  const Team team(task.shape.team_bits);
+  const bool is_first = threadIdx.x % kWarpSize < team.size;
+  typename Sink::template Team<Vector> writer(args, row.table, sink, common, team, shared);
+  const float* sums = args.Sums() + row.sum;
+  const bool is_wide = task.shape.num_columns > 1;
+  for (int pass = is_wide && Sink::NeedsRow(common) ? kSumOfRow : kLastPass; pass <= kLastPass;
+       ++pass) {
+    for (int32_t c = 0; c < task.shape.num_columns; ++c) {
+      const int32_t column = (c * team.size + team.lane) * Vector::kSize;
+      const bool has_column = column < task.dim;
+      float sum[Vector::kSize];
+      for (int j = 0; j < Vector::kSize; ++j) sum[j] = has_column ? sums[column + j] : 0.0f;
+      if (is_first) writer.Take(0, row.unique, column, has_column, sum);
+      writer.Finish(pass, row.unique, is_first ? 1 : 0, column, has_column);
+    }
+    if (pass == kSumOfRow) writer.EndSum(row.unique, is_first);
+  }
+}
+
+// The first team of a warp hands one long row after the other to the sink.
+template <typename T, typename Sink>
+__global__ void __launch_bounds__(kReduceThreads)
+    TakeLongRowsKernel(const __grid_constant__ ReduceArgs args, const typename Sink::Table* sinks,
+                       const __grid_constant__ typename Sink::Common common) {
+  __shared__ typename Sink::Shared shared;
+  const uint32_t num_rows = *args.lists.num_rows;
+  const uint32_t num_warps = gridDim.x * (kReduceThreads / kWarpSize);
+  for (uint32_t r = (blockIdx.x * kReduceThreads + threadIdx.x) / kWarpSize; r < num_rows;
+       r += num_warps) {
+    const LongRow row = args.lists.rows[r];
+    const ReduceTask& task = args.tasks[row.table];
+    if (task.is_plain != Sink::kPlain) continue;
+    ForSinkVector<T, Sink>(task, [&](auto vector) {
+      TakeLongRow<decltype(vector), Sink>(args, task, row, sinks[row.table], common, shared);
+    });
   }
 }
 

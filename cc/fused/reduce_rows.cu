@@ -39,20 +39,6 @@ struct StoreGradient {
     __device__ void Finish(int, int64_t, int, int32_t, bool) {}
     __device__ void EndSum(int64_t, bool) {}
   };
-
-  struct Block {
-    const Table& sink;
-    int64_t row;
-
-    __device__ Block(const Table& store, const Common&, int64_t row_in_table)
-        : sink(store), row(row_in_table) {}
-    __device__ void Take(int, int64_t unique, int32_t column, float sum) {
-      if (column == 0) sink.indices[unique] = row;
-      sink.values[unique * sink.dim + column] = FromFloat<T>(sum);
-    }
-    template <typename Add>
-    __device__ void EndSum(Add&&) {}
-  };
 };
 
 }  // namespace
@@ -85,7 +71,8 @@ cudaError_t ReduceRowsCuda(const Group& group, const SortedRows& sorted, const T
           : launcher.template Segments<Sink, Weighting::kWeights>({});
       launcher.template Pieces<Sink, Weighting::kWeights>({});
     }
-    launcher.template AddPieces<Sink>({});
+    launcher.AddPieces();
+    launcher.template TakeLongRows<Sink>({});
     return launcher.error();
   });
 }

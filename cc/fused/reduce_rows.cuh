@@ -17,13 +17,13 @@
 //                           called by a whole warp once each team has taken the columns of its
 //                           `count` rows from `first` on
 //     EndSum(unique, is_there)  ends the pass kSumOfRow of one row
-//   Sink::Block             for blocks, in which a thread has a column of the row
 //
 // A row that occurs often is cut into pieces, so that no thread has too many entries to add one
 // after the other:
 //   ReduceSegmentsKernel   all other rows; lists the pieces of the long ones
 //   ReducePiecesKernel     the sum of each piece                              reduce_long_rows.cuh
 //   AddPiecesKernel        rows of several pieces: these, added in order      reduce_long_rows.cuh
+//   TakeLongRowsKernel     hands them to the sink                             reduce_long_rows.cuh
 // Where pieces are listed depends on the order of threads, what they come to does not.
 #pragma once
 
@@ -275,6 +275,16 @@ __device__ void ReduceBlock(const ReduceArgs& args, const ReduceTask& task,
   }
 }
 
+// Calls `body` with the vectors of a table, as far as the sink has to do with them.
+template <typename T, typename Sink, typename Body>
+__device__ __forceinline__ void ForSinkVector(const ReduceTask& task, Body&& body) {
+  if constexpr (Sink::kPlain) {
+    body(Vector<T, 16>{});
+  } else {
+    ForVector<T>(task.shape.vector_bytes, body);
+  }
+}
+
 template <typename Sink>
 constexpr int BlocksOf(Weighting weighting) {
   return Sink::kBlocks < BlocksPerMultiprocessor(weighting) ? Sink::kBlocks
@@ -294,15 +304,10 @@ __global__ void __launch_bounds__(kReduceThreads, BlocksOf<Sink>(weighting))
   const int64_t table = FindOwner(first_blocks, args.num_tables, blockIdx.x);
   const ReduceTask task = args.tasks[table];
   const int64_t block = blockIdx.x - first_blocks[table];
-  auto reduce = [&](auto vector) {
+  ForSinkVector<T, Sink>(task, [&](auto vector) {
     ReduceBlock<decltype(vector), weighting, Sink>(args, task, sinks[table], common, shared,
                                                    static_cast<int32_t>(table), block);
-  };
-  if constexpr (Sink::kPlain) {
-    reduce(Vector<T, 16>{});
-  } else {
-    ForVector<T>(task.shape.vector_bytes, reduce);
-  }
+  });
 }
 
 }  // namespace group_embedding
