@@ -111,6 +111,7 @@ struct ApplyRule {
   using Table = RuleTable<T>;
   using Common = RuleArgs;
   using Shared = TakenRows;
+  static constexpr bool kTakesRow = false;
   static constexpr bool kPlain = false;
   static constexpr int kBlocks = 3;
   static constexpr int64_t kMaxTaken = kTakenRows;
@@ -129,7 +130,8 @@ struct ApplyRule {
           team_(team),
           shared_(shared) {}
 
-    __device__ void Take(int s, int64_t, int32_t, bool, const float (&sum)[Vector::kSize]) {
+    __device__ void Take(int s, int64_t, int64_t, int32_t, bool,
+                         const float (&sum)[Vector::kSize]) {
       *reinterpret_cast<Vector*>(&shared_.gradients[s][threadIdx.x]) = Vector::Round(sum);
     }
 
@@ -173,6 +175,7 @@ struct ApplyPlainRule {
   using Table = RuleTable<T>;
   using Common = RuleArgs;
   using Shared = TakenRows;
+  static constexpr bool kTakesRow = false;
   static constexpr bool kPlain = true;
   // With slots, registers are worth more than warps.
   static constexpr int kBlocks = Rule::kNumSlots > 0 && !Rule::kSlotPerRow ? 3 : 4;
@@ -197,7 +200,7 @@ struct ApplyPlainRule {
           team_(team),
           shared_(shared) {}
 
-    __device__ void Take(int s, int64_t, int32_t, bool, const float (&sum)[kSize]) {
+    __device__ void Take(int s, int64_t, int64_t, int32_t, bool, const float (&sum)[kSize]) {
       *reinterpret_cast<Vector*>(&shared_.gradients[s][threadIdx.x]) = Vector::Round(sum);
     }
 
@@ -266,7 +269,8 @@ struct ApplyPlainRule {
         for (int j = 0; j < kSize; ++j) {
           g[j] = PrepareGradient(hyper, taken[j]);
           if constexpr (Rule::kNeedsRow) {  // of which none here looks at the row itself
-            sums.a += has_column && b < count ? Rule::Sum(hyper, g[j], 0, nullptr).a : 0.0f;
+            const float of_column = Rule::Sum(hyper, g[j], 0, nullptr).a;
+            sums.a = __fadd_rn(sums.a, has_column && b < count ? of_column : 0.0f);
           }
         }
         float factor = 0;

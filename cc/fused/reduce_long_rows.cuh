@@ -41,7 +41,9 @@ __device__ void ReducePiece(const ReduceArgs& args, const ReduceTask& task, cons
       }
     }
     if (piece.num_pieces == 1) {  // then all columns are there
-      if (in_warp == 0) writer.Take(0, piece.unique, column * Vector::kSize, has_column, sum);
+      if (in_warp == 0)
+        writer.Take(0, piece.unique, Sink::kTakesRow ? args.RowOf(task, piece.unique) : 0,
+                    column * Vector::kSize, has_column, sum);
       writer.Finish(kLastPass, piece.unique, in_warp == 0 ? 1 : 0, column * Vector::kSize,
                     has_column);
     }
@@ -138,6 +140,7 @@ __device__ void TakeLongRow(const ReduceArgs& args, const ReduceTask& task, cons
   const bool is_first = threadIdx.x % kWarpSize < team.size;
   typename Sink::template Team<Vector> writer(args, row.table, sink, common, team, shared);
   const float* sums = args.Sums() + row.sum;
+  const int64_t in_table = Sink::kTakesRow ? args.RowOf(task, row.unique) : 0;
   const bool is_wide = task.shape.num_columns > 1;
   for (int pass = is_wide && Sink::NeedsRow(common) ? kSumOfRow : kLastPass; pass <= kLastPass;
        ++pass) {
@@ -146,7 +149,7 @@ __device__ void TakeLongRow(const ReduceArgs& args, const ReduceTask& task, cons
       const bool has_column = column < task.dim;
       float sum[Vector::kSize];
       for (int j = 0; j < Vector::kSize; ++j) sum[j] = has_column ? sums[column + j] : 0.0f;
-      if (is_first) writer.Take(0, row.unique, column, has_column, sum);
+      if (is_first) writer.Take(0, row.unique, in_table, column, has_column, sum);
       writer.Finish(pass, row.unique, is_first ? 1 : 0, column, has_column);
     }
     if (pass == kSumOfRow) writer.EndSum(row.unique, is_first);

@@ -13,6 +13,7 @@ struct StoreGradient {
   };
   struct Shared {};
   struct Common {};
+  static constexpr bool kTakesRow = true;
   static constexpr bool kPlain = false;
   static constexpr int kBlocks = 4;
   static constexpr int64_t kMaxTaken = kEntriesPerTeam;
@@ -21,19 +22,17 @@ struct StoreGradient {
 
   template <typename Vector>
   struct Team {
-    const ReduceArgs& args;
-    const ReduceTask& task;
     const Table sink;
     const int64_t first_unique;  // of the table
 
     __device__ Team(const ReduceArgs& a, int32_t table, const Table& store, const Common&,
                     const group_embedding::Team&, Shared&)
-        : args(a), task(a.tasks[table]), sink(store), first_unique(a.sorted.num_unique[table]) {}
-    __device__ void Take(int, int64_t unique, int32_t column, bool has_column,
+        : sink(store), first_unique(a.sorted.num_unique[table]) {}
+    __device__ void Take(int, int64_t unique, int64_t row, int32_t column, bool has_column,
                          const float (&sum)[Vector::kSize]) {
       if (!has_column) return;
       const int64_t at = unique - first_unique;
-      if (column == 0) sink.indices[at] = args.RowOf(task, unique);
+      if (column == 0) sink.indices[at] = row;
       Vector::Round(sum).Stream(sink.values + at * sink.dim + column);
     }
     __device__ void Finish(int, int64_t, int, int32_t, bool) {}

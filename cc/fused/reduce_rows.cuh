@@ -4,15 +4,16 @@
 //
 //   Sink::Table             what it knows of a table
 //   Sink::kPlain            it is for plain tables only: see ReduceTask
+//   Sink::kTakesRow         whether it asks for the number of a row
 //   Sink::kBlocks           at most, of ReduceSegmentsKernel on a multiprocessor
 //   Sink::kMaxTaken         rows that a team takes at most before it calls Finish
 //   Sink::Shared            shared memory of a block
 //   Sink::NeedsRow(common)  whether the whole gradient of a row must be known before any column of
 //                           it goes anywhere
 //   Sink::Team<Vector>      for teams, in each of which a thread has a vector of the row
-//     Take(s, unique, column, has_column, sum)
+//     Take(s, unique, row, column, has_column, sum)
 //                           the thread's columns of a gradient, at `column`, of the s-th row since
-//                           Finish, the `unique`-th of all tables
+//                           Finish, the `unique`-th of all tables, `row` of its own if kTakesRow
 //     Finish(pass, first, count, column, has_column)
 //                           called by a whole warp once each team has taken the columns of its
 //                           `count` rows from `first` on
@@ -194,6 +195,7 @@ __device__ inline void ListLongRow(const ReduceArgs& args, const ReduceTask& tas
 // A unique row, as CombineSegments takes it.
 struct UniqueRow {
   int64_t end;  // of its entries
+  int64_t row;  // in its table, if the sink takes it
 };
 
 template <typename Vector, Weighting weighting, typename Sink>
@@ -230,7 +232,9 @@ __device__ void ReduceBlock(const ReduceArgs& args, const ReduceTask& task,
       ListLongRow(args, task, team, table, u);
       num_rows = 0;
     }
-    auto unique_row = [&](int s) { return UniqueRow{__ldg(segments + u + s + 1)}; };
+    auto unique_row = [&](int s) {
+      return UniqueRow{__ldg(segments + u + s + 1), Sink::kTakesRow ? args.RowOf(task, u + s) : 0};
+    };
     ClipGradient clip;
     float squares = 0, dot = 0;
     for (int pass = first_pass; pass <= kLastPass; ++pass) {
@@ -241,7 +245,7 @@ __device__ void ReduceBlock(const ReduceArgs& args, const ReduceTask& task,
         GradientSource<weighting> source{args, task, column * static_cast<int32_t>(sizeof(Vector))};
         CombineSegments<Vector>(
             num_rows, first_entry, has_column, unique_row, source, NoClip{},
-            [&](int s, const UniqueRow&, Combined<Vector::kSize>& combined) {
+            [&](int s, const UniqueRow& unique, Combined<Vector::kSize>& combined) {
               if (clips) {
                 const char* row = task.rows + args.RowOf(task, u + s) * task.row_bytes;
                 const Vector x = Vector::LoadIf(has_column, row + source.column_bytes);
@@ -260,7 +264,7 @@ __device__ void ReduceBlock(const ReduceArgs& args, const ReduceTask& task,
                   combined.sum[j] = clip.scale * (combined.sum[j] - clip.along * x[j]);
                 }
               }
-              writer.Take(s, u + s, column * Vector::kSize, has_column, combined.sum);
+              writer.Take(s, u + s, unique.row, column * Vector::kSize, has_column, combined.sum);
             });
         if (pass != kNormOfRow) {
           writer.Finish(pass, u, num_rows, column * Vector::kSize, has_column);

@@ -125,8 +125,9 @@ struct RuleColumns {
       for (int j = 0; j < kWidth; ++j) {
         float slots[kMaxSlots] = {s[0][j], s[1][j], s[2][j]};
         const RowSums of_column = Rule::Sum(hyper, g[j], x[j], slots);
-        sums->a += of_column.a;
-        sums->b += of_column.b;
+        // No fused multiply-add, which one kernel may have and another not.
+        sums->a = __fadd_rn(sums->a, of_column.a);
+        sums->b = __fadd_rn(sums->b, of_column.b);
         for (int k = 0; k < kMaxSlots; ++k) s[k][j] = slots[k];
       }
     }
