@@ -174,10 +174,12 @@ class NinjaFile:
             "  description = link $out",
         ]
         if cuda:
+            # No multiply-adds but those that are written: where the compiler chooses, two kernels
+            # may round the same expression in two ways.
             self.lines += [
                 "rule nvcc",
                 f"  command = {launcher}{cuda.nvcc} -ccbin {cxx} -std=c++17 -O3"
-                f" --expt-relaxed-constexpr --extended-lambda {cuda.gencode}"
+                f" -fmad=false --expt-relaxed-constexpr --extended-lambda {cuda.gencode}"
                 f" -Xcompiler=-fPIC,-g0,-march={march},-Wall,-fvisibility=hidden"
                 f" -I{SOURCES} {defines} -MMD -MF $out.d -c $in -o $out",
                 "  depfile = $out.d",

@@ -6,7 +6,7 @@ hidden behind a spin of the GPU; on a CPU at a small size, by the wall clock. Me
 sets of ids in turn. Values are checked first, on samples drawn at random, in float64.
 
     python benchmarks/bench_kernel.py [--workloads onehot26 ...] [--dtypes float32] [--alphas 0]
-                                      [--peer fbgemm] [--json FILE] [--plot FILE.png] [--cpu]
+                                      [--json FILE] [--plot FILE.png] [--cpu]
 """
 
 import argparse
@@ -49,13 +49,14 @@ class Runner:
         lengths = np.repeat(w.hotness, w.batch)
         self.row_splits = place.int64(np.concatenate([[0], lengths.cumsum()]))
         self.ids = [self.draw_ids(alpha) for _ in range(NUM_SETS)]
-        self.groups = [
-            core.Group(tables=self.tables, outputs=outputs, ids=ids, row_splits=self.row_splits,
-                       dtype=dtype, table_of_feature=list(range(len(w.dims))),
-                       combiners=["sum"] * len(w.dims), max_norms=[0.0] * len(w.dims),
-                       allocate=place.allocate)
-            for ids in self.ids
-        ]  # fmt: skip
+        self.groups = [self.make_group(outputs, ids) for ids in self.ids]
+
+    def make_group(self, outputs, ids):
+        count = len(self.tables)
+        return self.core.Group(
+            tables=self.tables, outputs=outputs, ids=ids, row_splits=self.row_splits,
+            dtype=self.dtype, table_of_feature=list(range(count)), combiners=["sum"] * count,
+            max_norms=[0.0] * count, allocate=self.place.allocate)  # fmt: skip
 
     def draw_ids(self, alpha):
         w, place = self.workload, self.place
@@ -176,28 +177,6 @@ class Runner:
         }
 
 
-def measure_fbgemm(runner):
-    """The forward pass of FBGEMM's table-batched embedding on the same ids, in the same way."""
-    import torch
-    from fbgemm_gpu.split_embedding_configs import SparseType
-    from fbgemm_gpu.split_table_batched_embeddings_ops_common import EmbeddingLocation, PoolingMode
-    from fbgemm_gpu.split_table_batched_embeddings_ops_training import (
-        ComputeDevice,
-        SplitTableBatchedEmbeddingBagsCodegen,
-    )
-
-    w = runner.workload
-    precision = SparseType.FP32 if runner.dtype == "float32" else SparseType.FP16
-    peer = SplitTableBatchedEmbeddingBagsCodegen(
-        [(r, d, EmbeddingLocation.DEVICE, ComputeDevice.CUDA) for r, d in zip(w.rows, w.dims)],
-        weights_precision=precision, output_dtype=precision, pooling_mode=PoolingMode.SUM,
-        device=torch.device("cuda"))  # fmt: skip
-    for weights in peer.split_embedding_weights():
-        weights.normal_()
-    forward = runner.median(lambda i: peer(runner.ids[i], runner.row_splits))
-    return {"fbgemm ms": round(forward, 4)}
-
-
 def plot(path, about, rows):
     import matplotlib
 
@@ -241,7 +220,6 @@ def main():
     parser.add_argument("--workloads", nargs="+", choices=list(WORKLOADS), default=list(WORKLOADS))
     parser.add_argument("--dtypes", nargs="+", choices=["float32", "float16"])
     parser.add_argument("--alphas", nargs="+", type=float, default=ALPHAS)
-    parser.add_argument("--peer", choices=["fbgemm"], help="also time this library")
     parser.add_argument("--json", help="file to write")
     parser.add_argument("--plot", help="picture to write")
     parser.add_argument("--cpu", action="store_true", help="even where there is a GPU")
@@ -259,8 +237,6 @@ def main():
             for alpha in args.alphas:
                 runner = Runner(core, place, WORKLOADS[name], dtype, alpha)
                 row = {"workload": name, "dtype": dtype, "alpha": alpha} | runner.measure(copy)
-                if args.peer:
-                    row |= measure_fbgemm(runner)
                 rows.append(row)
                 del runner
     print_table(rows)

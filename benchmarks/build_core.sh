@@ -11,7 +11,7 @@ includes="-I$sources -I$($python -c 'import pybind11; print(pybind11.get_include
 flags="-std=c++17 -O3 -DNDEBUG -DGROUP_EMBEDDING_CUDA=1 $includes"
 find "$sources" \( -name '*.cc' -o -name '*.cu' \) ! -path '*/tf/*' | while read -r file; do
     object="$folder/objects/$(echo "$file" | tr / _).o"
-    [ "$object" -nt "$file" ] || echo "nvcc -arch=$arch --expt-relaxed-constexpr --extended-lambda \
+    [ "$object" -nt "$file" ] || echo "nvcc -arch=$arch -fmad=false --expt-relaxed-constexpr --extended-lambda \
         -Xcompiler=-fPIC,-march=native,-fvisibility=hidden $flags -c $file -o $object"
 done | tr '\n' '\0' | xargs -0 -r -P "$(nproc)" -n 1 sh -c
 suffix=$($python -c 'import sysconfig; print(sysconfig.get_config_var("EXT_SUFFIX"))')

@@ -30,8 +30,17 @@ class Cpu:
     def empty(self, shape, dtype):
         return np.empty(shape, dtype)
 
+    def zeros(self, shape, dtype):
+        return np.zeros(shape, dtype)
+
     def int64(self, array):
         return np.asarray(array).astype(np.int64)
+
+    def float32(self, array):
+        return np.asarray(array, np.float32)
+
+    def release(self):
+        """Gives memory that is no longer used back to where other libraries find it."""
 
     def host(self, array):
         return np.asarray(array)
@@ -86,8 +95,17 @@ class Gpu:
     def empty(self, shape, dtype):
         return self.torch.empty(shape, device="cuda", dtype=getattr(self.torch, dtype))
 
+    def zeros(self, shape, dtype):
+        return self.empty(shape, dtype).zero_()
+
     def int64(self, array):
         return self.torch.as_tensor(array, device="cuda").long()
+
+    def float32(self, array):
+        return self.torch.tensor(array, device="cuda", dtype=self.torch.float32)
+
+    def release(self):
+        self.torch.cuda.empty_cache()
 
     def host(self, array):
         return array.cpu().numpy()

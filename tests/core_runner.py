@@ -66,7 +66,7 @@ class Run:
         self.kept = {
             "tables": [device(t) for t in case.tables],
             "ids": device(case.ids),
-            "row_splits": device(case.row_splits),
+            "row_splits": None if case.row_splits is None else device(case.row_splits),
             "weights": None if case.weights is None else device(case.weights),
             "dtype": case.dtype,
             "table_of_feature": case.table_of_feature,

@@ -6,6 +6,8 @@
 
 #include <cstdint>
 
+#include "core/host_device.h"
+
 namespace group_embedding {
 
 // How the rows of one sample become one vector.
@@ -55,7 +57,7 @@ struct Batch {
   int64_t num_ids;
 
   // Where the ids of a sample begin; those before it end there.
-  int64_t Begin(int64_t sample) const {
+  GROUP_EMBEDDING_HOST_DEVICE int64_t Begin(int64_t sample) const {
     return row_splits == nullptr ? sample : row_splits[sample];
   }
 };

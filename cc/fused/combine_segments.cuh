@@ -138,7 +138,9 @@ __device__ __forceinline__ void CombineSegments(int num_segments, int64_t begin,
             weight *= clip(window + at + i, vectors[i]);
           }
 #pragma unroll
-          for (int j = 0; j < Vector::kSize; ++j) combined.sum[j] += weight * vectors[i][j];
+          for (int j = 0; j < Vector::kSize; ++j) {
+            combined.sum[j] = fmaf(weight, vectors[i][j], combined.sum[j]);
+          }
         }
       }
       if (s < num_segments && (segment_end - at <= next || (is_last && next == count))) {

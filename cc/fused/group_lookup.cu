@@ -85,8 +85,8 @@ __device__ __forceinline__ void ReportBadId(const LookupArgs& args, const Lookup
                                             int64_t feature, int64_t begin, int64_t end) {
   const Batch& batch = args.batch;
   for (int64_t sample = begin; sample < end; ++sample) {
-    const int64_t* splits = batch.row_splits + task.first_sample + sample;
-    for (int64_t i = splits[0]; i < splits[1]; ++i) {
+    const int64_t in_batch = task.first_sample + sample;
+    for (int64_t i = batch.Begin(in_batch); i < batch.Begin(in_batch + 1); ++i) {
       const float weight = batch.weights == nullptr ? 1.0f : batch.weights[i];
       if (UseOfId(batch.ids[i], weight, task.num_rows, task.combiner,
                   args.invalid_ids.prune_negative) == IdUse::kZeros) {
@@ -140,13 +140,18 @@ __device__ void LookUpBlock(const LookupArgs& args, const LookupTask& task, int6
   const int64_t end = min(begin + task.samples_per_team, task.num_samples);
   const int num_samples = static_cast<int>(max(end - begin, int64_t{0}));
 
-  const int64_t* splits = args.batch.row_splits + task.first_sample + begin;
+  const Batch& batch = args.batch;
+  const int64_t* splits = batch.row_splits + task.first_sample + begin;
+  auto split = [&](int sample) {
+    return batch.row_splits == nullptr ? task.first_sample + begin + sample
+                                       : __ldg(splits + sample);
+  };
   const LookupClip<Vector> clip{args, task, team};
   LookupSource<weighting> source{args, task, task.rows + column * sizeof(Vector)};
   char* output = task.output + begin * task.output_bytes + column * sizeof(Vector);
   CombineSegments<Vector>(
-      num_samples, num_samples > 0 ? __ldg(splits) : 0, has_column,
-      [&](int sample) { return Sample{__ldg(splits + sample + 1)}; }, source, clip,
+      num_samples, num_samples > 0 ? split(0) : 0, has_column,
+      [&](int sample) { return Sample{split(sample + 1)}; }, source, clip,
       [&](int sample, const Sample&, Combined<Vector::kSize>& combined) {
         if (!has_column) return;
         if (task.combiner != Combiner::kSum) {

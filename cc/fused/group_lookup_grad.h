@@ -35,27 +35,31 @@ void ReduceRowsCpu(const RowSorter& sorter, const TableGrad* grads,
 void WeightGradCpu(const Group& group, float* weight_grad, const ParallelFor& parallel_for);
 
 #if GROUP_EMBEDDING_CUDA
-// What SortRowsCuda leaves behind. All arrays are parts of the caller's workspace, in device
-// memory.
+// What SortRowsCuda leaves behind, in the caller's workspace, in device memory. An entry is a
+// looked-up id; entries are sorted by table and row, and those of one row keep their order.
 struct SortedRows {
-  const int64_t* rows;      // [num_unique] row within its table, ascending per table
-  const int64_t* segments;  // [num_unique + 1] the ids of unique row u are at segments[u]..[u + 1]
-  const uint32_t* positions;  // [num_valid] position in batch.ids of each, ascending per row
-  const uint32_t* samples;    // [num_ids] sample of each position in batch.ids; null where
-                              // the batch has no weights: `positions` then holds samples
-  const float* scales;        // [num_samples] 1, 1 / sum w or 1 / sqrt(sum w^2), after its combiner
   const int64_t* num_unique;  // [num_tables + 1] first unique row of each table, and the total
+  const void* keys;           // [num_ids] of 32 or 64 bits: row + number of all rows of the tables
+  bool has_wide_keys;         // before its own. Entries without a gradient come last
+  const uint32_t* samples;    // [num_ids] the sample that looked it up
+  const float* factors;       // [num_ids] what the gradient of that is multiplied by; null: 1
+  // [num_unique + 1] the entries of unique row u are at segments[u] to segments[u + 1]. The buffer
+  // has num_segment_words of 4 bytes: a row with n entries leaves n - 1 of them free.
+  uint32_t* segments;
+  int64_t num_segment_words;
+  void* spare_rows;  // 16 bytes for each row that may have kMinPieceEntries entries and more
 };
+inline constexpr int64_t kMinPieceEntries = 128;
 
 // As above, enqueued on `stream`. num_unique is the one array that the caller must bring to the
-// host (the only synchronisation) to allocate `grads`.
+// host (the only synchronisation) to allocate `grads`. ReduceRowsCuda overwrites what is free in
+// segments.
 int64_t SortRowsWorkspaceBytesCuda(const Group& group);
 cudaError_t SortRowsCuda(const Group& group, void* workspace, SortedRows* sorted,
                          cudaStream_t stream);
 int64_t ReduceRowsScratchBytesCuda(const Group& group);
 cudaError_t ReduceRowsCuda(const Group& group, const SortedRows& sorted,
-                           const int64_t* num_unique /* host */, const TableGrad* grads /* host */,
-                           void* scratch, cudaStream_t stream);
+                           const TableGrad* grads /* host */, void* scratch, cudaStream_t stream);
 int64_t WeightGradScratchBytesCuda(const Group& group);
 cudaError_t WeightGradCuda(const Group& group, float* weight_grad, void* scratch,
                            cudaStream_t stream);

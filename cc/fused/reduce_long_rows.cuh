@@ -1,4 +1,4 @@
-// The kernels of ReduceRowsCuda for rows that occur often: ReducePiecesKernel and AddPiecesKernel.
+// The kernels of reduce_rows.cuh for rows that occur often.
 #pragma once
 
 #include "fused/reduce_rows.cuh"
@@ -9,16 +9,20 @@ struct PartOfPiece {
   int64_t end;
 };
 
-template <typename Vector, Weighting weighting>
+// The warp's teams share the entries of a piece. If it is all of a row, the first team takes it.
+template <typename Vector, Weighting weighting, typename Sink>
 __device__ void ReducePiece(const ReduceArgs& args, const ReduceTask& task, const LongPiece& piece,
-                            float* sums) {
+                            const typename Sink::Table& sink, const typename Sink::Common& common,
+                            typename Sink::Shared& shared) {
   const Team team(task.shape.team_bits);
   const int num_teams = kWarpSize / team.size;
   const int in_warp = threadIdx.x % kWarpSize / team.size;
-  const int64_t share = (piece.count + num_teams - 1) / num_teams;
-  const int64_t begin = piece.begin + min(share * in_warp, int64_t{piece.count});
-  const int64_t end = piece.begin + min(share * (in_warp + 1), int64_t{piece.count});
-  for (int32_t c = 0; c < task.shape.num_columns; ++c) {
+  const int64_t count = piece.count, share = (count + num_teams - 1) / num_teams;
+  const int64_t begin = piece.begin + min(share * in_warp, count);
+  const int64_t end = piece.begin + min(share * (in_warp + 1), count);
+  typename Sink::template Team<Vector> writer(args, piece.table, sink, common, team, shared);
+  float* sums = args.Sums() + piece.sum;
+  for (int32_t c = 0; c < (Sink::kPlain ? 1 : task.shape.num_columns); ++c) {
     const int32_t column = c * team.size + team.lane;
     const bool has_column = column < task.shape.num_vectors;
     GradientSource<weighting> source{args, task, column * static_cast<int32_t>(sizeof(Vector))};
@@ -32,24 +36,36 @@ __device__ void ReducePiece(const ReduceArgs& args, const ReduceTask& task, cons
       for (int offset = team.size; offset < kWarpSize; offset *= 2) {
         sum[j] += __shfl_xor_sync(kFullWarp, sum[j], offset);
       }
-      if (in_warp == 0 && has_column) sums[column * Vector::kSize + j] = sum[j];
+      if (piece.num_pieces > 1 && in_warp == 0 && has_column) {
+        sums[column * Vector::kSize + j] = sum[j];
+      }
+    }
+    if (piece.num_pieces == 1) {  // then all columns are there
+      if (in_warp == 0)
+        writer.Take(0, piece.unique, Sink::kTakesRow ? args.RowOf(task, piece.unique) : 0,
+                    column * Vector::kSize, has_column, sum);
+      writer.Finish(kLastPass, piece.unique, in_warp == 0 ? 1 : 0, column * Vector::kSize,
+                    has_column);
     }
   }
 }
 
-// A warp works for one piece after the other; its teams share the entries of a piece.
-template <typename T, Weighting weighting>
+// A warp works for one piece after the other.
+template <typename T, Weighting weighting, typename Sink>
 __global__ void __launch_bounds__(kReduceThreads, BlocksPerMultiprocessor(weighting))
-    ReducePiecesKernel(ReduceArgs args) {
+    ReducePiecesKernel(const __grid_constant__ ReduceArgs args, const typename Sink::Table* sinks,
+                       const __grid_constant__ typename Sink::Common common) {
+  __shared__ typename Sink::Shared shared;
   const uint32_t num_pieces = *args.lists.num_pieces;
   const uint32_t num_warps = gridDim.x * (kReduceThreads / kWarpSize);
   for (uint32_t p = (blockIdx.x * kReduceThreads + threadIdx.x) / kWarpSize; p < num_pieces;
        p += num_warps) {
-    const LongPiece piece = args.lists.pieces[p];
+    const LongPiece piece = args.lists.piece(p);
     const ReduceTask& task = args.tasks[piece.table];
-    ForVector<T>(task.shape.vector_bytes, [&](auto vector) {
-      ReducePiece<decltype(vector), weighting>(args, task, piece,
-                                               args.lists.sums + p * args.lists.max_dim);
+    if (task.is_plain != Sink::kPlain) continue;
+    ForSinkVector<T, Sink>(task, [&](auto vector) {
+      ReducePiece<decltype(vector), weighting, Sink>(args, task, piece, sinks[piece.table], common,
+                                                     shared);
     });
   }
 }
@@ -66,54 +82,96 @@ __device__ inline float BlockSum(float value, float* shared) {
   return shared[0];
 }
 
-// A block works for one long row after the other. Its threads form groups, each with a thread per
-// column (256 columns at a time); a group adds every num_groups-th piece, the first group adds up.
-template <typename T, typename Sink>
-__global__ void __launch_bounds__(kReduceThreads)
-    AddPiecesKernel(ReduceArgs args, const Sink* sinks) {
+// A block works for one row of several pieces after the other, and leaves its gradient where the
+// sum of the first piece was. Its threads form groups, each with a thread per column (256 columns
+// at a time); a group adds every num_groups-th piece, the first group adds up.
+template <typename T>
+__global__ void __launch_bounds__(kReduceThreads) AddPiecesKernel(ReduceArgs args) {
   __shared__ float shared[kReduceThreads];
   const uint32_t num_rows = *args.lists.num_rows;
   for (uint32_t r = blockIdx.x; r < num_rows; r += gridDim.x) {
     const LongRow row = args.lists.rows[r];
     const ReduceTask& task = args.tasks[row.table];
-    const int64_t in_table = args.sorted.rows[row.unique];
+    const int64_t in_table = args.RowOf(task, row.unique);
     const T* x = reinterpret_cast<const T*>(task.rows + in_table * task.row_bytes);
-    const float* sums = args.lists.sums + row.first_piece * args.lists.max_dim;
+    float* sums = args.Sums() + row.sum;
     int32_t width = 1;
     while (width < kReduceThreads && width < task.dim) width *= 2;
     const int32_t lane = threadIdx.x % width, group = threadIdx.x / width;
     const int32_t num_groups = kReduceThreads / width;
-    const bool clips = task.max_norm > 0;
-    ClipGradient clip;
     float squares = 0, dot = 0;
-    for (int pass = clips ? 0 : 1; pass < 2; ++pass) {
-      for (int32_t column = lane; column - lane < task.dim; column += width) {
-        float sum = 0;
-        if (column < task.dim) {
+    for (int32_t column = lane; column - lane < task.dim; column += width) {
+      float sum = 0;
+      if (column < task.dim) {
 #pragma unroll 8
-          for (uint32_t p = group; p < row.num_pieces; p += num_groups) {
-            sum += sums[p * args.lists.max_dim + column];
-          }
+        for (uint32_t p = group; p < row.num_pieces; p += num_groups) {
+          sum += sums[p * task.dim + column];
         }
-        __syncthreads();
-        shared[threadIdx.x] = sum;
-        __syncthreads();
-        if (group != 0 || column >= task.dim) continue;
-        for (int32_t g = 1; g < num_groups; ++g) sum += shared[g * width + lane];
-        if (clips) {
-          const float element = ToFloat(x[column]);
-          squares += element * element;
-          dot += element * sum;
-          sum = clip.scale * (sum - clip.along * element);
-        }
-        const float gradient[1] = {sum};
-        if (pass == 1) sinks[row.table](row.unique - task.first_unique, in_table, column, gradient);
       }
-      if (pass == 0) {
-        const float all_squares = BlockSum(squares, shared);
-        clip = ClipGradient::Of(all_squares, BlockSum(dot, shared), task.max_norm);
+      __syncthreads();
+      shared[threadIdx.x] = sum;
+      __syncthreads();
+      if (group != 0 || column >= task.dim) continue;
+      for (int32_t g = 1; g < num_groups; ++g) sum += shared[g * width + lane];
+      sums[column] = sum;
+      if (task.max_norm > 0) {
+        const float element = ToFloat(x[column]);
+        squares += element * element;
+        dot += element * sum;
       }
     }
+    if (task.max_norm > 0) {
+      const float all_squares = BlockSum(squares, shared);
+      const ClipGradient clip = ClipGradient::Of(all_squares, BlockSum(dot, shared), task.max_norm);
+      if (group == 0) {
+        for (int32_t column = lane; column < task.dim; column += width) {
+          sums[column] = clip.scale * (sums[column] - clip.along * ToFloat(x[column]));
+        }
+      }
+    }
+  }
+}
+
+template <typename Vector, typename Sink>
+__device__ void TakeLongRow(const ReduceArgs& args, const ReduceTask& task, const LongRow& row,
+                            const typename Sink::Table& sink, const typename Sink::Common& common,
+                            typename Sink::Shared& shared) {
+  const Team team(task.shape.team_bits);
+  const bool is_first = threadIdx.x % kWarpSize < team.size;
+  typename Sink::template Team<Vector> writer(args, row.table, sink, common, team, shared);
+  const float* sums = args.Sums() + row.sum;
+  const int64_t in_table = Sink::kTakesRow ? args.RowOf(task, row.unique) : 0;
+  const bool is_wide = task.shape.num_columns > 1;
+  for (int pass = is_wide && Sink::NeedsRow(common) ? kSumOfRow : kLastPass; pass <= kLastPass;
+       ++pass) {
+    for (int32_t c = 0; c < task.shape.num_columns; ++c) {
+      const int32_t column = (c * team.size + team.lane) * Vector::kSize;
+      const bool has_column = column < task.dim;
+      float sum[Vector::kSize];
+      for (int j = 0; j < Vector::kSize; ++j) sum[j] = has_column ? sums[column + j] : 0.0f;
+      if (is_first) writer.Take(0, row.unique, in_table, column, has_column, sum);
+      writer.Finish(pass, row.unique, is_first ? 1 : 0, column, has_column);
+    }
+    if (pass == kSumOfRow) writer.EndSum(row.unique, is_first);
+  }
+}
+
+// The first team of a warp hands one long row after the other to the sink.
+template <typename T, typename Sink>
+__global__ void __launch_bounds__(kReduceThreads)
+    TakeLongRowsKernel(const __grid_constant__ ReduceArgs args, const typename Sink::Table* sinks,
+                       const __grid_constant__ typename Sink::Common common) {
+  __shared__ typename Sink::Shared shared;
+  const uint32_t num_rows = *args.lists.num_rows;
+  const uint32_t num_warps = gridDim.x * (kReduceThreads / kWarpSize);
+  for (uint32_t r = (blockIdx.x * kReduceThreads + threadIdx.x) / kWarpSize; r < num_rows;
+       r += num_warps) {
+    const LongRow row = args.lists.rows[r];
+    const ReduceTask& task = args.tasks[row.table];
+    if (task.is_plain != Sink::kPlain) continue;
+    ForSinkVector<T, Sink>(task, [&](auto vector) {
+      TakeLongRow<decltype(vector), Sink>(args, task, row, sinks[row.table], common, shared);
+    });
   }
 }
 

@@ -1,15 +1,30 @@
-// The kernels of ReduceRowsCuda. What becomes of a row's gradient is up to a sink, of which there
-// is one per table:
+// The kernels that add up the output gradients of each looked-up row. What becomes of a row's
+// gradient is up to a sink, of which there is one per table, and `Common`, which all have in
+// common:
 //
-//   sink(unique, row, column, gradient)
-//       takes columns [column, column + kSize) of the gradient of row `row`, the `unique`-th of
-//       those looked up in the table
+//   Sink::Table             what it knows of a table
+//   Sink::kPlain            it is for plain tables only: see ReduceTask
+//   Sink::kTakesRow         whether it asks for the number of a row
+//   Sink::kBlocks           at most, of ReduceSegmentsKernel on a multiprocessor
+//   Sink::kMaxTaken         rows that a team takes at most before it calls Finish
+//   Sink::Shared            shared memory of a block
+//   Sink::NeedsRow(common)  whether the whole gradient of a row must be known before any column of
+//                           it goes anywhere
+//   Sink::Team<Vector>      for teams, in each of which a thread has a vector of the row
+//     Take(s, unique, row, column, has_column, sum)
+//                           the thread's columns of a gradient, at `column`, of the s-th row since
+//                           Finish, the `unique`-th of all tables, `row` of its own if kTakesRow
+//     Finish(pass, first, count, column, has_column)
+//                           called by a whole warp once each team has taken the columns of its
+//                           `count` rows from `first` on
+//     EndSum(unique, is_there)  ends the pass kSumOfRow of one row
 //
 // A row that occurs often is cut into pieces, so that no thread has too many entries to add one
 // after the other:
 //   ReduceSegmentsKernel   all other rows; lists the pieces of the long ones
 //   ReducePiecesKernel     the sum of each piece                              reduce_long_rows.cuh
-//   AddPiecesKernel        the long rows: their pieces, added in order        reduce_long_rows.cuh
+//   AddPiecesKernel        rows of several pieces: these, added in order      reduce_long_rows.cuh
+//   TakeLongRowsKernel     hands them to the sink                             reduce_long_rows.cuh
 // Where pieces are listed depends on the order of threads, what they come to does not.
 #pragma once
 
@@ -21,61 +36,97 @@
 namespace group_embedding {
 
 inline constexpr int kReduceThreads = 256;
-inline constexpr int64_t kLongSegment = 64;  // entries, from one more on a row is long
-inline constexpr int64_t kPieceEntries = 128;
+inline constexpr int64_t kEntriesPerTeam = 32;
+
+// To clip a gradient, or for a sink that asks for it, all columns of a row must be known: where a
+// thread has several, it goes over them in up to three passes.
+enum Pass : int { kNormOfRow = 0, kSumOfRow = 1, kLastPass = 2 };
 
 // The output gradients of one feature of a table.
 struct GradientsOfFeature {
   const char* gradients;
   int64_t bytes_per_sample;
   uint32_t first_sample;
+  uint32_t last_sample;  // counted from the first
 };
 
 // One table, as the kernels need it.
 struct ReduceTask {
   const char* rows;
   int64_t row_bytes;
+  int64_t first_key;
   GradientsOfFeature feature;          // the first of them
   const GradientsOfFeature* features;  // all, ascending
   int32_t num_features;
-  int64_t first_unique;
-  int64_t num_unique;
   RowShape shape;  // of rows and gradients
   int32_t dim;
-  int32_t rows_per_team;
   float max_norm;
-  bool has_scales;  // some combiner is not a sum
+  int32_t long_entries;   // a row with more is long
+  int32_t piece_entries;  // at most, of a piece
+  bool is_plain;          // has rows of one vector of 16 bytes per thread, and kernels of its own
 };
 
+// A row has as many pieces as it needs. Only what several of them come to is stored.
 struct LongPiece {
-  int64_t begin;  // of its entries
-  int32_t count;
+  uint32_t begin;  // of its entries
+  uint32_t count;
+  uint32_t unique;      // over all tables
+  uint32_t num_pieces;  // of the row
+  uint32_t sum;         // where it goes in LongLists::sums
   int32_t table;
 };
 
 struct LongRow {
-  int64_t unique;  // over all tables
-  uint32_t first_piece;
+  uint32_t unique;  // over all tables
   uint32_t num_pieces;
+  uint32_t sum;  // of its first piece; the others follow
   int32_t table;
 };
+static_assert(sizeof(LongRow) == 16);
 
+// Sums and pieces are where SortedRows::segments has room: sums from behind the segments on, pieces
+// from the end of the buffer down. PieceEntries sees to it that they do not meet.
 struct LongLists {
   uint32_t* num_rows;    // [1]
   uint32_t* num_pieces;  // [1]
+  uint32_t* num_sums;    // [1]
   LongRow* rows;
-  LongPiece* pieces;
-  float* sums;  // [pieces, max_dim]
-  int64_t max_dim;
+  LongPiece* pieces_end;
+
+  __device__ LongPiece& piece(uint32_t i) const { return pieces_end[-1 - static_cast<int64_t>(i)]; }
 };
+
+// A row of n entries leaves n - 1 words free. Several pieces take dim + 6 words each, which is less
+// if a piece is longer than 2 * (dim + 6) on average, however little is in the last. One piece, of
+// 65 entries or more, takes 6.
+inline int32_t PieceEntries(int32_t dim) {
+  const int32_t enough = 2 * dim + 32;
+  return enough < kMinPieceEntries ? kMinPieceEntries : enough;
+}
 
 struct ReduceArgs {
   const ReduceTask* tasks;      // [num_tables]
-  const int64_t* first_blocks;  // [num_tables + 1]
+  const int64_t* first_blocks;  // [2, num_tables + 1]: for all but plain tables, and for those
   int64_t num_tables;
+  int64_t num_ids;
   SortedRows sorted;
-  const float* weights;  // of the batch, or null
   LongLists lists;
+
+  // Consecutive unique rows for a team: as many as make it worth starting.
+  __host__ __device__ static int64_t RowsPerTeam(int64_t num_unique, int64_t num_ids) {
+    const int64_t rows = (kEntriesPerTeam * num_unique + num_ids - 1) / num_ids;
+    return rows < 1 ? 1 : rows;
+  }
+  __device__ int64_t RowOf(const ReduceTask& task, int64_t unique) const {
+    const uint32_t entry = __ldg(sorted.segments + unique);
+    return (sorted.has_wide_keys
+                ? __ldg(static_cast<const long long*>(sorted.keys) + entry)
+                : int64_t{__ldg(static_cast<const unsigned*>(sorted.keys) + entry)}) -
+           task.first_key;
+  }
+  __device__ float* Sums() const {
+    return reinterpret_cast<float*>(sorted.segments + sorted.num_unique[num_tables] + 2);
+  }
 };
 
 // The sorted entries of a table, for CombineSegments.
@@ -84,32 +135,28 @@ struct GradientSource {
   static constexpr Weighting kWeighting = weighting;
   struct Fetched {
     uint32_t sample;
-    uint32_t position;  // where the batch has weights
+    float factor;
   };
 
   const ReduceArgs& args;
   const ReduceTask& task;
   int32_t column_bytes;  // where the thread's vector is in a row
 
-  __device__ const uint32_t* Seek(int64_t entry) const { return args.sorted.positions + entry; }
-  __device__ Fetched Fetch(const uint32_t* cursor, int i) const {
-    const uint32_t position = __ldg(cursor + i);
-    if (weighting == Weighting::kNone || args.sorted.samples == nullptr) return {position, 0};
-    return {__ldg(args.sorted.samples + position), position};
+  __device__ int64_t Seek(int64_t entry) const { return entry; }
+  __device__ Fetched Fetch(int64_t cursor, int i) const {
+    const bool has_factors = weighting != Weighting::kNone && args.sorted.factors != nullptr;
+    return {__ldg(args.sorted.samples + cursor + i),
+            has_factors ? __ldg(args.sorted.factors + cursor + i) : 1.0f};
   }
   __device__ bool HasRow(const Fetched&) const { return true; }
   __device__ const char* Row(const Fetched& fetched) const {
     GradientsOfFeature feature = task.feature;
     if (task.num_features > 1) feature = FeatureOf(fetched.sample);
-    return feature.gradients + column_bytes +
-           (fetched.sample - feature.first_sample) * feature.bytes_per_sample;
+    // After a fault in the row splits an entry's sample may be of another table.
+    const uint32_t sample = min(fetched.sample - feature.first_sample, feature.last_sample);
+    return feature.gradients + column_bytes + sample * feature.bytes_per_sample;
   }
-  __device__ float Weight(const Fetched& fetched) const {
-    if (weighting == Weighting::kNone) return 1.0f;
-    float weight = task.has_scales ? __ldg(args.sorted.scales + fetched.sample) : 1.0f;
-    if (args.weights != nullptr) weight *= __ldg(args.weights + fetched.position);
-    return weight;
-  }
+  __device__ float Weight(const Fetched& fetched) const { return fetched.factor; }
   __device__ float WeightOfNone(const Fetched&) const { return 0.0f; }
 
   __device__ GradientsOfFeature FeatureOf(uint32_t sample) const {
@@ -122,61 +169,77 @@ struct GradientSource {
   }
 };
 
-__device__ inline void ListLongRow(const ReduceArgs& args, const Team& team, int32_t table,
-                                   int64_t unique) {
-  const int64_t begin = args.sorted.segments[unique], end = args.sorted.segments[unique + 1];
-  const uint32_t num_pieces =
-      static_cast<uint32_t>((end - begin + kPieceEntries - 1) / kPieceEntries);
-  uint32_t first = 0;
+__device__ inline void ListLongRow(const ReduceArgs& args, const ReduceTask& task, const Team& team,
+                                   int32_t table, int64_t unique) {
+  const uint32_t begin = args.sorted.segments[unique], end = args.sorted.segments[unique + 1];
+  const uint32_t piece_entries = task.piece_entries;
+  const uint32_t num_pieces = (end - begin + piece_entries - 1) / piece_entries;
+  const uint32_t row = static_cast<uint32_t>(unique), dim = task.dim;
+  uint32_t first = 0, sum = 0;
   if (team.lane == 0) {
     first = atomicAdd(args.lists.num_pieces, num_pieces);
-    args.lists.rows[atomicAdd(args.lists.num_rows, 1)] = {unique, first, num_pieces, table};
+    if (num_pieces > 1) {
+      sum = atomicAdd(args.lists.num_sums, num_pieces * dim);
+      args.lists.rows[atomicAdd(args.lists.num_rows, 1)] = {row, num_pieces, sum, table};
+    }
   }
   first = team.FromFirst(first);
+  sum = team.FromFirst(sum);
   for (uint32_t p = team.lane; p < num_pieces; p += team.size) {
-    const int64_t at = begin + p * kPieceEntries;
-    args.lists.pieces[first + p] = {at, static_cast<int32_t>(min(kPieceEntries, end - at)), table};
+    const uint32_t at = begin + p * piece_entries;
+    args.lists.piece(first + p) = {
+        at, min(piece_entries, end - at), row, num_pieces, sum + p * dim, table};
   }
 }
 
 // A unique row, as CombineSegments takes it.
 struct UniqueRow {
   int64_t end;  // of its entries
-  int64_t row;  // in its table
+  int64_t row;  // in its table, if the sink takes it
 };
 
 template <typename Vector, Weighting weighting, typename Sink>
-__device__ void ReduceBlock(const ReduceArgs& args, const ReduceTask& task, const Sink& sink,
-                            int32_t table, int64_t block) {
+__device__ void ReduceBlock(const ReduceArgs& args, const ReduceTask& task,
+                            const typename Sink::Table& sink, const typename Sink::Common& common,
+                            typename Sink::Shared& shared, int32_t table, int64_t block) {
   const Team team(task.shape.team_bits);
-  const int64_t* segments = args.sorted.segments;
+  const uint32_t* segments = args.sorted.segments;
+  const int64_t first_unique = args.sorted.num_unique[table];
+  const int64_t rows_per_team =
+      ReduceArgs::RowsPerTeam(args.sorted.num_unique[args.num_tables], args.num_ids);
   const int64_t begin =
-      task.first_unique +
-      (block * (kReduceThreads >> task.shape.team_bits) + team.index) * task.rows_per_team;
-  const int64_t end = min(begin + task.rows_per_team, task.first_unique + task.num_unique);
+      first_unique +
+      (block * (kReduceThreads >> task.shape.team_bits) + team.index) * rows_per_team;
+  const int64_t end = min(begin + rows_per_team, args.sorted.num_unique[table + 1]);
 
+  typename Sink::template Team<Vector> writer(args, table, sink, common, team, shared);
   const bool clips = weighting == Weighting::kClipping && task.max_norm > 0;
-  // To clip, all columns of a gradient must be known: where a thread has several, a first pass over
-  // them learns how the gradient lies to the row.
-  const bool two_passes = clips && task.shape.num_columns > 1;
-  // Short segments go together, to have several rows in flight.
-  const bool together =
-      !two_passes && begin < end && segments[end] - segments[begin] <= kLongSegment;
-  const int step = together ? static_cast<int>(end - begin) : 1;
+  const bool is_wide = !Sink::kPlain && task.shape.num_columns > 1;
+  const int first_pass = !is_wide                 ? kLastPass
+                         : clips                  ? kNormOfRow
+                         : Sink::NeedsRow(common) ? kSumOfRow
+                                                  : kLastPass;
+  int64_t step = 1;
   for (int64_t u = begin; __any_sync(kFullWarp, u < end); u += step) {
-    int num_rows = u < end ? step : 0;
+    // Short segments go together, to have several rows in flight.
+    const int64_t stop = min(u + Sink::kMaxTaken, end);
+    const bool together =
+        first_pass == kLastPass && u < end && segments[stop] - segments[u] <= task.long_entries;
+    step = together ? Sink::kMaxTaken : 1;
+    int num_rows = static_cast<int>(max(min(step, end - u), int64_t{0}));
     const int64_t first_entry = num_rows > 0 ? segments[u] : 0;
-    if (num_rows > 0 && !together && segments[u + 1] - first_entry > kLongSegment) {
-      ListLongRow(args, team, table, u);
+    if (num_rows > 0 && !together && segments[u + 1] - first_entry > task.long_entries) {
+      ListLongRow(args, task, team, table, u);
       num_rows = 0;
     }
     auto unique_row = [&](int s) {
-      return UniqueRow{__ldg(segments + u + s + 1), __ldg(args.sorted.rows + u + s)};
+      return UniqueRow{__ldg(segments + u + s + 1), Sink::kTakesRow ? args.RowOf(task, u + s) : 0};
     };
     ClipGradient clip;
     float squares = 0, dot = 0;
-    for (int pass = two_passes ? 0 : 1; pass < 2; ++pass) {
-      for (int32_t c = 0; c < task.shape.num_columns; ++c) {
+    for (int pass = first_pass; pass <= kLastPass; ++pass) {
+      if (pass == kSumOfRow && !Sink::NeedsRow(common)) continue;
+      for (int32_t c = 0; c < (Sink::kPlain ? 1 : task.shape.num_columns); ++c) {
         const int32_t column = c * team.size + team.lane;
         const bool has_column = column < task.shape.num_vectors;
         GradientSource<weighting> source{args, task, column * static_cast<int32_t>(sizeof(Vector))};
@@ -184,14 +247,16 @@ __device__ void ReduceBlock(const ReduceArgs& args, const ReduceTask& task, cons
             num_rows, first_entry, has_column, unique_row, source, NoClip{},
             [&](int s, const UniqueRow& unique, Combined<Vector::kSize>& combined) {
               if (clips) {
-                const char* row = task.rows + unique.row * task.row_bytes;
+                const char* row = task.rows + args.RowOf(task, u + s) * task.row_bytes;
                 const Vector x = Vector::LoadIf(has_column, row + source.column_bytes);
-                for (int j = 0; j < Vector::kSize; ++j) {
-                  squares += x[j] * x[j];
-                  dot += x[j] * combined.sum[j];
+                if (pass == kNormOfRow || !is_wide) {
+                  for (int j = 0; j < Vector::kSize; ++j) {
+                    squares += x[j] * x[j];
+                    dot += x[j] * combined.sum[j];
+                  }
                 }
-                if (pass == 0) return;
-                if (!two_passes) {
+                if (pass == kNormOfRow) return;
+                if (!is_wide) {
                   clip = ClipGradient::Of(team.Sum(squares), team.Sum(dot), task.max_norm);
                   squares = dot = 0;
                 }
@@ -199,28 +264,53 @@ __device__ void ReduceBlock(const ReduceArgs& args, const ReduceTask& task, cons
                   combined.sum[j] = clip.scale * (combined.sum[j] - clip.along * x[j]);
                 }
               }
-              if (has_column) {
-                sink(u + s - task.first_unique, unique.row, column * Vector::kSize, combined.sum);
-              }
+              writer.Take(s, u + s, unique.row, column * Vector::kSize, has_column, combined.sum);
             });
+        if (pass != kNormOfRow) {
+          writer.Finish(pass, u, num_rows, column * Vector::kSize, has_column);
+        }
       }
-      if (pass == 0) clip = ClipGradient::Of(team.Sum(squares), team.Sum(dot), task.max_norm);
+      if (pass == kNormOfRow) {
+        clip = ClipGradient::Of(team.Sum(squares), team.Sum(dot), task.max_norm);
+      } else if (pass == kSumOfRow) {
+        writer.EndSum(u, num_rows > 0);
+      }
     }
   }
+}
+
+// Calls `body` with the vectors of a table, as far as the sink has to do with them.
+template <typename T, typename Sink, typename Body>
+__device__ __forceinline__ void ForSinkVector(const ReduceTask& task, Body&& body) {
+  if constexpr (Sink::kPlain) {
+    body(Vector<T, 16>{});
+  } else {
+    ForVector<T>(task.shape.vector_bytes, body);
+  }
+}
+
+template <typename Sink>
+constexpr int BlocksOf(Weighting weighting) {
+  return Sink::kBlocks < BlocksPerMultiprocessor(weighting) ? Sink::kBlocks
+                                                            : BlocksPerMultiprocessor(weighting);
 }
 
 // A block works for one table and for a run of consecutive unique rows per team. A team of threads
 // walks over the entries of its run; a thread has one vector of the row (or several, one after the
 // other, where a row has more than 32). kClipping: some table has a max_norm.
 template <typename T, Weighting weighting, typename Sink>
-__global__ void __launch_bounds__(kReduceThreads, BlocksPerMultiprocessor(weighting))
-    ReduceSegmentsKernel(ReduceArgs args, const Sink* sinks) {
-  const int64_t table = FindOwner(args.first_blocks, args.num_tables, blockIdx.x);
+__global__ void __launch_bounds__(kReduceThreads, BlocksOf<Sink>(weighting))
+    ReduceSegmentsKernel(const __grid_constant__ ReduceArgs args, const typename Sink::Table* sinks,
+                         const __grid_constant__ typename Sink::Common common) {
+  __shared__ typename Sink::Shared shared;
+  const int64_t* first_blocks = args.first_blocks + (Sink::kPlain ? args.num_tables + 1 : 0);
+  if (blockIdx.x >= first_blocks[args.num_tables] || !Sink::IsActive(common)) return;
+  const int64_t table = FindOwner(first_blocks, args.num_tables, blockIdx.x);
   const ReduceTask task = args.tasks[table];
-  const Sink sink = sinks[table];
-  const int64_t block = blockIdx.x - args.first_blocks[table];
-  ForVector<T>(task.shape.vector_bytes, [&](auto vector) {
-    ReduceBlock<decltype(vector), weighting>(args, task, sink, static_cast<int32_t>(table), block);
+  const int64_t block = blockIdx.x - first_blocks[table];
+  ForSinkVector<T, Sink>(task, [&](auto vector) {
+    ReduceBlock<decltype(vector), weighting, Sink>(args, task, sinks[table], common, shared,
+                                                   static_cast<int32_t>(table), block);
   });
 }
 

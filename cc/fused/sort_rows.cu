@@ -1,6 +1,8 @@
 // SortRowsCuda: every looked-up id becomes a key, its row counted over all tables, and a radix sort
-// of the keys' significant bits, which is stable, brings the positions of each row together in
-// order.
+// of the keys' significant bits, which is stable, brings the samples of each row together in order.
+//
+// The sort goes back and forth between two buffers of keys and two of positions, 16 bytes per id.
+// What comes after finds room in the two that the sort does not end in.
 #include <thrust/iterator/counting_iterator.h>
 
 #include <algorithm>
@@ -40,48 +42,95 @@ struct KeyArgs {
   bool prune_negative;
   int32_t team_bits;    // see Team
   void* keys;           // [num_ids]
-  uint32_t* positions;  // [num_ids]
-  uint32_t* samples;    // [num_ids], or null: they take the place of positions
+  uint32_t* positions;  // [num_ids], or without weights the sample of each
   float* scales;        // [num_samples]
 };
 
-// A block works for one sample per team of one feature; a thread takes every team.size-th id. A
-// warp holds one team or several.
-template <typename Key>
-__global__ void __launch_bounds__(kThreads) WriteKeysKernel(KeyArgs args) {
+__device__ float WeightOf(const Batch& batch, int64_t i) {
+  return batch.weights == nullptr ? 1.0f : batch.weights[i];
+}
+
+// Calls `body(task, sample of the batch, team)` in the threads of a team for its sample. A block
+// works for one sample per team of one feature; a warp holds one team or several.
+template <typename Body>
+__device__ void ForSampleOfTeam(const KeyArgs& args, Body&& body) {
   const int64_t feature = FindOwner(args.first_blocks, args.num_features, blockIdx.x);
   const KeyTask& task = args.tasks[feature];
   const Team team(args.team_bits);
   const int64_t block = blockIdx.x - args.first_blocks[feature];
   const int64_t sample = block * (kThreads >> args.team_bits) + team.index;
-  if (sample >= task.num_samples) return;
+  if (sample < task.num_samples) body(task, task.first_sample + sample, team);
+}
 
-  const Batch& batch = args.batch;
-  const int64_t in_batch = task.first_sample + sample;
-  const int64_t end = batch.row_splits[in_batch + 1];
-  float sum_weights = 0, sum_squares = 0;
-  for (int64_t i = batch.row_splits[in_batch] + team.lane; i < end; i += team.size) {
-    const int64_t id = batch.ids[i];
-    const float weight = batch.weights == nullptr ? 1.0f : batch.weights[i];
-    const IdUse use = UseOfId(id, weight, task.num_rows, task.combiner, args.prune_negative);
-    if (use != IdUse::kNone) {
+// A team writes the keys of one sample, a thread every team.size-th.
+template <typename Key>
+__global__ void __launch_bounds__(kThreads) WriteKeysKernel(KeyArgs args) {
+  ForSampleOfTeam(args, [&](const KeyTask& task, int64_t sample, const Team& team) {
+    const Batch& batch = args.batch;
+    const int64_t end = batch.Begin(sample + 1);
+    for (int64_t i = batch.Begin(sample) + team.lane; i < end; i += team.size) {
+      const int64_t id = batch.ids[i];
+      const IdUse use =
+          UseOfId(id, WeightOf(batch, i), task.num_rows, task.combiner, args.prune_negative);
+      static_cast<Key*>(args.keys)[i] =
+          use == IdUse::kRow ? static_cast<Key>(task.first_key + id) : kNoRow<Key>;
+      args.positions[i] = static_cast<uint32_t>(batch.weights == nullptr ? sample : i);
+    }
+  });
+}
+
+// A team finds the scale of one sample.
+__global__ void __launch_bounds__(kThreads) WriteScalesKernel(KeyArgs args) {
+  ForSampleOfTeam(args, [&](const KeyTask& task, int64_t sample, const Team& team) {
+    const Batch& batch = args.batch;
+    const int64_t end = batch.Begin(sample + 1);
+    float sum_weights = 0, sum_squares = 0;
+    for (int64_t i = batch.Begin(sample) + team.lane; i < end; i += team.size) {
+      const float weight = WeightOf(batch, i);
+      const IdUse use =
+          UseOfId(batch.ids[i], weight, task.num_rows, task.combiner, args.prune_negative);
+      if (use == IdUse::kNone) continue;
       sum_weights += weight;
       sum_squares += weight * weight;
     }
-    static_cast<Key*>(args.keys)[i] =
-        use == IdUse::kRow ? static_cast<Key>(task.first_key + id) : kNoRow<Key>;
-    args.positions[i] = static_cast<uint32_t>(args.samples == nullptr ? in_batch : i);
-    if (args.samples != nullptr) args.samples[i] = static_cast<uint32_t>(in_batch);
+    const float scale = CombinerScale(task.combiner, team.Sum(sum_weights), team.Sum(sum_squares));
+    if (team.lane == 0) args.scales[sample] = scale;
+  });
+}
+
+struct FactorArgs {
+  Batch batch;
+  const float* scales;  // [num_samples]
+  // [num_ids]. Without weights `samples` is there; with weights `factors` holds positions first.
+  uint32_t* samples;
+  float* factors;
+};
+
+// A thread finds what one sorted entry's output gradient is multiplied by, and where the batch has
+// weights first the sample of its position.
+__global__ void __launch_bounds__(kThreads) WriteFactorsKernel(FactorArgs args) {
+  const int64_t at = int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  const Batch& batch = args.batch;
+  if (at >= batch.num_ids) return;
+  if (batch.weights == nullptr) {
+    args.factors[at] = args.scales[args.samples[at]];
+    return;
   }
-  const float scale = CombinerScale(task.combiner, team.Sum(sum_weights), team.Sum(sum_squares));
-  if (team.lane == 0) args.scales[in_batch] = scale;
+  const int64_t position = __float_as_uint(args.factors[at]);
+  int64_t begin = 0, end = batch.num_samples;
+  while (end - begin > 1) {
+    const int64_t middle = (begin + end) / 2;
+    (batch.Begin(middle) <= position ? begin : end) = middle;
+  }
+  args.samples[at] = static_cast<uint32_t>(begin);
+  args.factors[at] = batch.weights[position] * args.scales[begin];
 }
 
 // Whether entry `i` is the first of its key.
 template <typename Key>
 struct StartsSegment {
   const Key* keys;
-  __device__ bool operator()(int64_t i) const { return i == 0 || keys[i] != keys[i - 1]; }
+  __device__ bool operator()(uint32_t i) const { return i == 0 || keys[i] != keys[i - 1]; }
 };
 
 struct UniqueArgs {
@@ -90,15 +139,14 @@ struct UniqueArgs {
   const void* keys;  // [num_ids], sorted
   int64_t num_ids;
   const int64_t* num_starts;  // [1]
-  int64_t* segments;          // [num_ids + 1], of which the starts are there
-  int64_t* rows;              // [num_ids]
+  uint32_t* segments;         // [num_ids + 1], of which the starts are there
   int64_t* num_unique;        // [num_tables + 1]
 };
 
-// A thread names one unique row, and where a table's rows begin it counts those before them. The
+// A thread looks at one unique row: where a table's rows begin it counts those before them. The
 // entries of kNoRow, after all rows, start a segment too: there the last row's entries end.
 template <typename Key>
-__global__ void __launch_bounds__(kThreads) NameRowsKernel(UniqueArgs args) {
+__global__ void __launch_bounds__(kThreads) CountRowsKernel(UniqueArgs args) {
   const Key* keys = static_cast<const Key*>(args.keys);
   const int64_t num_starts = *args.num_starts;
   const int64_t u = int64_t{blockIdx.x} * kThreads + threadIdx.x;
@@ -118,26 +166,21 @@ __global__ void __launch_bounds__(kThreads) NameRowsKernel(UniqueArgs args) {
   int64_t table = args.num_tables;
   if (key != kNoRow<Key>) {
     table = table_of(key);
-    args.rows[u] = static_cast<int64_t>(key) - args.first_keys[table];
     if (u > 0 && before >= static_cast<Key>(args.first_keys[table])) return;
   } else if (u == num_starts) {
-    args.segments[u] = args.num_ids;
+    args.segments[u] = static_cast<uint32_t>(args.num_ids);
   }
   for (int64_t t = u == 0 ? 0 : table_of(before) + 1; t <= table; ++t) args.num_unique[t] = u;
 }
 
 // The parts of the workspace.
 struct Workspace {
-  // Two buffers of keys and positions for the sort to go back and forth between; the one that it
-  // does not end in then holds the rows.
   char *keys[2], *positions[2];
-  int64_t* segments;
-  uint32_t* samples;
-  float* scales;
+  char* scales;  // null where they go into a buffer of the sort's
   int64_t* num_unique;
   int64_t* num_starts;
   char* arrays;
-  char* cub;
+  char* cub;  // afterwards SortedRows::spare_rows
   size_t cub_bytes;
   int64_t bytes;
 };
@@ -154,6 +197,19 @@ int SignificantBits(int64_t value) {
   return bits;
 }
 
+// 4-byte words of a buffer of keys, which also holds [num_ids + 2] segments and what else
+// SortedRows::segments says.
+template <typename Key>
+int64_t SpareWords(int64_t num_ids) {
+  return num_ids * static_cast<int64_t>(sizeof(Key) / 4) + 16;
+}
+
+bool HasFactors(const Group& group) {
+  return group.batch.weights != nullptr ||
+         std::any_of(group.features, group.features + group.num_features,
+                     [](const Feature& feature) { return feature.combiner != Combiner::kSum; });
+}
+
 template <typename Key>
 cudaError_t LayOut(const Group& group, void* memory, Workspace* w) {
   const uint32_t num_ids = static_cast<uint32_t>(group.batch.num_ids);
@@ -163,11 +219,11 @@ cudaError_t LayOut(const Group& group, void* memory, Workspace* w) {
   cudaError_t error =
       cub::DeviceRadixSort::SortPairs(nullptr, sort_bytes, keys, positions, num_ids);
   if (error != cudaSuccess) return error;
-  error = cub::DeviceSelect::If(nullptr, select_bytes, thrust::counting_iterator<int64_t>(0),
-                                static_cast<int64_t*>(nullptr), static_cast<int64_t*>(nullptr),
+  error = cub::DeviceSelect::If(nullptr, select_bytes, thrust::counting_iterator<uint32_t>(0),
+                                static_cast<uint32_t*>(nullptr), static_cast<int64_t*>(nullptr),
                                 static_cast<int64_t>(num_ids), StartsSegment<Key>{nullptr});
   if (error != cudaSuccess) return error;
-  w->cub_bytes = std::max(sort_bytes, select_bytes);
+  w->cub_bytes = std::max({sort_bytes, select_bytes, size_t{num_ids} / kMinPieceEntries * 16});
 
   int64_t at = 0;
   auto take = [&](int64_t bytes) {
@@ -175,17 +231,10 @@ cudaError_t LayOut(const Group& group, void* memory, Workspace* w) {
     at += AlignScratch(bytes);
     return part;
   };
-  for (int b = 0; b < 2; ++b) {
-    // Also room for [num_ids] rows of 8 bytes.
-    w->keys[b] = take(num_ids * (sizeof(Key) + sizeof(uint32_t)));
-    w->positions[b] = w->keys[b] + num_ids * sizeof(Key);
-  }
-  w->segments = reinterpret_cast<int64_t*>(take((int64_t{num_ids} + 1) * 8));
-  // Without weights nothing but the sample of a sorted id is asked for, and that can be sorted
-  // itself.
-  const bool weighted = group.batch.weights != nullptr;
-  w->samples = weighted ? reinterpret_cast<uint32_t*>(take(int64_t{num_ids} * 4)) : nullptr;
-  w->scales = reinterpret_cast<float*>(take(group.batch.num_samples * 4));
+  for (char*& buffer : w->keys) buffer = take(SpareWords<Key>(num_ids) * 4);
+  for (char*& buffer : w->positions) buffer = take(int64_t{num_ids} * 4);
+  const bool own_scales = HasFactors(group) && group.batch.num_samples > num_ids;
+  w->scales = own_scales ? take(group.batch.num_samples * 4) : nullptr;
   w->num_unique = reinterpret_cast<int64_t*>(take((group.num_tables + 1) * 8));
   w->num_starts = reinterpret_cast<int64_t*>(take(8));
   w->arrays = take(AlignScratch(group.num_features * sizeof(KeyTask)) +
@@ -204,56 +253,88 @@ int32_t TeamBits(const Batch& batch) {
   return bits;
 }
 
+// What the kernels that go over samples need, and how many blocks they have.
+struct SamplePlan {
+  std::vector<KeyTask> tasks;
+  BlockPlan blocks;
+  std::vector<int64_t> first_keys;  // [num_tables + 1]
+};
+
+SamplePlan PlanSamples(const Group& group, int32_t team_bits) {
+  SamplePlan plan;
+  plan.first_keys = {0};
+  for (int64_t t = 0; t < group.num_tables; ++t) {
+    plan.first_keys.push_back(plan.first_keys.back() + group.tables[t].num_rows);
+  }
+  const int64_t samples_per_block = kThreads >> team_bits;
+  for (int64_t f = 0; f < group.num_features; ++f) {
+    const Feature& feature = group.features[f];
+    // Of a feature without gradient no id is a row.
+    const int64_t num_rows = feature.output == nullptr ? 0 : group.tables[feature.table].num_rows;
+    plan.tasks.push_back({plan.first_keys[feature.table], num_rows, feature.first_sample,
+                          feature.num_samples, feature.combiner});
+    plan.blocks.Append((feature.num_samples + samples_per_block - 1) / samples_per_block);
+  }
+  return plan;
+}
+
+// Finds samples and factors of the sorted entries; `positions` and `other` are the sort's buffers.
+cudaError_t WriteFactors(const Group& group, KeyArgs args, unsigned num_blocks, float* scales,
+                         uint32_t* positions, uint32_t* other, SortedRows* sorted,
+                         cudaStream_t stream) {
+  sorted->samples = positions;
+  sorted->factors = nullptr;
+  if (!HasFactors(group)) return cudaSuccess;
+  const bool weighted = group.batch.weights != nullptr;
+  args.scales = scales;
+  if (num_blocks > 0) WriteScalesKernel<<<num_blocks, kThreads, 0, stream>>>(args);
+  FactorArgs factor_args{group.batch, scales, weighted ? other : positions,
+                         reinterpret_cast<float*>(weighted ? positions : other)};
+  const unsigned factor_blocks =
+      static_cast<unsigned>((group.batch.num_ids + kThreads - 1) / kThreads);
+  WriteFactorsKernel<<<factor_blocks, kThreads, 0, stream>>>(factor_args);
+  sorted->samples = factor_args.samples;
+  sorted->factors = factor_args.factors;
+  return cudaGetLastError();
+}
+
 template <typename Key>
 cudaError_t Sort(const Group& group, void* workspace, SortedRows* sorted, cudaStream_t stream) {
   Workspace w;
   if (const cudaError_t error = LayOut<Key>(group, workspace, &w)) return error;
   const int64_t num_ids = group.batch.num_ids;
+  *sorted = {};
+  sorted->num_unique = w.num_unique;
   if (num_ids == 0) {
-    *sorted = {w.segments, w.segments, w.samples, w.samples, w.scales, w.num_unique};  // all empty
-    const cudaError_t error = cudaMemsetAsync(w.segments, 0, sizeof(int64_t), stream);
-    if (error != cudaSuccess) return error;
     return cudaMemsetAsync(w.num_unique, 0, (group.num_tables + 1) * sizeof(int64_t), stream);
   }
 
   KeyArgs key_args;
   key_args.team_bits = TeamBits(group.batch);
-  const int64_t samples_per_block = kThreads >> key_args.team_bits;
-  std::vector<int64_t> first_keys = {0};
-  for (int64_t t = 0; t < group.num_tables; ++t) {
-    first_keys.push_back(first_keys.back() + group.tables[t].num_rows);
-  }
-  std::vector<KeyTask> tasks;
-  BlockPlan blocks;
-  for (int64_t f = 0; f < group.num_features; ++f) {
-    const Feature& feature = group.features[f];
-    tasks.push_back({first_keys[feature.table], group.tables[feature.table].num_rows,
-                     feature.first_sample, feature.num_samples, feature.combiner});
-    blocks.Append((feature.num_samples + samples_per_block - 1) / samples_per_block);
-  }
-  const int64_t num_rows = first_keys.back();
-  first_keys.pop_back();
-  if (blocks.num_blocks() > INT32_MAX) return cudaErrorInvalidConfiguration;
+  SamplePlan plan = PlanSamples(group, key_args.team_bits);
+  const int64_t num_rows = plan.first_keys.back();
+  plan.first_keys.pop_back();
+  if (plan.blocks.num_blocks() > INT32_MAX) return cudaErrorInvalidConfiguration;
+  const unsigned num_blocks = static_cast<unsigned>(plan.blocks.num_blocks());
   DeviceArrays arrays(w.arrays);
-  key_args.tasks = arrays.Add(tasks);
-  key_args.first_blocks = arrays.Add(blocks.first_blocks());
+  key_args.tasks = arrays.Add(plan.tasks);
+  key_args.first_blocks = arrays.Add(plan.blocks.first_blocks());
   key_args.num_features = group.num_features;
   key_args.batch = group.batch;
   key_args.prune_negative = group.invalid_ids.prune_negative;
   key_args.keys = w.keys[0];
   key_args.positions = reinterpret_cast<uint32_t*>(w.positions[0]);
-  key_args.samples = w.samples;
-  key_args.scales = w.scales;
-  const int64_t* device_first_keys = arrays.Add(first_keys);
+  key_args.scales = nullptr;
+  const int64_t* first_keys = arrays.Add(plan.first_keys);
   if (const cudaError_t error = arrays.Send(stream)) return error;
   // After a fault in the row splits there may be positions that no sample covers: they have no row.
   cudaError_t error = cudaMemsetAsync(w.keys[0], 0xFF, num_ids * sizeof(Key), stream);
-  if (error != cudaSuccess) return error;
-  if (blocks.num_blocks() > 0) {
-    WriteKeysKernel<Key>
-        <<<static_cast<unsigned>(blocks.num_blocks()), kThreads, 0, stream>>>(key_args);
-    if ((error = cudaGetLastError()) != cudaSuccess) return error;
+  if (error == cudaSuccess) {
+    error = cudaMemsetAsync(w.positions[0], 0, num_ids * sizeof(uint32_t), stream);
   }
+  if (error != cudaSuccess) return error;
+  if (num_blocks > 0) WriteKeysKernel<Key><<<num_blocks, kThreads, 0, stream>>>(key_args);
+  if ((error = cudaGetLastError()) != cudaSuccess) return error;
 
   cub::DoubleBuffer<Key> keys(reinterpret_cast<Key*>(w.keys[0]), reinterpret_cast<Key*>(w.keys[1]));
   cub::DoubleBuffer<uint32_t> positions(reinterpret_cast<uint32_t*>(w.positions[0]),
@@ -262,23 +343,26 @@ cudaError_t Sort(const Group& group, void* workspace, SortedRows* sorted, cudaSt
                                           static_cast<uint32_t>(num_ids), 0,
                                           std::max(1, SignificantBits(num_rows)), stream);
   if (error != cudaSuccess) return error;
+  // The scales leave the buffer of keys before the segments come.
+  float* scales = reinterpret_cast<float*>(w.scales);
+  if (scales == nullptr) scales = reinterpret_cast<float*>(keys.Alternate());
+  error = WriteFactors(group, key_args, num_blocks, scales, positions.Current(),
+                       positions.Alternate(), sorted, stream);
+  if (error != cudaSuccess) return error;
+  uint32_t* segments = reinterpret_cast<uint32_t*>(keys.Alternate());
   error =
-      cub::DeviceSelect::If(w.cub, w.cub_bytes, thrust::counting_iterator<int64_t>(0), w.segments,
+      cub::DeviceSelect::If(w.cub, w.cub_bytes, thrust::counting_iterator<uint32_t>(0), segments,
                             w.num_starts, num_ids, StartsSegment<Key>{keys.Current()}, stream);
   if (error != cudaSuccess) return error;
-
-  UniqueArgs unique;
-  unique.first_keys = device_first_keys;
-  unique.num_tables = group.num_tables;
-  unique.keys = keys.Current();
-  unique.num_ids = num_ids;
-  unique.num_starts = w.num_starts;
-  unique.segments = w.segments;
-  unique.rows = reinterpret_cast<int64_t*>(w.keys[1 - keys.selector]);
-  unique.num_unique = w.num_unique;
-  NameRowsKernel<Key>
+  const UniqueArgs unique{first_keys,   group.num_tables, keys.Current(), num_ids,
+                          w.num_starts, segments,         w.num_unique};
+  CountRowsKernel<Key>
       <<<static_cast<unsigned>(num_ids / kThreads + 1), kThreads, 0, stream>>>(unique);
-  *sorted = {unique.rows, w.segments, positions.Current(), w.samples, w.scales, w.num_unique};
+  sorted->keys = keys.Current();
+  sorted->has_wide_keys = sizeof(Key) == 8;
+  sorted->segments = segments;
+  sorted->num_segment_words = SpareWords<Key>(num_ids);
+  sorted->spare_rows = w.cub;
   return cudaGetLastError();
 }
 

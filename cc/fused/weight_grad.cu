@@ -85,8 +85,8 @@ template <typename Vector>
 __device__ void WeightGradOfSample(const WeightGradArgs& args, const WeightGradTask& task,
                                    const Team& team, int64_t sample) {
   const Batch& batch = args.batch;
-  const int64_t begin = batch.row_splits[task.first_sample + sample];
-  const int64_t end = batch.row_splits[task.first_sample + sample + 1];
+  const int64_t begin = batch.Begin(task.first_sample + sample);
+  const int64_t end = batch.Begin(task.first_sample + sample + 1);
   const Vector* gradient =
       reinterpret_cast<const Vector*>(task.gradients + sample * task.gradient_bytes);
   float sum_weights = 0, sum_squares = 0, sum_dots = 0;

@@ -96,4 +96,32 @@ void RequireContiguous(const ArrayView& array) {
   }
 }
 
+void RequireCount(const std::string& name, size_t expected, size_t got) {
+  if (expected != got) {
+    throw py::value_error(name + ": expected " + std::to_string(expected) + " entries, got " +
+                          std::to_string(got));
+  }
+}
+
+std::string At(const std::string& name, size_t index) {
+  return name + "[" + std::to_string(index) + "]";
+}
+
+DataType ParseDataType(const std::string& name, const std::string& word) {
+  if (word == "float32") return DataType::kFloat32;
+  if (word == "float16") return DataType::kFloat16;
+  if (word == "bfloat16") return DataType::kBFloat16;
+  throw py::value_error(name + ": expected float32, float16 or bfloat16, got '" + word + "'");
+}
+
+ArrayView ViewRows(py::handle array, const std::string& name, DataType dtype, size_t rank,
+                   bool on_gpu) {
+  const ArrayView view =
+      ViewArray(array, name, dtype == DataType::kFloat32 ? "f4" : "", rank, on_gpu);
+  if (view.item_bytes() != SizeOf(dtype)) {
+    throw py::value_error(name + ": expected elements of 2 bytes, got type " + view.type);
+  }
+  return view;
+}
+
 }  // namespace group_embedding

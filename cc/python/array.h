@@ -8,6 +8,8 @@
 #include <string>
 #include <vector>
 
+#include "core/group.h"
+
 namespace group_embedding {
 
 struct ArrayView {
@@ -35,5 +37,16 @@ ArrayView ViewArray(pybind11::handle object, const std::string& name, const std:
 void RequireWritable(const ArrayView& array);
 void RequireShape(const ArrayView& array, const std::vector<int64_t>& shape);
 void RequireContiguous(const ArrayView& array);
+void RequireCount(const std::string& name, size_t expected, size_t got);
+
+// "name[index]"
+std::string At(const std::string& name, size_t index);
+
+DataType ParseDataType(const std::string& name, const std::string& word);
+
+// A matrix of `dtype`. NumPy has no bfloat16, and torch has no name for it in its interface: such
+// arrays come as views of any type of two bytes.
+ArrayView ViewRows(pybind11::handle array, const std::string& name, DataType dtype, size_t rank,
+                   bool on_gpu);
 
 }  // namespace group_embedding

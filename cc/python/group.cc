@@ -5,39 +5,11 @@ namespace {
 
 namespace py = pybind11;
 
-DataType ParseDataType(const std::string& word) {
-  if (word == "float32") return DataType::kFloat32;
-  if (word == "float16") return DataType::kFloat16;
-  if (word == "bfloat16") return DataType::kBFloat16;
-  throw py::value_error("dtype: expected float32, float16 or bfloat16, got '" + word + "'");
-}
-
 Combiner ParseCombiner(const std::string& word) {
   if (word == "sum") return Combiner::kSum;
   if (word == "mean") return Combiner::kMean;
   if (word == "sqrtn") return Combiner::kSqrtN;
   throw py::value_error("combiners: expected sum, mean or sqrtn, got '" + word + "'");
-}
-
-std::string At(const std::string& name, size_t index) {
-  return name + "[" + std::to_string(index) + "]";
-}
-
-// NumPy has no bfloat16, and torch has no name for it in its interface: such arrays come as views
-// of any type of two bytes.
-ArrayView ViewRows(py::object array, const std::string& name, DataType dtype, bool on_gpu) {
-  const ArrayView view = ViewArray(array, name, dtype == DataType::kFloat32 ? "f4" : "", 2, on_gpu);
-  if (view.item_bytes() != SizeOf(dtype)) {
-    throw py::value_error(name + ": expected elements of 2 bytes, got type " + view.type);
-  }
-  return view;
-}
-
-void RequireCount(const std::string& name, size_t expected, size_t got) {
-  if (expected != got) {
-    throw py::value_error(name + ": expected " + std::to_string(expected) + " entries, got " +
-                          std::to_string(got));
-  }
 }
 
 }  // namespace
@@ -47,7 +19,7 @@ PyGroup::PyGroup(const std::vector<py::object>& tables, const std::vector<py::ob
                  const std::string& dtype, const std::vector<int64_t>& table_of_feature,
                  const std::vector<std::string>& combiners, const std::vector<float>& max_norms,
                  bool prune_negative, bool read_zeros, py::object allocate, int num_threads)
-    : dtype_(ParseDataType(dtype)),
+    : dtype_(ParseDataType("dtype", dtype)),
       invalid_ids_{prune_negative, read_zeros},
       on_gpu_(ViewArray(ids, "ids").on_gpu),
       scratch_(std::move(allocate), on_gpu_),
@@ -63,11 +35,15 @@ PyGroup::PyGroup(const std::vector<py::object>& tables, const std::vector<py::ob
     AddFeature(outputs[f], table_of_feature[f], combiners[f]);
   }
   const ArrayView ids_view = ViewArray(ids, "ids", "i8", 1, on_gpu_);
-  const ArrayView splits_view = ViewArray(row_splits, "row_splits", "i8", 1, on_gpu_);
   RequireContiguous(ids_view);
-  RequireContiguous(splits_view);
-  RequireShape(splits_view, {batch_.num_samples + 1});
-  batch_.row_splits = static_cast<const int64_t*>(splits_view.data);
+  if (row_splits.is_none()) {
+    RequireShape(ids_view, {batch_.num_samples});
+  } else {
+    const ArrayView view = ViewArray(row_splits, "row_splits", "i8", 1, on_gpu_);
+    RequireContiguous(view);
+    RequireShape(view, {batch_.num_samples + 1});
+    batch_.row_splits = static_cast<const int64_t*>(view.data);
+  }
   batch_.ids = static_cast<const int64_t*>(ids_view.data);
   batch_.num_ids = ids_view.shape[0];
   if (!weights.is_none()) {
@@ -83,10 +59,10 @@ PyGroup::PyGroup(const std::vector<py::object>& tables, const std::vector<py::ob
 }
 
 void PyGroup::AddTable(py::object array, float max_norm) {
-  const ArrayView view = ViewRows(array, At("tables", tables_.size()), dtype_, on_gpu_);
+  const ArrayView view = ViewRows(array, At("tables", tables_.size()), dtype_, 2, on_gpu_);
   RequireContiguous(view);
   tables_.push_back({view.data, view.shape[0], static_cast<int32_t>(view.shape[1]), max_norm});
-  arrays_.push_back(std::move(array));
+  table_arrays_.push_back(std::move(array));
 }
 
 void PyGroup::AddFeature(py::object output, int64_t table, const std::string& combiner) {
@@ -95,7 +71,14 @@ void PyGroup::AddFeature(py::object output, int64_t table, const std::string& co
     throw py::value_error(At("table_of_feature", f) + ": expected an index of " +
                           std::to_string(tables_.size()) + " tables, got " + std::to_string(table));
   }
-  const ArrayView view = ViewRows(output, At("outputs", f), dtype_, on_gpu_);
+  if (py::isinstance<py::int_>(output)) {  // so many samples without a gradient
+    const int64_t num_samples = output.cast<int64_t>();
+    features_.push_back({batch_.num_samples, num_samples, nullptr, tables_[table].dim,
+                         static_cast<int32_t>(table), ParseCombiner(combiner)});
+    batch_.num_samples += num_samples;
+    return;
+  }
+  const ArrayView view = ViewRows(output, At("outputs", f), dtype_, 2, on_gpu_);
   RequireShape(view, {view.shape[0], tables_[table].dim});
   RequireWritable(view);
   if (!view.IsContiguousFrom(1) || view.strides[0] % SizeOf(dtype_) != 0) {
@@ -123,6 +106,11 @@ void PyGroup::Raise(const Fault& fault) const {
 }
 
 void PyGroup::Lookup(uintptr_t stream) {
+  for (const Feature& feature : features_) {
+    if (feature.output == nullptr && feature.num_samples > 0) {
+      throw py::value_error("lookup: every feature needs an output");
+    }
+  }
   if (!on_gpu_) {
     Fault fault;
     {
@@ -192,7 +180,7 @@ void PyGroup::ReduceRows(const std::vector<py::object>& indices,
   for (size_t t = 0; t < tables_.size(); ++t) {
     const int64_t count = num_unique_[t + 1] - num_unique_[t];
     const ArrayView index = ViewArray(indices[t], At("indices", t), "i8", 1, on_gpu_);
-    const ArrayView value = ViewRows(values[t], At("values", t), dtype_, on_gpu_);
+    const ArrayView value = ViewRows(values[t], At("values", t), dtype_, 2, on_gpu_);
     RequireShape(index, {count});
     RequireShape(value, {count, tables_[t].dim});
     for (const ArrayView& array : {index, value}) RequireContiguous(array), RequireWritable(array);
@@ -205,7 +193,7 @@ void PyGroup::ReduceRows(const std::vector<py::object>& indices,
 #if GROUP_EMBEDDING_CUDA
   void* scratch = scratch_.Get("reduce_rows", ReduceRowsScratchBytesCuda(group()));
   py::gil_scoped_release release;
-  CheckCuda(ReduceRowsCuda(group(), sorted_, num_unique_.data(), grads.data(), scratch,
+  CheckCuda(ReduceRowsCuda(group(), sorted_, grads.data(), scratch,
                            reinterpret_cast<cudaStream_t>(stream)),
             "reduce_rows");
 #endif
@@ -229,6 +217,20 @@ void PyGroup::WeightGrad(py::object weight_grad, uintptr_t stream) {
 #endif
 }
 
+void PyGroup::Update(const group_embedding::Update& update, uintptr_t stream) {
+  if (!on_gpu_) {
+    void* workspace = scratch_.Get("update", GroupUpdateWorkspaceBytes(group()));
+    py::gil_scoped_release release;
+    return GroupUpdateCpu(group(), update, workspace, parallel_for_);
+  }
+#if GROUP_EMBEDDING_CUDA
+  void* workspace = scratch_.Get("update", GroupUpdateWorkspaceBytesCuda(group()));
+  py::gil_scoped_release release;
+  CheckCuda(GroupUpdateCuda(group(), update, workspace, reinterpret_cast<cudaStream_t>(stream)),
+            "update");
+#endif
+}
+
 py::dict PyGroup::ScratchBytes() const {
   py::dict bytes;
 #if GROUP_EMBEDDING_CUDA
@@ -237,10 +239,12 @@ py::dict PyGroup::ScratchBytes() const {
     bytes["sort_rows"] = SortRowsWorkspaceBytesCuda(group());
     bytes["reduce_rows"] = ReduceRowsScratchBytesCuda(group());
     bytes["weight_grad"] = WeightGradScratchBytesCuda(group());
+    bytes["update"] = GroupUpdateWorkspaceBytesCuda(group());
     return bytes;
   }
 #endif
   bytes["sort_rows"] = RowSorter::WorkspaceBytes(group());
+  bytes["update"] = GroupUpdateWorkspaceBytes(group());
   return bytes;
 }
 

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "fused/group_lookup_grad.h"
+#include "fused/group_update.h"
 #include "python/array.h"
 #include "python/run.h"
 
@@ -30,7 +31,13 @@ class PyGroup {
   void ReduceRows(const std::vector<pybind11::object>& indices,
                   const std::vector<pybind11::object>& values, uintptr_t stream);
   void WeightGrad(pybind11::object weight_grad, uintptr_t stream);
+  void Update(const group_embedding::Update& update, uintptr_t stream);
   pybind11::dict ScratchBytes() const;
+
+  const std::vector<Table>& tables() const { return tables_; }
+  const std::vector<pybind11::object>& table_arrays() const { return table_arrays_; }
+  DataType dtype() const { return dtype_; }
+  bool on_gpu() const { return on_gpu_; }
 
  private:
   void AddTable(pybind11::object array, float max_norm);
@@ -39,6 +46,7 @@ class PyGroup {
   void Raise(const Fault& fault) const;  // ValueError, if there is one
 
   std::vector<pybind11::object> arrays_;  // kept alive
+  std::vector<pybind11::object> table_arrays_;
   std::vector<Table> tables_;
   std::vector<Feature> features_;
   Batch batch_{};

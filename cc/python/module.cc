@@ -5,6 +5,7 @@
 #include "python/device_array.h"
 #include "python/group.h"
 #include "python/grouping.h"
+#include "python/update.h"
 
 namespace group_embedding {
 namespace {
@@ -21,9 +22,10 @@ contents may change between calls, their addresses may not.
 Args:
   tables: [num_rows, dim] arrays of dtype.
   outputs: one [num_samples, dim] array of dtype per feature; columns of a wider array will do. What
-    lookup writes; the backward functions read the gradients of the outputs from it.
+    lookup writes; the backward functions read the gradients of the outputs from it. A number
+    instead of an array is that many samples without a gradient, which are passed over.
   ids: int64 [num_ids], feature after feature, sample after sample.
-  row_splits: int64 [num_samples of all features + 1].
+  row_splits: int64 [num_samples of all features + 1]; None: every sample has one id.
   weights: float32 [num_ids], or None.
   dtype: float32, float16 or bfloat16 (as arrays of any type of 2 bytes).
   table_of_feature: index into tables.
@@ -58,6 +60,27 @@ Example, on the host:
            "Writes the gradient of the weights, float32 [num_ids].")
       .def_property_readonly("scratch_bytes", &PyGroup::ScratchBytes,
                              "Bytes that each function asks allocate for.");
+}
+
+void BindUpdate(py::module_& m) {
+  py::class_<PyUpdate>(m, "Update",
+                       R"(The backward pass of a Group fused with the update of its tables.
+
+Args:
+  group: a Group whose outputs hold the gradients of the outputs.
+  rule: one of `rules`, which says {name: (number of slots, whether they are one number per row)}.
+  slots: per table, per slot an array like the table, or [num_rows]; None for a slot it lacks.
+  hyper: float32 [len(hyper_names)]; read when an update runs.
+  slot_dtype: float32, or the type of the tables.
+  stochastic_rounding: of rows of 16-bit types.
+  updated_tables: per table, whether it is; all if empty.)")
+      .def(py::init<py::object, const std::string&, const std::vector<std::vector<py::object>>&,
+                    py::object, const std::string&, bool, const std::vector<bool>&>(),
+           "group"_a, py::kw_only(), "rule"_a, "slots"_a, "hyper"_a, "slot_dtype"_a = "float32",
+           "stochastic_rounding"_a = false, "updated_tables"_a = std::vector<bool>())
+      .def("run", &PyUpdate::Run, "stream"_a = 0);
+  m.attr("hyper_names") = std::vector<std::string>(std::begin(kHyperNames), std::end(kHyperNames));
+  m.attr("rules") = PyUpdate::Rules();
 }
 
 void BindGrouping(py::module_& m) {
@@ -101,6 +124,7 @@ PYBIND11_MODULE(_core, m) {
   m.attr("has_cuda") = false;
 #endif
   BindGroup(m);
+  BindUpdate(m);
   BindGrouping(m);
   BindDeviceArray(m);
 }

@@ -124,7 +124,7 @@ class GroupLookupGradGpuOp : public GroupLookupGradOp {
     std::vector<TableGrad> grads;
     TF_RETURN_IF_ERROR(AllocateGrads(context, first, &grads));
     TF_RETURN_IF_ERROR(AllocateScratch(context, ReduceRowsScratchBytesCuda(group), &scratch));
-    return ToStatus(ReduceRowsCuda(group, sorted, first, grads.data(), scratch.data(), stream),
+    return ToStatus(ReduceRowsCuda(group, sorted, grads.data(), scratch.data(), stream),
                     "ReduceRows");
   }
 

@@ -1,0 +1,195 @@
+// An update rule applied to some columns of a row on the device. The row and its slots are read
+// once and written once, in words of up to 16 bytes.
+#pragma once
+
+#include "core/rows.cuh"
+#include "optimizer/rounding.h"
+#include "optimizer/update.h"
+
+namespace group_embedding {
+
+// What the updates of a call have in common.
+struct RuleArgs {
+  const Hyper* hyper;
+  RuleIndex rule;
+  bool has_float_slots;  // otherwise they have the type of the rows
+  bool stochastic_rounding;
+  bool needs_row, has_slot_per_row;  // of the rule
+  int32_t num_slots;
+
+  static RuleArgs Of(const Update& update) {
+    RuleArgs args{update.hyper, update.rule, update.slot_dtype == DataType::kFloat32,
+                  update.stochastic_rounding};
+    ForRule(update.rule, [&](auto rule) {
+      args.needs_row = decltype(rule)::kNeedsRow;
+      args.has_slot_per_row = decltype(rule)::kSlotPerRow;
+      args.num_slots = decltype(rule)::kNumSlots;
+    });
+    return args;
+  }
+  __device__ bool HasSlotPerColumn(int k) const { return k < num_slots && !has_slot_per_row; }
+};
+
+// The rows and slots of one table.
+template <typename T>
+struct RuleTable {
+  T* rows;
+  void* slots[kMaxSlots];
+  int64_t dim;
+};
+
+__device__ inline Hyper ReadHyper(const Hyper* from) {
+  Hyper hyper;
+#pragma unroll
+  for (int i = 0; i < kNumHyper; ++i) {
+    reinterpret_cast<float*>(&hyper)[i] = __ldg(reinterpret_cast<const float*>(from) + i);
+  }
+  return hyper;
+}
+
+template <typename E, int kWidth>
+__device__ void ReadColumns(const void* array, int64_t at, float (&values)[kWidth]) {
+  using Columns = Vector<E, kWidth * sizeof(E)>;
+  const auto* from =
+      reinterpret_cast<const typename Columns::Word*>(static_cast<const E*>(array) + at);
+  const Columns columns{__ldcs(from)};
+#pragma unroll
+  for (int j = 0; j < kWidth; ++j) values[j] = columns[j];
+}
+
+template <typename E, int kWidth>
+__device__ void WriteColumns(void* array, int64_t at, const float (&values)[kWidth]) {
+  Vector<E, kWidth * sizeof(E)>::Round(values).Stream(static_cast<E*>(array) + at);
+}
+
+__device__ inline float RoundToNeighbour(__half, float value, uint32_t random) {
+  return RoundToFloat16(value, random);
+}
+__device__ inline float RoundToNeighbour(__nv_bfloat16, float value, uint32_t random) {
+  return RoundToBFloat16(value, random);
+}
+
+// kWidth neighbouring columns of a row with their slots, in registers. Reading and writing is the
+// same for all rules, so that the code of a rule is no more than its arithmetic.
+template <typename T, int kWidth>
+struct RuleColumns {
+  float g[kWidth];
+  float x[kWidth];
+  float s[kMaxSlots][kWidth];
+
+  // `at`: of the first column in the table. Slots that are not there are zeros.
+  __device__ void Read(const RuleArgs& args, const RuleTable<T>& table, int64_t at) {
+    ReadColumns<T>(table.rows, at, x);
+#pragma unroll
+    for (int k = 0; k < kMaxSlots; ++k) {
+#pragma unroll
+      for (int j = 0; j < kWidth; ++j) s[k][j] = 0;
+      if (!args.HasSlotPerColumn(k) || table.slots[k] == nullptr) continue;
+      if (args.has_float_slots) {
+        ReadColumns<float>(table.slots[k], at, s[k]);
+      } else {
+        ReadColumns<T>(table.slots[k], at, s[k]);
+      }
+    }
+  }
+
+  __device__ void Write(const RuleArgs& args, const RuleTable<T>& table, int64_t row, int64_t at) {
+    if constexpr (sizeof(T) == 2) {
+      if (args.stochastic_rounding) RoundStochastically(args, row, at - row * table.dim);
+    }
+    WriteColumns<T>(table.rows, at, x);
+#pragma unroll
+    for (int k = 0; k < kMaxSlots; ++k) {
+      if (!args.HasSlotPerColumn(k) || table.slots[k] == nullptr) continue;
+      if (args.has_float_slots) {
+        WriteColumns<float>(table.slots[k], at, s[k]);
+      } else {
+        WriteColumns<T>(table.slots[k], at, s[k]);
+      }
+    }
+  }
+
+  __device__ void Prepare(const Hyper& hyper) {
+#pragma unroll
+    for (int j = 0; j < kWidth; ++j) {
+      g[j] = PrepareGradient(hyper, g[j]);
+      x[j] = DecayRow(hyper, x[j]);
+    }
+  }
+
+  // After Prepare; moves slots.
+  template <typename Rule>
+  __device__ void AddTo(const Hyper& hyper, RowSums* sums) {
+    if constexpr (Rule::kNeedsRow) {
+#pragma unroll
+      for (int j = 0; j < kWidth; ++j) {
+        float slots[kMaxSlots] = {s[0][j], s[1][j], s[2][j]};
+        const RowSums of_column = Rule::Sum(hyper, g[j], x[j], slots);
+        // No fused multiply-add, which one kernel may have and another not.
+        sums->a = __fadd_rn(sums->a, of_column.a);
+        sums->b = __fadd_rn(sums->b, of_column.b);
+        for (int k = 0; k < kMaxSlots; ++k) s[k][j] = slots[k];
+      }
+    }
+  }
+
+  template <typename Rule>
+  __device__ void Update(const Hyper& hyper, float factor) {
+#pragma unroll
+    for (int j = 0; j < kWidth; ++j) {
+      float slots[kMaxSlots] = {s[0][j], s[1][j], s[2][j]};
+      Rule::Update(hyper, factor, g[j], x[j], slots);
+      for (int k = 0; k < kMaxSlots; ++k) s[k][j] = slots[k];
+    }
+  }
+
+ private:
+  __device__ void RoundStochastically(const RuleArgs& args, int64_t row, int64_t column) {
+    const uint32_t key = __float_as_uint(__ldg(&args.hyper->rounding_key));
+#pragma unroll 1
+    for (int j = 0; j < kWidth; ++j) {
+      const uint32_t random = RandomBits(key, row, column + j);
+#pragma unroll
+      for (int i = 0; i < kWidth; ++i) {  // registers have no index
+        if (i == j) x[i] = RoundToNeighbour(T{}, x[i], random);
+      }
+    }
+  }
+};
+
+// The slot per row, where a rule has one: read and written by one thread of those that know the
+// row's sums, as `is_first` says; what it reads as is for that thread alone.
+template <typename T>
+__device__ float ReadRowSlot(const RuleArgs& args, const RuleTable<T>& table, int64_t row) {
+  float slot[1] = {0};
+  if (args.has_slot_per_row && table.slots[0] != nullptr) {
+    args.has_float_slots ? ReadColumns<float>(table.slots[0], row, slot)
+                         : ReadColumns<T>(table.slots[0], row, slot);
+  }
+  return slot[0];
+}
+
+template <typename T>
+__device__ void WriteRowSlot(const RuleArgs& args, const RuleTable<T>& table, int64_t row,
+                             float value) {
+  const float slot[1] = {value};
+  if (args.has_slot_per_row && table.slots[0] != nullptr) {
+    args.has_float_slots ? WriteColumns<float>(table.slots[0], row, slot)
+                         : WriteColumns<T>(table.slots[0], row, slot);
+  }
+}
+
+// What Update gets, for rules that need it; moves the slot per row.
+inline __device__ float FactorOfRow(const RuleArgs& args, const RowSums& sums, int64_t dim,
+                                    float* row_slot) {
+  float factor = 0;
+  ForRule(args.rule, [&](auto rule) {
+    using Rule = decltype(rule);
+    if constexpr (Rule::kNeedsRow) {
+      factor = Rule::Factor(ReadHyper(args.hyper), sums, dim, row_slot);
+    }
+  });
+  return factor;
+}
+
+}  // namespace group_embedding

@@ -1,0 +1,37 @@
+// An update of a group's tables on arrays, for Python.
+#pragma once
+
+#include <pybind11/pybind11.h>
+
+#include <string>
+#include <vector>
+
+#include "python/group.h"
+
+namespace group_embedding {
+
+// A rule with its slots for the tables of a group: prepared once, so that a call is a call of the
+// core.
+class PyUpdate {
+ public:
+  PyUpdate(pybind11::object group, const std::string& rule,
+           const std::vector<std::vector<pybind11::object>>& slots, pybind11::object hyper,
+           const std::string& slot_dtype, bool stochastic_rounding,
+           const std::vector<bool>& updated_tables);
+
+  void Run(uintptr_t stream);
+
+  // {name: (num_slots, slot_per_row)}
+  static pybind11::dict Rules();
+
+ private:
+  void AddTable(const std::vector<pybind11::object>& slots, bool is_updated);
+
+  pybind11::object group_object_;  // kept alive, as are the arrays
+  PyGroup* group_;
+  std::vector<pybind11::object> arrays_;
+  std::vector<TableUpdate> tables_;
+  Update update_{};
+};
+
+}  // namespace group_embedding
