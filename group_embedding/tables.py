@@ -56,6 +56,10 @@ def make_table(param, max_norm, index):
     """
     if isinstance(param, PartitionedVariable):
         param = _only_part(param)
+    if not isinstance(param, tf.Variable) and isinstance(
+        getattr(param, "value", None), tf.Variable
+    ):
+        param = param.value  # that of a Keras 3 variable
     # The variable of a shard has the local rows alone, while ids name the rows of the whole table.
     param = sharded_table(param) or param
     if not hasattr(param, "dtype") or not hasattr(param, "shape"):
