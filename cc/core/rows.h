@@ -7,6 +7,7 @@
 #include <type_traits>
 
 #include "core/float16.h"
+#include "core/float8.h"
 #include "core/group.h"
 
 namespace group_embedding {
@@ -23,10 +24,6 @@ void ForDataType(DataType dtype, Body&& body) {
       return body(static_cast<BFloat16*>(nullptr));
   }
 }
-
-// Eight columns, added at once: the compiler keeps several of these in registers, which it does not
-// always do for loops over arrays.
-using Float8 = float __attribute__((vector_size(32)));
 
 inline Float8 Load8(const float* row) {
   Float8 values = {};
@@ -118,6 +115,16 @@ inline void StoreScaled(float scale, const From* from, int64_t dim, T* to) {
   for (; column < dim; ++column) to[column] = FromFloat<T>(scale * ToFloat(from[column]));
 }
 
+// sums[j] += scale * from[j]
+template <typename From>
+inline void AddScaled(float scale, const From* from, int64_t dim, float* sums) {
+  int64_t column = 0;
+  for (; column + 8 <= dim; column += 8) {
+    Store8(Load8(sums + column) + scale * Load8(from + column), sums + column);
+  }
+  for (; column < dim; ++column) sums[column] += scale * ToFloat(from[column]);
+}
+
 // Four partial sums, always of the same columns, so that the compiler may vectorise.
 template <typename A, typename B>
 float Dot(const A* a, const B* b, int64_t dim) {
@@ -150,6 +157,7 @@ void ClipGradient(const T* row, int64_t dim, float max_norm, float* gradient) {
   }
 }
 
+// Into the second-level cache: a lookup was a third slower where the first level was asked for.
 template <typename T>
 inline void PrefetchRow(const T* row, int64_t dim) {
   // Every line that the row touches, up to four; the hardware's own prefetcher sees longer rows

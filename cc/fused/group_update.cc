@@ -9,7 +9,7 @@
 namespace group_embedding {
 namespace {
 
-constexpr int64_t kPrefetchEntries = 16;
+constexpr int64_t kPrefetchEntries = 32;
 
 template <typename Rule, typename T, typename S>
 void UpdateRows(const RowSorter& sorter, const RowRun& run, const Update& update) {

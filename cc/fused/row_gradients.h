@@ -3,7 +3,6 @@
 #pragma once
 
 #include <algorithm>
-#include <type_traits>
 #include <vector>
 
 #include "core/rows.h"
@@ -14,36 +13,36 @@ namespace group_embedding {
 // Walks the rows of a run:
 //   RowGradients<T> rows(sorter, run);
 //   while (rows.Next()) use(rows.row(), rows.gradient());
+// Contributions to a row are added in the order of its entries.
 template <typename T>
 class RowGradients {
  public:
   RowGradients(const RowSorter& sorter, const RowRun& run)
-      : sorter_(sorter),
-        group_(sorter.group()),
+      : group_(sorter.group()),
         table_(group_.tables[run.table]),
         features_(sorter.features_of(run.table)),
-        only_(group_.features[features_[0]]),
+        feature_(group_.features[features_[0]]),
+        has_one_feature_(features_.size() == 1),
         weights_(group_.batch.weights),
-        next_(sorter.entries() + run.begin),
-        end_(sorter.entries() + run.end),
-        gradients_are_cached_(features_.size() == 1 && only_.num_samples * only_.output_stride *
-                                                               static_cast<int64_t>(sizeof(T)) <=
-                                                           kCachedBytes),
-        gradient_(table_.dim) {}
+        sorted_(sorter.entries()),
+        next_(sorted_.entries + run.begin),
+        end_(sorted_.entries + run.end),
+        prefetches_(!has_one_feature_ || feature_.num_samples * feature_.output_stride *
+                                                 static_cast<int64_t>(sizeof(T)) >
+                                             kCachedBytes),
+        gradient_(table_.dim) {
+    if (!prefetches_) PrefetchAll();
+  }
 
   // Moves to the next row; false if there is none.
   bool Next() {
     if (next_ == end_) return false;
-    row_ = sorter_.RowOf(*next_);
-    const RowEntry* stop = next_ + 1;
-    while (stop != end_ && sorter_.RowOf(*stop) == row_) ++stop;
-    if (stop - next_ == 1) {  // most rows of most batches
-      Prefetch(next_ + kPrefetchEntries);
-      const Contribution only = ContributionOf(*next_++);
-      for (int64_t j = 0; j < table_.dim; ++j)
-        gradient_[j] = only.scale * ToFloat(only.gradient[j]);
-    } else {
-      AddUntil(stop);
+    row_ = sorted_.RowOf(*next_);
+    const Contribution first = Take();
+    StoreScaled(first.scale, first.gradient, table_.dim, gradient_.data());
+    while (next_ != end_ && sorted_.RowOf(*next_) == row_) {
+      const Contribution more = Take();
+      AddScaled(more.scale, more.gradient, table_.dim, gradient_.data());
     }
     if (table_.max_norm > 0) {
       const T* row = static_cast<const T*>(table_.rows) + row_ * table_.dim;
@@ -57,12 +56,11 @@ class RowGradients {
 
   // A row that comes soon: that of the entry which is `entries` behind the next.
   int64_t RowAhead(int64_t entries) const {
-    return next_ == end_ ? row_ : sorter_.RowOf(*std::min(next_ + entries, end_ - 1));
+    return next_ == end_ ? row_ : sorted_.RowOf(*std::min(next_ + entries, end_ - 1));
   }
 
  private:
   static constexpr int64_t kPrefetchEntries = 16;
-  static constexpr int64_t kEntriesAtOnce = 256;      // gathered before they are added
   static constexpr int64_t kCachedBytes = 256 << 10;  // gradients that need no prefetching
 
   // What one looked-up id adds to the gradient of its row.
@@ -71,21 +69,32 @@ class RowGradients {
     float scale;
   };
 
-  Contribution ContributionOf(RowEntry entry) const {
-    const int64_t place = sorter_.PlaceOf(entry);
-    if (weights_ == nullptr) return {GradientOf(place), sorter_.ScaleOf(place)};
-    const int64_t sample = sorter_.SampleOf(place);
-    return {GradientOf(sample), sorter_.ScaleOf(sample) * weights_[place]};
+  // That of the next entry; moves behind it.
+  Contribution Take() {
+    if (prefetches_ && next_ + kPrefetchEntries < end_) {
+      PrefetchRow(GradientOf(SampleOf(next_[kPrefetchEntries])), table_.dim);
+    }
+    const int64_t sample = SampleOf(*next_);
+    float scale = sorted_.scales == nullptr ? 1.0f : sorted_.scales[sample];
+    if (weights_ != nullptr) scale *= weights_[sorted_.PlaceOf(*next_)];
+    ++next_;
+    return {GradientOf(sample), scale};
   }
 
-  void Prefetch(const RowEntry* entry) const {
-    if (gradients_are_cached_ || entry >= end_) return;
-    const int64_t place = sorter_.PlaceOf(*entry);
-    PrefetchRow(GradientOf(weights_ == nullptr ? place : sorter_.SampleOf(place)), table_.dim);
+  // Gradients that fit the cache come into it in one go, which is faster than each when it is used.
+  void PrefetchAll() const {
+    const char* line = static_cast<const char*>(feature_.output);
+    const int64_t bytes = feature_.num_samples * feature_.output_stride * sizeof(T);
+    for (const char* end = line + bytes; line < end; line += 64) __builtin_prefetch(line, 0, 2);
+  }
+
+  int64_t SampleOf(RowEntry entry) const {
+    const int64_t place = sorted_.PlaceOf(entry);
+    return sorted_.samples == nullptr ? place : sorted_.samples[place];
   }
 
   const T* GradientOf(int64_t sample) const {
-    const Feature& feature = features_.size() == 1 ? only_ : FeatureOf(sample);
+    const Feature& feature = has_one_feature_ ? feature_ : FeatureOf(sample);
     return static_cast<const T*>(feature.output) +
            (sample - feature.first_sample) * feature.output_stride;
   }
@@ -97,37 +106,15 @@ class RowGradients {
     return group_.features[*(after - 1)];
   }
 
-  // gradient_ = the contributions of the entries from next_ to `stop`, added in their order.
-  void AddUntil(const RowEntry* stop) {
-    bool first = true;
-    for (; next_ != stop; first = false) {
-      const T* rows[kEntriesAtOnce];
-      float scales[kEntriesAtOnce];
-      int64_t count = 0;
-      for (; next_ != stop && count < kEntriesAtOnce; ++next_, ++count) {
-        Prefetch(next_ + kPrefetchEntries);
-        const Contribution one = ContributionOf(*next_);
-        rows[count] = one.gradient;
-        scales[count] = one.scale;
-      }
-      SumRows(rows, scales, count, table_.dim, [&](int64_t column, auto part) {
-        if constexpr (std::is_same_v<decltype(part), float>) {
-          gradient_[column] = first ? part : gradient_[column] + part;
-        } else {
-          Store8(first ? part : Load8(&gradient_[column]) + part, &gradient_[column]);
-        }
-      });
-    }
-  }
-
-  const RowSorter& sorter_;
   const Group& group_;
-  const Table& table_;
+  const Table table_;
   const std::vector<int64_t>& features_;
-  const Feature only_;
-  const float* weights_;
-  const RowEntry *next_, *end_;
-  const bool gradients_are_cached_;
+  const Feature feature_;  // the first
+  const bool has_one_feature_;
+  const float* const weights_;
+  const RowEntries sorted_;
+  const RowEntry *next_, *const end_;
+  const bool prefetches_;
   int64_t row_ = 0;
   std::vector<float> gradient_;
 };

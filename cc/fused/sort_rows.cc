@@ -57,7 +57,6 @@ RowSorter::RowSorter(const Group& group, void* workspace, const ParallelFor& par
   samples_ = Take<uint32_t>(&at, weighted ? batch.num_ids : 0);
   scales_ = Take<float>(&at, HasScales(group) ? batch.num_samples : 0);
   place_bits_ = BitsFor(weighted ? batch.num_ids : batch.num_samples);
-  place_mask_ = (RowEntry{1} << place_bits_) - 1;
 
   for (int64_t f = 0; f < group.num_features; ++f) {
     const Feature& feature = group.features[f];

@@ -25,6 +25,20 @@ struct RowRun {
   int64_t first_unique;  // rows of the table in the runs before this one; set by CountRows
 };
 
+// What a run's entries mean.
+struct RowEntries {
+  const RowEntry* entries;  // [num_ids]
+  const uint32_t* samples;  // [num_ids] the sample of each position; null: a place is a sample
+  const float* scales;      // [num_samples] of a sample after its combiner, 1, 1 / sum w or
+                            // 1 / sqrt(sum w^2); null: all are 1
+  int place_bits;
+
+  int64_t RowOf(RowEntry entry) const { return static_cast<int64_t>(entry >> place_bits); }
+  int64_t PlaceOf(RowEntry entry) const {
+    return static_cast<int64_t>(entry & ((RowEntry{1} << place_bits) - 1));
+  }
+};
+
 // Sorts the ids of a group in two steps, so that a run may be walked while it is in the cache.
 //
 //   RowSorter sorter(group, workspace, parallel_for);    cuts the ids into runs
@@ -52,13 +66,7 @@ class RowSorter {
 
   const Group& group() const { return group_; }
   const std::vector<int64_t>& features_of(int64_t table) const { return features_of_[table]; }
-  const RowEntry* entries() const { return entries_; }
-  int64_t RowOf(RowEntry entry) const { return static_cast<int64_t>(entry >> place_bits_); }
-  int64_t PlaceOf(RowEntry entry) const { return static_cast<int64_t>(entry & place_mask_); }
-  // With weights: the sample of a position.
-  int64_t SampleOf(int64_t position) const { return samples_[position]; }
-  // After its combiner, of a sample: 1, 1 / sum w or 1 / sqrt(sum w^2).
-  float ScaleOf(int64_t sample) const { return scales_ == nullptr ? 1.0f : scales_[sample]; }
+  RowEntries entries() const { return {entries_, samples_, scales_, place_bits_}; }
 
  private:
   void AddRuns(int64_t table, int64_t begin, int64_t end, const ParallelFor& parallel_for);
@@ -73,7 +81,6 @@ class RowSorter {
   uint32_t* samples_;                              // [num_ids] with weights, else null
   float* scales_;                                  // [num_samples], or null if all are 1
   int place_bits_;
-  RowEntry place_mask_;
   std::vector<RowRun> runs_;
 };
 

@@ -3,7 +3,7 @@
 
 #include <algorithm>
 #include <cstring>
-#include <vector>
+#include <type_traits>
 
 #include "core/rows.h"
 #include "optimizer/rounding.h"
@@ -11,8 +11,7 @@
 
 namespace group_embedding {
 
-// Applies Rule to rows of one table. T: of the rows, S: of the slots. Columns are taken a block at
-// a time into arrays of floats, for which the compiler makes vector code of any rule.
+// Applies Rule to rows of one table. T: of the rows, S: of the slots.
 template <typename Rule, typename T, typename S>
 class RowUpdater {
  public:
@@ -27,130 +26,123 @@ class RowUpdater {
   // gradient: [dim]
   void operator()(int64_t row, const float* gradient) const {
     float factor = 0;
-    float row_slot = 0;
     if constexpr (Rule::kNeedsRow) {
-      RowSums sums;
-      for (int64_t column = 0; column < dim_; column += kBlock) {
-        Columns columns(*this, row, column, gradient);
-        sums = Sum(&columns, sums);
-        if constexpr (!Rule::kSlotPerRow) columns.StoreSlots();
-      }
-      if constexpr (Rule::kSlotPerRow) row_slot = ToFloat(Slot(0)[row]);
-      factor = Rule::Factor(hyper_, sums, dim_, &row_slot);
-      if constexpr (Rule::kSlotPerRow) Slot(0)[row] = FromFloat<S>(row_slot);
+      const RowSums sums = SumRow(row, gradient);
+      float slot = Rule::kSlotPerRow ? ToFloat(SlotAt(0)[row]) : 0.0f;
+      factor = Rule::Factor(hyper_, sums, dim_, &slot);
+      if constexpr (Rule::kSlotPerRow) SlotAt(0)[row] = FromFloat<S>(slot);
     }
-    for (int64_t column = 0; column < dim_; column += kBlock) {
-      Columns columns(*this, row, column, gradient);
-      for (int j = 0; j < kBlock; ++j) {
-        float slots[kSlots];
-        for (int k = 0; k < kSlots; ++k) slots[k] = columns.slots[k][j];
-        Rule::Update(hyper_, factor, columns.gradient[j], columns.row[j], slots);
-        for (int k = 0; k < kSlots; ++k) columns.slots[k][j] = slots[k];
-      }
-      columns.StoreRow();
-      if constexpr (!Rule::kSlotPerRow && !Rule::kNeedsRow) columns.StoreSlots();
-    }
+    ForColumns([&](auto type, int64_t column) {
+      auto columns = Load<decltype(type)>(row, column, gradient);
+      Rule::Update(hyper_, factor, columns.gradient, columns.row, columns.slots);
+      StoreRow(columns.row, row, column);
+      if constexpr (!Rule::kNeedsRow) StoreSlots(columns, row, column);
+    });
   }
 
   void Prefetch(int64_t row) const {
     PrefetchRow(static_cast<const T*>(table_.rows) + row * dim_, dim_);
+    constexpr bool kOnePerRow = Rule::kSlotPerRow;
     for (int k = 0; k < Rule::kNumSlots; ++k) {
-      if (Slot(k) == nullptr) continue;
-      const int64_t width = Rule::kSlotPerRow ? 1 : dim_;
-      PrefetchRow(Slot(k) + row * width, width);
+      if (SlotAt(k) == nullptr) continue;
+      PrefetchRow(SlotAt(k) + (kOnePerRow ? row : row * dim_), kOnePerRow ? 1 : dim_);
     }
   }
 
  private:
-  static constexpr int kBlock = 16;
   static constexpr int kSlots = std::max(1, Rule::kNumSlots);
 
-  S* Slot(int k) const { return static_cast<S*>(table_.slots[k]); }
-
-  // Up to kBlock columns of a row, in float32; those beyond the row's end are zeros. A slot that
-  // the table lacks is zeros too.
+  // A column, or eight, in float32. A slot that the table lacks is zero.
+  template <typename V>
   struct Columns {
-    const RowUpdater& updater;
-    const int64_t row_index, begin;
-    const int64_t count;
-    float row[kBlock], gradient[kBlock], slots[kSlots][kBlock];
-
-    Columns(const RowUpdater& u, int64_t r, int64_t column, const float* row_gradient)
-        : updater(u),
-          row_index(r),
-          begin(column),
-          count(std::min<int64_t>(kBlock, u.dim_ - begin)) {
-      Load(u.RowAt(r, begin), row);
-      Load(row_gradient + begin, gradient);
-      for (int j = 0; j < kBlock; ++j) {
-        // As if the gradient had been an IndexedSlices of the table's type.
-        gradient[j] = PrepareGradient(u.hyper_, ToFloat(FromFloat<T>(gradient[j])));
-        row[j] = DecayRow(u.hyper_, row[j]);
-      }
-      for (int k = 0; k < kSlots; ++k) {
-        if (!Rule::kSlotPerRow && k < Rule::kNumSlots && u.Slot(k) != nullptr) {
-          Load(u.Slot(k) + r * u.dim_ + begin, slots[k]);
-        } else {
-          std::fill(slots[k], slots[k] + kBlock, 0.0f);
-        }
-      }
-    }
-
-    void StoreRow() {
-      if (updater.rounds_stochastically_) RoundRow();
-      Store(row, updater.RowAt(row_index, begin));
-    }
-
-    void StoreSlots() const {
-      for (int k = 0; k < Rule::kNumSlots; ++k) {
-        S* slot = updater.Slot(k);
-        if (slot != nullptr) Store(slots[k], slot + row_index * updater.dim_ + begin);
-      }
-    }
-
-   private:
-    template <typename From>
-    void Load(const From* from, float* to) const {
-      if (count == kBlock) {
-        for (int j = 0; j < kBlock; j += 8) Store8(Load8(from + j), to + j);
-        return;
-      }
-      for (int j = 0; j < kBlock; ++j) to[j] = j < count ? ToFloat(from[j]) : 0.0f;
-    }
-
-    template <typename To>
-    void Store(const float* from, To* to) const {
-      if (count == kBlock) {
-        for (int j = 0; j < kBlock; j += 8) Store8(Load8(from + j), to + j);
-        return;
-      }
-      for (int j = 0; j < count; ++j) to[j] = FromFloat<To>(from[j]);
-    }
-
-    void RoundRow() {
-      for (int j = 0; j < count; ++j) {
-        const uint32_t random = RandomBits(updater.key_, row_index, begin + j);
-        if constexpr (std::is_same_v<T, Float16>) {
-          row[j] = RoundToFloat16(row[j], random);
-        } else if constexpr (std::is_same_v<T, BFloat16>) {
-          row[j] = RoundToBFloat16(row[j], random);
-        }
-      }
-    }
+    V row, gradient, slots[kSlots];
   };
 
-  RowSums Sum(Columns* columns, RowSums sums) const {
-    for (int j = 0; j < columns->count; ++j) {
-      float slots[kSlots];
-      for (int k = 0; k < kSlots; ++k) slots[k] = columns->slots[k][j];
-      const RowSums one = Rule::Sum(hyper_, columns->gradient[j], columns->row[j], slots);
-      for (int k = 0; k < kSlots; ++k) columns->slots[k][j] = slots[k];
-      sums.a += one.a;
-      sums.b += one.b;
+  // body(V, first column) for all columns: V is Float8, and float where fewer than eight are left.
+  template <typename Body>
+  void ForColumns(const Body& body) const {
+    int64_t column = 0;
+    for (; column + 8 <= dim_; column += 8) body(Float8{}, column);
+    for (; column < dim_; ++column) body(0.0f, column);
+  }
+
+  template <typename V>
+  Columns<V> Load(int64_t row, int64_t column, const float* gradient) const {
+    Columns<V> columns;
+    columns.row = DecayRow(hyper_, LoadAs<V>(RowAt(row, column)));
+    // As if the gradient had been an IndexedSlices of the table's type.
+    T rounded[8];
+    StoreAs(LoadAs<V>(gradient + column), rounded);
+    columns.gradient = PrepareGradient(hyper_, LoadAs<V>(rounded));
+    for (int k = 0; k < kSlots; ++k) {
+      const bool has_slot = !Rule::kSlotPerRow && k < Rule::kNumSlots && SlotAt(k) != nullptr;
+      columns.slots[k] = has_slot ? LoadAs<V>(SlotAt(k) + row * dim_ + column) : V{};
     }
+    return columns;
+  }
+
+  RowSums SumRow(int64_t row, const float* gradient) const {
+    RowSumsOf<Float8> wide;
+    RowSums sums;
+    ForColumns([&](auto type, int64_t column) {
+      auto columns = Load<decltype(type)>(row, column, gradient);
+      const auto part = Rule::Sum(hyper_, columns.gradient, columns.row, columns.slots);
+      if constexpr (!Rule::kSlotPerRow) StoreSlots(columns, row, column);
+      if constexpr (std::is_same_v<decltype(type), float>) {
+        sums.a += part.a, sums.b += part.b;
+      } else {
+        wide.a += part.a, wide.b += part.b;
+      }
+    });
+    for (int j = 0; j < 8; ++j) sums.a += wide.a[j], sums.b += wide.b[j];
     return sums;
   }
 
+  template <typename V>
+  void StoreRow(V values, int64_t row, int64_t column) const {
+    if (rounds_stochastically_) {
+      values = ForEach(values, [&](float value, int64_t j) {
+        const uint32_t random = RandomBits(key_, row, column + j);
+        return std::is_same_v<T, Float16> ? RoundToFloat16(value, random)
+                                          : RoundToBFloat16(value, random);
+      });
+    }
+    StoreAs(values, RowAt(row, column));
+  }
+
+  template <typename V>
+  void StoreSlots(const Columns<V>& columns, int64_t row, int64_t column) const {
+    for (int k = 0; k < Rule::kNumSlots; ++k) {
+      if (SlotAt(k) != nullptr) StoreAs(columns.slots[k], SlotAt(k) + row * dim_ + column);
+    }
+  }
+
+  template <typename V, typename From>
+  static V LoadAs(const From* from) {
+    if constexpr (std::is_same_v<V, float>)
+      return ToFloat(*from);
+    else
+      return Load8(from);
+  }
+  template <typename To>
+  static void StoreAs(float value, To* to) {
+    *to = FromFloat<To>(value);
+  }
+  template <typename To>
+  static void StoreAs(Float8 values, To* to) {
+    Store8(values, to);
+  }
+  template <typename Body>
+  static float ForEach(float value, const Body& body) {
+    return body(value, 0);
+  }
+  template <typename Body>
+  static Float8 ForEach(Float8 values, const Body& body) {
+    for (int j = 0; j < 8; ++j) values[j] = body(values[j], j);
+    return values;
+  }
+
+  S* SlotAt(int k) const { return static_cast<S*>(table_.slots[k]); }
   T* RowAt(int64_t row, int64_t column) const {
     return static_cast<T*>(table_.rows) + row * dim_ + column;
   }

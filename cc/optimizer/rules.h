@@ -1,7 +1,7 @@
 // The update rules: what becomes of a row of a table, and of its slots, given the row's gradient.
 //
 // One small struct per rule, on the host and on the device alike, in float32. A rule works on one
-// column at a time:
+// column at a time, or on eight (V is float or Float8):
 //   kName, kNumSlots
 //   kSlotPerRow           true: its slot is one number per row, [num_rows, 1], not one per column
 //   Update(h, f, g, x, s) the new x (column of the row) and s (that column of each slot)
@@ -12,10 +12,9 @@
 // without momentum needs no slot for it, and Adam no maximum of v.
 #pragma once
 
-#include <cmath>
 #include <cstdint>
 
-#include "core/host_device.h"
+#include "core/float8.h"
 
 namespace group_embedding {
 
@@ -57,9 +56,11 @@ inline constexpr int kNumHyper = sizeof(kHyperNames) / sizeof(kHyperNames[0]);
 static_assert(sizeof(Hyper) == kNumHyper * sizeof(float));
 
 // Two sums over the columns of a row.
-struct RowSums {
-  float a = 0, b = 0;
+template <typename V>
+struct RowSumsOf {
+  V a{}, b{};
 };
+using RowSums = RowSumsOf<float>;
 
 struct ColumnwiseRule {
   static constexpr bool kNeedsRow = false, kSlotPerRow = false;
@@ -69,7 +70,8 @@ struct ColumnwiseRule {
 struct Sgd : ColumnwiseRule {
   static constexpr char kName[] = "sgd";
   static constexpr int kNumSlots = 0;
-  GROUP_EMBEDDING_HOST_DEVICE static void Update(const Hyper& h, float, float g, float& x, float*) {
+  template <typename V>
+  GROUP_EMBEDDING_HOST_DEVICE static void Update(const Hyper& h, float, V g, V& x, V*) {
     x -= h.learning_rate * g;
   }
 };
@@ -79,10 +81,10 @@ struct Sgd : ColumnwiseRule {
 struct Momentum : ColumnwiseRule {
   static constexpr char kName[] = "momentum";
   static constexpr int kNumSlots = 1;
-  GROUP_EMBEDDING_HOST_DEVICE static void Update(const Hyper& h, float, float g, float& x,
-                                                 float* s) {
+  template <typename V>
+  GROUP_EMBEDDING_HOST_DEVICE static void Update(const Hyper& h, float, V g, V& x, V* s) {
     s[0] = h.momentum * s[0] + g;
-    x -= h.learning_rate * (h.nesterov != 0 ? g + h.momentum * s[0] : s[0]);
+    x -= h.learning_rate * (h.nesterov * g + (h.nesterov != 0 ? h.momentum : 1.0f) * s[0]);
   }
 };
 
@@ -91,10 +93,10 @@ struct Momentum : ColumnwiseRule {
 struct KerasMomentum : ColumnwiseRule {
   static constexpr char kName[] = "keras_momentum";
   static constexpr int kNumSlots = 1;
-  GROUP_EMBEDDING_HOST_DEVICE static void Update(const Hyper& h, float, float g, float& x,
-                                                 float* s) {
+  template <typename V>
+  GROUP_EMBEDDING_HOST_DEVICE static void Update(const Hyper& h, float, V g, V& x, V* s) {
     s[0] = h.momentum * s[0] - h.learning_rate * g;
-    x += h.nesterov != 0 ? h.momentum * s[0] - h.learning_rate * g : s[0];
+    x += (h.nesterov != 0 ? h.momentum : 1.0f) * s[0] - h.nesterov * h.learning_rate * g;
   }
 };
 
@@ -102,10 +104,10 @@ struct KerasMomentum : ColumnwiseRule {
 struct Adagrad : ColumnwiseRule {
   static constexpr char kName[] = "adagrad";
   static constexpr int kNumSlots = 1;
-  GROUP_EMBEDDING_HOST_DEVICE static void Update(const Hyper& h, float, float g, float& x,
-                                                 float* s) {
+  template <typename V>
+  GROUP_EMBEDDING_HOST_DEVICE static void Update(const Hyper& h, float, V g, V& x, V* s) {
     s[0] += g * g;
-    x -= h.learning_rate * g / (sqrtf(s[0] + h.epsilon_in_root) + h.epsilon);
+    x -= h.learning_rate * g / (SquareRoot(s[0] + h.epsilon_in_root) + h.epsilon);
   }
 };
 
@@ -114,16 +116,17 @@ struct RowwiseAdagrad {
   static constexpr char kName[] = "rowwise_adagrad";
   static constexpr int kNumSlots = 1;
   static constexpr bool kNeedsRow = true, kSlotPerRow = true;
-  GROUP_EMBEDDING_HOST_DEVICE static RowSums Sum(const Hyper&, float g, float, float*) {
-    return {g * g, 0};
+  template <typename V>
+  GROUP_EMBEDDING_HOST_DEVICE static RowSumsOf<V> Sum(const Hyper&, V g, V, V*) {
+    return {g * g, V{}};
   }
   GROUP_EMBEDDING_HOST_DEVICE static float Factor(const Hyper& h, RowSums sums, int64_t dim,
                                                   float* s) {
     s[0] += sums.a / static_cast<float>(dim);
-    return h.learning_rate / (sqrtf(s[0] + h.epsilon_in_root) + h.epsilon);
+    return h.learning_rate / (SquareRoot(s[0] + h.epsilon_in_root) + h.epsilon);
   }
-  GROUP_EMBEDDING_HOST_DEVICE static void Update(const Hyper&, float factor, float g, float& x,
-                                                 float*) {
+  template <typename V>
+  GROUP_EMBEDDING_HOST_DEVICE static void Update(const Hyper&, float factor, V g, V& x, V*) {
     x -= factor * g;
   }
 };
@@ -135,13 +138,13 @@ struct RowwiseAdagrad {
 struct Adam : ColumnwiseRule {
   static constexpr char kName[] = "adam";
   static constexpr int kNumSlots = 3;
-  GROUP_EMBEDDING_HOST_DEVICE static void Update(const Hyper& h, float, float g, float& x,
-                                                 float* s) {
+  template <typename V>
+  GROUP_EMBEDDING_HOST_DEVICE static void Update(const Hyper& h, float, V g, V& x, V* s) {
     s[0] = h.beta_1 * s[0] + (1 - h.beta_1) * g;
     s[1] = h.beta_2 * s[1] + (1 - h.beta_2) * g * g;
-    s[2] = s[2] > s[1] ? s[2] : s[1];
-    const float rate = h.learning_rate * sqrtf(1 - h.beta_2_power) / (1 - h.beta_1_power);
-    x -= rate * s[0] / (sqrtf(s[2]) + h.epsilon);
+    s[2] = Select(s[2] > s[1], s[2], s[1]);
+    const float rate = h.learning_rate * SquareRoot(1 - h.beta_2_power) / (1 - h.beta_1_power);
+    x -= rate * s[0] / (SquareRoot(s[2]) + h.epsilon);
   }
 };
 
@@ -149,19 +152,21 @@ struct Adam : ColumnwiseRule {
 struct Ftrl : ColumnwiseRule {
   static constexpr char kName[] = "ftrl";
   static constexpr int kNumSlots = 2;
-  GROUP_EMBEDDING_HOST_DEVICE static float Power(const Hyper& h, float accumulator) {
-    if (h.learning_rate_power == -0.5f) return sqrtf(accumulator);
-    return powf(accumulator, -h.learning_rate_power);
+  template <typename V>
+  GROUP_EMBEDDING_HOST_DEVICE static V Root(const Hyper& h, V accumulator) {
+    if (h.learning_rate_power == -0.5f) return SquareRoot(accumulator);
+    return Power(accumulator, -h.learning_rate_power);
   }
-  GROUP_EMBEDDING_HOST_DEVICE static void Update(const Hyper& h, float, float g, float& x,
-                                                 float* s) {
-    const float accumulator = s[0] + g * g;
-    const float power = Power(h, accumulator);
-    const float shrunk = g + 2 * h.l2_shrinkage * x;
-    s[1] += shrunk - (power - Power(h, s[0])) / h.learning_rate * x;
+  template <typename V>
+  GROUP_EMBEDDING_HOST_DEVICE static void Update(const Hyper& h, float, V g, V& x, V* s) {
+    const V accumulator = s[0] + g * g;
+    const V root = Root(h, accumulator);
+    const V shrunk = g + 2 * h.l2_shrinkage * x;
+    s[1] += shrunk - (root - Root(h, s[0])) / h.learning_rate * x;
     s[0] = accumulator;
-    const float quadratic = power / h.learning_rate + 2 * h.l2;
-    x = fabsf(s[1]) > h.l1 ? (copysignf(h.l1, s[1]) - s[1]) / quadratic : 0.0f;
+    const V quadratic = root / h.learning_rate + 2 * h.l2;
+    const V sparse = s[1] - Select(s[1] < 0, V{} - h.l1, V{} + h.l1);
+    x = Select(Magnitude(s[1]) > h.l1, -sparse / quadratic, V{});
   }
 };
 
@@ -172,13 +177,13 @@ struct Ftrl : ColumnwiseRule {
 struct RmsProp : ColumnwiseRule {
   static constexpr char kName[] = "rmsprop";
   static constexpr int kNumSlots = 3;
-  GROUP_EMBEDDING_HOST_DEVICE static void Update(const Hyper& h, float, float g, float& x,
-                                                 float* s) {
+  template <typename V>
+  GROUP_EMBEDDING_HOST_DEVICE static void Update(const Hyper& h, float, V g, V& x, V* s) {
     s[0] += (1 - h.rho) * (g * g - s[0]);
     s[2] += (1 - h.rho) * (g - s[2]);
-    const float variance = s[0] - h.centered * s[2] * s[2];
-    s[1] =
-        h.momentum * s[1] + h.learning_rate * g / (sqrtf(variance + h.epsilon_in_root) + h.epsilon);
+    const V variance = s[0] - h.centered * s[2] * s[2];
+    s[1] = h.momentum * s[1] +
+           h.learning_rate * g / (SquareRoot(variance + h.epsilon_in_root) + h.epsilon);
     x -= s[1];
   }
 };
@@ -190,22 +195,24 @@ struct Lamb {
   static constexpr char kName[] = "lamb";
   static constexpr int kNumSlots = 2;
   static constexpr bool kNeedsRow = true, kSlotPerRow = false;
-  GROUP_EMBEDDING_HOST_DEVICE static float Direction(const Hyper& h, float x, const float* s) {
-    const float root = sqrtf(s[1] / (1 - h.beta_2_power));
+  template <typename V>
+  GROUP_EMBEDDING_HOST_DEVICE static V Direction(const Hyper& h, V x, const V* s) {
+    const V root = SquareRoot(s[1] / (1 - h.beta_2_power));
     return s[0] / (1 - h.beta_1_power) / (root + h.epsilon) + h.l2 * x;
   }
-  GROUP_EMBEDDING_HOST_DEVICE static RowSums Sum(const Hyper& h, float g, float x, float* s) {
+  template <typename V>
+  GROUP_EMBEDDING_HOST_DEVICE static RowSumsOf<V> Sum(const Hyper& h, V g, V x, V* s) {
     s[0] = h.beta_1 * s[0] + (1 - h.beta_1) * g;
     s[1] = h.beta_2 * s[1] + (1 - h.beta_2) * g * g;
-    const float r = Direction(h, x, s);
+    const V r = Direction(h, x, s);
     return {x * x, r * r};
   }
   GROUP_EMBEDDING_HOST_DEVICE static float Factor(const Hyper& h, RowSums sums, int64_t, float*) {
     const bool both = sums.a > 0 && sums.b > 0;
-    return h.learning_rate * (both ? sqrtf(sums.a / sums.b) : 1.0f);
+    return h.learning_rate * (both ? SquareRoot(sums.a / sums.b) : 1.0f);
   }
-  GROUP_EMBEDDING_HOST_DEVICE static void Update(const Hyper& h, float factor, float, float& x,
-                                                 float* s) {
+  template <typename V>
+  GROUP_EMBEDDING_HOST_DEVICE static void Update(const Hyper& h, float factor, V, V& x, V* s) {
     x -= factor * Direction(h, x, s);
   }
 };
@@ -232,12 +239,15 @@ GROUP_EMBEDDING_HOST_DEVICE bool ForRule(RuleIndex index, Body&& body) {
 
 // What all rules have in common, before they see a column: the row shrinks, the gradient is scaled
 // and limited.
-GROUP_EMBEDDING_HOST_DEVICE float PrepareGradient(const Hyper& h, float g) {
-  const float scaled = g * h.gradient_scale;
-  if (scaled > h.clip_value) return h.clip_value;
-  return scaled < -h.clip_value ? -h.clip_value : scaled;  // NaN stays NaN
+template <typename V>
+GROUP_EMBEDDING_HOST_DEVICE V PrepareGradient(const Hyper& h, V g) {
+  const V high = V{} + h.clip_value, low = V{} - h.clip_value;
+  g *= h.gradient_scale;
+  g = Select(g > high, high, g);  // NaN stays NaN
+  return Select(g < low, low, g);
 }
-GROUP_EMBEDDING_HOST_DEVICE float DecayRow(const Hyper& h, float x) {
+template <typename V>
+GROUP_EMBEDDING_HOST_DEVICE V DecayRow(const Hyper& h, V x) {
   return x - h.learning_rate * h.weight_decay * x;
 }
 

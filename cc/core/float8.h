@@ -1,0 +1,37 @@
+// Eight floats, computed with at once, and the functions that small formulas need on these as on
+// one float, so that a formula is written once. On the device there is the one float alone.
+#pragma once
+
+#include <cmath>
+
+#include "core/host_device.h"
+
+namespace group_embedding {
+
+GROUP_EMBEDDING_HOST_DEVICE float SquareRoot(float x) { return sqrtf(x); }
+GROUP_EMBEDDING_HOST_DEVICE float Power(float x, float exponent) { return powf(x, exponent); }
+GROUP_EMBEDDING_HOST_DEVICE float Magnitude(float x) { return fabsf(x); }
+// condition ? x : y, column by column.
+GROUP_EMBEDDING_HOST_DEVICE float Select(bool condition, float x, float y) {
+  return condition ? x : y;
+}
+
+#ifndef __CUDACC__
+// The compiler keeps several of these in registers, which it does not always do for loops over
+// arrays.
+using Float8 = float __attribute__((vector_size(32)));
+using Mask8 = decltype(Float8{} < Float8{});
+
+inline Float8 SquareRoot(Float8 x) {
+  for (int j = 0; j < 8; ++j) x[j] = sqrtf(x[j]);
+  return x;
+}
+inline Float8 Power(Float8 x, float exponent) {
+  for (int j = 0; j < 8; ++j) x[j] = powf(x[j], exponent);
+  return x;
+}
+inline Float8 Magnitude(Float8 x) { return x < 0 ? -x : x; }
+inline Float8 Select(Mask8 condition, Float8 x, Float8 y) { return condition ? x : y; }
+#endif
+
+}  // namespace group_embedding
