@@ -1,6 +1,7 @@
 """Which gradients of tables come straight from a group's gradient op, so that one op can take its
 place and do the update too."""
 
+import functools
 from typing import NamedTuple
 
 import tensorflow as tf
@@ -23,40 +24,38 @@ def plan(gradients):
     clipping: else it would run beside its replacement. Eager gradients have no op.
     """
     made, slices = {}, []
+    is_free, num_tables = functools.cache(_is_free), functools.cache(_num_tables)
     for place, gradient in enumerate(gradients):
-        op, table = _producer(gradient)
-        if op is None or _is_needed(op) or table in made.get(op, {}):
+        op, table = _producer(gradient, num_tables)
+        if op is None or not is_free(op) or table in made.get(op, {}):
             slices.append(place)
         else:
             made.setdefault(op, {})[table] = place
     return Plan(list(made.items()), slices)
 
 
-def _producer(gradient):
+def _producer(gradient, num_tables):
     """The GroupLookupGrad that made an IndexedSlices, and for which of its tables."""
     values, indices = _behind_gates(gradient.values), _behind_gates(gradient.indices)
     if values is None or indices is None or values.op is not indices.op:
         return None, None
-    op = values.op
-    if op.type != "GroupLookupGrad":
-        return None, None
-    num_tables = len(op.get_attr("dims"))
-    table = indices.value_index
-    return (op, table) if values.value_index == table + num_tables else (None, None)
+    op, table = values.op, indices.value_index
+    is_pair = op.type == "GroupLookupGrad" and values.value_index == table + num_tables(op)
+    return (op, table) if is_pair else (None, None)
+
+
+def _num_tables(op):
+    return len(op.get_attr("dims"))
 
 
 def _behind_gates(tensor):
     """What an Identity passes on; None for an eager tensor."""
-    if not isinstance(tensor, tf.Tensor) or not hasattr(tensor, "graph") or _is_eager(tensor):
+    if not isinstance(tensor, tf.Tensor) or isinstance(tensor, tf.__internal__.EagerTensor):
         return None
     while tensor.op.type == "Identity":
         tensor = tensor.op.inputs[0]
     return tensor
 
 
-def _is_eager(tensor):
-    return isinstance(tensor, tf.__internal__.EagerTensor)
-
-
-def _is_needed(op):
-    return any(is_used(output) for output in op.outputs)
+def _is_free(op):
+    return not any(is_used(output) for output in op.outputs)

@@ -99,6 +99,33 @@ def test_mixed_precision(policy, wrapped):
     assert {w.dtype for w in model.get_weights()} == {np.dtype(np.float32)}
 
 
+def test_a_weight_that_a_mixed_policy_casts():
+    # Given a layer whose table is cast wherever the layer uses it, by the policy
+    class Bag(tf.keras.layers.Layer):
+        def build(self, _):
+            self.table = self.add_weight(name="table", shape=[5, 2], initializer="ones")
+
+        def call(self, ids):
+            return ge.group_embedding_lookup([self.table], [ids])[0]
+
+    layer = Bag(dtype="mixed_bfloat16")
+    optimizer = ge.optimizers.wrap(tf.keras.optimizers.SGD(0.5))
+
+    @tf.function
+    def step():
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(tf.cast(layer(tf.constant([1, 3])), tf.float32))
+        weights = layer.trainable_weights
+        optimizer.apply_gradients(zip(tape.gradient(loss, weights), weights))
+
+    # When a step is taken
+    layer.build(None)
+    step()
+    # Then the table is updated in its own precision
+    assert tf.as_dtype(layer.table.dtype) == tf.float32
+    np.testing.assert_array_equal(layer.get_weights()[0][:, 0], [1, 0.5, 1, 0.5, 1])
+
+
 @pytest.mark.skipif(not IS_KERAS_3, reason="Keras 2 accumulates no gradients")
 def test_gradient_accumulation_of_keras():
     # Given Keras 3's own accumulation, whose accumulators are dense
