@@ -269,7 +269,7 @@ struct ApplyPlainRule {
         for (int j = 0; j < kSize; ++j) {
           g[j] = PrepareGradient(hyper, taken[j]);
           if constexpr (Rule::kNeedsRow) {  // of which none here looks at the row itself
-            const float of_column = Rule::Sum(hyper, g[j], 0, nullptr).a;
+            const float of_column = Rule::Sum(hyper, g[j], 0.0f, static_cast<float*>(nullptr)).a;
             sums.a = __fadd_rn(sums.a, has_column && b < count ? of_column : 0.0f);
           }
         }
