@@ -164,7 +164,8 @@ class NinjaFile:
             "ninja_required_version = 1.5",
             f"builddir = {OBJECTS}",
             # -g0: TensorFlow's headers make debug information of hundreds of megabytes.
-            f"cxxflags = -std=c++17 -O3 -fno-math-errno -g0 -fPIC -march={march} -Wall -I{SOURCES} {defines}",
+            f"cxxflags = -std=c++17 -O3 -fno-math-errno -g0 -fPIC -march={march} -Wall -I{SOURCES}"
+            f" {defines}",
             "rule cxx",
             f"  command = {launcher}{cxx} $cxxflags $extra -MMD -MF $out.d -c $in -o $out",
             "  depfile = $out.d",

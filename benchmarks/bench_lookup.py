@@ -27,7 +27,8 @@ import tensorflow as tf
 
 import group_embedding as ge
 
-STAGES = ("forward", "gradients", "step")
+OPTIMIZERS = {"adagrad": tf.keras.optimizers.Adagrad, "adam": tf.keras.optimizers.Adam}
+STAGES = ("forward", "gradients", *OPTIMIZERS)
 CALLS_PER_TURN = 10
 
 
@@ -39,6 +40,7 @@ def parse_arguments():
     parser.add_argument("--dim", type=int, default=16)
     parser.add_argument("--rows", type=int, default=10_000, help="of each table")
     parser.add_argument("--onehot26", action="store_true", help="26 x 65536 x 1, dim 128, instead")
+    parser.add_argument("--stages", nargs="*", default=STAGES, choices=STAGES)
     parser.add_argument("--seconds", type=float, default=4.0, help="per stage, of both")
     parser.add_argument("--json", default=None)
     parser.add_argument("--plot", default=None)
@@ -78,10 +80,8 @@ class Case:
     def grouped(self, ids):
         return ge.group_embedding_lookup_sparse(self.tables, ids, "mean")
 
-    def stages(self, look_up):
-        """The timed functions by stage."""
-        optimizer = tf.keras.optimizers.Adagrad(0.01)
-        optimizer.build(self.tables)
+    def stage(self, name, look_up, wrap=lambda optimizer: optimizer):
+        """The timed function of a stage; an optimizer's slots live as long as it."""
         seeds = [self.seeds] * len(self.tables)
 
         def gradients():
@@ -98,11 +98,13 @@ class Case:
             optimizer.apply_gradients(zip(slices, self.tables))
             return outputs
 
-        return {
-            "forward": self._traced(lambda: look_up(self.ids)),
-            "gradients": self._traced(forward_and_gradients),
-            "step": self._traced(step),
-        }
+        if name == "forward":
+            return self._traced(lambda: look_up(self.ids))
+        if name == "gradients":
+            return self._traced(forward_and_gradients)
+        optimizer = wrap(OPTIMIZERS[name](0.01))
+        optimizer.build(self.tables)
+        return self._traced(step)
 
     def _traced(self, function):
         @tf.function(autograph=False)
@@ -151,15 +153,14 @@ def calls_ms(run, count):
     return (time.perf_counter() - begin) * 1e3 / count
 
 
-def measure(case, features, shape, seconds):
+def measure(case, stages, features, shape, seconds):
     """One row of the table per stage."""
-    stock, grouped = case.stages(case.stock), case.stages(case.grouped)
-    for stage in STAGES:
-        ops = grouped[stage].get_concrete_function().graph.get_operations()
-        stock_ops = stock[stage].get_concrete_function().graph.get_operations()
-        (stock_ms, stock_row_ms), (grouped_ms, grouped_row_ms) = median_ms(
-            stock[stage], grouped[stage], seconds
-        )
+    for stage in stages:
+        stock = case.stage(stage, case.stock)
+        grouped = case.stage(stage, case.grouped, ge.optimizers.wrap)
+        ops = grouped.get_concrete_function().graph.get_operations()
+        stock_ops = stock.get_concrete_function().graph.get_operations()
+        (stock_ms, stock_row_ms), (grouped_ms, grouped_row_ms) = median_ms(stock, grouped, seconds)
         yield {
             "features": features,
             "shape": shape,
@@ -185,11 +186,12 @@ def plot(path, rows, about):
     import matplotlib.pyplot as plt
 
     cases = list(dict.fromkeys((row["shape"], row["ids on"]) for row in rows))
+    stages = list(dict.fromkeys(row["stage"] for row in rows))
     places = np.arange(len(cases))
     figure, axes = plt.subplots(
-        1, len(STAGES), figsize=(14, 1.6 + 0.75 * len(cases)), sharex=True, sharey=True
+        1, len(stages), figsize=(17, 1.6 + 0.75 * len(cases)), sharex=True, sharey=True
     )
-    for axis, stage in zip(axes, STAGES):
+    for axis, stage in zip(axes, stages):
         chosen = [row for row in rows if row["stage"] == stage]
         for offset, side, color in ((-0.2, "stock", "#999999"), (0.2, "grouped", "#2a6fbb")):
             bars = axis.barh(
@@ -235,13 +237,13 @@ def main():
                 features, batch, hotness, dim, table_rows, "GPU:0" if gpus else "CPU:0", ids_on
             )
             shape = f"{features} x {batch} x {hotness}, dim {dim}"
-            for row in measure(case, features, shape, arguments.seconds):
+            for row in measure(case, arguments.stages, features, shape, arguments.seconds):
                 rows.append(row)
                 print(row, flush=True)
+                if arguments.json:
+                    report.write_json(arguments.json, about, rows)
             del case
     report.print_table(rows)
-    if arguments.json:
-        report.write_json(arguments.json, about, rows)
     if arguments.plot:
         plot(arguments.plot, rows, about)
 

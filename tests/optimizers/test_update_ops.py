@@ -54,12 +54,23 @@ def test_apply_zero_changes_nothing():
 
 @pytest.mark.parametrize("index", [-1, 4])
 def test_index_outside_the_table(index):
-    table = tf.Variable(tf.zeros([4, 2]), name="user")
-    with pytest.raises(
-        tf.errors.InvalidArgumentError,
-        match=rf"table 'user': index {index} at position 1 .* expected 0 <= index < 4",
-    ):
-        update_slices(table, [0, index], [[1.0, 1], [1, 1]])
+    with tf.device("CPU:0"):
+        table = tf.Variable(tf.zeros([4, 2]), name="user")
+        with pytest.raises(
+            tf.errors.InvalidArgumentError,
+            match=rf"table 'user': index {index} at position 1 .* expected 0 <= index < 4",
+        ):
+            update_slices(table, [0, index], [[1.0, 1], [1, 1]])
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not tf.config.list_physical_devices("GPU"), reason="needs an NVIDIA GPU")
+@pytest.mark.parametrize("index", [-1, 4])
+def test_index_outside_the_table_is_passed_over_on_a_gpu(index):
+    table = tf.Variable(tf.zeros([4, 2]))
+    update_slices(table, [0, index], [[1.0, 1], [1, 1]])
+    np.testing.assert_array_equal(table[1:], np.zeros([3, 2]))
+    assert table.numpy()[0].any()
     np.testing.assert_array_equal(table, np.zeros([4, 2]))
 
 
