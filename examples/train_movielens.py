@@ -1,4 +1,4 @@
-"""Trains a DLRM on stock TensorFlow and on grouped lookups, and shows the two side by side.
+"""Trains a DLRM on stock TensorFlow, on grouped lookups, and on these with a wrapped optimizer.
 
 $ python examples/train_movielens.py                     # MovieLens-100K
 $ python examples/train_movielens.py --data train.csv    # a file in Criteo's format
@@ -31,15 +31,20 @@ def main():
     if chosen.folder is None and ranks.launched_rank() == 0:
         shutil.rmtree(folder, ignore_errors=True)
 
-    results = []
+    ways = {}
     if not chosen.stock:
-        grouped = ranks.start_grouped()
-        run = job.run("grouped", grouped, schema, train, test, steps, chosen.batch_size, folder)
-        results.append(run)
+        ways["grouped"] = ranks.start_grouped()
+        if not ranks.launched():
+            ways["wrapped"] = ranks.with_native_updates(ways["grouped"])
+    if ranks.launched_rank() == 0:  # the stock model is the first rank's alone
+        ways["stock"] = ranks.STOCK
+    results = [
+        job.run(name, way, schema, train, test, steps, chosen.batch_size, folder)
+        for name, way in ways.items()
+    ]
     if ranks.launched_rank() > 0:
-        return  # the stock model is the first rank's alone
-    run = job.run("stock", ranks.STOCK, schema, train, test, steps, chosen.batch_size, folder)
-    results.insert(0, run)
+        return
+    results.insert(0, results.pop())  # stock
 
     print(f"\n{report.answers(results[-1])}\n\n{report.table(results)}\n")
     print(f"{report.write(results, folder)}; curves: tensorboard --logdir {folder}")

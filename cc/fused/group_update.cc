@@ -12,13 +12,13 @@ namespace {
 
 // Gradients are made for so many floats of rows before these are updated. Two short loops have
 // more of the table's rows under way together than one that does both for each row.
-constexpr int64_t kFloatsAtOnce = 1024;
+constexpr int64_t kFloatsAtOnce = 512;
 
 template <typename Rule, typename T, typename S>
 void UpdateRows(const RowSorter& sorter, const RowRun& run, const Update& update) {
   const int64_t dim = sorter.group().tables[run.table].dim;
   const int64_t rows_at_once = std::max<int64_t>(1, kFloatsAtOnce / dim);
-  const RowUpdater<Rule, T, S> update_row(update, run.table, dim);
+  RowUpdater<Rule, T, S> update_row(update, run.table, dim);
   RowGradients<T> gradients(sorter, run);
   std::vector<float> gradient(rows_at_once * dim);
   std::vector<int64_t> rows(rows_at_once);
@@ -26,7 +26,7 @@ void UpdateRows(const RowSorter& sorter, const RowRun& run, const Update& update
     for (count = 0; count < rows_at_once; ++count) {
       if (!gradients.Next(gradient.data() + count * dim)) break;
       rows[count] = gradients.row();
-      update_row.Prefetch(rows[count]);
+      update_row.Fetch(rows[count]);
     }
     for (int64_t r = 0; r < count; ++r) update_row(rows[r], gradient.data() + r * dim);
   }

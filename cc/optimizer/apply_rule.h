@@ -21,6 +21,10 @@ class RowUpdater {
         dim_(dim),
         rounds_stochastically_(update.stochastic_rounding && sizeof(T) == 2) {
     std::memcpy(&key_, &hyper_.rounding_key, sizeof(key_));
+    row_stream_ = RowStream(table_.rows, dim * sizeof(T));
+    for (int k = 0; k < Rule::kNumSlots; ++k) {
+      slot_streams_[k] = RowStream(table_.slots[k], (Rule::kSlotPerRow ? 1 : dim) * sizeof(S));
+    }
   }
 
   // gradient: [dim]
@@ -40,13 +44,10 @@ class RowUpdater {
     });
   }
 
-  void Prefetch(int64_t row) const {
-    PrefetchRow(static_cast<const T*>(table_.rows) + row * dim_, dim_);
-    constexpr bool kOnePerRow = Rule::kSlotPerRow;
-    for (int k = 0; k < Rule::kNumSlots; ++k) {
-      if (SlotAt(k) == nullptr) continue;
-      PrefetchRow(SlotAt(k) + (kOnePerRow ? row : row * dim_), kOnePerRow ? 1 : dim_);
-    }
+  // Fetches a row that is updated soon, and its slots; rows ascend.
+  void Fetch(int64_t row) {
+    row_stream_.Fetch(row);
+    for (RowStream& stream : slot_streams_) stream.Fetch(row);
   }
 
  private:
@@ -152,6 +153,7 @@ class RowUpdater {
   const int64_t dim_;
   const bool rounds_stochastically_;
   uint32_t key_;
+  RowStream row_stream_, slot_streams_[kSlots];
 };
 
 // Calls `body(rule, row, slot)` with null pointers of the types of an update: slots are float32 or

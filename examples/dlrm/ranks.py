@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Callable
 
@@ -73,3 +73,10 @@ def start_grouped():
         alone=ge.exchange.unsharded,
         scratch=tempfile.TemporaryDirectory(prefix="group_embedding_"),
     )
+
+
+def with_native_updates(grouped):
+    """The same, with tables updated in the backward pass."""
+    import group_embedding as ge
+
+    return replace(grouped, wrap_optimizer=ge.optimizers.wrap)

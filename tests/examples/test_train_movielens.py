@@ -10,7 +10,7 @@ import tensorflow as tf
 from dlrm import fetch, movielens
 
 SCRIPT = "train_movielens.py"
-TOLERANCE = 0.002  # between the AUCs of the two models
+TOLERANCE = 0.002  # between the AUCs of two models
 
 pytestmark = pytest.mark.skipif(
     not hasattr(tf, "estimator"), reason="this TensorFlow has no Estimator; 2.15 is the last"
@@ -18,19 +18,20 @@ pytestmark = pytest.mark.skipif(
 
 
 def test_grouped_equals_stock(run_example, movielens_folder):
-    # Given MovieLens in small, when both models train on it:
+    # Given MovieLens in small, when all models train on it:
     ran = run_example(SCRIPT, "--data", movielens_folder, "--steps", 60, "--batch-size", 128)
-    stock, grouped = ran.results["stock"], ran.results["grouped"]
-    # Then they agree, both have learned something, and the grouped graph is the smaller one.
-    assert stock["auc"] == pytest.approx(grouped["auc"], abs=TOLERANCE)
-    assert stock["log_loss"] == pytest.approx(grouped["log_loss"], abs=TOLERANCE)
+    stock, grouped, wrapped = (ran.results[way] for way in ("stock", "grouped", "wrapped"))
+    # Then they agree, all have learned something, and each graph is smaller than the one before.
+    for result in (grouped, wrapped):
+        assert stock["auc"] == pytest.approx(result["auc"], abs=TOLERANCE)
+        assert stock["log_loss"] == pytest.approx(result["log_loss"], abs=TOLERANCE)
+        assert result["examples_per_second"] > 0
     assert stock["auc"] > 0.7
-    assert stock["steps"] == grouped["steps"] == 60
-    assert grouped["ops_in_graph"] < stock["ops_in_graph"]
-    assert grouped["examples_per_second"] > 0
+    assert stock["steps"] == grouped["steps"] == wrapped["steps"] == 60
+    assert wrapped["ops_in_graph"] < grouped["ops_in_graph"] < stock["ops_in_graph"]
     check_printed(ran)
     check_checkpoints(ran.folder, step=60)
-    for result in (stock, grouped):
+    for result in (stock, grouped, wrapped):
         check_saved_model(result, movielens_folder)
 
 
@@ -39,20 +40,20 @@ def check_printed(ran):
     assert "stock  step     60/60  loss" in ran.output
     assert "grouped  step     60/60  loss" in ran.output
     assert "loaded back, answers" in ran.output
-    header, stock, grouped = ran.output.rstrip().splitlines()[-5:-2]
+    header, *rows = ran.output.rstrip().splitlines()[-6:-2]
     assert header.split("  ")[-4:] == ["AUC", "log loss", "examples/s", "ops in the graph"]
-    assert stock.split()[0] == "stock" and grouped.split()[0] == "grouped"
+    assert [row.split()[0] for row in rows] == ["stock", "grouped", "wrapped"]
 
 
 def check_checkpoints(folder, step):
-    """Both models write one, with variables of the same names and shapes, and summaries."""
+    """All models write one, with variables of the same names and shapes, and summaries."""
     variables = {}
-    for model in ("stock", "grouped"):
+    for model in ("stock", "grouped", "wrapped"):
         latest = tf.train.latest_checkpoint(folder / model)
         assert latest.endswith(f"model.ckpt-{step}")
         variables[model] = tf.train.list_variables(latest)
         assert list((folder / model).glob("events.out.tfevents.*"))
-    assert variables["stock"] == variables["grouped"]
+    assert variables["stock"] == variables["grouped"] == variables["wrapped"]
 
 
 def check_saved_model(result, movielens_folder):

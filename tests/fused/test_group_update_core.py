@@ -258,7 +258,7 @@ def test_stochastic_rounding(place, dtype):
     assert not np.array_equal(first, other)
 
 
-@pytest.mark.parametrize("place", PLACES[1:])
+@pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("combiner", ["sum", "mean"])
 @pytest.mark.parametrize("weighted", [False, True])
 def test_scratch_is_16_bytes_per_id(place, combiner, weighted):

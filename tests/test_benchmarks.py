@@ -1,0 +1,33 @@
+"""Every benchmark runs, at a size at which its figures mean nothing, and writes what it says."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+COMMANDS = {
+    "bench_lookup": "--features 2 --batch 8 --rows 50 --seconds 0.05",
+    "bench_dlrm": "--batch 64 --rows 100 --steps 30",
+    "bench_kernel": "--cpu --workloads onehot26 --alphas 0",
+    "bench_train": "--cpu --workloads onehot26 --alphas 0 --rules sgd adam",
+}
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_benchmark_runs(name, tmp_path):
+    # Given a benchmark, when it runs as in the README but small
+    path = tmp_path / "figures.json"
+    command = [sys.executable, ROOT / "benchmarks" / f"{name}.py", *COMMANDS[name].split()]
+    done = subprocess.run(
+        [*command, "--json", path], capture_output=True, text=True, timeout=300, env=os.environ
+    )
+    # Then it prints a table, and writes its figures with what they were measured on
+    assert done.returncode == 0, done.stderr[-3000:]
+    figures = json.loads(path.read_text())
+    assert figures["about"]["date"] and figures["rows"]
+    headings = list(figures["rows"][0])
+    assert any(line.split()[:1] == headings[0].split()[:1] for line in done.stdout.splitlines())
