@@ -198,15 +198,15 @@ def plot(path, rows, about):
                 places + offset, [row[f"{side}_ms"] for row in chosen], 0.4, label=side, color=color
             )
             speedups = ["" if side == "stock" else f"  {row['speedup']:.1f}x" for row in chosen]
-            labels = [f"{row[f'{side}_ms']:.3g} ms{s}" for row, s in zip(chosen, speedups)]
+            labels = [f"{row[f'{side}_ms']:,.4g} ms{s}" for row, s in zip(chosen, speedups)]
             axis.bar_label(bars, labels, fontsize=8, padding=2)
         axis.set_yticks(places, [f"{shape}\n{ids} ids" for shape, ids in cases])
         axis.set_xscale("log")
         axis.margins(x=0.35)
         axis.set_title(stage)
-        axis.set_xlabel("milliseconds (median)")
+        axis.set_xlabel("milliseconds of a call that is waited for (median)")
     axes[0].invert_yaxis()
-    axes[-1].legend()
+    figure.legend(*axes[0].get_legend_handles_labels(), loc="upper right")
     figure.suptitle(f"{about['device']}, TensorFlow {about['tensorflow']}, {about['date']}")
     figure.tight_layout()
     figure.savefig(path, dpi=100)
