@@ -70,7 +70,8 @@ Fault SplitSparse(const FeatureIds& feature, int32_t f, const Piece& piece, int6
                   int64_t* splits) {
   const int64_t* indices = static_cast<const int64_t*>(feature.partition);
   // The row before this piece is checked by the piece that holds it; here it only starts the walk.
-  const int64_t before = piece.begin == 0 ? -1 : SampleAt<kRank2>(feature, indices, piece.begin - 1);
+  const int64_t before =
+      piece.begin == 0 ? -1 : SampleAt<kRank2>(feature, indices, piece.begin - 1);
   int64_t next = before + 1;
   for (int64_t i = piece.begin; i < piece.end; ++i) {
     const int64_t sample = SampleAt<kRank2>(feature, indices, i);
