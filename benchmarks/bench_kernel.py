@@ -215,8 +215,9 @@ def plot(path, about, rows):
     figure.savefig(path, dpi=110)
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+def make_parser(doc):
+    """The arguments that benchmarks of the core share."""
+    parser = argparse.ArgumentParser(description=doc.splitlines()[0])
     parser.add_argument("--workloads", nargs="+", choices=list(WORKLOADS), default=list(WORKLOADS))
     parser.add_argument("--dtypes", nargs="+", choices=["float32", "float16"])
     parser.add_argument("--alphas", nargs="+", type=float, default=ALPHAS)
@@ -224,13 +225,22 @@ def main():
     parser.add_argument("--plot", help="picture to write")
     parser.add_argument("--cpu", action="store_true", help="even where there is a GPU")
     parser.add_argument("--core", default=ROOT / "group_embedding", help="folder of the library")
-    args = parser.parse_args()
+    return parser
 
+
+def start(args):
+    """(core, place, GB/s of a copy there, what the figures are measured on)"""
     core = load_core(args.core)
     place = choose_place(core, args.cpu)
     copy = place.copy_bandwidth()
     about = place.about() | {"copy GB/s": round(copy, 1), "sizes": place.name}
     print(about, flush=True)
+    return core, place, copy, about
+
+
+def main():
+    args = make_parser(__doc__).parse_args()
+    core, place, copy, about = start(args)
     rows = []
     for name in args.workloads:
         for dtype in args.dtypes or place.dtypes:

@@ -15,14 +15,12 @@ read once, the ids once more, and for each unique row the row and its slots read
 a cache spares may bring a step below it.
 """
 
-import argparse
 import math
 
 import numpy as np
-from bench_kernel import NUM_SETS, ROOT, Runner, load_core
-from places import choose_place
+from bench_kernel import NUM_SETS, Runner, make_parser, start
 from report import print_table, write_json
-from workloads import ALPHAS, WORKLOADS
+from workloads import WORKLOADS
 
 RULES = ["sgd", "rowwise_adagrad", "adam"]
 HYPER = {
@@ -222,23 +220,11 @@ def plot(path, about, rows):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--workloads", nargs="+", choices=list(WORKLOADS), default=list(WORKLOADS))
-    parser.add_argument("--dtypes", nargs="+", choices=["float32", "float16"])
-    parser.add_argument("--alphas", nargs="+", type=float, default=ALPHAS)
+    parser = make_parser(__doc__)
     parser.add_argument("--rules", nargs="+", choices=RULES, default=RULES)
-    parser.add_argument("--json", help="file to write")
-    parser.add_argument("--plot", help="picture to write")
-    parser.add_argument("--cpu", action="store_true", help="even where there is a GPU")
-    parser.add_argument("--core", default=ROOT / "group_embedding", help="folder of the library")
     args = parser.parse_args()
-
-    core = load_core(args.core)
-    place = choose_place(core, args.cpu)
-    copy = place.copy_bandwidth()
+    core, place, copy, about = start(args)
     with_peer = has_fbgemm(place)
-    about = place.about() | {"copy GB/s": round(copy, 1), "sizes": place.name}
-    print(about, flush=True)
     rows = []
     for name in args.workloads:
         for dtype in args.dtypes or place.dtypes:

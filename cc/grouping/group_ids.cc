@@ -63,8 +63,8 @@ inline int64_t SampleAt(const FeatureIds& feature, const int64_t* indices, int64
 }
 
 // Row splits of the samples in (sample of begin - 1, sample of end - 1]; the first piece also
-// writes those before, the last those after. kRank2: of almost every SparseTensor, and three times
-// as fast as the general case.
+// writes those before, the last those after. kRank2: of almost every SparseTensor, without a loop
+// over axes.
 template <bool kRank2>
 Fault SplitSparse(const FeatureIds& feature, int32_t f, const Piece& piece, int64_t first_id,
                   int64_t* splits) {
