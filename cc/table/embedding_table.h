@@ -1,0 +1,148 @@
+// A table whose rows are found by key: any 64-bit number, seen when it is seen.
+//
+// Every key has a row number, and rows of all kinds lie in one array that never moves (memory.h).
+// So a batch of keys is located once, and from then on the lookup, its gradient and the update of a
+// keyed table are those of any other: a pointer and row numbers. The array begins with rows that
+// are no key's, [0, first_row):
+//   [0, matrix_rows)  what keys start as, if they start as rows of a matrix
+//   matrix_rows       the constant that a key reads which has no row (yet)
+// They are read and never updated.
+//
+// Thread safety: any number of Locate, readers of rows and, for different rows, writers of rows at
+// a time. Everything said to be exclusive must run alone; the caller has the lock.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "core/group.h"
+#include "core/parallel.h"
+#include "table/initial_values.h"
+
+namespace group_embedding {
+
+// Which keys get a row when they are trained: those seen `min_count` times, counted exactly or by a
+// counting Bloom filter.
+struct Admission {
+  enum class Kind : int32_t { kAll = 0, kCounter = 1, kBloom = 2 };
+  Kind kind = Kind::kAll;
+  int64_t min_count = 0;
+  int64_t num_counters = 0;   // of the Bloom filter
+  int32_t num_hashes = 0;     // of the Bloom filter
+  int32_t counter_bytes = 8;  // of the Bloom filter: 1, 2, 4 or 8; counters stop at their maximum
+};
+
+// Which keys an eviction removes.
+struct Eviction {
+  enum class Kind : int32_t { kNone = 0, kGlobalStep = 1, kL2Weight = 2 };
+  Kind kind = Kind::kNone;
+  int64_t steps_to_live = 0;  // kGlobalStep: those not trained for more steps than that
+  float l2_weight = 0;        // kL2Weight: those whose row has sum_j x_j^2 / 2 < l2_weight
+};
+
+struct TableOptions {
+  std::string name;  // for messages
+  int32_t dim = 0;
+  DataType dtype = DataType::kFloat32;
+  InitialValues initial;
+  float no_row_value = 0;  // the constant that a key reads which has no row
+  Admission admission;
+  int64_t max_bytes = 0;  // of rows, slots and what is kept of each; 0: as much as there is
+};
+
+// One number per column of each row, or one per row, kept for an update rule.
+struct SlotOptions {
+  std::string name;  // such as "adagrad/accumulator"
+  int32_t width = 0;  // dim, or 1
+  DataType dtype = DataType::kFloat32;
+  float initial = 0;
+};
+
+// What is kept of each row beside its values.
+struct RowInfo {
+  int64_t key;
+  int64_t count;    // how often the key was trained; -1: the row is no key's
+  int64_t version;  // the step at which it was trained last; -1: no step was given
+  int64_t clock;    // the number of the batch in which it was trained last
+};
+
+inline constexpr int64_t kNoRow = -1;
+
+// Rows of keys in host memory, one after the other: what is saved, restored, inserted, exported.
+struct KeyedRows {
+  std::vector<int64_t> keys, counts, versions;
+  std::vector<char> values;              // [keys, dim] of the table's type
+  std::vector<std::vector<char>> slots;  // per slot of the table, [keys, width]
+};
+
+// What a table counts of keys that it has not admitted.
+struct AdmissionState {
+  std::vector<int64_t> keys, counts;  // Admission::kCounter
+  std::vector<char> counters;         // Admission::kBloom
+};
+
+// What a table held at one instant, read while the table is trained on: whatever changes a row that
+// has not been read puts its former content aside first.
+class Snapshot {
+ public:
+  virtual ~Snapshot() = default;
+  // Row numbers to go through.
+  virtual int64_t num_rows() const = 0;
+  // Appends what belonged to keys at that instant among rows [begin, end). Each row once.
+  virtual void Read(int64_t begin, int64_t end, KeyedRows* rows) = 0;
+  virtual const AdmissionState& admission() const = 0;
+  // Keys erased since the last full snapshot that was kept; empty for a full one.
+  virtual const std::vector<int64_t>& erased() const = 0;
+  // It has been written down: the next snapshot of changes begins here.
+  virtual void Keep() = 0;
+};
+
+enum class Access : int32_t {
+  kRead = 0,   // a key without a row reads what it would start as
+  kTrain = 1,  // it gets a row, if it is admitted
+};
+
+class EmbeddingTable {
+ public:
+  virtual ~EmbeddingTable() = default;
+
+  virtual const TableOptions& options() const = 0;
+
+  // All rows that were ever in use, [num_rows, dim]; the pointer never changes.
+  virtual Table rows() const = 0;
+  virtual int64_t first_row() const = 0;
+
+  // The array of a slot, which is made where there is none of that name. An error if there is one
+  // of another type or width. Exclusive.
+  virtual std::string Slot(const SlotOptions& slot, void** array) = 0;
+  virtual const std::vector<SlotOptions>& slots() const = 0;
+
+  virtual int64_t num_keys() const = 0;
+  virtual int64_t memory_bytes() const = 0;  // used: rows, slots, what is kept of each, the index
+  virtual float load_factor() const = 0;     // of the index
+
+  // Rows of `keys` [num_keys] that have one, else kNoRow. Host memory.
+  virtual void Find(const int64_t* keys, int64_t num_keys, int64_t* rows) const = 0;
+  // What is kept of a row.
+  virtual RowInfo Info(int64_t row) const = 0;
+
+  // Gives every key the content that `rows` has for it; slots not in it start anew. Exclusive.
+  virtual std::string Insert(const KeyedRows& rows) = 0;
+  // Their rows may be given to other keys once no batch that located them is held; a row that is
+  // given away starts anew, and so do its slots. Returns how many keys there were. Exclusive.
+  virtual int64_t Erase(const int64_t* keys, int64_t num_keys) = 0;
+  // Exclusive. Returns how many keys were erased.
+  virtual int64_t Evict(const Eviction& eviction, int64_t step) = 0;
+  virtual void Clear() = 0;  // Exclusive.
+  virtual void SetAdmissionState(const AdmissionState& state) = 0;  // Exclusive.
+
+  // A snapshot of all rows, or of those changed since the last full one that was kept; one at a
+  // time. Exclusive, and takes as long as copying the admission state and a bit per row.
+  virtual std::unique_ptr<Snapshot> TakeSnapshot(bool changes_only) = 0;
+  // To be called before rows are written, if a snapshot is being read.
+  virtual void BeforeWrite(const int64_t* rows, int64_t num_rows) = 0;
+};
+
+}  // namespace group_embedding

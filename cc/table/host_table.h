@@ -1,0 +1,43 @@
+// A table in host memory whose rows are found by key.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "core/parallel.h"
+#include "table/embedding_table.h"
+
+namespace group_embedding {
+
+class HostTable : public EmbeddingTable {
+ public:
+  // Batches in flight: rows of keys erased since the oldest of them began are not given to others.
+  // A batch begins before its keys are located and ends when its row numbers are used no more.
+  // Both may be called at any time.
+  virtual int64_t BeginBatch() = 0;
+  virtual void EndBatch(int64_t batch) = 0;
+};
+
+// `matrix`: [options.initial.matrix_rows, dim] of the table's type, or null if it has none.
+// Where it cannot be made, null, and `error` says why.
+std::unique_ptr<HostTable> MakeHostTable(const TableOptions& options, const void* matrix,
+                                         std::string* error);
+
+// Some keys of one table, and where their row numbers go. `rows` may be `keys`.
+struct KeysToLocate {
+  HostTable* table;
+  const int64_t* keys;  // [num_keys], any numbers; may repeat
+  int64_t num_keys;
+  int64_t* rows;  // [num_keys]
+};
+
+// Finds the rows of many keys in many tables. With Access::kTrain, keys that are admitted get a row,
+// and every key is counted once per occurrence, in the step `step` (-1: no step). All occurrences of
+// a key in one call get the same answer; those without a row read what a key starts as.
+//
+// Returns what went wrong, in words, or nothing. A table that is full keeps what it has and stays
+// usable; rows of the call are then undefined.
+std::string LocateRowsCpu(const KeysToLocate* requests, int64_t num_requests, Access access,
+                          int64_t step, const ParallelFor& parallel_for);
+
+}  // namespace group_embedding

@@ -1,0 +1,35 @@
+// Memory that grows where it lies: address space is reserved once, and memory is given to it as it
+// is needed. So an array of rows never moves and is never copied, however long it gets, and
+// pointers into it stay good.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+namespace group_embedding {
+
+// Grow() needs a lock; data() and bytes() may be read while it runs.
+class Memory {
+ public:
+  virtual ~Memory() = default;
+  Memory(const Memory&) = delete;
+  Memory& operator=(const Memory&) = delete;
+
+  // Makes the first `bytes` usable. Those that were already keep place and content, new ones are
+  // zero. Returns what went wrong, in words; empty: nothing, and bytes() >= `bytes`.
+  virtual std::string Grow(int64_t bytes) = 0;
+
+  char* data() const { return data_; }
+  int64_t bytes() const { return bytes_; }  // usable
+
+ protected:
+  Memory() = default;
+  char* data_ = nullptr;
+  int64_t bytes_ = 0;
+};
+
+// At most `max_bytes` of the host's memory, or as much as there are addresses for.
+std::unique_ptr<Memory> ReserveHostMemory(int64_t max_bytes);
+
+}  // namespace group_embedding
