@@ -54,7 +54,7 @@ struct TableOptions {
 
 // One number per column of each row, or one per row, kept for an update rule.
 struct SlotOptions {
-  std::string name;  // such as "adagrad/accumulator"
+  std::string name;   // such as "adagrad/accumulator"
   int32_t width = 0;  // dim, or 1
   DataType dtype = DataType::kFloat32;
   float initial = 0;
@@ -135,7 +135,7 @@ class EmbeddingTable {
   virtual int64_t Erase(const int64_t* keys, int64_t num_keys) = 0;
   // Exclusive. Returns how many keys were erased.
   virtual int64_t Evict(const Eviction& eviction, int64_t step) = 0;
-  virtual void Clear() = 0;  // Exclusive.
+  virtual void Clear() = 0;                                         // Exclusive.
   virtual void SetAdmissionState(const AdmissionState& state) = 0;  // Exclusive.
 
   // A snapshot of all rows, or of those changed since the last full one that was kept; one at a

@@ -31,9 +31,10 @@ struct KeysToLocate {
   int64_t* rows;  // [num_keys]
 };
 
-// Finds the rows of many keys in many tables. With Access::kTrain, keys that are admitted get a row,
-// and every key is counted once per occurrence, in the step `step` (-1: no step). All occurrences of
-// a key in one call get the same answer; those without a row read what a key starts as.
+// Finds the rows of many keys in many tables. With Access::kTrain, keys that are admitted get a
+// row, and every key is counted once per occurrence, in the step `step` (-1: no step). All
+// occurrences of a key in one call get the same answer; those without a row read what a key starts
+// as.
 //
 // Returns what went wrong, in words, or nothing. A table that is full keeps what it has and stays
 // usable; rows of the call are then undefined.

@@ -64,7 +64,7 @@ GROUP_EMBEDDING_HOST_DEVICE double Root(double x) {
 // The quantile of the standard normal distribution, to 1.2e-9: P. J. Acklam, "An algorithm for
 // computing the inverse normal cumulative distribution function" (2003).
 GROUP_EMBEDDING_HOST_DEVICE double NormalQuantile(double p) {
-  constexpr double a[] = {-3.969683028665376e+01, 2.209460984245205e+02, -2.759285104469687e+02,
+  constexpr double a[] = {-3.969683028665376e+01, 2.209460984245205e+02,  -2.759285104469687e+02,
                           1.383577518672690e+02,  -3.066479806614716e+01, 2.506628277459239e+00};
   constexpr double b[] = {-5.447609879822406e+01, 1.615858368580409e+02, -1.556989798598866e+02,
                           6.680131188771972e+01, -1.328068155288572e+01};
@@ -95,13 +95,13 @@ GROUP_EMBEDDING_HOST_DEVICE float InitialValue(const InitialValues& initial, int
               static_cast<uint64_t>(column) * 0xd1b54a32d192ed03ULL);
   const double u = (static_cast<double>(bits >> 12) + 0.5) / 4503599627370496.0;  // in (0, 1)
   if (initial.distribution == Distribution::kUniform) {
-    const float value = static_cast<float>(initial.a + (static_cast<double>(initial.b) - initial.a) * u);
+    const float value =
+        static_cast<float>(initial.a + (static_cast<double>(initial.b) - initial.a) * u);
     return value < initial.b || initial.b <= initial.a ? value : initial.a;  // rounded up to b
   }
   constexpr double kBelowTwo = 0.022750131948179195;  // the share of a normal distribution below -2
-  const double p = initial.distribution == Distribution::kNormal
-                       ? u
-                       : kBelowTwo + (1 - 2 * kBelowTwo) * u;
+  const double p =
+      initial.distribution == Distribution::kNormal ? u : kBelowTwo + (1 - 2 * kBelowTwo) * u;
   return static_cast<float>(initial.a + initial.b * initial_values::NormalQuantile(p));
 }
 

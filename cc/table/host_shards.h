@@ -1,0 +1,87 @@
+// The one implementation of HostTable: keys are spread over shards by their hash, each with an
+// index and a lock; rows lie in one RowStore.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "table/bloom_counters.h"
+#include "table/host_table.h"
+#include "table/key_index.h"
+#include "table/row_snapshot.h"
+#include "table/row_store.h"
+
+namespace group_embedding {
+
+class HostShards : public HostTable {
+ public:
+  static constexpr int kNumShards = 64;
+
+  // An entry's state: > 0: its row + 1; < 0: the key has no row and was seen that often.
+  struct Shard {
+    mutable std::mutex mutex;
+    KeyIndex index;
+    std::atomic<int64_t> num_rows{0};  // keys that have one
+
+    explicit Shard(float max_load) : index(max_load) {}
+  };
+
+  HostShards(const TableOptions& options, const void* matrix, std::string* error)
+      : store_(options, matrix, error),
+        bloom_(options.admission),
+        shards_(MakeShards(std::make_index_sequence<kNumShards>())) {}
+
+  static uint64_t HashOf(int64_t key) { return MixBits(static_cast<uint64_t>(key)); }
+  static int ShardIndex(uint64_t hash) { return static_cast<int>(hash >> 58); }
+  Shard& shard(int s) { return shards_[s]; }
+  RowStore& store() { return store_; }
+  BloomCounters& bloom() { return bloom_; }
+  std::shared_ptr<RowSnapshot> snapshot() const { return std::atomic_load(&snapshot_); }
+
+  const TableOptions& options() const override { return store_.options(); }
+  Table rows() const override { return {store_.Row(0), store_.num_rows(), options().dim, 0}; }
+  int64_t first_row() const override { return store_.first_row(); }
+  std::string Slot(const SlotOptions& slot, void** array) override {
+    return store_.Slot(slot, array);
+  }
+  const std::vector<SlotOptions>& slots() const override { return store_.slots(); }
+  int64_t num_keys() const override;
+  int64_t memory_bytes() const override;
+  float load_factor() const override;
+  void Find(const int64_t* keys, int64_t num_keys, int64_t* rows) const override;
+  RowInfo Info(int64_t row) const override;
+  std::string Insert(const KeyedRows& rows) override;
+  int64_t Erase(const int64_t* keys, int64_t num_keys) override;
+  int64_t Evict(const Eviction& eviction, int64_t step) override;
+  void Clear() override;
+  void SetAdmissionState(const AdmissionState& state) override;
+  std::unique_ptr<Snapshot> TakeSnapshot(bool changes_only) override;
+  void BeforeWrite(const int64_t* rows, int64_t num_rows) override;
+  int64_t BeginBatch() override { return store_.BeginBatch(); }
+  void EndBatch(int64_t batch) override { store_.EndBatch(batch); }
+
+ private:
+  // Shards grow at loads spread from 0.4 to 0.7, so that they do not all grow at once: a call that
+  // makes one grow waits for a 64th of the table at most.
+  template <size_t... s>
+  static std::array<Shard, kNumShards> MakeShards(std::index_sequence<s...>) {
+    return {Shard(0.4f + 0.3f * s / kNumShards)...};
+  }
+
+  Shard& ShardOf(uint64_t hash) const { return shards_[ShardIndex(hash)]; }
+  AdmissionState GetAdmissionState() const;
+
+  RowStore store_;
+  BloomCounters bloom_;
+  mutable std::array<Shard, kNumShards> shards_;
+  std::vector<int64_t> erased_;            // since the last full snapshot that was kept
+  int64_t kept_clock_ = 0;                 // rows trained in batches from that on are not in it
+  std::shared_ptr<RowSnapshot> snapshot_;  // being read, or null
+};
+
+}  // namespace group_embedding

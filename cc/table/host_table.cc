@@ -1,0 +1,219 @@
+#include "table/host_table.h"
+
+#include <algorithm>
+#include <mutex>
+#include <vector>
+
+#include "core/rows.h"
+#include "table/host_shards.h"
+
+namespace group_embedding {
+namespace {
+
+// A snapshot as its reader has it; the table knows the RowSnapshot in it for as long.
+class HostSnapshot : public Snapshot {
+ public:
+  HostSnapshot(std::shared_ptr<RowSnapshot> rows, AdmissionState admission,
+               std::vector<int64_t> erased, std::function<void()> keep,
+               std::function<void()> forget)
+      : rows_(std::move(rows)),
+        admission_(std::move(admission)),
+        erased_(std::move(erased)),
+        keep_(std::move(keep)),
+        forget_(std::move(forget)) {}
+  ~HostSnapshot() override { forget_(); }
+
+  int64_t num_rows() const override { return rows_->num_rows(); }
+  void Read(int64_t begin, int64_t end, KeyedRows* rows) override { rows_->Read(begin, end, rows); }
+  const AdmissionState& admission() const override { return admission_; }
+  const std::vector<int64_t>& erased() const override { return erased_; }
+  void Keep() override { keep_(); }
+
+ private:
+  const std::shared_ptr<RowSnapshot> rows_;
+  const AdmissionState admission_;
+  const std::vector<int64_t> erased_;
+  const std::function<void()> keep_, forget_;
+};
+
+}  // namespace
+
+void HostShards::Find(const int64_t* keys, int64_t num_keys, int64_t* rows) const {
+  for (int64_t i = 0; i < num_keys; ++i) {
+    const uint64_t hash = HashOf(keys[i]);
+    Shard& shard = ShardOf(hash);
+    std::lock_guard<std::mutex> lock(shard.mutex);
+    const KeyIndex::Entry* entry = shard.index.Find(keys[i], hash);
+    rows[i] = entry != nullptr && entry->state > 0 ? entry->state - 1 : kNoRow;
+  }
+}
+
+RowInfo HostShards::Info(int64_t row) const { return store_.Info(row); }
+
+int64_t HostShards::num_keys() const {
+  int64_t total = 0;
+  for (Shard& shard : shards_) total += shard.num_rows.load(std::memory_order_relaxed);
+  return total;
+}
+
+int64_t HostShards::memory_bytes() const {
+  int64_t total = store_.memory_bytes() + static_cast<int64_t>(bloom_.bytes());
+  for (Shard& shard : shards_) {
+    std::lock_guard<std::mutex> lock(shard.mutex);
+    total += shard.index.bytes();
+  }
+  return total;
+}
+
+float HostShards::load_factor() const {
+  double size = 0, capacity = 0;
+  for (Shard& shard : shards_) {
+    std::lock_guard<std::mutex> lock(shard.mutex);
+    size += static_cast<double>(shard.index.size());
+    capacity += static_cast<double>(shard.index.capacity());
+  }
+  return static_cast<float>(size / capacity);
+}
+
+std::string HostShards::Insert(const KeyedRows& rows) {
+  for (size_t i = 0; i < rows.keys.size(); ++i) {
+    const int64_t key = rows.keys[i];
+    const uint64_t hash = HashOf(key);
+    Shard& shard = ShardOf(hash);
+    const KeyIndex::Entry* found = shard.index.Find(key, hash);
+    int64_t row = found != nullptr && found->state > 0 ? found->state - 1 : kNoRow;
+    if (row == kNoRow) {
+      std::vector<int64_t> taken;
+      std::string error = store_.Take(1, &taken);
+      if (!error.empty()) return error;
+      row = taken[0];
+      shard.index.FindOrInsert(key, hash, HashOf)->state = row + 1;
+      ++shard.num_rows;
+    }
+    BeforeWrite(&row, 1);
+    store_.Start(row, key, rows.counts[i], rows.versions[i]);
+    const int64_t bytes = store_.row_bytes();
+    std::memcpy(store_.Row(row), rows.values.data() + i * bytes, bytes);
+    for (size_t s = 0; s < rows.slots.size(); ++s) {
+      const int64_t slot_bytes = store_.slot_row_bytes(s);
+      if (rows.slots[s].empty()) continue;
+      std::memcpy(store_.SlotRow(s, row), rows.slots[s].data() + i * slot_bytes, slot_bytes);
+    }
+  }
+  return "";
+}
+
+int64_t HostShards::Erase(const int64_t* keys, int64_t num_keys) {
+  int64_t num_erased = 0;
+  for (int64_t i = 0; i < num_keys; ++i) {
+    const int64_t key = keys[i];
+    const uint64_t hash = HashOf(key);
+    Shard& shard = ShardOf(hash);
+    KeyIndex::Entry* entry = shard.index.Find(key, hash);
+    if (entry == nullptr) continue;
+    if (entry->state > 0) {
+      const int64_t row = entry->state - 1;
+      BeforeWrite(&row, 1);
+      store_.Retire(row);
+      --shard.num_rows;
+      ++num_erased;
+      erased_.push_back(key);
+    }
+    shard.index.Erase(entry, HashOf);
+  }
+  return num_erased;
+}
+
+int64_t HostShards::Evict(const Eviction& eviction, int64_t step) {
+  std::vector<int64_t> keys;
+  const TableOptions& options = store_.options();
+  for (int64_t row = store_.first_row(); row < store_.num_rows(); ++row) {
+    if (!store_.IsKeys(row)) continue;
+    const RowInfo& info = store_.Info(row);
+    bool evict = false;
+    if (eviction.kind == Eviction::Kind::kGlobalStep) {
+      evict = info.version >= 0 && step - info.version > eviction.steps_to_live;
+    } else if (eviction.kind == Eviction::Kind::kL2Weight) {
+      ForDataType(options.dtype, [&](auto* type) {
+        const auto* x = reinterpret_cast<decltype(type)>(store_.Row(row));
+        evict = 0.5f * Dot(x, x, options.dim) < eviction.l2_weight;
+      });
+    }
+    if (evict) keys.push_back(info.key);
+  }
+  return Erase(keys.data(), static_cast<int64_t>(keys.size()));
+}
+
+void HostShards::Clear() {
+  std::vector<int64_t> keys;
+  for (Shard& shard : shards_) {
+    shard.index.ForEach([&](KeyIndex::Entry& entry) { keys.push_back(entry.key); });
+  }
+  Erase(keys.data(), static_cast<int64_t>(keys.size()));
+  for (Shard& shard : shards_) shard.index.Clear();
+  bloom_.Clear();
+}
+
+AdmissionState HostShards::GetAdmissionState() const {
+  AdmissionState state;
+  for (Shard& shard : shards_) {
+    shard.index.ForEach([&](KeyIndex::Entry& entry) {
+      if (entry.state > 0) return;
+      state.keys.push_back(entry.key);
+      state.counts.push_back(-entry.state);
+    });
+  }
+  state.counters = bloom_.Counters();
+  return state;
+}
+
+void HostShards::SetAdmissionState(const AdmissionState& state) {
+  for (Shard& shard : shards_) {
+    std::vector<int64_t> counted;
+    shard.index.ForEach([&](KeyIndex::Entry& entry) {
+      if (entry.state < 0) counted.push_back(entry.key);
+    });
+    for (const int64_t key : counted) {
+      shard.index.Erase(shard.index.Find(key, HashOf(key)), HashOf);
+    }
+  }
+  for (size_t i = 0; i < state.keys.size(); ++i) {
+    const uint64_t hash = HashOf(state.keys[i]);
+    KeyIndex::Entry* entry = ShardOf(hash).index.FindOrInsert(state.keys[i], hash, HashOf);
+    if (entry->state <= 0) entry->state = -state.counts[i];
+  }
+  bloom_.SetCounters(state.counters);
+}
+
+std::unique_ptr<Snapshot> HostShards::TakeSnapshot(bool changes_only) {
+  const int64_t since = changes_only ? kept_clock_ : 0;
+  auto rows = std::make_shared<RowSnapshot>(store_, since);
+  std::atomic_store(&snapshot_, rows);
+  // Batches in flight will write rows that they located before.
+  const int64_t begins = store_.OldestBatch();
+  const size_t num_erased = erased_.size();
+  auto keep = [this, changes_only, begins, num_erased] {
+    if (changes_only) return;
+    kept_clock_ = begins;
+    erased_.erase(erased_.begin(), erased_.begin() + num_erased);
+  };
+  auto forget = [this] { std::atomic_store(&snapshot_, std::shared_ptr<RowSnapshot>()); };
+  return std::make_unique<HostSnapshot>(std::move(rows), GetAdmissionState(),
+                                        changes_only ? erased_ : std::vector<int64_t>(),
+                                        std::move(keep), std::move(forget));
+}
+
+void HostShards::BeforeWrite(const int64_t* rows, int64_t num_rows) {
+  const auto snapshot = std::atomic_load(&snapshot_);
+  if (snapshot == nullptr) return;
+  for (int64_t i = 0; i < num_rows; ++i) snapshot->BeforeWrite(rows[i]);
+}
+
+std::unique_ptr<HostTable> MakeHostTable(const TableOptions& options, const void* matrix,
+                                         std::string* error) {
+  auto table = std::make_unique<HostShards>(options, matrix, error);
+  if (!error->empty()) return nullptr;
+  return table;
+}
+
+}  // namespace group_embedding

@@ -1,0 +1,74 @@
+#include "table/row_snapshot.h"
+
+#include <algorithm>
+
+namespace group_embedding {
+namespace {
+
+template <typename T>
+void AppendVector(const std::vector<T>& from, std::vector<T>* to) {
+  to->insert(to->end(), from.begin(), from.end());
+}
+
+void AppendBytes(const char* from, int64_t bytes, std::vector<char>* to) {
+  to->insert(to->end(), from, from + bytes);
+}
+
+}  // namespace
+
+void AppendRows(const KeyedRows& from, KeyedRows* to) {
+  AppendVector(from.keys, &to->keys);
+  AppendVector(from.counts, &to->counts);
+  AppendVector(from.versions, &to->versions);
+  AppendVector(from.values, &to->values);
+  to->slots.resize(std::max(to->slots.size(), from.slots.size()));
+  for (size_t s = 0; s < from.slots.size(); ++s) AppendVector(from.slots[s], &to->slots[s]);
+}
+
+RowSnapshot::RowSnapshot(const RowStore& store, int64_t changed_since)
+    : store_(store),
+      num_rows_(store.num_rows()),
+      changed_since_(changed_since),
+      num_slots_(store.slots().size()),
+      read_(new std::atomic<uint64_t>[(num_rows_ + 63) / 64]()),
+      parts_(new Part[kNumLocks]) {}
+
+void RowSnapshot::Append(int64_t row, KeyedRows* rows) const {
+  const RowInfo& info = store_.Info(row);
+  rows->keys.push_back(info.key);
+  rows->counts.push_back(info.count);
+  rows->versions.push_back(info.version);
+  AppendBytes(store_.Row(row), store_.row_bytes(), &rows->values);
+  rows->slots.resize(num_slots_);
+  for (size_t s = 0; s < num_slots_; ++s) {
+    AppendBytes(store_.SlotRow(s, row), store_.slot_row_bytes(s), &rows->slots[s]);
+  }
+}
+
+void RowSnapshot::PutAside(int64_t row) {
+  Part& part = PartOf(row);
+  std::lock_guard<std::mutex> lock(part.mutex);
+  if (IsRead(row)) return;
+  if (IsWanted(row)) Append(row, &part.aside[row]);
+  SetRead(row);
+}
+
+void RowSnapshot::Read(int64_t begin, int64_t end, KeyedRows* rows) {
+  rows->slots.resize(num_slots_);
+  for (int64_t row = std::max(begin, store_.first_row()); row < std::min(end, num_rows_);) {
+    const int64_t stripe_end = std::min({(row / kStripeRows + 1) * kStripeRows, end, num_rows_});
+    Part& part = PartOf(row);
+    std::lock_guard<std::mutex> lock(part.mutex);
+    for (; row < stripe_end; ++row) {
+      if (!IsRead(row)) {
+        if (IsWanted(row)) Append(row, rows);
+        SetRead(row);
+      } else if (const auto found = part.aside.find(row); found != part.aside.end()) {
+        AppendRows(found->second, rows);
+        part.aside.erase(found);
+      }
+    }
+  }
+}
+
+}  // namespace group_embedding

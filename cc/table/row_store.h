@@ -1,0 +1,91 @@
+// The rows of a keyed table in host memory: values, slots and what is kept of each, by row number.
+//
+// Take() and Return() may be called by several threads; a row that was taken belongs to its taker.
+// Methods said to be exclusive must run alone.
+#pragma once
+
+#include <atomic>
+#include <cstring>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "table/embedding_table.h"
+#include "table/memory.h"
+
+namespace group_embedding {
+
+class RowSnapshot;
+
+class RowStore {
+ public:
+  // `matrix`: as of MakeHostTable.
+  RowStore(const TableOptions& options, const void* matrix, std::string* error);
+
+  const TableOptions& options() const { return options_; }
+  const std::vector<SlotOptions>& slots() const { return slots_; }
+  int64_t first_row() const { return first_row_; }
+  int64_t num_rows() const { return num_rows_.load(std::memory_order_acquire); }
+  int64_t row_bytes() const { return row_bytes_; }
+  int64_t slot_row_bytes(size_t s) const { return slots_[s].width * SizeOf(slots_[s].dtype); }
+  int64_t memory_bytes() const { return num_rows() * BytesPerRow(); }
+
+  char* Row(int64_t row) const { return rows_->data() + row * row_bytes_; }
+  char* SlotRow(size_t s, int64_t row) const {
+    return slot_arrays_[s]->data() + row * slot_row_bytes(s);
+  }
+  RowInfo& Info(int64_t row) const { return reinterpret_cast<RowInfo*>(infos_->data())[row]; }
+  bool IsKeys(int64_t row) const { return row >= first_row_ && Info(row).count >= 0; }
+
+  // The row that a key without one reads.
+  int64_t DefaultRow(int64_t key) const {
+    const int64_t matrix_rows = options_.initial.matrix_rows;
+    const bool starts_as_it = matrix_rows > 0 && options_.admission.kind == Admission::Kind::kAll;
+    return starts_as_it ? MatrixRow(key, matrix_rows) : matrix_rows;
+  }
+
+  // Appends up to `count` free rows to `rows`, and says why if they are fewer.
+  std::string Take(int64_t count, std::vector<int64_t>* rows);
+  // Gives back a row that was taken and not used.
+  void Return(int64_t row);
+  // A row whose key was erased; free once all batches that had begun have ended.
+  void Retire(int64_t row);
+  // Makes a taken row the key's, as a key starts.
+  void Start(int64_t row, int64_t key, int64_t count, int64_t version);
+
+  std::string Slot(const SlotOptions& slot, void** array);  // exclusive
+  void Clear();                                             // exclusive
+
+  int64_t BeginBatch();
+  void EndBatch(int64_t batch);
+  int64_t clock() const { return clock_.load(std::memory_order_relaxed); }
+  // The first batch that has not ended, or the next to begin.
+  int64_t OldestBatch() const;
+
+ private:
+  int64_t BytesPerRow() const;
+  std::string GrowTo(int64_t num_rows);  // under mutex_
+
+  const TableOptions options_;
+  const int64_t row_bytes_, first_row_;
+  int64_t max_bytes_, reserved_rows_ = 0;
+  std::unique_ptr<Memory> rows_, infos_;
+  std::vector<SlotOptions> slots_;
+  std::vector<std::unique_ptr<Memory>> slot_arrays_;
+
+  mutable std::mutex mutex_;  // of what follows
+  std::atomic<int64_t> num_rows_{0};
+  int64_t usable_rows_ = 0;
+  std::vector<int64_t> free_;
+  struct Retired {
+    int64_t row, clock;
+  };
+  std::deque<Retired> retired_;
+  std::atomic<int64_t> clock_{0};
+  std::multiset<int64_t> batches_;
+};
+
+}  // namespace group_embedding
