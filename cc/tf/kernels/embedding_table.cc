@@ -107,7 +107,7 @@ class InitializeEmbeddingTableOp : public OpKernel {
     std::string error;
     std::shared_ptr<EmbeddingTable> table =
         MakeHostTable(options, has_matrix ? matrix.data() : nullptr, &error);
-    OP_REQUIRES_OK(context, resource->ToStatus(error));
+    OP_REQUIRES_OK(context, ToStatus(error));
     tensorflow::mutex_lock lock(*resource->mu());
     resource->Initialize(std::move(table));
   }

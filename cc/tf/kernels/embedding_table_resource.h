@@ -35,17 +35,17 @@ class EmbeddingTableResource : public tensorflow::ResourceBase {
         "table '" + name_ + "': expected an initialized EmbeddingVariable; run its initializer");
   }
 
-  // What a function of the core says that returns nothing when all is well.
-  absl::Status ToStatus(const std::string& error) const {
-    if (error.empty()) return absl::OkStatus();
-    return absl::ResourceExhaustedError("table '" + name_ + "': " + error);
-  }
-
  private:
   const std::string name_;
   tensorflow::mutex mu_;
   std::shared_ptr<EmbeddingTable> table_;
 };
+
+// What a function of a table returns that says in words what went wrong, or nothing.
+inline absl::Status ToStatus(const std::string& error) {
+  if (error.empty()) return absl::OkStatus();
+  return absl::ResourceExhaustedError(error);
+}
 
 using EmbeddingTablePtr = tensorflow::core::RefCountPtr<EmbeddingTableResource>;
 
