@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <map>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -19,6 +20,7 @@ using ::tensorflow::OpKernel;
 using ::tensorflow::OpKernelConstruction;
 using ::tensorflow::OpKernelContext;
 using ::tensorflow::Tensor;
+using ::tensorflow::TensorShape;
 
 class LocateRowsOp : public OpKernel {
  public:
@@ -52,16 +54,18 @@ class LocateRowsOp : public OpKernel {
       OP_REQUIRES_OK(context, resource->CheckInitialized());
       leases.push_back(std::make_unique<BatchLease>(resource->table()));
     }
-    const Tensor *batch, *sizes, *step;
+    const Tensor *batch, *sizes, *steps;
     OP_REQUIRES_OK(context, context->input("batch", &batch));
     OP_REQUIRES_OK(context, context->input("sizes", &sizes));
-    OP_REQUIRES_OK(context, context->input("step", &step));
+    OP_REQUIRES_OK(context, context->input("steps", &steps));
+    OP_REQUIRES(context, steps->shape() == TensorShape({static_cast<int64_t>(leases.size())}),
+                absl::InvalidArgumentError("steps: expected one per table"));
     Tensor located;
     OP_REQUIRES_OK(context, context->allocate_temp(batch->dtype(), batch->shape(), &located));
     std::copy_n(batch->flat<float>().data(), batch->NumElements(), located.flat<float>().data());
     Requests requests;
-    OP_REQUIRES_OK(context, MakeRequests(*batch, *sizes, leases, &located, &requests));
-    OP_REQUIRES_OK(context, Locate(context, requests, step->scalar<int64_t>()()));
+    OP_REQUIRES_OK(context, MakeRequests(*batch, *sizes, *steps, leases, &located, &requests));
+    OP_REQUIRES_OK(context, Locate(context, requests));
     tensorflow::core::RefCountPtr<tensorflow::TensorBuffer> buffer(
         new LocatedBuffer(located, std::move(leases), training_));
     context->set_output(0, Tensor(batch->dtype(), batch->shape(), std::move(buffer)));
@@ -69,15 +73,16 @@ class LocateRowsOp : public OpKernel {
 
  private:
   struct Requests {
-    std::vector<KeysToLocate> read, train;
+    std::vector<KeysToLocate> read;
+    std::map<int64_t, std::vector<KeysToLocate>> train;  // by step
   };
 
   // One for each feature of a keyed table.
-  absl::Status MakeRequests(const Tensor& batch, const Tensor& sizes,
+  absl::Status MakeRequests(const Tensor& batch, const Tensor& sizes, const Tensor& steps,
                             const std::vector<std::unique_ptr<BatchLease>>& leases, Tensor* located,
                             Requests* requests) const {
     const int64_t num_features = static_cast<int64_t>(table_of_feature_.size());
-    if (sizes.shape() != tensorflow::TensorShape({num_features, 2})) {
+    if (sizes.shape() != TensorShape({num_features, 2})) {
       return absl::InvalidArgumentError("sizes: expected shape [" + std::to_string(num_features) +
                                         ", 2], got " + sizes.shape().DebugString());
     }
@@ -97,20 +102,22 @@ class LocateRowsOp : public OpKernel {
     for (int64_t f = 0; f < num_features; begin += size(f++, 1)) {
       const int32_t table = table_of_feature_[f];
       if (table < 0) continue;
-      auto& list = training_ && learning_[table] ? requests->train : requests->read;
+      auto& list = training_ && learning_[table] ? requests->train[steps.vec<int64_t>()(table)]
+                                                 : requests->read;
       list.push_back({leases[table]->table(), keys + begin, size(f, 1), rows + begin});
     }
     return absl::OkStatus();
   }
 
-  static absl::Status Locate(OpKernelContext* context, const Requests& requests, int64_t step) {
-    auto locate = [&](const std::vector<KeysToLocate>& list, Access access) {
-      if (list.empty()) return absl::OkStatus();
+  static absl::Status Locate(OpKernelContext* context, const Requests& requests) {
+    auto locate = [&](const std::vector<KeysToLocate>& list, Access access, int64_t step) {
       return ToStatus(LocateRowsCpu(list.data(), static_cast<int64_t>(list.size()), access, step,
                                     ThreadsOf(context)));
     };
-    TF_RETURN_IF_ERROR(locate(requests.train, Access::kTrain));
-    return locate(requests.read, Access::kRead);
+    for (const auto& [step, list] : requests.train) {
+      TF_RETURN_IF_ERROR(locate(list, Access::kTrain, step));
+    }
+    return requests.read.empty() ? absl::OkStatus() : locate(requests.read, Access::kRead, -1);
   }
 
   std::vector<int32_t> table_of_feature_;
