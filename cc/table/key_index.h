@@ -4,8 +4,10 @@
 // has the lock (a shard of a table has one index).
 #pragma once
 
+#include <sys/mman.h>
+
 #include <cstdint>
-#include <cstring>
+#include <cstdlib>
 #include <memory>
 #include <new>
 #include <utility>
@@ -81,9 +83,10 @@ class KeyIndex {
 
  private:
   static constexpr int64_t kLeastCapacity = 16;
+  static constexpr size_t kPage = 4096, kLargePage = size_t{2} << 20;
 
   struct Free {
-    void operator()(Entry* entries) const { ::operator delete(entries, std::align_val_t{64}); }
+    void operator()(Entry* entries) const { std::free(entries); }
   };
 
   Entry* Probe(int64_t key, uint64_t hash) {
@@ -95,8 +98,13 @@ class KeyIndex {
 
   void Allocate(int64_t capacity) {
     const size_t bytes = capacity * sizeof(Entry);
-    entries_.reset(static_cast<Entry*>(::operator new(bytes, std::align_val_t{64})));
-    std::memset(static_cast<void*>(entries_.get()), 0, bytes);
+    entries_.reset(static_cast<Entry*>(std::calloc(capacity, sizeof(Entry))));
+    if (entries_ == nullptr) throw std::bad_alloc();
+    if (bytes >= kLargePage) {  // read at random, as rows are: see memory.cc
+      char* begin = reinterpret_cast<char*>(entries_.get());
+      char* page = begin + (-reinterpret_cast<uintptr_t>(begin) & (kPage - 1));
+      madvise(page, (begin + bytes - page) & ~(kPage - 1), MADV_HUGEPAGE);
+    }
     mask_ = capacity - 1;
     max_size_ = static_cast<int64_t>(max_load_ * static_cast<double>(capacity));
   }
