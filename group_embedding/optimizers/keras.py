@@ -4,6 +4,7 @@ import tensorflow as tf
 
 from group_embedding.optimizers.tables import (
     Table,
+    check_keyed,
     claim_tables,
     is_table_gradient,
     update_tables,
@@ -38,6 +39,7 @@ class _WrappedKeras:
 
     def _ge_update(self, pairs):
         """Updates the tables among (gradient, variable)."""
+        check_keyed(pairs)
         pairs = [pair for pair in pairs if is_table_gradient(pair[0])]
         if not pairs:
             return
