@@ -19,7 +19,9 @@ REGISTER_OP("LocateRows")
     .Attr("training: bool = false")
     .SetIsStateful()
     .SetShapeFn([](InferenceContext* context) {
-      context->set_output(0, context->input(1));
+      int64_t num_tables;
+      TF_RETURN_IF_ERROR(context->GetAttr("num_tables", &num_tables));
+      context->set_output(0, context->input(num_tables));
       return absl::OkStatus();
     })
     .Doc(R"doc(
