@@ -46,7 +46,8 @@ def option_to_config(value):
     if isinstance(value, tf.keras.initializers.Initializer):
         return {"initializer": tf.keras.initializers.serialize(value)}
     raise ValueError(
-        f"expected an initializer of tf.keras.initializers, which can be written down, got {value!r}"
+        "expected an initializer of tf.keras.initializers, which can be written down, got "
+        f"{value!r}"
     )
 
 
