@@ -39,7 +39,7 @@ class TableConfig:
         combined; the table itself is not changed.
       dtype: "float32", "float16" or "bfloat16"; `None` leaves it to the layer that makes the table.
       trainable: Whether training changes the table.
-      ev_option: The `EmbeddingVariableOption` of a table with `num_rows=None`; `None`: its defaults.
+      ev_option: With `num_rows=None`, the `EmbeddingVariableOption`; `None`: its defaults.
 
     Raises:
       TypeError, ValueError: An attribute is not of the form above; the message names the table.
