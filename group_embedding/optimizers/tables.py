@@ -16,6 +16,8 @@ from group_embedding.ops.group_update import (
     output_grads,
 )
 from group_embedding.optimizers import producer
+from group_embedding.tables import tf_variable
+from group_embedding.variables import EmbeddingVariable
 
 
 class Settings(NamedTuple):
@@ -33,6 +35,14 @@ class Table(NamedTuple):
     variable: tf.Variable
     slots: tuple
     weight_decay: float = 0.0
+
+
+def claim_tables(variables):
+    """Tells the EmbeddingVariables among `variables` that a wrapped optimizer trains them."""
+    for variable in variables:
+        variable = tf_variable(variable)
+        if isinstance(variable, EmbeddingVariable):
+            variable._optimizer_is_wrapped = True
 
 
 def is_table_gradient(gradient):

@@ -45,8 +45,8 @@ absl::Status GroupLookupGradShape(InferenceContext* context) {
 
 }  // namespace
 
-// Handles are inputs of listed types: an input that is declared a resource makes an op stateful, and
-// functions run stateful ops even where nobody uses what they make.
+// Handles are inputs of listed types: an input that is declared a resource makes an op stateful,
+// and functions run stateful ops even where nobody uses what they make.
 REGISTER_OP("GroupLookup")
     .Input("tables: table_types")
     .Input("batch: float")
