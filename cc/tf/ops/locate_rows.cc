@@ -19,9 +19,7 @@ REGISTER_OP("LocateRows")
     .Attr("training: bool = false")
     .SetIsStateful()
     .SetShapeFn([](InferenceContext* context) {
-      int64_t num_tables;
-      TF_RETURN_IF_ERROR(context->GetAttr("num_tables", &num_tables));
-      context->set_output(0, context->input(num_tables));
+      context->set_output(0, context->Vector(InferenceContext::kUnknownDim));
       return absl::OkStatus();
     })
     .Doc(R"doc(
