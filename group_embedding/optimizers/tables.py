@@ -45,6 +45,21 @@ def claim_tables(variables):
             variable._optimizer_is_wrapped = True
 
 
+def check_keyed(grads_and_vars):
+    """Refuses gradients of EmbeddingVariables that are not of rows."""
+    for gradient, variable in grads_and_vars:
+        variable = tf_variable(variable)
+        if not isinstance(variable, EmbeddingVariable) or is_table_gradient(gradient):
+            continue
+        if gradient is not None:
+            raise TypeError(
+                f"table '{variable.name.partition(':')[0]}': expected a gradient of rows, as "
+                f"IndexedSlices, got {gradient!r}; tf.while_loop and Keras 3's "
+                "gradient_accumulation_steps make gradients dense, which an EmbeddingVariable "
+                "cannot have"
+            )
+
+
 def is_table_gradient(gradient):
     """Whether the variable that has this gradient is a table: one of [rows, dim], of which some
     rows have a gradient."""

@@ -4,6 +4,7 @@ import tensorflow as tf
 
 from group_embedding.optimizers.tables import (
     Table,
+    check_keyed,
     claim_tables,
     is_table_gradient,
     update_tables,
@@ -19,6 +20,7 @@ class WrappedV1:
     def apply_gradients(self, grads_and_vars, *args, **kwargs):
         grads_and_vars = list(grads_and_vars)
         claim_tables(variable for _, variable in grads_and_vars)
+        check_keyed(grads_and_vars)
         return super().apply_gradients(grads_and_vars, *args, **kwargs)
 
     def _prepare(self):

@@ -20,7 +20,8 @@ class EmbeddingVariable(resource_variable_ops.ResourceVariable):
 
     Made by `get_embedding_variable`. To TensorFlow it is a variable of shape [0, dim], which stands
     in for the table where gradients are taken, variables are collected and optimizers make slots;
-    the rows lie in a native table, which lookups read and wrapped optimizers update.
+    the rows lie in a native table, which lookups read and wrapped optimizers update. A layer of
+    Keras 2 tracks it as an attribute, one of Keras 3 what `as_keras_variable` makes of it.
 
     Attributes:
       step: Where the versions of keys come from: the step in which a key was trained last. None,

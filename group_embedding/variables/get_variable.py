@@ -2,6 +2,7 @@
 
 import tensorflow as tf
 
+from group_embedding import exchange
 from group_embedding.config import TABLE_DTYPES
 from group_embedding.variables.embedding_variable import EmbeddingVariable
 from group_embedding.variables.options import EmbeddingVariableOption
@@ -80,6 +81,11 @@ def get_embedding_variable(
             )
     if not validate_shape:
         raise ValueError(f"table '{name}': expected validate_shape=True, got {validate_shape!r}")
+    if exchange.current().num_ranks > 1:
+        raise ValueError(
+            f"table '{name}': expected one rank, got {exchange.current().num_ranks}; an "
+            "EmbeddingVariable over several ranks is not supported yet"
+        )
     option = _option(name, ev_option)
     arguments = {
         "embedding_dim": _dim(name, embedding_dim),

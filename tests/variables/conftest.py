@@ -21,7 +21,7 @@ def make_table():
         return ge.get_embedding_variable(
             name,
             dim,
-            initializer=initializer or tf.ones_initializer(),
+            initializer=tf.ones_initializer() if initializer is None else initializer,
             ev_option=ge.EmbeddingVariableOption(**options),
             **arguments,
         )
@@ -36,7 +36,9 @@ def train():
     def take_step(table, keys, optimizer=None):
         optimizer = optimizer or ge.optimizers.wrap(tf.keras.optimizers.SGD(1.0))
         with tf.GradientTape() as tape:
-            (rows,) = ge.group_embedding_lookup([table], [tf.constant(np.array(keys, table.key_dtype.as_numpy_dtype))])
+            (rows,) = ge.group_embedding_lookup(
+                [table], [tf.constant(np.array(keys, table.key_dtype.as_numpy_dtype))]
+            )
             loss = tf.reduce_sum(rows)
         optimizer.apply_gradients([(tape.gradient(loss, table), table)])
 
