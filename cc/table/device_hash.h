@@ -46,6 +46,8 @@ class DeviceHash : public DeviceTable {
   std::string BeforeWriteCuda(const int64_t* rows, int64_t num_rows, cudaStream_t stream) override;
   int64_t BeginBatch() override;
   void EndBatch(int64_t batch) override;
+  int64_t num_rows() const override;
+  const RowInfo* infos() const override { return ref_.infos; }
   std::string Reserve(int64_t num_keys) override;
 
   // What LocateRowsCuda does with a table, holding its mutex: Prepare, launch with Ref(), and once

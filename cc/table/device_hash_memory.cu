@@ -332,6 +332,11 @@ Table DeviceHash::rows() const {
   return {ref_.rows, usable_rows_, options_.dim, 0};
 }
 
+int64_t DeviceHash::num_rows() const {
+  const Alone alone(*this);
+  return State().next_row;
+}
+
 int64_t DeviceHash::num_keys() const {
   const Alone alone(*this);
   return State().num_keys;

@@ -18,6 +18,7 @@ class DeviceSnapshot : public Snapshot {
         keep_(std::move(keep)) {}
   ~DeviceSnapshot() override { table_->ForgetSnapshot(); }
 
+  const EmbeddingTable& table() const override { return *table_; }
   int64_t num_rows() const override { return rows_->num_rows(); }
   void Read(int64_t begin, int64_t end, KeyedRows* rows) override {
     table_->ReadSnapshot(rows_.get(), begin, end, rows);

@@ -22,6 +22,11 @@ class DeviceTable : public EmbeddingTable {
   virtual int64_t BeginBatch() = 0;
   virtual void EndBatch(int64_t batch) = 0;
 
+  // Rows that were ever in use; rows() has those too that are there for later.
+  virtual int64_t num_rows() const = 0;
+  // What is kept of each row, in device memory.
+  virtual const RowInfo* infos() const = 0;
+
   // Makes room for so many keys at once, as if they had come. Exclusive.
   virtual std::string Reserve(int64_t num_keys) = 0;
 
