@@ -63,4 +63,8 @@ void hkv_find_or_insert_addresses(void* table, int64_t num_keys, const uint64_t*
   TableOf(table)->find_or_insert(num_keys, keys, addresses, found, nullptr, stream);
 }
 
+void hkv_erase(void* table, int64_t num_keys, const uint64_t* keys, cudaStream_t stream) {
+  TableOf(table)->erase(num_keys, keys, stream);
+}
+
 }  // extern "C"

@@ -13,6 +13,7 @@
 #include "python/array.h"
 #include "python/host_table.h"
 #include "python/run.h"
+#include "table/device_memory.h"
 #include "table/device_table.h"
 
 namespace group_embedding {
@@ -95,9 +96,7 @@ class PyDeviceTable {
     const int64_t num_rows = table_->num_rows();
     py::array host(py::dtype(array.dtype == DataType::kFloat32 ? "float32" : "uint16"),
                    std::vector<py::ssize_t>{num_rows, array.width});
-    CheckCuda(cudaMemcpy(host.mutable_data(), array.data, num_rows * array.row_bytes(),
-                         cudaMemcpyDeviceToHost),
-              "numpy");
+    Copy(array.data, host.mutable_data(), num_rows * array.row_bytes(), cudaMemcpyDeviceToHost);
     return host;
   }
 
@@ -107,9 +106,21 @@ class PyDeviceTable {
     const ArrayView view = ViewRows(values, "values", array.dtype, 2, /*on_gpu=*/false);
     RequireShape(view, {std::min(view.shape[0], table_->num_rows()), array.width});
     RequireContiguous(view);
-    CheckCuda(cudaMemcpy(array.data, view.data, view.shape[0] * array.row_bytes(),
-                         cudaMemcpyHostToDevice),
-              "assign");
+    Copy(view.data, array.data, view.shape[0] * array.row_bytes(), cudaMemcpyHostToDevice);
+  }
+
+  // Between the host and rows of either tier.
+  static void Copy(const void* from, void* to, int64_t bytes, cudaMemcpyKind kind) {
+    if (bytes == 0) return;
+    const StreamScratch between(bytes, nullptr);
+    if (kind == cudaMemcpyHostToDevice) {
+      CheckCuda(cudaMemcpy(between.data(), from, bytes, kind), "assign");
+      CheckCuda(CopyTieredMemory(between.data(), to, bytes, nullptr), "assign");
+      CheckCuda(cudaDeviceSynchronize(), "assign");
+    } else {
+      CheckCuda(CopyTieredMemory(from, between.data(), bytes, nullptr), "numpy");
+      CheckCuda(cudaMemcpy(to, between.data(), bytes, kind), "numpy");
+    }
   }
 
   py::dict Info(Keys rows) const {

@@ -27,7 +27,9 @@ int64_t PhysicalBytes(int64_t device_bytes) {
 DeviceHash::DeviceHash(const TableOptions& options, int64_t device_bytes, const void* matrix,
                        std::string* error)
     : options_(options),
-      device_rows_(device_bytes > 0 ? device_bytes / (options.dim * SizeOf(options.dtype)) : 0),
+      device_rows_(device_bytes > 0
+                       ? std::max(device_bytes / (options.dim * SizeOf(options.dtype)), first_row())
+                       : 0),
       max_bytes_(options.max_bytes > 0 ? options.max_bytes : PhysicalBytes(device_bytes)) {
   reserved_rows_ = max_bytes_ / (RowBytes() + kInfoBytes) + first_row();
   rows_ = ReserveValues(RowBytes());

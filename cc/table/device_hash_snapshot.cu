@@ -89,6 +89,7 @@ void DeviceHash::ForgetSnapshot() {
 void DeviceHash::ReadSnapshot(RowAside* snapshot, int64_t begin, int64_t end, KeyedRows* rows) {
   begin = std::max(begin, first_row());
   end = std::min(end, snapshot->num_rows());
+  rows->slots.resize(snapshot->num_slots());
   for (; begin < end; begin += RowAside::kRowsPerRead) {
     std::unique_lock<std::mutex> lock(mutex_);
     streams_.BeginAlone(streams_.own());

@@ -8,9 +8,9 @@
 //
 //   kRow        the key's row                            -> infos[number].key
 //   kCandidate  a key that is counted and has no row     -> candidates[number].key
-//   kClaim      a key new in the batch that is under way -> its first place among the batch's keys
+//   kClaim      a key new in the call that is under way  -> a place that it has in the call
 //
-// Searches go from bucket to bucket until one has an empty slot. While a batch is under way no slot
+// Searches go from bucket to bucket until one has an empty slot. While keys are being claimed no slot
 // becomes empty, so that all occurrences of a key meet in one slot.
 #pragma once
 

@@ -90,10 +90,11 @@ class DeviceMemory : public Memory {
     device_bytes_ = RoundUp(device_bytes);
     // Addresses run out long before memory does where many tables reserve all of it.
     CUdeviceptr at = 0;
-    for (reserved_ = RoundUp(max_bytes); reserved_ > piece_bytes_; reserved_ = RoundUp(reserved_ / 2)) {
-      if (driver_.reserve(&at, reserved_, 0, 0, 0) == CUDA_SUCCESS) break;
+    reserved_ = RoundUp(max_bytes);
+    while (driver_.reserve(&at, reserved_, 0, 0, 0) != CUDA_SUCCESS) {
+      if (reserved_ == piece_bytes_) return;
+      reserved_ = RoundUp(reserved_ / 2);
     }
-    if (at == 0) reserved_ = 0;
     data_ = reinterpret_cast<char*>(at);
   }
 
@@ -114,21 +115,18 @@ class DeviceMemory : public Memory {
       return "expected at most " + std::to_string(reserved_) + " bytes, as were reserved, got " +
              std::to_string(bytes);
     }
-    const int64_t begin = bytes_, wanted = RoundUp(bytes);
-    int64_t end = begin;
-    std::string error;
-    while (end < wanted && error.empty()) {
-      const int64_t tier_end = end < device_bytes_ ? device_bytes_ : reserved_;
-      const int64_t next = std::min(wanted, tier_end);
-      error = Map(end, next - end);
-      if (error.empty()) end = next;
+    const int64_t wanted = RoundUp(bytes);
+    while (bytes_ < wanted) {
+      const int64_t tier_end = bytes_ < device_bytes_ ? device_bytes_ : reserved_;
+      const int64_t end = std::min(wanted, tier_end);
+      std::string error = Map(bytes_, end - bytes_);
+      if (!error.empty()) return error;
+      const int64_t begin = bytes_;
+      bytes_ = end;
+      error = Clear(begin, end);
+      if (!error.empty()) return error;
     }
-    if (end > begin) {
-      const std::string failed = Clear(begin, end);
-      if (error.empty()) error = failed;
-    }
-    bytes_ = end;
-    return error;
+    return "";
   }
 
  private:
@@ -141,10 +139,12 @@ class DeviceMemory : public Memory {
   CUmemLocation OnDevice() const { return Location(CU_MEM_LOCATION_TYPE_DEVICE, device_); }
   CUmemLocation OnHost() const {
     int node = 0;
-    if (cudaDeviceGetAttribute(&node, cudaDevAttrHostNumaId, device_) != cudaSuccess || node < 0) {
-      node = 0;
-    }
-    return Location(CU_MEM_LOCATION_TYPE_HOST_NUMA, node);
+#if CUDA_VERSION >= 12020
+    if (cudaDeviceGetAttribute(&node, cudaDevAttrHostNumaId, device_) != cudaSuccess) node = 0;
+    return Location(CU_MEM_LOCATION_TYPE_HOST_NUMA, std::max(node, 0));
+#else
+    return Location(CU_MEM_LOCATION_TYPE_INVALID, node);
+#endif
   }
   int64_t RoundUp(int64_t bytes) const {
     return (std::max<int64_t>(bytes, 1) + piece_bytes_ - 1) / piece_bytes_ * piece_bytes_;
@@ -198,7 +198,30 @@ class DeviceMemory : public Memory {
   std::vector<Piece> pieces_;
 };
 
+template <typename Word>
+__global__ void CopyKernel(const Word* from, Word* to, int64_t count) {
+  for (int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < count;
+       i += int64_t{gridDim.x} * blockDim.x) {
+    to[i] = from[i];
+  }
+}
+
 }  // namespace
+
+cudaError_t CopyTieredMemory(const void* from, void* to, int64_t bytes, cudaStream_t stream) {
+  constexpr int kThreads = 256;
+  constexpr int64_t kMostBlocks = 4096;
+  const auto copy = [&](auto word) {
+    using Word = decltype(word);
+    const int64_t count = bytes / static_cast<int64_t>(sizeof(Word));
+    const int64_t blocks = std::clamp<int64_t>((count + kThreads - 1) / kThreads, 1, kMostBlocks);
+    CopyKernel<<<static_cast<unsigned>(blocks), kThreads, 0, stream>>>(
+        static_cast<const Word*>(from), static_cast<Word*>(to), count);
+    return cudaGetLastError();
+  };
+  const auto places = reinterpret_cast<uintptr_t>(from) | reinterpret_cast<uintptr_t>(to) | bytes;
+  return places % sizeof(uint4) == 0 ? copy(uint4{}) : copy(uint16_t{});
+}
 
 std::unique_ptr<Memory> ReserveDeviceMemory(int64_t max_bytes) {
   return std::make_unique<DeviceMemory>(max_bytes, max_bytes);

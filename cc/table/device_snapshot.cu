@@ -138,7 +138,7 @@ std::string RowAside::CopyOut(cudaStream_t stream, KeyedRows* rows) const {
                                       cudaMemcpyDeviceToHost, stream);
   if (error == cudaSuccess) error = cudaStreamSynchronize(stream);
   std::vector<RowInfo> infos(error == cudaSuccess ? count : 0);
-  rows->slots.resize(out_.size() - 2);
+  rows->slots.resize(num_slots());
   for (size_t p = 0; p < out_.size() && error == cudaSuccess; ++p) {
     const size_t bytes = count * part_bytes_[p];
     char* to = reinterpret_cast<char*>(infos.data());

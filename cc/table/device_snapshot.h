@@ -27,6 +27,7 @@ class RowAside {
   RowAside& operator=(const RowAside&) = delete;
 
   int64_t num_rows() const { return num_rows_; }
+  size_t num_slots() const { return part_bytes_.size() - 2; }
   const AsideRef* ref() const { return ref_; }
 
   // Up to so many rows more may be put aside.

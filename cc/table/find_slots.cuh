@@ -95,8 +95,8 @@ class SlotSearch {
     return reinterpret_cast<unsigned long long*>(index_.Slot(bucket_, at));
   }
   __device__ void EndAt(int at) {
-    found_.claim = MakeClaim(ClaimKind::kSlot, Slot(at) - reinterpret_cast<unsigned long long*>(
-                                                              index_.slots));
+    const auto* begin = reinterpret_cast<unsigned long long*>(index_.slots);
+    found_.claim = MakeClaim(ClaimKind::kSlot, Slot(at) - begin);
     bucket_ = kNoBucket;
   }
   __device__ uint64_t OwnClaim() const {
@@ -126,8 +126,9 @@ class SlotSearch {
         if (!kTrain) break;
         const LocateTask& task = TaskAt(args_, number);
         if (task.keys[number - task.first_position] != key_) break;
-        if (position_ < number) atomicMin(Slot(met.at), OwnClaim());
-        EndAt(met.at);
+        atomicMin(&args_.firsts[number], static_cast<uint32_t>(position_));
+        found_.claim = MakeClaim(ClaimKind::kFollower, number);
+        bucket_ = kNoBucket;
         return;
     }
     query_ |= 1u << met.at;

@@ -1,11 +1,11 @@
 // Locating on the device. Each step is one launch for all tables of a call:
 //   0. PutAside      only while a snapshot is being read
-//   1. LocateKeys    finds rows, and counts their keys; a key without a row claims a slot of the
-//                    index, where all its occurrences meet and the first place in the call stays
+//   1. LocateKeys    finds rows, and counts their keys. Of the occurrences of a key without a row one
+//                    claims a slot of the index, the others follow it
 //   2. CountClaims, AddToBloom   only for tables with a filter: how often those keys were seen
-//   3. ChooseRows    which first places get a row; a scan numbers them
-//   4. GiveRows      writes the new rows
-//   5. PublishRows   turns claims into rows of the index, and tells the other occurrences
+//   3. ChooseRows    which of them get a row; a scan numbers them by their first places
+//   4. GiveRows      writes the new rows, and makes them known to the index
+//   5. TellFollowers has the other occurrences read the same
 //   6. Finish        brings the tables' counters up to date
 #include <algorithm>
 #include <cub/device/device_scan.cuh>
@@ -41,9 +41,10 @@ __global__ void __launch_bounds__(kLocateThreads) LocateKeysKernel(LocateArgs ar
   }
   const int64_t position = place.position();
   args.claims[position] = found.claim;
+  args.gets_row[position] = 0;
   if (args.counts != nullptr) {
-    args.counts[position] = args.candidates[position] = 0;
-    args.met_candidates[position] = found.met_candidate;
+    args.counts[position] = 0;
+    args.candidates[position] = found.met_candidate;
   }
   if (found.row < 0) return;
   place.task.rows[place.i] = found.row;
@@ -59,23 +60,20 @@ __global__ void __launch_bounds__(kLocateThreads) PutAsideKernel(LocateArgs args
   PutAside(*place.table.aside, SlotSearch<false>(args, place, key).Run().row);
 }
 
-// Where a claimed key comes first in the call.
-__device__ int64_t FirstPosition(const LocatePlace& place, uint64_t claim) {
-  return SlotWord::Number(__ldcg(place.table.index.slots + NumberOfClaim(claim)));
-}
-
 // A thread has one key.
 __global__ void __launch_bounds__(kLocateThreads) CountClaimsKernel(LocateArgs args) {
   const LocatePlace place = LocatePlace::Of(args);
-  if (!place.is_key || args.claims[place.position()] == 0) return;
-  const int64_t first = FirstPosition(place, args.claims[place.position()]);
-  const int64_t met = args.met_candidates[place.position()];
+  if (!place.is_key) return;
+  const int64_t position = place.position();
+  const uint64_t claim = args.claims[position];
+  if (KindOfClaim(claim) == ClaimKind::kNone) return;
+  const bool is_follower = KindOfClaim(claim) == ClaimKind::kFollower;
   int64_t count = 1;
-  if (met != 0) {
-    count += place.table.candidates[met - 1].count;
-    args.candidates[first] = met;
+  if (!is_follower && args.candidates[position] != 0) {
+    count += place.table.candidates[args.candidates[position] - 1].count;
   }
-  atomicAdd(reinterpret_cast<unsigned long long*>(&args.counts[first]),
+  auto* counts = reinterpret_cast<unsigned long long*>(args.counts);
+  atomicAdd(&counts[is_follower ? NumberOfClaim(claim) : position],
             static_cast<unsigned long long>(count));
 }
 
@@ -83,11 +81,9 @@ __global__ void __launch_bounds__(kLocateThreads) CountClaimsKernel(LocateArgs a
 __global__ void __launch_bounds__(kLocateThreads) AddToBloomKernel(LocateArgs args) {
   const LocatePlace place = LocatePlace::Of(args);
   if (!place.is_key || place.table.bloom == nullptr) return;
-  const int64_t position = place.position();
-  const uint64_t claim = args.claims[position];
-  if (claim == 0 || FirstPosition(place, claim) != position) return;
+  if (KindOfClaim(args.claims[place.position()]) != ClaimKind::kSlot) return;
   DeviceBloom(place.table.bloom, place.table.admission)
-      .Add(IndexRef::HashOf(place.task.keys[place.i]), args.counts[position]);
+      .Add(IndexRef::HashOf(place.task.keys[place.i]), args.counts[place.position()]);
 }
 
 __device__ bool IsAdmitted(const LocateArgs& args, const LocatePlace& place) {
@@ -105,22 +101,23 @@ __device__ bool IsAdmitted(const LocateArgs& args, const LocatePlace& place) {
 __global__ void __launch_bounds__(kLocateThreads) ChooseRowsKernel(LocateArgs args) {
   const LocatePlace place = LocatePlace::Of(args);
   if (!place.is_key) return;
-  const int64_t position = place.position();
-  const uint64_t claim = args.claims[position];
-  bool gets_row = false;
-  if (claim != 0) {
-    const int64_t first = FirstPosition(place, claim);
-    if (first == position) {
-      gets_row = IsAdmitted(args, place);
-    } else {
-      args.claims[position] = MakeClaim(ClaimKind::kFollower, first);
-    }
-  }
-  args.gets_row[position] = gets_row;
+  if (KindOfClaim(args.claims[place.position()]) != ClaimKind::kSlot) return;
+  if (IsAdmitted(args, place)) args.gets_row[place.FirstPosition(args)] = 1;
 }
 
-// A key that is not admitted is a candidate from now on, or still.
-__device__ void KeepCandidate(const LocateArgs& args, const LocatePlace& place, int64_t key) {
+// The row of a claimed key, or kNoRow.
+__device__ int64_t NewRow(const LocateArgs& args, const LocatePlace& place) {
+  const int64_t first = place.FirstPosition(args);
+  if (!args.gets_row[first]) return kNoRow;
+  const TableState& state = *place.table.state;
+  const int64_t rank = args.ranks[first] - args.ranks[args.table_positions[place.task.table]];
+  const int64_t row = rank < state.num_free ? place.table.free_rows[state.num_free - 1 - rank]
+                                            : state.next_row + rank - state.num_free;
+  return row < place.table.usable_rows ? row : kNoRow;
+}
+
+// A key that is not admitted is a candidate from now on, or still; its number.
+__device__ int64_t KeepCandidate(const LocateArgs& args, const LocatePlace& place, int64_t key) {
   const int64_t position = place.position();
   const DeviceTableRef& table = place.table;
   int64_t candidate = args.candidates[position] - 1;
@@ -130,9 +127,30 @@ __device__ void KeepCandidate(const LocateArgs& args, const LocatePlace& place, 
     candidate = taken < state.num_free_candidates
                     ? table.free_candidates[state.num_free_candidates - 1 - taken]
                     : state.next_candidate + taken - state.num_free_candidates;
-    args.candidates[position] = -(candidate + 1);
   }
   table.candidates[candidate] = {key, args.counts[position]};
+  return candidate;
+}
+
+// What a claimed slot says in the end: what it was before, if that was nothing, or more. Returns
+// whether it is a slot more that is not empty.
+__device__ bool PublishSlot(const LocateArgs& args, const LocatePlace& place, int64_t key,
+                            int64_t row) {
+  const IndexRef& index = place.table.index;
+  uint64_t* slot = index.slots + NumberOfClaim(args.claims[place.position()]);
+  const uint32_t tag = IndexRef::TagOf(IndexRef::HashOf(key));
+  const bool was_candidate = args.candidates != nullptr && args.candidates[place.position()] != 0;
+  if (row != kNoRow) {
+    __stcg(slot, SlotWord::Make(tag, SlotKind::kRow, row));
+  } else if (place.table.admission.kind == Admission::Kind::kCounter) {
+    const int64_t candidate = KeepCandidate(args, place, key);
+    __threadfence();
+    __stcg(slot, SlotWord::Make(tag, SlotKind::kCandidate, candidate));
+  } else {
+    index.Free(slot);
+    return __ldcg(slot) != kEmptySlot;
+  }
+  return !was_candidate;
 }
 
 // A thread has one key; a warp writes the rows of its 32 keys together.
@@ -140,91 +158,68 @@ __global__ void __launch_bounds__(kLocateThreads) GiveRowsKernel(LocateArgs args
   __shared__ int64_t new_rows[kLocateThreads], new_keys[kLocateThreads];
   const LocatePlace place = LocatePlace::Of(args);
   const DeviceTableRef& table = place.table;
-  const int64_t position = place.position();
-  const bool is_first =
-      place.is_key && KindOfClaim(args.claims[position]) == ClaimKind::kSlot;
-  int64_t row = kNoRow, key = 0;
-  if (is_first) {
-    key = place.task.keys[place.i];
-    if (args.gets_row[position]) {
-      const TableState& state = *table.state;
-      const int64_t rank =
-          args.ranks[position] - args.ranks[args.table_positions[place.task.table]];
-      row = rank < state.num_free ? table.free_rows[state.num_free - 1 - rank]
-                                  : state.next_row + rank - state.num_free;
-      if (row >= table.usable_rows) row = kNoRow;
-    }
-    if (row != kNoRow) {
-      const bool counted = table.admission.kind != Admission::Kind::kAll;
-      table.infos[row] = {key, counted ? args.counts[position] : 1, args.step, table.clock};
-    } else if (place.counts_candidates()) {
-      KeepCandidate(args, place, key);
-    }
-    place.task.rows[place.i] = row != kNoRow ? row : table.DefaultRow(key);
-  }
+  const bool has_claim =
+      place.is_key && KindOfClaim(args.claims[place.position()]) == ClaimKind::kSlot;
+  if (!__any_sync(kFullWarp, has_claim)) return;
   const int lane = threadIdx.x % kWarpSize, warp_begin = threadIdx.x - lane;
+  const int64_t key = has_claim ? place.task.keys[place.i] : 0;
+  const int64_t row = has_claim ? NewRow(args, place) : kNoRow;
   const unsigned votes = __ballot_sync(kFullWarp, row != kNoRow);
   if (row != kNoRow) {
+    const bool is_counted = table.admission.kind != Admission::Kind::kAll;
+    table.infos[row] = {key, is_counted ? args.counts[place.position()] : 1, args.step,
+                        table.clock};
+    if (table.aside != nullptr) MarkNew(*table.aside, row);
     const int at = warp_begin + __popc(votes & ((1u << lane) - 1));
     new_rows[at] = row;
     new_keys[at] = key;
   }
   __syncwarp();
   StartRows(table, new_rows + warp_begin, new_keys + warp_begin, __popc(votes), lane);
+  // Whoever finds the row in the index finds it written.
+  __threadfence();
+  __syncwarp();
+  bool uses_slot = false;
+  if (has_claim) {
+    uses_slot = PublishSlot(args, place, key, row);
+    place.task.rows[place.i] = row != kNoRow ? row : table.DefaultRow(key);
+  }
+  const int num_slots = __popc(__ballot_sync(kFullWarp, uses_slot));
+  if (lane == 0 && num_slots > 0) {
+    atomicAdd(reinterpret_cast<unsigned long long*>(&table.state->used_slots),
+              static_cast<unsigned long long>(num_slots));
+  }
 }
 
 // A candidate's number may be given to another key.
 __device__ void FreeCandidate(const DeviceTableRef& table, int64_t candidate) {
   TableState& state = *table.state;
-  const int64_t taken = min(static_cast<int64_t>(state.candidates_taken), state.num_free_candidates);
+  const int64_t taken =
+      min(static_cast<int64_t>(state.candidates_taken), state.num_free_candidates);
   table.candidates[candidate].count = 0;
   const int64_t freed = atomicAdd(&state.candidates_freed, 1ULL);
   table.free_candidates[state.num_free_candidates - taken + freed] = candidate;
 }
 
-// What a claimed slot says in the end. Returns whether it is a slot more that is not empty.
-__device__ bool PublishSlot(const LocateArgs& args, const LocatePlace& place, uint64_t* slot) {
-  const DeviceTableRef& table = place.table;
-  const int64_t row = place.task.rows[place.i];
-  const int64_t candidate = args.candidates == nullptr ? 0 : args.candidates[place.position()];
-  const uint64_t word = *slot;
-  if (row >= table.first_row) {
-    __stcg(slot, SlotWord::With(word, SlotKind::kRow, row));
-    if (candidate > 0) FreeCandidate(table, candidate - 1);
-    return candidate == 0;
-  }
-  if (candidate != 0) {
-    const int64_t number = (candidate > 0 ? candidate : -candidate) - 1;
-    __stcg(slot, SlotWord::With(word, SlotKind::kCandidate, number));
-    return candidate < 0;
-  }
-  table.index.Free(slot);
-  return *slot != kEmptySlot;
-}
-
 // A thread has one key.
-__global__ void __launch_bounds__(kLocateThreads) PublishRowsKernel(LocateArgs args) {
+__global__ void __launch_bounds__(kLocateThreads) TellFollowersKernel(LocateArgs args) {
   const LocatePlace place = LocatePlace::Of(args);
+  if (!place.is_key) return;
   const DeviceTableRef& table = place.table;
-  bool uses_slot = false;
-  if (place.is_key) {
-    const uint64_t claim = args.claims[place.position()];
-    if (KindOfClaim(claim) == ClaimKind::kSlot) {
-      uses_slot = PublishSlot(args, place, table.index.slots + NumberOfClaim(claim));
-    } else if (KindOfClaim(claim) == ClaimKind::kFollower) {
-      const int64_t first = NumberOfClaim(claim);
-      const LocateTask& task = TaskAt(args, first);
-      const int64_t row = task.rows[first - task.first_position];
-      place.task.rows[place.i] = row;
-      if (row >= table.first_row && table.admission.kind == Admission::Kind::kAll) {
-        CountKey(args, table, row);
-      }
+  const uint64_t claim = args.claims[place.position()];
+  if (KindOfClaim(claim) == ClaimKind::kFollower) {
+    const int64_t followed = NumberOfClaim(claim);
+    const LocateTask& task = TaskAt(args, followed);
+    const int64_t row = task.rows[followed - task.first_position];
+    place.task.rows[place.i] = row;
+    if (row >= table.first_row && table.admission.kind == Admission::Kind::kAll) {
+      CountKey(args, table, row);
     }
-  }
-  const int count = __popc(__ballot_sync(kFullWarp, uses_slot));
-  if (count > 0 && threadIdx.x % kWarpSize == 0) {
-    atomicAdd(reinterpret_cast<unsigned long long*>(&table.state->used_slots),
-              static_cast<unsigned long long>(count));
+  } else if (KindOfClaim(claim) == ClaimKind::kSlot && args.candidates != nullptr) {
+    const int64_t candidate = args.candidates[place.position()];
+    if (candidate != 0 && place.task.rows[place.i] >= table.first_row) {
+      FreeCandidate(table, candidate - 1);
+    }
   }
 }
 
@@ -322,12 +317,12 @@ class LocateScratch {
     if (access == Access::kRead) return args;
     const int64_t count = plan.num_positions();
     args.claims = Take<uint64_t>(count);
+    args.firsts = Take<uint32_t>(count);
     args.gets_row = Take<int32_t>(count + 1);
     args.ranks = Take<int32_t>(count + 1);
     if (plan.has_filter) {
       args.counts = Take<int64_t>(count);
       args.candidates = Take<int64_t>(count);
-      args.met_candidates = Take<int64_t>(count);
     }
     scan_bytes_ = ScanBytes(count + 1);
     scan_ = Take<char>(static_cast<int64_t>(scan_bytes_));
@@ -360,19 +355,22 @@ cudaError_t LaunchTraining(const LocatePlan& plan, const LocateArgs& args, Locat
                            cudaStream_t stream) {
   const unsigned blocks = static_cast<unsigned>(plan.blocks.num_blocks());
   if (plan.HasSnapshot()) PutAsideKernel<<<blocks, kLocateThreads, 0, stream>>>(args);
+  const int64_t count = plan.num_positions();
+  cudaError_t error = cudaMemsetAsync(args.firsts, 0xFF, count * sizeof(uint32_t), stream);
+  if (error == cudaSuccess) {
+    error = cudaMemsetAsync(args.gets_row + count, 0, sizeof(int32_t), stream);
+  }
+  if (error != cudaSuccess) return error;
   LocateKeysKernel<true><<<blocks, kLocateThreads, 0, stream>>>(args);
   if (plan.has_filter) CountClaimsKernel<<<blocks, kLocateThreads, 0, stream>>>(args);
   if (plan.has_bloom && !args.admits_all) {
     AddToBloomKernel<<<blocks, kLocateThreads, 0, stream>>>(args);
   }
-  cudaError_t error =
-      cudaMemsetAsync(args.gets_row + plan.num_positions(), 0, sizeof(int32_t), stream);
-  if (error != cudaSuccess) return error;
   ChooseRowsKernel<<<blocks, kLocateThreads, 0, stream>>>(args);
-  error = scratch->Scan(args, plan.num_positions(), stream);
+  error = scratch->Scan(args, count, stream);
   if (error != cudaSuccess) return error;
   GiveRowsKernel<<<blocks, kLocateThreads, 0, stream>>>(args);
-  PublishRowsKernel<<<blocks, kLocateThreads, 0, stream>>>(args);
+  TellFollowersKernel<<<blocks, kLocateThreads, 0, stream>>>(args);
   constexpr int kTableThreads = 128;
   const int64_t table_blocks = (args.num_tables + kTableThreads - 1) / kTableThreads;
   FinishKernel<<<static_cast<unsigned>(table_blocks), kTableThreads, 0, stream>>>(args);

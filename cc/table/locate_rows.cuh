@@ -21,9 +21,9 @@ struct LocateTask {
 // What became of a key that has no row, in the two low bits of a claim; above is a number.
 enum class ClaimKind : uint64_t {
   kNone = 0,      // it has a row
-  kSlot = 1,      // number: of the slot of the index where it is claimed. Once the claims have been
-                  // looked at: this is the key's first place in the call
-  kFollower = 2,  // number: the position of the key's first place
+  kSlot = 1,      // number: of the slot of the index that this occurrence has claimed. It works for
+                  // all occurrences, wherever the first of them is
+  kFollower = 2,  // number: the position of the one that has
 };
 
 struct LocateArgs {
@@ -39,13 +39,12 @@ struct LocateArgs {
 
   // To train: per position.
   uint64_t* claims;
-  int32_t* gets_row;                 // [positions + 1]; the last one is 0
-  int32_t* ranks;                    // [positions + 1] how many before it get a row
-  // Where a table has a filter, else null. At a key's first place, once the claims were counted:
-  int64_t* counts;                   // how often it was seen
-  int64_t* candidates;               // 0, or the number of the candidate that it was, + 1; where it
-                                     // has become one only now, the negative of that
-  int64_t* met_candidates;           // the candidate that this position's claim replaced, + 1
+  uint32_t* firsts;   // where a slot was claimed: the first of the followers, or all ones
+  int32_t* gets_row;  // [positions + 1] at a key's first place, whether it gets one; the last is 0
+  int32_t* ranks;     // [positions + 1] how many before it get a row
+  // Where a table has a filter, else null; where a slot was claimed:
+  int64_t* counts;      // how often the key was seen
+  int64_t* candidates;  // 0, or the number of the candidate that the key was, + 1
 };
 
 __device__ inline ClaimKind KindOfClaim(uint64_t claim) { return static_cast<ClaimKind>(claim & 3); }
@@ -68,8 +67,9 @@ struct LocatePlace {
     return {task, args.tables[task.table], i, i < task.num_keys};
   }
   __device__ int64_t position() const { return task.first_position + i; }
-  __device__ bool counts_candidates() const {
-    return table.admission.kind == Admission::Kind::kCounter;
+  // Of a claimed key.
+  __device__ int64_t FirstPosition(const LocateArgs& args) const {
+    return min(position(), static_cast<int64_t>(args.firsts[position()]));
   }
 };
 

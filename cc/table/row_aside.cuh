@@ -35,6 +35,13 @@ struct AsideRef {
   }
 };
 
+// `row` is given to a key: if it was no key's at that instant, it is not to be read.
+__device__ inline void MarkNew(const AsideRef& aside, int64_t row) {
+  if (row < aside.num_rows) {
+    atomicCAS(&aside.states[row], AsideRef::kUntouched, AsideRef::kDone);
+  }
+}
+
 // A warp calls it together.
 __device__ inline void CopyBytes(const char* from, char* to, int32_t bytes, int lane) {
   const bool in_words =

@@ -11,10 +11,7 @@ class Rows:
 
     def __init__(self, table, slot):
         self.table, self.slot = table, slot
-
-    @property
-    def shape(self):
-        return self.table.numpy(self.slot).shape
+        self.shape = table.numpy(slot).shape
 
     def __getitem__(self, rows):
         return self.table.numpy(self.slot)[rows]
@@ -30,7 +27,7 @@ class DeviceTable:
         self.table = core.DeviceTable(**options)
 
     def locate(self, keys, **access):
-        keys = core.DeviceArray(np.asarray(keys, np.int64).reshape(-1))
+        keys = core.DeviceArray(np.ascontiguousarray(keys, np.int64))
         rows = core.DeviceArray(np.full(len(keys.numpy()), -7, np.int64))
         self.table.locate(keys, rows, **access)
         return rows.numpy()

@@ -121,12 +121,10 @@ def test_first_values_are_those_of_the_host_to_the_bit(distribution, dim, dtype)
     else:
         options |= {"distribution": distribution, "a": 1.0, "b": 2.0, "seed": 5}
     host, device = core.HostTable(**options), DeviceTable(**options)
-    expected = [host.rows[host.locate(keys)], host.rows[host.locate(keys, train=True)]]
+    located = [(t.locate(keys), t.locate(keys, train=True)) for t in (host, device)]
 
-    found = [device.rows[device.locate(keys)], device.rows[device.locate(keys, train=True)]]
-
-    for ours, theirs in zip(found, expected):
-        np.testing.assert_array_equal(ours, theirs)
+    for of_host, of_device in zip(*located):
+        np.testing.assert_array_equal(device.rows[of_device], host.rows[of_host])
 
 
 @pytest.mark.parametrize("admission", ["counter", "bloom"])
