@@ -1,5 +1,5 @@
-// NVIDIA HierarchicalKV behind plain functions, for bench_table.py. Its headers are not part of this
-// repository; with its source in FOLDER:
+// NVIDIA HierarchicalKV behind plain functions, for bench_table.py. Its headers are not part of
+// this repository; with its source in FOLDER:
 //     nvcc -arch=sm_90 -std=c++17 -O3 -I FOLDER/include -Xcompiler -fPIC -shared \
 //         benchmarks/hierarchicalkv.cu -o libhierarchicalkv.so
 // Keys are all different, as HierarchicalKV asks of those that it inserts.
@@ -9,9 +9,8 @@
 
 namespace {
 
-using HkvTable =
-    nv::merlin::HashTable<uint64_t, float, uint64_t, nv::merlin::EvictStrategy::kLru,
-                          nv::merlin::Sm80>;
+using HkvTable = nv::merlin::HashTable<uint64_t, float, uint64_t, nv::merlin::EvictStrategy::kLru,
+                                       nv::merlin::Sm80>;
 
 HkvTable* TableOf(void* table) { return static_cast<HkvTable*>(table); }
 

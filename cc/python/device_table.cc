@@ -229,8 +229,8 @@ in the place of views. Rows after the first device_bytes, unless 0, lie in host 
                                     ParseDataType("dtype", dtype), initial},
                                    &array));
           },
-          "name"_a, py::kw_only(), "per_row"_a = false, "dtype"_a = "float32",
-          "initial"_a = 0.0f, "Makes a slot if there is none.")
+          "name"_a, py::kw_only(), "per_row"_a = false, "dtype"_a = "float32", "initial"_a = 0.0f,
+          "Makes a slot if there is none.")
       .def("info", &PyDeviceTable::Info, "rows"_a, "{keys, counts, versions} of rows.")
       .def(
           "insert",
@@ -240,7 +240,9 @@ in the place of views. Rows after the first device_bytes, unless 0, lie in host 
           "rows"_a, "As Snapshot.read gives them.")
       .def(
           "erase",
-          [](PyDeviceTable& table, Keys keys) { return table.get().Erase(keys.data(), keys.size()); },
+          [](PyDeviceTable& table, Keys keys) {
+            return table.get().Erase(keys.data(), keys.size());
+          },
           "keys"_a, "How many there were.")
       .def(
           "evict_old",
@@ -255,22 +257,24 @@ in the place of views. Rows after the first device_bytes, unless 0, lie in host 
           },
           "l2_weight"_a, "Erases keys whose row has a smaller sum of squares / 2; how many.")
       .def("clear", [](PyDeviceTable& table) { table.get().Clear(); })
-      .def("reserve", [](PyDeviceTable& t, int64_t num_keys) { Raise(t.get().Reserve(num_keys)); },
-           "num_keys"_a, "Makes room at once.")
+      .def(
+          "reserve", [](PyDeviceTable& t, int64_t num_keys) { Raise(t.get().Reserve(num_keys)); },
+          "num_keys"_a, "Makes room at once.")
       .def("set_admission",
            [](PyDeviceTable& table, const py::dict& state) {
              table.get().SetAdmissionState(AdmissionOf(state));
            })
       .def("snapshot", &PyDeviceTable::TakeSnapshot, "changes_only"_a = false,
            py::keep_alive<0, 1>())
-      .def("before_write",
-           [](PyDeviceTable& table, Keys rows) { table.get().BeforeWrite(rows.data(), rows.size()); })
+      .def("before_write", [](PyDeviceTable& table,
+                              Keys rows) { table.get().BeforeWrite(rows.data(), rows.size()); })
       .def("begin_batch", [](PyDeviceTable& table) { return table.get().BeginBatch(); })
       .def("end_batch", [](PyDeviceTable& table, int64_t batch) { table.get().EndBatch(batch); })
       .def_property_readonly("first_row", [](PyDeviceTable& t) { return t.get().first_row(); })
       .def_property_readonly("num_rows", [](PyDeviceTable& t) { return t.get().num_rows(); })
       .def_property_readonly("num_keys", [](PyDeviceTable& t) { return t.get().num_keys(); })
-      .def_property_readonly("memory_bytes", [](PyDeviceTable& t) { return t.get().memory_bytes(); })
+      .def_property_readonly("memory_bytes",
+                             [](PyDeviceTable& t) { return t.get().memory_bytes(); })
       .def_property_readonly("load_factor", [](PyDeviceTable& t) { return t.get().load_factor(); });
   m.def("locate_rows", &LocateRows, "requests"_a, py::kw_only(), "train"_a = false, "step"_a = -1,
         "stream"_a = 0, "DeviceTable.locate for many (table, keys, rows) at once.");

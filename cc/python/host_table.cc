@@ -47,10 +47,10 @@ std::vector<char> Bytes(py::handle object, const std::string& name, DataType dty
 }  // namespace
 
 TableOptions MakeTableOptions(const std::string& name, int32_t dim, const std::string& dtype,
-                         const std::string& distribution, float a, float b, uint64_t seed,
-                         float no_row_value, const std::string& admission, int64_t min_count,
-                         int64_t num_counters, int32_t num_hashes, int32_t counter_bytes,
-                         int64_t max_bytes) {
+                              const std::string& distribution, float a, float b, uint64_t seed,
+                              float no_row_value, const std::string& admission, int64_t min_count,
+                              int64_t num_counters, int32_t num_hashes, int32_t counter_bytes,
+                              int64_t max_bytes) {
   static const char* kDistributions[] = {"matrix", "constant", "uniform", "normal",
                                          "truncated_normal"};
   static const char* kAdmissions[] = {"all", "counter", "bloom"};

@@ -1,4 +1,4 @@
-// What DeviceHash does alone: find, insert, erase, evict, clear. Its memory is in
+// What DeviceHash does alone: slots, find, insert, erase, evict, clear. Its memory is in
 // device_hash_memory.cu, its snapshots in device_hash_snapshot.cu.
 #include <thrust/iterator/counting_iterator.h>
 
@@ -18,8 +18,8 @@ constexpr int64_t kKeysAtOnce = 1 << 20;
 template <typename T>
 std::vector<T> ToHost(const T* device, int64_t count, cudaStream_t stream) {
   std::vector<T> host(count);
-  RequireCuda(cudaMemcpyAsync(host.data(), device, count * sizeof(T), cudaMemcpyDeviceToHost,
-                              stream));
+  RequireCuda(
+      cudaMemcpyAsync(host.data(), device, count * sizeof(T), cudaMemcpyDeviceToHost, stream));
   RequireCuda(cudaStreamSynchronize(stream));
   return host;
 }
@@ -38,6 +38,63 @@ int64_t SelectNumbers(const bool* flags, int64_t count, int64_t* numbers, cudaSt
 }
 
 }  // namespace
+
+std::string DeviceHash::Slot(const SlotOptions& slot, void** array) {
+  const Alone alone(*this);
+  const std::string where = Named(", slot '" + slot.name + "': ");
+  for (size_t s = 0; s < slots_.size(); ++s) {
+    const SlotOptions& present = slots_[s];
+    if (present.name != slot.name) continue;
+    if (present.width != slot.width || present.dtype != slot.dtype) {
+      return where + "expected " + std::to_string(present.width) + " columns of " +
+             std::to_string(SizeOf(present.dtype)) + " bytes, as it has, got " +
+             std::to_string(slot.width) + " of " + std::to_string(SizeOf(slot.dtype));
+    }
+    *array = slot_arrays_[s]->data();
+    return "";
+  }
+  if (slots_.size() == kMaxSlotArrays) {
+    return where + "expected at most " + std::to_string(kMaxSlotArrays) + " slots";
+  }
+  const int64_t bytes = slot.width * SizeOf(slot.dtype);
+  auto memory = ReserveValues(bytes);
+  std::string error = memory->Grow(usable_rows_ * bytes);
+  if (!error.empty()) return where + error;
+  RequireCuda(FillSlotArray({memory->data(), slot.width, slot.dtype, slot.initial},
+                            State().next_row, streams_.own()));
+  *array = memory->data();
+  slots_.push_back(slot);
+  slot_arrays_.push_back(std::move(memory));
+  return "";
+}
+
+// Without waiting: also rows that are there and were never used.
+Table DeviceHash::rows() const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return {ref_.rows, usable_rows_, options_.dim, 0};
+}
+
+int64_t DeviceHash::num_rows() const {
+  const Alone alone(*this);
+  return State().next_row;
+}
+
+int64_t DeviceHash::num_keys() const {
+  const Alone alone(*this);
+  return State().num_keys;
+}
+
+int64_t DeviceHash::memory_bytes() const {
+  const Alone alone(*this);
+  return State().next_row * BytesPerRow() + num_slots_ * static_cast<int64_t>(sizeof(uint64_t)) +
+         usable_candidates_ * static_cast<int64_t>(sizeof(Candidate) + sizeof(int64_t)) +
+         bloom_bytes_;
+}
+
+float DeviceHash::load_factor() const {
+  const Alone alone(*this);
+  return static_cast<float>(State().used_slots) / static_cast<float>(num_slots_);
+}
 
 void DeviceHash::Find(const int64_t* keys, int64_t num_keys, int64_t* rows) const {
   const Alone alone(*this);
@@ -88,8 +145,8 @@ std::string DeviceHash::InsertSome(const KeyedRows& rows, const size_t* chosen, 
       InsertRowsCuda(this, device_keys.data(), count, device_rows.data(), scratch.data(), stream);
   if (!error.empty()) return error;
   auto scatter = [&](const char* from, int64_t bytes, char* to) {
-    RequireCuda(ScatterRows(from, device_rows.data(), count, static_cast<int32_t>(bytes), to,
-                            stream));
+    RequireCuda(
+        ScatterRows(from, device_rows.data(), count, static_cast<int32_t>(bytes), to, stream));
     RequireCuda(cudaStreamSynchronize(stream));
   };
   auto scatter_chosen = [&](const std::vector<char>& from, int64_t bytes, char* to) {
@@ -111,8 +168,8 @@ std::string DeviceHash::InsertSome(const KeyedRows& rows, const size_t* chosen, 
       continue;
     }
     const DeviceBuffer<char> initial(count * SlotBytes(s));
-    RequireCuda(FillSlotArray(
-        {initial.data(), slots_[s].width, slots_[s].dtype, slots_[s].initial}, count, stream));
+    RequireCuda(FillSlotArray({initial.data(), slots_[s].width, slots_[s].dtype, slots_[s].initial},
+                              count, stream));
     scatter(initial.data(), SlotBytes(s), to);
   }
   return "";
@@ -211,9 +268,9 @@ void DeviceHash::SetAdmissionState(const AdmissionState& admission) {
                               stream));
   if (bloom_ != nullptr) {
     RequireCuda(cudaMemsetAsync(bloom_->data(), 0, bloom_bytes_, stream));
-    RequireCuda(cudaMemcpyAsync(
-        bloom_->data(), admission.counters.data(),
-        std::min<size_t>(bloom_bytes_, admission.counters.size()), cudaMemcpyHostToDevice, stream));
+    RequireCuda(cudaMemcpyAsync(bloom_->data(), admission.counters.data(),
+                                std::min<size_t>(bloom_bytes_, admission.counters.size()),
+                                cudaMemcpyHostToDevice, stream));
   }
   RebuildIndex(stream);
   RequireCuda(cudaStreamSynchronize(stream));

@@ -58,7 +58,6 @@ class DeviceHash : public DeviceTable {
   std::string CheckFull(cudaStream_t stream);
   RowAside* snapshot() const { return snapshot_.get(); }
 
- 
   // For the snapshot that is being read.
   void ForgetSnapshot();
   void ReadSnapshot(RowAside* snapshot, int64_t begin, int64_t end, KeyedRows* rows);
@@ -94,7 +93,9 @@ class DeviceHash : public DeviceTable {
   int64_t BytesPerRow() const;
   int64_t MaxRows() const;
   std::unique_ptr<Memory> ReserveValues(int64_t row_bytes) const;
-  std::string Named(const std::string& what) const { return "table '" + options_.name + "'" + what; }
+  std::string Named(const std::string& what) const {
+    return "table '" + options_.name + "'" + what;
+  }
   std::string FullError(const std::string& why) const;
 
   TableState State() const;                // waits for everything

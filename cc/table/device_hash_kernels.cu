@@ -1,5 +1,4 @@
 #include "table/device_hash_kernels.h"
-
 #include "table/row_aside.cuh"
 
 namespace group_embedding {
@@ -7,7 +6,9 @@ namespace {
 
 constexpr int kThreads = 256;
 
-unsigned BlocksFor(int64_t count) { return static_cast<unsigned>((count + kThreads - 1) / kThreads); }
+unsigned BlocksFor(int64_t count) {
+  return static_cast<unsigned>((count + kThreads - 1) / kThreads);
+}
 
 __device__ int64_t ThreadIndex() { return int64_t{blockIdx.x} * kThreads + threadIdx.x; }
 
@@ -59,8 +60,8 @@ __global__ void FindKeysKernel(DeviceTableRef table, const int64_t* keys, int64_
   const int64_t i = ThreadIndex();
   if (i >= num_keys) return;
   uint64_t word = 0;
-  const bool has_row = FindSlot(table, keys[i], &word) != nullptr &&
-                       SlotWord::Kind(word) == SlotKind::kRow;
+  const bool has_row =
+      FindSlot(table, keys[i], &word) != nullptr && SlotWord::Kind(word) == SlotKind::kRow;
   rows[i] = has_row ? SlotWord::Number(word) : kNoRow;
 }
 
@@ -83,8 +84,8 @@ __global__ void TakeOutKeysKernel(DeviceTableRef table, const int64_t* keys, int
     rows[i] = number;
   } else {
     table.candidates[number].count = 0;
-    const auto place = atomicAdd(
-        reinterpret_cast<unsigned long long*>(&table.state->num_free_candidates), 1ULL);
+    const auto place =
+        atomicAdd(reinterpret_cast<unsigned long long*>(&table.state->num_free_candidates), 1ULL);
     table.free_candidates[place] = number;
   }
 }
@@ -146,8 +147,7 @@ __global__ void FillSlotArrayKernel(SlotArray array, int64_t count) {
 
 cudaError_t FillIndex(const DeviceTableRef& table, int64_t num_rows, int64_t num_candidates,
                       cudaStream_t stream) {
-  const cudaError_t error =
-      cudaMemsetAsync(&table.state->used_slots, 0, sizeof(int64_t), stream);
+  const cudaError_t error = cudaMemsetAsync(&table.state->used_slots, 0, sizeof(int64_t), stream);
   if (error != cudaSuccess) return error;
   FillIndexKernel<<<BlocksFor(num_rows + num_candidates), kThreads, 0, stream>>>(table, num_rows,
                                                                                  num_candidates);
@@ -185,8 +185,8 @@ cudaError_t KeysOfRows(const DeviceTableRef& table, const int64_t* rows, int64_t
 cudaError_t ScatterRows(const char* from, const int64_t* rows, int64_t count, int32_t bytes,
                         char* to, cudaStream_t stream) {
   if (count == 0) return cudaSuccess;
-  ScatterRowsKernel<<<BlocksFor(count * kWarpSize), kThreads, 0, stream>>>(from, rows, count,
-                                                                           bytes, to);
+  ScatterRowsKernel<<<BlocksFor(count * kWarpSize), kThreads, 0, stream>>>(from, rows, count, bytes,
+                                                                           to);
   return cudaGetLastError();
 }
 

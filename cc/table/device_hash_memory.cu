@@ -81,9 +81,8 @@ std::string DeviceHash::Begin(const void* matrix) {
   cudaError_t failed =
       cudaMemcpyAsync(ref_.rows, matrix, matrix_bytes, cudaMemcpyHostToDevice, stream);
   if (failed == cudaSuccess) {
-    failed = FillSlotArray({ref_.rows + matrix_bytes, options_.dim, options_.dtype,
-                            options_.no_row_value},
-                           1, stream);
+    failed = FillSlotArray(
+        {ref_.rows + matrix_bytes, options_.dim, options_.dtype, options_.no_row_value}, 1, stream);
   }
   if (failed == cudaSuccess) failed = cudaStreamSynchronize(stream);
   return failed == cudaSuccess ? "" : Named(std::string(": CUDA: ") + cudaGetErrorString(failed));
@@ -142,15 +141,15 @@ DeviceTableRef DeviceHash::Ref() const {
 TableState DeviceHash::State() const {
   TableState state;
   streams_.BeginAlone(streams_.own());
-  RequireCuda(cudaMemcpyAsync(&state, ref_.state, sizeof(state), cudaMemcpyDeviceToHost,
-                              streams_.own()));
+  RequireCuda(
+      cudaMemcpyAsync(&state, ref_.state, sizeof(state), cudaMemcpyDeviceToHost, streams_.own()));
   RequireCuda(cudaStreamSynchronize(streams_.own()));
   return state;
 }
 
 void DeviceHash::SetState(const TableState& state) {
-  RequireCuda(cudaMemcpyAsync(ref_.state, &state, sizeof(state), cudaMemcpyHostToDevice,
-                              streams_.own()));
+  RequireCuda(
+      cudaMemcpyAsync(ref_.state, &state, sizeof(state), cudaMemcpyHostToDevice, streams_.own()));
   RequireCuda(cudaStreamSynchronize(streams_.own()));
   *report_ = {enqueued_, state};
   rebuilt_at_ = -1;
@@ -224,8 +223,10 @@ std::string DeviceHash::GrowRows(int64_t num_rows) {
       if (failed == cudaSuccess) failed = cudaStreamSynchronize(stream);
       cudaStreamDestroy(stream);
     }
-    if (failed != cudaSuccess) error = std::string("CUDA: ") + cudaGetErrorString(failed);
-    else usable_rows_ = rows;
+    if (failed != cudaSuccess)
+      error = std::string("CUDA: ") + cudaGetErrorString(failed);
+    else
+      usable_rows_ = rows;
   }
   if (error.empty() && num_rows > max_rows) {
     error = std::to_string(max_rows - first_row()) + " rows of " + std::to_string(BytesPerRow()) +
@@ -272,8 +273,7 @@ void DeviceHash::ReleaseRetired() {
   const Alone alone(*this, std::adopt_lock);
   TableState state = State();
   const int64_t num_free = state.num_free + static_cast<int64_t>(rows.size());
-  const std::string error =
-      free_rows_->Grow(num_free * static_cast<int64_t>(sizeof(int64_t)));
+  const std::string error = free_rows_->Grow(num_free * static_cast<int64_t>(sizeof(int64_t)));
   if (!error.empty()) throw std::runtime_error(Named(": ") + error);
   RequireCuda(cudaMemcpyAsync(ref_.free_rows + state.num_free, rows.data(),
                               rows.size() * sizeof(int64_t), cudaMemcpyHostToDevice,
@@ -297,63 +297,6 @@ std::string DeviceHash::Reserve(int64_t num_keys) {
                       streams_.own());
   }
   return error.empty() ? "" : Named(": ") + error;
-}
-
-std::string DeviceHash::Slot(const SlotOptions& slot, void** array) {
-  const Alone alone(*this);
-  const std::string where = Named(", slot '" + slot.name + "': ");
-  for (size_t s = 0; s < slots_.size(); ++s) {
-    const SlotOptions& present = slots_[s];
-    if (present.name != slot.name) continue;
-    if (present.width != slot.width || present.dtype != slot.dtype) {
-      return where + "expected " + std::to_string(present.width) + " columns of " +
-             std::to_string(SizeOf(present.dtype)) + " bytes, as it has, got " +
-             std::to_string(slot.width) + " of " + std::to_string(SizeOf(slot.dtype));
-    }
-    *array = slot_arrays_[s]->data();
-    return "";
-  }
-  if (slots_.size() == kMaxSlotArrays) {
-    return where + "expected at most " + std::to_string(kMaxSlotArrays) + " slots";
-  }
-  const int64_t bytes = slot.width * SizeOf(slot.dtype);
-  auto memory = ReserveValues(bytes);
-  std::string error = memory->Grow(usable_rows_ * bytes);
-  if (!error.empty()) return where + error;
-  RequireCuda(FillSlotArray({memory->data(), slot.width, slot.dtype, slot.initial},
-                            State().next_row, streams_.own()));
-  *array = memory->data();
-  slots_.push_back(slot);
-  slot_arrays_.push_back(std::move(memory));
-  return "";
-}
-
-// Without waiting: also rows that are there and were never used.
-Table DeviceHash::rows() const {
-  std::lock_guard<std::mutex> lock(mutex_);
-  return {ref_.rows, usable_rows_, options_.dim, 0};
-}
-
-int64_t DeviceHash::num_rows() const {
-  const Alone alone(*this);
-  return State().next_row;
-}
-
-int64_t DeviceHash::num_keys() const {
-  const Alone alone(*this);
-  return State().num_keys;
-}
-
-int64_t DeviceHash::memory_bytes() const {
-  const Alone alone(*this);
-  return State().next_row * BytesPerRow() + num_slots_ * static_cast<int64_t>(sizeof(uint64_t)) +
-         usable_candidates_ * static_cast<int64_t>(sizeof(Candidate) + sizeof(int64_t)) +
-         bloom_bytes_;
-}
-
-float DeviceHash::load_factor() const {
-  const Alone alone(*this);
-  return static_cast<float>(State().used_slots) / static_cast<float>(num_slots_);
 }
 
 }  // namespace group_embedding

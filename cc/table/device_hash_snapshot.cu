@@ -59,7 +59,8 @@ std::unique_ptr<Snapshot> DeviceHash::TakeSnapshot(bool changes_only) {
       {reinterpret_cast<char*>(ref_.infos), nullptr, nullptr, sizeof(RowInfo)},
       {ref_.rows, nullptr, nullptr, static_cast<int32_t>(RowBytes())}};
   for (size_t s = 0; s < slots_.size(); ++s) {
-    parts.push_back({slot_arrays_[s]->data(), nullptr, nullptr, static_cast<int32_t>(SlotBytes(s))});
+    parts.push_back(
+        {slot_arrays_[s]->data(), nullptr, nullptr, static_cast<int32_t>(SlotBytes(s))});
   }
   std::string error;
   auto rows = std::make_shared<RowAside>(parts, first_row(), State().next_row,

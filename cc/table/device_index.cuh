@@ -10,8 +10,8 @@
 //   kCandidate  a key that is counted and has no row     -> candidates[number].key
 //   kClaim      a key new in the call that is under way  -> a place that it has in the call
 //
-// Searches go from bucket to bucket until one has an empty slot. While keys are being claimed no slot
-// becomes empty, so that all occurrences of a key meet in one slot.
+// Searches go from bucket to bucket until one has an empty slot. While keys are being claimed no
+// slot becomes empty, so that all occurrences of a key meet in one slot.
 #pragma once
 
 #include <cstdint>

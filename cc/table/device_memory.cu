@@ -1,10 +1,10 @@
-#include "table/device_memory.h"
-
 #include <cuda.h>
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
 #include <vector>
+
+#include "table/device_memory.h"
 
 namespace group_embedding {
 namespace {

@@ -1,9 +1,8 @@
-#include "table/device_snapshot.h"
-
 #include <algorithm>
 #include <cstring>
 
 #include "table/device_memory.h"
+#include "table/device_snapshot.h"
 #include "table/row_aside.cuh"
 
 namespace group_embedding {
@@ -11,7 +10,9 @@ namespace {
 
 constexpr int kThreads = 256;
 
-unsigned BlocksFor(int64_t count) { return static_cast<unsigned>((count + kThreads - 1) / kThreads); }
+unsigned BlocksFor(int64_t count) {
+  return static_cast<unsigned>((count + kThreads - 1) / kThreads);
+}
 
 // A thread has one row; a warp copies together.
 __global__ void PutRowsAsideKernel(const AsideRef* aside, const int64_t* rows, int64_t count) {
@@ -35,8 +36,8 @@ __global__ void GatherRowsKernel(const AsideRef* ref, int64_t begin, int64_t end
   uint32_t state = AsideRef::kUntouched;
   if (row < end) {
     state = aside.states[row];
-    is_wanted = state >= AsideRef::kFirstAside ||
-                (state == AsideRef::kUntouched && aside.IsWanted(row));
+    is_wanted =
+        state >= AsideRef::kFirstAside || (state == AsideRef::kUntouched && aside.IsWanted(row));
     aside.states[row] = AsideRef::kDone;
   }
   const unsigned votes = __ballot_sync(kFullWarp, is_wanted);
@@ -125,8 +126,7 @@ cudaError_t RowAside::Report(cudaStream_t stream) const {
 }
 
 cudaError_t RowAside::Gather(int64_t begin, int64_t end, cudaStream_t stream) const {
-  const cudaError_t error =
-      cudaMemsetAsync(counters_ + 1, 0, sizeof(unsigned long long), stream);
+  const cudaError_t error = cudaMemsetAsync(counters_ + 1, 0, sizeof(unsigned long long), stream);
   if (error != cudaSuccess) return error;
   GatherRowsKernel<<<BlocksFor(end - begin), kThreads, 0, stream>>>(ref_, begin, end);
   return cudaGetLastError();
@@ -134,8 +134,8 @@ cudaError_t RowAside::Gather(int64_t begin, int64_t end, cudaStream_t stream) co
 
 std::string RowAside::CopyOut(cudaStream_t stream, KeyedRows* rows) const {
   unsigned long long count = 0;
-  cudaError_t error = cudaMemcpyAsync(&count, counters_ + 1, sizeof(count),
-                                      cudaMemcpyDeviceToHost, stream);
+  cudaError_t error =
+      cudaMemcpyAsync(&count, counters_ + 1, sizeof(count), cudaMemcpyDeviceToHost, stream);
   if (error == cudaSuccess) error = cudaStreamSynchronize(stream);
   std::vector<RowInfo> infos(error == cudaSuccess ? count : 0);
   rows->slots.resize(num_slots());

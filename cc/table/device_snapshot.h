@@ -37,7 +37,8 @@ class RowAside {
   // After rows were put aside, here or by a kernel that has ref(): tells the host how many.
   cudaError_t Report(cudaStream_t stream) const;
   // Reads rows [begin, end), at most kRowsPerRead. `rows` is complete when it returns; what is
-  // enqueued on other streams after `read` was called need not wait for more than the device's copy.
+  // enqueued on other streams after `read` was called need not wait for more than the device's
+  // copy.
   template <typename Read>
   std::string ReadRows(int64_t begin, int64_t end, cudaStream_t stream, const Read& enqueued,
                        KeyedRows* rows);
@@ -54,9 +55,9 @@ class RowAside {
   std::vector<int32_t> part_bytes_;
   std::vector<std::unique_ptr<Memory>> aside_, out_;
   std::unique_ptr<Memory> states_, small_;
-  AsideRef* ref_ = nullptr;                  // in small_
-  unsigned long long* counters_ = nullptr;   // in small_: num_aside, num_out
-  Counts* reported_ = nullptr;               // page-locked
+  AsideRef* ref_ = nullptr;                 // in small_
+  unsigned long long* counters_ = nullptr;  // in small_: num_aside, num_out
+  Counts* reported_ = nullptr;              // page-locked
   int64_t enqueued_ = 0;
 };
 

@@ -61,7 +61,7 @@ class DeviceStreams {
 
  private:
   cudaStream_t own_ = nullptr;
-  cudaEvent_t alone_ = nullptr;      // the end of what was done alone last
+  cudaEvent_t alone_ = nullptr;  // the end of what was done alone last
   cudaEvent_t following_ = nullptr;
   std::map<cudaStream_t, long> seen_;  // and which time alone it has waited for
   long last_alone_ = 0;

@@ -19,8 +19,8 @@ struct Candidate {
 
 // What a table counts, in device memory; written by the calls that train, one after the other.
 struct TableState {
-  int64_t next_row;   // rows from that on were never used
-  int64_t num_free;   // rows that may be given away again
+  int64_t next_row;  // rows from that on were never used
+  int64_t num_free;  // rows that may be given away again
   int64_t num_keys;
   int64_t used_slots;  // of the index: those that are not empty
   int64_t next_candidate, num_free_candidates;
@@ -46,17 +46,17 @@ struct AsideRef;
 
 struct DeviceTableRef {
   IndexRef index;
-  RowInfo* infos;              // [usable_rows]
-  char* rows;                  // [usable_rows, dim]
-  int64_t* free_rows;          // [state.num_free], the last one goes first
-  Candidate* candidates;       // [state.next_candidate]
-  int64_t* free_candidates;    // [state.num_free_candidates]
-  unsigned long long* bloom;   // counters, packed; null without a Bloom filter
+  RowInfo* infos;             // [usable_rows]
+  char* rows;                 // [usable_rows, dim]
+  int64_t* free_rows;         // [state.num_free], the last one goes first
+  Candidate* candidates;      // [state.next_candidate]
+  int64_t* free_candidates;   // [state.num_free_candidates]
+  unsigned long long* bloom;  // counters, packed; null without a Bloom filter
   TableState* state;
-  TableReport* report;         // host memory
-  const AsideRef* aside;       // of the snapshot that is being read, or null
+  TableReport* report;    // host memory
+  const AsideRef* aside;  // of the snapshot that is being read, or null
   int64_t first_row, usable_rows;
-  int64_t clock;               // of the batch
+  int64_t clock;  // of the batch
   int64_t enqueued;
   InitialValues initial;
   Admission admission;
@@ -68,8 +68,7 @@ struct DeviceTableRef {
 
   // The row that a key without one reads.
   __device__ int64_t DefaultRow(int64_t key) const {
-    const bool starts_as_it =
-        initial.matrix_rows > 0 && admission.kind == Admission::Kind::kAll;
+    const bool starts_as_it = initial.matrix_rows > 0 && admission.kind == Admission::Kind::kAll;
     return starts_as_it ? MatrixRow(key, initial.matrix_rows) : initial.matrix_rows;
   }
   __device__ int64_t KeyOfRow(int64_t row) const { return __ldcg(&infos[row].key); }

@@ -8,7 +8,7 @@ namespace group_embedding {
 // What a search came to.
 struct FoundKey {
   int64_t row = kNoRow;
-  uint64_t claim = 0;          // to train
+  uint64_t claim = 0;         // to train
   int64_t met_candidate = 0;  // to train
 };
 
@@ -78,13 +78,12 @@ class SlotSearch {
       const unsigned met = __ballot_sync(kFullWarp, in_x || in_y) >> team_shift & 0xF;
       const unsigned empty = __ballot_sync(kFullWarp, x_empty || y_empty) >> team_shift & 0xF;
       const int met_lane = met == 0 ? 0 : __ffs(met) - 1;
-      const uint64_t word =
-          __shfl_sync(kFullWarp, in_x ? words[j].x : words[j].y, met_lane, kTeam);
+      const uint64_t word = __shfl_sync(kFullWarp, in_x ? words[j].x : words[j].y, met_lane, kTeam);
       const int at = __shfl_sync(kFullWarp, 2 * lane + !in_x, met_lane, kTeam);
       int empty_at = 0;
       if (kTrain) {
-        empty_at = __shfl_sync(kFullWarp, 2 * lane + !x_empty, empty == 0 ? 0 : __ffs(empty) - 1,
-                               kTeam);
+        empty_at =
+            __shfl_sync(kFullWarp, 2 * lane + !x_empty, empty == 0 ? 0 : __ffs(empty) - 1, kTeam);
       }
       if (lane == j) mine = {word, met == 0 ? -1 : at, empty == 0 ? -1 : empty_at};
     }

@@ -27,15 +27,15 @@ enum class ClaimKind : uint64_t {
 };
 
 struct LocateArgs {
-  const LocateTask* tasks;           // [num_tasks]
-  const int64_t* first_blocks;       // [num_tasks + 1]
-  const int64_t* first_positions;    // [num_tasks + 1]
+  const LocateTask* tasks;         // [num_tasks]
+  const int64_t* first_blocks;     // [num_tasks + 1]
+  const int64_t* first_positions;  // [num_tasks + 1]
   int64_t num_tasks;
-  const DeviceTableRef* tables;      // [num_tables]
-  const int64_t* table_positions;    // [num_tables + 1]
+  const DeviceTableRef* tables;    // [num_tables]
+  const int64_t* table_positions;  // [num_tables + 1]
   int64_t num_tables;
   int64_t step;
-  bool admits_all;                   // whatever the tables' filters say
+  bool admits_all;  // whatever the tables' filters say
 
   // To train: per position.
   uint64_t* claims;
@@ -47,7 +47,9 @@ struct LocateArgs {
   int64_t* candidates;  // 0, or the number of the candidate that the key was, + 1
 };
 
-__device__ inline ClaimKind KindOfClaim(uint64_t claim) { return static_cast<ClaimKind>(claim & 3); }
+__device__ inline ClaimKind KindOfClaim(uint64_t claim) {
+  return static_cast<ClaimKind>(claim & 3);
+}
 __device__ inline int64_t NumberOfClaim(uint64_t claim) { return static_cast<int64_t>(claim >> 2); }
 __device__ inline uint64_t MakeClaim(ClaimKind kind, int64_t number) {
   return static_cast<uint64_t>(number) << 2 | static_cast<uint64_t>(kind);

@@ -22,8 +22,8 @@ struct AsideRef {
   int32_t num_parts;
   int64_t first_row, num_rows;  // at that instant
   int64_t changed_since;        // rows trained in batches before that are not wanted
-  uint32_t* states;             // [num_rows] kUntouched; kDone: read, or not wanted; kFirstAside + k:
-                                // it is the k-th put aside
+  uint32_t* states;  // [num_rows] kUntouched; kDone: read, or not wanted; kFirstAside + k:
+                     // it is the k-th put aside
   unsigned long long* num_aside;
   unsigned long long* num_out;
 
@@ -60,9 +60,9 @@ __device__ inline void CopyBytes(const char* from, char* to, int32_t bytes, int 
 // One row per lane, or kNoRow; all lanes of a warp call it together.
 __device__ inline void PutAside(const AsideRef& aside, int64_t row) {
   const int lane = threadIdx.x % kWarpSize;
-  bool is_mine = row >= aside.first_row && row < aside.num_rows &&
-                 atomicCAS(&aside.states[row], AsideRef::kUntouched, AsideRef::kDone) ==
-                     AsideRef::kUntouched;
+  bool is_mine =
+      row >= aside.first_row && row < aside.num_rows &&
+      atomicCAS(&aside.states[row], AsideRef::kUntouched, AsideRef::kDone) == AsideRef::kUntouched;
   is_mine = is_mine && aside.IsWanted(row);
   int64_t place = 0;
   if (is_mine) {

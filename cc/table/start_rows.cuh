@@ -52,8 +52,7 @@ __device__ inline void StartRows(const DeviceTableRef& table, const int64_t* row
   for_type(table.dtype, start);
   for (int s = 0; s < table.num_slot_arrays; ++s) {
     const SlotArray& array = table.slot_arrays[s];
-    for_type(array.dtype,
-             [&](auto type) { FillSlots<decltype(type)>(array, rows, count, lane); });
+    for_type(array.dtype, [&](auto type) { FillSlots<decltype(type)>(array, rows, count, lane); });
   }
 }
 

@@ -90,9 +90,15 @@ def test_tables_of_one_call_and_features_of_one_table():
     dims = [1, 3, 8, 64]
     tables = [core.DeviceTable(dim=dim, a=float(dim)) for dim in dims]
     rng = np.random.default_rng(7)
-    features = [(t, rng.integers(0, 500, n)) for t, n in [(0, 1000), (2, 0), (1, 77), (0, 600), (3, 9)]]
+    features = [
+        (t, rng.integers(0, 500, n)) for t, n in [(0, 1000), (2, 0), (1, 77), (0, 600), (3, 9)]
+    ]
     requests = [
-        (tables[t], core.DeviceArray(np.append(keys, 5)), core.DeviceArray(np.zeros(len(keys) + 1, int)))
+        (
+            tables[t],
+            core.DeviceArray(np.append(keys, 5)),
+            core.DeviceArray(np.zeros(len(keys) + 1, int)),
+        )
         for t, keys in features
     ]
 
