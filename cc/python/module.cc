@@ -5,6 +5,7 @@
 #include "python/device_array.h"
 #include "python/group.h"
 #include "python/grouping.h"
+#include "python/host_table.h"
 #include "python/update.h"
 
 namespace group_embedding {
@@ -127,6 +128,7 @@ PYBIND11_MODULE(_core, m) {
   BindUpdate(m);
   BindGrouping(m);
   BindDeviceArray(m);
+  BindHostTable(m);
 }
 
 }  // namespace

@@ -83,11 +83,14 @@ struct AdmissionState {
   std::vector<char> counters;         // Admission::kBloom
 };
 
+class EmbeddingTable;
+
 // What a table held at one instant, read while the table is trained on: whatever changes a row that
 // has not been read puts its former content aside first.
 class Snapshot {
  public:
   virtual ~Snapshot() = default;
+  virtual const EmbeddingTable& table() const = 0;
   // Row numbers to go through.
   virtual int64_t num_rows() const = 0;
   // Appends what belonged to keys at that instant among rows [begin, end). Each row once.
@@ -95,7 +98,7 @@ class Snapshot {
   virtual const AdmissionState& admission() const = 0;
   // Keys erased since the last full snapshot that was kept; empty for a full one.
   virtual const std::vector<int64_t>& erased() const = 0;
-  // It has been written down: the next snapshot of changes begins here.
+  // It has been written down: if it is a full one, the next snapshots of changes begin here.
   virtual void Keep() = 0;
 };
 

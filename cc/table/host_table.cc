@@ -13,16 +13,18 @@ namespace {
 // A snapshot as its reader has it; the table knows the RowSnapshot in it for as long.
 class HostSnapshot : public Snapshot {
  public:
-  HostSnapshot(std::shared_ptr<RowSnapshot> rows, AdmissionState admission,
-               std::vector<int64_t> erased, std::function<void()> keep,
+  HostSnapshot(const EmbeddingTable& table, std::shared_ptr<RowSnapshot> rows,
+               AdmissionState admission, std::vector<int64_t> erased, std::function<void()> keep,
                std::function<void()> forget)
-      : rows_(std::move(rows)),
+      : table_(table),
+        rows_(std::move(rows)),
         admission_(std::move(admission)),
         erased_(std::move(erased)),
         keep_(std::move(keep)),
         forget_(std::move(forget)) {}
   ~HostSnapshot() override { forget_(); }
 
+  const EmbeddingTable& table() const override { return table_; }
   int64_t num_rows() const override { return rows_->num_rows(); }
   void Read(int64_t begin, int64_t end, KeyedRows* rows) override { rows_->Read(begin, end, rows); }
   const AdmissionState& admission() const override { return admission_; }
@@ -30,6 +32,7 @@ class HostSnapshot : public Snapshot {
   void Keep() override { keep_(); }
 
  private:
+  const EmbeddingTable& table_;
   const std::shared_ptr<RowSnapshot> rows_;
   const AdmissionState admission_;
   const std::vector<int64_t> erased_;
@@ -198,7 +201,7 @@ std::unique_ptr<Snapshot> HostShards::TakeSnapshot(bool changes_only) {
     erased_.erase(erased_.begin(), erased_.begin() + num_erased);
   };
   auto forget = [this] { std::atomic_store(&snapshot_, std::shared_ptr<RowSnapshot>()); };
-  return std::make_unique<HostSnapshot>(std::move(rows), GetAdmissionState(),
+  return std::make_unique<HostSnapshot>(*this, std::move(rows), GetAdmissionState(),
                                         changes_only ? erased_ : std::vector<int64_t>(),
                                         std::move(keep), std::move(forget));
 }

@@ -14,13 +14,14 @@ class HostMemory : public Memory {
   explicit HostMemory(int64_t max_bytes) {
     // Addresses run out (at 128 TB) long before memory does where many tables reserve all of it.
     constexpr int64_t kLeast = int64_t{1} << 20;
-    for (reserved_ = RoundUp(max_bytes); reserved_ >= kLeast; reserved_ = RoundUp(reserved_ / 2)) {
+    for (reserved_ = RoundUp(max_bytes);; reserved_ = RoundUp(reserved_ / 2)) {
       void* at =
           mmap(nullptr, reserved_, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
       if (at != MAP_FAILED) {
         data_ = static_cast<char*>(at);
         return;
       }
+      if (reserved_ < kLeast) break;
     }
     reserved_ = 0;
   }

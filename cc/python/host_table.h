@@ -1,0 +1,63 @@
+// Tables found by key, in host memory, on NumPy arrays.
+#pragma once
+
+#include <pybind11/numpy.h>
+#include <pybind11/pybind11.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "core/parallel.h"
+#include "table/host_table.h"
+
+namespace group_embedding {
+
+class PyHostTable;
+
+class PySnapshot {
+ public:
+  explicit PySnapshot(std::unique_ptr<Snapshot> snapshot) : snapshot_(std::move(snapshot)) {}
+
+  int64_t NumRows() const { return snapshot_->num_rows(); }
+  pybind11::dict Read(int64_t begin, int64_t end);
+  pybind11::array Erased() const;
+  pybind11::dict Admission() const;
+  void Keep() { snapshot_->Keep(); }
+  const Snapshot& get() const { return *snapshot_; }
+
+ private:
+  std::unique_ptr<Snapshot> snapshot_;
+};
+
+class PyHostTable {
+ public:
+  using Keys = pybind11::array_t<int64_t, pybind11::array::c_style | pybind11::array::forcecast>;
+
+  PyHostTable(const TableOptions& options, pybind11::object matrix, int num_threads);
+
+  HostTable& get() { return *table_; }
+
+  Keys Locate(Keys keys, bool train, int64_t step);
+  Keys Find(Keys keys) const;
+  // [num_rows, dim], in place; 16-bit types as uint16. `self`: kept alive by the view.
+  static pybind11::array Rows(pybind11::object self);
+  static pybind11::array Slot(pybind11::object self, const std::string& name, bool per_row,
+                              const std::string& dtype, float initial);
+  pybind11::dict Info(Keys rows) const;
+  // `rows`: {"keys": ..., "counts", "versions", "values", "slots": [...]}
+  void Insert(pybind11::dict rows);
+  int64_t Erase(Keys keys) { return table_->Erase(keys.data(), keys.size()); }
+  int64_t Evict(const Eviction& eviction, int64_t step) { return table_->Evict(eviction, step); }
+  void SetAdmission(pybind11::dict state);
+  std::unique_ptr<PySnapshot> TakeSnapshot(bool changes_only);
+  void BeforeWrite(Keys rows) { table_->BeforeWrite(rows.data(), rows.size()); }
+
+ private:
+  std::unique_ptr<HostTable> table_;
+  ParallelFor parallel_for_;
+};
+
+void BindHostTable(pybind11::module_& m);
+
+}  // namespace group_embedding
