@@ -2,6 +2,7 @@
 
 #include <stdlib.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <cstring>
@@ -13,7 +14,8 @@ namespace group_embedding {
 namespace {
 
 constexpr size_t kKeyBytes = sizeof(int64_t);
-constexpr double kFilterBitsPerKey = 10;  // a key that is not there is looked for on disk 1 % of times
+constexpr double kFilterBitsPerKey =
+    10;  // a key that is not there is looked for on disk 1 % of times
 constexpr int kNoCompression = 0, kLogErrors = 3;
 
 // Big-endian: RocksDB's order of bytes is then that of the numbers.
@@ -106,8 +108,7 @@ class RocksdbSnapshot : public DiskSnapshot {
 
   int64_t num_keys() const override { return num_keys_; }
 
-  std::string Next(int64_t count, std::vector<int64_t>* keys,
-                   std::vector<char>* records) override {
+  std::string Next(int64_t count, std::vector<int64_t>* keys, std::vector<char>* records) override {
     if (iterator_ == nullptr) {
       iterator_.reset(api_.create_iterator(db_, options_.get()));
       api_.iter_seek_to_first(iterator_.get());
@@ -228,9 +229,7 @@ class RocksdbStore : public DiskStore {
  private:
   static constexpr int64_t kGetAtOnce = 256;
 
-  std::string Where() const {
-    return "table '" + table_ + "', disk tier in '" + path() + "': ";
-  }
+  std::string Where() const { return "table '" + table_ + "', disk tier in '" + path() + "': "; }
 
   Owned<RocksdbApi::WriteBatch> MakeBatch() const {
     return {api_.writebatch_create(), api_.writebatch_destroy};
@@ -267,8 +266,8 @@ class RocksdbStore : public DiskStore {
 
   std::string GetSome(const int64_t* keys, int64_t num_keys, bool* found, char* records) const {
     char bytes[kGetAtOnce][kKeyBytes];
-    const char* starts[kGetAtOnce];
-    size_t key_bytes[kGetAtOnce], value_bytes[kGetAtOnce];
+    const char* starts[kGetAtOnce] = {};
+    size_t key_bytes[kGetAtOnce] = {}, value_bytes[kGetAtOnce] = {};
     char* values[kGetAtOnce] = {};
     char* messages[kGetAtOnce] = {};
     for (int64_t i = 0; i < num_keys; ++i) {

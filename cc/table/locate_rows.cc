@@ -56,7 +56,17 @@ class ShardTask {
         shard_(table_.shard(s)),
         s_(s),
         step_(step),
+        take_at_once_(table_.lower_tier() == nullptr ? 64 : 1),
         snapshot_(table_.snapshot()) {}
+
+  // Marks rows as used, and appends the keys that have none in memory, each once.
+  void Use(LowerTier* tier, std::vector<int64_t>* without) {
+    std::lock_guard<std::mutex> lock(shard_.mutex);
+    FindAll([&](Part& part, int64_t i) { without->push_back(part.keys[i]); },
+            [&](int64_t row) { tier->Use(row); });
+    std::sort(without->begin(), without->end());
+    without->erase(std::unique(without->begin(), without->end()), without->end());
+  }
 
   void Read() {
     std::lock_guard<std::mutex> lock(shard_.mutex);
@@ -145,7 +155,7 @@ class ShardTask {
       row = store_.DefaultRow(key);
       if (count < admission.min_count) continue;
       if (free.empty() && error.empty()) {
-        error = store_.Take(std::min<int64_t>(places.size() - p, kTakeAtOnce), &free);
+        error = store_.Take(std::min<int64_t>(places.size() - p, take_at_once_), &free);
       }
       if (free.empty()) {  // the table is full: the key is left as if it had not come
         if (entry != nullptr && admission.kind == Admission::Kind::kAll) {
@@ -168,16 +178,51 @@ class ShardTask {
     return shard_.index.FindOrInsert(key, HostShards::HashOf(key), HostShards::HashOf);
   }
 
-  static constexpr int64_t kTakeAtOnce = 64;
-
   HostShards& table_;
   RowStore& store_;
   const TableKeys& keys_;
   HostShards::Shard& shard_;
   const int s_;
   const int64_t step_;
+  const int64_t take_at_once_;  // with a lower tier there are no more free rows than are needed
   const std::shared_ptr<RowSnapshot> snapshot_;
 };
+
+// While a call locates keys of tables with a lower tier, nobody else does, and rows that the call
+// has located stay in memory even if it is no batch's.
+class TierLocks {
+ public:
+  // Always in the order of the tables' addresses.
+  void Add(HostShards* table) {
+    if (table->lower_tier() == nullptr) return;
+    locks_.emplace_back(table->lower_tier()->locating());
+    batches_.emplace_back(table, table->BeginBatch());
+  }
+  ~TierLocks() {
+    for (const auto& [table, batch] : batches_) table->EndBatch(batch);
+  }
+
+ private:
+  std::vector<std::unique_lock<std::mutex>> locks_;
+  std::vector<std::pair<HostShards*, int64_t>> batches_;
+};
+
+// Brings the rows of all keys into memory, for a table with a lower tier.
+std::string BringIn(const TableKeys& keys, Access access, const ParallelFor& parallel_for) {
+  LowerTier* tier = keys.table->lower_tier();
+  if (tier == nullptr) return "";
+  std::vector<int64_t> without[kNumShards];
+  int64_t num_keys = 0;
+  for (const Part* part : keys.parts) num_keys += part->num_keys;
+  parallel_for(kNumShards, 20 * num_keys / kNumShards + 100, [&](int64_t begin, int64_t end) {
+    for (int64_t s = begin; s < end; ++s) {
+      ShardTask(keys, static_cast<int>(s), -1).Use(tier, &without[s]);
+    }
+  });
+  std::vector<int64_t> all;
+  for (const auto& some : without) all.insert(all.end(), some.begin(), some.end());
+  return tier->BringIn(all, access, parallel_for);
+}
 
 }  // namespace
 
@@ -206,6 +251,13 @@ std::string LocateRowsCpu(const KeysToLocate* requests, int64_t num_requests, Ac
   parallel_for(num_parts, 4 * num_keys / (num_parts + 1), [&](int64_t begin, int64_t end) {
     for (int64_t p = begin; p < end; ++p) parts[p].SortByShard();
   });
+
+  TierLocks locks;
+  for (const auto& [table, t] : index_of) locks.Add(table);
+  for (const TableKeys& keys : tables) {
+    std::string error = BringIn(keys, access, parallel_for);
+    if (!error.empty()) return error;
+  }
 
   const int64_t num_tasks = static_cast<int64_t>(tables.size()) * kNumShards;
   const int64_t cost = 20 * num_keys / (num_tasks + 1) + 100;

@@ -1,5 +1,5 @@
-// RocksDB's C interface (rocksdb/c.h), as far as a table's disk tier needs it, from a librocksdb that
-// is loaded when the first such table is made: whoever has none builds and runs all the rest.
+// RocksDB's C interface (rocksdb/c.h), as far as a table's disk tier needs it, from a librocksdb
+// that is loaded when the first such table is made: whoever has none builds and runs all the rest.
 #pragma once
 
 #include <cstddef>
