@@ -114,10 +114,12 @@ std::string DiskTieredShards::Describe(const int64_t* keys, int64_t num_keys,
 }
 
 std::string DiskTieredShards::Insert(const KeyedRows& rows) {
+  const int64_t batch = BeginBatch();  // as HostShards::Insert
   std::string error = failed_;
   for (size_t begin = 0; begin < rows.keys.size() && error.empty(); begin += kAtOnce) {
     error = InsertSome(rows, begin, std::min<size_t>(begin + kAtOnce, rows.keys.size()));
   }
+  EndBatch(batch);
   return error;
 }
 

@@ -79,11 +79,11 @@ float HostShards::load_factor() const {
 }
 
 std::string HostShards::Insert(const KeyedRows& rows) {
-  for (size_t i = 0; i < rows.keys.size(); ++i) {
-    std::string error = InsertOne(rows, i);
-    if (!error.empty()) return error;
-  }
-  return "";
+  const int64_t batch = BeginBatch();  // what it writes has changed since any snapshot
+  std::string error;
+  for (size_t i = 0; i < rows.keys.size() && error.empty(); ++i) error = InsertOne(rows, i);
+  EndBatch(batch);
+  return error;
 }
 
 std::string HostShards::InsertOne(const KeyedRows& rows, size_t i) {

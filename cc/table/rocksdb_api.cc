@@ -9,9 +9,8 @@ namespace group_embedding {
 namespace {
 
 constexpr char kHowToGetIt[] =
-    "; get it by `pip install 'group_embedding[disk]'` or `apt install librocksdb-dev`, or name "
-    "the file of another (version 6.29 or newer) in the environment variable "
-    "GROUP_EMBEDDING_ROCKSDB";
+    "; get it by `pip install aimrocks` or `apt install librocksdb-dev`, or name the file of another "
+    "(version 6.29 or newer) in the environment variable GROUP_EMBEDDING_ROCKSDB";
 
 // Sets functions to the symbols of one library, and remembers the first that it lacks.
 class Binder {
