@@ -93,9 +93,9 @@ PyHostTable::PyHostTable(const TableOptions& given, const DiskTierOptions* disk,
   Raise(error);
 }
 
-PyHostTable::Keys PyHostTable::Locate(Keys keys, bool train, int64_t step) {
+PyHostTable::Keys PyHostTable::Locate(Keys keys, bool train, int64_t step, int64_t batch) {
   Keys rows(keys.size());
-  const KeysToLocate request = {table_.get(), keys.data(), keys.size(), rows.mutable_data()};
+  const KeysToLocate request = {table_.get(), keys.data(), keys.size(), rows.mutable_data(), batch};
   std::string error;
   {
     py::gil_scoped_release release;
@@ -274,7 +274,8 @@ Args:
            "num_hashes"_a = 0, "counter_bytes"_a = 8, "max_bytes"_a = 0, "disk"_a = py::none(),
            "name"_a = "table", "num_threads"_a = 1)
       .def("locate", &PyHostTable::Locate, "keys"_a, py::kw_only(), "train"_a = false,
-           "step"_a = -1, "Row numbers of keys; with train, keys are counted and get rows.")
+           "step"_a = -1, "batch"_a = 0,
+           "Row numbers of keys, held for the batch; with train, keys are counted and get rows.")
       .def("find", &PyHostTable::Find, "keys"_a, "Rows of keys, -1 for those without.")
       .def_property_readonly("rows", &PyHostTable::Rows, "All rows in place, [num_rows, dim].")
       .def("slot", &PyHostTable::Slot, "name"_a, py::kw_only(), "per_row"_a = false,

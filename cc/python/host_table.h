@@ -41,7 +41,7 @@ class PyHostTable {
 
   HostTable& get() { return *table_; }
 
-  Keys Locate(Keys keys, bool train, int64_t step);
+  Keys Locate(Keys keys, bool train, int64_t step, int64_t batch);
   Keys Find(Keys keys) const;
   // [num_rows, dim], in place; 16-bit types as uint16. `self`: kept alive by the view.
   static pybind11::array Rows(pybind11::object self);

@@ -31,6 +31,37 @@ std::string ForChunks(int64_t count, const ParallelFor& parallel_for, const Body
 
 }  // namespace
 
+std::unique_lock<std::mutex> DiskTieredShards::StartLocating() {
+  std::unique_lock<std::mutex> lock(locating_);
+  ++call_;
+  return lock;
+}
+
+void DiskTieredShards::Hold(const int64_t* rows, int64_t num_rows, int64_t batch) {
+  for (int64_t i = 0; i < num_rows; ++i) Use(rows[i]);
+  if (batch == 0) return;
+  for (int64_t i = 0; i < num_rows; ++i) {
+    uses()[rows[i]].num_positions.fetch_add(1, std::memory_order_relaxed);
+  }
+  std::lock_guard<std::mutex> lock(batches_mutex_);
+  std::vector<int64_t>& held = rows_of_batch_[batch];
+  held.insert(held.end(), rows, rows + num_rows);
+}
+
+void DiskTieredShards::EndBatch(int64_t batch) {
+  {
+    std::lock_guard<std::mutex> lock(batches_mutex_);
+    const auto held = rows_of_batch_.find(batch);
+    if (held != rows_of_batch_.end()) {
+      for (const int64_t row : held->second) {
+        uses()[row].num_positions.fetch_sub(1, std::memory_order_release);
+      }
+      rows_of_batch_.erase(held);
+    }
+  }
+  HostShards::EndBatch(batch);
+}
+
 std::string DiskTieredShards::BringIn(const std::vector<int64_t>& keys, Access access,
                                       const ParallelFor& parallel_for) {
   if (!failed_.empty()) return failed_;
@@ -146,17 +177,16 @@ std::string DiskTieredShards::MakeRoom(int64_t num_rows, const ParallelFor& para
 }
 
 std::vector<int64_t> DiskTieredShards::ColdestRows(int64_t count) {
-  const int64_t oldest = store().OldestBatch();
   std::vector<std::array<int64_t, 3>> rows;  // the colder, the smaller
   for (int64_t row = first_row(); row < store().num_rows(); ++row) {
     if (!store().IsKeys(row)) continue;
-    const RowInfo& info = store().Info(row);
-    const int64_t last_used = std::max(used()[row], info.clock);
-    if (last_used >= oldest) continue;  // a batch in flight has located it
+    const RowUse& use = uses()[row];
+    if (use.call == call_ || use.num_positions.load(std::memory_order_acquire) > 0) continue;
+    const int64_t count = store().Info(row).count;
     if (disk_options_.coldest == Coldest::kLeastFrequent) {
-      rows.push_back({info.count, last_used, row});
+      rows.push_back({count, use.call, row});
     } else {
-      rows.push_back({last_used, info.count, row});
+      rows.push_back({use.call, count, row});
     }
   }
   count = std::min(count, static_cast<int64_t>(rows.size()));

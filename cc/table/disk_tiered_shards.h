@@ -1,9 +1,11 @@
 // The table of disk_tiered_table.h: HostShards, and a DiskStore below it.
 #pragma once
 
+#include <atomic>
 #include <memory>
 #include <mutex>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "table/disk_store.h"
@@ -20,10 +22,12 @@ class DiskTieredShards : public HostShards, public LowerTier {
                    std::string* error);
 
   LowerTier* lower_tier() override { return this; }
-  std::mutex& locating() override { return locating_; }
-  void Use(int64_t row) override { used()[row] = store().clock(); }
+  std::unique_lock<std::mutex> StartLocating() override;
+  void Use(int64_t row) override { uses()[row].call = call_; }
   std::string BringIn(const std::vector<int64_t>& keys, Access access,
                       const ParallelFor& parallel_for) override;
+  void Hold(const int64_t* rows, int64_t num_rows, int64_t batch) override;
+  void EndBatch(int64_t batch) override;
 
   std::string Slot(const SlotOptions& slot, void** array) override;
   int64_t num_keys() const override { return HostShards::num_keys() + disk_->num_keys(); }
@@ -43,7 +47,13 @@ class DiskTieredShards : public HostShards, public LowerTier {
     std::vector<char> records;
   };
 
-  int64_t* used() const { return reinterpret_cast<int64_t*>(used_->data()); }
+  // What is known of the use of a row; all zeros at first.
+  struct RowUse {
+    int64_t call;                        // the call that located it last
+    std::atomic<int32_t> num_positions;  // of batches in flight, that hold it
+  };
+
+  RowUse* uses() const { return reinterpret_cast<RowUse*>(uses_->data()); }
 
   std::string FindOnDisk(const int64_t* keys, int64_t num_keys, Found* found) const;
   // Moves the row of each found key into the row of that place in `rows`, which were taken.
@@ -52,7 +62,7 @@ class DiskTieredShards : public HostShards, public LowerTier {
   std::string MoveDown(const int64_t* rows, int64_t num_rows);
   // Moves rows to disk until `num_rows` are free.
   std::string MakeRoom(int64_t num_rows, const ParallelFor& parallel_for);
-  // Of the rows that no batch in flight uses, up to `count`.
+  // Of the rows that neither a batch in flight nor this call uses, up to `count`.
   std::vector<int64_t> ColdestRows(int64_t count);
   // Why `more` rows cannot go to disk, or nothing.
   std::string CheckDiskSize(int64_t more) const;
@@ -64,9 +74,12 @@ class DiskTieredShards : public HostShards, public LowerTier {
   int64_t EraseOnDisk(const std::vector<int64_t>& keys);
 
   const DiskTierOptions disk_options_;
-  std::unique_ptr<Memory> used_;  // int64 [num_rows]: the clock when a row was located last
+  std::unique_ptr<Memory> uses_;  // RowUse [num_rows]
   std::unique_ptr<DiskStore> disk_;
   mutable std::mutex locating_;
+  int64_t call_ = 0;  // that locates keys
+  std::mutex batches_mutex_;
+  std::unordered_map<int64_t, std::vector<int64_t>> rows_of_batch_;
   // What went wrong where nobody could be told: keys that were erased may still be there.
   std::string failed_;
 };

@@ -63,10 +63,9 @@ DiskTieredShards::DiskTieredShards(const TableOptions& options, const DiskTierOp
                                    const void* matrix, std::string* error)
     : HostShards(options, matrix, error), disk_options_(disk) {
   if (!error->empty()) return;
-  const int64_t used_bytes =
-      (first_row() + store().max_rows()) * static_cast<int64_t>(sizeof(int64_t));
-  used_ = ReserveHostMemory(used_bytes);
-  *error = used_->Grow(used_bytes);
+  const int64_t bytes = (first_row() + store().max_rows()) * static_cast<int64_t>(sizeof(RowUse));
+  uses_ = ReserveHostMemory(bytes);
+  *error = uses_->Grow(bytes);
   if (!error->empty()) *error = "table '" + options.name + "': " + *error;
   if (!error->empty()) return;
   DiskStoreOptions store_options;
@@ -86,7 +85,7 @@ std::string DiskTieredShards::Slot(const SlotOptions& slot, void** array) {
 }
 
 int64_t DiskTieredShards::memory_bytes() const {
-  return HostShards::memory_bytes() + rows().num_rows * static_cast<int64_t>(sizeof(int64_t)) +
+  return HostShards::memory_bytes() + rows().num_rows * static_cast<int64_t>(sizeof(RowUse)) +
          disk_->memory_bytes();
 }
 

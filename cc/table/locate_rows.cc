@@ -46,6 +46,41 @@ struct TableKeys {
   std::vector<Part*> parts;
 };
 
+// Free rows, taken a few at a time; those that are left go back.
+class FreeRows {
+ public:
+  FreeRows(HostShards& table, int64_t most)
+      : store_(table.store()),
+        // A lower tier leaves no more free rows than all shards need together.
+        at_once_(table.lower_tier() == nullptr ? 64 : 1),
+        left_(most) {}
+  ~FreeRows() {
+    for (const int64_t row : rows_) store_.Return(row);
+  }
+
+  // kNoRow: there are none; error() says why.
+  int64_t Next() {
+    if (rows_.empty() && error_.empty()) {
+      error_ = store_.Take(std::min(left_, at_once_), &rows_);
+      // The lowest row first, so that rows are written one after the other.
+      std::reverse(rows_.begin(), rows_.end());
+    }
+    if (rows_.empty()) return kNoRow;
+    --left_;
+    const int64_t row = rows_.back();
+    rows_.pop_back();
+    return row;
+  }
+  const std::string& error() const { return error_; }
+
+ private:
+  RowStore& store_;
+  const int64_t at_once_;
+  int64_t left_;
+  std::vector<int64_t> rows_;
+  std::string error_;
+};
+
 // One shard of one table.
 class ShardTask {
  public:
@@ -56,7 +91,6 @@ class ShardTask {
         shard_(table_.shard(s)),
         s_(s),
         step_(step),
-        take_at_once_(table_.lower_tier() == nullptr ? 64 : 1),
         snapshot_(table_.snapshot()) {}
 
   // Marks rows as used, and appends the keys that have none in memory, each once.
@@ -87,7 +121,9 @@ class ShardTask {
     FindAll([&](Part& part, int64_t i) { without.push_back({&part, i}); },
             [this](int64_t row) { __builtin_prefetch(&store_.Info(row), 1, 3); }, &with);
     for (const Place& place : with) Touch(place.part->rows[place.i]);
-    return Admit(without);
+    if (without.empty()) return "";
+    return table_.options().admission.kind == Admission::Kind::kAll ? AdmitAll(without)
+                                                                    : AdmitOftenSeen(without);
   }
 
  private:
@@ -131,47 +167,59 @@ class ShardTask {
     info.clock = store_.clock();
   }
 
-  // Counts all occurrences before any of them is decided.
-  std::string Admit(const std::vector<Place>& places) {
-    if (places.empty()) return "";
+  // Gives every key a row.
+  std::string AdmitAll(const std::vector<Place>& places) {
+    FreeRows free(table_, static_cast<int64_t>(places.size()));
+    for (const Place& place : places) {
+      const int64_t key = place.key();
+      const uint64_t hash = HostShards::HashOf(key);
+      KeyIndex::Entry* entry = shard_.index.FindOrInsert(key, hash, HostShards::HashOf);
+      if (entry->state == 0) {
+        const int64_t row = free.Next();
+        if (row == kNoRow) {  // the table is full: the key is left as if it had not come
+          entry->state = -1;
+          shard_.index.Erase(entry, HostShards::HashOf);
+          continue;
+        }
+        Start(row, key, 0);
+        entry->state = row + 1;
+      }
+      place.part->rows[place.i] = entry->state - 1;
+      Touch(entry->state - 1);
+    }
+    return free.error();
+  }
+
+  // Gives a row to keys seen often enough. All occurrences are counted before any is decided.
+  std::string AdmitOftenSeen(const std::vector<Place>& places) {
     const Admission& admission = table_.options().admission;
     const bool bloom = admission.kind == Admission::Kind::kBloom;
+    if (!bloom) {
+      for (const Place& place : places) --EntryOf(place.key())->state;
+    }
+    FreeRows free(table_, static_cast<int64_t>(places.size()));
     for (const Place& place : places) {
-      if (!bloom) --EntryOf(place.key())->state;
-    }
-    std::vector<int64_t> free;
-    std::string error;
-    for (size_t p = 0; p < places.size(); ++p) {
-      const int64_t key = places[p].key();
-      int64_t& row = places[p].part->rows[places[p].i];
+      const int64_t key = place.key();
       const uint64_t hash = HostShards::HashOf(key);
-      KeyIndex::Entry* entry = shard_.index.Find(key, hash);
-      if (entry != nullptr && entry->state > 0) {  // an earlier occurrence has made it
-        row = entry->state - 1;
-        continue;
-      }
-      const int64_t counted = entry == nullptr ? 0 : -entry->state;
-      const int64_t count = bloom ? table_.bloom().Count(hash) : counted;
-      row = store_.DefaultRow(key);
-      if (count < admission.min_count) continue;
-      if (free.empty() && error.empty()) {
-        error = store_.Take(std::min<int64_t>(places.size() - p, take_at_once_), &free);
-      }
-      if (free.empty()) {  // the table is full: the key is left as if it had not come
-        if (entry != nullptr && admission.kind == Admission::Kind::kAll) {
-          shard_.index.Erase(entry, HostShards::HashOf);
+      const KeyIndex::Entry* entry = shard_.index.Find(key, hash);
+      int64_t row = entry != nullptr && entry->state > 0 ? entry->state - 1 : kNoRow;
+      const int64_t count = bloom ? table_.bloom().Count(hash) : -entry->state;
+      if (row == kNoRow && count >= admission.min_count) {
+        row = free.Next();
+        if (row != kNoRow) {
+          Start(row, key, count);
+          EntryOf(key)->state = row + 1;
         }
-        continue;
       }
-      row = free.back();
-      free.pop_back();
-      if (snapshot_ != nullptr) snapshot_->BeforeWrite(row);
-      store_.Start(row, key, count, step_);
-      shard_.index.FindOrInsert(key, hash, HostShards::HashOf)->state = row + 1;
-      ++shard_.num_rows;
+      place.part->rows[place.i] = row == kNoRow ? store_.DefaultRow(key) : row;
     }
-    for (const int64_t row : free) store_.Return(row);
-    return error;
+    return free.error();
+  }
+
+  void Start(int64_t row, int64_t key, int64_t count) {
+    if (snapshot_ != nullptr) snapshot_->BeforeWrite(row);
+    store_.Start(row, key, count, step_);
+    ++shard_.num_rows;
   }
 
   KeyIndex::Entry* EntryOf(int64_t key) {
@@ -184,28 +232,28 @@ class ShardTask {
   HostShards::Shard& shard_;
   const int s_;
   const int64_t step_;
-  const int64_t take_at_once_;  // with a lower tier there are no more free rows than are needed
   const std::shared_ptr<RowSnapshot> snapshot_;
 };
 
-// While a call locates keys of tables with a lower tier, nobody else does, and rows that the call
-// has located stay in memory even if it is no batch's.
-class TierLocks {
- public:
-  // Always in the order of the tables' addresses.
-  void Add(HostShards* table) {
-    if (table->lower_tier() == nullptr) return;
-    locks_.emplace_back(table->lower_tier()->locating());
-    batches_.emplace_back(table, table->BeginBatch());
+// Makes others wait that locate keys of the same tables with a lower tier. `tables`: in an order
+// that is the same for all.
+template <typename Tables>
+std::vector<std::unique_lock<std::mutex>> StartLocating(const Tables& tables) {
+  std::vector<std::unique_lock<std::mutex>> locks;
+  for (const auto& [table, index] : tables) {
+    LowerTier* tier = table->lower_tier();
+    if (tier != nullptr) locks.push_back(tier->StartLocating());
   }
-  ~TierLocks() {
-    for (const auto& [table, batch] : batches_) table->EndBatch(batch);
-  }
+  return locks;
+}
 
- private:
-  std::vector<std::unique_lock<std::mutex>> locks_;
-  std::vector<std::pair<HostShards*, int64_t>> batches_;
-};
+void Hold(const KeysToLocate* requests, int64_t num_requests) {
+  for (int64_t r = 0; r < num_requests; ++r) {
+    const KeysToLocate& request = requests[r];
+    LowerTier* tier = static_cast<HostShards*>(request.table)->lower_tier();
+    if (tier != nullptr) tier->Hold(request.rows, request.num_keys, request.batch);
+  }
+}
 
 // Brings the rows of all keys into memory, for a table with a lower tier.
 std::string BringIn(const TableKeys& keys, Access access, const ParallelFor& parallel_for) {
@@ -252,8 +300,7 @@ std::string LocateRowsCpu(const KeysToLocate* requests, int64_t num_requests, Ac
     for (int64_t p = begin; p < end; ++p) parts[p].SortByShard();
   });
 
-  TierLocks locks;
-  for (const auto& [table, t] : index_of) locks.Add(table);
+  const auto locks = StartLocating(index_of);
   for (const TableKeys& keys : tables) {
     std::string error = BringIn(keys, access, parallel_for);
     if (!error.empty()) return error;
@@ -273,6 +320,7 @@ std::string LocateRowsCpu(const KeysToLocate* requests, int64_t num_requests, Ac
   };
   if (access == Access::kRead) {
     for_shards([](ShardTask&& task, const TableKeys&) { task.Read(); });
+    Hold(requests, num_requests);
     return "";
   }
   auto has_bloom = [](const TableKeys& keys) {
@@ -289,6 +337,7 @@ std::string LocateRowsCpu(const KeysToLocate* requests, int64_t num_requests, Ac
     std::lock_guard<std::mutex> lock(mutex);
     error = std::move(failed);
   });
+  if (error.empty()) Hold(requests, num_requests);
   return error;
 }
 

@@ -31,7 +31,7 @@ def make_table(num_rows=None, *, disk=None, **options):
 def train(table, keys, step):
     """One step of something like Adagrad, whose result depends on values, slots and order."""
     batch = table.begin_batch()
-    rows = np.unique(table.locate(keys, train=True, step=step))
+    rows = np.unique(table.locate(keys, train=True, step=step, batch=batch))
     rows = rows[rows >= table.first_row]
     table.before_write(rows)
     gradient = np.sin(table.rows[rows] * (1 + step % 7))
@@ -42,7 +42,7 @@ def train(table, keys, step):
 
 def read(table, keys):
     batch = table.begin_batch()
-    values = table.rows[table.locate(keys)].copy()
+    values = table.rows[table.locate(keys, batch=batch)].copy()
     table.end_batch(batch)
     return values
 
@@ -100,7 +100,7 @@ def test_a_dict_of_random_batches():
     for step in range(60):
         keys = rng.choice([*range(200), *EXTREMES], 30)
         batch = table.begin_batch()
-        rows = table.locate(keys, train=True, step=step)
+        rows = table.locate(keys, train=True, step=step, batch=batch)
         table.rows[rows] = step
         table.end_batch(batch)
         for key in keys.tolist():
@@ -147,7 +147,7 @@ def test_rows_of_batches_in_flight_stay_in_memory(is_training):
     table = make_table(10)
     train(table, np.arange(8), step=0)
     batch = table.begin_batch()
-    rows = table.locate(np.arange(8), train=is_training)
+    rows = table.locate(np.arange(8), train=is_training, batch=batch)
     values = table.rows[rows].copy()
 
     train(table, [100, 101], step=1)
@@ -241,7 +241,7 @@ def test_readers_and_trainers_of_many_threads_agree():
         for part in np.array_split(batch, 12):
             for is_training in (True, False):
                 lease = table.begin_batch()
-                rows = table.locate(part, train=is_training)
+                rows = table.locate(part, train=is_training, batch=lease)
                 assert (table.info(rows[rows >= table.first_row])["counts"] > 0).all()
                 table.end_batch(lease)
 
