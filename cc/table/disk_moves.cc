@@ -62,9 +62,10 @@ void DiskTieredShards::EndBatch(int64_t batch) {
   HostShards::EndBatch(batch);
 }
 
-std::string DiskTieredShards::BringIn(const std::vector<int64_t>& keys, Access access,
+std::string DiskTieredShards::BringIn(std::vector<int64_t> keys, Access access,
                                       const ParallelFor& parallel_for) {
   if (!failed_.empty()) return failed_;
+  std::sort(keys.begin(), keys.end(), IsBeforeOnDisk);
   const int64_t num_keys = static_cast<int64_t>(keys.size());
   std::vector<Found> found((num_keys + kChunk - 1) / kChunk);
   std::string error = ForChunks(num_keys, parallel_for, [&](int64_t begin, int64_t end) {
@@ -157,8 +158,7 @@ std::string DiskTieredShards::MoveDown(const int64_t* rows, int64_t num_rows) {
 std::string DiskTieredShards::MakeRoom(int64_t num_rows, const ParallelFor& parallel_for) {
   const int64_t missing = num_rows - store().NumFree();
   if (missing <= 0) return "";
-  const std::vector<int64_t> rows =
-      ColdestRows(std::max(missing, store().max_rows() / kShareMoved));
+  std::vector<int64_t> rows = ColdestRows(std::max(missing, store().max_rows() / kShareMoved));
   const int64_t num_cold = static_cast<int64_t>(rows.size());
   if (num_cold < missing) {
     return "table '" + options().name + "': expected a batch whose rows fit its memory beside " +
@@ -171,6 +171,9 @@ std::string DiskTieredShards::MakeRoom(int64_t num_rows, const ParallelFor& para
   }
   std::string error = CheckDiskSize(num_cold);
   if (!error.empty()) return error;
+  std::sort(rows.begin(), rows.end(), [this](int64_t a, int64_t b) {
+    return IsBeforeOnDisk(store().Info(a).key, store().Info(b).key);
+  });
   return ForChunks(num_cold, parallel_for, [&](int64_t begin, int64_t end) {
     return MoveDown(rows.data() + begin, end - begin);
   });

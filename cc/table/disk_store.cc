@@ -16,6 +16,8 @@ namespace {
 constexpr size_t kKeyBytes = sizeof(int64_t);
 constexpr double kFilterBitsPerKey =
     10;  // a key that is not there is looked for on disk 1 % of times
+// Of a few records: keys that are asked for have no neighbours, and a block is checked as a whole.
+constexpr size_t kBlockBytes = 1024;
 constexpr int kNoCompression = 0, kLogErrors = 3;
 
 // Big-endian: RocksDB's order of bytes is then that of the numbers.
@@ -245,6 +247,7 @@ class RocksdbStore : public DiskStore {
     api_.options_set_write_buffer_size(settings.get(), memory_bytes / 4);
     Owned<RocksdbApi::TableFormat> format(api_.block_based_options_create(),
                                           api_.block_based_options_destroy);
+    api_.block_based_options_set_block_size(format.get(), kBlockBytes);
     Owned<RocksdbApi::Cache> cache(api_.cache_create_lru(memory_bytes / 2), api_.cache_destroy);
     api_.block_based_options_set_block_cache(format.get(), cache.get());
     api_.block_based_options_set_filter_policy(format.get(),

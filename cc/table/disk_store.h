@@ -26,7 +26,13 @@ struct DiskStoreOptions {
   int64_t memory_bytes = int64_t{64} << 20;  // of records to be written and of blocks read
 };
 
-// What a store held at one instant, in the order of the keys as unsigned numbers. For one thread.
+// The order in which keys lie on disk, as unsigned numbers. Many keys in this order are read and
+// written several times faster than in another.
+inline bool IsBeforeOnDisk(int64_t a, int64_t b) {
+  return static_cast<uint64_t>(a) < static_cast<uint64_t>(b);
+}
+
+// What a store held at one instant, in the order of the disk. For one thread.
 class DiskSnapshot {
  public:
   virtual ~DiskSnapshot() = default;

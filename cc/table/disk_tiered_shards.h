@@ -24,7 +24,7 @@ class DiskTieredShards : public HostShards, public LowerTier {
   LowerTier* lower_tier() override { return this; }
   std::unique_lock<std::mutex> StartLocating() override;
   void Use(int64_t row) override { uses()[row].call = call_; }
-  std::string BringIn(const std::vector<int64_t>& keys, Access access,
+  std::string BringIn(std::vector<int64_t> keys, Access access,
                       const ParallelFor& parallel_for) override;
   void Hold(const int64_t* rows, int64_t num_rows, int64_t batch) override;
   void EndBatch(int64_t batch) override;

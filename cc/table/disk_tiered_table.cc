@@ -129,6 +129,7 @@ std::string DiskTieredShards::InsertSome(const KeyedRows& rows, size_t begin, si
   for (size_t i = begin; i < end; ++i) {
     if (last[rows.keys[i]] == i) keys.push_back(rows.keys[i]);
   }
+  std::sort(keys.begin(), keys.end(), IsBeforeOnDisk);
   Found former;
   std::string error = FindOnDisk(keys.data(), static_cast<int64_t>(keys.size()), &former);
   if (error.empty()) {
@@ -160,7 +161,7 @@ std::string DiskTieredShards::InsertSome(const KeyedRows& rows, size_t begin, si
 int64_t DiskTieredShards::Erase(const int64_t* keys, int64_t num_keys) {
   const int64_t num_erased = HostShards::Erase(keys, num_keys);
   std::vector<int64_t> distinct(keys, keys + num_keys);
-  std::sort(distinct.begin(), distinct.end());
+  std::sort(distinct.begin(), distinct.end(), IsBeforeOnDisk);
   distinct.erase(std::unique(distinct.begin(), distinct.end()), distinct.end());
   return num_erased + EraseOnDisk(distinct);
 }

@@ -24,12 +24,13 @@ class LowerTier {
   virtual ~LowerTier() = default;
   // Called before keys are located: others wait as long as the lock is held.
   virtual std::unique_lock<std::mutex> StartLocating() = 0;
-  // The row, in memory, belongs to a key that is being located. Called for different rows at a time.
+  // The row, in memory, belongs to a key that is being located. Called for different rows at a
+  // time.
   virtual void Use(int64_t row) = 0;
   // Called once all rows in memory are used: moves the rows of those of `keys` that are in this
   // tier into memory, and makes sure that there are free rows for the others, if `access` may give
   // them rows. `keys`: all different, none has a row in memory.
-  virtual std::string BringIn(const std::vector<int64_t>& keys, Access access,
+  virtual std::string BringIn(std::vector<int64_t> keys, Access access,
                               const ParallelFor& parallel_for) = 0;
   // Called in the end: what was located, and for which batch.
   virtual void Hold(const int64_t* rows, int64_t num_rows, int64_t batch) = 0;

@@ -269,7 +269,7 @@ std::string BringIn(const TableKeys& keys, Access access, const ParallelFor& par
   });
   std::vector<int64_t> all;
   for (const auto& some : without) all.insert(all.end(), some.begin(), some.end());
-  return tier->BringIn(all, access, parallel_for);
+  return tier->BringIn(std::move(all), access, parallel_for);
 }
 
 }  // namespace

@@ -9,7 +9,8 @@ namespace group_embedding {
 namespace {
 
 constexpr char kHowToGetIt[] =
-    "; get it by `pip install aimrocks` or `apt install librocksdb-dev`, or name the file of another "
+    "; get it by `pip install aimrocks` or `apt install librocksdb-dev`, or name the file of "
+    "another "
     "(version 6.29 or newer) in the environment variable GROUP_EMBEDDING_ROCKSDB";
 
 // Sets functions to the symbols of one library, and remembers the first that it lacks.
@@ -57,6 +58,7 @@ void BindSettings(Binder& bind, RocksdbApi* api) {
   bind(&api->options_set_block_based_table_factory, "options_set_block_based_table_factory");
   bind(&api->block_based_options_create, "block_based_options_create");
   bind(&api->block_based_options_destroy, "block_based_options_destroy");
+  bind(&api->block_based_options_set_block_size, "block_based_options_set_block_size");
   bind(&api->block_based_options_set_filter_policy, "block_based_options_set_filter_policy");
   bind(&api->block_based_options_set_block_cache, "block_based_options_set_block_cache");
   bind(&api->filterpolicy_create_bloom, "filterpolicy_create_bloom");

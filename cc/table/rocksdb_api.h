@@ -64,6 +64,7 @@ struct RocksdbApi {
   void (*options_set_block_based_table_factory)(Options*, TableFormat*);
   TableFormat* (*block_based_options_create)();
   void (*block_based_options_destroy)(TableFormat*);
+  void (*block_based_options_set_block_size)(TableFormat*, size_t);
   void (*block_based_options_set_filter_policy)(TableFormat*, FilterPolicy*);
   void (*block_based_options_set_block_cache)(TableFormat*, Cache*);
   FilterPolicy* (*filterpolicy_create_bloom)(double bits_per_key);
