@@ -1,13 +1,10 @@
 #include "table/disk_store.h"
 
-#include <stdlib.h>
-
 #include <algorithm>
 #include <atomic>
-#include <cerrno>
 #include <cstring>
-#include <filesystem>
 
+#include "table/disk_folder.h"
 #include "table/rocksdb_api.h"
 
 namespace group_embedding {
@@ -42,42 +39,6 @@ std::string TakeMessage(const RocksdbApi& api, char* message) {
   api.free_memory(message);
   return text;
 }
-
-// Where the store's records go; removed in the end if it is temporary.
-class Folder {
- public:
-  std::string Make(const DiskStoreOptions& options) {
-    std::error_code failed;
-    if (options.path.empty()) {
-      path_ = (std::filesystem::temp_directory_path(failed) / "group_embedding-XXXXXX").string();
-      is_temporary_ = mkdtemp(path_.data()) != nullptr;
-      return is_temporary_ ? "" : std::strerror(errno);
-    }
-    path_ = (std::filesystem::path(options.path) / FileName(options.table)).string();
-    std::filesystem::create_directories(path_, failed);
-    return failed ? failed.message() : "";
-  }
-
-  ~Folder() {
-    std::error_code ignored;
-    if (is_temporary_) std::filesystem::remove_all(path_, ignored);
-  }
-
-  const std::string& path() const { return path_; }
-
- private:
-  // Names of tables may have slashes; those of different tables stay different.
-  static std::string FileName(const std::string& table) {
-    std::string name;
-    for (const char c : table) {
-      name += c == '/' ? std::string("%2F") : c == '%' ? std::string("%25") : std::string(1, c);
-    }
-    return name + ".rows";
-  }
-
-  std::string path_;
-  bool is_temporary_ = false;
-};
 
 using Db = Owned<RocksdbApi::Db>;
 using ReadOptions = Owned<RocksdbApi::ReadOptions>;
@@ -153,7 +114,7 @@ class RocksdbStore : public DiskStore {
   }
 
   std::string Open(const DiskStoreOptions& options) {
-    const std::string failed = folder_.Make(options);
+    const std::string failed = folder_.Make(options.path, options.table);
     if (!failed.empty()) {
       return Where() + "the folder cannot be made: " + failed +
              "; name another by StorageOption(storage_path=...)";
@@ -301,7 +262,7 @@ class RocksdbStore : public DiskStore {
 
   const RocksdbApi& api_;
   const std::string table_;
-  Folder folder_;  // outlives the database in it
+  DiskFolder folder_;  // outlives the database in it
   // As long as the newest records. Older ones are shorter, and end as this does.
   std::vector<char> newest_;
   Db db_;
