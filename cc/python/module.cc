@@ -3,6 +3,8 @@
 #include <pybind11/stl.h>
 
 #include "python/device_array.h"
+#include "python/device_table.h"
+#include "python/disk_store.h"
 #include "python/group.h"
 #include "python/grouping.h"
 #include "python/host_table.h"
@@ -129,6 +131,8 @@ PYBIND11_MODULE(_core, m) {
   BindGrouping(m);
   BindDeviceArray(m);
   BindHostTable(m);
+  BindDeviceTable(m);
+  BindDiskStore(m);
 }
 
 }  // namespace

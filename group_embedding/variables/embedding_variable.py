@@ -125,12 +125,15 @@ class EmbeddingVariable(resource_variable_ops.ResourceVariable):
             )
         return found._replace(keys=self._from_int64(found.keys))
 
-    def insert(self, keys, values):
+    def insert(self, keys, values, versions=None, freqs=None):
         """Gives keys rows of these values, [keys, dim], whatever the filter says; their slots start
-        anew. Of a key that comes twice the last row counts. Returns the op."""
+        anew. Of a key that comes twice the last row counts. Without versions or freqs, one per key,
+        keys that had a row keep theirs. Returns the op."""
         values = tf.cast(tf.convert_to_tensor(values), self.dtype)
         with tf.device(self.device):
-            return table_keys.insert_keys(self.table_handle, self._to_int64(keys), values)
+            return table_keys.insert_keys(
+                self.table_handle, self._to_int64(keys), values, versions, freqs
+            )
 
     def erase(self, ids):
         """Forgets keys: rows, slots, counts. Returns how many had a row."""
