@@ -14,6 +14,7 @@ namespace {
 constexpr float kMaxLoad = 0.75f;  // of the index, before it grows
 constexpr int64_t kLeastSlots = 1024;
 constexpr int64_t kInfoBytes = sizeof(RowInfo);
+constexpr int64_t kMostBytesAtOnce = int64_t{1} << 30;  // of rows, unless more are needed
 
 int64_t PhysicalBytes(int64_t device_bytes) {
   size_t free = 0, total = 0;
@@ -207,7 +208,8 @@ std::string DeviceHash::GrowRows(int64_t num_rows) {
   if (num_rows <= usable_rows_) return "";
   const int64_t max_rows = MaxRows();
   std::string error;
-  int64_t rows = std::min(max_rows, std::max(num_rows + 1024, usable_rows_ / 4 * 5));
+  const int64_t more = std::min(usable_rows_ / 4, kMostBytesAtOnce / BytesPerRow());
+  const int64_t rows = std::min(max_rows, std::max(num_rows + 1024, usable_rows_ + more));
   const int64_t had = usable_rows_;
   error = rows_->Grow(rows * RowBytes());
   if (error.empty()) error = infos_->Grow(rows * kInfoBytes);
