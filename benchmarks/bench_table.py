@@ -210,7 +210,7 @@ def measure(place, table, function, batches):
     medians = []
     for clock, chosen in ((place.milliseconds, batches[:CALLS]), (by_clock, batches[CALLS:])):
         times = []
-        for keys, new in chosen:
+        for keys, _ in chosen:
             table.prepare(keys)
             times.append(clock(lambda keys=keys: function(keys)))
         if "insert" in function.__name__:
