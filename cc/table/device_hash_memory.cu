@@ -11,10 +11,12 @@
 namespace group_embedding {
 namespace {
 
-constexpr float kMaxLoad = 0.75f;  // of the index, before it grows
+constexpr float kMaxLoad = 0.75f;     // of the index, before it grows
+constexpr float kCrampedLoad = 0.9f;  // up to that it goes on where there is no memory to grow
 constexpr int64_t kLeastSlots = 1024;
 constexpr int64_t kInfoBytes = sizeof(RowInfo);
-constexpr int64_t kMostBytesAtOnce = int64_t{1} << 30;  // of rows, unless more are needed
+// Of rows that memory is taken for at once, unless more are needed: some milliseconds' worth.
+constexpr int64_t kDeviceBytesAtOnce = int64_t{1} << 30, kHostBytesAtOnce = int64_t{16} << 20;
 
 int64_t PhysicalBytes(int64_t device_bytes) {
   size_t free = 0, total = 0;
@@ -200,6 +202,7 @@ std::string DeviceHash::MakeRoom(int64_t num_keys, cudaStream_t stream) {
     // Erased slots are left behind; where these are most, it need not grow.
     const int64_t wanted = static_cast<int64_t>(2 * live / kMaxLoad);
     error = GrowIndex(std::max(wanted, num_slots_), stream);
+    if (used <= kCrampedLoad * num_slots_) error.clear();
   }
   return error.empty() ? "" : Named(": ") + error;
 }
@@ -208,7 +211,9 @@ std::string DeviceHash::GrowRows(int64_t num_rows) {
   if (num_rows <= usable_rows_) return "";
   const int64_t max_rows = MaxRows();
   std::string error;
-  const int64_t more = std::min(usable_rows_ / 4, kMostBytesAtOnce / BytesPerRow());
+  const bool on_host = device_rows_ > 0 && usable_rows_ >= device_rows_;
+  const int64_t at_once = on_host ? kHostBytesAtOnce : kDeviceBytesAtOnce;
+  const int64_t more = std::min(usable_rows_ / 4, at_once / BytesPerRow());
   const int64_t rows = std::min(max_rows, std::max(num_rows + 1024, usable_rows_ + more));
   const int64_t had = usable_rows_;
   error = rows_->Grow(rows * RowBytes());
