@@ -41,13 +41,11 @@ DeviceHash::DeviceHash(const TableOptions& options, int64_t device_bytes, const 
   index_ = ReserveDeviceMemory(static_cast<int64_t>(reserved_rows_ * 4.0 / kMaxLoad) * 8);
   candidates_ = ReserveDeviceMemory(max_bytes_);
   free_candidates_ = ReserveDeviceMemory(max_bytes_ / 2);
-  state_ = ReserveDeviceMemory(sizeof(TableState));
   ref_.infos = reinterpret_cast<RowInfo*>(infos_->data());
   ref_.rows = rows_->data();
   ref_.free_rows = reinterpret_cast<int64_t*>(free_rows_->data());
   ref_.candidates = reinterpret_cast<Candidate*>(candidates_->data());
   ref_.free_candidates = reinterpret_cast<int64_t*>(free_candidates_->data());
-  ref_.state = reinterpret_cast<TableState*>(state_->data());
   ref_.first_row = first_row();
   ref_.initial = options.initial;
   ref_.admission = options.admission;
@@ -59,13 +57,13 @@ DeviceHash::DeviceHash(const TableOptions& options, int64_t device_bytes, const 
 }
 
 std::string DeviceHash::Begin(const void* matrix) {
-  if (cudaMallocHost(&report_, sizeof(TableReport)) != cudaSuccess) {
-    return Named(": there is no GPU, or no page-locked memory");
+  if (cudaMallocHost(&report_, sizeof(TableReport)) != cudaSuccess ||
+      cudaMalloc(&ref_.state, sizeof(TableState)) != cudaSuccess) {
+    return Named(": there is no GPU, or it has no memory");
   }
   *report_ = {};
   ref_.report = report_;
-  std::string error = state_->Grow(sizeof(TableState));
-  if (error.empty()) error = GrowRows(first_row());
+  std::string error = GrowRows(first_row());
   if (error.empty() && options_.admission.kind == Admission::Kind::kBloom) {
     const int64_t per_word = 8 / options_.admission.counter_bytes;
     bloom_bytes_ = (options_.admission.num_counters + per_word - 1) / per_word * 8;
@@ -93,6 +91,7 @@ std::string DeviceHash::Begin(const void* matrix) {
 
 DeviceHash::~DeviceHash() {
   cudaDeviceSynchronize();
+  cudaFree(ref_.state);
   cudaFreeHost(report_);
 }
 
