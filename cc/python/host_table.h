@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "core/parallel.h"
+#include "table/disk_tiered_table.h"
 #include "table/host_table.h"
 
 namespace group_embedding {
@@ -46,17 +47,20 @@ class PyHostTable {
  public:
   using Keys = pybind11::array_t<int64_t, pybind11::array::c_style | pybind11::array::forcecast>;
 
-  PyHostTable(const TableOptions& options, pybind11::object matrix, int num_threads);
+  // `disk`: null for a table in memory alone.
+  PyHostTable(const TableOptions& options, const DiskTierOptions* disk, pybind11::object matrix,
+              int num_threads);
 
   HostTable& get() { return *table_; }
 
-  Keys Locate(Keys keys, bool train, int64_t step);
+  Keys Locate(Keys keys, bool train, int64_t step, int64_t batch);
   Keys Find(Keys keys) const;
   // [num_rows, dim], in place; 16-bit types as uint16. `self`: kept alive by the view.
   static pybind11::array Rows(pybind11::object self);
   static pybind11::array Slot(pybind11::object self, const std::string& name, bool per_row,
                               const std::string& dtype, float initial);
   pybind11::dict Info(Keys rows) const;
+  pybind11::dict Describe(Keys keys) const;
   // `rows`: {"keys": ..., "counts", "versions", "values", "slots": [...]}
   void Insert(pybind11::dict rows);
   int64_t Erase(Keys keys) { return table_->Erase(keys.data(), keys.size()); }

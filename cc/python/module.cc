@@ -4,6 +4,7 @@
 
 #include "python/device_array.h"
 #include "python/device_table.h"
+#include "python/disk_store.h"
 #include "python/group.h"
 #include "python/grouping.h"
 #include "python/host_table.h"
@@ -131,6 +132,7 @@ PYBIND11_MODULE(_core, m) {
   BindDeviceArray(m);
   BindHostTable(m);
   BindDeviceTable(m);
+  BindDiskStore(m);
 }
 
 }  // namespace

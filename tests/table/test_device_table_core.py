@@ -4,10 +4,10 @@ import types
 
 import numpy as np
 import pytest
-import test_host_table_core as suite
+import table_suite as suite
 from device_tables import DeviceTable, core
 from hypothesis import settings
-from test_host_table_core import (  # noqa: F401
+from table_suite import (  # noqa: F401
     TableIsADict,
     make_table,
     start_of,
