@@ -126,7 +126,6 @@ class DeviceHash : public DeviceTable {
   mutable std::mutex mutex_;  // of all that follows
   mutable DeviceStreams streams_;
   std::unique_ptr<Memory> rows_, infos_, free_rows_, index_, candidates_, free_candidates_, bloom_;
-  std::unique_ptr<Memory> state_;
   std::vector<SlotOptions> slots_;
   std::vector<std::unique_ptr<Memory>> slot_arrays_;
   TableReport* report_ = nullptr;  // page-locked

@@ -113,6 +113,21 @@ def test_tables_of_one_call_and_features_of_one_table():
         np.testing.assert_array_equal(table.info(table.find(keys))["counts"], counts)
 
 
+def test_row_numbers_may_take_the_place_of_the_keys():
+    keys = np.random.default_rng(10).integers(0, 3000, 20_000)
+    apart, in_place = make_table()[0], make_table()[0]
+    expected = [apart.locate(keys[:5000], train=True), apart.locate(keys, train=True)]
+
+    found = []
+    for batch in (keys[:5000], keys):
+        array = core.DeviceArray(batch)
+        in_place.table.locate(array, array, train=True)
+        found.append(array.numpy())
+
+    for ours, theirs in zip(found, expected):
+        np.testing.assert_array_equal(ours, theirs)
+
+
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
 @pytest.mark.parametrize("dim", [1, 5, 8, 130])
 @pytest.mark.parametrize(
