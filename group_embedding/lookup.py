@@ -167,12 +167,17 @@ def group_embedding_lookup(
 def _look_up(lookups, concat, prune_negative, invalid_ids):
     """Looks up each group of lookups that one op can serve; results in the order given."""
     _check_word("invalid_ids", invalid_ids, INVALID_IDS)
+    # Ops that use a table run where it is: keyed tables of two devices need two, and so does a
+    # variable on a GPU beside a keyed table in host memory.
+    any_keyed = any(lookup.table.keyed is not None for lookup in lookups)
     groups = {}
     for place, lookup in enumerate(lookups):
         table = lookup.table
-        groups.setdefault((table.dtype, table.is_sharded), []).append(place)
-    if concat and len({dtype for dtype, _ in groups}) > 1:
-        raise ValueError(f"concat: expected tables of one dtype, got {[d.name for d, _ in groups]}")
+        device = table.device_type if any_keyed else None
+        groups.setdefault((table.dtype, table.is_sharded, device), []).append(place)
+    dtypes = {table_dtype.name for table_dtype, *_ in groups}
+    if concat and len(dtypes) > 1:
+        raise ValueError(f"concat: expected tables of one dtype, got {sorted(dtypes)}")
     options = {"prune_negative": prune_negative, "invalid_ids": invalid_ids}
     if concat and len(groups) == 1:
         return _look_up_group(lookups, concat=True, **options)[0]

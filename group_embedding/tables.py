@@ -42,6 +42,13 @@ class Table(NamedTuple):
     def is_sharded(self):
         return isinstance(self.source.object, ShardedTable)
 
+    @property
+    def device_type(self):
+        """'CPU' or 'GPU': where TensorFlow puts the ops that look it up."""
+        device = tf.DeviceSpec.from_string(getattr(self.source.object, "device", "") or "")
+        known = device.device_type
+        return known or ("GPU" if tf.config.list_physical_devices("GPU") else "CPU")
+
     def check_ids(self, feature_name, dtype):
         """Refuses ids of a type that names other keys than the table has."""
         if self.keyed is None or self.keyed.key_dtype == dtype:

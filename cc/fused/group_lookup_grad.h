@@ -53,10 +53,10 @@ inline constexpr int64_t kMinPieceEntries = 128;
 
 // As above, enqueued on `stream`. num_unique is the one array that the caller must bring to the
 // host (the only synchronisation) to allocate `grads`. ReduceRowsCuda overwrites what is free in
-// segments.
+// segments. `first_rows`: [num_tables], rows before them have no gradient here; null: all have.
 int64_t SortRowsWorkspaceBytesCuda(const Group& group);
 cudaError_t SortRowsCuda(const Group& group, void* workspace, SortedRows* sorted,
-                         cudaStream_t stream);
+                         cudaStream_t stream, const int64_t* first_rows = nullptr /* host */);
 int64_t ReduceRowsScratchBytesCuda(const Group& group);
 cudaError_t ReduceRowsCuda(const Group& group, const SortedRows& sorted,
                            const TableGrad* grads /* host */, void* scratch, cudaStream_t stream);

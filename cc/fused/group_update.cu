@@ -86,8 +86,11 @@ cudaError_t GroupUpdateCuda(const Group& group, const Update& update, void* work
   }
   Group updated = group;
   updated.features = features.data();
+  std::vector<int64_t> first_rows;
+  for (int64_t t = 0; t < group.num_tables; ++t) first_rows.push_back(update.tables[t].first_row);
   SortedRows sorted;
-  if (const cudaError_t error = SortRowsCuda(updated, workspace, &sorted, stream)) return error;
+  const cudaError_t error = SortRowsCuda(updated, workspace, &sorted, stream, first_rows.data());
+  if (error != cudaSuccess) return error;
   void* scratch = static_cast<char*>(workspace) + SortRowsWorkspaceBytesCuda(group);
   return ForDeviceType(group.dtype, [&](auto* type) {
     return Apply<std::remove_pointer_t<decltype(type)>>(updated, sorted, update, scratch, stream);

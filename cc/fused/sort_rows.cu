@@ -112,7 +112,7 @@ struct SamplePlan {
   std::vector<int64_t> first_keys;  // [num_tables + 1]
 };
 
-SamplePlan PlanSamples(const Group& group, int64_t samples_per_block) {
+SamplePlan PlanSamples(const Group& group, const int64_t* first_rows, int64_t samples_per_block) {
   SamplePlan plan;
   plan.first_keys = {0};
   for (int64_t t = 0; t < group.num_tables; ++t) {
@@ -122,7 +122,8 @@ SamplePlan PlanSamples(const Group& group, int64_t samples_per_block) {
     const Feature& feature = group.features[f];
     // Of a feature without gradient no id is a row.
     const int64_t num_rows = feature.output == nullptr ? 0 : group.tables[feature.table].num_rows;
-    plan.tasks.push_back({plan.first_keys[feature.table], num_rows, feature.first_sample,
+    const int64_t first_row = first_rows == nullptr ? 0 : first_rows[feature.table];
+    plan.tasks.push_back({plan.first_keys[feature.table], first_row, num_rows, feature.first_sample,
                           feature.num_samples, feature.combiner});
     plan.blocks.Append((feature.num_samples + samples_per_block - 1) / samples_per_block);
   }
@@ -150,7 +151,8 @@ cudaError_t WriteFactors(const Group& group, KeyArgs args, unsigned num_blocks, 
 }
 
 template <typename Key>
-cudaError_t Sort(const Group& group, void* workspace, SortedRows* sorted, cudaStream_t stream) {
+cudaError_t Sort(const Group& group, const int64_t* first_rows, void* workspace, SortedRows* sorted,
+                 cudaStream_t stream) {
   Workspace w;
   if (const cudaError_t error = LayOut<Key>(group, workspace, &w)) return error;
   const int64_t num_ids = group.batch.num_ids;
@@ -163,7 +165,7 @@ cudaError_t Sort(const Group& group, void* workspace, SortedRows* sorted, cudaSt
   KeyArgs key_args;
   key_args.team_bits = TeamBits(group.batch);
   key_args.samples_per_block = SamplesPerBlock(group.batch);
-  const SamplePlan plan = PlanSamples(group, key_args.samples_per_block);
+  const SamplePlan plan = PlanSamples(group, first_rows, key_args.samples_per_block);
   const int64_t num_rows = plan.first_keys.back();
   if (plan.blocks.num_blocks() > INT32_MAX) return cudaErrorInvalidConfiguration;
   const unsigned num_blocks = static_cast<unsigned>(plan.blocks.num_blocks());
@@ -228,12 +230,12 @@ int64_t SortRowsWorkspaceBytesCuda(const Group& group) {
 }
 
 cudaError_t SortRowsCuda(const Group& group, void* workspace, SortedRows* sorted,
-                         cudaStream_t stream) {
+                         cudaStream_t stream, const int64_t* first_rows) {
   if (group.batch.num_ids > kMaxBatchIds || group.batch.num_samples > kMaxBatchIds) {
     return cudaErrorInvalidValue;
   }
-  return NeedsWideKeys(group) ? Sort<uint64_t>(group, workspace, sorted, stream)
-                              : Sort<uint32_t>(group, workspace, sorted, stream);
+  return NeedsWideKeys(group) ? Sort<uint64_t>(group, first_rows, workspace, sorted, stream)
+                              : Sort<uint32_t>(group, first_rows, workspace, sorted, stream);
 }
 
 }  // namespace group_embedding

@@ -21,6 +21,7 @@ constexpr Key kNoRow = static_cast<Key>(-1);
 // One feature with its table, as the kernels need it.
 struct KeyTask {
   int64_t first_key;  // of the table
+  int64_t first_row;  // rows before it have no key
   int64_t num_rows;
   int64_t first_sample;
   int64_t num_samples;
@@ -75,8 +76,9 @@ __global__ void __launch_bounds__(kThreads) WriteKeysKernel(KeyArgs args) {
     const int64_t id = batch.ids[i];
     const IdUse use =
         UseOfId(id, WeightOf(batch, i), task.num_rows, task.combiner, args.prune_negative);
-    static_cast<Key*>(args.keys)[i] =
-        use == IdUse::kRow ? static_cast<Key>(task.first_key + id) : kNoRow<Key>;
+    static_cast<Key*>(args.keys)[i] = use == IdUse::kRow && id >= task.first_row
+                                          ? static_cast<Key>(task.first_key + id)
+                                          : kNoRow<Key>;
     int64_t position = i;
     if (batch.weights == nullptr) {
       int32_t sample = 0, end = samples.count;  // the last that begins at or before i

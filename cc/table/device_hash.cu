@@ -40,7 +40,7 @@ int64_t SelectNumbers(const bool* flags, int64_t count, int64_t* numbers, cudaSt
 }  // namespace
 
 std::string DeviceHash::Slot(const SlotOptions& slot, void** array) {
-  const Alone alone(*this);
+  const std::lock_guard<std::mutex> lock(mutex_);
   const std::string where = Named(", slot '" + slot.name + "': ");
   for (size_t s = 0; s < slots_.size(); ++s) {
     const SlotOptions& present = slots_[s];
@@ -53,6 +53,8 @@ std::string DeviceHash::Slot(const SlotOptions& slot, void** array) {
     *array = slot_arrays_[s]->data();
     return "";
   }
+  // Every update asks for its slots, and waits for the device only where it makes one.
+  const Alone alone(*this, std::adopt_lock);
   if (slots_.size() == kMaxSlotArrays) {
     return where + "expected at most " + std::to_string(kMaxSlotArrays) + " slots";
   }
@@ -109,6 +111,24 @@ void DeviceHash::Find(const int64_t* keys, int64_t num_keys, int64_t* rows) cons
 RowInfo DeviceHash::Info(int64_t row) const {
   const Alone alone(*this);
   return ToHost(ref_.infos + row, 1, streams_.own())[0];
+}
+
+// Memory is in pages: some rows said to be in the second tier may still be in the first.
+std::string DeviceHash::Describe(const int64_t* keys, int64_t num_keys, KeyInfo* infos) const {
+  const Alone alone(*this);
+  const cudaStream_t stream = streams_.own();
+  DeviceBuffer<int64_t> device_keys(keys, num_keys, stream), device_rows(num_keys);
+  DeviceBuffer<RowInfo> device_infos(num_keys);
+  RequireCuda(FindKeys(Ref(), device_keys.data(), num_keys, device_rows.data(), stream));
+  RequireCuda(InfosOfRows(Ref(), device_rows.data(), num_keys, device_infos.data(), stream));
+  const std::vector<int64_t> rows = ToHost(device_rows.data(), num_keys, stream);
+  const std::vector<RowInfo> found = ToHost(device_infos.data(), num_keys, stream);
+  for (int64_t i = 0; i < num_keys; ++i) {
+    const bool is_below = device_rows_ > 0 && rows[i] >= device_rows_;
+    const int32_t tier = rows[i] == kNoRow ? kNoTier : is_below ? 1 : 0;
+    infos[i] = {tier, found[i].count, found[i].version};
+  }
+  return "";
 }
 
 // Of keys that repeat, the last one counts.

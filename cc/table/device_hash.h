@@ -36,6 +36,8 @@ class DeviceHash : public DeviceTable {
   float load_factor() const override;
   void Find(const int64_t* keys, int64_t num_keys, int64_t* rows) const override;
   RowInfo Info(int64_t row) const override;
+  std::string Describe(const int64_t* keys, int64_t num_keys, KeyInfo* infos) const override;
+  std::string ReadAll(KeyedRows* rows) const override;
   std::string Insert(const KeyedRows& rows) override;
   int64_t Erase(const int64_t* keys, int64_t num_keys) override;
   int64_t Evict(const Eviction& eviction, int64_t step) override;
@@ -115,6 +117,7 @@ class DeviceHash : public DeviceTable {
   int64_t EraseKeys(const int64_t* device_keys, int64_t num_keys);
   int64_t EraseChosen(const Eviction& eviction, int64_t step);
   AdmissionState GetAdmissionState() const;
+  std::vector<RowPart> Parts() const;
   std::string PutRowsAside(const int64_t* device_rows, int64_t num_rows, cudaStream_t stream);
 
   const TableOptions options_;

@@ -53,8 +53,8 @@ int64_t DeviceHash::OldestBatchLocked() const {
   return batches_.empty() ? clock_ + 1 : *batches_.begin();
 }
 
-std::unique_ptr<Snapshot> DeviceHash::TakeSnapshot(bool changes_only) {
-  const Alone alone(*this);
+// Of the arrays that a row is spread over, in the order of RowAside.
+std::vector<RowPart> DeviceHash::Parts() const {
   std::vector<RowPart> parts = {
       {reinterpret_cast<char*>(ref_.infos), nullptr, nullptr, sizeof(RowInfo)},
       {ref_.rows, nullptr, nullptr, static_cast<int32_t>(RowBytes())}};
@@ -62,8 +62,13 @@ std::unique_ptr<Snapshot> DeviceHash::TakeSnapshot(bool changes_only) {
     parts.push_back(
         {slot_arrays_[s]->data(), nullptr, nullptr, static_cast<int32_t>(SlotBytes(s))});
   }
+  return parts;
+}
+
+std::unique_ptr<Snapshot> DeviceHash::TakeSnapshot(bool changes_only) {
+  const Alone alone(*this);
   std::string error;
-  auto rows = std::make_shared<RowAside>(parts, first_row(), State().next_row,
+  auto rows = std::make_shared<RowAside>(Parts(), first_row(), State().next_row,
                                          changes_only ? kept_clock_ : 0, streams_.own(), &error);
   if (!error.empty()) throw std::runtime_error(Named(": no snapshot: ") + error);
   snapshot_ = rows;
@@ -79,6 +84,19 @@ std::unique_ptr<Snapshot> DeviceHash::TakeSnapshot(bool changes_only) {
   return std::make_unique<DeviceSnapshot>(this, std::move(rows), GetAdmissionState(),
                                           changes_only ? erased_ : std::vector<int64_t>(),
                                           std::move(keep));
+}
+
+std::string DeviceHash::ReadAll(KeyedRows* rows) const {
+  const Alone alone(*this);
+  std::string error;
+  RowAside all(Parts(), first_row(), State().next_row, /*changed_since=*/0, streams_.own(), &error);
+  if (!error.empty()) return Named(": ") + error;
+  for (int64_t begin = first_row(); begin < all.num_rows(); begin += RowAside::kRowsPerRead) {
+    const int64_t end = std::min(all.num_rows(), begin + RowAside::kRowsPerRead);
+    error = all.ReadRows(begin, end, streams_.own(), [] {}, rows);
+    if (!error.empty()) return Named(": ") + error;
+  }
+  return "";
 }
 
 void DeviceHash::ForgetSnapshot() {

@@ -18,10 +18,6 @@ namespace group_embedding {
 
 class DeviceTable : public EmbeddingTable {
  public:
-  // As of HostTable.
-  virtual int64_t BeginBatch() = 0;
-  virtual void EndBatch(int64_t batch) = 0;
-
   // Rows that were ever in use; rows() has those too that are there for later.
   virtual int64_t num_rows() const = 0;
   // What is kept of each row, in device memory.

@@ -194,6 +194,13 @@ std::string DiskTieredShards::ForEachOnDisk(const Body& body) const {
   }
 }
 
+std::string DiskTieredShards::ReadAll(KeyedRows* rows) const {
+  if (!failed_.empty()) return failed_;
+  const RowRecords records(store());
+  HostShards::ReadAll(rows);
+  return ForEachOnDisk([&](int64_t key, const char* record) { records.Append(record, key, rows); });
+}
+
 int64_t DiskTieredShards::Evict(const Eviction& eviction, int64_t step) {
   std::vector<int64_t> keys;
   std::vector<char> values(store().row_bytes());  // aligned, as records are not

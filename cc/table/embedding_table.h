@@ -126,6 +126,12 @@ class EmbeddingTable {
   virtual Table rows() const = 0;
   virtual int64_t first_row() const = 0;
 
+  // Batches in flight: rows of keys erased since the oldest of them began are not given to others.
+  // A batch begins before its keys are located and ends when its row numbers are used no more.
+  // Both may be called at any time.
+  virtual int64_t BeginBatch() = 0;
+  virtual void EndBatch(int64_t batch) = 0;
+
   // The array of a slot, which is made where there is none of that name. An error if there is one
   // of another type or width. Exclusive.
   virtual std::string Slot(const SlotOptions& slot, void** array) = 0;
@@ -143,6 +149,8 @@ class EmbeddingTable {
   // The same of keys, in whatever tier their rows are; a key without one has kNoTier and the count
   // -1. Returns what went wrong, in words, or nothing.
   virtual std::string Describe(const int64_t* keys, int64_t num_keys, KeyInfo* infos) const;
+  // Appends the content of all keys, in whatever tier, in no order. Exclusive. Returns as Describe.
+  virtual std::string ReadAll(KeyedRows* rows) const = 0;
 
   // Gives every key the content that `rows` has for it; slots not in it start anew. Exclusive.
   virtual std::string Insert(const KeyedRows& rows) = 0;

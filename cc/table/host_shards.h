@@ -58,6 +58,7 @@ class HostShards : public HostTable {
   static int ShardIndex(uint64_t hash) { return static_cast<int>(hash >> 58); }
   Shard& shard(int s) { return shards_[s]; }
   RowStore& store() { return store_; }
+  const RowStore& store() const { return store_; }
   BloomCounters& bloom() { return bloom_; }
   std::shared_ptr<RowSnapshot> snapshot() const { return std::atomic_load(&snapshot_); }
   virtual LowerTier* lower_tier() { return nullptr; }
@@ -74,6 +75,7 @@ class HostShards : public HostTable {
   float load_factor() const override;
   void Find(const int64_t* keys, int64_t num_keys, int64_t* rows) const override;
   RowInfo Info(int64_t row) const override;
+  std::string ReadAll(KeyedRows* rows) const override;
   std::string Insert(const KeyedRows& rows) override;
   int64_t Erase(const int64_t* keys, int64_t num_keys) override;
   int64_t Evict(const Eviction& eviction, int64_t step) override;

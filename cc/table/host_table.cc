@@ -217,6 +217,12 @@ std::unique_ptr<Snapshot> HostShards::TakeSnapshot(bool changes_only) {
                                         std::move(keep), std::move(forget));
 }
 
+std::string HostShards::ReadAll(KeyedRows* rows) const {
+  RowSnapshot all(store_, /*changed_since=*/0);
+  all.Read(0, all.num_rows(), rows);
+  return "";
+}
+
 void HostShards::BeforeWrite(const int64_t* rows, int64_t num_rows) {
   const auto snapshot = std::atomic_load(&snapshot_);
   if (snapshot == nullptr) return;

@@ -9,14 +9,8 @@
 
 namespace group_embedding {
 
-class HostTable : public EmbeddingTable {
- public:
-  // Batches in flight: rows of keys erased since the oldest of them began are not given to others.
-  // A batch begins before its keys are located and ends when its row numbers are used no more.
-  // Both may be called at any time.
-  virtual int64_t BeginBatch() = 0;
-  virtual void EndBatch(int64_t batch) = 0;
-};
+// One whose pointers are to host memory.
+class HostTable : public EmbeddingTable {};
 
 // `matrix`: [options.initial.matrix_rows, dim] of the table's type, or null if it has none.
 // Where it cannot be made, null, and `error` says why.

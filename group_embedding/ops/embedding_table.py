@@ -14,14 +14,14 @@ def table_handle(table_name, shared_name):
     return library().embedding_table_handle_op(table_name=table_name, shared_name=shared_name)
 
 
-def initialize(table, initial, no_row_value, admission, max_bytes):
+def initialize(table, initial, no_row_value, admission, storage):
     """Makes the table, empty.
 
     Args:
         initial: variables.initial_values.InitialValues.
         no_row_value: what a key reads that is without a row.
         admission: a dict, of `admission_of`.
-        max_bytes: 0: no limit.
+        storage: a dict, of `variables.storage`.
     """
     return library().initialize_embedding_table(
         table=table,
@@ -32,8 +32,8 @@ def initialize(table, initial, no_row_value, admission, max_bytes):
         b=initial.b,
         seed=initial.seed,
         no_row_value=no_row_value,
-        max_bytes=max_bytes,
         **admission,
+        **storage,
     )
 
 

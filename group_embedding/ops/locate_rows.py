@@ -21,7 +21,8 @@ def locate_rows(tables, batch, table_of_feature):
     """`batch` with the numbers of rows where it has keys.
 
     Args:
-        tables: for each table of the group its EmbeddingVariable, or None: it has ids.
+        tables: for each table of the group its EmbeddingVariable, all of one device, or None: it
+            has ids.
         batch: ops.group_ids.Batch.
         table_of_feature: for each feature, the index into `tables`.
     """
@@ -29,11 +30,13 @@ def locate_rows(tables, batch, table_of_feature):
     place = {t: i for i, t in enumerate(keyed)}
     tables = [tables[t] for t in keyed]
     with tf.device("/CPU:0"):
+        steps = _steps_of(tables)
+    with tf.device(tables[0].device):
         buffer = library().locate_rows(
             tables=[table.table_handle for table in tables],
             batch=batch.buffer,
             sizes=batch.sizes,
-            steps=_steps_of(tables),
+            steps=steps,
             table_of_feature=[place.get(t, -1) for t in table_of_feature],
             learning=[_learns(table) for table in tables],
             weighted=batch.weighted,

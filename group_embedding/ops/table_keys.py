@@ -49,13 +49,8 @@ def export_table(table, dtype, dim, is_unsigned):
 
 
 def insert_keys(table, keys, values, versions, frequencies):
-    none = tf.zeros([0], tf.int64)
     return library().insert_keys(
-        table=table,
-        keys=keys,
-        values=values,
-        versions=none if versions is None else tf.cast(versions, tf.int64),
-        frequencies=none if frequencies is None else tf.cast(frequencies, tf.int64),
+        table=table, keys=keys, values=values, versions=versions, frequencies=frequencies
     )
 
 
@@ -69,10 +64,8 @@ def evict_by_step(table, step, steps_to_live):
     )
 
 
-def evict_by_weight(table, l2_weight):
-    return library().evict_keys(
-        table=table, step=tf.constant(-1, tf.int64), kind="l2_weight", l2_weight=l2_weight
-    )
+def evict_by_weight(table, step, l2_weight):
+    return library().evict_keys(table=table, step=step, kind="l2_weight", l2_weight=l2_weight)
 
 
 def table_stats(table):

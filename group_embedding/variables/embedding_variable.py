@@ -1,5 +1,6 @@
 """A table whose rows are found by key."""
 
+import numpy as np
 import tensorflow as tf
 from tensorflow.python.ops import resource_variable_ops
 
@@ -10,8 +11,8 @@ from group_embedding.variables.options import (
     EmbeddingVariableOption,
     GlobalStepEvict,
     L2WeightEvict,
-    StorageType,
 )
+from group_embedding.variables.storage import plan_storage
 from group_embedding.variables.table_resource import TableResource
 
 
@@ -46,7 +47,8 @@ class EmbeddingVariable(resource_variable_ops.ResourceVariable):
         self.ev_option = ev_option or EmbeddingVariableOption()
         self.step = None
         self._optimizer_is_wrapped = False
-        with tf.init_scope(), tf.device("/CPU:0"):
+        storage = plan_storage(name, self.ev_option.storage_option)
+        with tf.init_scope(), tf.device(storage.device):
             super().__init__(
                 initial_value=lambda: tf.zeros([0, embedding_dim], value_dtype),
                 trainable=trainable,
@@ -54,11 +56,12 @@ class EmbeddingVariable(resource_variable_ops.ResourceVariable):
                 name=name,
                 dtype=value_dtype,
             )
-            self._make_table(initializer)
+            self._make_table(initializer, storage)
 
-    def _make_table(self, initializer):
+    def _make_table(self, initializer, storage):
         table_name = self._table_name
-        initial = self._initial_values(table_name, initializer)
+        with tf.device("/CPU:0"):  # so that they are the same wherever the table is
+            initial = self._initial_values(table_name, initializer)
         option = self.ev_option
 
         def initialize(handle):
@@ -67,11 +70,12 @@ class EmbeddingVariable(resource_variable_ops.ResourceVariable):
                 initial,
                 option.init_option.default_value_no_permission,
                 _admission(option.filter_option),
-                _max_bytes(table_name, option.storage_option),
+                storage.attributes,
             )
 
         with tf.name_scope(f"{table_name}/"):
-            self._table = self._track_trackable(TableResource(table_name, initialize), "table")
+            table = TableResource(table_name, initialize, storage.device)
+            self._table = self._track_trackable(table, "table")
             made = self._table._initialize()
         if not tf.executing_eagerly():
             self._initializer_op = tf.group(self._initializer_op, made)
@@ -123,22 +127,29 @@ class EmbeddingVariable(resource_variable_ops.ResourceVariable):
             found = table_keys.export_table(
                 self.table_handle, self.dtype, self.shape[1], self.key_dtype.is_unsigned
             )
-        return found._replace(keys=self._from_int64(found.keys))
+        with tf.device("/CPU:0"):
+            return found._replace(keys=self._from_int64(found.keys))
 
     def insert(self, keys, values, versions=None, freqs=None):
         """Gives keys rows of these values, [keys, dim], whatever the filter says; their slots start
         anew. Of a key that comes twice the last row counts. Without versions or freqs, one per key,
         keys that had a row keep theirs. Returns the op."""
-        values = tf.cast(tf.convert_to_tensor(values), self.dtype)
+        none = np.zeros([0], np.int64)
+        with tf.device("/CPU:0"):
+            rows = [
+                self._to_int64(keys),
+                tf.cast(tf.convert_to_tensor(values), self.dtype),
+                tf.cast(none if versions is None else versions, tf.int64),
+                tf.cast(none if freqs is None else freqs, tf.int64),
+            ]
         with tf.device(self.device):
-            return table_keys.insert_keys(
-                self.table_handle, self._to_int64(keys), values, versions, freqs
-            )
+            return table_keys.insert_keys(self.table_handle, *rows)
 
     def erase(self, ids):
         """Forgets keys: rows, slots, counts. Returns how many had a row."""
+        keys = self._to_int64(ids)
         with tf.device(self.device):
-            return table_keys.erase_keys(self.table_handle, self._to_int64(ids))
+            return table_keys.erase_keys(self.table_handle, keys)
 
     def evict(self, step=None):
         """Forgets the keys that `evict_option` names. Returns how many.
@@ -150,19 +161,25 @@ class EmbeddingVariable(resource_variable_ops.ResourceVariable):
             ValueError: GlobalStepEvict without a step.
         """
         option = self.ev_option.evict_option
-        with tf.device(self.device):
-            if isinstance(option, GlobalStepEvict) and option.steps_to_live is not None:
-                step = self.current_step() if step is None else step
-                if step is None:
-                    raise ValueError(
-                        f"table '{self._table_name}': GlobalStepEvict needs the step of now: "
-                        "evict(step=...), or set the variable's attribute `step`"
-                    )
+        if isinstance(option, GlobalStepEvict) and option.steps_to_live is not None:
+            step = self.current_step() if step is None else step
+            if step is None:
+                raise ValueError(
+                    f"table '{self._table_name}': GlobalStepEvict needs the step of now: "
+                    "evict(step=...), or set the variable's attribute `step`"
+                )
+            with tf.device("/CPU:0"):
                 step = tf.cast(step, tf.int64)
+            with tf.device(self.device):
                 return table_keys.evict_by_step(self.table_handle, step, option.steps_to_live)
-            if isinstance(option, L2WeightEvict) and option.l2_weight_threshold > 0:
-                return table_keys.evict_by_weight(self.table_handle, option.l2_weight_threshold)
-            return tf.constant(0, tf.int64)
+        if isinstance(option, L2WeightEvict) and option.l2_weight_threshold > 0:
+            with tf.device("/CPU:0"):
+                no_step = tf.constant(-1, tf.int64)
+            with tf.device(self.device):
+                return table_keys.evict_by_weight(
+                    self.table_handle, no_step, option.l2_weight_threshold
+                )
+        return tf.constant(0, tf.int64)
 
     def memory_bytes(self):
         """Bytes in use: of rows, slots, what is kept of each row, and the index; a scalar."""
@@ -177,14 +194,16 @@ class EmbeddingVariable(resource_variable_ops.ResourceVariable):
             return table_keys.table_stats(self.table_handle)
 
     def _find(self, ids):
+        keys = self._to_int64(ids)
         with tf.device(self.device):
-            return table_keys.find_keys(self.table_handle, self._to_int64(ids))
+            return table_keys.find_keys(self.table_handle, keys)
 
     def _to_int64(self, keys):
-        keys = tf.convert_to_tensor(keys, self.key_dtype)
-        if self.key_dtype == tf.uint64:
-            return tf.bitcast(keys, tf.int64)
-        return tf.cast(keys, tf.int64)
+        with tf.device("/CPU:0"):
+            keys = tf.convert_to_tensor(keys, self.key_dtype)
+            if self.key_dtype == tf.uint64:
+                return tf.bitcast(keys, tf.int64)
+            return tf.cast(keys, tf.int64)
 
     def _from_int64(self, keys):
         if self.key_dtype == tf.uint64:
@@ -245,19 +264,3 @@ def _admission(filter_option):
         filter_option.false_positive_probability,
         tf.as_dtype(filter_option.counter_type).size,
     )
-
-
-def _max_bytes(table_name, storage):
-    if storage.storage_type not in (None, StorageType.DRAM):
-        raise ValueError(
-            f"table '{table_name}': expected storage_type DRAM, got {storage.storage_type.name}, "
-            "which is not supported yet"
-        )
-    if storage.storage_size is None:
-        return 0
-    if len(storage.storage_size) != 1:
-        raise ValueError(
-            f"table '{table_name}': expected storage_size of one tier, as storage_type DRAM has, "
-            f"got {list(storage.storage_size)}"
-        )
-    return storage.storage_size[0]

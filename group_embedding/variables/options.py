@@ -41,7 +41,15 @@ def _check_kind(option, name, kinds, optional=False):
 
 
 class StorageType(enum.Enum):
-    """Where rows lie; of several tiers, the fastest first."""
+    """Where rows lie; of several tiers, the fastest first.
+
+    DRAM is the host's memory. HBM is that of the first GPU, taken beside TensorFlow's own: have
+    TensorFlow take what it needs and no more
+    (`tf.config.experimental.set_memory_growth(gpu, True)`, or TF_FORCE_GPU_ALLOW_GROWTH=true).
+    In HBM_DRAM, rows that are made when the first tier is full lie in page-locked host memory,
+    which the GPU reads and writes in place. SSDHASH is RocksDB on a disk: a row comes back to
+    memory when its key is located, and the coldest go. HBM_DRAM_SSDHASH is not supported.
+    """
 
     DRAM = "DRAM"
     HBM = "HBM"
@@ -157,10 +165,12 @@ class StorageOption:
 
     Attributes:
       storage_type: A StorageType; None: DRAM.
-      storage_path: The folder of the disk tier, if there is one.
+      storage_path: The folder of the disk tier, if there is one; None: a temporary one.
       storage_size: Bytes of each tier, the fastest first, of rows, slots and what is kept of each;
-        None: as much as there is, or 1 GiB for a tier that is a cache of the next.
-      cache_strategy: A CacheStrategy, where there are several tiers.
+        None, or of a tier that is not in the list: as much as there is, or 1 GiB for a first tier
+        of two. HBM_DRAM's first counts values alone: slots of those rows, what is kept of each row
+        and the index are in HBM too.
+      cache_strategy: A CacheStrategy: which rows stay in memory when others go to disk.
     """
 
     storage_type: Optional[StorageType] = None

@@ -13,10 +13,11 @@ class TableResource(tf.saved_model.experimental.TrackableResource):
     Args:
         name: of the table, for messages; in a graph of TensorFlow 1 also what it is shared by.
         initialize: a function of a handle that makes an op.
+        device: of the table.
     """
 
-    def __init__(self, name, initialize):
-        super().__init__(device="CPU")
+    def __init__(self, name, initialize, device):
+        super().__init__(device=device)
         self._table_name = name
         self._make = initialize
 

@@ -3,12 +3,35 @@
 import numpy as np
 import pytest
 import tensorflow as tf
+from variables import storages
 
 import group_embedding as ge
 
+# The files whose tests are made again for tables in other storages than DRAM. Optimizers depend on
+# the device alone.
+_STORAGES = {
+    "test_keys": [*storages.ON_CPU, *storages.ON_GPU],
+    "test_reading": [*storages.ON_CPU, *storages.ON_GPU],
+    "test_concurrency": [*storages.ON_CPU, *storages.ON_GPU],
+    "test_lookup": [storages.ON_CPU[0], *storages.ON_GPU],
+    "test_training": [storages.ON_CPU[0], *storages.ON_GPU],
+}
+
+
+def pytest_generate_tests(metafunc):
+    made = _STORAGES.get(metafunc.module.__name__.rpartition(".")[2])
+    if made is not None and "storage" in metafunc.fixturenames:
+        metafunc.parametrize("storage", made, indirect=True)
+
 
 @pytest.fixture
-def make_table():
+def storage(request):
+    """The StorageOption of a test's tables."""
+    return getattr(request, "param", storages.DRAM)
+
+
+@pytest.fixture
+def make_table(storage):
     """Makes a table named "user" that starts as ones, or as it is told."""
 
     def make(dim=2, initializer=None, name="user", rows=4, **arguments):
@@ -18,6 +41,7 @@ def make_table():
             if option in arguments
         }
         options.setdefault("init_option", ge.InitializerOption(default_value_dim=rows))
+        options.setdefault("storage_option", storage)
         return ge.get_embedding_variable(
             name,
             dim,

@@ -144,8 +144,9 @@ def test_refused_arguments(arguments, message):
 
 
 def test_refused_options():
-    option = ge.EmbeddingVariableOption(storage_option=ge.StorageOption(ge.StorageType.HBM))
-    with pytest.raises(ValueError, match="table 'user': expected storage_type DRAM, got HBM"):
+    kind = ge.StorageType.HBM_DRAM_SSDHASH
+    option = ge.EmbeddingVariableOption(storage_option=ge.StorageOption(kind))
+    with pytest.raises(ValueError, match="table 'user': storage_type HBM_DRAM_SSDHASH is not"):
         ge.get_embedding_variable("user", 2, ev_option=option)
     with pytest.raises(TypeError, match="expected ev_option to be an EmbeddingVariableOption"):
         ge.get_embedding_variable("user", 2, ev_option=ge.InitializerOption())

@@ -97,8 +97,10 @@ def _rows_of(gradient):
 
 
 def test_one_lookup_op_serves_both_kinds(make_table):
-    # Given a variable and two tables
-    tables = [tf.Variable(tf.ones([3, 2])), make_table(name="a"), make_table(5, name="b")]
+    # Given a variable and two tables, on one device
+    keyed = [make_table(name="a"), make_table(5, name="b")]
+    with tf.device(keyed[0].device):
+        tables = [tf.Variable(tf.ones([3, 2])), *keyed]
     ids = tf.ragged.constant([[0, 1], [2]], dtype=tf.int64)
     # When a function looks all up
     function = tf.function(lambda: ge.group_embedding_lookup_sparse(tables, [ids] * 3, "sum"))

@@ -52,11 +52,16 @@ def make_batches(steps):
     return batches._replace(ids=[np.abs(ids) for ids in batches.ids])
 
 
-def make_tables(dtype=tf.float32):
+def make_keyed(name, dim, storage, **arguments):
+    option = ge.EmbeddingVariableOption(storage_option=storage)
+    return ge.get_embedding_variable(name, dim, ev_option=option, **arguments)
+
+
+def make_tables(storage, dtype=tf.float32):
     """As cases.make_variables: the tables keyed, with every key of the model."""
     _, _, dense = cases.make_variables()
     tables = [
-        ge.get_embedding_variable(name, values.shape[1], value_dtype=dtype)
+        make_keyed(name, values.shape[1], storage, value_dtype=dtype)
         for name, values in zip(("first", "second"), cases.initial_values())
     ]
     for table, values in zip(tables, cases.initial_values()):
@@ -69,10 +74,10 @@ def values_of(variables):
     return [tf.cast(v, tf.float32) for v in (first.export().values, second.export().values, dense)]
 
 
-def train_session(make_optimizer, batches):
+def train_session(make_optimizer, batches, storage):
     with tf.Graph().as_default(), tf.compat.v1.Session() as session:
         tables = [
-            ge.get_embedding_variable(name, values.shape[1])
+            make_keyed(name, values.shape[1], storage)
             for name, values in zip(("first", "second"), cases.initial_values())
         ]
         inserts = [
@@ -101,23 +106,23 @@ def hide(gradients):
 
 
 @pytest.mark.parametrize("name", [*V1, *OWN])
-def test_session_equals_variables(name):
+def test_session_equals_variables(name, storage):
     make, batches = (V1 | OWN)[name], make_batches(STEPS)
     # Given what variables become in 100 steps
     expected = cases.train_session(make, batches)
     # When tables with the same rows are trained in a Session
-    actual = train_session(make, batches)
+    actual = train_session(make, batches, storage)
     # Then they are the same
     cases.assert_close(actual, expected, 1e-6)
 
 
 @pytest.mark.parametrize("name", [*KERAS, *OWN])
-def test_function_equals_variables(name):
+def test_function_equals_variables(name, storage):
     make, batches = (KERAS | OWN)[name], make_batches(STEPS)
     # Given what variables become in 100 steps
     expected = cases.train_function(make(), batches)
     # When tables with the same rows are trained in a function, fused and by slices
-    fused, slices = make_tables(), make_tables()
+    fused, slices = make_tables(storage), make_tables(storage)
     for tables, change in ((fused, None), (slices, hide)):
         step = cases.make_step(make(), batches, tables, change)
         for i in range(STEPS):
@@ -128,15 +133,15 @@ def test_function_equals_variables(name):
 
 
 @pytest.mark.parametrize("name", ["adagrad", "amsgrad", "ftrl"])
-def test_eager_steps(name):
+def test_eager_steps(name, storage):
     # Given some steps in a function
     batches = make_batches(5)
-    expected = make_tables()
+    expected = make_tables(storage)
     step = cases.make_step(KERAS[name](), batches, expected)
     for i in range(5):
         step(tf.constant(i))
     # When they are taken eagerly
-    tables, optimizer = make_tables(), KERAS[name]()
+    tables, optimizer = make_tables(storage), KERAS[name]()
     for i in range(5):
         cases.take_step(optimizer, batches, tables, i)
     # Then the rows are the same
@@ -144,13 +149,13 @@ def test_eager_steps(name):
 
 
 @pytest.mark.parametrize("dtype", [tf.float16, tf.bfloat16], ids=lambda dtype: dtype.name)
-def test_tables_of_16_bits(dtype):
+def test_tables_of_16_bits(dtype, storage):
     # Given what variables of the type become
     batches = make_batches(5)
     variables = cases.make_variables(dtype)
     expected = cases.train_function(KERAS["adagrad"](), batches, variables)
     # When tables of the type are trained
-    tables = make_tables(dtype)[:2] + [variables[2]]
+    tables = make_tables(storage, dtype)[:2] + [variables[2]]
     variables[2].assign(tf.ones([cases.WIDTH], variables[2].dtype))
     step = cases.make_step(KERAS["adagrad"](), batches, tables)
     for i in range(5):
@@ -159,10 +164,10 @@ def test_tables_of_16_bits(dtype):
     cases.assert_close(values_of(tables), expected, 1e-3)
 
 
-def test_fused_with_variables_in_one_op():
+def test_fused_with_variables_in_one_op(storage):
     # Given a group of a variable and two tables
     batches = make_batches(1)
-    tables = make_tables()
+    tables = make_tables(storage)
     # When its step is traced
     ops = cases.step_ops(cases.make_step(V1["adagrad"](), batches, tables))
     # Then one op updates all

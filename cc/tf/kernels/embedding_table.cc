@@ -3,10 +3,10 @@
 #include <string>
 #include <utility>
 
-#include "table/host_table.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tf/kernels/embedding_table_resource.h"
 #include "tf/kernels/group_attrs.h"
+#include "tf/kernels/make_table.h"
 
 namespace group_embedding {
 namespace {
@@ -66,7 +66,8 @@ Admission::Kind ToAdmission(const std::string& word) {
 
 class InitializeEmbeddingTableOp : public OpKernel {
  public:
-  explicit InitializeEmbeddingTableOp(OpKernelConstruction* context) : OpKernel(context) {
+  explicit InitializeEmbeddingTableOp(OpKernelConstruction* context)
+      : OpKernel(context), storage_(context) {
     std::string distribution, admission;
     tensorflow::DataType dtype;
     int64_t seed;
@@ -82,7 +83,6 @@ class InitializeEmbeddingTableOp : public OpKernel {
     OP_REQUIRES_OK(context, context->GetAttr("num_counters", &options_.admission.num_counters));
     OP_REQUIRES_OK(context, context->GetAttr("num_hashes", &options_.admission.num_hashes));
     OP_REQUIRES_OK(context, context->GetAttr("counter_bytes", &options_.admission.counter_bytes));
-    OP_REQUIRES_OK(context, context->GetAttr("max_bytes", &options_.max_bytes));
     options_.dtype = ToCore(dtype);
     options_.initial.seed = static_cast<uint64_t>(seed);
     options_.initial.distribution = ToDistribution(distribution);
@@ -104,16 +104,16 @@ class InitializeEmbeddingTableOp : public OpKernel {
                     (has_matrix ? "default_value_dim" : "0") + ", " + std::to_string(options.dim) +
                     "], got " + matrix.shape().DebugString()));
     options.initial.matrix_rows = matrix.dim_size(0);
-    std::string error;
-    std::shared_ptr<EmbeddingTable> table =
-        MakeHostTable(options, has_matrix ? matrix.data() : nullptr, &error);
-    OP_REQUIRES_OK(context, ToStatus(error));
+    std::shared_ptr<EmbeddingTable> table;
+    OP_REQUIRES_OK(context, MakeTable(context, storage_, options,
+                                      has_matrix ? matrix.data() : nullptr, &table));
     tensorflow::mutex_lock lock(*resource->mu());
     resource->Initialize(std::move(table));
   }
 
  private:
   TableOptions options_;
+  const StorageAttrs storage_;
 };
 
 class EmbeddingTableIsInitializedOp : public OpKernel {
@@ -136,6 +136,18 @@ REGISTER_KERNEL_BUILDER(Name("InitializeEmbeddingTable").Device(tensorflow::DEVI
                         InitializeEmbeddingTableOp);
 REGISTER_KERNEL_BUILDER(Name("EmbeddingTableIsInitialized").Device(tensorflow::DEVICE_CPU),
                         EmbeddingTableIsInitializedOp);
+
+#if GOOGLE_CUDA
+REGISTER_KERNEL_BUILDER(
+    Name("EmbeddingTableHandleOp").Device(tensorflow::DEVICE_GPU).HostMemory("handle"),
+    EmbeddingTableHandleOp);
+REGISTER_KERNEL_BUILDER(
+    Name("InitializeEmbeddingTable").Device(tensorflow::DEVICE_GPU).HostMemory("matrix"),
+    InitializeEmbeddingTableOp);
+REGISTER_KERNEL_BUILDER(
+    Name("EmbeddingTableIsInitialized").Device(tensorflow::DEVICE_GPU).HostMemory("is_initialized"),
+    EmbeddingTableIsInitializedOp);
+#endif  // GOOGLE_CUDA
 
 }  // namespace
 }  // namespace group_embedding

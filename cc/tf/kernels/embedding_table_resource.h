@@ -1,6 +1,7 @@
 // A keyed table as a TensorFlow resource: what the ops share that take a handle of one.
 #pragma once
 
+#include <exception>
 #include <memory>
 #include <string>
 #include <utility>
@@ -47,15 +48,27 @@ inline absl::Status ToStatus(const std::string& error) {
   return absl::ResourceExhaustedError(error);
 }
 
-// Refuses a table in host memory where an op runs on a GPU, which has no pointers into that.
+// What the core throws, where a device fails in a function that has no other way to tell, as a
+// status. `body` returns one.
+template <typename Body>
+absl::Status CatchErrors(Body&& body) {
+  try {
+    return body();
+  } catch (const std::exception& error) {
+    return absl::InternalError(error.what());
+  }
+}
+
+// Refuses a table in the memory of another device than the op's.
 inline absl::Status CheckReachable(tensorflow::OpKernelContext* context,
                                    const EmbeddingTable& table) {
   const bool on_gpu = context->op_device_context() != nullptr;
-  if (!on_gpu || dynamic_cast<const HostTable*>(&table) == nullptr) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      "table '" + table.options().name +
-      "' is in host memory, and its group runs on a GPU; put the group's other tables on the CPU, "
-      "or look them up in another call");
+  const bool in_host_memory = dynamic_cast<const HostTable*>(&table) != nullptr;
+  if (on_gpu != in_host_memory) return absl::OkStatus();
+  const std::string where = in_host_memory ? "host memory" : "the memory of a GPU";
+  return absl::InvalidArgumentError("table '" + table.options().name + "' is in " + where +
+                                    ", and its group runs on a " + (on_gpu ? "GPU" : "CPU") +
+                                    "; look it up and the group's other tables in two calls");
 }
 
 using EmbeddingTablePtr = tensorflow::core::RefCountPtr<EmbeddingTableResource>;

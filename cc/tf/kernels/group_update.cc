@@ -123,7 +123,7 @@ class GroupUpdateOp : public OpKernel {
     OP_REQUIRES_OK(context, attrs_.MakeFeatures(*batch, *sizes, &features, &group.batch));
     OP_REQUIRES_OK(context, CheckSize(group.batch));
     OP_REQUIRES_OK(context, attrs_.ReadGradients(context, grad_features_, &features));
-    OP_REQUIRES_OK(context, BeforeWrite(*batch, group.batch, features, written));
+    OP_REQUIRES_OK(context, BeforeWrite(context, *batch, *sizes, group.batch, features, written));
     group.tables = tables.data();
     group.num_tables = static_cast<int64_t>(tables.size());
     group.features = features.data();
@@ -160,17 +160,20 @@ class GroupUpdateOp : public OpKernel {
   }
 
   // Keyed tables hear which of their rows are written.
-  absl::Status BeforeWrite(const Tensor& located, const Batch& batch,
-                           const std::vector<Feature>& features,
+  absl::Status BeforeWrite(OpKernelContext* context, const Tensor& located, const Tensor& sizes,
+                           const Batch& batch, const std::vector<Feature>& features,
                            const WrittenTables& written) const {
     const std::vector<int32_t> keyed(updated_.begin() + num_variables_, updated_.end());
     TF_RETURN_IF_ERROR(CheckLocatedForTraining(located, attrs_, keyed));
-    for (const Feature& feature : features) {
-      const auto at = std::find(keyed.begin(), keyed.end(), feature.table);
-      if (at == keyed.end() || feature.output == nullptr) continue;
-      const int64_t begin = batch.Begin(feature.first_sample);
-      const int64_t end = batch.Begin(feature.first_sample + feature.num_samples);
-      written.BeforeWrite(num_variables_ + (at - keyed.begin()), batch.ids + begin, end - begin);
+    const int64_t* ids = batch.ids;
+    for (size_t f = 0; f < features.size(); ++f) {
+      const int64_t num_ids = sizes.matrix<int64_t>()(f, 1);
+      const auto at = std::find(keyed.begin(), keyed.end(), features[f].table);
+      if (at != keyed.end() && features[f].output != nullptr) {
+        const size_t table = num_variables_ + (at - keyed.begin());
+        TF_RETURN_IF_ERROR(written.BeforeWrite(context, table, ids, num_ids));
+      }
+      ids += num_ids;
     }
     return absl::OkStatus();
   }
@@ -203,7 +206,8 @@ class GroupUpdateSlicesOp : public OpKernel {
     OP_REQUIRES_OK(context, CheckSize(group.batch));
     OP_REQUIRES_OK(context, Device::CheckIndices(*indices, features, written.tables(), names_));
     for (const Feature& f : features) {
-      written.BeforeWrite(f.table, group.batch.ids + f.first_sample, f.num_samples);
+      const int64_t* rows = group.batch.ids + f.first_sample;
+      OP_REQUIRES_OK(context, written.BeforeWrite(context, f.table, rows, f.num_samples));
     }
     group.tables = written.tables().data();
     group.num_tables = static_cast<int64_t>(names_.size());

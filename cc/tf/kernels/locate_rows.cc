@@ -6,6 +6,7 @@
 
 #include "core/trace.h"
 #include "grouping/group_ids.h"
+#include "table/device_table.h"
 #include "table/host_table.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tf/kernels/device.h"
@@ -22,6 +23,17 @@ using ::tensorflow::OpKernelContext;
 using ::tensorflow::Tensor;
 using ::tensorflow::TensorShape;
 
+using Leases = std::vector<std::unique_ptr<BatchLease>>;
+
+// The keys of one feature.
+struct Request {
+  const BatchLease* lease;
+  const int64_t* keys;
+  int64_t num_keys;
+  int64_t* rows;
+};
+
+// What both devices do before and after the core's function.
 class LocateRowsOp : public OpKernel {
  public:
   explicit LocateRowsOp(OpKernelConstruction* context) : OpKernel(context) {
@@ -49,9 +61,10 @@ class LocateRowsOp : public OpKernel {
     }
     SharedLocks locks;
     locks.Lock(std::move(mutexes));
-    std::vector<std::unique_ptr<BatchLease>> leases;
+    Leases leases;
     for (const EmbeddingTablePtr& resource : resources) {
       OP_REQUIRES_OK(context, resource->CheckInitialized());
+      OP_REQUIRES_OK(context, CheckReachable(context, *resource->table()));
       leases.push_back(std::make_unique<BatchLease>(resource->table()));
     }
     const Tensor *batch, *sizes, *steps;
@@ -61,26 +74,43 @@ class LocateRowsOp : public OpKernel {
     OP_REQUIRES(context, steps->shape() == TensorShape({static_cast<int64_t>(leases.size())}),
                 absl::InvalidArgumentError("steps: expected one per table"));
     Tensor located;
-    OP_REQUIRES_OK(context, context->allocate_temp(batch->dtype(), batch->shape(), &located));
-    std::copy_n(batch->flat<float>().data(), batch->NumElements(), located.flat<float>().data());
+    OP_REQUIRES_OK(context, Copy(context, &located));
     Requests requests;
-    OP_REQUIRES_OK(context, MakeRequests(*batch, *sizes, *steps, leases, &located, &requests));
-    OP_REQUIRES_OK(context, Locate(context, requests));
+    OP_REQUIRES_OK(context, MakeRequests(*sizes, *steps, leases, &located, &requests));
+    OP_REQUIRES_OK(context, CatchErrors([&] { return LocateAll(context, requests); }));
     tensorflow::core::RefCountPtr<tensorflow::TensorBuffer> buffer(
         new LocatedBuffer(located, std::move(leases), training_));
     context->set_output(0, Tensor(batch->dtype(), batch->shape(), std::move(buffer)));
   }
 
+ protected:
+  virtual absl::Status Locate(OpKernelContext* context, const std::vector<Request>& requests,
+                              Access access, int64_t step) = 0;
+  virtual absl::Status CopyWords(OpKernelContext* context, const float* from, int64_t count,
+                                 float* to) = 0;
+
  private:
   struct Requests {
-    std::vector<KeysToLocate> read;
-    std::map<int64_t, std::vector<KeysToLocate>> train;  // by step
+    std::vector<Request> read;
+    std::map<int64_t, std::vector<Request>> train;  // by step
   };
 
+  // The batch itself, if nobody else has it.
+  absl::Status Copy(OpKernelContext* context, Tensor* located) {
+    int at, end;
+    TF_RETURN_IF_ERROR(InputRange("batch", &at, &end));
+    const Tensor& batch = context->input(at);
+    const void* data = batch.data();
+    TF_RETURN_IF_ERROR(context->forward_input_or_allocate_temp(
+        {at}, batch.dtype(), batch.shape(), tensorflow::AllocatorAttributes(), located));
+    if (located->data() == data) return absl::OkStatus();
+    return CopyWords(context, batch.flat<float>().data(), batch.NumElements(),
+                     located->flat<float>().data());
+  }
+
   // One for each feature of a keyed table.
-  absl::Status MakeRequests(const Tensor& batch, const Tensor& sizes, const Tensor& steps,
-                            const std::vector<std::unique_ptr<BatchLease>>& leases, Tensor* located,
-                            Requests* requests) const {
+  absl::Status MakeRequests(const Tensor& sizes, const Tensor& steps, const Leases& leases,
+                            Tensor* located, Requests* requests) const {
     const int64_t num_features = static_cast<int64_t>(table_of_feature_.size());
     if (sizes.shape() != TensorShape({num_features, 2})) {
       return absl::InvalidArgumentError("sizes: expected shape [" + std::to_string(num_features) +
@@ -93,31 +123,27 @@ class LocateRowsOp : public OpKernel {
       num_ids += size(f, 1);
     }
     const BatchLayout at = LayOutBatch(num_samples, num_ids, weighted_);
-    if (batch.NumElements() != at.size) {
+    if (located->NumElements() != at.size) {
       return absl::InvalidArgumentError("batch: its length does not match `sizes`");
     }
-    const int64_t* keys = reinterpret_cast<const int64_t*>(batch.flat<float>().data() + at.ids);
-    int64_t* rows = reinterpret_cast<int64_t*>(located->flat<float>().data() + at.ids);
+    int64_t* ids = reinterpret_cast<int64_t*>(located->flat<float>().data() + at.ids);
     int64_t begin = 0;
     for (int64_t f = 0; f < num_features; begin += size(f++, 1)) {
       const int32_t table = table_of_feature_[f];
       if (table < 0) continue;
       auto& list = training_ && learning_[table] ? requests->train[steps.vec<int64_t>()(table)]
                                                  : requests->read;
-      list.push_back({leases[table]->table(), keys + begin, size(f, 1), rows + begin});
+      list.push_back({leases[table].get(), ids + begin, size(f, 1), ids + begin});
     }
     return absl::OkStatus();
   }
 
-  static absl::Status Locate(OpKernelContext* context, const Requests& requests) {
-    auto locate = [&](const std::vector<KeysToLocate>& list, Access access, int64_t step) {
-      return ToStatus(LocateRowsCpu(list.data(), static_cast<int64_t>(list.size()), access, step,
-                                    ThreadsOf(context)));
-    };
+  absl::Status LocateAll(OpKernelContext* context, const Requests& requests) {
     for (const auto& [step, list] : requests.train) {
-      TF_RETURN_IF_ERROR(locate(list, Access::kTrain, step));
+      TF_RETURN_IF_ERROR(Locate(context, list, Access::kTrain, step));
     }
-    return requests.read.empty() ? absl::OkStatus() : locate(requests.read, Access::kRead, -1);
+    if (requests.read.empty()) return absl::OkStatus();
+    return Locate(context, requests.read, Access::kRead, -1);
   }
 
   std::vector<int32_t> table_of_feature_;
@@ -125,7 +151,58 @@ class LocateRowsOp : public OpKernel {
   bool weighted_, training_;
 };
 
-REGISTER_KERNEL_BUILDER(Name("LocateRows").Device(tensorflow::DEVICE_CPU), LocateRowsOp);
+class LocateRowsCpuOp : public LocateRowsOp {
+  using LocateRowsOp::LocateRowsOp;
+
+  absl::Status Locate(OpKernelContext* context, const std::vector<Request>& requests, Access access,
+                      int64_t step) override {
+    std::vector<KeysToLocate> list;
+    for (const Request& r : requests) {
+      auto* table = static_cast<HostTable*>(r.lease->table());
+      list.push_back({table, r.keys, r.num_keys, r.rows, r.lease->batch()});
+    }
+    return ToStatus(LocateRowsCpu(list.data(), static_cast<int64_t>(list.size()), access, step,
+                                  ThreadsOf(context)));
+  }
+
+  absl::Status CopyWords(OpKernelContext*, const float* from, int64_t count, float* to) override {
+    std::copy_n(from, count, to);
+    return absl::OkStatus();
+  }
+};
+
+REGISTER_KERNEL_BUILDER(Name("LocateRows").Device(tensorflow::DEVICE_CPU), LocateRowsCpuOp);
+
+#if GOOGLE_CUDA
+class LocateRowsGpuOp : public LocateRowsOp {
+  using LocateRowsOp::LocateRowsOp;
+
+  absl::Status Locate(OpKernelContext* context, const std::vector<Request>& requests, Access access,
+                      int64_t step) override {
+    std::vector<DeviceKeysToLocate> list;
+    for (const Request& r : requests) {
+      list.push_back({static_cast<DeviceTable*>(r.lease->table()), r.keys, r.num_keys, r.rows});
+    }
+    const int64_t num_requests = static_cast<int64_t>(list.size());
+    Tensor scratch;
+    TF_RETURN_IF_ERROR(AllocateScratch(
+        context, LocateRowsScratchBytes(list.data(), num_requests, access), &scratch));
+    return ToStatus(
+        LocateRowsCuda(list.data(), num_requests, access, step, scratch.data(), StreamOf(context)));
+  }
+
+  absl::Status CopyWords(OpKernelContext* context, const float* from, int64_t count,
+                         float* to) override {
+    return ToStatus(cudaMemcpyAsync(to, from, count * sizeof(float), cudaMemcpyDeviceToDevice,
+                                    StreamOf(context)),
+                    "copying a batch");
+  }
+};
+
+REGISTER_KERNEL_BUILDER(
+    Name("LocateRows").Device(tensorflow::DEVICE_GPU).HostMemory("sizes").HostMemory("steps"),
+    LocateRowsGpuOp);
+#endif  // GOOGLE_CUDA
 
 }  // namespace
 }  // namespace group_embedding

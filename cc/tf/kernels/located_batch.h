@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "table/host_table.h"
+#include "table/embedding_table.h"
 #include "tensorflow/core/common_runtime/dma_helper.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tf/kernels/group_attrs.h"
@@ -18,21 +18,21 @@ namespace group_embedding {
 class BatchLease {
  public:
   explicit BatchLease(std::shared_ptr<EmbeddingTable> table)
-      : owner_(std::move(table)),
-        table_(static_cast<HostTable*>(owner_.get())),
-        batch_(table_->BeginBatch()) {}
+      : table_(std::move(table)), batch_(table_->BeginBatch()) {}
   ~BatchLease() { table_->EndBatch(batch_); }
   BatchLease(const BatchLease&) = delete;
   BatchLease& operator=(const BatchLease&) = delete;
 
-  HostTable* table() const { return table_; }
+  EmbeddingTable* table() const { return table_.get(); }
+  int64_t batch() const { return batch_; }
 
  private:
-  const std::shared_ptr<EmbeddingTable> owner_;
-  HostTable* const table_;
+  const std::shared_ptr<EmbeddingTable> table_;
   const int64_t batch_;
 };
 
+// On a GPU the lease may end before kernels have used the rows: whoever gets them next is enqueued
+// behind those.
 class LocatedBuffer : public tensorflow::TensorBuffer {
  public:
   LocatedBuffer(tensorflow::Tensor memory, std::vector<std::unique_ptr<BatchLease>> leases,

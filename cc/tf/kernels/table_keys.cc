@@ -1,6 +1,7 @@
 // Keyed tables are asked and changed, beside lookups and updates.
 #include <algorithm>
 #include <cstring>
+#include <numeric>
 #include <string>
 #include <vector>
 
@@ -28,7 +29,7 @@ class TableOp : public OpKernel {
     OP_REQUIRES_OK(context, FindEmbeddingTable(context, 0, &resource));
     tensorflow::mutex_lock lock(*resource->mu());
     OP_REQUIRES_OK(context, resource->CheckInitialized());
-    OP_REQUIRES_OK(context, Run(context, resource->table().get()));
+    OP_REQUIRES_OK(context, CatchErrors([&] { return Run(context, resource->table().get()); }));
   }
 
  protected:
@@ -52,14 +53,13 @@ class FindKeysOp : public TableOp {
     TF_RETURN_IF_ERROR(context->allocate_output(0, keys.shape(), &frequencies));
     TF_RETURN_IF_ERROR(context->allocate_output(1, keys.shape(), &versions));
     TF_RETURN_IF_ERROR(context->allocate_output(2, keys.shape(), &tiers));
-    std::vector<int64_t> rows(keys.NumElements());
-    table->Find(keys.flat<int64_t>().data(), keys.NumElements(), rows.data());
-    for (size_t i = 0; i < rows.size(); ++i) {
-      const bool has_row = rows[i] != kNoRow;
-      const RowInfo info = has_row ? table->Info(rows[i]) : RowInfo{0, 0, -1, 0};
-      frequencies->flat<int64_t>()(i) = info.count;
-      versions->flat<int64_t>()(i) = info.version;
-      tiers->flat<int32_t>()(i) = has_row ? 0 : -1;
+    std::vector<KeyInfo> infos(keys.NumElements());
+    TF_RETURN_IF_ERROR(
+        ToStatus(table->Describe(keys.flat<int64_t>().data(), keys.NumElements(), infos.data())));
+    for (size_t i = 0; i < infos.size(); ++i) {
+      frequencies->flat<int64_t>()(i) = std::max<int64_t>(infos[i].count, 0);
+      versions->flat<int64_t>()(i) = infos[i].version;
+      tiers->flat<int32_t>()(i) = infos[i].tier;
     }
     return absl::OkStatus();
   }
@@ -74,48 +74,40 @@ class ExportTableOp : public TableOp {
   }
 
  private:
-  struct KeyRow {
-    uint64_t order;  // as the keys
-    int64_t row;
-  };
-
   absl::Status Run(OpKernelContext* context, EmbeddingTable* table) override {
     const TableOptions& options = table->options();
     if (options.dtype != ToCore(dtype_) || options.dim != dim_) {
       return absl::InvalidArgumentError("table '" + options.name + "': expected its dtype and dim");
     }
-    const std::vector<KeyRow> sorted = Sort(*table);
-    const int64_t num_keys = static_cast<int64_t>(sorted.size());
+    KeyedRows rows;
+    TF_RETURN_IF_ERROR(ToStatus(table->ReadAll(&rows)));
+    const int64_t num_keys = static_cast<int64_t>(rows.keys.size());
     Tensor *keys, *values, *versions, *frequencies;
     TF_RETURN_IF_ERROR(context->allocate_output(0, TensorShape({num_keys}), &keys));
     TF_RETURN_IF_ERROR(context->allocate_output(1, TensorShape({num_keys, dim_}), &values));
     TF_RETURN_IF_ERROR(context->allocate_output(2, TensorShape({num_keys}), &versions));
     TF_RETURN_IF_ERROR(context->allocate_output(3, TensorShape({num_keys}), &frequencies));
     const int64_t row_bytes = dim_ * SizeOf(options.dtype);
-    const char* rows = static_cast<const char*>(table->rows().rows);
-    for (int64_t i = 0; i < num_keys; ++i) {
-      const RowInfo info = table->Info(sorted[i].row);
-      keys->vec<int64_t>()(i) = info.key;
-      versions->vec<int64_t>()(i) = info.version;
-      frequencies->vec<int64_t>()(i) = info.count;
-      std::memcpy(static_cast<char*>(values->data()) + i * row_bytes,
-                  rows + sorted[i].row * row_bytes, row_bytes);
+    int64_t to = 0;
+    for (const int64_t from : Ascending(rows.keys)) {
+      keys->vec<int64_t>()(to) = rows.keys[from];
+      versions->vec<int64_t>()(to) = rows.versions[from];
+      frequencies->vec<int64_t>()(to) = rows.counts[from];
+      std::memcpy(static_cast<char*>(values->data()) + to++ * row_bytes,
+                  rows.values.data() + from * row_bytes, row_bytes);
     }
     return absl::OkStatus();
   }
 
-  std::vector<KeyRow> Sort(const EmbeddingTable& table) const {
-    std::vector<KeyRow> sorted;
-    sorted.reserve(table.num_keys());
-    for (int64_t row = table.first_row(); row < table.rows().num_rows; ++row) {
-      const RowInfo info = table.Info(row);
-      if (info.count < 0) continue;
-      const uint64_t key = static_cast<uint64_t>(info.key);
-      sorted.push_back({is_unsigned_ ? key : key ^ (uint64_t{1} << 63), row});
-    }
-    std::sort(sorted.begin(), sorted.end(),
-              [](const KeyRow& a, const KeyRow& b) { return a.order < b.order; });
-    return sorted;
+  // The places of keys, in the order of the keys.
+  std::vector<int64_t> Ascending(const std::vector<int64_t>& keys) const {
+    std::vector<int64_t> places(keys.size());
+    std::iota(places.begin(), places.end(), 0);
+    const uint64_t flip = is_unsigned_ ? 0 : uint64_t{1} << 63;
+    std::sort(places.begin(), places.end(), [&](int64_t a, int64_t b) {
+      return (static_cast<uint64_t>(keys[a]) ^ flip) < (static_cast<uint64_t>(keys[b]) ^ flip);
+    });
+    return places;
   }
 
   bool is_unsigned_;
@@ -141,11 +133,10 @@ class InsertKeysOp : public TableOp {
     rows.keys.assign(keys.flat<int64_t>().data(), keys.flat<int64_t>().data() + num_keys);
     const char* bytes = static_cast<const char*>(values.data());
     rows.values.assign(bytes, bytes + values.TotalBytes());
-    std::vector<int64_t> found(num_keys);
-    table->Find(rows.keys.data(), num_keys, found.data());
-    for (const int64_t row : found) {
-      const RowInfo info = row == kNoRow ? RowInfo{0, 0, -1, 0} : table->Info(row);
-      rows.counts.push_back(info.count);
+    std::vector<KeyInfo> present(num_keys);
+    TF_RETURN_IF_ERROR(ToStatus(table->Describe(rows.keys.data(), num_keys, present.data())));
+    for (const KeyInfo& info : present) {
+      rows.counts.push_back(std::max<int64_t>(info.count, 0));
       rows.versions.push_back(info.version);
     }
     TF_RETURN_IF_ERROR(Given(context->input(3), options.name, "versions", &rows.versions));
@@ -213,6 +204,43 @@ REGISTER_KERNEL_BUILDER(Name("InsertKeys").Device(tensorflow::DEVICE_CPU), Inser
 REGISTER_KERNEL_BUILDER(Name("EraseKeys").Device(tensorflow::DEVICE_CPU), EraseKeysOp);
 REGISTER_KERNEL_BUILDER(Name("EvictKeys").Device(tensorflow::DEVICE_CPU), EvictKeysOp);
 REGISTER_KERNEL_BUILDER(Name("TableStats").Device(tensorflow::DEVICE_CPU), TableStatsOp);
+
+#if GOOGLE_CUDA
+// Of tables on the GPU: the core takes and gives host memory.
+REGISTER_KERNEL_BUILDER(Name("FindKeys")
+                            .Device(tensorflow::DEVICE_GPU)
+                            .HostMemory("keys")
+                            .HostMemory("frequencies")
+                            .HostMemory("versions")
+                            .HostMemory("tiers"),
+                        FindKeysOp);
+REGISTER_KERNEL_BUILDER(Name("ExportTable")
+                            .Device(tensorflow::DEVICE_GPU)
+                            .HostMemory("keys")
+                            .HostMemory("values")
+                            .HostMemory("versions")
+                            .HostMemory("frequencies"),
+                        ExportTableOp);
+REGISTER_KERNEL_BUILDER(Name("InsertKeys")
+                            .Device(tensorflow::DEVICE_GPU)
+                            .HostMemory("keys")
+                            .HostMemory("values")
+                            .HostMemory("versions")
+                            .HostMemory("frequencies"),
+                        InsertKeysOp);
+REGISTER_KERNEL_BUILDER(
+    Name("EraseKeys").Device(tensorflow::DEVICE_GPU).HostMemory("keys").HostMemory("num_erased"),
+    EraseKeysOp);
+REGISTER_KERNEL_BUILDER(
+    Name("EvictKeys").Device(tensorflow::DEVICE_GPU).HostMemory("step").HostMemory("num_erased"),
+    EvictKeysOp);
+REGISTER_KERNEL_BUILDER(Name("TableStats")
+                            .Device(tensorflow::DEVICE_GPU)
+                            .HostMemory("num_keys")
+                            .HostMemory("memory_bytes")
+                            .HostMemory("load_factor"),
+                        TableStatsOp);
+#endif  // GOOGLE_CUDA
 
 }  // namespace
 }  // namespace group_embedding

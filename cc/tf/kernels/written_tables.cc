@@ -2,6 +2,7 @@
 
 #include <cstring>
 
+#include "table/device_table.h"
 #include "tensorflow/core/framework/resource_mgr.h"
 #include "tf/kernels/device.h"
 #include "tf/kernels/group_attrs.h"
@@ -164,9 +165,12 @@ absl::Status WrittenTables::Open(OpKernelContext* context, const RuleAttrs& attr
   }
   locks_.Lock(mutexes_);
   TF_RETURN_IF_ERROR(OpenVariables(context, attrs, {names.begin(), names.begin() + num_variables}));
-  for (const EmbeddingTablePtr& keyed : keyed_)
-    TF_RETURN_IF_ERROR(OpenKeyed(context, attrs, *keyed));
-  return absl::OkStatus();
+  return CatchErrors([&] {
+    for (const EmbeddingTablePtr& keyed : keyed_) {
+      TF_RETURN_IF_ERROR(OpenKeyed(context, attrs, *keyed));
+    }
+    return absl::OkStatus();
+  });
 }
 
 absl::Status WrittenTables::OpenVariables(OpKernelContext* context, const RuleAttrs& attrs,
@@ -230,9 +234,19 @@ absl::Status WrittenTables::OpenKeyed(OpKernelContext* context, const RuleAttrs&
   return absl::OkStatus();
 }
 
-void WrittenTables::BeforeWrite(size_t t, const int64_t* rows, int64_t num_rows) const {
+absl::Status WrittenTables::BeforeWrite(OpKernelContext* context, size_t t, const int64_t* rows,
+                                        int64_t num_rows) const {
   const size_t num_variables = tables_.size() - keyed_.size();
-  if (t >= num_variables) keyed_[t - num_variables]->table()->BeforeWrite(rows, num_rows);
+  if (t < num_variables) return absl::OkStatus();
+  EmbeddingTable* table = keyed_[t - num_variables]->table().get();
+#if GOOGLE_CUDA
+  if (context->op_device_context() != nullptr) {
+    return ToStatus(
+        static_cast<DeviceTable*>(table)->BeforeWriteCuda(rows, num_rows, StreamOf(context)));
+  }
+#endif
+  table->BeforeWrite(rows, num_rows);
+  return absl::OkStatus();
 }
 
 }  // namespace group_embedding

@@ -43,8 +43,9 @@ class WrittenTables {
   const std::vector<Table>& tables() const { return tables_; }
   const std::vector<TableUpdate>& updates() const { return updates_; }
 
-  // To be called before rows of table `t` are written.
-  void BeforeWrite(size_t t, const int64_t* rows, int64_t num_rows) const;
+  // To be called before rows of table `t` are written: row numbers where the op runs.
+  absl::Status BeforeWrite(tensorflow::OpKernelContext* context, size_t t, const int64_t* rows,
+                           int64_t num_rows) const;
 
  private:
   absl::Status Find(tensorflow::OpKernelContext* context, int input, const std::string& name);

@@ -24,7 +24,7 @@ What a table keeps of keys beside their rows.
 keys: of any shape.
 frequencies: how often each was trained; 0: it has no row.
 versions: the step in which it was trained last; -1: it has no row, or no step was given.
-tiers: 0: its row is in host memory; -1: it has no row.
+tiers: of its storage, in which its row lies, 0 the fastest; -1: it has no row.
 )doc");
 
 REGISTER_OP("ExportTable")
@@ -115,7 +115,7 @@ REGISTER_OP("TableStats")
 How large a table is.
 
 num_keys: that have a row.
-memory_bytes: of rows, slots, what is kept of each, and the index.
+memory_bytes: of rows, slots, what is kept of each, and the index; not on disk.
 load_factor: of the index.
 )doc");
 

@@ -1,0 +1,61 @@
+#include "tf/kernels/make_table.h"
+
+#include <utility>
+
+#include "table/device_table.h"
+#include "tf/kernels/embedding_table_resource.h"
+
+namespace group_embedding {
+namespace {
+
+absl::Status MakeOnGpu(tensorflow::OpKernelContext* context, const StorageAttrs& storage,
+                       const TableOptions& options, const void* matrix,
+                       std::shared_ptr<EmbeddingTable>* table) {
+  const std::string where = "table '" + options.name + "': storage '" + storage.type + "' ";
+#if GOOGLE_CUDA
+  if (context->op_device_context() == nullptr) {
+    return absl::InvalidArgumentError(where + "is made on a GPU; place its handle on one");
+  }
+  std::string error;
+  const int64_t device_bytes = storage.type == "hbm" ? 0 : storage.max_bytes;
+  *table = MakeDeviceTable(options, device_bytes, matrix, &error);
+  return ToStatus(error);
+#else
+  return absl::UnimplementedError(where + "needs a library that was built with CUDA; use 'dram'");
+#endif
+}
+
+}  // namespace
+
+StorageAttrs::StorageAttrs(tensorflow::OpKernelConstruction* context) {
+  std::string strategy;
+  OP_REQUIRES_OK(context, context->GetAttr("storage", &type));
+  OP_REQUIRES_OK(context, context->GetAttr("max_bytes", &max_bytes));
+  OP_REQUIRES_OK(context, context->GetAttr("lower_max_bytes", &lower_max_bytes));
+  OP_REQUIRES_OK(context, context->GetAttr("storage_path", &path));
+  OP_REQUIRES_OK(context, context->GetAttr("cache_strategy", &strategy));
+  coldest = strategy == "lru" ? Coldest::kLeastRecent : Coldest::kLeastFrequent;
+}
+
+absl::Status MakeTable(tensorflow::OpKernelContext* context, const StorageAttrs& storage,
+                       TableOptions options, const void* matrix,
+                       std::shared_ptr<EmbeddingTable>* table) {
+  return CatchErrors([&] {
+    options.max_bytes = storage.max_bytes;
+    if (storage.type == "hbm_dram") {  // which counts both
+      const bool is_limited = storage.lower_max_bytes > 0;
+      options.max_bytes = is_limited ? storage.max_bytes + storage.lower_max_bytes : 0;
+    }
+    if (storage.is_on_gpu()) return MakeOnGpu(context, storage, options, matrix, table);
+    std::string error;
+    if (storage.type == "dram") {
+      *table = MakeHostTable(options, matrix, &error);
+    } else {
+      const DiskTierOptions disk = {storage.path, storage.lower_max_bytes, storage.coldest};
+      *table = MakeDiskTieredTable(options, disk, matrix, &error);
+    }
+    return ToStatus(error);
+  });
+}
+
+}  // namespace group_embedding

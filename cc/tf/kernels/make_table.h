@@ -1,0 +1,28 @@
+// Where the rows of a keyed table lie, as the attributes of an op say.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "table/disk_tiered_table.h"
+#include "tensorflow/core/framework/op_kernel.h"
+
+namespace group_embedding {
+
+struct StorageAttrs {
+  explicit StorageAttrs(tensorflow::OpKernelConstruction* context);
+
+  bool is_on_gpu() const { return type == "hbm" || type == "hbm_dram"; }
+
+  std::string type;                    // "dram", "dram_ssdhash", "hbm" or "hbm_dram"
+  int64_t max_bytes, lower_max_bytes;  // of the first tier and of the second; 0: no limit
+  std::string path;
+  Coldest coldest;
+};
+
+// A table as `options` say, but for their max_bytes. `matrix`: as of MakeHostTable, in host memory.
+absl::Status MakeTable(tensorflow::OpKernelContext* context, const StorageAttrs& storage,
+                       TableOptions options, const void* matrix,
+                       std::shared_ptr<EmbeddingTable>* table);
+
+}  // namespace group_embedding

@@ -1,0 +1,82 @@
+"""A StorageOption -> the device of a table, and what the op takes that makes it."""
+
+from typing import NamedTuple
+
+import tensorflow as tf
+
+from group_embedding.ops import _library
+from group_embedding.variables.options import StorageType
+
+_TIERS = {
+    StorageType.DRAM: ("DRAM",),
+    StorageType.DRAM_SSDHASH: ("DRAM", "disk"),
+    StorageType.HBM: ("HBM",),
+    StorageType.HBM_DRAM: ("HBM", "DRAM"),
+}
+_ON_GPU = (StorageType.HBM, StorageType.HBM_DRAM)
+_CACHE_BYTES = 1 << 30  # of a first tier whose size is not given
+
+
+class Storage(NamedTuple):
+    """Where a table is made, and the attributes of InitializeEmbeddingTable that say how."""
+
+    device: str
+    attributes: dict
+
+
+def plan_storage(name, option):
+    """The Storage of table `name`.
+
+    Raises:
+        ValueError: a StorageOption that no table can have here and now.
+    """
+    kind = option.storage_type or StorageType.DRAM
+    if kind not in _TIERS:
+        raise ValueError(
+            f"table '{name}': storage_type {kind.name} is not supported; use HBM_DRAM, where rows "
+            "that the GPU's memory does not hold are in the host's, or DRAM_SSDHASH, where those "
+            "that the host's does not hold are on disk"
+        )
+    tiers = _TIERS[kind]
+    sizes = option.storage_size or ()
+    if len(sizes) > len(tiers):
+        raise ValueError(
+            f"table '{name}': expected storage_size of {_count(tiers)}, as storage_type "
+            f"{kind.name} has, got {list(sizes)}"
+        )
+    if option.storage_path and "disk" not in tiers:
+        raise ValueError(
+            f"table '{name}': expected no storage_path, as storage_type {kind.name} has no disk "
+            f"tier, got {option.storage_path!r}"
+        )
+    if kind in _ON_GPU:
+        _check_gpu(name, kind)
+    first = sizes[0] if sizes else (_CACHE_BYTES if len(tiers) > 1 else 0)
+    return Storage(
+        "/GPU:0" if kind in _ON_GPU else "/CPU:0",
+        {
+            "storage": kind.name.lower(),
+            "max_bytes": first,
+            "lower_max_bytes": sizes[1] if len(sizes) > 1 else 0,
+            "storage_path": option.storage_path or "",
+            "cache_strategy": option.cache_strategy.name.lower(),
+        },
+    )
+
+
+def _count(tiers):
+    return "one tier" if len(tiers) == 1 else f"at most {len(tiers)} tiers"
+
+
+def _check_gpu(name, kind):
+    instead = "use DRAM, or DRAM_SSDHASH where memory does not hold all rows"
+    if _library.build_record(tf.__version__)["cuda"] is None:
+        raise ValueError(
+            f"table '{name}': storage_type {kind.name} needs a group_embedding that was built with "
+            f"CUDA, which this one was not; build it where nvcc is, or {instead}"
+        )
+    if not tf.config.list_physical_devices("GPU"):
+        raise ValueError(
+            f"table '{name}': storage_type {kind.name} needs a GPU, and TensorFlow sees none; "
+            f"{instead}"
+        )

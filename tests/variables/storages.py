@@ -1,0 +1,16 @@
+"""The storages that tables are tested in. First tiers are small, where there are two."""
+
+import pytest
+
+import group_embedding as ge
+
+DRAM = ge.StorageOption()
+DISK = ge.StorageOption(ge.StorageType.DRAM_SSDHASH, storage_size=[2 << 20])
+HBM = ge.StorageOption(ge.StorageType.HBM)
+HBM_DRAM = ge.StorageOption(ge.StorageType.HBM_DRAM, storage_size=[2 << 20])
+
+ON_CPU = [pytest.param(DRAM, id="DRAM"), pytest.param(DISK, id="DRAM_SSDHASH")]
+ON_GPU = [
+    pytest.param(HBM, id="HBM", marks=pytest.mark.gpu),
+    pytest.param(HBM_DRAM, id="HBM_DRAM", marks=pytest.mark.gpu),
+]

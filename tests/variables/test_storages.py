@@ -1,0 +1,205 @@
+"""Tables in several tiers and on several devices: what only they have. See also conftest.py."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from variables import storages
+
+import group_embedding as ge
+from group_embedding.ops import _library
+
+DIM, KEYS, PER_STEP = 64, 30_000, 2048
+MEMORY = 4 << 20  # of the first tier, which holds fewer than KEYS rows
+TYPES = ge.StorageType
+
+
+@pytest.fixture
+def train_steps():
+    """Trains a table by Adagrad on keys of which few are common, and says what became of it."""
+
+    def train(table, steps):
+        optimizer = ge.optimizers.wrap(tf.keras.optimizers.Adagrad(0.1))
+        targets = tf.constant(np.random.default_rng(2).normal(size=[PER_STEP, DIM]), tf.float32)
+
+        @tf.function
+        def step(keys):
+            with tf.GradientTape() as tape:
+                (rows,) = ge.group_embedding_lookup([table], [keys])
+                loss = tf.reduce_sum((rows - targets) ** 2)
+            optimizer.apply_gradients([(tape.gradient(loss, table), table)])
+            return loss
+
+        generator = np.random.default_rng(1)
+        losses = []
+        for i in range(steps):
+            table.step = i
+            common = generator.zipf(1.2, PER_STEP // 2) % KEYS
+            keys = np.concatenate([common, generator.integers(0, KEYS, PER_STEP // 2)])
+            losses.append(float(step(tf.constant(keys * 0x9E3779B97F4A7C1 - 2**61))))
+        return losses, table.export()
+
+    return train
+
+
+TIERED = [
+    pytest.param(TYPES.DRAM_SSDHASH, id="DRAM_SSDHASH"),
+    pytest.param(TYPES.HBM_DRAM, id="HBM_DRAM", marks=pytest.mark.gpu),
+]
+
+
+@pytest.mark.parametrize("strategy", ge.CacheStrategy)
+@pytest.mark.parametrize("kind", TIERED)
+def test_table_larger_than_its_first_tier(make_table, train_steps, kind, strategy):
+    # Given what a table in memory becomes
+    expected_losses, expected = train_steps(make_table(DIM, name="in_memory"), 30)
+    # When one is trained that has more rows than its first tier
+    option = ge.StorageOption(kind, storage_size=[MEMORY], cache_strategy=strategy)
+    table = make_table(DIM, storage_option=option)
+    losses, actual = train_steps(table, 30)
+    # Then it becomes the same, and its rows are in both tiers
+    np.testing.assert_allclose(losses, expected_losses, rtol=1e-6)
+    np.testing.assert_array_equal(actual.keys, expected.keys)
+    np.testing.assert_array_equal(actual.freqs, expected.freqs)
+    np.testing.assert_array_equal(actual.versions, expected.versions)
+    np.testing.assert_allclose(actual.values, expected.values, rtol=1e-6, atol=1e-6)
+    assert len(actual.keys) > 20_000 and int(table.total_count()) == len(actual.keys)
+    assert set(np.asarray(table.lookup_tier(actual.keys))) == {0, 1}
+
+
+def test_rows_on_disk(make_table, train_steps):
+    # Given a table of which many rows are on disk
+    option = ge.StorageOption(TYPES.DRAM_SSDHASH, storage_size=[MEMORY])
+    table = make_table(DIM, storage_option=option)
+    _, content = train_steps(table, 15)
+    tiers = np.asarray(table.lookup_tier(content.keys))
+    below = np.asarray(content.keys)[tiers == 1][:5]
+    # When what is kept of some of these is asked, and they are erased and inserted
+    counts = np.asarray(content.freqs)[tiers == 1][:5]
+    np.testing.assert_array_equal(table.get_frequency(below), counts)
+    assert int(table.erase(below[:3])) == 3
+    table.insert(below[3:], np.full([2, DIM], 7.0))
+    # Then the table has changed as any other
+    assert int(table.total_count()) == len(content.keys) - 3
+    np.testing.assert_array_equal(table.get_frequency(below), [0, 0, 0, *counts[3:]])
+    (rows,) = ge.group_embedding_lookup([table], [tf.constant(below)])
+    np.testing.assert_array_equal(rows, np.repeat([[1.0], [7.0]], [3, 2], axis=0) * np.ones(DIM))
+
+
+def test_storage_path(make_table, train, tmp_path):
+    # Given a table with a folder for its rows
+    option = ge.StorageOption(TYPES.DRAM_SSDHASH, str(tmp_path))
+    # When it is made
+    table = make_table(storage_option=option)
+    # Then its store is there
+    assert int(table.total_count()) == 0
+    assert any("user" in path.name for path in tmp_path.iterdir())
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("option", storages.ON_GPU)
+def test_stand_in_is_on_the_gpu(make_table, option):
+    table = make_table(storage_option=option)
+    assert "GPU:0" in table.device and "GPU:0" in table.table_handle.device
+
+
+@pytest.mark.gpu
+def test_tables_on_both_devices_in_one_call(make_table):
+    # Given tables and variables on the CPU and on the GPU, all of the same rows
+    values = np.random.default_rng(3).normal(size=[20, 4])
+    in_dram, in_hbm = (
+        make_table(4, name=name, storage_option=option)
+        for name, option in (("in_dram", storages.DRAM), ("in_hbm", storages.HBM))
+    )
+    tables = [in_dram, in_hbm]
+    for device in ("CPU:0", "GPU:0"):
+        with tf.device(device):
+            tables.append(tf.Variable(values, dtype=tf.float32))
+    for table in tables[:2]:
+        table.insert(np.arange(20), values)
+    optimizer = ge.optimizers.wrap(tf.keras.optimizers.Adagrad(0.1))
+    ids = tf.ragged.constant([[3, 4, 3], [], [19]], dtype=tf.int64)
+
+    @tf.function
+    def step():
+        with tf.GradientTape() as tape:
+            output = ge.group_embedding_lookup_sparse(tables, [ids] * 4, "mean", concat=True)
+            loss = tf.reduce_sum(output**2)
+        optimizer.apply_gradients(zip(tape.gradient(loss, tables), tables))
+        return output
+
+    # When they are trained in one call
+    for _ in range(3):
+        parts = tf.split(step(), 4, axis=-1)
+    # Then all become the same
+    for part in parts[1:]:
+        np.testing.assert_allclose(part, parts[0], rtol=1e-6)
+    for table in tables[:2]:
+        np.testing.assert_allclose(table.export().values, tables[3], rtol=1e-6)
+
+
+@pytest.mark.gpu
+def test_tables_on_both_devices_in_a_session(make_table):
+    # Given a graph of TensorFlow 1 with a table in each memory, and a variable without a device
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        params = [
+            make_table(name="in_dram", storage_option=storages.DRAM),
+            make_table(name="in_hbm", storage_option=storages.HBM),
+            tf.compat.v1.get_variable("plain", initializer=np.ones([9, 2], np.float32)),
+        ]
+        ids = tf.constant([1, 2, 2], tf.int64)
+        outputs = ge.group_embedding_lookup(params, [ids] * 3)
+        loss = tf.add_n([tf.reduce_sum(output) for output in outputs])
+        train = ge.optimizers.wrap(tf.compat.v1.train.AdagradOptimizer(1.0)).minimize(loss)
+        session.run(tf.compat.v1.global_variables_initializer())
+        # When it is trained and read
+        session.run(train)
+        actual = session.run(outputs)
+        # Then all rows have made the same step
+        np.testing.assert_allclose(actual[0], actual[2], rtol=1e-6)
+        np.testing.assert_allclose(actual[1], actual[2], rtol=1e-6)
+        assert session.run([table.total_count() for table in params[:2]]) == [2, 2]
+
+
+@pytest.mark.gpu
+def test_ids_on_the_gpu(make_table, train, read):
+    # Given a table, and keys that a GPU has made
+    table = make_table(storage_option=storages.HBM)
+    with tf.device("GPU:0"):
+        keys = tf.range(100, dtype=tf.int64) * 3
+    # When they are trained
+    train(table, keys)
+    # Then they have rows
+    np.testing.assert_array_equal(read(table, [0, 297, 1]), [[0, 0], [0, 0], [1, 1]])
+    assert int(table.total_count()) == 100
+
+
+@pytest.mark.parametrize(
+    "option, message",
+    [
+        (ge.StorageOption(storage_size=[1, 1]), "expected storage_size of one tier, as .*DRAM has"),
+        (
+            ge.StorageOption(TYPES.DRAM_SSDHASH, storage_size=[1, 1, 1]),
+            "expected storage_size of at most 2 tiers, as .*DRAM_SSDHASH has, got \\[1, 1, 1\\]",
+        ),
+        (ge.StorageOption(storage_path="/tmp"), "expected no storage_path, as .*DRAM has no disk"),
+        (ge.StorageOption(TYPES.HBM_DRAM_SSDHASH), "HBM_DRAM_SSDHASH is not supported; use HBM_DR"),
+    ],
+)
+def test_refused_options(make_table, option, message):
+    with pytest.raises(ValueError, match=f"table 'user': .*{message}"):
+        make_table(storage_option=option)
+
+
+@pytest.mark.parametrize(
+    "gpus, cuda, message",
+    [
+        ([], "13.0", "needs a GPU, and TensorFlow sees none; use DRAM, or DRAM_SSDHASH"),
+        (["GPU:0"], None, "needs a group_embedding that was built with CUDA.*or use DRAM"),
+    ],
+)
+def test_no_gpu(make_table, monkeypatch, gpus, cuda, message):
+    monkeypatch.setattr(tf.config, "list_physical_devices", lambda kind: gpus)
+    monkeypatch.setattr(_library, "build_record", lambda version: {"cuda": cuda})
+    for kind in (TYPES.HBM, TYPES.HBM_DRAM):
+        with pytest.raises(ValueError, match=f"table 'user': storage_type {kind.name} {message}"):
+            make_table(storage_option=ge.StorageOption(kind))
