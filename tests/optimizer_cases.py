@@ -113,9 +113,9 @@ def take_step(optimizer, batches, variables, i, change=None):
     optimizer.apply_gradients(zip(gradients, variables))
 
 
-def train_session(make_optimizer, batches, use_resource=True):
+def train_session(make_optimizer, batches, use_resource=True, device=None):
     """Trains in a graph of TensorFlow 1."""
-    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+    with tf.Graph().as_default(), tf.device(device), tf.compat.v1.Session() as session:
         start = [*initial_values(), np.ones([WIDTH], np.float32)]
         variables = [
             tf.compat.v1.get_variable(n, initializer=v, use_resource=use_resource)

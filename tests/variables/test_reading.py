@@ -144,6 +144,7 @@ class Rows(tf.keras.layers.Layer):
     def __init__(self, table):
         super().__init__()
         self.table = table
+        self.supports_jit = False  # XLA cannot compile the lookup
         if IS_KERAS_3:
             self._track_variable(as_keras_variable(table))
 

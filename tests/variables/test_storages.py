@@ -57,11 +57,12 @@ def test_table_larger_than_its_first_tier(make_table, train_steps, kind, strateg
     table = make_table(DIM, storage_option=option)
     losses, actual = train_steps(table, 30)
     # Then it becomes the same, and its rows are in both tiers
-    np.testing.assert_allclose(losses, expected_losses, rtol=1e-6)
+    tolerance = 0 if kind == TYPES.DRAM_SSDHASH else 1e-5  # a GPU adds in another order
+    np.testing.assert_allclose(losses, expected_losses, rtol=tolerance)
     np.testing.assert_array_equal(actual.keys, expected.keys)
     np.testing.assert_array_equal(actual.freqs, expected.freqs)
     np.testing.assert_array_equal(actual.versions, expected.versions)
-    np.testing.assert_allclose(actual.values, expected.values, rtol=1e-6, atol=1e-6)
+    np.testing.assert_allclose(actual.values, expected.values, rtol=tolerance, atol=tolerance)
     assert len(actual.keys) > 20_000 and int(table.total_count()) == len(actual.keys)
     assert set(np.asarray(table.lookup_tier(actual.keys))) == {0, 1}
 
@@ -116,7 +117,7 @@ def test_tables_on_both_devices_in_one_call(make_table):
             tables.append(tf.Variable(values, dtype=tf.float32))
     for table in tables[:2]:
         table.insert(np.arange(20), values)
-    optimizer = ge.optimizers.wrap(tf.keras.optimizers.Adagrad(0.1))
+    optimizer = ge.optimizers.wrap(tf.compat.v1.train.AdagradOptimizer(0.1))
     ids = tf.ragged.constant([[3, 4, 3], [], [19]], dtype=tf.int64)
 
     @tf.function

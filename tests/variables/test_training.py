@@ -74,8 +74,19 @@ def values_of(variables):
     return [tf.cast(v, tf.float32) for v in (first.export().values, second.export().values, dense)]
 
 
+def device_of(storage):
+    return "/GPU:0" if "HBM" in str(storage.storage_type) else "/CPU:0"
+
+
+@pytest.fixture(autouse=True)
+def device(storage):
+    """Variables are where the tables are that they are compared with."""
+    with tf.device(device_of(storage)):
+        yield
+
+
 def train_session(make_optimizer, batches, storage):
-    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+    with tf.Graph().as_default(), tf.device(device_of(storage)), tf.compat.v1.Session() as session:
         tables = [
             make_keyed(name, values.shape[1], storage)
             for name, values in zip(("first", "second"), cases.initial_values())
@@ -109,7 +120,7 @@ def hide(gradients):
 def test_session_equals_variables(name, storage):
     make, batches = (V1 | OWN)[name], make_batches(STEPS)
     # Given what variables become in 100 steps
-    expected = cases.train_session(make, batches)
+    expected = cases.train_session(make, batches, device=device_of(storage))
     # When tables with the same rows are trained in a Session
     actual = train_session(make, batches, storage)
     # Then they are the same
