@@ -240,6 +240,11 @@ class EmbeddingVariable(resource_variable_ops.ResourceVariable):
             "keys up in it (group_embedding_lookup, tf.nn.embedding_lookup), or export() it"
         )
 
+    def _write_object_proto(self, proto, options):
+        # What stands in for a table must be loaded to where the table is.
+        super()._write_object_proto(proto, options)
+        proto.variable.device = self.device
+
     def __repr__(self):
         return (
             f"<EmbeddingVariable '{self._table_name}' dim={self.shape[1]} "

@@ -86,6 +86,25 @@ def test_rows_on_disk(make_table, train_steps):
     np.testing.assert_array_equal(rows, np.repeat([[1.0], [7.0]], [3, 2], axis=0) * np.ones(DIM))
 
 
+def test_gradient_holds_its_rows(make_table, train, read):
+    # Given the gradient of some keys, not yet applied
+    option = ge.StorageOption(TYPES.DRAM_SSDHASH, storage_size=[1 << 14])
+    table = make_table(storage_option=option)
+    with tf.GradientTape() as tape:
+        (rows,) = ge.group_embedding_lookup([table], [tf.range(100, dtype=tf.int64)])
+        loss = tf.reduce_sum(rows)
+    gradient = tape.gradient(loss, table)
+    del tape, rows
+    # When many other keys are trained, and then the gradient is applied
+    for first in range(1000, 2000, 100):
+        train(table, np.arange(first, first + 100))
+    optimizer = ge.optimizers.wrap(tf.keras.optimizers.SGD(1.0))
+    optimizer.apply_gradients([(gradient, table)])
+    # Then every key has made one step
+    np.testing.assert_array_equal(read(table, range(50)), np.zeros([50, 2]))
+    np.testing.assert_array_equal(table.export().values, np.zeros([1100, 2]))
+
+
 def test_storage_path(make_table, train, tmp_path):
     # Given a table with a folder for its rows
     option = ge.StorageOption(TYPES.DRAM_SSDHASH, str(tmp_path))

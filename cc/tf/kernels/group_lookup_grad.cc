@@ -57,6 +57,10 @@ class GroupLookupGradOp : public OpKernel {
     OP_REQUIRES_OK(context, context->allocate_output(2 * num_tables, TensorShape({num_weights}),
                                                      &weight_grad));
     OP_REQUIRES_OK(context, Run(context, group, weight_grad->flat<float>().data()));
+    for (const int32_t t : keyed_) {
+      Tensor* indices = context->mutable_output(t);
+      *indices = HoldBatch(*indices, context->input(num_tables));
+    }
   }
 
  protected:

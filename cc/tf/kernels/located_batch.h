@@ -31,27 +31,51 @@ class BatchLease {
   const int64_t batch_;
 };
 
-// On a GPU the lease may end before kernels have used the rows: whoever gets them next is enqueued
-// behind those.
-class LocatedBuffer : public tensorflow::TensorBuffer {
+// Memory that somebody else allocated. With a derived class goes what lives as long as it is used.
+class BorrowedBuffer : public tensorflow::TensorBuffer {
  public:
-  LocatedBuffer(tensorflow::Tensor memory, std::vector<std::unique_ptr<BatchLease>> leases,
-                bool training)
-      : TensorBuffer(memory.data()),
-        memory_(std::move(memory)),
-        leases_(std::move(leases)),
-        training_(training) {}
+  explicit BorrowedBuffer(tensorflow::Tensor memory)
+      : TensorBuffer(memory.data()), memory_(std::move(memory)) {}
 
   size_t size() const override { return memory_.TotalBytes(); }
   TensorBuffer* root_buffer() override { return this; }
   void FillAllocationDescription(tensorflow::AllocationDescription*) const override {}
-  bool training() const { return training_; }
 
  private:
   const tensorflow::Tensor memory_;
+};
+
+// On a GPU the lease may end before kernels have used the rows: whoever gets them next is enqueued
+// behind those.
+class LocatedBuffer : public BorrowedBuffer {
+ public:
+  LocatedBuffer(tensorflow::Tensor memory, std::vector<std::unique_ptr<BatchLease>> leases,
+                bool training)
+      : BorrowedBuffer(std::move(memory)), leases_(std::move(leases)), training_(training) {}
+
+  bool training() const { return training_; }
+
+ private:
   const std::vector<std::unique_ptr<BatchLease>> leases_;
   const bool training_;
 };
+
+class RowsBuffer : public BorrowedBuffer {
+ public:
+  RowsBuffer(tensorflow::Tensor rows, tensorflow::Tensor located)
+      : BorrowedBuffer(std::move(rows)), located_(std::move(located)) {}
+
+ private:
+  const tensorflow::Tensor located_;
+};
+
+// `rows`, [num_rows] of a table of the batch, as a tensor that holds the batch: a gradient may be
+// applied long after.
+inline tensorflow::Tensor HoldBatch(const tensorflow::Tensor& rows,
+                                    const tensorflow::Tensor& located) {
+  tensorflow::core::RefCountPtr<tensorflow::TensorBuffer> buffer(new RowsBuffer(rows, located));
+  return tensorflow::Tensor(rows.dtype(), rows.shape(), std::move(buffer));
+}
 
 // Refuses a gradient of rows that were located for reading: keys that were new had no row.
 // `keyed`: which of the group's tables are found by key.
