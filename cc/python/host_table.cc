@@ -25,11 +25,15 @@ py::array CopyBytes(const std::vector<char>& bytes, DataType dtype, int64_t widt
   return py::array(type, std::vector<py::ssize_t>{rows, width}, bytes.data());
 }
 
+}  // namespace
+
 std::vector<int64_t> Integers(py::handle object) {
   const auto array = PyHostTable::Keys::ensure(object);
   if (!array) throw py::error_already_set();
   return {array.data(), array.data() + array.size()};
 }
+
+namespace {
 
 std::vector<char> Bytes(py::handle object, const std::string& name, DataType dtype, int64_t rows,
                         int64_t width) {
@@ -40,11 +44,13 @@ std::vector<char> Bytes(py::handle object, const std::string& name, DataType dty
   return {data, data + rows * width * SizeOf(dtype)};
 }
 
-TableOptions MakeOptions(const std::string& name, int32_t dim, const std::string& dtype,
-                         const std::string& distribution, float a, float b, uint64_t seed,
-                         float no_row_value, const std::string& admission, int64_t min_count,
-                         int64_t num_counters, int32_t num_hashes, int32_t counter_bytes,
-                         int64_t max_bytes) {
+}  // namespace
+
+TableOptions MakeTableOptions(const std::string& name, int32_t dim, const std::string& dtype,
+                              const std::string& distribution, float a, float b, uint64_t seed,
+                              float no_row_value, const std::string& admission, int64_t min_count,
+                              int64_t num_counters, int32_t num_hashes, int32_t counter_bytes,
+                              int64_t max_bytes) {
   static const char* kDistributions[] = {"matrix", "constant", "uniform", "normal",
                                          "truncated_normal"};
   static const char* kAdmissions[] = {"all", "counter", "bloom"};
@@ -73,20 +79,20 @@ void Raise(const std::string& error) {
   if (!error.empty()) throw std::runtime_error(error);
 }
 
-}  // namespace
+const void* TakeMatrix(py::handle matrix, TableOptions* options) {
+  if (matrix.is_none()) return nullptr;
+  const ArrayView view = ViewRows(matrix, "matrix", options->dtype, 2, /*on_gpu=*/false);
+  RequireShape(view, {view.shape[0], options->dim});
+  RequireContiguous(view);
+  options->initial.matrix_rows = view.shape[0];
+  return view.data;
+}
 
 PyHostTable::PyHostTable(const TableOptions& given, const DiskTierOptions* disk, py::object matrix,
                          int num_threads)
     : parallel_for_(ThreadedFor(num_threads)) {
   TableOptions options = given;
-  const void* values = nullptr;
-  if (!matrix.is_none()) {
-    const ArrayView view = ViewRows(matrix, "matrix", options.dtype, 2, /*on_gpu=*/false);
-    RequireShape(view, {view.shape[0], options.dim});
-    RequireContiguous(view);
-    options.initial.matrix_rows = view.shape[0];
-    values = view.data;
-  }
+  const void* values = TakeMatrix(matrix, &options);
   std::string error;
   table_ = disk == nullptr ? MakeHostTable(options, values, &error)
                            : MakeDiskTieredTable(options, *disk, values, &error);
@@ -155,7 +161,7 @@ py::dict PyHostTable::Describe(Keys keys) const {
                   "versions"_a = Copy(versions));
 }
 
-void PyHostTable::Insert(py::dict given) {
+KeyedRows KeyedRowsOf(const py::dict& given, const EmbeddingTable& table) {
   KeyedRows rows;
   rows.keys = Integers(given["keys"]);
   const int64_t count = static_cast<int64_t>(rows.keys.size());
@@ -164,28 +170,32 @@ void PyHostTable::Insert(py::dict given) {
       given.contains("versions") ? Integers(given["versions"]) : std::vector<int64_t>(count, -1);
   RequireCount("counts", count, rows.counts.size());
   RequireCount("versions", count, rows.versions.size());
-  const TableOptions& options = table_->options();
+  const TableOptions& options = table.options();
   rows.values = Bytes(given["values"], "values", options.dtype, count, options.dim);
   if (given.contains("slots")) {
     const auto arrays = given["slots"].cast<std::vector<py::object>>();
-    RequireCount("slots", table_->slots().size(), arrays.size());
+    RequireCount("slots", table.slots().size(), arrays.size());
     for (size_t s = 0; s < arrays.size(); ++s) {
-      const SlotOptions& slot = table_->slots()[s];
+      const SlotOptions& slot = table.slots()[s];
       rows.slots.push_back(Bytes(arrays[s], At("slots", s), slot.dtype, count, slot.width));
     }
   }
-  Raise(table_->Insert(rows));
+  return rows;
 }
 
-void PyHostTable::SetAdmission(py::dict state) {
+AdmissionState AdmissionOf(const py::dict& state) {
   AdmissionState given;
   given.keys = Integers(state["keys"]);
   given.counts = Integers(state["counts"]);
   RequireCount("counts", given.keys.size(), given.counts.size());
   const std::string counters = state["counters"].cast<py::bytes>();
   given.counters.assign(counters.begin(), counters.end());
-  table_->SetAdmissionState(given);
+  return given;
 }
+
+void PyHostTable::Insert(py::dict given) { Raise(table_->Insert(KeyedRowsOf(given, *table_))); }
+
+void PyHostTable::SetAdmission(py::dict state) { table_->SetAdmissionState(AdmissionOf(state)); }
 
 std::unique_ptr<PySnapshot> PyHostTable::TakeSnapshot(bool changes_only) {
   return std::make_unique<PySnapshot>(table_->TakeSnapshot(changes_only));
@@ -263,9 +273,9 @@ Args:
                        int64_t max_bytes, const DiskTierOptions* disk, const std::string& name,
                        int num_threads) {
              const TableOptions options =
-                 MakeOptions(name, dim, dtype, matrix.is_none() ? distribution : "matrix", a, b,
-                             seed, no_row_value, admission, min_count, num_counters, num_hashes,
-                             counter_bytes, max_bytes);
+                 MakeTableOptions(name, dim, dtype, matrix.is_none() ? distribution : "matrix", a,
+                                  b, seed, no_row_value, admission, min_count, num_counters,
+                                  num_hashes, counter_bytes, max_bytes);
              return std::make_unique<PyHostTable>(options, disk, std::move(matrix), num_threads);
            }),
            py::kw_only(), "dim"_a, "dtype"_a = "float32", "matrix"_a = py::none(),

@@ -14,7 +14,19 @@
 
 namespace group_embedding {
 
-class PyHostTable;
+// What tables of both devices take from Python.
+TableOptions MakeTableOptions(const std::string& name, int32_t dim, const std::string& dtype,
+                              const std::string& distribution, float a, float b, uint64_t seed,
+                              float no_row_value, const std::string& admission, int64_t min_count,
+                              int64_t num_counters, int32_t num_hashes, int32_t counter_bytes,
+                              int64_t max_bytes);
+// The matrix's address, or null for None; options->initial.matrix_rows is set.
+const void* TakeMatrix(pybind11::handle matrix, TableOptions* options);
+std::vector<int64_t> Integers(pybind11::handle object);
+KeyedRows KeyedRowsOf(const pybind11::dict& given, const EmbeddingTable& table);
+AdmissionState AdmissionOf(const pybind11::dict& state);
+// RuntimeError, unless `error` is empty.
+void Raise(const std::string& error);
 
 class PySnapshot {
  public:

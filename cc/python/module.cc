@@ -3,6 +3,7 @@
 #include <pybind11/stl.h>
 
 #include "python/device_array.h"
+#include "python/device_table.h"
 #include "python/disk_store.h"
 #include "python/group.h"
 #include "python/grouping.h"
@@ -130,6 +131,7 @@ PYBIND11_MODULE(_core, m) {
   BindGrouping(m);
   BindDeviceArray(m);
   BindHostTable(m);
+  BindDeviceTable(m);
   BindDiskStore(m);
 }
 
