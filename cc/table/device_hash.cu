@@ -112,7 +112,7 @@ RowInfo DeviceHash::Info(int64_t row) const {
 }
 
 // Of keys that repeat, the last one counts.
-std::string DeviceHash::Insert(const KeyedRows& rows) {
+std::string DeviceHash::Insert(const KeyedRows& rows, const ParallelFor&) {
   std::unordered_map<int64_t, size_t> last;
   for (size_t i = 0; i < rows.keys.size(); ++i) last[rows.keys[i]] = i;
   std::vector<size_t> chosen;

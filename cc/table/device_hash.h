@@ -36,7 +36,7 @@ class DeviceHash : public DeviceTable {
   float load_factor() const override;
   void Find(const int64_t* keys, int64_t num_keys, int64_t* rows) const override;
   RowInfo Info(int64_t row) const override;
-  std::string Insert(const KeyedRows& rows) override;
+  std::string Insert(const KeyedRows& rows, const ParallelFor& parallel_for) override;
   int64_t Erase(const int64_t* keys, int64_t num_keys) override;
   int64_t Evict(const Eviction& eviction, int64_t step) override;
   void Clear() override;
