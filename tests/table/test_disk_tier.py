@@ -348,4 +348,4 @@ class TiersAreInvisible(RuleBasedStateMachine):
 
 
 TestTiersAreInvisible = TiersAreInvisible.TestCase
-TestTiersAreInvisible.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+TestTiersAreInvisible.settings = settings(max_examples=30, stateful_step_count=30, deadline=None)
