@@ -88,8 +88,8 @@ class HostShards : public HostTable {
   Shard& ShardOf(uint64_t hash) const { return shards_[ShardIndex(hash)]; }
   // As Insert does, of rows.keys[i].
   std::string InsertOne(const KeyedRows& rows, size_t i);
-  // Gives a taken row the content that `rows` has for rows.keys[i].
-  void Fill(int64_t row, const KeyedRows& rows, size_t i);
+  // Gives a taken row the content that `rows` has for rows.keys[i]. `is_new`: it was no key's.
+  void Fill(int64_t row, bool is_new, const KeyedRows& rows, size_t i);
   // Whether a key with such a row, [dim], goes.
   bool IsToEvict(const Eviction& eviction, int64_t step, int64_t version, const char* values) const;
 

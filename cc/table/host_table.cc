@@ -113,7 +113,8 @@ std::string HostShards::InsertInShard(const KeyedRows& rows, const int64_t* orde
     if (p + kAhead < count) shard->index.Prefetch(HashOf(rows.keys[order[p + kAhead]]));
     const int64_t key = rows.keys[order[p]];
     KeyIndex::Entry* entry = shard->index.FindOrInsert(key, HashOf(key), HashOf);
-    if (entry->state <= 0) {
+    const bool is_new = entry->state <= 0;
+    if (is_new) {
       const int64_t row = free.Next();
       if (row == kNoRow) {  // a key that was counted is so still
         if (entry->state < 0) return free.error();
@@ -124,7 +125,7 @@ std::string HostShards::InsertInShard(const KeyedRows& rows, const int64_t* orde
       entry->state = row + 1;
       ++shard->num_rows;
     }
-    Fill(entry->state - 1, rows, order[p]);
+    Fill(entry->state - 1, is_new, rows, order[p]);
   }
   return "";
 }
@@ -134,9 +135,11 @@ std::string HostShards::InsertOne(const KeyedRows& rows, size_t i) {
   return InsertInShard(rows, &at, 1, &ShardOf(HashOf(rows.keys[i])));
 }
 
-void HostShards::Fill(int64_t row, const KeyedRows& rows, size_t i) {
+void HostShards::Fill(int64_t row, bool is_new, const KeyedRows& rows, size_t i) {
   BeforeWrite(&row, 1);
-  store_.StartAllButValues(row, rows.keys[i], rows.counts[i], rows.versions[i]);
+  RowInfo kept = is_new ? RowInfo{0, 0, -1, 0} : store_.Info(row);
+  if (!rows.counts.empty()) kept.count = rows.counts[i], kept.version = rows.versions[i];
+  store_.StartAllButValues(row, rows.keys[i], kept.count, kept.version);
   const int64_t bytes = store_.row_bytes();
   std::memcpy(store_.Row(row), rows.values.data() + i * bytes, bytes);
   for (size_t s = 0; s < rows.slots.size(); ++s) {
