@@ -110,7 +110,11 @@ std::string HostShards::InsertInShard(const KeyedRows& rows, const int64_t* orde
   std::lock_guard<std::mutex> lock(shard->mutex);
   FreeRows free(store_, count);
   for (int64_t p = 0; p < count; ++p) {
-    if (p + kAhead < count) shard->index.Prefetch(HashOf(rows.keys[order[p + kAhead]]));
+    if (p + kAhead < count) {
+      const int64_t next = order[p + kAhead];
+      shard->index.Prefetch(HashOf(rows.keys[next]));
+      __builtin_prefetch(rows.values.data() + next * store_.row_bytes(), 0, 2);
+    }
     const int64_t key = rows.keys[order[p]];
     KeyIndex::Entry* entry = shard->index.FindOrInsert(key, HashOf(key), HashOf);
     const bool is_new = entry->state <= 0;
