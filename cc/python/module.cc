@@ -6,6 +6,7 @@
 #include "python/group.h"
 #include "python/grouping.h"
 #include "python/host_table.h"
+#include "python/table_file.h"
 #include "python/update.h"
 
 namespace group_embedding {
@@ -129,6 +130,7 @@ PYBIND11_MODULE(_core, m) {
   BindGrouping(m);
   BindDeviceArray(m);
   BindHostTable(m);
+  BindTableFile(m);
 }
 
 }  // namespace

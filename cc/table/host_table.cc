@@ -79,6 +79,7 @@ float HostShards::load_factor() const {
 }
 
 std::string HostShards::Insert(const KeyedRows& rows) {
+  EndBatch(BeginBatch());  // the rows are changed after a snapshot that was taken before
   for (size_t i = 0; i < rows.keys.size(); ++i) {
     const int64_t key = rows.keys[i];
     const uint64_t hash = HashOf(key);
