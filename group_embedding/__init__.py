@@ -12,19 +12,45 @@ from group_embedding.feature_column import group_embedding_column_scope
 from group_embedding.lookup import group_embedding_lookup, group_embedding_lookup_sparse
 from group_embedding.ops._library import library
 from group_embedding.patch import patch_tensorflow
+from group_embedding.variables import (
+    CacheStrategy,
+    CBFFilter,
+    CheckpointOption,
+    CounterFilter,
+    EmbeddingVariable,
+    EmbeddingVariableOption,
+    GlobalStepEvict,
+    InitializerOption,
+    L2WeightEvict,
+    StorageOption,
+    StorageType,
+    get_embedding_variable,
+)
 
 library()  # a SavedModel that is loaded next finds its ops registered
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "CBFFilter",
+    "CacheStrategy",
+    "CheckpointOption",
+    "CounterFilter",
     "DistributedOptimizer",
+    "EmbeddingVariable",
+    "EmbeddingVariableOption",
     "FeatureConfig",
+    "GlobalStepEvict",
+    "InitializerOption",
+    "L2WeightEvict",
     "Saver",
+    "StorageOption",
+    "StorageType",
     "TableConfig",
     "broadcast_variables",
     "enable_distributed_strategy",
     "exchange",
+    "get_embedding_variable",
     "group_embedding_column_scope",
     "group_embedding_lookup",
     "group_embedding_lookup_sparse",

@@ -1,11 +1,15 @@
-"""The lookup of one group in tables that this process holds whole: pack, then look up."""
+"""The lookup of one group in tables that this process holds whole: pack, locate keys, look up."""
 
 from group_embedding.ops.group_ids import group_ids
 from group_embedding.ops.group_lookup import group_lookup
+from group_embedding.ops.locate_rows import locate_rows
 
 
 def look_up_local(tables, features, table_of_feature, combiners, **options):
     """Results of one group; see `ops.group_lookup.group_lookup` for what it takes and returns."""
-    batch = group_ids(features)
+    by_key = [f for f, t in enumerate(table_of_feature) if tables[t].keyed is not None]
+    batch = group_ids(features, by_key)
+    if by_key:
+        batch = locate_rows([table.keyed for table in tables], batch, table_of_feature)
     names = [feature.name for feature in features]
     return group_lookup(tables, batch, table_of_feature, combiners, names, **options)

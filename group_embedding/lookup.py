@@ -24,6 +24,10 @@ class Lookup(NamedTuple):
     feature: FeatureIds
     combiner: str
 
+    def check(self):
+        self.table.check_ids(self.feature.name, self.feature.values.dtype)
+        return self
+
 
 def group_embedding_lookup_sparse(
     params,
@@ -46,8 +50,10 @@ def group_embedding_lookup_sparse(
     with unique, ascending indices, the same bits on every run.
 
     Args:
-        params: a list of tables, each a `tf.Variable` or tensor of shape [rows, dim], float32,
-            float16 or bfloat16, dim from 1 to 4096. One table may appear several times.
+        params: a list of tables, each an EmbeddingVariable, or a `tf.Variable` or tensor of shape
+            [rows, dim], float32, float16 or bfloat16, dim from 1 to 4096. One table may appear
+            several times. Ids of an EmbeddingVariable are keys, of its `key_dtype`: none is left
+            out or invalid, negative ones neither.
         sp_ids: a list as long of `tf.SparseTensor` (rank 2 or more, in row order, pooled over the
             last axis) or `tf.RaggedTensor` (rank 2) of int32, int64, uint32 or uint64.
         combiners: 'mean', 'sum' or 'sqrtn', for all lookups or one each. None warns and means
@@ -109,7 +115,7 @@ def group_embedding_lookup_sparse(
                 make_table(params[i], max_norms[i], i),
                 feature_ids.from_rows(names[i], sp_ids[i], weights[i]),
                 combiners[i],
-            )
+            ).check()
             for i in range(count)
         ]
         results = _look_up(lookups, concat, prune_negative=True, invalid_ids=invalid_ids)
@@ -151,7 +157,7 @@ def group_embedding_lookup(
     with tf.name_scope(name or "group_embedding_lookup"):
         features = [feature_ids.from_dense(n, i) for n, i in zip(names, ids)]
         lookups = [
-            Lookup(make_table(param, None, i), feature, "sum")
+            Lookup(make_table(param, None, i), feature, "sum").check()
             for i, (param, feature) in enumerate(zip(params, features))
         ]
         results = _look_up(lookups, False, prune_negative=False, invalid_ids=invalid_ids)

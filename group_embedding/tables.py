@@ -8,6 +8,7 @@ from tensorflow.python.ops.variables import PartitionedVariable
 
 from group_embedding.config import TABLE_DTYPES
 from group_embedding.exchange import ShardedTable, sharded_table
+from group_embedding.variables import EmbeddingVariable
 
 
 class Reference(NamedTuple):
@@ -25,19 +26,34 @@ class Reference(NamedTuple):
 class Table(NamedTuple):
     """One table of a group. Two are the same if they read one object with one max_norm."""
 
-    source: Reference  # to a tf.Variable, a tensor or a ShardedTable
+    source: Reference  # to a tf.Variable, a tensor, a ShardedTable or an EmbeddingVariable
     name: str
     dtype: tf.DType
     dim: int
     max_norm: float  # 0: rows are read as they are
 
     @property
+    def keyed(self):
+        """The EmbeddingVariable, if it is one, whose rows are found by key."""
+        source = self.source.object
+        return source if isinstance(source, EmbeddingVariable) else None
+
+    @property
     def is_sharded(self):
         return isinstance(self.source.object, ShardedTable)
 
+    def check_ids(self, feature_name, dtype):
+        """Refuses ids of a type that names other keys than the table has."""
+        if self.keyed is None or self.keyed.key_dtype == dtype:
+            return
+        raise TypeError(
+            f"feature '{feature_name}': expected ids of {self.keyed.key_dtype.name}, the key_dtype "
+            f"of table '{self.name}', got {dtype.name}"
+        )
+
     def tensor(self):
         """The op's input: the handle of a resource variable, which is then read in place, or the
-        rows themselves."""
+        rows themselves. Of a keyed table: that of the variable which stands in for it."""
         source = self.source.object
         is_variable = resource_variable_ops.is_resource_variable(source)
         # Outside its replicas a mirrored variable has no handle.

@@ -17,16 +17,17 @@ constexpr int64_t kFloatsAtOnce = 512;
 template <typename Rule, typename T, typename S>
 void UpdateRows(const RowSorter& sorter, const RowRun& run, const Update& update) {
   const int64_t dim = sorter.group().tables[run.table].dim;
+  const int64_t first_row = update.tables[run.table].first_row;
   const int64_t rows_at_once = std::max<int64_t>(1, kFloatsAtOnce / dim);
   RowUpdater<Rule, T, S> update_row(update, run.table, dim);
   RowGradients<T> gradients(sorter, run);
   std::vector<float> gradient(rows_at_once * dim);
   std::vector<int64_t> rows(rows_at_once);
   for (int64_t count = rows_at_once; count == rows_at_once;) {
-    for (count = 0; count < rows_at_once; ++count) {
-      if (!gradients.Next(gradient.data() + count * dim)) break;
+    for (count = 0; count < rows_at_once && gradients.Next(gradient.data() + count * dim);) {
+      if (gradients.row() < first_row) continue;
       rows[count] = gradients.row();
-      update_row.Fetch(rows[count]);
+      update_row.Fetch(rows[count++]);
     }
     for (int64_t r = 0; r < count; ++r) update_row(rows[r], gradient.data() + r * dim);
   }

@@ -11,6 +11,7 @@ namespace group_embedding {
 struct TableUpdate {
   void* rows;  // of the group's dtype; null: the table stays as it is
   void* slots[kMaxSlots];
+  int64_t first_row = 0;  // rows before it stay as they are
 };
 
 struct Update {

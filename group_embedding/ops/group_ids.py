@@ -27,8 +27,12 @@ class Batch(NamedTuple):
     weighted: bool
 
 
-def group_ids(features) -> Batch:
-    """Packs the ids, row splits and weights of `features` (a list of FeatureIds)."""
+def group_ids(features, keyed=()) -> Batch:
+    """Packs the ids, row splits and weights of `features` (a list of FeatureIds).
+
+    Args:
+        keyed: indices of the features whose ids are keys, of which every bit counts.
+    """
     weighted = [i for i, feature in enumerate(features) if feature.weights is not None]
     with tf.device(_device_of(features)):
         buffer, sizes = library().group_ids(
@@ -41,6 +45,7 @@ def group_ids(features) -> Batch:
             layouts=[feature.layout for feature in features],
             weighted_features=weighted,
             feature_names=[feature.name for feature in features],
+            keyed_features=keyed,
         )
     return Batch(buffer, sizes, bool(weighted))
 

@@ -6,6 +6,7 @@ from tensorflow.python.ops import resource_variable_ops
 
 from group_embedding.ops import autodiff
 from group_embedding.ops._library import library
+from group_embedding.ops.locate_rows import train_located
 
 # A lookup only reads its variables: functions need not put lookups of one table into an order.
 auto_control_deps_utils.register_read_only_resource_op("GroupLookup")
@@ -42,10 +43,13 @@ def group_lookup(
     Returns:
         A list with a [samples, dim] tensor per feature, or with one [samples, sum of dims].
     """
+    keyed = [t for t, table in enumerate(tables) if table.keyed is not None]
     return library().group_lookup(
         tables=[table.tensor() for table in tables],
         batch=batch.buffer,
         sizes=batch.sizes,
+        keyed_tables=[tables[t].keyed.table_handle for t in keyed],
+        keyed=keyed,
         dtype=tables[0].dtype,
         num_outputs=1 if concat else len(table_of_feature),
         table_of_feature=table_of_feature,
@@ -65,7 +69,9 @@ def group_lookup(
 def _group_lookup_grad(op, *grads):
     num_tables = len(op.get_attr("dims"))
     tables = list(op.inputs[:num_tables])
-    buffer, sizes = op.inputs[num_tables], op.inputs[num_tables + 1]
+    buffer, sizes, *keyed_tables = op.inputs[num_tables:]
+    if keyed_tables:
+        train_located(buffer)
     differentiated = autodiff.differentiated(grads)
     grad_of = library().group_lookup_grad(
         tables=tables,
@@ -74,6 +80,8 @@ def _group_lookup_grad(op, *grads):
         grads=[tf.convert_to_tensor(grads[i]) for i in differentiated],
         grad_features=differentiated,
         num_tables=num_tables,
+        keyed_tables=keyed_tables,
+        keyed=op.get_attr("keyed"),
         **{name: op.get_attr(name) for name in SHARED_ATTRS},
     )
     table_of_feature = op.get_attr("table_of_feature")
@@ -87,7 +95,8 @@ def _group_lookup_grad(op, *grads):
         for t in range(num_tables)
     ]
     # The buffer's gradient is that of its weights part: ids and row splits have none.
-    return [*table_grads, grad_of.weight_grad if op.get_attr("weighted") else None, None]
+    weight_grad = grad_of.weight_grad if op.get_attr("weighted") else None
+    return [*table_grads, weight_grad, None, *[None] * len(keyed_tables)]
 
 
 def _shape_of(table):

@@ -34,18 +34,32 @@ HYPER_NAMES = (
 
 
 class WrittenTable(NamedTuple):
-    """A variable, and its slot for each of the rule's; None: it does without."""
+    """A variable, and its slot for each of the rule's; None: it does without. An EmbeddingVariable
+    keeps its slots itself: these stand in for them."""
 
     variable: Any
     slots: tuple
 
+    @property
+    def is_keyed(self):
+        return hasattr(self.variable, "table_handle")
+
+
+class KeyedSlot(NamedTuple):
+    """What an EmbeddingVariable calls a slot, and what it starts as."""
+
+    name: str
+    start: float
+
 
 class Rule(NamedTuple):
-    """What is done to tables. `hyper`: float32 [len(HYPER_NAMES)]."""
+    """What is done to tables. `hyper`: float32 [len(HYPER_NAMES)]. `keyed_slots`: a KeyedSlot for
+    each of the rule's slots, or None."""
 
     name: str
     hyper: Any
     stochastic_rounding: bool
+    keyed_slots: tuple = ()
 
 
 def group_update(lookup_grad, tables, rule):
@@ -61,15 +75,16 @@ def group_update(lookup_grad, tables, rule):
     """
     written = list(tables.values())
     num_tables = len(lookup_grad.get_attr("dims"))
-    batch, sizes, *grads = lookup_grad.inputs[num_tables:]
+    batch, sizes = lookup_grad.inputs[num_tables : num_tables + 2]
     ops = library().group_update, library().group_update_ref
     return _pick(ops, written)(
         **_written_inputs(written, rule),
         batch=batch,
         sizes=sizes,
-        grads=grads,
+        grads=output_grads(lookup_grad),
         grad_features=lookup_grad.get_attr("grad_features"),
-        updated_tables=list(tables),
+        updated_tables=[t for t, table in tables.items() if not table.is_keyed],
+        updated_keyed=[t for t, table in tables.items() if table.is_keyed],
         **{name: lookup_grad.get_attr(name) for name in SHARED_ATTRS},
     )
 
@@ -85,6 +100,8 @@ def group_update_slices(slices, tables, rule):
     Returns:
         As `group_update`.
     """
+    plain_first = sorted(range(len(tables)), key=lambda i: tables[i].is_keyed)
+    slices, tables = [slices[i] for i in plain_first], [tables[i] for i in plain_first]
     indices = [tf.cast(one.indices, tf.int64) for one in slices]
     ops = library().group_update_slices, library().group_update_slices_ref
     return _pick(ops, tables)(
@@ -93,6 +110,12 @@ def group_update_slices(slices, tables, rule):
         values=[tf.cast(one.values, _dtype_of(tables[0].variable)) for one in slices],
         table_names=[table.variable.name.partition(":")[0] for table in tables],
     )
+
+
+def output_grads(lookup_grad):
+    """The gradients of the lookup's outputs that a GroupLookupGrad op takes."""
+    first = len(lookup_grad.get_attr("dims")) + 2
+    return lookup_grad.inputs[first : first + len(lookup_grad.get_attr("grad_features"))]
 
 
 def hyper_vector(values):
@@ -118,16 +141,22 @@ def _pick(ops, tables):
 
 
 def _written_inputs(tables, rule):
-    slots = [slot for table in tables for slot in table.slots if slot is not None]
     dtype = _dtype_of(tables[0].variable)
+    plain = [table for table in tables if not table.is_keyed]
+    rule_slots = [i for i, slot in enumerate(tables[0].slots) if slot is not None]
     inputs = {
-        "tables": [_writable(table.variable) for table in tables],
-        "slots": [_writable(slot) for slot in slots],
+        "tables": [_writable(table.variable) for table in plain],
+        "slots": [_writable(table.slots[i]) for table in plain for i in rule_slots],
         "hyper": rule.hyper,
         "rule": rule.name,
-        "rule_slots": [i for i, slot in enumerate(tables[0].slots) if slot is not None],
+        "rule_slots": rule_slots,
         "stochastic_rounding": rule.stochastic_rounding and dtype.size == 2,
+        "keyed_tables": [table.variable.table_handle for table in tables if table.is_keyed],
     }
+    if len(plain) < len(tables):
+        inputs["keyed_slot_names"] = [rule.keyed_slots[i].name for i in rule_slots]
+        inputs["keyed_slot_starts"] = [rule.keyed_slots[i].start for i in rule_slots]
+    slots = [tables[0].slots[i] for i in rule_slots]
     if slots and is_resource(slots[0]):  # a reference has its type
         inputs["slot_dtype"] = _dtype_of(slots[0])
     return inputs

@@ -43,7 +43,7 @@ class _WrappedKeras:
         ]
         clip_value = self.clipvalue if self._ge_clips_by_value() else None
         step = tf.convert_to_tensor(self.iterations)
-        update_tables(tables, statement, self._ge_settings, step, clip_value)
+        update_tables(self.name, tables, statement, self._ge_settings, step, clip_value)
 
     def _ge_decay(self, variable):
         variable = _tf_variable(variable)

@@ -50,4 +50,4 @@ class WrappedKerasLegacy:
         ]
         clip_value = self.clipvalue if self._ge_clips_by_value() else None
         step = self.iterations
-        return update_tables(tables, statement, self._ge_settings, step, clip_value)
+        return update_tables(self._name, tables, statement, self._ge_settings, step, clip_value)

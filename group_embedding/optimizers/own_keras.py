@@ -52,7 +52,8 @@ class RowwiseAdagrad(_Own, _DenseRowwiseAdagrad):
     def _ge_statement(self):
         learning_rate = tf.cast(tf.convert_to_tensor(self.learning_rate), tf.float32)
         hyper = {"learning_rate": learning_rate, "epsilon": self.epsilon}
-        return Statement("rowwise_adagrad", ("_accumulators",), hyper)
+        starts = {"_accumulators": self.initial_accumulator_value}
+        return Statement("rowwise_adagrad", ("_accumulators",), hyper, starts)
 
 
 class _DenseLamb(keras.optimizers.Adam):

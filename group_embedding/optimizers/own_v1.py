@@ -37,7 +37,8 @@ class RowwiseAdagradV1(WrappedV1, tf.compat.v1.train.AdagradOptimizer):
             "learning_rate": tf.cast(self._learning_rate_tensor, tf.float32),
             "epsilon": self._ge_epsilon,
         }
-        return Statement("rowwise_adagrad", ("accumulator",), hyper)
+        starts = {"accumulator": self._initial_accumulator_value}
+        return Statement("rowwise_adagrad", ("accumulator",), hyper, starts)
 
 
 class LambV1(WrappedV1, tf.compat.v1.train.AdamOptimizer):

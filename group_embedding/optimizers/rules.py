@@ -12,11 +12,13 @@ import tensorflow as tf
 
 
 class Statement(NamedTuple):
-    """A rule, the optimizer's names of its slots, and the numbers by name."""
+    """A rule, the optimizer's names of its slots, the numbers by name, and what those slots start
+    as that are not zeros."""
 
     rule: str
     slots: tuple
     hyper: dict
+    starts: dict = {}
 
 
 # tf.compat.v1.train. The tensors are those that `_prepare` made of numbers and callables.
@@ -40,7 +42,10 @@ def v1_momentum(optimizer):
 
 def v1_adagrad(optimizer):
     return Statement(
-        "adagrad", ("accumulator",), {"learning_rate": optimizer._learning_rate_tensor}
+        "adagrad",
+        ("accumulator",),
+        {"learning_rate": optimizer._learning_rate_tensor},
+        {"accumulator": optimizer._initial_accumulator_value},
     )
 
 
@@ -71,6 +76,7 @@ def v1_ftrl(optimizer):
             "l2": optimizer._adjusted_l2_regularization_strength_tensor,
             "l2_shrinkage": optimizer._l2_shrinkage_regularization_strength_tensor,
         },
+        {"accum": optimizer._initial_accumulator_value},
     )
 
 
@@ -85,6 +91,7 @@ def v1_rmsprop(optimizer):
             "centered": float(optimizer._centered),
             "epsilon_in_root": optimizer._epsilon_tensor,
         },
+        {"rms": 1.0},
     )
 
 
@@ -105,7 +112,8 @@ def legacy_sgd(optimizer):
 
 def legacy_adagrad(optimizer):
     hyper = {**_legacy(optimizer), "epsilon": optimizer.epsilon}
-    return Statement("adagrad", ("accumulator",), hyper)
+    start = optimizer._initial_accumulator_value
+    return Statement("adagrad", ("accumulator",), hyper, {"accumulator": start})
 
 
 def legacy_adam(optimizer):
@@ -136,6 +144,7 @@ def legacy_ftrl(optimizer):
             + hyper["beta"] / (2.0 * hyper["learning_rate"]),
             "l2_shrinkage": optimizer._l2_shrinkage_regularization_strength,
         },
+        {"accumulator": optimizer._initial_accumulator_value},
     )
 
 
@@ -170,7 +179,8 @@ def keras_sgd(optimizer):
 
 def keras_adagrad(optimizer):
     hyper = _keras(optimizer, epsilon_in_root=optimizer.epsilon)
-    return Statement("adagrad", ("_accumulators",), hyper)
+    start = optimizer.initial_accumulator_value
+    return Statement("adagrad", ("_accumulators",), hyper, {"_accumulators": start})
 
 
 def keras_adam(optimizer):
@@ -197,7 +207,8 @@ def keras_ftrl(optimizer):
     hyper["l2"] = optimizer.l2_regularization_strength + optimizer.beta / (
         2.0 * hyper["learning_rate"]
     )
-    return Statement("ftrl", ("_accumulators", "_linears"), hyper)
+    start = optimizer.initial_accumulator_value
+    return Statement("ftrl", ("_accumulators", "_linears"), hyper, {"_accumulators": start})
 
 
 def keras_rmsprop(optimizer):

@@ -6,12 +6,14 @@ import tensorflow as tf
 
 from group_embedding.config import TABLE_DTYPES
 from group_embedding.ops.group_update import (
+    KeyedSlot,
     Rule,
     WrittenTable,
     group_update,
     group_update_slices,
     hyper_vector,
     is_resource,
+    output_grads,
 )
 from group_embedding.optimizers import producer
 
@@ -43,10 +45,11 @@ def is_table_gradient(gradient):
     )
 
 
-def update_tables(tables, statement, settings, step=None, clip_value=None):
+def update_tables(name, tables, statement, settings, step=None, clip_value=None):
     """Applies an optimizer's Statement to a list of Table.
 
     Args:
+        name: of the optimizer: keyed tables keep its slots under it.
         step: a counter of steps from which random numbers are drawn, or None: TensorFlow's own
             generator draws them.
         clip_value: None, or the largest magnitude of an element of a row's gradient.
@@ -63,10 +66,11 @@ def update_tables(tables, statement, settings, step=None, clip_value=None):
         "rounding_key": _rounding_key(settings.stochastic_rounding_seed, step),
     }
     rounding = settings.stochastic_rounding_seed is not None
+    keyed_slots = tuple(map(_keyed_slot(name, statement.starts), statement.slots))
     ops = []
     for decay in sorted({table.weight_decay for table in tables}):
         hyper = hyper_vector({**common, "weight_decay": decay})
-        rule = Rule(statement.rule, hyper, rounding)
+        rule = Rule(statement.rule, hyper, rounding, keyed_slots)
         for op, places in plan.fused:
             of_group = {t: tables[i] for t, i in places.items() if tables[i].weight_decay == decay}
             ops += _update_group(op, of_group, rule)
@@ -94,6 +98,17 @@ _NEUTRAL = {
     "l2_shrinkage": 0.0,
     "learning_rate_power": 0.0,
 }
+
+
+def _keyed_slot(optimizer_name, starts):
+    """A function of a statement's name of a slot; None where the rule does without."""
+
+    def named(slot):
+        if slot is None:
+            return None
+        return KeyedSlot(f"{optimizer_name}/{slot.lstrip('_')}", float(starts.get(slot, 0.0)))
+
+    return named
 
 
 def _update_group(lookup_grad, tables, rule):
@@ -126,7 +141,7 @@ def _all_finite(plan, tables):
     """1 if every number in the gradients is finite, else 0."""
     gradients = [tables[i].gradient.values for i in plan.slices]
     for op, _ in plan.fused:
-        gradients += op.inputs[len(op.get_attr("dims")) + 2 :]
+        gradients += output_grads(op)
     finite = [tf.reduce_all(tf.math.is_finite(gradient)) for gradient in gradients]
     return tf.cast(tf.reduce_all(tf.stack(finite)), tf.float32)
 

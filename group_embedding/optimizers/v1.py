@@ -44,7 +44,7 @@ class WrappedV1:
             Table(gradient, variable, tuple(map(self._ge_slot_of(variable), statement.slots)))
             for gradient, variable in pairs
         ]
-        return update_tables(tables, statement, self._ge_settings)
+        return update_tables(self.get_name(), tables, statement, self._ge_settings)
 
     def _ge_slot_of(self, variable):
         return lambda name: None if name is None else self.get_slot(variable, name)

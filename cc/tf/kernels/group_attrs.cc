@@ -18,6 +18,11 @@ DataType ToCore(tensorflow::DataType dtype) {
   return dtype == tensorflow::DT_HALF ? DataType::kFloat16 : DataType::kBFloat16;
 }
 
+tensorflow::DataType FromCore(DataType dtype) {
+  if (dtype == DataType::kFloat32) return tensorflow::DT_FLOAT;
+  return dtype == DataType::kFloat16 ? tensorflow::DT_HALF : tensorflow::DT_BFLOAT16;
+}
+
 GroupAttrs::GroupAttrs(OpKernelConstruction* context) {
   std::vector<std::string> words;
   std::string invalid;

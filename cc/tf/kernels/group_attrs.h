@@ -12,6 +12,7 @@
 namespace group_embedding {
 
 DataType ToCore(tensorflow::DataType dtype);
+tensorflow::DataType FromCore(DataType dtype);
 
 struct GroupAttrs {
   explicit GroupAttrs(tensorflow::OpKernelConstruction* context);

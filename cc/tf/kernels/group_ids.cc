@@ -32,6 +32,8 @@ class FeatureReader {
     OP_REQUIRES_OK(context, context->GetAttr("layouts", &layouts_));
     OP_REQUIRES_OK(context, context->GetAttr("weighted_features", &weighted_features_));
     OP_REQUIRES_OK(context, context->GetAttr("feature_names", &names_));
+    std::vector<int32_t> keyed_features;
+    OP_REQUIRES_OK(context, context->GetAttr("keyed_features", &keyed_features));
     int num_features, num_weighted;
     OP_REQUIRES_OK(context, context->GetAttr("num_features", &num_features));
     OP_REQUIRES_OK(context, context->GetAttr("num_weighted", &num_weighted));
@@ -45,6 +47,12 @@ class FeatureReader {
       OP_REQUIRES(context, f >= 0 && f < num_features,
                   absl::InvalidArgumentError("weighted_features: expected indices of features"));
       weight_of_[f] = w;
+    }
+    is_keyed_.assign(num_features, false);
+    for (const int32_t f : keyed_features) {
+      OP_REQUIRES(context, f >= 0 && f < num_features,
+                  absl::InvalidArgumentError("keyed_features: expected indices of features"));
+      is_keyed_[f] = true;
     }
   }
 
@@ -64,6 +72,8 @@ class FeatureReader {
       feature = {};
       feature.values = values[f].data();
       feature.id_type = ToIdType(values[f].dtype());
+      // The same bits: a key is any of them.
+      if (is_keyed_[f] && feature.id_type == IdType::kUInt64) feature.id_type = IdType::kInt64;
       feature.num_ids = values[f].NumElements();
       const bool dense = layouts_[f] == "dense" || layouts_[f] == "single";
       if (!dense && (next_partition == partitions.size() ||
@@ -184,6 +194,7 @@ class FeatureReader {
 
   std::vector<std::string> layouts_, names_;
   std::vector<int32_t> weighted_features_, weight_of_;
+  std::vector<bool> is_keyed_;
 };
 
 // Allocates both outputs and fills `sizes`, which is in host memory on either device.

@@ -22,7 +22,9 @@ using ::tensorflow::TensorShape;
 // What both devices do before and after the core's function.
 class GroupLookupOp : public OpKernel {
  public:
-  explicit GroupLookupOp(OpKernelConstruction* context) : OpKernel(context), attrs_(context) {}
+  explicit GroupLookupOp(OpKernelConstruction* context) : OpKernel(context), attrs_(context) {
+    OP_REQUIRES_OK(context, context->GetAttr("keyed", &keyed_));
+  }
 
   void Compute(OpKernelContext* context) override {
     const Stage stage("lookup");
@@ -30,8 +32,7 @@ class GroupLookupOp : public OpKernel {
     std::vector<Feature> features;
     Group group;
     const int num_tables = static_cast<int>(attrs_.dims.size());
-    OP_REQUIRES_OK(context, tables.Read(context, 0, attrs_.table_names, attrs_.dims,
-                                        attrs_.max_norms, attrs_.dtype));
+    OP_REQUIRES_OK(context, tables.Read(context, attrs_, keyed_));
     OP_REQUIRES_OK(context,
                    attrs_.MakeFeatures(context->input(num_tables), context->input(num_tables + 1),
                                        &features, &group.batch));
@@ -64,6 +65,8 @@ class GroupLookupOp : public OpKernel {
     attrs_.PointTo(outputs, features);
     return absl::OkStatus();
   }
+
+  std::vector<int32_t> keyed_;
 };
 
 class GroupLookupCpuOp : public GroupLookupOp {

@@ -7,6 +7,7 @@
 #include "tf/kernels/device.h"
 #include "tf/kernels/gpu_faults.h"
 #include "tf/kernels/group_attrs.h"
+#include "tf/kernels/located_batch.h"
 #include "tf/kernels/shared_buffer.h"
 #include "tf/kernels/tables.h"
 
@@ -19,11 +20,13 @@ using ::tensorflow::OpKernelContext;
 using ::tensorflow::Tensor;
 using ::tensorflow::TensorShape;
 
-// Inputs: tables, batch, sizes, gradients. Outputs: indices and values of each table, weight_grad.
+// Inputs: tables, batch, sizes, gradients, keyed tables. Outputs: indices and values of each table,
+// weight_grad.
 class GroupLookupGradOp : public OpKernel {
  public:
   explicit GroupLookupGradOp(OpKernelConstruction* context) : OpKernel(context), attrs_(context) {
     OP_REQUIRES_OK(context, context->GetAttr("grad_features", &grad_features_));
+    OP_REQUIRES_OK(context, context->GetAttr("keyed", &keyed_));
   }
 
   void Compute(OpKernelContext* context) override {
@@ -32,8 +35,8 @@ class GroupLookupGradOp : public OpKernel {
     std::vector<Feature> features;
     Group group;
     const int num_tables = static_cast<int>(attrs_.dims.size());
-    OP_REQUIRES_OK(context, tables.Read(context, 0, attrs_.table_names, attrs_.dims,
-                                        attrs_.max_norms, attrs_.dtype));
+    OP_REQUIRES_OK(context, tables.Read(context, attrs_, keyed_));
+    OP_REQUIRES_OK(context, CheckLocatedForTraining(context->input(num_tables), attrs_, keyed_));
     OP_REQUIRES_OK(context,
                    attrs_.MakeFeatures(context->input(num_tables), context->input(num_tables + 1),
                                        &features, &group.batch));
@@ -82,7 +85,7 @@ class GroupLookupGradOp : public OpKernel {
   const GroupAttrs attrs_;
 
  private:
-  std::vector<int32_t> grad_features_;
+  std::vector<int32_t> grad_features_, keyed_;
 };
 
 class GroupLookupGradCpuOp : public GroupLookupGradOp {

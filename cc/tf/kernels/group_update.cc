@@ -1,5 +1,6 @@
 #include "fused/group_update.h"
 
+#include <algorithm>
 #include <string>
 #include <vector>
 
@@ -8,6 +9,7 @@
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tf/kernels/device.h"
 #include "tf/kernels/group_attrs.h"
+#include "tf/kernels/located_batch.h"
 #include "tf/kernels/written_tables.h"
 
 namespace group_embedding {
@@ -91,7 +93,11 @@ class GroupUpdateOp : public OpKernel {
  public:
   explicit GroupUpdateOp(OpKernelConstruction* context)
       : OpKernel(context), attrs_(context), rule_(context) {
+    std::vector<int32_t> keyed;
     OP_REQUIRES_OK(context, context->GetAttr("updated_tables", &updated_));
+    OP_REQUIRES_OK(context, context->GetAttr("updated_keyed", &keyed));
+    num_variables_ = updated_.size();
+    updated_.insert(updated_.end(), keyed.begin(), keyed.end());
     OP_REQUIRES_OK(context, context->GetAttr("grad_features", &grad_features_));
     for (const int32_t table : updated_) {
       OP_REQUIRES(context, table >= 0 && table < static_cast<int32_t>(attrs_.dims.size()),
@@ -115,6 +121,7 @@ class GroupUpdateOp : public OpKernel {
     OP_REQUIRES_OK(context, attrs_.MakeFeatures(*batch, *sizes, &features, &group.batch));
     OP_REQUIRES_OK(context, CheckSize(group.batch));
     OP_REQUIRES_OK(context, attrs_.ReadGradients(context, grad_features_, &features));
+    OP_REQUIRES_OK(context, BeforeWrite(*batch, group.batch, features, written));
     group.tables = tables.data();
     group.num_tables = static_cast<int64_t>(tables.size());
     group.features = features.data();
@@ -150,10 +157,27 @@ class GroupUpdateOp : public OpKernel {
     return absl::OkStatus();
   }
 
+  // Keyed tables hear which of their rows are written.
+  absl::Status BeforeWrite(const Tensor& located, const Batch& batch,
+                           const std::vector<Feature>& features,
+                           const WrittenTables& written) const {
+    const std::vector<int32_t> keyed(updated_.begin() + num_variables_, updated_.end());
+    TF_RETURN_IF_ERROR(CheckLocatedForTraining(located, attrs_, keyed));
+    for (const Feature& feature : features) {
+      const auto at = std::find(keyed.begin(), keyed.end(), feature.table);
+      if (at == keyed.end() || feature.output == nullptr) continue;
+      const int64_t begin = batch.Begin(feature.first_sample);
+      const int64_t end = batch.Begin(feature.first_sample + feature.num_samples);
+      written.BeforeWrite(num_variables_ + (at - keyed.begin()), batch.ids + begin, end - begin);
+    }
+    return absl::OkStatus();
+  }
+
   const GroupAttrs attrs_;
   const RuleAttrs rule_;
-  std::vector<int32_t> updated_, grad_features_;
-  std::vector<std::string> names_;  // of the updated tables
+  std::vector<int32_t> updated_, grad_features_;  // those of keyed tables last
+  size_t num_variables_;                          // of updated_
+  std::vector<std::string> names_;                // of the updated tables
 };
 
 template <typename Device>
@@ -176,6 +200,9 @@ class GroupUpdateSlicesOp : public OpKernel {
     group.batch = {nullptr, indices->flat<int64_t>().data(), nullptr, num_ids, num_ids};
     OP_REQUIRES_OK(context, CheckSize(group.batch));
     OP_REQUIRES_OK(context, Device::CheckIndices(*indices, features, written.tables(), names_));
+    for (const Feature& f : features) {
+      written.BeforeWrite(f.table, group.batch.ids + f.first_sample, f.num_samples);
+    }
     group.tables = written.tables().data();
     group.num_tables = static_cast<int64_t>(names_.size());
     group.features = features.data();
@@ -192,6 +219,9 @@ class GroupUpdateSlicesOp : public OpKernel {
                             const Tensor& indices, std::vector<Feature>* features) const {
     OpInputList values;
     TF_RETURN_IF_ERROR(context->input_list("values", &values));
+    if (values.size() != static_cast<int>(tables.size())) {
+      return absl::InvalidArgumentError("values: expected one per table");
+    }
     int64_t first = 0;
     for (int t = 0; t < values.size(); ++t) {
       const Tensor& value = values[t];

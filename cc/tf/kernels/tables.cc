@@ -1,6 +1,6 @@
 #include "tf/kernels/tables.h"
 
-#include <algorithm>
+#include <utility>
 
 #include "tensorflow/core/framework/resource_mgr.h"
 
@@ -15,59 +15,89 @@ absl::Status Uninitialized(const std::string& name) {
                                        "': expected an initialized variable; run its initializer");
 }
 
-absl::Status MakeTable(const Tensor& tensor, const std::string& name, int32_t dim, float max_norm,
-                       tensorflow::DataType dtype, Table* table) {
-  const std::string where = "table '" + name + "': expected ";
+absl::Status CheckType(const std::string& name, tensorflow::DataType expected,
+                       tensorflow::DataType got) {
+  if (got == expected) return absl::OkStatus();
+  return absl::InvalidArgumentError("table '" + name + "': expected " + DataTypeString(expected) +
+                                    ", got " + DataTypeString(got));
+}
+
+absl::Status CheckDim(const std::string& name, int32_t expected, int64_t got) {
+  if (got == expected) return absl::OkStatus();
+  return absl::InvalidArgumentError("table '" + name + "': expected dim " +
+                                    std::to_string(expected) + ", got " + std::to_string(got));
+}
+
+absl::Status TableOfTensor(const Tensor& tensor, const GroupAttrs& attrs, size_t t, Table* table) {
+  const std::string& name = attrs.table_names[t];
   if (!tensor.IsInitialized()) return Uninitialized(name);
-  if (tensor.dtype() != dtype) {
-    return absl::InvalidArgumentError(where + DataTypeString(dtype) + ", got " +
-                                      DataTypeString(tensor.dtype()));
-  }
+  TF_RETURN_IF_ERROR(CheckType(name, attrs.dtype, tensor.dtype()));
   if (tensor.dims() != 2) {
-    return absl::InvalidArgumentError(where + "shape [rows, dim], got " +
+    return absl::InvalidArgumentError("table '" + name + "': expected shape [rows, dim], got " +
                                       tensor.shape().DebugString());
   }
-  if (tensor.dim_size(1) != dim) {
-    return absl::InvalidArgumentError(where + "dim " + std::to_string(dim) + ", got " +
-                                      std::to_string(tensor.dim_size(1)));
-  }
-  *table = {tensor.data(), tensor.dim_size(0), dim, max_norm};
+  *table = {tensor.data(), tensor.dim_size(0), static_cast<int32_t>(tensor.dim_size(1)), 0};
+  return absl::OkStatus();
+}
+
+absl::Status TableOfKeyed(const EmbeddingTableResource& keyed, const GroupAttrs& attrs, size_t t,
+                          Table* table) {
+  TF_RETURN_IF_ERROR(keyed.CheckInitialized());
+  TF_RETURN_IF_ERROR(
+      CheckType(attrs.table_names[t], attrs.dtype, FromCore(keyed.table()->options().dtype)));
+  *table = keyed.table()->rows();
   return absl::OkStatus();
 }
 
 }  // namespace
 
-Tables::~Tables() {
-  for (tensorflow::mutex* mutex : locked_) mutex->unlock_shared();
-}
-
-void Tables::LockAll() {
-  // Each once and in the order of addresses: the order in which TensorFlow's optimizers lock too.
-  for (const auto& variable : variables_) locked_.push_back(variable->mu());
-  std::sort(locked_.begin(), locked_.end());
-  locked_.erase(std::unique(locked_.begin(), locked_.end()), locked_.end());
-  for (tensorflow::mutex* mutex : locked_) mutex->lock_shared();
-}
-
-absl::Status Tables::Read(tensorflow::OpKernelContext* context, int first,
-                          const std::vector<std::string>& names, const std::vector<int32_t>& dims,
-                          const std::vector<float>& max_norms, tensorflow::DataType dtype) {
-  std::vector<tensorflow::Var*> variable_of(names.size(), nullptr);
-  for (size_t t = 0; t < names.size(); ++t) {
-    if (context->input_dtype(first + t) != tensorflow::DT_RESOURCE) continue;
-    tensorflow::core::RefCountPtr<tensorflow::Var> variable;
-    const absl::Status found = tensorflow::LookupResource(
-        context, tensorflow::HandleFromInput(context, first + t), &variable);
-    if (!found.ok()) return Uninitialized(names[t]);
-    variable_of[t] = variable.get();
-    variables_.push_back(std::move(variable));
+absl::Status Tables::Find(tensorflow::OpKernelContext* context, const GroupAttrs& attrs,
+                          const std::vector<int32_t>& keyed) {
+  sources_.resize(attrs.dims.size());
+  int first, end;
+  TF_RETURN_IF_ERROR(context->op_kernel().InputRange("keyed_tables", &first, &end));
+  if (end - first != static_cast<int>(keyed.size())) {
+    return absl::InvalidArgumentError("keyed: expected one for each of keyed_tables");
   }
-  LockAll();
-  tables_.resize(names.size());
-  for (size_t t = 0; t < names.size(); ++t) {
-    const Tensor& tensor =
-        variable_of[t] == nullptr ? context->input(first + t) : *variable_of[t]->tensor();
-    TF_RETURN_IF_ERROR(MakeTable(tensor, names[t], dims[t], max_norms[t], dtype, &tables_[t]));
+  for (size_t i = 0; i < keyed.size(); ++i) {
+    if (keyed[i] < 0 || keyed[i] >= static_cast<int32_t>(sources_.size())) {
+      return absl::InvalidArgumentError("keyed: expected indices into the tables");
+    }
+    TF_RETURN_IF_ERROR(
+        FindEmbeddingTable(context, first + static_cast<int>(i), &sources_[keyed[i]].keyed));
+  }
+  TF_RETURN_IF_ERROR(context->op_kernel().InputRange("tables", &first, &end));
+  for (size_t t = 0; t < sources_.size(); ++t) {
+    const int input = first + static_cast<int>(t);
+    if (sources_[t].keyed || context->input_dtype(input) != tensorflow::DT_RESOURCE) continue;
+    const absl::Status found = tensorflow::LookupResource(
+        context, tensorflow::HandleFromInput(context, input), &sources_[t].variable);
+    if (!found.ok()) return Uninitialized(attrs.table_names[t]);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Tables::Read(tensorflow::OpKernelContext* context, const GroupAttrs& attrs,
+                          const std::vector<int32_t>& keyed) {
+  TF_RETURN_IF_ERROR(Find(context, attrs, keyed));
+  std::vector<tensorflow::mutex*> mutexes;
+  for (const Source& source : sources_) {
+    if (source.variable) mutexes.push_back(source.variable->mu());
+    if (source.keyed) mutexes.push_back(source.keyed->mu());
+  }
+  locks_.Lock(std::move(mutexes));
+  tables_.resize(sources_.size());
+  for (size_t t = 0; t < sources_.size(); ++t) {
+    const Source& source = sources_[t];
+    if (source.keyed) {
+      TF_RETURN_IF_ERROR(TableOfKeyed(*source.keyed, attrs, t, &tables_[t]));
+    } else {
+      const Tensor& tensor =
+          source.variable ? *source.variable->tensor() : context->input(static_cast<int>(t));
+      TF_RETURN_IF_ERROR(TableOfTensor(tensor, attrs, t, &tables_[t]));
+    }
+    TF_RETURN_IF_ERROR(CheckDim(attrs.table_names[t], attrs.dims[t], tables_[t].dim));
+    tables_[t].max_norm = attrs.max_norms[t];
   }
   return absl::OkStatus();
 }

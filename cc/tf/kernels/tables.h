@@ -1,6 +1,6 @@
-// The tables of a group, read in place: variables stay locked for reading while a Tables is alive,
-// as in TensorFlow's own ResourceGather, so that an optimizer neither writes under a reader nor has
-// to copy a table that somebody holds.
+// The tables of a group, read in place: variables and keyed tables stay locked for reading while a
+// Tables is alive, as in TensorFlow's own ResourceGather, so that an optimizer neither writes under
+// a reader nor has to copy a table that somebody holds.
 #pragma once
 
 #include <string>
@@ -9,29 +9,33 @@
 #include "core/group.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/resource_var.h"
+#include "tf/kernels/embedding_table_resource.h"
+#include "tf/kernels/group_attrs.h"
+#include "tf/kernels/resource_locks.h"
 
 namespace group_embedding {
 
 class Tables {
  public:
-  Tables() = default;
-  Tables(const Tables&) = delete;
-  Tables& operator=(const Tables&) = delete;
-  ~Tables();
-
-  // Inputs [first, first + names.size()) of the op: handles or tensors.
-  absl::Status Read(tensorflow::OpKernelContext* context, int first,
-                    const std::vector<std::string>& names, const std::vector<int32_t>& dims,
-                    const std::vector<float>& max_norms, tensorflow::DataType dtype);
+  // The op's inputs "tables", handles or tensors, and "keyed_tables", which are those of `keyed`
+  // among them.
+  absl::Status Read(tensorflow::OpKernelContext* context, const GroupAttrs& attrs,
+                    const std::vector<int32_t>& keyed);
 
   const std::vector<Table>& get() const { return tables_; }
 
  private:
-  void LockAll();
+  // What table t is read from: a variable, a keyed table, or neither: a tensor.
+  struct Source {
+    tensorflow::core::RefCountPtr<tensorflow::Var> variable;
+    EmbeddingTablePtr keyed;
+  };
+  absl::Status Find(tensorflow::OpKernelContext* context, const GroupAttrs& attrs,
+                    const std::vector<int32_t>& keyed);
 
+  std::vector<Source> sources_;  // outlive the locks
   std::vector<Table> tables_;
-  std::vector<tensorflow::core::RefCountPtr<tensorflow::Var>> variables_;
-  std::vector<tensorflow::mutex*> locked_;
+  SharedLocks locks_;
 };
 
 }  // namespace group_embedding

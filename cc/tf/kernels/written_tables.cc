@@ -1,10 +1,10 @@
 #include "tf/kernels/written_tables.h"
 
-#include <algorithm>
 #include <cstring>
 
 #include "tensorflow/core/framework/resource_mgr.h"
 #include "tf/kernels/device.h"
+#include "tf/kernels/group_attrs.h"
 
 namespace group_embedding {
 namespace {
@@ -96,6 +96,8 @@ RuleAttrs::RuleAttrs(tensorflow::OpKernelConstruction* context) {
   int num_slots = 0;
   OP_REQUIRES_OK(context, context->GetAttr("rule", &name));
   OP_REQUIRES_OK(context, context->GetAttr("rule_slots", &slots));
+  OP_REQUIRES_OK(context, context->GetAttr("keyed_slot_names", &keyed_slot_names));
+  OP_REQUIRES_OK(context, context->GetAttr("keyed_slot_starts", &keyed_slot_starts));
   OP_REQUIRES_OK(context, context->GetAttr("dtype", &dtype));
   OP_REQUIRES_OK(context, context->GetAttr("slot_dtype", &slot_dtype));
   OP_REQUIRES_OK(context, context->GetAttr("stochastic_rounding", &stochastic_rounding));
@@ -109,10 +111,13 @@ RuleAttrs::RuleAttrs(tensorflow::OpKernelConstruction* context) {
                                            std::to_string(num_slots) + " slots, got slot " +
                                            std::to_string(slot)));
   }
-}
-
-WrittenTables::~WrittenTables() {
-  for (tensorflow::mutex* mutex : locked_) mutex->unlock();
+  int num_keyed;
+  OP_REQUIRES_OK(context, context->GetAttr("num_keyed", &num_keyed));
+  OP_REQUIRES(context,
+              num_keyed == 0 || (keyed_slot_names.size() == slots.size() &&
+                                 keyed_slot_starts.size() == slots.size()),
+              absl::InvalidArgumentError(
+                  "keyed_slot_names, keyed_slot_starts: expected one for each of rule_slots"));
 }
 
 absl::Status WrittenTables::Find(OpKernelContext* context, int input, const std::string& name) {
@@ -132,32 +137,44 @@ absl::Status WrittenTables::Find(OpKernelContext* context, int input, const std:
   return absl::OkStatus();
 }
 
-void WrittenTables::LockAll() {
-  // Each once and in the order of addresses: the order in which TensorFlow's optimizers lock too.
-  locked_ = mutexes_;
-  std::sort(locked_.begin(), locked_.end());
-  locked_.erase(std::unique(locked_.begin(), locked_.end()), locked_.end());
-  for (tensorflow::mutex* mutex : locked_) mutex->lock();
-}
-
 absl::Status WrittenTables::Open(OpKernelContext* context, const RuleAttrs& attrs,
                                  const std::vector<std::string>& names) {
+  int first, end;
+  TF_RETURN_IF_ERROR(context->op_kernel().InputRange("tables", &first, &end));
+  const int num_variables = end - first;
+  for (int i = first; i < end; ++i) TF_RETURN_IF_ERROR(Find(context, i, names[i - first]));
+  const int num_slots = static_cast<int>(attrs.slots.size());
+  TF_RETURN_IF_ERROR(context->op_kernel().InputRange("slots", &first, &end));
+  if (end - first != num_variables * num_slots) {
+    return absl::InvalidArgumentError("slots: expected " +
+                                      std::to_string(num_variables * num_slots) + ", got " +
+                                      std::to_string(end - first));
+  }
+  for (int i = first; i < end; ++i) {
+    TF_RETURN_IF_ERROR(Find(context, i, names[(i - first) / num_slots]));
+  }
+  TF_RETURN_IF_ERROR(context->op_kernel().InputRange("keyed_tables", &first, &end));
+  if (num_variables + end - first != static_cast<int>(names.size())) {
+    return absl::InvalidArgumentError("expected one name for each table");
+  }
+  for (int i = first; i < end; ++i) {
+    keyed_.emplace_back();
+    TF_RETURN_IF_ERROR(FindEmbeddingTable(context, i, &keyed_.back()));
+    mutexes_.push_back(keyed_.back()->mu());
+  }
+  locks_.Lock(mutexes_);
+  TF_RETURN_IF_ERROR(OpenVariables(context, attrs, {names.begin(), names.begin() + num_variables}));
+  for (const EmbeddingTablePtr& keyed : keyed_) TF_RETURN_IF_ERROR(OpenKeyed(attrs, *keyed));
+  return absl::OkStatus();
+}
+
+absl::Status WrittenTables::OpenVariables(OpKernelContext* context, const RuleAttrs& attrs,
+                                          const std::vector<std::string>& names) {
   int first_table, first_slot, end;
   TF_RETURN_IF_ERROR(context->op_kernel().InputRange("tables", &first_table, &end));
   TF_RETURN_IF_ERROR(context->op_kernel().InputRange("slots", &first_slot, &end));
   const int num_tables = static_cast<int>(names.size());
   const int num_slots = static_cast<int>(attrs.slots.size());
-  if (end - first_slot != num_tables * num_slots) {
-    return absl::InvalidArgumentError("slots: expected " + std::to_string(num_tables * num_slots) +
-                                      ", got " + std::to_string(end - first_slot));
-  }
-  for (int i = 0; i < num_tables; ++i) {
-    TF_RETURN_IF_ERROR(Find(context, first_table + i, names[i]));
-  }
-  for (int i = 0; i < num_tables * num_slots; ++i) {
-    TF_RETURN_IF_ERROR(Find(context, first_slot + i, names[i / num_slots]));
-  }
-  LockAll();
   // Tables are the first of variables_, slots follow.
   auto tensor_of = [&](int input, int at, Tensor* tensor) -> absl::Status {
     tensorflow::Var* variable = variables_[at].get();
@@ -188,6 +205,31 @@ absl::Status WrittenTables::Open(OpKernelContext* context, const RuleAttrs& attr
     }
   }
   return absl::OkStatus();
+}
+
+absl::Status WrittenTables::OpenKeyed(const RuleAttrs& attrs, const EmbeddingTableResource& keyed) {
+  TF_RETURN_IF_ERROR(keyed.CheckInitialized());
+  EmbeddingTable& table = *keyed.table();
+  if (table.options().dtype != ToCore(attrs.dtype)) {
+    return absl::InvalidArgumentError("table '" + keyed.name() + "': expected " +
+                                      DataTypeString(attrs.dtype) + ", got " +
+                                      DataTypeString(FromCore(table.options().dtype)));
+  }
+  TableUpdate update = {const_cast<void*>(table.rows().rows), {}, table.first_row()};
+  for (size_t s = 0; s < attrs.slots.size(); ++s) {
+    const SlotOptions slot = {attrs.keyed_slot_names[s],
+                              attrs.slot_per_row ? 1 : table.options().dim,
+                              ToCore(attrs.slot_dtype), attrs.keyed_slot_starts[s]};
+    TF_RETURN_IF_ERROR(ToStatus(table.Slot(slot, &update.slots[attrs.slots[s]])));
+  }
+  tables_.push_back(table.rows());
+  updates_.push_back(update);
+  return absl::OkStatus();
+}
+
+void WrittenTables::BeforeWrite(size_t t, const int64_t* rows, int64_t num_rows) const {
+  const size_t num_variables = tables_.size() - keyed_.size();
+  if (t >= num_variables) keyed_[t - num_variables]->table()->BeforeWrite(rows, num_rows);
 }
 
 }  // namespace group_embedding

@@ -10,6 +10,8 @@
 #include "optimizer/update.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/resource_var.h"
+#include "tf/kernels/embedding_table_resource.h"
+#include "tf/kernels/resource_locks.h"
 
 namespace group_embedding {
 
@@ -19,7 +21,9 @@ struct RuleAttrs {
 
   RuleIndex rule;
   bool slot_per_row;
-  std::vector<int32_t> slots;  // which of the rule's slots the tables have
+  std::vector<int32_t> slots;                 // which of the rule's slots the tables have
+  std::vector<std::string> keyed_slot_names;  // of each of `slots`, in keyed tables
+  std::vector<float> keyed_slot_starts;
   tensorflow::DataType dtype, slot_dtype;
   bool stochastic_rounding;
 };
@@ -29,10 +33,9 @@ class WrittenTables {
   WrittenTables() = default;
   WrittenTables(const WrittenTables&) = delete;
   WrittenTables& operator=(const WrittenTables&) = delete;
-  ~WrittenTables();
 
   // Inputs "tables" and "slots" of the op, handles or references; `slots` has those of the first
-  // table first.
+  // table first. Behind them "keyed_tables", which keep their slots themselves.
   absl::Status Open(tensorflow::OpKernelContext* context, const RuleAttrs& attrs,
                     const std::vector<std::string>& names);
 
@@ -40,14 +43,21 @@ class WrittenTables {
   const std::vector<Table>& tables() const { return tables_; }
   const std::vector<TableUpdate>& updates() const { return updates_; }
 
+  // To be called before rows of table `t` are written.
+  void BeforeWrite(size_t t, const int64_t* rows, int64_t num_rows) const;
+
  private:
   absl::Status Find(tensorflow::OpKernelContext* context, int input, const std::string& name);
-  void LockAll();
+  absl::Status OpenVariables(tensorflow::OpKernelContext* context, const RuleAttrs& attrs,
+                             const std::vector<std::string>& names);
+  absl::Status OpenKeyed(const RuleAttrs& attrs, const EmbeddingTableResource& keyed);
 
   std::vector<Table> tables_;
   std::vector<TableUpdate> updates_;
   std::vector<tensorflow::core::RefCountPtr<tensorflow::Var>> variables_;  // null: a reference
-  std::vector<tensorflow::mutex*> mutexes_, locked_;
+  std::vector<EmbeddingTablePtr> keyed_;                                   // the last of the tables
+  std::vector<tensorflow::mutex*> mutexes_;
+  ExclusiveLocks locks_;
 };
 
 }  // namespace group_embedding

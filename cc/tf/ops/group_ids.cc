@@ -24,6 +24,7 @@ REGISTER_OP("GroupIds")
     .Attr("layouts: list({'sparse', 'ragged', 'dense', 'single'})")
     .Attr("weighted_features: list(int)")
     .Attr("feature_names: list(string)")
+    .Attr("keyed_features: list(int) = []")
     .SetShapeFn([](InferenceContext* context) {
       int64_t num_features;
       TF_RETURN_IF_ERROR(context->GetAttr("num_features", &num_features));
@@ -42,6 +43,8 @@ weights: per feature in weighted_features, one per id.
 weight_partitions: per 'sparse' or 'ragged' feature in weighted_features, the partition that belongs
   to its weights; compared with that of its ids.
 batch: row splits and ids (int64, two floats each) and weights, if any: see cc/grouping/group_ids.h.
+keyed_features: features whose ids are keys: those of uint64 keep all their bits, where ids above
+  2^63 - 1 become that number.
 sizes: [num_features, 2], the samples and the ids of each feature. Host memory.
 layouts: 'sparse' pools over the last axis, 'ragged' over each row, 'dense' over the last axis of
   `values`; 'single' makes every id a sample of its own.

@@ -49,6 +49,7 @@ REGISTER_OP("GroupLookup")
     .Input("tables: table_types")
     .Input("batch: float")
     .Input("sizes: int64")
+    .Input("keyed_tables: num_keyed * resource")
     .Output("outputs: num_outputs * dtype")
     .Attr("table_types: list({resource, float, half, bfloat16}) >= 1")
     .Attr("dtype: {float, half, bfloat16}")
@@ -63,13 +64,16 @@ REGISTER_OP("GroupLookup")
     .Attr("weighted: bool = false")
     .Attr("prune_negative: bool = true")
     .Attr("invalid_ids: {'raise', 'ignore'} = 'raise'")
+    .Attr("num_keyed: int >= 0 = 0")
+    .Attr("keyed: list(int) = []")
     .SetShapeFn(GroupLookupShape)
     .Doc(R"doc(
 Looks up and combines the rows of many features in one pass.
 
 tables: variables (handles) or tensors, each [num_rows, dim].
-batch: made by GroupIds.
+batch: made by GroupIds; for keyed tables, by LocateRows of that.
 sizes: made by GroupIds; host memory.
+keyed_tables: the tables that are found by key.
 outputs: one [num_samples, dim] per feature, or, with `concat`, one [num_samples, sum of dims].
 table_of_feature: index into `tables` of each feature.
 dims: the dim of each table.
@@ -78,6 +82,8 @@ weighted: whether `batch` has weights.
 prune_negative: leave negative ids out; otherwise they are outside the table.
 invalid_ids: what an id outside its table does: raise an error, or be ignored: read as
   a row of zeros.
+keyed: the index, among `tables`, of each of keyed_tables. What stands there is not read: it is the
+  variable through which autodiff sees the table.
 )doc");
 
 REGISTER_OP("GroupLookupGrad")
@@ -85,6 +91,7 @@ REGISTER_OP("GroupLookupGrad")
     .Input("batch: float")
     .Input("sizes: int64")
     .Input("grads: num_grads * dtype")
+    .Input("keyed_tables: num_keyed * resource")
     .Output("indices: num_tables * int64")
     .Output("values: num_tables * dtype")
     .Output("weight_grad: float")
@@ -103,6 +110,8 @@ REGISTER_OP("GroupLookupGrad")
     .Attr("weighted: bool = false")
     .Attr("prune_negative: bool = true")
     .Attr("invalid_ids: {'raise', 'ignore'} = 'raise'")
+    .Attr("num_keyed: int >= 0 = 0")
+    .Attr("keyed: list(int) = []")
     .SetShapeFn(GroupLookupGradShape)
     .Doc(R"doc(
 The gradient of GroupLookup.

@@ -13,18 +13,22 @@ absl::Status NoOutputs(InferenceContext*) { return absl::OkStatus(); }
 }  // namespace
 
 #define RULE_ATTRS                                            \
-  Attr("num_tables: int >= 1")                                \
+  Attr("num_tables: int >= 0")                                \
+      .Attr("num_keyed: int >= 0 = 0")                        \
       .Attr("num_slots: int >= 0")                            \
       .Attr("dtype: {float, half, bfloat16}")                 \
       .Attr("slot_dtype: {float, half, bfloat16} = DT_FLOAT") \
       .Attr("rule: string")                                   \
       .Attr("rule_slots: list(int)")                          \
+      .Attr("keyed_slot_names: list(string) = []")            \
+      .Attr("keyed_slot_starts: list(float) = []")            \
       .Attr("stochastic_rounding: bool = false")
 
 #define GROUP_ATTRS                                      \
   Attr("num_grads: int >= 1")                            \
       .Attr("grad_features: list(int)")                  \
       .Attr("updated_tables: list(int)")                 \
+      .Attr("updated_keyed: list(int) = []")             \
       .Attr("table_of_feature: list(int)")               \
       .Attr("combiners: list({'sum', 'mean', 'sqrtn'})") \
       .Attr("dims: list(int)")                           \
@@ -46,20 +50,25 @@ batch: as of GroupLookup.
 sizes: as of GroupLookup; host memory.
 grads: gradients of the outputs of GroupLookup that have one.
 hyper: the numbers that steer the rule, in the order of kHyperNames.
+keyed_tables: tables that are found by key and written. They keep their slots themselves, and their
+  first rows, which are no key's, stay as they are.
 rule: its name in cc/optimizer/rules.h.
 rule_slots: which of the rule's slots the tables have.
+keyed_slot_names, keyed_slot_starts: of each of rule_slots, its name in keyed tables, and what it
+  starts as where a table has none of that name yet.
 stochastic_rounding: round 16-bit rows up or down at random, the nearer the likelier.
 grad_features: the index of the output that each of `grads` belongs to.
-updated_tables: the index, among the tables of GroupLookup, of each of `tables`.
+updated_tables, updated_keyed: the index, among the tables of GroupLookup, of each of `tables` and
+  of each of keyed_tables.
 )doc";
 
 constexpr char kGroupUpdateSlicesDoc[] = R"doc(
 Applies a rule to gradients of some rows of tables.
 
-tables, slots, hyper and attributes: as of GroupUpdate.
+tables, slots, hyper, keyed_tables and attributes: as of GroupUpdate.
 indices: the rows of all gradients, those of the first table first; gradients of one row are added
   in their order.
-values: per table, [its part of `indices`, dim].
+values: per table, the keyed ones last, [its part of `indices`, dim].
 )doc";
 
 REGISTER_OP("GroupUpdate")
@@ -69,6 +78,7 @@ REGISTER_OP("GroupUpdate")
     .Input("sizes: int64")
     .Input("grads: num_grads * dtype")
     .Input("hyper: float")
+    .Input("keyed_tables: num_keyed * resource")
     .RULE_ATTRS.GROUP_ATTRS.SetIsStateful()
     .SetShapeFn(NoOutputs)
     .Doc(kGroupUpdateDoc);
@@ -80,6 +90,7 @@ REGISTER_OP("GroupUpdateRef")
     .Input("sizes: int64")
     .Input("grads: num_grads * dtype")
     .Input("hyper: float")
+    .Input("keyed_tables: num_keyed * resource")
     .RULE_ATTRS.GROUP_ATTRS.SetIsStateful()
     .SetShapeFn(NoOutputs)
     .Doc(kGroupUpdateDoc);
@@ -88,9 +99,11 @@ REGISTER_OP("GroupUpdateSlices")
     .Input("tables: num_tables * resource")
     .Input("slots: num_slots * resource")
     .Input("indices: int64")
-    .Input("values: num_tables * dtype")
+    .Input("values: num_values * dtype")
     .Input("hyper: float")
-    .RULE_ATTRS.Attr("table_names: list(string)")
+    .Input("keyed_tables: num_keyed * resource")
+    .RULE_ATTRS.Attr("num_values: int >= 1")
+    .Attr("table_names: list(string)")
     .SetIsStateful()
     .SetShapeFn(NoOutputs)
     .Doc(kGroupUpdateSlicesDoc);
@@ -99,9 +112,11 @@ REGISTER_OP("GroupUpdateSlicesRef")
     .Input("tables: Ref(num_tables * dtype)")
     .Input("slots: Ref(num_slots * slot_dtype)")
     .Input("indices: int64")
-    .Input("values: num_tables * dtype")
+    .Input("values: num_values * dtype")
     .Input("hyper: float")
-    .RULE_ATTRS.Attr("table_names: list(string)")
+    .Input("keyed_tables: num_keyed * resource")
+    .RULE_ATTRS.Attr("num_values: int >= 1")
+    .Attr("table_names: list(string)")
     .SetIsStateful()
     .SetShapeFn(NoOutputs)
     .Doc(kGroupUpdateSlicesDoc);

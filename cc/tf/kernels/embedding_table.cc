@@ -1,0 +1,141 @@
+// Keyed tables are made and initialized.
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "table/host_table.h"
+#include "tensorflow/core/framework/op_kernel.h"
+#include "tf/kernels/embedding_table_resource.h"
+#include "tf/kernels/group_attrs.h"
+
+namespace group_embedding {
+namespace {
+
+using ::tensorflow::OpKernel;
+using ::tensorflow::OpKernelConstruction;
+using ::tensorflow::OpKernelContext;
+using ::tensorflow::ResourceHandle;
+using ::tensorflow::Tensor;
+using ::tensorflow::TensorShape;
+
+class EmbeddingTableHandleOp : public OpKernel {
+ public:
+  explicit EmbeddingTableHandleOp(OpKernelConstruction* context) : OpKernel(context) {
+    OP_REQUIRES_OK(context, context->GetAttr("container", &container_));
+    OP_REQUIRES_OK(context, context->GetAttr("shared_name", &shared_name_));
+    OP_REQUIRES_OK(context, context->GetAttr("table_name", &table_name_));
+    if (shared_name_.empty()) shared_name_ = name();
+  }
+
+  void Compute(OpKernelContext* context) override {
+    Tensor* output;
+    OP_REQUIRES_OK(context, context->allocate_output(0, TensorShape({}), &output));
+    ResourceHandle& handle = output->scalar<ResourceHandle>()();
+    if (shared_name_ == ResourceHandle::ANONYMOUS_NAME) {
+      handle = ResourceHandle::MakeRefCountingHandle(new EmbeddingTableResource(table_name_),
+                                                     context->device()->name());
+      return;
+    }
+    EmbeddingTableResource* table;
+    auto make = [this](EmbeddingTableResource** made) {
+      *made = new EmbeddingTableResource(table_name_);
+      return absl::OkStatus();
+    };
+    handle =
+        tensorflow::MakeResourceHandle<EmbeddingTableResource>(context, container_, shared_name_);
+    OP_REQUIRES_OK(context, context->resource_manager()->LookupOrCreate<EmbeddingTableResource>(
+                                handle.container(), handle.name(), &table, make));
+    table->Unref();  // the manager has it
+  }
+
+ private:
+  std::string container_, shared_name_, table_name_;
+};
+
+Distribution ToDistribution(const std::string& word) {  // the op's attribute admits no other word
+  if (word == "matrix") return Distribution::kMatrix;
+  if (word == "constant") return Distribution::kConstant;
+  if (word == "uniform") return Distribution::kUniform;
+  return word == "normal" ? Distribution::kNormal : Distribution::kTruncatedNormal;
+}
+
+Admission::Kind ToAdmission(const std::string& word) {
+  if (word == "all") return Admission::Kind::kAll;
+  return word == "counter" ? Admission::Kind::kCounter : Admission::Kind::kBloom;
+}
+
+class InitializeEmbeddingTableOp : public OpKernel {
+ public:
+  explicit InitializeEmbeddingTableOp(OpKernelConstruction* context) : OpKernel(context) {
+    std::string distribution, admission;
+    tensorflow::DataType dtype;
+    int64_t seed;
+    OP_REQUIRES_OK(context, context->GetAttr("dtype", &dtype));
+    OP_REQUIRES_OK(context, context->GetAttr("dim", &options_.dim));
+    OP_REQUIRES_OK(context, context->GetAttr("distribution", &distribution));
+    OP_REQUIRES_OK(context, context->GetAttr("a", &options_.initial.a));
+    OP_REQUIRES_OK(context, context->GetAttr("b", &options_.initial.b));
+    OP_REQUIRES_OK(context, context->GetAttr("seed", &seed));
+    OP_REQUIRES_OK(context, context->GetAttr("no_row_value", &options_.no_row_value));
+    OP_REQUIRES_OK(context, context->GetAttr("admission", &admission));
+    OP_REQUIRES_OK(context, context->GetAttr("min_count", &options_.admission.min_count));
+    OP_REQUIRES_OK(context, context->GetAttr("num_counters", &options_.admission.num_counters));
+    OP_REQUIRES_OK(context, context->GetAttr("num_hashes", &options_.admission.num_hashes));
+    OP_REQUIRES_OK(context, context->GetAttr("counter_bytes", &options_.admission.counter_bytes));
+    OP_REQUIRES_OK(context, context->GetAttr("max_bytes", &options_.max_bytes));
+    options_.dtype = ToCore(dtype);
+    options_.initial.seed = static_cast<uint64_t>(seed);
+    options_.initial.distribution = ToDistribution(distribution);
+    options_.admission.kind = ToAdmission(admission);
+  }
+
+  void Compute(OpKernelContext* context) override {
+    EmbeddingTablePtr resource;
+    OP_REQUIRES_OK(context, FindEmbeddingTable(context, 0, &resource));
+    const Tensor& matrix = context->input(1);
+    TableOptions options = options_;
+    options.name = resource->name();
+    const bool has_matrix = options.initial.distribution == Distribution::kMatrix;
+    OP_REQUIRES(context,
+                matrix.dims() == 2 && matrix.dim_size(1) == options.dim &&
+                    (matrix.dim_size(0) > 0) == has_matrix,
+                absl::InvalidArgumentError(
+                    "table '" + options.name + "': expected initial values of shape [" +
+                    (has_matrix ? "default_value_dim" : "0") + ", " + std::to_string(options.dim) +
+                    "], got " + matrix.shape().DebugString()));
+    options.initial.matrix_rows = matrix.dim_size(0);
+    std::string error;
+    std::shared_ptr<EmbeddingTable> table =
+        MakeHostTable(options, has_matrix ? matrix.data() : nullptr, &error);
+    OP_REQUIRES_OK(context, ToStatus(error));
+    tensorflow::mutex_lock lock(*resource->mu());
+    resource->Initialize(std::move(table));
+  }
+
+ private:
+  TableOptions options_;
+};
+
+class EmbeddingTableIsInitializedOp : public OpKernel {
+ public:
+  using OpKernel::OpKernel;
+
+  void Compute(OpKernelContext* context) override {
+    EmbeddingTablePtr resource;
+    OP_REQUIRES_OK(context, FindEmbeddingTable(context, 0, &resource));
+    Tensor* output;
+    OP_REQUIRES_OK(context, context->allocate_output(0, TensorShape({}), &output));
+    tensorflow::tf_shared_lock lock(*resource->mu());
+    output->scalar<bool>()() = resource->table() != nullptr;
+  }
+};
+
+REGISTER_KERNEL_BUILDER(Name("EmbeddingTableHandleOp").Device(tensorflow::DEVICE_CPU),
+                        EmbeddingTableHandleOp);
+REGISTER_KERNEL_BUILDER(Name("InitializeEmbeddingTable").Device(tensorflow::DEVICE_CPU),
+                        InitializeEmbeddingTableOp);
+REGISTER_KERNEL_BUILDER(Name("EmbeddingTableIsInitialized").Device(tensorflow::DEVICE_CPU),
+                        EmbeddingTableIsInitializedOp);
+
+}  // namespace
+}  // namespace group_embedding

@@ -1,0 +1,65 @@
+// Tables whose rows are found by key, as resources: made, initialized.
+#include "tensorflow/core/framework/common_shape_fns.h"
+#include "tensorflow/core/framework/op.h"
+#include "tensorflow/core/framework/shape_inference.h"
+
+namespace group_embedding {
+
+using ::tensorflow::shape_inference::InferenceContext;
+
+REGISTER_OP("EmbeddingTableHandleOp")
+    .Output("handle: resource")
+    .Attr("container: string = ''")
+    .Attr("shared_name: string = ''")
+    .Attr("table_name: string")
+    .SetIsStateful()
+    .SetShapeFn(tensorflow::shape_inference::ScalarShape)
+    .Doc(R"doc(
+Makes a handle of a keyed table, and the table, not yet initialized, where there is none.
+
+container, shared_name: as of VarHandleOp: handles of one name are of one table. The name of
+  anonymous resources makes a table that lives as long as its handle.
+table_name: for messages.
+)doc");
+
+REGISTER_OP("InitializeEmbeddingTable")
+    .Input("table: resource")
+    .Input("matrix: dtype")
+    .Attr("dtype: {float, half, bfloat16}")
+    .Attr("dim: int >= 1")
+    .Attr("distribution: {'matrix', 'constant', 'uniform', 'normal', 'truncated_normal'}")
+    .Attr("a: float = 0")
+    .Attr("b: float = 0")
+    .Attr("seed: int = 0")
+    .Attr("no_row_value: float = 0")
+    .Attr("admission: {'all', 'counter', 'bloom'} = 'all'")
+    .Attr("min_count: int = 0")
+    .Attr("num_counters: int = 0")
+    .Attr("num_hashes: int = 0")
+    .Attr("counter_bytes: int = 8")
+    .Attr("max_bytes: int = 0")
+    .SetIsStateful()
+    .SetShapeFn(tensorflow::shape_inference::NoOutputs)
+    .Doc(R"doc(
+Makes the table that a handle names, empty. What it held before is gone.
+
+table: from EmbeddingTableHandleOp.
+matrix: [rows, dim] what keys start as, key modulo rows; no rows unless distribution is 'matrix'.
+dim: of the rows.
+distribution, a, b, seed: what a key's row starts as: see cc/table/initial_values.h.
+no_row_value: the constant that a key without a row reads.
+admission, min_count, num_counters, num_hashes, counter_bytes: which keys get a row when they are
+  trained: see Admission in cc/table/embedding_table.h.
+max_bytes: the most memory that rows, slots and what is kept of each may take; 0: no limit.
+)doc");
+
+REGISTER_OP("EmbeddingTableIsInitialized")
+    .Input("table: resource")
+    .Output("is_initialized: bool")
+    .SetIsStateful()
+    .SetShapeFn(tensorflow::shape_inference::ScalarShape)
+    .Doc(R"doc(
+Whether InitializeEmbeddingTable has run on a table.
+)doc");
+
+}  // namespace group_embedding

@@ -1,0 +1,60 @@
+"""The ops that make a keyed table, and those that work on it beside lookups and updates."""
+
+import math
+
+import tensorflow as tf
+from tensorflow.python.framework import auto_control_deps_utils
+
+from group_embedding.ops._library import library
+
+for _op_type in ("EmbeddingTableIsInitialized", "ExportTable", "FindKeys", "TableStats"):
+    auto_control_deps_utils.register_read_only_resource_op(_op_type)
+    tf.no_gradient(_op_type)
+
+
+def table_handle(table_name, shared_name):
+    """A handle of the table that is called `shared_name`; of one of its own, if it is anonymous."""
+    return library().embedding_table_handle_op(table_name=table_name, shared_name=shared_name)
+
+
+def initialize(table, initial, no_row_value, admission, max_bytes):
+    """Makes the table, empty.
+
+    Args:
+        initial: variables.initial_values.InitialValues.
+        no_row_value: what a key reads that is without a row.
+        admission: a dict, of `admission_of`.
+        max_bytes: 0: no limit.
+    """
+    return library().initialize_embedding_table(
+        table=table,
+        matrix=initial.matrix,
+        dim=initial.matrix.shape[1],
+        distribution=initial.distribution,
+        a=initial.a,
+        b=initial.b,
+        seed=initial.seed,
+        no_row_value=no_row_value,
+        max_bytes=max_bytes,
+        **admission,
+    )
+
+
+def admission_by_counter(min_count):
+    return {"admission": "counter" if min_count > 1 else "all", "min_count": min_count}
+
+
+def admission_by_bloom_filter(min_count, num_keys, false_positives, counter_bytes):
+    """Counters and hashes as B. H. Bloom's filter needs them for `num_keys`."""
+    num_counters = math.ceil(-num_keys * math.log(false_positives) / math.log(2) ** 2)
+    return {
+        "admission": "bloom",
+        "min_count": min_count,
+        "num_counters": num_counters,
+        "num_hashes": max(1, round(num_counters / num_keys * math.log(2))),
+        "counter_bytes": counter_bytes,
+    }
+
+
+def is_initialized(table):
+    return library().embedding_table_is_initialized(table=table)

@@ -1,0 +1,60 @@
+"""The op that replaces the keys of a batch by row numbers.
+
+What learns is what inserts: the op is made to read, and made to train by whoever differentiates the
+lookup behind it. In a graph that is the gradient function of GroupLookup, which changes the op; in
+eager code a tape that records.
+"""
+
+import tensorflow as tf
+from tensorflow.core.framework import attr_value_pb2
+from tensorflow.python.eager import record
+from tensorflow.python.framework import auto_control_deps_utils
+
+from group_embedding.ops._library import library
+
+# Functions need not put the lookups of one table into an order.
+auto_control_deps_utils.register_read_only_resource_op("LocateRows")
+
+
+def locate_rows(tables, batch, table_of_feature):
+    """`batch` with the numbers of rows where it has keys.
+
+    Args:
+        tables: for each table of the group its EmbeddingVariable, or None: it has ids.
+        batch: ops.group_ids.Batch.
+        table_of_feature: for each feature, the index into `tables`.
+    """
+    keyed = [t for t, table in enumerate(tables) if table is not None]
+    place = {t: i for i, t in enumerate(keyed)}
+    tables = [tables[t] for t in keyed]
+    with tf.device("/CPU:0"):
+        buffer = library().locate_rows(
+            tables=[table.table_handle for table in tables],
+            batch=batch.buffer,
+            sizes=batch.sizes,
+            steps=_steps_of(tables),
+            table_of_feature=[place.get(t, -1) for t in table_of_feature],
+            learning=[table.trainable for table in tables],
+            weighted=batch.weighted,
+            training=tf.executing_eagerly() and record.could_possibly_record(),
+        )
+    return batch._replace(buffer=buffer)
+
+
+def train_located(buffer):
+    """Makes the op train that made this buffer."""
+    if not tf.executing_eagerly() and buffer.op.type == "LocateRows":
+        buffer.op._set_attr("training", attr_value_pb2.AttrValue(b=True))
+
+
+def _steps_of(tables):
+    steps = [table.current_step() for table in tables]
+    if all(step is None for step in steps):
+        return tf.constant([-1] * len(steps), tf.int64)
+    return tf.stack([tf.cast(-1 if step is None else step, tf.int64) for step in steps])
+
+
+@tf.RegisterGradient("LocateRows")
+def _locate_rows_grad(op, buffer_grad):
+    """That of the weights, which stay where they are."""
+    return [*[None] * op.get_attr("num_tables"), buffer_grad, None, None]

@@ -1,0 +1,181 @@
+"""`get_embedding_variable`: DeepRec's function of that name."""
+
+import tensorflow as tf
+
+from group_embedding.config import TABLE_DTYPES
+from group_embedding.variables.embedding_variable import EmbeddingVariable
+from group_embedding.variables.options import EmbeddingVariableOption
+
+KEY_DTYPES = (tf.int32, tf.int64, tf.uint32, tf.uint64)
+
+
+def get_embedding_variable(
+    name,
+    embedding_dim,
+    key_dtype=tf.int64,
+    value_dtype=None,
+    initializer=None,
+    regularizer=None,
+    trainable=True,
+    collections=None,
+    caching_device=None,
+    partitioner=None,
+    validate_shape=True,
+    custom_getter=None,
+    constraint=None,
+    init_data_source=None,
+    ev_option=None,
+):
+    """Makes a table whose rows are found by key, or gets the one that has this name.
+
+    Any integer of `key_dtype` is a key. It gets a row when it is first trained, or when the filter
+    admits it; reading in evaluation and serving inserts nothing. Tables are trained by optimizers
+    of `group_embedding.optimizers` alone.
+
+    In a graph of TensorFlow 1 this is `tf.compat.v1.get_variable` for such tables: variable scopes,
+    their reuse and their initializers, and collections mean the same.
+
+    Args:
+        name: of the table.
+        embedding_dim: length of a row, 1 to 4096.
+        key_dtype: int32, int64, uint32 or uint64.
+        value_dtype: float32, float16 or bfloat16; None: float32.
+        initializer: of rows, if `ev_option.init_option` has none; None: that of the variable scope,
+            or a truncated normal distribution. See InitializerOption.
+        trainable: whether training changes the table.
+        collections: graph collections it is added to.
+        validate_shape: must be True.
+        custom_getter: as of `tf.compat.v1.get_variable`.
+        ev_option: EmbeddingVariableOption; None: its defaults.
+        regularizer, caching_device, partitioner, constraint, init_data_source: must be None: there
+            is no matrix that they could be applied to.
+
+    Returns:
+        An EmbeddingVariable.
+
+    Raises:
+        TypeError, ValueError: an argument is not as above; the message names the table.
+
+    Example:
+
+    >>> table = ge.get_embedding_variable("user", 2, initializer=tf.ones_initializer())
+    >>> ids = tf.ragged.constant([[-7, 2**40], []], dtype=tf.int64)
+    >>> ge.group_embedding_lookup_sparse([table], [ids], "sum")[0].numpy().tolist()
+    [[2.0, 2.0], [0.0, 0.0]]
+    >>> int(table.total_count())
+    0
+    """
+    meaningless = {
+        "regularizer": regularizer,
+        "caching_device": caching_device,
+        "partitioner": partitioner,
+        "constraint": constraint,
+        "init_data_source": init_data_source,
+    }
+    for argument, value in meaningless.items():
+        if value is not None:
+            raise ValueError(
+                f"table '{name}': {argument} has no meaning for an EmbeddingVariable, which has no "
+                f"fixed rows; leave it out, got {value!r}"
+            )
+    if not validate_shape:
+        raise ValueError(f"table '{name}': expected validate_shape=True, got {validate_shape!r}")
+    option = _option(name, ev_option)
+    arguments = {
+        "embedding_dim": _dim(name, embedding_dim),
+        "key_dtype": _dtype(name, "key_dtype", key_dtype, KEY_DTYPES),
+        "value_dtype": _dtype(name, "value_dtype", value_dtype or tf.float32, TABLE_DTYPES),
+        "initializer": _initializer(name, initializer, option),
+        "ev_option": option,
+    }
+
+    def create(next_creator, **kwargs):
+        del next_creator
+        return EmbeddingVariable(
+            name=kwargs["name"],
+            trainable=kwargs["trainable"],
+            collections=kwargs["collections"],
+            **arguments,
+        )
+
+    # The scopes see to names, reuse and collections; what they make is one of ours.
+    with tf.init_scope(), tf.variable_creator_scope(create):
+        variable = tf.compat.v1.get_variable(
+            name,
+            [0, arguments["embedding_dim"]],
+            arguments["value_dtype"],
+            initializer=tf.compat.v1.zeros_initializer(),
+            regularizer=_no_regularizer,
+            trainable=trainable,
+            collections=collections,
+            partitioner=None,
+            use_resource=True,
+            custom_getter=custom_getter,
+        )
+    _check_same(variable, name, arguments)
+    return variable
+
+
+def _option(name, ev_option):
+    if ev_option is None:
+        return EmbeddingVariableOption()
+    if not isinstance(ev_option, EmbeddingVariableOption):
+        raise TypeError(
+            f"table '{name}': expected ev_option to be an EmbeddingVariableOption, got "
+            f"{ev_option!r}"
+        )
+    if ev_option.ckpt is not None:
+        raise ValueError(f"table '{name}': CheckpointOption is not supported yet")
+    return ev_option
+
+
+def _dim(name, dim):
+    if isinstance(dim, bool) or not isinstance(dim, int) or not 1 <= dim <= 4096:
+        raise ValueError(f"table '{name}': expected an embedding_dim from 1 to 4096, got {dim!r}")
+    return dim
+
+
+def _dtype(name, argument, dtype, choices):
+    names = [tf.as_dtype(choice).name for choice in choices]
+    try:
+        found = tf.as_dtype(dtype)
+    except TypeError:
+        found = None
+    if found is None or found.name not in names:
+        raise ValueError(
+            f"table '{name}': expected {argument} to be one of {', '.join(names)}, got {dtype!r}"
+        )
+    return found
+
+
+def _initializer(name, initializer, option):
+    own = option.init_option.initializer
+    if own is not None and initializer is not None:
+        raise ValueError(
+            f"table '{name}': expected one initializer, got {initializer!r} and, in "
+            f"InitializerOption, {own!r}"
+        )
+    scope = tf.compat.v1.get_variable_scope().initializer
+    return next(
+        (i for i in (own, initializer, scope) if i is not None),
+        tf.compat.v1.truncated_normal_initializer(),
+    )
+
+
+def _no_regularizer(_):
+    """That of a variable scope is not for tables."""
+
+
+def _check_same(variable, name, arguments):
+    """Refuses to share a table with one that asks for another."""
+    if not isinstance(variable, EmbeddingVariable):
+        raise ValueError(
+            f"table '{name}': expected an EmbeddingVariable, as it is asked for again, got "
+            f"{type(variable).__name__}"
+        )
+    for argument in ("key_dtype", "ev_option"):
+        if getattr(variable, argument) != arguments[argument]:
+            raise ValueError(
+                f"table '{name}': expected {argument} {getattr(variable, argument)}, as it has, "
+                f"got {arguments[argument]}"
+            )

@@ -1,0 +1,229 @@
+"""What an EmbeddingVariable is told beside its name and dim: DeepRec's names, as plain values."""
+
+import dataclasses
+import enum
+import numbers
+import operator
+from typing import Any, Optional
+
+import tensorflow as tf
+
+
+def _check_int(option, name, at_least):
+    value = getattr(option, name)
+    try:
+        number = operator.index(value)
+    except TypeError:
+        number = None
+    if number is None or isinstance(value, bool) or number < at_least:
+        raise ValueError(
+            f"{type(option).__name__}: expected {name} to be an int of at least {at_least}, "
+            f"got {value!r}"
+        )
+    object.__setattr__(option, name, number)
+
+
+def _check_number(option, name, above=float("-inf"), below=float("inf")):
+    value = getattr(option, name)
+    if isinstance(value, bool) or not isinstance(value, numbers.Real) or not above < value < below:
+        bounds = "a finite number" if above == float("-inf") else f"a number above {above}"
+        bounds += "" if below == float("inf") else f" and below {below}"
+        raise ValueError(f"{type(option).__name__}: expected {name} to be {bounds}, got {value!r}")
+
+
+def _check_kind(option, name, kinds, optional=False):
+    value = getattr(option, name)
+    if (optional and value is None) or isinstance(value, kinds):
+        return
+    kinds = kinds if isinstance(kinds, tuple) else (kinds,)
+    expected = " or ".join([*(["None"] if optional else []), *(k.__name__ for k in kinds)])
+    raise TypeError(f"{type(option).__name__}: expected {name} to be {expected}, got {value!r}")
+
+
+class StorageType(enum.Enum):
+    """Where rows lie; of several tiers, the fastest first."""
+
+    DRAM = "DRAM"
+    HBM = "HBM"
+    HBM_DRAM = "HBM_DRAM"
+    DRAM_SSDHASH = "DRAM_SSDHASH"
+    HBM_DRAM_SSDHASH = "HBM_DRAM_SSDHASH"
+
+
+class CacheStrategy(enum.Enum):
+    """Which rows stay in the faster tier: those used last, or those used most."""
+
+    LRU = "LRU"
+    LFU = "LFU"
+
+
+@dataclasses.dataclass(frozen=True)
+class InitializerOption:
+    """What the row of a key starts as.
+
+    Attributes:
+      initializer: Of TensorFlow 1, TensorFlow 2 or Keras, or a matrix; `None`: that of
+        `get_embedding_variable`.
+      default_value_dim: Rows of a matrix that `initializer` draws once; key k starts as row
+        `k % default_value_dim` of it (keys are taken as unsigned). `None`: each key has values of
+        its own, which depend on the key, the seed and nothing else; for initializers that fill a
+        constant or draw from a uniform, normal or truncated normal distribution.
+      default_value_no_permission: The constant that a key reads which the filter has not admitted,
+        and with `default_value_dim=None` every key without a row.
+
+    Raises:
+      TypeError, ValueError: An attribute is not of that form.
+    """
+
+    initializer: Any = None
+    default_value_dim: Optional[int] = 4096
+    default_value_no_permission: float = 0.0
+
+    def __post_init__(self):
+        if self.default_value_dim is not None:
+            _check_int(self, "default_value_dim", at_least=1)
+        _check_number(self, "default_value_no_permission")
+
+
+@dataclasses.dataclass(frozen=True)
+class CounterFilter:
+    """A key gets a row when it has been trained `filter_freq` times; every key has a counter."""
+
+    filter_freq: int = 0
+
+    def __post_init__(self):
+        _check_int(self, "filter_freq", at_least=0)
+
+
+@dataclasses.dataclass(frozen=True)
+class CBFFilter:
+    """As CounterFilter, counted by a counting Bloom filter, which needs less memory and admits some
+    keys early.
+
+    Attributes:
+      filter_freq: As of CounterFilter.
+      max_element_size: How many keys are expected.
+      false_positive_probability: The share of keys that may be admitted early once so many came.
+      counter_type: uint8, uint16, uint32 or uint64; must hold `filter_freq`.
+    """
+
+    filter_freq: int = 0
+    max_element_size: int = 0
+    false_positive_probability: float = -1.0
+    counter_type: Any = tf.uint64
+
+    def __post_init__(self):
+        _check_int(self, "filter_freq", at_least=0)
+        _check_int(self, "max_element_size", at_least=1)
+        _check_number(self, "false_positive_probability", above=0, below=1)
+        types = (tf.uint8, tf.uint16, tf.uint32, tf.uint64)
+        if self.counter_type not in types:
+            raise ValueError(
+                f"CBFFilter: expected counter_type to be one of {', '.join(t.name for t in types)},"
+                f" got {self.counter_type!r}"
+            )
+        if self.filter_freq > tf.as_dtype(self.counter_type).max:
+            raise ValueError(
+                f"CBFFilter: expected a counter_type that holds filter_freq={self.filter_freq}, "
+                f"got {tf.as_dtype(self.counter_type).name}"
+            )
+
+
+@dataclasses.dataclass(frozen=True)
+class GlobalStepEvict:
+    """Evicts keys that were not trained for more than `steps_to_live` steps. None: none."""
+
+    steps_to_live: Optional[int] = None
+
+    def __post_init__(self):
+        if self.steps_to_live is not None:
+            _check_int(self, "steps_to_live", at_least=1)
+
+
+@dataclasses.dataclass(frozen=True)
+class L2WeightEvict:
+    """Evicts keys whose row has `sum(row**2) / 2 < l2_weight_threshold`. -1: none."""
+
+    l2_weight_threshold: float = -1.0
+
+    def __post_init__(self):
+        if self.l2_weight_threshold != -1.0:
+            _check_number(self, "l2_weight_threshold", above=0)
+
+
+@dataclasses.dataclass(frozen=True)
+class StorageOption:
+    """Where rows lie.
+
+    Attributes:
+      storage_type: A StorageType; None: DRAM.
+      storage_path: The folder of the disk tier, if there is one.
+      storage_size: Bytes of each tier, the fastest first, of rows, slots and what is kept of each;
+        None: as much as there is, or 1 GiB for a tier that is a cache of the next.
+      cache_strategy: A CacheStrategy, where there are several tiers.
+    """
+
+    storage_type: Optional[StorageType] = None
+    storage_path: Optional[str] = None
+    storage_size: Any = None
+    cache_strategy: CacheStrategy = CacheStrategy.LFU
+
+    def __post_init__(self):
+        _check_kind(self, "storage_type", StorageType, optional=True)
+        _check_kind(self, "storage_path", str, optional=True)
+        _check_kind(self, "cache_strategy", CacheStrategy)
+        if self.storage_size is None:
+            return
+        sizes = self.storage_size if isinstance(self.storage_size, (list, tuple)) else None
+        if not sizes or any(not isinstance(s, int) or s < 1 for s in sizes):
+            raise ValueError(
+                "StorageOption: expected storage_size to be a list of positive numbers of bytes, "
+                f"got {self.storage_size!r}"
+            )
+        object.__setattr__(self, "storage_size", tuple(sizes))
+
+
+@dataclasses.dataclass(frozen=True)
+class CheckpointOption:
+    """From which checkpoint the table starts."""
+
+    ckpt_to_load_from: Optional[str] = None
+    tensor_name_in_ckpt: Optional[str] = None
+    always_load_from_specific_ckpt: bool = False
+    init_data_source: Any = None
+
+
+@dataclasses.dataclass(frozen=True)
+class EmbeddingVariableOption:
+    """All options of an EmbeddingVariable.
+
+    Attributes:
+      ht_type, ht_partition_num: Of DeepRec's hash tables; here there is one kind, which chooses its
+        parts itself: only the defaults are taken.
+      evict_option: None, GlobalStepEvict or L2WeightEvict.
+      ckpt: None or CheckpointOption.
+      filter_option: None, CounterFilter or CBFFilter.
+      storage_option: StorageOption.
+      init_option: InitializerOption.
+    """
+
+    ht_type: str = ""
+    ht_partition_num: int = 1000
+    evict_option: Any = None
+    ckpt: Optional[CheckpointOption] = None
+    filter_option: Any = None
+    storage_option: StorageOption = StorageOption()
+    init_option: InitializerOption = InitializerOption()
+
+    def __post_init__(self):
+        for name, default in (("ht_type", ""), ("ht_partition_num", 1000)):
+            if getattr(self, name) != default:
+                raise ValueError(
+                    f"EmbeddingVariableOption: {name} has no meaning here, where there is one kind "
+                    f"of hash table; leave it out, got {getattr(self, name)!r}"
+                )
+        _check_kind(self, "evict_option", (GlobalStepEvict, L2WeightEvict), optional=True)
+        _check_kind(self, "ckpt", CheckpointOption, optional=True)
+        _check_kind(self, "filter_option", (CounterFilter, CBFFilter), optional=True)
+        _check_kind(self, "storage_option", StorageOption)
+        _check_kind(self, "init_option", InitializerOption)
