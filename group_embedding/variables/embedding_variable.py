@@ -3,13 +3,20 @@
 import tensorflow as tf
 from tensorflow.python.ops import resource_variable_ops
 
+from group_embedding.checkpoint.by_name import SavedByName
+from group_embedding.checkpoint.snapshots import Eviction
 from group_embedding.ops import embedding_table
 from group_embedding.variables import initial_values
-from group_embedding.variables.options import CBFFilter, EmbeddingVariableOption, StorageType
+from group_embedding.variables.options import (
+    CBFFilter,
+    EmbeddingVariableOption,
+    GlobalStepEvict,
+    StorageType,
+)
 from group_embedding.variables.table_resource import TableResource
 
 
-class EmbeddingVariable(resource_variable_ops.ResourceVariable):
+class EmbeddingVariable(resource_variable_ops.ResourceVariable, SavedByName):
     """A trainable table with a row for every 64-bit key that was trained.
 
     Made by `get_embedding_variable`. To TensorFlow it is a variable of shape [0, dim], which stands
@@ -22,6 +29,7 @@ class EmbeddingVariable(resource_variable_ops.ResourceVariable):
         TensorFlow 1 None means the graph's global step, if it has one.
       key_dtype: int32, int64, uint32 or uint64.
       ev_option: EmbeddingVariableOption.
+      rows: The TableResource.
     """
 
     def __init__(
@@ -54,17 +62,21 @@ class EmbeddingVariable(resource_variable_ops.ResourceVariable):
         initial = self._initial_values(table_name, initializer)
         option = self.ev_option
 
-        def initialize(handle):
+        def initialize(handle, if_needed):
             return embedding_table.initialize(
                 handle,
                 initial,
                 option.init_option.default_value_no_permission,
                 _admission(option.filter_option),
                 _max_bytes(table_name, option.storage_option),
+                if_needed,
             )
 
-        self._table = self._track_trackable(TableResource(table_name, initialize), "table")
-        made = self._table._initialize()
+        rows = TableResource(
+            table_name, initialize, self.current_step, _eviction(option.evict_option)
+        )
+        self.rows = self._track_trackable(rows, "table")
+        made = self.rows.initialize()
         if not tf.executing_eagerly():
             self._initializer_op = tf.group(self._initializer_op, made)
 
@@ -78,7 +90,7 @@ class EmbeddingVariable(resource_variable_ops.ResourceVariable):
     @property
     def table_handle(self):
         """The handle of the native table."""
-        return self._table.resource_handle
+        return self.rows.resource_handle
 
     def current_step(self):
         """The step of a lookup made now: a number, a tensor or None."""
@@ -99,6 +111,18 @@ class EmbeddingVariable(resource_variable_ops.ResourceVariable):
         from group_embedding.lookup import group_embedding_lookup  # which takes this class
 
         return group_embedding_lookup([self], [indices], name=name or "sparse_read")[0]
+
+
+def _eviction(option):
+    if option is None:
+        return Eviction()
+    if isinstance(option, GlobalStepEvict):
+        if option.steps_to_live is None:
+            return Eviction()
+        return Eviction("global_step", steps_to_live=option.steps_to_live)
+    if option.l2_weight_threshold < 0:
+        return Eviction()
+    return Eviction("l2_weight", l2_weight=option.l2_weight_threshold)
 
 
 def _admission(filter_option):
