@@ -25,6 +25,9 @@ _CHILD = "saved_rows"
 class SavedRows(tf.train.experimental.PythonState):
     """The child by which a table finds its checkpoint. Without a state of its own."""
 
+    def __init__(self):
+        self._maybe_initialize_trackable()
+
     def serialize(self):
         return ""
 
@@ -37,7 +40,15 @@ class SavedByObject(tf.saved_model.experimental.TrackableResource):
 
     def __init__(self, device=""):
         super().__init__(device=device)
-        self._saved_rows = self._track_trackable(SavedRows(), _CHILD)
+        self._maybe_initialize_trackable()
+        self._original = self
+        self._saved_rows = SavedRows()
+
+    def _trackable_children(self, save_type="checkpoint", **kwargs):
+        children = dict(super()._trackable_children(save_type, **kwargs))
+        if save_type == "checkpoint":
+            children[_CHILD] = self._saved_rows
+        return children
 
     def _lookup_dependency(self, name, *args, **kwargs):
         if name == _CHILD:
@@ -73,7 +84,9 @@ class _VerifiedFirst(dict):
             if found is self._table:
                 saved_as = checkpoint.object_graph_proto.nodes[node_id].registered_saver.object_name
                 _verify(self._table, saved_as, checkpoint.save_path_string)
+        # There is nothing else to restore of it.
         position.bind_object(self._table._saved_rows)
+        self._table._saved_rows._update_uid = checkpoint.restore_uid
 
 
 def _verify(table, saved_as, prefix):
@@ -82,11 +95,20 @@ def _verify(table, saved_as, prefix):
         save_table.verify_table(table.resource_handle, prefix, manifest)
 
 
+def _originals(trackables):
+    """Names and tables. A SavedModel is made of copies of resources, but its functions of what was
+    copied."""
+    names, tables = zip(*sorted(trackables.items()))
+    return names, [getattr(table, "_original", table) for table in tables]
+
+
+def mark_as_table(resource):
+    """What is loaded from a SavedModel is a resource of another class."""
+    resource._is_embedding_table = True
+
+
 def _is_table(trackable):
-    # What is loaded from a SavedModel is a resource of another class, with this child.
-    return isinstance(trackable, SavedByObject) or (
-        hasattr(trackable, _CHILD) and hasattr(trackable, "resource_handle")
-    )
+    return isinstance(trackable, SavedByObject) or hasattr(trackable, "_is_embedding_table")
 
 
 def _key(saved_as):
@@ -94,7 +116,7 @@ def _key(saved_as):
 
 
 def _save(trackables, file_prefix):
-    names, tables = zip(*sorted(trackables.items()))
+    names, tables = _originals(trackables)
     prefix = tf.strings.substr(file_prefix, 0, tf.strings.length(file_prefix) - len(_SUFFIX))
     if tf.executing_eagerly():
         files.remove_unnamed(prefix.numpy().decode())
@@ -111,7 +133,7 @@ def _save(trackables, file_prefix):
 
 def _restore(trackables, merged_prefix):
     in_v1_graph = not tf.compat.v1.executing_eagerly_outside_functions()
-    names, tables = zip(*sorted(trackables.items()))
+    names, tables = _originals(trackables)
     if in_v1_graph and not tf.compat.v1.get_default_graph().building_function:
         raise ValueError(
             "expected tf.compat.v1.train.Saver in a graph of TensorFlow 1, got an object-based "

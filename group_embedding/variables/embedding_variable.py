@@ -2,11 +2,13 @@
 
 import tensorflow as tf
 from tensorflow.python.ops import resource_variable_ops
+from tensorflow.python.saved_model import registration
 
 from group_embedding.checkpoint.by_name import SavedByName
 from group_embedding.checkpoint.snapshots import Eviction
 from group_embedding.ops import embedding_table
 from group_embedding.variables import initial_values
+from group_embedding.variables.loaded_variable import loaded_variable
 from group_embedding.variables.options import (
     CBFFilter,
     EmbeddingVariableOption,
@@ -16,6 +18,7 @@ from group_embedding.variables.options import (
 from group_embedding.variables.table_resource import TableResource
 
 
+@registration.register_serializable(package="group_embedding")
 class EmbeddingVariable(resource_variable_ops.ResourceVariable, SavedByName):
     """A trainable table with a row for every 64-bit key that was trained.
 
@@ -105,6 +108,11 @@ class EmbeddingVariable(resource_variable_ops.ResourceVariable, SavedByName):
         with tf.name_scope(name or "is_initialized"):
             table = embedding_table.is_initialized(self.table_handle)
             return tf.logical_and(super().is_initialized(), table)
+
+    @classmethod
+    def _deserialize_from_proto(cls, object_proto, **kwargs):
+        del kwargs
+        return loaded_variable(object_proto)
 
     def sparse_read(self, indices, name=None):
         """The rows of keys, [..., dim]: what `tf.gather` and `tf.nn.embedding_lookup` call."""
