@@ -72,7 +72,7 @@ def make_table(param, max_norm, index):
     """
     if isinstance(param, PartitionedVariable):
         param = _only_part(param)
-    param = _unwrap(param)
+    param = tf_variable(param)
     # The variable of a shard has the local rows alone, while ids name the rows of the whole table.
     param = sharded_table(param) or param
     if not hasattr(param, "dtype") or not hasattr(param, "shape"):
@@ -93,7 +93,7 @@ def make_table(param, max_norm, index):
     return Table(Reference(param), name, dtype, int(shape[1]), float(max_norm or 0))
 
 
-def _unwrap(param):
+def tf_variable(param):
     """The `tf.Variable` of a Keras 3 variable: itself, not its value as a policy casts it."""
     inner = None if isinstance(param, tf.Variable) else getattr(param, "_value", None)
     return inner if isinstance(inner, tf.Variable) else param

@@ -5,10 +5,8 @@
 #pragma once
 
 #include <cstdint>
-#include <cstring>
-#include <memory>
-#include <new>
-#include <utility>
+
+#include "table/zeroed_memory.h"
 
 namespace group_embedding {
 
@@ -20,7 +18,7 @@ class KeyIndex {
   };
 
   // Grows when more than `max_load` of it is taken.
-  explicit KeyIndex(float max_load) : max_load_(max_load) { Allocate(kLeastCapacity); }
+  explicit KeyIndex(float max_load) : max_load_(max_load) { Resize(kLeastCapacity); }
 
   int64_t size() const { return size_; }
   int64_t capacity() const { return mask_ + 1; }
@@ -40,7 +38,7 @@ class KeyIndex {
     Entry* entry = Probe(key, hash);
     if (entry->state != 0) return entry;
     if (size_ + 1 > max_size_) {
-      Rehash(2 * capacity(), hash_of);
+      Grow(hash_of);
       entry = Probe(key, hash);
     }
     ++size_;
@@ -51,7 +49,7 @@ class KeyIndex {
   // Removes an entry and closes the gap, so that no probe ever walks over removed ones.
   void Erase(Entry* entry, uint64_t (*hash_of)(int64_t key)) {
     --size_;
-    uint64_t gap = entry - entries_.get();
+    uint64_t gap = entry - entries_;
     for (uint64_t at = gap;;) {
       at = (at + 1) & mask_;
       const Entry& next = entries_[at];
@@ -76,15 +74,12 @@ class KeyIndex {
 
   void Clear() {
     size_ = 0;
-    Allocate(kLeastCapacity);
+    memory_ = ZeroedMemory();
+    Resize(kLeastCapacity);
   }
 
  private:
   static constexpr int64_t kLeastCapacity = 16;
-
-  struct Free {
-    void operator()(Entry* entries) const { ::operator delete(entries, std::align_val_t{64}); }
-  };
 
   Entry* Probe(int64_t key, uint64_t hash) {
     for (uint64_t at = hash & mask_;; at = (at + 1) & mask_) {
@@ -93,25 +88,35 @@ class KeyIndex {
     }
   }
 
-  void Allocate(int64_t capacity) {
-    const size_t bytes = capacity * sizeof(Entry);
-    entries_.reset(static_cast<Entry*>(::operator new(bytes, std::align_val_t{64})));
-    std::memset(static_cast<void*>(entries_.get()), 0, bytes);
+  // Doubles the capacity where the entries are. An entry's home, its hash modulo the capacity, then
+  // stays what it is or moves up by the old capacity. Taken out and put back one after the other,
+  // from behind a free one on, each finds a place no later than the one it leaves: all others
+  // between its home and there have been put back before it.
+  void Grow(uint64_t (*hash_of)(int64_t key)) {
+    const uint64_t old_mask = mask_;
+    Resize(2 * capacity());
+    uint64_t free = 0;
+    while (entries_[free].state != 0) ++free;
+    for (uint64_t i = 1; i <= old_mask; ++i) {
+      Entry& at = entries_[(free + i) & old_mask];
+      if (at.state == 0) continue;
+      const Entry entry = at;
+      at = {0, 0};
+      *Probe(entry.key, hash_of(entry.key)) = entry;
+    }
+  }
+
+  // Keeps the entries; new ones are free.
+  void Resize(int64_t capacity) {
+    memory_.Resize(capacity * sizeof(Entry));
+    entries_ = static_cast<Entry*>(memory_.data());
     mask_ = capacity - 1;
     max_size_ = static_cast<int64_t>(max_load_ * static_cast<double>(capacity));
   }
 
-  void Rehash(int64_t capacity, uint64_t (*hash_of)(int64_t key)) {
-    const int64_t old_capacity = this->capacity();
-    std::unique_ptr<Entry[], Free> old = std::move(entries_);
-    Allocate(capacity);
-    for (int64_t i = 0; i < old_capacity; ++i) {
-      if (old[i].state != 0) *Probe(old[i].key, hash_of(old[i].key)) = old[i];
-    }
-  }
-
   const float max_load_;
-  std::unique_ptr<Entry[], Free> entries_;
+  ZeroedMemory memory_;
+  Entry* entries_ = nullptr;
   uint64_t mask_ = 0;
   int64_t size_ = 0, max_size_ = 0;
 };

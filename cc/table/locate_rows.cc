@@ -46,6 +46,37 @@ struct TableKeys {
   std::vector<Part*> parts;
 };
 
+// Free rows, taken a few at a time; those that are left go back.
+class FreeRows {
+ public:
+  FreeRows(RowStore& store, int64_t most) : store_(store), left_(most) {}
+  ~FreeRows() {
+    for (const int64_t row : rows_) store_.Return(row);
+  }
+
+  // kNoRow: there are none; error() says why.
+  int64_t Next() {
+    if (rows_.empty() && error_.empty()) {
+      error_ = store_.Take(std::min<int64_t>(left_, kAtOnce), &rows_);
+      // The lowest row first, so that rows are written one after the other.
+      std::reverse(rows_.begin(), rows_.end());
+    }
+    if (rows_.empty()) return kNoRow;
+    --left_;
+    const int64_t row = rows_.back();
+    rows_.pop_back();
+    return row;
+  }
+  const std::string& error() const { return error_; }
+
+ private:
+  static constexpr int64_t kAtOnce = 64;
+  RowStore& store_;
+  int64_t left_;
+  std::vector<int64_t> rows_;
+  std::string error_;
+};
+
 // One shard of one table.
 class ShardTask {
  public:
@@ -77,7 +108,9 @@ class ShardTask {
     FindAll([&](Part& part, int64_t i) { without.push_back({&part, i}); },
             [this](int64_t row) { __builtin_prefetch(&store_.Info(row), 1, 3); }, &with);
     for (const Place& place : with) Touch(place.part->rows[place.i]);
-    return Admit(without);
+    if (without.empty()) return "";
+    return table_.options().admission.kind == Admission::Kind::kAll ? AdmitAll(without)
+                                                                    : AdmitOftenSeen(without);
   }
 
  private:
@@ -121,54 +154,64 @@ class ShardTask {
     info.clock = store_.clock();
   }
 
-  // Counts all occurrences before any of them is decided.
-  std::string Admit(const std::vector<Place>& places) {
-    if (places.empty()) return "";
+  // Gives every key a row.
+  std::string AdmitAll(const std::vector<Place>& places) {
+    FreeRows free(store_, static_cast<int64_t>(places.size()));
+    for (const Place& place : places) {
+      const int64_t key = place.key();
+      const uint64_t hash = HostShards::HashOf(key);
+      KeyIndex::Entry* entry = shard_.index.FindOrInsert(key, hash, HostShards::HashOf);
+      if (entry->state == 0) {
+        const int64_t row = free.Next();
+        if (row == kNoRow) {  // the table is full: the key is left as if it had not come
+          entry->state = -1;
+          shard_.index.Erase(entry, HostShards::HashOf);
+          continue;
+        }
+        Start(row, key, 0);
+        entry->state = row + 1;
+      }
+      place.part->rows[place.i] = entry->state - 1;
+      Touch(entry->state - 1);
+    }
+    return free.error();
+  }
+
+  // Gives a row to keys seen often enough. All occurrences are counted before any is decided.
+  std::string AdmitOftenSeen(const std::vector<Place>& places) {
     const Admission& admission = table_.options().admission;
     const bool bloom = admission.kind == Admission::Kind::kBloom;
+    if (!bloom) {
+      for (const Place& place : places) --EntryOf(place.key())->state;
+    }
+    FreeRows free(store_, static_cast<int64_t>(places.size()));
     for (const Place& place : places) {
-      if (!bloom) --EntryOf(place.key())->state;
-    }
-    std::vector<int64_t> free;
-    std::string error;
-    for (size_t p = 0; p < places.size(); ++p) {
-      const int64_t key = places[p].key();
-      int64_t& row = places[p].part->rows[places[p].i];
+      const int64_t key = place.key();
       const uint64_t hash = HostShards::HashOf(key);
-      KeyIndex::Entry* entry = shard_.index.Find(key, hash);
-      if (entry != nullptr && entry->state > 0) {  // an earlier occurrence has made it
-        row = entry->state - 1;
-        continue;
-      }
-      const int64_t counted = entry == nullptr ? 0 : -entry->state;
-      const int64_t count = bloom ? table_.bloom().Count(hash) : counted;
-      row = store_.DefaultRow(key);
-      if (count < admission.min_count) continue;
-      if (free.empty() && error.empty()) {
-        error = store_.Take(std::min<int64_t>(places.size() - p, kTakeAtOnce), &free);
-      }
-      if (free.empty()) {  // the table is full: the key is left as if it had not come
-        if (entry != nullptr && admission.kind == Admission::Kind::kAll) {
-          shard_.index.Erase(entry, HostShards::HashOf);
+      const KeyIndex::Entry* entry = shard_.index.Find(key, hash);
+      int64_t row = entry != nullptr && entry->state > 0 ? entry->state - 1 : kNoRow;
+      const int64_t count = bloom ? table_.bloom().Count(hash) : -entry->state;
+      if (row == kNoRow && count >= admission.min_count) {
+        row = free.Next();
+        if (row != kNoRow) {
+          Start(row, key, count);
+          EntryOf(key)->state = row + 1;
         }
-        continue;
       }
-      row = free.back();
-      free.pop_back();
-      if (snapshot_ != nullptr) snapshot_->BeforeWrite(row);
-      store_.Start(row, key, count, step_);
-      shard_.index.FindOrInsert(key, hash, HostShards::HashOf)->state = row + 1;
-      ++shard_.num_rows;
+      place.part->rows[place.i] = row == kNoRow ? store_.DefaultRow(key) : row;
     }
-    for (const int64_t row : free) store_.Return(row);
-    return error;
+    return free.error();
+  }
+
+  void Start(int64_t row, int64_t key, int64_t count) {
+    if (snapshot_ != nullptr) snapshot_->BeforeWrite(row);
+    store_.Start(row, key, count, step_);
+    ++shard_.num_rows;
   }
 
   KeyIndex::Entry* EntryOf(int64_t key) {
     return shard_.index.FindOrInsert(key, HostShards::HashOf(key), HostShards::HashOf);
   }
-
-  static constexpr int64_t kTakeAtOnce = 64;
 
   HostShards& table_;
   RowStore& store_;

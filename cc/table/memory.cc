@@ -18,6 +18,8 @@ class HostMemory : public Memory {
       void* at =
           mmap(nullptr, reserved_, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
       if (at != MAP_FAILED) {
+        // Rows are read at random: with large pages few reads wait for an address as well.
+        madvise(at, reserved_, MADV_HUGEPAGE);
         data_ = static_cast<char*>(at);
         return;
       }

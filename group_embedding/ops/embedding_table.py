@@ -1,15 +1,12 @@
-"""The ops that make a keyed table, and those that work on it beside lookups and updates."""
+"""The ops that make a keyed table."""
 
 import math
 
-import tensorflow as tf
 from tensorflow.python.framework import auto_control_deps_utils
 
 from group_embedding.ops._library import library
 
-for _op_type in ("EmbeddingTableIsInitialized", "ExportTable", "FindKeys", "TableStats"):
-    auto_control_deps_utils.register_read_only_resource_op(_op_type)
-    tf.no_gradient(_op_type)
+auto_control_deps_utils.register_read_only_resource_op("EmbeddingTableIsInitialized")
 
 
 def table_handle(table_name, shared_name):

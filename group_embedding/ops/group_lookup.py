@@ -70,7 +70,8 @@ def _group_lookup_grad(op, *grads):
     num_tables = len(op.get_attr("dims"))
     tables = list(op.inputs[:num_tables])
     buffer, sizes, *keyed_tables = op.inputs[num_tables:]
-    if keyed_tables:
+    keyed = op.get_attr("keyed")
+    if keyed:
         train_located(buffer)
     differentiated = autodiff.differentiated(grads)
     grad_of = library().group_lookup_grad(
@@ -81,7 +82,7 @@ def _group_lookup_grad(op, *grads):
         grad_features=differentiated,
         num_tables=num_tables,
         keyed_tables=keyed_tables,
-        keyed=op.get_attr("keyed"),
+        keyed=keyed,
         **{name: op.get_attr(name) for name in SHARED_ATTRS},
     )
     table_of_feature = op.get_attr("table_of_feature")
@@ -89,7 +90,7 @@ def _group_lookup_grad(op, *grads):
     if not op.get_attr("concat"):
         reached = {table_of_feature[i] for i in differentiated}
     table_grads = [
-        tf.IndexedSlices(grad_of.values[t], grad_of.indices[t], _shape_of(tables[t]))
+        tf.IndexedSlices(grad_of.values[t], grad_of.indices[t], _shape_of(tables[t], t in keyed))
         if t in reached
         else None
         for t in range(num_tables)
@@ -99,7 +100,9 @@ def _group_lookup_grad(op, *grads):
     return [*table_grads, weight_grad, None, *[None] * len(keyed_tables)]
 
 
-def _shape_of(table):
+def _shape_of(table, is_keyed):
+    if is_keyed:  # [0, dim], of the type that tf.cond expects of a branch's gradients
+        return resource_variable_ops.variable_shape(table)
     if table.dtype == tf.resource:
         return resource_variable_ops.variable_shape(table, out_type=tf.int64)
     return tf.shape(table, out_type=tf.int64)

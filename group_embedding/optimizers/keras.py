@@ -2,13 +2,24 @@
 
 import tensorflow as tf
 
-from group_embedding.optimizers.tables import Table, is_table_gradient, update_tables
+from group_embedding.optimizers.tables import (
+    Table,
+    check_keyed,
+    claim_tables,
+    is_table_gradient,
+    update_tables,
+)
+from group_embedding.tables import tf_variable
 
 
 class _WrappedKeras:
     """What both share. Stock clips, decays and applies; of each it gets the gradients or variables
     that are no tables, and tables are updated in between. (Stock's hook for one variable is left
     to replicas of a `tf.distribute.Strategy`.)"""
+
+    def build(self, variables):
+        claim_tables(variables)
+        return super().build(variables)
 
     def _clip_gradients(self, grads):
         if not self._ge_clips_by_value():
@@ -28,6 +39,7 @@ class _WrappedKeras:
 
     def _ge_update(self, pairs):
         """Updates the tables among (gradient, variable)."""
+        check_keyed(pairs)
         pairs = [pair for pair in pairs if is_table_gradient(pair[0])]
         if not pairs:
             return
@@ -35,7 +47,7 @@ class _WrappedKeras:
         tables = [
             Table(
                 gradient,
-                _tf_variable(variable),
+                tf_variable(variable),
                 tuple(name and self._ge_slot(name, variable) for name in statement.slots),
                 self._ge_decay(variable),
             )
@@ -46,13 +58,13 @@ class _WrappedKeras:
         update_tables(self.name, tables, statement, self._ge_settings, step, clip_value)
 
     def _ge_decay(self, variable):
-        variable = _tf_variable(variable)
+        variable = tf_variable(variable)
         if self.weight_decay is None or not self._use_weight_decay(variable):
             return 0.0
         return float(self.weight_decay)
 
     def _ge_slot(self, name, variable):
-        return _tf_variable(getattr(self, name)[self._ge_index(variable)])
+        return tf_variable(getattr(self, name)[self._ge_index(variable)])
 
 
 class WrappedKeras2(_WrappedKeras):
@@ -108,8 +120,3 @@ def _map_others(function, grads):
     """`function` on the list of those that are not of tables, which stay as they are."""
     mapped = iter(function([grad for grad in grads if not is_table_gradient(grad)]))
     return [grad if is_table_gradient(grad) else next(mapped) for grad in grads]
-
-
-def _tf_variable(variable):
-    """That of a Keras variable."""
-    return variable if isinstance(variable, tf.Variable) else variable.value

@@ -2,11 +2,23 @@
 
 import tensorflow as tf
 
-from group_embedding.optimizers.tables import Table, is_table_gradient, update_tables
+from group_embedding.optimizers.tables import (
+    Table,
+    check_keyed,
+    claim_tables,
+    is_table_gradient,
+    update_tables,
+)
 
 
 class WrappedKerasLegacy:
     """Mixed into a stock class: tables are updated before stock applies the other gradients."""
+
+    def apply_gradients(self, grads_and_vars, *args, **kwargs):
+        grads_and_vars = list(grads_and_vars)
+        claim_tables(variable for _, variable in grads_and_vars)
+        check_keyed(grads_and_vars)
+        return super().apply_gradients(grads_and_vars, *args, **kwargs)
 
     def _transform_gradients(self, grads_and_vars):
         if not self._ge_clips_by_value():

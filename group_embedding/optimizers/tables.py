@@ -16,6 +16,8 @@ from group_embedding.ops.group_update import (
     output_grads,
 )
 from group_embedding.optimizers import producer
+from group_embedding.tables import tf_variable
+from group_embedding.variables import EmbeddingVariable
 
 
 class Settings(NamedTuple):
@@ -33,6 +35,28 @@ class Table(NamedTuple):
     variable: tf.Variable
     slots: tuple
     weight_decay: float = 0.0
+
+
+def claim_tables(variables):
+    """Tells the EmbeddingVariables among `variables` that a wrapped optimizer trains them."""
+    for variable in variables:
+        variable = tf_variable(variable)
+        if isinstance(variable, EmbeddingVariable):
+            variable._optimizer_is_wrapped = True
+
+
+def check_keyed(grads_and_vars):
+    """Refuses gradients of EmbeddingVariables that are not of rows."""
+    for gradient, variable in grads_and_vars:
+        variable = tf_variable(variable)
+        if not isinstance(variable, EmbeddingVariable) or is_table_gradient(gradient):
+            continue
+        if gradient is not None:
+            raise TypeError(
+                f"table '{variable.name.partition(':')[0]}': expected a gradient of rows, as "
+                f"IndexedSlices, got {gradient!r}; tf.while_loop makes dense gradients, and an "
+                "EmbeddingVariable has none: look up outside of it"
+            )
 
 
 def is_table_gradient(gradient):

@@ -2,7 +2,13 @@
 
 import tensorflow as tf
 
-from group_embedding.optimizers.tables import Table, is_table_gradient, update_tables
+from group_embedding.optimizers.tables import (
+    Table,
+    check_keyed,
+    claim_tables,
+    is_table_gradient,
+    update_tables,
+)
 
 
 class WrappedV1:
@@ -10,6 +16,12 @@ class WrappedV1:
     one, and applied together when stock finishes the step."""
 
     _ge_waiting = ()
+
+    def apply_gradients(self, grads_and_vars, *args, **kwargs):
+        grads_and_vars = list(grads_and_vars)
+        claim_tables(variable for _, variable in grads_and_vars)
+        check_keyed(grads_and_vars)
+        return super().apply_gradients(grads_and_vars, *args, **kwargs)
 
     def _prepare(self):
         super()._prepare()

@@ -6,13 +6,14 @@ from tensorflow.python.saved_model import registration
 
 from group_embedding.checkpoint.by_name import SavedByName
 from group_embedding.checkpoint.snapshots import Eviction
-from group_embedding.ops import embedding_table
+from group_embedding.ops import embedding_table, table_keys
 from group_embedding.variables import initial_values
 from group_embedding.variables.loaded_variable import loaded_variable
 from group_embedding.variables.options import (
     CBFFilter,
     EmbeddingVariableOption,
     GlobalStepEvict,
+    L2WeightEvict,
     StorageType,
 )
 from group_embedding.variables.table_resource import TableResource
@@ -61,7 +62,7 @@ class EmbeddingVariable(resource_variable_ops.ResourceVariable, SavedByName):
             self._make_table(initializer)
 
     def _make_table(self, initializer):
-        table_name = self.name.partition(":")[0]
+        table_name = self._table_name
         initial = self._initial_values(table_name, initializer)
         option = self.ev_option
 
@@ -75,11 +76,12 @@ class EmbeddingVariable(resource_variable_ops.ResourceVariable, SavedByName):
                 if_needed,
             )
 
-        rows = TableResource(
-            table_name, initialize, self.current_step, _eviction(option.evict_option)
-        )
-        self.rows = self._track_trackable(rows, "table")
-        made = self.rows.initialize()
+        with tf.name_scope(f"{table_name}/"):
+            rows = TableResource(
+                table_name, initialize, self.current_step, _eviction(option.evict_option)
+            )
+            self.rows = self._track_trackable(rows, "table")
+            made = self.rows.initialize()
         if not tf.executing_eagerly():
             self._initializer_op = tf.group(self._initializer_op, made)
 
@@ -89,6 +91,10 @@ class EmbeddingVariable(resource_variable_ops.ResourceVariable, SavedByName):
         if rows is None:
             return initial_values.per_key(table_name, initializer, dim, self.dtype)
         return initial_values.drawn_once(table_name, initializer, rows, dim, self.dtype)
+
+    @property
+    def _table_name(self):
+        return self.name.partition(":")[0]
 
     @property
     def table_handle(self):
@@ -104,8 +110,95 @@ class EmbeddingVariable(resource_variable_ops.ResourceVariable, SavedByName):
         global_step = tf.compat.v1.train.get_global_step()
         return None if global_step is None else tf.convert_to_tensor(global_step)
 
+    def total_count(self):
+        """How many keys have a row: a scalar."""
+        return self._stats().num_keys
+
+    def get_frequency(self, ids):
+        """How often each key was trained, once per occurrence; 0 for those without a row."""
+        return self._find(ids).frequencies
+
+    def get_version(self, ids):
+        """The step in which each key was trained last; -1 for those without a row, or a step."""
+        return self._find(ids).versions
+
+    def lookup_tier(self, ids):
+        """The tier of StorageOption in which each key's row lies, 0 the fastest; -1: no row."""
+        return self._find(ids).tiers
+
+    def export(self):
+        """All keys that have a row, ascending: (keys, values, versions, freqs)."""
+        with tf.device(self.device):
+            found = table_keys.export_table(
+                self.table_handle, self.dtype, self.shape[1], self.key_dtype.is_unsigned
+            )
+        return found._replace(keys=self._from_int64(found.keys))
+
+    def insert(self, keys, values):
+        """Gives keys rows of these values, [keys, dim], whatever the filter says; their slots start
+        anew. Of a key that comes twice the last row counts. Returns the op."""
+        values = tf.cast(tf.convert_to_tensor(values), self.dtype)
+        with tf.device(self.device):
+            return table_keys.insert_keys(self.table_handle, self._to_int64(keys), values)
+
+    def erase(self, ids):
+        """Forgets keys: rows, slots, counts. Returns how many had a row."""
+        with tf.device(self.device):
+            return table_keys.erase_keys(self.table_handle, self._to_int64(ids))
+
+    def evict(self, step=None):
+        """Forgets the keys that `evict_option` names. Returns how many.
+
+        Args:
+            step: of now, for GlobalStepEvict; None: that of `self.step` or of the graph.
+
+        Raises:
+            ValueError: GlobalStepEvict without a step.
+        """
+        option = self.ev_option.evict_option
+        with tf.device(self.device):
+            if isinstance(option, GlobalStepEvict) and option.steps_to_live is not None:
+                step = self.current_step() if step is None else step
+                if step is None:
+                    raise ValueError(
+                        f"table '{self._table_name}': GlobalStepEvict needs the step of now: "
+                        "evict(step=...), or set the variable's attribute `step`"
+                    )
+                step = tf.cast(step, tf.int64)
+                return table_keys.evict_by_step(self.table_handle, step, option.steps_to_live)
+            if isinstance(option, L2WeightEvict) and option.l2_weight_threshold > 0:
+                return table_keys.evict_by_weight(self.table_handle, option.l2_weight_threshold)
+            return tf.constant(0, tf.int64)
+
+    def memory_bytes(self):
+        """Bytes in use: of rows, slots, what is kept of each row, and the index; a scalar."""
+        return self._stats().memory_bytes
+
+    def load_factor(self):
+        """How full the index is, 0 to 1; a scalar."""
+        return self._stats().load_factor
+
+    def _stats(self):
+        with tf.device(self.device):
+            return table_keys.table_stats(self.table_handle)
+
+    def _find(self, ids):
+        with tf.device(self.device):
+            return table_keys.find_keys(self.table_handle, self._to_int64(ids))
+
+    def _to_int64(self, keys):
+        keys = tf.convert_to_tensor(keys, self.key_dtype)
+        if self.key_dtype == tf.uint64:
+            return tf.bitcast(keys, tf.int64)
+        return tf.cast(keys, tf.int64)
+
+    def _from_int64(self, keys):
+        if self.key_dtype == tf.uint64:
+            return tf.bitcast(keys, tf.uint64)
+        return tf.cast(keys, self.key_dtype)
+
     def is_initialized(self, name=None):
-        with tf.name_scope(name or "is_initialized"):
+        with tf.name_scope(name or "is_initialized"), tf.device(self.device):
             table = embedding_table.is_initialized(self.table_handle)
             return tf.logical_and(super().is_initialized(), table)
 
@@ -113,6 +206,37 @@ class EmbeddingVariable(resource_variable_ops.ResourceVariable, SavedByName):
     def _deserialize_from_proto(cls, object_proto, **kwargs):
         del kwargs
         return loaded_variable(object_proto)
+
+    @property
+    def constraint(self):
+        """None. Optimizers ask for it before they apply a gradient: those are refused here that
+        would write to the variable of shape [0, dim]."""
+        if not self._optimizer_is_wrapped:
+            raise self._unwrapped_optimizer()
+        return None
+
+    def scatter_add(self, *args, **kwargs):
+        raise self._unwrapped_optimizer()
+
+    scatter_sub = scatter_update = scatter_add
+
+    def _unwrapped_optimizer(self):
+        return TypeError(
+            f"table '{self._table_name}': an EmbeddingVariable is trained by a wrapped optimizer; "
+            "use group_embedding.optimizers.wrap(optimizer), or LazyAdam, RowwiseAdagrad or Lamb"
+        )
+
+    def _dense_var_to_tensor(self, *args, **kwargs):
+        raise TypeError(
+            f"table '{self._table_name}': an EmbeddingVariable has no tensor of all its rows; look "
+            "keys up in it (group_embedding_lookup, tf.nn.embedding_lookup), or export() it"
+        )
+
+    def __repr__(self):
+        return (
+            f"<EmbeddingVariable '{self._table_name}' dim={self.shape[1]} "
+            f"key_dtype={self.key_dtype.name} dtype={self.dtype.name}>"
+        )
 
     def sparse_read(self, indices, name=None):
         """The rows of keys, [..., dim]: what `tf.gather` and `tf.nn.embedding_lookup` call."""

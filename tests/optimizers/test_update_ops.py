@@ -130,6 +130,7 @@ def test_wrong_number_of_slots():
             rule="adagrad",
             rule_slots=[0],
             table_names=["user"],
+            keyed_tables=[],
         )
 
 

@@ -45,11 +45,13 @@ absl::Status GroupLookupGradShape(InferenceContext* context) {
 
 }  // namespace
 
+// Handles are inputs of listed types: an input that is declared a resource makes an op stateful,
+// and functions run stateful ops even where nobody uses what they make.
 REGISTER_OP("GroupLookup")
     .Input("tables: table_types")
     .Input("batch: float")
     .Input("sizes: int64")
-    .Input("keyed_tables: num_keyed * resource")
+    .Input("keyed_tables: keyed_types")
     .Output("outputs: num_outputs * dtype")
     .Attr("table_types: list({resource, float, half, bfloat16}) >= 1")
     .Attr("dtype: {float, half, bfloat16}")
@@ -64,7 +66,7 @@ REGISTER_OP("GroupLookup")
     .Attr("weighted: bool = false")
     .Attr("prune_negative: bool = true")
     .Attr("invalid_ids: {'raise', 'ignore'} = 'raise'")
-    .Attr("num_keyed: int >= 0 = 0")
+    .Attr("keyed_types: list({resource}) >= 0 = []")
     .Attr("keyed: list(int) = []")
     .SetShapeFn(GroupLookupShape)
     .Doc(R"doc(
@@ -91,7 +93,7 @@ REGISTER_OP("GroupLookupGrad")
     .Input("batch: float")
     .Input("sizes: int64")
     .Input("grads: num_grads * dtype")
-    .Input("keyed_tables: num_keyed * resource")
+    .Input("keyed_tables: keyed_types")
     .Output("indices: num_tables * int64")
     .Output("values: num_tables * dtype")
     .Output("weight_grad: float")
@@ -110,7 +112,7 @@ REGISTER_OP("GroupLookupGrad")
     .Attr("weighted: bool = false")
     .Attr("prune_negative: bool = true")
     .Attr("invalid_ids: {'raise', 'ignore'} = 'raise'")
-    .Attr("num_keyed: int >= 0 = 0")
+    .Attr("keyed_types: list({resource}) >= 0 = []")
     .Attr("keyed: list(int) = []")
     .SetShapeFn(GroupLookupGradShape)
     .Doc(R"doc(

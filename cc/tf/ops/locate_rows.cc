@@ -19,7 +19,7 @@ REGISTER_OP("LocateRows")
     .Attr("training: bool = false")
     .SetIsStateful()
     .SetShapeFn([](InferenceContext* context) {
-      context->set_output(0, context->input(1));
+      context->set_output(0, context->Vector(InferenceContext::kUnknownDim));
       return absl::OkStatus();
     })
     .Doc(R"doc(

@@ -1,0 +1,120 @@
+// Keyed tables are asked and changed, beside lookups and updates.
+#include "tensorflow/core/framework/common_shape_fns.h"
+#include "tensorflow/core/framework/op.h"
+#include "tensorflow/core/framework/shape_inference.h"
+
+namespace group_embedding {
+
+using ::tensorflow::shape_inference::InferenceContext;
+
+REGISTER_OP("FindKeys")
+    .Input("table: resource")
+    .Input("keys: int64")
+    .Output("frequencies: int64")
+    .Output("versions: int64")
+    .Output("tiers: int32")
+    .SetIsStateful()
+    .SetShapeFn([](InferenceContext* context) {
+      for (int i = 0; i < 3; ++i) context->set_output(i, context->input(1));
+      return absl::OkStatus();
+    })
+    .Doc(R"doc(
+What a table keeps of keys beside their rows.
+
+keys: of any shape.
+frequencies: how often each was trained; 0: it has no row.
+versions: the step in which it was trained last; -1: it has no row, or no step was given.
+tiers: 0: its row is in host memory; -1: it has no row.
+)doc");
+
+REGISTER_OP("ExportTable")
+    .Input("table: resource")
+    .Output("keys: int64")
+    .Output("values: dtype")
+    .Output("versions: int64")
+    .Output("frequencies: int64")
+    .Attr("dtype: {float, half, bfloat16}")
+    .Attr("dim: int >= 1")
+    .Attr("is_unsigned: bool = false")
+    .SetIsStateful()
+    .SetShapeFn([](InferenceContext* context) {
+      int64_t dim;
+      TF_RETURN_IF_ERROR(context->GetAttr("dim", &dim));
+      const auto num_keys = context->UnknownDim();
+      for (const int i : {0, 2, 3}) context->set_output(i, context->Vector(num_keys));
+      context->set_output(1, context->Matrix(num_keys, context->MakeDim(dim)));
+      return absl::OkStatus();
+    })
+    .Doc(R"doc(
+All keys that have a row, ascending, and their rows. Training waits meanwhile.
+
+values: [keys, dim].
+versions, frequencies: as of FindKeys.
+is_unsigned: keys are in the order of unsigned numbers.
+)doc");
+
+REGISTER_OP("InsertKeys")
+    .Input("table: resource")
+    .Input("keys: int64")
+    .Input("values: dtype")
+    .Attr("dtype: {float, half, bfloat16}")
+    .SetIsStateful()
+    .SetShapeFn(tensorflow::shape_inference::NoOutputs)
+    .Doc(R"doc(
+Gives keys rows of these values, whatever the filter says. Slots of the rows start anew; keys that
+had a row keep their frequency and version.
+
+keys: [num_keys]; of one that comes twice the last row counts.
+values: [num_keys, dim].
+)doc");
+
+REGISTER_OP("EraseKeys")
+    .Input("table: resource")
+    .Input("keys: int64")
+    .Output("num_erased: int64")
+    .SetIsStateful()
+    .SetShapeFn(tensorflow::shape_inference::ScalarShape)
+    .Doc(R"doc(
+Forgets keys: their rows, slots and counts.
+
+keys: of any shape; those without a row may be among them.
+num_erased: how many had a row.
+)doc");
+
+REGISTER_OP("EvictKeys")
+    .Input("table: resource")
+    .Input("step: int64")
+    .Output("num_erased: int64")
+    .Attr("kind: {'global_step', 'l2_weight'}")
+    .Attr("steps_to_live: int = 0")
+    .Attr("l2_weight: float = 0")
+    .SetIsStateful()
+    .SetShapeFn(tensorflow::shape_inference::ScalarShape)
+    .Doc(R"doc(
+Forgets keys that are not worth their memory.
+
+step: a scalar, the step of now; for 'global_step'.
+num_erased: how many were forgotten.
+kind: 'global_step': keys not trained for more than `steps_to_live` steps, of those whose training
+  had a step. 'l2_weight': keys whose row has a sum of squares, halved, below `l2_weight`.
+)doc");
+
+REGISTER_OP("TableStats")
+    .Input("table: resource")
+    .Output("num_keys: int64")
+    .Output("memory_bytes: int64")
+    .Output("load_factor: float")
+    .SetIsStateful()
+    .SetShapeFn([](InferenceContext* context) {
+      for (int i = 0; i < 3; ++i) context->set_output(i, context->Scalar());
+      return absl::OkStatus();
+    })
+    .Doc(R"doc(
+How large a table is.
+
+num_keys: that have a row.
+memory_bytes: of rows, slots, what is kept of each, and the index.
+load_factor: of the index.
+)doc");
+
+}  // namespace group_embedding

@@ -1,0 +1,72 @@
+"""The ops that ask keyed tables, and change them beside updates. Keys are int64, bit for bit."""
+
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+from tensorflow.python.framework import auto_control_deps_utils
+
+from group_embedding.ops._library import library
+
+for _op_type in ("FindKeys", "ExportTable", "TableStats"):
+    auto_control_deps_utils.register_read_only_resource_op(_op_type)
+for _op_type in ("FindKeys", "ExportTable", "TableStats", "InsertKeys", "EraseKeys", "EvictKeys"):
+    tf.no_gradient(_op_type)
+
+
+class KeyInfo(NamedTuple):
+    """Of each key: how often it was trained, the step in which last, the tier of its row."""
+
+    frequencies: Any
+    versions: Any
+    tiers: Any
+
+
+class Export(NamedTuple):
+    """All keys that have a row, ascending; each part is in their order."""
+
+    keys: Any
+    values: Any
+    versions: Any
+    freqs: Any
+
+
+class Stats(NamedTuple):
+    """How large a table is."""
+
+    num_keys: Any
+    memory_bytes: Any
+    load_factor: Any
+
+
+def find_keys(table, keys):
+    return KeyInfo(*library().find_keys(table=table, keys=keys))
+
+
+def export_table(table, dtype, dim, is_unsigned):
+    return Export(
+        *library().export_table(table=table, dtype=dtype, dim=dim, is_unsigned=is_unsigned)
+    )
+
+
+def insert_keys(table, keys, values):
+    return library().insert_keys(table=table, keys=keys, values=values)
+
+
+def erase_keys(table, keys):
+    return library().erase_keys(table=table, keys=keys)
+
+
+def evict_by_step(table, step, steps_to_live):
+    return library().evict_keys(
+        table=table, step=step, kind="global_step", steps_to_live=steps_to_live
+    )
+
+
+def evict_by_weight(table, l2_weight):
+    return library().evict_keys(
+        table=table, step=tf.constant(-1, tf.int64), kind="l2_weight", l2_weight=l2_weight
+    )
+
+
+def table_stats(table):
+    return Stats(*library().table_stats(table=table))

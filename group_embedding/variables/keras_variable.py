@@ -1,0 +1,30 @@
+"""An EmbeddingVariable as Keras 3 has variables: layers and models there see no `tf.Variable`."""
+
+from group_embedding.layers.keras_version import IS_KERAS_3, keras
+from group_embedding.variables.embedding_variable import EmbeddingVariable
+
+if IS_KERAS_3:
+
+    class KerasEmbeddingVariable(keras.Variable):
+        """What `as_keras_variable` returns."""
+
+        def __init__(self, variable):
+            name = variable.name.partition(":")[0].replace("/", "_")
+            super().__init__(variable, trainable=variable.trainable, autocast=False, name=name)
+
+        def _convert_to_tensor(self, value, dtype=None):
+            if isinstance(value, EmbeddingVariable):
+                return value  # which is wrapped as it is
+            return super()._convert_to_tensor(value, dtype)
+
+        @property
+        def constraint(self):
+            return self._value.constraint
+
+
+def as_keras_variable(variable):
+    """For `layer._track_variable(...)` of Keras 3; lookups and wrapped optimizers take either.
+
+    In Keras 2, where a layer tracks the variables that are its attributes, `variable` itself.
+    """
+    return KerasEmbeddingVariable(variable) if IS_KERAS_3 else variable

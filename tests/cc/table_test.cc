@@ -1,0 +1,99 @@
+// Tables found by key: the index under growth and erasure, and threads that read, train, write and
+// take snapshots of one table at a time.
+#include <cstring>
+#include <random>
+#include <unordered_map>
+#include <vector>
+
+#include "check.h"
+#include "table/host_table.h"
+#include "table/key_index.h"
+#include "threads.h"
+
+namespace group_embedding {
+namespace {
+
+// Few different homes, so that probes are long and clusters wrap around the end.
+uint64_t CrowdedHash(int64_t key) {
+  return MixBits(key) | ~uint64_t{0xffff} | (key % 7 == 0) * 0xfff0;
+}
+uint64_t Hash(int64_t key) { return MixBits(static_cast<uint64_t>(key)); }
+
+void CheckAgainstMap(uint64_t (*hash_of)(int64_t), int64_t num_keys, float max_load) {
+  std::mt19937_64 random(1);
+  KeyIndex index(max_load);
+  std::unordered_map<int64_t, int64_t> map;
+  for (int64_t i = 1; i <= num_keys; ++i) {
+    const int64_t key = static_cast<int64_t>(random() % (2 * num_keys));
+    KeyIndex::Entry* entry = index.Find(key, hash_of(key));
+    CHECK_EQ(entry != nullptr, map.count(key) == 1);
+    if (entry != nullptr && i % 3 == 0) {
+      index.Erase(entry, hash_of);
+      map.erase(key);
+    } else {
+      index.FindOrInsert(key, hash_of(key), hash_of)->state = i;
+      map[key] = i;
+    }
+  }
+
+  CHECK_EQ(index.size(), static_cast<int64_t>(map.size()));
+  for (const auto& [key, state] : map) {
+    const KeyIndex::Entry* entry = index.Find(key, hash_of(key));
+    CHECK_EQ(entry == nullptr ? 0 : entry->state, state);
+  }
+}
+
+TEST(IndexGrowsWhereItIsAndLosesNoKey) { CheckAgainstMap(Hash, 600000, 0.7f); }
+
+TEST(IndexWithLongProbesLosesNoKey) { CheckAgainstMap(CrowdedHash, 3000, 0.7f); }
+
+TEST(ThreadsReadTrainWriteAndSaveAtATime) {
+  TableOptions options;
+  options.dim = 4;
+  options.initial = {Distribution::kUniform, 0, 1, 1, 0};
+  std::string error;
+  const auto table = MakeHostTable(options, nullptr, &error);
+  CHECK_EQ(error, "");
+  const ParallelFor threads = testing::ThreadedFor(4);
+  std::vector<int64_t> keys(20000);
+  for (size_t i = 0; i < keys.size(); ++i) keys[i] = static_cast<int64_t>(i * i % 7001);
+  std::vector<int64_t> rows(keys.size());
+  auto locate = [&](Access access, std::vector<int64_t>* to) {
+    const KeysToLocate request = {table.get(), keys.data(), static_cast<int64_t>(keys.size()),
+                                  to->data()};
+    CHECK_EQ(LocateRowsCpu(&request, 1, access, 1, SerialFor), "");
+  };
+  locate(Access::kTrain, &rows);
+  const auto snapshot = table->TakeSnapshot(/*changes_only=*/false);
+  KeyedRows saved;
+  std::vector<std::vector<int64_t>> found(4, rows);
+
+  threads(4, 1000000, [&](int64_t begin, int64_t end) {
+    for (int64_t t = begin; t < end; ++t) {
+      if (t == 0) {
+        for (int64_t row = 0; row < snapshot->num_rows(); row += 100) {
+          snapshot->Read(row, row + 100, &saved);
+        }
+      } else if (t == 1) {
+        table->BeforeWrite(rows.data(), static_cast<int64_t>(rows.size()));
+        float* values = static_cast<float*>(const_cast<void*>(table->rows().rows));
+        for (const int64_t row : rows) values[row * 4] = -1;
+      } else {
+        locate(t == 2 ? Access::kTrain : Access::kRead, &found[t]);
+      }
+    }
+  });
+
+  for (const auto& again : found) CHECK_EQ(again == rows, true);
+  CHECK_EQ(static_cast<int64_t>(saved.keys.size()), table->num_keys());
+  for (size_t i = 0; i < saved.keys.size(); ++i) {
+    float values[4];
+    std::memcpy(values, saved.values.data() + i * sizeof(values), sizeof(values));
+    for (int j = 0; j < 4; ++j) {
+      CHECK_EQ(values[j], InitialValue(options.initial, saved.keys[i], j));
+    }
+  }
+}
+
+}  // namespace
+}  // namespace group_embedding

@@ -1,0 +1,172 @@
+"""Keys come, are counted, admitted, exported, inserted, erased and evicted."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import group_embedding as ge
+
+
+def test_export(make_table, train):
+    # Given a table trained on some keys
+    table = make_table()
+    table.step = 5
+    train(table, [9, -2, 9])
+    table.step = 6
+    train(table, [4])
+    # When it is exported
+    keys, values, versions, freqs = table.export()
+    # Then keys ascend, and each has its own
+    np.testing.assert_array_equal(keys, [-2, 4, 9])
+    np.testing.assert_array_equal(values, [[0, 0], [0, 0], [-1, -1]])
+    np.testing.assert_array_equal(versions, [5, 6, 5])
+    np.testing.assert_array_equal(freqs, [1, 1, 2])
+
+
+def test_what_is_kept_of_keys(make_table, train):
+    # Given a table trained on two keys, in a step of none
+    table = make_table()
+    train(table, [1, 2, 2])
+    # When they are asked for, and one that is not there
+    ids = tf.constant([[2, 1, 3]], tf.int64)
+    # Then counts, versions and tiers are known
+    np.testing.assert_array_equal(table.get_frequency(ids), [[2, 1, 0]])
+    np.testing.assert_array_equal(table.get_version(ids), [[-1, -1, -1]])
+    np.testing.assert_array_equal(table.lookup_tier(ids), [[0, 0, -1]])
+    assert int(table.total_count()) == 2
+    assert int(table.memory_bytes()) > 0 and 0 < float(table.load_factor()) <= 1
+
+
+def test_insert_and_erase(make_table, train, read):
+    # Given a table with a trained key
+    table = make_table()
+    train(table, [1])
+    # When keys are inserted, that one too, and one is erased that is there and one that is not
+    table.insert([1, 2, 3, 3], [[5, 5], [6, 6], [7, 7], [8, 8]])
+    erased = table.erase([2, 40])
+    # Then rows are what was inserted last
+    assert int(erased) == 1
+    np.testing.assert_array_equal(read(table, [1, 2, 3]), [[5, 5], [1, 1], [8, 8]])
+    np.testing.assert_array_equal(table.get_frequency([1, 3]), [1, 0])
+
+
+def test_insert_of_another_dim(make_table):
+    with pytest.raises(tf.errors.InvalidArgumentError, match="'user': expected.*values \\[n, 2\\]"):
+        make_table().insert([1], [[1.0, 2, 3]])
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        ge.CounterFilter(3),
+        ge.CBFFilter(3, max_element_size=100, false_positive_probability=0.01),
+        ge.CBFFilter(3, max_element_size=9, false_positive_probability=0.5, counter_type=tf.uint8),
+    ],
+    ids=["counter", "bloom", "small bloom"],
+)
+def test_filters(make_table, train, read, option):
+    # Given a table that admits keys seen three times, and reads 7 for others
+    table = make_table(
+        filter_option=option,
+        init_option=ge.InitializerOption(default_value_dim=4, default_value_no_permission=7.0),
+    )
+    # When a key is trained twice, and once more
+    train(table, [1, 1])
+    before = read(table, [1])
+    train(table, [1])
+    # Then it has a row from then on, which starts as rows do
+    np.testing.assert_array_equal(before, [[7, 7]])
+    np.testing.assert_array_equal(read(table, [1, 2]), [[0, 0], [7, 7]])
+    assert int(table.total_count()) == 1
+    assert int(table.get_frequency([1])[0]) == 3
+
+
+def test_evict_by_step(make_table, train):
+    # Given keys trained in steps 1 and 10
+    table = make_table(evict_option=ge.GlobalStepEvict(steps_to_live=5))
+    for table.step, key in ((1, 100), (10, 200)):
+        train(table, [key])
+    # When keys are evicted at step 6, and at step 7
+    at_6, at_7 = int(table.evict(step=6)), int(table.evict(step=7))
+    # Then those go that lived for more than 5 steps
+    assert (at_6, at_7) == (0, 1)
+    np.testing.assert_array_equal(table.export().keys, [200])
+
+
+def test_evict_by_weight(make_table):
+    # Given rows of which half the sum of squares is 1 and 4
+    table = make_table(evict_option=ge.L2WeightEvict(l2_weight_threshold=2.0))
+    table.insert([1, 2], [[1.0, 1.0], [2.0, 2.0]])
+    # When light rows are evicted
+    evicted = table.evict()
+    # Then the lighter one goes
+    assert int(evicted) == 1
+    np.testing.assert_array_equal(table.export().keys, [2])
+
+
+def test_evict_without_a_step(make_table):
+    with pytest.raises(ValueError, match="table 'user': GlobalStepEvict needs the step"):
+        make_table(evict_option=ge.GlobalStepEvict(5)).evict()
+
+
+def test_versions_are_global_steps_in_a_session(make_table):
+    # Given a graph of TensorFlow 1 with a global step
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        global_step = tf.compat.v1.train.get_or_create_global_step()
+        table = make_table()
+        place = tf.compat.v1.placeholder(tf.int64, [None])
+        loss = tf.reduce_sum(ge.group_embedding_lookup([table], [place])[0])
+        optimizer = ge.optimizers.wrap(tf.compat.v1.train.GradientDescentOptimizer(1.0))
+        train = optimizer.minimize(loss, global_step=global_step)
+        session.run(tf.compat.v1.global_variables_initializer())
+        # When keys are trained in three steps
+        for keys in ([1], [2], [1, 3]):
+            session.run(train, {place: keys})
+        # Then their versions are the last of these
+        np.testing.assert_array_equal(session.run(table.export()).versions, [2, 1, 2])
+
+
+def test_versions_of_a_keras_optimizer(make_table):
+    # Given a table whose step is that of a Keras optimizer
+    table = make_table()
+    optimizer = ge.optimizers.wrap(tf.keras.optimizers.SGD(1.0))
+    table.step = optimizer.iterations
+
+    @tf.function
+    def step(keys):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(ge.group_embedding_lookup([table], [keys])[0])
+        optimizer.apply_gradients([(tape.gradient(loss, table), table)])
+
+    # When two steps are taken
+    step(tf.constant([1, 2], tf.int64))
+    step(tf.constant([2, 3], tf.int64))
+    # Then versions are its iterations
+    np.testing.assert_array_equal(table.get_version([1, 2, 3]), [0, 1, 1])
+
+
+def test_growth(make_table, train, read):
+    # Given a table of no keys
+    table = make_table()
+    # When it is trained on many, step after step
+    for first in range(0, 60_000, 20_000):
+        train(table, np.arange(first, first + 30_000))
+    # Then all are there
+    assert int(table.total_count()) == 70_000
+    counts = np.asarray(table.export().freqs)
+    assert counts.sum() == 90_000 and counts.max() == 2
+    np.testing.assert_array_equal(read(table, [15, 25_000]), [[0, 0], [-1, -1]])
+
+
+def test_full_table(make_table, train, read):
+    # Given a table that may take 64 KB
+    table = make_table(storage_option=ge.StorageOption(storage_size=[1 << 16]))
+    train(table, [1])
+    # When it is trained on more keys than fit, Then the error names it, its size and the options
+    with pytest.raises(
+        tf.errors.ResourceExhaustedError, match="table 'user' is full.*StorageOption"
+    ):
+        train(table, np.arange(10_000))
+    # And it stays usable
+    train(table, [1])
+    np.testing.assert_array_equal(read(table, [1]), [[-1, -1]])

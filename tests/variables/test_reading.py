@@ -1,0 +1,193 @@
+"""What learns is what inserts: reading leaves a table as it is, wherever it happens."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import group_embedding as ge
+from group_embedding.layers.keras_version import IS_KERAS_3
+from group_embedding.variables.keras_variable import as_keras_variable
+
+NEW = np.array([3, -4, 3])
+
+
+def rows_of(table, keys=NEW):
+    return ge.group_embedding_lookup([table], [tf.convert_to_tensor(keys)])[0]
+
+
+def test_eager(make_table):
+    # Given a table
+    table = make_table()
+    # When it is read without a tape, and under one that does not record
+    rows_of(table)
+    with tf.GradientTape() as tape, tape.stop_recording():
+        rows_of(table)
+    # Then no key is there
+    assert int(table.total_count()) == 0
+
+
+def test_function(make_table):
+    # Given a function that reads, also under a tape that is never asked
+    table = make_table()
+
+    @tf.function
+    def evaluate():
+        with tf.GradientTape():
+            return rows_of(table)
+
+    # When it runs
+    evaluate()
+    # Then no key is there
+    assert int(table.total_count()) == 0
+
+
+def test_function_differentiated_from_outside(make_table):
+    # Given a function that reads
+    table = make_table()
+    read = tf.function(lambda: rows_of(table))
+    read()
+    assert int(table.total_count()) == 0
+    # When a tape around a call of it is asked for the gradient
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_sum(read())
+    gradient = tape.gradient(loss, table)
+    # Then that call has inserted
+    assert int(table.total_count()) == 2
+    assert sorted(np.asarray(table.get_frequency(NEW))) == [1, 2, 2]
+    np.testing.assert_array_equal(tf.reduce_sum(gradient.values), 6)
+    # And When the function is called by itself again, Then that does not
+    table.erase(NEW)
+    read()
+    assert int(table.total_count()) == 0
+
+
+def test_functions_within_functions(make_table):
+    # Given a step that differentiates another function
+    table = make_table()
+    inner = tf.function(lambda: rows_of(table))
+
+    @tf.function
+    def step():
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(inner())
+        return tape.gradient(loss, table).values
+
+    # When only the inner one is called, and then the step
+    inner()
+    before = int(table.total_count())
+    step()
+    # Then the step has inserted
+    assert (before, int(table.total_count())) == (0, 2)
+
+
+def test_cond(make_table):
+    # Given a lookup in a branch
+    table = make_table()
+    branch = tf.constant(True)
+
+    def loss():
+        return tf.cond(branch, lambda: tf.reduce_sum(rows_of(table)), lambda: 0.0)
+
+    @tf.function
+    def step():
+        with tf.GradientTape() as tape:
+            value = loss()
+        return tf.reduce_sum(tape.gradient(value, table).values)
+
+    # When it is evaluated, and then differentiated
+    tf.function(loss)()
+    before = int(table.total_count())
+    total = step()
+    # Then that has inserted
+    assert (before, int(table.total_count())) == (0, 2)
+    assert total == 6
+
+
+def test_session(make_table):
+    # Given a graph of TensorFlow 1 with a lookup for training and one for evaluation
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        table = make_table()
+        evaluate = rows_of(table, tf.constant([7, 8], tf.int64))
+        optimizer = ge.optimizers.wrap(tf.compat.v1.train.GradientDescentOptimizer(1.0))
+        train = optimizer.minimize(tf.reduce_sum(rows_of(table)))
+        session.run(tf.compat.v1.global_variables_initializer())
+        # When each runs
+        session.run(evaluate)
+        before = session.run(table.total_count())
+        session.run(train)
+        # Then training alone has inserted
+        assert before == 0
+        np.testing.assert_array_equal(session.run(table.export()).keys, [-4, 3])
+
+
+def test_gradients_of_a_lookup_that_a_session_has_run(make_table):
+    # Given a lookup that a session has run before it was differentiated
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        table = make_table()
+        loss = tf.reduce_sum(rows_of(table))
+        session.run(tf.compat.v1.global_variables_initializer())
+        session.run(loss)
+        train = ge.optimizers.wrap(tf.compat.v1.train.AdagradOptimizer(1.0)).minimize(loss)
+        session.run(tf.compat.v1.variables_initializer(tf.compat.v1.global_variables()[1:]))
+        # When it is trained by that session, Then the error says what to do
+        with pytest.raises(tf.errors.FailedPreconditionError, match="minimize.*before a session"):
+            session.run(train)
+
+
+class Rows(tf.keras.layers.Layer):
+    def __init__(self, table):
+        super().__init__()
+        self.table = table
+        if IS_KERAS_3:
+            self._track_variable(as_keras_variable(table))
+
+    def call(self, keys):
+        return tf.reduce_sum(rows_of(self.table, tf.reshape(keys, [-1])), axis=-1, keepdims=True)
+
+
+@pytest.mark.parametrize("run_eagerly", [False, True])
+def test_keras_model(make_table, run_eagerly):
+    # Given a model with a table
+    table = make_table()
+    model = tf.keras.Sequential([tf.keras.Input([1], dtype=tf.int64), Rows(table)])
+    optimizer = ge.optimizers.wrap(tf.keras.optimizers.Adagrad(0.1))
+    model.compile(optimizer, "mse", run_eagerly=run_eagerly)
+    keys, targets = np.array([[5], [6], [5]]), np.zeros([3, 1])
+    # When it evaluates and predicts, and then fits
+    model.evaluate(keys, targets, verbose=0)
+    model.predict(keys, verbose=0)
+    before = int(table.total_count())
+    first = model.evaluate(keys, targets, verbose=0)
+    model.fit(keys, targets, epochs=5, verbose=0)
+    last = model.evaluate(keys + 0, targets, verbose=0)
+    model.predict(keys + 10, verbose=0)
+    # Then fitting alone has inserted
+    assert before == 0
+    np.testing.assert_array_equal(table.export().keys, [5, 6])
+    assert last < first
+    assert len(model.trainable_variables) == 1
+
+
+def test_saved_model(make_table, tmp_path):
+    # Given a module with a table, a serving function and a training step
+    module = tf.Module()
+    module.table = make_table(initializer=tf.constant([[1.0, 2], [3, 4]]), rows=2)
+
+    @tf.function(input_signature=[tf.TensorSpec([None], tf.int64)])
+    def serve(keys):
+        return rows_of(module.table, keys)
+
+    module.serve = serve
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_sum(module.serve(NEW))
+    assert tape.gradient(loss, module.table) is not None
+    # When it is saved, loaded and served
+    tf.saved_model.save(module, str(tmp_path))
+    loaded = tf.saved_model.load(str(tmp_path))
+    served = loaded.serve(tf.constant([0, 1, 7], tf.int64))
+    # Then keys without a row read what they would start as, and no op trains
+    np.testing.assert_array_equal(served, [[1, 2], [3, 4], [3, 4]])
+    functions = [loaded.serve.get_concrete_function(tf.TensorSpec([None], tf.int64))]
+    for function in functions:
+        located = [op for op in function.graph.get_operations() if op.type == "LocateRows"]
+        assert not any(op.get_attr("training") for op in located)
