@@ -1,6 +1,6 @@
 """Sparse embeddings for recommender models on TensorFlow: many lookups in one fused op."""
 
-from group_embedding import exchange, layers, optimizers
+from group_embedding import checkpoint, exchange, layers, optimizers
 from group_embedding.config import FeatureConfig, TableConfig
 from group_embedding.distributed import (
     DistributedOptimizer,
@@ -48,6 +48,7 @@ __all__ = [
     "StorageType",
     "TableConfig",
     "broadcast_variables",
+    "checkpoint",
     "enable_distributed_strategy",
     "exchange",
     "get_embedding_variable",

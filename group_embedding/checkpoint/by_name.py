@@ -59,7 +59,9 @@ def _graph_of_saver(variable):
         )
     graph = tf.compat.v1.get_default_graph()
     # Kept by the graph, as long as that: a collection would be written to its meta graph.
-    savers = graph.__dict__.setdefault(_ATTRIBUTE, {})
+    if not hasattr(graph, _ATTRIBUTE):
+        setattr(graph, _ATTRIBUTE, {})
+    savers = getattr(graph, _ATTRIBUTE)
     scope, prefix = _scope_and_prefix(graph, variable.name)
     if scope not in savers:
         savers[scope] = _SaverGraph(graph, scope, prefix)
