@@ -27,8 +27,9 @@ def save_changes(saver, *args, **kwargs):
         with changes_only():
             return saver.save(*args, **kwargs)
     session, *args = args
-    tensor = _tensor_of(saver, session.graph, "changes_only")
-    return saver.save(_SessionWithFeed(session, {tensor: True} if tensor else {}), *args, **kwargs)
+    name = _tensor_of(saver, session.graph, "changes_only")
+    feed = {} if name is None else {name: True}
+    return saver.save(_SessionWithFeed(session, feed), *args, **kwargs)
 
 
 class BackgroundSave:
@@ -59,13 +60,14 @@ class BackgroundSave:
 
     def _save(self, saver, session, args, kwargs):
         try:
-            self._result = saver.save(session, *args, **kwargs)
+            with session.graph.as_default():
+                self._result = saver.save(session, *args, **kwargs)
         except BaseException as error:
             self._error = error
 
 
 class _SessionWithFeed(tf_session.SessionInterface):
-    """A session that feeds some tensors in every run."""
+    """A session that feeds some tensors, by their names, in every run."""
 
     def __init__(self, session, feed):
         self._session = session
@@ -86,7 +88,7 @@ class _SessionWithFeed(tf_session.SessionInterface):
 
 
 def _state_of(saver, session, changes):
-    """What a save writes, as the session holds it: {tensor that the save reads: its value}."""
+    """What a save writes, as the session holds it: {name of a tensor that it reads: its value}."""
     snapshot = _tensor_of(saver, session.graph, "table_snapshot")
     fetches = _dense_tensors(saver, session.graph)
     feed = {}
@@ -95,27 +97,28 @@ def _state_of(saver, session, changes):
         feed[_tensor_of(saver, session.graph, "changes_only")] = changes
     values = session.run(fetches, feed)
     # Copies: a session may give out the memory of a variable itself.
-    return {tensor: np.array(value) for tensor, value in zip(fetches, values)}
+    return {name: np.array(value) for name, value in zip(fetches, values)}
 
 
 def _dense_tensors(saver, graph):
-    """What the Saver writes beside the manifests of keyed tables."""
+    """The names of what the Saver writes beside the manifests of keyed tables."""
     scope = _scope_of(saver)
     saves = [
         op for op in graph.get_operations() if op.type == "SaveV2" and op.name.startswith(scope)
     ]
-    tensors = {tensor.ref(): tensor for op in saves for tensor in op.inputs[3:]}
-    return [tensor for tensor in tensors.values() if tensor.op.type != "SaveTable"]
+    tensors = [tensor for op in saves for tensor in op.inputs[3:] if tensor.op.type != "SaveTable"]
+    return list(dict.fromkeys(tensor.name for tensor in tensors))
 
 
 def _scope_of(saver):
-    saver.build() if saver.saver_def is None else None
+    if saver.saver_def is None:
+        saver.build()
     return saver.saver_def.filename_tensor_name.rpartition("/")[0] + "/"
 
 
 def _tensor_of(saver, graph, name):
-    """A tensor that the Saver's tables share, or None: it has no keyed tables."""
+    """The name of a tensor that the Saver's tables share, or None: it has no keyed tables."""
     try:
-        return graph.get_tensor_by_name(f"{_scope_of(saver)}{name}:0")
+        return graph.get_tensor_by_name(f"{_scope_of(saver)}{name}:0").name
     except KeyError:
         return None

@@ -52,11 +52,6 @@ class SavedByName(saveable_object.SaveableObject):
 
 def _graph_of_saver(variable):
     """The part of the default graph that a Saver is building."""
-    if tf.executing_eagerly():
-        raise ValueError(
-            f"table '{variable.name}': expected tf.train.Checkpoint in eager code, got a "
-            "tf.compat.v1.train.Saver, which saves an EmbeddingVariable in graphs alone"
-        )
     graph = tf.compat.v1.get_default_graph()
     # Kept by the graph, as long as that: a collection would be written to its meta graph.
     if not hasattr(graph, _ATTRIBUTE):
