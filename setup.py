@@ -340,7 +340,7 @@ setup(
     # TensorFlow itself is not listed: it comes as tensorflow or as tensorflow-cpu, and the library
     # is built for the one that is there.
     install_requires=["numpy"],
-    extras_require={"collective": ["horovod==0.28.1"], "parquet": ["pyarrow==26.0.1"]},
+    extras_require={"collective": ["horovod==0.28.1"], "parquet": ["pyarrow==21.0.0"]},
     ext_modules=[Extension("group_embedding._core", sources=[])],
     cmdclass={"build_ext": BuildNative},
     zip_safe=False,

@@ -1,5 +1,5 @@
-// CRC-32C (Castagnoli), the checksum of every file of keyed tables: it finds any one flipped bit and
-// any run of up to 32, whatever the length.
+// CRC-32C (Castagnoli), the checksum of every file of keyed tables: it finds any one flipped bit
+// and any run of up to 32, whatever the length.
 #pragma once
 
 #include <cstddef>

@@ -88,8 +88,7 @@ std::string Decode(const std::string& bytes, const std::string& table, Manifest*
   const std::string where = "table '" + table + "': its entry in the checkpoint ";
   const size_t size = bytes.size();
   if (size < sizeof(kMagic) + 8 || std::memcmp(bytes.data(), kMagic, sizeof(kMagic)) != 0 ||
-      ByteReader(bytes.data() + size - 4, 4).Get<uint32_t>() !=
-          Crc32c(0, bytes.data(), size - 4)) {
+      ByteReader(bytes.data() + size - 4, 4).Get<uint32_t>() != Crc32c(0, bytes.data(), size - 4)) {
     return where + "is damaged";
   }
   ByteReader in(bytes.data() + sizeof(kMagic), size - sizeof(kMagic) - 4);

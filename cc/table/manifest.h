@@ -1,8 +1,9 @@
 // What a checkpoint says of the files that hold a table's rows. The files lie beside it: file
-// "data-r0abc-of-12def" of the checkpoint "folder/model-100" is "folder/model-100.data-r0abc-of-12def".
+// "data-r0abc-of-12def" of the checkpoint "folder/model-100" is
+// "folder/model-100.data-r0abc-of-12def".
 //
-// TensorFlow takes such names for parts of the checkpoint: whoever deletes a checkpoint deletes them
-// too. Names are drawn, so that no save writes over a file of another.
+// TensorFlow takes such names for parts of the checkpoint: whoever deletes a checkpoint deletes
+// them too. Names are drawn, so that no save writes over a file of another.
 #pragma once
 
 #include <cstdint>

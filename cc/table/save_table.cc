@@ -256,8 +256,8 @@ std::string RestoreTable(const SavedTable& saved, const KeySubset& subset, Embed
   std::vector<TableFileSummary> files;
   std::string error = VerifySavedTable(saved, table->options().name, table, &files);
   if (!error.empty()) return error;
-  const bool has_changes = std::any_of(files.begin(), files.end(),
-                                       [](auto& file) { return file.header.changes_only; });
+  const bool has_changes =
+      std::any_of(files.begin(), files.end(), [](auto& file) { return file.header.changes_only; });
   table->Clear();
   Restorer restorer(subset, table);
   for (const bool changes_only : {false, true}) {

@@ -45,8 +45,7 @@ struct SavedTable {
 // Reads all files of the table of that name to their ends. `table`: the one that is to be restored
 // from them, or null: it is not made yet.
 std::string VerifySavedTable(const SavedTable& saved, const std::string& name,
-                             const EmbeddingTable* table,
-                             std::vector<TableFileSummary>* summaries);
+                             const EmbeddingTable* table, std::vector<TableFileSummary>* summaries);
 
 // Gives `table` the keys of `subset` that were saved, and no others. Whatever is wrong with a file
 // is found before the table changes. Exclusive.

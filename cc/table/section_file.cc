@@ -50,7 +50,8 @@ void SyncFolderOf(const std::string& path) {
 
 }  // namespace
 
-SectionWriter::SectionWriter(std::string path) : path_(std::move(path)), temporary_(path_ + ".tmp") {}
+SectionWriter::SectionWriter(std::string path)
+    : path_(std::move(path)), temporary_(path_ + ".tmp") {}
 
 SectionWriter::~SectionWriter() {
   if (file_ < 0) return;

@@ -171,14 +171,14 @@ std::string TableFileWriter::AddErased(const std::vector<int64_t>& keys) {
 std::string TableFileWriter::AddAdmission(const AdmissionState& state) {
   totals_.num_counted += static_cast<int64_t>(state.keys.size());
   totals_.counter_bytes += static_cast<int64_t>(state.counters.size());
-  std::string error = InBlocks(
-      static_cast<int64_t>(state.keys.size()), 2 * sizeof(int64_t),
-      [&](int64_t begin, int64_t end) {
-        ByteWriter out;
-        out.PutArray(state.keys.data() + begin, (end - begin) * sizeof(int64_t));
-        out.PutArray(state.counts.data() + begin, (end - begin) * sizeof(int64_t));
-        return file_.Write(kCounted, out.bytes());
-      });
+  std::string error =
+      InBlocks(static_cast<int64_t>(state.keys.size()), 2 * sizeof(int64_t),
+               [&](int64_t begin, int64_t end) {
+                 ByteWriter out;
+                 out.PutArray(state.keys.data() + begin, (end - begin) * sizeof(int64_t));
+                 out.PutArray(state.counts.data() + begin, (end - begin) * sizeof(int64_t));
+                 return file_.Write(kCounted, out.bytes());
+               });
   if (!error.empty()) return error;
   return InBlocks(static_cast<int64_t>(state.counters.size()), 1, [&](int64_t begin, int64_t end) {
     ByteWriter out;
@@ -190,8 +190,8 @@ std::string TableFileWriter::AddAdmission(const AdmissionState& state) {
 
 std::string TableFileWriter::Finish(FileSum* sum) {
   ByteWriter out;
-  for (const int64_t total : {totals_.num_rows, totals_.num_erased, totals_.num_counted,
-                              totals_.counter_bytes}) {
+  for (const int64_t total :
+       {totals_.num_rows, totals_.num_erased, totals_.num_counted, totals_.counter_bytes}) {
     out.Put(total);
   }
   std::string error = file_.Write(kTotals, out.bytes());
@@ -243,8 +243,8 @@ bool TableFileReader::ReadPayload(uint32_t kind, const std::string& payload,
       in.GetVector(in.left(), &block->admission.counters);
       return in.Ended();
     case kTotals:
-      for (int64_t* total : {&stated_.num_rows, &stated_.num_erased, &stated_.num_counted,
-                             &stated_.counter_bytes}) {
+      for (int64_t* total :
+           {&stated_.num_rows, &stated_.num_erased, &stated_.num_counted, &stated_.counter_bytes}) {
         *total = in.Get<int64_t>();
       }
       return in.Ended();

@@ -15,7 +15,7 @@ namespace group_embedding {
 
 // What a file says of itself before the first row.
 struct TableFileHeader {
-  std::string table;  // its name
+  std::string table;     // its name
   uint64_t save_id = 0;  // the same in all parts of one save, and in no others
   int32_t part = 0, num_parts = 1;
   bool changes_only = false;  // rows changed and keys erased since a full save

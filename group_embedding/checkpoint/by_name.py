@@ -32,9 +32,7 @@ class SavedByName(saveable_object.SaveableObject):
     def specs(self):
         name = manifest_name(self.name.partition(":")[0])
         return [
-            saveable_object.SaveSpec(
-                self._save_rows, "", name, dtype=tf.string, device=self.device
-            )
+            saveable_object.SaveSpec(self._save_rows, "", name, dtype=tf.string, device=self.device)
         ]
 
     def _save_rows(self):

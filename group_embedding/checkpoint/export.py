@@ -21,18 +21,25 @@ def export_parquet(table, path):
     from group_embedding import _core
 
     changed = _changed_keys(table)
-    header = _core.TableFile(table["files"][0]["path"]).header
-    slots = [slot["name"] for slot in header["slots"]]
+    # A slot may be younger than the full save.
+    slots = {
+        slot["name"]: slot
+        for file in table["files"]
+        for slot in _core.TableFile(file["path"]).header["slots"]
+    }
     total = sum(_core.verify_table_file(file["path"])["num_rows"] for file in table["files"])
     progress, num_rows, writer = Progress(table["table"], total), 0, None
     try:
         for file in table["files"]:
-            for block in _core.TableFile(file["path"]):
+            rows = _core.TableFile(file["path"])
+            for block in rows:
+                if not len(block["keys"]):
+                    continue
                 progress.add(len(block["keys"]))
                 kept = np.ones(len(block["keys"]), bool)
                 if not file["changes_only"]:
                     kept = ~np.isin(block["keys"], changed)
-                columns = _columns(pyarrow, block, kept, header, slots)
+                columns = _columns(pyarrow, block, kept, rows.header, slots)
                 writer = writer or parquet.ParquetWriter(str(path), columns.schema)
                 writer.write_table(columns)
                 num_rows += int(kept.sum())
@@ -74,14 +81,20 @@ def _columns(pyarrow, block, kept, header, slots):
         "version": pyarrow.array(block["versions"][kept]),
         "values": _lists(pyarrow, block["values"][kept], header["dtype"]),
     }
-    for slot, name, values in zip(header["slots"], slots, block["slots"]):
-        columns[name] = _lists(pyarrow, values[kept], slot["dtype"])
+    arrays = {slot["name"]: array for slot, array in zip(header["slots"], block["slots"])}
+    for name, slot in slots.items():
+        if name in arrays:
+            columns[name] = _lists(pyarrow, arrays[name][kept], slot["dtype"])
+        else:
+            nothing = np.full([int(kept.sum()), slot["width"]], slot["initial"], np.float32)
+            columns[name] = _lists(pyarrow, nothing, "float32")
     return pyarrow.table(columns)
 
 
 def _lists(pyarrow, matrix, dtype):
+    """Of float32, whatever the table's type: that holds them all."""
     if dtype == "float16":
-        matrix = matrix.view(np.float16)
+        matrix = matrix.view(np.float16).astype(np.float32)
     elif dtype == "bfloat16":
         matrix = (matrix.astype(np.uint32) << 16).view(np.float32)
     return pyarrow.FixedSizeListArray.from_arrays(

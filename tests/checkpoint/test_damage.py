@@ -1,6 +1,7 @@
 """Damaged checkpoints are refused before anything changes."""
 
 import os
+from pathlib import Path
 
 import checkpoint_cases as cases
 import numpy as np
@@ -34,7 +35,7 @@ def saved(tmp_path_factory):
 def damages(rng, path):
     """(file, what it holds instead): flips and truncations over all files of keyed tables."""
     paths = files.present(path)
-    whole = {path: open(path, "rb").read() for path in paths}
+    whole = {path: Path(path).read_bytes() for path in paths}
     sizes = np.array([len(whole[path]) for path in paths])
     for _ in range(NUM_FLIPS):
         name = paths[rng.choice(len(paths), p=sizes / sizes.sum())]
@@ -58,12 +59,10 @@ def test_flipped_bits_and_truncations_are_refused_and_change_nothing(saved, tmp_
     }
 
     for name, damaged in damages(np.random.default_rng(SEED), path):
-        whole = open(name, "rb").read()
-        with open(name, "wb") as file:
-            file.write(damaged)
+        whole = Path(name).read_bytes()
+        Path(name).write_bytes(damaged)
         message = refused(saver, session, path)
-        with open(name, "wb") as file:
-            file.write(whole)
+        Path(name).write_bytes(whole)
         assert name in message and f"table '{table_of[name]}'" in message
 
     assert cases.content(saver.save(session, f"{tmp_path}/after")) == before
@@ -73,18 +72,16 @@ def test_flipped_bits_and_truncations_are_refused_and_change_nothing(saved, tmp_
 def test_flipped_bits_of_a_manifest_are_refused(saved, tmp_path):
     session, saver, path, before = saved
     data = f"{path}.data-00000-of-00001"
-    whole = open(data, "rb").read()
+    whole = Path(data).read_bytes()
     rng = np.random.default_rng(SEED)
     manifests = files.manifests(path).values()
 
     for manifest in manifests:
         at = whole.index(manifest)
         for bit in rng.integers(8 * at, 8 * (at + len(manifest)), 30).tolist():
-            with open(data, "wb") as file:
-                file.write(cases.flip(whole, bit))
+            Path(data).write_bytes(cases.flip(whole, bit))
             refused(saver, session, path)
-    with open(data, "wb") as file:
-        file.write(whole)
+    Path(data).write_bytes(whole)
 
     assert len(manifests) == 2
 

@@ -143,8 +143,8 @@ class SaveTableOp : public OpKernel {
     {
       tensorflow::mutex_lock lock(*resource->mu());
       TableSaves& saves = resource->saves();
-      const bool waits = saves.waiting != nullptr &&
-                         saves.waiting->id == context->input(2).scalar<int64_t>()();
+      const bool waits =
+          saves.waiting != nullptr && saves.waiting->id == context->input(2).scalar<int64_t>()();
       OP_REQUIRES(context, waits,
                   absl::FailedPreconditionError("table '" + resource->name() +
                                                 "': expected its snapshot, got that of another "
@@ -188,8 +188,8 @@ class SaveTableOp : public OpKernel {
       }
     }
     SavedFile file = {NewSuffix(save->header.changes_only), save->header.changes_only, {}};
-    TF_RETURN_IF_ERROR(ToStatus(WriteTable(save->header, save->snapshot.get(),
-                                           PathOf(prefix, file.suffix), &file.sum)));
+    TF_RETURN_IF_ERROR(ToStatus(
+        WriteTable(save->header, save->snapshot.get(), PathOf(prefix, file.suffix), &file.sum)));
     manifest->files.push_back(file);
     return absl::OkStatus();
   }

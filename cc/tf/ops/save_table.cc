@@ -1,5 +1,5 @@
-// Keyed tables in checkpoints: their rows lie in files of their own beside the checkpoint's, and the
-// checkpoint has a manifest of them.
+// Keyed tables in checkpoints: their rows lie in files of their own beside the checkpoint's, and
+// the checkpoint has a manifest of them.
 #include "tensorflow/core/framework/common_shape_fns.h"
 #include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/framework/shape_inference.h"
