@@ -80,6 +80,26 @@ std::string CheckComplete(const std::string& name, const std::vector<TableFileSu
          std::to_string(num_full) + " and " + std::to_string(num_changes);
 }
 
+std::string CheckSaved(const SavedTable& saved, const std::string& name,
+                       const EmbeddingTable* table, const std::vector<TableFileSummary>& files) {
+  for (size_t f = 0; f < files.size() && table != nullptr; ++f) {
+    std::string error = CheckFits(files[f], saved.paths[f], *table);
+    if (!error.empty()) return error;
+  }
+  return CheckComplete(name, files);
+}
+
+std::string ReadHeaders(const SavedTable& saved, const std::string& name,
+                        const EmbeddingTable& table, std::vector<TableFileSummary>* files) {
+  for (const std::string& path : saved.paths) {
+    TableFileReader file(path);
+    const std::string error = InTable(name, file.Open());
+    if (!error.empty()) return error;
+    files->push_back({file.header(), {}, {}});
+  }
+  return CheckSaved(saved, name, &table, *files);
+}
+
 // Counters of keys that are counted apart, added: each part counted the keys that it had.
 void AddCounters(const std::vector<char>& more, int64_t first_byte, int32_t counter_bytes,
                  std::vector<char>* counters) {
@@ -239,8 +259,7 @@ std::string VerifySavedTable(const SavedTable& saved, const std::string& name,
                              std::vector<TableFileSummary>* summaries) {
   for (size_t f = 0; f < saved.paths.size(); ++f) {
     TableFileSummary file;
-    std::string error = InTable(name, VerifyTableFile(saved.paths[f], &file));
-    if (error.empty() && table != nullptr) error = CheckFits(file, saved.paths[f], *table);
+    const std::string error = InTable(name, VerifyTableFile(saved.paths[f], &file));
     if (!error.empty()) return error;
     if (!saved.sums.empty() &&
         (saved.sums[f].bytes != file.sum.bytes || saved.sums[f].crc != file.sum.crc)) {
@@ -249,12 +268,15 @@ std::string VerifySavedTable(const SavedTable& saved, const std::string& name,
     }
     summaries->push_back(std::move(file));
   }
-  return CheckComplete(name, *summaries);
+  return CheckSaved(saved, name, table, *summaries);
 }
 
-std::string RestoreTable(const SavedTable& saved, const KeySubset& subset, EmbeddingTable* table) {
+std::string RestoreTable(const SavedTable& saved, const KeySubset& subset, bool verified,
+                         EmbeddingTable* table) {
+  const std::string& name = table->options().name;
   std::vector<TableFileSummary> files;
-  std::string error = VerifySavedTable(saved, table->options().name, table, &files);
+  std::string error = verified ? ReadHeaders(saved, name, *table, &files)
+                               : VerifySavedTable(saved, name, table, &files);
   if (!error.empty()) return error;
   const bool has_changes =
       std::any_of(files.begin(), files.end(), [](auto& file) { return file.header.changes_only; });
@@ -267,7 +289,7 @@ std::string RestoreTable(const SavedTable& saved, const KeySubset& subset, Embed
     }
   }
   if (error.empty()) restorer.Finish();
-  return InTable(table->options().name, error);
+  return InTable(name, error);
 }
 
 }  // namespace group_embedding

@@ -48,7 +48,9 @@ std::string VerifySavedTable(const SavedTable& saved, const std::string& name,
                              const EmbeddingTable* table, std::vector<TableFileSummary>* summaries);
 
 // Gives `table` the keys of `subset` that were saved, and no others. Whatever is wrong with a file
-// is found before the table changes. Exclusive.
-std::string RestoreTable(const SavedTable& saved, const KeySubset& subset, EmbeddingTable* table);
+// is found before the table changes. `verified`: by VerifySavedTable just now, so that only headers
+// are looked at again before. Exclusive.
+std::string RestoreTable(const SavedTable& saved, const KeySubset& subset, bool verified,
+                         EmbeddingTable* table);
 
 }  // namespace group_embedding

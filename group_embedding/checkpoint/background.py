@@ -36,7 +36,7 @@ class BackgroundSave:
     """A `Saver.save` of what the session holds now, written by a thread.
 
     When this is made, all tables are snapshot and the dense variables copied; from then on they may
-    change.
+    change. One save at a time: of two, one is refused.
 
     Args:
         saver, session, *args, **kwargs: `saver.save(session, *args, **kwargs)` is what runs.

@@ -66,7 +66,8 @@ class CheckpointSaverHook(basic_session_run_hooks.CheckpointSaverHook):
         if not self._listeners:
             return False
         self._wait()
-        return any([listener.after_save(session, step) for listener in self._listeners])
+        wishes = [listener.after_save(session, step) for listener in self._listeners]
+        return any(wishes)  # whether one of them asks for the end of the training
 
     def _wait(self):
         if self._background is not None:

@@ -50,6 +50,7 @@ class RestoreTableOp : public OpKernel {
   explicit RestoreTableOp(OpKernelConstruction* context) : OpKernel(context) {
     OP_REQUIRES_OK(context, context->GetAttr("index", &subset_.index));
     OP_REQUIRES_OK(context, context->GetAttr("count", &subset_.count));
+    OP_REQUIRES_OK(context, context->GetAttr("verified", &verified_));
     OP_REQUIRES(context, subset_.index < subset_.count,
                 absl::InvalidArgumentError("index: expected less than count"));
   }
@@ -67,11 +68,13 @@ class RestoreTableOp : public OpKernel {
                                               "': expected to be restored when no save of it is "
                                               "being written"));
     resource->saves() = TableSaves();  // what was saved before is not what changes are added to
-    OP_REQUIRES_OK(context, DataLoss(RestoreTable(saved, subset_, resource->table().get())));
+    OP_REQUIRES_OK(context,
+                   DataLoss(RestoreTable(saved, subset_, verified_, resource->table().get())));
   }
 
  private:
   KeySubset subset_;
+  bool verified_;
 };
 
 REGISTER_KERNEL_BUILDER(Name("VerifyTable").Device(tensorflow::DEVICE_CPU), VerifyTableOp);

@@ -65,6 +65,7 @@ REGISTER_OP("RestoreTable")
     .Input("manifest: string")
     .Attr("index: int >= 0 = 0")
     .Attr("count: int >= 1 = 1")
+    .Attr("verified: bool = false")
     .SetIsStateful()
     .SetShapeFn(tensorflow::shape_inference::NoOutputs)
     .Doc(R"doc(
@@ -72,6 +73,7 @@ Gives an initialized table what was saved of it, and nothing else. If a file is 
 before the table is changed.
 
 index, count: which keys: those with key % count == index.
+verified: by VerifyTable just now, so that they are read once.
 )doc");
 
 }  // namespace group_embedding
