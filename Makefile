@@ -56,7 +56,7 @@ format: $(VENV)/dependencies.stamp
 	$(BIN)/ruff format .
 	$(CLANG_FORMAT) -i
 
-sanitize:
+sanitize: $(VENV)/dependencies.stamp
 	$(MAKE) -j$(shell nproc) -C tests/cc run MODE=address
 	$(MAKE) -j$(shell nproc) -C tests/cc run MODE=thread
 

@@ -257,7 +257,7 @@ def build_native(tensorflow, cuda):
         flags += " -DGOOGLE_CUDA=1" if cuda else ""
         objects = ninja.objects(f"tf{tensorflow.version}", tf, flags)
         # -z defs: a symbol that nobody defines is an error of the build, not of the first import.
-        libs = f"-L{tensorflow.lib_dir} -l:{tensorflow.framework} -Wl,-z,defs"
+        libs = f"-L{tensorflow.lib_dir} -l:{tensorflow.framework} -ldl -Wl,-z,defs"
         ninja.library(built[name], core_objects + objects, libs)
     if python:
         name = "_core" + sysconfig.get_config_var("EXT_SUFFIX")
@@ -340,7 +340,11 @@ setup(
     # TensorFlow itself is not listed: it comes as tensorflow or as tensorflow-cpu, and the library
     # is built for the one that is there.
     install_requires=["numpy"],
-    extras_require={"collective": ["horovod==0.28.1"], "parquet": ["pyarrow==21.0.0"]},
+    extras_require={
+        "collective": ["horovod==0.28.1"],
+        "disk": ["aimrocks==0.5.2; python_version < '3.13'"],
+        "parquet": ["pyarrow==21.0.0"],
+    },
     ext_modules=[Extension("group_embedding._core", sources=[])],
     cmdclass={"build_ext": BuildNative},
     zip_safe=False,

@@ -1,4 +1,4 @@
-"""Trains a DLRM on stock TensorFlow, on grouped lookups, and on these with a wrapped optimizer.
+"""Trains a DLRM on stock TensorFlow, on grouped lookups, with a wrapped optimizer, and by keys.
 
 $ python examples/train_movielens.py                     # MovieLens-100K
 $ python examples/train_movielens.py --data train.csv    # a file in Criteo's format
@@ -36,6 +36,7 @@ def main():
         ways["grouped"] = ranks.start_grouped()
         if not ranks.launched():
             ways["wrapped"] = ranks.with_native_updates(ways["grouped"])
+            ways["keyed"] = ranks.with_keys(ways["wrapped"])
     if ranks.launched_rank() == 0:  # the stock model is the first rank's alone
         ways["stock"] = ranks.STOCK
     results = [

@@ -8,7 +8,11 @@ from group_embedding.distributed import (
     broadcast_variables,
     enable_distributed_strategy,
 )
-from group_embedding.feature_column import group_embedding_column_scope
+from group_embedding.feature_column import (
+    categorical_column_with_embedding,
+    group_embedding_column_scope,
+    sequence_categorical_column_with_embedding,
+)
 from group_embedding.lookup import group_embedding_lookup, group_embedding_lookup_sparse
 from group_embedding.ops._library import library
 from group_embedding.patch import patch_tensorflow
@@ -19,6 +23,7 @@ from group_embedding.variables import (
     CounterFilter,
     EmbeddingVariable,
     EmbeddingVariableOption,
+    EmbeddingVariableStatisticsHook,
     GlobalStepEvict,
     InitializerOption,
     L2WeightEvict,
@@ -39,6 +44,7 @@ __all__ = [
     "DistributedOptimizer",
     "EmbeddingVariable",
     "EmbeddingVariableOption",
+    "EmbeddingVariableStatisticsHook",
     "FeatureConfig",
     "GlobalStepEvict",
     "InitializerOption",
@@ -48,6 +54,7 @@ __all__ = [
     "StorageType",
     "TableConfig",
     "broadcast_variables",
+    "categorical_column_with_embedding",
     "checkpoint",
     "enable_distributed_strategy",
     "exchange",
@@ -58,4 +65,5 @@ __all__ = [
     "layers",
     "optimizers",
     "patch_tensorflow",
+    "sequence_categorical_column_with_embedding",
 ]

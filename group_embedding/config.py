@@ -18,7 +18,7 @@ TABLE_DTYPES = ("float32", "float16", "bfloat16")
 
 @dataclasses.dataclass(frozen=True)
 class TableConfig:
-    """One embedding table: `num_rows` vectors of `dim` numbers.
+    """One embedding table: `num_rows` vectors of `dim` numbers, or one for every key.
 
     Features that are given the same `TableConfig` share the table.
 
@@ -28,7 +28,8 @@ class TableConfig:
 
     Attributes:
       name: The table's name, which its variable gets too.
-      num_rows: How many rows the table has; ids are 0 to `num_rows - 1`.
+      num_rows: How many rows the table has; ids are 0 to `num_rows - 1`. `None`: the table is an
+        `EmbeddingVariable`, and any integer is a key.
       dim: How long a row is.
       initializer: What the rows start as: the name of a Keras initializer, an initializer, or any
         function of a shape and a dtype. `None` draws from a truncated normal distribution of
@@ -38,24 +39,32 @@ class TableConfig:
         combined; the table itself is not changed.
       dtype: "float32", "float16" or "bfloat16"; `None` leaves it to the layer that makes the table.
       trainable: Whether training changes the table.
+      ev_option: With `num_rows=None`, the `EmbeddingVariableOption`; `None`: its defaults.
 
     Raises:
       TypeError, ValueError: An attribute is not of the form above; the message names the table.
     """
 
     name: str
-    num_rows: int
+    num_rows: Optional[int]
     dim: int
     initializer: Any = None
     combiner: str = "mean"
     max_norm: Optional[float] = None
     dtype: Optional[str] = None
     trainable: bool = True
+    ev_option: Any = None
 
     def __post_init__(self):
         _check_name("table", self.name)
         owner = f"table '{self.name}'"
-        _freeze(self, "num_rows", _positive_int(owner, "num_rows", self.num_rows))
+        if self.num_rows is not None:
+            _freeze(self, "num_rows", _positive_int(owner, "num_rows", self.num_rows))
+            if self.ev_option is not None:
+                raise ValueError(
+                    f"{owner}: expected ev_option=None, as it has num_rows={self.num_rows}, got "
+                    f"{self.ev_option!r}; with num_rows=None it is an EmbeddingVariable"
+                )
         _freeze(self, "dim", _positive_int(owner, "dim", self.dim))
         if self.initializer is not None and not (
             isinstance(self.initializer, str) or callable(self.initializer)

@@ -18,7 +18,7 @@ PUBLIC |= {f"optimizers.{name}": getattr(ge.optimizers, name) for name in ge.opt
 
 
 @pytest.mark.parametrize(
-    "program", PROGRAMS, ids=["lookups", "feature_columns", "keras", "optimizers"]
+    "program", PROGRAMS, ids=["lookups", "feature_columns", "keras", "keys", "optimizers"]
 )
 def test_readme_program(program, capsys):
     if "feature_column" in program and not hasattr(tf, "feature_column"):

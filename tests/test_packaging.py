@@ -189,6 +189,7 @@ def test_metadata(tmp_path):
         'Requires-Dist: horovod==0.28.1; extra == "collective"',
     ):
         assert line in metadata
+    assert any(line.startswith("Requires-Dist: aimrocks==0.5.2;") for line in metadata)
     assert any(
         line in metadata for line in ("License: Apache-2.0", "License-Expression: Apache-2.0")
     )

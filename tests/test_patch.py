@@ -14,7 +14,11 @@ def test_deeprec_script_runs_with_one_line_more():
     out = tf.nn.group_embedding_lookup_sparse([table], [ids], ["mean"], "mod", None, "lookup")
     with tf.feature_column.group_embedding_column_scope(name="items"):
         pass
+    keyed = tf.compat.v1.get_embedding_variable(
+        "user", 2, ev_option=tf.EmbeddingVariableOption(filter_option=tf.CounterFilter(3))
+    )
     # Then they are this package's
+    assert isinstance(keyed, ge.EmbeddingVariable)
     assert out[0].numpy().tolist() == [[2.0]]
     assert tf.nn.group_embedding_lookup is ge.group_embedding_lookup
     assert (

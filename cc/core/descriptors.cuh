@@ -35,6 +35,8 @@ class DeviceArrays {
     return reinterpret_cast<const T*>(device_ + at);
   }
 
+  int64_t size() const { return size_; }
+
   // From pageable memory CUDA stages a copy of at most 64 KB before it returns, so that the arrays
   // may go at once and nothing waits for the device. (In a captured graph they would have to stay.)
   cudaError_t Send(cudaStream_t stream) const {

@@ -94,6 +94,7 @@ __device__ __forceinline__ void CombineSegments(int num_segments, int64_t begin,
     }
     const int count = max(min(end - at, kRows), 0);
     const bool is_last = end - at <= kRows;
+    const char* places[kRows];
     Vector vectors[kRows];
     float weights[kRows];
     unsigned rows = 0, counted = (1u << count) - 1;  // a bit per entry
@@ -101,8 +102,12 @@ __device__ __forceinline__ void CombineSegments(int num_segments, int64_t begin,
     for (int i = 0; i < kRows; ++i) {
       const bool has_row = (i < count) && source.HasRow(fetched[i]);
       rows |= static_cast<unsigned>(has_row) << i;
-      vectors[i] = Vector::LoadIf(has_row && has_column, source.Row(fetched[i]));
       weights[i] = has_row ? source.Weight(fetched[i]) : 0.0f;
+      places[i] = source.Row(fetched[i]);
+    }
+#pragma unroll
+    for (int i = 0; i < kRows; ++i) {  // no branch between the loads, which would wait for one
+      vectors[i] = Vector::LoadIf((rows >> i & 1) && has_column, places[i]);
     }
     if (rows != counted) {
 #pragma unroll

@@ -171,7 +171,7 @@ class ReduceLauncher {
 
   void AddPieces() {
     if (args_.num_ids <= kMinPieceEntries) return;
-    AddPiecesKernel<T><<<SeveralEach(), kReduceThreads, 0, stream_>>>(args_);
+    AddPiecesKernel<T><<<SeveralEach(), kAddThreads, 0, stream_>>>(args_);
   }
 
   template <typename Sink>

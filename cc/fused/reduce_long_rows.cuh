@@ -5,9 +5,44 @@
 
 namespace group_embedding {
 
-struct PartOfPiece {
-  int64_t end;
-};
+// Rows that a team loads before it adds the first of them. There is but one sum to keep, which
+// leaves registers for more than CombineSegments has.
+inline constexpr int kPieceRowsInFlight = 8;
+
+// Adds entries [begin, end) to `sum`, in their order.
+template <typename Vector, typename Source>
+__device__ __forceinline__ void AddEntries(const Source& source, int64_t begin, int64_t end,
+                                           bool has_column, float (&sum)[Vector::kSize]) {
+  constexpr int kRows = kPieceRowsInFlight;
+  typename Source::Fetched fetched[kRows];
+  auto fetch = [&](int64_t from) {
+#pragma unroll
+    for (int i = 0; i < kRows; ++i) {
+      if (from + i < end) fetched[i] = source.Fetch(from, i);
+    }
+  };
+  fetch(begin);
+  for (int64_t at = begin; at < end; at += kRows) {
+    const char* places[kRows];
+    Vector vectors[kRows];
+    float weights[kRows];
+#pragma unroll
+    for (int i = 0; i < kRows; ++i) {
+      weights[i] = at + i < end ? source.Weight(fetched[i]) : 0.0f;
+      places[i] = source.Row(fetched[i]);
+    }
+#pragma unroll
+    for (int i = 0; i < kRows; ++i) {  // as in CombineSegments
+      vectors[i] = Vector::LoadIf(at + i < end && has_column, places[i]);
+    }
+    fetch(at + kRows);
+#pragma unroll
+    for (int i = 0; i < kRows; ++i) {
+#pragma unroll
+      for (int j = 0; j < Vector::kSize; ++j) sum[j] = fmaf(weights[i], vectors[i][j], sum[j]);
+    }
+  }
+}
 
 // The warp's teams share the entries of a piece. If it is all of a row, the first team takes it.
 template <typename Vector, Weighting weighting, typename Sink>
@@ -25,13 +60,12 @@ __device__ void ReducePiece(const ReduceArgs& args, const ReduceTask& task, cons
   for (int32_t c = 0; c < (Sink::kPlain ? 1 : task.shape.num_columns); ++c) {
     const int32_t column = c * team.size + team.lane;
     const bool has_column = column < task.shape.num_vectors;
+    // A row of one piece has all columns here.
+    const int num_rows = piece.num_pieces == 1 && in_warp == 0 ? 1 : 0;
+    writer.Start(piece.unique, num_rows, column * Vector::kSize, has_column);
     GradientSource<weighting> source{args, task, column * static_cast<int32_t>(sizeof(Vector))};
-    float sum[Vector::kSize];
-    CombineSegments<Vector>(
-        1, begin, has_column, [&](int) { return PartOfPiece{end}; }, source, NoClip{},
-        [&](int, const PartOfPiece&, Combined<Vector::kSize>& combined) {
-          for (int j = 0; j < Vector::kSize; ++j) sum[j] = combined.sum[j];
-        });
+    float sum[Vector::kSize] = {};
+    AddEntries<Vector>(source, begin, end, has_column, sum);
     for (int j = 0; j < Vector::kSize; ++j) {
       for (int offset = team.size; offset < kWarpSize; offset *= 2) {
         sum[j] += __shfl_xor_sync(kFullWarp, sum[j], offset);
@@ -40,12 +74,12 @@ __device__ void ReducePiece(const ReduceArgs& args, const ReduceTask& task, cons
         sums[column * Vector::kSize + j] = sum[j];
       }
     }
-    if (piece.num_pieces == 1) {  // then all columns are there
-      if (in_warp == 0)
+    if (piece.num_pieces == 1) {
+      if (num_rows == 1) {
         writer.Take(0, piece.unique, Sink::kTakesRow ? args.RowOf(task, piece.unique) : 0,
                     column * Vector::kSize, has_column, sum);
-      writer.Finish(kLastPass, piece.unique, in_warp == 0 ? 1 : 0, column * Vector::kSize,
-                    has_column);
+      }
+      writer.Finish(kLastPass, piece.unique, num_rows, column * Vector::kSize, has_column);
     }
   }
 }
@@ -61,7 +95,7 @@ __global__ void __launch_bounds__(kReduceThreads, BlocksPerMultiprocessor(weight
   for (uint32_t p = (blockIdx.x * kReduceThreads + threadIdx.x) / kWarpSize; p < num_pieces;
        p += num_warps) {
     const LongPiece piece = args.lists.piece(p);
-    const ReduceTask& task = args.tasks[piece.table];
+    const ReduceTask task = args.tasks[piece.table];
     if (task.is_plain != Sink::kPlain) continue;
     ForSinkVector<T, Sink>(task, [&](auto vector) {
       ReducePiece<decltype(vector), weighting, Sink>(args, task, piece, sinks[piece.table], common,
@@ -70,11 +104,14 @@ __global__ void __launch_bounds__(kReduceThreads, BlocksPerMultiprocessor(weight
   }
 }
 
+// A row that most ids name has hundreds of pieces, and one block to add them.
+inline constexpr int kAddThreads = 512;
+
 // The sum over all threads of the block, in a fixed order.
 __device__ inline float BlockSum(float value, float* shared) {
   __syncthreads();
   shared[threadIdx.x] = value;
-  for (int offset = kReduceThreads / 2; offset > 0; offset /= 2) {
+  for (int offset = kAddThreads / 2; offset > 0; offset /= 2) {
     __syncthreads();
     if (threadIdx.x < offset) shared[threadIdx.x] += shared[threadIdx.x + offset];
   }
@@ -83,11 +120,11 @@ __device__ inline float BlockSum(float value, float* shared) {
 }
 
 // A block works for one row of several pieces after the other, and leaves its gradient where the
-// sum of the first piece was. Its threads form groups, each with a thread per column (256 columns
-// at a time); a group adds every num_groups-th piece, the first group adds up.
+// sum of the first piece was. Its threads form groups, each with a thread per column (512
+// columns at a time); a group adds every num_groups-th piece, the first group adds up.
 template <typename T>
-__global__ void __launch_bounds__(kReduceThreads) AddPiecesKernel(ReduceArgs args) {
-  __shared__ float shared[kReduceThreads];
+__global__ void __launch_bounds__(kAddThreads) AddPiecesKernel(ReduceArgs args) {
+  __shared__ float shared[kAddThreads];
   const uint32_t num_rows = *args.lists.num_rows;
   for (uint32_t r = blockIdx.x; r < num_rows; r += gridDim.x) {
     const LongRow row = args.lists.rows[r];
@@ -96,9 +133,9 @@ __global__ void __launch_bounds__(kReduceThreads) AddPiecesKernel(ReduceArgs arg
     const T* x = reinterpret_cast<const T*>(task.rows + in_table * task.row_bytes);
     float* sums = args.Sums() + row.sum;
     int32_t width = 1;
-    while (width < kReduceThreads && width < task.dim) width *= 2;
+    while (width < kAddThreads && width < task.dim) width *= 2;
     const int32_t lane = threadIdx.x % width, group = threadIdx.x / width;
-    const int32_t num_groups = kReduceThreads / width;
+    const int32_t num_groups = kAddThreads / width;
     float squares = 0, dot = 0;
     for (int32_t column = lane; column - lane < task.dim; column += width) {
       float sum = 0;
@@ -147,6 +184,7 @@ __device__ void TakeLongRow(const ReduceArgs& args, const ReduceTask& task, cons
     for (int32_t c = 0; c < task.shape.num_columns; ++c) {
       const int32_t column = (c * team.size + team.lane) * Vector::kSize;
       const bool has_column = column < task.dim;
+      writer.Start(row.unique, is_first ? 1 : 0, column, has_column);
       float sum[Vector::kSize];
       for (int j = 0; j < Vector::kSize; ++j) sum[j] = has_column ? sums[column + j] : 0.0f;
       if (is_first) writer.Take(0, row.unique, in_table, column, has_column, sum);

@@ -28,6 +28,7 @@ struct StoreGradient {
     __device__ Team(const ReduceArgs& a, int32_t table, const Table& store, const Common&,
                     const group_embedding::Team&, Shared&)
         : sink(store), first_unique(a.sorted.num_unique[table]) {}
+    __device__ void Start(int64_t, int, int32_t, bool) {}
     __device__ void Take(int, int64_t unique, int64_t row, int32_t column, bool has_column,
                          const float (&sum)[Vector::kSize]) {
       if (!has_column) return;

@@ -11,6 +11,9 @@
 //   Sink::NeedsRow(common)  whether the whole gradient of a row must be known before any column of
 //                           it goes anywhere
 //   Sink::Team<Vector>      for teams, in each of which a thread has a vector of the row
+//     Start(first, count, column, has_column)
+//                           the thread's columns of `count` rows from `first` on will be taken:
+//                           time to fetch what else that needs
 //     Take(s, unique, row, column, has_column, sum)
 //                           the thread's columns of a gradient, at `column`, of the s-th row since
 //                           Finish, the `unique`-th of all tables, `row` of its own if kTakesRow
@@ -242,6 +245,7 @@ __device__ void ReduceBlock(const ReduceArgs& args, const ReduceTask& task,
       for (int32_t c = 0; c < (Sink::kPlain ? 1 : task.shape.num_columns); ++c) {
         const int32_t column = c * team.size + team.lane;
         const bool has_column = column < task.shape.num_vectors;
+        if (pass != kNormOfRow) writer.Start(u, num_rows, column * Vector::kSize, has_column);
         GradientSource<weighting> source{args, task, column * static_cast<int32_t>(sizeof(Vector))};
         CombineSegments<Vector>(
             num_rows, first_entry, has_column, unique_row, source, NoClip{},

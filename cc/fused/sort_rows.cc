@@ -13,9 +13,14 @@ constexpr int64_t kSmall = 64;       // up to here std::sort is faster than clea
 constexpr int64_t kLarge = 1 << 15;  // from here a table is split: runs fit a second-level cache
 constexpr int kSplitBits = 8;
 constexpr int64_t kBuckets = int64_t{1} << kSplitBits;
+constexpr int64_t kBytesPerId = 16;  // of workspace and spare memory together
 
 int BitsFor(uint64_t values) {  // bits that hold 0 .. values - 1
   return values <= 1 ? 0 : 64 - __builtin_clzll(values - 1);
+}
+
+int PlaceBits(const Batch& batch) {
+  return BitsFor(batch.weights == nullptr ? batch.num_samples : batch.num_ids);
 }
 
 bool HasScales(const Group& group) {
@@ -31,6 +36,57 @@ int64_t NumIds(const Group& group, int64_t f) {
          group.batch.Begin(feature.first_sample);
 }
 
+// A radix sort by `bits` bits from `shift` on, stable.
+void SortByDigits(RowEntry* from, int64_t count, int shift, int bits,
+                  std::vector<RowEntry>* spare) {
+  const int passes = (bits + kMaxDigitBits - 1) / kMaxDigitBits;
+  if (count <= kSmall) return std::sort(from, from + count);
+  if (passes == 0) return;
+  if (static_cast<int64_t>(spare->size()) < count) spare->resize(count);
+  RowEntry* to = spare->data();
+  const int digit_bits = (bits + passes - 1) / passes;
+  const RowEntry mask = (RowEntry{1} << digit_bits) - 1;
+  uint32_t offsets[1 << kMaxDigitBits];
+  for (int pass = 0; pass < passes; ++pass, shift += digit_bits) {
+    std::fill(offsets, offsets + mask + 1, 0);
+    for (int64_t i = 0; i < count; ++i) ++offsets[from[i] >> shift & mask];
+    uint32_t total = 0;
+    for (RowEntry digit = 0; digit <= mask; ++digit) {
+      const uint32_t here = offsets[digit];
+      offsets[digit] = total;
+      total += here;
+    }
+    for (int64_t i = 0; i < count; ++i) to[offsets[from[i] >> shift & mask]++] = from[i];
+    std::swap(from, to);
+  }
+  if (passes % 2 == 1) std::memcpy(to, from, count * sizeof(RowEntry));
+}
+
+// Sorts by the lowest `bits` bits, the upper eight of them first, in place: an entry goes where it
+// belongs, and the one that was there next (American flag sort; McIlroy, Bostic, McIlroy 1993).
+void SortInPlace(RowEntry* from, int64_t count, int bits, std::vector<RowEntry>* spare) {
+  if (count < kLarge) return SortByDigits(from, count, 0, bits, spare);
+  if (bits == 0) return;
+  const int shift = std::max(bits - kSplitBits, 0);
+  int64_t counts[kBuckets] = {}, next[kBuckets], ends[kBuckets];
+  auto bucket_of = [=](RowEntry entry) { return entry >> shift & (kBuckets - 1); };
+  for (int64_t i = 0; i < count; ++i) ++counts[bucket_of(from[i])];
+  int64_t total = 0;
+  for (int64_t bucket = 0; bucket < kBuckets; ++bucket) {
+    next[bucket] = total;
+    ends[bucket] = total += counts[bucket];
+  }
+  for (int64_t bucket = 0; bucket < kBuckets; ++bucket) {
+    while (next[bucket] < ends[bucket]) {
+      RowEntry& entry = from[next[bucket]];
+      std::swap(entry, from[next[bucket_of(entry)]++]);
+    }
+  }
+  for (int64_t bucket = 0; bucket < kBuckets; ++bucket) {
+    SortInPlace(from + ends[bucket] - counts[bucket], counts[bucket], shift, spare);
+  }
+}
+
 template <typename T>
 T* Take(char** at, int64_t count) {
   T* part = reinterpret_cast<T*>(*at);
@@ -39,6 +95,10 @@ T* Take(char** at, int64_t count) {
 }
 
 }  // namespace
+
+int64_t RowSorter::MaxRows(const Group& group) {
+  return static_cast<int64_t>(~uint64_t{0} >> std::max(PlaceBits(group.batch), 1));
+}
 
 int64_t RowSorter::WorkspaceBytes(const Group& group) {
   char* at = nullptr;
@@ -56,7 +116,7 @@ RowSorter::RowSorter(const Group& group, void* workspace, const ParallelFor& par
   entries_ = Take<RowEntry>(&at, batch.num_ids);
   samples_ = Take<uint32_t>(&at, weighted ? batch.num_ids : 0);
   scales_ = Take<float>(&at, HasScales(group) ? batch.num_samples : 0);
-  place_bits_ = BitsFor(weighted ? batch.num_ids : batch.num_samples);
+  place_bits_ = PlaceBits(batch);
 
   for (int64_t f = 0; f < group.num_features; ++f) {
     const Feature& feature = group.features[f];
@@ -71,6 +131,11 @@ RowSorter::RowSorter(const Group& group, void* workspace, const ParallelFor& par
     AddRuns(t, begin, end, parallel_for);
     begin = end;
   }
+  int64_t bytes = WorkspaceBytes(group);
+  for (const RowRun& run : runs_) {
+    if (run.end - run.begin >= kLarge) bytes += (run.end - run.begin) * sizeof(RowEntry);
+  }
+  has_long_spares_ = bytes <= kBytesPerId * batch.num_ids;
 }
 
 void RowSorter::AddRuns(int64_t table, int64_t begin, int64_t end,
@@ -164,7 +229,7 @@ void RowSorter::Sort(RowRun* run, std::vector<RowEntry>* spare) const {
       Expand({f, 0, group_.features[f].num_samples}, [&](RowEntry entry) { *to++ = entry; });
     }
   }
-  SortEntries(run, spare);
+  SortEntries(*run, spare);
   const RowEntry end_row = static_cast<RowEntry>(group_.tables[run->table].num_rows);
   const RowEntry* entry = entries_ + run->begin;
   while (run->end > run->begin && entries_[run->end - 1] >> place_bits_ == end_row) --run->end;
@@ -177,32 +242,13 @@ void RowSorter::Sort(RowRun* run, std::vector<RowEntry>* spare) const {
   }
 }
 
-// A radix sort of the bits in which rows differ, stable: places then ascend within a row.
-void RowSorter::SortEntries(RowRun* run, std::vector<RowEntry>* spare) const {
-  const int64_t count = run->end - run->begin;
-  RowEntry* from = entries_ + run->begin;
-  const int passes = (run->bits + kMaxDigitBits - 1) / kMaxDigitBits;
-  if (count <= kSmall) return std::sort(from, from + count);
-  if (passes == 0) return;
-  if (static_cast<int64_t>(spare->size()) < count) spare->resize(count);
-  RowEntry* to = spare->data();
-  const int digit_bits = (run->bits + passes - 1) / passes;
-  const RowEntry mask = (RowEntry{1} << digit_bits) - 1;
-  uint32_t offsets[1 << kMaxDigitBits];
-  for (int pass = 0; pass < passes; ++pass) {
-    const int shift = place_bits_ + pass * digit_bits;
-    std::fill(offsets, offsets + mask + 1, 0);
-    for (int64_t i = 0; i < count; ++i) ++offsets[from[i] >> shift & mask];
-    uint32_t total = 0;
-    for (RowEntry digit = 0; digit <= mask; ++digit) {
-      const uint32_t here = offsets[digit];
-      offsets[digit] = total;
-      total += here;
-    }
-    for (int64_t i = 0; i < count; ++i) to[offsets[from[i] >> shift & mask]++] = from[i];
-    std::swap(from, to);
+void RowSorter::SortEntries(const RowRun& run, std::vector<RowEntry>* spare) const {
+  const int64_t count = run.end - run.begin;
+  if (count < kLarge || has_long_spares_) {
+    SortByDigits(entries_ + run.begin, count, place_bits_, run.bits, spare);
+  } else if (run.bits > 0) {
+    SortInPlace(entries_ + run.begin, count, place_bits_ + run.bits, spare);
   }
-  if (passes % 2 == 1) std::memcpy(to, from, count * sizeof(RowEntry));
 }
 
 int64_t RowSorter::CostOfRun(int64_t passes) const {

@@ -82,8 +82,9 @@ cudaError_t LayOut(const Group& group, void* memory, Workspace* w) {
   w->scales = own_scales ? take(group.batch.num_samples * 4) : nullptr;
   w->num_unique = reinterpret_cast<int64_t*>(take((group.num_tables + 1) * 8));
   w->num_starts = reinterpret_cast<int64_t*>(take(8));
-  w->arrays = take(AlignScratch(group.num_features * sizeof(KeyTask)) +
-                   AlignScratch((group.num_features + 1) * 8) + AlignScratch(group.num_tables * 8));
+  w->arrays =
+      take(AlignScratch(group.num_features * sizeof(KeyTask)) +
+           AlignScratch((group.num_features + 1) * 8) + AlignScratch((group.num_tables + 1) * 8));
   w->cub = take(static_cast<int64_t>(w->cub_bytes));
   w->bytes = at;
   return cudaSuccess;
@@ -98,6 +99,12 @@ int32_t TeamBits(const Batch& batch) {
   return bits;
 }
 
+// As many as have kIdsPerBlock ids on average.
+int64_t SamplesPerBlock(const Batch& batch) {
+  const int64_t samples = kIdsPerBlock * batch.num_samples / batch.num_ids;
+  return std::clamp<int64_t>(samples, 1, kMaxSamplesPerBlock);
+}
+
 // What the kernels that go over samples need, and how many blocks they have.
 struct SamplePlan {
   std::vector<KeyTask> tasks;
@@ -105,13 +112,12 @@ struct SamplePlan {
   std::vector<int64_t> first_keys;  // [num_tables + 1]
 };
 
-SamplePlan PlanSamples(const Group& group, int32_t team_bits) {
+SamplePlan PlanSamples(const Group& group, int64_t samples_per_block) {
   SamplePlan plan;
   plan.first_keys = {0};
   for (int64_t t = 0; t < group.num_tables; ++t) {
     plan.first_keys.push_back(plan.first_keys.back() + group.tables[t].num_rows);
   }
-  const int64_t samples_per_block = kThreads >> team_bits;
   for (int64_t f = 0; f < group.num_features; ++f) {
     const Feature& feature = group.features[f];
     // Of a feature without gradient no id is a row.
@@ -156,9 +162,9 @@ cudaError_t Sort(const Group& group, void* workspace, SortedRows* sorted, cudaSt
 
   KeyArgs key_args;
   key_args.team_bits = TeamBits(group.batch);
-  SamplePlan plan = PlanSamples(group, key_args.team_bits);
+  key_args.samples_per_block = SamplesPerBlock(group.batch);
+  const SamplePlan plan = PlanSamples(group, key_args.samples_per_block);
   const int64_t num_rows = plan.first_keys.back();
-  plan.first_keys.pop_back();
   if (plan.blocks.num_blocks() > INT32_MAX) return cudaErrorInvalidConfiguration;
   const unsigned num_blocks = static_cast<unsigned>(plan.blocks.num_blocks());
   DeviceArrays arrays(w.arrays);
@@ -202,7 +208,7 @@ cudaError_t Sort(const Group& group, void* workspace, SortedRows* sorted, cudaSt
   const UniqueArgs unique{first_keys,   group.num_tables, keys.Current(), num_ids,
                           w.num_starts, segments,         w.num_unique};
   CountRowsKernel<Key>
-      <<<static_cast<unsigned>(num_ids / kThreads + 1), kThreads, 0, stream>>>(unique);
+      <<<static_cast<unsigned>(group.num_tables + 1), kWarpSize, 0, stream>>>(unique);
   sorted->keys = keys.Current();
   sorted->has_wide_keys = sizeof(Key) == 8;
   sorted->segments = segments;

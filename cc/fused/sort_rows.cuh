@@ -10,6 +10,8 @@ namespace group_embedding {
 namespace {
 
 constexpr int kThreads = 256;
+constexpr int64_t kIdsPerBlock = 512;  // of the kernels that go over samples, on average
+constexpr int64_t kMaxSamplesPerBlock = 1024;
 
 // The key of an id without a gradient. Of its bits the sort sees as many as hold the number of all
 // rows, and all ones in those is above every row.
@@ -31,7 +33,8 @@ struct KeyArgs {
   int64_t num_features;
   Batch batch;
   bool prune_negative;
-  int32_t team_bits;    // see Team
+  int64_t samples_per_block;
+  int32_t team_bits;    // of WriteScalesKernel; see Team
   void* keys;           // [num_ids]
   uint32_t* positions;  // [num_ids], or without weights the sample of each
   float* scales;        // [num_samples]
@@ -41,40 +44,60 @@ __device__ float WeightOf(const Batch& batch, int64_t i) {
   return batch.weights == nullptr ? 1.0f : batch.weights[i];
 }
 
-// Calls `body(task, sample of the batch, team)` in the threads of a team for its sample. A block
-// works for one sample per team of one feature; a warp holds one team or several.
-template <typename Body>
-__device__ void ForSampleOfTeam(const KeyArgs& args, Body&& body) {
-  const int64_t feature = FindOwner(args.first_blocks, args.num_features, blockIdx.x);
-  const KeyTask& task = args.tasks[feature];
-  const Team team(args.team_bits);
-  const int64_t block = blockIdx.x - args.first_blocks[feature];
-  const int64_t sample = block * (kThreads >> args.team_bits) + team.index;
-  if (sample < task.num_samples) body(task, task.first_sample + sample, team);
-}
+// What a block works for: consecutive samples of one feature.
+struct SamplesOfBlock {
+  const KeyTask& task;
+  int64_t first;  // in the batch
+  int32_t count;
 
-// A team writes the keys of one sample, a thread every team.size-th.
+  __device__ static SamplesOfBlock Find(const KeyArgs& args) {
+    const int64_t feature = FindOwner(args.first_blocks, args.num_features, blockIdx.x);
+    const KeyTask& task = args.tasks[feature];
+    const int64_t begin = (blockIdx.x - args.first_blocks[feature]) * args.samples_per_block;
+    const int64_t end = min(begin + args.samples_per_block, task.num_samples);
+    return {task, task.first_sample + begin, static_cast<int32_t>(end - begin)};
+  }
+};
+
+// A thread writes every kThreads-th key of the block, however many ids each sample has.
 template <typename Key>
 __global__ void __launch_bounds__(kThreads) WriteKeysKernel(KeyArgs args) {
-  ForSampleOfTeam(args, [&](const KeyTask& task, int64_t sample, const Team& team) {
-    const Batch& batch = args.batch;
-    const int64_t end = batch.Begin(sample + 1);
-    for (int64_t i = batch.Begin(sample) + team.lane; i < end; i += team.size) {
-      const int64_t id = batch.ids[i];
-      const IdUse use =
-          UseOfId(id, WeightOf(batch, i), task.num_rows, task.combiner, args.prune_negative);
-      static_cast<Key*>(args.keys)[i] =
-          use == IdUse::kRow ? static_cast<Key>(task.first_key + id) : kNoRow<Key>;
-      args.positions[i] = static_cast<uint32_t>(batch.weights == nullptr ? sample : i);
+  __shared__ uint32_t begins[kMaxSamplesPerBlock + 1];
+  const Batch& batch = args.batch;
+  const SamplesOfBlock samples = SamplesOfBlock::Find(args);
+  const KeyTask& task = samples.task;
+  for (int32_t s = threadIdx.x; s <= samples.count; s += kThreads) {
+    begins[s] = static_cast<uint32_t>(batch.Begin(samples.first + s));
+  }
+  __syncthreads();
+  const int64_t stop = begins[samples.count];
+  for (int64_t i = int64_t{begins[0]} + threadIdx.x; i < stop; i += kThreads) {
+    const int64_t id = batch.ids[i];
+    const IdUse use =
+        UseOfId(id, WeightOf(batch, i), task.num_rows, task.combiner, args.prune_negative);
+    static_cast<Key*>(args.keys)[i] =
+        use == IdUse::kRow ? static_cast<Key>(task.first_key + id) : kNoRow<Key>;
+    int64_t position = i;
+    if (batch.weights == nullptr) {
+      int32_t sample = 0, end = samples.count;  // the last that begins at or before i
+      while (end - sample > 1) {
+        const int32_t middle = (sample + end) / 2;
+        (begins[middle] <= i ? sample : end) = middle;
+      }
+      position = samples.first + sample;
     }
-  });
+    args.positions[i] = static_cast<uint32_t>(position);
+  }
 }
 
-// A team finds the scale of one sample.
+// A team finds the scale of one sample after the other.
 __global__ void __launch_bounds__(kThreads) WriteScalesKernel(KeyArgs args) {
-  ForSampleOfTeam(args, [&](const KeyTask& task, int64_t sample, const Team& team) {
-    const Batch& batch = args.batch;
-    const int64_t end = batch.Begin(sample + 1);
+  const Batch& batch = args.batch;
+  const SamplesOfBlock samples = SamplesOfBlock::Find(args);
+  const KeyTask& task = samples.task;
+  const Team team(args.team_bits);
+  for (int32_t s = team.index; s < samples.count; s += kThreads >> args.team_bits) {
+    const int64_t sample = samples.first + s, end = batch.Begin(sample + 1);
     float sum_weights = 0, sum_squares = 0;
     for (int64_t i = batch.Begin(sample) + team.lane; i < end; i += team.size) {
       const float weight = WeightOf(batch, i);
@@ -86,7 +109,7 @@ __global__ void __launch_bounds__(kThreads) WriteScalesKernel(KeyArgs args) {
     }
     const float scale = CombinerScale(task.combiner, team.Sum(sum_weights), team.Sum(sum_squares));
     if (team.lane == 0) args.scales[sample] = scale;
-  });
+  }
 }
 
 struct FactorArgs {
@@ -125,7 +148,7 @@ struct StartsSegment {
 };
 
 struct UniqueArgs {
-  const int64_t* first_keys;  // [num_tables]
+  const int64_t* first_keys;  // [num_tables + 1]
   int64_t num_tables;
   const void* keys;  // [num_ids], sorted
   int64_t num_ids;
@@ -134,34 +157,26 @@ struct UniqueArgs {
   int64_t* num_unique;        // [num_tables + 1]
 };
 
-// A thread looks at one unique row: where a table's rows begin it counts those before them. The
-// entries of kNoRow, after all rows, start a segment too: there the last row's entries end.
+// A warp counts the unique rows before one table, or before the end of the last, by a search that
+// looks at 32 of them at a time.
 template <typename Key>
-__global__ void __launch_bounds__(kThreads) CountRowsKernel(UniqueArgs args) {
+__global__ void __launch_bounds__(kWarpSize) CountRowsKernel(UniqueArgs args) {
   const Key* keys = static_cast<const Key*>(args.keys);
+  const Key first_key = static_cast<Key>(args.first_keys[blockIdx.x]);
   const int64_t num_starts = *args.num_starts;
-  const int64_t u = int64_t{blockIdx.x} * kThreads + threadIdx.x;
-  if (u > num_starts) return;
-  auto key_of = [&](int64_t at) { return at < num_starts ? keys[args.segments[at]] : kNoRow<Key>; };
-  auto table_of = [&](Key key) {  // the last that begins at or before the key
-    int64_t begin = 0, end = args.num_tables;
-    while (end - begin > 1) {
-      const int64_t middle = (begin + end) / 2;
-      (static_cast<Key>(args.first_keys[middle]) <= key ? begin : end) = middle;
-    }
-    return begin;
-  };
-
-  const Key key = key_of(u), before = u == 0 ? Key{0} : key_of(u - 1);
-  if (before == kNoRow<Key>) return;
-  int64_t table = args.num_tables;
-  if (key != kNoRow<Key>) {
-    table = table_of(key);
-    if (u > 0 && before >= static_cast<Key>(args.first_keys[table])) return;
-  } else if (u == num_starts) {
-    args.segments[u] = static_cast<uint32_t>(args.num_ids);
+  int64_t begin = 0, end = num_starts;
+  while (begin < end) {
+    const int64_t step = (end - begin + kWarpSize - 1) / kWarpSize;
+    const int64_t at = begin + threadIdx.x * step;
+    const bool is_before = at < end && keys[args.segments[at]] < first_key;
+    const int num_before = __popc(__ballot_sync(kFullWarp, is_before));
+    end = min(end, begin + num_before * step);
+    begin += num_before == 0 ? 0 : (num_before - 1) * step + 1;
   }
-  for (int64_t t = u == 0 ? 0 : table_of(before) + 1; t <= table; ++t) args.num_unique[t] = u;
+  if (threadIdx.x > 0) return;
+  args.num_unique[blockIdx.x] = begin;
+  // Entries of kNoRow, after all rows, start a segment too: there the last row's entries end.
+  if (begin == num_starts) args.segments[begin] = static_cast<uint32_t>(args.num_ids);
 }
 
 }  // namespace

@@ -48,13 +48,16 @@ struct RowEntries {
 // whose `output` is null.
 class RowSorter {
  public:
+  // A row and a place share an entry: no table of the group may have more rows than this.
+  static int64_t MaxRows(const Group& group);
   static int64_t WorkspaceBytes(const Group& group);
   RowSorter(const Group& group, void* workspace, const ParallelFor& parallel_for);
 
   std::vector<RowRun>& runs() { return runs_; }
   const std::vector<RowRun>& runs() const { return runs_; }
 
-  // `spare`: any memory of the calling thread, grown as needed.
+  // `spare`: any memory of the calling thread, grown as needed. With the workspace it comes to 16
+  // bytes per id, over all threads, and a quarter of a megabyte per thread.
   void Sort(RowRun* run, std::vector<RowEntry>* spare) const;
 
   // The unique rows of each table: [num_tables + 1], each the sum of those before. After all runs
@@ -73,7 +76,7 @@ class RowSorter {
   void SplitTable(int64_t table, int64_t begin, int64_t end, const ParallelFor& parallel_for);
   template <typename Write>
   void Expand(const FeaturePiece& piece, const Write& write) const;
-  void SortEntries(RowRun* run, std::vector<RowEntry>* spare) const;
+  void SortEntries(const RowRun& run, std::vector<RowEntry>* spare) const;
 
   const Group group_;
   std::vector<std::vector<int64_t>> features_of_;  // those with samples and a gradient, ascending
@@ -81,6 +84,7 @@ class RowSorter {
   uint32_t* samples_;                              // [num_ids] with weights, else null
   float* scales_;                                  // [num_samples], or null if all are 1
   int place_bits_;
+  bool has_long_spares_;  // for runs of kLarge entries and more
   std::vector<RowRun> runs_;
 };
 

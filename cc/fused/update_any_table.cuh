@@ -1,10 +1,18 @@
 // The sink that updates rows by any rule, of any table.
 #pragma once
 
-#include "fused/taken_rows.cuh"
+#include "fused/reduce_rows.cuh"
 #include "optimizer/apply_rule.cuh"
 
 namespace group_embedding {
+
+inline constexpr int kTakenRows = 4;
+
+// The gradients that threads took, each for itself alone: a vector of each row, rounded to the type
+// of the rows.
+struct TakenRows {
+  uint4 gradients[kTakenRows][kReduceThreads];
+};
 
 // The rows that a team took, and how a thread takes part in their update.
 struct Landing {
@@ -122,6 +130,8 @@ struct ApplyRule {
           common_(common),
           team_(team),
           shared_(shared) {}
+
+    __device__ void Start(int64_t, int, int32_t, bool) {}
 
     __device__ void Take(int s, int64_t, int64_t, int32_t, bool,
                          const float (&sum)[Vector::kSize]) {

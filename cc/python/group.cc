@@ -134,9 +134,20 @@ void PyGroup::Check(uintptr_t stream) {
 #endif
 }
 
+void PyGroup::RequireFewRows() const {
+  const int64_t max_rows = RowSorter::MaxRows(group());
+  for (size_t t = 0; t < tables_.size(); ++t) {
+    if (tables_[t].num_rows <= max_rows) continue;
+    throw py::value_error(At("tables", t) + ": expected at most " + std::to_string(max_rows) +
+                          " rows for a batch of " + std::to_string(group().batch.num_ids) +
+                          " ids, got " + std::to_string(tables_[t].num_rows));
+  }
+}
+
 void PyGroup::SortRows(uintptr_t stream) {
   num_unique_.clear();
   if (!on_gpu_) {
+    RequireFewRows();
     void* workspace = scratch_.Get("sort_rows", RowSorter::WorkspaceBytes(group()));
     py::gil_scoped_release release;
     sorter_ = std::make_unique<RowSorter>(group(), workspace, parallel_for_);
@@ -219,6 +230,7 @@ void PyGroup::WeightGrad(py::object weight_grad, uintptr_t stream) {
 
 void PyGroup::Update(const group_embedding::Update& update, uintptr_t stream) {
   if (!on_gpu_) {
+    RequireFewRows();
     void* workspace = scratch_.Get("update", GroupUpdateWorkspaceBytes(group()));
     py::gil_scoped_release release;
     return GroupUpdateCpu(group(), update, workspace, parallel_for_);

@@ -44,6 +44,7 @@ class PyGroup {
   void AddFeature(pybind11::object output, int64_t table, const std::string& combiner);
   Group group() const;
   void Raise(const Fault& fault) const;  // ValueError, if there is one
+  void RequireFewRows() const;           // as RowSorter does
 
   std::vector<pybind11::object> arrays_;  // kept alive
   std::vector<pybind11::object> table_arrays_;

@@ -25,11 +25,15 @@ py::array CopyBytes(const std::vector<char>& bytes, DataType dtype, int64_t widt
   return py::array(type, std::vector<py::ssize_t>{rows, width}, bytes.data());
 }
 
+}  // namespace
+
 std::vector<int64_t> Integers(py::handle object) {
   const auto array = PyHostTable::Keys::ensure(object);
   if (!array) throw py::error_already_set();
   return {array.data(), array.data() + array.size()};
 }
+
+namespace {
 
 std::vector<char> Bytes(py::handle object, const std::string& name, DataType dtype, int64_t rows,
                         int64_t width) {
@@ -40,11 +44,13 @@ std::vector<char> Bytes(py::handle object, const std::string& name, DataType dty
   return {data, data + rows * width * SizeOf(dtype)};
 }
 
-TableOptions MakeOptions(const std::string& name, int32_t dim, const std::string& dtype,
-                         const std::string& distribution, float a, float b, uint64_t seed,
-                         float no_row_value, const std::string& admission, int64_t min_count,
-                         int64_t num_counters, int32_t num_hashes, int32_t counter_bytes,
-                         int64_t max_bytes) {
+}  // namespace
+
+TableOptions MakeTableOptions(const std::string& name, int32_t dim, const std::string& dtype,
+                              const std::string& distribution, float a, float b, uint64_t seed,
+                              float no_row_value, const std::string& admission, int64_t min_count,
+                              int64_t num_counters, int32_t num_hashes, int32_t counter_bytes,
+                              int64_t max_bytes) {
   static const char* kDistributions[] = {"matrix", "constant", "uniform", "normal",
                                          "truncated_normal"};
   static const char* kAdmissions[] = {"all", "counter", "bloom"};
@@ -73,27 +79,29 @@ void Raise(const std::string& error) {
   if (!error.empty()) throw std::runtime_error(error);
 }
 
-}  // namespace
+const void* TakeMatrix(py::handle matrix, TableOptions* options) {
+  if (matrix.is_none()) return nullptr;
+  const ArrayView view = ViewRows(matrix, "matrix", options->dtype, 2, /*on_gpu=*/false);
+  RequireShape(view, {view.shape[0], options->dim});
+  RequireContiguous(view);
+  options->initial.matrix_rows = view.shape[0];
+  return view.data;
+}
 
-PyHostTable::PyHostTable(const TableOptions& given, py::object matrix, int num_threads)
+PyHostTable::PyHostTable(const TableOptions& given, const DiskTierOptions* disk, py::object matrix,
+                         int num_threads)
     : parallel_for_(ThreadedFor(num_threads)) {
   TableOptions options = given;
-  const void* values = nullptr;
-  if (!matrix.is_none()) {
-    const ArrayView view = ViewRows(matrix, "matrix", options.dtype, 2, /*on_gpu=*/false);
-    RequireShape(view, {view.shape[0], options.dim});
-    RequireContiguous(view);
-    options.initial.matrix_rows = view.shape[0];
-    values = view.data;
-  }
+  const void* values = TakeMatrix(matrix, &options);
   std::string error;
-  table_ = MakeHostTable(options, values, &error);
+  table_ = disk == nullptr ? MakeHostTable(options, values, &error)
+                           : MakeDiskTieredTable(options, *disk, values, &error);
   Raise(error);
 }
 
-PyHostTable::Keys PyHostTable::Locate(Keys keys, bool train, int64_t step) {
+PyHostTable::Keys PyHostTable::Locate(Keys keys, bool train, int64_t step, int64_t batch) {
   Keys rows(keys.size());
-  const KeysToLocate request = {table_.get(), keys.data(), keys.size(), rows.mutable_data()};
+  const KeysToLocate request = {table_.get(), keys.data(), keys.size(), rows.mutable_data(), batch};
   std::string error;
   {
     py::gil_scoped_release release;
@@ -140,7 +148,20 @@ py::dict PyHostTable::Info(Keys rows) const {
   return py::dict("keys"_a = Copy(keys), "counts"_a = Copy(counts), "versions"_a = Copy(versions));
 }
 
-void PyHostTable::Insert(py::dict given) {
+py::dict PyHostTable::Describe(Keys keys) const {
+  std::vector<KeyInfo> infos(keys.size());
+  Raise(table_->Describe(keys.data(), keys.size(), infos.data()));
+  std::vector<int64_t> tiers, counts, versions;
+  for (const KeyInfo& info : infos) {
+    tiers.push_back(info.tier);
+    counts.push_back(info.count);
+    versions.push_back(info.version);
+  }
+  return py::dict("tiers"_a = Copy(tiers), "counts"_a = Copy(counts),
+                  "versions"_a = Copy(versions));
+}
+
+KeyedRows KeyedRowsOf(const py::dict& given, const EmbeddingTable& table) {
   KeyedRows rows;
   rows.keys = Integers(given["keys"]);
   const int64_t count = static_cast<int64_t>(rows.keys.size());
@@ -149,28 +170,32 @@ void PyHostTable::Insert(py::dict given) {
       given.contains("versions") ? Integers(given["versions"]) : std::vector<int64_t>(count, -1);
   RequireCount("counts", count, rows.counts.size());
   RequireCount("versions", count, rows.versions.size());
-  const TableOptions& options = table_->options();
+  const TableOptions& options = table.options();
   rows.values = Bytes(given["values"], "values", options.dtype, count, options.dim);
   if (given.contains("slots")) {
     const auto arrays = given["slots"].cast<std::vector<py::object>>();
-    RequireCount("slots", table_->slots().size(), arrays.size());
+    RequireCount("slots", table.slots().size(), arrays.size());
     for (size_t s = 0; s < arrays.size(); ++s) {
-      const SlotOptions& slot = table_->slots()[s];
+      const SlotOptions& slot = table.slots()[s];
       rows.slots.push_back(Bytes(arrays[s], At("slots", s), slot.dtype, count, slot.width));
     }
   }
-  Raise(table_->Insert(rows));
+  return rows;
 }
 
-void PyHostTable::SetAdmission(py::dict state) {
+AdmissionState AdmissionOf(const py::dict& state) {
   AdmissionState given;
   given.keys = Integers(state["keys"]);
   given.counts = Integers(state["counts"]);
   RequireCount("counts", given.keys.size(), given.counts.size());
   const std::string counters = state["counters"].cast<py::bytes>();
   given.counters.assign(counters.begin(), counters.end());
-  table_->SetAdmissionState(given);
+  return given;
 }
+
+void PyHostTable::Insert(py::dict given) { Raise(table_->Insert(KeyedRowsOf(given, *table_))); }
+
+void PyHostTable::SetAdmission(py::dict state) { table_->SetAdmissionState(AdmissionOf(state)); }
 
 std::unique_ptr<PySnapshot> PyHostTable::TakeSnapshot(bool changes_only) {
   return std::make_unique<PySnapshot>(table_->TakeSnapshot(changes_only));
@@ -182,6 +207,7 @@ py::dict PySnapshot::Read(int64_t begin, int64_t end) {
     py::gil_scoped_release release;
     snapshot_->Read(begin, end, &rows);
   }
+  Raise(snapshot_->error());
   const EmbeddingTable& table = snapshot_->table();
   py::list slots;
   for (size_t s = 0; s < rows.slots.size(); ++s) {
@@ -212,6 +238,22 @@ Rows that are written while it is read are to be told to the table's before_writ
       .def_property_readonly("erased", &PySnapshot::Erased)
       .def_property_readonly("admission", &PySnapshot::Admission)
       .def("keep", &PySnapshot::Keep, "The next snapshot of changes begins here.");
+  py::class_<DiskTierOptions>(m, "DiskTier",
+                              R"(What a table has that keeps on disk what does not fit.
+
+Args:
+  path: the folder; '' for a temporary one.
+  max_bytes: on disk; 0: as there is.
+  coldest: which rows go to disk first: 'least_recent' or 'least_frequent'.)")
+      .def(py::init([](const std::string& path, int64_t max_bytes, const std::string& coldest) {
+             if (coldest != "least_recent" && coldest != "least_frequent") {
+               throw py::value_error("coldest: unknown word '" + coldest + "'");
+             }
+             const bool by_count = coldest == "least_frequent";
+             return DiskTierOptions{path, max_bytes,
+                                    by_count ? Coldest::kLeastFrequent : Coldest::kLeastRecent};
+           }),
+           py::kw_only(), "path"_a = "", "max_bytes"_a = 0, "coldest"_a = "least_frequent");
   py::class_<PyHostTable>(m, "HostTable", R"(A table in host memory whose rows are found by key.
 
 Args:
@@ -222,30 +264,35 @@ Args:
   no_row_value: what is read for a key without a row.
   admission: 'all', or keys seen min_count times, by 'counter' or 'bloom' (of num_counters counters
     of counter_bytes bytes, num_hashes per key).
-  max_bytes: of rows, slots and what is kept of each; 0: as much as there is.)")
+  max_bytes: of rows, slots and what is kept of each; 0: as much as there is.
+  disk: None, or the DiskTier of a table that keeps on disk what is beyond max_bytes.)")
       .def(py::init([](int32_t dim, const std::string& dtype, py::object matrix,
                        const std::string& distribution, float a, float b, uint64_t seed,
                        float no_row_value, const std::string& admission, int64_t min_count,
                        int64_t num_counters, int32_t num_hashes, int32_t counter_bytes,
-                       int64_t max_bytes, const std::string& name, int num_threads) {
+                       int64_t max_bytes, const DiskTierOptions* disk, const std::string& name,
+                       int num_threads) {
              const TableOptions options =
-                 MakeOptions(name, dim, dtype, matrix.is_none() ? distribution : "matrix", a, b,
-                             seed, no_row_value, admission, min_count, num_counters, num_hashes,
-                             counter_bytes, max_bytes);
-             return std::make_unique<PyHostTable>(options, std::move(matrix), num_threads);
+                 MakeTableOptions(name, dim, dtype, matrix.is_none() ? distribution : "matrix", a,
+                                  b, seed, no_row_value, admission, min_count, num_counters,
+                                  num_hashes, counter_bytes, max_bytes);
+             return std::make_unique<PyHostTable>(options, disk, std::move(matrix), num_threads);
            }),
            py::kw_only(), "dim"_a, "dtype"_a = "float32", "matrix"_a = py::none(),
            "distribution"_a = "constant", "a"_a = 0.0f, "b"_a = 0.0f, "seed"_a = 0,
            "no_row_value"_a = 0.0f, "admission"_a = "all", "min_count"_a = 0, "num_counters"_a = 0,
-           "num_hashes"_a = 0, "counter_bytes"_a = 8, "max_bytes"_a = 0, "name"_a = "table",
-           "num_threads"_a = 1)
+           "num_hashes"_a = 0, "counter_bytes"_a = 8, "max_bytes"_a = 0, "disk"_a = py::none(),
+           "name"_a = "table", "num_threads"_a = 1)
       .def("locate", &PyHostTable::Locate, "keys"_a, py::kw_only(), "train"_a = false,
-           "step"_a = -1, "Row numbers of keys; with train, keys are counted and get rows.")
+           "step"_a = -1, "batch"_a = 0,
+           "Row numbers of keys, held for the batch; with train, keys are counted and get rows.")
       .def("find", &PyHostTable::Find, "keys"_a, "Rows of keys, -1 for those without.")
       .def_property_readonly("rows", &PyHostTable::Rows, "All rows in place, [num_rows, dim].")
       .def("slot", &PyHostTable::Slot, "name"_a, py::kw_only(), "per_row"_a = false,
            "dtype"_a = "float32", "initial"_a = 0.0f, "A slot in place; made if there is none.")
       .def("info", &PyHostTable::Info, "rows"_a, "{keys, counts, versions} of rows.")
+      .def("describe", &PyHostTable::Describe, "keys"_a,
+           "{tiers, counts, versions} of keys, wherever their rows are; -1 for those without.")
       .def("insert", &PyHostTable::Insert, "rows"_a, "As Snapshot.read gives them.")
       .def("erase", &PyHostTable::Erase, "keys"_a, "How many there were.")
       .def(
@@ -269,6 +316,7 @@ Args:
       .def_property_readonly("first_row", [](PyHostTable& t) { return t.get().first_row(); })
       .def_property_readonly("num_keys", [](PyHostTable& t) { return t.get().num_keys(); })
       .def_property_readonly("memory_bytes", [](PyHostTable& t) { return t.get().memory_bytes(); })
+      .def_property_readonly("disk_bytes", [](PyHostTable& t) { return t.get().disk_bytes(); })
       .def_property_readonly("load_factor", [](PyHostTable& t) { return t.get().load_factor(); });
 }
 

@@ -9,11 +9,24 @@
 #include <vector>
 
 #include "core/parallel.h"
+#include "table/disk_tiered_table.h"
 #include "table/host_table.h"
 
 namespace group_embedding {
 
-class PyHostTable;
+// What tables of both devices take from Python.
+TableOptions MakeTableOptions(const std::string& name, int32_t dim, const std::string& dtype,
+                              const std::string& distribution, float a, float b, uint64_t seed,
+                              float no_row_value, const std::string& admission, int64_t min_count,
+                              int64_t num_counters, int32_t num_hashes, int32_t counter_bytes,
+                              int64_t max_bytes);
+// The matrix's address, or null for None; options->initial.matrix_rows is set.
+const void* TakeMatrix(pybind11::handle matrix, TableOptions* options);
+std::vector<int64_t> Integers(pybind11::handle object);
+KeyedRows KeyedRowsOf(const pybind11::dict& given, const EmbeddingTable& table);
+AdmissionState AdmissionOf(const pybind11::dict& state);
+// RuntimeError, unless `error` is empty.
+void Raise(const std::string& error);
 
 class PySnapshot {
  public:
@@ -34,17 +47,20 @@ class PyHostTable {
  public:
   using Keys = pybind11::array_t<int64_t, pybind11::array::c_style | pybind11::array::forcecast>;
 
-  PyHostTable(const TableOptions& options, pybind11::object matrix, int num_threads);
+  // `disk`: null for a table in memory alone.
+  PyHostTable(const TableOptions& options, const DiskTierOptions* disk, pybind11::object matrix,
+              int num_threads);
 
   HostTable& get() { return *table_; }
 
-  Keys Locate(Keys keys, bool train, int64_t step);
+  Keys Locate(Keys keys, bool train, int64_t step, int64_t batch);
   Keys Find(Keys keys) const;
   // [num_rows, dim], in place; 16-bit types as uint16. `self`: kept alive by the view.
   static pybind11::array Rows(pybind11::object self);
   static pybind11::array Slot(pybind11::object self, const std::string& name, bool per_row,
                               const std::string& dtype, float initial);
   pybind11::dict Info(Keys rows) const;
+  pybind11::dict Describe(Keys keys) const;
   // `rows`: {"keys": ..., "counts", "versions", "values", "slots": [...]}
   void Insert(pybind11::dict rows);
   int64_t Erase(Keys keys) { return table_->Erase(keys.data(), keys.size()); }

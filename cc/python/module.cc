@@ -3,6 +3,8 @@
 #include <pybind11/stl.h>
 
 #include "python/device_array.h"
+#include "python/device_table.h"
+#include "python/disk_store.h"
 #include "python/group.h"
 #include "python/grouping.h"
 #include "python/host_table.h"
@@ -131,6 +133,8 @@ PYBIND11_MODULE(_core, m) {
   BindDeviceArray(m);
   BindHostTable(m);
   BindTableFile(m);
+  BindDeviceTable(m);
+  BindDiskStore(m);
 }
 
 }  // namespace

@@ -70,6 +70,13 @@ struct RowInfo {
 
 inline constexpr int64_t kNoRow = -1;
 
+inline constexpr int32_t kNoTier = -1;
+
+struct KeyInfo {
+  int32_t tier;  // 0: its row is in rows(); 1: in the tier below, and so on
+  int64_t count, version;
+};
+
 // Rows of keys in host memory, one after the other: what is saved, restored, inserted, exported.
 struct KeyedRows {
   std::vector<int64_t> keys, counts, versions;
@@ -95,6 +102,8 @@ class Snapshot {
   virtual int64_t num_rows() const = 0;
   // Appends what belonged to keys at that instant among rows [begin, end). Each row once.
   virtual void Read(int64_t begin, int64_t end, KeyedRows* rows) = 0;
+  // What went wrong in Read, in words, or nothing: the rows that it gave are not all.
+  virtual std::string error() const { return ""; }
   virtual const AdmissionState& admission() const = 0;
   // Keys erased since the last full snapshot that was kept; empty for a full one.
   virtual const std::vector<int64_t>& erased() const = 0;
@@ -124,12 +133,16 @@ class EmbeddingTable {
 
   virtual int64_t num_keys() const = 0;
   virtual int64_t memory_bytes() const = 0;  // used: rows, slots, what is kept of each, the index
-  virtual float load_factor() const = 0;     // of the index
+  virtual int64_t disk_bytes() const { return 0; }
+  virtual float load_factor() const = 0;  // of the index
 
-  // Rows of `keys` [num_keys] that have one, else kNoRow. Host memory.
+  // Rows of `keys` [num_keys] that have one in rows(), else kNoRow. Host memory.
   virtual void Find(const int64_t* keys, int64_t num_keys, int64_t* rows) const = 0;
   // What is kept of a row.
   virtual RowInfo Info(int64_t row) const = 0;
+  // The same of keys, in whatever tier their rows are; a key without one has kNoTier and the count
+  // -1. Returns what went wrong, in words, or nothing.
+  virtual std::string Describe(const int64_t* keys, int64_t num_keys, KeyInfo* infos) const;
 
   // Gives every key the content that `rows` has for it; slots not in it start anew. Exclusive.
   virtual std::string Insert(const KeyedRows& rows) = 0;
@@ -147,5 +160,18 @@ class EmbeddingTable {
   // To be called before rows are written, if a snapshot is being read.
   virtual void BeforeWrite(const int64_t* rows, int64_t num_rows) = 0;
 };
+
+inline std::string EmbeddingTable::Describe(const int64_t* keys, int64_t num_keys,
+                                            KeyInfo* infos) const {
+  std::vector<int64_t> rows(num_keys);
+  Find(keys, num_keys, rows.data());
+  for (int64_t i = 0; i < num_keys; ++i) {
+    infos[i] = {kNoTier, -1, -1};
+    if (rows[i] == kNoRow) continue;
+    const RowInfo info = Info(rows[i]);
+    infos[i] = {0, info.count, info.version};
+  }
+  return "";
+}
 
 }  // namespace group_embedding

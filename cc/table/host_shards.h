@@ -18,6 +18,24 @@
 
 namespace group_embedding {
 
+// Where a table has the rows that do not fit its memory: a key's row is here or there.
+class LowerTier {
+ public:
+  virtual ~LowerTier() = default;
+  // Called before keys are located: others wait as long as the lock is held.
+  virtual std::unique_lock<std::mutex> StartLocating() = 0;
+  // The row, in memory, belongs to a key that is being located. Called for different rows at a
+  // time.
+  virtual void Use(int64_t row) = 0;
+  // Called once all rows in memory are used: moves the rows of those of `keys` that are in this
+  // tier into memory, and makes sure that there are free rows for the others, if `access` may give
+  // them rows. `keys`: all different, none has a row in memory.
+  virtual std::string BringIn(std::vector<int64_t> keys, Access access,
+                              const ParallelFor& parallel_for) = 0;
+  // Called in the end: what was located, and for which batch.
+  virtual void Hold(const int64_t* rows, int64_t num_rows, int64_t batch) = 0;
+};
+
 class HostShards : public HostTable {
  public:
   static constexpr int kNumShards = 64;
@@ -42,6 +60,7 @@ class HostShards : public HostTable {
   RowStore& store() { return store_; }
   BloomCounters& bloom() { return bloom_; }
   std::shared_ptr<RowSnapshot> snapshot() const { return std::atomic_load(&snapshot_); }
+  virtual LowerTier* lower_tier() { return nullptr; }
 
   const TableOptions& options() const override { return store_.options(); }
   Table rows() const override { return {store_.Row(0), store_.num_rows(), options().dim, 0}; }
@@ -65,6 +84,16 @@ class HostShards : public HostTable {
   int64_t BeginBatch() override { return store_.BeginBatch(); }
   void EndBatch(int64_t batch) override { store_.EndBatch(batch); }
 
+ protected:
+  Shard& ShardOf(uint64_t hash) const { return shards_[ShardIndex(hash)]; }
+  // As Insert does, of rows.keys[i].
+  std::string InsertOne(const KeyedRows& rows, size_t i);
+  // Whether a key with such a row, [dim], goes.
+  bool IsToEvict(const Eviction& eviction, int64_t step, int64_t version, const char* values) const;
+
+  std::vector<int64_t> erased_;  // since the last full snapshot that was kept
+  int64_t kept_clock_ = 0;       // rows trained in batches from that on are not in it
+
  private:
   // Shards grow at loads spread from 0.4 to 0.7, so that they do not all grow at once: a call that
   // makes one grow waits for a 64th of the table at most.
@@ -73,14 +102,11 @@ class HostShards : public HostTable {
     return {Shard(0.4f + 0.3f * s / kNumShards)...};
   }
 
-  Shard& ShardOf(uint64_t hash) const { return shards_[ShardIndex(hash)]; }
   AdmissionState GetAdmissionState() const;
 
   RowStore store_;
   BloomCounters bloom_;
   mutable std::array<Shard, kNumShards> shards_;
-  std::vector<int64_t> erased_;            // since the last full snapshot that was kept
-  int64_t kept_clock_ = 0;                 // rows trained in batches from that on are not in it
   std::shared_ptr<RowSnapshot> snapshot_;  // being read, or null
 };
 

@@ -79,30 +79,35 @@ float HostShards::load_factor() const {
 }
 
 std::string HostShards::Insert(const KeyedRows& rows) {
-  EndBatch(BeginBatch());  // the rows are changed after a snapshot that was taken before
-  for (size_t i = 0; i < rows.keys.size(); ++i) {
-    const int64_t key = rows.keys[i];
-    const uint64_t hash = HashOf(key);
-    Shard& shard = ShardOf(hash);
-    const KeyIndex::Entry* found = shard.index.Find(key, hash);
-    int64_t row = found != nullptr && found->state > 0 ? found->state - 1 : kNoRow;
-    if (row == kNoRow) {
-      std::vector<int64_t> taken;
-      std::string error = store_.Take(1, &taken);
-      if (!error.empty()) return error;
-      row = taken[0];
-      shard.index.FindOrInsert(key, hash, HashOf)->state = row + 1;
-      ++shard.num_rows;
-    }
-    BeforeWrite(&row, 1);
-    store_.Start(row, key, rows.counts[i], rows.versions[i]);
-    const int64_t bytes = store_.row_bytes();
-    std::memcpy(store_.Row(row), rows.values.data() + i * bytes, bytes);
-    for (size_t s = 0; s < rows.slots.size(); ++s) {
-      const int64_t slot_bytes = store_.slot_row_bytes(s);
-      if (rows.slots[s].empty()) continue;
-      std::memcpy(store_.SlotRow(s, row), rows.slots[s].data() + i * slot_bytes, slot_bytes);
-    }
+  const int64_t batch = BeginBatch();  // what it writes has changed since any snapshot
+  std::string error;
+  for (size_t i = 0; i < rows.keys.size() && error.empty(); ++i) error = InsertOne(rows, i);
+  EndBatch(batch);
+  return error;
+}
+
+std::string HostShards::InsertOne(const KeyedRows& rows, size_t i) {
+  const int64_t key = rows.keys[i];
+  const uint64_t hash = HashOf(key);
+  Shard& shard = ShardOf(hash);
+  const KeyIndex::Entry* found = shard.index.Find(key, hash);
+  int64_t row = found != nullptr && found->state > 0 ? found->state - 1 : kNoRow;
+  if (row == kNoRow) {
+    std::vector<int64_t> taken;
+    std::string error = store_.Take(1, &taken);
+    if (!error.empty()) return error;
+    row = taken[0];
+    shard.index.FindOrInsert(key, hash, HashOf)->state = row + 1;
+    ++shard.num_rows;
+  }
+  BeforeWrite(&row, 1);
+  store_.Start(row, key, rows.counts[i], rows.versions[i]);
+  const int64_t bytes = store_.row_bytes();
+  std::memcpy(store_.Row(row), rows.values.data() + i * bytes, bytes);
+  for (size_t s = 0; s < rows.slots.size(); ++s) {
+    const int64_t slot_bytes = store_.slot_row_bytes(s);
+    if (rows.slots[s].empty()) continue;
+    std::memcpy(store_.SlotRow(s, row), rows.slots[s].data() + i * slot_bytes, slot_bytes);
   }
   return "";
 }
@@ -130,22 +135,27 @@ int64_t HostShards::Erase(const int64_t* keys, int64_t num_keys) {
 
 int64_t HostShards::Evict(const Eviction& eviction, int64_t step) {
   std::vector<int64_t> keys;
-  const TableOptions& options = store_.options();
   for (int64_t row = store_.first_row(); row < store_.num_rows(); ++row) {
     if (!store_.IsKeys(row)) continue;
     const RowInfo& info = store_.Info(row);
-    bool evict = false;
-    if (eviction.kind == Eviction::Kind::kGlobalStep) {
-      evict = info.version >= 0 && step - info.version > eviction.steps_to_live;
-    } else if (eviction.kind == Eviction::Kind::kL2Weight) {
-      ForDataType(options.dtype, [&](auto* type) {
-        const auto* x = reinterpret_cast<decltype(type)>(store_.Row(row));
-        evict = 0.5f * Dot(x, x, options.dim) < eviction.l2_weight;
-      });
-    }
-    if (evict) keys.push_back(info.key);
+    if (IsToEvict(eviction, step, info.version, store_.Row(row))) keys.push_back(info.key);
   }
-  return Erase(keys.data(), static_cast<int64_t>(keys.size()));
+  return HostShards::Erase(keys.data(), static_cast<int64_t>(keys.size()));
+}
+
+bool HostShards::IsToEvict(const Eviction& eviction, int64_t step, int64_t version,
+                           const char* values) const {
+  bool evict = false;
+  if (eviction.kind == Eviction::Kind::kGlobalStep) {
+    evict = version >= 0 && step - version > eviction.steps_to_live;
+  } else if (eviction.kind == Eviction::Kind::kL2Weight) {
+    ForDataType(options().dtype, [&](auto* type) {
+      using T = std::remove_pointer_t<decltype(type)>;
+      const T* x = reinterpret_cast<const T*>(values);
+      evict = 0.5f * Dot(x, x, options().dim) < eviction.l2_weight;
+    });
+  }
+  return evict;
 }
 
 void HostShards::Clear() {
@@ -153,7 +163,7 @@ void HostShards::Clear() {
   for (Shard& shard : shards_) {
     shard.index.ForEach([&](KeyIndex::Entry& entry) { keys.push_back(entry.key); });
   }
-  Erase(keys.data(), static_cast<int64_t>(keys.size()));
+  HostShards::Erase(keys.data(), static_cast<int64_t>(keys.size()));
   for (Shard& shard : shards_) shard.index.Clear();
   bloom_.Clear();
 }

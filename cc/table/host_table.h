@@ -29,6 +29,9 @@ struct KeysToLocate {
   const int64_t* keys;  // [num_keys], any numbers; may repeat
   int64_t num_keys;
   int64_t* rows;  // [num_keys]
+  // Of BeginBatch: its rows stay where they are until it ends. 0: nobody uses the rows later, which
+  // matters to tables that move rows (disk_tiered_table.h).
+  int64_t batch = 0;
 };
 
 // Finds the rows of many keys in many tables. With Access::kTrain, keys that are admitted get a

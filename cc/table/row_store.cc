@@ -46,10 +46,13 @@ int64_t RowStore::BytesPerRow() const {
   return bytes;
 }
 
+int64_t RowStore::max_rows() const {
+  return std::min(max_bytes_ / BytesPerRow(), reserved_rows_ - first_row_);
+}
+
 std::string RowStore::GrowTo(int64_t num_rows) {
   if (num_rows <= usable_rows_) return "";
-  // The limit is what the user gave, for rows of keys.
-  const int64_t max_rows = std::min(first_row_ + max_bytes_ / BytesPerRow(), reserved_rows_);
+  const int64_t max_rows = first_row_ + this->max_rows();
   std::string error;
   if (num_rows > max_rows) {
     error = std::to_string(max_rows - first_row_) + " rows of " + std::to_string(BytesPerRow()) +
@@ -71,13 +74,24 @@ std::string RowStore::GrowTo(int64_t num_rows) {
          "(filter_option, evict_option)";
 }
 
-std::string RowStore::Take(int64_t count, std::vector<int64_t>* rows) {
-  std::lock_guard<std::mutex> lock(mutex_);
+void RowStore::FreeRetired() {
   const int64_t oldest = batches_.empty() ? clock_.load() + 1 : *batches_.begin();
   while (!retired_.empty() && retired_.front().clock < oldest) {
     free_.push_back(retired_.front().row);
     retired_.pop_front();
   }
+}
+
+int64_t RowStore::NumFree() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  FreeRetired();
+  const int64_t never_used = first_row_ + max_rows() - num_rows();
+  return static_cast<int64_t>(free_.size()) + std::max<int64_t>(never_used, 0);
+}
+
+std::string RowStore::Take(int64_t count, std::vector<int64_t>* rows) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  FreeRetired();
   for (; count > 0 && !free_.empty(); --count) {
     rows->push_back(free_.back());
     free_.pop_back();

@@ -31,6 +31,7 @@ class RowStore {
   int64_t num_rows() const { return num_rows_.load(std::memory_order_acquire); }
   int64_t row_bytes() const { return row_bytes_; }
   int64_t slot_row_bytes(size_t s) const { return slots_[s].width * SizeOf(slots_[s].dtype); }
+  int64_t BytesPerRow() const;
   int64_t memory_bytes() const { return num_rows() * BytesPerRow(); }
 
   char* Row(int64_t row) const { return rows_->data() + row * row_bytes_; }
@@ -49,7 +50,10 @@ class RowStore {
 
   // Appends up to `count` free rows to `rows`, and says why if they are fewer.
   std::string Take(int64_t count, std::vector<int64_t>* rows);
-  // Gives back a row that was taken and not used.
+  // How many rows Take() has, unless the system runs out of memory.
+  int64_t NumFree();
+  int64_t max_rows() const;  // of keys, with the slots that there are
+  // Gives back a row that was taken and not used, or that no batch uses any more.
   void Return(int64_t row);
   // A row whose key was erased; free once all batches that had begun have ended.
   void Retire(int64_t row);
@@ -66,7 +70,7 @@ class RowStore {
   int64_t OldestBatch() const;
 
  private:
-  int64_t BytesPerRow() const;
+  void FreeRetired();                    // under mutex_
   std::string GrowTo(int64_t num_rows);  // under mutex_
 
   const TableOptions options_;

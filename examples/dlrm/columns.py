@@ -12,11 +12,18 @@ def numeric_columns(schema):
     return [fc.numeric_column(n.name, normalizer_fn=n.scaled) for n in schema.numeric]
 
 
-def embedding_columns(schema, dim):
-    """One embedding column for each categorical feature."""
+def embedding_columns(schema, dim, column_of_keys=None):
+    """One embedding column for each categorical feature; open-ended ones by `column_of_keys(name,
+    dtype)`, if that is given."""
+
+    def column_of(feature):
+        if column_of_keys is None or feature not in schema.open_ended:
+            return categorical_column(feature)
+        return column_of_keys(feature.name, tf.string if isinstance(feature, Hashed) else tf.int64)
+
     return [
         fc.embedding_column(
-            categorical_column(feature),
+            column_of(feature),
             dimension=dim,
             combiner="mean",
             initializer=tf.compat.v1.truncated_normal_initializer(

@@ -13,7 +13,7 @@ def model_fn(features, labels, mode, params):
     """params: the Schema and the Ranks, as `schema` and `ranks`."""
     schema, ranks = params["schema"], params["ranks"]
     with ranks.column_scope():
-        embeddings = embedding_columns(schema, DIM)
+        embeddings = embedding_columns(schema, DIM, ranks.column_of_keys)
     numbers = v1.feature_column.input_layer(features, numeric_columns(schema))
     embedded = v1.feature_column.input_layer(features, embeddings)
     logits = dlrm(numbers, embedded)

@@ -78,7 +78,11 @@ class Crossed:
 
 @dataclass(frozen=True)
 class Schema:
-    """The features of a data set: numbers for the bottom MLP, the rest for embedding tables."""
+    """The features of a data set: numbers for the bottom MLP, the rest for embedding tables.
+
+    `open_ended` are those of `categorical` whose values have no end, as of users and items.
+    """
 
     numeric: tuple[Numeric, ...]
     categorical: tuple[Hashed | Vocabulary | Identity | Bucketized | Crossed, ...]
+    open_ended: tuple[Hashed | Identity, ...] = ()

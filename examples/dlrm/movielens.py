@@ -51,6 +51,7 @@ SCHEMA = Schema(
         Crossed("occupation_x_genre", (OCCUPATION, GENRE), 1000),
         Crossed("hour_x_weekday", (HOUR, WEEKDAY), 500),
     ),
+    open_ended=(USER, ITEM),
 )
 
 

@@ -19,6 +19,7 @@ class Ranks:
     rank: int = 0
     num_ranks: int = 1
     column_scope: Callable = nullcontext  # embedding columns are made inside
+    column_of_keys: Callable | None = None  # of features that have no vocabulary
     wrap_optimizer: Callable = lambda optimizer: optimizer
     alone: Callable = nullcontext  # inside, this process has the whole model
     scratch: tempfile.TemporaryDirectory | None = None  # removed when the process ends
@@ -80,3 +81,10 @@ def with_native_updates(grouped):
     import group_embedding as ge
 
     return replace(grouped, wrap_optimizer=ge.optimizers.wrap)
+
+
+def with_keys(wrapped):
+    """The same, with users and items that need no vocabulary: their tables grow."""
+    import group_embedding as ge
+
+    return replace(wrapped, column_of_keys=ge.categorical_column_with_embedding)

@@ -1,5 +1,13 @@
 """Feature columns that are looked up together: made inside the scope, used by stock TensorFlow."""
 
+from group_embedding.feature_column.keyed import (
+    categorical_column_with_embedding,
+    sequence_categorical_column_with_embedding,
+)
 from group_embedding.feature_column.scope import group_embedding_column_scope
 
-__all__ = ["group_embedding_column_scope"]
+__all__ = [
+    "categorical_column_with_embedding",
+    "group_embedding_column_scope",
+    "sequence_categorical_column_with_embedding",
+]

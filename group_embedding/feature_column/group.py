@@ -9,6 +9,7 @@ import tensorflow as tf
 from group_embedding.exchange import ShardedTable
 from group_embedding.feature_column.variable import can_be_fused
 from group_embedding.lookup import group_embedding_lookup_sparse
+from group_embedding.variables import EmbeddingVariable
 
 
 @dataclasses.dataclass(frozen=True)
@@ -110,11 +111,12 @@ def look_up(requests, name):
 def _stock_look_up(request):
     """What the stock column does with its ids and its variable."""
     column = request.column
-    if isinstance(request.table, ShardedTable):
+    if isinstance(request.table, (ShardedTable, EmbeddingVariable)):
+        kind = "sharded over the ranks" if isinstance(request.table, ShardedTable) else "keyed"
         raise ValueError(
             f"column '{column.name}': expected what the fused lookup takes, as its table is "
-            "sharded over the ranks: a dim up to 4096, max_norm > 0 or None, and with weights the "
-            f"safe lookup; got dim {request.table.dim}, max_norm {column.max_norm}, "
+            f"{kind}: a dim up to 4096, max_norm > 0 or None, and with weights the "
+            f"safe lookup; got dim {request.table.shape[1]}, max_norm {column.max_norm}, "
             f"use_safe_embedding_lookup={column.use_safe_embedding_lookup}"
         )
     rank = tf.compat.dimension_value(request.ids.dense_shape.shape[0])

@@ -101,6 +101,7 @@ class _Constructors:
     def __init__(self):
         self._lock = threading.Lock()
         self._num_scopes = 0
+        self._watches_always = False
 
     def watch(self):
         with self._lock:
@@ -108,6 +109,13 @@ class _Constructors:
             if self._num_scopes == 1:
                 for column_class in columns.GROUPED:
                     column_class.__init__ = _join_innermost_group
+
+    def watch_from_now_on(self):
+        with self._lock:
+            if self._watches_always:
+                return
+            self._watches_always = True
+        self.watch()
 
     def unwatch(self):
         with self._lock:
@@ -120,8 +128,20 @@ class _Constructors:
 _constructors = _Constructors()
 
 
+def group_lone_columns(is_lone):
+    """From now on a column that is constructed outside all scopes, and for which `is_lone(column)`
+    holds, is a group of its own: TensorFlow's ops cannot look it up."""
+    _lone.add(is_lone)
+    _constructors.watch_from_now_on()
+
+
+_lone = set()
+
+
 def _join_innermost_group(column, *args, **kwargs):
-    """`__init__` of the stock column classes while a scope is open."""
+    """`__init__` of the stock column classes while they are watched."""
     del args, kwargs  # `__new__` has stored them.
     if _open_scopes.groups:
         columns.join(column, _open_scopes.groups[-1])
+    elif any(is_lone(column) for is_lone in _lone):
+        columns.join(column, Group("group_embedding"))

@@ -10,17 +10,32 @@ from tensorflow.python.distribute.sharded_variable import ShardedVariable
 from tensorflow.python.ops.variables import PartitionedVariable
 
 from group_embedding import exchange
+from group_embedding.variables import EmbeddingVariable
+from group_embedding.variables.get_variable import keyed_variables
 
 # Variables in parts: of v1 partitioners, and of parameter server strategies.
 _PARTITIONED = (PartitionedVariable, ShardedVariable)
 _MAX_FUSED_DIM = 4096  # of `group_embedding_lookup_sparse`
 
 
+class Keys(int):
+    """The `num_buckets` of a column whose values are keys: more than any table has rows. It takes
+    the column to where its table is made."""
+
+    MOST = 2**63 - 1
+
+    def __new__(cls, column):
+        keys = super().__new__(cls, cls.MOST)
+        keys.column = column
+        return keys
+
+
 def make_table(shape, initializer, create):
     """Creates the variable of a table.
 
     Args:
-      shape: `(num_rows, dim)` of the whole table.
+      shape: `(num_rows, dim)` of the whole table; with Keys for num_rows, it is an
+        EmbeddingVariable.
       initializer: initializer of the whole table.
       create: `create(shape, initializer)` makes a variable as the stock column would: under its
         name, in its collections, tracked by its layer, trainable or not, cut by the partitioner
@@ -29,11 +44,30 @@ def make_table(shape, initializer, create):
     Returns:
       What `create` returned: a `tf.Variable`, or a `PartitionedVariable`.
     """
+    num_rows, dim = shape
+    if isinstance(num_rows, Keys):
+        return _make_keyed_table(num_rows.column, dim, initializer, create)
     return exchange.make_table(shape, initializer, create)
+
+
+def _make_keyed_table(column, dim, initializer, create):
+    option = column.ev_option
+    own = option.init_option.initializer
+    with keyed_variables(
+        embedding_dim=dim,
+        initializer=initializer if own is None else own,
+        ev_option=option,
+    ):
+        return create((0, dim), tf.compat.v1.zeros_initializer())
 
 
 def restore_table(variable, checkpoint, tensor_name):
     """Makes `variable` start from a tensor of a checkpoint (`ckpt_to_load_from`)."""
+    if keyed_variable(variable) is not None:
+        raise ValueError(
+            f"table '{variable.name}': expected ckpt_to_load_from=None, as its rows are found by "
+            f"key; give CheckpointOption(ckpt_to_load_from={checkpoint!r}) in its ev_option"
+        )
     if exchange.sharded_table(variable) is not None:
         exchange.restore_table(variable, checkpoint, tensor_name)
         return
@@ -43,11 +77,22 @@ def restore_table(variable, checkpoint, tensor_name):
 
 def table_shape(variable):
     """`(num_rows, dim)` of the whole table that is stored in `variable`."""
+    if keyed_variable(variable) is not None:
+        return (Keys.MOST, variable.shape[1])
     return tuple(exchange.table_shape(variable))
+
+
+def keyed_variable(variable):
+    """The EmbeddingVariable that a variable is, or that mixed precision wraps; else None."""
+    variable = getattr(variable, "_variable", variable)
+    return variable if isinstance(variable, EmbeddingVariable) else None
 
 
 def as_table(variable):
     """Returns what a lookup takes for the table that is stored in `variable`."""
+    keyed = keyed_variable(variable)
+    if keyed is not None:
+        return keyed
     shard = exchange.sharded_table(variable)
     if shard is not None:
         return shard

@@ -1,5 +1,6 @@
 """Keras layers: the group lookup under `tf.keras`, Keras 2 and Keras 3 alike."""
 
 from group_embedding.layers.group_embedding import GroupEmbedding
+from group_embedding.layers.statistics import EmbeddingVariableStatistics
 
-__all__ = ["GroupEmbedding"]
+__all__ = ["EmbeddingVariableStatistics", "GroupEmbedding"]

@@ -5,6 +5,7 @@ import dataclasses
 from group_embedding.config import FeatureConfig, TableConfig
 from group_embedding.layers.keras_version import keras
 from group_embedding.plan import plan_tables
+from group_embedding.variables.serialization import option_from_config, option_to_config
 
 
 def features_to_config(features):
@@ -28,6 +29,7 @@ def _table_to_config(table):
     config = _fields(table)
     if not (table.initializer is None or isinstance(table.initializer, str)):
         config["initializer"] = keras.initializers.serialize(table.initializer)
+    config["ev_option"] = option_to_config(table.ev_option)
     return config
 
 
@@ -35,7 +37,8 @@ def _table_from_config(config):
     initializer = config["initializer"]
     if isinstance(initializer, dict):
         initializer = keras.initializers.deserialize(initializer)
-    return TableConfig(**{**config, "initializer": initializer})
+    ev_option = option_from_config(config["ev_option"])
+    return TableConfig(**{**config, "initializer": initializer, "ev_option": ev_option})
 
 
 def _fields(config):

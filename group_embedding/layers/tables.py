@@ -11,6 +11,11 @@ import tensorflow as tf
 from group_embedding import exchange
 from group_embedding.config import TABLE_DTYPES, check_choice
 from group_embedding.layers.keras_version import IS_KERAS_3, keras
+from group_embedding.variables import EmbeddingVariable, EmbeddingVariableOption
+from group_embedding.variables.get_variable import keyed_variables
+
+# What is stored of a keyed table: EmbeddingVariable.export().
+_KEYED = ("keys", "values", "versions", "freqs")
 
 
 def make_table(layer, table):
@@ -22,7 +27,8 @@ def make_table(layer, table):
 
     Returns:
       A Keras weight of shape [num_rows, dim], or with the rows of this rank where tables are
-      sharded: a `tf.Variable` under Keras 2, a `keras.Variable` under Keras 3.
+      sharded: a `tf.Variable` under Keras 2, a `keras.Variable` under Keras 3. Without num_rows
+      that variable is, or holds, an `EmbeddingVariable`.
     """
     owner = f"table '{table.name}'"
     dtype = check_choice(owner, "dtype", table.dtype or layer.variable_dtype, TABLE_DTYPES)
@@ -41,12 +47,32 @@ def make_table(layer, table):
             **keep_dtype,
         )
 
-    weight = exchange.make_table((table.num_rows, table.dim), table_initializer(table), create)
+    if table.num_rows is None:
+        weight = _make_keyed_table(table, dtype, create)
+    else:
+        weight = exchange.make_table((table.num_rows, table.dim), table_initializer(table), create)
     if IS_KERAS_3:
         # Keras 3 tells TensorFlow's checkpoints of weights that are attributes, not of those in a
         # dict; Keras 2 does this in add_weight.
         layer._track_trackable(weight, name=table.name, overwrite=True)
     return weight
+
+
+def _make_keyed_table(table, dtype, create):
+    option = table.ev_option or EmbeddingVariableOption()
+    own = option.init_option.initializer
+    if own is not None and table.initializer is not None:
+        raise ValueError(
+            f"table '{table.name}': expected one initializer, got {table.initializer!r} and, in "
+            f"InitializerOption, {own!r}"
+        )
+    with keyed_variables(
+        embedding_dim=table.dim,
+        value_dtype=dtype,
+        initializer=table_initializer(table) if own is None else own,
+        ev_option=option,
+    ):
+        return create((0, table.dim), "zeros")
 
 
 def table_initializer(table):
@@ -68,10 +94,18 @@ def lookup_param(weight):
 
 def store_table(store, name, weight):
     """Writes the whole table into a Keras weight store, under its name. A sharded table is
-    gathered: every rank must save."""
-    value = exchange.gather_rows(lookup_param(weight))
+    gathered: every rank must save. Of a keyed table there is an array for each of _KEYED."""
+    variable = lookup_param(weight)
+    if isinstance(variable, EmbeddingVariable):
+        for part, value in zip(_KEYED, variable.export()):
+            store[f"{name}:{part}"] = _storable(value)
+        return
+    store[name] = _storable(exchange.gather_rows(variable))
+
+
+def _storable(value):
     # HDF5 has no bfloat16.
-    store[name] = (tf.cast(value, tf.float32) if value.dtype == tf.bfloat16 else value).numpy()
+    return (tf.cast(value, tf.float32) if value.dtype == tf.bfloat16 else value).numpy()
 
 
 def restore_table(store, name, weight):
@@ -80,12 +114,16 @@ def restore_table(store, name, weight):
     Raises:
       ValueError: The store has no such table, or one of another shape.
     """
+    variable = lookup_param(weight)
+    if isinstance(variable, EmbeddingVariable):
+        _restore_keyed_table(store, name, variable)
+        return
     if name not in store:
         raise ValueError(
             f"table '{name}': expected it among the saved tables, got {sorted(store.keys())}"
         )
     rows = store[name]
-    expected = tuple(exchange.table_shape(lookup_param(weight)))
+    expected = tuple(exchange.table_shape(variable))
     if tuple(rows.shape) != expected:
         raise ValueError(
             f"table '{name}': expected shape {expected}, got {tuple(rows.shape)} "
@@ -96,3 +134,21 @@ def restore_table(store, name, weight):
         weight.assign(whole)
     else:
         exchange.assign_rows(weight, whole)
+
+
+def _restore_keyed_table(store, name, variable):
+    """Makes the table what was saved; keys that it has beside these are erased."""
+    missing = [part for part in _KEYED if f"{name}:{part}" not in store]
+    if missing:
+        raise ValueError(
+            f"table '{name}': expected its {', '.join(_KEYED)} among the saved tables, got "
+            f"{sorted(store.keys())}"
+        )
+    keys, values, versions, freqs = (store[f"{name}:{part}"][...] for part in _KEYED)
+    if values.shape[1:] != (variable.shape[1],):
+        raise ValueError(
+            f"table '{name}': expected rows of dim {variable.shape[1]}, got shape {values.shape} "
+            "among the saved tables"
+        )
+    variable.erase(variable.export()[0])
+    variable.insert(keys, tf.cast(values, variable.dtype), versions=versions, freqs=freqs)

@@ -4,6 +4,8 @@ import functools
 import json
 from pathlib import Path
 
+from group_embedding.ops._rocksdb import name_rocksdb
+
 PACKAGE = Path(__file__).resolve().parents[1]
 STEM = "_group_embedding_ops"
 BUILD = (
@@ -31,6 +33,7 @@ def library():
     path = _library_path(tf.__version__)
     record = build_record(tf.__version__)
     _check_cpu(record["march"])
+    name_rocksdb()
     try:
         return tf.load_op_library(str(path))
     except (tf.errors.NotFoundError, OSError) as error:

@@ -2,13 +2,14 @@
 
 What learns is what inserts: the op is made to read, and made to train by whoever differentiates the
 lookup behind it. In a graph that is the gradient function of GroupLookup, which changes the op; in
-eager code a tape that records.
+eager code a tape that watches the table.
 """
 
 import tensorflow as tf
 from tensorflow.core.framework import attr_value_pb2
 from tensorflow.python.eager import record
 from tensorflow.python.framework import auto_control_deps_utils
+from tensorflow.python.ops import resource_variable_ops
 
 from group_embedding.ops._library import library
 
@@ -34,7 +35,7 @@ def locate_rows(tables, batch, table_of_feature):
             sizes=batch.sizes,
             steps=_steps_of(tables),
             table_of_feature=[place.get(t, -1) for t in table_of_feature],
-            learning=[table.trainable for table in tables],
+            learning=[_learns(table) for table in tables],
             weighted=batch.weighted,
             training=tf.executing_eagerly() and record.could_possibly_record(),
         )
@@ -45,6 +46,13 @@ def train_located(buffer):
     """Makes the op train that made this buffer."""
     if not tf.executing_eagerly() and buffer.op.type == "LocateRows":
         buffer.op._set_attr("training", attr_value_pb2.AttrValue(b=True))
+
+
+def _learns(table):
+    if not tf.executing_eagerly():
+        return table.trainable
+    resource_variable_ops.variable_accessed(table)
+    return record.should_record_backprop([table.handle])
 
 
 def _steps_of(tables):

@@ -48,8 +48,15 @@ def export_table(table, dtype, dim, is_unsigned):
     )
 
 
-def insert_keys(table, keys, values):
-    return library().insert_keys(table=table, keys=keys, values=values)
+def insert_keys(table, keys, values, versions, frequencies):
+    none = tf.zeros([0], tf.int64)
+    return library().insert_keys(
+        table=table,
+        keys=keys,
+        values=values,
+        versions=none if versions is None else tf.cast(versions, tf.int64),
+        frequencies=none if frequencies is None else tf.cast(frequencies, tf.int64),
+    )
 
 
 def erase_keys(table, keys):

@@ -98,6 +98,19 @@ class WrappedKeras2(_WrappedKeras):
 class WrappedKeras3(_WrappedKeras):
     """Mixed into a stock class of Keras 3."""
 
+    def _clip_gradients(self, grads):
+        # Stock makes gradients dense before it takes their norm.
+        if not (self.clipnorm or self.global_clipnorm) or not any(map(is_table_gradient, grads)):
+            return super()._clip_gradients(grads)
+        grads = [_sum_rows(grad) if is_table_gradient(grad) else grad for grad in grads]
+        if self.global_clipnorm:
+            return tf.clip_by_global_norm(grads, self.global_clipnorm)[0]
+        clipped = _map_others(super()._clip_gradients, grads)
+        return [
+            tf.clip_by_norm(grad, self.clipnorm) if is_table_gradient(grad) else grad
+            for grad in clipped
+        ]
+
     def _backend_update_step(self, grads, trainable_variables, learning_rate):
         self._ge_decay_others(grads, trainable_variables)
         pairs = list(zip(grads, trainable_variables))
@@ -114,6 +127,13 @@ class WrappedKeras3(_WrappedKeras):
 
     def _ge_index(self, variable):
         return self._get_variable_index(variable)
+
+
+def _sum_rows(gradient):
+    """Gradients of one row, which two groups may have looked up, as one."""
+    rows, place = tf.unique(gradient.indices)
+    values = tf.math.unsorted_segment_sum(gradient.values, place, tf.size(rows))
+    return tf.IndexedSlices(values, rows, gradient.dense_shape)
 
 
 def _map_others(function, grads):

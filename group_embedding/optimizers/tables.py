@@ -54,8 +54,9 @@ def check_keyed(grads_and_vars):
         if gradient is not None:
             raise TypeError(
                 f"table '{variable.name.partition(':')[0]}': expected a gradient of rows, as "
-                f"IndexedSlices, got {gradient!r}; tf.while_loop makes dense gradients, and an "
-                "EmbeddingVariable has none: look up outside of it"
+                f"IndexedSlices, got {gradient!r}; tf.while_loop and Keras 3's "
+                "gradient_accumulation_steps make gradients dense, which an EmbeddingVariable "
+                "cannot have"
             )
 
 

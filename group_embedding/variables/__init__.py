@@ -14,6 +14,7 @@ from group_embedding.variables.options import (
     StorageOption,
     StorageType,
 )
+from group_embedding.variables.statistics import EmbeddingVariableStatisticsHook
 
 __all__ = [
     "CBFFilter",
@@ -22,6 +23,7 @@ __all__ = [
     "CounterFilter",
     "EmbeddingVariable",
     "EmbeddingVariableOption",
+    "EmbeddingVariableStatisticsHook",
     "GlobalStepEvict",
     "InitializerOption",
     "L2WeightEvict",

@@ -25,7 +25,8 @@ class EmbeddingVariable(resource_variable_ops.ResourceVariable, SavedByName):
 
     Made by `get_embedding_variable`. To TensorFlow it is a variable of shape [0, dim], which stands
     in for the table where gradients are taken, variables are collected and optimizers make slots;
-    the rows lie in a native table, which lookups read and wrapped optimizers update.
+    the rows lie in a native table, which lookups read and wrapped optimizers update. A layer of
+    Keras 2 tracks it as an attribute, one of Keras 3 what `as_keras_variable` makes of it.
 
     Attributes:
       step: Where the versions of keys come from: the step in which a key was trained last. None,
@@ -134,12 +135,15 @@ class EmbeddingVariable(resource_variable_ops.ResourceVariable, SavedByName):
             )
         return found._replace(keys=self._from_int64(found.keys))
 
-    def insert(self, keys, values):
+    def insert(self, keys, values, versions=None, freqs=None):
         """Gives keys rows of these values, [keys, dim], whatever the filter says; their slots start
-        anew. Of a key that comes twice the last row counts. Returns the op."""
+        anew. Of a key that comes twice the last row counts. Without versions or freqs, one per key,
+        keys that had a row keep theirs. Returns the op."""
         values = tf.cast(tf.convert_to_tensor(values), self.dtype)
         with tf.device(self.device):
-            return table_keys.insert_keys(self.table_handle, self._to_int64(keys), values)
+            return table_keys.insert_keys(
+                self.table_handle, self._to_int64(keys), values, versions, freqs
+            )
 
     def erase(self, ids):
         """Forgets keys: rows, slots, counts. Returns how many had a row."""

@@ -2,6 +2,7 @@
 
 import tensorflow as tf
 
+from group_embedding import exchange
 from group_embedding.config import TABLE_DTYPES
 from group_embedding.variables.embedding_variable import EmbeddingVariable
 from group_embedding.variables.options import EmbeddingVariableOption
@@ -80,6 +81,11 @@ def get_embedding_variable(
             )
     if not validate_shape:
         raise ValueError(f"table '{name}': expected validate_shape=True, got {validate_shape!r}")
+    if exchange.current().num_ranks > 1:
+        raise ValueError(
+            f"table '{name}': expected one rank, got {exchange.current().num_ranks}; an "
+            "EmbeddingVariable over several ranks is not supported yet"
+        )
     option = _option(name, ev_option)
     arguments = {
         "embedding_dim": _dim(name, embedding_dim),
@@ -89,17 +95,8 @@ def get_embedding_variable(
         "ev_option": option,
     }
 
-    def create(next_creator, **kwargs):
-        del next_creator
-        return EmbeddingVariable(
-            name=kwargs["name"],
-            trainable=kwargs["trainable"],
-            collections=kwargs["collections"],
-            **arguments,
-        )
-
     # The scopes see to names, reuse and collections; what they make is one of ours.
-    with tf.init_scope(), tf.variable_creator_scope(create):
+    with tf.init_scope(), keyed_variables(**arguments):
         variable = tf.compat.v1.get_variable(
             name,
             [0, arguments["embedding_dim"]],
@@ -114,6 +111,22 @@ def get_embedding_variable(
         )
     _check_same(variable, name, arguments)
     return variable
+
+
+def keyed_variables(**arguments):
+    """A scope in which whoever makes a variable, of shape [0, embedding_dim], makes an
+    EmbeddingVariable, with these arguments beside its name, trainable and collections."""
+
+    def create(next_creator, **kwargs):
+        del next_creator
+        return EmbeddingVariable(
+            name=kwargs["name"],
+            trainable=kwargs["trainable"] is not False,
+            collections=kwargs.get("collections"),
+            **arguments,
+        )
+
+    return tf.variable_creator_scope(create)
 
 
 def _option(name, ev_option):

@@ -53,18 +53,27 @@ TEST(BadIdIsTheFirstOneOnAnyNumberOfThreads) {
   }
 }
 
+std::vector<float> BufferFor(const Case& group) {
+  int64_t num_samples = 0, num_ids = 0;
+  for (const FeatureIds& input : group.inputs) {
+    num_samples += input.num_samples;
+    num_ids += input.num_ids;
+  }
+  return std::vector<float>(LayOutBatch(num_samples, num_ids, true).size);
+}
+
 TEST(RowsOutOfOrderOrOutsideTheBatchAreFaults) {
   for (const int64_t row : {int64_t{-1}, int64_t{300}, int64_t{1} << 40}) {
     Case bad(ManyShapes(), 5);
     bad.indices[0][20] = row;
-    std::vector<float> buffer(100000);
+    std::vector<float> buffer = BufferFor(bad);
     const Fault fault = GroupIdsCpu(bad.inputs.data(), static_cast<int64_t>(bad.inputs.size()),
                                     true, buffer.data(), testing::ThreadedFor(3));
     CHECK_TRUE(fault.kind == FaultKind::kRowOutOfBatch);
   }
   Case unsorted(ManyShapes(), 5);
   unsorted.indices[0][20] = 299;
-  std::vector<float> buffer(100000);
+  std::vector<float> buffer = BufferFor(unsorted);
   const Fault fault = GroupIdsCpu(unsorted.inputs.data(), 1, true, buffer.data(), SerialFor);
   CHECK_TRUE(fault.kind == FaultKind::kRowsUnsorted);
 }

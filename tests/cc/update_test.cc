@@ -1,12 +1,28 @@
 // The update fused into the backward pass, for every rule, beside the same rule applied to the
 // gradients of ReduceRows.
+#include <algorithm>
+#include <atomic>
+#include <cstdlib>
 #include <cstring>
+#include <new>
 #include <numeric>
 
 #include "check.h"
 #include "fused/group_update.h"
 #include "group_case.h"
 #include "threads.h"
+
+// All that `new` has given out, in bytes. (Not inlined, or GCC warns of a `free` without `malloc`.)
+static std::atomic<int64_t> g_bytes{0};
+
+__attribute__((noinline)) void* operator new(size_t bytes) {
+  void* memory = std::malloc(bytes);
+  if (memory == nullptr) throw std::bad_alloc();
+  g_bytes += static_cast<int64_t>(bytes);
+  return memory;
+}
+__attribute__((noinline)) void operator delete(void* memory) noexcept { std::free(memory); }
+__attribute__((noinline)) void operator delete(void* memory, size_t) noexcept { std::free(memory); }
 
 namespace group_embedding {
 namespace {
@@ -116,6 +132,64 @@ TEST(WhatHasNoGradientStays) {
   CHECK_TRUE(after.rows[0] == before.rows[0]);
   CHECK_TRUE(after.rows[2] == before.rows[2]);
   CHECK_TRUE(after.rows[1] != before.rows[1]);
+}
+
+// A table whose ids all lie in its first rows, one per sample, with weights and a divisor.
+struct Crowded {
+  static constexpr int64_t kIds = 1 << 18, kRows = 1 << 20;
+  std::vector<float> rows = std::vector<float>(kRows, 1.0f);
+  std::vector<float> gradients = std::vector<float>(kIds);
+  std::vector<float> weights = std::vector<float>(kIds, 0.5f);
+  std::vector<int64_t> ids = std::vector<int64_t>(kIds);
+  Table table = {rows.data(), kRows, 1, 0};
+  Feature feature = {0, kIds, gradients.data(), 1, 0, Combiner::kMean};
+
+  Crowded() {
+    std::mt19937 random(5);
+    for (int64_t i = 0; i < kIds; ++i) {
+      ids[i] = i % 3 == 0 ? 7 : random() % (kRows / 256);
+      gradients[i] = static_cast<float>(random() % 1000) / 500.0f - 1.0f;
+    }
+  }
+  Group group() {
+    return {&table,
+            1,
+            &feature,
+            1,
+            {nullptr, ids.data(), weights.data(), kIds, kIds},
+            DataType::kFloat32,
+            {}};
+  }
+};
+
+TEST(MemoryIsSixteenBytesPerId) {
+  // Given many ids in one run
+  Crowded crowded;
+  std::vector<float> expected = crowded.rows;
+  std::vector<float> sums(Crowded::kRows, 0.0f);
+  const Hyper hyper = SomeHyper();
+  for (int64_t i = 0; i < Crowded::kIds; ++i) sums[crowded.ids[i]] += crowded.gradients[i];
+  // When the rows are updated
+  const TableUpdate table = {crowded.rows.data(), {}};
+  const Update update = {/*rule=*/0, &hyper, &table, DataType::kFloat32, false};
+  const int64_t before = g_bytes;
+  {
+    std::vector<char> workspace(GroupUpdateWorkspaceBytes(crowded.group()));
+    GroupUpdateCpu(crowded.group(), update, workspace.data(), SerialFor);
+  }
+  // Then the memory taken meanwhile is 16 bytes per id, and a little for the thread
+  CHECK_TRUE(g_bytes - before <= 16 * Crowded::kIds + (1 << 20));
+  // And entries were added in their order, to the last bit
+  for (int64_t row = 0; row < Crowded::kRows / 256; ++row) {
+    const float gradient = std::clamp(0.5f * sums[row], -3.0f, 3.0f);
+    const float x = expected[row] - 0.1f * 0.01f * expected[row];
+    CHECK_EQ(crowded.rows[row], sums[row] == 0 ? crowded.rows[row] : x - 0.1f * gradient);
+  }
+}
+
+TEST(RowAndPlaceShareAnEntry) {
+  Crowded crowded;
+  CHECK_EQ(RowSorter::MaxRows(crowded.group()), (int64_t{1} << (64 - 18)) - 1);
 }
 
 }  // namespace

@@ -1,5 +1,7 @@
 """The backward pass fused with the update, against NumPy in float64, and against itself."""
 
+import mmap
+
 import numpy as np
 import pytest
 from core_cases import ROUNDING, draw_case, expect, from_storage, to_storage
@@ -287,6 +289,34 @@ def test_one_row_a_million_times(place, rule):
     case.gradients = [np.full((1 << 20, 8), 2.0**-12, np.float32)]
     # Then the long row is updated as NumPy does
     check(case, place, rule)
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_many_ids_in_few_rows(place):
+    # Given so many weighted ids of a large table's first rows that the host sorts them in place
+    case = draw_case(18, [2], num_rows=1 << 20, num_samples=1, combiners=["mean"])
+    case.num_samples, case.row_splits = [1 << 17], np.arange((1 << 17) + 1)
+    rng = np.random.default_rng(18)
+    case.ids = np.where(rng.random(1 << 17) < 0.4, 3, rng.integers(0, 1 << 12, 1 << 17))
+    case.weights = rng.uniform(0.5, 1, 1 << 17).astype(np.float32)
+    # And gradients of which each sum is exact
+    case.gradients = [rng.integers(-8, 8, (1 << 17, 2)).astype(np.float32)]
+    check(case, place, "adagrad")
+
+
+def test_more_rows_than_an_entry_holds_are_refused():
+    # Given a table of 2^42 rows, of which no page exists, and 2^22 ids
+    no_reserve = 0x4000  # MAP_NORESERVE, which `mmap` names from Python 3.13 on
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | no_reserve
+    table = np.frombuffer(mmap.mmap(-1, 1 << 43, flags=flags), np.float16).reshape(-1, 1)
+    group = core.Group(
+        tables=[table], outputs=[np.zeros((1 << 22, 1), np.float16)],
+        ids=np.zeros(1 << 22, np.int64), row_splits=None, dtype="float16", table_of_feature=[0],
+        combiners=["sum"], max_norms=[0.0],
+    )  # fmt: skip
+    # Then a row and a place do not share 64 bits
+    with pytest.raises(ValueError, match=r"tables\[0\]: expected at most 4398046511103 rows"):
+        group.sort_rows()
 
 
 def test_wrong_arguments_are_refused():

@@ -81,6 +81,24 @@ def test_filters(make_table, train, read, option):
     assert int(table.get_frequency([1])[0]) == 3
 
 
+def test_what_keys_start_as_is_not_trained(make_table, read):
+    # Given a table whose filter admits nobody yet, and a step in one fused op
+    table = make_table(filter_option=ge.CounterFilter(100))
+    optimizer = ge.optimizers.wrap(tf.keras.optimizers.SGD(1.0))
+
+    @tf.function
+    def step():
+        with tf.GradientTape() as tape:
+            keys = tf.constant([1, 2, 2], tf.int64)
+            loss = tf.reduce_sum(ge.group_embedding_lookup([table], [keys])[0])
+        optimizer.apply_gradients([(tape.gradient(loss, table), table)])
+
+    # When it is taken
+    step()
+    # Then the row that all keys read has not moved
+    np.testing.assert_array_equal(read(table, [1, 9]), np.zeros([2, 2]))
+
+
 def test_evict_by_step(make_table, train):
     # Given keys trained in steps 1 and 10
     table = make_table(evict_option=ge.GlobalStepEvict(steps_to_live=5))

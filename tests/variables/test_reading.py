@@ -18,10 +18,16 @@ def rows_of(table, keys=NEW):
 def test_eager(make_table):
     # Given a table
     table = make_table()
-    # When it is read without a tape, and under one that does not record
+    # When it is read without a tape, and under some that do not record it
     rows_of(table)
     with tf.GradientTape() as tape, tape.stop_recording():
         rows_of(table)
+    weights = tf.ragged.constant([[2.0, 3.0]])
+    with tf.GradientTape(watch_accessed_variables=False) as tape:
+        tape.watch(weights.values)
+        ids = tf.ragged.constant([[5, 6]], dtype=tf.int64)
+        (rows,) = ge.group_embedding_lookup_sparse([table], [ids], "sum", sp_weights=[weights])
+    np.testing.assert_array_equal(tape.gradient(rows, weights.values), [2, 2])
     # Then no key is there
     assert int(table.total_count()) == 0
 

@@ -5,7 +5,7 @@
 #include <string>
 #include <utility>
 
-#include "table/embedding_table.h"
+#include "table/host_table.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/resource_mgr.h"
 #include "tensorflow/core/platform/mutex.h"
@@ -49,6 +49,17 @@ class EmbeddingTableResource : public tensorflow::ResourceBase {
 inline absl::Status ToStatus(const std::string& error) {
   if (error.empty()) return absl::OkStatus();
   return absl::ResourceExhaustedError(error);
+}
+
+// Refuses a table in host memory where an op runs on a GPU, which has no pointers into that.
+inline absl::Status CheckReachable(tensorflow::OpKernelContext* context,
+                                   const EmbeddingTable& table) {
+  const bool on_gpu = context->op_device_context() != nullptr;
+  if (!on_gpu || dynamic_cast<const HostTable*>(&table) == nullptr) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      "table '" + table.options().name +
+      "' is in host memory, and its group runs on a GPU; put the group's other tables on the CPU, "
+      "or look them up in another call");
 }
 
 using EmbeddingTablePtr = tensorflow::core::RefCountPtr<EmbeddingTableResource>;

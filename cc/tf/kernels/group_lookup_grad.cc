@@ -4,6 +4,7 @@
 
 #include "core/trace.h"
 #include "tensorflow/core/framework/op_kernel.h"
+#include "tf/kernels/check_rows.h"
 #include "tf/kernels/device.h"
 #include "tf/kernels/gpu_faults.h"
 #include "tf/kernels/group_attrs.h"
@@ -92,6 +93,7 @@ class GroupLookupGradCpuOp : public GroupLookupGradOp {
   using GroupLookupGradOp::GroupLookupGradOp;
 
   absl::Status Run(OpKernelContext* context, const Group& group, float* weight_grad) override {
+    TF_RETURN_IF_ERROR(CheckRows(group));
     Tensor workspace;
     TF_RETURN_IF_ERROR(AllocateScratch(context, RowSorter::WorkspaceBytes(group), &workspace));
     const ParallelFor threads = ThreadsOf(context);

@@ -7,6 +7,7 @@
 #include "core/trace.h"
 #include "fused/group_lookup_grad.h"
 #include "tensorflow/core/framework/op_kernel.h"
+#include "tf/kernels/check_rows.h"
 #include "tf/kernels/device.h"
 #include "tf/kernels/group_attrs.h"
 #include "tf/kernels/located_batch.h"
@@ -24,6 +25,7 @@ using ::tensorflow::TensorShape;
 
 struct Cpu {
   static absl::Status Run(OpKernelContext* context, const Group& group, const Update& update) {
+    TF_RETURN_IF_ERROR(CheckRows(group));
     Tensor workspace;
     TF_RETURN_IF_ERROR(AllocateScratch(context, GroupUpdateWorkspaceBytes(group), &workspace));
     GroupUpdateCpu(group, update, workspace.data(), ThreadsOf(context));

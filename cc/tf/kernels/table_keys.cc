@@ -148,7 +148,24 @@ class InsertKeysOp : public TableOp {
       rows.counts.push_back(info.count);
       rows.versions.push_back(info.version);
     }
+    TF_RETURN_IF_ERROR(Given(context->input(3), options.name, "versions", &rows.versions));
+    TF_RETURN_IF_ERROR(Given(context->input(4), options.name, "frequencies", &rows.counts));
     return ToStatus(table->Insert(rows));
+  }
+
+ private:
+  // Replaces `values` by those of a tensor, if there are any.
+  static absl::Status Given(const Tensor& tensor, const std::string& table, const char* what,
+                            std::vector<int64_t>* values) {
+    const int64_t* data = tensor.flat<int64_t>().data();
+    if (tensor.NumElements() == 0) return absl::OkStatus();
+    if (tensor.NumElements() != static_cast<int64_t>(values->size())) {
+      return absl::InvalidArgumentError("table '" + table + "': expected " +
+                                        std::to_string(values->size()) + " " + what +
+                                        ", one per key, got " + tensor.shape().DebugString());
+    }
+    values->assign(data, data + tensor.NumElements());
+    return absl::OkStatus();
   }
 };
 

@@ -40,9 +40,10 @@ absl::Status TableOfTensor(const Tensor& tensor, const GroupAttrs& attrs, size_t
   return absl::OkStatus();
 }
 
-absl::Status TableOfKeyed(const EmbeddingTableResource& keyed, const GroupAttrs& attrs, size_t t,
-                          Table* table) {
+absl::Status TableOfKeyed(tensorflow::OpKernelContext* context, const EmbeddingTableResource& keyed,
+                          const GroupAttrs& attrs, size_t t, Table* table) {
   TF_RETURN_IF_ERROR(keyed.CheckInitialized());
+  TF_RETURN_IF_ERROR(CheckReachable(context, *keyed.table()));
   TF_RETURN_IF_ERROR(
       CheckType(attrs.table_names[t], attrs.dtype, FromCore(keyed.table()->options().dtype)));
   *table = keyed.table()->rows();
@@ -90,7 +91,7 @@ absl::Status Tables::Read(tensorflow::OpKernelContext* context, const GroupAttrs
   for (size_t t = 0; t < sources_.size(); ++t) {
     const Source& source = sources_[t];
     if (source.keyed) {
-      TF_RETURN_IF_ERROR(TableOfKeyed(*source.keyed, attrs, t, &tables_[t]));
+      TF_RETURN_IF_ERROR(TableOfKeyed(context, *source.keyed, attrs, t, &tables_[t]));
     } else {
       const Tensor& tensor =
           source.variable ? *source.variable->tensor() : context->input(static_cast<int>(t));

@@ -164,7 +164,8 @@ absl::Status WrittenTables::Open(OpKernelContext* context, const RuleAttrs& attr
   }
   locks_.Lock(mutexes_);
   TF_RETURN_IF_ERROR(OpenVariables(context, attrs, {names.begin(), names.begin() + num_variables}));
-  for (const EmbeddingTablePtr& keyed : keyed_) TF_RETURN_IF_ERROR(OpenKeyed(attrs, *keyed));
+  for (const EmbeddingTablePtr& keyed : keyed_)
+    TF_RETURN_IF_ERROR(OpenKeyed(context, attrs, *keyed));
   return absl::OkStatus();
 }
 
@@ -207,9 +208,11 @@ absl::Status WrittenTables::OpenVariables(OpKernelContext* context, const RuleAt
   return absl::OkStatus();
 }
 
-absl::Status WrittenTables::OpenKeyed(const RuleAttrs& attrs, const EmbeddingTableResource& keyed) {
+absl::Status WrittenTables::OpenKeyed(OpKernelContext* context, const RuleAttrs& attrs,
+                                      const EmbeddingTableResource& keyed) {
   TF_RETURN_IF_ERROR(keyed.CheckInitialized());
   EmbeddingTable& table = *keyed.table();
+  TF_RETURN_IF_ERROR(CheckReachable(context, table));
   if (table.options().dtype != ToCore(attrs.dtype)) {
     return absl::InvalidArgumentError("table '" + keyed.name() + "': expected " +
                                       DataTypeString(attrs.dtype) + ", got " +

@@ -50,7 +50,8 @@ class WrittenTables {
   absl::Status Find(tensorflow::OpKernelContext* context, int input, const std::string& name);
   absl::Status OpenVariables(tensorflow::OpKernelContext* context, const RuleAttrs& attrs,
                              const std::vector<std::string>& names);
-  absl::Status OpenKeyed(const RuleAttrs& attrs, const EmbeddingTableResource& keyed);
+  absl::Status OpenKeyed(tensorflow::OpKernelContext* context, const RuleAttrs& attrs,
+                         const EmbeddingTableResource& keyed);
 
   std::vector<Table> tables_;
   std::vector<TableUpdate> updates_;

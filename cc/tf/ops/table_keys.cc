@@ -57,15 +57,17 @@ REGISTER_OP("InsertKeys")
     .Input("table: resource")
     .Input("keys: int64")
     .Input("values: dtype")
+    .Input("versions: int64")
+    .Input("frequencies: int64")
     .Attr("dtype: {float, half, bfloat16}")
     .SetIsStateful()
     .SetShapeFn(tensorflow::shape_inference::NoOutputs)
     .Doc(R"doc(
-Gives keys rows of these values, whatever the filter says. Slots of the rows start anew; keys that
-had a row keep their frequency and version.
+Gives keys rows of these values, whatever the filter says. Slots of the rows start anew.
 
 keys: [num_keys]; of one that comes twice the last row counts.
 values: [num_keys, dim].
+versions, frequencies: [num_keys], or [0]: keys that had a row keep theirs.
 )doc");
 
 REGISTER_OP("EraseKeys")

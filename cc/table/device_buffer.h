@@ -1,0 +1,39 @@
+// A piece of device memory for as long as a function runs, and CUDA's errors where a function has
+// no other way to tell of them.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <stdexcept>
+#include <string>
+
+namespace group_embedding {
+
+inline void RequireCuda(cudaError_t error) {
+  if (error != cudaSuccess) {
+    throw std::runtime_error(std::string("CUDA: ") + cudaGetErrorString(error));
+  }
+}
+
+template <typename T>
+class DeviceBuffer {
+ public:
+  explicit DeviceBuffer(int64_t count) {
+    RequireCuda(cudaMalloc(&data_, std::max<int64_t>(count, 1) * sizeof(T)));
+  }
+  DeviceBuffer(const T* host, int64_t count, cudaStream_t stream) : DeviceBuffer(count) {
+    RequireCuda(cudaMemcpyAsync(data_, host, count * sizeof(T), cudaMemcpyHostToDevice, stream));
+  }
+  ~DeviceBuffer() { cudaFree(data_); }
+  DeviceBuffer(const DeviceBuffer&) = delete;
+  DeviceBuffer& operator=(const DeviceBuffer&) = delete;
+
+  T* data() const { return data_; }
+
+ private:
+  T* data_ = nullptr;
+};
+
+}  // namespace group_embedding

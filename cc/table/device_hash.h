@@ -1,0 +1,153 @@
+// The one implementation of DeviceTable: an index (device_index.cuh) over rows in growing memory.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <atomic>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "table/device_memory.h"
+#include "table/device_snapshot.h"
+#include "table/device_streams.h"
+#include "table/device_table.h"
+#include "table/device_table_ref.cuh"
+
+namespace group_embedding {
+
+class DeviceHash : public DeviceTable {
+ public:
+  DeviceHash(const TableOptions& options, int64_t device_bytes, const void* matrix,
+             std::string* error);
+  ~DeviceHash() override;
+
+  const TableOptions& options() const override { return options_; }
+  Table rows() const override;
+  int64_t first_row() const override { return options_.initial.matrix_rows + 1; }
+  std::string Slot(const SlotOptions& slot, void** array) override;
+  const std::vector<SlotOptions>& slots() const override { return slots_; }
+  int64_t num_keys() const override;
+  int64_t memory_bytes() const override;
+  float load_factor() const override;
+  void Find(const int64_t* keys, int64_t num_keys, int64_t* rows) const override;
+  RowInfo Info(int64_t row) const override;
+  std::string Insert(const KeyedRows& rows) override;
+  int64_t Erase(const int64_t* keys, int64_t num_keys) override;
+  int64_t Evict(const Eviction& eviction, int64_t step) override;
+  void Clear() override;
+  void SetAdmissionState(const AdmissionState& state) override;
+  std::unique_ptr<Snapshot> TakeSnapshot(bool changes_only) override;
+  void BeforeWrite(const int64_t* rows, int64_t num_rows) override;
+  std::string BeforeWriteCuda(const int64_t* rows, int64_t num_rows, cudaStream_t stream) override;
+  int64_t BeginBatch() override;
+  void EndBatch(int64_t batch) override;
+  int64_t num_rows() const override;
+  const RowInfo* infos() const override { return ref_.infos; }
+  std::string Reserve(int64_t num_keys) override;
+
+  // What LocateRowsCuda does with a table, holding its mutex: Prepare, launch with Ref(), and once
+  // it has trained CheckFull, which waits only where Prepare found little memory left.
+  std::mutex& mutex() const { return mutex_; }
+  std::string Prepare(int64_t num_keys, Access access, cudaStream_t stream);
+  DeviceTableRef Ref() const;
+  std::string CheckFull(cudaStream_t stream);
+  RowAside* snapshot() const { return snapshot_.get(); }
+
+  // For the snapshot that is being read.
+  void ForgetSnapshot();
+  void ReadSnapshot(RowAside* snapshot, int64_t begin, int64_t end, KeyedRows* rows);
+
+ private:
+  struct Retired {
+    int64_t row, clock;
+  };
+
+  // What runs alone, on the table's own stream; done when it goes.
+  class Alone {
+   public:
+    explicit Alone(const DeviceHash& table) : lock_(table.mutex_), table_(table) {
+      table_.streams_.BeginAlone(table_.streams_.own());
+    }
+    Alone(const DeviceHash& table, std::adopt_lock_t) : table_(table) {
+      table_.streams_.BeginAlone(table_.streams_.own());
+    }
+    ~Alone() {
+      cudaStreamSynchronize(table_.streams_.own());
+      table_.streams_.EndAlone(table_.streams_.own());
+    }
+
+   private:
+    std::unique_lock<std::mutex> lock_;
+    const DeviceHash& table_;
+  };
+
+  // What follows holds the mutex.
+  std::string Begin(const void* matrix);
+  int64_t RowBytes() const { return options_.dim * SizeOf(options_.dtype); }
+  int64_t SlotBytes(size_t s) const { return slots_[s].width * SizeOf(slots_[s].dtype); }
+  int64_t BytesPerRow() const;
+  int64_t MaxRows() const;
+  std::unique_ptr<Memory> ReserveValues(int64_t row_bytes) const;
+  std::string Named(const std::string& what) const {
+    return "table '" + options_.name + "'" + what;
+  }
+  std::string FullError(const std::string& why) const;
+
+  TableState State() const;                // waits for everything
+  void SetState(const TableState& state);  // nothing may be under way
+  // Without waiting: a state some time ago, and how many keys were enqueued to train since.
+  TableState Reported(int64_t* enqueued_since) const;
+
+  std::string MakeRoom(int64_t num_keys, cudaStream_t stream);
+  std::string GrowRows(int64_t num_rows);
+  std::string GrowCandidates(int64_t num_candidates);
+  std::string GrowIndex(int64_t num_slots, cudaStream_t stream);
+  void RebuildIndex(cudaStream_t stream);
+  void ReleaseRetired();
+  int64_t OldestBatchLocked() const;
+
+  std::string InsertSome(const KeyedRows& rows, const size_t* chosen, int64_t count);
+  int64_t EraseKeys(const int64_t* device_keys, int64_t num_keys);
+  int64_t EraseChosen(const Eviction& eviction, int64_t step);
+  AdmissionState GetAdmissionState() const;
+  std::string PutRowsAside(const int64_t* device_rows, int64_t num_rows, cudaStream_t stream);
+
+  const TableOptions options_;
+  const int64_t device_rows_;  // the first so many are in device memory; 0: all
+  const int64_t max_bytes_;
+  int64_t reserved_rows_ = 0;
+  DeviceTableRef ref_{};  // what does not change
+
+  mutable std::mutex mutex_;  // of all that follows
+  mutable DeviceStreams streams_;
+  std::unique_ptr<Memory> rows_, infos_, free_rows_, index_, candidates_, free_candidates_, bloom_;
+  std::unique_ptr<Memory> state_;
+  std::vector<SlotOptions> slots_;
+  std::vector<std::unique_ptr<Memory>> slot_arrays_;
+  TableReport* report_ = nullptr;  // page-locked
+  int64_t usable_rows_ = 0, usable_candidates_ = 0, num_slots_ = 0, bloom_bytes_ = 0;
+
+  int64_t enqueued_ = 0;    // keys, for training
+  int64_t rebuilt_at_ = 0;  // of them, when the index was made anew
+  cudaStream_t training_stream_ = nullptr;
+  bool may_be_full_ = false;
+  std::string full_because_;
+
+  std::deque<Retired> retired_;
+  int64_t clock_ = 0;
+  std::multiset<int64_t> batches_;
+  std::vector<int64_t> erased_;         // since the last full snapshot that was kept
+  int64_t kept_clock_ = 0;              // rows trained in batches from that on are not in it
+  std::shared_ptr<RowAside> snapshot_;  // being read, or null
+};
+
+// LocateRowsCuda, but every key gets a row, and the caller holds the mutex. One table.
+std::string InsertRowsCuda(DeviceHash* table, const int64_t* keys, int64_t num_keys, int64_t* rows,
+                           void* scratch, cudaStream_t stream);
+
+}  // namespace group_embedding

@@ -1,0 +1,133 @@
+// Batches in flight and snapshots of a DeviceHash.
+#include "table/device_buffer.h"
+#include "table/device_hash.h"
+#include "table/row_aside.cuh"
+
+namespace group_embedding {
+namespace {
+
+// A snapshot as its reader has it; the table knows the RowAside in it for as long.
+class DeviceSnapshot : public Snapshot {
+ public:
+  DeviceSnapshot(DeviceHash* table, std::shared_ptr<RowAside> rows, AdmissionState admission,
+                 std::vector<int64_t> erased, std::function<void()> keep)
+      : table_(table),
+        rows_(std::move(rows)),
+        admission_(std::move(admission)),
+        erased_(std::move(erased)),
+        keep_(std::move(keep)) {}
+  ~DeviceSnapshot() override { table_->ForgetSnapshot(); }
+
+  const EmbeddingTable& table() const override { return *table_; }
+  int64_t num_rows() const override { return rows_->num_rows(); }
+  void Read(int64_t begin, int64_t end, KeyedRows* rows) override {
+    table_->ReadSnapshot(rows_.get(), begin, end, rows);
+  }
+  const AdmissionState& admission() const override { return admission_; }
+  const std::vector<int64_t>& erased() const override { return erased_; }
+  void Keep() override { keep_(); }
+
+ private:
+  DeviceHash* const table_;
+  const std::shared_ptr<RowAside> rows_;
+  const AdmissionState admission_;
+  const std::vector<int64_t> erased_;
+  const std::function<void()> keep_;
+};
+
+}  // namespace
+
+int64_t DeviceHash::BeginBatch() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  const int64_t batch = ++clock_;
+  batches_.insert(batch);
+  return batch;
+}
+
+void DeviceHash::EndBatch(int64_t batch) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  batches_.erase(batches_.find(batch));
+}
+
+int64_t DeviceHash::OldestBatchLocked() const {
+  return batches_.empty() ? clock_ + 1 : *batches_.begin();
+}
+
+std::unique_ptr<Snapshot> DeviceHash::TakeSnapshot(bool changes_only) {
+  const Alone alone(*this);
+  std::vector<RowPart> parts = {
+      {reinterpret_cast<char*>(ref_.infos), nullptr, nullptr, sizeof(RowInfo)},
+      {ref_.rows, nullptr, nullptr, static_cast<int32_t>(RowBytes())}};
+  for (size_t s = 0; s < slots_.size(); ++s) {
+    parts.push_back(
+        {slot_arrays_[s]->data(), nullptr, nullptr, static_cast<int32_t>(SlotBytes(s))});
+  }
+  std::string error;
+  auto rows = std::make_shared<RowAside>(parts, first_row(), State().next_row,
+                                         changes_only ? kept_clock_ : 0, streams_.own(), &error);
+  if (!error.empty()) throw std::runtime_error(Named(": no snapshot: ") + error);
+  snapshot_ = rows;
+  // Batches in flight will write rows that they located before.
+  const int64_t begins = OldestBatchLocked();
+  const size_t num_erased = erased_.size();
+  auto keep = [this, changes_only, begins, num_erased] {
+    if (changes_only) return;
+    std::lock_guard<std::mutex> lock(mutex_);
+    kept_clock_ = begins;
+    erased_.erase(erased_.begin(), erased_.begin() + static_cast<int64_t>(num_erased));
+  };
+  return std::make_unique<DeviceSnapshot>(this, std::move(rows), GetAdmissionState(),
+                                          changes_only ? erased_ : std::vector<int64_t>(),
+                                          std::move(keep));
+}
+
+void DeviceHash::ForgetSnapshot() {
+  const Alone alone(*this);
+  snapshot_ = nullptr;
+}
+
+// Writers wait for the copy on the device; that to the host goes on beside them.
+void DeviceHash::ReadSnapshot(RowAside* snapshot, int64_t begin, int64_t end, KeyedRows* rows) {
+  begin = std::max(begin, first_row());
+  end = std::min(end, snapshot->num_rows());
+  rows->slots.resize(snapshot->num_slots());
+  for (; begin < end; begin += RowAside::kRowsPerRead) {
+    std::unique_lock<std::mutex> lock(mutex_);
+    streams_.BeginAlone(streams_.own());
+    const std::string error = snapshot->ReadRows(
+        begin, std::min(end, begin + RowAside::kRowsPerRead), streams_.own(),
+        [&] {
+          streams_.EndAlone(streams_.own());
+          lock.unlock();
+        },
+        rows);
+    if (!error.empty()) throw std::runtime_error(Named(": ") + error);
+  }
+}
+
+std::string DeviceHash::PutRowsAside(const int64_t* rows, int64_t num_rows, cudaStream_t stream) {
+  std::string error = snapshot_->MakeRoom(num_rows);
+  if (!error.empty()) return error;
+  const cudaError_t failed = snapshot_->Put(rows, num_rows, stream);
+  return failed == cudaSuccess ? "" : std::string("CUDA: ") + cudaGetErrorString(failed);
+}
+
+std::string DeviceHash::BeforeWriteCuda(const int64_t* rows, int64_t num_rows,
+                                        cudaStream_t stream) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (snapshot_ == nullptr || num_rows == 0) return "";
+  streams_.Use(stream);
+  streams_.Follow(&training_stream_, stream);
+  const std::string error = PutRowsAside(rows, num_rows, stream);
+  return error.empty() ? "" : Named(": ") + error;
+}
+
+void DeviceHash::BeforeWrite(const int64_t* rows, int64_t num_rows) {
+  const Alone alone(*this);
+  if (snapshot_ == nullptr || num_rows == 0) return;
+  DeviceBuffer<int64_t> device(rows, num_rows, streams_.own());
+  const std::string error = PutRowsAside(device.data(), num_rows, streams_.own());
+  if (!error.empty()) throw std::runtime_error(Named(": ") + error);
+}
+
+}  // namespace group_embedding

@@ -1,0 +1,99 @@
+// The index of a table on the device, key -> row number: open addressing in buckets of 64 bytes,
+// each read by four threads at once.
+//
+// A slot of the index is one 64-bit word: 24 bits of the key's hash, what the slot says, and a
+// number of 38 bits. It has no key: the number leads to it. So every key is legal, all that
+// happens to a slot is one atomic operation, and an index is made anew from what is kept of the
+// rows alone.
+//
+//   kRow        the key's row                            -> infos[number].key
+//   kCandidate  a key that is counted and has no row     -> candidates[number].key
+//   kClaim      a key new in the call that is under way  -> a place that it has in the call
+//
+// Searches go from bucket to bucket until one has an empty slot. While keys are being claimed no
+// slot becomes empty, so that all occurrences of a key meet in one slot.
+#pragma once
+
+#include <cstdint>
+
+#include "table/embedding_table.h"
+
+namespace group_embedding {
+
+inline constexpr int kBucketSlots = 8;
+inline constexpr uint64_t kEmptySlot = ~uint64_t{0};
+inline constexpr uint64_t kErasedSlot = ~uint64_t{1};
+
+enum class SlotKind : uint32_t { kRow = 0, kCandidate = 1, kClaim = 2 };
+
+// One word of the index, taken apart.
+struct SlotWord {
+  static constexpr int kNumberBits = 38, kKindBits = 2;
+  static constexpr uint32_t kNoTag = 0xFFFFFF;  // of empty and erased slots
+
+  GROUP_EMBEDDING_HOST_DEVICE static uint64_t Make(uint32_t tag, SlotKind kind, int64_t number) {
+    return uint64_t{tag} << (kNumberBits + kKindBits) | uint64_t(kind) << kNumberBits |
+           static_cast<uint64_t>(number);
+  }
+  GROUP_EMBEDDING_HOST_DEVICE static uint32_t Tag(uint64_t word) {
+    return static_cast<uint32_t>(word >> (kNumberBits + kKindBits));
+  }
+  GROUP_EMBEDDING_HOST_DEVICE static SlotKind Kind(uint64_t word) {
+    return static_cast<SlotKind>(word >> kNumberBits & 3);
+  }
+  GROUP_EMBEDDING_HOST_DEVICE static int64_t Number(uint64_t word) {
+    return static_cast<int64_t>(word & ((uint64_t{1} << kNumberBits) - 1));
+  }
+  // The same slot, saying something else.
+  GROUP_EMBEDDING_HOST_DEVICE static uint64_t With(uint64_t word, SlotKind kind, int64_t number) {
+    return Make(Tag(word), kind, number);
+  }
+};
+
+struct IndexRef {
+  uint64_t* slots;  // [num_buckets, kBucketSlots]
+  uint64_t num_buckets;
+
+  GROUP_EMBEDDING_HOST_DEVICE static uint64_t HashOf(int64_t key) {
+    return MixBits(static_cast<uint64_t>(key));
+  }
+  GROUP_EMBEDDING_HOST_DEVICE static uint32_t TagOf(uint64_t hash) {
+    const uint32_t tag = static_cast<uint32_t>(hash) & 0xFFFFFF;
+    return tag == SlotWord::kNoTag ? 0 : tag;
+  }
+#ifdef __CUDACC__
+  __device__ uint64_t Home(uint64_t hash) const { return __umul64hi(hash, num_buckets); }
+  __device__ uint64_t Next(uint64_t bucket) const {
+    return bucket + 1 == num_buckets ? 0 : bucket + 1;
+  }
+  __device__ uint64_t* Slot(uint64_t bucket, int i) const {
+    return slots + bucket * kBucketSlots + i;
+  }
+  __device__ bool HasEmpty(uint64_t bucket) const {
+    for (int i = 0; i < kBucketSlots; ++i) {
+      if (__ldcg(Slot(bucket, i)) == kEmptySlot) return true;
+    }
+    return false;
+  }
+
+  // Puts a key there that has no slot; other threads may do the same for other keys.
+  __device__ void Put(uint64_t hash, SlotKind kind, int64_t number) const {
+    const uint64_t word = SlotWord::Make(TagOf(hash), kind, number);
+    for (uint64_t bucket = Home(hash);; bucket = Next(bucket)) {
+      for (int i = 0; i < kBucketSlots; ++i) {
+        auto* slot = reinterpret_cast<unsigned long long*>(Slot(bucket, i));
+        if (__ldcg(slot) == kEmptySlot && atomicCAS(slot, kEmptySlot, word) == kEmptySlot) return;
+      }
+    }
+  }
+
+  // Frees a slot of that bucket, while nothing is put anywhere. A search that came to the bucket
+  // before must not end there now, if it went on then.
+  __device__ void Free(uint64_t* slot) const {
+    const uint64_t bucket = (slot - slots) / kBucketSlots;
+    __stcg(slot, HasEmpty(bucket) ? kEmptySlot : kErasedSlot);
+  }
+#endif
+};
+
+}  // namespace group_embedding

@@ -1,0 +1,25 @@
+// Memory of a GPU that grows where it lies (memory.h): through CUDA's virtual memory management,
+// whose functions are found at run time, so that nothing links the driver.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <memory>
+
+#include "table/memory.h"
+
+namespace group_embedding {
+
+// At most `max_bytes` of the memory of the device that is current.
+std::unique_ptr<Memory> ReserveDeviceMemory(int64_t max_bytes);
+
+// The first `device_bytes` are the current device's memory, what follows is the host's,
+// page-locked: kernels read and write both in place, the latter over the bus. The host can read the
+// latter alone.
+std::unique_ptr<Memory> ReserveTieredMemory(int64_t device_bytes, int64_t max_bytes);
+
+// Copies by a kernel. CUDA's own copies take a whole range for what its first byte is, and crash
+// where one goes on in the other tier.
+cudaError_t CopyTieredMemory(const void* from, void* to, int64_t bytes, cudaStream_t stream);
+
+}  // namespace group_embedding

@@ -1,0 +1,73 @@
+// A table in the memory of a GPU whose rows are found by key.
+//
+// What is said to be exclusive in embedding_table.h runs on a stream of the table's own: it waits
+// for all streams that the table was used on, and returns when it is done. Find, Info and what is
+// counted wait likewise. Streams that a table was used on must outlive it.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "table/embedding_table.h"
+
+#if GROUP_EMBEDDING_CUDA
+#include <cuda_runtime_api.h>
+#endif
+
+namespace group_embedding {
+
+class DeviceTable : public EmbeddingTable {
+ public:
+  // As of HostTable.
+  virtual int64_t BeginBatch() = 0;
+  virtual void EndBatch(int64_t batch) = 0;
+
+  // Rows that were ever in use; rows() has those too that are there for later.
+  virtual int64_t num_rows() const = 0;
+  // What is kept of each row, in device memory.
+  virtual const RowInfo* infos() const = 0;
+
+  // Makes room for so many keys at once, as if they had come. Exclusive.
+  virtual std::string Reserve(int64_t num_keys) = 0;
+
+#if GROUP_EMBEDDING_CUDA
+  // As BeforeWrite: of row numbers in device memory, in the order of `stream`.
+  virtual std::string BeforeWriteCuda(const int64_t* rows, int64_t num_rows,
+                                      cudaStream_t stream) = 0;
+#endif
+};
+
+#if GROUP_EMBEDDING_CUDA
+
+// On the device that is current. Rows after the first `device_bytes`, and their slots, lie in
+// page-locked host memory and are used there in place; 0: all are in device memory. What is kept of
+// each row and the index are always there. `matrix`: [options.initial.matrix_rows, dim] in host
+// memory, or null.
+std::unique_ptr<DeviceTable> MakeDeviceTable(const TableOptions& options, int64_t device_bytes,
+                                             const void* matrix, std::string* error);
+
+// Some keys of one table, and where their row numbers go. Device memory; `rows` may be `keys`.
+struct DeviceKeysToLocate {
+  DeviceTable* table;
+  const int64_t* keys;  // [num_keys], any numbers; may repeat
+  int64_t num_keys;
+  int64_t* rows;  // [num_keys]
+};
+
+// LocateRowsCpu on the device. Enqueues on `stream` and returns; a few launches for all tables.
+// `scratch`: device memory of LocateRowsScratchBytes, in use until the stream has come so far.
+//
+// New keys get rows in the order of their first places in the requests, those of a table one after
+// the other: row numbers are the same on every run. Calls that read may run on other streams at the
+// same time as one that trains; those that train follow each other, whatever their streams.
+//
+// Memory is found before anything is enqueued; where there may be too little for all keys of the
+// call, it waits for the stream to see how many came.
+int64_t LocateRowsScratchBytes(const DeviceKeysToLocate* requests, int64_t num_requests,
+                               Access access);
+std::string LocateRowsCuda(const DeviceKeysToLocate* requests, int64_t num_requests, Access access,
+                           int64_t step, void* scratch, cudaStream_t stream);
+
+#endif
+
+}  // namespace group_embedding

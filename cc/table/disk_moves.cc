@@ -1,0 +1,213 @@
+// Rows of a table on their way between memory and disk.
+#include <algorithm>
+#include <array>
+#include <mutex>
+
+#include "table/disk_tiered_shards.h"
+
+namespace group_embedding {
+namespace {
+
+constexpr int64_t kChunk = 1024;     // rows that one thread moves at a time
+constexpr int64_t kRowCost = 5000;   // nanoseconds
+constexpr int64_t kShareMoved = 16;  // of the rows in memory, one in so many makes room at once
+
+// body(begin, end) on chunks of [0, count); returns what went wrong in one of them.
+template <typename Body>
+std::string ForChunks(int64_t count, const ParallelFor& parallel_for, const Body& body) {
+  std::mutex mutex;
+  std::string error;
+  auto chunks = [&](int64_t first, int64_t last) {
+    for (int64_t c = first; c < last; ++c) {
+      std::string failed = body(c * kChunk, std::min(count, (c + 1) * kChunk));
+      if (failed.empty()) continue;
+      std::lock_guard<std::mutex> lock(mutex);
+      error = std::move(failed);
+    }
+  };
+  parallel_for((count + kChunk - 1) / kChunk, kChunk * kRowCost, chunks);
+  return error;
+}
+
+}  // namespace
+
+std::unique_lock<std::mutex> DiskTieredShards::StartLocating() {
+  std::unique_lock<std::mutex> lock(locating_);
+  ++call_;
+  return lock;
+}
+
+void DiskTieredShards::Hold(const int64_t* rows, int64_t num_rows, int64_t batch) {
+  for (int64_t i = 0; i < num_rows; ++i) Use(rows[i]);
+  if (batch == 0) return;
+  for (int64_t i = 0; i < num_rows; ++i) {
+    uses()[rows[i]].num_positions.fetch_add(1, std::memory_order_relaxed);
+  }
+  std::lock_guard<std::mutex> lock(batches_mutex_);
+  std::vector<int64_t>& held = rows_of_batch_[batch];
+  held.insert(held.end(), rows, rows + num_rows);
+}
+
+void DiskTieredShards::EndBatch(int64_t batch) {
+  {
+    std::lock_guard<std::mutex> lock(batches_mutex_);
+    const auto held = rows_of_batch_.find(batch);
+    if (held != rows_of_batch_.end()) {
+      for (const int64_t row : held->second) {
+        uses()[row].num_positions.fetch_sub(1, std::memory_order_release);
+      }
+      rows_of_batch_.erase(held);
+    }
+  }
+  HostShards::EndBatch(batch);
+}
+
+std::string DiskTieredShards::BringIn(std::vector<int64_t> keys, Access access,
+                                      const ParallelFor& parallel_for) {
+  if (!failed_.empty()) return failed_;
+  std::sort(keys.begin(), keys.end(), IsBeforeOnDisk);
+  const int64_t num_keys = static_cast<int64_t>(keys.size());
+  std::vector<Found> found((num_keys + kChunk - 1) / kChunk);
+  std::string error = ForChunks(num_keys, parallel_for, [&](int64_t begin, int64_t end) {
+    return FindOnDisk(keys.data() + begin, end - begin, &found[begin / kChunk]);
+  });
+  if (!error.empty()) return error;
+  std::vector<int64_t> begins = {0};  // of each chunk's rows
+  for (const Found& of : found) {
+    begins.push_back(begins.back() + static_cast<int64_t>(of.keys.size()));
+  }
+  const int64_t num_found = begins.back();
+  error = MakeRoom(access == Access::kTrain ? num_keys : num_found, parallel_for);
+  if (!error.empty()) return error;
+  std::vector<int64_t> rows;
+  error = store().Take(num_found, &rows);
+  if (!error.empty()) {
+    for (const int64_t row : rows) store().Return(row);
+    return error;
+  }
+  return ForChunks(num_keys, parallel_for, [&](int64_t begin, int64_t) {
+    const int64_t chunk = begin / kChunk;
+    return MoveUp(found[chunk], rows.data() + begins[chunk]);
+  });
+}
+
+std::string DiskTieredShards::FindOnDisk(const int64_t* keys, int64_t num_keys,
+                                         Found* found) const {
+  if (disk_->num_keys() == 0) return "";
+  const int64_t bytes = disk_->record_bytes();
+  const std::unique_ptr<bool[]> is_there(new bool[num_keys]);
+  found->records.resize(num_keys * bytes);
+  std::string error = disk_->Get(keys, num_keys, is_there.get(), found->records.data());
+  if (!error.empty()) return error;
+  for (int64_t i = 0; i < num_keys; ++i) {
+    if (!is_there[i]) continue;
+    char* to = found->records.data() + static_cast<int64_t>(found->keys.size()) * bytes;
+    std::memmove(to, found->records.data() + i * bytes, bytes);
+    found->keys.push_back(keys[i]);
+  }
+  found->records.resize(static_cast<int64_t>(found->keys.size()) * bytes);
+  return "";
+}
+
+std::string DiskTieredShards::MoveUp(const Found& found, const int64_t* rows) {
+  const int64_t num_keys = static_cast<int64_t>(found.keys.size());
+  if (num_keys == 0) return "";
+  std::string error = disk_->Erase(found.keys.data(), num_keys);
+  if (!error.empty()) {
+    for (int64_t i = 0; i < num_keys; ++i) store().Return(rows[i]);
+    return error;
+  }
+  BeforeWrite(rows, num_keys);
+  const RowRecords layout(store());
+  for (int64_t i = 0; i < num_keys; ++i) {
+    const int64_t key = found.keys[i], row = rows[i];
+    layout.Unpack(found.records.data() + i * layout.bytes(), key, row);
+    Use(row);
+    const uint64_t hash = HashOf(key);
+    Shard& shard = ShardOf(hash);
+    std::lock_guard<std::mutex> lock(shard.mutex);
+    shard.index.FindOrInsert(key, hash, HashOf)->state = row + 1;
+    ++shard.num_rows;
+  }
+  return "";
+}
+
+std::string DiskTieredShards::MoveDown(const int64_t* rows, int64_t num_rows) {
+  const RowRecords layout(store());
+  std::vector<int64_t> keys(num_rows);
+  std::vector<char> records(num_rows * layout.bytes());
+  for (int64_t i = 0; i < num_rows; ++i) {
+    keys[i] = store().Info(rows[i]).key;
+    layout.Pack(rows[i], records.data() + i * layout.bytes());
+  }
+  std::string error = disk_->Put(keys.data(), num_rows, records.data());
+  if (!error.empty()) return error;
+  BeforeWrite(rows, num_rows);
+  for (int64_t i = 0; i < num_rows; ++i) {
+    const uint64_t hash = HashOf(keys[i]);
+    Shard& shard = ShardOf(hash);
+    std::lock_guard<std::mutex> lock(shard.mutex);
+    shard.index.Erase(shard.index.Find(keys[i], hash), HashOf);
+    --shard.num_rows;
+    store().Info(rows[i]).count = -1;
+    store().Return(rows[i]);
+  }
+  return "";
+}
+
+std::string DiskTieredShards::MakeRoom(int64_t num_rows, const ParallelFor& parallel_for) {
+  const int64_t missing = num_rows - store().NumFree();
+  if (missing <= 0) return "";
+  std::vector<int64_t> rows = ColdestRows(std::max(missing, store().max_rows() / kShareMoved));
+  const int64_t num_cold = static_cast<int64_t>(rows.size());
+  if (num_cold < missing) {
+    return "table '" + options().name + "': expected a batch whose rows fit its memory beside " +
+           "those of batches in flight, got " + std::to_string(missing - num_cold) +
+           " rows too many: it has " + std::to_string(store().max_rows()) + " rows of " +
+           std::to_string(store().BytesPerRow()) + " bytes (dim " + std::to_string(options().dim) +
+           ", " + std::to_string(slots().size()) + " slots) in " +
+           std::to_string(options().max_bytes) +
+           " bytes; give it more by StorageOption(storage_size=[...]), or smaller batches";
+  }
+  std::string error = CheckDiskSize(num_cold);
+  if (!error.empty()) return error;
+  std::sort(rows.begin(), rows.end(), [this](int64_t a, int64_t b) {
+    return IsBeforeOnDisk(store().Info(a).key, store().Info(b).key);
+  });
+  return ForChunks(num_cold, parallel_for, [&](int64_t begin, int64_t end) {
+    return MoveDown(rows.data() + begin, end - begin);
+  });
+}
+
+std::vector<int64_t> DiskTieredShards::ColdestRows(int64_t count) {
+  std::vector<std::array<int64_t, 3>> rows;  // the colder, the smaller
+  for (int64_t row = first_row(); row < store().num_rows(); ++row) {
+    if (!store().IsKeys(row)) continue;
+    const RowUse& use = uses()[row];
+    if (use.call == call_ || use.num_positions.load(std::memory_order_acquire) > 0) continue;
+    const int64_t count = store().Info(row).count;
+    if (disk_options_.coldest == Coldest::kLeastFrequent) {
+      rows.push_back({count, use.call, row});
+    } else {
+      rows.push_back({use.call, count, row});
+    }
+  }
+  count = std::min(count, static_cast<int64_t>(rows.size()));
+  std::nth_element(rows.begin(), rows.begin() + count, rows.end());
+  std::vector<int64_t> coldest(count);
+  for (int64_t i = 0; i < count; ++i) coldest[i] = rows[i][2];
+  return coldest;
+}
+
+std::string DiskTieredShards::CheckDiskSize(int64_t more) const {
+  const int64_t bytes = disk_->record_bytes() + static_cast<int64_t>(sizeof(int64_t));
+  const int64_t num_rows = disk_->num_keys() + more;
+  if (disk_options_.max_bytes == 0 || num_rows * bytes <= disk_options_.max_bytes) return "";
+  return "table '" + options().name + "' is full: expected at most " +
+         std::to_string(disk_options_.max_bytes) + " bytes on disk, in '" + disk_->path() +
+         "', got " + std::to_string(num_rows) + " rows of " + std::to_string(bytes) +
+         " bytes; give it more by StorageOption(storage_size=[memory, disk]), or admit fewer keys "
+         "or evict some (filter_option, evict_option)";
+}
+
+}  // namespace group_embedding

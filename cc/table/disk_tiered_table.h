@@ -1,0 +1,34 @@
+// A table whose rows lie in host memory as far as they fit, and the rest on disk.
+//
+// A key's row is in one of the two. Locating a key, be it to train or to read it, brings its row
+// into memory as it was; where memory has no room, the coldest rows that no batch in flight has
+// located go to disk, many at a time. So whoever has located a batch sees a table in memory, and a
+// table trains to the same result whatever its memory.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "table/host_table.h"
+
+namespace group_embedding {
+
+// Which rows are the coldest.
+enum class Coldest : int32_t {
+  kLeastRecent = 0,    // located longest ago
+  kLeastFrequent = 1,  // trained least often; among equals, located longest ago
+};
+
+struct DiskTierOptions {
+  std::string path;       // as of DiskStoreOptions
+  int64_t max_bytes = 0;  // of rows on disk, slots and what is kept of each; 0: as the disk has
+  Coldest coldest = Coldest::kLeastFrequent;
+};
+
+// options.max_bytes: of what is in memory; greater than 0. A slot that is made when rows fill the
+// memory is beyond that. The rest as of MakeHostTable.
+std::unique_ptr<HostTable> MakeDiskTieredTable(const TableOptions& options,
+                                               const DiskTierOptions& disk, const void* matrix,
+                                               std::string* error);
+
+}  // namespace group_embedding

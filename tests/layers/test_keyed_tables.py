@@ -1,0 +1,102 @@
+"""GroupEmbedding with tables found by key, beside the same layer with tables of so many rows."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import group_embedding as ge
+from group_embedding.layers.keras_version import keras
+
+NUM_ROWS, DIM = 12, 4
+STARTS = np.random.default_rng(5).normal(size=(NUM_ROWS, DIM)).astype(np.float32)
+OPTION = ge.EmbeddingVariableOption(init_option=ge.InitializerOption(default_value_dim=NUM_ROWS))
+INPUTS = {
+    "user": np.random.default_rng(6).integers(0, NUM_ROWS, (32, 3)),
+    "item": np.random.default_rng(7).integers(0, NUM_ROWS, (32, 2)),
+}
+LABELS = np.random.default_rng(8).uniform(size=(32, 1)).astype(np.float32)
+
+
+def starts(shape, dtype=None, **_):
+    return tf.cast(STARTS, dtype or tf.float32)
+
+
+def make_model(keyed, optimizer="Adagrad"):
+    users = (
+        ge.TableConfig("users", None, DIM, starts, ev_option=OPTION)
+        if keyed
+        else ge.TableConfig("users", NUM_ROWS, DIM, starts)
+    )
+    items = ge.TableConfig("items", NUM_ROWS, DIM, starts)
+    layer = ge.layers.GroupEmbedding(
+        [ge.FeatureConfig("user", users), ge.FeatureConfig("item", items, combiner="sum")],
+        concat=True,
+    )
+    inputs = {
+        name: keras.Input((ids.shape[1],), dtype="int64", name=name) for name, ids in INPUTS.items()
+    }
+    outputs = keras.layers.Dense(1, kernel_initializer="ones")(layer(inputs))
+    model = keras.Model(inputs, outputs)
+    stock = getattr(keras.optimizers, optimizer)(0.1)
+    model.compile(ge.optimizers.wrap(stock), "mse")
+    return model, layer
+
+
+def keyed_table(layer):
+    return ge.layers.tables.lookup_param(layer.tables["users"])
+
+
+def test_training_equals_that_of_a_table_of_so_many_rows():
+    (keyed, layer), (plain, _) = make_model(keyed=True), make_model(keyed=False)
+
+    for model in (keyed, plain):
+        model.fit(INPUTS, LABELS, batch_size=8, epochs=3, shuffle=False, verbose=0)
+
+    expected = plain.predict(INPUTS, verbose=0)
+    np.testing.assert_allclose(keyed.predict(INPUTS, verbose=0), expected, rtol=1e-5, atol=1e-6)
+    assert int(keyed_table(layer).total_count()) == len(np.unique(INPUTS["user"]))
+
+
+def test_evaluation_and_prediction_insert_nothing():
+    model, layer = make_model(keyed=True)
+
+    model.evaluate(INPUTS, LABELS, verbose=0)
+    model.predict(INPUTS, verbose=0)
+
+    assert int(keyed_table(layer).total_count()) == 0
+
+
+def test_weights_are_saved_and_loaded(tmp_path):
+    model, layer = make_model(keyed=True)
+    model.fit(INPUTS, LABELS, verbose=0)
+    expected = model.predict(INPUTS, verbose=0)
+    path = str(tmp_path / "model.weights.h5")
+
+    model.save_weights(path)
+    other, other_layer = make_model(keyed=True)
+    other.fit({**INPUTS, "user": INPUTS["user"] + 1000}, LABELS, verbose=0)
+    other.load_weights(path)
+
+    np.testing.assert_array_equal(other.predict(INPUTS, verbose=0), expected)
+    for saved, loaded in zip(keyed_table(layer).export(), keyed_table(other_layer).export()):
+        np.testing.assert_array_equal(loaded, saved)
+
+
+def test_a_whole_model_is_saved_and_loaded(tmp_path):
+    option = ge.EmbeddingVariableOption(filter_option=ge.CounterFilter(2))
+    table = ge.TableConfig("users", None, DIM, "ones", ev_option=option)
+    layer = ge.layers.GroupEmbedding([ge.FeatureConfig("user", table)], concat=True)
+    inputs = {"user": keras.Input((3,), dtype="int64", name="user")}
+    model = keras.Model(inputs, layer(inputs))
+    path = str(tmp_path / "model.keras")
+
+    model.save(path)
+    loaded = keras.models.load_model(path)
+
+    (again,) = (made for made in loaded.layers if isinstance(made, ge.layers.GroupEmbedding))
+    assert again.features[0].table == table
+
+
+def test_a_number_of_rows_and_options_of_keys_exclude_each_other():
+    with pytest.raises(ValueError, match="table 'users': expected ev_option=None.*num_rows=12"):
+        ge.TableConfig("users", NUM_ROWS, DIM, ev_option=OPTION)

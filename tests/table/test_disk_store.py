@@ -1,0 +1,235 @@
+"""Records on disk, against a Python dict."""
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+core = pytest.importorskip("group_embedding._core")
+
+MIN, MAX = -(2**63), 2**63 - 1
+EXTREMES = [0, 1, -1, MIN, MAX, MIN + 1, MAX - 1]
+SMALL = 1 << 16  # memory_bytes of a store that writes files at once
+
+
+def records_of(keys, num_bytes=24):
+    """Bytes that differ from key to key."""
+    bits = np.asarray(keys, np.int64).view(np.uint64)[:, None] * np.uint64(0x9E3779B97F4A7C15)
+    return (bits >> (np.arange(num_bytes, dtype=np.uint64) % 57)).astype(np.uint8)
+
+
+def filled_store(keys, **options):
+    store = core.DiskStore(record_bytes=24, **options)
+    store.put(keys, records_of(keys))
+    return store
+
+
+def read_all(snapshot, store, count=7):
+    """[(key, record), ...] in the order in which they come."""
+    rows = []
+    while True:
+        keys, records = snapshot.next(store, count)
+        rows += [(int(key), bytes(record)) for key, record in zip(keys, records)]
+        if len(keys) < count:
+            return rows
+
+
+def flip_bit(file, at):
+    with file.open("r+b") as bytes_of_it:
+        bytes_of_it.seek(at)
+        byte = bytes_of_it.read(1)
+        bytes_of_it.seek(at)
+        bytes_of_it.write(bytes([byte[0] ^ 1]) if byte else b"")
+
+
+def test_what_was_put_is_found():
+    store = filled_store(EXTREMES)
+
+    found, records = store.get([*EXTREMES, 2, EXTREMES[3]])
+
+    assert found.tolist() == [True] * 7 + [False, True]
+    np.testing.assert_array_equal(records[:7], records_of(EXTREMES))
+    np.testing.assert_array_equal(records[8], records[3])
+    assert store.num_keys == 7
+
+
+def test_records_in_files_are_found():
+    print("seed 1")
+    keys = np.random.default_rng(1).permutation(50_000) - 25_000
+    store = filled_store(keys, memory_bytes=SMALL)
+    store.erase(keys[::2])
+
+    found, records = store.get(keys)
+
+    assert store.disk_bytes > 100_000
+    assert store.num_keys == 25_000
+    np.testing.assert_array_equal(found, np.arange(50_000) % 2 == 1)
+    np.testing.assert_array_equal(records[found], records_of(keys[found]))
+
+
+def test_a_snapshot_is_of_one_instant():
+    store = filled_store(np.arange(100))
+    snapshot = store.snapshot()
+
+    store.erase(np.arange(50))
+    store.put([-5], records_of([-5]))
+    store.extend(b"tail")
+
+    expected = [(key, bytes(records_of([key])[0])) for key in range(100)]
+    assert read_all(snapshot, store) == expected
+    assert snapshot.num_keys == 100
+    assert store.num_keys == 51
+
+
+def test_longer_records_give_the_former_ones_their_tail():
+    store = filled_store([1])
+
+    store.extend(b"\x07\x08")
+    store.put([2], records_of([2], 26))
+
+    records = store.get([1, 2])[1]
+    assert bytes(records[0]) == bytes(records_of([1])[0]) + b"\x07\x08"
+    np.testing.assert_array_equal(records[1], records_of([2], 26)[0])
+
+
+def test_threads_with_keys_of_their_own():
+    store = core.DiskStore(record_bytes=24, memory_bytes=SMALL)
+    wrong = []
+
+    def work(t):
+        keys = np.arange(2000) * 4 + t
+        for _ in range(3):
+            store.put(keys, records_of(keys))
+            found, records = store.get(keys)
+            wrong.extend([] if found.all() and (records == records_of(keys)).all() else [t])
+            store.erase(keys[:1999])
+            store.erase(keys[1999:])
+
+    threads = [threading.Thread(target=work, args=(t,)) for t in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert not wrong
+    assert store.num_keys == 0
+
+
+def test_a_temporary_folder_goes_with_its_store():
+    store = filled_store([1])
+    path = Path(store.path)
+    assert path.is_dir()
+
+    del store
+
+    assert not path.exists()
+
+
+def test_a_given_folder_stays_and_the_next_store_begins_empty(tmp_path):
+    store = filled_store([1], path=str(tmp_path), table="shop/user")
+    path = Path(store.path)
+    del store
+    assert path.is_dir() and path.parent == tmp_path
+
+    store = core.DiskStore(record_bytes=24, path=str(tmp_path), table="shop/user")
+
+    assert Path(store.path) == path
+    assert store.get([1])[0].tolist() == [False]
+
+
+def test_a_folder_serves_one_store_at_a_time(tmp_path):
+    first = filled_store([1], path=str(tmp_path), table="user")
+
+    with pytest.raises(RuntimeError, match="table 'user', disk tier in .*storage_path"):
+        core.DiskStore(record_bytes=24, path=str(tmp_path), table="user")
+
+    assert first.get([1])[0].all()
+    assert core.DiskStore(record_bytes=24, path=str(tmp_path), table="item").num_keys == 0
+
+
+def test_a_folder_that_cannot_be_made(tmp_path):
+    (tmp_path / "file").touch()
+
+    with pytest.raises(RuntimeError, match="table 'user', disk tier in '.*file/.*storage_path"):
+        core.DiskStore(record_bytes=24, path=str(tmp_path / "file"), table="user")
+
+
+def test_flipped_bits_are_seen():
+    keys = np.arange(50_000)
+    store = filled_store(keys[::2], memory_bytes=SMALL, table="user")
+    store.put(keys[1::2], records_of(keys[1::2]))
+    while store.disk_bytes == 0:  # until a file has been written in the background
+        time.sleep(0.01)
+    for file in Path(store.path).glob("*.sst"):
+        flip_bit(file, at=10_000)
+
+    with pytest.raises(RuntimeError, match="table 'user', disk tier in .*orruption.*checkpoint"):
+        store.get(keys)
+
+
+def test_without_rocksdb_the_package_works_and_says_how_to_get_it():
+    program = (
+        "import numpy as np\n"
+        "from group_embedding import _core as core\n"
+        "core.HostTable(dim=1).locate(np.arange(3), train=True)\n"
+        "try: core.HostTable(dim=1, max_bytes=1000, disk=core.DiskTier(), name='user')\n"
+        "except RuntimeError as error: print(error)\n"
+    )
+    env = {**os.environ, "GROUP_EMBEDDING_ROCKSDB": "/nowhere/librocksdb.so"}
+
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=env, capture_output=True, text=True, check=True
+    )
+
+    assert done.stdout.startswith("table 'user': its disk tier needs RocksDB: ")
+    assert "/nowhere/librocksdb.so" in done.stdout
+    assert "`pip install aimrocks`" in done.stdout
+    assert len(done.stdout.splitlines()) == 1
+
+
+KEYS = st.lists(st.sampled_from([*range(12), *EXTREMES]), min_size=1, max_size=12, unique=True)
+
+
+class StoreIsADict(RuleBasedStateMachine):
+    @initialize()
+    def open(self):
+        self.store = core.DiskStore(record_bytes=8, memory_bytes=SMALL)
+        self.dict = {}  # key -> record
+
+    @rule(keys=KEYS, value=st.integers(0, 255))
+    def put(self, keys, value):
+        self.erase(keys)
+        record = bytes([value]) * 8
+        self.store.put(keys, np.tile(np.frombuffer(record, np.uint8), (len(keys), 1)))
+        self.dict.update(dict.fromkeys(keys, record))
+
+    @rule(keys=KEYS)
+    def erase(self, keys):
+        self.store.erase([key for key in keys if self.dict.pop(key, None)])
+
+    @rule()
+    def clear(self):
+        self.store.clear()
+        self.dict.clear()
+
+    @invariant()
+    def equals_the_dict(self):
+        asked = [*range(12), *EXTREMES]
+        found, records = self.store.get(asked)
+        assert self.store.num_keys == len(self.dict)
+        there = {key: bytes(r) for key, is_there, r in zip(asked, found, records) if is_there}
+        assert there == self.dict
+        in_order = sorted(self.dict.items(), key=lambda item: item[0] % 2**64)
+        assert read_all(self.store.snapshot(), self.store) == in_order
+
+
+TestStoreIsADict = StoreIsADict.TestCase
+TestStoreIsADict.settings = settings(max_examples=15, stateful_step_count=20, deadline=None)

@@ -1,0 +1,348 @@
+"""Tables whose rows go to disk where memory is full, against tables that are in memory alone."""
+
+import threading
+
+import numpy as np
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+core = pytest.importorskip("group_embedding._core")
+
+DIM = 4
+INFO_BYTES = 32
+EXTREMES = [0, -1, -(2**63), 2**63 - 1]
+
+
+def memory_of(num_rows, num_slots=1):
+    return num_rows * (INFO_BYTES + 4 * DIM * (1 + num_slots))
+
+
+def make_table(num_rows=None, *, disk=None, **options):
+    """A table in memory alone, or one that has so many rows in memory."""
+    if num_rows is not None:
+        options.update(max_bytes=memory_of(num_rows), disk=disk or core.DiskTier())
+    table = core.HostTable(dim=DIM, distribution="normal", b=1.0, seed=5, **options)
+    table.slot("accumulator", initial=0.5)
+    return table
+
+
+def train(table, keys, step):
+    """One step of something like Adagrad, whose result depends on values, slots and order."""
+    batch = table.begin_batch()
+    rows = np.unique(table.locate(keys, train=True, step=step, batch=batch))
+    rows = rows[rows >= table.first_row]
+    table.before_write(rows)
+    gradient = np.sin(table.rows[rows] * (1 + step % 7))
+    table.slot("accumulator")[rows] += gradient**2
+    table.rows[rows] -= 0.1 * gradient / np.sqrt(table.slot("accumulator")[rows])
+    table.end_batch(batch)
+
+
+def read(table, keys):
+    batch = table.begin_batch()
+    values = table.rows[table.locate(keys, batch=batch)].copy()
+    table.end_batch(batch)
+    return values
+
+
+def content_of(table, changes_only=False, keep=False):
+    """Everything in a snapshot, in the order of the keys, and the keys erased."""
+    snapshot = table.snapshot(changes_only)
+    parts = [snapshot.read(at, at + 37) for at in range(0, snapshot.num_rows, 37)]
+    if keep:
+        snapshot.keep()
+    keys = np.concatenate([p["keys"] for p in parts])
+    order = np.argsort(keys)
+    rows = {
+        name: np.concatenate([p[name] for p in parts])[order]
+        for name in ("keys", "counts", "versions", "values")
+    }
+    for s in range(len(parts[0]["slots"])):
+        rows[f"slot {s}"] = np.concatenate([p["slots"][s] for p in parts])[order]
+    return rows, sorted(snapshot.erased.tolist())
+
+
+def assert_equal_content(table, expected, **how):
+    actual, erased = content_of(table, **how)
+    rows, erased_too = content_of(expected, **how)
+    assert actual.keys() == rows.keys()
+    for name, values in rows.items():
+        np.testing.assert_array_equal(actual[name], values, err_msg=name)
+    assert erased == erased_too
+
+
+@pytest.mark.parametrize("coldest", ["least_recent", "least_frequent"])
+@pytest.mark.parametrize("threads", [1, 4])
+def test_a_small_memory_trains_to_the_same_bits(coldest, threads):
+    print("seed 1")
+    rng = np.random.default_rng(1)
+    disk = core.DiskTier(coldest=coldest)
+    table = make_table(1500, disk=disk, num_threads=threads)
+    in_memory = make_table()
+
+    for step in range(100):
+        keys = rng.zipf(1.3, 500) % 20_000
+        train(table, keys, step)
+        train(in_memory, keys, step)
+
+    tiers = table.describe(np.arange(20_000))["tiers"]
+    assert (tiers == 0).sum() <= 1500 < (tiers == 1).sum()
+    assert_equal_content(table, in_memory)
+
+
+def test_a_dict_of_random_batches():
+    print("seed 2")
+    rng = np.random.default_rng(2)
+    table = make_table(40)
+    expected = {}  # key -> (its value, how often it was trained)
+    for step in range(60):
+        keys = rng.choice([*range(200), *EXTREMES], 30)
+        batch = table.begin_batch()
+        rows = table.locate(keys, train=True, step=step, batch=batch)
+        table.rows[rows] = step
+        table.end_batch(batch)
+        for key in keys.tolist():
+            expected[key] = (step, expected.get(key, (0, 0))[1] + 1)
+
+    found = {key: float(read(table, [key])[0, 0]) for key in expected}
+
+    assert found == {key: value for key, (value, _) in expected.items()}
+    info = table.describe(list(expected))
+    assert info["counts"].tolist() == [count for _, count in expected.values()]
+    assert table.num_keys == len(expected)
+
+
+def test_reading_brings_rows_into_memory_and_counts_nothing():
+    table = make_table(10)
+    for begin in range(0, 30, 10):
+        train(table, np.arange(begin, begin + 10), step=begin)
+    before = table.describe(np.arange(30))
+
+    read(table, np.arange(10))
+    after = table.describe([*range(30), 99])
+
+    assert before["tiers"].tolist() == [1] * 20 + [0] * 10
+    assert after["tiers"].tolist() == [0] * 10 + [1] * 20 + [-1]
+    assert after["counts"].tolist() == [1] * 30 + [-1]
+    assert after["versions"].tolist() == [0] * 10 + [10] * 10 + [20] * 10 + [-1]
+    assert table.num_keys == 30
+
+
+@pytest.mark.parametrize("coldest, stays", [("least_recent", 2), ("least_frequent", 1)])
+def test_which_rows_are_the_coldest(coldest, stays):
+    table = make_table(2, disk=core.DiskTier(coldest=coldest))
+    for step, key in enumerate([1, 1, 1, 2]):
+        train(table, [key], step)
+
+    train(table, [3], step=4)
+
+    tiers = table.describe([1, 2, 3])["tiers"]
+    assert np.flatnonzero(tiers == 0).tolist() == [stays - 1, 2]
+
+
+@pytest.mark.parametrize("is_training", [True, False])
+def test_rows_of_batches_in_flight_stay_in_memory(is_training):
+    table = make_table(10)
+    train(table, np.arange(8), step=0)
+    batch = table.begin_batch()
+    rows = table.locate(np.arange(8), train=is_training, batch=batch)
+    values = table.rows[rows].copy()
+
+    train(table, [100, 101], step=1)
+    with pytest.raises(RuntimeError, match="table 'table'.*1 rows too many: it has 10 rows"):
+        train(table, [102, 103, 104], step=2)
+
+    np.testing.assert_array_equal(table.rows[rows], values)
+    assert (table.describe(np.arange(8))["tiers"] == 0).all()
+    table.end_batch(batch)
+    train(table, np.arange(200, 210), step=3)
+    assert table.num_keys == 20
+
+
+def test_a_batch_that_does_not_fit_leaves_the_table_usable():
+    table, in_memory = make_table(10, name="user"), make_table()
+    for each in (table, in_memory):
+        train(each, np.arange(10), step=0)
+        train(each, np.arange(10, 20), step=1)
+
+    for is_training in (True, False):
+        with pytest.raises(RuntimeError, match="table 'user'.*10 rows.*storage_size"):
+            table.locate(np.arange(20), train=is_training)
+
+    assert_equal_content(table, in_memory)
+    train(table, np.arange(10), step=2)
+    train(in_memory, np.arange(10), step=2)
+    assert_equal_content(table, in_memory)
+
+
+def test_a_full_disk_tier_leaves_the_table_usable():
+    table = make_table(10, disk=core.DiskTier(max_bytes=10 * (8 + 24 + 32)), name="user")
+    for begin in (0, 10):
+        train(table, np.arange(begin, begin + 10), step=0)
+
+    with pytest.raises(RuntimeError, match="table 'user' is full.*storage_size"):
+        train(table, np.arange(20, 30), step=1)
+
+    assert table.num_keys == 20
+    table.erase(np.arange(10))
+    train(table, np.arange(20, 30), step=2)
+    assert table.num_keys == 20
+
+
+def test_memory_without_a_size():
+    with pytest.raises(RuntimeError, match="table 'user'.*expected the size of its memory"):
+        core.HostTable(dim=1, disk=core.DiskTier(), name="user")
+
+
+def test_a_slot_that_comes_late_starts_anew_on_disk_too():
+    table = core.HostTable(dim=DIM, max_bytes=memory_of(10, 0), disk=core.DiskTier())
+    for begin in range(0, 30, 10):
+        table.locate(np.arange(begin, begin + 10), train=True)
+
+    table.slot("m", initial=0.25)
+    rows = np.concatenate([table.locate([key], train=True) for key in range(3)])
+
+    np.testing.assert_array_equal(table.slot("m")[rows], 0.25)
+    snapshot = table.snapshot()
+    np.testing.assert_array_equal(snapshot.read(0, snapshot.num_rows)["slots"][0], 0.25)
+
+
+def test_a_snapshot_is_of_one_instant_in_both_tiers():
+    table, frozen = make_table(100), make_table()
+    for step in range(10):
+        keys = np.arange(step * 50, step * 50 + 60)
+        train(table, keys, step)
+        train(frozen, keys, step)
+    snapshot = table.snapshot()
+
+    parts = []
+    for at in range(0, snapshot.num_rows, 25):
+        parts.append(snapshot.read(at, at + 25))
+        train(table, np.arange(at, at + 60), step=20)
+        table.erase([at, at + 300])
+
+    keys = np.concatenate([p["keys"] for p in parts])
+    order = np.argsort(keys)
+    expected, _ = content_of(frozen)
+    np.testing.assert_array_equal(keys[order], expected["keys"])
+    for name in ("counts", "versions", "values"):
+        actual = np.concatenate([p[name] for p in parts])[order]
+        np.testing.assert_array_equal(actual, expected[name])
+
+
+def test_readers_and_trainers_of_many_threads_agree():
+    print("seed 3")
+    table, expected = make_table(3000), make_table()
+    batches = [np.random.default_rng([3, t]).integers(0, 10_000, 6000) for t in range(4)]
+
+    def work(batch):
+        for part in np.array_split(batch, 12):
+            for is_training in (True, False):
+                lease = table.begin_batch()
+                rows = table.locate(part, train=is_training, batch=lease)
+                assert (table.info(rows[rows >= table.first_row])["counts"] > 0).all()
+                table.end_batch(lease)
+
+    threads = [threading.Thread(target=work, args=(batch,)) for batch in batches]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    for batch in batches:
+        expected.locate(batch, train=True)
+    assert_equal_content(table, expected)
+
+
+KEYS = st.lists(st.sampled_from([*range(20), *EXTREMES]), min_size=1, max_size=8)
+ADMISSIONS = {
+    "all": {},
+    "counter": {"admission": "counter", "min_count": 2},
+    "bloom": {
+        "admission": "bloom", "min_count": 2,
+        "num_counters": 4096, "num_hashes": 3, "counter_bytes": 1,
+    },
+}  # fmt: skip
+
+
+class TiersAreInvisible(RuleBasedStateMachine):
+    """Any order of operations leaves the same in a table with a disk tier as in one without."""
+
+    @initialize(
+        admission=st.sampled_from(sorted(ADMISSIONS)),
+        coldest=st.sampled_from(["least_recent", "least_frequent"]),
+    )
+    def make(self, admission, coldest):
+        options = ADMISSIONS[admission]
+        self.tables = [
+            make_table(8, disk=core.DiskTier(coldest=coldest), **options),
+            make_table(**options),
+        ]
+        self.step = 0
+
+    def both(self, of):
+        actual, expected = map(of, self.tables)
+        np.testing.assert_array_equal(actual, expected)
+
+    @rule(keys=KEYS)
+    def train(self, keys):
+        self.step += 1
+        for table in self.tables:
+            train(table, keys, self.step)
+
+    @rule(keys=KEYS)
+    def read(self, keys):
+        self.both(lambda table: read(table, keys))
+
+    @rule(keys=KEYS)
+    def erase(self, keys):
+        self.both(lambda table: table.erase(keys))
+
+    @rule(steps_to_live=st.integers(0, 6))
+    def evict_old(self, steps_to_live):
+        self.both(lambda table: table.evict_old(steps_to_live, self.step))
+
+    @rule(l2_weight=st.sampled_from([0.5, 1.0]))
+    def evict_small(self, l2_weight):
+        self.both(lambda table: table.evict_small(l2_weight))
+
+    @rule()
+    def clear(self):
+        for table in self.tables:
+            table.clear()
+
+    @rule(keys=st.lists(st.sampled_from([*range(20), *EXTREMES]), min_size=1, max_size=20))
+    def insert(self, keys):
+        values = np.arange(len(keys) * DIM, dtype=np.float32).reshape(-1, DIM)
+        for table in self.tables:
+            table.insert({"keys": keys, "values": values, "counts": np.arange(len(keys)) % 5})
+
+    @rule()
+    def save_and_restore(self):
+        for table in self.tables:
+            snapshot = table.snapshot()
+            rows, admission = snapshot.read(0, snapshot.num_rows), snapshot.admission
+            del snapshot
+            table.clear()
+            table.insert(rows)
+            table.set_admission(admission)
+
+    @rule(keep=st.booleans())
+    def save_full(self, keep):
+        assert_equal_content(*self.tables, keep=keep)
+
+    @rule()
+    def save_changes(self):
+        assert_equal_content(*self.tables, changes_only=True)
+
+    @invariant()
+    def same_keys(self):
+        self.both(lambda table: table.num_keys)
+        for what in ("counts", "versions"):
+            self.both(lambda table, what=what: table.describe([*range(20), *EXTREMES])[what])
+
+
+TestTiersAreInvisible = TiersAreInvisible.TestCase
+TestTiersAreInvisible.settings = settings(max_examples=40, stateful_step_count=30, deadline=None)
