@@ -238,7 +238,8 @@ std::string WriteTable(const TableFileHeader& header, Snapshot* snapshot, const 
   for (int64_t row = 0; row < snapshot->num_rows() && error.empty(); row += kRowsAtATime) {
     KeyedRows rows;
     snapshot->Read(row, std::min(row + kRowsAtATime, snapshot->num_rows()), &rows);
-    if (!rows.keys.empty()) error = file.AddRows(rows);
+    error = snapshot->error();
+    if (error.empty() && !rows.keys.empty()) error = file.AddRows(rows);
   }
   if (error.empty()) error = file.AddAdmission(snapshot->admission());
   if (error.empty()) error = file.Finish(sum);
