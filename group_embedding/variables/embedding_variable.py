@@ -230,6 +230,14 @@ class EmbeddingVariable(resource_variable_ops.ResourceVariable, SavedByName):
             "use group_embedding.optimizers.wrap(optimizer), or LazyAdam, RowwiseAdagrad or Lamb"
         )
 
+    def numpy(self):
+        # Who asks for it would save or copy a model without its rows.
+        raise TypeError(
+            f"table '{self._table_name}': an EmbeddingVariable has no array of all its rows; "
+            "export() it, or save it with tf.train.Checkpoint or, in Keras 2, "
+            "save_weights(..., save_format='tf')"
+        )
+
     def _dense_var_to_tensor(self, *args, **kwargs):
         raise TypeError(
             f"table '{self._table_name}': an EmbeddingVariable has no tensor of all its rows; look "

@@ -44,18 +44,19 @@ def test_an_estimator_goes_on_where_it_ended(tmp_path):
     )
 
 
+class Model(tf.keras.Model):
+    def __init__(self):
+        super().__init__()
+        self.table = ge.get_embedding_variable("keras", cases.DIM)
+        self.dense = tf.keras.layers.Dense(1)
+
+    def call(self, keys):
+        (rows,) = ge.group_embedding_lookup([self.table], [keys])
+        return self.dense(tf.reduce_sum(rows, 1))
+
+
 @pytest.mark.skipif(KERAS_3, reason="Keras 3 saves no weights in TensorFlow's format")
 def test_keras_save_weights_in_tensorflows_format(tmp_path):
-    class Model(tf.keras.Model):
-        def __init__(self):
-            super().__init__()
-            self.table = ge.get_embedding_variable("keras", cases.DIM)
-            self.dense = tf.keras.layers.Dense(1)
-
-        def call(self, keys):
-            (rows,) = ge.group_embedding_lookup([self.table], [keys])
-            return self.dense(tf.reduce_sum(rows, 1))
-
     first, second = Model(), Model()
     keys = np.unique(BATCHES)
     first.table.insert(keys, np.random.default_rng(0).normal(size=[len(keys), cases.DIM]))
@@ -66,3 +67,13 @@ def test_keras_save_weights_in_tensorflows_format(tmp_path):
     second.load_weights(f"{tmp_path}/weights").assert_consumed()
 
     np.testing.assert_array_equal(second(BATCHES[0]), expected)
+
+
+@pytest.mark.skipif(KERAS_3, reason="Keras 3 does not track it in layers that are not ours")
+@pytest.mark.parametrize("name", ["model.weights.h5", "model.h5"])
+def test_keras_does_not_save_a_model_without_its_rows(name, tmp_path):
+    model = Model()
+    model(BATCHES[0])
+
+    with pytest.raises(TypeError, match="table 'keras.*save_format='tf'"):
+        model.save_weights(f"{tmp_path}/{name}")
