@@ -4,7 +4,7 @@
 Billions of keys per second, of 1,048,576 different keys a call, 60% of which the table has: what
 HierarchicalKV's own benchmark measures. `load` is of the 64 Mi keys that both tables have space
 for. Both with the rows copied out, and without: ours then returns row numbers, HierarchicalKV
-addresses. Keys that a call inserted are erased again, so that the load rises by 5% at most.
+addresses. Keys that a call inserted are erased again, so that the load rises by 0.05 at most.
 Medians; by CUDA events, with the host's time hidden behind a spin of the GPU, and by the wall clock
 around a call and a wait. Values and keys found are compared before anything is timed.
 
@@ -78,8 +78,9 @@ class Ours:
     def prepare(self, keys):
         """Before a call is timed."""
 
-    def erase(self, keys):
-        self.table.erase(self.place.host(keys))
+    def undo(self, _, new):
+        """After a call that inserted the new ones among its keys."""
+        self.table.erase(self.place.host(new))
 
     def found(self):
         return self.rows >= self.table.first_row
@@ -133,8 +134,10 @@ class HierarchicalKv:
         """find_or_insert takes from there what new keys start as."""
         self.place.torch.index_select(self.matrix, 0, keys & (MATRIX_ROWS - 1), out=self.values)
 
-    def erase(self, keys):
-        self._call(self.hkv.hkv_erase, keys)
+    def undo(self, keys, new):
+        """Where it gives addresses, rows are the caller's to fill."""
+        self.fill(keys)
+        self._call(self.hkv.hkv_erase, new)
 
     def found(self):
         return self.flags
@@ -179,18 +182,23 @@ class Filling:
         return keys.contiguous(), new
 
     def check(self, matrix):
+        """The share of rows found that are right, of each table."""
         keys, _ = self.batch()
         expected = matrix[keys & (MATRIX_ROWS - 1)]
+        shares = []
         for table in self.tables:
             table.values.zero_()
             table.find(keys)
             found = table.found()
             assert found.float().mean().item() > HIT_RATE - 0.01, table.name
-            assert self.place.torch.equal(table.values[found], expected[found]), table.name
+            right = (table.values[found] == expected[found]).all(1)
+            shares.append(right.float().mean().item())
+        assert shares[0] == 1, "ours"
+        return shares
 
 
-def measure(place, table, function, filling):
-    """(ms by events, ms by the wall clock), medians; each batch is used once."""
+def measure(place, table, function, batches):
+    """(ms by events, ms by the wall clock), medians; half of the batches for either."""
 
     def by_clock(call):
         place.torch.cuda.synchronize()
@@ -200,14 +208,14 @@ def measure(place, table, function, filling):
         return (time.perf_counter() - start) * 1e3
 
     medians = []
-    for clock in (place.milliseconds, by_clock):
-        batches = [filling.batch() for _ in range(CALLS)]
+    for clock, chosen in ((place.milliseconds, batches[:CALLS]), (by_clock, batches[CALLS:])):
         times = []
-        for keys, _ in batches:
+        for keys, _ in chosen:
             table.prepare(keys)
             times.append(clock(lambda keys=keys: function(keys)))
-        for _, new in batches:
-            table.erase(new)
+        if "insert" in function.__name__:
+            for keys, new in chosen:
+                table.undo(keys, new)
         medians.append(statistics.median(times[WARM_UP:]))
     return medians
 
@@ -221,12 +229,15 @@ def compare(core, place, library, dim, loads, capacity):
     rows = []
     for load in loads:
         filling.fill(load)
-        filling.check(matrix)
+        shares = filling.check(matrix)
+        if min(shares) < 1:
+            print(f"dim {dim}, load {load}: rows found that are right: {shares}")
         for what in ("find", "find_rows", "find_or_insert", "find_or_insert_rows"):
             row = {"dim": dim, "load": load, "function": what}
+            batches = [filling.batch() for _ in range(2 * CALLS)]
             for table in tables:
                 row[f"{table.name} index load"] = round(table.load(), 3)
-                events, clock = measure(place, table, getattr(table, what), filling)
+                events, clock = measure(place, table, getattr(table, what), batches)
                 row[table.name] = round(BATCH / events / 1e6, 3)
                 row[f"{table.name} by clock"] = round(BATCH / clock / 1e6, 3)
             if library is not None:

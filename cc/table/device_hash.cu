@@ -111,8 +111,25 @@ RowInfo DeviceHash::Info(int64_t row) const {
   return ToHost(ref_.infos + row, 1, streams_.own())[0];
 }
 
+// Tier 0 is device memory, 1 the host's.
+std::string DeviceHash::Describe(const int64_t* keys, int64_t num_keys, KeyInfo* described) const {
+  const Alone alone(*this);
+  const cudaStream_t stream = streams_.own();
+  const DeviceBuffer<int64_t> device_keys(keys, num_keys, stream), device_rows(num_keys);
+  const DeviceBuffer<RowInfo> device_infos(num_keys);
+  RequireCuda(FindKeys(Ref(), device_keys.data(), num_keys, device_rows.data(), stream));
+  RequireCuda(InfosOfRows(Ref(), device_rows.data(), num_keys, device_infos.data(), stream));
+  const std::vector<int64_t> rows = ToHost(device_rows.data(), num_keys, stream);
+  const std::vector<RowInfo> infos = ToHost(device_infos.data(), num_keys, stream);
+  for (int64_t i = 0; i < num_keys; ++i) {
+    const int32_t tier = device_rows_ > 0 && rows[i] >= device_rows_ ? 1 : 0;
+    described[i] = {rows[i] == kNoRow ? kNoTier : tier, infos[i].count, infos[i].version};
+  }
+  return "";
+}
+
 // Of keys that repeat, the last one counts.
-std::string DeviceHash::Insert(const KeyedRows& rows) {
+std::string DeviceHash::Insert(const KeyedRows& rows, const ParallelFor&) {
   std::unordered_map<int64_t, size_t> last;
   for (size_t i = 0; i < rows.keys.size(); ++i) last[rows.keys[i]] = i;
   std::vector<size_t> chosen;

@@ -36,7 +36,8 @@ class DeviceHash : public DeviceTable {
   float load_factor() const override;
   void Find(const int64_t* keys, int64_t num_keys, int64_t* rows) const override;
   RowInfo Info(int64_t row) const override;
-  std::string Insert(const KeyedRows& rows) override;
+  std::string Describe(const int64_t* keys, int64_t num_keys, KeyInfo* infos) const override;
+  std::string Insert(const KeyedRows& rows, const ParallelFor& parallel_for) override;
   int64_t Erase(const int64_t* keys, int64_t num_keys) override;
   int64_t Evict(const Eviction& eviction, int64_t step) override;
   void Clear() override;
@@ -60,7 +61,7 @@ class DeviceHash : public DeviceTable {
 
   // For the snapshot that is being read.
   void ForgetSnapshot();
-  void ReadSnapshot(RowAside* snapshot, int64_t begin, int64_t end, KeyedRows* rows);
+  std::string ReadSnapshot(RowAside* snapshot, int64_t begin, int64_t end, KeyedRows* rows);
 
  private:
   struct Retired {
@@ -126,7 +127,6 @@ class DeviceHash : public DeviceTable {
   mutable std::mutex mutex_;  // of all that follows
   mutable DeviceStreams streams_;
   std::unique_ptr<Memory> rows_, infos_, free_rows_, index_, candidates_, free_candidates_, bloom_;
-  std::unique_ptr<Memory> state_;
   std::vector<SlotOptions> slots_;
   std::vector<std::unique_ptr<Memory>> slot_arrays_;
   TableReport* report_ = nullptr;  // page-locked

@@ -130,6 +130,13 @@ __global__ void KeysOfRowsKernel(DeviceTableRef table, const int64_t* rows, int6
   if (i < count) keys[i] = table.KeyOfRow(rows[i]);
 }
 
+__global__ void InfosOfRowsKernel(DeviceTableRef table, const int64_t* rows, int64_t count,
+                                  RowInfo* infos) {
+  const int64_t i = ThreadIndex();
+  if (i >= count) return;
+  infos[i] = rows[i] == kNoRow ? RowInfo{0, -1, -1, -1} : table.infos[rows[i]];
+}
+
 // A warp has one row.
 __global__ void ScatterRowsKernel(const char* from, const int64_t* rows, int64_t count,
                                   int32_t bytes, char* to) {
@@ -179,6 +186,13 @@ cudaError_t KeysOfRows(const DeviceTableRef& table, const int64_t* rows, int64_t
                        int64_t* keys, cudaStream_t stream) {
   if (count == 0) return cudaSuccess;
   KeysOfRowsKernel<<<BlocksFor(count), kThreads, 0, stream>>>(table, rows, count, keys);
+  return cudaGetLastError();
+}
+
+cudaError_t InfosOfRows(const DeviceTableRef& table, const int64_t* rows, int64_t count,
+                        RowInfo* infos, cudaStream_t stream) {
+  if (count == 0) return cudaSuccess;
+  InfosOfRowsKernel<<<BlocksFor(count), kThreads, 0, stream>>>(table, rows, count, infos);
   return cudaGetLastError();
 }
 

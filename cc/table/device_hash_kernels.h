@@ -29,6 +29,10 @@ cudaError_t ChooseEvicted(const DeviceTableRef& table, const Eviction& eviction,
 cudaError_t KeysOfRows(const DeviceTableRef& table, const int64_t* rows, int64_t count,
                        int64_t* keys, cudaStream_t stream);
 
+// infos[i]: what is kept of rows[i]; of kNoRow, the count -1.
+cudaError_t InfosOfRows(const DeviceTableRef& table, const int64_t* rows, int64_t count,
+                        RowInfo* infos, cudaStream_t stream);
+
 // to[rows[i]] = from[i], of `bytes` each.
 cudaError_t ScatterRows(const char* from, const int64_t* rows, int64_t count, int32_t bytes,
                         char* to, cudaStream_t stream);

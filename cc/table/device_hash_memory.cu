@@ -11,9 +11,12 @@
 namespace group_embedding {
 namespace {
 
-constexpr float kMaxLoad = 0.75f;  // of the index, before it grows
+constexpr float kMaxLoad = 0.6f;      // of the index, before it grows by half
+constexpr float kCrampedLoad = 0.9f;  // up to that it goes on where there is no memory to grow
 constexpr int64_t kLeastSlots = 1024;
 constexpr int64_t kInfoBytes = sizeof(RowInfo);
+// Of rows that memory is taken for at once, unless more are needed: some milliseconds' worth.
+constexpr int64_t kDeviceBytesAtOnce = int64_t{1} << 30, kHostBytesAtOnce = int64_t{16} << 20;
 
 int64_t PhysicalBytes(int64_t device_bytes) {
   size_t free = 0, total = 0;
@@ -38,13 +41,11 @@ DeviceHash::DeviceHash(const TableOptions& options, int64_t device_bytes, const 
   index_ = ReserveDeviceMemory(static_cast<int64_t>(reserved_rows_ * 4.0 / kMaxLoad) * 8);
   candidates_ = ReserveDeviceMemory(max_bytes_);
   free_candidates_ = ReserveDeviceMemory(max_bytes_ / 2);
-  state_ = ReserveDeviceMemory(sizeof(TableState));
   ref_.infos = reinterpret_cast<RowInfo*>(infos_->data());
   ref_.rows = rows_->data();
   ref_.free_rows = reinterpret_cast<int64_t*>(free_rows_->data());
   ref_.candidates = reinterpret_cast<Candidate*>(candidates_->data());
   ref_.free_candidates = reinterpret_cast<int64_t*>(free_candidates_->data());
-  ref_.state = reinterpret_cast<TableState*>(state_->data());
   ref_.first_row = first_row();
   ref_.initial = options.initial;
   ref_.admission = options.admission;
@@ -56,13 +57,13 @@ DeviceHash::DeviceHash(const TableOptions& options, int64_t device_bytes, const 
 }
 
 std::string DeviceHash::Begin(const void* matrix) {
-  if (cudaMallocHost(&report_, sizeof(TableReport)) != cudaSuccess) {
-    return Named(": there is no GPU, or no page-locked memory");
+  if (cudaMallocHost(&report_, sizeof(TableReport)) != cudaSuccess ||
+      cudaMalloc(&ref_.state, sizeof(TableState)) != cudaSuccess) {
+    return Named(": there is no GPU, or it has no memory");
   }
   *report_ = {};
   ref_.report = report_;
-  std::string error = state_->Grow(sizeof(TableState));
-  if (error.empty()) error = GrowRows(first_row());
+  std::string error = GrowRows(first_row());
   if (error.empty() && options_.admission.kind == Admission::Kind::kBloom) {
     const int64_t per_word = 8 / options_.admission.counter_bytes;
     bloom_bytes_ = (options_.admission.num_counters + per_word - 1) / per_word * 8;
@@ -90,6 +91,7 @@ std::string DeviceHash::Begin(const void* matrix) {
 
 DeviceHash::~DeviceHash() {
   cudaDeviceSynchronize();
+  cudaFree(ref_.state);
   cudaFreeHost(report_);
 }
 
@@ -197,8 +199,9 @@ std::string DeviceHash::MakeRoom(int64_t num_keys, cudaStream_t stream) {
   const int64_t used = is_rebuilt ? live : std::max(live, state.used_slots + since + num_keys);
   if (error.empty() && used > kMaxLoad * num_slots_) {
     // Erased slots are left behind; where these are most, it need not grow.
-    const int64_t wanted = static_cast<int64_t>(2 * live / kMaxLoad);
+    const int64_t wanted = static_cast<int64_t>(1.5 * live / kMaxLoad);
     error = GrowIndex(std::max(wanted, num_slots_), stream);
+    if (used <= kCrampedLoad * num_slots_) error.clear();
   }
   return error.empty() ? "" : Named(": ") + error;
 }
@@ -207,7 +210,10 @@ std::string DeviceHash::GrowRows(int64_t num_rows) {
   if (num_rows <= usable_rows_) return "";
   const int64_t max_rows = MaxRows();
   std::string error;
-  int64_t rows = std::min(max_rows, std::max(num_rows + 1024, usable_rows_ / 4 * 5));
+  const bool on_host = device_rows_ > 0 && usable_rows_ >= device_rows_;
+  const int64_t at_once = on_host ? kHostBytesAtOnce : kDeviceBytesAtOnce;
+  const int64_t more = std::min(usable_rows_ / 4, at_once / BytesPerRow());
+  const int64_t rows = std::min(max_rows, std::max(num_rows + 1024, usable_rows_ + more));
   const int64_t had = usable_rows_;
   error = rows_->Grow(rows * RowBytes());
   if (error.empty()) error = infos_->Grow(rows * kInfoBytes);

@@ -112,7 +112,7 @@ std::string DiskTieredShards::Describe(const int64_t* keys, int64_t num_keys,
   return error;
 }
 
-std::string DiskTieredShards::Insert(const KeyedRows& rows) {
+std::string DiskTieredShards::Insert(const KeyedRows& rows, const ParallelFor&) {
   const int64_t batch = BeginBatch();  // as HostShards::Insert
   std::string error = failed_;
   for (size_t begin = 0; begin < rows.keys.size() && error.empty(); begin += kAtOnce) {

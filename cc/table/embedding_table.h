@@ -145,7 +145,8 @@ class EmbeddingTable {
   virtual std::string Describe(const int64_t* keys, int64_t num_keys, KeyInfo* infos) const;
 
   // Gives every key the content that `rows` has for it; slots not in it start anew. Exclusive.
-  virtual std::string Insert(const KeyedRows& rows) = 0;
+  virtual std::string Insert(const KeyedRows& rows,
+                             const ParallelFor& parallel_for = SerialFor) = 0;
   // Their rows may be given to other keys once no batch that located them is held; a row that is
   // given away starts anew, and so do its slots. Returns how many keys there were. Exclusive.
   virtual int64_t Erase(const int64_t* keys, int64_t num_keys) = 0;

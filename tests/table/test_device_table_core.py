@@ -113,6 +113,21 @@ def test_tables_of_one_call_and_features_of_one_table():
         np.testing.assert_array_equal(table.info(table.find(keys))["counts"], counts)
 
 
+def test_row_numbers_may_take_the_place_of_the_keys():
+    keys = np.random.default_rng(10).integers(0, 3000, 20_000)
+    apart, in_place = make_table()[0], make_table()[0]
+    expected = [apart.locate(keys[:5000], train=True), apart.locate(keys, train=True)]
+
+    found = []
+    for batch in (keys[:5000], keys):
+        array = core.DeviceArray(batch)
+        in_place.table.locate(array, array, train=True)
+        found.append(array.numpy())
+
+    for ours, theirs in zip(found, expected):
+        np.testing.assert_array_equal(ours, theirs)
+
+
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
 @pytest.mark.parametrize("dim", [1, 5, 8, 130])
 @pytest.mark.parametrize(
@@ -162,6 +177,8 @@ def test_rows_beyond_the_devices_share_are_used_in_place():
 
     np.testing.assert_array_equal(table.rows[rows], whole.rows[whole.locate(keys, train=True)])
     np.testing.assert_array_equal(table.slot("m")[rows], np.full((len(keys), dim), 0.5, np.float32))
+    tiers = table.describe(np.append(keys, -5))["tiers"]
+    assert (tiers[0], tiers[-2], tiers[-1]) == (0, 1, -1)
 
 
 def test_a_row_in_device_memory_can_be_updated_through_other_libraries():

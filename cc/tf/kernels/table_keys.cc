@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "tensorflow/core/framework/op_kernel.h"
+#include "tf/kernels/device.h"
 #include "tf/kernels/embedding_table_resource.h"
 #include "tf/kernels/group_attrs.h"
 
@@ -150,7 +151,7 @@ class InsertKeysOp : public TableOp {
     }
     TF_RETURN_IF_ERROR(Given(context->input(3), options.name, "versions", &rows.versions));
     TF_RETURN_IF_ERROR(Given(context->input(4), options.name, "frequencies", &rows.counts));
-    return ToStatus(table->Insert(rows));
+    return ToStatus(table->Insert(rows, ThreadsOf(context)));
   }
 
  private:
