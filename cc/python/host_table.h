@@ -37,7 +37,7 @@ class PySnapshot {
   pybind11::array Erased() const;
   pybind11::dict Admission() const;
   void Keep() { snapshot_->Keep(); }
-  const Snapshot& get() const { return *snapshot_; }
+  Snapshot& get() { return *snapshot_; }
 
  private:
   std::unique_ptr<Snapshot> snapshot_;

@@ -211,6 +211,9 @@ void HostShards::Clear() {
 
 AdmissionState HostShards::GetAdmissionState() const {
   AdmissionState state;
+  state.counters = bloom_.Counters();
+  // With any other filter, every key that is known has a row.
+  if (options().admission.kind != Admission::Kind::kCounter) return state;
   for (Shard& shard : shards_) {
     shard.index.ForEach([&](KeyIndex::Entry& entry) {
       if (entry.state > 0) return;
@@ -218,7 +221,6 @@ AdmissionState HostShards::GetAdmissionState() const {
       state.counts.push_back(-entry.state);
     });
   }
-  state.counters = bloom_.Counters();
   return state;
 }
 

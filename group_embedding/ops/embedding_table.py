@@ -14,7 +14,7 @@ def table_handle(table_name, shared_name):
     return library().embedding_table_handle_op(table_name=table_name, shared_name=shared_name)
 
 
-def initialize(table, initial, no_row_value, admission, max_bytes):
+def initialize(table, initial, no_row_value, admission, max_bytes, if_needed=False):
     """Makes the table, empty.
 
     Args:
@@ -22,6 +22,7 @@ def initialize(table, initial, no_row_value, admission, max_bytes):
         no_row_value: what a key reads that is without a row.
         admission: a dict, of `admission_of`.
         max_bytes: 0: no limit.
+        if_needed: a table that is initialized stays as it is.
     """
     return library().initialize_embedding_table(
         table=table,
@@ -33,6 +34,7 @@ def initialize(table, initial, no_row_value, admission, max_bytes):
         seed=initial.seed,
         no_row_value=no_row_value,
         max_bytes=max_bytes,
+        if_needed=if_needed,
         **admission,
     )
 

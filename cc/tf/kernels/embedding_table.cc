@@ -83,6 +83,7 @@ class InitializeEmbeddingTableOp : public OpKernel {
     OP_REQUIRES_OK(context, context->GetAttr("num_hashes", &options_.admission.num_hashes));
     OP_REQUIRES_OK(context, context->GetAttr("counter_bytes", &options_.admission.counter_bytes));
     OP_REQUIRES_OK(context, context->GetAttr("max_bytes", &options_.max_bytes));
+    OP_REQUIRES_OK(context, context->GetAttr("if_needed", &if_needed_));
     options_.dtype = ToCore(dtype);
     options_.initial.seed = static_cast<uint64_t>(seed);
     options_.initial.distribution = ToDistribution(distribution);
@@ -109,11 +110,13 @@ class InitializeEmbeddingTableOp : public OpKernel {
         MakeHostTable(options, has_matrix ? matrix.data() : nullptr, &error);
     OP_REQUIRES_OK(context, ToStatus(error));
     tensorflow::mutex_lock lock(*resource->mu());
+    if (if_needed_ && resource->table() != nullptr) return;
     resource->Initialize(std::move(table));
   }
 
  private:
   TableOptions options_;
+  bool if_needed_;
 };
 
 class EmbeddingTableIsInitializedOp : public OpKernel {

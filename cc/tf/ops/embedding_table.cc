@@ -38,6 +38,7 @@ REGISTER_OP("InitializeEmbeddingTable")
     .Attr("num_hashes: int = 0")
     .Attr("counter_bytes: int = 8")
     .Attr("max_bytes: int = 0")
+    .Attr("if_needed: bool = false")
     .SetIsStateful()
     .SetShapeFn(tensorflow::shape_inference::NoOutputs)
     .Doc(R"doc(
@@ -51,6 +52,7 @@ no_row_value: the constant that a key without a row reads.
 admission, min_count, num_counters, num_hashes, counter_bytes: which keys get a row when they are
   trained: see Admission in cc/table/embedding_table.h.
 max_bytes: the most memory that rows, slots and what is kept of each may take; 0: no limit.
+if_needed: leaves a table alone that is initialized, as one that was restored is.
 )doc");
 
 REGISTER_OP("EmbeddingTableIsInitialized")
