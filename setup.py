@@ -343,6 +343,7 @@ setup(
     extras_require={
         "collective": ["horovod==0.28.1"],
         "disk": ["aimrocks==0.5.2; python_version < '3.13'"],
+        "parquet": ["pyarrow==21.0.0"],
     },
     ext_modules=[Extension("group_embedding._core", sources=[])],
     cmdclass={"build_ext": BuildNative},

@@ -1,6 +1,6 @@
 """Sparse embeddings for recommender models on TensorFlow: many lookups in one fused op."""
 
-from group_embedding import exchange, layers, optimizers
+from group_embedding import checkpoint, exchange, layers, optimizers
 from group_embedding.config import FeatureConfig, TableConfig
 from group_embedding.distributed import (
     DistributedOptimizer,
@@ -55,6 +55,7 @@ __all__ = [
     "TableConfig",
     "broadcast_variables",
     "categorical_column_with_embedding",
+    "checkpoint",
     "enable_distributed_strategy",
     "exchange",
     "get_embedding_variable",

@@ -233,6 +233,10 @@ in the place of views. Rows after the first device_bytes, unless 0, lie in host 
           "Makes a slot if there is none.")
       .def("info", &PyDeviceTable::Info, "rows"_a, "{keys, counts, versions} of rows.")
       .def(
+          "describe",
+          [](PyDeviceTable& table, const Keys& keys) { return DescribeKeys(table.get(), keys); },
+          "keys"_a, "{tiers, counts, versions} of keys; tier 1 is host memory; -1 without a row.")
+      .def(
           "insert",
           [](PyDeviceTable& table, const py::dict& rows) {
             Raise(table.get().Insert(KeyedRowsOf(rows, table.get())));

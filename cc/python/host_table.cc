@@ -148,9 +148,9 @@ py::dict PyHostTable::Info(Keys rows) const {
   return py::dict("keys"_a = Copy(keys), "counts"_a = Copy(counts), "versions"_a = Copy(versions));
 }
 
-py::dict PyHostTable::Describe(Keys keys) const {
+py::dict DescribeKeys(const EmbeddingTable& table, const PyHostTable::Keys& keys) {
   std::vector<KeyInfo> infos(keys.size());
-  Raise(table_->Describe(keys.data(), keys.size(), infos.data()));
+  Raise(table.Describe(keys.data(), keys.size(), infos.data()));
   std::vector<int64_t> tiers, counts, versions;
   for (const KeyInfo& info : infos) {
     tiers.push_back(info.tier);
@@ -291,8 +291,13 @@ Args:
       .def("slot", &PyHostTable::Slot, "name"_a, py::kw_only(), "per_row"_a = false,
            "dtype"_a = "float32", "initial"_a = 0.0f, "A slot in place; made if there is none.")
       .def("info", &PyHostTable::Info, "rows"_a, "{keys, counts, versions} of rows.")
-      .def("describe", &PyHostTable::Describe, "keys"_a,
-           "{tiers, counts, versions} of keys, wherever their rows are; -1 for those without.")
+      .def(
+          "describe",
+          [](PyHostTable& table, const PyHostTable::Keys& keys) {
+            return DescribeKeys(table.get(), keys);
+          },
+          "keys"_a,
+          "{tiers, counts, versions} of keys, wherever their rows are; -1 for those without.")
       .def("insert", &PyHostTable::Insert, "rows"_a, "As Snapshot.read gives them.")
       .def("erase", &PyHostTable::Erase, "keys"_a, "How many there were.")
       .def(

@@ -37,7 +37,7 @@ class PySnapshot {
   pybind11::array Erased() const;
   pybind11::dict Admission() const;
   void Keep() { snapshot_->Keep(); }
-  const Snapshot& get() const { return *snapshot_; }
+  Snapshot& get() { return *snapshot_; }
 
  private:
   std::unique_ptr<Snapshot> snapshot_;
@@ -60,7 +60,6 @@ class PyHostTable {
   static pybind11::array Slot(pybind11::object self, const std::string& name, bool per_row,
                               const std::string& dtype, float initial);
   pybind11::dict Info(Keys rows) const;
-  pybind11::dict Describe(Keys keys) const;
   // `rows`: {"keys": ..., "counts", "versions", "values", "slots": [...]}
   void Insert(pybind11::dict rows);
   int64_t Erase(Keys keys) { return table_->Erase(keys.data(), keys.size()); }
@@ -73,6 +72,9 @@ class PyHostTable {
   std::unique_ptr<HostTable> table_;
   ParallelFor parallel_for_;
 };
+
+// {tiers, counts, versions} of keys.
+pybind11::dict DescribeKeys(const EmbeddingTable& table, const PyHostTable::Keys& keys);
 
 void BindHostTable(pybind11::module_& m);
 

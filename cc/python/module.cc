@@ -8,6 +8,7 @@
 #include "python/group.h"
 #include "python/grouping.h"
 #include "python/host_table.h"
+#include "python/table_file.h"
 #include "python/update.h"
 
 namespace group_embedding {
@@ -131,6 +132,7 @@ PYBIND11_MODULE(_core, m) {
   BindGrouping(m);
   BindDeviceArray(m);
   BindHostTable(m);
+  BindTableFile(m);
   BindDeviceTable(m);
   BindDiskStore(m);
 }

@@ -113,26 +113,28 @@ RowInfo DeviceHash::Info(int64_t row) const {
   return ToHost(ref_.infos + row, 1, streams_.own())[0];
 }
 
-// Memory is in pages: some rows said to be in the second tier may still be in the first.
-std::string DeviceHash::Describe(const int64_t* keys, int64_t num_keys, KeyInfo* infos) const {
+// Tier 0 is device memory, 1 the host's. Memory is in pages: some rows said to be in 1 may be in 0.
+std::string DeviceHash::Describe(const int64_t* keys, int64_t num_keys, KeyInfo* described) const {
   const Alone alone(*this);
   const cudaStream_t stream = streams_.own();
-  DeviceBuffer<int64_t> device_keys(keys, num_keys, stream), device_rows(num_keys);
-  DeviceBuffer<RowInfo> device_infos(num_keys);
+  const DeviceBuffer<int64_t> device_keys(keys, num_keys, stream), device_rows(num_keys);
+  const DeviceBuffer<RowInfo> device_infos(num_keys);
   RequireCuda(FindKeys(Ref(), device_keys.data(), num_keys, device_rows.data(), stream));
   RequireCuda(InfosOfRows(Ref(), device_rows.data(), num_keys, device_infos.data(), stream));
   const std::vector<int64_t> rows = ToHost(device_rows.data(), num_keys, stream);
-  const std::vector<RowInfo> found = ToHost(device_infos.data(), num_keys, stream);
+  const std::vector<RowInfo> infos = ToHost(device_infos.data(), num_keys, stream);
   for (int64_t i = 0; i < num_keys; ++i) {
-    const bool is_below = device_rows_ > 0 && rows[i] >= device_rows_;
-    const int32_t tier = rows[i] == kNoRow ? kNoTier : is_below ? 1 : 0;
-    infos[i] = {tier, found[i].count, found[i].version};
+    const int32_t tier = device_rows_ > 0 && rows[i] >= device_rows_ ? 1 : 0;
+    described[i] = {rows[i] == kNoRow ? kNoTier : tier, infos[i].count, infos[i].version};
   }
   return "";
 }
 
 // Of keys that repeat, the last one counts.
-std::string DeviceHash::Insert(const KeyedRows& rows) {
+std::string DeviceHash::Insert(const KeyedRows& given, const ParallelFor&) {
+  KeyedRows rows = given;
+  std::string incomplete = CompleteRows(*this, &rows);
+  if (!incomplete.empty()) return incomplete;
   std::unordered_map<int64_t, size_t> last;
   for (size_t i = 0; i < rows.keys.size(); ++i) last[rows.keys[i]] = i;
   std::vector<size_t> chosen;

@@ -134,7 +134,7 @@ __global__ void InfosOfRowsKernel(DeviceTableRef table, const int64_t* rows, int
                                   RowInfo* infos) {
   const int64_t i = ThreadIndex();
   if (i >= count) return;
-  infos[i] = rows[i] == kNoRow ? RowInfo{0, -1, -1, 0} : table.infos[rows[i]];
+  infos[i] = rows[i] == kNoRow ? RowInfo{0, -1, -1, -1} : table.infos[rows[i]];
 }
 
 // A warp has one row.

@@ -29,7 +29,7 @@ cudaError_t ChooseEvicted(const DeviceTableRef& table, const Eviction& eviction,
 cudaError_t KeysOfRows(const DeviceTableRef& table, const int64_t* rows, int64_t count,
                        int64_t* keys, cudaStream_t stream);
 
-// infos[i]: what is kept of rows[i]; of kNoRow, that it is no key's.
+// infos[i]: what is kept of rows[i]; of kNoRow, the count -1.
 cudaError_t InfosOfRows(const DeviceTableRef& table, const int64_t* rows, int64_t count,
                         RowInfo* infos, cudaStream_t stream);
 

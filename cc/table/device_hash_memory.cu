@@ -11,7 +11,7 @@
 namespace group_embedding {
 namespace {
 
-constexpr float kMaxLoad = 0.75f;     // of the index, before it grows
+constexpr float kMaxLoad = 0.6f;      // of the index, before it grows by half
 constexpr float kCrampedLoad = 0.9f;  // up to that it goes on where there is no memory to grow
 constexpr int64_t kLeastSlots = 1024;
 constexpr int64_t kInfoBytes = sizeof(RowInfo);
@@ -199,7 +199,7 @@ std::string DeviceHash::MakeRoom(int64_t num_keys, cudaStream_t stream) {
   const int64_t used = is_rebuilt ? live : std::max(live, state.used_slots + since + num_keys);
   if (error.empty() && used > kMaxLoad * num_slots_) {
     // Erased slots are left behind; where these are most, it need not grow.
-    const int64_t wanted = static_cast<int64_t>(2 * live / kMaxLoad);
+    const int64_t wanted = static_cast<int64_t>(1.5 * live / kMaxLoad);
     error = GrowIndex(std::max(wanted, num_slots_), stream);
     if (used <= kCrampedLoad * num_slots_) error.clear();
   }

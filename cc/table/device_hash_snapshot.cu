@@ -21,8 +21,10 @@ class DeviceSnapshot : public Snapshot {
   const EmbeddingTable& table() const override { return *table_; }
   int64_t num_rows() const override { return rows_->num_rows(); }
   void Read(int64_t begin, int64_t end, KeyedRows* rows) override {
-    table_->ReadSnapshot(rows_.get(), begin, end, rows);
+    const std::string failed = table_->ReadSnapshot(rows_.get(), begin, end, rows);
+    if (error_.empty()) error_ = failed;
   }
+  std::string error() const override { return error_; }
   const AdmissionState& admission() const override { return admission_; }
   const std::vector<int64_t>& erased() const override { return erased_; }
   void Keep() override { keep_(); }
@@ -33,6 +35,7 @@ class DeviceSnapshot : public Snapshot {
   const AdmissionState admission_;
   const std::vector<int64_t> erased_;
   const std::function<void()> keep_;
+  std::string error_;
 };
 
 }  // namespace
@@ -105,7 +108,8 @@ void DeviceHash::ForgetSnapshot() {
 }
 
 // Writers wait for the copy on the device; that to the host goes on beside them.
-void DeviceHash::ReadSnapshot(RowAside* snapshot, int64_t begin, int64_t end, KeyedRows* rows) {
+std::string DeviceHash::ReadSnapshot(RowAside* snapshot, int64_t begin, int64_t end,
+                                     KeyedRows* rows) {
   begin = std::max(begin, first_row());
   end = std::min(end, snapshot->num_rows());
   rows->slots.resize(snapshot->num_slots());
@@ -119,8 +123,9 @@ void DeviceHash::ReadSnapshot(RowAside* snapshot, int64_t begin, int64_t end, Ke
           lock.unlock();
         },
         rows);
-    if (!error.empty()) throw std::runtime_error(Named(": ") + error);
+    if (!error.empty()) return Named(": ") + error;
   }
+  return "";
 }
 
 std::string DeviceHash::PutRowsAside(const int64_t* rows, int64_t num_rows, cudaStream_t stream) {

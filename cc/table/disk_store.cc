@@ -171,6 +171,7 @@ class RocksdbStore : public DiskStore {
   }
 
   std::string Clear() override {
+    if (num_keys() == 0) return "";
     Owned<RocksdbApi::WriteBatch> batch = MakeBatch();
     char first[kKeyBytes], end[kKeyBytes + 1] = {};  // longer than the last key: behind it
     EncodeKey(0, first);

@@ -112,9 +112,11 @@ std::string DiskTieredShards::Describe(const int64_t* keys, int64_t num_keys,
   return error;
 }
 
-std::string DiskTieredShards::Insert(const KeyedRows& rows) {
+std::string DiskTieredShards::Insert(const KeyedRows& given, const ParallelFor&) {
+  KeyedRows rows = given;
+  std::string error = CompleteRows(*this, &rows);
+  if (error.empty()) error = failed_;
   const int64_t batch = BeginBatch();  // as HostShards::Insert
-  std::string error = failed_;
   for (size_t begin = 0; begin < rows.keys.size() && error.empty(); begin += kAtOnce) {
     error = InsertSome(rows, begin, std::min<size_t>(begin + kAtOnce, rows.keys.size()));
   }

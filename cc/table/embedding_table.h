@@ -152,8 +152,11 @@ class EmbeddingTable {
   // Appends the content of all keys, in whatever tier, in no order. Exclusive. Returns as Describe.
   virtual std::string ReadAll(KeyedRows* rows) const = 0;
 
-  // Gives every key the content that `rows` has for it; slots not in it start anew. Exclusive.
-  virtual std::string Insert(const KeyedRows& rows) = 0;
+  // Gives every key the content that `rows` has for it; slots not in it start anew. Without counts
+  // and versions in `rows`, keys that have a row keep theirs, and others start with 0 and -1.
+  // Exclusive.
+  virtual std::string Insert(const KeyedRows& rows,
+                             const ParallelFor& parallel_for = SerialFor) = 0;
   // Their rows may be given to other keys once no batch that located them is held; a row that is
   // given away starts anew, and so do its slots. Returns how many keys there were. Exclusive.
   virtual int64_t Erase(const int64_t* keys, int64_t num_keys) = 0;
@@ -180,6 +183,19 @@ inline std::string EmbeddingTable::Describe(const int64_t* keys, int64_t num_key
     infos[i] = {0, info.count, info.version};
   }
   return "";
+}
+
+// Fills in counts and versions, where there are none, as Insert has it.
+inline std::string CompleteRows(const EmbeddingTable& table, KeyedRows* rows) {
+  if (!rows->counts.empty() || rows->keys.empty()) return "";
+  std::vector<KeyInfo> infos(rows->keys.size());
+  std::string error =
+      table.Describe(rows->keys.data(), static_cast<int64_t>(rows->keys.size()), infos.data());
+  for (const KeyInfo& info : infos) {
+    rows->counts.push_back(info.tier == kNoTier ? 0 : info.count);
+    rows->versions.push_back(info.tier == kNoTier ? -1 : info.version);
+  }
+  return error;
 }
 
 }  // namespace group_embedding

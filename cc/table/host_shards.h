@@ -76,7 +76,7 @@ class HostShards : public HostTable {
   void Find(const int64_t* keys, int64_t num_keys, int64_t* rows) const override;
   RowInfo Info(int64_t row) const override;
   std::string ReadAll(KeyedRows* rows) const override;
-  std::string Insert(const KeyedRows& rows) override;
+  std::string Insert(const KeyedRows& rows, const ParallelFor& parallel_for) override;
   int64_t Erase(const int64_t* keys, int64_t num_keys) override;
   int64_t Evict(const Eviction& eviction, int64_t step) override;
   void Clear() override;
@@ -90,6 +90,8 @@ class HostShards : public HostTable {
   Shard& ShardOf(uint64_t hash) const { return shards_[ShardIndex(hash)]; }
   // As Insert does, of rows.keys[i].
   std::string InsertOne(const KeyedRows& rows, size_t i);
+  // Gives a taken row the content that `rows` has for rows.keys[i]. `is_new`: it was no key's.
+  void Fill(int64_t row, bool is_new, const KeyedRows& rows, size_t i);
   // Whether a key with such a row, [dim], goes.
   bool IsToEvict(const Eviction& eviction, int64_t step, int64_t version, const char* values) const;
 
@@ -105,6 +107,9 @@ class HostShards : public HostTable {
   }
 
   AdmissionState GetAdmissionState() const;
+  // Of the keys that `order` [count] names, all of them in `shard`.
+  std::string InsertInShard(const KeyedRows& rows, const int64_t* order, int64_t count,
+                            Shard* shard);
 
   RowStore store_;
   BloomCounters bloom_;

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "core/rows.h"
+#include "table/free_rows.h"
 #include "table/host_shards.h"
 
 namespace group_embedding {
@@ -78,30 +79,71 @@ float HostShards::load_factor() const {
   return static_cast<float>(size / capacity);
 }
 
-std::string HostShards::Insert(const KeyedRows& rows) {
+std::string HostShards::Insert(const KeyedRows& rows, const ParallelFor& parallel_for) {
   const int64_t batch = BeginBatch();  // what it writes has changed since any snapshot
+  // A shard's keys in their order, so that of a key that comes twice the last row holds.
+  const int64_t num_keys = static_cast<int64_t>(rows.keys.size());
+  int64_t begins[kNumShards + 1] = {}, next[kNumShards];
+  for (const int64_t key : rows.keys) ++begins[ShardIndex(HashOf(key)) + 1];
+  for (int s = 0; s < kNumShards; ++s) next[s] = begins[s + 1] += begins[s];
+  std::copy(begins, begins + kNumShards, next);
+  std::vector<int64_t> order(num_keys);
+  for (int64_t i = 0; i < num_keys; ++i) order[next[ShardIndex(HashOf(rows.keys[i]))]++] = i;
+  std::mutex mutex;
   std::string error;
-  for (size_t i = 0; i < rows.keys.size() && error.empty(); ++i) error = InsertOne(rows, i);
+  parallel_for(kNumShards, 100 * num_keys / kNumShards, [&](int64_t begin, int64_t end) {
+    for (int64_t s = begin; s < end; ++s) {
+      std::string failed =
+          InsertInShard(rows, order.data() + begins[s], begins[s + 1] - begins[s], &shards_[s]);
+      if (failed.empty()) continue;
+      std::lock_guard<std::mutex> lock(mutex);
+      error = std::move(failed);
+    }
+  });
   EndBatch(batch);
   return error;
 }
 
-std::string HostShards::InsertOne(const KeyedRows& rows, size_t i) {
-  const int64_t key = rows.keys[i];
-  const uint64_t hash = HashOf(key);
-  Shard& shard = ShardOf(hash);
-  const KeyIndex::Entry* found = shard.index.Find(key, hash);
-  int64_t row = found != nullptr && found->state > 0 ? found->state - 1 : kNoRow;
-  if (row == kNoRow) {
-    std::vector<int64_t> taken;
-    std::string error = store_.Take(1, &taken);
-    if (!error.empty()) return error;
-    row = taken[0];
-    shard.index.FindOrInsert(key, hash, HashOf)->state = row + 1;
-    ++shard.num_rows;
+std::string HostShards::InsertInShard(const KeyedRows& rows, const int64_t* order, int64_t count,
+                                      Shard* shard) {
+  constexpr int64_t kAhead = 12;  // keys between prefetching an entry and reading it
+  std::lock_guard<std::mutex> lock(shard->mutex);
+  FreeRows free(store_, count);
+  for (int64_t p = 0; p < count; ++p) {
+    if (p + kAhead < count) {
+      const int64_t next = order[p + kAhead];
+      shard->index.Prefetch(HashOf(rows.keys[next]));
+      __builtin_prefetch(rows.values.data() + next * store_.row_bytes(), 0, 2);
+    }
+    const int64_t key = rows.keys[order[p]];
+    KeyIndex::Entry* entry = shard->index.FindOrInsert(key, HashOf(key), HashOf);
+    const bool is_new = entry->state <= 0;
+    if (is_new) {
+      const int64_t row = free.Next();
+      if (row == kNoRow) {  // a key that was counted is so still
+        if (entry->state < 0) return free.error();
+        entry->state = -1;
+        shard->index.Erase(entry, HashOf);
+        return free.error();
+      }
+      entry->state = row + 1;
+      ++shard->num_rows;
+    }
+    Fill(entry->state - 1, is_new, rows, order[p]);
   }
+  return "";
+}
+
+std::string HostShards::InsertOne(const KeyedRows& rows, size_t i) {
+  const int64_t at = static_cast<int64_t>(i);
+  return InsertInShard(rows, &at, 1, &ShardOf(HashOf(rows.keys[i])));
+}
+
+void HostShards::Fill(int64_t row, bool is_new, const KeyedRows& rows, size_t i) {
   BeforeWrite(&row, 1);
-  store_.Start(row, key, rows.counts[i], rows.versions[i]);
+  RowInfo kept = is_new ? RowInfo{0, 0, -1, 0} : store_.Info(row);
+  if (!rows.counts.empty()) kept.count = rows.counts[i], kept.version = rows.versions[i];
+  store_.StartAllButValues(row, rows.keys[i], kept.count, kept.version);
   const int64_t bytes = store_.row_bytes();
   std::memcpy(store_.Row(row), rows.values.data() + i * bytes, bytes);
   for (size_t s = 0; s < rows.slots.size(); ++s) {
@@ -109,7 +151,6 @@ std::string HostShards::InsertOne(const KeyedRows& rows, size_t i) {
     if (rows.slots[s].empty()) continue;
     std::memcpy(store_.SlotRow(s, row), rows.slots[s].data() + i * slot_bytes, slot_bytes);
   }
-  return "";
 }
 
 int64_t HostShards::Erase(const int64_t* keys, int64_t num_keys) {
@@ -170,6 +211,9 @@ void HostShards::Clear() {
 
 AdmissionState HostShards::GetAdmissionState() const {
   AdmissionState state;
+  state.counters = bloom_.Counters();
+  // With any other filter, every key that is known has a row.
+  if (options().admission.kind != Admission::Kind::kCounter) return state;
   for (Shard& shard : shards_) {
     shard.index.ForEach([&](KeyIndex::Entry& entry) {
       if (entry.state > 0) return;
@@ -177,7 +221,6 @@ AdmissionState HostShards::GetAdmissionState() const {
       state.counts.push_back(-entry.state);
     });
   }
-  state.counters = bloom_.Counters();
   return state;
 }
 

@@ -133,6 +133,10 @@ void RowStore::Start(int64_t row, int64_t key, int64_t count, int64_t version) {
       }
     });
   }
+  StartAllButValues(row, key, count, version);
+}
+
+void RowStore::StartAllButValues(int64_t row, int64_t key, int64_t count, int64_t version) {
   for (size_t s = 0; s < slots_.size(); ++s) {
     Fill(slots_[s].initial, slots_[s].dtype, slots_[s].width, SlotRow(s, row));
   }

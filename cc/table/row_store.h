@@ -59,6 +59,8 @@ class RowStore {
   void Retire(int64_t row);
   // Makes a taken row the key's, as a key starts.
   void Start(int64_t row, int64_t key, int64_t count, int64_t version);
+  // The same, but for the values, which the caller writes.
+  void StartAllButValues(int64_t row, int64_t key, int64_t count, int64_t version);
 
   std::string Slot(const SlotOptions& slot, void** array);  // exclusive
   void Clear();                                             // exclusive

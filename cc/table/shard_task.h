@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "table/free_rows.h"
 #include "table/host_shards.h"
 
 namespace group_embedding {
@@ -48,41 +49,6 @@ static_assert(kPartKeys <= 1 << 16);
 struct TableKeys {
   HostShards* table;
   std::vector<Part*> parts;
-};
-
-// Free rows, taken a few at a time; those that are left go back.
-class FreeRows {
- public:
-  FreeRows(HostShards& table, int64_t most)
-      : store_(table.store()),
-        // A lower tier leaves no more free rows than all shards need together.
-        at_once_(table.lower_tier() == nullptr ? 64 : 1),
-        left_(most) {}
-  ~FreeRows() {
-    for (const int64_t row : rows_) store_.Return(row);
-  }
-
-  // kNoRow: there are none; error() says why.
-  int64_t Next() {
-    if (rows_.empty() && error_.empty()) {
-      error_ = store_.Take(std::min(left_, at_once_), &rows_);
-      // The lowest row first, so that rows are written one after the other.
-      std::reverse(rows_.begin(), rows_.end());
-    }
-    if (rows_.empty()) return kNoRow;
-    --left_;
-    const int64_t row = rows_.back();
-    rows_.pop_back();
-    return row;
-  }
-  const std::string& error() const { return error_; }
-
- private:
-  RowStore& store_;
-  const int64_t at_once_;
-  int64_t left_;
-  std::vector<int64_t> rows_;
-  std::string error_;
 };
 
 // One shard of one table.
@@ -131,6 +97,9 @@ class ShardTask {
   }
 
  private:
+  // A lower tier leaves no more free rows than all shards need together.
+  int64_t RowsAtOnce() const { return table_.lower_tier() == nullptr ? 64 : 1; }
+
   struct Place {
     Part* part;
     int64_t i;
@@ -173,7 +142,7 @@ class ShardTask {
 
   // Gives every key a row.
   std::string AdmitAll(const std::vector<Place>& places) {
-    FreeRows free(table_, static_cast<int64_t>(places.size()));
+    FreeRows free(store_, static_cast<int64_t>(places.size()), RowsAtOnce());
     for (const Place& place : places) {
       const int64_t key = place.key();
       const uint64_t hash = HostShards::HashOf(key);
@@ -201,7 +170,7 @@ class ShardTask {
     if (!bloom) {
       for (const Place& place : places) --EntryOf(place.key())->state;
     }
-    FreeRows free(table_, static_cast<int64_t>(places.size()));
+    FreeRows free(store_, static_cast<int64_t>(places.size()), RowsAtOnce());
     for (const Place& place : places) {
       const int64_t key = place.key();
       const uint64_t hash = HostShards::HashOf(key);

@@ -14,7 +14,7 @@ def table_handle(table_name, shared_name):
     return library().embedding_table_handle_op(table_name=table_name, shared_name=shared_name)
 
 
-def initialize(table, initial, no_row_value, admission, storage):
+def initialize(table, initial, no_row_value, admission, storage, if_needed=False):
     """Makes the table, empty.
 
     Args:
@@ -22,6 +22,7 @@ def initialize(table, initial, no_row_value, admission, storage):
         no_row_value: what a key reads that is without a row.
         admission: a dict, of `admission_of`.
         storage: a dict, of `variables.storage`.
+        if_needed: a table that is initialized stays as it is.
     """
     return library().initialize_embedding_table(
         table=table,
@@ -32,6 +33,7 @@ def initialize(table, initial, no_row_value, admission, storage):
         b=initial.b,
         seed=initial.seed,
         no_row_value=no_row_value,
+        if_needed=if_needed,
         **admission,
         **storage,
     )

@@ -3,9 +3,13 @@
 import numpy as np
 import tensorflow as tf
 from tensorflow.python.ops import resource_variable_ops
+from tensorflow.python.saved_model import registration
 
+from group_embedding.checkpoint.by_name import SavedByName
+from group_embedding.checkpoint.snapshots import Eviction
 from group_embedding.ops import embedding_table, table_keys
 from group_embedding.variables import initial_values
+from group_embedding.variables.loaded_variable import loaded_variable
 from group_embedding.variables.options import (
     CBFFilter,
     EmbeddingVariableOption,
@@ -16,7 +20,8 @@ from group_embedding.variables.storage import plan_storage
 from group_embedding.variables.table_resource import TableResource
 
 
-class EmbeddingVariable(resource_variable_ops.ResourceVariable):
+@registration.register_serializable(package="group_embedding")
+class EmbeddingVariable(resource_variable_ops.ResourceVariable, SavedByName):
     """A trainable table with a row for every 64-bit key that was trained.
 
     Made by `get_embedding_variable`. To TensorFlow it is a variable of shape [0, dim], which stands
@@ -30,6 +35,7 @@ class EmbeddingVariable(resource_variable_ops.ResourceVariable):
         TensorFlow 1 None means the graph's global step, if it has one.
       key_dtype: int32, int64, uint32 or uint64.
       ev_option: EmbeddingVariableOption.
+      rows: The TableResource.
     """
 
     def __init__(
@@ -64,19 +70,26 @@ class EmbeddingVariable(resource_variable_ops.ResourceVariable):
             initial = self._initial_values(table_name, initializer)
         option = self.ev_option
 
-        def initialize(handle):
+        def initialize(handle, if_needed):
             return embedding_table.initialize(
                 handle,
                 initial,
                 option.init_option.default_value_no_permission,
                 _admission(option.filter_option),
                 storage.attributes,
+                if_needed,
             )
 
         with tf.name_scope(f"{table_name}/"):
-            table = TableResource(table_name, initialize, storage.device)
-            self._table = self._track_trackable(table, "table")
-            made = self._table._initialize()
+            rows = TableResource(
+                table_name,
+                initialize,
+                storage.device,
+                self.current_step,
+                _eviction(option.evict_option),
+            )
+            self.rows = self._track_trackable(rows, "table")
+            made = self.rows.initialize()
         if not tf.executing_eagerly():
             self._initializer_op = tf.group(self._initializer_op, made)
 
@@ -94,7 +107,7 @@ class EmbeddingVariable(resource_variable_ops.ResourceVariable):
     @property
     def table_handle(self):
         """The handle of the native table."""
-        return self._table.resource_handle
+        return self.rows.resource_handle
 
     def current_step(self):
         """The step of a lookup made now: a number, a tensor or None."""
@@ -215,6 +228,11 @@ class EmbeddingVariable(resource_variable_ops.ResourceVariable):
             table = embedding_table.is_initialized(self.table_handle)
             return tf.logical_and(super().is_initialized(), table)
 
+    @classmethod
+    def _deserialize_from_proto(cls, object_proto, **kwargs):
+        del kwargs
+        return loaded_variable(object_proto)
+
     @property
     def constraint(self):
         """None. Optimizers ask for it before they apply a gradient: those are refused here that
@@ -232,6 +250,14 @@ class EmbeddingVariable(resource_variable_ops.ResourceVariable):
         return TypeError(
             f"table '{self._table_name}': an EmbeddingVariable is trained by a wrapped optimizer; "
             "use group_embedding.optimizers.wrap(optimizer), or LazyAdam, RowwiseAdagrad or Lamb"
+        )
+
+    def numpy(self):
+        # Who asks for it would save or copy a model without its rows.
+        raise TypeError(
+            f"table '{self._table_name}': an EmbeddingVariable has no array of all its rows; "
+            "export() it, or save it with tf.train.Checkpoint or, in Keras 2, "
+            "save_weights(..., save_format='tf')"
         )
 
     def _dense_var_to_tensor(self, *args, **kwargs):
@@ -256,6 +282,18 @@ class EmbeddingVariable(resource_variable_ops.ResourceVariable):
         from group_embedding.lookup import group_embedding_lookup  # which takes this class
 
         return group_embedding_lookup([self], [indices], name=name or "sparse_read")[0]
+
+
+def _eviction(option):
+    if option is None:
+        return Eviction()
+    if isinstance(option, GlobalStepEvict):
+        if option.steps_to_live is None:
+            return Eviction()
+        return Eviction("global_step", steps_to_live=option.steps_to_live)
+    if option.l2_weight_threshold < 0:
+        return Eviction()
+    return Eviction("l2_weight", l2_weight=option.l2_weight_threshold)
 
 
 def _admission(filter_option):

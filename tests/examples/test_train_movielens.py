@@ -11,6 +11,7 @@ from dlrm import fetch, movielens
 
 SCRIPT = "train_movielens.py"
 TOLERANCE = 0.002  # between the AUCs of two models
+KEYED_TOLERANCE = 0.01  # of which one starts from other rows; they have seen little
 
 pytestmark = pytest.mark.skipif(
     not hasattr(tf, "estimator"), reason="this TensorFlow has no Estimator; 2.15 is the last"
@@ -29,9 +30,13 @@ def test_grouped_equals_stock(run_example, movielens_folder):
     assert stock["auc"] > 0.7
     assert stock["steps"] == grouped["steps"] == wrapped["steps"] == 60
     assert wrapped["ops_in_graph"] < grouped["ops_in_graph"] < stock["ops_in_graph"]
+    # And with tables of keys, whose rows start as other draws, the model is as good.
+    keyed = ran.results["keyed"]
+    assert stock["auc"] == pytest.approx(keyed["auc"], abs=KEYED_TOLERANCE)
+    assert keyed["ops_in_graph"] < grouped["ops_in_graph"]
     check_printed(ran)
     check_checkpoints(ran.folder, ran.results, step=60)
-    for result in (stock, grouped, wrapped):
+    for result in (stock, grouped, wrapped, keyed):
         check_saved_model(result, movielens_folder)
 
 
@@ -40,9 +45,9 @@ def check_printed(ran):
     assert "stock  step     60/60  loss" in ran.output
     assert "grouped  step     60/60  loss" in ran.output
     assert "loaded back, answers" in ran.output
-    header, *rows = ran.output.rstrip().splitlines()[-6:-2]
+    header, *rows = ran.output.rstrip().splitlines()[-7:-2]
     assert header.split("  ")[-4:] == ["AUC", "log loss", "examples/s", "ops in the graph"]
-    assert [row.split()[0] for row in rows] == ["stock", "grouped", "wrapped"]
+    assert [row.split()[0] for row in rows] == ["stock", "grouped", "wrapped", "keyed"]
 
 
 def check_checkpoints(folder, models, step):
@@ -53,7 +58,15 @@ def check_checkpoints(folder, models, step):
         assert latest.endswith(f"model.ckpt-{step}")
         variables[model] = tf.train.list_variables(latest)
         assert list((folder / model).glob("events.out.tfevents.*"))
-    assert all(variables[model] == variables["stock"] for model in models)
+    keyed = {name for name, _ in variables.pop("keyed", [])}
+    assert all(variables[model] == variables["stock"] for model in variables)
+    # In the place of a table of keys, and of its slot, is a manifest that names its rows' file.
+    rows = {name for name in keyed if name.endswith("embedding_weights-rows")}
+    assert len(rows) in (0, len(movielens.SCHEMA.open_ended))
+    if rows:
+        tables = tuple(name.removesuffix("-rows") for name in rows)
+        stock = {name for name, _ in variables["stock"]}
+        assert keyed - rows >= {name for name in stock if not name.startswith(tables)}
 
 
 def check_saved_model(result, movielens_folder):

@@ -177,6 +177,8 @@ def test_rows_beyond_the_devices_share_are_used_in_place():
 
     np.testing.assert_array_equal(table.rows[rows], whole.rows[whole.locate(keys, train=True)])
     np.testing.assert_array_equal(table.slot("m")[rows], np.full((len(keys), dim), 0.5, np.float32))
+    tiers = table.describe(np.append(keys, -5))["tiers"]
+    assert (tiers[0], tiers[-2], tiers[-1]) == (0, 1, -1)
 
 
 def test_a_row_in_device_memory_can_be_updated_through_other_libraries():

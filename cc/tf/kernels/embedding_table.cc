@@ -83,6 +83,7 @@ class InitializeEmbeddingTableOp : public OpKernel {
     OP_REQUIRES_OK(context, context->GetAttr("num_counters", &options_.admission.num_counters));
     OP_REQUIRES_OK(context, context->GetAttr("num_hashes", &options_.admission.num_hashes));
     OP_REQUIRES_OK(context, context->GetAttr("counter_bytes", &options_.admission.counter_bytes));
+    OP_REQUIRES_OK(context, context->GetAttr("if_needed", &if_needed_));
     options_.dtype = ToCore(dtype);
     options_.initial.seed = static_cast<uint64_t>(seed);
     options_.initial.distribution = ToDistribution(distribution);
@@ -108,12 +109,14 @@ class InitializeEmbeddingTableOp : public OpKernel {
     OP_REQUIRES_OK(context, MakeTable(context, storage_, options,
                                       has_matrix ? matrix.data() : nullptr, &table));
     tensorflow::mutex_lock lock(*resource->mu());
+    if (if_needed_ && resource->table() != nullptr) return;
     resource->Initialize(std::move(table));
   }
 
  private:
   TableOptions options_;
   const StorageAttrs storage_;
+  bool if_needed_;
 };
 
 class EmbeddingTableIsInitializedOp : public OpKernel {

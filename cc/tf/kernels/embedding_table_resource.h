@@ -10,6 +10,7 @@
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/resource_mgr.h"
 #include "tensorflow/core/platform/mutex.h"
+#include "tf/kernels/table_saves.h"
 
 namespace group_embedding {
 
@@ -30,6 +31,8 @@ class EmbeddingTableResource : public tensorflow::ResourceBase {
   const std::shared_ptr<EmbeddingTable>& table() const { return table_; }
   void Initialize(std::shared_ptr<EmbeddingTable> table) { table_ = std::move(table); }
 
+  TableSaves& saves() { return saves_; }
+
   absl::Status CheckInitialized() const {
     if (table_ != nullptr) return absl::OkStatus();
     return absl::FailedPreconditionError(
@@ -40,6 +43,7 @@ class EmbeddingTableResource : public tensorflow::ResourceBase {
   const std::string name_;
   tensorflow::mutex mu_;
   std::shared_ptr<EmbeddingTable> table_;
+  TableSaves saves_;
 };
 
 // What a function of a table returns that says in words what went wrong, or nothing.

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "tensorflow/core/framework/op_kernel.h"
+#include "tf/kernels/device.h"
 #include "tf/kernels/embedding_table_resource.h"
 #include "tf/kernels/group_attrs.h"
 
@@ -133,15 +134,12 @@ class InsertKeysOp : public TableOp {
     rows.keys.assign(keys.flat<int64_t>().data(), keys.flat<int64_t>().data() + num_keys);
     const char* bytes = static_cast<const char*>(values.data());
     rows.values.assign(bytes, bytes + values.TotalBytes());
-    std::vector<KeyInfo> present(num_keys);
-    TF_RETURN_IF_ERROR(ToStatus(table->Describe(rows.keys.data(), num_keys, present.data())));
-    for (const KeyInfo& info : present) {
-      rows.counts.push_back(std::max<int64_t>(info.count, 0));
-      rows.versions.push_back(info.version);
-    }
+    // Only one of the two is given: the other is as it is.
+    const bool some = context->input(3).NumElements() + context->input(4).NumElements() > 0;
+    if (some) TF_RETURN_IF_ERROR(ToStatus(CompleteRows(*table, &rows)));
     TF_RETURN_IF_ERROR(Given(context->input(3), options.name, "versions", &rows.versions));
     TF_RETURN_IF_ERROR(Given(context->input(4), options.name, "frequencies", &rows.counts));
-    return ToStatus(table->Insert(rows));
+    return ToStatus(table->Insert(rows, ThreadsOf(context)));
   }
 
  private:

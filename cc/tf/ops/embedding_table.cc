@@ -42,6 +42,7 @@ REGISTER_OP("InitializeEmbeddingTable")
     .Attr("lower_max_bytes: int = 0")
     .Attr("storage_path: string = ''")
     .Attr("cache_strategy: {'lru', 'lfu'} = 'lfu'")
+    .Attr("if_needed: bool = false")
     .SetIsStateful()
     .SetShapeFn(tensorflow::shape_inference::NoOutputs)
     .Doc(R"doc(
@@ -61,6 +62,7 @@ max_bytes: the most memory that rows, slots and what is kept of each may take in
 lower_max_bytes: the same of the second; 0: no limit.
 storage_path: the folder of the disk tier; empty: a temporary one.
 cache_strategy: which rows stay in memory when others go to disk: used last, or used most.
+if_needed: leaves a table alone that is initialized, as one that was restored is.
 )doc");
 
 REGISTER_OP("EmbeddingTableIsInitialized")

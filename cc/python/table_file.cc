@@ -1,0 +1,169 @@
+#include "python/table_file.h"
+
+#include <pybind11/stl.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "python/array.h"
+#include "python/host_table.h"
+#include "table/manifest.h"
+#include "table/save_table.h"
+
+namespace group_embedding {
+namespace {
+
+namespace py = pybind11;
+using py::literals::operator""_a;
+
+void Raise(const std::string& error) {
+  if (!error.empty()) throw std::runtime_error(error);
+}
+
+const char* NameOf(DataType type) {
+  static const char* kNames[] = {"float32", "float16", "bfloat16"};
+  return kNames[static_cast<int>(type)];
+}
+
+py::dict HeaderDict(const TableFileHeader& header) {
+  py::list slots;
+  for (const SlotOptions& slot : header.slots) {
+    slots.append(py::dict("name"_a = slot.name, "width"_a = slot.width,
+                          "dtype"_a = NameOf(slot.dtype), "initial"_a = slot.initial));
+  }
+  return py::dict("table"_a = header.table, "save_id"_a = header.save_id, "part"_a = header.part,
+                  "num_parts"_a = header.num_parts, "changes_only"_a = header.changes_only,
+                  "step"_a = header.step, "dim"_a = header.dim, "dtype"_a = NameOf(header.dtype),
+                  "initial_rows"_a = header.initial.matrix_rows, "slots"_a = slots);
+}
+
+py::dict SumDict(const FileSum& sum) { return py::dict("bytes"_a = sum.bytes, "crc"_a = sum.crc); }
+
+py::dict Write(PySnapshot& snapshot, const std::string& path, uint64_t save_id, int32_t part,
+               int32_t num_parts, bool changes_only, int64_t step) {
+  TableFileHeader header = HeaderOf(snapshot.get().table());
+  header.save_id = save_id;
+  header.part = part;
+  header.num_parts = num_parts;
+  header.changes_only = changes_only;
+  header.step = step;
+  FileSum sum;
+  std::string error;
+  {
+    py::gil_scoped_release release;
+    error = WriteTable(header, &snapshot.get(), path, &sum);
+  }
+  Raise(error);
+  return SumDict(sum);
+}
+
+void Restore(PyHostTable& table, const std::vector<std::string>& paths, int64_t index,
+             int64_t count) {
+  std::string error;
+  {
+    py::gil_scoped_release release;
+    error = RestoreTable({paths, {}}, {index, count}, /*verified=*/false, &table.get());
+  }
+  Raise(error);
+}
+
+py::dict Verify(const std::string& path) {
+  TableFileSummary file;
+  std::string error;
+  {
+    py::gil_scoped_release release;
+    error = VerifyTableFile(path, &file);
+  }
+  Raise(error);
+  py::dict result = HeaderDict(file.header);
+  result["num_rows"] = file.totals.num_rows;
+  result["num_erased"] = file.totals.num_erased;
+  result["num_counted"] = file.totals.num_counted;
+  result["counter_bytes"] = file.totals.counter_bytes;
+  result["bytes"] = file.sum.bytes;
+  result["crc"] = file.sum.crc;
+  return result;
+}
+
+py::array Integers(const std::vector<int64_t>& values) {
+  return py::array_t<int64_t>(static_cast<py::ssize_t>(values.size()), values.data());
+}
+
+// [rows, width]; 16-bit types as uint16.
+py::array Matrix(const std::vector<char>& bytes, DataType dtype, int64_t width) {
+  const int64_t rows = static_cast<int64_t>(bytes.size()) / (width * SizeOf(dtype));
+  return py::array(py::dtype(dtype == DataType::kFloat32 ? "float32" : "uint16"),
+                   std::vector<py::ssize_t>{rows, width}, bytes.data());
+}
+
+// Goes through the rows of a file.
+class PyTableFile {
+ public:
+  explicit PyTableFile(const std::string& path) : file_(path) { Raise(file_.Open()); }
+
+  py::dict Header() const { return HeaderDict(file_.header()); }
+
+  py::dict Next() {
+    TableFileBlock block;
+    std::string error;
+    {
+      py::gil_scoped_release release;
+      do {
+        error = file_.Next(&block);
+      } while (error.empty() && !block.is_last && block.rows.keys.empty() && block.erased.empty());
+    }
+    Raise(error);
+    if (block.is_last) throw py::stop_iteration();
+    const TableFileHeader& header = file_.header();
+    py::list slots;
+    for (size_t s = 0; s < block.rows.slots.size(); ++s) {
+      slots.append(Matrix(block.rows.slots[s], header.slots[s].dtype, header.slots[s].width));
+    }
+    return py::dict("keys"_a = Integers(block.rows.keys), "counts"_a = Integers(block.rows.counts),
+                    "versions"_a = Integers(block.rows.versions),
+                    "values"_a = Matrix(block.rows.values, header.dtype, header.dim),
+                    "slots"_a = slots, "erased"_a = Integers(block.erased));
+  }
+
+ private:
+  TableFileReader file_;
+};
+
+py::dict DecodeManifest(const py::bytes& bytes, const std::string& table) {
+  Manifest manifest;
+  Raise(Decode(bytes, table, &manifest));
+  py::list files;
+  for (const SavedFile& file : manifest.files) {
+    py::dict entry = SumDict(file.sum);
+    entry["suffix"] = file.suffix;
+    entry["changes_only"] = file.changes_only;
+    files.append(entry);
+  }
+  return py::dict("table"_a = manifest.table, "step"_a = manifest.step, "files"_a = files);
+}
+
+}  // namespace
+
+void BindTableFile(py::module_& m) {
+  m.def("write_table", &Write, "snapshot"_a, "path"_a, py::kw_only(), "save_id"_a, "part"_a = 0,
+        "num_parts"_a = 1, "changes_only"_a = false, "step"_a = -1,
+        "Writes a Snapshot to a file; {bytes, crc} of the file.");
+  m.def("restore_table", &Restore, "table"_a, "paths"_a, py::kw_only(), "index"_a = 0,
+        "count"_a = 1,
+        "Gives a HostTable the keys with key mod count == index of the files of one full save and "
+        "at most one save of changes. RuntimeError, and the table unchanged, if one is damaged.");
+  m.def("verify_table_file", &Verify, "path"_a,
+        "Reads a file to its end: what it says of itself. RuntimeError if it is damaged.");
+  m.def("decode_manifest", &DecodeManifest, "bytes"_a, "table"_a,
+        "{table, step, files: [{suffix, changes_only, bytes, crc}]} of a table in a checkpoint.");
+  py::class_<PyTableFile>(m, "TableFile",
+                          R"(The rows of a file, block by block: {keys, counts, versions, values,
+slots, erased}.)")
+      .def(py::init<const std::string&>(), "path"_a)
+      .def_property_readonly("header", &PyTableFile::Header)
+      .def("__iter__", [](py::object self) { return self; })
+      .def("__next__", &PyTableFile::Next);
+}
+
+}  // namespace group_embedding

@@ -1,0 +1,89 @@
+// Numbers, strings and arrays as bytes, little-endian, without padding.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+#include <string>
+#include <type_traits>
+#include <vector>
+
+namespace group_embedding {
+
+static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "files are written as memory has them");
+
+class ByteWriter {
+ public:
+  template <typename T>
+  void Put(T number) {
+    static_assert(std::is_arithmetic_v<T>);
+    PutArray(&number, sizeof(T));
+  }
+  void PutString(const std::string& text) {
+    Put(static_cast<uint32_t>(text.size()));
+    PutArray(text.data(), text.size());
+  }
+  void PutArray(const void* data, size_t bytes) {
+    bytes_.append(static_cast<const char*>(data), bytes);
+  }
+  template <typename T>
+  void PutVector(const std::vector<T>& values) {
+    PutArray(values.data(), values.size() * sizeof(T));
+  }
+  const std::string& bytes() const { return bytes_; }
+
+ private:
+  std::string bytes_;
+};
+
+// Reads what a ByteWriter wrote. Once there is too little left, everything is empty and ok() false.
+class ByteReader {
+ public:
+  ByteReader(const char* data, size_t bytes) : data_(data), left_(bytes) {}
+  explicit ByteReader(const std::string& bytes) : ByteReader(bytes.data(), bytes.size()) {}
+
+  template <typename T>
+  T Get() {
+    T number{};
+    GetArray(&number, sizeof(T));
+    return number;
+  }
+  std::string GetString() {
+    const uint32_t size = Get<uint32_t>();
+    std::string text(Has(size) ? size : 0, '\0');
+    GetArray(text.data(), text.size());
+    return text;
+  }
+  // Appends `count` values to `values`.
+  template <typename T>
+  void GetVector(uint64_t count, std::vector<T>* values) {
+    if (count > left_ / sizeof(T) || !Has(count * sizeof(T))) {
+      ok_ = false;
+      return;
+    }
+    const size_t old = values->size();
+    values->resize(old + count);
+    GetArray(values->data() + old, count * sizeof(T));
+  }
+  size_t left() const { return left_; }
+  bool ok() const { return ok_; }
+  // Whether everything was there, and nothing else.
+  bool Ended() const { return ok_ && left_ == 0; }
+
+ private:
+  bool Has(uint64_t bytes) {
+    ok_ = ok_ && bytes <= left_;
+    return ok_;
+  }
+  void GetArray(void* to, size_t bytes) {
+    if (!Has(bytes) || bytes == 0) return;
+    std::memcpy(to, data_, bytes);
+    data_ += bytes;
+    left_ -= bytes;
+  }
+
+  const char* data_;
+  size_t left_;
+  bool ok_ = true;
+};
+
+}  // namespace group_embedding

@@ -1,0 +1,46 @@
+// Free rows of a RowStore, taken a few at a time; those that are left go back.
+#pragma once
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "table/row_store.h"
+
+namespace group_embedding {
+
+class FreeRows {
+ public:
+  // At most `most` will be asked for, of which `at_once` are taken at a time.
+  FreeRows(RowStore& store, int64_t most, int64_t at_once = 64)
+      : store_(store), at_once_(at_once), left_(most) {}
+  ~FreeRows() {
+    for (const int64_t row : rows_) store_.Return(row);
+  }
+  FreeRows(const FreeRows&) = delete;
+  FreeRows& operator=(const FreeRows&) = delete;
+
+  // kNoRow: there are none; error() says why.
+  int64_t Next() {
+    if (rows_.empty() && error_.empty()) {
+      error_ = store_.Take(std::min(left_, at_once_), &rows_);
+      // The lowest row first, so that rows are written one after the other.
+      std::reverse(rows_.begin(), rows_.end());
+    }
+    if (rows_.empty()) return kNoRow;
+    --left_;
+    const int64_t row = rows_.back();
+    rows_.pop_back();
+    return row;
+  }
+  const std::string& error() const { return error_; }
+
+ private:
+  RowStore& store_;
+  const int64_t at_once_;
+  int64_t left_;
+  std::vector<int64_t> rows_;
+  std::string error_;
+};
+
+}  // namespace group_embedding

@@ -1,0 +1,126 @@
+#include "table/manifest.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <random>
+
+#include "table/byte_stream.h"
+#include "table/crc32c.h"
+
+namespace group_embedding {
+namespace {
+
+constexpr char kMagic[8] = {'\x89', 'G', 'E', 'M', 'A', 'N', '\r', '\n'};
+
+std::string Letters(uint64_t bits, int count) {
+  std::string letters;
+  for (; count > 0; --count, bits /= 36) {
+    letters += "0123456789abcdefghijklmnopqrstuvwxyz"[bits % 36];
+  }
+  return letters;
+}
+
+std::string CopyFile(const std::string& from, const std::string& to) {
+  const std::string temporary = to + ".tmp";
+  const int in = open(from.c_str(), O_RDONLY | O_CLOEXEC);
+  const int out = open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+  std::vector<char> buffer(1 << 20);
+  ssize_t bytes = in < 0 || out < 0 ? -1 : 1;
+  while (bytes > 0) {
+    bytes = read(in, buffer.data(), buffer.size());
+    if (bytes > 0 && write(out, buffer.data(), bytes) != bytes) bytes = -1;
+  }
+  const bool good = bytes == 0 && fsync(out) == 0 && rename(temporary.c_str(), to.c_str()) == 0;
+  std::string error;
+  if (!good) error = "cannot copy '" + from + "' to '" + to + "': " + std::strerror(errno);
+  if (in >= 0) close(in);
+  if (out >= 0) close(out);
+  if (!good) unlink(temporary.c_str());
+  return error;
+}
+
+}  // namespace
+
+uint64_t RandomBits() {
+  std::random_device device;
+  return static_cast<uint64_t>(device()) << 32 | device();
+}
+
+std::string NewSuffix(bool changes_only) {
+  return std::string("data-") + (changes_only ? "c" : "r") + Letters(RandomBits(), 4) + "-of-" +
+         Letters(RandomBits(), 5);
+}
+
+std::string PathOf(const std::string& prefix, const std::string& suffix) {
+  return prefix + "." + suffix;
+}
+
+SavedTable FilesOf(const Manifest& manifest, const std::string& prefix) {
+  SavedTable saved;
+  for (const SavedFile& file : manifest.files) {
+    saved.paths.push_back(PathOf(prefix, file.suffix));
+    saved.sums.push_back(file.sum);
+  }
+  return saved;
+}
+
+std::string Encode(const Manifest& manifest) {
+  ByteWriter out;
+  out.PutArray(kMagic, sizeof(kMagic));
+  out.Put(kFileVersion);
+  out.PutString(manifest.table);
+  out.Put(manifest.step);
+  out.Put(static_cast<uint32_t>(manifest.files.size()));
+  for (const SavedFile& file : manifest.files) {
+    out.PutString(file.suffix);
+    out.Put(static_cast<uint32_t>(file.changes_only));
+    out.Put(file.sum.bytes);
+    out.Put(file.sum.crc);
+  }
+  out.Put(Crc32c(0, out.bytes().data(), out.bytes().size()));
+  return out.bytes();
+}
+
+std::string Decode(const std::string& bytes, const std::string& table, Manifest* manifest) {
+  const std::string where = "table '" + table + "': its entry in the checkpoint ";
+  const size_t size = bytes.size();
+  if (size < sizeof(kMagic) + 8 || std::memcmp(bytes.data(), kMagic, sizeof(kMagic)) != 0 ||
+      ByteReader(bytes.data() + size - 4, 4).Get<uint32_t>() != Crc32c(0, bytes.data(), size - 4)) {
+    return where + "is damaged";
+  }
+  ByteReader in(bytes.data() + sizeof(kMagic), size - sizeof(kMagic) - 4);
+  const uint32_t version = in.Get<uint32_t>();
+  if (version != kFileVersion) {
+    return where + "has format version " + std::to_string(version) + ", expected " +
+           std::to_string(kFileVersion);
+  }
+  manifest->table = in.GetString();
+  manifest->step = in.Get<int64_t>();
+  manifest->files.clear();
+  for (uint32_t left = in.Get<uint32_t>(); left > 0 && in.ok(); --left) {
+    SavedFile file;
+    file.suffix = in.GetString();
+    file.changes_only = in.Get<uint32_t>() != 0;
+    file.sum.bytes = in.Get<int64_t>();
+    file.sum.crc = in.Get<uint32_t>();
+    manifest->files.push_back(file);
+  }
+  return in.Ended() ? "" : where + "is damaged";
+}
+
+std::string ShareFile(const std::string& from_prefix, const std::string& to_prefix,
+                      const std::string& suffix) {
+  const std::string from = PathOf(from_prefix, suffix), to = PathOf(to_prefix, suffix);
+  if (from == to || link(from.c_str(), to.c_str()) == 0) return "";
+  if (errno == EEXIST) {
+    // Left by a save that did not end; the same content, as names are drawn.
+    unlink(to.c_str());
+    if (link(from.c_str(), to.c_str()) == 0) return "";
+  }
+  return CopyFile(from, to);
+}
+
+}  // namespace group_embedding

@@ -1,0 +1,45 @@
+// What a checkpoint says of the files that hold a table's rows. The files lie beside it: file
+// "data-r0abc-of-12def" of the checkpoint "folder/model-100" is
+// "folder/model-100.data-r0abc-of-12def".
+//
+// TensorFlow takes such names for parts of the checkpoint: whoever deletes a checkpoint deletes
+// them too. Names are drawn, so that no save writes over a file of another.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "table/save_table.h"
+
+namespace group_embedding {
+
+struct SavedFile {
+  std::string suffix;
+  bool changes_only = false;
+  FileSum sum;
+};
+
+struct Manifest {
+  std::string table;
+  int64_t step = -1;
+  std::vector<SavedFile> files;
+};
+
+std::string NewSuffix(bool changes_only);
+std::string PathOf(const std::string& prefix, const std::string& suffix);
+SavedTable FilesOf(const Manifest& manifest, const std::string& prefix);
+
+// As bytes, the last of which are a checksum of the others.
+std::string Encode(const Manifest& manifest);
+// Returns what went wrong, in words, or nothing.
+std::string Decode(const std::string& bytes, const std::string& table, Manifest* manifest);
+
+// Makes the file of `suffix` beside another checkpoint too, as a second name of the same file where
+// the file system has such, else as a copy. Returns what went wrong, in words, or nothing.
+std::string ShareFile(const std::string& from_prefix, const std::string& to_prefix,
+                      const std::string& suffix);
+
+uint64_t RandomBits();
+
+}  // namespace group_embedding

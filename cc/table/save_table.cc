@@ -1,0 +1,296 @@
+#include "table/save_table.h"
+
+#include <algorithm>
+#include <cstring>
+#include <map>
+#include <numeric>
+
+namespace group_embedding {
+namespace {
+
+constexpr int64_t kRowsAtATime = 1 << 12;
+
+std::string InTable(const std::string& name, const std::string& error) {
+  return error.empty() ? "" : "table '" + name + "': " + error;
+}
+
+const char* NameOf(DataType type) {
+  switch (type) {
+    case DataType::kFloat32:
+      return "float32";
+    case DataType::kFloat16:
+      return "float16";
+    default:
+      return "bfloat16";
+  }
+}
+
+std::string Mismatch(const TableFileSummary& file, const std::string& path, const std::string& what,
+                     const std::string& expected, const std::string& got) {
+  return "table '" + file.header.table + "', file '" + path + "': expected " + what + " " +
+         expected + ", got " + got;
+}
+
+// Whether rows of a file can be rows of `table`.
+std::string CheckFits(const TableFileSummary& file, const std::string& path,
+                      const EmbeddingTable& table) {
+  const TableFileHeader& header = file.header;
+  const TableOptions& options = table.options();
+  if (header.dim != options.dim) {
+    return Mismatch(file, path, "dim", std::to_string(options.dim), std::to_string(header.dim));
+  }
+  if (header.dtype != options.dtype) {
+    return Mismatch(file, path, "values of type", NameOf(options.dtype), NameOf(header.dtype));
+  }
+  for (const SlotOptions& slot : header.slots) {
+    for (const SlotOptions& present : table.slots()) {
+      if (present.name != slot.name) continue;
+      auto words = [](const SlotOptions& s) {
+        return std::to_string(s.width) + " columns of " + NameOf(s.dtype);
+      };
+      if (words(present) != words(slot)) {
+        return Mismatch(file, path, "slot '" + slot.name + "' of", words(present), words(slot));
+      }
+    }
+  }
+  return "";
+}
+
+// Whether the files are all parts of one full save and of at most one save of changes.
+std::string CheckComplete(const std::string& name, const std::vector<TableFileSummary>& files) {
+  std::map<uint64_t, std::vector<const TableFileHeader*>> saves;
+  int64_t num_full = 0, num_changes = 0;
+  for (const TableFileSummary& file : files) saves[file.header.save_id].push_back(&file.header);
+  for (auto& [id, parts] : saves) {
+    std::sort(parts.begin(), parts.end(), [](auto* a, auto* b) { return a->part < b->part; });
+    for (size_t i = 0; i < parts.size(); ++i) {
+      if (parts[i]->part == static_cast<int32_t>(i) &&
+          parts[i]->num_parts == static_cast<int32_t>(parts.size()) &&
+          parts[i]->changes_only == parts[0]->changes_only) {
+        continue;
+      }
+      return "table '" + name + "': expected " + std::to_string(parts[i]->num_parts) +
+             " different parts of a save, got " + std::to_string(parts.size()) + " files";
+    }
+    ++(parts[0]->changes_only ? num_changes : num_full);
+  }
+  if (num_full == 1 && num_changes <= 1) return "";
+  return "table '" + name +
+         "': expected the files of one full save and of at most one save of changes, got " +
+         std::to_string(num_full) + " and " + std::to_string(num_changes);
+}
+
+std::string CheckSaved(const SavedTable& saved, const std::string& name,
+                       const EmbeddingTable* table, const std::vector<TableFileSummary>& files) {
+  for (size_t f = 0; f < files.size() && table != nullptr; ++f) {
+    std::string error = CheckFits(files[f], saved.paths[f], *table);
+    if (!error.empty()) return error;
+  }
+  return CheckComplete(name, files);
+}
+
+std::string ReadHeaders(const SavedTable& saved, const std::string& name,
+                        const EmbeddingTable& table, std::vector<TableFileSummary>* files) {
+  for (const std::string& path : saved.paths) {
+    TableFileReader file(path);
+    const std::string error = InTable(name, file.Open());
+    if (!error.empty()) return error;
+    files->push_back({file.header(), {}, {}});
+  }
+  return CheckSaved(saved, name, &table, *files);
+}
+
+// Counters of keys that are counted apart, added: each part counted the keys that it had.
+void AddCounters(const std::vector<char>& more, int64_t first_byte, int32_t counter_bytes,
+                 std::vector<char>* counters) {
+  if (counters->size() < first_byte + more.size()) counters->resize(first_byte + more.size());
+  const uint64_t max = ~uint64_t{0} >> (64 - 8 * counter_bytes);
+  for (size_t at = 0; at + counter_bytes <= more.size(); at += counter_bytes) {
+    uint64_t a = 0, b = 0;
+    std::memcpy(&a, counters->data() + first_byte + at, counter_bytes);
+    std::memcpy(&b, more.data() + at, counter_bytes);
+    const uint64_t sum = a > max - b ? max : a + b;
+    std::memcpy(counters->data() + first_byte + at, &sum, counter_bytes);
+  }
+}
+
+// Brings the content of files into a table, one file after the other.
+class Restorer {
+ public:
+  Restorer(const KeySubset& subset, EmbeddingTable* table) : subset_(subset), table_(table) {}
+
+  // The admission state of the last save counts: that of the changes, if there is one.
+  std::string Restore(const std::string& path, bool with_admission) {
+    TableFileReader file(path);
+    std::string error = file.Open();
+    if (error.empty()) error = MakeSlots(file.header());
+    bool is_last = false;
+    while (error.empty() && !is_last) {
+      TableFileBlock block;
+      error = file.Next(&block);
+      if (!error.empty()) break;
+      RestoreInitialRows(file.header(), block.initial_rows);
+      Keep(&block.erased);
+      table_->Erase(block.erased.data(), static_cast<int64_t>(block.erased.size()));
+      if (with_admission) AddAdmission(file.header(), &block);
+      if (!block.rows.keys.empty()) error = table_->Insert(ForTable(block.rows));
+      is_last = block.is_last;
+    }
+    return error;
+  }
+
+  void Finish() {
+    const Admission& admission = table_->options().admission;
+    if (admission.kind != Admission::Kind::kCounter) admission_.keys = admission_.counts = {};
+    if (admission.kind != Admission::Kind::kBloom) admission_.counters = {};
+    table_->SetAdmissionState(admission_);
+  }
+
+ private:
+  std::string MakeSlots(const TableFileHeader& header) {
+    slot_of_.clear();
+    for (const SlotOptions& slot : header.slots) {
+      void* array;
+      std::string error = table_->Slot(slot, &array);
+      if (!error.empty()) return error;
+      const auto& slots = table_->slots();
+      const auto at = std::find_if(slots.begin(), slots.end(),
+                                   [&](const SlotOptions& s) { return s.name == slot.name; });
+      slot_of_.push_back(at - slots.begin());
+    }
+    return "";
+  }
+
+  // A table that starts its keys otherwise keeps what it has: rows of keys do not depend on it.
+  void RestoreInitialRows(const TableFileHeader& header, const std::vector<char>& rows) {
+    if (header.initial.matrix_rows != table_->options().initial.matrix_rows) return;
+    const int64_t row_bytes = header.dim * SizeOf(header.dtype);
+    char* matrix = const_cast<char*>(static_cast<const char*>(table_->rows().rows));
+    const int64_t left = header.initial.matrix_rows * row_bytes - initial_bytes_;
+    const int64_t bytes = std::min<int64_t>(left, static_cast<int64_t>(rows.size()));
+    std::memcpy(matrix + initial_bytes_, rows.data(), bytes);
+    initial_bytes_ += bytes;
+    if (initial_bytes_ == header.initial.matrix_rows * row_bytes) initial_bytes_ = 0;
+  }
+
+  void Keep(std::vector<int64_t>* keys) const {
+    keys->erase(std::remove_if(keys->begin(), keys->end(),
+                               [this](int64_t key) { return !subset_.Has(key); }),
+                keys->end());
+  }
+
+  void AddAdmission(const TableFileHeader& header, TableFileBlock* block) {
+    for (size_t i = 0; i < block->admission.keys.size(); ++i) {
+      if (!subset_.Has(block->admission.keys[i])) continue;
+      admission_.keys.push_back(block->admission.keys[i]);
+      admission_.counts.push_back(block->admission.counts[i]);
+    }
+    // A part whose keys are none of ours counted none of ours.
+    const int64_t both = std::gcd<int64_t>(header.num_parts, subset_.count);
+    const Admission& ours = table_->options().admission;
+    if (header.part % both != subset_.index % both || ours.kind != header.admission.kind ||
+        ours.num_counters != header.admission.num_counters ||
+        ours.num_hashes != header.admission.num_hashes ||
+        ours.counter_bytes != header.admission.counter_bytes) {
+      return;
+    }
+    AddCounters(block->admission.counters, block->first_counter_byte, ours.counter_bytes,
+                &admission_.counters);
+  }
+
+  // The rows of our keys, with slots in the table's order; a slot that the file lacks is empty.
+  KeyedRows ForTable(const KeyedRows& rows) const {
+    KeyedRows kept;
+    kept.slots.resize(table_->slots().size());
+    const size_t num_rows = rows.keys.size();
+    auto append = [](const std::vector<char>& from, size_t item, size_t bytes,
+                     std::vector<char>* to) {
+      to->insert(to->end(), from.begin() + item * bytes, from.begin() + (item + 1) * bytes);
+    };
+    for (size_t i = 0; i < num_rows; ++i) {
+      if (!subset_.Has(rows.keys[i])) continue;
+      kept.keys.push_back(rows.keys[i]);
+      kept.counts.push_back(rows.counts[i]);
+      kept.versions.push_back(rows.versions[i]);
+      append(rows.values, i, rows.values.size() / num_rows, &kept.values);
+      for (size_t s = 0; s < rows.slots.size(); ++s) {
+        append(rows.slots[s], i, rows.slots[s].size() / num_rows, &kept.slots[slot_of_[s]]);
+      }
+    }
+    return kept;
+  }
+
+  const KeySubset subset_;
+  EmbeddingTable* const table_;
+  std::vector<size_t> slot_of_;  // the table's slot of each of the file's
+  int64_t initial_bytes_ = 0;
+  AdmissionState admission_;
+};
+
+}  // namespace
+
+std::string WriteTable(const TableFileHeader& header, Snapshot* snapshot, const std::string& path,
+                       FileSum* sum) {
+  TableFileWriter file(path);
+  std::string error = file.Open(header);
+  if (error.empty()) error = file.AddInitialRows(snapshot->table().rows().rows);
+  if (error.empty()) error = file.AddErased(snapshot->erased());
+  for (int64_t row = 0; row < snapshot->num_rows() && error.empty(); row += kRowsAtATime) {
+    KeyedRows rows;
+    snapshot->Read(row, std::min(row + kRowsAtATime, snapshot->num_rows()), &rows);
+    error = snapshot->error();
+    if (error.empty() && !rows.keys.empty()) error = file.AddRows(rows);
+  }
+  if (error.empty()) error = file.AddAdmission(snapshot->admission());
+  if (error.empty()) error = file.Finish(sum);
+  return InTable(header.table, error);
+}
+
+std::string VerifyTableFile(const std::string& path, TableFileSummary* summary) {
+  TableFileReader file(path);
+  std::string error = file.Open();
+  TableFileBlock block;
+  while (error.empty() && !block.is_last) error = file.Next(&block);
+  *summary = {file.header(), file.totals(), file.sum()};
+  return error;
+}
+
+std::string VerifySavedTable(const SavedTable& saved, const std::string& name,
+                             const EmbeddingTable* table,
+                             std::vector<TableFileSummary>* summaries) {
+  for (size_t f = 0; f < saved.paths.size(); ++f) {
+    TableFileSummary file;
+    const std::string error = InTable(name, VerifyTableFile(saved.paths[f], &file));
+    if (!error.empty()) return error;
+    if (!saved.sums.empty() &&
+        (saved.sums[f].bytes != file.sum.bytes || saved.sums[f].crc != file.sum.crc)) {
+      return InTable(name, "file '" + saved.paths[f] +
+                               "' is whole, but not the one that was saved with this checkpoint");
+    }
+    summaries->push_back(std::move(file));
+  }
+  return CheckSaved(saved, name, table, *summaries);
+}
+
+std::string RestoreTable(const SavedTable& saved, const KeySubset& subset, bool verified,
+                         EmbeddingTable* table) {
+  const std::string& name = table->options().name;
+  std::vector<TableFileSummary> files;
+  std::string error = verified ? ReadHeaders(saved, name, *table, &files)
+                               : VerifySavedTable(saved, name, table, &files);
+  if (!error.empty()) return error;
+  const bool has_changes =
+      std::any_of(files.begin(), files.end(), [](auto& file) { return file.header.changes_only; });
+  table->Clear();
+  Restorer restorer(subset, table);
+  for (const bool changes_only : {false, true}) {
+    for (size_t f = 0; f < files.size() && error.empty(); ++f) {
+      if (files[f].header.changes_only != changes_only) continue;
+      error = restorer.Restore(saved.paths[f], /*with_admission=*/changes_only == has_changes);
+    }
+  }
+  if (error.empty()) restorer.Finish();
+  return InTable(name, error);
+}
+
+}  // namespace group_embedding

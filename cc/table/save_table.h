@@ -1,0 +1,56 @@
+// Keyed tables to files and back.
+//
+// Functions return what went wrong, in words, or nothing.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "table/embedding_table.h"
+#include "table/table_file.h"
+
+namespace group_embedding {
+
+// Writes what `snapshot` holds; `header` is HeaderOf its table when it was taken, and what the
+// caller adds. No lock is held: the table may be trained on meanwhile.
+std::string WriteTable(const TableFileHeader& header, Snapshot* snapshot, const std::string& path,
+                       FileSum* sum);
+
+struct TableFileSummary {
+  TableFileHeader header;
+  TableFileTotals totals;
+  FileSum sum;
+};
+
+// Reads a file to its end, and says what is wrong with it.
+std::string VerifyTableFile(const std::string& path, TableFileSummary* summary);
+
+// The keys that a table keeps: those whose remainder, as unsigned numbers, is `index`.
+struct KeySubset {
+  int64_t index = 0, count = 1;
+
+  bool Has(int64_t key) const {
+    return static_cast<uint64_t>(key) % static_cast<uint64_t>(count) ==
+           static_cast<uint64_t>(index);
+  }
+};
+
+// All parts of one full save and, if there are, all of one save of the changes since, in any order.
+struct SavedTable {
+  std::vector<std::string> paths;
+  std::vector<FileSum> sums;  // what is known of each file; empty: nothing
+};
+
+// Reads all files of the table of that name to their ends. `table`: the one that is to be restored
+// from them, or null: it is not made yet.
+std::string VerifySavedTable(const SavedTable& saved, const std::string& name,
+                             const EmbeddingTable* table, std::vector<TableFileSummary>* summaries);
+
+// Gives `table` the keys of `subset` that were saved, and no others. Whatever is wrong with a file
+// is found before the table changes. `verified`: by VerifySavedTable just now, so that only headers
+// are looked at again before. Exclusive.
+std::string RestoreTable(const SavedTable& saved, const KeySubset& subset, bool verified,
+                         EmbeddingTable* table);
+
+}  // namespace group_embedding

@@ -1,0 +1,187 @@
+#include "table/section_file.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include "table/byte_stream.h"
+#include "table/crc32c.h"
+
+namespace group_embedding {
+namespace {
+
+constexpr char kMagic[8] = {'\x89', 'G', 'E', 'T', 'B', 'L', '\r', '\n'};
+constexpr size_t kPreambleBytes = 16, kFrameBytes = 24;
+
+std::string WithCrc(const ByteWriter& content) {
+  ByteWriter all = content;
+  all.Put(Crc32c(0, content.bytes().data(), content.bytes().size()));
+  return all.bytes();
+}
+
+std::string Preamble() {
+  ByteWriter preamble;
+  preamble.PutArray(kMagic, sizeof(kMagic));
+  preamble.Put(kFileVersion);
+  return WithCrc(preamble);
+}
+
+std::string Frame(uint32_t kind, uint32_t index, const std::string& payload) {
+  ByteWriter frame;
+  frame.Put(kind);
+  frame.Put(index);
+  frame.Put(static_cast<uint64_t>(payload.size()));
+  frame.Put(Crc32c(0, payload.data(), payload.size()));
+  return WithCrc(frame);
+}
+
+// So that a crash of the machine leaves the new name, not only what it names.
+void SyncFolderOf(const std::string& path) {
+  const size_t slash = path.rfind('/');
+  const std::string folder = slash == std::string::npos ? "." : path.substr(0, slash + 1);
+  const int file = open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (file < 0) return;
+  fsync(file);
+  close(file);
+}
+
+}  // namespace
+
+SectionWriter::SectionWriter(std::string path)
+    : path_(std::move(path)), temporary_(path_ + ".tmp") {}
+
+SectionWriter::~SectionWriter() {
+  if (file_ < 0) return;
+  close(file_);
+  unlink(temporary_.c_str());
+}
+
+std::string SectionWriter::Failed(const char* what) const {
+  return std::string("cannot ") + what + " '" + temporary_ + "': " + std::strerror(errno);
+}
+
+std::string SectionWriter::Append(const void* data, size_t bytes) {
+  const char* from = static_cast<const char*>(data);
+  sum_.bytes += static_cast<int64_t>(bytes);
+  while (bytes > 0) {
+    const ssize_t written = write(file_, from, bytes);
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0) return Failed("write");
+    from += written;
+    bytes -= static_cast<size_t>(written);
+  }
+  return "";
+}
+
+std::string SectionWriter::Open() {
+  file_ = open(temporary_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+  if (file_ < 0) return Failed("create");
+  const std::string preamble = Preamble();
+  return Append(preamble.data(), preamble.size());
+}
+
+std::string SectionWriter::Write(uint32_t kind, const std::string& payload) {
+  const std::string frame = Frame(kind, num_sections_++, payload);
+  sum_.crc = Crc32c(sum_.crc, frame.data(), frame.size());
+  std::string error = Append(frame.data(), frame.size());
+  return error.empty() ? Append(payload.data(), payload.size()) : error;
+}
+
+std::string SectionWriter::Finish(FileSum* sum) {
+  std::string error = Write(kFooter, "");
+  if (!error.empty()) return error;
+  if (fsync(file_) != 0) return Failed("sync");
+  if (rename(temporary_.c_str(), path_.c_str()) != 0) return Failed("rename");
+  close(file_);
+  file_ = -1;
+  SyncFolderOf(path_);
+  *sum = sum_;
+  return "";
+}
+
+SectionReader::~SectionReader() {
+  if (file_ >= 0) close(file_);
+}
+
+std::string SectionReader::Damaged(const std::string& how) const {
+  return "file '" + path_ + "' is damaged: " + how;
+}
+
+std::string SectionReader::Take(void* to, uint64_t bytes, const char* what) {
+  if (bytes > static_cast<uint64_t>(file_bytes_ - sum_.bytes)) {
+    return Damaged("it ends at byte " + std::to_string(file_bytes_) + ", within " + what);
+  }
+  char* at = static_cast<char*>(to);
+  for (uint64_t left = bytes; left > 0;) {
+    const ssize_t taken = read(file_, at, left);
+    if (taken < 0 && errno == EINTR) continue;
+    if (taken < 0) return "cannot read '" + path_ + "': " + std::strerror(errno);
+    if (taken == 0) return Damaged(std::string("it became shorter while it was read, in ") + what);
+    at += taken;
+    left -= static_cast<uint64_t>(taken);
+  }
+  sum_.bytes += static_cast<int64_t>(bytes);
+  return "";
+}
+
+std::string SectionReader::Open() {
+  if (file_ < 0) file_ = open(path_.c_str(), O_RDONLY | O_CLOEXEC);
+  struct stat status;
+  if (file_ < 0 || fstat(file_, &status) != 0 || lseek(file_, 0, SEEK_SET) != 0) {
+    return "cannot open '" + path_ + "': " + std::strerror(errno);
+  }
+  file_bytes_ = status.st_size;
+  num_sections_ = 0;
+  sum_ = FileSum();
+  char preamble[kPreambleBytes];
+  std::string error = Take(preamble, kPreambleBytes, "its first bytes");
+  if (!error.empty()) return error;
+  ByteReader fields(preamble + sizeof(kMagic), sizeof(preamble) - sizeof(kMagic));
+  const uint32_t version = fields.Get<uint32_t>();
+  if (std::memcmp(preamble, kMagic, sizeof(kMagic)) != 0) {
+    return Damaged("its first bytes are not those of a table's file");
+  }
+  if (fields.Get<uint32_t>() != Crc32c(0, preamble, kPreambleBytes - 4)) {
+    return Damaged("wrong checksum of its first bytes");
+  }
+  if (version == kFileVersion) return "";
+  return "file '" + path_ + "': expected format version " + std::to_string(kFileVersion) +
+         ", got " + std::to_string(version) + ", which a newer release of this package reads";
+}
+
+std::string SectionReader::Read(uint32_t* kind, std::string* payload) {
+  const std::string name = "section " + std::to_string(num_sections_);
+  char frame[kFrameBytes];
+  std::string error = Take(frame, kFrameBytes, name.c_str());
+  if (!error.empty()) return error;
+  ByteReader fields(frame, kFrameBytes);
+  *kind = fields.Get<uint32_t>();
+  const uint32_t index = fields.Get<uint32_t>();
+  const uint64_t bytes = fields.Get<uint64_t>();
+  const uint32_t payload_crc = fields.Get<uint32_t>();
+  if (fields.Get<uint32_t>() != Crc32c(0, frame, kFrameBytes - 4)) {
+    return Damaged("wrong checksum of the frame of " + name);
+  }
+  if (index != num_sections_) {
+    return Damaged("expected " + name + ", got section " + std::to_string(index));
+  }
+  sum_.crc = Crc32c(sum_.crc, frame, kFrameBytes);
+  ++num_sections_;
+  if (bytes > static_cast<uint64_t>(file_bytes_)) return Damaged("it ends within " + name);
+  payload->resize(bytes);
+  error = Take(payload->data(), bytes, name.c_str());
+  if (!error.empty()) return error;
+  if (payload_crc != Crc32c(0, payload->data(), bytes)) {
+    return Damaged("wrong checksum of " + name);
+  }
+  if (*kind == kFooter && sum_.bytes != file_bytes_) {
+    return Damaged("expected its end at byte " + std::to_string(sum_.bytes) + ", got " +
+                   std::to_string(file_bytes_) + " bytes");
+  }
+  return "";
+}
+
+}  // namespace group_embedding

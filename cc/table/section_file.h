@@ -1,0 +1,71 @@
+// A file of sections, each byte of which is under a checksum. group_embedding/checkpoint/README.md
+// has it byte by byte.
+//
+// Functions return what went wrong, in words, or nothing.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace group_embedding {
+
+inline constexpr uint32_t kFileVersion = 1;
+inline constexpr uint32_t kFooter = 0;  // the kind of the last section; its payload is empty
+
+// What a finished file is known by.
+struct FileSum {
+  int64_t bytes = 0;
+  uint32_t crc = 0;  // of all frames, each of which has the checksum of its payload
+};
+
+// Writes under a temporary name. The file gets its name when it is complete and on the disk; what
+// was never finished is removed.
+class SectionWriter {
+ public:
+  explicit SectionWriter(std::string path);
+  ~SectionWriter();
+  SectionWriter(const SectionWriter&) = delete;
+  SectionWriter& operator=(const SectionWriter&) = delete;
+
+  std::string Open();
+  std::string Write(uint32_t kind, const std::string& payload);
+  // Writes the footer, waits for the disk, and gives the file its name.
+  std::string Finish(FileSum* sum);
+
+ private:
+  std::string Append(const void* data, size_t bytes);
+  std::string Failed(const char* what) const;
+
+  const std::string path_, temporary_;
+  int file_ = -1;
+  uint32_t num_sections_ = 0;
+  FileSum sum_;
+};
+
+class SectionReader {
+ public:
+  explicit SectionReader(std::string path) : path_(std::move(path)) {}
+  ~SectionReader();
+  SectionReader(const SectionReader&) = delete;
+  SectionReader& operator=(const SectionReader&) = delete;
+
+  const std::string& path() const { return path_; }
+  // Opens the file, or begins again.
+  std::string Open();
+  // The next section. The last one is of kind kFooter, and then `sum` is complete.
+  std::string Read(uint32_t* kind, std::string* payload);
+  const FileSum& sum() const { return sum_; }
+  // A sentence: this file is damaged, in that way.
+  std::string Damaged(const std::string& how) const;
+
+ private:
+  std::string Take(void* to, uint64_t bytes, const char* what);
+
+  const std::string path_;
+  int file_ = -1;
+  int64_t file_bytes_ = 0;
+  uint32_t num_sections_ = 0;
+  FileSum sum_;
+};
+
+}  // namespace group_embedding

@@ -1,0 +1,84 @@
+// Keyed tables are restored from the files beside a checkpoint.
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "core/trace.h"
+#include "table/manifest.h"
+#include "tensorflow/core/framework/op_kernel.h"
+#include "tf/kernels/embedding_table_resource.h"
+
+namespace group_embedding {
+namespace {
+
+using ::tensorflow::OpKernel;
+using ::tensorflow::OpKernelConstruction;
+using ::tensorflow::OpKernelContext;
+using ::tensorflow::tstring;
+
+absl::Status DataLoss(const std::string& error) {
+  return error.empty() ? absl::OkStatus() : absl::DataLossError(error);
+}
+
+// The files of the table, by the op's inputs.
+absl::Status FindFiles(OpKernelContext* context, const std::string& table, SavedTable* saved) {
+  Manifest manifest;
+  TF_RETURN_IF_ERROR(DataLoss(Decode(context->input(2).scalar<tstring>()(), table, &manifest)));
+  *saved = FilesOf(manifest, context->input(1).scalar<tstring>()());
+  return absl::OkStatus();
+}
+
+class VerifyTableOp : public OpKernel {
+ public:
+  using OpKernel::OpKernel;
+
+  void Compute(OpKernelContext* context) override {
+    const Stage stage("verifying tables");
+    EmbeddingTablePtr resource;
+    OP_REQUIRES_OK(context, FindEmbeddingTable(context, 0, &resource));
+    SavedTable saved;
+    OP_REQUIRES_OK(context, FindFiles(context, resource->name(), &saved));
+    tensorflow::tf_shared_lock lock(*resource->mu());
+    std::vector<TableFileSummary> files;
+    OP_REQUIRES_OK(context, DataLoss(VerifySavedTable(saved, resource->name(),
+                                                      resource->table().get(), &files)));
+  }
+};
+
+class RestoreTableOp : public OpKernel {
+ public:
+  explicit RestoreTableOp(OpKernelConstruction* context) : OpKernel(context) {
+    OP_REQUIRES_OK(context, context->GetAttr("index", &subset_.index));
+    OP_REQUIRES_OK(context, context->GetAttr("count", &subset_.count));
+    OP_REQUIRES_OK(context, context->GetAttr("verified", &verified_));
+    OP_REQUIRES(context, subset_.index < subset_.count,
+                absl::InvalidArgumentError("index: expected less than count"));
+  }
+
+  void Compute(OpKernelContext* context) override {
+    const Stage stage("restoring tables");
+    EmbeddingTablePtr resource;
+    OP_REQUIRES_OK(context, FindEmbeddingTable(context, 0, &resource));
+    SavedTable saved;
+    OP_REQUIRES_OK(context, FindFiles(context, resource->name(), &saved));
+    tensorflow::mutex_lock lock(*resource->mu());
+    OP_REQUIRES_OK(context, resource->CheckInitialized());
+    OP_REQUIRES(context, !resource->saves().is_writing,
+                absl::FailedPreconditionError("table '" + resource->name() +
+                                              "': expected to be restored when no save of it is "
+                                              "being written"));
+    resource->saves() = TableSaves();  // what was saved before is not what changes are added to
+    OP_REQUIRES_OK(context,
+                   DataLoss(RestoreTable(saved, subset_, verified_, resource->table().get())));
+  }
+
+ private:
+  KeySubset subset_;
+  bool verified_;
+};
+
+REGISTER_KERNEL_BUILDER(Name("VerifyTable").Device(tensorflow::DEVICE_CPU), VerifyTableOp);
+REGISTER_KERNEL_BUILDER(Name("RestoreTable").Device(tensorflow::DEVICE_CPU), RestoreTableOp);
+
+}  // namespace
+}  // namespace group_embedding

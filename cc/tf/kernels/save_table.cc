@@ -1,0 +1,213 @@
+// Keyed tables are saved: a snapshot under the lock, then its rows to files without it.
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "core/trace.h"
+#include "table/manifest.h"
+#include "tensorflow/core/framework/op_kernel.h"
+#include "tensorflow/core/lib/io/path.h"
+#include "tensorflow/core/platform/env.h"
+#include "tf/kernels/embedding_table_resource.h"
+#include "tf/kernels/resource_locks.h"
+
+namespace group_embedding {
+namespace {
+
+using ::tensorflow::OpKernel;
+using ::tensorflow::OpKernelConstruction;
+using ::tensorflow::OpKernelContext;
+using ::tensorflow::Tensor;
+using ::tensorflow::TensorShape;
+using ::tensorflow::tstring;
+
+Eviction::Kind ToEviction(const std::string& word) {
+  if (word == "global_step") return Eviction::Kind::kGlobalStep;
+  return word == "l2_weight" ? Eviction::Kind::kL2Weight : Eviction::Kind::kNone;
+}
+
+uint64_t HashOf(const std::string& text) {
+  uint64_t hash = text.size();
+  for (const char c : text) hash = MixBits(hash + static_cast<unsigned char>(c));
+  return hash;
+}
+
+// Whether a save of changes could name the files of the last full one.
+bool HasFullSave(const FullSave& full, const std::shared_ptr<EmbeddingTable>& table) {
+  return full.table.lock() == table &&
+         std::all_of(full.files.begin(), full.files.end(), [&](const SavedFile& file) {
+           return access(PathOf(full.prefix, file.suffix).c_str(), R_OK) == 0;
+         });
+}
+
+class SnapshotTablesOp : public OpKernel {
+ public:
+  explicit SnapshotTablesOp(OpKernelConstruction* context) : OpKernel(context) {
+    std::vector<std::string> kinds;
+    std::vector<int64_t> steps_to_live;
+    std::vector<float> l2_weights;
+    int num_tables;
+    OP_REQUIRES_OK(context, context->GetAttr("num_tables", &num_tables));
+    OP_REQUIRES_OK(context, context->GetAttr("evictions", &kinds));
+    OP_REQUIRES_OK(context, context->GetAttr("steps_to_live", &steps_to_live));
+    OP_REQUIRES_OK(context, context->GetAttr("l2_weights", &l2_weights));
+    const size_t count = static_cast<size_t>(num_tables);
+    OP_REQUIRES(
+        context,
+        kinds.size() == count && steps_to_live.size() == count && l2_weights.size() == count,
+        absl::InvalidArgumentError("evictions: expected one per table"));
+    for (size_t t = 0; t < count; ++t) {
+      evictions_.push_back({ToEviction(kinds[t]), steps_to_live[t], l2_weights[t]});
+    }
+  }
+
+  void Compute(OpKernelContext* context) override {
+    const Stage stage("snapshot");
+    std::vector<EmbeddingTablePtr> resources(evictions_.size());
+    std::vector<tensorflow::mutex*> mutexes;
+    for (size_t t = 0; t < resources.size(); ++t) {
+      OP_REQUIRES_OK(context, FindEmbeddingTable(context, static_cast<int>(t), &resources[t]));
+      mutexes.push_back(resources[t]->mu());
+    }
+    const Tensor *steps, *changes_only;
+    OP_REQUIRES_OK(context, context->input("steps", &steps));
+    OP_REQUIRES_OK(context, context->input("changes_only", &changes_only));
+    OP_REQUIRES(context, steps->shape() == TensorShape({static_cast<int64_t>(resources.size())}),
+                absl::InvalidArgumentError("steps: expected one per table"));
+    OP_REQUIRES(context, changes_only->NumElements() == 1,
+                absl::InvalidArgumentError("changes_only: expected a scalar"));
+    Tensor* snapshot;
+    OP_REQUIRES_OK(context, context->allocate_output(0, TensorShape({}), &snapshot));
+    static std::atomic<int64_t> last_id{0};
+    const int64_t id = snapshot->scalar<int64_t>()() = ++last_id;
+
+    ExclusiveLocks locks;
+    locks.Lock(std::move(mutexes));
+    for (const EmbeddingTablePtr& resource : resources) {
+      OP_REQUIRES_OK(context, resource->CheckInitialized());
+      OP_REQUIRES(context, !resource->saves().is_writing,
+                  absl::FailedPreconditionError("table '" + resource->name() +
+                                                "': expected one save at a time, got another "
+                                                "while one is being written"));
+    }
+    for (size_t t = 0; t < resources.size(); ++t) {
+      Take(id, evictions_[t], steps->vec<int64_t>()(t), changes_only->flat<bool>()(0),
+           resources[t].get());
+    }
+  }
+
+ private:
+  static void Take(int64_t id, const Eviction& eviction, int64_t step, bool changes_only,
+                   EmbeddingTableResource* resource) {
+    TableSaves& saves = resource->saves();
+    saves.waiting.reset();
+    const std::shared_ptr<EmbeddingTable>& table = resource->table();
+    const bool by_step = eviction.kind == Eviction::Kind::kGlobalStep;
+    if (eviction.kind != Eviction::Kind::kNone && !(by_step && step < 0)) {
+      table->Evict(eviction, step);
+    }
+    auto save = std::make_unique<TableSave>();
+    save->id = id;
+    save->table = table;
+    save->header = HeaderOf(*table);
+    save->header.step = step;
+    save->header.changes_only = changes_only && HasFullSave(saves.full, table);
+    save->snapshot = table->TakeSnapshot(save->header.changes_only);
+    saves.waiting = std::move(save);
+  }
+
+  std::vector<Eviction> evictions_;
+};
+
+class SaveTableOp : public OpKernel {
+ public:
+  explicit SaveTableOp(OpKernelConstruction* context) : OpKernel(context) {
+    OP_REQUIRES_OK(context, context->GetAttr("part", &part_));
+    OP_REQUIRES_OK(context, context->GetAttr("num_parts", &num_parts_));
+    OP_REQUIRES(context, part_ < num_parts_,
+                absl::InvalidArgumentError("part: expected less than num_parts"));
+  }
+
+  void Compute(OpKernelContext* context) override {
+    const Stage stage("writing tables");
+    EmbeddingTablePtr resource;
+    OP_REQUIRES_OK(context, FindEmbeddingTable(context, 0, &resource));
+    const std::string prefix = context->input(1).scalar<tstring>()();
+    std::unique_ptr<TableSave> save;
+    FullSave full;
+    {
+      tensorflow::mutex_lock lock(*resource->mu());
+      TableSaves& saves = resource->saves();
+      const bool waits =
+          saves.waiting != nullptr && saves.waiting->id == context->input(2).scalar<int64_t>()();
+      OP_REQUIRES(context, waits,
+                  absl::FailedPreconditionError("table '" + resource->name() +
+                                                "': expected its snapshot, got that of another "
+                                                "save, or one that was written already"));
+      save = std::move(saves.waiting);
+      full = saves.full;
+      saves.is_writing = true;
+    }
+    Manifest manifest;
+    const absl::Status status = Write(prefix, full, save.get(), &manifest);
+    {
+      tensorflow::mutex_lock lock(*resource->mu());
+      if (status.ok()) Remember(prefix, manifest, *save, &resource->saves().full);
+      save->snapshot.reset();
+      resource->saves().is_writing = false;
+    }
+    OP_REQUIRES_OK(context, status);
+    Tensor* output;
+    OP_REQUIRES_OK(context, context->allocate_output(0, TensorShape({}), &output));
+    output->scalar<tstring>()() = Encode(manifest);
+  }
+
+ private:
+  absl::Status Write(const std::string& prefix, const FullSave& full, TableSave* save,
+                     Manifest* manifest) const {
+    const std::string folder(tensorflow::io::Dirname(prefix));
+    if (!folder.empty()) {
+      TF_RETURN_IF_ERROR(tensorflow::Env::Default()->RecursivelyCreateDir(folder));
+    }
+    save->header.part = part_;
+    save->header.num_parts = num_parts_;
+    // All parts of a save have the same number, and no other save has.
+    save->header.save_id =
+        num_parts_ == 1 ? RandomBits() : HashOf(prefix + "@" + std::to_string(save->header.step));
+    manifest->table = save->header.table;
+    manifest->step = save->header.step;
+    if (save->header.changes_only) {
+      manifest->files = full.files;
+      for (const SavedFile& file : full.files) {
+        TF_RETURN_IF_ERROR(ToStatus(ShareFile(full.prefix, prefix, file.suffix)));
+      }
+    }
+    SavedFile file = {NewSuffix(save->header.changes_only), save->header.changes_only, {}};
+    TF_RETURN_IF_ERROR(ToStatus(
+        WriteTable(save->header, save->snapshot.get(), PathOf(prefix, file.suffix), &file.sum)));
+    manifest->files.push_back(file);
+    return absl::OkStatus();
+  }
+
+  static void Remember(const std::string& prefix, const Manifest& manifest, const TableSave& save,
+                       FullSave* full) {
+    save.snapshot->Keep();
+    full->prefix = prefix;
+    if (save.header.changes_only) return;
+    full->table = save.table;
+    full->files = manifest.files;
+  }
+
+  int part_, num_parts_;
+};
+
+REGISTER_KERNEL_BUILDER(Name("SnapshotTables").Device(tensorflow::DEVICE_CPU), SnapshotTablesOp);
+REGISTER_KERNEL_BUILDER(Name("SaveTable").Device(tensorflow::DEVICE_CPU), SaveTableOp);
+
+}  // namespace
+}  // namespace group_embedding

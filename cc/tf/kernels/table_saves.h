@@ -1,0 +1,37 @@
+// What a keyed table's resource remembers of saves: the snapshot that waits to be written, and the
+// full save that the next changes are to be added to.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "table/embedding_table.h"
+#include "table/manifest.h"
+
+namespace group_embedding {
+
+// A snapshot. It is read once.
+struct TableSave {
+  int64_t id = 0;
+  std::shared_ptr<EmbeddingTable> table;  // outlives the snapshot
+  std::unique_ptr<Snapshot> snapshot;
+  TableFileHeader header;
+};
+
+// Where a full save lies. It is of no use for another table than that it was taken of.
+struct FullSave {
+  std::weak_ptr<EmbeddingTable> table;
+  std::vector<SavedFile> files;
+  std::string prefix;
+};
+
+// Needs the resource's lock.
+struct TableSaves {
+  std::unique_ptr<TableSave> waiting;
+  bool is_writing = false;
+  FullSave full;
+};
+
+}  // namespace group_embedding

@@ -1,0 +1,79 @@
+// Keyed tables in checkpoints: their rows lie in files of their own beside the checkpoint's, and
+// the checkpoint has a manifest of them.
+#include "tensorflow/core/framework/common_shape_fns.h"
+#include "tensorflow/core/framework/op.h"
+#include "tensorflow/core/framework/shape_inference.h"
+
+namespace group_embedding {
+
+using ::tensorflow::shape_inference::ScalarShape;
+
+REGISTER_OP("SnapshotTables")
+    .Input("tables: num_tables * resource")
+    .Input("steps: int64")
+    .Input("changes_only: bool")
+    .Output("snapshot: int64")
+    .Attr("num_tables: int >= 1")
+    .Attr("evictions: list({'none', 'global_step', 'l2_weight'})")
+    .Attr("steps_to_live: list(int)")
+    .Attr("l2_weights: list(float)")
+    .SetIsStateful()
+    .SetShapeFn(ScalarShape)
+    .Doc(R"doc(
+Takes a snapshot of tables, all at one instant, for SaveTable to write.
+
+tables: keyed tables, from EmbeddingTableHandleOp.
+steps: [num_tables], the step of each table; -1: none. Host memory.
+changes_only: whether to save only what changed since the last full save. A table without one, or
+  whose files are gone, is saved in full.
+snapshot: a number for SaveTable.
+evictions, steps_to_live, l2_weights: per table, which keys are evicted first.
+)doc");
+
+REGISTER_OP("SaveTable")
+    .Input("table: resource")
+    .Input("prefix: string")
+    .Input("snapshot: int64")
+    .Output("manifest: string")
+    .Attr("part: int >= 0 = 0")
+    .Attr("num_parts: int >= 1 = 1")
+    .SetIsStateful()
+    .SetShapeFn(ScalarShape)
+    .Doc(R"doc(
+Writes the rows of a snapshot to files beside a checkpoint. Nobody who trains the table waits for it.
+
+prefix: of the checkpoint.
+snapshot: from SnapshotTables.
+manifest: what the checkpoint says of the files.
+part, num_parts: which part of the table this one is; a key k is in part k % num_parts.
+)doc");
+
+REGISTER_OP("VerifyTable")
+    .Input("table: resource")
+    .Input("prefix: string")
+    .Input("manifest: string")
+    .SetIsStateful()
+    .SetShapeFn(tensorflow::shape_inference::NoOutputs)
+    .Doc(R"doc(
+Fails if the table could not be restored from its files: one is missing, damaged, or of another
+table. Reads them to their ends.
+)doc");
+
+REGISTER_OP("RestoreTable")
+    .Input("table: resource")
+    .Input("prefix: string")
+    .Input("manifest: string")
+    .Attr("index: int >= 0 = 0")
+    .Attr("count: int >= 1 = 1")
+    .Attr("verified: bool = false")
+    .SetIsStateful()
+    .SetShapeFn(tensorflow::shape_inference::NoOutputs)
+    .Doc(R"doc(
+Gives an initialized table what was saved of it, and nothing else. If a file is damaged it fails
+before the table is changed.
+
+index, count: which keys: those with key % count == index.
+verified: by VerifyTable just now, so that they are read once.
+)doc");
+
+}  // namespace group_embedding

@@ -1,0 +1,110 @@
+"""python -m group_embedding.checkpoint inspect|verify|export PREFIX: checkpoints for people.
+
+inspect  what the tables of a checkpoint hold
+verify   reads all their files to the end; exit status 1 if one is damaged
+export   the rows of a table to a Parquet file
+
+PREFIX is that of a checkpoint, such as runs/model.ckpt-100, or a folder: the newest one in it.
+"""
+
+import argparse
+import os
+import sys
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+
+
+def main(arguments=None):
+    parser = argparse.ArgumentParser(
+        prog="python -m group_embedding.checkpoint",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    commands = parser.add_subparsers(dest="command", required=True)
+    for name in ("inspect", "verify", "export"):
+        command = commands.add_parser(name)
+        command.add_argument("prefix")
+        command.add_argument("--table", help="only this one")
+    command.add_argument("--out", required=True, help="the Parquet file to write")
+    options = parser.parse_args(arguments)
+    tables = _tables(options.prefix, options.table)
+    if options.command == "export":
+        return _export(tables, options.out)
+    return _verify(tables, quiet=options.command == "verify")
+
+
+def _tables(prefix, name):
+    import tensorflow as tf
+
+    from group_embedding.checkpoint import files
+
+    if os.path.isdir(prefix):
+        newest = tf.train.latest_checkpoint(prefix)
+        if newest is None:
+            raise SystemExit(f"group_embedding: no checkpoint in the folder '{prefix}'")
+        prefix = newest
+    try:
+        tables = files.tables(prefix)
+    except (RuntimeError, tf.errors.OpError, ValueError) as error:
+        raise SystemExit(f"group_embedding: checkpoint '{prefix}': {error}") from None
+    found = [table for table in tables if name in (None, table["table"])]
+    if not found:
+        names = [table["table"] for table in tables]
+        raise SystemExit(
+            f"group_embedding: checkpoint '{prefix}': expected a table {name or 'found by key'}, "
+            f"it has {names}"
+        )
+    return found
+
+
+def _verify(tables, quiet):
+    from group_embedding import _core
+
+    status = 0
+    for table in tables:
+        print(f"table '{table['table']}', step {table['step']}")
+        for file in table["files"]:
+            try:
+                found = _core.verify_table_file(file["path"])
+            except RuntimeError as error:
+                print(f"  {error}")
+                status = 1
+                continue
+            if (found["bytes"], found["crc"]) != (file["bytes"], file["crc"]):
+                print(f"  file '{file['path']}' is whole, but of another save")
+                status = 1
+                continue
+            print(f"  {file['path']}: good, {found['bytes']:,} bytes, crc {found['crc']:08x}")
+            if not quiet:
+                _describe(found)
+    return status
+
+
+def _describe(found):
+    kind = "changes" if found["changes_only"] else "all rows"
+    slots = ", ".join(f"{s['name']} [{s['width']}] {s['dtype']}" for s in found["slots"])
+    print(f"    {kind}, part {found['part'] + 1} of {found['num_parts']}")
+    print(f"    {found['num_rows']:,} keys, dim {found['dim']}, {found['dtype']}")
+    print(f"    slots: {slots or 'none'}")
+    if found["changes_only"]:
+        print(f"    {found['num_erased']:,} keys erased")
+    if found["num_counted"] or found["counter_bytes"]:
+        print(
+            f"    not admitted yet: {found['num_counted']:,} keys counted, "
+            f"{found['counter_bytes']:,} bytes of a Bloom filter"
+        )
+
+
+def _export(tables, path):
+    from group_embedding.checkpoint import export
+
+    if len(tables) != 1:
+        names = ", ".join(table["table"] for table in tables)
+        raise SystemExit(f"group_embedding: expected --table, one of {names}")
+    num_rows = export.export_parquet(tables[0], path)
+    print(f"{path}: {num_rows:,} rows of table '{tables[0]['table']}'")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

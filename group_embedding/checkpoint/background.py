@@ -1,0 +1,124 @@
+"""Saves of sessions that training does not wait for, and saves of changes."""
+
+import threading
+
+import numpy as np
+import tensorflow as tf
+from tensorflow.python.client import session as tf_session
+
+from group_embedding.checkpoint.snapshots import changes_only
+
+
+def save_changes(saver, *args, **kwargs):
+    """Saves a checkpoint with the rows of EmbeddingVariables that changed since the last full save.
+
+    Dense variables are saved in full, and the checkpoint names the files of the full save too: it
+    is restored like any other. Where there was no full save since the table was made or restored,
+    or its files are gone, this is one.
+
+    Args:
+        saver: a `tf.compat.v1.train.Saver`, `tf.train.Checkpoint` or `tf.train.CheckpointManager`.
+        *args, **kwargs: of its method `save`.
+
+    Returns:
+        What `save` returns.
+    """
+    if not isinstance(saver, tf.compat.v1.train.Saver):
+        with changes_only():
+            return saver.save(*args, **kwargs)
+    session, *args = args
+    name = _tensor_of(saver, session.graph, "changes_only")
+    feed = {} if name is None else {name: True}
+    return saver.save(_SessionWithFeed(session, feed), *args, **kwargs)
+
+
+class BackgroundSave:
+    """A `Saver.save` of what the session holds now, written by a thread.
+
+    When this is made, all tables are snapshot and the dense variables copied; from then on they may
+    change. One save at a time: of two, one is refused.
+
+    Args:
+        saver, session, *args, **kwargs: `saver.save(session, *args, **kwargs)` is what runs.
+        changes: as `save_changes` does.
+    """
+
+    def __init__(self, saver, session, *args, changes=False, **kwargs):
+        self._result = self._error = None
+        feed = _state_of(saver, session, changes)
+        self._thread = threading.Thread(
+            target=self._save, args=(saver, _SessionWithFeed(session, feed), args, kwargs)
+        )
+        self._thread.start()
+
+    def result(self):
+        """Waits for the end of the save; what `save` returned, or the error that it raised."""
+        self._thread.join()
+        if self._error is not None:
+            raise self._error
+        return self._result
+
+    def _save(self, saver, session, args, kwargs):
+        try:
+            with session.graph.as_default():
+                self._result = saver.save(session, *args, **kwargs)
+        except BaseException as error:
+            self._error = error
+
+
+class _SessionWithFeed(tf_session.SessionInterface):
+    """A session that feeds some tensors, by their names, in every run."""
+
+    def __init__(self, session, feed):
+        self._session = session
+        self._feed = feed
+
+    @property
+    def graph(self):
+        return self._session.graph
+
+    @property
+    def sess_str(self):
+        return self._session.sess_str
+
+    def run(self, fetches, feed_dict=None, options=None, run_metadata=None):
+        return self._session.run(
+            fetches, {**self._feed, **(feed_dict or {})}, options, run_metadata
+        )
+
+
+def _state_of(saver, session, changes):
+    """What a save writes, as the session holds it: {name of a tensor that it reads: its value}."""
+    snapshot = _tensor_of(saver, session.graph, "table_snapshot")
+    fetches = _dense_tensors(saver, session.graph)
+    feed = {}
+    if snapshot is not None:
+        fetches = [snapshot, *fetches]
+        feed[_tensor_of(saver, session.graph, "changes_only")] = changes
+    values = session.run(fetches, feed)
+    # Copies: a session may give out the memory of a variable itself.
+    return {name: np.array(value) for name, value in zip(fetches, values)}
+
+
+def _dense_tensors(saver, graph):
+    """The names of what the Saver writes beside the manifests of keyed tables."""
+    scope = _scope_of(saver)
+    saves = [
+        op for op in graph.get_operations() if op.type == "SaveV2" and op.name.startswith(scope)
+    ]
+    tensors = [tensor for op in saves for tensor in op.inputs[3:] if tensor.op.type != "SaveTable"]
+    return list(dict.fromkeys(tensor.name for tensor in tensors))
+
+
+def _scope_of(saver):
+    if saver.saver_def is None:
+        saver.build()
+    return saver.saver_def.filename_tensor_name.rpartition("/")[0] + "/"
+
+
+def _tensor_of(saver, graph, name):
+    """The name of a tensor that the Saver's tables share, or None: it has no keyed tables."""
+    try:
+        return graph.get_tensor_by_name(f"{_scope_of(saver)}{name}:0").name
+    except KeyError:
+        return None

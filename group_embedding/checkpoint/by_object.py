@@ -1,0 +1,158 @@
+"""Keyed tables in checkpoints of objects: tf.train.Checkpoint, CheckpointManager, Keras
+`save_weights`, SavedModels.
+
+TensorFlow lets a class register how it is saved: a function that is given the prefix of the
+checkpoint and all such objects, and that writes a part of the checkpoint. Ours writes the rows
+beside the checkpoint and, as that part, the manifests of their files.
+
+Registered objects are restored last. So that no variable is changed when a table's file is damaged,
+a table also has a child in the checkpoint that it does not know when it is restored: TensorFlow
+hands over where it found it, before it restores anything, and the table verifies its files.
+"""
+
+import tensorflow as tf
+from tensorflow.python.saved_model import registration
+
+from group_embedding.checkpoint import files
+from group_embedding.checkpoint.snapshots import saves_changes_only, take_snapshot
+from group_embedding.ops import save_table
+
+_PACKAGE, _NAME = "group_embedding", "EmbeddingTable"
+_SUFFIX = f"-{_PACKAGE}.{_NAME}"  # what TensorFlow adds to the prefix that it gives us
+_CHILD = "saved_rows"
+
+
+class SavedRows(tf.train.experimental.PythonState):
+    """The child by which a table finds its checkpoint. Without a state of its own."""
+
+    def __init__(self):
+        self._maybe_initialize_trackable()
+
+    def serialize(self):
+        return ""
+
+    def deserialize(self, string_value):
+        pass
+
+
+class SavedByObject(tf.saved_model.experimental.TrackableResource):
+    """A resource that is a keyed table and saved as such."""
+
+    def __init__(self, device=""):
+        super().__init__(device=device)
+        self._maybe_initialize_trackable()
+        self._original = self
+        self._saved_rows = SavedRows()
+
+    def _trackable_children(self, save_type="checkpoint", **kwargs):
+        children = dict(super()._trackable_children(save_type, **kwargs))
+        if save_type == "checkpoint":
+            children[_CHILD] = self._saved_rows
+        return children
+
+    def _lookup_dependency(self, name, *args, **kwargs):
+        if name == _CHILD:
+            return None
+        return super()._lookup_dependency(name, *args, **kwargs)
+
+    @property
+    def _deferred_dependencies(self):
+        return _VerifiedFirst(self, super()._deferred_dependencies)
+
+
+class _VerifiedFirst(dict):
+    """Where TensorFlow puts children that an object does not know (yet): it is asked for the list
+    of those with a name, to which it appends one."""
+
+    def __init__(self, table, others):
+        super().__init__(others)
+        self._table = table
+        self._others = others
+
+    def setdefault(self, name, default=None):
+        return self if name == _CHILD else self._others.setdefault(name, default)
+
+    def get(self, name, default=None):
+        return self._others.get(name, default)
+
+    def pop(self, name, *default):
+        return self._others.pop(name, *default)
+
+    def append(self, position):
+        checkpoint = position.checkpoint
+        for node_id, found in checkpoint.object_by_proto_id.items():
+            if found is self._table:
+                saved_as = checkpoint.object_graph_proto.nodes[node_id].registered_saver.object_name
+                _verify(self._table, saved_as, checkpoint.save_path_string)
+        # There is nothing else to restore of it.
+        position.bind_object(self._table._saved_rows)
+        self._table._saved_rows._update_uid = checkpoint.restore_uid
+
+
+def _verify(table, saved_as, prefix):
+    if tf.executing_eagerly():
+        manifest = tf.train.load_checkpoint(prefix).get_tensor(_key(saved_as))
+        save_table.verify_table(table.resource_handle, prefix, manifest)
+
+
+def _originals(trackables):
+    """Names and tables. A SavedModel is made of copies of resources, but its functions of what was
+    copied."""
+    names, tables = zip(*sorted(trackables.items()))
+    return names, [getattr(table, "_original", table) for table in tables]
+
+
+def mark_as_table(resource):
+    """What is loaded from a SavedModel is a resource of another class."""
+    resource._is_embedding_table = True
+
+
+def _is_table(trackable):
+    return isinstance(trackable, SavedByObject) or hasattr(trackable, "_is_embedding_table")
+
+
+def _key(saved_as):
+    return f"{saved_as}/.ROWS"
+
+
+def _save(trackables, file_prefix):
+    names, tables = _originals(trackables)
+    prefix = tf.strings.substr(file_prefix, 0, tf.strings.length(file_prefix) - len(_SUFFIX))
+    if tf.executing_eagerly():
+        files.remove_unnamed(prefix.numpy().decode())
+    snapshot = take_snapshot(tables, saves_changes_only())
+    manifests = [save_table.save_table(t.resource_handle, prefix, snapshot) for t in tables]
+    tf.raw_ops.SaveV2(
+        prefix=file_prefix,
+        tensor_names=[_key(name) for name in names],
+        shape_and_slices=[""] * len(names),
+        tensors=manifests,
+    )
+    return file_prefix
+
+
+def _restore(trackables, merged_prefix):
+    in_v1_graph = not tf.compat.v1.executing_eagerly_outside_functions()
+    names, tables = _originals(trackables)
+    if in_v1_graph and not tf.compat.v1.get_default_graph().building_function:
+        raise ValueError(
+            "expected tf.compat.v1.train.Saver in a graph of TensorFlow 1, got an object-based "
+            "checkpoint, which restores an EmbeddingVariable in eager code alone"
+        )
+    manifests = tf.raw_ops.RestoreV2(
+        prefix=merged_prefix,
+        tensor_names=[_key(name) for name in names],
+        shape_and_slices=[""] * len(names),
+        dtypes=[tf.string] * len(names),
+    )
+    for table, manifest in zip(tables, manifests):
+        save_table.verify_table(table.resource_handle, merged_prefix, manifest)
+    for table, manifest in zip(tables, manifests):
+        if hasattr(table, "_initialize"):
+            table._initialize()  # where it is not, as in a SavedModel
+        save_table.restore_table(table.resource_handle, merged_prefix, manifest)
+
+
+registration.register_checkpoint_saver(
+    package=_PACKAGE, name=_NAME, predicate=_is_table, save_fn=_save, restore_fn=_restore
+)

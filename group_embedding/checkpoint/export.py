@@ -1,0 +1,126 @@
+"""Rows of a checkpoint to Parquet."""
+
+import sys
+import time
+
+import numpy as np
+
+
+def export_parquet(table, path):
+    """Writes one table's rows: columns key, count, version, values, and one per slot, which are
+    lists of floats. With changes, the file has the rows as they are after them.
+
+    Args:
+        table: of `files.tables`.
+        path: of the file to write.
+
+    Returns:
+        How many rows.
+    """
+    pyarrow, parquet = _pyarrow()
+    from group_embedding import _core
+
+    changed = _changed_keys(table)
+    # A slot may be younger than the full save.
+    slots = {
+        slot["name"]: slot
+        for file in table["files"]
+        for slot in _core.TableFile(file["path"]).header["slots"]
+    }
+    total = sum(_core.verify_table_file(file["path"])["num_rows"] for file in table["files"])
+    progress, num_rows, writer = Progress(table["table"], total), 0, None
+    try:
+        for file in table["files"]:
+            rows = _core.TableFile(file["path"])
+            for block in rows:
+                if not len(block["keys"]):
+                    continue
+                progress.add(len(block["keys"]))
+                kept = np.ones(len(block["keys"]), bool)
+                if not file["changes_only"]:
+                    kept = ~np.isin(block["keys"], changed)
+                columns = _columns(pyarrow, block, kept, rows.header, slots)
+                writer = writer or parquet.ParquetWriter(str(path), columns.schema)
+                writer.write_table(columns)
+                num_rows += int(kept.sum())
+    finally:
+        if writer is not None:
+            writer.close()
+        progress.end()
+    return num_rows
+
+
+def _pyarrow():
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError:
+        raise SystemExit(
+            "group_embedding: pyarrow is missing, which writes Parquet: "
+            "pip install 'group_embedding[parquet]', or pyarrow itself"
+        ) from None
+    return pyarrow, pyarrow.parquet
+
+
+def _changed_keys(table):
+    """Keys of a full save that its changes replace or erase."""
+    from group_embedding import _core
+
+    keys = [np.zeros(0, np.int64)]
+    for file in table["files"]:
+        if file["changes_only"]:
+            for block in _core.TableFile(file["path"]):
+                keys += [block["keys"], block["erased"]]
+    return np.concatenate(keys)
+
+
+def _columns(pyarrow, block, kept, header, slots):
+    columns = {
+        "key": pyarrow.array(block["keys"][kept]),
+        "count": pyarrow.array(block["counts"][kept]),
+        "version": pyarrow.array(block["versions"][kept]),
+        "values": _lists(pyarrow, block["values"][kept], header["dtype"]),
+    }
+    arrays = {slot["name"]: array for slot, array in zip(header["slots"], block["slots"])}
+    for name, slot in slots.items():
+        if name in arrays:
+            columns[name] = _lists(pyarrow, arrays[name][kept], slot["dtype"])
+        else:
+            nothing = np.full([int(kept.sum()), slot["width"]], slot["initial"], np.float32)
+            columns[name] = _lists(pyarrow, nothing, "float32")
+    return pyarrow.table(columns)
+
+
+def _lists(pyarrow, matrix, dtype):
+    """Of float32, whatever the table's type: that holds them all."""
+    if dtype == "float16":
+        matrix = matrix.view(np.float16).astype(np.float32)
+    elif dtype == "bfloat16":
+        matrix = (matrix.astype(np.uint32) << 16).view(np.float32)
+    return pyarrow.FixedSizeListArray.from_arrays(
+        pyarrow.array(matrix.reshape(-1)), matrix.shape[1]
+    )
+
+
+class Progress:
+    """One line that says how far long work is; on terminals."""
+
+    def __init__(self, name, total):
+        self._name = name
+        self._total = total
+        self._done = 0
+        self._shown = time.monotonic()
+
+    def add(self, count):
+        self._done += count
+        if time.monotonic() - self._shown > 0.5:
+            self._shown = time.monotonic()
+            self._show("\r")
+
+    def end(self):
+        self._show("\n")
+
+    def _show(self, end):
+        if sys.stderr.isatty():
+            share = self._done / self._total if self._total else 1
+            print(f"{self._name}: {self._done:,} rows, {share:.0%}", end=end, file=sys.stderr)

@@ -1,0 +1,75 @@
+"""A hook that saves checkpoints while training goes on."""
+
+from tensorflow.python.training import basic_session_run_hooks
+
+from group_embedding.checkpoint.background import BackgroundSave
+
+
+class CheckpointSaverHook(basic_session_run_hooks.CheckpointSaverHook):
+    """`tf.compat.v1.train.CheckpointSaverHook` that training does not wait for.
+
+    Between two steps it takes a snapshot of all EmbeddingVariables and copies the dense variables;
+    a thread writes them. If the next save is due before, it waits for the thread. With listeners,
+    which expect a checkpoint to be complete when they are called, every save is waited for.
+
+    Args:
+        checkpoint_dir, save_secs, save_steps, ...: as of TensorFlow's hook: full saves.
+        save_incremental_secs: in between, saves every so many seconds what changed since the last
+            full save; see `save_changes`.
+
+    Example:
+
+        hook = ge.checkpoint.CheckpointSaverHook(folder, save_secs=3600, save_incremental_secs=60)
+        with tf.compat.v1.train.MonitoredTrainingSession(
+            checkpoint_dir=folder, save_checkpoint_secs=None, chief_only_hooks=[hook]
+        ) as session: ...
+    """
+
+    def __init__(
+        self, checkpoint_dir, save_secs=None, save_steps=None, save_incremental_secs=None, **kwargs
+    ):
+        super().__init__(checkpoint_dir, save_secs=save_secs, save_steps=save_steps, **kwargs)
+        self._changes_timer = None
+        if save_incremental_secs is not None:
+            self._changes_timer = basic_session_run_hooks.SecondOrStepTimer(
+                every_secs=save_incremental_secs
+            )
+        self._background = None
+
+    def after_run(self, run_context, run_values):
+        full_before = self._timer.last_triggered_step()
+        super().after_run(run_context, run_values)
+        timer, step = self._changes_timer, run_values.results
+        if timer is None or not timer.should_trigger_for_step(step + 1):
+            return
+        step = run_context.session.run(self._global_step_tensor)
+        timer.update_last_triggered_step(step)
+        if self._timer.last_triggered_step() == full_before:
+            self._save(run_context.session, step, changes=True)
+
+    def end(self, session):
+        super().end(session)
+        self._wait()
+
+    def _save(self, session, step, changes=False):
+        self._wait()
+        for listener in self._listeners:
+            listener.before_save(session, step)
+        self._background = BackgroundSave(
+            self._get_saver(),
+            session,
+            self._save_path,
+            changes=changes,
+            global_step=step,
+            write_meta_graph=self._save_graph_def,
+        )
+        if not self._listeners:
+            return False
+        self._wait()
+        wishes = [listener.after_save(session, step) for listener in self._listeners]
+        return any(wishes)  # whether one of them asks for the end of the training
+
+    def _wait(self):
+        if self._background is not None:
+            background, self._background = self._background, None
+            background.result()

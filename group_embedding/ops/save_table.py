@@ -1,0 +1,54 @@
+"""The ops that save keyed tables beside a checkpoint and restore them."""
+
+import tensorflow as tf
+
+from group_embedding.ops._library import library
+
+for _op_type in ("SnapshotTables", "SaveTable", "VerifyTable", "RestoreTable"):
+    tf.no_gradient(_op_type)
+
+
+def snapshot_tables(tables, steps, evictions, changes_only):
+    """A number that stands for what the tables hold at one instant.
+
+    Args:
+        tables: handles.
+        steps: one per table; -1: none.
+        evictions: one Eviction per table.
+        changes_only: a bool or a tensor: whether to save what changed since the last full save.
+    """
+    kinds, steps_to_live, l2_weights = zip(*evictions)
+    with tf.device("/CPU:0"):
+        return library().snapshot_tables(
+            tables=tables,
+            steps=tf.stack([tf.cast(step, tf.int64) for step in steps]),
+            changes_only=changes_only,
+            evictions=list(kinds),
+            steps_to_live=list(steps_to_live),
+            l2_weights=list(l2_weights),
+        )
+
+
+def save_table(table, prefix, snapshot):
+    """Writes the table's rows beside the checkpoint; the manifest of their files."""
+    with tf.device("/CPU:0"):
+        return library().save_table(table=table, prefix=prefix, snapshot=snapshot)
+
+
+def verify_table(table, prefix, manifest):
+    with tf.device("/CPU:0"):
+        return library().verify_table(table=table, prefix=prefix, manifest=manifest)
+
+
+def restore_table(table, prefix, manifest, index=0, count=1):
+    """Gives the table its keys with `key % count == index` (taken as unsigned), and no others.
+    Its files were verified just now."""
+    with tf.device("/CPU:0"):
+        return library().restore_table(
+            table=table,
+            prefix=prefix,
+            manifest=manifest,
+            index=index,
+            count=count,
+            verified=True,
+        )

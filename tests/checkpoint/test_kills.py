@@ -1,0 +1,32 @@
+"""A crash at any moment of a save leaves a checkpoint that restores to the last bit."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+SEED = int(os.environ.get("GROUP_EMBEDDING_TEST_SEED", "20240501"))
+NUM_KILLS = 200
+
+
+def test_the_newest_checkpoint_survives_kills_at_random_moments(tmp_path):
+    print("seeds", SEED, SEED + 1)
+    script = Path(__file__).with_name("kills.py")
+
+    # Two processes at a time, each with a folder of its own
+    runs = []
+    for seed in (SEED, SEED + 1):
+        (tmp_path / str(seed)).mkdir()
+        command = [sys.executable, script, tmp_path / str(seed), str(NUM_KILLS // 2), str(seed)]
+        with open(tmp_path / f"{seed}.out", "w") as out:
+            runs.append(subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT))
+    statuses = [run.wait(timeout=600) for run in runs]
+
+    # Every child that restored a checkpoint has compared it; what it found wrong ends the run.
+    said = [(tmp_path / f"{seed}.out").read_text() for seed in (SEED, SEED + 1)]
+    assert statuses == [0, 0], "\n".join(said)[-3000:]
+    for text in said:
+        num_kills, num_newest = map(int, re.search(r"(\d+) kills, (\d+) newest", text).groups())
+        assert num_kills == NUM_KILLS // 2
+        assert num_newest > 5  # saves ended, too; how many, the load of the machine decides
