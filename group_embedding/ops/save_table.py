@@ -16,12 +16,23 @@ def snapshot_tables(tables, steps, evictions, changes_only):
         steps: one per table; -1: none.
         evictions: one Eviction per table.
         changes_only: a bool or a tensor: whether to save what changed since the last full save.
+
+    Raises:
+        ValueError: the tables are on several devices.
     """
     kinds, steps_to_live, l2_weights = zip(*evictions)
+    devices = sorted({table.device for table in tables})
+    if len(devices) > 1:
+        raise ValueError(
+            f"expected the tables of one checkpoint to be on one device, got {devices}; an instant "
+            "of several is not supported yet: save tables in HBM in a checkpoint of their own"
+        )
     with tf.device("/CPU:0"):
+        steps = tf.stack([tf.cast(step, tf.int64) for step in steps])
+    with tf.device(devices[0]):
         return library().snapshot_tables(
             tables=tables,
-            steps=tf.stack([tf.cast(step, tf.int64) for step in steps]),
+            steps=steps,
             changes_only=changes_only,
             evictions=list(kinds),
             steps_to_live=list(steps_to_live),
@@ -31,19 +42,19 @@ def snapshot_tables(tables, steps, evictions, changes_only):
 
 def save_table(table, prefix, snapshot):
     """Writes the table's rows beside the checkpoint; the manifest of their files."""
-    with tf.device("/CPU:0"):
+    with tf.device(table.device):
         return library().save_table(table=table, prefix=prefix, snapshot=snapshot)
 
 
 def verify_table(table, prefix, manifest):
-    with tf.device("/CPU:0"):
+    with tf.device(table.device):
         return library().verify_table(table=table, prefix=prefix, manifest=manifest)
 
 
 def restore_table(table, prefix, manifest, index=0, count=1):
     """Gives the table its keys with `key % count == index` (taken as unsigned), and no others.
     Its files were verified just now."""
-    with tf.device("/CPU:0"):
+    with tf.device(table.device):
         return library().restore_table(
             table=table,
             prefix=prefix,

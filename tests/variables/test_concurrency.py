@@ -32,7 +32,8 @@ def test_threads(make_table):
     def make_step(order):
         params = [tables[i] for i in order]
 
-        @tf.function
+        # Traced once, below: TensorFlow's own optimizers are not traced by two threads at a time.
+        @tf.function(input_signature=[tf.TensorSpec([None], tf.int64)])
         def step(keys):
             with tf.GradientTape() as tape:
                 outputs = ge.group_embedding_lookup(params, [keys, keys])

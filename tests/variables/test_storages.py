@@ -1,12 +1,15 @@
 """Tables in several tiers and on several devices: what only they have. See also conftest.py."""
 
+import types
+
 import numpy as np
 import pytest
 import tensorflow as tf
 from variables import storages
 
 import group_embedding as ge
-from group_embedding.ops import _library
+from group_embedding.checkpoint.snapshots import Eviction
+from group_embedding.ops import _library, save_table
 
 DIM, KEYS, PER_STEP = 64, 30_000, 2048
 MEMORY = 4 << 20  # of the first tier, which holds fewer than KEYS rows
@@ -103,6 +106,26 @@ def test_gradient_holds_its_rows(make_table, train, read):
     # Then every key has made one step
     np.testing.assert_array_equal(read(table, range(50)), np.zeros([50, 2]))
     np.testing.assert_array_equal(table.export().values, np.zeros([1100, 2]))
+
+
+@pytest.mark.parametrize("option", [storages.ON_CPU[1], *storages.ON_GPU])
+def test_checkpoint(make_table, train_steps, option, tmp_path):
+    # Given a table that is trained, saved and trained on
+    table = make_table(DIM, storage_option=option)
+    _, saved = train_steps(table, 10)
+    path = tf.train.Checkpoint(table=table).save(str(tmp_path / "model"))
+    train_steps(table, 2)
+    # When it is restored
+    tf.train.Checkpoint(table=table).restore(path)
+    # Then it is as it was
+    for actual, expected in zip(table.export(), saved):
+        np.testing.assert_array_equal(actual, expected)
+
+
+def test_a_checkpoint_of_two_devices_is_refused():
+    handles = [types.SimpleNamespace(device=device) for device in ("/CPU:0", "/GPU:0")]
+    with pytest.raises(ValueError, match="on one device, got \\['/CPU:0', '/GPU:0'\\]"):
+        save_table.snapshot_tables(handles, [-1, -1], [Eviction(), Eviction()], False)
 
 
 def test_storage_path(make_table, train, tmp_path):

@@ -69,8 +69,10 @@ class RestoreTableOp : public OpKernel {
                                               "': expected to be restored when no save of it is "
                                               "being written"));
     resource->saves() = TableSaves();  // what was saved before is not what changes are added to
-    OP_REQUIRES_OK(context, DataLoss(RestoreTable(saved, subset_, verified_,
-                                                  resource->table().get(), ThreadsOf(context))));
+    OP_REQUIRES_OK(context, CatchErrors([&] {
+                     return DataLoss(RestoreTable(saved, subset_, verified_,
+                                                  resource->table().get(), ThreadsOf(context)));
+                   }));
   }
 
  private:
@@ -80,6 +82,15 @@ class RestoreTableOp : public OpKernel {
 
 REGISTER_KERNEL_BUILDER(Name("VerifyTable").Device(tensorflow::DEVICE_CPU), VerifyTableOp);
 REGISTER_KERNEL_BUILDER(Name("RestoreTable").Device(tensorflow::DEVICE_CPU), RestoreTableOp);
+
+#if GOOGLE_CUDA
+REGISTER_KERNEL_BUILDER(
+    Name("VerifyTable").Device(tensorflow::DEVICE_GPU).HostMemory("prefix").HostMemory("manifest"),
+    VerifyTableOp);
+REGISTER_KERNEL_BUILDER(
+    Name("RestoreTable").Device(tensorflow::DEVICE_GPU).HostMemory("prefix").HostMemory("manifest"),
+    RestoreTableOp);
+#endif  // GOOGLE_CUDA
 
 }  // namespace
 }  // namespace group_embedding

@@ -96,8 +96,11 @@ class SnapshotTablesOp : public OpKernel {
                                                 "while one is being written"));
     }
     for (size_t t = 0; t < resources.size(); ++t) {
-      Take(id, evictions_[t], steps->vec<int64_t>()(t), changes_only->flat<bool>()(0),
-           resources[t].get());
+      OP_REQUIRES_OK(context, CatchErrors([&] {
+                       Take(id, evictions_[t], steps->vec<int64_t>()(t),
+                            changes_only->flat<bool>()(0), resources[t].get());
+                       return absl::OkStatus();
+                     }));
     }
   }
 
@@ -154,7 +157,8 @@ class SaveTableOp : public OpKernel {
       saves.is_writing = true;
     }
     Manifest manifest;
-    const absl::Status status = Write(prefix, full, save.get(), &manifest);
+    const absl::Status status =
+        CatchErrors([&] { return Write(prefix, full, save.get(), &manifest); });
     {
       tensorflow::mutex_lock lock(*resource->mu());
       if (status.ok()) Remember(prefix, manifest, *save, &resource->saves().full);
@@ -208,6 +212,21 @@ class SaveTableOp : public OpKernel {
 
 REGISTER_KERNEL_BUILDER(Name("SnapshotTables").Device(tensorflow::DEVICE_CPU), SnapshotTablesOp);
 REGISTER_KERNEL_BUILDER(Name("SaveTable").Device(tensorflow::DEVICE_CPU), SaveTableOp);
+
+#if GOOGLE_CUDA
+REGISTER_KERNEL_BUILDER(Name("SnapshotTables")
+                            .Device(tensorflow::DEVICE_GPU)
+                            .HostMemory("steps")
+                            .HostMemory("changes_only")
+                            .HostMemory("snapshot"),
+                        SnapshotTablesOp);
+REGISTER_KERNEL_BUILDER(Name("SaveTable")
+                            .Device(tensorflow::DEVICE_GPU)
+                            .HostMemory("prefix")
+                            .HostMemory("snapshot")
+                            .HostMemory("manifest"),
+                        SaveTableOp);
+#endif  // GOOGLE_CUDA
 
 }  // namespace
 }  // namespace group_embedding
