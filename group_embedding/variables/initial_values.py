@@ -105,7 +105,7 @@ _READERS = {
 
 
 def _seed_of(name, initializer):
-    """Its own seed, or one made of TensorFlow's, or, if there is none, one made of the table's name:
+    """Its own seed, or one made of TensorFlow's, or, if there is none, of the table's name:
     a process that is started again draws the same values for keys that are still to come."""
     seed = getattr(initializer, "seed", None)
     if isinstance(seed, int):
