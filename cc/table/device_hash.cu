@@ -108,6 +108,22 @@ void DeviceHash::Find(const int64_t* keys, int64_t num_keys, int64_t* rows) cons
   RequireCuda(cudaStreamSynchronize(stream));
 }
 
+void DeviceHash::ReadInitialRows(void* rows) const {
+  const Alone alone(*this);
+  const cudaStream_t stream = streams_.own();
+  RequireCuda(cudaMemcpyAsync(rows, ref_.rows, options_.initial.matrix_rows * RowBytes(),
+                              cudaMemcpyDeviceToHost, stream));
+  RequireCuda(cudaStreamSynchronize(stream));
+}
+
+void DeviceHash::WriteInitialRows(const void* rows) {
+  const Alone alone(*this);
+  const cudaStream_t stream = streams_.own();
+  RequireCuda(cudaMemcpyAsync(ref_.rows, rows, options_.initial.matrix_rows * RowBytes(),
+                              cudaMemcpyHostToDevice, stream));
+  RequireCuda(cudaStreamSynchronize(stream));
+}
+
 RowInfo DeviceHash::Info(int64_t row) const {
   const Alone alone(*this);
   return ToHost(ref_.infos + row, 1, streams_.own())[0];

@@ -28,6 +28,8 @@ class DeviceHash : public DeviceTable {
 
   const TableOptions& options() const override { return options_; }
   Table rows() const override;
+  void ReadInitialRows(void* rows) const override;
+  void WriteInitialRows(const void* rows) override;
   int64_t first_row() const override { return options_.initial.matrix_rows + 1; }
   std::string Slot(const SlotOptions& slot, void** array) override;
   const std::vector<SlotOptions>& slots() const override { return slots_; }

@@ -125,6 +125,10 @@ class EmbeddingTable {
   // All rows that were ever in use, [num_rows, dim]; the pointer never changes.
   virtual Table rows() const = 0;
   virtual int64_t first_row() const = 0;
+  // The matrix whose rows keys start as, [initial.matrix_rows, dim], to and from host memory. The
+  // latter is exclusive.
+  virtual void ReadInitialRows(void* rows) const = 0;
+  virtual void WriteInitialRows(const void* rows) = 0;
 
   // Batches in flight: rows of keys erased since the oldest of them began are not given to others.
   // A batch begins before its keys are located and ends when its row numbers are used no more.

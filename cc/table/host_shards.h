@@ -66,6 +66,12 @@ class HostShards : public HostTable {
   const TableOptions& options() const override { return store_.options(); }
   Table rows() const override { return {store_.Row(0), store_.num_rows(), options().dim, 0}; }
   int64_t first_row() const override { return store_.first_row(); }
+  void ReadInitialRows(void* rows) const override {
+    std::memcpy(rows, store_.Row(0), InitialBytes());
+  }
+  void WriteInitialRows(const void* rows) override {
+    std::memcpy(store_.Row(0), rows, InitialBytes());
+  }
   std::string Slot(const SlotOptions& slot, void** array) override {
     return store_.Slot(slot, array);
   }
@@ -106,6 +112,7 @@ class HostShards : public HostTable {
     return {Shard(0.4f + 0.3f * s / kNumShards)...};
   }
 
+  int64_t InitialBytes() const { return options().initial.matrix_rows * store_.row_bytes(); }
   AdmissionState GetAdmissionState() const;
   // Of the keys that `order` [count] names, all of them in `shard`.
   std::string InsertInShard(const KeyedRows& rows, const int64_t* order, int64_t count,

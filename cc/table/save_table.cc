@@ -117,7 +117,8 @@ void AddCounters(const std::vector<char>& more, int64_t first_byte, int32_t coun
 // Brings the content of files into a table, one file after the other.
 class Restorer {
  public:
-  Restorer(const KeySubset& subset, EmbeddingTable* table) : subset_(subset), table_(table) {}
+  Restorer(const KeySubset& subset, EmbeddingTable* table, const ParallelFor& parallel_for)
+      : subset_(subset), table_(table), parallel_for_(parallel_for) {}
 
   // The admission state of the last save counts: that of the changes, if there is one.
   std::string Restore(const std::string& path, bool with_admission) {
@@ -133,7 +134,7 @@ class Restorer {
       Keep(&block.erased);
       table_->Erase(block.erased.data(), static_cast<int64_t>(block.erased.size()));
       if (with_admission) AddAdmission(file.header(), &block);
-      if (!block.rows.keys.empty()) error = table_->Insert(ForTable(block.rows));
+      if (!block.rows.keys.empty()) error = table_->Insert(ForTable(block.rows), parallel_for_);
       is_last = block.is_last;
     }
     return error;
@@ -164,13 +165,11 @@ class Restorer {
   // A table that starts its keys otherwise keeps what it has: rows of keys do not depend on it.
   void RestoreInitialRows(const TableFileHeader& header, const std::vector<char>& rows) {
     if (header.initial.matrix_rows != table_->options().initial.matrix_rows) return;
-    const int64_t row_bytes = header.dim * SizeOf(header.dtype);
-    char* matrix = const_cast<char*>(static_cast<const char*>(table_->rows().rows));
-    const int64_t left = header.initial.matrix_rows * row_bytes - initial_bytes_;
-    const int64_t bytes = std::min<int64_t>(left, static_cast<int64_t>(rows.size()));
-    std::memcpy(matrix + initial_bytes_, rows.data(), bytes);
-    initial_bytes_ += bytes;
-    if (initial_bytes_ == header.initial.matrix_rows * row_bytes) initial_bytes_ = 0;
+    const size_t all = header.initial.matrix_rows * header.dim * SizeOf(header.dtype);
+    initial_rows_.insert(initial_rows_.end(), rows.begin(), rows.end());
+    if (initial_rows_.size() < all) return;
+    table_->WriteInitialRows(initial_rows_.data());
+    initial_rows_.clear();
   }
 
   void Keep(std::vector<int64_t>* keys) const {
@@ -223,7 +222,8 @@ class Restorer {
   const KeySubset subset_;
   EmbeddingTable* const table_;
   std::vector<size_t> slot_of_;  // the table's slot of each of the file's
-  int64_t initial_bytes_ = 0;
+  const ParallelFor& parallel_for_;
+  std::vector<char> initial_rows_;  // those read so far; a file may have them in several blocks
   AdmissionState admission_;
 };
 
@@ -233,7 +233,10 @@ std::string WriteTable(const TableFileHeader& header, Snapshot* snapshot, const 
                        FileSum* sum) {
   TableFileWriter file(path);
   std::string error = file.Open(header);
-  if (error.empty()) error = file.AddInitialRows(snapshot->table().rows().rows);
+  const TableOptions& options = snapshot->table().options();
+  std::vector<char> initial(options.initial.matrix_rows * options.dim * SizeOf(options.dtype));
+  if (!initial.empty()) snapshot->table().ReadInitialRows(initial.data());
+  if (error.empty()) error = file.AddInitialRows(initial.data());
   if (error.empty()) error = file.AddErased(snapshot->erased());
   for (int64_t row = 0; row < snapshot->num_rows() && error.empty(); row += kRowsAtATime) {
     KeyedRows rows;
@@ -273,7 +276,7 @@ std::string VerifySavedTable(const SavedTable& saved, const std::string& name,
 }
 
 std::string RestoreTable(const SavedTable& saved, const KeySubset& subset, bool verified,
-                         EmbeddingTable* table) {
+                         EmbeddingTable* table, const ParallelFor& parallel_for) {
   const std::string& name = table->options().name;
   std::vector<TableFileSummary> files;
   std::string error = verified ? ReadHeaders(saved, name, *table, &files)
@@ -282,7 +285,7 @@ std::string RestoreTable(const SavedTable& saved, const KeySubset& subset, bool 
   const bool has_changes =
       std::any_of(files.begin(), files.end(), [](auto& file) { return file.header.changes_only; });
   table->Clear();
-  Restorer restorer(subset, table);
+  Restorer restorer(subset, table, parallel_for);
   for (const bool changes_only : {false, true}) {
     for (size_t f = 0; f < files.size() && error.empty(); ++f) {
       if (files[f].header.changes_only != changes_only) continue;

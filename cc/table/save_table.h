@@ -51,6 +51,6 @@ std::string VerifySavedTable(const SavedTable& saved, const std::string& name,
 // is found before the table changes. `verified`: by VerifySavedTable just now, so that only headers
 // are looked at again before. Exclusive.
 std::string RestoreTable(const SavedTable& saved, const KeySubset& subset, bool verified,
-                         EmbeddingTable* table);
+                         EmbeddingTable* table, const ParallelFor& parallel_for = SerialFor);
 
 }  // namespace group_embedding

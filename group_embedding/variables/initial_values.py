@@ -2,7 +2,7 @@
 
 import inspect
 import math
-import random
+import zlib
 from typing import Any, NamedTuple
 
 import tensorflow as tf
@@ -63,7 +63,7 @@ def per_key(name, initializer, dim, dtype):
             "others can draw a matrix: default_value_dim=4096"
         )
     distribution, a, b = read(name, initializer, dim)
-    seed = 0 if distribution == "constant" else _seed_of(initializer)
+    seed = 0 if distribution == "constant" else _seed_of(name, initializer)
     return InitialValues(tf.zeros([0, dim], dtype), distribution, float(a), float(b), seed)
 
 
@@ -104,12 +104,13 @@ _READERS = {
 }
 
 
-def _seed_of(initializer):
-    """Its own seed, or one made of TensorFlow's, or, if there is none, a random one."""
+def _seed_of(name, initializer):
+    """Its own seed, or one made of TensorFlow's, or, if there is none, one made of the table's name:
+    a process that is started again draws the same values for keys that are still to come."""
     seed = getattr(initializer, "seed", None)
     if isinstance(seed, int):
         return seed
     seeds = random_seed.get_seed(None)
     if seeds == (None, None) or seeds[0] is None:
-        return random.SystemRandom().getrandbits(62)
+        return zlib.crc32(name.encode())
     return (seeds[0] << 31 ^ (seeds[1] or 0)) & (2**62 - 1)

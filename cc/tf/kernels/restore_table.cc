@@ -6,6 +6,7 @@
 #include "core/trace.h"
 #include "table/manifest.h"
 #include "tensorflow/core/framework/op_kernel.h"
+#include "tf/kernels/device.h"
 #include "tf/kernels/embedding_table_resource.h"
 
 namespace group_embedding {
@@ -68,10 +69,10 @@ class RestoreTableOp : public OpKernel {
                                               "': expected to be restored when no save of it is "
                                               "being written"));
     resource->saves() = TableSaves();  // what was saved before is not what changes are added to
-    OP_REQUIRES_OK(
-        context, CatchErrors([&] {
-          return DataLoss(RestoreTable(saved, subset_, verified_, resource->table().get()));
-        }));
+    OP_REQUIRES_OK(context, CatchErrors([&] {
+                     return DataLoss(RestoreTable(saved, subset_, verified_,
+                                                  resource->table().get(), ThreadsOf(context)));
+                   }));
   }
 
  private:
