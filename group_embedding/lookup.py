@@ -175,9 +175,9 @@ def _look_up(lookups, concat, prune_negative, invalid_ids):
         table = lookup.table
         device = table.device_type if any_keyed else None
         groups.setdefault((table.dtype, table.is_sharded, device), []).append(place)
-    dtypes = {table_dtype.name for table_dtype, *_ in groups}
+    dtypes = list(dict.fromkeys(dtype.name for dtype, *_ in groups))
     if concat and len(dtypes) > 1:
-        raise ValueError(f"concat: expected tables of one dtype, got {sorted(dtypes)}")
+        raise ValueError(f"concat: expected tables of one dtype, got {dtypes}")
     options = {"prune_negative": prune_negative, "invalid_ids": invalid_ids}
     if concat and len(groups) == 1:
         return _look_up_group(lookups, concat=True, **options)[0]
