@@ -10,7 +10,7 @@ from group_embedding.variables.statistics import statistics
 
 class EmbeddingVariableStatistics(keras.callbacks.Callback):
     """Writes the sizes of a model's EmbeddingVariables for TensorBoard after every epoch: keys,
-    memory_bytes, load_factor.
+    memory_bytes, load_factor. TensorFlow writes them with the package `tensorboard`.
 
     Example:
 
