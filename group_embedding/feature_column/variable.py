@@ -66,7 +66,7 @@ def restore_table(variable, checkpoint, tensor_name):
     if keyed_variable(variable) is not None:
         raise ValueError(
             f"table '{variable.name}': expected ckpt_to_load_from=None, as its rows are found by "
-            f"key; give CheckpointOption(ckpt_to_load_from={checkpoint!r}) in its ev_option"
+            f"key, got {checkpoint!r}; restore a checkpoint of the model"
         )
     if exchange.sharded_table(variable) is not None:
         exchange.restore_table(variable, checkpoint, tensor_name)

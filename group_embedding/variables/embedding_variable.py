@@ -5,6 +5,7 @@ import tensorflow as tf
 from tensorflow.python.ops import resource_variable_ops
 from tensorflow.python.saved_model import registration
 
+from group_embedding import exchange
 from group_embedding.checkpoint.by_name import SavedByName
 from group_embedding.checkpoint.snapshots import Eviction
 from group_embedding.ops import embedding_table, table_keys
@@ -53,6 +54,7 @@ class EmbeddingVariable(resource_variable_ops.ResourceVariable, SavedByName):
         self.ev_option = ev_option or EmbeddingVariableOption()
         self.step = None
         self._optimizer_is_wrapped = False
+        _check_supported(name, self.ev_option)
         storage = plan_storage(name, self.ev_option.storage_option)
         with tf.init_scope(), tf.device(storage.device):
             super().__init__(
@@ -294,6 +296,21 @@ def _eviction(option):
     if option.l2_weight_threshold < 0:
         return Eviction()
     return Eviction("l2_weight", l2_weight=option.l2_weight_threshold)
+
+
+def _check_supported(name, option):
+    """Refuses, wherever the table is asked for, what no table can do yet."""
+    num_ranks = exchange.current().num_ranks
+    if num_ranks > 1:
+        raise ValueError(
+            f"table '{name}': expected one rank, got {num_ranks}; an EmbeddingVariable over "
+            "several ranks is not supported yet"
+        )
+    if option.ckpt is not None:
+        raise ValueError(
+            f"table '{name}': CheckpointOption is not supported yet; restore a checkpoint of the "
+            "model, or insert(keys, values)"
+        )
 
 
 def _admission(filter_option):

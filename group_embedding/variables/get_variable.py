@@ -2,7 +2,6 @@
 
 import tensorflow as tf
 
-from group_embedding import exchange
 from group_embedding.config import TABLE_DTYPES
 from group_embedding.variables.embedding_variable import EmbeddingVariable
 from group_embedding.variables.options import EmbeddingVariableOption
@@ -81,11 +80,6 @@ def get_embedding_variable(
             )
     if not validate_shape:
         raise ValueError(f"table '{name}': expected validate_shape=True, got {validate_shape!r}")
-    if exchange.current().num_ranks > 1:
-        raise ValueError(
-            f"table '{name}': expected one rank, got {exchange.current().num_ranks}; an "
-            "EmbeddingVariable over several ranks is not supported yet"
-        )
     option = _option(name, ev_option)
     arguments = {
         "embedding_dim": _dim(name, embedding_dim),
@@ -137,8 +131,6 @@ def _option(name, ev_option):
             f"table '{name}': expected ev_option to be an EmbeddingVariableOption, got "
             f"{ev_option!r}"
         )
-    if ev_option.ckpt is not None:
-        raise ValueError(f"table '{name}': CheckpointOption is not supported yet")
     return ev_option
 
 

@@ -170,7 +170,8 @@ class StorageOption:
         None, or of a tier that is not in the list: as much as there is, or 1 GiB for a first tier
         of two. HBM_DRAM's first counts values alone: slots of those rows, what is kept of each row
         and the index are in HBM too.
-      cache_strategy: A CacheStrategy: which rows stay in memory when others go to disk.
+      cache_strategy: A CacheStrategy: which rows stay in memory when others go to disk. Of HBM_DRAM
+        rows stay in the tier where they were made.
     """
 
     storage_type: Optional[StorageType] = None

@@ -5,7 +5,7 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from group_embedding.ops import _library
-from group_embedding.variables.options import StorageType
+from group_embedding.variables.options import CacheStrategy, StorageType
 
 _TIERS = {
     StorageType.DRAM: ("DRAM",),
@@ -48,6 +48,11 @@ def plan_storage(name, option):
         raise ValueError(
             f"table '{name}': expected no storage_path, as storage_type {kind.name} has no disk "
             f"tier, got {option.storage_path!r}"
+        )
+    if option.cache_strategy != CacheStrategy.LFU and "disk" not in tiers:
+        raise ValueError(
+            f"table '{name}': expected no cache_strategy, as with storage_type {kind.name} rows "
+            f"stay in the tier where they were made, got {option.cache_strategy.name}"
         )
     if kind in _ON_GPU:
         _check_gpu(name, kind)

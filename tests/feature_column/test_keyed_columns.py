@@ -180,11 +180,22 @@ def test_arguments_that_make_no_column(arguments, message):
         ge.categorical_column_with_embedding("user", **arguments)
 
 
-def test_a_column_from_a_checkpoint_says_where_to_name_it():
+def test_a_column_refuses_what_its_table_cannot_do():
+    option = ge.EmbeddingVariableOption(ckpt=ge.CheckpointOption("somewhere"))
+    with tf.Graph().as_default():
+        keys = ge.categorical_column_with_embedding("user", tf.int64, ev_option=option)
+
+        with pytest.raises(ValueError, match="CheckpointOption is not supported yet"):
+            v1.feature_column.input_layer(
+                {"user": tf.constant([[1]])}, [fc.embedding_column(keys, DIM)]
+            )
+
+
+def test_a_column_from_a_checkpoint_says_what_to_do_instead():
     with tf.Graph().as_default():
         column = fc.embedding_column(
             keyed("user"), DIM, ckpt_to_load_from="somewhere", tensor_name_in_ckpt="x"
         )
 
-        with pytest.raises(ValueError, match="CheckpointOption"):
+        with pytest.raises(ValueError, match="ckpt_to_load_from=None.*restore a checkpoint"):
             v1.feature_column.input_layer({"user": tf.constant([[1]])}, [column])

@@ -1,5 +1,7 @@
 """`get_embedding_variable`: scopes, reuse, collections, and what it refuses."""
 
+import types
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -159,3 +161,27 @@ def test_no_tensor_of_all_rows():
     table = ge.get_embedding_variable("user", 2)
     with pytest.raises(TypeError, match="table 'user'.*no tensor of all its rows"):
         tf.convert_to_tensor(table)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: ge.get_embedding_variable("user", 4),
+        lambda: ge.layers.GroupEmbedding(
+            [ge.FeatureConfig("user", ge.TableConfig("user", None, 4))]
+        ).build(),
+    ],
+)
+def test_several_ranks_are_refused_wherever_the_table_is_made(monkeypatch, make):
+    monkeypatch.setattr(ge.exchange, "current", lambda: types.SimpleNamespace(num_ranks=2))
+
+    with pytest.raises(ValueError, match="user': expected one rank, got 2"):
+        make()
+
+
+def test_a_strategy_that_nothing_follows_is_refused():
+    storage = ge.StorageOption(ge.StorageType.DRAM, cache_strategy=ge.CacheStrategy.LRU)
+    option = ge.EmbeddingVariableOption(storage_option=storage)
+
+    with pytest.raises(ValueError, match="table 'user': expected no cache_strategy.*got LRU"):
+        ge.get_embedding_variable("user", 4, ev_option=option)
