@@ -20,10 +20,12 @@ from group_embedding.exchange import current, mark_shard, sharded_table
 def DistributedOptimizer(optimizer):  # noqa: N802
     """Makes `optimizer` train one model on all ranks.
 
-    Dense gradients are averaged over the ranks. The gradient of a sharded table is summed on the
-    owner of each row and divided by the number of ranks. So, with a loss that is a mean over the
-    batch, N ranks with batches of B/N take the steps of one process with a batch of B; the learning
-    rate is not scaled. When ranks have batches of different sizes, each rank counts alike.
+    Gradients are those of the mean of the ranks' losses. The exchange makes those of sharded tables
+    and EmbeddingVariables so, on the owner of each row; all others are averaged here. With a loss
+    that is a mean over the batch, N ranks with batches of B/N take the steps of one process with a
+    batch of B; the learning rate is not scaled. When ranks have batches of different sizes, each
+    rank counts alike. Around a wrapped optimizer (`ge.optimizers.wrap`), owners update tables with
+    the same one op as one process does.
 
     All ranks start from the dense variables of rank 0. Every rank must take as many steps.
 
@@ -73,7 +75,8 @@ class _Distributed:
         if shard is None or not isinstance(raw, tf.Variable):
             return slot
         if raw.shape.rank == 2 and raw.shape[0] == shard.variable.shape[0]:
-            mark_shard(raw, (shard.num_rows, raw.shape[1]), shard.exchange)
+            shape = (shard.num_rows, raw.shape[1])
+            mark_shard(raw, shape, shard.exchange, shard.placement)
         return slot
 
 

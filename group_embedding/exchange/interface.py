@@ -22,6 +22,9 @@ class Exchange(abc.ABC):
     its process ends.
     """
 
+    # The dtype in which rows and their gradients travel; None: as the table has them.
+    comm_dtype = None
+
     @property
     @abc.abstractmethod
     def rank(self):

@@ -93,11 +93,12 @@ def lookup_param(weight):
 
 
 def store_table(store, name, weight):
-    """Writes the whole table into a Keras weight store, under its name. A sharded table is
-    gathered: every rank must save. Of a keyed table there is an array for each of _KEYED."""
+    """Writes the whole table into a Keras weight store, under its name. A table that is spread
+    over ranks is gathered: every rank must save. Of a keyed table there is an array for each of
+    _KEYED."""
     variable = lookup_param(weight)
     if isinstance(variable, EmbeddingVariable):
-        for part, value in zip(_KEYED, variable.export()):
+        for part, value in zip(_KEYED, variable.export(gather=True)):
             store[f"{name}:{part}"] = _storable(value)
         return
     store[name] = _storable(exchange.gather_rows(variable))

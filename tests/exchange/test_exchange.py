@@ -157,11 +157,11 @@ def count_ranks():
 @pytest.mark.parametrize("num_rows", [0, 1, 2, 3, 7, 11])
 def test_ranges_and_local_rows_cover_a_table(num_rows, num_ranks):
     from group_embedding.distributed.row_ranges import range_of_rank
-    from group_embedding.exchange.sharded_table import num_local_rows
+    from group_embedding.placement import Placement
 
     ranges = [range_of_rank(num_rows, rank, num_ranks) for rank in range(num_ranks)]
 
     assert [row for begin, end in ranges for row in range(begin, end)] == list(range(num_rows))
     for rank in range(num_ranks):
-        local_rows = num_local_rows(num_rows, rank, num_ranks)
+        local_rows = Placement("mod").num_local_rows(num_rows, rank, num_ranks)
         assert local_rows == len(range(rank, num_rows, num_ranks))
