@@ -53,7 +53,7 @@ def to_placement(owner, word, num_ranks, keyed):
 
     Args:
         owner: as of `check_placement`.
-        word: not 'auto', which a plan has replaced by another.
+        word: as of `check_placement`; 'auto' of a table alone is 'distributed'.
         num_ranks: of the job.
         keyed: whether the table's rows are found by key.
 

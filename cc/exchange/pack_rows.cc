@@ -106,7 +106,7 @@ void PackRows(const RowParts& parts, const RowSlices* slices, float scale, void*
     char* rows = reinterpret_cast<char*>(words + block.rows_at);
     uint32_t* bits = words + block.bits_at;
     std::fill(words + block.rows_at, words + block.end, 0);
-    if (from.indices == nullptr) {
+    if (from.all) {
       SetAllPresent(bits, block.count);
       Convert(source + block.first * dim * SizeOf(from.dtype), from.dtype, block.count * dim, scale,
               rows, wire);

@@ -29,7 +29,8 @@ struct RowParts {
 struct RowSlices {
   void* rows;  // [num_rows, dim]
   DataType dtype;
-  int64_t* indices;  // [num_rows] ascending: which rows of the matrix; null: all of them
+  bool all;          // of the matrix's rows; else `indices` says which
+  int64_t* indices;  // [num_rows] ascending; null where nobody asks for them
   int64_t num_rows;
 };
 

@@ -5,6 +5,7 @@ gradients before they are applied. There is one kind of subclass for each way in
 and Keras apply gradients.
 """
 
+import contextlib
 import functools
 
 import tensorflow as tf
@@ -54,6 +55,36 @@ def DistributedOptimizer(optimizer):  # noqa: N802
         optimizer.__class__ = _distributed_class(way, type(optimizer))
         optimizer._ge_exchange = exchange
     return optimizer
+
+
+@contextlib.contextmanager
+def distribute_new_optimizers():
+    """Inside, in any thread, each optimizer that is made becomes a DistributedOptimizer."""
+    bases = _optimizer_bases() if current().num_ranks > 1 else []
+    stock = [base.__init__ for base in bases]
+    for base, init in zip(bases, stock):
+        base.__init__ = _then_distribute(init)
+    try:
+        yield
+    finally:
+        for base, init in zip(bases, stock):
+            base.__init__ = init
+
+
+def _optimizer_bases():
+    keras = tf.keras.optimizers
+    legacy = getattr(keras, "legacy", None)
+    own = [getattr(legacy, "Optimizer", None), keras.Optimizer, tf.compat.v1.train.Optimizer]
+    return [base for base in dict.fromkeys(own) if base is not None]
+
+
+def _then_distribute(init):
+    @functools.wraps(init)
+    def __init__(optimizer, *args, **kwargs):  # noqa: N807
+        init(optimizer, *args, **kwargs)
+        DistributedOptimizer(optimizer)
+
+    return __init__
 
 
 class _Distributed:

@@ -8,6 +8,7 @@ from group_embedding.exchange.active import current, set_current, unsharded
 from group_embedding.exchange.gather_strings import gather_strings
 from group_embedding.exchange.interface import Exchange
 from group_embedding.exchange.local import LocalExchange
+from group_embedding.exchange.placements import resolve_placements
 from group_embedding.exchange.sharded_lookup import look_up_sharded
 from group_embedding.exchange.sharded_table import (
     ShardedTable,
@@ -35,6 +36,7 @@ __all__ = [
     "look_up_sharded",
     "make_table",
     "mark_shard",
+    "resolve_placements",
     "restore_table",
     "set_current",
     "sharded_table",

@@ -13,7 +13,7 @@ from tensorflow.python.trackable.base import VARIABLE_VALUE_KEY
 
 from group_embedding.exchange.active import current
 from group_embedding.exchange.interface import Exchange
-from group_embedding.placement import DISTRIBUTED, Placement, to_placement
+from group_embedding.placement import Placement, to_placement
 
 _MARK = "_group_embedding_shard"
 _when_made = []
@@ -46,7 +46,7 @@ class ShardedTable:
         return _rows_of_rank(whole, self.placement, self.exchange)
 
 
-def make_table(shape, initializer, create, placement=DISTRIBUTED):
+def make_table(shape, initializer, create, placement=None):
     """Makes the variable of a table: whole with one rank, else this rank's rows.
 
     The rows start as those of the whole table would in one process: the whole table is drawn, with
@@ -57,7 +57,7 @@ def make_table(shape, initializer, create, placement=DISTRIBUTED):
         initializer: initializer of the whole table: a callable of shape and dtype, or a tensor.
         create: `create(shape, initializer)` makes and returns the variable.
         placement: 'distributed'; 'localized:<rank>': all rows are on that rank; 'replicated': all
-            are on each.
+            are on each. None: the default of the job.
 
     Returns:
         What `create` returned. `sharded_table` knows it from now on, unless it is replicated.
@@ -67,7 +67,9 @@ def make_table(shape, initializer, create, placement=DISTRIBUTED):
     """
     exchange = current()
     num_rows, dim = (int(size) for size in shape)
-    where = to_placement("a table", placement, exchange.num_ranks, keyed=False)
+    where = to_placement(
+        "a table", placement or exchange.placement, exchange.num_ranks, keyed=False
+    )
     if exchange.num_ranks == 1 or where is None:
         return create(shape, initializer)
     local_rows = where.num_local_rows(num_rows, exchange.rank, exchange.num_ranks)

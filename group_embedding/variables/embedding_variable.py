@@ -11,7 +11,7 @@ from group_embedding.checkpoint.parts import Share
 from group_embedding.checkpoint.snapshots import Eviction
 from group_embedding.ops import embedding_table, table_keys
 from group_embedding.ops.route_ids import key_owners
-from group_embedding.placement import DISTRIBUTED, to_placement
+from group_embedding.placement import DISTRIBUTED, REPLICATED, to_placement
 from group_embedding.variables import initial_values
 from group_embedding.variables.loaded_variable import loaded_variable
 from group_embedding.variables.options import (
@@ -59,7 +59,7 @@ class EmbeddingVariable(resource_variable_ops.ResourceVariable, SavedByName):
         trainable=True,
         collections=None,
         ev_option=None,
-        placement=DISTRIBUTED,
+        placement=None,
     ):
         self.key_dtype = tf.as_dtype(key_dtype)
         self.ev_option = ev_option or EmbeddingVariableOption()
@@ -361,6 +361,8 @@ def _eviction(option):
 
 def _placement(name, word, current, storage):
     """How the table's keys are spread over the ranks of an Exchange; None: there is one."""
+    if word is None:  # a default of 'replicated' is not for keys
+        word = DISTRIBUTED if current.placement == REPLICATED else current.placement
     where = to_placement(f"table '{name}'", word, current.num_ranks, keyed=True)
     if current.num_ranks == 1:
         return None

@@ -3,7 +3,6 @@
 import tensorflow as tf
 
 from group_embedding.config import TABLE_DTYPES
-from group_embedding.placement import DISTRIBUTED
 from group_embedding.variables.embedding_variable import EmbeddingVariable
 from group_embedding.variables.options import EmbeddingVariableOption
 
@@ -27,7 +26,7 @@ def get_embedding_variable(
     init_data_source=None,
     ev_option=None,
     *,
-    placement=DISTRIBUTED,
+    placement=None,
 ):
     """Makes a table whose rows are found by key, or gets the one that has this name.
 
@@ -51,7 +50,7 @@ def get_embedding_variable(
         custom_getter: as of `tf.compat.v1.get_variable`.
         ev_option: EmbeddingVariableOption; None: its defaults.
         placement: over several ranks, 'distributed': each key is on the rank that its hash says; or
-            'localized:<rank>': all are on that one.
+            'localized:<rank>': all are on that one. None: the default of the job.
         regularizer, caching_device, partitioner, constraint, init_data_source: must be None: there
             is no matrix that they could be applied to.
 

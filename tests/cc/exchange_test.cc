@@ -217,8 +217,8 @@ struct Packed {
 
 TEST(UnpackedRowsAreThoseThatWerePacked) {
   Packed all;
-  all.Pack({{all.first.data(), DataType::kFloat32, nullptr, 3},
-            {all.second.data(), DataType::kFloat32, nullptr, 3}},
+  all.Pack({{all.first.data(), DataType::kFloat32, true, nullptr, 3},
+            {all.second.data(), DataType::kFloat32, true, nullptr, 3}},
            1.0f);
   // Rows and bits of rank 0: 16 + 16 bytes, and none; of rank 1: 16 + 16, and 18 and so 32 + 16.
   CHECK_EQ(all.splits, (std::vector<int64_t>{8, 20}));
@@ -227,26 +227,37 @@ TEST(UnpackedRowsAreThoseThatWerePacked) {
   CountPresentRows(all.parts, all.words.data(), num_rows.data());
   CHECK_EQ(num_rows, (std::vector<int64_t>{3, 3}));
   std::vector<float> first(6), second(9);
-  const RowSlices back[] = {{first.data(), DataType::kFloat32, nullptr, 3},
-                            {second.data(), DataType::kFloat32, nullptr, 3}};
+  const RowSlices back[] = {{first.data(), DataType::kFloat32, true, nullptr, 3},
+                            {second.data(), DataType::kFloat32, true, nullptr, 3}};
   UnpackRows(all.parts, all.words.data(), back, testing::ThreadedFor(3));
   CHECK_EQ(first, all.first);
   CHECK_EQ(second, all.second);
 }
 
+TEST(ATableWithoutAnyRowIsPacked) {
+  Packed none;
+  none.Pack({{nullptr, DataType::kFloat32, false, nullptr, 0},
+             {nullptr, DataType::kFloat32, false, nullptr, 0}},
+            1.0f);
+
+  std::vector<int64_t> num_rows(2);
+  CountPresentRows(none.parts, none.words.data(), num_rows.data());
+  CHECK_EQ(num_rows, (std::vector<int64_t>{0, 0}));
+}
+
 TEST(RowsThatAreAbsentStaySo) {
   Packed some;
   std::vector<int64_t> first = {1, 2}, second = {1};
-  some.Pack({{some.first.data(), DataType::kFloat32, first.data(), 2},
-             {some.second.data(), DataType::kFloat32, second.data(), 1}},
+  some.Pack({{some.first.data(), DataType::kFloat32, false, first.data(), 2},
+             {some.second.data(), DataType::kFloat32, false, second.data(), 1}},
             0.5f);
 
   std::vector<int64_t> num_rows(2), first_back(2), second_back(1);
   CountPresentRows(some.parts, some.words.data(), num_rows.data());
   CHECK_EQ(num_rows, (std::vector<int64_t>{2, 1}));
   std::vector<float> first_rows(4), second_rows(3);
-  const RowSlices back[] = {{first_rows.data(), DataType::kFloat32, first_back.data(), 2},
-                            {second_rows.data(), DataType::kFloat32, second_back.data(), 1}};
+  const RowSlices back[] = {{first_rows.data(), DataType::kFloat32, false, first_back.data(), 2},
+                            {second_rows.data(), DataType::kFloat32, false, second_back.data(), 1}};
   UnpackRows(some.parts, some.words.data(), back, SerialFor);
   CHECK_EQ(first_back, first);
   CHECK_EQ(second_back, second);

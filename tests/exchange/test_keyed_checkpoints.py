@@ -67,7 +67,8 @@ class InGraph:
         self.session.run(self.train_op, {self.keys: keys_of(step)})
 
     def save(self):
-        return self.saver.save(self.session, self.path)
+        with self.graph.as_default():
+            return self.saver.save(self.session, self.path)
 
     def restore(self, path):
         self.saver.restore(self.session, path)

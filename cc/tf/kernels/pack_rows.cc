@@ -103,7 +103,7 @@ class PackRowsOp : public OpKernel {
       }
     }
     dims->push_back(static_cast<int32_t>(rows.dim_size(1)));
-    slices->push_back({rows.data(), dtypes_[table], indices, rows.dim_size(0)});
+    slices->push_back({rows.data(), dtypes_[table], !has_indices_, indices, rows.dim_size(0)});
     return absl::OkStatus();
   }
 
@@ -188,7 +188,7 @@ class UnpackRowsOp : public OpKernel {
                                                   TensorShape({num_rows}), &indices));
     }
     int64_t* index_data = indices == nullptr ? nullptr : indices->flat<int64_t>().data();
-    slices->push_back({rows->data(), dtypes_[table], index_data, num_rows});
+    slices->push_back({rows->data(), dtypes_[table], !has_indices_, index_data, num_rows});
     return absl::OkStatus();
   }
 
