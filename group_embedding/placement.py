@@ -49,7 +49,8 @@ def localized_rank(word):
 
 
 def to_placement(owner, word, num_ranks, keyed):
-    """The Placement that a word stands for; None: each rank has the whole table.
+    """The Placement that a word stands for; None: each rank has the whole table. One process by
+    itself has all tables, whatever the words say.
 
     Args:
         owner: as of `check_placement`.
@@ -61,6 +62,8 @@ def to_placement(owner, word, num_ranks, keyed):
         ValueError: there is no such rank, or each rank would have keys of its own.
     """
     check_placement(owner, word)
+    if num_ranks == 1:
+        return None
     rank = localized_rank(word)
     if rank is not None:
         if rank >= num_ranks:

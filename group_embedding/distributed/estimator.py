@@ -78,6 +78,9 @@ class CollectiveEstimator(tf_estimator.EstimatorV2):
 
         return tf.compat.as_bytes(export_by_first_rank(self._exchange, export))
 
+    def _assert_members_are_not_overridden(self):
+        """Stock has none overridden, lest a subclass lose what it does; here all call it."""
+
     def _saving_hooks(self, listeners):
         """Of ranks other than the first: by which they take part in its checkpoints. What comes
         with these, such as events, goes to a folder of their own."""

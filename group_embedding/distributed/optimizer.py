@@ -15,7 +15,13 @@ from group_embedding.distributed.initial_values import (
     broadcast_initial_values,
     broadcast_variables,
 )
-from group_embedding.exchange import current, mark_shard, sharded_table
+from group_embedding.exchange import (
+    assign_rows,
+    current,
+    gather_rows,
+    mark_shard,
+    sharded_table,
+)
 
 
 def DistributedOptimizer(optimizer):  # noqa: N802
@@ -135,7 +141,23 @@ class _DistributedV1(_Distributed):
         return applied
 
 
-class _DistributedKeras(_Distributed):
+class _SavedWhole:
+    """Of optimizers that Keras saves with a model: the slots of tables as one process has them.
+    Every rank must save."""
+
+    def save_own_variables(self, store):
+        for i, variable in enumerate(self.variables):
+            store[str(i)] = gather_rows(variable).numpy()
+
+    def load_own_variables(self, store):
+        if len(store.keys()) != len(self.variables):
+            super().load_own_variables(store)  # which says so
+            return
+        for i, variable in enumerate(self.variables):
+            assign_rows(variable, store[str(i)][...])
+
+
+class _DistributedKeras(_SavedWhole, _Distributed):
     """Of Keras 2."""
 
     def build(self, var_list):
@@ -168,7 +190,7 @@ class _DistributedKerasLegacy(_Distributed):
         return self._ge_mark_slot(super().add_slot(var, *args, **kwargs), var)
 
 
-class _DistributedKeras3(_Distributed):
+class _DistributedKeras3(_SavedWhole, _Distributed):
     """Of Keras 3, where `apply_gradients` calls `apply`."""
 
     def build(self, variables):

@@ -70,7 +70,7 @@ def make_table(shape, initializer, create, placement=None):
     where = to_placement(
         "a table", placement or exchange.placement, exchange.num_ranks, keyed=False
     )
-    if exchange.num_ranks == 1 or where is None:
+    if where is None:
         return create(shape, initializer)
     local_rows = where.num_local_rows(num_rows, exchange.rank, exchange.num_ranks)
     of_rank = _RowsOfRank(initializer, (num_rows, dim), where, exchange)

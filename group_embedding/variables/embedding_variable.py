@@ -69,6 +69,8 @@ class EmbeddingVariable(resource_variable_ops.ResourceVariable, SavedByName):
         storage = plan_storage(name, self.ev_option.storage_option)
         self.exchange = exchange.current()
         self.placement = _placement(name, placement, self.exchange, storage)
+        if self.placement is not None:
+            storage = storage.of_rank(self.exchange.rank)
         with tf.init_scope(), tf.device(storage.device):
             super().__init__(
                 initial_value=lambda: tf.zeros([0, embedding_dim], value_dtype),
@@ -364,9 +366,7 @@ def _placement(name, word, current, storage):
     if word is None:  # a default of 'replicated' is not for keys
         word = DISTRIBUTED if current.placement == REPLICATED else current.placement
     where = to_placement(f"table '{name}'", word, current.num_ranks, keyed=True)
-    if current.num_ranks == 1:
-        return None
-    if "GPU" in storage.device:
+    if where is not None and "GPU" in storage.device:
         raise ValueError(
             f"table '{name}': expected storage in host memory, as {current.num_ranks} ranks share "
             "it, got HBM, which is not supported over several ranks yet; use DRAM"

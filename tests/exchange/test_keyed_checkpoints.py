@@ -71,7 +71,8 @@ class InGraph:
             return self.saver.save(self.session, self.path)
 
     def restore(self, path):
-        self.saver.restore(self.session, path)
+        with self.graph.as_default():
+            self.saver.restore(self.session, path)
 
     def content(self):
         table, home = self.session.run(self.found)
@@ -177,7 +178,7 @@ def run(num_ranks, request, function, *args):
         return [function(*args)]
     fixture = {2: "two_ranks", 3: "three_ranks", 4: "four_ranks"}[num_ranks]
     ranks = request.getfixturevalue(fixture)
-    return ranks.run(on_rank, function.__name__, *args, timeout=120)
+    return ranks.run(on_rank, function.__name__, *args, timeout=60)
 
 
 @pytest.fixture(scope="module")

@@ -37,13 +37,15 @@ def my_scale():
     return float(exchange.current().num_ranks)
 
 
-def table(name, key_dtype="int64", filter_option=None, **kwargs):
+def table(name, key_dtype="int64", filter_option=None, storage_option=None, **kwargs):
     return ge.get_embedding_variable(
         name,
         3,
         key_dtype=tf.as_dtype(key_dtype),
         initializer=tf.keras.initializers.RandomUniform(seed=3),
-        ev_option=ge.EmbeddingVariableOption(filter_option=filter_option),
+        ev_option=ge.EmbeddingVariableOption(
+            filter_option=filter_option, storage_option=storage_option or ge.StorageOption()
+        ),
         **kwargs,
     )
 
@@ -180,6 +182,28 @@ def test_each_rank_tells_of_its_keys_or_of_all(several_ranks, one_process):
             3: ([3.0] * 3, -1, 9),
         }
         assert asked["erased"][1]
+
+
+def train_on_disk_on_rank(folder):
+    """A table whose ranks share a disk."""
+    ge.enable_distributed_strategy()
+    return train_on_disk(folder)
+
+
+def train_on_disk(folder):
+    kind = ge.StorageType.DRAM_SSDHASH
+    option = ge.StorageOption(kind, storage_path=folder, storage_size=[2 << 20])
+    variable = table("on_disk", storage_option=option)
+    train(variable)
+    return content(variable)
+
+
+def test_ranks_that_share_a_disk_have_folders_of_their_own(two_ranks, one_process, tmp_path):
+    ranks = two_ranks.run(train_on_disk_on_rank, str(tmp_path))
+
+    together = {key: kept for rank in ranks for key, kept in rank.items()}
+    assert together.keys() == one_process["int64"].keys()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["rank_0", "rank_1"]
 
 
 def train_mixed_on_rank():
