@@ -165,7 +165,8 @@ class StorageOption:
 
     Attributes:
       storage_type: A StorageType; None: DRAM.
-      storage_path: The folder of the disk tier, if there is one; None: a temporary one.
+      storage_path: The folder of the disk tier, if there is one; None: a temporary one. Each of
+        several ranks makes one of its own in it.
       storage_size: Bytes of each tier, the fastest first, of rows, slots and what is kept of each;
         None, or of a tier that is not in the list: as much as there is, or 1 GiB for a first tier
         of two. HBM_DRAM's first counts values alone: slots of those rows, what is kept of each row
