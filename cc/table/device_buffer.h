@@ -17,6 +17,25 @@ inline void RequireCuda(cudaError_t error) {
   }
 }
 
+// Makes a device the current one for as long as it lives.
+class OnDevice {
+ public:
+  explicit OnDevice(int device) {
+    cudaGetDevice(&former_);
+    if (former_ != device) cudaSetDevice(device);
+    is_other_ = former_ != device;
+  }
+  ~OnDevice() {
+    if (is_other_) cudaSetDevice(former_);
+  }
+  OnDevice(const OnDevice&) = delete;
+  OnDevice& operator=(const OnDevice&) = delete;
+
+ private:
+  int former_ = 0;
+  bool is_other_;
+};
+
 template <typename T>
 class DeviceBuffer {
  public:

@@ -59,6 +59,7 @@ std::string DeviceHash::Slot(const SlotOptions& slot, void** array) {
     return where + "expected at most " + std::to_string(kMaxSlotArrays) + " slots";
   }
   const int64_t bytes = slot.width * SizeOf(slot.dtype);
+  LimitDeviceRows(BytesPerRow() + bytes);
   auto memory = ReserveValues(bytes);
   std::string error = memory->Grow(usable_rows_ * bytes);
   if (!error.empty()) return where + error;
@@ -140,7 +141,7 @@ std::string DeviceHash::Describe(const int64_t* keys, int64_t num_keys, KeyInfo*
   const std::vector<int64_t> rows = ToHost(device_rows.data(), num_keys, stream);
   const std::vector<RowInfo> infos = ToHost(device_infos.data(), num_keys, stream);
   for (int64_t i = 0; i < num_keys; ++i) {
-    const int32_t tier = device_rows_ > 0 && rows[i] >= device_rows_ ? 1 : 0;
+    const int32_t tier = moves_ != nullptr && rows[i] >= device_rows_ ? 1 : 0;
     described[i] = {rows[i] == kNoRow ? kNoTier : tier, infos[i].count, infos[i].version};
   }
   return "";

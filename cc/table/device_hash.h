@@ -17,12 +17,13 @@
 #include "table/device_streams.h"
 #include "table/device_table.h"
 #include "table/device_table_ref.cuh"
+#include "table/row_moves.h"
 
 namespace group_embedding {
 
 class DeviceHash : public DeviceTable {
  public:
-  DeviceHash(const TableOptions& options, int64_t device_bytes, const void* matrix,
+  DeviceHash(const TableOptions& options, const DeviceTierOptions& tiers, const void* matrix,
              std::string* error);
   ~DeviceHash() override;
 
@@ -96,7 +97,8 @@ class DeviceHash : public DeviceTable {
   int64_t SlotBytes(size_t s) const { return slots_[s].width * SizeOf(slots_[s].dtype); }
   int64_t BytesPerRow() const;
   int64_t MaxRows() const;
-  std::unique_ptr<Memory> ReserveValues(int64_t row_bytes) const;
+  std::unique_ptr<DeviceMemory> ReserveValues(int64_t row_bytes) const;
+  void LimitDeviceRows(int64_t bytes_per_row);
   std::string Named(const std::string& what) const {
     return "table '" + options_.name + "'" + what;
   }
@@ -113,6 +115,7 @@ class DeviceHash : public DeviceTable {
   std::string GrowIndex(int64_t num_slots, cudaStream_t stream);
   void RebuildIndex(cudaStream_t stream);
   void ReleaseRetired();
+  void MoveRows();
   int64_t OldestBatchLocked() const;
 
   std::string InsertSome(const KeyedRows& rows, const size_t* chosen, int64_t count);
@@ -123,17 +126,21 @@ class DeviceHash : public DeviceTable {
   std::string PutRowsAside(const int64_t* device_rows, int64_t num_rows, cudaStream_t stream);
 
   const TableOptions options_;
-  const int64_t device_rows_;  // the first so many are in device memory; 0: all
+  const DeviceTierOptions tiers_;
   const int64_t max_bytes_;
+  int device_ = 0;
   int64_t reserved_rows_ = 0;
   DeviceTableRef ref_{};  // what does not change
 
   mutable std::mutex mutex_;  // of all that follows
   mutable DeviceStreams streams_;
-  std::unique_ptr<Memory> rows_, infos_, free_rows_, index_, candidates_, free_candidates_, bloom_;
+  int64_t device_rows_ = 0;  // the first so many are in device memory; 0: all
+  std::unique_ptr<DeviceMemory> rows_;
+  std::unique_ptr<Memory> infos_, free_rows_, index_, candidates_, free_candidates_, bloom_;
   std::vector<SlotOptions> slots_;
-  std::vector<std::unique_ptr<Memory>> slot_arrays_;
-  TableReport* report_ = nullptr;  // page-locked
+  std::vector<std::unique_ptr<DeviceMemory>> slot_arrays_;
+  std::unique_ptr<RowMoves> moves_;  // null: all rows are in device memory
+  TableReport* report_ = nullptr;    // page-locked
   int64_t usable_rows_ = 0, usable_candidates_ = 0, num_slots_ = 0, bloom_bytes_ = 0;
 
   int64_t enqueued_ = 0;    // keys, for training

@@ -1,4 +1,5 @@
 #include "table/device_hash_kernels.h"
+#include "table/find_one.cuh"
 #include "table/row_aside.cuh"
 
 namespace group_embedding {
@@ -32,26 +33,6 @@ __global__ void FillIndexKernel(DeviceTableRef table, int64_t num_rows, int64_t 
   if (count > 0 && threadIdx.x % kWarpSize == 0) {
     atomicAdd(reinterpret_cast<unsigned long long*>(&table.state->used_slots),
               static_cast<unsigned long long>(count));
-  }
-}
-
-// A thread's own search: the key's slot, or null.
-__device__ uint64_t* FindSlot(const DeviceTableRef& table, int64_t key, uint64_t* word) {
-  const uint64_t hash = IndexRef::HashOf(key);
-  const uint32_t tag = IndexRef::TagOf(hash);
-  for (uint64_t bucket = table.index.Home(hash);; bucket = table.index.Next(bucket)) {
-    bool has_empty = false;
-    for (int i = 0; i < kBucketSlots; ++i) {
-      uint64_t* slot = table.index.Slot(bucket, i);
-      *word = __ldcg(slot);
-      has_empty |= *word == kEmptySlot;
-      if (SlotWord::Tag(*word) != tag) continue;
-      const int64_t number = SlotWord::Number(*word);
-      const SlotKind kind = SlotWord::Kind(*word);
-      if (kind == SlotKind::kRow && table.KeyOfRow(number) == key) return slot;
-      if (kind == SlotKind::kCandidate && table.candidates[number].key == key) return slot;
-    }
-    if (has_empty) return nullptr;
   }
 }
 

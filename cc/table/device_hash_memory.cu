@@ -27,14 +27,17 @@ int64_t PhysicalBytes(int64_t device_bytes) {
 
 }  // namespace
 
-DeviceHash::DeviceHash(const TableOptions& options, int64_t device_bytes, const void* matrix,
-                       std::string* error)
+DeviceHash::DeviceHash(const TableOptions& options, const DeviceTierOptions& tiers,
+                       const void* matrix, std::string* error)
     : options_(options),
-      device_rows_(device_bytes > 0
-                       ? std::max(device_bytes / (options.dim * SizeOf(options.dtype)), first_row())
-                       : 0),
-      max_bytes_(options.max_bytes > 0 ? options.max_bytes : PhysicalBytes(device_bytes)) {
+      tiers_(tiers),
+      max_bytes_(options.max_bytes > 0 ? options.max_bytes : PhysicalBytes(tiers.device_bytes)) {
   reserved_rows_ = max_bytes_ / (RowBytes() + kInfoBytes) + first_row();
+  cudaGetDevice(&device_);
+  if (tiers.device_bytes > 0) {
+    moves_ = std::make_unique<RowMoves>(reserved_rows_, tiers.coldest, error);
+    device_rows_ = std::max(tiers.device_bytes / BytesPerRow(), first_row());
+  }
   rows_ = ReserveValues(RowBytes());
   infos_ = ReserveDeviceMemory(reserved_rows_ * kInfoBytes);
   free_rows_ = ReserveDeviceMemory(reserved_rows_ * static_cast<int64_t>(sizeof(int64_t)));
@@ -53,7 +56,7 @@ DeviceHash::DeviceHash(const TableOptions& options, int64_t device_bytes, const 
   ref_.dim = options.dim;
   ref_.shape = RowShape::Of(options.dim, options.dtype, 0);
   training_stream_ = streams_.own();
-  *error = Begin(matrix);
+  if (error->empty()) *error = Begin(matrix);
 }
 
 std::string DeviceHash::Begin(const void* matrix) {
@@ -95,21 +98,31 @@ DeviceHash::~DeviceHash() {
   cudaFreeHost(report_);
 }
 
-std::unique_ptr<DeviceTable> MakeDeviceTable(const TableOptions& options, int64_t device_bytes,
-                                             const void* matrix, std::string* error) {
-  auto table = std::make_unique<DeviceHash>(options, device_bytes, matrix, error);
+std::unique_ptr<DeviceTable> MakeDeviceTable(const TableOptions& options,
+                                             const DeviceTierOptions& tiers, const void* matrix,
+                                             std::string* error) {
+  auto table = std::make_unique<DeviceHash>(options, tiers, matrix, error);
   if (!error->empty()) return nullptr;
   return table;
 }
 
-std::unique_ptr<Memory> DeviceHash::ReserveValues(int64_t row_bytes) const {
+std::unique_ptr<DeviceMemory> DeviceHash::ReserveValues(int64_t row_bytes) const {
   const int64_t bytes = reserved_rows_ * row_bytes;
-  return device_rows_ > 0 ? ReserveTieredMemory(device_rows_ * row_bytes, bytes)
-                          : ReserveDeviceMemory(bytes);
+  return moves_ != nullptr ? ReserveTieredMemory(device_rows_ * row_bytes, bytes)
+                           : ReserveDeviceMemory(bytes);
+}
+
+void DeviceHash::LimitDeviceRows(int64_t bytes_per_row) {
+  if (moves_ == nullptr) return;
+  device_rows_ = std::max(tiers_.device_bytes / bytes_per_row, first_row());
+  rows_->LimitDevice(device_rows_ * RowBytes());
+  for (size_t s = 0; s < slots_.size(); ++s) {
+    slot_arrays_[s]->LimitDevice(device_rows_ * SlotBytes(s));
+  }
 }
 
 int64_t DeviceHash::BytesPerRow() const {
-  int64_t bytes = RowBytes() + kInfoBytes;
+  int64_t bytes = RowBytes() + kInfoBytes + (moves_ == nullptr ? 0 : RowMoves::kUseBytes);
   for (size_t s = 0; s < slots_.size(); ++s) bytes += SlotBytes(s);
   return bytes;
 }
@@ -132,6 +145,7 @@ DeviceTableRef DeviceHash::Ref() const {
   ref.clock = clock_;
   ref.enqueued = enqueued_;
   ref.aside = snapshot_ == nullptr ? nullptr : snapshot_->ref();
+  if (moves_ != nullptr) ref.moves = moves_->ref(device_rows_, BytesPerRow());
   ref.num_slot_arrays = static_cast<int32_t>(slots_.size());
   for (size_t s = 0; s < slots_.size(); ++s) {
     ref.slot_arrays[s] = {slot_arrays_[s]->data(), slots_[s].width, slots_[s].dtype,
@@ -165,6 +179,8 @@ TableState DeviceHash::Reported(int64_t* enqueued_since) const {
 }
 
 std::string DeviceHash::Prepare(int64_t num_keys, Access access, cudaStream_t stream) {
+  if (moves_ != nullptr) ++clock_;  // every call that locates has a number
+  if (access == Access::kTrain && batches_.empty()) MoveRows();
   streams_.Use(stream);
   if (access == Access::kRead) return "";
   streams_.Follow(&training_stream_, stream);
@@ -210,13 +226,14 @@ std::string DeviceHash::GrowRows(int64_t num_rows) {
   if (num_rows <= usable_rows_) return "";
   const int64_t max_rows = MaxRows();
   std::string error;
-  const bool on_host = device_rows_ > 0 && usable_rows_ >= device_rows_;
+  const bool on_host = moves_ != nullptr && usable_rows_ >= device_rows_;
   const int64_t at_once = on_host ? kHostBytesAtOnce : kDeviceBytesAtOnce;
   const int64_t more = std::min(usable_rows_ / 4, at_once / BytesPerRow());
   const int64_t rows = std::min(max_rows, std::max(num_rows + 1024, usable_rows_ + more));
   const int64_t had = usable_rows_;
   error = rows_->Grow(rows * RowBytes());
   if (error.empty()) error = infos_->Grow(rows * kInfoBytes);
+  if (error.empty() && moves_ != nullptr) error = moves_->Grow(rows);
   for (size_t s = 0; s < slots_.size() && error.empty(); ++s) {
     error = slot_arrays_[s]->Grow(rows * SlotBytes(s));
   }

@@ -8,6 +8,7 @@
 #include <memory>
 #include <string>
 
+#include "table/coldest.h"
 #include "table/embedding_table.h"
 
 #if GROUP_EMBEDDING_CUDA
@@ -35,12 +36,23 @@ class DeviceTable : public EmbeddingTable {
 
 #if GROUP_EMBEDDING_CUDA
 
-// On the device that is current. Rows after the first `device_bytes`, and their slots, lie in
-// page-locked host memory and are used there in place; 0: all are in device memory. What is kept of
-// each row and the index are always there. `matrix`: [options.initial.matrix_rows, dim] in host
-// memory, or null.
-std::unique_ptr<DeviceTable> MakeDeviceTable(const TableOptions& options, int64_t device_bytes,
-                                             const void* matrix, std::string* error);
+// How a table's rows are spread over two memories. Rows that the first does not hold lie in
+// page-locked host memory and are used there in place. Hot ones change places with colder ones in
+// device memory (row_moves.h), so row numbers are good as long as the batch that located them;
+// without a batch, until keys are located for training again.
+struct DeviceTierOptions {
+  // Of rows in device memory, their slots and what is kept of them; 0: all rows are there. What is
+  // kept of the others, 40 bytes each, and the index are in device memory beside that. A slot that
+  // is made later has fewer of the later rows be there.
+  int64_t device_bytes = 0;
+  Coldest coldest = Coldest::kLeastFrequent;
+};
+
+// On the device that is current. `matrix`: [options.initial.matrix_rows, dim] in host memory, or
+// null.
+std::unique_ptr<DeviceTable> MakeDeviceTable(const TableOptions& options,
+                                             const DeviceTierOptions& tiers, const void* matrix,
+                                             std::string* error);
 
 // Some keys of one table, and where their row numbers go. Device memory; `rows` may be `keys`.
 struct DeviceKeysToLocate {

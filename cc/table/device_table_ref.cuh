@@ -6,6 +6,7 @@
 #include "core/rows.cuh"
 #include "table/device_index.cuh"
 #include "table/embedding_table.h"
+#include "table/row_moves.cuh"
 
 namespace group_embedding {
 
@@ -55,8 +56,9 @@ struct DeviceTableRef {
   TableState* state;
   TableReport* report;    // host memory
   const AsideRef* aside;  // of the snapshot that is being read, or null
+  MovesRef moves;
   int64_t first_row, usable_rows;
-  int64_t clock;  // of the batch
+  int64_t clock;  // of the call
   int64_t enqueued;
   InitialValues initial;
   Admission admission;

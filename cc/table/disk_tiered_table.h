@@ -9,15 +9,10 @@
 #include <memory>
 #include <string>
 
+#include "table/coldest.h"
 #include "table/host_table.h"
 
 namespace group_embedding {
-
-// Which rows are the coldest.
-enum class Coldest : int32_t {
-  kLeastRecent = 0,    // located longest ago
-  kLeastFrequent = 1,  // trained least often; among equals, located longest ago
-};
 
 struct DiskTierOptions {
   std::string path;       // as of DiskStoreOptions

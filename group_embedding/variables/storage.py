@@ -49,10 +49,10 @@ def plan_storage(name, option):
             f"table '{name}': expected no storage_path, as storage_type {kind.name} has no disk "
             f"tier, got {option.storage_path!r}"
         )
-    if option.cache_strategy != CacheStrategy.LFU and "disk" not in tiers:
+    if option.cache_strategy != CacheStrategy.LFU and len(tiers) == 1:
         raise ValueError(
-            f"table '{name}': expected no cache_strategy, as with storage_type {kind.name} rows "
-            f"stay in the tier where they were made, got {option.cache_strategy.name}"
+            f"table '{name}': expected no cache_strategy, as storage_type {kind.name} has one tier "
+            f"that rows stay in, got {option.cache_strategy.name}"
         )
     if kind in _ON_GPU:
         _check_gpu(name, kind)

@@ -17,8 +17,8 @@ absl::Status MakeOnGpu(tensorflow::OpKernelContext* context, const StorageAttrs&
     return absl::InvalidArgumentError(where + "is made on a GPU; place its handle on one");
   }
   std::string error;
-  const int64_t device_bytes = storage.type == "hbm" ? 0 : storage.max_bytes;
-  *table = MakeDeviceTable(options, device_bytes, matrix, &error);
+  const DeviceTierOptions tiers = {storage.type == "hbm" ? 0 : storage.max_bytes, storage.coldest};
+  *table = MakeDeviceTable(options, tiers, matrix, &error);
   return ToStatus(error);
 #else
   return absl::UnimplementedError(where + "needs a library that was built with CUDA; use 'dram'");

@@ -61,7 +61,7 @@ max_bytes: the most memory that rows, slots and what is kept of each may take in
   no limit, where it is the only one.
 lower_max_bytes: the same of the second; 0: no limit.
 storage_path: the folder of the disk tier; empty: a temporary one.
-cache_strategy: which rows stay in memory when others go to disk: used last, or used most.
+cache_strategy: which rows stay in the first tier: used last, or used most.
 if_needed: leaves a table alone that is initialized, as one that was restored is.
 )doc");
 
