@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <stdexcept>
 #include <string>
+#include <vector>
 
 namespace group_embedding {
 
@@ -54,5 +55,15 @@ class DeviceBuffer {
  private:
   T* data_ = nullptr;
 };
+
+// Waits for the stream.
+template <typename T>
+std::vector<T> ToHost(const T* device, int64_t count, cudaStream_t stream) {
+  std::vector<T> host(count);
+  RequireCuda(
+      cudaMemcpyAsync(host.data(), device, count * sizeof(T), cudaMemcpyDeviceToHost, stream));
+  RequireCuda(cudaStreamSynchronize(stream));
+  return host;
+}
 
 }  // namespace group_embedding

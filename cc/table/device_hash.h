@@ -21,6 +21,11 @@
 
 namespace group_embedding {
 
+struct DeviceKeys {
+  const int64_t* keys;  // [num_keys]
+  int64_t num_keys;
+};
+
 class DeviceHash : public DeviceTable {
  public:
   DeviceHash(const TableOptions& options, const DeviceTierOptions& tiers, const void* matrix,
@@ -58,6 +63,9 @@ class DeviceHash : public DeviceTable {
   // What LocateRowsCuda does with a table, holding its mutex: Prepare, launch with Ref(), and once
   // it has trained CheckFull, which waits only where Prepare found little memory left.
   std::mutex& mutex() const { return mutex_; }
+  // Before that, for a table that has rows on disk: brings those of the keys into memory, and makes
+  // sure that there is room for new ones. Holding its mutex.
+  virtual std::string BringIn(const std::vector<DeviceKeys>&, Access, cudaStream_t) { return ""; }
   std::string Prepare(int64_t num_keys, Access access, cudaStream_t stream);
   DeviceTableRef Ref() const;
   std::string CheckFull(cudaStream_t stream);
@@ -67,7 +75,7 @@ class DeviceHash : public DeviceTable {
   void ForgetSnapshot();
   std::string ReadSnapshot(RowAside* snapshot, int64_t begin, int64_t end, KeyedRows* rows);
 
- private:
+ protected:
   struct Retired {
     int64_t row, clock;
   };
@@ -120,6 +128,10 @@ class DeviceHash : public DeviceTable {
 
   std::string InsertSome(const KeyedRows& rows, const size_t* chosen, int64_t count);
   int64_t EraseKeys(const int64_t* device_keys, int64_t num_keys);
+  // Takes keys out of the index; their rows, or kNoRow, are nobody's then.
+  std::vector<int64_t> TakeOut(const int64_t* device_keys, int64_t num_keys);
+  // Such rows may be given to other keys from now on.
+  void FreeRows(const std::vector<int64_t>& rows);
   int64_t EraseChosen(const Eviction& eviction, int64_t step);
   AdmissionState GetAdmissionState() const;
   std::vector<RowPart> Parts() const;

@@ -149,6 +149,18 @@ cudaError_t FindKeys(const DeviceTableRef& table, const int64_t* keys, int64_t n
   return cudaGetLastError();
 }
 
+int64_t SelectNumbers(const bool* flags, int64_t count, int64_t* numbers, cudaStream_t stream) {
+  DeviceBuffer<int64_t> num_selected(1);
+  const thrust::counting_iterator<int64_t> all(0);
+  size_t bytes = 0;
+  RequireCuda(cub::DeviceSelect::Flagged(nullptr, bytes, all, flags, numbers, num_selected.data(),
+                                         count, stream));
+  DeviceBuffer<char> scratch(bytes);
+  RequireCuda(cub::DeviceSelect::Flagged(scratch.data(), bytes, all, flags, numbers,
+                                         num_selected.data(), count, stream));
+  return ToHost(num_selected.data(), 1, stream)[0];
+}
+
 cudaError_t TakeOutKeys(const DeviceTableRef& table, const int64_t* keys, int64_t num_keys,
                         int64_t* rows, cudaStream_t stream) {
   if (num_keys == 0) return cudaSuccess;

@@ -194,9 +194,7 @@ std::string DeviceHash::Prepare(int64_t num_keys, Access access, cudaStream_t st
 std::string DeviceHash::MakeRoom(int64_t num_keys, cudaStream_t stream) {
   int64_t since = 0;
   TableState state = Reported(&since);
-  auto rows_needed = [&] {
-    return state.next_row + std::max<int64_t>(0, since + num_keys - state.num_free);
-  };
+  auto rows_needed = [&] { return state.RowsWith(since + num_keys); };
   if (rows_needed() > MaxRows() && since > 0) {
     state = State();
     since = 0;
@@ -292,7 +290,10 @@ void DeviceHash::ReleaseRetired() {
   for (; !retired_.empty() && retired_.front().clock < oldest; retired_.pop_front()) {
     rows.push_back(retired_.front().row);
   }
-  if (rows.empty()) return;
+  if (!rows.empty()) FreeRows(rows);
+}
+
+void DeviceHash::FreeRows(const std::vector<int64_t>& rows) {
   const Alone alone(*this, std::adopt_lock);
   TableState state = State();
   const int64_t num_free = state.num_free + static_cast<int64_t>(rows.size());

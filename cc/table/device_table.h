@@ -10,6 +10,7 @@
 
 #include "table/coldest.h"
 #include "table/embedding_table.h"
+#include "table/rows_on_disk.h"
 
 #if GROUP_EMBEDDING_CUDA
 #include <cuda_runtime_api.h>
@@ -53,6 +54,15 @@ struct DeviceTierOptions {
 std::unique_ptr<DeviceTable> MakeDeviceTable(const TableOptions& options,
                                              const DeviceTierOptions& tiers, const void* matrix,
                                              std::string* error);
+
+// The same with a third tier, on disk (rows_on_disk.h): where both memories are full, the coldest
+// rows go there, many at a time, and come back when their keys are located. options.max_bytes: of
+// both memories; greater than 0. Whoever locates keys waits for the stream as soon as there are
+// rows on disk, or may have to be: the host must know which of the keys have no row in memory.
+std::unique_ptr<DeviceTable> MakeDiskTieredDeviceTable(const TableOptions& options,
+                                                       const DeviceTierOptions& tiers,
+                                                       const DiskTierOptions& disk,
+                                                       const void* matrix, std::string* error);
 
 // Some keys of one table, and where their row numbers go. Device memory; `rows` may be `keys`.
 struct DeviceKeysToLocate {

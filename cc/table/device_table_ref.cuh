@@ -28,6 +28,11 @@ struct TableState {
   // Of the call under way:
   unsigned long long candidates_taken, candidates_freed;
   int32_t is_full;  // some keys of the call got no row
+
+  // How many rows will have been in use when so many new keys more have got theirs.
+  int64_t RowsWith(int64_t num_keys) const {
+    return next_row + (num_keys > num_free ? num_keys - num_free : 0);
+  }
 };
 
 // The same in host memory, with how many keys had been enqueued for training by then.

@@ -9,16 +9,10 @@
 #include <memory>
 #include <string>
 
-#include "table/coldest.h"
 #include "table/host_table.h"
+#include "table/rows_on_disk.h"
 
 namespace group_embedding {
-
-struct DiskTierOptions {
-  std::string path;       // as of DiskStoreOptions
-  int64_t max_bytes = 0;  // of rows on disk, slots and what is kept of each; 0: as the disk has
-  Coldest coldest = Coldest::kLeastFrequent;
-};
 
 // options.max_bytes: of what is in memory; greater than 0. A slot that is made when rows fill the
 // memory is beyond that. The rest as of MakeHostTable.

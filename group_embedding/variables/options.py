@@ -49,7 +49,8 @@ class StorageType(enum.Enum):
     In HBM_DRAM, rows that HBM does not hold lie in page-locked host memory, which the GPU reads and
     writes in place; hot ones change places with colder ones in HBM when a batch has ended, beside
     what the GPU does then. SSDHASH is RocksDB on a disk: a row comes back to
-    memory when its key is located, and the coldest go. HBM_DRAM_SSDHASH is not supported.
+    memory when its key is located, and the coldest go. With HBM_DRAM_SSDHASH every lookup waits for
+    the GPU as soon as there are rows on disk: the host must know which keys have no row in memory.
     """
 
     DRAM = "DRAM"
@@ -168,8 +169,8 @@ class StorageOption:
       storage_type: A StorageType; None: DRAM.
       storage_path: The folder of the disk tier, if there is one; None: a temporary one.
       storage_size: Bytes of each tier, the fastest first, of rows, slots and what is kept of each;
-        None, or of a tier that is not in the list: as much as there is, or 1 GiB for a first tier
-        of two. In HBM are also, beside its size, 40 bytes of each row in a lower tier in memory and
+        None, or of a tier that is not in the list: as much as there is, or 1 GiB for a tier above
+        another. In HBM are also, beside its size, 40 bytes of each row in a lower tier in memory and
         the index, 14 to 20 bytes per key. A slot that is made when there are rows already, as that
         of a table's first optimizer is, takes of HBM's size too: later rows find less of it.
       cache_strategy: A CacheStrategy: which rows stay in the first tier when there are more.
