@@ -64,14 +64,14 @@ int64_t DeviceHash::num_keys() const {
 
 int64_t DeviceHash::memory_bytes() const {
   const Alone alone(*this);
-  return State().next_row * BytesPerRow() + num_slots_ * static_cast<int64_t>(sizeof(uint64_t)) +
+  return State().next_row * BytesPerRow() + index_->bytes() +
          usable_candidates_ * static_cast<int64_t>(sizeof(Candidate) + sizeof(int64_t)) +
          bloom_bytes_;
 }
 
 float DeviceHash::load_factor() const {
   const Alone alone(*this);
-  return static_cast<float>(State().used_slots) / static_cast<float>(num_slots_);
+  return static_cast<float>(State().used_slots) / static_cast<float>(index_->num_slots());
 }
 
 void DeviceHash::Find(const int64_t* keys, int64_t num_keys, int64_t* rows) const {

@@ -17,6 +17,7 @@
 #include "table/device_streams.h"
 #include "table/device_table.h"
 #include "table/device_table_ref.cuh"
+#include "table/growing_index.h"
 #include "table/row_moves.h"
 
 namespace group_embedding {
@@ -120,7 +121,9 @@ class DeviceHash : public DeviceTable {
   std::string MakeRoom(int64_t num_keys, cudaStream_t stream);
   std::string GrowRows(int64_t num_rows);
   std::string GrowCandidates(int64_t num_candidates);
-  std::string GrowIndex(int64_t num_slots, cudaStream_t stream);
+  std::string MakeIndexRoom(const TableState& state, int64_t more_keys, bool is_rebuilt,
+                            int64_t num_keys, cudaStream_t stream);
+  std::string GrowIndex(const GrowingIndex::Work& work, cudaStream_t stream);
   void RebuildIndex(cudaStream_t stream);
   void ReleaseRetired();
   void MoveRows();
@@ -148,12 +151,13 @@ class DeviceHash : public DeviceTable {
   mutable DeviceStreams streams_;
   int64_t device_rows_ = 0;  // the first so many are in device memory; 0: all
   std::unique_ptr<DeviceMemory> rows_;
-  std::unique_ptr<Memory> infos_, free_rows_, index_, candidates_, free_candidates_, bloom_;
+  std::unique_ptr<Memory> infos_, free_rows_, candidates_, free_candidates_, bloom_;
   std::vector<SlotOptions> slots_;
   std::vector<std::unique_ptr<DeviceMemory>> slot_arrays_;
   std::unique_ptr<RowMoves> moves_;  // null: all rows are in device memory
-  TableReport* report_ = nullptr;    // page-locked
-  int64_t usable_rows_ = 0, usable_candidates_ = 0, num_slots_ = 0, bloom_bytes_ = 0;
+  std::unique_ptr<GrowingIndex> index_;
+  TableReport* report_ = nullptr;  // page-locked
+  int64_t usable_rows_ = 0, usable_candidates_ = 0, bloom_bytes_ = 0;
 
   int64_t enqueued_ = 0;    // keys, for training
   int64_t rebuilt_at_ = 0;  // of them, when the index was made anew

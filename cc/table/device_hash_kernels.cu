@@ -1,3 +1,8 @@
+#include <thrust/iterator/counting_iterator.h>
+
+#include <cub/device/device_select.cuh>
+
+#include "table/device_buffer.h"
 #include "table/device_hash_kernels.h"
 #include "table/find_one.cuh"
 #include "table/row_aside.cuh"
@@ -28,7 +33,7 @@ __global__ void FillIndexKernel(DeviceTableRef table, int64_t num_rows, int64_t 
     is_put = table.candidates[number].count > 0;
     key = table.candidates[number].key;
   }
-  if (is_put) table.index.Put(IndexRef::HashOf(key), kind, number);
+  if (is_put) table.index.PutInto(table.index.area, IndexRef::HashOf(key), kind, number);
   const int count = __popc(__ballot_sync(kFullWarp, is_put));
   if (count > 0 && threadIdx.x % kWarpSize == 0) {
     atomicAdd(reinterpret_cast<unsigned long long*>(&table.state->used_slots),

@@ -12,6 +12,7 @@ namespace group_embedding {
 namespace {
 
 constexpr float kMaxLoad = 0.6f;      // of the index, before it grows by half
+constexpr float kHurryLoad = 0.75f;   // from that on it grows at once
 constexpr float kCrampedLoad = 0.9f;  // up to that it goes on where there is no memory to grow
 constexpr int64_t kLeastSlots = 1024;
 constexpr int64_t kInfoBytes = sizeof(RowInfo);
@@ -41,7 +42,7 @@ DeviceHash::DeviceHash(const TableOptions& options, const DeviceTierOptions& tie
   rows_ = ReserveValues(RowBytes());
   infos_ = ReserveDeviceMemory(reserved_rows_ * kInfoBytes);
   free_rows_ = ReserveDeviceMemory(reserved_rows_ * static_cast<int64_t>(sizeof(int64_t)));
-  index_ = ReserveDeviceMemory(static_cast<int64_t>(reserved_rows_ * 4.0 / kMaxLoad) * 8);
+  index_ = std::make_unique<GrowingIndex>(static_cast<int64_t>(reserved_rows_ * 4.0 / kMaxLoad));
   candidates_ = ReserveDeviceMemory(max_bytes_);
   free_candidates_ = ReserveDeviceMemory(max_bytes_ / 2);
   ref_.infos = reinterpret_cast<RowInfo*>(infos_->data());
@@ -79,7 +80,8 @@ std::string DeviceHash::Begin(const void* matrix) {
   TableState state{};
   state.next_row = first_row();
   SetState(state);
-  error = GrowIndex(kLeastSlots, stream);
+  index_->Begin(kLeastSlots);
+  error = GrowIndex(GrowingIndex::Work::All(), stream);
   if (!error.empty()) return error;
   const int64_t matrix_bytes = options_.initial.matrix_rows * RowBytes();
   cudaError_t failed =
@@ -139,8 +141,7 @@ std::string DeviceHash::FullError(const std::string& why) const {
 
 DeviceTableRef DeviceHash::Ref() const {
   DeviceTableRef ref = ref_;
-  ref.index = {reinterpret_cast<uint64_t*>(index_->data()),
-               static_cast<uint64_t>(num_slots_ / kBucketSlots)};
+  ref.index = index_->ref();
   ref.usable_rows = usable_rows_;
   ref.clock = clock_;
   ref.enqueued = enqueued_;
@@ -208,16 +209,32 @@ std::string DeviceHash::MakeRoom(int64_t num_keys, cudaStream_t stream) {
   if (options_.admission.kind == Admission::Kind::kCounter) {
     error = GrowCandidates(state.next_candidate + since + num_keys);
   }
-  const int64_t live = state.num_keys + state.next_candidate + since + num_keys;
+  if (!error.empty()) return Named(": ") + error;
   const bool is_rebuilt = enqueued_ - since <= rebuilt_at_;  // after what was reported
-  const int64_t used = is_rebuilt ? live : std::max(live, state.used_slots + since + num_keys);
-  if (error.empty() && used > kMaxLoad * num_slots_) {
-    // Erased slots are left behind; where these are most, it need not grow.
-    const int64_t wanted = static_cast<int64_t>(1.5 * live / kMaxLoad);
-    error = GrowIndex(std::max(wanted, num_slots_), stream);
-    if (used <= kCrampedLoad * num_slots_) error.clear();
-  }
+  error = MakeIndexRoom(state, since + num_keys, is_rebuilt, num_keys, stream);
   return error.empty() ? "" : Named(": ") + error;
+}
+
+// `more_keys`: that may have come since `state`.
+std::string DeviceHash::MakeIndexRoom(const TableState& state, int64_t more_keys, bool is_rebuilt,
+                                      int64_t num_keys, cudaStream_t stream) {
+  const int64_t live = state.num_keys + state.next_candidate + more_keys;
+  int64_t used = is_rebuilt ? live : std::max(live, state.used_slots + more_keys);
+  for (;;) {
+    if (!index_->is_growing()) {
+      index_->ReleaseFormer();
+      if (used <= kMaxLoad * index_->num_slots()) return "";
+      // Erased slots are left behind; where these are most, it need not grow.
+      const auto wanted = static_cast<int64_t>(1.5 * live / kMaxLoad);
+      index_->Begin(std::max(wanted, index_->num_slots()));
+    }
+    const bool in_hurry = used > kHurryLoad * index_->least_slots();
+    const std::string error =
+        GrowIndex(in_hurry ? GrowingIndex::Work::All() : GrowingIndex::Work::For(num_keys), stream);
+    if (!error.empty()) return used <= kCrampedLoad * index_->least_slots() ? "" : error;
+    if (!in_hurry) return "";
+    used = live;
+  }
 }
 
 std::string DeviceHash::GrowRows(int64_t num_rows) {
@@ -266,20 +283,19 @@ std::string DeviceHash::GrowCandidates(int64_t num_candidates) {
   return error;
 }
 
-std::string DeviceHash::GrowIndex(int64_t num_slots, cudaStream_t stream) {
-  num_slots = (std::max(num_slots, kLeastSlots) + kBucketSlots - 1) / kBucketSlots * kBucketSlots;
-  std::string error = index_->Grow(num_slots * static_cast<int64_t>(sizeof(uint64_t)));
-  if (!error.empty()) return error;
+std::string DeviceHash::GrowIndex(const GrowingIndex::Work& work, cudaStream_t stream) {
+  std::string error;
+  if (!index_->MakeArea(work, stream, &error)) return error;
   streams_.BeginAlone(stream);
-  num_slots_ = num_slots;
-  RebuildIndex(stream);
+  RequireCuda(index_->Move(Ref(), work, stream));
   streams_.EndAlone(stream);
+  if (!index_->is_growing()) rebuilt_at_ = enqueued_;
   return "";
 }
 
 void DeviceHash::RebuildIndex(cudaStream_t stream) {
   rebuilt_at_ = enqueued_;
-  RequireCuda(cudaMemsetAsync(index_->data(), 0xFF, num_slots_ * sizeof(uint64_t), stream));
+  RequireCuda(index_->Clear(stream));
   RequireCuda(FillIndex(Ref(), usable_rows_, usable_candidates_, stream));
 }
 
@@ -316,9 +332,12 @@ std::string DeviceHash::CheckFull(cudaStream_t stream) {
 std::string DeviceHash::Reserve(int64_t num_keys) {
   const Alone alone(*this);
   std::string error = GrowRows(first_row() + num_keys);
-  if (error.empty()) {
-    error = GrowIndex(std::max(num_slots_, static_cast<int64_t>(num_keys / kMaxLoad) + 1),
-                      streams_.own());
+  const auto all = GrowingIndex::Work::All();
+  if (error.empty() && index_->is_growing()) error = GrowIndex(all, streams_.own());
+  const auto wanted = static_cast<int64_t>(num_keys / kMaxLoad) + 1;
+  if (error.empty() && wanted > index_->num_slots()) {
+    index_->Begin(wanted);
+    error = GrowIndex(all, streams_.own());
   }
   return error.empty() ? "" : Named(": ") + error;
 }

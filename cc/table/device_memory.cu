@@ -112,6 +112,16 @@ class MappedMemory : public DeviceMemory {
     device_bytes_ = std::min(device_bytes_, std::max(bytes_, RoundUp(device_bytes)));
   }
 
+  void Release(int64_t bytes) override {
+    for (; bytes > 0 && !pieces_.empty(); pieces_.pop_back()) {
+      const Piece& piece = pieces_.back();
+      driver_.unmap(piece.at, piece.bytes);
+      driver_.release(piece.handle);
+      bytes_ -= static_cast<int64_t>(piece.bytes);
+      bytes -= static_cast<int64_t>(piece.bytes);
+    }
+  }
+
   std::string Grow(int64_t bytes) override {
     if (bytes <= bytes_) return "";
     if (data_ == nullptr) return "the device or its driver has no virtual memory management";
@@ -122,7 +132,7 @@ class MappedMemory : public DeviceMemory {
     const int64_t wanted = RoundUp(bytes);
     while (bytes_ < wanted) {
       const int64_t tier_end = bytes_ < device_bytes_ ? device_bytes_ : reserved_;
-      const int64_t end = std::min(wanted, tier_end);
+      const int64_t end = std::min({wanted, tier_end, bytes_ + kMostPieceBytes});
       std::string error = Map(bytes_, end - bytes_);
       if (!error.empty()) return error;
       const int64_t begin = bytes_;
@@ -134,6 +144,8 @@ class MappedMemory : public DeviceMemory {
   }
 
  private:
+  static constexpr int64_t kMostPieceBytes = int64_t{512} << 20;
+
   struct Piece {
     CUdeviceptr at;
     size_t bytes;

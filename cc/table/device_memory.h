@@ -14,6 +14,8 @@ class DeviceMemory : public Memory {
  public:
   // From now on only the first `device_bytes` are to be the device's memory; what is there stays.
   virtual void LimitDevice(int64_t device_bytes) = 0;
+  // Gives back memory from the end, about so many bytes, that nothing on the device uses any more.
+  virtual void Release(int64_t bytes) = 0;
 };
 
 // At most `max_bytes` of the memory of the device that is current.

@@ -9,7 +9,8 @@ namespace group_embedding {
 __device__ inline uint64_t* FindSlot(const DeviceTableRef& table, int64_t key, uint64_t* word) {
   const uint64_t hash = IndexRef::HashOf(key);
   const uint32_t tag = IndexRef::TagOf(hash);
-  for (uint64_t bucket = table.index.Home(hash);; bucket = table.index.Next(bucket)) {
+  const IndexArea area = table.index.AreaOf(hash);
+  for (uint64_t bucket = IndexRef::Home(area, hash);; bucket = IndexRef::Next(area, bucket)) {
     bool has_empty = false;
     for (int i = 0; i < kBucketSlots; ++i) {
       uint64_t* slot = table.index.Slot(bucket, i);

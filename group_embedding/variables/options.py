@@ -170,9 +170,9 @@ class StorageOption:
       storage_path: The folder of the disk tier, if there is one; None: a temporary one.
       storage_size: Bytes of each tier, the fastest first, of rows, slots and what is kept of each;
         None, or of a tier that is not in the list: as much as there is, or 1 GiB for a tier above
-        another. In HBM are also, beside its size, 40 bytes of each row in a lower tier in memory and
-        the index, 14 to 20 bytes per key. A slot that is made when there are rows already, as that
-        of a table's first optimizer is, takes of HBM's size too: later rows find less of it.
+        another. Beside its size, HBM has 40 bytes of each row in host memory and the index, 14 to
+        20 bytes per key. A slot that is made when there are rows already, as that of a table's
+        first optimizer is, takes of HBM's size too: later rows find less of it.
       cache_strategy: A CacheStrategy: which rows stay in the first tier when there are more.
     """
 

@@ -1,13 +1,13 @@
-"""Tables in GPU memory, host memory and on disk: the tests of the disk tier, against host tables."""
+"""Tables in GPU memory, host memory and on disk: the tests of the disk tier, beside host tables."""
 
 import types
 
 import numpy as np
 import pytest
-import test_disk_tier as suite
 from device_tables import DeviceTable, core
 from hypothesis import settings
-from test_disk_tier import (  # noqa: F401
+from table import test_disk_tier as suite
+from table.test_disk_tier import (  # noqa: F401
     TiersAreInvisible,
     test_a_batch_that_does_not_fit_leaves_the_table_usable,
     test_a_dict_of_random_batches,
@@ -15,8 +15,8 @@ from test_disk_tier import (  # noqa: F401
     test_a_slot_that_comes_late_starts_anew_on_disk_too,
     test_a_small_memory_trains_to_the_same_bits,
     test_a_snapshot_is_of_one_instant_in_both_tiers,
-    test_reading_brings_rows_into_memory_and_counts_nothing,
     test_readers_and_trainers_of_many_threads_agree,
+    test_reading_brings_rows_into_memory_and_counts_nothing,
     test_rows_of_batches_in_flight_stay_in_memory,
     test_which_rows_are_the_coldest,
 )
