@@ -83,7 +83,7 @@ def read(path, tables, optimizer=None):
     """The same of a dict of tables."""
     _check_eager("load")
     prefix = str(Path(path) / _PREFIX)
-    if not tf.train.checkpoint_exists(prefix):
+    if not Path(prefix + ".index").exists():
         raise FileNotFoundError(f"load: expected a dump in {path}, got none")
     entries = tf.train.load_checkpoint(prefix).get_variable_to_shape_map()
     _check_tables(path, tables, entries)
