@@ -7,8 +7,10 @@ import tensorflow as tf
 
 from group_embedding.distributed import DistributedOptimizer
 from group_embedding.optimizers import LazyAdam, wrap
-from group_embedding.optimizers.wrap import can_wrap
-from group_embedding.sok.tables import is_table
+from group_embedding.optimizers.wrap import WRAPPED, can_wrap
+from group_embedding.sok.tables import is_table, name_of
+from group_embedding.tables import tf_variable
+from group_embedding.variables import EmbeddingVariable
 
 
 def OptimizerWrapper(optimizer):  # noqa: N802
@@ -44,6 +46,8 @@ def OptimizerWrapper(optimizer):  # noqa: N802
         if isinstance(optimizer, tf.keras.optimizers.Optimizer) and not _is_legacy(optimizer):
             optimizer = _twin(optimizer)
         wrap(optimizer)
+    else:
+        _refuse_keys(optimizer)
     return DistributedOptimizer(optimizer)
 
 
@@ -143,6 +147,28 @@ def _first_wrapped(apply_gradients):
         return DistributedOptimizer(wrap(optimizer)).apply_gradients(*args, **kwargs)
 
     return wrapped
+
+
+class _OfRows:
+    """Mixed into an optimizer whose rule is not known here: its own updates are of rows."""
+
+    def apply_gradients(self, grads_and_vars, *args, **kwargs):
+        grads_and_vars = list(grads_and_vars)
+        for _, variable in grads_and_vars:
+            if isinstance(tf_variable(variable), EmbeddingVariable):
+                raise TypeError(
+                    f"table '{name_of(variable)}': expected an optimizer that ge.optimizers.wrap "
+                    f"takes, as its rows are found by key, got {type(self).__name__}"
+                )
+        return super().apply_gradients(grads_and_vars, *args, **kwargs)
+
+
+def _refuse_keys(optimizer):
+    stock = type(optimizer)
+    is_optimizer = hasattr(optimizer, "apply_gradients")
+    if is_optimizer and not isinstance(optimizer, (_OfRows, *WRAPPED)):
+        namespace = {"__module__": stock.__module__, "__doc__": stock.__doc__}
+        optimizer.__class__ = type(stock.__name__, (_OfRows, stock), namespace)
 
 
 def _twin(optimizer):
