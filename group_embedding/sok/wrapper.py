@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import re
 
 import tensorflow as tf
 
@@ -126,9 +127,7 @@ def OptimizerScope(trainable_variables):  # noqa: N802
     others = [variable for variable in trainable_variables if not is_table(variable)]
     if others:
         raise TypeError(f"OptimizerScope: expected embedding variables alone, got {others[0]!r}")
-    bases = [tf.compat.v1.train.Optimizer, tf.keras.optimizers.Optimizer]
-    if hasattr(tf.keras.optimizers, "legacy"):
-        bases.append(tf.keras.optimizers.legacy.Optimizer)
+    bases = _optimizer_bases()
     stock = [base.apply_gradients for base in bases]
     for base, apply_gradients in zip(bases, stock):
         base.apply_gradients = _first_wrapped(apply_gradients)
@@ -137,6 +136,14 @@ def OptimizerScope(trainable_variables):  # noqa: N802
     finally:
         for base, apply_gradients in zip(bases, stock):
             base.apply_gradients = apply_gradients
+
+
+def _optimizer_bases():
+    bases = [tf.compat.v1.train.Optimizer, tf.keras.optimizers.Optimizer]
+    legacy = getattr(tf.keras.optimizers, "legacy", None)  # in Keras 3 it only says that it is gone
+    if hasattr(getattr(legacy, "Optimizer", None), "apply_gradients"):
+        bases.append(legacy.Optimizer)
+    return bases
 
 
 def _first_wrapped(apply_gradients):
@@ -173,7 +180,10 @@ def _refuse_keys(optimizer):
 
 def _twin(optimizer):
     """A Keras optimizer knows one list of variables, so that one for tables is another object."""
-    twin = type(optimizer).from_config(optimizer.get_config())
+    config = optimizer.get_config()
+    # Tables found by key keep slots under the optimizer's name. Keras 3 numbers those of a process.
+    config["name"] = re.sub(r"_\d+$", "", config["name"])
+    twin = type(optimizer).from_config(config)
     twin._learning_rate = optimizer._learning_rate
     return twin
 
