@@ -38,8 +38,9 @@ class DiskTieredHash : public DeviceHash {
   int64_t NumFree() const;
   // Moves rows to disk until so many are free.
   std::string MakeFree(int64_t num_rows);
-  // Of the rows that neither a batch in flight nor this call uses, up to `count`.
-  std::vector<int64_t> ColdestRows(int64_t count) const;
+  // The coldest of the rows that neither this call has located nor any since the oldest batch in
+  // flight began: at least `least`, if there are so many, and up to `most`.
+  std::vector<int64_t> ColdestRows(int64_t least, int64_t most) const;
   std::string MoveDown(const std::vector<int64_t>& rows);
   std::string MoveUp(const FoundOnDisk& found);
   std::string InsertSome(const KeyedRows& rows, size_t begin, size_t end,
