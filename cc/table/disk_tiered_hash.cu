@@ -43,23 +43,23 @@ KeyedRows SomeOf(const KeyedRows& rows, const std::vector<size_t>& chosen) {
 
 }  // namespace
 
-DiskTieredHash::DiskTieredHash(const TableOptions& options, const DeviceTierOptions& tiers,
+DiskTieredHash::DiskTieredHash(const TableOptions& options, int64_t device_bytes,
                                const DiskTierOptions& disk, const void* matrix, std::string* error)
-    : DeviceHash(options, tiers, matrix, error), coldest_(disk.coldest) {
+    : DeviceHash(options, {device_bytes, disk.coldest}, matrix, error) {
   if (error->empty()) disk_ = std::make_unique<RowsOnDisk>(options, disk, error);
 }
 
 std::unique_ptr<DeviceTable> MakeDiskTieredDeviceTable(const TableOptions& options,
-                                                       const DeviceTierOptions& tiers,
+                                                       int64_t device_bytes,
                                                        const DiskTierOptions& disk,
                                                        const void* matrix, std::string* error) {
-  if (tiers.device_bytes <= 0 || options.max_bytes <= 0) {
+  if (device_bytes <= 0 || options.max_bytes <= 0) {
     *error = "table '" + options.name +
              "': expected the sizes of both memories, as it has a disk tier; give "
              "StorageOption(storage_size=[bytes on the GPU, bytes in host memory, bytes on disk])";
     return nullptr;
   }
-  auto table = std::make_unique<DiskTieredHash>(options, tiers, disk, matrix, error);
+  auto table = std::make_unique<DiskTieredHash>(options, device_bytes, disk, matrix, error);
   if (!error->empty()) return nullptr;
   return table;
 }

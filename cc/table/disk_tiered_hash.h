@@ -12,8 +12,8 @@ namespace group_embedding {
 
 class DiskTieredHash : public DeviceHash {
  public:
-  DiskTieredHash(const TableOptions& options, const DeviceTierOptions& tiers,
-                 const DiskTierOptions& disk, const void* matrix, std::string* error);
+  DiskTieredHash(const TableOptions& options, int64_t device_bytes, const DiskTierOptions& disk,
+                 const void* matrix, std::string* error);
 
   std::string Slot(const SlotOptions& slot, void** array) override;
   int64_t num_keys() const override { return DeviceHash::num_keys() + disk_->store().num_keys(); }
@@ -46,7 +46,6 @@ class DiskTieredHash : public DeviceHash {
   std::string InsertSome(const KeyedRows& rows, size_t begin, size_t end,
                          const ParallelFor& parallel_for);
 
-  const Coldest coldest_;
   std::unique_ptr<RowsOnDisk> disk_;
 };
 
