@@ -167,7 +167,8 @@ class StorageOption:
 
     Attributes:
       storage_type: A StorageType; None: DRAM.
-      storage_path: The folder of the disk tier, if there is one; None: a temporary one.
+      storage_path: The folder of the disk tier, if there is one; None: a temporary one. Each of
+        several ranks makes one of its own in it.
       storage_size: Bytes of each tier, the fastest first, of rows, slots and what is kept of each;
         None, or of a tier that is not in the list: as much as there is, or 1 GiB for a tier above
         another. Beside its size, HBM has 40 bytes of each row in host memory and the index, 14 to
