@@ -288,10 +288,15 @@ class EmbeddingVariable(resource_variable_ops.ResourceVariable, SavedByName):
             "keys up in it (group_embedding_lookup, tf.nn.embedding_lookup), or export() it"
         )
 
+    # What stands in for a table must be loaded to where the table is, as an object and into a graph
+    # of TensorFlow 1.
     def _write_object_proto(self, proto, options):
-        # What stands in for a table must be loaded to where the table is.
         super()._write_object_proto(proto, options)
         proto.variable.device = self.device
+
+    def _export_to_saved_model_graph(self, *args, **kwargs):
+        with tf.device(self.device):
+            return super()._export_to_saved_model_graph(*args, **kwargs)
 
     def __repr__(self):
         return (
