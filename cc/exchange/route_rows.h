@@ -24,12 +24,12 @@ struct PartPlace {
 };
 
 struct RoutedRows {
-  SortedRows sorted;           // of the batch; ReduceRowsCuda takes it with the GroupOfParts
-  int64_t* local_rows;         // [number of unique rows] of their parts; room for [num_ids]
-  int64_t* places;             // [num_ids] see kLeftOutPlace; else written by WritePlacesCuda
-  const uint32_t* positions;   // [num_ids] of sorted entries
-  int64_t* places_of_unique;   // [num_ids] room
-  const int64_t* first_keys;   // [num_parts]
+  SortedRows sorted;          // of the batch; ReduceRowsCuda takes it with the GroupOfParts
+  int64_t* local_rows;        // [number of unique rows] of their parts; room for [num_ids]
+  int64_t* places;            // [num_ids] see kLeftOutPlace; else written by WritePlacesCuda
+  const uint32_t* positions;  // [num_ids] of sorted entries
+  int64_t* places_of_unique;  // [num_ids] room
+  const int64_t* first_keys;  // [num_parts]
   int64_t num_parts;
   int64_t num_ids;
 };
