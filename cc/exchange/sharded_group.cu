@@ -2,7 +2,6 @@
 #include <stdexcept>
 
 #include "exchange/part_bytes.h"
-#include "exchange/route_ids.h"
 #include "exchange/sharded_group.h"
 #include "table/device_buffer.h"
 
@@ -27,7 +26,7 @@ ShardedGroup::ShardedGroup(const Group& group, int rank, int num_ranks, Allocate
 
 Table ShardedGroup::shard(int64_t table) const {
   Table shard = tables_[table];
-  shard.num_rows = NumLocalRows(shard.num_rows, rank_, num_ranks_);
+  shard.num_rows = (shard.num_rows - rank_ + num_ranks_ - 1) / num_ranks_;
   return shard;
 }
 
