@@ -11,6 +11,7 @@ A restore reads and verifies the files of all tables before TensorFlow reads the
 import tensorflow as tf
 from tensorflow.python.training.saving import saveable_object
 
+from group_embedding.checkpoint.parts import restore_part, save_parts
 from group_embedding.checkpoint.snapshots import Snapshots
 from group_embedding.ops import save_table
 
@@ -95,7 +96,8 @@ class _SaverGraph:
         if self._snapshots is None:
             self._snapshots = Snapshots(self.scope)
         snapshot = self._snapshots.add(rows)
-        return save_table.save_table(rows.resource_handle, self.prefix, snapshot)
+        (manifest,) = save_parts([rows], self.prefix, snapshot, manifest_name(rows.name))
+        return manifest
 
     def restore(self, rows, name, manifest):
         """An op that restores a table, after all tables of the Saver were verified."""
@@ -111,7 +113,7 @@ class _SaverGraph:
         with tf.control_dependencies([*self._verified, verified]):
             made = rows.initialize_if_needed()
         with tf.control_dependencies([made]):
-            restored = save_table.restore_table(rows.resource_handle, self.prefix, manifest)
+            restored = restore_part(rows, self.prefix, manifest)
         for operation in [*self._changes, *self._reads()]:
             operation._add_control_input(verified)
         self._verified.append(verified)

@@ -14,6 +14,7 @@ import tensorflow as tf
 from tensorflow.python.saved_model import registration
 
 from group_embedding.checkpoint import files
+from group_embedding.checkpoint.parts import prefix_of_all, restore_part, save_parts
 from group_embedding.checkpoint.snapshots import saves_changes_only, take_snapshot
 from group_embedding.ops import save_table
 
@@ -120,8 +121,9 @@ def _save(trackables, file_prefix):
     prefix = tf.strings.substr(file_prefix, 0, tf.strings.length(file_prefix) - len(_SUFFIX))
     if tf.executing_eagerly():
         files.remove_unnamed(prefix.numpy().decode())
+    prefix = prefix_of_all(tables, prefix)
     snapshot = take_snapshot(tables, saves_changes_only())
-    manifests = [save_table.save_table(t.resource_handle, prefix, snapshot) for t in tables]
+    manifests = save_parts(tables, prefix, snapshot, "save_objects")
     tf.raw_ops.SaveV2(
         prefix=file_prefix,
         tensor_names=[_key(name) for name in names],
@@ -150,7 +152,7 @@ def _restore(trackables, merged_prefix):
     for table, manifest in zip(tables, manifests):
         if hasattr(table, "_initialize"):
             table._initialize()  # where it is not, as in a SavedModel
-        save_table.restore_table(table.resource_handle, merged_prefix, manifest)
+        restore_part(table, merged_prefix, manifest)
 
 
 registration.register_checkpoint_saver(

@@ -18,14 +18,20 @@ class TableResource(SavedByObject):
         device: of the table.
         current_step: a function without arguments: see EmbeddingVariable.current_step.
         eviction: checkpoint.snapshots.Eviction, run when a checkpoint is saved.
+        share: checkpoint.parts.Share of this rank, or None: the table is whole.
     """
 
-    def __init__(self, name, initialize, device, current_step, eviction):
+    def __init__(self, name, initialize, device, current_step, eviction, share=None):
         super().__init__(device=device)
+        self.share = share
         self._table_name = name
         self._make = initialize
         self.current_step = current_step
         self.eviction = eviction
+
+    @property
+    def name(self):
+        return self._table_name
 
     def _create_resource(self):
         in_v1_graph = not tf.compat.v1.executing_eagerly_outside_functions()
