@@ -26,7 +26,9 @@ from workloads import ALPHAS, WORKLOADS, ids_from_uniform
 
 ROOT = Path(__file__).resolve().parents[1]
 BATCHES = {"onehot26": 65536, "dcnv2_cap4M": 32768}
-TINY = replace(WORKLOADS["onehot26"], name="tiny (onehot26, 16 samples)", batch=16, rows=[1000] * 26)
+TINY = replace(
+    WORKLOADS["onehot26"], name="tiny (onehot26, 16 samples)", batch=16, rows=[1000] * 26
+)
 NUM_SETS, STEPS, ROUNDS = 3, 10, 5
 
 
@@ -57,9 +59,7 @@ class Rank:
         hyper = {"apply": 1, "gradient_scale": 1, "clip_value": np.inf, "learning_rate": 1e-3,
                  "epsilon": 1e-7}  # fmt: skip
         hyper = torch.tensor([float(hyper.get(name, 0)) for name in core.hyper_names]).cuda()
-        self.update = core.Update(
-            self.group, rule="rowwise_adagrad", slots=self.slots, hyper=hyper
-        )
+        self.update = core.Update(self.group, rule="rowwise_adagrad", slots=self.slots, hyper=hyper)
         self.sharded = exchange.make_group(self.group, w)
 
     def _draw_ids(self, alpha):
@@ -256,7 +256,9 @@ def row_of(way, num_ranks, workload, alpha, ranks, one_gpu):
         "of one GPU": f"{one_gpu / step:.0%}" if one_gpu else None,
         "MB a step": round(num_bytes / 1e6, 1),
         "exchange ms": round(exchange, 3) if num_ranks > 1 else None,
-        "GB/s": round(num_bytes / share / exchange / 1e6, 1) if num_ranks > 1 and exchange else None,
+        "GB/s": round(num_bytes / share / exchange / 1e6, 1)
+        if num_ranks > 1 and exchange
+        else None,
         "bare GB/s": round(num_bytes / bare / 1e6, 1) if bare else None,
         "of bare": f"{bare / share / exchange:.0%}" if bare and exchange else None,
     }

@@ -63,7 +63,9 @@ def _collect(results, processes, late):
                 raise RuntimeError(f"rank {rank}:\n{error}")
             returned[rank] = value
         elif time.monotonic() > late:
-            raise RuntimeError(f"not done in time: ranks {set(range(len(processes))) - {*returned}}")
+            raise RuntimeError(
+                f"not done in time: ranks {set(range(len(processes))) - {*returned}}"
+            )
         elif any(p.exitcode not in (None, 0) for p in processes):
             raise RuntimeError(f"exit codes of the ranks: {[p.exitcode for p in processes]}")
         else:
