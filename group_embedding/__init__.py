@@ -1,6 +1,6 @@
 """Sparse embeddings for recommender models on TensorFlow: many lookups in one fused op."""
 
-from group_embedding import checkpoint, exchange, layers, optimizers
+from group_embedding import checkpoint, exchange, layers, optimizers, sok
 from group_embedding.config import FeatureConfig, TableConfig
 from group_embedding.distributed import (
     CollectiveStrategy,
@@ -70,4 +70,5 @@ __all__ = [
     "patch_tensorflow",
     "run_elastic",
     "sequence_categorical_column_with_embedding",
+    "sok",
 ]
