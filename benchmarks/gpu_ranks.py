@@ -25,6 +25,12 @@ class Meeting:
             time.sleep(0.002)
         return [self._path(name, n).read_bytes() for n in range(self.num_ranks)]
 
+    def part(self, name):
+        """The same ranks, with names of their own."""
+        folder = self.folder / name
+        folder.mkdir(exist_ok=True)
+        return Meeting(folder, self.rank, self.num_ranks)
+
     def _path(self, name, rank, suffix=""):
         return self.folder / f"{name}.{rank}{suffix}"
 

@@ -8,6 +8,7 @@ from group_embedding.distributed import (
     Saver,
     broadcast_variables,
     enable_distributed_strategy,
+    run_elastic,
 )
 from group_embedding.feature_column import (
     categorical_column_with_embedding,
@@ -67,6 +68,7 @@ __all__ = [
     "layers",
     "optimizers",
     "patch_tensorflow",
+    "run_elastic",
     "sequence_categorical_column_with_embedding",
     "sok",
 ]

@@ -100,6 +100,8 @@ class DeviceHash : public DeviceTable {
     const DeviceHash& table_;
   };
 
+  static constexpr float kMaxLoad = 0.6f;  // of the index, before it grows by half
+
   // What follows holds the mutex.
   std::string Begin(const void* matrix);
   int64_t RowBytes() const { return options_.dim * SizeOf(options_.dtype); }
