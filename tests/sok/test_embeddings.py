@@ -221,6 +221,16 @@ def test_a_model_of_a_layer_learns_and_is_saved(tmp_path):
     np.testing.assert_allclose(loaded(data), model(data), rtol=1e-6)
 
 
+def test_a_model_with_sparse_inputs():
+    keys = tf.keras.Input([NNZ], dtype="int64", sparse=True)
+    layer = sok.DistributedEmbedding("mean", 12, DIM, SLOTS, NNZ)
+    model = tf.keras.Model(keys, layer(keys))
+    batch = to_sparse(*sparse_batch(0)[:2])
+
+    assert model.output_shape == (None, SLOTS, DIM)
+    np.testing.assert_array_equal(model(batch), layer(batch))
+
+
 @pytest.mark.parametrize(
     "make, error, message",
     [
