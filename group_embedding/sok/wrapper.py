@@ -184,7 +184,9 @@ def _twin(optimizer):
     # Tables found by key keep slots under the optimizer's name. Keras 3 numbers those of a process.
     config["name"] = re.sub(r"_\d+$", "", config["name"])
     twin = type(optimizer).from_config(config)
-    twin._learning_rate = optimizer._learning_rate
+    own, twin._learning_rate = twin._learning_rate, optimizer._learning_rate
+    if hasattr(twin, "_untrack_variable") and hasattr(own, "assign"):
+        twin._untrack_variable(own)  # or Keras 3 would save both
     return twin
 
 

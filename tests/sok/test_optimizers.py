@@ -62,6 +62,16 @@ def test_one_optimizer_for_tables_and_its_origin_for_other_variables():
     assert (read(table)[0] < 1).all()
 
 
+def test_what_keras_saves_of_it_is_what_it_saves_of_its_origin():
+    origin = tf.keras.optimizers.Adagrad(0.1)
+    optimizer = sok.OptimizerWrapper(origin)
+
+    step(optimizer, rows())
+    origin.apply_gradients([(tf.constant([2.0]), tf.Variable([1.0]))])
+
+    assert len(optimizer.variables) == len(origin.variables)
+
+
 def test_a_learning_rate_set_on_the_origin_is_that_of_tables():
     table = rows()
     origin = tf.keras.optimizers.SGD(0.1)
