@@ -63,7 +63,7 @@ void Restore(PyHostTable& table, const std::vector<std::string>& paths, int64_t 
   std::string error;
   {
     py::gil_scoped_release release;
-    error = RestoreTable({paths, {}}, {index, count}, /*verified=*/false, &table.get());
+    error = RestoreTable({paths, {}}, {index, count}, RestoreOptions(), &table.get());
   }
   Raise(error);
 }

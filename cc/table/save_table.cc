@@ -25,10 +25,10 @@ const char* NameOf(DataType type) {
   }
 }
 
-std::string Mismatch(const TableFileSummary& file, const std::string& path, const std::string& what,
+std::string Mismatch(const TableOptions& table, const std::string& path, const std::string& what,
                      const std::string& expected, const std::string& got) {
-  return "table '" + file.header.table + "', file '" + path + "': expected " + what + " " +
-         expected + ", got " + got;
+  return "table '" + table.name + "', file '" + path + "': expected " + what + " " + expected +
+         ", got " + got;
 }
 
 // Whether rows of a file can be rows of `table`.
@@ -37,10 +37,10 @@ std::string CheckFits(const TableFileSummary& file, const std::string& path,
   const TableFileHeader& header = file.header;
   const TableOptions& options = table.options();
   if (header.dim != options.dim) {
-    return Mismatch(file, path, "dim", std::to_string(options.dim), std::to_string(header.dim));
+    return Mismatch(options, path, "dim", std::to_string(options.dim), std::to_string(header.dim));
   }
   if (header.dtype != options.dtype) {
-    return Mismatch(file, path, "values of type", NameOf(options.dtype), NameOf(header.dtype));
+    return Mismatch(options, path, "values of type", NameOf(options.dtype), NameOf(header.dtype));
   }
   for (const SlotOptions& slot : header.slots) {
     for (const SlotOptions& present : table.slots()) {
@@ -49,7 +49,7 @@ std::string CheckFits(const TableFileSummary& file, const std::string& path,
         return std::to_string(s.width) + " columns of " + NameOf(s.dtype);
       };
       if (words(present) != words(slot)) {
-        return Mismatch(file, path, "slot '" + slot.name + "' of", words(present), words(slot));
+        return Mismatch(options, path, "slot '" + slot.name + "' of", words(present), words(slot));
       }
     }
   }
@@ -117,14 +117,15 @@ void AddCounters(const std::vector<char>& more, int64_t first_byte, int32_t coun
 // Brings the content of files into a table, one file after the other.
 class Restorer {
  public:
-  Restorer(const KeySubset& subset, EmbeddingTable* table, const ParallelFor& parallel_for)
-      : subset_(subset), table_(table), parallel_for_(parallel_for) {}
+  Restorer(const KeySubset& subset, bool as_start, EmbeddingTable* table,
+           const ParallelFor& parallel_for)
+      : subset_(subset), as_start_(as_start), table_(table), parallel_for_(parallel_for) {}
 
   // The admission state of the last save counts: that of the changes, if there is one.
   std::string Restore(const std::string& path, bool with_admission) {
     TableFileReader file(path);
     std::string error = file.Open();
-    if (error.empty()) error = MakeSlots(file.header());
+    if (error.empty() && !as_start_) error = MakeSlots(file.header());
     bool is_last = false;
     while (error.empty() && !is_last) {
       TableFileBlock block;
@@ -164,7 +165,7 @@ class Restorer {
 
   // A table that starts its keys otherwise keeps what it has: rows of keys do not depend on it.
   void RestoreInitialRows(const TableFileHeader& header, const std::vector<char>& rows) {
-    if (header.initial.matrix_rows != table_->options().initial.matrix_rows) return;
+    if (as_start_ || header.initial.matrix_rows != table_->options().initial.matrix_rows) return;
     const size_t all = header.initial.matrix_rows * header.dim * SizeOf(header.dtype);
     initial_rows_.insert(initial_rows_.end(), rows.begin(), rows.end());
     if (initial_rows_.size() < all) return;
@@ -197,7 +198,7 @@ class Restorer {
                 &admission_.counters);
   }
 
-  // The rows of our keys, with slots in the table's order; a slot that the file lacks is empty.
+  // The rows of our keys, with slots in the table's order; a slot that is not restored is empty.
   KeyedRows ForTable(const KeyedRows& rows) const {
     KeyedRows kept;
     kept.slots.resize(table_->slots().size());
@@ -212,7 +213,7 @@ class Restorer {
       kept.counts.push_back(rows.counts[i]);
       kept.versions.push_back(rows.versions[i]);
       append(rows.values, i, rows.values.size() / num_rows, &kept.values);
-      for (size_t s = 0; s < rows.slots.size(); ++s) {
+      for (size_t s = 0; s < slot_of_.size(); ++s) {
         append(rows.slots[s], i, rows.slots[s].size() / num_rows, &kept.slots[slot_of_[s]]);
       }
     }
@@ -220,8 +221,9 @@ class Restorer {
   }
 
   const KeySubset subset_;
+  const bool as_start_;
   EmbeddingTable* const table_;
-  std::vector<size_t> slot_of_;  // the table's slot of each of the file's
+  std::vector<size_t> slot_of_;  // the table's slot of each of the file's that is restored
   const ParallelFor& parallel_for_;
   std::vector<char> initial_rows_;  // those read so far; a file may have them in several blocks
   AdmissionState admission_;
@@ -275,17 +277,18 @@ std::string VerifySavedTable(const SavedTable& saved, const std::string& name,
   return CheckSaved(saved, name, table, *summaries);
 }
 
-std::string RestoreTable(const SavedTable& saved, const KeySubset& subset, bool verified,
-                         EmbeddingTable* table, const ParallelFor& parallel_for) {
+std::string RestoreTable(const SavedTable& saved, const KeySubset& subset,
+                         const RestoreOptions& how, EmbeddingTable* table,
+                         const ParallelFor& parallel_for) {
   const std::string& name = table->options().name;
   std::vector<TableFileSummary> files;
-  std::string error = verified ? ReadHeaders(saved, name, *table, &files)
-                               : VerifySavedTable(saved, name, table, &files);
+  std::string error = how.verified ? ReadHeaders(saved, name, *table, &files)
+                                   : VerifySavedTable(saved, name, table, &files);
   if (!error.empty()) return error;
   const bool has_changes =
       std::any_of(files.begin(), files.end(), [](auto& file) { return file.header.changes_only; });
   table->Clear();
-  Restorer restorer(subset, table, parallel_for);
+  Restorer restorer(subset, how.as_start, table, parallel_for);
   for (const bool changes_only : {false, true}) {
     for (size_t f = 0; f < files.size() && error.empty(); ++f) {
       if (files[f].header.changes_only != changes_only) continue;

@@ -47,10 +47,16 @@ struct SavedTable {
 std::string VerifySavedTable(const SavedTable& saved, const std::string& name,
                              const EmbeddingTable* table, std::vector<TableFileSummary>* summaries);
 
+struct RestoreOptions {
+  bool verified = false;  // by VerifySavedTable just now: only headers are looked at again before
+  // It is where another training starts: slots start anew, and new keys as the table has it.
+  bool as_start = false;
+};
+
 // Gives `table` the keys of `subset` that were saved, and no others. Whatever is wrong with a file
-// is found before the table changes. `verified`: by VerifySavedTable just now, so that only headers
-// are looked at again before. Exclusive.
-std::string RestoreTable(const SavedTable& saved, const KeySubset& subset, bool verified,
-                         EmbeddingTable* table, const ParallelFor& parallel_for = SerialFor);
+// is found before the table changes. Exclusive.
+std::string RestoreTable(const SavedTable& saved, const KeySubset& subset,
+                         const RestoreOptions& how, EmbeddingTable* table,
+                         const ParallelFor& parallel_for = SerialFor);
 
 }  // namespace group_embedding

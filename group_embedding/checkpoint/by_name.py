@@ -99,6 +99,10 @@ class _SaverGraph:
 
     def restore(self, rows, name, manifest):
         """An op that restores a table, after all tables of the Saver were verified."""
+        if rows.always_starts:
+            verified = rows.start.verify(rows.resource_handle)
+            with tf.control_dependencies([*self._verified, verified]):
+                return self._changed_after(verified, rows.initialize())
         with tf.device("/CPU:0"):
             (own_manifest,) = tf.raw_ops.RestoreV2(
                 prefix=self.prefix,
@@ -112,11 +116,16 @@ class _SaverGraph:
             made = rows.initialize_if_needed()
         with tf.control_dependencies([made]):
             restored = save_table.restore_table(rows.resource_handle, self.prefix, manifest)
+        return self._changed_after(verified, made, restored)
+
+    def _changed_after(self, verified, *changes):
+        """The last of `changes`, ops that wait for all that was verified. What came before waits
+        for `verified`."""
         for operation in [*self._changes, *self._reads()]:
             operation._add_control_input(verified)
         self._verified.append(verified)
-        self._changes += [made, restored]
-        return restored
+        self._changes += changes
+        return changes[-1]
 
     def _reads(self):
         """The ops by which this Saver reads variables."""

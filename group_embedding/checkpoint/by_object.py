@@ -90,9 +90,18 @@ class _VerifiedFirst(dict):
 
 
 def _verify(table, saved_as, prefix):
-    if tf.executing_eagerly():
-        manifest = tf.train.load_checkpoint(prefix).get_tensor(_key(saved_as))
-        save_table.verify_table(table.resource_handle, prefix, manifest)
+    if not tf.executing_eagerly():
+        return
+    if _always_starts(table):
+        table.start.verify(table.resource_handle)
+        return
+    manifest = tf.train.load_checkpoint(prefix).get_tensor(_key(saved_as))
+    save_table.verify_table(table.resource_handle, prefix, manifest)
+
+
+def _always_starts(table):
+    """What is loaded from a SavedModel starts from that."""
+    return getattr(table, "always_starts", False)
 
 
 def _originals(trackables):
@@ -145,9 +154,12 @@ def _restore(trackables, merged_prefix):
         shape_and_slices=[""] * len(names),
         dtypes=[tf.string] * len(names),
     )
-    for table, manifest in zip(tables, manifests):
+    restored = [saved for saved in zip(tables, manifests) if not _always_starts(saved[0])]
+    for table, manifest in restored:
         save_table.verify_table(table.resource_handle, merged_prefix, manifest)
-    for table, manifest in zip(tables, manifests):
+    for table in filter(_always_starts, tables):
+        table.initialize()
+    for table, manifest in restored:
         if hasattr(table, "_initialize"):
             table._initialize()  # where it is not, as in a SavedModel
         save_table.restore_table(table.resource_handle, merged_prefix, manifest)

@@ -51,9 +51,10 @@ def verify_table(table, prefix, manifest):
         return library().verify_table(table=table, prefix=prefix, manifest=manifest)
 
 
-def restore_table(table, prefix, manifest, index=0, count=1):
+def restore_table(table, prefix, manifest, index=0, count=1, as_start=False):
     """Gives the table its keys with `key % count == index` (taken as unsigned), and no others.
-    Its files were verified just now."""
+    Its files were verified just now, unless they are what another training starts from
+    (`as_start`): then slots start anew, and new keys as the table has it."""
     with tf.device(table.device):
         return library().restore_table(
             table=table,
@@ -61,5 +62,6 @@ def restore_table(table, prefix, manifest, index=0, count=1):
             manifest=manifest,
             index=index,
             count=count,
-            verified=True,
+            verified=not as_start,
+            as_start=as_start,
         )

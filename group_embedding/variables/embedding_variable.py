@@ -8,6 +8,7 @@ from tensorflow.python.saved_model import registration
 from group_embedding import exchange
 from group_embedding.checkpoint.by_name import SavedByName
 from group_embedding.checkpoint.snapshots import Eviction
+from group_embedding.checkpoint.start import find_start
 from group_embedding.ops import embedding_table, table_keys
 from group_embedding.variables import initial_values
 from group_embedding.variables.loaded_variable import loaded_variable
@@ -54,7 +55,7 @@ class EmbeddingVariable(resource_variable_ops.ResourceVariable, SavedByName):
         self.ev_option = ev_option or EmbeddingVariableOption()
         self.step = None
         self._optimizer_is_wrapped = False
-        _check_supported(name, self.ev_option)
+        _check_supported(name)
         storage = plan_storage(name, self.ev_option.storage_option)
         with tf.init_scope(), tf.device(storage.device):
             super().__init__(
@@ -71,6 +72,7 @@ class EmbeddingVariable(resource_variable_ops.ResourceVariable, SavedByName):
         with tf.device("/CPU:0"):  # so that they are the same wherever the table is
             initial = self._initial_values(table_name, initializer)
         option = self.ev_option
+        start, always_starts = _start(table_name, option.ckpt, self.shape[1], self.dtype)
 
         def initialize(handle, if_needed):
             return embedding_table.initialize(
@@ -89,6 +91,8 @@ class EmbeddingVariable(resource_variable_ops.ResourceVariable, SavedByName):
                 storage.device,
                 self.current_step,
                 _eviction(option.evict_option),
+                start,
+                always_starts,
             )
             self.rows = self._track_trackable(rows, "table")
             made = self.rows.initialize()
@@ -286,6 +290,15 @@ class EmbeddingVariable(resource_variable_ops.ResourceVariable, SavedByName):
         return group_embedding_lookup([self], [indices], name=name or "sparse_read")[0]
 
 
+def _start(name, option, dim, dtype):
+    """Of a CheckpointOption: what the table starts from or None, and whether always."""
+    if option is None or option.ckpt_to_load_from is None:
+        return None, False
+    saved_as = option.tensor_name_in_ckpt or name
+    start = find_start(name, option.ckpt_to_load_from, saved_as, dim, dtype)
+    return start, option.always_load_from_specific_ckpt
+
+
 def _eviction(option):
     if option is None:
         return Eviction()
@@ -298,18 +311,13 @@ def _eviction(option):
     return Eviction("l2_weight", l2_weight=option.l2_weight_threshold)
 
 
-def _check_supported(name, option):
+def _check_supported(name):
     """Refuses, wherever the table is asked for, what no table can do yet."""
     num_ranks = exchange.current().num_ranks
     if num_ranks > 1:
         raise ValueError(
             f"table '{name}': expected one rank, got {num_ranks}; an EmbeddingVariable over "
             "several ranks is not supported yet"
-        )
-    if option.ckpt is not None:
-        raise ValueError(
-            f"table '{name}': CheckpointOption is not supported yet; restore a checkpoint of the "
-            "model, or insert(keys, values)"
         )
 
 

@@ -18,14 +18,20 @@ class TableResource(SavedByObject):
         device: of the table.
         current_step: a function without arguments: see EmbeddingVariable.current_step.
         eviction: checkpoint.snapshots.Eviction, run when a checkpoint is saved.
+        start: None, or what of checkpoint.start it starts from.
+        always_starts: whether it does so even where another checkpoint is restored.
     """
 
-    def __init__(self, name, initialize, device, current_step, eviction):
+    def __init__(
+        self, name, initialize, device, current_step, eviction, start=None, always_starts=False
+    ):
         super().__init__(device=device)
         self._table_name = name
         self._make = initialize
         self.current_step = current_step
         self.eviction = eviction
+        self.start = start
+        self.always_starts = always_starts
 
     def _create_resource(self):
         in_v1_graph = not tf.compat.v1.executing_eagerly_outside_functions()
@@ -33,8 +39,12 @@ class TableResource(SavedByObject):
         return embedding_table.table_handle(self._table_name, shared_name)
 
     def initialize(self):
-        """Makes it empty."""
-        return self._make(self.resource_handle, if_needed=False)
+        """Makes it as it starts: empty, or with the rows of a checkpoint."""
+        made = self._make(self.resource_handle, if_needed=False)
+        if self.start is None:
+            return made
+        with tf.control_dependencies([made] if made is not None else []):
+            return self.start.load(self.resource_handle)
 
     def _initialize(self):
         # Where a SavedModel is loaded, after the table was restored.

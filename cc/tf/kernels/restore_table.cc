@@ -51,7 +51,8 @@ class RestoreTableOp : public OpKernel {
   explicit RestoreTableOp(OpKernelConstruction* context) : OpKernel(context) {
     OP_REQUIRES_OK(context, context->GetAttr("index", &subset_.index));
     OP_REQUIRES_OK(context, context->GetAttr("count", &subset_.count));
-    OP_REQUIRES_OK(context, context->GetAttr("verified", &verified_));
+    OP_REQUIRES_OK(context, context->GetAttr("verified", &how_.verified));
+    OP_REQUIRES_OK(context, context->GetAttr("as_start", &how_.as_start));
     OP_REQUIRES(context, subset_.index < subset_.count,
                 absl::InvalidArgumentError("index: expected less than count"));
   }
@@ -70,14 +71,14 @@ class RestoreTableOp : public OpKernel {
                                               "being written"));
     resource->saves() = TableSaves();  // what was saved before is not what changes are added to
     OP_REQUIRES_OK(context, CatchErrors([&] {
-                     return DataLoss(RestoreTable(saved, subset_, verified_,
-                                                  resource->table().get(), ThreadsOf(context)));
+                     return DataLoss(RestoreTable(saved, subset_, how_, resource->table().get(),
+                                                  ThreadsOf(context)));
                    }));
   }
 
  private:
   KeySubset subset_;
-  bool verified_;
+  RestoreOptions how_;
 };
 
 REGISTER_KERNEL_BUILDER(Name("VerifyTable").Device(tensorflow::DEVICE_CPU), VerifyTableOp);

@@ -66,6 +66,7 @@ REGISTER_OP("RestoreTable")
     .Attr("index: int >= 0 = 0")
     .Attr("count: int >= 1 = 1")
     .Attr("verified: bool = false")
+    .Attr("as_start: bool = false")
     .SetIsStateful()
     .SetShapeFn(tensorflow::shape_inference::NoOutputs)
     .Doc(R"doc(
@@ -74,6 +75,8 @@ before the table is changed.
 
 index, count: which keys: those with key % count == index.
 verified: by VerifyTable just now, so that they are read once.
+as_start: of another training, which this one starts from: slots start anew, and keys that are new
+  start as they do in this table.
 )doc");
 
 }  // namespace group_embedding
