@@ -14,7 +14,11 @@ import tensorflow as tf
 from tensorflow.python.saved_model import registration
 
 from group_embedding.checkpoint import files
-from group_embedding.checkpoint.snapshots import saves_changes_only, take_snapshot
+from group_embedding.checkpoint.snapshots import (
+    any_thread_saves_changes_only,
+    saves_changes_only,
+    take_snapshot,
+)
 from group_embedding.ops import save_table
 
 _PACKAGE, _NAME = "group_embedding", "EmbeddingTable"
@@ -34,6 +38,34 @@ class SavedRows(tf.train.experimental.PythonState):
     def deserialize(self, string_value):
         pass
 
+    def _copy_trackable_to_cpu(self, object_map):
+        pass
+
+
+class TableInBackground:
+    """What is saved in the place of a table by `CheckpointOptions(enable_async=True)`.
+
+    TensorFlow copies all objects, and a thread writes the copies. Of a table the copy is a snapshot.
+    """
+
+    _is_embedding_table = True
+
+    def __init__(self, table):
+        self._table = table
+        with tf.device("/CPU:0"):
+            self.snapshot = tf.Variable(-1, dtype=tf.int64, trainable=False)
+
+    @property
+    def resource_handle(self):
+        return self._table.resource_handle
+
+    def take_snapshot(self):
+        # TensorFlow makes a graph of the copying; what a table's step is, Python knows each time.
+        def take():
+            return take_snapshot([self._table], any_thread_saves_changes_only())
+
+        self.snapshot.assign(tf.py_function(take, [], tf.int64))
+
 
 class SavedByObject(tf.saved_model.experimental.TrackableResource):
     """A resource that is a keyed table and saved as such."""
@@ -49,6 +81,11 @@ class SavedByObject(tf.saved_model.experimental.TrackableResource):
         if save_type == "checkpoint":
             children[_CHILD] = self._saved_rows
         return children
+
+    def _copy_trackable_to_cpu(self, object_map):
+        if self not in object_map:
+            object_map[self] = TableInBackground(self)
+        object_map[self].take_snapshot()
 
     def _lookup_dependency(self, name, *args, **kwargs):
         if name == _CHILD:
@@ -129,8 +166,10 @@ def _save(trackables, file_prefix):
     prefix = tf.strings.substr(file_prefix, 0, tf.strings.length(file_prefix) - len(_SUFFIX))
     if tf.executing_eagerly():
         files.remove_unnamed(prefix.numpy().decode())
-    snapshot = take_snapshot(tables, saves_changes_only())
-    manifests = [save_table.save_table(t.resource_handle, prefix, snapshot) for t in tables]
+    manifests = [
+        save_table.save_table(table.resource_handle, prefix, snapshot)
+        for table, snapshot in zip(tables, _snapshots(names, tables))
+    ]
     tf.raw_ops.SaveV2(
         prefix=file_prefix,
         tensor_names=[_key(name) for name in names],
@@ -138,6 +177,19 @@ def _save(trackables, file_prefix):
         tensors=manifests,
     )
     return file_prefix
+
+
+def _snapshots(names, tables):
+    """For each table the snapshot to write."""
+    late = [n for n, t in zip(names, tables) if not isinstance(t, TableInBackground)]
+    if len(late) == len(tables):
+        return [take_snapshot(tables, saves_changes_only())] * len(tables)
+    if late:
+        raise ValueError(
+            f"tables {late}: expected to be there when this tf.train.Checkpoint was first saved "
+            "with enable_async=True, as what it copies was found out then; make another Checkpoint"
+        )
+    return [table.snapshot for table in tables]
 
 
 def _restore(trackables, merged_prefix):

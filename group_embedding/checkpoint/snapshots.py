@@ -9,6 +9,8 @@ import tensorflow as tf
 from group_embedding.ops import save_table
 
 _thread = threading.local()
+_lock = threading.Lock()
+_num_threads = 0  # that save changes only
 
 
 class Eviction(NamedTuple):
@@ -22,16 +24,27 @@ class Eviction(NamedTuple):
 @contextlib.contextmanager
 def changes_only():
     """Eager saves in this context save only the rows that changed since the last full save."""
+    global _num_threads
     before = saves_changes_only()
     _thread.changes_only = True
+    with _lock:
+        _num_threads += 1
     try:
         yield
     finally:
         _thread.changes_only = before
+        with _lock:
+            _num_threads -= 1
 
 
 def saves_changes_only():
     return getattr(_thread, "changes_only", False)
+
+
+def any_thread_saves_changes_only():
+    """For those who are called by another thread than the one that saves. Where several save, a
+    table may be saved by its changes that was to be saved in full, which restores to the same."""
+    return _num_threads > 0
 
 
 def take_snapshot(tables, changes):
