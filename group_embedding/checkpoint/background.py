@@ -1,11 +1,13 @@
-"""Saves of sessions that training does not wait for, and saves of changes."""
+"""Saves that training does not wait for, and saves of changes."""
 
+import functools
 import threading
 
 import numpy as np
 import tensorflow as tf
 from tensorflow.python.client import session as tf_session
 
+from group_embedding.checkpoint.object_copies import copies_of, saving_copies
 from group_embedding.checkpoint.snapshots import changes_only
 
 
@@ -33,22 +35,41 @@ def save_changes(saver, *args, **kwargs):
 
 
 class BackgroundSave:
-    """A `Saver.save` of what the session holds now, written by a thread.
+    """A save of what there is now, written by a thread.
 
     When this is made, all tables are snapshot and the dense variables copied; from then on they may
     change. One save at a time: of two, one is refused.
 
     Args:
-        saver, session, *args, **kwargs: `saver.save(session, *args, **kwargs)` is what runs.
+        saver: a `tf.compat.v1.train.Saver`, `tf.train.Checkpoint` or `tf.train.CheckpointManager`;
+            the latter two are not to be used otherwise before the end of the save.
+        *args, **kwargs: `saver.save(*args, **kwargs)` is what runs.
         changes: as `save_changes` does.
+
+    Raises:
+        ValueError: an object of the checkpoint can not be copied.
+
+    Example:
+
+        save = ge.checkpoint.BackgroundSave(tf.train.Checkpoint(model=model), "runs/model")
+        ...  # train
+        path = save.result()
     """
 
-    def __init__(self, saver, session, *args, changes=False, **kwargs):
+    def __init__(self, saver, *args, changes=False, **kwargs):
         self._result = self._error = None
-        feed = _state_of(saver, session, changes)
-        self._thread = threading.Thread(
-            target=self._save, args=(saver, _SessionWithFeed(session, feed), args, kwargs)
-        )
+        if isinstance(saver, tf.compat.v1.train.Saver):
+            session, *args = args
+            save = functools.partial(
+                _save_fed, saver, _SessionWithFeed(session, _state_of(saver, session, changes))
+            )
+        else:
+            is_manager = isinstance(saver, tf.train.CheckpointManager)
+            checkpoint = saver.checkpoint if is_manager else saver
+            save = functools.partial(
+                _save_copies, saver, checkpoint, copies_of(checkpoint, changes)
+            )
+        self._thread = threading.Thread(target=self._save, args=(save, args, kwargs))
         self._thread.start()
 
     def result(self):
@@ -58,12 +79,21 @@ class BackgroundSave:
             raise self._error
         return self._result
 
-    def _save(self, saver, session, args, kwargs):
+    def _save(self, save, args, kwargs):
         try:
-            with session.graph.as_default():
-                self._result = saver.save(session, *args, **kwargs)
+            self._result = save(*args, **kwargs)
         except BaseException as error:
             self._error = error
+
+
+def _save_fed(saver, session, *args, **kwargs):
+    with session.graph.as_default():
+        return saver.save(session, *args, **kwargs)
+
+
+def _save_copies(saver, checkpoint, copies, *args, **kwargs):
+    with saving_copies(checkpoint, copies):
+        return saver.save(*args, **kwargs)
 
 
 class _SessionWithFeed(tf_session.SessionInterface):

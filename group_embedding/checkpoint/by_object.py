@@ -43,28 +43,18 @@ class SavedRows(tf.train.experimental.PythonState):
 
 
 class TableInBackground:
-    """What is saved in the place of a table by `CheckpointOptions(enable_async=True)`.
-
-    TensorFlow copies all objects, and a thread writes the copies. Of a table the copy is a snapshot.
-    """
+    """What is saved in the place of a table by a thread, which writes copies of all objects: of a
+    table a snapshot."""
 
     _is_embedding_table = True
 
-    def __init__(self, table):
+    def __init__(self, table, snapshot):
         self._table = table
-        with tf.device("/CPU:0"):
-            self.snapshot = tf.Variable(-1, dtype=tf.int64, trainable=False)
+        self.snapshot = snapshot
 
     @property
     def resource_handle(self):
         return self._table.resource_handle
-
-    def take_snapshot(self):
-        # TensorFlow makes a graph of the copying; what a table's step is, Python knows each time.
-        def take():
-            return take_snapshot([self._table], any_thread_saves_changes_only())
-
-        self.snapshot.assign(tf.py_function(take, [], tf.int64))
 
 
 class SavedByObject(tf.saved_model.experimental.TrackableResource):
@@ -83,9 +73,16 @@ class SavedByObject(tf.saved_model.experimental.TrackableResource):
         return children
 
     def _copy_trackable_to_cpu(self, object_map):
+        # Called for `CheckpointOptions(enable_async=True)`, first as it is, then in a graph that
+        # TensorFlow makes of it; what the table's step is, Python knows each time.
         if self not in object_map:
-            object_map[self] = TableInBackground(self)
-        object_map[self].take_snapshot()
+            with tf.device("/CPU:0"):
+                snapshot = tf.Variable(-1, dtype=tf.int64, trainable=False)
+            object_map[self] = TableInBackground(self, snapshot)
+        object_map[self].snapshot.assign(tf.py_function(self._take_snapshot, [], tf.int64))
+
+    def _take_snapshot(self):
+        return take_snapshot([self], any_thread_saves_changes_only())
 
     def _lookup_dependency(self, name, *args, **kwargs):
         if name == _CHILD:
