@@ -200,7 +200,7 @@ std::vector<int64_t> DiskTieredShards::ColdestRows(int64_t count) {
 }
 
 std::string DiskTieredShards::CheckDiskSize(int64_t more) const {
-  const int64_t bytes = disk_->record_bytes() + static_cast<int64_t>(sizeof(int64_t));
+  const int64_t bytes = DiskBytesPerRow();
   const int64_t num_rows = disk_->num_keys() + more;
   if (disk_options_.max_bytes == 0 || num_rows * bytes <= disk_options_.max_bytes) return "";
   return "table '" + options().name + "' is full: expected at most " +

@@ -31,6 +31,7 @@ class DiskTieredShards : public HostShards, public LowerTier {
 
   std::string Slot(const SlotOptions& slot, void** array) override;
   int64_t num_keys() const override { return HostShards::num_keys() + disk_->num_keys(); }
+  int64_t max_keys(const std::vector<SlotOptions>& slots) const override;
   int64_t memory_bytes() const override;
   int64_t disk_bytes() const override { return disk_->disk_bytes(); }
   std::string Describe(const int64_t* keys, int64_t num_keys, KeyInfo* infos) const override;
@@ -65,6 +66,9 @@ class DiskTieredShards : public HostShards, public LowerTier {
   std::string MakeRoom(int64_t num_rows, const ParallelFor& parallel_for);
   // Of the rows that neither a batch in flight nor this call uses, up to `count`.
   std::vector<int64_t> ColdestRows(int64_t count);
+  int64_t DiskBytesPerRow() const {
+    return disk_->record_bytes() + static_cast<int64_t>(sizeof(int64_t));
+  }
   // Why `more` rows cannot go to disk, or nothing.
   std::string CheckDiskSize(int64_t more) const;
   std::string InsertSome(const KeyedRows& rows, size_t begin, size_t end);

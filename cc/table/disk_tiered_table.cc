@@ -1,6 +1,7 @@
 #include "table/disk_tiered_table.h"
 
 #include <algorithm>
+#include <limits>
 #include <unordered_map>
 
 #include "table/disk_tiered_shards.h"
@@ -23,7 +24,7 @@ class TieredSnapshot : public Snapshot {
 
   const EmbeddingTable& table() const override { return memory_->table(); }
   int64_t num_rows() const override { return memory_->num_rows() + disk_->num_keys(); }
-  const AdmissionState& admission() const override { return memory_->admission(); }
+  const AdmissionState& admission() override { return memory_->admission(); }
   const std::vector<int64_t>& erased() const override { return memory_->erased(); }
   void Keep() override { memory_->Keep(); }
   std::string error() const override {
@@ -82,6 +83,12 @@ std::string DiskTieredShards::Slot(const SlotOptions& slot, void** array) {
   const char* start = RowRecords::SlotStart(store(), num_slots);
   disk_->Extend({start, start + store().slot_row_bytes(num_slots)});
   return "";
+}
+
+int64_t DiskTieredShards::max_keys(const std::vector<SlotOptions>& slots) const {
+  if (disk_options_.max_bytes == 0) return std::numeric_limits<int64_t>::max();
+  const int64_t bytes = DiskBytesPerRow() + BytesOfNewSlots(this->slots(), slots);
+  return HostShards::max_keys(slots) + disk_options_.max_bytes / bytes;
 }
 
 int64_t DiskTieredShards::memory_bytes() const {

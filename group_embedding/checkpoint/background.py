@@ -1,6 +1,7 @@
 """Saves that training does not wait for, and saves of changes."""
 
 import functools
+import re
 import threading
 
 import numpy as np
@@ -8,7 +9,7 @@ import tensorflow as tf
 from tensorflow.python.client import session as tf_session
 
 from group_embedding.checkpoint.object_copies import copies_of, saving_copies
-from group_embedding.checkpoint.snapshots import changes_only
+from group_embedding.checkpoint.snapshots import SNAPSHOT, changes_only
 
 
 def save_changes(saver, *args, **kwargs):
@@ -119,12 +120,9 @@ class _SessionWithFeed(tf_session.SessionInterface):
 
 def _state_of(saver, session, changes):
     """What a save writes, as the session holds it: {name of a tensor that it reads: its value}."""
-    snapshot = _tensor_of(saver, session.graph, "table_snapshot")
-    fetches = _dense_tensors(saver, session.graph)
-    feed = {}
-    if snapshot is not None:
-        fetches = [snapshot, *fetches]
-        feed[_tensor_of(saver, session.graph, "changes_only")] = changes
+    snapshots = _snapshots_of(saver, session.graph)
+    fetches = [*snapshots, *_dense_tensors(saver, session.graph)]
+    feed = {_tensor_of(saver, session.graph, "changes_only"): changes} if snapshots else {}
     values = session.run(fetches, feed)
     # Copies: a session may give out the memory of a variable itself.
     return {name: np.array(value) for name, value in zip(fetches, values)}
@@ -138,6 +136,13 @@ def _dense_tensors(saver, graph):
     ]
     tensors = [tensor for op in saves for tensor in op.inputs[3:] if tensor.op.type != "SaveTable"]
     return list(dict.fromkeys(tensor.name for tensor in tensors))
+
+
+def _snapshots_of(saver, graph):
+    """The names of the tensors that stand for the snapshots of its tables, one per device."""
+    snapshot = re.compile(re.escape(f"{_scope_of(saver)}{SNAPSHOT}") + r"(_\d+)?$")
+    names = [op.name for op in graph.get_operations() if op.type == "PlaceholderWithDefault"]
+    return [f"{name}:0" for name in names if snapshot.match(name)]
 
 
 def _scope_of(saver):

@@ -17,7 +17,7 @@ from group_embedding.checkpoint import files
 from group_embedding.checkpoint.snapshots import (
     any_thread_saves_changes_only,
     saves_changes_only,
-    take_snapshot,
+    take_snapshots,
 )
 from group_embedding.ops import save_table
 
@@ -82,7 +82,7 @@ class SavedByObject(tf.saved_model.experimental.TrackableResource):
         object_map[self].snapshot.assign(tf.py_function(self._take_snapshot, [], tf.int64))
 
     def _take_snapshot(self):
-        return take_snapshot([self], any_thread_saves_changes_only())
+        return take_snapshots([self], any_thread_saves_changes_only())[0]
 
     def _lookup_dependency(self, name, *args, **kwargs):
         if name == _CHILD:
@@ -180,7 +180,7 @@ def _snapshots(names, tables):
     """For each table the snapshot to write."""
     late = [n for n, t in zip(names, tables) if not isinstance(t, TableInBackground)]
     if len(late) == len(tables):
-        return [take_snapshot(tables, saves_changes_only())] * len(tables)
+        return take_snapshots(tables, saves_changes_only())
     if late:
         raise ValueError(
             f"tables {late}: expected to be there when this tf.train.Checkpoint was first saved "

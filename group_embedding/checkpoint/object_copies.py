@@ -7,7 +7,7 @@ from tensorflow.python.trackable import base
 from tensorflow.python.util import object_identity
 
 from group_embedding.checkpoint.by_object import SavedByObject, TableInBackground
-from group_embedding.checkpoint.snapshots import take_snapshot
+from group_embedding.checkpoint.snapshots import take_snapshots
 
 
 def copies_of(checkpoint, changes):
@@ -26,8 +26,8 @@ def copies_of(checkpoint, changes):
     copies = object_identity.ObjectIdentityDictionary()
     tables = [item for item in objects if isinstance(item, SavedByObject)]
     if tables:
-        snapshot = take_snapshot(tables, changes)
-        copies.update((table, TableInBackground(table, snapshot)) for table in tables)
+        for table, snapshot in zip(tables, take_snapshots(tables, changes)):
+            copies[table] = TableInBackground(table, snapshot)
     for item in [*saved, *_slots(objects)]:
         if item not in copies:
             _copy(item, copies)

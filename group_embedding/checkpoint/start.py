@@ -82,7 +82,7 @@ class KeyedRows:
 
     def verify(self, handle):
         """An op that fails if a file is missing or damaged, or of another dim."""
-        return save_table.verify_table(handle, self._prefix, self._manifest)
+        return save_table.verify_table(handle, self._prefix, self._manifest, as_start=True)
 
     def load(self, handle):
         """An op that gives an empty table the rows."""

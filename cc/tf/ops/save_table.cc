@@ -52,11 +52,16 @@ REGISTER_OP("VerifyTable")
     .Input("table: resource")
     .Input("prefix: string")
     .Input("manifest: string")
+    .Attr("index: int >= 0 = 0")
+    .Attr("count: int >= 1 = 1")
+    .Attr("as_start: bool = false")
     .SetIsStateful()
     .SetShapeFn(tensorflow::shape_inference::NoOutputs)
     .Doc(R"doc(
 Fails if the table could not be restored from its files: one is missing, damaged, or of another
-table. Reads them to their ends.
+table, or they have more rows than the table may. Reads them to their ends.
+
+index, count, as_start: as of RestoreTable.
 )doc");
 
 REGISTER_OP("RestoreTable")
