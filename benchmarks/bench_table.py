@@ -10,10 +10,11 @@ around a call and a wait. Values and keys found are compared before anything is 
 
     python benchmarks/bench_table.py [--hkv libhierarchicalkv.so] [--dims 8 32 64] [--loads 0.5 1]
                                      [--capacity 67108864] [--grow 1000000000]
-                                     [--json FILE] [--plot FILE.png]
+                                     [--tiers 16777216] [--json FILE] [--plot FILE.png]
 
 hierarchicalkv.cu says how to build the library. --grow inserts so many keys, dim 8, into a table
-that starts empty.
+that starts empty. --tiers makes a table of so many keys, a tenth of them in GPU memory and the rest
+in the host's (table_tiers.py).
 """
 
 import argparse
@@ -24,6 +25,7 @@ import time
 from types import SimpleNamespace
 
 import numpy as np
+import table_tiers
 from bench_kernel import ROOT, load_core
 from places import choose_place
 from report import print_table, write_json
@@ -305,10 +307,11 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--core", default=ROOT / "group_embedding", help="folder of the library")
     parser.add_argument("--hkv", help="HierarchicalKV's library")
-    parser.add_argument("--dims", type=int, nargs="+", default=[8, 32, 64])
+    parser.add_argument("--dims", type=int, nargs="*", default=[8, 32, 64])
     parser.add_argument("--loads", type=float, nargs="+", default=[0.5, 0.75, 1.0])
     parser.add_argument("--capacity", type=int, default=1 << 26)
     parser.add_argument("--grow", type=int, default=0)
+    parser.add_argument("--tiers", type=int, default=0)
     parser.add_argument("--json", help="file to write")
     parser.add_argument("--plot", help="picture to write")
     args = parser.parse_args()
@@ -322,13 +325,16 @@ def main():
     for dim in args.dims:
         rows += compare(core, place, library, dim, args.loads, args.capacity)
         place.release()
-    print_table(rows)
-    if library is not None:
+    if rows:
+        print_table(rows)
+    if rows and library is not None:
         for name in ("ratio", "ratio by clock"):
             about[f"mean {name}"] = round(statistics.geometric_mean(r[name] for r in rows), 3)
             about[f"least {name}"] = min(r[name] for r in rows)
     if args.grow:
         about["growth"] = grow(core, place, args.grow)
+    if args.tiers:
+        about["tiers"] = table_tiers.move(core, place, args.tiers, BATCH)
     print(about)
     if args.json:
         write_json(args.json, about, rows)

@@ -3,6 +3,7 @@
 from group_embedding import checkpoint, exchange, layers, optimizers
 from group_embedding.config import FeatureConfig, TableConfig
 from group_embedding.distributed import (
+    CollectiveStrategy,
     DistributedOptimizer,
     Saver,
     broadcast_variables,
@@ -40,6 +41,7 @@ __all__ = [
     "CBFFilter",
     "CacheStrategy",
     "CheckpointOption",
+    "CollectiveStrategy",
     "CounterFilter",
     "DistributedOptimizer",
     "EmbeddingVariable",

@@ -9,6 +9,8 @@ import numbers
 import operator
 from typing import Any, Optional
 
+from group_embedding.placement import check_placement
+
 # How the rows of a sample become one vector.
 COMBINERS = ("mean", "sum", "sqrtn")
 # What an id at or past the end of its table does: an error, or a row of zeros.
@@ -40,6 +42,9 @@ class TableConfig:
       dtype: "float32", "float16" or "bfloat16"; `None` leaves it to the layer that makes the table.
       trainable: Whether training changes the table.
       ev_option: With `num_rows=None`, the `EmbeddingVariableOption`; `None`: its defaults.
+      placement: Over several ranks, where the rows are: "distributed", "localized:<rank>",
+        "replicated" or "auto", which is planned. `None`: as `enable_distributed_strategy` says.
+      expected_ids: How many ids of the table a rank's batch has, about, for a plan. `None`: 1,024.
 
     Raises:
       TypeError, ValueError: An attribute is not of the form above; the message names the table.
@@ -54,6 +59,8 @@ class TableConfig:
     dtype: Optional[str] = None
     trainable: bool = True
     ev_option: Any = None
+    placement: Optional[str] = None
+    expected_ids: Optional[float] = None
 
     def __post_init__(self):
         _check_name("table", self.name)
@@ -80,6 +87,11 @@ class TableConfig:
             # A tf.DType and a np.dtype are taken by their names.
             dtype = getattr(self.dtype, "name", self.dtype)
             _freeze(self, "dtype", check_choice(owner, "dtype", dtype, TABLE_DTYPES))
+        if self.placement is not None:
+            check_placement(owner, self.placement)
+        if self.expected_ids is not None:
+            expected_ids = _positive_float(owner, "expected_ids", self.expected_ids)
+            _freeze(self, "expected_ids", expected_ids)
         if not isinstance(self.trainable, bool):
             raise TypeError(f"{owner}: expected trainable to be a bool, got {self.trainable!r}")
 

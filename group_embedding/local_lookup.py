@@ -8,8 +8,14 @@ from group_embedding.ops.locate_rows import locate_rows
 def look_up_local(tables, features, table_of_feature, combiners, **options):
     """Results of one group; see `ops.group_lookup.group_lookup` for what it takes and returns."""
     by_key = [f for f, t in enumerate(table_of_feature) if tables[t].keyed is not None]
-    batch = group_ids(features, by_key)
-    if by_key:
-        batch = locate_rows([table.keyed for table in tables], batch, table_of_feature)
     names = [feature.name for feature in features]
-    return group_lookup(tables, batch, table_of_feature, combiners, names, **options)
+    batch = group_ids(features, by_key)
+    return look_up_batch(tables, batch, table_of_feature, combiners, names, **options)
+
+
+def look_up_batch(tables, batch, table_of_feature, combiners, feature_names, times=None, **options):
+    """The same of a batch, of whose keys `times` says how often each came."""
+    keyed = [table.keyed for table in tables]
+    if any(table is not None for table in keyed):
+        batch = locate_rows(keyed, batch, table_of_feature, times)
+    return group_lookup(tables, batch, table_of_feature, combiners, feature_names, **options)

@@ -168,14 +168,14 @@ def _look_up(lookups, concat, prune_negative, invalid_ids):
     """Looks up each group of lookups that one op can serve; results in the order given."""
     _check_word("invalid_ids", invalid_ids, INVALID_IDS)
     # Ops that use a table run where it is: keyed tables of two devices need two, and so does a
-    # variable on a GPU beside a keyed table in host memory.
+    # variable on a GPU beside a keyed table in host memory. One exchange serves all tables.
     any_keyed = any(lookup.table.keyed is not None for lookup in lookups)
     groups = {}
     for place, lookup in enumerate(lookups):
         table = lookup.table
-        device = table.device_type if any_keyed else None
-        groups.setdefault((table.dtype, table.is_sharded, device), []).append(place)
-    dtypes = list(dict.fromkeys(dtype.name for dtype, *_ in groups))
+        kind = (table.dtype, table.device_type if any_keyed else None)
+        groups.setdefault(table.exchange or kind, []).append(place)
+    dtypes = list(dict.fromkeys(lookup.table.dtype.name for lookup in lookups))
     if concat and len(dtypes) > 1:
         raise ValueError(f"concat: expected tables of one dtype, got {dtypes}")
     options = {"prune_negative": prune_negative, "invalid_ids": invalid_ids}
@@ -190,7 +190,7 @@ def _look_up(lookups, concat, prune_negative, invalid_ids):
 
 
 def _look_up_group(lookups, **options):
-    """One group: tables of one dtype, all of this rank alone or all sharded over the ranks."""
+    """One group: tables of this rank alone, of one dtype; or spread over the ranks, of any."""
     tables = list(dict.fromkeys(lookup.table for lookup in lookups))
     arguments = {
         "tables": tables,
@@ -198,7 +198,7 @@ def _look_up_group(lookups, **options):
         "table_of_feature": [tables.index(lookup.table) for lookup in lookups],
         "combiners": [lookup.combiner for lookup in lookups],
     }
-    look_up = exchange.look_up_sharded if tables[0].is_sharded else look_up_local
+    look_up = exchange.look_up_sharded if tables[0].exchange else look_up_local
     return look_up(**arguments, **options)
 
 

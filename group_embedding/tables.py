@@ -7,7 +7,7 @@ from tensorflow.python.ops import resource_variable_ops
 from tensorflow.python.ops.variables import PartitionedVariable
 
 from group_embedding.config import TABLE_DTYPES
-from group_embedding.exchange import ShardedTable, sharded_table
+from group_embedding.exchange import ShardedTable, exchange_of, sharded_table
 from group_embedding.variables import EmbeddingVariable
 
 
@@ -39,13 +39,27 @@ class Table(NamedTuple):
         return source if isinstance(source, EmbeddingVariable) else None
 
     @property
-    def is_sharded(self):
-        return isinstance(self.source.object, ShardedTable)
+    def exchange(self):
+        """The Exchange over whose ranks its rows are spread, or None: this process has them all."""
+        return exchange_of(self.source.object)
+
+    def of_this_rank(self):
+        """What this rank has of a table that is spread over ranks. Rows are as they are: who asks
+        for them scales them."""
+        source = self.source.object
+        variable = source.variable if isinstance(source, ShardedTable) else source
+        return self._replace(source=Reference(variable), max_norm=0.0)
+
+    def with_source(self, source, dtype):
+        """The same table with its rows, or some of them, in another place."""
+        return self._replace(source=Reference(source), dtype=dtype)
 
     @property
     def device_type(self):
         """'CPU' or 'GPU': where TensorFlow puts the ops that look it up."""
-        device = tf.DeviceSpec.from_string(getattr(self.source.object, "device", "") or "")
+        source = self.source.object
+        variable = source.variable if isinstance(source, ShardedTable) else source
+        device = tf.DeviceSpec.from_string(getattr(variable, "device", "") or "")
         known = device.device_type
         return known or ("GPU" if tf.config.list_physical_devices("GPU") else "CPU")
 

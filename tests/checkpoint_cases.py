@@ -12,6 +12,7 @@ from group_embedding.checkpoint import files
 v1 = tf.compat.v1
 DIM = 4
 NUM_STEPS = 10
+OPTIONS = {}  # of all tables, unless a test says otherwise
 
 
 def batches(seed=0, num_steps=NUM_STEPS):
@@ -35,9 +36,9 @@ class Model(NamedTuple):
 def build(optimizer=None, **options):
     """Two tables and a dense variable, in the default graph."""
     global_step = v1.train.get_or_create_global_step()
+    option = ge.EmbeddingVariableOption(**{**OPTIONS, **options})
     tables = [
-        ge.get_embedding_variable(name, DIM, ev_option=ge.EmbeddingVariableOption(**options))
-        for name in ("user", "deep/item")
+        ge.get_embedding_variable(name, DIM, ev_option=option) for name in ("user", "deep/item")
     ]
     weights = v1.get_variable("weights", [DIM, 1], initializer=v1.ones_initializer())
     keys = v1.placeholder(tf.int64, [None, 2], name="keys")

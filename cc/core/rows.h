@@ -1,6 +1,7 @@
 // Arithmetic on rows of a table on the host: sums in float32, whatever the element type.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
@@ -169,28 +170,47 @@ inline void PrefetchRow(const T* row, int64_t dim) {
   }
 }
 
-// Fetches rows of an array that are used soon, in ascending order. Where few lie between two, these
-// are fetched as well: memory read without gaps comes faster than the same rows with gaps.
+// Fetches rows of an array that are used soon, some at a time, in ascending order. Where few lie
+// between those, they are fetched as well: memory read without gaps comes faster than the same rows
+// with gaps. Each row's share is as large as the next one's, for a count of lines that changes from
+// row to row, which no processor foresees, costs more than the lines.
 class RowStream {
  public:
   RowStream() = default;
   // A null array has nothing to fetch.
   RowStream(const void* rows, int64_t row_bytes)
-      : rows_(static_cast<const char*>(rows)), next_(rows_), row_bytes_(row_bytes) {}
+      : rows_(static_cast<const char*>(rows)), row_bytes_(row_bytes) {}
+
+  // Calls of `Fetch` for `count` rows from `first` to `last` follow.
+  void Aim(int64_t first, int64_t last, int64_t count) {
+    if (rows_ == nullptr) return;
+    const char* begin = std::max(next_, rows_ + first * row_bytes_);
+    const int64_t span = rows_ + (last + 1) * row_bytes_ - begin;
+    has_gaps_ = span > count * (row_bytes_ + kMaxGapBytes);
+    lines_per_row_ = Lines(has_gaps_ ? row_bytes_ + 63 : span, has_gaps_ ? 1 : count);
+    next_ = begin;
+  }
 
   void Fetch(int64_t row) {
     if (rows_ == nullptr) return;
-    const char* begin = rows_ + row * row_bytes_;
-    const char* end = begin + row_bytes_;
-    if (begin - next_ > kMaxGapBytes) next_ = begin;
-    for (; next_ < end; next_ += 64) __builtin_prefetch(next_, 0, 3);
+    if (has_gaps_) next_ = rows_ + row * row_bytes_;
+    for (int64_t line = 0; line < lines_per_row_; ++line, next_ += 64) {
+      __builtin_prefetch(next_, 0, 3);
+    }
   }
 
  private:
   static constexpr int64_t kMaxGapBytes = 512;
+
+  static int64_t Lines(int64_t bytes, int64_t shares) {
+    return (bytes + 64 * shares - 1) / (64 * shares);
+  }
+
   const char* rows_ = nullptr;
   const char* next_ = nullptr;  // not fetched yet
   int64_t row_bytes_ = 0;
+  int64_t lines_per_row_ = 0;
+  bool has_gaps_ = false;
 };
 
 }  // namespace group_embedding

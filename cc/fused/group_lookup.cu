@@ -229,7 +229,8 @@ LookupPlan PlanLookup(const Group& group) {
     task.rows = static_cast<const char*>(table.rows);
     task.output = static_cast<char*>(feature.output);
     task.num_rows = table.num_rows;
-    task.row_bytes = static_cast<uint32_t>(table.dim * SizeOf(group.dtype));
+    task.row_bytes =
+        table.rows == nullptr ? 1 : static_cast<uint32_t>(table.dim * SizeOf(group.dtype));
     task.output_bytes = feature.output_stride * SizeOf(group.dtype);
     task.first_sample = feature.first_sample;
     task.num_samples = feature.num_samples;

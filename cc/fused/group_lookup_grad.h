@@ -38,7 +38,8 @@ void WeightGradCpu(const Group& group, float* weight_grad, const ParallelFor& pa
 // What SortRowsCuda leaves behind, in the caller's workspace, in device memory. An entry is a
 // looked-up id; entries are sorted by table and row, and those of one row keep their order.
 struct SortedRows {
-  const int64_t* num_unique;  // [num_tables + 1] first unique row of each table, and the total
+  const int64_t* num_unique;  // [num_tables + 1] first unique row of each table, and the total. Of
+                              // several owners: [num_owners * num_tables + 1], owner after owner
   const void* keys;           // [num_ids] of 32 or 64 bits: row + number of all rows of the tables
   bool has_wide_keys;         // before its own. Entries without a gradient come last
   const uint32_t* samples;    // [num_ids] the sample that looked it up
@@ -51,12 +52,30 @@ struct SortedRows {
 };
 inline constexpr int64_t kMinPieceEntries = 128;
 
+// What an id that names no row becomes in SortOptions::places.
+inline constexpr int64_t kLeftOutPlace = -1;
+inline constexpr int64_t kZerosPlace = INT64_MAX;  // reads zeros
+
+// What SortRowsCuda does besides.
+struct SortOptions {
+  const int64_t* first_rows = nullptr;  // [num_tables] on the host: rows before them have no
+                                        // gradient here; null: all have
+  // Row r of a table is row r / num_owners of owner r % num_owners. Entries are sorted by owner
+  // first, and a row's number is that at its owner, where `num_rows` of a table rounds up.
+  int64_t num_owners = 1;
+  // To route ids, all three or none, on the device:
+  uint32_t* positions = nullptr;  // [num_ids] written: of each sorted entry, in the batch
+  uint32_t* samples = nullptr;    // [num_ids] room
+  int64_t* places = nullptr;      // [num_ids] written for ids that name no row, and no others
+  Fault* fault = nullptr;         // with places: takes the first bad id, unless ids may be bad
+};
+
 // As above, enqueued on `stream`. num_unique is the one array that the caller must bring to the
 // host (the only synchronisation) to allocate `grads`. ReduceRowsCuda overwrites what is free in
-// segments. `first_rows`: [num_tables], rows before them have no gradient here; null: all have.
-int64_t SortRowsWorkspaceBytesCuda(const Group& group);
+// segments.
+int64_t SortRowsWorkspaceBytesCuda(const Group& group, const SortOptions& options = {});
 cudaError_t SortRowsCuda(const Group& group, void* workspace, SortedRows* sorted,
-                         cudaStream_t stream, const int64_t* first_rows = nullptr /* host */);
+                         cudaStream_t stream, const SortOptions& options = {});
 int64_t ReduceRowsScratchBytesCuda(const Group& group);
 cudaError_t ReduceRowsCuda(const Group& group, const SortedRows& sorted,
                            const TableGrad* grads /* host */, void* scratch, cudaStream_t stream);

@@ -10,26 +10,58 @@
 namespace group_embedding {
 namespace {
 
-// Gradients are made for so many floats of rows before these are updated. Two short loops have
-// more of the table's rows under way together than one that does both for each row.
-constexpr int64_t kFloatsAtOnce = 512;
+// Gradients are made for so many floats of rows at once, and meanwhile the rows before those are
+// fetched, which then are updated. Summing leaves memory idle and updating does not: lines fetched
+// while rows were updated came later.
+constexpr int64_t kFloatsAtOnce = 256;
+
+// Some rows of a run, ascending, with their gradients.
+class RowBatch {
+ public:
+  explicit RowBatch(int64_t dim)
+      : dim_(dim),
+        rows_(std::max<int64_t>(1, kFloatsAtOnce / dim)),
+        gradients_(rows_.size() * dim) {}
+
+  // Takes the next rows, none before `first_row`, and calls before_each() for each.
+  template <typename T, typename BeforeEach>
+  void Fill(RowGradients<T>* gradients, int64_t first_row, const BeforeEach& before_each) {
+    const int64_t room = static_cast<int64_t>(rows_.size());
+    for (count_ = 0; count_ < room && gradients->Next(gradient(count_));) {
+      before_each();
+      rows_[count_] = gradients->row();
+      count_ += gradients->row() >= first_row;
+    }
+  }
+
+  int64_t count() const { return count_; }
+  int64_t row(int64_t r) const { return rows_[r]; }
+  float* gradient(int64_t r) { return gradients_.data() + r * dim_; }
+
+ private:
+  int64_t dim_, count_ = 0;
+  std::vector<int64_t> rows_;
+  std::vector<float> gradients_;
+};
 
 template <typename Rule, typename T, typename S>
 void UpdateRows(const RowSorter& sorter, const RowRun& run, const Update& update) {
   const int64_t dim = sorter.group().tables[run.table].dim;
   const int64_t first_row = update.tables[run.table].first_row;
-  const int64_t rows_at_once = std::max<int64_t>(1, kFloatsAtOnce / dim);
   RowUpdater<Rule, T, S> update_row(update, run.table, dim);
   RowGradients<T> gradients(sorter, run);
-  std::vector<float> gradient(rows_at_once * dim);
-  std::vector<int64_t> rows(rows_at_once);
-  for (int64_t count = rows_at_once; count == rows_at_once;) {
-    for (count = 0; count < rows_at_once && gradients.Next(gradient.data() + count * dim);) {
-      if (gradients.row() < first_row) continue;
-      rows[count] = gradients.row();
-      update_row.Fetch(rows[count++]);
-    }
-    for (int64_t r = 0; r < count; ++r) update_row(rows[r], gradient.data() + r * dim);
+  RowBatch now(dim), next(dim);
+  now.Fill(&gradients, first_row, [] {});
+  while (now.count() > 0) {
+    update_row.Aim(now.row(0), now.row(now.count() - 1), now.count());
+    int64_t fetched = 0;
+    auto fetch_one = [&] {
+      if (fetched < now.count()) update_row.Fetch(now.row(fetched++));
+    };
+    next.Fill(&gradients, first_row, fetch_one);
+    while (fetched < now.count()) fetch_one();
+    for (int64_t r = 0; r < now.count(); ++r) update_row(now.row(r), now.gradient(r));
+    std::swap(now, next);
   }
 }
 

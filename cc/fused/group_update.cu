@@ -89,7 +89,9 @@ cudaError_t GroupUpdateCuda(const Group& group, const Update& update, void* work
   std::vector<int64_t> first_rows;
   for (int64_t t = 0; t < group.num_tables; ++t) first_rows.push_back(update.tables[t].first_row);
   SortedRows sorted;
-  const cudaError_t error = SortRowsCuda(updated, workspace, &sorted, stream, first_rows.data());
+  SortOptions options;
+  options.first_rows = first_rows.data();
+  const cudaError_t error = SortRowsCuda(updated, workspace, &sorted, stream, options);
   if (error != cudaSuccess) return error;
   void* scratch = static_cast<char*>(workspace) + SortRowsWorkspaceBytesCuda(group);
   return ForDeviceType(group.dtype, [&](auto* type) {

@@ -30,10 +30,18 @@ struct Workspace {
   int64_t bytes;
 };
 
-bool NeedsWideKeys(const Group& group) {
-  int64_t num_rows = 0;
-  for (int64_t t = 0; t < group.num_tables; ++t) num_rows += group.tables[t].num_rows;
-  return num_rows >= int64_t{0xFFFFFFFF};
+// The first key of each table of each owner, and the number of keys.
+std::vector<int64_t> FirstKeys(const Group& group, int64_t num_owners) {
+  std::vector<int64_t> first_keys = {0};
+  for (int64_t v = 0; v < num_owners * group.num_tables; ++v) {
+    const int64_t num_rows = group.tables[v % group.num_tables].num_rows;
+    first_keys.push_back(first_keys.back() + (num_rows + num_owners - 1) / num_owners);
+  }
+  return first_keys;
+}
+
+bool NeedsWideKeys(const Group& group, const SortOptions& options) {
+  return FirstKeys(group, options.num_owners).back() >= int64_t{0xFFFFFFFF};
 }
 
 int SignificantBits(int64_t value) {
@@ -56,7 +64,7 @@ bool HasFactors(const Group& group) {
 }
 
 template <typename Key>
-cudaError_t LayOut(const Group& group, void* memory, Workspace* w) {
+cudaError_t LayOut(const Group& group, const SortOptions& options, void* memory, Workspace* w) {
   const uint32_t num_ids = static_cast<uint32_t>(group.batch.num_ids);
   cub::DoubleBuffer<Key> keys;
   cub::DoubleBuffer<uint32_t> positions;
@@ -80,11 +88,11 @@ cudaError_t LayOut(const Group& group, void* memory, Workspace* w) {
   for (char*& buffer : w->positions) buffer = take(int64_t{num_ids} * 4);
   const bool own_scales = HasFactors(group) && group.batch.num_samples > num_ids;
   w->scales = own_scales ? take(group.batch.num_samples * 4) : nullptr;
-  w->num_unique = reinterpret_cast<int64_t*>(take((group.num_tables + 1) * 8));
+  const int64_t num_counts = options.num_owners * group.num_tables + 1;
+  w->num_unique = reinterpret_cast<int64_t*>(take(num_counts * 8));
   w->num_starts = reinterpret_cast<int64_t*>(take(8));
-  w->arrays =
-      take(AlignScratch(group.num_features * sizeof(KeyTask)) +
-           AlignScratch((group.num_features + 1) * 8) + AlignScratch((group.num_tables + 1) * 8));
+  w->arrays = take(AlignScratch(group.num_features * sizeof(KeyTask)) +
+                   AlignScratch((group.num_features + 1) * 8) + AlignScratch(num_counts * 8));
   w->cub = take(static_cast<int64_t>(w->cub_bytes));
   w->bytes = at;
   return cudaSuccess;
@@ -109,20 +117,18 @@ int64_t SamplesPerBlock(const Batch& batch) {
 struct SamplePlan {
   std::vector<KeyTask> tasks;
   BlockPlan blocks;
-  std::vector<int64_t> first_keys;  // [num_tables + 1]
+  std::vector<int64_t> first_keys;  // [num_owners * num_tables + 1]
 };
 
-SamplePlan PlanSamples(const Group& group, const int64_t* first_rows, int64_t samples_per_block) {
+SamplePlan PlanSamples(const Group& group, const SortOptions& options, int64_t samples_per_block) {
   SamplePlan plan;
-  plan.first_keys = {0};
-  for (int64_t t = 0; t < group.num_tables; ++t) {
-    plan.first_keys.push_back(plan.first_keys.back() + group.tables[t].num_rows);
-  }
+  plan.first_keys = FirstKeys(group, options.num_owners);
   for (int64_t f = 0; f < group.num_features; ++f) {
     const Feature& feature = group.features[f];
     // Of a feature without gradient no id is a row.
     const int64_t num_rows = feature.output == nullptr ? 0 : group.tables[feature.table].num_rows;
-    const int64_t first_row = first_rows == nullptr ? 0 : first_rows[feature.table];
+    const int64_t first_row =
+        options.first_rows == nullptr ? 0 : options.first_rows[feature.table];
     plan.tasks.push_back({plan.first_keys[feature.table], first_row, num_rows, feature.first_sample,
                           feature.num_samples, feature.combiner});
     plan.blocks.Append((feature.num_samples + samples_per_block - 1) / samples_per_block);
@@ -151,21 +157,22 @@ cudaError_t WriteFactors(const Group& group, KeyArgs args, unsigned num_blocks, 
 }
 
 template <typename Key>
-cudaError_t Sort(const Group& group, const int64_t* first_rows, void* workspace, SortedRows* sorted,
-                 cudaStream_t stream) {
+cudaError_t Sort(const Group& group, const SortOptions& options, void* workspace,
+                 SortedRows* sorted, cudaStream_t stream) {
   Workspace w;
-  if (const cudaError_t error = LayOut<Key>(group, workspace, &w)) return error;
+  if (const cudaError_t error = LayOut<Key>(group, options, workspace, &w)) return error;
   const int64_t num_ids = group.batch.num_ids;
+  const int64_t num_counts = options.num_owners * group.num_tables + 1;
   *sorted = {};
   sorted->num_unique = w.num_unique;
   if (num_ids == 0) {
-    return cudaMemsetAsync(w.num_unique, 0, (group.num_tables + 1) * sizeof(int64_t), stream);
+    return cudaMemsetAsync(w.num_unique, 0, num_counts * sizeof(int64_t), stream);
   }
 
   KeyArgs key_args;
   key_args.team_bits = TeamBits(group.batch);
   key_args.samples_per_block = SamplesPerBlock(group.batch);
-  const SamplePlan plan = PlanSamples(group, first_rows, key_args.samples_per_block);
+  const SamplePlan plan = PlanSamples(group, options, key_args.samples_per_block);
   const int64_t num_rows = plan.first_keys.back();
   if (plan.blocks.num_blocks() > INT32_MAX) return cudaErrorInvalidConfiguration;
   const unsigned num_blocks = static_cast<unsigned>(plan.blocks.num_blocks());
@@ -175,6 +182,11 @@ cudaError_t Sort(const Group& group, const int64_t* first_rows, void* workspace,
   key_args.num_features = group.num_features;
   key_args.batch = group.batch;
   key_args.prune_negative = group.invalid_ids.prune_negative;
+  key_args.num_owners = options.num_owners;
+  key_args.keys_per_owner = num_rows / options.num_owners;
+  key_args.samples = options.samples;
+  key_args.places = options.places;
+  key_args.fault = group.invalid_ids.read_zeros ? nullptr : options.fault;
   key_args.keys = w.keys[0];
   key_args.positions = reinterpret_cast<uint32_t*>(w.positions[0]);
   key_args.scales = nullptr;
@@ -196,6 +208,11 @@ cudaError_t Sort(const Group& group, const int64_t* first_rows, void* workspace,
                                           static_cast<uint32_t>(num_ids), 0,
                                           std::max(1, SignificantBits(num_rows)), stream);
   if (error != cudaSuccess) return error;
+  if (options.positions != nullptr) {
+    KeepPositionsKernel<<<static_cast<unsigned>((num_ids + kThreads - 1) / kThreads), kThreads, 0,
+                          stream>>>(options.samples, group.batch.weights != nullptr, num_ids,
+                                    positions.Current(), options.positions);
+  }
   // The scales leave the buffer of keys before the segments come.
   float* scales = reinterpret_cast<float*>(w.scales);
   if (scales == nullptr) scales = reinterpret_cast<float*>(keys.Alternate());
@@ -207,10 +224,9 @@ cudaError_t Sort(const Group& group, const int64_t* first_rows, void* workspace,
       cub::DeviceSelect::If(w.cub, w.cub_bytes, thrust::counting_iterator<uint32_t>(0), segments,
                             w.num_starts, num_ids, StartsSegment<Key>{keys.Current()}, stream);
   if (error != cudaSuccess) return error;
-  const UniqueArgs unique{first_keys,   group.num_tables, keys.Current(), num_ids,
-                          w.num_starts, segments,         w.num_unique};
-  CountRowsKernel<Key>
-      <<<static_cast<unsigned>(group.num_tables + 1), kWarpSize, 0, stream>>>(unique);
+  const UniqueArgs unique{first_keys, keys.Current(), num_ids, w.num_starts,
+                          segments,   w.num_unique};
+  CountRowsKernel<Key><<<static_cast<unsigned>(num_counts), kWarpSize, 0, stream>>>(unique);
   sorted->keys = keys.Current();
   sorted->has_wide_keys = sizeof(Key) == 8;
   sorted->segments = segments;
@@ -221,21 +237,23 @@ cudaError_t Sort(const Group& group, const int64_t* first_rows, void* workspace,
 
 }  // namespace
 
-int64_t SortRowsWorkspaceBytesCuda(const Group& group) {
+int64_t SortRowsWorkspaceBytesCuda(const Group& group, const SortOptions& options) {
   Workspace w;
   w.bytes = 0;
-  const cudaError_t error = NeedsWideKeys(group) ? LayOut<uint64_t>(group, nullptr, &w)
-                                                 : LayOut<uint32_t>(group, nullptr, &w);
+  const cudaError_t error = NeedsWideKeys(group, options)
+                                ? LayOut<uint64_t>(group, options, nullptr, &w)
+                                : LayOut<uint32_t>(group, options, nullptr, &w);
   return error == cudaSuccess ? w.bytes : 0;
 }
 
 cudaError_t SortRowsCuda(const Group& group, void* workspace, SortedRows* sorted,
-                         cudaStream_t stream, const int64_t* first_rows) {
+                         cudaStream_t stream, const SortOptions& options) {
   if (group.batch.num_ids > kMaxBatchIds || group.batch.num_samples > kMaxBatchIds) {
     return cudaErrorInvalidValue;
   }
-  return NeedsWideKeys(group) ? Sort<uint64_t>(group, first_rows, workspace, sorted, stream)
-                              : Sort<uint32_t>(group, first_rows, workspace, sorted, stream);
+  return NeedsWideKeys(group, options)
+             ? Sort<uint64_t>(group, options, workspace, sorted, stream)
+             : Sort<uint32_t>(group, options, workspace, sorted, stream);
 }
 
 }  // namespace group_embedding

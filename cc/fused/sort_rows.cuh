@@ -2,6 +2,7 @@
 #pragma once
 
 #include "core/descriptors.cuh"
+#include "core/fault.cuh"
 #include "core/rows.cuh"
 #include "fused/group_lookup_grad.h"
 #include "fused/sample_ids.h"
@@ -36,8 +37,13 @@ struct KeyArgs {
   bool prune_negative;
   int64_t samples_per_block;
   int32_t team_bits;    // of WriteScalesKernel; see Team
+  int64_t num_owners;
+  int64_t keys_per_owner;
   void* keys;           // [num_ids]
-  uint32_t* positions;  // [num_ids], or without weights the sample of each
+  uint32_t* positions;  // [num_ids], or without weights the sample of each, unless `samples` is
+  uint32_t* samples;    // there to take it
+  int64_t* places;      // [num_ids] or null
+  Fault* fault;         // null: bad ids are none
   float* scales;        // [num_samples]
 };
 
@@ -51,14 +57,23 @@ struct SamplesOfBlock {
   int64_t first;  // in the batch
   int32_t count;
 
+  int64_t feature;
+
   __device__ static SamplesOfBlock Find(const KeyArgs& args) {
     const int64_t feature = FindOwner(args.first_blocks, args.num_features, blockIdx.x);
     const KeyTask& task = args.tasks[feature];
     const int64_t begin = (blockIdx.x - args.first_blocks[feature]) * args.samples_per_block;
     const int64_t end = min(begin + args.samples_per_block, task.num_samples);
-    return {task, task.first_sample + begin, static_cast<int32_t>(end - begin)};
+    return {task, task.first_sample + begin, static_cast<int32_t>(end - begin), feature};
   }
 };
+
+__device__ inline int64_t KeyOfRow(const KeyArgs& args, const KeyTask& task, int64_t row) {
+  if (args.num_owners == 1) return task.first_key + row;
+  const uint64_t owners = static_cast<uint64_t>(args.num_owners);
+  const uint64_t local = static_cast<uint64_t>(row) / owners;
+  return (row - local * owners) * args.keys_per_owner + task.first_key + local;
+}
 
 // A thread writes every kThreads-th key of the block, however many ids each sample has.
 template <typename Key>
@@ -77,16 +92,28 @@ __global__ void __launch_bounds__(kThreads) WriteKeysKernel(KeyArgs args) {
     const IdUse use =
         UseOfId(id, WeightOf(batch, i), task.num_rows, task.combiner, args.prune_negative);
     static_cast<Key*>(args.keys)[i] = use == IdUse::kRow && id >= task.first_row
-                                          ? static_cast<Key>(task.first_key + id)
+                                          ? static_cast<Key>(KeyOfRow(args, task, id))
                                           : kNoRow<Key>;
+    if (args.places != nullptr && use != IdUse::kRow) {
+      args.places[i] = use == IdUse::kZeros ? kZerosPlace : kLeftOutPlace;
+    }
+    const bool is_bad = args.fault != nullptr && use == IdUse::kZeros;
     int64_t position = i;
-    if (batch.weights == nullptr) {
+    if (batch.weights == nullptr || is_bad) {
       int32_t sample = 0, end = samples.count;  // the last that begins at or before i
       while (end - sample > 1) {
         const int32_t middle = (sample + end) / 2;
         (begins[middle] <= i ? sample : end) = middle;
       }
-      position = samples.first + sample;
+      if (is_bad) {
+        RaiseFault(args.fault, FaultKind::kIdOutOfRange, samples.feature,
+                   samples.first - task.first_sample + sample, id);
+      }
+      if (args.samples != nullptr) {
+        args.samples[i] = static_cast<uint32_t>(samples.first + sample);
+      } else if (batch.weights == nullptr) {
+        position = samples.first + sample;
+      }
     }
     args.positions[i] = static_cast<uint32_t>(position);
   }
@@ -112,6 +139,18 @@ __global__ void __launch_bounds__(kThreads) WriteScalesKernel(KeyArgs args) {
     const float scale = CombinerScale(task.combiner, team.Sum(sum_weights), team.Sum(sum_squares));
     if (team.lane == 0) args.scales[sample] = scale;
   }
+}
+
+// A thread notes the position of one sorted entry, and without weights puts the sample of that in
+// its place.
+__global__ void __launch_bounds__(kThreads)
+    KeepPositionsKernel(const uint32_t* samples, bool weighted, int64_t num_ids,
+                        uint32_t* positions, uint32_t* kept) {
+  const int64_t at = int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  if (at >= num_ids) return;
+  const uint32_t position = positions[at];
+  kept[at] = position;
+  if (!weighted) positions[at] = samples[position];
 }
 
 struct FactorArgs {
@@ -150,13 +189,12 @@ struct StartsSegment {
 };
 
 struct UniqueArgs {
-  const int64_t* first_keys;  // [num_tables + 1]
-  int64_t num_tables;
-  const void* keys;  // [num_ids], sorted
+  const int64_t* first_keys;  // [one per block]
+  const void* keys;           // [num_ids], sorted
   int64_t num_ids;
   const int64_t* num_starts;  // [1]
   uint32_t* segments;         // [num_ids + 1], of which the starts are there
-  int64_t* num_unique;        // [num_tables + 1]
+  int64_t* num_unique;        // [one per block]
 };
 
 // A warp counts the unique rows before one table, or before the end of the last, by a search that

@@ -44,7 +44,13 @@ class RowUpdater {
     });
   }
 
-  // Fetches a row that is updated soon, and its slots; rows ascend.
+  // Fetches rows that are updated soon, and their slots, in ascending order: `count` of them, from
+  // `first` to `last`, then
+  void Aim(int64_t first, int64_t last, int64_t count) {
+    row_stream_.Aim(first, last, count);
+    for (RowStream& stream : slot_streams_) stream.Aim(first, last, count);
+  }
+  // each.
   void Fetch(int64_t row) {
     row_stream_.Fetch(row);
     for (RowStream& stream : slot_streams_) stream.Fetch(row);

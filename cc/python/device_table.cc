@@ -50,10 +50,13 @@ class StreamScratch {
 
 class PyDeviceTable {
  public:
-  PyDeviceTable(TableOptions options, py::object matrix, int64_t device_bytes) {
+  // `disk`: null without a disk tier.
+  PyDeviceTable(TableOptions options, py::object matrix, const DeviceTierOptions& tiers,
+                const DiskTierOptions* disk) {
     const void* values = TakeMatrix(matrix, &options);
     std::string error;
-    table_ = MakeDeviceTable(options, device_bytes, values, &error);
+    table_ = disk == nullptr ? MakeDeviceTable(options, tiers, values, &error)
+                             : MakeDiskTieredDeviceTable(options, tiers, *disk, values, &error);
     Raise(error);
   }
 
@@ -188,23 +191,27 @@ void BindDeviceTable(py::module_& m) {
   py::class_<PyDeviceTable>(m, "DeviceTable", R"(A table in GPU memory whose rows are found by key.
 
 As HostTable, but for `locate`, whose arrays are in GPU memory, and `interface`, `numpy` and `assign`
-in the place of views. Rows after the first device_bytes, unless 0, lie in host memory.)")
+in the place of views. Rows that device_bytes, unless 0, do not hold lie in host memory, the coldest
+ones: 'least_recent' or 'least_frequent'. With `disk`, a DiskTier, what is beyond max_bytes is there.)")
       .def(py::init([](int32_t dim, const std::string& dtype, py::object matrix,
                        const std::string& distribution, float a, float b, uint64_t seed,
                        float no_row_value, const std::string& admission, int64_t min_count,
                        int64_t num_counters, int32_t num_hashes, int32_t counter_bytes,
-                       int64_t max_bytes, const std::string& name, int64_t device_bytes) {
+                       int64_t max_bytes, const std::string& name, int64_t device_bytes,
+                       const std::string& coldest, const DiskTierOptions* disk) {
              const TableOptions options =
                  MakeTableOptions(name, dim, dtype, matrix.is_none() ? distribution : "matrix", a,
                                   b, seed, no_row_value, admission, min_count, num_counters,
                                   num_hashes, counter_bytes, max_bytes);
-             return std::make_unique<PyDeviceTable>(options, std::move(matrix), device_bytes);
+             return std::make_unique<PyDeviceTable>(
+                 options, std::move(matrix), DeviceTierOptions{device_bytes, ParseColdest(coldest)},
+                 disk);
            }),
            py::kw_only(), "dim"_a, "dtype"_a = "float32", "matrix"_a = py::none(),
            "distribution"_a = "constant", "a"_a = 0.0f, "b"_a = 0.0f, "seed"_a = 0,
            "no_row_value"_a = 0.0f, "admission"_a = "all", "min_count"_a = 0, "num_counters"_a = 0,
            "num_hashes"_a = 0, "counter_bytes"_a = 8, "max_bytes"_a = 0, "name"_a = "table",
-           "device_bytes"_a = 0)
+           "device_bytes"_a = 0, "coldest"_a = "least_frequent", "disk"_a = py::none())
       .def(
           "locate",
           [](py::object self, py::object keys, py::object rows, bool train, int64_t step,
@@ -235,7 +242,8 @@ in the place of views. Rows after the first device_bytes, unless 0, lie in host 
       .def(
           "describe",
           [](PyDeviceTable& table, const Keys& keys) { return DescribeKeys(table.get(), keys); },
-          "keys"_a, "{tiers, counts, versions} of keys; tier 1 is host memory; -1 without a row.")
+          "keys"_a,
+          "{tiers, counts, versions} of keys; tier 1 is host memory, 2 disk; -1 without a row.")
       .def(
           "insert",
           [](PyDeviceTable& table, const py::dict& rows) {

@@ -34,6 +34,8 @@ class PyGroup {
   void Update(const group_embedding::Update& update, uintptr_t stream);
   pybind11::dict ScratchBytes() const;
 
+  Group group() const;  // borrows from this
+  const std::vector<Feature>& features() const { return features_; }
   const std::vector<Table>& tables() const { return tables_; }
   const std::vector<pybind11::object>& table_arrays() const { return table_arrays_; }
   DataType dtype() const { return dtype_; }
@@ -42,7 +44,6 @@ class PyGroup {
  private:
   void AddTable(pybind11::object array, float max_norm);
   void AddFeature(pybind11::object output, int64_t table, const std::string& combiner);
-  Group group() const;
   void Raise(const Fault& fault) const;  // ValueError, if there is one
   void RequireFewRows() const;           // as RowSorter does
 

@@ -222,6 +222,12 @@ py::dict PySnapshot::Read(int64_t begin, int64_t end) {
 
 py::array PySnapshot::Erased() const { return Copy(snapshot_->erased()); }
 
+Coldest ParseColdest(const std::string& word) {
+  if (word == "least_recent") return Coldest::kLeastRecent;
+  if (word == "least_frequent") return Coldest::kLeastFrequent;
+  throw py::value_error("coldest: unknown word '" + word + "'");
+}
+
 py::dict PySnapshot::Admission() const {
   const AdmissionState& state = snapshot_->admission();
   return py::dict("keys"_a = Copy(state.keys), "counts"_a = Copy(state.counts),
@@ -246,12 +252,7 @@ Args:
   max_bytes: on disk; 0: as there is.
   coldest: which rows go to disk first: 'least_recent' or 'least_frequent'.)")
       .def(py::init([](const std::string& path, int64_t max_bytes, const std::string& coldest) {
-             if (coldest != "least_recent" && coldest != "least_frequent") {
-               throw py::value_error("coldest: unknown word '" + coldest + "'");
-             }
-             const bool by_count = coldest == "least_frequent";
-             return DiskTierOptions{path, max_bytes,
-                                    by_count ? Coldest::kLeastFrequent : Coldest::kLeastRecent};
+             return DiskTierOptions{path, max_bytes, ParseColdest(coldest)};
            }),
            py::kw_only(), "path"_a = "", "max_bytes"_a = 0, "coldest"_a = "least_frequent");
   py::class_<PyHostTable>(m, "HostTable", R"(A table in host memory whose rows are found by key.

@@ -25,6 +25,7 @@ const void* TakeMatrix(pybind11::handle matrix, TableOptions* options);
 std::vector<int64_t> Integers(pybind11::handle object);
 KeyedRows KeyedRowsOf(const pybind11::dict& given, const EmbeddingTable& table);
 AdmissionState AdmissionOf(const pybind11::dict& state);
+Coldest ParseColdest(const std::string& word);
 // RuntimeError, unless `error` is empty.
 void Raise(const std::string& error);
 

@@ -5,6 +5,7 @@
 #include "python/device_array.h"
 #include "python/device_table.h"
 #include "python/disk_store.h"
+#include "python/exchange.h"
 #include "python/group.h"
 #include "python/grouping.h"
 #include "python/host_table.h"
@@ -135,6 +136,7 @@ PYBIND11_MODULE(_core, m) {
   BindTableFile(m);
   BindDeviceTable(m);
   BindDiskStore(m);
+  BindExchange(m);
 }
 
 }  // namespace

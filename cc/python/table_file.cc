@@ -145,16 +145,24 @@ py::dict DecodeManifest(const py::bytes& bytes, const std::string& table) {
   return py::dict("table"_a = manifest.table, "step"_a = manifest.step, "files"_a = files);
 }
 
+py::array KeyOwners(const std::vector<int64_t>& keys, int64_t num_ranks) {
+  std::vector<int64_t> owners;
+  for (const int64_t key : keys) owners.push_back(OwnerOfKey(key, num_ranks));
+  return Integers(owners);
+}
+
 }  // namespace
 
 void BindTableFile(py::module_& m) {
   m.def("write_table", &Write, "snapshot"_a, "path"_a, py::kw_only(), "save_id"_a, "part"_a = 0,
         "num_parts"_a = 1, "changes_only"_a = false, "step"_a = -1,
         "Writes a Snapshot to a file; {bytes, crc} of the file.");
-  m.def("restore_table", &Restore, "table"_a, "paths"_a, py::kw_only(), "index"_a = 0,
-        "count"_a = 1,
-        "Gives a HostTable the keys with key mod count == index of the files of one full save and "
-        "at most one save of changes. RuntimeError, and the table unchanged, if one is damaged.");
+  m.def(
+      "restore_table", &Restore, "table"_a, "paths"_a, py::kw_only(), "index"_a = 0, "count"_a = 1,
+      "Gives a HostTable the keys of rank `index` of `count` of the files of one full save and at "
+      "most one save of changes. RuntimeError, and the table unchanged, if one is damaged.");
+  m.def("key_owners", &KeyOwners, "keys"_a, "num_ranks"_a,
+        "The rank that stores each key of a table that is spread over ranks.");
   m.def("verify_table_file", &Verify, "path"_a,
         "Reads a file to its end: what it says of itself. RuntimeError if it is damaged.");
   m.def("decode_manifest", &DecodeManifest, "bytes"_a, "table"_a,

@@ -20,6 +20,7 @@ class PyUpdate {
            const std::vector<bool>& updated_tables);
 
   void Run(uintptr_t stream);
+  const Update& get() const { return update_; }
 
   // {name: (num_slots, slot_per_row)}
   static pybind11::dict Rules();

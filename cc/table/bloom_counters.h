@@ -24,12 +24,13 @@ class BloomCounters {
 
   size_t bytes() const { return words_ == nullptr ? 0 : NumWords() * sizeof(uint64_t); }
 
-  // Counts one occurrence. Counters that several of a key's hashes name are counted once.
-  void Add(uint64_t hash) {
+  // Counts so many occurrences. Counters that several of a key's hashes name are counted once.
+  void Add(uint64_t hash, int64_t times) {
     int64_t seen[kMaxHashes];
     for (int32_t h = 0; h < admission_.num_hashes; ++h) {
       seen[h] = Counter(hash, h);
-      if (std::find(seen, seen + h, seen[h]) == seen + h) Increment(seen[h]);
+      if (std::find(seen, seen + h, seen[h]) == seen + h)
+        Increase(seen[h], static_cast<uint64_t>(times));
     }
   }
 
@@ -80,12 +81,12 @@ class BloomCounters {
     const uint64_t word = words_[counter / (8 / admission_.counter_bytes)].load();
     return word >> Shift(counter) & Max();
   }
-  void Increment(int64_t counter) {
+  void Increase(int64_t counter, uint64_t times) {
     std::atomic<uint64_t>& word = words_[counter / (8 / admission_.counter_bytes)];
-    uint64_t old = word.load();
+    uint64_t old = word.load(), left;
     do {
-      if ((old >> Shift(counter) & Max()) == Max()) return;
-    } while (!word.compare_exchange_weak(old, old + (uint64_t{1} << Shift(counter))));
+      left = Max() - (old >> Shift(counter) & Max());  // until it stops
+    } while (!word.compare_exchange_weak(old, old + (std::min(times, left) << Shift(counter))));
   }
 
   const Admission admission_;

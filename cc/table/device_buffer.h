@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <stdexcept>
 #include <string>
+#include <vector>
 
 namespace group_embedding {
 
@@ -16,6 +17,25 @@ inline void RequireCuda(cudaError_t error) {
     throw std::runtime_error(std::string("CUDA: ") + cudaGetErrorString(error));
   }
 }
+
+// Makes a device the current one for as long as it lives.
+class OnDevice {
+ public:
+  explicit OnDevice(int device) {
+    cudaGetDevice(&former_);
+    if (former_ != device) cudaSetDevice(device);
+    is_other_ = former_ != device;
+  }
+  ~OnDevice() {
+    if (is_other_) cudaSetDevice(former_);
+  }
+  OnDevice(const OnDevice&) = delete;
+  OnDevice& operator=(const OnDevice&) = delete;
+
+ private:
+  int former_ = 0;
+  bool is_other_;
+};
 
 template <typename T>
 class DeviceBuffer {
@@ -35,5 +55,15 @@ class DeviceBuffer {
  private:
   T* data_ = nullptr;
 };
+
+// Waits for the stream.
+template <typename T>
+std::vector<T> ToHost(const T* device, int64_t count, cudaStream_t stream) {
+  std::vector<T> host(count);
+  RequireCuda(
+      cudaMemcpyAsync(host.data(), device, count * sizeof(T), cudaMemcpyDeviceToHost, stream));
+  RequireCuda(cudaStreamSynchronize(stream));
+  return host;
+}
 
 }  // namespace group_embedding

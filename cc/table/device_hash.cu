@@ -1,9 +1,6 @@
 // What DeviceHash does alone: slots, find, insert, erase, evict, clear. Its memory is in
 // device_hash_memory.cu, its snapshots in device_hash_snapshot.cu.
-#include <thrust/iterator/counting_iterator.h>
-
 #include <algorithm>
-#include <cub/device/device_select.cuh>
 #include <unordered_map>
 
 #include "table/device_buffer.h"
@@ -14,28 +11,6 @@ namespace group_embedding {
 namespace {
 
 constexpr int64_t kKeysAtOnce = 1 << 20;
-
-template <typename T>
-std::vector<T> ToHost(const T* device, int64_t count, cudaStream_t stream) {
-  std::vector<T> host(count);
-  RequireCuda(
-      cudaMemcpyAsync(host.data(), device, count * sizeof(T), cudaMemcpyDeviceToHost, stream));
-  RequireCuda(cudaStreamSynchronize(stream));
-  return host;
-}
-
-// The numbers in [0, count) whose flag is set, ascending.
-int64_t SelectNumbers(const bool* flags, int64_t count, int64_t* numbers, cudaStream_t stream) {
-  DeviceBuffer<int64_t> num_selected(1);
-  const thrust::counting_iterator<int64_t> all(0);
-  size_t bytes = 0;
-  RequireCuda(cub::DeviceSelect::Flagged(nullptr, bytes, all, flags, numbers, num_selected.data(),
-                                         count, stream));
-  DeviceBuffer<char> scratch(bytes);
-  RequireCuda(cub::DeviceSelect::Flagged(scratch.data(), bytes, all, flags, numbers,
-                                         num_selected.data(), count, stream));
-  return ToHost(num_selected.data(), 1, stream)[0];
-}
 
 }  // namespace
 
@@ -59,6 +34,7 @@ std::string DeviceHash::Slot(const SlotOptions& slot, void** array) {
     return where + "expected at most " + std::to_string(kMaxSlotArrays) + " slots";
   }
   const int64_t bytes = slot.width * SizeOf(slot.dtype);
+  LimitDeviceRows(BytesPerRow() + bytes);
   auto memory = ReserveValues(bytes);
   std::string error = memory->Grow(usable_rows_ * bytes);
   if (!error.empty()) return where + error;
@@ -88,14 +64,14 @@ int64_t DeviceHash::num_keys() const {
 
 int64_t DeviceHash::memory_bytes() const {
   const Alone alone(*this);
-  return State().next_row * BytesPerRow() + num_slots_ * static_cast<int64_t>(sizeof(uint64_t)) +
+  return State().next_row * BytesPerRow() + index_->bytes() +
          usable_candidates_ * static_cast<int64_t>(sizeof(Candidate) + sizeof(int64_t)) +
          bloom_bytes_;
 }
 
 float DeviceHash::load_factor() const {
   const Alone alone(*this);
-  return static_cast<float>(State().used_slots) / static_cast<float>(num_slots_);
+  return static_cast<float>(State().used_slots) / static_cast<float>(index_->num_slots());
 }
 
 void DeviceHash::Find(const int64_t* keys, int64_t num_keys, int64_t* rows) const {
@@ -140,7 +116,7 @@ std::string DeviceHash::Describe(const int64_t* keys, int64_t num_keys, KeyInfo*
   const std::vector<int64_t> rows = ToHost(device_rows.data(), num_keys, stream);
   const std::vector<RowInfo> infos = ToHost(device_infos.data(), num_keys, stream);
   for (int64_t i = 0; i < num_keys; ++i) {
-    const int32_t tier = device_rows_ > 0 && rows[i] >= device_rows_ ? 1 : 0;
+    const int32_t tier = moves_ != nullptr && rows[i] >= device_rows_ ? 1 : 0;
     described[i] = {rows[i] == kNoRow ? kNoTier : tier, infos[i].count, infos[i].version};
   }
   return "";
@@ -158,6 +134,7 @@ std::string DeviceHash::Insert(const KeyedRows& given, const ParallelFor&) {
     if (last[rows.keys[i]] == i) chosen.push_back(i);
   }
   const Alone alone(*this);
+  ++clock_;  // the next snapshot of changes has these rows
   for (size_t begin = 0; begin < chosen.size(); begin += kKeysAtOnce) {
     const size_t count = std::min<size_t>(kKeysAtOnce, chosen.size() - begin);
     std::string error = InsertSome(rows, chosen.data() + begin, static_cast<int64_t>(count));
@@ -220,6 +197,22 @@ int64_t DeviceHash::Erase(const int64_t* keys, int64_t num_keys) {
 }
 
 int64_t DeviceHash::EraseKeys(const int64_t* keys, int64_t num_keys) {
+  const std::vector<int64_t> rows = TakeOut(keys, num_keys);
+  const std::vector<int64_t> host_keys = ToHost(keys, num_keys, streams_.own());
+  for (int64_t i = 0; i < num_keys; ++i) {
+    if (rows[i] == kNoRow) continue;
+    erased_.push_back(host_keys[i]);
+    retired_.push_back({rows[i], clock_});
+  }
+  // In an order of its own, whichever place of a key has the row.
+  const auto by_row = [](const Retired& a, const Retired& b) { return a.row < b.row; };
+  const auto is_row = [](int64_t row) { return row != kNoRow; };
+  const int64_t num_erased = std::count_if(rows.begin(), rows.end(), is_row);
+  std::sort(retired_.end() - num_erased, retired_.end(), by_row);
+  return num_erased;
+}
+
+std::vector<int64_t> DeviceHash::TakeOut(const int64_t* keys, int64_t num_keys) {
   const cudaStream_t stream = streams_.own();
   DeviceBuffer<int64_t> rows(num_keys);
   if (snapshot_ != nullptr) {
@@ -228,19 +221,11 @@ int64_t DeviceHash::EraseKeys(const int64_t* keys, int64_t num_keys) {
     if (!error.empty()) throw std::runtime_error(Named(": ") + error);
   }
   RequireCuda(TakeOutKeys(Ref(), keys, num_keys, rows.data(), stream));
-  const std::vector<int64_t> host_keys = ToHost(keys, num_keys, stream);
   std::vector<int64_t> host_rows = ToHost(rows.data(), num_keys, stream);
-  for (int64_t i = 0; i < num_keys; ++i) {
-    if (host_rows[i] != kNoRow) erased_.push_back(host_keys[i]);
-  }
-  // In an order of its own, whichever place of a key has the row.
-  std::sort(host_rows.begin(), host_rows.end());
-  host_rows.erase(host_rows.begin(), std::upper_bound(host_rows.begin(), host_rows.end(), kNoRow));
-  for (const int64_t row : host_rows) retired_.push_back({row, clock_});
   TableState state = State();
-  state.num_keys -= static_cast<int64_t>(host_rows.size());
+  state.num_keys -= num_keys - std::count(host_rows.begin(), host_rows.end(), kNoRow);
   SetState(state);
-  return static_cast<int64_t>(host_rows.size());
+  return host_rows;
 }
 
 int64_t DeviceHash::Evict(const Eviction& eviction, int64_t step) {

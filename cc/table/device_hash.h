@@ -17,12 +17,19 @@
 #include "table/device_streams.h"
 #include "table/device_table.h"
 #include "table/device_table_ref.cuh"
+#include "table/growing_index.h"
+#include "table/row_moves.h"
 
 namespace group_embedding {
 
+struct DeviceKeys {
+  const int64_t* keys;  // [num_keys]
+  int64_t num_keys;
+};
+
 class DeviceHash : public DeviceTable {
  public:
-  DeviceHash(const TableOptions& options, int64_t device_bytes, const void* matrix,
+  DeviceHash(const TableOptions& options, const DeviceTierOptions& tiers, const void* matrix,
              std::string* error);
   ~DeviceHash() override;
 
@@ -60,6 +67,9 @@ class DeviceHash : public DeviceTable {
   // What LocateRowsCuda does with a table, holding its mutex: Prepare, launch with Ref(), and once
   // it has trained CheckFull, which waits only where Prepare found little memory left.
   std::mutex& mutex() const { return mutex_; }
+  // Before that, for a table that has rows on disk: brings those of the keys into memory, and makes
+  // sure that there is room for new ones. Holding its mutex.
+  virtual std::string BringIn(const std::vector<DeviceKeys>&, Access, cudaStream_t) { return ""; }
   std::string Prepare(int64_t num_keys, Access access, cudaStream_t stream);
   DeviceTableRef Ref() const;
   std::string CheckFull(cudaStream_t stream);
@@ -69,7 +79,7 @@ class DeviceHash : public DeviceTable {
   void ForgetSnapshot();
   std::string ReadSnapshot(RowAside* snapshot, int64_t begin, int64_t end, KeyedRows* rows);
 
- private:
+ protected:
   struct Retired {
     int64_t row, clock;
   };
@@ -100,7 +110,8 @@ class DeviceHash : public DeviceTable {
   int64_t BytesPerRow() const;
   // With those slots too.
   int64_t MaxRows(const std::vector<SlotOptions>& more = {}) const;
-  std::unique_ptr<Memory> ReserveValues(int64_t row_bytes) const;
+  std::unique_ptr<DeviceMemory> ReserveValues(int64_t row_bytes) const;
+  void LimitDeviceRows(int64_t bytes_per_row);
   std::string Named(const std::string& what) const {
     return "table '" + options_.name + "'" + what;
   }
@@ -114,31 +125,43 @@ class DeviceHash : public DeviceTable {
   std::string MakeRoom(int64_t num_keys, cudaStream_t stream);
   std::string GrowRows(int64_t num_rows);
   std::string GrowCandidates(int64_t num_candidates);
-  std::string GrowIndex(int64_t num_slots, cudaStream_t stream);
+  std::string MakeIndexRoom(const TableState& state, int64_t more_keys, bool is_rebuilt,
+                            int64_t num_keys, cudaStream_t stream);
+  std::string GrowIndex(const GrowingIndex::Work& work, cudaStream_t stream);
   void RebuildIndex(cudaStream_t stream);
   void ReleaseRetired();
+  void MoveRows();
   int64_t OldestBatchLocked() const;
 
   std::string InsertSome(const KeyedRows& rows, const size_t* chosen, int64_t count);
   int64_t EraseKeys(const int64_t* device_keys, int64_t num_keys);
+  // Takes keys out of the index; their rows, or kNoRow, are nobody's then.
+  std::vector<int64_t> TakeOut(const int64_t* device_keys, int64_t num_keys);
+  // Such rows may be given to other keys from now on.
+  void FreeRows(const std::vector<int64_t>& rows);
   int64_t EraseChosen(const Eviction& eviction, int64_t step);
   AdmissionState GetAdmissionState() const;
   std::vector<RowPart> Parts() const;
   std::string PutRowsAside(const int64_t* device_rows, int64_t num_rows, cudaStream_t stream);
 
   const TableOptions options_;
-  const int64_t device_rows_;  // the first so many are in device memory; 0: all
+  const DeviceTierOptions tiers_;
   const int64_t max_bytes_;
+  int device_ = 0;
   int64_t reserved_rows_ = 0;
   DeviceTableRef ref_{};  // what does not change
 
   mutable std::mutex mutex_;  // of all that follows
   mutable DeviceStreams streams_;
-  std::unique_ptr<Memory> rows_, infos_, free_rows_, index_, candidates_, free_candidates_, bloom_;
+  int64_t device_rows_ = 0;  // the first so many are in device memory; 0: all
+  std::unique_ptr<DeviceMemory> rows_;
+  std::unique_ptr<Memory> infos_, free_rows_, candidates_, free_candidates_, bloom_;
   std::vector<SlotOptions> slots_;
-  std::vector<std::unique_ptr<Memory>> slot_arrays_;
+  std::vector<std::unique_ptr<DeviceMemory>> slot_arrays_;
+  std::unique_ptr<RowMoves> moves_;  // null: all rows are in device memory
+  std::unique_ptr<GrowingIndex> index_;
   TableReport* report_ = nullptr;  // page-locked
-  int64_t usable_rows_ = 0, usable_candidates_ = 0, num_slots_ = 0, bloom_bytes_ = 0;
+  int64_t usable_rows_ = 0, usable_candidates_ = 0, bloom_bytes_ = 0;
 
   int64_t enqueued_ = 0;    // keys, for training
   int64_t rebuilt_at_ = 0;  // of them, when the index was made anew

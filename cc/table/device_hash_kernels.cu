@@ -1,4 +1,10 @@
+#include <thrust/iterator/counting_iterator.h>
+
+#include <cub/device/device_select.cuh>
+
+#include "table/device_buffer.h"
 #include "table/device_hash_kernels.h"
+#include "table/find_one.cuh"
 #include "table/row_aside.cuh"
 
 namespace group_embedding {
@@ -27,31 +33,11 @@ __global__ void FillIndexKernel(DeviceTableRef table, int64_t num_rows, int64_t 
     is_put = table.candidates[number].count > 0;
     key = table.candidates[number].key;
   }
-  if (is_put) table.index.Put(IndexRef::HashOf(key), kind, number);
+  if (is_put) table.index.PutInto(table.index.area, IndexRef::HashOf(key), kind, number);
   const int count = __popc(__ballot_sync(kFullWarp, is_put));
   if (count > 0 && threadIdx.x % kWarpSize == 0) {
     atomicAdd(reinterpret_cast<unsigned long long*>(&table.state->used_slots),
               static_cast<unsigned long long>(count));
-  }
-}
-
-// A thread's own search: the key's slot, or null.
-__device__ uint64_t* FindSlot(const DeviceTableRef& table, int64_t key, uint64_t* word) {
-  const uint64_t hash = IndexRef::HashOf(key);
-  const uint32_t tag = IndexRef::TagOf(hash);
-  for (uint64_t bucket = table.index.Home(hash);; bucket = table.index.Next(bucket)) {
-    bool has_empty = false;
-    for (int i = 0; i < kBucketSlots; ++i) {
-      uint64_t* slot = table.index.Slot(bucket, i);
-      *word = __ldcg(slot);
-      has_empty |= *word == kEmptySlot;
-      if (SlotWord::Tag(*word) != tag) continue;
-      const int64_t number = SlotWord::Number(*word);
-      const SlotKind kind = SlotWord::Kind(*word);
-      if (kind == SlotKind::kRow && table.KeyOfRow(number) == key) return slot;
-      if (kind == SlotKind::kCandidate && table.candidates[number].key == key) return slot;
-    }
-    if (has_empty) return nullptr;
   }
 }
 
@@ -166,6 +152,18 @@ cudaError_t FindKeys(const DeviceTableRef& table, const int64_t* keys, int64_t n
   if (num_keys == 0) return cudaSuccess;
   FindKeysKernel<<<BlocksFor(num_keys), kThreads, 0, stream>>>(table, keys, num_keys, rows);
   return cudaGetLastError();
+}
+
+int64_t SelectNumbers(const bool* flags, int64_t count, int64_t* numbers, cudaStream_t stream) {
+  DeviceBuffer<int64_t> num_selected(1);
+  const thrust::counting_iterator<int64_t> all(0);
+  size_t bytes = 0;
+  RequireCuda(cub::DeviceSelect::Flagged(nullptr, bytes, all, flags, numbers, num_selected.data(),
+                                         count, stream));
+  DeviceBuffer<char> scratch(bytes);
+  RequireCuda(cub::DeviceSelect::Flagged(scratch.data(), bytes, all, flags, numbers,
+                                         num_selected.data(), count, stream));
+  return ToHost(num_selected.data(), 1, stream)[0];
 }
 
 cudaError_t TakeOutKeys(const DeviceTableRef& table, const int64_t* keys, int64_t num_keys,

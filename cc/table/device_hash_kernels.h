@@ -16,6 +16,9 @@ cudaError_t FillIndex(const DeviceTableRef& table, int64_t num_rows, int64_t num
 cudaError_t FindKeys(const DeviceTableRef& table, const int64_t* keys, int64_t num_keys,
                      int64_t* rows, cudaStream_t stream);
 
+// The numbers in [0, count) whose flag is set, ascending; returns how many, having waited.
+int64_t SelectNumbers(const bool* flags, int64_t count, int64_t* numbers, cudaStream_t stream);
+
 // Takes keys out of the index, candidates too. rows[i]: the row that was keys[i]'s, or kNoRow; of a
 // key that repeats, one place has it.
 cudaError_t TakeOutKeys(const DeviceTableRef& table, const int64_t* keys, int64_t num_keys,

@@ -12,6 +12,7 @@ namespace group_embedding {
 namespace {
 
 constexpr float kMaxLoad = 0.6f;      // of the index, before it grows by half
+constexpr float kHurryLoad = 0.75f;   // from that on it grows at once
 constexpr float kCrampedLoad = 0.9f;  // up to that it goes on where there is no memory to grow
 constexpr int64_t kLeastSlots = 1024;
 constexpr int64_t kInfoBytes = sizeof(RowInfo);
@@ -27,18 +28,21 @@ int64_t PhysicalBytes(int64_t device_bytes) {
 
 }  // namespace
 
-DeviceHash::DeviceHash(const TableOptions& options, int64_t device_bytes, const void* matrix,
-                       std::string* error)
+DeviceHash::DeviceHash(const TableOptions& options, const DeviceTierOptions& tiers,
+                       const void* matrix, std::string* error)
     : options_(options),
-      device_rows_(device_bytes > 0
-                       ? std::max(device_bytes / (options.dim * SizeOf(options.dtype)), first_row())
-                       : 0),
-      max_bytes_(options.max_bytes > 0 ? options.max_bytes : PhysicalBytes(device_bytes)) {
+      tiers_(tiers),
+      max_bytes_(options.max_bytes > 0 ? options.max_bytes : PhysicalBytes(tiers.device_bytes)) {
   reserved_rows_ = max_bytes_ / (RowBytes() + kInfoBytes) + first_row();
+  cudaGetDevice(&device_);
+  if (tiers.device_bytes > 0) {
+    moves_ = std::make_unique<RowMoves>(reserved_rows_, tiers.coldest, error);
+    device_rows_ = std::max(tiers.device_bytes / BytesPerRow(), first_row());
+  }
   rows_ = ReserveValues(RowBytes());
   infos_ = ReserveDeviceMemory(reserved_rows_ * kInfoBytes);
   free_rows_ = ReserveDeviceMemory(reserved_rows_ * static_cast<int64_t>(sizeof(int64_t)));
-  index_ = ReserveDeviceMemory(static_cast<int64_t>(reserved_rows_ * 4.0 / kMaxLoad) * 8);
+  index_ = std::make_unique<GrowingIndex>(static_cast<int64_t>(reserved_rows_ * 4.0 / kMaxLoad));
   candidates_ = ReserveDeviceMemory(max_bytes_);
   free_candidates_ = ReserveDeviceMemory(max_bytes_ / 2);
   ref_.infos = reinterpret_cast<RowInfo*>(infos_->data());
@@ -53,7 +57,7 @@ DeviceHash::DeviceHash(const TableOptions& options, int64_t device_bytes, const 
   ref_.dim = options.dim;
   ref_.shape = RowShape::Of(options.dim, options.dtype, 0);
   training_stream_ = streams_.own();
-  *error = Begin(matrix);
+  if (error->empty()) *error = Begin(matrix);
 }
 
 std::string DeviceHash::Begin(const void* matrix) {
@@ -76,7 +80,8 @@ std::string DeviceHash::Begin(const void* matrix) {
   TableState state{};
   state.next_row = first_row();
   SetState(state);
-  error = GrowIndex(kLeastSlots, stream);
+  index_->Begin(kLeastSlots);
+  error = GrowIndex(GrowingIndex::Work::All(), stream);
   if (!error.empty()) return error;
   const int64_t matrix_bytes = options_.initial.matrix_rows * RowBytes();
   cudaError_t failed =
@@ -95,21 +100,31 @@ DeviceHash::~DeviceHash() {
   cudaFreeHost(report_);
 }
 
-std::unique_ptr<DeviceTable> MakeDeviceTable(const TableOptions& options, int64_t device_bytes,
-                                             const void* matrix, std::string* error) {
-  auto table = std::make_unique<DeviceHash>(options, device_bytes, matrix, error);
+std::unique_ptr<DeviceTable> MakeDeviceTable(const TableOptions& options,
+                                             const DeviceTierOptions& tiers, const void* matrix,
+                                             std::string* error) {
+  auto table = std::make_unique<DeviceHash>(options, tiers, matrix, error);
   if (!error->empty()) return nullptr;
   return table;
 }
 
-std::unique_ptr<Memory> DeviceHash::ReserveValues(int64_t row_bytes) const {
+std::unique_ptr<DeviceMemory> DeviceHash::ReserveValues(int64_t row_bytes) const {
   const int64_t bytes = reserved_rows_ * row_bytes;
-  return device_rows_ > 0 ? ReserveTieredMemory(device_rows_ * row_bytes, bytes)
-                          : ReserveDeviceMemory(bytes);
+  return moves_ != nullptr ? ReserveTieredMemory(device_rows_ * row_bytes, bytes)
+                           : ReserveDeviceMemory(bytes);
+}
+
+void DeviceHash::LimitDeviceRows(int64_t bytes_per_row) {
+  if (moves_ == nullptr) return;
+  device_rows_ = std::max(tiers_.device_bytes / bytes_per_row, first_row());
+  rows_->LimitDevice(device_rows_ * RowBytes());
+  for (size_t s = 0; s < slots_.size(); ++s) {
+    slot_arrays_[s]->LimitDevice(device_rows_ * SlotBytes(s));
+  }
 }
 
 int64_t DeviceHash::BytesPerRow() const {
-  int64_t bytes = RowBytes() + kInfoBytes;
+  int64_t bytes = RowBytes() + kInfoBytes + (moves_ == nullptr ? 0 : RowMoves::kUseBytes);
   for (size_t s = 0; s < slots_.size(); ++s) bytes += SlotBytes(s);
   return bytes;
 }
@@ -127,12 +142,12 @@ std::string DeviceHash::FullError(const std::string& why) const {
 
 DeviceTableRef DeviceHash::Ref() const {
   DeviceTableRef ref = ref_;
-  ref.index = {reinterpret_cast<uint64_t*>(index_->data()),
-               static_cast<uint64_t>(num_slots_ / kBucketSlots)};
+  ref.index = index_->ref();
   ref.usable_rows = usable_rows_;
   ref.clock = clock_;
   ref.enqueued = enqueued_;
   ref.aside = snapshot_ == nullptr ? nullptr : snapshot_->ref();
+  if (moves_ != nullptr) ref.moves = moves_->ref(device_rows_, BytesPerRow());
   ref.num_slot_arrays = static_cast<int32_t>(slots_.size());
   for (size_t s = 0; s < slots_.size(); ++s) {
     ref.slot_arrays[s] = {slot_arrays_[s]->data(), slots_[s].width, slots_[s].dtype,
@@ -166,6 +181,8 @@ TableState DeviceHash::Reported(int64_t* enqueued_since) const {
 }
 
 std::string DeviceHash::Prepare(int64_t num_keys, Access access, cudaStream_t stream) {
+  if (moves_ != nullptr) ++clock_;  // every call that locates has a number
+  if (access == Access::kTrain && batches_.empty()) MoveRows();
   streams_.Use(stream);
   if (access == Access::kRead) return "";
   streams_.Follow(&training_stream_, stream);
@@ -179,9 +196,7 @@ std::string DeviceHash::Prepare(int64_t num_keys, Access access, cudaStream_t st
 std::string DeviceHash::MakeRoom(int64_t num_keys, cudaStream_t stream) {
   int64_t since = 0;
   TableState state = Reported(&since);
-  auto rows_needed = [&] {
-    return state.next_row + std::max<int64_t>(0, since + num_keys - state.num_free);
-  };
+  auto rows_needed = [&] { return state.RowsWith(since + num_keys); };
   if (rows_needed() > MaxRows() && since > 0) {
     state = State();
     since = 0;
@@ -195,29 +210,46 @@ std::string DeviceHash::MakeRoom(int64_t num_keys, cudaStream_t stream) {
   if (options_.admission.kind == Admission::Kind::kCounter) {
     error = GrowCandidates(state.next_candidate + since + num_keys);
   }
-  const int64_t live = state.num_keys + state.next_candidate + since + num_keys;
+  if (!error.empty()) return Named(": ") + error;
   const bool is_rebuilt = enqueued_ - since <= rebuilt_at_;  // after what was reported
-  const int64_t used = is_rebuilt ? live : std::max(live, state.used_slots + since + num_keys);
-  if (error.empty() && used > kMaxLoad * num_slots_) {
-    // Erased slots are left behind; where these are most, it need not grow.
-    const int64_t wanted = static_cast<int64_t>(1.5 * live / kMaxLoad);
-    error = GrowIndex(std::max(wanted, num_slots_), stream);
-    if (used <= kCrampedLoad * num_slots_) error.clear();
-  }
+  error = MakeIndexRoom(state, since + num_keys, is_rebuilt, num_keys, stream);
   return error.empty() ? "" : Named(": ") + error;
+}
+
+// `more_keys`: that may have come since `state`.
+std::string DeviceHash::MakeIndexRoom(const TableState& state, int64_t more_keys, bool is_rebuilt,
+                                      int64_t num_keys, cudaStream_t stream) {
+  const int64_t live = state.num_keys + state.next_candidate + more_keys;
+  int64_t used = is_rebuilt ? live : std::max(live, state.used_slots + more_keys);
+  for (;;) {
+    if (!index_->is_growing()) {
+      index_->ReleaseFormer();
+      if (used <= kMaxLoad * index_->num_slots()) return "";
+      // Erased slots are left behind; where these are most, it need not grow.
+      const auto wanted = static_cast<int64_t>(1.5 * live / kMaxLoad);
+      index_->Begin(std::max(wanted, index_->num_slots()));
+    }
+    const bool in_hurry = used > kHurryLoad * index_->least_slots();
+    const std::string error =
+        GrowIndex(in_hurry ? GrowingIndex::Work::All() : GrowingIndex::Work::For(num_keys), stream);
+    if (!error.empty()) return used <= kCrampedLoad * index_->least_slots() ? "" : error;
+    if (!in_hurry) return "";
+    used = live;
+  }
 }
 
 std::string DeviceHash::GrowRows(int64_t num_rows) {
   if (num_rows <= usable_rows_) return "";
   const int64_t max_rows = MaxRows();
   std::string error;
-  const bool on_host = device_rows_ > 0 && usable_rows_ >= device_rows_;
+  const bool on_host = moves_ != nullptr && usable_rows_ >= device_rows_;
   const int64_t at_once = on_host ? kHostBytesAtOnce : kDeviceBytesAtOnce;
   const int64_t more = std::min(usable_rows_ / 4, at_once / BytesPerRow());
   const int64_t rows = std::min(max_rows, std::max(num_rows + 1024, usable_rows_ + more));
   const int64_t had = usable_rows_;
   error = rows_->Grow(rows * RowBytes());
   if (error.empty()) error = infos_->Grow(rows * kInfoBytes);
+  if (error.empty() && moves_ != nullptr) error = moves_->Grow(rows);
   for (size_t s = 0; s < slots_.size() && error.empty(); ++s) {
     error = slot_arrays_[s]->Grow(rows * SlotBytes(s));
   }
@@ -252,20 +284,19 @@ std::string DeviceHash::GrowCandidates(int64_t num_candidates) {
   return error;
 }
 
-std::string DeviceHash::GrowIndex(int64_t num_slots, cudaStream_t stream) {
-  num_slots = (std::max(num_slots, kLeastSlots) + kBucketSlots - 1) / kBucketSlots * kBucketSlots;
-  std::string error = index_->Grow(num_slots * static_cast<int64_t>(sizeof(uint64_t)));
-  if (!error.empty()) return error;
+std::string DeviceHash::GrowIndex(const GrowingIndex::Work& work, cudaStream_t stream) {
+  std::string error;
+  if (!index_->MakeArea(work, stream, &error)) return error;
   streams_.BeginAlone(stream);
-  num_slots_ = num_slots;
-  RebuildIndex(stream);
+  RequireCuda(index_->Move(Ref(), work, stream));
   streams_.EndAlone(stream);
+  if (!index_->is_growing()) rebuilt_at_ = enqueued_;
   return "";
 }
 
 void DeviceHash::RebuildIndex(cudaStream_t stream) {
   rebuilt_at_ = enqueued_;
-  RequireCuda(cudaMemsetAsync(index_->data(), 0xFF, num_slots_ * sizeof(uint64_t), stream));
+  RequireCuda(index_->Clear(stream));
   RequireCuda(FillIndex(Ref(), usable_rows_, usable_candidates_, stream));
 }
 
@@ -276,7 +307,10 @@ void DeviceHash::ReleaseRetired() {
   for (; !retired_.empty() && retired_.front().clock < oldest; retired_.pop_front()) {
     rows.push_back(retired_.front().row);
   }
-  if (rows.empty()) return;
+  if (!rows.empty()) FreeRows(rows);
+}
+
+void DeviceHash::FreeRows(const std::vector<int64_t>& rows) {
   const Alone alone(*this, std::adopt_lock);
   TableState state = State();
   const int64_t num_free = state.num_free + static_cast<int64_t>(rows.size());
@@ -299,9 +333,12 @@ std::string DeviceHash::CheckFull(cudaStream_t stream) {
 std::string DeviceHash::Reserve(int64_t num_keys) {
   const Alone alone(*this);
   std::string error = GrowRows(first_row() + num_keys);
-  if (error.empty()) {
-    error = GrowIndex(std::max(num_slots_, static_cast<int64_t>(num_keys / kMaxLoad) + 1),
-                      streams_.own());
+  const auto all = GrowingIndex::Work::All();
+  if (error.empty() && index_->is_growing()) error = GrowIndex(all, streams_.own());
+  const auto wanted = static_cast<int64_t>(num_keys / kMaxLoad) + 1;
+  if (error.empty() && wanted > index_->num_slots()) {
+    index_->Begin(wanted);
+    error = GrowIndex(all, streams_.own());
   }
   return error.empty() ? "" : Named(": ") + error;
 }

@@ -50,6 +50,19 @@ int64_t DeviceHash::BeginBatch() {
 void DeviceHash::EndBatch(int64_t batch) {
   std::lock_guard<std::mutex> lock(mutex_);
   batches_.erase(batches_.find(batch));
+  MoveRows();
+}
+
+// Without memory for what a snapshot needs of them, rows stay where they are.
+void DeviceHash::MoveRows() {
+  if (moves_ == nullptr || !moves_->is_due()) return;
+  const OnDevice on(device_);  // batches end on any thread
+  if (snapshot_ != nullptr && !snapshot_->MakeRoom(2 * RowMoves::kMostRows).empty()) return;
+  const cudaStream_t stream = moves_->stream();
+  streams_.BeginAlone(stream);
+  moves_->Enqueue(Ref(), OldestBatchLocked());
+  if (snapshot_ != nullptr) snapshot_->Report(stream);
+  streams_.EndAlone(stream);
 }
 
 int64_t DeviceHash::OldestBatchLocked() const {

@@ -23,13 +23,15 @@ namespace group_embedding {
 inline constexpr int kBucketSlots = 8;
 inline constexpr uint64_t kEmptySlot = ~uint64_t{0};
 inline constexpr uint64_t kErasedSlot = ~uint64_t{1};
+inline constexpr uint64_t kMovedSlot = ~uint64_t{2};  // its key is in another area
+inline constexpr int64_t kBucketBytes = kBucketSlots * sizeof(uint64_t);
 
 enum class SlotKind : uint32_t { kRow = 0, kCandidate = 1, kClaim = 2 };
 
 // One word of the index, taken apart.
 struct SlotWord {
   static constexpr int kNumberBits = 38, kKindBits = 2;
-  static constexpr uint32_t kNoTag = 0xFFFFFF;  // of empty and erased slots
+  static constexpr uint32_t kNoTag = 0xFFFFFF;  // of slots without a number
 
   GROUP_EMBEDDING_HOST_DEVICE static uint64_t Make(uint32_t tag, SlotKind kind, int64_t number) {
     return uint64_t{tag} << (kNumberBits + kKindBits) | uint64_t(kind) << kNumberBits |
@@ -50,9 +52,16 @@ struct SlotWord {
   }
 };
 
+struct IndexArea {
+  uint64_t first, num_buckets;
+};
+
 struct IndexRef {
-  uint64_t* slots;  // [num_buckets, kBucketSlots]
-  uint64_t num_buckets;
+  uint64_t* slots;  // [buckets, kBucketSlots] of all areas
+  // Keys are looked for in one area alone: in `area`, but while an index grows (growing_index.h),
+  // those whose hash is greater than `last_moved` in `former`.
+  IndexArea area, former;
+  uint64_t last_moved;
 
   GROUP_EMBEDDING_HOST_DEVICE static uint64_t HashOf(int64_t key) {
     return MixBits(static_cast<uint64_t>(key));
@@ -62,9 +71,12 @@ struct IndexRef {
     return tag == SlotWord::kNoTag ? 0 : tag;
   }
 #ifdef __CUDACC__
-  __device__ uint64_t Home(uint64_t hash) const { return __umul64hi(hash, num_buckets); }
-  __device__ uint64_t Next(uint64_t bucket) const {
-    return bucket + 1 == num_buckets ? 0 : bucket + 1;
+  __device__ IndexArea AreaOf(uint64_t hash) const { return hash > last_moved ? former : area; }
+  __device__ static uint64_t Home(const IndexArea& area, uint64_t hash) {
+    return area.first + __umul64hi(hash, area.num_buckets);
+  }
+  __device__ static uint64_t Next(const IndexArea& area, uint64_t bucket) {
+    return bucket + 1 == area.first + area.num_buckets ? area.first : bucket + 1;
   }
   __device__ uint64_t* Slot(uint64_t bucket, int i) const {
     return slots + bucket * kBucketSlots + i;
@@ -77,9 +89,9 @@ struct IndexRef {
   }
 
   // Puts a key there that has no slot; other threads may do the same for other keys.
-  __device__ void Put(uint64_t hash, SlotKind kind, int64_t number) const {
+  __device__ void PutInto(const IndexArea& in, uint64_t hash, SlotKind kind, int64_t number) const {
     const uint64_t word = SlotWord::Make(TagOf(hash), kind, number);
-    for (uint64_t bucket = Home(hash);; bucket = Next(bucket)) {
+    for (uint64_t bucket = Home(in, hash);; bucket = Next(in, bucket)) {
       for (int i = 0; i < kBucketSlots; ++i) {
         auto* slot = reinterpret_cast<unsigned long long*>(Slot(bucket, i));
         if (__ldcg(slot) == kEmptySlot && atomicCAS(slot, kEmptySlot, word) == kEmptySlot) return;

@@ -74,9 +74,9 @@ CUmemAllocationProp Properties(CUmemLocation location) {
   return properties;
 }
 
-class DeviceMemory : public Memory {
+class MappedMemory : public DeviceMemory {
  public:
-  DeviceMemory(int64_t device_bytes, int64_t max_bytes) : driver_(Driver::Get()) {
+  MappedMemory(int64_t device_bytes, int64_t max_bytes) : driver_(Driver::Get()) {
     cudaFree(nullptr);  // makes the device's context, if nothing has
     if (cudaGetDevice(&device_) != cudaSuccess || !driver_.complete()) return;
     for (const CUmemLocation location : {OnDevice(), OnHost()}) {
@@ -98,7 +98,7 @@ class DeviceMemory : public Memory {
     data_ = reinterpret_cast<char*>(at);
   }
 
-  ~DeviceMemory() override {
+  ~MappedMemory() override {
     if (data_ == nullptr) return;
     cudaDeviceSynchronize();
     for (const Piece& piece : pieces_) {
@@ -106,6 +106,20 @@ class DeviceMemory : public Memory {
       driver_.release(piece.handle);
     }
     driver_.free_addresses(reinterpret_cast<CUdeviceptr>(data_), reserved_);
+  }
+
+  void LimitDevice(int64_t device_bytes) override {
+    device_bytes_ = std::min(device_bytes_, std::max(bytes_, RoundUp(device_bytes)));
+  }
+
+  void Release(int64_t bytes) override {
+    for (; bytes > 0 && !pieces_.empty(); pieces_.pop_back()) {
+      const Piece& piece = pieces_.back();
+      driver_.unmap(piece.at, piece.bytes);
+      driver_.release(piece.handle);
+      bytes_ -= static_cast<int64_t>(piece.bytes);
+      bytes -= static_cast<int64_t>(piece.bytes);
+    }
   }
 
   std::string Grow(int64_t bytes) override {
@@ -118,7 +132,7 @@ class DeviceMemory : public Memory {
     const int64_t wanted = RoundUp(bytes);
     while (bytes_ < wanted) {
       const int64_t tier_end = bytes_ < device_bytes_ ? device_bytes_ : reserved_;
-      const int64_t end = std::min(wanted, tier_end);
+      const int64_t end = std::min({wanted, tier_end, bytes_ + kMostPieceBytes});
       std::string error = Map(bytes_, end - bytes_);
       if (!error.empty()) return error;
       const int64_t begin = bytes_;
@@ -130,6 +144,8 @@ class DeviceMemory : public Memory {
   }
 
  private:
+  static constexpr int64_t kMostPieceBytes = int64_t{512} << 20;
+
   struct Piece {
     CUdeviceptr at;
     size_t bytes;
@@ -223,12 +239,12 @@ cudaError_t CopyTieredMemory(const void* from, void* to, int64_t bytes, cudaStre
   return places % sizeof(uint4) == 0 ? copy(uint4{}) : copy(uint16_t{});
 }
 
-std::unique_ptr<Memory> ReserveDeviceMemory(int64_t max_bytes) {
-  return std::make_unique<DeviceMemory>(max_bytes, max_bytes);
+std::unique_ptr<DeviceMemory> ReserveDeviceMemory(int64_t max_bytes) {
+  return std::make_unique<MappedMemory>(max_bytes, max_bytes);
 }
 
-std::unique_ptr<Memory> ReserveTieredMemory(int64_t device_bytes, int64_t max_bytes) {
-  return std::make_unique<DeviceMemory>(device_bytes, max_bytes);
+std::unique_ptr<DeviceMemory> ReserveTieredMemory(int64_t device_bytes, int64_t max_bytes) {
+  return std::make_unique<MappedMemory>(device_bytes, max_bytes);
 }
 
 }  // namespace group_embedding

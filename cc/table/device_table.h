@@ -8,7 +8,9 @@
 #include <memory>
 #include <string>
 
+#include "table/coldest.h"
 #include "table/embedding_table.h"
+#include "table/rows_on_disk.h"
 
 #if GROUP_EMBEDDING_CUDA
 #include <cuda_runtime_api.h>
@@ -35,12 +37,32 @@ class DeviceTable : public EmbeddingTable {
 
 #if GROUP_EMBEDDING_CUDA
 
-// On the device that is current. Rows after the first `device_bytes`, and their slots, lie in
-// page-locked host memory and are used there in place; 0: all are in device memory. What is kept of
-// each row and the index are always there. `matrix`: [options.initial.matrix_rows, dim] in host
-// memory, or null.
-std::unique_ptr<DeviceTable> MakeDeviceTable(const TableOptions& options, int64_t device_bytes,
-                                             const void* matrix, std::string* error);
+// How a table's rows are spread over two memories. Rows that the first does not hold lie in
+// page-locked host memory and are used there in place. Hot ones change places with colder ones in
+// device memory (row_moves.h), so row numbers are good as long as the batch that located them;
+// without a batch, until keys are located for training again.
+struct DeviceTierOptions {
+  // Of rows in device memory, their slots and what is kept of them; 0: all rows are there. What is
+  // kept of the others, 40 bytes each, and the index are in device memory beside that. A slot that
+  // is made later has fewer of the later rows be there.
+  int64_t device_bytes = 0;
+  Coldest coldest = Coldest::kLeastFrequent;
+};
+
+// On the device that is current. `matrix`: [options.initial.matrix_rows, dim] in host memory, or
+// null.
+std::unique_ptr<DeviceTable> MakeDeviceTable(const TableOptions& options,
+                                             const DeviceTierOptions& tiers, const void* matrix,
+                                             std::string* error);
+
+// The same with a third tier, on disk (rows_on_disk.h): where both memories are full, the coldest
+// rows go there, many at a time, and come back when their keys are located. options.max_bytes: of
+// both memories; greater than 0. Whoever locates keys waits for the stream as soon as there are
+// rows on disk, or may have to be: the host must know which of the keys have no row in memory.
+std::unique_ptr<DeviceTable> MakeDiskTieredDeviceTable(const TableOptions& options,
+                                                       const DeviceTierOptions& tiers,
+                                                       const DiskTierOptions& disk,
+                                                       const void* matrix, std::string* error);
 
 // Some keys of one table, and where their row numbers go. Device memory; `rows` may be `keys`.
 struct DeviceKeysToLocate {

@@ -6,6 +6,7 @@
 #include "core/rows.cuh"
 #include "table/device_index.cuh"
 #include "table/embedding_table.h"
+#include "table/row_moves.cuh"
 
 namespace group_embedding {
 
@@ -27,6 +28,11 @@ struct TableState {
   // Of the call under way:
   unsigned long long candidates_taken, candidates_freed;
   int32_t is_full;  // some keys of the call got no row
+
+  // How many rows will have been in use when so many new keys more have got theirs.
+  int64_t RowsWith(int64_t num_keys) const {
+    return next_row + (num_keys > num_free ? num_keys - num_free : 0);
+  }
 };
 
 // The same in host memory, with how many keys had been enqueued for training by then.
@@ -55,8 +61,9 @@ struct DeviceTableRef {
   TableState* state;
   TableReport* report;    // host memory
   const AsideRef* aside;  // of the snapshot that is being read, or null
+  MovesRef moves;
   int64_t first_row, usable_rows;
-  int64_t clock;  // of the batch
+  int64_t clock;  // of the call
   int64_t enqueued;
   InitialValues initial;
   Admission admission;

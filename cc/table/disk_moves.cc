@@ -64,16 +64,16 @@ void DiskTieredShards::EndBatch(int64_t batch) {
 
 std::string DiskTieredShards::BringIn(std::vector<int64_t> keys, Access access,
                                       const ParallelFor& parallel_for) {
-  if (!failed_.empty()) return failed_;
+  if (!disk_->failed().empty()) return disk_->failed();
   std::sort(keys.begin(), keys.end(), IsBeforeOnDisk);
   const int64_t num_keys = static_cast<int64_t>(keys.size());
-  std::vector<Found> found((num_keys + kChunk - 1) / kChunk);
+  std::vector<FoundOnDisk> found((num_keys + kChunk - 1) / kChunk);
   std::string error = ForChunks(num_keys, parallel_for, [&](int64_t begin, int64_t end) {
-    return FindOnDisk(keys.data() + begin, end - begin, &found[begin / kChunk]);
+    return disk_->Find(keys.data() + begin, end - begin, &found[begin / kChunk]);
   });
   if (!error.empty()) return error;
   std::vector<int64_t> begins = {0};  // of each chunk's rows
-  for (const Found& of : found) {
+  for (const FoundOnDisk& of : found) {
     begins.push_back(begins.back() + static_cast<int64_t>(of.keys.size()));
   }
   const int64_t num_found = begins.back();
@@ -91,37 +91,19 @@ std::string DiskTieredShards::BringIn(std::vector<int64_t> keys, Access access,
   });
 }
 
-std::string DiskTieredShards::FindOnDisk(const int64_t* keys, int64_t num_keys,
-                                         Found* found) const {
-  if (disk_->num_keys() == 0) return "";
-  const int64_t bytes = disk_->record_bytes();
-  const std::unique_ptr<bool[]> is_there(new bool[num_keys]);
-  found->records.resize(num_keys * bytes);
-  std::string error = disk_->Get(keys, num_keys, is_there.get(), found->records.data());
-  if (!error.empty()) return error;
-  for (int64_t i = 0; i < num_keys; ++i) {
-    if (!is_there[i]) continue;
-    char* to = found->records.data() + static_cast<int64_t>(found->keys.size()) * bytes;
-    std::memmove(to, found->records.data() + i * bytes, bytes);
-    found->keys.push_back(keys[i]);
-  }
-  found->records.resize(static_cast<int64_t>(found->keys.size()) * bytes);
-  return "";
-}
-
-std::string DiskTieredShards::MoveUp(const Found& found, const int64_t* rows) {
+std::string DiskTieredShards::MoveUp(const FoundOnDisk& found, const int64_t* rows) {
   const int64_t num_keys = static_cast<int64_t>(found.keys.size());
   if (num_keys == 0) return "";
-  std::string error = disk_->Erase(found.keys.data(), num_keys);
+  std::string error = disk_->Erase(found.keys);
   if (!error.empty()) {
     for (int64_t i = 0; i < num_keys; ++i) store().Return(rows[i]);
     return error;
   }
   BeforeWrite(rows, num_keys);
-  const RowRecords layout(store());
+  const int64_t bytes = disk_->layout().bytes();
   for (int64_t i = 0; i < num_keys; ++i) {
     const int64_t key = found.keys[i], row = rows[i];
-    layout.Unpack(found.records.data() + i * layout.bytes(), key, row);
+    UnpackRow(store(), found.records.data() + i * bytes, key, row);
     Use(row);
     const uint64_t hash = HashOf(key);
     Shard& shard = ShardOf(hash);
@@ -133,14 +115,14 @@ std::string DiskTieredShards::MoveUp(const Found& found, const int64_t* rows) {
 }
 
 std::string DiskTieredShards::MoveDown(const int64_t* rows, int64_t num_rows) {
-  const RowRecords layout(store());
+  const int64_t bytes = disk_->layout().bytes();
   std::vector<int64_t> keys(num_rows);
-  std::vector<char> records(num_rows * layout.bytes());
+  std::vector<char> records(num_rows * bytes);
   for (int64_t i = 0; i < num_rows; ++i) {
     keys[i] = store().Info(rows[i]).key;
-    layout.Pack(rows[i], records.data() + i * layout.bytes());
+    PackRow(store(), rows[i], records.data() + i * bytes);
   }
-  std::string error = disk_->Put(keys.data(), num_rows, records.data());
+  std::string error = disk_->Put(keys, records.data());
   if (!error.empty()) return error;
   BeforeWrite(rows, num_rows);
   for (int64_t i = 0; i < num_rows; ++i) {
@@ -169,7 +151,7 @@ std::string DiskTieredShards::MakeRoom(int64_t num_rows, const ParallelFor& para
            std::to_string(options().max_bytes) +
            " bytes; give it more by StorageOption(storage_size=[...]), or smaller batches";
   }
-  std::string error = CheckDiskSize(num_cold);
+  std::string error = disk_->CheckSize(num_cold);
   if (!error.empty()) return error;
   std::sort(rows.begin(), rows.end(), [this](int64_t a, int64_t b) {
     return IsBeforeOnDisk(store().Info(a).key, store().Info(b).key);
@@ -186,7 +168,7 @@ std::vector<int64_t> DiskTieredShards::ColdestRows(int64_t count) {
     const RowUse& use = uses()[row];
     if (use.call == call_ || use.num_positions.load(std::memory_order_acquire) > 0) continue;
     const int64_t count = store().Info(row).count;
-    if (disk_options_.coldest == Coldest::kLeastFrequent) {
+    if (coldest_ == Coldest::kLeastFrequent) {
       rows.push_back({count, use.call, row});
     } else {
       rows.push_back({use.call, count, row});
@@ -197,17 +179,6 @@ std::vector<int64_t> DiskTieredShards::ColdestRows(int64_t count) {
   std::vector<int64_t> coldest(count);
   for (int64_t i = 0; i < count; ++i) coldest[i] = rows[i][2];
   return coldest;
-}
-
-std::string DiskTieredShards::CheckDiskSize(int64_t more) const {
-  const int64_t bytes = DiskBytesPerRow();
-  const int64_t num_rows = disk_->num_keys() + more;
-  if (disk_options_.max_bytes == 0 || num_rows * bytes <= disk_options_.max_bytes) return "";
-  return "table '" + options().name + "' is full: expected at most " +
-         std::to_string(disk_options_.max_bytes) + " bytes on disk, in '" + disk_->path() +
-         "', got " + std::to_string(num_rows) + " rows of " + std::to_string(bytes) +
-         " bytes; give it more by StorageOption(storage_size=[memory, disk]), or admit fewer keys "
-         "or evict some (filter_option, evict_option)";
 }
 
 }  // namespace group_embedding

@@ -1,4 +1,4 @@
-// The table of disk_tiered_table.h: HostShards, and a DiskStore below it.
+// The table of disk_tiered_table.h: HostShards, and rows on disk below it.
 #pragma once
 
 #include <atomic>
@@ -8,11 +8,10 @@
 #include <unordered_map>
 #include <vector>
 
-#include "table/disk_store.h"
 #include "table/disk_tiered_table.h"
 #include "table/host_shards.h"
 #include "table/memory.h"
-#include "table/row_records.h"
+#include "table/rows_on_disk.h"
 
 namespace group_embedding {
 
@@ -30,10 +29,12 @@ class DiskTieredShards : public HostShards, public LowerTier {
   void EndBatch(int64_t batch) override;
 
   std::string Slot(const SlotOptions& slot, void** array) override;
-  int64_t num_keys() const override { return HostShards::num_keys() + disk_->num_keys(); }
-  int64_t max_keys(const std::vector<SlotOptions>& slots) const override;
+  int64_t num_keys() const override { return HostShards::num_keys() + disk_->store().num_keys(); }
+  int64_t max_keys(const std::vector<SlotOptions>& slots) const override {
+    return disk_->MaxRows(HostShards::max_keys(slots), BytesOfNewSlots(this->slots(), slots));
+  }
   int64_t memory_bytes() const override;
-  int64_t disk_bytes() const override { return disk_->disk_bytes(); }
+  int64_t disk_bytes() const override { return disk_->store().disk_bytes(); }
   std::string Describe(const int64_t* keys, int64_t num_keys, KeyInfo* infos) const override;
   std::string ReadAll(KeyedRows* rows) const override;
   std::string Insert(const KeyedRows& rows, const ParallelFor& parallel_for) override;
@@ -43,12 +44,6 @@ class DiskTieredShards : public HostShards, public LowerTier {
   std::unique_ptr<Snapshot> TakeSnapshot(bool changes_only) override;
 
  private:
-  // Some keys that are on disk, and their records.
-  struct Found {
-    std::vector<int64_t> keys;
-    std::vector<char> records;
-  };
-
   // What is known of the use of a row; all zeros at first.
   struct RowUse {
     int64_t call;                        // the call that located it last
@@ -57,36 +52,23 @@ class DiskTieredShards : public HostShards, public LowerTier {
 
   RowUse* uses() const { return reinterpret_cast<RowUse*>(uses_->data()); }
 
-  std::string FindOnDisk(const int64_t* keys, int64_t num_keys, Found* found) const;
   // Moves the row of each found key into the row of that place in `rows`, which were taken.
-  std::string MoveUp(const Found& found, const int64_t* rows);
+  std::string MoveUp(const FoundOnDisk& found, const int64_t* rows);
   // Moves rows of keys, which no batch uses, to disk and frees them.
   std::string MoveDown(const int64_t* rows, int64_t num_rows);
   // Moves rows to disk until `num_rows` are free.
   std::string MakeRoom(int64_t num_rows, const ParallelFor& parallel_for);
   // Of the rows that neither a batch in flight nor this call uses, up to `count`.
   std::vector<int64_t> ColdestRows(int64_t count);
-  int64_t DiskBytesPerRow() const {
-    return disk_->record_bytes() + static_cast<int64_t>(sizeof(int64_t));
-  }
-  // Why `more` rows cannot go to disk, or nothing.
-  std::string CheckDiskSize(int64_t more) const;
   std::string InsertSome(const KeyedRows& rows, size_t begin, size_t end);
-  // body(key, record) for all rows on disk as they are when it begins.
-  template <typename Body>
-  std::string ForEachOnDisk(const Body& body) const;
-  // Erases keys on disk, all different; returns how many there were.
-  int64_t EraseOnDisk(const std::vector<int64_t>& keys);
 
-  const DiskTierOptions disk_options_;
+  const Coldest coldest_;
   std::unique_ptr<Memory> uses_;  // RowUse [num_rows]
-  std::unique_ptr<DiskStore> disk_;
+  std::unique_ptr<RowsOnDisk> disk_;
   mutable std::mutex locating_;
   int64_t call_ = 0;  // that locates keys
   std::mutex batches_mutex_;
   std::unordered_map<int64_t, std::vector<int64_t>> rows_of_batch_;
-  // What went wrong where nobody could be told: keys that were erased may still be there.
-  std::string failed_;
 };
 
 }  // namespace group_embedding

@@ -10,20 +10,9 @@
 #include <string>
 
 #include "table/host_table.h"
+#include "table/rows_on_disk.h"
 
 namespace group_embedding {
-
-// Which rows are the coldest.
-enum class Coldest : int32_t {
-  kLeastRecent = 0,    // located longest ago
-  kLeastFrequent = 1,  // trained least often; among equals, located longest ago
-};
-
-struct DiskTierOptions {
-  std::string path;       // as of DiskStoreOptions
-  int64_t max_bytes = 0;  // of rows on disk, slots and what is kept of each; 0: as the disk has
-  Coldest coldest = Coldest::kLeastFrequent;
-};
 
 // options.max_bytes: of what is in memory; greater than 0. A slot that is made when rows fill the
 // memory is beyond that. The rest as of MakeHostTable.

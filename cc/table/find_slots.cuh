@@ -20,11 +20,12 @@ class SlotSearch {
   __device__ SlotSearch(const LocateArgs& args, const LocatePlace& place, int64_t key)
       : args_(args),
         table_(place.table),
-        index_(place.table.index),
+        slots_(place.table.index.slots),
         position_(place.position()),
         key_(key) {
     const uint64_t hash = IndexRef::HashOf(key);
-    bucket_ = place.is_key ? index_.Home(hash) : kNoBucket;
+    area_ = place.table.index.AreaOf(hash);
+    bucket_ = place.is_key ? IndexRef::Home(area_, hash) : kNoBucket;
     query_ = IndexRef::TagOf(hash) << kBucketSlots;
   }
 
@@ -35,7 +36,7 @@ class SlotSearch {
       if (met.at >= 0) {
         Check(met);
       } else if (met.empty_at < 0) {
-        bucket_ = index_.Next(bucket_);
+        bucket_ = IndexRef::Next(area_, bucket_);
         query_ = query_ >> kBucketSlots << kBucketSlots;
       } else if (!kTrain) {
         bucket_ = kNoBucket;
@@ -64,7 +65,7 @@ class SlotSearch {
       const uint64_t bucket = __shfl_sync(kFullWarp, bucket_, j, kTeam);
       words[j] = {kErasedSlot, kErasedSlot};
       if (bucket != kNoBucket) {
-        words[j] = __ldcg(reinterpret_cast<const ulonglong2*>(index_.Slot(bucket, 2 * lane)));
+        words[j] = __ldcg(reinterpret_cast<const ulonglong2*>(SlotOf(bucket, 2 * lane)));
       }
     }
     Met mine;
@@ -90,11 +91,14 @@ class SlotSearch {
     return mine;
   }
 
+  __device__ uint64_t* SlotOf(uint64_t bucket, int i) const {
+    return slots_ + bucket * kBucketSlots + i;
+  }
   __device__ unsigned long long* Slot(int at) const {
-    return reinterpret_cast<unsigned long long*>(index_.Slot(bucket_, at));
+    return reinterpret_cast<unsigned long long*>(SlotOf(bucket_, at));
   }
   __device__ void EndAt(int at) {
-    const auto* begin = reinterpret_cast<unsigned long long*>(index_.slots);
+    const auto* begin = reinterpret_cast<unsigned long long*>(slots_);
     found_.claim = MakeClaim(ClaimKind::kSlot, Slot(at) - begin);
     bucket_ = kNoBucket;
   }
@@ -140,7 +144,8 @@ class SlotSearch {
 
   const LocateArgs& args_;
   const DeviceTableRef& table_;
-  const IndexRef index_;
+  uint64_t* const slots_;
+  IndexArea area_;
   const int64_t position_, key_;
   uint64_t bucket_;  // to be looked at, or kNoBucket: the search has ended
   uint32_t query_;   // the tag, and a bit for each slot of the bucket that has it and another key

@@ -112,8 +112,6 @@ class HostShards : public HostTable {
   std::string InsertOne(const KeyedRows& rows, size_t i);
   // Gives a taken row the content that `rows` has for rows.keys[i]. `is_new`: it was no key's.
   void Fill(int64_t row, bool is_new, const KeyedRows& rows, size_t i);
-  // Whether a key with such a row, [dim], goes.
-  bool IsToEvict(const Eviction& eviction, int64_t step, int64_t version, const char* values) const;
 
   std::vector<int64_t> erased_;  // since the last full snapshot that was kept
   int64_t kept_clock_ = 0;       // rows trained in batches from that on are not in it

@@ -5,7 +5,7 @@
 #include <utility>
 #include <vector>
 
-#include "core/rows.h"
+#include "table/eviction.h"
 #include "table/free_rows.h"
 #include "table/host_shards.h"
 
@@ -190,24 +190,10 @@ int64_t HostShards::Evict(const Eviction& eviction, int64_t step) {
   for (int64_t row = store_.first_row(); row < store_.num_rows(); ++row) {
     if (!store_.IsKeys(row)) continue;
     const RowInfo& info = store_.Info(row);
-    if (IsToEvict(eviction, step, info.version, store_.Row(row))) keys.push_back(info.key);
+    if (IsToEvict(options(), eviction, step, info.version, store_.Row(row)))
+      keys.push_back(info.key);
   }
   return HostShards::Erase(keys.data(), static_cast<int64_t>(keys.size()));
-}
-
-bool HostShards::IsToEvict(const Eviction& eviction, int64_t step, int64_t version,
-                           const char* values) const {
-  bool evict = false;
-  if (eviction.kind == Eviction::Kind::kGlobalStep) {
-    evict = version >= 0 && step - version > eviction.steps_to_live;
-  } else if (eviction.kind == Eviction::Kind::kL2Weight) {
-    ForDataType(options().dtype, [&](auto* type) {
-      using T = std::remove_pointer_t<decltype(type)>;
-      const T* x = reinterpret_cast<const T*>(values);
-      evict = 0.5f * Dot(x, x, options().dim) < eviction.l2_weight;
-    });
-  }
-  return evict;
 }
 
 void HostShards::Clear() {

@@ -26,10 +26,12 @@ struct KeysToLocate {
   // Of BeginBatch: its rows stay where they are until it ends. 0: nobody uses the rows later, which
   // matters to tables that move rows (disk_tiered_table.h).
   int64_t batch = 0;
+  // [num_keys] how often each key came, when others have counted; null: once each.
+  const int64_t* times = nullptr;
 };
 
 // Finds the rows of many keys in many tables. With Access::kTrain, keys that are admitted get a
-// row, and every key is counted once per occurrence, in the step `step` (-1: no step). All
+// row, and every key is counted as often as it came, in the step `step` (-1: no step). All
 // occurrences of a key in one call get the same answer; those without a row read what a key starts
 // as.
 //

@@ -23,6 +23,7 @@ __device__ void CountKey(const LocateArgs& args, const DeviceTableRef& table, in
   RowInfo* info = &table.infos[row];
   atomicAdd(reinterpret_cast<unsigned long long*>(&info->count), 1ULL);
   __stcg(reinterpret_cast<longlong2*>(&info->version), longlong2{args.step, table.clock});
+  table.moves.Use(table.infos, row, table.clock);
 }
 
 // A thread finds one key, together with its warp.
@@ -34,6 +35,7 @@ __global__ void __launch_bounds__(kLocateThreads) LocateKeysKernel(LocateArgs ar
   if (!place.is_key) return;
   if (!kTrain) {
     place.task.rows[place.i] = found.row >= 0 ? found.row : place.table.DefaultRow(key);
+    if (found.row >= 0) place.table.moves.Use(place.table.infos, found.row, place.table.clock);
     return;
   }
   const int64_t position = place.position();
@@ -166,6 +168,7 @@ __global__ void __launch_bounds__(kLocateThreads) GiveRowsKernel(LocateArgs args
     const bool is_counted = table.admission.kind != Admission::Kind::kAll;
     table.infos[row] = {key, is_counted ? args.counts[place.position()] : 1, args.step,
                         table.clock};
+    table.moves.Use(table.infos, row, table.clock);
     if (table.aside != nullptr) MarkNew(*table.aside, row);
     const int at = warp_begin + __popc(votes & ((1u << lane) - 1));
     new_rows[at] = row;

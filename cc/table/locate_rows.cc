@@ -60,7 +60,8 @@ std::string LocateRowsCpu(const KeysToLocate* requests, int64_t num_requests, Ac
     num_keys += request.num_keys;
     for (int64_t begin = 0; begin < request.num_keys; begin += kPartKeys) {
       const int64_t count = std::min(kPartKeys, request.num_keys - begin);
-      parts.push_back({request.keys + begin, request.rows + begin, count, {}, {}, {}});
+      const int64_t* times = request.times == nullptr ? nullptr : request.times + begin;
+      parts.push_back({request.keys + begin, request.rows + begin, times, count, {}, {}, {}});
       table_of_part.push_back(static_cast<HostShards*>(request.table));
     }
   }

@@ -198,6 +198,12 @@ std::string LocateRowsCuda(const DeviceKeysToLocate* requests, int64_t num_reque
   std::sort(in_order.begin(), in_order.end());
   std::vector<std::unique_lock<std::mutex>> locks;
   for (DeviceHash* table : in_order) locks.emplace_back(table->mutex());
+  std::vector<std::vector<DeviceKeys>> keys(plan.tables.size());
+  for (const LocateTask& task : plan.tasks) keys[task.table].push_back({task.keys, task.num_keys});
+  for (size_t t = 0; t < plan.tables.size(); ++t) {
+    const std::string error = plan.tables[t]->BringIn(keys[t], access, stream);
+    if (!error.empty()) return error;
+  }
   return Locate(plan, access, /*admits_all=*/false, step, scratch, stream);
 }
 

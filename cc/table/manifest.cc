@@ -111,6 +111,16 @@ std::string Decode(const std::string& bytes, const std::string& table, Manifest*
   return in.Ended() ? "" : where + "is damaged";
 }
 
+std::string AddPart(const Manifest& part, Manifest* manifest) {
+  if (part.table != manifest->table || part.step != manifest->step) {
+    return "the ranks disagree on a checkpoint: expected table '" + manifest->table + "' at step " +
+           std::to_string(manifest->step) + " from all, got table '" + part.table + "' at step " +
+           std::to_string(part.step);
+  }
+  manifest->files.insert(manifest->files.end(), part.files.begin(), part.files.end());
+  return "";
+}
+
 std::string ShareFile(const std::string& from_prefix, const std::string& to_prefix,
                       const std::string& suffix) {
   const std::string from = PathOf(from_prefix, suffix), to = PathOf(to_prefix, suffix);

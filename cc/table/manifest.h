@@ -35,6 +35,9 @@ std::string Encode(const Manifest& manifest);
 // Returns what went wrong, in words, or nothing.
 std::string Decode(const std::string& bytes, const std::string& table, Manifest* manifest);
 
+// Adds the files of another part of the same save. Returns what went wrong, in words, or nothing.
+std::string AddPart(const Manifest& part, Manifest* manifest);
+
 // Makes the file of `suffix` beside another checkpoint too, as a second name of the same file where
 // the file system has such, else as a copy. Returns what went wrong, in words, or nothing.
 std::string ShareFile(const std::string& from_prefix, const std::string& to_prefix,

@@ -1,7 +1,9 @@
-// A row of a RowStore as one piece of bytes: what is kept of it, values, slots in their order.
+// Rows as pieces of bytes: what is kept of a row, its values, its slots in their order. Records
+// need not be aligned.
 #pragma once
 
 #include <cstring>
+#include <utility>
 #include <vector>
 
 #include "table/row_store.h"
@@ -12,16 +14,21 @@ struct RecordHead {
   int64_t count, version, clock;  // as of RowInfo
 };
 
-// Of the slots that the store has when it is made. Records need not be aligned.
-class RowRecords {
+// Where things are in the records of a table.
+class RecordLayout {
  public:
-  explicit RowRecords(const RowStore& store) : store_(store), num_slots_(store.slots().size()) {
-    bytes_ = kHeadBytes + store.row_bytes();
-    for (size_t s = 0; s < num_slots_; ++s) bytes_ += store.slot_row_bytes(s);
+  static constexpr int64_t kHeadBytes = sizeof(RecordHead);
+
+  explicit RecordLayout(int64_t value_bytes) : value_bytes_(value_bytes) {}
+
+  // Records have one slot more; what a row of it starts as.
+  void AddSlot(std::vector<char> start) { slot_starts_.push_back(std::move(start)); }
+
+  int64_t bytes() const {
+    int64_t bytes = kHeadBytes + value_bytes_;
+    for (const auto& start : slot_starts_) bytes += static_cast<int64_t>(start.size());
+    return bytes;
   }
-
-  int64_t bytes() const { return bytes_; }
-
   static RecordHead Head(const char* record) {
     RecordHead head;
     std::memcpy(&head, record, kHeadBytes);
@@ -29,36 +36,16 @@ class RowRecords {
   }
   static const char* Values(const char* record) { return record + kHeadBytes; }
 
-  void Pack(int64_t row, char* record) const {
-    const RowInfo& info = store_.Info(row);
-    record = PackHead({info.count, info.version, info.clock}, record);
-    record = Copy(store_.Row(row), store_.row_bytes(), record);
-    for (size_t s = 0; s < num_slots_; ++s) {
-      record = Copy(store_.SlotRow(s, row), store_.slot_row_bytes(s), record);
-    }
-  }
-
   // Of rows.keys[i]; slots that are not in `rows` start anew.
   void Pack(const KeyedRows& rows, size_t i, int64_t clock, char* record) const {
-    const int64_t bytes = store_.row_bytes();
-    record = PackHead({rows.counts[i], rows.versions[i], clock}, record);
-    record = Copy(rows.values.data() + i * bytes, bytes, record);
-    for (size_t s = 0; s < num_slots_; ++s) {
-      const int64_t slot_bytes = store_.slot_row_bytes(s);
+    const RecordHead head = {rows.counts[i], rows.versions[i], clock};
+    record = Copy(reinterpret_cast<const char*>(&head), kHeadBytes, record);
+    record = Copy(rows.values.data() + i * value_bytes_, value_bytes_, record);
+    for (size_t s = 0; s < slot_starts_.size(); ++s) {
+      const std::vector<char>& start = slot_starts_[s];
       const bool is_given = s < rows.slots.size() && !rows.slots[s].empty();
-      record = Copy(is_given ? rows.slots[s].data() + i * slot_bytes : SlotStart(store_, s),
-                    slot_bytes, record);
-    }
-  }
-
-  void Unpack(const char* record, int64_t key, int64_t row) const {
-    const RecordHead head = Head(record);
-    store_.Info(row) = {key, head.count, head.version, head.clock};
-    std::memcpy(store_.Row(row), Values(record), store_.row_bytes());
-    record = Values(record) + store_.row_bytes();
-    for (size_t s = 0; s < num_slots_; ++s) {
-      std::memcpy(store_.SlotRow(s, row), record, store_.slot_row_bytes(s));
-      record += store_.slot_row_bytes(s);
+      record = Copy(is_given ? rows.slots[s].data() + i * start.size() : start.data(), start.size(),
+                    record);
     }
   }
 
@@ -68,32 +55,49 @@ class RowRecords {
     rows->counts.push_back(head.count);
     rows->versions.push_back(head.version);
     const char* from = Values(record);
-    rows->values.insert(rows->values.end(), from, from + store_.row_bytes());
-    from += store_.row_bytes();
-    rows->slots.resize(num_slots_);
-    for (size_t s = 0; s < num_slots_; ++s) {
-      rows->slots[s].insert(rows->slots[s].end(), from, from + store_.slot_row_bytes(s));
-      from += store_.slot_row_bytes(s);
+    rows->values.insert(rows->values.end(), from, from + value_bytes_);
+    from += value_bytes_;
+    rows->slots.resize(slot_starts_.size());
+    for (size_t s = 0; s < slot_starts_.size(); ++s) {
+      rows->slots[s].insert(rows->slots[s].end(), from, from + slot_starts_[s].size());
+      from += slot_starts_[s].size();
     }
   }
 
-  // What a slot of a key starts as: that of the first row, which no key has.
-  static const char* SlotStart(const RowStore& store, size_t s) { return store.SlotRow(s, 0); }
-
  private:
-  static constexpr int64_t kHeadBytes = sizeof(RecordHead);
-
-  static char* Copy(const char* from, int64_t bytes, char* to) {
+  static char* Copy(const char* from, size_t bytes, char* to) {
     std::memcpy(to, from, bytes);
     return to + bytes;
   }
-  static char* PackHead(const RecordHead& head, char* record) {
-    return Copy(reinterpret_cast<const char*>(&head), kHeadBytes, record);
-  }
 
-  const RowStore& store_;
-  const size_t num_slots_;
-  int64_t bytes_;
+  int64_t value_bytes_;
+  std::vector<std::vector<char>> slot_starts_;
 };
+
+// Records of the rows of a RowStore.
+inline void PackRow(const RowStore& store, int64_t row, char* record) {
+  const RowInfo& info = store.Info(row);
+  const RecordHead head = {info.count, info.version, info.clock};
+  std::memcpy(record, &head, sizeof(head));
+  record += sizeof(head);
+  std::memcpy(record, store.Row(row), store.row_bytes());
+  record += store.row_bytes();
+  for (size_t s = 0; s < store.slots().size(); ++s) {
+    std::memcpy(record, store.SlotRow(s, row), store.slot_row_bytes(s));
+    record += store.slot_row_bytes(s);
+  }
+}
+
+inline void UnpackRow(const RowStore& store, const char* record, int64_t key, int64_t row) {
+  const RecordHead head = RecordLayout::Head(record);
+  store.Info(row) = {key, head.count, head.version, head.clock};
+  record = RecordLayout::Values(record);
+  std::memcpy(store.Row(row), record, store.row_bytes());
+  record += store.row_bytes();
+  for (size_t s = 0; s < store.slots().size(); ++s) {
+    std::memcpy(store.SlotRow(s, row), record, store.slot_row_bytes(s));
+    record += store.slot_row_bytes(s);
+  }
+}
 
 }  // namespace group_embedding

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cstring>
 #include <map>
-#include <numeric>
 
 namespace group_embedding {
 namespace {
@@ -98,11 +97,9 @@ class Restorer {
       admission_.keys.push_back(block->admission.keys[i]);
       admission_.counts.push_back(block->admission.counts[i]);
     }
-    // A part whose keys are none of ours counted none of ours.
-    const int64_t both = std::gcd<int64_t>(header.num_parts, subset_.count);
     const Admission& ours = table_->options().admission;
-    if (header.part % both != subset_.index % both || ours.kind != header.admission.kind ||
-        ours.num_counters != header.admission.num_counters ||
+    if (!MayShareKeys(header.part, header.num_parts, subset_.index, subset_.count) ||
+        ours.kind != header.admission.kind || ours.num_counters != header.admission.num_counters ||
         ours.num_hashes != header.admission.num_hashes ||
         ours.counter_bytes != header.admission.counter_bytes) {
       return;

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "core/owner.h"
 #include "table/embedding_table.h"
 #include "table/table_file.h"
 
@@ -26,14 +27,11 @@ struct TableFileSummary {
 // Reads a file to its end, and says what is wrong with it.
 std::string VerifyTableFile(const std::string& path, TableFileSummary* summary);
 
-// The keys that a table keeps: those whose remainder, as unsigned numbers, is `index`.
+// The keys that a table keeps: those of rank `index` of `count`.
 struct KeySubset {
   int64_t index = 0, count = 1;
 
-  bool Has(int64_t key) const {
-    return static_cast<uint64_t>(key) % static_cast<uint64_t>(count) ==
-           static_cast<uint64_t>(index);
-  }
+  bool Has(int64_t key) const { return OwnerOfKey(key, count) == index; }
 };
 
 // All parts of one full save and, if there are, all of one save of the changes since, in any order.

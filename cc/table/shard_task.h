@@ -24,6 +24,7 @@ constexpr int64_t kAhead = 12;  // keys between prefetching an entry and reading
 struct Part {
   const int64_t* keys;
   int64_t* rows;
+  const int64_t* times;  // how often each came; null: once
   int64_t num_keys;
   std::vector<int64_t> copy;  // of the keys, where the rows overwrite them
   std::vector<uint16_t> order;
@@ -41,6 +42,7 @@ struct Part {
     order.resize(num_keys);
     for (int64_t i = 0; i < num_keys; ++i) order[next[ShardOf(i)]++] = static_cast<uint16_t>(i);
   }
+  int64_t TimesOf(int64_t i) const { return times == nullptr ? 1 : times[i]; }
   int ShardOf(int64_t i) const { return HostShards::ShardIndex(HostShards::HashOf(keys[i])); }
 };
 static_assert(kPartKeys <= 1 << 16);
@@ -81,8 +83,11 @@ class ShardTask {
   // Counts keys without a row in the table's Bloom filter.
   void CountInBloom() {
     std::lock_guard<std::mutex> lock(shard_.mutex);
-    FindAll([this](Part& part, int64_t i) { table_.bloom().Add(HostShards::HashOf(part.keys[i])); },
-            [](int64_t) {});
+    FindAll(
+        [this](Part& part, int64_t i) {
+          table_.bloom().Add(HostShards::HashOf(part.keys[i]), part.TimesOf(i));
+        },
+        [](int64_t) {});
   }
 
   std::string Train() {
@@ -90,7 +95,7 @@ class ShardTask {
     std::vector<Place> without, with;
     FindAll([&](Part& part, int64_t i) { without.push_back({&part, i}); },
             [this](int64_t row) { __builtin_prefetch(&store_.Info(row), 1, 3); }, &with);
-    for (const Place& place : with) Touch(place.part->rows[place.i]);
+    for (const Place& place : with) Touch(place.part->rows[place.i], place.times());
     if (without.empty()) return "";
     return table_.options().admission.kind == Admission::Kind::kAll ? AdmitAll(without)
                                                                     : AdmitOftenSeen(without);
@@ -104,6 +109,7 @@ class ShardTask {
     Part* part;
     int64_t i;
     int64_t key() const { return part->keys[i]; }
+    int64_t times() const { return part->TimesOf(i); }
   };
 
   // Writes the rows of keys that have one, and tells of both kinds.
@@ -132,10 +138,10 @@ class ShardTask {
     shard_.index.Prefetch(HostShards::HashOf(part.keys[i]));
   }
 
-  void Touch(int64_t row) {
+  void Touch(int64_t row, int64_t times) {
     if (snapshot_ != nullptr) snapshot_->BeforeWrite(row);
     RowInfo& info = store_.Info(row);
-    ++info.count;
+    info.count += times;
     info.version = step_;
     info.clock = store_.clock();
   }
@@ -158,7 +164,7 @@ class ShardTask {
         entry->state = row + 1;
       }
       place.part->rows[place.i] = entry->state - 1;
-      Touch(entry->state - 1);
+      Touch(entry->state - 1, place.times());
     }
     return free.error();
   }
@@ -170,7 +176,8 @@ class ShardTask {
     if (!bloom) {
       for (const Place& place : places) {
         KeyIndex::Entry* entry = EntryOf(place.key());
-        shard_.BeforeChange(place.key(), entry->state--);
+        shard_.BeforeChange(place.key(), entry->state);
+        entry->state -= place.times();
       }
     }
     FreeRows free(store_, static_cast<int64_t>(places.size()), RowsAtOnce());

@@ -8,6 +8,7 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.python.client import session as tf_session
 
+from group_embedding.checkpoint import files
 from group_embedding.checkpoint.object_copies import copies_of, saving_copies
 from group_embedding.checkpoint.snapshots import SNAPSHOT, changes_only
 
@@ -89,7 +90,9 @@ class BackgroundSave:
 
 def _save_fed(saver, session, *args, **kwargs):
     with session.graph.as_default():
-        return saver.save(session, *args, **kwargs)
+        path = saver.save(session, *args, **kwargs)
+    files.remove_unnamed(path)  # those of an earlier save under this name
+    return path
 
 
 def _save_copies(saver, checkpoint, copies, *args, **kwargs):

@@ -11,8 +11,8 @@ A restore reads and verifies the files of all tables before TensorFlow reads the
 import tensorflow as tf
 from tensorflow.python.training.saving import saveable_object
 
+from group_embedding.checkpoint.parts import restore_part, save_parts, verify_part
 from group_embedding.checkpoint.snapshots import Snapshots
-from group_embedding.ops import save_table
 
 _ATTRIBUTE = "_group_embedding_savers"
 
@@ -95,12 +95,13 @@ class _SaverGraph:
         if self._snapshots is None:
             self._snapshots = Snapshots(self.scope)
         snapshot = self._snapshots.add(rows)
-        return save_table.save_table(rows.resource_handle, self.prefix, snapshot)
+        (manifest,) = save_parts([rows], self.prefix, [snapshot], manifest_name(rows.name))
+        return manifest
 
     def restore(self, rows, name, manifest):
         """An op that restores a table, after all tables of the Saver were verified."""
         if rows.always_starts:
-            verified = rows.start.verify(rows.resource_handle)
+            verified = rows.verify_start()
             with tf.control_dependencies([*self._verified, verified]):
                 return self._changed_after(verified, rows.initialize())
         with tf.device("/CPU:0"):
@@ -111,11 +112,11 @@ class _SaverGraph:
                 dtypes=[tf.string],
             )
         self._reads_of_manifests.add(own_manifest.op)
-        verified = save_table.verify_table(rows.resource_handle, self.prefix, own_manifest)
+        verified = verify_part(rows, self.prefix, own_manifest)
         with tf.control_dependencies([*self._verified, verified]):
             made = rows.initialize_if_needed()
         with tf.control_dependencies([made]):
-            restored = save_table.restore_table(rows.resource_handle, self.prefix, manifest)
+            restored = restore_part(rows, self.prefix, manifest)
         return self._changed_after(verified, made, restored)
 
     def _changed_after(self, verified, *changes):

@@ -14,12 +14,12 @@ import tensorflow as tf
 from tensorflow.python.saved_model import registration
 
 from group_embedding.checkpoint import files
+from group_embedding.checkpoint.parts import prefix_of_all, restore_part, save_parts, verify_part
 from group_embedding.checkpoint.snapshots import (
     any_thread_saves_changes_only,
     saves_changes_only,
     take_snapshots,
 )
-from group_embedding.ops import save_table
 
 _PACKAGE, _NAME = "group_embedding", "EmbeddingTable"
 _SUFFIX = f"-{_PACKAGE}.{_NAME}"  # what TensorFlow adds to the prefix that it gives us
@@ -49,6 +49,11 @@ class TableInBackground:
     _is_embedding_table = True
 
     def __init__(self, table, snapshot):
+        if getattr(table, "share", None) is not None:
+            raise ValueError(
+                f"table '{table.name}': expected a save that is waited for, as several ranks share "
+                "it, got one in the background"
+            )
         self._table = table
         self.snapshot = snapshot
 
@@ -127,10 +132,10 @@ def _verify(table, saved_as, prefix):
     if not tf.executing_eagerly():
         return
     if _always_starts(table):
-        table.start.verify(table.resource_handle)
+        table.verify_start()
         return
     manifest = tf.train.load_checkpoint(prefix).get_tensor(_key(saved_as))
-    save_table.verify_table(table.resource_handle, prefix, manifest)
+    verify_part(table, prefix, manifest)
 
 
 def _always_starts(table):
@@ -163,10 +168,8 @@ def _save(trackables, file_prefix):
     prefix = tf.strings.substr(file_prefix, 0, tf.strings.length(file_prefix) - len(_SUFFIX))
     if tf.executing_eagerly():
         files.remove_unnamed(prefix.numpy().decode())
-    manifests = [
-        save_table.save_table(table.resource_handle, prefix, snapshot)
-        for table, snapshot in zip(tables, _snapshots(names, tables))
-    ]
+    prefix = prefix_of_all(tables, prefix)
+    manifests = save_parts(tables, prefix, _snapshots(names, tables), "save_objects")
     tf.raw_ops.SaveV2(
         prefix=file_prefix,
         tensor_names=[_key(name) for name in names],
@@ -205,13 +208,13 @@ def _restore(trackables, merged_prefix):
     )
     restored = [saved for saved in zip(tables, manifests) if not _always_starts(saved[0])]
     for table, manifest in restored:
-        save_table.verify_table(table.resource_handle, merged_prefix, manifest)
+        verify_part(table, merged_prefix, manifest)
     for table in filter(_always_starts, tables):
         table.initialize()
     for table, manifest in restored:
         if hasattr(table, "_initialize"):
             table._initialize()  # where it is not, as in a SavedModel
-        save_table.restore_table(table.resource_handle, merged_prefix, manifest)
+        restore_part(table, merged_prefix, manifest)
 
 
 registration.register_checkpoint_saver(

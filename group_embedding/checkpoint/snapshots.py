@@ -55,7 +55,8 @@ def take_snapshots(tables, changes):
     nobody trains meanwhile, as between two steps.
 
     Args:
-        changes: a bool or a tensor: whether of the rows changed since the last full save.
+        changes: a bool or a tensor: whether of the rows changed since the last full save; an error
+            where ranks share a table, of which each would decide for itself whether it can.
     """
     by_device = collections.defaultdict(list)
     for table in tables:
@@ -66,12 +67,23 @@ def take_snapshots(tables, changes):
 
 def _take_snapshot(tables, changes):
     """The one of tables on one device."""
+    spread = [table.name for table in tables if getattr(table, "share", None) is not None]
+    if spread:
+        changes = _refuse_changes(changes, spread[0])
     return save_table.snapshot_tables(
         [table.resource_handle for table in tables],
         [_step_of(table) for table in tables],
         [_eviction_of(table) for table in tables],
         changes,
     )
+
+
+def _refuse_changes(changes, name):
+    text = f"table '{name}': expected a full save, as several ranks share it, got one of changes"
+    with tf.device("/CPU:0"):
+        refused = tf.debugging.Assert(tf.logical_not(changes), [text])
+        with tf.control_dependencies([] if refused is None else [refused]):
+            return tf.identity(changes)
 
 
 def _step_of(table):

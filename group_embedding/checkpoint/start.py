@@ -6,6 +6,7 @@ import tensorflow as tf
 
 from group_embedding.checkpoint import files
 from group_embedding.ops import save_table, table_keys
+from group_embedding.ops.route_ids import key_owners
 
 _ROWS_AT_A_TIME = 1 << 20
 
@@ -80,13 +81,17 @@ class KeyedRows:
         self._prefix = prefix
         self._manifest = manifest
 
-    def verify(self, handle):
+    def verify(self, handle, part, num_parts):
         """An op that fails if a file is missing or damaged, or of another dim."""
-        return save_table.verify_table(handle, self._prefix, self._manifest, as_start=True)
+        return save_table.verify_table(
+            handle, self._prefix, self._manifest, part, num_parts, as_start=True
+        )
 
-    def load(self, handle):
-        """An op that gives an empty table the rows."""
-        return save_table.restore_table(handle, self._prefix, self._manifest, as_start=True)
+    def load(self, handle, part, num_parts):
+        """An op that gives an empty table, of rank `part` of `num_parts`, the rows."""
+        return save_table.restore_table(
+            handle, self._prefix, self._manifest, part, num_parts, as_start=True
+        )
 
 
 class Matrix:
@@ -99,21 +104,21 @@ class Matrix:
         self._saved_dtype = saved_dtype
         self._dtype = dtype
 
-    def verify(self, handle):
+    def verify(self, handle, part, num_parts):
         """As of KeyedRows; what was read of the checkpoint when this was made has said it."""
-        del handle
+        del handle, part, num_parts
         return tf.no_op()
 
-    def load(self, handle):
+    def load(self, handle, part, num_parts):
         """As of KeyedRows."""
         loaded = []
         for begin in range(0, self._shape[0], _ROWS_AT_A_TIME):
             # One after the other, so that one part at a time is in memory.
             with tf.control_dependencies(loaded):
-                loaded = [self._load_rows(handle, begin)]
+                loaded = [self._load_rows(handle, begin, part, num_parts)]
         return tf.group(loaded)
 
-    def _load_rows(self, handle, begin):
+    def _load_rows(self, handle, begin, part, num_parts):
         num_rows, dim = self._shape
         count = min(_ROWS_AT_A_TIME, num_rows - begin)
         with tf.device("/CPU:0"):
@@ -126,5 +131,8 @@ class Matrix:
             keys = tf.range(begin, begin + count, dtype=tf.int64)
             none = tf.zeros([0], tf.int64)
             values = tf.cast(tf.ensure_shape(values, [count, dim]), self._dtype)
+            if num_parts > 1:
+                is_own = tf.equal(key_owners(keys, num_parts), part)
+                keys, values = tf.boolean_mask(keys, is_own), tf.boolean_mask(values, is_own)
         with tf.device(handle.device):
             return table_keys.insert_keys(handle, keys, values, none, none)

@@ -1,8 +1,15 @@
 """Training on the ranks of a job: the strategy, the optimizer and the saver."""
 
+from group_embedding.distributed.collective_strategy import CollectiveStrategy
 from group_embedding.distributed.initial_values import broadcast_variables
 from group_embedding.distributed.optimizer import DistributedOptimizer
 from group_embedding.distributed.saver import Saver
 from group_embedding.distributed.strategy import enable_distributed_strategy
 
-__all__ = ["DistributedOptimizer", "Saver", "broadcast_variables", "enable_distributed_strategy"]
+__all__ = [
+    "CollectiveStrategy",
+    "DistributedOptimizer",
+    "Saver",
+    "broadcast_variables",
+    "enable_distributed_strategy",
+]

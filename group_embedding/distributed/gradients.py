@@ -2,7 +2,7 @@
 
 import tensorflow as tf
 
-from group_embedding.exchange import sharded_table
+from group_embedding.exchange import exchange_of
 
 
 def average_gradients(exchange, gradients, variables):
@@ -12,18 +12,17 @@ def average_gradients(exchange, gradients, variables):
 
     Args:
         gradients: tensors, IndexedSlices or None, one per variable.
-        variables: a sharded table's gradient already is, on its owner, the sum of what all ranks
-            sent, and is only divided. All others are averaged: tensors in one collective,
+        variables: the gradient of a table that is spread over the ranks already is that mean, on
+            the owner of each row, and stays the tensor it is, so that the op that made it can be
+            replaced by one that updates too. All others are averaged: tensors in one collective,
             IndexedSlices by gathering them.
     """
     reduced = list(gradients)
     dense, sparse = [], []
     for i, (gradient, variable) in enumerate(zip(gradients, variables)):
-        if gradient is None:
+        if gradient is None or exchange_of(variable) is not None:
             continue
-        if sharded_table(variable) is not None:
-            reduced[i] = _divide(gradient, exchange.num_ranks)
-        elif isinstance(gradient, tf.IndexedSlices):
+        if isinstance(gradient, tf.IndexedSlices):
             sparse.append(i)
         else:
             dense.append(i)
@@ -44,8 +43,6 @@ def _gather_slices(exchange, slices):
     return [tf.IndexedSlices(v, i, s.dense_shape) for v, i, s in zip(values, indices, slices)]
 
 
-def _divide(gradient, num_ranks):
-    if isinstance(gradient, tf.IndexedSlices):
-        values = gradient.values / tf.cast(num_ranks, gradient.values.dtype)
-        return tf.IndexedSlices(values, gradient.indices, gradient.dense_shape)
-    return gradient / tf.cast(num_ranks, gradient.dtype)
+def _divide(slices, num_ranks):
+    values = slices.values / tf.cast(num_ranks, slices.values.dtype)
+    return tf.IndexedSlices(values, slices.indices, slices.dense_shape)

@@ -2,7 +2,7 @@
 
 import tensorflow as tf
 
-from group_embedding.exchange import current, sharded_table
+from group_embedding.exchange import current, exchange_of
 
 
 def broadcast_variables(variables):
@@ -38,4 +38,4 @@ _DONE = "_group_embedding_broadcast"
 
 def _is_dense(variable):
     dtype = tf.as_dtype(variable.dtype).base_dtype
-    return sharded_table(variable) is None and dtype not in (tf.string, tf.resource, tf.variant)
+    return exchange_of(variable) is None and dtype not in (tf.string, tf.resource, tf.variant)

@@ -5,6 +5,7 @@ gradients before they are applied. There is one kind of subclass for each way in
 and Keras apply gradients.
 """
 
+import contextlib
 import functools
 
 import tensorflow as tf
@@ -14,16 +15,24 @@ from group_embedding.distributed.initial_values import (
     broadcast_initial_values,
     broadcast_variables,
 )
-from group_embedding.exchange import current, mark_shard, sharded_table
+from group_embedding.exchange import (
+    assign_rows,
+    current,
+    gather_rows,
+    mark_shard,
+    sharded_table,
+)
 
 
 def DistributedOptimizer(optimizer):  # noqa: N802
     """Makes `optimizer` train one model on all ranks.
 
-    Dense gradients are averaged over the ranks. The gradient of a sharded table is summed on the
-    owner of each row and divided by the number of ranks. So, with a loss that is a mean over the
-    batch, N ranks with batches of B/N take the steps of one process with a batch of B; the learning
-    rate is not scaled. When ranks have batches of different sizes, each rank counts alike.
+    Gradients are those of the mean of the ranks' losses. The exchange makes those of sharded tables
+    and EmbeddingVariables so, on the owner of each row; all others are averaged here. With a loss
+    that is a mean over the batch, N ranks with batches of B/N take the steps of one process with a
+    batch of B; the learning rate is not scaled. When ranks have batches of different sizes, each
+    rank counts alike. Around a wrapped optimizer (`ge.optimizers.wrap`), owners update tables with
+    the same one op as one process does.
 
     All ranks start from the dense variables of rank 0. Every rank must take as many steps.
 
@@ -54,6 +63,36 @@ def DistributedOptimizer(optimizer):  # noqa: N802
     return optimizer
 
 
+@contextlib.contextmanager
+def distribute_new_optimizers():
+    """Inside, in any thread, each optimizer that is made becomes a DistributedOptimizer."""
+    bases = _optimizer_bases() if current().num_ranks > 1 else []
+    stock = [base.__init__ for base in bases]
+    for base, init in zip(bases, stock):
+        base.__init__ = _then_distribute(init)
+    try:
+        yield
+    finally:
+        for base, init in zip(bases, stock):
+            base.__init__ = init
+
+
+def _optimizer_bases():
+    keras = tf.keras.optimizers
+    legacy = getattr(keras, "legacy", None)
+    own = [getattr(legacy, "Optimizer", None), keras.Optimizer, tf.compat.v1.train.Optimizer]
+    return [base for base in dict.fromkeys(own) if base is not None]
+
+
+def _then_distribute(init):
+    @functools.wraps(init)
+    def __init__(optimizer, *args, **kwargs):  # noqa: N807
+        init(optimizer, *args, **kwargs)
+        DistributedOptimizer(optimizer)
+
+    return __init__
+
+
 class _Distributed:
     """What the subclasses share."""
 
@@ -73,7 +112,8 @@ class _Distributed:
         if shard is None or not isinstance(raw, tf.Variable):
             return slot
         if raw.shape.rank == 2 and raw.shape[0] == shard.variable.shape[0]:
-            mark_shard(raw, (shard.num_rows, raw.shape[1]), shard.exchange)
+            shape = (shard.num_rows, raw.shape[1])
+            mark_shard(raw, shape, shard.exchange, shard.placement)
         return slot
 
 
@@ -101,7 +141,23 @@ class _DistributedV1(_Distributed):
         return applied
 
 
-class _DistributedKeras(_Distributed):
+class _SavedWhole:
+    """Of optimizers that Keras saves with a model: the slots of tables as one process has them.
+    Every rank must save."""
+
+    def save_own_variables(self, store):
+        for i, variable in enumerate(self.variables):
+            store[str(i)] = gather_rows(variable).numpy()
+
+    def load_own_variables(self, store):
+        if len(store.keys()) != len(self.variables):
+            super().load_own_variables(store)  # which says so
+            return
+        for i, variable in enumerate(self.variables):
+            assign_rows(variable, store[str(i)][...])
+
+
+class _DistributedKeras(_SavedWhole, _Distributed):
     """Of Keras 2."""
 
     def build(self, var_list):
@@ -134,7 +190,7 @@ class _DistributedKerasLegacy(_Distributed):
         return self._ge_mark_slot(super().add_slot(var, *args, **kwargs), var)
 
 
-class _DistributedKeras3(_Distributed):
+class _DistributedKeras3(_SavedWhole, _Distributed):
     """Of Keras 3, where `apply_gradients` calls `apply`."""
 
     def build(self, variables):

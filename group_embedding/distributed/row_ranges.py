@@ -2,20 +2,30 @@
 
 In memory rank r holds the rows r, r + N, ...; in a checkpoint it writes and reads the r-th of N
 contiguous ranges, because a checkpoint knows slices and not strides. An alltoall leads from one to
-the other, so that no rank ever holds more than its share.
+the other, so that no rank ever holds more than its share. A table that is on one rank is written
+and read there.
 """
 
 import tensorflow as tf
 
 
+def rows_written_by(shard, rank):
+    """The rows [begin, end) of a ShardedTable that a rank writes."""
+    if shard.placement.spread == "one_rank":
+        return (0, shard.num_rows) if rank == shard.placement.rank else (0, 0)
+    return range_of_rank(shard.num_rows, rank, shard.exchange.num_ranks)
+
+
 def range_of_rank(num_rows, rank, num_ranks):
-    """The rows [begin, end) that a rank writes; those of the last ranks may be empty."""
+    """The r-th of N contiguous ranges; the last ones may be empty."""
     size = -(-num_rows // num_ranks)
     return min(rank * size, num_rows), min((rank + 1) * size, num_rows)
 
 
 def to_range(shard, name):
-    """The rows of this rank's range, in order, as a tensor. Every rank must call it."""
+    """The rows that this rank writes, in order, as a tensor. Every rank must call it."""
+    if shard.placement.spread == "one_rank":
+        return tf.identity(shard.variable)
     rank, num_ranks = shard.exchange.rank, shard.exchange.num_ranks
     # Local rows ascend, and so those bound for one range are contiguous.
     splits = [
@@ -37,7 +47,9 @@ def to_range(shard, name):
 
 
 def from_range(shard, rows, name):
-    """The inverse: this rank's local rows out of the rows of its range."""
+    """The inverse: this rank's local rows out of the rows that it wrote."""
+    if shard.placement.spread == "one_rank":
+        return tf.ensure_shape(rows, shard.variable.shape)
     rank, num_ranks = shard.exchange.rank, shard.exchange.num_ranks
     mine = range_of_rank(shard.num_rows, rank, num_ranks)
     strided = [

@@ -3,13 +3,15 @@
 Each rank writes its range of every sharded table, and rank 0 everything else, into a part of its
 own; rank 0 then merges the parts. A table is one tensor of shape [num_rows, dim] under the name of
 its variable, whatever the number of ranks, and any number of ranks, or stock TensorFlow, restores
-it.
+it. Of an EmbeddingVariable each rank writes its keys to a file beside the checkpoint, and rank 0
+the one manifest of these files (checkpoint/README.md).
 """
 
 import tensorflow as tf
 from tensorflow.python.training import saver as tf_saver
 
-from group_embedding.distributed.row_ranges import from_range, range_of_rank, to_range
+from group_embedding.checkpoint.by_name import SavedByName
+from group_embedding.distributed.row_ranges import from_range, rows_written_by, to_range
 from group_embedding.exchange import current, sharded_table
 
 
@@ -103,7 +105,7 @@ class _ShardSaveable(tf_saver.BaseSaverBuilder.SaveableObject):
 
     def __init__(self, shard, name):
         self.shard = shard
-        self.rows = range_of_rank(shard.num_rows, shard.exchange.rank, shard.exchange.num_ranks)
+        self.rows = rows_written_by(shard, shard.exchange.rank)
         begin, end = self.rows
         spec = tf_saver.BaseSaverBuilder.SaveSpec(
             self._read,
@@ -141,8 +143,10 @@ class _RanksSaverBuilder(tf_saver.BulkSaverBuilder):
     def _AddSaveOps(self, filename_tensor, saveables):  # noqa: N802
         rank = self._exchange.rank
         shards = [s for s in saveables if isinstance(s, _ShardSaveable)]
-        others = [s for s in saveables if not isinstance(s, _ShardSaveable)]
+        keyed = [s for s in saveables if isinstance(s, SavedByName)]
+        others = [s for s in saveables if not isinstance(s, (_ShardSaveable, SavedByName))]
         rows_of = [(shard, shard.specs[0].tensor) for shard in shards]
+        manifests = [(spec, spec.tensor) for table in keyed for spec in table.specs]
         contents = [
             (shard.specs[0].name, shard.specs[0].slice_spec, rows)
             for shard, rows in rows_of
@@ -150,14 +154,16 @@ class _RanksSaverBuilder(tf_saver.BulkSaverBuilder):
         ]
         if rank == 0:
             contents += [(x.name, x.slice_spec, x.tensor) for s in others for x in s.specs]
+            contents += [(spec.name, spec.slice_spec, tensor) for spec, tensor in manifests]
         parts = {
             r: tf.strings.join([filename_tensor, f"_temp/part-{r:05d}"])
-            for r in self._ranks_that_write(shards, others)
+            for r in self._ranks_that_write(shards, others + keyed)
         }
         with tf.device("/CPU:0"):
             written = [_write(contents, parts[rank])] if contents else []
             # Ranks with nothing to write take part in the exchange too.
-            with tf.control_dependencies(written + [rows for _, rows in rows_of]):
+            exchanged = [tensor for _, tensor in rows_of + manifests]
+            with tf.control_dependencies(written + exchanged):
                 all_written = self._exchange.barrier("written")
             with tf.control_dependencies([all_written]):
                 merged = [_merge(list(parts.values()), filename_tensor)] if rank == 0 else []
@@ -168,7 +174,7 @@ class _RanksSaverBuilder(tf_saver.BulkSaverBuilder):
         num_ranks = self._exchange.num_ranks
 
         def writes(rank):
-            sizes = (range_of_rank(s.shard.num_rows, rank, num_ranks) for s in shards)
+            sizes = (rows_written_by(s.shard, rank) for s in shards)
             return (rank == 0 and others) or any(begin < end for begin, end in sizes)
 
         return [rank for rank in range(num_ranks) if writes(rank)]

@@ -9,8 +9,10 @@ import tensorflow as tf
 from group_embedding import exchange
 from group_embedding.distributed.saver import install_saver
 from group_embedding.exchange.active import of_process
+from group_embedding.placement import check_placement
 
 STRATEGIES = ("collective",)
+COMM_DTYPES = (tf.float32, tf.float16, tf.bfloat16)
 HOROVOD_INSTALL = (
     "HOROVOD_WITH_TENSORFLOW=1 HOROVOD_WITHOUT_PYTORCH=1 HOROVOD_WITHOUT_MXNET=1 "
     "HOROVOD_WITH_GLOO=1 HOROVOD_WITHOUT_MPI=1 HOROVOD_CPU_OPERATIONS=GLOO "
@@ -18,13 +20,14 @@ HOROVOD_INSTALL = (
 )
 
 
-def enable_distributed_strategy(strategy="collective"):
+def enable_distributed_strategy(strategy="collective", *, placement="distributed", comm_dtype=None):
     """Spreads the tables made from now on over the ranks of this job.
 
     Call it first, on every rank, before TensorFlow has touched a GPU. Then
 
     * the embedding columns of `ge.group_embedding_column_scope` and the tables of
-      `ge.layers.GroupEmbedding` are sharded by row: rank r holds the rows r, r + N, ...;
+      `ge.layers.GroupEmbedding` are sharded by row: rank r holds the rows r, r + N, ...; those of
+      `ge.get_embedding_variable` by key;
     * group lookups on them take each rank's own part of the batch, and return its own samples;
     * `ge.DistributedOptimizer` and `ge.Saver` know which variables are sharded.
 
@@ -33,9 +36,16 @@ def enable_distributed_strategy(strategy="collective"):
 
     Args:
         strategy: 'collective', by Horovod.
+        placement: where tables are that are not placed one by one. 'distributed': on all ranks, by
+            row number or by the hash of keys. 'localized:<rank>': on one. 'replicated': each rank
+            has all rows, which start as those of rank 0, and gradients are gathered; not for
+            keys, which are then distributed. 'auto': planned for tables that are made together, by
+            a layer or a column scope; the plan is printed. (A table made alone is distributed.)
+        comm_dtype: `tf.float16` or `tf.bfloat16`: rows and their gradients travel in it, and are
+            added in float32. None: they travel as the table has them.
 
     Raises:
-        ValueError: another word.
+        ValueError: another word, or another dtype.
         ImportError: Horovod is missing, or does not fit the installed TensorFlow.
 
     Example, run with `horovodrun -np 2 python train.py`:
@@ -46,12 +56,27 @@ def enable_distributed_strategy(strategy="collective"):
     if strategy not in STRATEGIES:
         choices = ", ".join(f"'{choice}'" for choice in STRATEGIES)
         raise ValueError(f"strategy: expected one of {choices}, got {strategy!r}")
+    check_placement("enable_distributed_strategy", placement)
+    if comm_dtype is not None:
+        comm_dtype = _check_comm_dtype(comm_dtype)
     if not isinstance(of_process(), exchange.LocalExchange):
         return
     horovod = _import_horovod_exchange().HorovodExchange()
+    horovod.placement, horovod.comm_dtype = placement, comm_dtype
     _take_one_gpu(horovod.local_rank)
     exchange.set_current(horovod)
     exchange.when_table_is_made(install_saver)
+
+
+def _check_comm_dtype(comm_dtype):
+    names = [dtype.name for dtype in COMM_DTYPES]
+    name = getattr(comm_dtype, "name", comm_dtype)
+    if name not in names:
+        raise ValueError(
+            "enable_distributed_strategy: expected comm_dtype to be None or one of "
+            f"{', '.join(names)}, got {comm_dtype!r}"
+        )
+    return tf.as_dtype(name)
 
 
 def _import_horovod_exchange():

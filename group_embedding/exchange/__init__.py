@@ -5,17 +5,21 @@
 """
 
 from group_embedding.exchange.active import current, set_current, unsharded
+from group_embedding.exchange.gather_strings import gather_strings
 from group_embedding.exchange.interface import Exchange
 from group_embedding.exchange.local import LocalExchange
+from group_embedding.exchange.placements import resolve_placements
 from group_embedding.exchange.sharded_lookup import look_up_sharded
 from group_embedding.exchange.sharded_table import (
     ShardedTable,
     assign_rows,
+    exchange_of,
     gather_rows,
     make_table,
     mark_shard,
     restore_table,
     sharded_table,
+    table_is_made,
     table_shape,
     when_table_is_made,
 )
@@ -26,13 +30,17 @@ __all__ = [
     "ShardedTable",
     "assign_rows",
     "current",
+    "exchange_of",
     "gather_rows",
+    "gather_strings",
     "look_up_sharded",
     "make_table",
     "mark_shard",
+    "resolve_placements",
     "restore_table",
     "set_current",
     "sharded_table",
+    "table_is_made",
     "table_shape",
     "unsharded",
     "when_table_is_made",

@@ -59,7 +59,8 @@ class HorovodExchange(Exchange):
         def allgather(group):
             return hvd.grouped_allgather(group, name=name)
 
-        carried = [_as_carried(tensor) for tensor in tensors]
+        tensors = [tf.convert_to_tensor(tensor) for tensor in tensors]
+        carried = [_hide(_as_carried(tensor)) for tensor in tensors]
         return [_as(t.dtype, c) for t, c in zip(tensors, _by_dtype(carried, allgather))]
 
     def broadcast(self, tensors, name):
@@ -75,18 +76,20 @@ class HorovodExchange(Exchange):
         return _read(met)
 
 
-# TensorFlow takes Horovod's ops for pure functions. While it optimizes a graph it would compute one
-# of constants, once and for all, and leave one out that nobody reads, or whose result is known to
-# be empty, though other ranks wait for it. So constants are hidden, and an op with side effects
-# reads the results.
+# TensorFlow takes Horovod's ops for pure functions. While it infers shapes, or optimizes a graph,
+# it would compute one of constants, once and for all, and leave one out that nobody reads, or whose
+# result is known to be empty, though other ranks wait for it. So constants are hidden, and an op
+# with side effects reads the results.
 
 
-def _hide(vector):
-    """`vector`, of a size that looks as if it depended on the time; no copy."""
+def _hide(tensor):
+    """`tensor`, of a first axis that looks as if it depended on the time; no copy."""
     if tf.executing_eagerly():
-        return vector
+        return tensor
     none = tf.cast(tf.timestamp() < 0, tf.int32)
-    return vector[: tf.size(vector) + none]
+    hidden = tensor[: tf.shape(tensor)[0] + none]
+    hidden.set_shape([None, *tensor.shape[1:]])
+    return hidden
 
 
 def _read(values):

@@ -22,6 +22,11 @@ class Exchange(abc.ABC):
     its process ends.
     """
 
+    # The dtype in which rows and their gradients travel; None: as the table has them.
+    comm_dtype = None
+    # Of tables for which nobody asks for another: see `enable_distributed_strategy`.
+    placement = "distributed"
+
     @property
     @abc.abstractmethod
     def rank(self):
@@ -31,6 +36,11 @@ class Exchange(abc.ABC):
     @abc.abstractmethod
     def num_ranks(self):
         """How many processes take part."""
+
+    @property
+    def local_rank(self):
+        """This process among those of its host, which share its GPUs."""
+        return 0
 
     @abc.abstractmethod
     def alltoall(self, tensor, splits, name):

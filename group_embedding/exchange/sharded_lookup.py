@@ -1,20 +1,27 @@
-"""The lookup of one group in tables that are sharded over the ranks.
+"""The lookup of tables that are spread over the ranks, of whatever dtypes and dims.
 
     ids of this rank ── route ──> messages ══ alltoall ══> requests of all ranks
-                          │                                      │ lookup of local rows
+                          │                                      │ locate keys, look up local rows
         routed ids <──────┘                                      v
             │ lookup and combine <── unpack ══ alltoall ══ pack ── rows
             v
     one vector per sample
 
-Gradients flow backwards through the same ops: the gradient of each unique row crosses once, and the
-owner sums what the ranks send. All ranks take part in both directions, also with an empty batch.
+Gradients flow backwards through the same ops: the gradient of each unique row crosses once, divided
+by the number of ranks, and the owner sums what the ranks send. So a table's gradient is that of the
+mean of the ranks' losses, ready for one update on its owner. All ranks take part in both
+directions, also with an empty batch.
 """
 
+import tensorflow as tf
+
+from group_embedding.local_lookup import look_up_batch
 from group_embedding.ops.group_ids import group_ids
 from group_embedding.ops.group_lookup import group_lookup
 from group_embedding.ops.pack_rows import pack_rows, unpack_rows
-from group_embedding.ops.route_ids import read_requests, route_ids
+from group_embedding.ops.route_ids import RoutedTable, read_requests, route_ids
+
+_ANY_KEY = -1  # in place of a number of rows
 
 
 def look_up_sharded(
@@ -27,61 +34,95 @@ def look_up_sharded(
     prune_negative,
     invalid_ids,
 ):
-    """Looks `features` up in `tables`, whose sources are ShardedTables of one exchange.
+    """Looks `features` up in `tables`, which are spread over the ranks of one exchange.
 
-    Takes and returns what `ops.group_lookup.group_lookup` does. A bad id on any rank is an error on
-    every rank, which names the rank that has it.
+    Takes and returns what `ops.group_lookup.group_lookup` does; with `concat`, tables are of one
+    dtype. A bad id on any rank is an error on every rank, which names the rank that has it.
     """
-    shards = [table.source.object for table in tables]
-    exchange = shards[0].exchange
-    num_rows = [shard.num_rows for shard in shards]
-    table_names = [table.name for table in tables]
-    feature_names = [feature.name for feature in features]
+    exchange = tables[0].exchange
+    names = [feature.name for feature in features]
+    routed = [_as_routed(table) for table in tables]
+    plan = _describe(exchange, tables, routed, names, table_of_feature, combiners)
+    by_key = [f for f, t in enumerate(table_of_feature) if tables[t].keyed is not None]
+    wire = [exchange.comm_dtype or table.dtype for table in tables]
 
     route = route_ids(
-        group_ids(features),
+        group_ids(features, by_key),
         exchange.num_ranks,
-        num_rows,
+        routed,
         table_of_feature,
         combiners,
-        prune_negative,
-        invalid_ids,
+        plan,
+        prune_negative=prune_negative,
+        invalid_ids=invalid_ids,
     )
     messages, splits = exchange.alltoall(route.messages, route.splits, "exchange_ids")
-    requests = read_requests(
-        messages, splits, num_rows, table_of_feature, table_names, feature_names
-    )
-    packed, row_splits = pack_rows(_look_up_local_rows(tables, requests.batch), requests.counts)
+    groups = _groups_of(tables)
+    requests = read_requests(messages, splits, routed, groups, table_of_feature, names, plan)
+    packed, row_splits = pack_rows(_look_up_owned(tables, groups, requests), requests.counts, wire)
     received, _ = exchange.alltoall(packed, row_splits, "exchange_rows")
-    matrices = unpack_rows(received, route.counts, [table.dim for table in tables])
-    return group_lookup(
-        [_with_source(table, matrix) for table, matrix in zip(tables, matrices)],
+    matrices = unpack_rows(
+        received, route.counts, [table.dim for table in tables], wire, 1 / exchange.num_ranks
+    )
+    outputs = group_lookup(
+        [table.with_source(matrix, tf.float32) for table, matrix in zip(tables, matrices)],
         route.batch,
         table_of_feature,
         combiners,
-        feature_names,
+        names,
         concat=concat,
         prune_negative=True,  # the routed ids: -1 is left out, one past the end reads zeros
         invalid_ids="ignore",
     )
+    tables_of_outputs = [0] if concat else table_of_feature
+    return [tf.cast(o, tables[t].dtype) for o, t in zip(outputs, tables_of_outputs)]
 
 
-def _look_up_local_rows(tables, batch):
-    """The rows that all ranks ask for, one [rows, dim] per table."""
-    local = [
-        _with_source(table, table.source.object.variable)._replace(max_norm=0.0) for table in tables
+def _as_routed(table):
+    if table.keyed is not None:
+        return RoutedTable(table.name, _ANY_KEY, table.keyed.placement)
+    shard = table.source.object
+    return RoutedTable(table.name, shard.num_rows, shard.placement)
+
+
+def _describe(exchange, tables, routed, names, table_of_feature, combiners):
+    """All that the ranks must agree on."""
+    lines = [
+        f"table '{table.name}': {'keys' if to.num_rows == _ANY_KEY else f'{to.num_rows} rows'} of "
+        f"{table.dim} {table.dtype.name}, {to.placement}, over {exchange.num_ranks} ranks"
+        for table, to in zip(tables, routed)
     ]
-    return group_lookup(
-        local,
-        batch,
-        list(range(len(tables))),
-        ["sum"] * len(tables),
-        [table.name for table in tables],
-        concat=False,
-        prune_negative=False,
-        invalid_ids="raise",
-    )
+    lines += [
+        f"feature '{name}': {combiner} of table '{tables[t].name}'"
+        for name, t, combiner in zip(names, table_of_feature, combiners)
+    ]
+    return "\n".join([*lines, f"rows sent as {exchange.comm_dtype or 'they are'}"])
 
 
-def _with_source(table, source):
-    return table._replace(source=type(table.source)(source))
+def _groups_of(tables):
+    """Of each table, the number of the lookup that serves it on its owner: one for each dtype and,
+    as ops run where keyed tables are, each device."""
+    kinds = [(table.dtype, table.device_type) for table in tables]
+    numbers = {kind: number for number, kind in enumerate(dict.fromkeys(kinds))}
+    return [numbers[kind] for kind in kinds]
+
+
+def _look_up_owned(tables, groups, requests):
+    """The rows that all ranks ask for, one [rows, dim] per table."""
+    rows = [None] * len(tables)
+    for group, batch in enumerate(requests.batches):
+        places = [t for t, of in enumerate(groups) if of == group]
+        found = look_up_batch(
+            [tables[t].of_this_rank() for t in places],
+            batch,
+            list(range(len(places))),
+            ["sum"] * len(places),
+            [tables[t].name for t in places],
+            times=requests.times[group],
+            concat=False,
+            prune_negative=False,
+            invalid_ids="raise",
+        )
+        for t, matrix in zip(places, found):
+            rows[t] = matrix
+    return rows

@@ -1,5 +1,5 @@
-"""Tables whose rows are spread over the ranks: row r lies on rank `r % num_ranks`, as its local row
-`r // num_ranks`."""
+"""Tables whose rows are on the ranks that their Placement says: by default row r on rank
+`r % num_ranks`, as its local row `r // num_ranks`."""
 
 import dataclasses
 import functools
@@ -13,6 +13,7 @@ from tensorflow.python.trackable.base import VARIABLE_VALUE_KEY
 
 from group_embedding.exchange.active import current
 from group_embedding.exchange.interface import Exchange
+from group_embedding.placement import Placement, to_placement
 
 _MARK = "_group_embedding_shard"
 _when_made = []
@@ -20,7 +21,7 @@ _when_made = []
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ShardedTable:
-    """A table of shape [num_rows, dim] of which this rank holds the rows rank, rank + num_ranks...
+    """A table of shape [num_rows, dim] of which this rank holds some rows.
 
     A param of `group_embedding_lookup_sparse`. Also describes the optimizer slots of a table.
     """
@@ -30,6 +31,7 @@ class ShardedTable:
     num_rows: int
     dim: int
     exchange: Exchange
+    placement: Placement
 
     @property
     def shape(self):
@@ -39,12 +41,12 @@ class ShardedTable:
     def dtype(self):
         return self.variable.dtype.base_dtype
 
+    def rows_of_rank(self, whole):
+        """This rank's rows of the whole table."""
+        return _rows_of_rank(whole, self.placement, self.exchange)
 
-def num_local_rows(num_rows, rank, num_ranks):
-    return (num_rows - rank + num_ranks - 1) // num_ranks
 
-
-def make_table(shape, initializer, create):
+def make_table(shape, initializer, create, placement=None):
     """Makes the variable of a table: whole with one rank, else this rank's rows.
 
     The rows start as those of the whole table would in one process: the whole table is drawn, with
@@ -54,23 +56,27 @@ def make_table(shape, initializer, create):
         shape: `(num_rows, dim)` of the whole table.
         initializer: initializer of the whole table: a callable of shape and dtype, or a tensor.
         create: `create(shape, initializer)` makes and returns the variable.
+        placement: 'distributed'; 'localized:<rank>': all rows are on that rank; 'replicated': all
+            are on each. None: the default of the job.
 
     Returns:
-        What `create` returned. `sharded_table` knows it from now on.
+        What `create` returned. `sharded_table` knows it from now on, unless it is replicated.
 
     Raises:
-        ValueError: `create` cut a sharded table into several parts.
+        ValueError: `create` cut a sharded table into several parts, or a placement of another form.
     """
     exchange = current()
-    if exchange.num_ranks == 1:
-        return create(shape, initializer)
     num_rows, dim = (int(size) for size in shape)
-    local_rows = num_local_rows(num_rows, exchange.rank, exchange.num_ranks)
-    variable = create((local_rows, dim), _RowsOfRank(initializer, (num_rows, dim), exchange))
-    part = _only_part(variable)
-    mark_shard(part, (num_rows, dim), exchange)
-    for call in _when_made:
-        call()
+    where = to_placement(
+        "a table", placement or exchange.placement, exchange.num_ranks, keyed=False
+    )
+    if where is None:
+        return create(shape, initializer)
+    local_rows = where.num_local_rows(num_rows, exchange.rank, exchange.num_ranks)
+    of_rank = _RowsOfRank(initializer, (num_rows, dim), where, exchange)
+    variable = create((local_rows, dim), of_rank)
+    mark_shard(_only_part(variable), (num_rows, dim), exchange, where)
+    table_is_made()
     return variable
 
 
@@ -80,12 +86,19 @@ def when_table_is_made(call):
         _when_made.append(call)
 
 
-def mark_shard(variable, shape, exchange):
+def table_is_made():
+    """Calls what `when_table_is_made` was given."""
+    for call in _when_made:
+        call()
+
+
+def mark_shard(variable, shape, exchange, placement):
     """Declares that `variable` holds this rank's rows of a table of `shape`.
 
     From now on object-based checkpoints (`tf.train.Checkpoint`, `save_weights`) hold the whole one.
     """
-    setattr(variable, _MARK, ShardedTable(variable, _saved_name(variable), *shape, exchange))
+    shard = ShardedTable(variable, _saved_name(variable), *shape, exchange, placement)
+    setattr(variable, _MARK, shard)
     if isinstance(variable, BaseResourceVariable) and not isinstance(variable, _SavedWhole):
         variable.__class__ = _saved_whole(type(variable))
 
@@ -107,6 +120,18 @@ def sharded_table(variable):
     return getattr(variable, _MARK, None)
 
 
+def exchange_of(variable):
+    """The Exchange over whose ranks the rows of a variable, or an EmbeddingVariable, are spread;
+    None: this rank has all of it."""
+    shard = sharded_table(variable)
+    if shard is not None:
+        return shard.exchange
+    if not isinstance(variable, tf.Variable):
+        variable = getattr(variable, "value", None)  # of Keras 3
+    is_spread = getattr(variable, "placement", None) is not None
+    return variable.exchange if is_spread else None
+
+
 def table_shape(variable):
     """The shape of the whole table that a variable holds, be it sharded or not."""
     shard = sharded_table(variable)
@@ -118,29 +143,26 @@ def gather_rows(variable):
     shard = sharded_table(variable)
     if shard is None:
         return tf.convert_to_tensor(variable)
-    num_ranks = shard.exchange.num_ranks
     (rows,) = shard.exchange.allgather(
         [tf.convert_to_tensor(shard.variable)], f"gather_{_flat(shard.name)}"
     )
+    if shard.placement.spread == "one_rank":
+        return rows
+    num_ranks = shard.exchange.num_ranks
     first = [0]  # of each rank in `rows`
     for rank in range(num_ranks - 1):
-        first.append(first[-1] + num_local_rows(shard.num_rows, rank, num_ranks))
+        first.append(first[-1] + shard.placement.num_local_rows(shard.num_rows, rank, num_ranks))
     row = tf.range(shard.num_rows, dtype=tf.int64)
     return tf.gather(
         rows, tf.gather(tf.constant(first, tf.int64), row % num_ranks) + row // num_ranks
     )
 
 
-def rows_of_rank(whole, exchange):
-    """This rank's rows of a whole table."""
-    return whole[exchange.rank :: exchange.num_ranks]
-
-
 def assign_rows(variable, whole):
     """Sets a variable from the whole table. No rank waits for another."""
     shard = sharded_table(variable)
     variable = variable if shard is None else shard.variable
-    return variable.assign(whole if shard is None else rows_of_rank(whole, shard.exchange))
+    return variable.assign(whole if shard is None else shard.rows_of_rank(whole))
 
 
 def restore_table(variable, checkpoint, tensor_name):
@@ -159,7 +181,7 @@ def restore_table(variable, checkpoint, tensor_name):
         whole = tf.raw_ops.RestoreV2(
             prefix=path, tensor_names=[tensor_name], shape_and_slices=[""], dtypes=[shard.dtype]
         )[0]
-        rows = tf.ensure_shape(rows_of_rank(whole, shard.exchange), shard.variable.shape)
+        rows = tf.ensure_shape(shard.rows_of_rank(whole), shard.variable.shape)
     if tf.executing_eagerly() or isinstance(tf.compat.v1.get_default_graph(), FuncGraph):
         shard.variable.assign(rows)
     else:
@@ -189,10 +211,10 @@ def _saved_whole(stock):
 class _RowsOfRank:
     """Initializer of one rank's rows out of the initializer of the whole table."""
 
-    def __init__(self, initializer, shape, exchange):
+    def __init__(self, initializer, shape, placement, exchange):
         self._initializer = initializer() if inspect.isclass(initializer) else initializer
         self._shape = shape
-        self._exchange = exchange
+        self._where = placement, exchange
 
     def __call__(self, shape, dtype=None, partition_info=None, **kwargs):
         del shape, partition_info, kwargs  # of the local rows: the whole table is drawn
@@ -202,7 +224,13 @@ class _RowsOfRank:
             whole = self._initializer(self._shape)
         else:
             whole = self._initializer(self._shape, dtype=dtype)
-        return rows_of_rank(whole, self._exchange)
+        return _rows_of_rank(whole, *self._where)
+
+
+def _rows_of_rank(whole, placement, exchange):
+    if placement.spread == "one_rank":
+        return whole if exchange.rank == placement.rank else whole[:0]
+    return whole[exchange.rank :: exchange.num_ranks]
 
 
 def _only_part(variable):

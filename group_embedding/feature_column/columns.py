@@ -32,6 +32,7 @@ def join(column, group):
     grouped = GROUPED.get(type(column))  # Subclasses that others derived are left alone.
     if grouped is not None:
         column.__class__ = group.member_class(grouped)
+        group.add_table(column._table_name, column._num_rows, column._dim)
 
 
 class _Member:
@@ -39,6 +40,23 @@ class _Member:
 
     _group = None  # Set in the classes of one group, see `Group.member_class`.
     _stock = None  # The class of TensorFlow.
+
+    @property
+    def _table_name(self):
+        return self.name
+
+    @property
+    def _num_rows(self):
+        return self.categorical_column._num_buckets
+
+    @property
+    def _dim(self):
+        return self.dimension
+
+    @property
+    def _placement(self):
+        """Where the rows of this column's table are, over several ranks."""
+        return self._group.placement_of(self._table_name)
 
     @property
     def _is_sequence(self):
@@ -144,6 +162,11 @@ class GroupedEmbeddingColumn(_InputLayerMember, _LayerMember, fc_v2.EmbeddingCol
 
     _stock = fc_v2.EmbeddingColumn
 
+    @property
+    def _num_rows(self):
+        categorical = self.categorical_column
+        return categorical.num_buckets if self._is_v2_column else categorical._num_buckets
+
     def create_state(self, state_manager):
         def create(shape, initializer):
             return state_manager.create_variable(
@@ -156,9 +179,7 @@ class GroupedEmbeddingColumn(_InputLayerMember, _LayerMember, fc_v2.EmbeddingCol
                 initializer=initializer,
             )
 
-        categorical = self.categorical_column
-        num_rows = categorical.num_buckets if self._is_v2_column else categorical._num_buckets
-        make_table((num_rows, self.dimension), self.initializer, create)
+        make_table((self._num_rows, self._dim), self.initializer, create, self._placement)
 
     def _variable(self, state_manager):
         return _restored(self, state_manager.get_variable(self, name="embedding_weights"))
@@ -173,6 +194,18 @@ class GroupedSharedEmbeddingColumn(_LayerMember, fc_v2.SharedEmbeddingColumn):
     """See `tf.feature_column.shared_embeddings`; the variable is kept by the columns' creator."""
 
     _stock = fc_v2.SharedEmbeddingColumn
+
+    @property
+    def _table_name(self):
+        return self.shared_embedding_column_creator._name
+
+    @property
+    def _num_rows(self):
+        return self.shared_embedding_column_creator._num_buckets
+
+    @property
+    def _dim(self):
+        return self.shared_embedding_column_creator._dimension
 
     def _variable(self, state_manager):
         del state_manager
@@ -190,8 +223,8 @@ class GroupedSharedEmbeddingColumn(_LayerMember, fc_v2.SharedEmbeddingColumn):
                     trainable=creator._trainable,
                 )
 
-            shape = (creator._num_buckets, creator._dimension)
-            variable = make_table(shape, creator._initializer, create)
+            shape = (self._num_rows, self._dim)
+            variable = make_table(shape, creator._initializer, create, self._placement)
             if creator._ckpt_to_load_from is not None:
                 restore_table(variable, creator._ckpt_to_load_from, creator._tensor_name_in_ckpt)
             variables[graph] = variable
@@ -205,6 +238,10 @@ class GroupedSharedEmbeddingColumnV1(_InputLayerMember, fc_v1._SharedEmbeddingCo
     """
 
     _stock = fc_v1._SharedEmbeddingColumn
+
+    @property
+    def _table_name(self):
+        return self.shared_embedding_collection_name
 
     def _variable_v1(self, weight_collections, trainable):
         name = self.shared_embedding_collection_name
@@ -255,8 +292,8 @@ def _get_variable_v1(column, weight_collections, trainable):
             collections=weight_collections,
         )
 
-    shape = (column.categorical_column._num_buckets, column.dimension)
-    return make_table(shape, column.initializer, create)
+    shape = (column._num_rows, column._dim)
+    return make_table(shape, column.initializer, create, column._placement)
 
 
 def _restored(column, variable):

@@ -2,13 +2,15 @@
 
 import dataclasses
 import weakref
+from collections.abc import Mapping
 from typing import Any
 
 import tensorflow as tf
 
-from group_embedding.exchange import ShardedTable
-from group_embedding.feature_column.variable import can_be_fused
+from group_embedding.exchange import ShardedTable, resolve_placements
+from group_embedding.feature_column.variable import Keys, can_be_fused
 from group_embedding.lookup import group_embedding_lookup_sparse
+from group_embedding.plan import TableLoad
 from group_embedding.variables import EmbeddingVariable
 
 
@@ -42,8 +44,11 @@ class Group:
     TensorFlow makes one per call, it dies with the call, and results not asked for die with it.
     """
 
-    def __init__(self, name):
+    def __init__(self, name, placement=None):
         self.name = name
+        self._placement = placement  # a word, or one by the name of the table, or None
+        self._loads = {}  # of its tables, by name
+        self._placements = {}  # the same, once tables are made
         self._member_classes = {}
         self._waiting = weakref.WeakKeyDictionary()  # cache of the call -> {column name: result}
 
@@ -59,6 +64,25 @@ class Group:
             member_class = type(grouped)(stock.__name__, (grouped,), namespace)
             self._member_classes[grouped] = member_class
         return self._member_classes[grouped]
+
+    def add_table(self, name, num_rows, dim):
+        """Tells of the table of a member; several may have one."""
+        by_name = isinstance(self._placement, Mapping)
+        word = self._placement.get(name) if by_name else self._placement
+        known = None if isinstance(num_rows, Keys) else num_rows
+        self._loads[name] = TableLoad(name, known, dim, placement=word)
+
+    def placement_of(self, table_name):
+        """Where a table is to be made, over several ranks; planned for all that are known now."""
+        if table_name not in self._placements:
+            unknown = set(self._placement or ()) - self._loads.keys()
+            if isinstance(self._placement, Mapping) and unknown:
+                raise ValueError(
+                    f"group_embedding_column_scope: expected placements of {sorted(self._loads)}, "
+                    f"got one of {sorted(unknown)}"
+                )
+            self._placements.update(resolve_placements(self._loads.values()))
+        return self._placements[table_name]
 
     def serve(self, cache, column, gather):
         """Returns the output of `column` and the request that it answers.

@@ -3,9 +3,11 @@
 import contextlib
 import re
 import threading
+from collections.abc import Mapping
 
 from group_embedding.feature_column import columns
 from group_embedding.feature_column.group import Group
+from group_embedding.placement import check_placement
 
 _VALID_NAME = re.compile(r"^[A-Za-z0-9.][A-Za-z0-9_.\\/>-]*$")  # what TensorFlow takes as a scope
 
@@ -22,7 +24,7 @@ _open_scopes = _OpenScopes()
 
 
 @contextlib.contextmanager
-def group_embedding_column_scope(name=None):
+def group_embedding_column_scope(name=None, placement=None):
     """Columns constructed inside this scope are looked up together, in one fused op.
 
     Embedding columns (`embedding_column`) and shared embedding columns (`shared_embeddings`,
@@ -64,19 +66,27 @@ def group_embedding_column_scope(name=None):
 
     Args:
       name: what the fused op is called in the graph; `None` for `group_embedding`.
+      placement: over several ranks, where the tables are: "distributed", "localized:<rank>",
+        "replicated" or "auto", which plans them together; one for all, or a dict by the name of the
+        table: of the column, or of what columns share. `None`: as `enable_distributed_strategy`
+        says.
 
     Returns:
       A context manager.
 
     Raises:
-      ValueError: `name` is not a valid TensorFlow scope name.
+      ValueError: `name` is not a valid TensorFlow scope name, or `placement` none of these.
     """
     if name is not None and not _VALID_NAME.match(name):
         raise ValueError(
             f"group_embedding_column_scope: expected a name that TensorFlow takes for a scope "
             f"(letters, digits, '_', '.', '-', '/'), got {name!r}"
         )
-    group = Group(name or "group_embedding")
+    words = placement.values() if isinstance(placement, Mapping) else [placement]
+    for word in words:
+        if word is not None:
+            check_placement("group_embedding_column_scope", word)
+    group = Group(name or "group_embedding", placement)
     _constructors.watch()
     _open_scopes.groups.append(group)
     try:

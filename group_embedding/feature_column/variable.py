@@ -30,7 +30,7 @@ class Keys(int):
         return keys
 
 
-def make_table(shape, initializer, create):
+def make_table(shape, initializer, create, placement):
     """Creates the variable of a table.
 
     Args:
@@ -40,23 +40,25 @@ def make_table(shape, initializer, create):
       create: `create(shape, initializer)` makes a variable as the stock column would: under its
         name, in its collections, tracked by its layer, trainable or not, cut by the partitioner
         of its scope.
+      placement: where its rows are, over several ranks.
 
     Returns:
       What `create` returned: a `tf.Variable`, or a `PartitionedVariable`.
     """
     num_rows, dim = shape
     if isinstance(num_rows, Keys):
-        return _make_keyed_table(num_rows.column, dim, initializer, create)
-    return exchange.make_table(shape, initializer, create)
+        return _make_keyed_table(num_rows.column, dim, initializer, create, placement)
+    return exchange.make_table(shape, initializer, create, placement)
 
 
-def _make_keyed_table(column, dim, initializer, create):
+def _make_keyed_table(column, dim, initializer, create, placement):
     option = column.ev_option
     own = option.init_option.initializer
     with keyed_variables(
         embedding_dim=dim,
         initializer=initializer if own is None else own,
         ev_option=option,
+        placement=placement,
     ):
         return create((0, dim), tf.compat.v1.zeros_initializer())
 

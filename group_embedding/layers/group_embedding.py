@@ -2,6 +2,7 @@
 
 import tensorflow as tf
 
+from group_embedding import exchange
 from group_embedding.config import INVALID_IDS, check_choice
 from group_embedding.layers import tables as table_io
 from group_embedding.layers.inputs import (
@@ -15,7 +16,7 @@ from group_embedding.layers.keras_version import IS_KERAS_3, keras
 from group_embedding.layers.serialization import features_from_config, features_to_config
 from group_embedding.layers.xla import refuse_explicit_jit, refuse_xla_trace
 from group_embedding.lookup import group_embedding_lookup_sparse
-from group_embedding.plan import plan_features, plan_tables
+from group_embedding.plan import plan_features, plan_tables, table_loads
 
 
 @keras.utils.register_keras_serializable(package="group_embedding")
@@ -110,8 +111,10 @@ class GroupEmbedding(keras.layers.Layer):
 
     def build(self, inputs_shape=None):
         # The configs say all that is needed, whatever the shape of the inputs.
+        placements = exchange.resolve_placements(table_loads(self._table_configs))
         self._tables = {
-            table.name: table_io.make_table(self, table) for table in self._table_configs
+            table.name: table_io.make_table(self, table, placements[table.name])
+            for table in self._table_configs
         }
         self.built = True
 

@@ -18,12 +18,13 @@ from group_embedding.variables.get_variable import keyed_variables
 _KEYED = ("keys", "values", "versions", "freqs")
 
 
-def make_table(layer, table):
+def make_table(layer, table, placement):
     """Makes the variable of one table, tracked by the layer.
 
     Args:
       layer: The Keras layer that asks, while it is being built.
       table: The `TableConfig`.
+      placement: Where its rows are, over several ranks.
 
     Returns:
       A Keras weight of shape [num_rows, dim], or with the rows of this rank where tables are
@@ -48,9 +49,10 @@ def make_table(layer, table):
         )
 
     if table.num_rows is None:
-        weight = _make_keyed_table(table, dtype, create)
+        weight = _make_keyed_table(table, dtype, create, placement)
     else:
-        weight = exchange.make_table((table.num_rows, table.dim), table_initializer(table), create)
+        shape = (table.num_rows, table.dim)
+        weight = exchange.make_table(shape, table_initializer(table), create, placement)
     if IS_KERAS_3:
         # Keras 3 tells TensorFlow's checkpoints of weights that are attributes, not of those in a
         # dict; Keras 2 does this in add_weight.
@@ -58,7 +60,7 @@ def make_table(layer, table):
     return weight
 
 
-def _make_keyed_table(table, dtype, create):
+def _make_keyed_table(table, dtype, create, placement):
     option = table.ev_option or EmbeddingVariableOption()
     own = option.init_option.initializer
     if own is not None and table.initializer is not None:
@@ -71,6 +73,7 @@ def _make_keyed_table(table, dtype, create):
         value_dtype=dtype,
         initializer=table_initializer(table) if own is None else own,
         ev_option=option,
+        placement=placement,
     ):
         return create((0, table.dim), "zeros")
 
@@ -93,11 +96,12 @@ def lookup_param(weight):
 
 
 def store_table(store, name, weight):
-    """Writes the whole table into a Keras weight store, under its name. A sharded table is
-    gathered: every rank must save. Of a keyed table there is an array for each of _KEYED."""
+    """Writes the whole table into a Keras weight store, under its name. A table that is spread
+    over ranks is gathered: every rank must save. Of a keyed table there is an array for each of
+    _KEYED."""
     variable = lookup_param(weight)
     if isinstance(variable, EmbeddingVariable):
-        for part, value in zip(_KEYED, variable.export()):
+        for part, value in zip(_KEYED, variable.export(gather=True)):
             store[f"{name}:{part}"] = _storable(value)
         return
     store[name] = _storable(exchange.gather_rows(variable))

@@ -7,6 +7,7 @@ from tensorflow.python.ops import resource_variable_ops
 from group_embedding.ops import autodiff
 from group_embedding.ops._library import library
 from group_embedding.ops.locate_rows import train_located
+from group_embedding.ops.select_samples import select_samples
 
 # A lookup only reads its variables: functions need not put lookups of one table into an order.
 auto_control_deps_utils.register_read_only_resource_op("GroupLookup")
@@ -74,11 +75,17 @@ def _group_lookup_grad(op, *grads):
     if keyed:
         train_located(buffer)
     differentiated = autodiff.differentiated(grads)
+    samples = _samples_with_gradient(op, grads)
+    if samples:
+        buffer, sizes = select_samples(buffer, sizes, samples, weighted=False)
     grad_of = library().group_lookup_grad(
         tables=tables,
         batch=buffer,
         sizes=sizes,
-        grads=[tf.convert_to_tensor(grads[i]) for i in differentiated],
+        grads=[
+            grads[i].values if i in samples else tf.convert_to_tensor(grads[i])
+            for i in differentiated
+        ],
         grad_features=differentiated,
         num_tables=num_tables,
         keyed_tables=keyed_tables,
@@ -98,6 +105,15 @@ def _group_lookup_grad(op, *grads):
     # The buffer's gradient is that of its weights part: ids and row splits have none.
     weight_grad = grad_of.weight_grad if op.get_attr("weighted") else None
     return [*table_grads, weight_grad, None, *[None] * len(keyed_tables)]
+
+
+def _samples_with_gradient(op, grads):
+    """{feature: its samples that a gradient has reached}, of features whose gradient says so. The
+    others' rows stay out of the tables' gradients. (Weights all have a gradient.)"""
+    if op.get_attr("concat") or op.get_attr("weighted"):
+        return {}
+    sparse = {f: grad for f, grad in enumerate(grads) if isinstance(grad, tf.IndexedSlices)}
+    return {f: tf.cast(grad.indices, tf.int64) for f, grad in sparse.items()}
 
 
 def _shape_of(table, is_keyed):

@@ -17,7 +17,7 @@ from group_embedding.ops._library import library
 auto_control_deps_utils.register_read_only_resource_op("LocateRows")
 
 
-def locate_rows(tables, batch, table_of_feature):
+def locate_rows(tables, batch, table_of_feature, times=None):
     """`batch` with the numbers of rows where it has keys.
 
     Args:
@@ -25,18 +25,21 @@ def locate_rows(tables, batch, table_of_feature):
             has ids.
         batch: ops.group_ids.Batch.
         table_of_feature: for each feature, the index into `tables`.
+        times: int64 [ids], how often each id of the batch came; None: once.
     """
     keyed = [t for t, table in enumerate(tables) if table is not None]
     place = {t: i for i, t in enumerate(keyed)}
     tables = [tables[t] for t in keyed]
     with tf.device("/CPU:0"):
         steps = _steps_of(tables)
+        times = tf.zeros([0], tf.int64) if times is None else times
     with tf.device(tables[0].device):
         buffer = library().locate_rows(
             tables=[table.table_handle for table in tables],
             batch=batch.buffer,
             sizes=batch.sizes,
             steps=steps,
+            times=times,
             table_of_feature=[place.get(t, -1) for t in table_of_feature],
             learning=[_learns(table) for table in tables],
             weighted=batch.weighted,
@@ -49,6 +52,20 @@ def train_located(buffer):
     """Makes the op train that made this buffer."""
     if not tf.executing_eagerly() and buffer.op.type == "LocateRows":
         buffer.op._set_attr("training", attr_value_pb2.AttrValue(b=True))
+        _give_steps(buffer.op)
+
+
+def _give_steps(op):
+    """In a graph of TensorFlow 1 the global step may be younger than the lookup."""
+    if tf.compat.v1.executing_eagerly_outside_functions() or op.graph.building_function:
+        return
+    at = op.get_attr("num_tables") + 2
+    step = tf.compat.v1.train.get_global_step(op.graph)
+    if step is None or op.inputs[at].op.type != "Const":  # which says that there was none
+        return
+    with op.graph.as_default(), tf.control_dependencies(None), tf.device("/CPU:0"):
+        steps = tf.fill([op.get_attr("num_tables")], tf.cast(step, tf.int64))
+    op._update_input(at, steps)
 
 
 def _learns(table):
@@ -68,4 +85,4 @@ def _steps_of(tables):
 @tf.RegisterGradient("LocateRows")
 def _locate_rows_grad(op, buffer_grad):
     """That of the weights, which stay where they are."""
-    return [*[None] * op.get_attr("num_tables"), buffer_grad, None, None]
+    return [*[None] * op.get_attr("num_tables"), buffer_grad, None, None, None]

@@ -1,11 +1,22 @@
 """The ops that say which rank is asked for which rows, and their gradient."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
 from group_embedding.ops._library import library
 from group_embedding.ops.group_ids import Batch
+
+tf.no_gradient("ReadRequests")
+tf.no_gradient("KeyOwners")
+
+
+class RoutedTable(NamedTuple):
+    """A table as routing sees it."""
+
+    name: str
+    num_rows: int  # of the whole table; -1: it has keys
+    placement: Any  # placement.Placement
 
 
 class Route(NamedTuple):
@@ -18,17 +29,22 @@ class Route(NamedTuple):
 
 
 class Requests(NamedTuple):
-    """What all ranks ask of this one: a lookup of one feature per table, one id per sample."""
+    """What all ranks ask of this one: for each group of tables a lookup of one feature per table,
+    one id per sample."""
 
-    batch: Batch
+    batches: list  # of Batch
+    times: list  # int64 [ids] per group: how often each came; [0] for a group without keys
     counts: tf.Tensor  # int64 [ranks, tables]: rows asked by each rank
 
 
-def route_ids(batch, num_ranks, num_rows, table_of_feature, combiners, prune_negative, invalid_ids):
+def route_ids(
+    batch, num_ranks, tables, table_of_feature, combiners, plan, *, prune_negative, invalid_ids
+):
     """Finds the unique rows of `batch` and their owners.
 
     Args:
-        num_rows: of each whole table.
+        tables: a RoutedTable each.
+        plan: a text that describes the lookup, the same on all ranks.
         others: as of `ops.group_lookup.group_lookup`.
     """
     with tf.device("/CPU:0"):
@@ -36,9 +52,12 @@ def route_ids(batch, num_ranks, num_rows, table_of_feature, combiners, prune_neg
             batch=batch.buffer,
             sizes=batch.sizes,
             num_ranks=num_ranks,
-            num_rows=num_rows,
+            num_rows=[table.num_rows for table in tables],
+            spreads=[table.placement.spread for table in tables],
+            home_ranks=[table.placement.rank for table in tables],
             table_of_feature=table_of_feature,
             combiners=combiners,
+            plan=plan,
             weighted=batch.weighted,
             prune_negative=prune_negative,
             invalid_ids=invalid_ids,
@@ -46,18 +65,29 @@ def route_ids(batch, num_ranks, num_rows, table_of_feature, combiners, prune_neg
     return Route(messages, splits, counts, batch._replace(buffer=routed))
 
 
-def read_requests(messages, splits, num_rows, table_of_feature, table_names, feature_names):
-    """Reads the messages received from all ranks; fails on every rank when one reports a bad id."""
+def read_requests(messages, splits, tables, group_of_table, table_of_feature, feature_names, plan):
+    """Reads the messages received from all ranks; fails on every rank when one reports a bad id, or
+    has another plan."""
     with tf.device("/CPU:0"):
-        buffer, sizes, counts = library().read_requests(
+        buffers, sizes, times, counts = library().read_requests(
             messages=messages,
             splits=splits,
-            num_rows=num_rows,
+            num_groups=max(group_of_table) + 1,
+            group_of_table=group_of_table,
+            num_rows=[table.num_rows for table in tables],
             table_of_feature=table_of_feature,
-            table_names=table_names,
+            table_names=[table.name for table in tables],
             feature_names=feature_names,
+            plan=plan,
         )
-    return Requests(Batch(buffer, sizes, weighted=False), counts)
+    batches = [Batch(b, s, weighted=False) for b, s in zip(buffers, sizes)]
+    return Requests(batches, times, counts)
+
+
+def key_owners(keys, num_ranks):
+    """int64 keys -> the ranks that store them."""
+    with tf.device("/CPU:0"):
+        return library().key_owners(keys=keys, num_ranks=num_ranks)
 
 
 @tf.RegisterGradient("RouteIds")
@@ -65,6 +95,3 @@ def _route_ids_grad(op, _messages, _splits, _counts, weight_grad):
     """The weights stay where they are, and so does their gradient."""
     del op
     return [weight_grad, None]
-
-
-tf.no_gradient("ReadRequests")

@@ -4,7 +4,7 @@ import tensorflow as tf
 
 from group_embedding.ops._library import library
 
-for _op_type in ("SnapshotTables", "SaveTable", "VerifyTable", "RestoreTable"):
+for _op_type in ("SnapshotTables", "SaveTable", "MergeManifests", "VerifyTable", "RestoreTable"):
     tf.no_gradient(_op_type)
 
 
@@ -31,10 +31,22 @@ def snapshot_tables(tables, steps, evictions, changes_only):
         )
 
 
-def save_table(table, prefix, snapshot):
-    """Writes the table's rows beside the checkpoint; the manifest of their files."""
+def save_table(table, prefix, snapshot, part=0, num_parts=1):
+    """Writes the table's rows beside the checkpoint; the manifest of their files.
+
+    Args:
+        part, num_parts: the table has the keys of rank `part` of `num_parts`.
+    """
     with tf.device(table.device):
-        return library().save_table(table=table, prefix=prefix, snapshot=snapshot)
+        return library().save_table(
+            table=table, prefix=prefix, snapshot=snapshot, part=part, num_parts=num_parts
+        )
+
+
+def merge_manifests(manifests):
+    """The manifest of all parts of a table, of a vector of those of the parts."""
+    with tf.device("/CPU:0"):
+        return library().merge_manifests(manifests=manifests)
 
 
 def verify_table(table, prefix, manifest, index=0, count=1, as_start=False):
@@ -51,9 +63,9 @@ def verify_table(table, prefix, manifest, index=0, count=1, as_start=False):
 
 
 def restore_table(table, prefix, manifest, index=0, count=1, as_start=False):
-    """Gives the table its keys with `key % count == index` (taken as unsigned), and no others.
-    Its files were verified just now, unless they are what another training starts from
-    (`as_start`): then slots start anew, and new keys as the table has it."""
+    """Gives the table the keys of rank `index` of `count`, and no others. Its files were verified
+    just now, unless they are what another training starts from (`as_start`): then slots start anew,
+    and new keys as the table has it."""
     with tf.device(table.device):
         return library().restore_table(
             table=table,

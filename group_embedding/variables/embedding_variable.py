@@ -7,9 +7,12 @@ from tensorflow.python.saved_model import registration
 
 from group_embedding import exchange
 from group_embedding.checkpoint.by_name import SavedByName
+from group_embedding.checkpoint.parts import Share
 from group_embedding.checkpoint.snapshots import Eviction
 from group_embedding.checkpoint.start import find_start
 from group_embedding.ops import embedding_table, table_keys
+from group_embedding.ops.route_ids import key_owners
+from group_embedding.placement import DISTRIBUTED, REPLICATED, to_placement
 from group_embedding.variables import initial_values
 from group_embedding.variables.loaded_variable import loaded_variable
 from group_embedding.variables.options import (
@@ -29,7 +32,12 @@ class EmbeddingVariable(resource_variable_ops.ResourceVariable, SavedByName):
     Made by `get_embedding_variable`. To TensorFlow it is a variable of shape [0, dim], which stands
     in for the table where gradients are taken, variables are collected and optimizers make slots;
     the rows lie in a native table, which lookups read and wrapped optimizers update. A layer of
-    Keras 2 tracks it as an attribute, one of Keras 3 what `as_keras_variable` makes of it.
+    Keras 2 tracks it as an attribute, one of Keras 3 what `layers.as_keras_variable` makes of it.
+
+    Over several ranks each key has its row on one of them. Lookups find it there. Of the methods
+    `total_count`, `export` and those that ask for keys tell of this rank's keys, or, with
+    `gather=True`, of those of all ranks: then every rank must call them. `insert` and `erase` take
+    any keys, and every rank does what concerns its own.
 
     Attributes:
       step: Where the versions of keys come from: the step in which a key was trained last. None,
@@ -38,6 +46,8 @@ class EmbeddingVariable(resource_variable_ops.ResourceVariable, SavedByName):
       key_dtype: int32, int64, uint32 or uint64.
       ev_option: EmbeddingVariableOption.
       rows: The TableResource.
+      exchange: The Exchange that the ranks share it by.
+      placement: How its keys are spread over ranks; None: there is one rank.
     """
 
     def __init__(
@@ -50,13 +60,18 @@ class EmbeddingVariable(resource_variable_ops.ResourceVariable, SavedByName):
         trainable=True,
         collections=None,
         ev_option=None,
+        placement=None,
     ):
         self.key_dtype = tf.as_dtype(key_dtype)
         self.ev_option = ev_option or EmbeddingVariableOption()
         self.step = None
         self._optimizer_is_wrapped = False
-        _check_supported(name)
+        _check_no_strategy(name)
         storage = plan_storage(name, self.ev_option.storage_option)
+        self.exchange = exchange.current()
+        self.placement = _placement(name, placement, self.exchange, storage)
+        if self.placement is not None:
+            storage = storage.of_rank(self.exchange.rank)
         with tf.init_scope(), tf.device(storage.device):
             super().__init__(
                 initial_value=lambda: tf.zeros([0, embedding_dim], value_dtype),
@@ -66,6 +81,8 @@ class EmbeddingVariable(resource_variable_ops.ResourceVariable, SavedByName):
                 dtype=value_dtype,
             )
             self._make_table(initializer, storage)
+        if self.placement is not None:
+            exchange.table_is_made()
 
     def _make_table(self, initializer, storage):
         table_name = self._table_name
@@ -91,6 +108,7 @@ class EmbeddingVariable(resource_variable_ops.ResourceVariable, SavedByName):
                 storage.device,
                 self.current_step,
                 _eviction(option.evict_option),
+                self._share(),
                 start,
                 always_starts,
             )
@@ -105,6 +123,15 @@ class EmbeddingVariable(resource_variable_ops.ResourceVariable, SavedByName):
         if rows is None:
             return initial_values.per_key(table_name, initializer, dim, self.dtype)
         return initial_values.drawn_once(table_name, initializer, rows, dim, self.dtype)
+
+    def _share(self):
+        """What this rank has of the table, as checkpoints see it."""
+        if self.placement is None:
+            return None
+        if self.placement.spread == "one_rank":
+            is_mine = self.placement.rank == self.exchange.rank
+            return Share(self.exchange, 0 if is_mine else None, 1)
+        return Share(self.exchange, self.exchange.rank, self.exchange.num_ranks)
 
     @property
     def _table_name(self):
@@ -124,30 +151,47 @@ class EmbeddingVariable(resource_variable_ops.ResourceVariable, SavedByName):
         global_step = tf.compat.v1.train.get_global_step()
         return None if global_step is None else tf.convert_to_tensor(global_step)
 
-    def total_count(self):
+    def total_count(self, gather=False):
         """How many keys have a row: a scalar."""
-        return self._stats().num_keys
+        return self._sum(self._stats().num_keys, gather)
 
-    def get_frequency(self, ids):
+    def get_frequency(self, ids, gather=False):
         """How often each key was trained, once per occurrence; 0 for those without a row."""
-        return self._find(ids).frequencies
+        return self._sum(self._find(ids).frequencies, gather)
 
-    def get_version(self, ids):
+    def get_version(self, ids, gather=False):
         """The step in which each key was trained last; -1 for those without a row, or a step."""
-        return self._find(ids).versions
+        return self._sum(self._find(ids).versions + 1, gather) - 1
 
-    def lookup_tier(self, ids):
+    def lookup_tier(self, ids, gather=False):
         """The tier of StorageOption in which each key's row lies, 0 the fastest; -1: no row."""
-        return self._find(ids).tiers
+        return self._sum(self._find(ids).tiers + 1, gather) - 1
 
-    def export(self):
+    def export(self, gather=False):
         """All keys that have a row, ascending: (keys, values, versions, freqs)."""
         with tf.device(self.device):
             found = table_keys.export_table(
                 self.table_handle, self.dtype, self.shape[1], self.key_dtype.is_unsigned
             )
         with tf.device("/CPU:0"):
+            if gather and self.placement is not None:
+                found = self._gather_export(found)
             return found._replace(keys=self._from_int64(found.keys))
+
+    def _gather_export(self, found):
+        parts = table_keys.Export(*self.exchange.allgather(list(found), "gather_export"))
+        flip = 0 if not self.key_dtype.is_unsigned else tf.int64.min
+        order = tf.argsort(tf.bitwise.bitwise_xor(parts.keys, tf.constant(flip, tf.int64)))
+        return table_keys.Export(*(tf.gather(part, order) for part in parts))
+
+    def _sum(self, counts, gather):
+        """Of a key, only its owner knows anything but zero."""
+        if not gather or self.placement is None:
+            return counts
+        num_ranks = self.exchange.num_ranks
+        (of_all,) = self.exchange.allgather([tf.reshape(counts, [-1])], "gather_counts")
+        total = tf.reduce_sum(tf.reshape(of_all, [num_ranks, -1]), axis=0)
+        return tf.reshape(total, tf.shape(counts))
 
     def insert(self, keys, values, versions=None, freqs=None):
         """Gives keys rows of these values, [keys, dim], whatever the filter says; their slots start
@@ -161,11 +205,30 @@ class EmbeddingVariable(resource_variable_ops.ResourceVariable, SavedByName):
                 tf.cast(none if versions is None else versions, tf.int64),
                 tf.cast(none if freqs is None else freqs, tf.int64),
             ]
+            rows = self._rows_of_this_rank(*rows)
         with tf.device(self.device):
             return table_keys.insert_keys(self.table_handle, *rows)
 
+    def _rows_of_this_rank(self, keys, *others):
+        """Those of the rows whose keys this rank owns; the others, one per key or none at all."""
+        if self.placement is None or keys.shape.rank != 1:
+            return [keys, *others]
+        if self.placement.spread == "one_rank":
+            is_mine = tf.fill(tf.shape(keys), self.placement.rank == self.exchange.rank)
+        else:
+            is_mine = tf.equal(key_owners(keys, self.exchange.num_ranks), self.exchange.rank)
+        num_keys = tf.size(keys)
+        return [tf.boolean_mask(keys, is_mine)] + [
+            tf.cond(
+                tf.equal(tf.shape(other)[0], num_keys),
+                lambda other=other: tf.boolean_mask(other, is_mine),
+                lambda other=other: other,  # none, or as many as the op refuses
+            )
+            for other in others
+        ]
+
     def erase(self, ids):
-        """Forgets keys: rows, slots, counts. Returns how many had a row."""
+        """Forgets keys: rows, slots, counts. Returns how many had a row here."""
         keys = self._to_int64(ids)
         with tf.device(self.device):
             return table_keys.erase_keys(self.table_handle, keys)
@@ -311,14 +374,27 @@ def _eviction(option):
     return Eviction("l2_weight", l2_weight=option.l2_weight_threshold)
 
 
-def _check_supported(name):
-    """Refuses, wherever the table is asked for, what no table can do yet."""
-    num_ranks = exchange.current().num_ranks
-    if num_ranks > 1:
+def _check_no_strategy(name):
+    if tf.distribute.has_strategy():
+        strategy = type(tf.distribute.get_strategy()).__name__
         raise ValueError(
-            f"table '{name}': expected one rank, got {num_ranks}; an EmbeddingVariable over "
-            "several ranks is not supported yet"
+            f"table '{name}': expected to be made outside of the scope of a tf.distribute "
+            f"strategy, which has no copies of tables of keys, got {strategy}; train without one, "
+            'or over ranks: group_embedding.enable_distributed_strategy("collective")'
         )
+
+
+def _placement(name, word, current, storage):
+    """How the table's keys are spread over the ranks of an Exchange; None: there is one."""
+    if word is None:  # a default of 'replicated' is not for keys
+        word = DISTRIBUTED if current.placement == REPLICATED else current.placement
+    where = to_placement(f"table '{name}'", word, current.num_ranks, keyed=True)
+    if where is not None and "GPU" in storage.device:
+        raise ValueError(
+            f"table '{name}': expected storage in host memory, as {current.num_ranks} ranks share "
+            "it, got HBM, which is not supported over several ranks yet; use DRAM"
+        )
+    return where
 
 
 def _admission(filter_option):

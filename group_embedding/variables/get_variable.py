@@ -25,6 +25,8 @@ def get_embedding_variable(
     constraint=None,
     init_data_source=None,
     ev_option=None,
+    *,
+    placement=None,
 ):
     """Makes a table whose rows are found by key, or gets the one that has this name.
 
@@ -47,6 +49,8 @@ def get_embedding_variable(
         validate_shape: must be True.
         custom_getter: as of `tf.compat.v1.get_variable`.
         ev_option: EmbeddingVariableOption; None: its defaults.
+        placement: over several ranks, 'distributed': each key is on the rank that its hash says; or
+            'localized:<rank>': all are on that one. None: the default of the job.
         regularizer, caching_device, partitioner, constraint, init_data_source: must be None: there
             is no matrix that they could be applied to.
 
@@ -87,6 +91,7 @@ def get_embedding_variable(
         "value_dtype": _dtype(name, "value_dtype", value_dtype or tf.float32, TABLE_DTYPES),
         "initializer": _initializer(name, initializer, option),
         "ev_option": option,
+        "placement": placement,
     }
 
     # The scopes see to names, reuse and collections; what they make is one of ours.

@@ -46,9 +46,11 @@ class StorageType(enum.Enum):
     DRAM is the host's memory. HBM is that of the first GPU, taken beside TensorFlow's own: have
     TensorFlow take what it needs and no more
     (`tf.config.experimental.set_memory_growth(gpu, True)`, or TF_FORCE_GPU_ALLOW_GROWTH=true).
-    In HBM_DRAM, rows that are made when the first tier is full lie in page-locked host memory,
-    which the GPU reads and writes in place. SSDHASH is RocksDB on a disk: a row comes back to
-    memory when its key is located, and the coldest go. HBM_DRAM_SSDHASH is not supported.
+    In HBM_DRAM, rows that HBM does not hold lie in page-locked host memory, which the GPU reads and
+    writes in place; hot ones change places with colder ones in HBM when a batch has ended, beside
+    what the GPU does then. SSDHASH is RocksDB on a disk: a row comes back to
+    memory when its key is located, and the coldest go. With HBM_DRAM_SSDHASH every lookup waits for
+    the GPU as soon as there are rows on disk: the host must know which keys have no row in memory.
     """
 
     DRAM = "DRAM"
@@ -165,13 +167,14 @@ class StorageOption:
 
     Attributes:
       storage_type: A StorageType; None: DRAM.
-      storage_path: The folder of the disk tier, if there is one; None: a temporary one.
+      storage_path: The folder of the disk tier, if there is one; None: a temporary one. Each of
+        several ranks makes one of its own in it.
       storage_size: Bytes of each tier, the fastest first, of rows, slots and what is kept of each;
-        None, or of a tier that is not in the list: as much as there is, or 1 GiB for a first tier
-        of two. HBM_DRAM's first counts values alone: slots of those rows, what is kept of each row
-        and the index are in HBM too.
-      cache_strategy: A CacheStrategy: which rows stay in memory when others go to disk. Of HBM_DRAM
-        rows stay in the tier where they were made.
+        None, or of a tier that is not in the list: as much as there is, or 1 GiB for a tier above
+        another. Beside its size, HBM has 40 bytes of each row in host memory and the index, 14 to
+        20 bytes per key. A slot that is made when there are rows already, as that of a table's
+        first optimizer is, takes of HBM's size too: later rows find less of it.
+      cache_strategy: A CacheStrategy: which rows stay in the first tier when there are more.
     """
 
     storage_type: Optional[StorageType] = None

@@ -12,9 +12,9 @@ _TIERS = {
     StorageType.DRAM_SSDHASH: ("DRAM", "disk"),
     StorageType.HBM: ("HBM",),
     StorageType.HBM_DRAM: ("HBM", "DRAM"),
+    StorageType.HBM_DRAM_SSDHASH: ("HBM", "DRAM", "disk"),
 }
-_ON_GPU = (StorageType.HBM, StorageType.HBM_DRAM)
-_CACHE_BYTES = 1 << 30  # of a first tier whose size is not given
+_CACHE_BYTES = 1 << 30  # of a tier above others whose size is not given
 
 
 class Storage(NamedTuple):
@@ -22,6 +22,12 @@ class Storage(NamedTuple):
 
     device: str
     attributes: dict
+
+    def of_rank(self, rank):
+        """The same where several ranks share the table, and perhaps a disk: each has a folder."""
+        path = self.attributes["storage_path"]
+        own = f"{path}/rank_{rank}" if path else ""
+        return self._replace(attributes={**self.attributes, "storage_path": own})
 
 
 def plan_storage(name, option):
@@ -31,12 +37,6 @@ def plan_storage(name, option):
         ValueError: a StorageOption that no table can have here and now.
     """
     kind = option.storage_type or StorageType.DRAM
-    if kind not in _TIERS:
-        raise ValueError(
-            f"table '{name}': storage_type {kind.name} is not supported; use HBM_DRAM, where rows "
-            "that the GPU's memory does not hold are in the host's, or DRAM_SSDHASH, where those "
-            "that the host's does not hold are on disk"
-        )
     tiers = _TIERS[kind]
     sizes = option.storage_size or ()
     if len(sizes) > len(tiers):
@@ -49,20 +49,23 @@ def plan_storage(name, option):
             f"table '{name}': expected no storage_path, as storage_type {kind.name} has no disk "
             f"tier, got {option.storage_path!r}"
         )
-    if option.cache_strategy != CacheStrategy.LFU and "disk" not in tiers:
+    if option.cache_strategy != CacheStrategy.LFU and len(tiers) == 1:
         raise ValueError(
-            f"table '{name}': expected no cache_strategy, as with storage_type {kind.name} rows "
-            f"stay in the tier where they were made, got {option.cache_strategy.name}"
+            f"table '{name}': expected no cache_strategy, as storage_type {kind.name} has one tier "
+            f"that rows stay in, got {option.cache_strategy.name}"
         )
-    if kind in _ON_GPU:
+    is_on_gpu = tiers[0] == "HBM"
+    if is_on_gpu:
         _check_gpu(name, kind)
-    first = sizes[0] if sizes else (_CACHE_BYTES if len(tiers) > 1 else 0)
+    defaults = [_CACHE_BYTES] * (len(tiers) - 1) + [0] * (4 - len(tiers))
+    first, lower, lowest = (*sizes, *defaults[len(sizes) :])
     return Storage(
-        "/GPU:0" if kind in _ON_GPU else "/CPU:0",
+        "/GPU:0" if is_on_gpu else "/CPU:0",
         {
             "storage": kind.name.lower(),
             "max_bytes": first,
-            "lower_max_bytes": sizes[1] if len(sizes) > 1 else 0,
+            "lower_max_bytes": lower,
+            "lowest_max_bytes": lowest,
             "storage_path": option.storage_path or "",
             "cache_strategy": option.cache_strategy.name.lower(),
         },

@@ -2,8 +2,11 @@
 // and on several.
 #include <cstring>
 #include <random>
+#include <string>
 
 #include "check.h"
+#include "core/owner.h"
+#include "exchange/messages.h"
 #include "exchange/pack_rows.h"
 #include "exchange/route_ids.h"
 #include "threads.h"
@@ -11,9 +14,12 @@
 namespace group_embedding {
 namespace {
 
+const Plan kPlan = {"two tables", {false, false}};
+const int64_t kDigest = static_cast<int64_t>(DigestOf(kPlan.text));
+
 // Two tables, three features; the second table is looked up by two of them.
 struct Case {
-  std::vector<int64_t> num_rows = {10, 5};
+  std::vector<RoutedTable> tables = {{10, {}}, {5, {}}};
   std::vector<int64_t> row_splits = {0, 3, 3, 5, 8};
   std::vector<int64_t> ids = {7, 2, 7, /**/ 4, -1, /**/ 1, 4, 0};
   std::vector<float> weights = {1, 1, 1, 1, 1, 2, 1, 0};
@@ -22,28 +28,31 @@ struct Case {
                                    {3, 1, nullptr, 0, 1, Combiner::kMean}};
   InvalidIds invalid_ids;
   std::vector<int64_t> routed = std::vector<int64_t>(8);
-  Route route;
+  std::vector<TableRequest> requests;
+  Fault fault;
 
   void Run(int64_t num_ranks, const ParallelFor& parallel_for) {
-    const RouteInput input = {num_rows.data(),
+    const RouteInput input = {tables.data(),
                               2,
                               features.data(),
                               3,
                               {row_splits.data(), ids.data(), weights.data(), 4, 8},
                               invalid_ids,
                               num_ranks};
-    RouteIds(input, &route, routed.data(), parallel_for);
+    requests = RouteIds(input, routed.data(), &fault, parallel_for);
   }
 };
 
 TEST(EachOwnerIsAskedOnceForEachOfItsRows) {
   Case two;
   two.Run(2, SerialFor);
+  const Messages messages = WriteMessages(two.requests, two.fault, kPlan, false, 2);
   // The id of weight 0 is left out of a mean, and so is the negative one.
-  CHECK_EQ(two.route.counts, (std::vector<int64_t>{1, 1, 1, 1}));
-  CHECK_EQ(two.route.splits, (std::vector<int64_t>{8, 8}));
-  CHECK_EQ(two.route.messages, (std::vector<int64_t>{0, -1, -1, 0, 1, 1, /*2:*/ 1, /*4:*/ 2,  //
-                                                     0, -1, -1, 0, 1, 1, /*7:*/ 3, /*1:*/ 0}));
+  CHECK_EQ(messages.counts, (std::vector<int64_t>{1, 1, 1, 1}));
+  CHECK_EQ(messages.splits, (std::vector<int64_t>{10, 10}));
+  CHECK_EQ(messages.words,
+           (std::vector<int64_t>{0, -1, -1, 0, kDigest, 0, 1, 1, /*2:*/ 1, /*4:*/ 2,  //
+                                 0, -1, -1, 0, kDigest, 0, 1, 1, /*7:*/ 3, /*1:*/ 0}));
 }
 
 TEST(RoutedIdsNameTheRowsThatComeBack) {
@@ -53,16 +62,63 @@ TEST(RoutedIdsNameTheRowsThatComeBack) {
   CHECK_EQ(two.routed, (std::vector<int64_t>{1, 0, 1, 0, -1, 1, 0, -1}));
 }
 
+TEST(KeysAreAskedForAsTheyAreAndCounted) {
+  Case two;
+  two.tables[1] = {kAnyKey, {Spread::kHash, 0}};
+  two.Run(3, SerialFor);
+  // All keys: the negative one, which none may leave out, and that of weight 0.
+  const TableRequest& keys = two.requests[1];
+  CHECK_EQ(keys.ids.size(), size_t{4});
+  for (int64_t owner = 0; owner < 3; ++owner) {
+    for (int64_t u = keys.first_row[owner]; u < keys.first_row[owner + 1]; ++u) {
+      CHECK_EQ(OwnerOfKey(keys.ids[u], 3), owner);
+      CHECK_EQ(keys.times[u], int64_t{keys.ids[u] == 4 ? 2 : 1});
+    }
+  }
+  const Plan plan = {"keys", {false, true}};
+  const Messages messages = WriteMessages(two.requests, two.fault, plan, true, 3);
+  const Requests received = ReadMessages(messages.words.data(), messages.splits.data(), 3, plan);
+  CHECK_EQ(received.error, "");
+  CHECK_EQ(received.ids[1], keys.ids);
+  CHECK_EQ(received.times[1], keys.times);
+  CHECK_TRUE(received.times[0].empty());
+}
+
+TEST(ATableOnOneRankIsAskedForThere) {
+  Case two;
+  two.tables[0].placement = {Spread::kOneRank, 2};
+  two.Run(3, SerialFor);
+  CHECK_EQ(two.requests[0].first_row, (std::vector<int64_t>{0, 0, 0, 2}));
+  CHECK_EQ(two.requests[0].ids, (std::vector<int64_t>{7, 2}));
+}
+
+TEST(KeysAreSpreadEvenlyWhateverTheyAre) {
+  for (const int64_t step : {int64_t{1}, int64_t{1} << 20, int64_t{1} << 40, int64_t{-12}}) {
+    std::vector<int64_t> counts(3);
+    for (int64_t k = 0; k < 30000; ++k) ++counts[OwnerOfKey(k * step, 3)];
+    for (const int64_t count : counts) CHECK_TRUE(count > 9700 && count < 10300);
+  }
+}
+
+TEST(RanksOfWhichEitherMayHaveAKeyShareKeys) {
+  for (int64_t key = -500; key < 500; ++key) {
+    CHECK_TRUE(MayShareKeys(OwnerOfKey(key, 3), 3, OwnerOfKey(key, 4), 4));
+  }
+  CHECK_TRUE(!MayShareKeys(0, 2, 1, 2));
+  CHECK_TRUE(!MayShareKeys(0, 4, 1, 2));
+}
+
 TEST(ABadIdTravelsInEveryMessageAndReadsZeros) {
   Case two;
   two.ids[3] = 5;
   two.Run(2, SerialFor);
   CHECK_EQ(two.routed[3], int64_t{2});  // one past the rows of the matrix
+  const Messages messages = WriteMessages(two.requests, two.fault, kPlan, true, 2);
   for (int64_t owner = 0; owner < 2; ++owner) {
-    const int64_t size = two.route.splits[owner];
-    const int64_t* words = two.route.messages.data() + owner * two.route.splits[0];
-    const Requests requests = ReadMessages(words, &size, 1, 2);
-    CHECK_TRUE(requests.valid);
+    const int64_t size = messages.splits[owner];
+    const int64_t* words = messages.words.data() + owner * messages.splits[0];
+    const Requests requests = ReadMessages(words, &size, 1, kPlan);
+    CHECK_EQ(requests.error, "");
     CHECK_EQ(requests.fault_rank, int64_t{0});
     CHECK_TRUE(requests.fault.kind == FaultKind::kIdOutOfRange);
     CHECK_EQ(requests.fault.feature, 1);
@@ -72,72 +128,141 @@ TEST(ABadIdTravelsInEveryMessageAndReadsZeros) {
 }
 
 TEST(OwnersReadTheRequestsOfAllRanksTableByTable) {
-  const std::vector<int64_t> words = {0, -1, -1, 0, 2, 1, 5, 6, 7,  // rank 0: 5, 6 and 7
-                                      0, -1, -1, 0, 0, 0,           // rank 1: nothing
-                                      0, -1, -1, 0, 1, 2, 8, 9, 4};
-  const std::vector<int64_t> splits = {9, 6, 9};
-  const Requests requests = ReadMessages(words.data(), splits.data(), 3, 2);
-  CHECK_TRUE(requests.valid);
+  const std::vector<int64_t> words = {0, -1, -1, 0, kDigest, 0, 2, 1, 5, 6, 7,  // 5, 6 and 7
+                                      0, -1, -1, 0, kDigest, 0, 0, 0,           // nothing
+                                      0, -1, -1, 0, kDigest, 0, 1, 2, 8, 9, 4};
+  const std::vector<int64_t> splits = {11, 8, 11};
+  const Requests requests = ReadMessages(words.data(), splits.data(), 3, kPlan);
+  CHECK_EQ(requests.error, "");
   CHECK_EQ(requests.fault_rank, int64_t{-1});
   CHECK_EQ(requests.counts, (std::vector<int64_t>{2, 1, 0, 0, 1, 2}));
-  CHECK_EQ(requests.ids, (std::vector<int64_t>{5, 6, 8, 7, 9, 4}));
-  CHECK_EQ(requests.totals, (std::vector<int64_t>{3, 3}));
+  CHECK_EQ(requests.ids[0], (std::vector<int64_t>{5, 6, 8}));
+  CHECK_EQ(requests.ids[1], (std::vector<int64_t>{7, 9, 4}));
 }
 
 TEST(WordsThatAreNoMessagesAreRefused) {
-  const std::vector<int64_t> words = {0, -1, -1, 0, 3, 0, 1};
-  for (const int64_t size : {5, 6, 7}) CHECK_TRUE(!ReadMessages(words.data(), &size, 1, 2).valid);
-  const std::vector<int64_t> negative = {0, -1, -1, 0, -1, 1};
-  const int64_t size = 6;
-  CHECK_TRUE(!ReadMessages(negative.data(), &size, 1, 2).valid);
+  const std::vector<int64_t> words = {0, -1, -1, 0, kDigest, 0, 3, 0, 1};
+  for (const int64_t size : {3, 7, 8, 9}) {
+    CHECK_TRUE(!ReadMessages(words.data(), &size, 1, kPlan).error.empty());
+  }
+  for (const int64_t bad : {int64_t{-1}, int64_t{1} << 62}) {
+    const std::vector<int64_t> counts = {0, -1, -1, 0, kDigest, 0, bad, 1};
+    const std::vector<int64_t> plan = {0, -1, -1, 0, kDigest, bad, 0, 0};
+    const int64_t size = 8;
+    CHECK_TRUE(!ReadMessages(counts.data(), &size, 1, kPlan).error.empty());
+    CHECK_TRUE(!ReadMessages(plan.data(), &size, 1, kPlan).error.empty());
+  }
 }
 
-TEST(ThreadsGiveTheSameMessages) {
+TEST(RanksThatDisagreeAreToldInWhat) {
+  Case two;
+  two.Run(1, SerialFor);
+  const Plan ours = {"table 'a'\ntable 'b'", {false, false}};
+  const Plan theirs = {"table 'a'\ntable 'c'", {false, false}};
+  for (const bool with_plan : {true, false}) {
+    const Messages messages = WriteMessages(two.requests, two.fault, theirs, with_plan, 1);
+    const std::string error =
+        ReadMessages(messages.words.data(), messages.splits.data(), 1, ours).error;
+    const char* said = with_plan ? "rank 0 has table 'c' where this rank has table 'b'"
+                                 : "rank 0 makes another one than this rank, whose is\ntable 'a'";
+    CHECK_TRUE(error.find(said) != std::string::npos);
+  }
+}
+
+TEST(ThreadsGiveTheSameRequests) {
   std::mt19937 random(7);
-  std::vector<int64_t> num_rows, ids, row_splits = {0};
+  std::vector<RoutedTable> tables;
+  std::vector<int64_t> ids, row_splits = {0};
   std::vector<Feature> features;
   for (int32_t f = 0; f < 40; ++f) {
-    if (f % 2 == 0) num_rows.push_back(1 + random() % 300);
+    if (f % 2 == 0) tables.push_back({static_cast<int64_t>(1 + random() % 300), {}});
     features.push_back({5 * f, 5, nullptr, 0, f / 2, Combiner::kSum});
     for (int s = 0; s < 5; ++s) {
-      for (uint32_t i = random() % 9; i > 0; --i) ids.push_back(random() % num_rows.back());
+      for (uint32_t i = random() % 9; i > 0; --i) ids.push_back(random() % tables.back().num_rows);
       row_splits.push_back(static_cast<int64_t>(ids.size()));
     }
   }
   const int64_t num_ids = static_cast<int64_t>(ids.size());
-  const RouteInput input = {num_rows.data(),
+  const RouteInput input = {tables.data(),
                             20,
                             features.data(),
                             40,
                             {row_splits.data(), ids.data(), nullptr, 200, num_ids},
                             {},
                             3};
-  Route serial, threaded;
+  Fault fault;
   std::vector<int64_t> serial_ids(num_ids), threaded_ids(num_ids);
-  RouteIds(input, &serial, serial_ids.data(), SerialFor);
-  RouteIds(input, &threaded, threaded_ids.data(), testing::ThreadedFor(4));
-  CHECK_EQ(threaded.messages, serial.messages);
+  const auto serial = RouteIds(input, serial_ids.data(), &fault, SerialFor);
+  const auto threaded = RouteIds(input, threaded_ids.data(), &fault, testing::ThreadedFor(4));
+  for (int t = 0; t < 20; ++t) CHECK_EQ(threaded[t].ids, serial[t].ids);
   CHECK_EQ(threaded_ids, serial_ids);
 }
 
-TEST(UnpackedRowsAreThoseThatWerePacked) {
-  const std::vector<int64_t> counts = {2, 0, 1, 3};  // [2 ranks, 2 tables]
-  const std::vector<int32_t> dims = {2, 3};
-  const RowParts parts = {counts.data(), dims.data(), 2, 2, sizeof(float)};
-  const std::vector<float> first = {1, 2, 3, 4, 5, 6}, second = {7, 8, 9, 10, 11, 12, 13, 14, 15};
-  const void* matrices[] = {first.data(), second.data()};
-  std::vector<int64_t> splits(2);
-  std::vector<float> packed(15);
-  PackedSplits(parts, splits.data());
-  PackRows(parts, matrices, packed.data(), testing::ThreadedFor(3));
-  CHECK_EQ(splits, (std::vector<int64_t>{4, 11}));
-  CHECK_EQ(packed, (std::vector<float>{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15}));
+// Two ranks, two tables, of which the second's rows travel in bfloat16.
+struct Packed {
+  std::vector<int64_t> counts = {2, 0, 1, 3};
+  std::vector<int32_t> dims = {2, 3};
+  std::vector<DataType> wire = {DataType::kFloat32, DataType::kBFloat16};
+  RowParts parts = {counts.data(), dims.data(), wire.data(), 2, 2};
+  std::vector<float> first = {1, 2, 3, 4, 5, 6}, second = {7, 8, 9, 10, 11, 12, 13, 14, 15};
+  std::vector<int64_t> splits = std::vector<int64_t>(2);
+  std::vector<float> words;
 
-  std::vector<float> first_back(6), second_back(9);
-  void* back[] = {first_back.data(), second_back.data()};
-  UnpackRows(parts, packed.data(), back, testing::ThreadedFor(3));
+  void Pack(const std::vector<RowSlices>& slices, float scale) {
+    PackedSplits(parts, splits.data());
+    words.resize(splits[0] + splits[1]);
+    PackRows(parts, slices.data(), scale, words.data(), testing::ThreadedFor(3));
+  }
+};
+
+TEST(UnpackedRowsAreThoseThatWerePacked) {
+  Packed all;
+  all.Pack({{all.first.data(), DataType::kFloat32, true, nullptr, 3},
+            {all.second.data(), DataType::kFloat32, true, nullptr, 3}},
+           1.0f);
+  // Rows and bits of rank 0: 16 + 16 bytes, and none; of rank 1: 16 + 16, and 18 and so 32 + 16.
+  CHECK_EQ(all.splits, (std::vector<int64_t>{8, 20}));
+
+  std::vector<int64_t> num_rows(2);
+  CountPresentRows(all.parts, all.words.data(), num_rows.data());
+  CHECK_EQ(num_rows, (std::vector<int64_t>{3, 3}));
+  std::vector<float> first(6), second(9);
+  const RowSlices back[] = {{first.data(), DataType::kFloat32, true, nullptr, 3},
+                            {second.data(), DataType::kFloat32, true, nullptr, 3}};
+  UnpackRows(all.parts, all.words.data(), back, testing::ThreadedFor(3));
+  CHECK_EQ(first, all.first);
+  CHECK_EQ(second, all.second);
+}
+
+TEST(ATableWithoutAnyRowIsPacked) {
+  Packed none;
+  none.Pack({{nullptr, DataType::kFloat32, false, nullptr, 0},
+             {nullptr, DataType::kFloat32, false, nullptr, 0}},
+            1.0f);
+
+  std::vector<int64_t> num_rows(2);
+  CountPresentRows(none.parts, none.words.data(), num_rows.data());
+  CHECK_EQ(num_rows, (std::vector<int64_t>{0, 0}));
+}
+
+TEST(RowsThatAreAbsentStaySo) {
+  Packed some;
+  std::vector<int64_t> first = {1, 2}, second = {1};
+  some.Pack({{some.first.data(), DataType::kFloat32, false, first.data(), 2},
+             {some.second.data(), DataType::kFloat32, false, second.data(), 1}},
+            0.5f);
+
+  std::vector<int64_t> num_rows(2), first_back(2), second_back(1);
+  CountPresentRows(some.parts, some.words.data(), num_rows.data());
+  CHECK_EQ(num_rows, (std::vector<int64_t>{2, 1}));
+  std::vector<float> first_rows(4), second_rows(3);
+  const RowSlices back[] = {{first_rows.data(), DataType::kFloat32, false, first_back.data(), 2},
+                            {second_rows.data(), DataType::kFloat32, false, second_back.data(), 1}};
+  UnpackRows(some.parts, some.words.data(), back, SerialFor);
   CHECK_EQ(first_back, first);
   CHECK_EQ(second_back, second);
+  CHECK_EQ(first_rows, (std::vector<float>{0.5, 1, 1.5, 2}));
+  CHECK_EQ(second_rows, (std::vector<float>{3.5, 4, 4.5}));
 }
 
 }  // namespace

@@ -19,7 +19,8 @@ class Model(tf.Module):
     def __init__(self):
         super().__init__()
         tf.random.set_seed(1)
-        self.table = ge.get_embedding_variable("objects", cases.DIM)
+        option = ge.EmbeddingVariableOption(**cases.OPTIONS)
+        self.table = ge.get_embedding_variable("objects", cases.DIM, ev_option=option)
         self.weights = tf.Variable(tf.ones([cases.DIM, 1]), name="weights")
         self.optimizer = ge.optimizers.wrap(tf.keras.optimizers.Adam(0.01))
         self.optimizer.build([self.table, self.weights])

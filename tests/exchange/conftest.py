@@ -1,4 +1,4 @@
-"""Two and three ranks, which stay for all tests of this folder."""
+"""Two, three and four ranks, which stay for all tests of this folder."""
 
 import importlib.util
 
@@ -15,6 +15,11 @@ def two_ranks():
 @pytest.fixture(scope="session")
 def three_ranks():
     yield from _ranks(3)
+
+
+@pytest.fixture(scope="session")
+def four_ranks():
+    yield from _ranks(4)
 
 
 @pytest.fixture(scope="session", params=[2, 3], ids=["2_ranks", "3_ranks"])

@@ -116,9 +116,16 @@ def check_session(current):
         splits = tf.constant([num_sent, *[0] * (current.num_ranks - 1)], tf.int32)
         received, _ = current.alltoall(tf.ones([num_sent, 2]), splits, "to_the_first")
         received = tf.ensure_shape(received, [None if current.rank == 0 else 0, 2])
+        # Of constants on some ranks, and on others not; the shape of the range depends on it.
+        mine = tf.constant([current.rank])
+        if current.rank == 0:
+            mine *= tf.cast(tf.timestamp() > 0, tf.int32)
+        (gathered,) = current.allgather([mine], "gathered")
+        counted = tf.range(tf.reduce_max(gathered) + 1)
         num_received = current.num_ranks - 1 if current.rank == 0 else 0
         for _ in range(3):
             assert session.run(done) == 1
+            assert session.run(counted).tolist() == list(range(current.num_ranks))
             assert session.run(received).shape == (num_received, 2)
 
 
@@ -157,11 +164,11 @@ def count_ranks():
 @pytest.mark.parametrize("num_rows", [0, 1, 2, 3, 7, 11])
 def test_ranges_and_local_rows_cover_a_table(num_rows, num_ranks):
     from group_embedding.distributed.row_ranges import range_of_rank
-    from group_embedding.exchange.sharded_table import num_local_rows
+    from group_embedding.placement import Placement
 
     ranges = [range_of_rank(num_rows, rank, num_ranks) for rank in range(num_ranks)]
 
     assert [row for begin, end in ranges for row in range(begin, end)] == list(range(num_rows))
     for rank in range(num_ranks):
-        local_rows = num_local_rows(num_rows, rank, num_ranks)
+        local_rows = Placement("mod").num_local_rows(num_rows, rank, num_ranks)
         assert local_rows == len(range(rank, num_rows, num_ranks))

@@ -98,6 +98,7 @@ def train_layer(folder):
     model.save_weights(path)
     predictions = model.predict({"user": users[:5], "last": users[:5, 1:]}, verbose=0)
     model.load_weights(path)
+    model.save(f"{folder}/of_{num_ranks}_ranks_{rank}.keras")
     again = model.predict({"user": users[:5], "last": users[:5, 1:]}, verbose=0)
     return model.get_weights(), path, predictions, again
 
@@ -139,6 +140,17 @@ def test_a_layer_trains_as_in_one_process(ranks, one_process):
             mine = whole[rank :: len(ranks)] if whole.shape == (40, 4) else whole
             np.testing.assert_allclose(actual, mine, rtol=1e-5, atol=1e-6)
         np.testing.assert_array_equal(again, predictions)
+
+
+def test_a_model_saved_by_any_rank_is_that_of_one_process(ranks, one_process, folder):
+    for path in [one_process[1][1], *(weights[1] for _, weights in ranks)]:
+        model = tf.keras.models.load_model(path.replace(".weights.h5", ".keras"))
+        values = [variable.numpy() for variable in model.optimizer.variables]
+        if path == one_process[1][1]:
+            expected = values
+        assert len(values) == len(expected)
+        for value, whole in zip(values, expected):
+            np.testing.assert_allclose(value, whole, rtol=1e-5, atol=1e-6)
 
 
 def test_the_weights_file_of_any_rank_holds_the_whole_table(ranks, one_process):

@@ -60,7 +60,7 @@ def test_parts_are_restored_into_any_number_of_parts(num_saved, num_restored, tm
     for step in range(3):
         batch = rng.choice(keys, 3000)
         for p, part in enumerate(parts):
-            train(part, batch[batch.astype(np.uint64) % num_saved == p], step, rng)
+            train(part, batch[core.key_owners(batch, num_saved) == p], step, rng)
     paths = [str(tmp_path / f"part{p}") for p in range(num_saved)]
     for p, (part, path) in enumerate(zip(parts, paths)):
         save(part, path, part=p, num_parts=num_saved)
@@ -72,7 +72,7 @@ def test_parts_are_restored_into_any_number_of_parts(num_saved, num_restored, tm
     assert content(*restored) == content(*parts)
     for p, part in enumerate(restored):
         own = [k for k in content(part) if isinstance(k, int)]
-        assert own and all(k % 2**64 % num_restored == p for k in own)
+        assert own and (core.key_owners(own, num_restored) == p).all()
 
 
 @pytest.mark.parametrize("num_saved, num_restored", [(1, 2), (2, 1), (2, 3), (3, 3), (4, 2)])
@@ -83,7 +83,7 @@ def test_a_bloom_filter_of_other_parts_counts_no_key_too_low(num_saved, num_rest
     keys = random_keys(rng, 1000)
     for p in range(num_saved):
         part = make_table(**options)
-        own = keys[keys.astype(np.uint64) % num_saved == p]
+        own = keys[core.key_owners(keys, num_saved) == p]
         train(part, np.repeat(own, 2), 0, rng)
         assert part.num_keys == 0
         save(part, tmp_path / f"part{p}", part=p, num_parts=num_saved)
@@ -93,7 +93,7 @@ def test_a_bloom_filter_of_other_parts_counts_no_key_too_low(num_saved, num_rest
         table = make_table(**options)
         paths = [str(tmp_path / f"part{q}") for q in range(num_saved)]
         core.restore_table(table, paths, index=p, count=num_restored)
-        train(table, keys[keys.astype(np.uint64) % num_restored == p], 1, rng)
+        train(table, keys[core.key_owners(keys, num_restored) == p], 1, rng)
         num_keys += table.num_keys
 
     assert num_keys == len(keys)
@@ -281,8 +281,8 @@ def test_a_part_that_fits_is_restored(tmp_path):
     table = make_table(slots={})
     train(table, np.arange(100), 1, np.random.default_rng(0), slots={})
     save(table, tmp_path / "full")
-    half = make_table(slots={}, max_bytes=50 * (16 + 32))
+    half = make_table(slots={}, max_bytes=75 * (16 + 32))
 
     core.restore_table(half, [str(tmp_path / "full")], index=1, count=2)
 
-    assert half.num_keys == 50
+    assert 25 < half.num_keys < 75

@@ -8,9 +8,11 @@ DRAM = ge.StorageOption()
 DISK = ge.StorageOption(ge.StorageType.DRAM_SSDHASH, storage_size=[2 << 20])
 HBM = ge.StorageOption(ge.StorageType.HBM)
 HBM_DRAM = ge.StorageOption(ge.StorageType.HBM_DRAM, storage_size=[2 << 20])
+ALL_THREE = ge.StorageOption(ge.StorageType.HBM_DRAM_SSDHASH, storage_size=[1 << 20, 1 << 20])
 
 ON_CPU = [pytest.param(DRAM, id="DRAM"), pytest.param(DISK, id="DRAM_SSDHASH")]
 ON_GPU = [
     pytest.param(HBM, id="HBM", marks=pytest.mark.gpu),
     pytest.param(HBM_DRAM, id="HBM_DRAM", marks=pytest.mark.gpu),
+    pytest.param(ALL_THREE, id="HBM_DRAM_SSDHASH", marks=pytest.mark.gpu),
 ]

@@ -164,19 +164,19 @@ def test_no_tensor_of_all_rows():
 
 
 @pytest.mark.parametrize(
-    "make",
+    "placement, message",
     [
-        lambda: ge.get_embedding_variable("user", 4),
-        lambda: ge.layers.GroupEmbedding(
-            [ge.FeatureConfig("user", ge.TableConfig("user", None, 4))]
-        ).build(),
+        ("replicated", "user': expected another placement than 'replicated'"),
+        ("localized:2", "user': expected placement to name a rank below 2, got 'localized:2'"),
+        ("here", "user': expected placement to be 'distributed'"),
     ],
 )
-def test_several_ranks_are_refused_wherever_the_table_is_made(monkeypatch, make):
-    monkeypatch.setattr(ge.exchange, "current", lambda: types.SimpleNamespace(num_ranks=2))
+def test_placements_that_keys_cannot_have_are_refused(monkeypatch, placement, message):
+    two_ranks = types.SimpleNamespace(num_ranks=2, rank=0, placement="distributed")
+    monkeypatch.setattr(ge.exchange, "current", lambda: two_ranks)
 
-    with pytest.raises(ValueError, match="user': expected one rank, got 2"):
-        make()
+    with pytest.raises(ValueError, match=message):
+        ge.get_embedding_variable("user", 4, placement=placement)
 
 
 def test_a_strategy_that_nothing_follows_is_refused():

@@ -42,21 +42,24 @@ def train_steps():
 
 
 TIERED = [
-    pytest.param(TYPES.DRAM_SSDHASH, id="DRAM_SSDHASH"),
-    pytest.param(TYPES.HBM_DRAM, id="HBM_DRAM", marks=pytest.mark.gpu),
+    pytest.param(TYPES.DRAM_SSDHASH, [MEMORY], id="DRAM_SSDHASH"),
+    pytest.param(TYPES.HBM_DRAM, [MEMORY], id="HBM_DRAM", marks=pytest.mark.gpu),
+    pytest.param(
+        TYPES.HBM_DRAM_SSDHASH, [MEMORY // 2] * 2, id="HBM_DRAM_SSDHASH", marks=pytest.mark.gpu
+    ),
 ]
 
 
 @pytest.mark.parametrize("strategy", ge.CacheStrategy)
-@pytest.mark.parametrize("kind", TIERED)
-def test_table_larger_than_its_first_tier(make_table, train_steps, kind, strategy):
+@pytest.mark.parametrize("kind, sizes", TIERED)
+def test_table_larger_than_its_first_tier(make_table, train_steps, kind, sizes, strategy):
     # Given what a table in memory becomes
     expected_losses, expected = train_steps(make_table(DIM, name="in_memory"), 30)
     # When one is trained that has more rows than its first tier
-    option = ge.StorageOption(kind, storage_size=[MEMORY], cache_strategy=strategy)
+    option = ge.StorageOption(kind, storage_size=sizes, cache_strategy=strategy)
     table = make_table(DIM, storage_option=option)
     losses, actual = train_steps(table, 30)
-    # Then it becomes the same, and its rows are in both tiers
+    # Then it becomes the same, and its rows are in all tiers
     tolerance = 0 if kind == TYPES.DRAM_SSDHASH else 1e-5  # a GPU adds in another order
     np.testing.assert_allclose(losses, expected_losses, rtol=tolerance)
     np.testing.assert_array_equal(actual.keys, expected.keys)
@@ -64,7 +67,11 @@ def test_table_larger_than_its_first_tier(make_table, train_steps, kind, strateg
     np.testing.assert_array_equal(actual.versions, expected.versions)
     np.testing.assert_allclose(actual.values, expected.values, rtol=tolerance, atol=tolerance)
     assert len(actual.keys) > 20_000 and int(table.total_count()) == len(actual.keys)
-    assert set(np.asarray(table.lookup_tier(actual.keys))) == {0, 1}
+    tiers = np.asarray(table.lookup_tier(actual.keys))
+    assert set(tiers) == set(range(3 if kind == TYPES.HBM_DRAM_SSDHASH else 2))
+    # And the keys that are used most are in the first
+    if strategy == ge.CacheStrategy.LFU:
+        assert (tiers[np.argsort(actual.freqs)[-20:]] == 0).all()
 
 
 def test_rows_on_disk(make_table, train_steps):
@@ -215,8 +222,11 @@ def test_ids_on_the_gpu(make_table, train, read):
             ge.StorageOption(TYPES.DRAM_SSDHASH, storage_size=[1, 1, 1]),
             "expected storage_size of at most 2 tiers, as .*DRAM_SSDHASH has, got \\[1, 1, 1\\]",
         ),
+        (
+            ge.StorageOption(cache_strategy=ge.CacheStrategy.LRU),
+            "expected no cache_strategy, as storage_type DRAM has one tier",
+        ),
         (ge.StorageOption(storage_path="/tmp"), "expected no storage_path, as .*DRAM has no disk"),
-        (ge.StorageOption(TYPES.HBM_DRAM_SSDHASH), "HBM_DRAM_SSDHASH is not supported; use HBM_DR"),
     ],
 )
 def test_refused_options(make_table, option, message):
@@ -234,6 +244,6 @@ def test_refused_options(make_table, option, message):
 def test_no_gpu(make_table, monkeypatch, gpus, cuda, message):
     monkeypatch.setattr(tf.config, "list_physical_devices", lambda kind: gpus)
     monkeypatch.setattr(_library, "build_record", lambda version: {"cuda": cuda})
-    for kind in (TYPES.HBM, TYPES.HBM_DRAM):
+    for kind in (TYPES.HBM, TYPES.HBM_DRAM, TYPES.HBM_DRAM_SSDHASH):
         with pytest.raises(ValueError, match=f"table 'user': storage_type {kind.name} {message}"):
             make_table(storage_option=ge.StorageOption(kind))

@@ -31,6 +31,7 @@ struct Request {
   const int64_t* keys;
   int64_t num_keys;
   int64_t* rows;
+  const int64_t* times;  // how often each came; null: once
 };
 
 // What both devices do before and after the core's function.
@@ -67,16 +68,17 @@ class LocateRowsOp : public OpKernel {
       OP_REQUIRES_OK(context, CheckReachable(context, *resource->table()));
       leases.push_back(std::make_unique<BatchLease>(resource->table()));
     }
-    const Tensor *batch, *sizes, *steps;
+    const Tensor *batch, *sizes, *steps, *times;
     OP_REQUIRES_OK(context, context->input("batch", &batch));
     OP_REQUIRES_OK(context, context->input("sizes", &sizes));
     OP_REQUIRES_OK(context, context->input("steps", &steps));
+    OP_REQUIRES_OK(context, context->input("times", &times));
     OP_REQUIRES(context, steps->shape() == TensorShape({static_cast<int64_t>(leases.size())}),
                 absl::InvalidArgumentError("steps: expected one per table"));
     Tensor located;
     OP_REQUIRES_OK(context, Copy(context, &located));
     Requests requests;
-    OP_REQUIRES_OK(context, MakeRequests(*sizes, *steps, leases, &located, &requests));
+    OP_REQUIRES_OK(context, MakeRequests(*sizes, *steps, *times, leases, &located, &requests));
     OP_REQUIRES_OK(context, CatchErrors([&] { return LocateAll(context, requests); }));
     tensorflow::core::RefCountPtr<tensorflow::TensorBuffer> buffer(
         new LocatedBuffer(located, std::move(leases), training_));
@@ -109,8 +111,8 @@ class LocateRowsOp : public OpKernel {
   }
 
   // One for each feature of a keyed table.
-  absl::Status MakeRequests(const Tensor& sizes, const Tensor& steps, const Leases& leases,
-                            Tensor* located, Requests* requests) const {
+  absl::Status MakeRequests(const Tensor& sizes, const Tensor& steps, const Tensor& times,
+                            const Leases& leases, Tensor* located, Requests* requests) const {
     const int64_t num_features = static_cast<int64_t>(table_of_feature_.size());
     if (sizes.shape() != TensorShape({num_features, 2})) {
       return absl::InvalidArgumentError("sizes: expected shape [" + std::to_string(num_features) +
@@ -126,6 +128,11 @@ class LocateRowsOp : public OpKernel {
     if (located->NumElements() != at.size) {
       return absl::InvalidArgumentError("batch: its length does not match `sizes`");
     }
+    const bool has_times = times.NumElements() > 0;
+    if (has_times && times.NumElements() != num_ids) {
+      return absl::InvalidArgumentError("times: expected one per id, or none");
+    }
+    const int64_t* first_times = has_times ? times.flat<int64_t>().data() : nullptr;
     int64_t* ids = reinterpret_cast<int64_t*>(located->flat<float>().data() + at.ids);
     int64_t begin = 0;
     for (int64_t f = 0; f < num_features; begin += size(f++, 1)) {
@@ -133,7 +140,8 @@ class LocateRowsOp : public OpKernel {
       if (table < 0) continue;
       auto& list = training_ && learning_[table] ? requests->train[steps.vec<int64_t>()(table)]
                                                  : requests->read;
-      list.push_back({leases[table].get(), ids + begin, size(f, 1), ids + begin});
+      list.push_back({leases[table].get(), ids + begin, size(f, 1), ids + begin,
+                      has_times ? first_times + begin : nullptr});
     }
     return absl::OkStatus();
   }
@@ -159,7 +167,7 @@ class LocateRowsCpuOp : public LocateRowsOp {
     std::vector<KeysToLocate> list;
     for (const Request& r : requests) {
       auto* table = static_cast<HostTable*>(r.lease->table());
-      list.push_back({table, r.keys, r.num_keys, r.rows, r.lease->batch()});
+      list.push_back({table, r.keys, r.num_keys, r.rows, r.lease->batch(), r.times});
     }
     return ToStatus(LocateRowsCpu(list.data(), static_cast<int64_t>(list.size()), access, step,
                                   ThreadsOf(context)));
@@ -181,6 +189,10 @@ class LocateRowsGpuOp : public LocateRowsOp {
                       int64_t step) override {
     std::vector<DeviceKeysToLocate> list;
     for (const Request& r : requests) {
+      if (r.times != nullptr) {
+        return absl::UnimplementedError("table '" + r.lease->table()->options().name +
+                                        "': a table on a GPU cannot be spread over ranks yet");
+      }
       list.push_back({static_cast<DeviceTable*>(r.lease->table()), r.keys, r.num_keys, r.rows});
     }
     const int64_t num_requests = static_cast<int64_t>(list.size());
@@ -199,9 +211,12 @@ class LocateRowsGpuOp : public LocateRowsOp {
   }
 };
 
-REGISTER_KERNEL_BUILDER(
-    Name("LocateRows").Device(tensorflow::DEVICE_GPU).HostMemory("sizes").HostMemory("steps"),
-    LocateRowsGpuOp);
+REGISTER_KERNEL_BUILDER(Name("LocateRows")
+                            .Device(tensorflow::DEVICE_GPU)
+                            .HostMemory("sizes")
+                            .HostMemory("steps")
+                            .HostMemory("times"),
+                        LocateRowsGpuOp);
 #endif  // GOOGLE_CUDA
 
 }  // namespace

@@ -17,8 +17,13 @@ absl::Status MakeOnGpu(tensorflow::OpKernelContext* context, const StorageAttrs&
     return absl::InvalidArgumentError(where + "is made on a GPU; place its handle on one");
   }
   std::string error;
-  const int64_t device_bytes = storage.type == "hbm" ? 0 : storage.max_bytes;
-  *table = MakeDeviceTable(options, device_bytes, matrix, &error);
+  const DeviceTierOptions tiers = {storage.type == "hbm" ? 0 : storage.max_bytes, storage.coldest};
+  if (storage.type == "hbm_dram_ssdhash") {
+    const DiskTierOptions disk = {storage.path, storage.lowest_max_bytes, storage.coldest};
+    *table = MakeDiskTieredDeviceTable(options, tiers, disk, matrix, &error);
+  } else {
+    *table = MakeDeviceTable(options, tiers, matrix, &error);
+  }
   return ToStatus(error);
 #else
   return absl::UnimplementedError(where + "needs a library that was built with CUDA; use 'dram'");
@@ -32,6 +37,7 @@ StorageAttrs::StorageAttrs(tensorflow::OpKernelConstruction* context) {
   OP_REQUIRES_OK(context, context->GetAttr("storage", &type));
   OP_REQUIRES_OK(context, context->GetAttr("max_bytes", &max_bytes));
   OP_REQUIRES_OK(context, context->GetAttr("lower_max_bytes", &lower_max_bytes));
+  OP_REQUIRES_OK(context, context->GetAttr("lowest_max_bytes", &lowest_max_bytes));
   OP_REQUIRES_OK(context, context->GetAttr("storage_path", &path));
   OP_REQUIRES_OK(context, context->GetAttr("cache_strategy", &strategy));
   coldest = strategy == "lru" ? Coldest::kLeastRecent : Coldest::kLeastFrequent;
@@ -42,7 +48,7 @@ absl::Status MakeTable(tensorflow::OpKernelContext* context, const StorageAttrs&
                        std::shared_ptr<EmbeddingTable>* table) {
   return CatchErrors([&] {
     options.max_bytes = storage.max_bytes;
-    if (storage.type == "hbm_dram") {  // which counts both
+    if (storage.is_on_gpu() && storage.type != "hbm") {  // of which this counts both memories
       const bool is_limited = storage.lower_max_bytes > 0;
       options.max_bytes = is_limited ? storage.max_bytes + storage.lower_max_bytes : 0;
     }

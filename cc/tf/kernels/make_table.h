@@ -12,10 +12,11 @@ namespace group_embedding {
 struct StorageAttrs {
   explicit StorageAttrs(tensorflow::OpKernelConstruction* context);
 
-  bool is_on_gpu() const { return type == "hbm" || type == "hbm_dram"; }
+  bool is_on_gpu() const { return type.rfind("hbm", 0) == 0; }
 
-  std::string type;                    // "dram", "dram_ssdhash", "hbm" or "hbm_dram"
-  int64_t max_bytes, lower_max_bytes;  // of the first tier and of the second; 0: no limit
+  std::string type;  // "dram", "dram_ssdhash", "hbm", "hbm_dram" or "hbm_dram_ssdhash"
+  // Of the first tier, the second, the third; 0: no limit.
+  int64_t max_bytes, lower_max_bytes, lowest_max_bytes;
   std::string path;
   Coldest coldest;
 };

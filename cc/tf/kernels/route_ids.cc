@@ -1,6 +1,7 @@
 #include "exchange/route_ids.h"
 
 #include <algorithm>
+#include <atomic>
 #include <limits>
 #include <string>
 #include <vector>
@@ -34,12 +35,12 @@ class RouteIdsOp : public OpKernel {
     std::vector<std::string> combiners;
     std::string invalid;
     OP_REQUIRES_OK(context, context->GetAttr("num_ranks", &num_ranks_));
-    OP_REQUIRES_OK(context, context->GetAttr("num_rows", &num_rows_));
     OP_REQUIRES_OK(context, context->GetAttr("table_of_feature", &table_of_feature_));
     OP_REQUIRES_OK(context, context->GetAttr("combiners", &combiners));
     OP_REQUIRES_OK(context, context->GetAttr("weighted", &weighted_));
     OP_REQUIRES_OK(context, context->GetAttr("prune_negative", &invalid_ids_.prune_negative));
     OP_REQUIRES_OK(context, context->GetAttr("invalid_ids", &invalid));
+    OP_REQUIRES_OK(context, ReadTables(context));
     invalid_ids_.read_zeros = invalid == "ignore";
     OP_REQUIRES(context, combiners.size() == table_of_feature_.size(),
                 absl::InvalidArgumentError("combiners: expected one per feature"));
@@ -49,7 +50,7 @@ class RouteIdsOp : public OpKernel {
                                             : Combiner::kSqrtN);
     }
     for (const int32_t table : table_of_feature_) {
-      OP_REQUIRES(context, table >= 0 && table < static_cast<int32_t>(num_rows_.size()),
+      OP_REQUIRES(context, table >= 0 && table < static_cast<int32_t>(tables_.size()),
                   absl::InvalidArgumentError("table_of_feature: expected indices into num_rows"));
     }
   }
@@ -64,21 +65,51 @@ class RouteIdsOp : public OpKernel {
     // Row splits and weights stay as they are.
     std::copy_n(batch.flat<float>().data(), batch.NumElements(), routed->flat<float>().data());
     const BatchLayout at = LayOutBatch(input.batch.num_samples, input.batch.num_ids, weighted_);
-    Route route;
-    RouteIds(input, &route, reinterpret_cast<int64_t*>(routed->flat<float>().data() + at.ids),
-             ThreadsOf(context));
-    const int64_t num_words = static_cast<int64_t>(route.messages.size());
+    Fault fault;
+    const std::vector<TableRequest> requests =
+        RouteIds(input, reinterpret_cast<int64_t*>(routed->flat<float>().data() + at.ids), &fault,
+                 ThreadsOf(context));
+    const Messages messages = WriteMessages(
+        requests, fault, plan_, /*with_plan=*/!plan_is_told_.exchange(true), num_ranks_);
+    const int64_t num_words = static_cast<int64_t>(messages.words.size());
     OP_REQUIRES(context, num_words <= std::numeric_limits<int32_t>::max(),
                 absl::InvalidArgumentError("expected fewer than 2^31 unique rows in one batch"));
     OP_REQUIRES_OK(context,
-                   OutputVector<int64_t>(context, 0, route.messages, TensorShape({num_words})));
+                   OutputVector<int64_t>(context, 0, messages.words, TensorShape({num_words})));
     OP_REQUIRES_OK(context,
-                   OutputVector<int32_t>(context, 1, route.splits, TensorShape({num_ranks_})));
-    OP_REQUIRES_OK(context, OutputVector<int64_t>(context, 2, route.counts,
+                   OutputVector<int32_t>(context, 1, messages.splits, TensorShape({num_ranks_})));
+    OP_REQUIRES_OK(context, OutputVector<int64_t>(context, 2, messages.counts,
                                                   TensorShape({num_ranks_, input.num_tables})));
   }
 
  private:
+  absl::Status ReadTables(OpKernelConstruction* context) {
+    std::vector<int64_t> num_rows;
+    std::vector<int32_t> home_ranks;
+    std::vector<std::string> spreads;
+    TF_RETURN_IF_ERROR(context->GetAttr("num_rows", &num_rows));
+    TF_RETURN_IF_ERROR(context->GetAttr("spreads", &spreads));
+    TF_RETURN_IF_ERROR(context->GetAttr("home_ranks", &home_ranks));
+    TF_RETURN_IF_ERROR(context->GetAttr("plan", &plan_.text));
+    if (spreads.size() != num_rows.size() || home_ranks.size() != num_rows.size()) {
+      return absl::InvalidArgumentError("spreads, home_ranks: expected one per table");
+    }
+    for (size_t t = 0; t < num_rows.size(); ++t) {
+      if (home_ranks[t] < 0 || home_ranks[t] >= num_ranks_) {
+        return absl::InvalidArgumentError("home_ranks: expected ranks");
+      }
+      const Spread spread = spreads[t] == "mod"    ? Spread::kMod
+                            : spreads[t] == "hash" ? Spread::kHash
+                                                   : Spread::kOneRank;
+      if (spread == Spread::kMod && num_rows[t] == kAnyKey) {
+        return absl::InvalidArgumentError("spreads: expected 'hash' or 'one_rank' for keys");
+      }
+      tables_.push_back({num_rows[t], {spread, home_ranks[t]}});
+      plan_.keyed.push_back(num_rows[t] == kAnyKey);
+    }
+    return absl::OkStatus();
+  }
+
   absl::Status Read(const Tensor& batch, const Tensor& sizes, std::vector<Feature>* features,
                     RouteInput* input) const {
     const int64_t num_features = static_cast<int64_t>(table_of_feature_.size());
@@ -96,8 +127,8 @@ class RouteIdsOp : public OpKernel {
     if (batch.NumElements() != LayOutBatch(num_samples, num_ids, weighted_).size) {
       return absl::InvalidArgumentError("batch: its length does not match `sizes`");
     }
-    *input = {num_rows_.data(),
-              static_cast<int64_t>(num_rows_.size()),
+    *input = {tables_.data(),
+              static_cast<int64_t>(tables_.size()),
               features->data(),
               num_features,
               ViewBatch(batch.flat<float>().data(), num_samples, num_ids, weighted_),
@@ -107,7 +138,9 @@ class RouteIdsOp : public OpKernel {
   }
 
   int64_t num_ranks_;
-  std::vector<int64_t> num_rows_;
+  std::vector<RoutedTable> tables_;
+  Plan plan_;
+  std::atomic<bool> plan_is_told_{false};
   std::vector<int32_t> table_of_feature_;
   std::vector<Combiner> combiners_;
   bool weighted_;
@@ -120,12 +153,17 @@ class ReadRequestsOp : public OpKernel {
  public:
   explicit ReadRequestsOp(OpKernelConstruction* context) : OpKernel(context) {
     OP_REQUIRES_OK(context, context->GetAttr("num_rows", &num_rows_));
+    OP_REQUIRES_OK(context, context->GetAttr("num_groups", &num_groups_));
+    OP_REQUIRES_OK(context, context->GetAttr("group_of_table", &group_of_table_));
     OP_REQUIRES_OK(context, context->GetAttr("table_of_feature", &table_of_feature_));
     OP_REQUIRES_OK(context, context->GetAttr("table_names", &table_names_));
     OP_REQUIRES_OK(context, context->GetAttr("feature_names", &feature_names_));
+    OP_REQUIRES_OK(context, context->GetAttr("plan", &plan_.text));
+    for (const int64_t num_rows : num_rows_) plan_.keyed.push_back(num_rows == kAnyKey);
     OP_REQUIRES(context,
                 feature_names_.size() == table_of_feature_.size() &&
-                    table_names_.size() == num_rows_.size(),
+                    table_names_.size() == num_rows_.size() &&
+                    group_of_table_.size() == num_rows_.size(),
                 absl::InvalidArgumentError(
                     "expected attributes of one length per feature and one per table"));
   }
@@ -137,26 +175,24 @@ class ReadRequestsOp : public OpKernel {
     const std::vector<int64_t> words(int32_splits.data(),
                                      int32_splits.data() + int32_splits.size());
     const int64_t num_ranks = static_cast<int64_t>(words.size());
-    const int64_t num_tables = static_cast<int64_t>(num_rows_.size());
     int64_t total = 0;
-    for (const int64_t count : words) total += count;
-    Requests requests;
-    requests.valid = false;
-    if (total == messages.NumElements()) {
-      requests = ReadMessages(messages.flat<int64_t>().data(), words.data(), num_ranks, num_tables);
-    }
-    OP_REQUIRES(context, requests.valid,
-                absl::InvalidArgumentError(
-                    "the ranks disagree on the tables of a lookup: expected messages about " +
-                    std::to_string(num_tables) +
-                    " tables from each rank; run the same model on all ranks"));
+    for (const int64_t count : words) total += std::max<int64_t>(0, count);
+    OP_REQUIRES(context, total == messages.NumElements(),
+                absl::InvalidArgumentError("messages: expected as many words as splits says"));
+    const Requests requests =
+        ReadMessages(messages.flat<int64_t>().data(), words.data(), num_ranks, plan_);
+    OP_REQUIRES(context, requests.error.empty(), absl::InvalidArgumentError(requests.error));
     OP_REQUIRES_OK(context, ToStatus(requests));
-    OP_REQUIRES_OK(context, OutputBatch(context, requests));
-    OP_REQUIRES_OK(context, OutputVector<int64_t>(context, 2, requests.counts,
-                                                  TensorShape({num_ranks, num_tables})));
+    for (int group = 0; group < num_groups_; ++group) {
+      OP_REQUIRES_OK(context, OutputGroup(context, requests, group));
+    }
+    OP_REQUIRES_OK(context, OutputVector<int64_t>(context, 3 * num_groups_, requests.counts,
+                                                  TensorShape({num_ranks, NumTables()})));
   }
 
  private:
+  int64_t NumTables() const { return static_cast<int64_t>(num_rows_.size()); }
+
   absl::Status ToStatus(const Requests& requests) const {
     const Fault& fault = requests.fault;
     if (fault.kind == FaultKind::kNone) return absl::OkStatus();
@@ -169,30 +205,71 @@ class ReadRequestsOp : public OpKernel {
                                                       table_names_[table], num_rows_[table]));
   }
 
-  absl::Status OutputBatch(OpKernelContext* context, const Requests& requests) const {
-    const int64_t num_ids = static_cast<int64_t>(requests.ids.size());
-    const int64_t num_tables = static_cast<int64_t>(requests.totals.size());
-    const BatchLayout at = LayOutBatch(num_ids, num_ids, /*weighted=*/false);
-    Tensor *batch, *sizes;
-    TF_RETURN_IF_ERROR(context->allocate_output(0, TensorShape({at.size}), &batch));
-    TF_RETURN_IF_ERROR(context->allocate_output(1, TensorShape({num_tables, 2}), &sizes));
-    auto* row_splits = reinterpret_cast<int64_t*>(batch->flat<float>().data());
-    auto* ids = reinterpret_cast<int64_t*>(batch->flat<float>().data() + at.ids);
-    for (int64_t i = 0; i <= num_ids; ++i) row_splits[i] = i;
-    std::copy(requests.ids.begin(), requests.ids.end(), ids);
-    for (int64_t t = 0; t < num_tables; ++t) {
-      sizes->matrix<int64_t>()(t, 0) = requests.totals[t];
-      sizes->matrix<int64_t>()(t, 1) = requests.totals[t];
+  // The lookup of the tables of one group.
+  absl::Status OutputGroup(OpKernelContext* context, const Requests& requests, int group) const {
+    std::vector<int64_t> ids, times, sizes;
+    for (int64_t t = 0; t < NumTables(); ++t) {
+      if (group_of_table_[t] != group) continue;
+      const int64_t count = static_cast<int64_t>(requests.ids[t].size());
+      // Of ids nobody counts how often they came; in a group with keys there is a number for all.
+      if (plan_.keyed[t]) times.resize(ids.size(), 1);
+      ids.insert(ids.end(), requests.ids[t].begin(), requests.ids[t].end());
+      times.insert(times.end(), requests.times[t].begin(), requests.times[t].end());
+      if (!times.empty()) times.resize(ids.size(), 1);
+      sizes.insert(sizes.end(), {count, count});
     }
+    const int64_t num_ids = static_cast<int64_t>(ids.size());
+    const int64_t num_tables = static_cast<int64_t>(sizes.size()) / 2;
+    TF_RETURN_IF_ERROR(OutputBatch(context, group, ids));
+    TF_RETURN_IF_ERROR(
+        OutputVector<int64_t>(context, num_groups_ + group, sizes, TensorShape({num_tables, 2})));
+    return OutputVector<int64_t>(context, 2 * num_groups_ + group, times,
+                                 TensorShape({times.empty() ? 0 : num_ids}));
+  }
+
+  static absl::Status OutputBatch(OpKernelContext* context, int index,
+                                  const std::vector<int64_t>& ids) {
+    const int64_t num_ids = static_cast<int64_t>(ids.size());
+    const BatchLayout at = LayOutBatch(num_ids, num_ids, /*weighted=*/false);
+    Tensor* batch;
+    TF_RETURN_IF_ERROR(context->allocate_output(index, TensorShape({at.size}), &batch));
+    auto* row_splits = reinterpret_cast<int64_t*>(batch->flat<float>().data());
+    for (int64_t i = 0; i <= num_ids; ++i) row_splits[i] = i;
+    std::copy(ids.begin(), ids.end(),
+              reinterpret_cast<int64_t*>(batch->flat<float>().data() + at.ids));
     return absl::OkStatus();
   }
 
+  int num_groups_;
+  std::vector<int32_t> group_of_table_;
   std::vector<int64_t> num_rows_;
   std::vector<int32_t> table_of_feature_;
   std::vector<std::string> table_names_, feature_names_;
+  Plan plan_;
 };
 
 REGISTER_KERNEL_BUILDER(Name("ReadRequests").Device(tensorflow::DEVICE_CPU), ReadRequestsOp);
+
+class KeyOwnersOp : public OpKernel {
+ public:
+  explicit KeyOwnersOp(OpKernelConstruction* context) : OpKernel(context) {
+    OP_REQUIRES_OK(context, context->GetAttr("num_ranks", &num_ranks_));
+  }
+
+  void Compute(OpKernelContext* context) override {
+    const Tensor& keys = context->input(0);
+    Tensor* owners;
+    OP_REQUIRES_OK(context, context->allocate_output(0, keys.shape(), &owners));
+    const auto from = keys.flat<int64_t>();
+    std::transform(from.data(), from.data() + from.size(), owners->flat<int64_t>().data(),
+                   [this](int64_t key) { return OwnerOfKey(key, num_ranks_); });
+  }
+
+ private:
+  int64_t num_ranks_;
+};
+
+REGISTER_KERNEL_BUILDER(Name("KeyOwners").Device(tensorflow::DEVICE_CPU), KeyOwnersOp);
 
 }  // namespace
 }  // namespace group_embedding

@@ -210,7 +210,30 @@ class SaveTableOp : public OpKernel {
   int part_, num_parts_;
 };
 
+class MergeManifestsOp : public OpKernel {
+ public:
+  using OpKernel::OpKernel;
+
+  void Compute(OpKernelContext* context) override {
+    const auto parts = context->input(0).flat<tstring>();
+    OP_REQUIRES(context, parts.size() > 0,
+                absl::InvalidArgumentError("manifests: expected at least one"));
+    Manifest merged;
+    for (int64_t p = 0; p < parts.size(); ++p) {
+      Manifest part;
+      std::string error = Decode(parts(p), "part " + std::to_string(p), &part);
+      if (error.empty() && p > 0) error = AddPart(part, &merged);
+      OP_REQUIRES(context, error.empty(), absl::InvalidArgumentError(error));
+      if (p == 0) merged = part;
+    }
+    Tensor* output;
+    OP_REQUIRES_OK(context, context->allocate_output(0, TensorShape({}), &output));
+    output->scalar<tstring>()() = Encode(merged);
+  }
+};
+
 REGISTER_KERNEL_BUILDER(Name("SnapshotTables").Device(tensorflow::DEVICE_CPU), SnapshotTablesOp);
+REGISTER_KERNEL_BUILDER(Name("MergeManifests").Device(tensorflow::DEVICE_CPU), MergeManifestsOp);
 REGISTER_KERNEL_BUILDER(Name("SaveTable").Device(tensorflow::DEVICE_CPU), SaveTableOp);
 
 #if GOOGLE_CUDA

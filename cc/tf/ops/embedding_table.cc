@@ -37,9 +37,10 @@ REGISTER_OP("InitializeEmbeddingTable")
     .Attr("num_counters: int = 0")
     .Attr("num_hashes: int = 0")
     .Attr("counter_bytes: int = 8")
-    .Attr("storage: {'dram', 'dram_ssdhash', 'hbm', 'hbm_dram'} = 'dram'")
+    .Attr("storage: {'dram', 'dram_ssdhash', 'hbm', 'hbm_dram', 'hbm_dram_ssdhash'} = 'dram'")
     .Attr("max_bytes: int = 0")
     .Attr("lower_max_bytes: int = 0")
+    .Attr("lowest_max_bytes: int = 0")
     .Attr("storage_path: string = ''")
     .Attr("cache_strategy: {'lru', 'lfu'} = 'lfu'")
     .Attr("if_needed: bool = false")
@@ -56,12 +57,12 @@ no_row_value: the constant that a key without a row reads.
 admission, min_count, num_counters, num_hashes, counter_bytes: which keys get a row when they are
   trained: see Admission in cc/table/embedding_table.h.
 storage: the tiers in which rows lie: host memory, that and disk, the GPU's memory, that and host
-  memory.
+  memory, all three.
 max_bytes: the most memory that rows, slots and what is kept of each may take in the first tier; 0:
   no limit, where it is the only one.
-lower_max_bytes: the same of the second; 0: no limit.
+lower_max_bytes, lowest_max_bytes: the same of the second and third; 0: no limit, for the last.
 storage_path: the folder of the disk tier; empty: a temporary one.
-cache_strategy: which rows stay in memory when others go to disk: used last, or used most.
+cache_strategy: which rows stay in the first tier: used last, or used most.
 if_needed: leaves a table alone that is initialized, as one that was restored is.
 )doc");
 

@@ -9,12 +9,15 @@ namespace group_embedding {
 using ::tensorflow::shape_inference::InferenceContext;
 
 REGISTER_OP("PackRows")
-    .Input("matrices: num_tables * dtype")
+    .Input("rows: dtypes")
+    .Input("indices: num_indices * int64")
     .Input("counts: int64")
-    .Output("packed: dtype")
+    .Output("packed: float")
     .Output("splits: int32")
-    .Attr("dtype: {float, half, bfloat16}")
-    .Attr("num_tables: int >= 1")
+    .Attr("dtypes: list({float, half, bfloat16}) >= 1")
+    .Attr("num_indices: int >= 0 = 0")
+    .Attr("wire: list({float, half, bfloat16}) >= 1")
+    .Attr("scale: float = 1")
     .SetShapeFn([](InferenceContext* context) {
       const auto counts = context->input(context->num_inputs() - 1);
       context->set_output(0, context->Vector(InferenceContext::kUnknownDim));
@@ -22,31 +25,47 @@ REGISTER_OP("PackRows")
       return absl::OkStatus();
     })
     .Doc(R"doc(
-Brings the rows of many tables into one buffer, part by part for each rank.
+Brings the rows of many tables into one buffer, part by part for each rank: see
+cc/exchange/pack_rows.h.
 
-matrices: per table, [rows, dim]: the rows for rank 0 first.
+rows: per table, [rows, dim]: the rows for rank 0 first.
+indices: none, or per table [rows], ascending: which of its rows these are; others are absent.
 counts: [num_ranks, num_tables], rows of each table for each rank.
-packed: rank after rank, within it table after table.
-splits: [num_ranks], the elements for each rank.
+packed: words of 32 bits, whatever the type says; rank after rank.
+splits: [num_ranks], the words for each rank.
+wire: per table, the type that its rows travel in.
+scale: what all rows are multiplied by.
 )doc");
 
 REGISTER_OP("UnpackRows")
-    .Input("packed: dtype")
+    .Input("packed: float")
     .Input("counts: int64")
-    .Output("matrices: num_tables * dtype")
-    .Attr("dtype: {float, half, bfloat16}")
-    .Attr("num_tables: int >= 1")
+    .Output("rows: dtypes")
+    .Output("indices: num_indices * int64")
+    .Attr("dtypes: list({float, half, bfloat16}) >= 1")
+    .Attr("num_indices: int >= 0 = 0")
+    .Attr("wire: list({float, half, bfloat16}) >= 1")
     .Attr("dims: list(int)")
+    .Attr("gradient_scale: float = 1")
     .SetShapeFn([](InferenceContext* context) {
       std::vector<int32_t> dims;
+      int64_t num_indices;
       TF_RETURN_IF_ERROR(context->GetAttr("dims", &dims));
-      for (size_t t = 0; t < dims.size(); ++t) {
-        context->set_output(t, context->Matrix(InferenceContext::kUnknownDim, dims[t]));
+      TF_RETURN_IF_ERROR(context->GetAttr("num_indices", &num_indices));
+      const size_t num_tables = dims.size();
+      for (size_t t = 0; t < num_tables; ++t) {
+        const auto num_rows = context->UnknownDim();
+        context->set_output(t, context->Matrix(num_rows, context->MakeDim(dims[t])));
+        if (num_indices > 0) context->set_output(num_tables + t, context->Vector(num_rows));
       }
       return absl::OkStatus();
     })
     .Doc(R"doc(
 The inverse of PackRows.
+
+rows: per table, those that are present.
+indices: per table, which these are; or none: all must be present.
+gradient_scale: what the gradients of all rows are multiplied by on their way back.
 )doc");
 
 }  // namespace group_embedding

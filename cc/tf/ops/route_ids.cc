@@ -1,6 +1,7 @@
 // Routing of ids to the ranks that own their rows, as TensorFlow ops.
 #include <vector>
 
+#include "tensorflow/core/framework/common_shape_fns.h"
 #include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/framework/shape_inference.h"
 
@@ -17,8 +18,11 @@ REGISTER_OP("RouteIds")
     .Output("routed: float")
     .Attr("num_ranks: int >= 1")
     .Attr("num_rows: list(int)")
+    .Attr("spreads: list({'mod', 'hash', 'one_rank'})")
+    .Attr("home_ranks: list(int)")
     .Attr("table_of_feature: list(int)")
     .Attr("combiners: list({'sum', 'mean', 'sqrtn'})")
+    .Attr("plan: string")
     .Attr("weighted: bool = false")
     .Attr("prune_negative: bool = true")
     .Attr("invalid_ids: {'raise', 'ignore'} = 'raise'")
@@ -35,41 +39,68 @@ REGISTER_OP("RouteIds")
       return absl::OkStatus();
     })
     .Doc(R"doc(
-Finds the unique rows of a batch and the rank that owns each: row % num_ranks.
+Finds the unique rows of a batch and the rank that owns each: see cc/core/owner.h.
 
 batch, sizes: made by GroupIds.
-messages: what each rank is asked for, rank after rank: see cc/exchange/route_ids.h.
+messages: what each rank is asked for, rank after rank: see cc/exchange/messages.h.
 splits: [num_ranks], the words for each rank.
 counts: [num_ranks, num_tables], the rows of each table asked of each rank.
 routed: `batch` with ids that name the rows of the matrices that the answers form, one per table.
-num_rows: of each whole table.
+num_rows: of each whole table; -1: its rows are found by key.
+spreads: per table, how its rows are spread over the ranks.
+home_ranks: per table, the rank that has it, where one has.
+plan: describes the lookup; the same on all ranks.
 )doc");
 
 REGISTER_OP("ReadRequests")
     .Input("messages: int64")
     .Input("splits: int32")
-    .Output("batch: float")
-    .Output("sizes: int64")
+    .Output("batches: num_groups * float")
+    .Output("sizes: num_groups * int64")
+    .Output("times: num_groups * int64")
     .Output("counts: int64")
+    .Attr("num_groups: int >= 1")
+    .Attr("group_of_table: list(int)")
     .Attr("num_rows: list(int)")
     .Attr("table_of_feature: list(int)")
     .Attr("table_names: list(string)")
     .Attr("feature_names: list(string)")
+    .Attr("plan: string")
+    .SetIsStateful()
     .SetShapeFn([](InferenceContext* context) {
+      int64_t num_groups;
       std::vector<int64_t> num_rows;
+      TF_RETURN_IF_ERROR(context->GetAttr("num_groups", &num_groups));
       TF_RETURN_IF_ERROR(context->GetAttr("num_rows", &num_rows));
-      context->set_output(0, context->Vector(InferenceContext::kUnknownDim));
-      context->set_output(1, context->Matrix(num_rows.size(), 2));
-      context->set_output(2, context->Matrix(context->Dim(context->input(1), 0), num_rows.size()));
+      for (int64_t g = 0; g < num_groups; ++g) {
+        context->set_output(g, context->Vector(InferenceContext::kUnknownDim));
+        context->set_output(num_groups + g, context->Matrix(InferenceContext::kUnknownDim, 2));
+        context->set_output(2 * num_groups + g, context->Vector(InferenceContext::kUnknownDim));
+      }
+      context->set_output(3 * num_groups,
+                          context->Matrix(context->Dim(context->input(1), 0), num_rows.size()));
       return absl::OkStatus();
     })
     .Doc(R"doc(
-Turns the messages of all ranks into a lookup of this rank's local rows: one feature per table, one id
-per sample. Fails, on every rank alike, when a rank reports a bad id.
+Turns the messages of all ranks into lookups of this rank's local rows, one for each group of tables:
+one feature per table, one id per sample. Fails, on every rank alike, when a rank reports a bad id,
+and where the ranks' plans differ.
 
 messages, splits: of RouteIds, as received from each rank.
-batch, sizes: as of GroupIds.
+batches, sizes: as of GroupIds.
+times: per group, how often each id came; empty for a group without keys.
 counts: [num_ranks, num_tables], the rows of each table that each rank asks for.
+group_of_table: the lookup that each table belongs to.
+num_rows, table_of_feature, plan: as of RouteIds.
+)doc");
+
+REGISTER_OP("KeyOwners")
+    .Input("keys: int64")
+    .Output("owners: int64")
+    .Attr("num_ranks: int >= 1")
+    .SetShapeFn(tensorflow::shape_inference::UnchangedShape)
+    .Doc(R"doc(
+The rank that stores each key of a table whose keys are spread over all ranks.
 )doc");
 
 }  // namespace group_embedding

@@ -45,7 +45,17 @@ Writes the rows of a snapshot to files beside a checkpoint. Nobody who trains th
 prefix: of the checkpoint.
 snapshot: from SnapshotTables.
 manifest: what the checkpoint says of the files.
-part, num_parts: which part of the table this one is; a key k is in part k % num_parts.
+part, num_parts: which part of the table this one is: the keys of rank `part` of `num_parts`.
+)doc");
+
+REGISTER_OP("MergeManifests")
+    .Input("manifests: string")
+    .Output("manifest: string")
+    .SetShapeFn(ScalarShape)
+    .Doc(R"doc(
+Makes one manifest of those of all parts of a table.
+
+manifests: [num_parts].
 )doc");
 
 REGISTER_OP("VerifyTable")
@@ -78,7 +88,7 @@ REGISTER_OP("RestoreTable")
 Gives an initialized table what was saved of it, and nothing else. If a file is damaged it fails
 before the table is changed.
 
-index, count: which keys: those with key % count == index.
+index, count: which keys: those of rank `index` of `count`.
 verified: by VerifyTable just now, so that they are read once.
 as_start: of another training, which this one starts from: slots start anew, and keys that are new
   start as they do in this table.

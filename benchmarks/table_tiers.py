@@ -1,0 +1,94 @@
+"""Tables in two memories under a skewed stream of keys: what moving hot rows to the GPU is worth.
+
+A table of `num_keys` keys, made in an order that has nothing to do with how common they are, and a
+tenth of them in GPU memory. Batches by Zipf's law train it, each a batch in flight of its own.
+"""
+
+import functools
+from types import SimpleNamespace
+
+import numpy as np
+from workloads import ids_from_uniform
+
+ALPHA, DIM, STEPS = 1.05, 32, 400
+MATRIX_ROWS = 4096
+ROW_BYTES = 4 * DIM + 40  # values and what is kept of a row
+STRATEGIES = ("least_frequent", "least_recent")
+
+
+class TieredTable:
+    def __init__(self, core, place, num_keys, batch, share=0.1, coldest="least_frequent"):
+        self.core, self.place, self.num_keys = core, place, num_keys
+        matrix = place.normal((MATRIX_ROWS, DIM), "float32")
+        rows_on_device = int(share * num_keys) + MATRIX_ROWS + 1
+        self.table = core.DeviceTable(
+            dim=DIM,
+            matrix=place.host(matrix),
+            device_bytes=rows_on_device * ROW_BYTES if share < 1 else 0,
+            coldest=coldest,
+        )
+        self.rows = place.empty((batch,), "int64")
+        self.values = place.empty((batch, DIM), "float32")
+        order = place.torch.randperm(num_keys, device="cuda")
+        for keys in order.split(batch):
+            self.train(keys)
+        view = SimpleNamespace(__cuda_array_interface__=self.table.interface())
+        self.lookup = core.Group(
+            tables=[view], outputs=[self.values], ids=self.rows, row_splits=None,
+            table_of_feature=[0], combiners=["sum"], max_norms=[0.0], allocate=place.allocate
+        ).lookup  # fmt: skip
+
+    def keys(self):
+        return ids_from_uniform(
+            self.place.uniform(len(self.rows)), self.num_keys, ALPHA, lambda x: x.long()
+        )
+
+    def train(self, keys):
+        batch = self.table.begin_batch()
+        self.table.locate(
+            keys, self.rows[: len(keys)], train=True, step=1, stream=self.place.stream
+        )
+        self.table.end_batch(batch)
+
+    def step(self, keys):
+        """Locates and looks up, as a step does; what comes after is not here."""
+        batch = self.table.begin_batch()
+        self.table.locate(keys, self.rows, train=True, step=1, stream=self.place.stream)
+        self.lookup(self.place.stream)
+        self.table.end_batch(batch)
+
+    def share_on_device(self, keys):
+        tiers = self.table.describe(self.place.host(keys))["tiers"]
+        return round(float(np.mean(tiers == 0)), 3)
+
+    def milliseconds(self, run, batches):
+        times = [self.place.milliseconds(functools.partial(run, keys)) for keys in batches]
+        return round(float(np.median(times)), 3)
+
+    def read(self, keys):
+        self.table.locate(keys, self.rows, stream=self.place.stream)
+        self.lookup(self.place.stream)
+
+
+def move(core, place, num_keys, batch):
+    """One row per strategy, and one of a table that is in GPU memory alone."""
+    rows = []
+    for name in (*STRATEGIES, "all in GPU memory"):
+        on_device = name not in STRATEGIES
+        options = {"share": 1} if on_device else {"coldest": name}
+        table = TieredTable(core, place, num_keys, batch, **options)
+        fresh = [table.keys() for _ in range(8)]
+        row = {"coldest": name, "keys": num_keys, "keys a call": batch}
+        row["found on the GPU, before"] = table.share_on_device(fresh[0])
+        row["lookup ms, before"] = table.milliseconds(table.read, fresh)
+        row["first steps ms"] = table.milliseconds(table.step, [table.keys() for _ in range(8)])
+        for _ in range(0 if on_device else STEPS):
+            table.step(table.keys())
+        row["last steps ms"] = table.milliseconds(table.step, [table.keys() for _ in range(8)])
+        row["found on the GPU, after"] = table.share_on_device(fresh[0])
+        row["lookup ms, after"] = table.milliseconds(table.read, fresh)
+        rows.append(row)
+        print(row, flush=True)
+        del table
+        place.release()
+    return rows

@@ -1,0 +1,19 @@
+#include "exchange/communicator.h"
+
+#include <vector>
+
+namespace group_embedding {
+
+std::string ExchangeEqual(Communicator* communicator, const void* send, void* receive,
+                          int64_t bytes, Stream stream) {
+  const std::vector<int64_t> sizes(communicator->num_ranks(), bytes);
+  return communicator->AllToAll(send, sizes.data(), receive, sizes.data(), stream);
+}
+
+std::string Barrier(Communicator* communicator, void* words, Stream stream) {
+  const std::string error = ExchangeEqual(
+      communicator, words, static_cast<char*>(words) + communicator->num_ranks(), 1, stream);
+  return error.empty() ? communicator->Wait(stream) : error;
+}
+
+}  // namespace group_embedding

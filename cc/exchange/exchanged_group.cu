@@ -1,0 +1,162 @@
+#include <numeric>
+#include <stdexcept>
+
+#include "core/descriptors.cuh"
+#include "exchange/exchanged_group.h"
+#include "exchange/part_bytes.h"
+#include "table/device_buffer.h"
+
+namespace group_embedding {
+namespace {
+
+__global__ void CountRowsKernel(const int64_t* num_unique, int64_t num_parts, int64_t* counts) {
+  const int64_t p = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
+  if (p < num_parts) counts[p] = num_unique[p + 1] - num_unique[p];
+}
+
+void Require(const std::string& error) {
+  if (!error.empty()) throw std::runtime_error(error);
+}
+
+}  // namespace
+
+ExchangedGroup::ExchangedGroup(const Group& group, Communicator* communicator, Allocate allocate)
+    : ShardedGroup(group, communicator->rank(), communicator->num_ranks(), std::move(allocate)),
+      communicator_(communicator) {
+  RequireCuda(cudaHostAlloc(&host_counts_, 2 * num_parts() * sizeof(int64_t),
+                            cudaHostAllocDefault));
+}
+
+ExchangedGroup::~ExchangedGroup() { cudaFreeHost(host_counts_); }
+
+void ExchangedGroup::Lookup(Fault* fault, cudaStream_t stream) {
+  auto* local_rows =
+      static_cast<int64_t*>(allocate_("local_rows", 8 * group().batch.num_ids));
+  Route(local_rows, fault, stream);
+  ExchangeCounts(stream);
+
+  std::vector<int64_t> asked = RowsOfRanks(asked_), served = RowsOfRanks(served_);
+  sent_bytes_ = 0;
+  const int64_t num_requests = std::accumulate(served.begin(), served.end(), int64_t{0});
+  requests_ = static_cast<int64_t*>(allocate_("requests", 8 * num_requests));
+  for (int64_t& rows : asked) rows *= sizeof(int64_t);
+  for (int64_t& rows : served) rows *= sizeof(int64_t);
+  AllToAll(local_rows, asked, requests_, served, stream);
+
+  const std::vector<int64_t> sent_at = PartOffsets(served_, rank_);
+  const std::vector<int64_t> fetched_at = PartOffsets(asked_, rank_);
+  const char* sent = LookUpRequests(sent_at, stream);
+  char* fetched = static_cast<char*>(allocate_("fetched", fetched_at.back()));
+  AllToAll(sent, BytesOfRanks(sent_at), fetched, BytesOfRanks(fetched_at), stream);
+
+  std::vector<PartPlace> places;
+  for (int64_t p = 0; p < num_parts(); ++p) {
+    const bool in_place = p / num_tables() == rank_;
+    const char* base = in_place ? static_cast<const char*>(shard(p % num_tables()).rows)
+                                : fetched + fetched_at[p];
+    places.push_back({reinterpret_cast<int64_t>(base), row_bytes(p % num_tables()), in_place});
+  }
+  DeviceArrays sizes(nullptr);
+  sizes.Add(places);
+  DeviceArrays arrays(allocate_("part_places", sizes.size()));
+  const PartPlace* parts = arrays.Add(places);
+  RequireCuda(arrays.Send(stream));
+  RequireCuda(WritePlacesCuda(routed_, parts, stream));
+  LookUpPlaces(stream);
+}
+
+void ExchangedGroup::ExchangeCounts(cudaStream_t stream) {
+  constexpr int kThreads = 256;
+  const int64_t bytes = num_parts() * sizeof(int64_t);
+  auto* counts = static_cast<int64_t*>(allocate_("counts", 2 * bytes));
+  const unsigned num_blocks = static_cast<unsigned>((num_parts() + kThreads - 1) / kThreads);
+  CountRowsKernel<<<num_blocks, kThreads, 0, stream>>>(routed_.sorted.num_unique, num_parts(),
+                                                       counts);
+  RequireCuda(cudaGetLastError());
+  Require(ExchangeEqual(communicator_, counts, counts + num_parts(),
+                        num_tables() * sizeof(int64_t), stream));
+  RequireCuda(cudaMemcpyAsync(host_counts_, counts, 2 * bytes, cudaMemcpyDeviceToHost, stream));
+  Require(communicator_->Wait(stream));
+  asked_.assign(host_counts_, host_counts_ + num_parts());
+  served_.assign(host_counts_ + num_parts(), host_counts_ + 2 * num_parts());
+}
+
+const char* ExchangedGroup::LookUpRequests(const std::vector<int64_t>& offsets,
+                                           cudaStream_t stream) {
+  char* rows = static_cast<char*>(allocate_("served", offsets.back()));
+  std::vector<Table> shards;
+  for (int64_t t = 0; t < num_tables(); ++t) {
+    shards.push_back(shard(t));
+    shards.back().max_norm = 0;  // is seen to where rows are combined
+  }
+  std::vector<Feature> features;
+  int64_t at = 0;
+  for (int64_t p = 0; p < num_parts(); ++p) {
+    const int64_t t = p % num_tables();
+    const bool is_own = p / num_tables() == rank_;
+    features.push_back({at, is_own ? 0 : served_[p], rows + offsets[p], shards[t].dim,
+                        static_cast<int32_t>(t), Combiner::kSum});
+    at += served_[p];
+  }
+  Group requests = group();
+  requests.tables = shards.data();
+  requests.features = features.data();
+  requests.num_features = static_cast<int64_t>(features.size());
+  requests.batch = {/*row_splits=*/nullptr, requests_, /*weights=*/nullptr, at, at};
+  requests.invalid_ids = {/*prune_negative=*/false, /*read_zeros=*/true};
+  void* scratch =
+      allocate_("serve", GroupLookupScratchBytes(num_tables(), requests.num_features));
+  RequireCuda(GroupLookupCuda(requests, scratch, nullptr, stream));
+  return rows;
+}
+
+void ExchangedGroup::Update(const group_embedding::Update& update, cudaStream_t stream) {
+  // Own gradients stay here, apart from those that travel.
+  const std::vector<int64_t> sent_at = PartOffsets(asked_, rank_);
+  const std::vector<int64_t> received_at = PartOffsets(served_, rank_);
+  const std::vector<int64_t> all_at = PartOffsets(asked_, /*skipped=*/-1);
+  const int64_t own_at = all_at[rank_ * num_tables()];
+  char* sent = static_cast<char*>(allocate_("sent_gradients", sent_at.back()));
+  char* received = static_cast<char*>(allocate_("received_gradients", received_at.back()));
+  char* own = static_cast<char*>(
+      allocate_("own_gradients", all_at[(rank_ + 1) * num_tables()] - own_at));
+  std::vector<int64_t> num_unique = {0};
+  std::vector<char*> gradients;
+  for (int64_t p = 0; p < num_parts(); ++p) {
+    num_unique.push_back(num_unique.back() + asked_[p]);
+    gradients.push_back(p / num_tables() == rank_ ? own + all_at[p] - own_at : sent + sent_at[p]);
+  }
+  ReduceGradients(num_unique, gradients, stream);
+  AllToAll(sent, BytesOfRanks(sent_at), received, BytesOfRanks(received_at), stream);
+
+  std::vector<Received> parts;
+  for (int n = 0; n < num_ranks_; ++n) {
+    const auto first = served_.begin() + n * num_tables();
+    parts.push_back({{first, first + num_tables()},
+                     n == rank_ ? own : received + received_at[n * num_tables()]});
+  }
+  UpdateShards(update, parts, requests_, stream);
+}
+
+void ExchangedGroup::AllToAll(const void* send, const std::vector<int64_t>& send_bytes,
+                              void* receive, const std::vector<int64_t>& receive_bytes,
+                              cudaStream_t stream) {
+  for (int n = 0; n < num_ranks_; ++n) sent_bytes_ += n == rank_ ? 0 : send_bytes[n];
+  Require(communicator_->AllToAll(send, send_bytes.data(), receive, receive_bytes.data(), stream));
+}
+
+std::vector<int64_t> ExchangedGroup::BytesOfRanks(const std::vector<int64_t>& offsets) const {
+  std::vector<int64_t> bytes;
+  for (int n = 0; n < num_ranks_; ++n) {
+    bytes.push_back(offsets[(n + 1) * num_tables()] - offsets[n * num_tables()]);
+  }
+  return bytes;
+}
+
+std::vector<int64_t> ExchangedGroup::RowsOfRanks(const std::vector<int64_t>& counts) const {
+  std::vector<int64_t> rows(num_ranks_, 0);
+  for (size_t p = 0; p < counts.size(); ++p) rows[p / num_tables()] += counts[p];
+  return rows;
+}
+
+}  // namespace group_embedding

@@ -1,0 +1,12 @@
+// One rank, which is all there are. Without CUDA, memory is the host's and calls run at once.
+#pragma once
+
+#include <memory>
+
+#include "exchange/communicator.h"
+
+namespace group_embedding {
+
+std::unique_ptr<Communicator> MakeLocalCommunicator();
+
+}  // namespace group_embedding

@@ -1,0 +1,143 @@
+#include "exchange/messages.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace group_embedding {
+namespace {
+
+constexpr int64_t kHeaderWords = 6;
+
+int64_t WordsOf(int64_t bytes) { return (bytes + 7) / 8; }
+
+// The next line of a text from `at` on, which is moved behind it.
+std::string NextLine(const std::string& text, size_t* at) {
+  const size_t begin = std::min(*at, text.size());
+  const size_t end = std::min(text.find('\n', begin), text.size());
+  *at = end + 1;
+  return text.substr(begin, end - begin);
+}
+
+// In what two plans differ.
+std::string Difference(const std::string& ours, const std::string& theirs, int64_t rank) {
+  const std::string who = "rank " + std::to_string(rank);
+  std::string said = "the ranks disagree on a lookup: ";
+  if (theirs.empty()) {
+    said += who + " makes another one than this rank, whose is\n" + ours;
+  } else {
+    size_t our_at = 0, their_at = 0;
+    std::string our_line, their_line;
+    while (our_line == their_line && (our_at < ours.size() || their_at < theirs.size())) {
+      our_line = NextLine(ours, &our_at);
+      their_line = NextLine(theirs, &their_at);
+    }
+    said += who + " has " + (their_line.empty() ? "nothing more" : their_line) +
+            " where this rank has " + (our_line.empty() ? "nothing more" : our_line);
+  }
+  return said + "; build the same model, in the same order, on all ranks";
+}
+
+// One message, read word by word; past its end there are zeros, and it is not whole.
+class Reader {
+ public:
+  Reader(const int64_t* words, int64_t size) : at_(words), left_(size) {}
+
+  int64_t Next() { return left_ > 0 ? (--left_, *at_++) : (whole_ = false, 0); }
+
+  std::string Text(int64_t bytes) {
+    std::string text;
+    if (!Has(bytes < 0 ? -1 : WordsOf(bytes))) return text;
+    text.assign(reinterpret_cast<const char*>(at_), bytes);
+    Skip(WordsOf(bytes));
+    return text;
+  }
+
+  void Append(int64_t count, std::vector<int64_t>* to) {
+    if (!Has(count)) return;
+    to->insert(to->end(), at_, at_ + count);
+    Skip(count);
+  }
+
+  // Whether it was read to its end, and no further.
+  bool Ended() const { return whole_ && left_ == 0; }
+
+ private:
+  bool Has(int64_t count) { return whole_ = whole_ && count >= 0 && count <= left_; }
+  void Skip(int64_t count) { at_ += count, left_ -= count; }
+
+  const int64_t* at_;
+  int64_t left_;
+  bool whole_ = true;
+};
+
+}  // namespace
+
+uint64_t DigestOf(const std::string& plan) {  // FNV-1a
+  uint64_t digest = 0xcbf29ce484222325ULL;
+  for (const char c : plan) digest = (digest ^ static_cast<unsigned char>(c)) * 0x100000001b3ULL;
+  return digest;
+}
+
+Messages WriteMessages(const std::vector<TableRequest>& tables, const Fault& fault,
+                       const Plan& plan, bool with_plan, int64_t num_ranks) {
+  Messages messages;
+  std::vector<int64_t>& words = messages.words;
+  const int64_t plan_bytes = with_plan ? static_cast<int64_t>(plan.text.size()) : 0;
+  for (int64_t owner = 0; owner < num_ranks; ++owner) {
+    const size_t start = words.size();
+    words.insert(words.end(), {static_cast<int64_t>(fault.kind), fault.feature, fault.sample,
+                               fault.value, static_cast<int64_t>(DigestOf(plan.text)), plan_bytes});
+    words.resize(words.size() + WordsOf(plan_bytes));
+    std::memcpy(words.data() + start + kHeaderWords, plan.text.data(), plan_bytes);
+    for (const TableRequest& table : tables) {
+      messages.counts.push_back(table.first_row[owner + 1] - table.first_row[owner]);
+      words.push_back(messages.counts.back());
+    }
+    auto append = [&](const std::vector<int64_t>& values, const TableRequest& table) {
+      words.insert(words.end(), values.begin() + table.first_row[owner],
+                   values.begin() + table.first_row[owner + 1]);
+    };
+    for (const TableRequest& table : tables) append(table.ids, table);
+    for (const TableRequest& table : tables) {
+      if (!table.times.empty()) append(table.times, table);
+    }
+    messages.splits.push_back(static_cast<int64_t>(words.size() - start));
+  }
+  return messages;
+}
+
+Requests ReadMessages(const int64_t* words, const int64_t* splits, int64_t num_ranks,
+                      const Plan& plan) {
+  const int64_t num_tables = static_cast<int64_t>(plan.keyed.size());
+  Requests requests;
+  requests.ids.resize(num_tables);
+  requests.times.resize(num_tables);
+  for (int64_t n = 0; n < num_ranks; words += splits[n++]) {
+    Reader message(words, splits[n]);
+    const int64_t kind = message.Next(), feature = message.Next();
+    const int64_t sample = message.Next(), value = message.Next();
+    const uint64_t digest = static_cast<uint64_t>(message.Next());
+    const std::string text = message.Text(message.Next());
+    if (digest != DigestOf(plan.text)) {
+      requests.error = Difference(plan.text, text, n);
+      return requests;
+    }
+    if (requests.fault_rank < 0 && kind != 0) {
+      requests.fault_rank = n;
+      requests.fault = {static_cast<FaultKind>(kind), static_cast<int32_t>(feature), sample, value};
+    }
+    for (int64_t t = 0; t < num_tables; ++t) requests.counts.push_back(message.Next());
+    const int64_t* counts = requests.counts.data() + n * num_tables;
+    for (int64_t t = 0; t < num_tables; ++t) message.Append(counts[t], &requests.ids[t]);
+    for (int64_t t = 0; t < num_tables; ++t) {
+      if (plan.keyed[t]) message.Append(counts[t], &requests.times[t]);
+    }
+    if (!message.Ended()) {
+      requests.error = "rank " + std::to_string(n) + " sent what is no message of this lookup";
+      return requests;
+    }
+  }
+  return requests;
+}
+
+}  // namespace group_embedding

@@ -1,0 +1,117 @@
+#include <algorithm>
+#include <stdexcept>
+
+#include "exchange/part_bytes.h"
+#include "exchange/route_ids.h"
+#include "exchange/sharded_group.h"
+#include "table/device_buffer.h"
+
+namespace group_embedding {
+
+ShardedGroup::ShardedGroup(const Group& group, int rank, int num_ranks, Allocate allocate)
+    : rank_(rank),
+      num_ranks_(num_ranks),
+      allocate_(std::move(allocate)),
+      tables_(group.tables, group.tables + group.num_tables),
+      features_(group.features, group.features + group.num_features),
+      group_(group) {
+  for (int64_t t = 0; t < num_tables(); ++t) {
+    const int64_t alignment = reinterpret_cast<intptr_t>(tables_[t].rows) | row_bytes(t);
+    const int64_t lowest_bit = (alignment | 16) & -(alignment | 16);
+    if (row_bytes(t) % 16 == 0 && lowest_bit < 16) {
+      throw std::runtime_error("table " + std::to_string(t) +
+                               ": expected rows aligned to 16 bytes");
+    }
+  }
+}
+
+Table ShardedGroup::shard(int64_t table) const {
+  Table shard = tables_[table];
+  shard.num_rows = NumLocalRows(shard.num_rows, rank_, num_ranks_);
+  return shard;
+}
+
+int64_t ShardedGroup::row_bytes(int64_t table) const {
+  return tables_[table].dim * SizeOf(group_.dtype);
+}
+
+Group ShardedGroup::group() const {
+  Group group = group_;
+  group.tables = tables_.data();
+  group.features = features_.data();
+  return group;
+}
+
+std::vector<int64_t> ShardedGroup::PartOffsets(const std::vector<int64_t>& counts,
+                                               int skipped) const {
+  std::vector<int64_t> offsets = {0};
+  for (size_t p = 0; p < counts.size(); ++p) {
+    const bool takes_none = static_cast<int64_t>(p) / num_tables() == skipped;
+    const int64_t bytes = takes_none ? 0 : PartBytes(counts[p], row_bytes(p % num_tables()));
+    offsets.push_back(offsets.back() + bytes);
+  }
+  return offsets;
+}
+
+void ShardedGroup::Route(int64_t* local_rows, Fault* fault, cudaStream_t stream) {
+  const Group all = group();
+  void* workspace = allocate_("route", RouteRowsWorkspaceBytesCuda(all, num_ranks_));
+  auto* places = static_cast<int64_t*>(allocate_("places", 8 * all.batch.num_ids));
+  RequireCuda(
+      RouteRowsCuda(all, num_ranks_, workspace, local_rows, places, fault, &routed_, stream));
+}
+
+void ShardedGroup::LookUpPlaces(cudaStream_t stream) {
+  Group by_address = group();
+  std::vector<Table> tables = tables_;
+  for (Table& table : tables) table.rows = nullptr, table.num_rows = kZerosPlace;
+  by_address.tables = tables.data();
+  by_address.batch.ids = routed_.places;
+  by_address.invalid_ids = {/*prune_negative=*/true, /*read_zeros=*/true};
+  void* scratch =
+      allocate_("lookup", GroupLookupScratchBytes(num_tables(), by_address.num_features));
+  RequireCuda(GroupLookupCuda(by_address, scratch, nullptr, stream));
+}
+
+void ShardedGroup::ReduceGradients(const std::vector<int64_t>& num_unique,
+                                   const std::vector<char*>& gradients, cudaStream_t stream) {
+  const GroupOfParts parts(group(), num_ranks_);
+  std::vector<TableGrad> grads;
+  for (int64_t p = 0; p < num_parts(); ++p) {
+    // The rows are written where they are already.
+    grads.push_back({routed_.local_rows + num_unique[p], gradients[p]});
+  }
+  void* scratch = allocate_("reduce", ReduceRowsScratchBytesCuda(parts.get()));
+  RequireCuda(ReduceRowsCuda(parts.get(), routed_.sorted, grads.data(), scratch, stream));
+}
+
+void ShardedGroup::UpdateShards(const group_embedding::Update& update,
+                                const std::vector<Received>& received, const int64_t* rows,
+                                cudaStream_t stream) {
+  std::vector<Table> shards;
+  for (int64_t t = 0; t < num_tables(); ++t) {
+    shards.push_back(shard(t));
+    shards.back().max_norm = 0;  // was seen to where the gradient was reduced
+  }
+  std::vector<Feature> features;
+  int64_t num_rows = 0;
+  for (const Received& part : received) {
+    const char* gradients = part.gradients;
+    for (int64_t t = 0; t < num_tables(); ++t) {
+      features.push_back({num_rows, part.counts[t], const_cast<char*>(gradients), shards[t].dim,
+                          static_cast<int32_t>(t), Combiner::kSum});
+      gradients += PartBytes(part.counts[t], row_bytes(t));
+      num_rows += part.counts[t];
+    }
+  }
+  Group group = group_;
+  group.tables = shards.data();
+  group.features = features.data();
+  group.num_features = static_cast<int64_t>(features.size());
+  group.batch = {/*row_splits=*/nullptr, rows, /*weights=*/nullptr, num_rows, num_rows};
+  group.invalid_ids = {};
+  void* workspace = allocate_("update", GroupUpdateWorkspaceBytesCuda(group));
+  RequireCuda(GroupUpdateCuda(group, update, workspace, stream));
+}
+
+}  // namespace group_embedding

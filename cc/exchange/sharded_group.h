@@ -1,0 +1,82 @@
+// Lookup and update of a group whose tables are spread over the ranks of a job, each with a GPU.
+//
+//   ids ── route ──> unique rows of each owner ──> [rows come] ──> lookup and combine ──> outputs
+//   gradients of outputs ── reduce ──> one per unique row ──> [gradients go] ──> owners update
+//
+// How rows come and gradients go is what the two classes differ in: ExchangedGroup sends and
+// receives, PeerGroup reads the peers' memory. Each unique row crosses once in either direction; an
+// owner adds what the ranks send in their order, so that results are the same bits on every run.
+//
+// Thread safety: one thread at a time. Order: all ranks call Lookup and Update of the same groups in
+// the same order, also with an empty batch. Errors are std::runtime_error.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "exchange/route_rows.h"
+#include "fused/group_update.h"
+
+namespace group_embedding {
+
+class ShardedGroup {
+ public:
+  // Device memory under a name: a later call with it gives the same memory, or more.
+  using Allocate = std::function<void*(const std::string& name, int64_t bytes)>;
+
+  virtual ~ShardedGroup() = default;
+  ShardedGroup(const ShardedGroup&) = delete;
+  ShardedGroup& operator=(const ShardedGroup&) = delete;
+
+  // Enqueues the write of every feature's output. `fault` takes the first bad id of this rank.
+  virtual void Lookup(Fault* fault, cudaStream_t stream) = 0;
+
+  // After Lookup, with the outputs' gradients in the place of outputs: enqueues the update of the
+  // rows that this rank owns. `update.tables` are its shards.
+  virtual void Update(const Update& update, cudaStream_t stream) = 0;
+
+ protected:
+  // group.tables: this rank's shards, with the num_rows of the whole tables.
+  ShardedGroup(const Group& group, int rank, int num_ranks, Allocate allocate);
+
+  // What a rank sent: its unique rows of this rank's tables, and their gradients.
+  struct Received {
+    std::vector<int64_t> counts;  // [num_tables]
+    const char* gradients;        // of the first table; PartBytes apart
+  };
+
+  void Route(int64_t* local_rows, Fault* fault, cudaStream_t stream);
+  // After WritePlacesCuda.
+  void LookUpPlaces(cudaStream_t stream);
+  // num_unique: [num_parts + 1] of RoutedRows, on the host; gradients: where those of each part go.
+  void ReduceGradients(const std::vector<int64_t>& num_unique, const std::vector<char*>& gradients,
+                       cudaStream_t stream);
+  // rows: those of all ranks, rank after rank; received: [num_ranks].
+  void UpdateShards(const group_embedding::Update& update, const std::vector<Received>& received,
+                    const int64_t* rows, cudaStream_t stream);
+
+  // [num_parts + 1] where parts of so many rows begin in a buffer; those of rank `skipped` take
+  // nothing.
+  std::vector<int64_t> PartOffsets(const std::vector<int64_t>& counts, int skipped) const;
+
+  Table shard(int64_t table) const;
+  int64_t row_bytes(int64_t table) const;
+  int64_t num_tables() const { return static_cast<int64_t>(tables_.size()); }
+  int64_t num_parts() const { return num_ranks_ * num_tables(); }
+  Group group() const;
+
+  const int rank_, num_ranks_;
+  const Allocate allocate_;
+  RoutedRows routed_ = {};
+
+ private:
+  std::vector<Table> tables_;
+  std::vector<Feature> features_;
+  const Group group_;  // without its pointers to the two
+};
+
+}  // namespace group_embedding

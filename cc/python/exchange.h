@@ -1,0 +1,11 @@
+// Exchanges between ranks and the groups on top of them, on arrays, for Python.
+#pragma once
+
+#include <pybind11/pybind11.h>
+
+namespace group_embedding {
+
+// In a build without CUDA: the local communicator alone.
+void BindExchange(pybind11::module_& m);
+
+}  // namespace group_embedding

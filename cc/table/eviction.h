@@ -1,0 +1,27 @@
+// Which rows in host memory an eviction removes.
+#pragma once
+
+#include <type_traits>
+
+#include "core/rows.h"
+#include "table/embedding_table.h"
+
+namespace group_embedding {
+
+// Whether a key of such a version and such values, [dim], goes.
+inline bool IsToEvict(const TableOptions& options, const Eviction& eviction, int64_t step,
+                      int64_t version, const char* values) {
+  bool evict = false;
+  if (eviction.kind == Eviction::Kind::kGlobalStep) {
+    evict = version >= 0 && step - version > eviction.steps_to_live;
+  } else if (eviction.kind == Eviction::Kind::kL2Weight) {
+    ForDataType(options.dtype, [&](auto* type) {
+      using T = std::remove_pointer_t<decltype(type)>;
+      const T* x = reinterpret_cast<const T*>(values);
+      evict = 0.5f * Dot(x, x, options.dim) < eviction.l2_weight;
+    });
+  }
+  return evict;
+}
+
+}  // namespace group_embedding

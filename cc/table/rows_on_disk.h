@@ -1,0 +1,83 @@
+// The rows of a table that lie on disk, as records in a DiskStore.
+//
+// Functions return what went wrong, in words, or nothing. Thread safety: as of DiskStore.
+#pragma once
+
+#include <limits>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "table/coldest.h"
+#include "table/disk_store.h"
+#include "table/embedding_table.h"
+#include "table/row_records.h"
+
+namespace group_embedding {
+
+struct DiskTierOptions {
+  std::string path;       // as of DiskStoreOptions
+  int64_t max_bytes = 0;  // of rows on disk, slots and what is kept of each; 0: as the disk has
+  Coldest coldest = Coldest::kLeastFrequent;
+};
+
+// Some keys that are on disk, and their records.
+struct FoundOnDisk {
+  std::vector<int64_t> keys;
+  std::vector<char> records;
+};
+
+class RowsOnDisk {
+ public:
+  static constexpr int64_t kAtOnce = 4096;  // records in memory
+
+  RowsOnDisk(const TableOptions& options, const DiskTierOptions& disk, std::string* error);
+
+  const RecordLayout& layout() const { return layout_; }
+  const DiskStore& store() const { return *store_; }
+  // What went wrong where nobody could be told: keys that were erased may still be there.
+  const std::string& failed() const { return failed_; }
+
+  // Records have one slot more; what a row of it starts as. Exclusive.
+  void AddSlot(std::vector<char> start);
+  // Of `keys`, those that are there.
+  std::string Find(const int64_t* keys, int64_t num_keys, FoundOnDisk* found) const;
+  // As of DiskStore.
+  std::string Put(const std::vector<int64_t>& keys, const char* records);
+  std::string Erase(const std::vector<int64_t>& keys);
+  // How many rows there is room for beside `in_memory`, if records have so many bytes more.
+  int64_t MaxRows(int64_t in_memory, int64_t more_bytes) const {
+    if (disk_.max_bytes == 0) return std::numeric_limits<int64_t>::max();
+    return in_memory + disk_.max_bytes / (BytesPerRow() + more_bytes);
+  }
+  // Why `more` rows cannot go to disk, or nothing.
+  std::string CheckSize(int64_t more) const;
+  // Puts what `rows` has for rows.keys[i], for each i of `chosen`, as of batch `clock`.
+  std::string Insert(const KeyedRows& rows, const std::vector<size_t>& chosen, int64_t clock);
+
+  // Those of `keys`, in any order and some perhaps several times, that were there; appended to
+  // `erased` too. Exclusive, as what follows.
+  int64_t EraseSome(std::vector<int64_t> keys, std::vector<int64_t>* erased);
+  std::vector<int64_t> ToEvict(const Eviction& eviction, int64_t step);
+  void Clear(std::vector<int64_t>* erased);
+  std::string ReadAll(KeyedRows* rows) const;
+  // Fills in those infos, of keys, that say that there is no row. `tier`: the number of this one.
+  std::string Describe(const int64_t* keys, int64_t num_keys, int32_t tier, KeyInfo* infos) const;
+  // Of `memory` first, and then of what is here; rows trained in batches before `changed_since` are
+  // not wanted.
+  std::unique_ptr<Snapshot> TakeSnapshot(std::unique_ptr<Snapshot> memory,
+                                         int64_t changed_since) const;
+
+ private:
+  int64_t BytesPerRow() const { return layout_.bytes() + static_cast<int64_t>(sizeof(int64_t)); }
+  template <typename Body>
+  std::string ForEach(const Body& body) const;
+
+  const TableOptions options_;
+  const DiskTierOptions disk_;
+  RecordLayout layout_;
+  std::unique_ptr<DiskStore> store_;
+  std::string failed_;
+};
+
+}  // namespace group_embedding

@@ -1,0 +1,90 @@
+"""Tables whose keys are spread over ranks: each rank writes a file of its keys beside one
+checkpoint, and all restore theirs from the files of however many ranks there were."""
+
+from typing import Any, NamedTuple, Optional
+
+import tensorflow as tf
+
+from group_embedding.exchange import gather_strings
+from group_embedding.ops import save_table
+
+
+class Share(NamedTuple):
+    """What a rank has of a table: part `part` of `num_parts`; None: nothing, another has it all."""
+
+    exchange: Any
+    part: Optional[int]
+    num_parts: int
+
+
+def save_parts(tables, prefix, snapshots, name):
+    """Writes what this rank has of `tables`, TableResources, by their snapshots, beside the
+    checkpoint.
+
+    Returns their manifests, which are of the files of all ranks. Every rank must call it, with the
+    same tables and `name`.
+    """
+    shares = [_share_of(table) for table in tables]
+    written = [_save(*saved, prefix) for saved in zip(tables, shares, snapshots)]
+    spread = [i for i, share in enumerate(shares) if share is not None]
+    if spread:
+        exchange = shares[spread[0]].exchange
+        parts = gather_strings(
+            exchange, tf.stack([written[i] for i in spread]), f"{name}_manifests".replace("/", "_")
+        )
+        for place, i in enumerate(spread):
+            of_table = parts[:, place]
+            written[i] = save_table.merge_manifests(
+                tf.boolean_mask(of_table, tf.not_equal(of_table, ""))
+            )
+    return written
+
+
+def verify_part(table, prefix, manifest):
+    """Fails if `restore_part` would."""
+    index, count = part_of(table) or (0, 1)  # where it is nothing, what its owner needs
+    return save_table.verify_table(
+        table.resource_handle, prefix, manifest, index=index, count=count
+    )
+
+
+def restore_part(table, prefix, manifest):
+    """Gives a TableResource what this rank has of the table. Its files were verified just now."""
+    part = part_of(table)
+    if part is None:
+        return table.initialize()
+    index, count = part
+    return save_table.restore_table(
+        table.resource_handle, prefix, manifest, index=index, count=count
+    )
+
+
+def part_of(table):
+    """Which part a TableResource is of how many; None: it has nothing."""
+    share = _share_of(table)
+    if share is None:
+        return 0, 1
+    return None if share.part is None else (share.part, share.num_parts)
+
+
+def prefix_of_all(tables, prefix):
+    """The prefix of the checkpoint that ranks write: that of rank 0, whichever this rank's is."""
+    shares = [share for share in map(_share_of, tables) if share is not None]
+    if not shares:
+        return prefix
+    return gather_strings(shares[0].exchange, tf.stack([prefix]), "checkpoint_prefix")[0, 0]
+
+
+def _save(table, share, snapshot, prefix):
+    if share is None:
+        return save_table.save_table(table.resource_handle, prefix, snapshot)
+    if share.part is None:
+        return tf.constant("")
+    return save_table.save_table(
+        table.resource_handle, prefix, snapshot, part=share.part, num_parts=share.num_parts
+    )
+
+
+def _share_of(table):
+    """A table that was loaded from a SavedModel is whole."""
+    return getattr(table, "share", None)

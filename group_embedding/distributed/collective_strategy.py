@@ -1,0 +1,121 @@
+"""`CollectiveStrategy`: DeepRec's way of saying what `enable_distributed_strategy` and its
+companions say."""
+
+import contextlib
+
+import tensorflow as tf
+
+from group_embedding import exchange
+from group_embedding.distributed.exported import export_by_first_rank
+from group_embedding.distributed.optimizer import distribute_new_optimizers
+from group_embedding.distributed.strategy import enable_distributed_strategy
+from group_embedding.feature_column import group_embedding_column_scope
+
+v1 = tf.compat.v1
+
+
+class CollectiveStrategy:
+    """The ranks that `horovodrun` launched, training one model; a process by itself is one rank.
+
+    Embedding columns made in `embedding_scope`, tables of `ge.layers.GroupEmbedding` and
+    EmbeddingVariables are spread over the ranks; all else is data-parallel.
+
+    Example, run with `horovodrun -np 2 python train.py`:
+
+    ```python
+    strategy = ge.CollectiveStrategy()
+    with strategy.scope(), tf.Graph().as_default():
+        with strategy.embedding_scope():
+            columns = [tf.feature_column.embedding_column(category, dimension=16)]
+        inputs = tf.compat.v1.feature_column.input_layer(features, columns)
+        ...
+        train_op = tf.compat.v1.train.AdagradOptimizer(0.1).minimize(loss, global_step)
+        with tf.compat.v1.train.MonitoredTrainingSession(folder, save_checkpoint_steps=100): ...
+    ```
+
+    Args:
+      placement, comm_dtype: As of `ge.enable_distributed_strategy`, which this calls.
+
+    Raises:
+      ImportError, ValueError: As of `ge.enable_distributed_strategy`.
+    """
+
+    def __init__(self, *, placement="distributed", comm_dtype=None):
+        enable_distributed_strategy("collective", placement=placement, comm_dtype=comm_dtype)
+        self._exchange = exchange.current()
+
+    @property
+    def world_size(self):
+        """How many ranks train, on all hosts."""
+        return self._exchange.num_ranks
+
+    @property
+    def rank(self):
+        """This process among all, 0 to world_size - 1."""
+        return self._exchange.rank
+
+    @property
+    def local_rank(self):
+        """This process among those of its host."""
+        return self._exchange.local_rank
+
+    @contextlib.contextmanager
+    def scope(self):
+        """Inside, in any thread, each optimizer that is made is a `ge.DistributedOptimizer`."""
+        with distribute_new_optimizers():
+            yield self
+
+    def embedding_scope(self, name=None, placement=None):
+        """`ge.group_embedding_column_scope`: columns made inside are looked up together, and their
+        tables are spread over the ranks."""
+        return group_embedding_column_scope(name, placement)
+
+    def estimator(self, model_fn, model_dir=None, config=None, params=None, **kwargs):
+        """A `tf.estimator.Estimator` whose methods every rank calls alike.
+
+        `model_fn` runs inside `scope`. The first rank writes summaries, and all of them one
+        checkpoint, by steps (RunConfig's `save_checkpoints_steps`). Give each rank its part of the
+        training data, as many batches each, and all ranks the same data to evaluate: then all find
+        the same figures. See `distributed/estimator.py` for its further method
+        `train_and_evaluate`.
+
+        Args:
+          model_fn, params, **kwargs: As of `tf.estimator.Estimator`.
+          model_dir: On a file system that all ranks share.
+          config: A RunConfig that saves by steps, or None: every 1,000 steps.
+
+        Raises:
+          ImportError: This TensorFlow has no Estimators.
+          ValueError: There is no model_dir, or `config` saves by seconds.
+        """
+        from group_embedding.distributed.estimator import make_estimator  # not in TensorFlow 2.21
+
+        return make_estimator(self, model_fn, model_dir, config, params, **kwargs)
+
+    def export_saved_model(self, export_dir, build, checkpoint_path):
+        """Writes a SavedModel that one process serves, with the rows of all ranks.
+
+        Every rank calls it; the first one builds the model anew, whole, and restores it.
+
+        Args:
+          export_dir: The folder to write, which is not there yet.
+          build: A function without arguments that builds the serving model in the default graph
+            and returns `(inputs, outputs)`: of each, a dict of tensors by name.
+          checkpoint_path: Of a checkpoint that `ge.Saver` wrote, such as
+            `tf.train.latest_checkpoint(folder)`.
+
+        Returns:
+          `export_dir`, on all ranks, when it is written.
+        """
+
+        def export():
+            with tf.Graph().as_default(), v1.Session() as session:
+                inputs, outputs = build()
+                session.run([v1.global_variables_initializer(), v1.tables_initializer()])
+                v1.train.Saver().restore(session, checkpoint_path)
+                v1.saved_model.simple_save(
+                    session, export_dir, inputs, outputs, v1.tables_initializer()
+                )
+            return export_dir
+
+        return export_by_first_rank(self._exchange, export)

@@ -1,0 +1,107 @@
+"""`CollectiveStrategy.estimator`: an Estimator of all ranks. Of TensorFlow 2.15 and earlier."""
+
+import functools
+import tempfile
+
+import tensorflow as tf
+from tensorflow_estimator.python.estimator import estimator as tf_estimator
+from tensorflow_estimator.python.estimator import run_config
+
+from group_embedding.distributed.exported import export_by_first_rank
+from group_embedding.exchange import current
+
+_SAVE_STEPS = 1000
+
+
+def make_estimator(strategy, model_fn, model_dir, config, params, **kwargs):
+    """See `CollectiveStrategy.estimator`."""
+    if model_dir is None and (config is None or config.model_dir is None):
+        raise ValueError("estimator: expected a model_dir, a folder that all ranks share, got None")
+    config = config or run_config.RunConfig(save_checkpoints_steps=_SAVE_STEPS)
+    if config.save_checkpoints_secs is not None:
+        raise ValueError(
+            "estimator: expected a RunConfig with save_checkpoints_steps, as the clocks of ranks "
+            f"differ, got save_checkpoints_secs={config.save_checkpoints_secs}"
+        )
+    if strategy.rank > 0:
+        config = config.replace(save_summary_steps=None, log_step_count_steps=None)
+    kwargs.update(model_dir=model_dir, config=config, params=params)
+    return CollectiveEstimator(_in_scope(strategy, model_fn), **kwargs)
+
+
+class CollectiveEstimator(tf_estimator.EstimatorV2):
+    """An Estimator whose methods every rank calls alike."""
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self._exchange = current()
+        self._scratch = tempfile.TemporaryDirectory(prefix="group_embedding_")
+
+    def train(self, input_fn, hooks=None, steps=None, max_steps=None, saving_listeners=None):
+        hooks = [*(hooks or []), *self._saving_hooks(saving_listeners)]
+        listeners = saving_listeners if self._exchange.rank == 0 else None
+        return super().train(input_fn, hooks, steps, max_steps, listeners)
+
+    def train_and_evaluate(self, train_spec, eval_spec):
+        """Trains to the end, evaluates, and has the exporters of `eval_spec` export.
+
+        Returns:
+            What `evaluate` found.
+        """
+        self.train(train_spec.input_fn, train_spec.hooks, max_steps=train_spec.max_steps)
+        latest = tf.train.latest_checkpoint(self.model_dir)
+        metrics = self.evaluate(
+            eval_spec.input_fn, eval_spec.steps, eval_spec.hooks, latest, eval_spec.name
+        )
+        for exporter in eval_spec.exporters:
+
+            def export(exporter=exporter):
+                folder = f"{self.model_dir}/export/{exporter.name}"
+                exported = exporter.export(self, folder, latest, metrics, True)
+                return tf.compat.as_str(exported or folder)
+
+            export_by_first_rank(self._exchange, export)
+        return metrics
+
+    def eval_dir(self, name=None):
+        return super().eval_dir(name) if self._exchange.rank == 0 else self._scratch.name
+
+    def export_saved_model(self, export_dir_base, serving_input_receiver_fn, *args, **kwargs):
+        """As of Estimators; the model is whole, and one process serves it. Every rank calls it."""
+        stock = super().export_saved_model
+        if current().num_ranks < self._exchange.num_ranks:  # as an exporter of the first rank does
+            return stock(export_dir_base, serving_input_receiver_fn, *args, **kwargs)
+
+        def export():
+            exported = stock(export_dir_base, serving_input_receiver_fn, *args, **kwargs)
+            return tf.compat.as_str(exported)
+
+        return tf.compat.as_bytes(export_by_first_rank(self._exchange, export))
+
+    def _assert_members_are_not_overridden(self):
+        """Stock has none overridden, lest a subclass lose what it does; here all call it."""
+
+    def _saving_hooks(self, listeners):
+        """Of ranks other than the first: by which they take part in its checkpoints. What comes
+        with these, such as events, goes to a folder of their own."""
+        if self._exchange.rank == 0 or not self._config.save_checkpoints_steps:
+            return []
+        return [
+            tf.compat.v1.train.CheckpointSaverHook(
+                self._scratch.name,
+                save_steps=self._config.save_checkpoints_steps,
+                checkpoint_basename=f"{self.model_dir}/model.ckpt",
+                listeners=listeners,
+            )
+        ]
+
+
+def _in_scope(strategy, model_fn):
+    """`model_fn` inside the strategy's scope, with the signature that the Estimator looks at."""
+
+    @functools.wraps(model_fn)
+    def in_scope(*args, **kwargs):
+        with strategy.scope():
+            return model_fn(*args, **kwargs)
+
+    return in_scope

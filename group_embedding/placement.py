@@ -1,0 +1,81 @@
+"""Where the rows of a table are, as plain values. `cc/core/owner.h` says which rank has a row."""
+
+import dataclasses
+import re
+
+SPREADS = ("mod", "hash", "one_rank")
+DISTRIBUTED, REPLICATED, AUTO = "distributed", "replicated", "auto"
+_LOCALIZED = re.compile(r"localized:(\d+)$")
+_CHOICES = "'distributed', 'localized:<rank>', 'replicated' or 'auto'"
+
+
+@dataclasses.dataclass(frozen=True)
+class Placement:
+    """How the rows of one table are spread over the ranks: 'mod', by their number; 'hash', by their
+    key; 'one_rank': all are on `rank`."""
+
+    spread: str
+    rank: int = 0
+
+    def num_local_rows(self, num_rows, rank, num_ranks):
+        """How many of a table's rows `rank` stores."""
+        if self.spread == "one_rank":
+            return num_rows if rank == self.rank else 0
+        return (num_rows - rank + num_ranks - 1) // num_ranks
+
+    def __str__(self):
+        return f"localized:{self.rank}" if self.spread == "one_rank" else "distributed"
+
+
+def check_placement(owner, word):
+    """Returns `word` if it names a placement.
+
+    Args:
+        owner: what asks for it, for the message.
+        word: 'distributed', 'localized:<rank>', 'replicated' or 'auto'.
+
+    Raises:
+        ValueError: it is none of them.
+    """
+    if word in (DISTRIBUTED, REPLICATED, AUTO) or localized_rank(word) is not None:
+        return word
+    raise ValueError(f"{owner}: expected placement to be {_CHOICES}, got {word!r}")
+
+
+def localized_rank(word):
+    """The rank of 'localized:<rank>', else None."""
+    match = _LOCALIZED.match(word) if isinstance(word, str) else None
+    return int(match.group(1)) if match else None
+
+
+def to_placement(owner, word, num_ranks, keyed):
+    """The Placement that a word stands for; None: each rank has the whole table. One process by
+    itself has all tables, whatever the words say.
+
+    Args:
+        owner: as of `check_placement`.
+        word: as of `check_placement`; 'auto' of a table alone is 'distributed'.
+        num_ranks: of the job.
+        keyed: whether the table's rows are found by key.
+
+    Raises:
+        ValueError: there is no such rank, or each rank would have keys of its own.
+    """
+    check_placement(owner, word)
+    if num_ranks == 1:
+        return None
+    rank = localized_rank(word)
+    if rank is not None:
+        if rank >= num_ranks:
+            raise ValueError(
+                f"{owner}: expected placement to name a rank below {num_ranks}, got {word!r}"
+            )
+        return Placement("one_rank", rank)
+    if word == REPLICATED:
+        if keyed:
+            raise ValueError(
+                f"{owner}: expected another placement than 'replicated', as its rows are found by "
+                "key, and ranks would have different ones"
+            )
+        return None
+    return Placement("hash" if keyed else "mod")

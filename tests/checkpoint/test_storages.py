@@ -1,0 +1,55 @@
+"""Keyed tables in other storages than DRAM, in checkpoints: the tests of the others, made again."""
+
+import checkpoint_cases as cases
+import pytest
+from checkpoint.test_changes import (  # noqa: F401
+    test_changes_outlive_the_full_save_that_they_were_added_to,
+    test_changes_restore_to_what_a_full_save_restores_to,
+)
+from checkpoint.test_objects import (  # noqa: F401
+    test_a_saved_model_serves_all_rows_in_a_fresh_process,
+    test_another_object_is_restored,
+    test_damage_is_refused_before_anything_changes,
+    test_training_goes_on_bit_for_bit,
+)
+from checkpoint.test_savers import (  # noqa: F401
+    BATCHES,
+    save_after,
+    test_keys_are_evicted_when_a_checkpoint_is_saved,
+    test_small_rows_are_evicted_when_a_checkpoint_is_saved,
+    test_what_a_filter_has_counted_is_restored,
+)
+
+import group_embedding as ge
+
+# Of values, two slots and what is kept of a row. Every batch fits the memory, all keys do not.
+ROW_BYTES = 4 * cases.DIM * 3 + 40
+TYPES = ge.StorageType
+STORAGES = [
+    pytest.param(ge.StorageOption(TYPES.DRAM_SSDHASH, storage_size=[48 * ROW_BYTES]), id="DISK"),
+    *(
+        pytest.param(option, id=option.storage_type.name, marks=pytest.mark.gpu)
+        for option in (
+            ge.StorageOption(TYPES.HBM),
+            ge.StorageOption(TYPES.HBM_DRAM, storage_size=[24 * ROW_BYTES]),
+            ge.StorageOption(TYPES.HBM_DRAM_SSDHASH, storage_size=[24 * ROW_BYTES, 24 * ROW_BYTES]),
+        )
+    ),
+]
+
+
+@pytest.fixture(autouse=True, params=STORAGES)
+def storage(request, monkeypatch):
+    init = ge.InitializerOption(default_value_dim=2)
+    monkeypatch.setattr(cases, "OPTIONS", {"storage_option": request.param, "init_option": init})
+    return request.param
+
+
+def test_a_session_goes_on_bit_for_bit(tmp_path):
+    expected = cases.content(save_after(BATCHES, tmp_path / "whole"))
+
+    half = save_after(BATCHES[:5], tmp_path / "half")
+    whole = save_after(BATCHES[5:], tmp_path / "rest", seed=2, restore=half)
+
+    assert cases.content(whole) == expected
+    assert len(expected[0]["user"]) > 48

@@ -1,0 +1,90 @@
+"""What every communicator does; the local one on any machine, NCCL with a GPU for each rank."""
+
+import gpu_processes
+import numpy as np
+import pytest
+from core_runner import CPU, GPU, core
+from gpu_processes import NUM_RANKS, message, on_two_gpus, run_ranks
+
+SIZES = {
+    "uneven": [[3, 70_001], [12, 5]],
+    "empty": [[0, 0], [0, 0]],
+    "one_way": [[0, 4096], [0, 0]],
+    "large": [[1, 40_000_000], [39_999_999, 2]],
+}
+
+
+def check(received, sizes, rank):
+    for call, got in received:
+        of_call = np.roll(sizes, call, axis=1)
+        expected = [message(n, rank, call, of_call[n, rank]) for n in range(len(sizes))]
+        np.testing.assert_array_equal(got[: of_call[:, rank].sum()], np.concatenate(expected))
+
+
+@pytest.mark.parametrize("num_bytes", [0, 1, 70_001])
+def test_one_rank_gets_what_it_sends(num_bytes):
+    # Given the communicator of one rank
+    communicator = core.local_communicator()
+    on_gpu = core.has_cuda and core.num_devices() > 0
+    # When it sends itself bytes
+    sizes = np.array([[num_bytes]])
+    received = gpu_processes.exchange(communicator, sizes, 3, (GPU if on_gpu else CPU).to_device)
+    # Then it has them
+    check(received, sizes, 0)
+
+
+def test_sizes_that_cannot_be_are_refused():
+    # Given the communicator of one rank
+    communicator = core.local_communicator()
+    # When it should receive from itself what it does not send, then it says so
+    with pytest.raises(RuntimeError, match="expected as many bytes to receive as are sent, 2, got"):
+        communicator.all_to_all(np.zeros(2, np.uint8), [2], np.zeros(3, np.uint8), [3])
+
+
+def test_arrays_too_small_are_refused():
+    # Given the communicator of one rank
+    communicator = core.local_communicator()
+    # When more is to be sent than there is, then it says so
+    with pytest.raises(ValueError, match="send: expected at least 9 bytes, got 2"):
+        communicator.all_to_all(np.zeros(2, np.uint8), [9], np.zeros(9, np.uint8), [9])
+
+
+def test_an_aborted_communicator_says_why():
+    # Given the communicator of one rank, aborted
+    communicator = core.local_communicator()
+    communicator.abort("the job ends")
+    # When it is used, then it tells
+    with pytest.raises(RuntimeError, match="the job ends"):
+        communicator.wait()
+
+
+@pytest.mark.parametrize("num_ranks", NUM_RANKS)
+@pytest.mark.parametrize("sizes", SIZES.values(), ids=SIZES)
+def test_nccl_brings_each_rank_its_bytes(num_ranks, sizes):
+    # Given sizes for each pair of ranks
+    sizes = np.array(sizes)[:num_ranks, :num_ranks]
+    # When ranks call all-to-all with them
+    received = run_ranks(num_ranks, gpu_processes.send_bytes_around, sizes, 4)
+    # Then each has what the others sent it
+    for rank in range(num_ranks):
+        check(received[rank], sizes, rank)
+
+
+@pytest.mark.parametrize("num_ranks", NUM_RANKS)
+def test_nccl_makes_many_calls_in_a_row(num_ranks):
+    # Given sizes that change from call to call
+    sizes = np.array([[100, 3000], [0, 17]])[:num_ranks, :num_ranks]
+    # When ranks make 2,000 calls
+    received = run_ranks(num_ranks, gpu_processes.send_bytes_around, sizes, 2000)
+    # Then each has what the others sent it
+    for rank in range(num_ranks):
+        check(received[rank], sizes, rank)
+
+
+@pytest.mark.parametrize("how", [pytest.param(how, marks=on_two_gpus) for how in ("nccl", "peers")])
+def test_a_rank_that_does_not_come_is_named(how):
+    # Given two ranks, of which one makes fewer calls than the other
+    # When the other waits for it
+    told, _ = run_ranks(2, gpu_processes.wait_for_one_that_does_not_come, how)
+    # Then it is told after the time-out who is not there
+    assert "waited for rank 1" in told

@@ -1,0 +1,249 @@
+"""Checkpoints of keyed tables: written by some ranks, restored by others, in every way there is."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import group_embedding as ge
+from group_embedding import exchange
+from group_embedding.checkpoint import files
+
+v1 = tf.compat.v1
+COUNTS = [1, 2, 3, 4]
+WAYS = ["saver", "objects", "layer"]
+NUM_STEPS = 4
+
+
+def keys_of(step):
+    """This rank's part of [12, 2] keys."""
+    rng = np.random.default_rng(step)
+    known = np.random.default_rng(7).integers(-(2**63), 2**63 - 1, 40, dtype=np.int64)
+    return rng.choice(known, (12, 2))[exchange.current().rank :: exchange.current().num_ranks]
+
+
+def option():
+    return ge.EmbeddingVariableOption(filter_option=ge.CounterFilter(filter_freq=2))
+
+
+def content(found):
+    """{key: (values, freq)} of an export on this rank."""
+    return {
+        key: (np.round(row, 5).tolist(), freq)
+        for key, row, freq in zip(found.keys.tolist(), found.values, found.freqs.tolist())
+    }
+
+
+def host(found):
+    return type(found)(*(np.asarray(part) for part in found))
+
+
+class InGraph:
+    """A `ge.Saver` in a graph of TensorFlow 1."""
+
+    def __init__(self, folder):
+        self.graph = tf.Graph()
+        self.path = f"{folder}/saver"
+        with self.graph.as_default():
+            self.table = ge.get_embedding_variable(
+                "user", 3, initializer=v1.ones_initializer(), ev_option=option()
+            )
+            self.home = ge.get_embedding_variable(
+                "home", 3, initializer=v1.ones_initializer(), placement="localized:0"
+            )
+            self.keys = v1.placeholder(tf.int64, [None, 2])
+            rows = ge.group_embedding_lookup([self.table, self.home], [self.keys, self.keys])
+            loss = tf.reduce_sum(tf.concat(rows, -1) ** 2) * exchange.current().num_ranks
+            optimizer = ge.optimizers.wrap(v1.train.AdagradOptimizer(0.1))
+            self.train_op = ge.DistributedOptimizer(optimizer).minimize(loss)
+            self.found = self.table.export(), self.home.export()
+            self.saver = ge.Saver(sharded=True)
+            self.initialize = v1.global_variables_initializer()
+        self.session = v1.Session(graph=self.graph)
+        self.session.run(self.initialize)
+
+    def train(self, step):
+        self.session.run(self.train_op, {self.keys: keys_of(step)})
+
+    def save(self):
+        with self.graph.as_default():
+            return self.saver.save(self.session, self.path)
+
+    def restore(self, path):
+        with self.graph.as_default():
+            self.saver.restore(self.session, path)
+
+    def content(self):
+        table, home = self.session.run(self.found)
+        return content(table), content(home)
+
+
+class Eager:
+    """`tf.train.Checkpoint` of a table, its optimizer and a dense variable."""
+
+    def __init__(self, folder):
+        name = "objects" if exchange.current().rank == 0 else f"of_{exchange.current().rank}"
+        self.path = f"{folder}/{name}"
+        self.table = ge.get_embedding_variable(
+            "user", 3, initializer=tf.ones_initializer(), ev_option=option()
+        )
+        wrapped = ge.optimizers.wrap(tf.keras.optimizers.Adagrad(0.1))
+        self.optimizer = ge.DistributedOptimizer(wrapped)
+        self.checkpoint = tf.train.Checkpoint(table=self.table, optimizer=self.optimizer)
+
+    def train(self, step):
+        @tf.function
+        def train_step():
+            with tf.GradientTape() as tape:
+                (rows,) = ge.group_embedding_lookup([self.table], [keys_of(step)])
+                loss = tf.reduce_sum(rows**2) * exchange.current().num_ranks
+            self.optimizer.apply_gradients([(tape.gradient(loss, self.table), self.table)])
+
+        train_step()
+
+    def save(self):
+        return self.checkpoint.write(self.path)
+
+    def restore(self, path):
+        self.checkpoint.read(path)
+
+    def content(self):
+        return (content(host(self.table.export())),)
+
+
+class Layer:
+    """`save_weights` of a Keras layer whose table has keys, to one file that holds all of them."""
+
+    def __init__(self, folder):
+        self.path = f"{folder}/of_{exchange.current().rank}.weights.h5"
+        config = ge.TableConfig("user", None, 3, initializer="ones", ev_option=option())
+        layer = ge.layers.GroupEmbedding([ge.FeatureConfig("user", config, combiner="sum")])
+        inputs = {"user": tf.keras.Input((2,), dtype="int64", name="user")}
+        self.model = tf.keras.Model(inputs, layer(inputs)["user"])
+        optimizer = ge.optimizers.wrap(tf.keras.optimizers.SGD(0.1))
+        self.model.compile(ge.DistributedOptimizer(optimizer), "mse")
+        self.table = ge.layers.group_embedding.table_io.lookup_param(layer.tables["user"])
+
+    def train(self, step):
+        keys = np.abs(keys_of(step))  # negative ids are padding here
+        self.model.train_on_batch({"user": keys}, np.zeros([len(keys), 3], np.float32))
+
+    def save(self):
+        self.model.save_weights(self.path)
+        return self.path
+
+    def restore(self, path):
+        self.model.load_weights(path)
+
+    def content(self):
+        return (content(host(self.table.export())),)
+
+
+MODELS = {"saver": InGraph, "objects": Eager, "layer": Layer}
+
+
+def train_and_save(folder):
+    """{way: (path, what this rank has)}."""
+    results = {}
+    for way in WAYS:
+        model = MODELS[way](folder)
+        for step in range(NUM_STEPS):
+            model.train(step)
+        results[way] = model.save(), model.content()
+    return results
+
+
+def restore_all(paths, folder):
+    """{(way, saved by): what this rank has, then and a step later}."""
+    results = {}
+    for way in WAYS:
+        for saved_by, path in paths[way].items():
+            model = MODELS[way](folder)
+            model.train(77)  # what is not in the checkpoint is to be forgotten
+            model.restore(path)
+            restored = model.content()
+            model.train(NUM_STEPS)
+            results[way, saved_by] = restored, model.content()
+    return results
+
+
+def on_rank(function_name, *args):
+    ge.enable_distributed_strategy()
+    return globals()[function_name](*args)
+
+
+def run(num_ranks, request, function, *args):
+    if num_ranks == 1:
+        return [function(*args)]
+    fixture = {2: "two_ranks", 3: "three_ranks", 4: "four_ranks"}[num_ranks]
+    ranks = request.getfixturevalue(fixture)
+    return ranks.run(on_rank, function.__name__, *args, timeout=60)
+
+
+@pytest.fixture(scope="module")
+def saved(request, tmp_path_factory):
+    """{number of ranks: what each rank did}."""
+    return {
+        count: run(count, request, train_and_save, str(tmp_path_factory.mktemp(f"by_{count}")))
+        for count in COUNTS
+    }
+
+
+@pytest.fixture(scope="module", params=COUNTS, ids=lambda count: f"by_{count}_ranks")
+def restored(request, saved, tmp_path_factory):
+    paths = {way: {count: saved[count][0][way][0] for count in COUNTS} for way in WAYS}
+    return run(request.param, request, restore_all, paths, str(tmp_path_factory.mktemp("again")))
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory):
+    """{way: the tables of one process}."""
+    tables = {}
+    for way in WAYS:
+        model = MODELS[way](str(tmp_path_factory.mktemp("uninterrupted")))
+        for step in range(NUM_STEPS + 1):
+            model.train(step)
+        tables[way] = model.content()
+    return tables
+
+
+def together(contents):
+    """Of the ranks' contents, a tuple with one per table: the whole tables."""
+    tables = []
+    for parts in zip(*contents):
+        table = {key: kept for part in parts for key, kept in part.items()}
+        assert len(table) == sum(map(len, parts))  # each key is on one rank
+        tables.append(table)
+    return tables
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("saved_by", COUNTS)
+def test_any_number_of_ranks_restores_what_any_number_saved(restored, saved, way, saved_by):
+    expected = [rank[way][1] for rank in saved[saved_by]]
+
+    actual = [rank[way, saved_by][0] for rank in restored]
+
+    assert together(actual) == together(expected)
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("saved_by", COUNTS)
+def test_training_goes_on_as_if_it_had_not_ended(restored, uninterrupted, way, saved_by):
+    tables = together([rank[way, saved_by][1] for rank in restored])
+
+    for table, whole in zip(tables, uninterrupted[way]):
+        assert whole and table.keys() == whole.keys()
+        for key, (row, count) in whole.items():
+            np.testing.assert_allclose(table[key][0], row, atol=2e-5)
+            assert table[key][1] == count
+
+
+@pytest.mark.parametrize("count", COUNTS)
+def test_a_checkpoint_has_one_file_of_each_rank(saved, count):
+    for way in ("saver", "objects"):
+        (table,) = [t for t in files.tables(saved[count][0][way][0]) if t["table"] == "user"]
+        assert len(table["files"]) == count
+        for file in table["files"]:
+            assert Path(file["path"]).stat().st_size == file["bytes"]

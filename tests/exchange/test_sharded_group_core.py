@@ -1,0 +1,163 @@
+"""Groups of tables spread over ranks, a GPU for each: the same as in one process."""
+
+from types import SimpleNamespace
+
+import gpu_processes
+import numpy as np
+import pytest
+from core_runner import core
+from gpu_processes import NUM_RANKS, run_ranks
+
+pytestmark = pytest.mark.gpu
+WAYS = ("exchange", "peers")
+DIMS, ROWS = [8, 4, 3, 128, 1], [1000, 7, 300, 5000, 40]
+TABLE_OF_FEATURE = [0, 1, 2, 3, 3, 4, 0]
+COMBINERS = ["sum", "mean", "sqrtn", "sum", "mean", "sum", "sum"]
+HOTNESS = [3, 2, 5, 12, 1, 4, 40]
+
+
+def draw_case(seed):
+    random = np.random.default_rng(seed)
+    tables = [
+        random.standard_normal((rows, dim)).astype(np.float32) for rows, dim in zip(ROWS, DIMS)
+    ]
+    return SimpleNamespace(tables=tables, table_of_feature=TABLE_OF_FEATURE, combiners=COMBINERS)
+
+
+def draw_batch(random, num_samples, weighted):
+    lengths = [random.integers(0, 2 * hotness, num_samples) for hotness in HOTNESS]
+    ids = [
+        (ROWS[table] * random.random(count.sum()) ** 3).astype(np.int64)
+        for table, count in zip(TABLE_OF_FEATURE, lengths)
+    ]
+    # Ids that are pruned, and the hottest of rows
+    for of_feature in ids:
+        of_feature[::7] = -1
+        of_feature[1::5] = 0
+    weights = [random.uniform(-0.2, 1, i.size).astype(np.float32) for i in ids]
+    return SimpleNamespace(lengths=lengths, ids=ids, weights=weights if weighted else None)
+
+
+def as_rank(batch):
+    """The batch as arrays; a batch of no ids has one sample of one pruned id."""
+    return SimpleNamespace(
+        ids=np.concatenate(batch.ids),
+        row_splits=np.concatenate([[0], np.concatenate(batch.lengths).cumsum()]).astype(np.int64),
+        weights=None if batch.weights is None else np.concatenate(batch.weights),
+        output_shapes=[
+            (len(count), DIMS[table]) for count, table in zip(batch.lengths, TABLE_OF_FEATURE)
+        ],
+    )
+
+
+def joined(batches):
+    """The batches of all ranks as one."""
+    join = lambda parts: [np.concatenate(of_feature) for of_feature in zip(*parts)]  # noqa: E731
+    weighted = batches[0].weights is not None
+    return SimpleNamespace(
+        lengths=join([b.lengths for b in batches]),
+        ids=join([b.ids for b in batches]),
+        weights=join([b.weights for b in batches]) if weighted else None,
+    )
+
+
+def train(num_ranks, how, case, batches):
+    arrays = [[as_rank(batch) for batch in of_ranks] for of_ranks in batches]
+    return run_ranks(num_ranks, gpu_processes.train, how, case, arrays)
+
+
+def one_process(case, batches):
+    """Looked up in each step, and the tables in the end, by the fused one-rank path on the host."""
+    tables = [table.copy() for table in case.tables]
+    slots = [[np.full(len(table), 0.1, np.float32)] for table in tables]
+    looked_up = []
+    for of_ranks in batches:
+        batch = as_rank(joined(of_ranks))
+        outputs = [np.full(shape, np.nan, np.float32) for shape in batch.output_shapes]
+        group = core.Group(
+            tables=tables, outputs=outputs, ids=batch.ids, row_splits=batch.row_splits,
+            weights=batch.weights, table_of_feature=TABLE_OF_FEATURE, combiners=COMBINERS,
+            max_norms=[0.0] * len(tables))  # fmt: skip
+        group.lookup()
+        looked_up.append([output.copy() for output in outputs])
+        hyper = gpu_processes.hyper().numpy()
+        core.Update(group, rule="rowwise_adagrad", slots=slots, hyper=hyper).run()
+    return looked_up, tables
+
+
+@pytest.mark.parametrize("num_ranks", NUM_RANKS)
+@pytest.mark.parametrize("how", WAYS)
+@pytest.mark.parametrize("weighted", [False, True], ids=["plain", "weighted"])
+def test_training_equals_one_process(num_ranks, how, weighted):
+    # Given batches of different sizes for each rank
+    case, random = draw_case(3), np.random.default_rng(4)
+    batches = [
+        [draw_batch(random, 20 + 13 * rank, weighted) for rank in range(num_ranks)]
+        for _ in range(5)
+    ]
+    expected, expected_tables = one_process(case, batches)
+    # When each rank trains on its own
+    ranks = train(num_ranks, how, case, batches)
+    # Then ranks look up what one process does
+    for step, of_step in enumerate(expected):
+        for f, whole in enumerate(of_step):
+            got = np.concatenate([looked_up[step][f] for looked_up, _ in ranks])
+            np.testing.assert_allclose(got, whole, rtol=1e-5, atol=1e-5)
+    # And each has its rows of the tables
+    for rank, (_, shards) in enumerate(ranks):
+        for shard, whole in zip(shards, expected_tables):
+            np.testing.assert_allclose(shard, whole[rank::num_ranks], rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("num_ranks", NUM_RANKS)
+def test_both_ways_give_the_same_bits(num_ranks):
+    # Given batches for each rank
+    case, random = draw_case(5), np.random.default_rng(6)
+    batches = [[draw_batch(random, 30, False) for _ in range(num_ranks)] for _ in range(3)]
+    # When they are trained on, by sending and by reading the peers' memory
+    exchanged, peers = (train(num_ranks, how, case, batches) for how in WAYS)
+    # Then nothing differs
+    for (looked_up, shards), (other_looked_up, other_shards) in zip(exchanged, peers):
+        for step, other_step in zip(looked_up, other_looked_up):
+            for output, other in zip(step, other_step):
+                np.testing.assert_array_equal(output, other)
+        for shard, other in zip(shards, other_shards):
+            np.testing.assert_array_equal(shard, other)
+
+
+@pytest.mark.parametrize("num_ranks", NUM_RANKS)
+@pytest.mark.parametrize("how", WAYS)
+def test_ranks_look_up_the_bits_of_one_process(num_ranks, how):
+    # Given tables, and a batch for each rank
+    case, random = draw_case(7), np.random.default_rng(8)
+    batches = [[draw_batch(random, 25, True) for _ in range(num_ranks)]]
+    together = [[joined(batches[0])]]
+    # When one rank has all, and several have their parts
+    ((whole,), _), *_ = train(1, "local", case, together)
+    ranks = train(num_ranks, how, case, batches)
+    # Then lookups are the same bits
+    for f, expected in enumerate(whole):
+        got = np.concatenate([looked_up[0][f] for looked_up, _ in ranks])
+        np.testing.assert_array_equal(got, expected)
+
+
+@pytest.mark.parametrize("num_ranks", NUM_RANKS)
+@pytest.mark.parametrize("how", WAYS)
+@pytest.mark.parametrize("no_samples", [True, False])
+def test_a_rank_may_have_nothing_to_look_up(num_ranks, how, no_samples):
+    # Given a last rank without samples, or whose ids are all pruned
+    case, random = draw_case(9), np.random.default_rng(10)
+    batches = [[draw_batch(random, 10, False) for _ in range(num_ranks)] for _ in range(2)]
+    for of_ranks in batches:
+        if no_samples:
+            of_ranks[-1] = draw_batch(random, 0, False)
+        for ids in of_ranks[-1].ids:
+            ids[:] = -1
+    expected, expected_tables = one_process(case, batches)
+    # When ranks train
+    ranks = train(num_ranks, how, case, batches)
+    # Then that rank looks up zeros, and all have what they should
+    assert all(not output.any() for step in ranks[-1][0] for output in step)
+    for rank, (_, shards) in enumerate(ranks):
+        for shard, whole in zip(shards, expected_tables):
+            np.testing.assert_allclose(shard, whole[rank::num_ranks], rtol=1e-5, atol=1e-5)

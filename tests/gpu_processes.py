@@ -1,0 +1,165 @@
+"""What runs in the processes of tests with a rank per GPU.
+
+Here and not in the tests, since a process that is started finds modules by name.
+"""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from core_runner import GPU, core, on_gpu
+
+sys.path.append(str(Path(__file__).resolve().parents[1] / "benchmarks"))
+from gpu_ranks import run_ranks  # noqa: E402
+
+on_two_gpus = [
+    *on_gpu,
+    pytest.mark.skipif(core.num_devices() < 2, reason="needs two NVIDIA GPUs"),
+]
+NUM_RANKS = [pytest.param(1, marks=on_gpu), pytest.param(2, marks=on_two_gpus)]
+__all__ = ["NUM_RANKS", "on_two_gpus", "run_ranks"]
+
+
+def make_communicator(meeting, timeout_seconds=60):
+    core.set_device(meeting.rank)
+    (nccl_id, *_) = meeting.all_gather("id", core.nccl_id() if meeting.rank == 0 else b"")
+    return core.nccl_communicator(nccl_id, meeting.rank, meeting.num_ranks, timeout_seconds)
+
+
+def make_peers(meeting, num_bytes, timeout_seconds=60):
+    core.set_device(meeting.rank)
+    memory = core.PeerMemory(num_bytes)
+    handles = meeting.all_gather("handle", memory.handle)
+    return memory, core.PeerRanks(meeting.rank, memory, handles, timeout_seconds)
+
+
+def send_bytes_around(meeting, sizes, num_calls):
+    """What this rank received in `num_calls` calls of sizes [num_ranks from, num_ranks to]."""
+    communicator = make_communicator(meeting)
+    return exchange(communicator, sizes, num_calls, GPU.to_device)
+
+
+def exchange(communicator, sizes, num_calls, to_device):
+    rank = communicator.rank
+    received = []
+    for call in range(num_calls):
+        of_call = np.roll(sizes, call, axis=1)
+        send = to_device(
+            np.concatenate([message(rank, to, call, n) for to, n in enumerate(of_call[rank])])
+        )
+        receive = to_device(np.zeros(max(1, of_call[:, rank].sum()), np.uint8))
+        communicator.all_to_all(send, list(of_call[rank]), receive, list(of_call[:, rank]))
+        communicator.wait()
+        if call % max(1, num_calls // 4) == 0:
+            received.append((call, receive.numpy() if hasattr(receive, "numpy") else receive))
+    return received
+
+
+def message(source, target, call, num_bytes):
+    """What a rank sends to another; never empty, as arrays on a GPU cannot be."""
+    first = 7 * source + 3 * target + call
+    return (np.arange(num_bytes) * 31 + first).astype(np.uint8)
+
+
+def wait_for_one_that_does_not_come(meeting, how):
+    """What rank 0 was told after a second call that rank 1 did not make."""
+    if how == "nccl":
+        communicator = make_communicator(meeting, timeout_seconds=2)
+        send, receive = device(np.zeros(2, np.uint8)), device(np.zeros(2, np.uint8))
+
+        def call():
+            communicator.all_to_all(send, [1, 1], receive, [1, 1])
+            communicator.wait()
+    else:
+        _, peers = make_peers(meeting, 1 << 20, timeout_seconds=2)
+
+        def call():
+            peers.barrier()
+            device(np.zeros(1)).numpy()  # waits for the GPU
+            peers.check()
+
+    call()
+    said = ""
+    if meeting.rank == 0:
+        try:
+            call()
+        except RuntimeError as error:
+            said = str(error)
+    meeting.all_gather("told", b"")
+    return said
+
+
+def device(array):
+    return GPU.to_device(np.asarray(array))
+
+
+class ShardedRun:
+    """One rank of a training on tables spread over the ranks."""
+
+    def __init__(self, meeting, how, case):
+        self.case, self.rank, self.num_ranks = case, meeting.rank, meeting.num_ranks
+        core.set_device(meeting.rank)
+        shards = [table[self.rank :: self.num_ranks] for table in case.tables]
+        if how == "peers":
+            self.offsets, end = [], core.PeerMemory.reserved_bytes
+            for table in case.tables:
+                self.offsets.append(end)
+                most_rows = -(-len(table) // self.num_ranks)
+                end += -(-most_rows * table[0].nbytes // 256) * 256
+            self.room, self.max_ids = end, 20_000
+            rows, dims = zip(*(table.shape for table in case.tables))
+            room_bytes = core.peer_room_bytes(rows, dims, self.num_ranks, self.max_ids)
+            memory, self.peers = make_peers(meeting, end + room_bytes)
+            self.tables = []
+            for shard, offset in zip(shards, self.offsets):
+                self.tables.append(core.PeerArray(memory, offset, shard.shape, shard.dtype.str))
+                self.tables[-1].assign(np.ascontiguousarray(shard))
+            meeting.all_gather("tables", b"")
+        else:
+            self.communicator = (
+                core.local_communicator() if how == "local" else make_communicator(meeting)
+            )
+            self.tables = [device(shard) for shard in shards]
+        self.how = how
+        self.slots = [[device(np.full(len(shard), 0.1, np.float32))] for shard in shards]
+
+    def step(self, batch):
+        """Outputs before the step; the gradient of an output is itself."""
+        outputs = [device(np.full(shape, np.nan, np.float32)) for shape in batch.output_shapes]
+        group = core.Group(
+            tables=self.tables, outputs=outputs, ids=device(batch.ids),
+            row_splits=device(batch.row_splits),
+            weights=None if batch.weights is None else device(batch.weights),
+            table_of_feature=self.case.table_of_feature, combiners=self.case.combiners,
+            max_norms=[0.0] * len(self.tables), allocate=GPU.allocate)  # fmt: skip
+        num_rows = [len(table) for table in self.case.tables]
+        if self.how == "peers":
+            sharded = core.peer_group(
+                group, num_rows, self.peers, self.offsets, self.room, self.max_ids, GPU.allocate
+            )
+        else:
+            sharded = core.exchanged_group(group, num_rows, self.communicator, GPU.allocate)
+        sharded.lookup()
+        sharded.check()
+        looked_up = [output.numpy() for output in outputs]
+        update = core.Update(group, rule="rowwise_adagrad", slots=self.slots, hyper=hyper())
+        sharded.update(update)
+        sharded.check()
+        return looked_up
+
+
+def hyper():
+    values = {"apply": 1, "gradient_scale": 1, "clip_value": np.inf, "learning_rate": 0.1,
+              "epsilon": 1e-7}  # fmt: skip
+    return device(np.array([values.get(name, 0) for name in core.hyper_names], np.float32))
+
+
+def train(meeting, how, case, batches):
+    """What this rank looked up in each step, and its rows of each table in the end."""
+    run = ShardedRun(meeting, how, case)
+    looked_up = []
+    for step, of_ranks in enumerate(batches):
+        looked_up.append(run.step(of_ranks[meeting.rank]))
+        meeting.all_gather(f"step_{step}", b"")  # the next group gets the same room
+    return looked_up, [table.numpy() for table in run.tables]
