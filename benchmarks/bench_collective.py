@@ -12,13 +12,14 @@ step's, the slowest rank's, the median of rounds of steps in a row over three se
 """
 
 import argparse
+import gc
 import statistics
-import sys
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 from bench_kernel import load_core
+from gpu_exchanges import WAYS, allocate, make_communicator
 from gpu_ranks import run_ranks
 from places import Gpu
 from report import print_table, write_json
@@ -26,7 +27,7 @@ from workloads import ALPHAS, WORKLOADS, ids_from_uniform
 
 ROOT = Path(__file__).resolve().parents[1]
 BATCHES = {"onehot26": 65536, "dcnv2_cap4M": 32768}
-TINY = replace(WORKLOADS["onehot26"], name="tiny (onehot26, 16 samples)", batch=16, rows=[1000] * 26)
+TINY = replace(WORKLOADS["onehot26"], name="onehot26, 16 samples", batch=16, rows=[1000] * 26)
 NUM_SETS, STEPS, ROUNDS = 3, 10, 5
 
 
@@ -57,9 +58,7 @@ class Rank:
         hyper = {"apply": 1, "gradient_scale": 1, "clip_value": np.inf, "learning_rate": 1e-3,
                  "epsilon": 1e-7}  # fmt: skip
         hyper = torch.tensor([float(hyper.get(name, 0)) for name in core.hyper_names]).cuda()
-        self.update = core.Update(
-            self.group, rule="rowwise_adagrad", slots=self.slots, hyper=hyper
-        )
+        self.update = core.Update(self.group, rule="rowwise_adagrad", slots=self.slots, hyper=hyper)
         self.sharded = exchange.make_group(self.group, w)
 
     def _draw_ids(self, alpha):
@@ -77,89 +76,6 @@ class Rank:
     def step(self, i):
         self.forward(i)
         self.sharded.update(self.update, self.torch.cuda.current_stream().cuda_stream)
-
-
-def allocate(num_bytes):
-    import torch
-
-    return torch.empty(num_bytes, dtype=torch.uint8, device="cuda")
-
-
-class OneGpu:
-    """No exchange: the fused functions of one process."""
-
-    def __init__(self, core, meeting):
-        del core, meeting
-
-    def make_tables(self, workload, local_rows):
-        import torch
-
-        return [torch.randn(r, d, device="cuda") for r, d in zip(local_rows, workload.dims)]
-
-    def make_group(self, group, workload):
-        del workload
-        return _Fused(group)
-
-
-class _Fused:
-    bytes_on_the_wire = 0
-
-    def __init__(self, group):
-        self.group = group
-
-    def lookup(self, stream):
-        self.group.lookup(stream)
-
-    def update(self, update, stream):
-        update.run(stream)
-
-    def check(self, stream):
-        self.group.check(stream)
-
-
-class Nccl(OneGpu):
-    def __init__(self, core, meeting):
-        self.core, self.communicator = core, make_communicator(core, meeting)
-
-    def make_group(self, group, workload):
-        return self.core.exchanged_group(group, workload.rows, self.communicator, allocate)
-
-
-class Peers:
-    def __init__(self, core, meeting):
-        self.core, self.meeting = core, meeting
-
-    def make_tables(self, workload, local_rows):
-        import torch
-
-        w, num_ranks = workload, self.meeting.num_ranks
-        self.offsets, end = [], self.core.PeerMemory.reserved_bytes
-        for rows, dim in zip(w.rows, w.dims):
-            self.offsets.append(end)
-            end += -(-(-(-rows // num_ranks) * dim * 4) // 256) * 256
-        self.room = end
-        room_bytes = self.core.peer_room_bytes(w.rows, w.dims, num_ranks, w.num_ids)
-        self.memory = self.core.PeerMemory(end + room_bytes)
-        handles = self.meeting.all_gather("handles", self.memory.handle)
-        self.ranks = self.core.PeerRanks(self.meeting.rank, self.memory, handles)
-        tables = []
-        for rows, dim, offset in zip(local_rows, w.dims, self.offsets):
-            array = self.core.PeerArray(self.memory, offset, [rows, dim], "<f4")
-            tables.append(torch.as_tensor(array, device="cuda").normal_())
-        return tables
-
-    def make_group(self, group, workload):
-        return self.core.peer_group(
-            group, workload.rows, self.ranks, self.offsets, self.room, workload.num_ids, allocate
-        )
-
-
-WAYS = {"one GPU": OneGpu, "nccl": Nccl, "peers": Peers}
-
-
-def make_communicator(core, meeting):
-    (nccl_id, *_) = meeting.all_gather("nccl_id", core.nccl_id() if meeting.rank == 0 else b"")
-    return core.nccl_communicator(nccl_id, meeting.rank, meeting.num_ranks)
 
 
 def milliseconds(torch, meeting, name, run):
@@ -191,13 +107,22 @@ def kernel_milliseconds(torch, run):
     }
 
 
-def measure(meeting, folder, way, workload, alpha):
-    """What one rank measured."""
+def measure_all(meeting, folder, cases):
+    """What one rank measured of each (way, workload, alpha)."""
     import torch
 
     torch.cuda.set_device(meeting.rank)
     core = load_core(folder)
     core.set_device(meeting.rank)
+    figures = []
+    for number, case in enumerate(cases):
+        figures.append(measure(core, torch, meeting.part(str(number)), *case))
+        gc.collect()
+        torch.cuda.empty_cache()
+    return figures
+
+
+def measure(core, torch, meeting, way, workload, alpha):
     rank = Rank(core, meeting, WAYS[way](core, meeting), workload, alpha)
     for i in range(NUM_SETS):
         rank.step(i)
@@ -211,7 +136,12 @@ def measure(meeting, folder, way, workload, alpha):
     rank.sharded.check(torch.cuda.current_stream().cuda_stream)
     if meeting.num_ranks > 1:
         figures["bare"] = bare_milliseconds(core, torch, meeting, rank, figures["bytes"])
+    memory = getattr(rank.exchange, "memory", None)  # goes when no peer has it open any more
     meeting.all_gather("done", b"")
+    del rank
+    gc.collect()
+    meeting.all_gather("closed", b"")
+    del memory
     return figures
 
 
@@ -244,7 +174,8 @@ def row_of(way, num_ranks, workload, alpha, ranks, one_gpu):
     step = max(rank["step"] for rank in ranks)
     num_bytes = max(rank["bytes"] for rank in ranks)
     bare = max(rank.get("bare", 0.0) for rank in ranks)
-    exchange = max(exchange_milliseconds(way, rank["kernels"]) for rank in ranks)
+    # The least of the ranks: who comes first waits within its kernel for the others.
+    exchange = min(exchange_milliseconds(way, rank["kernels"]) for rank in ranks)
     share = 1 if way == "nccl" else 2  # `peers` fetches half of the bytes, in the forward pass
     return {
         "workload": workload.name,
@@ -256,26 +187,37 @@ def row_of(way, num_ranks, workload, alpha, ranks, one_gpu):
         "of one GPU": f"{one_gpu / step:.0%}" if one_gpu else None,
         "MB a step": round(num_bytes / 1e6, 1),
         "exchange ms": round(exchange, 3) if num_ranks > 1 else None,
-        "GB/s": round(num_bytes / share / exchange / 1e6, 1) if num_ranks > 1 and exchange else None,
+        "GB/s": round(num_bytes / share / exchange / 1e6, 1)
+        if num_ranks > 1 and exchange
+        else None,
         "bare GB/s": round(num_bytes / bare / 1e6, 1) if bare else None,
         "of bare": f"{bare / share / exchange:.0%}" if bare and exchange else None,
     }
 
 
-def run_workload(folder, workload, alpha, counts, profile):
-    rows, one_gpu = [], None
-    for way, num_ranks in [("one GPU", 1), *((w, n) for n in counts for w in ("nccl", "peers"))]:
-        ranks = run_ranks(num_ranks, measure, folder, way, workload, alpha, seconds=150)
-        rows.append(row_of(way, num_ranks, workload, alpha, ranks, one_gpu))
-        one_gpu = one_gpu or rows[0]["step ms"]
-        print_table(rows[-1:])
-        if profile:
-            with open(profile, "a") as file:
-                print(f"\n{workload.name} {alpha} {way} {num_ranks}", file=file)
-                for name, ms in sorted(ranks[0]["kernels"].items(), key=lambda item: -item[1])[:25]:
-                    print(f"{ms:9.4f} ms  {name[:150]}", file=file)
-        sys.stdout.flush()
-    return rows
+def run(folder, counts, workloads, profile):
+    """Rows of the table; all that runs on as many GPUs runs in the same processes."""
+    rows, one_gpu = [], {}
+    for num_ranks in sorted({1, *counts}):
+        ways = [way for way in WAYS if way != "one GPU" or num_ranks == 1]
+        cases = [(way, workload, alpha) for workload, alpha in workloads for way in ways]
+        of_ranks = run_ranks(num_ranks, measure_all, folder, cases, seconds=60 + 20 * len(cases))
+        for (way, workload, alpha), *ranks in zip(cases, *of_ranks):
+            base = one_gpu.get((workload.name, alpha))
+            rows.append(row_of(way, num_ranks, workload, alpha, ranks, base))
+            if way == "one GPU":
+                one_gpu[workload.name, alpha] = rows[-1]["step ms"]
+            if profile:
+                write_kernels(profile, rows[-1], ranks[0]["kernels"])
+    order = [workload.name for workload, _ in workloads]
+    return sorted(rows, key=lambda r: (order.index(r["workload"]), r["alpha"]))
+
+
+def write_kernels(path, row, kernels):
+    with open(path, "a") as file:
+        print("\n", row["workload"], row["alpha"], row["way"], row["GPUs"], file=file)
+        for name, ms in sorted(kernels.items(), key=lambda item: -item[1])[:25]:
+            print(f"{ms:9.4f} ms  {name[:150]}", file=file)
 
 
 def plot(path, about, rows):
@@ -284,7 +226,7 @@ def plot(path, about, rows):
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
-    rows = [r for r in rows if not r["workload"].startswith("tiny")]
+    rows = [r for r in rows if r["workload"] != TINY.name]
     labels = [f"{r['workload']}, alpha {r['alpha']:g}\n{r['way']}, {r['GPUs']} GPU" for r in rows]
     figure, axis = plt.subplots(figsize=(10, 0.42 * len(rows) + 1.6))
     y = np.arange(len(rows))
@@ -316,11 +258,12 @@ def main():
     import torch
 
     about = Gpu(torch).about()
-    rows = run_workload(args.core, TINY, 0.0, args.ranks, args.profile)
-    for name in args.workloads:
-        workload = replace(WORKLOADS[name], batch=BATCHES[name])
-        for alpha in args.alphas:
-            rows += run_workload(args.core, workload, alpha, args.ranks, args.profile)
+    workloads = [
+        (replace(WORKLOADS[name], batch=BATCHES[name]), alpha)
+        for name in args.workloads
+        for alpha in args.alphas
+    ]
+    rows = run(args.core, args.ranks, [(TINY, 0.0), *workloads], args.profile)
     print_table(rows)
     if args.json:
         write_json(args.json, about, rows)

@@ -25,6 +25,12 @@ class Meeting:
             time.sleep(0.002)
         return [self._path(name, n).read_bytes() for n in range(self.num_ranks)]
 
+    def part(self, name):
+        """The same ranks, with names of their own."""
+        folder = self.folder / name
+        folder.mkdir(exist_ok=True)
+        return Meeting(folder, self.rank, self.num_ranks)
+
     def _path(self, name, rank, suffix=""):
         return self.folder / f"{name}.{rank}{suffix}"
 
@@ -63,7 +69,9 @@ def _collect(results, processes, late):
                 raise RuntimeError(f"rank {rank}:\n{error}")
             returned[rank] = value
         elif time.monotonic() > late:
-            raise RuntimeError(f"not done in time: ranks {set(range(len(processes))) - {*returned}}")
+            raise RuntimeError(
+                f"not done in time: ranks {set(range(len(processes))) - {*returned}}"
+            )
         elif any(p.exitcode not in (None, 0) for p in processes):
             raise RuntimeError(f"exit codes of the ranks: {[p.exitcode for p in processes]}")
         else:

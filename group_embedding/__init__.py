@@ -1,6 +1,6 @@
 """Sparse embeddings for recommender models on TensorFlow: many lookups in one fused op."""
 
-from group_embedding import checkpoint, exchange, layers, optimizers
+from group_embedding import checkpoint, exchange, layers, optimizers, sok
 from group_embedding.config import FeatureConfig, TableConfig
 from group_embedding.distributed import (
     CollectiveStrategy,
@@ -8,6 +8,7 @@ from group_embedding.distributed import (
     Saver,
     broadcast_variables,
     enable_distributed_strategy,
+    run_elastic,
 )
 from group_embedding.feature_column import (
     categorical_column_with_embedding,
@@ -67,5 +68,7 @@ __all__ = [
     "layers",
     "optimizers",
     "patch_tensorflow",
+    "run_elastic",
     "sequence_categorical_column_with_embedding",
+    "sok",
 ]

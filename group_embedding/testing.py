@@ -99,8 +99,11 @@ class Ranks:
             self._job = launch([*command, str(os.getpid())], self.num_ranks, output)
 
 
-def launch(command, num_ranks, output):
-    """Starts `command` on `num_ranks` processes of this machine; returns horovodrun's Popen."""
+def launch(command, num_ranks, output, arguments=None):
+    """Starts `command` on `num_ranks` processes of this machine; returns horovodrun's Popen.
+
+    `arguments`: of horovodrun, in the place of `-np num_ranks`.
+    """
     path = [str(_PACKAGE_PARENT), *filter(None, [os.environ.get("PYTHONPATH")])]
     environment = {
         "TF_CPP_MIN_LOG_LEVEL": "2",
@@ -111,7 +114,7 @@ def launch(command, num_ranks, output):
     }
     horovodrun = str(Path(sys.executable).with_name("horovodrun"))
     return subprocess.Popen(
-        [horovodrun, "--gloo", "-np", str(num_ranks), *command],
+        [horovodrun, "--gloo", *(arguments or ["-np", str(num_ranks)]), *command],
         env=environment,
         stdout=output,
         stderr=subprocess.STDOUT,

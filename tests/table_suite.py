@@ -333,6 +333,11 @@ class TableIsADict(RuleBasedStateMachine):
         assert self.table.evict_old(steps_to_live, self.step) == len(old)
 
     @rule()
+    def clear(self):
+        self.table.clear()
+        self.dict, self.seen = {}, {}
+
+    @rule()
     def save_and_restore(self):
         snapshot = self.table.snapshot()
         rows = snapshot.read(0, snapshot.num_rows)

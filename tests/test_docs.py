@@ -15,6 +15,12 @@ README = Path(__file__).resolve().parents[1] / "README.md"
 PROGRAMS = re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL)
 PUBLIC = {name: getattr(ge, name) for name in ge.__all__ if not inspect.ismodule(getattr(ge, name))}
 PUBLIC |= {f"optimizers.{name}": getattr(ge.optimizers, name) for name in ge.optimizers.__all__}
+PUBLIC |= {
+    f"sok.{name}": getattr(ge.sok, name)
+    for name in ge.sok.__all__
+    if not inspect.ismodule(getattr(ge.sok, name))
+}
+PUBLIC["sok.optimizers.Adam"] = ge.sok.optimizers.Adam
 
 
 @pytest.mark.parametrize(

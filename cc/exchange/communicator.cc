@@ -10,10 +10,4 @@ std::string ExchangeEqual(Communicator* communicator, const void* send, void* re
   return communicator->AllToAll(send, sizes.data(), receive, sizes.data(), stream);
 }
 
-std::string Barrier(Communicator* communicator, void* words, Stream stream) {
-  const std::string error = ExchangeEqual(
-      communicator, words, static_cast<char*>(words) + communicator->num_ranks(), 1, stream);
-  return error.empty() ? communicator->Wait(stream) : error;
-}
-
 }  // namespace group_embedding

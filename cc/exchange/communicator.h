@@ -48,12 +48,9 @@ class Communicator {
   const int rank_, num_ranks_;
 };
 
-// The same number of bytes from each rank to each: how sizes are exchanged. send, receive:
-// [num_ranks, bytes].
+// The same number of bytes from each rank to each: how sizes are exchanged, and, followed by Wait,
+// a barrier. send, receive: [num_ranks, bytes].
 std::string ExchangeEqual(Communicator* communicator, const void* send, void* receive,
                           int64_t bytes, Stream stream);
-
-// Ends on a rank when all have come to it. `words`: memory for [2, num_ranks] bytes.
-std::string Barrier(Communicator* communicator, void* words, Stream stream);
 
 }  // namespace group_embedding

@@ -23,15 +23,14 @@ void Require(const std::string& error) {
 ExchangedGroup::ExchangedGroup(const Group& group, Communicator* communicator, Allocate allocate)
     : ShardedGroup(group, communicator->rank(), communicator->num_ranks(), std::move(allocate)),
       communicator_(communicator) {
-  RequireCuda(cudaHostAlloc(&host_counts_, 2 * num_parts() * sizeof(int64_t),
-                            cudaHostAllocDefault));
+  RequireCuda(
+      cudaHostAlloc(&host_counts_, 2 * num_parts() * sizeof(int64_t), cudaHostAllocDefault));
 }
 
 ExchangedGroup::~ExchangedGroup() { cudaFreeHost(host_counts_); }
 
 void ExchangedGroup::Lookup(Fault* fault, cudaStream_t stream) {
-  auto* local_rows =
-      static_cast<int64_t*>(allocate_("local_rows", 8 * group().batch.num_ids));
+  auto* local_rows = static_cast<int64_t*>(allocate_("local_rows", 8 * group().batch.num_ids));
   Route(local_rows, fault, stream);
   ExchangeCounts(stream);
 
@@ -52,8 +51,8 @@ void ExchangedGroup::Lookup(Fault* fault, cudaStream_t stream) {
   std::vector<PartPlace> places;
   for (int64_t p = 0; p < num_parts(); ++p) {
     const bool in_place = p / num_tables() == rank_;
-    const char* base = in_place ? static_cast<const char*>(shard(p % num_tables()).rows)
-                                : fetched + fetched_at[p];
+    const char* base =
+        in_place ? static_cast<const char*>(shard(p % num_tables()).rows) : fetched + fetched_at[p];
     places.push_back({reinterpret_cast<int64_t>(base), row_bytes(p % num_tables()), in_place});
   }
   DeviceArrays sizes(nullptr);
@@ -73,8 +72,8 @@ void ExchangedGroup::ExchangeCounts(cudaStream_t stream) {
   CountRowsKernel<<<num_blocks, kThreads, 0, stream>>>(routed_.sorted.num_unique, num_parts(),
                                                        counts);
   RequireCuda(cudaGetLastError());
-  Require(ExchangeEqual(communicator_, counts, counts + num_parts(),
-                        num_tables() * sizeof(int64_t), stream));
+  Require(ExchangeEqual(communicator_, counts, counts + num_parts(), num_tables() * sizeof(int64_t),
+                        stream));
   RequireCuda(cudaMemcpyAsync(host_counts_, counts, 2 * bytes, cudaMemcpyDeviceToHost, stream));
   Require(communicator_->Wait(stream));
   asked_.assign(host_counts_, host_counts_ + num_parts());
@@ -104,8 +103,7 @@ const char* ExchangedGroup::LookUpRequests(const std::vector<int64_t>& offsets,
   requests.num_features = static_cast<int64_t>(features.size());
   requests.batch = {/*row_splits=*/nullptr, requests_, /*weights=*/nullptr, at, at};
   requests.invalid_ids = {/*prune_negative=*/false, /*read_zeros=*/true};
-  void* scratch =
-      allocate_("serve", GroupLookupScratchBytes(num_tables(), requests.num_features));
+  void* scratch = allocate_("serve", GroupLookupScratchBytes(num_tables(), requests.num_features));
   RequireCuda(GroupLookupCuda(requests, scratch, nullptr, stream));
   return rows;
 }
@@ -118,8 +116,8 @@ void ExchangedGroup::Update(const group_embedding::Update& update, cudaStream_t 
   const int64_t own_at = all_at[rank_ * num_tables()];
   char* sent = static_cast<char*>(allocate_("sent_gradients", sent_at.back()));
   char* received = static_cast<char*>(allocate_("received_gradients", received_at.back()));
-  char* own = static_cast<char*>(
-      allocate_("own_gradients", all_at[(rank_ + 1) * num_tables()] - own_at));
+  char* own =
+      static_cast<char*>(allocate_("own_gradients", all_at[(rank_ + 1) * num_tables()] - own_at));
   std::vector<int64_t> num_unique = {0};
   std::vector<char*> gradients;
   for (int64_t p = 0; p < num_parts(); ++p) {

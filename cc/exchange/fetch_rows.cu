@@ -30,7 +30,8 @@ __global__ void __launch_bounds__(kThreads)
     const PartSource source = is_there ? args.sources[p] : PartSource{};
     const bool in_place = is_there && p >= args.first_own && p < args.end_own;
     int64_t bytes = 0;
-    if (is_there && !in_place) bytes = PartBytes(num_unique[p + 1] - num_unique[p], source.row_bytes);
+    if (is_there && !in_place)
+      bytes = PartBytes(num_unique[p + 1] - num_unique[p], source.row_bytes);
     int64_t offset, total;
     Scan(scan).ExclusiveSum(bytes, offset, total);
     if (is_there) {
@@ -87,8 +88,8 @@ __global__ void __launch_bounds__(kThreads) FetchRowsKernel(FetchArgs args) {
       const PartSource source = args.sources[p];
       const int64_t row = args.routed.local_rows[u + min(lane, num_rows - 1)];
       const char* from = source.rows + row * source.row_bytes;
-      char* to = reinterpret_cast<char*>(args.parts[p].base) +
-                 (u - num_unique[p]) * source.row_bytes;
+      char* to =
+          reinterpret_cast<char*>(args.parts[p].base) + (u - num_unique[p]) * source.row_bytes;
       const int row_bytes = static_cast<int>(source.row_bytes);
       if (row_bytes % 16 == 0) {
         CopyRows<uint4>(from, to, num_rows, row_bytes, lane);
@@ -120,7 +121,8 @@ cudaError_t FetchRowsCuda(const RoutedRows& routed, const PartSource* sources,
                           const PartPlace* parts, int64_t num_tables, int rank,
                           cudaStream_t stream) {
   if (routed.num_ids == 0) return cudaSuccess;
-  const unsigned num_blocks = static_cast<unsigned>(8 * NumMultiprocessors());
+  // Enough to fill the link, and room beside them for kernels that work on memory.
+  const unsigned num_blocks = static_cast<unsigned>(2 * NumMultiprocessors());
   FetchRowsKernel<<<num_blocks, kThreads, 0, stream>>>(
       ArgsOf(routed, sources, parts, num_tables, rank));
   return cudaGetLastError();

@@ -11,8 +11,8 @@ struct PartSource {
   int64_t row_bytes;  // of the vectors of 16, 8, 4 or 2 bytes that divide it, the widest are moved
 };
 
-// Writes parts ([num_parts], for WritePlacesCuda): those of this rank are read in place, the rows of
-// the others will lie in `fetched`, part after part. sources: [num_parts] on the device.
+// Writes parts ([num_parts], for WritePlacesCuda): those of this rank are read in place, the rows
+// of the others will lie in `fetched`, part after part. sources: [num_parts] on the device.
 cudaError_t PlacePartsCuda(const RoutedRows& routed, const PartSource* sources, int64_t num_tables,
                            int rank, char* fetched, PartPlace* parts, cudaStream_t stream);
 

@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <cstddef>
 #include <stdexcept>
 
 #include "core/descriptors.cuh"
@@ -64,12 +63,19 @@ PeerGroup::PeerGroup(const Group& group, PeerRanks* ranks,
   }
   const size_t bytes = num_ranks_ * (num_parts() + 1) * sizeof(int64_t);
   RequireCuda(cudaHostAlloc(&host_counts_, bytes, cudaHostAllocDefault));
-  RequireCuda(cudaEventCreateWithFlags(&counts_are_here_, cudaEventDisableTiming));
+  for (cudaEvent_t* event : {&counts_are_here_, &parts_are_placed_, &places_are_written_}) {
+    RequireCuda(cudaEventCreateWithFlags(event, cudaEventDisableTiming));
+  }
+  RequireCuda(cudaStreamCreateWithFlags(&side_stream_, cudaStreamNonBlocking));
 }
 
 PeerGroup::~PeerGroup() {
+  cudaStreamSynchronize(side_stream_);
+  cudaStreamDestroy(side_stream_);
+  for (cudaEvent_t event : {counts_are_here_, parts_are_placed_, places_are_written_}) {
+    cudaEventDestroy(event);
+  }
   cudaFreeHost(host_counts_);
-  cudaEventDestroy(counts_are_here_);
 }
 
 void PeerGroup::Lookup(Fault* fault, cudaStream_t stream) {
@@ -83,8 +89,7 @@ void PeerGroup::Lookup(Fault* fault, cudaStream_t stream) {
   DeviceArrays arrays(allocate_("sources", sizes.size()));
   const PartSource* sources = arrays.Add(sources_);
   RequireCuda(arrays.Send(stream));
-  auto* parts =
-      static_cast<PartPlace*>(allocate_("part_places", num_parts() * sizeof(PartPlace)));
+  auto* parts = static_cast<PartPlace*>(allocate_("part_places", num_parts() * sizeof(PartPlace)));
   char* fetched = static_cast<char*>(allocate_("fetched", room_.bytes - room_.gradients));
 
   Route(LocalRowsOf(rank_), fault, stream);
@@ -94,8 +99,13 @@ void PeerGroup::Lookup(Fault* fault, cudaStream_t stream) {
   RequireCuda(ranks_->EnqueueBarrier(stream));
   GatherCounts(stream);
   RequireCuda(PlacePartsCuda(routed_, sources, num_tables(), rank_, fetched, parts, stream));
+  // Places are written to memory while rows come over the link.
+  RequireCuda(cudaEventRecord(parts_are_placed_, stream));
+  RequireCuda(cudaStreamWaitEvent(side_stream_, parts_are_placed_, 0));
+  RequireCuda(WritePlacesCuda(routed_, parts, side_stream_));
+  RequireCuda(cudaEventRecord(places_are_written_, side_stream_));
   RequireCuda(FetchRowsCuda(routed_, sources, parts, num_tables(), rank_, stream));
-  RequireCuda(WritePlacesCuda(routed_, parts, stream));
+  RequireCuda(cudaStreamWaitEvent(stream, places_are_written_, 0));
   LookUpPlaces(stream);
 }
 
@@ -138,10 +148,9 @@ void PeerGroup::Update(const group_embedding::Update& update, cudaStream_t strea
   }
   auto* rows = static_cast<int64_t*>(allocate_("requests", 8 * first_rows.back()));
   for (int n = 0; n < num_ranks_; ++n) {
-    RequireCuda(cudaMemcpyAsync(rows + first_rows[n],
-                                LocalRowsOf(n) + num_unique_[n][rank_ * num_tables()],
-                                (first_rows[n + 1] - first_rows[n]) * 8, cudaMemcpyDefault,
-                                stream));
+    RequireCuda(
+        cudaMemcpyAsync(rows + first_rows[n], LocalRowsOf(n) + num_unique_[n][rank_ * num_tables()],
+                        (first_rows[n + 1] - first_rows[n]) * 8, cudaMemcpyDefault, stream));
   }
   auto* hyper = static_cast<Hyper*>(allocate_("hyper", sizeof(Hyper)));
   GuardHyperKernel<<<1, 1, 0, stream>>>(update.hyper, ranks_->failed(), hyper);

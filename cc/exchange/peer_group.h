@@ -11,7 +11,7 @@ namespace group_embedding {
 
 // What a group needs in the PeerMemory of each rank, beside its tables.
 struct PeerRoom {
-  int64_t counts, local_rows, gradients;  // where they begin: two of each, but for gradients
+  int64_t counts, local_rows, gradients;   // where they begin: two of each, but for gradients
   int64_t counts_bytes, local_rows_bytes;  // of one
   int64_t bytes;                           // in all
 
@@ -40,7 +40,9 @@ class PeerGroup : public ShardedGroup {
   T* InRoom(int rank, int64_t offset) const {
     return reinterpret_cast<T*>(ranks_->data(rank) + room_offset_ + offset);
   }
-  int64_t* CountsOf(int rank) const { return InRoom<int64_t>(rank, room_.counts + turn_ * room_.counts_bytes); }
+  int64_t* CountsOf(int rank) const {
+    return InRoom<int64_t>(rank, room_.counts + turn_ * room_.counts_bytes);
+  }
   int64_t* LocalRowsOf(int rank) const {
     return InRoom<int64_t>(rank, room_.local_rows + turn_ * room_.local_rows_bytes);
   }
@@ -52,9 +54,11 @@ class PeerGroup : public ShardedGroup {
   const PeerRoom room_;
   const int64_t room_offset_, max_ids_;
   std::vector<PartSource> sources_;
-  int turn_ = 0;  // of two: peers may still read what the last Lookup left
+  int turn_ = 0;                    // of two: peers may still read what the last Lookup left
   int64_t* host_counts_ = nullptr;  // page-locked [num_ranks, num_parts + 1]
-  cudaEvent_t counts_are_here_ = nullptr;
+  cudaStream_t side_stream_ = nullptr;
+  cudaEvent_t counts_are_here_ = nullptr, parts_are_placed_ = nullptr,
+              places_are_written_ = nullptr;
   std::vector<std::vector<int64_t>> num_unique_;  // per rank, of the last Update
 };
 

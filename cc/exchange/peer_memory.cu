@@ -7,6 +7,8 @@
 namespace group_embedding {
 namespace {
 
+constexpr int64_t kPageBytes = int64_t{2} << 20;
+
 struct BarrierArgs {
   uint64_t* flags[PeerMemory::kMaxRanks];  // of each rank: [num_ranks] the last barrier of each
   int rank, num_ranks;
@@ -48,7 +50,9 @@ __global__ void BarrierKernel(const BarrierArgs args) {
 
 }  // namespace
 
-PeerMemory::PeerMemory(int64_t bytes) : bytes_(std::max(bytes, kReservedBytes)) {
+// Whole pages of the largest size: of others, peers' random reads were a third as fast.
+PeerMemory::PeerMemory(int64_t bytes)
+    : bytes_((std::max(bytes, kReservedBytes) + kPageBytes - 1) / kPageBytes * kPageBytes) {
   RequireCuda(cudaMalloc(&data_, bytes_));
   RequireCuda(cudaMemset(data_, 0, bytes_));
   RequireCuda(cudaDeviceSynchronize());
@@ -84,8 +88,7 @@ PeerRanks::PeerRanks(int rank, const PeerMemory* memory, const std::vector<std::
     }
     std::memcpy(&handle, handles[n].data(), sizeof(handle));
     void* data = nullptr;
-    const cudaError_t error =
-        cudaIpcOpenMemHandle(&data, handle, cudaIpcMemLazyEnablePeerAccess);
+    const cudaError_t error = cudaIpcOpenMemHandle(&data, handle, cudaIpcMemLazyEnablePeerAccess);
     if (error != cudaSuccess) {
       throw std::runtime_error("peer memory: rank " + std::to_string(rank) +
                                " cannot reach the memory of rank " + std::to_string(n) +

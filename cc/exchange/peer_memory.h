@@ -5,7 +5,8 @@
 //   PeerRanks ranks(rank, &mine, handles, 60);
 //   ranks.data(n)                              where this rank sees what rank n calls mine.data()
 //
-// The first kReservedBytes of the memory are the barrier's. What lies where is the callers' to agree.
+// The first kReservedBytes of the memory are the barrier's. What lies where is the callers' to
+// agree.
 //
 // Thread safety: one thread at a time. Order: all ranks enqueue the same barriers in the same
 // order, each on one stream.
@@ -58,8 +59,8 @@ class PeerRanks {
   // the same, *failed() is set for all that follows, and so is Error().
   cudaError_t EnqueueBarrier(cudaStream_t stream);
 
-  // On the device: 0, or 1 from the first barrier on that a rank did not come to. Kernels that write
-  // what must not be wrong look at it.
+  // On the device: 0, or 1 from the first barrier on that a rank did not come to. Kernels that
+  // write what must not be wrong look at it.
   const int* failed() const { return failed_; }
 
   // A sentence that names the rank that a barrier waited for in vain; empty: none so far. For all

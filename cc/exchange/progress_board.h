@@ -9,8 +9,8 @@ namespace group_embedding {
 
 class ProgressBoard {
  public:
-  // `name`: what only the ranks of one communicator know. Where the host shares no memory, the board
-  // knows of this rank alone.
+  // `name`: what only the ranks of one communicator know. Where the host shares no memory, the
+  // board knows of this rank alone.
   static std::unique_ptr<ProgressBoard> Open(const std::string& name, int rank, int num_ranks);
   ~ProgressBoard();
 

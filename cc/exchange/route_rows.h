@@ -1,7 +1,7 @@
 // Routing on a GPU: which rows a rank must ask which owner for, and where each looked-up row will
 // be once they came. The same as route_ids.h, without a host that waits.
 //
-// Row r of a table is row r / num_ranks of rank r % num_ranks. A **part** is what one owner has of
+// All tables are spread by row number (owner.h, kMod). A **part** is what one owner has of
 // one table: part owner * num_tables + table. Unique rows are counted over all parts, in the order
 // of parts and ascending within each: so what goes to one rank lies together.
 #pragma once
@@ -24,12 +24,12 @@ struct PartPlace {
 };
 
 struct RoutedRows {
-  SortedRows sorted;           // of the batch; ReduceRowsCuda takes it with the GroupOfParts
-  int64_t* local_rows;         // [number of unique rows] of their parts; room for [num_ids]
-  int64_t* places;             // [num_ids] see kLeftOutPlace; else written by WritePlacesCuda
-  const uint32_t* positions;   // [num_ids] of sorted entries
-  int64_t* places_of_unique;   // [num_ids] room
-  const int64_t* first_keys;   // [num_parts]
+  SortedRows sorted;          // of the batch; ReduceRowsCuda takes it with the GroupOfParts
+  int64_t* local_rows;        // [number of unique rows] of their parts; room for [num_ids]
+  int64_t* places;            // [num_ids] see kLeftOutPlace; else written by WritePlacesCuda
+  const uint32_t* positions;  // [num_ids] of sorted entries
+  int64_t* places_of_unique;  // [num_ids] room
+  const int64_t* first_keys;  // [num_parts]
   int64_t num_parts;
   int64_t num_ids;
 };

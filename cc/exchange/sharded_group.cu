@@ -2,7 +2,6 @@
 #include <stdexcept>
 
 #include "exchange/part_bytes.h"
-#include "exchange/route_ids.h"
 #include "exchange/sharded_group.h"
 #include "table/device_buffer.h"
 
@@ -27,7 +26,7 @@ ShardedGroup::ShardedGroup(const Group& group, int rank, int num_ranks, Allocate
 
 Table ShardedGroup::shard(int64_t table) const {
   Table shard = tables_[table];
-  shard.num_rows = NumLocalRows(shard.num_rows, rank_, num_ranks_);
+  shard.num_rows = (shard.num_rows - rank_ + num_ranks_ - 1) / num_ranks_;
   return shard;
 }
 
@@ -75,6 +74,14 @@ void ShardedGroup::LookUpPlaces(cudaStream_t stream) {
 
 void ShardedGroup::ReduceGradients(const std::vector<int64_t>& num_unique,
                                    const std::vector<char*>& gradients, cudaStream_t stream) {
+  for (int64_t t = 0; t < num_tables(); ++t) {
+    if (tables_[t].max_norm > 0) {
+      throw std::runtime_error("table " + std::to_string(t) +
+                               ": expected no max_norm, as the gradient of a clipped row needs the "
+                               "row, got " +
+                               std::to_string(tables_[t].max_norm));
+    }
+  }
   const GroupOfParts parts(group(), num_ranks_);
   std::vector<TableGrad> grads;
   for (int64_t p = 0; p < num_parts(); ++p) {
@@ -91,7 +98,6 @@ void ShardedGroup::UpdateShards(const group_embedding::Update& update,
   std::vector<Table> shards;
   for (int64_t t = 0; t < num_tables(); ++t) {
     shards.push_back(shard(t));
-    shards.back().max_norm = 0;  // was seen to where the gradient was reduced
   }
   std::vector<Feature> features;
   int64_t num_rows = 0;

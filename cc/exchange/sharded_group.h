@@ -7,8 +7,8 @@
 // receives, PeerGroup reads the peers' memory. Each unique row crosses once in either direction; an
 // owner adds what the ranks send in their order, so that results are the same bits on every run.
 //
-// Thread safety: one thread at a time. Order: all ranks call Lookup and Update of the same groups in
-// the same order, also with an empty batch. Errors are std::runtime_error.
+// Thread safety: one thread at a time. Order: all ranks call Lookup and Update of the same groups
+// in the same order, also with an empty batch. Errors are std::runtime_error.
 #pragma once
 
 #include <cuda_runtime_api.h>

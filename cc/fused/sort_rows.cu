@@ -127,8 +127,7 @@ SamplePlan PlanSamples(const Group& group, const SortOptions& options, int64_t s
     const Feature& feature = group.features[f];
     // Of a feature without gradient no id is a row.
     const int64_t num_rows = feature.output == nullptr ? 0 : group.tables[feature.table].num_rows;
-    const int64_t first_row =
-        options.first_rows == nullptr ? 0 : options.first_rows[feature.table];
+    const int64_t first_row = options.first_rows == nullptr ? 0 : options.first_rows[feature.table];
     plan.tasks.push_back({plan.first_keys[feature.table], first_row, num_rows, feature.first_sample,
                           feature.num_samples, feature.combiner});
     plan.blocks.Append((feature.num_samples + samples_per_block - 1) / samples_per_block);
@@ -224,8 +223,8 @@ cudaError_t Sort(const Group& group, const SortOptions& options, void* workspace
       cub::DeviceSelect::If(w.cub, w.cub_bytes, thrust::counting_iterator<uint32_t>(0), segments,
                             w.num_starts, num_ids, StartsSegment<Key>{keys.Current()}, stream);
   if (error != cudaSuccess) return error;
-  const UniqueArgs unique{first_keys, keys.Current(), num_ids, w.num_starts,
-                          segments,   w.num_unique};
+  const UniqueArgs unique{first_keys,   keys.Current(), num_ids,
+                          w.num_starts, segments,       w.num_unique};
   CountRowsKernel<Key><<<static_cast<unsigned>(num_counts), kWarpSize, 0, stream>>>(unique);
   sorted->keys = keys.Current();
   sorted->has_wide_keys = sizeof(Key) == 8;
@@ -251,9 +250,8 @@ cudaError_t SortRowsCuda(const Group& group, void* workspace, SortedRows* sorted
   if (group.batch.num_ids > kMaxBatchIds || group.batch.num_samples > kMaxBatchIds) {
     return cudaErrorInvalidValue;
   }
-  return NeedsWideKeys(group, options)
-             ? Sort<uint64_t>(group, options, workspace, sorted, stream)
-             : Sort<uint32_t>(group, options, workspace, sorted, stream);
+  return NeedsWideKeys(group, options) ? Sort<uint64_t>(group, options, workspace, sorted, stream)
+                                       : Sort<uint32_t>(group, options, workspace, sorted, stream);
 }
 
 }  // namespace group_embedding

@@ -36,7 +36,7 @@ struct KeyArgs {
   Batch batch;
   bool prune_negative;
   int64_t samples_per_block;
-  int32_t team_bits;    // of WriteScalesKernel; see Team
+  int32_t team_bits;  // of WriteScalesKernel; see Team
   int64_t num_owners;
   int64_t keys_per_owner;
   void* keys;           // [num_ids]

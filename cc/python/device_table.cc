@@ -55,8 +55,9 @@ class PyDeviceTable {
                 const DiskTierOptions* disk) {
     const void* values = TakeMatrix(matrix, &options);
     std::string error;
-    table_ = disk == nullptr ? MakeDeviceTable(options, tiers, values, &error)
-                             : MakeDiskTieredDeviceTable(options, tiers, *disk, values, &error);
+    table_ = disk == nullptr
+                 ? MakeDeviceTable(options, tiers, values, &error)
+                 : MakeDiskTieredDeviceTable(options, tiers.device_bytes, *disk, values, &error);
     Raise(error);
   }
 
@@ -192,7 +193,8 @@ void BindDeviceTable(py::module_& m) {
 
 As HostTable, but for `locate`, whose arrays are in GPU memory, and `interface`, `numpy` and `assign`
 in the place of views. Rows that device_bytes, unless 0, do not hold lie in host memory, the coldest
-ones: 'least_recent' or 'least_frequent'. With `disk`, a DiskTier, what is beyond max_bytes is there.)")
+ones: 'least_recent' or 'least_frequent'. With `disk`, a DiskTier that says which are the coldest
+itself, what is beyond max_bytes is there.)")
       .def(py::init([](int32_t dim, const std::string& dtype, py::object matrix,
                        const std::string& distribution, float a, float b, uint64_t seed,
                        float no_row_value, const std::string& admission, int64_t min_count,

@@ -56,7 +56,8 @@ All ranks make the same calls in the same order. An error, RuntimeError, is the 
       .def_property_readonly("num_ranks", &Communicator::num_ranks)
       .def("all_to_all", &AllToAll, "send"_a, "send_bytes"_a, "receive"_a, "receive_bytes"_a,
            "stream"_a = 0,
-           "Sends send_bytes[n] bytes to rank n and receives receive_bytes[n] from it; those of rank "
+           "Sends send_bytes[n] bytes to rank n and receives receive_bytes[n] from it; those of "
+           "rank "
            "0 lie first in both arrays.")
       .def(
           "wait",
@@ -126,7 +127,8 @@ class PeerArray {
   }
 
   py::object ToHost() const {
-    py::object array = py::module_::import("numpy").attr("empty")(py::tuple(py::cast(shape_)), type_);
+    py::object array =
+        py::module_::import("numpy").attr("empty")(py::tuple(py::cast(shape_)), type_);
     CheckCuda(cudaDeviceSynchronize(), "PeerArray");
     CheckCuda(cudaMemcpy(ViewArray(array, "array").data, data_, bytes_, cudaMemcpyDeviceToHost),
               "PeerArray");
@@ -156,8 +158,8 @@ class PyShardedGroup {
     exchange_object_ = communicator;
     CheckShards(communicator.cast<Communicator&>().rank(),
                 communicator.cast<Communicator&>().num_ranks());
-    auto exchanged = std::make_unique<ExchangedGroup>(Whole(), &communicator.cast<Communicator&>(),
-                                                      Allocate());
+    auto exchanged =
+        std::make_unique<ExchangedGroup>(Whole(), &communicator.cast<Communicator&>(), Allocate());
     exchanged_ = exchanged.get();
     sharded_ = std::move(exchanged);
   }
@@ -187,8 +189,8 @@ class PyShardedGroup {
     if (peer_ranks_ != nullptr) Require(peer_ranks_->Error());
     if (fault.kind == FaultKind::kNone) return;
     const int32_t table = py_group().features()[fault.feature].table;
-    throw py::value_error(Describe(fault, std::to_string(fault.feature), std::to_string(table),
-                                   num_rows_[table]));
+    throw py::value_error(
+        Describe(fault, std::to_string(fault.feature), std::to_string(table), num_rows_[table]));
   }
 
   // Of the last Lookup and Update.
@@ -267,10 +269,10 @@ void BindGpuExchange(py::module_& m) {
   m.def(
       "set_device", [](int device) { CheckCuda(cudaSetDevice(device), "set_device"); }, "device"_a,
       "The GPU on which what this thread makes from now on will be.");
-  m.def("nccl_id", &NcclId, "What the ranks of one NCCL communicator have in common: bytes that one "
-                            "of them makes and hands to the others.");
-  m.def("nccl_communicator", &NcclRank, "id"_a, "rank"_a, "num_ranks"_a,
-        "timeout_seconds"_a = 60.0,
+  m.def("nccl_id", &NcclId,
+        "What the ranks of one NCCL communicator have in common: bytes that one "
+        "of them makes and hands to the others.");
+  m.def("nccl_communicator", &NcclRank, "id"_a, "rank"_a, "num_ranks"_a, "timeout_seconds"_a = 60.0,
         "A Communicator of ranks with a GPU each, made by all of them together.");
   py::class_<PeerMemory>(m, "PeerMemory", "GPU memory that all ranks of a host read and write.")
       .def(py::init<int64_t>(), "num_bytes"_a)
@@ -292,8 +294,9 @@ void BindGpuExchange(py::module_& m) {
             CheckCuda(ranks.EnqueueBarrier(reinterpret_cast<cudaStream_t>(stream)), "barrier");
           },
           "stream"_a = 0)
-      .def("check", [](const PeerRanks& ranks) { Require(ranks.Error()); },
-           "RuntimeError, once a barrier that has ended waited for a rank in vain.");
+      .def(
+          "check", [](const PeerRanks& ranks) { Require(ranks.Error()); },
+          "RuntimeError, once a barrier that has ended waited for a rank in vain.");
   py::class_<PyShardedGroup>(m, "ShardedGroup", R"(A Group whose tables are spread over ranks.
 
 The group's tables are this rank's rows: row r of a table is row r // num_ranks of rank r % num_ranks.
@@ -302,11 +305,13 @@ All ranks call lookup, and then update, together.)")
       .def("update", &PyShardedGroup::Update, "update"_a, "stream"_a = 0,
            "After lookup, once the outputs hold their gradients: updates this rank's rows.")
       .def("check", &PyShardedGroup::Check, "stream"_a = 0,
-           "Waits for the stream; ValueError if a lookup met a bad id, RuntimeError if a rank is gone.")
+           "Waits for the stream; ValueError if a lookup met a bad id, RuntimeError if a rank is "
+           "gone.")
       .def_property_readonly("bytes_on_the_wire", &PyShardedGroup::BytesOnTheWire);
   m.def("exchanged_group", &ExchangedGroupOf, "group"_a, "num_rows"_a, "communicator"_a,
-        "allocate"_a, "A ShardedGroup whose rows travel through a Communicator. num_rows: of the "
-                      "whole tables.");
+        "allocate"_a,
+        "A ShardedGroup whose rows travel through a Communicator. num_rows: of the "
+        "whole tables.");
   m.def("peer_group", &PeerGroupOf, "group"_a, "num_rows"_a, "ranks"_a, "table_offsets"_a,
         "room_offset"_a, "max_ids"_a, "allocate"_a,
         "A ShardedGroup whose ranks read each other's PeerMemory. Its tables begin there at "

@@ -253,6 +253,7 @@ void DeviceHash::Clear() {
   state.next_candidate = state.num_free_candidates = 0;
   SetState(state);
   const cudaStream_t stream = streams_.own();
+  RequireCuda(cudaMemsetAsync(ref_.candidates, 0, usable_candidates_ * sizeof(Candidate), stream));
   if (bloom_ != nullptr) {
     RequireCuda(cudaMemsetAsync(bloom_->data(), 0, bloom_bytes_, stream));
   }
@@ -286,6 +287,7 @@ void DeviceHash::SetAdmissionState(const AdmissionState& admission) {
   SetState(state);
   const std::string error = MakeRoom(0, stream);
   if (!error.empty()) throw std::runtime_error(error);
+  RequireCuda(cudaMemsetAsync(ref_.candidates, 0, usable_candidates_ * sizeof(Candidate), stream));
   RequireCuda(cudaMemcpyAsync(ref_.candidates, candidates.data(),
                               candidates.size() * sizeof(Candidate), cudaMemcpyHostToDevice,
                               stream));

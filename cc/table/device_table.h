@@ -57,10 +57,13 @@ std::unique_ptr<DeviceTable> MakeDeviceTable(const TableOptions& options,
 
 // The same with a third tier, on disk (rows_on_disk.h): where both memories are full, the coldest
 // rows go there, many at a time, and come back when their keys are located. options.max_bytes: of
-// both memories; greater than 0. Whoever locates keys waits for the stream as soon as there are
-// rows on disk, or may have to be: the host must know which of the keys have no row in memory.
+// both memories, `device_bytes`: of the first; greater than 0. What was located since the oldest
+// batch in flight began stays in memory, and must fit.
+//
+// Whoever locates keys waits for the stream as soon as there are rows on disk, or may have to be:
+// the host must know which of the keys have no row in memory.
 std::unique_ptr<DeviceTable> MakeDiskTieredDeviceTable(const TableOptions& options,
-                                                       const DeviceTierOptions& tiers,
+                                                       int64_t device_bytes,
                                                        const DiskTierOptions& disk,
                                                        const void* matrix, std::string* error);
 

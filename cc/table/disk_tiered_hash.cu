@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <cmath>
 #include <unordered_map>
 
 #include "table/device_buffer.h"
@@ -15,8 +16,8 @@ constexpr int64_t kSamples = 1 << 16;
 
 // Of sorted samples of warmth, what `share` of them do not exceed; kHeld, if those are too few.
 uint64_t Quantile(const std::vector<uint64_t>& samples, double share) {
-  const auto at = static_cast<size_t>(share * static_cast<double>(samples.size()));
-  return at < samples.size() ? samples[at] : kHeld;
+  const auto count = static_cast<size_t>(std::ceil(share * static_cast<double>(samples.size())));
+  return count <= samples.size() ? samples[std::max<size_t>(count, 1) - 1] : kHeld;
 }
 
 // rows.keys[i] and what belongs to it, for each i of `chosen`.
@@ -42,23 +43,23 @@ KeyedRows SomeOf(const KeyedRows& rows, const std::vector<size_t>& chosen) {
 
 }  // namespace
 
-DiskTieredHash::DiskTieredHash(const TableOptions& options, const DeviceTierOptions& tiers,
+DiskTieredHash::DiskTieredHash(const TableOptions& options, int64_t device_bytes,
                                const DiskTierOptions& disk, const void* matrix, std::string* error)
-    : DeviceHash(options, tiers, matrix, error), coldest_(disk.coldest) {
+    : DeviceHash(options, {device_bytes, disk.coldest}, matrix, error) {
   if (error->empty()) disk_ = std::make_unique<RowsOnDisk>(options, disk, error);
 }
 
 std::unique_ptr<DeviceTable> MakeDiskTieredDeviceTable(const TableOptions& options,
-                                                       const DeviceTierOptions& tiers,
+                                                       int64_t device_bytes,
                                                        const DiskTierOptions& disk,
                                                        const void* matrix, std::string* error) {
-  if (tiers.device_bytes <= 0 || options.max_bytes <= 0) {
+  if (device_bytes <= 0 || options.max_bytes <= 0) {
     *error = "table '" + options.name +
              "': expected the sizes of both memories, as it has a disk tier; give "
              "StorageOption(storage_size=[bytes on the GPU, bytes in host memory, bytes on disk])";
     return nullptr;
   }
-  auto table = std::make_unique<DiskTieredHash>(options, tiers, disk, matrix, error);
+  auto table = std::make_unique<DiskTieredHash>(options, device_bytes, disk, matrix, error);
   if (!error->empty()) return nullptr;
   return table;
 }
@@ -203,7 +204,8 @@ int64_t DiskTieredHash::NumFree() const {
 std::string DiskTieredHash::MakeFree(int64_t num_rows) {
   const int64_t lacking = num_rows - NumFree();
   if (lacking <= 0) return "";
-  const std::vector<int64_t> rows = ColdestRows(std::max(lacking, MaxRows() / kShareMoved));
+  const std::vector<int64_t> rows =
+      ColdestRows(lacking, std::max(lacking, MaxRows() / kShareMoved));
   const int64_t num_cold = static_cast<int64_t>(rows.size());
   if (num_cold < lacking) {
     return Named(
@@ -221,7 +223,7 @@ std::string DiskTieredHash::MakeFree(int64_t num_rows) {
 
 // How cold the coldest are is known from samples; of all that are so cold, those with the highest
 // numbers go, which are in host memory.
-std::vector<int64_t> DiskTieredHash::ColdestRows(int64_t count) const {
+std::vector<int64_t> DiskTieredHash::ColdestRows(int64_t least, int64_t most) const {
   const cudaStream_t stream = streams_.own();
   const int64_t num_rows = State().next_row, held_since = std::min(clock_, OldestBatchLocked());
   const int64_t num_samples = std::min(num_rows, kSamples);
@@ -233,16 +235,17 @@ std::vector<int64_t> DiskTieredHash::ColdestRows(int64_t count) const {
       MeasureWarmth(Ref(), device_sampled.data(), num_samples, held_since, warmth.data(), stream));
   std::vector<uint64_t> samples = ToHost(warmth.data(), num_samples, stream);
   std::sort(samples.begin(), samples.end());
-  const double share = static_cast<double>(count) / static_cast<double>(num_rows);
+  const double share = static_cast<double>(most) / static_cast<double>(num_rows);
   const DeviceBuffer<bool> is_cold(num_rows);
   const DeviceBuffer<int64_t> rows(num_rows);
   int64_t num_cold = 0;
-  for (const uint64_t most_warm : {Quantile(samples, 1.1 * share), kHeld}) {
+  for (const uint64_t most_warm :
+       {Quantile(samples, share), Quantile(samples, 1.25 * share), kHeld}) {
     RequireCuda(ChooseCold(Ref(), num_rows, held_since, most_warm, is_cold.data(), stream));
     num_cold = SelectNumbers(is_cold.data(), num_rows, rows.data(), stream);
-    if (num_cold >= count) break;
+    if (num_cold >= least) break;
   }
-  count = std::min(count, num_cold);
+  const int64_t count = std::min(most, num_cold);
   return ToHost(rows.data() + num_cold - count, count, stream);
 }
 

@@ -12,8 +12,8 @@ namespace group_embedding {
 
 class DiskTieredHash : public DeviceHash {
  public:
-  DiskTieredHash(const TableOptions& options, const DeviceTierOptions& tiers,
-                 const DiskTierOptions& disk, const void* matrix, std::string* error);
+  DiskTieredHash(const TableOptions& options, int64_t device_bytes, const DiskTierOptions& disk,
+                 const void* matrix, std::string* error);
 
   std::string Slot(const SlotOptions& slot, void** array) override;
   int64_t max_keys(const std::vector<SlotOptions>& slots) const override {
@@ -41,14 +41,14 @@ class DiskTieredHash : public DeviceHash {
   int64_t NumFree() const;
   // Moves rows to disk until so many are free.
   std::string MakeFree(int64_t num_rows);
-  // Of the rows that neither a batch in flight nor this call uses, up to `count`.
-  std::vector<int64_t> ColdestRows(int64_t count) const;
+  // The coldest of the rows that neither this call has located nor any since the oldest batch in
+  // flight began: at least `least`, if there are so many, and up to `most`.
+  std::vector<int64_t> ColdestRows(int64_t least, int64_t most) const;
   std::string MoveDown(const std::vector<int64_t>& rows);
   std::string MoveUp(const FoundOnDisk& found);
   std::string InsertSome(const KeyedRows& rows, size_t begin, size_t end,
                          const ParallelFor& parallel_for);
 
-  const Coldest coldest_;
   std::unique_ptr<RowsOnDisk> disk_;
 };
 

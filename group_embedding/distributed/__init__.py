@@ -1,6 +1,7 @@
-"""Training on the ranks of a job: the strategy, the optimizer and the saver."""
+"""Training on the ranks of a job: strategy, optimizer, saver, and what happens when a rank ends."""
 
 from group_embedding.distributed.collective_strategy import CollectiveStrategy
+from group_embedding.distributed.elastic import run_elastic
 from group_embedding.distributed.initial_values import broadcast_variables
 from group_embedding.distributed.optimizer import DistributedOptimizer
 from group_embedding.distributed.saver import Saver
@@ -12,4 +13,5 @@ __all__ = [
     "Saver",
     "broadcast_variables",
     "enable_distributed_strategy",
+    "run_elastic",
 ]

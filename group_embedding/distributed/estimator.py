@@ -1,6 +1,5 @@
 """`CollectiveStrategy.estimator`: an Estimator of all ranks. Of TensorFlow 2.15 and earlier."""
 
-import functools
 import tempfile
 
 import tensorflow as tf
@@ -99,9 +98,8 @@ class CollectiveEstimator(tf_estimator.EstimatorV2):
 def _in_scope(strategy, model_fn):
     """`model_fn` inside the strategy's scope, with the signature that the Estimator looks at."""
 
-    @functools.wraps(model_fn)
     def in_scope(*args, **kwargs):
         with strategy.scope():
             return model_fn(*args, **kwargs)
 
-    return in_scope
+    return tf.__internal__.decorator.make_decorator(model_fn, in_scope)

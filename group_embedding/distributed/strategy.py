@@ -1,17 +1,21 @@
 """`enable_distributed_strategy`: from one process to the ranks that horovodrun launched."""
 
+import functools
 import importlib
 import importlib.util
+import os
 import sys
 
 import tensorflow as tf
 
 from group_embedding import exchange
+from group_embedding.distributed.liveness import Watch
 from group_embedding.distributed.saver import install_saver
 from group_embedding.exchange.active import of_process
 from group_embedding.placement import check_placement
 
 STRATEGIES = ("collective",)
+MIN_TIMEOUT = 3.0  # seconds; ranks are heard of each second
 COMM_DTYPES = (tf.float32, tf.float16, tf.bfloat16)
 HOROVOD_INSTALL = (
     "HOROVOD_WITH_TENSORFLOW=1 HOROVOD_WITHOUT_PYTORCH=1 HOROVOD_WITHOUT_MXNET=1 "
@@ -19,8 +23,13 @@ HOROVOD_INSTALL = (
     "{python} -m pip install --no-build-isolation horovod==0.28.1"
 )
 
+_ON_CPU = tf.compat.v1.ConfigProto(device_count={"GPU": 0})
+_watches = []  # that of this process, once there are other ranks
 
-def enable_distributed_strategy(strategy="collective", *, placement="distributed", comm_dtype=None):
+
+def enable_distributed_strategy(
+    strategy="collective", *, placement="distributed", comm_dtype=None, timeout_seconds=30.0
+):
     """Spreads the tables made from now on over the ranks of this job.
 
     Call it first, on every rank, before TensorFlow has touched a GPU. Then
@@ -34,6 +43,10 @@ def enable_distributed_strategy(strategy="collective", *, placement="distributed
     In a process that `horovodrun` did not launch, there is one rank and nothing is sharded. With
     GPUs, each rank of a host takes one. A second call changes nothing.
 
+    Ranks watch over each other: when one dies, is stopped or raises, the others print which and why
+    and end with exit code 1, within `timeout_seconds` and some seconds more, instead of waiting for
+    it. (Under Horovod Elastic they go on: see `ge.run_elastic`.)
+
     Args:
         strategy: 'collective', by Horovod.
         placement: where tables are that are not placed one by one. 'distributed': on all ranks, by
@@ -43,9 +56,11 @@ def enable_distributed_strategy(strategy="collective", *, placement="distributed
             a layer or a column scope; the plan is printed. (A table made alone is distributed.)
         comm_dtype: `tf.float16` or `tf.bfloat16`: rows and their gradients travel in it, and are
             added in float32. None: they travel as the table has them.
+        timeout_seconds: a rank of which nothing was heard for so long counts as hanging. A rank
+            that computes is heard.
 
     Raises:
-        ValueError: another word, or another dtype.
+        ValueError: another word, another dtype, or a time-out below 3 seconds.
         ImportError: Horovod is missing, or does not fit the installed TensorFlow.
 
     Example, run with `horovodrun -np 2 python train.py`:
@@ -59,13 +74,44 @@ def enable_distributed_strategy(strategy="collective", *, placement="distributed
     check_placement("enable_distributed_strategy", placement)
     if comm_dtype is not None:
         comm_dtype = _check_comm_dtype(comm_dtype)
+    if not timeout_seconds >= MIN_TIMEOUT:
+        raise ValueError(
+            f"enable_distributed_strategy: expected timeout_seconds >= {MIN_TIMEOUT:g}, got "
+            f"{timeout_seconds!r}"
+        )
     if not isinstance(of_process(), exchange.LocalExchange):
         return
     horovod = _import_horovod_exchange().HorovodExchange()
     horovod.placement, horovod.comm_dtype = placement, comm_dtype
     _take_one_gpu(horovod.local_rank)
+    _watch(horovod, timeout_seconds)
     exchange.set_current(horovod)
     exchange.when_table_is_made(install_saver)
+
+
+def disable_distributed_strategy():
+    """Ends the watch over the other ranks; tables made from now on are those of one process.
+
+    `enable_distributed_strategy` may then be called again, as `ge.run_elastic` does.
+    """
+    if _watches:
+        _watches.pop().close()
+    exchange.set_current(exchange.LocalExchange())
+
+
+def _watch(horovod, timeout_seconds):
+    if horovod.num_ranks > 1:
+        restarts = os.environ.get("HOROVOD_ELASTIC") == "1"
+        gather = functools.partial(_gather_string, horovod)
+        ranks = horovod.rank, horovod.num_ranks
+        _watches.append(Watch(*ranks, timeout_seconds, restarts, gather))
+
+
+def _gather_string(horovod, text):
+    # A graph of its own: whether or not the caller executes eagerly.
+    with tf.Graph().as_default(), tf.compat.v1.Session(config=_ON_CPU) as session:
+        texts = exchange.gather_strings(horovod, tf.constant([text]), "watch")
+        return [one.decode() for one in session.run(texts)[:, 0]]
 
 
 def _check_comm_dtype(comm_dtype):

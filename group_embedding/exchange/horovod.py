@@ -5,11 +5,16 @@ Imported only by `enable_distributed_strategy`, after it has found Horovod.
 
 import horovod.tensorflow as hvd
 import tensorflow as tf
+from horovod.common.exceptions import HorovodInternalError
+from horovod.tensorflow import elastic
 
 from group_embedding.exchange.interface import Exchange
 
 # What Horovod's TensorFlow ops do not take travels as the same bits of another type.
 _SAME_BITS = {tf.bfloat16: tf.uint16, tf.uint32: tf.int32, tf.uint64: tf.int64}
+
+# What the errors of collectives say that failed because a rank had ended.
+_SIGNS_OF_A_LOSS = ("Horovod has been shut down", "/gloo/", "nccl")
 
 
 class HorovodExchange(Exchange):
@@ -74,6 +79,25 @@ class HorovodExchange(Exchange):
     def barrier(self, name):
         (met,) = self.average([tf.timestamp()], name)
         return _read(met)
+
+
+def repeat_on_loss(attempt):
+    """Returns `attempt()`; when a collective failed in it since a rank had ended, calls it anew
+    once Horovod has gathered the ranks that are left (under Horovod Elastic)."""
+
+    @elastic.run
+    def repeated(state):
+        del state
+        try:
+            return attempt()
+        except tf.errors.OpError as error:
+            # Horovod's decorator would take the failure of an alltoall for the end of the training.
+            if not any(sign in str(error) for sign in _SIGNS_OF_A_LOSS):
+                raise
+            raise HorovodInternalError(error) from error
+
+    # Without anything in it: what there is to know is in the checkpoint.
+    return repeated(elastic.ObjectState(hvd.broadcast_object, hvd.rank))
 
 
 # TensorFlow takes Horovod's ops for pure functions. While it infers shapes, or optimizes a graph,

@@ -13,6 +13,7 @@ from group_embedding.config import TABLE_DTYPES, check_choice
 from group_embedding.layers.keras_version import IS_KERAS_3, keras
 from group_embedding.variables import EmbeddingVariable, EmbeddingVariableOption
 from group_embedding.variables.get_variable import keyed_variables
+from group_embedding.variables.keras_variable import add_weight_as_it_is
 
 # What is stored of a keyed table: EmbeddingVariable.export().
 _KEYED = ("keys", "values", "versions", "freqs")
@@ -35,17 +36,15 @@ def make_table(layer, table, placement):
     dtype = check_choice(owner, "dtype", table.dtype or layer.variable_dtype, TABLE_DTYPES)
     if "/" in table.name:
         raise ValueError(f"{owner}: expected a name without '/', which Keras keeps for itself")
-    # The lookup reads the variable itself; its outputs are cast, never the whole table.
-    keep_dtype = {"autocast": False} if IS_KERAS_3 else {"experimental_autocast": False}
 
     def create(shape, initializer):
-        return layer.add_weight(
+        return add_weight_as_it_is(
+            layer,
             name=table.name,
             shape=shape,
             dtype=dtype,
             initializer=initializer,
             trainable=table.trainable,
-            **keep_dtype,
         )
 
     if table.num_rows is None:

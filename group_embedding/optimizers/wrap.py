@@ -129,6 +129,11 @@ def wrap(optimizer, *, skip_nonfinite=False, stochastic_rounding_seed=None):
     return optimizer
 
 
+def can_wrap(optimizer):
+    """Whether `wrap` takes it: a stock optimizer whose rule is known, not wrapped yet."""
+    return not isinstance(optimizer, _WRAPPED) and _stock_class(optimizer) in _supported()
+
+
 @functools.cache
 def _wrapped_class(way, stock, statement, settings):
     """`stock` with `way` mixed in: one of _WRAPPED. `statement`: of rules.py."""

@@ -7,13 +7,10 @@ from tensorflow.python.saved_model import registration
 
 from group_embedding import exchange
 from group_embedding.checkpoint.by_name import SavedByName
-from group_embedding.checkpoint.parts import Share
 from group_embedding.checkpoint.snapshots import Eviction
 from group_embedding.checkpoint.start import find_start
 from group_embedding.ops import embedding_table, table_keys
-from group_embedding.ops.route_ids import key_owners
-from group_embedding.placement import DISTRIBUTED, REPLICATED, to_placement
-from group_embedding.variables import initial_values
+from group_embedding.variables import initial_values, over_ranks
 from group_embedding.variables.loaded_variable import loaded_variable
 from group_embedding.variables.options import (
     CBFFilter,
@@ -69,7 +66,7 @@ class EmbeddingVariable(resource_variable_ops.ResourceVariable, SavedByName):
         _check_no_strategy(name)
         storage = plan_storage(name, self.ev_option.storage_option)
         self.exchange = exchange.current()
-        self.placement = _placement(name, placement, self.exchange, storage)
+        self.placement = over_ranks.placement_of_table(name, placement, self.exchange, storage)
         if self.placement is not None:
             storage = storage.of_rank(self.exchange.rank)
         with tf.init_scope(), tf.device(storage.device):
@@ -108,7 +105,7 @@ class EmbeddingVariable(resource_variable_ops.ResourceVariable, SavedByName):
                 storage.device,
                 self.current_step,
                 _eviction(option.evict_option),
-                self._share(),
+                over_ranks.share_of(self),
                 start,
                 always_starts,
             )
@@ -123,15 +120,6 @@ class EmbeddingVariable(resource_variable_ops.ResourceVariable, SavedByName):
         if rows is None:
             return initial_values.per_key(table_name, initializer, dim, self.dtype)
         return initial_values.drawn_once(table_name, initializer, rows, dim, self.dtype)
-
-    def _share(self):
-        """What this rank has of the table, as checkpoints see it."""
-        if self.placement is None:
-            return None
-        if self.placement.spread == "one_rank":
-            is_mine = self.placement.rank == self.exchange.rank
-            return Share(self.exchange, 0 if is_mine else None, 1)
-        return Share(self.exchange, self.exchange.rank, self.exchange.num_ranks)
 
     @property
     def _table_name(self):
@@ -153,19 +141,20 @@ class EmbeddingVariable(resource_variable_ops.ResourceVariable, SavedByName):
 
     def total_count(self, gather=False):
         """How many keys have a row: a scalar."""
-        return self._sum(self._stats().num_keys, gather)
+        count = self._stats().num_keys
+        return over_ranks.sum_over_ranks(self, count) if gather else count
 
     def get_frequency(self, ids, gather=False):
         """How often each key was trained, once per occurrence; 0 for those without a row."""
-        return self._sum(self._find(ids).frequencies, gather)
+        return self._find(ids, gather).frequencies
 
     def get_version(self, ids, gather=False):
         """The step in which each key was trained last; -1 for those without a row, or a step."""
-        return self._sum(self._find(ids).versions + 1, gather) - 1
+        return self._find(ids, gather).versions
 
     def lookup_tier(self, ids, gather=False):
         """The tier of StorageOption in which each key's row lies, 0 the fastest; -1: no row."""
-        return self._sum(self._find(ids).tiers + 1, gather) - 1
+        return self._find(ids, gather).tiers
 
     def export(self, gather=False):
         """All keys that have a row, ascending: (keys, values, versions, freqs)."""
@@ -174,24 +163,9 @@ class EmbeddingVariable(resource_variable_ops.ResourceVariable, SavedByName):
                 self.table_handle, self.dtype, self.shape[1], self.key_dtype.is_unsigned
             )
         with tf.device("/CPU:0"):
-            if gather and self.placement is not None:
-                found = self._gather_export(found)
+            if gather:
+                found = over_ranks.gather_export(self, found)
             return found._replace(keys=self._from_int64(found.keys))
-
-    def _gather_export(self, found):
-        parts = table_keys.Export(*self.exchange.allgather(list(found), "gather_export"))
-        flip = 0 if not self.key_dtype.is_unsigned else tf.int64.min
-        order = tf.argsort(tf.bitwise.bitwise_xor(parts.keys, tf.constant(flip, tf.int64)))
-        return table_keys.Export(*(tf.gather(part, order) for part in parts))
-
-    def _sum(self, counts, gather):
-        """Of a key, only its owner knows anything but zero."""
-        if not gather or self.placement is None:
-            return counts
-        num_ranks = self.exchange.num_ranks
-        (of_all,) = self.exchange.allgather([tf.reshape(counts, [-1])], "gather_counts")
-        total = tf.reduce_sum(tf.reshape(of_all, [num_ranks, -1]), axis=0)
-        return tf.reshape(total, tf.shape(counts))
 
     def insert(self, keys, values, versions=None, freqs=None):
         """Gives keys rows of these values, [keys, dim], whatever the filter says; their slots start
@@ -205,27 +179,9 @@ class EmbeddingVariable(resource_variable_ops.ResourceVariable, SavedByName):
                 tf.cast(none if versions is None else versions, tf.int64),
                 tf.cast(none if freqs is None else freqs, tf.int64),
             ]
-            rows = self._rows_of_this_rank(*rows)
+            rows = over_ranks.rows_of_this_rank(self, *rows)
         with tf.device(self.device):
             return table_keys.insert_keys(self.table_handle, *rows)
-
-    def _rows_of_this_rank(self, keys, *others):
-        """Those of the rows whose keys this rank owns; the others, one per key or none at all."""
-        if self.placement is None or keys.shape.rank != 1:
-            return [keys, *others]
-        if self.placement.spread == "one_rank":
-            is_mine = tf.fill(tf.shape(keys), self.placement.rank == self.exchange.rank)
-        else:
-            is_mine = tf.equal(key_owners(keys, self.exchange.num_ranks), self.exchange.rank)
-        num_keys = tf.size(keys)
-        return [tf.boolean_mask(keys, is_mine)] + [
-            tf.cond(
-                tf.equal(tf.shape(other)[0], num_keys),
-                lambda other=other: tf.boolean_mask(other, is_mine),
-                lambda other=other: other,  # none, or as many as the op refuses
-            )
-            for other in others
-        ]
 
     def erase(self, ids):
         """Forgets keys: rows, slots, counts. Returns how many had a row here."""
@@ -275,10 +231,11 @@ class EmbeddingVariable(resource_variable_ops.ResourceVariable, SavedByName):
         with tf.device(self.device):
             return table_keys.table_stats(self.table_handle)
 
-    def _find(self, ids):
+    def _find(self, ids, gather):
         keys = self._to_int64(ids)
         with tf.device(self.device):
-            return table_keys.find_keys(self.table_handle, keys)
+            found = table_keys.find_keys(self.table_handle, keys)
+        return over_ranks.gather_found(self, found) if gather else found
 
     def _to_int64(self, keys):
         with tf.device("/CPU:0"):
@@ -335,10 +292,15 @@ class EmbeddingVariable(resource_variable_ops.ResourceVariable, SavedByName):
             "keys up in it (group_embedding_lookup, tf.nn.embedding_lookup), or export() it"
         )
 
+    # What stands in for a table must be loaded to where the table is, as an object and into a graph
+    # of TensorFlow 1.
     def _write_object_proto(self, proto, options):
-        # What stands in for a table must be loaded to where the table is.
         super()._write_object_proto(proto, options)
         proto.variable.device = self.device
+
+    def _export_to_saved_model_graph(self, *args, **kwargs):
+        with tf.device(self.device):
+            return super()._export_to_saved_model_graph(*args, **kwargs)
 
     def __repr__(self):
         return (
@@ -382,19 +344,6 @@ def _check_no_strategy(name):
             f"strategy, which has no copies of tables of keys, got {strategy}; train without one, "
             'or over ranks: group_embedding.enable_distributed_strategy("collective")'
         )
-
-
-def _placement(name, word, current, storage):
-    """How the table's keys are spread over the ranks of an Exchange; None: there is one."""
-    if word is None:  # a default of 'replicated' is not for keys
-        word = DISTRIBUTED if current.placement == REPLICATED else current.placement
-    where = to_placement(f"table '{name}'", word, current.num_ranks, keyed=True)
-    if where is not None and "GPU" in storage.device:
-        raise ValueError(
-            f"table '{name}': expected storage in host memory, as {current.num_ranks} ranks share "
-            "it, got HBM, which is not supported over several ranks yet; use DRAM"
-        )
-    return where
 
 
 def _admission(filter_option):

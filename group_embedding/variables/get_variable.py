@@ -86,9 +86,9 @@ def get_embedding_variable(
         raise ValueError(f"table '{name}': expected validate_shape=True, got {validate_shape!r}")
     option = _option(name, ev_option)
     arguments = {
-        "embedding_dim": _dim(name, embedding_dim),
-        "key_dtype": _dtype(name, "key_dtype", key_dtype, KEY_DTYPES),
-        "value_dtype": _dtype(name, "value_dtype", value_dtype or tf.float32, TABLE_DTYPES),
+        "embedding_dim": check_dim(name, embedding_dim),
+        "key_dtype": check_dtype(name, "key_dtype", key_dtype, KEY_DTYPES),
+        "value_dtype": check_dtype(name, "value_dtype", value_dtype or tf.float32, TABLE_DTYPES),
         "initializer": _initializer(name, initializer, option),
         "ev_option": option,
         "placement": placement,
@@ -139,13 +139,13 @@ def _option(name, ev_option):
     return ev_option
 
 
-def _dim(name, dim):
+def check_dim(name, dim):
     if isinstance(dim, bool) or not isinstance(dim, int) or not 1 <= dim <= 4096:
         raise ValueError(f"table '{name}': expected an embedding_dim from 1 to 4096, got {dim!r}")
     return dim
 
 
-def _dtype(name, argument, dtype, choices):
+def check_dtype(name, argument, dtype, choices):
     names = [tf.as_dtype(choice).name for choice in choices]
     try:
         found = tf.as_dtype(dtype)

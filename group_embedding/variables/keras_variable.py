@@ -1,4 +1,4 @@
-"""An EmbeddingVariable as Keras 3 has variables: layers and models there see no `tf.Variable`."""
+"""Tables as Keras has variables; layers and models of Keras 3 see no `tf.Variable`."""
 
 from group_embedding.layers.keras_version import IS_KERAS_3, keras
 from group_embedding.variables.embedding_variable import EmbeddingVariable
@@ -20,6 +20,13 @@ if IS_KERAS_3:
         @property
         def constraint(self):
             return self._value.constraint
+
+
+def add_weight_as_it_is(layer, **kwargs):
+    """`layer.add_weight` of a table, which no policy of mixed precision casts: lookups read it
+    itself, and their outputs are cast, never the whole table."""
+    keep_dtype = {"autocast": False} if IS_KERAS_3 else {"experimental_autocast": False}
+    return layer.add_weight(**keep_dtype, **kwargs)
 
 
 def as_keras_variable(variable):

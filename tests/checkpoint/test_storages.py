@@ -16,7 +16,6 @@ from checkpoint.test_savers import (  # noqa: F401
     BATCHES,
     save_after,
     test_keys_are_evicted_when_a_checkpoint_is_saved,
-    test_small_rows_are_evicted_when_a_checkpoint_is_saved,
     test_what_a_filter_has_counted_is_restored,
 )
 

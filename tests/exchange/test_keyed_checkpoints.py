@@ -113,11 +113,12 @@ class Eager:
 
 
 class Layer:
-    """`save_weights` of a Keras layer whose table has keys, to one file that holds all of them."""
+    """`save_weights` of a Keras layer whose table has keys, to one file that holds all of them. (It
+    has no place for what is counted of keys that are not admitted.)"""
 
     def __init__(self, folder):
         self.path = f"{folder}/of_{exchange.current().rank}.weights.h5"
-        config = ge.TableConfig("user", None, 3, initializer="ones", ev_option=option())
+        config = ge.TableConfig("user", None, 3, initializer="ones")
         layer = ge.layers.GroupEmbedding([ge.FeatureConfig("user", config, combiner="sum")])
         inputs = {"user": tf.keras.Input((2,), dtype="int64", name="user")}
         self.model = tf.keras.Model(inputs, layer(inputs)["user"])

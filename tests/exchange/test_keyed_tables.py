@@ -154,10 +154,12 @@ def ask_on_rank():
     whole = content(variable, gather=True)
     asked["changed"] = {key: whole[key] for key in (1, 2, 3)}
     asked["erased"] = erased, not set(keys.tolist()) & whole.keys()
-    try:
-        variable.insert([1, 2], [[1.0] * 3])
-    except tf.errors.InvalidArgumentError as error:
-        asked["error"] = error.message
+    asked["errors"] = []
+    for bad in ({"values": [[1.0] * 3]}, {"values": [[1.0] * 3] * 2, "freqs": [1]}):
+        try:
+            variable.insert([1, 2], **bad)
+        except tf.errors.InvalidArgumentError as error:
+            asked["errors"].append(error.message)
     return asked
 
 
@@ -182,6 +184,9 @@ def test_each_rank_tells_of_its_keys_or_of_all(several_ranks, one_process):
             3: ([3.0] * 3, -1, 9),
         }
         assert asked["erased"][1]
+        first, second = asked["errors"]
+        assert "table 'asked': expected as many values as keys" in first
+        assert "table 'asked': expected as many freqs as keys" in second
 
 
 def train_on_disk_on_rank(folder):

@@ -17,7 +17,6 @@ from table.test_disk_tier import (  # noqa: F401
     test_a_snapshot_is_of_one_instant_in_both_tiers,
     test_readers_and_trainers_of_many_threads_agree,
     test_reading_brings_rows_into_memory_and_counts_nothing,
-    test_rows_of_batches_in_flight_stay_in_memory,
     test_which_rows_are_the_coldest,
 )
 
@@ -61,6 +60,25 @@ TestThreeTiersAreInvisible = ThreeTiersAreInvisible.TestCase
 TestThreeTiersAreInvisible.settings = settings(
     max_examples=25, stateful_step_count=30, deadline=None, derandomize=True
 )
+
+
+@pytest.mark.parametrize("is_training", [True, False])
+def test_what_was_located_since_a_batch_in_flight_began_stays_in_memory(is_training):
+    table = suite.make_table(10)
+    suite.train(table, np.arange(8), step=0)
+    batch = table.begin_batch()
+    rows = table.locate(np.arange(8), train=is_training)
+    values = table.rows[rows].copy()
+
+    suite.train(table, [100, 101], step=1)
+    with pytest.raises(RuntimeError, match="table 'table'.*1 rows too many: it has 10 rows"):
+        suite.train(table, [102], step=2)
+
+    np.testing.assert_array_equal(table.rows[rows], values)
+    assert (table.describe(np.arange(8))["tiers"] == 0).all()
+    table.end_batch(batch)
+    suite.train(table, np.arange(200, 210), step=3)
+    assert table.num_keys == 20
 
 
 def test_memories_without_sizes():

@@ -192,6 +192,29 @@ def test_a_row_in_device_memory_can_be_updated_through_other_libraries():
     np.testing.assert_array_equal(table.rows[row], np.full(4, 3.0))
 
 
+def test_an_index_that_grows_over_many_calls_loses_nothing():
+    print("seed 11")
+    rng = np.random.default_rng(11)
+    table = DeviceTable(dim=1, a=1.0)
+    parts = rng.integers(MIN, MAX, [60, 50_000], np.int64)
+    loads = []
+
+    for i, part in enumerate(parts):
+        table.locate(part, train=True)
+        loads.append(table.load_factor)
+        if i % 3 == 2:
+            assert table.erase(parts[i - 1]) == parts.shape[1]
+        np.testing.assert_array_equal(table.info(table.find(part))["keys"], part)
+
+    assert (np.diff(loads) < 0).sum() > 3  # it grew
+    assert min(loads[5:]) > 0.2 and max(loads) < 0.76
+    erased = np.arange(60) % 3 == 1
+    assert (table.find(parts[erased].reshape(-1)) == -1).all()
+    kept = parts[~erased].reshape(-1)
+    np.testing.assert_array_equal(table.info(table.find(kept))["keys"], kept)
+    assert table.num_keys == len(kept)
+
+
 def test_readers_on_another_stream_see_old_rows_while_new_ones_come():
     torch = pytest.importorskip("torch")
     table = core.DeviceTable(dim=2, a=1.0)

@@ -146,9 +146,8 @@ def test_refused_arguments(arguments, message):
 
 
 def test_refused_options():
-    kind = ge.StorageType.HBM_DRAM_SSDHASH
-    option = ge.EmbeddingVariableOption(storage_option=ge.StorageOption(kind))
-    with pytest.raises(ValueError, match="table 'user': storage_type HBM_DRAM_SSDHASH is not"):
+    option = ge.EmbeddingVariableOption(storage_option=ge.StorageOption(storage_size=[1, 1]))
+    with pytest.raises(ValueError, match="table 'user': expected storage_size of one tier"):
         ge.get_embedding_variable("user", 2, ev_option=option)
     with pytest.raises(TypeError, match="expected ev_option to be an EmbeddingVariableOption"):
         ge.get_embedding_variable("user", 2, ev_option=ge.InitializerOption())

@@ -20,7 +20,7 @@ absl::Status MakeOnGpu(tensorflow::OpKernelContext* context, const StorageAttrs&
   const DeviceTierOptions tiers = {storage.type == "hbm" ? 0 : storage.max_bytes, storage.coldest};
   if (storage.type == "hbm_dram_ssdhash") {
     const DiskTierOptions disk = {storage.path, storage.lowest_max_bytes, storage.coldest};
-    *table = MakeDiskTieredDeviceTable(options, tiers, disk, matrix, &error);
+    *table = MakeDiskTieredDeviceTable(options, storage.max_bytes, disk, matrix, &error);
   } else {
     *table = MakeDeviceTable(options, tiers, matrix, &error);
   }

@@ -1,0 +1,46 @@
+"""The names of NVIDIA's SparseOperationKit (SOK), versions 1 and 2.
+
+A script for either runs with its import line changed:
+
+    from group_embedding import sok        # was: import sparse_operation_kit as sok
+
+What differs, everywhere: gradients of tables are sums over the ranks, as SOK's are, and not means
+as elsewhere in this package: divide the loss by the batch of all ranks. What learns is what
+inserts: a key gets a row when it is trained. Of tables, optimizers move the rows that were looked
+up. Files of SOK itself are not read.
+"""
+
+from group_embedding.sok import optimizers, tf
+from group_embedding.sok.content import assign, export, incremental_model_dump
+from group_embedding.sok.embeddings import All2AllDenseEmbedding, DistributedEmbedding
+from group_embedding.sok.files import dump, load
+from group_embedding.sok.lookup import all2all_dense_embedding, lookup_sparse
+from group_embedding.sok.optimizers.utils import split_embedding_variable_from_others
+from group_embedding.sok.saver import Saver
+from group_embedding.sok.start import Init, init
+from group_embedding.sok.tables import DynamicVariable, Variable, filter_variables
+from group_embedding.sok.wrapper import SGD, OptimizerScope, OptimizerWrapper
+
+__all__ = [
+    "SGD",
+    "All2AllDenseEmbedding",
+    "DistributedEmbedding",
+    "DynamicVariable",
+    "Init",
+    "OptimizerScope",
+    "OptimizerWrapper",
+    "Saver",
+    "Variable",
+    "all2all_dense_embedding",
+    "assign",
+    "dump",
+    "export",
+    "filter_variables",
+    "incremental_model_dump",
+    "init",
+    "load",
+    "lookup_sparse",
+    "optimizers",
+    "split_embedding_variable_from_others",
+    "tf",
+]

@@ -1,0 +1,118 @@
+"""SOK's lookups: the group lookup, with gradients that are sums over the ranks.
+
+The group lookup makes gradients those of the mean of the ranks' losses. SOK adds up what the ranks
+send, and its scripts divide their losses by the batch of all ranks. So gradients are multiplied by
+the number of ranks on their way in.
+"""
+
+import tensorflow as tf
+
+from group_embedding.exchange import exchange_of
+from group_embedding.lookup import group_embedding_lookup, group_embedding_lookup_sparse
+from group_embedding.tables import tf_variable
+from group_embedding.variables import EmbeddingVariable
+
+# Types of ids whose values all are keys of a wider type.
+_WIDER = {tf.int32: (tf.int64,), tf.uint32: (tf.int64, tf.uint64)}
+
+
+def lookup_sparse(params, sp_ids, sp_weights=None, combiners=None):
+    """Looks up and combines sparse features, all in one op and one exchange.
+
+    As `ge.group_embedding_lookup_sparse`, but for gradients: a table's is the sum over the ranks.
+    Every rank must call it, with its own part of the batch.
+
+    Args:
+        params: a table, or a list of tables: of `Variable`, `DynamicVariable` or TensorFlow. One
+            may come several times.
+        sp_ids: a SparseTensor or RaggedTensor of integers, or a list with one per table.
+        sp_weights: None, or weights of the form of `sp_ids`; in a list some may be None.
+        combiners: 'sum', 'mean' or 'sqrtn', for all or a list with one each. None: 'mean'.
+
+    Returns:
+        A tensor [samples, dim], or where `params` is a list, a list of them. A sample without ids
+        is zeros.
+
+    Raises:
+        As `ge.group_embedding_lookup_sparse`.
+
+    Example:
+
+    >>> table = ge.sok.Variable([[1., 2.], [3., 4.]])
+    >>> ids = tf.ragged.constant([[0, 1], [], [1]], dtype=tf.int64)
+    >>> ge.sok.lookup_sparse([table], [ids], combiners=["mean"])[0].numpy().tolist()
+    [[2.0, 3.0], [0.0, 0.0], [3.0, 4.0]]
+    """
+    is_one = not isinstance(params, (list, tuple))
+    if is_one:
+        params, sp_ids = [params], [sp_ids]
+        sp_weights = None if sp_weights is None else [sp_weights]
+    if sp_weights is not None:
+        sp_weights = [_unscaled(weights, param) for weights, param in zip(sp_weights, params)]
+    results = group_embedding_lookup_sparse(
+        params,
+        [_as_keys(ids, param) for ids, param in zip(sp_ids, params)],
+        "mean" if combiners is None else combiners,
+        sp_weights=sp_weights,
+    )
+    results = [_summed(result, param) for result, param in zip(results, params)]
+    return results[0] if is_one else results
+
+
+def all2all_dense_embedding(param, indices):
+    """Looks up dense ids: each by itself.
+
+    Gradients are as of `lookup_sparse`, and every rank must call it.
+
+    Args:
+        param: a table, as of `lookup_sparse`.
+        indices: integers of any shape.
+
+    Returns:
+        A tensor of shape `indices.shape + [dim]`.
+
+    Raises:
+        As `ge.group_embedding_lookup`.
+
+    Example:
+
+    >>> table = ge.sok.Variable([[1., 2.], [3., 4.]])
+    >>> ge.sok.all2all_dense_embedding(table, [[1], [0]]).numpy().tolist()
+    [[[3.0, 4.0]], [[1.0, 2.0]]]
+    """
+    indices = _as_keys(tf.convert_to_tensor(indices), param)
+    (rows,) = group_embedding_lookup([param], [indices])
+    return _summed(rows, param)
+
+
+def widened(ids, key_dtype):
+    """Ids in the type of keys, where that has all their values; else as they are."""
+    narrower = getattr(ids, "dtype", None)
+    return tf.cast(ids, key_dtype) if key_dtype in _WIDER.get(narrower, ()) else ids
+
+
+def _as_keys(ids, param):
+    table = tf_variable(param)
+    return widened(ids, table.key_dtype) if isinstance(table, EmbeddingVariable) else ids
+
+
+def _summed(result, param):
+    exchange = exchange_of(param)
+    return result if exchange is None else _scale_gradient(result, exchange.num_ranks)
+
+
+def _unscaled(weights, param):
+    """Weights are of this rank's samples alone, and so is their gradient."""
+    exchange = exchange_of(param)
+    if weights is None or exchange is None:
+        return weights
+    values = _scale_gradient(weights.values, 1 / exchange.num_ranks)
+    return weights.with_values(values)
+
+
+def _scale_gradient(tensor, factor):
+    @tf.custom_gradient
+    def scaled(same):
+        return tf.identity(same), lambda gradient: gradient * tf.cast(factor, gradient.dtype)
+
+    return scaled(tensor)

@@ -1,0 +1,156 @@
+"""Optimizers that train tables: `OptimizerWrapper`, `SGD`, `Adam`, and `OptimizerScope`."""
+
+import contextlib
+import functools
+
+import tensorflow as tf
+
+from group_embedding.distributed import DistributedOptimizer
+from group_embedding.optimizers import LazyAdam, wrap
+from group_embedding.optimizers.wrap import can_wrap
+from group_embedding.sok.tables import is_table
+
+
+def OptimizerWrapper(optimizer):  # noqa: N802
+    """An optimizer that trains the tables of SOK.
+
+    Tables are updated natively, each row on the rank that owns it. Other variables are trained as
+    well; over ranks, their gradients are averaged, which leaves those that Horovod reduced before
+    as they are.
+
+    Args:
+        optimizer: one that `ge.optimizers.wrap` takes; for tables of `Variable` alone any of
+            TensorFlow or Keras.
+
+    Returns:
+        Of a Keras optimizer one of its own, with the same settings and the same learning rate,
+        also when that is set later: so `optimizer` can train other variables beside it. Of a
+        legacy one, and of TensorFlow 1, `optimizer` itself.
+
+    Raises:
+        TypeError: it is no optimizer.
+
+    Example:
+
+    >>> table = ge.sok.Variable([[1.], [2.]])
+    >>> optimizer = ge.sok.OptimizerWrapper(tf.keras.optimizers.SGD(0.5))
+    >>> with tf.GradientTape() as tape:
+    ...     loss = tf.reduce_sum(ge.sok.all2all_dense_embedding(table, [1]))
+    >>> _ = optimizer.apply_gradients([(tape.gradient(loss, table), table)])
+    >>> table.numpy().tolist()
+    [[1.0], [1.5]]
+    """
+    if can_wrap(optimizer):
+        if isinstance(optimizer, tf.keras.optimizers.Optimizer) and not _is_legacy(optimizer):
+            optimizer = _twin(optimizer)
+        wrap(optimizer)
+    return DistributedOptimizer(optimizer)
+
+
+def SGD(lr=0.01):  # noqa: N802
+    """Stochastic gradient descent for tables and other variables.
+
+    Args:
+        lr: the learning rate.
+
+    Returns:
+        As `OptimizerWrapper`: a Keras optimizer, or in a graph of TensorFlow 1 one of those.
+
+    Example:
+
+    >>> optimizer = ge.sok.SGD(lr=0.1)
+    """
+    if tf.compat.v1.executing_eagerly_outside_functions():
+        return OptimizerWrapper(tf.keras.optimizers.SGD(lr))
+    return OptimizerWrapper(tf.compat.v1.train.GradientDescentOptimizer(lr))
+
+
+def Adam(  # noqa: N802
+    learning_rate=0.001,
+    beta_1=0.9,
+    beta_2=0.999,
+    epsilon=1e-7,
+    amsgrad=False,
+    name="Adam",
+    **kwargs,
+):
+    """Adam for tables and other variables; of a table, it moves the rows that were looked up.
+
+    Args:
+        learning_rate, beta_1, beta_2, epsilon, amsgrad, name: as of `tf.keras.optimizers.Adam`.
+        **kwargs: of the Keras optimizer.
+
+    Returns:
+        As `OptimizerWrapper`: a Keras optimizer, or in a graph of TensorFlow 1 one of those.
+
+    Raises:
+        TypeError: `amsgrad` or `kwargs` in a graph of TensorFlow 1.
+
+    Example:
+
+    >>> optimizer = ge.sok.optimizers.Adam(learning_rate=0.1)
+    """
+    if amsgrad:
+        kwargs["amsgrad"] = True
+    optimizer = LazyAdam(learning_rate, beta_1, beta_2, epsilon, name, **kwargs)
+    return DistributedOptimizer(optimizer)
+
+
+@contextlib.contextmanager
+def OptimizerScope(trainable_variables):  # noqa: N802
+    """Inside, stock optimizers train embedding variables: those that are applied are wrapped.
+
+    An optimizer stays wrapped after the scope, and is the same object.
+
+    Args:
+        trainable_variables: embedding variables, as `split_embedding_variable_from_others` finds
+            them.
+
+    Raises:
+        TypeError: another variable among them.
+
+    Example:
+
+    >>> layer = ge.sok.All2AllDenseEmbedding(100, 4, slot_num=1, nnz_per_slot=1)
+    >>> tables, _ = ge.sok.split_embedding_variable_from_others(layer.trainable_variables)
+    >>> optimizer = tf.keras.optimizers.SGD(0.1)
+    >>> with tf.GradientTape() as tape:
+    ...     loss = tf.reduce_sum(layer(tf.constant([[[7]]], tf.int64)))
+    >>> with ge.sok.OptimizerScope(tables):
+    ...     _ = optimizer.apply_gradients(zip(tape.gradient(loss, tables), tables))
+    """
+    others = [variable for variable in trainable_variables if not is_table(variable)]
+    if others:
+        raise TypeError(f"OptimizerScope: expected embedding variables alone, got {others[0]!r}")
+    bases = [tf.compat.v1.train.Optimizer, tf.keras.optimizers.Optimizer]
+    if hasattr(tf.keras.optimizers, "legacy"):
+        bases.append(tf.keras.optimizers.legacy.Optimizer)
+    stock = [base.apply_gradients for base in bases]
+    for base, apply_gradients in zip(bases, stock):
+        base.apply_gradients = _first_wrapped(apply_gradients)
+    try:
+        yield
+    finally:
+        for base, apply_gradients in zip(bases, stock):
+            base.apply_gradients = apply_gradients
+
+
+def _first_wrapped(apply_gradients):
+    @functools.wraps(apply_gradients)
+    def wrapped(optimizer, *args, **kwargs):
+        if not can_wrap(optimizer):
+            return apply_gradients(optimizer, *args, **kwargs)
+        return DistributedOptimizer(wrap(optimizer)).apply_gradients(*args, **kwargs)
+
+    return wrapped
+
+
+def _twin(optimizer):
+    """A Keras optimizer knows one list of variables, so that one for tables is another object."""
+    twin = type(optimizer).from_config(optimizer.get_config())
+    twin._learning_rate = optimizer._learning_rate
+    return twin
+
+
+def _is_legacy(optimizer):
+    return hasattr(optimizer, "_create_all_weights")

@@ -1,0 +1,112 @@
+"""What an EmbeddingVariable does where its keys are spread over the ranks of an Exchange."""
+
+import tensorflow as tf
+
+from group_embedding.checkpoint.parts import Share
+from group_embedding.ops import table_keys
+from group_embedding.ops.route_ids import key_owners
+from group_embedding.placement import DISTRIBUTED, REPLICATED, to_placement
+
+
+def placement_of_table(name, word, exchange, storage):
+    """How the keys of a table are spread over the ranks; None: there is one.
+
+    Args:
+        word: of `placement.check_placement`, or None: the default of the job.
+        storage: variables.storage.Storage.
+
+    Raises:
+        ValueError: a placement or a storage that such a table cannot have.
+    """
+    if word is None:  # a default of 'replicated' is not for keys
+        word = DISTRIBUTED if exchange.placement == REPLICATED else exchange.placement
+    where = to_placement(f"table '{name}'", word, exchange.num_ranks, keyed=True)
+    if where is not None and "GPU" in storage.device:
+        raise ValueError(
+            f"table '{name}': expected storage in host memory, as {exchange.num_ranks} ranks share "
+            "it, got HBM, which is not supported over several ranks yet; use DRAM"
+        )
+    return where
+
+
+def share_of(table):
+    """What this rank has of a table, as checkpoints see it."""
+    if table.placement is None:
+        return None
+    if table.placement.spread == "one_rank":
+        is_mine = table.placement.rank == table.exchange.rank
+        return Share(table.exchange, 0 if is_mine else None, 1)
+    return Share(table.exchange, table.exchange.rank, table.exchange.num_ranks)
+
+
+def gather_export(table, found):
+    """The keys of all ranks, in the order of one table, of each rank's Export."""
+    if table.placement is None:
+        return found
+    parts = table_keys.Export(*table.exchange.allgather(list(found), "gather_export"))
+    flip = tf.constant(tf.int64.min if table.key_dtype.is_unsigned else 0, tf.int64)
+    order = tf.argsort(tf.bitwise.bitwise_xor(parts.keys, flip))
+    return table_keys.Export(*(tf.gather(part, order) for part in parts))
+
+
+def sum_over_ranks(table, counts):
+    """The sum of what the ranks know: of a key, only its owner knows anything but zero."""
+    if table.placement is None:
+        return counts
+    (of_all,) = table.exchange.allgather([tf.reshape(counts, [-1])], "gather_counts")
+    total = tf.reduce_sum(tf.reshape(of_all, [table.exchange.num_ranks, -1]), axis=0)
+    return tf.reshape(total, tf.shape(counts))
+
+
+def gather_found(table, found):
+    """The KeyInfo that keys have on their owners, of each rank's. (Without a row -1 stands for no
+    version and no tier.)"""
+    return table_keys.KeyInfo(
+        sum_over_ranks(table, found.frequencies),
+        sum_over_ranks(table, found.versions + 1) - 1,
+        sum_over_ranks(table, found.tiers + 1) - 1,
+    )
+
+
+def rows_of_this_rank(table, keys, values, versions, frequencies):
+    """Of rows to insert, those whose keys this rank owns.
+
+    Args:
+        keys: int64 [n].
+        values: [n, dim].
+        versions, frequencies: [n], or [0]: none are given.
+
+    Raises:
+        tf.errors.InvalidArgumentError: when it runs: there are not as many as keys.
+    """
+    if table.placement is None or keys.shape.rank != 1:
+        return [keys, values, versions, frequencies]
+    if table.placement.spread == "one_rank":
+        is_mine = tf.fill(tf.shape(keys), table.placement.rank == table.exchange.rank)
+    else:
+        is_mine = tf.equal(key_owners(keys, table.exchange.num_ranks), table.exchange.rank)
+    counts = {
+        what: (tf.shape(given)[0], tf.shape(keys)[0])
+        for what, given in (("values", values), ("versions", versions), ("freqs", frequencies))
+    }
+    with tf.control_dependencies(_check_counts(table, counts)):
+        mine = [tf.boolean_mask(keys, is_mine), tf.boolean_mask(values, is_mine)]
+    for what, given in (("versions", versions), ("freqs", frequencies)):
+        # Where none are given, no place names any.
+        places = tf.where(is_mine)[:, 0]
+        count = counts[what][0]
+        mine.append(tf.gather(given, tf.boolean_mask(places, tf.fill(tf.shape(places), count > 0))))
+    return mine
+
+
+def _check_counts(table, counts):
+    """Ops that fail where there is a value for some keys alone."""
+    name = table.name.partition(":")[0]
+    checks = []
+    for what, (count, num_keys) in counts.items():
+        good = tf.equal(count, num_keys)
+        if what != "values":
+            good = tf.logical_or(good, tf.equal(count, 0))
+        text = f"table '{name}': expected as many {what} as keys, got"
+        checks.append(tf.debugging.Assert(good, [text, count, "and", num_keys]))
+    return [check for check in checks if check is not None]

@@ -1,0 +1,118 @@
+"""Jobs of which a rank is killed, stopped or raises: they end, or go on with the others."""
+
+import os
+import signal
+import stat
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from group_embedding.testing import launch, stop
+
+PROGRAM = Path(__file__).with_name("broken_rank.py")
+LOST = 1
+
+
+class Job:
+    """broken_rank.py on three ranks of this machine."""
+
+    def __init__(self, folder, *arguments, launcher=None):
+        self.folder = folder
+        command = [sys.executable, str(PROGRAM), str(folder), *arguments]
+        with open(folder / "output", "w") as output:
+            self.job = launch(command, 3, output, launcher)
+
+    def process(self, rank, num_ranks=3, seconds=90):
+        """Waits until a rank has begun; its process and the step from which it trains."""
+        file = self.folder / f"began_{num_ranks}_{rank}"
+        deadline = time.monotonic() + seconds
+        while not file.exists() or not file.read_text():
+            assert self.job.poll() is None and time.monotonic() < deadline, self.output()
+            time.sleep(0.05)
+        process, step = map(int, file.read_text().split())
+        return process, step
+
+    def processes(self):
+        return [self.process(rank)[0] for rank in range(3)]
+
+    def output(self):
+        return (self.folder / "output").read_text(errors="replace")
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        stop(self.job, grace=0)
+
+
+def wait_until_gone(processes, seconds):
+    deadline = time.monotonic() + seconds
+    while any(Path(f"/proc/{process}/status").exists() for process in processes):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.05)
+    return True
+
+
+@pytest.mark.parametrize("what", ["killed", "stopped", "raises"])
+def test_the_other_ranks_end_and_say_why(tmp_path, what):
+    (tmp_path / "endless").touch()
+    with Job(tmp_path) as job:
+        processes = job.processes()
+        if what == "raises":
+            (tmp_path / f"raise_{LOST}").touch()
+        else:
+            os.kill(processes[LOST], signal.SIGKILL if what == "killed" else signal.SIGSTOP)
+
+        others_ended = wait_until_gone([p for p in processes if p != processes[LOST]], seconds=60)
+        if what == "stopped":
+            os.kill(processes[LOST], signal.SIGKILL)
+
+    assert others_ended, job.output()
+    reason = {
+        "killed": "died",
+        "stopped": "has not answered for 5 s",
+        "raises": "raised ValueError: no such feature",
+    }[what]
+    assert f"rank {LOST} (process {processes[LOST]}" in job.output()
+    assert reason in job.output()
+
+
+@pytest.mark.parametrize("what", ["killed", "stopped"])
+def test_an_elastic_job_goes_on_from_the_last_checkpoint(tmp_path, what):
+    # Two names of this machine, as a host whose rank died gets no other.
+    hosts = tmp_path / "hosts.sh"
+    hosts.write_text("#!/bin/sh\necho localhost:2\necho 127.0.0.1:1\n")
+    hosts.chmod(hosts.stat().st_mode | stat.S_IXUSR)
+    elastic = ["-np", "3", "--min-np", "2", "--host-discovery-script", str(hosts)]
+    (tmp_path / "endless").touch()
+    with Job(tmp_path, "elastic", launcher=elastic) as job:
+        processes = job.processes()
+        lost = next(p for p in processes if _host_of(p) == "127.0.0.1")
+        while not list(tmp_path.glob("saved/model-3.index")):
+            time.sleep(0.05)
+        os.kill(lost, signal.SIGKILL if what == "killed" else signal.SIGSTOP)
+
+        _, first_step = job.process(0, num_ranks=2)
+        (tmp_path / "endless").unlink()
+        code = job.job.wait(90)
+
+    assert code == 0, job.output()
+    assert first_step >= 15
+    assert "trained on 2 ranks" in job.output()
+    ends = [np.load(tmp_path / f"end_{rank}.npz") for rank in range(2)]
+    steps = int(ends[0]["step"])
+    keys = np.concatenate([end["keys"] for end in ends])
+    values = np.concatenate([end["values"] for end in ends])
+    np.testing.assert_array_equal(np.sort(keys), np.arange(12))
+    # Each step takes a hundredth, on however many ranks: the mean of their equal gradients.
+    np.testing.assert_allclose(values, -0.01 * steps, rtol=1e-4)
+
+
+def _host_of(process):
+    environment = Path(f"/proc/{process}/environ").read_bytes().split(b"\0")
+    (host,) = [e.partition(b"=")[2] for e in environment if e.startswith(b"HOROVOD_HOSTNAME=")]
+    return host.decode()

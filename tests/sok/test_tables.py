@@ -1,0 +1,132 @@
+"""`Variable`, `DynamicVariable`, and telling them from other variables."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import group_embedding as ge
+from group_embedding import sok
+from group_embedding.sok.tables import storage_option
+
+ROWS = np.arange(15, dtype=np.float32).reshape(5, 3)
+
+
+def rows_on_rank():
+    sok.init()
+    tables = [
+        sok.Variable(ROWS),
+        sok.Variable(ROWS, mode="localized:1"),
+        sok.Variable(shape=[5, 3], initializer=tf.keras.initializers.RandomUniform(seed=3)),
+    ]
+    split = sok.filter_variables([*tables, tf.Variable([1.0]), sok.DynamicVariable(dimension=3)])
+    return [table.numpy() for table in tables], [len(part) for part in split]
+
+
+def test_ranks_hold_the_rows_that_the_mode_says(two_ranks):
+    drawn = tf.keras.initializers.RandomUniform(seed=3)([5, 3]).numpy()
+
+    found = two_ranks.run(rows_on_rank)
+
+    for rank, ((distributed, localized, initialized), split) in enumerate(found):
+        np.testing.assert_array_equal(distributed, ROWS[rank::2])
+        np.testing.assert_array_equal(localized, ROWS if rank == 1 else ROWS[:0])
+        np.testing.assert_array_equal(initialized, drawn[rank::2])
+        assert split == [4, 1]
+
+
+def test_one_process_holds_all_rows_whatever_the_mode_says():
+    np.testing.assert_array_equal(sok.Variable(ROWS, mode="localized:1"), ROWS)
+
+
+def test_tables_are_told_from_other_variables():
+    dense = tf.Variable([[0, 1, 2]])
+    tables = [
+        sok.Variable([[3, 4, 5]]),
+        sok.Variable([[6, 7, 8]], mode="localized:0"),
+        sok.DynamicVariable(dimension=3, initializer="13"),
+        ge.get_embedding_variable("table", 3),
+    ]
+
+    found, others = sok.filter_variables([dense, *tables])
+
+    assert all(a is b for a, b in zip(found, tables)) and len(found) == len(tables)
+    assert len(others) == 1 and others[0] is dense
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        ({}, "expected either initial_value, or shape and initializer"),
+        ({"initial_value": ROWS, "initializer": "ones"}, "expected either initial_value"),
+        ({"shape": [5, 3]}, "expected either initial_value"),
+        ({"initial_value": [1.0]}, r"expected shape \[rows, dim\], got \(1,\)"),
+        ({"initial_value": ROWS, "shape": [3, 5]}, r"expected shape \[3, 5\]"),
+        ({"initial_value": ROWS, "mode": "replicated"}, "expected mode .* got 'replicated'"),
+        ({"initial_value": ROWS, "mode": "localized:x"}, "expected mode .* got 'localized:x'"),
+    ],
+)
+def test_a_variable_that_cannot_be_is_refused(arguments, message):
+    with pytest.raises(ValueError, match="table 'mine': " + message):
+        sok.Variable(**arguments, name="mine")
+
+
+@pytest.mark.parametrize(
+    "initializer, expected",
+    [("13", 13), (0.5, 0.5), ("ones", 1), (tf.keras.initializers.Constant(2.0), 2)],
+)
+def test_a_dynamic_variable_starts_as_its_initializer_says(initializer, expected):
+    table = sok.DynamicVariable(dimension=2, initializer=initializer)
+
+    rows = tf.nn.embedding_lookup(table, [5, 2**40])
+
+    np.testing.assert_array_equal(rows, np.full([2, 2], expected))
+    assert table.size.numpy().tolist() == [0, 2]
+
+
+@pytest.mark.parametrize("initializer", [None, "random"])
+def test_it_starts_at_random_when_nothing_else_is_said(initializer):
+    rows = tf.nn.embedding_lookup(sok.DynamicVariable(8, initializer), [1, 2]).numpy()
+
+    assert np.abs(rows).max() <= 0.05 and np.ptp(rows) > 0.01
+    assert (rows[0] != rows[1]).any()
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        ({"dimension": 0}, "embedding_dim from 1 to 4096"),
+        ({"dimension": 2, "key_type": tf.float32}, "key_type to be one of int32"),
+        ({"dimension": 2, "dtype": tf.int32}, "dtype to be one of float32"),
+        ({"dimension": 2, "initializer": "thirteen"}, "initializer to be 'random', a number"),
+        ({"dimension": 2, "constraint": abs}, "no constraint"),
+        ({"dimension": 2, "mode": "auto"}, "mode to be 'distributed'"),
+        ({"dimension": 2, "var_type": "ssd"}, "var_type None, 'hbm' or 'hybrid'"),
+        ({"dimension": 2, "max_capacity": 64}, "no max_capacity, as a table grows"),
+    ],
+)
+def test_a_dynamic_variable_that_cannot_be_is_refused(arguments, message):
+    with pytest.raises(ValueError, match="table 'mine': .*" + message):
+        sok.DynamicVariable(**arguments, name="mine")
+
+
+def test_the_storage_that_a_var_type_stands_for():
+    hybrid = storage_option("table", "hybrid", 64, init_capacity=1024, max_capacity=4096)
+
+    assert hybrid == ge.StorageOption(ge.StorageType.HBM_DRAM, storage_size=[4096 * 64])
+    assert storage_option("table", "hbm", 64) == ge.StorageOption(ge.StorageType.HBM)
+    assert storage_option("table", None, 64) == ge.StorageOption(ge.StorageType.DRAM)
+    with pytest.raises(ValueError, match="expected no max_load_factor"):
+        storage_option("table", "hybrid", 64, max_load_factor=0.5)
+
+
+def test_a_dynamic_variable_is_saved_in_a_model(tmp_path):
+    module = tf.Module()
+    module.table = sok.DynamicVariable(dimension=2, name="served")
+    sok.assign(module.table, [7], [[1.0, 2.0]])
+    signature = tf.TensorSpec([None], tf.int64)
+    module.serve = tf.function(lambda ids: tf.nn.embedding_lookup(module.table, ids), [signature])
+
+    tf.saved_model.save(module, str(tmp_path))
+
+    loaded = tf.saved_model.load(str(tmp_path))
+    np.testing.assert_array_equal(loaded.serve(tf.constant([7], tf.int64)), [[1, 2]])
