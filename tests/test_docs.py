@@ -24,7 +24,9 @@ PUBLIC["sok.optimizers.Adam"] = ge.sok.optimizers.Adam
 
 
 @pytest.mark.parametrize(
-    "program", PROGRAMS, ids=["lookups", "feature_columns", "keras", "keys", "optimizers"]
+    "program",
+    PROGRAMS,
+    ids=["lookups", "feature_columns", "keras", "keys", "optimizers", "sok_2", "sok_1"],
 )
 def test_readme_program(program, capsys):
     if "feature_column" in program and not hasattr(tf, "feature_column"):

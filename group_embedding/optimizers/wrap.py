@@ -40,7 +40,7 @@ _KERAS_LEGACY = {
     "Ftrl": rules.legacy_ftrl,
     "RMSprop": rules.legacy_rmsprop,
 }
-_WRAPPED = (WrappedV1, WrappedKerasLegacy, WrappedKeras2, WrappedKeras3)
+WRAPPED = (WrappedV1, WrappedKerasLegacy, WrappedKeras2, WrappedKeras3)
 
 
 @functools.cache
@@ -113,7 +113,7 @@ def wrap(optimizer, *, skip_nonfinite=False, stochastic_rounding_seed=None):
     >>> table.numpy().tolist()
     [[0.5], [2.0], [2.0]]
     """
-    if isinstance(optimizer, _WRAPPED):
+    if isinstance(optimizer, WRAPPED):
         raise ValueError(f"wrap: expected a stock optimizer, got a wrapped {_name_of(optimizer)}")
     supported = _supported()
     stock = _stock_class(optimizer)
@@ -131,12 +131,12 @@ def wrap(optimizer, *, skip_nonfinite=False, stochastic_rounding_seed=None):
 
 def can_wrap(optimizer):
     """Whether `wrap` takes it: a stock optimizer whose rule is known, not wrapped yet."""
-    return not isinstance(optimizer, _WRAPPED) and _stock_class(optimizer) in _supported()
+    return not isinstance(optimizer, WRAPPED) and _stock_class(optimizer) in _supported()
 
 
 @functools.cache
 def _wrapped_class(way, stock, statement, settings):
-    """`stock` with `way` mixed in: one of _WRAPPED. `statement`: of rules.py."""
+    """`stock` with `way` mixed in: one of WRAPPED. `statement`: of rules.py."""
     # Under the stock name, which is what Keras writes when it serialises an optimizer.
     namespace = {
         "__module__": stock.__module__,

@@ -26,7 +26,9 @@ def assign(var, indices, values):
         In a graph of TensorFlow 1 the op; None otherwise.
 
     Raises:
-        tf.errors.InvalidArgumentError: a row outside its table; none has changed then.
+        ValueError: values that are not [n, dim].
+        tf.errors.InvalidArgumentError: the same where shapes are not known before; a row outside
+            its table. None has changed then.
 
     Example:
 
@@ -40,6 +42,7 @@ def assign(var, indices, values):
     indices = tf.convert_to_tensor(indices)
     indices = tf.cast(indices, variable.key_dtype if is_keyed else tf.int64)
     values = tf.cast(tf.convert_to_tensor(values), variable.dtype)
+    indices, values = _checked(var, indices, values)
     spread_over = exchange.exchange_of(var)
     if spread_over is not None:
         indices, values = spread_over.allgather([indices, values], "sok_assign")
@@ -50,6 +53,22 @@ def assign(var, indices, values):
     else:
         assigned = _assign_rows(var, variable, indices, values)
     return None if tf.executing_eagerly() else assigned
+
+
+def _checked(var, indices, values):
+    """The same. A rank must not gather what is of two lengths: others' would make up for it."""
+    expected = [indices.shape.num_elements(), exchange.table_shape(var)[1]]
+    if indices.shape.rank not in (None, 1) or not values.shape.is_compatible_with(expected):
+        raise ValueError(
+            f"table '{name_of(var)}': expected indices [n] and values [n, {expected[1]}], got "
+            f"{indices.shape} and {values.shape}"
+        )
+    same = tf.debugging.Assert(
+        tf.equal(tf.size(indices), tf.shape(values)[0]),
+        [f"table '{name_of(var)}': expected as many indices as values, got", tf.shape(values)],
+    )
+    with tf.control_dependencies([] if same is None else [same]):
+        return tf.identity(indices), values
 
 
 def _assign_rows(var, variable, rows, values):

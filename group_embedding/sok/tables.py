@@ -163,6 +163,8 @@ class DynamicVariable(EmbeddingVariable):
             ),
             placement=self.mode,
         )
+        # All ranks must give a checkpoint the same step, and their clocks differ.
+        self.rows.current_step = lambda: None
 
     @property
     def dimension(self):

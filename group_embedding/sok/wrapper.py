@@ -2,13 +2,16 @@
 
 import contextlib
 import functools
+import re
 
 import tensorflow as tf
 
 from group_embedding.distributed import DistributedOptimizer
 from group_embedding.optimizers import LazyAdam, wrap
-from group_embedding.optimizers.wrap import can_wrap
-from group_embedding.sok.tables import is_table
+from group_embedding.optimizers.wrap import WRAPPED, can_wrap
+from group_embedding.sok.tables import is_table, name_of
+from group_embedding.tables import tf_variable
+from group_embedding.variables import EmbeddingVariable
 
 
 def OptimizerWrapper(optimizer):  # noqa: N802
@@ -44,6 +47,8 @@ def OptimizerWrapper(optimizer):  # noqa: N802
         if isinstance(optimizer, tf.keras.optimizers.Optimizer) and not _is_legacy(optimizer):
             optimizer = _twin(optimizer)
         wrap(optimizer)
+    else:
+        _refuse_keys(optimizer)
     return DistributedOptimizer(optimizer)
 
 
@@ -122,9 +127,7 @@ def OptimizerScope(trainable_variables):  # noqa: N802
     others = [variable for variable in trainable_variables if not is_table(variable)]
     if others:
         raise TypeError(f"OptimizerScope: expected embedding variables alone, got {others[0]!r}")
-    bases = [tf.compat.v1.train.Optimizer, tf.keras.optimizers.Optimizer]
-    if hasattr(tf.keras.optimizers, "legacy"):
-        bases.append(tf.keras.optimizers.legacy.Optimizer)
+    bases = _optimizer_bases()
     stock = [base.apply_gradients for base in bases]
     for base, apply_gradients in zip(bases, stock):
         base.apply_gradients = _first_wrapped(apply_gradients)
@@ -133,6 +136,14 @@ def OptimizerScope(trainable_variables):  # noqa: N802
     finally:
         for base, apply_gradients in zip(bases, stock):
             base.apply_gradients = apply_gradients
+
+
+def _optimizer_bases():
+    bases = [tf.compat.v1.train.Optimizer, tf.keras.optimizers.Optimizer]
+    legacy = getattr(tf.keras.optimizers, "legacy", None)  # in Keras 3 it only says that it is gone
+    if hasattr(getattr(legacy, "Optimizer", None), "apply_gradients"):
+        bases.append(legacy.Optimizer)
+    return bases
 
 
 def _first_wrapped(apply_gradients):
@@ -145,9 +156,34 @@ def _first_wrapped(apply_gradients):
     return wrapped
 
 
+class _OfRows:
+    """Mixed into an optimizer whose rule is not known here: its own updates are of rows."""
+
+    def apply_gradients(self, grads_and_vars, *args, **kwargs):
+        grads_and_vars = list(grads_and_vars)
+        for _, variable in grads_and_vars:
+            if isinstance(tf_variable(variable), EmbeddingVariable):
+                raise TypeError(
+                    f"table '{name_of(variable)}': expected an optimizer that ge.optimizers.wrap "
+                    f"takes, as its rows are found by key, got {type(self).__name__}"
+                )
+        return super().apply_gradients(grads_and_vars, *args, **kwargs)
+
+
+def _refuse_keys(optimizer):
+    stock = type(optimizer)
+    is_optimizer = hasattr(optimizer, "apply_gradients")
+    if is_optimizer and not isinstance(optimizer, (_OfRows, *WRAPPED)):
+        namespace = {"__module__": stock.__module__, "__doc__": stock.__doc__}
+        optimizer.__class__ = type(stock.__name__, (_OfRows, stock), namespace)
+
+
 def _twin(optimizer):
     """A Keras optimizer knows one list of variables, so that one for tables is another object."""
-    twin = type(optimizer).from_config(optimizer.get_config())
+    config = optimizer.get_config()
+    # Tables found by key keep slots under the optimizer's name. Keras 3 numbers those of a process.
+    config["name"] = re.sub(r"_\d+$", "", config["name"])
+    twin = type(optimizer).from_config(config)
     twin._learning_rate = optimizer._learning_rate
     return twin
 

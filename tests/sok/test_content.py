@@ -80,6 +80,15 @@ def test_a_row_outside_its_table_is_refused_and_nothing_changes(row):
     np.testing.assert_array_equal(table, np.zeros([3, 2]))
 
 
+@pytest.mark.parametrize("indices, values", [([1], [[1.0]]), ([1, 2], [[1.0, 2.0]])])
+@pytest.mark.parametrize(
+    "make", [lambda: sok.Variable(np.zeros([3, 2])), lambda: sok.DynamicVariable(2)]
+)
+def test_values_of_another_shape_are_refused(make, indices, values):
+    with pytest.raises(ValueError, match=r"expected indices \[n\] and values \[n, 2\], got"):
+        sok.assign(make(), indices, values)
+
+
 def changes_on_rank():
     sok.init()
     rank = exchange.current().rank

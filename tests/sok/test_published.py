@@ -12,11 +12,11 @@ ROWS = [BATCH * 10, BATCH]
 DIMS = [128, 4]
 HOTNESS = [10, 3]
 START = [13.0, 17.0]
-# All steps once; fewer where the mode alone differs.
+# SOK takes 100 steps; a wrong row or gradient shows in the first.
 CASES = {
-    "distributed": ("static", "distributed", ["mean", "sum"], 100),
+    "distributed": ("static", "distributed", ["mean", "sum"], 10),
     "localized": ("static", "localized:0", ["mean", "sum"], 5),
-    "distributed_dynamic": ("dynamic", "distributed", ["sum", "sum"], 10),
+    "distributed_dynamic": ("dynamic", "distributed", ["sum", "sum"], 5),
     "localized_dynamic": ("dynamic", "localized:0", ["sum", "mean"], 5),
 }
 
@@ -105,9 +105,9 @@ def assert_same(of_ranks, combiners, num_steps):
 def test_one_process_trains_as_tensorflow(case):
     kind, mode, combiners, num_steps = CASES[case]
 
-    of_process = train_sok(kind, mode, combiners, min(num_steps, 5))
+    of_process = train_sok(kind, mode, combiners, num_steps)
 
-    assert_same([of_process], combiners, min(num_steps, 5))
+    assert_same([of_process], combiners, num_steps)
 
 
 @pytest.mark.parametrize("case", CASES)

@@ -1,0 +1,183 @@
+"""Optimizers under SOK's names, and `init`."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from group_embedding import sok
+
+v1 = tf.compat.v1
+IDS = [0, 2, 2]
+
+
+def loss_of(table):
+    return tf.reduce_sum(sok.all2all_dense_embedding(table, tf.constant(IDS, tf.int64)))
+
+
+def step(optimizer, *tables):
+    with tf.GradientTape() as tape:
+        loss = tf.add_n([loss_of(table) for table in tables])
+    optimizer.apply_gradients(zip(tape.gradient(loss, tables), tables))
+
+
+def rows():
+    return sok.Variable(np.ones([3, 2], np.float32))
+
+
+def keys():
+    return sok.DynamicVariable(dimension=2, initializer="1")
+
+
+def read(table):
+    return sok.all2all_dense_embedding(table, tf.constant([0, 1, 2], tf.int64)).numpy()
+
+
+@pytest.mark.parametrize(
+    "name, arguments",
+    [("SGD", {}), ("SGD", {"momentum": 0.9}), ("Adagrad", {}), ("Adam", {}), ("Ftrl", {})],
+)
+def test_tables_of_both_kinds_train_alike(name, arguments):
+    static, dynamic = rows(), keys()
+    optimizer = sok.OptimizerWrapper(getattr(tf.keras.optimizers, name)(0.1, **arguments))
+
+    for _ in range(3):
+        step(optimizer, static, dynamic)
+
+    np.testing.assert_allclose(read(static), read(dynamic), rtol=1e-6)
+    assert (read(static)[[0, 2]] < 1).all() and (read(static)[1] == 1).all()
+
+
+def test_one_optimizer_for_tables_and_its_origin_for_other_variables():
+    table, dense = rows(), tf.Variable([1.0])
+    origin = tf.keras.optimizers.Adam(0.1)
+    optimizer = sok.OptimizerWrapper(origin)
+    expected, alone = tf.Variable([1.0]), tf.keras.optimizers.Adam(0.1)
+
+    for _ in range(2):
+        step(optimizer, table)
+        origin.apply_gradients([(tf.constant([2.0]), dense)])
+        alone.apply_gradients([(tf.constant([2.0]), expected)])
+
+    np.testing.assert_allclose(dense, expected, rtol=1e-6)
+    assert (read(table)[0] < 1).all()
+
+
+def test_a_learning_rate_set_on_the_origin_is_that_of_tables():
+    table = rows()
+    origin = tf.keras.optimizers.SGD(0.1)
+    optimizer = sok.OptimizerWrapper(origin)
+
+    origin.learning_rate = 0.5
+    step(optimizer, table)
+
+    np.testing.assert_array_equal(read(table)[:, 0], [0.5, 1, 0])
+
+
+def test_an_optimizer_without_a_native_rule_trains_tables_with_rows_alone():
+    static, dynamic = rows(), keys()
+    optimizer = sok.OptimizerWrapper(tf.keras.optimizers.Adamax(0.1))
+
+    step(optimizer, static)
+
+    assert (read(static)[0] < 1).all()
+    with pytest.raises(TypeError, match="expected an optimizer that .* got Adamax"):
+        step(sok.OptimizerWrapper(tf.keras.optimizers.Adamax(0.1)), dynamic)
+
+
+def test_what_is_no_optimizer_is_refused():
+    with pytest.raises(TypeError, match="or a Keras optimizer, got str"):
+        sok.OptimizerWrapper("adam")
+
+
+@pytest.mark.skipif(hasattr(tf.keras, "KerasTensor"), reason="Keras 3 has no legacy ones")
+def test_a_legacy_optimizer_stays_the_object_it_is():
+    table = keys()
+    legacy = tf.keras.optimizers.legacy.Adagrad(0.1)
+
+    wrapped = sok.OptimizerWrapper(legacy)
+    step(wrapped, table)
+
+    assert wrapped is legacy
+    assert (read(table)[0] < 1).all()
+
+
+@pytest.mark.parametrize(
+    "make",
+    [sok.optimizers.Adam, sok.tf.keras.optimizers.Adam, sok.tf.keras.optimizers.LazyAdamOptimizer],
+)
+def test_adams(make):
+    table, expected = keys(), tf.Variable(np.ones([3, 2], np.float32))
+    optimizer, stock = (
+        make(learning_rate=0.1, amsgrad=True),
+        tf.keras.optimizers.Adam(0.1, amsgrad=True),
+    )
+
+    for _ in range(3):
+        step(optimizer, table)
+        gradient = np.float32([[1, 1], [0, 0], [2, 2]])  # 0 leaves moments of 0
+        stock.apply_gradients([(tf.constant(gradient), expected)])
+
+    np.testing.assert_allclose(read(table), expected, rtol=1e-5)
+
+
+def test_a_loss_scale_goes_around():
+    table = rows()
+    optimizer = tf.keras.mixed_precision.LossScaleOptimizer(sok.SGD(lr=0.5))
+    scale = getattr(optimizer, "get_scaled_loss", None) or optimizer.scale_loss
+
+    with tf.GradientTape() as tape:
+        loss = scale(loss_of(table))
+    gradients = tape.gradient(loss, [table])
+    if hasattr(optimizer, "get_unscaled_gradients"):
+        gradients = optimizer.get_unscaled_gradients(gradients)
+    optimizer.apply_gradients(zip(gradients, [table]))
+
+    np.testing.assert_array_equal(read(table)[:, 0], [0.5, 1, 0])
+
+
+def test_a_graph_of_tensorflow_1():
+    with tf.Graph().as_default(), v1.Session() as session:
+        started = sok.Init(global_batch_size=8)
+        table = keys()
+        train_op = sok.SGD(lr=0.5).minimize(loss_of(table), var_list=[table])
+        found = sok.all2all_dense_embedding(table, tf.constant([0, 1, 2], tf.int64))
+        session.run(started)
+        session.run(v1.global_variables_initializer())
+
+        session.run(train_op)
+
+        np.testing.assert_array_equal(session.run(found)[:, 0], [0.5, 1, 0])
+
+
+def start_on_rank():
+    first, second = sok.init(), sok.Init(global_batch_size=8)
+    try:
+        sok.Init(global_batch_size=7)
+    except ValueError as error:
+        return first, second, str(error)
+
+
+def test_a_second_start_changes_nothing(two_ranks):
+    for first, second, message in two_ranks.run(start_on_rank):
+        assert first is None and second is None
+        assert "multiple of 2, the number of ranks, got 7" in message
+
+
+@pytest.mark.parametrize(
+    "start, message",
+    [
+        (lambda: sok.init(comm_tool="mpi"), "comm_tool to be 'horovod', got 'mpi'"),
+        (lambda: sok.init(use_legacy_optimizer=True), "use_legacy_optimizer=False"),
+        (lambda: sok.Init(global_batch_size=0), "positive multiple of 1"),
+    ],
+)
+def test_a_start_that_cannot_be_is_refused(start, message):
+    with pytest.raises(ValueError, match=message):
+        start()
+
+
+def test_ranks_of_a_strategy_are_refused():
+    strategy = tf.distribute.MirroredStrategy(["CPU:0"])
+
+    with strategy.scope(), pytest.raises(ValueError, match="expected no tf.distribute strategy"):
+        sok.init()
