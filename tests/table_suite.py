@@ -214,6 +214,22 @@ def test_a_snapshot_is_of_one_instant():
     assert found == expected
 
 
+def test_what_a_snapshot_says_was_counted_is_of_its_instant():
+    table, _ = make_table(admission="counter", min_count=3)
+    table.locate([1, 2, 2, 3, 3, 3, 7], train=True)
+    snapshot = table.snapshot()
+    table.locate([1, 1, 2, 4], train=True)
+    table.erase([3, 4, 7])
+    table.locate([3, 4, 5, 5], train=True)
+
+    counted = snapshot.admission
+
+    assert dict(zip(counted["keys"].tolist(), counted["counts"].tolist())) == {1: 1, 2: 2, 7: 1}
+    del snapshot
+    counted = table.snapshot().admission
+    assert dict(zip(counted["keys"].tolist(), counted["counts"].tolist())) == {3: 1, 4: 1, 5: 2}
+
+
 def test_a_snapshot_of_changes_has_what_changed_since_the_last_full_one():
     table, _ = make_table()
     table.locate(np.arange(100), train=True)

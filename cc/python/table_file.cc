@@ -63,7 +63,9 @@ void Restore(PyHostTable& table, const std::vector<std::string>& paths, int64_t 
   std::string error;
   {
     py::gil_scoped_release release;
-    error = RestoreTable({paths, {}}, {index, count}, /*verified=*/false, &table.get());
+    RestoreOptions how;
+    how.subset = {index, count};
+    error = RestoreTable({paths, {}}, how, &table.get());
   }
   Raise(error);
 }

@@ -39,6 +39,9 @@ class DeviceHash : public DeviceTable {
   void WriteInitialRows(const void* rows) override;
   int64_t first_row() const override { return options_.initial.matrix_rows + 1; }
   std::string Slot(const SlotOptions& slot, void** array) override;
+  int64_t max_keys(const std::vector<SlotOptions>& slots) const override {
+    return MaxRows(slots) - first_row();
+  }
   const std::vector<SlotOptions>& slots() const override { return slots_; }
   int64_t num_keys() const override;
   int64_t memory_bytes() const override;
@@ -107,7 +110,8 @@ class DeviceHash : public DeviceTable {
   int64_t RowBytes() const { return options_.dim * SizeOf(options_.dtype); }
   int64_t SlotBytes(size_t s) const { return slots_[s].width * SizeOf(slots_[s].dtype); }
   int64_t BytesPerRow() const;
-  int64_t MaxRows() const;
+  // With those slots too.
+  int64_t MaxRows(const std::vector<SlotOptions>& more = {}) const;
   std::unique_ptr<DeviceMemory> ReserveValues(int64_t row_bytes) const;
   void LimitDeviceRows(int64_t bytes_per_row);
   std::string Named(const std::string& what) const {

@@ -127,8 +127,9 @@ int64_t DeviceHash::BytesPerRow() const {
   return bytes;
 }
 
-int64_t DeviceHash::MaxRows() const {
-  return std::min(first_row() + max_bytes_ / BytesPerRow(), reserved_rows_);
+int64_t DeviceHash::MaxRows(const std::vector<SlotOptions>& more) const {
+  const int64_t bytes = BytesPerRow() + BytesOfNewSlots(slots_, more);
+  return std::min(first_row() + max_bytes_ / bytes, reserved_rows_);
 }
 
 std::string DeviceHash::FullError(const std::string& why) const {

@@ -25,7 +25,7 @@ class DeviceSnapshot : public Snapshot {
     if (error_.empty()) error_ = failed;
   }
   std::string error() const override { return error_; }
-  const AdmissionState& admission() const override { return admission_; }
+  const AdmissionState& admission() override { return admission_; }
   const std::vector<int64_t>& erased() const override { return erased_; }
   void Keep() override { keep_(); }
 

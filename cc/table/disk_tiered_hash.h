@@ -16,6 +16,9 @@ class DiskTieredHash : public DeviceHash {
                  const void* matrix, std::string* error);
 
   std::string Slot(const SlotOptions& slot, void** array) override;
+  int64_t max_keys(const std::vector<SlotOptions>& slots) const override {
+    return disk_->MaxRows(DeviceHash::max_keys(slots), BytesOfNewSlots(this->slots(), slots));
+  }
   int64_t num_keys() const override { return DeviceHash::num_keys() + disk_->store().num_keys(); }
   int64_t memory_bytes() const override;
   int64_t disk_bytes() const override { return disk_->store().disk_bytes(); }

@@ -30,6 +30,9 @@ class DiskTieredShards : public HostShards, public LowerTier {
 
   std::string Slot(const SlotOptions& slot, void** array) override;
   int64_t num_keys() const override { return HostShards::num_keys() + disk_->store().num_keys(); }
+  int64_t max_keys(const std::vector<SlotOptions>& slots) const override {
+    return disk_->MaxRows(HostShards::max_keys(slots), BytesOfNewSlots(this->slots(), slots));
+  }
   int64_t memory_bytes() const override;
   int64_t disk_bytes() const override { return disk_->store().disk_bytes(); }
   std::string Describe(const int64_t* keys, int64_t num_keys, KeyInfo* infos) const override;

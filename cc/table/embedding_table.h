@@ -12,6 +12,7 @@
 // a time. Everything said to be exclusive must run alone; the caller has the lock.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -104,7 +105,8 @@ class Snapshot {
   virtual void Read(int64_t begin, int64_t end, KeyedRows* rows) = 0;
   // What went wrong in Read, in words, or nothing: the rows that it gave are not all.
   virtual std::string error() const { return ""; }
-  virtual const AdmissionState& admission() const = 0;
+  // Reads it, the first time: the sooner, the less of it is put aside.
+  virtual const AdmissionState& admission() = 0;
   // Keys erased since the last full snapshot that was kept; empty for a full one.
   virtual const std::vector<int64_t>& erased() const = 0;
   // It has been written down: if it is a full one, the next snapshots of changes begin here.
@@ -142,6 +144,8 @@ class EmbeddingTable {
   virtual const std::vector<SlotOptions>& slots() const = 0;
 
   virtual int64_t num_keys() const = 0;
+  // How many keys can have a row, in all tiers, if it has those slots too.
+  virtual int64_t max_keys(const std::vector<SlotOptions>& slots) const = 0;
   virtual int64_t memory_bytes() const = 0;  // used: rows, slots, what is kept of each, the index
   virtual int64_t disk_bytes() const { return 0; }
   virtual float load_factor() const = 0;  // of the index
@@ -170,11 +174,24 @@ class EmbeddingTable {
   virtual void SetAdmissionState(const AdmissionState& state) = 0;  // Exclusive.
 
   // A snapshot of all rows, or of those changed since the last full one that was kept; one at a
-  // time. Exclusive, and takes as long as copying the admission state and a bit per row.
+  // time. Exclusive, and takes as long as zeroing a bit per row and copying what a Bloom filter
+  // counted, or, on a GPU, any filter.
   virtual std::unique_ptr<Snapshot> TakeSnapshot(bool changes_only) = 0;
   // To be called before rows are written, if a snapshot is being read.
   virtual void BeforeWrite(const int64_t* rows, int64_t num_rows) = 0;
 };
+
+// Bytes per row of those slots in `more` that are not among `slots`.
+inline int64_t BytesOfNewSlots(const std::vector<SlotOptions>& slots,
+                               const std::vector<SlotOptions>& more) {
+  int64_t bytes = 0;
+  for (const SlotOptions& slot : more) {
+    const bool is_new = std::none_of(slots.begin(), slots.end(),
+                                     [&](const SlotOptions& s) { return s.name == slot.name; });
+    if (is_new) bytes += slot.width * SizeOf(slot.dtype);
+  }
+  return bytes;
+}
 
 inline std::string EmbeddingTable::Describe(const int64_t* keys, int64_t num_keys,
                                             KeyInfo* infos) const {

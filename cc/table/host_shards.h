@@ -8,6 +8,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "table/bloom_counters.h"
@@ -38,15 +39,23 @@ class LowerTier {
 
 class HostShards : public HostTable {
  public:
-  static constexpr int kNumShards = 64;
+  static constexpr int kNumShards = 1 << KeyIndex::kOwnersBits;
 
   // An entry's state: > 0: its row + 1; < 0: the key has no row and was seen that often.
   struct Shard {
     mutable std::mutex mutex;
     KeyIndex index;
     std::atomic<int64_t> num_rows{0};  // keys that have one
+    // Of a snapshot that has not read this shard's counts yet: what the entries were that have
+    // changed since it was taken; 0: there was none. Else null.
+    std::unique_ptr<std::unordered_map<int64_t, int64_t>> aside;
 
     explicit Shard(float max_load) : index(max_load) {}
+
+    // The key's entry, of that state, is about to change; with the lock.
+    void BeforeChange(int64_t key, int64_t state) {
+      if (aside != nullptr) aside->try_emplace(key, state);
+    }
   };
 
   HostShards(const TableOptions& options, const void* matrix, std::string* error)
@@ -55,7 +64,9 @@ class HostShards : public HostTable {
         shards_(MakeShards(std::make_index_sequence<kNumShards>())) {}
 
   static uint64_t HashOf(int64_t key) { return MixBits(static_cast<uint64_t>(key)); }
-  static int ShardIndex(uint64_t hash) { return static_cast<int>(hash >> 58); }
+  static int ShardIndex(uint64_t hash) {
+    return static_cast<int>(hash >> (64 - KeyIndex::kOwnersBits));
+  }
   Shard& shard(int s) { return shards_[s]; }
   RowStore& store() { return store_; }
   const RowStore& store() const { return store_; }
@@ -77,6 +88,9 @@ class HostShards : public HostTable {
   }
   const std::vector<SlotOptions>& slots() const override { return store_.slots(); }
   int64_t num_keys() const override;
+  int64_t max_keys(const std::vector<SlotOptions>& slots) const override {
+    return store_.max_rows(slots);
+  }
   int64_t memory_bytes() const override;
   float load_factor() const override;
   void Find(const int64_t* keys, int64_t num_keys, int64_t* rows) const override;
@@ -103,15 +117,16 @@ class HostShards : public HostTable {
   int64_t kept_clock_ = 0;       // rows trained in batches from that on are not in it
 
  private:
-  // Shards grow at loads spread from 0.4 to 0.7, so that they do not all grow at once: a call that
-  // makes one grow waits for a 64th of the table at most.
+  // Shards grow at loads spread from 0.4 to 0.7, so that they do not all grow at once.
   template <size_t... s>
   static std::array<Shard, kNumShards> MakeShards(std::index_sequence<s...>) {
     return {Shard(0.4f + 0.3f * s / kNumShards)...};
   }
 
   int64_t InitialBytes() const { return options().initial.matrix_rows * store_.row_bytes(); }
-  AdmissionState GetAdmissionState() const;
+  // Appends what was counted of keys without a row when a snapshot was taken, once.
+  void ReadCounts(AdmissionState* state);
+  void ForgetSnapshot();
   // Of the keys that `order` [count] names, all of them in `shard`.
   std::string InsertInShard(const KeyedRows& rows, const int64_t* order, int64_t count,
                             Shard* shard);

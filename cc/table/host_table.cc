@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <mutex>
+#include <utility>
 #include <vector>
 
 #include "table/eviction.h"
@@ -15,27 +16,34 @@ namespace {
 class HostSnapshot : public Snapshot {
  public:
   HostSnapshot(const EmbeddingTable& table, std::shared_ptr<RowSnapshot> rows,
-               AdmissionState admission, std::vector<int64_t> erased, std::function<void()> keep,
+               std::vector<char> counters, std::function<void(AdmissionState*)> read_counts,
+               std::vector<int64_t> erased, std::function<void()> keep,
                std::function<void()> forget)
       : table_(table),
         rows_(std::move(rows)),
-        admission_(std::move(admission)),
+        read_counts_(std::move(read_counts)),
         erased_(std::move(erased)),
         keep_(std::move(keep)),
-        forget_(std::move(forget)) {}
+        forget_(std::move(forget)) {
+    admission_.counters = std::move(counters);
+  }
   ~HostSnapshot() override { forget_(); }
 
   const EmbeddingTable& table() const override { return table_; }
   int64_t num_rows() const override { return rows_->num_rows(); }
   void Read(int64_t begin, int64_t end, KeyedRows* rows) override { rows_->Read(begin, end, rows); }
-  const AdmissionState& admission() const override { return admission_; }
+  const AdmissionState& admission() override {
+    if (read_counts_ != nullptr) std::exchange(read_counts_, nullptr)(&admission_);
+    return admission_;
+  }
   const std::vector<int64_t>& erased() const override { return erased_; }
   void Keep() override { keep_(); }
 
  private:
   const EmbeddingTable& table_;
   const std::shared_ptr<RowSnapshot> rows_;
-  const AdmissionState admission_;
+  AdmissionState admission_;  // once it has been read
+  std::function<void(AdmissionState*)> read_counts_;
   const std::vector<int64_t> erased_;
   const std::function<void()> keep_, forget_;
 };
@@ -126,6 +134,7 @@ std::string HostShards::InsertInShard(const KeyedRows& rows, const int64_t* orde
         shard->index.Erase(entry, HashOf);
         return free.error();
       }
+      shard->BeforeChange(key, entry->state);
       entry->state = row + 1;
       ++shard->num_rows;
     }
@@ -159,8 +168,10 @@ int64_t HostShards::Erase(const int64_t* keys, int64_t num_keys) {
     const int64_t key = keys[i];
     const uint64_t hash = HashOf(key);
     Shard& shard = ShardOf(hash);
+    std::lock_guard<std::mutex> lock(shard.mutex);
     KeyIndex::Entry* entry = shard.index.Find(key, hash);
     if (entry == nullptr) continue;
+    shard.BeforeChange(key, entry->state);
     if (entry->state > 0) {
       const int64_t row = entry->state - 1;
       BeforeWrite(&row, 1);
@@ -191,38 +202,57 @@ void HostShards::Clear() {
     shard.index.ForEach([&](KeyIndex::Entry& entry) { keys.push_back(entry.key); });
   }
   HostShards::Erase(keys.data(), static_cast<int64_t>(keys.size()));
-  for (Shard& shard : shards_) shard.index.Clear();
+  for (Shard& shard : shards_) {
+    std::lock_guard<std::mutex> lock(shard.mutex);
+    shard.index.Clear();
+  }
   bloom_.Clear();
 }
 
-AdmissionState HostShards::GetAdmissionState() const {
-  AdmissionState state;
-  state.counters = bloom_.Counters();
-  // With any other filter, every key that is known has a row.
-  if (options().admission.kind != Admission::Kind::kCounter) return state;
+void HostShards::ReadCounts(AdmissionState* state) {
+  auto add = [state](int64_t key, int64_t entry_state) {
+    if (entry_state >= 0) return;
+    state->keys.push_back(key);
+    state->counts.push_back(-entry_state);
+  };
   for (Shard& shard : shards_) {
+    std::lock_guard<std::mutex> lock(shard.mutex);
+    if (shard.aside == nullptr) continue;
     shard.index.ForEach([&](KeyIndex::Entry& entry) {
-      if (entry.state > 0) return;
-      state.keys.push_back(entry.key);
-      state.counts.push_back(-entry.state);
+      if (entry.state < 0 && shard.aside->count(entry.key) == 0) add(entry.key, entry.state);
     });
+    for (const auto& [key, entry_state] : *shard.aside) add(key, entry_state);
+    shard.aside.reset();
   }
-  return state;
+}
+
+void HostShards::ForgetSnapshot() {
+  std::atomic_store(&snapshot_, std::shared_ptr<RowSnapshot>());
+  for (Shard& shard : shards_) {
+    std::lock_guard<std::mutex> lock(shard.mutex);
+    shard.aside.reset();
+  }
 }
 
 void HostShards::SetAdmissionState(const AdmissionState& state) {
   for (Shard& shard : shards_) {
+    std::lock_guard<std::mutex> lock(shard.mutex);
     std::vector<int64_t> counted;
     shard.index.ForEach([&](KeyIndex::Entry& entry) {
       if (entry.state < 0) counted.push_back(entry.key);
     });
     for (const int64_t key : counted) {
-      shard.index.Erase(shard.index.Find(key, HashOf(key)), HashOf);
+      KeyIndex::Entry* entry = shard.index.Find(key, HashOf(key));
+      shard.BeforeChange(key, entry->state);
+      shard.index.Erase(entry, HashOf);
     }
   }
   for (size_t i = 0; i < state.keys.size(); ++i) {
     const uint64_t hash = HashOf(state.keys[i]);
-    KeyIndex::Entry* entry = ShardOf(hash).index.FindOrInsert(state.keys[i], hash, HashOf);
+    Shard& shard = ShardOf(hash);
+    std::lock_guard<std::mutex> lock(shard.mutex);
+    KeyIndex::Entry* entry = shard.index.FindOrInsert(state.keys[i], hash, HashOf);
+    shard.BeforeChange(state.keys[i], entry->state);
     if (entry->state <= 0) entry->state = -state.counts[i];
   }
   bloom_.SetCounters(state.counters);
@@ -232,6 +262,12 @@ std::unique_ptr<Snapshot> HostShards::TakeSnapshot(bool changes_only) {
   const int64_t since = changes_only ? kept_clock_ : 0;
   auto rows = std::make_shared<RowSnapshot>(store_, since);
   std::atomic_store(&snapshot_, rows);
+  // With any other filter, every key that is known has a row.
+  const bool has_counts = options().admission.kind == Admission::Kind::kCounter;
+  for (Shard& shard : shards_) {
+    std::lock_guard<std::mutex> lock(shard.mutex);
+    shard.aside.reset(has_counts ? new std::unordered_map<int64_t, int64_t> : nullptr);
+  }
   // Batches in flight will write rows that they located before.
   const int64_t begins = store_.OldestBatch();
   const size_t num_erased = erased_.size();
@@ -240,10 +276,11 @@ std::unique_ptr<Snapshot> HostShards::TakeSnapshot(bool changes_only) {
     kept_clock_ = begins;
     erased_.erase(erased_.begin(), erased_.begin() + num_erased);
   };
-  auto forget = [this] { std::atomic_store(&snapshot_, std::shared_ptr<RowSnapshot>()); };
-  return std::make_unique<HostSnapshot>(*this, std::move(rows), GetAdmissionState(),
-                                        changes_only ? erased_ : std::vector<int64_t>(),
-                                        std::move(keep), std::move(forget));
+  return std::make_unique<HostSnapshot>(
+      *this, std::move(rows), bloom_.Counters(),
+      [this](AdmissionState* state) { ReadCounts(state); },
+      changes_only ? erased_ : std::vector<int64_t>(), std::move(keep),
+      [this] { ForgetSnapshot(); });
 }
 
 std::string HostShards::ReadAll(KeyedRows* rows) const {

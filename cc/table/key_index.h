@@ -1,124 +1,134 @@
-// key -> a number, by open addressing with linear probing: one line of memory serves most keys.
+// key -> a number, in parts of bounded size, so that no insertion waits for more than the growth of
+// one of them. R. Fagin et al., "Extendible hashing" (1979): the highest bits of a key's hash
+// choose its part; one that is full is split in two by one more bit.
 //
-// Entries are 16 bytes, a free one is all zeros, so every key is legal. Not thread-safe; its owner
-// has the lock (a shard of a table has one index).
+// Not thread-safe; its owner has the lock (a shard of a table has one index).
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
+#include <memory>
+#include <vector>
 
-#include "table/zeroed_memory.h"
+#include "table/index_part.h"
 
 namespace group_embedding {
 
 class KeyIndex {
  public:
-  struct Entry {
-    int64_t key;
-    int64_t state;  // not 0; what it means is the owner's
-  };
+  using Entry = IndexEntry;
 
-  // Grows when more than `max_load` of it is taken.
-  explicit KeyIndex(float max_load) : max_load_(max_load) { Resize(kLeastCapacity); }
+  // The highest bits of a hash, which the owner may have used to choose among several indexes.
+  static constexpr int kOwnersBits = 6;
+  // 2 MB, a large page: a part that is as large as that is split rather than grown.
+  static constexpr int64_t kPartCapacity = int64_t{1} << 17;
 
-  int64_t size() const { return size_; }
-  int64_t capacity() const { return mask_ + 1; }
+  // Parts grow when more than `max_load` of them is taken.
+  explicit KeyIndex(float max_load) : max_load_(max_load) { Clear(); }
+
+  int64_t size() const {
+    int64_t total = 0;
+    for (const auto& part : parts_) total += part->size();
+    return total;
+  }
+  int64_t capacity() const {
+    int64_t total = 0;
+    for (const auto& part : parts_) total += part->capacity();
+    return total;
+  }
   int64_t bytes() const { return capacity() * static_cast<int64_t>(sizeof(Entry)); }
 
-  void Prefetch(uint64_t hash) const { __builtin_prefetch(&entries_[hash & mask_], 0, 3); }
+  // `hash`: of the key.
+  void Prefetch(uint64_t hash) const { EntriesOf(hash).Prefetch(hash); }
 
-  // The key's entry, or null. `hash`: of the key, always the same; its low bits are used. An entry
-  // stays where it is until the next FindOrInsert or Erase.
+  // The key's entry, or null. It stays where it is until the next FindOrInsert or Erase.
   Entry* Find(int64_t key, uint64_t hash) {
-    Entry* entry = Probe(key, hash);
+    Entry* entry = EntriesOf(hash).Probe(key, hash);
     return entry->state == 0 ? nullptr : entry;
   }
 
   // The key's entry; a new one's state is 0 and must be set before the next call.
-  Entry* FindOrInsert(int64_t key, uint64_t hash, uint64_t (*hash_of)(int64_t key)) {
-    Entry* entry = Probe(key, hash);
+  Entry* FindOrInsert(int64_t key, uint64_t hash, HashOfKey hash_of) {
+    Entry* entry = EntriesOf(hash).Probe(key, hash);
     if (entry->state != 0) return entry;
-    if (size_ + 1 > max_size_) {
-      Grow(hash_of);
-      entry = Probe(key, hash);
+    while (PartOf(hash)->is_full()) {
+      MakeRoom(hash, hash_of);
+      entry = EntriesOf(hash).Probe(key, hash);
     }
-    ++size_;
-    entry->key = key;
+    PartOf(hash)->Take(entry, key);
     return entry;
   }
 
-  // Removes an entry and closes the gap, so that no probe ever walks over removed ones.
-  void Erase(Entry* entry, uint64_t (*hash_of)(int64_t key)) {
-    --size_;
-    uint64_t gap = entry - entries_;
-    for (uint64_t at = gap;;) {
-      at = (at + 1) & mask_;
-      const Entry& next = entries_[at];
-      if (next.state == 0) break;
-      // It may fill the gap if that lies between where its probe starts and where it is.
-      const uint64_t home = hash_of(next.key) & mask_;
-      if (((at - home) & mask_) >= ((at - gap) & mask_)) {
-        entries_[gap] = next;
-        gap = at;
-      }
-    }
-    entries_[gap] = {0, 0};
+  void Erase(Entry* entry, HashOfKey hash_of) {
+    PartOf(hash_of(entry->key))->Erase(entry, hash_of);
   }
 
   // body(Entry&) for every entry.
   template <typename Body>
   void ForEach(const Body& body) {
-    for (int64_t i = 0; i < capacity(); ++i) {
-      if (entries_[i].state != 0) body(entries_[i]);
-    }
+    for (const auto& part : parts_) part->ForEach(body);
   }
 
   void Clear() {
-    size_ = 0;
-    memory_ = ZeroedMemory();
-    Resize(kLeastCapacity);
+    parts_.clear();
+    parts_.push_back(std::make_unique<IndexPart>(max_load_, IndexPart::kLeastCapacity, 0));
+    part_of_ = {parts_[0].get()};
+    entries_of_ = {parts_[0]->entries()};
+    depth_ = 0;
   }
 
  private:
-  static constexpr int64_t kLeastCapacity = 16;
+  // Where the directory has the part of a key. Shifts by less than 64 bits, also at depth 0.
+  uint64_t PlaceOf(uint64_t hash) const { return hash << kOwnersBits >> 1 >> (63 - depth_); }
+  IndexPart* PartOf(uint64_t hash) const { return part_of_[PlaceOf(hash)]; }
+  const IndexEntries& EntriesOf(uint64_t hash) const { return entries_of_[PlaceOf(hash)]; }
 
-  Entry* Probe(int64_t key, uint64_t hash) {
-    for (uint64_t at = hash & mask_;; at = (at + 1) & mask_) {
-      Entry& entry = entries_[at];
-      if (entry.state == 0 || entry.key == key) return &entry;
+  // Grows or splits the part of a key.
+  void MakeRoom(uint64_t hash, HashOfKey hash_of) {
+    IndexPart* part = PartOf(hash);
+    const uint64_t num_places = uint64_t{1} << (depth_ - part->depth());
+    const uint64_t begin = PlaceOf(hash) / num_places * num_places;
+    // Keys that have more bits in common than their number explains are not worth a directory.
+    const bool is_even = int64_t{1} << part->depth() <= 4 * static_cast<int64_t>(parts_.size());
+    if (part->capacity() < kPartCapacity || !is_even) {
+      part->Grow(hash_of);
+      SetPlaces(begin, num_places, part);
+    } else if (num_places == 1) {
+      DoubleDirectory();
+      Split(part, 2 * begin, 2, hash_of);
+    } else {
+      Split(part, begin, num_places, hash_of);
     }
   }
 
-  // Doubles the capacity where the entries are. An entry's home, its hash modulo the capacity, then
-  // stays what it is or moves up by the old capacity. Taken out and put back one after the other,
-  // from behind a free one on, each finds a place no later than the one it leaves: all others
-  // between its home and there have been put back before it.
-  void Grow(uint64_t (*hash_of)(int64_t key)) {
-    const uint64_t old_mask = mask_;
-    Resize(2 * capacity());
-    uint64_t free = 0;
-    while (entries_[free].state != 0) ++free;
-    for (uint64_t i = 1; i <= old_mask; ++i) {
-      Entry& at = entries_[(free + i) & old_mask];
-      if (at.state == 0) continue;
-      const Entry entry = at;
-      at = {0, 0};
-      *Probe(entry.key, hash_of(entry.key)) = entry;
-    }
+  // The part has places [begin, begin + num_places), two at least.
+  void Split(IndexPart* part, uint64_t begin, uint64_t num_places, HashOfKey hash_of) {
+    const int depth = part->depth() + 1;
+    parts_.push_back(std::make_unique<IndexPart>(max_load_, part->capacity(), depth));
+    part->Split(uint64_t{1} << (64 - kOwnersBits - depth), hash_of, parts_.back().get());
+    SetPlaces(begin + num_places / 2, num_places / 2, parts_.back().get());
   }
 
-  // Keeps the entries; new ones are free.
-  void Resize(int64_t capacity) {
-    memory_.Resize(capacity * sizeof(Entry));
-    entries_ = static_cast<Entry*>(memory_.data());
-    mask_ = capacity - 1;
-    max_size_ = static_cast<int64_t>(max_load_ * static_cast<double>(capacity));
+  void DoubleDirectory() {
+    std::vector<IndexPart*> parts;
+    for (IndexPart* part : part_of_) parts.insert(parts.end(), 2, part);
+    part_of_.resize(parts.size());
+    entries_of_.resize(parts.size());
+    ++depth_;
+    for (uint64_t place = 0; place < parts.size(); ++place) SetPlaces(place, 1, parts[place]);
+  }
+
+  void SetPlaces(uint64_t begin, uint64_t num_places, IndexPart* part) {
+    std::fill_n(part_of_.begin() + begin, num_places, part);
+    std::fill_n(entries_of_.begin() + begin, num_places, part->entries());
   }
 
   const float max_load_;
-  ZeroedMemory memory_;
-  Entry* entries_ = nullptr;
-  uint64_t mask_ = 0;
-  int64_t size_ = 0, max_size_ = 0;
+  std::vector<std::unique_ptr<IndexPart>> parts_;
+  // The directory, [2^depth_]: parts, and where their entries are, so that a search need not ask.
+  std::vector<IndexPart*> part_of_;
+  std::vector<IndexEntries> entries_of_;
+  int depth_ = 0;
 };
 
 }  // namespace group_embedding

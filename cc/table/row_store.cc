@@ -40,14 +40,14 @@ RowStore::RowStore(const TableOptions& options, const void* matrix, std::string*
   for (int64_t row = 0; row < first_row_; ++row) Info(row).count = -1;
 }
 
-int64_t RowStore::BytesPerRow() const {
+int64_t RowStore::BytesPerRow(const std::vector<SlotOptions>& more) const {
   int64_t bytes = row_bytes_ + static_cast<int64_t>(sizeof(RowInfo));
   for (size_t s = 0; s < slots_.size(); ++s) bytes += slot_row_bytes(s);
-  return bytes;
+  return bytes + BytesOfNewSlots(slots_, more);
 }
 
-int64_t RowStore::max_rows() const {
-  return std::min(max_bytes_ / BytesPerRow(), reserved_rows_ - first_row_);
+int64_t RowStore::max_rows(const std::vector<SlotOptions>& more) const {
+  return std::min(max_bytes_ / BytesPerRow(more), reserved_rows_ - first_row_);
 }
 
 std::string RowStore::GrowTo(int64_t num_rows) {

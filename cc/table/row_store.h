@@ -31,7 +31,7 @@ class RowStore {
   int64_t num_rows() const { return num_rows_.load(std::memory_order_acquire); }
   int64_t row_bytes() const { return row_bytes_; }
   int64_t slot_row_bytes(size_t s) const { return slots_[s].width * SizeOf(slots_[s].dtype); }
-  int64_t BytesPerRow() const;
+  int64_t BytesPerRow(const std::vector<SlotOptions>& more = {}) const;
   int64_t memory_bytes() const { return num_rows() * BytesPerRow(); }
 
   char* Row(int64_t row) const { return rows_->data() + row * row_bytes_; }
@@ -52,7 +52,8 @@ class RowStore {
   std::string Take(int64_t count, std::vector<int64_t>* rows);
   // How many rows Take() has, unless the system runs out of memory.
   int64_t NumFree();
-  int64_t max_rows() const;  // of keys, with the slots that there are
+  // Of keys, with the slots that there are and those that are given.
+  int64_t max_rows(const std::vector<SlotOptions>& more = {}) const;
   // Gives back a row that was taken and not used, or that no batch uses any more.
   void Return(int64_t row);
   // A row whose key was erased; free once all batches that had begun have ended.

@@ -22,7 +22,7 @@ class TieredSnapshot : public Snapshot {
 
   const EmbeddingTable& table() const override { return memory_->table(); }
   int64_t num_rows() const override { return memory_->num_rows() + disk_->num_keys(); }
-  const AdmissionState& admission() const override { return memory_->admission(); }
+  const AdmissionState& admission() override { return memory_->admission(); }
   const std::vector<int64_t>& erased() const override { return memory_->erased(); }
   void Keep() override { memory_->Keep(); }
   std::string error() const override {
@@ -98,7 +98,7 @@ std::string RowsOnDisk::Erase(const std::vector<int64_t>& keys) {
 }
 
 std::string RowsOnDisk::CheckSize(int64_t more) const {
-  const int64_t bytes = layout_.bytes() + static_cast<int64_t>(sizeof(int64_t));
+  const int64_t bytes = BytesPerRow();
   const int64_t num_rows = store_->num_keys() + more;
   if (disk_.max_bytes == 0 || num_rows * bytes <= disk_.max_bytes) return "";
   return "table '" + options_.name + "' is full: expected at most " +

@@ -3,6 +3,7 @@
 // Functions return what went wrong, in words, or nothing. Thread safety: as of DiskStore.
 #pragma once
 
+#include <limits>
 #include <memory>
 #include <string>
 #include <vector>
@@ -44,6 +45,11 @@ class RowsOnDisk {
   // As of DiskStore.
   std::string Put(const std::vector<int64_t>& keys, const char* records);
   std::string Erase(const std::vector<int64_t>& keys);
+  // How many rows there is room for beside `in_memory`, if records have so many bytes more.
+  int64_t MaxRows(int64_t in_memory, int64_t more_bytes) const {
+    if (disk_.max_bytes == 0) return std::numeric_limits<int64_t>::max();
+    return in_memory + disk_.max_bytes / (BytesPerRow() + more_bytes);
+  }
   // Why `more` rows cannot go to disk, or nothing.
   std::string CheckSize(int64_t more) const;
   // Puts what `rows` has for rows.keys[i], for each i of `chosen`, as of batch `clock`.
@@ -63,6 +69,7 @@ class RowsOnDisk {
                                          int64_t changed_since) const;
 
  private:
+  int64_t BytesPerRow() const { return layout_.bytes() + static_cast<int64_t>(sizeof(int64_t)); }
   template <typename Body>
   std::string ForEach(const Body& body) const;
 

@@ -13,92 +13,6 @@ std::string InTable(const std::string& name, const std::string& error) {
   return error.empty() ? "" : "table '" + name + "': " + error;
 }
 
-const char* NameOf(DataType type) {
-  switch (type) {
-    case DataType::kFloat32:
-      return "float32";
-    case DataType::kFloat16:
-      return "float16";
-    default:
-      return "bfloat16";
-  }
-}
-
-std::string Mismatch(const TableFileSummary& file, const std::string& path, const std::string& what,
-                     const std::string& expected, const std::string& got) {
-  return "table '" + file.header.table + "', file '" + path + "': expected " + what + " " +
-         expected + ", got " + got;
-}
-
-// Whether rows of a file can be rows of `table`.
-std::string CheckFits(const TableFileSummary& file, const std::string& path,
-                      const EmbeddingTable& table) {
-  const TableFileHeader& header = file.header;
-  const TableOptions& options = table.options();
-  if (header.dim != options.dim) {
-    return Mismatch(file, path, "dim", std::to_string(options.dim), std::to_string(header.dim));
-  }
-  if (header.dtype != options.dtype) {
-    return Mismatch(file, path, "values of type", NameOf(options.dtype), NameOf(header.dtype));
-  }
-  for (const SlotOptions& slot : header.slots) {
-    for (const SlotOptions& present : table.slots()) {
-      if (present.name != slot.name) continue;
-      auto words = [](const SlotOptions& s) {
-        return std::to_string(s.width) + " columns of " + NameOf(s.dtype);
-      };
-      if (words(present) != words(slot)) {
-        return Mismatch(file, path, "slot '" + slot.name + "' of", words(present), words(slot));
-      }
-    }
-  }
-  return "";
-}
-
-// Whether the files are all parts of one full save and of at most one save of changes.
-std::string CheckComplete(const std::string& name, const std::vector<TableFileSummary>& files) {
-  std::map<uint64_t, std::vector<const TableFileHeader*>> saves;
-  int64_t num_full = 0, num_changes = 0;
-  for (const TableFileSummary& file : files) saves[file.header.save_id].push_back(&file.header);
-  for (auto& [id, parts] : saves) {
-    std::sort(parts.begin(), parts.end(), [](auto* a, auto* b) { return a->part < b->part; });
-    for (size_t i = 0; i < parts.size(); ++i) {
-      if (parts[i]->part == static_cast<int32_t>(i) &&
-          parts[i]->num_parts == static_cast<int32_t>(parts.size()) &&
-          parts[i]->changes_only == parts[0]->changes_only) {
-        continue;
-      }
-      return "table '" + name + "': expected " + std::to_string(parts[i]->num_parts) +
-             " different parts of a save, got " + std::to_string(parts.size()) + " files";
-    }
-    ++(parts[0]->changes_only ? num_changes : num_full);
-  }
-  if (num_full == 1 && num_changes <= 1) return "";
-  return "table '" + name +
-         "': expected the files of one full save and of at most one save of changes, got " +
-         std::to_string(num_full) + " and " + std::to_string(num_changes);
-}
-
-std::string CheckSaved(const SavedTable& saved, const std::string& name,
-                       const EmbeddingTable* table, const std::vector<TableFileSummary>& files) {
-  for (size_t f = 0; f < files.size() && table != nullptr; ++f) {
-    std::string error = CheckFits(files[f], saved.paths[f], *table);
-    if (!error.empty()) return error;
-  }
-  return CheckComplete(name, files);
-}
-
-std::string ReadHeaders(const SavedTable& saved, const std::string& name,
-                        const EmbeddingTable& table, std::vector<TableFileSummary>* files) {
-  for (const std::string& path : saved.paths) {
-    TableFileReader file(path);
-    const std::string error = InTable(name, file.Open());
-    if (!error.empty()) return error;
-    files->push_back({file.header(), {}, {}});
-  }
-  return CheckSaved(saved, name, &table, *files);
-}
-
 // Counters of keys that are counted apart, added: each part counted the keys that it had.
 void AddCounters(const std::vector<char>& more, int64_t first_byte, int32_t counter_bytes,
                  std::vector<char>* counters) {
@@ -116,14 +30,14 @@ void AddCounters(const std::vector<char>& more, int64_t first_byte, int32_t coun
 // Brings the content of files into a table, one file after the other.
 class Restorer {
  public:
-  Restorer(const KeySubset& subset, EmbeddingTable* table, const ParallelFor& parallel_for)
-      : subset_(subset), table_(table), parallel_for_(parallel_for) {}
+  Restorer(const RestoreOptions& how, EmbeddingTable* table, const ParallelFor& parallel_for)
+      : subset_(how.subset), as_start_(how.as_start), table_(table), parallel_for_(parallel_for) {}
 
   // The admission state of the last save counts: that of the changes, if there is one.
   std::string Restore(const std::string& path, bool with_admission) {
     TableFileReader file(path);
     std::string error = file.Open();
-    if (error.empty()) error = MakeSlots(file.header());
+    if (error.empty() && !as_start_) error = MakeSlots(file.header());
     bool is_last = false;
     while (error.empty() && !is_last) {
       TableFileBlock block;
@@ -163,7 +77,7 @@ class Restorer {
 
   // A table that starts its keys otherwise keeps what it has: rows of keys do not depend on it.
   void RestoreInitialRows(const TableFileHeader& header, const std::vector<char>& rows) {
-    if (header.initial.matrix_rows != table_->options().initial.matrix_rows) return;
+    if (as_start_ || header.initial.matrix_rows != table_->options().initial.matrix_rows) return;
     const size_t all = header.initial.matrix_rows * header.dim * SizeOf(header.dtype);
     initial_rows_.insert(initial_rows_.end(), rows.begin(), rows.end());
     if (initial_rows_.size() < all) return;
@@ -194,7 +108,7 @@ class Restorer {
                 &admission_.counters);
   }
 
-  // The rows of our keys, with slots in the table's order; a slot that the file lacks is empty.
+  // The rows of our keys, with slots in the table's order; a slot that is not restored is empty.
   KeyedRows ForTable(const KeyedRows& rows) const {
     KeyedRows kept;
     kept.slots.resize(table_->slots().size());
@@ -209,7 +123,7 @@ class Restorer {
       kept.counts.push_back(rows.counts[i]);
       kept.versions.push_back(rows.versions[i]);
       append(rows.values, i, rows.values.size() / num_rows, &kept.values);
-      for (size_t s = 0; s < rows.slots.size(); ++s) {
+      for (size_t s = 0; s < slot_of_.size(); ++s) {
         append(rows.slots[s], i, rows.slots[s].size() / num_rows, &kept.slots[slot_of_[s]]);
       }
     }
@@ -217,8 +131,9 @@ class Restorer {
   }
 
   const KeySubset subset_;
+  const bool as_start_;
   EmbeddingTable* const table_;
-  std::vector<size_t> slot_of_;  // the table's slot of each of the file's
+  std::vector<size_t> slot_of_;  // the table's slot of each of the file's that is restored
   const ParallelFor& parallel_for_;
   std::vector<char> initial_rows_;  // those read so far; a file may have them in several blocks
   AdmissionState admission_;
@@ -235,54 +150,28 @@ std::string WriteTable(const TableFileHeader& header, Snapshot* snapshot, const 
   if (!initial.empty()) snapshot->table().ReadInitialRows(initial.data());
   if (error.empty()) error = file.AddInitialRows(initial.data());
   if (error.empty()) error = file.AddErased(snapshot->erased());
+  if (error.empty()) error = file.AddAdmission(snapshot->admission());
   for (int64_t row = 0; row < snapshot->num_rows() && error.empty(); row += kRowsAtATime) {
     KeyedRows rows;
     snapshot->Read(row, std::min(row + kRowsAtATime, snapshot->num_rows()), &rows);
     error = snapshot->error();
     if (error.empty() && !rows.keys.empty()) error = file.AddRows(rows);
   }
-  if (error.empty()) error = file.AddAdmission(snapshot->admission());
   if (error.empty()) error = file.Finish(sum);
   return InTable(header.table, error);
 }
 
-std::string VerifyTableFile(const std::string& path, TableFileSummary* summary) {
-  TableFileReader file(path);
-  std::string error = file.Open();
-  TableFileBlock block;
-  while (error.empty() && !block.is_last) error = file.Next(&block);
-  *summary = {file.header(), file.totals(), file.sum()};
-  return error;
-}
-
-std::string VerifySavedTable(const SavedTable& saved, const std::string& name,
-                             const EmbeddingTable* table,
-                             std::vector<TableFileSummary>* summaries) {
-  for (size_t f = 0; f < saved.paths.size(); ++f) {
-    TableFileSummary file;
-    const std::string error = InTable(name, VerifyTableFile(saved.paths[f], &file));
-    if (!error.empty()) return error;
-    if (!saved.sums.empty() &&
-        (saved.sums[f].bytes != file.sum.bytes || saved.sums[f].crc != file.sum.crc)) {
-      return InTable(name, "file '" + saved.paths[f] +
-                               "' is whole, but not the one that was saved with this checkpoint");
-    }
-    summaries->push_back(std::move(file));
-  }
-  return CheckSaved(saved, name, table, *summaries);
-}
-
-std::string RestoreTable(const SavedTable& saved, const KeySubset& subset, bool verified,
-                         EmbeddingTable* table, const ParallelFor& parallel_for) {
+std::string RestoreTable(const SavedTable& saved, const RestoreOptions& how, EmbeddingTable* table,
+                         const ParallelFor& parallel_for) {
   const std::string& name = table->options().name;
   std::vector<TableFileSummary> files;
-  std::string error = verified ? ReadHeaders(saved, name, *table, &files)
-                               : VerifySavedTable(saved, name, table, &files);
+  std::string error = how.verified ? ReadHeaders(saved, name, *table, &files)
+                                   : VerifySavedTable(saved, name, table, how, &files);
   if (!error.empty()) return error;
   const bool has_changes =
       std::any_of(files.begin(), files.end(), [](auto& file) { return file.header.changes_only; });
   table->Clear();
-  Restorer restorer(subset, table, parallel_for);
+  Restorer restorer(how, table, parallel_for);
   for (const bool changes_only : {false, true}) {
     for (size_t f = 0; f < files.size() && error.empty(); ++f) {
       if (files[f].header.changes_only != changes_only) continue;

@@ -40,15 +40,26 @@ struct SavedTable {
   std::vector<FileSum> sums;  // what is known of each file; empty: nothing
 };
 
-// Reads all files of the table of that name to their ends. `table`: the one that is to be restored
-// from them, or null: it is not made yet.
-std::string VerifySavedTable(const SavedTable& saved, const std::string& name,
-                             const EmbeddingTable* table, std::vector<TableFileSummary>* summaries);
+struct RestoreOptions {
+  KeySubset subset;
+  bool verified = false;  // by VerifySavedTable just now: only headers are looked at again before
+  // It is where another training starts: slots start anew, and new keys as the table has it.
+  bool as_start = false;
+};
 
-// Gives `table` the keys of `subset` that were saved, and no others. Whatever is wrong with a file
-// is found before the table changes. `verified`: by VerifySavedTable just now, so that only headers
-// are looked at again before. Exclusive.
-std::string RestoreTable(const SavedTable& saved, const KeySubset& subset, bool verified,
-                         EmbeddingTable* table, const ParallelFor& parallel_for = SerialFor);
+// Reads all files of the table of that name to their ends. `table`: the one that is to be restored
+// from them, which they must fit; or null: it is not made yet.
+std::string VerifySavedTable(const SavedTable& saved, const std::string& name,
+                             const EmbeddingTable* table, const RestoreOptions& how,
+                             std::vector<TableFileSummary>* summaries);
+
+// The same, of their headers alone.
+std::string ReadHeaders(const SavedTable& saved, const std::string& name,
+                        const EmbeddingTable& table, std::vector<TableFileSummary>* files);
+
+// Gives `table` the keys of the subset that were saved, and no others. Whatever is wrong with a
+// file is found before the table changes. Exclusive.
+std::string RestoreTable(const SavedTable& saved, const RestoreOptions& how, EmbeddingTable* table,
+                         const ParallelFor& parallel_for = SerialFor);
 
 }  // namespace group_embedding

@@ -174,7 +174,11 @@ class ShardTask {
     const Admission& admission = table_.options().admission;
     const bool bloom = admission.kind == Admission::Kind::kBloom;
     if (!bloom) {
-      for (const Place& place : places) EntryOf(place.key())->state -= place.times();
+      for (const Place& place : places) {
+        KeyIndex::Entry* entry = EntryOf(place.key());
+        shard_.BeforeChange(place.key(), entry->state);
+        entry->state -= place.times();
+      }
     }
     FreeRows free(store_, static_cast<int64_t>(places.size()), RowsAtOnce());
     for (const Place& place : places) {

@@ -1,4 +1,4 @@
-// A block of memory that grows, with zeros; large ones without being copied.
+// A block of memory that grows, with zeros.
 #pragma once
 
 #include <sys/mman.h>
@@ -37,24 +37,31 @@ class ZeroedMemory {
       if (data == nullptr) throw std::bad_alloc();
       std::memset(static_cast<char*>(data) + bytes_, 0, bytes - bytes_);
       data_ = data;
-    } else if (IsMapped(bytes_)) {
-      data_ = Checked(mremap(data_, bytes_, bytes, MREMAP_MAYMOVE));
-    } else {
-      void* data = Checked(mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
-                                MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
-      madvise(data, bytes, MADV_HUGEPAGE);  // it is read at random: see memory.cc
-      if (data_ != nullptr) std::memcpy(data, data_, bytes_);
-      std::free(data_);
-      data_ = data;
+      bytes_ = bytes;
+      return;
     }
-    bytes_ = bytes;
+    ZeroedMemory larger;
+    larger.data_ = Map(bytes);
+    larger.bytes_ = bytes;
+    if (data_ != nullptr) std::memcpy(larger.data_, data_, bytes_);
+    *this = std::move(larger);
   }
 
  private:
-  static bool IsMapped(int64_t bytes) { return bytes >= (int64_t{2} << 20); }  // a large page
-  static void* Checked(void* mapped) {
+  static constexpr int64_t kLargePage = int64_t{2} << 20;
+  static bool IsMapped(int64_t bytes) { return bytes >= kLargePage; }
+
+  // Memory that begins with a large page: it is read at random (see memory.cc).
+  static void* Map(int64_t bytes) {
+    void* mapped = mmap(nullptr, bytes + kLargePage, PROT_READ | PROT_WRITE,
+                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (mapped == MAP_FAILED) throw std::bad_alloc();
-    return mapped;
+    char* begin = static_cast<char*>(mapped);
+    const int64_t before = -reinterpret_cast<intptr_t>(begin) & (kLargePage - 1);
+    if (before > 0) munmap(begin, before);
+    munmap(begin + before + bytes, kLargePage - before);
+    madvise(begin + before, bytes, MADV_HUGEPAGE);
+    return begin + before;
   }
 
   void* data_ = nullptr;

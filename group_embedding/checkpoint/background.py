@@ -1,12 +1,16 @@
-"""Saves of sessions that training does not wait for, and saves of changes."""
+"""Saves that training does not wait for, and saves of changes."""
 
+import functools
+import re
 import threading
 
 import numpy as np
 import tensorflow as tf
 from tensorflow.python.client import session as tf_session
 
-from group_embedding.checkpoint.snapshots import changes_only
+from group_embedding.checkpoint import files
+from group_embedding.checkpoint.object_copies import copies_of, saving_copies
+from group_embedding.checkpoint.snapshots import SNAPSHOT, changes_only
 
 
 def save_changes(saver, *args, **kwargs):
@@ -33,22 +37,41 @@ def save_changes(saver, *args, **kwargs):
 
 
 class BackgroundSave:
-    """A `Saver.save` of what the session holds now, written by a thread.
+    """A save of what there is now, written by a thread.
 
     When this is made, all tables are snapshot and the dense variables copied; from then on they may
     change. One save at a time: of two, one is refused.
 
     Args:
-        saver, session, *args, **kwargs: `saver.save(session, *args, **kwargs)` is what runs.
+        saver: a `tf.compat.v1.train.Saver`, `tf.train.Checkpoint` or `tf.train.CheckpointManager`;
+            the latter two are not to be used otherwise before the end of the save.
+        *args, **kwargs: `saver.save(*args, **kwargs)` is what runs.
         changes: as `save_changes` does.
+
+    Raises:
+        ValueError: an object of the checkpoint can not be copied.
+
+    Example:
+
+        save = ge.checkpoint.BackgroundSave(tf.train.Checkpoint(model=model), "runs/model")
+        ...  # train
+        path = save.result()
     """
 
-    def __init__(self, saver, session, *args, changes=False, **kwargs):
+    def __init__(self, saver, *args, changes=False, **kwargs):
         self._result = self._error = None
-        feed = _state_of(saver, session, changes)
-        self._thread = threading.Thread(
-            target=self._save, args=(saver, _SessionWithFeed(session, feed), args, kwargs)
-        )
+        if isinstance(saver, tf.compat.v1.train.Saver):
+            session, *args = args
+            save = functools.partial(
+                _save_fed, saver, _SessionWithFeed(session, _state_of(saver, session, changes))
+            )
+        else:
+            is_manager = isinstance(saver, tf.train.CheckpointManager)
+            checkpoint = saver.checkpoint if is_manager else saver
+            save = functools.partial(
+                _save_copies, saver, checkpoint, copies_of(checkpoint, changes)
+            )
+        self._thread = threading.Thread(target=self._save, args=(save, args, kwargs))
         self._thread.start()
 
     def result(self):
@@ -58,12 +81,23 @@ class BackgroundSave:
             raise self._error
         return self._result
 
-    def _save(self, saver, session, args, kwargs):
+    def _save(self, save, args, kwargs):
         try:
-            with session.graph.as_default():
-                self._result = saver.save(session, *args, **kwargs)
+            self._result = save(*args, **kwargs)
         except BaseException as error:
             self._error = error
+
+
+def _save_fed(saver, session, *args, **kwargs):
+    with session.graph.as_default():
+        path = saver.save(session, *args, **kwargs)
+    files.remove_unnamed(path)  # those of an earlier save under this name
+    return path
+
+
+def _save_copies(saver, checkpoint, copies, *args, **kwargs):
+    with saving_copies(checkpoint, copies):
+        return saver.save(*args, **kwargs)
 
 
 class _SessionWithFeed(tf_session.SessionInterface):
@@ -89,12 +123,9 @@ class _SessionWithFeed(tf_session.SessionInterface):
 
 def _state_of(saver, session, changes):
     """What a save writes, as the session holds it: {name of a tensor that it reads: its value}."""
-    snapshot = _tensor_of(saver, session.graph, "table_snapshot")
-    fetches = _dense_tensors(saver, session.graph)
-    feed = {}
-    if snapshot is not None:
-        fetches = [snapshot, *fetches]
-        feed[_tensor_of(saver, session.graph, "changes_only")] = changes
+    snapshots = _snapshots_of(saver, session.graph)
+    fetches = [*snapshots, *_dense_tensors(saver, session.graph)]
+    feed = {_tensor_of(saver, session.graph, "changes_only"): changes} if snapshots else {}
     values = session.run(fetches, feed)
     # Copies: a session may give out the memory of a variable itself.
     return {name: np.array(value) for name, value in zip(fetches, values)}
@@ -108,6 +139,13 @@ def _dense_tensors(saver, graph):
     ]
     tensors = [tensor for op in saves for tensor in op.inputs[3:] if tensor.op.type != "SaveTable"]
     return list(dict.fromkeys(tensor.name for tensor in tensors))
+
+
+def _snapshots_of(saver, graph):
+    """The names of the tensors that stand for the snapshots of its tables, one per device."""
+    snapshot = re.compile(re.escape(f"{_scope_of(saver)}{SNAPSHOT}") + r"(_\d+)?$")
+    names = [op.name for op in graph.get_operations() if op.type == "PlaceholderWithDefault"]
+    return [f"{name}:0" for name in names if snapshot.match(name)]
 
 
 def _scope_of(saver):

@@ -11,9 +11,8 @@ A restore reads and verifies the files of all tables before TensorFlow reads the
 import tensorflow as tf
 from tensorflow.python.training.saving import saveable_object
 
-from group_embedding.checkpoint.parts import restore_part, save_parts
+from group_embedding.checkpoint.parts import restore_part, save_parts, verify_part
 from group_embedding.checkpoint.snapshots import Snapshots
-from group_embedding.ops import save_table
 
 _ATTRIBUTE = "_group_embedding_savers"
 
@@ -96,11 +95,15 @@ class _SaverGraph:
         if self._snapshots is None:
             self._snapshots = Snapshots(self.scope)
         snapshot = self._snapshots.add(rows)
-        (manifest,) = save_parts([rows], self.prefix, snapshot, manifest_name(rows.name))
+        (manifest,) = save_parts([rows], self.prefix, [snapshot], manifest_name(rows.name))
         return manifest
 
     def restore(self, rows, name, manifest):
         """An op that restores a table, after all tables of the Saver were verified."""
+        if rows.always_starts:
+            verified = rows.verify_start()
+            with tf.control_dependencies([*self._verified, verified]):
+                return self._changed_after(verified, rows.initialize())
         with tf.device("/CPU:0"):
             (own_manifest,) = tf.raw_ops.RestoreV2(
                 prefix=self.prefix,
@@ -109,16 +112,21 @@ class _SaverGraph:
                 dtypes=[tf.string],
             )
         self._reads_of_manifests.add(own_manifest.op)
-        verified = save_table.verify_table(rows.resource_handle, self.prefix, own_manifest)
+        verified = verify_part(rows, self.prefix, own_manifest)
         with tf.control_dependencies([*self._verified, verified]):
             made = rows.initialize_if_needed()
         with tf.control_dependencies([made]):
             restored = restore_part(rows, self.prefix, manifest)
+        return self._changed_after(verified, made, restored)
+
+    def _changed_after(self, verified, *changes):
+        """The last of `changes`, ops that wait for all that was verified. What came before waits
+        for `verified`."""
         for operation in [*self._changes, *self._reads()]:
             operation._add_control_input(verified)
         self._verified.append(verified)
-        self._changes += [made, restored]
-        return restored
+        self._changes += changes
+        return changes[-1]
 
     def _reads(self):
         """The ops by which this Saver reads variables."""

@@ -14,9 +14,12 @@ import tensorflow as tf
 from tensorflow.python.saved_model import registration
 
 from group_embedding.checkpoint import files
-from group_embedding.checkpoint.parts import prefix_of_all, restore_part, save_parts
-from group_embedding.checkpoint.snapshots import saves_changes_only, take_snapshot
-from group_embedding.ops import save_table
+from group_embedding.checkpoint.parts import prefix_of_all, restore_part, save_parts, verify_part
+from group_embedding.checkpoint.snapshots import (
+    any_thread_saves_changes_only,
+    saves_changes_only,
+    take_snapshots,
+)
 
 _PACKAGE, _NAME = "group_embedding", "EmbeddingTable"
 _SUFFIX = f"-{_PACKAGE}.{_NAME}"  # what TensorFlow adds to the prefix that it gives us
@@ -35,6 +38,29 @@ class SavedRows(tf.train.experimental.PythonState):
     def deserialize(self, string_value):
         pass
 
+    def _copy_trackable_to_cpu(self, object_map):
+        pass
+
+
+class TableInBackground:
+    """What is saved in the place of a table by a thread, which writes copies of all objects: of a
+    table a snapshot."""
+
+    _is_embedding_table = True
+
+    def __init__(self, table, snapshot):
+        if getattr(table, "share", None) is not None:
+            raise ValueError(
+                f"table '{table.name}': expected a save that is waited for, as several ranks share "
+                "it, got one in the background"
+            )
+        self._table = table
+        self.snapshot = snapshot
+
+    @property
+    def resource_handle(self):
+        return self._table.resource_handle
+
 
 class SavedByObject(tf.saved_model.experimental.TrackableResource):
     """A resource that is a keyed table and saved as such."""
@@ -50,6 +76,18 @@ class SavedByObject(tf.saved_model.experimental.TrackableResource):
         if save_type == "checkpoint":
             children[_CHILD] = self._saved_rows
         return children
+
+    def _copy_trackable_to_cpu(self, object_map):
+        # Called for `CheckpointOptions(enable_async=True)`, first as it is, then in a graph that
+        # TensorFlow makes of it; what the table's step is, Python knows each time.
+        if self not in object_map:
+            with tf.device("/CPU:0"):
+                snapshot = tf.Variable(-1, dtype=tf.int64, trainable=False)
+            object_map[self] = TableInBackground(self, snapshot)
+        object_map[self].snapshot.assign(tf.py_function(self._take_snapshot, [], tf.int64))
+
+    def _take_snapshot(self):
+        return take_snapshots([self], any_thread_saves_changes_only())[0]
 
     def _lookup_dependency(self, name, *args, **kwargs):
         if name == _CHILD:
@@ -91,9 +129,18 @@ class _VerifiedFirst(dict):
 
 
 def _verify(table, saved_as, prefix):
-    if tf.executing_eagerly():
-        manifest = tf.train.load_checkpoint(prefix).get_tensor(_key(saved_as))
-        save_table.verify_table(table.resource_handle, prefix, manifest)
+    if not tf.executing_eagerly():
+        return
+    if _always_starts(table):
+        table.verify_start()
+        return
+    manifest = tf.train.load_checkpoint(prefix).get_tensor(_key(saved_as))
+    verify_part(table, prefix, manifest)
+
+
+def _always_starts(table):
+    """What is loaded from a SavedModel starts from that."""
+    return getattr(table, "always_starts", False)
 
 
 def _originals(trackables):
@@ -122,8 +169,7 @@ def _save(trackables, file_prefix):
     if tf.executing_eagerly():
         files.remove_unnamed(prefix.numpy().decode())
     prefix = prefix_of_all(tables, prefix)
-    snapshot = take_snapshot(tables, saves_changes_only())
-    manifests = save_parts(tables, prefix, snapshot, "save_objects")
+    manifests = save_parts(tables, prefix, _snapshots(names, tables), "save_objects")
     tf.raw_ops.SaveV2(
         prefix=file_prefix,
         tensor_names=[_key(name) for name in names],
@@ -131,6 +177,19 @@ def _save(trackables, file_prefix):
         tensors=manifests,
     )
     return file_prefix
+
+
+def _snapshots(names, tables):
+    """For each table the snapshot to write."""
+    late = [n for n, t in zip(names, tables) if not isinstance(t, TableInBackground)]
+    if len(late) == len(tables):
+        return take_snapshots(tables, saves_changes_only())
+    if late:
+        raise ValueError(
+            f"tables {late}: expected to be there when this tf.train.Checkpoint was first saved "
+            "with enable_async=True, as what it copies was found out then; make another Checkpoint"
+        )
+    return [table.snapshot for table in tables]
 
 
 def _restore(trackables, merged_prefix):
@@ -147,9 +206,12 @@ def _restore(trackables, merged_prefix):
         shape_and_slices=[""] * len(names),
         dtypes=[tf.string] * len(names),
     )
-    for table, manifest in zip(tables, manifests):
-        save_table.verify_table(table.resource_handle, merged_prefix, manifest)
-    for table, manifest in zip(tables, manifests):
+    restored = [saved for saved in zip(tables, manifests) if not _always_starts(saved[0])]
+    for table, manifest in restored:
+        verify_part(table, merged_prefix, manifest)
+    for table in filter(_always_starts, tables):
+        table.initialize()
+    for table, manifest in restored:
         if hasattr(table, "_initialize"):
             table._initialize()  # where it is not, as in a SavedModel
         restore_part(table, merged_prefix, manifest)

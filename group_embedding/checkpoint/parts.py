@@ -17,14 +17,15 @@ class Share(NamedTuple):
     num_parts: int
 
 
-def save_parts(tables, prefix, snapshot, name):
-    """Writes what this rank has of `tables`, TableResources of one snapshot, beside the checkpoint.
+def save_parts(tables, prefix, snapshots, name):
+    """Writes what this rank has of `tables`, TableResources, by their snapshots, beside the
+    checkpoint.
 
     Returns their manifests, which are of the files of all ranks. Every rank must call it, with the
     same tables and `name`.
     """
     shares = [_share_of(table) for table in tables]
-    written = [_save(table, share, prefix, snapshot) for table, share in zip(tables, shares)]
+    written = [_save(*saved, prefix) for saved in zip(tables, shares, snapshots)]
     spread = [i for i, share in enumerate(shares) if share is not None]
     if spread:
         exchange = shares[spread[0]].exchange
@@ -39,16 +40,31 @@ def save_parts(tables, prefix, snapshot, name):
     return written
 
 
+def verify_part(table, prefix, manifest):
+    """Fails if `restore_part` would."""
+    index, count = part_of(table) or (0, 1)  # where it is nothing, what its owner needs
+    return save_table.verify_table(
+        table.resource_handle, prefix, manifest, index=index, count=count
+    )
+
+
 def restore_part(table, prefix, manifest):
     """Gives a TableResource what this rank has of the table. Its files were verified just now."""
+    part = part_of(table)
+    if part is None:
+        return table.initialize()
+    index, count = part
+    return save_table.restore_table(
+        table.resource_handle, prefix, manifest, index=index, count=count
+    )
+
+
+def part_of(table):
+    """Which part a TableResource is of how many; None: it has nothing."""
     share = _share_of(table)
     if share is None:
-        return save_table.restore_table(table.resource_handle, prefix, manifest)
-    if share.part is None:
-        return table.initialize()
-    return save_table.restore_table(
-        table.resource_handle, prefix, manifest, index=share.part, count=share.num_parts
-    )
+        return 0, 1
+    return None if share.part is None else (share.part, share.num_parts)
 
 
 def prefix_of_all(tables, prefix):
@@ -59,7 +75,7 @@ def prefix_of_all(tables, prefix):
     return gather_strings(shares[0].exchange, tf.stack([prefix]), "checkpoint_prefix")[0, 0]
 
 
-def _save(table, share, prefix, snapshot):
+def _save(table, share, snapshot, prefix):
     if share is None:
         return save_table.save_table(table.resource_handle, prefix, snapshot)
     if share.part is None:

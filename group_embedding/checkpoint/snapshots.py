@@ -1,5 +1,6 @@
 """What tables hold at one instant: in the graph of a Saver, and eagerly."""
 
+import collections
 import contextlib
 import threading
 from typing import NamedTuple
@@ -9,6 +10,8 @@ import tensorflow as tf
 from group_embedding.ops import save_table
 
 _thread = threading.local()
+_lock = threading.Lock()
+_num_threads = 0  # that save changes only
 
 
 class Eviction(NamedTuple):
@@ -22,25 +25,48 @@ class Eviction(NamedTuple):
 @contextlib.contextmanager
 def changes_only():
     """Eager saves in this context save only the rows that changed since the last full save."""
+    global _num_threads
     before = saves_changes_only()
     _thread.changes_only = True
+    with _lock:
+        _num_threads += 1
     try:
         yield
     finally:
         _thread.changes_only = before
+        with _lock:
+            _num_threads -= 1
 
 
 def saves_changes_only():
     return getattr(_thread, "changes_only", False)
 
 
-def take_snapshot(tables, changes):
-    """A snapshot of `tables`, TableResources.
+def any_thread_saves_changes_only():
+    """For those who are called by another thread than the one that saves. Where several save, a
+    table may be saved by its changes that was to be saved in full, which restores to the same."""
+    return _num_threads > 0
+
+
+def take_snapshots(tables, changes):
+    """A snapshot for each of `tables`, TableResources.
+
+    All tables of a device are of one instant, whoever trains them. Those of several devices are if
+    nobody trains meanwhile, as between two steps.
 
     Args:
         changes: a bool or a tensor: whether of the rows changed since the last full save; an error
             where ranks share a table, of which each would decide for itself whether it can.
     """
+    by_device = collections.defaultdict(list)
+    for table in tables:
+        by_device[table.resource_handle.device].append(table)
+    taken = {device: _take_snapshot(some, changes) for device, some in by_device.items()}
+    return [taken[table.resource_handle.device] for table in tables]
+
+
+def _take_snapshot(tables, changes):
+    """The one of tables on one device."""
     spread = [table.name for table in tables if getattr(table, "share", None) is not None]
     if spread:
         changes = _refuse_changes(changes, spread[0])
@@ -70,16 +96,20 @@ def _eviction_of(table):
     return getattr(table, "eviction", None) or Eviction()
 
 
-class Snapshots:
-    """The one snapshot that a Saver takes of all its tables, whose graph is being built.
+SNAPSHOT = "table_snapshot"  # the name of a placeholder; of more than one, "table_snapshot_1", ...
 
-    Tables come one by one. Each makes a new op of all that have come, and the placeholder that all
-    of them read is moved to it.
+
+class Snapshots:
+    """The snapshots that a Saver takes of its tables, one per device, whose graph is being built.
+
+    Tables come one by one. Each makes a new op of all that have come of its device, and the
+    placeholder that all of them read is moved to it.
     """
 
     def __init__(self, scope):
-        self._tables = []
-        self._snapshot = None
+        self._tables = collections.defaultdict(list)
+        self._snapshots = {}
+        self._scope = scope
         with tf.name_scope(f"{scope}/"):
             self._changes_only = tf.compat.v1.placeholder_with_default(
                 False, [], name="changes_only"
@@ -87,14 +117,14 @@ class Snapshots:
 
     def add(self, table):
         """The tensor that stands for the snapshot."""
-        self._tables.append(table)
-        taken = take_snapshot(self._tables, self._changes_only)
-        if self._snapshot is None:
-            scope = self._changes_only.op.name.rpartition("/")[0]
-            with tf.name_scope(f"{scope}/"):
-                self._snapshot = tf.compat.v1.placeholder_with_default(
-                    taken, [], name="table_snapshot"
+        device = table.resource_handle.device
+        self._tables[device].append(table)
+        taken = _take_snapshot(self._tables[device], self._changes_only)
+        if device not in self._snapshots:
+            with tf.name_scope(f"{self._scope}/"), tf.device("/CPU:0"):
+                self._snapshots[device] = tf.compat.v1.placeholder_with_default(
+                    taken, [], name=SNAPSHOT
                 )
         else:
-            self._snapshot.op._update_input(0, taken)
-        return self._snapshot
+            self._snapshots[device].op._update_input(0, taken)
+        return self._snapshots[device]

@@ -1,7 +1,8 @@
 """How the ranks of a job share tables: the exchange, and what lies on top of it.
 
 `interface` is the one page that `local` and `horovod` implement; `active` knows which is in use;
-`sharded_table` makes tables whose rows are spread over the ranks, `sharded_lookup` reads them.
+`placements` says where tables go that are made together; `sharded_table` makes those whose rows are
+spread over the ranks, `sharded_lookup` reads them, and keyed tables beside them.
 """
 
 from group_embedding.exchange.active import current, set_current, unsharded

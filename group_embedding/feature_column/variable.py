@@ -68,7 +68,8 @@ def restore_table(variable, checkpoint, tensor_name):
     if keyed_variable(variable) is not None:
         raise ValueError(
             f"table '{variable.name}': expected ckpt_to_load_from=None, as its rows are found by "
-            f"key, got {checkpoint!r}; restore a checkpoint of the model"
+            f"key, got {checkpoint!r}; give categorical_column_with_embedding an "
+            "ev_option=EmbeddingVariableOption(ckpt=CheckpointOption(...))"
         )
     if exchange.sharded_table(variable) is not None:
         exchange.restore_table(variable, checkpoint, tensor_name)

@@ -2,5 +2,6 @@
 
 from group_embedding.layers.group_embedding import GroupEmbedding
 from group_embedding.layers.statistics import EmbeddingVariableStatistics
+from group_embedding.variables.keras_variable import as_keras_variable
 
-__all__ = ["EmbeddingVariableStatistics", "GroupEmbedding"]
+__all__ = ["EmbeddingVariableStatistics", "GroupEmbedding", "as_keras_variable"]

@@ -52,6 +52,20 @@ def train_located(buffer):
     """Makes the op train that made this buffer."""
     if not tf.executing_eagerly() and buffer.op.type == "LocateRows":
         buffer.op._set_attr("training", attr_value_pb2.AttrValue(b=True))
+        _give_steps(buffer.op)
+
+
+def _give_steps(op):
+    """In a graph of TensorFlow 1 the global step may be younger than the lookup."""
+    if tf.compat.v1.executing_eagerly_outside_functions() or op.graph.building_function:
+        return
+    at = op.get_attr("num_tables") + 2
+    step = tf.compat.v1.train.get_global_step(op.graph)
+    if step is None or op.inputs[at].op.type != "Const":  # which says that there was none
+        return
+    with op.graph.as_default(), tf.control_dependencies(None), tf.device("/CPU:0"):
+        steps = tf.fill([op.get_attr("num_tables")], tf.cast(step, tf.int64))
+    op._update_input(at, steps)
 
 
 def _learns(table):

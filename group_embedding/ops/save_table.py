@@ -12,24 +12,15 @@ def snapshot_tables(tables, steps, evictions, changes_only):
     """A number that stands for what the tables hold at one instant.
 
     Args:
-        tables: handles.
+        tables: handles, of one device.
         steps: one per table; -1: none.
         evictions: one Eviction per table.
         changes_only: a bool or a tensor: whether to save what changed since the last full save.
-
-    Raises:
-        ValueError: the tables are on several devices.
     """
     kinds, steps_to_live, l2_weights = zip(*evictions)
-    devices = sorted({table.device for table in tables})
-    if len(devices) > 1:
-        raise ValueError(
-            f"expected the tables of one checkpoint to be on one device, got {devices}; an instant "
-            "of several is not supported yet: save tables in HBM in a checkpoint of their own"
-        )
     with tf.device("/CPU:0"):
         steps = tf.stack([tf.cast(step, tf.int64) for step in steps])
-    with tf.device(devices[0]):
+    with tf.device(tables[0].device):
         return library().snapshot_tables(
             tables=tables,
             steps=steps,
@@ -58,14 +49,23 @@ def merge_manifests(manifests):
         return library().merge_manifests(manifests=manifests)
 
 
-def verify_table(table, prefix, manifest):
+def verify_table(table, prefix, manifest, index=0, count=1, as_start=False):
+    """Fails if `restore_table` would."""
     with tf.device(table.device):
-        return library().verify_table(table=table, prefix=prefix, manifest=manifest)
+        return library().verify_table(
+            table=table,
+            prefix=prefix,
+            manifest=manifest,
+            index=index,
+            count=count,
+            as_start=as_start,
+        )
 
 
-def restore_table(table, prefix, manifest, index=0, count=1):
+def restore_table(table, prefix, manifest, index=0, count=1, as_start=False):
     """Gives the table the keys of rank `index` of `count`, and no others. Its files were verified
-    just now."""
+    just now, unless they are what another training starts from (`as_start`): then slots start anew,
+    and new keys as the table has it."""
     with tf.device(table.device):
         return library().restore_table(
             table=table,
@@ -73,5 +73,6 @@ def restore_table(table, prefix, manifest, index=0, count=1):
             manifest=manifest,
             index=index,
             count=count,
-            verified=True,
+            verified=not as_start,
+            as_start=as_start,
         )

@@ -8,6 +8,7 @@ from tensorflow.python.saved_model import registration
 from group_embedding import exchange
 from group_embedding.checkpoint.by_name import SavedByName
 from group_embedding.checkpoint.snapshots import Eviction
+from group_embedding.checkpoint.start import find_start
 from group_embedding.ops import embedding_table, table_keys
 from group_embedding.variables import initial_values, over_ranks
 from group_embedding.variables.loaded_variable import loaded_variable
@@ -28,7 +29,7 @@ class EmbeddingVariable(resource_variable_ops.ResourceVariable, SavedByName):
     Made by `get_embedding_variable`. To TensorFlow it is a variable of shape [0, dim], which stands
     in for the table where gradients are taken, variables are collected and optimizers make slots;
     the rows lie in a native table, which lookups read and wrapped optimizers update. A layer of
-    Keras 2 tracks it as an attribute, one of Keras 3 what `as_keras_variable` makes of it.
+    Keras 2 tracks it as an attribute, one of Keras 3 what `layers.as_keras_variable` makes of it.
 
     Over several ranks each key has its row on one of them. Lookups find it there. Of the methods
     `total_count`, `export` and those that ask for keys tell of this rank's keys, or, with
@@ -62,7 +63,7 @@ class EmbeddingVariable(resource_variable_ops.ResourceVariable, SavedByName):
         self.ev_option = ev_option or EmbeddingVariableOption()
         self.step = None
         self._optimizer_is_wrapped = False
-        _check_supported(name, self.ev_option)
+        _check_no_strategy(name)
         storage = plan_storage(name, self.ev_option.storage_option)
         self.exchange = exchange.current()
         self.placement = over_ranks.placement_of_table(name, placement, self.exchange, storage)
@@ -85,6 +86,7 @@ class EmbeddingVariable(resource_variable_ops.ResourceVariable, SavedByName):
         with tf.device("/CPU:0"):  # so that they are the same wherever the table is
             initial = self._initial_values(table_name, initializer)
         option = self.ev_option
+        start, always_starts = _start(table_name, option.ckpt, self.shape[1], self.dtype)
 
         def initialize(handle, if_needed):
             return embedding_table.initialize(
@@ -104,6 +106,8 @@ class EmbeddingVariable(resource_variable_ops.ResourceVariable, SavedByName):
                 self.current_step,
                 _eviction(option.evict_option),
                 over_ranks.share_of(self),
+                start,
+                always_starts,
             )
             self.rows = self._track_trackable(rows, "table")
             made = self.rows.initialize()
@@ -311,6 +315,15 @@ class EmbeddingVariable(resource_variable_ops.ResourceVariable, SavedByName):
         return group_embedding_lookup([self], [indices], name=name or "sparse_read")[0]
 
 
+def _start(name, option, dim, dtype):
+    """Of a CheckpointOption: what the table starts from or None, and whether always."""
+    if option is None or option.ckpt_to_load_from is None:
+        return None, False
+    saved_as = option.tensor_name_in_ckpt or name
+    start = find_start(name, option.ckpt_to_load_from, saved_as, dim, dtype)
+    return start, option.always_load_from_specific_ckpt
+
+
 def _eviction(option):
     if option is None:
         return Eviction()
@@ -323,12 +336,13 @@ def _eviction(option):
     return Eviction("l2_weight", l2_weight=option.l2_weight_threshold)
 
 
-def _check_supported(name, option):
-    """Refuses, wherever the table is asked for, what no table can do yet."""
-    if option.ckpt is not None:
+def _check_no_strategy(name):
+    if tf.distribute.has_strategy():
+        strategy = type(tf.distribute.get_strategy()).__name__
         raise ValueError(
-            f"table '{name}': CheckpointOption is not supported yet; restore a checkpoint of the "
-            "model, or insert(keys, values)"
+            f"table '{name}': expected to be made outside of the scope of a tf.distribute "
+            f"strategy, which has no copies of tables of keys, got {strategy}; train without one, "
+            'or over ranks: group_embedding.enable_distributed_strategy("collective")'
         )
 
 

@@ -30,8 +30,19 @@ def add_weight_as_it_is(layer, **kwargs):
 
 
 def as_keras_variable(variable):
-    """For `layer._track_variable(...)` of Keras 3; lookups and wrapped optimizers take either.
+    """An EmbeddingVariable as an attribute that a Keras layer of your own tracks.
 
-    In Keras 2, where a layer tracks the variables that are its attributes, `variable` itself.
+    Keras 3 tracks no `tf.Variable`; lookups and wrapped optimizers take what this returns as they
+    take the table. In Keras 2 it is `variable` itself.
+
+    Example:
+
+        class Users(keras.layers.Layer):
+            def build(self, input_shape):
+                table = ge.get_embedding_variable("users", 16)
+                self.table = ge.layers.as_keras_variable(table)
+
+            def call(self, keys):
+                return ge.group_embedding_lookup([self.table], [keys])[0]
     """
     return KerasEmbeddingVariable(variable) if IS_KERAS_3 else variable

@@ -199,12 +199,47 @@ class StorageOption:
 
 @dataclasses.dataclass(frozen=True)
 class CheckpointOption:
-    """From which checkpoint the table starts."""
+    """From which checkpoint the table starts, instead of empty.
+
+    It takes values, counts and versions of a keyed table that this package saved, and what its
+    filter counted if the filter is the same; or the rows of a stock variable of shape [rows, dim],
+    whose numbers become keys. Slots start anew, and keys that are not there as in any table. The
+    checkpoint is needed whenever the table is made or initialized.
+
+    Attributes:
+      ckpt_to_load_from: The prefix of a checkpoint, or a folder: the newest one in it. None: none.
+      tensor_name_in_ckpt: The name that the table, or variable, had; in object-based checkpoints
+        the path of the object, such as "model/user". None: the name of this table.
+      always_load_from_specific_ckpt: Whether the table starts from there again wherever another
+        checkpoint is restored, as when an Estimator resumes.
+      init_data_source: Must be None. In DeepRec it names a table of a feature store that exists on
+        one platform alone (Alibaba's PAI).
+
+    Raises:
+      TypeError, ValueError: An attribute is not of that form.
+    """
 
     ckpt_to_load_from: Optional[str] = None
     tensor_name_in_ckpt: Optional[str] = None
     always_load_from_specific_ckpt: bool = False
     init_data_source: Any = None
+
+    def __post_init__(self):
+        if self.init_data_source is not None:
+            raise ValueError(
+                "CheckpointOption: expected init_data_source to be None, as it names a table of a "
+                "feature store of Alibaba's PAI, which can not be read here, got "
+                f"{self.init_data_source!r}; save its rows as a checkpoint (ckpt_to_load_from)"
+            )
+        _check_kind(self, "ckpt_to_load_from", str, optional=True)
+        _check_kind(self, "tensor_name_in_ckpt", str, optional=True)
+        _check_kind(self, "always_load_from_specific_ckpt", bool)
+        named = self.tensor_name_in_ckpt is not None or self.always_load_from_specific_ckpt
+        if self.ckpt_to_load_from is None and named:
+            raise ValueError(
+                "CheckpointOption: expected ckpt_to_load_from, as the rest says what to load from "
+                f"it, got {self}"
+            )
 
 
 @dataclasses.dataclass(frozen=True)

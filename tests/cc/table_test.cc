@@ -43,7 +43,7 @@ void CheckAgainstMap(uint64_t (*hash_of)(int64_t), int64_t num_keys, float max_l
   }
 }
 
-TEST(IndexGrowsWhereItIsAndLosesNoKey) { CheckAgainstMap(Hash, 600000, 0.7f); }
+TEST(IndexGrowsAndSplitsAndLosesNoKey) { CheckAgainstMap(Hash, 600000, 0.7f); }
 
 TEST(IndexWithLongProbesLosesNoKey) { CheckAgainstMap(CrowdedHash, 3000, 0.7f); }
 

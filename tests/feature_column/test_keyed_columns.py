@@ -185,7 +185,7 @@ def test_a_column_refuses_what_its_table_cannot_do():
     with tf.Graph().as_default():
         keys = ge.categorical_column_with_embedding("user", tf.int64, ev_option=option)
 
-        with pytest.raises(ValueError, match="CheckpointOption is not supported yet"):
+        with pytest.raises(ValueError, match="expected ckpt_to_load_from to be the prefix"):
             v1.feature_column.input_layer(
                 {"user": tf.constant([[1]])}, [fc.embedding_column(keys, DIM)]
             )
@@ -197,5 +197,5 @@ def test_a_column_from_a_checkpoint_says_what_to_do_instead():
             keyed("user"), DIM, ckpt_to_load_from="somewhere", tensor_name_in_ckpt="x"
         )
 
-        with pytest.raises(ValueError, match="ckpt_to_load_from=None.*restore a checkpoint"):
+        with pytest.raises(ValueError, match="ckpt_to_load_from=None.*CheckpointOption"):
             v1.feature_column.input_layer({"user": tf.constant([[1]])}, [column])

@@ -250,3 +250,39 @@ def test_a_file_says_what_it_holds(tmp_path):
     assert [slot["name"] for slot in said["slots"]] == ["adagrad/accumulator", "momentum/count"]
     keys = np.concatenate([block["keys"] for block in core.TableFile(str(tmp_path / "file"))])
     assert sorted(keys.tolist()) == sorted(content(table))
+
+
+@pytest.mark.parametrize("max_rows, fits", [(99, False), (100, True), (130, True)])
+def test_a_restore_that_does_not_fit_changes_nothing(max_rows, fits, tmp_path):
+    # Given a full save of 100 keys, of which the changes name 30, erase 10 and add 10
+    rng = np.random.default_rng(0)
+    table = make_table()
+    train(table, np.arange(100), 1, rng)
+    save(table, tmp_path / "full")
+    table.erase(np.arange(10))
+    train(table, np.arange(80, 110), 2, rng)
+    save(table, tmp_path / "changes", changes_only=True, save_id=2)
+    paths = [str(tmp_path / "full"), str(tmp_path / "changes")]
+    row_bytes = 16 + 32 + 16 + 4  # values, what is kept of the row, slots
+    small = make_table(slots={}, max_bytes=max_rows * row_bytes)
+    train(small, [5], 3, rng, slots={})
+    before = content(small)
+
+    if fits:
+        core.restore_table(small, paths)
+    else:
+        with pytest.raises(RuntimeError, match="'user': expected at most 99 rows.*has 100; give"):
+            core.restore_table(small, paths)
+
+    assert content(small) == (content(table) if fits else before)
+
+
+def test_a_part_that_fits_is_restored(tmp_path):
+    table = make_table(slots={})
+    train(table, np.arange(100), 1, np.random.default_rng(0), slots={})
+    save(table, tmp_path / "full")
+    half = make_table(slots={}, max_bytes=75 * (16 + 32))
+
+    core.restore_table(half, [str(tmp_path / "full")], index=1, count=2)
+
+    assert 25 < half.num_keys < 75

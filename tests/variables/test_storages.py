@@ -1,15 +1,12 @@
 """Tables in several tiers and on several devices: what only they have. See also conftest.py."""
 
-import types
-
 import numpy as np
 import pytest
 import tensorflow as tf
 from variables import storages
 
 import group_embedding as ge
-from group_embedding.checkpoint.snapshots import Eviction
-from group_embedding.ops import _library, save_table
+from group_embedding.ops import _library
 
 DIM, KEYS, PER_STEP = 64, 30_000, 2048
 MEMORY = 4 << 20  # of the first tier, which holds fewer than KEYS rows
@@ -127,12 +124,6 @@ def test_checkpoint(make_table, train_steps, option, tmp_path):
     # Then it is as it was
     for actual, expected in zip(table.export(), saved):
         np.testing.assert_array_equal(actual, expected)
-
-
-def test_a_checkpoint_of_two_devices_is_refused():
-    handles = [types.SimpleNamespace(device=device) for device in ("/CPU:0", "/GPU:0")]
-    with pytest.raises(ValueError, match="on one device, got \\['/CPU:0', '/GPU:0'\\]"):
-        save_table.snapshot_tables(handles, [-1, -1], [Eviction(), Eviction()], False)
 
 
 def test_storage_path(make_table, train, tmp_path):

@@ -29,9 +29,19 @@ absl::Status FindFiles(OpKernelContext* context, const std::string& table, Saved
   return absl::OkStatus();
 }
 
+absl::Status GetRestoreOptions(OpKernelConstruction* context, RestoreOptions* how) {
+  TF_RETURN_IF_ERROR(context->GetAttr("index", &how->subset.index));
+  TF_RETURN_IF_ERROR(context->GetAttr("count", &how->subset.count));
+  TF_RETURN_IF_ERROR(context->GetAttr("as_start", &how->as_start));
+  if (how->subset.index < how->subset.count) return absl::OkStatus();
+  return absl::InvalidArgumentError("index: expected less than count");
+}
+
 class VerifyTableOp : public OpKernel {
  public:
-  using OpKernel::OpKernel;
+  explicit VerifyTableOp(OpKernelConstruction* context) : OpKernel(context) {
+    OP_REQUIRES_OK(context, GetRestoreOptions(context, &how_));
+  }
 
   void Compute(OpKernelContext* context) override {
     const Stage stage("verifying tables");
@@ -42,18 +52,18 @@ class VerifyTableOp : public OpKernel {
     tensorflow::tf_shared_lock lock(*resource->mu());
     std::vector<TableFileSummary> files;
     OP_REQUIRES_OK(context, DataLoss(VerifySavedTable(saved, resource->name(),
-                                                      resource->table().get(), &files)));
+                                                      resource->table().get(), how_, &files)));
   }
+
+ private:
+  RestoreOptions how_;
 };
 
 class RestoreTableOp : public OpKernel {
  public:
   explicit RestoreTableOp(OpKernelConstruction* context) : OpKernel(context) {
-    OP_REQUIRES_OK(context, context->GetAttr("index", &subset_.index));
-    OP_REQUIRES_OK(context, context->GetAttr("count", &subset_.count));
-    OP_REQUIRES_OK(context, context->GetAttr("verified", &verified_));
-    OP_REQUIRES(context, subset_.index < subset_.count,
-                absl::InvalidArgumentError("index: expected less than count"));
+    OP_REQUIRES_OK(context, GetRestoreOptions(context, &how_));
+    OP_REQUIRES_OK(context, context->GetAttr("verified", &how_.verified));
   }
 
   void Compute(OpKernelContext* context) override {
@@ -69,15 +79,14 @@ class RestoreTableOp : public OpKernel {
                                               "': expected to be restored when no save of it is "
                                               "being written"));
     resource->saves() = TableSaves();  // what was saved before is not what changes are added to
-    OP_REQUIRES_OK(context, CatchErrors([&] {
-                     return DataLoss(RestoreTable(saved, subset_, verified_,
-                                                  resource->table().get(), ThreadsOf(context)));
-                   }));
+    OP_REQUIRES_OK(
+        context, CatchErrors([&] {
+          return DataLoss(RestoreTable(saved, how_, resource->table().get(), ThreadsOf(context)));
+        }));
   }
 
  private:
-  KeySubset subset_;
-  bool verified_;
+  RestoreOptions how_;
 };
 
 REGISTER_KERNEL_BUILDER(Name("VerifyTable").Device(tensorflow::DEVICE_CPU), VerifyTableOp);

@@ -62,11 +62,16 @@ REGISTER_OP("VerifyTable")
     .Input("table: resource")
     .Input("prefix: string")
     .Input("manifest: string")
+    .Attr("index: int >= 0 = 0")
+    .Attr("count: int >= 1 = 1")
+    .Attr("as_start: bool = false")
     .SetIsStateful()
     .SetShapeFn(tensorflow::shape_inference::NoOutputs)
     .Doc(R"doc(
 Fails if the table could not be restored from its files: one is missing, damaged, or of another
-table. Reads them to their ends.
+table, or they have more rows than the table may. Reads them to their ends.
+
+index, count, as_start: as of RestoreTable.
 )doc");
 
 REGISTER_OP("RestoreTable")
@@ -76,6 +81,7 @@ REGISTER_OP("RestoreTable")
     .Attr("index: int >= 0 = 0")
     .Attr("count: int >= 1 = 1")
     .Attr("verified: bool = false")
+    .Attr("as_start: bool = false")
     .SetIsStateful()
     .SetShapeFn(tensorflow::shape_inference::NoOutputs)
     .Doc(R"doc(
@@ -84,6 +90,8 @@ before the table is changed.
 
 index, count: which keys: those of rank `index` of `count`.
 verified: by VerifyTable just now, so that they are read once.
+as_start: of another training, which this one starts from: slots start anew, and keys that are new
+  start as they do in this table.
 )doc");
 
 }  // namespace group_embedding

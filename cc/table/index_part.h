@@ -1,0 +1,146 @@
+// Part of an index: key -> a number, by open addressing with linear probing: one line of memory
+// serves most keys.
+//
+// Entries are 16 bytes, a free one is all zeros, so every key is legal. Not thread-safe.
+#pragma once
+
+#include <cstdint>
+
+#include "table/zeroed_memory.h"
+
+namespace group_embedding {
+
+// The hash of a key, always the same.
+using HashOfKey = uint64_t (*)(int64_t key);
+
+struct IndexEntry {
+  int64_t key;
+  int64_t state;  // not 0; what it means is the owner's
+};
+
+// Where a part's entries are, until it grows. The low bits of hashes are used.
+struct IndexEntries {
+  IndexEntry* entries;
+  uint64_t mask;  // their number, a power of two, less one
+
+  void Prefetch(uint64_t hash) const { __builtin_prefetch(entries + (hash & mask), 0, 3); }
+
+  // The key's entry, or the free one, with state 0, where it belongs.
+  IndexEntry* Probe(int64_t key, uint64_t hash) const {
+    for (uint64_t at = hash & mask;; at = (at + 1) & mask) {
+      IndexEntry& entry = entries[at];
+      if (entry.state == 0 || entry.key == key) return &entry;
+    }
+  }
+};
+
+class IndexPart {
+ public:
+  static constexpr int64_t kLeastCapacity = 16;
+
+  // Is full when more than `max_load` of it is taken. `depth`: how many bits of their hashes, the
+  // highest that an index uses, its keys have in common.
+  IndexPart(float max_load, int64_t capacity, int depth) : max_load_(max_load), depth_(depth) {
+    Resize(capacity);
+  }
+
+  int64_t size() const { return size_; }
+  int64_t capacity() const { return mask_ + 1; }
+  int depth() const { return depth_; }
+  bool is_full() const { return size_ + 1 > max_size_; }
+
+  IndexEntries entries() const { return {entries_, mask_}; }
+
+  // Makes a free entry, from Probe, the key's. The caller sets its state.
+  void Take(IndexEntry* entry, int64_t key) {
+    ++size_;
+    entry->key = key;
+  }
+
+  // Removes an entry and closes the gap, so that no probe ever walks over removed ones.
+  void Erase(IndexEntry* entry, HashOfKey hash_of) {
+    --size_;
+    uint64_t gap = entry - entries_;
+    for (uint64_t at = gap;;) {
+      at = (at + 1) & mask_;
+      const IndexEntry& next = entries_[at];
+      if (next.state == 0) break;
+      // It may fill the gap if that lies between where its probe starts and where it is.
+      const uint64_t home = hash_of(next.key) & mask_;
+      if (((at - home) & mask_) >= ((at - gap) & mask_)) {
+        entries_[gap] = next;
+        gap = at;
+      }
+    }
+    entries_[gap] = {0, 0};
+  }
+
+  // body(IndexEntry&) for every entry.
+  template <typename Body>
+  void ForEach(const Body& body) {
+    for (int64_t i = 0; i < capacity(); ++i) {
+      if (entries_[i].state != 0) body(entries_[i]);
+    }
+  }
+
+  // Doubles the capacity.
+  void Grow(HashOfKey hash_of) {
+    const uint64_t old_mask = mask_;
+    Resize(2 * capacity());
+    TakeOutAll(old_mask,
+               [&](const IndexEntry& entry) { PutBack(entry, hash_of(entry.key), this); });
+  }
+
+  // Moves the keys whose next bit is set to `other`, which is empty and of this capacity and of the
+  // depth that both have then. `bit`: the one, of a hash.
+  void Split(uint64_t bit, HashOfKey hash_of, IndexPart* other) {
+    depth_ = other->depth_;
+    size_ = 0;
+    TakeOutAll(mask_, [&](const IndexEntry& entry) {
+      const uint64_t hash = hash_of(entry.key);
+      IndexPart* to = (hash & bit) == 0 ? this : other;
+      PutBack(entry, hash, to);
+      ++to->size_;
+    });
+  }
+
+ private:
+  static void PutBack(const IndexEntry& entry, uint64_t hash, IndexPart* to) {
+    *to->entries().Probe(entry.key, hash) = entry;
+  }
+
+  // Takes entries out one after the other, from behind a free one on, and gives them to put_back.
+  // Back in the same memory, each finds a place no later than the one it left, as all others
+  // between its home and there have been put back before it. That holds too if the capacity was
+  // doubled: its home, its hash modulo the capacity, then is what it was or lies where all was
+  // free.
+  template <typename PutBack>
+  void TakeOutAll(uint64_t mask, const PutBack& put_back) {
+    uint64_t free = 0;
+    while (entries_[free].state != 0) ++free;
+    for (uint64_t i = 1; i <= mask; ++i) {
+      IndexEntry& at = entries_[(free + i) & mask];
+      if (at.state == 0) continue;
+      const IndexEntry entry = at;
+      at = {0, 0};
+      put_back(entry);
+    }
+  }
+
+  // Keeps the entries; new ones are free.
+  void Resize(int64_t capacity) {
+    memory_.Resize(capacity * sizeof(IndexEntry));
+    entries_ = static_cast<IndexEntry*>(memory_.data());
+    mask_ = capacity - 1;
+    max_size_ = static_cast<int64_t>(max_load_ * static_cast<double>(capacity));
+  }
+
+  const float max_load_;
+  int depth_;
+  ZeroedMemory memory_;
+  IndexEntry* entries_ = nullptr;
+  uint64_t mask_ = 0;
+  int64_t size_ = 0, max_size_ = 0;
+};
+
+}  // namespace group_embedding
