@@ -31,8 +31,8 @@ Fault GroupLookupCpu(const Group& group, const ParallelFor& parallel_for);
 #if GROUP_EMBEDDING_CUDA
 // Enqueues on `stream` and returns; one launch. `scratch`: device memory of
 // GroupLookupScratchBytes. A bad id reads zeros, and unless read_zeros is set it is stored through
-// `fault`. The ids of a table whose `rows` are null are the addresses of its rows, in any memory that
-// the device reads, each aligned to 16 bytes or to the bytes of a row, whichever is less.
+// `fault`. The ids of a table whose `rows` are null are the addresses of its rows, in any memory
+// that the device reads, each aligned to 16 bytes or to the bytes of a row, whichever is less.
 int64_t GroupLookupScratchBytes(int64_t num_tables, int64_t num_features);
 cudaError_t GroupLookupCuda(const Group& group, void* scratch, Fault* fault, cudaStream_t stream);
 #endif

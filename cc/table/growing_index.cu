@@ -9,7 +9,8 @@ constexpr int kThreads = 256;
 // Of memory, that is made or given back at once: some tenths of a millisecond's worth.
 constexpr int64_t kLeastBytes = int64_t{64} << 20, kBytesPerKey = 512;
 constexpr int64_t kReleasedBytes = int64_t{256} << 20;
-// With kBytesPerKey enough that the new area is there and filled when a seventh more keys have come.
+// With kBytesPerKey enough that the new area is there and filled when a seventh more keys have
+// come.
 constexpr int64_t kLeastSlots = 1 << 20, kSlotsPerKey = 16;
 
 // What moves: keys whose home is one of the former area's buckets [begin, end).
