@@ -11,6 +11,7 @@ from group_embedding import exchange
 
 @pytest.fixture
 def one_process():
+    exchange.set_current(exchange.LocalExchange())
     yield
     exchange.set_current(exchange.LocalExchange())
 
@@ -21,7 +22,7 @@ def test_another_word_is_refused(word):
         ge.enable_distributed_strategy(word)
 
 
-def test_without_horovod_the_install_command_is_told(monkeypatch):
+def test_without_horovod_the_install_command_is_told(monkeypatch, one_process):
     monkeypatch.setitem(sys.modules, "horovod", None)  # as if it were not installed
     monkeypatch.setitem(sys.modules, "horovod.tensorflow", None)
     monkeypatch.delitem(sys.modules, "group_embedding.exchange.horovod", raising=False)
