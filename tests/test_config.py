@@ -8,7 +8,7 @@ import re
 import numpy as np
 import pytest
 
-from group_embedding import config, plan
+from group_embedding import config, placement, plan
 from group_embedding.config import FeatureConfig, TableConfig
 
 
@@ -106,7 +106,7 @@ def test_bad_feature_is_refused(arguments, error, message):
         FeatureConfig(**{**{"name": "u", "table": TableConfig("user", 10, 4)}, **arguments})
 
 
-@pytest.mark.parametrize("module", [config, plan])
+@pytest.mark.parametrize("module", [config, placement, plan])
 def test_neither_tensorflow_nor_the_native_library_is_imported(module):
     # given the source of the module
     tree = ast.parse(pathlib.Path(module.__file__).read_text())
@@ -118,5 +118,5 @@ def test_neither_tensorflow_nor_the_native_library_is_imported(module):
         elif isinstance(node, ast.ImportFrom):
             imported.add(node.module)
     # then they are the standard library's, and this pair's own
-    allowed = {"ast", "collections.abc", "dataclasses", "numbers", "operator", "typing"}
-    assert imported <= allowed | {"group_embedding.config"}
+    allowed = {"ast", "collections.abc", "dataclasses", "numbers", "operator", "re", "typing"}
+    assert imported <= allowed | {"group_embedding.config", "group_embedding.placement"}

@@ -22,20 +22,20 @@ class LocalCommunicator : public Communicator {
     }
     if (send_bytes[0] == 0) return "";
 #if GROUP_EMBEDDING_CUDA
-    return Text(cudaMemcpyAsync(receive, send, send_bytes[0], cudaMemcpyDefault, stream));
-#else
+    if (has_gpu_) {
+      return Text(cudaMemcpyAsync(receive, send, send_bytes[0], cudaMemcpyDefault, stream));
+    }
+#endif
     std::memcpy(receive, send, send_bytes[0]);
     return "";
-#endif
   }
 
   std::string Wait(Stream stream) override {
     if (!error_.empty()) return error_;
 #if GROUP_EMBEDDING_CUDA
-    return Text(cudaStreamSynchronize(stream));
-#else
-    return "";
+    if (has_gpu_) return Text(cudaStreamSynchronize(stream));
 #endif
+    return "";
   }
 
   void Abort(const std::string& reason) override { error_ = reason; }
@@ -45,6 +45,13 @@ class LocalCommunicator : public Communicator {
   static std::string Text(cudaError_t error) {
     return error == cudaSuccess ? "" : std::string("CUDA: ") + cudaGetErrorString(error);
   }
+
+  static bool HasGpu() {
+    int count = 0;
+    return cudaGetDeviceCount(&count) == cudaSuccess && count > 0;
+  }
+
+  const bool has_gpu_ = HasGpu();
 #endif
   std::string error_;
 };

@@ -1,4 +1,4 @@
-// One rank, which is all there are. Without CUDA, memory is the host's and calls run at once.
+// One rank, which is all there are. Without a GPU, memory is the host's and calls run at once.
 #pragma once
 
 #include <memory>

@@ -34,14 +34,15 @@ class CollectiveStrategy:
     ```
 
     Args:
-      placement, comm_dtype: As of `ge.enable_distributed_strategy`, which this calls.
+      **options: Of `ge.enable_distributed_strategy`, which this calls: placement, comm_dtype,
+        timeout_seconds.
 
     Raises:
       ImportError, ValueError: As of `ge.enable_distributed_strategy`.
     """
 
-    def __init__(self, *, placement="distributed", comm_dtype=None):
-        enable_distributed_strategy("collective", placement=placement, comm_dtype=comm_dtype)
+    def __init__(self, **options):
+        enable_distributed_strategy("collective", **options)
         self._exchange = exchange.current()
 
     @property

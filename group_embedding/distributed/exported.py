@@ -1,8 +1,6 @@
 """What one rank writes for all."""
 
-import tensorflow as tf
-
-from group_embedding.exchange import gather_strings, unsharded
+from group_embedding.exchange import gather_text, unsharded
 
 
 def export_by_first_rank(exchange, export):
@@ -19,18 +17,9 @@ def export_by_first_rank(exchange, export):
                 path = export()
         except Exception as raised:  # after the others know
             error = raised
-    path = _of_first_rank(exchange, path)
+    path = gather_text(exchange, path, "exported")[0]
     if error is not None:
         raise error
     if not path:
         raise RuntimeError("rank 0 could not export the model; its own error says why")
     return path
-
-
-def _of_first_rank(exchange, text):
-    if exchange.num_ranks == 1:
-        return text
-    # In a graph of its own: it works whether or not TensorFlow runs eagerly.
-    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
-        texts = gather_strings(exchange, tf.constant([text]), "exported")
-        return session.run(texts)[0, 0].decode()

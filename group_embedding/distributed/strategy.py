@@ -23,7 +23,6 @@ HOROVOD_INSTALL = (
     "{python} -m pip install --no-build-isolation horovod==0.28.1"
 )
 
-_ON_CPU = tf.compat.v1.ConfigProto(device_count={"GPU": 0})
 _watches = []  # that of this process, once there are other ranks
 
 
@@ -102,16 +101,9 @@ def disable_distributed_strategy():
 def _watch(horovod, timeout_seconds):
     if horovod.num_ranks > 1:
         restarts = os.environ.get("HOROVOD_ELASTIC") == "1"
-        gather = functools.partial(_gather_string, horovod)
+        gather = functools.partial(exchange.gather_text, horovod, name="watch")
         ranks = horovod.rank, horovod.num_ranks
         _watches.append(Watch(*ranks, timeout_seconds, restarts, gather))
-
-
-def _gather_string(horovod, text):
-    # A graph of its own: whether or not the caller executes eagerly.
-    with tf.Graph().as_default(), tf.compat.v1.Session(config=_ON_CPU) as session:
-        texts = exchange.gather_strings(horovod, tf.constant([text]), "watch")
-        return [one.decode() for one in session.run(texts)[:, 0]]
 
 
 def _check_comm_dtype(comm_dtype):

@@ -6,7 +6,7 @@ spread over the ranks, `sharded_lookup` reads them, and keyed tables beside them
 """
 
 from group_embedding.exchange.active import current, set_current, unsharded
-from group_embedding.exchange.gather_strings import gather_strings
+from group_embedding.exchange.gather_strings import gather_strings, gather_text
 from group_embedding.exchange.interface import Exchange
 from group_embedding.exchange.local import LocalExchange
 from group_embedding.exchange.placements import resolve_placements
@@ -34,6 +34,7 @@ __all__ = [
     "exchange_of",
     "gather_rows",
     "gather_strings",
+    "gather_text",
     "look_up_sharded",
     "make_table",
     "mark_shard",

@@ -14,3 +14,14 @@ def gather_strings(exchange, strings, name):
         characters = tf.gather(tf.constant(_BYTES), tf.cast(all_content, tf.int32))
         rows = tf.RaggedTensor.from_row_lengths(characters, all_lengths)
         return tf.reshape(tf.strings.reduce_join(rows, axis=-1), [exchange.num_ranks, -1])
+
+
+def gather_text(exchange, text, name):
+    """The texts of all ranks, a list of str, of one on each. At once, in a graph of its own: whether
+    or not the caller executes eagerly, and without touching a GPU."""
+    if exchange.num_ranks == 1:
+        return [text]
+    on_cpu = tf.compat.v1.ConfigProto(device_count={"GPU": 0})
+    with tf.Graph().as_default(), tf.compat.v1.Session(config=on_cpu) as session:
+        texts = session.run(gather_strings(exchange, tf.constant([text]), name))
+    return [one.decode() for one in texts[:, 0]]
