@@ -17,8 +17,10 @@ def gather_strings(exchange, strings, name):
 
 
 def gather_text(exchange, text, name):
-    """The texts of all ranks, a list of str, of one on each. At once, in a graph of its own: whether
-    or not the caller executes eagerly, and without touching a GPU."""
+    """The texts of all ranks, a list of str, of one on each.
+
+    At once, in a graph of its own: whether or not the caller executes eagerly, and on no GPU.
+    """
     if exchange.num_ranks == 1:
         return [text]
     on_cpu = tf.compat.v1.ConfigProto(device_count={"GPU": 0})
