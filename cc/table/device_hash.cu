@@ -123,9 +123,9 @@ std::string DeviceHash::Describe(const int64_t* keys, int64_t num_keys, KeyInfo*
 }
 
 // Of keys that repeat, the last one counts.
-std::string DeviceHash::Insert(const KeyedRows& given, const ParallelFor&) {
-  KeyedRows rows = given;
-  std::string incomplete = CompleteRows(*this, &rows);
+std::string DeviceHash::Insert(const KeyedRowsView& given, const ParallelFor&) {
+  KeyedRows rows;
+  std::string incomplete = CompleteRows(*this, given, &rows);
   if (!incomplete.empty()) return incomplete;
   std::unordered_map<int64_t, size_t> last;
   for (size_t i = 0; i < rows.keys.size(); ++i) last[rows.keys[i]] = i;

@@ -50,7 +50,7 @@ class DeviceHash : public DeviceTable {
   RowInfo Info(int64_t row) const override;
   std::string Describe(const int64_t* keys, int64_t num_keys, KeyInfo* infos) const override;
   std::string ReadAll(KeyedRows* rows) const override;
-  std::string Insert(const KeyedRows& rows, const ParallelFor& parallel_for) override;
+  std::string Insert(const KeyedRowsView& rows, const ParallelFor& parallel_for) override;
   int64_t Erase(const int64_t* keys, int64_t num_keys) override;
   int64_t Evict(const Eviction& eviction, int64_t step) override;
   void Clear() override;

@@ -88,9 +88,9 @@ std::string DiskTieredHash::ReadAll(KeyedRows* rows) const {
   return error.empty() ? disk_->ReadAll(rows) : error;
 }
 
-std::string DiskTieredHash::Insert(const KeyedRows& given, const ParallelFor& parallel_for) {
-  KeyedRows rows = given;
-  std::string error = CompleteRows(*this, &rows);
+std::string DiskTieredHash::Insert(const KeyedRowsView& given, const ParallelFor& parallel_for) {
+  KeyedRows rows;
+  std::string error = CompleteRows(*this, given, &rows);
   if (error.empty()) error = disk_->failed();
   for (size_t begin = 0; begin < rows.keys.size() && error.empty(); begin += kMoved) {
     error = InsertSome(rows, begin, std::min(begin + kMoved, rows.keys.size()), parallel_for);

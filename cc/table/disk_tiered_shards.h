@@ -37,7 +37,7 @@ class DiskTieredShards : public HostShards, public LowerTier {
   int64_t disk_bytes() const override { return disk_->store().disk_bytes(); }
   std::string Describe(const int64_t* keys, int64_t num_keys, KeyInfo* infos) const override;
   std::string ReadAll(KeyedRows* rows) const override;
-  std::string Insert(const KeyedRows& rows, const ParallelFor& parallel_for) override;
+  std::string Insert(const KeyedRowsView& rows, const ParallelFor& parallel_for) override;
   int64_t Erase(const int64_t* keys, int64_t num_keys) override;
   int64_t Evict(const Eviction& eviction, int64_t step) override;
   void Clear() override;

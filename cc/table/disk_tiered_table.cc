@@ -40,9 +40,9 @@ std::string DiskTieredShards::Describe(const int64_t* keys, int64_t num_keys,
   return error.empty() ? disk_->Describe(keys, num_keys, /*tier=*/1, infos) : error;
 }
 
-std::string DiskTieredShards::Insert(const KeyedRows& given, const ParallelFor&) {
-  KeyedRows rows = given;
-  std::string error = CompleteRows(*this, &rows);
+std::string DiskTieredShards::Insert(const KeyedRowsView& given, const ParallelFor&) {
+  KeyedRows rows;
+  std::string error = CompleteRows(*this, given, &rows);
   if (error.empty()) error = disk_->failed();
   const int64_t batch = BeginBatch();  // as HostShards::Insert
   constexpr size_t kAtOnce = RowsOnDisk::kAtOnce;
@@ -66,13 +66,14 @@ std::string DiskTieredShards::InsertSome(const KeyedRows& rows, size_t begin, si
   if (error.empty()) error = disk_->Erase(former.keys);
   std::vector<int64_t> in_memory(keys.size());
   Find(keys.data(), static_cast<int64_t>(keys.size()), in_memory.data());
+  const KeyedRowsView view = rows;
   std::vector<size_t> below;
   int64_t num_free = store().NumFree();
   for (size_t k = 0; k < keys.size() && error.empty(); ++k) {
     const size_t i = last[keys[k]];
     if (in_memory[k] != kNoRow || num_free > 0) {
       num_free -= in_memory[k] == kNoRow;
-      error = InsertOne(rows, i);
+      error = InsertOne(view, static_cast<int64_t>(i));
     } else {
       below.push_back(i);
     }

@@ -85,6 +85,24 @@ struct KeyedRows {
   std::vector<std::vector<char>> slots;  // per slot of the table, [keys, width]
 };
 
+// The same where somebody else has them. Null: not given.
+struct KeyedRowsView {
+  int64_t num_keys = 0;
+  const int64_t *keys = nullptr, *counts = nullptr, *versions = nullptr;  // [num_keys]
+  const char* values = nullptr;                                           // [num_keys, dim]
+  std::vector<const char*> slots;  // per slot of the table, [num_keys, width]; may be fewer
+
+  KeyedRowsView() = default;
+  KeyedRowsView(const KeyedRows& rows)  // NOLINT: implicit, as of a string_view
+      : num_keys(static_cast<int64_t>(rows.keys.size())),
+        keys(rows.keys.data()),
+        counts(rows.counts.empty() ? nullptr : rows.counts.data()),
+        versions(rows.versions.empty() ? nullptr : rows.versions.data()),
+        values(rows.values.data()) {
+    for (const auto& slot : rows.slots) slots.push_back(slot.empty() ? nullptr : slot.data());
+  }
+};
+
 // What a table counts of keys that it has not admitted.
 struct AdmissionState {
   std::vector<int64_t> keys, counts;  // Admission::kCounter
@@ -163,7 +181,7 @@ class EmbeddingTable {
   // Gives every key the content that `rows` has for it; slots not in it start anew. Without counts
   // and versions in `rows`, keys that have a row keep theirs, and others start with 0 and -1.
   // Exclusive.
-  virtual std::string Insert(const KeyedRows& rows,
+  virtual std::string Insert(const KeyedRowsView& rows,
                              const ParallelFor& parallel_for = SerialFor) = 0;
   // Their rows may be given to other keys once no batch that located them is held; a row that is
   // given away starts anew, and so do its slots. Returns how many keys there were. Exclusive.
@@ -206,17 +224,37 @@ inline std::string EmbeddingTable::Describe(const int64_t* keys, int64_t num_key
   return "";
 }
 
-// Fills in counts and versions, where there are none, as Insert has it.
-inline std::string CompleteRows(const EmbeddingTable& table, KeyedRows* rows) {
-  if (!rows->counts.empty() || rows->keys.empty()) return "";
-  std::vector<KeyInfo> infos(rows->keys.size());
-  std::string error =
-      table.Describe(rows->keys.data(), static_cast<int64_t>(rows->keys.size()), infos.data());
+// Appends the counts and versions that keys have after an Insert that is given none.
+inline std::string AppendCounts(const EmbeddingTable& table, const int64_t* keys, int64_t num_keys,
+                                std::vector<int64_t>* counts, std::vector<int64_t>* versions) {
+  std::vector<KeyInfo> infos(num_keys);
+  std::string error = table.Describe(keys, num_keys, infos.data());
   for (const KeyInfo& info : infos) {
-    rows->counts.push_back(info.tier == kNoTier ? 0 : info.count);
-    rows->versions.push_back(info.tier == kNoTier ? -1 : info.version);
+    counts->push_back(info.tier == kNoTier ? 0 : info.count);
+    versions->push_back(info.tier == kNoTier ? -1 : info.version);
   }
   return error;
+}
+
+// Copies what Insert was given, with counts and versions, for tables that need time with it.
+inline std::string CompleteRows(const EmbeddingTable& table, const KeyedRowsView& given,
+                                KeyedRows* rows) {
+  auto copy = [&given](const char* from, int64_t width, DataType dtype) {
+    return std::vector<char>(from, from + given.num_keys * width * SizeOf(dtype));
+  };
+  rows->keys.assign(given.keys, given.keys + given.num_keys);
+  rows->values = copy(given.values, table.options().dim, table.options().dtype);
+  rows->slots.resize(given.slots.size());
+  for (size_t s = 0; s < given.slots.size(); ++s) {
+    const SlotOptions& slot = table.slots()[s];
+    if (given.slots[s] != nullptr) rows->slots[s] = copy(given.slots[s], slot.width, slot.dtype);
+  }
+  if (given.counts == nullptr) {
+    return AppendCounts(table, given.keys, given.num_keys, &rows->counts, &rows->versions);
+  }
+  rows->counts.assign(given.counts, given.counts + given.num_keys);
+  rows->versions.assign(given.versions, given.versions + given.num_keys);
+  return "";
 }
 
 }  // namespace group_embedding

@@ -19,6 +19,8 @@
 
 namespace group_embedding {
 
+class KeysByShard;
+
 // Where a table has the rows that do not fit its memory: a key's row is here or there.
 class LowerTier {
  public:
@@ -96,7 +98,7 @@ class HostShards : public HostTable {
   void Find(const int64_t* keys, int64_t num_keys, int64_t* rows) const override;
   RowInfo Info(int64_t row) const override;
   std::string ReadAll(KeyedRows* rows) const override;
-  std::string Insert(const KeyedRows& rows, const ParallelFor& parallel_for) override;
+  std::string Insert(const KeyedRowsView& rows, const ParallelFor& parallel_for) override;
   int64_t Erase(const int64_t* keys, int64_t num_keys) override;
   int64_t Evict(const Eviction& eviction, int64_t step) override;
   void Clear() override;
@@ -109,14 +111,14 @@ class HostShards : public HostTable {
  protected:
   Shard& ShardOf(uint64_t hash) const { return shards_[ShardIndex(hash)]; }
   // As Insert does, of rows.keys[i].
-  std::string InsertOne(const KeyedRows& rows, size_t i);
-  // Gives a taken row the content that `rows` has for rows.keys[i]. `is_new`: it was no key's.
-  void Fill(int64_t row, bool is_new, const KeyedRows& rows, size_t i);
+  std::string InsertOne(const KeyedRowsView& rows, int64_t i);
 
   std::vector<int64_t> erased_;  // since the last full snapshot that was kept
   int64_t kept_clock_ = 0;       // rows trained in batches from that on are not in it
 
  private:
+  class Inserter;
+
   // Shards grow at loads spread from 0.4 to 0.7, so that they do not all grow at once.
   template <size_t... s>
   static std::array<Shard, kNumShards> MakeShards(std::index_sequence<s...>) {
@@ -127,9 +129,9 @@ class HostShards : public HostTable {
   // Appends what was counted of keys without a row when a snapshot was taken, once.
   void ReadCounts(AdmissionState* state);
   void ForgetSnapshot();
-  // Of the keys that `order` [count] names, all of them in `shard`.
-  std::string InsertInShard(const KeyedRows& rows, const int64_t* order, int64_t count,
-                            Shard* shard);
+  // The keys of shard s; `parts` are all keys of `rows`, one part after the other.
+  std::string InsertInShard(const KeyedRowsView& rows, const std::vector<KeysByShard>& parts,
+                            int s);
 
   RowStore store_;
   BloomCounters bloom_;

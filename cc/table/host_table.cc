@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "table/eviction.h"
-#include "table/free_rows.h"
 #include "table/host_shards.h"
 
 namespace group_embedding {
@@ -85,81 +84,6 @@ float HostShards::load_factor() const {
     capacity += static_cast<double>(shard.index.capacity());
   }
   return static_cast<float>(size / capacity);
-}
-
-std::string HostShards::Insert(const KeyedRows& rows, const ParallelFor& parallel_for) {
-  const int64_t batch = BeginBatch();  // what it writes has changed since any snapshot
-  // A shard's keys in their order, so that of a key that comes twice the last row holds.
-  const int64_t num_keys = static_cast<int64_t>(rows.keys.size());
-  int64_t begins[kNumShards + 1] = {}, next[kNumShards];
-  for (const int64_t key : rows.keys) ++begins[ShardIndex(HashOf(key)) + 1];
-  for (int s = 0; s < kNumShards; ++s) next[s] = begins[s + 1] += begins[s];
-  std::copy(begins, begins + kNumShards, next);
-  std::vector<int64_t> order(num_keys);
-  for (int64_t i = 0; i < num_keys; ++i) order[next[ShardIndex(HashOf(rows.keys[i]))]++] = i;
-  std::mutex mutex;
-  std::string error;
-  parallel_for(kNumShards, 100 * num_keys / kNumShards, [&](int64_t begin, int64_t end) {
-    for (int64_t s = begin; s < end; ++s) {
-      std::string failed =
-          InsertInShard(rows, order.data() + begins[s], begins[s + 1] - begins[s], &shards_[s]);
-      if (failed.empty()) continue;
-      std::lock_guard<std::mutex> lock(mutex);
-      error = std::move(failed);
-    }
-  });
-  EndBatch(batch);
-  return error;
-}
-
-std::string HostShards::InsertInShard(const KeyedRows& rows, const int64_t* order, int64_t count,
-                                      Shard* shard) {
-  constexpr int64_t kAhead = 12;  // keys between prefetching an entry and reading it
-  std::lock_guard<std::mutex> lock(shard->mutex);
-  FreeRows free(store_, count);
-  for (int64_t p = 0; p < count; ++p) {
-    if (p + kAhead < count) {
-      const int64_t next = order[p + kAhead];
-      shard->index.Prefetch(HashOf(rows.keys[next]));
-      __builtin_prefetch(rows.values.data() + next * store_.row_bytes(), 0, 2);
-    }
-    const int64_t key = rows.keys[order[p]];
-    KeyIndex::Entry* entry = shard->index.FindOrInsert(key, HashOf(key), HashOf);
-    const bool is_new = entry->state <= 0;
-    if (is_new) {
-      const int64_t row = free.Next();
-      if (row == kNoRow) {  // a key that was counted is so still
-        if (entry->state < 0) return free.error();
-        entry->state = -1;
-        shard->index.Erase(entry, HashOf);
-        return free.error();
-      }
-      shard->BeforeChange(key, entry->state);
-      entry->state = row + 1;
-      ++shard->num_rows;
-    }
-    Fill(entry->state - 1, is_new, rows, order[p]);
-  }
-  return "";
-}
-
-std::string HostShards::InsertOne(const KeyedRows& rows, size_t i) {
-  const int64_t at = static_cast<int64_t>(i);
-  return InsertInShard(rows, &at, 1, &ShardOf(HashOf(rows.keys[i])));
-}
-
-void HostShards::Fill(int64_t row, bool is_new, const KeyedRows& rows, size_t i) {
-  BeforeWrite(&row, 1);
-  RowInfo kept = is_new ? RowInfo{0, 0, -1, 0} : store_.Info(row);
-  if (!rows.counts.empty()) kept.count = rows.counts[i], kept.version = rows.versions[i];
-  store_.StartAllButValues(row, rows.keys[i], kept.count, kept.version);
-  const int64_t bytes = store_.row_bytes();
-  std::memcpy(store_.Row(row), rows.values.data() + i * bytes, bytes);
-  for (size_t s = 0; s < rows.slots.size(); ++s) {
-    const int64_t slot_bytes = store_.slot_row_bytes(s);
-    if (rows.slots[s].empty()) continue;
-    std::memcpy(store_.SlotRow(s, row), rows.slots[s].data() + i * slot_bytes, slot_bytes);
-  }
 }
 
 int64_t HostShards::Erase(const int64_t* keys, int64_t num_keys) {

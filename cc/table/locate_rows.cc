@@ -37,7 +37,7 @@ std::string BringIn(const TableKeys& keys, Access access, const ParallelFor& par
   if (tier == nullptr) return "";
   std::vector<int64_t> without[kNumShards];
   int64_t num_keys = 0;
-  for (const Part* part : keys.parts) num_keys += part->num_keys;
+  for (const Part* part : keys.parts) num_keys += part->keys.num_keys();
   parallel_for(kNumShards, 20 * num_keys / kNumShards + 100, [&](int64_t begin, int64_t end) {
     for (int64_t s = begin; s < end; ++s) {
       ShardTask(keys, static_cast<int>(s), -1).Use(tier, &without[s]);
@@ -58,10 +58,11 @@ std::string LocateRowsCpu(const KeysToLocate* requests, int64_t num_requests, Ac
   for (int64_t r = 0; r < num_requests; ++r) {
     const KeysToLocate& request = requests[r];
     num_keys += request.num_keys;
-    for (int64_t begin = 0; begin < request.num_keys; begin += kPartKeys) {
-      const int64_t count = std::min(kPartKeys, request.num_keys - begin);
+    constexpr int64_t kMost = KeysByShard::kMostKeys;
+    for (int64_t begin = 0; begin < request.num_keys; begin += kMost) {
+      const KeysByShard keys(request.keys + begin, std::min(kMost, request.num_keys - begin));
       const int64_t* times = request.times == nullptr ? nullptr : request.times + begin;
-      parts.push_back({request.keys + begin, request.rows + begin, times, count, {}, {}, {}});
+      parts.push_back({keys, request.rows + begin, times});
       table_of_part.push_back(static_cast<HostShards*>(request.table));
     }
   }
@@ -74,7 +75,7 @@ std::string LocateRowsCpu(const KeysToLocate* requests, int64_t num_requests, Ac
   }
   const int64_t num_parts = static_cast<int64_t>(parts.size());
   parallel_for(num_parts, 4 * num_keys / (num_parts + 1), [&](int64_t begin, int64_t end) {
-    for (int64_t p = begin; p < end; ++p) parts[p].SortByShard();
+    for (int64_t p = begin; p < end; ++p) parts[p].keys.Sort();
   });
 
   const auto locks = StartLocating(index_of);

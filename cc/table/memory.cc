@@ -3,6 +3,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 
@@ -13,17 +14,11 @@ class HostMemory : public Memory {
  public:
   explicit HostMemory(int64_t max_bytes) {
     // Addresses run out (at 128 TB) long before memory does where many tables reserve all of it.
-    constexpr int64_t kLeast = int64_t{1} << 20;
-    for (reserved_ = RoundUp(max_bytes);; reserved_ = RoundUp(reserved_ / 2)) {
-      void* at =
-          mmap(nullptr, reserved_, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-      if (at != MAP_FAILED) {
-        // Rows are read at random: with large pages few reads wait for an address as well.
-        madvise(at, reserved_, MADV_HUGEPAGE);
-        data_ = static_cast<char*>(at);
-        return;
-      }
-      if (reserved_ < kLeast) break;
+    for (reserved_ = RoundUp(max_bytes, kLargePage);;
+         reserved_ = RoundUp(reserved_ / 2, kLargePage)) {
+      data_ = Reserve(reserved_);
+      if (data_ != nullptr) return;
+      if (reserved_ == kLargePage) break;
     }
     reserved_ = 0;
   }
@@ -38,7 +33,10 @@ class HostMemory : public Memory {
       return "expected at most " + std::to_string(reserved_) + " bytes, as were reserved, got " +
              std::to_string(bytes);
     }
-    const int64_t usable = RoundUp(bytes);
+    // A small table takes no more than it needs; a larger one only whole large pages, as what was
+    // given in small ones stays so.
+    static const int64_t page = sysconf(_SC_PAGESIZE);
+    const int64_t usable = RoundUp(bytes, bytes < kLargePage ? page : kLargePage);
     if (mprotect(data_ + bytes_, usable - bytes_, PROT_READ | PROT_WRITE) != 0) {
       return "the system gave no more memory after " + std::to_string(bytes_) +
              " bytes: " + std::strerror(errno);
@@ -48,9 +46,25 @@ class HostMemory : public Memory {
   }
 
  private:
-  static int64_t RoundUp(int64_t bytes) {
-    static const int64_t page = sysconf(_SC_PAGESIZE);
-    return (bytes < 1 ? page : (bytes + page - 1) / page * page);
+  static constexpr int64_t kLargePage = int64_t{2} << 20;
+
+  static int64_t RoundUp(int64_t bytes, int64_t unit) {
+    return (std::max<int64_t>(bytes, 1) + unit - 1) / unit * unit;
+  }
+
+  // Addresses that begin with a large page; null: there are not so many.
+  static char* Reserve(int64_t bytes) {
+    void* mapped = mmap(nullptr, bytes + kLargePage, PROT_NONE,
+                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (mapped == MAP_FAILED) return nullptr;
+    char* begin = static_cast<char*>(mapped);
+    const int64_t before = -reinterpret_cast<intptr_t>(begin) & (kLargePage - 1);
+    if (before > 0) munmap(begin, before);
+    munmap(begin + before + bytes, kLargePage - before);
+    // Rows are read at random: with large pages few reads wait for an address as well, and new
+    // memory is given in fewer steps.
+    madvise(begin + before, bytes, MADV_HUGEPAGE);
+    return begin + before;
   }
 
   int64_t reserved_;

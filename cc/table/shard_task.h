@@ -1,6 +1,4 @@
-// What locating on the host does with one shard of one table. The keys of a call are sorted by
-// shard, in parts that fit the cache; then every shard is a task of its own, which takes its lock
-// once.
+// What locating on the host does with one shard of one table.
 #pragma once
 
 #include <algorithm>
@@ -11,41 +9,21 @@
 
 #include "table/free_rows.h"
 #include "table/host_shards.h"
+#include "table/keys_by_shard.h"
 
 namespace group_embedding {
 namespace locate_rows {
 
 constexpr int kNumShards = HostShards::kNumShards;
-constexpr int64_t kPartKeys = 1 << 14;
-constexpr int64_t kAhead = 12;  // keys between prefetching an entry and reading it
 
-// Some keys of one request, by shard: those of shard s are at order[begins[s]] to
-// order[begins[s + 1]].
+// Some keys of one request.
 struct Part {
-  const int64_t* keys;
+  KeysByShard keys;
   int64_t* rows;
   const int64_t* times;  // how often each came; null: once
-  int64_t num_keys;
-  std::vector<int64_t> copy;  // of the keys, where the rows overwrite them
-  std::vector<uint16_t> order;
-  uint16_t begins[kNumShards + 1];
 
-  void SortByShard() {
-    if (rows == keys) {
-      copy.assign(keys, keys + num_keys);
-      keys = copy.data();
-    }
-    uint16_t next[kNumShards + 1] = {};
-    for (int64_t i = 0; i < num_keys; ++i) ++next[ShardOf(i) + 1];
-    for (int s = 0; s < kNumShards; ++s) next[s + 1] += next[s];
-    std::copy(next, next + kNumShards + 1, begins);
-    order.resize(num_keys);
-    for (int64_t i = 0; i < num_keys; ++i) order[next[ShardOf(i)]++] = static_cast<uint16_t>(i);
-  }
   int64_t TimesOf(int64_t i) const { return times == nullptr ? 1 : times[i]; }
-  int ShardOf(int64_t i) const { return HostShards::ShardIndex(HostShards::HashOf(keys[i])); }
 };
-static_assert(kPartKeys <= 1 << 16);
 
 // All parts of one table: its features may be several.
 struct TableKeys {
@@ -68,7 +46,7 @@ class ShardTask {
   // Marks rows as used, and appends the keys that have none in memory, each once.
   void Use(LowerTier* tier, std::vector<int64_t>* without) {
     std::lock_guard<std::mutex> lock(shard_.mutex);
-    FindAll([&](Part& part, int64_t i) { without->push_back(part.keys[i]); },
+    FindAll([&](const Place& place) { without->push_back(place.key); },
             [&](int64_t row) { tier->Use(row); });
     std::sort(without->begin(), without->end());
     without->erase(std::unique(without->begin(), without->end()), without->end());
@@ -76,16 +54,17 @@ class ShardTask {
 
   void Read() {
     std::lock_guard<std::mutex> lock(shard_.mutex);
-    FindAll([this](Part& part, int64_t i) { part.rows[i] = store_.DefaultRow(part.keys[i]); },
-            [](int64_t) {});
+    FindAll(
+        [this](const Place& place) { place.part->rows[place.i] = store_.DefaultRow(place.key); },
+        [](int64_t) {});
   }
 
   // Counts keys without a row in the table's Bloom filter.
   void CountInBloom() {
     std::lock_guard<std::mutex> lock(shard_.mutex);
     FindAll(
-        [this](Part& part, int64_t i) {
-          table_.bloom().Add(HostShards::HashOf(part.keys[i]), part.TimesOf(i));
+        [this](const Place& place) {
+          table_.bloom().Add(HostShards::HashOf(place.key), place.times());
         },
         [](int64_t) {});
   }
@@ -93,7 +72,7 @@ class ShardTask {
   std::string Train() {
     std::lock_guard<std::mutex> lock(shard_.mutex);
     std::vector<Place> without, with;
-    FindAll([&](Part& part, int64_t i) { without.push_back({&part, i}); },
+    FindAll([&](const Place& place) { without.push_back(place); },
             [this](int64_t row) { __builtin_prefetch(&store_.Info(row), 1, 3); }, &with);
     for (const Place& place : with) Touch(place.part->rows[place.i], place.times());
     if (without.empty()) return "";
@@ -107,8 +86,7 @@ class ShardTask {
 
   struct Place {
     Part* part;
-    int64_t i;
-    int64_t key() const { return part->keys[i]; }
+    int64_t i, key;
     int64_t times() const { return part->TimesOf(i); }
   };
 
@@ -116,26 +94,16 @@ class ShardTask {
   template <typename Without, typename With>
   void FindAll(const Without& without, const With& with, std::vector<Place>* found = nullptr) {
     for (Part* part : keys_.parts) {
-      const uint16_t* order = part->order.data();
-      const int64_t begin = part->begins[s_], end = part->begins[s_ + 1];
-      for (int64_t p = begin; p < std::min(end, begin + kAhead); ++p) Prefetch(*part, order[p]);
-      for (int64_t p = begin; p < end; ++p) {
-        if (p + kAhead < end) Prefetch(*part, order[p + kAhead]);
-        const int64_t i = order[p], key = part->keys[i];
-        const KeyIndex::Entry* entry = shard_.index.Find(key, HostShards::HashOf(key));
-        if (entry == nullptr || entry->state < 0) {
-          without(*part, i);
-          continue;
-        }
+      auto find = [&](int64_t i, int64_t key, uint64_t hash) {
+        const KeyIndex::Entry* entry = shard_.index.Find(key, hash);
+        if (entry == nullptr || entry->state < 0) return without({part, i, key});
         part->rows[i] = entry->state - 1;
         with(entry->state - 1);
-        if (found != nullptr) found->push_back({part, i});
-      }
+        if (found != nullptr) found->push_back({part, i, key});
+      };
+      part->keys.ForShard(
+          s_, [this](int64_t, uint64_t hash) { shard_.index.Prefetch(hash); }, find);
     }
-  }
-
-  void Prefetch(const Part& part, int64_t i) {
-    shard_.index.Prefetch(HostShards::HashOf(part.keys[i]));
   }
 
   void Touch(int64_t row, int64_t times) {
@@ -150,7 +118,7 @@ class ShardTask {
   std::string AdmitAll(const std::vector<Place>& places) {
     FreeRows free(store_, static_cast<int64_t>(places.size()), RowsAtOnce());
     for (const Place& place : places) {
-      const int64_t key = place.key();
+      const int64_t key = place.key;
       const uint64_t hash = HostShards::HashOf(key);
       KeyIndex::Entry* entry = shard_.index.FindOrInsert(key, hash, HostShards::HashOf);
       if (entry->state == 0) {
@@ -175,14 +143,14 @@ class ShardTask {
     const bool bloom = admission.kind == Admission::Kind::kBloom;
     if (!bloom) {
       for (const Place& place : places) {
-        KeyIndex::Entry* entry = EntryOf(place.key());
-        shard_.BeforeChange(place.key(), entry->state);
+        KeyIndex::Entry* entry = EntryOf(place.key);
+        shard_.BeforeChange(place.key, entry->state);
         entry->state -= place.times();
       }
     }
     FreeRows free(store_, static_cast<int64_t>(places.size()), RowsAtOnce());
     for (const Place& place : places) {
-      const int64_t key = place.key();
+      const int64_t key = place.key;
       const uint64_t hash = HostShards::HashOf(key);
       const KeyIndex::Entry* entry = shard_.index.Find(key, hash);
       int64_t row = entry != nullptr && entry->state > 0 ? entry->state - 1 : kNoRow;

@@ -95,5 +95,36 @@ TEST(ThreadsReadTrainWriteAndSaveAtATime) {
   }
 }
 
+TEST(ThreadsInsertTheLastRowOfEachKey) {
+  TableOptions options;
+  options.dim = 2;
+  std::string error;
+  const auto table = MakeHostTable(options, nullptr, &error);
+  CHECK_EQ(error, "");
+  KeyedRows given;
+  std::vector<float> values;
+  std::unordered_map<int64_t, float> last;
+  for (int64_t i = 0; i < 40000; ++i) {  // more than one part, and keys that repeat in another
+    const int64_t key = i * i % 30011;
+    const float value = last[key] = static_cast<float>(i);
+    given.keys.push_back(key);
+    values.insert(values.end(), 2, value);
+  }
+  const char* bytes = reinterpret_cast<const char*>(values.data());
+  given.values.assign(bytes, bytes + values.size() * sizeof(float));
+
+  CHECK_EQ(table->Insert(given, testing::ThreadedFor(4)), "");
+
+  CHECK_EQ(table->num_keys(), static_cast<int64_t>(last.size()));
+  const float* rows = static_cast<const float*>(table->rows().rows);
+  for (const auto& [key, value] : last) {
+    int64_t row;
+    table->Find(&key, 1, &row);
+    CHECK_EQ(rows[2 * row], value);
+    CHECK_EQ(rows[2 * row + 1], value);
+    CHECK_EQ(table->Info(row).key, key);
+  }
+}
+
 }  // namespace
 }  // namespace group_embedding

@@ -130,30 +130,35 @@ class InsertKeysOp : public TableOp {
           std::to_string(options.dim) + "] of its dtype, got " + keys.shape().DebugString() +
           " and " + values.shape().DebugString());
     }
-    KeyedRows rows;
-    rows.keys.assign(keys.flat<int64_t>().data(), keys.flat<int64_t>().data() + num_keys);
-    const char* bytes = static_cast<const char*>(values.data());
-    rows.values.assign(bytes, bytes + values.TotalBytes());
-    // Only one of the two is given: the other is as it is.
-    const bool some = context->input(3).NumElements() + context->input(4).NumElements() > 0;
-    if (some) TF_RETURN_IF_ERROR(ToStatus(CompleteRows(*table, &rows)));
-    TF_RETURN_IF_ERROR(Given(context->input(3), options.name, "versions", &rows.versions));
-    TF_RETURN_IF_ERROR(Given(context->input(4), options.name, "frequencies", &rows.counts));
+    KeyedRowsView rows;
+    rows.num_keys = num_keys;
+    rows.keys = keys.flat<int64_t>().data();
+    rows.values = static_cast<const char*>(values.data());
+    const Tensor &versions = context->input(3), &frequencies = context->input(4);
+    std::vector<int64_t> counts_there, versions_there;
+    if (versions.NumElements() + frequencies.NumElements() > 0) {
+      // Where only one of the two is given, the other is as it is.
+      TF_RETURN_IF_ERROR(
+          ToStatus(AppendCounts(*table, rows.keys, num_keys, &counts_there, &versions_there)));
+      rows.counts = counts_there.data();
+      rows.versions = versions_there.data();
+    }
+    TF_RETURN_IF_ERROR(Given(versions, options.name, "versions", num_keys, &rows.versions));
+    TF_RETURN_IF_ERROR(Given(frequencies, options.name, "frequencies", num_keys, &rows.counts));
     return ToStatus(table->Insert(rows, ThreadsOf(context)));
   }
 
  private:
-  // Replaces `values` by those of a tensor, if there are any.
+  // Has `values` be those of a tensor, if there are any.
   static absl::Status Given(const Tensor& tensor, const std::string& table, const char* what,
-                            std::vector<int64_t>* values) {
-    const int64_t* data = tensor.flat<int64_t>().data();
+                            int64_t num_keys, const int64_t** values) {
     if (tensor.NumElements() == 0) return absl::OkStatus();
-    if (tensor.NumElements() != static_cast<int64_t>(values->size())) {
+    if (tensor.NumElements() != num_keys) {
       return absl::InvalidArgumentError("table '" + table + "': expected " +
-                                        std::to_string(values->size()) + " " + what +
+                                        std::to_string(num_keys) + " " + what +
                                         ", one per key, got " + tensor.shape().DebugString());
     }
-    values->assign(data, data + tensor.NumElements());
+    *values = tensor.flat<int64_t>().data();
     return absl::OkStatus();
   }
 };

@@ -1,0 +1,140 @@
+// Rows that are given to keys from outside: inserted by the user, or restored.
+#include <algorithm>
+#include <cstring>
+#include <mutex>
+#include <vector>
+
+#include "table/free_rows.h"
+#include "table/host_shards.h"
+#include "table/keys_by_shard.h"
+
+namespace group_embedding {
+namespace {
+
+constexpr int64_t kInsertNanoseconds = 100;  // a key, about
+constexpr int64_t kLine = 64;
+
+std::vector<KeysByShard> SortKeys(const KeyedRowsView& rows, const ParallelFor& parallel_for) {
+  constexpr int64_t kMost = KeysByShard::kMostKeys;
+  std::vector<KeysByShard> parts;
+  for (int64_t begin = 0; begin < rows.num_keys; begin += kMost) {
+    parts.emplace_back(rows.keys + begin, std::min(kMost, rows.num_keys - begin));
+  }
+  parallel_for(static_cast<int64_t>(parts.size()), 4 * kMost, [&](int64_t begin, int64_t end) {
+    for (int64_t p = begin; p < end; ++p) parts[p].Sort();
+  });
+  return parts;
+}
+
+}  // namespace
+
+// Inserts keys of one shard, whose lock it has.
+class HostShards::Inserter {
+ public:
+  // At most `most` keys.
+  Inserter(HostShards* table, const KeyedRowsView& rows, Shard* shard, int64_t most)
+      : store_(table->store_),
+        rows_(rows),
+        shard_(*shard),
+        lock_(shard->mutex),
+        snapshot_(table->snapshot()),
+        free_(store_, most) {}
+
+  void Prefetch(int64_t i, uint64_t hash) const {
+    shard_.index.Prefetch(hash);
+    const char* values = rows_.values + i * store_.row_bytes();
+    for (int64_t at = 0; at < store_.row_bytes(); at += kLine) {
+      __builtin_prefetch(values + at, 0, 3);
+    }
+  }
+
+  // False: the table is full, and the key is left as it was.
+  bool Insert(int64_t i, int64_t key, uint64_t hash) {
+    KeyIndex::Entry* entry = shard_.index.FindOrInsert(key, hash, HashOf);
+    const bool is_new = entry->state <= 0;
+    if (is_new) {
+      const int64_t row = free_.Next();
+      if (row == kNoRow) {
+        if (entry->state < 0) return false;
+        entry->state = -1;
+        shard_.index.Erase(entry, HashOf);
+        return false;
+      }
+      shard_.BeforeChange(key, entry->state);
+      entry->state = row + 1;
+      ++shard_.num_rows;
+    }
+    Fill(entry->state - 1, is_new, i, key);
+    return true;
+  }
+
+  const std::string& error() const { return free_.error(); }
+
+ private:
+  // Gives a row the content that there is for key i. `is_new`: it was no key's.
+  void Fill(int64_t row, bool is_new, int64_t i, int64_t key) {
+    if (snapshot_ != nullptr) snapshot_->BeforeWrite(row);
+    RowInfo kept = is_new ? RowInfo{0, 0, -1, 0} : store_.Info(row);
+    if (rows_.counts != nullptr) kept.count = rows_.counts[i], kept.version = rows_.versions[i];
+    store_.StartAllButValues(row, key, kept.count, kept.version);
+    const int64_t bytes = store_.row_bytes();
+    std::memcpy(store_.Row(row), rows_.values + i * bytes, bytes);
+    for (size_t s = 0; s < rows_.slots.size(); ++s) {
+      const int64_t slot_bytes = store_.slot_row_bytes(s);
+      if (rows_.slots[s] == nullptr) continue;
+      std::memcpy(store_.SlotRow(s, row), rows_.slots[s] + i * slot_bytes, slot_bytes);
+    }
+  }
+
+  RowStore& store_;
+  const KeyedRowsView& rows_;
+  Shard& shard_;
+  const std::lock_guard<std::mutex> lock_;
+  const std::shared_ptr<RowSnapshot> snapshot_;
+  FreeRows free_;
+};
+
+std::string HostShards::Insert(const KeyedRowsView& rows, const ParallelFor& parallel_for) {
+  const int64_t batch = BeginBatch();  // what it writes has changed since any snapshot
+  const std::vector<KeysByShard> parts = SortKeys(rows, parallel_for);
+  const int64_t cost = kInsertNanoseconds * (rows.num_keys / kNumShards + 1);
+  std::mutex mutex;
+  std::string error;
+  parallel_for(kNumShards, cost, [&](int64_t begin, int64_t end) {
+    for (int64_t s = begin; s < end; ++s) {
+      std::string failed = InsertInShard(rows, parts, static_cast<int>(s));
+      if (failed.empty()) continue;
+      std::lock_guard<std::mutex> lock(mutex);
+      error = std::move(failed);
+    }
+  });
+  EndBatch(batch);
+  return error;
+}
+
+// In the order of the keys, so that of one that comes twice the last row holds.
+std::string HostShards::InsertInShard(const KeyedRowsView& rows,
+                                      const std::vector<KeysByShard>& parts, int s) {
+  int64_t num_keys = 0;
+  for (const KeysByShard& part : parts) num_keys += part.num_keys(s);
+  Inserter inserter(this, rows, &shards_[s], num_keys);
+  bool all = true;
+  int64_t first = 0;  // of the part
+  for (const KeysByShard& part : parts) {
+    part.ForShard(
+        s, [&](int64_t i, uint64_t hash) { inserter.Prefetch(first + i, hash); },
+        [&](int64_t i, int64_t key, uint64_t hash) {
+          all = all && inserter.Insert(first + i, key, hash);
+        });
+    first += part.num_keys();
+  }
+  return all ? "" : inserter.error();
+}
+
+std::string HostShards::InsertOne(const KeyedRowsView& rows, int64_t i) {
+  const uint64_t hash = HashOf(rows.keys[i]);
+  Inserter inserter(this, rows, &ShardOf(hash), 1);
+  return inserter.Insert(i, rows.keys[i], hash) ? "" : inserter.error();
+}
+
+}  // namespace group_embedding
