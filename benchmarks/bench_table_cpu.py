@@ -14,6 +14,7 @@ table that starts empty, and tells the memory it takes.
 """
 
 import argparse
+import gc
 import os
 import resource
 import statistics
@@ -83,6 +84,7 @@ def compare(tf, libraries, num_keys, dim, batch):
     writes = {library.name: [] for library in libraries}
     for turn in range(FILLINGS):
         tables = {}
+        gc.collect()  # tables of the turn before: their memory, too, is what the system gives next
         for library in libraries if turn % 2 == 0 else libraries[::-1]:
             table = tables[library] = library(tf, dim)
             start = time.perf_counter()
@@ -97,8 +99,9 @@ def compare(tf, libraries, num_keys, dim, batch):
     for ids in asked:  # in turn, so that what else the machine does hits both
         for library, table in tables.items():
             start = time.perf_counter()
-            table.read(ids).numpy()
+            rows = table.read(ids)  # eager ops of a CPU have run when they return
             times[library.name].append(time.perf_counter() - start)
+            assert rows.shape == (batch, dim)
     for name, seconds in times.items():
         row[f"{name} read"] = batch / statistics.median(seconds[1:]) / 1e6
     if len(libraries) == 2:
