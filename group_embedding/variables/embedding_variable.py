@@ -85,6 +85,7 @@ class EmbeddingVariable(resource_variable_ops.ResourceVariable, SavedByName):
         table_name = self._table_name
         with tf.device("/CPU:0"):  # so that they are the same wherever the table is
             initial = self._initial_values(table_name, initializer)
+            initial = over_ranks.start_as_first_rank(self, initial)
         option = self.ev_option
         start, always_starts = _start(table_name, option.ckpt, self.shape[1], self.dtype)
 
