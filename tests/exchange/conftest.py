@@ -1,8 +1,4 @@
-"""Two, three and four ranks, which stay for all tests of a folder.
-
-No longer: while they wait, each takes a tenth of a core for Horovod, which looks for work every
-millisecond.
-"""
+"""Two, three and four ranks, which stay for all tests of this folder."""
 
 import importlib.util
 
@@ -10,12 +6,14 @@ import pytest
 
 from group_embedding.testing import Ranks
 
-_started = []
+_all_ranks = []
 
 
+@pytest.hookimpl(trylast=True)  # when the fixtures of a module are gone
 def pytest_runtest_teardown(item, nextitem):
+    """Ranks end with their folder's tests: idle ones still wake a thousand times a second."""
     if nextitem is None or nextitem.path.parent != item.path.parent:
-        for ranks in _started:
+        for ranks in _all_ranks:
             ranks.close()
 
 
@@ -43,5 +41,5 @@ def _ranks(num_ranks):
     if importlib.util.find_spec("horovod") is None:
         pytest.skip("Horovod is not installed")
     with Ranks(num_ranks) as ranks:
-        _started.append(ranks)
+        _all_ranks.append(ranks)
         yield ranks
