@@ -25,19 +25,21 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import numpy as np
 from report import machine, print_table, write_json
+from workloads import ALPHAS, ids_from_uniform
 
 NUM_FEATURES, NUM_SETS, ROUNDS = 26, 4, 7
 
 
 @dataclass(frozen=True)
 class Case:
-    """26 features of one table each."""
+    """26 features of one table each, ids uniform (alpha 0) or by Zipf's law."""
 
     hotness: int
     dim: int
+    alpha: float
 
 
-CASES = [Case(1, 128), Case(5, 16)]
+CASES = [Case(hotness, dim, alpha) for hotness, dim in [(1, 128), (5, 16)] for alpha in ALPHAS]
 
 
 class Model:
@@ -59,7 +61,8 @@ class Model:
         optimizer = ge.DistributedOptimizer(optimizer)
         rng = np.random.default_rng(0)
         shape = (NUM_SETS, batch, NUM_FEATURES, case.hotness)
-        mine = rng.integers(0, rows, shape)[:, exchange.rank :: exchange.num_ranks]
+        ids = ids_from_uniform(rng.random(shape), rows, case.alpha, lambda x: x.astype(np.int64))
+        mine = ids[:, exchange.rank :: exchange.num_ranks]
         self._sets = [
             {name: tf.constant(ids[:, f]) for f, name in enumerate(names)} for ids in mine
         ]
@@ -128,6 +131,7 @@ def main():
             {
                 "features x batch x ids, dim": f"{NUM_FEATURES} x {args.batch} x {case.hotness}, "
                 f"{case.dim}",
+                "alpha": case.alpha,
                 "ranks": num_ranks,
                 "step ms": round(ms, 2),
                 f"of {args.ranks[0]} rank's": round(ms / first, 2),

@@ -45,7 +45,7 @@ class InGraph:
 
     def __init__(self, folder):
         self.graph = tf.Graph()
-        self.path = f"{folder}/saver"
+        self.path = f"{folder}/{type(self).__name__}"
         with self.graph.as_default():
             self.table = ge.get_embedding_variable(
                 "user", 3, initializer=v1.ones_initializer(), ev_option=option()
@@ -84,8 +84,7 @@ class Eager:
     """`tf.train.Checkpoint` of a table, its optimizer and a dense variable."""
 
     def __init__(self, folder):
-        name = "objects" if exchange.current().rank == 0 else f"of_{exchange.current().rank}"
-        self.path = f"{folder}/{name}"
+        self.path = f"{folder}/{type(self).__name__}_of_{exchange.current().rank}"
         self.table = ge.get_embedding_variable(
             "user", 3, initializer=tf.ones_initializer(), ev_option=option()
         )
