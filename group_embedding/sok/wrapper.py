@@ -8,6 +8,7 @@ import tensorflow as tf
 
 from group_embedding.distributed import DistributedOptimizer
 from group_embedding.optimizers import LazyAdam, wrap
+from group_embedding.optimizers.bases import changed_method
 from group_embedding.optimizers.wrap import WRAPPED, can_wrap
 from group_embedding.sok.tables import is_table, name_of
 from group_embedding.tables import tf_variable
@@ -127,23 +128,8 @@ def OptimizerScope(trainable_variables):  # noqa: N802
     others = [variable for variable in trainable_variables if not is_table(variable)]
     if others:
         raise TypeError(f"OptimizerScope: expected embedding variables alone, got {others[0]!r}")
-    bases = _optimizer_bases()
-    stock = [base.apply_gradients for base in bases]
-    for base, apply_gradients in zip(bases, stock):
-        base.apply_gradients = _first_wrapped(apply_gradients)
-    try:
+    with changed_method("apply_gradients", _first_wrapped):
         yield
-    finally:
-        for base, apply_gradients in zip(bases, stock):
-            base.apply_gradients = apply_gradients
-
-
-def _optimizer_bases():
-    bases = [tf.compat.v1.train.Optimizer, tf.keras.optimizers.Optimizer]
-    legacy = getattr(tf.keras.optimizers, "legacy", None)  # in Keras 3 it only says that it is gone
-    if hasattr(getattr(legacy, "Optimizer", None), "apply_gradients"):
-        bases.append(legacy.Optimizer)
-    return bases
 
 
 def _first_wrapped(apply_gradients):
