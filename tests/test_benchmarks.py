@@ -1,5 +1,6 @@
 """Every benchmark runs, at a size at which its figures mean nothing, and writes what it says."""
 
+import importlib.util
 import json
 import os
 import subprocess
@@ -16,6 +17,8 @@ COMMANDS = {
     "bench_table_cpu": "--keys 3000 --dims 4 --batch 1000 --grow 5000",
     "bench_train": "--cpu --workloads onehot26 --alphas 0 --rules sgd adam",
 }
+if importlib.util.find_spec("horovod"):
+    COMMANDS["bench_collective_cpu"] = "--ranks 2 --batch 64 --rows 100 --steps 2"
 
 
 @pytest.mark.parametrize("name", COMMANDS)

@@ -147,3 +147,34 @@ def save_what_the_rank_wants(folder, ranks_that_want):
         ge.checkpoint.save_changes(checkpoint, f"{folder}/changes_{rank}")
     else:
         checkpoint.save(f"{folder}/changes_{rank}")
+
+
+def save_objects(folder):
+    """A full save and one of changes, under one name."""
+    ge.enable_distributed_strategy()
+    table = ge.get_embedding_variable("user", 2)
+    table.insert(KEYS, np.ones([len(KEYS), 2]))
+    checkpoint = tf.train.Checkpoint(table=table)
+    path = f"{folder}/{exchange.current().rank}"
+    checkpoint.write(path)
+    table.insert(KEYS[:5], np.zeros([5, 2]))
+    table.erase(KEYS[-3:])
+    with ge.checkpoint.changes_only():
+        return checkpoint.write(path)
+
+
+def restore_objects(path):
+    table = ge.get_embedding_variable("user", 2)
+    table.insert([-1], np.ones([1, 2]))  # is to be forgotten
+    tf.train.Checkpoint(table=table).read(path)
+    found = table.export(gather=True)
+    return dict(zip(found.keys.numpy().tolist(), found.values.numpy()[:, 0].tolist()))
+
+
+def test_changes_of_objects_are_restored_by_ranks_and_by_one_process(two_ranks, tmp_path):
+    path = two_ranks.run(save_objects, str(tmp_path))[0]
+
+    restored = [*two_ranks.run(restore_objects, path), restore_objects(path)]
+
+    assert kinds_of(path) == [False, False, True, True]
+    assert restored == [{key: float(key >= 5) for key in KEYS[:-3].tolist()}] * 3
