@@ -3,6 +3,7 @@
 import contextlib
 import functools
 import re
+import threading
 
 import tensorflow as tf
 
@@ -127,15 +128,46 @@ def OptimizerScope(trainable_variables):  # noqa: N802
     others = [variable for variable in trainable_variables if not is_table(variable)]
     if others:
         raise TypeError(f"OptimizerScope: expected embedding variables alone, got {others[0]!r}")
-    bases = _optimizer_bases()
-    stock = [base.apply_gradients for base in bases]
-    for base, apply_gradients in zip(bases, stock):
-        base.apply_gradients = _first_wrapped(apply_gradients)
-    try:
+    with _wrapping:
         yield
-    finally:
-        for base, apply_gradients in zip(bases, stock):
-            base.apply_gradients = apply_gradients
+
+
+class _Wrapping:
+    """Inside, in this thread, optimizers are wrapped as they are applied. The replicas of a
+    strategy are threads, which enter and leave in any order."""
+
+    def __init__(self):
+        self._lock = threading.Lock()
+        self._num_open = 0
+        self._stock = {}
+        self._of_thread = threading.local()
+
+    @property
+    def is_on(self):
+        return getattr(self._of_thread, "num_open", 0) > 0
+
+    def __enter__(self):
+        self._count(1)
+        with self._lock:
+            if self._num_open == 0:
+                self._stock = {base: base.apply_gradients for base in _optimizer_bases()}
+                for base, apply_gradients in self._stock.items():
+                    base.apply_gradients = _first_wrapped(apply_gradients)
+            self._num_open += 1
+
+    def __exit__(self, *_):
+        self._count(-1)
+        with self._lock:
+            self._num_open -= 1
+            if self._num_open == 0:
+                for base, apply_gradients in self._stock.items():
+                    base.apply_gradients = apply_gradients
+
+    def _count(self, change):
+        self._of_thread.num_open = getattr(self._of_thread, "num_open", 0) + change
+
+
+_wrapping = _Wrapping()
 
 
 def _optimizer_bases():
@@ -149,7 +181,7 @@ def _optimizer_bases():
 def _first_wrapped(apply_gradients):
     @functools.wraps(apply_gradients)
     def wrapped(optimizer, *args, **kwargs):
-        if not can_wrap(optimizer):
+        if not _wrapping.is_on or not can_wrap(optimizer):
             return apply_gradients(optimizer, *args, **kwargs)
         return DistributedOptimizer(wrap(optimizer)).apply_gradients(*args, **kwargs)
 

@@ -3,6 +3,7 @@
 import tensorflow as tf
 
 from group_embedding.checkpoint.parts import Share
+from group_embedding.exchange import LocalExchange, is_over_replicas
 from group_embedding.ops import table_keys
 from group_embedding.ops.route_ids import key_owners
 from group_embedding.placement import DISTRIBUTED, REPLICATED, to_placement
@@ -33,6 +34,8 @@ def share_of(table):
     """What this rank has of a table, as checkpoints see it."""
     if table.placement is None:
         return None
+    if is_over_replicas(table.exchange):  # this process writes the files of all
+        return Share(LocalExchange(), table.exchange.rank, table.exchange.num_ranks)
     if table.placement.spread == "one_rank":
         is_mine = table.placement.rank == table.exchange.rank
         return Share(table.exchange, 0 if is_mine else None, 1)

@@ -1,0 +1,323 @@
+"""What runs in a process of several devices, for test_replicas.py.
+
+Here and not in the tests, since a process that is started finds modules by name.
+"""
+
+import numpy as np
+import tensorflow as tf
+
+from group_embedding import exchange, sok
+from group_embedding.distributed.optimizer import DistributedOptimizer
+
+NUM_DEVICES = 4
+NUM_KEYS, DIM, SLOTS, NNZ, BATCH = 50, 4, 3, 3, 12
+COMBINERS = ["mean", "sum", "sqrtn"]
+RULES = {
+    "sgd": lambda: tf.keras.optimizers.SGD(0.5),
+    "adagrad": lambda: tf.keras.optimizers.Adagrad(0.1),
+    "adam": lambda: tf.keras.optimizers.Adam(0.01),
+}
+
+
+def start_devices():
+    """Must come before anything else of TensorFlow in the process."""
+    cpu = tf.config.list_physical_devices("CPU")[0]
+    tf.config.set_logical_device_configuration(
+        cpu, [tf.config.LogicalDeviceConfiguration()] * NUM_DEVICES
+    )
+
+
+def strategy_of(num_replicas):
+    return tf.distribute.MirroredStrategy([f"CPU:{i}" for i in range(num_replicas)])
+
+
+class Model(tf.Module):
+    """A table for each combiner, and a dense variable, with optimizers as scripts of SOK have."""
+
+    def __init__(self, rule, use_hashtable, num_ranks):
+        rng = np.random.default_rng(0)
+        per_rank = -(-NUM_KEYS // num_ranks)
+        self.layers = [
+            sok.DistributedEmbedding(
+                combiner, per_rank, DIM, SLOTS, NNZ, use_hashtable=use_hashtable, name=combiner
+            )
+            for combiner in COMBINERS
+        ]
+        for layer in self.layers:
+            rows = rng.normal(size=[per_rank * num_ranks, DIM]).astype(np.float32)
+            rows[:NUM_KEYS] = np.random.default_rng(1).normal(size=[NUM_KEYS, DIM])
+            sok.Saver().load_embedding_values(layer.embedding_variable, rows)
+        start = rng.normal(size=[1]) + np.linspace(-1, 1, 3 * SLOTS * DIM)[:, None]
+        self.dense = tf.Variable(np.float32(start))
+        self.for_tables = sok.OptimizerWrapper(RULES[rule]())
+        self.for_dense = RULES[rule]()
+        self.for_dense.build([self.dense])  # Keras 3 cannot in a function of a strategy
+
+    @property
+    def tables(self):
+        return [layer.trainable_variables[0] for layer in self.layers]
+
+    def step(self, keys, labels):
+        with tf.GradientTape() as tape:
+            vectors = [tf.reshape(layer(keys), [-1, SLOTS * DIM]) for layer in self.layers]
+            error = tf.concat(vectors, axis=-1) @ self.dense - labels
+            loss = tf.reduce_sum(error**2) / BATCH
+        of_tables, of_dense = tape.gradient(loss, [self.tables, [self.dense]])
+        self.for_tables.apply_gradients(zip(of_tables, self.tables))
+        self.for_dense.apply_gradients(zip(of_dense, [self.dense]))
+        return loss
+
+    def values(self):
+        """Of the tables, the rows of all keys; and the dense variable."""
+        rows = [sok.export(table)[1].numpy()[:NUM_KEYS] for table in self.tables]
+        return [*rows, self.dense.numpy()]
+
+
+def batch_of(step):
+    """Keys [BATCH * SLOTS, NNZ], -1 where there is none, and labels."""
+    rng = np.random.default_rng(step)
+    keys = rng.integers(0, NUM_KEYS, [BATCH * SLOTS, NNZ])
+    keys[rng.random(keys.shape) < 0.4] = -1
+    return keys, rng.normal(size=[BATCH, 1]).astype(np.float32)
+
+
+def to_sparse(keys):
+    present = keys >= 0
+    return tf.SparseTensor(np.argwhere(present), keys[present], keys.shape)
+
+
+def train(model, steps):
+    step = tf.function(model.step, reduce_retracing=True)
+    for i in steps:
+        keys, labels = batch_of(i)
+        step(to_sparse(keys), tf.constant(labels))
+    return model
+
+
+def train_over_replicas(strategy, model, steps):
+    """With parts of the batch of different sizes."""
+
+    @tf.function(reduce_retracing=True)
+    def step(keys, labels):
+        return strategy.run(model.step, (keys, labels))
+
+    for i in steps:
+        parts = parts_of_batch(*batch_of(i), strategy.num_replicas_in_sync)
+        step(*(spread(strategy, values) for values in zip(*parts)))
+    return model
+
+
+def parts_of_batch(keys, labels, num_parts):
+    """Of random sizes, of which some are 0."""
+    rng = np.random.default_rng(np.uint32(keys.sum()))
+    ends = [0, *np.sort(rng.integers(0, BATCH + 1, num_parts - 1)), BATCH]
+    return [
+        (to_sparse(keys[begin * SLOTS : end * SLOTS]), tf.constant(labels[begin:end]))
+        for begin, end in zip(ends, ends[1:])
+    ]
+
+
+def spread(strategy, values):
+    """One value for each replica."""
+    return strategy.experimental_distribute_values_from_function(
+        lambda context: values[context.replica_id_in_sync_group]
+    )
+
+
+def make(num_replicas, rule, use_hashtable):
+    """A strategy and a model in it; of no replicas: one of one process."""
+    if num_replicas == 0:
+        with exchange.unsharded():
+            return None, Model(rule, use_hashtable, 1)
+    strategy = strategy_of(num_replicas)
+    with strategy.scope():
+        sok.Init(global_batch_size=BATCH * num_replicas)
+        return strategy, Model(rule, use_hashtable, num_replicas)
+
+
+def go_on(strategy, model, steps):
+    if strategy is None:
+        return train(model, steps)
+    return train_over_replicas(strategy, model, steps)
+
+
+def values_after_training(num_replicas, rule, use_hashtable, num_steps):
+    return go_on(*make(num_replicas, rule, use_hashtable), range(num_steps)).values()
+
+
+def checkpoint_of(model):
+    return tf.train.Checkpoint(model=model)
+
+
+def train_and_save(num_replicas, use_hashtable, prefix):
+    """The values after 10 steps, saved after 5."""
+    strategy, model = make(num_replicas, "adagrad", use_hashtable)
+    go_on(strategy, model, range(5))
+    checkpoint_of(model).write(prefix)
+    return go_on(strategy, model, range(5, 10)).values()
+
+
+def restore_and_train(num_replicas, use_hashtable, prefix):
+    strategy, model = make(num_replicas, "adagrad", use_hashtable)
+    model.for_tables.build(model.tables)
+    checkpoint_of(model).read(prefix).assert_existing_objects_matched()
+    return go_on(strategy, model, range(5, 10)).values()
+
+
+def documented_loop(num_replicas):
+    """The custom loop of SOK version 1's documents, with stock optimizers: the losses."""
+    strategy = strategy_of(num_replicas)
+    with strategy.scope():
+        sok.Init(global_batch_size=BATCH)
+        layer = sok.All2AllDenseEmbedding(
+            NUM_KEYS, DIM, SLOTS, NNZ, use_hashtable=False, embedding_initializer="ones"
+        )
+        dense = tf.keras.layers.Dense(1, kernel_initializer="ones")
+        dense.build([None, SLOTS * NNZ * DIM])
+        embedding_optimizer = tf.keras.optimizers.Adam(0.1)
+        dense_optimizer = tf.keras.optimizers.Adam(0.1)
+        dense_optimizer.build(dense.trainable_variables)
+
+    def train_step(keys, labels):
+        with tf.GradientTape() as tape:
+            vectors = tf.reshape(layer(keys), [-1, SLOTS * NNZ * DIM])
+            errors = (dense(vectors) - labels) ** 2
+            loss = tf.nn.compute_average_loss(errors, global_batch_size=BATCH)
+        variables = [*layer.trainable_variables, *dense.trainable_variables]
+        tables, others = sok.split_embedding_variable_from_others(variables)
+        of_tables, of_others = tape.gradient(loss, [tables, others])
+        with sok.OptimizerScope(tables):
+            embedding_optimizer.apply_gradients(
+                zip(of_tables, tables), experimental_aggregate_gradients=False
+            )
+        dense_optimizer.apply_gradients(zip(of_others, others))
+        return loss
+
+    @tf.function
+    def step(keys, labels):
+        losses = strategy.run(train_step, (keys, labels))
+        return strategy.reduce(tf.distribute.ReduceOp.SUM, losses, axis=None)
+
+    rng = np.random.default_rng(0)
+    keys = rng.integers(0, NUM_KEYS, [10 * BATCH, SLOTS, NNZ])
+    labels = rng.normal(size=[10 * BATCH, 1]).astype(np.float32)
+    dataset = tf.data.Dataset.from_tensor_slices((keys, labels)).batch(BATCH)
+    batches = strategy.experimental_distribute_dataset(dataset)
+    stock = tf.keras.optimizers.Optimizer.apply_gradients
+    losses = [float(step(*batch)) for batch in batches]
+    assert tf.keras.optimizers.Optimizer.apply_gradients is stock
+    return losses
+
+
+def ops_of_step(num_replicas):
+    """How many ops update tables, of which types."""
+    strategy, model = make(num_replicas, "adagrad", False)
+    keys, labels = batch_of(0)
+
+    @tf.function
+    def step():
+        return strategy.run(model.step, (to_sparse(keys), tf.constant(labels)))
+
+    types = [op.type for op in step.get_concrete_function().graph.get_operations()]
+    return [name for name in types if name.startswith("GroupUpdate")], "GroupLookupGrad" in types
+
+
+def sent_around(num_replicas, in_function):
+    """What each replica receives, and the gradient of what it sent."""
+    strategy = strategy_of(num_replicas)
+    with strategy.scope():
+        sok.Init()
+    ranks = exchange.current().of_this_process
+
+    def send():
+        rank = tf.distribute.get_replica_context().replica_id_in_sync_group
+        here = ranks[int(tf.get_static_value(rank))]
+        tensor = 10.0 * here.rank + tf.range(6.0)
+        with tf.GradientTape() as tape:
+            tape.watch(tensor)
+            received, splits = here.alltoall(tensor, tf.constant([1, 2, 3]), "send")
+            total = tf.reduce_sum(received * (here.rank + 1))
+        return received, splits, tape.gradient(total, tensor)
+
+    sent = strategy.run(tf.function(send) if in_function else send)
+    return [[v.numpy().tolist() for v in strategy.experimental_local_results(s)] for s in sent]
+
+
+def message_of(case):
+    """The error of REFUSED[case]."""
+    try:
+        REFUSED[case]()
+    except Exception as error:
+        return type(error).__name__, str(error)
+    raise AssertionError(f"{case}: expected an error")
+
+
+def _stock_optimizer(way):
+    strategy, model = make(2, "adagrad", False)
+    with strategy.scope():
+        optimizer = way()
+        table = model.tables[0]
+
+    def step(keys):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(model.layers[0](keys))
+        optimizer.apply_gradients([(tape.gradient(loss, table), table)])
+
+    strategy.run(tf.function(step), (to_sparse(batch_of(0)[0]),))
+
+
+def _in_scope(make_something):
+    strategy = strategy_of(2)
+    with strategy.scope():
+        sok.Init()
+        return make_something(strategy)
+
+
+def _made_in_run(strategy):
+    strategy.run(lambda: sok.Variable([[1.0]]))
+
+
+def _looked_up_outside(use_hashtable):
+    _, model = make(2, "sgd", use_hashtable)
+    model.layers[0](to_sparse(batch_of(0)[0]))
+
+
+def _made_outside():
+    _in_scope(lambda _: None)
+    sok.Variable([[1.0]])
+
+
+def _counted_outside():
+    _, model = make(2, "sgd", True)
+    sok.tables.tf_variable(model.tables[0]).total_count()
+
+
+def _exported():
+    module = tf.Module()
+    module.table = _in_scope(lambda _: sok.Variable([[1.0], [2.0]]))
+    tf.saved_model.save(module, "/tmp/never_written")
+
+
+def _one_device():
+    with tf.distribute.OneDeviceStrategy("CPU:0").scope():
+        sok.Init()
+
+
+REFUSED = {
+    "stock": lambda: _stock_optimizer(lambda: tf.keras.optimizers.SGD(0.1)),
+    "clipnorm": lambda: _stock_optimizer(
+        lambda: sok.OptimizerWrapper(tf.keras.optimizers.SGD(0.1, global_clipnorm=1.0))
+    ),
+    "v1": lambda: _in_scope(
+        lambda _: DistributedOptimizer(tf.compat.v1.train.AdagradOptimizer(0.1))
+    ),
+    "made_in_run": lambda: _in_scope(_made_in_run),
+    "made_outside": _made_outside,
+    "localized": lambda: _in_scope(lambda _: sok.Variable([[1.0]], mode="localized:1")),
+    "dynamic": lambda: _in_scope(lambda _: sok.DynamicVariable(2)),
+    "looked_up_outside": lambda: _looked_up_outside(False),
+    "keys_looked_up_outside": lambda: _looked_up_outside(True),
+    "counted_outside": _counted_outside,
+    "exported": _exported,
+    "one_device": _one_device,
+}
