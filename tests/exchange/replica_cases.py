@@ -6,8 +6,8 @@ Here and not in the tests, since a process that is started finds modules by name
 import numpy as np
 import tensorflow as tf
 
+import group_embedding as ge
 from group_embedding import exchange, sok
-from group_embedding.distributed.optimizer import DistributedOptimizer
 
 NUM_DEVICES = 4
 NUM_KEYS, DIM, SLOTS, NNZ, BATCH = 50, 4, 3, 3, 12
@@ -28,41 +28,46 @@ def start_devices():
 
 
 def strategy_of(num_replicas):
-    return tf.distribute.MirroredStrategy([f"CPU:{i}" for i in range(num_replicas)])
+    # Collectives of TensorFlow itself are of as many devices as the first of a process.
+    return tf.distribute.MirroredStrategy(
+        [f"CPU:{i}" for i in range(num_replicas)],
+        cross_device_ops=tf.distribute.ReductionToOneDevice(),
+    )
 
 
 class Model(tf.Module):
-    """A table for each combiner, and a dense variable, with optimizers as scripts of SOK have."""
+    """A table for each combiner, of rows or of keys, and a dense variable."""
 
-    def __init__(self, rule, use_hashtable, num_ranks):
-        rng = np.random.default_rng(0)
-        per_rank = -(-NUM_KEYS // num_ranks)
-        self.layers = [
-            sok.DistributedEmbedding(
-                combiner, per_rank, DIM, SLOTS, NNZ, use_hashtable=use_hashtable, name=combiner
-            )
-            for combiner in COMBINERS
-        ]
-        for layer in self.layers:
-            rows = rng.normal(size=[per_rank * num_ranks, DIM]).astype(np.float32)
-            rows[:NUM_KEYS] = np.random.default_rng(1).normal(size=[NUM_KEYS, DIM])
-            sok.Saver().load_embedding_values(layer.embedding_variable, rows)
-        start = rng.normal(size=[1]) + np.linspace(-1, 1, 3 * SLOTS * DIM)[:, None]
-        self.dense = tf.Variable(np.float32(start))
-        self.for_tables = sok.OptimizerWrapper(RULES[rule]())
+    def __init__(self, rule, kind):
+        start = np.random.default_rng(1).normal(size=[NUM_KEYS, DIM]).astype(np.float32)
+        if kind == "rows":
+            self.tables = [sok.Variable(start, name=combiner) for combiner in COMBINERS]
+        else:
+            self.layers = [
+                sok.DistributedEmbedding(combiner, NUM_KEYS, DIM, SLOTS, NNZ, name=combiner)
+                for combiner in COMBINERS
+            ]
+            self.tables = [layer.embedding_variable for layer in self.layers]
+            for table in self.tables:
+                sok.Saver().load_embedding_values(table, start)
+        self.kind = kind
+        width = len(COMBINERS) * SLOTS * DIM
+        self.dense = tf.Variable(np.linspace([-1], [1], width, dtype=np.float32))
+        self.for_tables = ge.DistributedOptimizer(ge.optimizers.wrap(RULES[rule]()))
         self.for_dense = RULES[rule]()
         self.for_dense.build([self.dense])  # Keras 3 cannot in a function of a strategy
 
-    @property
-    def tables(self):
-        return [layer.trainable_variables[0] for layer in self.layers]
+    def look_up(self, keys):
+        if self.kind == "keys":
+            return [layer(keys) for layer in self.layers]
+        return sok.lookup_sparse(self.tables, [keys] * len(COMBINERS), combiners=COMBINERS)
 
     def step(self, keys, labels):
         with tf.GradientTape() as tape:
-            vectors = [tf.reshape(layer(keys), [-1, SLOTS * DIM]) for layer in self.layers]
+            vectors = [tf.reshape(v, [-1, SLOTS * DIM]) for v in self.look_up(keys)]
             error = tf.concat(vectors, axis=-1) @ self.dense - labels
             loss = tf.reduce_sum(error**2) / BATCH
-        of_tables, of_dense = tape.gradient(loss, [self.tables, [self.dense]])
+        of_tables, of_dense = tape.gradient(loss, [list(self.tables), [self.dense]])
         self.for_tables.apply_gradients(zip(of_tables, self.tables))
         self.for_dense.apply_gradients(zip(of_dense, [self.dense]))
         return loss
@@ -124,15 +129,15 @@ def spread(strategy, values):
     )
 
 
-def make(num_replicas, rule, use_hashtable):
+def make(num_replicas, rule, kind):
     """A strategy and a model in it; of no replicas: one of one process."""
     if num_replicas == 0:
         with exchange.unsharded():
-            return None, Model(rule, use_hashtable, 1)
+            return None, Model(rule, kind)
     strategy = strategy_of(num_replicas)
     with strategy.scope():
         sok.Init(global_batch_size=BATCH * num_replicas)
-        return strategy, Model(rule, use_hashtable, num_replicas)
+        return strategy, Model(rule, kind)
 
 
 def go_on(strategy, model, steps):
@@ -141,24 +146,24 @@ def go_on(strategy, model, steps):
     return train_over_replicas(strategy, model, steps)
 
 
-def values_after_training(num_replicas, rule, use_hashtable, num_steps):
-    return go_on(*make(num_replicas, rule, use_hashtable), range(num_steps)).values()
+def values_after_training(num_replicas, rule, kind, num_steps):
+    return go_on(*make(num_replicas, rule, kind), range(num_steps)).values()
 
 
 def checkpoint_of(model):
     return tf.train.Checkpoint(model=model)
 
 
-def train_and_save(num_replicas, use_hashtable, prefix):
+def train_and_save(num_replicas, kind, prefix):
     """The values after 10 steps, saved after 5."""
-    strategy, model = make(num_replicas, "adagrad", use_hashtable)
+    strategy, model = make(num_replicas, "adagrad", kind)
     go_on(strategy, model, range(5))
     checkpoint_of(model).write(prefix)
     return go_on(strategy, model, range(5, 10)).values()
 
 
-def restore_and_train(num_replicas, use_hashtable, prefix):
-    strategy, model = make(num_replicas, "adagrad", use_hashtable)
+def restore_and_train(num_replicas, kind, prefix):
+    strategy, model = make(num_replicas, "adagrad", kind)
     model.for_tables.build(model.tables)
     checkpoint_of(model).read(prefix).assert_existing_objects_matched()
     return go_on(strategy, model, range(5, 10)).values()
@@ -209,9 +214,9 @@ def documented_loop(num_replicas):
     return losses
 
 
-def ops_of_step(num_replicas):
-    """How many ops update tables, of which types."""
-    strategy, model = make(num_replicas, "adagrad", False)
+def updates_of_step(num_replicas):
+    """The types of the ops that update tables."""
+    strategy, model = make(num_replicas, "adagrad", "rows")
     keys, labels = batch_of(0)
 
     @tf.function
@@ -219,7 +224,7 @@ def ops_of_step(num_replicas):
         return strategy.run(model.step, (to_sparse(keys), tf.constant(labels)))
 
     types = [op.type for op in step.get_concrete_function().graph.get_operations()]
-    return [name for name in types if name.startswith("GroupUpdate")], "GroupLookupGrad" in types
+    return [name for name in types if name.startswith("GroupUpdate")]
 
 
 def sent_around(num_replicas, in_function):
@@ -253,14 +258,14 @@ def message_of(case):
 
 
 def _stock_optimizer(way):
-    strategy, model = make(2, "adagrad", False)
+    strategy, model = make(2, "adagrad", "rows")
     with strategy.scope():
         optimizer = way()
         table = model.tables[0]
 
     def step(keys):
         with tf.GradientTape() as tape:
-            loss = tf.reduce_sum(model.layers[0](keys))
+            loss = tf.reduce_sum(model.look_up(keys)[0])
         optimizer.apply_gradients([(tape.gradient(loss, table), table)])
 
     strategy.run(tf.function(step), (to_sparse(batch_of(0)[0]),))
@@ -277,9 +282,9 @@ def _made_in_run(strategy):
     strategy.run(lambda: sok.Variable([[1.0]]))
 
 
-def _looked_up_outside(use_hashtable):
-    _, model = make(2, "sgd", use_hashtable)
-    model.layers[0](to_sparse(batch_of(0)[0]))
+def _looked_up_outside(kind):
+    _, model = make(2, "sgd", kind)
+    model.look_up(to_sparse(batch_of(0)[0]))
 
 
 def _made_outside():
@@ -288,7 +293,7 @@ def _made_outside():
 
 
 def _counted_outside():
-    _, model = make(2, "sgd", True)
+    _, model = make(2, "sgd", "keys")
     sok.tables.tf_variable(model.tables[0]).total_count()
 
 
@@ -309,14 +314,14 @@ REFUSED = {
         lambda: sok.OptimizerWrapper(tf.keras.optimizers.SGD(0.1, global_clipnorm=1.0))
     ),
     "v1": lambda: _in_scope(
-        lambda _: DistributedOptimizer(tf.compat.v1.train.AdagradOptimizer(0.1))
+        lambda _: ge.DistributedOptimizer(tf.compat.v1.train.AdagradOptimizer(0.1))
     ),
     "made_in_run": lambda: _in_scope(_made_in_run),
     "made_outside": _made_outside,
     "localized": lambda: _in_scope(lambda _: sok.Variable([[1.0]], mode="localized:1")),
     "dynamic": lambda: _in_scope(lambda _: sok.DynamicVariable(2)),
-    "looked_up_outside": lambda: _looked_up_outside(False),
-    "keys_looked_up_outside": lambda: _looked_up_outside(True),
+    "looked_up_outside": lambda: _looked_up_outside("rows"),
+    "keys_looked_up_outside": lambda: _looked_up_outside("keys"),
     "counted_outside": _counted_outside,
     "exported": _exported,
     "one_device": _one_device,
