@@ -63,8 +63,11 @@ int64_t NumRuns(const RowSorter& sorter) { return static_cast<int64_t>(sorter.ru
 void SortRowsCpu(RowSorter* sorter, const ParallelFor& parallel_for) {
   std::vector<RowRun>& runs = sorter->runs();
   parallel_for(NumRuns(*sorter), sorter->CostOfRun(/*passes=*/0), [&](int64_t begin, int64_t end) {
-    std::vector<RowEntry> spare;
-    for (int64_t r = begin; r < end; ++r) sorter->Sort(&runs[r], &spare);
+    std::vector<RowEntry> scratch;
+    for (int64_t r = begin; r < end; ++r) {
+      sorter->SortToKeep(&runs[r], &scratch);
+      sorter->CountRows(&runs[r]);
+    }
   });
 }
 

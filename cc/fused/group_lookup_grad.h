@@ -27,7 +27,7 @@ struct TableGrad {
   void* values;      // [that, dim] of group.dtype
 };
 
-// Sorts all runs; sorter.CountRows() then says how large each TableGrad must be.
+// Sorts all runs; sorter.SumRows() then says how large each TableGrad must be.
 void SortRowsCpu(RowSorter* sorter, const ParallelFor& parallel_for);
 void ReduceRowsCpu(const RowSorter& sorter, const TableGrad* grads,
                    const ParallelFor& parallel_for);

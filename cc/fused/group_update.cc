@@ -85,9 +85,9 @@ void GroupUpdateCpu(const Group& group, const Update& update, void* workspace,
     using S = std::remove_pointer_t<decltype(slot)>;
     parallel_for(static_cast<int64_t>(runs.size()), sorter.CostOfRun(/*passes=*/3),
                  [&](int64_t begin, int64_t end) {
-                   std::vector<RowEntry> spare;
+                   std::vector<RowEntry> scratch;
                    for (int64_t r = begin; r < end; ++r) {
-                     sorter.Sort(&runs[r], &spare);
+                     sorter.Sort(&runs[r], &scratch);
                      UpdateRows<decltype(rule), T, S>(sorter, runs[r], update);
                    }
                  });

@@ -25,8 +25,8 @@ class RowGradients {
         has_one_feature_(features_.size() == 1),
         weights_(group_.batch.weights),
         sorted_(sorter.entries()),
-        next_(sorted_.entries + run.begin),
-        end_(sorted_.entries + run.end),
+        next_(run.entries),
+        end_(run.entries + (run.end - run.begin)),
         prefetches_(!has_one_feature_ || feature_.num_samples * feature_.output_stride *
                                                  static_cast<int64_t>(sizeof(T)) >
                                              kCachedBytes) {

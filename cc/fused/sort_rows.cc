@@ -36,30 +36,57 @@ int64_t NumIds(const Group& group, int64_t f) {
          group.batch.Begin(feature.first_sample);
 }
 
-// A radix sort by `bits` bits from `shift` on, stable.
+// A radix sort's digits, all of as many bits.
+struct Digits {
+  explicit Digits(int bits)
+      : count((bits + kMaxDigitBits - 1) / kMaxDigitBits),
+        bits(count == 0 ? 0 : (bits + count - 1) / count) {}
+  const int count, bits;
+};
+
+// Writes entries in the order of one digit, stable. `count` and `move` each hand all of them, in
+// the same order, to the function that they are given; what lies below `shift` may differ.
+template <typename Count, typename Move>
+void Distribute(int shift, int bits, RowEntry* to, const Count& count, const Move& move) {
+  uint32_t offsets[1 << kMaxDigitBits];
+  const RowEntry mask = (RowEntry{1} << bits) - 1;
+  std::fill(offsets, offsets + mask + 1, 0);
+  count([&](RowEntry entry) { ++offsets[entry >> shift & mask]; });
+  uint32_t total = 0;
+  for (RowEntry digit = 0; digit <= mask; ++digit) {
+    const uint32_t here = offsets[digit];
+    offsets[digit] = total;
+    total += here;
+  }
+  move([&](RowEntry entry) { to[offsets[entry >> shift & mask]++] = entry; });
+}
+
+// Distributes by each of `num_digits` digits from `shift` on, the lowest first, from one array to
+// the other and back; returns the one that has the result.
+RowEntry* DistributeByDigits(RowEntry* from, RowEntry* to, int64_t count, int shift, int digit_bits,
+                             int num_digits) {
+  for (; num_digits > 0; --num_digits, shift += digit_bits, std::swap(from, to)) {
+    const auto for_each = [=](const auto& use) {
+      for (int64_t i = 0; i < count; ++i) use(from[i]);
+    };
+    Distribute(shift, digit_bits, to, for_each, for_each);
+  }
+  return from;
+}
+
+RowEntry* Room(std::vector<RowEntry>* spare, int64_t count) {
+  if (static_cast<int64_t>(spare->size()) < count) spare->resize(count);
+  return spare->data();
+}
+
+// A radix sort by `bits` bits from `shift` on, stable where the rest is ascending already.
 void SortByDigits(RowEntry* from, int64_t count, int shift, int bits,
                   std::vector<RowEntry>* spare) {
-  const int passes = (bits + kMaxDigitBits - 1) / kMaxDigitBits;
   if (count <= kSmall) return std::sort(from, from + count);
-  if (passes == 0) return;
-  if (static_cast<int64_t>(spare->size()) < count) spare->resize(count);
-  RowEntry* to = spare->data();
-  const int digit_bits = (bits + passes - 1) / passes;
-  const RowEntry mask = (RowEntry{1} << digit_bits) - 1;
-  uint32_t offsets[1 << kMaxDigitBits];
-  for (int pass = 0; pass < passes; ++pass, shift += digit_bits) {
-    std::fill(offsets, offsets + mask + 1, 0);
-    for (int64_t i = 0; i < count; ++i) ++offsets[from[i] >> shift & mask];
-    uint32_t total = 0;
-    for (RowEntry digit = 0; digit <= mask; ++digit) {
-      const uint32_t here = offsets[digit];
-      offsets[digit] = total;
-      total += here;
-    }
-    for (int64_t i = 0; i < count; ++i) to[offsets[from[i] >> shift & mask]++] = from[i];
-    std::swap(from, to);
-  }
-  if (passes % 2 == 1) std::memcpy(to, from, count * sizeof(RowEntry));
+  const Digits digits(bits);
+  RowEntry* sorted =
+      DistributeByDigits(from, Room(spare, count), count, shift, digits.bits, digits.count);
+  if (sorted != from) std::memcpy(from, sorted, count * sizeof(RowEntry));
 }
 
 // Sorts by the lowest `bits` bits, the upper eight of them first, in place: an entry goes where it
@@ -142,13 +169,30 @@ void RowSorter::AddRuns(int64_t table, int64_t begin, int64_t end,
                         const ParallelFor& parallel_for) {
   if (begin == end) return;
   if (end - begin >= kLarge) return SplitTable(table, begin, end, parallel_for);
-  runs_.push_back({table, begin, end, BitsFor(group_.tables[table].num_rows + 1), false, 0, 0});
+  runs_.push_back(
+      {table, begin, end, BitsFor(group_.tables[table].num_rows + 1), false, nullptr, 0, 0});
 }
 
-// write(entry) for every id of a piece of a feature, in order. An id without a gradient gets the
-// row after the table's last, and is sorted behind all others.
-template <typename Write>
-void RowSorter::Expand(const FeaturePiece& piece, const Write& write) const {
+// use(row) for every id of a piece of a feature, in order. An id without a gradient gets the row
+// after the table's last, and is sorted behind all others.
+template <typename Use>
+void RowSorter::ForEachRow(const FeaturePiece& piece, const Use& use) const {
+  const Feature& feature = group_.features[piece.feature];
+  const uint64_t num_rows = static_cast<uint64_t>(group_.tables[feature.table].num_rows);
+  const Batch& batch = group_.batch;
+  const int64_t end = batch.Begin(feature.first_sample + piece.end);
+  for (int64_t i = batch.Begin(feature.first_sample + piece.begin); i < end; ++i) {
+    const uint64_t id = static_cast<uint64_t>(batch.ids[i]);
+    const bool counts =
+        batch.weights == nullptr || feature.combiner == Combiner::kSum || batch.weights[i] > 0;
+    use(counts && id < num_rows ? id : num_rows);
+  }
+}
+
+// use(entry) for every id of a piece of a feature, in order, with its row as of ForEachRow. Writes
+// the samples of the positions and the samples' scales.
+template <typename Use>
+void RowSorter::Expand(const FeaturePiece& piece, const Use& use) const {
   const Feature& feature = group_.features[piece.feature];
   const uint64_t num_rows = static_cast<uint64_t>(group_.tables[feature.table].num_rows);
   const Batch& batch = group_.batch;
@@ -158,20 +202,20 @@ void RowSorter::Expand(const FeaturePiece& piece, const Write& write) const {
     float sum_weights = 0, sum_squares = 0;
     for (int64_t i = batch.Begin(s); i < end; ++i) {
       const int64_t id = batch.ids[i];
-      IdUse use;
+      IdUse id_use;
       if (batch.weights == nullptr) {
-        use = UseOfId(id, 1.0f, num_rows, Combiner::kSum, prunes);
-        sum_weights += use == IdUse::kNone ? 0.0f : 1.0f;
+        id_use = UseOfId(id, 1.0f, num_rows, Combiner::kSum, prunes);
+        sum_weights += id_use == IdUse::kNone ? 0.0f : 1.0f;
         sum_squares = sum_weights;
       } else {
         const float weight = batch.weights[i];
-        use = UseOfId(id, weight, num_rows, feature.combiner, prunes);
-        sum_weights += use == IdUse::kNone ? 0.0f : weight;
-        sum_squares += use == IdUse::kNone ? 0.0f : weight * weight;
+        id_use = UseOfId(id, weight, num_rows, feature.combiner, prunes);
+        sum_weights += id_use == IdUse::kNone ? 0.0f : weight;
+        sum_squares += id_use == IdUse::kNone ? 0.0f : weight * weight;
         samples_[i] = static_cast<uint32_t>(s);
       }
-      const RowEntry row = use == IdUse::kRow ? static_cast<uint64_t>(id) : num_rows;
-      write(row << place_bits_ | static_cast<RowEntry>(batch.weights == nullptr ? s : i));
+      const RowEntry row = id_use == IdUse::kRow ? static_cast<uint64_t>(id) : num_rows;
+      use(row << place_bits_ | static_cast<RowEntry>(batch.weights == nullptr ? s : i));
     }
     if (scales_ != nullptr) scales_[s] = CombinerScale(feature.combiner, sum_weights, sum_squares);
   }
@@ -199,7 +243,7 @@ void RowSorter::SplitTable(int64_t table, int64_t begin, int64_t end,
   parallel_for(num_pieces, cost, [&](int64_t first, int64_t last) {
     for (int64_t p = first; p < last; ++p) {
       int64_t* counts = offsets.data() + p * kBuckets;
-      Expand(pieces[p], [=](RowEntry entry) { ++counts[entry >> shift]; });
+      ForEachRow(pieces[p], [=](RowEntry row) { ++counts[row >> low_bits]; });
     }
   });
   int64_t total = begin;
@@ -211,7 +255,7 @@ void RowSorter::SplitTable(int64_t table, int64_t begin, int64_t end,
       total += here;
     }
     if (total > bucket_begin) {
-      runs_.push_back({table, bucket_begin, total, low_bits, true, 0, 0});
+      runs_.push_back({table, bucket_begin, total, low_bits, true, nullptr, 0, 0});
     }
   }
   parallel_for(num_pieces, cost, [&](int64_t first, int64_t last) {
@@ -222,33 +266,68 @@ void RowSorter::SplitTable(int64_t table, int64_t begin, int64_t end,
   });
 }
 
-void RowSorter::Sort(RowRun* run, std::vector<RowEntry>* spare) const {
-  if (!run->is_expanded) {
-    RowEntry* to = entries_ + run->begin;
-    for (const int64_t f : features_of_[run->table]) {
-      Expand({f, 0, group_.features[f].num_samples}, [&](RowEntry entry) { *to++ = entry; });
-    }
-  }
-  SortEntries(*run, spare);
-  const RowEntry end_row = static_cast<RowEntry>(group_.tables[run->table].num_rows);
-  const RowEntry* entry = entries_ + run->begin;
-  while (run->end > run->begin && entries_[run->end - 1] >> place_bits_ == end_row) --run->end;
-  RowEntry last = end_row;
-  run->num_unique = 0;
-  for (const RowEntry* stop = entries_ + run->end; entry != stop; ++entry) {
-    const RowEntry row = *entry >> place_bits_;
-    run->num_unique += row != last;
-    last = row;
-  }
+void RowSorter::Sort(RowRun* run, std::vector<RowEntry>* scratch) const {
+  if (run->is_expanded) return SortExpanded(run, scratch);
+  const int64_t count = run->end - run->begin;
+  RowEntry* room = Room(scratch, 2 * count);
+  ExpandSorted(run, room, room + count);
 }
 
-void RowSorter::SortEntries(const RowRun& run, std::vector<RowEntry>* spare) const {
-  const int64_t count = run.end - run.begin;
+void RowSorter::SortToKeep(RowRun* run, std::vector<RowEntry>* scratch) const {
+  if (run->is_expanded) return SortExpanded(run, scratch);
+  ExpandSorted(run, entries_ + run->begin, Room(scratch, run->end - run->begin));
+}
+
+void RowSorter::SortExpanded(RowRun* run, std::vector<RowEntry>* scratch) const {
+  RowEntry* const entries = entries_ + run->begin;
+  const int64_t count = run->end - run->begin;
   if (count < kLarge || has_long_spares_) {
-    SortByDigits(entries_ + run.begin, count, place_bits_, run.bits, spare);
-  } else if (run.bits > 0) {
-    SortInPlace(entries_ + run.begin, count, place_bits_ + run.bits, spare);
+    SortByDigits(entries, count, place_bits_, run->bits, scratch);
+  } else if (run->bits > 0) {
+    SortInPlace(entries, count, place_bits_ + run->bits, scratch);
   }
+  run->entries = entries;
+  DropIdsWithoutGradient(run);
+}
+
+// Entries come in the order of their places, and are written in that of their rows' lowest digit at
+// once.
+void RowSorter::ExpandSorted(RowRun* run, RowEntry* to, RowEntry* spare) const {
+  const int64_t count = run->end - run->begin;
+  const auto for_each_feature = [&](const auto& body) {
+    for (const int64_t f : features_of_[run->table]) {
+      body(FeaturePiece{f, 0, group_.features[f].num_samples});
+    }
+  };
+  const auto expand = [&](const auto& use) {
+    for_each_feature([&](const FeaturePiece& all) { Expand(all, use); });
+  };
+  const Digits digits(run->bits);
+  if (count <= kSmall || digits.count == 0) {
+    RowEntry* next = to;
+    expand([&](RowEntry entry) { *next++ = entry; });
+    std::sort(to, next);
+  } else {
+    const auto count_rows = [&](const auto& use) {
+      for_each_feature([&](const FeaturePiece& all) {
+        ForEachRow(all, [&](RowEntry row) { use(row << place_bits_); });
+      });
+    };
+    if (digits.count % 2 == 0) std::swap(to, spare);
+    Distribute(place_bits_, digits.bits, to, count_rows, expand);
+    to = DistributeByDigits(to, spare, count, place_bits_ + digits.bits, digits.bits,
+                            digits.count - 1);
+  }
+  run->entries = to;
+  DropIdsWithoutGradient(run);
+}
+
+// They are the last.
+void RowSorter::DropIdsWithoutGradient(RowRun* run) const {
+  const RowEntry end_row = static_cast<RowEntry>(group_.tables[run->table].num_rows);
+  int64_t count = run->end - run->begin;
+  while (count > 0 && run->entries[count - 1] >> place_bits_ == end_row) --count;
+  run->end = run->begin + count;
 }
 
 int64_t RowSorter::CostOfRun(int64_t passes) const {
@@ -259,7 +338,17 @@ int64_t RowSorter::CostOfRun(int64_t passes) const {
   return 100 + nanoseconds / std::max<int64_t>(1, static_cast<int64_t>(runs_.size()));
 }
 
-std::vector<int64_t> RowSorter::CountRows() {
+void RowSorter::CountRows(RowRun* run) const {
+  RowEntry last = ~RowEntry{0};
+  run->num_unique = 0;
+  for (int64_t e = 0; e < run->end - run->begin; ++e) {
+    const RowEntry row = run->entries[e] >> place_bits_;
+    run->num_unique += row != last;
+    last = row;
+  }
+}
+
+std::vector<int64_t> RowSorter::SumRows() {
   std::vector<int64_t> num_unique(group_.num_tables + 1, 0);
   for (RowRun& run : runs_) {
     run.first_unique = num_unique[run.table + 1];

@@ -18,16 +18,16 @@ using RowEntry = uint64_t;
 // Entries of one table whose rows no other run has: what one thread sorts and walks at a time.
 struct RowRun {
   int64_t table;
-  int64_t begin, end;    // of its entries; once sorted, of those that have a gradient
-  int bits;              // significant bits of the rows, as far as they differ
-  bool is_expanded;      // its entries are written, but not yet sorted
-  int64_t num_unique;    // rows, once sorted
-  int64_t first_unique;  // rows of the table in the runs before this one; set by CountRows
+  int64_t begin, end;       // of its ids among the group's; once sorted, of those with a gradient
+  int bits;                 // significant bits of the rows, as far as they differ
+  bool is_expanded;         // its entries are written, but not yet sorted
+  const RowEntry* entries;  // [end - begin] once sorted
+  int64_t num_unique;       // rows; set by CountRows
+  int64_t first_unique;     // rows of the table in the runs before this one; set by SumRows
 };
 
 // What a run's entries mean.
 struct RowEntries {
-  const RowEntry* entries;  // [num_ids]
   const uint32_t* samples;  // [num_ids] the sample of each position; null: a place is a sample
   const float* scales;      // [num_samples] of a sample after its combiner, 1, 1 / sum w or
                             // 1 / sqrt(sum w^2); null: all are 1
@@ -42,7 +42,7 @@ struct RowEntries {
 // Sorts the ids of a group in two steps, so that a run may be walked while it is in the cache.
 //
 //   RowSorter sorter(group, workspace, parallel_for);    cuts the ids into runs
-//   sorter.Sort(&sorter.runs()[r], &spare);              by any thread, once for each run
+//   sorter.Sort(&sorter.runs()[r], &scratch);            by any thread, once for each run
 //
 // A row that a sample's lookup left out, or read as zeros, has no entry, and neither has a feature
 // whose `output` is null.
@@ -56,27 +56,35 @@ class RowSorter {
   std::vector<RowRun>& runs() { return runs_; }
   const std::vector<RowRun>& runs() const { return runs_; }
 
-  // `spare`: any memory of the calling thread, grown as needed. With the workspace it comes to 16
-  // bytes per id, over all threads, and a quarter of a megabyte per thread.
-  void Sort(RowRun* run, std::vector<RowEntry>* spare) const;
+  // `scratch`: any memory of the calling thread, grown as needed. With the workspace it comes to 16
+  // bytes per id, over all threads, and half a megabyte per thread. A run's entries may lie in it,
+  // and are there until its next use: what a thread sorts and walks stays in its cache.
+  void Sort(RowRun* run, std::vector<RowEntry>* scratch) const;
+  // The same, but the entries stay.
+  void SortToKeep(RowRun* run, std::vector<RowEntry>* scratch) const;
 
-  // The unique rows of each table: [num_tables + 1], each the sum of those before. After all runs
-  // have been sorted.
-  std::vector<int64_t> CountRows();
+  // Who writes a gradient per unique row counts these: those of a run, once it is sorted, and then
+  void CountRows(RowRun* run) const;
+  // those of each table: [num_tables + 1], each the sum of those before.
+  std::vector<int64_t> SumRows();
 
   // For ParallelFor over the runs, if each element of their rows is touched `passes` times.
   int64_t CostOfRun(int64_t passes) const;
 
   const Group& group() const { return group_; }
   const std::vector<int64_t>& features_of(int64_t table) const { return features_of_[table]; }
-  RowEntries entries() const { return {entries_, samples_, scales_, place_bits_}; }
+  RowEntries entries() const { return {samples_, scales_, place_bits_}; }
 
  private:
   void AddRuns(int64_t table, int64_t begin, int64_t end, const ParallelFor& parallel_for);
   void SplitTable(int64_t table, int64_t begin, int64_t end, const ParallelFor& parallel_for);
-  template <typename Write>
-  void Expand(const FeaturePiece& piece, const Write& write) const;
-  void SortEntries(const RowRun& run, std::vector<RowEntry>* spare) const;
+  template <typename Use>
+  void ForEachRow(const FeaturePiece& piece, const Use& use) const;
+  template <typename Use>
+  void Expand(const FeaturePiece& piece, const Use& use) const;
+  void ExpandSorted(RowRun* run, RowEntry* to, RowEntry* spare) const;
+  void SortExpanded(RowRun* run, std::vector<RowEntry>* scratch) const;
+  void DropIdsWithoutGradient(RowRun* run) const;
 
   const Group group_;
   std::vector<std::vector<int64_t>> features_of_;  // those with samples and a gradient, ascending

@@ -152,7 +152,7 @@ void PyGroup::SortRows(uintptr_t stream) {
     py::gil_scoped_release release;
     sorter_ = std::make_unique<RowSorter>(group(), workspace, parallel_for_);
     SortRowsCpu(sorter_.get(), parallel_for_);
-    num_unique_ = sorter_->CountRows();
+    num_unique_ = sorter_->SumRows();
     return;
   }
 #if GROUP_EMBEDDING_CUDA

@@ -124,6 +124,7 @@ class _Hub:
         self._timeout = timeout
         self._lock = threading.Lock()
         self._connections = []
+        self._ended = []  # what was told of ranks that ended, for who comes later
         self._closed = threading.Event()
         self._listener = socket.create_server(("", 0), backlog=num_ranks)
         # The secret tells ranks of this job from whoever else finds the port.
@@ -152,6 +153,8 @@ class _Hub:
     def _tell(self, **words):
         line = json.dumps(words).encode() + b"\n"
         with self._lock:
+            if "ended" in words:
+                self._ended.append(line)
             for connection in self._connections:
                 with contextlib.suppress(OSError):  # `_hear` of that rank finds out
                     connection.sendall(line)
@@ -161,8 +164,9 @@ class _Hub:
         if next(all_words, {}).get("secret") != self._secret:
             return connection.close()
         rank = next(all_words, {})
-        with self._lock:
+        with self._lock, contextlib.suppress(OSError):  # the words that follow end then
             self._connections.append(connection)
+            connection.sendall(b"".join(self._ended))
         for words in all_words:
             if "raised" in words:
                 how = f"raised {words['raised']}"

@@ -94,7 +94,7 @@ struct Case {
     std::vector<char> workspace(RowSorter::WorkspaceBytes(group));
     RowSorter sorter(group, workspace.data(), threads);
     SortRowsCpu(&sorter, threads);
-    const std::vector<int64_t> num_unique = sorter.CountRows();
+    const std::vector<int64_t> num_unique = sorter.SumRows();
     std::vector<TableGrad> grads;
     grad_indices.assign(tables.size(), {}), grad_values.assign(tables.size(), {});
     for (size_t t = 0; t < tables.size(); ++t) {

@@ -111,6 +111,20 @@ def test_others_are_told_what_a_rank_raised(tmp_path):
         assert "rank 2" in errors and "raised ValueError: no such feature" in errors
 
 
+def test_who_comes_late_is_told_as_well():
+    liveness = _load()
+    hub = liveness._Hub(num_ranks=3, timeout=TIMEOUT)
+    with _connection(liveness, hub, rank=2) as first:
+        first.sendall(b'{"raised": "ValueError: no such feature"}\n')
+        assert b"no such feature" in first.makefile("rb").readline()
+
+        with _connection(liveness, hub, rank=1) as late:
+            told = late.makefile("rb").readline()
+
+    hub.close()
+    assert b"no such feature" in told
+
+
 @pytest.mark.parametrize("first", [0, 1])
 def test_a_rank_that_finishes_disturbs_nobody(tmp_path, first):
     with Job(tmp_path) as job:
@@ -157,6 +171,14 @@ def test_strangers_are_not_heard(tmp_path):
         ends = [job.end(rank) for rank in range(NUM_RANKS)]
     assert answer == b""
     assert ends == [(0, "")] * NUM_RANKS
+
+
+def _connection(liveness, hub, rank):
+    host, port, secret = hub.address
+    connection = liveness.socket.create_connection((host, port), timeout=5)
+    for words in ({"secret": secret}, {"rank": rank, "who": f"rank {rank}"}):
+        connection.sendall(json.dumps(words).encode() + b"\n")
+    return connection
 
 
 def _load():

@@ -6,6 +6,16 @@ import pytest
 
 from group_embedding.testing import Ranks
 
+_all_ranks = []
+
+
+@pytest.hookimpl(trylast=True)  # when the fixtures of a module are gone
+def pytest_runtest_teardown(item, nextitem):
+    """Ranks end with their folder's tests: idle ones still wake a thousand times a second."""
+    if nextitem is None or nextitem.path.parent != item.path.parent:
+        for ranks in _all_ranks:
+            ranks.close()
+
 
 @pytest.fixture(scope="session")
 def two_ranks():
@@ -31,4 +41,5 @@ def _ranks(num_ranks):
     if importlib.util.find_spec("horovod") is None:
         pytest.skip("Horovod is not installed")
     with Ranks(num_ranks) as ranks:
+        _all_ranks.append(ranks)
         yield ranks

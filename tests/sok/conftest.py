@@ -1,3 +1,3 @@
 """The ranks of tests/exchange, also for this folder."""
 
-from exchange.conftest import three_ranks, two_ranks  # noqa: F401
+from exchange.conftest import pytest_runtest_teardown, three_ranks, two_ranks  # noqa: F401

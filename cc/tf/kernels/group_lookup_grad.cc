@@ -104,7 +104,7 @@ class GroupLookupGradCpuOp : public GroupLookupGradOp {
     RowSorter sorter(group, workspace.data(), threads);
     SortRowsCpu(&sorter, threads);
     std::vector<TableGrad> grads;
-    TF_RETURN_IF_ERROR(AllocateGrads(context, sorter.CountRows().data(), &grads));
+    TF_RETURN_IF_ERROR(AllocateGrads(context, sorter.SumRows().data(), &grads));
     ReduceRowsCpu(sorter, grads.data(), threads);
     if (attrs_.weighted) WeightGradCpu(group, weight_grad, threads);
     return absl::OkStatus();
