@@ -5,6 +5,8 @@ over its replicas, and the exchange adds up their gradients: each replica has th
 and so they are kept apart.
 """
 
+import contextlib
+
 import tensorflow as tf
 
 from group_embedding import exchange
@@ -47,7 +49,10 @@ class OverReplicas:
             if exchange.exchange_of(variable) is not None:
                 self._ge_check_replicas_agree()
                 exchange.let_train(variable_of_all(variable))
-        return super().build(variables)
+        # Slots are mirrored as tables are, also those made outside, as before restoring.
+        in_scope = tf.distribute.has_strategy()
+        with contextlib.nullcontext() if in_scope else self._ge_exchange.strategy.scope():
+            return super().build(variables)
 
     def _ge_average(self, grads_and_vars):
         return grads_and_vars

@@ -5,6 +5,7 @@ Here and not in the tests, since a process that is started finds modules by name
 
 import numpy as np
 import tensorflow as tf
+from exchange import test_exchange
 
 import group_embedding as ge
 from group_embedding import exchange, sok
@@ -227,16 +228,38 @@ def updates_of_step(num_replicas):
     return [name for name in types if name.startswith("GroupUpdate")]
 
 
-def sent_around(num_replicas, in_function):
-    """What each replica receives, and the gradient of what it sent."""
+def conform(num_replicas):
+    """The suite that all implementations pass, as far as it is eager: functions and sessions of one
+    rank alone do not meet those of others."""
+    strategy, ranks = ranks_of(num_replicas)
+
+    def check():
+        here = this_rank(ranks)
+        test_exchange.check_alltoall(here, lambda function: function, test_exchange.DTYPES)
+        test_exchange.check_reductions(here, lambda function: function)
+        test_exchange.check_barrier(here, lambda function: function)
+
+    strategy.run(check)
+
+
+def ranks_of(num_replicas):
     strategy = strategy_of(num_replicas)
     with strategy.scope():
         sok.Init()
-    ranks = exchange.current().of_this_process
+    return strategy, exchange.current().of_this_process
+
+
+def this_rank(ranks):
+    rank = tf.distribute.get_replica_context().replica_id_in_sync_group
+    return ranks[int(tf.get_static_value(rank))]
+
+
+def sent_around(num_replicas, in_function):
+    """What each replica receives, and the gradient of what it sent."""
+    strategy, ranks = ranks_of(num_replicas)
 
     def send():
-        rank = tf.distribute.get_replica_context().replica_id_in_sync_group
-        here = ranks[int(tf.get_static_value(rank))]
+        here = this_rank(ranks)
         tensor = 10.0 * here.rank + tf.range(6.0)
         with tf.GradientTape() as tape:
             tape.watch(tensor)

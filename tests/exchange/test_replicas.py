@@ -22,6 +22,10 @@ def assert_equal(actual, expected):
         np.testing.assert_allclose(one, other, rtol=0, atol=1e-5)
 
 
+def test_replicas_conform(devices):
+    devices(cases.conform, 3)
+
+
 @pytest.mark.parametrize("in_function", [False, True])
 def test_slices_reach_their_replica_and_gradients_come_back(devices, in_function):
     # Given three replicas, which send 1, 2 and 3 numbers to the first, second and third
