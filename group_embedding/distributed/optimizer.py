@@ -39,12 +39,15 @@ def DistributedOptimizer(optimizer):  # noqa: N802
 
     All ranks start from the dense variables of rank 0. Every rank must take as many steps.
 
+    Where the ranks are the replicas of a strategy (`ge.sok.Init` in its scope), its sums of the dense
+    gradients take the place of means, and the optimizer must be one of `tf.keras.optimizers`.
+
     Args:
         optimizer: a `tf.compat.v1.train.Optimizer` or a Keras optimizer (also a legacy one, and one
             of Keras 3). It is changed in place.
 
     Returns:
-        `optimizer`; with one rank, as it was.
+        `optimizer`; in one process by itself, as it was.
 
     Raises:
         TypeError: it is none of these.
@@ -60,8 +63,9 @@ def DistributedOptimizer(optimizer):  # noqa: N802
             f"got {type(optimizer).__name__}"
         )
     exchange = current()
-    if exchange.num_ranks > 1 and not isinstance(optimizer, _Distributed):
-        way = _way_of_replicas(optimizer) if is_over_replicas(exchange) else way
+    over_replicas = is_over_replicas(exchange)
+    way = _way_of_replicas(optimizer) if over_replicas else way
+    if (exchange.num_ranks > 1 or over_replicas) and not isinstance(optimizer, _Distributed):
         optimizer.__class__ = _distributed_class(way, type(optimizer))
         optimizer._ge_exchange = exchange
     return optimizer
@@ -230,7 +234,7 @@ class _OverReplicasKeras3(OverReplicas, _DistributedKeras3):
     def apply_gradients(self, grads_and_vars, experimental_aggregate_gradients=True):
         """As in Keras 2, where False says that the gradients of replicas stay apart."""
         pairs = list(grads_and_vars)
-        if not experimental_aggregate_gradients:
+        if not experimental_aggregate_gradients and self._ge_exchange.num_ranks > 1:
             for _, variable in pairs:
                 if exchange_of(variable) is None:
                     raise ValueError(

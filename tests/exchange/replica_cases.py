@@ -13,10 +13,10 @@ from group_embedding import exchange, sok
 NUM_DEVICES = 4
 NUM_KEYS, DIM, SLOTS, NNZ, BATCH = 50, 4, 3, 3, 12
 COMBINERS = ["mean", "sum", "sqrtn"]
-RULES = {
-    "sgd": lambda: tf.keras.optimizers.SGD(0.5),
-    "adagrad": lambda: tf.keras.optimizers.Adagrad(0.1),
-    "adam": lambda: tf.keras.optimizers.Adam(0.01),
+RULES = {  # by whose name tables of keys know their slots
+    "sgd": lambda: tf.keras.optimizers.SGD(0.5, name="sgd"),
+    "adagrad": lambda: tf.keras.optimizers.Adagrad(0.1, name="adagrad"),
+    "adam": lambda: tf.keras.optimizers.Adam(0.01, name="adam"),
 }
 
 
