@@ -39,8 +39,8 @@ def DistributedOptimizer(optimizer):  # noqa: N802
 
     All ranks start from the dense variables of rank 0. Every rank must take as many steps.
 
-    Where the ranks are the replicas of a strategy (`ge.sok.Init` in its scope), its sums of the dense
-    gradients take the place of means, and the optimizer must be one of `tf.keras.optimizers`.
+    Where the ranks are the replicas of a strategy (`ge.sok.Init` in its scope), its sums of the
+    dense gradients take the place of means, and the optimizer must be of `tf.keras.optimizers`.
 
     Args:
         optimizer: a `tf.compat.v1.train.Optimizer` or a Keras optimizer (also a legacy one, and one
