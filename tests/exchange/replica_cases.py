@@ -9,6 +9,7 @@ from exchange import test_exchange
 
 import group_embedding as ge
 from group_embedding import exchange, sok
+from group_embedding.tables import tf_variable
 
 NUM_DEVICES = 4
 NUM_KEYS, DIM, SLOTS, NNZ, BATCH = 50, 4, 3, 3, 12
@@ -152,7 +153,11 @@ def values_after_training(num_replicas, rule, kind, num_steps):
 
 
 def checkpoint_of(model):
-    return tf.train.Checkpoint(model=model)
+    # Variables of Keras 3 save nothing but an array.
+    tables = [tf_variable(table) for table in model.tables]
+    return tf.train.Checkpoint(
+        tables=tables, dense=model.dense, optimizers=[model.for_tables, model.for_dense]
+    )
 
 
 def train_and_save(num_replicas, kind, prefix):
@@ -317,7 +322,7 @@ def _made_outside():
 
 def _counted_outside():
     _, model = make(2, "sgd", "keys")
-    sok.tables.tf_variable(model.tables[0]).total_count()
+    tf_variable(model.tables[0]).total_count()
 
 
 def _exported():
