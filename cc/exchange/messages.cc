@@ -18,7 +18,7 @@ std::string NextLine(const std::string& text, size_t* at) {
   return text.substr(begin, end - begin);
 }
 
-// In what two plans differ.
+// In what two descriptions differ.
 std::string Difference(const std::string& ours, const std::string& theirs, int64_t rank) {
   const std::string who = "rank " + std::to_string(rank);
   std::string said = "the ranks disagree on a lookup: ";
@@ -72,23 +72,26 @@ class Reader {
 
 }  // namespace
 
-uint64_t DigestOf(const std::string& plan) {  // FNV-1a
+uint64_t DigestOf(const std::string& description) {  // FNV-1a
   uint64_t digest = 0xcbf29ce484222325ULL;
-  for (const char c : plan) digest = (digest ^ static_cast<unsigned char>(c)) * 0x100000001b3ULL;
+  for (const char c : description)
+    digest = (digest ^ static_cast<unsigned char>(c)) * 0x100000001b3ULL;
   return digest;
 }
 
 Messages WriteMessages(const std::vector<TableRequest>& tables, const Fault& fault,
-                       const Plan& plan, bool with_plan, int64_t num_ranks) {
+                       const Description& description, bool with_description, int64_t num_ranks) {
   Messages messages;
   std::vector<int64_t>& words = messages.words;
-  const int64_t plan_bytes = with_plan ? static_cast<int64_t>(plan.text.size()) : 0;
+  const int64_t description_bytes =
+      with_description ? static_cast<int64_t>(description.text.size()) : 0;
   for (int64_t owner = 0; owner < num_ranks; ++owner) {
     const size_t start = words.size();
-    words.insert(words.end(), {static_cast<int64_t>(fault.kind), fault.feature, fault.sample,
-                               fault.value, static_cast<int64_t>(DigestOf(plan.text)), plan_bytes});
-    words.resize(words.size() + WordsOf(plan_bytes));
-    std::memcpy(words.data() + start + kHeaderWords, plan.text.data(), plan_bytes);
+    words.insert(words.end(),
+                 {static_cast<int64_t>(fault.kind), fault.feature, fault.sample, fault.value,
+                  static_cast<int64_t>(DigestOf(description.text)), description_bytes});
+    words.resize(words.size() + WordsOf(description_bytes));
+    std::memcpy(words.data() + start + kHeaderWords, description.text.data(), description_bytes);
     for (const TableRequest& table : tables) {
       messages.counts.push_back(table.first_row[owner + 1] - table.first_row[owner]);
       words.push_back(messages.counts.back());
@@ -107,8 +110,8 @@ Messages WriteMessages(const std::vector<TableRequest>& tables, const Fault& fau
 }
 
 Requests ReadMessages(const int64_t* words, const int64_t* splits, int64_t num_ranks,
-                      const Plan& plan) {
-  const int64_t num_tables = static_cast<int64_t>(plan.keyed.size());
+                      const Description& description) {
+  const int64_t num_tables = static_cast<int64_t>(description.keyed.size());
   Requests requests;
   requests.ids.resize(num_tables);
   requests.times.resize(num_tables);
@@ -118,8 +121,8 @@ Requests ReadMessages(const int64_t* words, const int64_t* splits, int64_t num_r
     const int64_t sample = message.Next(), value = message.Next();
     const uint64_t digest = static_cast<uint64_t>(message.Next());
     const std::string text = message.Text(message.Next());
-    if (digest != DigestOf(plan.text)) {
-      requests.error = Difference(plan.text, text, n);
+    if (digest != DigestOf(description.text)) {
+      requests.error = Difference(description.text, text, n);
       return requests;
     }
     if (requests.fault_rank < 0 && kind != 0) {
@@ -130,7 +133,7 @@ Requests ReadMessages(const int64_t* words, const int64_t* splits, int64_t num_r
     const int64_t* counts = requests.counts.data() + n * num_tables;
     for (int64_t t = 0; t < num_tables; ++t) message.Append(counts[t], &requests.ids[t]);
     for (int64_t t = 0; t < num_tables; ++t) {
-      if (plan.keyed[t]) message.Append(counts[t], &requests.times[t]);
+      if (description.keyed[t]) message.Append(counts[t], &requests.times[t]);
     }
     if (!message.Ended()) {
       requests.error = "rank " + std::to_string(n) + " sent what is no message of this lookup";

@@ -1,14 +1,13 @@
 // What one rank sends to another before a lookup: one message, all words int64, so that one
 // all-to-all carries everything:
 //
-//   | fault kind, feature, sample, id | digest of the plan | bytes of the plan that follow, or 0 |
-//   | the plan, in words | rows of each table [num_tables] |
-//   | local ids or keys, table after table | how often each came, of keyed tables, table after
-//   table
-//   |
+//   | fault kind, feature, sample, id | digest of the description | bytes of it that follow, or 0 |
+//   | the description, in words | rows of each table [num_tables] |
+//   | local ids or keys, table after table |
+//   | how often each came, of keyed tables, table after table |
 //
-// The plan is the text that describes the tables and features of a lookup. All ranks must have the
-// same one; it goes with the first message, and its digest with all, so that ranks which differ
+// The description is the text that says what tables and features a lookup has. All ranks must have
+// the same one; it goes with the first message, and its digest with all, so that ranks which differ
 // find out, and can say how.
 #pragma once
 
@@ -20,12 +19,12 @@
 
 namespace group_embedding {
 
-struct Plan {
+struct Description {
   std::string text;         // one line per table, then one per feature
   std::vector<bool> keyed;  // [num_tables] whether a table is found by key
 };
 
-uint64_t DigestOf(const std::string& plan);
+uint64_t DigestOf(const std::string& description);
 
 // The rows of one table that are asked for, owner after owner.
 struct TableRequest {
@@ -40,9 +39,9 @@ struct Messages {
   std::vector<int64_t> counts;  // [num_ranks, num_tables] rows asked for
 };
 
-// `with_plan`: the text goes along.
+// `with_description`: the text goes along.
 Messages WriteMessages(const std::vector<TableRequest>& tables, const Fault& fault,
-                       const Plan& plan, bool with_plan, int64_t num_ranks);
+                       const Description& description, bool with_description, int64_t num_ranks);
 
 // The messages that one rank received.
 struct Requests {
@@ -56,6 +55,6 @@ struct Requests {
 
 // `words`: [sum of splits]. Whatever the words are, nothing outside of them is read.
 Requests ReadMessages(const int64_t* words, const int64_t* splits, int64_t num_ranks,
-                      const Plan& plan);
+                      const Description& description);
 
 }  // namespace group_embedding

@@ -6,17 +6,10 @@
 #include "table/device_hash_kernels.h"
 #include "table/find_one.cuh"
 #include "table/row_aside.cuh"
+#include "table/thread_each.cuh"
 
 namespace group_embedding {
 namespace {
-
-constexpr int kThreads = 256;
-
-unsigned BlocksFor(int64_t count) {
-  return static_cast<unsigned>((count + kThreads - 1) / kThreads);
-}
-
-__device__ int64_t ThreadIndex() { return int64_t{blockIdx.x} * kThreads + threadIdx.x; }
 
 // A thread has one row or one candidate.
 __global__ void FillIndexKernel(DeviceTableRef table, int64_t num_rows, int64_t num_candidates) {

@@ -4,19 +4,14 @@
 #include "table/device_memory.h"
 #include "table/device_snapshot.h"
 #include "table/row_aside.cuh"
+#include "table/thread_each.cuh"
 
 namespace group_embedding {
 namespace {
 
-constexpr int kThreads = 256;
-
-unsigned BlocksFor(int64_t count) {
-  return static_cast<unsigned>((count + kThreads - 1) / kThreads);
-}
-
 // A thread has one row; a warp copies together.
 __global__ void PutRowsAsideKernel(const AsideRef* aside, const int64_t* rows, int64_t count) {
-  const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  const int64_t i = ThreadIndex();
   PutAside(*aside, i < count ? rows[i] : kNoRow);
 }
 
@@ -30,7 +25,7 @@ __global__ void ReportAsideKernel(const unsigned long long* num_aside, int64_t e
 // A thread has one row; a warp copies those of its rows that are wanted together.
 __global__ void GatherRowsKernel(const AsideRef* ref, int64_t begin, int64_t end) {
   const AsideRef& aside = *ref;
-  const int64_t row = begin + int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  const int64_t row = begin + ThreadIndex();
   const int lane = threadIdx.x % kWarpSize;
   bool is_wanted = false;
   uint32_t state = AsideRef::kUntouched;

@@ -7,17 +7,10 @@
 #include "table/find_one.cuh"
 #include "table/row_aside.cuh"
 #include "table/row_records.h"
+#include "table/thread_each.cuh"
 
 namespace group_embedding {
 namespace {
-
-constexpr int kThreads = 256;
-
-unsigned BlocksFor(int64_t count) {
-  return static_cast<unsigned>((count + kThreads - 1) / kThreads);
-}
-
-__device__ int64_t ThreadIndex() { return int64_t{blockIdx.x} * kThreads + threadIdx.x; }
 
 // A thread has one key.
 __global__ void FlagMissingKernel(DeviceTableRef table, const int64_t* keys, int64_t num_keys,

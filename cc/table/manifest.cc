@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <random>
@@ -40,6 +41,11 @@ std::string CopyFile(const std::string& from, const std::string& to) {
   if (out >= 0) close(out);
   if (!good) unlink(temporary.c_str());
   return error;
+}
+
+bool HasChanges(const Manifest& manifest) {
+  return std::any_of(manifest.files.begin(), manifest.files.end(),
+                     [](const SavedFile& file) { return file.changes_only; });
 }
 
 }  // namespace
@@ -116,6 +122,10 @@ std::string AddPart(const Manifest& part, Manifest* manifest) {
     return "the ranks disagree on a checkpoint: expected table '" + manifest->table + "' at step " +
            std::to_string(manifest->step) + " from all, got table '" + part.table + "' at step " +
            std::to_string(part.step);
+  }
+  if (HasChanges(part) != HasChanges(*manifest)) {
+    return "the ranks disagree on a checkpoint: expected all rows of table '" + manifest->table +
+           "' from all, or the changes from all, got changes from some; save it again";
   }
   manifest->files.insert(manifest->files.end(), part.files.begin(), part.files.end());
   return "";

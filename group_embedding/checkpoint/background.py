@@ -49,7 +49,7 @@ class BackgroundSave:
         changes: as `save_changes` does.
 
     Raises:
-        ValueError: an object of the checkpoint can not be copied.
+        ValueError: an object of the checkpoint can not be copied, or several ranks save it.
 
     Example:
 
@@ -61,6 +61,12 @@ class BackgroundSave:
     def __init__(self, saver, *args, changes=False, **kwargs):
         self._result = self._error = None
         if isinstance(saver, tf.compat.v1.train.Saver):
+            if getattr(saver, "num_ranks", 1) > 1:
+                raise ValueError(
+                    f"BackgroundSave: expected one process, got a Saver of {saver.num_ranks} "
+                    "ranks, which wait for each other; call its save, or "
+                    "ge.checkpoint.save_changes"
+                )
             session, *args = args
             save = functools.partial(
                 _save_fed, saver, _SessionWithFeed(session, _state_of(saver, session, changes))

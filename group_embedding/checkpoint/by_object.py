@@ -207,7 +207,8 @@ def _snapshots(names, tables):
     """For each table the snapshot to write."""
     late = [n for n, t in zip(names, tables) if not isinstance(t, TableInBackground)]
     if len(late) == len(tables):
-        return take_snapshots(tables, saves_changes_only())
+        is_in_parts = len(set(names)) < len(names)  # of such tables all rows are saved
+        return take_snapshots(tables, False if is_in_parts else saves_changes_only())
     if late:
         raise ValueError(
             f"tables {late}: expected to be there when this tf.train.Checkpoint was first saved "

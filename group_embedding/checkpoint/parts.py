@@ -8,6 +8,8 @@ import tensorflow as tf
 from group_embedding.exchange import gather_strings
 from group_embedding.ops import save_table
 
+_NOTHING = -1  # in place of the number of a full save: this rank has no rows of the table
+
 
 class Share(NamedTuple):
     """What a rank has of a table: part `part` of `num_parts`; None: nothing, another has it all."""
@@ -15,6 +17,37 @@ class Share(NamedTuple):
     exchange: Any
     part: Optional[int]
     num_parts: int
+
+
+def agree_on_changes(tables, changes):
+    """Bool [tables], the same on all ranks: whether of each table the changes are saved.
+
+    They are if all ranks that have some of it want that, and have the same full save to add it to;
+    else all save all their rows, as parts of two kinds make no checkpoint. Every rank must call it
+    that shares one of the tables.
+
+    Args:
+        changes: a bool or a tensor: whether this rank wants it.
+    """
+    with tf.device("/CPU:0"):
+        agreed = [tf.convert_to_tensor(changes)] * len(tables)
+        shares = [_share_of(table) for table in tables]
+        spread = [i for i, share in enumerate(shares) if share is not None]
+        if spread:
+            told = [tf.where(changes, _full_save(tables[i], shares[i]), 0) for i in spread]
+            (of_ranks,) = shares[spread[0]].exchange.allgather([[told]], "full_saves")
+            last = tf.reduce_max(of_ranks, axis=0)
+            same = tf.equal(of_ranks, last) | tf.equal(of_ranks, _NOTHING)
+            can_all = tf.reduce_all(same, axis=0) & (last > 0)
+            for place, can in zip(spread, tf.unstack(can_all, len(spread))):
+                agreed[place] = can
+        return tf.stack(agreed)
+
+
+def _full_save(table, share):
+    if share.part is None:
+        return tf.constant(_NOTHING, tf.int64)
+    return save_table.full_save_id(table.resource_handle)
 
 
 def save_parts(tables, prefix, snapshots, name):

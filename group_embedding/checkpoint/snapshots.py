@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
+from group_embedding.checkpoint.parts import agree_on_changes
 from group_embedding.ops import save_table
 
 _thread = threading.local()
@@ -55,8 +56,7 @@ def take_snapshots(tables, changes):
     nobody trains meanwhile, as between two steps.
 
     Args:
-        changes: a bool or a tensor: whether of the rows changed since the last full save; an error
-            where ranks share a table, of which each would decide for itself whether it can.
+        changes: a bool or a tensor: whether of the rows changed since the last full save.
     """
     by_device = collections.defaultdict(list)
     for table in tables:
@@ -67,23 +67,12 @@ def take_snapshots(tables, changes):
 
 def _take_snapshot(tables, changes):
     """The one of tables on one device."""
-    spread = [table.name for table in tables if getattr(table, "share", None) is not None]
-    if spread:
-        changes = _refuse_changes(changes, spread[0])
     return save_table.snapshot_tables(
         [table.resource_handle for table in tables],
         [_step_of(table) for table in tables],
         [_eviction_of(table) for table in tables],
-        changes,
+        agree_on_changes(tables, changes),
     )
-
-
-def _refuse_changes(changes, name):
-    text = f"table '{name}': expected a full save, as several ranks share it, got one of changes"
-    with tf.device("/CPU:0"):
-        refused = tf.debugging.Assert(tf.logical_not(changes), [text])
-        with tf.control_dependencies([] if refused is None else [refused]):
-            return tf.identity(changes)
 
 
 def _step_of(table):

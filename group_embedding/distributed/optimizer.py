@@ -25,6 +25,7 @@ from group_embedding.exchange import (
     mark_shard,
     sharded_table,
 )
+from group_embedding.optimizers.bases import changed_method
 
 
 def DistributedOptimizer(optimizer):  # noqa: N802
@@ -71,25 +72,11 @@ def DistributedOptimizer(optimizer):  # noqa: N802
     return optimizer
 
 
-@contextlib.contextmanager
 def distribute_new_optimizers():
     """Inside, in any thread, each optimizer that is made becomes a DistributedOptimizer."""
-    bases = _optimizer_bases() if current().num_ranks > 1 else []
-    stock = [base.__init__ for base in bases]
-    for base, init in zip(bases, stock):
-        base.__init__ = _then_distribute(init)
-    try:
-        yield
-    finally:
-        for base, init in zip(bases, stock):
-            base.__init__ = init
-
-
-def _optimizer_bases():
-    keras = tf.keras.optimizers
-    legacy = getattr(keras, "legacy", None)
-    own = [getattr(legacy, "Optimizer", None), keras.Optimizer, tf.compat.v1.train.Optimizer]
-    return [base for base in dict.fromkeys(own) if base is not None]
+    if current().num_ranks == 1:
+        return contextlib.nullcontext()
+    return changed_method("__init__", _then_distribute)
 
 
 def _then_distribute(init):

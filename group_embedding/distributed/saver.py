@@ -50,6 +50,11 @@ class Saver(tf.compat.v1.train.Saver):
         self._when_saved = None
         super().__init__(*args, **kwargs)
 
+    @property
+    def num_ranks(self):
+        """How many ranks save and restore together."""
+        return self._exchange.num_ranks
+
     def save(self, sess, save_path, *args, **kwargs):
         if self._exchange.num_ranks == 1:
             return super().save(sess, save_path, *args, **kwargs)

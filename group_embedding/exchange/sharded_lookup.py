@@ -42,7 +42,7 @@ def look_up_sharded(
     exchange = tables[0].exchange
     names = [feature.name for feature in features]
     routed = [_as_routed(table) for table in tables]
-    plan = _describe(exchange, tables, routed, names, table_of_feature, combiners)
+    description = _describe(exchange, tables, routed, names, table_of_feature, combiners)
     by_key = [f for f, t in enumerate(table_of_feature) if tables[t].keyed is not None]
     wire = [exchange.comm_dtype or table.dtype for table in tables]
 
@@ -52,13 +52,13 @@ def look_up_sharded(
         routed,
         table_of_feature,
         combiners,
-        plan,
+        description,
         prune_negative=prune_negative,
         invalid_ids=invalid_ids,
     )
     messages, splits = exchange.alltoall(route.messages, route.splits, "exchange_ids")
     groups = _groups_of(tables)
-    requests = read_requests(messages, splits, routed, groups, table_of_feature, names, plan)
+    requests = read_requests(messages, splits, routed, groups, table_of_feature, names, description)
     packed, row_splits = pack_rows(_look_up_owned(tables, groups, requests), requests.counts, wire)
     received, _ = exchange.alltoall(packed, row_splits, "exchange_rows")
     matrices = unpack_rows(

@@ -38,13 +38,21 @@ class Requests(NamedTuple):
 
 
 def route_ids(
-    batch, num_ranks, tables, table_of_feature, combiners, plan, *, prune_negative, invalid_ids
+    batch,
+    num_ranks,
+    tables,
+    table_of_feature,
+    combiners,
+    description,
+    *,
+    prune_negative,
+    invalid_ids,
 ):
     """Finds the unique rows of `batch` and their owners.
 
     Args:
         tables: a RoutedTable each.
-        plan: a text that describes the lookup, the same on all ranks.
+        description: a text that says what the lookup has, the same on all ranks.
         others: as of `ops.group_lookup.group_lookup`.
     """
     with tf.device("/CPU:0"):
@@ -57,7 +65,7 @@ def route_ids(
             home_ranks=[table.placement.rank for table in tables],
             table_of_feature=table_of_feature,
             combiners=combiners,
-            plan=plan,
+            description=description,
             weighted=batch.weighted,
             prune_negative=prune_negative,
             invalid_ids=invalid_ids,
@@ -65,9 +73,11 @@ def route_ids(
     return Route(messages, splits, counts, batch._replace(buffer=routed))
 
 
-def read_requests(messages, splits, tables, group_of_table, table_of_feature, feature_names, plan):
+def read_requests(
+    messages, splits, tables, group_of_table, table_of_feature, feature_names, description
+):
     """Reads the messages received from all ranks; fails on every rank when one reports a bad id, or
-    has another plan."""
+    has another description."""
     with tf.device("/CPU:0"):
         buffers, sizes, times, counts = library().read_requests(
             messages=messages,
@@ -78,7 +88,7 @@ def read_requests(messages, splits, tables, group_of_table, table_of_feature, fe
             table_of_feature=table_of_feature,
             table_names=[table.name for table in tables],
             feature_names=feature_names,
-            plan=plan,
+            description=description,
         )
     batches = [Batch(b, s, weighted=False) for b, s in zip(buffers, sizes)]
     return Requests(batches, times, counts)

@@ -4,7 +4,14 @@ import tensorflow as tf
 
 from group_embedding.ops._library import library
 
-for _op_type in ("SnapshotTables", "SaveTable", "MergeManifests", "VerifyTable", "RestoreTable"):
+for _op_type in (
+    "SnapshotTables",
+    "FullSaveId",
+    "SaveTable",
+    "MergeManifests",
+    "VerifyTable",
+    "RestoreTable",
+):
     tf.no_gradient(_op_type)
 
 
@@ -15,7 +22,7 @@ def snapshot_tables(tables, steps, evictions, changes_only):
         tables: handles, of one device.
         steps: one per table; -1: none.
         evictions: one Eviction per table.
-        changes_only: a bool or a tensor: whether to save what changed since the last full save.
+        changes_only: bool [tables]: whether to save what changed since the last full save.
     """
     kinds, steps_to_live, l2_weights = zip(*evictions)
     with tf.device("/CPU:0"):
@@ -29,6 +36,12 @@ def snapshot_tables(tables, steps, evictions, changes_only):
             steps_to_live=list(steps_to_live),
             l2_weights=list(l2_weights),
         )
+
+
+def full_save_id(table):
+    """The number of the last full save that changes can be added to; 0: there is none."""
+    with tf.device(table.device):
+        return library().full_save_id(table=table)
 
 
 def save_table(table, prefix, snapshot, part=0, num_parts=1):

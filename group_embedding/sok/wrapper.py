@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from group_embedding.distributed import DistributedOptimizer
 from group_embedding.optimizers import LazyAdam, wrap
+from group_embedding.optimizers.bases import changed_method
 from group_embedding.optimizers.wrap import WRAPPED, can_wrap
 from group_embedding.sok.tables import is_table, name_of
 from group_embedding.tables import tf_variable
@@ -139,7 +140,7 @@ class _Wrapping:
     def __init__(self):
         self._lock = threading.Lock()
         self._num_open = 0
-        self._stock = {}
+        self._changed = None
         self._of_thread = threading.local()
 
     @property
@@ -150,9 +151,8 @@ class _Wrapping:
         self._count(1)
         with self._lock:
             if self._num_open == 0:
-                self._stock = {base: base.apply_gradients for base in _optimizer_bases()}
-                for base, apply_gradients in self._stock.items():
-                    base.apply_gradients = _first_wrapped(apply_gradients)
+                self._changed = changed_method("apply_gradients", _first_wrapped)
+                self._changed.__enter__()
             self._num_open += 1
 
     def __exit__(self, *_):
@@ -160,22 +160,13 @@ class _Wrapping:
         with self._lock:
             self._num_open -= 1
             if self._num_open == 0:
-                for base, apply_gradients in self._stock.items():
-                    base.apply_gradients = apply_gradients
+                self._changed.__exit__(None, None, None)
 
     def _count(self, change):
         self._of_thread.num_open = getattr(self._of_thread, "num_open", 0) + change
 
 
 _wrapping = _Wrapping()
-
-
-def _optimizer_bases():
-    bases = [tf.compat.v1.train.Optimizer, tf.keras.optimizers.Optimizer]
-    legacy = getattr(tf.keras.optimizers, "legacy", None)  # in Keras 3 it only says that it is gone
-    if hasattr(getattr(legacy, "Optimizer", None), "apply_gradients"):
-        bases.append(legacy.Optimizer)
-    return bases
 
 
 def _first_wrapped(apply_gradients):

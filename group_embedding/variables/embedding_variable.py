@@ -31,7 +31,8 @@ class EmbeddingVariable(resource_variable_ops.ResourceVariable, SavedByName):
     the rows lie in a native table, which lookups read and wrapped optimizers update. A layer of
     Keras 2 tracks it as an attribute, one of Keras 3 what `layers.as_keras_variable` makes of it.
 
-    Over several ranks each key has its row on one of them. Lookups find it there. Of the methods
+    Over several ranks all make the table, in the same order as others, and keys start as rank 0
+    draws it. Each key has its row on one of them. Lookups find it there. Of the methods
     `total_count`, `export` and those that ask for keys tell of this rank's keys, or, with
     `gather=True`, of those of all ranks: then every rank must call them. `insert` and `erase` take
     any keys, and every rank does what concerns its own.
@@ -87,6 +88,7 @@ class EmbeddingVariable(resource_variable_ops.ResourceVariable, SavedByName):
         table_name = self._table_name
         with tf.device("/CPU:0"):  # so that they are the same wherever the table is
             initial = self._initial_values(table_name, initializer)
+            initial = over_ranks.start_as_first_rank(self, initial)
         option = self.ev_option
         start, always_starts = _start(table_name, option.ckpt, self.shape[1], self.dtype)
 

@@ -1,9 +1,11 @@
 """What an EmbeddingVariable does where its keys are spread over the ranks of an Exchange."""
 
+import json
+
 import tensorflow as tf
 
 from group_embedding.checkpoint.parts import Share
-from group_embedding.exchange import LocalExchange, is_over_replicas
+from group_embedding.exchange import LocalExchange, gather_text, is_over_replicas
 from group_embedding.ops import table_keys
 from group_embedding.ops.route_ids import key_owners
 from group_embedding.placement import DISTRIBUTED, REPLICATED, to_placement
@@ -28,6 +30,44 @@ def placement_of_table(name, word, exchange, storage):
             "it, got HBM, which is not supported over several ranks yet; use DRAM"
         )
     return where
+
+
+def start_as_first_rank(table, initial):
+    """InitialValues as rank 0 drew them, whose random numbers may be others: so that what a key
+    starts as does not depend on which rank owns it.
+
+    Every rank must call it. In a graph of TensorFlow 1 what the ranks make is compared while it is
+    built, and the matrix is sent when the table is initialized.
+
+    Raises:
+        ValueError: another rank makes another table.
+    """
+    if table.placement is None or is_over_replicas(table.exchange):  # one process makes them all
+        return initial
+    exchange, name = table.exchange, table.name.partition(":")[0]
+    made = (
+        f"table '{name}': dim {table.shape[1]} of {table.dtype.name}, keys of "
+        f"{table.key_dtype.name}, which start as {_describe(initial)}"
+    )
+    told = json.dumps({"made": made, "seed": initial.seed})
+    of_ranks = [json.loads(text) for text in gather_text(exchange, told, "make_table")]
+    for rank, of_rank in enumerate(of_ranks):
+        if of_rank["made"] != made:
+            raise ValueError(
+                f"{made}: expected the same table on all ranks, got {of_rank['made']} on rank "
+                f"{rank}; make the same tables, in the same order, on all ranks"
+            )
+    matrix = initial.matrix
+    if initial.distribution == "matrix":
+        (sent,) = exchange.broadcast([matrix], f"start_{name}".replace("/", "_"))
+        matrix = tf.ensure_shape(sent, matrix.shape)
+    return initial._replace(matrix=matrix, seed=of_ranks[0]["seed"])
+
+
+def _describe(initial):
+    if initial.distribution == "matrix":
+        return f"rows of a matrix of {initial.matrix.shape[0]}"
+    return f"{initial.distribution} ({initial.a:g}, {initial.b:g})"
 
 
 def share_of(table):

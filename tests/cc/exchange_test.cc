@@ -14,8 +14,8 @@
 namespace group_embedding {
 namespace {
 
-const Plan kPlan = {"two tables", {false, false}};
-const int64_t kDigest = static_cast<int64_t>(DigestOf(kPlan.text));
+const Description kDescription = {"two tables", {false, false}};
+const int64_t kDigest = static_cast<int64_t>(DigestOf(kDescription.text));
 
 // Two tables, three features; the second table is looked up by two of them.
 struct Case {
@@ -46,7 +46,7 @@ struct Case {
 TEST(EachOwnerIsAskedOnceForEachOfItsRows) {
   Case two;
   two.Run(2, SerialFor);
-  const Messages messages = WriteMessages(two.requests, two.fault, kPlan, false, 2);
+  const Messages messages = WriteMessages(two.requests, two.fault, kDescription, false, 2);
   // The id of weight 0 is left out of a mean, and so is the negative one.
   CHECK_EQ(messages.counts, (std::vector<int64_t>{1, 1, 1, 1}));
   CHECK_EQ(messages.splits, (std::vector<int64_t>{10, 10}));
@@ -75,9 +75,10 @@ TEST(KeysAreAskedForAsTheyAreAndCounted) {
       CHECK_EQ(keys.times[u], int64_t{keys.ids[u] == 4 ? 2 : 1});
     }
   }
-  const Plan plan = {"keys", {false, true}};
-  const Messages messages = WriteMessages(two.requests, two.fault, plan, true, 3);
-  const Requests received = ReadMessages(messages.words.data(), messages.splits.data(), 3, plan);
+  const Description description = {"keys", {false, true}};
+  const Messages messages = WriteMessages(two.requests, two.fault, description, true, 3);
+  const Requests received =
+      ReadMessages(messages.words.data(), messages.splits.data(), 3, description);
   CHECK_EQ(received.error, "");
   CHECK_EQ(received.ids[1], keys.ids);
   CHECK_EQ(received.times[1], keys.times);
@@ -113,11 +114,11 @@ TEST(ABadIdTravelsInEveryMessageAndReadsZeros) {
   two.ids[3] = 5;
   two.Run(2, SerialFor);
   CHECK_EQ(two.routed[3], int64_t{2});  // one past the rows of the matrix
-  const Messages messages = WriteMessages(two.requests, two.fault, kPlan, true, 2);
+  const Messages messages = WriteMessages(two.requests, two.fault, kDescription, true, 2);
   for (int64_t owner = 0; owner < 2; ++owner) {
     const int64_t size = messages.splits[owner];
     const int64_t* words = messages.words.data() + owner * messages.splits[0];
-    const Requests requests = ReadMessages(words, &size, 1, kPlan);
+    const Requests requests = ReadMessages(words, &size, 1, kDescription);
     CHECK_EQ(requests.error, "");
     CHECK_EQ(requests.fault_rank, int64_t{0});
     CHECK_TRUE(requests.fault.kind == FaultKind::kIdOutOfRange);
@@ -132,7 +133,7 @@ TEST(OwnersReadTheRequestsOfAllRanksTableByTable) {
                                       0, -1, -1, 0, kDigest, 0, 0, 0,           // nothing
                                       0, -1, -1, 0, kDigest, 0, 1, 2, 8, 9, 4};
   const std::vector<int64_t> splits = {11, 8, 11};
-  const Requests requests = ReadMessages(words.data(), splits.data(), 3, kPlan);
+  const Requests requests = ReadMessages(words.data(), splits.data(), 3, kDescription);
   CHECK_EQ(requests.error, "");
   CHECK_EQ(requests.fault_rank, int64_t{-1});
   CHECK_EQ(requests.counts, (std::vector<int64_t>{2, 1, 0, 0, 1, 2}));
@@ -143,28 +144,29 @@ TEST(OwnersReadTheRequestsOfAllRanksTableByTable) {
 TEST(WordsThatAreNoMessagesAreRefused) {
   const std::vector<int64_t> words = {0, -1, -1, 0, kDigest, 0, 3, 0, 1};
   for (const int64_t size : {3, 7, 8, 9}) {
-    CHECK_TRUE(!ReadMessages(words.data(), &size, 1, kPlan).error.empty());
+    CHECK_TRUE(!ReadMessages(words.data(), &size, 1, kDescription).error.empty());
   }
   for (const int64_t bad : {int64_t{-1}, int64_t{1} << 62}) {
     const std::vector<int64_t> counts = {0, -1, -1, 0, kDigest, 0, bad, 1};
-    const std::vector<int64_t> plan = {0, -1, -1, 0, kDigest, bad, 0, 0};
+    const std::vector<int64_t> description = {0, -1, -1, 0, kDigest, bad, 0, 0};
     const int64_t size = 8;
-    CHECK_TRUE(!ReadMessages(counts.data(), &size, 1, kPlan).error.empty());
-    CHECK_TRUE(!ReadMessages(plan.data(), &size, 1, kPlan).error.empty());
+    CHECK_TRUE(!ReadMessages(counts.data(), &size, 1, kDescription).error.empty());
+    CHECK_TRUE(!ReadMessages(description.data(), &size, 1, kDescription).error.empty());
   }
 }
 
 TEST(RanksThatDisagreeAreToldInWhat) {
   Case two;
   two.Run(1, SerialFor);
-  const Plan ours = {"table 'a'\ntable 'b'", {false, false}};
-  const Plan theirs = {"table 'a'\ntable 'c'", {false, false}};
-  for (const bool with_plan : {true, false}) {
-    const Messages messages = WriteMessages(two.requests, two.fault, theirs, with_plan, 1);
+  const Description ours = {"table 'a'\ntable 'b'", {false, false}};
+  const Description theirs = {"table 'a'\ntable 'c'", {false, false}};
+  for (const bool with_description : {true, false}) {
+    const Messages messages = WriteMessages(two.requests, two.fault, theirs, with_description, 1);
     const std::string error =
         ReadMessages(messages.words.data(), messages.splits.data(), 1, ours).error;
-    const char* said = with_plan ? "rank 0 has table 'c' where this rank has table 'b'"
-                                 : "rank 0 makes another one than this rank, whose is\ntable 'a'";
+    const char* said = with_description
+                           ? "rank 0 has table 'c' where this rank has table 'b'"
+                           : "rank 0 makes another one than this rank, whose is\ntable 'a'";
     CHECK_TRUE(error.find(said) != std::string::npos);
   }
 }

@@ -12,8 +12,9 @@ from group_embedding.checkpoint import files
 
 v1 = tf.compat.v1
 COUNTS = [1, 2, 3, 4]
-WAYS = ["saver", "objects", "layer"]
+WAYS = ["saver", "objects", "layer", "changes by a saver", "changes of objects"]
 NUM_STEPS = 4
+ERASED = np.random.default_rng(7).integers(-(2**63), 2**63 - 1, 40, dtype=np.int64)[:5]
 
 
 def keys_of(step):
@@ -44,7 +45,7 @@ class InGraph:
 
     def __init__(self, folder):
         self.graph = tf.Graph()
-        self.path = f"{folder}/saver"
+        self.path = f"{folder}/{type(self).__name__}"
         with self.graph.as_default():
             self.table = ge.get_embedding_variable(
                 "user", 3, initializer=v1.ones_initializer(), ev_option=option()
@@ -83,8 +84,7 @@ class Eager:
     """`tf.train.Checkpoint` of a table, its optimizer and a dense variable."""
 
     def __init__(self, folder):
-        name = "objects" if exchange.current().rank == 0 else f"of_{exchange.current().rank}"
-        self.path = f"{folder}/{name}"
+        self.path = f"{folder}/{type(self).__name__}_of_{exchange.current().rank}"
         self.table = ge.get_embedding_variable(
             "user", 3, initializer=tf.ones_initializer(), ev_option=option()
         )
@@ -141,7 +141,42 @@ class Layer:
         return (content(host(self.table.export())),)
 
 
-MODELS = {"saver": InGraph, "objects": Eager, "layer": Layer}
+class ChangesInGraph(InGraph):
+    """What was trained and erased after a full save, and that."""
+
+    def train(self, step):
+        if step == NUM_STEPS - 1:
+            super().save()
+            with self.graph.as_default():
+                self.session.run(self.table.erase(ERASED))
+        super().train(step)
+
+    def save(self):
+        with self.graph.as_default():
+            return ge.checkpoint.save_changes(self.saver, self.session, f"{self.path}_changes")
+
+
+class ChangesOfObjects(Eager):
+    """The same; under one name."""
+
+    def train(self, step):
+        if step == NUM_STEPS - 1:
+            super().save()
+            self.table.erase(ERASED)
+        super().train(step)
+
+    def save(self):
+        with ge.checkpoint.changes_only():
+            return super().save()
+
+
+MODELS = {
+    "saver": InGraph,
+    "objects": Eager,
+    "layer": Layer,
+    "changes by a saver": ChangesInGraph,
+    "changes of objects": ChangesOfObjects,
+}
 
 
 def train_and_save(folder):
@@ -248,3 +283,12 @@ def test_a_checkpoint_has_one_file_of_each_rank(saved, count):
         assert len(table["files"]) == count
         for file in table["files"]:
             assert Path(file["path"]).stat().st_size == file["bytes"]
+
+
+@pytest.mark.parametrize("count", COUNTS)
+def test_a_checkpoint_of_changes_names_the_full_save_too(saved, count):
+    for way in ("changes by a saver", "changes of objects"):
+        for table in files.tables(saved[count][0][way][0]):
+            num_parts = 1 if table["table"] == "home" else count
+            kinds = [file["changes_only"] for file in table["files"]]
+            assert sorted(kinds) == [False] * num_parts + [True] * num_parts

@@ -69,8 +69,9 @@ class RouteIdsOp : public OpKernel {
     const std::vector<TableRequest> requests =
         RouteIds(input, reinterpret_cast<int64_t*>(routed->flat<float>().data() + at.ids), &fault,
                  ThreadsOf(context));
-    const Messages messages = WriteMessages(
-        requests, fault, plan_, /*with_plan=*/!plan_is_told_.exchange(true), num_ranks_);
+    const Messages messages =
+        WriteMessages(requests, fault, description_,
+                      /*with_description=*/!description_is_told_.exchange(true), num_ranks_);
     const int64_t num_words = static_cast<int64_t>(messages.words.size());
     OP_REQUIRES(context, num_words <= std::numeric_limits<int32_t>::max(),
                 absl::InvalidArgumentError("expected fewer than 2^31 unique rows in one batch"));
@@ -90,7 +91,7 @@ class RouteIdsOp : public OpKernel {
     TF_RETURN_IF_ERROR(context->GetAttr("num_rows", &num_rows));
     TF_RETURN_IF_ERROR(context->GetAttr("spreads", &spreads));
     TF_RETURN_IF_ERROR(context->GetAttr("home_ranks", &home_ranks));
-    TF_RETURN_IF_ERROR(context->GetAttr("plan", &plan_.text));
+    TF_RETURN_IF_ERROR(context->GetAttr("description", &description_.text));
     if (spreads.size() != num_rows.size() || home_ranks.size() != num_rows.size()) {
       return absl::InvalidArgumentError("spreads, home_ranks: expected one per table");
     }
@@ -105,7 +106,7 @@ class RouteIdsOp : public OpKernel {
         return absl::InvalidArgumentError("spreads: expected 'hash' or 'one_rank' for keys");
       }
       tables_.push_back({num_rows[t], {spread, home_ranks[t]}});
-      plan_.keyed.push_back(num_rows[t] == kAnyKey);
+      description_.keyed.push_back(num_rows[t] == kAnyKey);
     }
     return absl::OkStatus();
   }
@@ -139,8 +140,8 @@ class RouteIdsOp : public OpKernel {
 
   int64_t num_ranks_;
   std::vector<RoutedTable> tables_;
-  Plan plan_;
-  std::atomic<bool> plan_is_told_{false};
+  Description description_;
+  std::atomic<bool> description_is_told_{false};
   std::vector<int32_t> table_of_feature_;
   std::vector<Combiner> combiners_;
   bool weighted_;
@@ -158,8 +159,8 @@ class ReadRequestsOp : public OpKernel {
     OP_REQUIRES_OK(context, context->GetAttr("table_of_feature", &table_of_feature_));
     OP_REQUIRES_OK(context, context->GetAttr("table_names", &table_names_));
     OP_REQUIRES_OK(context, context->GetAttr("feature_names", &feature_names_));
-    OP_REQUIRES_OK(context, context->GetAttr("plan", &plan_.text));
-    for (const int64_t num_rows : num_rows_) plan_.keyed.push_back(num_rows == kAnyKey);
+    OP_REQUIRES_OK(context, context->GetAttr("description", &description_.text));
+    for (const int64_t num_rows : num_rows_) description_.keyed.push_back(num_rows == kAnyKey);
     OP_REQUIRES(context,
                 feature_names_.size() == table_of_feature_.size() &&
                     table_names_.size() == num_rows_.size() &&
@@ -180,7 +181,7 @@ class ReadRequestsOp : public OpKernel {
     OP_REQUIRES(context, total == messages.NumElements(),
                 absl::InvalidArgumentError("messages: expected as many words as splits says"));
     const Requests requests =
-        ReadMessages(messages.flat<int64_t>().data(), words.data(), num_ranks, plan_);
+        ReadMessages(messages.flat<int64_t>().data(), words.data(), num_ranks, description_);
     OP_REQUIRES(context, requests.error.empty(), absl::InvalidArgumentError(requests.error));
     OP_REQUIRES_OK(context, ToStatus(requests));
     for (int group = 0; group < num_groups_; ++group) {
@@ -212,7 +213,7 @@ class ReadRequestsOp : public OpKernel {
       if (group_of_table_[t] != group) continue;
       const int64_t count = static_cast<int64_t>(requests.ids[t].size());
       // Of ids nobody counts how often they came; in a group with keys there is a number for all.
-      if (plan_.keyed[t]) times.resize(ids.size(), 1);
+      if (description_.keyed[t]) times.resize(ids.size(), 1);
       ids.insert(ids.end(), requests.ids[t].begin(), requests.ids[t].end());
       times.insert(times.end(), requests.times[t].begin(), requests.times[t].end());
       if (!times.empty()) times.resize(ids.size(), 1);
@@ -245,7 +246,7 @@ class ReadRequestsOp : public OpKernel {
   std::vector<int64_t> num_rows_;
   std::vector<int32_t> table_of_feature_;
   std::vector<std::string> table_names_, feature_names_;
-  Plan plan_;
+  Description description_;
 };
 
 REGISTER_KERNEL_BUILDER(Name("ReadRequests").Device(tensorflow::DEVICE_CPU), ReadRequestsOp);

@@ -79,8 +79,8 @@ class SnapshotTablesOp : public OpKernel {
     OP_REQUIRES_OK(context, context->input("changes_only", &changes_only));
     OP_REQUIRES(context, steps->shape() == TensorShape({static_cast<int64_t>(resources.size())}),
                 absl::InvalidArgumentError("steps: expected one per table"));
-    OP_REQUIRES(context, changes_only->NumElements() == 1,
-                absl::InvalidArgumentError("changes_only: expected a scalar"));
+    OP_REQUIRES(context, changes_only->shape() == steps->shape(),
+                absl::InvalidArgumentError("changes_only: expected one per table"));
     Tensor* snapshot;
     OP_REQUIRES_OK(context, context->allocate_output(0, TensorShape({}), &snapshot));
     static std::atomic<int64_t> last_id{0};
@@ -98,7 +98,7 @@ class SnapshotTablesOp : public OpKernel {
     for (size_t t = 0; t < resources.size(); ++t) {
       OP_REQUIRES_OK(context, CatchErrors([&] {
                        Take(id, evictions_[t], steps->vec<int64_t>()(t),
-                            changes_only->flat<bool>()(0), resources[t].get());
+                            changes_only->vec<bool>()(t), resources[t].get());
                        return absl::OkStatus();
                      }));
     }
@@ -125,6 +125,22 @@ class SnapshotTablesOp : public OpKernel {
   }
 
   std::vector<Eviction> evictions_;
+};
+
+class FullSaveIdOp : public OpKernel {
+ public:
+  using OpKernel::OpKernel;
+
+  void Compute(OpKernelContext* context) override {
+    EmbeddingTablePtr resource;
+    OP_REQUIRES_OK(context, FindEmbeddingTable(context, 0, &resource));
+    Tensor* output;
+    OP_REQUIRES_OK(context, context->allocate_output(0, TensorShape({}), &output));
+    tensorflow::mutex_lock lock(*resource->mu());
+    const FullSave& full = resource->saves().full;
+    const uint64_t id = HasFullSave(full, resource->table()) ? full.id : 0;
+    output->scalar<int64_t>()() = static_cast<int64_t>(id >> 1);
+  }
 };
 
 class SaveTableOp : public OpKernel {
@@ -181,8 +197,10 @@ class SaveTableOp : public OpKernel {
     save->header.part = part_;
     save->header.num_parts = num_parts_;
     // All parts of a save have the same number, and no other save has.
+    const std::string kind = save->header.changes_only ? "changes" : "rows";
     save->header.save_id =
-        num_parts_ == 1 ? RandomBits() : HashOf(prefix + "@" + std::to_string(save->header.step));
+        num_parts_ == 1 ? RandomBits()
+                        : HashOf(kind + " " + prefix + "@" + std::to_string(save->header.step));
     manifest->table = save->header.table;
     manifest->step = save->header.step;
     if (save->header.changes_only) {
@@ -204,6 +222,7 @@ class SaveTableOp : public OpKernel {
     full->prefix = prefix;
     if (save.header.changes_only) return;
     full->table = save.table;
+    full->id = save.header.save_id;
     full->files = manifest.files;
   }
 
@@ -233,6 +252,7 @@ class MergeManifestsOp : public OpKernel {
 };
 
 REGISTER_KERNEL_BUILDER(Name("SnapshotTables").Device(tensorflow::DEVICE_CPU), SnapshotTablesOp);
+REGISTER_KERNEL_BUILDER(Name("FullSaveId").Device(tensorflow::DEVICE_CPU), FullSaveIdOp);
 REGISTER_KERNEL_BUILDER(Name("MergeManifests").Device(tensorflow::DEVICE_CPU), MergeManifestsOp);
 REGISTER_KERNEL_BUILDER(Name("SaveTable").Device(tensorflow::DEVICE_CPU), SaveTableOp);
 

@@ -23,6 +23,7 @@ struct TableSave {
 // Where a full save lies. It is of no use for another table than that it was taken of.
 struct FullSave {
   std::weak_ptr<EmbeddingTable> table;
+  uint64_t id = 0;  // the same in all parts
   std::vector<SavedFile> files;
   std::string prefix;
 };

@@ -22,7 +22,7 @@ REGISTER_OP("RouteIds")
     .Attr("home_ranks: list(int)")
     .Attr("table_of_feature: list(int)")
     .Attr("combiners: list({'sum', 'mean', 'sqrtn'})")
-    .Attr("plan: string")
+    .Attr("description: string")
     .Attr("weighted: bool = false")
     .Attr("prune_negative: bool = true")
     .Attr("invalid_ids: {'raise', 'ignore'} = 'raise'")
@@ -49,7 +49,7 @@ routed: `batch` with ids that name the rows of the matrices that the answers for
 num_rows: of each whole table; -1: its rows are found by key.
 spreads: per table, how its rows are spread over the ranks.
 home_ranks: per table, the rank that has it, where one has.
-plan: describes the lookup; the same on all ranks.
+description: what tables and features the lookup has, as a text; the same on all ranks.
 )doc");
 
 REGISTER_OP("ReadRequests")
@@ -65,7 +65,7 @@ REGISTER_OP("ReadRequests")
     .Attr("table_of_feature: list(int)")
     .Attr("table_names: list(string)")
     .Attr("feature_names: list(string)")
-    .Attr("plan: string")
+    .Attr("description: string")
     .SetIsStateful()
     .SetShapeFn([](InferenceContext* context) {
       int64_t num_groups;
@@ -84,14 +84,14 @@ REGISTER_OP("ReadRequests")
     .Doc(R"doc(
 Turns the messages of all ranks into lookups of this rank's local rows, one for each group of tables:
 one feature per table, one id per sample. Fails, on every rank alike, when a rank reports a bad id,
-and where the ranks' plans differ.
+and where the ranks' descriptions differ.
 
 messages, splits: of RouteIds, as received from each rank.
 batches, sizes: as of GroupIds.
 times: per group, how often each id came; empty for a group without keys.
 counts: [num_ranks, num_tables], the rows of each table that each rank asks for.
 group_of_table: the lookup that each table belongs to.
-num_rows, table_of_feature, plan: as of RouteIds.
+num_rows, table_of_feature, description: as of RouteIds.
 )doc");
 
 REGISTER_OP("KeyOwners")

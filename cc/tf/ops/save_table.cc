@@ -24,10 +24,20 @@ Takes a snapshot of tables, all at one instant, for SaveTable to write.
 
 tables: keyed tables, from EmbeddingTableHandleOp.
 steps: [num_tables], the step of each table; -1: none. Host memory.
-changes_only: whether to save only what changed since the last full save. A table without one, or
-  whose files are gone, is saved in full.
+changes_only: [num_tables], whether to save only what changed since the last full save. A table
+  without one, or whose files are gone, is saved in full. Host memory.
 snapshot: a number for SaveTable.
 evictions, steps_to_live, l2_weights: per table, which keys are evicted first.
+)doc");
+
+REGISTER_OP("FullSaveId")
+    .Input("table: resource")
+    .Output("id: int64")
+    .SetIsStateful()
+    .SetShapeFn(ScalarShape)
+    .Doc(R"doc(
+The number of the last full save, to which a save of changes is added; 0: there is none, or its files
+are gone. Ranks that share a table compare theirs.
 )doc");
 
 REGISTER_OP("SaveTable")

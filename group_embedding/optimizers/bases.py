@@ -1,0 +1,33 @@
+"""The classes that all optimizers derive from, and a change of a method of them all."""
+
+import contextlib
+
+import tensorflow as tf
+
+
+def optimizer_bases():
+    """That of TensorFlow 1, that of Keras and, in Keras 2, that of its legacy optimizers."""
+    keras = tf.keras.optimizers
+    bases = [tf.compat.v1.train.Optimizer, keras.Optimizer]
+    legacy = getattr(getattr(keras, "legacy", None), "Optimizer", None)
+    if hasattr(legacy, "apply_gradients"):  # in Keras 3 it only says that it is gone
+        bases.append(legacy)
+    return bases
+
+
+@contextlib.contextmanager
+def changed_method(name, change):
+    """Inside, in any thread, the method `name` of every optimizer is another.
+
+    Args:
+        change: a function of the stock method, which returns the one in its place. It is called
+            once for each of `optimizer_bases`.
+    """
+    stock = [(base, getattr(base, name)) for base in optimizer_bases()]
+    for base, method in stock:
+        setattr(base, name, change(method))
+    try:
+        yield
+    finally:
+        for base, method in stock:
+            setattr(base, name, method)

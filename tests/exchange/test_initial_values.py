@@ -1,0 +1,93 @@
+"""What keys start as on several ranks, whose random numbers differ: as on the first rank."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import group_embedding as ge
+from group_embedding import exchange
+
+v1 = tf.compat.v1
+KEYS = np.arange(-30, 30)
+SEED = 5  # of rank 0, and of one process
+OPTIONS = {
+    "rows of a matrix": ge.InitializerOption(default_value_dim=8),
+    "values of their own": ge.InitializerOption(default_value_dim=None),
+}
+
+
+def table_of(name):
+    """Of an initializer without a seed."""
+    option = ge.EmbeddingVariableOption(init_option=OPTIONS[name])
+    initializer = tf.random_normal_initializer()
+    return ge.get_embedding_variable("user", 3, initializer=initializer, ev_option=option)
+
+
+def start_eagerly(name):
+    tf.random.set_seed(SEED + exchange.current().rank)
+    table = table_of(name)
+    with tf.GradientTape() as tape:
+        (rows,) = ge.group_embedding_lookup([table], [tf.constant(KEYS)])
+    tape.gradient(rows, table)
+    return np.asarray(rows)
+
+
+def start_in_a_graph(name):
+    with tf.Graph().as_default(), v1.Session() as session:
+        v1.set_random_seed(SEED + exchange.current().rank)
+        table = table_of(name)
+        (rows,) = ge.group_embedding_lookup([table], [tf.constant(KEYS)])
+        gradient = tf.gradients(rows, table)[0].values
+        session.run(v1.global_variables_initializer())
+        return session.run([rows, gradient])[0]
+
+
+WAYS = {"eagerly": start_eagerly, "in a graph": start_in_a_graph}
+
+
+def start_on_rank():
+    ge.enable_distributed_strategy()
+    return {(way, name): start(name) for way, start in WAYS.items() for name in OPTIONS}
+
+
+@pytest.fixture(scope="module")
+def ranks(several_ranks):
+    return several_ranks.run(start_on_rank)
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+@pytest.mark.parametrize("way", WAYS)
+def test_keys_start_as_in_one_process(ranks, way, name):
+    expected = WAYS[way](name)
+
+    for rank in ranks:
+        np.testing.assert_array_equal(rank[way, name], expected)
+
+
+def make_another_on_rank(differs):
+    ge.enable_distributed_strategy()
+    arguments = {"name": "user", "embedding_dim": 3, "key_dtype": tf.int64}
+    if exchange.current().rank == 1:
+        arguments.update(differs)
+    try:
+        ge.get_embedding_variable(**arguments)
+    except ValueError as error:
+        return str(error)
+    return None
+
+
+@pytest.mark.parametrize(
+    "differs, theirs",
+    [
+        ({"name": "item"}, "table 'item': dim 3 of float32, keys of int64"),
+        ({"embedding_dim": 4}, "table 'user': dim 4 of float32, keys of int64"),
+        ({"key_dtype": tf.uint32}, "table 'user': dim 3 of float32, keys of uint32"),
+    ],
+)
+def test_ranks_that_make_different_tables_are_told(two_ranks, differs, theirs):
+    first, second = two_ranks.run(make_another_on_rank, differs)
+
+    ours = "table 'user': dim 3 of float32, keys of int64"
+    assert first.startswith(ours) and second.startswith(theirs)
+    assert f"expected the same table on all ranks, got {theirs}" in first and "rank 1" in first
+    assert f"expected the same table on all ranks, got {ours}" in second and "rank 0" in second
