@@ -9,6 +9,7 @@ from tensorflow.python.ops.variables import PartitionedVariable
 from group_embedding.config import TABLE_DTYPES
 from group_embedding.exchange import ShardedTable, exchange_of, sharded_table
 from group_embedding.variables import EmbeddingVariable
+from group_embedding.variables.over_replicas import KeyedReplicas
 
 
 class Reference(NamedTuple):
@@ -99,6 +100,11 @@ def make_table(param, max_norm, index):
     if not hasattr(param, "dtype") or not hasattr(param, "shape"):
         param = tf.convert_to_tensor(param)
     name = _name_of(param, index)
+    if isinstance(param, KeyedReplicas):
+        raise RuntimeError(
+            f"table '{name}': expected to be looked up in strategy.run, as its keys are spread "
+            "over the replicas of a strategy, got a call outside"
+        )
     shape = tf.TensorShape(param.shape)
     if shape.rank != 2 or shape[1] is None:
         raise ValueError(
@@ -115,7 +121,14 @@ def make_table(param, max_norm, index):
 
 
 def tf_variable(param):
-    """The `tf.Variable` of a Keras 3 variable: itself, not its value as a policy casts it."""
+    """The `tf.Variable` of a Keras 3 variable: itself, not its value as a policy casts it. In a
+    replica, of a table of keys over replicas, its own."""
+    variable = variable_of_all(param)
+    return variable.of_this_replica() if isinstance(variable, KeyedReplicas) else variable
+
+
+def variable_of_all(param):
+    """The same, in a replica too that of all replicas."""
     inner = None if isinstance(param, tf.Variable) else getattr(param, "_value", None)
     return inner if isinstance(inner, tf.Variable) else param
 

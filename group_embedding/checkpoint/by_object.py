@@ -20,6 +20,7 @@ from group_embedding.checkpoint.snapshots import (
     saves_changes_only,
     take_snapshots,
 )
+from group_embedding.ops import save_table
 
 _PACKAGE, _NAME = "group_embedding", "EmbeddingTable"
 _SUFFIX = f"-{_PACKAGE}.{_NAME}"  # what TensorFlow adds to the prefix that it gives us
@@ -99,6 +100,16 @@ class SavedByObject(tf.saved_model.experimental.TrackableResource):
         return _VerifiedFirst(self, super()._deferred_dependencies)
 
 
+class RowsOfParts(SavedByObject):
+    """A table whose parts, TableResources, are all in this process: saved and restored as one."""
+
+    def __init__(self, parts):
+        super().__init__()
+        self.parts = parts
+        self.share = parts[0].share
+        self.name = parts[0].name
+
+
 class _VerifiedFirst(dict):
     """Where TensorFlow puts children that an object does not know (yet): it is asked for the list
     of those with a name, to which it appends one."""
@@ -122,7 +133,8 @@ class _VerifiedFirst(dict):
         for node_id, found in checkpoint.object_by_proto_id.items():
             if found is self._table:
                 saved_as = checkpoint.object_graph_proto.nodes[node_id].registered_saver.object_name
-                _verify(self._table, saved_as, checkpoint.save_path_string)
+                for part in _parts_of(self._table):
+                    _verify(part, saved_as, checkpoint.save_path_string)
         # There is nothing else to restore of it.
         position.bind_object(self._table._saved_rows)
         self._table._saved_rows._update_uid = checkpoint.restore_uid
@@ -144,10 +156,15 @@ def _always_starts(table):
 
 
 def _originals(trackables):
-    """Names and tables. A SavedModel is made of copies of resources, but its functions of what was
-    copied."""
-    names, tables = zip(*sorted(trackables.items()))
-    return names, [getattr(table, "_original", table) for table in tables]
+    """Names and tables, also of those that are in parts. A SavedModel is made of copies of
+    resources, but its functions of what was copied."""
+    tables = [(name, part) for name, t in sorted(trackables.items()) for part in _parts_of(t)]
+    return tuple(zip(*tables))
+
+
+def _parts_of(table):
+    original = getattr(table, "_original", table)
+    return getattr(original, "parts", [original])
 
 
 def mark_as_table(resource):
@@ -169,21 +186,29 @@ def _save(trackables, file_prefix):
     if tf.executing_eagerly():
         files.remove_unnamed(prefix.numpy().decode())
     prefix = prefix_of_all(tables, prefix)
-    manifests = save_parts(tables, prefix, _snapshots(names, tables), "save_objects")
+    manifests = {}
+    saved = save_parts(tables, prefix, _snapshots(names, tables), "save_objects")
+    for name, manifest in zip(names, saved):
+        manifests.setdefault(name, []).append(manifest)
     tf.raw_ops.SaveV2(
         prefix=file_prefix,
-        tensor_names=[_key(name) for name in names],
-        shape_and_slices=[""] * len(names),
-        tensors=manifests,
+        tensor_names=[_key(name) for name in manifests],
+        shape_and_slices=[""] * len(manifests),
+        tensors=[_merged(parts) for parts in manifests.values()],
     )
     return file_prefix
+
+
+def _merged(manifests):
+    return manifests[0] if len(manifests) == 1 else save_table.merge_manifests(tf.stack(manifests))
 
 
 def _snapshots(names, tables):
     """For each table the snapshot to write."""
     late = [n for n, t in zip(names, tables) if not isinstance(t, TableInBackground)]
     if len(late) == len(tables):
-        return take_snapshots(tables, saves_changes_only())
+        is_in_parts = len(set(names)) < len(names)  # of such tables all rows are saved
+        return take_snapshots(tables, False if is_in_parts else saves_changes_only())
     if late:
         raise ValueError(
             f"tables {late}: expected to be there when this tf.train.Checkpoint was first saved "

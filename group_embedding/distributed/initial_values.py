@@ -2,7 +2,7 @@
 
 import tensorflow as tf
 
-from group_embedding.exchange import current, exchange_of
+from group_embedding.exchange import current, exchange_of, is_over_replicas
 
 
 def broadcast_variables(variables):
@@ -13,7 +13,7 @@ def broadcast_variables(variables):
     it first.
     """
     exchange = current()
-    if exchange.num_ranks == 1:
+    if exchange.num_ranks == 1 or is_over_replicas(exchange):  # which start as one
         return
     dense = [v for v in variables if _is_dense(v)]
     values = exchange.broadcast([tf.convert_to_tensor(v) for v in dense], "broadcast_variables")

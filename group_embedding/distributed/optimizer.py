@@ -15,10 +15,13 @@ from group_embedding.distributed.initial_values import (
     broadcast_initial_values,
     broadcast_variables,
 )
+from group_embedding.distributed.replicas import OverReplicas
 from group_embedding.exchange import (
     assign_rows,
     current,
+    exchange_of,
     gather_rows,
+    is_over_replicas,
     mark_shard,
     sharded_table,
 )
@@ -37,12 +40,15 @@ def DistributedOptimizer(optimizer):  # noqa: N802
 
     All ranks start from the dense variables of rank 0. Every rank must take as many steps.
 
+    Where the ranks are the replicas of a strategy (`ge.sok.Init` in its scope), its sums of the
+    dense gradients take the place of means, and the optimizer must be of `tf.keras.optimizers`.
+
     Args:
         optimizer: a `tf.compat.v1.train.Optimizer` or a Keras optimizer (also a legacy one, and one
             of Keras 3). It is changed in place.
 
     Returns:
-        `optimizer`; with one rank, as it was.
+        `optimizer`; in one process by itself, as it was.
 
     Raises:
         TypeError: it is none of these.
@@ -58,7 +64,9 @@ def DistributedOptimizer(optimizer):  # noqa: N802
             f"got {type(optimizer).__name__}"
         )
     exchange = current()
-    if exchange.num_ranks > 1 and not isinstance(optimizer, _Distributed):
+    over_replicas = is_over_replicas(exchange)
+    way = _way_of_replicas(optimizer) if over_replicas else way
+    if (exchange.num_ranks > 1 or over_replicas) and not isinstance(optimizer, _Distributed):
         optimizer.__class__ = _distributed_class(way, type(optimizer))
         optimizer._ge_exchange = exchange
     return optimizer
@@ -196,10 +204,51 @@ class _DistributedKeras3(_SavedWhole, _Distributed):
         return self._ge_mark_slot(slot, reference_variable)
 
 
+class _OverReplicasKeras(OverReplicas, _DistributedKeras):
+    """Of Keras 2."""
+
+    def aggregate_gradients(self, grads_and_vars):
+        return self._ge_add_up(super().aggregate_gradients, grads_and_vars)
+
+
+class _OverReplicasKeras3(OverReplicas, _DistributedKeras3):
+    """Of Keras 3."""
+
+    def build(self, variables):
+        with tf.init_scope():  # as Keras 2 does: a first step may be one of a function
+            super().build(variables)
+
+    def apply_gradients(self, grads_and_vars, experimental_aggregate_gradients=True):
+        """As in Keras 2, where False says that the gradients of replicas stay apart."""
+        pairs = list(grads_and_vars)
+        if not experimental_aggregate_gradients and self._ge_exchange.num_ranks > 1:
+            for _, variable in pairs:
+                if exchange_of(variable) is None:
+                    raise ValueError(
+                        "apply_gradients: expected tables alone, where "
+                        f"experimental_aggregate_gradients=False, got '{variable.name}'"
+                    )
+        return super().apply_gradients(pairs)
+
+    def _all_reduce_sum_gradients(self, grads_and_vars):
+        return self._ge_add_up(super()._all_reduce_sum_gradients, grads_and_vars)
+
+
 def _broadcast_outside_functions(variables):
     with tf.init_scope():
         if tf.executing_eagerly():
             broadcast_variables(variables)
+
+
+def _way_of_replicas(optimizer):
+    ways = {_DistributedKeras: _OverReplicasKeras, _DistributedKeras3: _OverReplicasKeras3}
+    way = ways.get(_way_of(optimizer))
+    if way is None:
+        raise TypeError(
+            "DistributedOptimizer: expected an optimizer of tf.keras.optimizers, and no legacy "
+            f"one, over the replicas of a strategy, got {type(optimizer).__name__}"
+        )
+    return way
 
 
 def _way_of(optimizer):

@@ -1,8 +1,9 @@
 """How the ranks of a job share tables: the exchange, and what lies on top of it.
 
-`interface` is the one page that `local` and `horovod` implement; `active` knows which is in use;
-`placements` says where tables go that are made together; `sharded_table` makes those whose rows are
-spread over the ranks, `sharded_lookup` reads them, and keyed tables beside them.
+`interface` is the one page that `local`, `horovod` and `replicas` implement; `active` knows which
+is in use; `placements` says where tables go that are made together; `sharded_table` makes those
+whose rows are spread over the ranks (`replica_tables`: what is different where these are in one
+process), `sharded_lookup` reads them, and keyed tables beside them.
 """
 
 from group_embedding.exchange.active import current, set_current, unsharded
@@ -10,6 +11,16 @@ from group_embedding.exchange.gather_strings import gather_strings, gather_text
 from group_embedding.exchange.interface import Exchange
 from group_embedding.exchange.local import LocalExchange
 from group_embedding.exchange.placements import resolve_placements
+from group_embedding.exchange.replica_tables import (
+    check_in_scope,
+    check_trained,
+    is_over_replicas,
+    let_train,
+    part_here,
+    parts_of,
+    refuse_stock_updates,
+)
+from group_embedding.exchange.replicas import ReplicaExchange
 from group_embedding.exchange.sharded_lookup import look_up_sharded
 from group_embedding.exchange.sharded_table import (
     ShardedTable,
@@ -28,16 +39,24 @@ from group_embedding.exchange.sharded_table import (
 __all__ = [
     "Exchange",
     "LocalExchange",
+    "ReplicaExchange",
     "ShardedTable",
     "assign_rows",
+    "check_in_scope",
+    "check_trained",
     "current",
     "exchange_of",
     "gather_rows",
     "gather_strings",
     "gather_text",
+    "is_over_replicas",
+    "let_train",
     "look_up_sharded",
     "make_table",
     "mark_shard",
+    "part_here",
+    "parts_of",
+    "refuse_stock_updates",
     "resolve_placements",
     "restore_table",
     "set_current",

@@ -26,16 +26,29 @@ class Exchange(abc.ABC):
     comm_dtype = None
     # Of tables for which nobody asks for another: see `enable_distributed_strategy`.
     placement = "distributed"
+    # The tf.distribute strategy whose replicas the ranks are; None: ranks are processes.
+    strategy = None
 
     @property
     @abc.abstractmethod
     def rank(self):
-        """This process, 0 to num_ranks - 1."""
+        """This process, or replica, 0 to num_ranks - 1."""
 
     @property
     @abc.abstractmethod
     def num_ranks(self):
-        """How many processes take part."""
+        """How many take part."""
+
+    @property
+    def of_this_process(self):
+        """The exchanges of the ranks that this process is: itself, except for replicas."""
+        return [self]
+
+    @property
+    def gradient_divisor(self):
+        """The gradient of a table is the sum of those of the ranks' losses, divided by this: their
+        mean, except for replicas."""
+        return self.num_ranks
 
     @property
     def local_rank(self):

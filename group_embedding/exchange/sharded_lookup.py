@@ -8,9 +8,9 @@
     one vector per sample
 
 Gradients flow backwards through the same ops: the gradient of each unique row crosses once, divided
-by the number of ranks, and the owner sums what the ranks send. So a table's gradient is that of the
-mean of the ranks' losses, ready for one update on its owner. All ranks take part in both
-directions, also with an empty batch.
+by the number of ranks (of replicas: as it is), and the owner sums what the ranks send. So a table's
+gradient is that of the mean of the ranks' losses, ready for one update on its owner. All ranks take
+part in both directions, also with an empty batch.
 """
 
 import tensorflow as tf
@@ -62,7 +62,7 @@ def look_up_sharded(
     packed, row_splits = pack_rows(_look_up_owned(tables, groups, requests), requests.counts, wire)
     received, _ = exchange.alltoall(packed, row_splits, "exchange_rows")
     matrices = unpack_rows(
-        received, route.counts, [table.dim for table in tables], wire, 1 / exchange.num_ranks
+        received, route.counts, [table.dim for table in tables], wire, 1 / exchange.gradient_divisor
     )
     outputs = group_lookup(
         [table.with_source(matrix, tf.float32) for table, matrix in zip(tables, matrices)],

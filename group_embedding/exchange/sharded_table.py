@@ -13,6 +13,14 @@ from tensorflow.python.trackable.base import VARIABLE_VALUE_KEY
 
 from group_embedding.exchange.active import current
 from group_embedding.exchange.interface import Exchange
+from group_embedding.exchange.replica_tables import (
+    check_in_scope,
+    check_spread,
+    is_over_replicas,
+    part_here,
+    parts_of,
+    refuse_stock_updates,
+)
 from group_embedding.placement import Placement, to_placement
 
 _MARK = "_group_embedding_shard"
@@ -45,6 +53,15 @@ class ShardedTable:
         """This rank's rows of the whole table."""
         return _rows_of_rank(whole, self.placement, self.exchange)
 
+    def assign_rows(self, whole):
+        """Sets this rank's rows, and to zeros what room is left in the variable."""
+        held = self.placement.num_local_rows(
+            self.num_rows, self.exchange.rank, self.exchange.num_ranks
+        )
+        room = self.variable.shape[0] - held
+        rows = self.rows_of_rank(whole)
+        return self.variable.assign(tf.pad(rows, [[0, room], [0, 0]]) if room else rows)
+
 
 def make_table(shape, initializer, create, placement=None):
     """Makes the variable of a table: whole with one rank, else this rank's rows.
@@ -72,6 +89,16 @@ def make_table(shape, initializer, create, placement=None):
     )
     if where is None:
         return create(shape, initializer)
+    if is_over_replicas(exchange):
+        check_in_scope(exchange)
+        check_spread(where)
+        # All replicas have as many rows as the first: their slots, too, are of one shape.
+        variable = create((where.num_local_rows(num_rows, 0, exchange.num_ranks), dim), tf.zeros)
+        copies = _only_part(variable)
+        mark_shard(copies, (num_rows, dim), exchange, where)
+        assign_rows(copies, _draw(initializer, (num_rows, dim), copies.dtype))
+        refuse_stock_updates(copies)
+        return variable
     local_rows = where.num_local_rows(num_rows, exchange.rank, exchange.num_ranks)
     of_rank = _RowsOfRank(initializer, (num_rows, dim), where, exchange)
     variable = create((local_rows, dim), of_rank)
@@ -93,13 +120,16 @@ def table_is_made():
 
 
 def mark_shard(variable, shape, exchange, placement):
-    """Declares that `variable` holds this rank's rows of a table of `shape`.
+    """Declares that `variable` holds this rank's rows of a table of `shape`; of one that a strategy
+    mirrors, each copy those of its replica.
 
     From now on object-based checkpoints (`tf.train.Checkpoint`, `save_weights`) hold the whole one.
     """
-    shard = ShardedTable(variable, _saved_name(variable), *shape, exchange, placement)
-    setattr(variable, _MARK, shard)
-    if isinstance(variable, BaseResourceVariable) and not isinstance(variable, _SavedWhole):
+    name = _saved_name(variable)
+    for part, of_part in zip(parts_of(variable), exchange.of_this_process):
+        setattr(part, _MARK, ShardedTable(part, name, *shape, of_part, placement))
+    kinds = BaseResourceVariable, tf.distribute.DistributedValues
+    if isinstance(variable, kinds) and not isinstance(variable, _SavedWhole):
         variable.__class__ = _saved_whole(type(variable))
 
 
@@ -112,12 +142,17 @@ def sharded_table(variable):
         return variable
     if isinstance(variable, tf.Tensor):
         return None
+    return getattr(part_here(_held(variable)), _MARK, None)
+
+
+def _held(variable):
+    """The tf.Variable that a variable of Keras 3, or a PartitionedVariable of one part, is."""
     if not isinstance(variable, tf.Variable):
         if isinstance(getattr(variable, "value", None), tf.Variable):  # of Keras 3
-            variable = variable.value
-        elif hasattr(variable, "as_tensor") and len(list(variable)) == 1:
-            variable = next(iter(variable))
-    return getattr(variable, _MARK, None)
+            return variable.value
+        if hasattr(variable, "as_tensor") and len(list(variable)) == 1:
+            return next(iter(variable))
+    return variable
 
 
 def exchange_of(variable):
@@ -128,6 +163,7 @@ def exchange_of(variable):
         return shard.exchange
     if not isinstance(variable, tf.Variable):
         variable = getattr(variable, "value", None)  # of Keras 3
+    variable = part_here(variable)
     is_spread = getattr(variable, "placement", None) is not None
     return variable.exchange if is_spread else None
 
@@ -143,15 +179,19 @@ def gather_rows(variable):
     shard = sharded_table(variable)
     if shard is None:
         return tf.convert_to_tensor(variable)
-    (rows,) = shard.exchange.allgather(
-        [tf.convert_to_tensor(shard.variable)], f"gather_{_flat(shard.name)}"
-    )
+    num_ranks = shard.exchange.num_ranks
+    counts = [
+        shard.placement.num_local_rows(shard.num_rows, r, num_ranks) for r in range(num_ranks)
+    ]
+    parts = parts_of(_held(variable))
+    if is_over_replicas(shard.exchange):
+        rows = tf.concat([part[:count] for part, count in zip(parts, counts)], axis=0)
+    else:
+        rows = tf.convert_to_tensor(shard.variable)
+        (rows,) = shard.exchange.allgather([rows], f"gather_{_flat(shard.name)}")
     if shard.placement.spread == "one_rank":
         return rows
-    num_ranks = shard.exchange.num_ranks
-    first = [0]  # of each rank in `rows`
-    for rank in range(num_ranks - 1):
-        first.append(first[-1] + shard.placement.num_local_rows(shard.num_rows, rank, num_ranks))
+    first = [sum(counts[:rank]) for rank in range(num_ranks)]  # row of each rank in `rows`
     row = tf.range(shard.num_rows, dtype=tf.int64)
     return tf.gather(
         rows, tf.gather(tf.constant(first, tf.int64), row % num_ranks) + row // num_ranks
@@ -160,9 +200,10 @@ def gather_rows(variable):
 
 def assign_rows(variable, whole):
     """Sets a variable from the whole table. No rank waits for another."""
-    shard = sharded_table(variable)
-    variable = variable if shard is None else shard.variable
-    return variable.assign(whole if shard is None else shard.rows_of_rank(whole))
+    if sharded_table(variable) is None:
+        return variable.assign(whole)
+    assigned = [sharded_table(part).assign_rows(whole) for part in parts_of(_held(variable))]
+    return assigned[0] if len(assigned) == 1 else tf.group(*assigned)
 
 
 def restore_table(variable, checkpoint, tensor_name):
@@ -212,19 +253,21 @@ class _RowsOfRank:
     """Initializer of one rank's rows out of the initializer of the whole table."""
 
     def __init__(self, initializer, shape, placement, exchange):
-        self._initializer = initializer() if inspect.isclass(initializer) else initializer
+        self._initializer = initializer
         self._shape = shape
         self._where = placement, exchange
 
     def __call__(self, shape, dtype=None, partition_info=None, **kwargs):
         del shape, partition_info, kwargs  # of the local rows: the whole table is drawn
-        if not callable(self._initializer):
-            whole = tf.cast(tf.convert_to_tensor(self._initializer), dtype)
-        elif dtype is None:
-            whole = self._initializer(self._shape)
-        else:
-            whole = self._initializer(self._shape, dtype=dtype)
-        return _rows_of_rank(whole, *self._where)
+        return _rows_of_rank(_draw(self._initializer, self._shape, dtype), *self._where)
+
+
+def _draw(initializer, shape, dtype):
+    """The whole table as it starts."""
+    initializer = initializer() if inspect.isclass(initializer) else initializer
+    if not callable(initializer):
+        return tf.cast(tf.convert_to_tensor(initializer), dtype)
+    return initializer(shape) if dtype is None else initializer(shape, dtype=dtype)
 
 
 def _rows_of_rank(whole, placement, exchange):

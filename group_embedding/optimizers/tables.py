@@ -5,6 +5,7 @@ from typing import NamedTuple, Optional
 import tensorflow as tf
 
 from group_embedding.config import TABLE_DTYPES
+from group_embedding.exchange import check_trained, parts_of
 from group_embedding.ops.group_update import (
     KeyedSlot,
     Rule,
@@ -16,7 +17,7 @@ from group_embedding.ops.group_update import (
     output_grads,
 )
 from group_embedding.optimizers import producer
-from group_embedding.tables import tf_variable
+from group_embedding.tables import tf_variable, variable_of_all
 from group_embedding.variables import EmbeddingVariable
 
 
@@ -38,11 +39,14 @@ class Table(NamedTuple):
 
 
 def claim_tables(variables):
-    """Tells the EmbeddingVariables among `variables` that a wrapped optimizer trains them."""
+    """Tells the EmbeddingVariables among `variables` that a wrapped optimizer trains them; refuses
+    tables over replicas that it was not made for."""
     for variable in variables:
-        variable = tf_variable(variable)
-        if isinstance(variable, EmbeddingVariable):
-            variable._optimizer_is_wrapped = True
+        variable = variable_of_all(variable)
+        check_trained(variable)
+        for part in parts_of(variable):
+            if isinstance(part, EmbeddingVariable):
+                part._optimizer_is_wrapped = True
 
 
 def check_keyed(grads_and_vars):

@@ -9,6 +9,7 @@ from group_embedding import exchange
 from group_embedding.sok.tables import DynamicVariable, name_of
 from group_embedding.tables import tf_variable
 from group_embedding.variables import EmbeddingVariable
+from group_embedding.variables.over_replicas import KeyedReplicas
 
 
 def assign(var, indices, values):
@@ -92,7 +93,7 @@ def _assign_rows(var, variable, rows, values):
 
 
 def export(var):
-    """What this rank has of a table.
+    """What this rank has of a table; of one over the replicas of a strategy, all.
 
     Args:
         var: a table of `Variable` or `DynamicVariable`.
@@ -109,12 +110,14 @@ def export(var):
     ([0, 1], [[1.0, 2.0], [3.0, 4.0]])
     """
     variable = tf_variable(var)
-    if isinstance(variable, EmbeddingVariable):
+    if isinstance(variable, (EmbeddingVariable, KeyedReplicas)):
         found = variable.export()
         return found.keys, found.values
     num_rows = exchange.table_shape(var)[0]
     rows = tf.range(num_rows, dtype=tf.int64)
     shard = exchange.sharded_table(var)
+    if shard is not None and exchange.is_over_replicas(shard.exchange):
+        return rows, exchange.gather_rows(var)
     return rows if shard is None else shard.rows_of_rank(rows), tf.convert_to_tensor(variable)
 
 

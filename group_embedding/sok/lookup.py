@@ -1,8 +1,8 @@
 """SOK's lookups: the group lookup, with gradients that are sums over the ranks.
 
 The group lookup makes gradients those of the mean of the ranks' losses. SOK adds up what the ranks
-send, and its scripts divide their losses by the batch of all ranks. So gradients are multiplied by
-the number of ranks on their way in.
+send, and its scripts divide their losses by the batch of all ranks. So gradients are multiplied on
+their way in by what the exchange divides them by.
 """
 
 import tensorflow as tf
@@ -98,7 +98,7 @@ def _as_keys(ids, param):
 
 def _summed(result, param):
     exchange = exchange_of(param)
-    return result if exchange is None else _scale_gradient(result, exchange.num_ranks)
+    return result if exchange is None else _scale_gradient(result, exchange.gradient_divisor)
 
 
 def _unscaled(weights, param):
@@ -106,7 +106,7 @@ def _unscaled(weights, param):
     exchange = exchange_of(param)
     if weights is None or exchange is None:
         return weights
-    values = _scale_gradient(weights.values, 1 / exchange.num_ranks)
+    values = _scale_gradient(weights.values, 1 / exchange.gradient_divisor)
     return weights.with_values(values)
 
 

@@ -7,6 +7,7 @@ from group_embedding.sok import files
 from group_embedding.sok.tables import name_of
 from group_embedding.tables import tf_variable
 from group_embedding.variables import EmbeddingVariable
+from group_embedding.variables.over_replicas import KeyedReplicas
 
 _ENTRY = "embedding_variable"
 
@@ -54,7 +55,7 @@ class Saver:
         parts = tensors if isinstance(tensors, (list, tuple)) else [tensors]
         values = tf.concat([tf.convert_to_tensor(part) for part in parts], axis=0)
         variable = tf_variable(embedding_variable)
-        is_keyed = isinstance(variable, EmbeddingVariable)
+        is_keyed = isinstance(variable, (EmbeddingVariable, KeyedReplicas))
         expected = exchange.table_shape(embedding_variable)
         expected = [None, expected[1]] if is_keyed else expected
         if not values.shape.is_compatible_with(expected):

@@ -4,13 +4,16 @@ import tensorflow as tf
 
 from group_embedding import exchange
 from group_embedding.distributed import enable_distributed_strategy
+from group_embedding.distributed.replicas import share_over_replicas
 
 
 def init(comm_tool="horovod", use_legacy_optimizer=False):
     """Starts SOK version 2 on this rank: `ge.enable_distributed_strategy("collective")`.
 
     Variables made from now on are spread over the ranks that horovodrun launched. Without it there
-    is one rank. A second call changes nothing.
+    is one rank. In the scope of a `tf.distribute.MirroredStrategy` its replicas are the ranks: make
+    tables and optimizers in that scope, and look up and train in `strategy.run`. A second call
+    changes nothing.
 
     Args:
         comm_tool: 'horovod'.
@@ -18,7 +21,7 @@ def init(comm_tool="horovod", use_legacy_optimizer=False):
             `OptimizerWrapper` takes its optimizers as well as legacy ones.
 
     Raises:
-        ValueError: another word, or True.
+        ValueError: another word, or True; another strategy, or one beside Horovod.
         ImportError: Horovod is missing; the message has the command that installs it.
 
     Example, run with `horovodrun -np 2 python train.py`:
@@ -33,11 +36,9 @@ def init(comm_tool="horovod", use_legacy_optimizer=False):
             "OptimizerWrapper takes its optimizers, and those of tf.keras.optimizers.legacy"
         )
     if tf.distribute.has_strategy():
-        raise ValueError(
-            "init: expected no tf.distribute strategy, as ranks are processes that horovodrun "
-            f"launches, got {type(tf.distribute.get_strategy()).__name__}; call it outside"
-        )
-    enable_distributed_strategy("collective")
+        share_over_replicas(tf.distribute.get_strategy())
+    else:
+        enable_distributed_strategy("collective")
 
 
 def Init(global_batch_size=None):  # noqa: N802

@@ -3,6 +3,7 @@
 import contextlib
 import functools
 import re
+import threading
 
 import tensorflow as tf
 
@@ -128,14 +129,50 @@ def OptimizerScope(trainable_variables):  # noqa: N802
     others = [variable for variable in trainable_variables if not is_table(variable)]
     if others:
         raise TypeError(f"OptimizerScope: expected embedding variables alone, got {others[0]!r}")
-    with changed_method("apply_gradients", _first_wrapped):
+    with _wrapping:
         yield
+
+
+class _Wrapping:
+    """Inside, in this thread, optimizers are wrapped as they are applied. The replicas of a
+    strategy are threads, which enter and leave in any order."""
+
+    def __init__(self):
+        self._lock = threading.Lock()
+        self._num_open = 0
+        self._changed = None
+        self._of_thread = threading.local()
+
+    @property
+    def is_on(self):
+        return getattr(self._of_thread, "num_open", 0) > 0
+
+    def __enter__(self):
+        self._count(1)
+        with self._lock:
+            if self._num_open == 0:
+                self._changed = changed_method("apply_gradients", _first_wrapped)
+                self._changed.__enter__()
+            self._num_open += 1
+
+    def __exit__(self, *_):
+        self._count(-1)
+        with self._lock:
+            self._num_open -= 1
+            if self._num_open == 0:
+                self._changed.__exit__(None, None, None)
+
+    def _count(self, change):
+        self._of_thread.num_open = getattr(self._of_thread, "num_open", 0) + change
+
+
+_wrapping = _Wrapping()
 
 
 def _first_wrapped(apply_gradients):
     @functools.wraps(apply_gradients)
     def wrapped(optimizer, *args, **kwargs):
-        if not can_wrap(optimizer):
+        if not _wrapping.is_on or not can_wrap(optimizer):
             return apply_gradients(optimizer, *args, **kwargs)
         return DistributedOptimizer(wrap(optimizer)).apply_gradients(*args, **kwargs)
 

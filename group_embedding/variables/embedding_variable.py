@@ -5,10 +5,10 @@ import tensorflow as tf
 from tensorflow.python.ops import resource_variable_ops
 from tensorflow.python.saved_model import registration
 
-from group_embedding import exchange
 from group_embedding.checkpoint.by_name import SavedByName
 from group_embedding.checkpoint.snapshots import Eviction
 from group_embedding.checkpoint.start import find_start
+from group_embedding.exchange import current, table_is_made
 from group_embedding.ops import embedding_table, table_keys
 from group_embedding.variables import initial_values, over_ranks
 from group_embedding.variables.loaded_variable import loaded_variable
@@ -59,14 +59,16 @@ class EmbeddingVariable(resource_variable_ops.ResourceVariable, SavedByName):
         collections=None,
         ev_option=None,
         placement=None,
+        exchange=None,
     ):
         self.key_dtype = tf.as_dtype(key_dtype)
         self.ev_option = ev_option or EmbeddingVariableOption()
         self.step = None
         self._optimizer_is_wrapped = False
-        _check_no_strategy(name)
+        if exchange is None:
+            _check_no_strategy(name)
         storage = plan_storage(name, self.ev_option.storage_option)
-        self.exchange = exchange.current()
+        self.exchange = exchange or current()
         self.placement = over_ranks.placement_of_table(name, placement, self.exchange, storage)
         if self.placement is not None:
             storage = storage.of_rank(self.exchange.rank)
@@ -80,7 +82,7 @@ class EmbeddingVariable(resource_variable_ops.ResourceVariable, SavedByName):
             )
             self._make_table(initializer, storage)
         if self.placement is not None:
-            exchange.table_is_made()
+            table_is_made()
 
     def _make_table(self, initializer, storage):
         table_name = self._table_name
@@ -344,7 +346,9 @@ def _check_no_strategy(name):
         raise ValueError(
             f"table '{name}': expected to be made outside of the scope of a tf.distribute "
             f"strategy, which has no copies of tables of keys, got {strategy}; train without one, "
-            'or over ranks: group_embedding.enable_distributed_strategy("collective")'
+            'over ranks: group_embedding.enable_distributed_strategy("collective"), or over the '
+            "replicas of a MirroredStrategy: call group_embedding.sok.Init() in its scope, and "
+            "make it by get_embedding_variable or a layer of sok"
         )
 
 

@@ -3,8 +3,10 @@
 import tensorflow as tf
 
 from group_embedding.config import TABLE_DTYPES
+from group_embedding.exchange import current, is_over_replicas, part_here
 from group_embedding.variables.embedding_variable import EmbeddingVariable
 from group_embedding.variables.options import EmbeddingVariableOption
+from group_embedding.variables.over_replicas import make_over_replicas
 
 KEY_DTYPES = (tf.int32, tf.int64, tf.uint32, tf.uint64)
 
@@ -118,12 +120,17 @@ def keyed_variables(**arguments):
 
     def create(next_creator, **kwargs):
         del next_creator
-        return EmbeddingVariable(
-            name=kwargs["name"],
-            trainable=kwargs["trainable"] is not False,
-            collections=kwargs.get("collections"),
-            **arguments,
-        )
+
+        def make(of_rank=None):
+            return EmbeddingVariable(
+                name=kwargs["name"],
+                trainable=kwargs["trainable"] is not False,
+                collections=kwargs.get("collections"),
+                exchange=of_rank,
+                **arguments,
+            )
+
+        return make_over_replicas(make) if is_over_replicas(current()) else make()
 
     return tf.variable_creator_scope(create)
 
@@ -178,6 +185,7 @@ def _no_regularizer(_):
 
 def _check_same(variable, name, arguments):
     """Refuses to share a table with one that asks for another."""
+    variable = part_here(variable)
     if not isinstance(variable, EmbeddingVariable):
         raise ValueError(
             f"table '{name}': expected an EmbeddingVariable, as it is asked for again, got "

@@ -5,7 +5,7 @@ import json
 import tensorflow as tf
 
 from group_embedding.checkpoint.parts import Share
-from group_embedding.exchange import gather_text
+from group_embedding.exchange import LocalExchange, gather_text, is_over_replicas
 from group_embedding.ops import table_keys
 from group_embedding.ops.route_ids import key_owners
 from group_embedding.placement import DISTRIBUTED, REPLICATED, to_placement
@@ -42,7 +42,7 @@ def start_as_first_rank(table, initial):
     Raises:
         ValueError: another rank makes another table.
     """
-    if table.placement is None:
+    if table.placement is None or is_over_replicas(table.exchange):  # one process makes them all
         return initial
     exchange, name = table.exchange, table.name.partition(":")[0]
     made = (
@@ -74,6 +74,8 @@ def share_of(table):
     """What this rank has of a table, as checkpoints see it."""
     if table.placement is None:
         return None
+    if is_over_replicas(table.exchange):  # this process writes the files of all
+        return Share(LocalExchange(), table.exchange.rank, table.exchange.num_ranks)
     if table.placement.spread == "one_rank":
         is_mine = table.placement.rank == table.exchange.rank
         return Share(table.exchange, 0 if is_mine else None, 1)
