@@ -60,6 +60,7 @@ class EmbeddingVariable(resource_variable_ops.ResourceVariable, SavedByName):
         ev_option=None,
         placement=None,
         exchange=None,
+        starts_like=None,
     ):
         self.key_dtype = tf.as_dtype(key_dtype)
         self.ev_option = ev_option or EmbeddingVariableOption()
@@ -80,15 +81,19 @@ class EmbeddingVariable(resource_variable_ops.ResourceVariable, SavedByName):
                 name=name,
                 dtype=value_dtype,
             )
-            self._make_table(initializer, storage)
+            self._make_table(initializer, storage, starts_like)
         if self.placement is not None:
             table_is_made()
 
-    def _make_table(self, initializer, storage):
+    def _make_table(self, initializer, storage, starts_like):
         table_name = self._table_name
         with tf.device("/CPU:0"):  # so that they are the same wherever the table is
-            initial = self._initial_values(table_name, initializer)
-            initial = over_ranks.start_as_first_rank(self, initial)
+            if starts_like is not None:
+                initial = starts_like._initial
+            else:
+                initial = self._initial_values(table_name, initializer)
+                initial = over_ranks.start_as_first_rank(self, initial)
+        self._initial = initial
         option = self.ev_option
         start, always_starts = _start(table_name, option.ckpt, self.shape[1], self.dtype)
 

@@ -121,12 +121,12 @@ def keyed_variables(**arguments):
     def create(next_creator, **kwargs):
         del next_creator
 
-        def make(of_rank=None):
+        def make(**of_replica):
             return EmbeddingVariable(
                 name=kwargs["name"],
                 trainable=kwargs["trainable"] is not False,
                 collections=kwargs.get("collections"),
-                exchange=of_rank,
+                **of_replica,
                 **arguments,
             )
 

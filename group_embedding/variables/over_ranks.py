@@ -42,7 +42,7 @@ def start_as_first_rank(table, initial):
     Raises:
         ValueError: another rank makes another table.
     """
-    if table.placement is None or is_over_replicas(table.exchange):  # one process makes them all
+    if table.placement is None or is_over_replicas(table.exchange):  # see `over_replicas`
         return initial
     exchange, name = table.exchange, table.name.partition(":")[0]
     made = (

@@ -10,14 +10,18 @@ from group_embedding.ops.table_keys import Export
 
 
 def make_over_replicas(make):
-    """What `make(exchange)` makes for each rank of the job, as one variable.
+    """What `make(exchange=, starts_like=)` makes for each rank of the job, as one variable. Keys
+    start in all as in the first.
 
     Raises:
         ValueError: it is called outside of the strategy's scope, or in `strategy.run`.
     """
     now = exchange.current()
     exchange.check_in_scope(now)
-    return KeyedReplicas(now.strategy, [make(of_rank) for of_rank in now.of_this_process])
+    parts = []
+    for of_rank in now.of_this_process:
+        parts.append(make(exchange=of_rank, starts_like=parts[0] if parts else None))
+    return KeyedReplicas(now.strategy, parts)
 
 
 class KeyedReplicas(MirroredVariable):

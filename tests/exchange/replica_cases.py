@@ -175,6 +175,25 @@ def restore_and_train(num_replicas, kind, prefix):
     return go_on(strategy, model, range(5, 10)).values()
 
 
+def first_values(num_replicas, num_rows):
+    """Of keys 0 to 4 * num_rows - 1, which start as rows of a matrix of `num_rows`, in a replica."""
+    strategy = strategy_of(num_replicas)
+    matrix = ge.InitializerOption(default_value_dim=num_rows)
+    with strategy.scope():
+        sok.Init(global_batch_size=BATCH)
+        option = ge.EmbeddingVariableOption(init_option=matrix)
+        table = ge.get_embedding_variable("items", DIM, ev_option=option)
+    num_keys = 4 * num_rows
+    one_each = [[key, 0] for key in range(num_keys)]
+    keys = tf.SparseTensor(one_each, tf.range(num_keys, dtype=tf.int64), [num_keys, 1])
+
+    @tf.function
+    def look_up():
+        return strategy.run(lambda: sok.lookup_sparse([table], [keys], combiners=["sum"])[0])
+
+    return strategy.experimental_local_results(look_up())[0].numpy()
+
+
 def documented_loop(num_replicas):
     """The custom loop of SOK version 1's documents, with stock optimizers: the losses."""
     strategy = strategy_of(num_replicas)

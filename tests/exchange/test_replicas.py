@@ -71,6 +71,15 @@ def test_any_number_of_replicas_restores(devices, tmp_path, saved_by, restored_b
     assert_equal(trained, expected)
 
 
+def test_a_key_starts_alike_whoever_owns_it(devices):
+    # Given keys that start as rows of a matrix drawn at random, four as each
+
+    values = devices(cases.first_values, 3, 7)
+
+    np.testing.assert_array_equal(values, np.tile(values[:7], [4, 1]))
+    assert len(np.unique(values[:7])) == values[:7].size
+
+
 def test_the_loop_that_sok_documents(devices):
     expected = devices(cases.documented_loop, 1)
 
