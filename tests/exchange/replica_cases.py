@@ -176,7 +176,7 @@ def restore_and_train(num_replicas, kind, prefix):
 
 
 def first_values(num_replicas, num_rows):
-    """Of keys 0 to 4 * num_rows - 1, which start as rows of a matrix of `num_rows`, in a replica."""
+    """Of 4 * num_rows keys, which start as rows of a matrix of `num_rows`, in the first replica."""
     strategy = strategy_of(num_replicas)
     matrix = ge.InitializerOption(default_value_dim=num_rows)
     with strategy.scope():
