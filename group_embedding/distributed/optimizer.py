@@ -10,6 +10,7 @@ import functools
 
 import tensorflow as tf
 
+from group_embedding.distributed.clip_norms import any_spread, clip_by_norms
 from group_embedding.distributed.gradients import average_gradients
 from group_embedding.distributed.initial_values import (
     broadcast_initial_values,
@@ -38,7 +39,9 @@ def DistributedOptimizer(optimizer):  # noqa: N802
     rank counts alike. Around a wrapped optimizer (`ge.optimizers.wrap`), owners update tables with
     the same one op as one process does.
 
-    All ranks start from the dense variables of rank 0. Every rank must take as many steps.
+    All ranks start from the dense variables of rank 0. Every rank must take as many steps. A Keras
+    optimizer's `clipnorm` and `global_clipnorm` limit the norms of the rows of all ranks; what is
+    done to gradients by hand, such as `tf.clip_by_global_norm`, sees of a table this rank's alone.
 
     Where the ranks are the replicas of a strategy (`ge.sok.Init` in its scope), its sums of the
     dense gradients take the place of means, and the optimizer must be of `tf.keras.optimizers`.
@@ -99,6 +102,26 @@ class _Distributed:
         variables = [variable for _, variable in grads_and_vars]
         with tf.name_scope("DistributedOptimizer"):
             return list(zip(average_gradients(self._ge_exchange, gradients, variables), variables))
+
+    @contextlib.contextmanager
+    def _ge_as_in_one_process(self, grads_and_vars):
+        """Gradients of the whole batch; where a rank has some rows of a table alone, their norms
+        are limited here, and stock inside does not limit what it takes for them."""
+        pairs = self._ge_average(grads_and_vars)
+        norms = {name: getattr(self, name) for name in ("clipnorm", "global_clipnorm")}
+        gradients, variables = [g for g, _ in pairs], [v for _, v in pairs]
+        if not any(norms.values()) or not any_spread(variables):
+            yield pairs
+            return
+        with tf.name_scope("DistributedOptimizer"):
+            clipped = clip_by_norms(self._ge_exchange, gradients, variables, **norms)
+        for name in norms:
+            setattr(self, name, None)
+        try:
+            yield list(zip(clipped, variables))
+        finally:
+            for name, norm in norms.items():
+                setattr(self, name, norm)
 
     def _ge_mark_slot(self, slot, variable):
         """The slot of a sharded table is sharded as the table is."""
@@ -162,7 +185,8 @@ class _DistributedKeras(_SavedWhole, _Distributed):
             _broadcast_outside_functions(var_list)
 
     def apply_gradients(self, grads_and_vars, *args, **kwargs):
-        return super().apply_gradients(self._ge_average(list(grads_and_vars)), *args, **kwargs)
+        with self._ge_as_in_one_process(list(grads_and_vars)) as pairs:
+            return super().apply_gradients(pairs, *args, **kwargs)
 
     def add_variable_from_reference(self, model_variable, *args, **kwargs):
         slot = super().add_variable_from_reference(model_variable, *args, **kwargs)
@@ -179,7 +203,8 @@ class _DistributedKerasLegacy(_Distributed):
             _broadcast_outside_functions(var_list)
 
     def apply_gradients(self, grads_and_vars, *args, **kwargs):
-        return super().apply_gradients(self._ge_average(list(grads_and_vars)), *args, **kwargs)
+        with self._ge_as_in_one_process(list(grads_and_vars)) as pairs:
+            return super().apply_gradients(pairs, *args, **kwargs)
 
     def add_slot(self, var, *args, **kwargs):
         return self._ge_mark_slot(super().add_slot(var, *args, **kwargs), var)
@@ -196,8 +221,8 @@ class _DistributedKeras3(_SavedWhole, _Distributed):
         variables = trainable_variables
         if variables is None:
             variables = self._trainable_variables
-        averaged = [gradient for gradient, _ in self._ge_average(list(zip(grads, variables)))]
-        return super().apply(averaged, trainable_variables)
+        with self._ge_as_in_one_process(list(zip(grads, variables))) as pairs:
+            return super().apply([gradient for gradient, _ in pairs], trainable_variables)
 
     def add_variable_from_reference(self, reference_variable, *args, **kwargs):
         slot = super().add_variable_from_reference(reference_variable, *args, **kwargs)

@@ -54,8 +54,8 @@ class OverReplicas:
         with contextlib.nullcontext() if in_scope else self._ge_exchange.strategy.scope():
             return super().build(variables)
 
-    def _ge_average(self, grads_and_vars):
-        return grads_and_vars
+    def _ge_as_in_one_process(self, grads_and_vars):
+        return contextlib.nullcontext(grads_and_vars)
 
     def _ge_add_up(self, add_up, grads_and_vars):
         pairs = list(grads_and_vars)

@@ -7,6 +7,7 @@ from group_embedding.optimizers.tables import (
     check_keyed,
     claim_tables,
     is_table_gradient,
+    sum_rows,
     update_tables,
 )
 from group_embedding.tables import tf_variable
@@ -102,7 +103,7 @@ class WrappedKeras3(_WrappedKeras):
         # Stock makes gradients dense before it takes their norm.
         if not (self.clipnorm or self.global_clipnorm) or not any(map(is_table_gradient, grads)):
             return super()._clip_gradients(grads)
-        grads = [_sum_rows(grad) if is_table_gradient(grad) else grad for grad in grads]
+        grads = [sum_rows(grad) if is_table_gradient(grad) else grad for grad in grads]
         if self.global_clipnorm:
             return tf.clip_by_global_norm(grads, self.global_clipnorm)[0]
         clipped = _map_others(super()._clip_gradients, grads)
@@ -127,13 +128,6 @@ class WrappedKeras3(_WrappedKeras):
 
     def _ge_index(self, variable):
         return self._get_variable_index(variable)
-
-
-def _sum_rows(gradient):
-    """Gradients of one row, which two groups may have looked up, as one."""
-    rows, place = tf.unique(gradient.indices)
-    values = tf.math.unsorted_segment_sum(gradient.values, place, tf.size(rows))
-    return tf.IndexedSlices(values, rows, gradient.dense_shape)
 
 
 def _map_others(function, grads):

@@ -5,7 +5,7 @@ from typing import NamedTuple, Optional
 import tensorflow as tf
 
 from group_embedding.config import TABLE_DTYPES
-from group_embedding.exchange import check_trained, parts_of
+from group_embedding.exchange import check_trained, exchange_of, parts_of
 from group_embedding.ops.group_update import (
     KeyedSlot,
     Rule,
@@ -72,6 +72,13 @@ def is_table_gradient(gradient):
         and gradient.values.shape.rank == 2
         and gradient.dtype.name in TABLE_DTYPES
     )
+
+
+def sum_rows(gradient):
+    """Gradients of one row, which two groups may have looked up, as one."""
+    rows, place = tf.unique(gradient.indices)
+    values = tf.math.unsorted_segment_sum(gradient.values, place, tf.size(rows))
+    return tf.IndexedSlices(values, rows, gradient.dense_shape)
 
 
 def update_tables(name, tables, statement, settings, step=None, clip_value=None):
@@ -167,12 +174,18 @@ def _update_slices(tables, rule):
 
 
 def _all_finite(plan, tables):
-    """1 if every number in the gradients is finite, else 0."""
+    """1 if every number in the gradients is finite, on all ranks that share tables, else 0."""
     gradients = [tables[i].gradient.values for i in plan.slices]
     for op, _ in plan.fused:
         gradients += output_grads(op)
     finite = [tf.reduce_all(tf.math.is_finite(gradient)) for gradient in gradients]
-    return tf.cast(tf.reduce_all(tf.stack(finite)), tf.float32)
+    here = tf.cast(tf.reduce_all(tf.stack(finite)), tf.float32)
+    exchanges = [exchange_of(table.variable) for table in tables]
+    exchange = next(filter(None, exchanges), None)
+    if exchange is None:
+        return here
+    (mean,) = exchange.average([here], "all_finite")
+    return tf.cast(mean > 1 - 0.5 / exchange.num_ranks, tf.float32)
 
 
 def _rounding_key(seed, step):

@@ -171,8 +171,8 @@ def test_no_tensor_of_all_rows():
     ],
 )
 def test_placements_that_keys_cannot_have_are_refused(monkeypatch, placement, message):
-    two_ranks = types.SimpleNamespace(num_ranks=2, rank=0, placement="distributed")
-    monkeypatch.setattr(ge.exchange, "current", lambda: two_ranks)
+    two_ranks = types.SimpleNamespace(num_ranks=2, rank=0, placement="distributed", strategy=None)
+    monkeypatch.setattr(ge.exchange.active, "_of_process", [two_ranks])
 
     with pytest.raises(ValueError, match=message):
         ge.get_embedding_variable("user", 4, placement=placement)

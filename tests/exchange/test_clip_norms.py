@@ -1,0 +1,87 @@
+"""Norms that Keras optimizers limit, of gradients whose rows are on several ranks: against one
+process with the whole batch."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import group_embedding as ge
+from group_embedding import exchange
+
+NUM_STEPS, BATCH_SIZE, NUM_ROWS, DIM = 10, 12, 20, 4
+
+
+def optimizers():
+    """{name: (an optimizer, whether it trains keyed tables as well)}"""
+    sgd, legacy = tf.keras.optimizers.SGD, getattr(tf.keras.optimizers, "legacy", None)
+    made = {
+        "stock": (sgd(0.5, clipnorm=0.05), False),
+        "clipnorm": (ge.optimizers.wrap(sgd(0.5, clipnorm=0.05)), True),
+        "global_clipnorm": (ge.optimizers.wrap(sgd(0.5, global_clipnorm=0.05)), True),
+        "never reached": (ge.optimizers.wrap(sgd(0.01, global_clipnorm=1e6)), True),
+    }
+    if not tf.__version__.startswith("2.2"):  # Keras 3 has none
+        made["legacy"] = (ge.optimizers.wrap(legacy.SGD(0.5, global_clipnorm=0.05)), True)
+    return made
+
+
+def train(name):
+    """What this rank has of the tables in the end, by row, and the dense variable."""
+    rank, num_ranks = exchange.current().rank, exchange.current().num_ranks
+    optimizer, trains_keys = optimizers()[name]
+    optimizer = ge.DistributedOptimizer(optimizer)
+    start = np.random.default_rng(5).normal(size=(NUM_ROWS, DIM)).astype(np.float32)
+
+    def make(shape, initializer):
+        return tf.Variable(initializer(shape), name=f"{name}_rows")
+
+    tables = [exchange.make_table((NUM_ROWS, DIM), lambda *_, **__: tf.constant(start), make)]
+    if trains_keys:
+        ones = tf.keras.initializers.Ones()
+        tables.append(ge.get_embedding_variable(f"{name}_keys", DIM, initializer=ones))
+    dense = tf.Variable(np.linspace([-1], [1], DIM, dtype=np.float32))
+
+    @tf.function(reduce_retracing=True)
+    def step_function(ids, labels):
+        with tf.GradientTape() as tape:
+            outputs = ge.group_embedding_lookup(tables, [ids] * len(tables))
+            loss = tf.reduce_mean((tf.add_n(outputs) @ dense - labels) ** 2)
+        variables = [*tables, dense]
+        optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables))
+
+    mine = slice(rank * BATCH_SIZE // num_ranks, (rank + 1) * BATCH_SIZE // num_ranks)
+    for step in range(NUM_STEPS):
+        rng = np.random.default_rng(step)
+        ids, labels = rng.integers(0, NUM_ROWS, BATCH_SIZE), rng.normal(size=(BATCH_SIZE, 1))
+        step_function(tf.constant(ids[mine]), tf.constant(labels[mine], tf.float32))
+    rows = dict(zip(range(rank, NUM_ROWS, num_ranks), tables[0].numpy()))
+    for table in tables[1:]:
+        found = table.export()
+        rows.update(zip((NUM_ROWS + found.keys).numpy().tolist(), found.values.numpy()))
+    return rows, dense.numpy()
+
+
+def train_on_rank(names):
+    ge.enable_distributed_strategy()
+    return {name: train(name) for name in names}
+
+
+@pytest.fixture(scope="module")
+def ranks(several_ranks):
+    return several_ranks.run(train_on_rank, list(optimizers()))
+
+
+@pytest.mark.parametrize("name", optimizers())
+def test_norms_are_of_the_rows_of_all_ranks(ranks, name):
+    expected_rows, expected_dense = train(name)
+
+    rows = {}
+    for of_rank in ranks:
+        rows.update(of_rank[name][0])
+
+    assert rows.keys() == expected_rows.keys()
+    for row, values in expected_rows.items():
+        np.testing.assert_allclose(rows[row], values, rtol=1e-5, atol=1e-6)
+    for of_rank in ranks:
+        np.testing.assert_allclose(of_rank[name][1], expected_dense, rtol=1e-5, atol=1e-6)
+        np.testing.assert_array_equal(of_rank[name][1], ranks[0][name][1])  # nothing drifts
