@@ -136,7 +136,11 @@ def conform_on_rank():
 
 
 def test_one_process_conforms():
-    conform(exchange.LocalExchange())
+    current = exchange.LocalExchange()
+
+    conform(current)
+
+    assert (current.rank, current.num_ranks) == (0, 1)
 
 
 def test_horovod_conforms(several_ranks):

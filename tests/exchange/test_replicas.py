@@ -23,7 +23,9 @@ def assert_equal(actual, expected):
 
 
 def test_replicas_conform(devices):
-    devices(cases.conform, 3)
+    ranks = devices(cases.conform, 3)
+
+    assert ranks == [("ReplicaExchange", rank, 3) for rank in range(3)]
 
 
 @pytest.mark.parametrize("in_function", [False, True])
