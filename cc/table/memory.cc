@@ -7,6 +7,8 @@
 #include <cerrno>
 #include <cstring>
 
+#include "table/large_pages.h"
+
 namespace group_embedding {
 namespace {
 
@@ -16,7 +18,7 @@ class HostMemory : public Memory {
     // Addresses run out (at 128 TB) long before memory does where many tables reserve all of it.
     for (reserved_ = RoundUp(max_bytes, kLargePage);;
          reserved_ = RoundUp(reserved_ / 2, kLargePage)) {
-      data_ = Reserve(reserved_);
+      data_ = MapLargePages(reserved_, PROT_NONE);
       if (data_ != nullptr) return;
       if (reserved_ == kLargePage) break;
     }
@@ -46,25 +48,8 @@ class HostMemory : public Memory {
   }
 
  private:
-  static constexpr int64_t kLargePage = int64_t{2} << 20;
-
   static int64_t RoundUp(int64_t bytes, int64_t unit) {
     return (std::max<int64_t>(bytes, 1) + unit - 1) / unit * unit;
-  }
-
-  // Addresses that begin with a large page; null: there are not so many.
-  static char* Reserve(int64_t bytes) {
-    void* mapped = mmap(nullptr, bytes + kLargePage, PROT_NONE,
-                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (mapped == MAP_FAILED) return nullptr;
-    char* begin = static_cast<char*>(mapped);
-    const int64_t before = -reinterpret_cast<intptr_t>(begin) & (kLargePage - 1);
-    if (before > 0) munmap(begin, before);
-    munmap(begin + before + bytes, kLargePage - before);
-    // Rows are read at random: with large pages few reads wait for an address as well, and new
-    // memory is given in fewer steps.
-    madvise(begin + before, bytes, MADV_HUGEPAGE);
-    return begin + before;
   }
 
   int64_t reserved_;

@@ -9,6 +9,8 @@
 #include <new>
 #include <utility>
 
+#include "table/large_pages.h"
+
 namespace group_embedding {
 
 class ZeroedMemory {
@@ -41,28 +43,15 @@ class ZeroedMemory {
       return;
     }
     ZeroedMemory larger;
-    larger.data_ = Map(bytes);
+    larger.data_ = MapLargePages(bytes, PROT_READ | PROT_WRITE);
+    if (larger.data_ == nullptr) throw std::bad_alloc();
     larger.bytes_ = bytes;
     if (data_ != nullptr) std::memcpy(larger.data_, data_, bytes_);
     *this = std::move(larger);
   }
 
  private:
-  static constexpr int64_t kLargePage = int64_t{2} << 20;
   static bool IsMapped(int64_t bytes) { return bytes >= kLargePage; }
-
-  // Memory that begins with a large page: it is read at random (see memory.cc).
-  static void* Map(int64_t bytes) {
-    void* mapped = mmap(nullptr, bytes + kLargePage, PROT_READ | PROT_WRITE,
-                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (mapped == MAP_FAILED) throw std::bad_alloc();
-    char* begin = static_cast<char*>(mapped);
-    const int64_t before = -reinterpret_cast<intptr_t>(begin) & (kLargePage - 1);
-    if (before > 0) munmap(begin, before);
-    munmap(begin + before + bytes, kLargePage - before);
-    madvise(begin + before, bytes, MADV_HUGEPAGE);
-    return begin + before;
-  }
 
   void* data_ = nullptr;
   int64_t bytes_ = 0;

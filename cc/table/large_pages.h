@@ -1,0 +1,27 @@
+// Memory for what is read at random: with large pages few reads wait for an address as well, and
+// new memory is given in fewer steps.
+#pragma once
+
+#include <sys/mman.h>
+
+#include <cstdint>
+
+namespace group_embedding {
+
+constexpr int64_t kLargePage = int64_t{2} << 20;
+
+// `bytes` of addresses that begin with a large page, of zeros where they may be read; null: there
+// are not so many. `bytes`: whole pages. Given back by munmap.
+inline char* MapLargePages(int64_t bytes, int protection) {
+  void* mapped = mmap(nullptr, bytes + kLargePage, protection,
+                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (mapped == MAP_FAILED) return nullptr;
+  char* begin = static_cast<char*>(mapped);
+  const int64_t before = -reinterpret_cast<intptr_t>(begin) & (kLargePage - 1);
+  if (before > 0) munmap(begin, before);
+  munmap(begin + before + bytes, kLargePage - before);
+  madvise(begin + before, bytes, MADV_HUGEPAGE);
+  return begin + before;
+}
+
+}  // namespace group_embedding
