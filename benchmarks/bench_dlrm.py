@@ -2,6 +2,9 @@
 
     python benchmarks/bench_dlrm.py [--batch 65536] [--rows 1000000] [--json FILE]
 
+Launched by `horovodrun -np N`, on N GPUs, over which the tables are spread; the batch is then that
+of each. `--through horovod` has rows travel by Horovod's alltoall, to compare.
+
 26 features of one id each, dim 128, bottom MLP 13-512-256-128, dot interaction, top MLP
 1024-1024-512-256-1, Adagrad wrapped by `ge.optimizers.wrap`, ids and labels in GPU memory as
 `prefetch_to_device` leaves them. Steps run in a row, as `fit` makes them. TensorFlow's profiler
@@ -37,6 +40,7 @@ def parse_arguments():
     parser.add_argument("--batch", type=int, default=65536)
     parser.add_argument("--rows", type=int, default=1_000_000, help="of each table")
     parser.add_argument("--steps", type=int, default=30)
+    parser.add_argument("--through", choices=["nccl", "horovod"], default="nccl")
     parser.add_argument("--trace", default=None, help="folder that keeps the profile")
     parser.add_argument("--json", default=None)
     return parser.parse_args()
@@ -47,10 +51,7 @@ class Dlrm(tf.Module):
 
     def __init__(self, rows):
         super().__init__()
-        self.tables = [
-            tf.Variable(tf.random.uniform([rows, DIM], -0.01, 0.01), name=f"table_{t}")
-            for t in range(NUM_FEATURES)
-        ]
+        self.tables = [_table(rows, f"table_{t}") for t in range(NUM_FEATURES)]
         interactions = (NUM_FEATURES + 1) ** 2 + DIM
         self.bottom = _mlp([NUM_DENSE, 512, 256, DIM])
         self.top = _mlp([interactions, 1024, 1024, 512, 256, 1])
@@ -66,6 +67,14 @@ class Dlrm(tf.Module):
         dots = tf.matmul(vectors, vectors, transpose_b=True)
         flat = tf.reshape(dots, [-1, (NUM_FEATURES + 1) ** 2])
         return _run(self.top, tf.concat([bottom, flat], 1), last=tf.identity)
+
+
+def _table(rows, name):
+    def create(shape, initializer):
+        return tf.Variable(initializer(shape, tf.float32), name=name)
+
+    initializer = tf.random_uniform_initializer(-0.01, 0.01)
+    return ge.exchange.make_table((rows, DIM), initializer, create)
 
 
 def _mlp(sizes):
@@ -87,7 +96,7 @@ def _run(layers, x, last):
 
 def make_step(arguments):
     """A traced training step over one batch."""
-    generator = np.random.default_rng(0)
+    generator = np.random.default_rng(ge.exchange.current().rank)
     batch = arguments.batch
     rows = np.stack([np.arange(batch), np.zeros(batch)], 1).astype(np.int64)
     ids = [
@@ -102,6 +111,7 @@ def make_step(arguments):
     labels = tf.constant(generator.integers(0, 2, (batch, 1)).astype(np.float32))
     model = Dlrm(arguments.rows)
     optimizer = ge.optimizers.wrap(tf.keras.optimizers.Adagrad(0.01))
+    optimizer = ge.DistributedOptimizer(optimizer)
     optimizer.build(model.variables_)
 
     @tf.function(autograph=False)
@@ -168,8 +178,19 @@ def shares(events):
     }
 
 
+def start_ranks(through):
+    """Returns how many there are."""
+    if "HOROVOD_RANK" not in os.environ:
+        return 1
+    ge.enable_distributed_strategy("collective")
+    if through == "horovod":
+        ge.exchange.current().nccl_ranks = None
+    return ge.exchange.current().num_ranks
+
+
 def main():
     arguments = parse_arguments()
+    num_ranks = start_ranks(arguments.through)
     gpus = tf.config.list_physical_devices("GPU")
     about = report.machine() | {"tensorflow": tf.__version__}
     step = make_step(arguments)
@@ -179,9 +200,15 @@ def main():
         "rows": arguments.rows,
         "step_ms": round(sorted(step_ms(step, 10) for _ in range(arguments.steps // 10))[1], 3),
     }
+    if num_ranks > 1:
+        row |= {"ranks": num_ranks, "through": arguments.through}
+    row["samples_per_s"] = round(arguments.batch * num_ranks / row["step_ms"] * 1e3)
     if gpus:
         about["device"] = tf.config.experimental.get_device_details(gpus[0])["device_name"]
+    if gpus and num_ranks == 1:
         row |= shares(profile(step, 10, arguments.trace or tempfile.mkdtemp()))
+    if ge.exchange.current().rank > 0:
+        return
     print(about)
     report.print_table([row])
     if arguments.json:

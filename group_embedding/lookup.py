@@ -168,13 +168,17 @@ def _look_up(lookups, concat, prune_negative, invalid_ids):
     """Looks up each group of lookups that one op can serve; results in the order given."""
     _check_word("invalid_ids", invalid_ids, INVALID_IDS)
     # Ops that use a table run where it is: keyed tables of two devices need two, and so does a
-    # variable on a GPU beside a keyed table in host memory. One exchange serves all tables.
+    # variable on a GPU beside a keyed table in host memory. One exchange serves all tables, but for
+    # those that GPUs serve themselves.
     any_keyed = any(lookup.table.keyed is not None for lookup in lookups)
     groups = {}
     for place, lookup in enumerate(lookups):
         table = lookup.table
         kind = (table.dtype, table.device_type if any_keyed else None)
-        groups.setdefault(table.exchange or kind, []).append(place)
+        if table.exchange:
+            on_gpus = exchange.is_served_by_gpus(table)
+            kind = (table.exchange, table.dtype) if on_gpus else table.exchange
+        groups.setdefault(kind, []).append(place)
     dtypes = list(dict.fromkeys(lookup.table.dtype.name for lookup in lookups))
     if concat and len(dtypes) > 1:
         raise ValueError(f"concat: expected tables of one dtype, got {dtypes}")
@@ -190,7 +194,8 @@ def _look_up(lookups, concat, prune_negative, invalid_ids):
 
 
 def _look_up_group(lookups, **options):
-    """One group: tables of this rank alone, of one dtype; or spread over the ranks, of any."""
+    """One group: tables of this rank alone, or spread over GPUs, of one dtype; or over ranks, of
+    any."""
     tables = list(dict.fromkeys(lookup.table for lookup in lookups))
     arguments = {
         "tables": tables,
@@ -198,7 +203,10 @@ def _look_up_group(lookups, **options):
         "table_of_feature": [tables.index(lookup.table) for lookup in lookups],
         "combiners": [lookup.combiner for lookup in lookups],
     }
-    look_up = exchange.look_up_sharded if tables[0].exchange else look_up_local
+    look_up = look_up_local
+    if tables[0].exchange:
+        on_gpus = exchange.is_served_by_gpus(tables[0])
+        look_up = exchange.look_up_on_gpus if on_gpus else exchange.look_up_sharded
     return look_up(**arguments, **options)
 
 

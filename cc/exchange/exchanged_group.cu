@@ -1,5 +1,7 @@
+#include <algorithm>
 #include <numeric>
 #include <stdexcept>
+#include <type_traits>
 
 #include "core/descriptors.cuh"
 #include "exchange/exchanged_group.h"
@@ -9,9 +11,23 @@
 namespace group_embedding {
 namespace {
 
-__global__ void CountRowsKernel(const int64_t* num_unique, int64_t num_parts, int64_t* counts) {
-  const int64_t p = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
-  if (p < num_parts) counts[p] = num_unique[p + 1] - num_unique[p];
+constexpr int64_t kFaultWords = sizeof(Fault) / sizeof(int64_t);
+static_assert(sizeof(Fault) % sizeof(int64_t) == 0 && std::is_trivially_copyable_v<Fault>);
+
+// What this rank sends to each before all else: [num_ranks, num_tables + kFaultWords], how many
+// rows of each table it asks that rank for, and the bad id that it met, if any.
+__global__ void WriteCountsKernel(const int64_t* num_unique, int64_t num_ranks, int64_t num_tables,
+                                  const Fault* fault, int64_t* messages) {
+  const int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
+  const int64_t rank = i / (num_tables + kFaultWords), word = i % (num_tables + kFaultWords);
+  if (rank >= num_ranks) return;
+  if (word < num_tables) {
+    const int64_t part = rank * num_tables + word;
+    messages[i] = num_unique[part + 1] - num_unique[part];
+  } else {
+    const auto* words = reinterpret_cast<const int64_t*>(fault);
+    messages[i] = fault == nullptr ? 0 : words[word - num_tables];
+  }
 }
 
 void Require(const std::string& error) {
@@ -20,39 +36,77 @@ void Require(const std::string& error) {
 
 }  // namespace
 
-ExchangedGroup::ExchangedGroup(const Group& group, Communicator* communicator, Allocate allocate)
-    : ShardedGroup(group, communicator->rank(), communicator->num_ranks(), std::move(allocate)),
-      communicator_(communicator) {
-  RequireCuda(
-      cudaHostAlloc(&host_counts_, 2 * num_parts() * sizeof(int64_t), cudaHostAllocDefault));
-}
-
-ExchangedGroup::~ExchangedGroup() { cudaFreeHost(host_counts_); }
+ExchangedGroup::ExchangedGroup(const Group& group, Communicator* communicator, Memory memory)
+    : ShardedGroup(group, communicator->rank(), communicator->num_ranks(), std::move(memory)),
+      communicator_(communicator) {}
 
 void ExchangedGroup::Lookup(Fault* fault, cudaStream_t stream) {
-  auto* local_rows = static_cast<int64_t*>(allocate_("local_rows", 8 * group().batch.num_ids));
-  Route(local_rows, fault, stream);
-  ExchangeCounts(stream);
+  Ask(fault, stream);
+  FetchRows(static_cast<int64_t*>(allocate_("requests", 8 * num_requests())), stream);
+}
 
-  std::vector<int64_t> asked = RowsOfRanks(asked_), served = RowsOfRanks(served_);
+void ExchangedGroup::Ask(Fault* fault, cudaStream_t stream) {
+  local_rows_ = static_cast<int64_t*>(allocate_("local_rows", 8 * group().batch.num_ids));
+  Route(local_rows_, fault, stream);
+
+  constexpr int kThreads = 256;
+  const int64_t message_words = num_tables() + kFaultWords, num_words = num_ranks_ * message_words;
+  const int64_t bytes = num_words * sizeof(int64_t);
+  auto* sent = static_cast<int64_t*>(allocate_("counts", 2 * bytes));
+  int64_t* received = sent + num_words;
+  auto* host = static_cast<int64_t*>(allocate_on_host_("counts", 2 * bytes));
+  WriteCountsKernel<<<static_cast<unsigned>((num_words + kThreads - 1) / kThreads), kThreads, 0,
+                      stream>>>(routed_.sorted.num_unique, num_ranks_, num_tables(), fault, sent);
+  RequireCuda(cudaGetLastError());
+  Require(ExchangeEqual(communicator_, sent, received, message_words * sizeof(int64_t), stream));
+  RequireCuda(cudaMemcpyAsync(host, sent, 2 * bytes, cudaMemcpyDeviceToHost, stream));
+  Require(communicator_->Wait(stream));
+
+  asked_.clear();
+  served_.clear();
+  fault_rank_ = -1;
   sent_bytes_ = 0;
-  const int64_t num_requests = std::accumulate(served.begin(), served.end(), int64_t{0});
-  requests_ = static_cast<int64_t*>(allocate_("requests", 8 * num_requests));
+  for (int64_t n = 0; n < num_ranks_; ++n) {
+    const int64_t *to = host + n * message_words, *from = to + num_words;
+    asked_.insert(asked_.end(), to, to + num_tables());
+    served_.insert(served_.end(), from, from + num_tables());
+    Fault of_rank;
+    std::copy_n(from + num_tables(), kFaultWords, reinterpret_cast<int64_t*>(&of_rank));
+    if (fault_rank_ < 0 && of_rank.kind != FaultKind::kNone) fault_rank_ = n, fault_ = of_rank;
+  }
+}
+
+int64_t ExchangedGroup::num_requests() const {
+  return std::accumulate(served_.begin(), served_.end(), int64_t{0});
+}
+
+void ExchangedGroup::NameRows(int64_t* requests, cudaStream_t stream) {
+  requests_ = requests;
+  std::vector<int64_t> asked = RowsOfRanks(asked_), served = RowsOfRanks(served_);
   for (int64_t& rows : asked) rows *= sizeof(int64_t);
   for (int64_t& rows : served) rows *= sizeof(int64_t);
-  AllToAll(local_rows, asked, requests_, served, stream);
+  AllToAll(local_rows_, asked, requests_, served, stream);
+}
 
+void ExchangedGroup::FetchRows(int64_t* requests, cudaStream_t stream) {
+  NameRows(requests, stream);
   const std::vector<int64_t> sent_at = PartOffsets(served_, rank_);
   const std::vector<int64_t> fetched_at = PartOffsets(asked_, rank_);
   const char* sent = LookUpRequests(sent_at, stream);
   char* fetched = static_cast<char*>(allocate_("fetched", fetched_at.back()));
   AllToAll(sent, BytesOfRanks(sent_at), fetched, BytesOfRanks(fetched_at), stream);
+  fetched_ = fetched;
+  PlaceRows(stream);
+  LookUpPlaces(stream);
+}
 
+void ExchangedGroup::PlaceRows(cudaStream_t stream) {
+  const std::vector<int64_t> fetched_at = PartOffsets(asked_, rank_);
   std::vector<PartPlace> places;
   for (int64_t p = 0; p < num_parts(); ++p) {
     const bool in_place = p / num_tables() == rank_;
-    const char* base =
-        in_place ? static_cast<const char*>(shard(p % num_tables()).rows) : fetched + fetched_at[p];
+    const char* base = in_place ? static_cast<const char*>(shard(p % num_tables()).rows)
+                                : fetched_ + fetched_at[p];
     places.push_back({reinterpret_cast<int64_t>(base), row_bytes(p % num_tables()), in_place});
   }
   DeviceArrays sizes(nullptr);
@@ -61,23 +115,6 @@ void ExchangedGroup::Lookup(Fault* fault, cudaStream_t stream) {
   const PartPlace* parts = arrays.Add(places);
   RequireCuda(arrays.Send(stream));
   RequireCuda(WritePlacesCuda(routed_, parts, stream));
-  LookUpPlaces(stream);
-}
-
-void ExchangedGroup::ExchangeCounts(cudaStream_t stream) {
-  constexpr int kThreads = 256;
-  const int64_t bytes = num_parts() * sizeof(int64_t);
-  auto* counts = static_cast<int64_t*>(allocate_("counts", 2 * bytes));
-  const unsigned num_blocks = static_cast<unsigned>((num_parts() + kThreads - 1) / kThreads);
-  CountRowsKernel<<<num_blocks, kThreads, 0, stream>>>(routed_.sorted.num_unique, num_parts(),
-                                                       counts);
-  RequireCuda(cudaGetLastError());
-  Require(ExchangeEqual(communicator_, counts, counts + num_parts(), num_tables() * sizeof(int64_t),
-                        stream));
-  RequireCuda(cudaMemcpyAsync(host_counts_, counts, 2 * bytes, cudaMemcpyDeviceToHost, stream));
-  Require(communicator_->Wait(stream));
-  asked_.assign(host_counts_, host_counts_ + num_parts());
-  served_.assign(host_counts_ + num_parts(), host_counts_ + 2 * num_parts());
 }
 
 const char* ExchangedGroup::LookUpRequests(const std::vector<int64_t>& offsets,
@@ -108,7 +145,9 @@ const char* ExchangedGroup::LookUpRequests(const std::vector<int64_t>& offsets,
   return rows;
 }
 
-void ExchangedGroup::Update(const group_embedding::Update& update, cudaStream_t stream) {
+std::vector<ShardedGroup::Received> ExchangedGroup::SendGradients(
+    const std::vector<Feature>& features, cudaStream_t stream) {
+  SetFeatures(features);
   // Own gradients stay here, apart from those that travel.
   const std::vector<int64_t> sent_at = PartOffsets(asked_, rank_);
   const std::vector<int64_t> received_at = PartOffsets(served_, rank_);
@@ -133,7 +172,25 @@ void ExchangedGroup::Update(const group_embedding::Update& update, cudaStream_t 
     parts.push_back({{first, first + num_tables()},
                      n == rank_ ? own : received + received_at[n * num_tables()]});
   }
-  UpdateShards(update, parts, requests_, stream);
+  return parts;
+}
+
+void ExchangedGroup::Update(const group_embedding::Update& update, cudaStream_t stream) {
+  const Group all = group();
+  const std::vector<Feature> features(all.features, all.features + all.num_features);
+  UpdateShards(update, SendGradients(features, stream), requests_, stream);
+}
+
+void ExchangedGroup::WeightGrad(const std::vector<Feature>& features,
+                                const std::vector<Table>& shards, float* weight_grad,
+                                cudaStream_t stream) {
+  SetFeatures(features);
+  SetTables(shards);
+  PlaceRows(stream);
+  std::vector<Table> tables;
+  const Group by_place = ByPlace(&tables);
+  void* scratch = allocate_("weight_grad", WeightGradScratchBytesCuda(by_place));
+  RequireCuda(WeightGradCuda(by_place, weight_grad, scratch, stream));
 }
 
 void ExchangedGroup::AllToAll(const void* send, const std::vector<int64_t>& send_bytes,

@@ -6,22 +6,50 @@
 
 namespace group_embedding {
 
-// Lookup waits for the stream once, to learn how much comes; Update does not.
+// Lookup and Update are two steps each, for callers that keep, or replace, what lies between them:
+//   Lookup   Ask            how many rows each rank asks each other for; waits for the stream, once
+//            FetchRows      which rows; they come, and outputs are written
+//   Update   SendGradients  those of the rows that were asked for go where the rows came from
+//            and the update of this rank's rows
 class ExchangedGroup : public ShardedGroup {
  public:
   // `communicator` must live as long.
-  ExchangedGroup(const Group& group, Communicator* communicator, Allocate allocate);
-  ~ExchangedGroup() override;
+  ExchangedGroup(const Group& group, Communicator* communicator, Memory memory);
 
   void Lookup(Fault* fault, cudaStream_t stream) override;
   void Update(const group_embedding::Update& update, cudaStream_t stream) override;
+
+  void Ask(Fault* fault, cudaStream_t stream);
+
+  // After Ask, on the host. Of each part, how many rows that rank asks this one for: [num_ranks,
+  // num_tables].
+  const std::vector<int64_t>& requested() const { return served_; }
+  int64_t num_requests() const;
+  // The lowest rank that met a bad id, and its fault; -1: none did. The same on all ranks, which
+  // may all go no further.
+  int64_t fault_rank() const { return fault_rank_; }
+  const Fault& fault() const { return fault_; }
+
+  // requests: [num_requests] written: the local rows, rank after rank and table after table.
+  void FetchRows(int64_t* requests, cudaStream_t stream);
+  // Only tells owners which rows will have gradients: in place of FetchRows, where no row is read.
+  void NameRows(int64_t* requests, cudaStream_t stream);
+
+  // features: those of the group, with the outputs' gradients in the place of outputs. Returns what
+  // each rank sent: [num_ranks].
+  std::vector<Received> SendGradients(const std::vector<Feature>& features, cudaStream_t stream);
+
+  // After FetchRows, with such features, where `shards` ([num_tables]) now has the rows of this
+  // rank's tables. weight_grad: [num_ids].
+  void WeightGrad(const std::vector<Feature>& features, const std::vector<Table>& shards,
+                  float* weight_grad, cudaStream_t stream);
 
   // Bytes that the last step sent to other ranks: ids and rows forward, gradients backward.
   int64_t sent_bytes() const { return sent_bytes_; }
 
  private:
-  void ExchangeCounts(cudaStream_t stream);
   const char* LookUpRequests(const std::vector<int64_t>& offsets, cudaStream_t stream);
+  void PlaceRows(cudaStream_t stream);
   void AllToAll(const void* send, const std::vector<int64_t>& send_bytes, void* receive,
                 const std::vector<int64_t>& receive_bytes, cudaStream_t stream);
   // Sums per rank of what a part of each rank takes.
@@ -29,9 +57,12 @@ class ExchangedGroup : public ShardedGroup {
   std::vector<int64_t> RowsOfRanks(const std::vector<int64_t>& counts) const;
 
   Communicator* const communicator_;
+  int64_t* local_rows_ = nullptr;        // [unique rows] that this rank asks for
   std::vector<int64_t> asked_, served_;  // [num_parts] rows: of others by this rank; by each of it
   int64_t* requests_ = nullptr;          // rows that ranks ask for, rank after rank
-  int64_t* host_counts_ = nullptr;       // page-locked [2, num_parts]
+  const char* fetched_ = nullptr;        // rows of the other ranks
+  int64_t fault_rank_ = -1;
+  Fault fault_;
   int64_t sent_bytes_ = 0;
 };
 

@@ -18,25 +18,6 @@ std::string NextLine(const std::string& text, size_t* at) {
   return text.substr(begin, end - begin);
 }
 
-// In what two descriptions differ.
-std::string Difference(const std::string& ours, const std::string& theirs, int64_t rank) {
-  const std::string who = "rank " + std::to_string(rank);
-  std::string said = "the ranks disagree on a lookup: ";
-  if (theirs.empty()) {
-    said += who + " makes another one than this rank, whose is\n" + ours;
-  } else {
-    size_t our_at = 0, their_at = 0;
-    std::string our_line, their_line;
-    while (our_line == their_line && (our_at < ours.size() || their_at < theirs.size())) {
-      our_line = NextLine(ours, &our_at);
-      their_line = NextLine(theirs, &their_at);
-    }
-    said += who + " has " + (their_line.empty() ? "nothing more" : their_line) +
-            " where this rank has " + (our_line.empty() ? "nothing more" : our_line);
-  }
-  return said + "; build the same model, in the same order, on all ranks";
-}
-
 // One message, read word by word; past its end there are zeros, and it is not whole.
 class Reader {
  public:
@@ -77,6 +58,24 @@ uint64_t DigestOf(const std::string& description) {  // FNV-1a
   for (const char c : description)
     digest = (digest ^ static_cast<unsigned char>(c)) * 0x100000001b3ULL;
   return digest;
+}
+
+std::string DifferenceOf(const std::string& ours, const std::string& theirs, int64_t rank) {
+  const std::string who = "rank " + std::to_string(rank);
+  std::string said = "the ranks disagree on a lookup: ";
+  if (theirs.empty()) {
+    said += who + " makes another one than this rank, whose is\n" + ours;
+  } else {
+    size_t our_at = 0, their_at = 0;
+    std::string our_line, their_line;
+    while (our_line == their_line && (our_at < ours.size() || their_at < theirs.size())) {
+      our_line = NextLine(ours, &our_at);
+      their_line = NextLine(theirs, &their_at);
+    }
+    said += who + " has " + (their_line.empty() ? "nothing more" : their_line) +
+            " where this rank has " + (our_line.empty() ? "nothing more" : our_line);
+  }
+  return said + "; build the same model, in the same order, on all ranks";
 }
 
 Messages WriteMessages(const std::vector<TableRequest>& tables, const Fault& fault,
@@ -122,7 +121,7 @@ Requests ReadMessages(const int64_t* words, const int64_t* splits, int64_t num_r
     const uint64_t digest = static_cast<uint64_t>(message.Next());
     const std::string text = message.Text(message.Next());
     if (digest != DigestOf(description.text)) {
-      requests.error = Difference(description.text, text, n);
+      requests.error = DifferenceOf(description.text, text, n);
       return requests;
     }
     if (requests.fault_rank < 0 && kind != 0) {

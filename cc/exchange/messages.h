@@ -26,6 +26,9 @@ struct Description {
 
 uint64_t DigestOf(const std::string& description);
 
+// In what the description of another rank differs from ours; empty: it did not send one.
+std::string DifferenceOf(const std::string& ours, const std::string& theirs, int64_t rank);
+
 // The rows of one table that are asked for, owner after owner.
 struct TableRequest {
   std::vector<int64_t> ids;        // local ids, or keys

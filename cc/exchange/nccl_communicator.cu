@@ -1,6 +1,8 @@
 #include <atomic>
 #include <chrono>
 #include <cstring>
+#include <future>
+#include <memory>
 #include <mutex>
 #include <thread>
 
@@ -136,6 +138,40 @@ class NcclCommunicator : public Communicator {
   cudaEvent_t last_call_;
 };
 
+// Waits for all ranks; null, and `error` says why, where they do not come in time. As NCCL itself
+// would wait for ever, a thread does it that is left behind then.
+NcclApi::Comm* Meet(const NcclApi* api, const NcclApi::UniqueId& id, int rank, int num_ranks,
+                    double timeout_seconds, std::string* error) {
+  struct Met {
+    NcclApi::Comm* comm = nullptr;
+    std::string error;
+  };
+  int device = 0;
+  cudaGetDevice(&device);
+  auto promise = std::make_shared<std::promise<Met>>();
+  std::future<Met> future = promise->get_future();
+  std::thread([=] {
+    Met met;
+    cudaSetDevice(device);
+    const NcclApi::Result result = api->comm_init_rank(&met.comm, num_ranks, id, rank);
+    if (result != NcclApi::kSuccess) {
+      met.error = std::string("NCCL: ") + api->get_error_string(result) + " (" +
+                  api->get_last_error(nullptr) + ")";
+    }
+    promise->set_value(met);
+  }).detach();
+  if (future.wait_for(std::chrono::duration<double>(timeout_seconds)) !=
+      std::future_status::ready) {
+    *error = "NCCL: rank " + std::to_string(rank) + " did not meet the other " +
+             std::to_string(num_ranks - 1) + " ranks within " + std::to_string(timeout_seconds) +
+             " s; is one of them gone, or about other work?";
+    return nullptr;
+  }
+  const Met met = future.get();
+  *error = met.error;
+  return met.error.empty() ? met.comm : nullptr;
+}
+
 }  // namespace
 
 std::string MakeNcclId(std::string* error) {
@@ -163,13 +199,8 @@ std::unique_ptr<Communicator> MakeNcclCommunicator(const std::string& id, int ra
   std::unique_ptr<ProgressBoard> board = ProgressBoard::Open(id, rank, num_ranks);
   NcclApi::UniqueId unique;
   std::memcpy(unique.bytes, id.data(), sizeof(unique.bytes));
-  NcclApi::Comm* comm = nullptr;
-  const NcclApi::Result result = api->comm_init_rank(&comm, num_ranks, unique, rank);
-  if (result != NcclApi::kSuccess) {
-    *error = std::string("NCCL: ") + api->get_error_string(result) + " (" +
-             api->get_last_error(nullptr) + ")";
-    return nullptr;
-  }
+  NcclApi::Comm* comm = Meet(api, unique, rank, num_ranks, timeout_seconds, error);
+  if (comm == nullptr) return nullptr;
   return std::make_unique<NcclCommunicator>(api, comm, std::move(board), rank, num_ranks,
                                             timeout_seconds);
 }

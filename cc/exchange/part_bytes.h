@@ -7,9 +7,10 @@
 
 namespace group_embedding {
 
-// Bytes that a part takes: the next one begins at a multiple of 16.
+// Bytes that a part takes: the next one begins where a tensor may.
+inline constexpr int64_t kPartAlignment = 64;
 GROUP_EMBEDDING_HOST_DEVICE int64_t PartBytes(int64_t num_rows, int64_t row_bytes) {
-  return (num_rows * row_bytes + 15) / 16 * 16;
+  return (num_rows * row_bytes + kPartAlignment - 1) / kPartAlignment * kPartAlignment;
 }
 
 }  // namespace group_embedding

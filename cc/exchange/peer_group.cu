@@ -41,13 +41,14 @@ PeerRoom::PeerRoom(const Group& group, int num_ranks, int64_t max_ids) {
   counts = 0;
   local_rows = 2 * counts_bytes;
   gradients = local_rows + 2 * local_rows_bytes;
-  bytes = gradients + AlignScratch(std::min(whole_bytes, max_ids * widest_row) + 16 * num_parts);
+  bytes = gradients +
+          AlignScratch(std::min(whole_bytes, max_ids * widest_row) + kPartAlignment * num_parts);
 }
 
 PeerGroup::PeerGroup(const Group& group, PeerRanks* ranks,
                      const std::vector<int64_t>& table_offsets, int64_t room_offset,
-                     int64_t max_ids, Allocate allocate)
-    : ShardedGroup(group, ranks->rank(), ranks->num_ranks(), std::move(allocate)),
+                     int64_t max_ids, Memory memory)
+    : ShardedGroup(group, ranks->rank(), ranks->num_ranks(), std::move(memory)),
       ranks_(ranks),
       room_(group, ranks->num_ranks(), max_ids),
       room_offset_(room_offset),
@@ -61,8 +62,8 @@ PeerGroup::PeerGroup(const Group& group, PeerRanks* ranks,
       }
     }
   }
-  const size_t bytes = num_ranks_ * (num_parts() + 1) * sizeof(int64_t);
-  RequireCuda(cudaHostAlloc(&host_counts_, bytes, cudaHostAllocDefault));
+  const int64_t bytes = num_ranks_ * (num_parts() + 1) * sizeof(int64_t);
+  host_counts_ = static_cast<int64_t*>(allocate_on_host_("counts", bytes));
   for (cudaEvent_t* event : {&counts_are_here_, &parts_are_placed_, &places_are_written_}) {
     RequireCuda(cudaEventCreateWithFlags(event, cudaEventDisableTiming));
   }
@@ -75,7 +76,6 @@ PeerGroup::~PeerGroup() {
   for (cudaEvent_t event : {counts_are_here_, parts_are_placed_, places_are_written_}) {
     cudaEventDestroy(event);
   }
-  cudaFreeHost(host_counts_);
 }
 
 void PeerGroup::Lookup(Fault* fault, cudaStream_t stream) {

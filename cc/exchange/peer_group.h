@@ -25,7 +25,7 @@ class PeerGroup : public ShardedGroup {
   // where PeerRoom::bytes are, which are this group's alone until all ranks are done with it. Both,
   // and max_ids, are the same on all ranks. `ranks` must live as long.
   PeerGroup(const Group& group, PeerRanks* ranks, const std::vector<int64_t>& table_offsets,
-            int64_t room_offset, int64_t max_ids, Allocate allocate);
+            int64_t room_offset, int64_t max_ids, Memory memory);
   ~PeerGroup() override;
 
   void Lookup(Fault* fault, cudaStream_t stream) override;

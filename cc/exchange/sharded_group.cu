@@ -7,10 +7,11 @@
 
 namespace group_embedding {
 
-ShardedGroup::ShardedGroup(const Group& group, int rank, int num_ranks, Allocate allocate)
+ShardedGroup::ShardedGroup(const Group& group, int rank, int num_ranks, Memory memory)
     : rank_(rank),
       num_ranks_(num_ranks),
-      allocate_(std::move(allocate)),
+      allocate_(std::move(memory.on_device)),
+      allocate_on_host_(std::move(memory.on_host)),
       tables_(group.tables, group.tables + group.num_tables),
       features_(group.features, group.features + group.num_features),
       group_(group) {
@@ -60,16 +61,25 @@ void ShardedGroup::Route(int64_t* local_rows, Fault* fault, cudaStream_t stream)
       RouteRowsCuda(all, num_ranks_, workspace, local_rows, places, fault, &routed_, stream));
 }
 
+void ShardedGroup::SetTables(const std::vector<Table>& shards) {
+  for (int64_t t = 0; t < num_tables(); ++t) tables_[t].rows = shards[t].rows;
+}
+
+Group ShardedGroup::ByPlace(std::vector<Table>* tables) const {
+  *tables = tables_;
+  for (Table& table : *tables) table.rows = nullptr, table.num_rows = kZerosPlace;
+  Group by_place = group();
+  by_place.tables = tables->data();
+  by_place.batch.ids = routed_.places;
+  by_place.invalid_ids = {/*prune_negative=*/true, /*read_zeros=*/true};
+  return by_place;
+}
+
 void ShardedGroup::LookUpPlaces(cudaStream_t stream) {
-  Group by_address = group();
-  std::vector<Table> tables = tables_;
-  for (Table& table : tables) table.rows = nullptr, table.num_rows = kZerosPlace;
-  by_address.tables = tables.data();
-  by_address.batch.ids = routed_.places;
-  by_address.invalid_ids = {/*prune_negative=*/true, /*read_zeros=*/true};
-  void* scratch =
-      allocate_("lookup", GroupLookupScratchBytes(num_tables(), by_address.num_features));
-  RequireCuda(GroupLookupCuda(by_address, scratch, nullptr, stream));
+  std::vector<Table> tables;
+  const Group by_place = ByPlace(&tables);
+  void* scratch = allocate_("lookup", GroupLookupScratchBytes(num_tables(), by_place.num_features));
+  RequireCuda(GroupLookupCuda(by_place, scratch, nullptr, stream));
 }
 
 void ShardedGroup::ReduceGradients(const std::vector<int64_t>& num_unique,

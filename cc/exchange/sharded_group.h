@@ -25,8 +25,18 @@ namespace group_embedding {
 
 class ShardedGroup {
  public:
-  // Device memory under a name: a later call with it gives the same memory, or more.
+  // Memory under a name: a later call with it gives the same memory, or more.
   using Allocate = std::function<void*(const std::string& name, int64_t bytes)>;
+  struct Memory {
+    Allocate on_device;
+    Allocate on_host;  // page-locked
+  };
+
+  // What a rank sent: its unique rows of this rank's tables, and their gradients.
+  struct Received {
+    std::vector<int64_t> counts;  // [num_tables]
+    const char* gradients;        // of the first table; PartBytes apart
+  };
 
   virtual ~ShardedGroup() = default;
   ShardedGroup(const ShardedGroup&) = delete;
@@ -41,17 +51,16 @@ class ShardedGroup {
 
  protected:
   // group.tables: this rank's shards, with the num_rows of the whole tables.
-  ShardedGroup(const Group& group, int rank, int num_ranks, Allocate allocate);
-
-  // What a rank sent: its unique rows of this rank's tables, and their gradients.
-  struct Received {
-    std::vector<int64_t> counts;  // [num_tables]
-    const char* gradients;        // of the first table; PartBytes apart
-  };
+  ShardedGroup(const Group& group, int rank, int num_ranks, Memory memory);
 
   void Route(int64_t* local_rows, Fault* fault, cudaStream_t stream);
   // After WritePlacesCuda.
   void LookUpPlaces(cudaStream_t stream);
+  // The group whose ids are addresses; `tables` are its own.
+  Group ByPlace(std::vector<Table>* tables) const;
+  // From now on outputs, or their gradients, are there.
+  void SetFeatures(const std::vector<Feature>& features) { features_ = features; }
+  void SetTables(const std::vector<Table>& shards);  // their rows alone
   // num_unique: [num_parts + 1] of RoutedRows, on the host; gradients: where those of each part go.
   void ReduceGradients(const std::vector<int64_t>& num_unique, const std::vector<char*>& gradients,
                        cudaStream_t stream);
@@ -70,7 +79,7 @@ class ShardedGroup {
   Group group() const;
 
   const int rank_, num_ranks_;
-  const Allocate allocate_;
+  const Allocate allocate_, allocate_on_host_;
   RoutedRows routed_ = {};
 
  private:

@@ -79,6 +79,7 @@ cudaError_t SortRowsCuda(const Group& group, void* workspace, SortedRows* sorted
 int64_t ReduceRowsScratchBytesCuda(const Group& group);
 cudaError_t ReduceRowsCuda(const Group& group, const SortedRows& sorted,
                            const TableGrad* grads /* host */, void* scratch, cudaStream_t stream);
+// Ids of a table without rows are addresses, as GroupLookupCuda has it.
 int64_t WeightGradScratchBytesCuda(const Group& group);
 cudaError_t WeightGradCuda(const Group& group, float* weight_grad, void* scratch,
                            cudaStream_t stream);

@@ -151,10 +151,10 @@ cudaError_t WeightGradCuda(const Group& group, float* weight_grad, void* scratch
     const int64_t gradient_bytes = feature.output_stride * SizeOf(group.dtype);
     const RowShape shape = RowShape::Of(
         table.dim, group.dtype, Alignment(table.rows) | Alignment(feature.output) | gradient_bytes);
+    const int64_t row_bytes = table.rows == nullptr ? 1 : table.dim * SizeOf(group.dtype);
     tasks.push_back({static_cast<const char*>(table.rows), static_cast<const char*>(feature.output),
-                     table.num_rows, table.dim * SizeOf(group.dtype), gradient_bytes,
-                     feature.first_sample, feature.num_samples, shape, table.max_norm,
-                     feature.combiner});
+                     table.num_rows, row_bytes, gradient_bytes, feature.first_sample,
+                     feature.num_samples, shape, table.max_norm, feature.combiner});
     const int64_t samples_per_block = kThreads / shape.team_size();
     blocks.Append((feature.num_samples + samples_per_block - 1) / samples_per_block);
   }

@@ -2,6 +2,7 @@
 
 #include <pybind11/stl.h>
 
+#include <map>
 #include <memory>
 #include <numeric>
 #include <string>
@@ -71,6 +72,12 @@ All ranks make the same calls in the same order. An error, RuntimeError, is the 
 }
 
 #if GROUP_EMBEDDING_CUDA
+
+std::string PciBusId(int device) {
+  char id[32];
+  CheckCuda(cudaDeviceGetPCIBusId(id, sizeof(id), device), "pci_bus_id");
+  return id;
+}
 
 py::bytes NcclId() {
   std::string error;
@@ -143,6 +150,27 @@ class PeerArray {
   char* data_;
 };
 
+// Pieces of host memory that the GPU reaches, by name, kept until the end.
+class PageLockedScratch {
+ public:
+  void* Get(const std::string& name, int64_t bytes) {
+    Piece& piece = pieces_[name];
+    if (piece.bytes < bytes) {
+      void* memory = nullptr;
+      CheckCuda(cudaHostAlloc(&memory, bytes, cudaHostAllocDefault), "page-locked memory");
+      piece = {{memory, cudaFreeHost}, bytes};
+    }
+    return piece.memory.get();
+  }
+
+ private:
+  struct Piece {
+    std::unique_ptr<void, cudaError_t (*)(void*)> memory{nullptr, cudaFreeHost};
+    int64_t bytes = 0;
+  };
+  std::map<std::string, Piece> pieces_;
+};
+
 // A ShardedGroup with what it borrows.
 class PyShardedGroup {
  public:
@@ -159,7 +187,7 @@ class PyShardedGroup {
     CheckShards(communicator.cast<Communicator&>().rank(),
                 communicator.cast<Communicator&>().num_ranks());
     auto exchanged =
-        std::make_unique<ExchangedGroup>(Whole(), &communicator.cast<Communicator&>(), Allocate());
+        std::make_unique<ExchangedGroup>(Whole(), &communicator.cast<Communicator&>(), Memory());
     exchanged_ = exchanged.get();
     sharded_ = std::move(exchanged);
   }
@@ -171,7 +199,7 @@ class PyShardedGroup {
     CheckShards(peer_ranks_->rank(), peer_ranks_->num_ranks());
     RequireCount("table_offsets", num_rows_.size(), table_offsets.size());
     auto peers = std::make_unique<PeerGroup>(Whole(), peer_ranks_, table_offsets, room_offset,
-                                             max_ids, Allocate());
+                                             max_ids, Memory());
     peers_ = peers.get();
     sharded_ = std::move(peers);
   }
@@ -221,14 +249,17 @@ class PyShardedGroup {
     return whole;
   }
 
-  ShardedGroup::Allocate Allocate() {
-    return [this](const std::string& name, int64_t bytes) { return scratch_.Get(name, bytes); };
+  ShardedGroup::Memory Memory() {
+    return {
+        [this](const std::string& name, int64_t bytes) { return scratch_.Get(name, bytes); },
+        [this](const std::string& name, int64_t bytes) { return page_locked_.Get(name, bytes); }};
   }
 
   py::object group_object_, exchange_object_;  // kept alive
   const std::vector<int64_t> num_rows_;
   std::vector<Table> tables_;
   Scratch scratch_;
+  PageLockedScratch page_locked_;
   DeviceFault fault_;
   PeerRanks* peer_ranks_ = nullptr;
   ExchangedGroup* exchanged_ = nullptr;
@@ -269,6 +300,7 @@ void BindGpuExchange(py::module_& m) {
   m.def(
       "set_device", [](int device) { CheckCuda(cudaSetDevice(device), "set_device"); }, "device"_a,
       "The GPU on which what this thread makes from now on will be.");
+  m.def("pci_bus_id", &PciBusId, "device"_a, "What tells a GPU of this host from the others.");
   m.def("nccl_id", &NcclId,
         "What the ranks of one NCCL communicator have in common: bytes that one "
         "of them makes and hands to the others.");

@@ -82,8 +82,9 @@ def enable_distributed_strategy(
         return
     horovod = _import_horovod_exchange().HorovodExchange()
     horovod.placement, horovod.comm_dtype = placement, comm_dtype
-    _take_one_gpu(horovod.local_rank)
+    gpu = _take_one_gpu(horovod.local_rank)
     _watch(horovod, timeout_seconds)
+    horovod.nccl_ranks = exchange.meet(horovod, gpu, timeout_seconds)
     exchange.set_current(horovod)
     exchange.when_table_is_made(install_saver)
 
@@ -141,9 +142,10 @@ def _is_installed(module):
 
 
 def _take_one_gpu(local_rank):
+    """Returns its index among the GPUs that CUDA shows this process, or None: there is none."""
     gpus = tf.config.list_physical_devices("GPU")
     if not gpus:
-        return
+        return None
     try:
         mine = gpus[local_rank % len(gpus)]
         tf.config.set_visible_devices(mine, "GPU")
@@ -153,3 +155,4 @@ def _take_one_gpu(local_rank):
             "enable_distributed_strategy: expected to be called before TensorFlow uses a GPU, so "
             f"that each rank can take its own: {error}"
         ) from error
+    return int(mine.name.rpartition(":")[2])

@@ -26,6 +26,8 @@ class Exchange(abc.ABC):
     comm_dtype = None
     # Of tables for which nobody asks for another: see `enable_distributed_strategy`.
     placement = "distributed"
+    # What makes them ranks of NCCL, an ops.sharded_group.NcclRanks; None: they have no GPU each.
+    nccl_ranks = None
     # The tf.distribute strategy whose replicas the ranks are; None: ranks are processes.
     strategy = None
 

@@ -1,4 +1,4 @@
-"""The lookup of tables that are spread over the ranks, of whatever dtypes and dims.
+"""The lookup of tables that are spread over the ranks, of whatever dtypes, dims and placements.
 
     ids of this rank ── route ──> messages ══ alltoall ══> requests of all ranks
                           │                                      │ locate keys, look up local rows
@@ -42,7 +42,7 @@ def look_up_sharded(
     exchange = tables[0].exchange
     names = [feature.name for feature in features]
     routed = [_as_routed(table) for table in tables]
-    description = _describe(exchange, tables, routed, names, table_of_feature, combiners)
+    description = describe(tables, names, table_of_feature, combiners)
     by_key = [f for f, t in enumerate(table_of_feature) if tables[t].keyed is not None]
     wire = [exchange.comm_dtype or table.dtype for table in tables]
 
@@ -85,8 +85,10 @@ def _as_routed(table):
     return RoutedTable(table.name, shard.num_rows, shard.placement)
 
 
-def _describe(exchange, tables, routed, names, table_of_feature, combiners):
+def describe(tables, names, table_of_feature, combiners):
     """All that the ranks must agree on."""
+    exchange = tables[0].exchange
+    routed = [_as_routed(table) for table in tables]
     lines = [
         f"table '{table.name}': {'keys' if to.num_rows == _ANY_KEY else f'{to.num_rows} rows'} of "
         f"{table.dim} {table.dtype.name}, {to.placement}, over {exchange.num_ranks} ranks"

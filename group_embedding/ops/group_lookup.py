@@ -75,7 +75,7 @@ def _group_lookup_grad(op, *grads):
     if keyed:
         train_located(buffer)
     differentiated = autodiff.differentiated(grads)
-    samples = _samples_with_gradient(op, grads)
+    samples = samples_with_gradient(op, grads)
     if samples:
         buffer, sizes = select_samples(buffer, sizes, samples, weighted=False)
     grad_of = library().group_lookup_grad(
@@ -97,7 +97,9 @@ def _group_lookup_grad(op, *grads):
     if not op.get_attr("concat"):
         reached = {table_of_feature[i] for i in differentiated}
     table_grads = [
-        tf.IndexedSlices(grad_of.values[t], grad_of.indices[t], _shape_of(tables[t], t in keyed))
+        tf.IndexedSlices(
+            grad_of.values[t], grad_of.indices[t], shape_of_table(tables[t], t in keyed)
+        )
         if t in reached
         else None
         for t in range(num_tables)
@@ -107,7 +109,7 @@ def _group_lookup_grad(op, *grads):
     return [*table_grads, weight_grad, None, *[None] * len(keyed_tables)]
 
 
-def _samples_with_gradient(op, grads):
+def samples_with_gradient(op, grads):
     """{feature: its samples that a gradient has reached}, of features whose gradient says so. The
     others' rows stay out of the tables' gradients. (Weights all have a gradient.)"""
     if op.get_attr("concat") or op.get_attr("weighted"):
@@ -116,7 +118,8 @@ def _samples_with_gradient(op, grads):
     return {f: tf.cast(grad.indices, tf.int64) for f, grad in sparse.items()}
 
 
-def _shape_of(table, is_keyed):
+def shape_of_table(table, is_keyed=False):
+    """That of a table, as the op takes it, for its gradient."""
     if is_keyed:  # [0, dim], of the type that tf.cond expects of a branch's gradients
         return resource_variable_ops.variable_shape(table)
     if table.dtype == tf.resource:

@@ -55,8 +55,10 @@ absl::Status TableOfKeyed(tensorflow::OpKernelContext* context, const EmbeddingT
 absl::Status Tables::Find(tensorflow::OpKernelContext* context, const GroupAttrs& attrs,
                           const std::vector<int32_t>& keyed) {
   sources_.resize(attrs.dims.size());
-  int first, end;
-  TF_RETURN_IF_ERROR(context->op_kernel().InputRange("keyed_tables", &first, &end));
+  int first = 0, end = 0;
+  if (!keyed.empty()) {
+    TF_RETURN_IF_ERROR(context->op_kernel().InputRange("keyed_tables", &first, &end));
+  }
   if (end - first != static_cast<int>(keyed.size())) {
     return absl::InvalidArgumentError("keyed: expected one for each of keyed_tables");
   }

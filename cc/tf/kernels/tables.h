@@ -17,8 +17,8 @@ namespace group_embedding {
 
 class Tables {
  public:
-  // The op's inputs "tables", handles or tensors, and "keyed_tables", which are those of `keyed`
-  // among them.
+  // The op's inputs "tables", handles or tensors, its first, and "keyed_tables", which are those of
+  // `keyed` among them; an op without keyed tables need not have this input.
   absl::Status Read(tensorflow::OpKernelContext* context, const GroupAttrs& attrs,
                     const std::vector<int32_t>& keyed);
 

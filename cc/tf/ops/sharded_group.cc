@@ -1,0 +1,134 @@
+// Lookup of a group whose tables are spread over ranks with a GPU each, and the way back of its
+// gradients, as TensorFlow ops.
+#include <vector>
+
+#include "tensorflow/core/framework/op.h"
+#include "tensorflow/core/framework/shape_inference.h"
+
+namespace group_embedding {
+namespace {
+
+using ::tensorflow::shape_inference::InferenceContext;
+
+absl::Status ShardedGroupLookupShape(InferenceContext* context) {
+  std::vector<int32_t> dims, table_of_feature;
+  bool concat;
+  TF_RETURN_IF_ERROR(context->GetAttr("dims", &dims));
+  TF_RETURN_IF_ERROR(context->GetAttr("table_of_feature", &table_of_feature));
+  TF_RETURN_IF_ERROR(context->GetAttr("concat", &concat));
+  int64_t width = 0;
+  for (size_t f = 0; f < table_of_feature.size(); ++f) {
+    const int32_t table = table_of_feature[f];
+    if (table < 0 || table >= static_cast<int32_t>(dims.size())) {
+      return absl::InvalidArgumentError("table_of_feature: expected indices into dims");
+    }
+    width += dims[table];
+    if (!concat) {
+      context->set_output(f, context->Matrix(InferenceContext::kUnknownDim, dims[table]));
+    }
+  }
+  if (concat) context->set_output(0, context->Matrix(InferenceContext::kUnknownDim, width));
+  const int state = concat ? 1 : static_cast<int>(table_of_feature.size());
+  context->set_output(state, context->Scalar());
+  // Of integers, so that autodiff looks for no gradient of it.
+  context->set_output_handle_shapes_and_types(state, {{context->Scalar(), tensorflow::DT_INT32}});
+  return absl::OkStatus();
+}
+
+absl::Status SendGroupGradientsShape(InferenceContext* context) {
+  std::vector<int32_t> dims;
+  int num_parts;
+  TF_RETURN_IF_ERROR(context->GetAttr("dims", &dims));
+  TF_RETURN_IF_ERROR(context->GetAttr("num_parts", &num_parts));
+  context->set_output(0, context->Vector(InferenceContext::kUnknownDim));
+  context->set_output(1, context->Matrix(num_parts, 2));
+  for (int p = 0; p < num_parts; ++p) {
+    context->set_output(2 + p,
+                        context->Matrix(InferenceContext::kUnknownDim, dims[p % dims.size()]));
+  }
+  context->set_output(2 + num_parts, context->Vector(InferenceContext::kUnknownDim));
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+#define GROUP_ATTRS                                                 \
+  Attr("table_types: list({resource, float, half, bfloat16}) >= 1") \
+      .Attr("dtype: {float, half, bfloat16}")                       \
+      .Attr("table_of_feature: list(int)")                          \
+      .Attr("combiners: list({'sum', 'mean', 'sqrtn'})")            \
+      .Attr("dims: list(int)")                                      \
+      .Attr("max_norms: list(float)")                               \
+      .Attr("table_names: list(string)")                            \
+      .Attr("feature_names: list(string)")                          \
+      .Attr("concat: bool = false")                                 \
+      .Attr("weighted: bool = false")                               \
+      .Attr("prune_negative: bool = true")                          \
+      .Attr("invalid_ids: {'raise', 'ignore'} = 'raise'")
+
+REGISTER_OP("ShardedGroupLookup")
+    .Input("tables: table_types")
+    .Input("batch: float")
+    .Input("sizes: int64")
+    .Input("order: resource")
+    .Output("outputs: num_outputs * dtype")
+    .Output("state: variant")
+    .Attr("num_outputs: int >= 1")
+    .GROUP_ATTRS.Attr("num_rows: list(int)")
+    .Attr("gradient_scale: float")
+    .Attr("description: string")
+    .Attr("nccl_id: string")
+    .Attr("rank: int >= 0")
+    .Attr("num_ranks: int >= 1")
+    .Attr("timeout_seconds: float")
+    .SetIsStateful()
+    .SetShapeFn(ShardedGroupLookupShape)
+    .Doc(R"doc(
+GroupLookup of tables of which each rank has some rows: row r is row r / num_ranks of rank
+r % num_ranks. All ranks run it, together; a bad id on any is an error on all.
+
+tables, batch, sizes, outputs and other attributes: as of GroupLookup. This rank's rows.
+order: read by all ops that exchange, so that functions keep them in order.
+state: what the way back needs of this one.
+num_rows: of each whole table.
+gradient_scale: what the gradients that ranks send are multiplied by before they are added.
+description: what the lookup is, the same on all ranks; else an error says in what they differ.
+nccl_id, rank, num_ranks: the communicator, made when the first op of this id runs.
+timeout_seconds: how long other ranks are waited for.
+)doc");
+
+REGISTER_OP("SendGroupGradients")
+    .Input("tables: table_types")
+    .Input("batch: float")
+    .Input("sizes: int64")
+    .Input("grads: num_grads * dtype")
+    .Input("state: variant")
+    .Input("order: resource")
+    .Output("requests: float")
+    .Output("request_sizes: int64")
+    .Output("request_grads: num_parts * dtype")
+    .Output("weight_grad: float")
+    .Attr("num_grads: int >= 1")
+    .Attr("grad_features: list(int)")
+    .Attr("num_parts: int >= 1")
+    .Attr("is_other_batch: bool")
+    .GROUP_ATTRS.SetIsStateful()
+    .SetShapeFn(SendGroupGradientsShape)
+    .Doc(R"doc(
+Sends the gradient of each unique row of a batch to the rank that has the row. All ranks run it.
+
+tables, batch, sizes, grads, grad_features and other attributes: as of GroupLookupGrad.
+state: of ShardedGroupLookup.
+order: as of ShardedGroupLookup.
+requests, request_sizes: the batch of the rows of this rank that gradients came for, with a feature
+  for each rank's part of each table, rank after rank; an id a sample, weighted by gradient_scale.
+request_grads: of each of these features, [its samples, dim].
+weight_grad: [ids of the batch] if weighted, else empty.
+num_parts: ranks x tables.
+is_other_batch: the batch, or the features that have a gradient, are not those of the lookup: ids
+  are sent again.
+)doc");
+
+#undef GROUP_ATTRS
+
+}  // namespace group_embedding

@@ -1,0 +1,41 @@
+"""The lookup of tables that are spread over the GPUs of the ranks: one op, and NCCL within.
+
+It says the same as `sharded_lookup`, which takes every table; this one takes most that are on GPUs.
+"""
+
+from group_embedding.exchange.sharded_lookup import describe
+from group_embedding.exchange.sharded_table import ShardedTable
+from group_embedding.ops.group_ids import group_ids
+from group_embedding.ops.sharded_group import sharded_group_lookup
+
+
+def is_served_by_gpus(table):
+    """Whether `look_up_on_gpus` takes a tables.Table: spread by row number over ranks with a GPU
+    each, in the memory of these, read as it is and sent as it is."""
+    shard, exchange = table.source.object, table.exchange
+    return (
+        isinstance(shard, ShardedTable)
+        and exchange.nccl_ranks is not None
+        and shard.placement.spread == "mod"
+        and table.device_type == "GPU"
+        and table.max_norm == 0
+        and exchange.comm_dtype in (None, table.dtype)
+    )
+
+
+def look_up_on_gpus(tables, features, table_of_feature, combiners, **options):
+    """Takes and returns what `look_up_sharded` does; of tables of one dtype."""
+    exchange = tables[0].exchange
+    names = [feature.name for feature in features]
+    return sharded_group_lookup(
+        [table.of_this_rank() for table in tables],
+        group_ids(features),
+        [table.source.object.num_rows for table in tables],
+        table_of_feature,
+        combiners,
+        names,
+        exchange.nccl_ranks,
+        describe(tables, names, table_of_feature, combiners),
+        1 / exchange.gradient_divisor,
+        **options,
+    )

@@ -1,0 +1,66 @@
+"""Which ranks have a GPU each, so that the lookup's own exchange can be NCCL's."""
+
+import json
+import socket
+import warnings
+
+from group_embedding.exchange.gather_strings import gather_text
+from group_embedding.ops._nccl import name_nccl
+from group_embedding.ops.sharded_group import NcclRanks
+
+
+def meet(exchange, gpu, timeout_seconds):
+    """What makes the ranks of `exchange` those of one NCCL communicator; None where they cannot be:
+    there is one rank, a rank has no GPU of its own, the library was built without CUDA, or NCCL is
+    missing. If they almost could, it says why not. Every rank must call it.
+
+    Args:
+        gpu: the index of this rank's GPU, or None.
+        timeout_seconds: how long an exchange waits for other ranks.
+    """
+    if exchange.num_ranks == 1:
+        return None
+    here = {"gpu": _bus_id(gpu), "nccl_id": "", "why_not": ""}
+    if here["gpu"] is not None:
+        here.update(_make_id())
+    ranks = [json.loads(text) for text in gather_text(exchange, json.dumps(here), "nccl")]
+    reason = _why_not(ranks)
+    if reason:
+        if any(rank["gpu"] for rank in ranks):
+            warnings.warn(f"rows will travel through Horovod, not NCCL: {reason}", stacklevel=4)
+        return None
+    nccl_id = bytes.fromhex(ranks[0]["nccl_id"])
+    return NcclRanks(nccl_id, exchange.rank, exchange.num_ranks, timeout_seconds)
+
+
+def _why_not(ranks):
+    for number, rank in enumerate(ranks):
+        if rank["gpu"] is None:
+            return f"rank {number} has no GPU"
+        if rank["why_not"]:
+            return f"rank {number}: {rank['why_not']}"
+        first = next(i for i, other in enumerate(ranks) if other["gpu"] == rank["gpu"])
+        if first != number:
+            return f"ranks {first} and {number} share a GPU"
+    return ""
+
+
+def _bus_id(gpu):
+    """What tells a GPU from all others."""
+    if gpu is None:
+        return None
+    from group_embedding import _core
+
+    if not _core.has_cuda:
+        return None
+    return f"{socket.gethostname()} {_core.pci_bus_id(gpu)}"
+
+
+def _make_id():
+    from group_embedding import _core
+
+    name_nccl()
+    try:
+        return {"nccl_id": _core.nccl_id().hex()}
+    except RuntimeError as error:
+        return {"why_not": str(error)}

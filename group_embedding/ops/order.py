@@ -1,0 +1,47 @@
+"""Ops that exchange run in the order in which they were made, so that it is the same on all ranks.
+
+In a `tf.function` they read one resource, which functions take for a reason to keep the order. In a
+graph of TensorFlow 1 each waits for the one before. Eager ops run one after the other anyway.
+"""
+
+import tensorflow as tf
+from tensorflow.python.framework.func_graph import FuncGraph
+
+# Collections of graphs of TensorFlow 1: the resource, and the op that was made last.
+_RESOURCE = "group_embedding_exchange_resource"
+_LAST = "group_embedding_exchange_last"
+_eager_resource = []
+
+
+def in_order(make):
+    """Makes an op that runs after those made here before it, and returns what `make` does.
+
+    Args:
+        make: takes the resource that the op must read; makes the op, and returns its outputs.
+    """
+    resource = _resource()
+    if tf.executing_eagerly() or isinstance(tf.compat.v1.get_default_graph(), FuncGraph):
+        return make(resource)
+    last = tf.compat.v1.get_collection_ref(_LAST)
+    with tf.control_dependencies(last):
+        outputs = make(resource)
+    last[:] = [tf.nest.flatten(outputs)[0].op]
+    return outputs
+
+
+def _resource():
+    with tf.init_scope():
+        known = _eager_resource
+        if not tf.executing_eagerly():
+            known = tf.compat.v1.get_collection_ref(_RESOURCE)
+        if not known:
+            known.append(_make_resource())
+        return known[0]
+
+
+def _make_resource():
+    """Holds nothing; on a GPU, as the ops that read it are."""
+    with tf.device("/GPU:0"):
+        return tf.raw_ops.VarHandleOp(
+            dtype=tf.float32, shape=[], shared_name="group_embedding_exchange_order"
+        )

@@ -1,0 +1,148 @@
+"""The op that looks up a group whose tables are spread over ranks with a GPU each, and its
+gradient.
+
+The gradients of a table are those that the ranks send, and the op that adds them is the one that
+adds a local lookup's: GroupLookupGrad, of the batch of rows that were asked for. So a wrapped
+optimizer puts its one op in the place of that as it always does.
+"""
+
+import functools
+from typing import NamedTuple
+
+import tensorflow as tf
+
+from group_embedding.ops import autodiff
+from group_embedding.ops._library import library
+from group_embedding.ops.group_lookup import SHARED_ATTRS, samples_with_gradient, shape_of_table
+from group_embedding.ops.order import in_order
+from group_embedding.ops.select_samples import select_samples
+
+
+class NcclRanks(NamedTuple):
+    """The ranks that meet when the first op runs that names them."""
+
+    nccl_id: bytes  # the same on all ranks
+    rank: int
+    num_ranks: int
+    timeout_seconds: float
+
+
+def sharded_group_lookup(
+    tables,
+    batch,
+    num_rows,
+    table_of_feature,
+    combiners,
+    feature_names,
+    ranks,
+    description,
+    gradient_scale,
+    *,
+    concat,
+    prune_negative,
+    invalid_ids,
+):
+    """Looks `batch` up in `tables` (a list of tables.Table of one dtype: this rank's rows).
+
+    Args:
+        num_rows: of each whole table.
+        ranks: NcclRanks.
+        description: a text that says what the lookup has, the same on all ranks.
+        gradient_scale: what a rank's gradients are multiplied by before those of all are added.
+        others: as of `ops.group_lookup.group_lookup`.
+
+    Returns:
+        As `ops.group_lookup.group_lookup`.
+    """
+    make = functools.partial(
+        library().sharded_group_lookup,
+        [table.tensor() for table in tables],
+        batch.buffer,
+        batch.sizes,
+        dtype=tables[0].dtype,
+        num_outputs=1 if concat else len(table_of_feature),
+        table_of_feature=table_of_feature,
+        combiners=combiners,
+        dims=[table.dim for table in tables],
+        max_norms=[table.max_norm for table in tables],
+        table_names=[table.name for table in tables],
+        feature_names=feature_names,
+        concat=concat,
+        weighted=batch.weighted,
+        prune_negative=prune_negative,
+        invalid_ids=invalid_ids,
+        num_rows=num_rows,
+        gradient_scale=gradient_scale,
+        description=description,
+        **ranks._asdict(),
+    )
+    return in_order(lambda order: make(order=order)).outputs
+
+
+@tf.RegisterGradient("ShardedGroupLookup")
+def _sharded_group_lookup_grad(op, *grads):
+    *grads, _ = grads  # of the state
+    num_tables, num_ranks = len(op.get_attr("dims")), op.get_attr("num_ranks")
+    tables = list(op.inputs[:num_tables])
+    buffer, sizes, _ = op.inputs[num_tables:]
+    differentiated = autodiff.differentiated(grads)
+    samples = samples_with_gradient(op, grads)
+    if samples:
+        buffer, sizes = select_samples(buffer, sizes, samples, weighted=False)
+    shared = {name: op.get_attr(name) for name in SHARED_ATTRS}
+    send = functools.partial(
+        library().send_group_gradients,
+        tables,
+        buffer,
+        sizes,
+        [
+            grads[i].values if i in samples else tf.convert_to_tensor(grads[i])
+            for i in differentiated
+        ],
+        op.outputs[-1],
+        grad_features=differentiated,
+        num_parts=num_ranks * num_tables,
+        is_other_batch=bool(samples) or len(differentiated) < len(grads),
+        **shared,
+    )
+    sent = in_order(lambda order: send(order=order))
+    added = _add_gradients(tables, sent, num_ranks, shared)
+    table_of_feature = op.get_attr("table_of_feature")
+    reached = range(num_tables)
+    if not op.get_attr("concat"):
+        reached = {table_of_feature[i] for i in differentiated}
+    table_grads = [
+        tf.IndexedSlices(added.values[t], added.indices[t], shape_of_table(tables[t]))
+        if t in reached
+        else None
+        for t in range(num_tables)
+    ]
+    weight_grad = sent.weight_grad if op.get_attr("weighted") else None
+    return [*table_grads, weight_grad, None, None]
+
+
+def _add_gradients(tables, sent, num_ranks, shared):
+    """The sums of what the ranks sent, of this rank's rows."""
+    num_tables = len(tables)
+    of_parts = {
+        "table_of_feature": list(range(num_tables)) * num_ranks,
+        "combiners": ["sum"] * num_tables * num_ranks,
+        "max_norms": [0.0] * num_tables,
+        "feature_names": [
+            f"{name} for rank {rank}" for rank in range(num_ranks) for name in shared["table_names"]
+        ],
+        "concat": False,
+        "weighted": True,
+        "prune_negative": False,
+        "invalid_ids": "raise",
+    }
+    return library().group_lookup_grad(
+        tables=tables,
+        batch=sent.requests,
+        sizes=sent.request_sizes,
+        grads=sent.request_grads,
+        grad_features=list(range(num_tables * num_ranks)),
+        num_tables=num_tables,
+        keyed_tables=[],
+        **{**shared, **of_parts},
+    )
