@@ -201,7 +201,8 @@ def main():
         "step_ms": round(sorted(step_ms(step, 10) for _ in range(arguments.steps // 10))[1], 3),
     }
     if num_ranks > 1:
-        row |= {"ranks": num_ranks, "through": arguments.through}
+        through = "nccl" if ge.exchange.current().nccl_ranks else "horovod"
+        row |= {"ranks": num_ranks, "through": through}
     row["samples_per_s"] = round(arguments.batch * num_ranks / row["step_ms"] * 1e3)
     if gpus:
         about["device"] = tf.config.experimental.get_device_details(gpus[0])["device_name"]

@@ -34,10 +34,12 @@ build() {
     env HOROVOD_WITH_TENSORFLOW=1 HOROVOD_WITHOUT_PYTORCH=1 HOROVOD_WITHOUT_MXNET=1 \
       HOROVOD_WITH_GLOO=1 HOROVOD_WITHOUT_MPI=1 HOROVOD_CPU_OPERATIONS=GLOO \
       PATH="$(dirname "$python"):$PATH" "$@" \
-      "$python" -m pip wheel --no-build-isolation --no-deps --wheel-dir "$folder" \
+      "$python" -m pip wheel --no-cache-dir --no-build-isolation --no-deps --wheel-dir "$folder" \
       "horovod==$version" >"$folder/build.log" 2>&1 || return 1
   fi
-  "$python" -m pip install --quiet --no-deps --no-index "$folder"/horovod-*.whl
+  "$python" -m pip install --quiet --force-reinstall --no-deps --no-index "$folder"/horovod-*.whl
+  # What was linked may still miss a symbol of TensorFlow's, or a library.
+  "$python" -c "import horovod.tensorflow" >>"$folder/build.log" 2>&1
 }
 
 settings=()
@@ -56,11 +58,11 @@ if command -v nvcc >/dev/null && [ -d "$nccl" ]; then
   cuda=${CUDA_HOME:-/usr/local/cuda}
   if build "$wheels/$key-nccl" "${settings[@]}" HOROVOD_GPU=CUDA "HOROVOD_CUDA_HOME=$cuda" \
     HOROVOD_GPU_OPERATIONS=NCCL "HOROVOD_NCCL_HOME=$home" HOROVOD_NCCL_LINK=SHARED \
-    HOROVOD_BUILD_CUDA_CC_LIST=80,90; then
+    HOROVOD_BUILD_CUDA_CC_LIST=80,90 'LDFLAGS=-Wl,-rpath,$ORIGIN/../../nvidia/nccl/lib'; then
     exit 0
   fi
-  echo "Horovod with NCCL did not build (see $wheels/$key-nccl/build.log): it is built with Gloo alone," \
-    "which copies through host memory"
+  echo "Horovod with NCCL did not build, or does not load (see $wheels/$key-nccl/build.log): it is" \
+    "built with Gloo alone, which copies through host memory"
 fi
 
 if ! build "$wheels/$key-gloo" "${settings[@]}"; then

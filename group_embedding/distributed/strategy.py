@@ -39,8 +39,15 @@ def enable_distributed_strategy(
     * group lookups on them take each rank's own part of the batch, and return its own samples;
     * `ge.DistributedOptimizer` and `ge.Saver` know which variables are sharded.
 
-    In a process that `horovodrun` did not launch, there is one rank and nothing is sharded. With
-    GPUs, each rank of a host takes one. A second call changes nothing.
+    In a process that `horovodrun` did not launch, there is one rank and nothing is sharded. A
+    second call changes nothing.
+
+    With GPUs, each rank of a host takes one. If all ranks have one of their own, and NCCL is there
+    (`pip install nvidia-nccl-cu12`, or the system's), tables in GPU memory that are spread by row
+    number exchange ids, rows and gradients through it, in one op each way; all others, also those
+    with a `max_norm` or another `comm_dtype`, go through Horovod. Such ops run in the order in
+    which they were made, so make them in the same order on all ranks; in a graph of TensorFlow 1,
+    running one runs those made before it.
 
     Ranks watch over each other: when one dies, is stopped or raises, the others print which and why
     and end with exit code 1, within `timeout_seconds` and some seconds more, instead of waiting for

@@ -5,6 +5,7 @@ graph of TensorFlow 1 each waits for the one before. Eager ops run one after the
 """
 
 import tensorflow as tf
+from tensorflow.python.framework.auto_control_deps import register_acd_resource_resolver
 from tensorflow.python.framework.func_graph import FuncGraph
 
 # Collections of graphs of TensorFlow 1: the resource, and the op that was made last.
@@ -27,6 +28,23 @@ def in_order(make):
         outputs = make(resource)
     last[:] = [tf.nest.flatten(outputs)[0].op]
     return outputs
+
+
+def let_tables_be_read(op_type):
+    """Functions take every resource of an op for one that it may write. Of ops of this type they
+    shall know that the last, which `in_order` gave, is alone in that."""
+
+    def resolve(op, reads, writes):
+        read = [resource for resource in writes if resource is not op.inputs[-1]]
+        if op.type != op_type or not read:
+            return False
+        for resource in read:
+            writes.remove(resource)
+            reads.add(resource)
+        return True
+
+    resolve.__name__ = op_type  # the registry's key
+    register_acd_resource_resolver(resolve)
 
 
 def _resource():

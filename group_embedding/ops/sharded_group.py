@@ -14,8 +14,11 @@ import tensorflow as tf
 from group_embedding.ops import autodiff
 from group_embedding.ops._library import library
 from group_embedding.ops.group_lookup import SHARED_ATTRS, samples_with_gradient, shape_of_table
-from group_embedding.ops.order import in_order
+from group_embedding.ops.order import in_order, let_tables_be_read
 from group_embedding.ops.select_samples import select_samples
+
+let_tables_be_read("ShardedGroupLookup")
+let_tables_be_read("SendGroupGradients")
 
 
 class NcclRanks(NamedTuple):

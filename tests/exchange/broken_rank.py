@@ -1,6 +1,8 @@
 """A rank that trains until it is disturbed: a program of its own for each rank.
 
-$ horovodrun -np 3 python broken_rank.py FOLDER [elastic]
+$ horovodrun -np 3 python broken_rank.py FOLDER [elastic | by_row]
+
+`by_row`: the table is found by row number, and on a GPU if there is one.
 """
 
 import os
@@ -22,7 +24,7 @@ TIMEOUT = 5.0
 def train():
     """Sums what it looks up: a row's value is minus a hundredth of how often it was looked up."""
     exchange = ge.exchange.current()
-    table = ge.get_embedding_variable("keys", 2, initializer=tf.zeros_initializer())
+    table = _table()
     optimizer = ge.DistributedOptimizer(ge.optimizers.wrap(tf.keras.optimizers.SGD(0.01)))
     step = tf.Variable(0, dtype=tf.int64)
     checkpoint = tf.train.Checkpoint(table=table, step=step)
@@ -52,6 +54,14 @@ def train():
     keys, values, *_ = table.export()
     np.savez(FOLDER / f"end_{exchange.rank}", keys=keys, values=values, step=step.numpy())
     return exchange.num_ranks
+
+
+def _table():
+    if sys.argv[2:] != ["by_row"]:
+        return ge.get_embedding_variable("keys", 2, initializer=tf.zeros_initializer())
+    return ge.exchange.make_table(
+        (12, 2), tf.zeros_initializer(), lambda shape, initializer: tf.Variable(initializer(shape))
+    )
 
 
 if __name__ == "__main__":

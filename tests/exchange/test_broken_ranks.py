@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from gpu_processes import on_two_gpus
 
 from group_embedding.testing import launch, stop
 
@@ -17,13 +18,13 @@ LOST = 1
 
 
 class Job:
-    """broken_rank.py on three ranks of this machine."""
+    """broken_rank.py on ranks of this machine."""
 
-    def __init__(self, folder, *arguments, launcher=None):
-        self.folder = folder
+    def __init__(self, folder, *arguments, num_ranks=3, launcher=None):
+        self.folder, self.num_ranks = folder, num_ranks
         command = [sys.executable, str(PROGRAM), str(folder), *arguments]
         with open(folder / "output", "w") as output:
-            self.job = launch(command, 3, output, launcher)
+            self.job = launch(command, num_ranks, output, launcher)
 
     def process(self, rank, num_ranks=3, seconds=90):
         """Waits until a rank has begun; its process and the step from which it trains."""
@@ -36,7 +37,7 @@ class Job:
         return process, step
 
     def processes(self):
-        return [self.process(rank)[0] for rank in range(3)]
+        return [self.process(rank, self.num_ranks)[0] for rank in range(self.num_ranks)]
 
     def output(self):
         return (self.folder / "output").read_text(errors="replace")
@@ -57,10 +58,17 @@ def wait_until_gone(processes, seconds):
     return True
 
 
+WHERE = [
+    pytest.param([], 3, id="by_key"),
+    pytest.param(["by_row"], 2, id="on_gpus", marks=[pytest.mark.gpu, *on_two_gpus]),
+]
+
+
+@pytest.mark.parametrize("arguments, num_ranks", WHERE)
 @pytest.mark.parametrize("what", ["killed", "stopped", "raises"])
-def test_the_other_ranks_end_and_say_why(tmp_path, what):
+def test_the_other_ranks_end_and_say_why(tmp_path, what, arguments, num_ranks):
     (tmp_path / "endless").touch()
-    with Job(tmp_path) as job:
+    with Job(tmp_path, *arguments, num_ranks=num_ranks) as job:
         processes = job.processes()
         if what == "raises":
             (tmp_path / f"raise_{LOST}").touch()

@@ -7,10 +7,14 @@ import warnings
 import numpy as np
 import pytest
 import tensorflow as tf
+from core_runner import core, on_gpu
 from gpu_processes import on_two_gpus
 
 import group_embedding as ge
-from group_embedding import exchange
+from group_embedding import exchange, feature_ids, tables
+from group_embedding.ops._nccl import name_nccl
+from group_embedding.ops.group_ids import group_ids
+from group_embedding.ops.sharded_group import NcclRanks, sharded_group_lookup
 
 SHAPES = {"user": (50, 4), "item": (7, 16)}
 with_two_gpus = pytest.mark.parametrize(
@@ -69,14 +73,14 @@ def whole_gradient(name, loss):
 
 def ops_of_a_step():
     tables = make_tables()
+    optimizer = ge.optimizers.wrap(tf.keras.optimizers.SGD(0.1))
 
     @tf.function
     def step():
         with tf.GradientTape() as tape:
             user, item = look_up(tables, exchange.current().rank)
             loss = tf.reduce_sum(user) + tf.reduce_sum(item)
-        gradients = tape.gradient(loss, tables)
-        ge.optimizers.wrap(tf.keras.optimizers.SGD(0.1)).apply_gradients(zip(gradients, tables))
+        optimizer.apply_gradients(zip(tape.gradient(loss, tables), tables))
 
     graph = step.get_concrete_function().graph
     return [operation.type for operation in graph.get_operations()]
@@ -225,3 +229,117 @@ def test_ranks_without_a_gpu_each_do_without_nccl(monkeypatch, gpus, reason):
     # Then they do not, and say why, if one has a GPU
     assert ranks is None
     assert [reason in str(one.message) for one in said] == ([True] if reason else [])
+
+
+class OneRank:
+    """The op with one rank, which looks up what a local lookup does."""
+
+    def __init__(self):
+        self.ranks = NcclRanks(core.nccl_id(), 0, 1, 30.0)
+
+    def __call__(self, params, sp_ids, combiners, sp_weights=None):
+        weights = sp_weights or [None] * len(params)
+        names = [f"ids[{i}]" for i in range(len(params))]
+        features = [feature_ids.from_rows(*of) for of in zip(names, sp_ids, weights)]
+        return sharded_group_lookup(
+            [tables.make_table(param, None, i) for i, param in enumerate(params)],
+            group_ids(features),
+            [param.shape[0] for param in params],
+            list(range(len(params))),
+            combiners,
+            names,
+            self.ranks,
+            description="two tables",
+            gradient_scale=1.0,
+            concat=False,
+            prune_negative=True,
+            invalid_ids="raise",
+        )
+
+
+@pytest.fixture(scope="module")
+def one_rank():
+    name_nccl()
+    return OneRank()
+
+
+def needs_a_gpu(test):
+    for mark in (pytest.mark.gpu, *on_gpu):
+        test = mark(test)
+    return test
+
+
+def make_variables(dtype=tf.float32):
+    return [tf.Variable(tf.cast(value_of(name), dtype)) for name in SHAPES]
+
+
+def loss_and_gradients(look_up, variables, weighted):
+    ids = [whole_ids(name) for name in SHAPES]
+    weights = [tf.cast(i.flat_values % 3, tf.float32) + 0.5 for i in ids]
+    with tf.GradientTape() as tape:
+        tape.watch(weights)
+        given = [i.with_flat_values(w) for i, w in zip(ids, weights)] if weighted else None
+        outputs = look_up(variables, ids, ["mean", "sqrtn"], sp_weights=given)
+        loss = tf.add_n([tf.reduce_sum(tf.cast(output, tf.float32) ** 3) for output in outputs])
+    gradients = tape.gradient(loss, [*variables, *(weights if weighted else [])])
+    return loss, [tf.convert_to_tensor(gradient) for gradient in gradients]
+
+
+@needs_a_gpu
+@pytest.mark.parametrize("weighted", [False, True], ids=["plain", "weighted"])
+@pytest.mark.parametrize("in_function", [False, True], ids=["eager", "function"])
+@pytest.mark.parametrize("dtype", [tf.float32, tf.float16])
+def test_one_rank_looks_up_as_without_ranks(one_rank, dtype, in_function, weighted):
+    # Given tables on a GPU
+    variables = make_variables(dtype)
+    run = tf.function(loss_and_gradients) if in_function else loss_and_gradients
+    # When they are looked up by one rank of NCCL
+    loss, gradients = run(one_rank, variables, weighted)
+    # Then loss and gradients are those of the local lookup
+    expected, expected_gradients = run(ge.group_embedding_lookup_sparse, variables, weighted)
+    np.testing.assert_array_equal(loss, expected)
+    for gradient, of_local in zip(gradients, expected_gradients):
+        np.testing.assert_array_equal(gradient, of_local)
+
+
+def train(look_up, num_steps):
+    """In a graph of TensorFlow 1, with a wrapped optimizer."""
+    v1 = tf.compat.v1
+    with tf.Graph().as_default(), v1.Session() as session:
+        variables = [
+            v1.get_variable(name, initializer=value_of(name), use_resource=True) for name in SHAPES
+        ]
+        ids = [whole_ids(name) for name in SHAPES]
+        outputs = look_up(variables, ids, ["mean", "sum"])
+        loss = tf.add_n([tf.reduce_sum(output**2) for output in outputs])
+        optimizer = ge.optimizers.wrap(v1.train.AdagradOptimizer(0.1))
+        step = optimizer.minimize(loss, var_list=variables)
+        session.run(v1.global_variables_initializer())
+        losses = [session.run([loss, step])[0] for _ in range(num_steps)]
+        return losses, session.run(variables)
+
+
+@needs_a_gpu
+def test_one_rank_trains_in_a_session_as_without_ranks(one_rank):
+    # Given the same graph, with a local lookup
+    losses, tables_of_local = train(ge.group_embedding_lookup_sparse, num_steps=20)
+    # When it is trained with one rank of NCCL
+    losses_of_rank, tables_of_rank = train(one_rank, num_steps=20)
+    # Then the bits are the same
+    assert losses_of_rank == losses
+    for table, of_local in zip(tables_of_rank, tables_of_local):
+        np.testing.assert_array_equal(table, of_local)
+
+
+@needs_a_gpu
+def test_a_bad_id_is_an_error_at_once(one_rank):
+    # Given ids of which one is outside its table
+    variables = make_variables()
+    ids = [tf.ragged.constant([[1], [3, 50]], dtype=tf.int64), whole_ids("item")]
+    # When they are looked up, then the error says which
+    with pytest.raises(tf.errors.InvalidArgumentError, match="rank 0: .*id 50 of sample 1"):
+        one_rank(variables, ids, ["sum", "sum"])
+    # And the next lookup is a good one
+    good = [tf.ragged.constant([[1]], dtype=tf.int64), whole_ids("item")]
+    (user, _) = one_rank(variables, good, ["sum", "sum"])
+    np.testing.assert_array_equal(user, value_of("user")[[1]])

@@ -215,10 +215,12 @@ class ShardedGroupLookupOp : public OpKernel {
   absl::Status Run(OpKernelContext* context, const std::vector<Table>& tables,
                    HeldGroup* held) const {
     const cudaStream_t stream = StreamOf(context);
+    const Fault none;
     Tensor fault;
     TF_RETURN_IF_ERROR(AllocateScratch(context, sizeof(Fault), &fault));
-    TF_RETURN_IF_ERROR(
-        ToStatus(cudaMemsetAsync(fault.data(), 0, sizeof(Fault), stream), "cudaMemset"));
+    TF_RETURN_IF_ERROR(ToStatus(
+        cudaMemcpyAsync(fault.data(), &none, sizeof(Fault), cudaMemcpyHostToDevice, stream),
+        "cudaMemcpy"));
     held->get()->Ask(static_cast<Fault*>(fault.data()), stream);
     if (held->get()->fault_rank() >= 0) {
       const absl::Status status = attrs_.ToStatus(held->get()->fault(), tables);
