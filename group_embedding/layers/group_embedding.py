@@ -14,13 +14,13 @@ from group_embedding.layers.inputs import (
 )
 from group_embedding.layers.keras_version import IS_KERAS_3, keras
 from group_embedding.layers.serialization import features_from_config, features_to_config
-from group_embedding.layers.xla import refuse_explicit_jit, refuse_xla_trace
 from group_embedding.lookup import group_embedding_lookup_sparse
 from group_embedding.plan import plan_features, plan_tables, table_loads
+from group_embedding.variables.keras_xla import NotForXla, refuse_xla_trace
 
 
 @keras.utils.register_keras_serializable(package="group_embedding")
-class GroupEmbedding(keras.layers.Layer):
+class GroupEmbedding(NotForXla, keras.layers.Layer):
     """Looks up and combines all its features in one fused op.
 
     Example:
@@ -98,16 +98,6 @@ class GroupEmbedding(keras.layers.Layer):
     def tables(self):
         """The tables' weights by table name; empty until the layer is built."""
         return dict(self._tables)
-
-    @property
-    def supports_jit(self):
-        """False, which is how Keras 3 learns that a model with this layer is not for XLA."""
-        refuse_explicit_jit(self.name)
-        return False
-
-    @supports_jit.setter
-    def supports_jit(self, value):
-        """Keras sets True while it constructs any layer."""
 
     def build(self, inputs_shape=None):
         # The configs say all that is needed, whatever the shape of the inputs.

@@ -10,10 +10,10 @@ import tensorflow as tf
 
 from group_embedding import exchange
 from group_embedding.config import TABLE_DTYPES, check_choice
-from group_embedding.layers.keras_version import IS_KERAS_3, keras
+from group_embedding.layers.keras_version import keras
 from group_embedding.variables import EmbeddingVariable, EmbeddingVariableOption
 from group_embedding.variables.get_variable import keyed_variables
-from group_embedding.variables.keras_variable import add_weight_as_it_is
+from group_embedding.variables.keras_variable import add_weight_as_it_is, track_weight
 
 # What is stored of a keyed table: EmbeddingVariable.export().
 _KEYED = ("keys", "values", "versions", "freqs")
@@ -52,10 +52,7 @@ def make_table(layer, table, placement):
     else:
         shape = (table.num_rows, table.dim)
         weight = exchange.make_table(shape, table_initializer(table), create, placement)
-    if IS_KERAS_3:
-        # Keras 3 tells TensorFlow's checkpoints of weights that are attributes, not of those in a
-        # dict; Keras 2 does this in add_weight.
-        layer._track_trackable(weight, name=table.name, overwrite=True)
+    track_weight(layer, weight, table.name)
     return weight
 
 

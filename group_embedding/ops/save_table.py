@@ -64,6 +64,7 @@ def merge_manifests(manifests):
 
 def verify_table(table, prefix, manifest, index=0, count=1, as_start=False):
     """Fails if `restore_table` would."""
+    prefix, manifest = _on_host(prefix, manifest)
     with tf.device(table.device):
         return library().verify_table(
             table=table,
@@ -79,6 +80,7 @@ def restore_table(table, prefix, manifest, index=0, count=1, as_start=False):
     """Gives the table the keys of rank `index` of `count`, and no others. Its files were verified
     just now, unless they are what another training starts from (`as_start`): then slots start anew,
     and new keys as the table has it."""
+    prefix, manifest = _on_host(prefix, manifest)
     with tf.device(table.device):
         return library().restore_table(
             table=table,
@@ -89,3 +91,9 @@ def restore_table(table, prefix, manifest, index=0, count=1, as_start=False):
             verified=not as_start,
             as_start=as_start,
         )
+
+
+def _on_host(*strings):
+    """As tensors. A constant made where the table is could be on a GPU, which holds no strings."""
+    with tf.device("/CPU:0"):
+        return [tf.convert_to_tensor(string, tf.string) for string in strings]

@@ -56,7 +56,12 @@ class _WrappedKeras:
         ]
         clip_value = self.clipvalue if self._ge_clips_by_value() else None
         step = tf.convert_to_tensor(self.iterations)
-        update_tables(self.name, tables, statement, self._ge_settings, step, clip_value)
+        update_tables(self._ge_name, tables, statement, self._ge_settings, step, clip_value)
+
+    @property
+    def _ge_name(self):
+        """Keyed tables keep its slots under this."""
+        return self.name
 
     def _ge_decay(self, variable):
         variable = tf_variable(variable)
@@ -125,6 +130,14 @@ class WrappedKeras3(_WrappedKeras):
         if not is_table_gradient(gradient):
             return super().update_step(gradient, variable, learning_rate)
         self._ge_update([(gradient, variable)])
+
+    @property
+    def _ge_name(self):
+        # Keras 3 counts the optimizers of a process that it names: adam, adam_1. Slots are found
+        # again whatever their number.
+        stock, _, number = self.name.rpartition("_")
+        is_counted = number.isdecimal() and stock.replace("_", "") == type(self).__name__.lower()
+        return stock if is_counted else self.name
 
     def _ge_index(self, variable):
         return self._get_variable_index(variable)

@@ -11,13 +11,14 @@ from group_embedding.sok.tables import mark_table, to_initializer
 from group_embedding.tables import tf_variable
 from group_embedding.variables import EmbeddingVariableOption, InitializerOption
 from group_embedding.variables.get_variable import KEY_DTYPES, check_dtype, keyed_variables
-from group_embedding.variables.keras_variable import add_weight_as_it_is
+from group_embedding.variables.keras_variable import add_weight_as_it_is, track_weight
+from group_embedding.variables.keras_xla import NotForXla, refuse_xla_trace
 
 _register = tf.keras.utils.register_keras_serializable("group_embedding")
 _MAX_INITIAL_ROWS = 4096
 
 
-class _Embedding(tf.keras.layers.Layer):
+class _Embedding(NotForXla, tf.keras.layers.Layer):
     """One table, which all slots share."""
 
     def __init__(
@@ -40,6 +41,7 @@ class _Embedding(tf.keras.layers.Layer):
         for argument in ("max_vocabulary_size_per_gpu", "embedding_vec_size", "slot_num"):
             self._check_count(argument)
         self._table = mark_table(self._make_table())
+        track_weight(self, self._table, "table")
 
     @property
     def embedding_variable(self):
@@ -93,6 +95,7 @@ class _Embedding(tf.keras.layers.Layer):
             return create((0, dim), "zeros")
 
     def _look_up(self, look_up, ids, training, **kwargs):
+        refuse_xla_trace(self.name)
         ids = widened(ids, self.key_dtype)
         if ids.dtype != self.key_dtype:
             raise TypeError(

@@ -21,12 +21,31 @@ if IS_KERAS_3:
         def constraint(self):
             return self._value.constraint
 
+        # The rows, which TensorFlow's checkpoints find as a child of the variable.
+        def _trackable_children(self, save_type="checkpoint", **kwargs):
+            return self._value._trackable_children(save_type, **kwargs)
+
+        def _lookup_dependency(self, name, *args, **kwargs):
+            return self._value._lookup_dependency(name, *args, **kwargs)
+
 
 def add_weight_as_it_is(layer, **kwargs):
     """`layer.add_weight` of a table, which no policy of mixed precision casts: lookups read it
     itself, and their outputs are cast, never the whole table."""
     keep_dtype = {"autocast": False} if IS_KERAS_3 else {"experimental_autocast": False}
     return layer.add_weight(**keep_dtype, **kwargs)
+
+
+def track_weight(layer, weight, name):
+    """Has TensorFlow's checkpoints save a table that is a weight of a layer.
+
+    Keras 2 does this in `add_weight`. Keras 3 tells them of weights that are attributes, and of no
+    children of a weight, which the rows of a table found by key are.
+    """
+    if IS_KERAS_3:
+        variable = weight._value
+        saved = variable if hasattr(variable, "rows") else weight
+        layer._track_trackable(saved, name=name, overwrite=True)
 
 
 def as_keras_variable(variable):

@@ -82,6 +82,26 @@ def test_weights_are_saved_and_loaded(tmp_path):
         np.testing.assert_array_equal(loaded, saved)
 
 
+@pytest.mark.parametrize("optimizer", ["Adam", "Adagrad"])
+def test_a_checkpoint_of_objects_goes_on_as_the_training_would_have(optimizer, tmp_path):
+    # Given a model that was trained, and saved with its optimizer
+    first, _ = make_model(keyed=True, optimizer=optimizer)
+    first.fit(INPUTS, LABELS, verbose=0)
+    saved = tf.train.Checkpoint(model=first, optimizer=first.optimizer).write(f"{tmp_path}/first")
+    first.fit(INPUTS, LABELS, shuffle=False, verbose=0)
+    # When another one, that was trained on other keys, is restored from that
+    second, layer = make_model(keyed=True, optimizer=optimizer)
+    second.fit({**INPUTS, "user": INPUTS["user"] + 1000}, LABELS, verbose=0)
+    checkpoint = tf.train.Checkpoint(model=second, optimizer=second.optimizer)
+    checkpoint.read(saved).assert_existing_objects_matched()
+    # Then it has the keys, and goes on as the first did
+    assert int(keyed_table(layer).total_count()) == len(np.unique(INPUTS["user"]))
+    second.fit(INPUTS, LABELS, shuffle=False, verbose=0)
+    np.testing.assert_array_equal(
+        second.predict(INPUTS, verbose=0), first.predict(INPUTS, verbose=0)
+    )
+
+
 def test_a_whole_model_is_saved_and_loaded(tmp_path):
     option = ge.EmbeddingVariableOption(filter_option=ge.CounterFilter(2))
     table = ge.TableConfig("users", None, DIM, "ones", ev_option=option)

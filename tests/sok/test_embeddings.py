@@ -5,6 +5,7 @@ import pytest
 import tensorflow as tf
 
 from group_embedding import exchange, sok
+from group_embedding.tables import tf_variable
 
 SLOTS, NNZ, DIM, BATCH = 3, 2, 4, 8
 KEYS = np.array([0, 3, 5, 8, 11])
@@ -219,6 +220,31 @@ def test_a_model_of_a_layer_learns_and_is_saved(tmp_path):
     assert model.evaluate(data, labels, verbose=0) < before
     loaded = tf.keras.models.load_model(tmp_path / "model.keras")
     np.testing.assert_allclose(loaded(data), model(data), rtol=1e-6)
+
+
+def test_xla_is_refused():
+    keys = tf.keras.Input([SLOTS, NNZ], dtype="int64")
+    embedded = sok.All2AllDenseEmbedding(12, DIM, SLOTS, NNZ, name="keys")(keys)
+    model = tf.keras.Model(keys, embedded)
+    data = sparse_batch(0)[0].reshape(BATCH, SLOTS, NNZ)
+
+    # Keras 3 asks the layers when it compiles, Keras 2 first traces them in fit.
+    with pytest.raises(ValueError, match=r"layer 'keys'(?s:.*)XLA(?s:.*)jit_compile=False"):
+        model.compile("sgd", "mse", jit_compile=True)
+        model.fit(data, np.zeros([BATCH, SLOTS, NNZ, DIM]), verbose=0)
+
+
+def test_a_checkpoint_of_objects_has_the_rows(tmp_path):
+    first, second = (sok.DistributedEmbedding("sum", 12, DIM, SLOTS, NNZ) for _ in range(2))
+    rows = np.random.default_rng(0).normal(size=[len(KEYS), DIM]).astype(np.float32)
+    tf_variable(first.embedding_variable).insert(KEYS, rows)
+
+    saved = tf.train.Checkpoint(layer=first).write(f"{tmp_path}/saved")
+    tf.train.Checkpoint(layer=second).read(saved).assert_existing_objects_matched()
+
+    export = tf_variable(second.embedding_variable).export()
+    np.testing.assert_array_equal(export.keys, KEYS)
+    np.testing.assert_array_equal(export.values, rows)
 
 
 def test_a_model_with_sparse_inputs():

@@ -15,7 +15,6 @@ from table.test_disk_tier import (  # noqa: F401
     test_a_slot_that_comes_late_starts_anew_on_disk_too,
     test_a_small_memory_trains_to_the_same_bits,
     test_a_snapshot_is_of_one_instant_in_both_tiers,
-    test_readers_and_trainers_of_many_threads_agree,
     test_reading_brings_rows_into_memory_and_counts_nothing,
     test_which_rows_are_the_coldest,
 )
@@ -84,3 +83,19 @@ def test_what_was_located_since_a_batch_in_flight_began_stays_in_memory(is_train
 def test_memories_without_sizes():
     with pytest.raises(RuntimeError, match="table 'user'.*expected the sizes of both memories"):
         core.DeviceTable(dim=1, disk=core.DiskTier(), name="user")
+
+
+def test_readers_and_trainers_of_many_threads_agree(monkeypatch):
+    """Where a thread lags behind, what the others located meanwhile stays in memory, and their next
+    batches may not fit: these change nothing and come again."""
+
+    def until_it_fits(*batch):
+        while True:
+            try:
+                return locate_in_a_batch(*batch)
+            except RuntimeError as error:
+                assert "rows too many" in str(error)
+
+    locate_in_a_batch = suite.locate_in_a_batch
+    monkeypatch.setattr(suite, "locate_in_a_batch", until_it_fits)
+    suite.test_readers_and_trainers_of_many_threads_agree()

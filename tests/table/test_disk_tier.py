@@ -235,6 +235,16 @@ def test_a_snapshot_is_of_one_instant_in_both_tiers():
         np.testing.assert_array_equal(actual, expected[name])
 
 
+def locate_in_a_batch(table, keys, is_training):
+    """Rows have counts as long as the batch that has located them is in flight."""
+    batch = table.begin_batch()
+    try:
+        rows = table.locate(keys, train=is_training, batch=batch)
+        assert (table.info(rows[rows >= table.first_row])["counts"] > 0).all()
+    finally:
+        table.end_batch(batch)
+
+
 def test_readers_and_trainers_of_many_threads_agree():
     print("seed 3")
     table, expected = make_table(3000), make_table()
@@ -243,10 +253,7 @@ def test_readers_and_trainers_of_many_threads_agree():
     def work(batch):
         for part in np.array_split(batch, 12):
             for is_training in (True, False):
-                lease = table.begin_batch()
-                rows = table.locate(part, train=is_training, batch=lease)
-                assert (table.info(rows[rows >= table.first_row])["counts"] > 0).all()
-                table.end_batch(lease)
+                locate_in_a_batch(table, part, is_training)
 
     threads = [threading.Thread(target=work, args=(batch,)) for batch in batches]
     for thread in threads:

@@ -40,3 +40,17 @@ def refuse_explicit_jit(layer_name):
         if frame.f_code is _JIT_SETTER.__code__:
             raise ValueError(f"jit_compile=True: layer '{layer_name}' {_ADVICE}")
         frame = frame.f_back
+
+
+class NotForXla:
+    """Of a layer that XLA cannot compile."""
+
+    @property
+    def supports_jit(self):
+        """False, which is how Keras 3 learns that a model with this layer is not for XLA."""
+        refuse_explicit_jit(self.name)
+        return False
+
+    @supports_jit.setter
+    def supports_jit(self, value):
+        """Keras sets True while it constructs any layer."""
