@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstring>
@@ -138,6 +139,9 @@ class NcclCommunicator : public Communicator {
   cudaEvent_t last_call_;
 };
 
+// NCCL's start takes seconds, and so does that of a process.
+constexpr double kMeetSeconds = 60;
+
 // Waits for all ranks; null, and `error` says why, where they do not come in time. As NCCL itself
 // would wait for ever, a thread does it that is left behind then.
 NcclApi::Comm* Meet(const NcclApi* api, const NcclApi::UniqueId& id, int rank, int num_ranks,
@@ -160,10 +164,11 @@ NcclApi::Comm* Meet(const NcclApi* api, const NcclApi::UniqueId& id, int rank, i
     }
     promise->set_value(met);
   }).detach();
-  if (future.wait_for(std::chrono::duration<double>(timeout_seconds)) !=
-      std::future_status::ready) {
+  const double seconds = std::max(timeout_seconds, kMeetSeconds);
+  if (future.wait_for(std::chrono::duration<double>(seconds)) != std::future_status::ready) {
     *error = "NCCL: rank " + std::to_string(rank) + " did not meet the other " +
-             std::to_string(num_ranks - 1) + " ranks within " + std::to_string(timeout_seconds) +
+             std::to_string(num_ranks - 1) + " ranks within " +
+             std::to_string(static_cast<int>(seconds)) +
              " s; is one of them gone, or about other work?";
     return nullptr;
   }

@@ -15,7 +15,7 @@ inline constexpr int kNcclIdBytes = 128;
 std::string MakeNcclId(std::string* error);
 
 // Made by all ranks together, each on its current device. Null on an error, and `error` says which.
-// `timeout_seconds`: how long Wait waits for other ranks.
+// `timeout_seconds`: how long Wait waits for other ranks, and this at least a minute.
 std::unique_ptr<Communicator> MakeNcclCommunicator(const std::string& id, int rank, int num_ranks,
                                                    double timeout_seconds, std::string* error);
 
