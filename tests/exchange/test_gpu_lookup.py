@@ -8,6 +8,16 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from core_runner import core, on_gpu
+from gpu_lookup_cases import (
+    LOSSES,
+    SHAPES,
+    gradients_of,
+    look_up_what_the_other_does_not,
+    ops_of_a_step,
+    train_two_dtypes,
+    value_of,
+    whole_ids,
+)
 from gpu_processes import on_two_gpus
 
 import group_embedding as ge
@@ -16,44 +26,9 @@ from group_embedding.ops._nccl import name_nccl
 from group_embedding.ops.group_ids import group_ids
 from group_embedding.ops.sharded_group import NcclRanks, sharded_group_lookup
 
-SHAPES = {"user": (50, 4), "item": (7, 16)}
 with_two_gpus = pytest.mark.parametrize(
     "ranks", [pytest.param("two_ranks", marks=[pytest.mark.gpu, *on_two_gpus])]
 )
-IDS = {"user": [[3, 4], [], [3], [49]], "item": [[1], [2, 2], [6], [0]]}
-
-
-def value_of(name):
-    rng = np.random.default_rng(len(name))
-    return rng.normal(size=SHAPES[name]).astype(np.float32)
-
-
-def make_table(name, dtype=tf.float32):
-    def create(shape, initializer):
-        return tf.Variable(initializer(shape, dtype), name=name)
-
-    return exchange.make_table(
-        SHAPES[name], lambda shape, dtype: tf.constant(value_of(name), dtype), create
-    )
-
-
-def make_tables(item_dtype=tf.float32):
-    ge.enable_distributed_strategy("collective")
-    return make_table("user"), make_table("item", item_dtype)
-
-
-def whole_ids(name):
-    return tf.ragged.constant(IDS[name], dtype=tf.int64)
-
-
-def ids_of_rank(name, rank):
-    """Two of the four samples."""
-    return whole_ids(name)[2 * rank : 2 * rank + 2]
-
-
-def look_up(tables, rank):
-    ids = [ids_of_rank(name, rank) for name in SHAPES]
-    return ge.group_embedding_lookup_sparse(tables, ids, ["mean", "sum"])
 
 
 def whole_gradient(name, loss):
@@ -67,23 +42,9 @@ def whole_gradient(name, loss):
             for name, combiner in zip(SHAPES, ["mean", "sum"])
         ]
         total = sum(loss([output[2 * r : 2 * r + 2] for output in outputs], r) for r in range(2))
-    gradient = tape.gradient(total / 2, tables[name])
+        mean = total / 2
+    gradient = tape.gradient(mean, tables[name])
     return None if gradient is None else tf.convert_to_tensor(gradient).numpy()
-
-
-def ops_of_a_step():
-    tables = make_tables()
-    optimizer = ge.optimizers.wrap(tf.keras.optimizers.SGD(0.1))
-
-    @tf.function
-    def step():
-        with tf.GradientTape() as tape:
-            user, item = look_up(tables, exchange.current().rank)
-            loss = tf.reduce_sum(user) + tf.reduce_sum(item)
-        optimizer.apply_gradients(zip(tape.gradient(loss, tables), tables))
-
-    graph = step.get_concrete_function().graph
-    return [operation.type for operation in graph.get_operations()]
 
 
 @with_two_gpus
@@ -98,33 +59,6 @@ def test_a_step_has_one_op_each_way_and_one_update(ranks, request):
         assert of_rank.count("SendGroupGradients") == 1
         assert of_rank.count("GroupUpdate") == 1
         assert "HorovodAlltoall" not in of_rank
-
-
-def squares_of_users(outputs, rank):
-    return tf.reduce_sum(outputs[0] ** 2) * (rank + 1)
-
-
-def picked_samples(outputs, rank):
-    """A gradient reaches one sample of each feature: it is an IndexedSlices."""
-    return sum(tf.reduce_sum(tf.gather(output, [rank]) ** 2) for output in outputs)
-
-
-LOSSES = {"one_feature": squares_of_users, "some_samples": picked_samples}
-
-
-def gradients_of(loss_name, in_function):
-    tables, rank = make_tables(), exchange.current().rank
-
-    def gradients():
-        with tf.GradientTape() as tape:
-            loss = LOSSES[loss_name](look_up(tables, rank), rank)
-        return tape.gradient(loss, tables)
-
-    found = (tf.function(gradients) if in_function else gradients)()
-    return [
-        None if gradient is None else (gradient.indices.numpy(), gradient.values.numpy())
-        for gradient in found
-    ]
 
 
 @with_two_gpus
@@ -147,22 +81,6 @@ def test_rows_that_no_gradient_reaches_have_none(ranks, loss, in_function, reque
             np.testing.assert_allclose(values, whole[rank::2][reached], rtol=1e-5, atol=1e-6)
 
 
-def train_two_dtypes(num_steps):
-    tables = make_tables(tf.bfloat16)
-    optimizer = ge.optimizers.wrap(tf.keras.optimizers.SGD(0.1))
-
-    @tf.function
-    def step():
-        with tf.GradientTape() as tape:
-            user, item = look_up(tables, exchange.current().rank)
-            loss = tf.reduce_sum(user**2) + tf.reduce_sum(tf.cast(item, tf.float32) ** 2)
-        optimizer.apply_gradients(zip(tape.gradient(loss, tables), tables))
-        return loss
-
-    losses = [step().numpy() for _ in range(num_steps)]
-    return losses, [exchange.gather_rows(table).numpy() for table in tables]
-
-
 @with_two_gpus
 def test_groups_of_two_types_exchange_one_after_the_other(ranks, request):
     # Given tables of two types, which are two groups
@@ -173,19 +91,6 @@ def test_groups_of_two_types_exchange_one_after_the_other(ranks, request):
     assert losses[-1] < 1e-2 * losses[0]
     for table, other in zip(tables, tables_of_other):
         np.testing.assert_array_equal(table, other)
-
-
-def look_up_what_the_other_does_not():
-    user, item = make_tables()
-    is_first = exchange.current().rank == 0
-    ids = tf.ragged.constant([[1]], dtype=tf.int64)
-    try:
-        ge.group_embedding_lookup_sparse(
-            [user if is_first else item], [ids], "sum", feature_names=["clicks"]
-        )
-    except tf.errors.InvalidArgumentError as error:
-        return error.message
-    return ""
 
 
 @with_two_gpus

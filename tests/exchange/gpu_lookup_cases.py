@@ -1,0 +1,115 @@
+"""What ranks do in test_gpu_lookup.py. Here, as each rank loads the file of what it runs, and has no
+other module of the tests."""
+
+import numpy as np
+import tensorflow as tf
+
+import group_embedding as ge
+from group_embedding import exchange
+
+SHAPES = {"user": (50, 4), "item": (7, 16)}
+IDS = {"user": [[3, 4], [], [3], [49]], "item": [[1], [2, 2], [6], [0]]}
+
+
+def value_of(name):
+    rng = np.random.default_rng(len(name))
+    return rng.normal(size=SHAPES[name]).astype(np.float32)
+
+
+def make_table(name, dtype=tf.float32):
+    def create(shape, initializer):
+        return tf.Variable(initializer(shape, dtype), name=name)
+
+    return exchange.make_table(
+        SHAPES[name], lambda shape, dtype: tf.constant(value_of(name), dtype), create
+    )
+
+
+def make_tables(item_dtype=tf.float32):
+    ge.enable_distributed_strategy("collective")
+    return make_table("user"), make_table("item", item_dtype)
+
+
+def whole_ids(name):
+    return tf.ragged.constant(IDS[name], dtype=tf.int64)
+
+
+def ids_of_rank(name, rank):
+    """Two of the four samples."""
+    return whole_ids(name)[2 * rank : 2 * rank + 2]
+
+
+def look_up(tables, rank):
+    ids = [ids_of_rank(name, rank) for name in SHAPES]
+    return ge.group_embedding_lookup_sparse(tables, ids, ["mean", "sum"])
+
+
+def ops_of_a_step():
+    tables = make_tables()
+    optimizer = ge.optimizers.wrap(tf.keras.optimizers.SGD(0.1))
+
+    @tf.function
+    def step():
+        with tf.GradientTape() as tape:
+            user, item = look_up(tables, exchange.current().rank)
+            loss = tf.reduce_sum(user) + tf.reduce_sum(item)
+        optimizer.apply_gradients(zip(tape.gradient(loss, tables), tables))
+
+    graph = step.get_concrete_function().graph
+    return [operation.type for operation in graph.get_operations()]
+
+
+def squares_of_users(outputs, rank):
+    return tf.reduce_sum(outputs[0] ** 2) * (rank + 1)
+
+
+def picked_samples(outputs, rank):
+    """A gradient reaches one sample of each feature: it is an IndexedSlices."""
+    return sum(tf.reduce_sum(tf.gather(output, [rank]) ** 2) for output in outputs)
+
+
+LOSSES = {"one_feature": squares_of_users, "some_samples": picked_samples}
+
+
+def gradients_of(loss_name, in_function):
+    tables, rank = make_tables(), exchange.current().rank
+
+    def gradients():
+        with tf.GradientTape() as tape:
+            loss = LOSSES[loss_name](look_up(tables, rank), rank)
+        return tape.gradient(loss, tables)
+
+    found = (tf.function(gradients) if in_function else gradients)()
+    return [
+        None if gradient is None else (gradient.indices.numpy(), gradient.values.numpy())
+        for gradient in found
+    ]
+
+
+def train_two_dtypes(num_steps):
+    tables = make_tables(tf.bfloat16)
+    optimizer = ge.optimizers.wrap(tf.keras.optimizers.SGD(0.1))
+
+    @tf.function
+    def step():
+        with tf.GradientTape() as tape:
+            user, item = look_up(tables, exchange.current().rank)
+            loss = tf.reduce_sum(user**2) + tf.reduce_sum(tf.cast(item, tf.float32) ** 2)
+        optimizer.apply_gradients(zip(tape.gradient(loss, tables), tables))
+        return loss
+
+    losses = [step().numpy() for _ in range(num_steps)]
+    return losses, [exchange.gather_rows(table).numpy() for table in tables]
+
+
+def look_up_what_the_other_does_not():
+    user, item = make_tables()
+    is_first = exchange.current().rank == 0
+    ids = tf.ragged.constant([[1]], dtype=tf.int64)
+    try:
+        ge.group_embedding_lookup_sparse(
+            [user if is_first else item], [ids], "sum", feature_names=["clicks"]
+        )
+    except tf.errors.InvalidArgumentError as error:
+        return error.message
+    return ""
