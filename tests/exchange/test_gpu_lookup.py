@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from core_runner import core, on_gpu
-from gpu_lookup_cases import (
+from exchange.gpu_lookup_cases import (
     LOSSES,
     SHAPES,
     gradients_of,
