@@ -1,5 +1,5 @@
-"""What ranks do in test_gpu_lookup.py: each loads the file of what it runs, and finds no other module
-of the tests."""
+"""What ranks do in test_gpu_lookup.py: each loads the file of what it runs, and finds no other
+module of the tests."""
 
 import numpy as np
 import tensorflow as tf
