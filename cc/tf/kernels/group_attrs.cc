@@ -1,5 +1,7 @@
 #include "tf/kernels/group_attrs.h"
 
+#include "tf/kernels/shared_buffer.h"
+
 namespace group_embedding {
 namespace {
 
@@ -87,6 +89,20 @@ absl::Status GroupAttrs::MakeFeatures(const Tensor& batch, const Tensor& sizes,
     return absl::InvalidArgumentError("batch: its length does not match `sizes`");
   }
   *view = ViewBatch(batch.flat<float>().data(), num_samples, num_ids, weighted);
+  return absl::OkStatus();
+}
+
+absl::Status GroupAttrs::AllocateOutputs(tensorflow::OpKernelContext* context,
+                                         std::vector<Feature>* features) const {
+  std::vector<tensorflow::TensorShape> shapes;
+  for (size_t f = 0; f < (concat ? 1 : features->size()); ++f) {
+    const Feature& feature = (*features)[f];
+    shapes.push_back(
+        tensorflow::TensorShape({feature.num_samples, concat ? Width() : dims[feature.table]}));
+  }
+  std::vector<void*> outputs;
+  TF_RETURN_IF_ERROR(AllocateOutputsTogether(context, 0, dtype, shapes, &outputs));
+  PointTo(outputs, features);
   return absl::OkStatus();
 }
 

@@ -22,6 +22,10 @@ struct GroupAttrs {
   absl::Status MakeFeatures(const tensorflow::Tensor& batch, const tensorflow::Tensor& sizes,
                             std::vector<Feature>* features, Batch* view) const;
 
+  // Makes the op's first outputs, and points each feature to its part of them.
+  absl::Status AllocateOutputs(tensorflow::OpKernelContext* context,
+                               std::vector<Feature>* features) const;
+
   // Points each feature to its part of `outputs`: a tensor of its own, or columns of the only one.
   void PointTo(const std::vector<void*>& outputs, std::vector<Feature>* features) const;
 

@@ -7,7 +7,6 @@
 #include "tf/kernels/device.h"
 #include "tf/kernels/gpu_faults.h"
 #include "tf/kernels/group_attrs.h"
-#include "tf/kernels/shared_buffer.h"
 #include "tf/kernels/tables.h"
 
 namespace group_embedding {
@@ -36,7 +35,7 @@ class GroupLookupOp : public OpKernel {
     OP_REQUIRES_OK(context,
                    attrs_.MakeFeatures(context->input(num_tables), context->input(num_tables + 1),
                                        &features, &group.batch));
-    OP_REQUIRES_OK(context, AllocateOutputs(context, &features));
+    OP_REQUIRES_OK(context, attrs_.AllocateOutputs(context, &features));
     group.tables = tables.get().data();
     group.num_tables = num_tables;
     group.features = features.data();
@@ -53,19 +52,6 @@ class GroupLookupOp : public OpKernel {
   const GroupAttrs attrs_;
 
  private:
-  absl::Status AllocateOutputs(OpKernelContext* context, std::vector<Feature>* features) const {
-    std::vector<TensorShape> shapes;
-    for (size_t f = 0; f < (attrs_.concat ? 1 : features->size()); ++f) {
-      const Feature& feature = (*features)[f];
-      shapes.push_back(TensorShape(
-          {feature.num_samples, attrs_.concat ? attrs_.Width() : attrs_.dims[feature.table]}));
-    }
-    std::vector<void*> outputs;
-    TF_RETURN_IF_ERROR(AllocateOutputsTogether(context, 0, attrs_.dtype, shapes, &outputs));
-    attrs_.PointTo(outputs, features);
-    return absl::OkStatus();
-  }
-
   std::vector<int32_t> keyed_;
 };
 

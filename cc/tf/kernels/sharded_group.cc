@@ -19,7 +19,6 @@
 #include "tf/kernels/device.h"
 #include "tf/kernels/group_attrs.h"
 #include "tf/kernels/nccl_ranks.h"
-#include "tf/kernels/shared_buffer.h"
 #include "tf/kernels/tables.h"
 
 namespace group_embedding {
@@ -155,7 +154,7 @@ class ShardedGroupLookupOp : public OpKernel {
     std::vector<Feature> features;
     Batch view;
     OP_REQUIRES_OK(context, attrs_.MakeFeatures(batch, sizes, &features, &view));
-    OP_REQUIRES_OK(context, AllocateOutputs(context, &features));
+    OP_REQUIRES_OK(context, attrs_.AllocateOutputs(context, &features));
     std::shared_ptr<HeldGroup> held;
     OP_REQUIRES_OK(context, CatchErrors([&] {
                      const Group group = MakeGroup(attrs_, tables, features, view);
@@ -196,19 +195,6 @@ class ShardedGroupLookupOp : public OpKernel {
       }
       (*tables)[t].num_rows = num_rows_[t];
     }
-    return absl::OkStatus();
-  }
-
-  absl::Status AllocateOutputs(OpKernelContext* context, std::vector<Feature>* features) const {
-    std::vector<TensorShape> shapes;
-    for (size_t f = 0; f < (attrs_.concat ? 1 : features->size()); ++f) {
-      const Feature& feature = (*features)[f];
-      shapes.push_back(TensorShape(
-          {feature.num_samples, attrs_.concat ? attrs_.Width() : attrs_.dims[feature.table]}));
-    }
-    std::vector<void*> outputs;
-    TF_RETURN_IF_ERROR(AllocateOutputsTogether(context, 0, attrs_.dtype, shapes, &outputs));
-    attrs_.PointTo(outputs, features);
     return absl::OkStatus();
   }
 

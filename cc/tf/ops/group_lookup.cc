@@ -3,6 +3,7 @@
 
 #include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/framework/shape_inference.h"
+#include "tf/ops/group_outputs.h"
 
 namespace group_embedding {
 namespace {
@@ -10,24 +11,8 @@ namespace {
 using ::tensorflow::shape_inference::InferenceContext;
 
 absl::Status GroupLookupShape(InferenceContext* context) {
-  std::vector<int32_t> dims, table_of_feature;
-  bool concat;
-  TF_RETURN_IF_ERROR(context->GetAttr("dims", &dims));
-  TF_RETURN_IF_ERROR(context->GetAttr("table_of_feature", &table_of_feature));
-  TF_RETURN_IF_ERROR(context->GetAttr("concat", &concat));
-  int64_t width = 0;
-  for (size_t f = 0; f < table_of_feature.size(); ++f) {
-    const int32_t table = table_of_feature[f];
-    if (table < 0 || table >= static_cast<int32_t>(dims.size())) {
-      return absl::InvalidArgumentError("table_of_feature: expected indices into dims");
-    }
-    width += dims[table];
-    if (!concat) {
-      context->set_output(f, context->Matrix(InferenceContext::kUnknownDim, dims[table]));
-    }
-  }
-  if (concat) context->set_output(0, context->Matrix(InferenceContext::kUnknownDim, width));
-  return absl::OkStatus();
+  int num_outputs;
+  return SetGroupOutputs(context, &num_outputs);
 }
 
 absl::Status GroupLookupGradShape(InferenceContext* context) {
