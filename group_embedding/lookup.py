@@ -153,10 +153,10 @@ def route_ids(
     gradients are those of a lookup without it, to the bit. In one process, and for tables that the
     GPUs of the ranks serve themselves, ids are only packed, and the same script runs.
 
-    Route in the same `tf.function`, or `Session.run`, as the step before: TensorFlow then runs both
-    at once, since neither reads what the other makes. Eagerly one waits for the other. All ranks
-    must route, and look up, alike. Gradients reach weights where the tape, or `tf.gradients`, has
-    seen them being routed.
+    Route between the forward pass and the gradients, in the same `tf.function`: functions keep
+    exchanges in the order of the program, and what is dense runs beside them. Graphs of a `Session`
+    know no order, and eagerly nothing overlaps. All ranks must route, and look up, alike. Gradients
+    reach weights where the tape, or `tf.gradients`, has seen them being routed.
 
     Args:
         params, partition_strategy, max_norm, invalid_ids, feature_names: as the lookup will get
@@ -183,10 +183,10 @@ def route_ids(
     ...     return ge.route_ids([table], [ids], "sum")
     >>> @tf.function
     ... def step(routed, next_ids):
-    ...     routed_next = route(next_ids)
     ...     with tf.GradientTape() as tape:
     ...         (vectors,) = ge.group_embedding_lookup_sparse([table], routed, "sum")
     ...         loss = tf.reduce_sum(vectors)  # the dense part of a model
+    ...     routed_next = route(next_ids)
     ...     optimizer.apply_gradients([(tape.gradient(loss, table), table)])
     ...     return loss, routed_next
     >>> batches = [tf.ragged.constant([[0, 1]]), tf.ragged.constant([[2], []])]
