@@ -4,6 +4,8 @@ A group is looked up in two steps. The first, routing, needs the ids alone: they
 batch, and where rows are spread over ranks, exchanged. The second reads the tables.
 """
 
+import dataclasses
+import functools
 from typing import NamedTuple
 
 import tensorflow as tf
@@ -12,7 +14,8 @@ from group_embedding import exchange
 from group_embedding.local_lookup import look_up_batch, pack_batch
 
 
-class Call(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class Call:
     """What a call looks up, but for the ids: of each lookup its table, feature and combiner."""
 
     tables: list  # of tables.Table
@@ -27,7 +30,7 @@ class Call(NamedTuple):
         for table, feature in zip(self.tables, features):
             table.check_ids(feature.name, feature.values.dtype)
         routed = []
-        for group in self._groups():
+        for group in self._groups:
             given = (group.tables, [features[place] for place in group.places])
             if group.is_exchanged_first:
                 options = (group.table_of_feature, group.combiners)
@@ -41,11 +44,10 @@ class Call(NamedTuple):
         dtypes = list(dict.fromkeys(table.dtype.name for table in self.tables))
         if concat and len(dtypes) > 1:
             raise ValueError(f"concat: expected tables of one dtype, got {dtypes}")
-        groups = self._groups()
-        if concat and len(groups) == 1:
-            return self._look_up_group(groups[0], routed[0], concat=True)[0]
+        if concat and len(self._groups) == 1:
+            return self._look_up_group(self._groups[0], routed[0], concat=True)[0]
         results = [None] * len(self.tables)
-        for group, routed_group in zip(groups, routed):
+        for group, routed_group in zip(self._groups, routed):
             outputs = self._look_up_group(group, routed_group, concat=False)
             for place, output in zip(group.places, outputs):
                 results[place] = output
@@ -53,7 +55,7 @@ class Call(NamedTuple):
 
     def describe(self):
         """What must be the same where ids are routed and where they are looked up."""
-        numbers = {table: number for number, table in enumerate(dict.fromkeys(self.tables))}
+        numbers = _numbers(self.tables)
         lines = []
         for table, name, combiner in zip(self.tables, self.names, self.combiners):
             spread = exchange.describe_spread if table.exchange else _describe_local
@@ -71,6 +73,7 @@ class Call(NamedTuple):
     def _id_rules(self):
         return {"prune_negative": self.prune_negative, "invalid_ids": self.invalid_ids}
 
+    @functools.cached_property
     def _groups(self):
         # Ops that use a table run where it is: keyed tables of two devices need two, and so does a
         # variable on a GPU beside a keyed table in host memory. One exchange serves all tables, but
@@ -87,11 +90,11 @@ class Call(NamedTuple):
 
     def _group(self, places):
         """Tables of this rank alone, or spread over GPUs, of one dtype; or over ranks, of any."""
-        tables = list(dict.fromkeys(self.tables[place] for place in places))
+        numbers = _numbers([self.tables[place] for place in places])
         return _Group(
             places,
-            tables,
-            [tables.index(self.tables[place]) for place in places],
+            list(numbers),
+            [numbers[self.tables[place]] for place in places],
             [self.combiners[place] for place in places],
             [self.names[place] for place in places],
         )
@@ -118,6 +121,11 @@ class _Group(NamedTuple):
         """Whether ids are exchanged before the lookup: not by the op itself, as GPUs do."""
         table = self.tables[0]
         return bool(table.exchange) and not exchange.is_served_by_gpus(table)
+
+
+def _numbers(tables):
+    """{each table once: its number}"""
+    return {table: number for number, table in enumerate(dict.fromkeys(tables))}
 
 
 def _describe_local(table):

@@ -222,13 +222,13 @@ def _sparse_call(params, combiners, partition_strategy, max_norm, invalid_ids, n
     for combiner in combiners:
         _check_word("combiners", combiner, COMBINERS)
     max_norms = _per_lookup("max_norm", max_norm, count)
-    names = names or [f"sp_ids[{i}]" for i in range(count)]
+    names = _names("sp_ids", names, count)
     return _call(params, max_norms, combiners, partition_strategy, invalid_ids, names, True)
 
 
 def _dense_call(params, partition_strategy, invalid_ids, names):
     count = len(params)
-    names = names or [f"ids[{i}]" for i in range(count)]
+    names = _names("ids", names, count)
     given = ([None] * count, ["sum"] * count, partition_strategy, invalid_ids, names)
     return _call(params, *given, prune_negative=False)
 
@@ -236,9 +236,8 @@ def _dense_call(params, partition_strategy, invalid_ids, names):
 def _call(params, max_norms, combiners, partition_strategy, invalid_ids, names, prune_negative):
     _check_word("partition_strategy", partition_strategy, ("mod", "div"))
     _check_word("invalid_ids", invalid_ids, INVALID_IDS)
-    _check_length("feature_names", names, "params", len(params))
     tables = [make_table(p, norm, i) for i, (p, norm) in enumerate(zip(params, max_norms))]
-    return Call(tables, list(names), combiners, prune_negative, invalid_ids)
+    return Call(tables, names, combiners, prune_negative, invalid_ids)
 
 
 def _sparse_features(call, sp_ids, sp_weights):
@@ -274,9 +273,16 @@ def _as_list_of_ids(name, ids, params):
 
 
 def _known_combiners(combiners):
-    if combiners is None:
-        warnings.warn("combiners is None; it will mean 'mean'", stacklevel=3)
-    return combiners or "mean"
+    if combiners is not None:
+        return combiners
+    warnings.warn("combiners is None; it will mean 'mean'", stacklevel=3)
+    return "mean"
+
+
+def _names(of, names, count):
+    names = names or [f"{of}[{i}]" for i in range(count)]
+    _check_length("feature_names", names, of, count)
+    return list(names)
 
 
 def _per_lookup(name, value, count):
