@@ -3,10 +3,12 @@
 against ranks that share them, on the same batch.
 
 A step is forward, backward and update of 26 tables of a `ge.layers.GroupEmbedding`, by a wrapped
-Adagrad; each rank has its part of the batch. Milliseconds are a step's, the slowest rank's, the
-median of rounds of steps in a row.
+Adagrad; each rank has its part of the batch. With `--dense N` the vectors go through N layers of
+256 units; with `--wait MS` a step idles so long in the middle, as when another device computes.
+With `--ahead` it is also measured with the next batch's ids exchanged during the step, the two ways
+by turns. Milliseconds are a step's, the slowest rank's, the median of rounds of steps in a row.
 
-    python benchmarks/bench_collective_cpu.py [--ranks 1 2] [--batch 2048] [--json FILE]
+    python benchmarks/bench_collective_cpu.py [--ranks 1 2] [--batch 2048] [--dense 4 --ahead]
 """
 
 import argparse
@@ -27,7 +29,7 @@ import numpy as np
 from report import machine, print_table, write_json
 from workloads import ALPHAS, ids_from_uniform
 
-NUM_FEATURES, NUM_SETS, ROUNDS = 26, 4, 7
+NUM_FEATURES, NUM_SETS, ROUNDS, UNITS = 26, 4, 7, 256
 
 
 @dataclass(frozen=True)
@@ -45,46 +47,84 @@ CASES = [Case(hotness, dim, alpha) for hotness, dim in [(1, 128), (5, 16)] for a
 class Model:
     """Its step takes this rank's part of one of a few batches."""
 
-    def __init__(self, case, batch, rows):
+    def __init__(self, case, args):
         import tensorflow as tf
 
         import group_embedding as ge
 
         exchange = ge.exchange.current()
         names = [f"f{i}" for i in range(NUM_FEATURES)]
+        tables = [ge.TableConfig(f"{name}_table", args.rows, case.dim) for name in names]
         layer = ge.layers.GroupEmbedding(
-            [ge.FeatureConfig(name, ge.TableConfig(f"{name}_table", rows, case.dim), combiner="sum")
-             for name in names],
+            [ge.FeatureConfig(name, table, combiner="sum") for name, table in zip(names, tables)],
             concat=True,
-        )  # fmt: skip
+        )
+        dense = tf.keras.Sequential(
+            [tf.keras.layers.Dense(UNITS, "relu") for _ in range(args.dense)]
+        )
         optimizer = ge.optimizers.wrap(tf.keras.optimizers.Adagrad(0.1))
         optimizer = ge.DistributedOptimizer(optimizer)
         rng = np.random.default_rng(0)
-        shape = (NUM_SETS, batch, NUM_FEATURES, case.hotness)
-        ids = ids_from_uniform(rng.random(shape), rows, case.alpha, lambda x: x.astype(np.int64))
+        shape = (NUM_SETS, args.batch, NUM_FEATURES, case.hotness)
+        ids = ids_from_uniform(
+            rng.random(shape), args.rows, case.alpha, lambda x: x.astype(np.int64)
+        )
         mine = ids[:, exchange.rank :: exchange.num_ranks]
         self._sets = [
             {name: tf.constant(ids[:, f]) for f, name in enumerate(names)} for ids in mine
         ]
 
-        @tf.function
-        def step(ids):
+        def train(batch, next_ids):
             with tf.GradientTape() as tape:
-                loss = tf.reduce_mean(layer(ids) ** 2)
-            variables = layer.trainable_variables
+                vectors = dense(layer(batch))
+                loss = tf.reduce_mean((wait(vectors, args.wait) if args.wait else vectors) ** 2)
+            routed_next = None if next_ids is None else layer.route(next_ids)
+            variables = layer.trainable_variables + dense.trainable_variables
             optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables))
-            return loss
+            return loss, routed_next
 
-        self._step = step
+        self._route = tf.function(layer.route)
+        self._step = tf.function(train)
 
-    def milliseconds(self, num_steps):
-        times = []
+    def milliseconds(self, num_steps, ahead):
+        """Of a step, of each way: with ids as they come, and if `ahead`, also a step ahead."""
+        ways = {self._steps: [], **({self._steps_ahead: []} if ahead else {})}
         for _ in range(ROUNDS + 1):
-            start = time.perf_counter()
-            for i in range(num_steps):
-                self._step(self._sets[i % NUM_SETS]).numpy()
-            times.append((time.perf_counter() - start) / num_steps * 1e3)
-        return statistics.median(times[1:])
+            for run, times in ways.items():
+                times.append(run(num_steps))
+        return [statistics.median(times[1:]) for times in ways.values()]
+
+    def _steps(self, num_steps):
+        start = time.perf_counter()
+        for i in range(num_steps):
+            self._step(self._sets[i % NUM_SETS], None)[0].numpy()
+        return (time.perf_counter() - start) / num_steps * 1e3
+
+    def _steps_ahead(self, num_steps):
+        routed = self._route(self._sets[0])
+        start = time.perf_counter()
+        for i in range(num_steps):
+            loss, routed = self._step(routed, self._sets[(i + 1) % NUM_SETS])
+            loss.numpy()
+        return (time.perf_counter() - start) / num_steps * 1e3
+
+
+def wait(tensor, milliseconds):
+    """`tensor`, some time later."""
+    import tensorflow as tf
+
+    def sleep(value):
+        time.sleep(milliseconds / 1e3)
+        return value
+
+    @tf.custom_gradient
+    def waited(tensor):
+        # Not stateful: a function would run it, and what is, one after the other.
+        late = tf.numpy_function(sleep, [tensor], tensor.dtype, stateful=False)
+        late.set_shape(tensor.shape)
+        return late, lambda gradient: gradient
+
+    return waited(tensor)
 
 
 def measure(args):
@@ -92,23 +132,25 @@ def measure(args):
     import group_embedding as ge
 
     ge.enable_distributed_strategy("collective")
-    figures = [Model(case, args.batch, args.rows).milliseconds(args.steps) for case in CASES]
+    figures = [Model(case, args).milliseconds(args.steps, args.ahead) for case in CASES]
     rank = ge.exchange.current().rank
     (Path(args.measure) / str(rank)).write_text(json.dumps(figures))
 
 
 def run(num_ranks, args):
-    """What the slowest rank measured of each case."""
+    """What the slowest rank measured of each case, one way and the other."""
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, __file__, "--measure", folder, "--batch", str(args.batch)]
         command += ["--rows", str(args.rows), "--steps", str(args.steps)]
+        command += ["--dense", str(args.dense), "--wait", str(args.wait)]
+        command += ["--ahead"] if args.ahead else []
         if num_ranks > 1:
             horovodrun = Path(sys.executable).with_name("horovodrun")
             command = [str(horovodrun), "-np", str(num_ranks), *command]
         subprocess.run(command, check=True)
         ranks = [json.loads(file.read_text()) for file in Path(folder).iterdir()]
     assert len(ranks) == num_ranks
-    return [max(of_case) for of_case in zip(*ranks)]
+    return [[max(of_way) for of_way in zip(*of_case)] for of_case in zip(*ranks)]
 
 
 def main():
@@ -117,6 +159,9 @@ def main():
     parser.add_argument("--batch", type=int, default=2048, help="samples of all ranks together")
     parser.add_argument("--rows", type=int, default=100_000, help="of each table")
     parser.add_argument("--steps", type=int, default=30, help="in a round")
+    parser.add_argument("--dense", type=int, default=0, help=f"layers of {UNITS} units")
+    parser.add_argument("--wait", type=float, default=0, help="milliseconds in a step")
+    parser.add_argument("--ahead", action="store_true", help="also exchange ids a step ahead")
     parser.add_argument("--json")
     parser.add_argument("--measure", help=argparse.SUPPRESS)
     args = parser.parse_args()
@@ -127,17 +172,19 @@ def main():
     for num_ranks in args.ranks:
         figures = run(num_ranks, args)
         one_process = one_process or figures
-        rows += [
-            {
-                "features x batch x ids, dim": f"{NUM_FEATURES} x {args.batch} x {case.hotness}, "
-                f"{case.dim}",
-                "alpha": case.alpha,
-                "ranks": num_ranks,
-                "step ms": round(ms, 2),
-                f"of {args.ranks[0]} rank's": round(ms / first, 2),
-            }
-            for case, ms, first in zip(CASES, figures, one_process)
-        ]
+        for case, ways, (first, *_) in zip(CASES, figures, one_process):
+            rows += [
+                {
+                    "features x batch x ids, dim": f"{NUM_FEATURES} x {args.batch} x "
+                    f"{case.hotness}, {case.dim}",
+                    "alpha": case.alpha,
+                    "ranks": num_ranks,
+                    **({"ids": way} if args.ahead else {}),
+                    "step ms": round(ms, 2),
+                    f"of {args.ranks[0]} rank's": round(ms / first, 2),
+                }
+                for way, ms in zip(("in the step", "a step ahead"), ways)
+            ]
     print_table(rows)
     if args.json:
         write_json(args.json, machine(), rows)

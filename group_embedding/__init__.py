@@ -15,9 +15,14 @@ from group_embedding.feature_column import (
     group_embedding_column_scope,
     sequence_categorical_column_with_embedding,
 )
-from group_embedding.lookup import group_embedding_lookup, group_embedding_lookup_sparse
+from group_embedding.lookup import (
+    group_embedding_lookup,
+    group_embedding_lookup_sparse,
+    route_ids,
+)
 from group_embedding.ops._library import library
 from group_embedding.patch import patch_tensorflow
+from group_embedding.routed_ids import RoutedIds
 from group_embedding.variables import (
     CacheStrategy,
     CBFFilter,
@@ -52,6 +57,7 @@ __all__ = [
     "GlobalStepEvict",
     "InitializerOption",
     "L2WeightEvict",
+    "RoutedIds",
     "Saver",
     "StorageOption",
     "StorageType",
@@ -68,6 +74,7 @@ __all__ = [
     "layers",
     "optimizers",
     "patch_tensorflow",
+    "route_ids",
     "run_elastic",
     "sequence_categorical_column_with_embedding",
     "sok",

@@ -50,30 +50,47 @@ def from_dense(name, ids):
     return feature
 
 
+def sample_axes(ids):
+    """The axes of the samples of `ids`, which become one vector each: int64 [axes], or None where
+    it is one axis, as in a result."""
+    ids = _tensor_from_value(ids)
+    if isinstance(ids, tf.SparseTensor) and ids.shape.rank != 2:
+        return ids.dense_shape[:-1]
+    return None
+
+
+def id_axes(ids):
+    """The same of dense ids, each of which becomes a vector."""
+    return None if ids.shape.rank == 1 else tf.shape(ids, out_type=tf.int64)
+
+
+def restore_axes(output, axes):
+    """[samples, width] -> the axes of the samples (None: as it is), then width."""
+    if axes is None:
+        return output
+    width = output.shape[-1]
+    output = tf.reshape(output, tf.concat([axes, [width]], axis=0))
+    if axes.shape.rank == 1 and axes.shape[0] is not None:
+        output.set_shape([None] * axes.shape[0] + [width])
+    return output
+
+
 def restore_sample_shape(output, ids):
     """[samples, width] -> the axes of `ids` but the last, then width."""
     if isinstance(ids, FeatureIds):
         output.set_shape([ids.values.shape[0], None])
         return output
+    output = restore_axes(output, sample_axes(ids))
     ids = _tensor_from_value(ids)
     samples = ids.shape[:-1] if isinstance(ids, tf.SparseTensor) else ids.shape[:1]
-    if samples.rank == 1:
-        output.set_shape([samples[0], None])
-        return output
-    width = output.shape[-1]
-    output = tf.reshape(output, tf.concat([ids.dense_shape[:-1], [width]], axis=0))
-    output.set_shape(samples + [width])
+    output.set_shape(samples + [output.shape[-1]])
     return output
 
 
 def restore_id_shape(output, ids):
     """[ids, dim] -> the axes of `ids`, then dim."""
-    if ids.shape.rank == 1:
-        output.set_shape([ids.shape[0], None])
-        return output
-    dim = output.shape[-1]
-    output = tf.reshape(output, tf.concat([tf.shape(ids), [dim]], axis=0))
-    output.set_shape(ids.shape + [dim])
+    output = restore_axes(output, id_axes(ids))
+    output.set_shape(ids.shape + [output.shape[-1]])
     return output
 
 

@@ -1,32 +1,20 @@
 """Many embedding lookups in one fused op.
 
 The flow: what the user gave becomes tables (tables.py) and tensors of ids (feature_ids.py). Lookups
-that one op can serve form a group, which is packed into one batch and looked up (local_lookup.py),
-or exchanged between the ranks that own its rows (exchange/).
+that one op can serve form a group (groups.py), which is packed into one batch and looked up
+(local_lookup.py), or exchanged between the ranks that own its rows (exchange/). Ids may be routed
+before the step that looks them up (routed_ids.py).
 """
 
 import warnings
-from typing import NamedTuple
 
 import tensorflow as tf
 
-from group_embedding import exchange, feature_ids
+from group_embedding import feature_ids
 from group_embedding.config import COMBINERS, INVALID_IDS
-from group_embedding.local_lookup import look_up_local
-from group_embedding.ops.group_ids import FeatureIds
-from group_embedding.tables import Table, make_table
-
-
-class Lookup(NamedTuple):
-    """One (table, ids) pair of a call."""
-
-    table: Table
-    feature: FeatureIds
-    combiner: str
-
-    def check(self):
-        self.table.check_ids(self.feature.name, self.feature.values.dtype)
-        return self
+from group_embedding.groups import Call
+from group_embedding.routed_ids import RoutedIds, from_routed_ids, to_routed_ids
+from group_embedding.tables import make_table
 
 
 def group_embedding_lookup_sparse(
@@ -55,7 +43,8 @@ def group_embedding_lookup_sparse(
             several times. Ids of an EmbeddingVariable are keys, of its `key_dtype`: none is left
             out or invalid, negative ones neither.
         sp_ids: a list as long of `tf.SparseTensor` (rank 2 or more, in row order, pooled over the
-            last axis) or `tf.RaggedTensor` (rank 2) of int32, int64, uint32 or uint64.
+            last axis) or `tf.RaggedTensor` (rank 2) of int32, int64, uint32 or uint64. Or what
+            `route_ids` made of such a list, given the same arguments, weights included.
         combiners: 'mean', 'sum' or 'sqrtn', for all lookups or one each. None warns and means
             'mean'.
         partition_strategy: 'mod' or 'div'. Every table here is one piece, for which both mean the
@@ -79,7 +68,8 @@ def group_embedding_lookup_sparse(
     Raises:
         TypeError: a feature is neither SparseTensor nor RaggedTensor, its ids are not integers, or
             a table is a PartitionedVariable of several parts.
-        ValueError: lists of different lengths, an unknown word, a table that is not [rows, dim].
+        ValueError: lists of different lengths, an unknown word, a table that is not [rows, dim],
+            ids that were routed for other arguments.
         tf.errors.InvalidArgumentError: when the op runs: an id outside its table, indices not in
             row order or outside the dense shape, weights in other places than the ids.
 
@@ -94,31 +84,16 @@ def group_embedding_lookup_sparse(
     >>> mean.numpy().tolist(), total.numpy().tolist()
     ([[4.0, 5.0], [0.0, 0.0]], [[30.0], [20.0]])
     """
-    params, sp_ids = _as_list("params", params), _as_list("sp_ids", sp_ids)
-    count = len(params)
-    _check_length("sp_ids", sp_ids, "params", count)
-    if combiners is None:
-        warnings.warn("combiners is None; it will mean 'mean'", stacklevel=2)
-        combiners = "mean"
-    combiners = _per_lookup("combiners", combiners, count)
-    for combiner in combiners:
-        _check_word("combiners", combiner, COMBINERS)
-    _check_word("partition_strategy", partition_strategy, ("mod", "div"))
-    weights = [None] * count if sp_weights is None else _as_list("sp_weights", sp_weights)
-    _check_length("sp_weights", weights, "sp_ids", count)
-    max_norms = _per_lookup("max_norm", max_norm, count)
-    names = feature_names or [f"sp_ids[{i}]" for i in range(count)]
-    _check_length("feature_names", names, "sp_ids", count)
+    params, sp_ids = _as_list("params", params), _as_list_of_ids("sp_ids", sp_ids, params)
+    combiners = _known_combiners(combiners)
     with tf.name_scope(name or "group_embedding_lookup_sparse"):
-        lookups = [
-            Lookup(
-                make_table(params[i], max_norms[i], i),
-                feature_ids.from_rows(names[i], sp_ids[i], weights[i]),
-                combiners[i],
-            ).check()
-            for i in range(count)
-        ]
-        results = _look_up(lookups, concat, prune_negative=True, invalid_ids=invalid_ids)
+        call = _sparse_call(
+            params, combiners, partition_strategy, max_norm, invalid_ids, feature_names
+        )
+        if isinstance(sp_ids, RoutedIds):
+            _check_is_none("sp_weights", sp_weights, "as routed ids have their weights")
+            return _look_up_routed(call, sp_ids, concat)
+        results = call.look_up(call.route(_sparse_features(call, sp_ids, sp_weights)), concat)
         if concat:
             return feature_ids.restore_sample_shape(results, sp_ids[0])
         return [feature_ids.restore_sample_shape(r, ids) for r, ids in zip(results, sp_ids)]
@@ -131,7 +106,7 @@ def group_embedding_lookup(
 
     Args:
         params: a list of tables, as in `group_embedding_lookup_sparse`.
-        ids: a list as long of integer tensors of any shape.
+        ids: a list as long of integer tensors of any shape, or what `route_ids` made of it.
         partition_strategy: as in `group_embedding_lookup_sparse`.
         name: of the operation.
         invalid_ids: as in `group_embedding_lookup_sparse`; a negative id is outside its table too.
@@ -149,71 +124,165 @@ def group_embedding_lookup(
     >>> ge.group_embedding_lookup([table], [[1, 0, 1]])[0].numpy().tolist()
     [[3.0, 4.0], [1.0, 2.0], [3.0, 4.0]]
     """
-    params, ids = _as_list("params", params), _as_list("ids", ids)
-    _check_length("ids", ids, "params", len(params))
-    _check_word("partition_strategy", partition_strategy, ("mod", "div"))
-    names = feature_names or [f"ids[{i}]" for i in range(len(ids))]
-    _check_length("feature_names", names, "ids", len(ids))
+    params, ids = _as_list("params", params), _as_list_of_ids("ids", ids, params)
     with tf.name_scope(name or "group_embedding_lookup"):
-        features = [feature_ids.from_dense(n, i) for n, i in zip(names, ids)]
-        lookups = [
-            Lookup(make_table(param, None, i), feature, "sum").check()
-            for i, (param, feature) in enumerate(zip(params, features))
-        ]
-        results = _look_up(lookups, False, prune_negative=False, invalid_ids=invalid_ids)
+        call = _dense_call(params, partition_strategy, invalid_ids, feature_names)
+        if isinstance(ids, RoutedIds):
+            return _look_up_routed(call, ids, concat=False)
+        features = _dense_features(call, ids)
+        results = call.look_up(call.route(features), concat=False)
         return [feature_ids.restore_id_shape(r, f.values) for r, f in zip(results, features)]
 
 
-def _look_up(lookups, concat, prune_negative, invalid_ids):
-    """Looks up each group of lookups that one op can serve; results in the order given."""
+def route_ids(
+    params,
+    ids,
+    combiners=None,
+    partition_strategy="mod",
+    sp_weights=None,
+    name=None,
+    *,
+    max_norm=None,
+    invalid_ids="raise",
+    feature_names=None,
+):
+    """Does all of a lookup that needs its ids alone, and no table: for a later lookup.
+
+    Where tables are spread over ranks, that is the exchange of ids. A training loop that routes the
+    next batch while it trains on this one has it overlap the dense part of the model; results and
+    gradients are those of a lookup without it, to the bit. In one process, and for tables that the
+    GPUs of the ranks serve themselves, ids are only packed, and the same script runs.
+
+    Route between the forward pass and the gradients, in the same `tf.function`: functions keep
+    exchanges in the order of the program, and what is dense runs beside them. Graphs of a `Session`
+    know no order, and eagerly nothing overlaps. All ranks must route, and look up, alike. Gradients
+    reach weights where the tape, or `tf.gradients`, has seen them being routed.
+
+    Args:
+        params, partition_strategy, max_norm, invalid_ids, feature_names: as the lookup will get
+            them.
+        ids: a list as `group_embedding_lookup_sparse` takes it, or `group_embedding_lookup`.
+        combiners: for `group_embedding_lookup_sparse`, as it will get them; for
+            `group_embedding_lookup`, None.
+        sp_weights: as of `group_embedding_lookup_sparse`, which will get none.
+        name: of the operation.
+
+    Returns:
+        A `RoutedIds`, which the lookup takes in the place of the ids. The number of samples is no
+        part of the static shapes of its results.
+
+    Raises:
+        As the lookup would. A bad id of a table that is spread over ranks raises here, on all ranks
+        and naming the one that has it; of another table, where it is looked up.
+
+    Example:
+
+    >>> table = tf.Variable([[1., 2.], [3., 4.], [5., 6.]])
+    >>> optimizer = ge.optimizers.wrap(tf.keras.optimizers.SGD(0.1))
+    >>> def route(ids):
+    ...     return ge.route_ids([table], [ids], "sum")
+    >>> @tf.function
+    ... def step(routed, next_ids):
+    ...     with tf.GradientTape() as tape:
+    ...         (vectors,) = ge.group_embedding_lookup_sparse([table], routed, "sum")
+    ...         loss = tf.reduce_sum(vectors)  # the dense part of a model
+    ...     routed_next = route(next_ids)
+    ...     optimizer.apply_gradients([(tape.gradient(loss, table), table)])
+    ...     return loss, routed_next
+    >>> batches = [tf.ragged.constant([[0, 1]]), tf.ragged.constant([[2], []])]
+    >>> routed = route(batches[0])
+    >>> for next_ids in [*batches[1:], batches[0]]:  # the last is for the step after
+    ...     loss, routed = step(routed, next_ids)
+    ...     print(loss.numpy())
+    10.0
+    11.0
+    """
+    params, ids = _as_list("params", params), _as_list_of_ids("ids", ids, params)
+    if isinstance(ids, RoutedIds):
+        raise TypeError("ids: expected a list with one per lookup, got RoutedIds")
+    with tf.name_scope(name or "route_ids"):
+        if combiners is None:
+            _check_is_none("sp_weights", sp_weights, "without combiners")
+            _check_is_none("max_norm", max_norm, "without combiners")
+            call = _dense_call(params, partition_strategy, invalid_ids, feature_names)
+            features = _dense_features(call, ids)
+            axes = [feature_ids.id_axes(feature.values) for feature in features]
+        else:
+            call = _sparse_call(
+                params, combiners, partition_strategy, max_norm, invalid_ids, feature_names
+            )
+            features = _sparse_features(call, ids, sp_weights)
+            axes = [feature_ids.sample_axes(i) for i in ids]
+        return to_routed_ids(call, call.route(features), axes)
+
+
+def _sparse_call(params, combiners, partition_strategy, max_norm, invalid_ids, names):
+    count = len(params)
+    combiners = _per_lookup("combiners", combiners, count)
+    for combiner in combiners:
+        _check_word("combiners", combiner, COMBINERS)
+    max_norms = _per_lookup("max_norm", max_norm, count)
+    names = _names("sp_ids", names, count)
+    return _call(params, max_norms, combiners, partition_strategy, invalid_ids, names, True)
+
+
+def _dense_call(params, partition_strategy, invalid_ids, names):
+    count = len(params)
+    names = _names("ids", names, count)
+    given = ([None] * count, ["sum"] * count, partition_strategy, invalid_ids, names)
+    return _call(params, *given, prune_negative=False)
+
+
+def _call(params, max_norms, combiners, partition_strategy, invalid_ids, names, prune_negative):
+    _check_word("partition_strategy", partition_strategy, ("mod", "div"))
     _check_word("invalid_ids", invalid_ids, INVALID_IDS)
-    # Ops that use a table run where it is: keyed tables of two devices need two, and so does a
-    # variable on a GPU beside a keyed table in host memory. One exchange serves all tables, but for
-    # those that GPUs serve themselves.
-    any_keyed = any(lookup.table.keyed is not None for lookup in lookups)
-    groups = {}
-    for place, lookup in enumerate(lookups):
-        table = lookup.table
-        kind = (table.dtype, table.device_type if any_keyed else None)
-        if table.exchange:
-            on_gpus = exchange.is_served_by_gpus(table)
-            kind = (table.exchange, table.dtype) if on_gpus else table.exchange
-        groups.setdefault(kind, []).append(place)
-    dtypes = list(dict.fromkeys(lookup.table.dtype.name for lookup in lookups))
-    if concat and len(dtypes) > 1:
-        raise ValueError(f"concat: expected tables of one dtype, got {dtypes}")
-    options = {"prune_negative": prune_negative, "invalid_ids": invalid_ids}
-    if concat and len(groups) == 1:
-        return _look_up_group(lookups, concat=True, **options)[0]
-    results = [None] * len(lookups)
-    for places in groups.values():
-        outputs = _look_up_group([lookups[place] for place in places], concat=False, **options)
-        for place, output in zip(places, outputs):
-            results[place] = output
-    return tf.concat(results, axis=-1) if concat else results
+    tables = [make_table(p, norm, i) for i, (p, norm) in enumerate(zip(params, max_norms))]
+    return Call(tables, names, combiners, prune_negative, invalid_ids)
 
 
-def _look_up_group(lookups, **options):
-    """One group: tables of this rank alone, or spread over GPUs, of one dtype; or over ranks, of
-    any."""
-    tables = list(dict.fromkeys(lookup.table for lookup in lookups))
-    arguments = {
-        "tables": tables,
-        "features": [lookup.feature for lookup in lookups],
-        "table_of_feature": [tables.index(lookup.table) for lookup in lookups],
-        "combiners": [lookup.combiner for lookup in lookups],
-    }
-    look_up = look_up_local
-    if tables[0].exchange:
-        on_gpus = exchange.is_served_by_gpus(tables[0])
-        look_up = exchange.look_up_on_gpus if on_gpus else exchange.look_up_sharded
-    return look_up(**arguments, **options)
+def _sparse_features(call, sp_ids, sp_weights):
+    weights = [None] * len(sp_ids) if sp_weights is None else _as_list("sp_weights", sp_weights)
+    _check_length("sp_weights", weights, "sp_ids", len(sp_ids))
+    return [feature_ids.from_rows(*given) for given in zip(call.names, sp_ids, weights)]
+
+
+def _dense_features(call, ids):
+    return [feature_ids.from_dense(*given) for given in zip(call.names, ids)]
+
+
+def _look_up_routed(call, routed_ids, concat):
+    routed, axes = from_routed_ids(call, routed_ids)
+    results = call.look_up(routed, concat)
+    if concat:
+        return feature_ids.restore_axes(results, axes[0])
+    return [feature_ids.restore_axes(*given) for given in zip(results, axes)]
 
 
 def _as_list(name, value):
     if value is None or isinstance(value, (str, tf.Tensor, tf.Variable)) or len(value) == 0:
         raise ValueError(f"{name} must be specified: expected a list with one per lookup")
     return list(value)
+
+
+def _as_list_of_ids(name, ids, params):
+    if isinstance(ids, RoutedIds):
+        return ids
+    ids = _as_list(name, ids)
+    _check_length(name, ids, "params", len(params))
+    return ids
+
+
+def _known_combiners(combiners):
+    if combiners is not None:
+        return combiners
+    warnings.warn("combiners is None; it will mean 'mean'", stacklevel=3)
+    return "mean"
+
+
+def _names(of, names, count):
+    names = names or [f"{of}[{i}]" for i in range(count)]
+    _check_length("feature_names", names, of, count)
+    return list(names)
 
 
 def _per_lookup(name, value, count):
@@ -228,6 +297,11 @@ def _check_length(name, value, other, count):
         raise ValueError(
             f"len of {name} must be equal to len of {other}: expected {count}, got {len(value)}"
         )
+
+
+def _check_is_none(name, value, why):
+    if value is not None:
+        raise ValueError(f"{name}: expected None {why}, got {value!r}")
 
 
 def _check_word(name, word, choices):

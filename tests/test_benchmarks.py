@@ -18,7 +18,9 @@ COMMANDS = {
     "bench_train": "--cpu --workloads onehot26 --alphas 0 --rules sgd adam",
 }
 if importlib.util.find_spec("horovod"):
-    COMMANDS["bench_collective_cpu"] = "--ranks 2 --batch 64 --rows 100 --steps 2"
+    COMMANDS["bench_collective_cpu"] = (
+        "--ranks 2 --batch 64 --rows 100 --steps 2 --dense 1 --wait 1 --ahead"
+    )
 
 
 @pytest.mark.parametrize("name", COMMANDS)

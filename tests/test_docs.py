@@ -26,7 +26,16 @@ PUBLIC["sok.optimizers.Adam"] = ge.sok.optimizers.Adam
 @pytest.mark.parametrize(
     "program",
     PROGRAMS,
-    ids=["lookups", "feature_columns", "keras", "keys", "optimizers", "sok_2", "sok_1"],
+    ids=[
+        "lookups",
+        "feature_columns",
+        "keras",
+        "keys",
+        "optimizers",
+        "ahead",
+        "sok_2",
+        "sok_1",
+    ],
 )
 def test_readme_program(program, capsys):
     if "feature_column" in program and not hasattr(tf, "feature_column"):

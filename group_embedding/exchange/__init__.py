@@ -24,7 +24,12 @@ from group_embedding.exchange.replica_tables import (
     refuse_stock_updates,
 )
 from group_embedding.exchange.replicas import ReplicaExchange
-from group_embedding.exchange.sharded_lookup import look_up_sharded
+from group_embedding.exchange.sharded_lookup import (
+    RoutedBatch,
+    describe_spread,
+    look_up_sharded,
+    route_sharded,
+)
 from group_embedding.exchange.sharded_table import (
     ShardedTable,
     assign_rows,
@@ -43,11 +48,13 @@ __all__ = [
     "Exchange",
     "LocalExchange",
     "ReplicaExchange",
+    "RoutedBatch",
     "ShardedTable",
     "assign_rows",
     "check_in_scope",
     "check_trained",
     "current",
+    "describe_spread",
     "exchange_of",
     "gather_rows",
     "gather_strings",
@@ -65,6 +72,7 @@ __all__ = [
     "refuse_stock_updates",
     "resolve_placements",
     "restore_table",
+    "route_sharded",
     "set_current",
     "sharded_table",
     "table_is_made",

@@ -5,7 +5,6 @@ It says the same as `sharded_lookup`, which takes every table; this one takes mo
 
 from group_embedding.exchange.sharded_lookup import describe
 from group_embedding.exchange.sharded_table import ShardedTable
-from group_embedding.ops.group_ids import group_ids
 from group_embedding.ops.sharded_group import sharded_group_lookup
 
 
@@ -23,13 +22,13 @@ def is_served_by_gpus(table):
     )
 
 
-def look_up_on_gpus(tables, features, table_of_feature, combiners, **options):
-    """Takes and returns what `look_up_sharded` does; of tables of one dtype."""
+def look_up_on_gpus(tables, batch, table_of_feature, combiners, names, **options):
+    """Looks up a batch of ids as they came: the op exchanges them. Of tables of one dtype; takes
+    and returns what `ops.group_lookup.group_lookup` does."""
     exchange = tables[0].exchange
-    names = [feature.name for feature in features]
     return sharded_group_lookup(
         [table.of_this_rank() for table in tables],
-        group_ids(features),
+        batch,
         [table.source.object.num_rows for table in tables],
         table_of_feature,
         combiners,

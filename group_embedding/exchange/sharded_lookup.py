@@ -7,44 +7,49 @@
             v
     one vector per sample
 
+What stands to the left of the tables is `route_sharded`, the rest `look_up_sharded`: no table is
+read before it, so that ids may go ahead of the step that looks them up, and nothing changes.
+
 Gradients flow backwards through the same ops: the gradient of each unique row crosses once, divided
 by the number of ranks (of replicas: as it is), and the owner sums what the ranks send. So a table's
 gradient is that of the mean of the ranks' losses, ready for one update on its owner. All ranks take
 part in both directions, also with an empty batch.
 """
 
+from typing import NamedTuple
+
 import tensorflow as tf
 
 from group_embedding.local_lookup import look_up_batch
-from group_embedding.ops.group_ids import group_ids
+from group_embedding.ops.group_ids import Batch, group_ids
 from group_embedding.ops.group_lookup import group_lookup
 from group_embedding.ops.pack_rows import pack_rows, unpack_rows
-from group_embedding.ops.route_ids import RoutedTable, read_requests, route_ids
+from group_embedding.ops.route_ids import Requests, RoutedTable, read_requests, route_ids
 
 _ANY_KEY = -1  # in place of a number of rows
 
 
-def look_up_sharded(
-    tables,
-    features,
-    table_of_feature,
-    combiners,
-    *,
-    concat,
-    prune_negative,
-    invalid_ids,
-):
-    """Looks `features` up in `tables`, which are spread over the ranks of one exchange.
+class RoutedBatch(NamedTuple):
+    """A batch whose ids have been exchanged, and its rows not yet."""
 
-    Takes and returns what `ops.group_lookup.group_lookup` does; with `concat`, tables are of one
-    dtype. A bad id on any rank is an error on every rank, which names the rank that has it.
+    batch: Batch  # in terms of the rows that will come back
+    counts: tf.Tensor  # int64 [ranks, tables]: rows asked of each rank
+    requests: Requests  # what all ranks ask of this one
+
+
+def route_sharded(
+    tables, features, table_of_feature, combiners, *, prune_negative, invalid_ids
+) -> RoutedBatch:
+    """Exchanges the ids of `features`, of tables that are spread over the ranks of one exchange.
+
+    Takes what `ops.group_lookup.group_lookup` does. A bad id on any rank is an error on every rank,
+    which names the rank that has it.
     """
     exchange = tables[0].exchange
     names = [feature.name for feature in features]
     routed = [_as_routed(table) for table in tables]
     description = describe(tables, names, table_of_feature, combiners)
     by_key = [f for f, t in enumerate(table_of_feature) if tables[t].keyed is not None]
-    wire = [exchange.comm_dtype or table.dtype for table in tables]
 
     route = route_ids(
         group_ids(features, by_key),
@@ -59,14 +64,27 @@ def look_up_sharded(
     messages, splits = exchange.alltoall(route.messages, route.splits, "exchange_ids")
     groups = _groups_of(tables)
     requests = read_requests(messages, splits, routed, groups, table_of_feature, names, description)
+    return RoutedBatch(route.batch, route.counts, requests)
+
+
+def look_up_sharded(tables, routed, table_of_feature, combiners, names, *, concat):
+    """Looks a RoutedBatch up in the tables that it was routed for.
+
+    Takes and returns what `ops.group_lookup.group_lookup` does; with `concat`, tables are of one
+    dtype.
+    """
+    exchange = tables[0].exchange
+    batch, counts, requests = routed
+    wire = [exchange.comm_dtype or table.dtype for table in tables]
+    groups = _groups_of(tables)
     packed, row_splits = pack_rows(_look_up_owned(tables, groups, requests), requests.counts, wire)
     received, _ = exchange.alltoall(packed, row_splits, "exchange_rows")
     matrices = unpack_rows(
-        received, route.counts, [table.dim for table in tables], wire, 1 / exchange.gradient_divisor
+        received, counts, [table.dim for table in tables], wire, 1 / exchange.gradient_divisor
     )
     outputs = group_lookup(
         [table.with_source(matrix, tf.float32) for table, matrix in zip(tables, matrices)],
-        route.batch,
+        batch,
         table_of_feature,
         combiners,
         names,
@@ -88,17 +106,22 @@ def _as_routed(table):
 def describe(tables, names, table_of_feature, combiners):
     """All that the ranks must agree on."""
     exchange = tables[0].exchange
-    routed = [_as_routed(table) for table in tables]
-    lines = [
-        f"table '{table.name}': {'keys' if to.num_rows == _ANY_KEY else f'{to.num_rows} rows'} of "
-        f"{table.dim} {table.dtype.name}, {to.placement}, over {exchange.num_ranks} ranks"
-        for table, to in zip(tables, routed)
-    ]
+    lines = [f"table '{table.name}': {describe_spread(table)}" for table in tables]
     lines += [
         f"feature '{name}': {combiner} of table '{tables[t].name}'"
         for name, t, combiner in zip(names, table_of_feature, combiners)
     ]
     return "\n".join([*lines, f"rows sent as {exchange.comm_dtype or 'they are'}"])
+
+
+def describe_spread(table):
+    """What a table has, and where."""
+    num_rows, placement = _as_routed(table)[1:]
+    rows = "keys" if num_rows == _ANY_KEY else f"{num_rows} rows"
+    return (
+        f"{rows} of {table.dim} {table.dtype.name}, {placement}, "
+        f"over {table.exchange.num_ranks} ranks"
+    )
 
 
 def _groups_of(tables):

@@ -14,8 +14,9 @@ from group_embedding.layers.inputs import (
 )
 from group_embedding.layers.keras_version import IS_KERAS_3, keras
 from group_embedding.layers.serialization import features_from_config, features_to_config
-from group_embedding.lookup import group_embedding_lookup_sparse
+from group_embedding.lookup import group_embedding_lookup_sparse, route_ids
 from group_embedding.plan import plan_features, plan_tables, table_loads
+from group_embedding.routed_ids import RoutedIds
 from group_embedding.variables.keras_xla import NotForXla, refuse_xla_trace
 
 
@@ -47,6 +48,10 @@ class GroupEmbedding(NotForXla, keras.layers.Layer):
     in place of the ids, as another input, which the feature's `weights_feature` names, or in the
     argument `weights` of the call, a dict by feature name. With "mean" and "sqrtn", ids whose
     weight is not positive are left out.
+
+    A training loop of one's own can have the exchange of the next batch's ids between ranks overlap
+    this batch's dense part: `layer.route` takes what the layer does, and the layer what it returns;
+    see `route_ids` for where to call it.
 
     Outputs have the compute dtype of the layer's dtype policy; tables have its variable dtype
     unless their `TableConfig` says otherwise.
@@ -115,29 +120,49 @@ class GroupEmbedding(NotForXla, keras.layers.Layer):
     @tf.autograph.experimental.do_not_convert
     def _look_up(self, inputs, weights):
         refuse_xla_trace(self.name)
-        picked = zip(self._features, *pick_inputs(self.name, self._features, inputs, weights))
-        ids, id_weights = zip(*(to_lookup(*feature_inputs) for feature_inputs in picked))
-        has_weights = any(weights is not None for weights in id_weights)
+        ids, id_weights = inputs, None
+        if isinstance(inputs, RoutedIds):
+            if weights is not None:
+                raise ValueError(
+                    f"layer '{self.name}': expected no weights with routed ids, which have theirs"
+                )
+        else:
+            ids, id_weights = self._to_lookups(inputs, weights)
+        params, arguments = self._lookup_arguments()
         # Tables of different dtypes can be concatenated only when their outputs have been cast.
-        params = [
-            table_io.lookup_param(self._tables[feature.table.name]) for feature in self._features
-        ]
         concat_in_op = self._concat and len({param.dtype for param in params}) == 1
         outputs = group_embedding_lookup_sparse(
-            params,
-            list(ids),
-            [feature.combiner or feature.table.combiner for feature in self._features],
-            sp_weights=list(id_weights) if has_weights else None,
-            name=self.name,
-            max_norm=[feature.table.max_norm for feature in self._features],
-            concat=concat_in_op,
-            invalid_ids=self._invalid_ids,
-            feature_names=[feature.name for feature in self._features],
+            params, ids, sp_weights=id_weights, name=self.name, concat=concat_in_op, **arguments
         )
         if concat_in_op:
             return tf.cast(outputs, self.compute_dtype)
         outputs = [tf.cast(output, self.compute_dtype) for output in outputs]
         return tf.concat(outputs, axis=-1) if self._concat else self._by_name(outputs)
+
+    @tf.autograph.experimental.do_not_convert
+    def route(self, inputs, weights=None):
+        """Returns `RoutedIds` of what the layer could be called with: see `route_ids`."""
+        self.build_from_config(None)
+        ids, id_weights = self._to_lookups(inputs, weights)
+        params, arguments = self._lookup_arguments()
+        return route_ids(params, ids, sp_weights=id_weights, **arguments)
+
+    def _to_lookups(self, inputs, weights):
+        picked = zip(self._features, *pick_inputs(self.name, self._features, inputs, weights))
+        ids, id_weights = zip(*(to_lookup(*feature_inputs) for feature_inputs in picked))
+        has_weights = any(weights is not None for weights in id_weights)
+        return list(ids), list(id_weights) if has_weights else None
+
+    def _lookup_arguments(self):
+        """The tables, and all else that a lookup has but for its ids."""
+        features = self._features
+        params = [table_io.lookup_param(self._tables[feature.table.name]) for feature in features]
+        return params, {
+            "combiners": [feature.combiner or feature.table.combiner for feature in features],
+            "max_norm": [feature.table.max_norm for feature in features],
+            "invalid_ids": self._invalid_ids,
+            "feature_names": [feature.name for feature in features],
+        }
 
     def compute_output_spec(self, inputs, weights=None):
         """What Keras 3 asks in place of `call` when a functional model is put together."""

@@ -152,6 +152,25 @@ def values_after_training(num_replicas, rule, kind, num_steps):
     return go_on(*make(num_replicas, rule, kind), range(num_steps)).values()
 
 
+def look_up_routed(num_replicas, kind):
+    """What each replica finds of ids as they are, and of ids routed in a run before."""
+    strategy, model = make(num_replicas, "sgd", kind)
+    params = model.tables
+
+    def look_up(ids):
+        ids = ids if isinstance(ids, ge.RoutedIds) else [ids] * len(params)
+        return ge.group_embedding_lookup_sparse(params, ids, COMBINERS, concat=True)
+
+    def route(ids):
+        return ge.route_ids(params, [ids] * len(params), COMBINERS)
+
+    keys = [ids for ids, _ in parts_of_batch(*batch_of(0), num_replicas)]
+    ids = spread(strategy, keys)
+    run = tf.function(lambda function, ids: strategy.run(function, (ids,)))
+    found = [run(look_up, ids), run(look_up, run(route, ids))]
+    return [[v.numpy() for v in strategy.experimental_local_results(values)] for values in found]
+
+
 def checkpoint_of(model):
     # Variables of Keras 3 save nothing but an array.
     tables = [tf_variable(table) for table in model.tables]

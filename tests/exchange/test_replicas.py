@@ -63,6 +63,15 @@ def test_a_single_replica_trains_as_one_process(devices, kind):
 
 
 @pytest.mark.parametrize("kind", ["rows", "keys"])
+def test_ids_that_were_routed_before_find_the_same(devices, kind):
+    found, found_of_routed = devices(cases.look_up_routed, 2, kind)
+
+    for one, other in zip(found_of_routed, found, strict=True):
+        np.testing.assert_array_equal(one, other)
+    assert sum(np.count_nonzero(values) for values in found) > 0
+
+
+@pytest.mark.parametrize("kind", ["rows", "keys"])
 @pytest.mark.parametrize("saved_by, restored_by", [(3, 0), (3, 2), (0, 3)])
 def test_any_number_of_replicas_restores(devices, tmp_path, saved_by, restored_by, kind):
     prefix = str(tmp_path / "model")

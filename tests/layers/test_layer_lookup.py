@@ -286,3 +286,30 @@ def test_no_samples_and_no_ids(shape):
     layer = GroupEmbedding([FeatureConfig("x", TableConfig("t", 10, 4))])
     output = layer({"x": np.zeros(shape, np.int64)})["x"]
     np.testing.assert_array_equal(output, np.zeros((shape[0], 4)))
+
+
+@pytest.mark.parametrize("concat", [False, True])
+def test_routed_inputs_are_looked_up_as_the_inputs(features, inputs, concat):
+    # given a layer that was not called yet, inputs of every form, and weights of some
+    layer = GroupEmbedding(features, concat=concat)
+    weights = {"history": inputs["history"].with_values(tf.constant([1.0, 2.0, 0.0, 3.0, 0.5, 1]))}
+    # when they are routed in one function and looked up in another
+    routed = tf.function(layer.route)(inputs, weights)
+    outputs = tf.function(layer)(routed)
+    # then the outputs are those of the inputs
+    tf.nest.map_structure(np.testing.assert_array_equal, outputs, layer(inputs, weights=weights))
+
+
+def test_weights_beside_routed_inputs_are_refused(features, inputs):
+    layer = GroupEmbedding(features, name="group")
+    routed = layer.route(inputs)
+
+    with pytest.raises(ValueError, match="layer 'group': expected no weights with routed ids"):
+        layer(routed, weights={})
+
+
+def test_inputs_routed_by_another_layer_are_refused(features, inputs):
+    routed = GroupEmbedding(features).route(inputs)
+
+    with pytest.raises(ValueError, match="routed ids: expected what they were routed for"):
+        GroupEmbedding(features, invalid_ids="ignore")(routed)

@@ -1,0 +1,132 @@
+"""The lookups of one call: those that one op can serve form a group.
+
+A group is looked up in two steps. The first, routing, needs the ids alone: they are packed into one
+batch, and where rows are spread over ranks, exchanged. The second reads the tables.
+"""
+
+import dataclasses
+import functools
+from typing import NamedTuple
+
+import tensorflow as tf
+
+from group_embedding import exchange
+from group_embedding.local_lookup import look_up_batch, pack_batch
+
+
+@dataclasses.dataclass(frozen=True)
+class Call:
+    """What a call looks up, but for the ids: of each lookup its table, feature and combiner."""
+
+    tables: list  # of tables.Table
+    names: list  # of the features
+    combiners: list
+    prune_negative: bool
+    invalid_ids: str
+
+    def route(self, features):
+        """Per group, what its ids (of `features`, a FeatureIds per lookup) become before a table is
+        read: an `exchange.RoutedBatch`, or an `ops.group_ids.Batch` that is not exchanged yet."""
+        for table, feature in zip(self.tables, features):
+            table.check_ids(feature.name, feature.values.dtype)
+        routed = []
+        for group in self._groups:
+            given = (group.tables, [features[place] for place in group.places])
+            if group.is_exchanged_first:
+                options = (group.table_of_feature, group.combiners)
+                routed.append(exchange.route_sharded(*given, *options, **self._id_rules()))
+            else:
+                routed.append(pack_batch(*given, group.table_of_feature))
+        return routed
+
+    def look_up(self, routed, concat):
+        """Of what `route` returned: a result per lookup, or one with all side by side."""
+        dtypes = list(dict.fromkeys(table.dtype.name for table in self.tables))
+        if concat and len(dtypes) > 1:
+            raise ValueError(f"concat: expected tables of one dtype, got {dtypes}")
+        if concat and len(self._groups) == 1:
+            return self._look_up_group(self._groups[0], routed[0], concat=True)[0]
+        results = [None] * len(self.tables)
+        for group, routed_group in zip(self._groups, routed):
+            outputs = self._look_up_group(group, routed_group, concat=False)
+            for place, output in zip(group.places, outputs):
+                results[place] = output
+        return tf.concat(results, axis=-1) if concat else results
+
+    def describe(self):
+        """What must be the same where ids are routed and where they are looked up."""
+        numbers = _numbers(self.tables)
+        lines = []
+        for table, name, combiner in zip(self.tables, self.names, self.combiners):
+            spread = exchange.describe_spread if table.exchange else _describe_local
+            limit = f", max_norm {table.max_norm:g}" if table.max_norm else ""
+            lines.append(
+                f"'{name}': {combiner} of table {numbers[table]}, '{table.name}', "
+                f"{spread(table)}{limit}"
+            )
+        lines.append(f"invalid_ids '{self.invalid_ids}'")
+        lines.append(
+            "group_embedding_lookup_sparse" if self.prune_negative else "group_embedding_lookup"
+        )
+        return "\n".join(lines)
+
+    def _id_rules(self):
+        return {"prune_negative": self.prune_negative, "invalid_ids": self.invalid_ids}
+
+    @functools.cached_property
+    def _groups(self):
+        # Ops that use a table run where it is: keyed tables of two devices need two, and so does a
+        # variable on a GPU beside a keyed table in host memory. One exchange serves all tables, but
+        # for those that GPUs serve themselves.
+        any_keyed = any(table.keyed is not None for table in self.tables)
+        places_of = {}
+        for place, table in enumerate(self.tables):
+            kind = (table.dtype, table.device_type if any_keyed else None)
+            if table.exchange:
+                on_gpus = exchange.is_served_by_gpus(table)
+                kind = (table.exchange, table.dtype) if on_gpus else table.exchange
+            places_of.setdefault(kind, []).append(place)
+        return [self._group(places) for places in places_of.values()]
+
+    def _group(self, places):
+        """Tables of this rank alone, or spread over GPUs, of one dtype; or over ranks, of any."""
+        numbers = _numbers([self.tables[place] for place in places])
+        return _Group(
+            places,
+            list(numbers),
+            [numbers[self.tables[place]] for place in places],
+            [self.combiners[place] for place in places],
+            [self.names[place] for place in places],
+        )
+
+    def _look_up_group(self, group, routed, concat):
+        given = (group.tables, routed, group.table_of_feature, group.combiners, group.names)
+        if group.is_exchanged_first:
+            return exchange.look_up_sharded(*given, concat=concat)
+        look_up = exchange.look_up_on_gpus if group.tables[0].exchange else look_up_batch
+        return look_up(*given, concat=concat, **self._id_rules())
+
+
+class _Group(NamedTuple):
+    """The lookups that are served together."""
+
+    places: list  # of its lookups in the call
+    tables: list  # each once
+    table_of_feature: list
+    combiners: list
+    names: list
+
+    @property
+    def is_exchanged_first(self):
+        """Whether ids are exchanged before the lookup: not by the op itself, as GPUs do."""
+        table = self.tables[0]
+        return bool(table.exchange) and not exchange.is_served_by_gpus(table)
+
+
+def _numbers(tables):
+    """{each table once: its number}"""
+    return {table: number for number, table in enumerate(dict.fromkeys(tables))}
+
+
+def _describe_local(table):
+    return f"{table.dim} {table.dtype.name}"

@@ -1,0 +1,100 @@
+"""`RoutedIds`: ids on their way from the step that routes them to the one that looks them up."""
+
+import tensorflow as tf
+
+from group_embedding.exchange import RoutedBatch
+from group_embedding.ops.group_ids import Batch
+from group_embedding.ops.route_ids import Requests
+
+
+class RoutedIds(tf.experimental.ExtensionType):
+    """The ids of one batch, made by `route_ids`, which `group_embedding_lookup_sparse` (of dense
+    ids, `group_embedding_lookup`) takes in the place of the ids.
+
+    It goes where tensors go: through a `tf.function`, which is not traced anew for a batch of
+    another size, in and out; through `tf.nest.flatten(..., expand_composites=True)` for a queue or
+    `Session.run`. There is nothing to read in it.
+    """
+
+    __name__ = "group_embedding.RoutedIds"  # in a SavedModel
+
+    batches: tuple[tuple[tf.Tensor, ...], ...]  # of each group, see `_to_tensors`
+    weighted: tuple[bool, ...]  # of each group
+    sample_shapes: tuple[tuple[tf.Tensor, ...], ...]  # per feature; none: samples have one axis
+    lookups: str  # what the ids were routed for, see `groups.Call.describe`
+
+    def __tf_tracing_type__(self, context):
+        """The sizes of batches are no part of it."""
+        spec = self._type_spec.__tf_tracing_type__(context)
+        return RoutedIds.Spec(
+            batches=tf.nest.map_structure(_of_any_size, spec.batches),
+            weighted=spec.weighted,
+            sample_shapes=spec.sample_shapes,
+            lookups=spec.lookups,
+        )
+
+
+def to_routed_ids(call, routed, sample_shapes):
+    """What `call.route` returned, and the shapes of samples, as one value for TensorFlow.
+
+    Args:
+        sample_shapes: of each feature None, or int64 [axes] where its samples have other than one.
+    """
+    batches = [group.batch if isinstance(group, RoutedBatch) else group for group in routed]
+    return RoutedIds(
+        batches=tuple(_to_tensors(group) for group in routed),
+        weighted=tuple(batch.weighted for batch in batches),
+        sample_shapes=tuple(() if shape is None else (shape,) for shape in sample_shapes),
+        lookups=call.describe(),
+    )
+
+
+def from_routed_ids(call, routed_ids):
+    """What `to_routed_ids` was given for the same call: the routed groups and the shapes.
+
+    Raises:
+        ValueError: it was another call.
+    """
+    expected, got = routed_ids.lookups.split("\n"), call.describe().split("\n")
+    if len(expected) != len(got):
+        raise ValueError(
+            f"routed ids: expected the {len(expected) - 2} lookups that they were routed for, got "
+            f"{len(got) - 2}"
+        )
+    for was, now in zip(expected, got):
+        if was != now:
+            raise ValueError(
+                f"routed ids: expected what they were routed for, {was}; got {now}; give "
+                "route_ids and the lookup the same arguments"
+            )
+    groups = [
+        _from_tensors(tensors, weighted)
+        for tensors, weighted in zip(routed_ids.batches, routed_ids.weighted)
+    ]
+    return groups, [shape[0] if shape else None for shape in routed_ids.sample_shapes]
+
+
+def _to_tensors(group):
+    if isinstance(group, Batch):
+        return (group.buffer, group.sizes)
+    batch, counts, requests = group
+    of_requests = [t for part in zip(requests.batches, requests.times) for t in _flat(*part)]
+    return (batch.buffer, batch.sizes, counts, requests.counts, *of_requests)
+
+
+def _flat(batch, times):
+    return (batch.buffer, batch.sizes, times)
+
+
+def _from_tensors(tensors, weighted):
+    buffer, sizes, *exchanged = tensors
+    batch = Batch(buffer, sizes, weighted)
+    if not exchanged:
+        return batch
+    counts, asked, *of_requests = exchanged
+    batches = [Batch(*pair, weighted=False) for pair in zip(of_requests[::3], of_requests[1::3])]
+    return RoutedBatch(batch, counts, Requests(batches, of_requests[2::3], asked))
+
+
+def _of_any_size(spec):
+    return tf.TensorSpec([None], spec.dtype) if spec.shape.rank == 1 else spec
