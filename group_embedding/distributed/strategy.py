@@ -1,5 +1,6 @@
 """`enable_distributed_strategy`: from one process to the ranks that horovodrun launched."""
 
+import atexit
 import functools
 import importlib
 import importlib.util
@@ -80,11 +81,14 @@ def enable_distributed_strategy(
         )
     if not isinstance(of_process(), exchange.LocalExchange):
         return
-    horovod = _import_horovod_exchange().HorovodExchange()
-    horovod.placement, horovod.comm_dtype = placement, comm_dtype
-    _take_one_gpu(horovod.local_rank)
-    _watch(horovod, timeout_seconds)
-    exchange.set_current(horovod)
+    current = _import_horovod_exchange().HorovodExchange()
+    _take_one_gpu(current.local_rank)
+    if current.num_ranks > 1:
+        current = _join_host(current)
+        atexit.register(current.end, "this process ends")
+        _watch(current, timeout_seconds)
+    current.placement, current.comm_dtype = placement, comm_dtype
+    exchange.set_current(current)
     exchange.when_table_is_made(install_saver)
 
 
@@ -95,15 +99,21 @@ def disable_distributed_strategy():
     """
     if _watches:
         _watches.pop().close()
+    of_process().close()
     exchange.set_current(exchange.LocalExchange())
 
 
-def _watch(horovod, timeout_seconds):
-    if horovod.num_ranks > 1:
-        restarts = os.environ.get("HOROVOD_ELASTIC") == "1"
-        gather = functools.partial(exchange.gather_text, horovod, name="watch")
-        ranks = horovod.rank, horovod.num_ranks
-        _watches.append(Watch(*ranks, timeout_seconds, restarts, gather))
+def _join_host(horovod):
+    from group_embedding.exchange.host_memory import join_host  # needs Horovod
+
+    return join_host(horovod)
+
+
+def _watch(current, timeout_seconds):
+    restarts = os.environ.get("HOROVOD_ELASTIC") == "1"
+    gather = functools.partial(exchange.gather_text, current, name="watch")
+    ranks = current.rank, current.num_ranks
+    _watches.append(Watch(*ranks, timeout_seconds, restarts, gather, current.end))
 
 
 def _check_comm_dtype(comm_dtype):

@@ -18,7 +18,6 @@ import tensorflow as tf
 from group_embedding.local_lookup import look_up_batch
 from group_embedding.ops.group_ids import group_ids
 from group_embedding.ops.group_lookup import group_lookup
-from group_embedding.ops.pack_rows import pack_rows, unpack_rows
 from group_embedding.ops.route_ids import RoutedTable, read_requests, route_ids
 
 _ANY_KEY = -1  # in place of a number of rows
@@ -59,10 +58,13 @@ def look_up_sharded(
     messages, splits = exchange.alltoall(route.messages, route.splits, "exchange_ids")
     groups = _groups_of(tables)
     requests = read_requests(messages, splits, routed, groups, table_of_feature, names, description)
-    packed, row_splits = pack_rows(_look_up_owned(tables, groups, requests), requests.counts, wire)
-    received, _ = exchange.alltoall(packed, row_splits, "exchange_rows")
-    matrices = unpack_rows(
-        received, route.counts, [table.dim for table in tables], wire, 1 / exchange.gradient_divisor
+    matrices = exchange.exchange_rows(
+        _look_up_owned(tables, groups, requests),
+        requests.counts,
+        route.counts,
+        [table.dim for table in tables],
+        wire,
+        "exchange_rows",
     )
     outputs = group_lookup(
         [table.with_source(matrix, tf.float32) for table, matrix in zip(tables, matrices)],

@@ -135,6 +135,13 @@ def conform_on_rank():
     return type(exchange.current()).__name__
 
 
+def horovod_conforms_on_rank():
+    from group_embedding.exchange.horovod import HorovodExchange
+
+    enable_distributed_strategy()
+    conform(HorovodExchange())
+
+
 def test_one_process_conforms():
     current = exchange.LocalExchange()
 
@@ -143,8 +150,14 @@ def test_one_process_conforms():
     assert (current.rank, current.num_ranks) == (0, 1)
 
 
+def test_memory_of_one_host_conforms(several_ranks):
+    expected = ["HostMemoryExchange"] * several_ranks.num_ranks
+
+    assert several_ranks.run(conform_on_rank) == expected
+
+
 def test_horovod_conforms(several_ranks):
-    assert several_ranks.run(conform_on_rank) == ["HorovodExchange"] * several_ranks.num_ranks
+    several_ranks.run(horovod_conforms_on_rank)
 
 
 def test_unsharded_is_one_process_inside(two_ranks):
