@@ -25,6 +25,7 @@ struct HostExchange::Board {
 
   std::atomic<uint32_t> bell;              // rung for each letter to this rank, and when one ends
   std::atomic<uint32_t> left;              // this rank takes part no more
+  std::atomic<uint32_t> num_waiting;       // calls of this rank that are under way
   std::atomic<int64_t> newest[kMaxRanks];  // place of the newest letter to each rank; 0: none
 };
 
@@ -140,6 +141,7 @@ void HostExchange::Send(const Outgoing& outgoing, Done done) {
     } else {
       call.arrived.resize(num_ranks_);
       call.done = std::move(done);
+      ++BoardOf(rank_)->num_waiting;  // before Collect: of any letter either rank knows then
       for (int n = 0; n < num_ranks_; ++n) {
         if (n != rank_) Post(n, outgoing.letters[n]);
       }
@@ -163,7 +165,7 @@ void HostExchange::End(const std::string& reason) {
   }
   BoardOf(rank_)->left.store(1, std::memory_order_release);
   RingOthers();
-  BoardOf(rank_)->bell.fetch_add(1);
+  ++BoardOf(rank_)->bell;
   Wake(&BoardOf(rank_)->bell);
   for (Ended& one : ended) one.done(one.error, nullptr);
 }
@@ -179,8 +181,8 @@ Letter* HostExchange::LetterAt(int rank, int64_t place) const {
 void HostExchange::RingOthers() const {
   for (int n = 0; n < num_ranks_; ++n) {
     if (n == rank_ || memories_[n] == nullptr) continue;
-    BoardOf(n)->bell.fetch_add(1);
-    Wake(&BoardOf(n)->bell);
+    ++BoardOf(n)->bell;
+    if (BoardOf(n)->num_waiting != 0) Wake(&BoardOf(n)->bell);
   }
 }
 
@@ -265,6 +267,7 @@ bool HostExchange::HasEnded(Call* call, Ended* ended) {
   if (!is_complete && ended->error.empty()) return false;
   ended->done = std::move(call->done);
   call->done = nullptr;
+  --BoardOf(rank_)->num_waiting;
   if (!ended->error.empty()) return true;
   std::vector<Letter*> letters(num_ranks_, nullptr);
   for (int n = 0; n < num_ranks_; ++n) {

@@ -82,6 +82,7 @@ def enable_distributed_strategy(
     if not isinstance(of_process(), exchange.LocalExchange):
         return
     current = _import_horovod_exchange().HorovodExchange()
+    _share_cores(current.ranks_of_host)
     _take_one_gpu(current.local_rank)
     if current.num_ranks > 1:
         current = _join_host(current)
@@ -148,6 +149,15 @@ def _is_installed(module):
         return importlib.util.find_spec(module) is not None
     except ValueError:  # it stands in sys.modules as None: imports of it are barred
         return False
+
+
+def _share_cores(num_ranks):
+    """Gives this rank its part of the host's cores, unless the user says how many threads it has.
+
+    Ranks wait for each other several times a step: where one has more threads than cores are free,
+    all wait for those that do not run."""
+    cores = len(os.sched_getaffinity(0))
+    os.environ.setdefault("TF_NUM_INTRAOP_THREADS", str(max(1, cores // num_ranks)))
 
 
 def _take_one_gpu(local_rank):

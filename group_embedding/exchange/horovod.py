@@ -38,6 +38,11 @@ class HorovodExchange(Exchange):
         """This process among those of its host, which share its GPUs."""
         return hvd.local_rank()
 
+    @property
+    def ranks_of_host(self):
+        """How many processes of this host take part."""
+        return hvd.local_size()
+
     def alltoall(self, tensor, splits, name):
         tensor = tf.convert_to_tensor(tensor)
         splits = _hide(tf.convert_to_tensor(splits))

@@ -58,12 +58,10 @@ absl::Status FindHostExchange(int64_t number, std::shared_ptr<HostExchange>* exc
 void SendMail(tensorflow::OpKernelContext* context, HostExchange* exchange,
               const Outgoing& outgoing, tensorflow::AsyncOpKernel::DoneCallback done,
               std::function<absl::Status(const Mail&)> receive) {
-  auto* workers = context->device()->tensorflow_cpu_worker_threads()->workers;
   exchange->Send(outgoing, [=](const std::string& error, std::shared_ptr<const Mail> mail) {
-    workers->Schedule([=] {
-      context->SetStatus(error.empty() ? receive(*mail) : absl::InternalError(error));
-      done();
-    });
+    context->SetStatus(error.empty() ? receive(*mail) : absl::InternalError(error));
+    mail = nullptr;  // read: `done` may take long
+    done();
   });
 }
 

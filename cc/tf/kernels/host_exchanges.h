@@ -14,8 +14,8 @@ namespace group_embedding {
 // An error where the exchange has been closed.
 absl::Status FindHostExchange(int64_t number, std::shared_ptr<HostExchange>* exchange);
 
-// Makes the call of an asynchronous op. `receive` runs on one of TensorFlow's threads when the call
-// has ended well, and then, or after an error, `done`.
+// Makes the call of an asynchronous op: `receive` runs when it has ended well, and then, or after
+// an error, `done`.
 void SendMail(tensorflow::OpKernelContext* context, HostExchange* exchange,
               const Outgoing& outgoing, tensorflow::AsyncOpKernel::DoneCallback done,
               std::function<absl::Status(const Mail&)> receive);
