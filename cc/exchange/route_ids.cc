@@ -19,6 +19,7 @@ class UniqueIds {
     slots_.assign(size, -1);
     mask_ = size - 1;
     ids_.clear();
+    ids_.reserve(max_ids);
     times_.clear();
     are_counted_ = are_counted;
   }

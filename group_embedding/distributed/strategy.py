@@ -41,7 +41,13 @@ def enable_distributed_strategy(
     * `ge.DistributedOptimizer` and `ge.Saver` know which variables are sharded.
 
     In a process that `horovodrun` did not launch, there is one rank and nothing is sharded. With
-    GPUs, each rank of a host takes one. A second call changes nothing.
+    GPUs, each rank of a host takes one. Where a host has several, each gets its part of the cores
+    as threads for the insides of ops, unless TF_NUM_INTRAOP_THREADS or `tf.config.threading` says
+    how many, or TensorFlow has started before. A second call changes nothing.
+
+    What ranks of one host send each other between CPUs goes through memory that they share, which
+    is nowhere in /dev/shm; where the host does not let them, a warning says why, and Horovod's
+    alltoall carries it, as it does between hosts and GPUs.
 
     Ranks watch over each other: when one dies, is stopped or raises, the others print which and why
     and end with exit code 1, within `timeout_seconds` and some seconds more, instead of waiting for
@@ -82,7 +88,8 @@ def enable_distributed_strategy(
     if not isinstance(of_process(), exchange.LocalExchange):
         return
     current = _import_horovod_exchange().HorovodExchange()
-    _share_cores(current.ranks_of_host)
+    if current.ranks_of_host > 1:
+        _share_cores(current.ranks_of_host)
     _take_one_gpu(current.local_rank)
     if current.num_ranks > 1:
         current = _join_host(current)
@@ -154,8 +161,8 @@ def _is_installed(module):
 def _share_cores(num_ranks):
     """Gives this rank its part of the host's cores, unless the user says how many threads it has.
 
-    Ranks wait for each other several times a step: where one has more threads than cores are free,
-    all wait for those that do not run."""
+    Ranks wait for each other several times a step: with more threads than cores, for those that do
+    not run just then."""
     cores = len(os.sched_getaffinity(0))
     os.environ.setdefault("TF_NUM_INTRAOP_THREADS", str(max(1, cores // num_ranks)))
 

@@ -11,6 +11,7 @@
 
 #include "check.h"
 #include "exchange/free_space.h"
+#include "exchange/shared_memory.h"
 
 namespace group_embedding {
 namespace {
@@ -156,6 +157,18 @@ TEST(AFileThatIsNoMemoryOfARankIsRefused) {
   std::string address = rank->address();
   CHECK_CONTAINS(rank->Join({address, address + "1"}), "rank 1: /proc/");
   CHECK_CONTAINS(rank->Join({address, "/proc/self/fd/nothing 1"}), "No such file");
+}
+
+TEST(MemoryThatIsGivenBackIsZeros) {
+  std::string error;
+  const auto memory = SharedMemory::Make(&error);
+  const auto other = SharedMemory::Map(memory->address(), &error);
+  std::memset(memory->data() + 4096, 1, 3 * 4096);
+  memory->GiveBack(4096 + 100, 2 * 4096);  // one whole page is in it
+  CHECK_EQ(int{other->data()[2 * 4096 - 1]}, 1);
+  CHECK_EQ(int{other->data()[2 * 4096]}, 0);
+  CHECK_EQ(int{other->data()[3 * 4096 - 1]}, 0);
+  CHECK_EQ(int{other->data()[3 * 4096]}, 1);
 }
 
 TEST(FreeSpaceIsUsedAgainAndGrowsTogether) {
