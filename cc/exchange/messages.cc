@@ -84,6 +84,9 @@ Messages WriteMessages(const std::vector<TableRequest>& tables, const Fault& fau
   std::vector<int64_t>& words = messages.words;
   const int64_t description_bytes =
       with_description ? static_cast<int64_t>(description.text.size()) : 0;
+  size_t size = num_ranks * (kHeaderWords + WordsOf(description_bytes) + tables.size());
+  for (const TableRequest& table : tables) size += table.ids.size() + table.times.size();
+  words.reserve(size);
   for (int64_t owner = 0; owner < num_ranks; ++owner) {
     const size_t start = words.size();
     words.insert(words.end(),

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <numeric>
 #include <type_traits>
 #include <vector>
 
@@ -17,24 +18,26 @@ int64_t WordsOf(int64_t bytes) { return (bytes + 15) / 16 * 16 / kWordBytes; }
 
 // The rows of one table for one rank.
 struct Block {
+  int64_t rank;
   int64_t table;
   int64_t first;    // its first row in the table's matrix
   int64_t count;    // of rows
-  int64_t rows_at;  // in the packed buffer, in words
+  int64_t rows_at;  // in the rank's part, in words
   int64_t bits_at;
   int64_t end;
 };
 
+// [num_ranks * num_tables]
 std::vector<Block> FindBlocks(const RowParts& parts) {
   std::vector<Block> blocks;
   std::vector<int64_t> first(parts.num_tables, 0);
-  int64_t at = 0;
   for (int64_t n = 0; n < parts.num_ranks; ++n) {
+    int64_t at = 0;
     for (int64_t t = 0; t < parts.num_tables; ++t) {
       const int64_t count = parts.counts[n * parts.num_tables + t];
       const int64_t bits_at = at + WordsOf(count * parts.dims[t] * SizeOf(parts.wire[t]));
       const int64_t end = bits_at + WordsOf((count + 31) / 32 * kWordBytes);
-      blocks.push_back({t, first[t], count, at, bits_at, end});
+      blocks.push_back({n, t, first[t], count, at, bits_at, end});
       first[t] += count;
       at = end;
     }
@@ -46,8 +49,9 @@ template <typename Body>
 void ForBlocks(const std::vector<Block>& blocks, const ParallelFor& parallel_for, Body&& body) {
   if (blocks.empty()) return;
   const int64_t num_blocks = static_cast<int64_t>(blocks.size());
-  const int64_t cost = 10 + blocks.back().end / num_blocks;
-  parallel_for(num_blocks, cost, [&](int64_t begin, int64_t end) {
+  int64_t words = 0;
+  for (const Block& block : blocks) words += block.end - block.rows_at;
+  parallel_for(num_blocks, 10 + words / num_blocks, [&](int64_t begin, int64_t end) {
     for (int64_t b = begin; b < end; ++b) body(blocks[b], b);
   });
 }
@@ -71,6 +75,22 @@ void Convert(const void* from, DataType from_type, int64_t count, float scale, v
   });
 }
 
+// The same, rounded to another type on the way.
+void ConvertBy(DataType wire, const char* from, DataType from_type, int64_t count, float scale,
+               char* to, DataType to_type) {
+  if (wire == from_type && wire == to_type) {
+    Convert(from, from_type, count, scale, to, to_type);
+    return;
+  }
+  constexpr int64_t kItems = 1024;
+  alignas(16) char rounded[kItems * 4];
+  for (int64_t i = 0; i < count; i += kItems) {
+    const int64_t items = std::min(kItems, count - i);
+    Convert(from + i * SizeOf(from_type), from_type, items, scale, rounded, wire);
+    Convert(rounded, wire, items, 1.0f, to + i * SizeOf(to_type), to_type);
+  }
+}
+
 bool IsPresent(const uint32_t* bits, int64_t row) { return bits[row / 32] >> (row % 32) & 1; }
 
 int64_t NumPresent(const uint32_t* bits, int64_t count) {
@@ -85,83 +105,149 @@ void SetAllPresent(uint32_t* bits, int64_t count) {
   }
 }
 
+// Which of the slices are rows of a block: [begin, end).
+struct Range {
+  int64_t begin, end;
+};
+
+Range SlicesIn(const RowSlices& slices, const Block& block) {
+  const int64_t end = block.first + block.count;
+  if (slices.all) return {block.first, end};
+  const int64_t *indices = slices.indices, *last = indices + slices.num_rows;
+  return {std::lower_bound(indices, last, block.first) - indices,
+          std::lower_bound(indices, last, end) - indices};
+}
+
+// Calls `body(slice, row, count)` for the slices of a block whose rows follow each other; rows are
+// those of the block.
+template <typename Body>
+void ForRuns(const RowSlices& slices, const Block& block, Body&& body) {
+  const Range range = SlicesIn(slices, block);
+  for (int64_t begin = range.begin, end; begin < range.end; begin = end) {
+    end = slices.all ? range.end : begin + 1;
+    while (end < range.end && slices.indices[end] == slices.indices[end - 1] + 1) ++end;
+    const int64_t row = slices.all ? begin : slices.indices[begin];
+    body(begin, row - block.first, end - begin);
+  }
+}
+
+// Where the present rows of each block go in its table's slices.
+std::vector<int64_t> FirstPresent(const RowParts& parts, const int64_t* present) {
+  std::vector<int64_t> first(parts.num_ranks * parts.num_tables, 0);
+  for (size_t b = parts.num_tables; b < first.size(); ++b) {
+    first[b] = first[b - parts.num_tables] + present[b - parts.num_tables];
+  }
+  return first;
+}
+
+char* RowOf(const RowSlices& slices, int64_t slice, int64_t dim) {
+  return static_cast<char*>(slices.rows) + slice * dim * SizeOf(slices.dtype);
+}
+
+void SetIndices(const RowSlices& slices, int64_t slice, int64_t row, int64_t count) {
+  if (slices.indices == nullptr) return;
+  std::iota(slices.indices + slice, slices.indices + slice + count, row);
+}
+
 }  // namespace
 
 void PackedSplits(const RowParts& parts, int64_t* splits) {
   const std::vector<Block> blocks = FindBlocks(parts);
-  for (int64_t n = 0; n < parts.num_ranks; ++n) {
-    const Block* of_rank = blocks.data() + n * parts.num_tables;
-    splits[n] = of_rank[parts.num_tables - 1].end - of_rank[0].rows_at;
-  }
+  for (int64_t n = 0; n < parts.num_ranks; ++n)
+    splits[n] = blocks[(n + 1) * parts.num_tables - 1].end;
 }
 
-void PackRows(const RowParts& parts, const RowSlices* slices, float scale, void* packed,
+std::vector<char*> PartsIn(const RowParts& parts, void* packed) {
+  std::vector<int64_t> splits(parts.num_ranks);
+  PackedSplits(parts, splits.data());
+  std::vector<char*> begins;
+  char* at = static_cast<char*>(packed);
+  for (const int64_t words : splits) {
+    begins.push_back(at);
+    at += words * kWordBytes;
+  }
+  return begins;
+}
+
+void PackRows(const RowParts& parts, const RowSlices* slices, float scale, char* const* packed,
               const ParallelFor& parallel_for) {
-  uint32_t* words = static_cast<uint32_t*>(packed);
   ForBlocks(FindBlocks(parts), parallel_for, [&](const Block& block, int64_t) {
+    if (packed[block.rank] == nullptr) return;
     const RowSlices& from = slices[block.table];
     const DataType wire = parts.wire[block.table];
     const int64_t dim = parts.dims[block.table];
-    const char* source = static_cast<const char*>(from.rows);
+    uint32_t* words = reinterpret_cast<uint32_t*>(packed[block.rank]);
     char* rows = reinterpret_cast<char*>(words + block.rows_at);
     uint32_t* bits = words + block.bits_at;
-    std::fill(words + block.rows_at, words + block.end, 0);
-    if (from.all) {
-      SetAllPresent(bits, block.count);
-      Convert(source + block.first * dim * SizeOf(from.dtype), from.dtype, block.count * dim, scale,
-              rows, wire);
-      return;
-    }
-    const int64_t* end = from.indices + from.num_rows;
-    const int64_t* at =
-        std::lower_bound(const_cast<const int64_t*>(from.indices), end, block.first);
-    for (; at < end && *at < block.first + block.count; ++at) {
-      const int64_t row = *at - block.first;
-      bits[row / 32] |= uint32_t{1} << (row % 32);
-      Convert(source + (at - from.indices) * dim * SizeOf(from.dtype), from.dtype, dim, scale,
+    const int64_t row_words = (block.count * dim * SizeOf(wire) + kWordBytes - 1) / kWordBytes;
+    if (row_words > 0) words[block.rows_at + row_words - 1] = 0;  // of which it may fill a half
+    std::fill(words + block.rows_at + row_words, words + block.end, 0);
+    if (from.all) SetAllPresent(bits, block.count);
+    ForRuns(from, block, [&](int64_t slice, int64_t row, int64_t count) {
+      for (int64_t i = 0; i < (from.all ? 0 : count); ++i) {
+        bits[(row + i) / 32] |= uint32_t{1} << ((row + i) % 32);
+      }
+      Convert(RowOf(from, slice, dim), from.dtype, count * dim, scale,
               rows + row * dim * SizeOf(wire), wire);
+    });
+  });
+}
+
+void CountPresentRows(const RowParts& parts, const char* const* packed, int64_t* present) {
+  const std::vector<Block> blocks = FindBlocks(parts);
+  for (size_t b = 0; b < blocks.size(); ++b) {
+    const auto* words = reinterpret_cast<const uint32_t*>(packed[blocks[b].rank]);
+    if (words != nullptr) present[b] = NumPresent(words + blocks[b].bits_at, blocks[b].count);
+  }
+}
+
+void UnpackRows(const RowParts& parts, const char* const* packed, const int64_t* present,
+                const RowSlices* slices, const ParallelFor& parallel_for) {
+  const std::vector<int64_t> first = FirstPresent(parts, present);
+  ForBlocks(FindBlocks(parts), parallel_for, [&](const Block& block, int64_t b) {
+    if (packed[block.rank] == nullptr) return;
+    const RowSlices& to = slices[block.table];
+    const DataType wire = parts.wire[block.table];
+    const int64_t dim = parts.dims[block.table];
+    const auto* words = reinterpret_cast<const uint32_t*>(packed[block.rank]);
+    const char* rows = reinterpret_cast<const char*>(words + block.rows_at);
+    const uint32_t* bits = words + block.bits_at;
+    int64_t slice = first[b];
+    for (int64_t begin = 0, end; begin < block.count; begin = end) {
+      end = begin + 1;
+      if (!IsPresent(bits, begin)) continue;
+      while (end < block.count && IsPresent(bits, end)) ++end;
+      Convert(rows + begin * dim * SizeOf(wire), wire, (end - begin) * dim, 1.0f,
+              RowOf(to, slice, dim), to.dtype);
+      SetIndices(to, slice, block.first + begin, end - begin);
+      slice += end - begin;
     }
   });
 }
 
-void CountPresentRows(const RowParts& parts, const void* packed, int64_t* num_rows) {
-  const uint32_t* words = static_cast<const uint32_t*>(packed);
-  std::fill_n(num_rows, parts.num_tables, 0);
-  for (const Block& block : FindBlocks(parts)) {
-    num_rows[block.table] += NumPresent(words + block.bits_at, block.count);
+void CountOwnRows(const OwnRows& own, int64_t* present) {
+  const std::vector<Block> blocks = FindBlocks(own.sent);
+  for (int64_t t = 0; t < own.sent.num_tables; ++t) {
+    const Range range = SlicesIn(own.from[t], blocks[own.rank * own.sent.num_tables + t]);
+    present[t] = range.end - range.begin;
   }
 }
 
-void UnpackRows(const RowParts& parts, const void* packed, const RowSlices* slices,
-                const ParallelFor& parallel_for) {
-  const uint32_t* words = static_cast<const uint32_t*>(packed);
-  const std::vector<Block> blocks = FindBlocks(parts);
-  std::vector<int64_t> first(blocks.size());  // among the rows of its table that are present
-  std::vector<int64_t> next(parts.num_tables, 0);
-  for (size_t b = 0; b < blocks.size(); ++b) {
-    first[b] = next[blocks[b].table];
-    next[blocks[b].table] += NumPresent(words + blocks[b].bits_at, blocks[b].count);
-  }
-  ForBlocks(blocks, parallel_for, [&](const Block& block, int64_t b) {
-    const RowSlices& to = slices[block.table];
-    const DataType wire = parts.wire[block.table];
-    const int64_t dim = parts.dims[block.table];
-    const char* rows = reinterpret_cast<const char*>(words + block.rows_at);
-    const uint32_t* bits = words + block.bits_at;
-    int64_t place = first[b];
-    for (int64_t begin = 0; begin < block.count;) {
-      if (!IsPresent(bits, begin)) {
-        ++begin;
-        continue;
-      }
-      int64_t end = begin;
-      while (end < block.count && IsPresent(bits, end)) ++end;
-      Convert(rows + begin * dim * SizeOf(wire), wire, (end - begin) * dim, 1.0f,
-              static_cast<char*>(to.rows) + place * dim * SizeOf(to.dtype), to.dtype);
-      for (; begin < end; ++begin, ++place) {
-        if (to.indices != nullptr) to.indices[place] = block.first + begin;
-      }
-    }
+void CopyOwnRows(const OwnRows& own, const int64_t* present, const RowSlices* to,
+                 const ParallelFor& parallel_for) {
+  const int64_t num_tables = own.sent.num_tables, first_block = own.rank * num_tables;
+  const std::vector<int64_t> first = FirstPresent(own.received, present);
+  const std::vector<Block> received = FindBlocks(own.received), sent = FindBlocks(own.sent);
+  const auto own_sent = sent.begin() + first_block;
+  ForBlocks({own_sent, own_sent + num_tables}, parallel_for, [&](const Block& block, int64_t t) {
+    const int64_t dim = own.sent.dims[t];
+    int64_t slice = first[first_block + t];
+    ForRuns(own.from[t], block, [&](int64_t begin, int64_t row, int64_t count) {
+      ConvertBy(own.sent.wire[t], RowOf(own.from[t], begin, dim), own.from[t].dtype, count * dim,
+                own.scale, RowOf(to[t], slice, dim), to[t].dtype);
+      SetIndices(to[t], slice, received[first_block + t].first + row, count);
+      slice += count;
+    });
   });
 }
 

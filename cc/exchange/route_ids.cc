@@ -12,23 +12,28 @@ constexpr int64_t kLeftOut = -1, kReadsZeros = -2;
 // The unique ids of one table, in the order they were first seen.
 class UniqueIds {
  public:
-  explicit UniqueIds(int64_t max_ids) {
+  // Begins anew, for another table. `are_counted`: how often each came is asked for.
+  void Clear(int64_t max_ids, bool are_counted) {
     size_t size = 16;
     while (size < 2 * static_cast<size_t>(max_ids)) size *= 2;
     slots_.assign(size, -1);
+    mask_ = size - 1;
+    ids_.clear();
+    ids_.reserve(max_ids);
+    times_.clear();
+    are_counted_ = are_counted;
   }
 
   // Returns the number of `id` among the unique ids.
   int64_t Add(int64_t id) {
-    const size_t mask = slots_.size() - 1;
-    size_t slot = (static_cast<uint64_t>(id) * 0x9E3779B97F4A7C15u >> 20) & mask;
-    while (slots_[slot] >= 0 && ids_[slots_[slot]] != id) slot = (slot + 1) & mask;
+    size_t slot = (static_cast<uint64_t>(id) * 0x9E3779B97F4A7C15u >> 20) & mask_;
+    while (slots_[slot] >= 0 && ids_[slots_[slot]] != id) slot = (slot + 1) & mask_;
     if (slots_[slot] < 0) {
-      slots_[slot] = static_cast<int64_t>(ids_.size());
+      slots_[slot] = static_cast<int32_t>(ids_.size());
       ids_.push_back(id);
-      times_.push_back(0);
+      if (are_counted_) times_.push_back(0);
     }
-    ++times_[slots_[slot]];
+    if (are_counted_) ++times_[slots_[slot]];
     return slots_[slot];
   }
 
@@ -36,26 +41,33 @@ class UniqueIds {
   const std::vector<int64_t>& times() const { return times_; }
 
  private:
-  std::vector<int64_t> slots_;  // open addressing; number of a unique id, or -1
+  std::vector<int32_t> slots_;  // open addressing; number of a unique id, or -1
+  size_t mask_ = 0;
   std::vector<int64_t> ids_, times_;
+  bool are_counted_ = false;
 };
 
 // Sorts unique ids by owner, stably; `place` gets the new number of each.
 TableRequest SortByOwner(const UniqueIds& unique, const RoutedTable& table, int64_t num_ranks,
                          std::vector<int64_t>* place) {
   const std::vector<int64_t>& ids = unique.ids();
-  auto owner_of = [&](int64_t id) { return OwnerOf(table.placement, id, num_ranks); };
+  std::vector<int32_t> owner(ids.size());
+  std::vector<int64_t> local(ids.size());
   TableRequest request;
   request.first_row.assign(num_ranks + 1, 0);
-  for (const int64_t id : ids) ++request.first_row[owner_of(id) + 1];
+  for (size_t u = 0; u < ids.size(); ++u) {
+    owner[u] = static_cast<int32_t>(OwnerOf(table.placement, ids[u], num_ranks));
+    local[u] = LocalIdOf(table.placement, ids[u], num_ranks);  // of the same division
+    ++request.first_row[owner[u] + 1];
+  }
   for (int64_t n = 0; n < num_ranks; ++n) request.first_row[n + 1] += request.first_row[n];
   std::vector<int64_t> next(request.first_row.begin(), request.first_row.end() - 1);
   request.ids.resize(ids.size());
-  if (table.num_rows == kAnyKey) request.times.resize(ids.size());
+  request.times.resize(unique.times().size());
   place->resize(ids.size());
   for (size_t u = 0; u < ids.size(); ++u) {
-    const int64_t to = (*place)[u] = next[owner_of(ids[u])]++;
-    request.ids[to] = LocalIdOf(table.placement, ids[u], num_ranks);
+    const int64_t to = (*place)[u] = next[owner[u]]++;
+    request.ids[to] = local[u];
     if (!request.times.empty()) request.times[to] = unique.times()[u];
   }
   return request;
@@ -87,11 +99,12 @@ int64_t NumIds(const RouteInput& input, const std::vector<int64_t>& features) {
 }
 
 TableRequest RouteTable(const RouteInput& input, const RoutedTable& table,
-                        const std::vector<int64_t>& features, int64_t* ids, Fault* fault) {
-  UniqueIds unique(NumIds(input, features));
+                        const std::vector<int64_t>& features, UniqueIds* unique, int64_t* ids,
+                        Fault* fault) {
+  unique->Clear(NumIds(input, features), /*are_counted=*/table.num_rows == kAnyKey);
   ForIdsOfTable(input, features, [&](int64_t i, int64_t id, float weight, int64_t f, int64_t s) {
     if (table.num_rows == kAnyKey) {
-      ids[i] = unique.Add(id);
+      ids[i] = unique->Add(id);
       return;
     }
     const IdUse use = UseOfId(id, weight, table.num_rows, input.features[f].combiner,
@@ -99,10 +112,10 @@ TableRequest RouteTable(const RouteInput& input, const RoutedTable& table,
     if (use == IdUse::kZeros && !input.invalid_ids.read_zeros && fault->kind == FaultKind::kNone) {
       *fault = {FaultKind::kIdOutOfRange, static_cast<int32_t>(f), s, id};
     }
-    ids[i] = use == IdUse::kRow ? unique.Add(id) : use == IdUse::kZeros ? kReadsZeros : kLeftOut;
+    ids[i] = use == IdUse::kRow ? unique->Add(id) : use == IdUse::kZeros ? kReadsZeros : kLeftOut;
   });
   std::vector<int64_t> place;
-  TableRequest request = SortByOwner(unique, table, input.num_ranks, &place);
+  TableRequest request = SortByOwner(*unique, table, input.num_ranks, &place);
   const int64_t past_the_end = static_cast<int64_t>(place.size());
   ForIdsOfTable(input, features, [&](int64_t i, int64_t, float, int64_t, int64_t) {
     if (ids[i] != kLeftOut) ids[i] = ids[i] == kReadsZeros ? past_the_end : place[ids[i]];
@@ -122,8 +135,9 @@ std::vector<TableRequest> RouteIds(const RouteInput& input, int64_t* ids, Fault*
   std::vector<Fault> faults(input.num_tables);
   const int64_t cost = 20 * (1 + input.batch.num_ids / std::max<int64_t>(1, input.num_tables));
   parallel_for(input.num_tables, cost, [&](int64_t begin, int64_t end) {
+    UniqueIds unique;
     for (int64_t t = begin; t < end; ++t) {
-      requests[t] = RouteTable(input, input.tables[t], features_of[t], ids, &faults[t]);
+      requests[t] = RouteTable(input, input.tables[t], features_of[t], &unique, ids, &faults[t]);
     }
   });
   const auto bad = std::find_if(faults.begin(), faults.end(),

@@ -41,7 +41,7 @@ struct RouteInput {
 // rows for one that reads zeros. Keys that are left out for their weight are asked for too, as
 // their owner counts them. The first bad id, if any, is stored in `fault` and reads zeros here: a
 // rank with bad input still takes part, so that none waits for it in vain. The same input always
-// gives the same result.
+// gives the same result. The batch has fewer than 2^31 ids.
 std::vector<TableRequest> RouteIds(const RouteInput& input, int64_t* ids, Fault* fault,
                                    const ParallelFor& parallel_for);
 

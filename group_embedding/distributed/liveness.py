@@ -23,6 +23,9 @@ INTERVAL = 1.0  # seconds between two words of a rank
 GRACE = 5.0  # seconds in which a rank may end by itself, as Horovod often sees that a rank died
 HEARSAY = 1.0  # seconds that a rank waits to hear why, when it is to end
 
+# What errors say that were raised because another rank had ended.
+SIGNS_OF_A_LOSS = ("Horovod has been shut down", "/gloo/", "the exchange has ended")
+
 
 class Watch:
     """One rank's part of the watch over all.
@@ -33,13 +36,16 @@ class Watch:
         restarts: true where a launcher restarts the job without ranks that die: this one then only
             says what happened, and ends a hanging rank of its own host.
         gather: a collective: a string of this rank -> those of all ranks.
+        on_loss: called with a sentence when another rank has ended otherwise than well.
 
     Threads: its own alone call its methods after the constructor, but for `close`.
     """
 
-    def __init__(self, rank, num_ranks, timeout, restarts, gather):
+    def __init__(self, rank, num_ranks, timeout, restarts, gather, on_loss):
         self._rank, self._timeout, self._restarts = rank, timeout, restarts
+        self._on_loss = on_loss
         self._closed, self._heard = threading.Event(), threading.Event()
+        self._goes_on = threading.Event()  # without the others
         self._hub = _Hub(num_ranks, timeout) if rank == 0 else None
         host, process = socket.gethostname(), os.getpid()
         self._who = f"rank {rank} (process {process} of {host})"
@@ -53,19 +59,23 @@ class Watch:
         self._raised_before, sys.excepthook = sys.excepthook, self._on_exception
         if _is_main_thread() and signal.getsignal(signal.SIGTERM) == signal.SIG_DFL:
             signal.signal(signal.SIGTERM, self._on_terminate)
-        atexit.register(self.close)
+        atexit.register(self._leave)
         for work in (self._speak, self._listen):
             threading.Thread(target=work, name="group_embedding liveness", daemon=True).start()
 
     def close(self):
-        """This rank takes leave: it is done, and watches no more."""
+        """This rank is done with the others, and watches no more."""
+        self._goes_on.set()
+        self._leave()
+
+    def _leave(self):
         if self._closed.is_set():
             return
         self._closed.set()
         sys.excepthook = self._raised_before
         if _is_main_thread() and signal.getsignal(signal.SIGTERM) == self._on_terminate:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        atexit.unregister(self.close)
+        atexit.unregister(self._leave)
         self._say(done=True)
         if self._hub:
             self._hub.close()
@@ -73,7 +83,7 @@ class Watch:
 
     def _on_exception(self, kind, error, traceback):
         text = str(error).strip()
-        if "Horovod has been shut down" in text or "/gloo/" in text:  # another rank ended: which?
+        if any(sign in text for sign in SIGNS_OF_A_LOSS):  # another rank ended: which?
             self._heard.wait(HEARSAY)
         elif not issubclass(kind, KeyboardInterrupt):
             first_line = text.partition("\n")[0]
@@ -108,11 +118,13 @@ class Watch:
             return
         print(f"{self._who}: {ended['who']} {ended['how']}", file=sys.stderr, flush=True)
         self._heard.set()
+        self._on_loss(f"{ended['who']} {ended['how']}")
         if self._restarts:
             if ended["hangs"]:
                 _end_process(ended)
             return
-        if not self._closed.wait(GRACE):  # the exit handlers of a rank that ends by itself
+        # Also where a rank ends by itself: its exit handlers may wait for the one that is lost.
+        if not self._goes_on.wait(GRACE):
             print(f"{self._who}: ended, as it cannot go on alone", file=sys.stderr, flush=True)
             os._exit(1)
 

@@ -1,5 +1,6 @@
 """`enable_distributed_strategy`: from one process to the ranks that horovodrun launched."""
 
+import atexit
 import functools
 import importlib
 import importlib.util
@@ -39,13 +40,19 @@ def enable_distributed_strategy(
     * group lookups on them take each rank's own part of the batch, and return its own samples;
     * `ge.DistributedOptimizer` and `ge.Saver` know which variables are sharded.
 
-    In a process that `horovodrun` did not launch, there is one rank and nothing is sharded. A
-    second call changes nothing.
+    In a process that `horovodrun` did not launch, there is one rank and nothing is sharded. Where a
+    host has several, each gets its part of the cores as threads for the insides of ops, unless
+    TF_NUM_INTRAOP_THREADS or `tf.config.threading` says how many, or TensorFlow has started before.
+    A second call changes nothing.
+
+    What ranks of one host send each other between CPUs goes through memory that they share, which
+    is nowhere in /dev/shm; where the host does not let them, a warning says why, and Horovod's
+    alltoall carries it, as it does between hosts.
 
     With GPUs, each rank of a host takes one. If all ranks have one of their own, and NCCL is there
     (`pip install nvidia-nccl-cu12`, or the system's), tables in GPU memory that are spread by row
     number exchange ids, rows and gradients through it, in one op each way; all others, also those
-    with a `max_norm` or another `comm_dtype`, go through Horovod. Such ops run in the order in
+    with a `max_norm` or another `comm_dtype`, go as without GPUs. Such ops run in the order in
     which they were made, so make them in the same order on all ranks; in a graph of TensorFlow 1,
     running one runs those made before it.
 
@@ -87,12 +94,17 @@ def enable_distributed_strategy(
         )
     if not isinstance(of_process(), exchange.LocalExchange):
         return
-    horovod = _import_horovod_exchange().HorovodExchange()
-    horovod.placement, horovod.comm_dtype = placement, comm_dtype
-    gpu = _take_one_gpu(horovod.local_rank)
-    _watch(horovod, timeout_seconds)
-    horovod.nccl_ranks = exchange.meet(horovod, gpu, timeout_seconds)
-    exchange.set_current(horovod)
+    current = _import_horovod_exchange().HorovodExchange()
+    if current.ranks_of_host > 1:
+        _share_cores(current.ranks_of_host)
+    gpu = _take_one_gpu(current.local_rank)
+    if current.num_ranks > 1:
+        current = _join_host(current)
+        atexit.register(current.end, "this process ends")
+        _watch(current, timeout_seconds)
+    current.placement, current.comm_dtype = placement, comm_dtype
+    current.nccl_ranks = exchange.meet(current, gpu, timeout_seconds)
+    exchange.set_current(current)
     exchange.when_table_is_made(install_saver)
 
 
@@ -103,15 +115,21 @@ def disable_distributed_strategy():
     """
     if _watches:
         _watches.pop().close()
+    of_process().close()
     exchange.set_current(exchange.LocalExchange())
 
 
-def _watch(horovod, timeout_seconds):
-    if horovod.num_ranks > 1:
-        restarts = os.environ.get("HOROVOD_ELASTIC") == "1"
-        gather = functools.partial(exchange.gather_text, horovod, name="watch")
-        ranks = horovod.rank, horovod.num_ranks
-        _watches.append(Watch(*ranks, timeout_seconds, restarts, gather))
+def _join_host(horovod):
+    from group_embedding.exchange.host_memory import join_host  # needs Horovod
+
+    return join_host(horovod)
+
+
+def _watch(current, timeout_seconds):
+    restarts = os.environ.get("HOROVOD_ELASTIC") == "1"
+    gather = functools.partial(exchange.gather_text, current, name="watch")
+    ranks = current.rank, current.num_ranks
+    _watches.append(Watch(*ranks, timeout_seconds, restarts, gather, current.end))
 
 
 def _check_comm_dtype(comm_dtype):
@@ -146,6 +164,15 @@ def _is_installed(module):
         return importlib.util.find_spec(module) is not None
     except ValueError:  # it stands in sys.modules as None: imports of it are barred
         return False
+
+
+def _share_cores(num_ranks):
+    """Gives this rank its part of the host's cores, unless the user says how many threads it has.
+
+    Ranks wait for each other several times a step: with more threads than cores, for those that do
+    not run just then."""
+    cores = len(os.sched_getaffinity(0))
+    os.environ.setdefault("TF_NUM_INTRAOP_THREADS", str(max(1, cores // num_ranks)))
 
 
 def _take_one_gpu(local_rank):

@@ -1,10 +1,10 @@
 """How the ranks of a job share tables: the exchange, and what lies on top of it.
 
-`interface` is the one page that `local`, `horovod` and `replicas` implement; `active` knows which
-is in use; `placements` says where tables go that are made together; `sharded_table` makes those
-whose rows are spread over the ranks (`replica_tables`: what is different where these are in one
-process), `sharded_lookup` reads them, and keyed tables beside them; `gpu_lookup` those
-in the memory of GPUs, whose ranks met in `nccl`.
+`interface` is the one page that `local`, `horovod`, `host_memory` and `replicas` implement;
+`active` knows which is in use; `placements` says where tables go that are made together;
+`sharded_table` makes those whose rows are spread over the ranks (`replica_tables`: what is
+different where these are in one process), `sharded_lookup` reads them, and keyed tables beside
+them; `gpu_lookup` those in the memory of GPUs, whose ranks met in `nccl`.
 """
 
 from group_embedding.exchange.active import current, set_current, unsharded

@@ -8,13 +8,14 @@ import tensorflow as tf
 from horovod.common.exceptions import HorovodInternalError
 from horovod.tensorflow import elastic
 
+from group_embedding.distributed.liveness import SIGNS_OF_A_LOSS
 from group_embedding.exchange.interface import Exchange
 
 # What Horovod's TensorFlow ops do not take travels as the same bits of another type.
 _SAME_BITS = {tf.bfloat16: tf.uint16, tf.uint32: tf.int32, tf.uint64: tf.int64}
 
 # What the errors of collectives say that failed because a rank had ended.
-_SIGNS_OF_A_LOSS = ("Horovod has been shut down", "/gloo/", "nccl")
+_SIGNS_OF_A_LOSS = (*SIGNS_OF_A_LOSS, "nccl")
 
 
 class HorovodExchange(Exchange):
@@ -36,6 +37,11 @@ class HorovodExchange(Exchange):
     def local_rank(self):
         """This process among those of its host, which share its GPUs."""
         return hvd.local_rank()
+
+    @property
+    def ranks_of_host(self):
+        """How many processes of this host take part."""
+        return hvd.local_size()
 
     def alltoall(self, tensor, splits, name):
         tensor = tf.convert_to_tensor(tensor)

@@ -2,6 +2,8 @@
 
 import abc
 
+from group_embedding.ops.pack_rows import pack_rows, unpack_rows
+
 
 class Exchange(abc.ABC):
     """Collective operations among the ranks of a job.
@@ -70,6 +72,23 @@ class Exchange(abc.ABC):
             [num_ranks]). The gradient is an alltoall back.
         """
 
+    def exchange_rows(self, rows, sent, received, dims, wire, name):
+        """Sends the rows of many tables to the ranks that asked for them.
+
+        Args:
+            rows: per table [n, dim], those for rank 0 first.
+            sent, received: int64 [num_ranks, tables], how many rows of each table go to each rank,
+                and how many come from it.
+            dims, wire: per table, its dim, and the dtype in which its rows travel.
+
+        Returns:
+            Per table a float32 [m, dim], what came, that of rank 0 first. Gradients go the way
+            back, divided by `gradient_divisor`, of those rows alone that have one.
+        """
+        packed, splits = pack_rows(rows, sent, wire)
+        came, _ = self.alltoall(packed, splits, name)
+        return unpack_rows(came, received, dims, wire, 1 / self.gradient_divisor)
+
     @abc.abstractmethod
     def average(self, tensors, name):
         """Returns the mean over the ranks of each of `tensors`, a list of floating tensors of the
@@ -83,6 +102,13 @@ class Exchange(abc.ABC):
     @abc.abstractmethod
     def broadcast(self, tensors, name):
         """Returns, for each of `tensors`, that of rank 0; of the same shapes on all ranks."""
+
+    def end(self, reason):  # noqa: B027
+        """Has calls that wait for other ranks, now and from now on, raise an error with this
+        reason, where they would not find out by themselves. May be called from any thread."""
+
+    def close(self):  # noqa: B027
+        """Ends, and gives back what the exchange holds. Graphs with its calls run no more."""
 
     @abc.abstractmethod
     def barrier(self, name):

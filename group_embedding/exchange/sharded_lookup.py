@@ -23,7 +23,6 @@ import tensorflow as tf
 from group_embedding.local_lookup import look_up_batch
 from group_embedding.ops.group_ids import Batch, group_ids
 from group_embedding.ops.group_lookup import group_lookup
-from group_embedding.ops.pack_rows import pack_rows, unpack_rows
 from group_embedding.ops.route_ids import Requests, RoutedTable, read_requests, route_ids
 
 _ANY_KEY = -1  # in place of a number of rows
@@ -75,12 +74,13 @@ def look_up_sharded(tables, routed, table_of_feature, combiners, names, *, conca
     """
     exchange = tables[0].exchange
     batch, counts, requests = routed
-    wire = [exchange.comm_dtype or table.dtype for table in tables]
-    groups = _groups_of(tables)
-    packed, row_splits = pack_rows(_look_up_owned(tables, groups, requests), requests.counts, wire)
-    received, _ = exchange.alltoall(packed, row_splits, "exchange_rows")
-    matrices = unpack_rows(
-        received, counts, [table.dim for table in tables], wire, 1 / exchange.gradient_divisor
+    matrices = exchange.exchange_rows(
+        _look_up_owned(tables, _groups_of(tables), requests),
+        requests.counts,
+        counts,
+        [table.dim for table in tables],
+        [exchange.comm_dtype or table.dtype for table in tables],
+        "exchange_rows",
     )
     outputs = group_lookup(
         [table.with_source(matrix, tf.float32) for table, matrix in zip(tables, matrices)],

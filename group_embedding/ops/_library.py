@@ -1,5 +1,6 @@
 """Loads the native op library, once, and explains in one sentence why it cannot be loaded."""
 
+import ctypes
 import functools
 import json
 from pathlib import Path
@@ -41,6 +42,28 @@ def library():
             f"group_embedding: {path.name}, built for TensorFlow {record['tensorflow']}, does not "
             f"load into TensorFlow {tf.__version__} ({_first_line(error)}): {BUILD}"
         ) from error
+
+
+@functools.cache
+def native():
+    """The functions of the library that are no ops, through C: see cc/tf/kernels/host_exchanges.h.
+
+    Raises:
+        ImportError: as of `library`.
+    """
+    library()
+    functions = ctypes.CDLL(str(_library_path(_tensorflow().__version__)))
+    functions.GroupEmbeddingOpenHostExchange.restype = ctypes.c_int64
+    text = [ctypes.c_char_p, ctypes.c_int64]
+    number = [ctypes.c_int64]
+    functions.GroupEmbeddingOpenHostExchange.argtypes = [ctypes.c_int32, ctypes.c_int32, *text]
+    functions.GroupEmbeddingJoinHostExchange.restype = ctypes.c_bool
+    functions.GroupEmbeddingJoinHostExchange.argtypes = [*number, ctypes.c_char_p, *text]
+    functions.GroupEmbeddingEndHostExchange.restype = None
+    functions.GroupEmbeddingEndHostExchange.argtypes = [*number, ctypes.c_char_p]
+    functions.GroupEmbeddingCloseHostExchange.restype = None
+    functions.GroupEmbeddingCloseHostExchange.argtypes = number
+    return functions
 
 
 def build_record(tensorflow_version):

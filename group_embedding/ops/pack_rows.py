@@ -63,7 +63,7 @@ def _unpack_rows_grad(op, *grads):
     dims, counts = op.get_attr("dims"), op.inputs[1]
     reached = set(autodiff.differentiated(grads))
     with tf.device("/CPU:0"):
-        slices = [_as_slices(grad, t in reached, dims[t]) for t, grad in enumerate(grads)]
+        slices = [as_slices(grad, t in reached, dims[t]) for t, grad in enumerate(grads)]
         packed, _ = library().pack_rows(
             rows=[one.values for one in slices],
             indices=[one.indices for one in slices],
@@ -74,7 +74,7 @@ def _unpack_rows_grad(op, *grads):
     return [packed, None]
 
 
-def _as_slices(grad, is_reached, dim):
+def as_slices(grad, is_reached, dim):
     """The rows of a matrix that have a gradient, by ascending index."""
     if not is_reached:
         return tf.IndexedSlices(tf.zeros([0, dim]), tf.zeros([0], tf.int64))

@@ -213,7 +213,20 @@ struct Packed {
   void Pack(const std::vector<RowSlices>& slices, float scale) {
     PackedSplits(parts, splits.data());
     words.resize(splits[0] + splits[1]);
-    PackRows(parts, slices.data(), scale, words.data(), testing::ThreadedFor(3));
+    PackRows(parts, slices.data(), scale, of_ranks().data(), testing::ThreadedFor(3));
+  }
+
+  std::vector<char*> of_ranks() { return PartsIn(parts, words.data()); }
+
+  // [num_ranks, num_tables]
+  std::vector<int64_t> Present() {
+    std::vector<int64_t> present(4);
+    CountPresentRows(parts, of_ranks().data(), present.data());
+    return present;
+  }
+
+  void Unpack(const RowSlices* to, const ParallelFor& parallel_for) {
+    UnpackRows(parts, of_ranks().data(), Present().data(), to, parallel_for);
   }
 };
 
@@ -225,13 +238,11 @@ TEST(UnpackedRowsAreThoseThatWerePacked) {
   // Rows and bits of rank 0: 16 + 16 bytes, and none; of rank 1: 16 + 16, and 18 and so 32 + 16.
   CHECK_EQ(all.splits, (std::vector<int64_t>{8, 20}));
 
-  std::vector<int64_t> num_rows(2);
-  CountPresentRows(all.parts, all.words.data(), num_rows.data());
-  CHECK_EQ(num_rows, (std::vector<int64_t>{3, 3}));
+  CHECK_EQ(all.Present(), (std::vector<int64_t>{2, 0, 1, 3}));
   std::vector<float> first(6), second(9);
   const RowSlices back[] = {{first.data(), DataType::kFloat32, true, nullptr, 3},
                             {second.data(), DataType::kFloat32, true, nullptr, 3}};
-  UnpackRows(all.parts, all.words.data(), back, testing::ThreadedFor(3));
+  all.Unpack(back, testing::ThreadedFor(3));
   CHECK_EQ(first, all.first);
   CHECK_EQ(second, all.second);
 }
@@ -242,9 +253,7 @@ TEST(ATableWithoutAnyRowIsPacked) {
              {nullptr, DataType::kFloat32, false, nullptr, 0}},
             1.0f);
 
-  std::vector<int64_t> num_rows(2);
-  CountPresentRows(none.parts, none.words.data(), num_rows.data());
-  CHECK_EQ(num_rows, (std::vector<int64_t>{0, 0}));
+  CHECK_EQ(none.Present(), (std::vector<int64_t>{0, 0, 0, 0}));
 }
 
 TEST(RowsThatAreAbsentStaySo) {
@@ -254,17 +263,52 @@ TEST(RowsThatAreAbsentStaySo) {
              {some.second.data(), DataType::kFloat32, false, second.data(), 1}},
             0.5f);
 
-  std::vector<int64_t> num_rows(2), first_back(2), second_back(1);
-  CountPresentRows(some.parts, some.words.data(), num_rows.data());
-  CHECK_EQ(num_rows, (std::vector<int64_t>{2, 1}));
+  std::vector<int64_t> first_back(2), second_back(1);
+  CHECK_EQ(some.Present(), (std::vector<int64_t>{1, 0, 1, 1}));
   std::vector<float> first_rows(4), second_rows(3);
   const RowSlices back[] = {{first_rows.data(), DataType::kFloat32, false, first_back.data(), 2},
                             {second_rows.data(), DataType::kFloat32, false, second_back.data(), 1}};
-  UnpackRows(some.parts, some.words.data(), back, SerialFor);
+  some.Unpack(back, SerialFor);
   CHECK_EQ(first_back, first);
   CHECK_EQ(second_back, second);
   CHECK_EQ(first_rows, (std::vector<float>{0.5, 1, 1.5, 2}));
   CHECK_EQ(second_rows, (std::vector<float>{3.5, 4, 4.5}));
+}
+
+// What one rank sends and receives, by packing all of it, and with its own rows copied.
+TEST(OwnRowsAreCopiedAsIfTheyHadTravelled) {
+  for (const bool all : {true, false}) {
+    Packed packed;
+    packed.second = {7.001f, 8.003f, 9, 10, 11, 12, 13, 14.007f, 15};
+    std::vector<int64_t> first = {0, 2}, second = {0, 2};
+    const std::vector<RowSlices> from = {
+        {packed.first.data(), DataType::kFloat32, all, first.data(), all ? 3 : 2},
+        {packed.second.data(), DataType::kFloat32, all, second.data(), all ? 3 : 2}};
+    packed.Pack(from, 0.5f);
+    const std::vector<int64_t> expected_present = packed.Present();
+    std::vector<float> first_rows(6), second_rows(9), expected_first(6), expected_second(9);
+    std::vector<int64_t> indices(6), expected_indices(6);
+    const RowSlices expected[] = {
+        {expected_first.data(), DataType::kFloat32, all, expected_indices.data(), 3},
+        {expected_second.data(), DataType::kFloat32, all, expected_indices.data() + 3, 3}};
+    packed.Unpack(expected, SerialFor);
+
+    const OwnRows own = {1, packed.parts, from.data(), 0.5f, packed.parts};
+    std::vector<char*> others = packed.of_ranks();
+    others[own.rank] = nullptr;
+    std::vector<int64_t> present(4);
+    CountPresentRows(packed.parts, others.data(), present.data());
+    CountOwnRows(own, present.data() + 2);
+    const RowSlices to[] = {{first_rows.data(), DataType::kFloat32, all, indices.data(), 3},
+                            {second_rows.data(), DataType::kFloat32, all, indices.data() + 3, 3}};
+    CopyOwnRows(own, present.data(), to, testing::ThreadedFor(3));
+    UnpackRows(packed.parts, others.data(), present.data(), to, testing::ThreadedFor(3));
+
+    CHECK_EQ(present, expected_present);
+    CHECK_EQ(first_rows, expected_first);
+    CHECK_EQ(second_rows, expected_second);
+    CHECK_EQ(indices, expected_indices);
+  }
 }
 
 }  // namespace

@@ -17,7 +17,7 @@ TIMEOUT = 3.0  # seconds
 
 # One rank: `gather` by files. It does as told by a file "do_<rank>", else computes for a minute.
 RANK = """
-import importlib.util, sys, time
+import atexit, importlib.util, sys, time
 from pathlib import Path
 module, folder, rank, num_ranks, timeout, restarts = sys.argv[1:]
 spec = importlib.util.spec_from_file_location("liveness", module)
@@ -34,13 +34,19 @@ def gather(text):
         time.sleep(0.01)
     return [file.read_text() for file in files]
 
-watch = liveness.Watch(rank, num_ranks, float(timeout), restarts == "1", gather)
+waits_at_exit = (folder / "wait_at_exit").exists()
+if waits_at_exit:
+    atexit.register(time.sleep, 60)
+on_loss = (folder / f"told_{rank}").write_text
+watch = liveness.Watch(rank, num_ranks, float(timeout), restarts == "1", gather, on_loss)
 (folder / f"ready_{rank}").touch()
 for _ in range(6000):
     time.sleep(0.01)
     if (folder / f"raise_{rank}").exists():
         raise ValueError("no such feature")
     if (folder / f"finish_{rank}").exists():
+        break
+    if waits_at_exit and (folder / f"told_{rank}").exists():
         break
 """
 
@@ -84,6 +90,8 @@ def test_others_end_when_a_rank_is_killed(tmp_path, lost):
     for code, errors in ends:
         assert code == 1
         assert f"rank {lost}" in errors and "died" in errors
+    for rank in {*range(NUM_RANKS)} - {lost}:
+        assert f"rank {lost}" in (tmp_path / f"told_{rank}").read_text()
 
 
 @pytest.mark.parametrize("lost", [0, 1])
@@ -98,6 +106,16 @@ def test_others_end_when_a_rank_is_stopped(tmp_path, lost):
     for code, errors in ends:
         assert code == 1
         assert f"rank {lost}" in errors and "has not answered for 3 s" in errors
+
+
+def test_others_end_when_their_exit_handlers_wait_for_the_rank_that_is_lost(tmp_path):
+    (tmp_path / "wait_at_exit").touch()
+    with Job(tmp_path) as job:
+        job.ranks[1].kill()
+
+        codes = [job.end(rank)[0] for rank in (0, 2)]
+
+    assert codes == [1, 1]
 
 
 def test_others_are_told_what_a_rank_raised(tmp_path):

@@ -135,6 +135,76 @@ def conform_on_rank():
     return type(exchange.current()).__name__
 
 
+def conform_beside_gpus_on_rank():
+    """Where ranks see GPUs, only tensors of the CPU go through memory."""
+    from unittest import mock
+
+    from group_embedding.exchange.horovod import HorovodExchange
+    from group_embedding.exchange.host_memory import join_host
+
+    enable_distributed_strategy()
+    with mock.patch.object(tf.config, "get_visible_devices", return_value=["a GPU"]):
+        current = join_host(HorovodExchange())
+    conform(current)
+    with tf.Graph().as_default() as graph:
+        for device in ("/CPU:0", "/GPU:0"):
+            with tf.device(device):
+                current.alltoall(tf.zeros([0]), tf.zeros([current.num_ranks], tf.int32), "sent")
+    current.close()
+    types = [op.type for op in graph.get_operations()]
+    return [types.count(name) for name in ("HostAlltoall", "HorovodAlltoall")]
+
+
+def share_no_memory_on_rank():
+    """The last rank cannot reach the others' memory."""
+    import warnings
+    from unittest import mock
+
+    from group_embedding.exchange.horovod import HorovodExchange
+    from group_embedding.exchange.host_memory import HostExchange, join_host
+
+    enable_distributed_strategy()
+    horovod = HorovodExchange()
+    is_last = horovod.rank == horovod.num_ranks - 1
+    join = mock.Mock(side_effect=OSError("/proc/12/fd/3: Permission denied"))
+    joins = mock.patch.object(HostExchange, "join", join if is_last else HostExchange.join)
+    with warnings.catch_warnings(record=True) as warned, joins:
+        joined = join_host(horovod)
+    return joined is horovod, [str(warning.message) for warning in warned]
+
+
+def refuse_on_rank():
+    """Errors of calls that cannot be; and of one in a graph that outlived its exchange."""
+    from group_embedding.exchange.horovod import HorovodExchange
+    from group_embedding.exchange.host_memory import join_host
+
+    enable_distributed_strategy()
+    current = join_host(HorovodExchange())
+    ones, errors = tf.ones([current.num_ranks], tf.int32), []
+
+    def call(tensor, splits):
+        try:
+            current.alltoall(tensor, splits, "refused")
+        except tf.errors.OpError as error:
+            errors.append(error.message)
+
+    call(tf.zeros([5]), 7 * ones)
+    call(tf.zeros([5]), 7 * ones[1:])
+    call(tf.zeros([current.num_ranks, 1 + current.rank]), ones)
+    current.end("rank 7 died")
+    call(tf.zeros([0]), 0 * ones)
+    current.close()
+    call(tf.zeros([0]), 0 * ones)
+    return errors
+
+
+def horovod_conforms_on_rank():
+    from group_embedding.exchange.horovod import HorovodExchange
+
+    enable_distributed_strategy()
+    conform(HorovodExchange())
+
+
 def test_one_process_conforms():
     current = exchange.LocalExchange()
 
@@ -143,8 +213,35 @@ def test_one_process_conforms():
     assert (current.rank, current.num_ranks) == (0, 1)
 
 
+def test_memory_of_one_host_conforms(several_ranks):
+    expected = ["HostMemoryExchange"] * several_ranks.num_ranks
+
+    assert several_ranks.run(conform_on_rank) == expected
+
+
+def test_memory_beside_gpus_conforms(several_ranks):
+    assert several_ranks.run(conform_beside_gpus_on_rank) == [[1, 1]] * several_ranks.num_ranks
+
+
+def test_ranks_that_share_no_memory_say_so_and_use_horovod(several_ranks):
+    (first, warned), *others = several_ranks.run(share_no_memory_on_rank)
+
+    assert first and all(other == (True, []) for other in others)
+    reason = f"rank {several_ranks.num_ranks - 1}: /proc/12/fd/3: Permission denied"
+    assert len(warned) == 1 and reason in warned[0]
+
+
+def test_calls_that_cannot_be_are_refused(several_ranks):
+    for errors in several_ranks.run(refuse_on_rank):
+        assert "sum is the tensor's first axis, 5, got" in errors[0]
+        assert "expected a tensor of at least one axis and a split for each of" in errors[1]
+        assert "rows in" in errors[2] and "do all ranks run the same model?" in errors[2]
+        assert "the exchange has ended: rank 7 died" in errors[3]
+        assert "expected a graph built after the last enable_distributed_strategy" in errors[4]
+
+
 def test_horovod_conforms(several_ranks):
-    assert several_ranks.run(conform_on_rank) == ["HorovodExchange"] * several_ranks.num_ranks
+    several_ranks.run(horovod_conforms_on_rank)
 
 
 def test_unsharded_is_one_process_inside(two_ranks):

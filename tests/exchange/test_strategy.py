@@ -1,5 +1,6 @@
 """`enable_distributed_strategy` in a process that horovodrun did not launch."""
 
+import os
 import sys
 
 import pytest
@@ -7,6 +8,7 @@ import tensorflow as tf
 
 import group_embedding as ge
 from group_embedding import exchange
+from group_embedding.distributed import strategy
 
 
 @pytest.fixture
@@ -50,3 +52,16 @@ def test_unlaunched_it_is_one_process_with_whole_tables(one_process):
     )
     assert table.shape == (4, 2)
     assert exchange.sharded_table(table) is None
+
+
+def test_ranks_share_the_cores_of_their_host(monkeypatch):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(range(8)), raising=False)
+    monkeypatch.setenv("TF_NUM_INTRAOP_THREADS", "5")
+
+    strategy._share_cores(3)
+    assert os.environ["TF_NUM_INTRAOP_THREADS"] == "5"  # as the user says
+
+    for num_ranks, threads in ((3, "2"), (16, "1")):
+        monkeypatch.delenv("TF_NUM_INTRAOP_THREADS")
+        strategy._share_cores(num_ranks)
+        assert os.environ["TF_NUM_INTRAOP_THREADS"] == threads

@@ -128,6 +128,10 @@ class RouteIdsOp : public OpKernel {
     if (batch.NumElements() != LayOutBatch(num_samples, num_ids, weighted_).size) {
       return absl::InvalidArgumentError("batch: its length does not match `sizes`");
     }
+    if (num_ids > std::numeric_limits<int32_t>::max()) {
+      return absl::InvalidArgumentError("expected fewer than 2^31 ids in one batch, got " +
+                                        std::to_string(num_ids) + "; use smaller batches");
+    }
     *input = {tables_.data(),
               static_cast<int64_t>(tables_.size()),
               features->data(),

@@ -1,0 +1,282 @@
+#include "exchange/host_exchange.h"
+
+#include <linux/futex.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <climits>
+#include <cstring>
+#include <thread>
+
+namespace group_embedding {
+
+// In the writer's memory: this, the name, and from a multiple of 64 bytes on what is sent.
+struct Letter {
+  int64_t next;  // place of the one that was posted before to the same rank; 0: none
+  int64_t bytes;
+  int64_t name_bytes;
+  std::atomic<uint32_t> is_read;
+};
+
+struct HostExchange::Board {
+  static constexpr int kMaxRanks = 1024;
+
+  std::atomic<uint32_t> bell;              // rung for each letter to this rank, and when one ends
+  std::atomic<uint32_t> left;              // this rank takes part no more
+  std::atomic<uint32_t> num_waiting;       // calls of this rank that are under way
+  std::atomic<int64_t> newest[kMaxRanks];  // place of the newest letter to each rank; 0: none
+};
+
+namespace {
+
+// Larger letters are rare, as of a table that is saved: their memory goes back to the system.
+constexpr int64_t kKeptBytes = int64_t{256} << 20;
+
+int64_t RoundUp(int64_t bytes) {
+  constexpr int64_t kAlignment = FreeSpace::kAlignment;
+  return (bytes + kAlignment - 1) / kAlignment * kAlignment;
+}
+
+char* NameOf(Letter* letter) { return reinterpret_cast<char*>(letter + 1); }
+
+char* DataOf(Letter* letter) {
+  return reinterpret_cast<char*>(letter) + RoundUp(sizeof(Letter) + letter->name_bytes);
+}
+
+// Their writer may use the room again.
+void MarkRead(const std::vector<Letter*>& letters) {
+  for (Letter* letter : letters) {
+    if (letter != nullptr) letter->is_read.store(1, std::memory_order_release);
+  }
+}
+
+// Of any process that maps the word.
+void Sleep(std::atomic<uint32_t>* word, uint32_t while_it_is) {
+  syscall(SYS_futex, word, FUTEX_WAIT, while_it_is, nullptr, nullptr, 0);
+}
+
+void Wake(std::atomic<uint32_t>* word) {
+  syscall(SYS_futex, word, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
+}
+
+}  // namespace
+
+char* Outgoing::data(int rank) const { return DataOf(letters[rank]); }
+
+Mail::~Mail() { MarkRead(letters_); }
+
+const char* Mail::data(int rank) const {
+  return letters_[rank] == nullptr ? nullptr : DataOf(letters_[rank]);
+}
+
+int64_t Mail::bytes(int rank) const {
+  return letters_[rank] == nullptr ? 0 : letters_[rank]->bytes;
+}
+
+std::shared_ptr<HostExchange> HostExchange::Make(int rank, int num_ranks, std::string* error) {
+  if (num_ranks > Board::kMaxRanks) {
+    *error = "expected at most " + std::to_string(Board::kMaxRanks) + " ranks on a host, got " +
+             std::to_string(num_ranks);
+    return nullptr;
+  }
+  std::shared_ptr<HostExchange> exchange(new HostExchange(rank, num_ranks));
+  exchange->memories_.resize(num_ranks);
+  exchange->left_.resize(num_ranks);
+  exchange->memories_[rank] = SharedMemory::Make(error);
+  if (exchange->memories_[rank] == nullptr) return nullptr;
+  const int64_t begin = RoundUp(SharedMemory::kReserved + sizeof(Board));
+  exchange->space_ = std::make_unique<FreeSpace>(begin, SharedMemory::kBytes);
+  return exchange;
+}
+
+std::string HostExchange::Join(const std::vector<std::string>& addresses) {
+  std::string error;
+  for (int n = 0; n < num_ranks_; ++n) {
+    if (n == rank_) continue;
+    memories_[n] = SharedMemory::Map(addresses[n], &error);
+    if (memories_[n] == nullptr) return "rank " + std::to_string(n) + ": " + error;
+  }
+  std::thread([self = shared_from_this()] { self->Listen(); }).detach();
+  return "";
+}
+
+std::string HostExchange::Prepare(const std::string& name, const std::vector<int64_t>& bytes,
+                                  Outgoing* outgoing) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  FreeRead();
+  outgoing->name = name;
+  outgoing->letters.assign(num_ranks_, nullptr);
+  for (int n = 0; n < num_ranks_; ++n) {
+    if (n == rank_) continue;
+    const int64_t name_bytes = static_cast<int64_t>(name.size());
+    const int64_t place = space_->Take(RoundUp(sizeof(Letter) + name_bytes) + bytes[n]);
+    if (place < 0) {
+      Discard(*outgoing);
+      return "expected all that ranks send at a time to fit " +
+             std::to_string(SharedMemory::kBytes >> 30) + " GiB, got " + std::to_string(bytes[n]) +
+             " bytes more for rank " + std::to_string(n) + "; use smaller batches";
+    }
+    Letter* letter = outgoing->letters[n] =
+        new (memories_[rank_]->data() + place) Letter{0, bytes[n], name_bytes, {0}};
+    std::memcpy(NameOf(letter), name.data(), name.size());
+    sent_.push_back(place);
+  }
+  return "";
+}
+
+void HostExchange::Send(const Outgoing& outgoing, Done done) {
+  std::vector<Ended> ended;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    Call& call = calls_[outgoing.name];
+    if (!end_.empty() || call.done) {
+      ended.push_back({std::move(done),
+                       end_.empty() ? "'" + outgoing.name + "': expected calls of one name one " +
+                                          "after the other, got one while another is under way"
+                                    : end_,
+                       nullptr});
+      Discard(outgoing);
+    } else {
+      call.arrived.resize(num_ranks_);
+      call.done = std::move(done);
+      ++BoardOf(rank_)->num_waiting;  // before Collect: of any letter either rank knows then
+      for (int n = 0; n < num_ranks_; ++n) {
+        if (n != rank_) Post(n, outgoing.letters[n]);
+      }
+      Collect();
+      ended = FindEnded();
+    }
+  }
+  RingOthers();
+  for (Ended& one : ended) one.done(one.error, std::move(one.mail));
+}
+
+void HostExchange::Discard(const Outgoing& outgoing) { MarkRead(outgoing.letters); }
+
+void HostExchange::End(const std::string& reason) {
+  std::vector<Ended> ended;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (!end_.empty()) return;
+    end_ = "the exchange has ended: " + reason;
+    ended = FindEnded();
+  }
+  BoardOf(rank_)->left.store(1, std::memory_order_release);
+  RingOthers();
+  ++BoardOf(rank_)->bell;
+  Wake(&BoardOf(rank_)->bell);
+  for (Ended& one : ended) one.done(one.error, nullptr);
+}
+
+HostExchange::Board* HostExchange::BoardOf(int rank) const {
+  return reinterpret_cast<Board*>(memories_[rank]->data() + SharedMemory::kReserved);
+}
+
+Letter* HostExchange::LetterAt(int rank, int64_t place) const {
+  return reinterpret_cast<Letter*>(memories_[rank]->data() + place);
+}
+
+void HostExchange::RingOthers() const {
+  for (int n = 0; n < num_ranks_; ++n) {
+    if (n == rank_ || memories_[n] == nullptr) continue;
+    ++BoardOf(n)->bell;
+    if (BoardOf(n)->num_waiting != 0) Wake(&BoardOf(n)->bell);
+  }
+}
+
+void HostExchange::Listen() {
+  std::atomic<uint32_t>* bell = &BoardOf(rank_)->bell;
+  while (true) {
+    const uint32_t rung = bell->load();
+    std::vector<Ended> ended;
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      if (!end_.empty()) return;
+      Collect();
+      ended = FindEnded();
+    }
+    for (Ended& one : ended) one.done(one.error, std::move(one.mail));
+    Sleep(bell, rung);
+  }
+}
+
+void HostExchange::FreeRead() {
+  const auto is_read = [this](int64_t place) {
+    if (LetterAt(rank_, place)->is_read.load(std::memory_order_acquire) == 0) return false;
+    const int64_t bytes = space_->Give(place);
+    if (bytes > kKeptBytes) memories_[rank_]->GiveBack(place, bytes);
+    return true;
+  };
+  sent_.erase(std::remove_if(sent_.begin(), sent_.end(), is_read), sent_.end());
+}
+
+void HostExchange::Post(int to, Letter* letter) {
+  std::atomic<int64_t>& newest = BoardOf(rank_)->newest[to];
+  const int64_t place = reinterpret_cast<char*>(letter) - memories_[rank_]->data();
+  letter->next = newest.load();
+  while (!newest.compare_exchange_weak(letter->next, place)) {
+  }
+}
+
+// Sorts what came by the calls it belongs to.
+void HostExchange::Collect() {
+  for (int n = 0; n < num_ranks_; ++n) {
+    if (n == rank_) continue;
+    // First: whoever left had posted all its letters before.
+    left_[n] = BoardOf(n)->left.load(std::memory_order_acquire) != 0;
+    std::vector<Letter*> letters;  // the newest first
+    for (int64_t place = BoardOf(n)->newest[rank_].exchange(0); place != 0;
+         place = letters.back()->next) {
+      letters.push_back(LetterAt(n, place));
+    }
+    for (auto letter = letters.rbegin(); letter != letters.rend(); ++letter) {
+      Call& call = calls_[std::string(NameOf(*letter), (*letter)->name_bytes)];
+      call.arrived.resize(num_ranks_);
+      call.arrived[n].push_back(*letter);
+    }
+  }
+}
+
+std::vector<HostExchange::Ended> HostExchange::FindEnded() {
+  std::vector<Ended> ended;
+  for (auto it = calls_.begin(); it != calls_.end();) {
+    Call& call = it->second;
+    Ended one;
+    if (call.done && HasEnded(&call, &one)) ended.push_back(std::move(one));
+    const bool is_idle =
+        !call.done && std::all_of(call.arrived.begin(), call.arrived.end(),
+                                  [](const auto& letters) { return letters.empty(); });
+    it = is_idle ? calls_.erase(it) : std::next(it);
+  }
+  return ended;
+}
+
+// Whether a call has ended, and how.
+bool HostExchange::HasEnded(Call* call, Ended* ended) {
+  bool is_complete = true;
+  ended->error = end_;
+  for (int n = 0; n < num_ranks_; ++n) {
+    if (n == rank_ || !call->arrived[n].empty()) continue;
+    is_complete = false;
+    if (left_[n] && ended->error.empty()) {
+      ended->error = "the exchange has ended: rank " + std::to_string(n) + " takes part no more";
+    }
+  }
+  if (!is_complete && ended->error.empty()) return false;
+  ended->done = std::move(call->done);
+  call->done = nullptr;
+  --BoardOf(rank_)->num_waiting;
+  if (!ended->error.empty()) return true;
+  std::vector<Letter*> letters(num_ranks_, nullptr);
+  for (int n = 0; n < num_ranks_; ++n) {
+    if (n == rank_) continue;
+    letters[n] = call->arrived[n].front();
+    call->arrived[n].pop_front();
+  }
+  ended->mail = std::make_shared<const Mail>(shared_from_this(), std::move(letters));
+  return true;
+}
+
+}  // namespace group_embedding

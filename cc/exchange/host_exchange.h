@@ -1,0 +1,135 @@
+// How the ranks of one host send each other bytes: each writes letters into memory of its own,
+// which the others read where they lie.
+//
+//   rank 0 ── letter to rank 1, named "rows" ──> its memory ... read by rank 1, room for another
+//
+// Thread safety: every method may be called from any thread at any time, after Join.
+//
+// Order: calls are matched by name. All ranks make the same calls of one name, one after the other:
+// the next may begin once the last has ended. Calls of different names may be under way together,
+// begun in whatever order.
+//
+// Waiting: no method waits. A call ends when all ranks have made it: then its `done` is called,
+// once, in the thread of whoever found out, the caller's or the exchange's own; it must not take
+// long. The exchange's thread sleeps while there is nothing to do.
+//
+// Errors: a call ends with a sentence where it cannot end well: this rank's End was called, another
+// rank has ended without making the call, or another
+// of its name is under way. What is not noticed here is a rank
+// that dies or hangs: whoever watches over the ranks (group_embedding/distributed/liveness.py)
+// calls End. Nothing is left of the memory when the processes are gone, killed ones included.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "exchange/free_space.h"
+#include "exchange/shared_memory.h"
+
+namespace group_embedding {
+
+struct Letter;  // in shared memory
+
+// What a rank writes in one call, per rank; for itself there is nothing.
+struct Outgoing {
+  std::string name;
+  std::vector<Letter*> letters;
+
+  char* data(int rank) const;  // [bytes]
+};
+
+class HostExchange;
+
+// What a rank got in one call. The letters lie in the memory of their writers until it is
+// destroyed.
+class Mail {
+ public:
+  Mail(std::shared_ptr<const HostExchange> exchange, std::vector<Letter*> letters)
+      : exchange_(std::move(exchange)), letters_(std::move(letters)) {}
+  ~Mail();
+  Mail(const Mail&) = delete;
+  Mail& operator=(const Mail&) = delete;
+
+  const char* data(int rank) const;  // null: of this rank itself
+  int64_t bytes(int rank) const;
+
+ private:
+  const std::shared_ptr<const HostExchange> exchange_;  // keeps the memory mapped
+  const std::vector<Letter*> letters_;
+};
+
+class HostExchange : public std::enable_shared_from_this<HostExchange> {
+ public:
+  // `mail` is null where there is an error.
+  using Done = std::function<void(const std::string& error, std::shared_ptr<const Mail> mail)>;
+
+  // This rank's part. Null: `error` says why.
+  static std::shared_ptr<HostExchange> Make(int rank, int num_ranks, std::string* error);
+
+  // What Join of the other ranks takes.
+  const std::string& address() const { return memories_[rank_]->address(); }
+  // Opens the memory of all ranks, once. Returns what went wrong; empty: nothing, and the
+  // exchange's thread runs, which keeps the object alive until End.
+  std::string Join(const std::vector<std::string>& addresses);
+
+  int rank() const { return rank_; }
+  int num_ranks() const { return num_ranks_; }
+
+  // Makes room for bytes[n] bytes for each other rank n. Returns what went wrong; empty: nothing,
+  // and `outgoing` is to be filled, and then sent or discarded.
+  std::string Prepare(const std::string& name, const std::vector<int64_t>& bytes,
+                      Outgoing* outgoing);
+  // Makes the call.
+  void Send(const Outgoing& outgoing, Done done);
+  // What was prepared is not sent.
+  static void Discard(const Outgoing& outgoing);
+
+  // This rank takes part no more: calls that are under way, and all to come, end with this
+  // sentence; those of other ranks that wait for it end as well.
+  void End(const std::string& reason);
+
+ private:
+  struct Board;  // the beginning of a rank's memory
+
+  // Of one name: letters of each rank that are to be read, and who waits for them.
+  struct Call {
+    std::vector<std::deque<Letter*>> arrived;
+    Done done;
+  };
+
+  struct Ended {
+    Done done;
+    std::string error;
+    std::shared_ptr<const Mail> mail;
+  };
+
+  HostExchange(int rank, int num_ranks) : rank_(rank), num_ranks_(num_ranks) {}
+  Board* BoardOf(int rank) const;
+  Letter* LetterAt(int rank, int64_t place) const;
+  void RingOthers() const;
+  void Listen();
+
+  // With the lock held.
+  void FreeRead();
+  void Post(int to, Letter* letter);
+  void Collect();
+  std::vector<Ended> FindEnded();
+  bool HasEnded(Call* call, Ended* ended);
+
+  const int rank_, num_ranks_;
+  std::vector<std::unique_ptr<SharedMemory>> memories_;  // [num_ranks]
+  std::mutex mutex_;                                     // of all below
+  std::unique_ptr<FreeSpace> space_;
+  std::deque<int64_t> sent_;  // where letters are, until they are found to be read
+  std::unordered_map<std::string, Call> calls_;
+  std::vector<bool> left_;  // [num_ranks] which take part no more
+  std::string end_;         // why this one does not
+};
+
+}  // namespace group_embedding

@@ -1,0 +1,133 @@
+#include <cstring>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "tensorflow/core/framework/op_kernel.h"
+#include "tf/kernels/host_exchanges.h"
+
+namespace group_embedding {
+namespace {
+
+using ::tensorflow::AsyncOpKernel;
+using ::tensorflow::OpKernelConstruction;
+using ::tensorflow::OpKernelContext;
+using ::tensorflow::Tensor;
+using ::tensorflow::TensorShape;
+
+// A letter: how many rows, as int64, and from the 64th byte on the rows.
+constexpr int64_t kHeaderBytes = 64;
+
+// Inputs: tensor, splits. Outputs: received, received_splits.
+class HostAlltoallOp : public AsyncOpKernel {
+ public:
+  explicit HostAlltoallOp(OpKernelConstruction* context) : AsyncOpKernel(context) {
+    tensorflow::DataType dtype;
+    OP_REQUIRES_OK(context, context->GetAttr("T", &dtype));
+    OP_REQUIRES_OK(context, context->GetAttr("exchange", &number_));
+    OP_REQUIRES(context, tensorflow::DataTypeCanUseMemcpy(dtype),
+                absl::InvalidArgumentError("tensor: expected a numeric dtype, got " +
+                                           tensorflow::DataTypeString(dtype)));
+  }
+
+  void ComputeAsync(OpKernelContext* context, DoneCallback done) override {
+    const Tensor& tensor = context->input(0);
+    std::shared_ptr<HostExchange> exchange;
+    OP_REQUIRES_OK_ASYNC(context, FindHostExchange(number_, &exchange), done);
+    std::vector<int64_t> splits;
+    OP_REQUIRES_OK_ASYNC(context, ReadSplits(context, exchange->num_ranks(), &splits), done);
+    const int64_t row_bytes = RowBytes(tensor);
+    std::vector<int64_t> bytes;
+    for (const int64_t rows : splits) bytes.push_back(kHeaderBytes + rows * row_bytes);
+    Outgoing outgoing;
+    const std::string error = exchange->Prepare(name(), bytes, &outgoing);
+    OP_REQUIRES_ASYNC(context, error.empty(), absl::ResourceExhaustedError(error), done);
+    const char* from = static_cast<const char*>(tensor.data());
+    const char* own = from;
+    const int rank = exchange->rank();
+    for (int n = 0; n < exchange->num_ranks(); from += splits[n++] * row_bytes) {
+      if (n == rank) {
+        own = from;
+        continue;
+      }
+      std::memcpy(outgoing.data(n), &splits[n], sizeof(splits[n]));
+      std::memcpy(outgoing.data(n) + kHeaderBytes, from, splits[n] * row_bytes);
+    }
+    const int64_t num_own = splits[rank];
+    SendMail(context, exchange.get(), outgoing, std::move(done),
+             [=](const Mail& mail) { return Receive(context, mail, rank, own, num_own); });
+  }
+
+ private:
+  static absl::Status ReadSplits(OpKernelContext* context, int num_ranks,
+                                 std::vector<int64_t>* splits) {
+    const Tensor& tensor = context->input(0);
+    const Tensor& given = context->input(1);
+    if (tensor.dims() == 0 || given.NumElements() != num_ranks) {
+      return absl::InvalidArgumentError(
+          "expected a tensor of at least one axis and a split for each of " +
+          std::to_string(num_ranks) + " ranks, got shapes " + tensor.shape().DebugString() +
+          " and " + given.shape().DebugString());
+    }
+    const auto values = given.flat<int32_t>();
+    splits->assign(values.data(), values.data() + num_ranks);
+    int64_t sum = 0;
+    bool is_negative = false;
+    for (const int64_t rows : *splits) sum += rows, is_negative |= rows < 0;
+    if (!is_negative && sum == tensor.dim_size(0)) return absl::OkStatus();
+    return absl::InvalidArgumentError(
+        "splits: expected numbers of rows whose sum is the tensor's first axis, " +
+        std::to_string(tensor.dim_size(0)) + ", got " + given.SummarizeValue(num_ranks));
+  }
+
+  static int64_t RowBytes(const Tensor& tensor) {
+    int64_t items = 1;
+    for (int axis = 1; axis < tensor.dims(); ++axis) items *= tensor.dim_size(axis);
+    return items * tensorflow::DataTypeSize(tensor.dtype());
+  }
+
+  // How many rows came from each rank, in the output for them.
+  static absl::Status ReadCounts(OpKernelContext* context, const Mail& mail, int rank,
+                                 int64_t num_own, Tensor** counts) {
+    const int num_ranks = static_cast<int>(context->input(1).NumElements());
+    const int64_t row_bytes = RowBytes(context->input(0));
+    TF_RETURN_IF_ERROR(context->allocate_output(1, TensorShape({num_ranks}), counts));
+    for (int n = 0; n < num_ranks; ++n) {
+      int64_t rows = num_own;
+      if (n != rank) std::memcpy(&rows, mail.data(n), sizeof(rows));
+      if (n != rank && kHeaderBytes + rows * row_bytes != mail.bytes(n)) {
+        return absl::InvalidArgumentError(
+            "rank " + std::to_string(n) + " sent " + std::to_string(rows) + " rows in " +
+            std::to_string(mail.bytes(n) - kHeaderBytes) + " bytes, expected rows of " +
+            std::to_string(row_bytes) + "; do all ranks run the same model?");
+      }
+      (*counts)->flat<int32_t>()(n) = static_cast<int32_t>(rows);
+    }
+    return absl::OkStatus();
+  }
+
+  static absl::Status Receive(OpKernelContext* context, const Mail& mail, int rank, const char* own,
+                              int64_t num_own) {
+    Tensor *counts, *received;
+    TF_RETURN_IF_ERROR(ReadCounts(context, mail, rank, num_own, &counts));
+    const auto rows = counts->flat<int32_t>();
+    TensorShape shape = context->input(0).shape();
+    int64_t sum = 0;
+    for (int64_t n = 0; n < rows.size(); ++n) sum += rows(n);
+    shape.set_dim(0, sum);
+    TF_RETURN_IF_ERROR(context->allocate_output(0, shape, &received));
+    const int64_t row_bytes = RowBytes(context->input(0));
+    char* to = static_cast<char*>(received->data());
+    for (int n = 0; n < rows.size(); to += rows(n++) * row_bytes) {
+      std::memcpy(to, n == rank ? own : mail.data(n) + kHeaderBytes, rows(n) * row_bytes);
+    }
+    return absl::OkStatus();
+  }
+
+  int64_t number_;
+};
+
+REGISTER_KERNEL_BUILDER(Name("HostAlltoall").Device(tensorflow::DEVICE_CPU), HostAlltoallOp);
+
+}  // namespace
+}  // namespace group_embedding

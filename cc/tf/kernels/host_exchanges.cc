@@ -1,0 +1,98 @@
+#include "tf/kernels/host_exchanges.h"
+
+#include <cstdio>
+#include <map>
+#include <mutex>
+#include <sstream>
+#include <utility>
+#include <vector>
+
+namespace group_embedding {
+namespace {
+
+class HostExchanges {
+ public:
+  // Never destroyed: threads may ask until the process has ended.
+  static HostExchanges& OfProcess() {
+    static HostExchanges* exchanges = new HostExchanges;
+    return *exchanges;
+  }
+
+  int64_t Add(std::shared_ptr<HostExchange> exchange) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    exchanges_.emplace(++newest_, std::move(exchange));
+    return newest_;
+  }
+
+  std::shared_ptr<HostExchange> Find(int64_t number) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    const auto found = exchanges_.find(number);
+    return found == exchanges_.end() ? nullptr : found->second;
+  }
+
+  void Remove(int64_t number) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    exchanges_.erase(number);
+  }
+
+ private:
+  std::mutex mutex_;
+  int64_t newest_ = 0;
+  std::map<int64_t, std::shared_ptr<HostExchange>> exchanges_;
+};
+
+void Write(const std::string& from, char* text, int64_t size) {
+  std::snprintf(text, size, "%s", from.c_str());
+}
+
+}  // namespace
+
+absl::Status FindHostExchange(int64_t number, std::shared_ptr<HostExchange>* exchange) {
+  *exchange = HostExchanges::OfProcess().Find(number);
+  if (*exchange != nullptr) return absl::OkStatus();
+  return absl::InternalError(
+      "the exchange has ended: expected a graph built after the last "
+      "enable_distributed_strategy, got one from before");
+}
+
+void SendMail(tensorflow::OpKernelContext* context, HostExchange* exchange,
+              const Outgoing& outgoing, tensorflow::AsyncOpKernel::DoneCallback done,
+              std::function<absl::Status(const Mail&)> receive) {
+  exchange->Send(outgoing, [=](const std::string& error, std::shared_ptr<const Mail> mail) {
+    context->SetStatus(error.empty() ? receive(*mail) : absl::InternalError(error));
+    mail = nullptr;  // read: `done` may take long
+    done();
+  });
+}
+
+}  // namespace group_embedding
+
+using group_embedding::HostExchange;
+using group_embedding::HostExchanges;
+
+int64_t GroupEmbeddingOpenHostExchange(int32_t rank, int32_t num_ranks, char* text, int64_t size) {
+  std::string error;
+  std::shared_ptr<HostExchange> exchange = HostExchange::Make(rank, num_ranks, &error);
+  group_embedding::Write(exchange == nullptr ? error : exchange->address(), text, size);
+  return exchange == nullptr ? -1 : HostExchanges::OfProcess().Add(std::move(exchange));
+}
+
+bool GroupEmbeddingJoinHostExchange(int64_t number, const char* addresses, char* text,
+                                    int64_t size) {
+  std::vector<std::string> lines;
+  std::istringstream all(addresses);
+  for (std::string line; std::getline(all, line);) lines.push_back(line);
+  const std::string error = HostExchanges::OfProcess().Find(number)->Join(lines);
+  group_embedding::Write(error, text, size);
+  return error.empty();
+}
+
+void GroupEmbeddingEndHostExchange(int64_t number, const char* reason) {
+  const std::shared_ptr<HostExchange> exchange = HostExchanges::OfProcess().Find(number);
+  if (exchange != nullptr) exchange->End(reason);
+}
+
+void GroupEmbeddingCloseHostExchange(int64_t number) {
+  GroupEmbeddingEndHostExchange(number, "disable_distributed_strategy was called here");
+  HostExchanges::OfProcess().Remove(number);
+}

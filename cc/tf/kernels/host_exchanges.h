@@ -1,0 +1,34 @@
+// The exchanges of this process through its host's memory, by number: ops know theirs by an
+// attribute, whatever graph or session they are in. Python opens, joins and ends them, through C.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "exchange/host_exchange.h"
+#include "tensorflow/core/framework/op_kernel.h"
+
+namespace group_embedding {
+
+// An error where the exchange has been closed.
+absl::Status FindHostExchange(int64_t number, std::shared_ptr<HostExchange>* exchange);
+
+// Makes the call of an asynchronous op: `receive` runs when it has ended well, and then, or after
+// an error, `done`.
+void SendMail(tensorflow::OpKernelContext* context, HostExchange* exchange,
+              const Outgoing& outgoing, tensorflow::AsyncOpKernel::DoneCallback done,
+              std::function<absl::Status(const Mail&)> receive);
+
+}  // namespace group_embedding
+
+extern "C" {
+// Returns the number of a new exchange, and its address in `text`; -1, and why.
+int64_t GroupEmbeddingOpenHostExchange(int32_t rank, int32_t num_ranks, char* text, int64_t size);
+// `addresses`: of all ranks, one a line. Returns whether all went well; else `text` says why.
+bool GroupEmbeddingJoinHostExchange(int64_t number, const char* addresses, char* text,
+                                    int64_t size);
+void GroupEmbeddingEndHostExchange(int64_t number, const char* reason);
+// Ends and forgets it.
+void GroupEmbeddingCloseHostExchange(int64_t number);
+}

@@ -1,0 +1,84 @@
+// What the ranks of one host exchange through its memory, as TensorFlow ops.
+#include <vector>
+
+#include "tensorflow/core/framework/op.h"
+#include "tensorflow/core/framework/shape_inference.h"
+
+namespace group_embedding {
+
+using ::tensorflow::shape_inference::InferenceContext;
+using ::tensorflow::shape_inference::ShapeHandle;
+
+REGISTER_OP("HostAlltoall")
+    .Input("tensor: T")
+    .Input("splits: int32")
+    .Output("received: T")
+    .Output("received_splits: int32")
+    .Attr("T: type")
+    .Attr("exchange: int")
+    .SetIsStateful()  // other ranks wait for it, be its inputs constant or its outputs known
+    .SetShapeFn([](InferenceContext* context) {
+      ShapeHandle tensor, splits, received;
+      TF_RETURN_IF_ERROR(context->WithRankAtLeast(context->input(0), 1, &tensor));
+      TF_RETURN_IF_ERROR(context->WithRank(context->input(1), 1, &splits));
+      TF_RETURN_IF_ERROR(context->ReplaceDim(tensor, 0, context->UnknownDim(), &received));
+      context->set_output(0, received);
+      context->set_output(1, splits);
+      return absl::OkStatus();
+    })
+    .Doc(R"doc(
+Sends slices of a tensor along its first axis to all ranks of the host: see
+cc/exchange/host_exchange.h. Calls are matched by the name of the node.
+
+tensor: [n, ...].
+splits: [num_ranks], how much of the first axis goes to each rank, rank 0 first.
+received: what came, that of rank 0 first.
+received_splits: [num_ranks], how much came from each.
+exchange: the number of the exchange in this process.
+)doc");
+
+REGISTER_OP("HostExchangeRows")
+    .Input("rows: dtypes")
+    .Input("indices: num_indices * int64")
+    .Input("sent: int64")
+    .Input("received: int64")
+    .Output("received_rows: out_dtypes")
+    .Output("received_indices: num_indices * int64")
+    .Attr("dtypes: list({float, half, bfloat16}) >= 1")
+    .Attr("out_dtypes: list({float, half, bfloat16}) >= 1")
+    .Attr("wire: list({float, half, bfloat16}) >= 1")
+    .Attr("num_indices: int >= 0 = 0")
+    .Attr("scale: float = 1")
+    .Attr("gradient_scale: float = 1")
+    .Attr("exchange: int")
+    .SetIsStateful()
+    .SetShapeFn([](InferenceContext* context) {
+      std::vector<tensorflow::DataType> dtypes;
+      int64_t num_indices;
+      TF_RETURN_IF_ERROR(context->GetAttr("dtypes", &dtypes));
+      TF_RETURN_IF_ERROR(context->GetAttr("num_indices", &num_indices));
+      for (size_t t = 0; t < dtypes.size(); ++t) {
+        ShapeHandle rows;
+        TF_RETURN_IF_ERROR(context->WithRank(context->input(t), 2, &rows));
+        const auto num_rows = context->UnknownDim();
+        context->set_output(t, context->Matrix(num_rows, context->Dim(rows, 1)));
+        if (num_indices > 0) context->set_output(dtypes.size() + t, context->Vector(num_rows));
+      }
+      return absl::OkStatus();
+    })
+    .Doc(R"doc(
+Sends rows of many tables to all ranks of the host: PackRows, an all-to-all and UnpackRows in one,
+in which what a rank has for itself is neither packed nor sent.
+
+rows: per table, [rows, dim]: the rows for rank 0 first.
+indices: none, or per table [rows], ascending: which of its rows these are; others are absent.
+sent, received: [num_ranks, num_tables], rows of each table for each rank, and from it.
+received_rows: per table, those that are present, of rank 0 first.
+received_indices: per table, which these are; or none: all must be present.
+wire: per table, the type that its rows travel in.
+scale: what all rows are multiplied by.
+gradient_scale: what the gradients of all rows are multiplied by on their way back.
+exchange: as of HostAlltoall.
+)doc");
+
+}  // namespace group_embedding

@@ -1,0 +1,87 @@
+"""The exchange among ranks of one host: Horovod's, but for what goes from CPU to CPU, which goes
+through memory that they share."""
+
+import json
+import warnings
+from pathlib import Path
+
+import tensorflow as tf
+
+from group_embedding.exchange.gather_strings import gather_text
+from group_embedding.exchange.horovod import HorovodExchange
+from group_embedding.ops.host_exchange import HostExchange
+
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")  # the same for all processes of a host
+
+
+class HostMemoryExchange(HorovodExchange):
+    """What `join_host` makes, of a HostExchange that all ranks have joined.
+
+    Args:
+        has_gpus: whether ranks see GPUs. Then tensors go through memory that are on the CPU by an
+            explicit `tf.device`, and others as Horovod takes them: all ranks must choose alike.
+    """
+
+    def __init__(self, memory, has_gpus):
+        super().__init__()
+        self._memory, self._has_gpus = memory, has_gpus
+
+    def alltoall(self, tensor, splits, name):
+        tensor = tf.convert_to_tensor(tensor)
+        if self._has_gpus and not _is_on_cpu(tensor):
+            return super().alltoall(tensor, splits, name)
+        return self._memory.alltoall(tensor, splits, name)
+
+    def exchange_rows(self, rows, sent, received, dims, wire, name):
+        del dims  # `rows` have them
+        scale = 1 / self.gradient_divisor
+        return self._memory.exchange_rows(rows, sent, received, wire, scale, name)
+
+    def end(self, reason):
+        self._memory.end(reason)
+
+    def close(self):
+        self._memory.close()
+
+
+def join_host(horovod):
+    """What serves these ranks best: a HostMemoryExchange where all are on one host and share its
+    memory, else the HorovodExchange itself. A collective."""
+    memory, why = _attempt(HostExchange, horovod.rank, horovod.num_ranks)
+    has_gpus = bool(tf.config.get_visible_devices("GPU"))
+    address = memory.address if memory else ""
+    mine = {"kind": [_BOOT_ID.read_text(), has_gpus], "address": address}
+    of_ranks = [json.loads(text) for text in gather_text(horovod, json.dumps(mine), "host_memory")]
+    are_alike = all(rank["kind"] == mine["kind"] for rank in of_ranks)
+    addresses = [rank["address"] for rank in of_ranks]
+    if are_alike and all(addresses):
+        _, why = _attempt(memory.join, addresses)
+    reasons = gather_text(horovod, why, "host_memory_joined")
+    if are_alike and not any(reasons):
+        return HostMemoryExchange(memory, has_gpus)
+    if memory:
+        memory.close()
+    if are_alike and horovod.rank == 0:
+        _warn(reasons)
+    return horovod
+
+
+def _attempt(function, *args):
+    """Its result, and why there is none."""
+    try:
+        return function(*args), ""
+    except OSError as error:
+        return None, str(error)
+
+
+def _warn(reasons):
+    rank, why = next((rank, why) for rank, why in enumerate(reasons) if why)
+    warnings.warn(
+        "the ranks of this host share no memory, and use Horovod's alltoall, which is slower: "
+        f"rank {rank}: {why}",
+        stacklevel=4,  # whoever calls enable_distributed_strategy
+    )
+
+
+def _is_on_cpu(tensor):
+    return tf.DeviceSpec.from_string(tensor.device or "").device_type == "CPU"

@@ -1,0 +1,104 @@
+"""One rank's end of an exchange through memory that the ranks of a host share, and its ops."""
+
+import ctypes
+
+import tensorflow as tf
+
+from group_embedding.ops import autodiff
+from group_embedding.ops._library import library, native
+from group_embedding.ops.pack_rows import as_slices
+
+_TEXT_BYTES = 1024  # of an address or an error
+
+
+class HostExchange:
+    """The ranks make it together: each tells the others its `address`, and joins.
+
+    Raises:
+        OSError: this host shares no memory; says why.
+    """
+
+    def __init__(self, rank, num_ranks):
+        text = ctypes.create_string_buffer(_TEXT_BYTES)
+        self._number = native().GroupEmbeddingOpenHostExchange(rank, num_ranks, text, _TEXT_BYTES)
+        if self._number < 0:
+            raise OSError(text.value.decode())
+        self.address = text.value.decode()
+
+    def join(self, addresses):
+        """Takes those of all ranks.
+
+        Raises:
+            OSError: the memory of one is out of reach; says why.
+        """
+        text = ctypes.create_string_buffer(_TEXT_BYTES)
+        lines = "\n".join(addresses).encode()
+        if not native().GroupEmbeddingJoinHostExchange(self._number, lines, text, _TEXT_BYTES):
+            raise OSError(text.value.decode())
+
+    def end(self, reason):
+        """Calls under way and to come raise an error that gives this reason; those of other ranks
+        that wait for this one raise, too. From any thread."""
+        native().GroupEmbeddingEndHostExchange(self._number, reason.encode())
+
+    def close(self):
+        """The same, and gives back the memory."""
+        native().GroupEmbeddingCloseHostExchange(self._number)
+
+    def alltoall(self, tensor, splits, name):
+        """As of `exchange.Exchange`."""
+        with tf.device("/CPU:0"):
+            return library().host_alltoall(
+                tensor=tensor, splits=splits, exchange=self._number, name=name
+            )
+
+    def exchange_rows(self, rows, sent, received, wire, gradient_scale, name):
+        """As of `exchange.Exchange`; gradients are multiplied by `gradient_scale`."""
+        with tf.device("/CPU:0"):
+            matrices, _ = library().host_exchange_rows(
+                rows=rows,
+                indices=[],
+                sent=sent,
+                received=received,
+                out_dtypes=[tf.float32] * len(rows),
+                wire=wire,
+                gradient_scale=gradient_scale,
+                exchange=self._number,
+                name=name,
+            )
+        return matrices
+
+
+@tf.RegisterGradient("HostAlltoall")
+def _host_alltoall_grad(op, received_grad, _):
+    with tf.device("/CPU:0"):
+        grad, _ = library().host_alltoall(
+            tensor=received_grad, splits=op.outputs[1], exchange=op.get_attr("exchange")
+        )
+    return [grad, None]
+
+
+@tf.RegisterGradient("HostExchangeRows")
+def _host_exchange_rows_grad(op, *grads):
+    """Of each table, those rows that a gradient has reached on the rank that asked for them."""
+    dtypes = op.get_attr("dtypes")
+    num_tables = len(dtypes)
+    rows, sent, received = op.inputs[:num_tables], *op.inputs[num_tables:]
+    reached = set(autodiff.differentiated(grads))
+    with tf.device("/CPU:0"):
+        slices = [as_slices(g, t in reached, rows[t].shape[1]) for t, g in enumerate(grads)]
+        values, indices = library().host_exchange_rows(
+            rows=[one.values for one in slices],
+            indices=[one.indices for one in slices],
+            sent=received,
+            received=sent,
+            out_dtypes=dtypes,
+            wire=op.get_attr("wire"),
+            scale=op.get_attr("gradient_scale"),
+            exchange=op.get_attr("exchange"),
+        )
+        found = [
+            tf.IndexedSlices(v, i, tf.shape(r, out_type=tf.int64))
+            for v, i, r in zip(values, indices, rows)
+        ]
+    return [*found, None, None]

@@ -1,0 +1,187 @@
+// Ranks of one host, here threads of one process: what each writes, and what the others read.
+#include "exchange/host_exchange.h"
+
+#include <atomic>
+#include <cstring>
+#include <future>
+#include <random>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "check.h"
+#include "exchange/free_space.h"
+#include "exchange/shared_memory.h"
+
+namespace group_embedding {
+namespace {
+
+// What a call ended with: an error, or the texts that came from all ranks, its own left out.
+struct Result {
+  std::string error;
+  std::vector<std::string> texts;
+};
+
+class Host {
+ public:
+  explicit Host(int num_ranks) {
+    std::vector<std::string> addresses;
+    for (int n = 0; n < num_ranks; ++n) {
+      std::string error;
+      ranks_.push_back(HostExchange::Make(n, num_ranks, &error));
+      CHECK_EQ(error, "");
+      addresses.push_back(ranks_[n]->address());
+    }
+    for (const auto& rank : ranks_) CHECK_EQ(rank->Join(addresses), "");
+  }
+  ~Host() {
+    for (const auto& rank : ranks_) rank->End("the test is over");
+  }
+
+  HostExchange& operator[](int rank) { return *ranks_[rank]; }
+
+  // Begins a call of `rank`, which sends a text to each rank.
+  std::future<Result> Call(int rank, const std::string& name,
+                           const std::vector<std::string>& texts) {
+    std::vector<int64_t> bytes;
+    for (const std::string& text : texts) bytes.push_back(static_cast<int64_t>(text.size()));
+    Outgoing outgoing;
+    const std::string error = ranks_[rank]->Prepare(name, bytes, &outgoing);
+    auto result = std::make_shared<std::promise<Result>>();
+    if (!error.empty()) {
+      result->set_value({error, {}});
+      return result->get_future();
+    }
+    for (size_t n = 0; n < texts.size(); ++n) {
+      if (static_cast<int>(n) == rank) continue;
+      std::memcpy(outgoing.data(static_cast<int>(n)), texts[n].data(), texts[n].size());
+    }
+    ranks_[rank]->Send(outgoing, [=](const std::string& error, std::shared_ptr<const Mail> mail) {
+      Result read = {error, {}};
+      for (size_t n = 0; mail != nullptr && n < texts.size(); ++n) {
+        if (static_cast<int>(n) == rank) continue;
+        const int from = static_cast<int>(n);
+        read.texts.emplace_back(mail->data(from), mail->bytes(from));
+      }
+      result->set_value(read);
+    });
+    return result->get_future();
+  }
+
+ private:
+  std::vector<std::shared_ptr<HostExchange>> ranks_;
+};
+
+TEST(EachRankReadsWhatTheOthersWrote) {
+  Host host(3);
+  auto first = host.Call(0, "rows", {"", "0 to 1", ""});
+  auto second = host.Call(1, "rows", {"1 to 0", "", "1 to 2"});
+  auto third = host.Call(2, "rows", {std::string(3 << 20, '2'), "2 to 1", ""});
+  CHECK_EQ(first.get().texts, (std::vector<std::string>{"1 to 0", std::string(3 << 20, '2')}));
+  CHECK_EQ(second.get().texts, (std::vector<std::string>{"0 to 1", "2 to 1"}));
+  CHECK_EQ(third.get().texts, (std::vector<std::string>{"", "1 to 2"}));
+}
+
+TEST(CallsAreMatchedByNameInWhateverOrder) {
+  Host host(2);
+  auto a0 = host.Call(0, "a", {"", "a of 0"}), b0 = host.Call(0, "b", {"", "b of 0"});
+  auto b1 = host.Call(1, "b", {"b of 1", ""}), a1 = host.Call(1, "a", {"a of 1", ""});
+  CHECK_EQ(a0.get().texts[0], "a of 1");
+  CHECK_EQ(b0.get().texts[0], "b of 1");
+  CHECK_EQ(a1.get().texts[0], "a of 0");
+  CHECK_EQ(b1.get().texts[0], "b of 0");
+}
+
+TEST(ManyCallsOnManyThreadsKeepTheirOrder) {
+  constexpr int kRanks = 3, kNames = 4, kCalls = 500;
+  Host host(kRanks);
+  std::vector<std::thread> threads;
+  std::atomic<int> wrong{0};
+  for (int rank = 0; rank < kRanks; ++rank) {
+    for (int name = 0; name < kNames; ++name) {
+      threads.emplace_back([&host, &wrong, rank, name] {
+        std::mt19937 random(rank * kNames + name);
+        for (int call = 0; call < kCalls; ++call) {
+          const std::string text = std::to_string(call) + std::string(random() % 5000, ' ');
+          const std::vector<std::string> texts(kRanks, text);
+          const Result result = host.Call(rank, std::to_string(name), texts).get();
+          bool is_right = result.texts.size() == kRanks - 1;
+          for (const std::string& came : result.texts) is_right &= std::stoi(came) == call;
+          wrong += !is_right;
+        }
+      });
+    }
+  }
+  for (std::thread& thread : threads) thread.join();
+  CHECK_EQ(wrong.load(), 0);
+}
+
+TEST(WhoEndsEndsTheCallsThatWaitForIt) {
+  Host host(3);
+  auto waits = host.Call(0, "rows", {"", "", ""});
+  auto own = host.Call(1, "rows", {"", "", ""});
+  host[1].End("rank 2 died");
+  CHECK_EQ(own.get().error, "the exchange has ended: rank 2 died");
+  host[2].End("this process ends");
+  CHECK_EQ(waits.get().error, "the exchange has ended: rank 2 takes part no more");
+  CHECK_EQ(host.Call(1, "more", {"", "", ""}).get().error, "the exchange has ended: rank 2 died");
+}
+
+TEST(WhatARankSentBeforeItEndedIsRead) {
+  Host host(2);
+  auto last = host.Call(1, "rows", {"the last", ""});
+  host[1].End("this process ends");
+  CHECK_EQ(host.Call(0, "rows", {"", ""}).get().texts[0], "the last");
+  CHECK_EQ(host.Call(0, "rows", {"", ""}).get().error,
+           "the exchange has ended: rank 1 takes part no more");
+}
+
+TEST(ASecondCallOfANameIsRefusedWhileOneIsUnderWay) {
+  Host host(2);
+  auto first = host.Call(0, "rows", {"", "first"});
+  CHECK_CONTAINS(host.Call(0, "rows", {"", "second"}).get().error, "'rows': expected calls of one");
+  auto other = host.Call(1, "rows", {"", ""});
+  CHECK_EQ(other.get().texts[0], "first");
+  CHECK_EQ(first.get().error, "");
+}
+
+TEST(MoreThanTheMemoryHoldsIsRefused) {
+  Host host(2);
+  Outgoing outgoing;
+  CHECK_CONTAINS(host[0].Prepare("rows", {0, int64_t{1} << 40}, &outgoing), "use smaller batches");
+}
+
+TEST(AFileThatIsNoMemoryOfARankIsRefused) {
+  std::string error;
+  const auto rank = HostExchange::Make(0, 2, &error);
+  std::string address = rank->address();
+  CHECK_CONTAINS(rank->Join({address, address + "1"}), "rank 1: /proc/");
+  CHECK_CONTAINS(rank->Join({address, "/proc/self/fd/nothing 1"}), "No such file");
+}
+
+TEST(MemoryThatIsGivenBackIsZeros) {
+  std::string error;
+  const auto memory = SharedMemory::Make(&error);
+  const auto other = SharedMemory::Map(memory->address(), &error);
+  std::memset(memory->data() + 4096, 1, 3 * 4096);
+  memory->GiveBack(4096 + 100, 2 * 4096);  // one whole page is in it
+  CHECK_EQ(int{other->data()[2 * 4096 - 1]}, 1);
+  CHECK_EQ(int{other->data()[2 * 4096]}, 0);
+  CHECK_EQ(int{other->data()[3 * 4096 - 1]}, 0);
+  CHECK_EQ(int{other->data()[3 * 4096]}, 1);
+}
+
+TEST(FreeSpaceIsUsedAgainAndGrowsTogether) {
+  FreeSpace space(64, 64 + 4 * 64);
+  const int64_t a = space.Take(1), b = space.Take(64), c = space.Take(100);
+  CHECK_EQ(std::vector<int64_t>({a, b, c}), (std::vector<int64_t>{64, 128, 192}));
+  CHECK_EQ(space.Take(1), int64_t{-1});
+  CHECK_EQ(space.Give(a), int64_t{64});
+  CHECK_EQ(space.Give(c), int64_t{128});
+  CHECK_EQ(space.Take(129), int64_t{-1});
+  CHECK_EQ(space.Give(b), int64_t{64});
+  CHECK_EQ(space.Take(4 * 64), int64_t{64});
+}
+
+}  // namespace
+}  // namespace group_embedding
