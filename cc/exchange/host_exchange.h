@@ -14,10 +14,10 @@
 // long. The exchange's thread sleeps while there is nothing to do.
 //
 // Errors: a call ends with a sentence where it cannot end well: this rank's End was called, another
-// rank has ended without making the call, or another
-// of its name is under way. What is not noticed here is a rank
-// that dies or hangs: whoever watches over the ranks (group_embedding/distributed/liveness.py)
-// calls End. Nothing is left of the memory when the processes are gone, killed ones included.
+// rank has ended without making the call, or another of its name is under way. What is not noticed
+// here is a rank that dies or hangs: whoever watches over the ranks
+// (group_embedding/distributed/liveness.py) calls End. Nothing is left of the memory when the
+// processes are gone, killed ones included.
 #pragma once
 
 #include <cstdint>
