@@ -82,6 +82,7 @@ class GroupEmbedding(NotForXla, keras.layers.Layer):
         # Weights keep the dtype they come in; ids never had another.
         kwargs.setdefault("autocast", False)
         super().__init__(**kwargs)
+        self._allow_non_tensor_positional_args = True  # of Keras 3: RoutedIds are no tensor
         if keras.backend.backend() != "tensorflow":
             raise ValueError(
                 f"layer '{self.name}': expected Keras to run on TensorFlow, got the backend "
