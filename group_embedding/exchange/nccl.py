@@ -27,7 +27,10 @@ def meet(exchange, gpu, timeout_seconds):
     reason = _why_not(ranks)
     if reason:
         if any(rank["gpu"] for rank in ranks):
-            warnings.warn(f"rows of tables on GPUs will travel through the host, not NCCL: {reason}", stacklevel=4)
+            warnings.warn(
+                f"rows of tables on GPUs will travel through the host, not NCCL: {reason}",
+                stacklevel=4,
+            )
         return None
     nccl_id = bytes.fromhex(ranks[0]["nccl_id"])
     return NcclRanks(nccl_id, exchange.rank, exchange.num_ranks, timeout_seconds)
