@@ -206,10 +206,12 @@ def _twin(optimizer):
     config = optimizer.get_config()
     # Tables found by key keep slots under the optimizer's name. Keras 3 numbers those of a process.
     config["name"] = re.sub(r"_\d+$", "", config["name"])
+    if hasattr(optimizer, "_untrack_variable") and hasattr(optimizer._learning_rate, "assign"):
+        # Keras 3 would make a variable of it, but not of a callable, and save both. What it untracks
+        # it cannot save either.
+        config["learning_rate"] = float
     twin = type(optimizer).from_config(config)
-    own, twin._learning_rate = twin._learning_rate, optimizer._learning_rate
-    if hasattr(twin, "_untrack_variable") and hasattr(own, "assign"):
-        twin._untrack_variable(own)  # or Keras 3 would save both
+    twin._learning_rate = optimizer._learning_rate
     return twin
 
 
