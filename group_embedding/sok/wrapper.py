@@ -207,8 +207,8 @@ def _twin(optimizer):
     # Tables found by key keep slots under the optimizer's name. Keras 3 numbers those of a process.
     config["name"] = re.sub(r"_\d+$", "", config["name"])
     if hasattr(optimizer, "_untrack_variable") and hasattr(optimizer._learning_rate, "assign"):
-        # Keras 3 would make a variable of it, but not of a callable, and save both. What it untracks
-        # it cannot save either.
+        # Keras 3 would make a variable of a number, not of a callable, and save both; and what has
+        # untracked one cannot be saved.
         config["learning_rate"] = float
     twin = type(optimizer).from_config(config)
     twin._learning_rate = optimizer._learning_rate
