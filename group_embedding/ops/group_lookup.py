@@ -51,19 +51,26 @@ def group_lookup(
         sizes=batch.sizes,
         keyed_tables=[tables[t].keyed.table_handle for t in keyed],
         keyed=keyed,
-        dtype=tables[0].dtype,
+        **attrs_of_tables(tables),
         num_outputs=1 if concat else len(table_of_feature),
         table_of_feature=table_of_feature,
         combiners=combiners,
-        dims=[table.dim for table in tables],
-        max_norms=[table.max_norm for table in tables],
-        table_names=[table.name for table in tables],
         feature_names=feature_names,
         concat=concat,
         weighted=batch.weighted,
         prune_negative=prune_negative,
         invalid_ids=invalid_ids,
     )
+
+
+def attrs_of_tables(tables):
+    """What ops are told of the tables of a group."""
+    return {
+        "dtype": tables[0].dtype,
+        "dims": [table.dim for table in tables],
+        "max_norms": [table.max_norm for table in tables],
+        "table_names": [table.name for table in tables],
+    }
 
 
 @tf.RegisterGradient("GroupLookup")

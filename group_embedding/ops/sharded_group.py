@@ -13,7 +13,12 @@ import tensorflow as tf
 
 from group_embedding.ops import autodiff
 from group_embedding.ops._library import library
-from group_embedding.ops.group_lookup import SHARED_ATTRS, samples_with_gradient, shape_of_table
+from group_embedding.ops.group_lookup import (
+    SHARED_ATTRS,
+    attrs_of_tables,
+    samples_with_gradient,
+    shape_of_table,
+)
 from group_embedding.ops.order import in_order, let_tables_be_read
 from group_embedding.ops.select_samples import select_samples
 
@@ -42,8 +47,7 @@ def sharded_group_lookup(
     gradient_scale,
     *,
     concat,
-    prune_negative,
-    invalid_ids,
+    **options,
 ):
     """Looks `batch` up in `tables` (a list of tables.Table of one dtype: this rank's rows).
 
@@ -52,7 +56,7 @@ def sharded_group_lookup(
         ranks: NcclRanks.
         description: a text that says what the lookup has, the same on all ranks.
         gradient_scale: what a rank's gradients are multiplied by before those of all are added.
-        others: as of `ops.group_lookup.group_lookup`.
+        others, and `options`: as of `ops.group_lookup.group_lookup`.
 
     Returns:
         As `ops.group_lookup.group_lookup`.
@@ -62,22 +66,18 @@ def sharded_group_lookup(
         [table.tensor() for table in tables],
         batch.buffer,
         batch.sizes,
-        dtype=tables[0].dtype,
+        **attrs_of_tables(tables),
         num_outputs=1 if concat else len(table_of_feature),
         table_of_feature=table_of_feature,
         combiners=combiners,
-        dims=[table.dim for table in tables],
-        max_norms=[table.max_norm for table in tables],
-        table_names=[table.name for table in tables],
         feature_names=feature_names,
         concat=concat,
         weighted=batch.weighted,
-        prune_negative=prune_negative,
-        invalid_ids=invalid_ids,
         num_rows=num_rows,
         gradient_scale=gradient_scale,
         description=description,
         **ranks._asdict(),
+        **options,
     )
     return in_order(lambda order: make(order=order)).outputs
 

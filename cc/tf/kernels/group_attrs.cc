@@ -1,5 +1,6 @@
 #include "tf/kernels/group_attrs.h"
 
+#include "fused/group_lookup_grad.h"
 #include "tf/kernels/shared_buffer.h"
 
 namespace group_embedding {
@@ -23,6 +24,12 @@ DataType ToCore(tensorflow::DataType dtype) {
 tensorflow::DataType FromCore(DataType dtype) {
   if (dtype == DataType::kFloat32) return tensorflow::DT_FLOAT;
   return dtype == DataType::kFloat16 ? tensorflow::DT_HALF : tensorflow::DT_BFLOAT16;
+}
+
+absl::Status CheckSortable(const Batch& batch) {
+  if (batch.num_ids < kMaxBatchIds && batch.num_samples < kMaxBatchIds) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      "expected fewer than 2^32 - 1 ids and samples in one group; split the batch");
 }
 
 GroupAttrs::GroupAttrs(OpKernelConstruction* context) {

@@ -14,6 +14,9 @@ namespace group_embedding {
 DataType ToCore(tensorflow::DataType dtype);
 tensorflow::DataType FromCore(DataType dtype);
 
+// Refuses a batch with more ids or samples than those that sort them can number.
+absl::Status CheckSortable(const Batch& batch);
+
 struct GroupAttrs {
   explicit GroupAttrs(tensorflow::OpKernelConstruction* context);
 

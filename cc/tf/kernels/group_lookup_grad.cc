@@ -41,10 +41,7 @@ class GroupLookupGradOp : public OpKernel {
     OP_REQUIRES_OK(context,
                    attrs_.MakeFeatures(context->input(num_tables), context->input(num_tables + 1),
                                        &features, &group.batch));
-    OP_REQUIRES(context,
-                group.batch.num_ids < kMaxBatchIds && group.batch.num_samples < kMaxBatchIds,
-                absl::InvalidArgumentError("expected fewer than 2^32 - 1 ids and samples in one "
-                                           "group; split the batch"));
+    OP_REQUIRES_OK(context, CheckSortable(group.batch));
     OP_REQUIRES_OK(context, attrs_.ReadGradients(context, grad_features_, &features));
     group.tables = tables.get().data();
     group.num_tables = num_tables;

@@ -84,12 +84,6 @@ absl::Status MakeUpdate(OpKernelContext* context, const RuleAttrs& rule,
   return absl::OkStatus();
 }
 
-absl::Status CheckSize(const Batch& batch) {
-  if (batch.num_ids < kMaxBatchIds && batch.num_samples < kMaxBatchIds) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      "expected fewer than 2^32 - 1 ids and samples in one group; split the batch");
-}
-
 template <typename Device>
 class GroupUpdateOp : public OpKernel {
  public:
@@ -121,7 +115,7 @@ class GroupUpdateOp : public OpKernel {
     std::vector<Feature> features;
     Group group;
     OP_REQUIRES_OK(context, attrs_.MakeFeatures(*batch, *sizes, &features, &group.batch));
-    OP_REQUIRES_OK(context, CheckSize(group.batch));
+    OP_REQUIRES_OK(context, CheckSortable(group.batch));
     OP_REQUIRES_OK(context, attrs_.ReadGradients(context, grad_features_, &features));
     OP_REQUIRES_OK(context, BeforeWrite(context, *batch, *sizes, group.batch, features, written));
     group.tables = tables.data();
@@ -203,7 +197,7 @@ class GroupUpdateSlicesOp : public OpKernel {
     OP_REQUIRES_OK(context, MakeFeatures(context, written.tables(), *indices, &features));
     const int64_t num_ids = indices->NumElements();
     group.batch = {nullptr, indices->flat<int64_t>().data(), nullptr, num_ids, num_ids};
-    OP_REQUIRES_OK(context, CheckSize(group.batch));
+    OP_REQUIRES_OK(context, CheckSortable(group.batch));
     OP_REQUIRES_OK(context, Device::CheckIndices(*indices, features, written.tables(), names_));
     for (const Feature& f : features) {
       const int64_t* rows = group.batch.ids + f.first_sample;

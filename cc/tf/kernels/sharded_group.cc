@@ -144,7 +144,9 @@ class ShardedGroupLookupOp : public OpKernel {
     const Stage stage("sharded lookup");
     std::shared_ptr<Communicator> communicator;
     OP_REQUIRES_OK(context, ranks_.Join(&communicator));
-    if (!is_agreed_.exchange(true)) OP_REQUIRES_OK(context, Agree(context, communicator.get()));
+    if (!is_agreed_.exchange(true)) {
+      OP_REQUIRES_OK(context, CatchErrors([&] { return Agree(context, communicator.get()); }));
+    }
     Tables locked;
     OP_REQUIRES_OK(context, locked.Read(context, attrs_, /*keyed=*/{}));
     std::vector<Table> tables = locked.get();
@@ -154,6 +156,7 @@ class ShardedGroupLookupOp : public OpKernel {
     std::vector<Feature> features;
     Batch view;
     OP_REQUIRES_OK(context, attrs_.MakeFeatures(batch, sizes, &features, &view));
+    OP_REQUIRES_OK(context, CheckSortable(view));
     OP_REQUIRES_OK(context, attrs_.AllocateOutputs(context, &features));
     std::shared_ptr<HeldGroup> held;
     OP_REQUIRES_OK(context, CatchErrors([&] {
@@ -258,6 +261,7 @@ class SendGroupGradientsOp : public OpKernel {
     std::vector<Feature> features;
     Batch view;
     OP_REQUIRES_OK(context, attrs_.MakeFeatures(batch, sizes, &features, &view));
+    OP_REQUIRES_OK(context, CheckSortable(view));
     OP_REQUIRES_OK(context, attrs_.ReadGradients(context, grad_features_, &features));
     OP_REQUIRES_OK(context, CatchErrors([&] {
                      held->EnterOp(context);
