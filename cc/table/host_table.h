@@ -40,4 +40,9 @@ struct KeysToLocate {
 std::string LocateRowsCpu(const KeysToLocate* requests, int64_t num_requests, Access access,
                           int64_t step, const ParallelFor& parallel_for);
 
+// Copies the rows of keys [num_keys], as Access::kRead finds them, to `values` [num_keys, dim] of
+// the table's type. Returns as LocateRowsCpu.
+std::string ReadRowsCpu(HostTable* table, const int64_t* keys, int64_t num_keys, void* values,
+                        const ParallelFor& parallel_for);
+
 }  // namespace group_embedding

@@ -2,6 +2,7 @@
 
 import numpy as np
 import tensorflow as tf
+from tensorflow.python.eager import record
 from tensorflow.python.ops import resource_variable_ops
 from tensorflow.python.saved_model import registration
 
@@ -10,6 +11,7 @@ from group_embedding.checkpoint.snapshots import Eviction
 from group_embedding.checkpoint.start import find_start
 from group_embedding.exchange import current, table_is_made
 from group_embedding.ops import embedding_table, table_keys
+from group_embedding.ops.read_rows import read_rows
 from group_embedding.variables import initial_values, over_ranks
 from group_embedding.variables.loaded_variable import loaded_variable
 from group_embedding.variables.options import (
@@ -319,9 +321,26 @@ class EmbeddingVariable(resource_variable_ops.ResourceVariable, SavedByName):
 
     def sparse_read(self, indices, name=None):
         """The rows of keys, [..., dim]: what `tf.gather` and `tf.nn.embedding_lookup` call."""
+        if self._is_only_read(indices):
+            resource_variable_ops.variable_accessed(self)
+            keys = self._to_int64(indices)
+            with tf.device(self.device):
+                return read_rows(self.table_handle, keys, self.dtype, self.shape[1])
         from group_embedding.lookup import group_embedding_lookup  # which takes this class
 
         return group_embedding_lookup([self], [indices], name=name or "sparse_read")[0]
+
+    def _is_only_read(self, ids):
+        """Whether a lookup of `ids` made now is one that a single op serves: eager, without a tape
+        that may ask for its gradient, in host memory, and of no other rank's keys."""
+        return (
+            tf.executing_eagerly()
+            and not record.could_possibly_record()
+            and isinstance(ids, tf.Tensor)
+            and ids.dtype == self.key_dtype
+            and self.placement is None
+            and "GPU" not in self.device
+        )
 
 
 def _start(name, option, dim, dtype):

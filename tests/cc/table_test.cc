@@ -95,6 +95,45 @@ TEST(ThreadsReadTrainWriteAndSaveAtATime) {
   }
 }
 
+TEST(ThreadsReadRowsWhileOthersTrain) {
+  constexpr int kDim = 64;
+  constexpr int64_t kNumKeys = 40000;  // 10 MB of rows: written past the cache
+  TableOptions options;
+  options.dim = kDim;
+  options.initial = {Distribution::kUniform, 0, 1, 1, 0};
+  options.no_row_value = -1;
+  std::string error;
+  const auto table = MakeHostTable(options, nullptr, &error);
+  CHECK_EQ(error, "");
+  std::vector<int64_t> keys(kNumKeys), others(kNumKeys), rows(kNumKeys);
+  for (int64_t i = 0; i < kNumKeys; ++i) keys[i] = i * i % 7001, others[i] = 10000 + i;
+  auto train = [&](const std::vector<int64_t>& some) {
+    const KeysToLocate request = {table.get(), some.data(), kNumKeys, rows.data()};
+    CHECK_EQ(LocateRowsCpu(&request, 1, Access::kTrain, 1, SerialFor), "");
+  };
+  train(keys);
+  keys[kNumKeys - 1] = -5;
+  std::vector<std::vector<float>> read(3, std::vector<float>(kNumKeys * kDim));
+  const ParallelFor threads = testing::ThreadedFor(4);
+
+  threads(4, 1000000, [&](int64_t begin, int64_t end) {
+    for (int64_t t = begin; t < end; ++t) {
+      if (t == 0) {
+        train(others);
+      } else {
+        CHECK_EQ(ReadRowsCpu(table.get(), keys.data(), kNumKeys, read[t - 1].data(), threads), "");
+      }
+    }
+  });
+
+  for (const auto& values : read) {
+    for (int64_t i = 0; i < kNumKeys * kDim; ++i) {
+      const int64_t key = keys[i / kDim];
+      CHECK_EQ(values[i], key == -5 ? -1 : InitialValue(options.initial, key, i % kDim));
+    }
+  }
+}
+
 TEST(ThreadsInsertTheLastRowOfEachKey) {
   TableOptions options;
   options.dim = 2;

@@ -32,6 +32,66 @@ def test_eager(make_table):
     assert int(table.total_count()) == 0
 
 
+@pytest.mark.parametrize("dtype", [tf.float32, tf.float16, tf.bfloat16], ids=lambda d: d.name)
+@pytest.mark.parametrize("key_dtype", [tf.int32, tf.int64, tf.uint32, tf.uint64])
+def test_eager_read_is_a_lookup(make_table, key_dtype, dtype):
+    # Given a table with some keys, whose others start as one of three rows
+    matrix = tf.constant(np.arange(9).reshape(3, 3), dtype)
+    table = make_table(3, matrix, rows=3, key_dtype=key_dtype, value_dtype=dtype)
+    every = np.append(np.arange(5000, dtype=key_dtype.as_numpy_dtype), key_dtype.max)
+    present = every[::2]
+    table.insert(present, np.random.default_rng(1).normal(size=[len(present), 3]))
+    table.erase([4])
+    for shape in ([], [0], [2, 3], [2, 0, 3], [3, 2000]):  # the last: more than is read at a time
+        keys = tf.constant(every[np.random.default_rng(2).integers(0, 5001, shape)], key_dtype)
+        # When keys are read, with a tape and without
+        rows = table.sparse_read(keys)
+        with tf.GradientTape(watch_accessed_variables=False) as tape:
+            tape.watch(tf.constant(0.0))
+            looked_up = table.sparse_read(keys)
+        # Then the rows are the same, and of this shape
+        assert rows.shape == [*shape, 3]
+        assert rows.dtype == dtype
+        np.testing.assert_array_equal(tf.cast(rows, tf.float32), tf.cast(looked_up, tf.float32))
+    # And no key has been inserted, or counted
+    assert int(table.total_count()) == len(present) - 1
+    assert not np.any(table.get_frequency(every))
+
+
+@pytest.mark.parametrize("filter_option", [None, ge.CounterFilter(filter_freq=2)])
+@pytest.mark.parametrize("rows", [4, None])
+def test_eager_read_of_keys_without_a_row(make_table, filter_option, rows):
+    # Given an empty table
+    option = ge.InitializerOption(default_value_dim=rows, default_value_no_permission=-3.0)
+    initializer = tf.keras.initializers.RandomUniform(seed=1)
+    table = make_table(initializer=initializer, init_option=option, filter_option=filter_option)
+    keys = tf.constant([7, -7, 8], tf.int64)
+    # When it is read
+    read = table.sparse_read(keys)
+    # Then it reads what a lookup does
+    looked_up = tf.function(lambda: table.sparse_read(keys))()
+    np.testing.assert_array_equal(read, looked_up)
+
+
+def test_eager_read_of_what_was_trained(make_table, train):
+    # Given a table whose rows do not all fit the first tier, where there are two
+    table = make_table(64)
+    parts = np.split(np.arange(9000), 9)
+    for part in parts:
+        train(table, part)
+    for part in parts:
+        # When they are read again
+        rows = table.sparse_read(tf.constant(part))
+        # Then each is what it was trained to be
+        np.testing.assert_array_equal(rows, np.zeros([1000, 64]))
+
+
+@pytest.mark.parametrize("keys", [[1, 2], tf.constant([1], tf.int32)], ids=["list", "int32"])
+def test_eager_read_of_other_keys(make_table, keys):
+    with pytest.raises(TypeError, match="'ids\\[0\\]': expected ids of int64.*got int32"):
+        make_table().sparse_read(keys)
+
+
 def test_function(make_table):
     # Given a function that reads, also under a tape that is never asked
     table = make_table()
