@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <utility>
 
 #include "table/zeroed_memory.h"
 
@@ -41,7 +42,7 @@ class IndexPart {
   // Is full when more than `max_load` of it is taken. `depth`: how many bits of their hashes, the
   // highest that an index uses, its keys have in common.
   IndexPart(float max_load, int64_t capacity, int depth) : max_load_(max_load), depth_(depth) {
-    Resize(capacity);
+    Allocate(capacity);
   }
 
   int64_t size() const { return size_; }
@@ -85,10 +86,10 @@ class IndexPart {
 
   // Doubles the capacity.
   void Grow(HashOfKey hash_of) {
-    const uint64_t old_mask = mask_;
-    Resize(2 * capacity());
-    TakeOutAll(old_mask,
-               [&](const IndexEntry& entry) { PutBack(entry, hash_of(entry.key), this); });
+    IndexPart larger(max_load_, 2 * capacity(), depth_);
+    ForEach([&](const IndexEntry& entry) { PutBack(entry, hash_of(entry.key), &larger); });
+    larger.size_ = size_;
+    *this = std::move(larger);
   }
 
   // Moves the keys whose next bit is set to `other`, which is empty and of this capacity and of the
@@ -96,7 +97,7 @@ class IndexPart {
   void Split(uint64_t bit, HashOfKey hash_of, IndexPart* other) {
     depth_ = other->depth_;
     size_ = 0;
-    TakeOutAll(mask_, [&](const IndexEntry& entry) {
+    TakeOutAll([&](const IndexEntry& entry) {
       const uint64_t hash = hash_of(entry.key);
       IndexPart* to = (hash & bit) == 0 ? this : other;
       PutBack(entry, hash, to);
@@ -111,15 +112,13 @@ class IndexPart {
 
   // Takes entries out one after the other, from behind a free one on, and gives them to put_back.
   // Back in the same memory, each finds a place no later than the one it left, as all others
-  // between its home and there have been put back before it. That holds too if the capacity was
-  // doubled: its home, its hash modulo the capacity, then is what it was or lies where all was
-  // free.
+  // between its home and there have been put back before it.
   template <typename PutBack>
-  void TakeOutAll(uint64_t mask, const PutBack& put_back) {
+  void TakeOutAll(const PutBack& put_back) {
     uint64_t free = 0;
     while (entries_[free].state != 0) ++free;
-    for (uint64_t i = 1; i <= mask; ++i) {
-      IndexEntry& at = entries_[(free + i) & mask];
+    for (uint64_t i = 1; i <= mask_; ++i) {
+      IndexEntry& at = entries_[(free + i) & mask_];
       if (at.state == 0) continue;
       const IndexEntry entry = at;
       at = {0, 0};
@@ -127,15 +126,14 @@ class IndexPart {
     }
   }
 
-  // Keeps the entries; new ones are free.
-  void Resize(int64_t capacity) {
-    memory_.Resize(capacity * sizeof(IndexEntry));
+  void Allocate(int64_t capacity) {
+    memory_ = ZeroedMemory(capacity * static_cast<int64_t>(sizeof(IndexEntry)));
     entries_ = static_cast<IndexEntry*>(memory_.data());
     mask_ = capacity - 1;
     max_size_ = static_cast<int64_t>(max_load_ * static_cast<double>(capacity));
   }
 
-  const float max_load_;
+  float max_load_;
   int depth_;
   ZeroedMemory memory_;
   IndexEntry* entries_ = nullptr;

@@ -39,6 +39,8 @@ class HostShards::Inserter {
         lock_(shard->mutex),
         snapshot_(table->snapshot()),
         free_(store_, most) {}
+  // Counted at once: an atomic addition per key waits for all that is being written.
+  ~Inserter() { shard_.num_rows += num_new_; }
 
   void Prefetch(int64_t i, uint64_t hash) const {
     shard_.index.Prefetch(hash);
@@ -62,7 +64,7 @@ class HostShards::Inserter {
       }
       shard_.BeforeChange(key, entry->state);
       entry->state = row + 1;
-      ++shard_.num_rows;
+      ++num_new_;
     }
     Fill(entry->state - 1, is_new, i, key);
     return true;
@@ -92,6 +94,7 @@ class HostShards::Inserter {
   const std::lock_guard<std::mutex> lock_;
   const std::shared_ptr<RowSnapshot> snapshot_;
   FreeRows free_;
+  int64_t num_new_ = 0;  // keys that have a row now and had none
 };
 
 std::string HostShards::Insert(const KeyedRowsView& rows, const ParallelFor& parallel_for) {

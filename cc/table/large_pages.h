@@ -10,6 +10,10 @@ namespace group_embedding {
 
 constexpr int64_t kLargePage = int64_t{2} << 20;
 
+constexpr int64_t RoundUpToLargePages(int64_t bytes) {
+  return (bytes + kLargePage - 1) / kLargePage * kLargePage;
+}
+
 // `bytes` of addresses that begin with a large page, of zeros where they may be read; null: there
 // are not so many. `bytes`: whole pages. Given back by munmap.
 inline char* MapLargePages(int64_t bytes, int protection) {
@@ -22,6 +26,14 @@ inline char* MapLargePages(int64_t bytes, int protection) {
   munmap(begin + before + bytes, kLargePage - before);
   madvise(begin + before, bytes, MADV_HUGEPAGE);
   return begin + before;
+}
+
+// Has the system give [data, data + bytes), whole large pages, now: whoever writes them first need
+// not wait. Where it cannot (before Linux 5.14), he does.
+inline void TouchLargePages(char* data, int64_t bytes) {
+#ifdef MADV_POPULATE_WRITE
+  madvise(data, bytes, MADV_POPULATE_WRITE);
+#endif
 }
 
 // Has what is new of somebody's memory given in large pages, where they lie within it: to be called

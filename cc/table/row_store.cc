@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "core/rows.h"
+#include "table/large_pages.h"
 
 namespace group_embedding {
 namespace {
@@ -29,8 +30,9 @@ RowStore::RowStore(const TableOptions& options, const void* matrix, std::string*
       first_row_(options.initial.matrix_rows + 1),
       max_bytes_(options.max_bytes > 0 ? options.max_bytes : PhysicalBytes()) {
   reserved_rows_ = max_bytes_ / (row_bytes_ + static_cast<int64_t>(sizeof(RowInfo))) + first_row_;
-  rows_ = ReserveHostMemory(reserved_rows_ * row_bytes_);
-  infos_ = ReserveHostMemory(reserved_rows_ * static_cast<int64_t>(sizeof(RowInfo)));
+  ForArrays([this](Array* array, int64_t bytes) {
+    array->memory = ReserveHostMemory(reserved_rows_ * bytes);
+  });
   *error = GrowTo(first_row_);
   if (!error->empty()) return;
   num_rows_ = first_row_;
@@ -60,11 +62,9 @@ std::string RowStore::GrowTo(int64_t num_rows) {
             " slots) fill the " + std::to_string(max_bytes_) + " bytes it may use";
   } else {
     const int64_t rows = std::min(max_rows, std::max(num_rows + 1024, usable_rows_ / 4 * 5));
-    error = rows_->Grow(rows * row_bytes_);
-    if (error.empty()) error = infos_->Grow(rows * static_cast<int64_t>(sizeof(RowInfo)));
-    for (size_t s = 0; s < slots_.size() && error.empty(); ++s) {
-      error = slot_arrays_[s]->Grow(rows * slot_row_bytes(s));
-    }
+    ForArrays([&](Array* array, int64_t bytes) {
+      if (error.empty()) error = array->memory->Grow(rows * bytes);
+    });
     if (error.empty()) usable_rows_ = rows;
   }
   if (error.empty()) return "";
@@ -72,6 +72,19 @@ std::string RowStore::GrowTo(int64_t num_rows) {
          std::to_string(num_rows_.load() - first_row_) + " rows: " + error +
          "; give it more by StorageOption(storage_size=...), or admit fewer keys or evict some "
          "(filter_option, evict_option)";
+}
+
+std::vector<RowStore::Pages> RowStore::TakeUntouched(int64_t begin, int64_t end) {
+  std::vector<Pages> pages;
+  ForArrays([&](Array* array, int64_t bytes) {
+    const int64_t first = std::max(array->touched_bytes, RoundUpToLargePages(begin * bytes));
+    const int64_t soon = RoundUpToLargePages(end * bytes + kLargePage / 2);
+    const int64_t last = std::min(soon, array->memory->bytes() / kLargePage * kLargePage);
+    if (first >= last) return;
+    pages.push_back({array->data() + first, last - first});
+    array->touched_bytes = last;
+  });
+  return pages;
 }
 
 void RowStore::FreeRetired() {
@@ -90,23 +103,28 @@ int64_t RowStore::NumFree() {
 }
 
 std::string RowStore::Take(int64_t count, std::vector<int64_t>* rows) {
-  std::lock_guard<std::mutex> lock(mutex_);
-  FreeRetired();
-  for (; count > 0 && !free_.empty(); --count) {
-    rows->push_back(free_.back());
-    free_.pop_back();
-  }
-  for (; count > 0; --count) {
-    const int64_t row = num_rows_.load(std::memory_order_relaxed);
-    if (row == usable_rows_) {
-      std::string error = GrowTo(row + 1);
-      if (!error.empty()) return error;
+  std::string error;
+  std::vector<Pages> untouched;
+  const size_t num_before = rows->size();
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    FreeRetired();
+    for (; count > 0 && !free_.empty(); --count) {
+      rows->push_back(free_.back());
+      free_.pop_back();
     }
-    Info(row).count = -1;
-    num_rows_.store(row + 1, std::memory_order_release);
-    rows->push_back(row);
+    const int64_t begin = num_rows_.load(std::memory_order_relaxed), end = begin + count;
+    error = GrowTo(std::min(end, first_row_ + max_rows()));
+    if (error.empty()) error = GrowTo(end);  // which fails, if those are not all
+    const int64_t usable_end = std::min(end, usable_rows_);
+    for (int64_t row = begin; row < usable_end; ++row) rows->push_back(row);
+    num_rows_.store(usable_end, std::memory_order_release);
+    if (usable_end > begin) untouched = TakeUntouched(begin, usable_end);
   }
-  return "";
+  // Without the lock, as memory that is new takes time.
+  for (const Pages& pages : untouched) TouchLargePages(pages.data, pages.bytes);
+  for (size_t i = num_before; i < rows->size(); ++i) Info((*rows)[i]).count = -1;
+  return error;
 }
 
 void RowStore::Return(int64_t row) {
@@ -153,7 +171,7 @@ std::string RowStore::Slot(const SlotOptions& slot, void** array) {
              std::to_string(SizeOf(present.dtype)) + " bytes, as it has, got " +
              std::to_string(slot.width) + " of " + std::to_string(SizeOf(slot.dtype));
     }
-    *array = slot_arrays_[s]->data();
+    *array = slot_arrays_[s].data();
     return "";
   }
   const int64_t bytes = slot.width * SizeOf(slot.dtype);
@@ -163,7 +181,7 @@ std::string RowStore::Slot(const SlotOptions& slot, void** array) {
   Fill(slot.initial, slot.dtype, num_rows() * slot.width, memory->data());
   *array = memory->data();
   slots_.push_back(slot);
-  slot_arrays_.push_back(std::move(memory));
+  slot_arrays_.push_back({std::move(memory)});
   return "";
 }
 

@@ -34,11 +34,11 @@ class RowStore {
   int64_t BytesPerRow(const std::vector<SlotOptions>& more = {}) const;
   int64_t memory_bytes() const { return num_rows() * BytesPerRow(); }
 
-  char* Row(int64_t row) const { return rows_->data() + row * row_bytes_; }
+  char* Row(int64_t row) const { return rows_.data() + row * row_bytes_; }
   char* SlotRow(size_t s, int64_t row) const {
-    return slot_arrays_[s]->data() + row * slot_row_bytes(s);
+    return slot_arrays_[s].data() + row * slot_row_bytes(s);
   }
-  RowInfo& Info(int64_t row) const { return reinterpret_cast<RowInfo*>(infos_->data())[row]; }
+  RowInfo& Info(int64_t row) const { return reinterpret_cast<RowInfo*>(infos_.data())[row]; }
   bool IsKeys(int64_t row) const { return row >= first_row_ && Info(row).count >= 0; }
 
   // The row that a key without one reads.
@@ -73,15 +73,38 @@ class RowStore {
   int64_t OldestBatch() const;
 
  private:
-  void FreeRetired();                    // under mutex_
-  std::string GrowTo(int64_t num_rows);  // under mutex_
+  // Some large pages of an array.
+  struct Pages {
+    char* data;
+    int64_t bytes;
+  };
+  // body(array, its bytes per row) for values, what is kept of rows, and slots.
+  template <typename Body>
+  void ForArrays(const Body& body) {
+    body(&rows_, row_bytes_);
+    body(&infos_, static_cast<int64_t>(sizeof(RowInfo)));
+    for (size_t s = 0; s < slots_.size(); ++s) body(&slot_arrays_[s], slot_row_bytes(s));
+  }
+
+  // The next three: under mutex_.
+  void FreeRetired();
+  std::string GrowTo(int64_t num_rows);
+  // The pages that rows from `begin` on will need soon, once rows until `end` are given: one thread
+  // is told, and has them touched while others write to the pages before.
+  std::vector<Pages> TakeUntouched(int64_t begin, int64_t end);
 
   const TableOptions options_;
   const int64_t row_bytes_, first_row_;
   int64_t max_bytes_, reserved_rows_ = 0;
-  std::unique_ptr<Memory> rows_, infos_;
+  struct Array {
+    std::unique_ptr<Memory> memory;
+    int64_t touched_bytes = 0;  // what TakeUntouched has told of
+
+    char* data() const { return memory->data(); }
+  };
+  Array rows_, infos_;
   std::vector<SlotOptions> slots_;
-  std::vector<std::unique_ptr<Memory>> slot_arrays_;
+  std::vector<Array> slot_arrays_;
 
   mutable std::mutex mutex_;  // of what follows
   std::atomic<int64_t> num_rows_{0};

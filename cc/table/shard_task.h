@@ -76,8 +76,10 @@ class ShardTask {
             [this](int64_t row) { __builtin_prefetch(&store_.Info(row), 1, 3); }, &with);
     for (const Place& place : with) Touch(place.part->rows[place.i], place.times());
     if (without.empty()) return "";
-    return table_.options().admission.kind == Admission::Kind::kAll ? AdmitAll(without)
-                                                                    : AdmitOftenSeen(without);
+    const bool all = table_.options().admission.kind == Admission::Kind::kAll;
+    std::string error = all ? AdmitAll(without) : AdmitOftenSeen(without);
+    shard_.num_rows += num_started_;
+    return error;
   }
 
  private:
@@ -170,7 +172,7 @@ class ShardTask {
   void Start(int64_t row, int64_t key, int64_t count) {
     if (snapshot_ != nullptr) snapshot_->BeforeWrite(row);
     store_.Start(row, key, count, step_);
-    ++shard_.num_rows;
+    ++num_started_;
   }
 
   KeyIndex::Entry* EntryOf(int64_t key) {
@@ -184,6 +186,7 @@ class ShardTask {
   const int s_;
   const int64_t step_;
   const std::shared_ptr<RowSnapshot> snapshot_;
+  int64_t num_started_ = 0;  // rows
 };
 
 }  // namespace locate_rows

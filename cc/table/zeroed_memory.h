@@ -1,4 +1,4 @@
-// A block of memory that grows, with zeros.
+// A block of memory, of zeros at first: in large pages, unless it is small.
 #pragma once
 
 #include <sys/mman.h>
@@ -9,13 +9,24 @@
 #include <new>
 #include <utility>
 
-#include "table/large_pages.h"
+#include "table/large_page_blocks.h"
 
 namespace group_embedding {
 
 class ZeroedMemory {
  public:
   ZeroedMemory() = default;
+  // `bytes`: a power of two. Throws std::bad_alloc.
+  explicit ZeroedMemory(int64_t bytes) : bytes_(bytes) {
+    if (bytes < LargePageBlocks::kLeastBytes) {
+      data_ = std::calloc(bytes, 1);
+    } else if (bytes < kLargePage) {
+      data_ = std::memset(LargePageBlocks::Shared().Take(bytes), 0, bytes);
+    } else {
+      data_ = MapLargePages(bytes, PROT_READ | PROT_WRITE);
+    }
+    if (data_ == nullptr) throw std::bad_alloc();
+  }
   ZeroedMemory(ZeroedMemory&& other) noexcept { *this = std::move(other); }
   ZeroedMemory& operator=(ZeroedMemory&& other) noexcept {
     std::swap(data_, other.data_);
@@ -23,36 +34,18 @@ class ZeroedMemory {
     return *this;
   }
   ~ZeroedMemory() {
-    if (IsMapped(bytes_)) {
-      munmap(data_, bytes_);
-    } else {
+    if (bytes_ < LargePageBlocks::kLeastBytes) {
       std::free(data_);
+    } else if (bytes_ < kLargePage) {
+      LargePageBlocks::Shared().Return(static_cast<char*>(data_), bytes_);
+    } else {
+      munmap(data_, bytes_);
     }
   }
 
   void* data() const { return data_; }
 
-  // To at least as many bytes as before. May move the block. Throws std::bad_alloc.
-  void Resize(int64_t bytes) {
-    if (!IsMapped(bytes)) {
-      void* data = std::realloc(data_, bytes);
-      if (data == nullptr) throw std::bad_alloc();
-      std::memset(static_cast<char*>(data) + bytes_, 0, bytes - bytes_);
-      data_ = data;
-      bytes_ = bytes;
-      return;
-    }
-    ZeroedMemory larger;
-    larger.data_ = MapLargePages(bytes, PROT_READ | PROT_WRITE);
-    if (larger.data_ == nullptr) throw std::bad_alloc();
-    larger.bytes_ = bytes;
-    if (data_ != nullptr) std::memcpy(larger.data_, data_, bytes_);
-    *this = std::move(larger);
-  }
-
  private:
-  static bool IsMapped(int64_t bytes) { return bytes >= kLargePage; }
-
   void* data_ = nullptr;
   int64_t bytes_ = 0;
 };

@@ -1,0 +1,51 @@
+#include "table/large_page_blocks.h"
+
+#include <algorithm>
+#include <new>
+
+namespace group_embedding {
+
+LargePageBlocks& LargePageBlocks::Shared() {
+  static auto* blocks = new LargePageBlocks;  // never deleted: tables may live until the very end
+  return *blocks;
+}
+
+int LargePageBlocks::SizeIndex(int64_t bytes) {
+  int index = 0;
+  while (kLeastBytes << index < bytes) ++index;
+  return index;
+}
+
+char* LargePageBlocks::Take(int64_t bytes) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  const int wanted = SizeIndex(bytes);
+  int size = wanted;
+  while (size < kNumSizes && free_[size].empty()) ++size;
+  char* block;
+  if (size < kNumSizes) {
+    block = *free_[size].begin();
+    free_[size].erase(free_[size].begin());
+  } else {
+    block = MapLargePages(kLargePage, PROT_READ | PROT_WRITE);
+    if (block == nullptr) throw std::bad_alloc();
+    TouchLargePages(block, kLargePage);  // which several threads would do at a time
+  }
+  while (size > wanted) free_[--size].insert(block + (kLeastBytes << size));
+  return block;
+}
+
+void LargePageBlocks::Return(char* block, int64_t bytes) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  for (int size = SizeIndex(bytes); size < kNumSizes; ++size) {
+    const intptr_t half = reinterpret_cast<intptr_t>(block) ^ (kLeastBytes << size);
+    char* other = reinterpret_cast<char*>(half);
+    if (free_[size].erase(other) == 0) {
+      free_[size].insert(block);
+      return;
+    }
+    block = std::min(block, other);
+  }
+  munmap(block, kLargePage);
+}
+
+}  // namespace group_embedding

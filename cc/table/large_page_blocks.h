@@ -1,0 +1,38 @@
+// Parts of large pages, for what is too small to have one of its own. K. Knowlton, "A fast storage
+// allocator" (1965): a page is halved until a part has the size that is asked for; halves that are
+// both free again become one.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <mutex>
+#include <set>
+
+#include "table/large_pages.h"
+
+namespace group_embedding {
+
+// May be called by several threads.
+class LargePageBlocks {
+ public:
+  static constexpr int64_t kLeastBytes = int64_t{64} << 10;
+
+  // Those of the process, shared by all tables.
+  static LargePageBlocks& Shared();
+
+  // `bytes`: a power of two, at least kLeastBytes and less than a large page. The content is left
+  // over from former owners. Throws std::bad_alloc.
+  char* Take(int64_t bytes);
+  void Return(char* block, int64_t bytes);
+
+ private:
+  static constexpr int kNumSizes = 5;  // kLeastBytes to a half of a page
+  static_assert(kLeastBytes << kNumSizes == kLargePage);
+
+  static int SizeIndex(int64_t bytes);
+
+  std::mutex mutex_;
+  std::array<std::set<char*>, kNumSizes> free_;
+};
+
+}  // namespace group_embedding
