@@ -4,6 +4,16 @@
 #include <new>
 
 namespace group_embedding {
+namespace {
+
+char* NewPage() {
+  char* page = MapLargePages(kLargePage, PROT_READ | PROT_WRITE);
+  if (page == nullptr) throw std::bad_alloc();
+  TouchLargePages(page, kLargePage);  // before threads share it, of which each would begin to
+  return page;
+}
+
+}  // namespace
 
 LargePageBlocks& LargePageBlocks::Shared() {
   static auto* blocks = new LargePageBlocks;  // never deleted: tables may live until the very end
@@ -17,8 +27,8 @@ int LargePageBlocks::SizeIndex(int64_t bytes) {
 }
 
 char* LargePageBlocks::Take(int64_t bytes) {
-  std::lock_guard<std::mutex> lock(mutex_);
   const int wanted = SizeIndex(bytes);
+  std::unique_lock<std::mutex> lock(mutex_);
   int size = wanted;
   while (size < kNumSizes && free_[size].empty()) ++size;
   char* block;
@@ -26,9 +36,9 @@ char* LargePageBlocks::Take(int64_t bytes) {
     block = *free_[size].begin();
     free_[size].erase(free_[size].begin());
   } else {
-    block = MapLargePages(kLargePage, PROT_READ | PROT_WRITE);
-    if (block == nullptr) throw std::bad_alloc();
-    TouchLargePages(block, kLargePage);  // which several threads would do at a time
+    lock.unlock();  // new memory takes time, and threads get it in parallel
+    block = NewPage();
+    lock.lock();
   }
   while (size > wanted) free_[--size].insert(block + (kLeastBytes << size));
   return block;

@@ -74,17 +74,16 @@ std::string RowStore::GrowTo(int64_t num_rows) {
          "(filter_option, evict_option)";
 }
 
-std::vector<RowStore::Pages> RowStore::TakeUntouched(int64_t begin, int64_t end) {
-  std::vector<Pages> pages;
+char* RowStore::TakeUntouchedPage(int64_t begin, int64_t end) {
+  char* page = nullptr;
   ForArrays([&](Array* array, int64_t bytes) {
-    const int64_t first = std::max(array->touched_bytes, RoundUpToLargePages(begin * bytes));
-    const int64_t soon = RoundUpToLargePages(end * bytes + kLargePage / 2);
-    const int64_t last = std::min(soon, array->memory->bytes() / kLargePage * kLargePage);
-    if (first >= last) return;
-    pages.push_back({array->data() + first, last - first});
-    array->touched_bytes = last;
+    const int64_t at = std::max(array->touched_bytes, RoundUpToLargePages(begin * bytes));
+    const bool is_soon = at < end * bytes + kLargePage / 2;
+    if (page != nullptr || !is_soon || at + kLargePage > array->memory->bytes()) return;
+    page = array->data() + at;
+    array->touched_bytes = at + kLargePage;
   });
-  return pages;
+  return page;
 }
 
 void RowStore::FreeRetired() {
@@ -104,8 +103,8 @@ int64_t RowStore::NumFree() {
 
 std::string RowStore::Take(int64_t count, std::vector<int64_t>* rows) {
   std::string error;
-  std::vector<Pages> untouched;
-  const size_t num_before = rows->size();
+  char* untouched = nullptr;
+  int64_t begin, end;  // of those that are new
   {
     std::lock_guard<std::mutex> lock(mutex_);
     FreeRetired();
@@ -113,17 +112,19 @@ std::string RowStore::Take(int64_t count, std::vector<int64_t>* rows) {
       rows->push_back(free_.back());
       free_.pop_back();
     }
-    const int64_t begin = num_rows_.load(std::memory_order_relaxed), end = begin + count;
-    error = GrowTo(std::min(end, first_row_ + max_rows()));
-    if (error.empty()) error = GrowTo(end);  // which fails, if those are not all
-    const int64_t usable_end = std::min(end, usable_rows_);
-    for (int64_t row = begin; row < usable_end; ++row) rows->push_back(row);
-    num_rows_.store(usable_end, std::memory_order_release);
-    if (usable_end > begin) untouched = TakeUntouched(begin, usable_end);
+    begin = num_rows_.load(std::memory_order_relaxed);
+    error = GrowTo(std::min(begin + count, first_row_ + max_rows()));
+    if (error.empty()) error = GrowTo(begin + count);  // which fails, if those are not all
+    end = std::min(begin + count, usable_rows_);
+    num_rows_.store(end, std::memory_order_release);
+    if (begin < end) untouched = TakeUntouchedPage(begin, end);
   }
   // Without the lock, as memory that is new takes time.
-  for (const Pages& pages : untouched) TouchLargePages(pages.data, pages.bytes);
-  for (size_t i = num_before; i < rows->size(); ++i) Info((*rows)[i]).count = -1;
+  if (untouched != nullptr) TouchLargePages(untouched, kLargePage);
+  for (int64_t row = begin; row < end; ++row) {
+    Info(row).count = -1;
+    rows->push_back(row);
+  }
   return error;
 }
 

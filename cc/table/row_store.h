@@ -73,11 +73,13 @@ class RowStore {
   int64_t OldestBatch() const;
 
  private:
-  // Some large pages of an array.
-  struct Pages {
-    char* data;
-    int64_t bytes;
+  struct Array {
+    std::unique_ptr<Memory> memory;
+    int64_t touched_bytes = 0;  // until the last page that was told of
+
+    char* data() const { return memory->data(); }
   };
+
   // body(array, its bytes per row) for values, what is kept of rows, and slots.
   template <typename Body>
   void ForArrays(const Body& body) {
@@ -89,19 +91,13 @@ class RowStore {
   // The next three: under mutex_.
   void FreeRetired();
   std::string GrowTo(int64_t num_rows);
-  // The pages that rows from `begin` on will need soon, once rows until `end` are given: one thread
-  // is told, and has them touched while others write to the pages before.
-  std::vector<Pages> TakeUntouched(int64_t begin, int64_t end);
+  // A large page that rows from `begin` on will need soon, once rows until `end` are given, or
+  // null. One thread is told, and touches it while others write to the pages before.
+  char* TakeUntouchedPage(int64_t begin, int64_t end);
 
   const TableOptions options_;
   const int64_t row_bytes_, first_row_;
   int64_t max_bytes_, reserved_rows_ = 0;
-  struct Array {
-    std::unique_ptr<Memory> memory;
-    int64_t touched_bytes = 0;  // what TakeUntouched has told of
-
-    char* data() const { return memory->data(); }
-  };
   Array rows_, infos_;
   std::vector<SlotOptions> slots_;
   std::vector<Array> slot_arrays_;

@@ -1,13 +1,16 @@
 // Tables found by key: the index under growth and erasure, and threads that read, train, write and
 // take snapshots of one table at a time.
+#include <algorithm>
 #include <cstring>
 #include <random>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "check.h"
 #include "table/host_table.h"
 #include "table/key_index.h"
+#include "table/large_page_blocks.h"
 #include "threads.h"
 
 namespace group_embedding {
@@ -132,6 +135,62 @@ TEST(ThreadsReadRowsWhileOthersTrain) {
       CHECK_EQ(values[i], key == -5 ? -1 : InitialValue(options.initial, key, i % kDim));
     }
   }
+}
+
+TEST(ThreadsHaveBlocksOfLargePagesToThemselves) {
+  LargePageBlocks blocks;
+  testing::ThreadedFor(4)(4, 1000000, [&](int64_t begin, int64_t end) {
+    for (int64_t t = begin; t < end; ++t) {
+      std::mt19937_64 random(t);
+      std::vector<std::pair<char*, int64_t>> mine;
+      for (int i = 0; i < 300; ++i) {
+        if (random() % 2 == 0 || mine.empty()) {
+          const int64_t bytes = LargePageBlocks::kLeastBytes << random() % 5;
+          mine.push_back({blocks.Take(bytes), bytes});
+          std::memset(mine.back().first, static_cast<int>(bytes >> 16 | t << 6), bytes);
+        } else {
+          std::swap(mine[random() % mine.size()], mine.back());
+          const auto [block, size] = mine.back();
+          const char mark = static_cast<char>(size >> 16 | t << 6);
+          CHECK_EQ(std::all_of(block, block + size, [&](char c) { return c == mark; }), true);
+          blocks.Return(block, size);
+          mine.pop_back();
+        }
+      }
+      for (const auto& [block, size] : mine) blocks.Return(block, size);
+    }
+  });
+  // All halves are one again, so that a page has gone back whole.
+  char* half = blocks.Take(kLargePage / 2);
+  char* other = blocks.Take(kLargePage / 2);
+  CHECK_EQ(other - half, kLargePage / 2);
+  blocks.Return(half, kLargePage / 2);
+  blocks.Return(other, kLargePage / 2);
+}
+
+TEST(ThreadsInsertWhatNeedsNewLargePages) {
+  constexpr int64_t kNumKeys = 300000, kDim = 8;
+  TableOptions options;
+  options.dim = kDim;
+  std::string error;
+  const auto table = MakeHostTable(options, nullptr, &error);
+  CHECK_EQ(error, "");
+  std::vector<int64_t> keys(kNumKeys);
+  std::vector<float> values(kNumKeys * kDim);
+  for (int64_t i = 0; i < kNumKeys; ++i) keys[i] = i * 7919;
+  for (size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(i);
+  KeyedRowsView given;
+  given.num_keys = kNumKeys;
+  given.keys = keys.data();
+  given.values = reinterpret_cast<const char*>(values.data());
+
+  CHECK_EQ(table->Insert(given, testing::ThreadedFor(4)), "");
+
+  CHECK_EQ(table->num_keys(), kNumKeys);
+  std::vector<float> read(values.size());
+  CHECK_EQ(ReadRowsCpu(table.get(), keys.data(), kNumKeys, read.data(), testing::ThreadedFor(4)),
+           "");
+  CHECK_EQ(read == values, true);
 }
 
 TEST(ThreadsInsertTheLastRowOfEachKey) {
