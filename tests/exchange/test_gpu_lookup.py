@@ -18,7 +18,7 @@ from exchange.gpu_lookup_cases import (
     value_of,
     whole_ids,
 )
-from gpu_processes import on_two_gpus
+from gpu_processes import on_gpus
 
 import group_embedding as ge
 from group_embedding import exchange, feature_ids, tables
@@ -27,7 +27,7 @@ from group_embedding.ops.group_ids import group_ids
 from group_embedding.ops.sharded_group import NcclRanks, sharded_group_lookup
 
 with_two_gpus = pytest.mark.parametrize(
-    "ranks", [pytest.param("two_ranks", marks=[pytest.mark.gpu, *on_two_gpus])]
+    "ranks", [pytest.param("two_ranks", marks=[pytest.mark.gpu, *on_gpus(2)])]
 )
 
 
