@@ -280,10 +280,8 @@ def test_other_gradients_are_averaged_once_those_of_tables_are_sent(monkeypatch,
     # Given the gradients of a table over GPUs, and of a dense variable
     graph = tf.Graph() if of == "graph" else FuncGraph("step")
     with graph.as_default():
-        table, kernel = (
-            tf.compat.v1.get_variable(name, [4, 4], use_resource=True)
-            for name in ("table", "kernel")
-        )
+        make = functools.partial(tf.compat.v1.get_variable, shape=[4, 4], use_resource=True)
+        table, kernel = make("table"), make("kernel")
         monkeypatch.setattr(gradients, "exchange_of", lambda variable: variable is table or None)
         (rows,) = RanksOf(TwoRanks.nccl_ranks)([table], [tf.ragged.constant([[1]])], ["sum"])
         slices, dense = tf.gradients(tf.reduce_sum((rows @ kernel) ** 2), [table, kernel])
