@@ -275,11 +275,33 @@ def ops_before(op):
     return before
 
 
-@pytest.mark.parametrize("of", ["function", "graph"])
-def test_other_gradients_are_averaged_once_those_of_tables_are_sent(monkeypatch, of):
+def new_graph(kind):
+    """That of a function is without what `tf.function` adds to the one it traces: that of its
+    gradient has no more either."""
+    return tf.Graph() if kind == "graph" else FuncGraph("gradient")
+
+
+@pytest.mark.parametrize("kind", ["function", "graph"])
+def test_ops_that_exchange_run_in_the_order_in_which_they_were_made(kind):
+    # Given a graph of two lookups and their gradients
+    with new_graph(kind).as_default() as graph:
+        tables = [tf.compat.v1.get_variable(name, [4, 4], use_resource=True) for name in "ab"]
+        look_up = RanksOf(TwoRanks.nccl_ranks)
+        found = [look_up([table], [tf.ragged.constant([[1]])], ["sum"])[0] for table in tables]
+        tf.gradients([tf.reduce_sum(rows**2) for rows in found], tables)
+    # When an executor takes what is ready
+    exchanging = ("ShardedGroupLookup", "SendGroupGradients")
+    made = [op for op in graph.get_operations() if op.type in exchanging]
+    # Then only one of them is at a time
+    assert len(made) == 4
+    for op, next_op in zip(made, made[1:]):
+        assert op in ops_before(next_op)
+
+
+@pytest.mark.parametrize("kind", ["function", "graph"])
+def test_other_gradients_are_averaged_once_those_of_tables_are_sent(monkeypatch, kind):
     # Given the gradients of a table over GPUs, and of a dense variable
-    graph = tf.Graph() if of == "graph" else FuncGraph("step")
-    with graph.as_default():
+    with new_graph(kind).as_default():
         make = functools.partial(tf.compat.v1.get_variable, shape=[4, 4], use_resource=True)
         table, kernel = make("table"), make("kernel")
         monkeypatch.setattr(gradients, "exchange_of", lambda variable: variable is table or None)

@@ -310,14 +310,16 @@ def route_bad_ids_on_rank():
     rank = exchange.current().rank
     table = exchange.make_table((7, 2), tf.ones_initializer(), lambda s, i: tf.Variable(i(s)))
     bad, good = (tf.ragged.constant([[0, 9 if rank == 1 else i]]) for i in (1, 2))
+    names = {"feature_names": ["clicks"]}
     with pytest.raises(tf.errors.InvalidArgumentError) as error:
-        ge.route_ids([table], [bad if rank == 1 else good], "sum", feature_names=["clicks"])
+        routed = ge.route_ids([table], [bad if rank == 1 else good], "sum", **names)
+        ge.group_embedding_lookup_sparse([table], routed, "sum", **names)  # where GPUs find it
     good = tf.ragged.constant([[0, 1]])
     routed = ge.route_ids([table], [good], "sum")
     return error.value.message, ge.group_embedding_lookup_sparse([table], routed, "sum")[0].numpy()
 
 
-def test_a_bad_id_raises_on_every_rank_where_it_is_routed(two_ranks):
+def test_a_bad_id_raises_on_every_rank(two_ranks):
     for message, output in two_ranks.run(route_bad_ids_on_rank):
         assert "rank 1: table" in message
         assert "feature 'clicks': id 9 of sample 0 is outside" in message
