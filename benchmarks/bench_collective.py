@@ -196,7 +196,8 @@ def row_of(way, num_ranks, workload, alpha, ranks, one_gpu):
 
 
 def run(folder, counts, workloads, profile):
-    """Rows of the table; all that runs on as many GPUs runs in the same processes."""
+    """Rows of the table, printed as they come; all that runs on as many GPUs runs in the same
+    processes."""
     rows, one_gpu = [], {}
     for num_ranks in sorted({1, *counts}):
         ways = [way for way in WAYS if way != "one GPU" or num_ranks == 1]
@@ -209,6 +210,7 @@ def run(folder, counts, workloads, profile):
                 one_gpu[workload.name, alpha] = rows[-1]["step ms"]
             if profile:
                 write_kernels(profile, rows[-1], ranks[0]["kernels"])
+        print_table(rows[-len(cases) :])
     order = [workload.name for workload, _ in workloads]
     return sorted(rows, key=lambda r: (order.index(r["workload"]), r["alpha"]))
 
@@ -264,7 +266,6 @@ def main():
         for alpha in args.alphas
     ]
     rows = run(args.core, args.ranks, [(TINY, 0.0), *workloads], args.profile)
-    print_table(rows)
     if args.json:
         write_json(args.json, about, rows)
     if args.plot:

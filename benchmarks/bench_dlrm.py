@@ -7,9 +7,10 @@ of each. `--through horovod` has rows travel by Horovod's alltoall, to compare.
 
 26 features of one id each, dim 128, bottom MLP 13-512-256-128, dot interaction, top MLP
 1024-1024-512-256-1, Adagrad wrapped by `ge.optimizers.wrap`, ids and labels in GPU memory as
-`prefetch_to_device` leaves them. Steps run in a row, as `fit` makes them. TensorFlow's profiler
-then records some of them; kernels of this library and its sort count as embeddings, all other
-kernels as dense layers, and what no kernel covers (idle time, copies) as outside.
+`prefetch_to_device` leaves them. Steps run in a row, as `fit` makes them; of the tables alone, too:
+lookup, gradient and update, without a dense layer. On one GPU TensorFlow's profiler then records
+some of them; kernels of this library and its sort count as embeddings, all other kernels as dense
+layers, and what no kernel covers (idle time, copies) as outside.
 
 To look at a trace: run with --trace FOLDER, then `tensorboard --logdir FOLDER` (Profile, Trace
 Viewer); or `nsys profile -t cuda,nvtx python benchmarks/bench_dlrm.py`, in which the stages
@@ -18,6 +19,7 @@ Viewer); or `nsys profile -t cuda,nvtx python benchmarks/bench_dlrm.py`, in whic
 
 import argparse
 import os
+import statistics
 import tempfile
 import time
 from pathlib import Path
@@ -60,10 +62,13 @@ class Dlrm(tf.Module):
     def variables_(self):
         return self.tables + [v for layer in self.bottom + self.top for v in layer]
 
+    def embed(self, ids):
+        return ge.group_embedding_lookup_sparse(self.tables, ids, "sum", concat=True)
+
     def __call__(self, dense, ids):
         bottom = _run(self.bottom, dense, last=tf.nn.relu)
-        embedded = ge.group_embedding_lookup_sparse(self.tables, ids, "sum", concat=True)
-        vectors = tf.reshape(tf.concat([bottom, embedded], 1), [-1, NUM_FEATURES + 1, DIM])
+        vectors = tf.concat([bottom, self.embed(ids)], 1)
+        vectors = tf.reshape(vectors, [-1, NUM_FEATURES + 1, DIM])
         dots = tf.matmul(vectors, vectors, transpose_b=True)
         flat = tf.reshape(dots, [-1, (NUM_FEATURES + 1) ** 2])
         return _run(self.top, tf.concat([bottom, flat], 1), last=tf.identity)
@@ -94,8 +99,8 @@ def _run(layers, x, last):
     return x
 
 
-def make_step(arguments):
-    """A traced training step over one batch."""
+def make_steps(arguments):
+    """Two traced training steps over one batch: of the model, and of its tables alone."""
     generator = np.random.default_rng(ge.exchange.current().rank)
     batch = arguments.batch
     rows = np.stack([np.arange(batch), np.zeros(batch)], 1).astype(np.int64)
@@ -110,18 +115,28 @@ def make_step(arguments):
     dense = tf.constant(generator.standard_normal((batch, NUM_DENSE), np.float32))
     labels = tf.constant(generator.integers(0, 2, (batch, 1)).astype(np.float32))
     model = Dlrm(arguments.rows)
+    cotangent = tf.constant(generator.standard_normal((batch, NUM_FEATURES * DIM), np.float32))
+
+    def loss_of_model():
+        logits = model(dense, ids)
+        return tf.reduce_mean(tf.nn.sigmoid_cross_entropy_with_logits(labels, logits))
+
+    of_model = _training(loss_of_model, model.variables_)
+    return of_model, _training(lambda: model.embed(ids), model.tables, cotangent)
+
+
+def _training(loss_of, variables, cotangent=None):
     optimizer = ge.optimizers.wrap(tf.keras.optimizers.Adagrad(0.01))
     optimizer = ge.DistributedOptimizer(optimizer)
-    optimizer.build(model.variables_)
+    optimizer.build(variables)
 
     @tf.function(autograph=False)
     def step():
         with tf.GradientTape() as tape:
-            logits = model(dense, ids)
-            loss = tf.reduce_mean(tf.nn.sigmoid_cross_entropy_with_logits(labels, logits))
-        gradients = tape.gradient(loss, model.variables_)
-        optimizer.apply_gradients(zip(gradients, model.variables_))
-        return loss
+            loss = loss_of()
+        gradients = tape.gradient(loss, variables, cotangent)
+        optimizer.apply_gradients(zip(gradients, variables))
+        return tf.reshape(loss, [-1])[0]
 
     return step
 
@@ -133,6 +148,12 @@ def step_ms(step, count):
         loss = step()
     float(loss)
     return (time.perf_counter() - begin) * 1e3 / count
+
+
+def median_ms(step, count):
+    """That of rounds of ten steps, after five that do not count."""
+    step_ms(step, 5)
+    return round(statistics.median(step_ms(step, 10) for _ in range(count // 10)), 3)
 
 
 def profile(step, count, folder):
@@ -183,8 +204,10 @@ def start_ranks(through):
     if "HOROVOD_RANK" not in os.environ:
         return 1
     ge.enable_distributed_strategy("collective")
-    if through == "horovod":
-        ge.exchange.current().nccl_ranks = None
+    if through == "horovod":  # ids as well, which would go through memory that the ranks share
+        from group_embedding.exchange.horovod import HorovodExchange
+
+        ge.exchange.set_current(HorovodExchange())
     return ge.exchange.current().num_ranks
 
 
@@ -193,12 +216,12 @@ def main():
     num_ranks = start_ranks(arguments.through)
     gpus = tf.config.list_physical_devices("GPU")
     about = report.machine() | {"tensorflow": tf.__version__}
-    step = make_step(arguments)
-    step_ms(step, 5)
+    step, tables_step = make_steps(arguments)
     row = {
         "batch": arguments.batch,
         "rows": arguments.rows,
-        "step_ms": round(sorted(step_ms(step, 10) for _ in range(arguments.steps // 10))[1], 3),
+        "step_ms": median_ms(step, arguments.steps),
+        "tables_step_ms": median_ms(tables_step, arguments.steps),
     }
     if num_ranks > 1:
         through = "nccl" if ge.exchange.current().nccl_ranks else "horovod"

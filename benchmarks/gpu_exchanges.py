@@ -44,7 +44,9 @@ class Nccl(OneGpu):
         self.core, self.communicator = core, make_communicator(core, meeting)
 
     def make_group(self, group, workload):
-        return self.core.exchanged_group(group, workload.rows, self.communicator, allocate)
+        return self.core.exchanged_group(
+            group, workload.rows, self.communicator, allocate, workload.name
+        )
 
 
 class Peers:

@@ -35,54 +35,91 @@ class Meeting:
         return self.folder / f"{name}.{rank}{suffix}"
 
 
-def run_ranks(num_ranks, function, *args, seconds=120):
-    """Runs `function(meeting, *args)` in a process per rank; what each returned, rank 0 first.
+class Ranks:
+    """A process per rank, which stay for the next call until they are closed or one fails."""
 
-    Raises:
-        RuntimeError: a rank raised, ended, or was not done in time; the others are ended.
-    """
-    context = multiprocessing.get_context("spawn")
-    with tempfile.TemporaryDirectory() as folder:
-        results = context.Queue()
-        processes = [
+    def __init__(self, num_ranks):
+        context = multiprocessing.get_context("spawn")
+        self._folder = tempfile.TemporaryDirectory()
+        self._results = context.Queue()
+        self._calls = [context.Queue() for _ in range(num_ranks)]
+        self._meeting = Meeting(self._folder.name, None, num_ranks)
+        self._num_calls = 0
+        self._processes = [
             context.Process(
-                target=_run_rank, args=(results, folder, rank, num_ranks, function, args)
+                target=_serve, args=(calls, self._results, self._folder.name, rank, num_ranks)
             )
-            for rank in range(num_ranks)
+            for rank, calls in enumerate(self._calls)
         ]
-        for process in processes:
+        for process in self._processes:
+            process.daemon = True  # ends with this one
             process.start()
+
+    @property
+    def are_alive(self):
+        return all(process.is_alive() for process in self._processes)
+
+    def run(self, function, *args, seconds=120):
+        """Calls `function(meeting, *args)` on each; what each returned, rank 0 first.
+
+        Raises:
+            RuntimeError: a rank raised, ended, or was not done in time; all are ended.
+        """
+        name = f"call_{self._num_calls}"
+        self._num_calls += 1
+        self._meeting.part(name)
+        for calls in self._calls:
+            calls.put((name, function, args))
         try:
-            return _collect(results, processes, time.monotonic() + seconds)
-        finally:
-            for process in processes:
-                process.kill()
-                process.join()
+            return self._collect(time.monotonic() + seconds)
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self):
+        for process in self._processes:
+            process.kill()
+            process.join()
+        self._folder.cleanup()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.close()
+
+    def _collect(self, late):
+        returned = {}
+        while len(returned) < len(self._processes):
+            if not self._results.empty():
+                rank, error, value = self._results.get()
+                if error:
+                    raise RuntimeError(f"rank {rank}:\n{error}")
+                returned[rank] = value
+            elif time.monotonic() > late:
+                missing = set(range(len(self._processes))) - {*returned}
+                raise RuntimeError(f"not done in time: ranks {missing}")
+            elif not self.are_alive:
+                codes = [process.exitcode for process in self._processes]
+                raise RuntimeError(f"exit codes of the ranks: {codes}")
+            else:
+                time.sleep(0.002)
+        return [returned[rank] for rank in range(len(self._processes))]
 
 
-def _collect(results, processes, late):
-    returned = {}
-    while len(returned) < len(processes):
-        if not results.empty():
-            rank, error, value = results.get()
-            if error:
-                raise RuntimeError(f"rank {rank}:\n{error}")
-            returned[rank] = value
-        elif time.monotonic() > late:
-            raise RuntimeError(
-                f"not done in time: ranks {set(range(len(processes))) - {*returned}}"
-            )
-        elif any(p.exitcode not in (None, 0) for p in processes):
-            raise RuntimeError(f"exit codes of the ranks: {[p.exitcode for p in processes]}")
-        else:
-            time.sleep(0.002)
-    return [returned[rank] for rank in range(len(processes))]
+def run_ranks(num_ranks, function, *args, seconds=120):
+    """Runs `function(meeting, *args)` in a process per rank, as `Ranks.run` does."""
+    with Ranks(num_ranks) as ranks:
+        return ranks.run(function, *args, seconds=seconds)
 
 
-def _run_rank(results, folder, rank, num_ranks, function, args):
-    try:
-        value = function(Meeting(folder, rank, num_ranks), *args)
-    except BaseException:
-        results.put((rank, traceback.format_exc(), None))
-        raise
-    results.put((rank, None, value))
+def _serve(calls, results, folder, rank, num_ranks):
+    meeting = Meeting(folder, rank, num_ranks)
+    while True:
+        name, function, args = calls.get()
+        try:
+            value = function(meeting.part(name), *args)
+        except BaseException:
+            results.put((rank, traceback.format_exc(), None))
+            raise
+        results.put((rank, None, value))

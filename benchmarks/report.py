@@ -33,7 +33,7 @@ def print_table(rows):
     lines = [headings, *([_text(row[h]) for h in headings] for row in rows)]
     widths = [max(len(line[i]) for line in lines) for i in range(len(headings))]
     for line in lines:
-        print("  ".join(cell.rjust(width) for cell, width in zip(line, widths)))
+        print("  ".join(cell.rjust(width) for cell, width in zip(line, widths)), flush=True)
 
 
 def _text(value):

@@ -5,9 +5,11 @@ import os
 import random
 import sys
 
-# Before anything imports TensorFlow. Growth, because tests of several ranks share one GPU.
+# Before anything imports TensorFlow, and for the ranks that tests start. Growth, because tests of
+# several ranks share one GPU; a GPU's matrix products at float32's own precision, as an oracle's.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 os.environ.setdefault("TF_FORCE_GPU_ALLOW_GROWTH", "true")
+os.environ.setdefault("NVIDIA_TF32_OVERRIDE", "0")
 
 import hypothesis
 import numpy as np
@@ -77,5 +79,3 @@ def seeds():
     tf = sys.modules.get("tensorflow")
     if tf is not None:
         tf.random.set_seed(SEED)
-        # A GPU's matrix products at float32's own precision, as an oracle's should be.
-        tf.config.experimental.enable_tensor_float_32_execution(False)

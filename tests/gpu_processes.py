@@ -11,14 +11,24 @@ import pytest
 from core_runner import GPU, core, on_gpu
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "benchmarks"))
-from gpu_ranks import run_ranks  # noqa: E402
+from gpu_ranks import Ranks  # noqa: E402
 
-on_two_gpus = [
-    *on_gpu,
-    pytest.mark.skipif(core.num_devices() < 2, reason="needs two NVIDIA GPUs"),
-]
-NUM_RANKS = [pytest.param(1, marks=on_gpu), pytest.param(2, marks=on_two_gpus)]
-__all__ = ["NUM_RANKS", "on_two_gpus", "run_ranks"]
+
+def on_gpus(count):
+    missing = pytest.mark.skipif(core.num_devices() < count, reason=f"needs {count} NVIDIA GPUs")
+    return [*on_gpu, missing]
+
+
+NUM_RANKS = [pytest.param(count, marks=on_gpus(count)) for count in (1, 2, 4)]
+_ranks = {}
+
+
+def run_ranks(num_ranks, function, *args):
+    """What each rank returns. Its processes stay for the next call: CUDA takes seconds to start."""
+    ranks = _ranks.get(num_ranks)
+    if ranks is None or not ranks.are_alive:
+        ranks = _ranks[num_ranks] = Ranks(num_ranks)
+    return ranks.run(function, *args)
 
 
 def make_communicator(meeting, timeout_seconds=60):
@@ -139,7 +149,9 @@ class ShardedRun:
                 group, num_rows, self.peers, self.offsets, self.room, self.max_ids, GPU.allocate
             )
         else:
-            sharded = core.exchanged_group(group, num_rows, self.communicator, GPU.allocate)
+            sharded = core.exchanged_group(
+                group, num_rows, self.communicator, GPU.allocate, self.case.description
+            )
         sharded.lookup()
         sharded.check()
         looked_up = [output.numpy() for output in outputs]
@@ -163,3 +175,17 @@ def train(meeting, how, case, batches):
         looked_up.append(run.step(of_ranks[meeting.rank]))
         meeting.all_gather(f"step_{step}", b"")  # the next group gets the same room
     return looked_up, [table.numpy() for table in run.tables]
+
+
+def look_up_after_another(meeting, cases, batches):
+    """What a rank was told that looked up another case than the others; and then, as all of them,
+    the first case's lookup."""
+    told = ""
+    try:
+        ShardedRun(meeting.part("other"), "exchange", cases[meeting.rank]).step(
+            batches[meeting.rank]
+        )
+    except RuntimeError as error:
+        told = str(error)
+    run = ShardedRun(meeting.part("same"), "exchange", cases[0])
+    return told, run.step(batches[0])

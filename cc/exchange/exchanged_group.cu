@@ -1,7 +1,5 @@
-#include <algorithm>
 #include <numeric>
 #include <stdexcept>
-#include <type_traits>
 
 #include "core/descriptors.cuh"
 #include "exchange/exchanged_group.h"
@@ -11,78 +9,39 @@
 namespace group_embedding {
 namespace {
 
-constexpr int64_t kFaultWords = sizeof(Fault) / sizeof(int64_t);
-static_assert(sizeof(Fault) % sizeof(int64_t) == 0 && std::is_trivially_copyable_v<Fault>);
-
-// What this rank sends to each before all else: [num_ranks, num_tables + kFaultWords], how many
-// rows of each table it asks that rank for, and the bad id that it met, if any.
-__global__ void WriteCountsKernel(const int64_t* num_unique, int64_t num_ranks, int64_t num_tables,
-                                  const Fault* fault, int64_t* messages) {
-  const int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
-  const int64_t rank = i / (num_tables + kFaultWords), word = i % (num_tables + kFaultWords);
-  if (rank >= num_ranks) return;
-  if (word < num_tables) {
-    const int64_t part = rank * num_tables + word;
-    messages[i] = num_unique[part + 1] - num_unique[part];
-  } else {
-    const auto* words = reinterpret_cast<const int64_t*>(fault);
-    messages[i] = fault == nullptr ? 0 : words[word - num_tables];
-  }
-}
-
 void Require(const std::string& error) {
   if (!error.empty()) throw std::runtime_error(error);
 }
 
 }  // namespace
 
-ExchangedGroup::ExchangedGroup(const Group& group, Communicator* communicator, Memory memory)
+ExchangedGroup::ExchangedGroup(const Group& group, Communicator* communicator,
+                               std::string description, Memory memory)
     : ShardedGroup(group, communicator->rank(), communicator->num_ranks(), std::move(memory)),
-      communicator_(communicator) {}
+      communicator_(communicator),
+      description_(std::move(description)) {}
 
 void ExchangedGroup::Lookup(Fault* fault, cudaStream_t stream) {
-  Ask(fault, stream);
+  Require(Ask(fault, stream).disagreement);
   FetchRows(static_cast<int64_t*>(allocate_("requests", 8 * num_requests())), stream);
 }
 
-void ExchangedGroup::Ask(Fault* fault, cudaStream_t stream) {
+const ToldCounts& ExchangedGroup::Ask(Fault* fault, cudaStream_t stream) {
   local_rows_ = static_cast<int64_t*>(allocate_("local_rows", 8 * group().batch.num_ids));
   Route(local_rows_, fault, stream);
-
-  constexpr int kThreads = 256;
-  const int64_t message_words = num_tables() + kFaultWords, num_words = num_ranks_ * message_words;
-  const int64_t bytes = num_words * sizeof(int64_t);
-  auto* sent = static_cast<int64_t*>(allocate_("counts", 2 * bytes));
-  int64_t* received = sent + num_words;
-  auto* host = static_cast<int64_t*>(allocate_on_host_("counts", 2 * bytes));
-  WriteCountsKernel<<<static_cast<unsigned>((num_words + kThreads - 1) / kThreads), kThreads, 0,
-                      stream>>>(routed_.sorted.num_unique, num_ranks_, num_tables(), fault, sent);
-  RequireCuda(cudaGetLastError());
-  Require(ExchangeEqual(communicator_, sent, received, message_words * sizeof(int64_t), stream));
-  RequireCuda(cudaMemcpyAsync(host, sent, 2 * bytes, cudaMemcpyDeviceToHost, stream));
-  Require(communicator_->Wait(stream));
-
-  asked_.clear();
-  served_.clear();
-  fault_rank_ = -1;
   sent_bytes_ = 0;
-  for (int64_t n = 0; n < num_ranks_; ++n) {
-    const int64_t *to = host + n * message_words, *from = to + num_words;
-    asked_.insert(asked_.end(), to, to + num_tables());
-    served_.insert(served_.end(), from, from + num_tables());
-    Fault of_rank;
-    std::copy_n(from + num_tables(), kFaultWords, reinterpret_cast<int64_t*>(&of_rank));
-    if (fault_rank_ < 0 && of_rank.kind != FaultKind::kNone) fault_rank_ = n, fault_ = of_rank;
-  }
+  counts_ = ExchangeCounts({description_, num_tables(), routed_.sorted.num_unique, fault},
+                           communicator_, {allocate_, allocate_on_host_}, stream);
+  return counts_;
 }
 
 int64_t ExchangedGroup::num_requests() const {
-  return std::accumulate(served_.begin(), served_.end(), int64_t{0});
+  return std::accumulate(counts_.served.begin(), counts_.served.end(), int64_t{0});
 }
 
 void ExchangedGroup::NameRows(int64_t* requests, cudaStream_t stream) {
   requests_ = requests;
-  std::vector<int64_t> asked = RowsOfRanks(asked_), served = RowsOfRanks(served_);
+  std::vector<int64_t> asked = RowsOfRanks(counts_.asked), served = RowsOfRanks(counts_.served);
   for (int64_t& rows : asked) rows *= sizeof(int64_t);
   for (int64_t& rows : served) rows *= sizeof(int64_t);
   AllToAll(local_rows_, asked, requests_, served, stream);
@@ -90,8 +49,8 @@ void ExchangedGroup::NameRows(int64_t* requests, cudaStream_t stream) {
 
 void ExchangedGroup::FetchRows(int64_t* requests, cudaStream_t stream) {
   NameRows(requests, stream);
-  const std::vector<int64_t> sent_at = PartOffsets(served_, rank_);
-  const std::vector<int64_t> fetched_at = PartOffsets(asked_, rank_);
+  const std::vector<int64_t> sent_at = PartOffsets(counts_.served, rank_);
+  const std::vector<int64_t> fetched_at = PartOffsets(counts_.asked, rank_);
   const char* sent = LookUpRequests(sent_at, stream);
   char* fetched = static_cast<char*>(allocate_("fetched", fetched_at.back()));
   AllToAll(sent, BytesOfRanks(sent_at), fetched, BytesOfRanks(fetched_at), stream);
@@ -101,7 +60,7 @@ void ExchangedGroup::FetchRows(int64_t* requests, cudaStream_t stream) {
 }
 
 void ExchangedGroup::PlaceRows(cudaStream_t stream) {
-  const std::vector<int64_t> fetched_at = PartOffsets(asked_, rank_);
+  const std::vector<int64_t> fetched_at = PartOffsets(counts_.asked, rank_);
   std::vector<PartPlace> places;
   for (int64_t p = 0; p < num_parts(); ++p) {
     const bool in_place = p / num_tables() == rank_;
@@ -130,9 +89,9 @@ const char* ExchangedGroup::LookUpRequests(const std::vector<int64_t>& offsets,
   for (int64_t p = 0; p < num_parts(); ++p) {
     const int64_t t = p % num_tables();
     const bool is_own = p / num_tables() == rank_;
-    features.push_back({at, is_own ? 0 : served_[p], rows + offsets[p], shards[t].dim,
+    features.push_back({at, is_own ? 0 : counts_.served[p], rows + offsets[p], shards[t].dim,
                         static_cast<int32_t>(t), Combiner::kSum});
-    at += served_[p];
+    at += counts_.served[p];
   }
   Group requests = group();
   requests.tables = shards.data();
@@ -149,9 +108,9 @@ std::vector<ShardedGroup::Received> ExchangedGroup::SendGradients(
     const std::vector<Feature>& features, cudaStream_t stream) {
   SetFeatures(features);
   // Own gradients stay here, apart from those that travel.
-  const std::vector<int64_t> sent_at = PartOffsets(asked_, rank_);
-  const std::vector<int64_t> received_at = PartOffsets(served_, rank_);
-  const std::vector<int64_t> all_at = PartOffsets(asked_, /*skipped=*/-1);
+  const std::vector<int64_t> sent_at = PartOffsets(counts_.asked, rank_);
+  const std::vector<int64_t> received_at = PartOffsets(counts_.served, rank_);
+  const std::vector<int64_t> all_at = PartOffsets(counts_.asked, /*skipped=*/-1);
   const int64_t own_at = all_at[rank_ * num_tables()];
   char* sent = static_cast<char*>(allocate_("sent_gradients", sent_at.back()));
   char* received = static_cast<char*>(allocate_("received_gradients", received_at.back()));
@@ -160,7 +119,7 @@ std::vector<ShardedGroup::Received> ExchangedGroup::SendGradients(
   std::vector<int64_t> num_unique = {0};
   std::vector<char*> gradients;
   for (int64_t p = 0; p < num_parts(); ++p) {
-    num_unique.push_back(num_unique.back() + asked_[p]);
+    num_unique.push_back(num_unique.back() + counts_.asked[p]);
     gradients.push_back(p / num_tables() == rank_ ? own + all_at[p] - own_at : sent + sent_at[p]);
   }
   ReduceGradients(num_unique, gradients, stream);
@@ -168,7 +127,7 @@ std::vector<ShardedGroup::Received> ExchangedGroup::SendGradients(
 
   std::vector<Received> parts;
   for (int n = 0; n < num_ranks_; ++n) {
-    const auto first = served_.begin() + n * num_tables();
+    const auto first = counts_.served.begin() + n * num_tables();
     parts.push_back({{first, first + num_tables()},
                      n == rank_ ? own : received + received_at[n * num_tables()]});
   }

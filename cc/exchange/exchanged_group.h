@@ -1,7 +1,11 @@
 // A sharded group whose ranks send each other rows and gradients through a communicator.
 #pragma once
 
+#include <string>
+#include <vector>
+
 #include "exchange/communicator.h"
+#include "exchange/exchange_counts.h"
 #include "exchange/sharded_group.h"
 
 namespace group_embedding {
@@ -13,22 +17,23 @@ namespace group_embedding {
 //            and the update of this rank's rows
 class ExchangedGroup : public ShardedGroup {
  public:
-  // `communicator` must live as long.
-  ExchangedGroup(const Group& group, Communicator* communicator, Memory memory);
+  // `communicator` must live as long. description: what the group has, the same on all ranks
+  // (messages.h).
+  ExchangedGroup(const Group& group, Communicator* communicator, std::string description,
+                 Memory memory);
 
   void Lookup(Fault* fault, cudaStream_t stream) override;
   void Update(const group_embedding::Update& update, cudaStream_t stream) override;
 
-  void Ask(Fault* fault, cudaStream_t stream);
+  // What it returns is the same on all ranks, so that all go on, or none does: where they disagree,
+  // or one met a bad id.
+  const ToldCounts& Ask(Fault* fault, cudaStream_t stream);
 
   // After Ask, on the host. Of each part, how many rows that rank asks this one for: [num_ranks,
   // num_tables].
-  const std::vector<int64_t>& requested() const { return served_; }
+  const std::vector<int64_t>& requested() const { return counts_.served; }
   int64_t num_requests() const;
-  // The lowest rank that met a bad id, and its fault; -1: none did. The same on all ranks, which
-  // may all go no further.
-  int64_t fault_rank() const { return fault_rank_; }
-  const Fault& fault() const { return fault_; }
+  const std::string& description() const { return description_; }
 
   // requests: [num_requests] written: the local rows, rank after rank and table after table.
   void FetchRows(int64_t* requests, cudaStream_t stream);
@@ -57,12 +62,11 @@ class ExchangedGroup : public ShardedGroup {
   std::vector<int64_t> RowsOfRanks(const std::vector<int64_t>& counts) const;
 
   Communicator* const communicator_;
-  int64_t* local_rows_ = nullptr;        // [unique rows] that this rank asks for
-  std::vector<int64_t> asked_, served_;  // [num_parts] rows: of others by this rank; by each of it
-  int64_t* requests_ = nullptr;          // rows that ranks ask for, rank after rank
-  const char* fetched_ = nullptr;        // rows of the other ranks
-  int64_t fault_rank_ = -1;
-  Fault fault_;
+  const std::string description_;
+  int64_t* local_rows_ = nullptr;  // [unique rows] that this rank asks for
+  ToldCounts counts_;
+  int64_t* requests_ = nullptr;    // rows that ranks ask for, rank after rank
+  const char* fetched_ = nullptr;  // rows of the other ranks
   int64_t sent_bytes_ = 0;
 };
 

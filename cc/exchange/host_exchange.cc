@@ -7,7 +7,9 @@
 #include <algorithm>
 #include <atomic>
 #include <climits>
+#include <cmath>
 #include <cstring>
+#include <ctime>
 #include <thread>
 
 namespace group_embedding {
@@ -53,8 +55,11 @@ void MarkRead(const std::vector<Letter*>& letters) {
 }
 
 // Of any process that maps the word.
-void Sleep(std::atomic<uint32_t>* word, uint32_t while_it_is) {
-  syscall(SYS_futex, word, FUTEX_WAIT, while_it_is, nullptr, nullptr, 0);
+void Sleep(std::atomic<uint32_t>* word, uint32_t while_it_is, double most_seconds) {
+  const double whole = std::floor(most_seconds);
+  const timespec most = {static_cast<time_t>(whole),
+                         static_cast<long>((most_seconds - whole) * 1e9)};
+  syscall(SYS_futex, word, FUTEX_WAIT, while_it_is, &most, nullptr, 0);
 }
 
 void Wake(std::atomic<uint32_t>* word) {
@@ -91,14 +96,14 @@ std::shared_ptr<HostExchange> HostExchange::Make(int rank, int num_ranks, std::s
   return exchange;
 }
 
-std::string HostExchange::Join(const std::vector<std::string>& addresses) {
+std::string HostExchange::Join(const std::vector<std::string>& addresses, LateWarning late) {
   std::string error;
   for (int n = 0; n < num_ranks_; ++n) {
     if (n == rank_) continue;
     memories_[n] = SharedMemory::Map(addresses[n], &error);
     if (memories_[n] == nullptr) return "rank " + std::to_string(n) + ": " + error;
   }
-  std::thread([self = shared_from_this()] { self->Listen(); }).detach();
+  std::thread([self = shared_from_this(), late = std::move(late)] { self->Listen(late); }).detach();
   return "";
 }
 
@@ -141,6 +146,8 @@ void HostExchange::Send(const Outgoing& outgoing, Done done) {
     } else {
       call.arrived.resize(num_ranks_);
       call.done = std::move(done);
+      call.begin = std::chrono::steady_clock::now();
+      call.is_late = false;
       ++BoardOf(rank_)->num_waiting;  // before Collect: of any letter either rank knows then
       for (int n = 0; n < num_ranks_; ++n) {
         if (n != rank_) Post(n, outgoing.letters[n]);
@@ -186,20 +193,42 @@ void HostExchange::RingOthers() const {
   }
 }
 
-void HostExchange::Listen() {
+void HostExchange::Listen(const LateWarning& late) {
   std::atomic<uint32_t>* bell = &BoardOf(rank_)->bell;
   while (true) {
     const uint32_t rung = bell->load();
     std::vector<Ended> ended;
+    std::vector<std::string> warnings;
     {
       std::lock_guard<std::mutex> lock(mutex_);
       if (!end_.empty()) return;
       Collect();
       ended = FindEnded();
+      warnings = FindLate(late.seconds);
     }
     for (Ended& one : ended) one.done(one.error, std::move(one.mail));
-    Sleep(bell, rung);
+    for (const std::string& warning : warnings) late.warn(warning);
+    Sleep(bell, rung, late.seconds);
   }
+}
+
+std::vector<std::string> HostExchange::FindLate(double seconds) {
+  std::vector<std::string> warnings;
+  const auto now = std::chrono::steady_clock::now();
+  for (auto& [name, call] : calls_) {
+    const std::chrono::duration<double> waited = now - call.begin;
+    if (!call.done || call.is_late || waited.count() < seconds) continue;
+    call.is_late = true;
+    std::string ranks;
+    for (int n = 0; n < num_ranks_; ++n) {
+      if (n != rank_ && call.arrived[n].empty()) ranks += " " + std::to_string(n);
+    }
+    warnings.push_back("rank " + std::to_string(rank_) + " has waited for more than " +
+                       std::to_string(static_cast<int>(waited.count())) + " s in '" + name +
+                       "' for these ranks, which live but have not come there:" + ranks +
+                       "; do all ranks take the same steps, in evaluation and saving too?");
+  }
+  return warnings;
 }
 
 void HostExchange::FreeRead() {

@@ -11,7 +11,8 @@
 //
 // Waiting: no method waits. A call ends when all ranks have made it: then its `done` is called,
 // once, in the thread of whoever found out, the caller's or the exchange's own; it must not take
-// long. The exchange's thread sleeps while there is nothing to do.
+// long. The exchange's thread sleeps while there is nothing to do. Whoever waits long for a rank
+// that lives is warned of it, once a call.
 //
 // Errors: a call ends with a sentence where it cannot end well: this rank's End was called, another
 // rank has ended without making the call, or another of its name is under way. What is not noticed
@@ -20,6 +21,7 @@
 // processes are gone, killed ones included.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <deque>
 #include <functional>
@@ -45,6 +47,13 @@ struct Outgoing {
 };
 
 class HostExchange;
+
+// How a rank is told that it waits for others: in a sentence, by the exchange's thread, once a call
+// has waited for so many seconds, or up to twice as many.
+struct LateWarning {
+  double seconds;
+  std::function<void(const std::string&)> warn;
+};
 
 // What a rank got in one call. The letters lie in the memory of their writers until it is
 // destroyed.
@@ -76,7 +85,7 @@ class HostExchange : public std::enable_shared_from_this<HostExchange> {
   const std::string& address() const { return memories_[rank_]->address(); }
   // Opens the memory of all ranks, once. Returns what went wrong; empty: nothing, and the
   // exchange's thread runs, which keeps the object alive until End.
-  std::string Join(const std::vector<std::string>& addresses);
+  std::string Join(const std::vector<std::string>& addresses, LateWarning late);
 
   int rank() const { return rank_; }
   int num_ranks() const { return num_ranks_; }
@@ -101,6 +110,8 @@ class HostExchange : public std::enable_shared_from_this<HostExchange> {
   struct Call {
     std::vector<std::deque<Letter*>> arrived;
     Done done;
+    std::chrono::steady_clock::time_point begin;
+    bool is_late = false;  // and a warning said so
   };
 
   struct Ended {
@@ -113,7 +124,7 @@ class HostExchange : public std::enable_shared_from_this<HostExchange> {
   Board* BoardOf(int rank) const;
   Letter* LetterAt(int rank, int64_t place) const;
   void RingOthers() const;
-  void Listen();
+  void Listen(const LateWarning& late);
 
   // With the lock held.
   void FreeRead();
@@ -121,6 +132,8 @@ class HostExchange : public std::enable_shared_from_this<HostExchange> {
   void Collect();
   std::vector<Ended> FindEnded();
   bool HasEnded(Call* call, Ended* ended);
+  // Warnings for calls that have waited for so long, each once.
+  std::vector<std::string> FindLate(double seconds);
 
   const int rank_, num_ranks_;
   std::vector<std::unique_ptr<SharedMemory>> memories_;  // [num_ranks]

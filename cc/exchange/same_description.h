@@ -2,18 +2,28 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <string>
+#include <vector>
 
 #include "exchange/communicator.h"
+#include "exchange/sharded_group.h"
 
 namespace group_embedding {
 
-// All ranks call it, each with its description (see messages.h), on a GPU. Empty where all are the
-// same; else in what the first that differs does so, or why that could not be found out: on every
-// rank. Waits for the stream. on_device: gives device memory, kept until the call is over.
-std::string CheckSameDescription(Communicator* communicator, const std::string& description,
-                                 const std::function<void*(int64_t bytes)>& on_device,
-                                 Stream stream);
+// What a rank tells of its description (messages.h) to all.
+struct DescriptionHeader {
+  uint64_t digest;
+  int64_t bytes;
+};
+
+DescriptionHeader HeaderOf(const std::string& description);
+
+// All ranks call it with the same headers, [num_ranks], and each with its own description. Empty
+// where all are the same, and then nothing is sent; else in what the first that differs does so, or
+// why that could not be found out: on every rank. Waits for the stream.
+std::string FindDisagreement(const std::string& description,
+                             const std::vector<DescriptionHeader>& headers,
+                             Communicator* communicator, const ShardedGroup::Memory& memory,
+                             cudaStream_t stream);
 
 }  // namespace group_embedding

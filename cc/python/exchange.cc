@@ -182,12 +182,12 @@ class PyShardedGroup {
     RequireCount("num_rows", py_group().tables().size(), num_rows_.size());
   }
 
-  void Exchange(py::object communicator) {
+  void Exchange(py::object communicator, const std::string& description) {
     exchange_object_ = communicator;
     CheckShards(communicator.cast<Communicator&>().rank(),
                 communicator.cast<Communicator&>().num_ranks());
-    auto exchanged =
-        std::make_unique<ExchangedGroup>(Whole(), &communicator.cast<Communicator&>(), Memory());
+    auto exchanged = std::make_unique<ExchangedGroup>(Whole(), &communicator.cast<Communicator&>(),
+                                                      description, Memory());
     exchanged_ = exchanged.get();
     sharded_ = std::move(exchanged);
   }
@@ -268,9 +268,10 @@ class PyShardedGroup {
 };
 
 std::unique_ptr<PyShardedGroup> ExchangedGroupOf(py::object group, std::vector<int64_t> num_rows,
-                                                 py::object communicator, py::object allocate) {
+                                                 py::object communicator, py::object allocate,
+                                                 const std::string& description) {
   auto sharded = std::make_unique<PyShardedGroup>(group, std::move(num_rows), allocate);
-  sharded->Exchange(communicator);
+  sharded->Exchange(communicator, description);
   return sharded;
 }
 
@@ -341,9 +342,10 @@ All ranks call lookup, and then update, together.)")
            "gone.")
       .def_property_readonly("bytes_on_the_wire", &PyShardedGroup::BytesOnTheWire);
   m.def("exchanged_group", &ExchangedGroupOf, "group"_a, "num_rows"_a, "communicator"_a,
-        "allocate"_a,
-        "A ShardedGroup whose rows travel through a Communicator. num_rows: of the "
-        "whole tables.");
+        "allocate"_a, "description"_a,
+        "A ShardedGroup whose rows travel through a Communicator. num_rows: of the whole tables. "
+        "description: what all ranks must have in common; lookup raises RuntimeError where they "
+        "differ.");
   m.def("peer_group", &PeerGroupOf, "group"_a, "num_rows"_a, "ranks"_a, "table_offsets"_a,
         "room_offset"_a, "max_ids"_a, "allocate"_a,
         "A ShardedGroup whose ranks read each other's PeerMemory. Its tables begin there at "

@@ -17,6 +17,11 @@ def average_gradients(exchange, gradients, variables):
             replaced by one that updates too. All others are averaged: tensors in one collective,
             IndexedSlices by gathering them.
     """
+    with tf.control_dependencies(_sends(exchange, gradients, variables)):
+        return _average(exchange, gradients, variables)
+
+
+def _average(exchange, gradients, variables):
     reduced = list(gradients)
     dense, sparse = [], []
     for i, (gradient, variable) in enumerate(zip(gradients, variables)):
@@ -35,6 +40,27 @@ def average_gradients(exchange, gradients, variables):
         for i, gathered in zip(sparse, slices):
             reduced[i] = _divide(gathered, exchange.num_ranks)
     return reduced
+
+
+def _sends(exchange, gradients, variables):
+    """The ops after which the gradients of tables over GPUs are on their way.
+
+    Horovod's kernels must not get between: one of them would hold its GPU until the other ranks run
+    theirs, and whatever CUDA does first that waits for the GPU, such as to load a kernel or to take
+    memory, would keep this rank from the exchange, for which those ranks wait."""
+    if exchange.nccl_ranks is None:
+        return []
+    ops = []
+    for gradient, variable in zip(gradients, variables):
+        if gradient is None or exchange_of(variable) is None:
+            continue
+        tensor = gradient.values if isinstance(gradient, tf.IndexedSlices) else gradient
+        if isinstance(tensor, tf.__internal__.EagerTensor):  # it has been sent
+            continue
+        # What adds the ranks' gradients up may be replaced by an update; it waits for the exchange.
+        is_sum = tensor.op.type == "GroupLookupGrad"
+        ops += [made.op for made in tensor.op.inputs] if is_sum else [tensor.op]
+    return ops
 
 
 def _gather_slices(exchange, slices):

@@ -9,6 +9,8 @@ import contextlib
 import functools
 
 import tensorflow as tf
+from tensorflow.python.framework import ops
+from tensorflow.python.ops import control_flow_util
 
 from group_embedding.distributed.clip_norms import any_spread, clip_by_norms
 from group_embedding.distributed.gradients import average_gradients
@@ -55,6 +57,8 @@ def DistributedOptimizer(optimizer):  # noqa: N802
 
     Raises:
         TypeError: it is none of these.
+        ValueError: when Keras 3 has XLA compile the step, as it does by itself with a model on GPUs
+            that has no layer of this library: `compile(jit_compile=False)` says that it shall not.
 
     Example:
 
@@ -218,6 +222,11 @@ class _DistributedKeras3(_SavedWhole, _Distributed):
         _broadcast_outside_functions(variables)
 
     def apply(self, grads, trainable_variables=None):
+        if control_flow_util.GraphOrParentsInXlaContext(ops.get_default_graph()):
+            raise ValueError(
+                "DistributedOptimizer: XLA, which Keras 3 takes for models on GPUs, cannot compile "
+                "the exchange of gradients; compile the model with jit_compile=False"
+            )
         variables = trainable_variables
         if variables is None:
             variables = self._trainable_variables

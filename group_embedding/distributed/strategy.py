@@ -97,7 +97,7 @@ def enable_distributed_strategy(
     current = _import_horovod_exchange().HorovodExchange()
     if current.ranks_of_host > 1:
         _share_cores(current.ranks_of_host)
-    gpu = _take_one_gpu(current.local_rank)
+    gpu = _take_one_gpu(current.local_rank, current.ranks_of_host)
     if current.num_ranks > 1:
         current = _join_host(current)
         atexit.register(current.end, "this process ends")
@@ -175,7 +175,7 @@ def _share_cores(num_ranks):
     os.environ.setdefault("TF_NUM_INTRAOP_THREADS", str(max(1, cores // num_ranks)))
 
 
-def _take_one_gpu(local_rank):
+def _take_one_gpu(local_rank, ranks_of_host):
     """Returns its index among the GPUs that CUDA shows this process, or None: there is none."""
     gpus = tf.config.list_physical_devices("GPU")
     if not gpus:
@@ -185,8 +185,9 @@ def _take_one_gpu(local_rank):
         tf.config.set_visible_devices(mine, "GPU")
         tf.config.experimental.set_memory_growth(mine, True)
     except RuntimeError as error:
-        raise RuntimeError(
-            "enable_distributed_strategy: expected to be called before TensorFlow uses a GPU, so "
-            f"that each rank can take its own: {error}"
-        ) from error
+        if ranks_of_host > 1:
+            raise RuntimeError(
+                "enable_distributed_strategy: expected to be called before TensorFlow uses a GPU, "
+                f"so that each rank can take its own: {error}"
+            ) from error
     return int(mine.name.rpartition(":")[2])

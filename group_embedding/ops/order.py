@@ -1,14 +1,13 @@
 """Ops that exchange run in the order in which they were made, so that it is the same on all ranks.
 
-In a `tf.function` they read one resource, which functions take for a reason to keep the order. In a
-graph of TensorFlow 1 each waits for the one before. Eager ops run one after the other anyway.
+In a graph each waits for the one before. All read one resource, which a `tf.function` takes for a
+reason to keep calls of other functions in order, too. Eager ops run one after the other anyway.
 """
 
 import tensorflow as tf
 from tensorflow.python.framework.auto_control_deps import register_acd_resource_resolver
-from tensorflow.python.framework.func_graph import FuncGraph
 
-# Collections of graphs of TensorFlow 1: the resource, and the op that was made last.
+# Collections of graphs: of those of TensorFlow 1 the resource; of all the op that was made last.
 _RESOURCE = "group_embedding_exchange_resource"
 _LAST = "group_embedding_exchange_last"
 _eager_resource = []
@@ -21,10 +20,12 @@ def in_order(make):
         make: takes the resource that the op must read; makes the op, and returns its outputs.
     """
     resource = _resource()
-    if tf.executing_eagerly() or isinstance(tf.compat.v1.get_default_graph(), FuncGraph):
+    if tf.executing_eagerly():
         return make(resource)
-    last = tf.compat.v1.get_collection_ref(_LAST)
-    with tf.control_dependencies(last):
+    graph = tf.compat.v1.get_default_graph()
+    last = graph.get_collection_ref(_LAST)
+    # A function's graph begins with the collections of the one around it.
+    with tf.control_dependencies([op for op in last if op.graph is graph]):
         outputs = make(resource)
     last[:] = [tf.nest.flatten(outputs)[0].op]
     return outputs

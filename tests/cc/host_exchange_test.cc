@@ -22,9 +22,11 @@ struct Result {
   std::vector<std::string> texts;
 };
 
+const LateWarning kNoWarning = {3600, [](const std::string&) {}};
+
 class Host {
  public:
-  explicit Host(int num_ranks) {
+  explicit Host(int num_ranks, const LateWarning& late = kNoWarning) {
     std::vector<std::string> addresses;
     for (int n = 0; n < num_ranks; ++n) {
       std::string error;
@@ -32,7 +34,7 @@ class Host {
       CHECK_EQ(error, "");
       addresses.push_back(ranks_[n]->address());
     }
-    for (const auto& rank : ranks_) CHECK_EQ(rank->Join(addresses), "");
+    for (const auto& rank : ranks_) CHECK_EQ(rank->Join(addresses, late), "");
   }
   ~Host() {
     for (const auto& rank : ranks_) rank->End("the test is over");
@@ -136,6 +138,23 @@ TEST(WhatARankSentBeforeItEndedIsRead) {
            "the exchange has ended: rank 1 takes part no more");
 }
 
+TEST(WhoWaitsLongIsToldForWhomOnceACall) {
+  std::promise<std::string> told;
+  std::atomic<int> times(0);
+  Host host(3, {0.2, [&](const std::string& warning) {
+                  if (times++ == 0) told.set_value(warning);
+                }});
+  auto late = host.Call(0, "rows", {"", "", ""});
+  auto in_time = host.Call(2, "rows", {"", "", ""});
+  const std::string warning = told.get_future().get();
+  CHECK_CONTAINS(warning, "s in 'rows' for these ranks, which live but have not come there: 1;");
+  std::this_thread::sleep_for(std::chrono::milliseconds(700));
+  host.Call(1, "rows", {"", "", ""});
+  CHECK_EQ(late.get().error, "");
+  CHECK_EQ(in_time.get().error, "");
+  CHECK_EQ(times.load(), 2);  // one for each that waited
+}
+
 TEST(ASecondCallOfANameIsRefusedWhileOneIsUnderWay) {
   Host host(2);
   auto first = host.Call(0, "rows", {"", "first"});
@@ -155,8 +174,8 @@ TEST(AFileThatIsNoMemoryOfARankIsRefused) {
   std::string error;
   const auto rank = HostExchange::Make(0, 2, &error);
   std::string address = rank->address();
-  CHECK_CONTAINS(rank->Join({address, address + "1"}), "rank 1: /proc/");
-  CHECK_CONTAINS(rank->Join({address, "/proc/self/fd/nothing 1"}), "No such file");
+  CHECK_CONTAINS(rank->Join({address, address + "1"}, kNoWarning), "rank 1: /proc/");
+  CHECK_CONTAINS(rank->Join({address, "/proc/self/fd/nothing 1"}, kNoWarning), "No such file");
 }
 
 TEST(MemoryThatIsGivenBackIsZeros) {

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from gpu_processes import on_two_gpus
+from gpu_processes import on_gpus
 
 from group_embedding.testing import launch, stop
 
@@ -60,7 +60,7 @@ def wait_until_gone(processes, seconds):
 
 WHERE = [
     pytest.param([], 3, id="by_key"),
-    pytest.param(["by_row"], 2, id="on_gpus", marks=[pytest.mark.gpu, *on_two_gpus]),
+    pytest.param(["by_row"], 2, id="on_gpus", marks=[pytest.mark.gpu, *on_gpus(2)]),
 ]
 
 

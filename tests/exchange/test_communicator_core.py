@@ -4,13 +4,13 @@ import gpu_processes
 import numpy as np
 import pytest
 from core_runner import CPU, GPU, core
-from gpu_processes import NUM_RANKS, message, on_two_gpus, run_ranks
+from gpu_processes import NUM_RANKS, message, on_gpus, run_ranks
 
 SIZES = {
-    "uneven": [[3, 70_001], [12, 5]],
-    "empty": [[0, 0], [0, 0]],
-    "one_way": [[0, 4096], [0, 0]],
-    "large": [[1, 40_000_000], [39_999_999, 2]],
+    "uneven": [[3, 70_001, 9, 0], [12, 5, 1, 1], [0, 0, 2, 0], [7, 8, 9, 10]],
+    "empty": [[0] * 4] * 4,
+    "one_way": [[0, 4096, 0, 1], [0] * 4, [0] * 4, [0] * 4],
+    "large": [[1, 40_000_000, 5, 6], [39_999_999, 2, 3, 4], [1] * 4, [0] * 4],
 }
 
 
@@ -73,7 +73,7 @@ def test_nccl_brings_each_rank_its_bytes(num_ranks, sizes):
 @pytest.mark.parametrize("num_ranks", NUM_RANKS)
 def test_nccl_makes_many_calls_in_a_row(num_ranks):
     # Given sizes that change from call to call
-    sizes = np.array([[100, 3000], [0, 17]])[:num_ranks, :num_ranks]
+    sizes = np.array([[100, 3000, 1, 8], [0, 17, 0, 5], [9] * 4, [0] * 4])[:num_ranks, :num_ranks]
     # When ranks make 2,000 calls
     received = run_ranks(num_ranks, gpu_processes.send_bytes_around, sizes, 2000)
     # Then each has what the others sent it
@@ -81,7 +81,7 @@ def test_nccl_makes_many_calls_in_a_row(num_ranks):
         check(received[rank], sizes, rank)
 
 
-@pytest.mark.parametrize("how", [pytest.param(how, marks=on_two_gpus) for how in ("nccl", "peers")])
+@pytest.mark.parametrize("how", [pytest.param(how, marks=on_gpus(2)) for how in ("nccl", "peers")])
 def test_a_rank_that_does_not_come_is_named(how):
     # Given two ranks, of which one makes fewer calls than the other
     # When the other waits for it

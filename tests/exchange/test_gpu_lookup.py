@@ -1,6 +1,7 @@
 """Lookups of tables that are spread over GPUs, through one op and NCCL: what tests of all exchanges
 do not reach. (These run on GPUs too, where there are two.)"""
 
+import functools
 import json
 import warnings
 
@@ -18,16 +19,18 @@ from exchange.gpu_lookup_cases import (
     value_of,
     whole_ids,
 )
-from gpu_processes import on_two_gpus
+from gpu_processes import on_gpus
+from tensorflow.python.framework.func_graph import FuncGraph
 
 import group_embedding as ge
 from group_embedding import exchange, feature_ids, tables
+from group_embedding.distributed import gradients
 from group_embedding.ops._nccl import name_nccl
 from group_embedding.ops.group_ids import group_ids
 from group_embedding.ops.sharded_group import NcclRanks, sharded_group_lookup
 
 with_two_gpus = pytest.mark.parametrize(
-    "ranks", [pytest.param("two_ranks", marks=[pytest.mark.gpu, *on_two_gpus])]
+    "ranks", [pytest.param("two_ranks", marks=[pytest.mark.gpu, *on_gpus(2)])]
 )
 
 
@@ -136,11 +139,11 @@ def test_ranks_without_a_gpu_each_do_without_nccl(monkeypatch, gpus, reason):
     assert [reason in str(one.message) for one in said] == ([True] if reason else [])
 
 
-class OneRank:
-    """The op with one rank, which looks up what a local lookup does."""
+class RanksOf:
+    """The op, of ranks that have whole tables."""
 
-    def __init__(self):
-        self.ranks = NcclRanks(core.nccl_id(), 0, 1, 30.0)
+    def __init__(self, ranks):
+        self.ranks = ranks
 
     def __call__(self, params, sp_ids, combiners, sp_weights=None):
         weights = sp_weights or [None] * len(params)
@@ -165,7 +168,7 @@ class OneRank:
 @pytest.fixture(scope="module")
 def one_rank():
     name_nccl()
-    return OneRank()
+    return RanksOf(NcclRanks(core.nccl_id(), 0, 1, 30.0))
 
 
 def needs_a_gpu(test):
@@ -248,3 +251,65 @@ def test_a_bad_id_is_an_error_at_once(one_rank):
     good = [tf.ragged.constant([[1]], dtype=tf.int64), whole_ids("item")]
     (user, _) = one_rank(variables, good, ["sum", "sum"])
     np.testing.assert_array_equal(user, value_of("user")[[1]])
+
+
+class TwoRanks(exchange.LocalExchange):
+    """Ranks with a GPU each, whose collective is an op that says so."""
+
+    num_ranks = 2
+    nccl_ranks = NcclRanks(b"", 0, 2, 30.0)
+
+    def average(self, tensors, name):
+        return [tf.identity(tensor, name=name) for tensor in tensors]
+
+
+def ops_before(op):
+    """All that must have run before it does."""
+    before, left = set(), [op]
+    while left:
+        op = left.pop()
+        for other in [*op.control_inputs, *(tensor.op for tensor in op.inputs)]:
+            if other not in before:
+                before.add(other)
+                left.append(other)
+    return before
+
+
+def new_graph(kind):
+    """That of a function is without what `tf.function` adds to the one it traces: that of its
+    gradient has no more either."""
+    return tf.Graph() if kind == "graph" else FuncGraph("gradient")
+
+
+@pytest.mark.parametrize("kind", ["function", "graph"])
+def test_ops_that_exchange_run_in_the_order_in_which_they_were_made(kind):
+    # Given a graph of two lookups and their gradients
+    with new_graph(kind).as_default() as graph:
+        tables = [tf.compat.v1.get_variable(name, [4, 4], use_resource=True) for name in "ab"]
+        look_up = RanksOf(TwoRanks.nccl_ranks)
+        found = [look_up([table], [tf.ragged.constant([[1]])], ["sum"])[0] for table in tables]
+        tf.gradients([tf.reduce_sum(rows**2) for rows in found], tables)
+    # When an executor takes what is ready
+    exchanging = ("ShardedGroupLookup", "SendGroupGradients")
+    made = [op for op in graph.get_operations() if op.type in exchanging]
+    # Then only one of them is at a time
+    assert len(made) == 4
+    for op, next_op in zip(made, made[1:]):
+        assert op in ops_before(next_op)
+
+
+@pytest.mark.parametrize("kind", ["function", "graph"])
+def test_other_gradients_are_averaged_once_those_of_tables_are_sent(monkeypatch, kind):
+    # Given the gradients of a table over GPUs, and of a dense variable
+    with new_graph(kind).as_default():
+        make = functools.partial(tf.compat.v1.get_variable, shape=[4, 4], use_resource=True)
+        table, kernel = make("table"), make("kernel")
+        monkeypatch.setattr(gradients, "exchange_of", lambda variable: variable is table or None)
+        (rows,) = RanksOf(TwoRanks.nccl_ranks)([table], [tf.ragged.constant([[1]])], ["sum"])
+        slices, dense = tf.gradients(tf.reduce_sum((rows @ kernel) ** 2), [table, kernel])
+        # When they are averaged
+        sent, averaged = gradients.average_gradients(TwoRanks(), [slices, dense], [table, kernel])
+    # Then the table's is what was sent, not added up for this, and the other waits for it
+    before = {op.type for op in ops_before(averaged.op)}
+    assert sent is slices
+    assert "SendGroupGradients" in before and "GroupLookupGrad" not in before

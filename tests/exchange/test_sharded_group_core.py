@@ -6,7 +6,7 @@ import gpu_processes
 import numpy as np
 import pytest
 from core_runner import core
-from gpu_processes import NUM_RANKS, run_ranks
+from gpu_processes import NUM_RANKS, on_gpus, run_ranks
 
 pytestmark = pytest.mark.gpu
 WAYS = ("exchange", "peers")
@@ -21,7 +21,12 @@ def draw_case(seed):
     tables = [
         random.standard_normal((rows, dim)).astype(np.float32) for rows, dim in zip(ROWS, DIMS)
     ]
-    return SimpleNamespace(tables=tables, table_of_feature=TABLE_OF_FEATURE, combiners=COMBINERS)
+    return SimpleNamespace(
+        tables=tables,
+        table_of_feature=TABLE_OF_FEATURE,
+        combiners=COMBINERS,
+        description="seven features",
+    )
 
 
 def draw_batch(random, num_samples, weighted):
@@ -161,3 +166,52 @@ def test_a_rank_may_have_nothing_to_look_up(num_ranks, how, no_samples):
     for rank, (_, shards) in enumerate(ranks):
         for shard, whole in zip(shards, expected_tables):
             np.testing.assert_allclose(shard, whole[rank::num_ranks], rtol=1e-5, atol=1e-5)
+
+
+def case_of_tables(num_tables):
+    """A feature for each of many tables of two rows, and a batch in which it has one id."""
+    tables = [np.full((2, 4), [[t], [-t]], np.float32) for t in range(num_tables)]
+    case = SimpleNamespace(
+        tables=tables,
+        table_of_feature=list(range(num_tables)),
+        combiners=["sum"] * num_tables,
+        description=f"{num_tables} tables",
+    )
+    batch = SimpleNamespace(
+        ids=np.arange(num_tables, dtype=np.int64) % 2,
+        row_splits=np.arange(num_tables + 1, dtype=np.int64),
+        weights=None,
+        output_shapes=[(1, 4)] * num_tables,
+    )
+    return case, batch
+
+
+def looked_up_of(case, batch):
+    return [table[[i]] for table, i in zip(case.tables, batch.ids)]
+
+
+@pytest.mark.parametrize("num_ranks", NUM_RANKS)
+def test_more_tables_than_a_message_counts(num_ranks):
+    # Given 600 tables
+    case, batch = case_of_tables(600)
+    # When each rank looks up a row of each
+    ranks = run_ranks(num_ranks, gpu_processes.train, "exchange", case, [[batch] * num_ranks])
+    # Then it has them
+    for (looked_up,), _ in ranks:
+        np.testing.assert_array_equal(looked_up, looked_up_of(case, batch))
+
+
+@pytest.mark.parametrize("num_tables", [3, 700], ids=["fewer", "more"])
+@pytest.mark.parametrize("num_ranks", [pytest.param(n, marks=on_gpus(n)) for n in (2, 4)])
+def test_ranks_with_different_groups_are_told_so_and_go_on(num_ranks, num_tables):
+    # Given ranks of which the last looks up other tables than the rest
+    (case, batch), (other, of_other) = case_of_tables(40), case_of_tables(num_tables)
+    cases = [*[case] * (num_ranks - 1), other]
+    batches = [*[batch] * (num_ranks - 1), of_other]
+    # When they look up, and then all the same
+    ranks = run_ranks(num_ranks, gpu_processes.look_up_after_another, cases, batches)
+    # Then all were told how they differ, and the second lookup is right
+    for rank, (told, looked_up) in enumerate(ranks):
+        mine, theirs = ("40", num_tables) if rank < num_ranks - 1 else (num_tables, "40")
+        assert f"has {theirs} tables where this rank has {mine} tables" in told
+        np.testing.assert_array_equal(looked_up, looked_up_of(case, batch))

@@ -187,11 +187,19 @@ def keras_fit_on_rank():
     return fit(rank, num_ranks)
 
 
-def fit(rank, num_ranks):
+def fit_by_xla_on_rank():
+    enable_distributed_strategy()
+    with pytest.raises(ValueError) as error:
+        fit(exchange.current().rank, exchange.current().num_ranks, jit_compile=True)
+    return str(error.value)
+
+
+def fit(rank, num_ranks, jit_compile=False):
     tf.keras.utils.set_random_seed(rank)
     model = tf.keras.Sequential([tf.keras.layers.Dense(3, "tanh"), tf.keras.layers.Dense(1)])
     model.build((None, 4))
-    model.compile(DistributedOptimizer(tf.keras.optimizers.SGD(0.1)), "mse")
+    optimizer = DistributedOptimizer(tf.keras.optimizers.SGD(0.1))
+    model.compile(optimizer, "mse", jit_compile=jit_compile)
     x = np.random.default_rng(5).normal(size=(NUM_STEPS, BATCH_SIZE, 4)).astype(np.float32)
     y = x.sum(axis=2, keepdims=True)
     mine = slice(rank * BATCH_SIZE // num_ranks, (rank + 1) * BATCH_SIZE // num_ranks)
@@ -253,6 +261,12 @@ def test_keras_fit_trains_the_model_of_one_process(two_ranks):
     for weights in two_ranks.run(keras_fit_on_rank):
         for actual, value in zip(weights, expected):
             np.testing.assert_allclose(actual, value, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.skipif(IS_KERAS_2, reason="Keras 2 takes XLA for no model by itself")
+def test_xla_is_refused_in_words(two_ranks):
+    for message in two_ranks.run(fit_by_xla_on_rank):
+        assert "compile the model with jit_compile=False" in message
 
 
 def test_broadcast_variables_takes_those_of_rank_0(two_ranks):

@@ -82,7 +82,9 @@ bool GroupEmbeddingJoinHostExchange(int64_t number, const char* addresses, char*
   std::vector<std::string> lines;
   std::istringstream all(addresses);
   for (std::string line; std::getline(all, line);) lines.push_back(line);
-  const std::string error = HostExchanges::OfProcess().Find(number)->Join(lines);
+  constexpr double kLateSeconds = 60;  // as Horovod's own warning of a stall
+  const std::string error = HostExchanges::OfProcess().Find(number)->Join(
+      lines, {kLateSeconds, [](const std::string& warning) { LOG(WARNING) << warning; }});
   group_embedding::Write(error, text, size);
   return error.empty();
 }

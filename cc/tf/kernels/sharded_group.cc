@@ -1,6 +1,5 @@
 #if GOOGLE_CUDA
 
-#include <atomic>
 #include <cstring>
 #include <map>
 #include <memory>
@@ -11,7 +10,6 @@
 #include "exchange/exchanged_group.h"
 #include "exchange/part_bytes.h"
 #include "exchange/request_batch.h"
-#include "exchange/same_description.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/variant.h"
 #include "tensorflow/core/framework/variant_op_registry.h"
@@ -36,7 +34,7 @@ using ::tensorflow::TypeIndex;  // the macro of variants names it so
 class HeldGroup {
  public:
   HeldGroup(OpKernelContext* context, const Group& group, const Tensor& batch,
-            std::shared_ptr<Communicator> communicator)
+            std::shared_ptr<Communicator> communicator, const std::string& description)
       : batch_(batch), communicator_(std::move(communicator)), context_(context) {
     const auto give = [this](std::map<std::string, Tensor>* pieces, AllocatorAttributes where) {
       return [=, this](const std::string& name, int64_t bytes) {
@@ -47,7 +45,7 @@ class HeldGroup {
     page_locked.set_on_host(true);
     page_locked.set_gpu_compatible(true);
     group_ = std::make_unique<ExchangedGroup>(
-        group, communicator_.get(),
+        group, communicator_.get(), description,
         ShardedGroup::Memory{give(&on_device_, {}), give(&on_host_, page_locked)});
   }
 
@@ -144,9 +142,6 @@ class ShardedGroupLookupOp : public OpKernel {
     const Stage stage("sharded lookup");
     std::shared_ptr<Communicator> communicator;
     OP_REQUIRES_OK(context, ranks_.Join(&communicator));
-    if (!is_agreed_.exchange(true)) {
-      OP_REQUIRES_OK(context, CatchErrors([&] { return Agree(context, communicator.get()); }));
-    }
     Tables locked;
     OP_REQUIRES_OK(context, locked.Read(context, attrs_, /*keyed=*/{}));
     std::vector<Table> tables = locked.get();
@@ -161,7 +156,8 @@ class ShardedGroupLookupOp : public OpKernel {
     std::shared_ptr<HeldGroup> held;
     OP_REQUIRES_OK(context, CatchErrors([&] {
                      const Group group = MakeGroup(attrs_, tables, features, view);
-                     held = std::make_shared<HeldGroup>(context, group, batch, communicator);
+                     held = std::make_shared<HeldGroup>(context, group, batch, communicator,
+                                                        description_);
                      held->gradient_scale = gradient_scale_;
                      held->num_rows = num_rows_;
                      return Run(context, tables, held.get());
@@ -170,21 +166,6 @@ class ShardedGroupLookupOp : public OpKernel {
   }
 
  private:
-  absl::Status Agree(OpKernelContext* context, Communicator* communicator) const {
-    std::vector<Tensor> pieces;
-    const std::string error = CheckSameDescription(
-        communicator, description_,
-        [&](int64_t bytes) -> void* {
-          pieces.emplace_back();
-          const absl::Status status = AllocateScratch(context, bytes, &pieces.back());
-          if (!status.ok()) throw std::runtime_error(std::string(status.message()));
-          return pieces.back().data();
-        },
-        StreamOf(context));
-    if (error.empty()) return absl::OkStatus();
-    return absl::InvalidArgumentError(error);
-  }
-
   // Gives the tables the number of rows that they have on all ranks together.
   absl::Status CheckShards(std::vector<Table>* tables) const {
     for (size_t t = 0; t < tables->size(); ++t) {
@@ -210,10 +191,11 @@ class ShardedGroupLookupOp : public OpKernel {
     TF_RETURN_IF_ERROR(ToStatus(
         cudaMemcpyAsync(fault.data(), &none, sizeof(Fault), cudaMemcpyHostToDevice, stream),
         "cudaMemcpy"));
-    held->get()->Ask(static_cast<Fault*>(fault.data()), stream);
-    if (held->get()->fault_rank() >= 0) {
-      const absl::Status status = attrs_.ToStatus(held->get()->fault(), tables);
-      return absl::InvalidArgumentError("rank " + std::to_string(held->get()->fault_rank()) + ": " +
+    const ToldCounts& counts = held->get()->Ask(static_cast<Fault*>(fault.data()), stream);
+    if (!counts.disagreement.empty()) return absl::InvalidArgumentError(counts.disagreement);
+    if (counts.fault_rank >= 0) {
+      const absl::Status status = attrs_.ToStatus(counts.fault, tables);
+      return absl::InvalidArgumentError("rank " + std::to_string(counts.fault_rank) + ": " +
                                         std::string(status.message()));
     }
     int64_t* ids;
@@ -238,7 +220,6 @@ class ShardedGroupLookupOp : public OpKernel {
   std::vector<int64_t> num_rows_;
   float gradient_scale_;
   std::string description_;
-  std::atomic<bool> is_agreed_{false};
 };
 
 // Inputs: tables, batch, sizes, grads, state, order. Outputs: requests, request_sizes,
@@ -306,9 +287,11 @@ class SendGroupGradientsOp : public OpKernel {
     }
     Group group = MakeGroup(attrs_, tables, features, view);
     group.invalid_ids.read_zeros = true;  // the lookup has seen to them
-    auto other = std::make_shared<HeldGroup>(context, group, batch, (*held)->communicator());
+    auto other = std::make_shared<HeldGroup>(context, group, batch, (*held)->communicator(),
+                                             (*held)->get()->description());
     other->gradient_scale = (*held)->gradient_scale;
-    other->get()->Ask(nullptr, StreamOf(context));
+    const ToldCounts& counts = other->get()->Ask(nullptr, StreamOf(context));
+    if (!counts.disagreement.empty()) return absl::InvalidArgumentError(counts.disagreement);
     int64_t* ids;
     TF_RETURN_IF_ERROR(MakeRequests(context, other.get(), &ids));
     other->get()->NameRows(ids, StreamOf(context));
