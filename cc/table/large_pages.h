@@ -36,12 +36,4 @@ inline void TouchLargePages(char* data, int64_t bytes) {
 #endif
 }
 
-// Has what is new of somebody's memory given in large pages, where they lie within it: to be called
-// before it is written.
-inline void AskForLargePages(void* data, int64_t bytes) {
-  const intptr_t at = reinterpret_cast<intptr_t>(data);
-  const intptr_t begin = (at + kLargePage - 1) & -kLargePage, end = (at + bytes) & -kLargePage;
-  if (begin < end) madvise(reinterpret_cast<void*>(begin), end - begin, MADV_HUGEPAGE);
-}
-
 }  // namespace group_embedding

@@ -1,6 +1,5 @@
 #include "core/trace.h"
 #include "table/host_table.h"
-#include "table/large_pages.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tf/kernels/device.h"
 #include "tf/kernels/embedding_table_resource.h"
@@ -44,7 +43,6 @@ class ReadRowsOp : public OpKernel {
     TF_RETURN_IF_ERROR(shape.AddDimWithStatus(dim_));
     Tensor* rows;
     TF_RETURN_IF_ERROR(context->allocate_output(0, shape, &rows));
-    AskForLargePages(rows->data(), static_cast<int64_t>(rows->TotalBytes()));
     return ToStatus(ReadRowsCpu(table, keys.flat<int64_t>().data(), keys.NumElements(),
                                 rows->data(), ThreadsOf(context)));
   }
