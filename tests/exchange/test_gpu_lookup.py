@@ -1,7 +1,6 @@
 """Lookups of tables that are spread over GPUs, through one op and NCCL: what tests of all exchanges
 do not reach. (These run on GPUs too, where there are two.)"""
 
-import functools
 import json
 import warnings
 
@@ -281,11 +280,17 @@ def new_graph(kind):
     return tf.Graph() if kind == "graph" else FuncGraph("gradient")
 
 
+def make_squares():
+    """Two variables: a graph's own, of a function's outside of it."""
+    with tf.init_scope():
+        return [tf.Variable(tf.ones([4, 4])) for _ in range(2)]
+
+
 @pytest.mark.parametrize("kind", ["function", "graph"])
 def test_ops_that_exchange_run_in_the_order_in_which_they_were_made(kind):
     # Given a graph of two lookups and their gradients
     with new_graph(kind).as_default() as graph:
-        tables = [tf.compat.v1.get_variable(name, [4, 4], use_resource=True) for name in "ab"]
+        tables = make_squares()
         look_up = RanksOf(TwoRanks.nccl_ranks)
         found = [look_up([table], [tf.ragged.constant([[1]])], ["sum"])[0] for table in tables]
         tf.gradients([tf.reduce_sum(rows**2) for rows in found], tables)
@@ -302,8 +307,7 @@ def test_ops_that_exchange_run_in_the_order_in_which_they_were_made(kind):
 def test_other_gradients_are_averaged_once_those_of_tables_are_sent(monkeypatch, kind):
     # Given the gradients of a table over GPUs, and of a dense variable
     with new_graph(kind).as_default():
-        make = functools.partial(tf.compat.v1.get_variable, shape=[4, 4], use_resource=True)
-        table, kernel = make("table"), make("kernel")
+        table, kernel = make_squares()
         monkeypatch.setattr(gradients, "exchange_of", lambda variable: variable is table or None)
         (rows,) = RanksOf(TwoRanks.nccl_ranks)([table], [tf.ragged.constant([[1]])], ["sum"])
         slices, dense = tf.gradients(tf.reduce_sum((rows @ kernel) ** 2), [table, kernel])
