@@ -40,7 +40,10 @@ char* LargePageBlocks::Take(int64_t bytes) {
     block = NewPage();
     lock.lock();
   }
-  while (size > wanted) free_[--size].insert(block + (kLeastBytes << size));
+  while (size > wanted) {
+    --size;
+    free_[size].insert(block + (kLeastBytes << size));
+  }
   return block;
 }
 

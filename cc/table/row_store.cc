@@ -114,9 +114,9 @@ std::string RowStore::Take(int64_t count, std::vector<int64_t>* rows) {
     }
     begin = num_rows_.load(std::memory_order_relaxed);
     error = GrowTo(std::min(begin + count, first_row_ + max_rows()));
-    if (error.empty()) error = GrowTo(begin + count);  // which fails, if those are not all
     end = std::min(begin + count, usable_rows_);
     num_rows_.store(end, std::memory_order_release);
+    if (error.empty()) error = GrowTo(begin + count);  // which fails, if those are not all
     if (begin < end) untouched = TakeUntouchedPage(begin, end);
   }
   // Without the lock, as memory that is new takes time.

@@ -11,6 +11,7 @@
 #include "table/host_table.h"
 #include "table/key_index.h"
 #include "table/large_page_blocks.h"
+#include "table/row_store.h"
 #include "threads.h"
 
 namespace group_embedding {
@@ -49,6 +50,21 @@ void CheckAgainstMap(uint64_t (*hash_of)(int64_t), int64_t num_keys, float max_l
 TEST(IndexGrowsAndSplitsAndLosesNoKey) { CheckAgainstMap(Hash, 600000, 0.7f); }
 
 TEST(IndexWithLongProbesLosesNoKey) { CheckAgainstMap(CrowdedHash, 3000, 0.7f); }
+
+TEST(AFullStoreGivesAllItsRowsAndSaysHowManyTheyAre) {
+  TableOptions options;
+  options.name = "user";
+  options.dim = 4;
+  options.max_bytes = 10 * (4 * sizeof(float) + sizeof(RowInfo));
+  std::string error;
+  RowStore store(options, nullptr, &error);
+  CHECK_EQ(error, "");
+  std::vector<int64_t> rows;
+
+  CHECK_CONTAINS(store.Take(64, &rows), "table 'user' is full at 10 rows");
+
+  CHECK_EQ(rows.size(), size_t{10});
+}
 
 TEST(ThreadsReadTrainWriteAndSaveAtATime) {
   TableOptions options;
