@@ -11,6 +11,7 @@
 #pragma once
 
 #include <cstdint>
+#include <stdexcept>
 #include <string>
 
 struct CUstream_st;
@@ -47,6 +48,11 @@ class Communicator {
  private:
   const int rank_, num_ranks_;
 };
+
+// For who has no other way to tell of an error: throws std::runtime_error, if there is one.
+inline void Require(const std::string& error) {
+  if (!error.empty()) throw std::runtime_error(error);
+}
 
 // The same number of bytes from each rank to each: how sizes are exchanged, and, followed by Wait,
 // a barrier. send, receive: [num_ranks, bytes].

@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <stdexcept>
 #include <type_traits>
 
 #include "exchange/exchange_counts.h"
@@ -49,10 +48,6 @@ __global__ void WriteFurtherKernel(const int64_t* num_unique, int64_t num_tables
   if (rank >= num_ranks) return;
   const int64_t part = rank * num_tables + kFirstTables + i % further;
   counts[i] = num_unique[part + 1] - num_unique[part];
-}
-
-void Require(const std::string& error) {
-  if (!error.empty()) throw std::runtime_error(error);
 }
 
 // Messages of one length to and from each rank.

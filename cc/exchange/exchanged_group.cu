@@ -1,5 +1,4 @@
 #include <numeric>
-#include <stdexcept>
 
 #include "core/descriptors.cuh"
 #include "exchange/exchanged_group.h"
@@ -7,13 +6,6 @@
 #include "table/device_buffer.h"
 
 namespace group_embedding {
-namespace {
-
-void Require(const std::string& error) {
-  if (!error.empty()) throw std::runtime_error(error);
-}
-
-}  // namespace
 
 ExchangedGroup::ExchangedGroup(const Group& group, Communicator* communicator,
                                std::string description, Memory memory)

@@ -25,10 +25,6 @@ namespace {
 namespace py = pybind11;
 using py::literals::operator""_a;
 
-void Require(const std::string& error) {
-  if (!error.empty()) throw std::runtime_error(error);
-}
-
 void AllToAll(Communicator& communicator, py::object send, const std::vector<int64_t>& send_bytes,
               py::object receive, const std::vector<int64_t>& receive_bytes, uintptr_t stream) {
   const auto pointer = [&](py::object array, const char* name, const std::vector<int64_t>& sizes) {
