@@ -21,18 +21,24 @@ RULES = {  # by whose name tables of keys know their slots
 }
 
 
-def start_devices():
-    """Must come before anything else of TensorFlow in the process."""
-    cpu = tf.config.list_physical_devices("CPU")[0]
-    tf.config.set_logical_device_configuration(
-        cpu, [tf.config.LogicalDeviceConfiguration()] * NUM_DEVICES
-    )
+_names = []
+
+
+def start_devices(kind):
+    """Must come before anything else of TensorFlow in the process. `kind`: CPU or GPU, of which
+    there are parts of the first where there are fewer."""
+    physical = tf.config.list_physical_devices(kind)
+    if len(physical) < NUM_DEVICES:
+        megabytes = 2048 if kind == "GPU" else None
+        parts = [tf.config.LogicalDeviceConfiguration(memory_limit=megabytes)] * NUM_DEVICES
+        tf.config.set_logical_device_configuration(physical[0], parts)
+    _names.extend(device.name for device in tf.config.list_logical_devices(kind))
 
 
 def strategy_of(num_replicas):
     # Collectives of TensorFlow itself are of as many devices as the first of a process.
     return tf.distribute.MirroredStrategy(
-        [f"CPU:{i}" for i in range(num_replicas)],
+        _names[:num_replicas],
         cross_device_ops=tf.distribute.ReductionToOneDevice(),
     )
 

@@ -5,14 +5,16 @@ import multiprocessing
 
 import numpy as np
 import pytest
+from core_runner import on_gpu
 from exchange import replica_cases as cases
 
 
-@pytest.fixture(scope="module")
-def devices():
+@pytest.fixture(scope="module", params=["CPU", pytest.param("GPU", marks=on_gpu)])
+def devices(request):
     """Runs functions of `replica_cases`, in a process of their own."""
     spawn = multiprocessing.get_context("spawn")
-    with concurrent.futures.ProcessPoolExecutor(1, spawn, cases.start_devices) as pool:
+    kind = (request.param,)
+    with concurrent.futures.ProcessPoolExecutor(1, spawn, cases.start_devices, kind) as pool:
         yield lambda function, *args: pool.submit(function, *args).result(timeout=300)
 
 
