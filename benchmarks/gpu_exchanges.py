@@ -43,10 +43,18 @@ class Nccl(OneGpu):
     def __init__(self, core, meeting):
         self.core, self.communicator = core, make_communicator(core, meeting)
 
+    comm_dtype = "float32"
+
     def make_group(self, group, workload):
         return self.core.exchanged_group(
-            group, workload.rows, self.communicator, allocate, workload.name
+            group, workload.rows, self.communicator, allocate, workload.name, self.comm_dtype
         )
+
+
+class NcclInHalf(Nccl):
+    """Rows and gradients travel in 16 bits."""
+
+    comm_dtype = "bfloat16"
 
 
 class Peers:
@@ -83,4 +91,4 @@ def make_communicator(core, meeting):
     return core.nccl_communicator(nccl_id, meeting.rank, meeting.num_ranks)
 
 
-WAYS = {"one GPU": OneGpu, "nccl": Nccl, "peers": Peers}
+WAYS = {"one GPU": OneGpu, "nccl": Nccl, "nccl, bfloat16": NcclInHalf, "peers": Peers}

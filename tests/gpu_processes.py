@@ -142,7 +142,7 @@ class ShardedRun:
             row_splits=device(batch.row_splits),
             weights=None if batch.weights is None else device(batch.weights),
             table_of_feature=self.case.table_of_feature, combiners=self.case.combiners,
-            max_norms=[0.0] * len(self.tables), allocate=GPU.allocate)  # fmt: skip
+            max_norms=self.case.max_norms, allocate=GPU.allocate)  # fmt: skip
         num_rows = [len(table) for table in self.case.tables]
         if self.how == "peers":
             sharded = core.peer_group(
@@ -150,8 +150,9 @@ class ShardedRun:
             )
         else:
             sharded = core.exchanged_group(
-                group, num_rows, self.communicator, GPU.allocate, self.case.description
-            )
+                group, num_rows, self.communicator, GPU.allocate, self.case.description,
+                self.case.comm_dtype
+            )  # fmt: skip
         sharded.lookup()
         sharded.check()
         looked_up = [output.numpy() for output in outputs]

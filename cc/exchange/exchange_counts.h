@@ -1,4 +1,5 @@
-// What ranks tell each other before rows travel: how many rows of each table each asks of each.
+// What ranks tell each other before rows travel: how many rows of each table each asks of each,
+// and, where they are few, which.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -18,6 +19,7 @@ struct CountsToTell {
   const std::string& description;  // of its group (messages.h)
   int64_t num_tables;
   const int64_t* num_unique;  // on the device [num_ranks * num_tables + 1]: rows before each part
+  const int64_t* local_rows;  // on the device: those rows, part after part
   const Fault* fault;         // on the device: the bad id that this rank met; null: nobody looked
 };
 
@@ -26,6 +28,9 @@ struct ToldCounts {
   std::vector<int64_t> asked, served;  // [num_ranks, num_tables] rows: of others; by others
   int64_t fault_rank = -1;             // the lowest that met a bad id; -1: none did
   Fault fault;                         // its
+  // Where the rows that others ask for came with their counts, [num_ranks] messages on the device;
+  // null on all ranks where some rank asks another for more than a message has room for.
+  const int64_t* messages = nullptr;
 };
 
 // All ranks call it, each with whatever group it has: where these differ, each is told so, and
@@ -33,5 +38,8 @@ struct ToldCounts {
 // Throws std::runtime_error.
 ToldCounts ExchangeCounts(const CountsToTell& mine, Communicator* communicator,
                           const ShardedGroup::Memory& memory, cudaStream_t stream);
+
+// Enqueues the write of the rows in `told.messages`, rank after rank and table after table.
+void CollectRows(const ToldCounts& told, int num_ranks, int64_t* requests, cudaStream_t stream);
 
 }  // namespace group_embedding

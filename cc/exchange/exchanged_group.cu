@@ -1,6 +1,7 @@
 #include <numeric>
 
 #include "core/descriptors.cuh"
+#include "exchange/convert_parts.h"
 #include "exchange/exchanged_group.h"
 #include "exchange/part_bytes.h"
 #include "table/device_buffer.h"
@@ -8,22 +9,25 @@
 namespace group_embedding {
 
 ExchangedGroup::ExchangedGroup(const Group& group, Communicator* communicator,
-                               std::string description, Memory memory)
+                               std::string description, DataType comm_type, Memory memory)
     : ShardedGroup(group, communicator->rank(), communicator->num_ranks(), std::move(memory)),
       communicator_(communicator),
-      description_(std::move(description)) {}
+      description_(std::move(description)),
+      comm_type_(comm_type) {}
 
 void ExchangedGroup::Lookup(Fault* fault, cudaStream_t stream) {
   Require(Ask(fault, stream).disagreement);
   FetchRows(static_cast<int64_t*>(allocate_("requests", 8 * num_requests())), stream);
+  LookUpFetched(stream);
 }
 
 const ToldCounts& ExchangedGroup::Ask(Fault* fault, cudaStream_t stream) {
   local_rows_ = static_cast<int64_t*>(allocate_("local_rows", 8 * group().batch.num_ids));
   Route(local_rows_, fault, stream);
   sent_bytes_ = 0;
-  counts_ = ExchangeCounts({description_, num_tables(), routed_.sorted.num_unique, fault},
-                           communicator_, {allocate_, allocate_on_host_}, stream);
+  counts_ =
+      ExchangeCounts({description_, num_tables(), routed_.sorted.num_unique, local_rows_, fault},
+                     communicator_, {allocate_, allocate_on_host_}, stream);
   return counts_;
 }
 
@@ -36,7 +40,9 @@ void ExchangedGroup::NameRows(int64_t* requests, cudaStream_t stream) {
   std::vector<int64_t> asked = RowsOfRanks(counts_.asked), served = RowsOfRanks(counts_.served);
   for (int64_t& rows : asked) rows *= sizeof(int64_t);
   for (int64_t& rows : served) rows *= sizeof(int64_t);
-  AllToAll(local_rows_, asked, requests_, served, stream);
+  if (counts_.messages == nullptr) return AllToAll(local_rows_, asked, requests_, served, stream);
+  CountSent(asked);
+  CollectRows(counts_, num_ranks_, requests_, stream);
 }
 
 void ExchangedGroup::FetchRows(int64_t* requests, cudaStream_t stream) {
@@ -45,10 +51,14 @@ void ExchangedGroup::FetchRows(int64_t* requests, cudaStream_t stream) {
   const std::vector<int64_t> fetched_at = PartOffsets(counts_.asked, rank_);
   const char* sent = LookUpRequests(sent_at, stream);
   char* fetched = static_cast<char*>(allocate_("fetched", fetched_at.back()));
-  AllToAll(sent, BytesOfRanks(sent_at), fetched, BytesOfRanks(fetched_at), stream);
+  ExchangeParts(sent, sent_at, fetched, fetched_at, stream);
   fetched_ = fetched;
   PlaceRows(stream);
-  LookUpPlaces(stream);
+}
+
+void ExchangedGroup::FindRows(const std::vector<Table>& shards, cudaStream_t stream) {
+  SetTables(shards);
+  PlaceRows(stream);
 }
 
 void ExchangedGroup::PlaceRows(cudaStream_t stream) {
@@ -115,7 +125,7 @@ std::vector<ShardedGroup::Received> ExchangedGroup::SendGradients(
     gradients.push_back(p / num_tables() == rank_ ? own + all_at[p] - own_at : sent + sent_at[p]);
   }
   ReduceGradients(num_unique, gradients, stream);
-  AllToAll(sent, BytesOfRanks(sent_at), received, BytesOfRanks(received_at), stream);
+  ExchangeParts(sent, sent_at, received, received_at, stream);
 
   std::vector<Received> parts;
   for (int n = 0; n < num_ranks_; ++n) {
@@ -132,29 +142,48 @@ void ExchangedGroup::Update(const group_embedding::Update& update, cudaStream_t 
   UpdateShards(update, SendGradients(features, stream), requests_, stream);
 }
 
-void ExchangedGroup::WeightGrad(const std::vector<Feature>& features,
-                                const std::vector<Table>& shards, float* weight_grad,
+void ExchangedGroup::WeightGrad(const std::vector<Feature>& features, float* weight_grad,
                                 cudaStream_t stream) {
   SetFeatures(features);
-  SetTables(shards);
-  PlaceRows(stream);
   std::vector<Table> tables;
   const Group by_place = ByPlace(&tables);
   void* scratch = allocate_("weight_grad", WeightGradScratchBytesCuda(by_place));
   RequireCuda(WeightGradCuda(by_place, weight_grad, scratch, stream));
 }
 
+void ExchangedGroup::ExchangeParts(const char* sent, const std::vector<int64_t>& sent_at,
+                                   char* received, const std::vector<int64_t>& received_at,
+                                   cudaStream_t stream) {
+  const DataType type = group().dtype;
+  const std::vector<int64_t> sent_bytes = BytesOfRanks(sent_at),
+                             received_bytes = BytesOfRanks(received_at);
+  if (comm_type_ == type) return AllToAll(sent, sent_bytes, received, received_bytes, stream);
+  const auto room = [&](const char* name, const std::vector<int64_t>& at) {
+    return static_cast<char*>(allocate_(name, at.back() / SizeOf(type) * SizeOf(comm_type_)));
+  };
+  char *leaving = room("leaving", sent_at), *arrived = room("arrived", received_at);
+  RequireCuda(ConvertPartsCuda(sent, type, sent_at.back(), leaving, comm_type_, stream));
+  AllToAll(leaving, sent_bytes, arrived, received_bytes, stream);
+  const int64_t arrived_bytes = received_at.back() / SizeOf(type) * SizeOf(comm_type_);
+  RequireCuda(ConvertPartsCuda(arrived, comm_type_, arrived_bytes, received, type, stream));
+}
+
+void ExchangedGroup::CountSent(const std::vector<int64_t>& send_bytes) {
+  for (int n = 0; n < num_ranks_; ++n) sent_bytes_ += n == rank_ ? 0 : send_bytes[n];
+}
+
 void ExchangedGroup::AllToAll(const void* send, const std::vector<int64_t>& send_bytes,
                               void* receive, const std::vector<int64_t>& receive_bytes,
                               cudaStream_t stream) {
-  for (int n = 0; n < num_ranks_; ++n) sent_bytes_ += n == rank_ ? 0 : send_bytes[n];
+  CountSent(send_bytes);
   Require(communicator_->AllToAll(send, send_bytes.data(), receive, receive_bytes.data(), stream));
 }
 
 std::vector<int64_t> ExchangedGroup::BytesOfRanks(const std::vector<int64_t>& offsets) const {
   std::vector<int64_t> bytes;
   for (int n = 0; n < num_ranks_; ++n) {
-    bytes.push_back(offsets[(n + 1) * num_tables()] - offsets[n * num_tables()]);
+    const int64_t of_rank = offsets[(n + 1) * num_tables()] - offsets[n * num_tables()];
+    bytes.push_back(of_rank / SizeOf(group().dtype) * SizeOf(comm_type_));
   }
   return bytes;
 }

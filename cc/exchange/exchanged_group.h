@@ -12,15 +12,16 @@ namespace group_embedding {
 
 // Lookup and Update are two steps each, for callers that keep, or replace, what lies between them:
 //   Lookup   Ask            how many rows each rank asks each other for; waits for the stream, once
-//            FetchRows      which rows; they come, and outputs are written
+//            FetchRows      which rows; they come
+//            LookUpFetched  outputs are written
 //   Update   SendGradients  those of the rows that were asked for go where the rows came from
 //            and the update of this rank's rows
 class ExchangedGroup : public ShardedGroup {
  public:
   // `communicator` must live as long. description: what the group has, the same on all ranks
-  // (messages.h).
+  // (messages.h). comm_type: what the elements of rows and gradients are on the way.
   ExchangedGroup(const Group& group, Communicator* communicator, std::string description,
-                 Memory memory);
+                 DataType comm_type, Memory memory);
 
   void Lookup(Fault* fault, cudaStream_t stream) override;
   void Update(const group_embedding::Update& update, cudaStream_t stream) override;
@@ -37,17 +38,19 @@ class ExchangedGroup : public ShardedGroup {
 
   // requests: [num_requests] written: the local rows, rank after rank and table after table.
   void FetchRows(int64_t* requests, cudaStream_t stream);
+  void LookUpFetched(cudaStream_t stream) { LookUpPlaces(stream); }
   // Only tells owners which rows will have gradients: in place of FetchRows, where no row is read.
   void NameRows(int64_t* requests, cudaStream_t stream);
+  // After FetchRows, where `shards` ([num_tables]) now has the rows of this rank's tables: for what
+  // reads rows on the way back, which is WeightGrad, and SendGradients of tables with a max_norm.
+  void FindRows(const std::vector<Table>& shards, cudaStream_t stream);
 
   // features: those of the group, with the outputs' gradients in the place of outputs. Returns what
   // each rank sent: [num_ranks].
   std::vector<Received> SendGradients(const std::vector<Feature>& features, cudaStream_t stream);
 
-  // After FetchRows, with such features, where `shards` ([num_tables]) now has the rows of this
-  // rank's tables. weight_grad: [num_ids].
-  void WeightGrad(const std::vector<Feature>& features, const std::vector<Table>& shards,
-                  float* weight_grad, cudaStream_t stream);
+  // With such features. weight_grad: [num_ids].
+  void WeightGrad(const std::vector<Feature>& features, float* weight_grad, cudaStream_t stream);
 
   // Bytes that the last step sent to other ranks: ids and rows forward, gradients backward.
   int64_t sent_bytes() const { return sent_bytes_; }
@@ -55,14 +58,19 @@ class ExchangedGroup : public ShardedGroup {
  private:
   const char* LookUpRequests(const std::vector<int64_t>& offsets, cudaStream_t stream);
   void PlaceRows(cudaStream_t stream);
+  // Of parts at these offsets, in comm_type on the way.
+  void ExchangeParts(const char* sent, const std::vector<int64_t>& sent_at, char* received,
+                     const std::vector<int64_t>& received_at, cudaStream_t stream);
+  void CountSent(const std::vector<int64_t>& send_bytes);
   void AllToAll(const void* send, const std::vector<int64_t>& send_bytes, void* receive,
                 const std::vector<int64_t>& receive_bytes, cudaStream_t stream);
-  // Sums per rank of what a part of each rank takes.
+  // Sums per rank of what a part of each rank takes, in comm_type.
   std::vector<int64_t> BytesOfRanks(const std::vector<int64_t>& offsets) const;
   std::vector<int64_t> RowsOfRanks(const std::vector<int64_t>& counts) const;
 
   Communicator* const communicator_;
   const std::string description_;
+  const DataType comm_type_;
   int64_t* local_rows_ = nullptr;  // [unique rows] that this rank asks for
   ToldCounts counts_;
   int64_t* requests_ = nullptr;    // rows that ranks ask for, rank after rank

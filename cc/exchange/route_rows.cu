@@ -32,7 +32,8 @@ __global__ void __launch_bounds__(kThreads) WriteLocalRowsKernel(RouteArgs args)
   const int64_t num_unique = args.sorted.num_unique[args.num_parts];
   for (int64_t u = int64_t{blockIdx.x} * kThreads + threadIdx.x; u < num_unique;
        u += int64_t{gridDim.x} * kThreads) {
-    args.local_rows[u] = args.KeyAt(args.sorted.segments[u]) - args.first_keys[args.PartOf(u)];
+    args.local_rows[u] =
+        args.KeyAt(args.sorted.segments[u]) - args.sorted.first_keys[args.PartOf(u)];
   }
 }
 
@@ -97,7 +98,6 @@ struct Workspace {
   uint32_t* positions;
   uint32_t* samples;
   int64_t* places_of_unique;
-  char* first_keys;
   int64_t bytes;
 };
 
@@ -113,7 +113,6 @@ Workspace LayOut(const Group& group, const SortOptions& options, void* memory) {
   w.positions = reinterpret_cast<uint32_t*>(take(group.batch.num_ids * 4));
   w.samples = reinterpret_cast<uint32_t*>(take(group.batch.num_ids * 4));
   w.places_of_unique = reinterpret_cast<int64_t*>(take(group.batch.num_ids * 8));
-  w.first_keys = take(options.num_owners * group.num_tables * 8);
   w.bytes = at;
   return w;
 }
@@ -160,16 +159,8 @@ cudaError_t RouteRowsCuda(const Group& group, int64_t num_ranks, void* workspace
   options.samples = w.samples;
   options.places = places;
   options.fault = fault;
-  cudaError_t error = SortRowsCuda(group, w.sort, &routed->sorted, stream, options);
+  const cudaError_t error = SortRowsCuda(group, w.sort, &routed->sorted, stream, options);
   if (error != cudaSuccess) return error;
-
-  std::vector<int64_t> first_keys = {0};
-  for (const Table& table : GroupOfParts(group, num_ranks).tables) {
-    first_keys.push_back(first_keys.back() + table.num_rows);
-  }
-  first_keys.pop_back();
-  DeviceArrays arrays(w.first_keys);
-  routed->first_keys = arrays.Add(first_keys);
   routed->local_rows = local_rows;
   routed->places = places;
   routed->positions = w.positions;
@@ -177,7 +168,6 @@ cudaError_t RouteRowsCuda(const Group& group, int64_t num_ranks, void* workspace
   routed->num_parts = num_ranks * group.num_tables;
   routed->num_ids = group.batch.num_ids;
   if (routed->num_ids == 0) return cudaSuccess;
-  if ((error = arrays.Send(stream)) != cudaSuccess) return error;
   WriteLocalRowsKernel<<<SeveralEach(), kThreads, 0, stream>>>(RouteArgs{*routed});
   return cudaGetLastError();
 }

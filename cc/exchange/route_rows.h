@@ -29,7 +29,6 @@ struct RoutedRows {
   int64_t* places;            // [num_ids] see kLeftOutPlace; else written by WritePlacesCuda
   const uint32_t* positions;  // [num_ids] of sorted entries
   int64_t* places_of_unique;  // [num_ids] room
-  const int64_t* first_keys;  // [num_parts]
   int64_t num_parts;
   int64_t num_ids;
 };

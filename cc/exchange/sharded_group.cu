@@ -84,22 +84,16 @@ void ShardedGroup::LookUpPlaces(cudaStream_t stream) {
 
 void ShardedGroup::ReduceGradients(const std::vector<int64_t>& num_unique,
                                    const std::vector<char*>& gradients, cudaStream_t stream) {
-  for (int64_t t = 0; t < num_tables(); ++t) {
-    if (tables_[t].max_norm > 0) {
-      throw std::runtime_error("table " + std::to_string(t) +
-                               ": expected no max_norm, as the gradient of a clipped row needs the "
-                               "row, got " +
-                               std::to_string(tables_[t].max_norm));
-    }
-  }
   const GroupOfParts parts(group(), num_ranks_);
   std::vector<TableGrad> grads;
   for (int64_t p = 0; p < num_parts(); ++p) {
     // The rows are written where they are already.
     grads.push_back({routed_.local_rows + num_unique[p], gradients[p]});
   }
+  SortedRows sorted = routed_.sorted;
+  sorted.places = routed_.places_of_unique;
   void* scratch = allocate_("reduce", ReduceRowsScratchBytesCuda(parts.get()));
-  RequireCuda(ReduceRowsCuda(parts.get(), routed_.sorted, grads.data(), scratch, stream));
+  RequireCuda(ReduceRowsCuda(parts.get(), sorted, grads.data(), scratch, stream));
 }
 
 void ShardedGroup::UpdateShards(const group_embedding::Update& update,

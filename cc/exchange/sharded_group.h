@@ -62,6 +62,7 @@ class ShardedGroup {
   void SetFeatures(const std::vector<Feature>& features) { features_ = features; }
   void SetTables(const std::vector<Table>& shards);  // their rows alone
   // num_unique: [num_parts + 1] of RoutedRows, on the host; gradients: where those of each part go.
+  // Of tables with a max_norm, rows are read at their places.
   void ReduceGradients(const std::vector<int64_t>& num_unique, const std::vector<char*>& gradients,
                        cudaStream_t stream);
   // rows: those of all ranks, rank after rank; received: [num_ranks].

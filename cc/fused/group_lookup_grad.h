@@ -40,15 +40,18 @@ void WeightGradCpu(const Group& group, float* weight_grad, const ParallelFor& pa
 struct SortedRows {
   const int64_t* num_unique;  // [num_tables + 1] first unique row of each table, and the total. Of
                               // several owners: [num_owners * num_tables + 1], owner after owner
-  const void* keys;           // [num_ids] of 32 or 64 bits: row + number of all rows of the tables
-  bool has_wide_keys;         // before its own. Entries without a gradient come last
+  const int64_t* first_keys;  // as long: the number of all rows of the tables before each
+  const void* keys;           // [num_ids] of 32 or 64 bits: row + first key of its table. Entries
+  bool has_wide_keys;         // without a gradient come last
   const uint32_t* samples;    // [num_ids] the sample that looked it up
   const float* factors;       // [num_ids] what the gradient of that is multiplied by; null: 1
   // [num_unique + 1] the entries of unique row u are at segments[u] to segments[u + 1]. The buffer
   // has num_segment_words of 4 bytes: a row with n entries leaves n - 1 of them free.
   uint32_t* segments;
   int64_t num_segment_words;
-  void* spare_rows;  // 16 bytes for each row that may have kMinPieceEntries entries and more
+  void* spare_rows;       // 16 bytes for each row that may have kMinPieceEntries entries and more
+  const int64_t* places;  // null, or [num_unique] the addresses of the unique rows, instead of
+                          // those in their tables
 };
 inline constexpr int64_t kMinPieceEntries = 128;
 

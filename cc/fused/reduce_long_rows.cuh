@@ -129,8 +129,8 @@ __global__ void __launch_bounds__(kAddThreads) AddPiecesKernel(ReduceArgs args) 
   for (uint32_t r = blockIdx.x; r < num_rows; r += gridDim.x) {
     const LongRow row = args.lists.rows[r];
     const ReduceTask& task = args.tasks[row.table];
-    const int64_t in_table = args.RowOf(task, row.unique);
-    const T* x = reinterpret_cast<const T*>(task.rows + in_table * task.row_bytes);
+    const T* x = nullptr;
+    if (task.max_norm > 0) x = reinterpret_cast<const T*>(args.RowAt(task, row.unique));
     float* sums = args.Sums() + row.sum;
     int32_t width = 1;
     while (width < kAddThreads && width < task.dim) width *= 2;

@@ -127,6 +127,10 @@ struct ReduceArgs {
                 : int64_t{__ldg(static_cast<const unsigned*>(sorted.keys) + entry)}) -
            task.first_key;
   }
+  __device__ const char* RowAt(const ReduceTask& task, int64_t unique) const {
+    return sorted.places != nullptr ? reinterpret_cast<const char*>(sorted.places[unique])
+                                    : task.rows + RowOf(task, unique) * task.row_bytes;
+  }
   __device__ float* Sums() const {
     return reinterpret_cast<float*>(sorted.segments + sorted.num_unique[num_tables] + 2);
   }
@@ -251,7 +255,7 @@ __device__ void ReduceBlock(const ReduceArgs& args, const ReduceTask& task,
             num_rows, first_entry, has_column, unique_row, source, NoClip{},
             [&](int s, const UniqueRow& unique, Combined<Vector::kSize>& combined) {
               if (clips) {
-                const char* row = task.rows + args.RowOf(task, u + s) * task.row_bytes;
+                const char* row = args.RowAt(task, u + s);
                 const Vector x = Vector::LoadIf(has_column, row + source.column_bytes);
                 if (pass == kNormOfRow || !is_wide) {
                   for (int j = 0; j < Vector::kSize; ++j) {

@@ -189,7 +189,7 @@ cudaError_t Sort(const Group& group, const SortOptions& options, void* workspace
   key_args.keys = w.keys[0];
   key_args.positions = reinterpret_cast<uint32_t*>(w.positions[0]);
   key_args.scales = nullptr;
-  const int64_t* first_keys = arrays.Add(plan.first_keys);
+  sorted->first_keys = arrays.Add(plan.first_keys);
   if (const cudaError_t error = arrays.Send(stream)) return error;
   // After a fault in the row splits there may be positions that no sample covers: they have no row.
   cudaError_t error = cudaMemsetAsync(w.keys[0], 0xFF, num_ids * sizeof(Key), stream);
@@ -223,8 +223,8 @@ cudaError_t Sort(const Group& group, const SortOptions& options, void* workspace
       cub::DeviceSelect::If(w.cub, w.cub_bytes, thrust::counting_iterator<uint32_t>(0), segments,
                             w.num_starts, num_ids, StartsSegment<Key>{keys.Current()}, stream);
   if (error != cudaSuccess) return error;
-  const UniqueArgs unique{first_keys,   keys.Current(), num_ids,
-                          w.num_starts, segments,       w.num_unique};
+  const UniqueArgs unique{sorted->first_keys, keys.Current(), num_ids,
+                          w.num_starts,       segments,       w.num_unique};
   CountRowsKernel<Key><<<static_cast<unsigned>(num_counts), kWarpSize, 0, stream>>>(unique);
   sorted->keys = keys.Current();
   sorted->has_wide_keys = sizeof(Key) == 8;

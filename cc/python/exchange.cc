@@ -178,12 +178,12 @@ class PyShardedGroup {
     RequireCount("num_rows", py_group().tables().size(), num_rows_.size());
   }
 
-  void Exchange(py::object communicator, const std::string& description) {
+  void Exchange(py::object communicator, const std::string& description, DataType comm_type) {
     exchange_object_ = communicator;
     CheckShards(communicator.cast<Communicator&>().rank(),
                 communicator.cast<Communicator&>().num_ranks());
     auto exchanged = std::make_unique<ExchangedGroup>(Whole(), &communicator.cast<Communicator&>(),
-                                                      description, Memory());
+                                                      description, comm_type, Memory());
     exchanged_ = exchanged.get();
     sharded_ = std::move(exchanged);
   }
@@ -265,9 +265,10 @@ class PyShardedGroup {
 
 std::unique_ptr<PyShardedGroup> ExchangedGroupOf(py::object group, std::vector<int64_t> num_rows,
                                                  py::object communicator, py::object allocate,
-                                                 const std::string& description) {
+                                                 const std::string& description,
+                                                 const std::string& comm_dtype) {
   auto sharded = std::make_unique<PyShardedGroup>(group, std::move(num_rows), allocate);
-  sharded->Exchange(communicator, description);
+  sharded->Exchange(communicator, description, ParseDataType("comm_dtype", comm_dtype));
   return sharded;
 }
 
@@ -338,10 +339,10 @@ All ranks call lookup, and then update, together.)")
            "gone.")
       .def_property_readonly("bytes_on_the_wire", &PyShardedGroup::BytesOnTheWire);
   m.def("exchanged_group", &ExchangedGroupOf, "group"_a, "num_rows"_a, "communicator"_a,
-        "allocate"_a, "description"_a,
-        "A ShardedGroup whose rows travel through a Communicator. num_rows: of the whole tables. "
-        "description: what all ranks must have in common; lookup raises RuntimeError where they "
-        "differ.");
+        "allocate"_a, "description"_a, "comm_dtype"_a,
+        "A ShardedGroup whose rows travel through a Communicator, in comm_dtype. num_rows: of the "
+        "whole tables. description: what all ranks must have in common; lookup raises RuntimeError "
+        "where they differ.");
   m.def("peer_group", &PeerGroupOf, "group"_a, "num_rows"_a, "ranks"_a, "table_offsets"_a,
         "room_offset"_a, "max_ids"_a, "allocate"_a,
         "A ShardedGroup whose ranks read each other's PeerMemory. Its tables begin there at "

@@ -51,10 +51,9 @@ def enable_distributed_strategy(
 
     With GPUs, each rank of a host takes one. If all ranks have one of their own, and NCCL is there
     (`pip install nvidia-nccl-cu12`, or the system's), tables in GPU memory that are spread by row
-    number exchange ids, rows and gradients through it, in one op each way; all others, also those
-    with a `max_norm` or another `comm_dtype`, go as without GPUs. Such ops run in the order in
-    which they were made, so make them in the same order on all ranks; in a graph of TensorFlow 1,
-    running one runs those made before it.
+    number exchange ids, rows and gradients through it, in one op each way; all others go as without
+    GPUs. Such ops run in the order in which they were made, so make them in the same order on all
+    ranks; in a graph of TensorFlow 1, running one runs those made before it.
 
     Ranks watch over each other: when one dies, is stopped or raises, the others print which and why
     and end with exit code 1, within `timeout_seconds` and some seconds more, instead of waiting for
@@ -68,7 +67,8 @@ def enable_distributed_strategy(
             keys, which are then distributed. 'auto': planned for tables that are made together, by
             a layer or a column scope; the plan is printed. (A table made alone is distributed.)
         comm_dtype: `tf.float16` or `tf.bfloat16`: rows and their gradients travel in it, and are
-            added in float32. None: they travel as the table has them.
+            added in float32. None: they travel as the table has them. (Through the host, a rank's
+            own rows travel too. On GPUs they stay where they are, and are read as they are.)
         timeout_seconds: a rank of which nothing was heard for so long counts as hanging. A rank
             that computes is heard.
 

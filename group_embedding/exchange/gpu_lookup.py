@@ -10,15 +10,13 @@ from group_embedding.ops.sharded_group import sharded_group_lookup
 
 def is_served_by_gpus(table):
     """Whether `look_up_on_gpus` takes a tables.Table: spread by row number over ranks with a GPU
-    each, in the memory of these, read as it is and sent as it is."""
+    each, in the memory of these."""
     shard, exchange = table.source.object, table.exchange
     return (
         isinstance(shard, ShardedTable)
         and exchange.nccl_ranks is not None
         and shard.placement.spread == "mod"
         and table.device_type == "GPU"
-        and table.max_norm == 0
-        and exchange.comm_dtype in (None, table.dtype)
     )
 
 
@@ -35,6 +33,7 @@ def look_up_on_gpus(tables, batch, table_of_feature, combiners, names, **options
         names,
         exchange.nccl_ranks,
         describe(tables, names, table_of_feature, combiners),
+        exchange.comm_dtype or tables[0].dtype,
         1 / exchange.gradient_divisor,
         **options,
     )

@@ -44,6 +44,7 @@ def sharded_group_lookup(
     feature_names,
     ranks,
     description,
+    comm_dtype,
     gradient_scale,
     *,
     concat,
@@ -55,6 +56,7 @@ def sharded_group_lookup(
         num_rows: of each whole table.
         ranks: NcclRanks.
         description: a text that says what the lookup has, the same on all ranks.
+        comm_dtype: of rows and gradients on their way between ranks.
         gradient_scale: what a rank's gradients are multiplied by before those of all are added.
         others, and `options`: as of `ops.group_lookup.group_lookup`.
 
@@ -76,6 +78,7 @@ def sharded_group_lookup(
         num_rows=num_rows,
         gradient_scale=gradient_scale,
         description=description,
+        comm_dtype=comm_dtype,
         **ranks._asdict(),
         **options,
     )

@@ -144,12 +144,12 @@ class RanksOf:
     def __init__(self, ranks):
         self.ranks = ranks
 
-    def __call__(self, params, sp_ids, combiners, sp_weights=None):
+    def __call__(self, params, sp_ids, combiners, sp_weights=None, max_norm=None):
         weights = sp_weights or [None] * len(params)
         names = [f"ids[{i}]" for i in range(len(params))]
         features = [feature_ids.from_rows(*of) for of in zip(names, sp_ids, weights)]
         return sharded_group_lookup(
-            [tables.make_table(param, None, i) for i, param in enumerate(params)],
+            [tables.make_table(param, max_norm, i) for i, param in enumerate(params)],
             group_ids(features),
             [param.shape[0] for param in params],
             list(range(len(params))),
@@ -157,6 +157,7 @@ class RanksOf:
             names,
             self.ranks,
             description="two tables",
+            comm_dtype=params[0].dtype,
             gradient_scale=1.0,
             concat=False,
             prune_negative=True,
@@ -180,13 +181,15 @@ def make_variables(dtype=tf.float32):
     return [tf.Variable(tf.cast(value_of(name), dtype)) for name in SHAPES]
 
 
-def loss_and_gradients(look_up, variables, weighted):
+def loss_and_gradients(look_up, variables, weighted, max_norm=None, samples=(0, 1, 2, 3)):
     ids = [whole_ids(name) for name in SHAPES]
     weights = [tf.cast(i.flat_values % 3, tf.float32) + 0.5 for i in ids]
     with tf.GradientTape() as tape:
         tape.watch(weights)
         given = [i.with_flat_values(w) for i, w in zip(ids, weights)] if weighted else None
-        outputs = look_up(variables, ids, ["mean", "sqrtn"], sp_weights=given)
+        outputs = look_up(variables, ids, ["mean", "sqrtn"], sp_weights=given, max_norm=max_norm)
+        if len(samples) < 4:
+            outputs = [tf.gather(output, samples) for output in outputs]
         loss = tf.add_n([tf.reduce_sum(tf.cast(output, tf.float32) ** 3) for output in outputs])
     gradients = tape.gradient(loss, [*variables, *(weights if weighted else [])])
     return loss, [tf.convert_to_tensor(gradient) for gradient in gradients]
@@ -204,6 +207,24 @@ def test_one_rank_looks_up_as_without_ranks(one_rank, dtype, in_function, weight
     loss, gradients = run(one_rank, variables, weighted)
     # Then loss and gradients are those of the local lookup
     expected, expected_gradients = run(ge.group_embedding_lookup_sparse, variables, weighted)
+    np.testing.assert_array_equal(loss, expected)
+    for gradient, of_local in zip(gradients, expected_gradients):
+        np.testing.assert_array_equal(gradient, of_local)
+
+
+@needs_a_gpu
+@pytest.mark.parametrize("weighted", [False, True], ids=["plain", "weighted"])
+@pytest.mark.parametrize("samples", [(0, 1, 2, 3), (0, 3)], ids=["all", "some"])
+def test_one_rank_clips_rows_as_without_ranks(one_rank, samples, weighted):
+    # Given rows that are read scaled down, and a loss of all samples, or of some
+    variables = make_variables()
+    assert all(tf.reduce_any(tf.norm(variable, axis=1) > 1.5) for variable in variables)
+    # When they are looked up by one rank of NCCL
+    loss, gradients = loss_and_gradients(one_rank, variables, weighted, 1.5, samples)
+    # Then loss and gradients are those of the local lookup
+    expected, expected_gradients = loss_and_gradients(
+        ge.group_embedding_lookup_sparse, variables, weighted, 1.5, samples
+    )
     np.testing.assert_array_equal(loss, expected)
     for gradient, of_local in zip(gradients, expected_gradients):
         np.testing.assert_array_equal(gradient, of_local)

@@ -16,7 +16,7 @@ COMBINERS = ["sum", "mean", "sqrtn", "sum", "mean", "sum", "sum"]
 HOTNESS = [3, 2, 5, 12, 1, 4, 40]
 
 
-def draw_case(seed):
+def draw_case(seed, max_norms=(0.0,) * 5, comm_dtype="float32"):
     random = np.random.default_rng(seed)
     tables = [
         random.standard_normal((rows, dim)).astype(np.float32) for rows, dim in zip(ROWS, DIMS)
@@ -26,6 +26,8 @@ def draw_case(seed):
         table_of_feature=TABLE_OF_FEATURE,
         combiners=COMBINERS,
         description="seven features",
+        max_norms=list(max_norms),
+        comm_dtype=comm_dtype,
     )
 
 
@@ -82,7 +84,7 @@ def one_process(case, batches):
         group = core.Group(
             tables=tables, outputs=outputs, ids=batch.ids, row_splits=batch.row_splits,
             weights=batch.weights, table_of_feature=TABLE_OF_FEATURE, combiners=COMBINERS,
-            max_norms=[0.0] * len(tables))  # fmt: skip
+            max_norms=case.max_norms)  # fmt: skip
         group.lookup()
         looked_up.append([output.copy() for output in outputs])
         hyper = gpu_processes.hyper().numpy()
@@ -93,9 +95,13 @@ def one_process(case, batches):
 @pytest.mark.parametrize("num_ranks", NUM_RANKS)
 @pytest.mark.parametrize("how", WAYS)
 @pytest.mark.parametrize("weighted", [False, True], ids=["plain", "weighted"])
-def test_training_equals_one_process(num_ranks, how, weighted):
+@pytest.mark.parametrize("max_norm", [0.0, 1.5], ids=["as_they_are", "clipped"])
+def test_training_equals_one_process(num_ranks, how, weighted, max_norm):
     # Given batches of different sizes for each rank
-    case, random = draw_case(3), np.random.default_rng(4)
+    case, random = (
+        draw_case(3, max_norms=[max_norm, 0, 1, 4 * max_norm, max_norm]),
+        np.random.default_rng(4),
+    )
     batches = [
         [draw_batch(random, 20 + 13 * rank, weighted) for rank in range(num_ranks)]
         for _ in range(5)
@@ -112,6 +118,54 @@ def test_training_equals_one_process(num_ranks, how, weighted):
     for rank, (_, shards) in enumerate(ranks):
         for shard, whole in zip(shards, expected_tables):
             np.testing.assert_allclose(shard, whole[rank::num_ranks], rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("num_ranks", [pytest.param(n, marks=on_gpus(n)) for n in (2, 4)])
+@pytest.mark.parametrize("comm_dtype, precision", [("bfloat16", 2**-8), ("float16", 2**-11)])
+def test_rows_and_gradients_travel_in_16_bits(num_ranks, comm_dtype, precision):
+    # Given tables, and a batch of one id a sample for each rank
+    case, random = draw_case(11, comm_dtype=comm_dtype), np.random.default_rng(12)
+    batches = [[draw_batch(random, 25, False) for _ in range(num_ranks)]]
+    ((whole,), whole_tables) = one_process(case, batches)
+    # When ranks train on them
+    ranks = train(num_ranks, "exchange", case, batches)
+    # Then they look up, and keep, what they would, within what 16 bits are precise to
+    differences = []
+    for f, expected in enumerate(whole):
+        got = np.concatenate([looked_up[0][f] for looked_up, _ in ranks])
+        ids_of_sample = 2 * HOTNESS[f]
+        np.testing.assert_allclose(got, expected, atol=5 * ids_of_sample * precision)
+        differences.append(np.abs(got - expected).max())
+    assert max(differences) > precision / 8  # they did not travel in float32
+    for rank, (_, shards) in enumerate(ranks):
+        for shard, table in zip(shards, whole_tables):
+            np.testing.assert_allclose(shard, table[rank::num_ranks], atol=8 * precision)
+
+
+@pytest.mark.parametrize("num_ranks", NUM_RANKS)
+@pytest.mark.parametrize("ids_of_first, ids_of_others", [(70_000, 70_000), (70_000, 3)])
+def test_more_rows_than_come_with_their_counts(num_ranks, ids_of_first, ids_of_others):
+    # Given a rank that asks for most rows of a large table, and others that ask for as many, or few
+    random = np.random.default_rng(13)
+    table = random.standard_normal((100_000, 4)).astype(np.float32)
+    case = SimpleNamespace(
+        tables=[table], table_of_feature=[0], combiners=["sum"], description="one table",
+        max_norms=[0.0], comm_dtype="float32")  # fmt: skip
+    counts = [ids_of_first] + [ids_of_others] * (num_ranks - 1)
+    batches = [
+        SimpleNamespace(
+            ids=random.permutation(100_000)[:count],
+            row_splits=np.arange(count + 1),
+            weights=None,
+            output_shapes=[(count, 4)],
+        )
+        for count in counts
+    ]
+    # When they look them up
+    ranks = run_ranks(num_ranks, gpu_processes.train, "exchange", case, [batches])
+    # Then each has its own
+    for batch, ((looked_up,), _) in zip(batches, ranks):
+        np.testing.assert_array_equal(looked_up[0], table[batch.ids])
 
 
 @pytest.mark.parametrize("num_ranks", NUM_RANKS)
@@ -176,6 +230,8 @@ def case_of_tables(num_tables):
         table_of_feature=list(range(num_tables)),
         combiners=["sum"] * num_tables,
         description=f"{num_tables} tables",
+        max_norms=[0.0] * num_tables,
+        comm_dtype="float32",
     )
     batch = SimpleNamespace(
         ids=np.arange(num_tables, dtype=np.int64) % 2,

@@ -1,5 +1,6 @@
 #if GOOGLE_CUDA
 
+#include <algorithm>
 #include <cstring>
 #include <map>
 #include <memory>
@@ -34,8 +35,12 @@ using ::tensorflow::TypeIndex;  // the macro of variants names it so
 class HeldGroup {
  public:
   HeldGroup(OpKernelContext* context, const Group& group, const Tensor& batch,
-            std::shared_ptr<Communicator> communicator, const std::string& description)
-      : batch_(batch), communicator_(std::move(communicator)), context_(context) {
+            std::shared_ptr<Communicator> communicator, const std::string& description,
+            DataType comm_type)
+      : comm_type(comm_type),
+        batch_(batch),
+        communicator_(std::move(communicator)),
+        context_(context) {
     const auto give = [this](std::map<std::string, Tensor>* pieces, AllocatorAttributes where) {
       return [=, this](const std::string& name, int64_t bytes) {
         return Get(&(*pieces)[name], bytes, where);
@@ -45,7 +50,7 @@ class HeldGroup {
     page_locked.set_on_host(true);
     page_locked.set_gpu_compatible(true);
     group_ = std::make_unique<ExchangedGroup>(
-        group, communicator_.get(), description,
+        group, communicator_.get(), description, comm_type,
         ShardedGroup::Memory{give(&on_device_, {}), give(&on_host_, page_locked)});
   }
 
@@ -64,6 +69,7 @@ class HeldGroup {
     return view->BitcastFrom(whole.Slice(at, at + bytes), dtype, shape);
   }
 
+  const DataType comm_type;
   Tensor requests;       // the batch, as SendGroupGradients gives it
   float gradient_scale;  // of its weights
   std::vector<int64_t> num_rows;
@@ -134,6 +140,9 @@ class ShardedGroupLookupOp : public OpKernel {
     OP_REQUIRES_OK(context, context->GetAttr("num_rows", &num_rows_));
     OP_REQUIRES_OK(context, context->GetAttr("gradient_scale", &gradient_scale_));
     OP_REQUIRES_OK(context, context->GetAttr("description", &description_));
+    tensorflow::DataType comm_dtype;
+    OP_REQUIRES_OK(context, context->GetAttr("comm_dtype", &comm_dtype));
+    comm_type_ = ToCore(comm_dtype);
     OP_REQUIRES(context, num_rows_.size() == attrs_.dims.size(),
                 absl::InvalidArgumentError("num_rows: expected one per table"));
   }
@@ -157,7 +166,7 @@ class ShardedGroupLookupOp : public OpKernel {
     OP_REQUIRES_OK(context, CatchErrors([&] {
                      const Group group = MakeGroup(attrs_, tables, features, view);
                      held = std::make_shared<HeldGroup>(context, group, batch, communicator,
-                                                        description_);
+                                                        description_, comm_type_);
                      held->gradient_scale = gradient_scale_;
                      held->num_rows = num_rows_;
                      return Run(context, tables, held.get());
@@ -201,6 +210,7 @@ class ShardedGroupLookupOp : public OpKernel {
     int64_t* ids;
     TF_RETURN_IF_ERROR(MakeRequests(context, held, &ids));
     held->get()->FetchRows(ids, stream);
+    held->get()->LookUpFetched(stream);
     return absl::OkStatus();
   }
 
@@ -220,6 +230,7 @@ class ShardedGroupLookupOp : public OpKernel {
   std::vector<int64_t> num_rows_;
   float gradient_scale_;
   std::string description_;
+  DataType comm_type_;
 };
 
 // Inputs: tables, batch, sizes, grads, state, order. Outputs: requests, request_sizes,
@@ -231,6 +242,8 @@ class SendGroupGradientsOp : public OpKernel {
     OP_REQUIRES_OK(context, context->GetAttr("grad_features", &grad_features_));
     OP_REQUIRES_OK(context, context->GetAttr("num_parts", &num_parts_));
     OP_REQUIRES_OK(context, context->GetAttr("is_other_batch", &is_other_batch_));
+    clips_ = std::any_of(attrs_.max_norms.begin(), attrs_.max_norms.end(),
+                         [](float max_norm) { return max_norm > 0; });
   }
 
   void Compute(OpKernelContext* context) override {
@@ -244,13 +257,20 @@ class SendGroupGradientsOp : public OpKernel {
     OP_REQUIRES_OK(context, attrs_.MakeFeatures(batch, sizes, &features, &view));
     OP_REQUIRES_OK(context, CheckSortable(view));
     OP_REQUIRES_OK(context, attrs_.ReadGradients(context, grad_features_, &features));
-    OP_REQUIRES_OK(context, CatchErrors([&] {
-                     held->EnterOp(context);
-                     TF_RETURN_IF_ERROR(WeightGrad(context, held.get(), features, view.num_ids));
-                     if (is_other_batch_)
-                       TF_RETURN_IF_ERROR(RouteAgain(context, features, batch, view, &held));
-                     return Send(context, held.get(), features);
-                   }));
+    Tables tables;  // locked until what reads their rows is enqueued
+    if (attrs_.weighted || clips_) OP_REQUIRES_OK(context, tables.Read(context, attrs_, {}));
+    OP_REQUIRES_OK(
+        context, CatchErrors([&] {
+          held->EnterOp(context);
+          if (attrs_.weighted || (clips_ && !is_other_batch_)) {
+            held->get()->FindRows(tables.get(), StreamOf(context));
+          }
+          TF_RETURN_IF_ERROR(WeightGrad(context, held.get(), features, view.num_ids));
+          if (is_other_batch_) {
+            TF_RETURN_IF_ERROR(RouteAgain(context, tables.get(), features, batch, view, &held));
+          }
+          return Send(context, held.get(), features);
+        }));
   }
 
  private:
@@ -270,31 +290,31 @@ class SendGroupGradientsOp : public OpKernel {
     TF_RETURN_IF_ERROR(context->allocate_output(
         context->num_outputs() - 1, TensorShape({attrs_.weighted ? num_ids : 0}), &weight_grad));
     if (!attrs_.weighted) return absl::OkStatus();
-    Tables tables;
-    TF_RETURN_IF_ERROR(tables.Read(context, attrs_, /*keyed=*/{}));
-    held->get()->WeightGrad(features, tables.get(), weight_grad->flat<float>().data(),
-                            StreamOf(context));
+    held->get()->WeightGrad(features, weight_grad->flat<float>().data(), StreamOf(context));
     return absl::OkStatus();
   }
 
-  // Replaces `held` by the group of another batch, whose rows nobody reads.
-  absl::Status RouteAgain(OpKernelContext* context, const std::vector<Feature>& features,
-                          const Tensor& batch, const Batch& view,
-                          std::shared_ptr<HeldGroup>* held) const {
+  // Replaces `held` by the group of another batch, whose rows nobody reads unless gradients are
+  // clipped. shards: read then.
+  absl::Status RouteAgain(OpKernelContext* context, const std::vector<Table>& shards,
+                          const std::vector<Feature>& features, const Tensor& batch,
+                          const Batch& view, std::shared_ptr<HeldGroup>* held) const {
     std::vector<Table> tables;
     for (size_t t = 0; t < attrs_.dims.size(); ++t) {
-      tables.push_back({nullptr, (*held)->num_rows[t], attrs_.dims[t], attrs_.max_norms[t]});
+      const void* rows = clips_ ? shards[t].rows : nullptr;
+      tables.push_back({rows, (*held)->num_rows[t], attrs_.dims[t], attrs_.max_norms[t]});
     }
     Group group = MakeGroup(attrs_, tables, features, view);
     group.invalid_ids.read_zeros = true;  // the lookup has seen to them
     auto other = std::make_shared<HeldGroup>(context, group, batch, (*held)->communicator(),
-                                             (*held)->get()->description());
+                                             (*held)->get()->description(), (*held)->comm_type);
     other->gradient_scale = (*held)->gradient_scale;
     const ToldCounts& counts = other->get()->Ask(nullptr, StreamOf(context));
     if (!counts.disagreement.empty()) return absl::InvalidArgumentError(counts.disagreement);
     int64_t* ids;
     TF_RETURN_IF_ERROR(MakeRequests(context, other.get(), &ids));
-    other->get()->NameRows(ids, StreamOf(context));
+    clips_ ? other->get()->FetchRows(ids, StreamOf(context))
+           : other->get()->NameRows(ids, StreamOf(context));
     *held = std::move(other);
     return absl::OkStatus();
   }
@@ -330,6 +350,7 @@ class SendGroupGradientsOp : public OpKernel {
   std::vector<int32_t> grad_features_;
   int num_parts_;
   bool is_other_batch_;
+  bool clips_;  // some table has a max_norm
 };
 
 REGISTER_UNARY_VARIANT_UNARY_OP_FUNCTION(tensorflow::ZEROS_LIKE_VARIANT_UNARY_OP,

@@ -62,6 +62,7 @@ REGISTER_OP("ShardedGroupLookup")
     .GROUP_ATTRS.Attr("num_rows: list(int)")
     .Attr("gradient_scale: float")
     .Attr("description: string")
+    .Attr("comm_dtype: {float, half, bfloat16}")
     .Attr("nccl_id: string")
     .Attr("rank: int >= 0")
     .Attr("num_ranks: int >= 1")
@@ -78,6 +79,7 @@ state: what the way back needs of this one.
 num_rows: of each whole table.
 gradient_scale: what the gradients that ranks send are multiplied by before they are added.
 description: what the lookup is, the same on all ranks; else an error says in what they differ.
+comm_dtype: of rows and gradients on their way between ranks.
 nccl_id, rank, num_ranks: the communicator, made when the first op of this id runs.
 timeout_seconds: how long other ranks are waited for.
 )doc");
