@@ -1,16 +1,24 @@
 """Many embedding lookups in one fused op.
 
-The flow: what the user gave becomes tables (tables.py) and tensors of ids (feature_ids.py). Lookups
-that one op can serve form a group (groups.py), which is packed into one batch and looked up
-(local_lookup.py), or exchanged between the ranks that own its rows (exchange/). Ids may be routed
-before the step that looks them up (routed_ids.py).
+The flow: what the user gave (arguments.py) becomes tables (tables.py) and tensors of ids
+(feature_ids.py). Lookups that one op can serve form a group (groups.py), which is packed into one
+batch and looked up (local_lookup.py), or exchanged between the ranks that own its rows (exchange/).
+Ids may be routed before the step that looks them up (routed_ids.py).
 """
-
-import warnings
 
 import tensorflow as tf
 
 from group_embedding import feature_ids
+from group_embedding.arguments import (
+    as_list,
+    as_list_of_ids,
+    check_is_none,
+    check_length,
+    check_word,
+    known_combiners,
+    lookup_names,
+    per_lookup,
+)
 from group_embedding.config import COMBINERS, INVALID_IDS
 from group_embedding.groups import Call
 from group_embedding.routed_ids import RoutedIds, from_routed_ids, to_routed_ids
@@ -84,14 +92,14 @@ def group_embedding_lookup_sparse(
     >>> mean.numpy().tolist(), total.numpy().tolist()
     ([[4.0, 5.0], [0.0, 0.0]], [[30.0], [20.0]])
     """
-    params, sp_ids = _as_list("params", params), _as_list_of_ids("sp_ids", sp_ids, params)
-    combiners = _known_combiners(combiners)
+    params, sp_ids = as_list("params", params), as_list_of_ids("sp_ids", sp_ids, params)
+    combiners = known_combiners(combiners)
     with tf.name_scope(name or "group_embedding_lookup_sparse"):
         call = _sparse_call(
             params, combiners, partition_strategy, max_norm, invalid_ids, feature_names
         )
         if isinstance(sp_ids, RoutedIds):
-            _check_is_none("sp_weights", sp_weights, "as routed ids have their weights")
+            check_is_none("sp_weights", sp_weights, "as routed ids have their weights")
             return _look_up_routed(call, sp_ids, concat)
         results = call.look_up(call.route(_sparse_features(call, sp_ids, sp_weights)), concat)
         if concat:
@@ -124,7 +132,7 @@ def group_embedding_lookup(
     >>> ge.group_embedding_lookup([table], [[1, 0, 1]])[0].numpy().tolist()
     [[3.0, 4.0], [1.0, 2.0], [3.0, 4.0]]
     """
-    params, ids = _as_list("params", params), _as_list_of_ids("ids", ids, params)
+    params, ids = as_list("params", params), as_list_of_ids("ids", ids, params)
     with tf.name_scope(name or "group_embedding_lookup"):
         call = _dense_call(params, partition_strategy, invalid_ids, feature_names)
         if isinstance(ids, RoutedIds):
@@ -197,13 +205,13 @@ def route_ids(
     10.0
     11.0
     """
-    params, ids = _as_list("params", params), _as_list_of_ids("ids", ids, params)
+    params, ids = as_list("params", params), as_list_of_ids("ids", ids, params)
     if isinstance(ids, RoutedIds):
         raise TypeError("ids: expected a list with one per lookup, got RoutedIds")
     with tf.name_scope(name or "route_ids"):
         if combiners is None:
-            _check_is_none("sp_weights", sp_weights, "without combiners")
-            _check_is_none("max_norm", max_norm, "without combiners")
+            check_is_none("sp_weights", sp_weights, "without combiners")
+            check_is_none("max_norm", max_norm, "without combiners")
             call = _dense_call(params, partition_strategy, invalid_ids, feature_names)
             features = _dense_features(call, ids)
             axes = [feature_ids.id_axes(feature.values) for feature in features]
@@ -218,31 +226,31 @@ def route_ids(
 
 def _sparse_call(params, combiners, partition_strategy, max_norm, invalid_ids, names):
     count = len(params)
-    combiners = _per_lookup("combiners", combiners, count)
+    combiners = per_lookup("combiners", combiners, count)
     for combiner in combiners:
-        _check_word("combiners", combiner, COMBINERS)
-    max_norms = _per_lookup("max_norm", max_norm, count)
-    names = _names("sp_ids", names, count)
+        check_word("combiners", combiner, COMBINERS)
+    max_norms = per_lookup("max_norm", max_norm, count)
+    names = lookup_names("sp_ids", names, count)
     return _call(params, max_norms, combiners, partition_strategy, invalid_ids, names, True)
 
 
 def _dense_call(params, partition_strategy, invalid_ids, names):
     count = len(params)
-    names = _names("ids", names, count)
+    names = lookup_names("ids", names, count)
     given = ([None] * count, ["sum"] * count, partition_strategy, invalid_ids, names)
     return _call(params, *given, prune_negative=False)
 
 
 def _call(params, max_norms, combiners, partition_strategy, invalid_ids, names, prune_negative):
-    _check_word("partition_strategy", partition_strategy, ("mod", "div"))
-    _check_word("invalid_ids", invalid_ids, INVALID_IDS)
+    check_word("partition_strategy", partition_strategy, ("mod", "div"))
+    check_word("invalid_ids", invalid_ids, INVALID_IDS)
     tables = [make_table(p, norm, i) for i, (p, norm) in enumerate(zip(params, max_norms))]
     return Call(tables, names, combiners, prune_negative, invalid_ids)
 
 
 def _sparse_features(call, sp_ids, sp_weights):
-    weights = [None] * len(sp_ids) if sp_weights is None else _as_list("sp_weights", sp_weights)
-    _check_length("sp_weights", weights, "sp_ids", len(sp_ids))
+    weights = [None] * len(sp_ids) if sp_weights is None else as_list("sp_weights", sp_weights)
+    check_length("sp_weights", weights, "sp_ids", len(sp_ids))
     return [feature_ids.from_rows(*given) for given in zip(call.names, sp_ids, weights)]
 
 
@@ -256,55 +264,3 @@ def _look_up_routed(call, routed_ids, concat):
     if concat:
         return feature_ids.restore_axes(results, axes[0])
     return [feature_ids.restore_axes(*given) for given in zip(results, axes)]
-
-
-def _as_list(name, value):
-    if value is None or isinstance(value, (str, tf.Tensor, tf.Variable)) or len(value) == 0:
-        raise ValueError(f"{name} must be specified: expected a list with one per lookup")
-    return list(value)
-
-
-def _as_list_of_ids(name, ids, params):
-    if isinstance(ids, RoutedIds):
-        return ids
-    ids = _as_list(name, ids)
-    _check_length(name, ids, "params", len(params))
-    return ids
-
-
-def _known_combiners(combiners):
-    if combiners is not None:
-        return combiners
-    warnings.warn("combiners is None; it will mean 'mean'", stacklevel=3)
-    return "mean"
-
-
-def _names(of, names, count):
-    names = names or [f"{of}[{i}]" for i in range(count)]
-    _check_length("feature_names", names, of, count)
-    return list(names)
-
-
-def _per_lookup(name, value, count):
-    if isinstance(value, (list, tuple)):
-        _check_length(name, value, "sp_ids", count)
-        return list(value)
-    return [value] * count
-
-
-def _check_length(name, value, other, count):
-    if len(value) != count:
-        raise ValueError(
-            f"len of {name} must be equal to len of {other}: expected {count}, got {len(value)}"
-        )
-
-
-def _check_is_none(name, value, why):
-    if value is not None:
-        raise ValueError(f"{name}: expected None {why}, got {value!r}")
-
-
-def _check_word(name, word, choices):
-    if word not in choices:
-        choices = ", ".join(f"'{choice}'" for choice in choices)
-        raise ValueError(f"{name} must be one of {choices}, got {word!r}")

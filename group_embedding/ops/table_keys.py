@@ -58,14 +58,9 @@ def erase_keys(table, keys):
     return library().erase_keys(table=table, keys=keys)
 
 
-def evict_by_step(table, step, steps_to_live):
-    return library().evict_keys(
-        table=table, step=step, kind="global_step", steps_to_live=steps_to_live
-    )
-
-
-def evict_by_weight(table, step, l2_weight):
-    return library().evict_keys(table=table, step=step, kind="l2_weight", l2_weight=l2_weight)
+def evict_keys(table, step, eviction):
+    """Forgets the keys that an Eviction names, at a step that 'l2_weight' does not ask for."""
+    return library().evict_keys(table=table, step=step, **eviction._asdict())
 
 
 def table_stats(table):

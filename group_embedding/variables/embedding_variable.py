@@ -7,25 +7,21 @@ from tensorflow.python.ops import resource_variable_ops
 from tensorflow.python.saved_model import registration
 
 from group_embedding.checkpoint.by_name import SavedByName
-from group_embedding.checkpoint.snapshots import Eviction
 from group_embedding.checkpoint.start import find_start
 from group_embedding.exchange import current, table_is_made
 from group_embedding.ops import embedding_table, table_keys
 from group_embedding.ops.read_rows import read_rows
-from group_embedding.variables import initial_values, over_ranks
-from group_embedding.variables.loaded_variable import loaded_variable
-from group_embedding.variables.options import (
-    CBFFilter,
-    EmbeddingVariableOption,
-    GlobalStepEvict,
-    L2WeightEvict,
-)
+from group_embedding.variables import over_ranks
+from group_embedding.variables.admission import admission_of, eviction_of
+from group_embedding.variables.initial_values import make_initial_values
+from group_embedding.variables.options import EmbeddingVariableOption
+from group_embedding.variables.stand_in import StandIn
 from group_embedding.variables.storage import plan_storage
 from group_embedding.variables.table_resource import TableResource
 
 
 @registration.register_serializable(package="group_embedding")
-class EmbeddingVariable(resource_variable_ops.ResourceVariable, SavedByName):
+class EmbeddingVariable(StandIn, SavedByName):
     """A trainable table with a row for every 64-bit key that was trained.
 
     Made by `get_embedding_variable`. To TensorFlow it is a variable of shape [0, dim], which stands
@@ -67,7 +63,6 @@ class EmbeddingVariable(resource_variable_ops.ResourceVariable, SavedByName):
         self.key_dtype = tf.as_dtype(key_dtype)
         self.ev_option = ev_option or EmbeddingVariableOption()
         self.step = None
-        self._optimizer_is_wrapped = False
         if exchange is None:
             _check_no_strategy(name)
         storage = plan_storage(name, self.ev_option.storage_option)
@@ -76,35 +71,29 @@ class EmbeddingVariable(resource_variable_ops.ResourceVariable, SavedByName):
         if self.placement is not None:
             storage = storage.of_rank(self.exchange.rank)
         with tf.init_scope(), tf.device(storage.device):
-            super().__init__(
-                initial_value=lambda: tf.zeros([0, embedding_dim], value_dtype),
-                trainable=trainable,
-                collections=collections,
-                name=name,
-                dtype=value_dtype,
-            )
+            super().__init__(name, embedding_dim, value_dtype, trainable, collections)
             self._make_table(initializer, storage, starts_like)
         if self.placement is not None:
             table_is_made()
 
     def _make_table(self, initializer, storage, starts_like):
-        table_name = self._table_name
+        table_name, dim, option = self._table_name, self.shape[1], self.ev_option
         with tf.device("/CPU:0"):  # so that they are the same wherever the table is
             if starts_like is not None:
                 initial = starts_like._initial
             else:
-                initial = self._initial_values(table_name, initializer)
+                num_drawn = option.init_option.default_value_dim
+                initial = make_initial_values(table_name, initializer, num_drawn, dim, self.dtype)
                 initial = over_ranks.start_as_first_rank(self, initial)
         self._initial = initial
-        option = self.ev_option
-        start, always_starts = _start(table_name, option.ckpt, self.shape[1], self.dtype)
+        start, always_starts = _start(table_name, option.ckpt, dim, self.dtype)
 
         def initialize(handle, if_needed):
             return embedding_table.initialize(
                 handle,
                 initial,
                 option.init_option.default_value_no_permission,
-                _admission(option.filter_option),
+                admission_of(option.filter_option),
                 storage.attributes,
                 if_needed,
             )
@@ -115,7 +104,7 @@ class EmbeddingVariable(resource_variable_ops.ResourceVariable, SavedByName):
                 initialize,
                 storage.device,
                 self.current_step,
-                _eviction(option.evict_option),
+                eviction_of(option.evict_option),
                 over_ranks.share_of(self),
                 start,
                 always_starts,
@@ -124,17 +113,6 @@ class EmbeddingVariable(resource_variable_ops.ResourceVariable, SavedByName):
             made = self.rows.initialize()
         if not tf.executing_eagerly():
             self._initializer_op = tf.group(self._initializer_op, made)
-
-    def _initial_values(self, table_name, initializer):
-        dim = self.shape[1]
-        rows = self.ev_option.init_option.default_value_dim
-        if rows is None:
-            return initial_values.per_key(table_name, initializer, dim, self.dtype)
-        return initial_values.drawn_once(table_name, initializer, rows, dim, self.dtype)
-
-    @property
-    def _table_name(self):
-        return self.name.partition(":")[0]
 
     @property
     def table_handle(self):
@@ -209,26 +187,22 @@ class EmbeddingVariable(resource_variable_ops.ResourceVariable, SavedByName):
         Raises:
             ValueError: GlobalStepEvict without a step.
         """
-        option = self.ev_option.evict_option
-        if isinstance(option, GlobalStepEvict) and option.steps_to_live is not None:
+        eviction = self.rows.eviction
+        if eviction.kind == "none":
+            return tf.constant(0, tf.int64)
+        if eviction.kind == "global_step":
             step = self.current_step() if step is None else step
             if step is None:
                 raise ValueError(
                     f"table '{self._table_name}': GlobalStepEvict needs the step of now: "
                     "evict(step=...), or set the variable's attribute `step`"
                 )
-            with tf.device("/CPU:0"):
-                step = tf.cast(step, tf.int64)
-            with tf.device(self.device):
-                return table_keys.evict_by_step(self.table_handle, step, option.steps_to_live)
-        if isinstance(option, L2WeightEvict) and option.l2_weight_threshold > 0:
-            with tf.device("/CPU:0"):
-                no_step = tf.constant(-1, tf.int64)
-            with tf.device(self.device):
-                return table_keys.evict_by_weight(
-                    self.table_handle, no_step, option.l2_weight_threshold
-                )
-        return tf.constant(0, tf.int64)
+        else:
+            step = -1  # weights are those of any step
+        with tf.device("/CPU:0"):
+            step = tf.cast(step, tf.int64)
+        with tf.device(self.device):
+            return table_keys.evict_keys(self.table_handle, step, eviction)
 
     def memory_bytes(self):
         """Bytes in use: of rows, slots, what is kept of each row, and the index; a scalar."""
@@ -264,54 +238,6 @@ class EmbeddingVariable(resource_variable_ops.ResourceVariable, SavedByName):
         with tf.name_scope(name or "is_initialized"), tf.device(self.device):
             table = embedding_table.is_initialized(self.table_handle)
             return tf.logical_and(super().is_initialized(), table)
-
-    @classmethod
-    def _deserialize_from_proto(cls, object_proto, **kwargs):
-        del kwargs
-        return loaded_variable(object_proto)
-
-    @property
-    def constraint(self):
-        """None. Optimizers ask for it before they apply a gradient: those are refused here that
-        would write to the variable of shape [0, dim]."""
-        if not self._optimizer_is_wrapped:
-            raise self._unwrapped_optimizer()
-        return None
-
-    def scatter_add(self, *args, **kwargs):
-        raise self._unwrapped_optimizer()
-
-    scatter_sub = scatter_update = scatter_add
-
-    def _unwrapped_optimizer(self):
-        return TypeError(
-            f"table '{self._table_name}': an EmbeddingVariable is trained by a wrapped optimizer; "
-            "use group_embedding.optimizers.wrap(optimizer), or LazyAdam, RowwiseAdagrad or Lamb"
-        )
-
-    def numpy(self):
-        # Who asks for it would save or copy a model without its rows.
-        raise TypeError(
-            f"table '{self._table_name}': an EmbeddingVariable has no array of all its rows; "
-            "export() it, or save it with tf.train.Checkpoint or, in Keras 2, "
-            "save_weights(..., save_format='tf')"
-        )
-
-    def _dense_var_to_tensor(self, *args, **kwargs):
-        raise TypeError(
-            f"table '{self._table_name}': an EmbeddingVariable has no tensor of all its rows; look "
-            "keys up in it (group_embedding_lookup, tf.nn.embedding_lookup), or export() it"
-        )
-
-    # What stands in for a table must be loaded to where the table is, as an object and into a graph
-    # of TensorFlow 1.
-    def _write_object_proto(self, proto, options):
-        super()._write_object_proto(proto, options)
-        proto.variable.device = self.device
-
-    def _export_to_saved_model_graph(self, *args, **kwargs):
-        with tf.device(self.device):
-            return super()._export_to_saved_model_graph(*args, **kwargs)
 
     def __repr__(self):
         return (
@@ -352,18 +278,6 @@ def _start(name, option, dim, dtype):
     return start, option.always_load_from_specific_ckpt
 
 
-def _eviction(option):
-    if option is None:
-        return Eviction()
-    if isinstance(option, GlobalStepEvict):
-        if option.steps_to_live is None:
-            return Eviction()
-        return Eviction("global_step", steps_to_live=option.steps_to_live)
-    if option.l2_weight_threshold < 0:
-        return Eviction()
-    return Eviction("l2_weight", l2_weight=option.l2_weight_threshold)
-
-
 def _check_no_strategy(name):
     if tf.distribute.has_strategy():
         strategy = type(tf.distribute.get_strategy()).__name__
@@ -374,16 +288,3 @@ def _check_no_strategy(name):
             "replicas of a MirroredStrategy: call group_embedding.sok.Init() in its scope, and "
             "make it by get_embedding_variable or a layer of sok"
         )
-
-
-def _admission(filter_option):
-    if filter_option is None:
-        return embedding_table.admission_by_counter(0)
-    if not isinstance(filter_option, CBFFilter):
-        return embedding_table.admission_by_counter(filter_option.filter_freq)
-    return embedding_table.admission_by_bloom_filter(
-        filter_option.filter_freq,
-        filter_option.max_element_size,
-        filter_option.false_positive_probability,
-        tf.as_dtype(filter_option.counter_type).size,
-    )

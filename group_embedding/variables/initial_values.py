@@ -25,13 +25,25 @@ class InitialValues(NamedTuple):
     seed: int = 0
 
 
-def drawn_once(name, initializer, rows, dim, dtype):
-    """A matrix of which key k starts as row `k % rows`.
+def make_initial_values(name, initializer, rows, dim, dtype):
+    """The InitialValues of a table.
 
     Args:
         name: of the table, for messages.
         initializer: a callable of shape and dtype, its class, or a value of shape [rows, dim].
+        rows: of a matrix that is drawn once; None: every key draws for itself.
+        dim, dtype: of the table.
+
+    Raises:
+        ValueError: an initializer that does not give such values.
     """
+    if rows is None:
+        return _per_key(name, initializer, dim, dtype)
+    return _drawn_once(name, initializer, rows, dim, dtype)
+
+
+def _drawn_once(name, initializer, rows, dim, dtype):
+    """A matrix of which key k starts as row `k % rows`."""
     initializer = initializer() if inspect.isclass(initializer) else initializer
     shape = [rows, dim]
     if callable(initializer):
@@ -47,12 +59,8 @@ def drawn_once(name, initializer, rows, dim, dtype):
     return InitialValues(matrix, "matrix")
 
 
-def per_key(name, initializer, dim, dtype):
-    """Values that every key draws for itself.
-
-    Raises:
-        ValueError: the initializer's distribution is not one of those that the table can draw.
-    """
+def _per_key(name, initializer, dim, dtype):
+    """Values that every key draws for itself, of a distribution that the table can draw."""
     initializer = initializer() if inspect.isclass(initializer) else initializer
     kinds = [base.__name__ for base in type(initializer).__mro__]
     read = next((_READERS[kind] for kind in kinds if kind in _READERS), None)

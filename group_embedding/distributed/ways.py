@@ -1,0 +1,233 @@
+"""The ways in which TensorFlow and Keras apply gradients, each as a class to mix into optimizers,
+which then average gradients over ranks first."""
+
+import contextlib
+
+import tensorflow as tf
+from tensorflow.python.framework import ops
+from tensorflow.python.ops import control_flow_util
+
+from group_embedding.distributed.clip_norms import any_spread, clip_by_norms
+from group_embedding.distributed.gradients import average_gradients
+from group_embedding.distributed.initial_values import (
+    broadcast_initial_values,
+    broadcast_variables,
+)
+from group_embedding.distributed.replicas import OverReplicas
+from group_embedding.exchange import (
+    assign_rows,
+    exchange_of,
+    gather_rows,
+    mark_shard,
+    sharded_table,
+)
+
+
+class Distributed:
+    """What the ways share."""
+
+    _ge_exchange = None
+    _ge_reduced = False  # compute_gradients of this optimizer has been used
+
+    def _ge_average(self, grads_and_vars):
+        gradients = [gradient for gradient, _ in grads_and_vars]
+        variables = [variable for _, variable in grads_and_vars]
+        with tf.name_scope("DistributedOptimizer"):
+            return list(zip(average_gradients(self._ge_exchange, gradients, variables), variables))
+
+    @contextlib.contextmanager
+    def _ge_as_in_one_process(self, grads_and_vars):
+        """Gradients of the whole batch; where a rank has some rows of a table alone, their norms
+        are limited here, and stock inside does not limit what it takes for them."""
+        pairs = self._ge_average(grads_and_vars)
+        norms = {name: getattr(self, name) for name in ("clipnorm", "global_clipnorm")}
+        gradients, variables = [g for g, _ in pairs], [v for _, v in pairs]
+        if not any(norms.values()) or not any_spread(variables):
+            yield pairs
+            return
+        with tf.name_scope("DistributedOptimizer"):
+            clipped = clip_by_norms(self._ge_exchange, gradients, variables, **norms)
+        for name in norms:
+            setattr(self, name, None)
+        try:
+            yield list(zip(clipped, variables))
+        finally:
+            for name, norm in norms.items():
+                setattr(self, name, norm)
+
+    def _ge_mark_slot(self, slot, variable):
+        """The slot of a sharded table is sharded as the table is."""
+        shard = sharded_table(variable)
+        raw = slot if isinstance(slot, tf.Variable) else getattr(slot, "value", None)
+        if shard is None or not isinstance(raw, tf.Variable):
+            return slot
+        if raw.shape.rank == 2 and raw.shape[0] == shard.variable.shape[0]:
+            shape = (shard.num_rows, raw.shape[1])
+            mark_shard(raw, shape, shard.exchange, shard.placement)
+        return slot
+
+
+class _DistributedV1(Distributed):
+    """Of tf.compat.v1.train. Gradients are averaged as they are computed, so that what is done to
+    them next, such as clipping, is done to those of the whole batch; or as they are applied, when
+    they were computed by other means."""
+
+    def compute_gradients(self, *args, **kwargs):
+        self._ge_reduced = True
+        return self._ge_average(super().compute_gradients(*args, **kwargs))
+
+    def apply_gradients(self, grads_and_vars, *args, **kwargs):
+        grads_and_vars = list(grads_and_vars)
+        if not self._ge_reduced:
+            grads_and_vars = self._ge_average(grads_and_vars)
+        if not tf.executing_eagerly():
+            broadcast_initial_values(self._ge_exchange, tf.compat.v1.global_variables())
+        applied = super().apply_gradients(grads_and_vars, *args, **kwargs)
+        for _, variable in grads_and_vars:
+            for name in self.get_slot_names():
+                slot = self.get_slot(variable, name)
+                if slot is not None:
+                    self._ge_mark_slot(slot, variable)
+        return applied
+
+
+class _SavedWhole:
+    """Of optimizers that Keras saves with a model: the slots of tables as one process has them.
+    Every rank must save."""
+
+    def save_own_variables(self, store):
+        for i, variable in enumerate(self.variables):
+            store[str(i)] = gather_rows(variable).numpy()
+
+    def load_own_variables(self, store):
+        if len(store.keys()) != len(self.variables):
+            super().load_own_variables(store)  # which says so
+            return
+        for i, variable in enumerate(self.variables):
+            assign_rows(variable, store[str(i)][...])
+
+
+class _DistributedKeras(_SavedWhole, Distributed):
+    """Of Keras 2."""
+
+    def build(self, var_list):
+        built = getattr(self, "_built", False)
+        super().build(var_list)
+        if not built:
+            _broadcast_outside_functions(var_list)
+
+    def apply_gradients(self, grads_and_vars, *args, **kwargs):
+        with self._ge_as_in_one_process(list(grads_and_vars)) as pairs:
+            return super().apply_gradients(pairs, *args, **kwargs)
+
+    def add_variable_from_reference(self, model_variable, *args, **kwargs):
+        slot = super().add_variable_from_reference(model_variable, *args, **kwargs)
+        return self._ge_mark_slot(slot, model_variable)
+
+
+class _DistributedKerasLegacy(Distributed):
+    """Of tf.keras.optimizers.legacy."""
+
+    def _create_all_weights(self, var_list):
+        super()._create_all_weights(var_list)
+        if not self._ge_reduced:
+            self._ge_reduced = True
+            _broadcast_outside_functions(var_list)
+
+    def apply_gradients(self, grads_and_vars, *args, **kwargs):
+        with self._ge_as_in_one_process(list(grads_and_vars)) as pairs:
+            return super().apply_gradients(pairs, *args, **kwargs)
+
+    def add_slot(self, var, *args, **kwargs):
+        return self._ge_mark_slot(super().add_slot(var, *args, **kwargs), var)
+
+
+class _DistributedKeras3(_SavedWhole, Distributed):
+    """Of Keras 3, where `apply_gradients` calls `apply`."""
+
+    def build(self, variables):
+        super().build(variables)
+        _broadcast_outside_functions(variables)
+
+    def apply(self, grads, trainable_variables=None):
+        if control_flow_util.GraphOrParentsInXlaContext(ops.get_default_graph()):
+            raise ValueError(
+                "DistributedOptimizer: XLA, which Keras 3 takes for models on GPUs, cannot compile "
+                "the exchange of gradients; compile the model with jit_compile=False"
+            )
+        variables = trainable_variables
+        if variables is None:
+            variables = self._trainable_variables
+        with self._ge_as_in_one_process(list(zip(grads, variables))) as pairs:
+            return super().apply([gradient for gradient, _ in pairs], trainable_variables)
+
+    def add_variable_from_reference(self, reference_variable, *args, **kwargs):
+        slot = super().add_variable_from_reference(reference_variable, *args, **kwargs)
+        return self._ge_mark_slot(slot, reference_variable)
+
+
+class _OverReplicasKeras(OverReplicas, _DistributedKeras):
+    """Of Keras 2."""
+
+    def aggregate_gradients(self, grads_and_vars):
+        return self._ge_add_up(super().aggregate_gradients, grads_and_vars)
+
+
+class _OverReplicasKeras3(OverReplicas, _DistributedKeras3):
+    """Of Keras 3."""
+
+    def build(self, variables):
+        with tf.init_scope():  # as Keras 2 does: a first step may be one of a function
+            super().build(variables)
+
+    def apply_gradients(self, grads_and_vars, experimental_aggregate_gradients=True):
+        """As in Keras 2, where False says that the gradients of replicas stay apart."""
+        pairs = list(grads_and_vars)
+        if not experimental_aggregate_gradients and self._ge_exchange.num_ranks > 1:
+            for _, variable in pairs:
+                if exchange_of(variable) is None:
+                    raise ValueError(
+                        "apply_gradients: expected tables alone, where "
+                        f"experimental_aggregate_gradients=False, got '{variable.name}'"
+                    )
+        return super().apply_gradients(pairs)
+
+    def _all_reduce_sum_gradients(self, grads_and_vars):
+        return self._ge_add_up(super()._all_reduce_sum_gradients, grads_and_vars)
+
+
+def _broadcast_outside_functions(variables):
+    with tf.init_scope():
+        if tf.executing_eagerly():
+            broadcast_variables(variables)
+
+
+def way_of(optimizer):
+    """The class to mix into that of an optimizer of processes; None: it is no optimizer."""
+    if isinstance(optimizer, tf.compat.v1.train.Optimizer):
+        return _DistributedV1
+    if not isinstance(optimizer, tf.keras.optimizers.Optimizer) and not _is_legacy(optimizer):
+        return None
+    if _is_legacy(optimizer):
+        return _DistributedKerasLegacy
+    return _DistributedKeras3 if hasattr(optimizer, "apply") else _DistributedKeras
+
+
+def way_of_replicas(optimizer):
+    """The same where ranks are the replicas of a strategy.
+
+    Raises:
+        TypeError: an optimizer of TensorFlow 1, or a legacy one.
+    """
+    ways = {_DistributedKeras: _OverReplicasKeras, _DistributedKeras3: _OverReplicasKeras3}
+    way = ways.get(way_of(optimizer))
+    if way is None:
+        raise TypeError(
+            "DistributedOptimizer: expected an optimizer of tf.keras.optimizers, and no legacy "
+            f"one, over the replicas of a strategy, got {type(optimizer).__name__}"
+        )
+    return way
+
+
+def _is_legacy(optimizer):
+    return hasattr(optimizer, "_create_all_weights") and hasattr(optimizer, "apply_gradients")

@@ -1,0 +1,80 @@
+"""What TensorFlow sees of a table whose rows are found by key: a variable of shape [0, dim]."""
+
+import tensorflow as tf
+from tensorflow.python.ops import resource_variable_ops
+
+from group_embedding.variables.loaded_variable import loaded_variable
+
+
+class StandIn(resource_variable_ops.ResourceVariable):
+    """Stands in for a table where gradients are taken, variables are collected, optimizers make
+    slots and SavedModels are written. It has no rows: who would read them all, or write to them
+    without the table, is refused, and told what to do instead.
+
+    Args:
+        name: of the table.
+        dim: length of its rows.
+        dtype: of its rows.
+        trainable, collections: as of `tf.compat.v1.get_variable`.
+    """
+
+    def __init__(self, name, dim, dtype, trainable, collections):
+        self._optimizer_is_wrapped = False
+        super().__init__(
+            initial_value=lambda: tf.zeros([0, dim], dtype),
+            trainable=trainable,
+            collections=collections,
+            name=name,
+            dtype=dtype,
+        )
+
+    @property
+    def _table_name(self):
+        return self.name.partition(":")[0]
+
+    @property
+    def constraint(self):
+        """None. Optimizers ask for it before they apply a gradient: those are refused here that
+        would write to the variable of shape [0, dim]."""
+        if not self._optimizer_is_wrapped:
+            raise self._unwrapped_optimizer()
+        return None
+
+    def scatter_add(self, *args, **kwargs):
+        raise self._unwrapped_optimizer()
+
+    scatter_sub = scatter_update = scatter_add
+
+    def _unwrapped_optimizer(self):
+        return TypeError(
+            f"table '{self._table_name}': an EmbeddingVariable is trained by a wrapped optimizer; "
+            "use group_embedding.optimizers.wrap(optimizer), or LazyAdam, RowwiseAdagrad or Lamb"
+        )
+
+    def numpy(self):
+        # Who asks for it would save or copy a model without its rows.
+        raise TypeError(
+            f"table '{self._table_name}': an EmbeddingVariable has no array of all its rows; "
+            "export() it, or save it with tf.train.Checkpoint or, in Keras 2, "
+            "save_weights(..., save_format='tf')"
+        )
+
+    def _dense_var_to_tensor(self, *args, **kwargs):
+        raise TypeError(
+            f"table '{self._table_name}': an EmbeddingVariable has no tensor of all its rows; look "
+            "keys up in it (group_embedding_lookup, tf.nn.embedding_lookup), or export() it"
+        )
+
+    # It must be loaded to where the table is, as an object and into a graph of TensorFlow 1.
+    def _write_object_proto(self, proto, options):
+        super()._write_object_proto(proto, options)
+        proto.variable.device = self.device
+
+    def _export_to_saved_model_graph(self, *args, **kwargs):
+        with tf.device(self.device):
+            return super()._export_to_saved_model_graph(*args, **kwargs)
+
+    @classmethod
+    def _deserialize_from_proto(cls, object_proto, **kwargs):
+        del kwargs
+        return loaded_variable(object_proto)
