@@ -45,11 +45,10 @@ class Table(NamedTuple):
         return exchange_of(self.source.object)
 
     def of_this_rank(self):
-        """What this rank has of a table that is spread over ranks. Rows are as they are: who asks
-        for them scales them."""
+        """What this rank has of a table that is spread over ranks."""
         source = self.source.object
         variable = source.variable if isinstance(source, ShardedTable) else source
-        return self._replace(source=Reference(variable), max_norm=0.0)
+        return self._replace(source=Reference(variable))
 
     def with_source(self, source, dtype):
         """The same table with its rows, or some of them, in another place."""

@@ -102,6 +102,7 @@ void ShardedGroup::UpdateShards(const group_embedding::Update& update,
   std::vector<Table> shards;
   for (int64_t t = 0; t < num_tables(); ++t) {
     shards.push_back(shard(t));
+    shards.back().max_norm = 0;  // is seen to where gradients were reduced
   }
   std::vector<Feature> features;
   int64_t num_rows = 0;

@@ -138,7 +138,8 @@ def _look_up_owned(tables, groups, requests):
     for group, batch in enumerate(requests.batches):
         places = [t for t, of in enumerate(groups) if of == group]
         found = look_up_batch(
-            [tables[t].of_this_rank() for t in places],
+            # Rows as they are: who asks for them scales them.
+            [tables[t].of_this_rank()._replace(max_norm=0.0) for t in places],
             batch,
             list(range(len(places))),
             ["sum"] * len(places),
