@@ -21,17 +21,21 @@ from checkpoint.test_savers import (  # noqa: F401
 
 import group_embedding as ge
 
-# Of values, two slots and what is kept of a row. Every batch fits the memory, all keys do not.
+# Of values, two slots and what is kept of a row. Three batches fit the memory, as what Keras traces
+# may keep one more in flight until Python collects garbage; all keys do not.
+NUM_ROWS = 60
 ROW_BYTES = 4 * cases.DIM * 3 + 40
 TYPES = ge.StorageType
 STORAGES = [
-    pytest.param(ge.StorageOption(TYPES.DRAM_SSDHASH, storage_size=[48 * ROW_BYTES]), id="DISK"),
+    pytest.param(
+        ge.StorageOption(TYPES.DRAM_SSDHASH, storage_size=[NUM_ROWS * ROW_BYTES]), id="DISK"
+    ),
     *(
         pytest.param(option, id=option.storage_type.name, marks=pytest.mark.gpu)
         for option in (
             ge.StorageOption(TYPES.HBM),
             ge.StorageOption(TYPES.HBM_DRAM, storage_size=[24 * ROW_BYTES]),
-            ge.StorageOption(TYPES.HBM_DRAM_SSDHASH, storage_size=[24 * ROW_BYTES, 24 * ROW_BYTES]),
+            ge.StorageOption(TYPES.HBM_DRAM_SSDHASH, storage_size=[24 * ROW_BYTES, 36 * ROW_BYTES]),
         )
     ),
 ]
@@ -51,4 +55,4 @@ def test_a_session_goes_on_bit_for_bit(tmp_path):
     whole = save_after(BATCHES[5:], tmp_path / "rest", seed=2, restore=half)
 
     assert cases.content(whole) == expected
-    assert len(expected[0]["user"]) > 48
+    assert len(expected[0]["user"]) > NUM_ROWS

@@ -68,7 +68,7 @@ def test_dense_gradients_and_other_sparse_ones_get_the_stock_update():
     # Given a table with a dense gradient, and a variable of three axes with a sparse one
     def train(optimizer):
         table, cube = tf.Variable(tf.ones([4, 2])), tf.Variable(tf.ones([4, 2, 3]))
-        slices = tf.IndexedSlices(tf.ones([2, 2, 3]), tf.constant([1, 1]), [4, 2, 3])
+        slices = tf.IndexedSlices(tf.ones([2, 2, 3]), tf.constant([1, 1]), tf.constant([4, 2, 3]))
         for _ in range(3):
             optimizer.apply_gradients([(tf.ones([4, 2]), table), (slices, cube)])
         return table.numpy(), cube.numpy()
