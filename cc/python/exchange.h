@@ -1,4 +1,4 @@
-// Exchanges between ranks and the groups on top of them, on arrays, for Python.
+// Exchanges between ranks, on arrays, for Python.
 #pragma once
 
 #include <pybind11/pybind11.h>

@@ -9,6 +9,7 @@
 #include "python/group.h"
 #include "python/grouping.h"
 #include "python/host_table.h"
+#include "python/sharded_group.h"
 #include "python/table_file.h"
 #include "python/update.h"
 
@@ -137,6 +138,7 @@ PYBIND11_MODULE(_core, m) {
   BindDeviceTable(m);
   BindDiskStore(m);
   BindExchange(m);
+  BindShardedGroups(m);
 }
 
 }  // namespace

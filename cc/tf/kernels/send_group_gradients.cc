@@ -1,0 +1,162 @@
+#if GOOGLE_CUDA
+
+#include <algorithm>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "core/trace.h"
+#include "exchange/part_bytes.h"
+#include "tensorflow/core/framework/op_kernel.h"
+#include "tensorflow/core/framework/variant.h"
+#include "tf/kernels/device.h"
+#include "tf/kernels/group_attrs.h"
+#include "tf/kernels/held_group.h"
+#include "tf/kernels/tables.h"
+
+namespace group_embedding {
+namespace {
+
+using ::tensorflow::OpKernel;
+using ::tensorflow::OpKernelConstruction;
+using ::tensorflow::OpKernelContext;
+using ::tensorflow::Tensor;
+using ::tensorflow::TensorShape;
+
+// Inputs: tables, batch, sizes, grads, state, order. Outputs: requests, request_sizes,
+// request_grads, weight_grad.
+class SendGroupGradientsOp : public OpKernel {
+ public:
+  explicit SendGroupGradientsOp(OpKernelConstruction* context)
+      : OpKernel(context), attrs_(context) {
+    OP_REQUIRES_OK(context, context->GetAttr("grad_features", &grad_features_));
+    OP_REQUIRES_OK(context, context->GetAttr("num_parts", &num_parts_));
+    OP_REQUIRES_OK(context, context->GetAttr("is_other_batch", &is_other_batch_));
+    clips_ = std::any_of(attrs_.max_norms.begin(), attrs_.max_norms.end(),
+                         [](float max_norm) { return max_norm > 0; });
+  }
+
+  void Compute(OpKernelContext* context) override {
+    const Stage stage("send gradients");
+    std::shared_ptr<HeldGroup> held;
+    OP_REQUIRES_OK(context, ReadState(context, &held));
+    const int num_tables = static_cast<int>(attrs_.dims.size());
+    const Tensor &batch = context->input(num_tables), &sizes = context->input(num_tables + 1);
+    std::vector<Feature> features;
+    Batch view;
+    OP_REQUIRES_OK(context, attrs_.MakeFeatures(batch, sizes, &features, &view));
+    OP_REQUIRES_OK(context, CheckSortable(view));
+    OP_REQUIRES_OK(context, attrs_.ReadGradients(context, grad_features_, &features));
+    Tables tables;  // locked until what reads their rows is enqueued
+    if (attrs_.weighted || clips_) OP_REQUIRES_OK(context, tables.Read(context, attrs_, {}));
+    OP_REQUIRES_OK(
+        context, CatchErrors([&] {
+          held->EnterOp(context);
+          if (attrs_.weighted || (clips_ && !is_other_batch_)) {
+            held->get()->FindRows(tables.get(), StreamOf(context));
+          }
+          TF_RETURN_IF_ERROR(WeightGrad(context, held.get(), features, view.num_ids));
+          if (is_other_batch_) {
+            TF_RETURN_IF_ERROR(RouteAgain(context, tables.get(), features, batch, view, &held));
+          }
+          return Send(context, held.get(), features);
+        }));
+  }
+
+ private:
+  absl::Status ReadState(OpKernelContext* context, std::shared_ptr<HeldGroup>* held) const {
+    const Tensor& state = context->input(context->num_inputs() - 2);
+    const auto* content = state.scalar<tensorflow::Variant>()().get<HeldGroupState>();
+    if (content == nullptr || content->held == nullptr) {
+      return absl::InvalidArgumentError("state: expected that of a lookup");
+    }
+    *held = content->held;
+    return absl::OkStatus();
+  }
+
+  absl::Status WeightGrad(OpKernelContext* context, HeldGroup* held,
+                          const std::vector<Feature>& features, int64_t num_ids) const {
+    Tensor* weight_grad;
+    TF_RETURN_IF_ERROR(context->allocate_output(
+        context->num_outputs() - 1, TensorShape({attrs_.weighted ? num_ids : 0}), &weight_grad));
+    if (!attrs_.weighted) return absl::OkStatus();
+    held->get()->WeightGrad(features, weight_grad->flat<float>().data(), StreamOf(context));
+    return absl::OkStatus();
+  }
+
+  // Replaces `held` by the group of another batch, whose rows nobody reads unless gradients are
+  // clipped. shards: read then.
+  absl::Status RouteAgain(OpKernelContext* context, const std::vector<Table>& shards,
+                          const std::vector<Feature>& features, const Tensor& batch,
+                          const Batch& view, std::shared_ptr<HeldGroup>* held) const {
+    std::vector<Table> tables;
+    for (size_t t = 0; t < attrs_.dims.size(); ++t) {
+      const void* rows = clips_ ? shards[t].rows : nullptr;
+      tables.push_back({rows, (*held)->num_rows[t], attrs_.dims[t], attrs_.max_norms[t]});
+    }
+    Group group = MakeGroup(attrs_, tables, features, view);
+    group.invalid_ids.read_zeros = true;  // the lookup has seen to them
+    auto other = std::make_shared<HeldGroup>(context, group, batch, (*held)->communicator(),
+                                             (*held)->get()->description(), (*held)->comm_type);
+    other->gradient_scale = (*held)->gradient_scale;
+    const ToldCounts& counts = other->get()->Ask(nullptr, StreamOf(context));
+    if (!counts.disagreement.empty()) return absl::InvalidArgumentError(counts.disagreement);
+    int64_t* ids;
+    TF_RETURN_IF_ERROR(other->MakeRequests(&ids));
+    clips_ ? other->get()->FetchRows(ids, StreamOf(context))
+           : other->get()->NameRows(ids, StreamOf(context));
+    *held = std::move(other);
+    return absl::OkStatus();
+  }
+
+  absl::Status Send(OpKernelContext* context, HeldGroup* held,
+                    const std::vector<Feature>& features) const {
+    const std::vector<ShardedGroup::Received> received =
+        held->get()->SendGradients(features, StreamOf(context));
+    context->set_output(0, held->requests);
+    Tensor* sizes;
+    TF_RETURN_IF_ERROR(context->allocate_output(1, TensorShape({num_parts_, 2}), &sizes));
+    const int num_tables = static_cast<int>(attrs_.dims.size());
+    for (int p = 0; p < num_parts_; ++p) {
+      const int64_t num_rows = held->get()->requested()[p];
+      sizes->matrix<int64_t>()(p, 0) = sizes->matrix<int64_t>()(p, 1) = num_rows;
+    }
+    for (int p = 0, rank = 0; rank * num_tables < num_parts_; ++rank) {
+      const bool is_own = rank == held->communicator()->rank();
+      const char* at = received[rank].gradients;
+      for (int t = 0; t < num_tables; ++t, ++p) {
+        const TensorShape shape({received[rank].counts[t], attrs_.dims[t]});
+        Tensor grad;
+        TF_RETURN_IF_ERROR(held->View(is_own ? "own_gradients" : "received_gradients", at,
+                                      attrs_.dtype, shape, &grad));
+        context->set_output(2 + p, grad);
+        at += PartBytes(shape.dim_size(0), attrs_.dims[t] * SizeOf(attrs_.core_dtype));
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  const GroupAttrs attrs_;
+  std::vector<int32_t> grad_features_;
+  int num_parts_;
+  bool is_other_batch_;
+  bool clips_;  // some table has a max_norm
+};
+
+#define REGISTER(type)                                        \
+  REGISTER_KERNEL_BUILDER(Name("SendGroupGradients")          \
+                              .Device(tensorflow::DEVICE_GPU) \
+                              .TypeConstraint<type>("dtype")  \
+                              .HostMemory("sizes")            \
+                              .HostMemory("order")            \
+                              .HostMemory("request_sizes"),   \
+                          SendGroupGradientsOp)
+REGISTER(float);
+REGISTER(Eigen::half);
+REGISTER(Eigen::bfloat16);
+#undef REGISTER
+
+}  // namespace
+}  // namespace group_embedding
+
+#endif  // GOOGLE_CUDA
