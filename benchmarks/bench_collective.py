@@ -197,8 +197,9 @@ def row_of(way, num_ranks, workload, alpha, ranks, one_gpu):
 
 
 def run(folder, counts, workloads, profile):
-    """Rows of the table, printed as they come; all that runs on as many GPUs runs in the same
-    processes."""
+    """Rows of the table, printed as they come: those so far, after each number of GPUs. All that
+    runs on as many runs in the same processes."""
+    order = [workload.name for workload, _ in workloads]
     rows, one_gpu = [], {}
     for num_ranks in sorted({1, *counts}):
         ways = [way for way in WAYS if way != "one GPU" or num_ranks == 1]
@@ -212,8 +213,7 @@ def run(folder, counts, workloads, profile):
             if profile:
                 write_kernels(profile, rows[-1], ranks[0]["kernels"])
         print_table(rows[-len(cases) :])
-    order = [workload.name for workload, _ in workloads]
-    return sorted(rows, key=lambda r: (order.index(r["workload"]), r["alpha"]))
+        yield sorted(rows, key=lambda r: (order.index(r["workload"]), r["alpha"]))
 
 
 def write_kernels(path, row, kernels):
@@ -266,11 +266,11 @@ def main():
         for name in args.workloads
         for alpha in args.alphas
     ]
-    rows = run(args.core, args.ranks, [(TINY, 0.0), *workloads], args.profile)
-    if args.json:
-        write_json(args.json, about, rows)
-    if args.plot:
-        plot(args.plot, about, rows)
+    for rows in run(args.core, args.ranks, [(TINY, 0.0), *workloads], args.profile):
+        if args.json:
+            write_json(args.json, about, rows)
+        if args.plot:
+            plot(args.plot, about, rows)
 
 
 if __name__ == "__main__":
