@@ -40,10 +40,10 @@ class _Fused:
 
 
 class Nccl(OneGpu):
+    comm_dtype = "float32"
+
     def __init__(self, core, meeting):
         self.core, self.communicator = core, make_communicator(core, meeting)
-
-    comm_dtype = "float32"
 
     def make_group(self, group, workload):
         return self.core.exchanged_group(

@@ -5,6 +5,13 @@ import tensorflow as tf
 import group_embedding as ge
 
 
+def DRAM():
+    from tensorflow.core.framework.embedding import config_pb2
+
+    assert config_pb2.CacheStrategy is ge.CacheStrategy
+    return config_pb2.StorageType.DRAM
+
+
 def test_deeprec_script_runs_with_one_line_more():
     # Given the one line
     ge.patch_tensorflow()
@@ -17,7 +24,13 @@ def test_deeprec_script_runs_with_one_line_more():
     keyed = tf.compat.v1.get_embedding_variable(
         "user", 2, ev_option=tf.EmbeddingVariableOption(filter_option=tf.CounterFilter(3))
     )
+    item = tf.feature_column.categorical_column_with_embedding(
+        "item",
+        tf.int64,
+        ev_option=tf.EmbeddingVariableOption(storage_option=tf.StorageOption(storage_type=DRAM())),
+    )
     # Then they are this package's
+    assert tf.feature_column.embedding_column(item, 2).name == "item_embedding"
     assert isinstance(keyed, ge.EmbeddingVariable)
     assert out[0].numpy().tolist() == [[2.0]]
     assert tf.nn.group_embedding_lookup is ge.group_embedding_lookup

@@ -1,3 +1,6 @@
+#include <algorithm>
+#include <type_traits>
+
 #include "core/rows.cuh"
 #include "exchange/convert_parts.h"
 #include "exchange/part_bytes.h"
@@ -16,21 +19,21 @@ struct alignas(16) Elements {
 
 template <typename From, typename To>
 __global__ void __launch_bounds__(kThreads)
-    ConvertPartsKernel(const Elements<From>* from, int64_t count, Elements<To>* to) {
+    ConvertPartsKernel(const Elements<From>* from, int64_t count, float factor, Elements<To>* to) {
   for (int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x; i < count;
        i += int64_t{gridDim.x} * kThreads) {
     const Elements<From> read = from[i];
     Elements<To> written;
 #pragma unroll
-    for (int e = 0; e < kEach; ++e) written.of[e] = FromFloat<To>(ToFloat(read.of[e]));
+    for (int e = 0; e < kEach; ++e) written.of[e] = FromFloat<To>(factor * ToFloat(read.of[e]));
     to[i] = written;
   }
 }
 
 }  // namespace
 
-cudaError_t ConvertPartsCuda(const void* from, DataType from_type, int64_t from_bytes, void* to,
-                             DataType to_type, cudaStream_t stream) {
+cudaError_t ConvertPartsCuda(const void* from, DataType from_type, int64_t from_bytes, float factor,
+                             void* to, DataType to_type, cudaStream_t stream) {
   const int64_t count = from_bytes / SizeOf(from_type) / kEach;
   if (count == 0) return cudaSuccess;
   const int64_t num_blocks = std::min((count + kThreads - 1) / kThreads, 8 * NumMultiprocessors());
@@ -39,7 +42,7 @@ cudaError_t ConvertPartsCuda(const void* from, DataType from_type, int64_t from_
       using From = std::remove_pointer_t<decltype(read)>;
       using To = std::remove_pointer_t<decltype(written)>;
       ConvertPartsKernel<From, To><<<static_cast<unsigned>(num_blocks), kThreads, 0, stream>>>(
-          static_cast<const Elements<From>*>(from), count, static_cast<Elements<To>*>(to));
+          static_cast<const Elements<From>*>(from), count, factor, static_cast<Elements<To>*>(to));
       return cudaGetLastError();
     });
   });

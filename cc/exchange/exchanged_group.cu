@@ -51,7 +51,7 @@ void ExchangedGroup::FetchRows(int64_t* requests, cudaStream_t stream) {
   const std::vector<int64_t> fetched_at = PartOffsets(counts_.asked, rank_);
   const char* sent = LookUpRequests(sent_at, stream);
   char* fetched = static_cast<char*>(allocate_("fetched", fetched_at.back()));
-  ExchangeParts(sent, sent_at, fetched, fetched_at, stream);
+  ExchangeParts(sent, sent_at, fetched, fetched_at, /*factor=*/1, stream);
   fetched_ = fetched;
   PlaceRows(stream);
 }
@@ -125,7 +125,8 @@ std::vector<ShardedGroup::Received> ExchangedGroup::SendGradients(
     gradients.push_back(p / num_tables() == rank_ ? own + all_at[p] - own_at : sent + sent_at[p]);
   }
   ReduceGradients(num_unique, gradients, stream);
-  ExchangeParts(sent, sent_at, received, received_at, stream);
+  // As those of the mean of the ranks' losses, which overflow 16 bits as late as through the host.
+  ExchangeParts(sent, sent_at, received, received_at, 1.0f / num_ranks_, stream);
 
   std::vector<Received> parts;
   for (int n = 0; n < num_ranks_; ++n) {
@@ -153,7 +154,7 @@ void ExchangedGroup::WeightGrad(const std::vector<Feature>& features, float* wei
 
 void ExchangedGroup::ExchangeParts(const char* sent, const std::vector<int64_t>& sent_at,
                                    char* received, const std::vector<int64_t>& received_at,
-                                   cudaStream_t stream) {
+                                   float factor, cudaStream_t stream) {
   const DataType type = group().dtype;
   const std::vector<int64_t> sent_bytes = BytesOfRanks(sent_at),
                              received_bytes = BytesOfRanks(received_at);
@@ -162,10 +163,11 @@ void ExchangedGroup::ExchangeParts(const char* sent, const std::vector<int64_t>&
     return static_cast<char*>(allocate_(name, at.back() / SizeOf(type) * SizeOf(comm_type_)));
   };
   char *leaving = room("leaving", sent_at), *arrived = room("arrived", received_at);
-  RequireCuda(ConvertPartsCuda(sent, type, sent_at.back(), leaving, comm_type_, stream));
+  RequireCuda(ConvertPartsCuda(sent, type, sent_at.back(), factor, leaving, comm_type_, stream));
   AllToAll(leaving, sent_bytes, arrived, received_bytes, stream);
   const int64_t arrived_bytes = received_at.back() / SizeOf(type) * SizeOf(comm_type_);
-  RequireCuda(ConvertPartsCuda(arrived, comm_type_, arrived_bytes, received, type, stream));
+  RequireCuda(
+      ConvertPartsCuda(arrived, comm_type_, arrived_bytes, 1 / factor, received, type, stream));
 }
 
 void ExchangedGroup::CountSent(const std::vector<int64_t>& send_bytes) {

@@ -11,8 +11,9 @@
 namespace group_embedding {
 
 // Lookup and Update are two steps each, for callers that keep, or replace, what lies between them:
-//   Lookup   Ask            how many rows each rank asks each other for; waits for the stream, once
-//            FetchRows      which rows; they come
+//   Lookup   Ask            how many rows each rank asks each other for, and, where they are few,
+//                           which; waits for the stream, once
+//            FetchRows      which, where they are many; they come
 //            LookUpFetched  outputs are written
 //   Update   SendGradients  those of the rows that were asked for go where the rows came from
 //            and the update of this rank's rows
@@ -52,15 +53,16 @@ class ExchangedGroup : public ShardedGroup {
   // With such features. weight_grad: [num_ids].
   void WeightGrad(const std::vector<Feature>& features, float* weight_grad, cudaStream_t stream);
 
-  // Bytes that the last step sent to other ranks: ids and rows forward, gradients backward.
+  // Bytes that the last step sent to other ranks: ids and rows forward, gradients backward. Of the
+  // first message, which is as long whatever is in it, the ids alone.
   int64_t sent_bytes() const { return sent_bytes_; }
 
  private:
   const char* LookUpRequests(const std::vector<int64_t>& offsets, cudaStream_t stream);
   void PlaceRows(cudaStream_t stream);
-  // Of parts at these offsets, in comm_type on the way.
+  // Of parts at these offsets. Where they travel in another type, they do so times `factor`.
   void ExchangeParts(const char* sent, const std::vector<int64_t>& sent_at, char* received,
-                     const std::vector<int64_t>& received_at, cudaStream_t stream);
+                     const std::vector<int64_t>& received_at, float factor, cudaStream_t stream);
   void CountSent(const std::vector<int64_t>& send_bytes);
   void AllToAll(const void* send, const std::vector<int64_t>& send_bytes, void* receive,
                 const std::vector<int64_t>& receive_bytes, cudaStream_t stream);

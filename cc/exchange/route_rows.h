@@ -28,7 +28,7 @@ struct RoutedRows {
   int64_t* local_rows;        // [number of unique rows] of their parts; room for [num_ids]
   int64_t* places;            // [num_ids] see kLeftOutPlace; else written by WritePlacesCuda
   const uint32_t* positions;  // [num_ids] of sorted entries
-  int64_t* places_of_unique;  // [num_ids] room
+  int64_t* places_of_unique;  // [number of unique rows] written by WritePlacesCuda; room as above
   int64_t num_parts;
   int64_t num_ids;
 };

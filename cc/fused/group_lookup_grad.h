@@ -40,7 +40,8 @@ void WeightGradCpu(const Group& group, float* weight_grad, const ParallelFor& pa
 struct SortedRows {
   const int64_t* num_unique;  // [num_tables + 1] first unique row of each table, and the total. Of
                               // several owners: [num_owners * num_tables + 1], owner after owner
-  const int64_t* first_keys;  // as long: the number of all rows of the tables before each
+  const int64_t* first_keys;  // as long: the number of all rows of the tables before each; null
+                              // where there are no ids
   const void* keys;           // [num_ids] of 32 or 64 bits: row + first key of its table. Entries
   bool has_wide_keys;         // without a gradient come last
   const uint32_t* samples;    // [num_ids] the sample that looked it up
@@ -51,7 +52,7 @@ struct SortedRows {
   int64_t num_segment_words;
   void* spare_rows;       // 16 bytes for each row that may have kMinPieceEntries entries and more
   const int64_t* places;  // null, or [num_unique] the addresses of the unique rows, instead of
-                          // those in their tables
+                          // those in their tables, and as aligned
 };
 inline constexpr int64_t kMinPieceEntries = 128;
 

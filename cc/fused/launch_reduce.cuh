@@ -39,7 +39,7 @@ inline ReducePlan PlanReduce(const Group& group, const std::vector<int64_t>& ali
   for (int64_t t = 0; t < group.num_tables; ++t) {
     const Table& table = group.tables[t];
     int64_t alignment = alignments[t];
-    if (table.max_norm > 0) alignment |= Alignment(table.rows);  // rows elsewhere are as aligned
+    if (table.max_norm > 0) alignment |= Alignment(table.rows);
     ReduceTask task{};
     task.num_features = static_cast<int32_t>(features_of[t].size());
     for (int64_t f : features_of[t]) {

@@ -3,6 +3,7 @@
 import collections
 import contextlib
 import threading
+import warnings
 from typing import NamedTuple
 
 import tensorflow as tf
@@ -77,6 +78,13 @@ def _take_snapshot(tables, changes):
 
 def _step_of(table):
     step = table.current_step() if hasattr(table, "current_step") else None
+    if step is None and _eviction_of(table).kind == "global_step":
+        warnings.warn(
+            f"table '{table.name}': GlobalStepEvict evicts nothing as it is saved, since it does "
+            "not know the step of now; set the variable's attribute `step`, or, in a graph of "
+            "TensorFlow 1, make a global step",
+            stacklevel=2,
+        )
     return -1 if step is None else step
 
 

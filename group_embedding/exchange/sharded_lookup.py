@@ -106,12 +106,16 @@ def _as_routed(table):
 def describe(tables, names, table_of_feature, combiners):
     """All that the ranks must agree on."""
     exchange = tables[0].exchange
-    lines = [f"table '{table.name}': {describe_spread(table)}" for table in tables]
+    lines = [f"table '{table.name}': {describe_spread(table)}{_limit(table)}" for table in tables]
     lines += [
         f"feature '{name}': {combiner} of table '{tables[t].name}'"
         for name, t, combiner in zip(names, table_of_feature, combiners)
     ]
     return "\n".join([*lines, f"rows sent as {exchange.comm_dtype or 'they are'}"])
+
+
+def _limit(table):
+    return f", max_norm {table.max_norm:g}" if table.max_norm else ""
 
 
 def describe_spread(table):

@@ -19,6 +19,7 @@ from group_embedding.ops.group_update import (
 from group_embedding.optimizers import producer
 from group_embedding.tables import tf_variable, variable_of_all
 from group_embedding.variables import EmbeddingVariable
+from group_embedding.variables.steps import count_step
 
 
 class Settings(NamedTuple):
@@ -86,8 +87,9 @@ def update_tables(name, tables, statement, settings, step=None, clip_value=None)
 
     Args:
         name: of the optimizer: keyed tables keep its slots under it.
-        step: a counter of steps from which random numbers are drawn, or None: TensorFlow's own
-            generator draws them.
+        step: how many steps the optimizer has made before: keyed tables that evict by steps count
+            them, and random numbers are drawn from them. None: tables count by themselves, and
+            TensorFlow's own generator draws.
         clip_value: None, or the largest magnitude of an element of a row's gradient.
 
     Returns:
@@ -112,7 +114,9 @@ def update_tables(name, tables, statement, settings, step=None, clip_value=None)
             ops += _update_group(op, of_group, rule)
         others = [tables[i] for i in plan.slices if tables[i].weight_decay == decay]
         ops += _update_slices(others, rule)
-    return ops
+    keyed = [table.variable for table in tables if isinstance(table.variable, EmbeddingVariable)]
+    with tf.control_dependencies([op for op in ops if op is not None]):
+        return ops + count_step(keyed, step)
 
 
 # Of hyper-parameters that an optimizer does not have.

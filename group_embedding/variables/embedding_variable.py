@@ -16,6 +16,7 @@ from group_embedding.variables.admission import admission_of, eviction_of
 from group_embedding.variables.initial_values import make_initial_values
 from group_embedding.variables.options import EmbeddingVariableOption
 from group_embedding.variables.stand_in import StandIn
+from group_embedding.variables.steps import current_step, make_step
 from group_embedding.variables.storage import plan_storage
 from group_embedding.variables.table_resource import TableResource
 
@@ -37,8 +38,10 @@ class EmbeddingVariable(StandIn, SavedByName):
 
     Attributes:
       step: Where the versions of keys come from: the step in which a key was trained last. None,
-        a number or a scalar variable, such as a Keras optimizer's `iterations`. In a graph of
-        TensorFlow 1 None means the graph's global step, if it has one.
+        a number or a scalar variable, such as a Keras optimizer's `iterations`. None means, in a
+        graph of TensorFlow 1, the graph's global step, if it has one; else `trained_steps`.
+      trained_steps: Of a table with GlobalStepEvict, outside of graphs of TensorFlow 1: a variable,
+        how many steps the wrapped optimizer has made that trains it. Else None.
       key_dtype: int32, int64, uint32 or uint64.
       ev_option: EmbeddingVariableOption.
       rows: The TableResource.
@@ -73,6 +76,7 @@ class EmbeddingVariable(StandIn, SavedByName):
         with tf.init_scope(), tf.device(storage.device):
             super().__init__(name, embedding_dim, value_dtype, trainable, collections)
             self._make_table(initializer, storage, starts_like)
+            self.trained_steps = make_step(self)
         if self.placement is not None:
             table_is_made()
 
@@ -120,13 +124,8 @@ class EmbeddingVariable(StandIn, SavedByName):
         return self.rows.resource_handle
 
     def current_step(self):
-        """The step of a lookup made now: a number, a tensor or None."""
-        if self.step is not None:
-            return tf.convert_to_tensor(self.step)
-        if tf.compat.v1.executing_eagerly_outside_functions():
-            return None
-        global_step = tf.compat.v1.train.get_global_step()
-        return None if global_step is None else tf.convert_to_tensor(global_step)
+        """The step of a lookup made now: a tensor or None."""
+        return current_step(self)
 
     def total_count(self, gather=False):
         """How many keys have a row: a scalar."""
@@ -182,7 +181,7 @@ class EmbeddingVariable(StandIn, SavedByName):
         """Forgets the keys that `evict_option` names. Returns how many.
 
         Args:
-            step: of now, for GlobalStepEvict; None: that of `self.step` or of the graph.
+            step: of now, for GlobalStepEvict; None: as `self.step` says.
 
         Raises:
             ValueError: GlobalStepEvict without a step.

@@ -1,5 +1,7 @@
 """`get_embedding_variable`: DeepRec's function of that name."""
 
+import contextlib
+
 import tensorflow as tf
 
 from group_embedding.config import TABLE_DTYPES
@@ -37,7 +39,8 @@ def get_embedding_variable(
     of `group_embedding.optimizers` alone.
 
     In a graph of TensorFlow 1 this is `tf.compat.v1.get_variable` for such tables: variable scopes,
-    their reuse and their initializers, and collections mean the same.
+    their reuse and their initializers, and collections mean the same. A scope's regularizer,
+    partitioner, caching device and constraint are for its variables, and not for tables.
 
     Args:
         name: of the table.
@@ -114,6 +117,7 @@ def get_embedding_variable(
     return variable
 
 
+@contextlib.contextmanager
 def keyed_variables(**arguments):
     """A scope in which whoever makes a variable, of shape [0, embedding_dim], makes an
     EmbeddingVariable, with these arguments beside its name, trainable and collections."""
@@ -132,7 +136,20 @@ def keyed_variables(**arguments):
 
         return make_over_replicas(make) if is_over_replicas(current()) else make()
 
-    return tf.variable_creator_scope(create)
+    with _whole_variables(), tf.variable_creator_scope(create):
+        yield
+
+
+@contextlib.contextmanager
+def _whole_variables():
+    """The partitioner of a variable scope is not for tables: ranks are what they are split over."""
+    scope = tf.compat.v1.get_variable_scope()
+    partitioner = scope.partitioner
+    scope.set_partitioner(None)
+    try:
+        yield
+    finally:
+        scope.set_partitioner(partitioner)
 
 
 def _option(name, ev_option):

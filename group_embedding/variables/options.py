@@ -141,7 +141,11 @@ class CBFFilter:
 
 @dataclasses.dataclass(frozen=True)
 class GlobalStepEvict:
-    """Evicts keys that were not trained for more than `steps_to_live` steps. None: none."""
+    """Evicts keys that were not trained for more than `steps_to_live` steps. None: none.
+
+    Steps are those of the global step in graphs of TensorFlow 1, else those of the wrapped
+    optimizer that trains the table; an EmbeddingVariable's attribute `step` may say otherwise.
+    """
 
     steps_to_live: Optional[int] = None
 

@@ -20,7 +20,8 @@ import group_embedding as ge
 
 v1 = tf.compat.v1
 v1.disable_eager_execution()
-NUM_KEYS, DIM = 20_000, 8
+NUM_KEYS, DIM = 100_000, 8
+WINDOW = 0.1  # seconds after a save began in which it is killed; a save takes as long, or longer
 KEYS = np.random.default_rng(0).integers(-(2**63), 2**63 - 1, NUM_KEYS, dtype=np.int64)
 
 
@@ -38,7 +39,8 @@ def build():
     return tables, step, rows, new_step, change
 
 
-def child(folder, started):
+def child(folder, says):
+    """Tells where a save begins and where it has ended."""
     tables, step, rows, new_step, change = build()
     saver = v1.train.Saver(max_to_keep=2)
     exported = [table.export() for table in tables]
@@ -63,33 +65,39 @@ def child(folder, started):
         while True:
             at += 1
             session.run(change, {rows: rows_of_step(at), new_step: at})
-            os.write(started, b"s")
+            os.write(says, b"[")
             saver.save(session, f"{folder}/model", global_step=at, write_meta_graph=False)
+            os.write(says, b"]")
 
 
 def main(folder, num_kills, seed):
     random.seed(seed)
-    latest, tries = set(), 0
+    latest, tries, num_within = set(), 0, 0
     while tries < num_kills:
-        reading, started = os.pipe()
+        reading, says = os.pipe()
         pid = os.fork()
         if pid == 0:
             os.close(reading)
             try:
-                child(folder, started)
+                child(folder, says)
             except BaseException as error:
                 print(f"kill {tries} of seed {seed}: {error!r}", flush=True)
             os._exit(1)
-        os.close(started)
-        if not os.read(reading, 1):
-            sys.exit(f"child {pid} ended before it saved")
-        time.sleep(random.uniform(0, 0.08))
+        os.close(says)
+        # Not the first save, most of which is what a Session does once.
+        said = b""
+        while said != b"[][":
+            said += os.read(reading, 1) or sys.exit(f"child {pid} ended, and said {said}")
+        time.sleep(random.uniform(0, WINDOW))
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
+        while some := os.read(reading, 64):
+            said += some
         os.close(reading)
+        num_within += said.endswith(b"[")
         latest.add(tf.train.latest_checkpoint(folder))
         tries += 1
-    print(f"{tries} kills, {len(latest)} newest checkpoints")
+    print(f"{tries} kills, {num_within} within a save, {len(latest)} newest checkpoints")
 
 
 if __name__ == "__main__":

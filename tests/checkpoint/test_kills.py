@@ -27,6 +27,8 @@ def test_the_newest_checkpoint_survives_kills_at_random_moments(tmp_path):
     said = [(tmp_path / f"{seed}.out").read_text() for seed in (SEED, SEED + 1)]
     assert statuses == [0, 0], "\n".join(said)[-3000:]
     for text in said:
-        num_kills, num_newest = map(int, re.search(r"(\d+) kills, (\d+) newest", text).groups())
+        said_at_end = r"(\d+) kills, (\d+) within a save, (\d+) newest"
+        num_kills, num_within, num_newest = map(int, re.search(said_at_end, text).groups())
         assert num_kills == NUM_KILLS // 2
-        assert num_newest > 5  # saves ended, too; how many, the load of the machine decides
+        assert num_within > num_kills // 2  # how many, the load of the machine decides
+        assert num_newest == num_kills  # each child ends one save at least

@@ -70,6 +70,27 @@ def test_another_object_is_restored(tmp_path):
     assert other.table.total_count() == model.table.total_count()
 
 
+def test_keys_are_evicted_by_the_steps_of_their_optimizer(tmp_path):
+    # Given a table whose keys live for a step, and whose step nobody sets
+    def make_table():
+        option = ge.EmbeddingVariableOption(evict_option=ge.GlobalStepEvict(1))
+        return ge.get_embedding_variable("objects", 4, ev_option=option)
+
+    table, other = make_table(), make_table()
+    optimizer = ge.optimizers.wrap(tf.keras.optimizers.SGD(0.1))
+    # When it is saved after three steps
+    for keys in ([1, 2], [2, 3], [3, 4]):
+        with tf.GradientTape() as tape:
+            (rows,) = ge.group_embedding_lookup([table], [tf.constant(keys, tf.int64)])
+            loss = tf.reduce_sum(rows**2)
+        optimizer.apply_gradients([(tape.gradient(loss, table), table)])
+    path = tf.train.Checkpoint(table=table).write(f"{tmp_path}/saved")
+    # Then what was not trained in the last two is gone, and who restores it goes on counting
+    tf.train.Checkpoint(table=other).read(path).assert_consumed()
+    assert sorted(other.export().keys.numpy()) == [3, 4]
+    assert int(other.trained_steps) == 3
+
+
 def test_a_manager_removes_old_files(tmp_path):
     model = Model()
     manager = tf.train.CheckpointManager(tf.train.Checkpoint(model=model), tmp_path, 2)

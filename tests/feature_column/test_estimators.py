@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+import group_embedding as ge
 from group_embedding.feature_column import group_embedding_column_scope
 
 try:
@@ -114,6 +115,37 @@ def test_three_steps_from_one_checkpoint_give_the_same_weights(make, count_ops, 
     num_fused, num_stock = hook.counts
     assert num_fused == 1
     assert (num_stock > 0) == (num_linear > 0)
+
+
+@pytest.mark.parametrize(
+    "root, make_optimizer",
+    [
+        (tf, lambda: tf.keras.optimizers.legacy.Adagrad(0.5)),
+        (tf.compat.v1, lambda: tf.compat.v1.train.AdagradOptimizer(0.5)),
+    ],
+    ids=["v2", "v1"],
+)
+@pytest.mark.parametrize("grouped", [False, True], ids=["stock", "grouped"])
+def test_a_canned_estimator_trains_tables_found_by_key(grouped, root, make_optimizer, tmp_path):
+    # Given columns of keys, which the v1 Estimator puts into a scope that cuts variables
+    def inputs():
+        features = {"user": tf.constant([[2**40], [-7], [5]], tf.int64)}
+        return tf.data.Dataset.from_tensors((features, tf.constant([[0], [1], [1]]))).repeat()
+
+    with scope(grouped):
+        user = ge.categorical_column_with_embedding("user", tf.int64)
+        column = tf.feature_column.embedding_column(user, 4)
+    estimator = root.estimator.DNNClassifier(
+        [8],
+        [column],
+        str(tmp_path / "model"),
+        optimizer=lambda: ge.optimizers.wrap(make_optimizer()),
+    )
+    # When it is trained
+    first = estimator.train(inputs, steps=1).evaluate(inputs, steps=1)["loss"]
+    last = estimator.train(inputs, steps=30).evaluate(inputs, steps=1)["loss"]
+    # Then it learns
+    assert last < first / 2
 
 
 def test_evaluation_prediction_and_export(make, tmp_path):

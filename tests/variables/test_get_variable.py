@@ -28,6 +28,19 @@ def test_scopes_and_reuse():
             ge.get_embedding_variable("user", 4)
 
 
+@pytest.mark.parametrize("parts", [2, 1])
+def test_a_partitioner_of_the_scope_is_for_variables(parts):
+    # Given a scope that cuts variables
+    partitioner = v1.fixed_size_partitioner(parts)
+    with tf.Graph().as_default(), v1.variable_scope("scope", partitioner=partitioner) as scope:
+        # When a table is made in it
+        table = ge.get_embedding_variable("user", 4)
+        # Then it is whole, and variables are cut as before
+        assert isinstance(table, ge.EmbeddingVariable) and table.name == "scope/user:0"
+        assert scope.partitioner is partitioner
+        assert len(list(v1.get_variable("dense", [4, 2]))) == parts
+
+
 @pytest.mark.parametrize(
     "arguments", [{"key_dtype": tf.int32}, {"ev_option": ge.EmbeddingVariableOption(
         filter_option=ge.CounterFilter(3))}, {"embedding_dim": 8}, {"value_dtype": tf.float16}],

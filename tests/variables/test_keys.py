@@ -125,8 +125,14 @@ def test_evict_by_weight(make_table):
 
 
 def test_evict_without_a_step(make_table):
-    with pytest.raises(ValueError, match="table 'user': GlobalStepEvict needs the step"):
-        make_table(evict_option=ge.GlobalStepEvict(5)).evict()
+    # Given a graph of TensorFlow 1 without a global step
+    with tf.Graph().as_default():
+        table = make_table(evict_option=ge.GlobalStepEvict(5))
+        # Then who would evict is told so, and who saves is warned that nothing is evicted
+        with pytest.raises(ValueError, match="table 'user': GlobalStepEvict needs the step"):
+            table.evict()
+        with pytest.warns(UserWarning, match="table 'user': GlobalStepEvict evicts nothing"):
+            tf.compat.v1.train.Saver([table])
 
 
 def test_versions_are_global_steps_in_a_session(make_table):
@@ -163,6 +169,26 @@ def test_versions_of_a_keras_optimizer(make_table):
     step(tf.constant([2, 3], tf.int64))
     # Then versions are its iterations
     np.testing.assert_array_equal(table.get_version([1, 2, 3]), [0, 1, 1])
+
+
+def test_a_table_that_evicts_by_steps_counts_those_of_its_optimizer(make_table):
+    # Given a table whose step nobody sets
+    table = make_table(evict_option=ge.GlobalStepEvict(steps_to_live=1))
+    optimizer = ge.optimizers.wrap(tf.keras.optimizers.SGD(1.0))
+
+    @tf.function
+    def step(keys):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(ge.group_embedding_lookup([table], [keys])[0])
+        optimizer.apply_gradients([(tape.gradient(loss, table), table)])
+
+    # When three steps are taken
+    for keys in ([1, 2], [2, 3], [3, 4]):
+        step(tf.constant(keys, tf.int64))
+    # Then versions are the steps, and old keys go
+    np.testing.assert_array_equal(table.get_version([1, 2, 3, 4]), [0, 1, 2, 2])
+    assert int(table.evict()) == 2
+    np.testing.assert_array_equal(np.sort(table.export().keys), [3, 4])
 
 
 def test_growth(make_table, train, read):

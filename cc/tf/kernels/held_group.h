@@ -32,6 +32,9 @@ class HeldGroup {
   absl::Status View(const std::string& piece, const char* data, tensorflow::DataType dtype,
                     const tensorflow::TensorShape& shape, tensorflow::Tensor* view) const;
 
+  // From now on a piece is its views' alone.
+  void GiveAway(const std::string& piece) { on_device_.erase(piece); }
+
   // Makes `requests`, but for its ids; returns where these go.
   absl::Status MakeRequests(int64_t** ids);
 

@@ -103,8 +103,11 @@ class SendGroupGradientsOp : public OpKernel {
     if (!counts.disagreement.empty()) return absl::InvalidArgumentError(counts.disagreement);
     int64_t* ids;
     TF_RETURN_IF_ERROR(other->MakeRequests(&ids));
-    clips_ ? other->get()->FetchRows(ids, StreamOf(context))
-           : other->get()->NameRows(ids, StreamOf(context));
+    if (clips_) {
+      other->get()->FetchRows(ids, StreamOf(context));
+    } else {
+      other->get()->NameRows(ids, StreamOf(context));
+    }
     *held = std::move(other);
     return absl::OkStatus();
   }
@@ -133,6 +136,9 @@ class SendGroupGradientsOp : public OpKernel {
         at += PartBytes(shape.dim_size(0), attrs_.dims[t] * SizeOf(attrs_.core_dtype));
       }
     }
+    // Another gradient of this lookup may come before these are added.
+    held->GiveAway("own_gradients");
+    held->GiveAway("received_gradients");
     return absl::OkStatus();
   }
 

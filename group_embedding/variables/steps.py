@@ -1,0 +1,51 @@
+"""The steps that the versions of keys count, and by which GlobalStepEvict evicts them.
+
+In a graph of TensorFlow 1 they are those of the global step. TensorFlow 2 has none: there a table
+that evicts by steps has a variable of its own, which wrapped optimizers set.
+"""
+
+import tensorflow as tf
+from tensorflow.python.ops import resource_variable_ops
+
+from group_embedding.exchange import is_over_replicas
+from group_embedding.variables.options import GlobalStepEvict
+
+
+def make_step(table):
+    """That variable, saved in checkpoints with the table; None where there is none."""
+    evict = table.ev_option.evict_option
+    evicts = isinstance(evict, GlobalStepEvict) and evict.steps_to_live is not None
+    in_v1_graph = not tf.compat.v1.executing_eagerly_outside_functions()
+    if in_v1_graph or not evicts or is_over_replicas(table.exchange):
+        return None
+    with tf.init_scope(), tf.device("/CPU:0"):
+        # Not by tf.Variable, which creators of variables, such as ours, see.
+        step = resource_variable_ops.ResourceVariable(
+            0, trainable=False, name=f"{table._table_name}/step", dtype=tf.int64
+        )
+    return table._track_trackable(step, "step")
+
+
+def current_step(table):
+    """The step of a lookup made now: a tensor or None."""
+    if table.step is not None:
+        return tf.convert_to_tensor(table.step)
+    if table.trained_steps is not None:
+        return table.trained_steps.read_value()
+    if tf.compat.v1.executing_eagerly_outside_functions():
+        return None
+    global_step = tf.compat.v1.train.get_global_step()
+    return None if global_step is None else tf.convert_to_tensor(global_step)
+
+
+def count_step(tables, step):
+    """Says that `tables` (EmbeddingVariables) have been trained.
+
+    Args:
+        step: how many steps the optimizer had made before, or None: it does not count them.
+    """
+    counting = [table.trained_steps for table in tables if table.trained_steps is not None]
+    if step is None:
+        return [trained.assign_add(1) for trained in counting]
+    done = tf.cast(step, tf.int64) + 1
+    return [trained.assign(done) for trained in counting]
