@@ -91,6 +91,23 @@ def test_keys_are_evicted_by_the_steps_of_their_optimizer(tmp_path):
     assert int(other.trained_steps) == 3
 
 
+def test_a_saved_model_of_a_table_that_evicts_by_steps(tmp_path):
+    # Given a table that counts its optimizer's steps, and a function that looks it up
+    module = tf.Module()
+    option = ge.EmbeddingVariableOption(evict_option=ge.GlobalStepEvict(1))
+    module.table = ge.get_embedding_variable("objects", 4, ev_option=option)
+    module.table.insert([7], [[1.0, 2, 3, 4]])
+    module.look_up = tf.function(
+        lambda keys: ge.group_embedding_lookup([module.table], [keys])[0],
+        input_signature=[tf.TensorSpec([None], tf.int64)],
+    )
+    # When it is exported and loaded
+    tf.saved_model.save(module, f"{tmp_path}/exported")
+    loaded = tf.saved_model.load(f"{tmp_path}/exported")
+    # Then it serves its rows
+    np.testing.assert_array_equal(loaded.look_up(tf.constant([7], tf.int64)), [[1, 2, 3, 4]])
+
+
 def test_a_manager_removes_old_files(tmp_path):
     model = Model()
     manager = tf.train.CheckpointManager(tf.train.Checkpoint(model=model), tmp_path, 2)
