@@ -27,9 +27,9 @@ constexpr int64_t kFirstTables = kFirstWords - kHeaderWords;
 static_assert(sizeof(Fault) % kWord == 0 && std::is_trivially_copyable_v<Fault>);
 static_assert(sizeof(DescriptionHeader) % kWord == 0);
 
-// Room for rows in a message: a batch of 65,536 ids, spread evenly, has it. To send half a megabyte
-// over NVLink, needed or not, takes less than to enqueue another message (29 us of the host, and 12
-// of the GPU).
+// Room for rows in a message: a batch of 65,536 ids, spread evenly, has it. All messages of a rank
+// come to half a megabyte, which is sent whether it is needed or not, in the place of another
+// exchange.
 int64_t RoomForRows(int64_t num_ranks) { return (int64_t{1} << 16) / num_ranks; }
 
 struct FirstArgs {

@@ -203,7 +203,9 @@ def horovod_conforms_on_rank():
     from group_embedding.exchange.horovod import HorovodExchange
 
     enable_distributed_strategy()
-    conform(HorovodExchange())
+    current = HorovodExchange()
+    conform(current)
+    return current.rank, current.num_ranks
 
 
 def test_one_process_conforms():
@@ -242,7 +244,9 @@ def test_calls_that_cannot_be_are_refused(several_ranks):
 
 
 def test_horovod_conforms(several_ranks):
-    several_ranks.run(horovod_conforms_on_rank)
+    ranks = several_ranks.run(horovod_conforms_on_rank)
+
+    assert ranks == [(rank, len(ranks)) for rank in range(len(ranks))]
 
 
 def test_unsharded_is_one_process_inside(two_ranks):

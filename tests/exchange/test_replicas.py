@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from core_runner import on_gpu
 from exchange import replica_cases as cases
+from exchange import replica_refusals
 
 
 @pytest.fixture(scope="module", params=["CPU", pytest.param("GPU", marks=on_gpu)])
@@ -126,7 +127,7 @@ def test_gradients_and_updates_are_one_op(devices):
     ],
 )
 def test_what_replicas_cannot_do_is_refused(devices, case, kind, message):
-    found_kind, found = devices(cases.message_of, case)
+    found_kind, found = devices(replica_refusals.message_of, case)
 
     assert found_kind == kind, found
     assert message in found
