@@ -39,9 +39,11 @@ def ids_of_rank(name, rank):
     return whole_ids(name)[2 * rank : 2 * rank + 2]
 
 
-def look_up(tables, rank):
+def look_up(tables, rank, weights=None, max_norm=None):
     ids = [ids_of_rank(name, rank) for name in SHAPES]
-    return ge.group_embedding_lookup_sparse(tables, ids, ["mean", "sum"])
+    return ge.group_embedding_lookup_sparse(
+        tables, ids, ["mean", "sum"], sp_weights=weights, max_norm=max_norm
+    )
 
 
 def ops_of_a_step():
@@ -84,6 +86,24 @@ def gradients_of(loss_name, in_function):
         None if gradient is None else (gradient.indices.numpy(), gradient.values.numpy())
         for gradient in found
     ]
+
+
+def weights_of(ids):
+    return tf.cast(ids.flat_values % 3, tf.float32) + 0.5
+
+
+def clipped_gradients_of(loss_name, max_norm):
+    """Those of this rank's weights, and of its rows, which are read scaled down."""
+    tables, rank = make_tables(), exchange.current().rank
+    ids = [ids_of_rank(name, rank) for name in SHAPES]
+    weights = [weights_of(of) for of in ids]
+    with tf.GradientTape() as tape:
+        tape.watch(weights)
+        given = [of.with_flat_values(w) for of, w in zip(ids, weights)]
+        loss = LOSSES[loss_name](look_up(tables, rank, given, max_norm), rank)
+    gradients = tape.gradient(loss, [*tables, *weights])
+    return [None if gradient is None else tf.convert_to_tensor(gradient).numpy()
+            for gradient in gradients]  # fmt: skip
 
 
 def train_two_dtypes(num_steps):

@@ -11,11 +11,13 @@ from core_runner import core, on_gpu
 from exchange.gpu_lookup_cases import (
     LOSSES,
     SHAPES,
+    clipped_gradients_of,
     gradients_of,
     look_up_what_the_other_does_not,
     ops_of_a_step,
     train_two_dtypes,
     value_of,
+    weights_of,
     whole_ids,
 )
 from gpu_processes import on_gpus
@@ -81,6 +83,46 @@ def test_rows_that_no_gradient_reaches_have_none(ranks, loss, in_function, reque
             reached = np.flatnonzero(np.abs(whole[rank::2]).sum(axis=1))
             np.testing.assert_array_equal(indices, reached)
             np.testing.assert_allclose(values, whole[rank::2][reached], rtol=1e-5, atol=1e-6)
+
+
+def whole_clipped_gradients(loss, max_norm):
+    """Of the mean of the two ranks' losses: of tables, and of the weights of each rank's loss."""
+    tables, ids = [tf.Variable(value_of(name)) for name in SHAPES], map(whole_ids, SHAPES)
+    weighted = [(of, weights_of(of)) for of in ids]
+    with tf.GradientTape() as tape:
+        tape.watch([weights for _, weights in weighted])
+        outputs = ge.group_embedding_lookup_sparse(
+            tables,
+            [of for of, _ in weighted],
+            ["mean", "sum"],
+            sp_weights=[of.with_flat_values(weights) for of, weights in weighted],
+            max_norm=max_norm,
+        )
+        mean = sum(loss([output[2 * r : 2 * r + 2] for output in outputs], r) for r in range(2)) / 2
+    *of_tables, first, second = tape.gradient(mean, [*tables, *[w for _, w in weighted]])
+    splits = [of.row_splits[2].numpy() for of, _ in weighted]
+    of_weights = [
+        None if whole is None else [2 * whole[:split], 2 * whole[split:]]
+        for whole, split in zip((first, second), splits)
+    ]
+    return of_tables, of_weights
+
+
+@with_two_gpus
+@pytest.mark.parametrize("loss", LOSSES)
+def test_clipped_and_weighted_rows_of_a_part_of_the_batch(ranks, loss, request):
+    # Given rows longer than the norm, weights, and a loss of one feature, or of some samples
+    tables, weights = whole_clipped_gradients(LOSSES[loss], 1.5)
+    # When gradients are taken on two ranks
+    found = request.getfixturevalue(ranks).run(clipped_gradients_of, loss, 1.5)
+    # Then they are those of one process, of the rows and of each rank's weights
+    for rank, of_rank in enumerate(found):
+        for got, whole in zip(of_rank[:2], tables):
+            expected = 0 if whole is None else tf.convert_to_tensor(whole)[rank::2]
+            np.testing.assert_allclose(0 if got is None else got, expected, rtol=1e-5, atol=1e-6)
+        for got, whole in zip(of_rank[2:], weights):
+            expected = 0 if whole is None else whole[rank]
+            np.testing.assert_allclose(0 if got is None else got, expected, rtol=1e-5, atol=1e-6)
 
 
 @with_two_gpus
@@ -183,7 +225,7 @@ def make_variables(dtype=tf.float32):
 
 def loss_and_gradients(look_up, variables, weighted, max_norm=None, samples=(0, 1, 2, 3)):
     ids = [whole_ids(name) for name in SHAPES]
-    weights = [tf.cast(i.flat_values % 3, tf.float32) + 0.5 for i in ids]
+    weights = [weights_of(of) for of in ids]
     with tf.GradientTape() as tape:
         tape.watch(weights)
         given = [i.with_flat_values(w) for i, w in zip(ids, weights)] if weighted else None

@@ -142,30 +142,52 @@ def test_rows_and_gradients_travel_in_16_bits(num_ranks, comm_dtype, precision):
             np.testing.assert_allclose(shard, table[rank::num_ranks], atol=8 * precision)
 
 
+def look_up_in_one_table(num_ranks, ids_of_ranks):
+    """What ranks look up of a table of 100,000 rows, and what they should."""
+    table = np.random.default_rng(13).standard_normal((100_000, 4)).astype(np.float32)
+    case = SimpleNamespace(
+        tables=[table], table_of_feature=[0], combiners=["sum"], description="one table",
+        max_norms=[0.0], comm_dtype="float32")  # fmt: skip
+    batches = [
+        SimpleNamespace(
+            ids=ids,
+            row_splits=np.arange(len(ids) + 1),
+            weights=None,
+            output_shapes=[(len(ids), 4)],
+        )
+        for ids in ids_of_ranks
+    ]
+    ranks = run_ranks(num_ranks, gpu_processes.train, "exchange", case, [batches])
+    return [looked_up[0][0] for looked_up, _ in ranks], [table[ids] for ids in ids_of_ranks]
+
+
 @pytest.mark.parametrize("num_ranks", NUM_RANKS)
 @pytest.mark.parametrize("ids_of_first, ids_of_others", [(70_000, 70_000), (70_000, 3)])
 def test_more_rows_than_come_with_their_counts(num_ranks, ids_of_first, ids_of_others):
     # Given a rank that asks for most rows of a large table, and others that ask for as many, or few
-    random = np.random.default_rng(13)
-    table = random.standard_normal((100_000, 4)).astype(np.float32)
-    case = SimpleNamespace(
-        tables=[table], table_of_feature=[0], combiners=["sum"], description="one table",
-        max_norms=[0.0], comm_dtype="float32")  # fmt: skip
+    random = np.random.default_rng(14)
     counts = [ids_of_first] + [ids_of_others] * (num_ranks - 1)
-    batches = [
-        SimpleNamespace(
-            ids=random.permutation(100_000)[:count],
-            row_splits=np.arange(count + 1),
-            weights=None,
-            output_shapes=[(count, 4)],
-        )
-        for count in counts
-    ]
     # When they look them up
-    ranks = run_ranks(num_ranks, gpu_processes.train, "exchange", case, [batches])
+    looked_up, expected = look_up_in_one_table(
+        num_ranks, [random.permutation(100_000)[:count] for count in counts]
+    )
     # Then each has its own
-    for batch, ((looked_up,), _) in zip(batches, ranks):
-        np.testing.assert_array_equal(looked_up[0], table[batch.ids])
+    for got, rows in zip(looked_up, expected):
+        np.testing.assert_array_equal(got, rows)
+
+
+@pytest.mark.parametrize("num_ranks", NUM_RANKS)
+@pytest.mark.parametrize("more", [-1, 0, 1])
+def test_as_many_rows_as_come_with_their_counts(num_ranks, more):
+    # Given ranks that ask the last rank alone for rows: one less than a message has room for, as
+    # many, or one more
+    room, owner = 65_536 // num_ranks, num_ranks - 1
+    ids = owner + num_ranks * np.random.default_rng(15).permutation(100_000 // num_ranks)
+    # When they look them up
+    looked_up, expected = look_up_in_one_table(num_ranks, [ids[: room + more]] * num_ranks)
+    # Then each has them
+    for got, rows in zip(looked_up, expected):
+        np.testing.assert_array_equal(got, rows)
 
 
 @pytest.mark.parametrize("num_ranks", NUM_RANKS)
@@ -203,9 +225,10 @@ def test_ranks_look_up_the_bits_of_one_process(num_ranks, how):
 @pytest.mark.parametrize("num_ranks", NUM_RANKS)
 @pytest.mark.parametrize("how", WAYS)
 @pytest.mark.parametrize("no_samples", [True, False])
-def test_a_rank_may_have_nothing_to_look_up(num_ranks, how, no_samples):
+@pytest.mark.parametrize("max_norm", [0.0, 1.5], ids=["as_they_are", "clipped"])
+def test_a_rank_may_have_nothing_to_look_up(num_ranks, how, no_samples, max_norm):
     # Given a last rank without samples, or whose ids are all pruned
-    case, random = draw_case(9), np.random.default_rng(10)
+    case, random = draw_case(9, max_norms=[max_norm] * 5), np.random.default_rng(10)
     batches = [[draw_batch(random, 10, False) for _ in range(num_ranks)] for _ in range(2)]
     for of_ranks in batches:
         if no_samples:
@@ -222,9 +245,11 @@ def test_a_rank_may_have_nothing_to_look_up(num_ranks, how, no_samples):
             np.testing.assert_allclose(shard, whole[rank::num_ranks], rtol=1e-5, atol=1e-5)
 
 
-def case_of_tables(num_tables):
-    """A feature for each of many tables of two rows, and a batch in which it has one id."""
-    tables = [np.full((2, 4), [[t], [-t]], np.float32) for t in range(num_tables)]
+def case_of_tables(num_tables, num_ids=1):
+    """A feature for each of many tables, and a batch in which it has so many ids, a sample each."""
+    tables = [
+        np.arange(4 * (num_ids + 1), dtype=np.float32).reshape(-1, 4) - t for t in range(num_tables)
+    ]
     case = SimpleNamespace(
         tables=tables,
         table_of_feature=list(range(num_tables)),
@@ -234,23 +259,24 @@ def case_of_tables(num_tables):
         comm_dtype="float32",
     )
     batch = SimpleNamespace(
-        ids=np.arange(num_tables, dtype=np.int64) % 2,
-        row_splits=np.arange(num_tables + 1, dtype=np.int64),
+        ids=np.arange(num_tables * num_ids, dtype=np.int64) % (num_ids + 1),
+        row_splits=np.arange(num_tables * num_ids + 1, dtype=np.int64),
         weights=None,
-        output_shapes=[(1, 4)] * num_tables,
+        output_shapes=[(num_ids, 4)] * num_tables,
     )
     return case, batch
 
 
 def looked_up_of(case, batch):
-    return [table[[i]] for table, i in zip(case.tables, batch.ids)]
+    return [table[ids] for table, ids in zip(case.tables, np.split(batch.ids, len(case.tables)))]
 
 
 @pytest.mark.parametrize("num_ranks", NUM_RANKS)
-def test_more_tables_than_a_message_counts(num_ranks):
+@pytest.mark.parametrize("num_ids", [1, 200], ids=["few_rows", "more_than_come_with_counts"])
+def test_more_tables_than_a_message_counts(num_ranks, num_ids):
     # Given 600 tables
-    case, batch = case_of_tables(600)
-    # When each rank looks up a row of each
+    case, batch = case_of_tables(600, num_ids)
+    # When each rank looks up rows of each
     ranks = run_ranks(num_ranks, gpu_processes.train, "exchange", case, [[batch] * num_ranks])
     # Then it has them
     for (looked_up,), _ in ranks:
