@@ -73,6 +73,8 @@ struct DeviceKeysToLocate {
   const int64_t* keys;  // [num_keys], any numbers; may repeat
   int64_t num_keys;
   int64_t* rows;  // [num_keys]
+  // [num_keys] how often each key came, when others have counted; null: once each.
+  const int64_t* times = nullptr;
 };
 
 // LocateRowsCpu on the device. Enqueues on `stream` and returns; a few launches for all tables.

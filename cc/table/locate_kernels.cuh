@@ -18,10 +18,12 @@
 namespace group_embedding {
 namespace {
 
-// One more occurrence of a key that has a row.
-__device__ void CountKey(const LocateArgs& args, const DeviceTableRef& table, int64_t row) {
+// More occurrences of a key that has a row.
+__device__ void CountKey(const LocateArgs& args, const DeviceTableRef& table, int64_t row,
+                         int64_t times) {
   RowInfo* info = &table.infos[row];
-  atomicAdd(reinterpret_cast<unsigned long long*>(&info->count), 1ULL);
+  atomicAdd(reinterpret_cast<unsigned long long*>(&info->count),
+            static_cast<unsigned long long>(times));
   __stcg(reinterpret_cast<longlong2*>(&info->version), longlong2{args.step, table.clock});
   table.moves.Use(table.infos, row, table.clock);
 }
@@ -47,7 +49,7 @@ __global__ void __launch_bounds__(kLocateThreads) LocateKeysKernel(LocateArgs ar
   }
   if (found.row < 0) return;
   place.task.rows[place.i] = found.row;
-  CountKey(args, place.table, found.row);
+  CountKey(args, place.table, found.row, place.times());
 }
 
 // A thread finds one key, together with its warp; what the rows hold that are about to be counted
@@ -67,7 +69,7 @@ __global__ void __launch_bounds__(kLocateThreads) CountClaimsKernel(LocateArgs a
   const uint64_t claim = args.claims[position];
   if (KindOfClaim(claim) == ClaimKind::kNone) return;
   const bool is_follower = KindOfClaim(claim) == ClaimKind::kFollower;
-  int64_t count = 1;
+  int64_t count = place.times();
   if (!is_follower && args.candidates[position] != 0) {
     count += place.table.candidates[args.candidates[position] - 1].count;
   }
@@ -166,7 +168,7 @@ __global__ void __launch_bounds__(kLocateThreads) GiveRowsKernel(LocateArgs args
   const unsigned votes = __ballot_sync(kFullWarp, row != kNoRow);
   if (row != kNoRow) {
     const bool is_counted = table.admission.kind != Admission::Kind::kAll;
-    table.infos[row] = {key, is_counted ? args.counts[place.position()] : 1, args.step,
+    table.infos[row] = {key, is_counted ? args.counts[place.position()] : place.times(), args.step,
                         table.clock};
     table.moves.Use(table.infos, row, table.clock);
     if (table.aside != nullptr) MarkNew(*table.aside, row);
@@ -213,7 +215,7 @@ __global__ void __launch_bounds__(kLocateThreads) TellFollowersKernel(LocateArgs
     const int64_t row = task.rows[followed - task.first_position];
     place.task.rows[place.i] = row;
     if (row >= table.first_row && table.admission.kind == Admission::Kind::kAll) {
-      CountKey(args, table, row);
+      CountKey(args, table, row, place.times());
     }
   } else if (KindOfClaim(claim) == ClaimKind::kSlot && args.candidates != nullptr) {
     const int64_t candidate = args.candidates[place.position()];

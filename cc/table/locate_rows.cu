@@ -45,8 +45,8 @@ LocatePlan PlanLocate(const DeviceKeysToLocate* requests, int64_t num_requests) 
   for (size_t t = 0; t < plan.tables.size(); ++t) {
     for (const int64_t r : requests_of[t]) {
       const DeviceKeysToLocate& from = requests[r];
-      plan.tasks.push_back(
-          {from.keys, from.rows, from.num_keys, plan.num_positions(), static_cast<int64_t>(t)});
+      plan.tasks.push_back({from.keys, from.rows, from.times, from.num_keys, plan.num_positions(),
+                            static_cast<int64_t>(t)});
       plan.first_positions.push_back(plan.num_positions() + from.num_keys);
       plan.blocks.Append((from.num_keys + kLocateThreads - 1) / kLocateThreads);
     }

@@ -13,6 +13,7 @@ inline constexpr int kLocateThreads = 256;
 struct LocateTask {
   const int64_t* keys;
   int64_t* rows;
+  const int64_t* times;  // how often each key came; null: once
   int64_t num_keys;
   int64_t first_position;
   int64_t table;
@@ -69,6 +70,7 @@ struct LocatePlace {
     return {task, args.tables[task.table], i, i < task.num_keys};
   }
   __device__ int64_t position() const { return task.first_position + i; }
+  __device__ int64_t times() const { return task.times == nullptr ? 1 : task.times[i]; }
   // Of a claimed key.
   __device__ int64_t FirstPosition(const LocateArgs& args) const {
     return min(position(), static_cast<int64_t>(args.firsts[position()]));

@@ -32,8 +32,8 @@ def locate_rows(tables, batch, table_of_feature, times=None):
     tables = [tables[t] for t in keyed]
     with tf.device("/CPU:0"):
         steps = _steps_of(tables)
-        times = tf.zeros([0], tf.int64) if times is None else times
     with tf.device(tables[0].device):
+        times = tf.zeros([0], tf.int64) if times is None else times
         buffer = library().locate_rows(
             tables=[table.table_handle for table in tables],
             batch=batch.buffer,

@@ -24,10 +24,10 @@ def placement_of_table(name, word, exchange, storage):
     if word is None:  # a default of 'replicated' is not for keys
         word = DISTRIBUTED if exchange.placement == REPLICATED else exchange.placement
     where = to_placement(f"table '{name}'", word, exchange.num_ranks, keyed=True)
-    if where is not None and "GPU" in storage.device:
+    if where is not None and is_over_replicas(exchange) and "GPU" in storage.device:
         raise ValueError(
-            f"table '{name}': expected storage in host memory, as {exchange.num_ranks} ranks share "
-            "it, got HBM, which is not supported over several ranks yet; use DRAM"
+            f"table '{name}': expected storage in host memory, as {exchange.num_ranks} replicas of "
+            "one process share it, got HBM; use DRAM, or a process for each GPU"
         )
     return where
 

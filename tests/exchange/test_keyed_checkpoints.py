@@ -24,8 +24,11 @@ def keys_of(step):
     return rng.choice(known, (12, 2))[exchange.current().rank :: exchange.current().num_ranks]
 
 
-def option():
-    return ge.EmbeddingVariableOption(filter_option=ge.CounterFilter(filter_freq=2))
+def option(storage=None):
+    return ge.EmbeddingVariableOption(
+        filter_option=ge.CounterFilter(filter_freq=2),
+        storage_option=storage or ge.StorageOption(),
+    )
 
 
 def content(found):
@@ -83,10 +86,10 @@ class InGraph:
 class Eager:
     """`tf.train.Checkpoint` of a table, its optimizer and a dense variable."""
 
-    def __init__(self, folder):
+    def __init__(self, folder, storage=None):
         self.path = f"{folder}/{type(self).__name__}_of_{exchange.current().rank}"
         self.table = ge.get_embedding_variable(
-            "user", 3, initializer=tf.ones_initializer(), ev_option=option()
+            "user", 3, initializer=tf.ones_initializer(), ev_option=option(storage)
         )
         wrapped = ge.optimizers.wrap(tf.keras.optimizers.Adagrad(0.1))
         self.optimizer = ge.DistributedOptimizer(wrapped)
@@ -276,3 +279,18 @@ def test_a_checkpoint_of_changes_names_the_full_save_too(saved, count):
         num_parts = 1 if table["table"] == "home" else count
         kinds = [file["changes_only"] for file in table["files"]]
         assert sorted(kinds) == [False] * num_parts + [True] * num_parts
+
+
+def on_gpu(folder, path=None):
+    """A model whose table is on this rank's GPU: trained and saved, or restored from `path` and
+    trained for a step. What it wrote, and has."""
+    model = Eager(folder, ge.StorageOption(ge.StorageType.HBM))
+    for step in range(NUM_STEPS if path is None else 0):
+        model.train(step)
+    if path is None:
+        return model.save(), model.content()
+    model.train(77)
+    model.restore(path)
+    restored = model.content()
+    model.train(NUM_STEPS)
+    return restored, model.content()

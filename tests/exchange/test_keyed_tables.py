@@ -211,6 +211,28 @@ def test_ranks_that_share_a_disk_have_folders_of_their_own(two_ranks, one_proces
     assert sorted(path.name for path in tmp_path.iterdir()) == ["rank_0", "rank_1"]
 
 
+def train_on_gpu_on_rank():
+    """{(storage, filter): what this rank has}, and where its tables are."""
+    ge.enable_distributed_strategy()
+    storages = {
+        "HBM": ge.StorageOption(ge.StorageType.HBM),
+        "HBM_DRAM": ge.StorageOption(ge.StorageType.HBM_DRAM, storage_size=[1 << 10]),
+        "HBM_DRAM_SSDHASH": ge.StorageOption(
+            ge.StorageType.HBM_DRAM_SSDHASH, storage_size=[1 << 20, 1 << 20]
+        ),
+    }
+    results, devices = {}, set()
+    for storage, storage_option in storages.items():
+        for name, filter_option in FILTERS.items():
+            variable = table(
+                f"{storage}_{name}", filter_option=filter_option, storage_option=storage_option
+            )
+            train(variable)
+            results[storage, name] = content(variable)
+            devices.add(variable.device)
+    return results, devices
+
+
 def train_mixed_on_rank():
     """One lookup of tables of several dtypes and dims, keyed and not; one of two features of a
     table is not in the loss: Adam moves none of its rows."""

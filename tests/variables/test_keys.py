@@ -7,6 +7,9 @@ import pytest
 import tensorflow as tf
 
 import group_embedding as ge
+from group_embedding import feature_ids
+from group_embedding.ops.group_ids import group_ids
+from group_embedding.ops.locate_rows import locate_rows
 
 
 def test_export(make_table, train):
@@ -189,6 +192,32 @@ def test_a_table_that_evicts_by_steps_counts_those_of_its_optimizer(make_table):
     np.testing.assert_array_equal(table.get_version([1, 2, 3, 4]), [0, 1, 2, 2])
     assert int(table.evict()) == 2
     np.testing.assert_array_equal(np.sort(table.export().keys), [3, 4])
+
+
+@pytest.mark.parametrize(
+    "filter_option",
+    [
+        None,
+        ge.CounterFilter(filter_freq=5),
+        ge.CBFFilter(filter_freq=5, max_element_size=100, false_positive_probability=0.01),
+    ],
+    ids=["all", "counter", "bloom"],
+)
+def test_keys_that_others_have_counted(make_table, train, filter_option):
+    # Given a table, in which one key was trained
+    table = make_table(filter_option=filter_option)
+    train(table, [1] * 5)
+    # When others train keys, and say how often each came: twice 1 and 7 among them
+    keys = tf.constant([1, 7, 8, 9, 1, 7], tf.int64)
+    batch = group_ids([feature_ids.from_dense("ids", keys)], [0])
+    with tf.GradientTape() as tape:
+        tape.watch(table.handle)
+        locate_rows([table], batch, [0], times=tf.constant([3, 4, 5, 1, 2, 2], tf.int64))
+    # Then each is counted, and admitted, as often as it came
+    counts = {1: 10, 7: 6, 8: 5, 9: 1}
+    admitted = {key: c for key, c in counts.items() if filter_option is None or c >= 5}
+    found = table.export()
+    assert dict(zip(found.keys.numpy(), found.freqs.numpy())) == admitted
 
 
 def test_growth(make_table, train, read):

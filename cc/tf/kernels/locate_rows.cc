@@ -189,11 +189,8 @@ class LocateRowsGpuOp : public LocateRowsOp {
                       int64_t step) override {
     std::vector<DeviceKeysToLocate> list;
     for (const Request& r : requests) {
-      if (r.times != nullptr) {
-        return absl::UnimplementedError("table '" + r.lease->table()->options().name +
-                                        "': a table on a GPU cannot be spread over ranks yet");
-      }
-      list.push_back({static_cast<DeviceTable*>(r.lease->table()), r.keys, r.num_keys, r.rows});
+      auto* table = static_cast<DeviceTable*>(r.lease->table());
+      list.push_back({table, r.keys, r.num_keys, r.rows, r.times});
     }
     const int64_t num_requests = static_cast<int64_t>(list.size());
     Tensor scratch;
@@ -214,8 +211,7 @@ class LocateRowsGpuOp : public LocateRowsOp {
 REGISTER_KERNEL_BUILDER(Name("LocateRows")
                             .Device(tensorflow::DEVICE_GPU)
                             .HostMemory("sizes")
-                            .HostMemory("steps")
-                            .HostMemory("times"),
+                            .HostMemory("steps"),
                         LocateRowsGpuOp);
 #endif  // GOOGLE_CUDA
 

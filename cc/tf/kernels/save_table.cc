@@ -263,6 +263,8 @@ REGISTER_KERNEL_BUILDER(Name("SnapshotTables")
                             .HostMemory("changes_only")
                             .HostMemory("snapshot"),
                         SnapshotTablesOp);
+REGISTER_KERNEL_BUILDER(Name("FullSaveId").Device(tensorflow::DEVICE_GPU).HostMemory("id"),
+                        FullSaveIdOp);
 REGISTER_KERNEL_BUILDER(Name("SaveTable")
                             .Device(tensorflow::DEVICE_GPU)
                             .HostMemory("prefix")

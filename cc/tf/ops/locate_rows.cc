@@ -30,7 +30,7 @@ tables: keyed tables, from EmbeddingTableHandleOp.
 batch: made by GroupIds.
 sizes: made by GroupIds; host memory.
 steps: [num_tables], the step in which keys of each table are trained; -1: none. Host memory.
-times: [ids of the batch], how often each came, or [0]: once. Host memory.
+times: [ids of the batch], how often each came, or [0]: once.
 located: the batch with row numbers for keys; features of other tables stay as they are. Rows in it
   are given to no other keys while it is held.
 table_of_feature: per feature, the index into `tables`, or -1: its table is none of them.
