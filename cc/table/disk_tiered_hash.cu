@@ -127,7 +127,13 @@ std::string DiskTieredHash::InsertSome(const KeyedRows& rows, size_t begin, size
                            static_cast<int64_t>(former.keys.size()));
   if (error.empty()) error = disk_->Erase(former.keys);
   if (error.empty()) error = DeviceHash::Insert(SomeOf(rows, above), parallel_for);
-  return error.empty() ? disk_->Insert(rows, below, clock) : error;
+  if (error.empty()) error = disk_->Insert(rows, below, clock);
+  const bool were_counted = options().admission.kind == Admission::Kind::kCounter;
+  if (!error.empty() || below.empty() || !were_counted) return error;
+  std::vector<int64_t> admitted;  // what was counted of them is of no use
+  for (const size_t i : below) admitted.push_back(rows.keys[i]);
+  DeviceHash::Erase(admitted.data(), static_cast<int64_t>(admitted.size()));
+  return "";
 }
 
 int64_t DiskTieredHash::Erase(const int64_t* keys, int64_t num_keys) {

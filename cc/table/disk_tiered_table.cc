@@ -80,7 +80,12 @@ std::string DiskTieredShards::InsertSome(const KeyedRows& rows, size_t begin, si
   for (size_t a = 0; a < above.size() && error.empty(); ++a) {
     error = InsertOne(view, static_cast<int64_t>(above[a]));
   }
-  return error.empty() ? disk_->Insert(rows, below, store().clock()) : error;
+  if (error.empty()) error = disk_->Insert(rows, below, store().clock());
+  if (!error.empty()) return error;
+  std::vector<int64_t> admitted;  // what was counted of them is of no use
+  for (const size_t i : below) admitted.push_back(rows.keys[i]);
+  HostShards::Erase(admitted.data(), static_cast<int64_t>(admitted.size()));
+  return "";
 }
 
 int64_t DiskTieredShards::Erase(const int64_t* keys, int64_t num_keys) {

@@ -34,8 +34,6 @@ ROWS_IN_MEMORY = 12  # where there is a disk: of a third of the keys
 ALL_KEYS = sorted({*range(30), *EXTREMES.tolist()})
 KEYS = st.sampled_from(ALL_KEYS)
 BATCHES = st.lists(KEYS, min_size=1, max_size=AT_ONCE)
-import hypothesis
-DEBUG = [hypothesis.Phase.generate]
 NUMBERS = st.integers(-9, 9)
 ADMISSIONS = {
     "all": {},
@@ -257,5 +255,5 @@ def test_a_table_is_a_dict(storage):
     num_examples = 25 if storage.on_device else 100
     run_state_machine_as_test(
         lambda: TableIsADict(storage),
-        settings=settings(max_examples=num_examples, stateful_step_count=30, deadline=None, phases=DEBUG),
+        settings=settings(max_examples=num_examples, stateful_step_count=30, deadline=None),
     )
