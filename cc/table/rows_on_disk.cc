@@ -115,8 +115,7 @@ std::string RowsOnDisk::Insert(const KeyedRows& rows, const std::vector<size_t>&
     layout_.Pack(rows, i, clock, records.data() + keys.size() * layout_.bytes());
     keys.push_back(rows.keys[i]);
   }
-  const std::string error = CheckSize(static_cast<int64_t>(keys.size()), /*leaving=*/0);
-  return error.empty() ? Put(keys, records.data()) : error;
+  return Put(keys, records.data());
 }
 
 int64_t RowsOnDisk::EraseSome(std::vector<int64_t> keys, std::vector<int64_t>* erased) {

@@ -57,7 +57,8 @@ class RowsOnDisk {
   }
   // Why `more` rows cannot go to disk while `leaving` others leave it, or nothing.
   std::string CheckSize(int64_t more, int64_t leaving) const;
-  // Puts what `rows` has for rows.keys[i], for each i of `chosen`, as of batch `clock`.
+  // Puts what `rows` has for rows.keys[i], for each i of `chosen`, as of batch `clock`; CheckSize
+  // has said that there is room.
   std::string Insert(const KeyedRows& rows, const std::vector<size_t>& chosen, int64_t clock);
 
   // Those of `keys`, in any order and some perhaps several times, that were there; appended to

@@ -153,6 +153,22 @@ def test_a_filter_admits_keys_once_they_were_seen_often_enough(make_table, admis
     assert table.describe([8, 9])["counts"].tolist() == [5, 3]
 
 
+def test_what_was_counted_of_a_key_is_forgotten_once_it_has_a_row(make_table):
+    table = make_table(admission="counter", min_count=3)
+    keys = np.arange(40)
+    train(table, keys)
+
+    table.insert({"keys": keys, "values": np.ones([40, 4], np.float32)})
+
+    assert counted_of(table.snapshot()) == {}
+    assert table.evict_small(10.0) == 40
+    for _ in range(2):
+        train(table, keys)
+    assert table.num_keys == 0
+    train(table, keys)
+    assert (table.describe(keys)["counts"] == 3).all()
+
+
 def test_a_reused_row_inherits_nothing(make_table):
     table = make_table(slots=["accumulator"])
     assert table.slot("accumulator").shape == (table.first_row, 4)
