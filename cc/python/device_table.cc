@@ -13,6 +13,7 @@
 #include "python/array.h"
 #include "python/host_table.h"
 #include "python/run.h"
+#include "python/table_file.h"
 #include "table/device_memory.h"
 #include "table/device_table.h"
 
@@ -292,6 +293,12 @@ itself, what is beyond max_bytes is there.)")
       .def_property_readonly("load_factor", [](PyDeviceTable& t) { return t.get().load_factor(); });
   m.def("locate_rows", &LocateRows, "requests"_a, py::kw_only(), "train"_a = false, "step"_a = -1,
         "stream"_a = 0, "DeviceTable.locate for many (table, keys, rows) at once.");
+  m.def(
+      "restore_table",
+      [](PyDeviceTable& table, const std::vector<std::string>& paths, int64_t index,
+         int64_t count) { RestoreFromFiles(&table.get(), paths, index, count); },
+      "table"_a, "paths"_a, py::kw_only(), "index"_a = 0, "count"_a = 1,
+      "The same, of a DeviceTable.");
 }
 
 }  // namespace group_embedding

@@ -17,10 +17,6 @@ namespace {
 namespace py = pybind11;
 using py::literals::operator""_a;
 
-void Raise(const std::string& error) {
-  if (!error.empty()) throw std::runtime_error(error);
-}
-
 const char* NameOf(DataType type) {
   static const char* kNames[] = {"float32", "float16", "bfloat16"};
   return kNames[static_cast<int>(type)];
@@ -56,18 +52,6 @@ py::dict Write(PySnapshot& snapshot, const std::string& path, uint64_t save_id, 
   }
   Raise(error);
   return SumDict(sum);
-}
-
-void Restore(PyHostTable& table, const std::vector<std::string>& paths, int64_t index,
-             int64_t count) {
-  std::string error;
-  {
-    py::gil_scoped_release release;
-    RestoreOptions how;
-    how.subset = {index, count};
-    error = RestoreTable({paths, {}}, how, &table.get());
-  }
-  Raise(error);
 }
 
 py::dict Verify(const std::string& path) {
@@ -153,13 +137,29 @@ py::array KeyOwners(const std::vector<int64_t>& keys, int64_t num_ranks) {
 
 }  // namespace
 
+void RestoreFromFiles(EmbeddingTable* table, const std::vector<std::string>& paths, int64_t index,
+                      int64_t count) {
+  std::string error;
+  {
+    py::gil_scoped_release release;
+    RestoreOptions how;
+    how.subset = {index, count};
+    error = RestoreTable({paths, {}}, how, table);
+  }
+  Raise(error);
+}
+
 void BindTableFile(py::module_& m) {
   m.def("write_table", &Write, "snapshot"_a, "path"_a, py::kw_only(), "save_id"_a, "part"_a = 0,
         "num_parts"_a = 1, "changes_only"_a = false, "step"_a = -1,
         "Writes a Snapshot to a file; {bytes, crc} of the file.");
   m.def(
-      "restore_table", &Restore, "table"_a, "paths"_a, py::kw_only(), "index"_a = 0, "count"_a = 1,
-      "Gives a HostTable the keys of rank `index` of `count` of the files of one full save and at "
+      "restore_table",
+      [](PyHostTable& table, const std::vector<std::string>& paths, int64_t index, int64_t count) {
+        RestoreFromFiles(&table.get(), paths, index, count);
+      },
+      "table"_a, "paths"_a, py::kw_only(), "index"_a = 0, "count"_a = 1,
+      "Gives a table the keys of rank `index` of `count` of the files of one full save and at "
       "most one save of changes. RuntimeError, and the table unchanged, if one is damaged.");
   m.def("key_owners", &KeyOwners, "keys"_a, "num_ranks"_a,
         "The rank that stores each key of a table that is spread over ranks.");

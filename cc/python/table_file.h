@@ -3,7 +3,16 @@
 
 #include <pybind11/pybind11.h>
 
+#include <string>
+#include <vector>
+
+#include "table/embedding_table.h"
+
 namespace group_embedding {
+
+// core.restore_table, of a table of any storage.
+void RestoreFromFiles(EmbeddingTable* table, const std::vector<std::string>& paths, int64_t index,
+                      int64_t count);
 
 void BindTableFile(pybind11::module_& m);
 

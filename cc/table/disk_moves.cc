@@ -77,7 +77,7 @@ std::string DiskTieredShards::BringIn(std::vector<int64_t> keys, Access access,
     begins.push_back(begins.back() + static_cast<int64_t>(of.keys.size()));
   }
   const int64_t num_found = begins.back();
-  error = MakeRoom(access == Access::kTrain ? num_keys : num_found, parallel_for);
+  error = MakeRoom(access == Access::kTrain ? num_keys : num_found, num_found, parallel_for);
   if (!error.empty()) return error;
   std::vector<int64_t> rows;
   error = store().Take(num_found, &rows);
@@ -137,10 +137,12 @@ std::string DiskTieredShards::MoveDown(const int64_t* rows, int64_t num_rows) {
   return "";
 }
 
-std::string DiskTieredShards::MakeRoom(int64_t num_rows, const ParallelFor& parallel_for) {
+std::string DiskTieredShards::MakeRoom(int64_t num_rows, int64_t num_leaving,
+                                       const ParallelFor& parallel_for) {
   const int64_t missing = num_rows - store().NumFree();
   if (missing <= 0) return "";
-  std::vector<int64_t> rows = ColdestRows(std::max(missing, store().max_rows() / kShareMoved));
+  const int64_t at_once = std::min(store().max_rows() / kShareMoved, disk_->NumFree(num_leaving));
+  std::vector<int64_t> rows = ColdestRows(std::max(missing, at_once));
   const int64_t num_cold = static_cast<int64_t>(rows.size());
   if (num_cold < missing) {
     return "table '" + options().name + "': expected a batch whose rows fit its memory beside " +
@@ -151,7 +153,7 @@ std::string DiskTieredShards::MakeRoom(int64_t num_rows, const ParallelFor& para
            std::to_string(options().max_bytes) +
            " bytes; give it more by StorageOption(storage_size=[...]), or smaller batches";
   }
-  std::string error = disk_->CheckSize(num_cold);
+  std::string error = disk_->CheckSize(num_cold, num_leaving);
   if (!error.empty()) return error;
   std::sort(rows.begin(), rows.end(), [this](int64_t a, int64_t b) {
     return IsBeforeOnDisk(store().Info(a).key, store().Info(b).key);

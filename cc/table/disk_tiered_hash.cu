@@ -108,7 +108,6 @@ std::string DiskTieredHash::InsertSome(const KeyedRows& rows, size_t begin, size
   std::sort(keys.begin(), keys.end(), IsBeforeOnDisk);
   FoundOnDisk former;
   std::string error = FindOnDisk(keys, &former);
-  if (error.empty()) error = disk_->Erase(former.keys);
   if (!error.empty()) return error;
   std::vector<int64_t> in_memory(keys.size());
   Find(keys.data(), static_cast<int64_t>(keys.size()), in_memory.data());
@@ -124,8 +123,17 @@ std::string DiskTieredHash::InsertSome(const KeyedRows& rows, size_t begin, size
     (is_new && num_free == 0 ? below : above).push_back(last[keys[k]]);
     if (is_new && num_free > 0) --num_free;
   }
-  error = DeviceHash::Insert(SomeOf(rows, above), parallel_for);
-  return error.empty() ? disk_->Insert(rows, below, clock) : error;
+  error = disk_->CheckSize(static_cast<int64_t>(below.size()),
+                           static_cast<int64_t>(former.keys.size()));
+  if (error.empty()) error = disk_->Erase(former.keys);
+  if (error.empty()) error = DeviceHash::Insert(SomeOf(rows, above), parallel_for);
+  if (error.empty()) error = disk_->Insert(rows, below, clock);
+  const bool were_counted = options().admission.kind == Admission::Kind::kCounter;
+  if (!error.empty() || below.empty() || !were_counted) return error;
+  std::vector<int64_t> admitted;  // what was counted of them is of no use
+  for (const size_t i : below) admitted.push_back(rows.keys[i]);
+  DeviceHash::Erase(admitted.data(), static_cast<int64_t>(admitted.size()));
+  return "";
 }
 
 int64_t DiskTieredHash::Erase(const int64_t* keys, int64_t num_keys) {
@@ -165,8 +173,9 @@ std::string DiskTieredHash::BringIn(const std::vector<DeviceKeys>& keys, Access 
   FoundOnDisk found;
   std::string error = FindOnDisk(missing, &found);
   if (!error.empty()) return error;
-  error =
-      MakeFree(static_cast<int64_t>(access == Access::kTrain ? missing.size() : found.keys.size()));
+  const auto num_missing = static_cast<int64_t>(missing.size());
+  const auto num_found = static_cast<int64_t>(found.keys.size());
+  error = MakeFree(access == Access::kTrain ? num_missing : num_found, num_found);
   return error.empty() ? MoveUp(found) : error;
 }
 
@@ -201,11 +210,11 @@ int64_t DiskTieredHash::NumFree() const {
   return state.num_free + std::max<int64_t>(0, MaxRows() - state.next_row);
 }
 
-std::string DiskTieredHash::MakeFree(int64_t num_rows) {
+std::string DiskTieredHash::MakeFree(int64_t num_rows, int64_t num_leaving) {
   const int64_t lacking = num_rows - NumFree();
   if (lacking <= 0) return "";
-  const std::vector<int64_t> rows =
-      ColdestRows(lacking, std::max(lacking, MaxRows() / kShareMoved));
+  const int64_t at_once = std::min(MaxRows() / kShareMoved, disk_->NumFree(num_leaving));
+  const std::vector<int64_t> rows = ColdestRows(lacking, std::max(lacking, at_once));
   const int64_t num_cold = static_cast<int64_t>(rows.size());
   if (num_cold < lacking) {
     return Named(
@@ -217,7 +226,7 @@ std::string DiskTieredHash::MakeFree(int64_t num_rows) {
            " slots) in " + std::to_string(max_bytes_) +
            " bytes; give it more by StorageOption(storage_size=[...]), or smaller batches";
   }
-  const std::string error = disk_->CheckSize(num_cold);
+  const std::string error = disk_->CheckSize(num_cold, num_leaving);
   return error.empty() ? MoveDown(rows) : error;
 }
 

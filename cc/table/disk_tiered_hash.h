@@ -39,8 +39,8 @@ class DiskTieredHash : public DeviceHash {
   std::vector<int64_t> Missing(const std::vector<DeviceKeys>& keys) const;
   std::string FindOnDisk(const std::vector<int64_t>& keys, FoundOnDisk* found) const;
   int64_t NumFree() const;
-  // Moves rows to disk until so many are free.
-  std::string MakeFree(int64_t num_rows);
+  // Moves rows to disk until so many are free; `num_leaving` of the disk's will leave it.
+  std::string MakeFree(int64_t num_rows, int64_t num_leaving);
   // The coldest of the rows that neither this call has located nor any since the oldest batch in
   // flight began: at least `least`, if there are so many, and up to `most`.
   std::vector<int64_t> ColdestRows(int64_t least, int64_t most) const;

@@ -56,8 +56,8 @@ class DiskTieredShards : public HostShards, public LowerTier {
   std::string MoveUp(const FoundOnDisk& found, const int64_t* rows);
   // Moves rows of keys, which no batch uses, to disk and frees them.
   std::string MoveDown(const int64_t* rows, int64_t num_rows);
-  // Moves rows to disk until `num_rows` are free.
-  std::string MakeRoom(int64_t num_rows, const ParallelFor& parallel_for);
+  // Moves rows to disk until `num_rows` are free; `num_leaving` of the disk's will leave it.
+  std::string MakeRoom(int64_t num_rows, int64_t num_leaving, const ParallelFor& parallel_for);
   // Of the rows that neither a batch in flight nor this call uses, up to `count`.
   std::vector<int64_t> ColdestRows(int64_t count);
   std::string InsertSome(const KeyedRows& rows, size_t begin, size_t end);

@@ -63,22 +63,29 @@ std::string DiskTieredShards::InsertSome(const KeyedRows& rows, size_t begin, si
   std::sort(keys.begin(), keys.end(), IsBeforeOnDisk);
   FoundOnDisk former;
   std::string error = disk_->Find(keys.data(), static_cast<int64_t>(keys.size()), &former);
-  if (error.empty()) error = disk_->Erase(former.keys);
+  if (!error.empty()) return error;
   std::vector<int64_t> in_memory(keys.size());
   Find(keys.data(), static_cast<int64_t>(keys.size()), in_memory.data());
-  const KeyedRowsView view = rows;
-  std::vector<size_t> below;
+  std::vector<size_t> above, below;
   int64_t num_free = store().NumFree();
-  for (size_t k = 0; k < keys.size() && error.empty(); ++k) {
-    const size_t i = last[keys[k]];
-    if (in_memory[k] != kNoRow || num_free > 0) {
-      num_free -= in_memory[k] == kNoRow;
-      error = InsertOne(view, static_cast<int64_t>(i));
-    } else {
-      below.push_back(i);
-    }
+  for (size_t k = 0; k < keys.size(); ++k) {
+    const bool is_new = in_memory[k] == kNoRow;
+    (is_new && num_free == 0 ? below : above).push_back(last[keys[k]]);
+    if (is_new && num_free > 0) --num_free;
   }
-  return error.empty() ? disk_->Insert(rows, below, store().clock()) : error;
+  error = disk_->CheckSize(static_cast<int64_t>(below.size()),
+                           static_cast<int64_t>(former.keys.size()));
+  if (error.empty()) error = disk_->Erase(former.keys);
+  const KeyedRowsView view = rows;
+  for (size_t a = 0; a < above.size() && error.empty(); ++a) {
+    error = InsertOne(view, static_cast<int64_t>(above[a]));
+  }
+  if (error.empty()) error = disk_->Insert(rows, below, store().clock());
+  if (!error.empty()) return error;
+  std::vector<int64_t> admitted;  // what was counted of them is of no use
+  for (const size_t i : below) admitted.push_back(rows.keys[i]);
+  HostShards::Erase(admitted.data(), static_cast<int64_t>(admitted.size()));
+  return "";
 }
 
 int64_t DiskTieredShards::Erase(const int64_t* keys, int64_t num_keys) {

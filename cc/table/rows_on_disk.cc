@@ -97,10 +97,9 @@ std::string RowsOnDisk::Erase(const std::vector<int64_t>& keys) {
   return store_->Erase(keys.data(), static_cast<int64_t>(keys.size()));
 }
 
-std::string RowsOnDisk::CheckSize(int64_t more) const {
-  const int64_t bytes = BytesPerRow();
-  const int64_t num_rows = store_->num_keys() + more;
-  if (disk_.max_bytes == 0 || num_rows * bytes <= disk_.max_bytes) return "";
+std::string RowsOnDisk::CheckSize(int64_t more, int64_t leaving) const {
+  if (more <= std::max(leaving, NumFree(leaving))) return "";
+  const int64_t bytes = BytesPerRow(), num_rows = store_->num_keys() - leaving + more;
   return "table '" + options_.name + "' is full: expected at most " +
          std::to_string(disk_.max_bytes) + " bytes on disk, in '" + store_->path() + "', got " +
          std::to_string(num_rows) + " rows of " + std::to_string(bytes) +
@@ -116,8 +115,7 @@ std::string RowsOnDisk::Insert(const KeyedRows& rows, const std::vector<size_t>&
     layout_.Pack(rows, i, clock, records.data() + keys.size() * layout_.bytes());
     keys.push_back(rows.keys[i]);
   }
-  const std::string error = CheckSize(static_cast<int64_t>(keys.size()));
-  return error.empty() ? Put(keys, records.data()) : error;
+  return Put(keys, records.data());
 }
 
 int64_t RowsOnDisk::EraseSome(std::vector<int64_t> keys, std::vector<int64_t>* erased) {

@@ -50,9 +50,15 @@ class RowsOnDisk {
     if (disk_.max_bytes == 0) return std::numeric_limits<int64_t>::max();
     return in_memory + disk_.max_bytes / (BytesPerRow() + more_bytes);
   }
-  // Why `more` rows cannot go to disk, or nothing.
-  std::string CheckSize(int64_t more) const;
-  // Puts what `rows` has for rows.keys[i], for each i of `chosen`, as of batch `clock`.
+  // How many rows more there is room for, once `leaving` of those that are there have left.
+  int64_t NumFree(int64_t leaving) const {
+    if (disk_.max_bytes == 0) return std::numeric_limits<int64_t>::max();
+    return disk_.max_bytes / BytesPerRow() - (store_->num_keys() - leaving);
+  }
+  // Why `more` rows cannot go to disk while `leaving` others leave it, or nothing.
+  std::string CheckSize(int64_t more, int64_t leaving) const;
+  // Puts what `rows` has for rows.keys[i], for each i of `chosen`, as of batch `clock`; CheckSize
+  // has said that there is room.
   std::string Insert(const KeyedRows& rows, const std::vector<size_t>& chosen, int64_t clock);
 
   // Those of `keys`, in any order and some perhaps several times, that were there; appended to

@@ -15,7 +15,6 @@ v1 = tf.compat.v1
 DIM = cases.DIM
 KEYS = np.array([7, -1, 2**62, -(2**63)])
 ROWS = np.arange(len(KEYS) * DIM, dtype=np.float32).reshape(-1, DIM)
-STORAGES = [*storages.ON_CPU, *storages.ON_GPU]
 
 
 @pytest.fixture(params=["objects", "saver"])
@@ -47,7 +46,7 @@ def assert_is_start(export):
     np.testing.assert_array_equal(export.freqs, (KEYS % 3)[order])
 
 
-@pytest.mark.parametrize("storage", STORAGES)
+@pytest.mark.parametrize("storage", storages.ALL)
 def test_a_table_starts_from_a_keyed_table(saved, storage):
     option = starting(*saved, storage_option=storage)
 
@@ -61,7 +60,7 @@ def test_a_table_starts_from_a_keyed_table(saved, storage):
     assert_is_start(in_a_graph)
 
 
-@pytest.mark.parametrize("storage", STORAGES)
+@pytest.mark.parametrize("storage", storages.ALL)
 @pytest.mark.parametrize("dtype", [tf.float32, tf.bfloat16])
 def test_a_table_starts_from_a_stock_variable(dtype, storage, tmp_path):
     stock = tf.Variable(tf.reshape(tf.range(12.0), [3, DIM]))

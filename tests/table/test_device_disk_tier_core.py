@@ -4,14 +4,11 @@ import types
 
 import numpy as np
 import pytest
+from core_runner import on_gpu
 from device_tables import DeviceTable, core
-from hypothesis import settings
 from table import test_disk_tier as suite
 from table.test_disk_tier import (  # noqa: F401
-    TiersAreInvisible,
     test_a_batch_that_does_not_fit_leaves_the_table_usable,
-    test_a_dict_of_random_batches,
-    test_a_full_disk_tier_leaves_the_table_usable,
     test_a_slot_that_comes_late_starts_anew_on_disk_too,
     test_a_small_memory_trains_to_the_same_bits,
     test_a_snapshot_is_of_one_instant_in_both_tiers,
@@ -19,11 +16,7 @@ from table.test_disk_tier import (  # noqa: F401
     test_which_rows_are_the_coldest,
 )
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not core.has_cuda, reason="the core is built without CUDA"),
-    pytest.mark.skipif(core.num_devices() == 0, reason="needs an NVIDIA GPU"),
-]
+pytestmark = on_gpu
 
 
 class ThreeTiers(DeviceTable):
@@ -31,9 +24,6 @@ class ThreeTiers(DeviceTable):
 
     def __init__(self, **options):
         super().__init__(device_bytes=400, **options)
-
-    def locate(self, keys, batch=0, **access):
-        return super().locate(keys, **access)
 
     def describe(self, keys):
         described = self.table.describe(keys)
@@ -49,16 +39,6 @@ def tables_in_three_tiers(monkeypatch):
     fake = types.SimpleNamespace(HostTable=make, DiskTier=core.DiskTier)
     monkeypatch.setattr(suite, "core", fake)
     monkeypatch.setattr(suite, "INFO_BYTES", suite.INFO_BYTES + 8)  # of a row's use
-
-
-class ThreeTiersAreInvisible(TiersAreInvisible):
-    pass
-
-
-TestThreeTiersAreInvisible = ThreeTiersAreInvisible.TestCase
-TestThreeTiersAreInvisible.settings = settings(
-    max_examples=25, stateful_step_count=30, deadline=None, derandomize=True
-)
 
 
 @pytest.mark.parametrize("is_training", [True, False])

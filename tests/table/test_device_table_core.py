@@ -1,56 +1,19 @@
-"""Tables found by key, in GPU memory: the suite of the host's, and what only the GPU has."""
+"""Tables found by key, in GPU memory: what only the GPU has."""
 
 import types
 
 import numpy as np
 import pytest
-import table_suite as suite
+from core_runner import on_gpu
 from device_tables import DeviceTable, core
-from hypothesis import settings
-from table_suite import (  # noqa: F401
-    TableIsADict,
-    make_table,
-    start_of,
-    test_a_filter_admits_keys_once_they_were_seen_often_enough,
-    test_a_full_table_says_so_and_stays_usable,
-    test_a_key_keeps_the_row_that_its_first_training_made,
-    test_a_reused_row_inherits_nothing,
-    test_a_snapshot_is_of_one_instant,
-    test_a_snapshot_of_changes_has_what_changed_since_the_last_full_one,
-    test_a_table_grows_by_doublings_and_loses_nothing,
-    test_evictions,
-    test_first_values_depend_on_the_key_alone,
-    test_readers_and_trainers_of_many_threads_agree,
-    test_reading_gives_no_row,
-    test_repeated_keys_of_a_batch_share_a_row_and_are_counted_each,
-    test_rows_of_a_batch_in_flight_are_not_given_away,
-)
+from table.steps import EXTREMES, MAX, MIN
+from table.storages import HBM
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not core.has_cuda, reason="the core is built without CUDA"),
-    pytest.mark.skipif(core.num_devices() == 0, reason="needs an NVIDIA GPU"),
-]
-MIN, MAX = suite.MIN, suite.MAX
-
-
-@pytest.fixture(autouse=True)
-def tables_on_the_device(monkeypatch):
-    monkeypatch.setattr(suite, "core", types.SimpleNamespace(HostTable=DeviceTable))
-
-
-class DeviceTableIsADict(TableIsADict):
-    pass
-
-
-TestDeviceTableIsADict = DeviceTableIsADict.TestCase
-TestDeviceTableIsADict.settings = settings(
-    max_examples=25, stateful_step_count=30, deadline=None, derandomize=True
-)
+pytestmark = on_gpu
 
 
 def test_new_keys_get_rows_in_the_order_of_their_first_places():
-    table, _ = make_table()
+    table = HBM.make_table()
     first = table.first_row
 
     rows = table.locate([9, 4, 9, -1, 4, MAX], train=True)
@@ -64,7 +27,7 @@ def test_row_numbers_are_the_same_on_every_run():
 
     runs = []
     for _ in range(2):
-        table, _ = make_table()
+        table = HBM.make_table()
         runs.append([table.locate(batch, train=True) for batch in batches])
 
     for ours, theirs in zip(*runs):
@@ -115,7 +78,7 @@ def test_tables_of_one_call_and_features_of_one_table():
 
 def test_row_numbers_may_take_the_place_of_the_keys():
     keys = np.random.default_rng(10).integers(0, 3000, 20_000)
-    apart, in_place = make_table()[0], make_table()[0]
+    apart, in_place = HBM.make_table(), HBM.make_table()
     expected = [apart.locate(keys[:5000], train=True), apart.locate(keys, train=True)]
 
     found = []
@@ -134,7 +97,7 @@ def test_row_numbers_may_take_the_place_of_the_keys():
     "distribution", ["matrix", "constant", "uniform", "normal", "truncated_normal"]
 )
 def test_first_values_are_those_of_the_host_to_the_bit(distribution, dim, dtype):
-    keys = np.concatenate([suite.EXTREMES, np.arange(300)])
+    keys = np.concatenate([EXTREMES, np.arange(300)])
     options = {"dim": dim, "dtype": dtype, "no_row_value": 0.25}
     if distribution == "matrix":
         matrix = np.random.default_rng(8).standard_normal((17, dim)).astype(np.float32)

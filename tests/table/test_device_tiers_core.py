@@ -1,55 +1,16 @@
 """Tables found by key whose rows lie in GPU memory and in the host's, and move between the two."""
 
-import functools
 import types
 
 import numpy as np
 import pytest
-import table_suite as suite
+from core_runner import on_gpu
 from device_tables import DeviceTable, core
-from hypothesis import settings
-from table_suite import (  # noqa: F401
-    TableIsADict,
-    rows_of,
-    start_of,
-    test_a_filter_admits_keys_once_they_were_seen_often_enough,
-    test_a_key_keeps_the_row_that_its_first_training_made,
-    test_a_reused_row_inherits_nothing,
-    test_a_snapshot_is_of_one_instant,
-    test_a_snapshot_of_changes_has_what_changed_since_the_last_full_one,
-    test_a_table_grows_by_doublings_and_loses_nothing,
-    test_evictions,
-    test_first_values_depend_on_the_key_alone,
-    test_readers_and_trainers_of_many_threads_agree,
-    test_reading_gives_no_row,
-    test_repeated_keys_of_a_batch_share_a_row_and_are_counted_each,
-    test_rows_of_a_batch_in_flight_are_not_given_away,
-)
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not core.has_cuda, reason="the core is built without CUDA"),
-    pytest.mark.skipif(core.num_devices() == 0, reason="needs an NVIDIA GPU"),
-]
+pytestmark = on_gpu
 DIM = 4
 ROW_BYTES = 32 + 8 + 4 * DIM  # of the key, of its use, of values
 STRATEGIES = ["least_recent", "least_frequent"]
-
-
-@pytest.fixture(autouse=True)
-def tables_in_two_memories(monkeypatch):
-    few_rows = functools.partial(DeviceTable, device_bytes=800)
-    monkeypatch.setattr(suite, "core", types.SimpleNamespace(HostTable=few_rows))
-
-
-class DeviceTiersAreADict(TableIsADict):
-    pass
-
-
-TestDeviceTiersAreADict = DeviceTiersAreADict.TestCase
-TestDeviceTiersAreADict.settings = settings(
-    max_examples=25, stateful_step_count=30, deadline=None, derandomize=True
-)
 
 
 def make_table(rows_on_device=0, **options):

@@ -7,21 +7,21 @@ from variables import storages
 
 import group_embedding as ge
 
-# The files whose tests are made again for tables in other storages than DRAM. Optimizers depend on
-# the device alone.
-_STORAGES = {
-    "test_keys": [*storages.ON_CPU, *storages.ON_GPU],
-    "test_reading": [*storages.ON_CPU, *storages.ON_GPU],
-    "test_concurrency": [*storages.ON_CPU, *storages.ON_GPU],
-    "test_lookup": [storages.ON_CPU[0], *storages.ON_GPU],
-    "test_training": [storages.ON_CPU[0], *storages.ON_GPU],
-}
+# The files whose tests are made again for tables in other storages than DRAM.
+_ON_EVERY_STORAGE = (
+    "test_concurrency",
+    "test_keys",
+    "test_lookup",
+    "test_reading",
+    "test_training",
+    "test_versions",
+)
 
 
 def pytest_generate_tests(metafunc):
-    made = _STORAGES.get(metafunc.module.__name__.rpartition(".")[2])
-    if made is not None and "storage" in metafunc.fixturenames:
-        metafunc.parametrize("storage", made, indirect=True)
+    file = metafunc.module.__name__.rpartition(".")[2]
+    if file in _ON_EVERY_STORAGE and "storage" in metafunc.fixturenames:
+        metafunc.parametrize("storage", storages.ALL, indirect=True)
 
 
 @pytest.fixture

@@ -16,3 +16,4 @@ ON_GPU = [
     pytest.param(HBM_DRAM, id="HBM_DRAM", marks=pytest.mark.gpu),
     pytest.param(ALL_THREE, id="HBM_DRAM_SSDHASH", marks=pytest.mark.gpu),
 ]
+ALL = [*ON_CPU, *ON_GPU]
