@@ -30,7 +30,7 @@ class Call:
         for table, feature in zip(self.tables, features):
             table.check_ids(feature.name, feature.values.dtype)
         routed = []
-        for group in self._groups:
+        for group in self._groups(any(feature.weights is not None for feature in features)):
             given = (group.tables, [features[place] for place in group.places])
             if group.is_exchanged_first:
                 options = (group.table_of_feature, group.combiners)
@@ -44,10 +44,11 @@ class Call:
         dtypes = list(dict.fromkeys(table.dtype.name for table in self.tables))
         if concat and len(dtypes) > 1:
             raise ValueError(f"concat: expected tables of one dtype, got {dtypes}")
-        if concat and len(self._groups) == 1:
-            return self._look_up_group(self._groups[0], routed[0], concat=True)[0]
+        groups = self._groups(any(_is_weighted(of_group) for of_group in routed))
+        if concat and len(groups) == 1:
+            return self._look_up_group(groups[0], routed[0], concat=True)[0]
         results = [None] * len(self.tables)
-        for group, routed_group in zip(self._groups, routed):
+        for group, routed_group in zip(groups, routed):
             outputs = self._look_up_group(group, routed_group, concat=False)
             for place, output in zip(group.places, outputs):
                 results[place] = output
@@ -73,8 +74,19 @@ class Call:
     def _id_rules(self):
         return {"prune_negative": self.prune_negative, "invalid_ids": self.invalid_ids}
 
+    def _groups(self, weighted):
+        """weighted: whether some lookup has weights."""
+        return self._weighted_groups if weighted else self._plain_groups
+
     @functools.cached_property
-    def _groups(self):
+    def _weighted_groups(self):
+        return self._make_groups(weighted=True)
+
+    @functools.cached_property
+    def _plain_groups(self):
+        return self._make_groups(weighted=False)
+
+    def _make_groups(self, weighted):
         # Ops that use a table run where it is: keyed tables of two devices need two, and so does a
         # variable on a GPU beside a keyed table in host memory. One exchange serves all tables, but
         # for those that GPUs serve themselves.
@@ -82,13 +94,13 @@ class Call:
         places_of = {}
         for place, table in enumerate(self.tables):
             kind = (table.dtype, table.device_type if any_keyed else None)
+            on_gpus = bool(table.exchange) and exchange.is_served_by_gpus(table, weighted)
             if table.exchange:
-                on_gpus = exchange.is_served_by_gpus(table)
                 kind = (table.exchange, table.dtype) if on_gpus else table.exchange
-            places_of.setdefault(kind, []).append(place)
-        return [self._group(places) for places in places_of.values()]
+            places_of.setdefault((kind, on_gpus), []).append(place)
+        return [self._group(places, on_gpus) for (_, on_gpus), places in places_of.items()]
 
-    def _group(self, places):
+    def _group(self, places, on_gpus):
         """Tables of this rank alone, or spread over GPUs, of one dtype; or over ranks, of any."""
         numbers = _numbers([self.tables[place] for place in places])
         return _Group(
@@ -97,13 +109,14 @@ class Call:
             [numbers[self.tables[place]] for place in places],
             [self.combiners[place] for place in places],
             [self.names[place] for place in places],
+            on_gpus,
         )
 
     def _look_up_group(self, group, routed, concat):
         given = (group.tables, routed, group.table_of_feature, group.combiners, group.names)
         if group.is_exchanged_first:
             return exchange.look_up_sharded(*given, concat=concat)
-        look_up = exchange.look_up_on_gpus if group.tables[0].exchange else look_up_batch
+        look_up = exchange.look_up_on_gpus if group.is_served_by_gpus else look_up_batch
         return look_up(*given, concat=concat, **self._id_rules())
 
 
@@ -115,12 +128,17 @@ class _Group(NamedTuple):
     table_of_feature: list
     combiners: list
     names: list
+    is_served_by_gpus: bool  # of several ranks: the op itself exchanges ids and rows
 
     @property
     def is_exchanged_first(self):
-        """Whether ids are exchanged before the lookup: not by the op itself, as GPUs do."""
-        table = self.tables[0]
-        return bool(table.exchange) and not exchange.is_served_by_gpus(table)
+        """Whether ids are exchanged before the lookup."""
+        return bool(self.tables[0].exchange) and not self.is_served_by_gpus
+
+
+def _is_weighted(routed):
+    batch = routed.batch if isinstance(routed, exchange.RoutedBatch) else routed
+    return batch.weighted
 
 
 def _numbers(tables):

@@ -9,21 +9,24 @@
 namespace group_embedding {
 
 ExchangedGroup::ExchangedGroup(const Group& group, Communicator* communicator,
-                               std::string description, DataType comm_type, Memory memory)
+                               std::string description, DataType comm_type, Memory memory,
+                               std::vector<KeyedFeature> keyed)
     : ShardedGroup(group, communicator->rank(), communicator->num_ranks(), std::move(memory)),
       communicator_(communicator),
       description_(std::move(description)),
-      comm_type_(comm_type) {}
+      comm_type_(comm_type),
+      keyed_(std::move(keyed)) {}
 
 void ExchangedGroup::Lookup(Fault* fault, cudaStream_t stream) {
   Require(Ask(fault, stream).disagreement);
-  FetchRows(static_cast<int64_t*>(allocate_("requests", 8 * num_requests())), stream);
+  FetchRows(static_cast<int64_t*>(allocate_("requests", 8 * num_requests())), /*locate=*/{},
+            stream);
   LookUpFetched(stream);
 }
 
 const ToldCounts& ExchangedGroup::Ask(Fault* fault, cudaStream_t stream) {
   local_rows_ = static_cast<int64_t*>(allocate_("local_rows", 8 * group().batch.num_ids));
-  Route(local_rows_, fault, stream);
+  Route(NumberKeys(stream), local_rows_, fault, stream);
   sent_bytes_ = 0;
   counts_ =
       ExchangeCounts({description_, num_tables(), routed_.sorted.num_unique, local_rows_, fault},
@@ -31,22 +34,54 @@ const ToldCounts& ExchangedGroup::Ask(Fault* fault, cudaStream_t stream) {
   return counts_;
 }
 
+RoutedKeys ExchangedGroup::NumberKeys(cudaStream_t stream) {
+  if (keyed_.empty()) return {};
+  const Batch batch = group().batch;
+  const int64_t bytes =
+      NumberKeysWorkspaceBytesCuda(keyed_, batch.num_ids, num_tables(), num_ranks_);
+  RoutedKeys keys;
+  RequireCuda(NumberKeysCuda(keyed_, batch.ids, batch.num_ids, num_tables(), num_ranks_,
+                             allocate_("numbers", bytes), &keys.numbered, stream));
+  keys.times = static_cast<int64_t*>(allocate_("times", 8 * batch.num_ids));
+  times_ = keys.times;
+  SetIds(keys.numbered.ids);
+  return keys;
+}
+
 int64_t ExchangedGroup::num_requests() const {
   return std::accumulate(counts_.served.begin(), counts_.served.end(), int64_t{0});
 }
 
-void ExchangedGroup::NameRows(int64_t* requests, cudaStream_t stream) {
+void ExchangedGroup::NameRows(int64_t* requests, const Locate& locate, cudaStream_t stream) {
   requests_ = requests;
-  std::vector<int64_t> asked = RowsOfRanks(counts_.asked), served = RowsOfRanks(counts_.served);
-  for (int64_t& rows : asked) rows *= sizeof(int64_t);
-  for (int64_t& rows : served) rows *= sizeof(int64_t);
-  if (counts_.messages == nullptr) return AllToAll(local_rows_, asked, requests_, served, stream);
-  CountSent(asked);
-  CollectRows(counts_, num_ranks_, requests_, stream);
+  const std::vector<int64_t> asked = WordsOfRanks(counts_.asked),
+                             served = WordsOfRanks(counts_.served);
+  if (counts_.messages == nullptr) {
+    AllToAll(local_rows_, asked, requests_, served, stream);
+  } else {
+    CountSent(asked);
+    CollectRows(counts_, num_ranks_, requests_, stream);
+  }
+  if (!keyed_.empty()) LocateRequests(locate, stream);
 }
 
-void ExchangedGroup::FetchRows(int64_t* requests, cudaStream_t stream) {
-  NameRows(requests, stream);
+void ExchangedGroup::LocateRequests(const Locate& locate, cudaStream_t stream) {
+  const std::vector<int64_t> asked = WordsOfRanks(counts_.asked),
+                             served = WordsOfRanks(counts_.served);
+  auto* times = static_cast<int64_t*>(allocate_("requested_times", 8 * num_requests()));
+  AllToAll(times_, asked, times, served, stream);
+  const std::vector<Table> shards = locate(requests_, times);
+  for (const KeyedFeature& feature : keyed_) SetShard(feature.table, shards[feature.table]);
+  // Own rows are read where they are.
+  const auto before = [this](const std::vector<int64_t>& bytes) {
+    return std::accumulate(bytes.begin(), bytes.begin() + rank_, int64_t{0}) / 8;
+  };
+  RequireCuda(cudaMemcpyAsync(local_rows_ + before(asked), requests_ + before(served), asked[rank_],
+                              cudaMemcpyDeviceToDevice, stream));
+}
+
+void ExchangedGroup::FetchRows(int64_t* requests, const Locate& locate, cudaStream_t stream) {
+  NameRows(requests, locate, stream);
   const std::vector<int64_t> sent_at = PartOffsets(counts_.served, rank_);
   const std::vector<int64_t> fetched_at = PartOffsets(counts_.asked, rank_);
   const char* sent = LookUpRequests(sent_at, stream);
@@ -190,10 +225,10 @@ std::vector<int64_t> ExchangedGroup::BytesOfRanks(const std::vector<int64_t>& of
   return bytes;
 }
 
-std::vector<int64_t> ExchangedGroup::RowsOfRanks(const std::vector<int64_t>& counts) const {
-  std::vector<int64_t> rows(num_ranks_, 0);
-  for (size_t p = 0; p < counts.size(); ++p) rows[p / num_tables()] += counts[p];
-  return rows;
+std::vector<int64_t> ExchangedGroup::WordsOfRanks(const std::vector<int64_t>& counts) const {
+  std::vector<int64_t> bytes(num_ranks_, 0);
+  for (size_t p = 0; p < counts.size(); ++p) bytes[p / num_tables()] += 8 * counts[p];
+  return bytes;
 }
 
 }  // namespace group_embedding

@@ -1,6 +1,7 @@
 // A sharded group whose ranks send each other rows and gradients through a communicator.
 #pragma once
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -19,10 +20,17 @@ namespace group_embedding {
 //            and the update of this rank's rows
 class ExchangedGroup : public ShardedGroup {
  public:
+  // Puts row numbers in the place of the keys that ranks ask this one for (`requests`, which are
+  // [num_ranks, num_tables] parts of requested() rows), in the order of the group's stream;
+  // `times`: as long, how often each came. Returns the tables as they are with new rows: of those
+  // that have keys, [num_tables].
+  using Locate = std::function<std::vector<Table>(int64_t* requests, const int64_t* times)>;
+
   // `communicator` must live as long. description: what the group has, the same on all ranks
-  // (messages.h). comm_type: what the elements of rows and gradients are on the way.
+  // (messages.h). comm_type: what the elements of rows and gradients are on the way. keyed: the
+  // features whose ids are keys; their tables have the num_rows that NumberedRows says.
   ExchangedGroup(const Group& group, Communicator* communicator, std::string description,
-                 DataType comm_type, Memory memory);
+                 DataType comm_type, Memory memory, std::vector<KeyedFeature> keyed = {});
 
   void Lookup(Fault* fault, cudaStream_t stream) override;
   void Update(const group_embedding::Update& update, cudaStream_t stream) override;
@@ -38,10 +46,11 @@ class ExchangedGroup : public ShardedGroup {
   const std::string& description() const { return description_; }
 
   // requests: [num_requests] written: the local rows, rank after rank and table after table.
-  void FetchRows(int64_t* requests, cudaStream_t stream);
+  // locate: of a group with keys.
+  void FetchRows(int64_t* requests, const Locate& locate, cudaStream_t stream);
   void LookUpFetched(cudaStream_t stream) { LookUpPlaces(stream); }
   // Only tells owners which rows will have gradients: in place of FetchRows, where no row is read.
-  void NameRows(int64_t* requests, cudaStream_t stream);
+  void NameRows(int64_t* requests, const Locate& locate, cudaStream_t stream);
   // After FetchRows, where `shards` ([num_tables]) now has the rows of this rank's tables: for what
   // reads rows on the way back, which is WeightGrad, and SendGradients of tables with a max_norm.
   void FindRows(const std::vector<Table>& shards, cudaStream_t stream);
@@ -58,6 +67,8 @@ class ExchangedGroup : public ShardedGroup {
   int64_t sent_bytes() const { return sent_bytes_; }
 
  private:
+  RoutedKeys NumberKeys(cudaStream_t stream);
+  void LocateRequests(const Locate& locate, cudaStream_t stream);
   const char* LookUpRequests(const std::vector<int64_t>& offsets, cudaStream_t stream);
   void PlaceRows(cudaStream_t stream);
   // Of parts at these offsets. Where they travel in another type, they do so times `factor`.
@@ -68,12 +79,16 @@ class ExchangedGroup : public ShardedGroup {
                 const std::vector<int64_t>& receive_bytes, cudaStream_t stream);
   // Sums per rank of what a part of each rank takes, in comm_type.
   std::vector<int64_t> BytesOfRanks(const std::vector<int64_t>& offsets) const;
-  std::vector<int64_t> RowsOfRanks(const std::vector<int64_t>& counts) const;
+  // Bytes per rank of so many numbers in the parts of each.
+  std::vector<int64_t> WordsOfRanks(const std::vector<int64_t>& counts) const;
 
   Communicator* const communicator_;
   const std::string description_;
   const DataType comm_type_;
-  int64_t* local_rows_ = nullptr;  // [unique rows] that this rank asks for
+  const std::vector<KeyedFeature> keyed_;
+  int64_t* local_rows_ = nullptr;   // [unique rows] that this rank asks for; of keyed tables keys,
+                                    // and row numbers in the end, where it has them itself
+  const int64_t* times_ = nullptr;  // [unique rows] how often each came
   ToldCounts counts_;
   int64_t* requests_ = nullptr;    // rows that ranks ask for, rank after rank
   const char* fetched_ = nullptr;  // rows of the other ranks

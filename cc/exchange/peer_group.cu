@@ -92,7 +92,7 @@ void PeerGroup::Lookup(Fault* fault, cudaStream_t stream) {
   auto* parts = static_cast<PartPlace*>(allocate_("part_places", num_parts() * sizeof(PartPlace)));
   char* fetched = static_cast<char*>(allocate_("fetched", room_.bytes - room_.gradients));
 
-  Route(LocalRowsOf(rank_), fault, stream);
+  Route(/*keys=*/{}, LocalRowsOf(rank_), fault, stream);
   RequireCuda(cudaMemcpyAsync(CountsOf(rank_), routed_.sorted.num_unique, (num_parts() + 1) * 8,
                               cudaMemcpyDeviceToDevice, stream));
   // Every rank has its counts and rows there, and is done with the update before.

@@ -27,13 +27,23 @@ struct RouteArgs : RoutedRows {
   }
 };
 
-// A thread finds the local row of one unique row after the other.
-__global__ void __launch_bounds__(kThreads) WriteLocalRowsKernel(RouteArgs args) {
+// A thread finds the local row, or the key, of one unique row after the other.
+__global__ void __launch_bounds__(kThreads)
+    WriteLocalRowsKernel(const __grid_constant__ RouteArgs args,
+                         const __grid_constant__ RoutedKeys keys) {
   const int64_t num_unique = args.sorted.num_unique[args.num_parts];
   for (int64_t u = int64_t{blockIdx.x} * kThreads + threadIdx.x; u < num_unique;
        u += int64_t{gridDim.x} * kThreads) {
-    args.local_rows[u] =
-        args.KeyAt(args.sorted.segments[u]) - args.sorted.first_keys[args.PartOf(u)];
+    const uint32_t first = args.sorted.segments[u];
+    const int64_t part = args.PartOf(u);
+    const int64_t local_row = args.KeyAt(first) - args.sorted.first_keys[part];
+    args.local_rows[u] = local_row;
+    if (keys.times == nullptr) continue;
+    keys.times[u] = args.sorted.segments[u + 1] - first;
+    const int64_t* first_key = keys.numbered.first_keys + part;
+    if (first_key[0] < first_key[1]) {
+      args.local_rows[u] = keys.numbered.keys[first_key[0] + local_row];
+    }
   }
 }
 
@@ -150,8 +160,8 @@ int64_t RouteRowsWorkspaceBytesCuda(const Group& group, int64_t num_ranks) {
 }
 
 cudaError_t RouteRowsCuda(const Group& group, int64_t num_ranks, void* workspace,
-                          int64_t* local_rows, int64_t* places, Fault* fault, RoutedRows* routed,
-                          cudaStream_t stream) {
+                          const RoutedKeys& keys, int64_t* local_rows, int64_t* places,
+                          Fault* fault, RoutedRows* routed, cudaStream_t stream) {
   SortOptions options;
   options.num_owners = num_ranks;
   const Workspace w = LayOut(group, options, workspace);
@@ -168,7 +178,7 @@ cudaError_t RouteRowsCuda(const Group& group, int64_t num_ranks, void* workspace
   routed->num_parts = num_ranks * group.num_tables;
   routed->num_ids = group.batch.num_ids;
   if (routed->num_ids == 0) return cudaSuccess;
-  WriteLocalRowsKernel<<<SeveralEach(), kThreads, 0, stream>>>(RouteArgs{*routed});
+  WriteLocalRowsKernel<<<SeveralEach(), kThreads, 0, stream>>>(RouteArgs{*routed}, keys);
   return cudaGetLastError();
 }
 

@@ -16,6 +16,8 @@ ShardedGroup::ShardedGroup(const Group& group, int rank, int num_ranks, Memory m
       features_(group.features, group.features + group.num_features),
       group_(group) {
   for (int64_t t = 0; t < num_tables(); ++t) {
+    shards_.push_back(tables_[t]);
+    shards_[t].num_rows = (tables_[t].num_rows - rank_ + num_ranks_ - 1) / num_ranks_;
     const int64_t alignment = reinterpret_cast<intptr_t>(tables_[t].rows) | row_bytes(t);
     const int64_t lowest_bit = (alignment | 16) & -(alignment | 16);
     if (row_bytes(t) % 16 == 0 && lowest_bit < 16) {
@@ -23,12 +25,6 @@ ShardedGroup::ShardedGroup(const Group& group, int rank, int num_ranks, Memory m
                                ": expected rows aligned to 16 bytes");
     }
   }
-}
-
-Table ShardedGroup::shard(int64_t table) const {
-  Table shard = tables_[table];
-  shard.num_rows = (shard.num_rows - rank_ + num_ranks_ - 1) / num_ranks_;
-  return shard;
 }
 
 int64_t ShardedGroup::row_bytes(int64_t table) const {
@@ -53,16 +49,23 @@ std::vector<int64_t> ShardedGroup::PartOffsets(const std::vector<int64_t>& count
   return offsets;
 }
 
-void ShardedGroup::Route(int64_t* local_rows, Fault* fault, cudaStream_t stream) {
+void ShardedGroup::Route(const RoutedKeys& keys, int64_t* local_rows, Fault* fault,
+                         cudaStream_t stream) {
   const Group all = group();
   void* workspace = allocate_("route", RouteRowsWorkspaceBytesCuda(all, num_ranks_));
   auto* places = static_cast<int64_t*>(allocate_("places", 8 * all.batch.num_ids));
   RequireCuda(
-      RouteRowsCuda(all, num_ranks_, workspace, local_rows, places, fault, &routed_, stream));
+      RouteRowsCuda(all, num_ranks_, workspace, keys, local_rows, places, fault, &routed_, stream));
 }
 
 void ShardedGroup::SetTables(const std::vector<Table>& shards) {
-  for (int64_t t = 0; t < num_tables(); ++t) tables_[t].rows = shards[t].rows;
+  for (int64_t t = 0; t < num_tables(); ++t) tables_[t].rows = shards_[t].rows = shards[t].rows;
+}
+
+void ShardedGroup::SetShard(int64_t table, const Table& shard) {
+  tables_[table].rows = shard.rows;
+  shards_[table].rows = shard.rows;
+  shards_[table].num_rows = shard.num_rows;
 }
 
 Group ShardedGroup::ByPlace(std::vector<Table>* tables) const {
@@ -85,10 +88,11 @@ void ShardedGroup::LookUpPlaces(cudaStream_t stream) {
 void ShardedGroup::ReduceGradients(const std::vector<int64_t>& num_unique,
                                    const std::vector<char*>& gradients, cudaStream_t stream) {
   const GroupOfParts parts(group(), num_ranks_);
+  // Their numbers are written besides, which nobody reads: owners know them.
+  auto* rows = static_cast<int64_t*>(allocate_("reduced_rows", 8 * num_unique.back()));
   std::vector<TableGrad> grads;
   for (int64_t p = 0; p < num_parts(); ++p) {
-    // The rows are written where they are already.
-    grads.push_back({routed_.local_rows + num_unique[p], gradients[p]});
+    grads.push_back({rows + num_unique[p], gradients[p]});
   }
   SortedRows sorted = routed_.sorted;
   sorted.places = routed_.places_of_unique;

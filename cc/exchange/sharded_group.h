@@ -53,7 +53,7 @@ class ShardedGroup {
   // group.tables: this rank's shards, with the num_rows of the whole tables.
   ShardedGroup(const Group& group, int rank, int num_ranks, Memory memory);
 
-  void Route(int64_t* local_rows, Fault* fault, cudaStream_t stream);
+  void Route(const RoutedKeys& keys, int64_t* local_rows, Fault* fault, cudaStream_t stream);
   // After WritePlacesCuda.
   void LookUpPlaces(cudaStream_t stream);
   // The group whose ids are addresses; `tables` are its own.
@@ -61,6 +61,10 @@ class ShardedGroup {
   // From now on outputs, or their gradients, are there.
   void SetFeatures(const std::vector<Feature>& features) { features_ = features; }
   void SetTables(const std::vector<Table>& shards);  // their rows alone
+  // From now on this rank has so many rows of a table, there.
+  void SetShard(int64_t table, const Table& shard);
+  // From now on the batch has these ids: numbers in the place of keys.
+  void SetIds(const int64_t* ids) { group_.batch.ids = ids; }
   // num_unique: [num_parts + 1] of RoutedRows, on the host; gradients: where those of each part go.
   // Of tables with a max_norm, rows are read at their places.
   void ReduceGradients(const std::vector<int64_t>& num_unique, const std::vector<char*>& gradients,
@@ -73,7 +77,7 @@ class ShardedGroup {
   // nothing.
   std::vector<int64_t> PartOffsets(const std::vector<int64_t>& counts, int skipped) const;
 
-  Table shard(int64_t table) const;
+  const Table& shard(int64_t table) const { return shards_[table]; }
   int64_t row_bytes(int64_t table) const;
   int64_t num_tables() const { return static_cast<int64_t>(tables_.size()); }
   int64_t num_parts() const { return num_ranks_ * num_tables(); }
@@ -84,9 +88,10 @@ class ShardedGroup {
   RoutedRows routed_ = {};
 
  private:
-  std::vector<Table> tables_;
+  std::vector<Table> tables_;  // with the num_rows of the whole ones
+  std::vector<Table> shards_;
   std::vector<Feature> features_;
-  const Group group_;  // without its pointers to the two
+  Group group_;  // without its pointers to tables and features
 };
 
 }  // namespace group_embedding

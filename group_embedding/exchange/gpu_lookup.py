@@ -8,16 +8,20 @@ from group_embedding.exchange.sharded_table import ShardedTable
 from group_embedding.ops.sharded_group import sharded_group_lookup
 
 
-def is_served_by_gpus(table):
-    """Whether `look_up_on_gpus` takes a tables.Table: spread by row number over ranks with a GPU
-    each, in the memory of these."""
-    shard, exchange = table.source.object, table.exchange
-    return (
-        isinstance(shard, ShardedTable)
-        and exchange.nccl_ranks is not None
-        and shard.placement.spread == "mod"
-        and table.device_type == "GPU"
-    )
+def is_served_by_gpus(table, weighted):
+    """Whether `look_up_on_gpus` takes a tables.Table: spread by row number, or by the hashes of
+    keys, over ranks with a GPU each, in the memory of these.
+
+    Args:
+        weighted: whether some lookup of the call has weights: keys that they leave out are counted
+            and get rows, and who serves these asks for rows that have a gradient alone.
+    """
+    if table.exchange.nccl_ranks is None or table.device_type != "GPU":
+        return False
+    if table.keyed is not None:
+        return table.keyed.placement.spread == "hash" and not weighted
+    shard = table.source.object
+    return isinstance(shard, ShardedTable) and shard.placement.spread == "mod"
 
 
 def look_up_on_gpus(tables, batch, table_of_feature, combiners, names, **options):
@@ -27,7 +31,7 @@ def look_up_on_gpus(tables, batch, table_of_feature, combiners, names, **options
     return sharded_group_lookup(
         [table.of_this_rank() for table in tables],
         batch,
-        [table.source.object.num_rows for table in tables],
+        [-1 if table.keyed is not None else table.source.object.num_rows for table in tables],
         table_of_feature,
         combiners,
         names,

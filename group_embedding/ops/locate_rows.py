@@ -30,8 +30,7 @@ def locate_rows(tables, batch, table_of_feature, times=None):
     keyed = [t for t, table in enumerate(tables) if table is not None]
     place = {t: i for i, t in enumerate(keyed)}
     tables = [tables[t] for t in keyed]
-    with tf.device("/CPU:0"):
-        steps = _steps_of(tables)
+    steps = steps_of(tables)
     with tf.device(tables[0].device):
         times = tf.zeros([0], tf.int64) if times is None else times
         buffer = library().locate_rows(
@@ -41,9 +40,8 @@ def locate_rows(tables, batch, table_of_feature, times=None):
             steps=steps,
             times=times,
             table_of_feature=[place.get(t, -1) for t in table_of_feature],
-            learning=[_learns(table) for table in tables],
             weighted=batch.weighted,
-            training=tf.executing_eagerly() and record.could_possibly_record(),
+            **attrs_of_training(tables),
         )
     return batch._replace(buffer=buffer)
 
@@ -51,21 +49,33 @@ def locate_rows(tables, batch, table_of_feature, times=None):
 def train_located(buffer):
     """Makes the op train that made this buffer."""
     if not tf.executing_eagerly() and buffer.op.type == "LocateRows":
-        buffer.op._set_attr("training", attr_value_pb2.AttrValue(b=True))
-        _give_steps(buffer.op)
+        train(buffer.op, steps_at=buffer.op.get_attr("num_tables") + 2)
 
 
-def _give_steps(op):
+def train(op, steps_at):
+    """Makes an op train that was made to read. `steps_at`: which of its inputs the steps are."""
+    op._set_attr("training", attr_value_pb2.AttrValue(b=True))
+    _give_steps(op, steps_at)
+
+
+def _give_steps(op, at):
     """In a graph of TensorFlow 1 the global step may be younger than the lookup."""
     if tf.compat.v1.executing_eagerly_outside_functions() or op.graph.building_function:
         return
-    at = op.get_attr("num_tables") + 2
     step = tf.compat.v1.train.get_global_step(op.graph)
     if step is None or op.inputs[at].op.type != "Const":  # which says that there was none
         return
     with op.graph.as_default(), tf.control_dependencies(None), tf.device("/CPU:0"):
-        steps = tf.fill([op.get_attr("num_tables")], tf.cast(step, tf.int64))
+        steps = tf.fill([len(op.get_attr("learning"))], tf.cast(step, tf.int64))
     op._update_input(at, steps)
+
+
+def attrs_of_training(tables):
+    """What ops are told that may train the keys of these EmbeddingVariables."""
+    return {
+        "learning": [_learns(table) for table in tables],
+        "training": tf.executing_eagerly() and record.could_possibly_record(),
+    }
 
 
 def _learns(table):
@@ -75,11 +85,13 @@ def _learns(table):
     return record.should_record_backprop([table.handle])
 
 
-def _steps_of(tables):
-    steps = [table.current_step() for table in tables]
-    if all(step is None for step in steps):
-        return tf.constant([-1] * len(steps), tf.int64)
-    return tf.stack([tf.cast(-1 if step is None else step, tf.int64) for step in steps])
+def steps_of(tables):
+    """int64 [tables], in host memory: the step of each; -1: it has none."""
+    with tf.device("/CPU:0"):
+        steps = [table.current_step() for table in tables]
+        if all(step is None for step in steps):
+            return tf.constant([-1] * len(steps), tf.int64)
+        return tf.stack([tf.cast(-1 if step is None else step, tf.int64) for step in steps])
 
 
 @tf.RegisterGradient("LocateRows")

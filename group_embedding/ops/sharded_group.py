@@ -19,6 +19,7 @@ from group_embedding.ops.group_lookup import (
     samples_with_gradient,
     shape_of_table,
 )
+from group_embedding.ops.locate_rows import attrs_of_training, steps_of, train
 from group_embedding.ops.order import in_order, let_tables_be_read
 from group_embedding.ops.select_samples import select_samples
 
@@ -50,10 +51,11 @@ def sharded_group_lookup(
     concat,
     **options,
 ):
-    """Looks `batch` up in `tables` (a list of tables.Table of one dtype: this rank's rows).
+    """Looks `batch` up in `tables` (a list of tables.Table of one dtype: this rank's rows; keyed
+    ones where the batch has no weights).
 
     Args:
-        num_rows: of each whole table.
+        num_rows: of each whole table; of keyed ones anything.
         ranks: NcclRanks.
         description: a text that says what the lookup has, the same on all ranks.
         comm_dtype: of rows and gradients on their way between ranks.
@@ -63,11 +65,16 @@ def sharded_group_lookup(
     Returns:
         As `ops.group_lookup.group_lookup`.
     """
+    keyed = {t: table.keyed for t, table in enumerate(tables) if table.keyed is not None}
     make = functools.partial(
         library().sharded_group_lookup,
         [table.tensor() for table in tables],
         batch.buffer,
         batch.sizes,
+        [table.table_handle for table in keyed.values()],
+        steps_of([*keyed.values()]),
+        keyed=[*keyed],
+        **attrs_of_training([*keyed.values()]),
         **attrs_of_tables(tables),
         num_outputs=1 if concat else len(table_of_feature),
         table_of_feature=table_of_feature,
@@ -90,7 +97,10 @@ def _sharded_group_lookup_grad(op, *grads):
     *grads, _ = grads  # of the state
     num_tables, num_ranks = len(op.get_attr("dims")), op.get_attr("num_ranks")
     tables = list(op.inputs[:num_tables])
-    buffer, sizes, _ = op.inputs[num_tables:]
+    buffer, sizes, *keyed_tables, _, _ = op.inputs[num_tables:]
+    keyed = op.get_attr("keyed")
+    if keyed and not tf.executing_eagerly():
+        train(op, steps_at=num_tables + 2 + len(keyed))
     differentiated = autodiff.differentiated(grads)
     samples = samples_with_gradient(op, grads)
     if samples:
@@ -106,28 +116,30 @@ def _sharded_group_lookup_grad(op, *grads):
             for i in differentiated
         ],
         op.outputs[-1],
+        keyed_tables,
+        keyed=keyed,
         grad_features=differentiated,
         num_parts=num_ranks * num_tables,
         is_other_batch=bool(samples) or len(differentiated) < len(grads),
         **shared,
     )
     sent = in_order(lambda order: send(order=order))
-    added = _add_gradients(tables, sent, num_ranks, shared)
+    added = _add_gradients(tables, keyed_tables, keyed, sent, num_ranks, shared)
     table_of_feature = op.get_attr("table_of_feature")
     reached = range(num_tables)
     if not op.get_attr("concat"):
         reached = {table_of_feature[i] for i in differentiated}
     table_grads = [
-        tf.IndexedSlices(added.values[t], added.indices[t], shape_of_table(tables[t]))
+        tf.IndexedSlices(added.values[t], added.indices[t], shape_of_table(tables[t], t in keyed))
         if t in reached
         else None
         for t in range(num_tables)
     ]
     weight_grad = sent.weight_grad if op.get_attr("weighted") else None
-    return [*table_grads, weight_grad, None, None]
+    return [*table_grads, weight_grad, None, *[None] * len(keyed), None, None]
 
 
-def _add_gradients(tables, sent, num_ranks, shared):
+def _add_gradients(tables, keyed_tables, keyed, sent, num_ranks, shared):
     """The sums of what the ranks sent, of this rank's rows."""
     num_tables = len(tables)
     of_parts = {
@@ -149,6 +161,7 @@ def _add_gradients(tables, sent, num_ranks, shared):
         grads=sent.request_grads,
         grad_features=list(range(num_tables * num_ranks)),
         num_tables=num_tables,
-        keyed_tables=[],
+        keyed_tables=keyed_tables,
+        keyed=keyed,
         **{**shared, **of_parts},
     )

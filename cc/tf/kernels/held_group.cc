@@ -31,7 +31,7 @@ REGISTER_UNARY_VARIANT_UNARY_OP_FUNCTION(tensorflow::ZEROS_LIKE_VARIANT_UNARY_OP
 
 HeldGroup::HeldGroup(OpKernelContext* context, const Group& group, const Tensor& batch,
                      std::shared_ptr<Communicator> communicator, const std::string& description,
-                     DataType comm_type)
+                     DataType comm_type, std::vector<KeyedFeature> keyed)
     : comm_type(comm_type),
       batch_(batch),
       communicator_(std::move(communicator)),
@@ -46,7 +46,7 @@ HeldGroup::HeldGroup(OpKernelContext* context, const Group& group, const Tensor&
   page_locked.set_gpu_compatible(true);
   group_ = std::make_unique<ExchangedGroup>(
       group, communicator_.get(), description, comm_type,
-      ShardedGroup::Memory{give(&on_device_, {}), give(&on_host_, page_locked)});
+      ShardedGroup::Memory{give(&on_device_, {}), give(&on_host_, page_locked)}, std::move(keyed));
 }
 
 absl::Status HeldGroup::View(const std::string& piece, const char* data, tensorflow::DataType dtype,

@@ -20,7 +20,7 @@ class HeldGroup {
  public:
   HeldGroup(tensorflow::OpKernelContext* context, const Group& group,
             const tensorflow::Tensor& batch, std::shared_ptr<Communicator> communicator,
-            const std::string& description, DataType comm_type);
+            const std::string& description, DataType comm_type, std::vector<KeyedFeature> keyed);
 
   // From now on an op of this context uses it.
   void EnterOp(tensorflow::OpKernelContext* context) { context_ = context; }

@@ -12,6 +12,7 @@
 #include "tf/kernels/device.h"
 #include "tf/kernels/group_attrs.h"
 #include "tf/kernels/held_group.h"
+#include "tf/kernels/locate_requests.h"
 #include "tf/kernels/tables.h"
 
 namespace group_embedding {
@@ -32,6 +33,7 @@ class SendGroupGradientsOp : public OpKernel {
     OP_REQUIRES_OK(context, context->GetAttr("grad_features", &grad_features_));
     OP_REQUIRES_OK(context, context->GetAttr("num_parts", &num_parts_));
     OP_REQUIRES_OK(context, context->GetAttr("is_other_batch", &is_other_batch_));
+    OP_REQUIRES_OK(context, context->GetAttr("keyed", &keyed_));
     clips_ = std::any_of(attrs_.max_norms.begin(), attrs_.max_norms.end(),
                          [](float max_norm) { return max_norm > 0; });
   }
@@ -48,7 +50,9 @@ class SendGroupGradientsOp : public OpKernel {
     OP_REQUIRES_OK(context, CheckSortable(view));
     OP_REQUIRES_OK(context, attrs_.ReadGradients(context, grad_features_, &features));
     Tables tables;  // locked until what reads their rows is enqueued
-    if (attrs_.weighted || clips_) OP_REQUIRES_OK(context, tables.Read(context, attrs_, {}));
+    if (attrs_.weighted || clips_ || (is_other_batch_ && !keyed_.empty())) {
+      OP_REQUIRES_OK(context, tables.Read(context, attrs_, keyed_));
+    }
     OP_REQUIRES_OK(
         context, CatchErrors([&] {
           held->EnterOp(context);
@@ -57,7 +61,7 @@ class SendGroupGradientsOp : public OpKernel {
           }
           TF_RETURN_IF_ERROR(WeightGrad(context, held.get(), features, view.num_ids));
           if (is_other_batch_) {
-            TF_RETURN_IF_ERROR(RouteAgain(context, tables.get(), features, batch, view, &held));
+            TF_RETURN_IF_ERROR(RouteAgain(context, tables, features, batch, sizes, view, &held));
           }
           return Send(context, held.get(), features);
         }));
@@ -65,8 +69,9 @@ class SendGroupGradientsOp : public OpKernel {
 
  private:
   absl::Status ReadState(OpKernelContext* context, std::shared_ptr<HeldGroup>* held) const {
-    const Tensor& state = context->input(context->num_inputs() - 2);
-    const auto* content = state.scalar<tensorflow::Variant>()().get<HeldGroupState>();
+    const Tensor* state;
+    TF_RETURN_IF_ERROR(context->input("state", &state));
+    const auto* content = state->scalar<tensorflow::Variant>()().get<HeldGroupState>();
     if (content == nullptr || content->held == nullptr) {
       return absl::InvalidArgumentError("state: expected that of a lookup");
     }
@@ -85,29 +90,42 @@ class SendGroupGradientsOp : public OpKernel {
   }
 
   // Replaces `held` by the group of another batch, whose rows nobody reads unless gradients are
-  // clipped. shards: read then.
-  absl::Status RouteAgain(OpKernelContext* context, const std::vector<Table>& shards,
+  // clipped. shards: read then, and where tables have keys.
+  absl::Status RouteAgain(OpKernelContext* context, const Tables& shards,
                           const std::vector<Feature>& features, const Tensor& batch,
-                          const Batch& view, std::shared_ptr<HeldGroup>* held) const {
+                          const Tensor& sizes, const Batch& view,
+                          std::shared_ptr<HeldGroup>* held) const {
+    const std::vector<KeyedFeature> keyed = KeyedFeaturesOf(attrs_, keyed_, sizes);
     std::vector<Table> tables;
     for (size_t t = 0; t < attrs_.dims.size(); ++t) {
-      const void* rows = clips_ ? shards[t].rows : nullptr;
+      const void* rows = clips_ ? shards.get()[t].rows : nullptr;
       tables.push_back({rows, (*held)->num_rows[t], attrs_.dims[t], attrs_.max_norms[t]});
+    }
+    for (const int32_t t : keyed_) {
+      tables[t].num_rows = NumberedRows(keyed, t, (*held)->communicator()->num_ranks());
     }
     Group group = MakeGroup(attrs_, tables, features, view);
     group.invalid_ids.read_zeros = true;  // the lookup has seen to them
-    auto other = std::make_shared<HeldGroup>(context, group, batch, (*held)->communicator(),
-                                             (*held)->get()->description(), (*held)->comm_type);
+    auto other =
+        std::make_shared<HeldGroup>(context, group, batch, (*held)->communicator(),
+                                    (*held)->get()->description(), (*held)->comm_type, keyed);
     other->gradient_scale = (*held)->gradient_scale;
     const ToldCounts& counts = other->get()->Ask(nullptr, StreamOf(context));
     if (!counts.disagreement.empty()) return absl::InvalidArgumentError(counts.disagreement);
     int64_t* ids;
     TF_RETURN_IF_ERROR(other->MakeRequests(&ids));
+    // The lookup has counted the keys, and holds their rows.
+    RequestLocator locator(context, shards, keyed_, std::vector<int64_t>(keyed_.size(), -1),
+                           std::vector<bool>(keyed_.size(), false));
+    const auto locate = [&](int64_t* requests, const int64_t* times) {
+      return locator.Locate(other->get()->requested(), requests, times);
+    };
     if (clips_) {
-      other->get()->FetchRows(ids, StreamOf(context));
+      other->get()->FetchRows(ids, locate, StreamOf(context));
     } else {
-      other->get()->NameRows(ids, StreamOf(context));
+      other->get()->NameRows(ids, locate, StreamOf(context));
     }
+    if (!keyed_.empty()) other->requests = locator.Hold(other->requests, /*training=*/true);
     *held = std::move(other);
     return absl::OkStatus();
   }
@@ -143,7 +161,7 @@ class SendGroupGradientsOp : public OpKernel {
   }
 
   const GroupAttrs attrs_;
-  std::vector<int32_t> grad_features_;
+  std::vector<int32_t> grad_features_, keyed_;
   int num_parts_;
   bool is_other_batch_;
   bool clips_;  // some table has a max_norm

@@ -1,5 +1,6 @@
 #if GOOGLE_CUDA
 
+#include <algorithm>
 #include <memory>
 #include <string>
 #include <vector>
@@ -10,6 +11,7 @@
 #include "tf/kernels/device.h"
 #include "tf/kernels/group_attrs.h"
 #include "tf/kernels/held_group.h"
+#include "tf/kernels/locate_requests.h"
 #include "tf/kernels/nccl_ranks.h"
 #include "tf/kernels/tables.h"
 
@@ -35,6 +37,13 @@ class ShardedGroupLookupOp : public OpKernel {
     comm_type_ = ToCore(comm_dtype);
     OP_REQUIRES(context, num_rows_.size() == attrs_.dims.size(),
                 absl::InvalidArgumentError("num_rows: expected one per table"));
+    OP_REQUIRES_OK(context, context->GetAttr("keyed", &keyed_));
+    OP_REQUIRES_OK(context, context->GetAttr("learning", &learning_));
+    OP_REQUIRES_OK(context, context->GetAttr("training", &training_));
+    OP_REQUIRES(context, learning_.size() == keyed_.size(),
+                absl::InvalidArgumentError("learning: expected one per keyed table"));
+    OP_REQUIRES(context, keyed_.empty() || !attrs_.weighted,
+                absl::InvalidArgumentError("weighted: expected none where tables have keys"));
   }
 
   void Compute(OpKernelContext* context) override {
@@ -42,32 +51,38 @@ class ShardedGroupLookupOp : public OpKernel {
     std::shared_ptr<Communicator> communicator;
     OP_REQUIRES_OK(context, ranks_.Join(&communicator));
     Tables locked;
-    OP_REQUIRES_OK(context, locked.Read(context, attrs_, /*keyed=*/{}));
+    OP_REQUIRES_OK(context, locked.Read(context, attrs_, keyed_));
     std::vector<Table> tables = locked.get();
-    OP_REQUIRES_OK(context, CheckShards(&tables));
     const int num_tables = static_cast<int>(tables.size());
     const Tensor &batch = context->input(num_tables), &sizes = context->input(num_tables + 1);
     std::vector<Feature> features;
     Batch view;
     OP_REQUIRES_OK(context, attrs_.MakeFeatures(batch, sizes, &features, &view));
     OP_REQUIRES_OK(context, CheckSortable(view));
+    const std::vector<KeyedFeature> keyed_features = KeyedFeaturesOf(attrs_, keyed_, sizes);
+    OP_REQUIRES_OK(context, CheckShards(keyed_features, &tables));
     OP_REQUIRES_OK(context, attrs_.AllocateOutputs(context, &features));
     std::shared_ptr<HeldGroup> held;
     OP_REQUIRES_OK(context, CatchErrors([&] {
                      const Group group = MakeGroup(attrs_, tables, features, view);
                      held = std::make_shared<HeldGroup>(context, group, batch, communicator,
-                                                        description_, comm_type_);
+                                                        description_, comm_type_, keyed_features);
                      held->gradient_scale = gradient_scale_;
                      held->num_rows = num_rows_;
-                     return Run(context, tables, held.get());
+                     return Run(context, locked, held.get());
                    }));
     OP_REQUIRES_OK(context, OutputState(context, std::move(held)));
   }
 
  private:
-  // Gives the tables the number of rows that they have on all ranks together.
-  absl::Status CheckShards(std::vector<Table>* tables) const {
+  // Gives the tables the number of rows that they have, or seem to have, on all ranks together.
+  absl::Status CheckShards(const std::vector<KeyedFeature>& keyed,
+                           std::vector<Table>* tables) const {
     for (size_t t = 0; t < tables->size(); ++t) {
+      if (std::find(keyed_.begin(), keyed_.end(), static_cast<int32_t>(t)) != keyed_.end()) {
+        (*tables)[t].num_rows = NumberedRows(keyed, static_cast<int64_t>(t), ranks_.num_ranks());
+        continue;
+      }
       const int64_t expected =
           (num_rows_[t] - ranks_.rank() + ranks_.num_ranks() - 1) / ranks_.num_ranks();
       if ((*tables)[t].num_rows != expected) {
@@ -81,8 +96,7 @@ class ShardedGroupLookupOp : public OpKernel {
     return absl::OkStatus();
   }
 
-  absl::Status Run(OpKernelContext* context, const std::vector<Table>& tables,
-                   HeldGroup* held) const {
+  absl::Status Run(OpKernelContext* context, const Tables& tables, HeldGroup* held) const {
     const cudaStream_t stream = StreamOf(context);
     const Fault none;
     Tensor fault;
@@ -93,15 +107,33 @@ class ShardedGroupLookupOp : public OpKernel {
     const ToldCounts& counts = held->get()->Ask(static_cast<Fault*>(fault.data()), stream);
     if (!counts.disagreement.empty()) return absl::InvalidArgumentError(counts.disagreement);
     if (counts.fault_rank >= 0) {
-      const absl::Status status = attrs_.ToStatus(counts.fault, tables);
+      const absl::Status status = attrs_.ToStatus(counts.fault, tables.get());
       return absl::InvalidArgumentError("rank " + std::to_string(counts.fault_rank) + ": " +
                                         std::string(status.message()));
     }
     int64_t* ids;
     TF_RETURN_IF_ERROR(held->MakeRequests(&ids));
-    held->get()->FetchRows(ids, stream);
+    RequestLocator locator(context, tables, keyed_, StepsOf(context), Trains());
+    held->get()->FetchRows(
+        ids,
+        [&](int64_t* requests, const int64_t* times) {
+          return locator.Locate(held->get()->requested(), requests, times);
+        },
+        stream);
     held->get()->LookUpFetched(stream);
+    if (!keyed_.empty()) held->requests = locator.Hold(held->requests, training_);
     return absl::OkStatus();
+  }
+
+  std::vector<int64_t> StepsOf(OpKernelContext* context) const {
+    const auto steps = context->input(context->num_inputs() - 2).flat<int64_t>();
+    return {steps.data(), steps.data() + steps.size()};
+  }
+
+  std::vector<bool> Trains() const {
+    std::vector<bool> trains = learning_;
+    if (!training_) trains.assign(trains.size(), false);
+    return trains;
   }
 
   // As TensorFlow's own lists have it: a variant is on the host and counts as where its op is.
@@ -117,7 +149,10 @@ class ShardedGroupLookupOp : public OpKernel {
 
   const GroupAttrs attrs_;
   const NcclRanks ranks_;
-  std::vector<int64_t> num_rows_;
+  std::vector<int64_t> num_rows_;  // of keyed tables: any
+  std::vector<int32_t> keyed_;
+  std::vector<bool> learning_;  // per keyed table
+  bool training_;
   float gradient_scale_;
   std::string description_;
   DataType comm_type_;
@@ -128,6 +163,7 @@ class ShardedGroupLookupOp : public OpKernel {
                               .Device(tensorflow::DEVICE_GPU) \
                               .TypeConstraint<type>("dtype")  \
                               .HostMemory("sizes")            \
+                              .HostMemory("steps")            \
                               .HostMemory("order"),           \
                           ShardedGroupLookupOp)
 REGISTER(float);

@@ -23,6 +23,10 @@ class Tables {
                     const std::vector<int32_t>& keyed);
 
   const std::vector<Table>& get() const { return tables_; }
+  // Table `t`, which is keyed.
+  const std::shared_ptr<EmbeddingTable>& keyed(int32_t t) const {
+    return sources_[t].keyed->table();
+  }
 
  private:
   // What table t is read from: a variable, a keyed table, or neither: a tensor.

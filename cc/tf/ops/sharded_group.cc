@@ -55,10 +55,16 @@ REGISTER_OP("ShardedGroupLookup")
     .Input("tables: table_types")
     .Input("batch: float")
     .Input("sizes: int64")
+    .Input("keyed_tables: keyed_types")
+    .Input("steps: int64")
     .Input("order: resource")
     .Output("outputs: num_outputs * dtype")
     .Output("state: variant")
     .Attr("num_outputs: int >= 1")
+    .Attr("keyed_types: list({resource}) >= 0 = []")
+    .Attr("keyed: list(int) = []")
+    .Attr("learning: list(bool) = []")
+    .Attr("training: bool = false")
     .GROUP_ATTRS.Attr("num_rows: list(int)")
     .Attr("gradient_scale: float")
     .Attr("description: string")
@@ -73,10 +79,14 @@ REGISTER_OP("ShardedGroupLookup")
 GroupLookup of tables of which each rank has some rows: row r is row r / num_ranks of rank
 r % num_ranks. All ranks run it, together; a bad id on any is an error on all.
 
-tables, batch, sizes, outputs and other attributes: as of GroupLookup. This rank's rows.
+tables, batch, sizes, keyed_tables, keyed, outputs and other attributes: as of GroupLookup. This
+  rank's rows. Keyed tables are on the ranks that the hashes of keys say (owner.h), and have keys in
+  the batch, which has no weights then.
+steps: [keyed tables], the step in which keys of each are trained; -1: none. Host memory.
+learning: per keyed table, and training: as of LocateRows.
 order: read by all ops that exchange, so that functions keep them in order.
 state: what the way back needs of this one.
-num_rows: of each whole table.
+num_rows: of each whole table; of keyed ones anything.
 gradient_scale: what the gradients that ranks send are multiplied by before they are added.
 description: what the lookup is, the same on all ranks; else an error says in what they differ.
 comm_dtype: of rows and gradients on their way between ranks.
@@ -90,6 +100,7 @@ REGISTER_OP("SendGroupGradients")
     .Input("sizes: int64")
     .Input("grads: num_grads * dtype")
     .Input("state: variant")
+    .Input("keyed_tables: keyed_types")
     .Input("order: resource")
     .Output("requests: float")
     .Output("request_sizes: int64")
@@ -99,12 +110,15 @@ REGISTER_OP("SendGroupGradients")
     .Attr("grad_features: list(int)")
     .Attr("num_parts: int >= 1")
     .Attr("is_other_batch: bool")
+    .Attr("keyed_types: list({resource}) >= 0 = []")
+    .Attr("keyed: list(int) = []")
     .GROUP_ATTRS.SetIsStateful()
     .SetShapeFn(SendGroupGradientsShape)
     .Doc(R"doc(
 Sends the gradient of each unique row of a batch to the rank that has the row. All ranks run it.
 
-tables, batch, sizes, grads, grad_features and other attributes: as of GroupLookupGrad.
+tables, batch, sizes, grads, grad_features, keyed_tables, keyed and other attributes: as of
+  GroupLookupGrad, but that the batch has keys.
 state: of ShardedGroupLookup.
 order: as of ShardedGroupLookup.
 requests, request_sizes: the batch of the rows of this rank that gradients came for, with a feature

@@ -1,0 +1,94 @@
+#include "tf/kernels/locate_requests.h"
+
+#if GOOGLE_CUDA
+
+#include <algorithm>
+#include <map>
+#include <stdexcept>
+#include <utility>
+
+#include "tf/kernels/device.h"
+
+namespace group_embedding {
+
+using ::tensorflow::OpKernelContext;
+using ::tensorflow::Tensor;
+
+std::vector<KeyedFeature> KeyedFeaturesOf(const GroupAttrs& attrs,
+                                          const std::vector<int32_t>& keyed, const Tensor& sizes) {
+  std::vector<KeyedFeature> features;
+  int64_t first_id = 0;
+  for (size_t f = 0; f < attrs.table_of_feature.size(); ++f) {
+    const int64_t num_ids = sizes.matrix<int64_t>()(f, 1);
+    const int32_t table = attrs.table_of_feature[f];
+    if (std::find(keyed.begin(), keyed.end(), table) != keyed.end()) {
+      features.push_back({first_id, num_ids, table});
+    }
+    first_id += num_ids;
+  }
+  return features;
+}
+
+RequestLocator::RequestLocator(OpKernelContext* context, const Tables& tables,
+                               std::vector<int32_t> keyed, std::vector<int64_t> steps,
+                               std::vector<bool> trains)
+    : context_(context),
+      tables_(tables.get()),
+      keyed_(std::move(keyed)),
+      steps_(std::move(steps)),
+      trains_(std::move(trains)) {
+  for (const int32_t t : keyed_) leases_.push_back(std::make_unique<BatchLease>(tables.keyed(t)));
+}
+
+std::vector<Table> RequestLocator::Locate(const std::vector<int64_t>& requested, int64_t* requests,
+                                          const int64_t* times) {
+  std::map<int64_t, std::vector<DeviceKeysToLocate>> to_train;  // by step
+  std::vector<DeviceKeysToLocate> to_read;
+  for (size_t k = 0; k < keyed_.size(); ++k) {
+    auto& list = trains_[k] ? to_train[steps_[k]] : to_read;
+    const auto of_table = RequestsOf(k, requested, requests, times);
+    list.insert(list.end(), of_table.begin(), of_table.end());
+  }
+  for (const auto& [step, list] : to_train) Run(list, Access::kTrain, step);
+  Run(to_read, Access::kRead, -1);
+  for (size_t k = 0; k < keyed_.size(); ++k) {
+    tables_[keyed_[k]].num_rows = leases_[k]->table()->rows().num_rows;
+  }
+  return tables_;
+}
+
+std::vector<DeviceKeysToLocate> RequestLocator::RequestsOf(size_t table,
+                                                           const std::vector<int64_t>& requested,
+                                                           int64_t* requests,
+                                                           const int64_t* times) const {
+  std::vector<DeviceKeysToLocate> list;
+  const size_t num_tables = tables_.size();
+  int64_t at = 0;
+  for (size_t p = 0; p < requested.size(); at += requested[p++]) {
+    if (static_cast<int32_t>(p % num_tables) != keyed_[table]) continue;
+    list.push_back({static_cast<DeviceTable*>(leases_[table]->table()), requests + at, requested[p],
+                    requests + at, times + at});
+  }
+  return list;
+}
+
+void RequestLocator::Run(const std::vector<DeviceKeysToLocate>& requests, Access access,
+                         int64_t step) {
+  if (requests.empty()) return;
+  const auto count = static_cast<int64_t>(requests.size());
+  Tensor scratch;
+  const absl::Status allocated =
+      AllocateScratch(context_, LocateRowsScratchBytes(requests.data(), count, access), &scratch);
+  if (!allocated.ok()) throw std::runtime_error(std::string(allocated.message()));
+  Require(LocateRowsCuda(requests.data(), count, access, step, scratch.data(), StreamOf(context_)));
+}
+
+Tensor RequestLocator::Hold(const Tensor& requests, bool training) {
+  tensorflow::core::RefCountPtr<tensorflow::TensorBuffer> buffer(
+      new LocatedBuffer(requests, std::move(leases_), training));
+  return Tensor(requests.dtype(), requests.shape(), std::move(buffer));
+}
+
+}  // namespace group_embedding
+
+#endif  // GOOGLE_CUDA

@@ -1,0 +1,53 @@
+// The keys that ranks ask this one for -> row numbers of its tables on a GPU.
+#pragma once
+
+#if GOOGLE_CUDA
+
+#include <memory>
+#include <vector>
+
+#include "exchange/communicator.h"
+#include "exchange/number_keys.h"
+#include "table/device_table.h"
+#include "tensorflow/core/framework/op_kernel.h"
+#include "tf/kernels/group_attrs.h"
+#include "tf/kernels/located_batch.h"
+#include "tf/kernels/tables.h"
+
+namespace group_embedding {
+
+// The features whose tables are `keyed`; sizes: [features, 2] samples and ids of each.
+std::vector<KeyedFeature> KeyedFeaturesOf(const GroupAttrs& attrs,
+                                          const std::vector<int32_t>& keyed,
+                                          const tensorflow::Tensor& sizes);
+
+// For one op: its batches of the tables begin with it.
+class RequestLocator {
+ public:
+  // keyed: which of the tables. steps: of each that trains, else -1, so that its keys are read.
+  RequestLocator(tensorflow::OpKernelContext* context, const Tables& tables,
+                 std::vector<int32_t> keyed, std::vector<int64_t> steps, std::vector<bool> trains);
+
+  // As ExchangedGroup::Locate. requested: [num_ranks, num_tables]. Throws std::runtime_error.
+  std::vector<Table> Locate(const std::vector<int64_t>& requested, int64_t* requests,
+                            const int64_t* times);
+
+  // Whoever holds the tensor keeps the rows from being given to other keys.
+  tensorflow::Tensor Hold(const tensorflow::Tensor& requests, bool training);
+
+ private:
+  std::vector<DeviceKeysToLocate> RequestsOf(size_t table, const std::vector<int64_t>& requested,
+                                             int64_t* requests, const int64_t* times) const;
+  void Run(const std::vector<DeviceKeysToLocate>& requests, Access access, int64_t step);
+
+  tensorflow::OpKernelContext* const context_;
+  std::vector<Table> tables_;
+  const std::vector<int32_t> keyed_;
+  const std::vector<int64_t> steps_;
+  const std::vector<bool> trains_;
+  std::vector<std::unique_ptr<BatchLease>> leases_;
+};
+
+}  // namespace group_embedding
+
+#endif  // GOOGLE_CUDA
