@@ -100,7 +100,7 @@ def _sharded_group_lookup_grad(op, *grads):
     buffer, sizes, *keyed_tables, _, _ = op.inputs[num_tables:]
     keyed = op.get_attr("keyed")
     if keyed and not tf.executing_eagerly():
-        train(op, steps_at=num_tables + 2 + len(keyed))
+        train(op.outputs[0].op, steps_at=num_tables + 2 + len(keyed))
     differentiated = autodiff.differentiated(grads)
     samples = samples_with_gradient(op, grads)
     if samples:

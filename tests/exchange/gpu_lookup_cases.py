@@ -5,10 +5,41 @@ import numpy as np
 import tensorflow as tf
 
 import group_embedding as ge
-from group_embedding import exchange
+from group_embedding import exchange, feature_ids, tables
+from group_embedding.ops.group_ids import group_ids
+from group_embedding.ops.sharded_group import sharded_group_lookup
 
 SHAPES = {"user": (50, 4), "item": (7, 16)}
 IDS = {"user": [[3, 4], [], [3], [49]], "item": [[1], [2, 2], [6], [0]]}
+
+
+class RanksOf:
+    """The op, in the place of `group_embedding_lookup_sparse`, of ranks that have whole tables."""
+
+    def __init__(self, ranks):
+        self.ranks = ranks
+
+    def __call__(self, params, sp_ids, combiners, sp_weights=None, max_norm=None):
+        names = [f"ids[{i}]" for i in range(len(params))]
+        made = [tables.make_table(param, max_norm, i) for i, param in enumerate(params)]
+        unique = [*dict.fromkeys(made)]
+        weights = sp_weights or [None] * len(params)
+        features = [feature_ids.from_rows(*of) for of in zip(names, sp_ids, weights)]
+        return sharded_group_lookup(
+            unique,
+            group_ids(features, [f for f, table in enumerate(made) if table.keyed is not None]),
+            [-1 if t.keyed is not None else t.source.object.shape[0] for t in unique],
+            [unique.index(table) for table in made],
+            combiners,
+            names,
+            self.ranks,
+            description="tables",
+            comm_dtype=params[0].dtype,
+            gradient_scale=1.0,
+            concat=False,
+            prune_negative=True,
+            invalid_ids="raise",
+        )
 
 
 def value_of(name):

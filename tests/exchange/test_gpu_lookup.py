@@ -11,6 +11,7 @@ from core_runner import core, on_gpu
 from exchange.gpu_lookup_cases import (
     LOSSES,
     SHAPES,
+    RanksOf,
     clipped_gradients_of,
     gradients_of,
     look_up_what_the_other_does_not,
@@ -24,11 +25,10 @@ from gpu_processes import on_gpus
 from tensorflow.python.framework.func_graph import FuncGraph
 
 import group_embedding as ge
-from group_embedding import exchange, feature_ids, tables
+from group_embedding import exchange
 from group_embedding.distributed import gradients
 from group_embedding.ops._nccl import name_nccl
-from group_embedding.ops.group_ids import group_ids
-from group_embedding.ops.sharded_group import NcclRanks, sharded_group_lookup
+from group_embedding.ops.sharded_group import NcclRanks
 
 with_two_gpus = pytest.mark.parametrize(
     "ranks", [pytest.param("two_ranks", marks=[pytest.mark.gpu, *on_gpus(2)])]
@@ -178,33 +178,6 @@ def test_ranks_without_a_gpu_each_do_without_nccl(monkeypatch, gpus, reason):
     # Then they do not, and say why, if one has a GPU
     assert ranks is None
     assert [reason in str(one.message) for one in said] == ([True] if reason else [])
-
-
-class RanksOf:
-    """The op, of ranks that have whole tables."""
-
-    def __init__(self, ranks):
-        self.ranks = ranks
-
-    def __call__(self, params, sp_ids, combiners, sp_weights=None, max_norm=None):
-        weights = sp_weights or [None] * len(params)
-        names = [f"ids[{i}]" for i in range(len(params))]
-        features = [feature_ids.from_rows(*of) for of in zip(names, sp_ids, weights)]
-        return sharded_group_lookup(
-            [tables.make_table(param, max_norm, i) for i, param in enumerate(params)],
-            group_ids(features),
-            [param.shape[0] for param in params],
-            list(range(len(params))),
-            combiners,
-            names,
-            self.ranks,
-            description="two tables",
-            comm_dtype=params[0].dtype,
-            gradient_scale=1.0,
-            concat=False,
-            prune_negative=True,
-            invalid_ids="raise",
-        )
 
 
 @pytest.fixture(scope="module")
@@ -380,3 +353,26 @@ def test_other_gradients_are_averaged_once_those_of_tables_are_sent(monkeypatch,
     before = {op.type for op in ops_before(averaged.op)}
     assert sent is slices
     assert "SendGroupGradients" in before and "GroupLookupGrad" not in before
+
+
+@pytest.mark.parametrize("is_differentiated", [True, False])
+def test_a_lookup_that_is_differentiated_trains_its_keys(is_differentiated):
+    # Given a function that looks up a table of keys and one of rows
+    keyed = ge.get_embedding_variable("user", 4)
+    rows = tf.Variable(tf.ones([4, 4]))
+
+    @tf.function
+    def step(ids):
+        with tf.GradientTape() as tape:
+            found = RanksOf(TwoRanks.nccl_ranks)([keyed, rows], [ids, ids], ["sum", "sum"])
+            loss = tf.add_n([tf.reduce_sum(one**2) for one in found])
+        return tape.gradient(loss, [keyed, rows]) if is_differentiated else loss
+
+    # When it is traced
+    graph = step.get_concrete_function(tf.RaggedTensorSpec([None, None], tf.int64, 1)).graph
+    # Then its op trains keys if somebody differentiates it
+    (op,) = [op for op in graph.get_operations() if op.type == "ShardedGroupLookup"]
+    assert op.get_attr("training") == is_differentiated
+    assert op.get_attr("keyed") == [0] and op.get_attr("learning") == [True]
+    types = [op.type for op in graph.get_operations()]
+    assert types.count("SendGroupGradients") == int(is_differentiated)

@@ -230,17 +230,20 @@ def train_on_gpu_on_rank():
             train(variable)
             results[storage, name] = content(variable)
             devices.add(variable.device)
+        weighted = table(f"{storage}_weighted", storage_option=storage_option)
+        train(weighted, weights=lambda keys: tf.where(keys > 0, 1.5, -1.0))
+        results[storage, "left out by weight"] = content(weighted)
     return results, devices
 
 
-def train_mixed_on_rank():
+def train_mixed_on_rank(storage_option=None):
     """One lookup of tables of several dtypes and dims, keyed and not; one of two features of a
     table is not in the loss: Adam moves none of its rows."""
     ge.enable_distributed_strategy()
-    return train_mixed()
+    return train_mixed(storage_option)
 
 
-def train_mixed():
+def train_mixed(storage_option=None):
     rank, num_ranks = exchange.current().rank, exchange.current().num_ranks
     whole = np.random.default_rng(1).normal(size=(10, 4)).astype(np.float32)
     plain = {
@@ -251,7 +254,7 @@ def train_mixed():
         )
         for dtype in (tf.float32, tf.bfloat16)
     }
-    keyed = table("mixed")
+    keyed = table("mixed", storage_option=storage_option)
     optimizer = ge.DistributedOptimizer(ge.optimizers.wrap(tf.keras.optimizers.Adam(0.01)))
     variables = [plain[tf.float32], keyed]
 
@@ -278,6 +281,11 @@ def test_rows_that_no_gradient_reaches_stay_as_they_are(several_ranks):
 
     ranks = several_ranks.run(train_mixed_on_rank)
 
+    check_mixed(ranks, rows, keys)
+
+
+def check_mixed(ranks, rows, keys):
+    """That the ranks have what one process has."""
     for rank, (my_rows, _) in enumerate(ranks):
         np.testing.assert_allclose(my_rows, rows[rank :: len(ranks)], atol=1e-5)
     together = {key: kept for _, my_keys in ranks for key, kept in my_keys.items()}
@@ -285,6 +293,23 @@ def test_rows_that_no_gradient_reaches_stay_as_they_are(several_ranks):
     for key, (values, _, count) in keys.items():
         np.testing.assert_allclose(together[key][0], values, atol=2e-5)
         assert together[key][2] == count
+
+
+def ops_of_a_step_on_rank(storage_option):
+    """Of a table that is trained."""
+    ge.enable_distributed_strategy()
+    variable = table("traced", storage_option=storage_option)
+    optimizer = ge.optimizers.wrap(tf.keras.optimizers.SGD(0.1))
+
+    @tf.function
+    def step(keys):
+        with tf.GradientTape() as tape:
+            (vectors,) = ge.group_embedding_lookup([variable], [keys])
+            loss = tf.reduce_sum(vectors)
+        optimizer.apply_gradients([(tape.gradient(loss, variable), variable)])
+
+    graph = step.get_concrete_function(tf.TensorSpec([None], tf.int64)).graph
+    return [operation.type for operation in graph.get_operations()]
 
 
 def train_estimator_on_rank(folder):

@@ -8,6 +8,8 @@ from exchange.test_keyed_checkpoints import uninterrupted  # noqa: F401
 from exchange.test_keyed_tables import one_process  # noqa: F401
 from gpu_processes import on_gpus
 
+import group_embedding as ge
+
 with_gpus = pytest.mark.parametrize(
     "ranks",
     [
@@ -53,3 +55,28 @@ def test_tables_on_gpus_are_restored_on_gpus_and_in_memory(ranks, request, unint
     for key, (row, count) in expected.items():
         np.testing.assert_allclose(later[key][0], row, atol=2e-5)
         assert later[key][1] == count
+
+
+@with_gpus
+def test_rows_that_no_gradient_reaches_stay_as_they_are(ranks, request):
+    # Given what one process trains of rows and keys, of several types
+    rows, keys = keyed.train_mixed()
+    # When ranks do, whose keys are on GPUs
+    option = ge.StorageOption(ge.StorageType.HBM)
+    of_ranks = request.getfixturevalue(ranks).run(keyed.train_mixed_on_rank, option)
+    # Then they have the same
+    keyed.check_mixed(of_ranks, rows, keys)
+
+
+@with_gpus
+def test_a_step_has_one_op_each_way_and_one_update(ranks, request):
+    # Given a table on a GPU
+    option = ge.StorageOption(ge.StorageType.HBM)
+    # When a step is traced
+    ops = request.getfixturevalue(ranks).run(keyed.ops_of_a_step_on_rank, option)
+    # Then one op looks up, one sends gradients, one updates, and no rows go through the host
+    for of_rank in ops:
+        assert of_rank.count("ShardedGroupLookup") == 1
+        assert of_rank.count("SendGroupGradients") == 1
+        assert of_rank.count("GroupUpdate") == 1
+        assert not {"RouteIds", "PackRows", "LocateRows"} & {*of_rank}

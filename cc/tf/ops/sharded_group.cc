@@ -12,7 +12,7 @@ namespace {
 using ::tensorflow::shape_inference::InferenceContext;
 
 absl::Status ShardedGroupLookupShape(InferenceContext* context) {
-  int state;
+  int state = 0;
   TF_RETURN_IF_ERROR(SetGroupOutputs(context, &state));
   context->set_output(state, context->Scalar());
   // Of integers, so that autodiff looks for no gradient of it.
