@@ -1,8 +1,9 @@
 """A rank that trains until it is disturbed: a program of its own for each rank.
 
-$ horovodrun -np 3 python broken_rank.py FOLDER [elastic | by_row]
+$ horovodrun -np 3 python broken_rank.py FOLDER [elastic | by_row | on_gpu]
 
-`by_row`: the table is found by row number, and on a GPU if there is one.
+`by_row`: the table is found by row number, and on a GPU if there is one. `on_gpu`: it is found by
+key, in 64 KB of a GPU.
 """
 
 import os
@@ -15,6 +16,7 @@ import numpy as np
 import tensorflow as tf
 
 import group_embedding as ge
+from group_embedding.ops.route_ids import key_owners
 
 FOLDER = Path(sys.argv[1])
 NUM_STEPS, SAVE_STEPS = 60, 5
@@ -30,7 +32,7 @@ def train():
     checkpoint = tf.train.Checkpoint(table=table, step=step)
     own = str(FOLDER / "saved") if exchange.rank == 0 else str(FOLDER / f"scratch_{exchange.rank}")
 
-    @tf.function
+    @tf.function(reduce_retracing=True)
     def train_step(ids):
         with tf.GradientTape() as tape:
             (rows,) = ge.group_embedding_lookup([table], [ids])
@@ -47,7 +49,8 @@ def train():
     while int(step) < NUM_STEPS or (FOLDER / "endless").exists():
         if (FOLDER / f"raise_{exchange.rank}").exists():
             raise ValueError("no such feature")
-        train_step(tf.range(12, dtype=tf.int64))
+        fills = (FOLDER / "fill").exists()
+        train_step(_keys_of_one_rank() if fills else tf.range(12, dtype=tf.int64))
         step.assign_add(1)
         if int(step) % SAVE_STEPS == 0:
             checkpoint.save(f"{own}/model")
@@ -56,7 +59,17 @@ def train():
     return exchange.num_ranks
 
 
+def _keys_of_one_rank():
+    """More than its table has room for, all of rank 1."""
+    keys = tf.range(20_000, dtype=tf.int64)
+    return tf.boolean_mask(keys, key_owners(keys, ge.exchange.current().num_ranks) == 1)
+
+
 def _table():
+    if sys.argv[2:] == ["on_gpu"]:
+        storage = ge.StorageOption(ge.StorageType.HBM, storage_size=[1 << 16])
+        option = ge.EmbeddingVariableOption(storage_option=storage)
+        return ge.get_embedding_variable("keys", 2, ev_option=option)
     if sys.argv[2:] != ["by_row"]:
         return ge.get_embedding_variable("keys", 2, initializer=tf.zeros_initializer())
     return ge.exchange.make_table(

@@ -89,6 +89,21 @@ def test_the_other_ranks_end_and_say_why(tmp_path, what, arguments, num_ranks):
     assert reason in job.output()
 
 
+@pytest.mark.parametrize("num_ranks", [pytest.param(2, marks=[pytest.mark.gpu, *on_gpus(2)])])
+def test_a_table_that_is_full_on_one_rank_ends_all(tmp_path, num_ranks):
+    # Given ranks that train a table of little room on their GPUs
+    (tmp_path / "endless").touch()
+    with Job(tmp_path, "on_gpu", num_ranks=num_ranks) as job:
+        processes = job.processes()
+        # When one rank is asked for more keys than fit
+        (tmp_path / "fill").touch()
+        # Then both end, and it is said which and why
+        assert wait_until_gone(processes, seconds=60), job.output()
+    assert f"rank {LOST} (process {processes[LOST]}" in job.output()
+    assert "raised ResourceExhaustedError" in job.output()
+    assert "table 'keys'" in job.output() and "StorageOption" in job.output()
+
+
 @pytest.mark.parametrize("what", ["killed", "stopped"])
 def test_an_elastic_job_goes_on_from_the_last_checkpoint(tmp_path, what):
     # Two names of this machine, as a host whose rank died gets no other.

@@ -77,6 +77,11 @@ void* HeldGroup::Get(Tensor* piece, int64_t bytes, AllocatorAttributes where) {
   return piece->data();
 }
 
+void AbortAlone(const absl::Status& status, Communicator* communicator) {
+  communicator->Abort("this rank had an error that others had not: " +
+                      std::string(status.message()));
+}
+
 Group MakeGroup(const GroupAttrs& attrs, const std::vector<Table>& tables,
                 const std::vector<Feature>& features, const Batch& batch) {
   Group group;

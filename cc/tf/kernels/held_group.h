@@ -62,6 +62,10 @@ struct HeldGroupState {
   bool Decode(const tensorflow::VariantTensorData&) { return false; }
 };
 
+// The other ranks go on where this one stops with an error: what it sent next would be taken for
+// what they wait for. So it sends nothing more, and they end when they have waited long enough.
+void AbortAlone(const absl::Status& status, Communicator* communicator);
+
 // Of the group's attributes and inputs.
 Group MakeGroup(const GroupAttrs& attrs, const std::vector<Table>& tables,
                 const std::vector<Feature>& features, const Batch& batch);

@@ -77,10 +77,13 @@ void RequestLocator::Run(const std::vector<DeviceKeysToLocate>& requests, Access
   if (requests.empty()) return;
   const auto count = static_cast<int64_t>(requests.size());
   Tensor scratch;
-  const absl::Status allocated =
+  status_ =
       AllocateScratch(context_, LocateRowsScratchBytes(requests.data(), count, access), &scratch);
-  if (!allocated.ok()) throw std::runtime_error(std::string(allocated.message()));
-  Require(LocateRowsCuda(requests.data(), count, access, step, scratch.data(), StreamOf(context_)));
+  if (status_.ok()) {
+    status_ = ToStatus(
+        LocateRowsCuda(requests.data(), count, access, step, scratch.data(), StreamOf(context_)));
+  }
+  if (!status_.ok()) throw std::runtime_error(std::string(status_.message()));
 }
 
 Tensor RequestLocator::Hold(const Tensor& requests, bool training) {

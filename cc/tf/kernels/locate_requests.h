@@ -28,9 +28,11 @@ class RequestLocator {
   RequestLocator(tensorflow::OpKernelContext* context, const Tables& tables,
                  std::vector<int32_t> keyed, std::vector<int64_t> steps, std::vector<bool> trains);
 
-  // As ExchangedGroup::Locate. requested: [num_ranks, num_tables]. Throws std::runtime_error.
+  // As ExchangedGroup::Locate. requested: [num_ranks, num_tables]. Throws std::runtime_error, such
+  // as of a table that is full; `status` then says which.
   std::vector<Table> Locate(const std::vector<int64_t>& requested, int64_t* requests,
                             const int64_t* times);
+  const absl::Status& status() const { return status_; }
 
   // Whoever holds the tensor keeps the rows from being given to other keys.
   tensorflow::Tensor Hold(const tensorflow::Tensor& requests, bool training);
@@ -46,6 +48,7 @@ class RequestLocator {
   const std::vector<int64_t> steps_;
   const std::vector<bool> trains_;
   std::vector<std::unique_ptr<BatchLease>> leases_;
+  absl::Status status_;
 };
 
 }  // namespace group_embedding

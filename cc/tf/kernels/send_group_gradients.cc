@@ -53,18 +53,20 @@ class SendGroupGradientsOp : public OpKernel {
     if (attrs_.weighted || clips_ || (is_other_batch_ && !keyed_.empty())) {
       OP_REQUIRES_OK(context, tables.Read(context, attrs_, keyed_));
     }
-    OP_REQUIRES_OK(
-        context, CatchErrors([&] {
-          held->EnterOp(context);
-          if (attrs_.weighted || (clips_ && !is_other_batch_)) {
-            held->get()->FindRows(tables.get(), StreamOf(context));
-          }
-          TF_RETURN_IF_ERROR(WeightGrad(context, held.get(), features, view.num_ids));
-          if (is_other_batch_) {
-            TF_RETURN_IF_ERROR(RouteAgain(context, tables, features, batch, sizes, view, &held));
-          }
-          return Send(context, held.get(), features);
-        }));
+    const std::shared_ptr<Communicator> communicator = held->communicator();
+    const absl::Status status = CatchErrors([&] {
+      held->EnterOp(context);
+      if (attrs_.weighted || (clips_ && !is_other_batch_)) {
+        held->get()->FindRows(tables.get(), StreamOf(context));
+      }
+      TF_RETURN_IF_ERROR(WeightGrad(context, held.get(), features, view.num_ids));
+      if (is_other_batch_) {
+        TF_RETURN_IF_ERROR(RouteAgain(context, tables, features, batch, sizes, view, &held));
+      }
+      return Send(context, held.get(), features);
+    });
+    if (!status.ok()) AbortAlone(status, communicator.get());
+    OP_REQUIRES_OK(context, status);
   }
 
  private:

@@ -2,10 +2,12 @@
 
 #include <algorithm>
 #include <memory>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
 #include "core/trace.h"
+#include "table/device_buffer.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/variant.h"
 #include "tf/kernels/device.h"
@@ -63,14 +65,19 @@ class ShardedGroupLookupOp : public OpKernel {
     OP_REQUIRES_OK(context, CheckShards(keyed_features, &tables));
     OP_REQUIRES_OK(context, attrs_.AllocateOutputs(context, &features));
     std::shared_ptr<HeldGroup> held;
-    OP_REQUIRES_OK(context, CatchErrors([&] {
-                     const Group group = MakeGroup(attrs_, tables, features, view);
-                     held = std::make_shared<HeldGroup>(context, group, batch, communicator,
-                                                        description_, comm_type_, keyed_features);
-                     held->gradient_scale = gradient_scale_;
-                     held->num_rows = num_rows_;
-                     return Run(context, locked, held.get());
-                   }));
+    bool on_all_ranks = false;
+    const absl::Status status = CatchErrors([&] {
+      const Group group = MakeGroup(attrs_, tables, features, view);
+      held = std::make_shared<HeldGroup>(context, group, batch, communicator, description_,
+                                         comm_type_, keyed_features);
+      held->gradient_scale = gradient_scale_;
+      held->num_rows = num_rows_;
+      const absl::Status asked = Ask(context, locked.get(), held.get());
+      on_all_ranks = !asked.ok();
+      return on_all_ranks ? asked : Fetch(context, locked, held.get());
+    });
+    if (!status.ok() && !on_all_ranks) AbortAlone(status, communicator.get());
+    OP_REQUIRES_OK(context, status);
     OP_REQUIRES_OK(context, OutputState(context, std::move(held)));
   }
 
@@ -96,31 +103,40 @@ class ShardedGroupLookupOp : public OpKernel {
     return absl::OkStatus();
   }
 
-  absl::Status Run(OpKernelContext* context, const Tables& tables, HeldGroup* held) const {
+  // An error that it returns all ranks have.
+  absl::Status Ask(OpKernelContext* context, const std::vector<Table>& tables,
+                   HeldGroup* held) const {
     const cudaStream_t stream = StreamOf(context);
     const Fault none;
     Tensor fault;
-    TF_RETURN_IF_ERROR(AllocateScratch(context, sizeof(Fault), &fault));
-    TF_RETURN_IF_ERROR(ToStatus(
-        cudaMemcpyAsync(fault.data(), &none, sizeof(Fault), cudaMemcpyHostToDevice, stream),
-        "cudaMemcpy"));
+    Require(std::string(AllocateScratch(context, sizeof(Fault), &fault).message()));
+    RequireCuda(
+        cudaMemcpyAsync(fault.data(), &none, sizeof(Fault), cudaMemcpyHostToDevice, stream));
     const ToldCounts& counts = held->get()->Ask(static_cast<Fault*>(fault.data()), stream);
     if (!counts.disagreement.empty()) return absl::InvalidArgumentError(counts.disagreement);
     if (counts.fault_rank >= 0) {
-      const absl::Status status = attrs_.ToStatus(counts.fault, tables.get());
+      const absl::Status status = attrs_.ToStatus(counts.fault, tables);
       return absl::InvalidArgumentError("rank " + std::to_string(counts.fault_rank) + ": " +
                                         std::string(status.message()));
     }
+    return absl::OkStatus();
+  }
+
+  // An error that it returns, or throws, other ranks may not have.
+  absl::Status Fetch(OpKernelContext* context, const Tables& tables, HeldGroup* held) const {
     int64_t* ids;
     TF_RETURN_IF_ERROR(held->MakeRequests(&ids));
     RequestLocator locator(context, tables, keyed_, StepsOf(context), Trains());
-    held->get()->FetchRows(
-        ids,
-        [&](int64_t* requests, const int64_t* times) {
-          return locator.Locate(held->get()->requested(), requests, times);
-        },
-        stream);
-    held->get()->LookUpFetched(stream);
+    const auto locate = [&](int64_t* requests, const int64_t* times) {
+      return locator.Locate(held->get()->requested(), requests, times);
+    };
+    try {
+      held->get()->FetchRows(ids, locate, StreamOf(context));
+    } catch (const std::runtime_error&) {
+      TF_RETURN_IF_ERROR(locator.status());
+      throw;
+    }
+    held->get()->LookUpFetched(StreamOf(context));
     if (!keyed_.empty()) held->requests = locator.Hold(held->requests, training_);
     return absl::OkStatus();
   }
