@@ -230,6 +230,54 @@ def test_what_a_snapshot_says_was_counted_is_of_its_instant():
     assert dict(zip(counted["keys"].tolist(), counted["counts"].tolist())) == {3: 1, 4: 1, 5: 2}
 
 
+def test_a_snapshot_has_the_counters_of_a_bloom_filter_at_its_instant():
+    options = {"admission": "bloom", "min_count": 100, "num_counters": 5001, "num_hashes": 3}
+    table, same = (make_table(**options, counter_bytes=2)[0] for _ in range(2))
+    for each in (table, same):
+        each.locate(np.arange(500), train=True)
+    expected = same.snapshot().admission["counters"]
+    snapshot = table.snapshot()
+    table.locate(np.arange(300, 900), train=True)
+
+    counted = snapshot.admission["counters"]
+
+    assert counted == expected
+    del snapshot
+    assert table.snapshot().admission["counters"] != expected
+
+
+def test_a_restart_while_a_snapshot_waits_leaves_it_its_bloom_filter():
+    options = {"admission": "bloom", "min_count": 100, "num_counters": 5001, "num_hashes": 3}
+    table, _ = make_table(**options)
+    table.locate(np.arange(500), train=True)
+    expected = table.snapshot().admission["counters"]
+    snapshot = table.snapshot()
+
+    table.clear()
+
+    assert snapshot.admission["counters"] == expected
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"admission": "counter"},
+        {"admission": "bloom", "num_counters": 5001, "num_hashes": 3, "counter_bytes": 1},
+    ],
+    ids=["counter", "bloom"],
+)
+def test_what_a_filter_counted_is_described_without_a_row(options):
+    table, _ = make_table(min_count=3, **options)
+    table.locate([1, 2, 2, 3, 3, 3], train=True)
+
+    for _ in range(2):  # the first has changed nothing
+        described = table.describe([1, 2, 3, 9])
+
+        assert described["counts"].tolist() == [1, 2, 3, -1]
+        assert described["tiers"].tolist() == [-1, -1, 0, -1]
+        assert table.num_keys == 1
+
+
 def test_a_snapshot_of_changes_has_what_changed_since_the_last_full_one():
     table, _ = make_table()
     table.locate(np.arange(100), train=True)
