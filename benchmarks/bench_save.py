@@ -208,6 +208,7 @@ def plot(rows, about, path):
     waits.plot(columns["longest wait"], at, "|", color=blue, ms=12, label="longest wait")
     waits.plot(columns["copy ms"], at, "d", color="#c0392b", label="a copy of the metadata")
     waits.set(xscale="log", xlabel="ms", title="a save")
+    waits.set_xlim(left=0.5)
     policies = [f"\n{policy}" if policy != ALL_KEYS else "" for policy in columns["admits, evicts"]]
     waits.set_yticks(at, [w + p for w, p in zip(columns["way"], policies)], fontsize=8)
     waits.invert_yaxis()
@@ -217,9 +218,9 @@ def plot(rows, about, path):
     ):
         steps.barh(at + offset, columns[name], 0.4, color=color, label=f"{label} (median)")
         steps.plot(columns[slowest], at + offset, "|", color=color, ms=10, label="slowest")
-    steps.set(xscale="log", xlabel="ms", title="a training step")
+    steps.set(xlabel="ms", title="a training step")
     for axis in (waits, steps):
-        axis.legend(fontsize=8)
+        axis.legend(loc="upper center", bbox_to_anchor=(0.5, -0.08), ncols=4, fontsize=8)
     shape = f"{about['rows']:,} rows of dim {about['dim']} with Adagrad's slots"
     figure.suptitle(f"{shape}, {about['storage']}, {about['device']}, {about['date']}")
     figure.savefig(path, dpi=100)
