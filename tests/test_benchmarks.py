@@ -14,6 +14,7 @@ COMMANDS = {
     "bench_lookup": "--features 2 --batch 8 --rows 50 --seconds 0.05",
     "bench_dlrm": "--batch 64 --rows 100 --steps 30",
     "bench_kernel": "--cpu --workloads onehot26 --alphas 0",
+    "bench_save": "--rows 2000 --batch 64 --steps 2 --saves 1",
     "bench_table_cpu": "--keys 3000 --dims 4 --batch 1000 --grow 5000",
     "bench_train": "--cpu --workloads onehot26 --alphas 0 --rules sgd adam",
 }

@@ -10,6 +10,7 @@
 #include <memory>
 #include <vector>
 
+#include "table/bloom_snapshot.h"
 #include "table/embedding_table.h"
 
 namespace group_embedding {
@@ -25,12 +26,14 @@ class BloomCounters {
   size_t bytes() const { return words_ == nullptr ? 0 : NumWords() * sizeof(uint64_t); }
 
   // Counts so many occurrences. Counters that several of a key's hashes name are counted once.
-  void Add(uint64_t hash, int64_t times) {
+  // `snapshot`: that of now, or null.
+  void Add(uint64_t hash, int64_t times, BloomSnapshot* snapshot) {
     int64_t seen[kMaxHashes];
     for (int32_t h = 0; h < admission_.num_hashes; ++h) {
       seen[h] = Counter(hash, h);
-      if (std::find(seen, seen + h, seen[h]) == seen + h)
-        Increase(seen[h], static_cast<uint64_t>(times));
+      if (std::find(seen, seen + h, seen[h]) != seen + h) continue;
+      if (snapshot != nullptr) snapshot->BeforeChange(WordOf(seen[h]));
+      Increase(seen[h], static_cast<uint64_t>(times));
     }
   }
 
@@ -43,11 +46,16 @@ class BloomCounters {
     return static_cast<int64_t>(std::min(least, ~uint64_t{0} >> 1));
   }
 
-  std::vector<char> Counters() const {
-    std::vector<char> counters(bytes());
-    if (!counters.empty()) std::memcpy(counters.data(), words_.get(), counters.size());
-    return counters;
+  // One at a time; exclusive.
+  std::shared_ptr<BloomSnapshot> TakeSnapshot() {
+    auto snapshot = std::make_shared<BloomSnapshot>(words_.get(), bytes() / sizeof(uint64_t));
+    std::atomic_store(&snapshot_, snapshot);
+    return snapshot;
   }
+  void ForgetSnapshot() { std::atomic_store(&snapshot_, std::shared_ptr<BloomSnapshot>()); }
+  // That is being read, or null.
+  std::shared_ptr<BloomSnapshot> snapshot() const { return std::atomic_load(&snapshot_); }
+
   // Of the same options; empty: all zeros.
   void SetCounters(const std::vector<char>& counters) {
     Clear();
@@ -55,6 +63,7 @@ class BloomCounters {
                 std::min(counters.size(), bytes()));
   }
   void Clear() {
+    if (const auto read = snapshot(); read != nullptr) read->BeforeChangeOfAll();
     for (size_t w = 0; w < bytes() / sizeof(uint64_t); ++w) words_[w] = 0;
   }
 
@@ -73,16 +82,17 @@ class BloomCounters {
                                 static_cast<uint64_t>(admission_.num_counters));
   }
   uint64_t Max() const { return ~uint64_t{0} >> (64 - 8 * admission_.counter_bytes); }
+  size_t WordOf(int64_t counter) const { return counter / (8 / admission_.counter_bytes); }
   int Shift(int64_t counter) const {
     return static_cast<int>(counter % (8 / admission_.counter_bytes)) * 8 *
            admission_.counter_bytes;
   }
   uint64_t Get(int64_t counter) const {
-    const uint64_t word = words_[counter / (8 / admission_.counter_bytes)].load();
+    const uint64_t word = words_[WordOf(counter)].load();
     return word >> Shift(counter) & Max();
   }
   void Increase(int64_t counter, uint64_t times) {
-    std::atomic<uint64_t>& word = words_[counter / (8 / admission_.counter_bytes)];
+    std::atomic<uint64_t>& word = words_[WordOf(counter)];
     uint64_t old = word.load(), left;
     do {
       left = Max() - (old >> Shift(counter) & Max());  // until it stops
@@ -91,6 +101,7 @@ class BloomCounters {
 
   const Admission admission_;
   std::unique_ptr<std::atomic<uint64_t>[]> words_;
+  std::shared_ptr<BloomSnapshot> snapshot_;
 };
 
 }  // namespace group_embedding

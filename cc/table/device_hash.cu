@@ -113,6 +113,8 @@ std::string DeviceHash::Describe(const int64_t* keys, int64_t num_keys, KeyInfo*
   const DeviceBuffer<RowInfo> device_infos(num_keys);
   RequireCuda(FindKeys(Ref(), device_keys.data(), num_keys, device_rows.data(), stream));
   RequireCuda(InfosOfRows(Ref(), device_rows.data(), num_keys, device_infos.data(), stream));
+  RequireCuda(CountsOfCandidates(Ref(), device_keys.data(), device_rows.data(), num_keys,
+                                 device_infos.data(), stream));
   const std::vector<int64_t> rows = ToHost(device_rows.data(), num_keys, stream);
   const std::vector<RowInfo> infos = ToHost(device_infos.data(), num_keys, stream);
   for (int64_t i = 0; i < num_keys; ++i) {
@@ -228,7 +230,7 @@ std::vector<int64_t> DeviceHash::TakeOut(const int64_t* keys, int64_t num_keys) 
   return host_rows;
 }
 
-int64_t DeviceHash::Evict(const Eviction& eviction, int64_t step) {
+int64_t DeviceHash::Evict(const Eviction& eviction, int64_t step, const ParallelFor&) {
   if (eviction.kind == Eviction::Kind::kNone) return 0;
   const Alone alone(*this);
   return EraseChosen(eviction, step);

@@ -2,6 +2,7 @@
 
 #include <cub/device/device_select.cuh>
 
+#include "table/device_bloom.cuh"
 #include "table/device_buffer.h"
 #include "table/device_hash_kernels.h"
 #include "table/find_one.cuh"
@@ -116,6 +117,21 @@ __global__ void InfosOfRowsKernel(DeviceTableRef table, const int64_t* rows, int
   infos[i] = rows[i] == kNoRow ? RowInfo{0, -1, -1, -1} : table.infos[rows[i]];
 }
 
+// A thread has one key.
+__global__ void CountsOfCandidatesKernel(DeviceTableRef table, const int64_t* keys,
+                                         const int64_t* rows, int64_t num_keys, RowInfo* infos) {
+  const int64_t i = ThreadIndex();
+  if (i >= num_keys || rows[i] != kNoRow) return;
+  uint64_t word = 0;
+  int64_t count = 0;
+  if (table.bloom != nullptr) {
+    count = DeviceBloom(table.bloom, table.admission).Count(IndexRef::HashOf(keys[i]));
+  } else if (FindSlot(table, keys[i], &word) != nullptr) {
+    count = table.candidates[SlotWord::Number(word)].count;
+  }
+  if (count > 0) infos[i].count = count;
+}
+
 // A warp has one row.
 __global__ void ScatterRowsKernel(const char* from, const int64_t* rows, int64_t count,
                                   int32_t bytes, char* to) {
@@ -184,6 +200,15 @@ cudaError_t InfosOfRows(const DeviceTableRef& table, const int64_t* rows, int64_
                         RowInfo* infos, cudaStream_t stream) {
   if (count == 0) return cudaSuccess;
   InfosOfRowsKernel<<<BlocksFor(count), kThreads, 0, stream>>>(table, rows, count, infos);
+  return cudaGetLastError();
+}
+
+cudaError_t CountsOfCandidates(const DeviceTableRef& table, const int64_t* keys,
+                               const int64_t* rows, int64_t num_keys, RowInfo* infos,
+                               cudaStream_t stream) {
+  if (num_keys == 0) return cudaSuccess;
+  CountsOfCandidatesKernel<<<BlocksFor(num_keys), kThreads, 0, stream>>>(table, keys, rows,
+                                                                         num_keys, infos);
   return cudaGetLastError();
 }
 

@@ -36,6 +36,11 @@ cudaError_t KeysOfRows(const DeviceTableRef& table, const int64_t* rows, int64_t
 cudaError_t InfosOfRows(const DeviceTableRef& table, const int64_t* rows, int64_t count,
                         RowInfo* infos, cudaStream_t stream);
 
+// infos[i].count: what a filter counted of keys[i], if rows[i] is kNoRow and it counted any.
+cudaError_t CountsOfCandidates(const DeviceTableRef& table, const int64_t* keys,
+                               const int64_t* rows, int64_t num_keys, RowInfo* infos,
+                               cudaStream_t stream);
+
 // to[rows[i]] = from[i], of `bytes` each.
 cudaError_t ScatterRows(const char* from, const int64_t* rows, int64_t count, int32_t bytes,
                         char* to, cudaStream_t stream);

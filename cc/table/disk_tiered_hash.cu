@@ -141,9 +141,11 @@ int64_t DiskTieredHash::Erase(const int64_t* keys, int64_t num_keys) {
   return num_erased + disk_->EraseSome({keys, keys + num_keys}, &erased_);
 }
 
-int64_t DiskTieredHash::Evict(const Eviction& eviction, int64_t step) {
+int64_t DiskTieredHash::Evict(const Eviction& eviction, int64_t step,
+                              const ParallelFor& parallel_for) {
   std::vector<int64_t> keys = disk_->ToEvict(eviction, step);
-  return DeviceHash::Evict(eviction, step) + disk_->EraseSome(std::move(keys), &erased_);
+  return DeviceHash::Evict(eviction, step, parallel_for) +
+         disk_->EraseSome(std::move(keys), &erased_);
 }
 
 void DiskTieredHash::Clear() {

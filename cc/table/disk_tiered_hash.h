@@ -26,7 +26,7 @@ class DiskTieredHash : public DeviceHash {
   std::string ReadAll(KeyedRows* rows) const override;
   std::string Insert(const KeyedRowsView& rows, const ParallelFor& parallel_for) override;
   int64_t Erase(const int64_t* keys, int64_t num_keys) override;
-  int64_t Evict(const Eviction& eviction, int64_t step) override;
+  int64_t Evict(const Eviction& eviction, int64_t step, const ParallelFor&) override;
   void Clear() override;
   std::unique_ptr<Snapshot> TakeSnapshot(bool changes_only) override;
   std::string BringIn(const std::vector<DeviceKeys>& keys, Access access,

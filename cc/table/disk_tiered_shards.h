@@ -39,7 +39,7 @@ class DiskTieredShards : public HostShards, public LowerTier {
   std::string ReadAll(KeyedRows* rows) const override;
   std::string Insert(const KeyedRowsView& rows, const ParallelFor& parallel_for) override;
   int64_t Erase(const int64_t* keys, int64_t num_keys) override;
-  int64_t Evict(const Eviction& eviction, int64_t step) override;
+  int64_t Evict(const Eviction& eviction, int64_t step, const ParallelFor& parallel_for) override;
   void Clear() override;
   std::unique_ptr<Snapshot> TakeSnapshot(bool changes_only) override;
 

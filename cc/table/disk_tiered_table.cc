@@ -98,9 +98,11 @@ std::string DiskTieredShards::ReadAll(KeyedRows* rows) const {
   return error.empty() ? disk_->ReadAll(rows) : error;
 }
 
-int64_t DiskTieredShards::Evict(const Eviction& eviction, int64_t step) {
+int64_t DiskTieredShards::Evict(const Eviction& eviction, int64_t step,
+                                const ParallelFor& parallel_for) {
   std::vector<int64_t> keys = disk_->ToEvict(eviction, step);
-  return HostShards::Evict(eviction, step) + disk_->EraseSome(std::move(keys), &erased_);
+  return HostShards::Evict(eviction, step, parallel_for) +
+         disk_->EraseSome(std::move(keys), &erased_);
 }
 
 void DiskTieredShards::Clear() {

@@ -172,8 +172,8 @@ class EmbeddingTable {
   virtual void Find(const int64_t* keys, int64_t num_keys, int64_t* rows) const = 0;
   // What is kept of a row.
   virtual RowInfo Info(int64_t row) const = 0;
-  // The same of keys, in whatever tier their rows are; a key without one has kNoTier and the count
-  // -1. Returns what went wrong, in words, or nothing.
+  // The same of keys, in whatever tier their rows are. A key without one has kNoTier, no version,
+  // and the count of a filter, or -1. Returns what went wrong, in words, or nothing.
   virtual std::string Describe(const int64_t* keys, int64_t num_keys, KeyInfo* infos) const;
   // Appends the content of all keys, in whatever tier, in no order. Exclusive. Returns as Describe.
   virtual std::string ReadAll(KeyedRows* rows) const = 0;
@@ -187,13 +187,14 @@ class EmbeddingTable {
   // given away starts anew, and so do its slots. Returns how many keys there were. Exclusive.
   virtual int64_t Erase(const int64_t* keys, int64_t num_keys) = 0;
   // Exclusive. Returns how many keys were erased.
-  virtual int64_t Evict(const Eviction& eviction, int64_t step) = 0;
+  virtual int64_t Evict(const Eviction& eviction, int64_t step,
+                        const ParallelFor& parallel_for = SerialFor) = 0;
   virtual void Clear() = 0;                                         // Exclusive.
   virtual void SetAdmissionState(const AdmissionState& state) = 0;  // Exclusive.
 
   // A snapshot of all rows, or of those changed since the last full one that was kept; one at a
-  // time. Exclusive, and takes as long as zeroing a bit per row and copying what a Bloom filter
-  // counted, or, on a GPU, any filter.
+  // time. Exclusive, and takes as long as zeroing a bit per row and a byte per 512 bytes of a Bloom
+  // filter, or, on a GPU, a bit per row and copying what a filter counted.
   virtual std::unique_ptr<Snapshot> TakeSnapshot(bool changes_only) = 0;
   // To be called before rows are written, if a snapshot is being read.
   virtual void BeforeWrite(const int64_t* rows, int64_t num_rows) = 0;

@@ -100,7 +100,8 @@ class HostShards : public HostTable {
   std::string ReadAll(KeyedRows* rows) const override;
   std::string Insert(const KeyedRowsView& rows, const ParallelFor& parallel_for) override;
   int64_t Erase(const int64_t* keys, int64_t num_keys) override;
-  int64_t Evict(const Eviction& eviction, int64_t step) override;
+  std::string Describe(const int64_t* keys, int64_t num_keys, KeyInfo* infos) const override;
+  int64_t Evict(const Eviction& eviction, int64_t step, const ParallelFor& parallel_for) override;
   void Clear() override;
   void SetAdmissionState(const AdmissionState& state) override;
   std::unique_ptr<Snapshot> TakeSnapshot(bool changes_only) override;

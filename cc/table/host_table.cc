@@ -11,21 +11,22 @@
 namespace group_embedding {
 namespace {
 
+constexpr int64_t kEvictRows = 1 << 14;   // that one thread looks at, at a time
+constexpr int64_t kEvictNanoseconds = 3;  // a row, about
+constexpr int64_t kEraseAhead = 16;       // keys whose entries are asked for
+
 // A snapshot as its reader has it; the table knows the RowSnapshot in it for as long.
 class HostSnapshot : public Snapshot {
  public:
   HostSnapshot(const EmbeddingTable& table, std::shared_ptr<RowSnapshot> rows,
-               std::vector<char> counters, std::function<void(AdmissionState*)> read_counts,
-               std::vector<int64_t> erased, std::function<void()> keep,
-               std::function<void()> forget)
+               std::function<void(AdmissionState*)> read_counts, std::vector<int64_t> erased,
+               std::function<void()> keep, std::function<void()> forget)
       : table_(table),
         rows_(std::move(rows)),
         read_counts_(std::move(read_counts)),
         erased_(std::move(erased)),
         keep_(std::move(keep)),
-        forget_(std::move(forget)) {
-    admission_.counters = std::move(counters);
-  }
+        forget_(std::move(forget)) {}
   ~HostSnapshot() override { forget_(); }
 
   const EmbeddingTable& table() const override { return table_; }
@@ -61,6 +62,25 @@ void HostShards::Find(const int64_t* keys, int64_t num_keys, int64_t* rows) cons
 
 RowInfo HostShards::Info(int64_t row) const { return store_.Info(row); }
 
+std::string HostShards::Describe(const int64_t* keys, int64_t num_keys, KeyInfo* infos) const {
+  const bool has_bloom = options().admission.kind == Admission::Kind::kBloom;
+  for (int64_t i = 0; i < num_keys; ++i) {
+    const uint64_t hash = HashOf(keys[i]);
+    Shard& shard = ShardOf(hash);
+    std::lock_guard<std::mutex> lock(shard.mutex);
+    const KeyIndex::Entry* entry = shard.index.Find(keys[i], hash);
+    if (entry != nullptr && entry->state > 0) {
+      const RowInfo info = store_.Info(entry->state - 1);
+      infos[i] = {0, info.count, info.version};
+      continue;
+    }
+    int64_t counted = entry != nullptr ? -entry->state : 0;
+    if (has_bloom) counted = bloom_.Count(hash);
+    infos[i] = {kNoTier, counted > 0 ? counted : -1, -1};
+  }
+  return "";
+}
+
 int64_t HostShards::num_keys() const {
   int64_t total = 0;
   for (Shard& shard : shards_) total += shard.num_rows.load(std::memory_order_relaxed);
@@ -89,6 +109,10 @@ float HostShards::load_factor() const {
 int64_t HostShards::Erase(const int64_t* keys, int64_t num_keys) {
   int64_t num_erased = 0;
   for (int64_t i = 0; i < num_keys; ++i) {
+    if (i + kEraseAhead < num_keys) {
+      const uint64_t hash = HashOf(keys[i + kEraseAhead]);
+      ShardOf(hash).index.Prefetch(hash);
+    }
     const int64_t key = keys[i];
     const uint64_t hash = HashOf(key);
     Shard& shard = ShardOf(hash);
@@ -109,15 +133,30 @@ int64_t HostShards::Erase(const int64_t* keys, int64_t num_keys) {
   return num_erased;
 }
 
-int64_t HostShards::Evict(const Eviction& eviction, int64_t step) {
-  std::vector<int64_t> keys;
-  for (int64_t row = store_.first_row(); row < store_.num_rows(); ++row) {
-    if (!store_.IsKeys(row)) continue;
-    const RowInfo& info = store_.Info(row);
-    if (IsToEvict(options(), eviction, step, info.version, store_.Row(row)))
-      keys.push_back(info.key);
+int64_t HostShards::Evict(const Eviction& eviction, int64_t step, const ParallelFor& parallel_for) {
+  const int64_t num_chunks = (store_.num_rows() + kEvictRows - 1) / kEvictRows;
+  std::vector<std::vector<int64_t>> chosen(num_chunks);
+  const RowInfo* infos = &store_.Info(0);
+  const TableOptions& table_options = options();
+  parallel_for(num_chunks, kEvictRows * kEvictNanoseconds, [&](int64_t begin, int64_t end) {
+    for (int64_t chunk = begin; chunk < end; ++chunk) {
+      std::vector<int64_t> keys;
+      const int64_t end_row = std::min((chunk + 1) * kEvictRows, store_.num_rows());
+      for (int64_t row = std::max(chunk * kEvictRows, first_row()); row < end_row; ++row) {
+        const RowInfo& info = infos[row];
+        if (info.count < 0) continue;  // it is no key's
+        if (IsToEvict(table_options, eviction, step, info.version, store_.Row(row))) {
+          keys.push_back(info.key);
+        }
+      }
+      chosen[chunk] = std::move(keys);
+    }
+  });
+  int64_t num_erased = 0;
+  for (const std::vector<int64_t>& keys : chosen) {
+    num_erased += HostShards::Erase(keys.data(), static_cast<int64_t>(keys.size()));
   }
-  return HostShards::Erase(keys.data(), static_cast<int64_t>(keys.size()));
+  return num_erased;
 }
 
 void HostShards::Clear() {
@@ -134,6 +173,10 @@ void HostShards::Clear() {
 }
 
 void HostShards::ReadCounts(AdmissionState* state) {
+  if (const auto counters = bloom_.snapshot(); counters != nullptr) {
+    state->counters = counters->Read();
+    bloom_.ForgetSnapshot();
+  }
   auto add = [state](int64_t key, int64_t entry_state) {
     if (entry_state >= 0) return;
     state->keys.push_back(key);
@@ -152,6 +195,7 @@ void HostShards::ReadCounts(AdmissionState* state) {
 
 void HostShards::ForgetSnapshot() {
   std::atomic_store(&snapshot_, std::shared_ptr<RowSnapshot>());
+  bloom_.ForgetSnapshot();
   for (Shard& shard : shards_) {
     std::lock_guard<std::mutex> lock(shard.mutex);
     shard.aside.reset();
@@ -186,6 +230,7 @@ std::unique_ptr<Snapshot> HostShards::TakeSnapshot(bool changes_only) {
   const int64_t since = changes_only ? kept_clock_ : 0;
   auto rows = std::make_shared<RowSnapshot>(store_, since);
   std::atomic_store(&snapshot_, rows);
+  if (options().admission.kind == Admission::Kind::kBloom) bloom_.TakeSnapshot();
   // With any other filter, every key that is known has a row.
   const bool has_counts = options().admission.kind == Admission::Kind::kCounter;
   for (Shard& shard : shards_) {
@@ -201,8 +246,7 @@ std::unique_ptr<Snapshot> HostShards::TakeSnapshot(bool changes_only) {
     erased_.erase(erased_.begin(), erased_.begin() + num_erased);
   };
   return std::make_unique<HostSnapshot>(
-      *this, std::move(rows), bloom_.Counters(),
-      [this](AdmissionState* state) { ReadCounts(state); },
+      *this, std::move(rows), [this](AdmissionState* state) { ReadCounts(state); },
       changes_only ? erased_ : std::vector<int64_t>(), std::move(keep),
       [this] { ForgetSnapshot(); });
 }

@@ -5,25 +5,11 @@
 namespace group_embedding {
 namespace {
 
-template <typename T>
-void AppendVector(const std::vector<T>& from, std::vector<T>* to) {
-  to->insert(to->end(), from.begin(), from.end());
-}
-
 void AppendBytes(const char* from, int64_t bytes, std::vector<char>* to) {
   to->insert(to->end(), from, from + bytes);
 }
 
 }  // namespace
-
-void AppendRows(const KeyedRows& from, KeyedRows* to) {
-  AppendVector(from.keys, &to->keys);
-  AppendVector(from.counts, &to->counts);
-  AppendVector(from.versions, &to->versions);
-  AppendVector(from.values, &to->values);
-  to->slots.resize(std::max(to->slots.size(), from.slots.size()));
-  for (size_t s = 0; s < from.slots.size(); ++s) AppendVector(from.slots[s], &to->slots[s]);
-}
 
 RowSnapshot::RowSnapshot(const RowStore& store, int64_t changed_since)
     : store_(store),
@@ -45,11 +31,26 @@ void RowSnapshot::Append(int64_t row, KeyedRows* rows) const {
   }
 }
 
+void RowSnapshot::AppendAside(const KeyedRows& aside, size_t place, KeyedRows* rows) const {
+  rows->keys.push_back(aside.keys[place]);
+  rows->counts.push_back(aside.counts[place]);
+  rows->versions.push_back(aside.versions[place]);
+  const int64_t bytes = store_.row_bytes();
+  AppendBytes(aside.values.data() + place * bytes, bytes, &rows->values);
+  for (size_t s = 0; s < num_slots_; ++s) {
+    const int64_t slot_bytes = store_.slot_row_bytes(s);
+    AppendBytes(aside.slots[s].data() + place * slot_bytes, slot_bytes, &rows->slots[s]);
+  }
+}
+
 void RowSnapshot::PutAside(int64_t row) {
   Part& part = PartOf(row);
   std::lock_guard<std::mutex> lock(part.mutex);
   if (IsRead(row)) return;
-  if (IsWanted(row)) Append(row, &part.aside[row]);
+  if (IsWanted(row)) {
+    part.places[row] = part.aside.keys.size();
+    Append(row, &part.aside);
+  }
   SetRead(row);
 }
 
@@ -63,11 +64,12 @@ void RowSnapshot::Read(int64_t begin, int64_t end, KeyedRows* rows) {
       if (!IsRead(row)) {
         if (IsWanted(row)) Append(row, rows);
         SetRead(row);
-      } else if (const auto found = part.aside.find(row); found != part.aside.end()) {
-        AppendRows(found->second, rows);
-        part.aside.erase(found);
+      } else if (const auto found = part.places.find(row); found != part.places.end()) {
+        AppendAside(part.aside, found->second, rows);
+        part.places.erase(found);
       }
     }
+    if (part.places.empty()) part.aside = {};  // at the latest when all is read
   }
 }
 

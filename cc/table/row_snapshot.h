@@ -36,7 +36,8 @@ class RowSnapshot {
 
   struct Part {  // of the rows that have one lock
     std::mutex mutex;
-    std::unordered_map<int64_t, KeyedRows> aside;
+    KeyedRows aside;
+    std::unordered_map<int64_t, size_t> places;  // of rows, in `aside`
   };
 
   bool IsRead(int64_t row) const {
@@ -51,6 +52,7 @@ class RowSnapshot {
   Part& PartOf(int64_t row) { return parts_[row / kStripeRows % kNumLocks]; }
   void PutAside(int64_t row);
   void Append(int64_t row, KeyedRows* rows) const;
+  void AppendAside(const KeyedRows& aside, size_t place, KeyedRows* rows) const;
 
   const RowStore& store_;
   const int64_t num_rows_, changed_since_;
@@ -59,8 +61,5 @@ class RowSnapshot {
   std::unique_ptr<std::atomic<uint64_t>[]> read_;
   std::unique_ptr<Part[]> parts_;
 };
-
-// Appends all of `from` to `to`, which has as many slots or is empty.
-void AppendRows(const KeyedRows& from, KeyedRows* to);
 
 }  // namespace group_embedding

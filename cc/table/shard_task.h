@@ -62,9 +62,10 @@ class ShardTask {
   // Counts keys without a row in the table's Bloom filter.
   void CountInBloom() {
     std::lock_guard<std::mutex> lock(shard_.mutex);
+    const std::shared_ptr<BloomSnapshot> snapshot = table_.bloom().snapshot();
     FindAll(
-        [this](const Place& place) {
-          table_.bloom().Add(HostShards::HashOf(place.key), place.times());
+        [&](const Place& place) {
+          table_.bloom().Add(HostShards::HashOf(place.key), place.times(), snapshot.get());
         },
         [](int64_t) {});
   }

@@ -12,7 +12,8 @@ class CheckpointSaverHook(basic_session_run_hooks.CheckpointSaverHook):
 
     Between two steps it takes a snapshot of all EmbeddingVariables and copies the dense variables;
     a thread writes them. If the next save is due before, it waits for the thread. With listeners,
-    which expect a checkpoint to be complete when they are called, every save is waited for.
+    which expect a checkpoint to be complete when they are called, every save is waited for. Among
+    the hooks of an Estimator it takes the place of its own.
 
     Over several ranks every rank has one, with the same arguments, and all save at the same steps:
     seconds are those of rank 0's clock, which each step tells. Every save is waited for.

@@ -75,10 +75,11 @@ class CollectiveStrategy:
         """A `tf.estimator.Estimator` whose methods every rank calls alike.
 
         `model_fn` runs inside `scope`. The first rank writes summaries, and all of them one
-        checkpoint, by steps (RunConfig's `save_checkpoints_steps`). Give each rank its part of the
-        training data, as many batches each, and all ranks the same data to evaluate: then all find
-        the same figures. See `distributed/estimator.py` for its further method
-        `train_and_evaluate`.
+        checkpoint, by steps (RunConfig's `save_checkpoints_steps`). One process by itself trains on
+        while `ge.checkpoint.CheckpointSaverHook` writes it; several ranks wait for it. Give each
+        rank its part of the training data, as many batches each, and all ranks the same data to
+        evaluate: then all find the same figures. See `distributed/estimator.py` for its further
+        method `train_and_evaluate`.
 
         Args:
           model_fn, params, **kwargs: As of `tf.estimator.Estimator`.

@@ -6,6 +6,7 @@ import tensorflow as tf
 from tensorflow_estimator.python.estimator import estimator as tf_estimator
 from tensorflow_estimator.python.estimator import run_config
 
+from group_embedding.checkpoint import CheckpointSaverHook
 from group_embedding.distributed.exported import export_by_first_rank
 from group_embedding.exchange import current
 
@@ -76,6 +77,23 @@ class CollectiveEstimator(tf_estimator.EstimatorV2):
             return tf.compat.as_str(exported)
 
         return tf.compat.as_bytes(export_by_first_rank(self._exchange, export))
+
+    def _train_with_estimator_spec(self, spec, worker_hooks, hooks, *args):
+        """In one process training does not wait for checkpoints, unless a hook of the user's or of
+        `model_fn` saves them: one that is given takes the place of stock's own."""
+        config = self._config
+        given = [*worker_hooks, *hooks, *spec.training_hooks, *spec.training_chief_hooks]
+        stock = tf.compat.v1.train.CheckpointSaverHook
+        has_hook = any(isinstance(hook, stock) for hook in given)
+        if self._exchange.num_ranks == 1 and config.save_checkpoints_steps and not has_hook:
+            ours = CheckpointSaverHook(
+                self.model_dir,
+                save_steps=config.save_checkpoints_steps,
+                scaffold=spec.scaffold,
+                save_graph_def=config.checkpoint_save_graph_def,
+            )
+            hooks = [*hooks, ours]
+        return super()._train_with_estimator_spec(spec, worker_hooks, hooks, *args)
 
     def _assert_members_are_not_overridden(self):
         """Stock has none overridden, lest a subclass lose what it does; here all call it."""

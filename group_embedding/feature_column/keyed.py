@@ -55,6 +55,7 @@ def categorical_column_with_embedding(key, dtype=tf.string, partition_num=None, 
             "one piece; enable_distributed_strategy shards it over ranks"
         )
     scope.group_lone_columns(has_keys)
+    fc_v2.IndicatorColumn.__init__ = _refuse_keys  # which has none
     return KeyedCategoricalColumn(key, dtype, ev_option or EmbeddingVariableOption())
 
 
@@ -73,6 +74,13 @@ def sequence_categorical_column_with_embedding(
     return fc_v2.SequenceCategoricalColumn(
         categorical_column_with_embedding(key, dtype, partition_num, ev_option)
     )
+
+
+def _refuse_keys(column, *args, **kwargs):
+    """`__init__` of indicator columns: `__new__` has stored the arguments."""
+    del args, kwargs
+    if has_keys(column):
+        column.categorical_column._num_buckets.refuse("indicator_column")
 
 
 def has_keys(column):

@@ -29,6 +29,17 @@ class Keys(int):
         keys.column = column
         return keys
 
+    def __lt__(self, other):
+        """Whoever makes a shape compares each of its dimensions with 0."""
+        self.refuse("linear_model or another that has a weight for each value")
+
+    def refuse(self, what):
+        raise ValueError(
+            f"column '{self.column.name}': expected embedding_column, or another that has a table "
+            f"of keys, got {what}, while any number may be a key; give it "
+            "embedding_column(..., dimension=1) instead"
+        )
+
 
 def make_table(shape, initializer, create, placement):
     """Creates the variable of a table.

@@ -133,7 +133,8 @@ class EmbeddingVariable(StandIn, SavedByName):
         return over_ranks.sum_over_ranks(self, count) if gather else count
 
     def get_frequency(self, ids, gather=False):
-        """How often each key was trained, once per occurrence; 0 for those without a row."""
+        """How often each key was trained, once per occurrence; also of those that a filter has not
+        admitted (a Bloom filter may say more). 0: never."""
         return self._find(ids, gather).frequencies
 
     def get_version(self, ids, gather=False):
@@ -219,6 +220,8 @@ class EmbeddingVariable(StandIn, SavedByName):
         keys = self._to_int64(ids)
         with tf.device(self.device):
             found = table_keys.find_keys(self.table_handle, keys)
+        with tf.device("/CPU:0"):
+            found = over_ranks.counts_of_own_keys(self, keys, found)
         return over_ranks.gather_found(self, found) if gather else found
 
     def _to_int64(self, keys):

@@ -77,8 +77,8 @@ def share_of(table):
     if is_over_replicas(table.exchange):  # this process writes the files of all
         return Share(LocalExchange(), table.exchange.rank, table.exchange.num_ranks)
     if table.placement.spread == "one_rank":
-        is_mine = table.placement.rank == table.exchange.rank
-        return Share(table.exchange, 0 if is_mine else None, 1)
+        is_own = table.placement.rank == table.exchange.rank
+        return Share(table.exchange, 0 if is_own else None, 1)
     return Share(table.exchange, table.exchange.rank, table.exchange.num_ranks)
 
 
@@ -99,6 +99,21 @@ def sum_over_ranks(table, counts):
     (of_all,) = table.exchange.allgather([tf.reshape(counts, [-1])], "gather_counts")
     total = tf.reduce_sum(tf.reshape(of_all, [table.exchange.num_ranks, -1]), axis=0)
     return tf.reshape(total, tf.shape(counts))
+
+
+def counts_of_own_keys(table, keys, found):
+    """A rank's KeyInfo without counts of keys of other ranks, of which a Bloom filter makes some
+    up."""
+    if table.placement is None:
+        return found
+    own = tf.where(_is_own(table, keys), found.frequencies, tf.zeros_like(found.frequencies))
+    return found._replace(frequencies=own)
+
+
+def _is_own(table, keys):
+    if table.placement.spread == "one_rank":
+        return tf.fill(tf.shape(keys), table.placement.rank == table.exchange.rank)
+    return tf.equal(key_owners(keys, table.exchange.num_ranks), table.exchange.rank)
 
 
 def gather_found(table, found):
@@ -124,19 +139,16 @@ def rows_of_this_rank(table, keys, values, versions, frequencies):
     """
     if table.placement is None or keys.shape.rank != 1:
         return [keys, values, versions, frequencies]
-    if table.placement.spread == "one_rank":
-        is_mine = tf.fill(tf.shape(keys), table.placement.rank == table.exchange.rank)
-    else:
-        is_mine = tf.equal(key_owners(keys, table.exchange.num_ranks), table.exchange.rank)
+    is_own = _is_own(table, keys)
     counts = {
         what: (tf.shape(given)[0], tf.shape(keys)[0])
         for what, given in (("values", values), ("versions", versions), ("freqs", frequencies))
     }
     with tf.control_dependencies(_check_counts(table, counts)):
-        mine = [tf.boolean_mask(keys, is_mine), tf.boolean_mask(values, is_mine)]
+        mine = [tf.boolean_mask(keys, is_own), tf.boolean_mask(values, is_own)]
     for what, given in (("versions", versions), ("freqs", frequencies)):
         # Where none are given, no place names any.
-        places = tf.where(is_mine)[:, 0]
+        places = tf.where(is_own)[:, 0]
         count = counts[what][0]
         mine.append(tf.gather(given, tf.boolean_mask(places, tf.fill(tf.shape(places), count > 0))))
     return mine

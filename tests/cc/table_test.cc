@@ -114,6 +114,35 @@ TEST(ThreadsReadTrainWriteAndSaveAtATime) {
   }
 }
 
+TEST(ThreadsCountInABloomFilterThatIsSaved) {
+  TableOptions options;
+  options.dim = 4;
+  options.admission = {Admission::Kind::kBloom, 100, 3001, 3, 2};
+  std::string error;
+  const auto table = MakeHostTable(options, nullptr, &error);
+  CHECK_EQ(error, "");
+  auto train = [&](int64_t first) {
+    std::vector<int64_t> keys(2000), rows(keys.size());
+    for (size_t i = 0; i < keys.size(); ++i) keys[i] = first + static_cast<int64_t>(i);
+    const KeysToLocate request = {table.get(), keys.data(), static_cast<int64_t>(keys.size()),
+                                  rows.data()};
+    CHECK_EQ(LocateRowsCpu(&request, 1, Access::kTrain, 1, SerialFor), "");
+  };
+  train(0);
+  const std::vector<char> expected = table->TakeSnapshot(false)->admission().counters;
+  const auto snapshot = table->TakeSnapshot(/*changes_only=*/false);
+  std::vector<char> saved;
+
+  testing::ThreadedFor(4)(4, 1000000, [&](int64_t begin, int64_t end) {
+    for (int64_t t = begin; t < end; ++t) {
+      if (t > 0) train(1000 * t);
+      if (t == 0) saved = snapshot->admission().counters;
+    }
+  });
+
+  CHECK_EQ(saved == expected, true);
+}
+
 TEST(ThreadsReadRowsWhileOthersTrain) {
   constexpr int kDim = 64;
   constexpr int64_t kNumKeys = 40000;  // 10 MB of rows: written past the cache

@@ -1,5 +1,6 @@
 """Saves that training does not wait for hold one instant."""
 
+import threading
 import time
 
 import checkpoint_cases as cases
@@ -132,3 +133,47 @@ def test_the_hook_saves_while_a_session_trains(incremental, tmp_path):
         for file in table["files"]
     ]
     assert any(kinds) == incremental
+
+
+def test_a_session_of_one_thread_trains_while_tables_are_written(tmp_path):
+    # Given tables whose rows take a while to write, and a session whose ops have one thread
+    num_keys, dim, names = 300_000, 32, ("user", "item", "shop")
+    one_thread = v1.ConfigProto()
+    one_thread.session_inter_op_thread_pool.add().num_threads = 1
+    with tf.Graph().as_default() as graph, v1.Session(config=one_thread) as session:
+        tables = [ge.get_embedding_variable(name, dim) for name in names]
+        keys, rows = v1.placeholder(tf.int64, [None]), v1.placeholder(tf.float32, [None, dim])
+        insert = tf.group([table.insert(keys, rows) for table in tables])
+        saver = v1.train.Saver()
+        session.run(v1.global_variables_initializer())
+        session.run(insert, {keys: np.arange(num_keys), rows: np.ones([num_keys, dim])})
+        some = {keys: np.arange(1000), rows: np.full([1000, dim], 2.0)}
+
+        def save_in_thread(prefix):
+            def save():
+                with graph.as_default():
+                    saver.save(session, prefix)
+
+            thread = threading.Thread(target=save)
+            thread.start()
+            return thread
+
+        def save_in_background(prefix):
+            return ge.checkpoint.BackgroundSave(saver, session, prefix)._thread
+
+        # When it trains on, whichever way they are saved
+        longest, took = [], []
+        for way in (save_in_thread, save_in_background):
+            start, steps = time.perf_counter(), []
+            thread = way(f"{tmp_path}/{way.__name__}")
+            while thread.is_alive():
+                step = time.perf_counter()
+                session.run(insert, some)
+                steps.append(time.perf_counter() - step)
+            longest.append(max(steps))
+            took.append(time.perf_counter() - start)
+    # Then no step waits for a table to be written
+    print(f"waited {np.multiply(longest, 1e3)} ms of {np.multiply(took, 1e3)} ms")
+    assert all(wait < whole / 4 for wait, whole in zip(longest, took))
+    saved = cases.content(f"{tmp_path}/save_in_background")[0]
+    assert all(len(saved[name]) == num_keys for name in names)

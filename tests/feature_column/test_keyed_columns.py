@@ -189,6 +189,26 @@ def test_a_column_refuses_what_its_table_cannot_do():
             )
 
 
+@pytest.mark.parametrize(
+    "wrap",
+    [lambda column: column, lambda column: fc.weighted_categorical_column(column, "strength")],
+    ids=["plain", "weighted"],
+)
+def test_what_has_a_weight_for_each_value_takes_no_keys(wrap):
+    features = {"user": np.array([[1]]), "strength": np.array([[1.0]])}
+    instead = "column 'user.*: expected embedding_column.*got .*embedding_column\\(.*dimension=1"
+
+    with pytest.raises(ValueError, match=instead):
+        fc.indicator_column(wrap(keyed("user")))
+    with tf.Graph().as_default(), pytest.raises(ValueError, match=instead):
+        v1.feature_column.linear_model(features, [wrap(keyed("user"))])
+    # And others are what they were
+    column = fc.indicator_column(identity("user"))
+    with tf.Graph().as_default():
+        assert v1.feature_column.input_layer(features, [column]).shape == [1, NUM_ROWS]
+        assert v1.feature_column.linear_model(features, [identity("user")]).shape == [1, 1]
+
+
 def test_a_column_from_a_checkpoint_says_what_to_do_instead():
     with tf.Graph().as_default():
         column = fc.embedding_column(

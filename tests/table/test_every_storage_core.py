@@ -274,6 +274,52 @@ def test_what_a_snapshot_says_was_counted_is_of_its_instant(make_table):
     assert counted_of(table.snapshot()) == {3: 1, 4: 1, 5: 2}
 
 
+BLOOM = {"admission": "bloom", "min_count": 100, "num_counters": 5001, "num_hashes": 3}
+
+
+def test_a_snapshot_has_the_counters_of_a_bloom_filter_at_its_instant(make_table):
+    table, same = (make_table(**BLOOM, counter_bytes=2) for _ in range(2))
+    for each in (table, same):
+        train(each, np.arange(500))
+    expected = same.snapshot().admission["counters"]
+    snapshot = table.snapshot()
+    train(table, np.arange(300, 900))
+
+    counted = snapshot.admission["counters"]
+
+    assert counted == expected
+    del snapshot
+    assert table.snapshot().admission["counters"] != expected
+
+
+def test_a_restart_while_a_snapshot_waits_leaves_it_its_bloom_filter(make_table):
+    table = make_table(**BLOOM)
+    train(table, np.arange(500))
+    expected = table.snapshot().admission["counters"]
+    snapshot = table.snapshot()
+
+    table.clear()
+
+    assert snapshot.admission["counters"] == expected
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"admission": "counter"}, {**BLOOM, "counter_bytes": 1}],
+    ids=["counter", "bloom"],
+)
+def test_what_a_filter_counted_is_described_without_a_row(make_table, options):
+    table = make_table(**{**options, "min_count": 3})
+    train(table, [1, 2, 2, 3, 3, 3])
+
+    for _ in range(2):  # the first has changed nothing
+        described = table.describe([1, 2, 3, 9])
+
+        assert described["counts"].tolist() == [1, 2, 3, -1]
+        assert described["tiers"].tolist() == [-1, -1, 0, -1]
+        assert table.num_keys == 1
+
+
 def test_a_snapshot_of_changes_has_what_changed_since_the_last_full_one(make_table):
     # Given a full snapshot that was kept while a batch was in flight, and changes since
     table = make_table()

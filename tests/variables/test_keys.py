@@ -78,9 +78,11 @@ def test_filters(make_table, train, read, option):
     # When a key is trained twice, and once more
     train(table, [1, 1])
     before = read(table, [1])
+    counted = [int(asked([1])[0]) for asked in (table.get_frequency, table.get_version)]
     train(table, [1])
-    # Then it has a row from then on, which starts as rows do
+    # Then it has a row from then on, which starts as rows do, and a count before
     np.testing.assert_array_equal(before, [[7, 7]])
+    assert counted == [2, -1]
     np.testing.assert_array_equal(read(table, [1, 2]), [[0, 0], [7, 7]])
     assert int(table.total_count()) == 1
     assert int(table.get_frequency([1])[0]) == 3

@@ -28,6 +28,21 @@ inline absl::Status AllocateScratch(tensorflow::OpKernelContext* context, int64_
   return context->allocate_temp(tensorflow::DT_INT8, tensorflow::TensorShape({bytes}), scratch);
 }
 
+// The GPU that this thread calls, which a thread that goes on for it must call too.
+inline int CurrentDevice() {
+  int device = 0;
+#if GOOGLE_CUDA
+  if (cudaGetDevice(&device) != cudaSuccess) device = 0;
+#endif
+  return device;
+}
+
+inline void SetCurrentDevice(int device) {
+#if GOOGLE_CUDA
+  cudaSetDevice(device);
+#endif
+}
+
 #if GOOGLE_CUDA
 inline cudaStream_t StreamOf(tensorflow::OpKernelContext* context) {
   return reinterpret_cast<cudaStream_t>(

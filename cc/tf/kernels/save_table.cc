@@ -12,7 +12,10 @@
 #include "table/manifest.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/lib/io/path.h"
+#include "tensorflow/core/platform/cpu_info.h"
 #include "tensorflow/core/platform/env.h"
+#include "tensorflow/core/platform/threadpool.h"
+#include "tf/kernels/device.h"
 #include "tf/kernels/embedding_table_resource.h"
 #include "tf/kernels/resource_locks.h"
 
@@ -98,7 +101,7 @@ class SnapshotTablesOp : public OpKernel {
     for (size_t t = 0; t < resources.size(); ++t) {
       OP_REQUIRES_OK(context, CatchErrors([&] {
                        Take(id, evictions_[t], steps->vec<int64_t>()(t),
-                            changes_only->vec<bool>()(t), resources[t].get());
+                            changes_only->vec<bool>()(t), ThreadsOf(context), resources[t].get());
                        return absl::OkStatus();
                      }));
     }
@@ -106,13 +109,13 @@ class SnapshotTablesOp : public OpKernel {
 
  private:
   static void Take(int64_t id, const Eviction& eviction, int64_t step, bool changes_only,
-                   EmbeddingTableResource* resource) {
+                   const ParallelFor& threads, EmbeddingTableResource* resource) {
     TableSaves& saves = resource->saves();
     saves.waiting.reset();
     const std::shared_ptr<EmbeddingTable>& table = resource->table();
     const bool by_step = eviction.kind == Eviction::Kind::kGlobalStep;
     if (eviction.kind != Eviction::Kind::kNone && !(by_step && step < 0)) {
-      table->Evict(eviction, step);
+      table->Evict(eviction, step, threads);
     }
     auto save = std::make_unique<TableSave>();
     save->id = id;
@@ -143,19 +146,37 @@ class FullSaveIdOp : public OpKernel {
   }
 };
 
-class SaveTableOp : public OpKernel {
+// Writes in threads of its own: TensorFlow's are few, and training waits for one.
+class SaveTableOp : public tensorflow::AsyncOpKernel {
  public:
-  explicit SaveTableOp(OpKernelConstruction* context) : OpKernel(context) {
+  explicit SaveTableOp(OpKernelConstruction* context) : AsyncOpKernel(context) {
     OP_REQUIRES_OK(context, context->GetAttr("part", &part_));
     OP_REQUIRES_OK(context, context->GetAttr("num_parts", &num_parts_));
     OP_REQUIRES(context, part_ < num_parts_,
                 absl::InvalidArgumentError("part: expected less than num_parts"));
   }
 
-  void Compute(OpKernelContext* context) override {
+  void ComputeAsync(OpKernelContext* context, DoneCallback done) override {
+    Writers()->Schedule([this, context, done = std::move(done), device = CurrentDevice()] {
+      SetCurrentDevice(device);
+      context->SetStatus(Save(context));
+      done();
+    });
+  }
+
+ private:
+  // Half of the cores: the others train.
+  static tensorflow::thread::ThreadPool* Writers() {
+    static auto* writers = new tensorflow::thread::ThreadPool(
+        tensorflow::Env::Default(), tensorflow::ThreadOptions(), "table_writers",
+        std::max(1, tensorflow::port::MaxParallelism() / 2), /*low_latency_hint=*/false);
+    return writers;
+  }
+
+  absl::Status Save(OpKernelContext* context) const {
     const Stage stage("writing tables");
     EmbeddingTablePtr resource;
-    OP_REQUIRES_OK(context, FindEmbeddingTable(context, 0, &resource));
+    TF_RETURN_IF_ERROR(FindEmbeddingTable(context, 0, &resource));
     const std::string prefix = context->input(1).scalar<tstring>()();
     std::unique_ptr<TableSave> save;
     FullSave full;
@@ -164,10 +185,11 @@ class SaveTableOp : public OpKernel {
       TableSaves& saves = resource->saves();
       const bool waits =
           saves.waiting != nullptr && saves.waiting->id == context->input(2).scalar<int64_t>()();
-      OP_REQUIRES(context, waits,
-                  absl::FailedPreconditionError("table '" + resource->name() +
-                                                "': expected its snapshot, got that of another "
-                                                "save, or one that was written already"));
+      if (!waits) {
+        return absl::FailedPreconditionError("table '" + resource->name() +
+                                             "': expected its snapshot, got that of another save, "
+                                             "or one that was written already");
+      }
       save = std::move(saves.waiting);
       full = saves.full;
       saves.is_writing = true;
@@ -181,13 +203,13 @@ class SaveTableOp : public OpKernel {
       save->snapshot.reset();
       resource->saves().is_writing = false;
     }
-    OP_REQUIRES_OK(context, status);
+    TF_RETURN_IF_ERROR(status);
     Tensor* output;
-    OP_REQUIRES_OK(context, context->allocate_output(0, TensorShape({}), &output));
+    TF_RETURN_IF_ERROR(context->allocate_output(0, TensorShape({}), &output));
     output->scalar<tstring>()() = Encode(manifest);
+    return absl::OkStatus();
   }
 
- private:
   absl::Status Write(const std::string& prefix, const FullSave& full, TableSave* save,
                      Manifest* manifest) const {
     const std::string folder(tensorflow::io::Dirname(prefix));

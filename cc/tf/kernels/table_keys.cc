@@ -185,7 +185,9 @@ class EvictKeysOp : public TableOp {
 
  private:
   absl::Status Run(OpKernelContext* context, EmbeddingTable* table) override {
-    return OutputScalar(context, 0, table->Evict(eviction_, context->input(1).scalar<int64_t>()()));
+    return OutputScalar(
+        context, 0,
+        table->Evict(eviction_, context->input(1).scalar<int64_t>()(), ThreadsOf(context)));
   }
 
   Eviction eviction_;

@@ -1,0 +1,84 @@
+// What the counters of a Bloom filter were at one instant. Whoever is about to change one says so
+// first; if it has not been read yet, the counters around it are put aside for the reader.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <unordered_map>
+#include <vector>
+
+namespace group_embedding {
+
+class BloomSnapshot {
+ public:
+  // Made while nothing changes `words` [num_words].
+  BloomSnapshot(const std::atomic<uint64_t>* words, size_t num_words)
+      : words_(words),
+        num_words_(num_words),
+        blocks_(new Block[(num_words + kWords - 1) / kWords]()),
+        parts_(new Part[kNumLocks]) {}
+
+  // A counter in that word is about to change.
+  void BeforeChange(size_t word) {
+    const size_t b = word / kWords;
+    if (!blocks_[b].is_read.load(std::memory_order_acquire)) PutAside(b);
+  }
+  void BeforeChangeOfAll() {
+    for (size_t word = 0; word < num_words_; word += kWords) BeforeChange(word);
+  }
+
+  // All counters, once.
+  std::vector<char> Read() {
+    std::vector<char> counters(num_words_ * sizeof(uint64_t));
+    auto* words = reinterpret_cast<uint64_t*>(counters.data());
+    for (size_t b = 0; b * kWords < num_words_; ++b) {
+      Part& part = parts_[b % kNumLocks];
+      std::lock_guard<std::mutex> lock(part.mutex);
+      const auto found = part.aside.find(b);
+      for (size_t w = b * kWords; w < EndOf(b); ++w) {
+        words[w] = found == part.aside.end() ? words_[w].load(std::memory_order_relaxed)
+                                             : found->second[w % kWords];
+      }
+      if (found != part.aside.end()) part.aside.erase(found);
+      blocks_[b].is_read.store(true, std::memory_order_release);
+    }
+    return counters;
+  }
+
+ private:
+  static constexpr size_t kWords = 64;
+  static constexpr size_t kNumLocks = 256;
+
+  struct Block {
+    std::atomic<bool> is_read;  // or put aside
+  };
+  struct Part {  // of the blocks that have one lock
+    std::mutex mutex;
+    std::unordered_map<size_t, std::array<uint64_t, kWords>> aside;
+  };
+
+  size_t EndOf(size_t b) const { return std::min((b + 1) * kWords, num_words_); }
+
+  void PutAside(size_t b) {
+    Part& part = parts_[b % kNumLocks];
+    std::lock_guard<std::mutex> lock(part.mutex);
+    if (blocks_[b].is_read.load(std::memory_order_relaxed)) return;
+    std::array<uint64_t, kWords>& aside = part.aside[b];
+    for (size_t w = b * kWords; w < EndOf(b); ++w) {
+      aside[w % kWords] = words_[w].load(std::memory_order_relaxed);
+    }
+    blocks_[b].is_read.store(true, std::memory_order_release);
+  }
+
+  const std::atomic<uint64_t>* const words_;
+  const size_t num_words_;
+  // What a block says is in place before it says so.
+  std::unique_ptr<Block[]> blocks_;
+  std::unique_ptr<Part[]> parts_;
+};
+
+}  // namespace group_embedding
