@@ -7,13 +7,16 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "exchange/exchanged_group.h"
+#include "exchange/number_keys.h"
 #include "exchange/peer_group.h"
 #include "python/array.h"
 #include "python/run.h"
 #include "python/update.h"
+#include "table/device_buffer.h"
 
 namespace group_embedding {
 namespace {
@@ -169,6 +172,29 @@ int64_t PeerRoomBytes(const std::vector<int64_t>& num_rows, const std::vector<in
   return PeerRoom(group, num_ranks, max_ids).bytes;
 }
 
+// features: (first id, number of ids, table) of each with keys; of the rest of `ids` nothing
+// changes.
+py::tuple NumberKeys(const std::vector<std::tuple<int64_t, int64_t, int64_t>>& features,
+                     py::object ids, int64_t num_tables, int64_t num_ranks) {
+  const ArrayView view = ViewArray(ids, "ids", "i8", 1, /*on_gpu=*/true);
+  RequireContiguous(view);
+  std::vector<KeyedFeature> keyed;
+  for (const auto& [first_id, num_ids, table] : features) {
+    if (first_id < 0 || num_ids < 0 || first_id + num_ids > view.shape[0]) {
+      throw py::value_error("features: expected ids of the batch");
+    }
+    keyed.push_back({first_id, num_ids, table});
+  }
+  const int64_t num_ids = view.shape[0];
+  DeviceBuffer<char> workspace(NumberKeysWorkspaceBytesCuda(keyed, num_ids, num_tables, num_ranks));
+  NumberedKeys numbered;
+  RequireCuda(NumberKeysCuda(keyed, static_cast<const int64_t*>(view.data), num_ids, num_tables,
+                             num_ranks, workspace.data(), &numbered, nullptr));
+  const auto first_keys = ToHost(numbered.first_keys, num_ranks * num_tables + 1, nullptr);
+  return py::make_tuple(ToHost(numbered.ids, num_ids, nullptr),
+                        ToHost(numbered.keys, first_keys.back(), nullptr), first_keys);
+}
+
 }  // namespace
 
 void BindShardedGroups(py::module_& m) {
@@ -195,6 +221,11 @@ All ranks call lookup, and then update, together.)")
   m.def("peer_room_bytes", &PeerRoomBytes, "num_rows"_a, "dims"_a, "num_ranks"_a, "max_ids"_a,
         "dtype"_a = "float32",
         "For groups of such tables, whole, and batches of at most so many ids on each rank.");
+  m.def(
+      "number_keys", &NumberKeys, "features"_a, "ids"_a, "num_tables"_a, "num_ranks"_a,
+      "(ids with numbers in the place of keys, the keys of all parts, the first of each part), of "
+      "features (first id, number of ids, table) whose ids are keys: the i-th key of rank n in a "
+      "table, ascending as unsigned, is i * num_ranks + n.");
 }
 
 }  // namespace group_embedding
