@@ -41,7 +41,8 @@ template <typename T>
 class DeviceBuffer {
  public:
   explicit DeviceBuffer(int64_t count) {
-    RequireCuda(cudaMalloc(&data_, std::max<int64_t>(count, 1) * sizeof(T)));
+    RequireCuda(
+        cudaMalloc(reinterpret_cast<void**>(&data_), std::max<int64_t>(count, 1) * sizeof(T)));
   }
   DeviceBuffer(const T* host, int64_t count, cudaStream_t stream) : DeviceBuffer(count) {
     RequireCuda(cudaMemcpyAsync(data_, host, count * sizeof(T), cudaMemcpyHostToDevice, stream));
