@@ -142,6 +142,7 @@ std::string DeviceHash::ReadSnapshot(RowAside* snapshot, int64_t begin, int64_t 
 }
 
 std::string DeviceHash::PutRowsAside(const int64_t* rows, int64_t num_rows, cudaStream_t stream) {
+  if (num_rows == 0) return "";  // as when a table without rows is cleared
   std::string error = snapshot_->MakeRoom(num_rows);
   if (!error.empty()) return error;
   const cudaError_t failed = snapshot_->Put(rows, num_rows, stream);

@@ -23,7 +23,7 @@ import group_embedding as ge
 
 # Of values, two slots and what is kept of a row. Three batches fit the memory, as what Keras traces
 # may keep one more in flight until Python collects garbage; all keys do not.
-NUM_ROWS = 60
+NUM_ROWS = 72
 ROW_BYTES = 4 * cases.DIM * 3 + 40
 TYPES = ge.StorageType
 STORAGES = [
@@ -35,7 +35,7 @@ STORAGES = [
         for option in (
             ge.StorageOption(TYPES.HBM),
             ge.StorageOption(TYPES.HBM_DRAM, storage_size=[24 * ROW_BYTES]),
-            ge.StorageOption(TYPES.HBM_DRAM_SSDHASH, storage_size=[24 * ROW_BYTES, 36 * ROW_BYTES]),
+            ge.StorageOption(TYPES.HBM_DRAM_SSDHASH, storage_size=[24 * ROW_BYTES, 48 * ROW_BYTES]),
         )
     ),
 ]
