@@ -43,8 +43,8 @@ def _check_kind(option, name, kinds, optional=False):
 class StorageType(enum.Enum):
     """Where rows lie; of several tiers, the fastest first.
 
-    DRAM is the host's memory. HBM is that of the first GPU, taken beside TensorFlow's own: have
-    TensorFlow take what it needs and no more
+    DRAM is the host's memory. HBM is that of the first GPU, over several ranks of each rank's own,
+    taken beside TensorFlow's: have TensorFlow take what it needs and no more
     (`tf.config.experimental.set_memory_growth(gpu, True)`, or TF_FORCE_GPU_ALLOW_GROWTH=true).
     In HBM_DRAM, rows that HBM does not hold lie in page-locked host memory, which the GPU reads and
     writes in place; hot ones change places with colder ones in HBM when a batch has ended, beside
