@@ -13,6 +13,7 @@ three sets of ids.
 """
 
 import argparse
+import functools
 import gc
 import statistics
 from dataclasses import replace
@@ -21,7 +22,7 @@ from pathlib import Path
 import numpy as np
 from bench_kernel import load_core
 from gpu_exchanges import WAYS, allocate, make_communicator
-from gpu_ranks import run_ranks
+from gpu_ranks import Ranks
 from places import Gpu
 from report import print_table, write_json
 from workloads import ALPHAS, WORKLOADS, ids_from_uniform
@@ -30,6 +31,7 @@ ROOT = Path(__file__).resolve().parents[1]
 BATCHES = {"onehot26": 65536, "dcnv2_cap4M": 32768}
 TINY = replace(WORKLOADS["onehot26"], name="onehot26, 16 samples", batch=16, rows=[1000] * 26)
 NUM_SETS, STEPS, ROUNDS = 3, 10, 5
+SECONDS = 90  # that a case may take, the start of CUDA included
 
 
 class Rank:
@@ -109,18 +111,19 @@ def kernel_milliseconds(torch, run):
     }
 
 
-def measure_all(meeting, folder, cases):
-    """What one rank measured of each (way, workload, alpha)."""
+core_of_rank = functools.cache(load_core)
+
+
+def measure_case(meeting, folder, way, workload, alpha):
+    """What one rank measured."""
     import torch
 
     torch.cuda.set_device(meeting.rank)
-    core = load_core(folder)
+    core = core_of_rank(folder)
     core.set_device(meeting.rank)
-    figures = []
-    for number, case in enumerate(cases):
-        figures.append(measure(core, torch, meeting.part(str(number)), *case))
-        gc.collect()
-        torch.cuda.empty_cache()
+    figures = measure(core, torch, meeting, way, workload, alpha)
+    gc.collect()
+    torch.cuda.empty_cache()
     return figures
 
 
@@ -198,23 +201,25 @@ def row_of(way, num_ranks, workload, alpha, ranks, one_gpu):
 
 
 def run(folder, counts, workloads, profile):
-    """Rows of the table, printed as they come: those so far, after each number of GPUs. All that
-    runs on as many runs in the same processes."""
+    """Rows of the table, printed as they come: those so far, after each case. All that runs on as
+    many GPUs runs in the same processes."""
     order = [workload.name for workload, _ in workloads]
     rows, one_gpu = [], {}
     for num_ranks in sorted({1, *counts}):
         ways = [way for way in WAYS if way != "one GPU" or num_ranks == 1]
-        cases = [(way, workload, alpha) for workload, alpha in workloads for way in ways]
-        of_ranks = run_ranks(num_ranks, measure_all, folder, cases, seconds=60 + 20 * len(cases))
-        for (way, workload, alpha), *ranks in zip(cases, *of_ranks):
-            base = one_gpu.get((workload.name, alpha))
-            rows.append(row_of(way, num_ranks, workload, alpha, ranks, base))
-            if way == "one GPU":
-                one_gpu[workload.name, alpha] = rows[-1]["step ms"]
-            if profile:
-                write_kernels(profile, rows[-1], ranks[0]["kernels"])
-        print_table(rows[-len(cases) :])
-        yield sorted(rows, key=lambda r: (order.index(r["workload"]), r["alpha"]))
+        with Ranks(num_ranks) as ranks:
+            for workload, alpha in workloads:
+                for way in ways:
+                    case = way, workload, alpha
+                    found = ranks.run(measure_case, folder, *case, seconds=SECONDS)
+                    base = one_gpu.get((workload.name, alpha))
+                    rows.append(row_of(way, num_ranks, workload, alpha, found, base))
+                    if way == "one GPU":
+                        one_gpu[workload.name, alpha] = rows[-1]["step ms"]
+                    if profile:
+                        write_kernels(profile, rows[-1], found[0]["kernels"])
+                    yield sorted(rows, key=lambda r: (order.index(r["workload"]), r["alpha"]))
+                print_table(rows[-len(ways) :])
 
 
 def write_kernels(path, row, kernels):

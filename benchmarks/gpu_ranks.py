@@ -107,12 +107,6 @@ class Ranks:
         return [returned[rank] for rank in range(len(self._processes))]
 
 
-def run_ranks(num_ranks, function, *args, seconds=120):
-    """Runs `function(meeting, *args)` in a process per rank, as `Ranks.run` does."""
-    with Ranks(num_ranks) as ranks:
-        return ranks.run(function, *args, seconds=seconds)
-
-
 def _serve(calls, results, folder, rank, num_ranks):
     meeting = Meeting(folder, rank, num_ranks)
     while True:

@@ -38,3 +38,45 @@ def test_benchmark_runs(name, tmp_path):
     assert figures["about"]["date"] and figures["rows"]
     headings = list(figures["rows"][0])
     assert any(line.split()[:1] == headings[0].split()[:1] for line in done.stdout.splitlines())
+
+
+class OneCase:
+    """In the place of processes with a GPU each: peers fail on two."""
+
+    def __init__(self, num_ranks):
+        self.num_ranks = num_ranks
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        pass
+
+    def run(self, function, folder, way, workload, alpha, seconds):
+        if way == "peers" and self.num_ranks == 2:
+            raise RuntimeError("rank 1: no such peer")
+        kernels = {"ncclDevKernel_SendRecv": 0.5, "FetchRowsKernel": 0.25}
+        times = {"forward": 1.0, "step": 2.0 * self.num_ranks, "bytes": 10**6, "kernels": kernels}
+        return [{**times, "bare": 0.5} for _ in range(self.num_ranks)]
+
+
+def test_what_was_measured_over_gpus_outlives_a_case_that_fails(monkeypatch):
+    # Given GPUs, of which two can not read each other's memory
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    bench = importlib.import_module("bench_collective")
+    monkeypatch.setattr(bench, "Ranks", OneCase)
+    workloads = [(bench.WORKLOADS["onehot26"], 0.0)]
+    given = []
+    # When they are measured
+    with pytest.raises(RuntimeError, match="no such peer"):
+        for rows_so_far in bench.run("folder", [1, 2], workloads, profile=None):
+            given.append(rows_so_far)
+    # Then what was measured before has been given, beside one GPU
+    rows = given[-1]
+    assert [(row["way"], row["GPUs"]) for row in rows] == [
+        *((way, 1) for way in bench.WAYS),
+        ("nccl", 2),
+        ("nccl, bfloat16", 2),
+    ]
+    assert [row["of one GPU"] for row in rows[-2:]] == ["50%", "50%"]
+    assert rows[-1]["of bare"] == "100%"
