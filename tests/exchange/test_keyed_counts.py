@@ -21,7 +21,6 @@ def train_on_rank():
     """{filter: how often each of KEYS was trained, as this rank knows, and as all do}: key k was,
     k % 4 times, by all ranks together."""
     ge.enable_distributed_strategy()
-    optimizer = ge.DistributedOptimizer(ge.optimizers.wrap(tf.keras.optimizers.SGD(0.1)))
     num_ranks, rank = exchange.current().num_ranks, exchange.current().rank
     counts = {}
     for name, option in FILTERS.items():
@@ -29,6 +28,7 @@ def train_on_rank():
         table = ge.get_embedding_variable(
             f"counted {name}".replace(" ", "_"), 2, ev_option=ev_option
         )
+        optimizer = ge.DistributedOptimizer(ge.optimizers.wrap(tf.keras.optimizers.SGD(0.1)))
         for turn in range(3):
             keys = KEYS[turn < KEYS % 4]
             ids = tf.RaggedTensor.from_tensor(keys[rank::num_ranks, None])
