@@ -76,7 +76,7 @@ class NcclCommunicator : public Communicator {
     const NcclApi::Result ended = api_->group_end();
     if (result == NcclApi::kSuccess) result = ended;
     if (result != NcclApi::kSuccess) return AbortLocked(Text(result));
-    // While the others' bytes travel: the host takes 3 to 9 us to enqueue it.
+    // Last, so that the others' bytes travel while the host enqueues it.
     cudaError_t copied = cudaSuccess;
     if (send_bytes[rank()] > 0) {
       copied = cudaMemcpyAsync(own_to, own, send_bytes[rank()], cudaMemcpyDeviceToDevice, stream);

@@ -1,11 +1,11 @@
 #include <algorithm>
 #include <cmath>
-#include <unordered_map>
 
 #include "table/device_buffer.h"
 #include "table/device_hash_kernels.h"
 #include "table/disk_tiered_hash.h"
 #include "table/disk_tiered_kernels.h"
+#include "table/insert_plan.h"
 
 namespace group_embedding {
 namespace {
@@ -101,37 +101,27 @@ std::string DiskTieredHash::Insert(const KeyedRowsView& given, const ParallelFor
 // Where memory has no room left, new keys go to disk.
 std::string DiskTieredHash::InsertSome(const KeyedRows& rows, size_t begin, size_t end,
                                        const ParallelFor& parallel_for) {
-  std::unordered_map<int64_t, size_t> last;  // of a key that comes twice, the last holds
-  for (size_t i = begin; i < end; ++i) last[rows.keys[i]] = i;
-  std::vector<int64_t> keys;
-  for (const auto& [key, ignored] : last) keys.push_back(key);
-  std::sort(keys.begin(), keys.end(), IsBeforeOnDisk);
+  InsertPlan plan(rows, begin, end);
   FoundOnDisk former;
-  std::string error = FindOnDisk(keys, &former);
+  std::string error = FindOnDisk(plan.keys(), &former);
   if (!error.empty()) return error;
-  std::vector<int64_t> in_memory(keys.size());
-  Find(keys.data(), static_cast<int64_t>(keys.size()), in_memory.data());
+  std::vector<int64_t> in_memory(plan.keys().size());
+  Find(plan.keys().data(), plan.num_keys(), in_memory.data());
   int64_t num_free = 0, clock = 0;
   {
     const Alone alone(*this);
     num_free = NumFree();
     clock = ++clock_;  // the next snapshot of changes has these rows
   }
-  std::vector<size_t> above, below;
-  for (size_t k = 0; k < keys.size(); ++k) {
-    const bool is_new = in_memory[k] == kNoRow;
-    (is_new && num_free == 0 ? below : above).push_back(last[keys[k]]);
-    if (is_new && num_free > 0) --num_free;
-  }
-  error = disk_->CheckSize(static_cast<int64_t>(below.size()),
+  plan.Split(in_memory, num_free);
+  error = disk_->CheckSize(static_cast<int64_t>(plan.below().size()),
                            static_cast<int64_t>(former.keys.size()));
   if (error.empty()) error = disk_->Erase(former.keys);
-  if (error.empty()) error = DeviceHash::Insert(SomeOf(rows, above), parallel_for);
-  if (error.empty()) error = disk_->Insert(rows, below, clock);
+  if (error.empty()) error = DeviceHash::Insert(SomeOf(rows, plan.above()), parallel_for);
+  if (error.empty()) error = disk_->Insert(rows, plan.below(), clock);
   const bool were_counted = options().admission.kind == Admission::Kind::kCounter;
-  if (!error.empty() || below.empty() || !were_counted) return error;
-  std::vector<int64_t> admitted;  // what was counted of them is of no use
-  for (const size_t i : below) admitted.push_back(rows.keys[i]);
+  if (!error.empty() || plan.below().empty() || !were_counted) return error;
+  const std::vector<int64_t> admitted = plan.KeysBelow(rows);  // what was counted is of no use
   DeviceHash::Erase(admitted.data(), static_cast<int64_t>(admitted.size()));
   return "";
 }

@@ -1,9 +1,9 @@
 #include "table/disk_tiered_table.h"
 
 #include <algorithm>
-#include <unordered_map>
 
 #include "table/disk_tiered_shards.h"
+#include "table/insert_plan.h"
 
 namespace group_embedding {
 
@@ -54,36 +54,23 @@ std::string DiskTieredShards::Insert(const KeyedRowsView& given, const ParallelF
 }
 
 std::string DiskTieredShards::InsertSome(const KeyedRows& rows, size_t begin, size_t end) {
-  std::unordered_map<int64_t, size_t> last;  // of a key that comes twice, the last holds
-  for (size_t i = begin; i < end; ++i) last[rows.keys[i]] = i;
-  std::vector<int64_t> keys;
-  for (size_t i = begin; i < end; ++i) {
-    if (last[rows.keys[i]] == i) keys.push_back(rows.keys[i]);
-  }
-  std::sort(keys.begin(), keys.end(), IsBeforeOnDisk);
+  InsertPlan plan(rows, begin, end);
   FoundOnDisk former;
-  std::string error = disk_->Find(keys.data(), static_cast<int64_t>(keys.size()), &former);
+  std::string error = disk_->Find(plan.keys().data(), plan.num_keys(), &former);
   if (!error.empty()) return error;
-  std::vector<int64_t> in_memory(keys.size());
-  Find(keys.data(), static_cast<int64_t>(keys.size()), in_memory.data());
-  std::vector<size_t> above, below;
-  int64_t num_free = store().NumFree();
-  for (size_t k = 0; k < keys.size(); ++k) {
-    const bool is_new = in_memory[k] == kNoRow;
-    (is_new && num_free == 0 ? below : above).push_back(last[keys[k]]);
-    if (is_new && num_free > 0) --num_free;
-  }
-  error = disk_->CheckSize(static_cast<int64_t>(below.size()),
+  std::vector<int64_t> in_memory(plan.keys().size());
+  Find(plan.keys().data(), plan.num_keys(), in_memory.data());
+  plan.Split(in_memory, store().NumFree());
+  error = disk_->CheckSize(static_cast<int64_t>(plan.below().size()),
                            static_cast<int64_t>(former.keys.size()));
   if (error.empty()) error = disk_->Erase(former.keys);
   const KeyedRowsView view = rows;
-  for (size_t a = 0; a < above.size() && error.empty(); ++a) {
-    error = InsertOne(view, static_cast<int64_t>(above[a]));
+  for (size_t a = 0; a < plan.above().size() && error.empty(); ++a) {
+    error = InsertOne(view, static_cast<int64_t>(plan.above()[a]));
   }
-  if (error.empty()) error = disk_->Insert(rows, below, store().clock());
+  if (error.empty()) error = disk_->Insert(rows, plan.below(), store().clock());
   if (!error.empty()) return error;
-  std::vector<int64_t> admitted;  // what was counted of them is of no use
-  for (const size_t i : below) admitted.push_back(rows.keys[i]);
+  const std::vector<int64_t> admitted = plan.KeysBelow(rows);  // what was counted is of no use
   HostShards::Erase(admitted.data(), static_cast<int64_t>(admitted.size()));
   return "";
 }
