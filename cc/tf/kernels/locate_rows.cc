@@ -208,11 +208,9 @@ class LocateRowsGpuOp : public LocateRowsOp {
   }
 };
 
-REGISTER_KERNEL_BUILDER(Name("LocateRows")
-                            .Device(tensorflow::DEVICE_GPU)
-                            .HostMemory("sizes")
-                            .HostMemory("steps"),
-                        LocateRowsGpuOp);
+REGISTER_KERNEL_BUILDER(
+    Name("LocateRows").Device(tensorflow::DEVICE_GPU).HostMemory("sizes").HostMemory("steps"),
+    LocateRowsGpuOp);
 #endif  // GOOGLE_CUDA
 
 }  // namespace
