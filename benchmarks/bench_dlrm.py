@@ -5,6 +5,11 @@
 Launched by `horovodrun -np N`, on N GPUs, over which the tables are spread; the batch is then that
 of each. `--through horovod` has rows travel by Horovod's alltoall, to compare.
 
+With `--keyed` tables are EmbeddingVariables, in the GPU's memory where there is one (HBM), in place
+of variables: the same command without it has the same ids as row numbers. Each id is then a key of
+64 bits. All `--rows` keys of each table are inserted before anything is timed, so that tables are
+as large either way, and no step makes a row.
+
 26 features of one id each, dim 128, bottom MLP 13-512-256-128, dot interaction, top MLP
 1024-1024-512-256-1, Adagrad wrapped by `ge.optimizers.wrap`, ids and labels in GPU memory as
 `prefetch_to_device` leaves them. Steps run in a row, as `fit` makes them; of the tables alone, too:
@@ -42,6 +47,7 @@ def parse_arguments():
     parser.add_argument("--batch", type=int, default=65536)
     parser.add_argument("--rows", type=int, default=1_000_000, help="of each table")
     parser.add_argument("--steps", type=int, default=30)
+    parser.add_argument("--keyed", action="store_true", help="tables whose rows are found by key")
     parser.add_argument("--through", choices=["nccl", "horovod"], default="nccl")
     parser.add_argument("--trace", default=None, help="folder that keeps the profile")
     parser.add_argument("--json", default=None)
@@ -51,9 +57,9 @@ def parse_arguments():
 class Dlrm(tf.Module):
     """Tables and layers as plain variables, so that the step has nothing but the model in it."""
 
-    def __init__(self, rows):
+    def __init__(self, tables):
         super().__init__()
-        self.tables = [_table(rows, f"table_{t}") for t in range(NUM_FEATURES)]
+        self.tables = tables
         interactions = (NUM_FEATURES + 1) ** 2 + DIM
         self.bottom = _mlp([NUM_DENSE, 512, 256, DIM])
         self.top = _mlp([interactions, 1024, 1024, 512, 256, 1])
@@ -82,6 +88,31 @@ def _table(rows, name):
     return ge.exchange.make_table((rows, DIM), initializer, create)
 
 
+def _keyed_table(name):
+    on_gpu = bool(tf.config.list_physical_devices("GPU"))
+    storage = ge.StorageOption(ge.StorageType.HBM if on_gpu else ge.StorageType.DRAM)
+    return ge.get_embedding_variable(
+        name,
+        DIM,
+        initializer=tf.random_uniform_initializer(-0.01, 0.01),
+        ev_option=ge.EmbeddingVariableOption(storage_option=storage),
+    )
+
+
+def keys_of(ids):
+    """A key for each id, anywhere in 64 bits, and no two the same."""
+    return (ids.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)).view(np.int64)
+
+
+def insert_all(tables, rows):
+    """Gives the keys of that many ids rows in each table; over ranks, on each key's owner."""
+    values = np.random.default_rng(0).uniform(-0.01, 0.01, (1 << 16, DIM)).astype(np.float32)
+    for table in tables:
+        for begin in range(0, rows, len(values)):
+            keys = keys_of(np.arange(begin, min(begin + len(values), rows)))
+            table.insert(keys, values[: len(keys)])
+
+
 def _mlp(sizes):
     return [
         (
@@ -100,29 +131,38 @@ def _run(layers, x, last):
 
 
 def make_steps(arguments):
-    """Two traced training steps over one batch: of the model, and of its tables alone."""
+    """Two training steps over one batch: of the model, and of its tables alone."""
     generator = np.random.default_rng(ge.exchange.current().rank)
     batch = arguments.batch
     rows = np.stack([np.arange(batch), np.zeros(batch)], 1).astype(np.int64)
+    drawn = [generator.integers(0, arguments.rows, batch) for _ in range(NUM_FEATURES)]
     ids = [
         tf.SparseTensor(
             tf.identity(tf.constant(rows)),
-            tf.identity(tf.constant(generator.integers(0, arguments.rows, batch))),
+            tf.identity(tf.constant(keys_of(of_table) if arguments.keyed else of_table)),
             tf.constant([batch, 1], tf.int64),
         )
-        for _ in range(NUM_FEATURES)
+        for of_table in drawn
     ]
     dense = tf.constant(generator.standard_normal((batch, NUM_DENSE), np.float32))
     labels = tf.constant(generator.integers(0, 2, (batch, 1)).astype(np.float32))
-    model = Dlrm(arguments.rows)
+    names = [f"table_{t}" for t in range(NUM_FEATURES)]
+    model = Dlrm(
+        [_keyed_table(name) if arguments.keyed else _table(arguments.rows, name) for name in names]
+    )
     cotangent = tf.constant(generator.standard_normal((batch, NUM_FEATURES * DIM), np.float32))
 
     def loss_of_model():
         logits = model(dense, ids)
         return tf.reduce_mean(tf.nn.sigmoid_cross_entropy_with_logits(labels, logits))
 
-    of_model = _training(loss_of_model, model.variables_)
-    return of_model, _training(lambda: model.embed(ids), model.tables, cotangent)
+    steps = (
+        _training(loss_of_model, model.variables_),
+        _training(lambda: model.embed(ids), model.tables, cotangent),
+    )
+    if arguments.keyed:
+        insert_all(model.tables, arguments.rows)
+    return steps
 
 
 def _training(loss_of, variables, cotangent=None):
@@ -220,11 +260,13 @@ def main():
     row = {
         "batch": arguments.batch,
         "rows": arguments.rows,
+        "keyed": arguments.keyed,
         "step_ms": median_ms(step, arguments.steps),
         "tables_step_ms": median_ms(tables_step, arguments.steps),
     }
     if num_ranks > 1:
-        through = "nccl" if ge.exchange.current().nccl_ranks else "horovod"
+        on_host = "horovod" if arguments.through == "horovod" else "host"
+        through = "nccl" if ge.exchange.current().nccl_ranks else on_host
         row |= {"ranks": num_ranks, "through": through}
     row["samples_per_s"] = round(arguments.batch * num_ranks / row["step_ms"] * 1e3)
     if gpus:

@@ -9,16 +9,20 @@ from pathlib import Path
 
 import pytest
 
+from group_embedding.testing import launch, stop
+
 ROOT = Path(__file__).resolve().parents[1]
-COMMANDS = {
+HAS_HOROVOD = importlib.util.find_spec("horovod") is not None
+COMMANDS = {  # by benchmark, and what is special about a second one of it
     "bench_lookup": "--features 2 --batch 8 --rows 50 --seconds 0.05",
     "bench_dlrm": "--batch 64 --rows 100 --steps 30",
+    "bench_dlrm keyed": "--batch 64 --rows 100 --steps 30 --keyed",
     "bench_kernel": "--cpu --workloads onehot26 --alphas 0",
     "bench_save": "--rows 2000 --batch 64 --steps 2 --saves 1",
     "bench_table_cpu": "--keys 3000 --dims 4 --batch 1000 --grow 5000",
     "bench_train": "--cpu --workloads onehot26 --alphas 0 --rules sgd adam",
 }
-if importlib.util.find_spec("horovod"):
+if HAS_HOROVOD:
     COMMANDS["bench_collective_cpu"] = (
         "--ranks 2 --batch 64 --rows 100 --steps 2 --dense 1 --wait 1 --ahead"
     )
@@ -28,7 +32,8 @@ if importlib.util.find_spec("horovod"):
 def test_benchmark_runs(name, tmp_path):
     # Given a benchmark, when it runs as in the README but small
     path = tmp_path / "figures.json"
-    command = [sys.executable, ROOT / "benchmarks" / f"{name}.py", *COMMANDS[name].split()]
+    script = ROOT / "benchmarks" / f"{name.split()[0]}.py"
+    command = [sys.executable, script, *COMMANDS[name].split()]
     done = subprocess.run(
         [*command, "--json", path], capture_output=True, text=True, timeout=300, env=os.environ
     )
@@ -38,6 +43,22 @@ def test_benchmark_runs(name, tmp_path):
     assert figures["about"]["date"] and figures["rows"]
     headings = list(figures["rows"][0])
     assert any(line.split()[:1] == headings[0].split()[:1] for line in done.stdout.splitlines())
+
+
+@pytest.mark.skipif(not HAS_HOROVOD, reason="Horovod is not installed")
+def test_tables_over_ranks_are_timed(tmp_path):
+    # Given the DLRM, with tables found by key
+    command = [sys.executable, str(ROOT / "benchmarks" / "bench_dlrm.py"), "--keyed"]
+    options = f"--batch 64 --rows 100 --steps 10 --json {tmp_path}/figures.json".split()
+    # When two ranks run it
+    with open(tmp_path / "printed", "w") as printed:
+        job = launch([*command, *options], 2, printed)
+        stop(job, grace=180)
+    # Then the figures are of both
+    assert job.returncode == 0, (tmp_path / "printed").read_text()[-3000:]
+    (row,) = json.loads((tmp_path / "figures.json").read_text())["rows"]
+    assert row["ranks"] == 2 and row["keyed"]
+    assert row["step_ms"] > 0 and row["tables_step_ms"] > 0
 
 
 class OneCase:
