@@ -22,7 +22,9 @@ def batch_of(step):
     return ids[mine], (ids * 10**12 - 10**13)[mine], labels[mine]
 
 
-def model(strategy, ids, keys):
+def model(strategy, ids, keys, storage):
+    """storage: of the keys, a StorageOption."""
+    option = ge.EmbeddingVariableOption(storage_option=storage)
     with strategy.embedding_scope():
         columns = [
             fc.embedding_column(
@@ -31,7 +33,7 @@ def model(strategy, ids, keys):
                 initializer=v1.truncated_normal_initializer(seed=3),
             ),
             fc.embedding_column(
-                ge.categorical_column_with_embedding("key", tf.int64),
+                ge.categorical_column_with_embedding("key", tf.int64, ev_option=option),
                 3,
                 initializer=v1.random_uniform_initializer(seed=4),
             ),
@@ -42,13 +44,13 @@ def model(strategy, ids, keys):
     return inputs @ kernel
 
 
-def train_in_session(folder):
+def train_in_session(folder, storage):
     """As in DeepRec's guide: an unwrapped optimizer in the scope, a MonitoredTrainingSession."""
     strategy = ge.CollectiveStrategy()
-    with strategy.scope(), tf.Graph().as_default():
+    with strategy.scope(), tf.Graph().as_default() as graph:
         ids, keys = v1.placeholder(tf.int64, [None, 2]), v1.placeholder(tf.int64, [None, 2])
         labels = v1.placeholder(tf.float32, [None, 1])
-        loss = tf.reduce_mean((model(strategy, ids, keys) - labels) ** 2)
+        loss = tf.reduce_mean((model(strategy, ids, keys, storage) - labels) ** 2)
         optimizer = ge.optimizers.wrap(v1.train.AdagradOptimizer(0.1))
         train_op = optimizer.minimize(loss, v1.train.get_or_create_global_step())
         with v1.train.MonitoredTrainingSession(
@@ -61,18 +63,23 @@ def train_in_session(folder):
     def build():
         ids = v1.placeholder(tf.int64, [None, 2], "ids")
         keys = v1.placeholder(tf.int64, [None, 2], "keys")
-        return {"ids": ids, "keys": keys}, {"score": model(strategy, ids, keys)}
+        return {"ids": ids, "keys": keys}, {"score": model(strategy, ids, keys, storage)}
 
     latest = tf.train.latest_checkpoint(folder)
     exported = strategy.export_saved_model(f"{folder}/exported", build, latest)
-    return exported, stock is v1.train.AdagradOptimizer, (strategy.rank, strategy.world_size)
+    return {
+        "exported": exported,
+        "optimizers are stock": stock is v1.train.AdagradOptimizer,
+        "numbers": (strategy.rank, strategy.world_size),
+        "ops of a step": {operation.type for operation in graph.get_operations()},
+    }
 
 
-def train_estimator(folder):
+def train_estimator(folder, storage):
     strategy = ge.CollectiveStrategy()
 
     def model_fn(features, labels, mode):
-        score = model(strategy, features["id"], features["key"])
+        score = model(strategy, features["id"], features["key"], storage)
         if mode == tf.estimator.ModeKeys.PREDICT:
             outputs = {"serving_default": tf.estimator.export.PredictOutput({"score": score})}
             return tf.estimator.EstimatorSpec(mode, {"score": score}, export_outputs=outputs)
@@ -111,14 +118,17 @@ def train_estimator(folder):
         return tf.estimator.export.ServingInputReceiver(inputs, inputs)
 
     exported = job.export_saved_model(f"{folder}/exported", receiver).decode()
-    return exported, {name: float(value) for name, value in metrics.items()}
+    metrics = {name: float(value) for name, value in metrics.items()}
+    return {"exported": exported, "metrics": metrics}
 
 
-def train_on_rank(folder):
-    in_session = train_in_session(f"{folder}/session")
-    if not hasattr(tf, "estimator"):
-        return in_session, None
-    return in_session, train_estimator(f"{folder}/estimator")
+def train_on_rank(folder, storage=None):
+    """{way: what it gave}."""
+    storage = storage or ge.StorageOption()
+    ways = {"session": train_in_session(f"{folder}/session", storage)}
+    if hasattr(tf, "estimator"):
+        ways["estimator"] = train_estimator(f"{folder}/estimator", storage)
+    return ways
 
 
 @pytest.fixture(scope="module")
@@ -143,28 +153,28 @@ def serve(exported, names):
     return signature(**{k: tf.constant(v, tf.int64) for k, v in given.items()})["score"].numpy()
 
 
+def check_exports(ranks, one_process, way):
+    """That ranks have written one SavedModel, which says what that of one process says."""
+    (exported,) = {of_rank[way]["exported"] for of_rank in ranks}
+    names = {"session": ("ids", "keys"), "estimator": ("id", "key")}[way]
+    expected = serve(one_process[way]["exported"], names)
+    np.testing.assert_allclose(serve(exported, names), expected, rtol=1e-4, atol=1e-5)
+
+
 def test_ranks_know_their_numbers_and_optimizers_are_stock_again(ranks):
-    for rank, ((_, is_stock, numbers), _) in enumerate(ranks):
-        assert is_stock
-        assert numbers == (rank, len(ranks))
+    for rank, of_rank in enumerate(ranks):
+        assert of_rank["session"]["optimizers are stock"]
+        assert of_rank["session"]["numbers"] == (rank, len(ranks))
 
 
 def test_a_session_trains_and_exports_the_model_of_one_process(ranks, one_process):
-    assert len({exported for (exported, *_), _ in ranks}) == 1
-
-    actual = serve(ranks[0][0][0], ("ids", "keys"))
-
-    expected = serve(one_process[0][0], ("ids", "keys"))
-    np.testing.assert_allclose(actual, expected, rtol=1e-4, atol=1e-5)
+    check_exports(ranks, one_process, "session")
 
 
 @pytest.mark.skipif(not hasattr(tf, "estimator"), reason="this TensorFlow has no Estimators")
 def test_an_estimator_trains_evaluates_and_exports_the_model_of_one_process(ranks, one_process):
-    expected_export, expected_metrics = one_process[1]
+    expected = one_process["estimator"]["metrics"]
 
-    for _, (_, metrics) in ranks:
-        assert metrics == pytest.approx(expected_metrics, rel=1e-4)
-    actual = serve(ranks[0][1][0], ("id", "key"))
-
-    expected = serve(expected_export, ("id", "key"))
-    np.testing.assert_allclose(actual, expected, rtol=1e-4, atol=1e-5)
+    for of_rank in ranks:
+        assert of_rank["estimator"]["metrics"] == pytest.approx(expected, rel=1e-4)
+    check_exports(ranks, one_process, "estimator")

@@ -2,13 +2,19 @@
 
 import numpy as np
 import pytest
+from exchange import test_collective_strategy as strategy
 from exchange import test_keyed_checkpoints as checkpoints
 from exchange import test_keyed_tables as keyed
+from exchange import test_routed_ahead as ahead
+from exchange.test_collective_strategy import one_process as one_job  # noqa: F401
 from exchange.test_keyed_checkpoints import uninterrupted  # noqa: F401
 from exchange.test_keyed_tables import one_process  # noqa: F401
 from gpu_processes import on_gpus
 
 import group_embedding as ge
+
+HBM = ge.StorageOption(ge.StorageType.HBM)
+BY_HOST = {"RouteIds", "PackRows", "LocateRows"}  # ops of keys that NCCL does not carry
 
 with_gpus = pytest.mark.parametrize(
     "ranks",
@@ -62,8 +68,7 @@ def test_rows_that_no_gradient_reaches_stay_as_they_are(ranks, request):
     # Given what one process trains of rows and keys, of several types
     rows, keys = keyed.train_mixed()
     # When ranks do, whose keys are on GPUs
-    option = ge.StorageOption(ge.StorageType.HBM)
-    of_ranks = request.getfixturevalue(ranks).run(keyed.train_mixed_on_rank, option)
+    of_ranks = request.getfixturevalue(ranks).run(keyed.train_mixed_on_rank, HBM)
     # Then they have the same
     keyed.check_mixed(of_ranks, rows, keys)
 
@@ -71,12 +76,59 @@ def test_rows_that_no_gradient_reaches_stay_as_they_are(ranks, request):
 @with_gpus
 def test_a_step_has_one_op_each_way_and_one_update(ranks, request):
     # Given a table on a GPU
-    option = ge.StorageOption(ge.StorageType.HBM)
     # When a step is traced
-    ops = request.getfixturevalue(ranks).run(keyed.ops_of_a_step_on_rank, option)
+    ops = request.getfixturevalue(ranks).run(keyed.ops_of_a_step_on_rank, HBM)
     # Then one op looks up, one sends gradients, one updates, and no rows go through the host
     for of_rank in ops:
         assert of_rank.count("ShardedGroupLookup") == 1
         assert of_rank.count("SendGroupGradients") == 1
         assert of_rank.count("GroupUpdate") == 1
-        assert not {"RouteIds", "PackRows", "LocateRows"} & {*of_rank}
+        assert not BY_HOST & {*of_rank}
+
+
+@with_gpus
+def test_a_saved_model_of_tables_on_gpus_serves_all_rows_in_one_process(
+    ranks,
+    one_job,  # noqa: F811
+    request,
+    tmp_path,
+):
+    # Given what a job of one process exports, whose keys are in its memory
+    # When ranks with a GPU each are that job, with the keys on these
+    given = (strategy.train_on_rank, str(tmp_path), HBM)
+    of_ranks = request.getfixturevalue(ranks).run(*given, timeout=240)
+    # Then NCCL carried keys and rows, and this process serves from one SavedModel what it serves
+    # from the other, of keys of all ranks and of keys without a row
+    for of_rank in of_ranks:
+        assert "ShardedGroupLookup" in of_rank["session"]["ops of a step"]
+        assert not BY_HOST & of_rank["session"]["ops of a step"]
+    for way in one_job:
+        strategy.check_exports(of_ranks, one_job, way)
+
+
+@with_gpus
+@pytest.mark.parametrize("weighted", [False, True], ids=["plain", "weighted"])
+@pytest.mark.parametrize("api", ahead.APIS)
+def test_keys_that_go_ahead_train_the_same_to_the_bit(ranks, api, weighted, request):
+    # Given a call of tables of which one has its keys on GPUs
+    # When ranks train it twice, once with ids that go ahead
+    of_ranks = request.getfixturevalue(ranks).run(ahead.train_on_rank, api, HBM, weighted)
+    # Then it made no difference, and they did train, keys too
+    for results in of_ranks:
+        ahead.assert_same(results)
+        ahead.assert_trained(results)
+    assert any(results[True]["keyed"][0].size for results in of_ranks)
+
+
+@with_gpus
+@pytest.mark.parametrize("weighted", [False, True], ids=["plain", "weighted"])
+def test_keys_that_go_ahead_are_exchanged_in_the_step_unless_ids_have_weights(
+    ranks, weighted, request
+):
+    # Given a step that takes routed ids and routes the next, of keys on GPUs and of rows
+    # When it is traced
+    ops = request.getfixturevalue(ranks).run(ahead.types_of_ops_on_rank, HBM, weighted)
+    # Then its lookup exchanges keys and rows itself; with weights the keys alone go by the host
+    for of_rank in ops:
+        assert "ShardedGroupLookup" in of_rank
+        assert bool(BY_HOST & of_rank) == weighted

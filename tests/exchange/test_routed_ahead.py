@@ -40,16 +40,21 @@ def to_ids(arrays):
     return [rows[0], rows[1].to_sparse(), *rows[2:]]
 
 
-def weights_of(ids):
-    """Some of them 0; of the first feature alone."""
+def weights_of(ids, weighted):
+    """Some of them 0; of the first feature alone, or of none."""
+    if not weighted:
+        return None
     return [ids[0].with_values(tf.cast(ids[0].values % 3, tf.float32)), None, None, None]
 
 
 class Model:
-    """Tables over the ranks by row and by key and one on each, and a dense variable."""
+    """Tables over the ranks by row and by key and one on each, and a dense variable.
 
-    def __init__(self, create):
-        self.tables = []
+    storage: of the keys, a StorageOption; None: host memory. weighted: whether ids have weights.
+    """
+
+    def __init__(self, create, storage=None, weighted=True):
+        self.tables, self.weighted = [], weighted
         for name, num_rows in ROWS.items():
             value = np.random.default_rng(num_rows).normal(size=(num_rows, DIM))
             self.tables.append(
@@ -61,7 +66,10 @@ class Model:
                 )
             )
         initializer = tf.keras.initializers.RandomUniform(seed=3)
-        self.keyed = ge.get_embedding_variable("keyed", DIM, initializer=initializer)
+        option = ge.EmbeddingVariableOption(storage_option=storage or ge.StorageOption())
+        self.keyed = ge.get_embedding_variable(
+            "keyed", DIM, initializer=initializer, ev_option=option
+        )
         self.tables.append(self.keyed)
         self.kernel = create("kernel", tf.ones([len(COMBINERS) * DIM, 1]))
         self.variables = [*self.tables, self.kernel]
@@ -73,7 +81,7 @@ class Model:
 
     def route(self, arrays):
         ids = to_ids(arrays)
-        weights = weights_of(ids)
+        weights = weights_of(ids, self.weighted)
         return ge.route_ids(self.tables, ids, sp_weights=weights, **self._options)
 
     def loss(self, batch):
@@ -81,15 +89,19 @@ class Model:
         weights = None
         if not isinstance(batch, ge.RoutedIds):
             batch = to_ids(batch)
-            weights = weights_of(batch)
+            weights = weights_of(batch, self.weighted)
         vectors = ge.group_embedding_lookup_sparse(
             self.tables, batch, sp_weights=weights, concat=True, **self._options
         )
         return tf.reduce_sum(tf.tanh(vectors @ self.kernel) ** 2)
 
 
-def train_keras(ahead, in_function):
-    model = Model(lambda name, value: tf.Variable(value, name=name))
+def eager_model(*of_model):
+    return Model(lambda name, value: tf.Variable(value, name=name), *of_model)
+
+
+def train_keras(ahead, in_function, *of_model):
+    model = eager_model(*of_model)
     optimizer = ge.DistributedOptimizer(ge.optimizers.wrap(tf.keras.optimizers.Adagrad(0.3)))
 
     def step(batch, next_arrays):
@@ -120,9 +132,9 @@ def to_tensors(arrays):
     return {name: tf.constant(array) for name, array in arrays.items()}
 
 
-def train_in_session(ahead):
+def train_in_session(ahead, *of_model):
     with tf.Graph().as_default(), v1.Session() as session:
-        model = Model(lambda name, value: v1.get_variable(name, initializer=value))
+        model = Model(lambda name, value: v1.get_variable(name, initializer=value), *of_model)
         arrays = {
             name: v1.placeholder(tf.int64, [None], f"in_{name}") for name in arrays_of(0)
         }  # of the next batch, when ids go ahead
@@ -156,22 +168,26 @@ def through_a_stage(routed):
     return tf.nest.pack_sequence_as(routed, stage.get(), expand_composites=True), put
 
 
-def train(api):
+def train(api, *of_model):
     """{whether ids go ahead: what was trained}."""
     if api == "session":
-        return {ahead: train_in_session(ahead) for ahead in (False, True)}
-    return {ahead: train_keras(ahead, api == "function") for ahead in (False, True)}
+        return {ahead: train_in_session(ahead, *of_model) for ahead in (False, True)}
+    return {ahead: train_keras(ahead, api == "function", *of_model) for ahead in (False, True)}
 
 
-def train_on_rank(api):
+def train_on_rank(api, *of_model):
     enable_distributed_strategy()
-    return train(api)
+    return train(api, *of_model)
 
 
 def assert_same(results):
     for name in ("losses", "values", "keyed"):
         for off, on in zip(results[False][name], results[True][name], strict=True):
             np.testing.assert_array_equal(on, off)
+
+
+def assert_trained(results):
+    assert np.any(results[True]["values"][-1] != 1)
 
 
 @pytest.mark.parametrize("api", APIS)
@@ -181,7 +197,7 @@ def test_training_is_the_same_to_the_bit(several_ranks, api):
     for results in several_ranks.run(train_on_rank, api):
         # Then it made no difference, and they did train
         assert_same(results)
-        assert np.any(results[True]["values"][-1] != 1)
+        assert_trained(results)
 
 
 @pytest.mark.parametrize("api", APIS)
@@ -191,7 +207,7 @@ def test_one_process_runs_the_same_script(api):
 
 def count_traces_on_rank():
     enable_distributed_strategy()
-    model = Model(lambda name, value: tf.Variable(value, name=name))
+    model = eager_model()
     function = tf.function(model.loss)
     for step in range(4):
         function(model.route(to_tensors(arrays_of(step))))
@@ -202,10 +218,8 @@ def test_a_batch_of_another_size_is_not_traced_anew(two_ranks):
     assert two_ranks.run(count_traces_on_rank) == [1, 1]
 
 
-def types_of_ops_before_on_rank():
-    """{type of an op: the types of all that such ops of a step wait for}."""
-    enable_distributed_strategy()
-    model = Model(lambda name, value: tf.Variable(value, name=name))
+def graph_of_a_step(model):
+    """That takes routed ids, and routes the next ones."""
 
     @tf.function
     def step(routed, next_arrays):
@@ -216,8 +230,21 @@ def types_of_ops_before_on_rank():
         return loss, [tf.convert_to_tensor(gradient) for gradient in gradients], routed_next
 
     arrays = to_tensors(arrays_of(1))
-    graph = step.get_concrete_function(model.route(arrays), arrays).graph
+    return step.get_concrete_function(model.route(arrays), arrays).graph
+
+
+def types_of_ops_before_on_rank():
+    """{type of an op: the types of all that such ops of a step wait for}."""
+    enable_distributed_strategy()
+    graph = graph_of_a_step(eager_model())
     return {of: types_of_ops_before(graph, of) for of in ("ReadRequests", "MatMul")}
+
+
+def types_of_ops_on_rank(*of_model):
+    """Of a step."""
+    enable_distributed_strategy()
+    operations = graph_of_a_step(eager_model(*of_model)).get_operations()
+    return {operation.type for operation in operations}
 
 
 def types_of_ops_before(graph, op_type):
