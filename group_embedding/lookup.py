@@ -180,8 +180,8 @@ def route_ids(
         part of the static shapes of its results.
 
     Raises:
-        As the lookup would. A bad id of a table that is spread over ranks raises here, on all ranks
-        and naming the one that has it; of another table, where it is looked up.
+        As the lookup would. A bad id of a table whose ids are exchanged here raises here, on all
+        ranks and naming the one that has it; of another table, where it is looked up.
 
     Example:
 
