@@ -151,8 +151,9 @@ class PyDeviceTable {
     return rows;
   }
 
-  std::unique_ptr<PySnapshot> TakeSnapshot(bool changes_only) {
-    return std::make_unique<PySnapshot>(table_->TakeSnapshot(changes_only));
+  std::unique_ptr<PySnapshot> TakeSnapshot(bool changes_only, py::handle evict, int64_t step) {
+    return std::make_unique<PySnapshot>(
+        table_->TakeSnapshot(changes_only, EvictionOf(evict), step));
   }
 
  private:
@@ -279,8 +280,8 @@ itself, what is beyond max_bytes is there.)")
            [](PyDeviceTable& table, const py::dict& state) {
              table.get().SetAdmissionState(AdmissionOf(state));
            })
-      .def("snapshot", &PyDeviceTable::TakeSnapshot, "changes_only"_a = false,
-           py::keep_alive<0, 1>())
+      .def("snapshot", &PyDeviceTable::TakeSnapshot, "changes_only"_a = false, py::kw_only(),
+           "evict"_a = py::none(), "step"_a = -1, py::keep_alive<0, 1>(), "As HostTable.snapshot.")
       .def("before_write", [](PyDeviceTable& table,
                               Keys rows) { table.get().BeforeWrite(rows.data(), rows.size()); })
       .def("begin_batch", [](PyDeviceTable& table) { return table.get().BeginBatch(); })

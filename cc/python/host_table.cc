@@ -197,8 +197,9 @@ void PyHostTable::Insert(py::dict given) { Raise(table_->Insert(KeyedRowsOf(give
 
 void PyHostTable::SetAdmission(py::dict state) { table_->SetAdmissionState(AdmissionOf(state)); }
 
-std::unique_ptr<PySnapshot> PyHostTable::TakeSnapshot(bool changes_only) {
-  return std::make_unique<PySnapshot>(table_->TakeSnapshot(changes_only));
+std::unique_ptr<PySnapshot> PyHostTable::TakeSnapshot(bool changes_only, const Eviction& eviction,
+                                                      int64_t step) {
+  return std::make_unique<PySnapshot>(table_->TakeSnapshot(changes_only, eviction, step));
 }
 
 py::dict PySnapshot::Read(int64_t begin, int64_t end) {
@@ -222,6 +223,16 @@ py::dict PySnapshot::Read(int64_t begin, int64_t end) {
 
 py::array PySnapshot::Erased() const { return Copy(snapshot_->erased()); }
 
+py::array PySnapshot::Evicted() const { return Copy(snapshot_->evicted()); }
+
+Eviction EvictionOf(py::handle given) {
+  if (given.is_none()) return {};
+  if (given.contains("l2_weight")) {
+    return {Eviction::Kind::kL2Weight, 0, given["l2_weight"].cast<float>()};
+  }
+  return {Eviction::Kind::kGlobalStep, given["steps_to_live"].cast<int64_t>(), 0};
+}
+
 Coldest ParseColdest(const std::string& word) {
   if (word == "least_recent") return Coldest::kLeastRecent;
   if (word == "least_frequent") return Coldest::kLeastFrequent;
@@ -242,6 +253,8 @@ Rows that are written while it is read are to be told to the table's before_writ
       .def("read", &PySnapshot::Read, "begin"_a, "end"_a,
            "The keys among rows [begin, end): {keys, counts, versions, values, slots}; once each.")
       .def_property_readonly("erased", &PySnapshot::Erased)
+      .def_property_readonly("evicted", &PySnapshot::Evicted,
+                             "Once all was read: keys that were evicted with the snapshot.")
       .def_property_readonly("admission", &PySnapshot::Admission)
       .def("keep", &PySnapshot::Keep, "The next snapshot of changes begins here.");
   py::class_<DiskTierOptions>(m, "DiskTier",
@@ -315,7 +328,14 @@ Args:
           "l2_weight"_a, "Erases keys whose row has a smaller sum of squares / 2; how many.")
       .def("clear", [](PyHostTable& table) { table.get().Clear(); })
       .def("set_admission", &PyHostTable::SetAdmission, "state"_a, "As Snapshot.admission.")
-      .def("snapshot", &PyHostTable::TakeSnapshot, "changes_only"_a = false, py::keep_alive<0, 1>())
+      .def(
+          "snapshot",
+          [](PyHostTable& table, bool changes_only, py::object evict, int64_t step) {
+            return table.TakeSnapshot(changes_only, EvictionOf(evict), step);
+          },
+          "changes_only"_a = false, py::kw_only(), "evict"_a = py::none(), "step"_a = -1,
+          py::keep_alive<0, 1>(),
+          "evict: {'steps_to_live': ...} or {'l2_weight': ...}: what goes at that instant.")
       .def("before_write", &PyHostTable::BeforeWrite, "rows"_a)
       .def("begin_batch", [](PyHostTable& table) { return table.get().BeginBatch(); })
       .def("end_batch", [](PyHostTable& table, int64_t batch) { table.get().EndBatch(batch); })

@@ -26,6 +26,8 @@ std::vector<int64_t> Integers(pybind11::handle object);
 KeyedRows KeyedRowsOf(const pybind11::dict& given, const EmbeddingTable& table);
 AdmissionState AdmissionOf(const pybind11::dict& state);
 Coldest ParseColdest(const std::string& word);
+// None; or {"steps_to_live": ...}, or {"l2_weight": ...}.
+Eviction EvictionOf(pybind11::handle given);
 // RuntimeError, unless `error` is empty.
 void Raise(const std::string& error);
 
@@ -36,6 +38,7 @@ class PySnapshot {
   int64_t NumRows() const { return snapshot_->num_rows(); }
   pybind11::dict Read(int64_t begin, int64_t end);
   pybind11::array Erased() const;
+  pybind11::array Evicted() const;
   pybind11::dict Admission() const;
   void Keep() { snapshot_->Keep(); }
   Snapshot& get() { return *snapshot_; }
@@ -66,7 +69,8 @@ class PyHostTable {
   int64_t Erase(Keys keys) { return table_->Erase(keys.data(), keys.size()); }
   int64_t Evict(const Eviction& eviction, int64_t step) { return table_->Evict(eviction, step); }
   void SetAdmission(pybind11::dict state);
-  std::unique_ptr<PySnapshot> TakeSnapshot(bool changes_only);
+  std::unique_ptr<PySnapshot> TakeSnapshot(bool changes_only, const Eviction& eviction,
+                                           int64_t step);
   void BeforeWrite(Keys rows) { table_->BeforeWrite(rows.data(), rows.size()); }
 
  private:

@@ -55,7 +55,8 @@ class DeviceHash : public DeviceTable {
   int64_t Evict(const Eviction& eviction, int64_t step, const ParallelFor&) override;
   void Clear() override;
   void SetAdmissionState(const AdmissionState& state) override;
-  std::unique_ptr<Snapshot> TakeSnapshot(bool changes_only) override;
+  std::unique_ptr<Snapshot> TakeSnapshot(bool changes_only, const Eviction& eviction,
+                                         int64_t step) override;
   void BeforeWrite(const int64_t* rows, int64_t num_rows) override;
   std::string BeforeWriteCuda(const int64_t* rows, int64_t num_rows, cudaStream_t stream) override;
   int64_t BeginBatch() override;

@@ -27,6 +27,7 @@ class DeviceSnapshot : public Snapshot {
   std::string error() const override { return error_; }
   const AdmissionState& admission() override { return admission_; }
   const std::vector<int64_t>& erased() const override { return erased_; }
+  std::vector<int64_t> evicted() const override { return {}; }  // which was before it was taken
   void Keep() override { keep_(); }
 
  private:
@@ -81,8 +82,10 @@ std::vector<RowPart> DeviceHash::Parts() const {
   return parts;
 }
 
-std::unique_ptr<Snapshot> DeviceHash::TakeSnapshot(bool changes_only) {
+std::unique_ptr<Snapshot> DeviceHash::TakeSnapshot(bool changes_only, const Eviction& eviction,
+                                                   int64_t step) {
   const Alone alone(*this);
+  if (eviction.kind != Eviction::Kind::kNone) EraseChosen(eviction, step);
   std::string error;
   auto rows = std::make_shared<RowAside>(Parts(), first_row(), State().next_row,
                                          changes_only ? kept_clock_ : 0, streams_.own(), &error);

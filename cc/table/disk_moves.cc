@@ -69,7 +69,9 @@ std::string DiskTieredShards::BringIn(std::vector<int64_t> keys, Access access,
   const int64_t num_keys = static_cast<int64_t>(keys.size());
   std::vector<FoundOnDisk> found((num_keys + kChunk - 1) / kChunk);
   std::string error = ForChunks(num_keys, parallel_for, [&](int64_t begin, int64_t end) {
-    return disk_->Find(keys.data() + begin, end - begin, &found[begin / kChunk]);
+    FoundOnDisk* some = &found[begin / kChunk];
+    const std::string failed = disk_->Find(keys.data() + begin, end - begin, some);
+    return failed.empty() ? disk_->Erase(some->evicted) : failed;
   });
   if (!error.empty()) return error;
   std::vector<int64_t> begins = {0};  // of each chunk's rows
@@ -139,7 +141,10 @@ std::string DiskTieredShards::MoveDown(const int64_t* rows, int64_t num_rows) {
 
 std::string DiskTieredShards::MakeRoom(int64_t num_rows, int64_t num_leaving,
                                        const ParallelFor& parallel_for) {
-  const int64_t missing = num_rows - store().NumFree();
+  int64_t missing = num_rows - store().NumFree();
+  if (missing > 0 && HostShards::CompleteEviction(parallel_for)) {
+    missing = num_rows - store().NumFree();
+  }
   if (missing <= 0) return "";
   const int64_t at_once = std::min(store().max_rows() / kShareMoved, disk_->NumFree(num_leaving));
   std::vector<int64_t> rows = ColdestRows(std::max(missing, at_once));

@@ -74,6 +74,12 @@ std::string DiskTieredHash::Slot(const SlotOptions& slot, void** array) {
   return "";
 }
 
+int64_t DiskTieredHash::num_keys() const {
+  const int64_t in_memory = DeviceHash::num_keys();
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return in_memory + disk_->num_keys();
+}
+
 int64_t DiskTieredHash::memory_bytes() const {
   return DeviceHash::memory_bytes() + disk_->store().memory_bytes();
 }
@@ -89,6 +95,7 @@ std::string DiskTieredHash::ReadAll(KeyedRows* rows) const {
 }
 
 std::string DiskTieredHash::Insert(const KeyedRowsView& given, const ParallelFor& parallel_for) {
+  disk_->CompleteEviction();
   KeyedRows rows;
   std::string error = CompleteRows(*this, given, &rows);
   if (error.empty()) error = disk_->failed();
@@ -133,9 +140,7 @@ int64_t DiskTieredHash::Erase(const int64_t* keys, int64_t num_keys) {
 
 int64_t DiskTieredHash::Evict(const Eviction& eviction, int64_t step,
                               const ParallelFor& parallel_for) {
-  std::vector<int64_t> keys = disk_->ToEvict(eviction, step);
-  return DeviceHash::Evict(eviction, step, parallel_for) +
-         disk_->EraseSome(std::move(keys), &erased_);
+  return DeviceHash::Evict(eviction, step, parallel_for) + disk_->Evict(eviction, step, &erased_);
 }
 
 void DiskTieredHash::Clear() {
@@ -143,9 +148,11 @@ void DiskTieredHash::Clear() {
   disk_->Clear(&erased_);
 }
 
-std::unique_ptr<Snapshot> DiskTieredHash::TakeSnapshot(bool changes_only) {
-  return disk_->TakeSnapshot(DeviceHash::TakeSnapshot(changes_only),
-                             changes_only ? kept_clock_ : 0);
+std::unique_ptr<Snapshot> DiskTieredHash::TakeSnapshot(bool changes_only, const Eviction& eviction,
+                                                       int64_t step) {
+  auto memory = DeviceHash::TakeSnapshot(changes_only, eviction, step);
+  return disk_->TakeSnapshot(std::move(memory), changes_only, changes_only ? kept_clock_ : 0,
+                             {eviction, step, clock_}, &mutex_, &erased_);
 }
 
 std::string DiskTieredHash::BringIn(const std::vector<DeviceKeys>& keys, Access access,
@@ -164,6 +171,7 @@ std::string DiskTieredHash::BringIn(const std::vector<DeviceKeys>& keys, Access 
   const std::vector<int64_t> missing = Missing(keys);
   FoundOnDisk found;
   std::string error = FindOnDisk(missing, &found);
+  if (error.empty()) error = disk_->Erase(found.evicted);
   if (!error.empty()) return error;
   const auto num_missing = static_cast<int64_t>(missing.size());
   const auto num_found = static_cast<int64_t>(found.keys.size());

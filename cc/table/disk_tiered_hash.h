@@ -19,7 +19,7 @@ class DiskTieredHash : public DeviceHash {
   int64_t max_keys(const std::vector<SlotOptions>& slots) const override {
     return disk_->MaxRows(DeviceHash::max_keys(slots), BytesOfNewSlots(this->slots(), slots));
   }
-  int64_t num_keys() const override { return DeviceHash::num_keys() + disk_->store().num_keys(); }
+  int64_t num_keys() const override;
   int64_t memory_bytes() const override;
   int64_t disk_bytes() const override { return disk_->store().disk_bytes(); }
   std::string Describe(const int64_t* keys, int64_t num_keys, KeyInfo* infos) const override;
@@ -28,7 +28,8 @@ class DiskTieredHash : public DeviceHash {
   int64_t Erase(const int64_t* keys, int64_t num_keys) override;
   int64_t Evict(const Eviction& eviction, int64_t step, const ParallelFor&) override;
   void Clear() override;
-  std::unique_ptr<Snapshot> TakeSnapshot(bool changes_only) override;
+  std::unique_ptr<Snapshot> TakeSnapshot(bool changes_only, const Eviction& eviction,
+                                         int64_t step) override;
   std::string BringIn(const std::vector<DeviceKeys>& keys, Access access,
                       cudaStream_t stream) override;
 

@@ -29,7 +29,7 @@ class DiskTieredShards : public HostShards, public LowerTier {
   void EndBatch(int64_t batch) override;
 
   std::string Slot(const SlotOptions& slot, void** array) override;
-  int64_t num_keys() const override { return HostShards::num_keys() + disk_->store().num_keys(); }
+  int64_t num_keys() const override;
   int64_t max_keys(const std::vector<SlotOptions>& slots) const override {
     return disk_->MaxRows(HostShards::max_keys(slots), BytesOfNewSlots(this->slots(), slots));
   }
@@ -41,7 +41,8 @@ class DiskTieredShards : public HostShards, public LowerTier {
   int64_t Erase(const int64_t* keys, int64_t num_keys) override;
   int64_t Evict(const Eviction& eviction, int64_t step, const ParallelFor& parallel_for) override;
   void Clear() override;
-  std::unique_ptr<Snapshot> TakeSnapshot(bool changes_only) override;
+  std::unique_ptr<Snapshot> TakeSnapshot(bool changes_only, const Eviction& eviction,
+                                         int64_t step) override;
 
  private:
   // What is known of the use of a row; all zeros at first.

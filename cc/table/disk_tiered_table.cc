@@ -28,6 +28,11 @@ std::string DiskTieredShards::Slot(const SlotOptions& slot, void** array) {
   return "";
 }
 
+int64_t DiskTieredShards::num_keys() const {
+  std::lock_guard<std::mutex> lock(locating_);
+  return HostShards::num_keys() + disk_->num_keys();
+}
+
 int64_t DiskTieredShards::memory_bytes() const {
   return HostShards::memory_bytes() + rows().num_rows * static_cast<int64_t>(sizeof(RowUse)) +
          disk_->store().memory_bytes();
@@ -41,6 +46,8 @@ std::string DiskTieredShards::Describe(const int64_t* keys, int64_t num_keys,
 }
 
 std::string DiskTieredShards::Insert(const KeyedRowsView& given, const ParallelFor&) {
+  HostShards::CompleteEviction();
+  disk_->CompleteEviction();
   KeyedRows rows;
   std::string error = CompleteRows(*this, given, &rows);
   if (error.empty()) error = disk_->failed();
@@ -87,9 +94,7 @@ std::string DiskTieredShards::ReadAll(KeyedRows* rows) const {
 
 int64_t DiskTieredShards::Evict(const Eviction& eviction, int64_t step,
                                 const ParallelFor& parallel_for) {
-  std::vector<int64_t> keys = disk_->ToEvict(eviction, step);
-  return HostShards::Evict(eviction, step, parallel_for) +
-         disk_->EraseSome(std::move(keys), &erased_);
+  return HostShards::Evict(eviction, step, parallel_for) + disk_->Evict(eviction, step, &erased_);
 }
 
 void DiskTieredShards::Clear() {
@@ -97,9 +102,11 @@ void DiskTieredShards::Clear() {
   disk_->Clear(&erased_);
 }
 
-std::unique_ptr<Snapshot> DiskTieredShards::TakeSnapshot(bool changes_only) {
-  return disk_->TakeSnapshot(HostShards::TakeSnapshot(changes_only),
-                             changes_only ? kept_clock_ : 0);
+std::unique_ptr<Snapshot> DiskTieredShards::TakeSnapshot(bool changes_only,
+                                                         const Eviction& eviction, int64_t step) {
+  auto memory = HostShards::TakeSnapshot(changes_only, eviction, step);
+  return disk_->TakeSnapshot(std::move(memory), changes_only, changes_only ? kept_clock_ : 0,
+                             {eviction, step, store().clock()}, &locating_, &erased_);
 }
 
 std::unique_ptr<HostTable> MakeDiskTieredTable(const TableOptions& options,

@@ -127,6 +127,8 @@ class Snapshot {
   virtual const AdmissionState& admission() = 0;
   // Keys erased since the last full snapshot that was kept; empty for a full one.
   virtual const std::vector<int64_t>& erased() const = 0;
+  // Once all rows were read: the keys that were evicted with the snapshot, if not in erased().
+  virtual std::vector<int64_t> evicted() const = 0;
   // It has been written down: if it is a full one, the next snapshots of changes begin here.
   virtual void Keep() = 0;
 };
@@ -193,9 +195,13 @@ class EmbeddingTable {
   virtual void SetAdmissionState(const AdmissionState& state) = 0;  // Exclusive.
 
   // A snapshot of all rows, or of those changed since the last full one that was kept; one at a
-  // time. Exclusive, and takes as long as zeroing a bit per row and a byte per 512 bytes of a Bloom
-  // filter, or, on a GPU, a bit per row and copying what a filter counted.
-  virtual std::unique_ptr<Snapshot> TakeSnapshot(bool changes_only) = 0;
+  // time. The table evicts first; rows in host memory and on disk are looked at as the snapshot is
+  // read, or when they are asked for, which nobody but a clock can tell from before. Exclusive, as
+  // is the end of the snapshot, and takes as long as zeroing a bit per row and a byte per 512 bytes
+  // of a Bloom filter; on a GPU, as that, Evict of the rows there, and copying what a filter
+  // counted.
+  virtual std::unique_ptr<Snapshot> TakeSnapshot(bool changes_only, const Eviction& eviction = {},
+                                                 int64_t step = -1) = 0;
   // To be called before rows are written, if a snapshot is being read.
   virtual void BeforeWrite(const int64_t* rows, int64_t num_rows) = 0;
 };

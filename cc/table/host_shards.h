@@ -76,6 +76,14 @@ class HostShards : public HostTable {
   std::shared_ptr<RowSnapshot> snapshot() const { return std::atomic_load(&snapshot_); }
   virtual LowerTier* lower_tier() { return nullptr; }
 
+  // The row that a key has in memory, or kNoRow. With the lock of the shard.
+  int64_t RowOf(Shard& shard, RowSnapshot* snapshot, int64_t key, uint64_t hash) const;
+  // The key, whose row that is, was evicted: makes an end of it. With the lock of the shard.
+  void Forget(Shard* shard, const RowSnapshot& snapshot, int64_t key, int64_t row) const;
+  // Carries out what is left of an eviction that came with a snapshot; false: nothing. Without the
+  // lock of any shard. Nobody can tell that it has done so, but by num_keys() and the like.
+  bool CompleteEviction(const ParallelFor& parallel_for = SerialFor) const;
+
   const TableOptions& options() const override { return store_.options(); }
   Table rows() const override { return {store_.Row(0), store_.num_rows(), options().dim, 0}; }
   int64_t first_row() const override { return store_.first_row(); }
@@ -104,7 +112,8 @@ class HostShards : public HostTable {
   int64_t Evict(const Eviction& eviction, int64_t step, const ParallelFor& parallel_for) override;
   void Clear() override;
   void SetAdmissionState(const AdmissionState& state) override;
-  std::unique_ptr<Snapshot> TakeSnapshot(bool changes_only) override;
+  std::unique_ptr<Snapshot> TakeSnapshot(bool changes_only, const Eviction& eviction,
+                                         int64_t step) override;
   void BeforeWrite(const int64_t* rows, int64_t num_rows) override;
   int64_t BeginBatch() override { return store_.BeginBatch(); }
   void EndBatch(int64_t batch) override { store_.EndBatch(batch); }
@@ -129,15 +138,20 @@ class HostShards : public HostTable {
   int64_t InitialBytes() const { return options().initial.matrix_rows * store_.row_bytes(); }
   // Appends what was counted of keys without a row when a snapshot was taken, once.
   void ReadCounts(AdmissionState* state);
-  void ForgetSnapshot();
+  // Forgets the keys of rows that were judged.
+  void ForgetEvicted(RowSnapshot* snapshot) const;
+  void Complete(RowSnapshot* snapshot, const ParallelFor& parallel_for) const;
+  // `is_full_save`: it was kept, and has all rows.
+  void EndSnapshot(RowSnapshot* snapshot, bool is_full_save);
   // The keys of shard s; `parts` are all keys of `rows`, one part after the other.
   std::string InsertInShard(const KeyedRowsView& rows, const std::vector<KeysByShard>& parts,
                             int s);
 
-  RowStore store_;
+  mutable RowStore store_;
   BloomCounters bloom_;
   mutable std::array<Shard, kNumShards> shards_;
   std::shared_ptr<RowSnapshot> snapshot_;  // being read, or null
+  mutable std::mutex eviction_mutex_;      // of who forgets keys; taken before that of a shard
 };
 
 }  // namespace group_embedding

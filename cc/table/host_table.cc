@@ -19,44 +19,63 @@ constexpr int64_t kEraseAhead = 16;       // keys whose entries are asked for
 class HostSnapshot : public Snapshot {
  public:
   HostSnapshot(const EmbeddingTable& table, std::shared_ptr<RowSnapshot> rows,
-               std::function<void(AdmissionState*)> read_counts, std::vector<int64_t> erased,
-               std::function<void()> keep, std::function<void()> forget)
+               std::function<void(AdmissionState*)> read_counts,
+               std::function<void()> forget_evicted, std::vector<int64_t> erased,
+               std::function<void()> keep, std::function<void(bool is_kept)> end)
       : table_(table),
         rows_(std::move(rows)),
         read_counts_(std::move(read_counts)),
+        forget_evicted_(std::move(forget_evicted)),
         erased_(std::move(erased)),
         keep_(std::move(keep)),
-        forget_(std::move(forget)) {}
-  ~HostSnapshot() override { forget_(); }
+        end_(std::move(end)) {}
+  ~HostSnapshot() override { end_(is_kept_); }
 
   const EmbeddingTable& table() const override { return table_; }
   int64_t num_rows() const override { return rows_->num_rows(); }
-  void Read(int64_t begin, int64_t end, KeyedRows* rows) override { rows_->Read(begin, end, rows); }
+  void Read(int64_t begin, int64_t end, KeyedRows* rows) override {
+    rows_->Read(begin, end, rows);
+    forget_evicted_();
+  }
   const AdmissionState& admission() override {
     if (read_counts_ != nullptr) std::exchange(read_counts_, nullptr)(&admission_);
     return admission_;
   }
   const std::vector<int64_t>& erased() const override { return erased_; }
-  void Keep() override { keep_(); }
+  std::vector<int64_t> evicted() const override { return rows_->evicted(); }
+  void Keep() override {
+    keep_();
+    is_kept_ = true;
+  }
 
  private:
   const EmbeddingTable& table_;
   const std::shared_ptr<RowSnapshot> rows_;
   AdmissionState admission_;  // once it has been read
   std::function<void(AdmissionState*)> read_counts_;
+  const std::function<void()> forget_evicted_;
   const std::vector<int64_t> erased_;
-  const std::function<void()> keep_, forget_;
+  const std::function<void()> keep_;
+  const std::function<void(bool)> end_;
+  bool is_kept_ = false;
 };
 
 }  // namespace
 
+int64_t HostShards::RowOf(Shard& shard, RowSnapshot* snapshot, int64_t key, uint64_t hash) const {
+  const KeyIndex::Entry* entry = shard.index.Find(key, hash);
+  if (entry == nullptr || entry->state < 0) return kNoRow;
+  const int64_t row = entry->state - 1;
+  return snapshot != nullptr && snapshot->IsEvicted(row) ? kNoRow : row;
+}
+
 void HostShards::Find(const int64_t* keys, int64_t num_keys, int64_t* rows) const {
+  const auto snapshot = this->snapshot();
   for (int64_t i = 0; i < num_keys; ++i) {
     const uint64_t hash = HashOf(keys[i]);
     Shard& shard = ShardOf(hash);
     std::lock_guard<std::mutex> lock(shard.mutex);
-    const KeyIndex::Entry* entry = shard.index.Find(keys[i], hash);
-    rows[i] = entry != nullptr && entry->state > 0 ? entry->state - 1 : kNoRow;
+    rows[i] = RowOf(shard, snapshot.get(), keys[i], hash);
   }
 }
 
@@ -64,16 +83,18 @@ RowInfo HostShards::Info(int64_t row) const { return store_.Info(row); }
 
 std::string HostShards::Describe(const int64_t* keys, int64_t num_keys, KeyInfo* infos) const {
   const bool has_bloom = options().admission.kind == Admission::Kind::kBloom;
+  const auto snapshot = this->snapshot();
   for (int64_t i = 0; i < num_keys; ++i) {
     const uint64_t hash = HashOf(keys[i]);
     Shard& shard = ShardOf(hash);
     std::lock_guard<std::mutex> lock(shard.mutex);
-    const KeyIndex::Entry* entry = shard.index.Find(keys[i], hash);
-    if (entry != nullptr && entry->state > 0) {
-      const RowInfo info = store_.Info(entry->state - 1);
+    const int64_t row = RowOf(shard, snapshot.get(), keys[i], hash);
+    if (row != kNoRow) {
+      const RowInfo info = store_.Info(row);
       infos[i] = {0, info.count, info.version};
       continue;
     }
+    const KeyIndex::Entry* entry = shard.index.Find(keys[i], hash);
     int64_t counted = entry != nullptr ? -entry->state : 0;
     if (has_bloom) counted = bloom_.Count(hash);
     infos[i] = {kNoTier, counted > 0 ? counted : -1, -1};
@@ -82,6 +103,7 @@ std::string HostShards::Describe(const int64_t* keys, int64_t num_keys, KeyInfo*
 }
 
 int64_t HostShards::num_keys() const {
+  CompleteEviction();
   int64_t total = 0;
   for (Shard& shard : shards_) total += shard.num_rows.load(std::memory_order_relaxed);
   return total;
@@ -107,6 +129,7 @@ float HostShards::load_factor() const {
 }
 
 int64_t HostShards::Erase(const int64_t* keys, int64_t num_keys) {
+  CompleteEviction();
   int64_t num_erased = 0;
   for (int64_t i = 0; i < num_keys; ++i) {
     if (i + kEraseAhead < num_keys) {
@@ -134,6 +157,7 @@ int64_t HostShards::Erase(const int64_t* keys, int64_t num_keys) {
 }
 
 int64_t HostShards::Evict(const Eviction& eviction, int64_t step, const ParallelFor& parallel_for) {
+  CompleteEviction(parallel_for);
   const int64_t num_chunks = (store_.num_rows() + kEvictRows - 1) / kEvictRows;
   std::vector<std::vector<int64_t>> chosen(num_chunks);
   const RowInfo* infos = &store_.Info(0);
@@ -157,6 +181,42 @@ int64_t HostShards::Evict(const Eviction& eviction, int64_t step, const Parallel
     num_erased += HostShards::Erase(keys.data(), static_cast<int64_t>(keys.size()));
   }
   return num_erased;
+}
+
+void HostShards::Forget(Shard* shard, const RowSnapshot& snapshot, int64_t key, int64_t row) const {
+  KeyIndex::Entry* entry = shard->index.Find(key, HashOf(key));
+  const bool has_row = entry != nullptr && entry->state == row + 1;
+  if (!has_row || store_.Info(row).count >= 0) return;  // it is forgotten, and perhaps back again
+  shard->BeforeChange(key, entry->state);
+  store_.RetireSince(snapshot.clock(), row);
+  --shard->num_rows;
+  shard->index.Erase(entry, HashOf);
+}
+
+void HostShards::ForgetEvicted(RowSnapshot* snapshot) const {
+  if (!snapshot->evicts()) return;
+  std::lock_guard<std::mutex> one_at_a_time(eviction_mutex_);
+  for (const auto& [key, row] : snapshot->TakeEvicted()) {
+    Shard& shard = ShardOf(HashOf(key));
+    std::lock_guard<std::mutex> lock(shard.mutex);
+    Forget(&shard, *snapshot, key, row);
+  }
+}
+
+bool HostShards::CompleteEviction(const ParallelFor& parallel_for) const {
+  const auto snapshot = this->snapshot();
+  if (snapshot == nullptr || !snapshot->evicts()) return false;
+  Complete(snapshot.get(), parallel_for);
+  return true;
+}
+
+void HostShards::Complete(RowSnapshot* snapshot, const ParallelFor& parallel_for) const {
+  const int64_t num_chunks = (snapshot->num_rows() + kEvictRows - 1) / kEvictRows;
+  parallel_for(num_chunks, kEvictRows * kEvictNanoseconds, [&](int64_t begin, int64_t end) {
+    snapshot->JudgeRows(begin * kEvictRows, end * kEvictRows);
+  });
+  ForgetEvicted(snapshot);
+  snapshot->EndEviction();
 }
 
 void HostShards::Clear() {
@@ -193,7 +253,12 @@ void HostShards::ReadCounts(AdmissionState* state) {
   }
 }
 
-void HostShards::ForgetSnapshot() {
+void HostShards::EndSnapshot(RowSnapshot* snapshot, bool is_full_save) {
+  if (snapshot->evicts()) Complete(snapshot, SerialFor);
+  if (!is_full_save) {
+    const std::vector<int64_t> evicted = snapshot->evicted();
+    erased_.insert(erased_.end(), evicted.begin(), evicted.end());
+  }
   std::atomic_store(&snapshot_, std::shared_ptr<RowSnapshot>());
   bloom_.ForgetSnapshot();
   for (Shard& shard : shards_) {
@@ -203,6 +268,7 @@ void HostShards::ForgetSnapshot() {
 }
 
 void HostShards::SetAdmissionState(const AdmissionState& state) {
+  CompleteEviction();
   for (Shard& shard : shards_) {
     std::lock_guard<std::mutex> lock(shard.mutex);
     std::vector<int64_t> counted;
@@ -226,9 +292,10 @@ void HostShards::SetAdmissionState(const AdmissionState& state) {
   bloom_.SetCounters(state.counters);
 }
 
-std::unique_ptr<Snapshot> HostShards::TakeSnapshot(bool changes_only) {
+std::unique_ptr<Snapshot> HostShards::TakeSnapshot(bool changes_only, const Eviction& eviction,
+                                                   int64_t step) {
   const int64_t since = changes_only ? kept_clock_ : 0;
-  auto rows = std::make_shared<RowSnapshot>(store_, since);
+  auto rows = std::make_shared<RowSnapshot>(store_, since, eviction, step);
   std::atomic_store(&snapshot_, rows);
   if (options().admission.kind == Admission::Kind::kBloom) bloom_.TakeSnapshot();
   // With any other filter, every key that is known has a row.
@@ -245,13 +312,16 @@ std::unique_ptr<Snapshot> HostShards::TakeSnapshot(bool changes_only) {
     kept_clock_ = begins;
     erased_.erase(erased_.begin(), erased_.begin() + num_erased);
   };
+  RowSnapshot* of = rows.get();
   return std::make_unique<HostSnapshot>(
       *this, std::move(rows), [this](AdmissionState* state) { ReadCounts(state); },
-      changes_only ? erased_ : std::vector<int64_t>(), std::move(keep),
-      [this] { ForgetSnapshot(); });
+      [this, of] { ForgetEvicted(of); }, changes_only ? erased_ : std::vector<int64_t>(),
+      std::move(keep),
+      [this, of, changes_only](bool is_kept) { EndSnapshot(of, is_kept && !changes_only); });
 }
 
 std::string HostShards::ReadAll(KeyedRows* rows) const {
+  CompleteEviction();
   RowSnapshot all(store_, /*changed_since=*/0);
   all.Read(0, all.num_rows(), rows);
   return "";

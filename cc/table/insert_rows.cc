@@ -98,6 +98,7 @@ class HostShards::Inserter {
 };
 
 std::string HostShards::Insert(const KeyedRowsView& rows, const ParallelFor& parallel_for) {
+  CompleteEviction(parallel_for);
   const int64_t batch = BeginBatch();  // what it writes has changed since any snapshot
   const std::vector<KeysByShard> parts = SortKeys(rows, parallel_for);
   const int64_t cost = kInsertNanoseconds * (rows.num_keys / kNumShards + 1);

@@ -23,6 +23,12 @@ std::vector<std::unique_lock<std::mutex>> StartLocating(const Tables& tables) {
   return locks;
 }
 
+int64_t NumKeys(const TableKeys& keys) {
+  int64_t num_keys = 0;
+  for (const Part* part : keys.parts) num_keys += part->keys.num_keys();
+  return num_keys;
+}
+
 void Hold(const KeysToLocate* requests, int64_t num_requests) {
   for (int64_t r = 0; r < num_requests; ++r) {
     const KeysToLocate& request = requests[r];
@@ -31,13 +37,18 @@ void Hold(const KeysToLocate* requests, int64_t num_requests) {
   }
 }
 
+// Has a table without a lower tier free the rows that an eviction leaves, if keys may need them.
+void MakeRoom(const TableKeys& keys, const ParallelFor& parallel_for) {
+  const auto snapshot = keys.table->snapshot();
+  if (snapshot == nullptr || !snapshot->evicts()) return;
+  if (keys.table->store().NumFree() < NumKeys(keys)) keys.table->CompleteEviction(parallel_for);
+}
+
 // Brings the rows of all keys into memory, for a table with a lower tier.
-std::string BringIn(const TableKeys& keys, Access access, const ParallelFor& parallel_for) {
-  LowerTier* tier = keys.table->lower_tier();
-  if (tier == nullptr) return "";
+std::string BringIn(const TableKeys& keys, LowerTier* tier, Access access,
+                    const ParallelFor& parallel_for) {
   std::vector<int64_t> without[kNumShards];
-  int64_t num_keys = 0;
-  for (const Part* part : keys.parts) num_keys += part->keys.num_keys();
+  const int64_t num_keys = NumKeys(keys);
   parallel_for(kNumShards, 20 * num_keys / kNumShards + 100, [&](int64_t begin, int64_t end) {
     for (int64_t s = begin; s < end; ++s) {
       ShardTask(keys, static_cast<int>(s), -1).Use(tier, &without[s]);
@@ -80,8 +91,13 @@ std::string LocateRowsCpu(const KeysToLocate* requests, int64_t num_requests, Ac
 
   const auto locks = StartLocating(index_of);
   for (const TableKeys& keys : tables) {
-    std::string error = BringIn(keys, access, parallel_for);
-    if (!error.empty()) return error;
+    LowerTier* tier = keys.table->lower_tier();
+    if (tier != nullptr) {
+      std::string error = BringIn(keys, tier, access, parallel_for);
+      if (!error.empty()) return error;
+    } else if (access == Access::kTrain) {
+      MakeRoom(keys, parallel_for);
+    }
   }
 
   const int64_t num_tasks = static_cast<int64_t>(tables.size()) * kNumShards;

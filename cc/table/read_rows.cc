@@ -23,6 +23,7 @@ constexpr int64_t kWord = sizeof(__m128i);
 // As Access::kRead does. `first_shard`: where it begins, so that threads seldom want one lock.
 void LocatePart(HostShards* table, KeysByShard* keys, int64_t first_shard, int64_t* rows) {
   keys->Sort();
+  const auto snapshot = table->snapshot();
   for (int64_t n = 0; n < HostShards::kNumShards; ++n) {
     const int s = static_cast<int>((first_shard + n) % HostShards::kNumShards);
     HostShards::Shard& shard = table->shard(s);
@@ -30,9 +31,8 @@ void LocatePart(HostShards* table, KeysByShard* keys, int64_t first_shard, int64
     keys->ForShard(
         s, [&](int64_t, uint64_t hash) { shard.index.Prefetch(hash); },
         [&](int64_t i, int64_t key, uint64_t hash) {
-          const KeyIndex::Entry* entry = shard.index.Find(key, hash);
-          const bool has_row = entry != nullptr && entry->state > 0;
-          rows[i] = has_row ? entry->state - 1 : table->store().DefaultRow(key);
+          const int64_t row = table->RowOf(shard, snapshot.get(), key, hash);
+          rows[i] = row != kNoRow ? row : table->store().DefaultRow(key);
         });
   }
 }

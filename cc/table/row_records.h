@@ -34,6 +34,9 @@ class RecordLayout {
     std::memcpy(&head, record, kHeadBytes);
     return head;
   }
+  static void SetHead(const RecordHead& head, char* record) {
+    std::memcpy(record, &head, kHeadBytes);
+  }
   static const char* Values(const char* record) { return record + kHeadBytes; }
 
   // Of rows.keys[i]; slots that are not in `rows` start anew.

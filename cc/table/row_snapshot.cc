@@ -11,13 +11,18 @@ void AppendBytes(const char* from, int64_t bytes, std::vector<char>* to) {
 
 }  // namespace
 
-RowSnapshot::RowSnapshot(const RowStore& store, int64_t changed_since)
+RowSnapshot::RowSnapshot(const RowStore& store, int64_t changed_since, const Eviction& eviction,
+                         int64_t step)
     : store_(store),
       num_rows_(store.num_rows()),
       changed_since_(changed_since),
+      clock_(store.clock()),
       num_slots_(store.slots().size()),
       read_(new std::atomic<uint64_t>[(num_rows_ + 63) / 64]()),
-      parts_(new Part[kNumLocks]) {}
+      parts_(new Part[kNumLocks]),
+      eviction_(eviction),
+      step_(step),
+      evicts_(eviction.kind != Eviction::Kind::kNone) {}
 
 void RowSnapshot::Append(int64_t row, KeyedRows* rows) const {
   const RowInfo& info = store_.Info(row);
@@ -47,7 +52,7 @@ void RowSnapshot::PutAside(int64_t row) {
   Part& part = PartOf(row);
   std::lock_guard<std::mutex> lock(part.mutex);
   if (IsRead(row)) return;
-  if (IsWanted(row)) {
+  if (!Evict(row) && IsWanted(row)) {
     part.places[row] = part.aside.keys.size();
     Append(row, &part.aside);
   }
@@ -62,7 +67,7 @@ void RowSnapshot::Read(int64_t begin, int64_t end, KeyedRows* rows) {
     std::lock_guard<std::mutex> lock(part.mutex);
     for (; row < stripe_end; ++row) {
       if (!IsRead(row)) {
-        if (IsWanted(row)) Append(row, rows);
+        if (!Evict(row) && IsWanted(row)) Append(row, rows);
         SetRead(row);
       } else if (const auto found = part.places.find(row); found != part.places.end()) {
         AppendAside(part.aside, found->second, rows);
@@ -71,6 +76,50 @@ void RowSnapshot::Read(int64_t begin, int64_t end, KeyedRows* rows) {
     }
     if (part.places.empty()) part.aside = {};  // at the latest when all is read
   }
+}
+
+bool RowSnapshot::Evict(int64_t row) {
+  if (!evicts() || !store_.IsKeys(row)) return false;
+  RowInfo& info = store_.Info(row);
+  if (!IsToEvict(store_.options(), eviction_, step_, info.version, store_.Row(row))) return false;
+  info.count = -1;
+  std::lock_guard<std::mutex> lock(evicted_mutex_);
+  evicted_.push_back({info.key, row});
+  return true;
+}
+
+bool RowSnapshot::IsEvicted(int64_t row) {
+  if (!evicts() || row >= num_rows_) return false;
+  if (!IsRead(row)) JudgeRows(row, row + 1);
+  return store_.Info(row).count < 0;
+}
+
+void RowSnapshot::JudgeRows(int64_t begin, int64_t end) {
+  for (int64_t row = std::max(begin, store_.first_row()); row < std::min(end, num_rows_);) {
+    const int64_t stripe_end = std::min({(row / kStripeRows + 1) * kStripeRows, end, num_rows_});
+    if (read_[row / kStripeRows].load(std::memory_order_acquire) == kAllRead) {
+      row = stripe_end;
+      continue;
+    }
+    std::lock_guard<std::mutex> lock(PartOf(row).mutex);
+    for (; row < stripe_end; ++row) {
+      if (!IsRead(row) && Evict(row)) SetRead(row);
+    }
+  }
+}
+
+std::vector<RowSnapshot::EvictedKey> RowSnapshot::TakeEvicted() {
+  std::lock_guard<std::mutex> lock(evicted_mutex_);
+  const auto begin = evicted_.begin() + static_cast<int64_t>(num_taken_);
+  num_taken_ = evicted_.size();
+  return {begin, evicted_.end()};
+}
+
+std::vector<int64_t> RowSnapshot::evicted() const {
+  std::lock_guard<std::mutex> lock(evicted_mutex_);
+  std::vector<int64_t> keys;
+  for (const EvictedKey& evicted : evicted_) keys.push_back(evicted.key);
+  return keys;
 }
 
 }  // namespace group_embedding

@@ -139,6 +139,12 @@ void RowStore::Retire(int64_t row) {
   retired_.push_back({row, clock_.load()});
 }
 
+void RowStore::RetireSince(int64_t clock, int64_t row) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  Info(row).count = -1;
+  retired_.push_front({row, clock});  // before those that must wait for younger batches
+}
+
 void RowStore::Start(int64_t row, int64_t key, int64_t count, int64_t version) {
   const InitialValues& initial = options_.initial;
   if (initial.matrix_rows > 0) {

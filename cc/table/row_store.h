@@ -58,6 +58,8 @@ class RowStore {
   void Return(int64_t row);
   // A row whose key was erased; free once all batches that had begun have ended.
   void Retire(int64_t row);
+  // The same, of a key that batches after number `clock` have not found.
+  void RetireSince(int64_t clock, int64_t row);
   // Makes a taken row the key's, as a key starts.
   void Start(int64_t row, int64_t key, int64_t count, int64_t version);
   // The same, but for the values, which the caller writes.

@@ -157,6 +157,7 @@ std::string WriteTable(const TableFileHeader& header, Snapshot* snapshot, const 
     error = snapshot->error();
     if (error.empty() && !rows.keys.empty()) error = file.AddRows(rows);
   }
+  if (error.empty() && header.changes_only) error = file.AddErased(snapshot->evicted());
   if (error.empty()) error = file.Finish(sum);
   return InTable(header.table, error);
 }

@@ -47,7 +47,7 @@ class ShardTask {
   void Use(LowerTier* tier, std::vector<int64_t>* without) {
     std::lock_guard<std::mutex> lock(shard_.mutex);
     FindAll([&](const Place& place) { without->push_back(place.key); },
-            [&](int64_t row) { tier->Use(row); });
+            [&](const Place& place) { tier->Use(place.row()); });
     std::sort(without->begin(), without->end());
     without->erase(std::unique(without->begin(), without->end()), without->end());
   }
@@ -56,7 +56,7 @@ class ShardTask {
     std::lock_guard<std::mutex> lock(shard_.mutex);
     FindAll(
         [this](const Place& place) { place.part->rows[place.i] = store_.DefaultRow(place.key); },
-        [](int64_t) {});
+        [](const Place&) {});
   }
 
   // Counts keys without a row in the table's Bloom filter.
@@ -67,15 +67,18 @@ class ShardTask {
         [&](const Place& place) {
           table_.bloom().Add(HostShards::HashOf(place.key), place.times(), snapshot.get());
         },
-        [](int64_t) {});
+        [](const Place&) {});
   }
 
   std::string Train() {
     std::lock_guard<std::mutex> lock(shard_.mutex);
     std::vector<Place> without, with;
     FindAll([&](const Place& place) { without.push_back(place); },
-            [this](int64_t row) { __builtin_prefetch(&store_.Info(row), 1, 3); }, &with);
-    for (const Place& place : with) Touch(place.part->rows[place.i], place.times());
+            [&](const Place& place) {
+              __builtin_prefetch(&store_.Info(place.row()), 1, 3);
+              with.push_back(place);
+            });
+    for (const Place& place : with) Touch(place.row(), place.times());
     if (without.empty()) return "";
     const bool all = table_.options().admission.kind == Admission::Kind::kAll;
     std::string error = all ? AdmitAll(without) : AdmitOftenSeen(without);
@@ -90,22 +93,46 @@ class ShardTask {
   struct Place {
     Part* part;
     int64_t i, key;
+    int64_t row() const { return part->rows[i]; }  // once it was found
     int64_t times() const { return part->TimesOf(i); }
   };
 
   // Writes the rows of keys that have one, and tells of both kinds.
   template <typename Without, typename With>
-  void FindAll(const Without& without, const With& with, std::vector<Place>* found = nullptr) {
+  void FindAll(const Without& without, const With& with) {
+    if (snapshot_ != nullptr && snapshot_->evicts()) return FindAllButEvicted(without, with);
+    FindInIndex(without, with);
+  }
+
+  template <typename Without, typename With>
+  void FindInIndex(const Without& without, const With& with) {
     for (Part* part : keys_.parts) {
       auto find = [&](int64_t i, int64_t key, uint64_t hash) {
         const KeyIndex::Entry* entry = shard_.index.Find(key, hash);
         if (entry == nullptr || entry->state < 0) return without({part, i, key});
         part->rows[i] = entry->state - 1;
-        with(entry->state - 1);
-        if (found != nullptr) found->push_back({part, i, key});
+        with({part, i, key});
       };
       part->keys.ForShard(
           s_, [this](int64_t, uint64_t hash) { shard_.index.Prefetch(hash); }, find);
+    }
+  }
+
+  // The same while an eviction is carried out: who finds a key that was evicted forgets it.
+  template <typename Without, typename With>
+  void FindAllButEvicted(const Without& without, const With& with) {
+    std::vector<Place> found;
+    FindInIndex(without, [&](const Place& place) {
+      __builtin_prefetch(&store_.Info(place.row()), 0, 3);
+      found.push_back(place);
+    });
+    for (const Place& place : found) {
+      if (!snapshot_->IsEvicted(place.row())) {
+        with(place);
+        continue;
+      }
+      table_.Forget(&shard_, *snapshot_, place.key, place.row());
+      without(place);
     }
   }
 

@@ -35,6 +35,12 @@ ALL_KEYS = sorted({*range(30), *EXTREMES.tolist()})
 KEYS = st.sampled_from(ALL_KEYS)
 BATCHES = st.lists(KEYS, min_size=1, max_size=AT_ONCE)
 NUMBERS = st.integers(-9, 9)
+EVICTIONS = st.one_of(
+    st.builds(lambda steps: {"steps_to_live": steps}, st.integers(0, 6)),
+    st.builds(lambda weight: {"l2_weight": weight}, st.sampled_from([0.5, 10.0, 100.0])),
+)
+# What goes on while a snapshot is read: a batch, and what is written to its rows; None: it is read.
+STEPS_BESIDE = st.lists(st.tuples(BATCHES, st.none() | NUMBERS), max_size=4)
 ADMISSIONS = {
     "all": {},
     "counter": {"admission": "counter"},
@@ -150,20 +156,66 @@ class TableIsADict(RuleBasedStateMachine):
         self.forget(batch)
         assert self.table.erase(batch) == len(expected)
 
-    @rule(steps_to_live=st.integers(0, 6))
-    def evict_old(self, steps_to_live):
-        before = self.step - steps_to_live
-        old = [key for key, row in self.dict.items() if 0 <= row.version < before]
-        for key in old:
+    def evicted(self, steps_to_live=None, l2_weight=None):
+        """What an eviction does with the dict. Returns the keys that go."""
+        if steps_to_live is not None:
+            before = self.step - steps_to_live
+            goes = [key for key, row in self.dict.items() if 0 <= row.version < before]
+        else:
+            weights = {k: np.square(row.values).sum() / 2 for k, row in self.dict.items()}
+            goes = [key for key, weight in weights.items() if weight < l2_weight]
+        for key in goes:
             del self.dict[key]
-        assert self.table.evict_old(steps_to_live, self.step) == len(old)
+        return goes
 
-    @rule(l2_weight=st.sampled_from([0.5, 10.0, 100.0]))
-    def evict_small(self, l2_weight):
-        small = [k for k, row in self.dict.items() if np.square(row.values).sum() / 2 < l2_weight]
-        for key in small:
-            del self.dict[key]
-        assert self.table.evict_small(l2_weight) == len(small)
+    @rule(eviction=EVICTIONS)
+    def evict(self, eviction):
+        expected = self.evicted(**eviction)
+        if "l2_weight" in eviction:
+            assert self.table.evict_small(**eviction) == len(expected)
+        else:
+            assert self.table.evict_old(**eviction, step=self.step) == len(expected)
+
+    @rule(
+        eviction=st.none() | EVICTIONS,
+        held=BATCHES,
+        steps=STEPS_BESIDE,
+        rows_at_once=st.sampled_from([1, 7, 100]),
+        is_counted=st.booleans(),
+        is_read=st.booleans(),
+    )
+    def snapshot_beside_training(self, eviction, held, steps, rows_at_once, is_counted, is_read):
+        """A snapshot has what was there, less what is evicted at that instant, whatever comes
+        before its rows are read: batches that train and read, and one located before, which is
+        written then; or it is not read to the end."""
+        self.trained(held)
+        with located(self.table, held, train=True, step=self.step) as held_rows:
+            goes = self.evicted(**eviction) if eviction else []
+            expected = copy.deepcopy(self.dict)
+            snapshot = self.table.snapshot(evict=eviction, step=self.step)
+            assert not is_counted or self.table.num_keys == len(expected)
+            found = self.rows_of(snapshot, 0, rows_at_once)
+            self.write_held(held, held_rows, goes)
+        for batch, number in steps:
+            if number is None:
+                self.look_up_to_read(batch)
+            else:
+                self.update(batch, number)
+        if is_read:
+            for begin in range(rows_at_once, snapshot.num_rows, rows_at_once):
+                found += self.rows_of(snapshot, begin, begin + rows_at_once)
+
+            assert len(found) == len(expected)
+            assert dict(found) == expected
+            assert self.storage.on_device or sorted(snapshot.evicted) == sorted(goes)
+
+    def write_held(self, batch, rows, gone):
+        """Writes rows that were located before some of their keys have gone."""
+        rows = rows[rows >= self.table.first_row]
+        self.table.before_write(rows)
+        self.table.rows[rows] = 77
+        for key in set(batch) & self.dict.keys() - set(gone):
+            self.dict[key].values = [77] * DIM
 
     @rule()
     def clear(self):
@@ -202,19 +254,21 @@ class TableIsADict(RuleBasedStateMachine):
         self.table.insert(rows)
         self.table.set_admission(admission)
 
-    @rule()
-    def save(self):
-        self.saved = self.write_file("full")
+    @rule(eviction=st.none() | EVICTIONS)
+    def save(self, eviction):
+        self.saved = self.write_file("full", eviction)
 
     @precondition(lambda self: self.saved is not None)
-    @rule()
-    def save_changes(self):
+    @rule(eviction=st.none() | EVICTIONS)
+    def save_changes(self, eviction):
         full = self.saved[2][0]
-        self.saved = self.write_file("changes", full)
+        self.saved = self.write_file("changes", eviction, full)
 
-    def write_file(self, kind, *files):
+    def write_file(self, kind, eviction, *files):
         path = f"{self.folder.name}/{kind}"
-        snapshot = self.table.snapshot(kind == "changes")
+        if eviction:
+            self.evicted(**eviction)
+        snapshot = self.table.snapshot(kind == "changes", evict=eviction, step=self.step)
         core.write_table(snapshot, path, save_id=len(files) + 1, changes_only=kind == "changes")
         snapshot.keep()
         return copy.deepcopy((self.dict, self.seen)) + ([*files, path],)
@@ -228,13 +282,16 @@ class TableIsADict(RuleBasedStateMachine):
         restore(self.table, files)
         self.saved = None
 
+    def rows_of(self, snapshot, begin, end):
+        rows = snapshot.read(begin, end)
+        columns = (rows["values"], rows["slots"][0], rows["counts"], rows["versions"])
+        found = zip(rows["keys"].tolist(), *(column.tolist() for column in columns))
+        return [(key, Row(*row)) for key, *row in found]
+
     @invariant()
     def equals_the_dict(self):
         snapshot = self.table.snapshot()
-        rows = snapshot.read(0, snapshot.num_rows)
-        columns = (rows["values"], rows["slots"][0], rows["counts"], rows["versions"])
-        found = zip(rows["keys"].tolist(), *(column.tolist() for column in columns))
-        found = [(key, Row(*row)) for key, *row in found]
+        found = self.rows_of(snapshot, 0, snapshot.num_rows)
 
         assert len(found) == self.table.num_keys == len(self.dict)
         assert dict(found) == self.dict

@@ -11,11 +11,13 @@ from table.steps import (
     MIN,
     batches_of,
     content_of_snapshot,
+    core,
     counted_of,
     crowd_out,
     has_row,
     located,
     read,
+    restore,
     start_of,
     train,
     write,
@@ -224,6 +226,67 @@ def test_evictions(make_table):
 
     assert (small, old) == (1, 1)
     assert has_row(table, [1, 2, 3]).tolist() == [False, True, False]
+
+
+@pytest.mark.parametrize("max_keys", [16, 700])
+def test_a_full_table_has_room_for_others_once_keys_are_evicted_with_a_snapshot(
+    make_table, max_keys
+):
+    table = make_table(max_keys=max_keys, rows_in_memory=320)
+    keys = np.arange(max_keys)
+    train(table, keys, step=1)
+    train(table, keys[:5], step=9)
+
+    snapshot = table.snapshot(evict={"steps_to_live": 2}, step=9)
+    train(table, keys[5:] + max_keys, step=10)
+
+    assert sorted(content_of_snapshot(snapshot)) == keys[:5].tolist()
+    assert has_row(table, np.arange(2 * max_keys)).tolist() == [True] * 5 + [False] * max_keys + [
+        True
+    ] * (max_keys - 5)
+
+
+def test_evictions_of_a_snapshot_that_nobody_reads_are_in_the_next_changes(make_table, tmp_path):
+    table = make_table()
+    train(table, np.arange(40), step=1)
+    full = table.snapshot()
+    core.write_table(full, str(tmp_path / "full"), save_id=1)
+    full.keep()
+    del full
+
+    nobodys = table.snapshot(evict={"steps_to_live": 0}, step=2)
+    train(table, [3], step=3)
+    del nobodys
+    core.write_table(table.snapshot(True), str(tmp_path / "changes"), save_id=2, changes_only=True)
+    train(table, [50])
+    restore(table, [str(tmp_path / "full"), str(tmp_path / "changes")])
+
+    assert has_row(table, np.arange(60)).nonzero()[0].tolist() == [3]
+
+
+def test_keys_are_evicted_while_threads_train_and_read(make_table):
+    """Of keys that come and go, each either is old when a snapshot is taken and starts anew, or has
+    its row and its count."""
+    table = make_table(rows_in_memory=64)
+    keys = np.arange(400)
+    train(table, keys, step=1)
+    young = keys[::3]
+    train(table, young, step=8)
+    snapshot = table.snapshot(evict={"steps_to_live": 5}, step=8)
+    threads = [
+        threading.Thread(target=train, args=(table, part, 9)) for part in (keys[:200], keys[200:])
+    ] + [threading.Thread(target=read, args=(table, keys)) for _ in range(2)]
+
+    for thread in threads:
+        thread.start()
+    found = content_of_snapshot(snapshot, rows_at_once=16)
+    for thread in threads:
+        thread.join()
+    del snapshot
+
+    assert sorted(found) == young.tolist()
+    assert table.num_keys == 400
+    assert table.describe(keys)["counts"].tolist() == [3 if k % 3 == 0 else 1 for k in keys]
 
 
 @pytest.mark.parametrize("max_keys", [16, 700])

@@ -101,7 +101,7 @@ class SnapshotTablesOp : public OpKernel {
     for (size_t t = 0; t < resources.size(); ++t) {
       OP_REQUIRES_OK(context, CatchErrors([&] {
                        Take(id, evictions_[t], steps->vec<int64_t>()(t),
-                            changes_only->vec<bool>()(t), ThreadsOf(context), resources[t].get());
+                            changes_only->vec<bool>()(t), resources[t].get());
                        return absl::OkStatus();
                      }));
     }
@@ -109,21 +109,19 @@ class SnapshotTablesOp : public OpKernel {
 
  private:
   static void Take(int64_t id, const Eviction& eviction, int64_t step, bool changes_only,
-                   const ParallelFor& threads, EmbeddingTableResource* resource) {
+                   EmbeddingTableResource* resource) {
     TableSaves& saves = resource->saves();
     saves.waiting.reset();
     const std::shared_ptr<EmbeddingTable>& table = resource->table();
-    const bool by_step = eviction.kind == Eviction::Kind::kGlobalStep;
-    if (eviction.kind != Eviction::Kind::kNone && !(by_step && step < 0)) {
-      table->Evict(eviction, step, threads);
-    }
+    const bool lacks_step = eviction.kind == Eviction::Kind::kGlobalStep && step < 0;
     auto save = std::make_unique<TableSave>();
     save->id = id;
     save->table = table;
     save->header = HeaderOf(*table);
     save->header.step = step;
     save->header.changes_only = changes_only && HasFullSave(saves.full, table);
-    save->snapshot = table->TakeSnapshot(save->header.changes_only);
+    save->snapshot =
+        table->TakeSnapshot(save->header.changes_only, lacks_step ? Eviction() : eviction, step);
     saves.waiting = std::move(save);
   }
 
