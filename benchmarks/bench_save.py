@@ -219,8 +219,9 @@ def plot(rows, about, path):
         steps.barh(at + offset, columns[name], 0.4, color=color, label=f"{label} (median)")
         steps.plot(columns[slowest], at + offset, "|", color=color, ms=10, label="slowest")
     steps.set(xlabel="ms", title="a training step")
+    below = -0.5 / (0.42 * len(rows))  # half an inch
     for axis in (waits, steps):
-        axis.legend(loc="upper center", bbox_to_anchor=(0.5, -0.08), ncols=4, fontsize=8)
+        axis.legend(loc="upper center", bbox_to_anchor=(0.5, below), ncols=4, fontsize=8)
     shape = f"{about['rows']:,} rows of dim {about['dim']} with Adagrad's slots"
     figure.suptitle(f"{shape}, {about['storage']}, {about['device']}, {about['date']}")
     figure.savefig(path, dpi=100)

@@ -262,18 +262,6 @@ void DeviceHash::Clear() {
   RebuildIndex(stream);
 }
 
-AdmissionState DeviceHash::GetAdmissionState() const {
-  AdmissionState admission;
-  const cudaStream_t stream = streams_.own();
-  for (const Candidate& candidate : ToHost(ref_.candidates, State().next_candidate, stream)) {
-    if (candidate.count <= 0) continue;
-    admission.keys.push_back(candidate.key);
-    admission.counts.push_back(candidate.count);
-  }
-  if (bloom_ != nullptr) admission.counters = ToHost(bloom_->data(), bloom_bytes_, stream);
-  return admission;
-}
-
 void DeviceHash::SetAdmissionState(const AdmissionState& admission) {
   std::vector<int64_t> rows(admission.keys.size());
   Find(admission.keys.data(), static_cast<int64_t>(rows.size()), rows.data());

@@ -143,7 +143,6 @@ class DeviceHash : public DeviceTable {
   // Such rows may be given to other keys from now on.
   void FreeRows(const std::vector<int64_t>& rows);
   int64_t EraseChosen(const Eviction& eviction, int64_t step);
-  AdmissionState GetAdmissionState() const;
   std::vector<RowPart> Parts() const;
   std::string PutRowsAside(const int64_t* device_rows, int64_t num_rows, cudaStream_t stream);
 

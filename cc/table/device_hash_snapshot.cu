@@ -1,19 +1,80 @@
 // Batches in flight and snapshots of a DeviceHash.
 #include "table/device_buffer.h"
 #include "table/device_hash.h"
+#include "table/device_memory.h"
 #include "table/row_aside.cuh"
 
 namespace group_embedding {
 namespace {
 
+// Waits for the stream.
+AdmissionState ToAdmissionState(const Candidate* candidates, int64_t num_candidates,
+                                const char* counters, int64_t counter_bytes, cudaStream_t stream) {
+  AdmissionState state;
+  for (const Candidate& candidate : ToHost(candidates, num_candidates, stream)) {
+    if (candidate.count <= 0) continue;
+    state.keys.push_back(candidate.key);
+    state.counts.push_back(candidate.count);
+  }
+  state.counters = ToHost(counters, counter_bytes, stream);
+  return state;
+}
+
+// What a filter counted, copied on the device, so that the host can read it while training goes on.
+class CountedAside {
+ public:
+  // Copies on `stream`. Without memory for that, the host reads at once.
+  CountedAside(const Candidate* candidates, int64_t num_candidates, const char* counters,
+               int64_t counter_bytes, cudaStream_t stream)
+      : num_candidates_(num_candidates), counter_bytes_(counter_bytes) {
+    const int64_t bytes = CandidateBytes() + counter_bytes;
+    if (bytes == 0) return;
+    cudaGetDevice(&device_);
+    copy_ = ReserveDeviceMemory(bytes);
+    if (copy_->Grow(bytes).empty()) {
+      RequireCuda(cudaMemcpyAsync(copy_->data(), candidates, CandidateBytes(),
+                                  cudaMemcpyDeviceToDevice, stream));
+      RequireCuda(cudaMemcpyAsync(copy_->data() + CandidateBytes(), counters, counter_bytes,
+                                  cudaMemcpyDeviceToDevice, stream));
+    } else {
+      copy_ = nullptr;
+      state_ = ToAdmissionState(candidates, num_candidates, counters, counter_bytes, stream);
+    }
+  }
+
+  // After the stream was waited for.
+  const AdmissionState& Read() {
+    if (copy_ == nullptr) return state_;
+    const OnDevice on(device_);
+    cudaStream_t stream;
+    RequireCuda(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+    state_ = ToAdmissionState(reinterpret_cast<const Candidate*>(copy_->data()), num_candidates_,
+                              copy_->data() + CandidateBytes(), counter_bytes_, stream);
+    RequireCuda(cudaStreamDestroy(stream));
+    copy_ = nullptr;
+    return state_;
+  }
+
+ private:
+  int64_t CandidateBytes() const {
+    return num_candidates_ * static_cast<int64_t>(sizeof(Candidate));
+  }
+
+  const int64_t num_candidates_, counter_bytes_;
+  int device_ = 0;
+  std::unique_ptr<DeviceMemory> copy_;  // null: the state was read
+  AdmissionState state_;
+};
+
 // A snapshot as its reader has it; the table knows the RowAside in it for as long.
 class DeviceSnapshot : public Snapshot {
  public:
-  DeviceSnapshot(DeviceHash* table, std::shared_ptr<RowAside> rows, AdmissionState admission,
-                 std::vector<int64_t> erased, std::function<void()> keep)
+  DeviceSnapshot(DeviceHash* table, std::shared_ptr<RowAside> rows,
+                 std::unique_ptr<CountedAside> counted, std::vector<int64_t> erased,
+                 std::function<void()> keep)
       : table_(table),
         rows_(std::move(rows)),
-        admission_(std::move(admission)),
+        counted_(std::move(counted)),
         erased_(std::move(erased)),
         keep_(std::move(keep)) {}
   ~DeviceSnapshot() override { table_->ForgetSnapshot(); }
@@ -25,7 +86,7 @@ class DeviceSnapshot : public Snapshot {
     if (error_.empty()) error_ = failed;
   }
   std::string error() const override { return error_; }
-  const AdmissionState& admission() override { return admission_; }
+  const AdmissionState& admission() override { return counted_->Read(); }
   const std::vector<int64_t>& erased() const override { return erased_; }
   std::vector<int64_t> evicted() const override { return {}; }  // which was before it was taken
   void Keep() override { keep_(); }
@@ -33,7 +94,7 @@ class DeviceSnapshot : public Snapshot {
  private:
   DeviceHash* const table_;
   const std::shared_ptr<RowAside> rows_;
-  const AdmissionState admission_;
+  const std::unique_ptr<CountedAside> counted_;
   const std::vector<int64_t> erased_;
   const std::function<void()> keep_;
   std::string error_;
@@ -100,7 +161,10 @@ std::unique_ptr<Snapshot> DeviceHash::TakeSnapshot(bool changes_only, const Evic
     kept_clock_ = begins;
     erased_.erase(erased_.begin(), erased_.begin() + static_cast<int64_t>(num_erased));
   };
-  return std::make_unique<DeviceSnapshot>(this, std::move(rows), GetAdmissionState(),
+  auto counted = std::make_unique<CountedAside>(ref_.candidates, State().next_candidate,
+                                                bloom_ == nullptr ? nullptr : bloom_->data(),
+                                                bloom_bytes_, streams_.own());
+  return std::make_unique<DeviceSnapshot>(this, std::move(rows), std::move(counted),
                                           changes_only ? erased_ : std::vector<int64_t>(),
                                           std::move(keep));
 }

@@ -201,6 +201,7 @@ std::string DiskTieredHash::FindOnDisk(const std::vector<int64_t>& keys, FoundOn
         disk_->Find(keys.data() + begin, std::min(RowsOnDisk::kAtOnce, num_keys - begin), &some);
     found->keys.insert(found->keys.end(), some.keys.begin(), some.keys.end());
     found->records.insert(found->records.end(), some.records.begin(), some.records.end());
+    found->evicted.insert(found->evicted.end(), some.evicted.begin(), some.evicted.end());
   }
   return error;
 }

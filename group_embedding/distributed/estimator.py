@@ -3,6 +3,7 @@
 import tempfile
 
 import tensorflow as tf
+from tensorflow.python.eager import context
 from tensorflow_estimator.python.estimator import estimator as tf_estimator
 from tensorflow_estimator.python.estimator import run_config
 
@@ -25,8 +26,21 @@ def make_estimator(strategy, model_fn, model_dir, config, params, **kwargs):
         )
     if strategy.rank > 0:
         config = config.replace(save_summary_steps=None, log_step_count_steps=None)
+    config = config.replace(session_config=_with_gpu_of_rank(config.session_config))
     kwargs.update(model_dir=model_dir, config=config, params=params)
     return CollectiveEstimator(_in_scope(strategy, model_fn), **kwargs)
+
+
+def _with_gpu_of_rank(session_config):
+    """A session that is given a config takes the host's first GPU, unless that names another."""
+    given = session_config or run_config.get_default_session_config()
+    gpu_options = tf.compat.v1.GPUOptions()
+    gpu_options.CopyFrom(context.context().config.gpu_options)
+    gpu_options.MergeFrom(given.gpu_options)
+    config = tf.compat.v1.ConfigProto()
+    config.CopyFrom(given)
+    config.gpu_options.CopyFrom(gpu_options)
+    return config
 
 
 class CollectiveEstimator(tf_estimator.EstimatorV2):

@@ -9,9 +9,11 @@ from group_embedding.ops._library import library
 auto_control_deps_utils.register_read_only_resource_op("EmbeddingTableIsInitialized")
 
 
-def table_handle(table_name, shared_name):
+def table_handle(table_name, shared_name, in_host_memory):
     """A handle of the table that is called `shared_name`; of one of its own, if it is anonymous."""
-    return library().embedding_table_handle_op(table_name=table_name, shared_name=shared_name)
+    return library().embedding_table_handle_op(
+        table_name=table_name, shared_name=shared_name, in_host_memory=in_host_memory
+    )
 
 
 def initialize(table, initial, no_row_value, admission, storage, if_needed=False):

@@ -51,7 +51,9 @@ class TableResource(SavedByObject):
     def _create_resource(self):
         in_v1_graph = not tf.compat.v1.executing_eagerly_outside_functions()
         shared_name = f"{self._table_name}/table" if in_v1_graph else context.anonymous_name()
-        return embedding_table.table_handle(self._table_name, shared_name)
+        return embedding_table.table_handle(
+            self._table_name, shared_name, in_host_memory="GPU" not in self._resource_device
+        )
 
     def initialize(self):
         """Makes it as it starts: empty, or with the rows of a checkpoint."""

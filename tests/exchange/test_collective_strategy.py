@@ -44,6 +44,10 @@ def model(strategy, ids, keys, storage):
     return inputs @ kernel
 
 
+def device_of(storage):
+    return None if "HBM" in str(storage.storage_type) else "/CPU:0"
+
+
 def train_in_session(folder, storage):
     """As in DeepRec's guide: an unwrapped optimizer in the scope, a MonitoredTrainingSession."""
     strategy = ge.CollectiveStrategy()
@@ -68,7 +72,7 @@ def train_in_session(folder, storage):
     latest = tf.train.latest_checkpoint(folder)
     exported = strategy.export_saved_model(f"{folder}/exported", build, latest)
     return {
-        "exported": exported,
+        "exported": {"folder": exported, "device": device_of(storage)},
         "optimizers are stock": stock is v1.train.AdagradOptimizer,
         "numbers": (strategy.rank, strategy.world_size),
         "ops of a step": {operation.type for operation in graph.get_operations()},
@@ -119,6 +123,7 @@ def train_estimator(folder, storage):
 
     exported = job.export_saved_model(f"{folder}/exported", receiver).decode()
     metrics = {name: float(value) for name, value in metrics.items()}
+    exported = {"folder": exported, "device": device_of(storage)}
     return {"exported": exported, "metrics": metrics}
 
 
@@ -144,21 +149,35 @@ def ranks(several_ranks, tmp_path_factory):
     return several_ranks.run(train_on_rank, folder, timeout=120)
 
 
-def serve(exported, names):
-    """What a SavedModel says of all ids and some keys that nobody trained."""
-    with exchange.unsharded():
-        rows = np.arange(30).reshape(15, 2)
-        given = dict(zip(names, (rows, rows * 10**12 - 10**13)))
-    signature = tf.saved_model.load(exported).signatures["serving_default"]
+def serve_as_object(exported, given):
+    """What a SavedModel says, loaded where its tables are: TensorFlow puts what stands in for those
+    in host memory on a GPU otherwise."""
+    with tf.device(exported["device"]):
+        signature = tf.saved_model.load(exported["folder"]).signatures["serving_default"]
     return signature(**{k: tf.constant(v, tf.int64) for k, v in given.items()})["score"].numpy()
 
 
+def serve_in_session(exported, given):
+    """The same, in a graph of TensorFlow 1."""
+    with tf.Graph().as_default(), v1.Session() as session:
+        meta_graph = v1.saved_model.loader.load(session, ["serve"], exported["folder"])
+        signature = meta_graph.signature_def["serving_default"]
+        feed = {signature.inputs[name].name: values for name, values in given.items()}
+        return session.run(signature.outputs["score"].name, feed)
+
+
 def check_exports(ranks, one_process, way):
-    """That ranks have written one SavedModel, which says what that of one process says."""
-    (exported,) = {of_rank[way]["exported"] for of_rank in ranks}
+    """That ranks have written one SavedModel, which says of all ids, and of some keys that nobody
+    trained, what that of one process says."""
+    exported = ranks[0][way]["exported"]
+    assert all(of_rank[way]["exported"] == exported for of_rank in ranks)
     names = {"session": ("ids", "keys"), "estimator": ("id", "key")}[way]
-    expected = serve(one_process[way]["exported"], names)
-    np.testing.assert_allclose(serve(exported, names), expected, rtol=1e-4, atol=1e-5)
+    with exchange.unsharded():
+        rows = np.arange(30).reshape(15, 2)
+        given = dict(zip(names, (rows, rows * 10**12 - 10**13)))
+    expected = serve_as_object(one_process[way]["exported"], given)
+    for serve in (serve_as_object, serve_in_session):
+        np.testing.assert_allclose(serve(exported, given), expected, rtol=1e-4, atol=1e-5)
 
 
 def test_ranks_know_their_numbers_and_optimizers_are_stock_again(ranks):

@@ -309,7 +309,7 @@ class TableIsADict(RuleBasedStateMachine):
 
 @pytest.mark.parametrize("storage", storages.ALL)
 def test_a_table_is_a_dict(storage):
-    num_examples = 25 if storage.on_device else 100
+    num_examples = 60 if storage.on_device else 100
     run_state_machine_as_test(
         lambda: TableIsADict(storage),
         settings=settings(max_examples=num_examples, stateful_step_count=30, deadline=None),

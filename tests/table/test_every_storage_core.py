@@ -267,16 +267,21 @@ def test_evictions_of_a_snapshot_that_nobody_reads_are_in_the_next_changes(make_
 def test_keys_are_evicted_while_threads_train_and_read(make_table):
     """Of keys that come and go, each either is old when a snapshot is taken and starts anew, or has
     its row and its count."""
-    table = make_table(rows_in_memory=64)
+    table = make_table(rows_in_memory=200)
     keys = np.arange(400)
     train(table, keys, step=1)
     young = keys[::3]
     train(table, young, step=8)
     snapshot = table.snapshot(evict={"steps_to_live": 5}, step=8)
-    threads = [
-        threading.Thread(target=train, args=(table, part, 9)) for part in (keys[:200], keys[200:])
-    ] + [threading.Thread(target=read, args=(table, keys)) for _ in range(2)]
 
+    def work(keys, **access):
+        for part in batches_of(keys):
+            table.locate(part, **access)
+
+    threads = [
+        threading.Thread(target=work, args=[part], kwargs={"train": True, "step": 9})
+        for part in (keys[:200], keys[200:])
+    ] + [threading.Thread(target=work, args=[keys]) for _ in range(2)]
     for thread in threads:
         thread.start()
     found = content_of_snapshot(snapshot, rows_at_once=16)

@@ -141,9 +141,11 @@ REGISTER_KERNEL_BUILDER(Name("EmbeddingTableIsInitialized").Device(tensorflow::D
                         EmbeddingTableIsInitializedOp);
 
 #if GOOGLE_CUDA
-REGISTER_KERNEL_BUILDER(
-    Name("EmbeddingTableHandleOp").Device(tensorflow::DEVICE_GPU).HostMemory("handle"),
-    EmbeddingTableHandleOp);
+REGISTER_KERNEL_BUILDER(Name("EmbeddingTableHandleOp")
+                            .Device(tensorflow::DEVICE_GPU)
+                            .HostMemory("handle")
+                            .AttrConstraint("in_host_memory", false),
+                        EmbeddingTableHandleOp);
 REGISTER_KERNEL_BUILDER(
     Name("InitializeEmbeddingTable").Device(tensorflow::DEVICE_GPU).HostMemory("matrix"),
     InitializeEmbeddingTableOp);

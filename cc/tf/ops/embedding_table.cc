@@ -12,6 +12,7 @@ REGISTER_OP("EmbeddingTableHandleOp")
     .Attr("container: string = ''")
     .Attr("shared_name: string = ''")
     .Attr("table_name: string")
+    .Attr("in_host_memory: bool = false")
     .SetIsStateful()
     .SetShapeFn(tensorflow::shape_inference::ScalarShape)
     .Doc(R"doc(
@@ -20,6 +21,8 @@ Makes a handle of a keyed table, and the table, not yet initialized, where there
 container, shared_name: as of VarHandleOp: handles of one name are of one table. The name of
   anonymous resources makes a table that lives as long as its handle.
 table_name: for messages.
+in_host_memory: the table is: so TensorFlow puts the handle, and all ops that take it, on the CPU,
+  also where a SavedModel has lost the devices of its ops.
 )doc");
 
 REGISTER_OP("InitializeEmbeddingTable")
