@@ -47,7 +47,10 @@ def enable_distributed_strategy(
 
     What ranks of one host send each other between CPUs goes through memory that they share, which
     is nowhere in /dev/shm; where the host does not let them, a warning says why, and Horovod's
-    alltoall carries it, as it does between hosts.
+    alltoall carries it, as it does between hosts. Where all ranks are of one host without GPUs,
+    Horovod's own thread wakes every 10 ms, not every one, so that the cores are theirs: collectives
+    of Horovod's that the script itself calls may take so much longer. HOROVOD_CYCLE_TIME, or an
+    `hvd.init()` before, says otherwise.
 
     With GPUs, each rank of a host takes one. If all ranks have one of their own, and NCCL is there
     (`pip install nvidia-nccl-cu12`, or the system's), tables in GPU memory that are spread by row
