@@ -12,13 +12,20 @@ def pack_batch(tables, features, table_of_feature):
     )
 
 
-def look_up_batch(tables, batch, table_of_feature, combiners, feature_names, times=None, **options):
-    """Results of one group; see `ops.group_lookup.group_lookup` for what it takes and returns.
+def locate_batch(tables, batch, table_of_feature, times=None):
+    """The batch by row numbers alone: those of keys are looked for, and made in training.
 
     Args:
         times: None, or of the batch's keys how often each came.
     """
     keyed = [table.keyed for table in tables]
-    if any(table is not None for table in keyed):
-        batch = locate_rows(keyed, batch, table_of_feature, times)
+    if all(table is None for table in keyed):
+        return batch
+    return locate_rows(keyed, batch, table_of_feature, times)
+
+
+def look_up_batch(tables, batch, table_of_feature, combiners, feature_names, times=None, **options):
+    """Results of one group; see `ops.group_lookup.group_lookup` for what it takes and returns, and
+    `locate_batch` for `times`."""
+    batch = locate_batch(tables, batch, table_of_feature, times)
     return group_lookup(tables, batch, table_of_feature, combiners, feature_names, **options)

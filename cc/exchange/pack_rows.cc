@@ -65,29 +65,60 @@ void Convert(const From* from, int64_t count, float scale, To* to) {
   for (int64_t i = 0; i < count; ++i) to[i] = FromFloat<To>(scale * ToFloat(from[i]));
 }
 
+// Calls `body` with null pointers to two types.
+template <typename Body>
+void ForDataTypes(DataType from, DataType to, const Body& body) {
+  ForDataType(from, [&](auto* from_null) {
+    ForDataType(to, [&](auto* to_null) { body(from_null, to_null); });
+  });
+}
+
 void Convert(const void* from, DataType from_type, int64_t count, float scale, void* to,
              DataType to_type) {
-  ForDataType(from_type, [&](auto* from_null) {
-    ForDataType(to_type, [&](auto* to_null) {
-      using From = const std::remove_pointer_t<decltype(from_null)>;
-      Convert(static_cast<From*>(from), count, scale, static_cast<decltype(to_null)>(to));
-    });
+  ForDataTypes(from_type, to_type, [&](auto* from_null, auto* to_null) {
+    using From = const std::remove_pointer_t<decltype(from_null)>;
+    Convert(static_cast<From*>(from), count, scale, static_cast<decltype(to_null)>(to));
+  });
+}
+
+// Slices [slice, slice + count) to [count, dim] from `to` on.
+template <typename From, typename To>
+void ConvertRows(const RowSlices& from, int64_t slice, int64_t count, int64_t dim, float scale,
+                 To* to) {
+  constexpr int64_t kPrefetchRows = 32;
+  const From* rows = static_cast<const From*>(from.rows);
+  if (from.ids == nullptr) return Convert(rows + slice * dim, count * dim, scale, to);
+  const int64_t* ids = from.ids + slice;
+  for (int64_t i = 0; i < count; ++i) {
+    // Those of the slices that follow `count` come next.
+    const int64_t ahead = std::min(i + kPrefetchRows, from.num_rows - slice - 1);
+    PrefetchRow(rows + ids[ahead] * dim, dim);
+    Convert(rows + ids[i] * dim, dim, scale, to + i * dim);
+  }
+}
+
+void ConvertRows(const RowSlices& from, int64_t slice, int64_t count, int64_t dim, float scale,
+                 void* to, DataType to_type) {
+  ForDataTypes(from.dtype, to_type, [&](auto* from_null, auto* to_null) {
+    using From = std::remove_pointer_t<decltype(from_null)>;
+    ConvertRows<From>(from, slice, count, dim, scale, static_cast<decltype(to_null)>(to));
   });
 }
 
 // The same, rounded to another type on the way.
-void ConvertBy(DataType wire, const char* from, DataType from_type, int64_t count, float scale,
-               char* to, DataType to_type) {
-  if (wire == from_type && wire == to_type) {
-    Convert(from, from_type, count, scale, to, to_type);
+void ConvertRowsBy(DataType wire, const RowSlices& from, int64_t slice, int64_t count, int64_t dim,
+                   float scale, char* to, DataType to_type) {
+  if (wire == from.dtype && wire == to_type) {
+    ConvertRows(from, slice, count, dim, scale, to, to_type);
     return;
   }
-  constexpr int64_t kItems = 1024;
-  alignas(16) char rounded[kItems * 4];
-  for (int64_t i = 0; i < count; i += kItems) {
-    const int64_t items = std::min(kItems, count - i);
-    Convert(from + i * SizeOf(from_type), from_type, items, scale, rounded, wire);
-    Convert(rounded, wire, items, 1.0f, to + i * SizeOf(to_type), to_type);
+  const int64_t rows_at_once = std::max<int64_t>(1, 1024 / dim);
+  std::vector<float> room(rows_at_once * dim);
+  RowSlices rounded = {room.data(), wire, /*all=*/true, nullptr, rows_at_once};
+  for (int64_t i = 0; i < count; i += rows_at_once) {
+    const int64_t rows = std::min(rows_at_once, count - i);
+    ConvertRows(from, slice + i, rows, dim, scale, rounded.rows, wire);
+    ConvertRows(rounded, 0, rows, dim, 1.0f, to + i * dim * SizeOf(to_type), to_type);
   }
 }
 
@@ -187,8 +218,7 @@ void PackRows(const RowParts& parts, const RowSlices* slices, float scale, char*
       for (int64_t i = 0; i < (from.all ? 0 : count); ++i) {
         bits[(row + i) / 32] |= uint32_t{1} << ((row + i) % 32);
       }
-      Convert(RowOf(from, slice, dim), from.dtype, count * dim, scale,
-              rows + row * dim * SizeOf(wire), wire);
+      ConvertRows(from, slice, count, dim, scale, rows + row * dim * SizeOf(wire), wire);
     });
   });
 }
@@ -243,8 +273,8 @@ void CopyOwnRows(const OwnRows& own, const int64_t* present, const RowSlices* to
     const int64_t dim = own.sent.dims[t];
     int64_t slice = first[first_block + t];
     ForRuns(own.from[t], block, [&](int64_t begin, int64_t row, int64_t count) {
-      ConvertBy(own.sent.wire[t], RowOf(own.from[t], begin, dim), own.from[t].dtype, count * dim,
-                own.scale, RowOf(to[t], slice, dim), to[t].dtype);
+      ConvertRowsBy(own.sent.wire[t], own.from[t], begin, count, dim, own.scale,
+                    RowOf(to[t], slice, dim), to[t].dtype);
       SetIndices(to[t], slice, received[first_block + t].first + row, count);
       slice += count;
     });

@@ -32,6 +32,9 @@ struct RowSlices {
   bool all;          // of the matrix's rows; else `indices` says which
   int64_t* indices;  // [num_rows] ascending; null where nobody asks for them
   int64_t num_rows;
+  // [num_rows] where in a larger array `rows` each of them is; null: they are all that it has, in
+  // order. Rows that are looked up are so packed without another copy.
+  const int64_t* ids = nullptr;
 };
 
 // The words of each rank's part: splits [num_ranks].

@@ -10,6 +10,10 @@ namespace {
 constexpr int64_t kLeftOut = -1, kReadsZeros = -2;
 
 // The unique ids of one table, in the order they were first seen.
+//
+// Whether an id is a new one is as good as random, and processors that guess it wrong lose more
+// time than all the rest takes. So nothing branches on it: each id is first written behind the
+// unique ones, and an empty slot refers there.
 class UniqueIds {
  public:
   // Begins anew, for another table. `are_counted`: how often each came is asked for.
@@ -18,57 +22,62 @@ class UniqueIds {
     while (size < 2 * static_cast<size_t>(max_ids)) size *= 2;
     slots_.assign(size, -1);
     mask_ = size - 1;
-    ids_.clear();
-    ids_.reserve(max_ids);
-    times_.clear();
-    are_counted_ = are_counted;
+    size_ = 0;
+    ids_.resize(max_ids + 1);
+    times_.assign(are_counted ? max_ids + 1 : 0, 0);
   }
 
   // Returns the number of `id` among the unique ids.
   int64_t Add(int64_t id) {
+    ids_[size_] = id;
     size_t slot = (static_cast<uint64_t>(id) * 0x9E3779B97F4A7C15u >> 20) & mask_;
-    while (slots_[slot] >= 0 && ids_[slots_[slot]] != id) slot = (slot + 1) & mask_;
-    if (slots_[slot] < 0) {
-      slots_[slot] = static_cast<int32_t>(ids_.size());
-      ids_.push_back(id);
-      if (are_counted_) times_.push_back(0);
+    int32_t number = NumberIn(slot);
+    while (ids_[number] != id) {
+      slot = (slot + 1) & mask_;
+      number = NumberIn(slot);
     }
-    if (are_counted_) ++times_[slots_[slot]];
-    return slots_[slot];
+    slots_[slot] = number;
+    size_ += number == size_;
+    if (!times_.empty()) ++times_[number];
+    return number;
   }
 
-  const std::vector<int64_t>& ids() const { return ids_; }
-  const std::vector<int64_t>& times() const { return times_; }
+  int64_t size() const { return size_; }
+  const int64_t* ids() const { return ids_.data(); }                                 // [size()]
+  const int64_t* times() const { return times_.empty() ? nullptr : times_.data(); }  // [size()]
 
  private:
+  int32_t NumberIn(size_t slot) const { return slots_[slot] < 0 ? size_ : slots_[slot]; }
+
   std::vector<int32_t> slots_;  // open addressing; number of a unique id, or -1
   size_t mask_ = 0;
-  std::vector<int64_t> ids_, times_;
-  bool are_counted_ = false;
+  int32_t size_ = 0;
+  std::vector<int64_t> ids_, times_;  // with room for one more than there are
 };
 
 // Sorts unique ids by owner, stably; `place` gets the new number of each.
 TableRequest SortByOwner(const UniqueIds& unique, const RoutedTable& table, int64_t num_ranks,
                          std::vector<int64_t>* place) {
-  const std::vector<int64_t>& ids = unique.ids();
-  std::vector<int32_t> owner(ids.size());
-  std::vector<int64_t> local(ids.size());
+  const int64_t *ids = unique.ids(), *times = unique.times();
+  const int64_t num_ids = unique.size();
+  std::vector<int32_t> owner(num_ids);
+  std::vector<int64_t> local(num_ids);
   TableRequest request;
   request.first_row.assign(num_ranks + 1, 0);
-  for (size_t u = 0; u < ids.size(); ++u) {
+  for (int64_t u = 0; u < num_ids; ++u) {
     owner[u] = static_cast<int32_t>(OwnerOf(table.placement, ids[u], num_ranks));
     local[u] = LocalIdOf(table.placement, ids[u], num_ranks);  // of the same division
     ++request.first_row[owner[u] + 1];
   }
   for (int64_t n = 0; n < num_ranks; ++n) request.first_row[n + 1] += request.first_row[n];
   std::vector<int64_t> next(request.first_row.begin(), request.first_row.end() - 1);
-  request.ids.resize(ids.size());
-  request.times.resize(unique.times().size());
-  place->resize(ids.size());
-  for (size_t u = 0; u < ids.size(); ++u) {
+  request.ids.resize(num_ids);
+  request.times.resize(times == nullptr ? 0 : num_ids);
+  place->resize(num_ids);
+  for (int64_t u = 0; u < num_ids; ++u) {
     const int64_t to = (*place)[u] = next[owner[u]]++;
     request.ids[to] = local[u];
-    if (!request.times.empty()) request.times[to] = unique.times()[u];
+    if (times != nullptr) request.times[to] = times[u];
   }
   return request;
 }

@@ -64,8 +64,8 @@ def _sends(exchange, gradients, variables):
 
 
 def _gather_slices(exchange, slices):
-    values = exchange.allgather([s.values for s in slices], "gather_gradient_values")
-    indices = exchange.allgather([s.indices for s in slices], "gather_gradient_indices")
+    values = exchange.allgather_gradients([s.values for s in slices], "gather_gradient_values")
+    indices = exchange.allgather_gradients([s.indices for s in slices], "gather_gradient_indices")
     return [tf.IndexedSlices(v, i, s.dense_shape) for v, i, s in zip(values, indices, slices)]
 
 

@@ -58,13 +58,16 @@ class HorovodExchange(Exchange):
 
     def average(self, tensors, name):
         def average(group):
-            return hvd.grouped_allreduce(group, op=hvd.Average, name=name)
+            return self._average_of_one_dtype(group, name)
 
         # Horovod's TensorFlow ops know no bfloat16, and its sum of float16 is one of float16.
         wide = [
             tf.cast(t, tf.float32) if t.dtype in (tf.bfloat16, tf.float16) else t for t in tensors
         ]
         return [tf.cast(w, t.dtype) for w, t in zip(_by_dtype(wide, average), tensors)]
+
+    def _average_of_one_dtype(self, tensors, name):
+        return hvd.grouped_allreduce(tensors, op=hvd.Average, name=name)
 
     def allgather(self, tensors, name):
         def allgather(group):

@@ -1,5 +1,5 @@
-"""The exchange among ranks of one host: Horovod's, but for what goes from CPU to CPU, which goes
-through memory that they share."""
+"""The exchange among ranks of one host: Horovod's, but for what goes from CPU to CPU in each step,
+which goes through memory that they share."""
 
 import json
 import warnings
@@ -36,6 +36,41 @@ class HostMemoryExchange(HorovodExchange):
         del dims  # `rows` have them
         scale = 1 / self.gradient_divisor
         return self._memory.exchange_rows(rows, sent, received, wire, scale, name)
+
+    def looks_up(self, tables):
+        return all(table.device_type == "CPU" for table in tables)
+
+    def look_up_rows(self, tables, batch, sent, received, wire, name):
+        scale = 1 / self.gradient_divisor
+        return self._memory.look_up_rows(tables, batch, sent, received, wire, scale, name)
+
+    def allgather_gradients(self, tensors, name):
+        if self._has_gpus:
+            return super().allgather_gradients(tensors, name)
+        return [self._tell_all(tensor, f"{name}_{i}") for i, tensor in enumerate(tensors)]
+
+    def _average_of_one_dtype(self, tensors, name):
+        if self._has_gpus:
+            return super()._average_of_one_dtype(tensors, name)
+        flat = tf.concat([tf.reshape(tensor, [-1]) for tensor in tensors], 0)
+        means = tf.split(self._average_vector(flat, name), [tf.size(t) for t in tensors])
+        return [tf.reshape(mean, tf.shape(t)) for mean, t in zip(means, tensors)]
+
+    def _average_vector(self, vector, name):
+        """Each rank averages a part of it, and sends that to all."""
+        size = tf.size(vector)
+        part = -(-size // self.num_ranks)
+        splits = tf.fill([self.num_ranks], part)
+        padded = tf.pad(vector, [[0, part * self.num_ranks - size]])
+        mine, _ = self.alltoall(padded, splits, f"{name}_parts")
+        mean = tf.reduce_sum(tf.reshape(mine, [self.num_ranks, part]), 0) / self.num_ranks
+        return self._tell_all(mean, f"{name}_means")[:size]
+
+    def _tell_all(self, tensor, name):
+        """What all ranks tell, that of rank 0 first."""
+        copies = tf.concat([tensor] * self.num_ranks, 0)
+        splits = tf.fill([self.num_ranks], tf.shape(tensor)[0])
+        return self.alltoall(copies, splits, name)[0]
 
     def end(self, reason):
         self._memory.end(reason)

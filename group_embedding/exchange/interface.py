@@ -89,6 +89,16 @@ class Exchange(abc.ABC):
         came, _ = self.alltoall(packed, splits, name)
         return unpack_rows(came, received, dims, wire, 1 / self.gradient_divisor)
 
+    def looks_up(self, tables):
+        """Whether `look_up_rows` can be called for these tables, of one dtype."""
+        del tables
+        return False
+
+    def look_up_rows(self, tables, batch, sent, received, wire, name):
+        """`exchange_rows` of rows that are still in `tables`: those that `batch` names, which has a
+        feature for each table, of one id in each sample."""
+        raise NotImplementedError
+
     @abc.abstractmethod
     def average(self, tensors, name):
         """Returns the mean over the ranks of each of `tensors`, a list of floating tensors of the
@@ -98,6 +108,10 @@ class Exchange(abc.ABC):
     def allgather(self, tensors, name):
         """Returns, for each of `tensors`, those of all ranks one after the other along the first
         axis, which may differ between ranks."""
+
+    def allgather_gradients(self, tensors, name):
+        """The same for what comes in each step and fits into memory several times."""
+        return self.allgather(tensors, name)
 
     @abc.abstractmethod
     def broadcast(self, tensors, name):

@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from group_embedding.local_lookup import look_up_batch
+from group_embedding.local_lookup import locate_batch, look_up_batch
 from group_embedding.ops.group_ids import Batch, group_ids
 from group_embedding.ops.group_lookup import group_lookup
 from group_embedding.ops.route_ids import Requests, RoutedTable, read_requests, route_ids
@@ -72,19 +72,10 @@ def look_up_sharded(tables, routed, table_of_feature, combiners, names, *, conca
     Takes and returns what `ops.group_lookup.group_lookup` does; with `concat`, tables are of one
     dtype.
     """
-    exchange = tables[0].exchange
-    batch, counts, requests = routed
-    matrices = exchange.exchange_rows(
-        _look_up_owned(tables, _groups_of(tables), requests),
-        requests.counts,
-        counts,
-        [table.dim for table in tables],
-        [exchange.comm_dtype or table.dtype for table in tables],
-        "exchange_rows",
-    )
+    matrices = _fetch_rows(tables, routed)
     outputs = group_lookup(
         [table.with_source(matrix, tf.float32) for table, matrix in zip(tables, matrices)],
-        batch,
+        routed.batch,
         table_of_feature,
         combiners,
         names,
@@ -136,14 +127,29 @@ def _groups_of(tables):
     return [numbers[kind] for kind in kinds]
 
 
+def _fetch_rows(tables, routed):
+    """The rows that this rank asks for, one float32 [rows, dim] per table."""
+    exchange, requests = tables[0].exchange, routed.requests
+    # Rows as they are: who asks for them scales them.
+    owned = [table.of_this_rank()._replace(max_norm=0.0) for table in tables]
+    wire = [exchange.comm_dtype or table.dtype for table in tables]
+    counts = requests.counts, routed.counts
+    if len(requests.batches) == 1 and exchange.looks_up(owned):
+        places = list(range(len(tables)))
+        batch = locate_batch(owned, requests.batches[0], places, requests.times[0])
+        return exchange.look_up_rows(owned, batch, *counts, wire, "exchange_rows")
+    rows = _look_up_owned(owned, _groups_of(tables), requests)
+    dims = [table.dim for table in tables]
+    return exchange.exchange_rows(rows, *counts, dims, wire, "exchange_rows")
+
+
 def _look_up_owned(tables, groups, requests):
     """The rows that all ranks ask for, one [rows, dim] per table."""
     rows = [None] * len(tables)
     for group, batch in enumerate(requests.batches):
         places = [t for t, of in enumerate(groups) if of == group]
         found = look_up_batch(
-            # Rows as they are: who asks for them scales them.
-            [tables[t].of_this_rank()._replace(max_norm=0.0) for t in places],
+            [tables[t] for t in places],
             batch,
             list(range(len(places))),
             ["sum"] * len(places),

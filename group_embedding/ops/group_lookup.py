@@ -76,8 +76,15 @@ def attrs_of_tables(tables):
 @tf.RegisterGradient("GroupLookup")
 def _group_lookup_grad(op, *grads):
     num_tables = len(op.get_attr("dims"))
+    return gradients_of_inputs(op, grads, op.inputs[num_tables + 2 :])
+
+
+def gradients_of_inputs(op, grads, keyed_tables):
+    """Of an op with the inputs (tables, batch, sizes, keyed_tables) and attributes of GroupLookup:
+    the gradients of these, given those of what it looks up."""
+    num_tables = len(op.get_attr("dims"))
     tables = list(op.inputs[:num_tables])
-    buffer, sizes, *keyed_tables = op.inputs[num_tables:]
+    buffer, sizes = op.inputs[num_tables : num_tables + 2]
     keyed = op.get_attr("keyed")
     if keyed:
         train_located(buffer)
@@ -95,7 +102,7 @@ def _group_lookup_grad(op, *grads):
         ],
         grad_features=differentiated,
         num_tables=num_tables,
-        keyed_tables=keyed_tables,
+        keyed_tables=list(keyed_tables),
         keyed=keyed,
         **{name: op.get_attr(name) for name in SHARED_ATTRS},
     )

@@ -3,10 +3,14 @@
 import ctypes
 
 import tensorflow as tf
+from tensorflow.python.framework import auto_control_deps_utils
 
 from group_embedding.ops import autodiff
 from group_embedding.ops._library import library, native
+from group_embedding.ops.group_lookup import attrs_of_tables, gradients_of_inputs
 from group_embedding.ops.pack_rows import as_slices
+
+auto_control_deps_utils.register_read_only_resource_op("HostLookUpRows")
 
 _TEXT_BYTES = 1024  # of an address or an error
 
@@ -68,6 +72,31 @@ class HostExchange:
             )
         return matrices
 
+    def look_up_rows(self, tables, batch, sent, received, wire, gradient_scale, name):
+        """As of `exchange.Exchange`; gradients are multiplied by `gradient_scale`."""
+        keyed = [t for t, table in enumerate(tables) if table.keyed is not None]
+        names = [table.name for table in tables]
+        with tf.device("/CPU:0"):
+            return library().host_look_up_rows(
+                tables=[table.tensor() for table in tables],
+                batch=batch.buffer,
+                sizes=batch.sizes,
+                keyed_tables=[tables[t].keyed.table_handle for t in keyed],
+                sent=sent,
+                received=received,
+                out_dtypes=[tf.float32] * len(tables),
+                wire=wire,
+                gradient_scale=gradient_scale,
+                **attrs_of_tables(tables),
+                table_of_feature=list(range(len(tables))),
+                combiners=["sum"] * len(tables),
+                feature_names=names,
+                prune_negative=False,
+                keyed=keyed,
+                exchange=self._number,
+                name=name,
+            )
+
 
 @tf.RegisterGradient("HostAlltoall")
 def _host_alltoall_grad(op, received_grad, _):
@@ -80,13 +109,28 @@ def _host_alltoall_grad(op, received_grad, _):
 
 @tf.RegisterGradient("HostExchangeRows")
 def _host_exchange_rows_grad(op, *grads):
-    """Of each table, those rows that a gradient has reached on the rank that asked for them."""
-    dtypes = op.get_attr("dtypes")
-    num_tables = len(dtypes)
-    rows, sent, received = op.inputs[:num_tables], *op.inputs[num_tables:]
+    rows = op.inputs[: len(grads)]
+    slices = _send_back(op, grads, op.get_attr("dtypes"), [matrix.shape[1] for matrix in rows])
+    shapes = [tf.shape(matrix, out_type=tf.int64) for matrix in rows]
+    found = [tf.IndexedSlices(s.values, s.indices, shape) for s, shape in zip(slices, shapes)]
+    return [*found, None, None]
+
+
+@tf.RegisterGradient("HostLookUpRows")
+def _host_look_up_rows_grad(op, *grads):
+    dims = op.get_attr("dims")
+    keyed_tables = op.inputs[len(dims) + 2 : -2]
+    slices = _send_back(op, grads, [op.get_attr("dtype")] * len(dims), dims)
+    return [*gradients_of_inputs(op, slices, keyed_tables), None, None]
+
+
+def _send_back(op, grads, dtypes, dims):
+    """The gradients of what an op sent, of each table's rows those that a gradient has reached on
+    the rank that asked for them."""
     reached = set(autodiff.differentiated(grads))
+    sent, received = op.inputs[-2:]
     with tf.device("/CPU:0"):
-        slices = [as_slices(g, t in reached, rows[t].shape[1]) for t, g in enumerate(grads)]
+        slices = [as_slices(g, t in reached, dims[t]) for t, g in enumerate(grads)]
         values, indices = library().host_exchange_rows(
             rows=[one.values for one in slices],
             indices=[one.indices for one in slices],
@@ -97,8 +141,4 @@ def _host_exchange_rows_grad(op, *grads):
             scale=op.get_attr("gradient_scale"),
             exchange=op.get_attr("exchange"),
         )
-        found = [
-            tf.IndexedSlices(v, i, tf.shape(r, out_type=tf.int64))
-            for v, i, r in zip(values, indices, rows)
-        ]
-    return [*found, None, None]
+    return [tf.IndexedSlices(v, i) for v, i in zip(values, indices)]

@@ -275,6 +275,38 @@ TEST(RowsThatAreAbsentStaySo) {
   CHECK_EQ(second_rows, (std::vector<float>{3.5, 4, 4.5}));
 }
 
+TEST(RowsOfALargerArrayArePackedAndCopiedByTheirIds) {
+  // Given: the rows that are packed, and a table in which they are somewhere.
+  Packed rows, looked_up;
+  rows.second = {7.001f, 8.003f, 9, 10, 11, 12, 13, 14.007f, 15};
+  std::vector<float> first_table = {5, 6, 0, 0, 1, 2, 3, 4};
+  std::vector<float> second_table = {13, 14.007f, 15, 7.001f, 8.003f, 9, 10, 11, 12};
+  const std::vector<int64_t> first_ids = {2, 3, 0}, second_ids = {1, 2, 0};
+  rows.Pack({{rows.first.data(), DataType::kFloat32, true, nullptr, 3},
+             {rows.second.data(), DataType::kFloat32, true, nullptr, 3}},
+            0.5f);
+
+  // When: they are packed from there, and those of rank 1 copied.
+  const std::vector<RowSlices> from = {
+      {first_table.data(), DataType::kFloat32, true, nullptr, 3, first_ids.data()},
+      {second_table.data(), DataType::kFloat32, true, nullptr, 3, second_ids.data()}};
+  looked_up.Pack(from, 0.5f);
+  std::vector<float> first(6), second(9), expected_first(6), expected_second(9);
+  const RowSlices expected[] = {{expected_first.data(), DataType::kFloat32, true, nullptr, 3},
+                                {expected_second.data(), DataType::kFloat32, true, nullptr, 3}};
+  const RowSlices to[] = {{first.data(), DataType::kFloat32, true, nullptr, 3},
+                          {second.data(), DataType::kFloat32, true, nullptr, 3}};
+  const OwnRows own = {1, looked_up.parts, from.data(), 0.5f, looked_up.parts};
+  CopyOwnRows(own, looked_up.counts.data(), to, testing::ThreadedFor(3));
+
+  // Then: they are the same.
+  CHECK_EQ(looked_up.words, rows.words);
+  rows.Unpack(expected, SerialFor);
+  CHECK_EQ((std::vector<float>(first.begin() + 4, first.end())),
+           (std::vector<float>(expected_first.begin() + 4, expected_first.end())));
+  CHECK_EQ(second, expected_second);
+}
+
 // What one rank sends and receives, by packing all of it, and with its own rows copied.
 TEST(OwnRowsAreCopiedAsIfTheyHadTravelled) {
   for (const bool all : {true, false}) {

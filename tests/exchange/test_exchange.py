@@ -62,15 +62,17 @@ def check_reductions(current, function):
         return (
             current.average(tensors, "average"),
             current.allgather(uneven, "gather"),
+            current.allgather_gradients(uneven, "gather_gradients"),
             current.broadcast([tf.constant([rank + 1]), tf.constant(rank == 0)], "broadcast"),
         )
 
-    average, gathered, broadcast = function(reduce)()
+    average, *both_gathered, broadcast = function(reduce)()
     mean = (num_ranks - 1) / 2
     assert [value.numpy().tolist() for value in average] == [[mean, mean], [mean], mean]
     assert [value.dtype for value in average] == [tf.float32, tf.float16, tf.double]
-    assert gathered[0][:, 0].numpy().tolist() == [r for r in range(num_ranks) for _ in range(r)]
-    assert tf.cast(gathered[1], tf.int32).numpy().tolist() == list(range(num_ranks))
+    for gathered in both_gathered:
+        assert gathered[0][:, 0].numpy().tolist() == [r for r in range(num_ranks) for _ in range(r)]
+        assert tf.cast(gathered[1], tf.int32).numpy().tolist() == list(range(num_ranks))
     assert [value.numpy().tolist() for value in broadcast] == [[1], True]
     assert current.average([], "nothing") == current.allgather([], "nothing") == []
 

@@ -1,4 +1,4 @@
-"""Many steps, in each of which Horovod reduces dense gradients while the exchange carries ids, rows
+"""Many steps, in each of which dense gradients are averaged while the exchange carries ids, rows
 and their gradients: none waits for ever, and all is trained as in one process."""
 
 import sys

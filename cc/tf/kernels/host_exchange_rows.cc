@@ -5,8 +5,10 @@
 #include "exchange/pack_rows.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tf/kernels/device.h"
+#include "tf/kernels/group_attrs.h"
 #include "tf/kernels/host_exchanges.h"
 #include "tf/kernels/row_slices.h"
+#include "tf/kernels/tables.h"
 
 namespace group_embedding {
 namespace {
@@ -19,17 +21,38 @@ using ::tensorflow::Tensor;
 // What a call knows from its beginning to its end.
 struct RowCall {
   std::vector<int32_t> dims;
-  std::vector<RowSlices> slices;
+  std::vector<RowSlices> from, to;
   OwnRows own;
 };
 
-// Inputs: rows, indices, sent, received. Outputs: rows, indices.
-class HostExchangeRowsOp : public AsyncOpKernel {
+absl::Status CheckBothCounts(const Tensor& sent, const Tensor& received, size_t num_tables,
+                             const HostExchange& exchange) {
+  TF_RETURN_IF_ERROR(CheckCounts("sent", sent, num_tables));
+  TF_RETURN_IF_ERROR(CheckCounts("received", received, num_tables));
+  if (sent.dim_size(0) != exchange.num_ranks() || received.dim_size(0) != exchange.num_ranks()) {
+    return absl::InvalidArgumentError("sent, received: expected a line for each of " +
+                                      std::to_string(exchange.num_ranks()) + " ranks");
+  }
+  for (size_t t = 0; t < num_tables; ++t) {
+    if (sent.matrix<int64_t>()(exchange.rank(), t) !=
+        received.matrix<int64_t>()(exchange.rank(), t)) {
+      return absl::InvalidArgumentError("expected as many rows received as sent of this rank");
+    }
+  }
+  return absl::OkStatus();
+}
+
+// Where the rows of each rank are in its letter; null for this rank.
+std::vector<const char*> PartsOf(const Mail& mail, int64_t num_ranks) {
+  std::vector<const char*> parts;
+  for (int n = 0; n < num_ranks; ++n) parts.push_back(mail.data(n));
+  return parts;
+}
+
+// What both ops do: their last inputs are `sent` and `received`.
+class SendRowsOp : public AsyncOpKernel {
  public:
-  explicit HostExchangeRowsOp(OpKernelConstruction* context) : AsyncOpKernel(context) {
-    OP_REQUIRES_OK(context, from_.Read(context, "dtypes"));
-    OP_REQUIRES_OK(context, to_.Read(context, "out_dtypes"));
-    OP_REQUIRES_OK(context, context->GetAttr("scale", &scale_));
+  explicit SendRowsOp(OpKernelConstruction* context) : AsyncOpKernel(context) {
     OP_REQUIRES_OK(context, context->GetAttr("exchange", &number_));
   }
 
@@ -37,59 +60,39 @@ class HostExchangeRowsOp : public AsyncOpKernel {
     std::shared_ptr<HostExchange> exchange;
     OP_REQUIRES_OK_ASYNC(context, FindHostExchange(number_, &exchange), done);
     auto call = std::make_shared<RowCall>();
-    OP_REQUIRES_OK_ASYNC(context, Read(context, *exchange, call.get()), done);
-    const RowParts& sent = call->own.sent;
+    Outgoing outgoing;
+    OP_REQUIRES_OK_ASYNC(context, WriteLetters(context, exchange.get(), call.get(), &outgoing),
+                         done);
+    SendMail(context, exchange.get(), outgoing, std::move(done),
+             [=](const Mail& mail) { return Receive(context, mail, call.get()); });
+  }
+
+ protected:
+  static const Tensor& Sent(OpKernelContext* context) {
+    return context->input(context->num_inputs() - 2);
+  }
+  static const Tensor& Received(OpKernelContext* context) {
+    return context->input(context->num_inputs() - 1);
+  }
+
+  virtual absl::Status WriteLetters(OpKernelContext* context, HostExchange* exchange, RowCall* call,
+                                    Outgoing* outgoing) = 0;
+  virtual absl::Status Receive(OpKernelContext* context, const Mail& mail, RowCall* call) const = 0;
+
+  // Of the slices that `call` is from.
+  absl::Status Pack(OpKernelContext* context, HostExchange* exchange, const RowCall& call,
+                    Outgoing* outgoing) const {
+    const RowParts& sent = call.own.sent;
     std::vector<int64_t> bytes(sent.num_ranks);
     PackedSplits(sent, bytes.data());
     for (int64_t& words : bytes) words *= 4;
-    Outgoing outgoing;
-    const std::string error = exchange->Prepare(name(), bytes, &outgoing);
-    OP_REQUIRES_ASYNC(context, error.empty(), absl::ResourceExhaustedError(error), done);
+    const std::string error = exchange->Prepare(name(), bytes, outgoing);
+    if (!error.empty()) return absl::ResourceExhaustedError(error);
     std::vector<char*> parts(sent.num_ranks, nullptr);
     for (int n = 0; n < sent.num_ranks; ++n) {
-      if (n != exchange->rank()) parts[n] = outgoing.data(n);
+      if (n != exchange->rank()) parts[n] = outgoing->data(n);
     }
-    PackRows(sent, call->slices.data(), scale_, parts.data(), ThreadsOf(context));
-    SendMail(context, exchange.get(), outgoing, std::move(done),
-             [=](const Mail& mail) { return Receive(context, mail, *call); });
-  }
-
- private:
-  absl::Status Read(OpKernelContext* context, const HostExchange& exchange, RowCall* call) const {
-    const Tensor& sent = context->input(context->num_inputs() - 2);
-    const Tensor& received = context->input(context->num_inputs() - 1);
-    TF_RETURN_IF_ERROR(CheckCounts("sent", sent, from_.size()));
-    TF_RETURN_IF_ERROR(CheckCounts("received", received, from_.size()));
-    if (sent.dim_size(0) != exchange.num_ranks() || received.dim_size(0) != exchange.num_ranks()) {
-      return absl::InvalidArgumentError("sent, received: expected a line for each of " +
-                                        std::to_string(exchange.num_ranks()) + " ranks");
-    }
-    for (size_t t = 0; t < from_.size(); ++t) {
-      if (sent.matrix<int64_t>()(exchange.rank(), t) !=
-          received.matrix<int64_t>()(exchange.rank(), t)) {
-        return absl::InvalidArgumentError("expected as many rows received as sent of this rank");
-      }
-    }
-    TF_RETURN_IF_ERROR(ReadSlices(context, from_, sent, &call->dims, &call->slices));
-    call->own = {exchange.rank(), MakeParts(sent, call->dims, from_.wire), call->slices.data(),
-                 scale_, MakeParts(received, call->dims, from_.wire)};
-    return absl::OkStatus();
-  }
-
-  absl::Status Receive(OpKernelContext* context, const Mail& mail, const RowCall& call) const {
-    const RowParts& received = call.own.received;
-    const int64_t rank = call.own.rank;
-    std::vector<const char*> parts;
-    for (int n = 0; n < received.num_ranks; ++n) parts.push_back(mail.data(n));
-    TF_RETURN_IF_ERROR(CheckBytes(mail, received, rank));
-    std::vector<int64_t> present(received.num_ranks * received.num_tables);
-    CountPresentRows(received, parts.data(), present.data());
-    CountOwnRows(call.own, present.data() + rank * received.num_tables);
-    std::vector<RowSlices> slices;
-    TF_RETURN_IF_ERROR(AllocateSlices(context, to_, received, present.data(), &slices));
-    const ParallelFor threads = ThreadsOf(context);
-    CopyOwnRows(call.own, present.data(), slices.data(), threads);
-    UnpackRows(received, parts.data(), present.data(), slices.data(), threads);
+    PackRows(sent, call.from.data(), call.own.scale, parts.data(), ThreadsOf(context));
     return absl::OkStatus();
   }
 
@@ -106,13 +109,129 @@ class HostExchangeRowsOp : public AsyncOpKernel {
     return absl::OkStatus();
   }
 
+  int64_t number_;
+};
+
+// Inputs: rows, indices, sent, received. Outputs: rows, indices.
+class HostExchangeRowsOp : public SendRowsOp {
+ public:
+  explicit HostExchangeRowsOp(OpKernelConstruction* context) : SendRowsOp(context) {
+    OP_REQUIRES_OK(context, from_.Read(context, "dtypes"));
+    OP_REQUIRES_OK(context, to_.Read(context, "out_dtypes"));
+    OP_REQUIRES_OK(context, context->GetAttr("scale", &scale_));
+  }
+
+ private:
+  absl::Status WriteLetters(OpKernelContext* context, HostExchange* exchange, RowCall* call,
+                            Outgoing* outgoing) override {
+    const Tensor &sent = Sent(context), &received = Received(context);
+    TF_RETURN_IF_ERROR(CheckBothCounts(sent, received, from_.size(), *exchange));
+    TF_RETURN_IF_ERROR(ReadSlices(context, from_, sent, &call->dims, &call->from));
+    call->own = {exchange->rank(), MakeParts(sent, call->dims, from_.wire), call->from.data(),
+                 scale_, MakeParts(received, call->dims, from_.wire)};
+    return Pack(context, exchange, *call, outgoing);
+  }
+
+  absl::Status Receive(OpKernelContext* context, const Mail& mail, RowCall* call) const override {
+    const RowParts& received = call->own.received;
+    const int64_t rank = call->own.rank;
+    const std::vector<const char*> parts = PartsOf(mail, received.num_ranks);
+    TF_RETURN_IF_ERROR(CheckBytes(mail, received, rank));
+    std::vector<int64_t> present(received.num_ranks * received.num_tables);
+    CountPresentRows(received, parts.data(), present.data());
+    CountOwnRows(call->own, present.data() + rank * received.num_tables);
+    TF_RETURN_IF_ERROR(AllocateSlices(context, to_, received, present.data(), &call->to));
+    const ParallelFor threads = ThreadsOf(context);
+    CopyOwnRows(call->own, present.data(), call->to.data(), threads);
+    UnpackRows(received, parts.data(), present.data(), call->to.data(), threads);
+    return absl::OkStatus();
+  }
+
   RowTypes from_, to_;
   float scale_;
-  int64_t number_;
+};
+
+// Inputs: tables, batch, sizes, keyed_tables, sent, received. Outputs: rows.
+//
+// Rows go from the tables straight into letters and outputs; once they are there, nothing holds the
+// tables' locks, whenever the other ranks come.
+class HostLookUpRowsOp : public SendRowsOp {
+ public:
+  explicit HostLookUpRowsOp(OpKernelConstruction* context) : SendRowsOp(context), attrs_(context) {
+    OP_REQUIRES_OK(context, context->GetAttr("keyed", &keyed_));
+    OP_REQUIRES_OK(context, to_.Read(context, "out_dtypes"));
+    OP_REQUIRES(context, to_.size() == attrs_.dims.size(),
+                absl::InvalidArgumentError("out_dtypes: expected one per table"));
+  }
+
+ private:
+  absl::Status WriteLetters(OpKernelContext* context, HostExchange* exchange, RowCall* call,
+                            Outgoing* outgoing) override {
+    const Tensor &sent = Sent(context), &received = Received(context);
+    TF_RETURN_IF_ERROR(CheckBothCounts(sent, received, to_.size(), *exchange));
+    call->dims = attrs_.dims;
+    Tables tables;
+    TF_RETURN_IF_ERROR(tables.Read(context, attrs_, keyed_));
+    call->own = {exchange->rank(), MakeParts(sent, call->dims, to_.wire), nullptr, 1.0f,
+                 MakeParts(received, call->dims, to_.wire)};
+    TF_RETURN_IF_ERROR(FindRows(context, tables.get(), call->own.sent, &call->from));
+    call->own.from = call->from.data();
+    const int64_t* present = call->own.received.counts;
+    TF_RETURN_IF_ERROR(AllocateSlices(context, to_, call->own.received, present, &call->to));
+    TF_RETURN_IF_ERROR(Pack(context, exchange, *call, outgoing));
+    CopyOwnRows(call->own, present, call->to.data(), ThreadsOf(context));
+    return absl::OkStatus();
+  }
+
+  // The rows that the batch's ids name, one id of each sample.
+  absl::Status FindRows(OpKernelContext* context, const std::vector<Table>& tables,
+                        const RowParts& sent, std::vector<RowSlices>* rows) const {
+    const int num_tables = static_cast<int>(tables.size());
+    const Tensor& sizes = context->input(num_tables + 1);
+    std::vector<Feature> features;
+    Batch batch;
+    TF_RETURN_IF_ERROR(attrs_.MakeFeatures(context->input(num_tables), sizes, &features, &batch));
+    for (int t = 0; t < num_tables; ++t) {
+      int64_t count = 0;
+      for (int64_t n = 0; n < sent.num_ranks; ++n) count += sent.counts[n * num_tables + t];
+      if (features[t].table != t || features[t].num_samples != count ||
+          sizes.matrix<int64_t>()(t, 1) != count) {
+        return absl::InvalidArgumentError("batch: expected for each table the ids that sent says");
+      }
+      const int64_t* ids = batch.ids + features[t].first_sample;
+      TF_RETURN_IF_ERROR(CheckIds(tables, t, ids, count));
+      rows->push_back({const_cast<void*>(tables[t].rows), attrs_.core_dtype, /*all=*/true,
+                       /*indices=*/nullptr, count, ids});
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status CheckIds(const std::vector<Table>& tables, int32_t table, const int64_t* ids,
+                        int64_t count) const {
+    const uint64_t num_rows = static_cast<uint64_t>(tables[table].num_rows);
+    for (int64_t i = 0; i < count; ++i) {
+      if (static_cast<uint64_t>(ids[i]) < num_rows) continue;
+      return attrs_.ToStatus({FaultKind::kIdOutOfRange, table, i, ids[i]}, tables);
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status Receive(OpKernelContext* context, const Mail& mail, RowCall* call) const override {
+    const RowParts& received = call->own.received;
+    const std::vector<const char*> parts = PartsOf(mail, received.num_ranks);
+    TF_RETURN_IF_ERROR(CheckBytes(mail, received, call->own.rank));
+    UnpackRows(received, parts.data(), received.counts, call->to.data(), ThreadsOf(context));
+    return absl::OkStatus();
+  }
+
+  const GroupAttrs attrs_;
+  std::vector<int32_t> keyed_;
+  RowTypes to_;
 };
 
 REGISTER_KERNEL_BUILDER(Name("HostExchangeRows").Device(tensorflow::DEVICE_CPU),
                         HostExchangeRowsOp);
+REGISTER_KERNEL_BUILDER(Name("HostLookUpRows").Device(tensorflow::DEVICE_CPU), HostLookUpRowsOp);
 
 }  // namespace
 }  // namespace group_embedding

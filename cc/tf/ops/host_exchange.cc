@@ -81,4 +81,48 @@ gradient_scale: what the gradients of all rows are multiplied by on their way ba
 exchange: as of HostAlltoall.
 )doc");
 
+REGISTER_OP("HostLookUpRows")
+    .Input("tables: table_types")
+    .Input("batch: float")
+    .Input("sizes: int64")
+    .Input("keyed_tables: keyed_types")
+    .Input("sent: int64")
+    .Input("received: int64")
+    .Output("received_rows: out_dtypes")
+    .Attr("table_types: list({resource, float, half, bfloat16}) >= 1")
+    .Attr("dtype: {float, half, bfloat16}")
+    .Attr("out_dtypes: list({float, half, bfloat16}) >= 1")
+    .Attr("wire: list({float, half, bfloat16}) >= 1")
+    .Attr("num_indices: int = 0")
+    .Attr("gradient_scale: float = 1")
+    .Attr("table_of_feature: list(int)")
+    .Attr("combiners: list({'sum', 'mean', 'sqrtn'})")
+    .Attr("dims: list(int)")
+    .Attr("max_norms: list(float)")
+    .Attr("table_names: list(string)")
+    .Attr("feature_names: list(string)")
+    .Attr("concat: bool = false")
+    .Attr("weighted: bool = false")
+    .Attr("prune_negative: bool = true")
+    .Attr("invalid_ids: {'raise', 'ignore'} = 'raise'")
+    .Attr("keyed_types: list({resource}) >= 0 = []")
+    .Attr("keyed: list(int) = []")
+    .Attr("exchange: int")
+    .SetIsStateful()
+    .SetShapeFn([](InferenceContext* context) {
+      std::vector<int32_t> dims;
+      TF_RETURN_IF_ERROR(context->GetAttr("dims", &dims));
+      for (size_t t = 0; t < dims.size(); ++t) {
+        context->set_output(t, context->Matrix(InferenceContext::kUnknownDim, dims[t]));
+      }
+      return absl::OkStatus();
+    })
+    .Doc(R"doc(
+GroupLookup of the rows that all ranks of the host ask this one for, and HostExchangeRows of these,
+in one: they go from the tables to where they are sent, or read by this rank itself.
+
+batch: a feature for each table, with the ids that rank 0 asks for first, one of each sample.
+Inputs and attributes of the lookup are those of GroupLookup, others those of HostExchangeRows.
+)doc");
+
 }  // namespace group_embedding
