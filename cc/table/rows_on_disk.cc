@@ -25,9 +25,12 @@ class RowsOnDisk::TieredSnapshot : public Snapshot {
 
   ~TieredSnapshot() override {
     if (eviction_ == nullptr) return;
-    KeyedRows nobodys;
-    while (error_.empty() && ReadDisk(kAtOnce, &nobodys)) nobodys = {};
-    rows_.CompleteEviction();
+    for (KeyedRows nobodys; !IsRead() && error_.empty(); nobodys = {}) ReadDisk(kAtOnce, &nobodys);
+    if (error_.empty()) {
+      rows_.SetEviction(nullptr);
+    } else {
+      rows_.CompleteEviction();
+    }
     const bool is_full_save = is_kept_ && !changes_only_;
     if (!is_full_save) erased_->insert(erased_->end(), evicted_.begin(), evicted_.end());
   }
@@ -58,29 +61,34 @@ class RowsOnDisk::TieredSnapshot : public Snapshot {
     begin = std::max(begin, memory_->num_rows());
     std::lock_guard<std::mutex> lock(mutex_);
     for (; begin < end && error_.empty(); begin += kAtOnce) {
-      if (!ReadDisk(std::min(kAtOnce, end - begin), rows)) return;
+      ReadDisk(std::min(kAtOnce, end - begin), rows);
     }
   }
 
  private:
-  // Reads the next `count` rows on disk; false: there are none, or an error.
-  bool ReadDisk(int64_t count, KeyedRows* rows) {
+  // Of what is on disk, all.
+  bool IsRead() const { return num_read_ >= disk_->num_keys(); }
+
+  // Reads the next `count` rows on disk. Who moves rows holds his lock for most of a step, so keys
+  // that go are forgotten many at a time.
+  void ReadDisk(int64_t count, KeyedRows* rows) {
     FoundOnDisk found;
     error_ = disk_->Next(count, &found.keys, &found.records);
+    num_read_ += static_cast<int64_t>(found.keys.empty() ? count : found.keys.size());
     for (size_t i = 0; i < found.keys.size(); ++i) {
       const char* record = found.records.data() + i * layout_.bytes();
       if (rows_.IsEvicted(record, eviction_.get())) {
-        found.evicted.push_back(found.keys[i]);
+        evicted_.push_back(found.keys[i]);
       } else if (RecordLayout::Head(record).clock >= changed_since_) {
         layout_.Append(record, found.keys[i], rows);
       }
     }
-    evicted_.insert(evicted_.end(), found.evicted.begin(), found.evicted.end());
-    if (error_.empty() && !found.evicted.empty()) {
-      std::lock_guard<std::mutex> lock(*moves_);
-      error_ = rows_.Forget(found.evicted);
-    }
-    return error_.empty() && !found.keys.empty();
+    const auto num_evicted = static_cast<int64_t>(evicted_.size());
+    const bool are_many = num_evicted - num_forgotten_ >= kAtOnce;
+    if (!error_.empty() || num_evicted == num_forgotten_ || !(are_many || IsRead())) return;
+    std::lock_guard<std::mutex> lock(*moves_);
+    error_ = rows_.Forget({evicted_.begin() + num_forgotten_, evicted_.end()});
+    num_forgotten_ = num_evicted;
   }
 
   const std::unique_ptr<Snapshot> memory_;
@@ -94,7 +102,9 @@ class RowsOnDisk::TieredSnapshot : public Snapshot {
   std::vector<int64_t>* const erased_;
   bool is_kept_ = false;
   mutable std::mutex mutex_;
+  int64_t num_read_ = 0;  // of the rows on disk
   std::vector<int64_t> evicted_;
+  int64_t num_forgotten_ = 0;  // of them
   std::string error_;
 };
 

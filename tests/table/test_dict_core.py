@@ -179,12 +179,15 @@ class TableIsADict(RuleBasedStateMachine):
     @rule(
         eviction=st.none() | EVICTIONS,
         held=BATCHES,
+        number=NUMBERS,
         steps=STEPS_BESIDE,
         rows_at_once=st.sampled_from([1, 7, 100]),
         is_counted=st.booleans(),
         is_read=st.booleans(),
     )
-    def snapshot_beside_training(self, eviction, held, steps, rows_at_once, is_counted, is_read):
+    def snapshot_beside_training(
+        self, eviction, held, number, steps, rows_at_once, is_counted, is_read
+    ):
         """A snapshot has what was there, less what is evicted at that instant, whatever comes
         before its rows are read: batches that train and read, and one located before, which is
         written then; or it is not read to the end."""
@@ -195,7 +198,7 @@ class TableIsADict(RuleBasedStateMachine):
             snapshot = self.table.snapshot(evict=eviction, step=self.step)
             assert not is_counted or self.table.num_keys == len(expected)
             found = self.rows_of(snapshot, 0, rows_at_once)
-            self.write_held(held, held_rows, goes)
+            self.write_held(held, held_rows, number, goes)
         for batch, number in steps:
             if number is None:
                 self.look_up_to_read(batch)
@@ -209,13 +212,13 @@ class TableIsADict(RuleBasedStateMachine):
             assert dict(found) == expected
             assert self.storage.on_device or sorted(snapshot.evicted) == sorted(goes)
 
-    def write_held(self, batch, rows, gone):
+    def write_held(self, batch, rows, number, gone):
         """Writes rows that were located before some of their keys have gone."""
         rows = rows[rows >= self.table.first_row]
         self.table.before_write(rows)
-        self.table.rows[rows] = 77
+        self.table.rows[rows] = number
         for key in set(batch) & self.dict.keys() - set(gone):
-            self.dict[key].values = [77] * DIM
+            self.dict[key].values = [number] * DIM
 
     @rule()
     def clear(self):

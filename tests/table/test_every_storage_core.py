@@ -264,6 +264,20 @@ def test_evictions_of_a_snapshot_that_nobody_reads_are_in_the_next_changes(make_
     assert has_row(table, np.arange(60)).nonzero()[0].tolist() == [3]
 
 
+def test_a_row_that_became_small_after_a_save_has_judged_it_stays(make_table):
+    table = make_table()
+    with located(table, [1], train=True) as rows:
+        snapshot = table.snapshot(evict={"l2_weight": 0.5})
+        table.before_write(rows)
+        table.rows[rows] = 0.1
+    crowd_out(table)
+
+    np.testing.assert_array_equal(read(table, [1]), np.full([1, 4], np.float32(0.1)))
+    assert content_of_snapshot(snapshot) == {1: (start_of(1).tolist(), 1)}
+    del snapshot
+    assert has_row(table, [1]).tolist() == [True]
+
+
 def test_keys_are_evicted_while_threads_train_and_read(make_table):
     """Of keys that come and go, each either is old when a snapshot is taken and starts anew, or has
     its row and its count."""
