@@ -52,7 +52,9 @@ def enable_distributed_strategy(
     of Horovod's that the script itself calls may take so much longer. HOROVOD_CYCLE_TIME, or an
     `hvd.init()` before, says otherwise.
 
-    With GPUs, each rank of a host takes one. If all ranks have one of their own, and NCCL is there
+    With GPUs, each rank of a host takes one. A `tf.compat.v1.Session` that is given a config needs
+    it there too: `config.gpu_options.visible_device_list = str(hvd.local_rank())`; one without a
+    config has it, as has `ge.CollectiveStrategy.estimator`. If all ranks have one of their own, and NCCL is there
     (`pip install nvidia-nccl-cu12`, or the system's), tables in GPU memory that are spread by row
     number, or by key in a call without weights, exchange ids, rows and gradients through it, in one
     op each way; all others go as without GPUs. Such ops run in the order in which they were made,
