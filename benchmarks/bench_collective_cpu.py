@@ -62,6 +62,8 @@ class Model:
         dense = tf.keras.Sequential(
             [tf.keras.layers.Dense(UNITS, "relu") for _ in range(args.dense)]
         )
+        if args.dense:
+            dense.build([None, NUM_FEATURES * case.dim])
         optimizer = ge.optimizers.wrap(tf.keras.optimizers.Adagrad(0.1))
         optimizer = ge.DistributedOptimizer(optimizer)
         rng = np.random.default_rng(0)

@@ -11,14 +11,31 @@ def broadcast_variables(variables):
     Sharded tables are left alone: each rank has rows of its own. `ge.DistributedOptimizer` does
     this when it meets its variables; a custom loop that computes gradients before that should call
     it first.
+
+    Raises:
+        ValueError: A variable has no value yet, as of a model of Keras 3 that a `tf.function` is
+            the first to call.
     """
     exchange = current()
     if exchange.num_ranks == 1 or is_over_replicas(exchange):  # which start as one
         return
     dense = [v for v in variables if _is_dense(v)]
-    values = exchange.broadcast([tf.convert_to_tensor(v) for v in dense], "broadcast_variables")
+    tensors = [_value_of(variable) for variable in dense]
+    values = exchange.broadcast(tensors, "broadcast_variables")
     for variable, value in zip(dense, values):
         variable.assign(value)
+
+
+def _value_of(variable):
+    value = tf.convert_to_tensor(variable)
+    # What TensorFlow reads of a variable that is made where a function is traced.
+    if not value.shape.is_compatible_with(variable.shape):
+        raise ValueError(
+            f"variable '{variable.name}': expected a value, which all ranks are to start from, got "
+            "none: Keras 3 has none yet where a tf.function is the first to call a model; build "
+            "the model before, by model.build(shape) or by calling it outside of the function"
+        )
+    return value
 
 
 def broadcast_initial_values(exchange, variables):

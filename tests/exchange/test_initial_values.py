@@ -91,3 +91,35 @@ def test_ranks_that_make_different_tables_are_told(two_ranks, differs, theirs):
     assert first.startswith(ours) and second.startswith(theirs)
     assert f"expected the same table on all ranks, got {theirs}" in first and "rank 1" in first
     assert f"expected the same table on all ranks, got {ours}" in second and "rank 0" in second
+
+
+def train_a_model_that_a_function_builds():
+    """Its variables after a step, or what it raised."""
+    ge.enable_distributed_strategy()
+    tf.random.set_seed(SEED + exchange.current().rank)
+    model = tf.keras.Sequential([tf.keras.layers.Dense(2)])
+    optimizer = ge.DistributedOptimizer(tf.keras.optimizers.SGD(0.1))
+
+    @tf.function
+    def step(inputs):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(model(inputs))
+        variables = model.trainable_variables
+        optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables))
+
+    try:
+        step(tf.ones([1, 3]))
+    except ValueError as error:
+        return str(error)
+    return [variable.numpy() for variable in model.trainable_variables]
+
+
+def test_a_model_that_a_function_builds_starts_alike_or_says_how_to(several_ranks):
+    # When the first step of a function builds a model on each rank, whose random numbers differ
+    first, *others = several_ranks.run(train_a_model_that_a_function_builds)
+    # Then either they start alike, or, where they have no values then, all say what to do
+    for other in others:
+        if isinstance(first, str):
+            assert "build the model before" in first and "build the model before" in other
+        else:
+            np.testing.assert_array_equal(first[0], other[0])
