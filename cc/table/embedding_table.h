@@ -195,11 +195,11 @@ class EmbeddingTable {
   virtual void SetAdmissionState(const AdmissionState& state) = 0;  // Exclusive.
 
   // A snapshot of all rows, or of those changed since the last full one that was kept; one at a
-  // time. The table evicts first; rows in host memory and on disk are looked at as the snapshot is
-  // read, or when they are asked for, which nobody but a clock can tell from before. Exclusive, as
-  // is the end of the snapshot, and takes as long as zeroing a bit per row and a byte per 512 bytes
-  // of a Bloom filter; on a GPU, as a bit per row, Evict of the rows there, and copying within the
-  // device what a filter counted.
+  // time. Keys that `eviction` removes are not in it, nor in the table from now on; those in host
+  // memory and on disk are found as the snapshot is read, or when somebody asks for them.
+  // Exclusive, as is the end of the snapshot, and takes as long as zeroing a bit per row and a byte
+  // per 512 bytes of a Bloom filter; on a GPU, as a word per row, Evict of the rows there, and
+  // copying within the device what a filter counted.
   virtual std::unique_ptr<Snapshot> TakeSnapshot(bool changes_only, const Eviction& eviction = {},
                                                  int64_t step = -1) = 0;
   // To be called before rows are written, if a snapshot is being read.

@@ -7,6 +7,7 @@
 #include "table/eviction.h"
 
 namespace group_embedding {
+
 // Rows in memory, and then those on disk, in the order of their keys.
 class RowsOnDisk::TieredSnapshot : public Snapshot {
  public:
