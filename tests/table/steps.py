@@ -11,6 +11,8 @@ core = pytest.importorskip("group_embedding._core")
 MIN, MAX = -(2**63), 2**63 - 1
 EXTREMES = np.array([0, 1, -1, MIN, MAX, MIN + 1, MAX - 1], np.int64)
 AT_ONCE = 8  # keys in a batch, unless said otherwise
+# A filter that admits no key of these tests.
+BLOOM = {"admission": "bloom", "min_count": 100, "num_counters": 5001, "num_hashes": 3}
 
 
 def start_of(keys, dim=4):
