@@ -2,10 +2,10 @@
 """Tables spread over the GPUs of one host: a process per GPU, the core without TensorFlow.
 
 Each rank looks up a batch of its own (weak scaling: twice the GPUs, twice the samples) and updates
-by row-wise Adagrad. Four ways: `one GPU` is the fused lookup and update of one process that holds
-all tables; `nccl` sends rows and gradients, in float32 or bfloat16; `peers` reads them where they
-are. Milliseconds are a step's, the slowest rank's, the median of rounds of steps in a row over
-three sets of ids.
+by row-wise Adagrad. `one GPU` is the fused lookup and update of one process that holds all
+tables; `nccl` sends rows and gradients, in float32 or bfloat16; with `rooms` ranks write them into
+each other's memory. Milliseconds are a step's, the slowest rank's, the median of rounds of steps in
+a row over three sets of ids.
 
     python benchmarks/bench_collective.py [--ranks 1 2 4 8] [--workloads dcnv2_cap4M ...]
                                           [--alphas 0 1.05] [--json FILE] [--plot FILE.png]
@@ -141,12 +141,7 @@ def measure(core, torch, meeting, way, workload, alpha):
     rank.sharded.check(torch.cuda.current_stream().cuda_stream)
     if meeting.num_ranks > 1:
         figures["bare"] = bare_milliseconds(core, torch, meeting, rank, figures["bytes"])
-    memory = getattr(rank.exchange, "memory", None)  # goes when no peer has it open any more
     meeting.all_gather("done", b"")
-    del rank
-    gc.collect()
-    meeting.all_gather("closed", b"")
-    del memory
     return figures
 
 
@@ -170,9 +165,12 @@ def bare_milliseconds(core, torch, meeting, rank, num_bytes):
 
 
 def exchange_milliseconds(way, kernels):
-    """Of the kernels that bring rows; the update of `peers` reads gradients as it goes."""
-    part = {"one GPU": None, "peers": "FetchRowsKernel"}.get(way, "nccl")
-    return sum(ms for name, ms in kernels.items() if part and part in name)
+    """Of the kernels that bring rows and gradients. With rooms, of those that bring rows: gradients
+    are written there by who adds them."""
+    if way == "one GPU":
+        return 0
+    part = "ServeRowsKernel" if way.startswith("rooms") else "nccl"
+    return sum(ms for name, ms in kernels.items() if part in name)
 
 
 def row_of(way, num_ranks, workload, alpha, ranks, one_gpu):
@@ -181,7 +179,7 @@ def row_of(way, num_ranks, workload, alpha, ranks, one_gpu):
     bare = max(rank.get("bare", 0.0) for rank in ranks)
     # The least of the ranks: who comes first waits within its kernel for the others.
     exchange = min(exchange_milliseconds(way, rank["kernels"]) for rank in ranks)
-    share = 2 if way == "peers" else 1  # `peers` fetches half of the bytes, in the forward pass
+    share = 2 if way.startswith("rooms") else 1  # half of the bytes, those of the forward pass
     return {
         "workload": workload.name,
         "alpha": alpha,
@@ -236,10 +234,12 @@ def plot(path, about, rows):
     import matplotlib.pyplot as plt
 
     rows = [r for r in rows if r["workload"] != TINY.name]
+    if not rows:
+        return
     labels = [f"{r['workload']}, alpha {r['alpha']:g}\n{r['way']}, {r['GPUs']} GPU" for r in rows]
     figure, axis = plt.subplots(figsize=(10, 0.42 * len(rows) + 1.6))
     y = np.arange(len(rows))
-    colors = dict(zip(WAYS, ["tab:gray", "tab:orange", "tab:red", "tab:blue"]))
+    colors = dict(zip(WAYS, ["tab:gray", "tab:orange", "tab:red", "tab:blue", "tab:cyan"]))
     axis.barh(y, [r["step ms"] for r in rows], color=[colors[r["way"]] for r in rows])
     axis.barh(y, [r["forward ms"] for r in rows], color="black", alpha=0.25, height=0.35)
     for at, row in zip(y, rows):

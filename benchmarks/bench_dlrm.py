@@ -3,7 +3,8 @@
     python benchmarks/bench_dlrm.py [--batch 65536] [--rows 1000000] [--json FILE]
 
 Launched by `horovodrun -np N`, on N GPUs, over which the tables are spread; the batch is then that
-of each. `--through horovod` has rows travel by Horovod's alltoall, to compare.
+of each. Ranks with a GPU each write rows into each other's memory (rooms); `--through nccl` has them
+sent by NCCL, `--through horovod` by Horovod's alltoall, to compare.
 
 With `--keyed` tables are EmbeddingVariables, in the GPU's memory where there is one (HBM), in place
 of variables: the same command without it has the same ids as row numbers. Each id is then a key of
@@ -48,7 +49,7 @@ def parse_arguments():
     parser.add_argument("--rows", type=int, default=1_000_000, help="of each table")
     parser.add_argument("--steps", type=int, default=30)
     parser.add_argument("--keyed", action="store_true", help="tables whose rows are found by key")
-    parser.add_argument("--through", choices=["nccl", "horovod"], default="nccl")
+    parser.add_argument("--through", choices=["rooms", "nccl", "horovod"], default="rooms")
     parser.add_argument("--trace", default=None, help="folder that keeps the profile")
     parser.add_argument("--json", default=None)
     return parser.parse_args()
@@ -239,6 +240,14 @@ def shares(events):
     }
 
 
+def way_of(through):
+    """How rows travel indeed."""
+    ranks = ge.exchange.current().nccl_ranks
+    if ranks is None:
+        return "horovod" if through == "horovod" else "host"
+    return "rooms" if ranks.with_rooms else "nccl"
+
+
 def start_ranks(through):
     """Returns how many there are."""
     if "HOROVOD_RANK" not in os.environ:
@@ -248,6 +257,9 @@ def start_ranks(through):
         from group_embedding.exchange.horovod import HorovodExchange
 
         ge.exchange.set_current(HorovodExchange())
+    current = ge.exchange.current()
+    if through == "nccl" and current.nccl_ranks:
+        current.nccl_ranks = current.nccl_ranks._replace(with_rooms=False)
     return ge.exchange.current().num_ranks
 
 
@@ -265,9 +277,7 @@ def main():
         "tables_step_ms": median_ms(tables_step, arguments.steps),
     }
     if num_ranks > 1:
-        on_host = "horovod" if arguments.through == "horovod" else "host"
-        through = "nccl" if ge.exchange.current().nccl_ranks else on_host
-        row |= {"ranks": num_ranks, "through": through}
+        row |= {"ranks": num_ranks, "through": way_of(arguments.through)}
     row["samples_per_s"] = round(arguments.batch * num_ranks / row["step_ms"] * 1e3)
     if gpus:
         about["device"] = tf.config.experimental.get_device_details(gpus[0])["device_name"]

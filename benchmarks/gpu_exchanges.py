@@ -40,10 +40,11 @@ class _Fused:
 
 
 class Nccl(OneGpu):
-    comm_dtype = "float32"
+    comm_dtype, with_rooms = "float32", False
 
     def __init__(self, core, meeting):
-        self.core, self.communicator = core, make_communicator(core, meeting)
+        self.core = core
+        self.communicator = make_communicator(core, meeting, self.with_rooms)
 
     def make_group(self, group, workload):
         return self.core.exchanged_group(
@@ -57,38 +58,25 @@ class NcclInHalf(Nccl):
     comm_dtype = "bfloat16"
 
 
-class Peers:
-    def __init__(self, core, meeting):
-        self.core, self.meeting = core, meeting
+class Rooms(Nccl):
+    """Ranks write rows and gradients into each other's memory."""
 
-    def make_tables(self, workload, local_rows):
-        import torch
-
-        w, num_ranks = workload, self.meeting.num_ranks
-        self.offsets, end = [], self.core.PeerMemory.reserved_bytes
-        for rows, dim in zip(w.rows, w.dims):
-            self.offsets.append(end)
-            end += -(-(-(-rows // num_ranks) * dim * 4) // 256) * 256
-        self.room = end
-        room_bytes = self.core.peer_room_bytes(w.rows, w.dims, num_ranks, w.num_ids)
-        self.memory = self.core.PeerMemory(end + room_bytes)
-        handles = self.meeting.all_gather("handles", self.memory.handle)
-        self.ranks = self.core.PeerRanks(self.meeting.rank, self.memory, handles)
-        tables = []
-        for rows, dim, offset in zip(local_rows, w.dims, self.offsets):
-            array = self.core.PeerArray(self.memory, offset, [rows, dim], "<f4")
-            tables.append(torch.as_tensor(array, device="cuda").normal_())
-        return tables
-
-    def make_group(self, group, workload):
-        return self.core.peer_group(
-            group, workload.rows, self.ranks, self.offsets, self.room, workload.num_ids, allocate
-        )
+    with_rooms = True
 
 
-def make_communicator(core, meeting):
+class RoomsInHalf(Rooms):
+    comm_dtype = "bfloat16"
+
+
+def make_communicator(core, meeting, with_rooms=False):
     (nccl_id, *_) = meeting.all_gather("nccl_id", core.nccl_id() if meeting.rank == 0 else b"")
-    return core.nccl_communicator(nccl_id, meeting.rank, meeting.num_ranks)
+    return core.nccl_communicator(nccl_id, meeting.rank, meeting.num_ranks, with_rooms=with_rooms)
 
 
-WAYS = {"one GPU": OneGpu, "nccl": Nccl, "nccl, bfloat16": NcclInHalf, "peers": Peers}
+WAYS = {
+    "one GPU": OneGpu,
+    "nccl": Nccl,
+    "nccl, bfloat16": NcclInHalf,
+    "rooms": Rooms,
+    "rooms, bfloat16": RoomsInHalf,
+}

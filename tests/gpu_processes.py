@@ -4,6 +4,7 @@ Here and not in the tests, since a process that is started finds modules by name
 """
 
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -31,22 +32,18 @@ def run_ranks(num_ranks, function, *args):
     return ranks.run(function, *args)
 
 
-def make_communicator(meeting, timeout_seconds=60):
+def make_communicator(meeting, how, timeout_seconds=60):
+    """`how`: "nccl" sends rows, "rooms" has ranks write them into each other's memory."""
     core.set_device(meeting.rank)
     (nccl_id, *_) = meeting.all_gather("id", core.nccl_id() if meeting.rank == 0 else b"")
-    return core.nccl_communicator(nccl_id, meeting.rank, meeting.num_ranks, timeout_seconds)
+    return core.nccl_communicator(
+        nccl_id, meeting.rank, meeting.num_ranks, timeout_seconds, with_rooms=how == "rooms"
+    )
 
 
-def make_peers(meeting, num_bytes, timeout_seconds=60):
-    core.set_device(meeting.rank)
-    memory = core.PeerMemory(num_bytes)
-    handles = meeting.all_gather("handle", memory.handle)
-    return memory, core.PeerRanks(meeting.rank, memory, handles, timeout_seconds)
-
-
-def send_bytes_around(meeting, sizes, num_calls):
+def send_bytes_around(meeting, how, sizes, num_calls):
     """What this rank received in `num_calls` calls of sizes [num_ranks from, num_ranks to]."""
-    communicator = make_communicator(meeting)
+    communicator = make_communicator(meeting, how)
     return exchange(communicator, sizes, num_calls, GPU.to_device)
 
 
@@ -74,20 +71,12 @@ def message(source, target, call, num_bytes):
 
 def wait_for_one_that_does_not_come(meeting, how):
     """What rank 0 was told after a second call that rank 1 did not make."""
-    if how == "nccl":
-        communicator = make_communicator(meeting, timeout_seconds=2)
-        send, receive = device(np.zeros(2, np.uint8)), device(np.zeros(2, np.uint8))
+    communicator = make_communicator(meeting, how, timeout_seconds=2)
+    send, receive = device(np.zeros(2, np.uint8)), device(np.zeros(2, np.uint8))
 
-        def call():
-            communicator.all_to_all(send, [1, 1], receive, [1, 1])
-            communicator.wait()
-    else:
-        _, peers = make_peers(meeting, 1 << 20, timeout_seconds=2)
-
-        def call():
-            peers.barrier()
-            device(np.zeros(1)).numpy()  # waits for the GPU
-            peers.check()
+    def call():
+        communicator.all_to_all(send, [1, 1], receive, [1, 1])
+        communicator.wait()
 
     call()
     said = ""
@@ -100,6 +89,22 @@ def wait_for_one_that_does_not_come(meeting, how):
     return said
 
 
+def lose_a_rank_in_a_step(meeting, case, batch):
+    """What the first rank was told, and after how many seconds, where the last one looked up but
+    sent no gradients."""
+    run = ShardedRun(meeting, "rooms", case, timeout_seconds=2)
+    run.step(batch)
+    is_lost = meeting.rank == meeting.num_ranks - 1
+    said, start = "", time.monotonic()
+    try:
+        run.step(batch, updates=not is_lost)
+    except RuntimeError as error:
+        said = str(error)
+    took = time.monotonic() - start
+    meeting.all_gather("told", b"")
+    return said, took
+
+
 def device(array):
     return GPU.to_device(np.asarray(array))
 
@@ -107,34 +112,19 @@ def device(array):
 class ShardedRun:
     """One rank of a training on tables spread over the ranks."""
 
-    def __init__(self, meeting, how, case):
+    def __init__(self, meeting, how, case, timeout_seconds=60):
         self.case, self.rank, self.num_ranks = case, meeting.rank, meeting.num_ranks
         core.set_device(meeting.rank)
         shards = [table[self.rank :: self.num_ranks] for table in case.tables]
-        if how == "peers":
-            self.offsets, end = [], core.PeerMemory.reserved_bytes
-            for table in case.tables:
-                self.offsets.append(end)
-                most_rows = -(-len(table) // self.num_ranks)
-                end += -(-most_rows * table[0].nbytes // 256) * 256
-            self.room, self.max_ids = end, 20_000
-            rows, dims = zip(*(table.shape for table in case.tables))
-            room_bytes = core.peer_room_bytes(rows, dims, self.num_ranks, self.max_ids)
-            memory, self.peers = make_peers(meeting, end + room_bytes)
-            self.tables = []
-            for shard, offset in zip(shards, self.offsets):
-                self.tables.append(core.PeerArray(memory, offset, shard.shape, shard.dtype.str))
-                self.tables[-1].assign(np.ascontiguousarray(shard))
-            meeting.all_gather("tables", b"")
-        else:
-            self.communicator = (
-                core.local_communicator() if how == "local" else make_communicator(meeting)
-            )
-            self.tables = [device(shard) for shard in shards]
-        self.how = how
+        self.communicator = (
+            core.local_communicator()
+            if how == "local"
+            else make_communicator(meeting, how, timeout_seconds)
+        )
+        self.tables = [device(shard) for shard in shards]
         self.slots = [[device(np.full(len(shard), 0.1, np.float32))] for shard in shards]
 
-    def step(self, batch):
+    def step(self, batch, updates=True):
         """Outputs before the step; the gradient of an output is itself."""
         outputs = [device(np.full(shape, np.nan, np.float32)) for shape in batch.output_shapes]
         group = core.Group(
@@ -144,18 +134,15 @@ class ShardedRun:
             table_of_feature=self.case.table_of_feature, combiners=self.case.combiners,
             max_norms=self.case.max_norms, allocate=GPU.allocate)  # fmt: skip
         num_rows = [len(table) for table in self.case.tables]
-        if self.how == "peers":
-            sharded = core.peer_group(
-                group, num_rows, self.peers, self.offsets, self.room, self.max_ids, GPU.allocate
-            )
-        else:
-            sharded = core.exchanged_group(
-                group, num_rows, self.communicator, GPU.allocate, self.case.description,
-                self.case.comm_dtype
-            )  # fmt: skip
+        sharded = core.exchanged_group(
+            group, num_rows, self.communicator, GPU.allocate, self.case.description,
+            self.case.comm_dtype
+        )  # fmt: skip
         sharded.lookup()
         sharded.check()
         looked_up = [output.numpy() for output in outputs]
+        if not updates:
+            return looked_up
         update = core.Update(group, rule="rowwise_adagrad", slots=self.slots, hyper=hyper())
         sharded.update(update)
         sharded.check()
@@ -172,9 +159,8 @@ def train(meeting, how, case, batches):
     """What this rank looked up in each step, and its rows of each table in the end."""
     run = ShardedRun(meeting, how, case)
     looked_up = []
-    for step, of_ranks in enumerate(batches):
+    for of_ranks in batches:
         looked_up.append(run.step(of_ranks[meeting.rank]))
-        meeting.all_gather(f"step_{step}", b"")  # the next group gets the same room
     return looked_up, [table.numpy() for table in run.tables]
 
 
@@ -183,10 +169,8 @@ def look_up_after_another(meeting, cases, batches):
     the first case's lookup."""
     told = ""
     try:
-        ShardedRun(meeting.part("other"), "exchange", cases[meeting.rank]).step(
-            batches[meeting.rank]
-        )
+        ShardedRun(meeting.part("other"), "nccl", cases[meeting.rank]).step(batches[meeting.rank])
     except RuntimeError as error:
         told = str(error)
-    run = ShardedRun(meeting.part("same"), "exchange", cases[0])
+    run = ShardedRun(meeting.part("same"), "nccl", cases[0])
     return told, run.step(batches[0])

@@ -126,6 +126,19 @@ struct Vector {
   __device__ void Stream(void* to) const { __stcs(static_cast<Word*>(to), word); }
 };
 
+// Writes them, rounded, in words of at most 16 bytes: to an address that is aligned so.
+template <typename T, int kCount>
+__device__ void StoreVector(const float (&values)[kCount], T* to) {
+  constexpr int kPiece = kCount * sizeof(T) > 16 ? 16 / sizeof(T) : kCount;
+#pragma unroll
+  for (int first = 0; first < kCount; first += kPiece) {
+    float piece[kPiece];
+#pragma unroll
+    for (int i = 0; i < kPiece; ++i) piece[i] = values[first + i];
+    Vector<T, kPiece * static_cast<int>(sizeof(T))>::Round(piece).Stream(to + first);
+  }
+}
+
 // The shape of a team, chosen on the host.
 struct RowShape {
   int32_t vector_bytes;

@@ -20,6 +20,8 @@ namespace group_embedding {
 
 using Stream = CUstream_st*;  // cudaStream_t, where there is no CUDA as well
 
+class PeerRooms;
+
 class Communicator {
  public:
   virtual ~Communicator() = default;
@@ -41,6 +43,10 @@ class Communicator {
 
   // Ends what is under way and all calls to come, with this sentence.
   virtual void Abort(const std::string& reason) = 0;
+
+  // Memory that all ranks write (peer_rooms.h), for what would else be copied to be sent; null on
+  // all of them where they have none.
+  virtual PeerRooms* rooms() { return nullptr; }
 
  protected:
   Communicator(int rank, int num_ranks) : rank_(rank), num_ranks_(num_ranks) {}

@@ -21,11 +21,14 @@ struct CountsToTell {
   const int64_t* num_unique;  // on the device [num_ranks * num_tables + 1]: rows before each part
   const int64_t* local_rows;  // on the device: those rows, part after part
   const Fault* fault;         // on the device: the bad id that this rank met; null: nobody looked
+  int64_t room;               // of PeerRooms: the number of the one that this rank offers
 };
 
 struct ToldCounts {
   std::string disagreement;            // in what the ranks' groups differ; empty: in nothing
-  std::vector<int64_t> asked, served;  // [num_ranks, num_tables] rows: of others; by others
+  std::vector<int64_t> counts;         // [asker, owner, num_tables] rows that ranks ask for
+  std::vector<int64_t> asked, served;  // [num_ranks, num_tables] of these: by this rank; of it
+  std::vector<int64_t> rooms;          // [num_ranks] what each offers
   int64_t fault_rank = -1;             // the lowest that met a bad id; -1: none did
   Fault fault;                         // its
   // Where the rows that others ask for came with their counts, [num_ranks] messages on the device;
@@ -34,7 +37,8 @@ struct ToldCounts {
 };
 
 // All ranks call it, each with whatever group it has: where these differ, each is told so, and
-// nothing else. Waits for the stream, once where tables are fewer than 250 and the groups the same.
+// nothing else. Waits for the stream, once where there are at most 4,000 parts and the groups are
+// the same.
 // Throws std::runtime_error.
 ToldCounts ExchangeCounts(const CountsToTell& mine, Communicator* communicator,
                           const ShardedGroup::Memory& memory, cudaStream_t stream);

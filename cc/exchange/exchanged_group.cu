@@ -1,9 +1,14 @@
+#include <algorithm>
 #include <numeric>
+#include <utility>
 
 #include "core/descriptors.cuh"
 #include "exchange/convert_parts.h"
 #include "exchange/exchanged_group.h"
 #include "exchange/part_bytes.h"
+#include "exchange/room_layout.h"
+#include "exchange/serve_rows.h"
+#include "exchange/side_stream.h"
 #include "table/device_buffer.h"
 
 namespace group_embedding {
@@ -28,10 +33,47 @@ const ToldCounts& ExchangedGroup::Ask(Fault* fault, cudaStream_t stream) {
   local_rows_ = static_cast<int64_t*>(allocate_("local_rows", 8 * group().batch.num_ids));
   Route(NumberKeys(stream), local_rows_, fault, stream);
   sent_bytes_ = 0;
-  counts_ =
-      ExchangeCounts({description_, num_tables(), routed_.sorted.num_unique, local_rows_, fault},
-                     communicator_, {allocate_, allocate_on_host_}, stream);
+  room_.reset();
+  rows_in_room_.clear();
+  gradients_in_room_.clear();
+  gradients_have_come_ = false;
+  PeerRooms* rooms = communicator_->rooms();
+  if (rooms != nullptr) rooms->Begin(stream);
+  const int64_t room = rooms == nullptr ? PeerRooms::kNone : rooms->FindFree();
+  counts_ = ExchangeCounts(
+      {description_, num_tables(), routed_.sorted.num_unique, local_rows_, fault, room},
+      communicator_, {allocate_, allocate_on_host_}, stream);
+  if (counts_.disagreement.empty() && counts_.fault_rank < 0) FindRooms(stream);
   return counts_;
+}
+
+void ExchangedGroup::FindRooms(cudaStream_t stream) {
+  PeerRooms* rooms = communicator_->rooms();
+  if (rooms == nullptr) return;
+  std::vector<int64_t> bytes_of_rows;
+  for (int64_t t = 0; t < num_tables(); ++t) bytes_of_rows.push_back(row_bytes(t));
+  const double share = static_cast<double>(SizeOf(comm_type_)) / SizeOf(group().dtype);
+  const RoomLayout layout(counts_.counts, bytes_of_rows, num_ranks_, share);
+  // What every rank decides alike, as all know what all need and have.
+  const auto is_too_small = [&](int n) { return rooms->Bytes(counts_.rooms[n]) < layout.bytes[n]; };
+  std::vector<int> without;
+  int64_t most = 0;
+  for (int n = 0; n < num_ranks_; ++n) {
+    if (is_too_small(n)) without.push_back(n), most = std::max(most, layout.bytes[n]);
+  }
+  if (!without.empty()) {
+    // A half more than is needed now: batches differ.
+    const int64_t bytes = most + most / 2;
+    const int64_t added = rooms->MayHave(bytes) ? rooms->Add(bytes, stream) : PeerRooms::kNone;
+    if (added == PeerRooms::kNone) return;
+    for (const int n : without) counts_.rooms[n] = added;
+  }
+  room_ = rooms->Take(counts_.rooms[rank_]);
+  own_gradients_at_ = layout.gradients_at[rank_ * num_ranks_];
+  for (int n = 0; n < num_ranks_; ++n) {
+    rows_in_room_.push_back(layout.rows_at[n * num_ranks_ + rank_]);
+    gradients_in_room_.push_back(layout.gradients_at[n * num_ranks_ + rank_]);
+  }
 }
 
 RoutedKeys ExchangedGroup::NumberKeys(cudaStream_t stream) {
@@ -82,13 +124,14 @@ void ExchangedGroup::LocateRequests(const Locate& locate, cudaStream_t stream) {
 
 void ExchangedGroup::FetchRows(int64_t* requests, const Locate& locate, cudaStream_t stream) {
   NameRows(requests, locate, stream);
-  const std::vector<int64_t> sent_at = PartOffsets(counts_.served, rank_);
-  const std::vector<int64_t> fetched_at = PartOffsets(counts_.asked, rank_);
-  const char* sent = LookUpRequests(sent_at, stream);
-  char* fetched = static_cast<char*>(allocate_("fetched", fetched_at.back()));
-  ExchangeParts(sent, sent_at, fetched, fetched_at, /*factor=*/1, stream);
-  fetched_ = fetched;
-  PlaceRows(stream);
+  const Passage passage = RowsPassage();
+  fetched_ = passage.unpacked;
+  SideStream& beside = SideStream::OfDevice();
+  PlaceRows(beside.Begin(stream));
+  ServeRequests(passage, stream);
+  Send(passage, stream);
+  Unpack(passage, /*factor=*/1, stream);
+  beside.End(stream);
 }
 
 void ExchangedGroup::FindRows(const std::vector<Table>& shards, cudaStream_t stream) {
@@ -113,61 +156,54 @@ void ExchangedGroup::PlaceRows(cudaStream_t stream) {
   RequireCuda(WritePlacesCuda(routed_, parts, stream));
 }
 
-const char* ExchangedGroup::LookUpRequests(const std::vector<int64_t>& offsets,
-                                           cudaStream_t stream) {
-  char* rows = static_cast<char*>(allocate_("served", offsets.back()));
-  std::vector<Table> shards;
-  for (int64_t t = 0; t < num_tables(); ++t) {
-    shards.push_back(shard(t));
-    shards.back().max_norm = 0;  // is seen to where rows are combined
+void ExchangedGroup::ServeRequests(const Passage& passage, cudaStream_t stream) {
+  std::vector<ServedPart> parts;
+  std::vector<int64_t> first = {0};
+  for (const int64_t count : counts_.served) first.push_back(first.back() + count);
+  // From the rank that follows this one on: so ranks do not all write to the same one at a time.
+  for (int i = 1; i < num_ranks_; ++i) {
+    const int n = (rank_ + i) % num_ranks_;
+    for (int64_t t = 0; t < num_tables(); ++t) {
+      const int64_t p = n * num_tables() + t;
+      const int64_t at = passage.sent_at[p] - passage.sent_at[n * num_tables()];
+      parts.push_back({shard(t), first[p], counts_.served[p], passage.to[n] + WireBytes(at)});
+    }
   }
-  std::vector<Feature> features;
-  int64_t at = 0;
-  for (int64_t p = 0; p < num_parts(); ++p) {
-    const int64_t t = p % num_tables();
-    const bool is_own = p / num_tables() == rank_;
-    features.push_back({at, is_own ? 0 : counts_.served[p], rows + offsets[p], shards[t].dim,
-                        static_cast<int32_t>(t), Combiner::kSum});
-    at += counts_.served[p];
-  }
-  Group requests = group();
-  requests.tables = shards.data();
-  requests.features = features.data();
-  requests.num_features = static_cast<int64_t>(features.size());
-  requests.batch = {/*row_splits=*/nullptr, requests_, /*weights=*/nullptr, at, at};
-  requests.invalid_ids = {/*prune_negative=*/false, /*read_zeros=*/true};
-  void* scratch = allocate_("serve", GroupLookupScratchBytes(num_tables(), requests.num_features));
-  RequireCuda(GroupLookupCuda(requests, scratch, nullptr, stream));
-  return rows;
+  const int64_t num_parts = static_cast<int64_t>(parts.size());
+  RequireCuda(ServeRowsCuda(parts, requests_, group().dtype, comm_type_,
+                            allocate_("serve", ServeRowsScratchBytes(num_parts)), stream));
 }
 
 std::vector<ShardedGroup::Received> ExchangedGroup::SendGradients(
     const std::vector<Feature>& features, cudaStream_t stream) {
   SetFeatures(features);
+  const Passage passage = GradientsPassage();
   // Own gradients stay here, apart from those that travel.
-  const std::vector<int64_t> sent_at = PartOffsets(counts_.asked, rank_);
-  const std::vector<int64_t> received_at = PartOffsets(counts_.served, rank_);
   const std::vector<int64_t> all_at = PartOffsets(counts_.asked, /*skipped=*/-1);
   const int64_t own_at = all_at[rank_ * num_tables()];
-  char* sent = static_cast<char*>(allocate_("sent_gradients", sent_at.back()));
-  char* received = static_cast<char*>(allocate_("received_gradients", received_at.back()));
   char* own =
       static_cast<char*>(allocate_("own_gradients", all_at[(rank_ + 1) * num_tables()] - own_at));
-  std::vector<int64_t> num_unique = {0};
-  std::vector<char*> gradients;
-  for (int64_t p = 0; p < num_parts(); ++p) {
-    num_unique.push_back(num_unique.back() + counts_.asked[p]);
-    gradients.push_back(p / num_tables() == rank_ ? own + all_at[p] - own_at : sent + sent_at[p]);
-  }
-  ReduceGradients(num_unique, gradients, stream);
   // As those of the mean of the ranks' losses, which overflow 16 bits as late as through the host.
-  ExchangeParts(sent, sent_at, received, received_at, 1.0f / num_ranks_, stream);
+  const float factor = Converts() ? 1.0f / num_ranks_ : 1;
+  std::vector<char*> gradients;
+  std::vector<GradientWire> wires;
+  for (int64_t p = 0; p < num_parts(); ++p) {
+    const int64_t n = p / num_tables(), at = passage.sent_at[p] - passage.sent_at[n * num_tables()];
+    const bool is_own = n == rank_;
+    gradients.push_back(is_own ? own + all_at[p] - own_at : passage.to[n] + WireBytes(at));
+    wires.push_back(is_own ? GradientWire{group().dtype, 1} : GradientWire{comm_type_, factor});
+  }
+  ReduceGradients(gradients, wires, stream);
+  Send(passage, stream);
+  Unpack(passage, 1 / factor, stream);
 
   std::vector<Received> parts;
   for (int n = 0; n < num_ranks_; ++n) {
     const auto first = counts_.served.begin() + n * num_tables();
-    parts.push_back({{first, first + num_tables()},
-                     n == rank_ ? own : received + received_at[n * num_tables()]});
+    Received part = {{first, first + num_tables()},
+                     n == rank_ ? own : passage.unpacked + passage.received_at[n * num_tables()]};
+    if (n != rank_ && passage.in_rooms && !Converts()) part.room = room_;
+    parts.push_back(std::move(part));
   }
   return parts;
 }
@@ -187,22 +223,63 @@ void ExchangedGroup::WeightGrad(const std::vector<Feature>& features, float* wei
   RequireCuda(WeightGradCuda(by_place, weight_grad, scratch, stream));
 }
 
-void ExchangedGroup::ExchangeParts(const char* sent, const std::vector<int64_t>& sent_at,
-                                   char* received, const std::vector<int64_t>& received_at,
-                                   float factor, cudaStream_t stream) {
-  const DataType type = group().dtype;
-  const std::vector<int64_t> sent_bytes = BytesOfRanks(sent_at),
-                             received_bytes = BytesOfRanks(received_at);
-  if (comm_type_ == type) return AllToAll(sent, sent_bytes, received, received_bytes, stream);
-  const auto room = [&](const char* name, const std::vector<int64_t>& at) {
-    return static_cast<char*>(allocate_(name, at.back() / SizeOf(type) * SizeOf(comm_type_)));
-  };
-  char *leaving = room("leaving", sent_at), *arrived = room("arrived", received_at);
-  RequireCuda(ConvertPartsCuda(sent, type, sent_at.back(), factor, leaving, comm_type_, stream));
-  AllToAll(leaving, sent_bytes, arrived, received_bytes, stream);
-  const int64_t arrived_bytes = received_at.back() / SizeOf(type) * SizeOf(comm_type_);
-  RequireCuda(
-      ConvertPartsCuda(arrived, comm_type_, arrived_bytes, 1 / factor, received, type, stream));
+ExchangedGroup::Passage ExchangedGroup::RowsPassage() {
+  char* in_room = room_ == nullptr ? nullptr : room_->data(rank_);
+  return OpenPassage("rows", counts_.served, counts_.asked, rows_in_room_, in_room);
+}
+
+ExchangedGroup::Passage ExchangedGroup::GradientsPassage() {
+  // Those of a first time may still be looked at.
+  const bool again = std::exchange(gradients_have_come_, true);
+  char* in_room = room_ == nullptr || again ? nullptr : room_->data(rank_) + own_gradients_at_;
+  return OpenPassage("gradients", counts_.asked, counts_.served, gradients_in_room_, in_room);
+}
+
+ExchangedGroup::Passage ExchangedGroup::OpenPassage(const std::string& name,
+                                                    const std::vector<int64_t>& sent,
+                                                    const std::vector<int64_t>& received,
+                                                    const std::vector<int64_t>& room_at,
+                                                    char* in_room) {
+  Passage passage = {PartOffsets(sent, rank_), PartOffsets(received, rank_)};
+  passage.in_rooms = in_room != nullptr;
+  passage.arrived = in_room;
+  char* leaving = nullptr;
+  if (!passage.in_rooms) {
+    const auto allocate = [&](const std::string& prefix, const std::vector<int64_t>& at) {
+      return static_cast<char*>(allocate_(prefix + name, WireBytes(at.back())));
+    };
+    leaving = allocate("sent_", passage.sent_at);
+    passage.arrived = allocate(Converts() ? "arrived_" : "received_", passage.received_at);
+  }
+  passage.unpacked =
+      Converts() ? static_cast<char*>(allocate_("received_" + name, passage.received_at.back()))
+                 : passage.arrived;
+  for (int n = 0; n < num_ranks_; ++n) {
+    const int64_t at = passage.sent_at[n * num_tables()];
+    passage.to.push_back(passage.in_rooms && n != rank_
+                             ? communicator_->rooms()->In(counts_.rooms[n], n) + room_at[n]
+                             : leaving + WireBytes(at));
+  }
+  return passage;
+}
+
+void ExchangedGroup::Send(const Passage& passage, cudaStream_t stream) {
+  const std::vector<int64_t> sent = WireBytesOfRanks(passage.sent_at),
+                             received = WireBytesOfRanks(passage.received_at);
+  if (!passage.in_rooms) return AllToAll(passage.to[0], sent, passage.arrived, received, stream);
+  CountSent(sent);
+  communicator_->rooms()->EnqueueBarrier(stream);
+}
+
+void ExchangedGroup::Unpack(const Passage& passage, float factor, cudaStream_t stream) {
+  if (!Converts()) return;
+  const int64_t bytes = passage.received_at.back();
+  RequireCuda(ConvertPartsCuda(passage.arrived, comm_type_, WireBytes(bytes), factor,
+                               passage.unpacked, group().dtype, stream));
+}
+
+int64_t ExchangedGroup::WireBytes(int64_t bytes) const {
+  return bytes / SizeOf(group().dtype) * SizeOf(comm_type_);
 }
 
 void ExchangedGroup::CountSent(const std::vector<int64_t>& send_bytes) {
@@ -216,11 +293,10 @@ void ExchangedGroup::AllToAll(const void* send, const std::vector<int64_t>& send
   Require(communicator_->AllToAll(send, send_bytes.data(), receive, receive_bytes.data(), stream));
 }
 
-std::vector<int64_t> ExchangedGroup::BytesOfRanks(const std::vector<int64_t>& offsets) const {
+std::vector<int64_t> ExchangedGroup::WireBytesOfRanks(const std::vector<int64_t>& offsets) const {
   std::vector<int64_t> bytes;
   for (int n = 0; n < num_ranks_; ++n) {
-    const int64_t of_rank = offsets[(n + 1) * num_tables()] - offsets[n * num_tables()];
-    bytes.push_back(of_rank / SizeOf(group().dtype) * SizeOf(comm_type_));
+    bytes.push_back(WireBytes(offsets[(n + 1) * num_tables()] - offsets[n * num_tables()]));
   }
   return bytes;
 }

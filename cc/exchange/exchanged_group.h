@@ -1,4 +1,5 @@
-// A sharded group whose ranks send each other rows and gradients through a communicator.
+// A sharded group whose ranks send each other rows and gradients through a communicator, or put them
+// into each other's rooms, where it has any: as they are read from tables, and as they are reduced.
 #pragma once
 
 #include <functional>
@@ -7,10 +8,14 @@
 
 #include "exchange/communicator.h"
 #include "exchange/exchange_counts.h"
+#include "exchange/peer_rooms.h"
 #include "exchange/sharded_group.h"
 
 namespace group_embedding {
 
+// Order: all ranks call Lookup and Update of the same groups in the same order, also with an empty
+// batch.
+//
 // Lookup and Update are two steps each, for callers that keep, or replace, what lies between them:
 //   Lookup   Ask            how many rows each rank asks each other for, and, where they are few,
 //                           which; waits for the stream, once
@@ -32,8 +37,12 @@ class ExchangedGroup : public ShardedGroup {
   ExchangedGroup(const Group& group, Communicator* communicator, std::string description,
                  DataType comm_type, Memory memory, std::vector<KeyedFeature> keyed = {});
 
-  void Lookup(Fault* fault, cudaStream_t stream) override;
-  void Update(const group_embedding::Update& update, cudaStream_t stream) override;
+  // Enqueues the write of every feature's output. `fault` takes the first bad id of this rank.
+  void Lookup(Fault* fault, cudaStream_t stream);
+
+  // After Lookup, with the outputs' gradients in the place of outputs: enqueues the update of the
+  // rows that this rank owns. `update.tables` are its shards.
+  void Update(const group_embedding::Update& update, cudaStream_t stream);
 
   // What it returns is the same on all ranks, so that all go on, or none does: where they disagree,
   // or one met a bad id.
@@ -67,18 +76,40 @@ class ExchangedGroup : public ShardedGroup {
   int64_t sent_bytes() const { return sent_bytes_; }
 
  private:
+  // How parts go to other ranks, in comm_type.
+  struct Passage {
+    std::vector<int64_t> sent_at, received_at;  // as PartOffsets says
+    std::vector<char*> to;                      // [num_ranks] where those for each are written
+    char* arrived = nullptr;                    // where those of all ranks are, once sent
+    char* unpacked = nullptr;                   // where they are as tables have them
+    bool in_rooms = false;
+  };
+
   RoutedKeys NumberKeys(cudaStream_t stream);
   void LocateRequests(const Locate& locate, cudaStream_t stream);
-  const char* LookUpRequests(const std::vector<int64_t>& offsets, cudaStream_t stream);
+  // After the counts are there: every rank has a room that is large enough, or none has.
+  void FindRooms(cudaStream_t stream);
+  Passage RowsPassage();
+  Passage GradientsPassage();
+  // sent, received: [num_parts] rows. in_room: where those that come are in this rank's room, and
+  // room_at [num_ranks] where in the others' those go that leave; null: they are sent.
+  Passage OpenPassage(const std::string& name, const std::vector<int64_t>& sent,
+                      const std::vector<int64_t>& received, const std::vector<int64_t>& room_at,
+                      char* in_room);
+  // What was written arrives.
+  void Send(const Passage& passage, cudaStream_t stream);
+  void Unpack(const Passage& passage, float factor, cudaStream_t stream);
+  void ServeRequests(const Passage& passage, cudaStream_t stream);
   void PlaceRows(cudaStream_t stream);
-  // Of parts at these offsets. Where they travel in another type, they do so times `factor`.
-  void ExchangeParts(const char* sent, const std::vector<int64_t>& sent_at, char* received,
-                     const std::vector<int64_t>& received_at, float factor, cudaStream_t stream);
+  // Whether rows travel in another type than the table's.
+  bool Converts() const { return comm_type_ != group().dtype; }
+  // Bytes on the way of what takes so many in a table's type.
+  int64_t WireBytes(int64_t bytes) const;
   void CountSent(const std::vector<int64_t>& send_bytes);
   void AllToAll(const void* send, const std::vector<int64_t>& send_bytes, void* receive,
                 const std::vector<int64_t>& receive_bytes, cudaStream_t stream);
-  // Sums per rank of what a part of each rank takes, in comm_type.
-  std::vector<int64_t> BytesOfRanks(const std::vector<int64_t>& offsets) const;
+  // [num_ranks] of parts at these offsets, on the way.
+  std::vector<int64_t> WireBytesOfRanks(const std::vector<int64_t>& offsets) const;
   // Bytes per rank of so many numbers in the parts of each.
   std::vector<int64_t> WordsOfRanks(const std::vector<int64_t>& counts) const;
 
@@ -90,6 +121,10 @@ class ExchangedGroup : public ShardedGroup {
                                     // and row numbers in the end, where it has them itself
   const int64_t* times_ = nullptr;  // [unique rows] how often each came
   ToldCounts counts_;
+  PeerRooms::Room room_;              // this rank's; null: none has one
+  std::vector<int64_t> rows_in_room_, gradients_in_room_;  // where this rank puts them in others'
+  int64_t own_gradients_at_ = 0;      // in this rank's room, those of the others
+  bool gradients_have_come_ = false;  // to rooms, from which nobody may have taken them
   int64_t* requests_ = nullptr;    // rows that ranks ask for, rank after rank
   const char* fetched_ = nullptr;  // rows of the other ranks
   int64_t sent_bytes_ = 0;

@@ -1,5 +1,7 @@
-#include <cstring>
-#include <stdexcept>
+#include <algorithm>
+#include <mutex>
+#include <set>
+#include <tuple>
 
 #include "exchange/peer_memory.h"
 #include "table/device_buffer.h"
@@ -7,130 +9,120 @@
 namespace group_embedding {
 namespace {
 
-constexpr int64_t kPageBytes = int64_t{2} << 20;
+// Of others, peers' random reads were a third as fast.
+constexpr int64_t kLargePageBytes = int64_t{2} << 20;
 
-struct BarrierArgs {
-  uint64_t* flags[PeerMemory::kMaxRanks];  // of each rank: [num_ranks] the last barrier of each
-  int rank, num_ranks;
-  uint64_t epoch;
-  uint64_t timeout_ns;
-  int* failed;
-  int64_t* late;
+// Memory whose handles went to other processes. What nobody needs any more is kept for the next one
+// who does.
+class ExportedMemory {
+ public:
+  static ExportedMemory& OfProcess() {
+    static auto* memory = new ExportedMemory;  // never freed: the GPU may be gone before
+    return *memory;
+  }
+
+  // Of the current device, in whole large pages; null where it has none.
+  char* Take(int64_t bytes) {
+    int device;
+    RequireCuda(cudaGetDevice(&device));
+    const std::lock_guard<std::mutex> lock(mutex_);
+    const auto fits = free_.lower_bound({device, bytes, nullptr});
+    Block block{device, bytes, nullptr};
+    if (fits != free_.end() && fits->device == device && fits->bytes <= 2 * bytes) {
+      block = *fits;
+      free_.erase(fits);
+    } else if (cudaMalloc(&block.data, bytes) != cudaSuccess) {
+      cudaGetLastError();  // or a later call would return it
+      return nullptr;
+    }
+    taken_.push_back(block);
+    return block.data;
+  }
+
+  void Give(char* data) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    const auto taken = std::find_if(taken_.begin(), taken_.end(),
+                                    [=](const Block& block) { return block.data == data; });
+    if (taken == taken_.end()) return;
+    free_.insert(*taken);
+    taken_.erase(taken);
+  }
+
+ private:
+  struct Block {
+    int device;
+    int64_t bytes;
+    char* data;
+    bool operator<(const Block& other) const {
+      return std::tie(device, bytes, data) < std::tie(other.device, other.bytes, other.data);
+    }
+  };
+  std::mutex mutex_;
+  std::set<Block> free_;
+  std::vector<Block> taken_;
 };
 
-__device__ uint64_t Nanoseconds() {
-  uint64_t now;
-  asm volatile("mov.u64 %0, %globaltimer;" : "=l"(now));
-  return now;
+// What every rank says, rank 0 first.
+template <typename T>
+std::vector<T> AllGather(const T& mine, Communicator* communicator, cudaStream_t stream) {
+  const int64_t num_ranks = communicator->num_ranks();
+  const std::vector<T> said(num_ranks, mine);
+  DeviceBuffer<T> send(said.data(), num_ranks, stream), receive(num_ranks);
+  Require(ExchangeEqual(communicator, send.data(), receive.data(), sizeof(T), stream));
+  Require(communicator->Wait(stream));
+  return ToHost(receive.data(), num_ranks, stream);
 }
 
-// Thread n tells rank n that this rank has come, and waits until rank n has said the same.
-__global__ void BarrierKernel(const BarrierArgs args) {
-  const int peer = threadIdx.x;
-  if (peer >= args.num_ranks || peer == args.rank) return;
-  if (*static_cast<volatile int*>(args.failed) != 0) return;
-  __threadfence_system();
-  asm volatile("st.release.sys.global.u64 [%0], %1;" ::"l"(args.flags[peer] + args.rank),
-               "l"(args.epoch)
-               : "memory");
-  const uint64_t* flag = args.flags[args.rank] + peer;
-  const uint64_t start = Nanoseconds();
-  for (;;) {
-    uint64_t seen;
-    asm volatile("ld.acquire.sys.global.u64 %0, [%1];" : "=l"(seen) : "l"(flag) : "memory");
-    if (seen >= args.epoch) break;
-    if (Nanoseconds() - start > args.timeout_ns) {
-      *static_cast<volatile int*>(args.failed) = 1;
-      *static_cast<volatile int64_t*>(args.late) = 1 + peer;
-      break;
-    }
-  }
-  __threadfence_system();
+struct Offer {
+  bool has_memory;
+  cudaIpcMemHandle_t handle;
+};
+
+// Empty where `found` is true of all ranks.
+std::string FirstWithout(const std::vector<bool>& found, const std::string& what) {
+  const auto first = std::find(found.begin(), found.end(), false);
+  if (first == found.end()) return "";
+  return "rank " + std::to_string(first - found.begin()) + " " + what;
 }
 
 }  // namespace
 
-// Whole pages of the largest size: of others, peers' random reads were a third as fast.
-PeerMemory::PeerMemory(int64_t bytes)
-    : bytes_((std::max(bytes, kReservedBytes) + kPageBytes - 1) / kPageBytes * kPageBytes) {
-  RequireCuda(cudaMalloc(&data_, bytes_));
-  RequireCuda(cudaMemset(data_, 0, bytes_));
-  RequireCuda(cudaDeviceSynchronize());
-}
+std::unique_ptr<PeerMemory> PeerMemory::Make(Communicator* communicator, int64_t bytes,
+                                             cudaStream_t stream, std::string* why_not) {
+  const int rank = communicator->rank(), num_ranks = communicator->num_ranks();
+  bytes = (std::max<int64_t>(bytes, 1) + kLargePageBytes - 1) / kLargePageBytes * kLargePageBytes;
+  std::unique_ptr<PeerMemory> memory(new PeerMemory(rank, num_ranks, bytes));
+  char* own = memory->data_[rank] = ExportedMemory::OfProcess().Take(bytes);
+  Offer mine = {};
+  mine.has_memory = own != nullptr && cudaMemsetAsync(own, 0, bytes, stream) == cudaSuccess &&
+                    cudaIpcGetMemHandle(&mine.handle, own) == cudaSuccess;
+  const std::vector<Offer> offers = AllGather(mine, communicator, stream);
 
-PeerMemory::~PeerMemory() { cudaFree(data_); }
-
-std::string PeerMemory::Handle() const {
-  cudaIpcMemHandle_t handle;
-  RequireCuda(cudaIpcGetMemHandle(&handle, data_));
-  return std::string(reinterpret_cast<const char*>(&handle), sizeof(handle));
-}
-
-PeerRanks::PeerRanks(int rank, const PeerMemory* memory, const std::vector<std::string>& handles,
-                     double timeout_seconds)
-    : rank_(rank), timeout_seconds_(timeout_seconds), data_(handles.size(), nullptr) {
-  const int num_ranks = static_cast<int>(handles.size());
-  if (rank < 0 || rank >= num_ranks || num_ranks > PeerMemory::kMaxRanks) {
-    throw std::runtime_error("peer memory: expected a rank of at most " +
-                             std::to_string(PeerMemory::kMaxRanks) + ", got rank " +
-                             std::to_string(rank) + " of " + std::to_string(num_ranks));
-  }
+  std::vector<bool> has_memory, reaches;
+  for (const Offer& offer : offers) has_memory.push_back(offer.has_memory);
+  *why_not = FirstWithout(has_memory, "has no " + std::to_string(bytes) + " bytes for its peers");
+  if (!why_not->empty()) return nullptr;
+  bool opened = true;
   for (int n = 0; n < num_ranks; ++n) {
-    if (n == rank) {
-      data_[n] = memory->data();
-      continue;
-    }
-    cudaIpcMemHandle_t handle;
-    if (handles[n].size() != sizeof(handle)) {
-      throw std::runtime_error("peer memory: the handle of rank " + std::to_string(n) + " has " +
-                               std::to_string(handles[n].size()) + " bytes, expected " +
-                               std::to_string(sizeof(handle)));
-    }
-    std::memcpy(&handle, handles[n].data(), sizeof(handle));
+    if (n == rank) continue;
     void* data = nullptr;
-    const cudaError_t error = cudaIpcOpenMemHandle(&data, handle, cudaIpcMemLazyEnablePeerAccess);
-    if (error != cudaSuccess) {
-      throw std::runtime_error("peer memory: rank " + std::to_string(rank) +
-                               " cannot reach the memory of rank " + std::to_string(n) +
-                               ": CUDA: " + cudaGetErrorString(error));
-    }
-    data_[n] = static_cast<char*>(data);
+    opened &= cudaIpcOpenMemHandle(&data, offers[n].handle, cudaIpcMemLazyEnablePeerAccess) ==
+              cudaSuccess;
+    memory->data_[n] = static_cast<char*>(data);
   }
-  RequireCuda(cudaMalloc(&failed_, sizeof(int)));
-  RequireCuda(cudaMemset(failed_, 0, sizeof(int)));
-  RequireCuda(cudaHostAlloc(&late_, sizeof(int64_t), cudaHostAllocMapped));
-  *late_ = 0;
-  RequireCuda(cudaDeviceSynchronize());
-}
-
-PeerRanks::~PeerRanks() {
-  cudaDeviceSynchronize();
-  for (int n = 0; n < num_ranks(); ++n) {
-    if (n != rank_ && data_[n] != nullptr) cudaIpcCloseMemHandle(data_[n]);
+  cudaGetLastError();
+  for (const int of_rank : AllGather(int{opened}, communicator, stream)) {
+    reaches.push_back(of_rank != 0);
   }
-  cudaFree(failed_);
-  cudaFreeHost(late_);
+  *why_not = FirstWithout(reaches, "cannot reach the memory of its peers");
+  return why_not->empty() ? std::move(memory) : nullptr;
 }
 
-cudaError_t PeerRanks::EnqueueBarrier(cudaStream_t stream) {
-  BarrierArgs args = {};
-  for (int n = 0; n < num_ranks(); ++n) args.flags[n] = reinterpret_cast<uint64_t*>(data_[n]);
-  args.rank = rank_;
-  args.num_ranks = num_ranks();
-  args.epoch = ++epoch_;
-  args.timeout_ns = static_cast<uint64_t>(timeout_seconds_ * 1e9);
-  args.failed = failed_;
-  args.late = late_;
-  BarrierKernel<<<1, PeerMemory::kMaxRanks, 0, stream>>>(args);
-  return cudaGetLastError();
-}
-
-std::string PeerRanks::Error() const {
-  const int64_t late = *static_cast<volatile int64_t*>(late_);
-  if (late == 0) return "";
-  return "rank " + std::to_string(rank_) + " of " + std::to_string(num_ranks()) +
-         ": waited for rank " + std::to_string(late - 1) + " longer than " +
-         std::to_string(timeout_seconds_) + " s, which hangs or is gone";
+PeerMemory::~PeerMemory() {
+  for (size_t n = 0; n < data_.size(); ++n) {
+    if (static_cast<int>(n) != rank_ && data_[n] != nullptr) cudaIpcCloseMemHandle(data_[n]);
+  }
+  if (data_[rank_] != nullptr) ExportedMemory::OfProcess().Give(data_[rank_]);
 }
 
 }  // namespace group_embedding

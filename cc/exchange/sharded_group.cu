@@ -85,19 +85,17 @@ void ShardedGroup::LookUpPlaces(cudaStream_t stream) {
   RequireCuda(GroupLookupCuda(by_place, scratch, nullptr, stream));
 }
 
-void ShardedGroup::ReduceGradients(const std::vector<int64_t>& num_unique,
-                                   const std::vector<char*>& gradients, cudaStream_t stream) {
+void ShardedGroup::ReduceGradients(const std::vector<char*>& gradients,
+                                   const std::vector<GradientWire>& wires, cudaStream_t stream) {
   const GroupOfParts parts(group(), num_ranks_);
-  // Their numbers are written besides, which nobody reads: owners know them.
-  auto* rows = static_cast<int64_t*>(allocate_("reduced_rows", 8 * num_unique.back()));
+  // Which rows they are their owners know.
   std::vector<TableGrad> grads;
-  for (int64_t p = 0; p < num_parts(); ++p) {
-    grads.push_back({rows + num_unique[p], gradients[p]});
-  }
+  for (char* of_part : gradients) grads.push_back({/*indices=*/nullptr, of_part});
   SortedRows sorted = routed_.sorted;
   sorted.places = routed_.places_of_unique;
   void* scratch = allocate_("reduce", ReduceRowsScratchBytesCuda(parts.get()));
-  RequireCuda(ReduceRowsCuda(parts.get(), sorted, grads.data(), scratch, stream));
+  RequireCuda(ReduceRowsCuda(parts.get(), sorted, grads.data(), scratch, stream,
+                             {wires.data(), num_ranks_}));
 }
 
 void ShardedGroup::UpdateShards(const group_embedding::Update& update,

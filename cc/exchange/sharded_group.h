@@ -1,23 +1,25 @@
-// Lookup and update of a group whose tables are spread over the ranks of a job, each with a GPU.
+// What one rank does of the lookup and update of a group whose tables are spread over the ranks of a
+// job, each with a GPU.
 //
 //   ids ── route ──> unique rows of each owner ──> [rows come] ──> lookup and combine ──> outputs
 //   gradients of outputs ── reduce ──> one per unique row ──> [gradients go] ──> owners update
 //
-// How rows come and gradients go is what the two classes differ in: ExchangedGroup sends and
-// receives, PeerGroup reads the peers' memory. Each unique row crosses once in either direction; an
-// owner adds what the ranks send in their order, so that results are the same bits on every run.
+// How rows come and gradients go is ExchangedGroup's. Each unique row crosses once in either
+// direction; an owner adds what the ranks send in their order, so that results are the same bits on
+// every run.
 //
-// Thread safety: one thread at a time. Order: all ranks call Lookup and Update of the same groups
-// in the same order, also with an empty batch. Errors are std::runtime_error.
+// Thread safety: one thread at a time. Errors are std::runtime_error.
 #pragma once
 
 #include <cuda_runtime_api.h>
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
+#include "exchange/peer_memory.h"
 #include "exchange/route_rows.h"
 #include "fused/group_update.h"
 
@@ -36,22 +38,16 @@ class ShardedGroup {
   struct Received {
     std::vector<int64_t> counts;  // [num_tables]
     const char* gradients;        // of the first table; PartBytes apart
+    std::shared_ptr<const PeerMemory> room;  // where they are; null: in the caller's memory
   };
 
-  virtual ~ShardedGroup() = default;
   ShardedGroup(const ShardedGroup&) = delete;
   ShardedGroup& operator=(const ShardedGroup&) = delete;
-
-  // Enqueues the write of every feature's output. `fault` takes the first bad id of this rank.
-  virtual void Lookup(Fault* fault, cudaStream_t stream) = 0;
-
-  // After Lookup, with the outputs' gradients in the place of outputs: enqueues the update of the
-  // rows that this rank owns. `update.tables` are its shards.
-  virtual void Update(const Update& update, cudaStream_t stream) = 0;
 
  protected:
   // group.tables: this rank's shards, with the num_rows of the whole tables.
   ShardedGroup(const Group& group, int rank, int num_ranks, Memory memory);
+  ~ShardedGroup() = default;
 
   void Route(const RoutedKeys& keys, int64_t* local_rows, Fault* fault, cudaStream_t stream);
   // After WritePlacesCuda.
@@ -65,9 +61,9 @@ class ShardedGroup {
   void SetShard(int64_t table, const Table& shard);
   // From now on the batch has these ids: numbers in the place of keys.
   void SetIds(const int64_t* ids) { group_.batch.ids = ids; }
-  // num_unique: [num_parts + 1] of RoutedRows, on the host; gradients: where those of each part go.
-  // Of tables with a max_norm, rows are read at their places.
-  void ReduceGradients(const std::vector<int64_t>& num_unique, const std::vector<char*>& gradients,
+  // gradients, wires: [num_parts] where those of each part go, and how. Of tables with a max_norm,
+  // rows are read at their places.
+  void ReduceGradients(const std::vector<char*>& gradients, const std::vector<GradientWire>& wires,
                        cudaStream_t stream);
   // rows: those of all ranks, rank after rank; received: [num_ranks].
   void UpdateShards(const group_embedding::Update& update, const std::vector<Received>& received,

@@ -74,6 +74,19 @@ struct SortOptions {
   Fault* fault = nullptr;         // with places: takes the first bad id, unless ids may be bad
 };
 
+// How the gradients of a table are written: of this type, and multiplied by a factor.
+struct GradientWire {
+  DataType type;
+  float factor;
+};
+
+struct ReduceOptions {
+  const GradientWire* wires = nullptr;  // [num_tables] on the host; null: as they are, of group.dtype
+  // The first num_tables / num_owners tables are written to the memory of one owner, and so on: all
+  // of them at a time.
+  int64_t num_owners = 1;
+};
+
 // As above, enqueued on `stream`. num_unique is the one array that the caller must bring to the
 // host (the only synchronisation) to allocate `grads`. ReduceRowsCuda overwrites what is free in
 // segments.
@@ -81,8 +94,9 @@ int64_t SortRowsWorkspaceBytesCuda(const Group& group, const SortOptions& option
 cudaError_t SortRowsCuda(const Group& group, void* workspace, SortedRows* sorted,
                          cudaStream_t stream, const SortOptions& options = {});
 int64_t ReduceRowsScratchBytesCuda(const Group& group);
-cudaError_t ReduceRowsCuda(const Group& group, const SortedRows& sorted,
-                           const TableGrad* grads /* host */, void* scratch, cudaStream_t stream);
+// grads: on the host; indices may be null, where nobody reads them.
+cudaError_t ReduceRowsCuda(const Group& group, const SortedRows& sorted, const TableGrad* grads,
+                           void* scratch, cudaStream_t stream, const ReduceOptions& options = {});
 // Ids of a table without rows are addresses, as GroupLookupCuda has it.
 int64_t WeightGradScratchBytesCuda(const Group& group);
 cudaError_t WeightGradCuda(const Group& group, float* weight_grad, void* scratch,

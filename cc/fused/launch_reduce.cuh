@@ -126,7 +126,8 @@ class ReduceLauncher {
   // `scratch`: of ReduceScratchBytes; sinks: [num_tables].
   template <typename SinkTable>
   ReduceLauncher(const Group& group, const SortedRows& sorted, ReducePlan* plan,
-                 const std::vector<SinkTable>& sinks, void* scratch, cudaStream_t stream)
+                 const std::vector<SinkTable>& sinks, void* scratch, cudaStream_t stream,
+                 int64_t num_owners = 1)
       : plan_(*plan), stream_(stream) {
     uint32_t* counts = static_cast<uint32_t*>(scratch);
     char* memory = static_cast<char*>(scratch) + AlignScratch(3 * sizeof(uint32_t));
@@ -141,6 +142,7 @@ class ReduceLauncher {
     args_.first_blocks = first_blocks;
     args_.num_tables = group.num_tables;
     args_.num_ids = group.batch.num_ids;
+    args_.num_owners = num_owners;
     args_.sorted = sorted;
     args_.lists.num_rows = counts;
     args_.lists.num_pieces = counts + 1;
@@ -157,7 +159,7 @@ class ReduceLauncher {
   template <typename Sink, Weighting weighting>
   void Segments(const typename Sink::Common& common) {
     ReduceSegmentsKernel<T, weighting, Sink>
-        <<<static_cast<unsigned>(plan_.max_blocks), kReduceThreads, 0, stream_>>>(
+        <<<static_cast<unsigned>(plan_.max_blocks + args_.num_owners), kReduceThreads, 0, stream_>>>(
             args_, Sinks<Sink>(), common);
   }
 

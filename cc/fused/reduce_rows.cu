@@ -8,8 +8,9 @@ template <typename T>
 struct StoreGradient {
   struct Table {
     int64_t* indices;
-    T* values;
+    char* values;
     int64_t dim;
+    GradientWire wire;
   };
   struct Shared {};
   struct Common {};
@@ -33,11 +34,29 @@ struct StoreGradient {
                          const float (&sum)[Vector::kSize]) {
       if (!has_column) return;
       const int64_t at = unique - first_unique;
-      if (column == 0) sink.indices[at] = row;
-      Vector::Round(sum).Stream(sink.values + at * sink.dim + column);
+      if (column == 0 && sink.indices != nullptr) sink.indices[at] = row;
+      const int64_t element = at * sink.dim + column;
+      switch (sink.wire.type) {
+        case DataType::kFloat32:
+          return Store<float>(sum, element);
+        case DataType::kFloat16:
+          return Store<__half>(sum, element);
+        case DataType::kBFloat16:
+          return Store<__nv_bfloat16>(sum, element);
+      }
     }
     __device__ void Finish(int, int64_t, int, int32_t, bool) {}
     __device__ void EndSum(int64_t, bool) {}
+
+   private:
+    template <typename Wire>
+    __device__ void Store(const float (&sum)[Vector::kSize], int64_t element) const {
+      Wire* to = reinterpret_cast<Wire*>(sink.values) + element;
+      float values[Vector::kSize];
+#pragma unroll
+      for (int i = 0; i < Vector::kSize; ++i) values[i] = sink.wire.factor * sum[i];
+      StoreVector<Wire, Vector::kSize>(values, to);
+    }
   };
 };
 
@@ -48,7 +67,7 @@ int64_t ReduceRowsScratchBytesCuda(const Group& group) {
 }
 
 cudaError_t ReduceRowsCuda(const Group& group, const SortedRows& sorted, const TableGrad* grads,
-                           void* scratch, cudaStream_t stream) {
+                           void* scratch, cudaStream_t stream, const ReduceOptions& options) {
   if (group.batch.num_ids == 0) return cudaSuccess;
   std::vector<int64_t> alignments;
   for (int64_t t = 0; t < group.num_tables; ++t) alignments.push_back(Alignment(grads[t].values));
@@ -59,9 +78,11 @@ cudaError_t ReduceRowsCuda(const Group& group, const SortedRows& sorted, const T
     using Sink = StoreGradient<T>;
     std::vector<typename Sink::Table> sinks;
     for (int64_t t = 0; t < group.num_tables; ++t) {
-      sinks.push_back({grads[t].indices, static_cast<T*>(grads[t].values), group.tables[t].dim});
+      const GradientWire as_it_is = {group.dtype, 1};
+      sinks.push_back({grads[t].indices, static_cast<char*>(grads[t].values), group.tables[t].dim,
+                       options.wires == nullptr ? as_it_is : options.wires[t]});
     }
-    ReduceLauncher<T> launcher(group, sorted, &plan, sinks, scratch, stream);
+    ReduceLauncher<T> launcher(group, sorted, &plan, sinks, scratch, stream, options.num_owners);
     if (plan.weighting == Weighting::kNone) {
       launcher.template Segments<Sink, Weighting::kNone>({});
       launcher.template Pieces<Sink, Weighting::kNone>({});

@@ -112,6 +112,7 @@ struct ReduceArgs {
   const int64_t* first_blocks;  // [2, num_tables + 1]: for all but plain tables, and for those
   int64_t num_tables;
   int64_t num_ids;
+  int64_t num_owners;
   SortedRows sorted;
   LongLists lists;
 
@@ -303,6 +304,14 @@ constexpr int BlocksOf(Weighting weighting) {
                                                             : BlocksPerMultiprocessor(weighting);
 }
 
+// Of `count` in so many shares, the one whose turn it is: one of each share in turn, so that neither
+// the links to their memories nor this one's are idle. -1: none.
+__device__ inline int64_t InTurns(int64_t turn, int64_t count, int64_t num_shares) {
+  const int64_t share = (count + num_shares - 1) / num_shares;
+  const int64_t index = turn % num_shares * share + turn / num_shares;
+  return turn / num_shares < share && index < count ? index : -1;
+}
+
 // A block works for one table and for a run of consecutive unique rows per team. A team of threads
 // walks over the entries of its run; a thread has one vector of the row (or several, one after the
 // other, where a row has more than 32). kClipping: some table has a max_norm.
@@ -312,10 +321,11 @@ __global__ void __launch_bounds__(kReduceThreads, BlocksOf<Sink>(weighting))
                          const __grid_constant__ typename Sink::Common common) {
   __shared__ typename Sink::Shared shared;
   const int64_t* first_blocks = args.first_blocks + (Sink::kPlain ? args.num_tables + 1 : 0);
-  if (blockIdx.x >= first_blocks[args.num_tables] || !Sink::IsActive(common)) return;
-  const int64_t table = FindOwner(first_blocks, args.num_tables, blockIdx.x);
+  const int64_t index = InTurns(blockIdx.x, first_blocks[args.num_tables], args.num_owners);
+  if (index < 0 || !Sink::IsActive(common)) return;
+  const int64_t table = FindOwner(first_blocks, args.num_tables, index);
   const ReduceTask task = args.tasks[table];
-  const int64_t block = blockIdx.x - first_blocks[table];
+  const int64_t block = index - first_blocks[table];
   ForSinkVector<T, Sink>(task, [&](auto vector) {
     ReduceBlock<decltype(vector), weighting, Sink>(args, task, sinks[table], common, shared,
                                                    static_cast<int32_t>(table), block);

@@ -12,7 +12,8 @@
 
 #if GROUP_EMBEDDING_CUDA
 #include "exchange/nccl_communicator.h"
-#include "exchange/peer_memory.h"
+#include "exchange/peer_communicator.h"
+#include "exchange/peer_rooms.h"
 #include "python/run.h"
 #endif
 
@@ -80,68 +81,18 @@ py::bytes NcclId() {
 }
 
 std::unique_ptr<Communicator> NcclRank(const std::string& id, int rank, int num_ranks,
-                                       double timeout_seconds) {
+                                       double timeout_seconds, bool with_rooms) {
   py::gil_scoped_release release;
   std::string error;
   std::unique_ptr<Communicator> communicator =
       MakeNcclCommunicator(id, rank, num_ranks, timeout_seconds, &error);
   Require(error);
+  if (with_rooms) {
+    communicator = WithRooms(std::move(communicator), timeout_seconds, nullptr, &error);
+    Require(error);
+  }
   return communicator;
 }
-
-// Part of a PeerMemory, as other libraries see it.
-class PeerArray {
- public:
-  PeerArray(py::object memory, int64_t offset, const std::vector<int64_t>& shape,
-            const std::string& type)
-      : memory_(std::move(memory)), shape_(shape), type_(type) {
-    const PeerMemory& peer_memory = memory_.cast<const PeerMemory&>();
-    ArrayView view;
-    view.type = type.substr(1);
-    view.shape = shape;
-    bytes_ = view.num_items() * view.item_bytes();
-    if (offset < PeerMemory::kReservedBytes || offset + bytes_ > peer_memory.bytes()) {
-      throw py::value_error("PeerArray: expected one within bytes [" +
-                            std::to_string(PeerMemory::kReservedBytes) + ", " +
-                            std::to_string(peer_memory.bytes()) + "), got " +
-                            std::to_string(offset) + " to " + std::to_string(offset + bytes_));
-    }
-    data_ = peer_memory.data() + offset;
-  }
-
-  py::dict interface() const {
-    py::dict interface;
-    interface["shape"] = py::tuple(py::cast(shape_));
-    interface["typestr"] = type_;
-    interface["data"] = py::make_tuple(reinterpret_cast<uintptr_t>(data_), false);
-    interface["version"] = 3;
-    return interface;
-  }
-
-  void Assign(py::object array) {
-    const ArrayView view = ViewArray(array, "array", type_.substr(1), shape_.size(), false);
-    RequireShape(view, shape_);
-    RequireContiguous(view);
-    CheckCuda(cudaMemcpy(data_, view.data, bytes_, cudaMemcpyHostToDevice), "PeerArray");
-    CheckCuda(cudaDeviceSynchronize(), "PeerArray");
-  }
-
-  py::object ToHost() const {
-    py::object array =
-        py::module_::import("numpy").attr("empty")(py::tuple(py::cast(shape_)), type_);
-    CheckCuda(cudaDeviceSynchronize(), "PeerArray");
-    CheckCuda(cudaMemcpy(ViewArray(array, "array").data, data_, bytes_, cudaMemcpyDeviceToHost),
-              "PeerArray");
-    return array;
-  }
-
- private:
-  py::object memory_;  // kept alive
-  std::vector<int64_t> shape_;
-  std::string type_;
-  int64_t bytes_;
-  char* data_;
-};
 
 void BindGpuExchange(py::module_& m) {
   m.def(
@@ -152,30 +103,10 @@ void BindGpuExchange(py::module_& m) {
         "What the ranks of one NCCL communicator have in common: bytes that one "
         "of them makes and hands to the others.");
   m.def("nccl_communicator", &NcclRank, "id"_a, "rank"_a, "num_ranks"_a, "timeout_seconds"_a = 60.0,
-        "A Communicator of ranks with a GPU each, made by all of them together.");
-  py::class_<PeerMemory>(m, "PeerMemory", "GPU memory that all ranks of a host read and write.")
-      .def(py::init<int64_t>(), "num_bytes"_a)
-      .def_readonly_static("reserved_bytes", &PeerMemory::kReservedBytes)
-      .def_property_readonly("handle",
-                             [](const PeerMemory& memory) { return py::bytes(memory.Handle()); });
-  py::class_<PeerArray>(m, "PeerArray", "An array in a PeerMemory, from a byte on.")
-      .def(py::init<py::object, int64_t, const std::vector<int64_t>&, const std::string&>(),
-           "memory"_a, "offset"_a, "shape"_a, "typestr"_a)
-      .def_property_readonly("__cuda_array_interface__", &PeerArray::interface)
-      .def("assign", &PeerArray::Assign, "array"_a, "Waits for the GPU and copies a NumPy array.")
-      .def("numpy", &PeerArray::ToHost, "Waits for the GPU and copies to a new NumPy array.");
-  py::class_<PeerRanks>(m, "PeerRanks", "The ranks of a host as they see each other's PeerMemory.")
-      .def(py::init<int, const PeerMemory*, const std::vector<std::string>&, double>(), "rank"_a,
-           "memory"_a, "handles"_a, "timeout_seconds"_a = 60.0, py::keep_alive<1, 3>())
-      .def(
-          "barrier",
-          [](PeerRanks& ranks, uintptr_t stream) {
-            CheckCuda(ranks.EnqueueBarrier(reinterpret_cast<cudaStream_t>(stream)), "barrier");
-          },
-          "stream"_a = 0)
-      .def(
-          "check", [](const PeerRanks& ranks) { Require(ranks.Error()); },
-          "RuntimeError, once a barrier that has ended waited for a rank in vain.");
+        "with_rooms"_a = false,
+        "A Communicator of ranks with a GPU each, made by all of them together. with_rooms: on one "
+        "host, where they write into each other's memory what they would send; RuntimeError where "
+        "they cannot.");
 }
 
 #endif

@@ -12,7 +12,6 @@
 
 #include "exchange/exchanged_group.h"
 #include "exchange/number_keys.h"
-#include "exchange/peer_group.h"
 #include "python/array.h"
 #include "python/run.h"
 #include "python/update.h"
@@ -45,37 +44,20 @@ class PageLockedScratch {
   std::map<std::string, Piece> pieces_;
 };
 
-// A ShardedGroup with what it borrows.
+// An ExchangedGroup with what it borrows.
 class PyShardedGroup {
  public:
-  PyShardedGroup(py::object group, std::vector<int64_t> num_rows, py::object allocate)
+  PyShardedGroup(py::object group, std::vector<int64_t> num_rows, py::object communicator,
+                 py::object allocate, const std::string& description, DataType comm_type)
       : group_object_(std::move(group)),
+        communicator_object_(std::move(communicator)),
         num_rows_(std::move(num_rows)),
         scratch_(std::move(allocate), /*on_gpu=*/true),
         fault_(&scratch_) {
     RequireCount("num_rows", py_group().tables().size(), num_rows_.size());
-  }
-
-  void Exchange(py::object communicator, const std::string& description, DataType comm_type) {
-    exchange_object_ = communicator;
-    CheckShards(communicator.cast<Communicator&>().rank(),
-                communicator.cast<Communicator&>().num_ranks());
-    auto exchanged = std::make_unique<ExchangedGroup>(Whole(), &communicator.cast<Communicator&>(),
-                                                      description, comm_type, Memory());
-    exchanged_ = exchanged.get();
-    sharded_ = std::move(exchanged);
-  }
-
-  void Reach(py::object ranks, const std::vector<int64_t>& table_offsets, int64_t room_offset,
-             int64_t max_ids) {
-    exchange_object_ = ranks;
-    peer_ranks_ = &ranks.cast<PeerRanks&>();
-    CheckShards(peer_ranks_->rank(), peer_ranks_->num_ranks());
-    RequireCount("table_offsets", num_rows_.size(), table_offsets.size());
-    auto peers = std::make_unique<PeerGroup>(Whole(), peer_ranks_, table_offsets, room_offset,
-                                             max_ids, Memory());
-    peers_ = peers.get();
-    sharded_ = std::move(peers);
+    auto& ranks = communicator_object_.cast<Communicator&>();
+    CheckShards(ranks.rank(), ranks.num_ranks());
+    sharded_ = std::make_unique<ExchangedGroup>(Whole(), &ranks, description, comm_type, Memory());
   }
 
   void Lookup(uintptr_t stream) {
@@ -88,7 +70,7 @@ class PyShardedGroup {
 
   void Check(uintptr_t stream) {
     const Fault fault = fault_.Take(stream);
-    if (peer_ranks_ != nullptr) Require(peer_ranks_->Error());
+    Require(communicator_object_.cast<Communicator&>().Wait(reinterpret_cast<Stream>(stream)));
     if (fault.kind == FaultKind::kNone) return;
     const int32_t table = py_group().features()[fault.feature].table;
     throw py::value_error(
@@ -96,10 +78,7 @@ class PyShardedGroup {
   }
 
   // Of the last Lookup and Update.
-  int64_t BytesOnTheWire() const {
-    return exchanged_ != nullptr ? exchanged_->sent_bytes()
-                                 : peers_->fetched_bytes() + peers_->read_gradient_bytes();
-  }
+  int64_t BytesOnTheWire() const { return sharded_->sent_bytes(); }
 
  private:
   PyGroup& py_group() const { return group_object_.cast<PyGroup&>(); }
@@ -129,47 +108,22 @@ class PyShardedGroup {
         [this](const std::string& name, int64_t bytes) { return page_locked_.Get(name, bytes); }};
   }
 
-  py::object group_object_, exchange_object_;  // kept alive
+  py::object group_object_, communicator_object_;  // kept alive
   const std::vector<int64_t> num_rows_;
   std::vector<Table> tables_;
   Scratch scratch_;
   PageLockedScratch page_locked_;
   DeviceFault fault_;
-  PeerRanks* peer_ranks_ = nullptr;
-  ExchangedGroup* exchanged_ = nullptr;
-  PeerGroup* peers_ = nullptr;
-  std::unique_ptr<ShardedGroup> sharded_;
+  std::unique_ptr<ExchangedGroup> sharded_;
 };
 
 std::unique_ptr<PyShardedGroup> ExchangedGroupOf(py::object group, std::vector<int64_t> num_rows,
                                                  py::object communicator, py::object allocate,
                                                  const std::string& description,
                                                  const std::string& comm_dtype) {
-  auto sharded = std::make_unique<PyShardedGroup>(group, std::move(num_rows), allocate);
-  sharded->Exchange(communicator, description, ParseDataType("comm_dtype", comm_dtype));
-  return sharded;
-}
-
-std::unique_ptr<PyShardedGroup> PeerGroupOf(py::object group, std::vector<int64_t> num_rows,
-                                            py::object ranks,
-                                            const std::vector<int64_t>& table_offsets,
-                                            int64_t room_offset, int64_t max_ids,
-                                            py::object allocate) {
-  auto sharded = std::make_unique<PyShardedGroup>(group, std::move(num_rows), allocate);
-  sharded->Reach(ranks, table_offsets, room_offset, max_ids);
-  return sharded;
-}
-
-int64_t PeerRoomBytes(const std::vector<int64_t>& num_rows, const std::vector<int32_t>& dims,
-                      int num_ranks, int64_t max_ids, const std::string& dtype) {
-  RequireCount("dims", num_rows.size(), dims.size());
-  std::vector<Table> tables;
-  for (size_t t = 0; t < dims.size(); ++t) tables.push_back({nullptr, num_rows[t], dims[t], 0});
-  Group group = {};
-  group.tables = tables.data();
-  group.num_tables = static_cast<int64_t>(tables.size());
-  group.dtype = ParseDataType("dtype", dtype);
-  return PeerRoom(group, num_ranks, max_ids).bytes;
+  return std::make_unique<PyShardedGroup>(std::move(group), std::move(num_rows),
+                                          std::move(communicator), std::move(allocate), description,
+                                          ParseDataType("comm_dtype", comm_dtype));
 }
 
 // features: (first id, number of ids, table) of each with keys; of the rest of `ids` nothing
@@ -211,16 +165,9 @@ All ranks call lookup, and then update, together.)")
       .def_property_readonly("bytes_on_the_wire", &PyShardedGroup::BytesOnTheWire);
   m.def("exchanged_group", &ExchangedGroupOf, "group"_a, "num_rows"_a, "communicator"_a,
         "allocate"_a, "description"_a, "comm_dtype"_a,
-        "A ShardedGroup whose rows travel through a Communicator, in comm_dtype. num_rows: of the "
+        "A ShardedGroup whose rows travel through a Communicator, or its rooms, in comm_dtype. num_rows: of the "
         "whole tables. description: what all ranks must have in common; lookup raises RuntimeError "
         "where they differ.");
-  m.def("peer_group", &PeerGroupOf, "group"_a, "num_rows"_a, "ranks"_a, "table_offsets"_a,
-        "room_offset"_a, "max_ids"_a, "allocate"_a,
-        "A ShardedGroup whose ranks read each other's PeerMemory. Its tables begin there at "
-        "table_offsets, and peer_room_bytes are its own from room_offset on, on every rank.");
-  m.def("peer_room_bytes", &PeerRoomBytes, "num_rows"_a, "dims"_a, "num_ranks"_a, "max_ids"_a,
-        "dtype"_a = "float32",
-        "For groups of such tables, whole, and batches of at most so many ids on each rank.");
   m.def(
       "number_keys", &NumberKeys, "features"_a, "ids"_a, "num_tables"_a, "num_ranks"_a,
       "(ids with numbers in the place of keys, the keys of all parts, the first of each part), of "

@@ -1,6 +1,7 @@
 """Which ranks have a GPU each, so that the lookup's own exchange can be NCCL's."""
 
 import json
+import os
 import socket
 import warnings
 
@@ -20,7 +21,7 @@ def meet(exchange, gpu, timeout_seconds):
     """
     if exchange.num_ranks == 1:
         return None
-    here = {"gpu": _bus_id(gpu), "nccl_id": "", "why_not": ""}
+    here = {"gpu": _bus_id(gpu), "nccl_id": "", "why_not": "", "peers": _reaches_peers()}
     if here["gpu"] is not None:
         here.update(_make_id())
     ranks = [json.loads(text) for text in gather_text(exchange, json.dumps(here), "nccl")]
@@ -33,7 +34,9 @@ def meet(exchange, gpu, timeout_seconds):
             )
         return None
     nccl_id = bytes.fromhex(ranks[0]["nccl_id"])
-    return NcclRanks(nccl_id, exchange.rank, exchange.num_ranks, timeout_seconds)
+    return NcclRanks(
+        nccl_id, exchange.rank, exchange.num_ranks, timeout_seconds, _may_have_rooms(ranks)
+    )
 
 
 def _why_not(ranks):
@@ -46,6 +49,16 @@ def _why_not(ranks):
         if first != number:
             return f"ranks {first} and {number} share a GPU"
     return ""
+
+
+def _may_have_rooms(ranks):
+    hosts = {rank["gpu"].split()[0] for rank in ranks}
+    return len(hosts) == 1 and all(rank["peers"] for rank in ranks)
+
+
+def _reaches_peers():
+    """Who has NCCL leave the GPUs' links alone means all of them."""
+    return os.environ.get("NCCL_P2P_DISABLE", "0") == "0"
 
 
 def _bus_id(gpu):

@@ -1,4 +1,5 @@
-"""What every communicator does; the local one on any machine, NCCL with a GPU for each rank."""
+"""What every communicator does; the local one on any machine, NCCL with a GPU for each rank, with
+rooms and without."""
 
 import gpu_processes
 import numpy as np
@@ -59,29 +60,31 @@ def test_an_aborted_communicator_says_why():
 
 
 @pytest.mark.parametrize("num_ranks", NUM_RANKS)
+@pytest.mark.parametrize("how", ["nccl", "rooms"])
 @pytest.mark.parametrize("sizes", SIZES.values(), ids=SIZES)
-def test_nccl_brings_each_rank_its_bytes(num_ranks, sizes):
+def test_each_rank_gets_its_bytes(num_ranks, how, sizes):
     # Given sizes for each pair of ranks
     sizes = np.array(sizes)[:num_ranks, :num_ranks]
     # When ranks call all-to-all with them
-    received = run_ranks(num_ranks, gpu_processes.send_bytes_around, sizes, 4)
+    received = run_ranks(num_ranks, gpu_processes.send_bytes_around, how, sizes, 4)
     # Then each has what the others sent it
     for rank in range(num_ranks):
         check(received[rank], sizes, rank)
 
 
 @pytest.mark.parametrize("num_ranks", NUM_RANKS)
-def test_nccl_makes_many_calls_in_a_row(num_ranks):
+@pytest.mark.parametrize("how", ["nccl", "rooms"])
+def test_many_calls_in_a_row(num_ranks, how):
     # Given sizes that change from call to call
     sizes = np.array([[100, 3000, 1, 8], [0, 17, 0, 5], [9] * 4, [0] * 4])[:num_ranks, :num_ranks]
     # When ranks make 2,000 calls
-    received = run_ranks(num_ranks, gpu_processes.send_bytes_around, sizes, 2000)
+    received = run_ranks(num_ranks, gpu_processes.send_bytes_around, how, sizes, 2000)
     # Then each has what the others sent it
     for rank in range(num_ranks):
         check(received[rank], sizes, rank)
 
 
-@pytest.mark.parametrize("how", [pytest.param(how, marks=on_gpus(2)) for how in ("nccl", "peers")])
+@pytest.mark.parametrize("how", [pytest.param(how, marks=on_gpus(2)) for how in ("nccl", "rooms")])
 def test_a_rank_that_does_not_come_is_named(how):
     # Given two ranks, of which one makes fewer calls than the other
     # When the other waits for it

@@ -169,7 +169,7 @@ class Job(exchange.LocalExchange):
 )
 def test_ranks_without_a_gpu_each_do_without_nccl(monkeypatch, gpus, reason):
     # Given ranks with these GPUs
-    texts = [json.dumps({"gpu": gpu, "nccl_id": "", "why_not": ""}) for gpu in gpus]
+    texts = [json.dumps({"gpu": gpu, "nccl_id": "", "why_not": "", "peers": True}) for gpu in gpus]
     monkeypatch.setattr(exchange.nccl, "gather_text", lambda *_: texts)
     # When they would meet
     with warnings.catch_warnings(record=True) as said:

@@ -9,7 +9,7 @@ from core_runner import core
 from gpu_processes import NUM_RANKS, on_gpus, run_ranks
 
 pytestmark = pytest.mark.gpu
-WAYS = ("exchange", "peers")
+WAYS = ("nccl", "rooms")
 DIMS, ROWS = [8, 4, 3, 128, 1], [1000, 7, 300, 5000, 40]
 TABLE_OF_FEATURE = [0, 1, 2, 3, 3, 4, 0]
 COMBINERS = ["sum", "mean", "sqrtn", "sum", "mean", "sum", "sum"]
@@ -121,14 +121,15 @@ def test_training_equals_one_process(num_ranks, how, weighted, max_norm):
 
 
 @pytest.mark.parametrize("num_ranks", [pytest.param(n, marks=on_gpus(n)) for n in (2, 4)])
+@pytest.mark.parametrize("how", WAYS)
 @pytest.mark.parametrize("comm_dtype, precision", [("bfloat16", 2**-8), ("float16", 2**-11)])
-def test_rows_and_gradients_travel_in_16_bits(num_ranks, comm_dtype, precision):
+def test_rows_and_gradients_travel_in_16_bits(num_ranks, how, comm_dtype, precision):
     # Given tables, and a batch of one id a sample for each rank
     case, random = draw_case(11, comm_dtype=comm_dtype), np.random.default_rng(12)
     batches = [[draw_batch(random, 25, False) for _ in range(num_ranks)]]
     ((whole,), whole_tables) = one_process(case, batches)
     # When ranks train on them
-    ranks = train(num_ranks, "exchange", case, batches)
+    ranks = train(num_ranks, how, case, batches)
     # Then they look up, and keep, what they would, within what 16 bits are precise to
     differences = []
     for f, expected in enumerate(whole):
@@ -142,7 +143,7 @@ def test_rows_and_gradients_travel_in_16_bits(num_ranks, comm_dtype, precision):
             np.testing.assert_allclose(shard, table[rank::num_ranks], atol=8 * precision)
 
 
-def look_up_in_one_table(num_ranks, ids_of_ranks):
+def look_up_in_one_table(num_ranks, how, ids_of_ranks):
     """What ranks look up of a table of 100,000 rows, and what they should."""
     table = np.random.default_rng(13).standard_normal((100_000, 4)).astype(np.float32)
     case = SimpleNamespace(
@@ -157,19 +158,20 @@ def look_up_in_one_table(num_ranks, ids_of_ranks):
         )
         for ids in ids_of_ranks
     ]
-    ranks = run_ranks(num_ranks, gpu_processes.train, "exchange", case, [batches])
+    ranks = run_ranks(num_ranks, gpu_processes.train, how, case, [batches])
     return [looked_up[0][0] for looked_up, _ in ranks], [table[ids] for ids in ids_of_ranks]
 
 
 @pytest.mark.parametrize("num_ranks", NUM_RANKS)
+@pytest.mark.parametrize("how", WAYS)
 @pytest.mark.parametrize("ids_of_first, ids_of_others", [(70_000, 70_000), (70_000, 3)])
-def test_more_rows_than_come_with_their_counts(num_ranks, ids_of_first, ids_of_others):
+def test_more_rows_than_come_with_their_counts(num_ranks, how, ids_of_first, ids_of_others):
     # Given a rank that asks for most rows of a large table, and others that ask for as many, or few
     random = np.random.default_rng(14)
     counts = [ids_of_first] + [ids_of_others] * (num_ranks - 1)
     # When they look them up
     looked_up, expected = look_up_in_one_table(
-        num_ranks, [random.permutation(100_000)[:count] for count in counts]
+        num_ranks, how, [random.permutation(100_000)[:count] for count in counts]
     )
     # Then each has its own
     for got, rows in zip(looked_up, expected):
@@ -184,7 +186,7 @@ def test_as_many_rows_as_come_with_their_counts(num_ranks, more):
     room, owner = 65_536 // num_ranks, num_ranks - 1
     ids = owner + num_ranks * np.random.default_rng(15).permutation(100_000 // num_ranks)
     # When they look them up
-    looked_up, expected = look_up_in_one_table(num_ranks, [ids[: room + more]] * num_ranks)
+    looked_up, expected = look_up_in_one_table(num_ranks, "nccl", [ids[: room + more]] * num_ranks)
     # Then each has them
     for got, rows in zip(looked_up, expected):
         np.testing.assert_array_equal(got, rows)
@@ -195,10 +197,10 @@ def test_both_ways_give_the_same_bits(num_ranks):
     # Given batches for each rank
     case, random = draw_case(5), np.random.default_rng(6)
     batches = [[draw_batch(random, 30, False) for _ in range(num_ranks)] for _ in range(3)]
-    # When they are trained on, by sending and by reading the peers' memory
-    exchanged, peers = (train(num_ranks, how, case, batches) for how in WAYS)
+    # When they are trained on, by sending and by writing into the peers' memory
+    sent, written = (train(num_ranks, how, case, batches) for how in WAYS)
     # Then nothing differs
-    for (looked_up, shards), (other_looked_up, other_shards) in zip(exchanged, peers):
+    for (looked_up, shards), (other_looked_up, other_shards) in zip(sent, written):
         for step, other_step in zip(looked_up, other_looked_up):
             for output, other in zip(step, other_step):
                 np.testing.assert_array_equal(output, other)
@@ -272,18 +274,19 @@ def looked_up_of(case, batch):
 
 
 @pytest.mark.parametrize("num_ranks", NUM_RANKS)
-@pytest.mark.parametrize("num_ids", [1, 200], ids=["few_rows", "more_than_come_with_counts"])
-def test_more_tables_than_a_message_counts(num_ranks, num_ids):
-    # Given 600 tables
-    case, batch = case_of_tables(600, num_ids)
+@pytest.mark.parametrize("how", WAYS)
+@pytest.mark.parametrize("num_ids", [1, 50], ids=["few_rows", "more_than_come_with_counts"])
+def test_more_tables_than_a_message_counts(num_ranks, how, num_ids):
+    # Given 2,500 tables
+    case, batch = case_of_tables(2500, num_ids)
     # When each rank looks up rows of each
-    ranks = run_ranks(num_ranks, gpu_processes.train, "exchange", case, [[batch] * num_ranks])
+    ranks = run_ranks(num_ranks, gpu_processes.train, how, case, [[batch] * num_ranks])
     # Then it has them
     for (looked_up,), _ in ranks:
         np.testing.assert_array_equal(looked_up, looked_up_of(case, batch))
 
 
-@pytest.mark.parametrize("num_tables", [3, 700], ids=["fewer", "more"])
+@pytest.mark.parametrize("num_tables", [3, 2500], ids=["fewer", "more"])
 @pytest.mark.parametrize("num_ranks", [pytest.param(n, marks=on_gpus(n)) for n in (2, 4)])
 def test_ranks_with_different_groups_are_told_so_and_go_on(num_ranks, num_tables):
     # Given ranks of which the last looks up other tables than the rest
@@ -297,3 +300,38 @@ def test_ranks_with_different_groups_are_told_so_and_go_on(num_ranks, num_tables
         mine, theirs = ("40", num_tables) if rank < num_ranks - 1 else (num_tables, "40")
         assert f"has {theirs} tables where this rank has {mine} tables" in told
         np.testing.assert_array_equal(looked_up, looked_up_of(case, batch))
+
+
+@pytest.mark.parametrize("num_ranks", [pytest.param(n, marks=on_gpus(n)) for n in (2, 4)])
+def test_rooms_grow_with_the_batches(num_ranks):
+    # Given batches of different sizes, one rank's larger than the others'
+    case, random = draw_case(17), np.random.default_rng(18)
+    sizes = [3, 40, 5, 600, 2000, 1]
+    batches = [
+        [draw_batch(random, size * (1 + (rank == 0)), False) for rank in range(num_ranks)]
+        for size in sizes
+    ]
+    expected, expected_tables = one_process(case, batches)
+    # When ranks train on them
+    ranks = train(num_ranks, "rooms", case, batches)
+    # Then they look up and keep what one process does
+    for step, of_step in enumerate(expected):
+        for f, whole in enumerate(of_step):
+            got = np.concatenate([looked_up[step][f] for looked_up, _ in ranks])
+            np.testing.assert_allclose(got, whole, rtol=1e-4, atol=1e-4)
+    for rank, (_, shards) in enumerate(ranks):
+        for shard, whole in zip(shards, expected_tables):
+            np.testing.assert_allclose(shard, whole[rank::num_ranks], rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("num_ranks", [pytest.param(n, marks=on_gpus(n)) for n in (2, 4)])
+def test_who_waits_in_vain_for_gradients_is_told(num_ranks):
+    # Given ranks that write into each other's memory, and wait for two seconds
+    case, batch = draw_case(19), as_rank(draw_batch(np.random.default_rng(20), 10, False))
+    # When the last one looks up, but sends no gradients
+    ranks = run_ranks(num_ranks, gpu_processes.lose_a_rank_in_a_step, case, batch)
+    # Then the others are told who is missing, soon
+    for said, took in ranks[:-1]:
+        assert f"waited for rank {num_ranks - 1} longer than 2 s" in said
+        assert took < 20
+    assert ranks[-1][0] == ""

@@ -5,6 +5,9 @@
 #include <mutex>
 
 #include "exchange/nccl_communicator.h"
+#include "exchange/peer_communicator.h"
+#include "tf/kernels/device.h"
+#include "tf/kernels/embedding_table_resource.h"
 
 namespace group_embedding {
 namespace {
@@ -28,17 +31,30 @@ NcclRanks::NcclRanks(tensorflow::OpKernelConstruction* context) {
   OP_REQUIRES_OK(context, context->GetAttr("rank", &rank_));
   OP_REQUIRES_OK(context, context->GetAttr("num_ranks", &num_ranks_));
   OP_REQUIRES_OK(context, context->GetAttr("timeout_seconds", &timeout_seconds_));
+  OP_REQUIRES_OK(context, context->GetAttr("with_rooms", &with_rooms_));
 }
 
-absl::Status NcclRanks::Join(std::shared_ptr<Communicator>* communicator) const {
+absl::Status NcclRanks::Join(tensorflow::OpKernelContext* context,
+                             std::shared_ptr<Communicator>* communicator) const {
   OfProcess& current = Current();
   std::lock_guard<std::mutex> lock(current.mutex);
   if (current.id != id_ || current.communicator == nullptr) {
     if (current.communicator != nullptr) current.communicator->Abort("the ranks met anew");
-    std::string error;
-    current.communicator = MakeNcclCommunicator(id_, rank_, num_ranks_, timeout_seconds_, &error);
+    current.communicator = nullptr;
     current.id = id_;
-    if (current.communicator == nullptr) return absl::UnavailableError(error);
+    std::string error;
+    std::unique_ptr<Communicator> made =
+        MakeNcclCommunicator(id_, rank_, num_ranks_, timeout_seconds_, &error);
+    if (made == nullptr) return absl::UnavailableError(error);
+    if (with_rooms_) {
+      TF_RETURN_IF_ERROR(CatchErrors([&] {
+        std::string why_not;
+        made = WithRooms(std::move(made), timeout_seconds_, StreamOf(context), &why_not);
+        if (!why_not.empty()) LOG(WARNING) << "rows of tables on GPUs travel by NCCL: " << why_not;
+        return absl::OkStatus();
+      }));
+    }
+    current.communicator = std::move(made);
   }
   *communicator = current.communicator;
   return absl::OkStatus();

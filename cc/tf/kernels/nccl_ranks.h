@@ -18,7 +18,8 @@ class NcclRanks {
 
   // On the op's GPU. The first call of an id meets the other ranks, and ends the communicator of
   // another id, which a job had that is over. An op that uses it shares it.
-  absl::Status Join(std::shared_ptr<Communicator>* communicator) const;
+  absl::Status Join(tensorflow::OpKernelContext* context,
+                    std::shared_ptr<Communicator>* communicator) const;
 
   int rank() const { return rank_; }
   int num_ranks() const { return num_ranks_; }
@@ -27,6 +28,7 @@ class NcclRanks {
   std::string id_;
   int rank_, num_ranks_;
   float timeout_seconds_;
+  bool with_rooms_;
 };
 
 }  // namespace group_embedding

@@ -13,6 +13,7 @@
 #include "tf/kernels/group_attrs.h"
 #include "tf/kernels/held_group.h"
 #include "tf/kernels/locate_requests.h"
+#include "tf/kernels/room_tensor.h"
 #include "tf/kernels/tables.h"
 
 namespace group_embedding {
@@ -150,8 +151,12 @@ class SendGroupGradientsOp : public OpKernel {
       for (int t = 0; t < num_tables; ++t, ++p) {
         const TensorShape shape({received[rank].counts[t], attrs_.dims[t]});
         Tensor grad;
-        TF_RETURN_IF_ERROR(held->View(is_own ? "own_gradients" : "received_gradients", at,
-                                      attrs_.dtype, shape, &grad));
+        if (received[rank].room != nullptr) {
+          grad = RoomTensor(received[rank].room, at, attrs_.dtype, shape);
+        } else {
+          TF_RETURN_IF_ERROR(held->View(is_own ? "own_gradients" : "received_gradients", at,
+                                        attrs_.dtype, shape, &grad));
+        }
         context->set_output(2 + p, grad);
         at += PartBytes(shape.dim_size(0), attrs_.dims[t] * SizeOf(attrs_.core_dtype));
       }

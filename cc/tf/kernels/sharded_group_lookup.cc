@@ -51,7 +51,7 @@ class ShardedGroupLookupOp : public OpKernel {
   void Compute(OpKernelContext* context) override {
     const Stage stage("sharded lookup");
     std::shared_ptr<Communicator> communicator;
-    OP_REQUIRES_OK(context, ranks_.Join(&communicator));
+    OP_REQUIRES_OK(context, ranks_.Join(context, &communicator));
     Tables locked;
     OP_REQUIRES_OK(context, locked.Read(context, attrs_, keyed_));
     std::vector<Table> tables = locked.get();

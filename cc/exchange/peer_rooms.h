@@ -1,0 +1,85 @@
+// Rooms into which the ranks of a host put what they send each other: rows of tables, and gradients,
+// come straight from the kernel that has them.
+//
+// A room has the same size on all ranks, and a number. Each rank offers one that nobody uses for an
+// exchange, and tells the others its number. Who has to put something there does so, and a barrier
+// says that all have. A room may be used again once its owner's next exchange has begun on all
+// ranks: what was done with it came before that on every rank's stream.
+//
+// Thread safety: calls from one thread at a time, except Abort, Error and the end of a Room. Order:
+// all ranks enqueue the same barriers and add the same rooms, in the same order.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "exchange/peer_memory.h"
+
+namespace group_embedding {
+
+class PeerRooms {
+ public:
+  // A rank's, for as long as it has this.
+  using Room = std::shared_ptr<const PeerMemory>;
+  static constexpr int64_t kNone = -1;
+
+  // All ranks together; as PeerMemory::Make. `communicator` must live as long.
+  static std::unique_ptr<PeerRooms> Make(Communicator* communicator, double timeout_seconds,
+                                         cudaStream_t stream, std::string* why_not);
+  ~PeerRooms();
+  PeerRooms(const PeerRooms&) = delete;
+  PeerRooms& operator=(const PeerRooms&) = delete;
+
+  // Before an exchange: what was done with rooms on another stream has been done.
+  void Begin(cudaStream_t stream);
+
+  // The number of the largest room that nobody has here, or kNone.
+  int64_t FindFree() const;
+  Room Take(int64_t number) const { return number == kNone ? nullptr : rooms_[number]; }
+  int64_t Bytes(int64_t number) const { return number == kNone ? -1 : rooms_[number]->bytes(); }
+  // In the room of a rank, as this one sees it.
+  char* In(int64_t number, int rank) const { return rooms_[number]->data(rank); }
+
+  // All ranks together, with the same `bytes`: its number, or kNone on all of them, where some rank
+  // has no memory; and then rooms of this size are not asked for again.
+  int64_t Add(int64_t bytes, cudaStream_t stream);
+  // Less than what a rank had no memory for.
+  bool MayHave(int64_t bytes) const { return bytes < too_many_bytes_; }
+
+  // What was enqueued before it has happened on every rank, for all to see, before what comes after
+  // begins on any. The host does not wait. Where a rank does not come in time the barrier ends all
+  // the same, as do those that follow, at once.
+  void EnqueueBarrier(cudaStream_t stream);
+
+  // Barriers, now and to come, wait no longer.
+  void Abort();
+
+  // A sentence that names the rank that a barrier waited for in vain; empty: none so far. For all
+  // that was enqueued, after the stream has been waited for.
+  std::string Error() const;
+
+ private:
+  // What barriers and the host tell each other, in page-locked memory.
+  struct Board {
+    int64_t late;   // 1 + the rank that was waited for in vain; 0: none
+    int32_t ended;  // barriers wait no longer
+  };
+
+  PeerRooms(Communicator* communicator, std::unique_ptr<PeerMemory> flags, double timeout_seconds);
+
+  Communicator* const communicator_;
+  const std::unique_ptr<PeerMemory> flags_;  // of each rank: [num_ranks] the last barrier of each
+  const double timeout_seconds_;
+  std::vector<Room> rooms_;
+  int64_t too_many_bytes_ = INT64_MAX;
+  uint64_t epoch_ = 0;  // barriers enqueued
+  cudaStream_t stream_ = nullptr;
+  bool has_stream_ = false;
+  volatile Board* board_ = nullptr;
+};
+
+}  // namespace group_embedding

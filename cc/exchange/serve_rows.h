@@ -1,0 +1,28 @@
+// The rows that ranks ask one for, from its tables to where they leave from: a buffer, or at once the
+// memory of the rank that asked.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+#include <vector>
+
+#include "core/group.h"
+
+namespace group_embedding {
+
+// What is asked for of one table.
+struct ServedPart {
+  Table table;
+  int64_t first, count;  // of the requests; row numbers that the table has not read zeros
+  char* to;              // [count, dim] of the type in which rows travel, aligned to 32 bytes
+};
+
+int64_t ServeRowsScratchBytes(int64_t num_parts);
+
+// Enqueues the copies, in the order of `parts`. requests: row numbers, on the device. type: of the
+// tables' elements; wire: what they are converted to, by way of float32.
+cudaError_t ServeRowsCuda(const std::vector<ServedPart>& parts, const int64_t* requests,
+                          DataType type, DataType wire, void* scratch, cudaStream_t stream);
+
+}  // namespace group_embedding
