@@ -3,8 +3,8 @@
     python benchmarks/bench_dlrm.py [--batch 65536] [--rows 1000000] [--json FILE]
 
 Launched by `horovodrun -np N`, on N GPUs, over which the tables are spread; the batch is then that
-of each. Ranks with a GPU each write rows into each other's memory (rooms); `--through nccl` has them
-sent by NCCL, `--through horovod` by Horovod's alltoall, to compare.
+of each. Ranks with a GPU each write rows into each other's memory (rooms); `--through nccl` has
+NCCL send them, `--through horovod` Horovod's alltoall, to compare.
 
 With `--keyed` tables are EmbeddingVariables, in the GPU's memory where there is one (HBM), in place
 of variables: the same command without it has the same ids as row numbers. Each id is then a key of

@@ -126,8 +126,9 @@ void ExchangedGroup::FetchRows(int64_t* requests, const Locate& locate, cudaStre
   NameRows(requests, locate, stream);
   const Passage passage = RowsPassage();
   fetched_ = passage.unpacked;
+  const PartPlace* places = ListPlaces(stream);
   SideStream& beside = SideStream::OfDevice();
-  PlaceRows(beside.Begin(stream));
+  RequireCuda(WritePlacesCuda(routed_, places, beside.Begin(stream)));
   ServeRequests(passage, stream);
   Send(passage, stream);
   Unpack(passage, /*factor=*/1, stream);
@@ -136,10 +137,10 @@ void ExchangedGroup::FetchRows(int64_t* requests, const Locate& locate, cudaStre
 
 void ExchangedGroup::FindRows(const std::vector<Table>& shards, cudaStream_t stream) {
   SetTables(shards);
-  PlaceRows(stream);
+  RequireCuda(WritePlacesCuda(routed_, ListPlaces(stream), stream));
 }
 
-void ExchangedGroup::PlaceRows(cudaStream_t stream) {
+const PartPlace* ExchangedGroup::ListPlaces(cudaStream_t stream) {
   const std::vector<int64_t> fetched_at = PartOffsets(counts_.asked, rank_);
   std::vector<PartPlace> places;
   for (int64_t p = 0; p < num_parts(); ++p) {
@@ -153,7 +154,7 @@ void ExchangedGroup::PlaceRows(cudaStream_t stream) {
   DeviceArrays arrays(allocate_("part_places", sizes.size()));
   const PartPlace* parts = arrays.Add(places);
   RequireCuda(arrays.Send(stream));
-  RequireCuda(WritePlacesCuda(routed_, parts, stream));
+  return parts;
 }
 
 void ExchangedGroup::ServeRequests(const Passage& passage, cudaStream_t stream) {

@@ -100,7 +100,8 @@ class ExchangedGroup : public ShardedGroup {
   void Send(const Passage& passage, cudaStream_t stream);
   void Unpack(const Passage& passage, float factor, cudaStream_t stream);
   void ServeRequests(const Passage& passage, cudaStream_t stream);
-  void PlaceRows(cudaStream_t stream);
+  // [num_parts] on the device, once fetched_ is known.
+  const PartPlace* ListPlaces(cudaStream_t stream);
   // Whether rows travel in another type than the table's.
   bool Converts() const { return comm_type_ != group().dtype; }
   // Bytes on the way of what takes so many in a table's type.

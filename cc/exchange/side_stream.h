@@ -29,7 +29,8 @@ class SideStream {
     }
   }
 
-  // What is enqueued on the stream that it returns comes after all that is on `main` now.
+  // What is enqueued on the stream that it returns comes after all that is on `main` now. Memory
+  // that is used there must have been allocated before.
   cudaStream_t Begin(cudaStream_t main) {
     RequireCuda(cudaEventRecord(begun_, main));
     RequireCuda(cudaStreamWaitEvent(side_, begun_, 0));

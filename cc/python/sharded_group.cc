@@ -12,6 +12,7 @@
 
 #include "exchange/exchanged_group.h"
 #include "exchange/number_keys.h"
+#include "exchange/serve_rows.h"
 #include "python/array.h"
 #include "python/run.h"
 #include "python/update.h"
@@ -149,6 +150,36 @@ py::tuple NumberKeys(const std::vector<std::tuple<int64_t, int64_t, int64_t>>& f
                         ToHost(numbered.keys, first_keys.back(), nullptr), first_keys);
 }
 
+// Of each table the rows that are asked for, table after table, to an output each.
+void ServeRows(const std::vector<py::object>& tables, py::object requests,
+               const std::vector<py::object>& outputs, const std::string& dtype,
+               const std::string& wire) {
+  RequireCount("outputs", tables.size(), outputs.size());
+  const ArrayView rows = ViewArray(requests, "requests", "i8", 1, /*on_gpu=*/true);
+  RequireContiguous(rows);
+  const DataType type = ParseDataType("dtype", dtype), wire_type = ParseDataType("wire", wire);
+  std::vector<ServedPart> parts;
+  int64_t first = 0;
+  for (size_t t = 0; t < tables.size(); ++t) {
+    const ArrayView table = ViewRows(tables[t], At("tables", t), type, 2, /*on_gpu=*/true);
+    const ArrayView output = ViewRows(outputs[t], At("outputs", t), wire_type, 2, /*on_gpu=*/true);
+    RequireContiguous(table);
+    RequireContiguous(output);
+    RequireShape(output, {output.shape[0], table.shape[1]});
+    const int64_t count = output.shape[0];
+    parts.push_back({{table.data, table.shape[0], static_cast<int32_t>(table.shape[1]), 0},
+                     first,
+                     count,
+                     static_cast<char*>(output.data)});
+    first += count;
+  }
+  RequireShape(rows, {first});
+  DeviceBuffer<char> scratch(ServeRowsScratchBytes(static_cast<int64_t>(parts.size())));
+  RequireCuda(ServeRowsCuda(parts, static_cast<const int64_t*>(rows.data), type, wire_type,
+                            scratch.data(), nullptr));
+  RequireCuda(cudaDeviceSynchronize());
+}
+
 }  // namespace
 
 void BindShardedGroups(py::module_& m) {
@@ -168,6 +199,9 @@ All ranks call lookup, and then update, together.)")
         "A ShardedGroup whose rows travel through a Communicator, or its rooms, in comm_dtype. num_rows: of the "
         "whole tables. description: what all ranks must have in common; lookup raises RuntimeError "
         "where they differ.");
+  m.def("serve_rows", &ServeRows, "tables"_a, "requests"_a, "outputs"_a, "dtype"_a, "wire"_a,
+        "Copies rows of each table, those whose numbers are in requests, to its output, of type "
+        "wire; numbers that the table has not read zeros.");
   m.def(
       "number_keys", &NumberKeys, "features"_a, "ids"_a, "num_tables"_a, "num_ranks"_a,
       "(ids with numbers in the place of keys, the keys of all parts, the first of each part), of "

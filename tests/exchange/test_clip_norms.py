@@ -11,25 +11,33 @@ from group_embedding import exchange
 NUM_STEPS, BATCH_SIZE, NUM_ROWS, DIM = 10, 12, 20, 4
 
 
-def optimizers():
-    """{name: (an optimizer, whether it trains keyed tables as well)}"""
-    sgd, legacy = tf.keras.optimizers.SGD, getattr(tf.keras.optimizers, "legacy", None)
-    made = {
-        "stock": (sgd(0.5, clipnorm=0.05), False),
-        "clipnorm": (ge.optimizers.wrap(sgd(0.5, clipnorm=0.05)), True),
-        "global_clipnorm": (ge.optimizers.wrap(sgd(0.5, global_clipnorm=0.05)), True),
-        "never reached": (ge.optimizers.wrap(sgd(0.01, global_clipnorm=1e6)), True),
-    }
-    if not tf.__version__.startswith("2.2"):  # Keras 3 has none
-        made["legacy"] = (ge.optimizers.wrap(legacy.SGD(0.5, global_clipnorm=0.05)), True)
-    return made
+def sgd(*args, wraps=True, of=tf.keras.optimizers, **kwargs):
+    """Makes one when it is called: it has variables, which take the first GPU."""
+
+    def make():
+        optimizer = of.SGD(*args, **kwargs)
+        return ge.optimizers.wrap(optimizer) if wraps else optimizer
+
+    return make
+
+
+# {name: (what makes an optimizer, whether it trains keyed tables as well)}
+OPTIMIZERS = {
+    "stock": (sgd(0.5, clipnorm=0.05, wraps=False), False),
+    "clipnorm": (sgd(0.5, clipnorm=0.05), True),
+    "global_clipnorm": (sgd(0.5, global_clipnorm=0.05), True),
+    "never reached": (sgd(0.01, global_clipnorm=1e6), True),
+}
+if not tf.__version__.startswith("2.2"):  # Keras 3 has none
+    of_keras_2 = tf.keras.optimizers.legacy
+    OPTIMIZERS["legacy"] = (sgd(0.5, global_clipnorm=0.05, of=of_keras_2), True)
 
 
 def train(name):
     """What this rank has of the tables in the end, by row, and the dense variable."""
     rank, num_ranks = exchange.current().rank, exchange.current().num_ranks
-    optimizer, trains_keys = optimizers()[name]
-    optimizer = ge.DistributedOptimizer(optimizer)
+    make_optimizer, trains_keys = OPTIMIZERS[name]
+    optimizer = ge.DistributedOptimizer(make_optimizer())
     start = np.random.default_rng(5).normal(size=(NUM_ROWS, DIM)).astype(np.float32)
 
     def make(shape, initializer):
@@ -68,10 +76,10 @@ def train_on_rank(names):
 
 @pytest.fixture(scope="module")
 def ranks(several_ranks):
-    return several_ranks.run(train_on_rank, list(optimizers()))
+    return several_ranks.run(train_on_rank, list(OPTIMIZERS))
 
 
-@pytest.mark.parametrize("name", optimizers())
+@pytest.mark.parametrize("name", OPTIMIZERS)
 def test_norms_are_of_the_rows_of_all_ranks(ranks, name):
     expected_rows, expected_dense = train(name)
 

@@ -72,7 +72,7 @@ class ShardedGroupLookupOp : public OpKernel {
                                          comm_type_, keyed_features);
       held->gradient_scale = gradient_scale_;
       held->num_rows = num_rows_;
-      const absl::Status asked = Ask(context, locked.get(), held.get());
+      const absl::Status asked = Ask(context, tables, held.get());
       on_all_ranks = !asked.ok();
       return on_all_ranks ? asked : Fetch(context, locked, held.get());
     });
@@ -103,7 +103,7 @@ class ShardedGroupLookupOp : public OpKernel {
     return absl::OkStatus();
   }
 
-  // An error that it returns all ranks have.
+  // An error that it returns all ranks have. tables: with the rows of all ranks.
   absl::Status Ask(OpKernelContext* context, const std::vector<Table>& tables,
                    HeldGroup* held) const {
     const cudaStream_t stream = StreamOf(context);
