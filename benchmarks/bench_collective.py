@@ -246,12 +246,13 @@ def plot(path, about, rows):
         share = f", {row['of one GPU']} of one GPU" if row["of one GPU"] else ""
         axis.text(row["step ms"], at, f" {row['step ms']:.2f} ms{share}", va="center", fontsize=8)
     axis.set_yticks(y, labels, fontsize=8)
-    axis.invert_yaxis()
+    axis.set_ylim(len(rows) - 0.4, -0.6)
     axis.set_xlim(0, 1.3 * max(r["step ms"] for r in rows))
     axis.set_xlabel("ms: a step (bar), its forward pass (thin bar); same samples per GPU")
     axis.set_title(f"Tables spread over GPUs, {about['gpu']}")
     figure.tight_layout()
     figure.savefig(path, dpi=120)
+    plt.close(figure)
 
 
 def main():

@@ -62,7 +62,7 @@ def test_tables_over_ranks_are_timed(tmp_path):
 
 
 class OneCase:
-    """In the place of processes with a GPU each: peers fail on two."""
+    """In the place of processes with a GPU each: rooms fail on two."""
 
     def __init__(self, num_ranks):
         self.num_ranks = num_ranks
@@ -74,15 +74,15 @@ class OneCase:
         pass
 
     def run(self, function, folder, way, workload, alpha, seconds):
-        if way == "peers" and self.num_ranks == 2:
+        if way == "rooms" and self.num_ranks == 2:
             raise RuntimeError("rank 1: no such peer")
-        kernels = {"ncclDevKernel_SendRecv": 0.5, "FetchRowsKernel": 0.25}
+        kernels = {"ncclDevKernel_SendRecv": 0.5, "ServeRowsKernel": 0.25}
         times = {"forward": 1.0, "step": 2.0 * self.num_ranks, "bytes": 10**6, "kernels": kernels}
         return [{**times, "bare": 0.5} for _ in range(self.num_ranks)]
 
 
 def test_what_was_measured_over_gpus_outlives_a_case_that_fails(monkeypatch):
-    # Given GPUs, of which two can not read each other's memory
+    # Given GPUs, of which two cannot reach each other's memory
     monkeypatch.syspath_prepend(ROOT / "benchmarks")
     bench = importlib.import_module("bench_collective")
     monkeypatch.setattr(bench, "Ranks", OneCase)

@@ -135,7 +135,7 @@ __device__ void StoreVector(const float (&values)[kCount], T* to) {
     float piece[kPiece];
 #pragma unroll
     for (int i = 0; i < kPiece; ++i) piece[i] = values[first + i];
-    Vector<T, kPiece * static_cast<int>(sizeof(T))>::Round(piece).Stream(to + first);
+    Vector<T, kPiece* static_cast<int>(sizeof(T))>::Round(piece).Stream(to + first);
   }
 }
 

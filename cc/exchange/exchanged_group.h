@@ -1,5 +1,6 @@
-// A sharded group whose ranks send each other rows and gradients through a communicator, or put them
-// into each other's rooms, where it has any: as they are read from tables, and as they are reduced.
+// A sharded group whose ranks send each other rows and gradients through a communicator, or put
+// them into each other's rooms, where it has any: as they are read from tables, and as they are
+// reduced.
 #pragma once
 
 #include <functional>
@@ -122,12 +123,12 @@ class ExchangedGroup : public ShardedGroup {
                                     // and row numbers in the end, where it has them itself
   const int64_t* times_ = nullptr;  // [unique rows] how often each came
   ToldCounts counts_;
-  PeerRooms::Room room_;              // this rank's; null: none has one
+  PeerRooms::Room room_;                                   // this rank's; null: none has one
   std::vector<int64_t> rows_in_room_, gradients_in_room_;  // where this rank puts them in others'
   int64_t own_gradients_at_ = 0;      // in this rank's room, those of the others
   bool gradients_have_come_ = false;  // to rooms, from which nobody may have taken them
-  int64_t* requests_ = nullptr;    // rows that ranks ask for, rank after rank
-  const char* fetched_ = nullptr;  // rows of the other ranks
+  int64_t* requests_ = nullptr;       // rows that ranks ask for, rank after rank
+  const char* fetched_ = nullptr;     // rows of the other ranks
   int64_t sent_bytes_ = 0;
 };
 

@@ -73,10 +73,12 @@ std::vector<T> AllGather(const T& mine, Communicator* communicator, cudaStream_t
   return ToHost(receive.data(), num_ranks, stream);
 }
 
+// Of whole words, for NCCL reads no less.
 struct Offer {
-  bool has_memory;
+  int64_t has_memory;
   cudaIpcMemHandle_t handle;
 };
+static_assert(sizeof(Offer) % sizeof(int64_t) == 0);
 
 // Empty where `found` is true of all ranks.
 std::string FirstWithout(const std::vector<bool>& found, const std::string& what) {
@@ -111,7 +113,7 @@ std::unique_ptr<PeerMemory> PeerMemory::Make(Communicator* communicator, int64_t
     memory->data_[n] = static_cast<char*>(data);
   }
   cudaGetLastError();
-  for (const int of_rank : AllGather(int{opened}, communicator, stream)) {
+  for (const int64_t of_rank : AllGather(int64_t{opened}, communicator, stream)) {
     reaches.push_back(of_rank != 0);
   }
   *why_not = FirstWithout(reaches, "cannot reach the memory of its peers");

@@ -65,8 +65,7 @@ std::unique_ptr<PeerRooms> PeerRooms::Make(Communicator* communicator, double ti
   const int64_t bytes = communicator->num_ranks() * sizeof(uint64_t);
   auto flags = PeerMemory::Make(communicator, bytes, stream, why_not);
   if (flags == nullptr) return nullptr;
-  return std::unique_ptr<PeerRooms>(
-      new PeerRooms(communicator, std::move(flags), timeout_seconds));
+  return std::unique_ptr<PeerRooms>(new PeerRooms(communicator, std::move(flags), timeout_seconds));
 }
 
 PeerRooms::PeerRooms(Communicator* communicator, std::unique_ptr<PeerMemory> flags,

@@ -1,5 +1,5 @@
-// Rooms into which the ranks of a host put what they send each other: rows of tables, and gradients,
-// come straight from the kernel that has them.
+// Rooms into which the ranks of a host put what they send each other: rows of tables, and
+// gradients, come straight from the kernel that has them.
 //
 // A room has the same size on all ranks, and a number. Each rank offers one that nobody uses for an
 // exchange, and tells the others its number. Who has to put something there does so, and a barrier

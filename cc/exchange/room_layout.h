@@ -1,6 +1,7 @@
 // Where in each rank's room (peer_rooms.h) what others put there begins:
 //
-//   | rows from rank 0 | rows from rank 1 | ... | gradients from rank 0 | gradients from rank 1 | ...
+//   | rows from rank 0 | rows from rank 1 | ... | gradients from rank 0 | gradients from rank 1 |
+//   ...
 //
 // as parts (part_bytes.h), table after table. A rank's own lie elsewhere.
 #pragma once

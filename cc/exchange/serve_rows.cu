@@ -20,7 +20,7 @@ struct ServeArgs {
 };
 
 template <typename T, int kSize>
-using VectorOf = Vector<T, kSize * static_cast<int>(sizeof(T))>;
+using VectorOf = Vector<T, kSize* static_cast<int>(sizeof(T))>;
 
 template <typename From, typename To, int kSize>
 __device__ VectorOf<To, kSize> Convert(const VectorOf<From, kSize>& from) {
@@ -76,8 +76,7 @@ __global__ void __launch_bounds__(kThreads) ServeRowsKernel(const ServeArgs args
       const int dim = static_cast<int>(part.table.dim);
       const int64_t row = args.requests[part.first + skipped + min(lane, num_rows - 1)];
       const bool is_there = row >= 0 && row < part.table.num_rows;
-      const From* from =
-          is_there ? static_cast<const From*>(part.table.rows) + row * dim : nullptr;
+      const From* from = is_there ? static_cast<const From*>(part.table.rows) + row * dim : nullptr;
       To* to = reinterpret_cast<To*>(part.to) + skipped * dim;
       const auto address = reinterpret_cast<uintptr_t>(part.table.rows);
       if (dim % kSize == 0 && address % (kSize * sizeof(From)) == 0) {
@@ -110,14 +109,13 @@ cudaError_t ServeRowsCuda(const std::vector<ServedPart>& parts, const int64_t* r
   args.requests = requests;
   const cudaError_t sent = arrays.Send(stream);
   if (sent != cudaSuccess) return sent;
-  const int64_t num_blocks = std::min((before.back() + kThreads - 1) / kThreads,
-                                      kBlocks * NumMultiprocessors());
+  const int64_t num_blocks =
+      std::min((before.back() + kThreads - 1) / kThreads, kBlocks * NumMultiprocessors());
   return ForDeviceType(type, [&](auto* from) {
     return ForDeviceType(wire, [&](auto* to) {
       using From = std::remove_pointer_t<decltype(from)>;
       using To = std::remove_pointer_t<decltype(to)>;
-      ServeRowsKernel<From, To>
-          <<<static_cast<unsigned>(num_blocks), kThreads, 0, stream>>>(args);
+      ServeRowsKernel<From, To><<<static_cast<unsigned>(num_blocks), kThreads, 0, stream>>>(args);
       return cudaGetLastError();
     });
   });

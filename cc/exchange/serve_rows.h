@@ -1,5 +1,5 @@
-// The rows that ranks ask one for, from its tables to where they leave from: a buffer, or at once the
-// memory of the rank that asked.
+// The rows that ranks ask one for, from its tables to where they leave from: a buffer, or at once
+// the memory of the rank that asked.
 #pragma once
 
 #include <cuda_runtime_api.h>

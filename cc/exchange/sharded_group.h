@@ -1,5 +1,5 @@
-// What one rank does of the lookup and update of a group whose tables are spread over the ranks of a
-// job, each with a GPU.
+// What one rank does of the lookup and update of a group whose tables are spread over the ranks of
+// a job, each with a GPU.
 //
 //   ids ── route ──> unique rows of each owner ──> [rows come] ──> lookup and combine ──> outputs
 //   gradients of outputs ── reduce ──> one per unique row ──> [gradients go] ──> owners update
@@ -36,8 +36,8 @@ class ShardedGroup {
 
   // What a rank sent: its unique rows of this rank's tables, and their gradients.
   struct Received {
-    std::vector<int64_t> counts;  // [num_tables]
-    const char* gradients;        // of the first table; PartBytes apart
+    std::vector<int64_t> counts;             // [num_tables]
+    const char* gradients;                   // of the first table; PartBytes apart
     std::shared_ptr<const PeerMemory> room;  // where they are; null: in the caller's memory
   };
 

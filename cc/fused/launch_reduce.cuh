@@ -159,8 +159,8 @@ class ReduceLauncher {
   template <typename Sink, Weighting weighting>
   void Segments(const typename Sink::Common& common) {
     ReduceSegmentsKernel<T, weighting, Sink>
-        <<<static_cast<unsigned>(plan_.max_blocks + args_.num_owners), kReduceThreads, 0, stream_>>>(
-            args_, Sinks<Sink>(), common);
+        <<<static_cast<unsigned>(plan_.max_blocks + args_.num_owners), kReduceThreads, 0,
+           stream_>>>(args_, Sinks<Sink>(), common);
   }
 
   // How many pieces there are, the device knows: blocks that find none end at once.

@@ -304,8 +304,8 @@ constexpr int BlocksOf(Weighting weighting) {
                                                             : BlocksPerMultiprocessor(weighting);
 }
 
-// Of `count` in so many shares, the one whose turn it is: one of each share in turn, so that neither
-// the links to their memories nor this one's are idle. -1: none.
+// Of `count` in so many shares, the one whose turn it is: one of each share in turn, so that
+// neither the links to their memories nor this one's are idle. -1: none.
 __device__ inline int64_t InTurns(int64_t turn, int64_t count, int64_t num_shares) {
   const int64_t share = (count + num_shares - 1) / num_shares;
   const int64_t index = turn % num_shares * share + turn / num_shares;

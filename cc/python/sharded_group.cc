@@ -196,7 +196,8 @@ All ranks call lookup, and then update, together.)")
       .def_property_readonly("bytes_on_the_wire", &PyShardedGroup::BytesOnTheWire);
   m.def("exchanged_group", &ExchangedGroupOf, "group"_a, "num_rows"_a, "communicator"_a,
         "allocate"_a, "description"_a, "comm_dtype"_a,
-        "A ShardedGroup whose rows travel through a Communicator, or its rooms, in comm_dtype. num_rows: of the "
+        "A ShardedGroup whose rows travel through a Communicator, or its rooms, in comm_dtype. "
+        "num_rows: of the "
         "whole tables. description: what all ranks must have in common; lookup raises RuntimeError "
         "where they differ.");
   m.def("serve_rows", &ServeRows, "tables"_a, "requests"_a, "outputs"_a, "dtype"_a, "wire"_a,

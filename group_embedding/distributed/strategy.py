@@ -57,9 +57,12 @@ def enable_distributed_strategy(
     config has it, as has `ge.CollectiveStrategy.estimator`. If all ranks have a GPU of their own,
     and NCCL is there (`pip install nvidia-nccl-cu12`, or the system's), tables in GPU memory that
     are spread by row number, or by key in a call without weights, exchange ids, rows and gradients
-    through it, in one op each way; all others go as without GPUs. Such ops run in the order in
-    which they were made, so make them in the same order on all ranks; in a graph of TensorFlow 1,
-    running one runs those made before it.
+    through it, in one op each way; all others go as without GPUs. GPUs of one host that reach each
+    other's memory write rows and gradients there, into rooms beside TensorFlow's memory: half as
+    large again as what the largest batch so far brings a rank, and those that became too small.
+    With NCCL_P2P_DISABLE=1, or where there is no memory for them, NCCL sends. Such ops run in the
+    order in which they were made, so make them in the same order on all ranks; in a graph of
+    TensorFlow 1, running one runs those made before it.
 
     Ranks watch over each other: when one dies, is stopped or raises, the others print which and why
     and end with exit code 1, within `timeout_seconds` and some seconds more, instead of waiting for

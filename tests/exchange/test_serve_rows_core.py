@@ -39,8 +39,8 @@ def expected_of(tables, requests, dtype, wire):
     served = []
     for table, rows in zip(tables, requests):
         is_there = (rows >= 0) & (rows < len(table))
-        values = as_float32(table, dtype)[np.where(is_there, rows, 0)] * is_there[:, None]
-        served.append(of_type(values, wire))
+        values = as_float32(table, dtype)[np.where(is_there, rows, 0)]
+        served.append(of_type(np.where(is_there[:, None], values, 0), wire))
     return served
 
 
