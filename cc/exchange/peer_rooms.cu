@@ -96,8 +96,7 @@ int64_t PeerRooms::FindFree() const {
 }
 
 int64_t PeerRooms::Add(int64_t bytes, cudaStream_t stream) {
-  std::string why_not;
-  std::unique_ptr<PeerMemory> room = PeerMemory::Make(communicator_, bytes, stream, &why_not);
+  std::unique_ptr<PeerMemory> room = PeerMemory::Make(communicator_, bytes, stream, &lack_);
   if (room == nullptr) {
     too_many_bytes_ = bytes;
     return kNone;

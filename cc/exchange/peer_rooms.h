@@ -47,6 +47,8 @@ class PeerRooms {
   // All ranks together, with the same `bytes`: its number, or kNone on all of them, where some rank
   // has no memory; and then rooms of this size are not asked for again.
   int64_t Add(int64_t bytes, cudaStream_t stream);
+  // Why the rooms that were asked for last could not be had; empty: they could.
+  const std::string& lack() const { return lack_; }
   // Less than what a rank had no memory for.
   bool MayHave(int64_t bytes) const { return bytes < too_many_bytes_; }
 
@@ -76,6 +78,7 @@ class PeerRooms {
   const double timeout_seconds_;
   std::vector<Room> rooms_;
   int64_t too_many_bytes_ = INT64_MAX;
+  std::string lack_;
   uint64_t epoch_ = 0;  // barriers enqueued
   cudaStream_t stream_ = nullptr;
   bool has_stream_ = false;

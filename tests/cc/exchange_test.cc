@@ -1,5 +1,5 @@
-// Routing, packing and rooms: what a rank asks, what the owners read, and what comes back, on one thread
-// and on several.
+// Routing, packing and rooms: what a rank asks, what the owners read, and what comes back, on one
+// thread and on several.
 #include <cstring>
 #include <random>
 #include <string>

@@ -2,11 +2,13 @@
 
 #include <algorithm>
 #include <memory>
+#include <mutex>
 #include <stdexcept>
 #include <string>
 #include <vector>
 
 #include "core/trace.h"
+#include "exchange/peer_rooms.h"
 #include "table/device_buffer.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/variant.h"
@@ -113,6 +115,7 @@ class ShardedGroupLookupOp : public OpKernel {
     RequireCuda(
         cudaMemcpyAsync(fault.data(), &none, sizeof(Fault), cudaMemcpyHostToDevice, stream));
     const ToldCounts& counts = held->get()->Ask(static_cast<Fault*>(fault.data()), stream);
+    WarnOfLack(held->communicator()->rooms());
     if (!counts.disagreement.empty()) return absl::InvalidArgumentError(counts.disagreement);
     if (counts.fault_rank >= 0) {
       const absl::Status status = attrs_.ToStatus(counts.fault, tables);
@@ -120,6 +123,15 @@ class ShardedGroupLookupOp : public OpKernel {
                                         std::string(status.message()));
     }
     return absl::OkStatus();
+  }
+
+  static void WarnOfLack(const PeerRooms* rooms) {
+    if (rooms == nullptr || rooms->lack().empty()) return;
+    static std::once_flag said;
+    std::call_once(said, [&] {
+      LOG(WARNING) << "rows of tables on GPUs travel by NCCL where batches are large: "
+                   << rooms->lack();
+    });
   }
 
   // An error that it returns, or throws, other ranks may not have.

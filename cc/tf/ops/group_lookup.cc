@@ -3,6 +3,7 @@
 
 #include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/framework/shape_inference.h"
+#include "tf/ops/group_attrs.h"
 #include "tf/ops/group_outputs.h"
 
 namespace group_embedding {
@@ -38,21 +39,7 @@ REGISTER_OP("GroupLookup")
     .Input("sizes: int64")
     .Input("keyed_tables: keyed_types")
     .Output("outputs: num_outputs * dtype")
-    .Attr("table_types: list({resource, float, half, bfloat16}) >= 1")
-    .Attr("dtype: {float, half, bfloat16}")
-    .Attr("num_outputs: int >= 1")
-    .Attr("table_of_feature: list(int)")
-    .Attr("combiners: list({'sum', 'mean', 'sqrtn'})")
-    .Attr("dims: list(int)")
-    .Attr("max_norms: list(float)")
-    .Attr("table_names: list(string)")
-    .Attr("feature_names: list(string)")
-    .Attr("concat: bool = false")
-    .Attr("weighted: bool = false")
-    .Attr("prune_negative: bool = true")
-    .Attr("invalid_ids: {'raise', 'ignore'} = 'raise'")
-    .Attr("keyed_types: list({resource}) >= 0 = []")
-    .Attr("keyed: list(int) = []")
+    .TABLES_ATTRS.GROUP_ATTRS.Attr("num_outputs: int >= 1")
     .SetShapeFn(GroupLookupShape)
     .Doc(R"doc(
 Looks up and combines the rows of many features in one pass.
@@ -82,23 +69,9 @@ REGISTER_OP("GroupLookupGrad")
     .Output("indices: num_tables * int64")
     .Output("values: num_tables * dtype")
     .Output("weight_grad: float")
-    .Attr("table_types: list({resource, float, half, bfloat16}) >= 1")
-    .Attr("dtype: {float, half, bfloat16}")
-    .Attr("num_grads: int >= 1")
+    .TABLES_ATTRS.GROUP_ATTRS.Attr("num_grads: int >= 1")
     .Attr("grad_features: list(int)")
     .Attr("num_tables: int >= 1")
-    .Attr("table_of_feature: list(int)")
-    .Attr("combiners: list({'sum', 'mean', 'sqrtn'})")
-    .Attr("dims: list(int)")
-    .Attr("max_norms: list(float)")
-    .Attr("table_names: list(string)")
-    .Attr("feature_names: list(string)")
-    .Attr("concat: bool = false")
-    .Attr("weighted: bool = false")
-    .Attr("prune_negative: bool = true")
-    .Attr("invalid_ids: {'raise', 'ignore'} = 'raise'")
-    .Attr("keyed_types: list({resource}) >= 0 = []")
-    .Attr("keyed: list(int) = []")
     .SetShapeFn(GroupLookupGradShape)
     .Doc(R"doc(
 The gradient of GroupLookup.

@@ -2,6 +2,7 @@
 // do: as resources, and as references in graphs of TensorFlow 1.
 #include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/framework/shape_inference.h"
+#include "tf/ops/group_attrs.h"
 
 namespace group_embedding {
 namespace {
@@ -24,21 +25,11 @@ absl::Status NoOutputs(InferenceContext*) { return absl::OkStatus(); }
       .Attr("keyed_slot_starts: list(float) = []")            \
       .Attr("stochastic_rounding: bool = false")
 
-#define GROUP_ATTRS                                      \
-  Attr("num_grads: int >= 1")                            \
-      .Attr("grad_features: list(int)")                  \
-      .Attr("updated_tables: list(int)")                 \
-      .Attr("updated_keyed: list(int) = []")             \
-      .Attr("table_of_feature: list(int)")               \
-      .Attr("combiners: list({'sum', 'mean', 'sqrtn'})") \
-      .Attr("dims: list(int)")                           \
-      .Attr("max_norms: list(float)")                    \
-      .Attr("table_names: list(string)")                 \
-      .Attr("feature_names: list(string)")               \
-      .Attr("concat: bool = false")                      \
-      .Attr("weighted: bool = false")                    \
-      .Attr("prune_negative: bool = true")               \
-      .Attr("invalid_ids: {'raise', 'ignore'} = 'raise'")
+#define UPDATE_ATTRS                     \
+  Attr("num_grads: int >= 1")            \
+      .Attr("grad_features: list(int)")  \
+      .Attr("updated_tables: list(int)") \
+      .Attr("updated_keyed: list(int) = []")
 
 constexpr char kGroupUpdateDoc[] = R"doc(
 The backward pass of GroupLookup and the update of its tables, in one.
@@ -79,7 +70,7 @@ REGISTER_OP("GroupUpdate")
     .Input("grads: num_grads * dtype")
     .Input("hyper: float")
     .Input("keyed_tables: num_keyed * resource")
-    .RULE_ATTRS.GROUP_ATTRS.SetIsStateful()
+    .RULE_ATTRS.UPDATE_ATTRS.GROUP_ATTRS.SetIsStateful()
     .SetShapeFn(NoOutputs)
     .Doc(kGroupUpdateDoc);
 
@@ -91,7 +82,7 @@ REGISTER_OP("GroupUpdateRef")
     .Input("grads: num_grads * dtype")
     .Input("hyper: float")
     .Input("keyed_tables: num_keyed * resource")
-    .RULE_ATTRS.GROUP_ATTRS.SetIsStateful()
+    .RULE_ATTRS.UPDATE_ATTRS.GROUP_ATTRS.SetIsStateful()
     .SetShapeFn(NoOutputs)
     .Doc(kGroupUpdateDoc);
 
@@ -122,6 +113,6 @@ REGISTER_OP("GroupUpdateSlicesRef")
     .Doc(kGroupUpdateSlicesDoc);
 
 #undef RULE_ATTRS
-#undef GROUP_ATTRS
+#undef UPDATE_ATTRS
 
 }  // namespace group_embedding

@@ -3,6 +3,7 @@
 
 #include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/framework/shape_inference.h"
+#include "tf/ops/group_attrs.h"
 
 namespace group_embedding {
 
@@ -89,24 +90,10 @@ REGISTER_OP("HostLookUpRows")
     .Input("sent: int64")
     .Input("received: int64")
     .Output("received_rows: out_dtypes")
-    .Attr("table_types: list({resource, float, half, bfloat16}) >= 1")
-    .Attr("dtype: {float, half, bfloat16}")
-    .Attr("out_dtypes: list({float, half, bfloat16}) >= 1")
+    .TABLES_ATTRS.GROUP_ATTRS.Attr("out_dtypes: list({float, half, bfloat16}) >= 1")
     .Attr("wire: list({float, half, bfloat16}) >= 1")
     .Attr("num_indices: int = 0")
     .Attr("gradient_scale: float = 1")
-    .Attr("table_of_feature: list(int)")
-    .Attr("combiners: list({'sum', 'mean', 'sqrtn'})")
-    .Attr("dims: list(int)")
-    .Attr("max_norms: list(float)")
-    .Attr("table_names: list(string)")
-    .Attr("feature_names: list(string)")
-    .Attr("concat: bool = false")
-    .Attr("weighted: bool = false")
-    .Attr("prune_negative: bool = true")
-    .Attr("invalid_ids: {'raise', 'ignore'} = 'raise'")
-    .Attr("keyed_types: list({resource}) >= 0 = []")
-    .Attr("keyed: list(int) = []")
     .Attr("exchange: int")
     .SetIsStateful()
     .SetShapeFn([](InferenceContext* context) {

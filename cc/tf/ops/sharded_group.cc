@@ -4,6 +4,7 @@
 
 #include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/framework/shape_inference.h"
+#include "tf/ops/group_attrs.h"
 #include "tf/ops/group_outputs.h"
 
 namespace group_embedding {
@@ -37,20 +38,6 @@ absl::Status SendGroupGradientsShape(InferenceContext* context) {
 
 }  // namespace
 
-#define GROUP_ATTRS                                                 \
-  Attr("table_types: list({resource, float, half, bfloat16}) >= 1") \
-      .Attr("dtype: {float, half, bfloat16}")                       \
-      .Attr("table_of_feature: list(int)")                          \
-      .Attr("combiners: list({'sum', 'mean', 'sqrtn'})")            \
-      .Attr("dims: list(int)")                                      \
-      .Attr("max_norms: list(float)")                               \
-      .Attr("table_names: list(string)")                            \
-      .Attr("feature_names: list(string)")                          \
-      .Attr("concat: bool = false")                                 \
-      .Attr("weighted: bool = false")                               \
-      .Attr("prune_negative: bool = true")                          \
-      .Attr("invalid_ids: {'raise', 'ignore'} = 'raise'")
-
 REGISTER_OP("ShardedGroupLookup")
     .Input("tables: table_types")
     .Input("batch: float")
@@ -61,11 +48,9 @@ REGISTER_OP("ShardedGroupLookup")
     .Output("outputs: num_outputs * dtype")
     .Output("state: variant")
     .Attr("num_outputs: int >= 1")
-    .Attr("keyed_types: list({resource}) >= 0 = []")
-    .Attr("keyed: list(int) = []")
     .Attr("learning: list(bool) = []")
     .Attr("training: bool = false")
-    .GROUP_ATTRS.Attr("num_rows: list(int)")
+    .TABLES_ATTRS.GROUP_ATTRS.Attr("num_rows: list(int)")
     .Attr("gradient_scale: float")
     .Attr("description: string")
     .Attr("comm_dtype: {float, half, bfloat16}")
@@ -112,9 +97,7 @@ REGISTER_OP("SendGroupGradients")
     .Attr("grad_features: list(int)")
     .Attr("num_parts: int >= 1")
     .Attr("is_other_batch: bool")
-    .Attr("keyed_types: list({resource}) >= 0 = []")
-    .Attr("keyed: list(int) = []")
-    .GROUP_ATTRS.SetIsStateful()
+    .TABLES_ATTRS.GROUP_ATTRS.SetIsStateful()
     .SetShapeFn(SendGroupGradientsShape)
     .Doc(R"doc(
 Sends the gradient of each unique row of a batch to the rank that has the row. All ranks run it.
@@ -131,7 +114,5 @@ num_parts: ranks x tables.
 is_other_batch: the batch, or the features that have a gradient, are not those of the lookup: ids
   are sent again.
 )doc");
-
-#undef GROUP_ATTRS
 
 }  // namespace group_embedding

@@ -1,0 +1,21 @@
+// The attributes of ops that look a group up, or take the way back from one: what
+// tf/kernels/group_attrs.h reads of each. In a registration: `.TABLES_ATTRS.GROUP_ATTRS`.
+#pragma once
+
+#define TABLES_ATTRS                                                \
+  Attr("table_types: list({resource, float, half, bfloat16}) >= 1") \
+      .Attr("dtype: {float, half, bfloat16}")                       \
+      .Attr("keyed_types: list({resource}) >= 0 = []")              \
+      .Attr("keyed: list(int) = []")
+
+#define GROUP_ATTRS                                      \
+  Attr("table_of_feature: list(int)")                    \
+      .Attr("combiners: list({'sum', 'mean', 'sqrtn'})") \
+      .Attr("dims: list(int)")                           \
+      .Attr("max_norms: list(float)")                    \
+      .Attr("table_names: list(string)")                 \
+      .Attr("feature_names: list(string)")               \
+      .Attr("concat: bool = false")                      \
+      .Attr("weighted: bool = false")                    \
+      .Attr("prune_negative: bool = true")               \
+      .Attr("invalid_ids: {'raise', 'ignore'} = 'raise'")
