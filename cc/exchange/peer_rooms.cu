@@ -10,6 +10,10 @@ namespace {
 constexpr int kMaxRanks = 64;
 constexpr uint64_t kLookNs = 100'000;  // between looks at the host's memory
 
+// What comes after a barrier that ended in vain works with whatever is in the rooms. So it outlasts
+// all who watch over the ranks, which wait for the time-out and some seconds, and end the process.
+constexpr double kTimeouts = 2;
+
 struct BarrierArgs {
   uint64_t* flags[kMaxRanks];  // of each rank: [num_ranks]
   int rank, num_ranks;
@@ -113,7 +117,7 @@ void PeerRooms::EnqueueBarrier(cudaStream_t stream) {
     args.flags[n] = reinterpret_cast<uint64_t*>(flags_->data(n));
   }
   args.epoch = ++epoch_;
-  args.timeout_ns = static_cast<uint64_t>(timeout_seconds_ * 1e9);
+  args.timeout_ns = static_cast<uint64_t>(kTimeouts * timeout_seconds_ * 1e9);
   args.late = &board_->late;
   args.ended = &board_->ended;
   BarrierKernel<<<1, kMaxRanks, 0, stream>>>(args);

@@ -53,8 +53,8 @@ class PeerRooms {
   bool MayHave(int64_t bytes) const { return bytes < too_many_bytes_; }
 
   // What was enqueued before it has happened on every rank, for all to see, before what comes after
-  // begins on any. The host does not wait. Where a rank does not come in time the barrier ends all
-  // the same, as do those that follow, at once.
+  // begins on any. The host does not wait. Where a rank does not come within twice the time-out,
+  // the barrier ends all the same, as do those that follow, at once.
   void EnqueueBarrier(cudaStream_t stream);
 
   // Barriers, now and to come, wait no longer.
