@@ -90,8 +90,8 @@ def wait_for_one_that_does_not_come(meeting, how):
 
 
 def lose_a_rank_in_a_step(meeting, case, batch):
-    """What the first rank was told, and after how many seconds, where the last one looked up but
-    sent no gradients."""
+    """What this rank was told, and after how many seconds, where the last one looked up but sent no
+    gradients."""
     run = ShardedRun(meeting, "rooms", case, timeout_seconds=2)
     run.step(batch)
     is_lost = meeting.rank == meeting.num_ranks - 1

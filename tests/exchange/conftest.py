@@ -4,6 +4,8 @@ import importlib.util
 
 import pytest
 
+from group_embedding.testing import Ranks
+
 _all_ranks = []
 
 
@@ -38,8 +40,6 @@ def several_ranks(request):
 def _ranks(num_ranks):
     if importlib.util.find_spec("horovod") is None:
         pytest.skip("Horovod is not installed")
-    from group_embedding.testing import Ranks  # the core's tests have no TensorFlow
-
     with Ranks(num_ranks) as ranks:
         _all_ranks.append(ranks)
         yield ranks

@@ -92,6 +92,17 @@ def one_process(case, batches):
     return looked_up, tables
 
 
+def pairs(ranks, expected, expected_tables):
+    """What ranks looked up, and their rows of each table in the end, each beside what it should be
+    by `one_process`."""
+    for step, of_step in enumerate(expected):
+        for f, whole in enumerate(of_step):
+            yield np.concatenate([looked_up[step][f] for looked_up, _ in ranks]), whole
+    for rank, (_, shards) in enumerate(ranks):
+        for shard, whole in zip(shards, expected_tables):
+            yield shard, whole[rank :: len(ranks)]
+
+
 @pytest.mark.parametrize("num_ranks", NUM_RANKS)
 @pytest.mark.parametrize("how", WAYS)
 @pytest.mark.parametrize("weighted", [False, True], ids=["plain", "weighted"])
@@ -109,15 +120,9 @@ def test_training_equals_one_process(num_ranks, how, weighted, max_norm):
     expected, expected_tables = one_process(case, batches)
     # When each rank trains on its own
     ranks = train(num_ranks, how, case, batches)
-    # Then ranks look up what one process does
-    for step, of_step in enumerate(expected):
-        for f, whole in enumerate(of_step):
-            got = np.concatenate([looked_up[step][f] for looked_up, _ in ranks])
-            np.testing.assert_allclose(got, whole, rtol=1e-5, atol=1e-5)
-    # And each has its rows of the tables
-    for rank, (_, shards) in enumerate(ranks):
-        for shard, whole in zip(shards, expected_tables):
-            np.testing.assert_allclose(shard, whole[rank::num_ranks], rtol=1e-5, atol=1e-5)
+    # Then they look up what one process does, and have its rows
+    for got, whole in pairs(ranks, expected, expected_tables):
+        np.testing.assert_allclose(got, whole, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("num_ranks", [pytest.param(n, marks=on_gpus(n)) for n in (2, 4)])
@@ -314,14 +319,9 @@ def test_rooms_grow_with_the_batches(num_ranks):
     expected, expected_tables = one_process(case, batches)
     # When ranks train on them
     ranks = train(num_ranks, "rooms", case, batches)
-    # Then they look up and keep what one process does
-    for step, of_step in enumerate(expected):
-        for f, whole in enumerate(of_step):
-            got = np.concatenate([looked_up[step][f] for looked_up, _ in ranks])
-            np.testing.assert_allclose(got, whole, rtol=1e-4, atol=1e-4)
-    for rank, (_, shards) in enumerate(ranks):
-        for shard, whole in zip(shards, expected_tables):
-            np.testing.assert_allclose(shard, whole[rank::num_ranks], rtol=1e-4, atol=1e-4)
+    # Then they look up what one process does, and have its rows
+    for got, whole in pairs(ranks, expected, expected_tables):
+        np.testing.assert_allclose(got, whole, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("num_ranks", [pytest.param(n, marks=on_gpus(n)) for n in (2, 4)])
