@@ -241,7 +241,7 @@ def shares(events):
 
 
 def way_of(through):
-    """How rows travel indeed."""
+    """By what rows travel. (Where rooms cannot be had after all, a warning says so.)"""
     ranks = ge.exchange.current().nccl_ranks
     if ranks is None:
         return "horovod" if through == "horovod" else "host"
