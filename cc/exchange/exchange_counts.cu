@@ -14,7 +14,7 @@ namespace {
 //   | DescriptionHeader | its fault | has it too many rows | number of rows | its room |
 //   | rows that it asks each rank for of each of the first tables |  which rows of the other  |
 // What is not used is 0. The numbers of rows of further tables follow in a second message, once all
-// know that they have the same group; too many rows for the room, in one of ExchangedGroup. Every
+// know that they have the same group; rows too many for a message, in one of ExchangedGroup. Every
 // rank is told what it asks of all, for who puts rows into a room must know what others put there.
 constexpr int kThreads = 256;
 constexpr int64_t kWord = sizeof(int64_t);

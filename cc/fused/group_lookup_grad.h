@@ -81,8 +81,7 @@ struct GradientWire {
 };
 
 struct ReduceOptions {
-  const GradientWire* wires =
-      nullptr;  // [num_tables] on the host; null: as they are, of group.dtype
+  const GradientWire* wires = nullptr;  // [num_tables] on the host; null: of group.dtype, times 1
   // The first num_tables / num_owners tables are written to the memory of one owner, and so on: all
   // of them at a time.
   int64_t num_owners = 1;
