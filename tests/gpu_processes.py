@@ -3,8 +3,11 @@
 Here and not in the tests, since a process that is started finds modules by name.
 """
 
+import ctypes
 import sys
 import time
+from collections import Counter
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -112,7 +115,8 @@ def device(array):
 class ShardedRun:
     """One rank of a training on tables spread over the ranks."""
 
-    def __init__(self, meeting, how, case, timeout_seconds=60):
+    def __init__(self, meeting, how, case, timeout_seconds=60, memory=None):
+        self.memory = memory or KeptMemory()
         self.case, self.rank, self.num_ranks = case, meeting.rank, meeting.num_ranks
         core.set_device(meeting.rank)
         shards = [table[self.rank :: self.num_ranks] for table in case.tables]
@@ -126,16 +130,17 @@ class ShardedRun:
 
     def step(self, batch, updates=True):
         """Outputs before the step; the gradient of an output is itself."""
+        self.memory.begin_step()
         outputs = [device(np.full(shape, np.nan, np.float32)) for shape in batch.output_shapes]
         group = core.Group(
             tables=self.tables, outputs=outputs, ids=device(batch.ids),
             row_splits=device(batch.row_splits),
             weights=None if batch.weights is None else device(batch.weights),
             table_of_feature=self.case.table_of_feature, combiners=self.case.combiners,
-            max_norms=self.case.max_norms, allocate=GPU.allocate)  # fmt: skip
+            max_norms=self.case.max_norms, allocate=self.memory.allocate)  # fmt: skip
         num_rows = [len(table) for table in self.case.tables]
         sharded = core.exchanged_group(
-            group, num_rows, self.communicator, GPU.allocate, self.case.description,
+            group, num_rows, self.communicator, self.memory.allocate, self.case.description,
             self.case.comm_dtype
         )  # fmt: skip
         sharded.lookup()
@@ -162,6 +167,58 @@ def train(meeting, how, case, batches):
     for of_ranks in batches:
         looked_up.append(run.step(of_ranks[meeting.rank]))
     return looked_up, [table.numpy() for table in run.tables]
+
+
+class KeptMemory:
+    """What steps allocate, which the next ones have again."""
+
+    def __init__(self):
+        self.arrays, self.used = {}, Counter()
+
+    def allocate(self, num_bytes):
+        kept = self.arrays.setdefault(num_bytes, [])
+        self.used[num_bytes] += 1
+        if self.used[num_bytes] > len(kept):
+            kept.append(GPU.allocate(num_bytes))
+        return kept[self.used[num_bytes] - 1]
+
+    def begin_step(self):
+        self.used.clear()
+
+
+@contextmanager
+def little_memory(but):
+    """The GPU has so many free bytes and no more."""
+    driver = ctypes.CDLL("libcuda.so.1")
+    free, total, address = ctypes.c_size_t(), ctypes.c_size_t(), ctypes.c_uint64()
+    assert driver.cuMemGetInfo_v2(ctypes.byref(free), ctypes.byref(total)) == 0
+    blocks, size = [], free.value
+    while size >= but:
+        driver.cuMemGetInfo_v2(ctypes.byref(free), ctypes.byref(total))
+        size = min(size, free.value - but)
+        if driver.cuMemAlloc_v2(ctypes.byref(address), ctypes.c_size_t(size)) == 0:
+            blocks.append(address.value)
+        else:
+            size //= 2
+    try:
+        yield
+    finally:
+        for block in blocks:
+            driver.cuMemFree_v2(ctypes.c_uint64(block))
+
+
+def train_in_little_memory(meeting, case, batches):
+    """As `train` of a first batch, and then of a larger one for whose room the last rank's GPU has
+    no memory; and why there were no rooms, in either step."""
+    memory = KeptMemory()
+    ShardedRun(meeting.part("before"), "nccl", case, memory=memory).step(batches[1][meeting.rank])
+    run = ShardedRun(meeting, "rooms", case, memory=memory)
+    looked_up, lacks = [run.step(batches[0][meeting.rank])], [run.communicator.lack_of_rooms]
+    is_last = meeting.rank == meeting.num_ranks - 1
+    with little_memory(but=64 << 20) if is_last else nullcontext():
+        looked_up.append(run.step(batches[1][meeting.rank]))
+    lacks.append(run.communicator.lack_of_rooms)
+    return looked_up, [table.numpy() for table in run.tables], lacks
 
 
 def look_up_after_another(meeting, cases, batches):

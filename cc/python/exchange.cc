@@ -43,6 +43,13 @@ void AllToAll(Communicator& communicator, py::object send, const std::vector<int
                                 reinterpret_cast<Stream>(stream)));
 }
 
+std::string LackOfRooms(Communicator& communicator) {
+#if GROUP_EMBEDDING_CUDA
+  if (communicator.rooms() != nullptr) return communicator.rooms()->lack();
+#endif
+  return "ranks of this communicator write into no memory but their own";
+}
+
 void BindCommunicators(py::module_& m) {
   py::class_<Communicator>(m, "Communicator", R"(How the ranks of a job send each other bytes.
 
@@ -61,7 +68,10 @@ All ranks make the same calls in the same order. An error, RuntimeError, is the 
             Require(communicator.Wait(reinterpret_cast<Stream>(stream)));
           },
           "stream"_a = 0, "Waits until all that was enqueued has ended; not beyond the time-out.")
-      .def("abort", &Communicator::Abort, "reason"_a);
+      .def("abort", &Communicator::Abort, "reason"_a)
+      .def_property_readonly("lack_of_rooms", &LackOfRooms,
+                             "Why ranks could not have the rooms that an exchange asked for last, "
+                             "and sent each other its rows instead; empty: they could.");
   m.def("local_communicator", &MakeLocalCommunicator, "A Communicator of one rank.");
 }
 

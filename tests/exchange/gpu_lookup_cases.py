@@ -113,10 +113,26 @@ def gradients_of(loss_name, in_function):
         return tape.gradient(loss, tables)
 
     found = (tf.function(gradients) if in_function else gradients)()
-    return [
-        None if gradient is None else (gradient.indices.numpy(), gradient.values.numpy())
-        for gradient in found
-    ]
+    return [as_arrays(gradient) for gradient in found]
+
+
+def items(outputs, rank):
+    return tf.reduce_sum(outputs[1] * (1.0 + rank))
+
+
+def gradients_of_two_losses():
+    """One lookup's, one loss after the other, both kept."""
+    tables, rank = make_tables(), exchange.current().rank
+    with tf.GradientTape(persistent=True) as tape:
+        outputs = look_up(tables, rank)
+        losses = [squares_of_users(outputs, rank) + items(outputs, rank), items(outputs, rank)]
+    found = [tape.gradient(loss, tables) for loss in losses]
+    return [[as_arrays(gradient) for gradient in of_loss] for of_loss in found]
+
+
+def as_arrays(gradient):
+    """Its indices and values."""
+    return None if gradient is None else (gradient.indices.numpy(), gradient.values.numpy())
 
 
 def weights_of(ids):

@@ -11,8 +11,11 @@ from exchange.gpu_lookup_cases import (
     RanksOf,
     clipped_gradients_of,
     gradients_of,
+    gradients_of_two_losses,
+    items,
     look_up_what_the_other_does_not,
     ops_of_a_step,
+    squares_of_users,
     train_two_dtypes,
     value_of,
     weights_of,
@@ -71,15 +74,36 @@ def test_rows_that_no_gradient_reaches_have_none(ranks, loss, in_function, reque
     # When its gradients are taken on two ranks
     found = request.getfixturevalue(ranks).run(gradients_of, loss, in_function)
     # Then owners have those of the rows that it depends on, and of no others
-    for t, whole in enumerate(expected):
-        for rank, of_rank in enumerate(found):
-            if whole is None:
-                assert of_rank[t] is None or not of_rank[t][0].size
-                continue
-            indices, values = of_rank[t]
-            reached = np.flatnonzero(np.abs(whole[rank::2]).sum(axis=1))
-            np.testing.assert_array_equal(indices, reached)
-            np.testing.assert_allclose(values, whole[rank::2][reached], rtol=1e-5, atol=1e-6)
+    for rank, of_rank in enumerate(found):
+        for gradient, whole in zip(of_rank, expected):
+            assert_rows_of(gradient, whole, rank)
+
+
+def assert_rows_of(gradient, whole, rank):
+    """`gradient`: indices and values, of one of two ranks' rows."""
+    if whole is None:
+        assert gradient is None or not gradient[0].size
+        return
+    indices, values = gradient
+    reached = np.flatnonzero(np.abs(whole[rank::2]).sum(axis=1))
+    np.testing.assert_array_equal(indices, reached)
+    np.testing.assert_allclose(values, whole[rank::2][reached], rtol=1e-5, atol=1e-6)
+
+
+@with_two_gpus
+def test_two_losses_of_one_lookup(ranks, request):
+    # Given one lookup, and two losses of it
+    def both(outputs, rank):
+        return squares_of_users(outputs, rank) + items(outputs, rank)
+
+    expected = [[whole_gradient(name, loss) for name in SHAPES] for loss in (both, items)]
+    # When each one's gradients are taken, and those of the first are kept
+    found = request.getfixturevalue(ranks).run(gradients_of_two_losses)
+    # Then they are those of one process
+    for rank, of_rank in enumerate(found):
+        for of_loss, whole_of_loss in zip(of_rank, expected):
+            for gradient, whole in zip(of_loss, whole_of_loss):
+                assert_rows_of(gradient, whole, rank)
 
 
 def whole_clipped_gradients(loss, max_norm):

@@ -148,21 +148,28 @@ def test_rows_and_gradients_travel_in_16_bits(num_ranks, how, comm_dtype, precis
             np.testing.assert_allclose(shard, table[rank::num_ranks], atol=8 * precision)
 
 
-def look_up_in_one_table(num_ranks, how, ids_of_ranks):
-    """What ranks look up of a table of 100,000 rows, and what they should."""
-    table = np.random.default_rng(13).standard_normal((100_000, 4)).astype(np.float32)
-    case = SimpleNamespace(
+def case_of_one_table(dim):
+    table = np.random.default_rng(13).standard_normal((100_000, dim)).astype(np.float32)
+    return SimpleNamespace(
         tables=[table], table_of_feature=[0], combiners=["sum"], description="one table",
         max_norms=[0.0], comm_dtype="float32")  # fmt: skip
-    batches = [
-        SimpleNamespace(
-            ids=ids,
-            row_splits=np.arange(len(ids) + 1),
-            weights=None,
-            output_shapes=[(len(ids), 4)],
-        )
-        for ids in ids_of_ranks
-    ]
+
+
+def batch_of_one_table(ids, dim, num_samples):
+    """Samples of as many ids each."""
+    return SimpleNamespace(
+        ids=ids,
+        row_splits=np.arange(num_samples + 1) * (len(ids) // num_samples),
+        weights=None,
+        output_shapes=[(num_samples, dim)],
+    )
+
+
+def look_up_in_one_table(num_ranks, how, ids_of_ranks):
+    """What ranks look up of a table of 100,000 rows, and what they should."""
+    case = case_of_one_table(dim=4)
+    (table,) = case.tables
+    batches = [batch_of_one_table(ids, 4, len(ids)) for ids in ids_of_ranks]
     ranks = run_ranks(num_ranks, gpu_processes.train, how, case, [batches])
     return [looked_up[0][0] for looked_up, _ in ranks], [table[ids] for ids in ids_of_ranks]
 
@@ -322,6 +329,27 @@ def test_rooms_grow_with_the_batches(num_ranks):
     # Then they look up what one process does, and have its rows
     for got, whole in pairs(ranks, expected, expected_tables):
         np.testing.assert_allclose(got, whole, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("num_ranks", [pytest.param(n, marks=on_gpus(n)) for n in (2, 4)])
+def test_all_send_what_one_has_no_room_for(num_ranks):
+    # Given a batch of few rows, and one whose room takes 150 MB and more, where the last rank has
+    # 64 MB left
+    case, random = case_of_one_table(dim=512), np.random.default_rng(21)
+    batches = [
+        [batch_of_one_table(random.permutation(100_000)[:count], 512, 10) for _ in range(num_ranks)]
+        for count in (20, 70_000)
+    ]
+    expected = run_ranks(num_ranks, gpu_processes.train, "nccl", case, batches)
+    # When ranks that would write into each other's memory train on them
+    ranks = run_ranks(num_ranks, gpu_processes.train_in_little_memory, case, batches)
+    # Then all know who lacked memory, and when; and have the same as those that send all
+    for (looked_up, (shard,), lacks), (looked_up_by_nccl, (shard_by_nccl,)) in zip(ranks, expected):
+        assert lacks[0] == ""
+        assert f"rank {num_ranks - 1} has no" in lacks[1]
+        for (got,), (whole,) in zip(looked_up, looked_up_by_nccl):
+            np.testing.assert_array_equal(got, whole)
+        np.testing.assert_array_equal(shard, shard_by_nccl)
 
 
 @pytest.mark.parametrize("num_ranks", [pytest.param(n, marks=on_gpus(n)) for n in (2, 4)])
