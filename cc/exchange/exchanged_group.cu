@@ -7,11 +7,17 @@
 #include "exchange/exchanged_group.h"
 #include "exchange/part_bytes.h"
 #include "exchange/room_layout.h"
-#include "exchange/serve_rows.h"
 #include "exchange/side_stream.h"
 #include "table/device_buffer.h"
 
 namespace group_embedding {
+namespace {
+
+// These take 45 us on the way: a course is worth its launches.
+constexpr int64_t kCourseBytes = int64_t{16} << 20, kMaxCourses = 4;
+static_assert(kMaxCourses < PeerSignals::kNumChannels);
+
+}  // namespace
 
 ExchangedGroup::ExchangedGroup(const Group& group, Communicator* communicator,
                                std::string description, DataType comm_type, Memory memory,
@@ -24,9 +30,8 @@ ExchangedGroup::ExchangedGroup(const Group& group, Communicator* communicator,
 
 void ExchangedGroup::Lookup(Fault* fault, cudaStream_t stream) {
   Require(Ask(fault, stream).disagreement);
-  FetchRows(static_cast<int64_t*>(allocate_("requests", 8 * num_requests())), /*locate=*/{},
-            stream);
-  LookUpFetched(stream);
+  LookUpRows(static_cast<int64_t*>(allocate_("requests", 8 * num_requests())), /*locate=*/{},
+             stream);
 }
 
 const ToldCounts& ExchangedGroup::Ask(Fault* fault, cudaStream_t stream) {
@@ -122,17 +127,75 @@ void ExchangedGroup::LocateRequests(const Locate& locate, cudaStream_t stream) {
                               cudaMemcpyDeviceToDevice, stream));
 }
 
-void ExchangedGroup::FetchRows(int64_t* requests, const Locate& locate, cudaStream_t stream) {
+void ExchangedGroup::BringRows(int64_t* requests, const Locate& locate, cudaStream_t stream,
+                               bool looks_up) {
   NameRows(requests, locate, stream);
   const Passage passage = RowsPassage();
   fetched_ = passage.unpacked;
   const PartPlace* places = ListPlaces(stream);
+  passage.in_rooms ? TakeRows(passage, places, looks_up, stream)
+                   : ReceiveRows(passage, places, looks_up, stream);
+}
+
+void ExchangedGroup::ReceiveRows(const Passage& passage, const PartPlace* places, bool looks_up,
+                                 cudaStream_t stream) {
+  void* scratch = allocate_("serve", ServeRowsScratchBytes(num_parts()));
   SideStream& beside = SideStream::OfDevice();
   RequireCuda(WritePlacesCuda(routed_, places, beside.Begin(stream)));
-  ServeRequests(passage, stream);
+  RequireCuda(ServeRowsCuda(PartsToServe(passage, all_tables()), requests_, group().dtype,
+                            comm_type_, scratch, stream));
   Send(passage, stream);
-  Unpack(passage, /*factor=*/1, stream);
+  Unpack(passage, all_tables(), /*factor=*/1, stream);
   beside.End(stream);
+  if (looks_up) LookUpPlaces(all_tables(), stream);
+}
+
+void ExchangedGroup::TakeRows(const Passage& passage, const PartPlace* places, bool looks_up,
+                              cudaStream_t stream) {
+  const std::vector<TableRange> courses = CutIntoCourses();
+  std::vector<ServedPart> parts;
+  std::vector<int64_t> first_parts = {0};
+  for (const TableRange& tables : courses) {
+    for (const ServedPart& part : PartsToServe(passage, tables)) parts.push_back(part);
+    first_parts.push_back(static_cast<int64_t>(parts.size()));
+  }
+  void* scratch = allocate_("serve", ServeRowsScratchBytes(num_parts()));
+  PeerRooms* rooms = communicator_->rooms();
+  const PeerSignals signals = rooms->NextSignals();
+  SideStream& beside = SideStream::OfDevice();
+  RequireCuda(ServeCoursesCuda(parts, first_parts, signals, requests_, group().dtype, comm_type_,
+                               scratch, beside.Begin(stream)));
+  RequireCuda(WritePlacesCuda(routed_, places, stream));
+  CountSent(WireBytesOfRanks(passage.sent_at));
+  for (size_t course = 0; course < courses.size(); ++course) {
+    rooms->EnqueueWait(signals, 1 + static_cast<int>(course), stream);
+    Unpack(passage, courses[course], /*factor=*/1, stream);
+    if (looks_up) LookUpPlaces(courses[course], stream);
+  }
+  beside.End(stream);
+}
+
+std::vector<ExchangedGroup::TableRange> ExchangedGroup::CutIntoCourses() const {
+  std::vector<int64_t> bytes(num_tables(), 0);  // of all ranks together
+  for (size_t p = 0; p < counts_.counts.size(); ++p) {
+    const int64_t pair = p / num_tables(), t = p % num_tables();
+    if (pair / num_ranks_ != pair % num_ranks_) bytes[t] += counts_.counts[p] * row_bytes(t);
+  }
+  const int64_t all = std::accumulate(bytes.begin(), bytes.end(), int64_t{0});
+  const int64_t num_courses =
+      std::clamp<int64_t>(WireBytes(all) / num_ranks_ / kCourseBytes, 1, kMaxCourses);
+  std::vector<TableRange> courses;
+  int64_t come = 0;
+  for (int64_t t = 0, begin = 0; t < num_tables(); ++t) {
+    come += bytes[t];
+    const int64_t course = static_cast<int64_t>(courses.size()) + 1;
+    if (t + 1 < num_tables() && (course == num_courses || come * num_courses < all * course)) {
+      continue;
+    }
+    courses.push_back({begin, t + 1});
+    begin = t + 1;
+  }
+  return courses;
 }
 
 void ExchangedGroup::FindRows(const std::vector<Table>& shards, cudaStream_t stream) {
@@ -157,22 +220,21 @@ const PartPlace* ExchangedGroup::ListPlaces(cudaStream_t stream) {
   return parts;
 }
 
-void ExchangedGroup::ServeRequests(const Passage& passage, cudaStream_t stream) {
+std::vector<ServedPart> ExchangedGroup::PartsToServe(const Passage& passage,
+                                                     TableRange tables) const {
   std::vector<ServedPart> parts;
   std::vector<int64_t> first = {0};
   for (const int64_t count : counts_.served) first.push_back(first.back() + count);
   // From the rank that follows this one on: so ranks do not all write to the same one at a time.
   for (int i = 1; i < num_ranks_; ++i) {
     const int n = (rank_ + i) % num_ranks_;
-    for (int64_t t = 0; t < num_tables(); ++t) {
+    for (int64_t t = tables.begin; t < tables.end; ++t) {
       const int64_t p = n * num_tables() + t;
       const int64_t at = passage.sent_at[p] - passage.sent_at[n * num_tables()];
       parts.push_back({shard(t), first[p], counts_.served[p], passage.to[n] + WireBytes(at)});
     }
   }
-  const int64_t num_parts = static_cast<int64_t>(parts.size());
-  RequireCuda(ServeRowsCuda(parts, requests_, group().dtype, comm_type_,
-                            allocate_("serve", ServeRowsScratchBytes(num_parts)), stream));
+  return parts;
 }
 
 std::vector<ShardedGroup::Received> ExchangedGroup::SendGradients(
@@ -196,7 +258,7 @@ std::vector<ShardedGroup::Received> ExchangedGroup::SendGradients(
   }
   ReduceGradients(gradients, wires, stream);
   Send(passage, stream);
-  Unpack(passage, 1 / factor, stream);
+  Unpack(passage, all_tables(), 1 / factor, stream);
 
   std::vector<Received> parts;
   for (int n = 0; n < num_ranks_; ++n) {
@@ -272,11 +334,16 @@ void ExchangedGroup::Send(const Passage& passage, cudaStream_t stream) {
   communicator_->rooms()->EnqueueBarrier(stream);
 }
 
-void ExchangedGroup::Unpack(const Passage& passage, float factor, cudaStream_t stream) {
+void ExchangedGroup::Unpack(const Passage& passage, TableRange tables, float factor,
+                            cudaStream_t stream) {
   if (!Converts()) return;
-  const int64_t bytes = passage.received_at.back();
-  RequireCuda(ConvertPartsCuda(passage.arrived, comm_type_, WireBytes(bytes), factor,
-                               passage.unpacked, group().dtype, stream));
+  for (int n = 0; n < num_ranks_; ++n) {
+    const int64_t begin = passage.received_at[n * num_tables() + tables.begin],
+                  end = passage.received_at[n * num_tables() + tables.end];
+    RequireCuda(ConvertPartsCuda(passage.arrived + WireBytes(begin), comm_type_,
+                                 WireBytes(end - begin), factor, passage.unpacked + begin,
+                                 group().dtype, stream));
+  }
 }
 
 int64_t ExchangedGroup::WireBytes(int64_t bytes) const {

@@ -10,6 +10,7 @@
 #include "exchange/communicator.h"
 #include "exchange/exchange_counts.h"
 #include "exchange/peer_rooms.h"
+#include "exchange/serve_rows.h"
 #include "exchange/sharded_group.h"
 
 namespace group_embedding {
@@ -20,8 +21,7 @@ namespace group_embedding {
 // Lookup and Update are two steps each, for callers that keep, or replace, what lies between them:
 //   Lookup   Ask            how many rows each rank asks each other for, and, where they are few,
 //                           which; waits for the stream, once
-//            FetchRows      which, where they are many; they come
-//            LookUpFetched  outputs are written
+//            LookUpRows     which, where they are many; they come, and outputs are written
 //   Update   SendGradients  those of the rows that were asked for go where the rows came from
 //            and the update of this rank's rows
 class ExchangedGroup : public ShardedGroup {
@@ -57,11 +57,16 @@ class ExchangedGroup : public ShardedGroup {
 
   // requests: [num_requests] written: the local rows, rank after rank and table after table.
   // locate: of a group with keys.
-  void FetchRows(int64_t* requests, const Locate& locate, cudaStream_t stream);
-  void LookUpFetched(cudaStream_t stream) { LookUpPlaces(stream); }
-  // Only tells owners which rows will have gradients: in place of FetchRows, where no row is read.
+  void LookUpRows(int64_t* requests, const Locate& locate, cudaStream_t stream) {
+    BringRows(requests, locate, stream, /*looks_up=*/true);
+  }
+  // In its place, without outputs: rows come.
+  void FetchRows(int64_t* requests, const Locate& locate, cudaStream_t stream) {
+    BringRows(requests, locate, stream, /*looks_up=*/false);
+  }
+  // The same, where no row is read: only tells owners which rows will have gradients.
   void NameRows(int64_t* requests, const Locate& locate, cudaStream_t stream);
-  // After FetchRows, where `shards` ([num_tables]) now has the rows of this rank's tables: for what
+  // After that, where `shards` ([num_tables]) now has the rows of this rank's tables: for what
   // reads rows on the way back, which is WeightGrad, and SendGradients of tables with a max_norm.
   void FindRows(const std::vector<Table>& shards, cudaStream_t stream);
 
@@ -86,6 +91,7 @@ class ExchangedGroup : public ShardedGroup {
     bool in_rooms = false;
   };
 
+  void BringRows(int64_t* requests, const Locate& locate, cudaStream_t stream, bool looks_up);
   RoutedKeys NumberKeys(cudaStream_t stream);
   void LocateRequests(const Locate& locate, cudaStream_t stream);
   // After the counts are there: every rank has a room that is large enough, or none has.
@@ -99,8 +105,18 @@ class ExchangedGroup : public ShardedGroup {
                       char* in_room);
   // What was written arrives.
   void Send(const Passage& passage, cudaStream_t stream);
-  void Unpack(const Passage& passage, float factor, cudaStream_t stream);
-  void ServeRequests(const Passage& passage, cudaStream_t stream);
+  void Unpack(const Passage& passage, TableRange tables, float factor, cudaStream_t stream);
+  // The requests of other ranks, of these tables.
+  std::vector<ServedPart> PartsToServe(const Passage& passage, TableRange tables) const;
+  // By the communicator; places are written meanwhile.
+  void ReceiveRows(const Passage& passage, const PartPlace* places, bool looks_up,
+                   cudaStream_t stream);
+  // In rooms, in courses: while the first is served places are written, and while later ones are,
+  // the rows of those before are looked up.
+  void TakeRows(const Passage& passage, const PartPlace* places, bool looks_up,
+                cudaStream_t stream);
+  // Tables whose rows come together; the same on all ranks.
+  std::vector<TableRange> CutIntoCourses() const;
   // [num_parts] on the device, once fetched_ is known.
   const PartPlace* ListPlaces(cudaStream_t stream);
   // Whether rows travel in another type than the table's.

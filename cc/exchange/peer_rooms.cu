@@ -7,17 +7,17 @@
 namespace group_embedding {
 namespace {
 
-constexpr int kMaxRanks = 64;
+constexpr int kMaxRanks = PeerSignals::kMaxRanks;
 constexpr uint64_t kLookNs = 100'000;  // between looks at the host's memory
 
 // What comes after a barrier that ended in vain works with whatever is in the rooms. So it outlasts
 // all who watch over the ranks, which wait for the time-out and some seconds, and end the process.
 constexpr double kTimeouts = 2;
 
-struct BarrierArgs {
-  uint64_t* flags[kMaxRanks];  // of each rank: [num_ranks]
-  int rank, num_ranks;
-  uint64_t epoch;
+struct WaitArgs {
+  PeerSignals signals;
+  int channel;
+  bool tells;
   uint64_t timeout_ns;
   volatile int64_t* late;
   volatile int32_t* ended;
@@ -29,21 +29,14 @@ __device__ uint64_t Nanoseconds() {
   return now;
 }
 
-// Thread n tells rank n that this rank has come, and waits until rank n has said the same.
-__global__ void BarrierKernel(const __grid_constant__ BarrierArgs args) {
+// Thread n tells rank n that this rank has come, if it tells, and waits until rank n has said so.
+__global__ void WaitKernel(const __grid_constant__ WaitArgs args) {
   const int peer = threadIdx.x;
-  if (peer >= args.num_ranks || peer == args.rank) return;
-  __threadfence_system();
-  asm volatile("st.release.sys.global.u64 [%0], %1;" ::"l"(args.flags[peer] + args.rank),
-               "l"(args.epoch)
-               : "memory");
-  const uint64_t* flag = args.flags[args.rank] + peer;
+  if (peer >= args.signals.num_ranks || peer == args.signals.rank) return;
+  if (args.tells) args.signals.Tell(peer, args.channel);
   const uint64_t start = Nanoseconds();
   uint64_t look_at = start + kLookNs;
-  for (;;) {
-    uint64_t seen;
-    asm volatile("ld.acquire.sys.global.u64 %0, [%1];" : "=l"(seen) : "l"(flag) : "memory");
-    if (seen >= args.epoch) break;
+  while (!args.signals.HasTold(peer, args.channel)) {
     const uint64_t now = Nanoseconds();
     if (now < look_at) continue;
     look_at = now + kLookNs;
@@ -66,15 +59,15 @@ std::unique_ptr<PeerRooms> PeerRooms::Make(Communicator* communicator, double ti
                std::to_string(communicator->num_ranks());
     return nullptr;
   }
-  const int64_t bytes = communicator->num_ranks() * sizeof(uint64_t);
-  auto flags = PeerMemory::Make(communicator, bytes, stream, why_not);
-  if (flags == nullptr) return nullptr;
-  return std::unique_ptr<PeerRooms>(new PeerRooms(communicator, std::move(flags), timeout_seconds));
+  const int64_t bytes = PeerSignals::BytesOf(communicator->num_ranks());
+  auto words = PeerMemory::Make(communicator, bytes, stream, why_not);
+  if (words == nullptr) return nullptr;
+  return std::unique_ptr<PeerRooms>(new PeerRooms(communicator, std::move(words), timeout_seconds));
 }
 
-PeerRooms::PeerRooms(Communicator* communicator, std::unique_ptr<PeerMemory> flags,
+PeerRooms::PeerRooms(Communicator* communicator, std::unique_ptr<PeerMemory> words,
                      double timeout_seconds)
-    : communicator_(communicator), flags_(std::move(flags)), timeout_seconds_(timeout_seconds) {
+    : communicator_(communicator), words_(std::move(words)), timeout_seconds_(timeout_seconds) {
   void* board;
   RequireCuda(cudaHostAlloc(&board, sizeof(Board), cudaHostAllocMapped));
   board_ = new (board) Board{};
@@ -109,18 +102,31 @@ int64_t PeerRooms::Add(int64_t bytes, cudaStream_t stream) {
   return static_cast<int64_t>(rooms_.size()) - 1;
 }
 
-void PeerRooms::EnqueueBarrier(cudaStream_t stream) {
-  BarrierArgs args = {};
-  args.num_ranks = communicator_->num_ranks();
-  args.rank = communicator_->rank();
-  for (int n = 0; n < args.num_ranks; ++n) {
-    args.flags[n] = reinterpret_cast<uint64_t*>(flags_->data(n));
+PeerSignals PeerRooms::NextSignals() {
+  PeerSignals signals = {};
+  signals.num_ranks = communicator_->num_ranks();
+  signals.rank = communicator_->rank();
+  for (int n = 0; n < signals.num_ranks; ++n) {
+    signals.words[n] = reinterpret_cast<uint64_t*>(words_->data(n));
   }
-  args.epoch = ++epoch_;
+  signals.epoch = ++epoch_;
+  return signals;
+}
+
+void PeerRooms::EnqueueBarrier(cudaStream_t stream) {
+  Enqueue(NextSignals(), /*channel=*/0, /*tells=*/true, stream);
+}
+
+void PeerRooms::EnqueueWait(const PeerSignals& signals, int channel, cudaStream_t stream) {
+  Enqueue(signals, channel, /*tells=*/false, stream);
+}
+
+void PeerRooms::Enqueue(const PeerSignals& signals, int channel, bool tells, cudaStream_t stream) {
+  WaitArgs args = {signals, channel, tells};
   args.timeout_ns = static_cast<uint64_t>(kTimeouts * timeout_seconds_ * 1e9);
   args.late = &board_->late;
   args.ended = &board_->ended;
-  BarrierKernel<<<1, kMaxRanks, 0, stream>>>(args);
+  WaitKernel<<<1, kMaxRanks, 0, stream>>>(args);
   RequireCuda(cudaGetLastError());
 }
 

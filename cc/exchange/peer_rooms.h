@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "exchange/peer_memory.h"
+#include "exchange/peer_signals.h"
 
 namespace group_embedding {
 
@@ -57,6 +58,11 @@ class PeerRooms {
   // the barrier ends all the same, as do those that follow, at once.
   void EnqueueBarrier(cudaStream_t stream);
 
+  // What a kernel tells the others, in parts, by channels from 1 on: each may tell the others once.
+  PeerSignals NextSignals();
+  // What follows begins once all others have told this rank. Else as a barrier.
+  void EnqueueWait(const PeerSignals& signals, int channel, cudaStream_t stream);
+
   // Barriers, now and to come, wait no longer.
   void Abort();
 
@@ -71,15 +77,16 @@ class PeerRooms {
     int32_t ended;  // barriers wait no longer
   };
 
-  PeerRooms(Communicator* communicator, std::unique_ptr<PeerMemory> flags, double timeout_seconds);
+  PeerRooms(Communicator* communicator, std::unique_ptr<PeerMemory> words, double timeout_seconds);
+  void Enqueue(const PeerSignals& signals, int channel, bool tells, cudaStream_t stream);
 
   Communicator* const communicator_;
-  const std::unique_ptr<PeerMemory> flags_;  // of each rank: [num_ranks] the last barrier of each
+  const std::unique_ptr<PeerMemory> words_;  // of PeerSignals
   const double timeout_seconds_;
   std::vector<Room> rooms_;
   int64_t too_many_bytes_ = INT64_MAX;
   std::string lack_;
-  uint64_t epoch_ = 0;  // barriers enqueued
+  uint64_t epoch_ = 0;  // that others were told last, or will be
   cudaStream_t stream_ = nullptr;
   bool has_stream_ = false;
   volatile Board* board_ = nullptr;

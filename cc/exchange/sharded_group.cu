@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <iterator>
 #include <stdexcept>
 
 #include "exchange/part_bytes.h"
@@ -78,10 +79,15 @@ Group ShardedGroup::ByPlace(std::vector<Table>* tables) const {
   return by_place;
 }
 
-void ShardedGroup::LookUpPlaces(cudaStream_t stream) {
+void ShardedGroup::LookUpPlaces(TableRange range, cudaStream_t stream) {
   std::vector<Table> tables;
-  const Group by_place = ByPlace(&tables);
+  Group by_place = ByPlace(&tables);
   void* scratch = allocate_("lookup", GroupLookupScratchBytes(num_tables(), by_place.num_features));
+  std::vector<Feature> features;
+  std::copy_if(features_.begin(), features_.end(), std::back_inserter(features),
+               [=](const Feature& feature) { return range.Has(feature.table); });
+  by_place.features = features.data();
+  by_place.num_features = static_cast<int64_t>(features.size());
   RequireCuda(GroupLookupCuda(by_place, scratch, nullptr, stream));
 }
 

@@ -41,6 +41,11 @@ class ShardedGroup {
     std::shared_ptr<const PeerMemory> room;  // where they are; null: in the caller's memory
   };
 
+  struct TableRange {
+    int64_t begin, end;
+    bool Has(int64_t table) const { return begin <= table && table < end; }
+  };
+
   ShardedGroup(const ShardedGroup&) = delete;
   ShardedGroup& operator=(const ShardedGroup&) = delete;
 
@@ -50,8 +55,8 @@ class ShardedGroup {
   ~ShardedGroup() = default;
 
   void Route(const RoutedKeys& keys, int64_t* local_rows, Fault* fault, cudaStream_t stream);
-  // After WritePlacesCuda.
-  void LookUpPlaces(cudaStream_t stream);
+  // After WritePlacesCuda: the outputs of the features of these tables.
+  void LookUpPlaces(TableRange tables, cudaStream_t stream);
   // The group whose ids are addresses; `tables` are its own.
   Group ByPlace(std::vector<Table>* tables) const;
   // From now on outputs, or their gradients, are there.
@@ -76,6 +81,7 @@ class ShardedGroup {
   const Table& shard(int64_t table) const { return shards_[table]; }
   int64_t row_bytes(int64_t table) const;
   int64_t num_tables() const { return static_cast<int64_t>(tables_.size()); }
+  TableRange all_tables() const { return {0, num_tables()}; }
   int64_t num_parts() const { return num_ranks_ * num_tables(); }
   Group group() const;
 

@@ -1,4 +1,5 @@
-// A stream for work that needs nothing of what follows on another one, and is beside it.
+// A stream for work that needs nothing of what follows on another one, and is beside it: whatever
+// both have ready, its blocks begin first.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -23,7 +24,9 @@ class SideStream {
   }
 
   SideStream() {
-    RequireCuda(cudaStreamCreateWithFlags(&side_, cudaStreamNonBlocking));
+    int least, greatest;
+    RequireCuda(cudaDeviceGetStreamPriorityRange(&least, &greatest));
+    RequireCuda(cudaStreamCreateWithPriority(&side_, cudaStreamNonBlocking, greatest));
     for (cudaEvent_t* event : {&begun_, &done_}) {
       RequireCuda(cudaEventCreateWithFlags(event, cudaEventDisableTiming));
     }
@@ -37,7 +40,7 @@ class SideStream {
     return side_;
   }
 
-  // What is enqueued on `main` from now on comes after it.
+  // What is enqueued on `main` from now on comes after all that is on it now.
   void End(cudaStream_t main) {
     RequireCuda(cudaEventRecord(done_, side_));
     RequireCuda(cudaStreamWaitEvent(main, done_, 0));

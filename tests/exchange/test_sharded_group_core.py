@@ -68,6 +68,16 @@ def joined(batches):
     )
 
 
+def assert_same_bits(ranks, others):
+    """What ranks looked up, and their rows in the end."""
+    for (looked_up, shards), (other_looked_up, other_shards) in zip(ranks, others):
+        for step, other_step in zip(looked_up, other_looked_up):
+            for output, other in zip(step, other_step):
+                np.testing.assert_array_equal(output, other)
+        for shard, other in zip(shards, other_shards):
+            np.testing.assert_array_equal(shard, other)
+
+
 def train(num_ranks, how, case, batches):
     arrays = [[as_rank(batch) for batch in of_ranks] for of_ranks in batches]
     return run_ranks(num_ranks, gpu_processes.train, how, case, arrays)
@@ -148,28 +158,33 @@ def test_rows_and_gradients_travel_in_16_bits(num_ranks, how, comm_dtype, precis
             np.testing.assert_allclose(shard, table[rank::num_ranks], atol=8 * precision)
 
 
-def case_of_one_table(dim):
-    table = np.random.default_rng(13).standard_normal((100_000, dim)).astype(np.float32)
+def case_of_large_tables(num_tables, dim, num_rows=100_000):
+    """Tables of as many rows, with a feature each."""
+    random = np.random.default_rng(13)
     return SimpleNamespace(
-        tables=[table], table_of_feature=[0], combiners=["sum"], description="one table",
-        max_norms=[0.0], comm_dtype="float32")  # fmt: skip
+        tables=[
+            random.standard_normal((num_rows, dim)).astype(np.float32) for _ in range(num_tables)
+        ],
+        table_of_feature=list(range(num_tables)), combiners=["sum"] * num_tables,
+        description="large tables", max_norms=[0.0] * num_tables, comm_dtype="float32")  # fmt: skip
 
 
-def batch_of_one_table(ids, dim, num_samples):
+def batch_of_tables(ids_of_tables, dim, num_samples):
     """Samples of as many ids each."""
+    counts = np.repeat([len(ids) // num_samples for ids in ids_of_tables], num_samples)
     return SimpleNamespace(
-        ids=ids,
-        row_splits=np.arange(num_samples + 1) * (len(ids) // num_samples),
+        ids=np.concatenate(ids_of_tables),
+        row_splits=np.concatenate([[0], counts.cumsum()]),
         weights=None,
-        output_shapes=[(num_samples, dim)],
+        output_shapes=[(num_samples, dim)] * len(ids_of_tables),
     )
 
 
 def look_up_in_one_table(num_ranks, how, ids_of_ranks):
     """What ranks look up of a table of 100,000 rows, and what they should."""
-    case = case_of_one_table(dim=4)
+    case = case_of_large_tables(num_tables=1, dim=4)
     (table,) = case.tables
-    batches = [batch_of_one_table(ids, 4, len(ids)) for ids in ids_of_ranks]
+    batches = [batch_of_tables([ids], 4, len(ids)) for ids in ids_of_ranks]
     ranks = run_ranks(num_ranks, gpu_processes.train, how, case, [batches])
     return [looked_up[0][0] for looked_up, _ in ranks], [table[ids] for ids in ids_of_ranks]
 
@@ -212,12 +227,7 @@ def test_both_ways_give_the_same_bits(num_ranks):
     # When they are trained on, by sending and by writing into the peers' memory
     sent, written = (train(num_ranks, how, case, batches) for how in WAYS)
     # Then nothing differs
-    for (looked_up, shards), (other_looked_up, other_shards) in zip(sent, written):
-        for step, other_step in zip(looked_up, other_looked_up):
-            for output, other in zip(step, other_step):
-                np.testing.assert_array_equal(output, other)
-        for shard, other in zip(shards, other_shards):
-            np.testing.assert_array_equal(shard, other)
+    assert_same_bits(sent, written)
 
 
 @pytest.mark.parametrize("num_ranks", NUM_RANKS)
@@ -332,24 +342,45 @@ def test_rooms_grow_with_the_batches(num_ranks):
 
 
 @pytest.mark.parametrize("num_ranks", [pytest.param(n, marks=on_gpus(n)) for n in (2, 4)])
+@pytest.mark.parametrize("comm_dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("of_first", [1, 10], ids=["alike", "a_tenth"])
+def test_rows_of_many_bytes_come_in_courses(num_ranks, comm_dtype, of_first):
+    # Given batches for each rank of 200 MB of rows, or 100 MB, where one of them may have a tenth
+    case, random = case_of_large_tables(3, dim=512, num_rows=50_000), np.random.default_rng(22)
+    case.comm_dtype = comm_dtype
+    shares = [of_first, *[1] * (num_ranks - 1)]
+    batches = [
+        [
+            batch_of_tables(
+                [random.permutation(50_000)[: n // share] for n in (50_000, 200, 50_000)], 512, 10
+            )
+            for share in shares
+        ]
+        for _ in range(3)
+    ]
+    # When they are trained on, by sending and by writing into the peers' memory
+    sent, written = (run_ranks(num_ranks, gpu_processes.train, how, case, batches) for how in WAYS)
+    # Then nothing differs
+    assert_same_bits(sent, written)
+
+
+@pytest.mark.parametrize("num_ranks", [pytest.param(n, marks=on_gpus(n)) for n in (2, 4)])
 def test_all_send_what_one_has_no_room_for(num_ranks):
     # Given a batch of few rows, and one whose room takes 150 MB and more, where the last rank has
     # 64 MB left
-    case, random = case_of_one_table(dim=512), np.random.default_rng(21)
+    case, random = case_of_large_tables(num_tables=1, dim=512), np.random.default_rng(21)
     batches = [
-        [batch_of_one_table(random.permutation(100_000)[:count], 512, 10) for _ in range(num_ranks)]
+        [batch_of_tables([random.permutation(100_000)[:count]], 512, 10) for _ in range(num_ranks)]
         for count in (20, 70_000)
     ]
     expected = run_ranks(num_ranks, gpu_processes.train, "nccl", case, batches)
     # When ranks that would write into each other's memory train on them
     ranks = run_ranks(num_ranks, gpu_processes.train_in_little_memory, case, batches)
     # Then all know who lacked memory, and when; and have the same as those that send all
-    for (looked_up, (shard,), lacks), (looked_up_by_nccl, (shard_by_nccl,)) in zip(ranks, expected):
+    for *_, lacks in ranks:
         assert lacks[0] == ""
         assert f"rank {num_ranks - 1} has no" in lacks[1]
-        for (got,), (whole,) in zip(looked_up, looked_up_by_nccl):
-            np.testing.assert_array_equal(got, whole)
-        np.testing.assert_array_equal(shard, shard_by_nccl)
+    assert_same_bits([of_rank[:2] for of_rank in ranks], expected)
 
 
 @pytest.mark.parametrize("num_ranks", [pytest.param(n, marks=on_gpus(n)) for n in (2, 4)])

@@ -76,7 +76,7 @@ class ShardedGroupLookupOp : public OpKernel {
       held->num_rows = num_rows_;
       const absl::Status asked = Ask(context, tables, held.get());
       on_all_ranks = !asked.ok();
-      return on_all_ranks ? asked : Fetch(context, locked, held.get());
+      return on_all_ranks ? asked : LookUp(context, locked, held.get());
     });
     if (!status.ok() && !on_all_ranks) AbortAlone(status, communicator.get());
     OP_REQUIRES_OK(context, status);
@@ -135,7 +135,7 @@ class ShardedGroupLookupOp : public OpKernel {
   }
 
   // An error that it returns, or throws, other ranks may not have.
-  absl::Status Fetch(OpKernelContext* context, const Tables& tables, HeldGroup* held) const {
+  absl::Status LookUp(OpKernelContext* context, const Tables& tables, HeldGroup* held) const {
     int64_t* ids;
     TF_RETURN_IF_ERROR(held->MakeRequests(&ids));
     RequestLocator locator(context, tables, keyed_, StepsOf(context), Trains());
@@ -143,12 +143,11 @@ class ShardedGroupLookupOp : public OpKernel {
       return locator.Locate(held->get()->requested(), requests, times);
     };
     try {
-      held->get()->FetchRows(ids, locate, StreamOf(context));
+      held->get()->LookUpRows(ids, locate, StreamOf(context));
     } catch (const std::runtime_error&) {
       TF_RETURN_IF_ERROR(locator.status());
       throw;
     }
-    held->get()->LookUpFetched(StreamOf(context));
     if (!keyed_.empty()) held->requests = locator.Hold(held->requests, training_);
     return absl::OkStatus();
   }
