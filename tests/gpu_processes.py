@@ -116,7 +116,7 @@ class ShardedRun:
     """One rank of a training on tables spread over the ranks."""
 
     def __init__(self, meeting, how, case, timeout_seconds=60, memory=None):
-        self.memory = memory or KeptMemory()
+        self.memory = memory
         self.case, self.rank, self.num_ranks = case, meeting.rank, meeting.num_ranks
         core.set_device(meeting.rank)
         shards = [table[self.rank :: self.num_ranks] for table in case.tables]
@@ -130,17 +130,17 @@ class ShardedRun:
 
     def step(self, batch, updates=True):
         """Outputs before the step; the gradient of an output is itself."""
-        self.memory.begin_step()
+        allocate = GPU.allocate if self.memory is None else self.memory.begin_step()
         outputs = [device(np.full(shape, np.nan, np.float32)) for shape in batch.output_shapes]
         group = core.Group(
             tables=self.tables, outputs=outputs, ids=device(batch.ids),
             row_splits=device(batch.row_splits),
             weights=None if batch.weights is None else device(batch.weights),
             table_of_feature=self.case.table_of_feature, combiners=self.case.combiners,
-            max_norms=self.case.max_norms, allocate=self.memory.allocate)  # fmt: skip
+            max_norms=self.case.max_norms, allocate=allocate)  # fmt: skip
         num_rows = [len(table) for table in self.case.tables]
         sharded = core.exchanged_group(
-            group, num_rows, self.communicator, self.memory.allocate, self.case.description,
+            group, num_rows, self.communicator, allocate, self.case.description,
             self.case.comm_dtype
         )  # fmt: skip
         sharded.lookup()
@@ -170,7 +170,7 @@ def train(meeting, how, case, batches):
 
 
 class KeptMemory:
-    """What steps allocate, which the next ones have again."""
+    """What steps allocate, which the next ones have again: for those that find no other."""
 
     def __init__(self):
         self.arrays, self.used = {}, Counter()
@@ -183,7 +183,9 @@ class KeptMemory:
         return kept[self.used[num_bytes] - 1]
 
     def begin_step(self):
+        """What the step allocates by."""
         self.used.clear()
+        return self.allocate
 
 
 @contextmanager
