@@ -2,9 +2,10 @@
 // gradients, come straight from the kernel that has them.
 //
 // A room has the same size on all ranks, and a number. Each rank offers one that nobody uses for an
-// exchange, and tells the others its number. Who has to put something there does so, and a barrier
-// says that all have. A room may be used again once its owner's next exchange has begun on all
-// ranks: what was done with it came before that on every rank's stream.
+// exchange, and tells the others its number. Who has to put something there does so, and then
+// says so: by a barrier, or from the kernel that did it (PeerSignals). A room may be used again
+// once its owner's next exchange has begun on all ranks: what was done with it came before that on
+// every rank's stream.
 //
 // Thread safety: calls from one thread at a time, except Abort, Error and the end of a Room. Order:
 // all ranks enqueue the same barriers and add the same rooms, in the same order.
