@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <type_traits>
 
+#include "core/bulk_store.cuh"
 #include "core/descriptors.cuh"
 #include "core/rows.cuh"
 #include "exchange/serve_rows.h"
@@ -10,30 +11,48 @@ namespace {
 
 constexpr int kThreads = 1024;
 constexpr int kUnroll = 4;
+constexpr int kStores = 3, kStoreBytes = kWarpSize * kUnroll * 16;  // of a warp, under way
 constexpr int64_t kWarpsToStart = 8;  // whose rows are worth another block
 
-// Who writes to a peer holds up what other warps of its multiprocessor read and write: beside rows
-// that were served by all of them, work took twice its time and more. So where there are several
-// courses some serve, and nothing else runs there, as they have all shared memory. Of an H200's
-// 132, with rows of float32 and of 16 bits, 16 reached 276 and 168 GB/s, 32 335 and 235, and 56 358
-// and 295.
-constexpr int64_t kServingBlocks = 56;
+// Where there are several courses, the multiprocessors that serve beside those that look up. Of an
+// H200's 132, with rows of float32 and of 16 bits, 10 reach 362 and 222 GB/s, 12 363 and 262, 16
+// 365 and 329, 24 365 and 354: with 16 all was there first.
+constexpr int64_t kBulkBlocks = 16;
+// Where rows go word by word 16 reach 276 and 168 GB/s, 32 335 and 235, and 56 358 and 295. There
+// whatever else they ran would wait in the queue of what goes to peers and take twice its time, so
+// that they run nothing else: those that serve have all shared memory.
+constexpr int64_t kWordBlocks = 56;
+
+// Warps copy 32 rows of a course at a time, a chunk.
+struct Course {
+  int64_t first_row, first_chunk;
+};
+
+using Stores = BulkStores<kStores, kStoreBytes>;
 
 struct ServeArgs {
   const ServedPart* parts;
   const int64_t* before;  // [num_parts + 1] rows served before each
   int64_t num_parts;
   const int64_t* requests;
-  const int64_t* first_parts;  // [num_courses + 1]
+  const Course* courses;  // [num_courses + 1] and their end
   int num_courses;
+  uint32_t* taken;   // chunks, so far
   uint32_t* served;  // [num_courses] chunks of each, so far; null: nobody is told
   PeerSignals signals;
 
-  __device__ int64_t FirstRow(int course) const { return before[first_parts[course]]; }
+  __device__ int64_t NumChunks(int course) const {
+    return courses[course + 1].first_chunk - courses[course].first_chunk;
+  }
   __device__ void TellAll(int course) const {
     for (int n = 0; n < signals.num_ranks; ++n) {
       if (n != signals.rank) signals.Tell(n, 1 + course);
     }
+  }
+  // Of one thread: so many chunks more are served.
+  __device__ void Count(int course, uint32_t chunks) const {
+    __threadfence_system();
+    if (atomicAdd(served + course, chunks) + chunks == NumChunks(course)) TellAll(course);
   }
 };
 
@@ -42,19 +61,26 @@ using VectorOf = Vector<T, kSize* static_cast<int>(sizeof(T))>;
 
 template <typename From, typename To, int kSize>
 __device__ VectorOf<To, kSize> Convert(const VectorOf<From, kSize>& from) {
-  if constexpr (std::is_same_v<From, To>) return from;
-  float values[kSize];
+  if constexpr (std::is_same_v<From, To>) {
+    return from;
+  } else {
+    float values[kSize];
 #pragma unroll
-  for (int i = 0; i < kSize; ++i) values[i] = from[i];
-  return VectorOf<To, kSize>::Round(values);
+    for (int i = 0; i < kSize; ++i) values[i] = from[i];
+    return VectorOf<To, kSize>::Round(values);
+  }
 }
 
 // A warp copies at most 32 rows of one part; a lane knows where one of them is, null where nowhere.
+// in_bulk: `to` and the rows there are aligned to 16 bytes.
 template <typename From, typename To, int kSize>
-__device__ void CopyRows(const From* from, To* to, int num_rows, int dim, int lane) {
+__device__ void CopyRows(const From* from, To* to, int num_rows, int dim, int lane, bool in_bulk,
+                         Stores* stores) {
   const int vectors_per_row = dim / kSize;
   const int num_vectors = num_rows * vectors_per_row;
-  for (int first = 0; first < num_vectors; first += kWarpSize * kUnroll) {
+  constexpr int kStep = kWarpSize * kUnroll;
+  static_assert(kStep * kSize * sizeof(To) <= kStoreBytes);
+  for (int first = 0; first < num_vectors; first += kStep) {
     VectorOf<From, kSize> vectors[kUnroll];
 #pragma unroll
     for (int k = 0; k < kUnroll; ++k) {
@@ -65,20 +91,24 @@ __device__ void CopyRows(const From* from, To* to, int num_rows, int dim, int la
       vectors[k] = VectorOf<From, kSize>::LoadIf(at < num_vectors && of_row != nullptr,
                                                  of_row + (at - row * vectors_per_row) * kSize);
     }
+    To* const arrive = to + int64_t{first} * kSize;
+    To* const write = in_bulk ? reinterpret_cast<To*>(stores->Next()) : arrive;
+    const int count = min(kStep, num_vectors - first);
 #pragma unroll
     for (int k = 0; k < kUnroll; ++k) {
-      const int at = first + k * kWarpSize + lane;
-      if (at >= num_vectors) continue;
+      const int at = k * kWarpSize + lane;
+      if (at >= count) continue;
       const auto converted = Convert<From, To, kSize>(vectors[k]);
-      *reinterpret_cast<typename VectorOf<To, kSize>::Word*>(to + int64_t{at} * kSize) =
-          converted.word;
+      *reinterpret_cast<typename VectorOf<To, kSize>::Word*>(write + at * kSize) = converted.word;
     }
+    if (in_bulk) stores->Store(arrive, count * kSize * static_cast<int>(sizeof(To)));
   }
 }
 
 // At most 32 rows, those from `at` on.
 template <typename From, typename To>
-__device__ void ServeChunk(const ServeArgs& args, int64_t at, int64_t stop, int lane) {
+__device__ void ServeChunk(const ServeArgs& args, int64_t at, int64_t stop, int lane,
+                           Stores* stores) {
   constexpr int kSize = 16 / (sizeof(From) > sizeof(To) ? sizeof(From) : sizeof(To));
   while (at < stop) {
     const int64_t p = FindOwner(args.before, args.num_parts, at);
@@ -92,38 +122,45 @@ __device__ void ServeChunk(const ServeArgs& args, int64_t at, int64_t stop, int 
     To* to = reinterpret_cast<To*>(part.to) + skipped * dim;
     const auto address = reinterpret_cast<uintptr_t>(part.table.rows);
     if (dim % kSize == 0 && address % (kSize * sizeof(From)) == 0) {
-      CopyRows<From, To, kSize>(from, to, num_rows, dim, lane);
+      const bool in_bulk = kHasBulkStores && dim * sizeof(To) % 16 == 0;
+      CopyRows<From, To, kSize>(from, to, num_rows, dim, lane, in_bulk, stores);
     } else {
-      CopyRows<From, To, 1>(from, to, num_rows, dim, lane);
+      CopyRows<From, To, 1>(from, to, num_rows, dim, lane, /*in_bulk=*/false, stores);
     }
     at += num_rows;
   }
 }
 
-// Warps take 32 rows in turn. Who has served the last of a course tells the others.
+// A warp takes the next chunk once it has copied one: of those dealt out beforehand the slowest
+// warp's would come long after the others. Who has served the last of a course tells the others.
 template <typename From, typename To>
 __global__ void __launch_bounds__(kThreads)
     ServeRowsKernel(const __grid_constant__ ServeArgs args) {
+  extern __shared__ __align__(16) char shared[];
   const int lane = threadIdx.x % kWarpSize;
-  const int64_t num_warps = int64_t{gridDim.x} * kThreads / kWarpSize;
-  // How many chunks come before the warp's next one.
-  int64_t turn = int64_t{threadIdx.x / kWarpSize} * gridDim.x + blockIdx.x;
-  for (int course = 0; course < args.num_courses; ++course) {
-    const int64_t first = args.FirstRow(course), end = args.FirstRow(course + 1);
-    const int64_t num_chunks = (end - first + kWarpSize - 1) / kWarpSize;
-    uint32_t served = 0;
-    for (; turn < num_chunks; turn += num_warps, ++served) {
-      const int64_t at = first + turn * kWarpSize;
-      ServeChunk<From, To>(args, at, min(at + kWarpSize, end), lane);
+  Stores stores(shared + threadIdx.x / kWarpSize * Stores::kBytesOfWarp, lane);
+  const bool tells = args.served != nullptr && lane == 0;
+  if (tells && blockIdx.x == 0 && threadIdx.x == 0) {
+    for (int course = 0; course < args.num_courses; ++course) {
+      if (args.NumChunks(course) == 0) args.TellAll(course);
     }
-    turn -= num_chunks;
-    if (args.served == nullptr) continue;
-    __syncwarp();
-    if (lane != 0) continue;
-    if (num_chunks == 0 && blockIdx.x == 0 && threadIdx.x == 0) args.TellAll(course);
-    if (served == 0) continue;
-    __threadfence_system();
-    if (atomicAdd(args.served + course, served) + served == num_chunks) args.TellAll(course);
+  }
+  const auto take = [&] { return lane == 0 ? atomicAdd(args.taken, 1u) : 0u; };
+  uint32_t taken = take(), served = 0;  // served: of the course, by this warp
+  for (int course = 0; course < args.num_courses;) {
+    const int64_t chunk = __shfl_sync(kFullWarp, taken, 0);
+    while (course < args.num_courses && chunk >= args.courses[course + 1].first_chunk) {
+      stores.Finish();
+      if (tells && served > 0) args.Count(course, served);
+      served = 0;
+      ++course;
+    }
+    if (course == args.num_courses) break;
+    taken = take();  // the next one, which is there once this one is copied
+    const Course of_course = args.courses[course], next = args.courses[course + 1];
+    const int64_t at = of_course.first_row + (chunk - of_course.first_chunk) * kWarpSize;
+    ServeChunk<From, To>(args, at, min(at + kWarpSize, next.first_row), lane, &stores);
+    ++served;
   }
 }
 
@@ -135,37 +172,46 @@ int MostSharedBytes() {
   return bytes;
 }
 
-// args: but for the arrays, which travel to `scratch`.
+// first_parts: those of courses, and their end. args: but for the arrays, which travel to
+// `scratch`.
 cudaError_t Serve(const std::vector<ServedPart>& parts, const std::vector<int64_t>& first_parts,
                   ServeArgs args, bool tells, DataType type, DataType wire, void* scratch,
                   cudaStream_t stream) {
   std::vector<int64_t> before = {0};
   for (const ServedPart& part : parts) before.push_back(before.back() + part.count);
   if (before.back() == 0 && !tells) return cudaSuccess;
+  std::vector<Course> courses = {{0, 0}};
+  for (size_t c = 1; c < first_parts.size(); ++c) {
+    const int64_t end = before[first_parts[c]], rows = end - courses.back().first_row;
+    courses.push_back({end, courses.back().first_chunk + (rows + kWarpSize - 1) / kWarpSize});
+  }
   DeviceArrays arrays(scratch);
   args.parts = arrays.Add(parts);
   args.before = arrays.Add(before);
   args.num_parts = static_cast<int64_t>(parts.size());
-  args.first_parts = arrays.Add(first_parts);
-  args.num_courses = static_cast<int>(first_parts.size()) - 1;
-  const uint32_t* served = arrays.Add(std::vector<uint32_t>(args.num_courses, 0));
-  args.served = tells ? const_cast<uint32_t*>(served) : nullptr;
+  args.courses = arrays.Add(courses);
+  args.num_courses = static_cast<int>(courses.size()) - 1;
+  args.taken = const_cast<uint32_t*>(arrays.Add(std::vector<uint32_t>(courses.size(), 0)));
+  args.served = tells ? args.taken + 1 : nullptr;
   const cudaError_t sent = arrays.Send(stream);
   if (sent != cudaSuccess) return sent;
-  const int64_t num_chunks = before.back() / kWarpSize + args.num_courses;
+  const int64_t all = NumMultiprocessors(), num_chunks = courses.back().first_chunk,
+                wanted = (num_chunks + kWarpsToStart - 1) / kWarpsToStart;
   const bool is_beside = args.num_courses > 1;
-  const int64_t all = NumMultiprocessors(),
-                most = is_beside ? std::min(kServingBlocks, all / 2) : all;
-  const int64_t num_blocks = std::min((num_chunks + kWarpsToStart - 1) / kWarpsToStart, most);
   return ForDeviceType(type, [&](auto* from) {
     return ForDeviceType(wire, [&](auto* to) {
       const auto kernel = ServeRowsKernel<std::remove_pointer_t<decltype(from)>,
                                           std::remove_pointer_t<decltype(to)>>;
-      const int shared_bytes = is_beside ? MostSharedBytes() : 0;
+      const bool in_bulk = HasBulkStores(reinterpret_cast<const void*>(kernel));
+      const int shared_bytes = in_bulk     ? Stores::kBytesOfWarp * kThreads / kWarpSize
+                               : is_beside ? MostSharedBytes()
+                                           : 0;
+      const int64_t most = is_beside ? std::min(in_bulk ? kBulkBlocks : kWordBlocks, all / 2) : all;
+      const auto num_blocks = static_cast<unsigned>(std::clamp<int64_t>(wanted, 1, most));
       const cudaError_t error =
           cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes);
       if (error != cudaSuccess) return error;
-      kernel<<<static_cast<unsigned>(num_blocks), kThreads, shared_bytes, stream>>>(args);
+      kernel<<<num_blocks, kThreads, shared_bytes, stream>>>(args);
       return cudaGetLastError();
     });
   });
@@ -175,7 +221,9 @@ cudaError_t Serve(const std::vector<ServedPart>& parts, const std::vector<int64_
 
 int64_t ServeRowsScratchBytes(int64_t num_parts) {
   return AlignScratch(num_parts * static_cast<int64_t>(sizeof(ServedPart))) +
-         2 * AlignScratch((num_parts + 1) * 8) + AlignScratch(num_parts * 4);
+         AlignScratch((num_parts + 1) * 8) +
+         AlignScratch((num_parts + 1) * static_cast<int64_t>(sizeof(Course))) +
+         AlignScratch((num_parts + 1) * 4);
 }
 
 cudaError_t ServeRowsCuda(const std::vector<ServedPart>& parts, const int64_t* requests,

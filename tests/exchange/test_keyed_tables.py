@@ -236,6 +236,47 @@ def train_on_gpu_on_rank():
     return results, devices
 
 
+MANY, WIDE = 40_000, 256
+ALONG = np.random.default_rng(9).normal(size=WIDE).astype(np.float32)
+
+
+def many_keys(step, rank):
+    """Of two tables; with every step a third of them is new."""
+    keys = np.random.default_rng(31 + rank).permutation(4 * MANY)[step * MANY // 3 :][:MANY]
+    return [keys * 7, -1 - keys]
+
+
+def look_up_many(rank, storage_option=None):
+    """[step][table]: of rows that are new, and that were there, one number each."""
+    tables = [
+        ge.get_embedding_variable(
+            name,
+            WIDE,
+            initializer=tf.keras.initializers.RandomUniform(seed=3),
+            ev_option=ge.EmbeddingVariableOption(
+                storage_option=storage_option or ge.StorageOption()
+            ),
+        )
+        for name in ("many", "others")
+    ]
+
+    @tf.function(reduce_retracing=True)
+    def look_up(*keys):
+        ids = [tf.RaggedTensor.from_tensor(of_table[:, None]) for of_table in keys]
+        with tf.GradientTape() as tape:
+            rows = ge.group_embedding_lookup_sparse(tables, ids, "sum")
+            numbers = [tf.linalg.matvec(of_table, ALONG) for of_table in rows]
+            loss = tf.add_n([tf.reduce_sum(of_table) for of_table in numbers])
+        return numbers, tape.gradient(loss, tables)  # what is differentiated inserts keys
+
+    return [[n.numpy() for n in look_up(*many_keys(step, rank))[0]] for step in range(3)]
+
+
+def look_up_many_on_rank(storage_option):
+    ge.enable_distributed_strategy()
+    return look_up_many(exchange.current().rank, storage_option)
+
+
 def train_mixed_on_rank(storage_option=None):
     """One lookup of tables of several dtypes and dims, keyed and not; one of two features of a
     table is not in the loss: Adam moves none of its rows."""

@@ -64,6 +64,18 @@ def test_tables_on_gpus_are_restored_on_gpus_and_in_memory(ranks, request, unint
 
 
 @with_gpus
+def test_many_new_rows_come_to_ranks(ranks, request):
+    # Given batches of more rows than come at a time, of keys that are new, or were there
+    # When ranks look them up
+    of_ranks = request.getfixturevalue(ranks).run(keyed.look_up_many_on_rank, HBM, timeout=120)
+    # Then each has the rows that one process has of its keys
+    for rank, of_rank in enumerate(of_ranks):
+        for step, expected in zip(of_rank, keyed.look_up_many(rank)):
+            for got, of_table in zip(step, expected):
+                np.testing.assert_allclose(got, of_table, rtol=1e-5, atol=1e-5)
+
+
+@with_gpus
 def test_rows_that_no_gradient_reaches_stay_as_they_are(ranks, request):
     # Given what one process trains of rows and keys, of several types
     rows, keys = keyed.train_mixed()

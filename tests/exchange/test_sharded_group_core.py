@@ -158,24 +158,25 @@ def test_rows_and_gradients_travel_in_16_bits(num_ranks, how, comm_dtype, precis
             np.testing.assert_allclose(shard, table[rank::num_ranks], atol=8 * precision)
 
 
-def case_of_large_tables(num_tables, dim, num_rows=100_000):
+def case_of_large_tables(num_tables, dim, num_rows=100_000, combiner="sum", max_norm=0.0):
     """Tables of as many rows, with a feature each."""
     random = np.random.default_rng(13)
     return SimpleNamespace(
         tables=[
             random.standard_normal((num_rows, dim)).astype(np.float32) for _ in range(num_tables)
         ],
-        table_of_feature=list(range(num_tables)), combiners=["sum"] * num_tables,
-        description="large tables", max_norms=[0.0] * num_tables, comm_dtype="float32")  # fmt: skip
+        table_of_feature=list(range(num_tables)), combiners=[combiner] * num_tables,
+        description="large tables", max_norms=[max_norm] * num_tables,
+        comm_dtype="float32")  # fmt: skip
 
 
-def batch_of_tables(ids_of_tables, dim, num_samples):
+def batch_of_tables(ids_of_tables, dim, num_samples, weights=None):
     """Samples of as many ids each."""
     counts = np.repeat([len(ids) // num_samples for ids in ids_of_tables], num_samples)
     return SimpleNamespace(
         ids=np.concatenate(ids_of_tables),
         row_splits=np.concatenate([[0], counts.cumsum()]),
-        weights=None,
+        weights=weights,
         output_shapes=[(num_samples, dim)] * len(ids_of_tables),
     )
 
@@ -344,20 +345,23 @@ def test_rooms_grow_with_the_batches(num_ranks):
 @pytest.mark.parametrize("num_ranks", [pytest.param(n, marks=on_gpus(n)) for n in (2, 4)])
 @pytest.mark.parametrize("comm_dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("of_first", [1, 10], ids=["alike", "a_tenth"])
-def test_rows_of_many_bytes_come_in_courses(num_ranks, comm_dtype, of_first):
+@pytest.mark.parametrize(
+    "combiner, max_norm", [("sum", 0.0), ("mean", 0.0), ("sum", 20.0)],
+    ids=["plain", "weighted", "clipped"])  # fmt: skip
+def test_rows_of_many_bytes_come_in_courses(num_ranks, comm_dtype, of_first, combiner, max_norm):
     # Given batches for each rank of 200 MB of rows, or 100 MB, where one of them may have a tenth
-    case, random = case_of_large_tables(3, dim=512, num_rows=50_000), np.random.default_rng(22)
-    case.comm_dtype = comm_dtype
+    case = case_of_large_tables(3, 512, num_rows=50_000, combiner=combiner, max_norm=max_norm)
+    case.comm_dtype, random = comm_dtype, np.random.default_rng(22)
     shares = [of_first, *[1] * (num_ranks - 1)]
-    batches = [
-        [
-            batch_of_tables(
-                [random.permutation(50_000)[: n // share] for n in (50_000, 200, 50_000)], 512, 10
-            )
-            for share in shares
-        ]
-        for _ in range(3)
-    ]
+
+    def draw(share):
+        counts = [n // share for n in (50_000, 200, 50_000)]
+        weights = random.uniform(-0.2, 1, sum(counts)).astype(np.float32)
+        return batch_of_tables(
+            [random.permutation(50_000)[:count] for count in counts],
+            dim=512, num_samples=10, weights=weights if combiner == "mean" else None)  # fmt: skip
+
+    batches = [[draw(share) for share in shares] for _ in range(3)]
     # When they are trained on, by sending and by writing into the peers' memory
     sent, written = (run_ranks(num_ranks, gpu_processes.train, how, case, batches) for how in WAYS)
     # Then nothing differs
