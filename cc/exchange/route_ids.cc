@@ -13,14 +13,15 @@ constexpr int64_t kLeftOut = -1, kReadsZeros = -2;
 //
 // Whether an id is a new one is as good as random, and processors that guess it wrong lose more
 // time than all the rest takes. So nothing branches on it: each id is first written behind the
-// unique ones, and an empty slot refers there.
+// unique ones, and an empty slot has a number above all of theirs, of which and their count the
+// less is taken.
 class UniqueIds {
  public:
   // Begins anew, for another table. `are_counted`: how often each came is asked for.
   void Clear(int64_t max_ids, bool are_counted) {
     size_t size = 16;
     while (size < 2 * static_cast<size_t>(max_ids)) size *= 2;
-    slots_.assign(size, -1);
+    slots_.assign(size, kEmpty);
     mask_ = size - 1;
     size_ = 0;
     ids_.resize(max_ids + 1);
@@ -31,7 +32,7 @@ class UniqueIds {
   int64_t Add(int64_t id) {
     ids_[size_] = id;
     size_t slot = (static_cast<uint64_t>(id) * 0x9E3779B97F4A7C15u >> 20) & mask_;
-    int32_t number = NumberIn(slot);
+    uint32_t number = NumberIn(slot);
     while (ids_[number] != id) {
       slot = (slot + 1) & mask_;
       number = NumberIn(slot);
@@ -47,11 +48,17 @@ class UniqueIds {
   const int64_t* times() const { return times_.empty() ? nullptr : times_.data(); }  // [size()]
 
  private:
-  int32_t NumberIn(size_t slot) const { return slots_[slot] < 0 ? size_ : slots_[slot]; }
+  static constexpr uint32_t kEmpty = 0xFFFFFFFF;
 
-  std::vector<int32_t> slots_;  // open addressing; number of a unique id, or -1
+  uint32_t NumberIn(size_t slot) const {
+    uint32_t number = std::min(slots_[slot], size_);
+    asm("" : "+r"(number));  // or GCC branches on which of the two it is, after all
+    return number;
+  }
+
+  std::vector<uint32_t> slots_;  // open addressing; number of a unique id, or kEmpty
   size_t mask_ = 0;
-  int32_t size_ = 0;
+  uint32_t size_ = 0;
   std::vector<int64_t> ids_, times_;  // with room for one more than there are
 };
 
