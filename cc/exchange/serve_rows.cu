@@ -14,9 +14,9 @@ constexpr int kUnroll = 4;
 constexpr int kStores = 3, kStoreBytes = kWarpSize * kUnroll * 16;  // of a warp, under way
 constexpr int64_t kWarpsToStart = 8;  // whose rows are worth another block
 
-// Where there are several courses, the multiprocessors that serve beside those that look up. Of an
-// H200's 132, with rows of float32 and of 16 bits, 10 reach 362 and 222 GB/s, 12 363 and 262, 16
-// 365 and 329, 24 365 and 354: with 16 all was there first.
+// Where there are several courses, the multiprocessors that serve beside those that look up, if
+// rows are multiples of 16 bytes. Of an H200's 132, with rows of float32 and of 16 bits, 10 reach
+// 362 and 222 GB/s, 12 363 and 262, 16 365 and 329, 24 365 and 354: with 16 all was there first.
 constexpr int64_t kBulkBlocks = 16;
 // Where rows go word by word 16 reach 276 and 168 GB/s, 32 335 and 235, and 56 358 and 295. There
 // whatever else they ran would wait in the queue of what goes to peers and take twice its time, so
@@ -172,13 +172,41 @@ int MostSharedBytes() {
   return bytes;
 }
 
+// What the kernel is launched with.
+struct Launch {
+  unsigned num_blocks;
+  int threads, shared_bytes;
+};
+
+// has_stores: the code has bulk stores, and rows_fit: all rows may leave by them.
+Launch PlanLaunch(bool has_stores, bool rows_fit, bool is_beside, int64_t num_chunks,
+                  int most_shared) {
+  const bool in_bulk = has_stores && rows_fit;
+  Launch launch = {1, kThreads, 0};
+  if (has_stores) {
+    launch.threads = std::min(kThreads, most_shared / Stores::kBytesOfWarp * kWarpSize);
+    launch.shared_bytes = launch.threads / kWarpSize * Stores::kBytesOfWarp;
+  }
+  if (is_beside && !in_bulk) launch.shared_bytes = most_shared;
+  const int64_t all = NumMultiprocessors(),
+                most = is_beside ? std::min(in_bulk ? kBulkBlocks : kWordBlocks, all / 2) : all,
+                wanted = (num_chunks + kWarpsToStart - 1) / kWarpsToStart;
+  launch.num_blocks =
+      static_cast<unsigned>(std::clamp<int64_t>(wanted, 1, std::max<int64_t>(most, 1)));
+  return launch;
+}
+
 // first_parts: those of courses, and their end. args: but for the arrays, which travel to
 // `scratch`.
 cudaError_t Serve(const std::vector<ServedPart>& parts, const std::vector<int64_t>& first_parts,
                   ServeArgs args, bool tells, DataType type, DataType wire, void* scratch,
                   cudaStream_t stream) {
   std::vector<int64_t> before = {0};
-  for (const ServedPart& part : parts) before.push_back(before.back() + part.count);
+  bool rows_fit = true;
+  for (const ServedPart& part : parts) {
+    before.push_back(before.back() + part.count);
+    rows_fit = rows_fit && part.table.dim * SizeOf(wire) % 16 == 0;
+  }
   if (before.back() == 0 && !tells) return cudaSuccess;
   std::vector<Course> courses = {{0, 0}};
   for (size_t c = 1; c < first_parts.size(); ++c) {
@@ -195,23 +223,20 @@ cudaError_t Serve(const std::vector<ServedPart>& parts, const std::vector<int64_
   args.served = tells ? args.taken + 1 : nullptr;
   const cudaError_t sent = arrays.Send(stream);
   if (sent != cudaSuccess) return sent;
-  const int64_t all = NumMultiprocessors(), num_chunks = courses.back().first_chunk,
-                wanted = (num_chunks + kWarpsToStart - 1) / kWarpsToStart;
   const bool is_beside = args.num_courses > 1;
   return ForDeviceType(type, [&](auto* from) {
     return ForDeviceType(wire, [&](auto* to) {
       const auto kernel = ServeRowsKernel<std::remove_pointer_t<decltype(from)>,
                                           std::remove_pointer_t<decltype(to)>>;
-      const bool in_bulk = HasBulkStores(reinterpret_cast<const void*>(kernel));
-      const int shared_bytes = in_bulk     ? Stores::kBytesOfWarp * kThreads / kWarpSize
-                               : is_beside ? MostSharedBytes()
-                                           : 0;
-      const int64_t most = is_beside ? std::min(in_bulk ? kBulkBlocks : kWordBlocks, all / 2) : all;
-      const auto num_blocks = static_cast<unsigned>(std::clamp<int64_t>(wanted, 1, most));
+      const bool has_stores = HasBulkStores(reinterpret_cast<const void*>(kernel));
+      const int most_shared = MostSharedBytes();
+      const Launch launch =
+          PlanLaunch(has_stores, rows_fit, is_beside, courses.back().first_chunk, most_shared);
+      // The same for every launch, as another thread may be between this and its own.
       const cudaError_t error =
-          cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes);
+          cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, most_shared);
       if (error != cudaSuccess) return error;
-      kernel<<<num_blocks, kThreads, shared_bytes, stream>>>(args);
+      kernel<<<launch.num_blocks, launch.threads, launch.shared_bytes, stream>>>(args);
       return cudaGetLastError();
     });
   });
