@@ -4,6 +4,7 @@ Here and not in the tests, since a process that is started finds modules by name
 """
 
 import ctypes
+import gc
 import sys
 import time
 from collections import Counter
@@ -217,6 +218,7 @@ def train_in_little_memory(meeting, case, batches):
     run = ShardedRun(meeting, "rooms", case, memory=memory)
     looked_up, lacks = [run.step(batches[0][meeting.rank])], [run.communicator.lack_of_rooms]
     is_last = meeting.rank == meeting.num_ranks - 1
+    gc.collect()  # of what nobody has, nothing is to be freed from here on
     with little_memory(but=64 << 20) if is_last else nullcontext():
         looked_up.append(run.step(batches[1][meeting.rank]))
     lacks.append(run.communicator.lack_of_rooms)

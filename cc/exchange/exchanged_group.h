@@ -87,8 +87,9 @@ class ExchangedGroup : public ShardedGroup {
     std::vector<int64_t> sent_at, received_at;  // as PartOffsets says
     std::vector<char*> to;                      // [num_ranks] where those for each are written
     char* arrived = nullptr;                    // where those of all ranks are, once sent
-    char* unpacked = nullptr;                   // where they are as tables have them
+    char* unpacked = nullptr;                   // where they are as they are read
     bool in_rooms = false;
+    bool is_unpacked = false;  // not where they arrived
   };
 
   void BringRows(int64_t* requests, const Locate& locate, cudaStream_t stream, bool looks_up);
@@ -102,7 +103,7 @@ class ExchangedGroup : public ShardedGroup {
   // room_at [num_ranks] where in the others' those go that leave; null: they are sent.
   Passage OpenPassage(const std::string& name, const std::vector<int64_t>& sent,
                       const std::vector<int64_t>& received, const std::vector<int64_t>& room_at,
-                      char* in_room);
+                      char* in_room, bool is_unpacked);
   // What was written arrives.
   void Send(const Passage& passage, cudaStream_t stream);
   void Unpack(const Passage& passage, TableRange tables, float factor, cudaStream_t stream);
@@ -121,6 +122,9 @@ class ExchangedGroup : public ShardedGroup {
   const PartPlace* ListPlaces(cudaStream_t stream);
   // Whether rows travel in another type than the table's.
   bool Converts() const { return comm_type_ != group().dtype; }
+  // The type in which rows that came are looked up as they are, if it is not the table's: where
+  // that is faster, and nothing on the way back reads them again. Once the counts are there.
+  std::optional<DataType> NarrowRows() const;
   // Bytes on the way of what takes so many in a table's type.
   int64_t WireBytes(int64_t bytes) const;
   void CountSent(const std::vector<int64_t>& send_bytes);

@@ -12,37 +12,40 @@ namespace {
 constexpr int kThreads = 1024;
 constexpr int kUnroll = 4;
 constexpr int kStores = 3, kStoreBytes = kWarpSize * kUnroll * 16;  // of a warp, under way
-constexpr int64_t kWarpsToStart = 8;  // whose rows are worth another block
+constexpr int64_t kChunkRows = kWarpSize;  // of one part, which a warp copies at a time
+constexpr int64_t kChunksToStart = 8;      // worth another block
 
-// Where there are several courses, the multiprocessors that serve beside those that look up, if
-// rows are multiples of 16 bytes. Of an H200's 132, with rows of float32 and of 16 bits, 10 reach
-// 362 and 222 GB/s, 12 363 and 262, 16 365 and 329, 24 365 and 354: with 16 all was there first.
+// Where there are several courses, the multiprocessors that serve beside those that look up. Of an
+// H200's 132, with rows of float32 and of 16 bits, 10 reach 362 and 222 GB/s, 12 363 and 262, 16
+// 365 and 329, 24 365 and 354: with 16 all was there first.
 constexpr int64_t kBulkBlocks = 16;
-// Where rows go word by word 16 reach 276 and 168 GB/s, 32 335 and 235, and 56 358 and 295. There
-// whatever else they ran would wait in the queue of what goes to peers and take twice its time, so
-// that they run nothing else: those that serve have all shared memory.
+// Where rows are read element by element 16 reach 209 and 108 GB/s.
+constexpr int64_t kElementBlocks = 56;
+// Without bulk stores 16 reach 276 and 168 GB/s, 32 335 and 235, and 56 358 and 295. There whatever
+// else they ran would wait in the queue of what goes to peers and take twice its time, so that they
+// run nothing else: those that serve have all shared memory.
 constexpr int64_t kWordBlocks = 56;
 
-// Warps copy 32 rows of a course at a time, a chunk.
-struct Course {
-  int64_t first_row, first_chunk;
-};
+// Elements of a row that a lane reads at once, if rows are so aligned.
+constexpr int64_t ElementsAtOnce(int64_t from_bytes, int64_t to_bytes) {
+  return 16 / std::max(from_bytes, to_bytes);
+}
 
 using Stores = BulkStores<kStores, kStoreBytes>;
 
 struct ServeArgs {
   const ServedPart* parts;
-  const int64_t* before;  // [num_parts + 1] rows served before each
+  const int64_t* first_chunks;  // [num_parts + 1] of each, and the end
   int64_t num_parts;
   const int64_t* requests;
-  const Course* courses;  // [num_courses + 1] and their end
+  const int64_t* ends;  // [num_courses] of their chunks
   int num_courses;
   uint32_t* taken;   // chunks, so far
   uint32_t* served;  // [num_courses] chunks of each, so far; null: nobody is told
   PeerSignals signals;
 
   __device__ int64_t NumChunks(int course) const {
-    return courses[course + 1].first_chunk - courses[course].first_chunk;
+    return ends[course] - (course == 0 ? 0 : ends[course - 1]);
   }
   __device__ void TellAll(int course) const {
     for (int n = 0; n < signals.num_ranks; ++n) {
@@ -71,10 +74,10 @@ __device__ VectorOf<To, kSize> Convert(const VectorOf<From, kSize>& from) {
   }
 }
 
-// A warp copies at most 32 rows of one part; a lane knows where one of them is, null where nowhere.
-// in_bulk: `to` and the rows there are aligned to 16 bytes.
+// A warp copies the rows of a chunk; a lane knows where one of them is, null where nowhere. `to` is
+// aligned to 16 bytes. In bulk go multiples of 16 bytes, which only the end of a part may not be.
 template <typename From, typename To, int kSize>
-__device__ void CopyRows(const From* from, To* to, int num_rows, int dim, int lane, bool in_bulk,
+__device__ void CopyRows(const From* from, To* to, int num_rows, int dim, int lane,
                          Stores* stores) {
   const int vectors_per_row = dim / kSize;
   const int num_vectors = num_rows * vectors_per_row;
@@ -92,8 +95,10 @@ __device__ void CopyRows(const From* from, To* to, int num_rows, int dim, int la
                                                  of_row + (at - row * vectors_per_row) * kSize);
     }
     To* const arrive = to + int64_t{first} * kSize;
-    To* const write = in_bulk ? reinterpret_cast<To*>(stores->Next()) : arrive;
     const int count = min(kStep, num_vectors - first);
+    const int num_bytes = count * kSize * static_cast<int>(sizeof(To));
+    const bool in_bulk = kHasBulkStores && num_bytes % 16 == 0;
+    To* const write = in_bulk ? reinterpret_cast<To*>(stores->Next()) : arrive;
 #pragma unroll
     for (int k = 0; k < kUnroll; ++k) {
       const int at = k * kWarpSize + lane;
@@ -101,33 +106,27 @@ __device__ void CopyRows(const From* from, To* to, int num_rows, int dim, int la
       const auto converted = Convert<From, To, kSize>(vectors[k]);
       *reinterpret_cast<typename VectorOf<To, kSize>::Word*>(write + at * kSize) = converted.word;
     }
-    if (in_bulk) stores->Store(arrive, count * kSize * static_cast<int>(sizeof(To)));
+    if (in_bulk) stores->Store(arrive, num_bytes);
   }
 }
 
-// At most 32 rows, those from `at` on.
 template <typename From, typename To>
-__device__ void ServeChunk(const ServeArgs& args, int64_t at, int64_t stop, int lane,
-                           Stores* stores) {
-  constexpr int kSize = 16 / (sizeof(From) > sizeof(To) ? sizeof(From) : sizeof(To));
-  while (at < stop) {
-    const int64_t p = FindOwner(args.before, args.num_parts, at);
-    const ServedPart part = args.parts[p];
-    const int64_t skipped = at - args.before[p];
-    const int num_rows = static_cast<int>(min(stop - at, part.count - skipped));
-    const int dim = static_cast<int>(part.table.dim);
-    const int64_t row = args.requests[part.first + skipped + min(lane, num_rows - 1)];
-    const bool is_there = row >= 0 && row < part.table.num_rows;
-    const From* from = is_there ? static_cast<const From*>(part.table.rows) + row * dim : nullptr;
-    To* to = reinterpret_cast<To*>(part.to) + skipped * dim;
-    const auto address = reinterpret_cast<uintptr_t>(part.table.rows);
-    if (dim % kSize == 0 && address % (kSize * sizeof(From)) == 0) {
-      const bool in_bulk = kHasBulkStores && dim * sizeof(To) % 16 == 0;
-      CopyRows<From, To, kSize>(from, to, num_rows, dim, lane, in_bulk, stores);
-    } else {
-      CopyRows<From, To, 1>(from, to, num_rows, dim, lane, /*in_bulk=*/false, stores);
-    }
-    at += num_rows;
+__device__ void ServeChunk(const ServeArgs& args, int64_t chunk, int lane, Stores* stores) {
+  constexpr int kSize = ElementsAtOnce(sizeof(From), sizeof(To));
+  const int64_t p = FindOwner(args.first_chunks, args.num_parts, chunk);
+  const ServedPart part = args.parts[p];
+  const int64_t first = (chunk - args.first_chunks[p]) * kChunkRows;
+  const int num_rows = static_cast<int>(min(kChunkRows, part.count - first));
+  const int dim = static_cast<int>(part.table.dim);
+  const int64_t row = args.requests[part.first + first + min(lane, num_rows - 1)];
+  const bool is_there = row >= 0 && row < part.table.num_rows;
+  const From* from = is_there ? static_cast<const From*>(part.table.rows) + row * dim : nullptr;
+  To* to = reinterpret_cast<To*>(part.to) + first * dim;
+  const auto address = reinterpret_cast<uintptr_t>(part.table.rows);
+  if (dim % kSize == 0 && address % (kSize * sizeof(From)) == 0) {
+    CopyRows<From, To, kSize>(from, to, num_rows, dim, lane, stores);
+  } else {
+    CopyRows<From, To, 1>(from, to, num_rows, dim, lane, stores);
   }
 }
 
@@ -149,7 +148,7 @@ __global__ void __launch_bounds__(kThreads)
   uint32_t taken = take(), served = 0;  // served: of the course, by this warp
   for (int course = 0; course < args.num_courses;) {
     const int64_t chunk = __shfl_sync(kFullWarp, taken, 0);
-    while (course < args.num_courses && chunk >= args.courses[course + 1].first_chunk) {
+    while (course < args.num_courses && chunk >= args.ends[course]) {
       stores.Finish();
       if (tells && served > 0) args.Count(course, served);
       served = 0;
@@ -157,9 +156,7 @@ __global__ void __launch_bounds__(kThreads)
     }
     if (course == args.num_courses) break;
     taken = take();  // the next one, which is there once this one is copied
-    const Course of_course = args.courses[course], next = args.courses[course + 1];
-    const int64_t at = of_course.first_row + (chunk - of_course.first_chunk) * kWarpSize;
-    ServeChunk<From, To>(args, at, min(at + kWarpSize, next.first_row), lane, &stores);
+    ServeChunk<From, To>(args, chunk, lane, &stores);
     ++served;
   }
 }
@@ -178,19 +175,18 @@ struct Launch {
   int threads, shared_bytes;
 };
 
-// has_stores: the code has bulk stores, and rows_fit: all rows may leave by them.
-Launch PlanLaunch(bool has_stores, bool rows_fit, bool is_beside, int64_t num_chunks,
+Launch PlanLaunch(bool in_bulk, bool by_element, bool is_beside, int64_t num_chunks,
                   int most_shared) {
-  const bool in_bulk = has_stores && rows_fit;
-  Launch launch = {1, kThreads, 0};
-  if (has_stores) {
+  Launch launch = {1, kThreads, is_beside ? most_shared : 0};
+  if (in_bulk) {
     launch.threads = std::min(kThreads, most_shared / Stores::kBytesOfWarp * kWarpSize);
     launch.shared_bytes = launch.threads / kWarpSize * Stores::kBytesOfWarp;
   }
-  if (is_beside && !in_bulk) launch.shared_bytes = most_shared;
-  const int64_t all = NumMultiprocessors(),
-                most = is_beside ? std::min(in_bulk ? kBulkBlocks : kWordBlocks, all / 2) : all,
-                wanted = (num_chunks + kWarpsToStart - 1) / kWarpsToStart;
+  const int64_t beside = !in_bulk     ? kWordBlocks
+                         : by_element ? kElementBlocks
+                                      : kBulkBlocks,
+                all = NumMultiprocessors(), most = is_beside ? std::min(beside, all / 2) : all,
+                wanted = (num_chunks + kChunksToStart - 1) / kChunksToStart;
   launch.num_blocks =
       static_cast<unsigned>(std::clamp<int64_t>(wanted, 1, std::max<int64_t>(most, 1)));
   return launch;
@@ -201,25 +197,22 @@ Launch PlanLaunch(bool has_stores, bool rows_fit, bool is_beside, int64_t num_ch
 cudaError_t Serve(const std::vector<ServedPart>& parts, const std::vector<int64_t>& first_parts,
                   ServeArgs args, bool tells, DataType type, DataType wire, void* scratch,
                   cudaStream_t stream) {
-  std::vector<int64_t> before = {0};
-  bool rows_fit = true;
+  std::vector<int64_t> first_chunks = {0}, ends;
+  bool by_element = false;
   for (const ServedPart& part : parts) {
-    before.push_back(before.back() + part.count);
-    rows_fit = rows_fit && part.table.dim * SizeOf(wire) % 16 == 0;
+    by_element |= part.table.dim % ElementsAtOnce(SizeOf(type), SizeOf(wire)) != 0;
+    first_chunks.push_back(first_chunks.back() + (part.count + kChunkRows - 1) / kChunkRows);
   }
-  if (before.back() == 0 && !tells) return cudaSuccess;
-  std::vector<Course> courses = {{0, 0}};
-  for (size_t c = 1; c < first_parts.size(); ++c) {
-    const int64_t end = before[first_parts[c]], rows = end - courses.back().first_row;
-    courses.push_back({end, courses.back().first_chunk + (rows + kWarpSize - 1) / kWarpSize});
-  }
+  const int64_t num_chunks = first_chunks.back();
+  if (num_chunks == 0 && !tells) return cudaSuccess;
+  for (size_t c = 1; c < first_parts.size(); ++c) ends.push_back(first_chunks[first_parts[c]]);
   DeviceArrays arrays(scratch);
   args.parts = arrays.Add(parts);
-  args.before = arrays.Add(before);
+  args.first_chunks = arrays.Add(first_chunks);
   args.num_parts = static_cast<int64_t>(parts.size());
-  args.courses = arrays.Add(courses);
-  args.num_courses = static_cast<int>(courses.size()) - 1;
-  args.taken = const_cast<uint32_t*>(arrays.Add(std::vector<uint32_t>(courses.size(), 0)));
+  args.ends = arrays.Add(ends);
+  args.num_courses = static_cast<int>(ends.size());
+  args.taken = const_cast<uint32_t*>(arrays.Add(std::vector<uint32_t>(1 + ends.size(), 0)));
   args.served = tells ? args.taken + 1 : nullptr;
   const cudaError_t sent = arrays.Send(stream);
   if (sent != cudaSuccess) return sent;
@@ -228,10 +221,9 @@ cudaError_t Serve(const std::vector<ServedPart>& parts, const std::vector<int64_
     return ForDeviceType(wire, [&](auto* to) {
       const auto kernel = ServeRowsKernel<std::remove_pointer_t<decltype(from)>,
                                           std::remove_pointer_t<decltype(to)>>;
-      const bool has_stores = HasBulkStores(reinterpret_cast<const void*>(kernel));
+      const bool in_bulk = HasBulkStores(reinterpret_cast<const void*>(kernel));
       const int most_shared = MostSharedBytes();
-      const Launch launch =
-          PlanLaunch(has_stores, rows_fit, is_beside, courses.back().first_chunk, most_shared);
+      const Launch launch = PlanLaunch(in_bulk, by_element, is_beside, num_chunks, most_shared);
       // The same for every launch, as another thread may be between this and its own.
       const cudaError_t error =
           cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, most_shared);
@@ -246,9 +238,7 @@ cudaError_t Serve(const std::vector<ServedPart>& parts, const std::vector<int64_
 
 int64_t ServeRowsScratchBytes(int64_t num_parts) {
   return AlignScratch(num_parts * static_cast<int64_t>(sizeof(ServedPart))) +
-         AlignScratch((num_parts + 1) * 8) +
-         AlignScratch((num_parts + 1) * static_cast<int64_t>(sizeof(Course))) +
-         AlignScratch((num_parts + 1) * 4);
+         2 * AlignScratch((num_parts + 1) * 8) + AlignScratch((num_parts + 1) * 4);
 }
 
 cudaError_t ServeRowsCuda(const std::vector<ServedPart>& parts, const int64_t* requests,

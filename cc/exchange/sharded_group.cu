@@ -79,7 +79,8 @@ Group ShardedGroup::ByPlace(std::vector<Table>* tables) const {
   return by_place;
 }
 
-void ShardedGroup::LookUpPlaces(TableRange range, cudaStream_t stream) {
+void ShardedGroup::LookUpPlaces(TableRange range, std::optional<DataType> narrow,
+                                cudaStream_t stream) {
   std::vector<Table> tables;
   Group by_place = ByPlace(&tables);
   void* scratch = allocate_("lookup", GroupLookupScratchBytes(num_tables(), by_place.num_features));
@@ -88,7 +89,7 @@ void ShardedGroup::LookUpPlaces(TableRange range, cudaStream_t stream) {
                [=](const Feature& feature) { return range.Has(feature.table); });
   by_place.features = features.data();
   by_place.num_features = static_cast<int64_t>(features.size());
-  RequireCuda(GroupLookupCuda(by_place, scratch, nullptr, stream));
+  RequireCuda(GroupLookupCuda(by_place, scratch, nullptr, stream, narrow));
 }
 
 void ShardedGroup::ReduceGradients(const std::vector<char*>& gradients,

@@ -16,6 +16,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -55,8 +56,9 @@ class ShardedGroup {
   ~ShardedGroup() = default;
 
   void Route(const RoutedKeys& keys, int64_t* local_rows, Fault* fault, cudaStream_t stream);
-  // After WritePlacesCuda: the outputs of the features of these tables.
-  void LookUpPlaces(TableRange tables, cudaStream_t stream);
+  // After WritePlacesCuda: the outputs of the features of these tables. narrow: as GroupLookupCuda
+  // has it.
+  void LookUpPlaces(TableRange tables, std::optional<DataType> narrow, cudaStream_t stream);
   // The group whose ids are addresses; `tables` are its own.
   Group ByPlace(std::vector<Table>* tables) const;
   // From now on outputs, or their gradients, are there.

@@ -37,8 +37,41 @@ struct LookupArgs {
   Fault* fault;
 };
 
+// A thread's vector of a row of float32, or of as many elements of 16 bits, as the lowest bit of
+// its address says. What is not loaded is all zeros, so that neither is chosen by a branch.
+template <typename Narrow, int kBytes>
+struct WideOrNarrow {
+  static constexpr int kSize = kBytes / sizeof(float);
+  using Wide = Vector<float, kBytes>;
+
+  Wide wide;
+  Vector<Narrow, kBytes / 2> narrow;
+
+  __device__ float operator[](int i) const {
+    return __uint_as_float(__float_as_uint(wide[i]) | __float_as_uint(narrow[i]));
+  }
+  __device__ static WideOrNarrow LoadIf(bool condition, const char* place) {
+    const auto address = reinterpret_cast<uintptr_t>(place);
+    const bool is_narrow = address & kNarrowPlace;
+    const auto* from = reinterpret_cast<const char*>(address & ~uintptr_t{kNarrowPlace});
+    return {Wide::LoadIf(condition && !is_narrow, from),
+            decltype(narrow)::LoadIf(condition && is_narrow, from)};
+  }
+  __device__ static Wide Round(const float (&values)[kSize]) { return Wide::Round(values); }
+};
+
+// How rows of vectors `Wide` are read; Narrow: in which type some of them are, or void.
+template <typename Wide, typename Narrow>
+struct ReadAs {
+  using Type = WideOrNarrow<Narrow, static_cast<int>(sizeof(Wide))>;
+};
+template <typename Wide>
+struct ReadAs<Wide, void> {
+  using Type = Wide;
+};
+
 // The ids of one feature as the entries of CombineSegments.
-template <Weighting weighting>
+template <Weighting weighting, bool has_narrow>
 struct LookupSource {
   static constexpr Weighting kWeighting = weighting;
   struct Cursor {
@@ -52,7 +85,8 @@ struct LookupSource {
 
   const LookupArgs& args;
   const LookupTask& task;
-  const char* rows;  // the thread's vector of the table's first row
+  const char* rows;    // the thread's vector of the table's first row
+  uint32_t column_at;  // where that vector is in a row, in bytes
   bool met_bad_id = false;
 
   __device__ Cursor Seek(int64_t position) const {
@@ -64,6 +98,10 @@ struct LookupSource {
   }
   __device__ bool HasRow(const Fetched& fetched) const { return Use(fetched) == IdUse::kRow; }
   __device__ const char* Row(const Fetched& fetched) const {
+    if constexpr (has_narrow) {  // by address, all of them
+      const uint32_t at = fetched.id & kNarrowPlace ? column_at / 2 : column_at;
+      return reinterpret_cast<const char*>(fetched.id + at);
+    }
     return rows + fetched.id * task.row_bytes;
   }
   __device__ float Weight(const Fetched& fetched) const {
@@ -127,7 +165,7 @@ struct Sample {
 };
 
 // `block`: which of the feature's blocks this is.
-template <typename Vector, Weighting weighting>
+template <typename Vector, Weighting weighting, typename Narrow>
 __device__ void LookUpBlock(const LookupArgs& args, const LookupTask& task, int64_t feature,
                             uint32_t block) {
   const Team team(task.shape.team_bits);
@@ -147,9 +185,11 @@ __device__ void LookUpBlock(const LookupArgs& args, const LookupTask& task, int6
                                        : __ldg(splits + sample);
   };
   const LookupClip<Vector> clip{args, task, team};
-  LookupSource<weighting> source{args, task, task.rows + column * sizeof(Vector)};
-  char* output = task.output + begin * task.output_bytes + column * sizeof(Vector);
-  CombineSegments<Vector>(
+  const uint32_t column_at = column * sizeof(Vector);
+  LookupSource<weighting, !std::is_void_v<Narrow>> source{args, task, task.rows + column_at,
+                                                          column_at};
+  char* output = task.output + begin * task.output_bytes + column_at;
+  CombineSegments<typename ReadAs<Vector, Narrow>::Type>(
       num_samples, num_samples > 0 ? split(0) : 0, has_column,
       [&](int sample) { return Sample{split(sample + 1)}; }, source, clip,
       [&](int sample, const Sample&, Combined<Vector::kSize>& combined) {
@@ -172,14 +212,14 @@ __device__ void LookUpBlock(const LookupArgs& args, const LookupTask& task, int6
 // sample; a thread keeps one vector (up to 16 bytes) of each row. Where a row has more than 32
 // vectors, the next block takes the next 32 of the same samples. A warp holds one team or several,
 // never half of one.
-template <typename T, Weighting weighting>
+template <typename T, Weighting weighting, typename Narrow = void>
 __global__ void __launch_bounds__(kThreads, BlocksPerMultiprocessor(weighting))
     GroupLookupKernel(LookupArgs args) {
   const int64_t feature = FindOwner(args.first_blocks, args.num_features, blockIdx.x);
   const LookupTask task = args.tasks[feature];
   const uint32_t block = blockIdx.x - static_cast<uint32_t>(args.first_blocks[feature]);
   ForVector<T>(task.shape.vector_bytes, [&](auto vector) {
-    LookUpBlock<decltype(vector), weighting>(args, task, feature, block);
+    LookUpBlock<decltype(vector), weighting, Narrow>(args, task, feature, block);
   });
 }
 
@@ -206,7 +246,12 @@ int32_t SamplesPerTeam(const Group& group) {
 }
 
 template <typename T>
-auto KernelFor(const Group& group) {
+auto KernelFor(const Group& group, std::optional<DataType> narrow) {
+  if constexpr (std::is_same_v<T, float>) {
+    constexpr Weighting kNone = Weighting::kNone;
+    if (narrow == DataType::kFloat16) return GroupLookupKernel<T, kNone, __half>;
+    if (narrow == DataType::kBFloat16) return GroupLookupKernel<T, kNone, __nv_bfloat16>;
+  }
   const bool clips = std::any_of(group.tables, group.tables + group.num_tables,
                                  [](const Table& table) { return table.max_norm > 0; });
   return clips                            ? GroupLookupKernel<T, Weighting::kClipping>
@@ -253,7 +298,8 @@ int64_t GroupLookupScratchBytes(int64_t /*num_tables*/, int64_t num_features) {
          AlignScratch((num_features + 1) * sizeof(int64_t));
 }
 
-cudaError_t GroupLookupCuda(const Group& group, void* scratch, Fault* fault, cudaStream_t stream) {
+cudaError_t GroupLookupCuda(const Group& group, void* scratch, Fault* fault, cudaStream_t stream,
+                            std::optional<DataType> narrow) {
   const LookupPlan plan = PlanLookup(group);
   const int64_t num_blocks = plan.blocks.num_blocks();
   if (num_blocks == 0) return cudaSuccess;
@@ -271,7 +317,7 @@ cudaError_t GroupLookupCuda(const Group& group, void* scratch, Fault* fault, cud
 
   ForDeviceType(group.dtype, [&](auto* type) {
     using T = std::remove_pointer_t<decltype(type)>;
-    KernelFor<T>(group)<<<static_cast<unsigned>(num_blocks), kThreads, 0, stream>>>(args);
+    KernelFor<T>(group, narrow)<<<static_cast<unsigned>(num_blocks), kThreads, 0, stream>>>(args);
   });
   return cudaGetLastError();
 }

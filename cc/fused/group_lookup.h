@@ -9,6 +9,8 @@
 
 #if GROUP_EMBEDDING_CUDA
 #include <cuda_runtime_api.h>
+
+#include <optional>
 #endif
 
 namespace group_embedding {
@@ -33,8 +35,12 @@ Fault GroupLookupCpu(const Group& group, const ParallelFor& parallel_for);
 // GroupLookupScratchBytes. A bad id reads zeros, and unless read_zeros is set it is stored through
 // `fault`. The ids of a table whose `rows` are null are the addresses of its rows, in any memory
 // that the device reads, each aligned to 16 bytes or to the bytes of a row, whichever is less.
+// narrow: of such a group of float32, without weights and without a max_norm, a type of 16 bits in
+// which some of the rows are: their ids are the addresses plus kNarrowPlace.
+inline constexpr int64_t kNarrowPlace = 1;
 int64_t GroupLookupScratchBytes(int64_t num_tables, int64_t num_features);
-cudaError_t GroupLookupCuda(const Group& group, void* scratch, Fault* fault, cudaStream_t stream);
+cudaError_t GroupLookupCuda(const Group& group, void* scratch, Fault* fault, cudaStream_t stream,
+                            std::optional<DataType> narrow = std::nullopt);
 #endif
 
 }  // namespace group_embedding

@@ -138,10 +138,11 @@ def test_training_equals_one_process(num_ranks, how, weighted, max_norm):
 @pytest.mark.parametrize("num_ranks", [pytest.param(n, marks=on_gpus(n)) for n in (2, 4)])
 @pytest.mark.parametrize("how", WAYS)
 @pytest.mark.parametrize("comm_dtype, precision", [("bfloat16", 2**-8), ("float16", 2**-11)])
-def test_rows_and_gradients_travel_in_16_bits(num_ranks, how, comm_dtype, precision):
-    # Given tables, and a batch of one id a sample for each rank
+@pytest.mark.parametrize("num_samples", [3, 400], ids=["few_ids_a_row", "many"])
+def test_rows_and_gradients_travel_in_16_bits(num_ranks, how, comm_dtype, precision, num_samples):
+    # Given tables, and a batch for each rank
     case, random = draw_case(11, comm_dtype=comm_dtype), np.random.default_rng(12)
-    batches = [[draw_batch(random, 25, False) for _ in range(num_ranks)]]
+    batches = [[draw_batch(random, num_samples, False) for _ in range(num_ranks)]]
     ((whole,), whole_tables) = one_process(case, batches)
     # When ranks train on them
     ranks = train(num_ranks, how, case, batches)
@@ -346,11 +347,14 @@ def test_rooms_grow_with_the_batches(num_ranks):
 @pytest.mark.parametrize("comm_dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("of_first", [1, 10], ids=["alike", "a_tenth"])
 @pytest.mark.parametrize(
-    "combiner, max_norm", [("sum", 0.0), ("mean", 0.0), ("sum", 20.0)],
-    ids=["plain", "weighted", "clipped"])  # fmt: skip
-def test_rows_of_many_bytes_come_in_courses(num_ranks, comm_dtype, of_first, combiner, max_norm):
+    "dim, combiner, max_norm",
+    [(512, "sum", 0.0), (512, "mean", 0.0), (512, "sum", 20.0), (509, "sum", 0.0)],
+    ids=["plain", "weighted", "clipped", "odd"])  # fmt: skip
+def test_rows_of_many_bytes_come_in_courses(
+    num_ranks, comm_dtype, of_first, dim, combiner, max_norm
+):
     # Given batches for each rank of 200 MB of rows, or 100 MB, where one of them may have a tenth
-    case = case_of_large_tables(3, 512, num_rows=50_000, combiner=combiner, max_norm=max_norm)
+    case = case_of_large_tables(3, dim, num_rows=50_000, combiner=combiner, max_norm=max_norm)
     case.comm_dtype, random = comm_dtype, np.random.default_rng(22)
     shares = [of_first, *[1] * (num_ranks - 1)]
 
@@ -359,7 +363,7 @@ def test_rows_of_many_bytes_come_in_courses(num_ranks, comm_dtype, of_first, com
         weights = random.uniform(-0.2, 1, sum(counts)).astype(np.float32)
         return batch_of_tables(
             [random.permutation(50_000)[:count] for count in counts],
-            dim=512, num_samples=10, weights=weights if combiner == "mean" else None)  # fmt: skip
+            dim=dim, num_samples=10, weights=weights if combiner == "mean" else None)  # fmt: skip
 
     batches = [[draw(share) for share in shares] for _ in range(3)]
     # When they are trained on, by sending and by writing into the peers' memory
