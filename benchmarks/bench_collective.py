@@ -9,7 +9,7 @@ a row over three sets of ids.
 
     python benchmarks/bench_collective.py [--ranks 1 2 4 8] [--workloads dcnv2_cap4M ...]
                                           [--alphas 0 1.05] [--json FILE] [--plot FILE.png]
-                                          [--profile FILE]
+                                          [--profile FILE] [--dim 256]
 """
 
 import argparse
@@ -220,6 +220,11 @@ def run(folder, counts, workloads, profile):
                 print_table(rows[-len(ways) :])
 
 
+def workload_of(name, dim):
+    workload = replace(WORKLOADS[name], batch=BATCHES[name])
+    return replace(workload, dims=[dim] * len(workload.dims)) if dim else workload
+
+
 def write_kernels(path, row, kernels):
     with open(path, "a") as file:
         print("\n", row["workload"], row["alpha"], row["way"], row["GPUs"], file=file)
@@ -260,6 +265,7 @@ def main():
     parser.add_argument("--ranks", nargs="+", type=int, default=[1, 2])
     parser.add_argument("--workloads", nargs="+", default=list(BATCHES), choices=list(BATCHES))
     parser.add_argument("--alphas", nargs="+", type=float, default=list(ALPHAS))
+    parser.add_argument("--dim", type=int, help="of all tables, in place of the workloads' own")
     parser.add_argument("--core", default=ROOT / "group_embedding", help="folder of _core*.so")
     parser.add_argument("--json")
     parser.add_argument("--plot")
@@ -269,9 +275,7 @@ def main():
 
     about = Gpu(torch).about()
     workloads = [
-        (replace(WORKLOADS[name], batch=BATCHES[name]), alpha)
-        for name in args.workloads
-        for alpha in args.alphas
+        (workload_of(name, args.dim), alpha) for name in args.workloads for alpha in args.alphas
     ]
     for rows in run(args.core, args.ranks, [(TINY, 0.0), *workloads], args.profile):
         if args.json:

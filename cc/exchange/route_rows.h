@@ -18,7 +18,8 @@
 namespace group_embedding {
 
 // Where the rows of a part are read: the i-th unique row at base + i * stride, or, where the part
-// is read in place, local row r at base + r * stride. Addresses, or row numbers.
+// is read in place, local row r at base + r * stride. Addresses (kNarrowPlace more, where rows are
+// narrow), or row numbers.
 struct PartPlace {
   int64_t base;
   int64_t stride;

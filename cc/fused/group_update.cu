@@ -8,13 +8,6 @@ namespace {
 
 using PlainRules = RuleList<Sgd, Adagrad, RowwiseAdagrad, Adam>;
 
-template <typename... Rules>
-bool IsPlainRule(RuleIndex rule, RuleList<Rules...>) {
-  bool is_plain = false;
-  ForRule(rule, [&](auto chosen) { is_plain = (std::is_same_v<decltype(chosen), Rules> || ...); });
-  return is_plain;
-}
-
 // Calls `body` with the sink of plain tables for the rule.
 template <typename T, typename Body, typename... Rules>
 void ForPlainSink(RuleIndex rule, RuleList<Rules...>, Body&& body) {
@@ -44,9 +37,12 @@ cudaError_t Apply(const Group& group, const SortedRows& sorted, const Update& up
     sinks.push_back(sink);
     alignments.push_back(alignment);
   }
-  const bool may_be_plain =
-      args.has_float_slots && !sorted.has_wide_keys && IsPlainRule(update.rule, PlainRules{});
-  ReducePlan plan = PlanReduce(group, alignments, may_be_plain);
+  int64_t max_plain_columns = 0;
+  if (args.has_float_slots && !sorted.has_wide_keys) {
+    ForPlainSink<T>(update.rule, PlainRules{},
+                    [&](auto sink) { max_plain_columns = decltype(sink)::kMaxTaken; });
+  }
+  ReducePlan plan = PlanReduce(group, alignments, max_plain_columns);
   if (plan.max_blocks > INT32_MAX) return cudaErrorInvalidConfiguration;
   ReduceLauncher<T> launcher(group, sorted, &plan, sinks, scratch, stream);
   auto segments_and_pieces = [&](auto sink) {

@@ -21,9 +21,10 @@ struct ReducePlan {
 };
 
 // `alignments`: per table, the addresses of what else rows are written to, all or-ed together.
-// may_be_plain: the caller has kernels for plain tables.
+// max_plain_columns: the caller has kernels for plain tables, with rows of so many vectors per
+// thread at most; 0: it has none.
 inline ReducePlan PlanReduce(const Group& group, const std::vector<int64_t>& alignments,
-                             bool may_be_plain) {
+                             int64_t max_plain_columns) {
   ReducePlan plan{};
   std::vector<std::vector<int64_t>> features_of(group.num_tables);
   bool has_scales = group.batch.weights != nullptr, clips = false;
@@ -59,16 +60,18 @@ inline ReducePlan PlanReduce(const Group& group, const std::vector<int64_t>& ali
     task.dim = table.dim;
     task.max_norm = table.max_norm;
     task.piece_entries = PieceEntries(table.dim);
+    const bool clips_row = table.max_norm > 0;
+    task.is_plain =
+        !clips_row && task.shape.vector_bytes == 16 && task.shape.num_columns <= max_plain_columns;
     // A row of one piece goes straight to the sink, where the warp that adds it has it all at once.
-    const bool at_once = task.shape.num_columns == 1 && !(table.max_norm > 0);
+    const bool at_once = !clips_row && (task.shape.num_columns == 1 || task.is_plain);
     task.long_entries = at_once ? kMinLongEntries : task.piece_entries;
-    task.is_plain = at_once && task.shape.vector_bytes == 16 && may_be_plain;
     plan.any_plain |= task.is_plain;
     plan.any_other |= !task.is_plain;
     plan.tasks.push_back(task);
     first_key += table.num_rows;
     widest_team = std::max<int64_t>(widest_team, task.shape.team_size());
-    clips |= table.max_norm > 0;
+    clips |= clips_row;
   }
   plan.weighting = clips        ? Weighting::kClipping
                    : has_scales ? Weighting::kWeights

@@ -57,12 +57,14 @@ __device__ void ReducePiece(const ReduceArgs& args, const ReduceTask& task, cons
   const int64_t end = piece.begin + min(share * (in_warp + 1), count);
   typename Sink::template Team<Vector> writer(args, piece.table, sink, common, team, shared);
   float* sums = args.Sums() + piece.sum;
-  for (int32_t c = 0; c < (Sink::kPlain ? 1 : task.shape.num_columns); ++c) {
+  const int num_columns = task.shape.num_columns;
+  for (int32_t c = 0; c < num_columns; ++c) {
     const int32_t column = c * team.size + team.lane;
     const bool has_column = column < task.shape.num_vectors;
     // A row of one piece has all columns here.
     const int num_rows = piece.num_pieces == 1 && in_warp == 0 ? 1 : 0;
-    writer.Start(piece.unique, num_rows, column * Vector::kSize, has_column);
+    const int place = Sink::kPlain ? c : 0;
+    writer.Start(piece.unique, num_rows, place, column * Vector::kSize, has_column);
     GradientSource<weighting> source{args, task, column * static_cast<int32_t>(sizeof(Vector))};
     float sum[Vector::kSize] = {};
     AddEntries<Vector>(source, begin, end, has_column, sum);
@@ -76,10 +78,12 @@ __device__ void ReducePiece(const ReduceArgs& args, const ReduceTask& task, cons
     }
     if (piece.num_pieces == 1) {
       if (num_rows == 1) {
-        writer.Take(0, piece.unique, Sink::kTakesRow ? args.RowOf(task, piece.unique) : 0,
+        writer.Take(place, piece.unique, Sink::kTakesRow ? args.RowOf(task, piece.unique) : 0,
                     column * Vector::kSize, has_column, sum);
       }
-      writer.Finish(kLastPass, piece.unique, num_rows, column * Vector::kSize, has_column);
+      if (Sink::kPlain && c + 1 < num_columns) continue;
+      const int places = Sink::kPlain ? num_rows * num_columns : num_rows;
+      writer.Finish(kLastPass, piece.unique, places, column * Vector::kSize, has_column);
     }
   }
 }
@@ -178,17 +182,20 @@ __device__ void TakeLongRow(const ReduceArgs& args, const ReduceTask& task, cons
   typename Sink::template Team<Vector> writer(args, row.table, sink, common, team, shared);
   const float* sums = args.Sums() + row.sum;
   const int64_t in_table = Sink::kTakesRow ? args.RowOf(task, row.unique) : 0;
-  const bool is_wide = task.shape.num_columns > 1;
-  for (int pass = is_wide && Sink::NeedsRow(common) ? kSumOfRow : kLastPass; pass <= kLastPass;
-       ++pass) {
-    for (int32_t c = 0; c < task.shape.num_columns; ++c) {
+  const int num_columns = task.shape.num_columns, num_rows = is_first ? 1 : 0;
+  const bool sums_first = !Sink::kPlain && num_columns > 1 && Sink::NeedsRow(common);
+  for (int pass = sums_first ? kSumOfRow : kLastPass; pass <= kLastPass; ++pass) {
+    for (int32_t c = 0; c < num_columns; ++c) {
       const int32_t column = (c * team.size + team.lane) * Vector::kSize;
       const bool has_column = column < task.dim;
-      writer.Start(row.unique, is_first ? 1 : 0, column, has_column);
+      const int place = Sink::kPlain ? c : 0;
+      writer.Start(row.unique, num_rows, place, column, has_column);
       float sum[Vector::kSize];
       for (int j = 0; j < Vector::kSize; ++j) sum[j] = has_column ? sums[column + j] : 0.0f;
-      if (is_first) writer.Take(0, row.unique, in_table, column, has_column, sum);
-      writer.Finish(pass, row.unique, is_first ? 1 : 0, column, has_column);
+      if (is_first) writer.Take(place, row.unique, in_table, column, has_column, sum);
+      if (Sink::kPlain && c + 1 < num_columns) continue;
+      const int places = Sink::kPlain ? num_rows * num_columns : num_rows;
+      writer.Finish(pass, row.unique, places, column, has_column);
     }
     if (pass == kSumOfRow) writer.EndSum(row.unique, is_first);
   }

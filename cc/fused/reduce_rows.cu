@@ -29,7 +29,7 @@ struct StoreGradient {
     __device__ Team(const ReduceArgs& a, int32_t table, const Table& store, const Common&,
                     const group_embedding::Team&, Shared&)
         : sink(store), first_unique(a.sorted.num_unique[table]) {}
-    __device__ void Start(int64_t, int, int32_t, bool) {}
+    __device__ void Start(int64_t, int, int, int32_t, bool) {}
     __device__ void Take(int, int64_t unique, int64_t row, int32_t column, bool has_column,
                          const float (&sum)[Vector::kSize]) {
       if (!has_column) return;
@@ -71,7 +71,7 @@ cudaError_t ReduceRowsCuda(const Group& group, const SortedRows& sorted, const T
   if (group.batch.num_ids == 0) return cudaSuccess;
   std::vector<int64_t> alignments;
   for (int64_t t = 0; t < group.num_tables; ++t) alignments.push_back(Alignment(grads[t].values));
-  ReducePlan plan = PlanReduce(group, alignments, /*may_be_plain=*/false);
+  ReducePlan plan = PlanReduce(group, alignments, /*max_plain_columns=*/0);
   if (plan.max_blocks > INT32_MAX) return cudaErrorInvalidConfiguration;
   return ForDeviceType(group.dtype, [&](auto* type) {
     using T = std::remove_pointer_t<decltype(type)>;

@@ -3,23 +3,24 @@
 // common:
 //
 //   Sink::Table             what it knows of a table
-//   Sink::kPlain            it is for plain tables only: see ReduceTask
+//   Sink::kPlain            it is for plain tables only: see ReduceTask. Of a wide row, of several
+//                           vectors per thread, it takes all before Finish, each in another place
 //   Sink::kTakesRow         whether it asks for the number of a row
 //   Sink::kBlocks           at most, of ReduceSegmentsKernel on a multiprocessor
-//   Sink::kMaxTaken         rows that a team takes at most before it calls Finish
+//   Sink::kMaxTaken         places: rows that a team takes at most before it calls Finish
 //   Sink::Shared            shared memory of a block
 //   Sink::NeedsRow(common)  whether the whole gradient of a row must be known before any column of
 //                           it goes anywhere
 //   Sink::Team<Vector>      for teams, in each of which a thread has a vector of the row
-//     Start(first, count, column, has_column)
-//                           the thread's columns of `count` rows from `first` on will be taken:
-//                           time to fetch what else that needs
-//     Take(s, unique, row, column, has_column, sum)
-//                           the thread's columns of a gradient, at `column`, of the s-th row since
-//                           Finish, the `unique`-th of all tables, `row` of its own if kTakesRow
+//     Start(first, count, place, column, has_column)
+//                           the thread's columns of `count` rows from `first` on will be taken, in
+//                           places from `place` on: time to fetch what else that needs
+//     Take(place, unique, row, column, has_column, sum)
+//                           the thread's columns of a gradient, at `column`, of the `unique`-th row
+//                           of all tables, `row` of its own if kTakesRow
 //     Finish(pass, first, count, column, has_column)
 //                           called by a whole warp once each team has taken the columns of its
-//                           `count` rows from `first` on
+//                           rows from `first` on, in `count` places
 //     EndSum(unique, is_there)  ends the pass kSumOfRow of one row
 //
 // A row that occurs often is cut into pieces, so that no thread has too many entries to add one
@@ -66,7 +67,7 @@ struct ReduceTask {
   float max_norm;
   int32_t long_entries;   // a row with more is long
   int32_t piece_entries;  // at most, of a piece
-  bool is_plain;          // has rows of one vector of 16 bytes per thread, and kernels of its own
+  bool is_plain;          // has kernels of its own, for rows of few vectors of 16 bytes per thread
 };
 
 // A row has as many pieces as it needs. Only what several of them come to is stored.
@@ -222,8 +223,9 @@ __device__ void ReduceBlock(const ReduceArgs& args, const ReduceTask& task,
 
   typename Sink::template Team<Vector> writer(args, table, sink, common, team, shared);
   const bool clips = weighting == Weighting::kClipping && task.max_norm > 0;
-  const bool is_wide = !Sink::kPlain && task.shape.num_columns > 1;
-  const int first_pass = !is_wide                 ? kLastPass
+  const int num_columns = task.shape.num_columns;
+  const bool is_wide = num_columns > 1;
+  const int first_pass = Sink::kPlain || !is_wide ? kLastPass
                          : clips                  ? kNormOfRow
                          : Sink::NeedsRow(common) ? kSumOfRow
                                                   : kLastPass;
@@ -231,8 +233,8 @@ __device__ void ReduceBlock(const ReduceArgs& args, const ReduceTask& task,
   for (int64_t u = begin; __any_sync(kFullWarp, u < end); u += step) {
     // Short segments go together, to have several rows in flight.
     const int64_t stop = min(u + Sink::kMaxTaken, end);
-    const bool together =
-        first_pass == kLastPass && u < end && segments[stop] - segments[u] <= task.long_entries;
+    const bool together = first_pass == kLastPass && !(Sink::kPlain && is_wide) && u < end &&
+                          segments[stop] - segments[u] <= task.long_entries;
     step = together ? Sink::kMaxTaken : 1;
     int num_rows = static_cast<int>(max(min(step, end - u), int64_t{0}));
     const int64_t first_entry = num_rows > 0 ? segments[u] : 0;
@@ -247,10 +249,13 @@ __device__ void ReduceBlock(const ReduceArgs& args, const ReduceTask& task,
     float squares = 0, dot = 0;
     for (int pass = first_pass; pass <= kLastPass; ++pass) {
       if (pass == kSumOfRow && !Sink::NeedsRow(common)) continue;
-      for (int32_t c = 0; c < (Sink::kPlain ? 1 : task.shape.num_columns); ++c) {
+      for (int32_t c = 0; c < num_columns; ++c) {
         const int32_t column = c * team.size + team.lane;
         const bool has_column = column < task.shape.num_vectors;
-        if (pass != kNormOfRow) writer.Start(u, num_rows, column * Vector::kSize, has_column);
+        const int place = Sink::kPlain ? c : 0;
+        if (pass != kNormOfRow) {
+          writer.Start(u, num_rows, place, column * Vector::kSize, has_column);
+        }
         GradientSource<weighting> source{args, task, column * static_cast<int32_t>(sizeof(Vector))};
         CombineSegments<Vector>(
             num_rows, first_entry, has_column, unique_row, source, NoClip{},
@@ -273,10 +278,12 @@ __device__ void ReduceBlock(const ReduceArgs& args, const ReduceTask& task,
                   combined.sum[j] = clip.scale * (combined.sum[j] - clip.along * x[j]);
                 }
               }
-              writer.Take(s, u + s, unique.row, column * Vector::kSize, has_column, combined.sum);
+              writer.Take(place + s, u + s, unique.row, column * Vector::kSize, has_column,
+                          combined.sum);
             });
-        if (pass != kNormOfRow) {
-          writer.Finish(pass, u, num_rows, column * Vector::kSize, has_column);
+        if (pass != kNormOfRow && (!Sink::kPlain || c + 1 == num_columns)) {
+          const int places = Sink::kPlain ? num_rows * num_columns : num_rows;
+          writer.Finish(pass, u, places, column * Vector::kSize, has_column);
         }
       }
       if (pass == kNormOfRow) {

@@ -131,7 +131,7 @@ struct ApplyRule {
           team_(team),
           shared_(shared) {}
 
-    __device__ void Start(int64_t, int, int32_t, bool) {}
+    __device__ void Start(int64_t, int, int, int32_t, bool) {}
 
     __device__ void Take(int s, int64_t, int64_t, int32_t, bool,
                          const float (&sum)[Vector::kSize]) {

@@ -14,7 +14,8 @@ namespace group_embedding {
 // slots. What the rules of most models deserve, at the price of kernels of their own.
 //
 // Rows and slots are copied to shared memory while the gradients are still being added up: what is
-// under way takes no registers. A thread copies, reads and writes its own columns alone.
+// under way takes no registers. A thread copies, reads and writes its own columns alone. A place
+// has a thread's vector of a row; of a wide row, which has several, each has a place.
 template <typename T, typename Rule>
 struct ApplyPlainRule {
   using Table = RuleTable<T>;
@@ -48,18 +49,20 @@ struct ApplyPlainRule {
           table_(sink),
           common_(common),
           team_(team),
+          is_wide_(args.tasks[table].shape.num_columns > 1),
           shared_(shared) {}
 
-    __device__ void Start(int64_t first, int count, int32_t column, bool has_column) {
+    __device__ void Start(int64_t first, int count, int place, int32_t column, bool has_column) {
+      const auto is_started = [=](int s) { return s >= place && s < place + count; };
 #pragma unroll
       for (int s = 0; s < kMaxTaken; ++s) {
-        if (s >= count) continue;
-        const uint32_t entry = __ldg(args_.sorted.segments + first + s);
+        if (!is_started(s)) continue;
+        const uint32_t entry = __ldg(args_.sorted.segments + first + s - place);
         rows_[s] = __ldg(static_cast<const uint32_t*>(args_.sorted.keys) + entry) - first_key_;
       }
 #pragma unroll
       for (int s = 0; s < kMaxTaken; ++s) {
-        if (s >= count) continue;
+        if (!is_started(s)) continue;
         if (Rule::kSlotPerRow && table_.slots[0] != nullptr) {
           const float* slot = static_cast<const float*>(table_.slots[0]) + rows_[s];
           __pipeline_memcpy_async(&Word(s, kWords - 1), slot, sizeof(float));
@@ -81,58 +84,78 @@ struct ApplyPlainRule {
       __pipeline_commit();
     }
 
-    __device__ void Take(int s, int64_t, int64_t, int32_t, bool, const float (&sum)[kSize]) {
-      *reinterpret_cast<Vector*>(&Word(s, 0)) = Vector::Round(sum);
+    __device__ void Take(int place, int64_t, int64_t, int32_t, bool, const float (&sum)[kSize]) {
+      *reinterpret_cast<Vector*>(&Word(place, 0)) = Vector::Round(sum);
     }
 
-    __device__ void Finish(int, int64_t, int count, int32_t column, bool has_column) {
+    __device__ void Finish(int, int64_t, int count, int32_t, bool) {
       __pipeline_wait_prior(0);
       __syncwarp();  // or the compiler may read before it has waited
       const Hyper hyper = ReadHyper(common_.hyper);
+      float factor = 0;
 #pragma unroll(kSlots > 0 ? 1 : static_cast<int>(kMaxTaken))
       for (int s = 0; s < kMaxTaken; ++s) {
-        if (s < count) UpdateRow(hyper, s, column, has_column);
+        if (s >= count) continue;
+        if constexpr (Rule::kNeedsRow) {
+          if (s == 0 || !is_wide_) factor = FactorOfRow(hyper, s, is_wide_ ? count : s + 1);
+        }
+        if (ColumnOf(s) < table_.dim) UpdateColumns(hyper, factor, s);
       }
     }
 
     __device__ void EndSum(int64_t, bool) {}
 
    private:
-    __device__ uint4& Word(int s, int word) { return shared_.words[s][word][threadIdx.x]; }
+    __device__ uint4& Word(int place, int word) { return shared_.words[place][word][threadIdx.x]; }
 
-    __device__ void UpdateRow(const Hyper& hyper, int s, int32_t column, bool has_column) {
+    __device__ int32_t ColumnOf(int place) const {
+      return ((is_wide_ ? place * team_.size : 0) + team_.lane) * kSize;
+    }
+
+    __device__ uint32_t RowOf(int place) const {
       uint32_t row = rows_[0];
 #pragma unroll
       for (int other = 1; other < kMaxTaken; ++other) {  // registers have no index
-        if (s == other) row = rows_[other];
+        if (place == other) row = rows_[other];
       }
-      const Vector taken{*reinterpret_cast<const typename Vector::Word*>(&Word(s, 0))};
-      float g[kSize];
-      RowSums sums;
-#pragma unroll
-      for (int j = 0; j < kSize; ++j) {
-        g[j] = PrepareGradient(hyper, taken[j]);
-        if constexpr (Rule::kNeedsRow) {  // of which none here looks at the row itself
-          const float of_column = Rule::Sum(hyper, g[j], 0.0f, static_cast<float*>(nullptr)).a;
-          sums.a = __fadd_rn(sums.a, has_column ? of_column : 0.0f);
-        }
-      }
-      float factor = 0;
-      if constexpr (Rule::kNeedsRow) {
-        const bool has_slot = Rule::kSlotPerRow && table_.slots[0] != nullptr;
-        float slot = has_slot ? __uint_as_float(Word(s, kWords - 1).x) : 0.0f;
-        sums.a = team_.Sum(sums.a);
-        factor = Rule::Factor(hyper, sums, table_.dim, &slot);
-        if (has_slot && team_.lane == 0) {
-          __stcs(static_cast<float*>(table_.slots[0]) + row, slot);
-        }
-      }
-      if (has_column) UpdateColumns(hyper, factor, s, row, column, g);
+      return row;
     }
 
-    __device__ void UpdateColumns(const Hyper& hyper, float factor, int s, uint32_t row,
-                                  int32_t column, const float (&g)[kSize]) {
+    __device__ void ReadGradient(const Hyper& hyper, int place, float (&g)[kSize]) {
+      const Vector taken{*reinterpret_cast<const typename Vector::Word*>(&Word(place, 0))};
+#pragma unroll
+      for (int j = 0; j < kSize; ++j) g[j] = PrepareGradient(hyper, taken[j]);
+    }
+
+    // Of the row that has places [place, end). Moves its slot.
+    __device__ float FactorOfRow(const Hyper& hyper, int place, int end) {
+      RowSums sums;
+      for (int s = place; s < end; ++s) {
+        float g[kSize], of_place = 0;
+        ReadGradient(hyper, s, g);
+#pragma unroll
+        for (int j = 0; j < kSize; ++j) {  // no rule here looks at the row itself
+          const float of_column = Rule::Sum(hyper, g[j], 0.0f, static_cast<float*>(nullptr)).a;
+          of_place = __fadd_rn(of_place, ColumnOf(s) < table_.dim ? of_column : 0.0f);
+        }
+        sums.a += of_place;
+      }
+      const bool has_slot = Rule::kSlotPerRow && table_.slots[0] != nullptr;
+      float slot = has_slot ? __uint_as_float(Word(place, kWords - 1).x) : 0.0f;
+      sums.a = team_.Sum(sums.a);
+      const float factor = Rule::Factor(hyper, sums, table_.dim, &slot);
+      if (has_slot && team_.lane == 0) {
+        __stcs(static_cast<float*>(table_.slots[0]) + RowOf(place), slot);
+      }
+      return factor;
+    }
+
+    __device__ void UpdateColumns(const Hyper& hyper, float factor, int s) {
+      const uint32_t row = RowOf(s);
+      const int32_t column = ColumnOf(s);
       const int64_t at = row * table_.dim + column;
+      float g[kSize];
+      ReadGradient(hyper, s, g);
       float slots[kMaxSlots][kSize] = {};
 #pragma unroll
       for (int k = 0; k < kSlots; ++k) {
@@ -192,6 +215,7 @@ struct ApplyPlainRule {
     const Table& table_;
     const Common& common_;
     const group_embedding::Team& team_;
+    const bool is_wide_;
     Shared& shared_;
     uint32_t rows_[kMaxTaken];  // that were started
   };

@@ -3,6 +3,7 @@
 import importlib.util
 
 import pytest
+from core_runner import core
 
 from group_embedding.testing import Ranks
 
@@ -40,6 +41,8 @@ def several_ranks(request):
 def _ranks(num_ranks):
     if importlib.util.find_spec("horovod") is None:
         pytest.skip("Horovod is not installed")
+    if 0 < core.num_devices() < num_ranks:
+        pytest.skip(f"needs {num_ranks} NVIDIA GPUs, or none")
     with Ranks(num_ranks) as ranks:
         _all_ranks.append(ranks)
         yield ranks

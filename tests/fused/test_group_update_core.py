@@ -109,7 +109,9 @@ def check(case, place, rule, terms=64, **arguments):
 @pytest.mark.parametrize("rule", RULES)
 def test_rules(place, dtype, rule):
     # Given tables of many dims, slots in float32, then every row and slot is NumPy's
-    case = draw_case(1, [1, 2, 3, 4, 6, 8, 16, 20, 33, 64, 100, 128, 130, 258, 1000], dtype=dtype)
+    case = draw_case(
+        1, [1, 2, 3, 4, 6, 8, 16, 20, 33, 64, 100, 128, 130, 256, 258, 512, 1000], dtype=dtype
+    )
     check(case, place, rule)
 
 
