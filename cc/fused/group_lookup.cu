@@ -42,9 +42,8 @@ struct LookupArgs {
 template <typename Narrow, int kBytes>
 struct WideOrNarrow {
   static constexpr int kSize = kBytes / sizeof(float);
-  using Wide = Vector<float, kBytes>;
 
-  Wide wide;
+  Vector<float, kBytes> wide;
   Vector<Narrow, kBytes / 2> narrow;
 
   __device__ float operator[](int i) const {
@@ -54,10 +53,9 @@ struct WideOrNarrow {
     const auto address = reinterpret_cast<uintptr_t>(place);
     const bool is_narrow = address & kNarrowPlace;
     const auto* from = reinterpret_cast<const char*>(address & ~uintptr_t{kNarrowPlace});
-    return {Wide::LoadIf(condition && !is_narrow, from),
+    return {decltype(wide)::LoadIf(condition && !is_narrow, from),
             decltype(narrow)::LoadIf(condition && is_narrow, from)};
   }
-  __device__ static Wide Round(const float (&values)[kSize]) { return Wide::Round(values); }
 };
 
 // How rows of vectors `Wide` are read; Narrow: in which type some of them are, or void.
