@@ -198,13 +198,15 @@ def row_of(way, num_ranks, workload, alpha, ranks, one_gpu):
     }
 
 
-def run(folder, counts, workloads, profile):
+def run(folder, counts, workloads, chosen, profile):
     """Rows of the table, printed as they come: those so far, after each case. All that runs on as
     many GPUs runs in the same processes."""
     order = [workload.name for workload, _ in workloads]
     rows, one_gpu = [], {}
     for num_ranks in sorted({1, *counts}):
-        ways = [way for way in WAYS if way != "one GPU" or num_ranks == 1]
+        ways = [way for way in chosen if way != "one GPU" or num_ranks == 1]
+        if not ways:
+            continue
         with Ranks(num_ranks) as ranks:
             for workload, alpha in workloads:
                 for way in ways:
@@ -222,7 +224,9 @@ def run(folder, counts, workloads, profile):
 
 def workload_of(name, dim):
     workload = replace(WORKLOADS[name], batch=BATCHES[name])
-    return replace(workload, dims=[dim] * len(workload.dims)) if dim else workload
+    if dim is None:
+        return workload
+    return replace(workload, name=f"{name}, dim {dim}", dims=[dim] * len(workload.dims))
 
 
 def write_kernels(path, row, kernels):
@@ -265,7 +269,9 @@ def main():
     parser.add_argument("--ranks", nargs="+", type=int, default=[1, 2])
     parser.add_argument("--workloads", nargs="+", default=list(BATCHES), choices=list(BATCHES))
     parser.add_argument("--alphas", nargs="+", type=float, default=list(ALPHAS))
-    parser.add_argument("--dim", type=int, help="of all tables, in place of the workloads' own")
+    parser.add_argument("--ways", nargs="+", default=list(WAYS), choices=list(WAYS))
+    parser.add_argument("--dims", nargs="+", type=int, default=[None],
+                        help="each of all tables, in place of the workloads' own")  # fmt: skip
     parser.add_argument("--core", default=ROOT / "group_embedding", help="folder of _core*.so")
     parser.add_argument("--json")
     parser.add_argument("--plot")
@@ -275,9 +281,12 @@ def main():
 
     about = Gpu(torch).about()
     workloads = [
-        (workload_of(name, args.dim), alpha) for name in args.workloads for alpha in args.alphas
+        (workload_of(name, dim), alpha)
+        for name in args.workloads
+        for dim in args.dims
+        for alpha in args.alphas
     ]
-    for rows in run(args.core, args.ranks, [(TINY, 0.0), *workloads], args.profile):
+    for rows in run(args.core, args.ranks, [(TINY, 0.0), *workloads], args.ways, args.profile):
         if args.json:
             write_json(args.json, about, rows)
         if args.plot:

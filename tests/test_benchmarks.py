@@ -90,7 +90,7 @@ def test_what_was_measured_over_gpus_outlives_a_case_that_fails(monkeypatch):
     given = []
     # When they are measured
     with pytest.raises(RuntimeError, match="no such peer"):
-        for rows_so_far in bench.run("folder", [1, 2], workloads, profile=None):
+        for rows_so_far in bench.run("folder", [1, 2], workloads, bench.WAYS, profile=None):
             given.append(rows_so_far)
     # Then what was measured before has been given, beside one GPU
     rows = given[-1]

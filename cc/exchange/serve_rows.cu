@@ -77,12 +77,13 @@ __device__ VectorOf<To, kSize> Convert(const VectorOf<From, kSize>& from) {
 // A warp copies the rows of a chunk; a lane knows where one of them is, null where nowhere. `to` is
 // aligned to 16 bytes. In bulk go multiples of 16 bytes, which only the end of a part may not be.
 template <typename From, typename To, int kSize>
-__device__ void CopyRows(const From* from, To* to, int num_rows, int dim, int lane,
+__device__ void CopyRows(const From* from, To* to, int num_rows, int dim, int lane, bool in_bulk,
                          Stores* stores) {
   const int vectors_per_row = dim / kSize;
   const int num_vectors = num_rows * vectors_per_row;
   constexpr int kStep = kWarpSize * kUnroll;
-  static_assert(kStep * kSize * sizeof(To) <= kStoreBytes);
+  constexpr int kVectorBytes = kSize * static_cast<int>(sizeof(To));
+  static_assert(kStep * kVectorBytes <= kStoreBytes && kStep * kVectorBytes % 16 == 0);
   for (int first = 0; first < num_vectors; first += kStep) {
     VectorOf<From, kSize> vectors[kUnroll];
 #pragma unroll
@@ -96,8 +97,6 @@ __device__ void CopyRows(const From* from, To* to, int num_rows, int dim, int la
     }
     To* const arrive = to + int64_t{first} * kSize;
     const int count = min(kStep, num_vectors - first);
-    const int num_bytes = count * kSize * static_cast<int>(sizeof(To));
-    const bool in_bulk = kHasBulkStores && num_bytes % 16 == 0;
     To* const write = in_bulk ? reinterpret_cast<To*>(stores->Next()) : arrive;
 #pragma unroll
     for (int k = 0; k < kUnroll; ++k) {
@@ -106,7 +105,7 @@ __device__ void CopyRows(const From* from, To* to, int num_rows, int dim, int la
       const auto converted = Convert<From, To, kSize>(vectors[k]);
       *reinterpret_cast<typename VectorOf<To, kSize>::Word*>(write + at * kSize) = converted.word;
     }
-    if (in_bulk) stores->Store(arrive, num_bytes);
+    if (in_bulk) stores->Store(arrive, count * kVectorBytes);
   }
 }
 
@@ -123,10 +122,11 @@ __device__ void ServeChunk(const ServeArgs& args, int64_t chunk, int lane, Store
   const From* from = is_there ? static_cast<const From*>(part.table.rows) + row * dim : nullptr;
   To* to = reinterpret_cast<To*>(part.to) + first * dim;
   const auto address = reinterpret_cast<uintptr_t>(part.table.rows);
+  const bool in_bulk = kHasBulkStores && num_rows * dim * sizeof(To) % 16 == 0;
   if (dim % kSize == 0 && address % (kSize * sizeof(From)) == 0) {
-    CopyRows<From, To, kSize>(from, to, num_rows, dim, lane, stores);
+    CopyRows<From, To, kSize>(from, to, num_rows, dim, lane, in_bulk, stores);
   } else {
-    CopyRows<From, To, 1>(from, to, num_rows, dim, lane, stores);
+    CopyRows<From, To, 1>(from, to, num_rows, dim, lane, in_bulk, stores);
   }
 }
 

@@ -17,12 +17,19 @@ struct ReducePlan {
   std::vector<ReduceTask> tasks;
   Weighting weighting;
   int64_t max_blocks;
-  bool any_plain, any_other;  // tables
+  bool has[kNumTableKinds];
 };
 
+// max_plain_columns: vectors of a thread that a row of a plain table has at most; 0: none are.
+inline TableKind KindOf(const RowShape& shape, int64_t max_plain_columns) {
+  if (shape.num_columns > max_plain_columns || shape.vector_bytes < kMinPlainBytes) {
+    return kAnyTable;
+  }
+  return shape.num_columns == 1 && shape.vector_bytes == 16 ? kOneWord : kFewWords;
+}
+
 // `alignments`: per table, the addresses of what else rows are written to, all or-ed together.
-// max_plain_columns: the caller has kernels for plain tables, with rows of so many vectors per
-// thread at most; 0: it has none.
+// max_plain_columns: of KindOf.
 inline ReducePlan PlanReduce(const Group& group, const std::vector<int64_t>& alignments,
                              int64_t max_plain_columns) {
   ReducePlan plan{};
@@ -61,13 +68,11 @@ inline ReducePlan PlanReduce(const Group& group, const std::vector<int64_t>& ali
     task.max_norm = table.max_norm;
     task.piece_entries = PieceEntries(table.dim);
     const bool clips_row = table.max_norm > 0;
-    task.is_plain =
-        !clips_row && task.shape.vector_bytes == 16 && task.shape.num_columns <= max_plain_columns;
+    task.kind = KindOf(task.shape, clips_row ? 0 : max_plain_columns);
     // A row of one piece goes straight to the sink, where the warp that adds it has it all at once.
-    const bool at_once = !clips_row && (task.shape.num_columns == 1 || task.is_plain);
+    const bool at_once = !clips_row && (task.shape.num_columns == 1 || task.kind != kAnyTable);
     task.long_entries = at_once ? kMinLongEntries : task.piece_entries;
-    plan.any_plain |= task.is_plain;
-    plan.any_other |= !task.is_plain;
+    plan.has[task.kind] = true;
     plan.tasks.push_back(task);
     first_key += table.num_rows;
     widest_team = std::max<int64_t>(widest_team, task.shape.team_size());
@@ -81,8 +86,8 @@ inline ReducePlan PlanReduce(const Group& group, const std::vector<int64_t>& ali
   return plan;
 }
 
-// A block for all but plain tables and one for those: a thread counts the blocks that a table
-// needs, all of them add up.
+// A block for each kind of tables: a thread counts the blocks that a table needs, all of them add
+// up.
 template <typename = void>
 __global__ void __launch_bounds__(kReduceThreads)
     PlanBlocksKernel(ReduceArgs args, int64_t* all_first_blocks) {
@@ -95,7 +100,7 @@ __global__ void __launch_bounds__(kReduceThreads)
   for (int64_t first = 0; first < args.num_tables; first += kReduceThreads) {
     const int64_t t = first + threadIdx.x;
     int64_t count = 0;
-    if (t < args.num_tables && args.tasks[t].is_plain == (blockIdx.x == 1)) {
+    if (t < args.num_tables && args.tasks[t].kind == blockIdx.x) {
       const int64_t rows = (kReduceThreads >> args.tasks[t].shape.team_bits) * rows_per_team;
       count = (num_unique[t + 1] - num_unique[t] + rows - 1) / rows;
     }
@@ -116,7 +121,7 @@ __global__ void __launch_bounds__(kReduceThreads)
 template <typename Sink>
 int64_t ReduceScratchBytes(const Group& group) {
   return AlignScratch(3 * sizeof(uint32_t)) +
-         AlignScratch(2 * (group.num_tables + 1) * sizeof(int64_t)) +
+         AlignScratch(kNumTableKinds * (group.num_tables + 1) * sizeof(int64_t)) +
          AlignScratch(group.num_features * sizeof(GradientsOfFeature)) +
          AlignScratch(group.num_tables * sizeof(ReduceTask)) +
          AlignScratch(group.num_tables * sizeof(typename Sink::Table));
@@ -135,7 +140,8 @@ class ReduceLauncher {
     uint32_t* counts = static_cast<uint32_t*>(scratch);
     char* memory = static_cast<char*>(scratch) + AlignScratch(3 * sizeof(uint32_t));
     int64_t* first_blocks = reinterpret_cast<int64_t*>(memory);
-    DeviceArrays arrays(memory + AlignScratch(2 * (group.num_tables + 1) * sizeof(int64_t)));
+    DeviceArrays arrays(memory +
+                        AlignScratch(kNumTableKinds * (group.num_tables + 1) * sizeof(int64_t)));
     const GradientsOfFeature* features = arrays.Add(plan->features);
     for (ReduceTask& task : plan->tasks) {
       task.features = features;
@@ -156,7 +162,7 @@ class ReduceLauncher {
     sinks_ = arrays.Add(sinks);
     if ((error_ = arrays.Send(stream)) != cudaSuccess) return;
     error_ = cudaMemsetAsync(counts, 0, 3 * sizeof(uint32_t), stream);
-    PlanBlocksKernel<><<<2, kReduceThreads, 0, stream>>>(args_, first_blocks);
+    PlanBlocksKernel<><<<kNumTableKinds, kReduceThreads, 0, stream>>>(args_, first_blocks);
   }
 
   template <typename Sink, Weighting weighting>

@@ -45,7 +45,7 @@ __device__ __forceinline__ void AddEntries(const Source& source, int64_t begin, 
 }
 
 // The warp's teams share the entries of a piece. If it is all of a row, the first team takes it.
-template <typename Vector, Weighting weighting, typename Sink>
+template <typename Vector, bool kAtOnce, Weighting weighting, typename Sink>
 __device__ void ReducePiece(const ReduceArgs& args, const ReduceTask& task, const LongPiece& piece,
                             const typename Sink::Table& sink, const typename Sink::Common& common,
                             typename Sink::Shared& shared) {
@@ -55,15 +55,16 @@ __device__ void ReducePiece(const ReduceArgs& args, const ReduceTask& task, cons
   const int64_t count = piece.count, share = (count + num_teams - 1) / num_teams;
   const int64_t begin = piece.begin + min(share * in_warp, count);
   const int64_t end = piece.begin + min(share * (in_warp + 1), count);
-  typename Sink::template Team<Vector> writer(args, piece.table, sink, common, team, shared);
+  typename Sink::template Team<Vector, kAtOnce> writer(args, piece.table, sink, common, team,
+                                                       shared);
   float* sums = args.Sums() + piece.sum;
-  const int num_columns = task.shape.num_columns;
+  const int num_columns = NumColumns<Sink, kAtOnce>(task);
   for (int32_t c = 0; c < num_columns; ++c) {
     const int32_t column = c * team.size + team.lane;
     const bool has_column = column < task.shape.num_vectors;
     // A row of one piece has all columns here.
     const int num_rows = piece.num_pieces == 1 && in_warp == 0 ? 1 : 0;
-    const int place = Sink::kPlain ? c : 0;
+    const int place = kAtOnce ? c : 0;
     writer.Start(piece.unique, num_rows, place, column * Vector::kSize, has_column);
     GradientSource<weighting> source{args, task, column * static_cast<int32_t>(sizeof(Vector))};
     float sum[Vector::kSize] = {};
@@ -81,8 +82,8 @@ __device__ void ReducePiece(const ReduceArgs& args, const ReduceTask& task, cons
         writer.Take(place, piece.unique, Sink::kTakesRow ? args.RowOf(task, piece.unique) : 0,
                     column * Vector::kSize, has_column, sum);
       }
-      if (Sink::kPlain && c + 1 < num_columns) continue;
-      const int places = Sink::kPlain ? num_rows * num_columns : num_rows;
+      if (kAtOnce && c + 1 < num_columns) continue;
+      const int places = kAtOnce ? num_rows * num_columns : num_rows;
       writer.Finish(kLastPass, piece.unique, places, column * Vector::kSize, has_column);
     }
   }
@@ -100,10 +101,10 @@ __global__ void __launch_bounds__(kReduceThreads, BlocksPerMultiprocessor(weight
        p += num_warps) {
     const LongPiece piece = args.lists.piece(p);
     const ReduceTask task = args.tasks[piece.table];
-    if (task.is_plain != Sink::kPlain) continue;
-    ForSinkVector<T, Sink>(task, [&](auto vector) {
-      ReducePiece<decltype(vector), weighting, Sink>(args, task, piece, sinks[piece.table], common,
-                                                     shared);
+    if (task.kind != Sink::kKind) continue;
+    ForSinkTeam<T, Sink>(task, [&](auto vector, auto at_once) {
+      ReducePiece<decltype(vector), at_once.value, weighting, Sink>(
+          args, task, piece, sinks[piece.table], common, shared);
     });
   }
 }
@@ -173,28 +174,28 @@ __global__ void __launch_bounds__(kAddThreads) AddPiecesKernel(ReduceArgs args) 
   }
 }
 
-template <typename Vector, typename Sink>
+template <typename Vector, bool kAtOnce, typename Sink>
 __device__ void TakeLongRow(const ReduceArgs& args, const ReduceTask& task, const LongRow& row,
                             const typename Sink::Table& sink, const typename Sink::Common& common,
                             typename Sink::Shared& shared) {
   const Team team(task.shape.team_bits);
   const bool is_first = threadIdx.x % kWarpSize < team.size;
-  typename Sink::template Team<Vector> writer(args, row.table, sink, common, team, shared);
+  typename Sink::template Team<Vector, kAtOnce> writer(args, row.table, sink, common, team, shared);
   const float* sums = args.Sums() + row.sum;
   const int64_t in_table = Sink::kTakesRow ? args.RowOf(task, row.unique) : 0;
-  const int num_columns = task.shape.num_columns, num_rows = is_first ? 1 : 0;
-  const bool sums_first = !Sink::kPlain && num_columns > 1 && Sink::NeedsRow(common);
+  const int num_columns = NumColumns<Sink, kAtOnce>(task), num_rows = is_first ? 1 : 0;
+  const bool sums_first = Sink::kKind == kAnyTable && num_columns > 1 && Sink::NeedsRow(common);
   for (int pass = sums_first ? kSumOfRow : kLastPass; pass <= kLastPass; ++pass) {
     for (int32_t c = 0; c < num_columns; ++c) {
       const int32_t column = (c * team.size + team.lane) * Vector::kSize;
       const bool has_column = column < task.dim;
-      const int place = Sink::kPlain ? c : 0;
+      const int place = kAtOnce ? c : 0;
       writer.Start(row.unique, num_rows, place, column, has_column);
       float sum[Vector::kSize];
       for (int j = 0; j < Vector::kSize; ++j) sum[j] = has_column ? sums[column + j] : 0.0f;
       if (is_first) writer.Take(place, row.unique, in_table, column, has_column, sum);
-      if (Sink::kPlain && c + 1 < num_columns) continue;
-      const int places = Sink::kPlain ? num_rows * num_columns : num_rows;
+      if (kAtOnce && c + 1 < num_columns) continue;
+      const int places = kAtOnce ? num_rows * num_columns : num_rows;
       writer.Finish(pass, row.unique, places, column, has_column);
     }
     if (pass == kSumOfRow) writer.EndSum(row.unique, is_first);
@@ -213,9 +214,10 @@ __global__ void __launch_bounds__(kReduceThreads)
        r += num_warps) {
     const LongRow row = args.lists.rows[r];
     const ReduceTask& task = args.tasks[row.table];
-    if (task.is_plain != Sink::kPlain) continue;
-    ForSinkVector<T, Sink>(task, [&](auto vector) {
-      TakeLongRow<decltype(vector), Sink>(args, task, row, sinks[row.table], common, shared);
+    if (task.kind != Sink::kKind) continue;
+    ForSinkTeam<T, Sink>(task, [&](auto vector, auto at_once) {
+      TakeLongRow<decltype(vector), at_once.value, Sink>(args, task, row, sinks[row.table], common,
+                                                         shared);
     });
   }
 }

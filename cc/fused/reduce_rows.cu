@@ -15,14 +15,15 @@ struct StoreGradient {
   struct Shared {};
   struct Common {};
   static constexpr bool kTakesRow = true;
-  static constexpr bool kPlain = false;
+  static constexpr TableKind kKind = kAnyTable;
   static constexpr int kBlocks = 4;
   static constexpr int64_t kMaxTaken = kEntriesPerTeam;
   __device__ static bool IsActive(const Common&) { return true; }
   __device__ static bool NeedsRow(const Common&) { return false; }
 
-  template <typename Vector>
+  template <typename Vector, bool kAtOnce>
   struct Team {
+    static_assert(!kAtOnce);
     const Table sink;
     const int64_t first_unique;  // of the table
 

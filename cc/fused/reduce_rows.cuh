@@ -3,15 +3,17 @@
 // common:
 //
 //   Sink::Table             what it knows of a table
-//   Sink::kPlain            it is for plain tables only: see ReduceTask. Of a wide row, of several
-//                           vectors per thread, it takes all before Finish, each in another place
+//   Sink::kKind             of the tables that it is for: see TableKind
 //   Sink::kTakesRow         whether it asks for the number of a row
 //   Sink::kBlocks           at most, of ReduceSegmentsKernel on a multiprocessor
 //   Sink::kMaxTaken         places: rows that a team takes at most before it calls Finish
 //   Sink::Shared            shared memory of a block
 //   Sink::NeedsRow(common)  whether the whole gradient of a row must be known before any column of
 //                           it goes anywhere
-//   Sink::Team<Vector>      for teams, in each of which a thread has a vector of the row
+//   Sink::Team<Vector, kAtOnce>
+//                           for teams, in each of which a thread has a vector of the row. kAtOnce:
+//                           it has several, which are taken in as many places before Finish. Not
+//                           for kAnyTable: there they are taken and finished one after the other
 //     Start(first, count, place, column, has_column)
 //                           the thread's columns of `count` rows from `first` on will be taken, in
 //                           places from `place` on: time to fetch what else that needs
@@ -42,6 +44,19 @@ namespace group_embedding {
 inline constexpr int kReduceThreads = 256;
 inline constexpr int64_t kEntriesPerTeam = 32;
 
+// Which kernels a table goes through. Each are compiled apart, as the largest says how many
+// registers all that share a kernel have. Plain tables are those that a caller has other kernels
+// for, and of which no row is clipped.
+enum TableKind : int32_t {
+  kAnyTable,
+  kOneWord,   // plain; a thread has one word of 16 bytes of a row. Float32: dims 4, 8, 12 to 128
+  kFewWords,  // plain; it has several, or words of 8 or 4 bytes
+  kNumTableKinds,
+};
+
+// Of a vector of plain tables: what a thread can copy to shared memory past registers.
+inline constexpr int kMinPlainBytes = 4;
+
 // To clip a gradient, or for a sink that asks for it, all columns of a row must be known: where a
 // thread has several, it goes over them in up to three passes.
 enum Pass : int { kNormOfRow = 0, kSumOfRow = 1, kLastPass = 2 };
@@ -67,7 +82,7 @@ struct ReduceTask {
   float max_norm;
   int32_t long_entries;   // a row with more is long
   int32_t piece_entries;  // at most, of a piece
-  bool is_plain;          // has kernels of its own, for rows of few vectors of 16 bytes per thread
+  TableKind kind;
 };
 
 // A row has as many pieces as it needs. Only what several of them come to is stored.
@@ -110,7 +125,7 @@ inline int32_t PieceEntries(int32_t dim) {
 
 struct ReduceArgs {
   const ReduceTask* tasks;      // [num_tables]
-  const int64_t* first_blocks;  // [2, num_tables + 1]: for all but plain tables, and for those
+  const int64_t* first_blocks;  // [kNumTableKinds, num_tables + 1]
   int64_t num_tables;
   int64_t num_ids;
   int64_t num_owners;
@@ -201,13 +216,19 @@ __device__ inline void ListLongRow(const ReduceArgs& args, const ReduceTask& tas
   }
 }
 
+// Vectors of a row that a thread has.
+template <typename Sink, bool kAtOnce>
+__device__ __forceinline__ int NumColumns(const ReduceTask& task) {
+  return Sink::kKind != kAnyTable && !kAtOnce ? 1 : task.shape.num_columns;
+}
+
 // A unique row, as CombineSegments takes it.
 struct UniqueRow {
   int64_t end;  // of its entries
   int64_t row;  // in its table, if the sink takes it
 };
 
-template <typename Vector, Weighting weighting, typename Sink>
+template <typename Vector, bool kAtOnce, Weighting weighting, typename Sink>
 __device__ void ReduceBlock(const ReduceArgs& args, const ReduceTask& task,
                             const typename Sink::Table& sink, const typename Sink::Common& common,
                             typename Sink::Shared& shared, int32_t table, int64_t block) {
@@ -221,11 +242,11 @@ __device__ void ReduceBlock(const ReduceArgs& args, const ReduceTask& task,
       (block * (kReduceThreads >> task.shape.team_bits) + team.index) * rows_per_team;
   const int64_t end = min(begin + rows_per_team, args.sorted.num_unique[table + 1]);
 
-  typename Sink::template Team<Vector> writer(args, table, sink, common, team, shared);
+  typename Sink::template Team<Vector, kAtOnce> writer(args, table, sink, common, team, shared);
   const bool clips = weighting == Weighting::kClipping && task.max_norm > 0;
-  const int num_columns = task.shape.num_columns;
-  const bool is_wide = num_columns > 1;
-  const int first_pass = Sink::kPlain || !is_wide ? kLastPass
+  const int num_columns = NumColumns<Sink, kAtOnce>(task);
+  const bool is_wide = Sink::kKind == kAnyTable && num_columns > 1;
+  const int first_pass = !is_wide                 ? kLastPass
                          : clips                  ? kNormOfRow
                          : Sink::NeedsRow(common) ? kSumOfRow
                                                   : kLastPass;
@@ -233,7 +254,7 @@ __device__ void ReduceBlock(const ReduceArgs& args, const ReduceTask& task,
   for (int64_t u = begin; __any_sync(kFullWarp, u < end); u += step) {
     // Short segments go together, to have several rows in flight.
     const int64_t stop = min(u + Sink::kMaxTaken, end);
-    const bool together = first_pass == kLastPass && !(Sink::kPlain && is_wide) && u < end &&
+    const bool together = !kAtOnce && first_pass == kLastPass && u < end &&
                           segments[stop] - segments[u] <= task.long_entries;
     step = together ? Sink::kMaxTaken : 1;
     int num_rows = static_cast<int>(max(min(step, end - u), int64_t{0}));
@@ -252,7 +273,7 @@ __device__ void ReduceBlock(const ReduceArgs& args, const ReduceTask& task,
       for (int32_t c = 0; c < num_columns; ++c) {
         const int32_t column = c * team.size + team.lane;
         const bool has_column = column < task.shape.num_vectors;
-        const int place = Sink::kPlain ? c : 0;
+        const int place = kAtOnce ? c : 0;
         if (pass != kNormOfRow) {
           writer.Start(u, num_rows, place, column * Vector::kSize, has_column);
         }
@@ -281,8 +302,8 @@ __device__ void ReduceBlock(const ReduceArgs& args, const ReduceTask& task,
               writer.Take(place + s, u + s, unique.row, column * Vector::kSize, has_column,
                           combined.sum);
             });
-        if (pass != kNormOfRow && (!Sink::kPlain || c + 1 == num_columns)) {
-          const int places = Sink::kPlain ? num_rows * num_columns : num_rows;
+        if (pass != kNormOfRow && (!kAtOnce || c + 1 == num_columns)) {
+          const int places = kAtOnce ? num_rows * num_columns : num_rows;
           writer.Finish(pass, u, places, column * Vector::kSize, has_column);
         }
       }
@@ -295,13 +316,24 @@ __device__ void ReduceBlock(const ReduceArgs& args, const ReduceTask& task,
   }
 }
 
-// Calls `body` with the vectors of a table, as far as the sink has to do with them.
+// Calls `body(vector, at_once)`, as of Sink::Team, for a table that the sink is for.
 template <typename T, typename Sink, typename Body>
-__device__ __forceinline__ void ForSinkVector(const ReduceTask& task, Body&& body) {
-  if constexpr (Sink::kPlain) {
-    body(Vector<T, 16>{});
+__device__ __forceinline__ void ForSinkTeam(const ReduceTask& task, Body&& body) {
+  const std::true_type at_once;
+  const std::false_type one_by_one;
+  if constexpr (Sink::kKind == kAnyTable) {
+    ForVector<T>(task.shape.vector_bytes, [&](auto vector) { body(vector, one_by_one); });
+  } else if constexpr (Sink::kKind == kOneWord) {
+    body(Vector<T, 16>{}, one_by_one);
   } else {
-    ForVector<T>(task.shape.vector_bytes, body);
+    ForVector<T>(task.shape.vector_bytes, [&](auto vector) {
+      constexpr int kBytes = sizeof(vector.word);
+      if (task.shape.num_columns > 1) {
+        if constexpr (kBytes >= kMinPlainBytes) body(vector, at_once);
+      } else {
+        if constexpr (kBytes >= kMinPlainBytes && kBytes < 16) body(vector, one_by_one);
+      }
+    });
   }
 }
 
@@ -327,15 +359,15 @@ __global__ void __launch_bounds__(kReduceThreads, BlocksOf<Sink>(weighting))
     ReduceSegmentsKernel(const __grid_constant__ ReduceArgs args, const typename Sink::Table* sinks,
                          const __grid_constant__ typename Sink::Common common) {
   __shared__ typename Sink::Shared shared;
-  const int64_t* first_blocks = args.first_blocks + (Sink::kPlain ? args.num_tables + 1 : 0);
+  const int64_t* first_blocks = args.first_blocks + Sink::kKind * (args.num_tables + 1);
   const int64_t index = InTurns(blockIdx.x, first_blocks[args.num_tables], args.num_owners);
   if (index < 0 || !Sink::IsActive(common)) return;
   const int64_t table = FindOwner(first_blocks, args.num_tables, index);
   const ReduceTask task = args.tasks[table];
   const int64_t block = index - first_blocks[table];
-  ForSinkVector<T, Sink>(task, [&](auto vector) {
-    ReduceBlock<decltype(vector), weighting, Sink>(args, task, sinks[table], common, shared,
-                                                   static_cast<int32_t>(table), block);
+  ForSinkTeam<T, Sink>(task, [&](auto vector, auto at_once) {
+    ReduceBlock<decltype(vector), at_once.value, weighting, Sink>(
+        args, task, sinks[table], common, shared, static_cast<int32_t>(table), block);
   });
 }
 

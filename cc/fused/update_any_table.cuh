@@ -113,14 +113,16 @@ struct ApplyRule {
   using Common = RuleArgs;
   using Shared = TakenRows;
   static constexpr bool kTakesRow = false;
-  static constexpr bool kPlain = false;
+  static constexpr TableKind kKind = kAnyTable;
   static constexpr int kBlocks = 3;
   static constexpr int64_t kMaxTaken = kTakenRows;
   __device__ static bool IsActive(const Common& common) { return __ldg(&common.hyper->apply) != 0; }
   __device__ static bool NeedsRow(const Common& common) { return common.needs_row; }
 
-  template <typename Vector>
+  template <typename Vector, bool kAtOnce>
   class Team {
+    static_assert(!kAtOnce);
+
    public:
     __device__ Team(const ReduceArgs& args, int32_t table, const Table& sink, const Common& common,
                     const group_embedding::Team& team, Shared& shared)

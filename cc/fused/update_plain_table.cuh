@@ -15,20 +15,20 @@ namespace group_embedding {
 //
 // Rows and slots are copied to shared memory while the gradients are still being added up: what is
 // under way takes no registers. A thread copies, reads and writes its own columns alone. A place
-// has a thread's vector of a row; of a wide row, which has several, each has a place.
-template <typename T, typename Rule>
+// has a thread's vector of a row; where it has several, each has a place.
+template <typename T, typename Rule, TableKind kOfTables>
 struct ApplyPlainRule {
   using Table = RuleTable<T>;
   using Common = RuleArgs;
   static constexpr bool kTakesRow = false;
-  static constexpr bool kPlain = true;
+  static constexpr TableKind kKind = kOfTables;
   static constexpr int kBlocks = 4;
   static constexpr int kSlots = Rule::kSlotPerRow ? 0 : Rule::kNumSlots;
   // A third slot, which few models have, is read when its turn comes.
   static constexpr int kCopiedSlots = std::min(kSlots, 2);
   static constexpr int kSlotWords = sizeof(float) / sizeof(T);
-  // Words of 16 bytes that a thread has of a row: of its gradient, of itself and of the slots or,
-  // of which it takes but a part, the slot per row.
+  // Words, of a vector's bytes, that a thread has of a row: of its gradient, of itself and of the
+  // slots or, of which it takes but a part, the slot per row.
   static constexpr int kWords = 2 + kCopiedSlots * kSlotWords + (Rule::kSlotPerRow ? 1 : 0);
   static constexpr int64_t kMaxTaken = std::min(4, 12 / kWords);  // within 48 KB
   struct Shared {
@@ -37,9 +37,11 @@ struct ApplyPlainRule {
   __device__ static bool IsActive(const Common& common) { return __ldg(&common.hyper->apply) != 0; }
   __device__ static bool NeedsRow(const Common&) { return Rule::kNeedsRow; }
 
-  template <typename Vector>
+  template <typename Vector, bool kAtOnce>
   class Team {
+    using VectorWord = typename Vector::Word;
     static constexpr int kSize = Vector::kSize;
+    static_assert(sizeof(VectorWord) >= kMinPlainBytes);
 
    public:
     __device__ Team(const ReduceArgs& args, int32_t table, const Table& sink, const Common& common,
@@ -49,7 +51,6 @@ struct ApplyPlainRule {
           table_(sink),
           common_(common),
           team_(team),
-          is_wide_(args.tasks[table].shape.num_columns > 1),
           shared_(shared) {}
 
     __device__ void Start(int64_t first, int count, int place, int32_t column, bool has_column) {
@@ -69,15 +70,15 @@ struct ApplyPlainRule {
         }
         if (!has_column) continue;
         const int64_t at = rows_[s] * table_.dim + column;
-        __pipeline_memcpy_async(&Word(s, 1), table_.rows + at, sizeof(uint4));
+        __pipeline_memcpy_async(&Word(s, 1), table_.rows + at, sizeof(VectorWord));
 #pragma unroll
         for (int k = 0; k < kCopiedSlots; ++k) {
           if (table_.slots[k] == nullptr) continue;
-          const uint4* slot =
-              reinterpret_cast<const uint4*>(static_cast<const float*>(table_.slots[k]) + at);
+          const VectorWord* slot =
+              reinterpret_cast<const VectorWord*>(static_cast<const float*>(table_.slots[k]) + at);
 #pragma unroll
           for (int w = 0; w < kSlotWords; ++w) {
-            __pipeline_memcpy_async(&Word(s, 2 + k * kSlotWords + w), slot + w, sizeof(uint4));
+            __pipeline_memcpy_async(&Word(s, 2 + k * kSlotWords + w), slot + w, sizeof(VectorWord));
           }
         }
       }
@@ -93,23 +94,35 @@ struct ApplyPlainRule {
       __syncwarp();  // or the compiler may read before it has waited
       const Hyper hyper = ReadHyper(common_.hyper);
       float factor = 0;
+      if constexpr (Rule::kNeedsRow && kAtOnce) {
+        if (count == 0) return;  // of a whole warp
+        float sum = 0;
+        for (int s = 0; s < count; ++s) sum += SumOfColumns(hyper, ReadGradient(hyper, s), s);
+        factor = FactorOfRow(hyper, sum, /*place=*/0);
+      }
 #pragma unroll(kSlots > 0 ? 1 : static_cast<int>(kMaxTaken))
       for (int s = 0; s < kMaxTaken; ++s) {
         if (s >= count) continue;
-        if constexpr (Rule::kNeedsRow) {
-          if (s == 0 || !is_wide_) factor = FactorOfRow(hyper, s, is_wide_ ? count : s + 1);
+        const Gradient g = ReadGradient(hyper, s);
+        if constexpr (Rule::kNeedsRow && !kAtOnce) {
+          factor = FactorOfRow(hyper, SumOfColumns(hyper, g, s), s);
         }
-        if (ColumnOf(s) < table_.dim) UpdateColumns(hyper, factor, s);
+        if (ColumnOf(s) < table_.dim) UpdateColumns(hyper, factor, s, g);
       }
     }
 
     __device__ void EndSum(int64_t, bool) {}
 
    private:
-    __device__ uint4& Word(int place, int word) { return shared_.words[place][word][threadIdx.x]; }
+    // Each warp in its own share: another may have words of another size.
+    __device__ VectorWord& Word(int place, int word) {
+      const int lane = threadIdx.x % kWarpSize;
+      uint4* of_warp = shared_.words[place][word] + (threadIdx.x - lane);
+      return reinterpret_cast<VectorWord*>(of_warp)[lane];
+    }
 
     __device__ int32_t ColumnOf(int place) const {
-      return ((is_wide_ ? place * team_.size : 0) + team_.lane) * kSize;
+      return ((kAtOnce ? place * team_.size : 0) + team_.lane) * kSize;
     }
 
     __device__ uint32_t RowOf(int place) const {
@@ -121,28 +134,35 @@ struct ApplyPlainRule {
       return row;
     }
 
-    __device__ void ReadGradient(const Hyper& hyper, int place, float (&g)[kSize]) {
-      const Vector taken{*reinterpret_cast<const typename Vector::Word*>(&Word(place, 0))};
+    struct Gradient {
+      float of[kSize];
+    };
+
+    __device__ Gradient ReadGradient(const Hyper& hyper, int place) {
+      const Vector taken{Word(place, 0)};
+      Gradient g;
 #pragma unroll
-      for (int j = 0; j < kSize; ++j) g[j] = PrepareGradient(hyper, taken[j]);
+      for (int j = 0; j < kSize; ++j) g.of[j] = PrepareGradient(hyper, taken[j]);
+      return g;
     }
 
-    // Of the row that has places [place, end). Moves its slot.
-    __device__ float FactorOfRow(const Hyper& hyper, int place, int end) {
-      RowSums sums;
-      for (int s = place; s < end; ++s) {
-        float g[kSize], of_place = 0;
-        ReadGradient(hyper, s, g);
+    // No rule here looks at the row itself.
+    __device__ float SumOfColumns(const Hyper& hyper, const Gradient& g, int place) const {
+      float sum = 0;
 #pragma unroll
-        for (int j = 0; j < kSize; ++j) {  // no rule here looks at the row itself
-          const float of_column = Rule::Sum(hyper, g[j], 0.0f, static_cast<float*>(nullptr)).a;
-          of_place = __fadd_rn(of_place, ColumnOf(s) < table_.dim ? of_column : 0.0f);
-        }
-        sums.a += of_place;
+      for (int j = 0; j < kSize; ++j) {
+        const float of_column = Rule::Sum(hyper, g.of[j], 0.0f, static_cast<float*>(nullptr)).a;
+        sum = __fadd_rn(sum, ColumnOf(place) < table_.dim ? of_column : 0.0f);
       }
+      return sum;
+    }
+
+    // sum: of the thread's columns of the row in that place. Moves the row's slot.
+    __device__ float FactorOfRow(const Hyper& hyper, float sum, int place) {
       const bool has_slot = Rule::kSlotPerRow && table_.slots[0] != nullptr;
-      float slot = has_slot ? __uint_as_float(Word(place, kWords - 1).x) : 0.0f;
-      sums.a = team_.Sum(sums.a);
+      float slot = has_slot ? *reinterpret_cast<float*>(&Word(place, kWords - 1)) : 0.0f;
+      RowSums sums;
+      sums.a = team_.Sum(sum);
       const float factor = Rule::Factor(hyper, sums, table_.dim, &slot);
       if (has_slot && team_.lane == 0) {
         __stcs(static_cast<float*>(table_.slots[0]) + RowOf(place), slot);
@@ -150,28 +170,26 @@ struct ApplyPlainRule {
       return factor;
     }
 
-    __device__ void UpdateColumns(const Hyper& hyper, float factor, int s) {
+    __device__ void UpdateColumns(const Hyper& hyper, float factor, int s, const Gradient& g) {
       const uint32_t row = RowOf(s);
       const int32_t column = ColumnOf(s);
       const int64_t at = row * table_.dim + column;
-      float g[kSize];
-      ReadGradient(hyper, s, g);
       float slots[kMaxSlots][kSize] = {};
 #pragma unroll
       for (int k = 0; k < kSlots; ++k) {
         if (table_.slots[k] == nullptr) continue;
 #pragma unroll
-        for (int j = 0; j < kSize; j += 4) {
-          float values[4];
+        for (int w = 0; w < kSlotWords; ++w) {
+          float values[kFloats];
           if (k < kCopiedSlots) {
-            const Columns word{Word(s, 2 + k * kSlotWords + j / 4)};
+            const Columns word{Word(s, 2 + k * kSlotWords + w)};
 #pragma unroll
-            for (int i = 0; i < 4; ++i) values[i] = word[i];
+            for (int i = 0; i < kFloats; ++i) values[i] = word[i];
           } else {
-            ReadColumns<float>(table_.slots[k], at + j, values);
+            ReadColumns<float>(table_.slots[k], at + w * kFloats, values);
           }
 #pragma unroll
-          for (int i = 0; i < 4; ++i) slots[k][j + i] = values[i];
+          for (int i = 0; i < kFloats; ++i) slots[k][w * kFloats + i] = values[i];
         }
       }
       const Vector x{Word(s, 1)};
@@ -180,7 +198,7 @@ struct ApplyPlainRule {
       for (int j = 0; j < kSize; ++j) {
         updated[j] = DecayRow(hyper, x[j]);
         float of_column[kMaxSlots] = {slots[0][j], slots[1][j], slots[2][j]};
-        Rule::Update(hyper, factor, g[j], updated[j], of_column);
+        Rule::Update(hyper, factor, g.of[j], updated[j], of_column);
 #pragma unroll
         for (int k = 0; k < kMaxSlots; ++k) slots[k][j] = of_column[k];
       }
@@ -192,9 +210,11 @@ struct ApplyPlainRule {
       for (int k = 0; k < kSlots; ++k) {
         if (table_.slots[k] == nullptr) continue;
 #pragma unroll
-        for (int j = 0; j < kSize; j += 4) {
-          const float values[4] = {slots[k][j], slots[k][j + 1], slots[k][j + 2], slots[k][j + 3]};
-          WriteColumns<float>(table_.slots[k], at + j, values);
+        for (int w = 0; w < kSlotWords; ++w) {
+          float values[kFloats];
+#pragma unroll
+          for (int i = 0; i < kFloats; ++i) values[i] = slots[k][w * kFloats + i];
+          WriteColumns<float>(table_.slots[k], at + w * kFloats, values);
         }
       }
     }
@@ -208,14 +228,14 @@ struct ApplyPlainRule {
       }
     }
 
-    using Columns = group_embedding::Vector<float, 16>;
+    static constexpr int kFloats = sizeof(VectorWord) / sizeof(float);  // of a slot, in a word
+    using Columns = group_embedding::Vector<float, sizeof(VectorWord)>;
 
     const ReduceArgs& args_;
     const uint32_t first_key_;
     const Table& table_;
     const Common& common_;
     const group_embedding::Team& team_;
-    const bool is_wide_;
     Shared& shared_;
     uint32_t rows_[kMaxTaken];  // that were started
   };

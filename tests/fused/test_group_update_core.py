@@ -131,12 +131,15 @@ def test_weights_combiners_and_shared_tables(place, rule):
 
 
 @pytest.mark.parametrize("place", PLACES)
-@pytest.mark.parametrize("rule", ["sgd", "rowwise_adagrad", "adam", "lamb"])
-def test_long_rows(place, rule):
-    # Given rows that are named from a few times to most of the time, on narrow and wide tables
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("rule", ["sgd", "adagrad", "rowwise_adagrad", "adam", "lamb"])
+def test_long_rows(place, dtype, rule):
+    # Given rows that are named from a few times to most of the time, of few and many columns, which
+    # threads have in words of 2 to 16 bytes
     case = draw_case(
-        4, [3, 4, 32, 300], num_samples=900, num_rows=200, skew=0.6, combiners=["mean"]
-    )
+        4, [3, 4, 10, 32, 50, 126, 300], dtype=dtype, num_samples=900, num_rows=200, skew=0.6,
+        combiners=["mean"],
+    )  # fmt: skip
     check(case, place, rule, terms=2000)
 
 
@@ -213,12 +216,13 @@ def test_bad_ids_are_passed_over(place):
 @pytest.mark.parametrize("rule", ["adam", "rowwise_adagrad"])
 def test_same_bits_as_from_gradients_of_rows(place, dtype, weighted, rule):
     # Given a skewed case, and what ReduceRows makes of it
+    dims = [3, 4, 10, 32, 126, 300]
     case = draw_case(
-        12, [4, 32, 300], dtype=dtype, num_samples=900, num_rows=200, skew=0.5, weighted=weighted
+        12, dims, dtype=dtype, num_samples=900, num_rows=200, skew=0.5, weighted=weighted
     )
     indices, values = Run(case, place).row_gradients()
     # When the rows' gradients are a batch of one id per sample, without row splits
-    slices = draw_case(12, [4, 32, 300], dtype=dtype, num_rows=200, combiners=["sum"])
+    slices = draw_case(12, dims, dtype=dtype, num_rows=200, combiners=["sum"])
     slices.ids, slices.row_splits, slices.gradients = np.concatenate(indices), None, values
     slices.num_samples = [rows.size for rows in indices]
     slices.tables = case.tables
@@ -230,7 +234,7 @@ def test_same_bits_as_from_gradients_of_rows(place, dtype, weighted, rule):
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("rule", ["adam", "lamb"])
 def test_bits_repeat(place, rule):
-    case = draw_case(13, [4, 32, 300], num_samples=900, skew=0.5)
+    case = draw_case(13, [4, 10, 32, 126, 300], num_samples=900, skew=0.5)
     first = Updated(case, place, rule, runs=2).bits()
     for a, b in zip(first, Updated(case, place, rule, runs=2, threads=3).bits()):
         np.testing.assert_array_equal(a, b)
