@@ -3,11 +3,11 @@
 #include <utility>
 
 #include "core/descriptors.cuh"
+#include "core/side_stream.h"
 #include "exchange/convert_parts.h"
 #include "exchange/exchanged_group.h"
 #include "exchange/part_bytes.h"
 #include "exchange/room_layout.h"
-#include "exchange/side_stream.h"
 #include "table/device_buffer.h"
 
 namespace group_embedding {
@@ -143,13 +143,14 @@ void ExchangedGroup::BringRows(int64_t* requests, const Locate& locate, cudaStre
 void ExchangedGroup::ReceiveRows(const Passage& passage, const PartPlace* places, bool looks_up,
                                  cudaStream_t stream) {
   void* scratch = allocate_("serve", ServeRowsScratchBytes(num_parts()));
-  SideStream& beside = SideStream::OfDevice();
-  RequireCuda(WritePlacesCuda(routed_, places, beside.Begin(stream)));
+  SideStream beside;
+  RequireCuda(beside.Begin(stream));
+  RequireCuda(WritePlacesCuda(routed_, places, beside.stream()));
   RequireCuda(ServeRowsCuda(PartsToServe(passage, all_tables()), requests_, group().dtype,
                             comm_type_, scratch, stream));
   Send(passage, stream);
   Unpack(passage, all_tables(), /*factor=*/1, stream);
-  beside.End(stream);
+  RequireCuda(beside.End());
   if (looks_up) LookUpPlaces(all_tables(), NarrowRows(), stream);
 }
 
@@ -165,9 +166,10 @@ void ExchangedGroup::TakeRows(const Passage& passage, const PartPlace* places, b
   void* scratch = allocate_("serve", ServeRowsScratchBytes(num_parts()));
   PeerRooms* rooms = communicator_->rooms();
   const PeerSignals signals = rooms->NextSignals();
-  SideStream& beside = SideStream::OfDevice();
+  SideStream beside;
+  RequireCuda(beside.Begin(stream));
   RequireCuda(ServeCoursesCuda(parts, first_parts, signals, requests_, group().dtype, comm_type_,
-                               scratch, beside.Begin(stream)));
+                               scratch, beside.stream()));
   RequireCuda(WritePlacesCuda(routed_, places, stream));
   CountSent(WireBytesOfRanks(passage.sent_at));
   for (size_t course = 0; course < courses.size(); ++course) {
@@ -175,7 +177,7 @@ void ExchangedGroup::TakeRows(const Passage& passage, const PartPlace* places, b
     Unpack(passage, courses[course], /*factor=*/1, stream);
     if (looks_up) LookUpPlaces(courses[course], NarrowRows(), stream);
   }
-  beside.End(stream);
+  RequireCuda(beside.End());
 }
 
 std::vector<ExchangedGroup::TableRange> ExchangedGroup::CutIntoCourses() const {

@@ -5,12 +5,17 @@
 #include <algorithm>
 #include <vector>
 
+#include "core/side_stream.h"
 #include "fused/reduce_long_rows.cuh"
 #include "fused/reduce_rows.cuh"
 
 namespace group_embedding {
 
-inline constexpr int32_t kMinLongEntries = 64;
+// A stream beside another takes the host some 10 us.
+inline constexpr int64_t kMinIdsBeside = int64_t{1} << 16;
+// Of ReducePiecesKernel on a multiprocessor, of four that it has room for: the others are for
+// ReduceSegmentsKernel beside it.
+inline constexpr int kPieceBlocks = 2;
 
 struct ReducePlan {
   std::vector<GradientsOfFeature> features;  // table by table
@@ -127,7 +132,7 @@ int64_t ReduceScratchBytes(const Group& group) {
          AlignScratch(group.num_tables * sizeof(typename Sink::Table));
 }
 
-// The kernels of one call, in the order in which they are launched.
+// The kernels of one call, in the order in which they may be launched.
 template <typename T>
 class ReduceLauncher {
  public:
@@ -136,7 +141,7 @@ class ReduceLauncher {
   ReduceLauncher(const Group& group, const SortedRows& sorted, ReducePlan* plan,
                  const std::vector<SinkTable>& sinks, void* scratch, cudaStream_t stream,
                  int64_t num_owners = 1)
-      : plan_(*plan), stream_(stream) {
+      : plan_(*plan), stream_(stream), long_rows_(stream) {
     uint32_t* counts = static_cast<uint32_t*>(scratch);
     char* memory = static_cast<char*>(scratch) + AlignScratch(3 * sizeof(uint32_t));
     int64_t* first_blocks = reinterpret_cast<int64_t*>(memory);
@@ -165,6 +170,16 @@ class ReduceLauncher {
     PlanBlocksKernel<><<<kNumTableKinds, kReduceThreads, 0, stream>>>(args_, first_blocks);
   }
 
+  // Before all others. What becomes of long rows is beside what becomes of the others.
+  template <typename Sink>
+  void ListLongRows(const typename Sink::Common& common) {
+    if (args_.num_ids <= kMinLongEntries || error_ != cudaSuccess) return;
+    ListLongRowsKernel<Sink><<<SeveralEach(), kReduceThreads, 0, stream_>>>(args_, common);
+    if (args_.num_ids < kMinIdsBeside) return;
+    error_ = beside_.Begin(stream_);
+    if (error_ == cudaSuccess) long_rows_ = beside_.stream();
+  }
+
   template <typename Sink, Weighting weighting>
   void Segments(const typename Sink::Common& common) {
     ReduceSegmentsKernel<T, weighting, Sink>
@@ -176,23 +191,30 @@ class ReduceLauncher {
   template <typename Sink, Weighting weighting>
   void Pieces(const typename Sink::Common& common) {
     if (args_.num_ids <= kMinLongEntries) return;
+    const auto num_blocks = static_cast<unsigned>(kPieceBlocks * NumMultiprocessors());
     ReducePiecesKernel<T, weighting, Sink>
-        <<<SeveralEach(), kReduceThreads, 0, stream_>>>(args_, Sinks<Sink>(), common);
+        <<<num_blocks, kReduceThreads, 0, long_rows_>>>(args_, Sinks<Sink>(), common);
   }
 
   void AddPieces() {
     if (args_.num_ids <= kMinPieceEntries) return;
-    AddPiecesKernel<T><<<SeveralEach(), kAddThreads, 0, stream_>>>(args_);
+    AddPiecesKernel<T><<<SeveralEach(), kAddThreads, 0, long_rows_>>>(args_);
   }
 
   template <typename Sink>
   void TakeLongRows(const typename Sink::Common& common) {
     if (args_.num_ids <= kMinPieceEntries) return;
     TakeLongRowsKernel<T, Sink>
-        <<<SeveralEach(), kReduceThreads, 0, stream_>>>(args_, Sinks<Sink>(), common);
+        <<<SeveralEach(), kReduceThreads, 0, long_rows_>>>(args_, Sinks<Sink>(), common);
   }
 
-  cudaError_t error() const { return error_ == cudaSuccess ? cudaGetLastError() : error_; }
+  // After all others: the stream waits for what is beside it.
+  cudaError_t End() {
+    for (const cudaError_t error : {beside_.End(), cudaGetLastError()}) {
+      if (error_ == cudaSuccess) error_ = error;
+    }
+    return error_;
+  }
 
  private:
   static unsigned SeveralEach() { return static_cast<unsigned>(4 * NumMultiprocessors()); }
@@ -203,7 +225,8 @@ class ReduceLauncher {
   }
 
   const ReducePlan& plan_;
-  cudaStream_t stream_;
+  cudaStream_t stream_, long_rows_;
+  SideStream beside_;
   ReduceArgs args_;
   const void* sinks_;
   cudaError_t error_;

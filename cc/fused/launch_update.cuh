@@ -55,6 +55,7 @@ cudaError_t LaunchUpdate(const Group& group, const SortedRows& sorted, const Upd
   ReducePlan plan = PlanReduce(group, alignments, max_plain_columns);
   if (plan.max_blocks > INT32_MAX) return cudaErrorInvalidConfiguration;
   ReduceLauncher<T> launcher(group, sorted, &plan, sinks, scratch, stream);
+  launcher.template ListLongRows<ApplyRule<T>>(args);
   ForSinks<T>(plan, update.rule, [&](auto sink) {
     using Sink = decltype(sink);
     if constexpr (Sink::kKind == kAnyTable) {  // one for all weightings: these take long to compile
@@ -70,7 +71,7 @@ cudaError_t LaunchUpdate(const Group& group, const SortedRows& sorted, const Upd
   launcher.AddPieces();
   ForSinks<T>(plan, update.rule,
               [&](auto sink) { launcher.template TakeLongRows<decltype(sink)>(args); });
-  return launcher.error();
+  return launcher.End();
 }
 
 }  // namespace group_embedding

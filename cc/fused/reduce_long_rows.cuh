@@ -5,6 +5,64 @@
 
 namespace group_embedding {
 
+// The table of a unique row.
+__device__ inline int32_t TableOf(const ReduceArgs& args, int64_t unique) {
+  int64_t begin = 0, end = args.num_tables;
+  while (end - begin > 1) {
+    const int64_t middle = (begin + end) / 2;
+    (args.sorted.num_unique[middle] <= unique ? begin : end) = middle;
+  }
+  return static_cast<int32_t>(begin);
+}
+
+// A thread looks at a row after the other; its warp lists the pieces of one row at a time, as some
+// have thousands. Long rows are next to each other where ids are numbered by how frequent they are.
+template <typename Sink>
+__global__ void __launch_bounds__(kReduceThreads)
+    ListLongRowsKernel(const __grid_constant__ ReduceArgs args,
+                       const __grid_constant__ typename Sink::Common common) {
+  if (!Sink::IsActive(common)) return;
+  const uint32_t* segments = args.sorted.segments;
+  const int64_t num_unique = args.sorted.num_unique[args.num_tables];
+  const uint32_t lane = threadIdx.x % kWarpSize;
+  const int64_t step = int64_t{gridDim.x} * kReduceThreads;
+  for (int64_t first = int64_t{blockIdx.x} * kReduceThreads + threadIdx.x - lane;
+       first < num_unique; first += step) {
+    const int64_t unique = first + lane;
+    const uint32_t begin = unique < num_unique ? segments[unique] : 0;
+    const uint32_t count = unique < num_unique ? segments[unique + 1] - begin : 0;
+    if (!__any_sync(kFullWarp, count > kMinLongEntries)) continue;
+    const int32_t table = TableOf(args, min(unique, num_unique - 1));
+    const uint32_t long_entries = args.tasks[table].long_entries;
+    const uint32_t piece_entries = args.tasks[table].piece_entries, dim = args.tasks[table].dim;
+    const bool is_long = count > long_entries;
+    const auto row = static_cast<uint32_t>(unique);
+    const uint32_t num_pieces = (count + piece_entries - 1) / piece_entries;
+    const uint32_t place = is_long ? atomicAdd(args.lists.num_pieces, num_pieces) : 0;
+    uint32_t sum = 0;
+    if (is_long && num_pieces > 1) {
+      sum = atomicAdd(args.lists.num_sums, num_pieces * dim);
+      args.lists.rows[atomicAdd(args.lists.num_rows, 1)] = {row, num_pieces, sum, table};
+    }
+    for (unsigned left = __ballot_sync(kFullWarp, is_long); left != 0; left &= left - 1) {
+      const auto of_row = [&](auto value) {
+        return __shfl_sync(kFullWarp, value, __ffs(left) - 1);
+      };
+      const uint32_t entries = of_row(piece_entries), row_begin = of_row(begin);
+      const uint32_t row_count = of_row(count), row_pieces = of_row(num_pieces);
+      const uint32_t row_sum = of_row(sum), row_dim = of_row(dim), first_place = of_row(place);
+      const uint32_t row_number = of_row(row);
+      const int32_t row_table = of_row(table);
+      for (uint32_t p = lane; p < row_pieces; p += kWarpSize) {
+        const uint32_t at = p * entries;
+        args.lists.piece(first_place + p) = {
+            row_begin + at, min(entries, row_count - at), row_number,
+            row_pieces,     row_sum + p * row_dim,        row_table};
+      }
+    }
+  }
+}
+
 // Rows that a team loads before it adds the first of them. There is but one sum to keep, which
 // leaves registers for more than CombineSegments has.
 inline constexpr int kPieceRowsInFlight = 8;

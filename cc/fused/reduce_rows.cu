@@ -84,6 +84,7 @@ cudaError_t ReduceRowsCuda(const Group& group, const SortedRows& sorted, const T
                        options.wires == nullptr ? as_it_is : options.wires[t]});
     }
     ReduceLauncher<T> launcher(group, sorted, &plan, sinks, scratch, stream, options.num_owners);
+    launcher.template ListLongRows<Sink>({});
     if (plan.weighting == Weighting::kNone) {
       launcher.template Segments<Sink, Weighting::kNone>({});
       launcher.template Pieces<Sink, Weighting::kNone>({});
@@ -95,7 +96,7 @@ cudaError_t ReduceRowsCuda(const Group& group, const SortedRows& sorted, const T
     }
     launcher.AddPieces();
     launcher.template TakeLongRows<Sink>({});
-    return launcher.error();
+    return launcher.End();
   });
 }
 

@@ -27,7 +27,8 @@
 //
 // A row that occurs often is cut into pieces, so that no thread has too many entries to add one
 // after the other:
-//   ReduceSegmentsKernel   all other rows; lists the pieces of the long ones
+//   ListLongRowsKernel     lists these rows and their pieces                  reduce_long_rows.cuh
+//   ReduceSegmentsKernel   all other rows, beside what follows
 //   ReducePiecesKernel     the sum of each piece                              reduce_long_rows.cuh
 //   AddPiecesKernel        rows of several pieces: these, added in order      reduce_long_rows.cuh
 //   TakeLongRowsKernel     hands them to the sink                             reduce_long_rows.cuh
@@ -43,6 +44,7 @@ namespace group_embedding {
 
 inline constexpr int kReduceThreads = 256;
 inline constexpr int64_t kEntriesPerTeam = 32;
+inline constexpr int32_t kMinLongEntries = 64;  // a row of no more is not long
 
 // Which kernels a table goes through. Each are compiled apart, as the largest says how many
 // registers all that share a kernel have. Plain tables are those that a caller has other kernels
@@ -193,29 +195,6 @@ struct GradientSource {
   }
 };
 
-__device__ inline void ListLongRow(const ReduceArgs& args, const ReduceTask& task, const Team& team,
-                                   int32_t table, int64_t unique) {
-  const uint32_t begin = args.sorted.segments[unique], end = args.sorted.segments[unique + 1];
-  const uint32_t piece_entries = task.piece_entries;
-  const uint32_t num_pieces = (end - begin + piece_entries - 1) / piece_entries;
-  const uint32_t row = static_cast<uint32_t>(unique), dim = task.dim;
-  uint32_t first = 0, sum = 0;
-  if (team.lane == 0) {
-    first = atomicAdd(args.lists.num_pieces, num_pieces);
-    if (num_pieces > 1) {
-      sum = atomicAdd(args.lists.num_sums, num_pieces * dim);
-      args.lists.rows[atomicAdd(args.lists.num_rows, 1)] = {row, num_pieces, sum, table};
-    }
-  }
-  first = team.FromFirst(first);
-  sum = team.FromFirst(sum);
-  for (uint32_t p = team.lane; p < num_pieces; p += team.size) {
-    const uint32_t at = begin + p * piece_entries;
-    args.lists.piece(first + p) = {
-        at, min(piece_entries, end - at), row, num_pieces, sum + p * dim, table};
-  }
-}
-
 // Vectors of a row that a thread has.
 template <typename Sink, bool kAtOnce>
 __device__ __forceinline__ int NumColumns(const ReduceTask& task) {
@@ -260,8 +239,7 @@ __device__ void ReduceBlock(const ReduceArgs& args, const ReduceTask& task,
     int num_rows = static_cast<int>(max(min(step, end - u), int64_t{0}));
     const int64_t first_entry = num_rows > 0 ? segments[u] : 0;
     if (num_rows > 0 && !together && segments[u + 1] - first_entry > task.long_entries) {
-      ListLongRow(args, task, team, table, u);
-      num_rows = 0;
+      num_rows = 0;  // ListLongRowsKernel has it
     }
     auto unique_row = [&](int s) {
       return UniqueRow{__ldg(segments + u + s + 1), Sink::kTakesRow ? args.RowOf(task, u + s) : 0};

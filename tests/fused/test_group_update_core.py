@@ -298,6 +298,17 @@ def test_one_row_a_million_times(place, rule):
 
 
 @pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("rule", ["rowwise_adagrad", "lamb"])
+def test_long_rows_of_a_large_batch(place, rule):
+    # Given so many ids that the GPU adds up long rows beside the others
+    case = draw_case(
+        17, [3, 10, 32, 126], num_samples=10_000, num_rows=300, skew=0.4, combiners=["sum"]
+    )
+    assert case.ids.size > 1 << 16
+    check(case, place, rule, terms=2000)
+
+
+@pytest.mark.parametrize("place", PLACES)
 def test_many_ids_in_few_rows(place):
     # Given so many weighted ids of a large table's first rows that the host sorts them in place
     case = draw_case(18, [2], num_rows=1 << 20, num_samples=1, combiners=["mean"])
