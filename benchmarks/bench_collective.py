@@ -9,7 +9,8 @@ a row over three sets of ids.
 
     python benchmarks/bench_collective.py [--ranks 1 2 4 8] [--workloads dcnv2_cap4M ...]
                                           [--alphas 0 1.05] [--json FILE] [--plot FILE.png]
-                                          [--profile FILE] [--dim 256]
+                                          [--profile FILE] [--dims 64 128 ...]
+                                          [--ways rooms nccl ...]
 """
 
 import argparse

@@ -10,8 +10,8 @@
 
 namespace group_embedding {
 
-// The same for a rule that is known when the kernel is compiled, and plain tables with float32
-// slots. What the rules of most models deserve, at the price of kernels of their own.
+// What update_any_table.cuh does, by a rule that is known when the kernel is compiled and with
+// float32 slots. What the rules of most models deserve, at the price of kernels of their own.
 //
 // Rows and slots are copied to shared memory while the gradients are still being added up: what is
 // under way takes no registers. A thread copies, reads and writes its own columns alone. A place
