@@ -83,6 +83,17 @@ __device__ inline int64_t FindOwner(const int64_t* starts, int64_t count, int64_
   }
   return begin;
 }
+
+// The same by a thread alone, so that lanes may ask for different ones: start_of(i) for starts[i].
+template <typename Index, typename Value, typename StartOf>
+__device__ __forceinline__ Index FindOwnerAlone(Index count, Value value, const StartOf& start_of) {
+  Index begin = 0, end = count;
+  while (end - begin > 1) {
+    const Index middle = (begin + end) / 2;
+    (start_of(middle) <= value ? begin : end) = middle;
+  }
+  return begin;
+}
 #endif
 
 inline int64_t NumMultiprocessors() {

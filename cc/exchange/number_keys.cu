@@ -37,12 +37,9 @@ struct KeyArgs {
   int64_t* numbers;         // [num_ids]
 
   __device__ const FeatureOfPlaces& FeatureOf(int64_t place) const {
-    int64_t begin = 0, end = num_features;
-    while (end - begin > 1) {
-      const int64_t middle = (begin + end) / 2;
-      (features[middle].first_place <= place ? begin : end) = middle;
-    }
-    return features[begin];
+    const int64_t feature =
+        FindOwnerAlone(num_features, place, [this](int64_t f) { return features[f].first_place; });
+    return features[feature];
   }
   __device__ int64_t PositionOf(int64_t place) const {
     const FeatureOfPlaces& feature = FeatureOf(place);

@@ -18,12 +18,7 @@ struct RouteArgs : RoutedRows {
   }
   // The last part that begins at or before unique row u.
   __device__ int64_t PartOf(int64_t u) const {
-    int64_t begin = 0, end = num_parts;
-    while (end - begin > 1) {
-      const int64_t middle = (begin + end) / 2;
-      (sorted.num_unique[middle] <= u ? begin : end) = middle;
-    }
-    return begin;
+    return FindOwnerAlone(num_parts, u, [&](int64_t part) { return sorted.num_unique[part]; });
   }
 };
 
@@ -71,12 +66,8 @@ __global__ void __launch_bounds__(kThreads) ScatterPlacesKernel(RouteArgs args) 
   const int64_t block_begin = int64_t{blockIdx.x} * kThreads * kEntriesPerThread;
   if (block_begin >= num_entries) return;
   if (threadIdx.x == 0) {  // the last unique row that begins at or before the block
-    int64_t begin = 0, end = num_unique;
-    while (end - begin > 1) {
-      const int64_t middle = (begin + end) / 2;
-      (args.sorted.segments[middle] <= block_begin ? begin : end) = middle;
-    }
-    first_unique = begin;
+    first_unique =
+        FindOwnerAlone(num_unique, block_begin, [&](int64_t u) { return args.sorted.segments[u]; });
   }
   const int64_t begin = block_begin + threadIdx.x * kEntriesPerThread;
   bool starts[kEntriesPerThread];

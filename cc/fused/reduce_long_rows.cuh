@@ -5,15 +5,33 @@
 
 namespace group_embedding {
 
-// The table of a unique row.
-__device__ inline int32_t TableOf(const ReduceArgs& args, int64_t unique) {
-  int64_t begin = 0, end = args.num_tables;
-  while (end - begin > 1) {
-    const int64_t middle = (begin + end) / 2;
-    (args.sorted.num_unique[middle] <= unique ? begin : end) = middle;
+// A long row before it is cut into pieces.
+struct UncutRow {
+  uint32_t piece_entries;
+  uint32_t begin, count;  // of its entries
+  uint32_t num_pieces;
+  uint32_t sum;  // of the first piece, as in LongPiece
+  uint32_t dim;
+  uint32_t place;  // of the first piece, in the list
+  uint32_t unique;
+  int32_t table;
+
+  // The row that this lane of the warp has.
+  __device__ __forceinline__ UncutRow OfLane(int lane) const {
+    const auto of_lane = [=](auto value) { return __shfl_sync(kFullWarp, value, lane); };
+    return {of_lane(piece_entries), of_lane(begin),  of_lane(count),
+            of_lane(num_pieces),    of_lane(sum),    of_lane(dim),
+            of_lane(place),         of_lane(unique), of_lane(table)};
   }
-  return static_cast<int32_t>(begin);
-}
+  // Each lane of the warp lists some.
+  __device__ __forceinline__ void ListPieces(const LongLists& lists) const {
+    for (uint32_t p = threadIdx.x % kWarpSize; p < num_pieces; p += kWarpSize) {
+      const uint32_t at = p * piece_entries;
+      lists.piece(place + p) = {
+          begin + at, min(piece_entries, count - at), unique, num_pieces, sum + p * dim, table};
+    }
+  }
+};
 
 // A thread looks at a row after the other; its warp lists the pieces of one row at a time, as some
 // have thousands. Long rows are next to each other where ids are numbered by how frequent they are.
@@ -29,36 +47,27 @@ __global__ void __launch_bounds__(kReduceThreads)
   for (int64_t first = int64_t{blockIdx.x} * kReduceThreads + threadIdx.x - lane;
        first < num_unique; first += step) {
     const int64_t unique = first + lane;
-    const uint32_t begin = unique < num_unique ? segments[unique] : 0;
-    const uint32_t count = unique < num_unique ? segments[unique + 1] - begin : 0;
-    if (!__any_sync(kFullWarp, count > kMinLongEntries)) continue;
-    const int32_t table = TableOf(args, min(unique, num_unique - 1));
-    const uint32_t long_entries = args.tasks[table].long_entries;
-    const uint32_t piece_entries = args.tasks[table].piece_entries, dim = args.tasks[table].dim;
-    const bool is_long = count > long_entries;
-    const auto row = static_cast<uint32_t>(unique);
-    const uint32_t num_pieces = (count + piece_entries - 1) / piece_entries;
-    const uint32_t place = is_long ? atomicAdd(args.lists.num_pieces, num_pieces) : 0;
-    uint32_t sum = 0;
-    if (is_long && num_pieces > 1) {
-      sum = atomicAdd(args.lists.num_sums, num_pieces * dim);
-      args.lists.rows[atomicAdd(args.lists.num_rows, 1)] = {row, num_pieces, sum, table};
+    UncutRow row{};
+    row.begin = unique < num_unique ? segments[unique] : 0;
+    row.count = unique < num_unique ? segments[unique + 1] - row.begin : 0;
+    if (!__any_sync(kFullWarp, row.count > kMinLongEntries)) continue;
+    row.unique = static_cast<uint32_t>(unique);
+    row.table =
+        static_cast<int32_t>(FindOwnerAlone(args.num_tables, min(unique, num_unique - 1),
+                                            [&](int64_t t) { return args.sorted.num_unique[t]; }));
+    const ReduceTask& task = args.tasks[row.table];
+    row.dim = task.dim;
+    const bool is_long = row.count > static_cast<uint32_t>(task.long_entries);
+    row.piece_entries = task.piece_entries;
+    row.num_pieces = (row.count + row.piece_entries - 1) / row.piece_entries;
+    if (is_long) row.place = atomicAdd(args.lists.num_pieces, row.num_pieces);
+    if (is_long && row.num_pieces > 1) {
+      row.sum = atomicAdd(args.lists.num_sums, row.num_pieces * row.dim);
+      args.lists.rows[atomicAdd(args.lists.num_rows, 1)] = {row.unique, row.num_pieces, row.sum,
+                                                            row.table};
     }
     for (unsigned left = __ballot_sync(kFullWarp, is_long); left != 0; left &= left - 1) {
-      const auto of_row = [&](auto value) {
-        return __shfl_sync(kFullWarp, value, __ffs(left) - 1);
-      };
-      const uint32_t entries = of_row(piece_entries), row_begin = of_row(begin);
-      const uint32_t row_count = of_row(count), row_pieces = of_row(num_pieces);
-      const uint32_t row_sum = of_row(sum), row_dim = of_row(dim), first_place = of_row(place);
-      const uint32_t row_number = of_row(row);
-      const int32_t row_table = of_row(table);
-      for (uint32_t p = lane; p < row_pieces; p += kWarpSize) {
-        const uint32_t at = p * entries;
-        args.lists.piece(first_place + p) = {
-            row_begin + at, min(entries, row_count - at), row_number,
-            row_pieces,     row_sum + p * row_dim,        row_table};
-      }
+      row.OfLane(__ffs(left) - 1).ListPieces(args.lists);
     }
   }
 }

@@ -186,12 +186,8 @@ struct GradientSource {
   __device__ float WeightOfNone(const Fetched&) const { return 0.0f; }
 
   __device__ GradientsOfFeature FeatureOf(uint32_t sample) const {
-    int32_t begin = 0, end = task.num_features;
-    while (end - begin > 1) {
-      const int32_t middle = (begin + end) / 2;
-      (task.features[middle].first_sample <= sample ? begin : end) = middle;
-    }
-    return task.features[begin];
+    return task.features[FindOwnerAlone(task.num_features, sample,
+                                        [&](int32_t f) { return task.features[f].first_sample; })];
   }
 };
 

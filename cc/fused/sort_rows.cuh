@@ -172,13 +172,10 @@ __global__ void __launch_bounds__(kThreads) WriteFactorsKernel(FactorArgs args) 
     return;
   }
   const int64_t position = __float_as_uint(args.factors[at]);
-  int64_t begin = 0, end = batch.num_samples;
-  while (end - begin > 1) {
-    const int64_t middle = (begin + end) / 2;
-    (batch.Begin(middle) <= position ? begin : end) = middle;
-  }
-  args.samples[at] = static_cast<uint32_t>(begin);
-  args.factors[at] = batch.weights[position] * args.scales[begin];
+  const int64_t sample =
+      FindOwnerAlone(batch.num_samples, position, [&](int64_t s) { return batch.Begin(s); });
+  args.samples[at] = static_cast<uint32_t>(sample);
+  args.factors[at] = batch.weights[position] * args.scales[sample];
 }
 
 // Whether entry `i` is the first of its key.

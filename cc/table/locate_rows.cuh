@@ -77,14 +77,10 @@ struct LocatePlace {
   }
 };
 
-// The request that has a position. Unlike FindOwner, lanes may ask for different ones.
+// The request that has a position.
 __device__ inline const LocateTask& TaskAt(const LocateArgs& args, int64_t position) {
-  int64_t begin = 0, end = args.num_tasks;
-  while (end - begin > 1) {
-    const int64_t middle = (begin + end) / 2;
-    (args.first_positions[middle] <= position ? begin : end) = middle;
-  }
-  return args.tasks[begin];
+  return args.tasks[FindOwnerAlone(args.num_tasks, position,
+                                   [&](int64_t i) { return args.first_positions[i]; })];
 }
 
 }  // namespace group_embedding
