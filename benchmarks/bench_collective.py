@@ -16,7 +16,9 @@ a row over three sets of ids.
 import argparse
 import functools
 import gc
+import re
 import statistics
+import subprocess
 from dataclasses import replace
 from pathlib import Path
 
@@ -26,10 +28,9 @@ from gpu_exchanges import WAYS, allocate, make_communicator
 from gpu_ranks import Ranks
 from places import Gpu
 from report import print_table, write_json
-from workloads import ALPHAS, WORKLOADS, ids_from_uniform
+from workloads import ALPHAS, COLLECTIVE, WORKLOADS, ids_from_uniform
 
 ROOT = Path(__file__).resolve().parents[1]
-BATCHES = {"onehot26": 65536, "dcnv2_cap4M": 32768}
 TINY = replace(WORKLOADS["onehot26"], name="onehot26, 16 samples", batch=16, rows=[1000] * 26)
 NUM_SETS, STEPS, ROUNDS = 3, 10, 5
 SECONDS = 90  # that a case may take, the start of CUDA included
@@ -174,13 +175,24 @@ def exchange_milliseconds(way, kernels):
     return sum(ms for name, ms in kernels.items() if part in name)
 
 
-def row_of(way, num_ranks, workload, alpha, ranks, one_gpu):
+def link_bandwidth():
+    """GB/s of all NVLinks of a GPU, each way, as the first one's driver says; None without any."""
+    command = ["nvidia-smi", "nvlink", "--status", "--id=0"]
+    try:
+        said = subprocess.run(command, capture_output=True, text=True, timeout=60).stdout
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return sum(float(gb) for gb in re.findall(r"Link \d+: ([\d.]+) GB/s", said)) or None
+
+
+def row_of(way, num_ranks, workload, alpha, ranks, one_gpu, link):
     step = max(rank["step"] for rank in ranks)
     num_bytes = max(rank["bytes"] for rank in ranks)
     bare = max(rank.get("bare", 0.0) for rank in ranks)
     # The least of the ranks: who comes first waits within its kernel for the others.
     exchange = min(exchange_milliseconds(way, rank["kernels"]) for rank in ranks)
     share = 2 if way.startswith("rooms") else 1  # half of the bytes, those of the forward pass
+    speed = num_bytes / share / exchange / 1e6 if num_ranks > 1 and exchange else None
     return {
         "workload": workload.name,
         "alpha": alpha,
@@ -191,9 +203,8 @@ def row_of(way, num_ranks, workload, alpha, ranks, one_gpu):
         "of one GPU": f"{one_gpu / step:.0%}" if one_gpu else None,
         "MB a step": round(num_bytes / 1e6, 1),
         "exchange ms": round(exchange, 3) if num_ranks > 1 else None,
-        "GB/s": round(num_bytes / share / exchange / 1e6, 1)
-        if num_ranks > 1 and exchange
-        else None,
+        "GB/s": round(speed, 1) if speed else None,
+        "of the link": f"{speed / link:.0%}" if speed and link else None,
         "bare GB/s": round(num_bytes / bare / 1e6, 1) if bare else None,
         "of bare": f"{bare / share / exchange:.0%}" if bare and exchange else None,
     }
@@ -203,7 +214,7 @@ def run(folder, counts, workloads, chosen, profile):
     """Rows of the table, printed as they come: those so far, after each case. All that runs on as
     many GPUs runs in the same processes."""
     order = [workload.name for workload, _ in workloads]
-    rows, one_gpu = [], {}
+    rows, one_gpu, link = [], {}, link_bandwidth()
     for num_ranks in sorted({1, *counts}):
         ways = [way for way in chosen if way != "one GPU" or num_ranks == 1]
         if not ways:
@@ -214,7 +225,7 @@ def run(folder, counts, workloads, chosen, profile):
                     case = way, workload, alpha
                     found = ranks.run(measure_case, folder, *case, seconds=SECONDS)
                     base = one_gpu.get((workload.name, alpha))
-                    rows.append(row_of(way, num_ranks, workload, alpha, found, base))
+                    rows.append(row_of(way, num_ranks, workload, alpha, found, base, link))
                     if way == "one GPU":
                         one_gpu[workload.name, alpha] = rows[-1]["step ms"]
                     if profile:
@@ -224,7 +235,7 @@ def run(folder, counts, workloads, chosen, profile):
 
 
 def workload_of(name, dim):
-    workload = replace(WORKLOADS[name], batch=BATCHES[name])
+    workload = WORKLOADS[name]
     if dim is None:
         return workload
     return replace(workload, name=f"{name}, dim {dim}", dims=[dim] * len(workload.dims))
@@ -268,7 +279,7 @@ def plot(path, about, rows):
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--ranks", nargs="+", type=int, default=[1, 2])
-    parser.add_argument("--workloads", nargs="+", default=list(BATCHES), choices=list(BATCHES))
+    parser.add_argument("--workloads", nargs="+", default=COLLECTIVE, choices=COLLECTIVE)
     parser.add_argument("--alphas", nargs="+", type=float, default=list(ALPHAS))
     parser.add_argument("--ways", nargs="+", default=list(WAYS), choices=list(WAYS))
     parser.add_argument("--dims", nargs="+", type=int, default=[None],

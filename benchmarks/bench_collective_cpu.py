@@ -12,22 +12,20 @@ by turns. Milliseconds are a step's, the slowest rank's, the median of rounds of
 """
 
 import argparse
-import json
 import os
 import statistics
-import subprocess
-import sys
-import tempfile
 import time
 from dataclasses import dataclass
-from pathlib import Path
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import numpy as np
+import tensorflow as tf
 from report import machine, print_table, write_json
+from tensorflow_ranks import run_on_ranks, write_of_rank
 from workloads import ALPHAS, ids_from_uniform
+
+import group_embedding as ge
 
 NUM_FEATURES, NUM_SETS, ROUNDS, UNITS = 26, 4, 7, 256
 
@@ -48,10 +46,6 @@ class Model:
     """Its step takes this rank's part of one of a few batches."""
 
     def __init__(self, case, args):
-        import tensorflow as tf
-
-        import group_embedding as ge
-
         exchange = ge.exchange.current()
         names = [f"f{i}" for i in range(NUM_FEATURES)]
         tables = [ge.TableConfig(f"{name}_table", args.rows, case.dim) for name in names]
@@ -113,7 +107,6 @@ class Model:
 
 def wait(tensor, milliseconds):
     """`tensor`, some time later."""
-    import tensorflow as tf
 
     def sleep(value):
         time.sleep(milliseconds / 1e3)
@@ -130,28 +123,17 @@ def wait(tensor, milliseconds):
 
 
 def measure(args):
-    """One rank of a job: writes what it measured of each case to a file of its own."""
-    import group_embedding as ge
-
+    """One rank of a job: gives what it measured of each case."""
     ge.enable_distributed_strategy("collective")
     figures = [Model(case, args).milliseconds(args.steps, args.ahead) for case in CASES]
-    rank = ge.exchange.current().rank
-    (Path(args.measure) / str(rank)).write_text(json.dumps(figures))
+    write_of_rank(args.measure, figures)
 
 
 def run(num_ranks, args):
     """What the slowest rank measured of each case, one way and the other."""
-    with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, __file__, "--measure", folder, "--batch", str(args.batch)]
-        command += ["--rows", str(args.rows), "--steps", str(args.steps)]
-        command += ["--dense", str(args.dense), "--wait", str(args.wait)]
-        command += ["--ahead"] if args.ahead else []
-        if num_ranks > 1:
-            horovodrun = Path(sys.executable).with_name("horovodrun")
-            command = [str(horovodrun), "-np", str(num_ranks), *command]
-        subprocess.run(command, check=True)
-        ranks = [json.loads(file.read_text()) for file in Path(folder).iterdir()]
-    assert len(ranks) == num_ranks
+    options = ["--batch", args.batch, "--rows", args.rows, "--steps", args.steps]
+    options += ["--dense", args.dense, "--wait", args.wait, *(["--ahead"] if args.ahead else [])]
+    ranks = run_on_ranks(num_ranks, [__file__, *map(str, options), "--measure"])
     return [[max(of_way) for of_way in zip(*of_case)] for of_case in zip(*ranks)]
 
 

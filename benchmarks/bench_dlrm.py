@@ -1,10 +1,14 @@
 """A whole DLRM step on a GPU, and where its time goes: embeddings, dense layers, everything else.
 
-    python benchmarks/bench_dlrm.py [--batch 65536] [--rows 1000000] [--json FILE]
+    python benchmarks/bench_dlrm.py [--batch 65536] [--rows 1000000] [--precision float32]
+                                    [--json FILE]
 
 Launched by `horovodrun -np N`, on N GPUs, over which the tables are spread; the batch is then that
 of each. Ranks with a GPU each write rows into each other's memory (rooms); `--through nccl` has
 NCCL send them, `--through horovod` Horovod's alltoall, to compare.
+
+With `--precision bfloat16`, or `float16` and a LossScaleOptimizer, layers compute in 16 bits, and
+rows and their gradients travel in them; variables, and what is looked up, have 32.
 
 With `--keyed` tables are EmbeddingVariables, in the GPU's memory where there is one (HBM), in place
 of variables: the same command without it has the same ids as row numbers. Each id is then a key of
@@ -25,9 +29,7 @@ Viewer); or `nsys profile -t cuda,nvtx python benchmarks/bench_dlrm.py`, in whic
 
 import argparse
 import os
-import statistics
 import tempfile
-import time
 from pathlib import Path
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
@@ -36,10 +38,12 @@ os.environ.setdefault("TF_FORCE_GPU_ALLOW_GROWTH", "true")
 import numpy as np
 import report
 import tensorflow as tf
+from tensorflow_ranks import WAYS, device_name, make_table, median_ms, start_ranks, step_ms, way_of
 
 import group_embedding as ge
 
 NUM_FEATURES, NUM_DENSE, DIM = 26, 13, 128
+PRECISIONS = ("float32", "bfloat16", "float16")
 EMBEDDING_KERNELS = ("group_embedding", "cub::")  # this library's, and those of its sort
 
 
@@ -49,18 +53,21 @@ def parse_arguments():
     parser.add_argument("--rows", type=int, default=1_000_000, help="of each table")
     parser.add_argument("--steps", type=int, default=30)
     parser.add_argument("--keyed", action="store_true", help="tables whose rows are found by key")
-    parser.add_argument("--through", choices=["rooms", "nccl", "horovod"], default="rooms")
+    parser.add_argument("--precision", choices=PRECISIONS, default="float32", help="of the layers")
+    parser.add_argument("--through", choices=WAYS, default="rooms")
     parser.add_argument("--trace", default=None, help="folder that keeps the profile")
     parser.add_argument("--json", default=None)
     return parser.parse_args()
 
 
 class Dlrm(tf.Module):
-    """Tables and layers as plain variables, so that the step has nothing but the model in it."""
+    """Tables and layers as plain variables, so that the step has nothing but the model in it.
 
-    def __init__(self, tables):
+    Variables have 32 bits. What layers are given, and their kernels, are cast to `precision`."""
+
+    def __init__(self, tables, precision):
         super().__init__()
-        self.tables = tables
+        self.tables, self.precision = tables, precision
         interactions = (NUM_FEATURES + 1) ** 2 + DIM
         self.bottom = _mlp([NUM_DENSE, 512, 256, DIM])
         self.top = _mlp([interactions, 1024, 1024, 512, 256, 1])
@@ -73,20 +80,13 @@ class Dlrm(tf.Module):
         return ge.group_embedding_lookup_sparse(self.tables, ids, "sum", concat=True)
 
     def __call__(self, dense, ids):
-        bottom = _run(self.bottom, dense, last=tf.nn.relu)
-        vectors = tf.concat([bottom, self.embed(ids)], 1)
+        bottom = _run(self.bottom, tf.cast(dense, self.precision), last=tf.nn.relu)
+        vectors = tf.concat([bottom, tf.cast(self.embed(ids), self.precision)], 1)
         vectors = tf.reshape(vectors, [-1, NUM_FEATURES + 1, DIM])
         dots = tf.matmul(vectors, vectors, transpose_b=True)
         flat = tf.reshape(dots, [-1, (NUM_FEATURES + 1) ** 2])
-        return _run(self.top, tf.concat([bottom, flat], 1), last=tf.identity)
-
-
-def _table(rows, name):
-    def create(shape, initializer):
-        return tf.Variable(initializer(shape, tf.float32), name=name)
-
-    initializer = tf.random_uniform_initializer(-0.01, 0.01)
-    return ge.exchange.make_table((rows, DIM), initializer, create)
+        logits = _run(self.top, tf.concat([bottom, flat], 1), last=tf.identity)
+        return tf.cast(logits, tf.float32)
 
 
 def _keyed_table(name):
@@ -126,12 +126,27 @@ def _mlp(sizes):
 
 def _run(layers, x, last):
     for i, (kernel, bias) in enumerate(layers):
-        x = tf.nn.bias_add(tf.matmul(x, kernel), bias)
+        x = tf.nn.bias_add(tf.matmul(x, tf.cast(kernel, x.dtype)), tf.cast(bias, x.dtype))
         x = tf.nn.relu(x) if i < len(layers) - 1 else last(x)
     return x
 
 
-def make_steps(arguments):
+def make_optimizer(precision):
+    optimizer = ge.optimizers.wrap(tf.keras.optimizers.Adagrad(0.01))
+    optimizer = ge.DistributedOptimizer(optimizer)
+    if precision == "float16":
+        return tf.keras.mixed_precision.LossScaleOptimizer(optimizer)
+    return optimizer
+
+
+def loss_scale_of(optimizer):
+    """The number that losses are multiplied by; None if they are not. It starts at 32,768 and falls
+    with each step that is skipped because gradients overflow: such a step is too short."""
+    scale = getattr(optimizer, "dynamic_scale", getattr(optimizer, "loss_scale", None))
+    return None if scale is None else float(scale)
+
+
+def make_steps(arguments, optimizer):
     """Two training steps over one batch: of the model, and of its tables alone."""
     generator = np.random.default_rng(ge.exchange.current().rank)
     batch = arguments.batch
@@ -147,10 +162,13 @@ def make_steps(arguments):
     ]
     dense = tf.constant(generator.standard_normal((batch, NUM_DENSE), np.float32))
     labels = tf.constant(generator.integers(0, 2, (batch, 1)).astype(np.float32))
-    names = [f"table_{t}" for t in range(NUM_FEATURES)]
-    model = Dlrm(
-        [_keyed_table(name) if arguments.keyed else _table(arguments.rows, name) for name in names]
-    )
+    tables = [
+        _keyed_table(f"table_{t}")
+        if arguments.keyed
+        else make_table(arguments.rows, DIM, f"table_{t}")
+        for t in range(NUM_FEATURES)
+    ]
+    model = Dlrm(tables, arguments.precision)
     cotangent = tf.constant(generator.standard_normal((batch, NUM_FEATURES * DIM), np.float32))
 
     def loss_of_model():
@@ -158,43 +176,29 @@ def make_steps(arguments):
         return tf.reduce_mean(tf.nn.sigmoid_cross_entropy_with_logits(labels, logits))
 
     steps = (
-        _training(loss_of_model, model.variables_),
-        _training(lambda: model.embed(ids), model.tables, cotangent),
+        _training(optimizer, loss_of_model, model.variables_),
+        _training(make_optimizer("float32"), lambda: model.embed(ids), model.tables, cotangent),
     )
     if arguments.keyed:
         insert_all(model.tables, arguments.rows)
     return steps
 
 
-def _training(loss_of, variables, cotangent=None):
-    optimizer = ge.optimizers.wrap(tf.keras.optimizers.Adagrad(0.01))
-    optimizer = ge.DistributedOptimizer(optimizer)
+def _training(optimizer, loss_of, variables, cotangent=None):
     optimizer.build(variables)
+    scale = getattr(optimizer, "get_scaled_loss", getattr(optimizer, "scale_loss", tf.identity))
+    unscale = getattr(optimizer, "get_unscaled_gradients", list)  # Keras 3 does when it applies
 
     @tf.function(autograph=False)
     def step():
         with tf.GradientTape() as tape:
             loss = loss_of()
-        gradients = tape.gradient(loss, variables, cotangent)
+            scaled = scale(loss)
+        gradients = unscale(tape.gradient(scaled, variables, cotangent))
         optimizer.apply_gradients(zip(gradients, variables))
         return tf.reshape(loss, [-1])[0]
 
     return step
-
-
-def step_ms(step, count):
-    """Milliseconds per step of `count` in a row."""
-    begin = time.perf_counter()
-    for _ in range(count):
-        loss = step()
-    float(loss)
-    return (time.perf_counter() - begin) * 1e3 / count
-
-
-def median_ms(step, count):
-    """That of rounds of ten steps, after five that do not count."""
-    step_ms(step, 5)
-    return round(statistics.median(step_ms(step, 10) for _ in range(count // 10)), 3)
 
 
 def profile(step, count, folder):
@@ -240,48 +244,29 @@ def shares(events):
     }
 
 
-def way_of(through):
-    """By what rows travel. (Where rooms cannot be had after all, a warning says so.)"""
-    ranks = ge.exchange.current().nccl_ranks
-    if ranks is None:
-        return "horovod" if through == "horovod" else "host"
-    return "rooms" if ranks.with_rooms else "nccl"
-
-
-def start_ranks(through):
-    """Returns how many there are."""
-    if "HOROVOD_RANK" not in os.environ:
-        return 1
-    ge.enable_distributed_strategy("collective")
-    if through == "horovod":  # ids as well, which would go through memory that the ranks share
-        from group_embedding.exchange.horovod import HorovodExchange
-
-        ge.exchange.set_current(HorovodExchange())
-    current = ge.exchange.current()
-    if through == "nccl" and current.nccl_ranks:
-        current.nccl_ranks = current.nccl_ranks._replace(with_rooms=False)
-    return ge.exchange.current().num_ranks
-
-
 def main():
     arguments = parse_arguments()
-    num_ranks = start_ranks(arguments.through)
-    gpus = tf.config.list_physical_devices("GPU")
+    comm_dtype = None if arguments.precision == "float32" else arguments.precision
+    num_ranks = start_ranks(arguments.through, comm_dtype)
     about = report.machine() | {"tensorflow": tf.__version__}
-    step, tables_step = make_steps(arguments)
+    optimizer = make_optimizer(arguments.precision)
+    step, tables_step = make_steps(arguments, optimizer)
     row = {
         "batch": arguments.batch,
         "rows": arguments.rows,
         "keyed": arguments.keyed,
+        "precision": arguments.precision,
         "step_ms": median_ms(step, arguments.steps),
         "tables_step_ms": median_ms(tables_step, arguments.steps),
+        "loss_scale": loss_scale_of(optimizer),
     }
     if num_ranks > 1:
         row |= {"ranks": num_ranks, "through": way_of(arguments.through)}
     row["samples_per_s"] = round(arguments.batch * num_ranks / row["step_ms"] * 1e3)
-    if gpus:
-        about["device"] = tf.config.experimental.get_device_details(gpus[0])["device_name"]
-    if gpus and num_ranks == 1:
+    device = device_name()
+    if device:
+        about["device"] = device
+    if device and num_ranks == 1:
         row |= shares(profile(step, 10, arguments.trace or tempfile.mkdtemp()))
     if ge.exchange.current().rank > 0:
         return

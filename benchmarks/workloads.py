@@ -1,4 +1,4 @@
-"""What the kernel benchmark looks up: groups of the shapes that recommender models have."""
+"""What benchmarks look up: groups of the shapes that recommender models have."""
 
 from dataclasses import dataclass, replace
 
@@ -63,6 +63,7 @@ WORKLOADS = {
     ]
 }
 
+COLLECTIVE = ("onehot26", "dcnv2_cap4M")  # whose tables are spread over ranks, `batch` samples each
 ALPHAS = (0.0, 1.05)
 
 

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -17,12 +18,17 @@ COMMANDS = {  # by benchmark, and what is special about a second one of it
     "bench_lookup": "--features 2 --batch 8 --rows 50 --seconds 0.05",
     "bench_dlrm": "--batch 64 --rows 100 --steps 30",
     "bench_dlrm keyed": "--batch 64 --rows 100 --steps 30 --keyed",
+    "bench_dlrm bfloat16": "--batch 8 --rows 100 --steps 10 --precision bfloat16",
+    "bench_dlrm float16": "--batch 8 --rows 100 --steps 10 --precision float16",
     "bench_kernel": "--cpu --workloads onehot26 --alphas 0",
     "bench_save": "--rows 2000 --batch 64 --steps 2 --saves 1",
     "bench_table_cpu": "--keys 3000 --dims 4 --batch 1000 --grow 5000",
     "bench_train": "--cpu --workloads onehot26 --alphas 0 --rules sgd adam",
 }
 if HAS_HOROVOD:
+    COMMANDS["bench_exchange"] = (
+        "--ways horovod rooms --workloads onehot26 --alphas 0 --batch 64 --rows 100 --steps 10"
+    )
     COMMANDS["bench_collective_cpu"] = (
         "--ranks 2 --batch 64 --rows 100 --steps 2 --dense 1 --wait 1 --ahead"
     )
@@ -86,6 +92,8 @@ def test_what_was_measured_over_gpus_outlives_a_case_that_fails(monkeypatch):
     monkeypatch.syspath_prepend(ROOT / "benchmarks")
     bench = importlib.import_module("bench_collective")
     monkeypatch.setattr(bench, "Ranks", OneCase)
+    said = "\t Link 0: 26.562 GB/s\n\t Link 1: 13.438 GB/s\n"
+    monkeypatch.setattr(bench.subprocess, "run", lambda *_, **__: SimpleNamespace(stdout=said))
     workloads = [(bench.WORKLOADS["onehot26"], 0.0)]
     given = []
     # When they are measured
@@ -101,3 +109,5 @@ def test_what_was_measured_over_gpus_outlives_a_case_that_fails(monkeypatch):
     ]
     assert [row["of one GPU"] for row in rows[-2:]] == ["50%", "50%"]
     assert rows[-1]["of bare"] == "100%"
+    # And beside what the links of a GPU can carry, 40 GB/s
+    assert rows[-1]["GB/s"] == 2.0 and rows[-1]["of the link"] == "5%"

@@ -8,9 +8,10 @@ and Keras apply gradients (ways.py).
 import contextlib
 import functools
 
+from group_embedding.distributed.loss_scale import let_loss_scales_know_ranks
 from group_embedding.distributed.ways import Distributed, way_of, way_of_replicas
 from group_embedding.exchange import current, is_over_replicas
-from group_embedding.optimizers.bases import changed_method
+from group_embedding.optimizers.bases import changed_method, inside, is_loss_scale
 
 
 def DistributedOptimizer(optimizer):  # noqa: N802
@@ -26,13 +27,15 @@ def DistributedOptimizer(optimizer):  # noqa: N802
     All ranks start from the dense variables of rank 0. Every rank must take as many steps. A Keras
     optimizer's `clipnorm` and `global_clipnorm` limit the norms of the rows of all ranks; what is
     done to gradients by hand, such as `tf.clip_by_global_norm`, sees of a table this rank's alone.
+    A LossScaleOptimizer, for mixed precision in float16, goes around or inside: all ranks skip a
+    step, and lower the scale, when gradients of one are not finite.
 
     Where the ranks are the replicas of a strategy (`ge.sok.Init` in its scope), its sums of the
     dense gradients take the place of means, and the optimizer must be of `tf.keras.optimizers`.
 
     Args:
         optimizer: a `tf.compat.v1.train.Optimizer` or a Keras optimizer (also a legacy one, and one
-            of Keras 3). It is changed in place.
+            of Keras 3), or a LossScaleOptimizer around one. It is changed in place.
 
     Returns:
         `optimizer`; in one process by itself, as it was.
@@ -46,6 +49,10 @@ def DistributedOptimizer(optimizer):  # noqa: N802
 
     >>> optimizer = ge.DistributedOptimizer(tf.keras.optimizers.Adagrad(0.1))
     """
+    if is_loss_scale(optimizer):
+        if inside(optimizer) is not None:
+            DistributedOptimizer(inside(optimizer))
+        return optimizer
     way = way_of(optimizer)
     if way is None:
         raise TypeError(
@@ -56,6 +63,7 @@ def DistributedOptimizer(optimizer):  # noqa: N802
     over_replicas = is_over_replicas(exchange)
     way = way_of_replicas(optimizer) if over_replicas else way
     if (exchange.num_ranks > 1 or over_replicas) and not isinstance(optimizer, Distributed):
+        let_loss_scales_know_ranks()
         optimizer.__class__ = _distributed_class(way, type(optimizer))
         optimizer._ge_exchange = exchange
     return optimizer

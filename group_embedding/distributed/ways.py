@@ -14,13 +14,8 @@ from group_embedding.distributed.initial_values import (
     broadcast_variables,
 )
 from group_embedding.distributed.replicas import OverReplicas
-from group_embedding.exchange import (
-    assign_rows,
-    exchange_of,
-    gather_rows,
-    mark_shard,
-    sharded_table,
-)
+from group_embedding.distributed.saved_whole import SavedWhole
+from group_embedding.exchange import exchange_of, mark_shard, sharded_table
 
 
 class Distributed:
@@ -91,23 +86,7 @@ class _DistributedV1(Distributed):
         return applied
 
 
-class _SavedWhole:
-    """Of optimizers that Keras saves with a model: the slots of tables as one process has them.
-    Every rank must save."""
-
-    def save_own_variables(self, store):
-        for i, variable in enumerate(self.variables):
-            store[str(i)] = gather_rows(variable).numpy()
-
-    def load_own_variables(self, store):
-        if len(store.keys()) != len(self.variables):
-            super().load_own_variables(store)  # which says so
-            return
-        for i, variable in enumerate(self.variables):
-            assign_rows(variable, store[str(i)][...])
-
-
-class _DistributedKeras(_SavedWhole, Distributed):
+class _DistributedKeras(SavedWhole, Distributed):
     """Of Keras 2."""
 
     def build(self, var_list):
@@ -142,7 +121,7 @@ class _DistributedKerasLegacy(Distributed):
         return self._ge_mark_slot(super().add_slot(var, *args, **kwargs), var)
 
 
-class _DistributedKeras3(_SavedWhole, Distributed):
+class _DistributedKeras3(SavedWhole, Distributed):
     """Of Keras 3, where `apply_gradients` calls `apply`."""
 
     def build(self, variables):

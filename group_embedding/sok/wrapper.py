@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from group_embedding.distributed import DistributedOptimizer
 from group_embedding.optimizers import LazyAdam, wrap
-from group_embedding.optimizers.bases import changed_method
+from group_embedding.optimizers.bases import changed_method, inside, is_loss_scale
 from group_embedding.optimizers.wrap import WRAPPED, can_wrap
 from group_embedding.sok.tables import is_table, name_of
 from group_embedding.tables import tf_variable
@@ -33,7 +33,7 @@ def OptimizerWrapper(optimizer):  # noqa: N802
         legacy one, and of TensorFlow 1, `optimizer` itself.
 
     Raises:
-        TypeError: it is no optimizer.
+        TypeError: it is no optimizer, or a LossScaleOptimizer, which goes around what this returns.
 
     Example:
 
@@ -45,6 +45,11 @@ def OptimizerWrapper(optimizer):  # noqa: N802
     >>> table.numpy().tolist()
     [[1.0], [1.5]]
     """
+    if is_loss_scale(optimizer):
+        raise TypeError(
+            "OptimizerWrapper: expected the optimizer inside, got a LossScaleOptimizer; it goes "
+            "around: LossScaleOptimizer(sok.OptimizerWrapper(optimizer))"
+        )
     if can_wrap(optimizer):
         if isinstance(optimizer, tf.keras.optimizers.Optimizer) and not _is_legacy(optimizer):
             optimizer = _twin(optimizer)
@@ -172,6 +177,8 @@ _wrapping = _Wrapping()
 def _first_wrapped(apply_gradients):
     @functools.wraps(apply_gradients)
     def wrapped(optimizer, *args, **kwargs):
+        if _wrapping.is_on and is_loss_scale(optimizer) and can_wrap(inside(optimizer)):
+            DistributedOptimizer(wrap(inside(optimizer)))
         if not _wrapping.is_on or not can_wrap(optimizer):
             return apply_gradients(optimizer, *args, **kwargs)
         return DistributedOptimizer(wrap(optimizer)).apply_gradients(*args, **kwargs)

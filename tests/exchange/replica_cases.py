@@ -277,6 +277,40 @@ def updates_of_step(num_replicas):
     return [name for name in types if name.startswith("GroupUpdate")]
 
 
+def overflow(num_replicas):
+    """The rows of a table after a step, one in which a gradient overflows on the last replica,
+    and a third; and what the second multiplied the scale of the loss by."""
+    strategy = strategy_of(num_replicas)
+    with strategy.scope():
+        sok.Init()
+        table = sok.Variable(np.ones([12, DIM], np.float32), name="scaled")
+        optimizer = ge.DistributedOptimizer(ge.optimizers.wrap(tf.keras.optimizers.SGD(0.5)))
+        optimizer = tf.keras.mixed_precision.LossScaleOptimizer(optimizer)
+        optimizer.build([table])
+
+    def train(ids, factor):
+        with tf.GradientTape() as tape:
+            loss = factor * tf.reduce_sum(ge.group_embedding_lookup([table], [ids])[0])
+            scaled = (getattr(optimizer, "get_scaled_loss", None) or optimizer.scale_loss)(loss)
+        gradients = tape.gradient(scaled, [table])
+        gradients = getattr(optimizer, "get_unscaled_gradients", list)(gradients)
+        optimizer.apply_gradients(zip(gradients, [table]))
+
+    step = tf.function(lambda *args: strategy.run(train, args), reduce_retracing=True)
+    # Rows of its own: no other replica sees the infinity.
+    ids = [tf.range(rank, 12, num_replicas, dtype=tf.int64) for rank in range(num_replicas)]
+    rows, scales = [], []
+    for last in (1.0, np.inf, 1.0):
+        factors = [tf.constant(1.0)] * (num_replicas - 1) + [tf.constant(last)]
+        step(spread(strategy, ids), spread(strategy, factors))
+        rows.append(sok.export(table)[1].numpy())
+        scale = (
+            optimizer.loss_scale if hasattr(optimizer, "loss_scale") else optimizer.dynamic_scale
+        )
+        scales.append(float(tf.convert_to_tensor(scale)))
+    return rows, scales[1] / scales[0]
+
+
 def conform(num_replicas):
     """The suite that all implementations pass, as far as it is eager: functions and sessions of one
     rank alone do not meet those of others. What each replica passed it with."""

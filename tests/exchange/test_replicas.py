@@ -103,6 +103,14 @@ def test_the_loop_that_sok_documents(devices):
     assert losses[-1] < losses[0] / 2
 
 
+def test_all_replicas_skip_a_step_whose_gradients_overflow_on_one(devices):
+    (before, after, later), factor = devices(cases.overflow, 3)
+
+    np.testing.assert_array_equal(after, before)
+    np.testing.assert_array_equal(later, before - 0.5)
+    assert factor == 0.5
+
+
 def test_gradients_and_updates_are_one_op(devices):
     updates = devices(cases.updates_of_step, 2)
 

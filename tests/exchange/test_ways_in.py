@@ -75,7 +75,18 @@ def train_columns():
         return {v.op.name: session.run(v) for v in v1.global_variables()}
 
 
-def train_layer(folder):
+def adagrad():
+    return ge.DistributedOptimizer(tf.keras.optimizers.Adagrad(0.1))
+
+
+def scaled_adagrad():
+    return tf.keras.mixed_precision.LossScaleOptimizer(adagrad())  # as mixed precision has it
+
+
+OPTIMIZERS = [adagrad, scaled_adagrad]
+
+
+def train_layer(folder, make_optimizer):
     """`fit` of a Keras model with a GroupEmbedding, saved by each rank to a file of its own."""
     rank, num_ranks = here()
     tf.keras.utils.set_random_seed(1)
@@ -87,25 +98,26 @@ def train_layer(folder):
     }
     embedded = ge.layers.GroupEmbedding(features, concat=True, name="embedding")(inputs)
     model = tf.keras.Model(inputs, tf.keras.layers.Dense(1)(embedded))
-    model.compile(ge.DistributedOptimizer(tf.keras.optimizers.Adagrad(0.1)), "mse")
+    model.compile(make_optimizer(), "mse")
 
     batches = [batch_of(step, rank, num_ranks) for step in range(NUM_STEPS)]
     users = np.concatenate([users for users, _, _ in batches])
     labels = np.concatenate([labels for _, _, labels in batches])
     x = {"user": users, "last": users[:, 1:]}
     model.fit(x, labels, batch_size=BATCH_SIZE // num_ranks, shuffle=False, verbose=0)
-    path = f"{folder}/of_{num_ranks}_ranks_{rank}.weights.h5"
+    name = f"{make_optimizer.__name__}_of_{num_ranks}_ranks_{rank}"
+    path = f"{folder}/{name}.weights.h5"
     model.save_weights(path)
     predictions = model.predict({"user": users[:5], "last": users[:5, 1:]}, verbose=0)
     model.load_weights(path)
-    model.save(f"{folder}/of_{num_ranks}_ranks_{rank}.keras")
+    model.save(f"{folder}/{name}.keras")
     again = model.predict({"user": users[:5], "last": users[:5, 1:]}, verbose=0)
     return model.get_weights(), path, predictions, again
 
 
 def train_on_rank(folder):
     ge.enable_distributed_strategy()
-    return train_columns(), train_layer(folder)
+    return train_columns(), [train_layer(folder, make) for make in OPTIMIZERS]
 
 
 @pytest.fixture(scope="module")
@@ -120,7 +132,13 @@ def ranks(several_ranks, folder):
 
 @pytest.fixture(scope="module")
 def one_process(folder):
-    return train_columns(), train_layer(folder)
+    return train_columns(), [train_layer(folder, make) for make in OPTIMIZERS]
+
+
+@pytest.fixture(params=range(len(OPTIMIZERS)), ids=[make.__name__ for make in OPTIMIZERS])
+def layers(ranks, one_process, request):
+    """What `train_layer` returned of each rank, and of one process."""
+    return [of_rank[1][request.param] for of_rank in ranks], one_process[1][request.param]
 
 
 def test_columns_train_as_in_one_process(ranks, one_process):
@@ -133,27 +151,29 @@ def test_columns_train_as_in_one_process(ranks, one_process):
             np.testing.assert_allclose(variables[name], mine, rtol=1e-5, atol=1e-6)
 
 
-def test_a_layer_trains_as_in_one_process(ranks, one_process):
-    expected = one_process[1][0]
-    for rank, (_, (weights, _, predictions, again)) in enumerate(ranks):
+def test_a_layer_trains_as_in_one_process(layers):
+    of_ranks, (expected, *_) = layers
+    for rank, (weights, _, predictions, again) in enumerate(of_ranks):
         for actual, whole in zip(weights, expected):
-            mine = whole[rank :: len(ranks)] if whole.shape == (40, 4) else whole
+            mine = whole[rank :: len(of_ranks)] if whole.shape == (40, 4) else whole
             np.testing.assert_allclose(actual, mine, rtol=1e-5, atol=1e-6)
         np.testing.assert_array_equal(again, predictions)
 
 
-def test_a_model_saved_by_any_rank_is_that_of_one_process(ranks, one_process, folder):
-    for path in [one_process[1][1], *(weights[1] for _, weights in ranks)]:
+def test_a_model_saved_by_any_rank_is_that_of_one_process(layers):
+    of_ranks, of_one = layers
+    for _, path, *_ in (of_one, *of_ranks):
         model = tf.keras.models.load_model(path.replace(".weights.h5", ".keras"))
-        values = [variable.numpy() for variable in model.optimizer.variables]
-        if path == one_process[1][1]:
+        variables = model.optimizer.variables
+        values = [v.numpy() for v in (variables() if callable(variables) else variables)]
+        if path == of_one[1]:
             expected = values
         assert len(values) == len(expected)
         for value, whole in zip(values, expected):
             np.testing.assert_allclose(value, whole, rtol=1e-5, atol=1e-6)
 
 
-def test_the_weights_file_of_any_rank_holds_the_whole_table(ranks, one_process):
+def test_the_weights_file_of_any_rank_holds_the_whole_table(layers):
     h5py = pytest.importorskip("h5py")
 
     def tables(path):
@@ -168,9 +188,10 @@ def test_the_weights_file_of_any_rank_holds_the_whole_table(ranks, one_process):
             )
         return found
 
-    expected = tables(one_process[1][1])
+    of_ranks, of_one = layers
+    expected = tables(of_one[1])
     assert expected
-    for _, (_, path, _, _) in ranks:
+    for _, path, *_ in of_ranks:
         actual = tables(path)
         assert len(actual) >= 1
         np.testing.assert_allclose(actual[0], expected[0], rtol=1e-5, atol=1e-6)

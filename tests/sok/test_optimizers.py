@@ -7,6 +7,7 @@ import tensorflow as tf
 from group_embedding import sok
 
 v1 = tf.compat.v1
+LossScaleOptimizer = tf.keras.mixed_precision.LossScaleOptimizer
 IDS = [0, 2, 2]
 
 
@@ -130,19 +131,39 @@ def test_adams(make):
     np.testing.assert_allclose(read(table), expected, rtol=1e-5)
 
 
-def test_a_loss_scale_goes_around():
-    table = rows()
-    optimizer = tf.keras.mixed_precision.LossScaleOptimizer(sok.SGD(lr=0.5))
+def scaled_step(optimizer, table):
     scale = getattr(optimizer, "get_scaled_loss", None) or optimizer.scale_loss
-
     with tf.GradientTape() as tape:
         loss = scale(loss_of(table))
     gradients = tape.gradient(loss, [table])
-    if hasattr(optimizer, "get_unscaled_gradients"):
-        gradients = optimizer.get_unscaled_gradients(gradients)
+    gradients = getattr(optimizer, "get_unscaled_gradients", list)(gradients)
     optimizer.apply_gradients(zip(gradients, [table]))
 
+
+def test_a_loss_scale_goes_around():
+    table = rows()
+    optimizer = LossScaleOptimizer(sok.SGD(lr=0.5))
+
+    scaled_step(optimizer, table)
+
     np.testing.assert_array_equal(read(table)[:, 0], [0.5, 1, 0])
+
+
+def test_a_loss_scale_of_a_stock_optimizer_in_a_scope():
+    table = keys()
+    optimizer = LossScaleOptimizer(tf.keras.optimizers.SGD(0.5))
+
+    with sok.OptimizerScope([table]):
+        scaled_step(optimizer, table)
+
+    np.testing.assert_array_equal(read(table)[:, 0], [0.5, 1, 0])
+
+
+def test_a_loss_scale_inside_is_refused():
+    optimizer = LossScaleOptimizer(tf.keras.optimizers.SGD(0.5))
+
+    with pytest.raises(TypeError, match="the optimizer inside, got a LossScaleOptimizer; it goes"):
+        sok.OptimizerWrapper(optimizer)
 
 
 def test_a_graph_of_tensorflow_1():
