@@ -11,7 +11,8 @@ import functools
 from group_embedding.distributed.loss_scale import let_loss_scales_know_ranks
 from group_embedding.distributed.ways import Distributed, way_of, way_of_replicas
 from group_embedding.exchange import current, is_over_replicas
-from group_embedding.optimizers.bases import changed_method, inside, is_loss_scale
+from group_embedding.optimizers.bases import changed_method
+from group_embedding.optimizers.loss_scale import inside, is_loss_scale
 
 
 def DistributedOptimizer(optimizer):  # noqa: N802

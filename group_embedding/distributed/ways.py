@@ -13,6 +13,7 @@ from group_embedding.distributed.initial_values import (
     broadcast_initial_values,
     broadcast_variables,
 )
+from group_embedding.distributed.loss_scale import overflow_of_ranks
 from group_embedding.distributed.replicas import OverReplicas
 from group_embedding.distributed.saved_whole import SavedWhole
 from group_embedding.exchange import exchange_of, mark_shard, sharded_table
@@ -23,6 +24,9 @@ class Distributed:
 
     _ge_exchange = None
     _ge_reduced = False  # compute_gradients of this optimizer has been used
+
+    def _ge_overflow(self, grads):
+        return overflow_of_ranks(self._ge_exchange, grads)
 
     def _ge_average(self, grads_and_vars):
         gradients = [gradient for gradient, _ in grads_and_vars]

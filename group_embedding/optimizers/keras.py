@@ -2,6 +2,7 @@
 
 import tensorflow as tf
 
+from group_embedding.optimizers.loss_scale import let_loss_scales_ask, nan_if_any
 from group_embedding.optimizers.tables import (
     Table,
     check_keyed,
@@ -103,6 +104,13 @@ class WrappedKeras2(_WrappedKeras):
 
 class WrappedKeras3(_WrappedKeras):
     """Mixed into a stock class of Keras 3."""
+
+    # A LossScaleOptimizer would ask slices by a dense tensor of the table's shape; keys have none.
+    _ge_overflow = staticmethod(nan_if_any)
+
+    def build(self, variables):
+        let_loss_scales_ask()  # one around this builds it first
+        return super().build(variables)
 
     def _clip_gradients(self, grads):
         # Stock makes gradients dense before it takes their norm.

@@ -9,7 +9,8 @@ import tensorflow as tf
 
 from group_embedding.distributed import DistributedOptimizer
 from group_embedding.optimizers import LazyAdam, wrap
-from group_embedding.optimizers.bases import changed_method, inside, is_loss_scale
+from group_embedding.optimizers.bases import changed_method
+from group_embedding.optimizers.loss_scale import inside, is_loss_scale
 from group_embedding.optimizers.wrap import WRAPPED, can_wrap
 from group_embedding.sok.tables import is_table, name_of
 from group_embedding.tables import tf_variable

@@ -163,3 +163,39 @@ def test_loss_scale_optimizer(legacy):
     # Then one step was taken
     moved = 1 - 0.1 * 2 / np.sqrt(4.1)
     np.testing.assert_allclose(table[:, 0], [moved, moved, 1, 1], rtol=1e-5)
+
+
+def make_rows():
+    return tf.Variable(tf.ones([50, 2]))
+
+
+def make_keys():
+    return ge.get_embedding_variable("scaled", 2, initializer=tf.keras.initializers.Ones())
+
+
+@pytest.mark.parametrize("make_table", [make_rows, make_keys])
+def test_a_loss_scale_asks_the_rows_of_the_step_alone(make_table):
+    # Given a table, of which a step looks two rows up
+    table, ids = make_table(), tf.constant([0, 1], tf.int64)
+    optimizer = ge.optimizers.wrap(tf.keras.optimizers.SGD(0.5))
+    optimizer = tf.keras.mixed_precision.LossScaleOptimizer(optimizer)
+    scale = getattr(optimizer, "get_scaled_loss", None) or optimizer.scale_loss
+    unscale = getattr(optimizer, "get_unscaled_gradients", list)
+
+    @tf.function
+    def step(factor):
+        with tf.GradientTape() as tape:
+            (output,) = ge.group_embedding_lookup([table], [ids])
+            scaled = scale(tf.reduce_sum(output) * factor)
+        optimizer.apply_gradients(zip(unscale(tape.gradient(scaled, [table])), [table]))
+
+    # When the loss is fine, and when it is not
+    step(tf.constant(1.0))
+    step(tf.constant(np.inf))
+    # Then one step was taken
+    (rows,) = ge.group_embedding_lookup([table], [ids])
+    np.testing.assert_array_equal(rows, [[0.5, 0.5]] * 2)
+    # And nothing was made that has the table's shape
+    graph = step.get_concrete_function(tf.constant(1.0)).graph
+    shapes = [out.shape for op in graph.get_operations() for out in op.outputs]
+    assert not any(shape.rank == 2 and shape[0] == 50 for shape in shapes)
