@@ -40,17 +40,33 @@ GROUP_EMBEDDING_HOST_DEVICE bool MayShareKeys(int64_t a, int64_t num_a, int64_t 
   return a * num_b < (b + 1) * num_a && b * num_a < (a + 1) * num_b;
 }
 
-// The rank that stores an id, or key, of a table.
-GROUP_EMBEDDING_HOST_DEVICE int64_t OwnerOf(const Placement& placement, int64_t id,
-                                            int64_t num_ranks) {
-  if (placement.spread == Spread::kMod) return id % num_ranks;
-  return placement.spread == Spread::kHash ? OwnerOfKey(id, num_ranks) : placement.rank;
-}
+// Who stores an id, or key, of a table, and what that rank calls it.
+struct Owner {
+  int64_t rank, local_id;
+};
 
-// What its owner calls it.
-GROUP_EMBEDDING_HOST_DEVICE int64_t LocalIdOf(const Placement& placement, int64_t id,
-                                              int64_t num_ranks) {
-  return placement.spread == Spread::kMod ? id / num_ranks : id;
-}
+// Finds owners of many ids. A division takes longer than all else that is done with an id, so it is
+// a multiplication by the reciprocal, rounded up: right as long as id * num_ranks < 2^64.
+class Owners {
+ public:
+  Owners(const Placement& placement, int64_t num_ranks)
+      : placement_(placement), num_ranks_(num_ranks), reciprocal_(~uint64_t{0} / num_ranks + 1) {}
+
+  Owner Of(int64_t id) const {
+    if (placement_.spread == Spread::kHash) return {OwnerOfKey(id, num_ranks_), id};
+    if (placement_.spread == Spread::kOneRank) return {placement_.rank, id};
+    const int64_t local_id = num_ranks_ == 1 ? id : TimesReciprocal(id);
+    return {id - local_id * num_ranks_, local_id};
+  }
+
+ private:
+  int64_t TimesReciprocal(int64_t id) const {
+    return static_cast<int64_t>(static_cast<unsigned __int128>(id) * reciprocal_ >> 64);
+  }
+
+  const Placement placement_;
+  const int64_t num_ranks_;
+  const uint64_t reciprocal_;  // 2^64 / num_ranks; 0 of one rank
+};
 
 }  // namespace group_embedding

@@ -173,7 +173,9 @@ inline void PrefetchRow(const T* row, int64_t dim) {
 // Fetches rows of an array that are used soon, some at a time, in ascending order. Where few lie
 // between those, they are fetched as well: memory read without gaps comes faster than the same rows
 // with gaps. Each row's share is as large as the next one's, for a count of lines that changes from
-// row to row, which no processor foresees, costs more than the lines.
+// row to row, which no processor foresees, costs more than the lines. They come into the
+// second-level cache: into the first, which waits for few lines at a time, updates took a third
+// longer.
 class RowStream {
  public:
   RowStream() = default;
@@ -187,7 +189,7 @@ class RowStream {
     const char* begin = std::max(next_, rows_ + first * row_bytes_);
     const int64_t span = rows_ + (last + 1) * row_bytes_ - begin;
     has_gaps_ = span > count * (row_bytes_ + kMaxGapBytes);
-    lines_per_row_ = Lines(has_gaps_ ? row_bytes_ + 63 : span, has_gaps_ ? 1 : count);
+    lines_per_row_ = has_gaps_ ? LinesOfARow() : Lines(span, count);
     next_ = begin;
   }
 
@@ -195,7 +197,7 @@ class RowStream {
     if (rows_ == nullptr) return;
     if (has_gaps_) next_ = rows_ + row * row_bytes_;
     for (int64_t line = 0; line < lines_per_row_; ++line, next_ += 64) {
-      __builtin_prefetch(next_, 0, 3);
+      __builtin_prefetch(next_, 0, 2);
     }
   }
 
@@ -204,6 +206,11 @@ class RowStream {
 
   static int64_t Lines(int64_t bytes, int64_t shares) {
     return (bytes + 64 * shares - 1) / (64 * shares);
+  }
+  // That any row touches, wherever it begins.
+  int64_t LinesOfARow() const {
+    const bool fill_lines = (reinterpret_cast<uintptr_t>(rows_) | row_bytes_) % 64 == 0;
+    return Lines(row_bytes_ + (fill_lines ? 0 : 63), 1);
   }
 
   const char* rows_ = nullptr;

@@ -67,23 +67,19 @@ TableRequest SortByOwner(const UniqueIds& unique, const RoutedTable& table, int6
                          std::vector<int64_t>* place) {
   const int64_t *ids = unique.ids(), *times = unique.times();
   const int64_t num_ids = unique.size();
-  std::vector<int32_t> owner(num_ids);
-  std::vector<int64_t> local(num_ids);
+  const Owners owners(table.placement, num_ranks);
   TableRequest request;
   request.first_row.assign(num_ranks + 1, 0);
-  for (int64_t u = 0; u < num_ids; ++u) {
-    owner[u] = static_cast<int32_t>(OwnerOf(table.placement, ids[u], num_ranks));
-    local[u] = LocalIdOf(table.placement, ids[u], num_ranks);  // of the same division
-    ++request.first_row[owner[u] + 1];
-  }
+  for (int64_t u = 0; u < num_ids; ++u) ++request.first_row[owners.Of(ids[u]).rank + 1];
   for (int64_t n = 0; n < num_ranks; ++n) request.first_row[n + 1] += request.first_row[n];
   std::vector<int64_t> next(request.first_row.begin(), request.first_row.end() - 1);
   request.ids.resize(num_ids);
   request.times.resize(times == nullptr ? 0 : num_ids);
   place->resize(num_ids);
   for (int64_t u = 0; u < num_ids; ++u) {
-    const int64_t to = (*place)[u] = next[owner[u]]++;
-    request.ids[to] = local[u];
+    const Owner owner = owners.Of(ids[u]);
+    const int64_t to = (*place)[u] = next[owner.rank]++;
+    request.ids[to] = owner.local_id;
     if (times != nullptr) request.times[to] = times[u];
   }
   return request;

@@ -13,7 +13,7 @@ namespace {
 // Gradients are made for so many floats of rows at once, and meanwhile the rows before those are
 // fetched, which then are updated. Summing leaves memory idle and updating does not: lines fetched
 // while rows were updated came later.
-constexpr int64_t kFloatsAtOnce = 256;
+constexpr int64_t kFloatsAtOnce = 512;
 
 // Some rows of a run, ascending, with their gradients.
 class RowBatch {

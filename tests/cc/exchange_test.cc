@@ -44,6 +44,22 @@ struct Case {
   }
 };
 
+// Row r is on rank r mod ranks, as local row r / ranks: those around multiples, and any.
+TEST(OwnersAreFoundWithoutDividing) {
+  std::mt19937_64 random(1);
+  for (int64_t num_ranks = 1; num_ranks <= 65; ++num_ranks) {
+    const Owners owners({}, num_ranks);
+    for (int i = 0; i < 1000; ++i) {
+      const int64_t row = static_cast<int64_t>(random() >> (8 + random() % 56));
+      const int64_t multiple = row / num_ranks * num_ranks;
+      for (const int64_t id : {row, multiple, multiple + num_ranks - 1}) {
+        CHECK_EQ(owners.Of(id).rank, id % num_ranks);
+        CHECK_EQ(owners.Of(id).local_id, id / num_ranks);
+      }
+    }
+  }
+}
+
 TEST(EachOwnerIsAskedOnceForEachOfItsRows) {
   Case two;
   two.Run(2, SerialFor);
