@@ -173,9 +173,8 @@ inline void PrefetchRow(const T* row, int64_t dim) {
 // Fetches rows of an array that are used soon, some at a time, in ascending order. Where few lie
 // between those, they are fetched as well: memory read without gaps comes faster than the same rows
 // with gaps. Each row's share is as large as the next one's, for a count of lines that changes from
-// row to row, which no processor foresees, costs more than the lines. They come into the
-// second-level cache: into the first, which waits for few lines at a time, updates took a third
-// longer.
+// row to row, which no processor foresees, costs more than the lines. Rows with gaps come into the
+// second-level cache: memory is slow to find them, and the first waits for few lines at a time.
 class RowStream {
  public:
   RowStream() = default;
@@ -195,9 +194,12 @@ class RowStream {
 
   void Fetch(int64_t row) {
     if (rows_ == nullptr) return;
-    if (has_gaps_) next_ = rows_ + row * row_bytes_;
-    for (int64_t line = 0; line < lines_per_row_; ++line, next_ += 64) {
-      __builtin_prefetch(next_, 0, 2);
+    if (has_gaps_) {
+      const char* line = rows_ + row * row_bytes_;
+      for (int64_t l = 0; l < lines_per_row_; ++l) __builtin_prefetch(line + 64 * l, 0, 2);
+      next_ = line + 64 * lines_per_row_;
+    } else {
+      for (int64_t l = 0; l < lines_per_row_; ++l, next_ += 64) __builtin_prefetch(next_, 0, 3);
     }
   }
 
