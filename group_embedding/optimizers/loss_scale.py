@@ -11,10 +11,15 @@ import tensorflow as tf
 
 
 def loss_scale_kinds():
-    """The classes: of Keras, in Keras 2 also for legacy optimizers, and of TensorFlow 1."""
+    """The classes: of Keras 3; or of Keras 2, one for legacy optimizers and one for others, made by
+    the name of what they derive from; and of TensorFlow 1."""
     keras = tf.keras.mixed_precision.LossScaleOptimizer
-    of_tensorflow_1 = tf.compat.v1.mixed_precision.MixedPrecisionLossScaleOptimizer
-    return [*(keras.__subclasses__() or [keras]), of_tensorflow_1]  # in Keras 2 none is `keras`
+    of_keras = [keras] if _is_of_keras_3(keras) else keras.__subclasses__()
+    return [*of_keras, tf.compat.v1.mixed_precision.MixedPrecisionLossScaleOptimizer]
+
+
+def _is_of_keras_3(kind):
+    return hasattr(kind, "check_finite")
 
 
 def is_loss_scale(optimizer):
@@ -38,7 +43,7 @@ def let_loss_scales_ask():
     """From now on, LossScaleOptimizers ask the optimizer inside, if it has `_ge_overflow`: also
     those that `compile` makes."""
     for kind in loss_scale_kinds():
-        if hasattr(kind, "check_finite"):  # Keras 3
+        if _is_of_keras_3(kind):
             kind.check_finite = _asking_of_keras_3(kind.check_finite)
         else:
             kind.apply_gradients = _asking(kind.apply_gradients)

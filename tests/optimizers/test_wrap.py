@@ -173,6 +173,20 @@ def make_keys():
     return ge.get_embedding_variable("scaled", 2, initializer=tf.keras.initializers.Ones())
 
 
+@pytest.mark.skipif(not IS_KERAS_3, reason="Keras 2's are of classes without a public name")
+def test_a_loss_scale_is_one_whatever_derives_from_it():
+    # Given a class of the user's own
+    class MyLossScale(tf.keras.mixed_precision.LossScaleOptimizer):
+        pass
+
+    # When one of it, and one of Keras's, go inside of a wrapper instead of around it
+    kinds = [MyLossScale, tf.keras.mixed_precision.LossScaleOptimizer]
+    # Then both are known for what they are
+    for kind in kinds:
+        with pytest.raises(TypeError, match="got a LossScaleOptimizer; it goes"):
+            ge.sok.OptimizerWrapper(kind(keras.SGD()))
+
+
 @pytest.mark.parametrize("make_table", [make_rows, make_keys])
 def test_a_loss_scale_asks_the_rows_of_the_step_alone(make_table):
     # Given a table, of which a step looks two rows up
