@@ -17,10 +17,12 @@ as large either way, and no step makes a row.
 
 26 features of one id each, dim 128, bottom MLP 13-512-256-128, dot interaction, top MLP
 1024-1024-512-256-1, Adagrad wrapped by `ge.optimizers.wrap`, ids and labels in GPU memory as
-`prefetch_to_device` leaves them. Steps run in a row, as `fit` makes them; of the tables alone, too:
-lookup, gradient and update, without a dense layer. On one GPU TensorFlow's profiler then records
-some of them; kernels of this library and its sort count as embeddings, all other kernels as dense
-layers, and what no kernel covers (idle time, copies) as outside.
+`prefetch_to_device` leaves them. XLA compiles the dense layers; the 27 vectors that interact are
+filled up to 32 with zeros, without which a GPU's matrix products are slower. Steps run in a row, as
+`fit` makes them; of the tables alone, too: lookup, gradient and update, without a dense layer. On
+one GPU TensorFlow's profiler then records some of them; kernels of this library and its sort count
+as embeddings, all other kernels as dense layers, and what no kernel covers (idle time, copies) as
+outside.
 
 To look at a trace: run with --trace FOLDER, then `tensorboard --logdir FOLDER` (Profile, Trace
 Viewer); or `nsys profile -t cuda,nvtx python benchmarks/bench_dlrm.py`, in which the stages
@@ -43,6 +45,7 @@ from tensorflow_ranks import WAYS, device_name, make_table, median_ms, start_ran
 import group_embedding as ge
 
 NUM_FEATURES, NUM_DENSE, DIM = 26, 13, 128
+NUM_VECTORS = 32  # that interact: of the features, of the dense inputs, and of zeros
 PRECISIONS = ("float32", "bfloat16", "float16")
 EMBEDDING_KERNELS = ("group_embedding", "cub::")  # this library's, and those of its sort
 
@@ -68,9 +71,10 @@ class Dlrm(tf.Module):
     def __init__(self, tables, precision):
         super().__init__()
         self.tables, self.precision = tables, precision
-        interactions = (NUM_FEATURES + 1) ** 2 + DIM
         self.bottom = _mlp([NUM_DENSE, 512, 256, DIM])
-        self.top = _mlp([interactions, 1024, 1024, 512, 256, 1])
+        self.top = _mlp([NUM_VECTORS**2 + DIM, 1024, 1024, 512, 256, 1])
+        self._compute_bottom = tf.function(self._bottom_of, jit_compile=True)
+        self._compute_top = tf.function(self._top_of, jit_compile=True)
 
     @property
     def variables_(self):
@@ -80,11 +84,17 @@ class Dlrm(tf.Module):
         return ge.group_embedding_lookup_sparse(self.tables, ids, "sum", concat=True)
 
     def __call__(self, dense, ids):
-        bottom = _run(self.bottom, tf.cast(dense, self.precision), last=tf.nn.relu)
-        vectors = tf.concat([bottom, tf.cast(self.embed(ids), self.precision)], 1)
-        vectors = tf.reshape(vectors, [-1, NUM_FEATURES + 1, DIM])
+        return self._compute_top(self._compute_bottom(dense), self.embed(ids))
+
+    def _bottom_of(self, dense):
+        return _run(self.bottom, tf.cast(dense, self.precision), last=tf.nn.relu)
+
+    def _top_of(self, bottom, looked_up):
+        vectors = tf.concat([bottom, tf.cast(looked_up, self.precision)], 1)
+        vectors = tf.pad(vectors, [[0, 0], [0, NUM_VECTORS * DIM - vectors.shape[1]]])
+        vectors = tf.reshape(vectors, [-1, NUM_VECTORS, DIM])
         dots = tf.matmul(vectors, vectors, transpose_b=True)
-        flat = tf.reshape(dots, [-1, (NUM_FEATURES + 1) ** 2])
+        flat = tf.reshape(dots, [-1, NUM_VECTORS**2])
         logits = _run(self.top, tf.concat([bottom, flat], 1), last=tf.identity)
         return tf.cast(logits, tf.float32)
 

@@ -212,10 +212,10 @@ __device__ void ReduceBlock(const ReduceArgs& args, const ReduceTask& task,
   const int64_t first_unique = args.sorted.num_unique[table];
   const int64_t rows_per_team =
       ReduceArgs::RowsPerTeam(args.sorted.num_unique[args.num_tables], args.num_ids);
-  const int64_t begin =
-      first_unique +
-      (block * (kReduceThreads >> task.shape.team_bits) + team.index) * rows_per_team;
-  const int64_t end = min(begin + rows_per_team, args.sorted.num_unique[table + 1]);
+  int64_t u = first_unique +
+              (block * (kReduceThreads >> task.shape.team_bits) + team.index) * rows_per_team;
+  const int64_t left_of_table = int64_t{args.sorted.num_unique[table + 1]} - u;
+  int32_t left = static_cast<int32_t>(max(min(rows_per_team, left_of_table), int64_t{0}));
 
   typename Sink::template Team<Vector, kAtOnce> writer(args, table, sink, common, team, shared);
   const bool clips = weighting == Weighting::kClipping && task.max_norm > 0;
@@ -225,14 +225,14 @@ __device__ void ReduceBlock(const ReduceArgs& args, const ReduceTask& task,
                          : clips                  ? kNormOfRow
                          : Sink::NeedsRow(common) ? kSumOfRow
                                                   : kLastPass;
-  int64_t step = 1;
-  for (int64_t u = begin; __any_sync(kFullWarp, u < end); u += step) {
+  int32_t step = 1;
+  for (; __any_sync(kFullWarp, left > 0); u += step, left -= step) {
     // Short segments go together, to have several rows in flight.
-    const int64_t stop = min(u + Sink::kMaxTaken, end);
-    const bool together = !kAtOnce && first_pass == kLastPass && u < end &&
-                          segments[stop] - segments[u] <= task.long_entries;
-    step = together ? Sink::kMaxTaken : 1;
-    int num_rows = static_cast<int>(max(min(step, end - u), int64_t{0}));
+    constexpr int32_t kMaxRows = Sink::kMaxTaken;
+    const bool together = !kAtOnce && first_pass == kLastPass && left > 0 &&
+                          segments[u + min(kMaxRows, left)] - segments[u] <= task.long_entries;
+    step = together ? kMaxRows : 1;
+    int num_rows = max(min(step, left), 0);
     const int64_t first_entry = num_rows > 0 ? segments[u] : 0;
     if (num_rows > 0 && !together && segments[u + 1] - first_entry > task.long_entries) {
       num_rows = 0;  // ListLongRowsKernel has it
@@ -320,6 +320,7 @@ constexpr int BlocksOf(Weighting weighting) {
 // Of `count` in so many shares, the one whose turn it is: one of each share in turn, so that
 // neither the links to their memories nor this one's are idle. -1: none.
 __device__ inline int64_t InTurns(int64_t turn, int64_t count, int64_t num_shares) {
+  if (num_shares == 1) return turn < count ? turn : -1;  // divisions of 64 bits take their time
   const int64_t share = (count + num_shares - 1) / num_shares;
   const int64_t index = turn % num_shares * share + turn / num_shares;
   return turn / num_shares < share && index < count ? index : -1;

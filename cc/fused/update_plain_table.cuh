@@ -116,9 +116,10 @@ struct ApplyPlainRule {
    private:
     // Each warp in its own share: another may have words of another size.
     __device__ VectorWord& Word(int place, int word) {
-      const int lane = threadIdx.x % kWarpSize;
-      uint4* of_warp = shared_.words[place][word] + (threadIdx.x - lane);
-      return reinterpret_cast<VectorWord*>(of_warp)[lane];
+      constexpr int kWordsOfPlace = sizeof(uint4) / sizeof(VectorWord);
+      const int lane = threadIdx.x % kWarpSize, first_of_warp = threadIdx.x - lane;
+      VectorWord* words = reinterpret_cast<VectorWord*>(shared_.words[place][word]);
+      return words[first_of_warp * kWordsOfPlace + lane];
     }
 
     __device__ int32_t ColumnOf(int place) const {

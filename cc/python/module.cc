@@ -9,6 +9,7 @@
 #include "python/group.h"
 #include "python/grouping.h"
 #include "python/host_table.h"
+#include "python/overflow.h"
 #include "python/sharded_group.h"
 #include "python/table_file.h"
 #include "python/update.h"
@@ -85,6 +86,10 @@ Args:
            "group"_a, py::kw_only(), "rule"_a, "slots"_a, "hyper"_a, "slot_dtype"_a = "float32",
            "stochastic_rounding"_a = false, "updated_tables"_a = std::vector<bool>())
       .def("run", &PyUpdate::Run, "stream"_a = 0);
+  m.def("overflow", &PyOverflow, "arrays"_a, "dtypes"_a, "result"_a, "allocate"_a = py::none(),
+        "num_threads"_a = 1, "stream"_a = 0,
+        "Writes 0 to `result`, float32 [1], or NaN where a number of any of the arrays, [n] of "
+        "float32, float16 or bfloat16, is infinite or NaN. Waits for the stream.");
   m.attr("hyper_names") = std::vector<std::string>(std::begin(kHyperNames), std::end(kHyperNames));
   m.attr("rules") = PyUpdate::Rules();
 }

@@ -9,6 +9,8 @@ import functools
 
 import tensorflow as tf
 
+from group_embedding.ops.overflow import overflow
+
 
 def loss_scale_kinds():
     """The classes: of Keras 3; or of Keras 2, one for legacy optimizers and one for others, made by
@@ -34,6 +36,9 @@ def inside(loss_scale):
 def nan_if_any(grads):
     """0, or NaN where one of `grads`, tensors, IndexedSlices or None, is infinite or NaN."""
     values = [g.values if isinstance(g, tf.IndexedSlices) else g for g in grads if g is not None]
+    if any(isinstance(grad, tf.IndexedSlices) for grad in grads):
+        return overflow(values)
+    # A model without tables may be compiled by XLA, which takes stock ops alone.
     are_finite = tf.reduce_all([tf.reduce_all(tf.math.is_finite(value)) for value in values])
     return tf.where(are_finite, 0.0, float("nan"))
 
@@ -52,8 +57,8 @@ def let_loss_scales_ask():
 def _asking_of_keras_3(check_finite):
     @functools.wraps(check_finite)
     def check_overflow(loss_scale, grads):
-        overflow = getattr(inside(loss_scale), "_ge_overflow", None)
-        return check_finite(loss_scale, [overflow(grads)] if overflow else grads)
+        ask = getattr(inside(loss_scale), "_ge_overflow", None)
+        return check_finite(loss_scale, [ask(grads)] if ask else grads)
 
     return check_overflow
 
@@ -61,12 +66,12 @@ def _asking_of_keras_3(check_finite):
 def _asking(apply_gradients):
     @functools.wraps(apply_gradients)
     def apply_gradients_or_skip(loss_scale, *args, **kwargs):
-        overflow = getattr(inside(loss_scale), "_ge_overflow", None)
+        ask = getattr(inside(loss_scale), "_ge_overflow", None)
         scale = loss_scale._loss_scale
         is_dynamic = hasattr(scale, "update")  # a fixed one asks nothing
-        if overflow and is_dynamic and "update" not in vars(scale):
+        if ask and is_dynamic and "update" not in vars(scale):
             stock = scale.update
-            scale.update = lambda grads: stock([overflow(grads)])
+            scale.update = lambda grads: stock([ask(grads)])
         return apply_gradients(loss_scale, *args, **kwargs)
 
     return apply_gradients_or_skip

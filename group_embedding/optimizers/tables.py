@@ -16,6 +16,7 @@ from group_embedding.ops.group_update import (
     is_resource,
     output_grads,
 )
+from group_embedding.ops.overflow import overflow
 from group_embedding.optimizers import producer
 from group_embedding.tables import tf_variable, variable_of_all
 from group_embedding.variables import EmbeddingVariable
@@ -182,14 +183,12 @@ def _all_finite(plan, tables):
     gradients = [tables[i].gradient.values for i in plan.slices]
     for op, _ in plan.fused:
         gradients += output_grads(op)
-    finite = [tf.reduce_all(tf.math.is_finite(gradient)) for gradient in gradients]
-    here = tf.cast(tf.reduce_all(tf.stack(finite)), tf.float32)
+    found = overflow(gradients)
     exchanges = [exchange_of(table.variable) for table in tables]
     exchange = next(filter(None, exchanges), None)
-    if exchange is None:
-        return here
-    (mean,) = exchange.average([here], "all_finite")
-    return tf.cast(mean > 1 - 0.5 / exchange.num_ranks, tf.float32)
+    if exchange is not None:
+        (found,) = exchange.average([found], "all_finite")
+    return tf.cast(tf.equal(found, 0.0), tf.float32)
 
 
 def _rounding_key(seed, step):
