@@ -88,6 +88,13 @@ __device__ inline unsigned short LoadIf(bool condition, const unsigned short* fr
   return word;
 }
 
+// A pointer that nothing writes while the kernel runs: stores do not make the compiler read it
+// again and wait, as they do for one that they might have written.
+template <typename T>
+__device__ T* LoadPointer(T* const* from) {
+  return reinterpret_cast<T*>(__ldg(reinterpret_cast<const unsigned long long*>(from)));
+}
+
 // Elements of a row that one thread moves in one instruction.
 template <typename T, int kBytes>
 struct Vector {

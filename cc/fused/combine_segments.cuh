@@ -42,7 +42,8 @@ constexpr int BlocksPerMultiprocessor(Weighting weighting) {
 // team has no segments.
 //   begin         first entry of the first segment
 //   segments(s)   the s-th segment, a struct with its `end` and what else the sink wants early.
-//                 Ends need not ascend: the loop ends in any case
+//                 Ends need not ascend: the loop ends in any case. Where they have 32 bits, `begin`
+//                 has, and positions take fewer registers
 //   source        describes entries, in steps, so that what the next ones need is under way early
 //     Seek(p)         a cursor at entry p
 //     Fetch(c, i)     reads what is known of the i-th entry from the cursor
@@ -64,11 +65,13 @@ __device__ __forceinline__ void CombineSegments(int num_segments, int64_t begin,
   // Positions are counted from the start of a window, in 32 bits; one that is behind the window
   // counts as anywhere there.
   constexpr int kWindow = 1 << 30;
-  int64_t window = begin;
+  using Position = decltype(Segment{}.end);
+  Position window = static_cast<Position>(begin);
   auto in_window = [&](int64_t position) {
-    return static_cast<int>(max(min(position - window, int64_t{kWindow} + 2 * kRows), int64_t{0}));
+    const int64_t within = position - int64_t{window};
+    return static_cast<int>(max(min(within, int64_t{kWindow} + 2 * kRows), int64_t{0}));
   };
-  const int64_t last_end = num_segments > 0 ? segments(num_segments - 1).end : begin;
+  const Position last_end = num_segments > 0 ? segments(num_segments - 1).end : window;
   int end = in_window(last_end);
   int s = 0;
   Segment segment = segment_at(0), next_segment = segment_at(1);
@@ -78,7 +81,7 @@ __device__ __forceinline__ void CombineSegments(int num_segments, int64_t begin,
 
   typename Source::Fetched fetched[kRows];
   auto fetch = [&](int from) {
-    const auto cursor = source.Seek(window + from);
+    const auto cursor = source.Seek(int64_t{window} + from);
 #pragma unroll
     for (int i = 0; i < kRows; ++i) {
       if (from + i < end) fetched[i] = source.Fetch(cursor, i);
@@ -140,7 +143,7 @@ __device__ __forceinline__ void CombineSegments(int num_segments, int64_t begin,
           float weight = 1.0f;
           if constexpr (Source::kWeighting != Weighting::kNone) weight = weights[i];
           if constexpr (Source::kWeighting == Weighting::kClipping) {
-            weight *= clip(window + at + i, vectors[i]);
+            weight *= clip(int64_t{window} + at + i, vectors[i]);
           }
 #pragma unroll
           for (int j = 0; j < Vector::kSize; ++j) {

@@ -199,8 +199,8 @@ __device__ __forceinline__ int NumColumns(const ReduceTask& task) {
 
 // A unique row, as CombineSegments takes it.
 struct UniqueRow {
-  int64_t end;  // of its entries
-  int64_t row;  // in its table, if the sink takes it
+  uint32_t end;  // of its entries
+  int64_t row;   // in its table, if the sink takes it
 };
 
 template <typename Vector, bool kAtOnce, Weighting weighting, typename Sink>
@@ -209,13 +209,15 @@ __device__ void ReduceBlock(const ReduceArgs& args, const ReduceTask& task,
                             typename Sink::Shared& shared, int32_t table, int64_t block) {
   const Team team(task.shape.team_bits);
   const uint32_t* segments = args.sorted.segments;
-  const int64_t first_unique = args.sorted.num_unique[table];
   const int64_t rows_per_team =
       ReduceArgs::RowsPerTeam(args.sorted.num_unique[args.num_tables], args.num_ids);
-  int64_t u = first_unique +
-              (block * (kReduceThreads >> task.shape.team_bits) + team.index) * rows_per_team;
-  const int64_t left_of_table = int64_t{args.sorted.num_unique[table + 1]} - u;
+  const int64_t begin =
+      args.sorted.num_unique[table] +
+      (block * (kReduceThreads >> task.shape.team_bits) + team.index) * rows_per_team;
+  const int64_t left_of_table = args.sorted.num_unique[table + 1] - begin;
+  // In 32 bits, which take fewer registers.
   int32_t left = static_cast<int32_t>(max(min(rows_per_team, left_of_table), int64_t{0}));
+  uint32_t u = static_cast<uint32_t>(begin);  // if any are left
 
   typename Sink::template Team<Vector, kAtOnce> writer(args, table, sink, common, team, shared);
   const bool clips = weighting == Weighting::kClipping && task.max_norm > 0;

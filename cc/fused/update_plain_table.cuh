@@ -64,18 +64,18 @@ struct ApplyPlainRule {
 #pragma unroll
       for (int s = 0; s < kMaxTaken; ++s) {
         if (!is_started(s)) continue;
-        if (Rule::kSlotPerRow && table_.slots[0] != nullptr) {
-          const float* slot = static_cast<const float*>(table_.slots[0]) + rows_[s];
+        if (Rule::kSlotPerRow && Slot(0) != nullptr) {
+          const float* slot = static_cast<const float*>(Slot(0)) + rows_[s];
           __pipeline_memcpy_async(&Word(s, kWords - 1), slot, sizeof(float));
         }
         if (!has_column) continue;
         const int64_t at = rows_[s] * table_.dim + column;
-        __pipeline_memcpy_async(&Word(s, 1), table_.rows + at, sizeof(VectorWord));
+        __pipeline_memcpy_async(&Word(s, 1), Rows() + at, sizeof(VectorWord));
 #pragma unroll
         for (int k = 0; k < kCopiedSlots; ++k) {
-          if (table_.slots[k] == nullptr) continue;
+          if (Slot(k) == nullptr) continue;
           const VectorWord* slot =
-              reinterpret_cast<const VectorWord*>(static_cast<const float*>(table_.slots[k]) + at);
+              reinterpret_cast<const VectorWord*>(static_cast<const float*>(Slot(k)) + at);
 #pragma unroll
           for (int w = 0; w < kSlotWords; ++w) {
             __pipeline_memcpy_async(&Word(s, 2 + k * kSlotWords + w), slot + w, sizeof(VectorWord));
@@ -94,6 +94,7 @@ struct ApplyPlainRule {
       __syncwarp();  // or the compiler may read before it has waited
       const Hyper hyper = ReadHyper(common_.hyper);
       float factor = 0;
+      if constexpr (!Rule::kNeedsRow) factor = Rule::Factor(hyper);
       if constexpr (Rule::kNeedsRow && kAtOnce) {
         if (count == 0) return;  // of a whole warp
         float sum = 0;
@@ -114,6 +115,10 @@ struct ApplyPlainRule {
     __device__ void EndSum(int64_t, bool) {}
 
    private:
+    // Read again wherever they are needed: all of them together would take too many registers.
+    __device__ T* Rows() const { return LoadPointer(&table_.rows); }
+    __device__ void* Slot(int k) const { return LoadPointer(&table_.slots[k]); }
+
     // Each warp in its own share: another may have words of another size.
     __device__ VectorWord& Word(int place, int word) {
       constexpr int kWordsOfPlace = sizeof(uint4) / sizeof(VectorWord);
@@ -160,13 +165,13 @@ struct ApplyPlainRule {
 
     // sum: of the thread's columns of the row in that place. Moves the row's slot.
     __device__ float FactorOfRow(const Hyper& hyper, float sum, int place) {
-      const bool has_slot = Rule::kSlotPerRow && table_.slots[0] != nullptr;
+      const bool has_slot = Rule::kSlotPerRow && Slot(0) != nullptr;
       float slot = has_slot ? *reinterpret_cast<float*>(&Word(place, kWords - 1)) : 0.0f;
       RowSums sums;
       sums.a = team_.Sum(sum);
       const float factor = Rule::Factor(hyper, sums, table_.dim, &slot);
       if (has_slot && team_.lane == 0) {
-        __stcs(static_cast<float*>(table_.slots[0]) + RowOf(place), slot);
+        __stcs(static_cast<float*>(Slot(0)) + RowOf(place), slot);
       }
       return factor;
     }
@@ -178,7 +183,7 @@ struct ApplyPlainRule {
       float slots[kMaxSlots][kSize] = {};
 #pragma unroll
       for (int k = 0; k < kSlots; ++k) {
-        if (table_.slots[k] == nullptr) continue;
+        if (Slot(k) == nullptr) continue;
 #pragma unroll
         for (int w = 0; w < kSlotWords; ++w) {
           float values[kFloats];
@@ -187,7 +192,7 @@ struct ApplyPlainRule {
 #pragma unroll
             for (int i = 0; i < kFloats; ++i) values[i] = word[i];
           } else {
-            ReadColumns<float>(table_.slots[k], at + w * kFloats, values);
+            ReadColumns<float>(Slot(k), at + w * kFloats, values);
           }
 #pragma unroll
           for (int i = 0; i < kFloats; ++i) slots[k][w * kFloats + i] = values[i];
@@ -206,16 +211,16 @@ struct ApplyPlainRule {
       if constexpr (sizeof(T) == 2) {
         if (common_.stochastic_rounding) RoundColumns(hyper, row, column, updated);
       }
-      Vector::Round(updated).Stream(table_.rows + at);
+      Vector::Round(updated).Stream(Rows() + at);
 #pragma unroll
       for (int k = 0; k < kSlots; ++k) {
-        if (table_.slots[k] == nullptr) continue;
+        if (Slot(k) == nullptr) continue;
 #pragma unroll
         for (int w = 0; w < kSlotWords; ++w) {
           float values[kFloats];
 #pragma unroll
           for (int i = 0; i < kFloats; ++i) values[i] = slots[k][w * kFloats + i];
-          WriteColumns<float>(table_.slots[k], at + w * kFloats, values);
+          WriteColumns<float>(Slot(k), at + w * kFloats, values);
         }
       }
     }

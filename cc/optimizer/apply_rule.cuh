@@ -133,8 +133,10 @@ struct RuleColumns {
     }
   }
 
+  // `factor`: of the row, if the rule needs it.
   template <typename Rule>
   __device__ void Update(const Hyper& hyper, float factor) {
+    if constexpr (!Rule::kNeedsRow) factor = Rule::Factor(hyper);
 #pragma unroll
     for (int j = 0; j < kWidth; ++j) {
       float slots[kMaxSlots] = {s[0][j], s[1][j], s[2][j]};

@@ -21,6 +21,7 @@ class RowUpdater {
         dim_(dim),
         rounds_stochastically_(update.stochastic_rounding && sizeof(T) == 2) {
     std::memcpy(&key_, &hyper_.rounding_key, sizeof(key_));
+    if constexpr (!Rule::kNeedsRow) factor_ = Rule::Factor(hyper_);
     row_stream_ = RowStream(table_.rows, dim * sizeof(T));
     for (int k = 0; k < Rule::kNumSlots; ++k) {
       slot_streams_[k] = RowStream(table_.slots[k], (Rule::kSlotPerRow ? 1 : dim) * sizeof(S));
@@ -29,7 +30,7 @@ class RowUpdater {
 
   // gradient: [dim]
   void operator()(int64_t row, const float* gradient) const {
-    float factor = 0;
+    float factor = factor_;
     if constexpr (Rule::kNeedsRow) {
       const RowSums sums = SumRow(row, gradient);
       float slot = Rule::kSlotPerRow ? ToFloat(SlotAt(0)[row]) : 0.0f;
@@ -159,6 +160,7 @@ class RowUpdater {
   const int64_t dim_;
   const bool rounds_stochastically_;
   uint32_t key_;
+  float factor_ = 0;  // of the step, for rules that do not need a row
   RowStream row_stream_, slot_streams_[kSlots];
 };
 

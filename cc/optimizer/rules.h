@@ -5,7 +5,8 @@
 //   kName, kNumSlots
 //   kSlotPerRow           true: its slot is one number per row, [num_rows, 1], not one per column
 //   Update(h, f, g, x, s) the new x (column of the row) and s (that column of each slot)
-// and, where a column's update needs to know the whole row (kNeedsRow):
+//   Factor(h)             the `f` that Update gets in this step
+// and, where a column's update needs to know the whole row (kNeedsRow), instead of that:
 //   Sum(h, g, x, s)       moves slots, and returns what is summed over the columns
 //   Factor(h, sums, dim, s)  from those sums the `f` that Update gets; moves a slot per row
 // A slot that a table does not have reads as zero, and what is written to it is lost: so RMSprop
@@ -64,6 +65,7 @@ using RowSums = RowSumsOf<float>;
 
 struct ColumnwiseRule {
   static constexpr bool kNeedsRow = false, kSlotPerRow = false;
+  GROUP_EMBEDDING_HOST_DEVICE static float Factor(const Hyper& h) { return h.learning_rate; }
 };
 
 // x <- x - lr g
@@ -71,8 +73,8 @@ struct Sgd : ColumnwiseRule {
   static constexpr char kName[] = "sgd";
   static constexpr int kNumSlots = 0;
   template <typename V>
-  GROUP_EMBEDDING_HOST_DEVICE static void Update(const Hyper& h, float, V g, V& x, V*) {
-    x -= h.learning_rate * g;
+  GROUP_EMBEDDING_HOST_DEVICE static void Update(const Hyper&, float rate, V g, V& x, V*) {
+    x -= rate * g;
   }
 };
 
@@ -82,9 +84,9 @@ struct Momentum : ColumnwiseRule {
   static constexpr char kName[] = "momentum";
   static constexpr int kNumSlots = 1;
   template <typename V>
-  GROUP_EMBEDDING_HOST_DEVICE static void Update(const Hyper& h, float, V g, V& x, V* s) {
+  GROUP_EMBEDDING_HOST_DEVICE static void Update(const Hyper& h, float rate, V g, V& x, V* s) {
     s[0] = h.momentum * s[0] + g;
-    x -= h.learning_rate * (h.nesterov * g + (h.nesterov != 0 ? h.momentum : 1.0f) * s[0]);
+    x -= rate * (h.nesterov * g + (h.nesterov != 0 ? h.momentum : 1.0f) * s[0]);
   }
 };
 
@@ -94,9 +96,9 @@ struct KerasMomentum : ColumnwiseRule {
   static constexpr char kName[] = "keras_momentum";
   static constexpr int kNumSlots = 1;
   template <typename V>
-  GROUP_EMBEDDING_HOST_DEVICE static void Update(const Hyper& h, float, V g, V& x, V* s) {
-    s[0] = h.momentum * s[0] - h.learning_rate * g;
-    x += (h.nesterov != 0 ? h.momentum : 1.0f) * s[0] - h.nesterov * h.learning_rate * g;
+  GROUP_EMBEDDING_HOST_DEVICE static void Update(const Hyper& h, float rate, V g, V& x, V* s) {
+    s[0] = h.momentum * s[0] - rate * g;
+    x += (h.nesterov != 0 ? h.momentum : 1.0f) * s[0] - h.nesterov * rate * g;
   }
 };
 
@@ -105,9 +107,9 @@ struct Adagrad : ColumnwiseRule {
   static constexpr char kName[] = "adagrad";
   static constexpr int kNumSlots = 1;
   template <typename V>
-  GROUP_EMBEDDING_HOST_DEVICE static void Update(const Hyper& h, float, V g, V& x, V* s) {
+  GROUP_EMBEDDING_HOST_DEVICE static void Update(const Hyper& h, float rate, V g, V& x, V* s) {
     s[0] += g * g;
-    x -= h.learning_rate * g / (SquareRoot(s[0] + h.epsilon_in_root) + h.epsilon);
+    x -= rate * g / (SquareRoot(s[0] + h.epsilon_in_root) + h.epsilon);
   }
 };
 
@@ -138,12 +140,14 @@ struct RowwiseAdagrad {
 struct Adam : ColumnwiseRule {
   static constexpr char kName[] = "adam";
   static constexpr int kNumSlots = 3;
+  GROUP_EMBEDDING_HOST_DEVICE static float Factor(const Hyper& h) {
+    return h.learning_rate * SquareRoot(1 - h.beta_2_power) / (1 - h.beta_1_power);
+  }
   template <typename V>
-  GROUP_EMBEDDING_HOST_DEVICE static void Update(const Hyper& h, float, V g, V& x, V* s) {
+  GROUP_EMBEDDING_HOST_DEVICE static void Update(const Hyper& h, float rate, V g, V& x, V* s) {
     s[0] = h.beta_1 * s[0] + (1 - h.beta_1) * g;
     s[1] = h.beta_2 * s[1] + (1 - h.beta_2) * g * g;
     s[2] = Select(s[2] > s[1], s[2], s[1]);
-    const float rate = h.learning_rate * SquareRoot(1 - h.beta_2_power) / (1 - h.beta_1_power);
     x -= rate * s[0] / (SquareRoot(s[2]) + h.epsilon);
   }
 };
@@ -158,13 +162,13 @@ struct Ftrl : ColumnwiseRule {
     return Power(accumulator, -h.learning_rate_power);
   }
   template <typename V>
-  GROUP_EMBEDDING_HOST_DEVICE static void Update(const Hyper& h, float, V g, V& x, V* s) {
+  GROUP_EMBEDDING_HOST_DEVICE static void Update(const Hyper& h, float rate, V g, V& x, V* s) {
     const V accumulator = s[0] + g * g;
     const V root = Root(h, accumulator);
     const V shrunk = g + 2 * h.l2_shrinkage * x;
-    s[1] += shrunk - (root - Root(h, s[0])) / h.learning_rate * x;
+    s[1] += shrunk - (root - Root(h, s[0])) / rate * x;
     s[0] = accumulator;
-    const V quadratic = root / h.learning_rate + 2 * h.l2;
+    const V quadratic = root / rate + 2 * h.l2;
     const V sparse = s[1] - Select(s[1] < 0, V{} - h.l1, V{} + h.l1);
     x = Select(Magnitude(s[1]) > h.l1, -sparse / quadratic, V{});
   }
@@ -178,12 +182,11 @@ struct RmsProp : ColumnwiseRule {
   static constexpr char kName[] = "rmsprop";
   static constexpr int kNumSlots = 3;
   template <typename V>
-  GROUP_EMBEDDING_HOST_DEVICE static void Update(const Hyper& h, float, V g, V& x, V* s) {
+  GROUP_EMBEDDING_HOST_DEVICE static void Update(const Hyper& h, float rate, V g, V& x, V* s) {
     s[0] += (1 - h.rho) * (g * g - s[0]);
     s[2] += (1 - h.rho) * (g - s[2]);
     const V variance = s[0] - h.centered * s[2] * s[2];
-    s[1] = h.momentum * s[1] +
-           h.learning_rate * g / (SquareRoot(variance + h.epsilon_in_root) + h.epsilon);
+    s[1] = h.momentum * s[1] + rate * g / (SquareRoot(variance + h.epsilon_in_root) + h.epsilon);
     x -= s[1];
   }
 };
