@@ -27,7 +27,7 @@ from bench_kernel import load_core
 from gpu_exchanges import WAYS, allocate, make_communicator
 from gpu_ranks import Ranks
 from places import Gpu
-from report import print_table, write_json
+from report import print_table, write_results
 from workloads import ALPHAS, COLLECTIVE, WORKLOADS, ids_from_uniform
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -249,9 +249,6 @@ def write_kernels(path, row, kernels):
 
 
 def plot(path, about, rows):
-    import matplotlib
-
-    matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
     rows = [r for r in rows if r["workload"] != TINY.name]
@@ -299,10 +296,7 @@ def main():
         for alpha in args.alphas
     ]
     for rows in run(args.core, args.ranks, [(TINY, 0.0), *workloads], args.ways, args.profile):
-        if args.json:
-            write_json(args.json, about, rows)
-        if args.plot:
-            plot(args.plot, about, rows)
+        write_results(args, about, rows, plot)
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ os.environ.setdefault("TF_FORCE_GPU_ALLOW_GROWTH", "true")
 
 import numpy as np
 import tensorflow as tf
-from report import machine, print_table, write_json
+from report import machine, print_table, write_results
 from tensorflow_ranks import (
     WAYS,
     device_name,
@@ -154,9 +154,6 @@ def beside_horovod(rows):
 
 
 def plot(path, about, rows):
-    import matplotlib
-
-    matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
     colors = dict(
@@ -206,10 +203,7 @@ def main():
         print_table(of_way)
     order = {name: n for n, name in enumerate(args.workloads)}
     rows.sort(key=lambda row: (order[row["workload"]], row["alpha"]))
-    if args.json:
-        write_json(args.json, about, rows)
-    if args.plot:
-        plot(args.plot, about, rows)
+    write_results(args, about, rows, plot)
 
 
 if __name__ == "__main__":

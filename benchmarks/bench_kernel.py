@@ -17,7 +17,7 @@ from pathlib import Path
 
 import numpy as np
 from places import choose_place
-from report import print_table, write_json
+from report import print_table, write_results
 from workloads import ALPHAS, WORKLOADS, ids_from_uniform
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -178,9 +178,6 @@ class Runner:
 
 
 def plot(path, about, rows):
-    import matplotlib
-
-    matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
     labels = [f"{r['workload']}\n{r['dtype']}, alpha {r['alpha']:g}" for r in rows]
@@ -250,10 +247,7 @@ def main():
                 rows.append(row)
                 del runner
     print_table(rows)
-    if args.json:
-        write_json(args.json, about, rows)
-    if args.plot:
-        plot(args.plot, about, rows)
+    write_results(args, about, rows, plot)
 
 
 if __name__ == "__main__":

@@ -178,11 +178,8 @@ def measure(case, stages, features, shape, seconds):
         }
 
 
-def plot(path, rows, about):
+def plot(path, about, rows):
     """Milliseconds of each case, stock and grouped, one panel per stage."""
-    import matplotlib
-
-    matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
     cases = list(dict.fromkeys((row["shape"], row["ids on"]) for row in rows))
@@ -244,8 +241,7 @@ def main():
                     report.write_json(arguments.json, about, rows)
             del case
     report.print_table(rows)
-    if arguments.plot:
-        plot(arguments.plot, rows, about)
+    report.write_results(arguments, about, rows, plot)
 
 
 if __name__ == "__main__":

@@ -37,7 +37,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import numpy as np
 import tensorflow as tf
-from report import machine, print_table, write_json
+from report import machine, print_table, write_json, write_results
 from save_ways import STEPS_TO_LIVE, ObjectModel, SessionModel, Size
 
 import group_embedding as ge
@@ -190,11 +190,8 @@ def run(chosen, folder):
         gc.collect()
 
 
-def plot(rows, about, path):
+def plot(path, about, rows):
     """Waits beside the copy, and steps with and without a save."""
-    import matplotlib
-
-    matplotlib.use("Agg")
     from matplotlib import pyplot
 
     figure, (waits, steps) = pyplot.subplots(
@@ -243,8 +240,7 @@ def main():
             if chosen.json:
                 write_json(chosen.json, about, rows)
     print_table(rows)
-    if chosen.plot:
-        plot(rows, about, chosen.plot)
+    write_results(chosen, about, rows, plot)
 
 
 if __name__ == "__main__":

@@ -28,7 +28,7 @@ import numpy as np
 import table_tiers
 from bench_kernel import ROOT, load_core
 from places import choose_place
-from report import print_table, write_json
+from report import print_table, write_results
 
 BATCH = 1 << 20
 HIT_RATE = 0.6
@@ -283,9 +283,6 @@ def grow(core, place, num_keys):
 
 
 def plot(path, about, rows):
-    import matplotlib
-
-    matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
     functions = list(dict.fromkeys(r["function"] for r in rows))
@@ -339,10 +336,7 @@ def main():
     if args.tiers:
         about["tiers"] = table_tiers.move(core, place, args.tiers, BATCH)
     print(about)
-    if args.json:
-        write_json(args.json, about, rows)
-    if args.plot:
-        plot(args.plot, about, rows)
+    write_results(args, about, rows, plot)
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ import time
 from pathlib import Path
 
 import numpy as np
-from report import machine, print_table, write_json
+from report import machine, print_table, write_results
 
 ROOT = Path(__file__).resolve().parents[1]
 FILLINGS, READS = 3, 9
@@ -139,10 +139,7 @@ def grow(num_keys, batch):
     }
 
 
-def plot(rows, path):
-    import matplotlib
-
-    matplotlib.use("Agg")
+def plot(path, _, rows):
     from matplotlib import pyplot
 
     figure, axes = pyplot.subplots(1, 2, figsize=(11, 4), layout="constrained")
@@ -188,12 +185,8 @@ def main():
     print_table(rows)
     if grown:
         print(grown)
-    if chosen.json:
-        about = machine() | {"tensorflow": tf.__version__, "keys a call": chosen.batch}
-        about["growth"] = grown
-        write_json(chosen.json, about, rows)
-    if chosen.plot:
-        plot(rows, chosen.plot)
+    about = machine() | {"tensorflow": tf.__version__, "keys a call": chosen.batch}
+    write_results(chosen, about | {"growth": grown}, rows, plot)
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ import math
 
 import numpy as np
 from bench_kernel import NUM_SETS, Runner, make_parser, start
-from report import print_table, write_json
+from report import print_table, write_results
 from workloads import WORKLOADS
 
 RULES = ["sgd", "rowwise_adagrad", "adam"]
@@ -186,9 +186,6 @@ def print_means(rows):
 
 
 def plot(path, about, rows):
-    import matplotlib
-
-    matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
     rules = [rule for rule in RULES if any(r["rule"] == rule for r in rows)]
@@ -243,10 +240,7 @@ def main():
     print_table(rows)
     if with_peer:
         print_means(rows)
-    if args.json:
-        write_json(args.json, about, rows)
-    if args.plot:
-        plot(args.plot, about, rows)
+    write_results(args, about, rows, plot)
 
 
 if __name__ == "__main__":

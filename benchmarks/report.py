@@ -1,4 +1,4 @@
-"""How benchmarks show what they measured: a table, a JSON file."""
+"""How benchmarks show what they measured: a table, a JSON file, a picture."""
 
 import datetime
 import json
@@ -46,3 +46,14 @@ def write_json(path, about, rows):
     Path(path).parent.mkdir(parents=True, exist_ok=True)
     lines = ",\n  ".join(json.dumps(row) for row in rows)
     Path(path).write_text(f'{{"about": {json.dumps(about)},\n "rows": [\n  {lines}\n]}}\n')
+
+
+def write_results(arguments, about, rows, plot):
+    """The files that `--json` and `--plot` name. plot(path, about, rows) draws the latter."""
+    if arguments.json:
+        write_json(arguments.json, about, rows)
+    if arguments.plot:
+        import matplotlib
+
+        matplotlib.use("Agg")  # there may be no display
+        plot(arguments.plot, about, rows)

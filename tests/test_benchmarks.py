@@ -37,14 +37,15 @@ if HAS_HOROVOD:
 @pytest.mark.parametrize("name", COMMANDS)
 def test_benchmark_runs(name, tmp_path):
     # Given a benchmark, when it runs as in the README but small
-    path = tmp_path / "figures.json"
+    path, picture = tmp_path / "figures.json", tmp_path / "figures.png"
     script = ROOT / "benchmarks" / f"{name.split()[0]}.py"
-    command = [sys.executable, script, *COMMANDS[name].split()]
-    done = subprocess.run(
-        [*command, "--json", path], capture_output=True, text=True, timeout=300, env=os.environ
-    )
-    # Then it prints a table, and writes its figures with what they were measured on
+    draws = "--plot" in script.read_text()
+    command = [sys.executable, script, *COMMANDS[name].split(), "--json", path]
+    command += ["--plot", picture] if draws else []
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, env=os.environ)
+    # Then it prints a table, writes its figures with what they were measured on, and draws them
     assert done.returncode == 0, done.stderr[-3000:]
+    assert not draws or picture.read_bytes().startswith(b"\x89PNG")
     figures = json.loads(path.read_text())
     assert figures["about"]["date"] and figures["rows"]
     headings = list(figures["rows"][0])
