@@ -1,7 +1,7 @@
 """A whole DLRM step on a GPU, and where its time goes: embeddings, dense layers, everything else.
 
-    python benchmarks/bench_dlrm.py [--batch 65536] [--rows 1000000] [--precision float32]
-                                    [--json FILE]
+    python benchmarks/bench_dlrm.py [--batch 65536 ...] [--precision float32 ...]
+                                    [--rows 1000000] [--json FILE] [--plot FILE.png]
 
 Launched by `horovodrun -np N`, on N GPUs, over which the tables are spread; the batch is then that
 of each. Ranks with a GPU each write rows into each other's memory (rooms); `--through nccl` has
@@ -30,6 +30,7 @@ Viewer); or `nsys profile -t cuda,nvtx python benchmarks/bench_dlrm.py`, in whic
 """
 
 import argparse
+import gc
 import os
 import tempfile
 from pathlib import Path
@@ -52,14 +53,17 @@ EMBEDDING_KERNELS = ("group_embedding", "cub::")  # this library's, and those of
 
 def parse_arguments():
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--batch", type=int, default=65536)
+    parser.add_argument("--batch", type=int, nargs="+", default=[65536])
     parser.add_argument("--rows", type=int, default=1_000_000, help="of each table")
     parser.add_argument("--steps", type=int, default=30)
     parser.add_argument("--keyed", action="store_true", help="tables whose rows are found by key")
-    parser.add_argument("--precision", choices=PRECISIONS, default="float32", help="of the layers")
+    parser.add_argument(
+        "--precision", choices=PRECISIONS, nargs="+", default=["float32"], help="of the layers"
+    )
     parser.add_argument("--through", choices=WAYS, default="rooms")
     parser.add_argument("--trace", default=None, help="folder that keeps the profile")
     parser.add_argument("--json", default=None)
+    parser.add_argument("--plot", default=None)
     return parser.parse_args()
 
 
@@ -97,6 +101,13 @@ class Dlrm(tf.Module):
         flat = tf.reshape(dots, [-1, NUM_VECTORS**2])
         logits = _run(self.top, tf.concat([bottom, flat], 1), last=tf.identity)
         return tf.cast(logits, tf.float32)
+
+
+def make_tables(arguments):
+    names = [f"table_{t}" for t in range(NUM_FEATURES)]
+    if arguments.keyed:
+        return [_keyed_table(name) for name in names]
+    return [make_table(arguments.rows, DIM, name) for name in names]
 
 
 def _keyed_table(name):
@@ -156,10 +167,9 @@ def loss_scale_of(optimizer):
     return None if scale is None else float(scale)
 
 
-def make_steps(arguments, optimizer):
+def make_steps(arguments, tables, batch, precision, optimizer):
     """Two training steps over one batch: of the model, and of its tables alone."""
     generator = np.random.default_rng(ge.exchange.current().rank)
-    batch = arguments.batch
     rows = np.stack([np.arange(batch), np.zeros(batch)], 1).astype(np.int64)
     drawn = [generator.integers(0, arguments.rows, batch) for _ in range(NUM_FEATURES)]
     ids = [
@@ -172,13 +182,7 @@ def make_steps(arguments, optimizer):
     ]
     dense = tf.constant(generator.standard_normal((batch, NUM_DENSE), np.float32))
     labels = tf.constant(generator.integers(0, 2, (batch, 1)).astype(np.float32))
-    tables = [
-        _keyed_table(f"table_{t}")
-        if arguments.keyed
-        else make_table(arguments.rows, DIM, f"table_{t}")
-        for t in range(NUM_FEATURES)
-    ]
-    model = Dlrm(tables, arguments.precision)
+    model = Dlrm(tables, precision)
     cotangent = tf.constant(generator.standard_normal((batch, NUM_FEATURES * DIM), np.float32))
 
     def loss_of_model():
@@ -254,36 +258,79 @@ def shares(events):
     }
 
 
-def main():
-    arguments = parse_arguments()
-    comm_dtype = None if arguments.precision == "float32" else arguments.precision
-    num_ranks = start_ranks(arguments.through, comm_dtype)
-    about = report.machine() | {"tensorflow": tf.__version__}
-    optimizer = make_optimizer(arguments.precision)
-    step, tables_step = make_steps(arguments, optimizer)
+def measure(arguments, tables, batch, precision):
+    """The row of one model, over all ranks."""
+    current = ge.exchange.current()
+    current.comm_dtype = None if precision == "float32" else tf.as_dtype(precision)
+    optimizer = make_optimizer(precision)
+    step, tables_step = make_steps(arguments, tables, batch, precision, optimizer)
     row = {
-        "batch": arguments.batch,
+        "batch": batch,
         "rows": arguments.rows,
         "keyed": arguments.keyed,
-        "precision": arguments.precision,
+        "precision": precision,
         "step_ms": median_ms(step, arguments.steps),
         "tables_step_ms": median_ms(tables_step, arguments.steps),
         "loss_scale": loss_scale_of(optimizer),
     }
-    if num_ranks > 1:
-        row |= {"ranks": num_ranks, "through": way_of(arguments.through)}
-    row["samples_per_s"] = round(arguments.batch * num_ranks / row["step_ms"] * 1e3)
-    device = device_name()
-    if device:
-        about["device"] = device
-    if device and num_ranks == 1:
+    if current.num_ranks > 1:
+        row |= {"ranks": current.num_ranks, "through": way_of(arguments.through)}
+    row["samples_per_s"] = round(batch * current.num_ranks / row["step_ms"] * 1e3)
+    if device_name() and current.num_ranks == 1:
         row |= shares(profile(step, 10, arguments.trace or tempfile.mkdtemp()))
+    return row
+
+
+def plot(path, about, rows):
+    import matplotlib.pyplot as plt
+
+    parts = {
+        "embedding_share": ("this library's kernels", "tab:red"),
+        "dense_share": ("dense layers", "tab:blue"),
+        "outside_share": ("no kernel", "lightgray"),
+    }
+    figure, axis = plt.subplots(figsize=(9, 0.5 * len(rows) + 1.8))
+    for at, row in enumerate(rows):
+        begin = 0.0
+        for part, (label, color) in parts.items() if parts.keys() <= row.keys() else ():
+            width = row[part] * row["step_ms"]
+            axis.barh(at, width, left=begin, color=color, label="" if at else label)
+            begin += width
+        axis.barh(at, row["step_ms"] - begin, left=begin, color="tab:blue")
+        text = f" {row['step_ms']:.3g} ms, {row['samples_per_s'] / 1e6:.3g} M samples/s"
+        axis.text(row["step_ms"], at, text, va="center", fontsize=8)
+    labels = [f"{row['batch']:,}, {row['precision']}" for row in rows]
+    axis.set_yticks(range(len(rows)), labels, fontsize=8)
+    axis.set_ylim(len(rows) - 0.4, -0.6)
+    axis.set_xlim(0, 1.35 * max(row["step_ms"] for row in rows))
+    axis.set_xlabel("ms a step")
+    if axis.get_legend_handles_labels()[0]:
+        axis.legend(fontsize=8, loc="lower right")
+    place = about.get("device") or about["cpu"]
+    axis.set_title(f"A DLRM on {rows[0].get('ranks', 1)} x {place}, {about['date']}", fontsize=10)
+    figure.tight_layout()
+    figure.savefig(path, dpi=120)
+    plt.close(figure)
+
+
+def main():
+    arguments = parse_arguments()
+    start_ranks(arguments.through)
+    about = report.machine() | {"tensorflow": tf.__version__}
+    if device_name():
+        about["device"] = device_name()
+    tables, rows = make_tables(arguments), []
+    for batch in arguments.batch:
+        for precision in arguments.precision:
+            rows.append(measure(arguments, tables, batch, precision))
+            gc.collect()  # slots
+            if ge.exchange.current().rank == 0:
+                print(rows[-1], flush=True)
     if ge.exchange.current().rank > 0:
         return
     print(about)
-    report.print_table([row])
-    if arguments.json:
-        report.write_json(arguments.json, about, [row])
+    report.print_table(rows)
+    report.write_results(arguments, about, rows, plot)
 
 
 if __name__ == "__main__":

@@ -32,27 +32,23 @@ def write_of_rank(folder, figures):
     (Path(folder) / str(ge.exchange.current().rank)).write_text(json.dumps(figures))
 
 
-def start_ranks(through, comm_dtype=None):
-    """Makes this process one of a job's ranks, if it is; returns how many there are.
+def start_ranks(through):
+    """Makes this process one of a job's ranks, if it is.
 
     Args:
         through: of WAYS: GPUs write rows into each other's memory, NCCL sends them, or Horovod's
             alltoall does, ids too, even where ranks share memory.
-        comm_dtype: in which rows and gradients travel.
     """
     if "HOROVOD_RANK" not in os.environ:
-        return 1
-    ge.enable_distributed_strategy("collective", comm_dtype=comm_dtype)
+        return
+    ge.enable_distributed_strategy("collective")
     if through == "horovod":
         from group_embedding.exchange.horovod import HorovodExchange
 
-        horovod = HorovodExchange()
-        horovod.comm_dtype = ge.exchange.current().comm_dtype
-        ge.exchange.set_current(horovod)
+        ge.exchange.set_current(HorovodExchange())
     current = ge.exchange.current()
     if through == "nccl" and current.nccl_ranks:
         current.nccl_ranks = current.nccl_ranks._replace(with_rooms=False)
-    return current.num_ranks
 
 
 def way_of(through):

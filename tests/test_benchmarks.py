@@ -18,8 +18,7 @@ COMMANDS = {  # by benchmark, and what is special about a second one of it
     "bench_lookup": "--features 2 --batch 8 --rows 50 --seconds 0.05",
     "bench_dlrm": "--batch 64 --rows 100 --steps 30",
     "bench_dlrm keyed": "--batch 64 --rows 100 --steps 30 --keyed",
-    "bench_dlrm bfloat16": "--batch 8 --rows 100 --steps 10 --precision bfloat16",
-    "bench_dlrm float16": "--batch 8 --rows 100 --steps 10 --precision float16",
+    "bench_dlrm 16 bits": "--batch 8 16 --rows 100 --steps 10 --precision bfloat16 float16",
     "bench_kernel": "--cpu --workloads onehot26 --alphas 0",
     "bench_save": "--rows 2000 --batch 64 --steps 2 --saves 1",
     "bench_table_cpu": "--keys 3000 --dims 4 --batch 1000 --grow 5000",
@@ -57,15 +56,18 @@ def test_tables_over_ranks_are_timed(tmp_path):
     # Given the DLRM, with tables found by key
     command = [sys.executable, str(ROOT / "benchmarks" / "bench_dlrm.py"), "--keyed"]
     options = f"--batch 64 --rows 100 --steps 10 --json {tmp_path}/figures.json".split()
+    options += ["--precision", "float32", "bfloat16"]
     # When two ranks run it
     with open(tmp_path / "printed", "w") as printed:
         job = launch([*command, *options], 2, printed)
         stop(job, grace=180)
     # Then the figures are of both
     assert job.returncode == 0, (tmp_path / "printed").read_text()[-3000:]
-    (row,) = json.loads((tmp_path / "figures.json").read_text())["rows"]
-    assert row["ranks"] == 2 and row["keyed"]
-    assert row["step_ms"] > 0 and row["tables_step_ms"] > 0
+    rows = json.loads((tmp_path / "figures.json").read_text())["rows"]
+    assert [row["precision"] for row in rows] == ["float32", "bfloat16"]
+    for row in rows:
+        assert row["ranks"] == 2 and row["keyed"]
+        assert row["step_ms"] > 0 and row["tables_step_ms"] > 0
 
 
 class OneCase:
