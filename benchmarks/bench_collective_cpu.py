@@ -21,13 +21,14 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 import numpy as np
 import tensorflow as tf
-from report import machine, print_table, write_json
+from report import machine, print_table, write_results
 from tensorflow_ranks import run_on_ranks, write_of_rank
 from workloads import ALPHAS, ids_from_uniform
 
 import group_embedding as ge
 
 NUM_FEATURES, NUM_SETS, ROUNDS, UNITS = 26, 4, 7, 256
+SHAPE, WAYS = "features x batch x ids, dim", ("in the step", "a step ahead")
 
 
 @dataclass(frozen=True)
@@ -137,6 +138,33 @@ def run(num_ranks, args):
     return [[max(of_way) for of_way in zip(*of_case)] for of_case in zip(*ranks)]
 
 
+def plot(path, about, rows):
+    import matplotlib.pyplot as plt
+
+    cases = list(dict.fromkeys((row[SHAPE], row["alpha"]) for row in rows))
+    kinds = list(dict.fromkeys((row["ranks"], row.get("ids", WAYS[0])) for row in rows))
+    height = 0.8 / len(kinds)
+    *_, ratio = rows[0]  # the last heading
+    figure, axis = plt.subplots(figsize=(9, 0.4 * len(rows) + 1.6))
+    for k, kind in enumerate(kinds):
+        of_kind = [row for row in rows if (row["ranks"], row.get("ids", WAYS[0])) == kind]
+        at = np.arange(len(cases)) + k * height
+        label = f"ranks: {kind[0]}" + (f", ids {kind[1]}" if len(kinds) > 2 else "")
+        bars = axis.barh(at, [row["step ms"] for row in of_kind], height, label=label)
+        texts = [f" {row['step ms']:.3g} ms, {row[ratio]:.2f} x" for row in of_kind]
+        axis.bar_label(bars, texts, fontsize=8)
+    labels = [f"{shape}\nalpha {alpha:g}" for shape, alpha in cases]
+    axis.set_yticks(np.arange(len(cases)) + 0.4 - height / 2, labels, fontsize=8)
+    axis.set_ylim(len(cases) - 0.1, -0.3)
+    axis.set_xlim(0, 1.3 * max(row["step ms"] for row in rows))
+    axis.set_xlabel(f"ms a step; x: {ratio}")
+    axis.legend(fontsize=8)
+    axis.set_title(f"Tables over ranks of {about['cores']} cores, {about['cpu']}, {about['date']}")
+    figure.tight_layout()
+    figure.savefig(path, dpi=120)
+    plt.close(figure)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--ranks", nargs="+", type=int, default=[1, 2])
@@ -147,6 +175,7 @@ def main():
     parser.add_argument("--wait", type=float, default=0, help="milliseconds in a step")
     parser.add_argument("--ahead", action="store_true", help="also exchange ids a step ahead")
     parser.add_argument("--json")
+    parser.add_argument("--plot")
     parser.add_argument("--measure", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.measure:
@@ -159,19 +188,17 @@ def main():
         for case, ways, (first, *_) in zip(CASES, figures, one_process):
             rows += [
                 {
-                    "features x batch x ids, dim": f"{NUM_FEATURES} x {args.batch} x "
-                    f"{case.hotness}, {case.dim}",
+                    SHAPE: f"{NUM_FEATURES} x {args.batch} x {case.hotness}, {case.dim}",
                     "alpha": case.alpha,
                     "ranks": num_ranks,
                     **({"ids": way} if args.ahead else {}),
                     "step ms": round(ms, 2),
                     f"of {args.ranks[0]} rank's": round(ms / first, 2),
                 }
-                for way, ms in zip(("in the step", "a step ahead"), ways)
+                for way, ms in zip(WAYS, ways)
             ]
     print_table(rows)
-    if args.json:
-        write_json(args.json, machine(), rows)
+    write_results(args, machine(), rows, plot)
 
 
 if __name__ == "__main__":
