@@ -21,7 +21,6 @@ import group_embedding as ge
 v1 = tf.compat.v1
 v1.disable_eager_execution()
 NUM_KEYS, DIM = 100_000, 8
-WINDOW = 0.1  # seconds after a save began in which it is killed; a save takes as long, or longer
 KEYS = np.random.default_rng(0).integers(-(2**63), 2**63 - 1, NUM_KEYS, dtype=np.int64)
 
 
@@ -84,11 +83,13 @@ def main(folder, num_kills, seed):
                 print(f"kill {tries} of seed {seed}: {error!r}", flush=True)
             os._exit(1)
         os.close(says)
-        # Not the first save, most of which is what a Session does once.
-        said = b""
-        while said != b"[][":
+        # Not within the first save, most of which is what a Session does once. The second says how
+        # long one takes, on this machine and now.
+        said, times = b"", []
+        while said != b"[][][":
             said += os.read(reading, 1) or sys.exit(f"child {pid} ended, and said {said}")
-        time.sleep(random.uniform(0, WINDOW))
+            times.append(time.monotonic())
+        time.sleep(random.uniform(0, times[3] - times[2]))
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
         while some := os.read(reading, 64):
