@@ -30,6 +30,11 @@ class Batches(NamedTuple):
             tf.gather(tf.constant(self.targets), step),
         )
 
+    def without(self, step):
+        """All batches but the one of that step."""
+        ids, weights = ([np.delete(of, step, 0) for of in each] for each in self[:2])
+        return Batches(ids, weights, np.delete(self.targets, step, 0))
+
 
 def make_batches(steps, every_row=False, seed=7):
     """Skewed ids, some missing. `every_row`: each row of each table is looked up at every step."""

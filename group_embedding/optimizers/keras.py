@@ -2,6 +2,7 @@
 
 import tensorflow as tf
 
+from group_embedding.exchange import exchange_of
 from group_embedding.optimizers.loss_scale import let_loss_scales_ask, nan_if_any
 from group_embedding.optimizers.tables import (
     Table,
@@ -39,8 +40,8 @@ class _WrappedKeras:
     def _ge_clips_by_value(self):
         return self.clipvalue and not self.clipnorm and not self.global_clipnorm
 
-    def _ge_update(self, pairs):
-        """Updates the tables among (gradient, variable)."""
+    def _ge_update(self, pairs, **of_step):
+        """Updates the tables among (gradient, variable). `of_step`: of `update_tables`."""
         check_keyed(pairs)
         pairs = [pair for pair in pairs if is_table_gradient(pair[0])]
         if not pairs:
@@ -57,7 +58,9 @@ class _WrappedKeras:
         ]
         clip_value = self.clipvalue if self._ge_clips_by_value() else None
         step = tf.convert_to_tensor(self.iterations)
-        update_tables(self._ge_name, tables, statement, self._ge_settings, step, clip_value)
+        update_tables(
+            self._ge_name, tables, statement, self._ge_settings, step, clip_value, **of_step
+        )
 
     @property
     def _ge_name(self):
@@ -111,6 +114,17 @@ class WrappedKeras3(_WrappedKeras):
     def build(self, variables):
         let_loss_scales_ask()  # one around this builds it first
         return super().build(variables)
+
+    def _ge_updates_alone(self, gradient, variable):
+        """Whether this variable is a table whose update needs nothing that `apply` does before or
+        after."""
+        if not is_table_gradient(gradient) or tf.distribute.has_strategy():
+            return False
+        needs = self.clipnorm, self.global_clipnorm, self.gradient_accumulation_steps
+        if any(needs) or getattr(variable, "constraint", None) is not None:
+            return False
+        is_averaged = getattr(self, "_ge_exchange", None) and exchange_of(variable) is None
+        return not is_averaged
 
     def _clip_gradients(self, grads):
         # Stock makes gradients dense before it takes their norm.

@@ -83,7 +83,15 @@ def sum_rows(gradient):
     return tf.IndexedSlices(values, rows, gradient.dense_shape)
 
 
-def update_tables(name, tables, statement, settings, step=None, clip_value=None):
+def tensors_that_overflow(gradients):
+    """Tensors of which one has an infinity or NaN if a row's gradient of a list of IndexedSlices
+    has: not those gradients where `update_tables` does without."""
+    return _asked(producer.plan(gradients), gradients)
+
+
+def update_tables(
+    name, tables, statement, settings, step=None, clip_value=None, gradient_scale=1.0, apply=None
+):
     """Applies an optimizer's Statement to a list of Table.
 
     Args:
@@ -92,16 +100,21 @@ def update_tables(name, tables, statement, settings, step=None, clip_value=None)
             them, and random numbers are drawn from them. None: tables count by themselves, and
             TensorFlow's own generator draws.
         clip_value: None, or the largest magnitude of an element of a row's gradient.
+        gradient_scale: a number or a tensor that gradients are multiplied by first.
+        apply: 1, or 0 where tables stay as they are, as a tensor; None: as `settings` says.
 
     Returns:
         The ops, in a graph.
     """
     plan = producer.plan([table.gradient for table in tables])
+    if apply is None:
+        apply = _all_finite(plan, tables) if settings.skip_nonfinite else 1.0
     common = {
         **_NEUTRAL,
         **statement.hyper,
         "clip_value": float("inf") if clip_value is None else clip_value,
-        "apply": _all_finite(plan, tables) if settings.skip_nonfinite else 1.0,
+        "gradient_scale": gradient_scale,
+        "apply": apply,
         "rounding_key": _rounding_key(settings.stochastic_rounding_seed, step),
     }
     rounding = settings.stochastic_rounding_seed is not None
@@ -122,7 +135,6 @@ def update_tables(name, tables, statement, settings, step=None, clip_value=None)
 
 # Of hyper-parameters that an optimizer does not have.
 _NEUTRAL = {
-    "gradient_scale": 1.0,
     "learning_rate": 0.0,
     "momentum": 0.0,
     "nesterov": 0.0,
@@ -180,15 +192,19 @@ def _update_slices(tables, rule):
 
 def _all_finite(plan, tables):
     """1 if every number in the gradients is finite, on all ranks that share tables, else 0."""
-    gradients = [tables[i].gradient.values for i in plan.slices]
-    for op, _ in plan.fused:
-        gradients += output_grads(op)
-    found = overflow(gradients)
+    found = overflow(_asked(plan, [table.gradient for table in tables]))
     exchanges = [exchange_of(table.variable) for table in tables]
     exchange = next(filter(None, exchanges), None)
     if exchange is not None:
         (found,) = exchange.average([found], "all_finite")
     return tf.cast(tf.equal(found, 0.0), tf.float32)
+
+
+def _asked(plan, gradients):
+    asked = [gradients[i].values for i in plan.slices]
+    for op, _ in plan.fused:
+        asked += output_grads(op)
+    return asked
 
 
 def _rounding_key(seed, step):

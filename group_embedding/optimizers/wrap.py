@@ -66,8 +66,8 @@ def wrap(optimizer, *, skip_nonfinite=False, stochastic_rounding_seed=None):
 
     A table is a variable of shape [rows, dim] whose gradient is a `tf.IndexedSlices`. All tables
     that were looked up in one group are updated in one pass from output gradients to rows; in eager
-    code, and where the gradients went through other ops first (such as clipping by a norm, loss
-    scaling or accumulation), in one op for all tables, with the same result bit for bit. All other
+    code, and where the gradients went through other ops first (such as clipping by a norm, scaling
+    by hand or accumulation), in one op for all tables, with the same result bit for bit. All other
     variables, and tables whose gradient is dense, get the stock update.
 
     Only rows that were looked up change, and so do their slots: the moments of Adam, AMSGrad,
@@ -84,7 +84,8 @@ def wrap(optimizer, *, skip_nonfinite=False, stochastic_rounding_seed=None):
         optimizer: a `tf.compat.v1.train` GradientDescent-, Momentum-, Adagrad-, Adam-, Ftrl- or
             RMSPropOptimizer, or a `tf.keras.optimizers` SGD, Adagrad, Adam, AdamW, Ftrl or RMSprop,
             of Keras 2 (legacy ones too) or Keras 3. It is changed in place. A LossScaleOptimizer
-            goes around the wrapped one.
+            goes around the wrapped one; that of Keras 3 has tables updated in the same one pass,
+            divided by its scale, unless a step is skipped.
         skip_nonfinite: leave all tables as they are in a step in which a gradient of any of them,
             or of a lookup's output, is infinite or NaN. Other variables are not asked.
         stochastic_rounding_seed: None: rows in float16 and bfloat16 are rounded to nearest. An
