@@ -83,13 +83,12 @@ def _updating_tables_outside(common_apply):
         variables = trainable_variables
         if variables is None:
             variables = loss_scale._trainable_variables
-        pairs = [pair for pair in zip(grads, variables) if pair[0] is not None]
         optimizer = inside(loss_scale)
         alone = getattr(optimizer, "_ge_updates_alone", lambda *pair: False)
-        tables = [pair for pair in pairs if alone(*pair)]
-        others = [pair for pair in pairs if not alone(*pair)]
-        if not tables or not others:  # stock takes no step without gradients
-            return common_apply(loss_scale, grads, trainable_variables)
+        tables = [pair for pair in zip(grads, variables) if alone(*pair)]
+        others = [pair for pair in zip(grads, variables) if not alone(*pair)]
+        if not tables or all(gradient is None for gradient, _ in others):
+            return common_apply(loss_scale, grads, trainable_variables)  # it wants a gradient
         gradients, variables = map(list, zip(*others))
         asked = tensors_that_overflow([gradient for gradient, _ in tables])
         nan = optimizer._ge_overflow(asked + gradients)

@@ -1,5 +1,7 @@
 """LossScaleOptimizers around wrapped optimizers: of Keras 3, of Keras 2, and legacy ones."""
 
+import warnings
+
 import numpy as np
 import optimizer_cases as cases
 import pytest
@@ -116,6 +118,29 @@ def test_tables_are_updated_outside_of_the_branch(name):
     assert "GroupLookupGrad" not in ops and "If" in ops
     functions = graph.as_graph_def().library.function
     assert not any("GroupUpdate" in node.op for f in functions for node in f.node_def)
+
+
+@pytest.mark.parametrize("others", ["no gradient", "a gradient and none"])
+def test_a_variable_without_a_gradient_is_warned_of(others):
+    # Given a variable that the loss does not depend on, and maybe one that it does
+    table, dense, unused = [tf.Variable(tf.ones([4, 2])) for _ in range(3)]
+    variables = [table, unused] if others == "no gradient" else [table, dense, unused]
+    optimizer = LossScaleOptimizer(ge.optimizers.wrap(keras.SGD(0.5)))
+
+    def loss_of():
+        (rows,) = ge.group_embedding_lookup([table], [[0, 1]])
+        return tf.reduce_sum(rows) + tf.reduce_sum(dense)
+
+    # When a step is taken
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        apply_scaled(optimizer, loss_of, variables)
+    # Then it is one for all others, and Keras 3 says so
+    rows = [variable.numpy()[:, 0].tolist() for variable in (table, dense, unused)]
+    of_dense = [1.0] * 4 if others == "no gradient" else [0.5] * 4
+    assert rows == [[0.5, 0.5, 1.0, 1.0], of_dense, [1.0] * 4]
+    warned = any("Gradients do not exist" in str(warning.message) for warning in caught)
+    assert warned or not IS_KERAS_3
 
 
 @pytest.mark.skipif(not IS_KERAS_3, reason="Keras 2 calls no optimizer that has no variables")
