@@ -23,6 +23,9 @@ HYPER = {
     "l2": 0.02,
     "l2_shrinkage": 0.03,
     "learning_rate_power": -0.5,
+    "accumulator_decay_rate": 0.8,
+    "accumulator_floor": 0.2,
+    "decays_due": 0.6,  # some slots of tests have decayed less often, some more
 }
 
 
@@ -99,10 +102,23 @@ def lamb(h, g, x, s):
     return x - h["learning_rate"] * trust * r
 
 
+def adagrad_decay(h, g, x, s):
+    due = s[1] < np.float32(h["decays_due"])
+    decayed = np.maximum(h["accumulator_decay_rate"] * s[0], h["accumulator_floor"])
+    s[0][:] = np.where(due, decayed, s[0]) + g * g
+    s[1][:] = s[1] + due
+    return x - h["learning_rate"] * g / np.sqrt(s[0])
+
+
+def adamw(h, g, x, s):
+    return adam(h, g, x - h["l2"] * x, s)
+
+
 RULES = {
     f.__name__: f
     for f in (
-        sgd, momentum, keras_momentum, adagrad, rowwise_adagrad, adam, ftrl, rmsprop, lamb
+        sgd, momentum, keras_momentum, adagrad, rowwise_adagrad, adam, ftrl, rmsprop, lamb,
+        adagrad_decay, adamw
     )
 }  # fmt: skip
 

@@ -40,19 +40,35 @@ struct Hyper {
   float epsilon;                     // added to a root
   float epsilon_in_root;             // added below a root
   float l1, l2, l2_shrinkage, learning_rate_power;
+  float accumulator_decay_rate;  // a decay multiplies the accumulator by it
+  float accumulator_floor;       // which no decay takes an accumulator below
+  float decays_due;              // how often a row that no step left out has decayed
 };
 
 // The names of its fields, in order.
-inline constexpr const char* kHyperNames[] = {"apply",        "gradient_scale",
-                                              "clip_value",   "weight_decay",
-                                              "rounding_key", "learning_rate",
-                                              "momentum",     "nesterov",
-                                              "rho",          "centered",
-                                              "beta_1",       "beta_2",
-                                              "beta_1_power", "beta_2_power",
-                                              "epsilon",      "epsilon_in_root",
-                                              "l1",           "l2",
-                                              "l2_shrinkage", "learning_rate_power"};
+inline constexpr const char* kHyperNames[] = {"apply",
+                                              "gradient_scale",
+                                              "clip_value",
+                                              "weight_decay",
+                                              "rounding_key",
+                                              "learning_rate",
+                                              "momentum",
+                                              "nesterov",
+                                              "rho",
+                                              "centered",
+                                              "beta_1",
+                                              "beta_2",
+                                              "beta_1_power",
+                                              "beta_2_power",
+                                              "epsilon",
+                                              "epsilon_in_root",
+                                              "l1",
+                                              "l2",
+                                              "l2_shrinkage",
+                                              "learning_rate_power",
+                                              "accumulator_decay_rate",
+                                              "accumulator_floor",
+                                              "decays_due"};
 inline constexpr int kNumHyper = sizeof(kHyperNames) / sizeof(kHyperNames[0]);
 static_assert(sizeof(Hyper) == kNumHyper * sizeof(float));
 
@@ -113,6 +129,24 @@ struct Adagrad : ColumnwiseRule {
   }
 };
 
+// Adagrad whose accumulator forgets, as DeepRec's AdagradDecay; slots: accumulator, number of its
+// decays. A row that missed several decays makes up for one in each step that trains it.
+//   where n < decays_due:  s <- max(rate s, floor);  n <- n + 1
+//   then:  s <- s + g^2;  x <- x - lr g / sqrt(s)
+struct AdagradDecay : ColumnwiseRule {
+  static constexpr char kName[] = "adagrad_decay";
+  static constexpr int kNumSlots = 2;
+  template <typename V>
+  GROUP_EMBEDDING_HOST_DEVICE static void Update(const Hyper& h, float rate, V g, V& x, V* s) {
+    const V shrunk = h.accumulator_decay_rate * s[0], floor = V{} + h.accumulator_floor;
+    const V decayed = Select(shrunk > floor, shrunk, floor);
+    const V num_decays = s[1];
+    s[0] = Select(num_decays < h.decays_due, decayed, s[0]) + g * g;
+    s[1] = Select(num_decays < h.decays_due, num_decays + 1, num_decays);
+    x -= rate * g / SquareRoot(s[0]);
+  }
+};
+
 // Adagrad with one accumulator per row, of the mean of g^2 (as in FBGEMM and torchrec).
 struct RowwiseAdagrad {
   static constexpr char kName[] = "rowwise_adagrad";
@@ -149,6 +183,17 @@ struct Adam : ColumnwiseRule {
     s[1] = h.beta_2 * s[1] + (1 - h.beta_2) * g * g;
     s[2] = Select(s[2] > s[1], s[2], s[1]);
     x -= rate * s[0] / (SquareRoot(s[2]) + h.epsilon);
+  }
+};
+
+// Loshchilov, Hutter 2019: Adam, before which the row shrinks by l2 of itself, whatever the
+// learning rate is.  x <- x - l2 x, then Adam
+struct AdamW : Adam {
+  static constexpr char kName[] = "adamw";
+  template <typename V>
+  GROUP_EMBEDDING_HOST_DEVICE static void Update(const Hyper& h, float rate, V g, V& x, V* s) {
+    x -= h.l2 * x;
+    Adam::Update(h, rate, g, x, s);
   }
 };
 
@@ -223,8 +268,8 @@ struct Lamb {
 // Every rule, once.
 template <typename... Rules>
 struct RuleList {};
-using AllRules =
-    RuleList<Sgd, Momentum, KerasMomentum, Adagrad, RowwiseAdagrad, Adam, Ftrl, RmsProp, Lamb>;
+using AllRules = RuleList<Sgd, Momentum, KerasMomentum, Adagrad, RowwiseAdagrad, Adam, Ftrl,
+                          RmsProp, Lamb, AdagradDecay, AdamW>;
 
 // The place of a rule in AllRules.
 using RuleIndex = int32_t;

@@ -30,6 +30,9 @@ HYPER_NAMES = (
     "l2",
     "l2_shrinkage",
     "learning_rate_power",
+    "accumulator_decay_rate",
+    "accumulator_floor",
+    "decays_due",
 )
 
 

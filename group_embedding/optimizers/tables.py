@@ -150,6 +150,9 @@ _NEUTRAL = {
     "l2": 0.0,
     "l2_shrinkage": 0.0,
     "learning_rate_power": 0.0,
+    "accumulator_decay_rate": 0.0,
+    "accumulator_floor": 0.0,
+    "decays_due": 0.0,
 }
 
 

@@ -49,9 +49,9 @@ class WrappedV1:
         return tf.no_op()
 
     def _ge_update(self, pairs):
-        if not pairs:
-            return []
-        statement = self._ge_statement()
+        return self._ge_apply(pairs, self._ge_statement()) if pairs else []
+
+    def _ge_apply(self, pairs, statement):
         tables = [
             Table(gradient, variable, tuple(map(self._ge_slot_of(variable), statement.slots)))
             for gradient, variable in pairs

@@ -34,6 +34,7 @@ Hyper SomeHyper() {
   hyper.beta_1 = 0.9f, hyper.beta_2 = 0.99f, hyper.beta_1_power = 0.81f;
   hyper.beta_2_power = 0.98f, hyper.epsilon = 1e-3f, hyper.epsilon_in_root = 1e-3f;
   hyper.l1 = 0.01f, hyper.l2 = 0.02f, hyper.learning_rate_power = -0.5f;
+  hyper.accumulator_decay_rate = 0.8f, hyper.accumulator_floor = 0.2f, hyper.decays_due = 2;
   return hyper;
 }
 

@@ -1,0 +1,326 @@
+"""DeepRec's optimizers that TensorFlow lacks: `tf.compat.v1.train.Optimizer`s under its names."""
+
+import tensorflow as tf
+
+from group_embedding.exchange import parts_of
+from group_embedding.optimizers import dense_rules
+from group_embedding.optimizers.rules import Statement, v1_adam
+from group_embedding.optimizers.tables import Settings
+from group_embedding.optimizers.v1 import WrappedV1
+from group_embedding.tables import variable_of_all
+from group_embedding.variables import EmbeddingVariable
+
+v1 = tf.compat.v1
+
+
+class AdagradDecayOptimizer(WrappedV1, v1.train.Optimizer):
+    """Adagrad whose accumulators shrink once in a while, so that learning does not die out.
+
+    With a the accumulator, g the gradient and n how often a has shrunk, for each element of each
+    row that a step trains, and of each other variable as a whole:
+
+        where n < (global_step + 1) // accumulator_decay_step:
+            a <- max(a * accumulator_decay_rate, initial_accumulator_value);  n <- n + 1
+        a <- a + g^2;  x <- x - learning_rate * g / sqrt(a)
+
+    A row that was not trained for several decays makes up for one in each step that trains it.
+    Tables, also EmbeddingVariables, are updated natively; the slots "accumulator" and
+    "accumulator_decay_power" (n) are float32 of the variable's shape.
+
+    Args:
+        learning_rate: a number, a tensor or a callable.
+        global_step: the variable that counts steps, one of an integer type.
+        initial_accumulator_value: positive; what accumulators start as and do not shrink below.
+        accumulator_decay_step: positive; after how many steps accumulators shrink.
+        accumulator_decay_rate: between 0 and 1; what they are multiplied by.
+        use_locking: has no effect: updates of a variable always exclude each other.
+        name: of the optimizer.
+
+    Raises:
+        ValueError: one of these numbers is out of its range.
+
+    Example:
+
+    >>> step = tf.Variable(0, dtype=tf.int64)
+    >>> table = tf.Variable([[1., 2.]])
+    >>> optimizer = ge.optimizers.AdagradDecayOptimizer(
+    ...     1.0, step, initial_accumulator_value=3.0, accumulator_decay_step=10)
+    >>> gradient = tf.IndexedSlices(tf.constant([[1., 1.]]), tf.constant([0]))
+    >>> _ = optimizer.apply_gradients([(gradient, table)], global_step=step)
+    >>> table.numpy().tolist()
+    [[0.5, 1.5]]
+    """
+
+    _ge_settings = Settings()
+
+    def __init__(
+        self,
+        learning_rate,
+        global_step,
+        initial_accumulator_value=0.1,
+        accumulator_decay_step=100000,
+        accumulator_decay_rate=0.9,
+        use_locking=False,
+        name="AdagradDecay",
+    ):
+        _check_positive("initial_accumulator_value", initial_accumulator_value)
+        _check_positive("accumulator_decay_step", accumulator_decay_step)
+        if not 0 < accumulator_decay_rate < 1:
+            raise ValueError(
+                "accumulator_decay_rate: expected a number between 0 and 1, got "
+                f"{accumulator_decay_rate}"
+            )
+        super().__init__(use_locking, name)
+        self._learning_rate, self._global_step = learning_rate, global_step
+        self._initial_accumulator_value = initial_accumulator_value
+        self._accumulator_decay_step = accumulator_decay_step
+        self._accumulator_decay_rate = accumulator_decay_rate
+
+    def _create_slots(self, var_list):
+        starts = {
+            "accumulator": self._initial_accumulator_value,
+            "accumulator_decay_power": 0.0,
+        }
+        for variable in var_list:
+            for name, start in starts.items():
+                initializer = v1.constant_initializer(start, dtype=tf.float32)
+                self._get_or_make_slot_with_initializer(
+                    variable, initializer, variable.shape, tf.float32, name, self._name
+                )
+
+    def _prepare(self):
+        super()._prepare()
+        rate = self._call_if_callable(self._learning_rate)
+        step = tf.cast(tf.convert_to_tensor(self._global_step), tf.int64) + 1
+        decays_due = tf.math.floordiv(step, tf.cast(self._accumulator_decay_step, tf.int64))
+        self._hyper = {
+            "learning_rate": tf.cast(tf.convert_to_tensor(rate, name="learning_rate"), tf.float32),
+            "accumulator_decay_rate": self._accumulator_decay_rate,
+            "accumulator_floor": self._initial_accumulator_value,
+            "decays_due": tf.cast(decays_due, tf.float32),
+        }
+
+    def _ge_statement(self):
+        starts = {"accumulator": self._initial_accumulator_value}
+        slots = ("accumulator", "accumulator_decay_power")
+        return Statement("adagrad_decay", slots, self._hyper, starts)
+
+    def _apply_dense(self, grad, var):
+        return dense_rules.apply_dense(
+            dense_rules.adagrad_decay, var, self._slots_of(var), grad, self._hyper
+        )
+
+    _resource_apply_dense = _apply_dense
+
+    def _resource_apply_sparse(self, grad, var, indices):
+        return dense_rules.apply_sparse(
+            dense_rules.adagrad_decay, var, self._slots_of(var), grad, indices, self._hyper
+        )
+
+    def _apply_sparse(self, grad, var):
+        return self._resource_apply_sparse(grad.values, var, grad.indices)
+
+    def _slots_of(self, var):
+        return [self.get_slot(var, name) for name in ("accumulator", "accumulator_decay_power")]
+
+
+class AdamAsyncOptimizer(WrappedV1, v1.train.AdamOptimizer):
+    """Adam whose moments move only for rows that a step trains.
+
+    DeepRec counts the steps of each variable apart, for workers that do not wait for each other.
+    Here all variables are trained by the same steps, so that one count, `beta1_power` and
+    `beta2_power`, serves all. With m and v the moments of a row, g its gradient and t the step:
+
+        m <- beta1 m + (1 - beta1) g;  v <- beta2 v + (1 - beta2) g^2
+        x <- x - learning_rate sqrt(1 - beta2^t) / (1 - beta1^t) m / (sqrt(v) + epsilon)
+
+    With `apply_sparse_rmsprop`, rows (and not variables with a dense gradient) are updated by
+
+        v <- beta2 v + (1 - beta2) g^2
+        m <- beta1 m + learning_rate g / sqrt(v + epsilon);  x <- x - m
+
+    Args:
+        learning_rate, beta1, beta2, epsilon: numbers, tensors or callables.
+        use_locking: has no effect: updates of a variable always exclude each other.
+        apply_sparse_rmsprop: see above.
+        name: of the optimizer.
+
+    Example:
+
+    >>> table = tf.Variable([[1., 2.]])
+    >>> optimizer = ge.optimizers.AdamAsyncOptimizer(0.5, epsilon=0.0)
+    >>> gradient = tf.IndexedSlices(tf.constant([[3., -4.]]), tf.constant([0]))
+    >>> _ = optimizer.apply_gradients([(gradient, table)])
+    >>> table.numpy().round(3).tolist()
+    [[0.5, 2.5]]
+    """
+
+    _ge_settings = Settings()
+
+    def __init__(
+        self,
+        learning_rate=0.001,
+        beta1=0.9,
+        beta2=0.999,
+        epsilon=1e-8,
+        use_locking=False,
+        apply_sparse_rmsprop=False,
+        name="AdamAsync",
+    ):
+        super().__init__(learning_rate, beta1, beta2, epsilon, use_locking, name)
+        self._apply_sparse_rmsprop = apply_sparse_rmsprop
+
+    def _ge_statement(self):
+        if not self._apply_sparse_rmsprop:
+            return v1_adam(self)
+        hyper = {
+            "learning_rate": self._lr_t,
+            "rho": self._beta2_t,
+            "momentum": self._beta1_t,
+            "epsilon_in_root": self._epsilon_t,
+        }
+        return Statement("rmsprop", ("v", "m", None), hyper)
+
+    def _resource_apply_sparse(self, grad, var, indices):
+        statement = self._ge_statement()
+        rule = dense_rules.rmsprop if self._apply_sparse_rmsprop else dense_rules.adam
+        slots = [self.get_slot(var, name) for name in statement.slots if name is not None]
+        return dense_rules.apply_sparse(rule, var, slots, grad, indices, statement.hyper)
+
+    def _apply_sparse(self, grad, var):
+        return self._resource_apply_sparse(grad.values, var, grad.indices)
+
+
+class AdamWOptimizer(WrappedV1, v1.train.AdamOptimizer):
+    """Adam with decoupled weight decay (Loshchilov, Hutter 2019).
+
+    Before Adam's step a variable shrinks by `weight_decay` of itself, whatever the learning rate
+    is, and of a table the rows that the step trains alone. As DeepRec defines it, the rows of an
+    EmbeddingVariable shrink by `weight_decay` times Adam's rate in step t instead,
+    learning_rate sqrt(1 - beta2^t) / (1 - beta1^t).
+
+    Args:
+        weight_decay: a number, a tensor or a callable.
+        learning_rate, beta1, beta2, epsilon: numbers, tensors or callables.
+        use_locking: has no effect: updates of a variable always exclude each other.
+        name: of the optimizer.
+
+    Example:
+
+    >>> table = tf.Variable([[1., 2.]])
+    >>> optimizer = ge.optimizers.AdamWOptimizer(0.5, learning_rate=0.0)
+    >>> gradient = tf.IndexedSlices(tf.constant([[3., -4.]]), tf.constant([0]))
+    >>> _ = optimizer.apply_gradients([(gradient, table)])
+    >>> table.numpy().tolist()
+    [[0.5, 1.0]]
+    """
+
+    _ge_settings = Settings()
+    _decayed = None
+
+    def __init__(
+        self,
+        weight_decay,
+        learning_rate=0.001,
+        beta1=0.9,
+        beta2=0.999,
+        epsilon=1e-8,
+        use_locking=False,
+        name="AdamW",
+    ):
+        super().__init__(learning_rate, beta1, beta2, epsilon, use_locking, name)
+        self._weight_decay = weight_decay
+
+    def minimize(self, *args, decay_var_list=None, **kwargs):
+        """Minimizes a loss, as `tf.compat.v1.train.Optimizer` does.
+
+        Args:
+            decay_var_list: the variables that shrink; None or empty: all.
+        """
+        with _decaying(self, decay_var_list):
+            return super().minimize(*args, **kwargs)
+
+    def apply_gradients(self, grads_and_vars, global_step=None, name=None, decay_var_list=None):
+        """Applies gradients that have been computed; `decay_var_list` as in `minimize`."""
+        decay_var_list = decay_var_list or self._decayed
+        with _decaying(self, decay_var_list):
+            return super().apply_gradients(grads_and_vars, global_step, name)
+
+    def _prepare(self):
+        super()._prepare()
+        decay = self._call_if_callable(self._weight_decay)
+        self._decay = tf.cast(tf.convert_to_tensor(decay, name="weight_decay"), tf.float32)
+
+    def _ge_update(self, pairs):
+        """Tables that shrink alike in one op."""
+        kinds = {}
+        for gradient, variable in pairs:
+            kind = isinstance(variable, EmbeddingVariable), self._decays(variable)
+            kinds.setdefault(kind, []).append((gradient, variable))
+        ops = []
+        for kind, alike in kinds.items():
+            ops += self._ge_apply(alike, self._statement_of(*kind))
+        return ops
+
+    def _statement_of(self, is_keyed, decays):
+        rule, slots, hyper, _ = v1_adam(self)
+        if not decays:
+            return Statement(rule, slots, hyper)
+        decay = self._decay
+        if is_keyed:
+            power_1, power_2 = (
+                tf.cast(hyper[name], tf.float32) for name in ("beta_1_power", "beta_2_power")
+            )
+            rate = tf.cast(hyper["learning_rate"], tf.float32)
+            decay *= rate * tf.sqrt(1 - power_2) / (1 - power_1)
+        return Statement("adamw", slots, {**hyper, "l2": decay})
+
+    def _apply_dense(self, grad, var):
+        with tf.control_dependencies([self._decay_all(var)]):
+            return super()._apply_dense(grad, var)
+
+    def _resource_apply_dense(self, grad, var):
+        with tf.control_dependencies([self._decay_all(var)]):
+            return super()._resource_apply_dense(grad, var)
+
+    def _apply_sparse(self, grad, var):
+        with tf.control_dependencies([self._decay_rows(var, grad.indices)]):
+            return super()._apply_sparse(grad, var)
+
+    def _resource_apply_sparse(self, grad, var, indices):
+        with tf.control_dependencies([self._decay_rows(var, indices)]):
+            return super()._resource_apply_sparse(grad, var, indices)
+
+    def _decays(self, var):
+        return self._decayed is None or any(var is decayed for decayed in self._decayed)
+
+    def _decay_all(self, var):
+        if not self._decays(var):
+            return tf.no_op()
+        return var.assign_sub(tf.cast(self._decay, var.dtype.base_dtype) * var, read_value=False)
+
+    def _decay_rows(self, var, indices):
+        if not self._decays(var):
+            return tf.no_op()
+        rows = tf.gather(var, indices)
+        return v1.scatter_sub(var, indices, tf.cast(self._decay, rows.dtype) * rows)
+
+
+class _decaying:  # noqa: N801
+    """Inside, these variables of an AdamWOptimizer shrink; None or empty: all."""
+
+    def __init__(self, optimizer, variables):
+        self.optimizer = optimizer
+        parts = [part for v in variables or () for part in parts_of(variable_of_all(v))]
+        self.decayed = parts or None
+
+    def __enter__(self):
+        self.before, self.optimizer._decayed = self.optimizer._decayed, self.decayed
+
+    def __exit__(self, *_):
+        self.optimizer._decayed = self.before
+
+
+def _check_positive(name, value):
+    if not value > 0:
+        raise ValueError(f"{name}: expected a positive number, got {value}")
