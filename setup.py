@@ -57,24 +57,50 @@ class TensorFlow(NamedTuple):
         return ".".join(self.version.split(".")[:2])
 
 
+# Run by a process of its own: see `environment_to_install_into`.
+ASK_TENSORFLOW = """
+import json
+import tensorflow as tf
+print("\\n" + json.dumps([
+    tf.__version__, tf.sysconfig.get_compile_flags(), tf.sysconfig.get_link_flags(),
+    tf.sysconfig.get_lib(), tf.sysconfig.CXX11_ABI_FLAG,
+]))
+"""
+
+
 def find_tensorflow():
     """Asks the installed TensorFlow for its flags; ends in one sentence where there is none."""
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    try:
-        import tensorflow as tf
-    except ImportError as error:
+    asked = subprocess.run(
+        [sys.executable, "-c", ASK_TENSORFLOW],
+        cwd=sys.prefix,  # not the source tree, whose folders Python would import from
+        env={**environment_to_install_into(), "TF_CPP_MIN_LOG_LEVEL": "3"},
+        capture_output=True,
+        text=True,
+    )
+    if asked.returncode != 0:
+        error = (asked.stderr.strip() or "no message").splitlines()[-1]
         fail(
-            f"TensorFlow cannot be imported by the Python that builds ({error}): install "
-            "tensorflow (or tensorflow-cpu) first, then build in that same environment with "
-            "`pip install --no-build-isolation .`"
+            f"TensorFlow cannot be imported by {sys.executable} ({error}): install tensorflow or "
+            "tensorflow-cpu into that environment first, then run `pip install .` again"
         )
-    flags = tf.sysconfig.get_compile_flags()
+    version, flags, link_flags, lib_dir, cxx11_abi = json.loads(asked.stdout.splitlines()[-1])
     # System includes: the warnings of TensorFlow's headers are not ours to read.
     flags = [re.sub(r"^-I", "-isystem", flag) for flag in flags if "std=" not in flag]
-    framework = next(f[3:] for f in tf.sysconfig.get_link_flags() if f.startswith("-l:"))
-    return TensorFlow(
-        tf.__version__, flags, tf.sysconfig.get_lib(), framework, tf.sysconfig.CXX11_ABI_FLAG
-    )
+    framework = next(f[3:] for f in link_flags if f.startswith("-l:"))
+    return TensorFlow(version, flags, lib_dir, framework, cxx11_abi)
+
+
+def environment_to_install_into():
+    """The variables under which this Python sees the environment that it installs into.
+
+    pip builds in an environment of its own, which has `ninja` and `pybind11` but no TensorFlow. Two
+    variables alone lay it over the environment that pip installs into.
+    """
+    variables = dict(os.environ)
+    if "pip-build-env-" in variables.get("PYTHONPATH", ""):
+        del variables["PYTHONPATH"]
+        variables.pop("PYTHONNOUSERSITE", None)
+    return variables
 
 
 class Cuda(NamedTuple):

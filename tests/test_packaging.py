@@ -99,7 +99,7 @@ def test_missing_library_says_how_to_build_it(package, use):
 
     assert "is not built" in message
     assert "make build" in message
-    assert "pip install --no-build-isolation ." in message
+    assert "pip install ." in message
 
 
 def test_library_of_another_tensorflow_names_both(package, use):
@@ -152,7 +152,28 @@ def test_build_without_tensorflow_is_one_sentence(tmp_path):
     assert "Traceback" not in done.stderr
     sentence = done.stderr.strip().splitlines()[-1]
     assert "TensorFlow cannot be imported" in sentence
-    assert "pip install --no-build-isolation ." in sentence
+    assert "pip install ." in sentence
+
+
+def test_build_in_pips_isolation_finds_the_tensorflow_that_it_installs_beside(tmp_path):
+    # Given an environment as pip lays it over its own to build in: without TensorFlow
+    isolated = tmp_path / "pip-build-env-1" / "site"
+    isolated.mkdir(parents=True)
+    (isolated / "tensorflow.py").write_text("raise ModuleNotFoundError('hidden by pip')\n")
+    nowhere = str(tmp_path / "no_cuda_here")
+
+    # When the build begins there
+    done = run_setup(
+        tmp_path,
+        "build_ext",
+        PYTHONPATH=str(isolated),
+        PYTHONNOUSERSITE="1",
+        GROUP_EMBEDDING_CUDA=nowhere,
+    )
+
+    # Then it gets past TensorFlow, to the toolkit that is named and missing
+    assert done.returncode != 0
+    assert nowhere in done.stderr.strip().splitlines()[-1]
 
 
 def test_build_with_cuda_that_is_not_there_is_one_sentence(tmp_path):

@@ -10,8 +10,8 @@ from group_embedding.ops._rocksdb import name_rocksdb
 PACKAGE = Path(__file__).resolve().parents[1]
 STEM = "_group_embedding_ops"
 BUILD = (
-    "run `make build` in the source tree, or `pip install --no-build-isolation .` in the "
-    "environment that has TensorFlow"
+    "run `make build` in the source tree, or `pip install .` there with the pip of the environment "
+    "that has TensorFlow"
 )
 
 # What /proc/cpuinfo must list for the instruction set that the library was compiled for.
