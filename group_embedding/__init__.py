@@ -1,6 +1,6 @@
 """Sparse embeddings for recommender models on TensorFlow: many lookups in one fused op."""
 
-from group_embedding import checkpoint, exchange, layers, optimizers, sok
+from group_embedding import checkpoint, exchange, layers, optimizers, parquet, sok
 from group_embedding.config import FeatureConfig, TableConfig
 from group_embedding.distributed import (
     CollectiveStrategy,
@@ -23,6 +23,7 @@ from group_embedding.lookup import (
 from group_embedding.ops._library import library
 from group_embedding.patch import patch_tensorflow
 from group_embedding.routed_ids import RoutedIds
+from group_embedding.staged import make_prefetch_hook, prefetch_join, staged
 from group_embedding.variables import (
     CacheStrategy,
     CBFFilter,
@@ -72,10 +73,14 @@ __all__ = [
     "group_embedding_lookup",
     "group_embedding_lookup_sparse",
     "layers",
+    "make_prefetch_hook",
     "optimizers",
+    "parquet",
     "patch_tensorflow",
+    "prefetch_join",
     "route_ids",
     "run_elastic",
     "sequence_categorical_column_with_embedding",
     "sok",
+    "staged",
 ]

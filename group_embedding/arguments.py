@@ -63,3 +63,8 @@ def check_word(name, word, choices):
     if word not in choices:
         choices = ", ".join(f"'{choice}'" for choice in choices)
         raise ValueError(f"{name} must be one of {choices}, got {word!r}")
+
+
+def check_positive(name, number):
+    if not number > 0:
+        raise ValueError(f"{name}: expected a positive number, got {number}")

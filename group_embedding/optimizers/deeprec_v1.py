@@ -2,6 +2,7 @@
 
 import tensorflow as tf
 
+from group_embedding.arguments import check_positive
 from group_embedding.exchange import parts_of
 from group_embedding.optimizers import dense_rules
 from group_embedding.optimizers.rules import Statement, v1_adam
@@ -63,8 +64,8 @@ class AdagradDecayOptimizer(WrappedV1, v1.train.Optimizer):
         use_locking=False,
         name="AdagradDecay",
     ):
-        _check_positive("initial_accumulator_value", initial_accumulator_value)
-        _check_positive("accumulator_decay_step", accumulator_decay_step)
+        check_positive("initial_accumulator_value", initial_accumulator_value)
+        check_positive("accumulator_decay_step", accumulator_decay_step)
         if not 0 < accumulator_decay_rate < 1:
             raise ValueError(
                 "accumulator_decay_rate: expected a number between 0 and 1, got "
@@ -319,8 +320,3 @@ class _decaying:  # noqa: N801
 
     def __exit__(self, *_):
         self.optimizer._decayed = self.before
-
-
-def _check_positive(name, value):
-    if not value > 0:
-        raise ValueError(f"{name}: expected a positive number, got {value}")
