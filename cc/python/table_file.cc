@@ -3,6 +3,7 @@
 #include <pybind11/stl.h>
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -34,7 +35,9 @@ py::dict HeaderDict(const TableFileHeader& header) {
                   "initial_rows"_a = header.initial.matrix_rows, "slots"_a = slots);
 }
 
-py::dict SumDict(const FileSum& sum) { return py::dict("bytes"_a = sum.bytes, "crc"_a = sum.crc); }
+py::dict SumDict(const FileSum& sum) {
+  return py::dict("bytes"_a = sum.bytes, "crc"_a = sum.crc, "id"_a = sum.id);
+}
 
 py::dict Write(PySnapshot& snapshot, const std::string& path, uint64_t save_id, int32_t part,
                int32_t num_parts, bool changes_only, int64_t step) {
@@ -54,12 +57,26 @@ py::dict Write(PySnapshot& snapshot, const std::string& path, uint64_t save_id, 
   return SumDict(sum);
 }
 
-py::dict Verify(const std::string& path) {
+// An entry of "files" of a decoded manifest, of the table of that name.
+SavedTable Expected(const std::string& path, const std::string& table, const py::dict& entry) {
+  ExpectedFile file;
+  file.changes_only = entry["changes_only"].cast<bool>();
+  file.sum.bytes = entry["bytes"].cast<int64_t>();
+  file.sum.crc = entry["crc"].cast<uint32_t>();
+  file.sum.id = entry["id"].cast<uint64_t>();
+  return {{path}, table, {file}};
+}
+
+py::dict Verify(const std::string& path, const std::string& table,
+                const std::optional<py::dict>& expected) {
   TableFileSummary file;
+  SavedTable saved = {{path}, "", {}};
+  if (expected.has_value()) saved = Expected(path, table, *expected);
   std::string error;
   {
     py::gil_scoped_release release;
     error = VerifyTableFile(path, &file);
+    if (error.empty()) error = CheckIdentity(saved, 0, file);
   }
   Raise(error);
   py::dict result = HeaderDict(file.header);
@@ -69,6 +86,7 @@ py::dict Verify(const std::string& path) {
   result["counter_bytes"] = file.totals.counter_bytes;
   result["bytes"] = file.sum.bytes;
   result["crc"] = file.sum.crc;
+  result["id"] = file.sum.id;
   return result;
 }
 
@@ -144,7 +162,7 @@ void RestoreFromFiles(EmbeddingTable* table, const std::vector<std::string>& pat
     py::gil_scoped_release release;
     RestoreOptions how;
     how.subset = {index, count};
-    error = RestoreTable({paths, {}}, how, table);
+    error = RestoreTable({paths, "", {}}, how, table);
   }
   Raise(error);
 }
@@ -163,10 +181,13 @@ void BindTableFile(py::module_& m) {
       "most one save of changes. RuntimeError, and the table unchanged, if one is damaged.");
   m.def("key_owners", &KeyOwners, "keys"_a, "num_ranks"_a,
         "The rank that stores each key of a table that is spread over ranks.");
-  m.def("verify_table_file", &Verify, "path"_a,
-        "Reads a file to its end: what it says of itself. RuntimeError if it is damaged.");
-  m.def("decode_manifest", &DecodeManifest, "bytes"_a, "table"_a,
-        "{table, step, files: [{suffix, changes_only, bytes, crc}]} of a table in a checkpoint.");
+  m.def("verify_table_file", &Verify, "path"_a, "table"_a = "", "expected"_a = py::none(),
+        "Reads a file to its end: what it says of itself. RuntimeError if it is damaged, or not "
+        "the one that a manifest names as `expected`, one of its files, of `table`.");
+  m.def(
+      "decode_manifest", &DecodeManifest, "bytes"_a, "table"_a,
+      "{table, step, files: [{suffix, changes_only, bytes, crc, id}]} of a table in a checkpoint. "
+      "The id of a file of format version 1 is 0.");
   py::class_<PyTableFile>(m, "TableFile",
                           R"(The rows of a file, block by block: {keys, counts, versions, values,
 slots, erased}.)")

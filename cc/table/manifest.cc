@@ -6,10 +6,10 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
-#include <random>
 
 #include "table/byte_stream.h"
 #include "table/crc32c.h"
+#include "table/random_bits.h"
 
 namespace group_embedding {
 namespace {
@@ -50,9 +50,9 @@ bool HasChanges(const Manifest& manifest) {
 
 }  // namespace
 
-uint64_t RandomBits() {
-  std::random_device device;
-  return static_cast<uint64_t>(device()) << 32 | device();
+bool Manifest::IsWeak() const {
+  return std::any_of(files.begin(), files.end(),
+                     [](const SavedFile& file) { return file.sum.id == 0; });
 }
 
 std::string NewSuffix(bool changes_only) {
@@ -66,9 +66,10 @@ std::string PathOf(const std::string& prefix, const std::string& suffix) {
 
 SavedTable FilesOf(const Manifest& manifest, const std::string& prefix) {
   SavedTable saved;
+  saved.table = manifest.table;
   for (const SavedFile& file : manifest.files) {
     saved.paths.push_back(PathOf(prefix, file.suffix));
-    saved.sums.push_back(file.sum);
+    saved.files.push_back(file);
   }
   return saved;
 }
@@ -85,6 +86,7 @@ std::string Encode(const Manifest& manifest) {
     out.Put(static_cast<uint32_t>(file.changes_only));
     out.Put(file.sum.bytes);
     out.Put(file.sum.crc);
+    out.Put(file.sum.id);
   }
   out.Put(Crc32c(0, out.bytes().data(), out.bytes().size()));
   return out.bytes();
@@ -99,9 +101,9 @@ std::string Decode(const std::string& bytes, const std::string& table, Manifest*
   }
   ByteReader in(bytes.data() + sizeof(kMagic), size - sizeof(kMagic) - 4);
   const uint32_t version = in.Get<uint32_t>();
-  if (version != kFileVersion) {
+  if (version < kOldestFileVersion || version > kFileVersion) {
     return where + "has format version " + std::to_string(version) + ", expected " +
-           std::to_string(kFileVersion);
+           std::to_string(kFileVersion) + " or older";
   }
   manifest->table = in.GetString();
   manifest->step = in.Get<int64_t>();
@@ -112,6 +114,7 @@ std::string Decode(const std::string& bytes, const std::string& table, Manifest*
     file.changes_only = in.Get<uint32_t>() != 0;
     file.sum.bytes = in.Get<int64_t>();
     file.sum.crc = in.Get<uint32_t>();
+    file.sum.id = version == 1 ? 0 : in.Get<uint64_t>();
     manifest->files.push_back(file);
   }
   return in.Ended() ? "" : where + "is damaged";

@@ -14,16 +14,17 @@
 
 namespace group_embedding {
 
-struct SavedFile {
+struct SavedFile : ExpectedFile {
   std::string suffix;
-  bool changes_only = false;
-  FileSum sum;
 };
 
 struct Manifest {
   std::string table;
   int64_t step = -1;
   std::vector<SavedFile> files;
+
+  // Whether a file of another save or table may be taken for one of these: in format version 1.
+  bool IsWeak() const;
 };
 
 std::string NewSuffix(bool changes_only);
@@ -42,7 +43,5 @@ std::string AddPart(const Manifest& part, Manifest* manifest);
 // the file system has such, else as a copy. Returns what went wrong, in words, or nothing.
 std::string ShareFile(const std::string& from_prefix, const std::string& to_prefix,
                       const std::string& suffix);
-
-uint64_t RandomBits();
 
 }  // namespace group_embedding

@@ -21,11 +21,17 @@ std::string WriteTable(const TableFileHeader& header, Snapshot* snapshot, const 
 struct TableFileSummary {
   TableFileHeader header;
   TableFileTotals totals;
-  FileSum sum;
+  FileSum sum;  // of a file that was read to its end; else its id alone
 };
 
 // Reads a file to its end, and says what is wrong with it.
 std::string VerifyTableFile(const std::string& path, TableFileSummary* summary);
+
+// What a checkpoint says of a file.
+struct ExpectedFile {
+  bool changes_only = false;
+  FileSum sum;
+};
 
 // The keys that a table keeps: those of rank `index` of `count`.
 struct KeySubset {
@@ -37,8 +43,14 @@ struct KeySubset {
 // All parts of one full save and, if there are, all of one save of the changes since, in any order.
 struct SavedTable {
   std::vector<std::string> paths;
-  std::vector<FileSum> sums;  // what is known of each file; empty: nothing
+  // What the checkpoint says of them. Without it `files` is empty.
+  std::string table;  // which was saved
+  std::vector<ExpectedFile> files;
 };
+
+// Whether file `f` is the one that the checkpoint names: its table, its kind, its identity and, if
+// it was read to its end, its content.
+std::string CheckIdentity(const SavedTable& saved, size_t f, const TableFileSummary& found);
 
 struct RestoreOptions {
   KeySubset subset;

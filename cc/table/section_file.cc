@@ -15,6 +15,8 @@ namespace {
 
 constexpr char kMagic[8] = {'\x89', 'G', 'E', 'T', 'B', 'L', '\r', '\n'};
 constexpr size_t kPreambleBytes = 16, kFrameBytes = 24;
+// A frame ends in its own checksum. With that the checksum of every frame is the same number.
+constexpr size_t kSummedBytes = kFrameBytes - sizeof(uint32_t);
 
 std::string WithCrc(const ByteWriter& content) {
   ByteWriter all = content;
@@ -85,7 +87,7 @@ std::string SectionWriter::Open() {
 
 std::string SectionWriter::Write(uint32_t kind, const std::string& payload) {
   const std::string frame = Frame(kind, num_sections_++, payload);
-  sum_.crc = Crc32c(sum_.crc, frame.data(), frame.size());
+  sum_.crc = Crc32c(sum_.crc, frame.data(), kSummedBytes);
   std::string error = Append(frame.data(), frame.size());
   return error.empty() ? Append(payload.data(), payload.size()) : error;
 }
@@ -140,16 +142,17 @@ std::string SectionReader::Open() {
   std::string error = Take(preamble, kPreambleBytes, "its first bytes");
   if (!error.empty()) return error;
   ByteReader fields(preamble + sizeof(kMagic), sizeof(preamble) - sizeof(kMagic));
-  const uint32_t version = fields.Get<uint32_t>();
+  version_ = fields.Get<uint32_t>();
   if (std::memcmp(preamble, kMagic, sizeof(kMagic)) != 0) {
     return Damaged("its first bytes are not those of a table's file");
   }
   if (fields.Get<uint32_t>() != Crc32c(0, preamble, kPreambleBytes - 4)) {
     return Damaged("wrong checksum of its first bytes");
   }
-  if (version == kFileVersion) return "";
+  if (version_ >= kOldestFileVersion && version_ <= kFileVersion) return "";
   return "file '" + path_ + "': expected format version " + std::to_string(kFileVersion) +
-         ", got " + std::to_string(version) + ", which a newer release of this package reads";
+         " or older, got " + std::to_string(version_) +
+         ", which a newer release of this package reads";
 }
 
 std::string SectionReader::Read(uint32_t* kind, std::string* payload) {
@@ -168,7 +171,7 @@ std::string SectionReader::Read(uint32_t* kind, std::string* payload) {
   if (index != num_sections_) {
     return Damaged("expected " + name + ", got section " + std::to_string(index));
   }
-  sum_.crc = Crc32c(sum_.crc, frame, kFrameBytes);
+  sum_.crc = Crc32c(sum_.crc, frame, kSummedBytes);
   ++num_sections_;
   if (bytes > static_cast<uint64_t>(file_bytes_)) return Damaged("it ends within " + name);
   payload->resize(bytes);

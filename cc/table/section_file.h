@@ -9,13 +9,15 @@
 
 namespace group_embedding {
 
-inline constexpr uint32_t kFileVersion = 1;
+// The version that is written, and the oldest one that is read.
+inline constexpr uint32_t kFileVersion = 2, kOldestFileVersion = 1;
 inline constexpr uint32_t kFooter = 0;  // the kind of the last section; its payload is empty
 
 // What a finished file is known by.
 struct FileSum {
   int64_t bytes = 0;
-  uint32_t crc = 0;  // of all frames, each of which has the checksum of its payload
+  uint32_t crc = 0;  // of all frames, without their own checksums: of the checksums of all payloads
+  uint64_t id = 0;   // drawn when the file was written; 0: not known, in format version 1
 };
 
 // Writes under a temporary name. The file gets its name when it is complete and on the disk; what
@@ -52,6 +54,7 @@ class SectionReader {
   const std::string& path() const { return path_; }
   // Opens the file, or begins again.
   std::string Open();
+  uint32_t version() const { return version_; }  // of the open file's format
   // The next section. The last one is of kind kFooter, and then `sum` is complete.
   std::string Read(uint32_t* kind, std::string* payload);
   const FileSum& sum() const { return sum_; }
@@ -64,7 +67,7 @@ class SectionReader {
   const std::string path_;
   int file_ = -1;
   int64_t file_bytes_ = 0;
-  uint32_t num_sections_ = 0;
+  uint32_t version_ = 0, num_sections_ = 0;
   FileSum sum_;
 };
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "table/byte_stream.h"
+#include "table/random_bits.h"
 
 namespace group_embedding {
 namespace {
@@ -40,6 +41,7 @@ std::string HeaderPayload(const TableFileHeader& header) {
   ByteWriter out;
   out.PutString(header.table);
   out.Put(header.save_id);
+  out.Put(header.file_id);
   out.Put(header.part);
   out.Put(header.num_parts);
   out.Put(static_cast<int32_t>(header.changes_only));
@@ -67,10 +69,11 @@ std::string HeaderPayload(const TableFileHeader& header) {
   return out.bytes();
 }
 
-bool ParseHeader(const std::string& payload, TableFileHeader* header) {
+bool ParseHeader(const std::string& payload, uint32_t version, TableFileHeader* header) {
   ByteReader in(payload);
   header->table = in.GetString();
   header->save_id = in.Get<uint64_t>();
+  header->file_id = version == 1 ? 0 : in.Get<uint64_t>();
   header->part = in.Get<int32_t>();
   header->num_parts = in.Get<int32_t>();
   header->changes_only = in.Get<int32_t>() != 0;
@@ -122,8 +125,9 @@ TableFileHeader HeaderOf(const EmbeddingTable& table) {
 
 std::string TableFileWriter::Open(const TableFileHeader& header) {
   header_ = header;
+  header_.file_id = RandomBits() | 1;  // 0 says that it is not known
   std::string error = file_.Open();
-  return error.empty() ? file_.Write(kHeader, HeaderPayload(header)) : error;
+  return error.empty() ? file_.Write(kHeader, HeaderPayload(header_)) : error;
 }
 
 std::string TableFileWriter::AddInitialRows(const void* rows) {
@@ -195,7 +199,9 @@ std::string TableFileWriter::Finish(FileSum* sum) {
     out.Put(total);
   }
   std::string error = file_.Write(kTotals, out.bytes());
-  return error.empty() ? file_.Finish(sum) : error;
+  if (error.empty()) error = file_.Finish(sum);
+  sum->id = header_.file_id;
+  return error;
 }
 
 std::string TableFileReader::Open() {
@@ -205,8 +211,14 @@ std::string TableFileReader::Open() {
   if (error.empty()) error = file_.Read(&kind, &payload);
   if (!error.empty()) return error;
   totals_ = stated_ = TableFileTotals();
-  if (kind == kHeader && ParseHeader(payload, &header_)) return "";
+  if (kind == kHeader && ParseHeader(payload, file_.version(), &header_)) return "";
   return file_.Damaged("it does not begin with a table's header");
+}
+
+FileSum TableFileReader::sum() const {
+  FileSum sum = file_.sum();
+  sum.id = header_.file_id;
+  return sum;
 }
 
 bool TableFileReader::ReadRows(const std::string& payload, KeyedRows* rows) const {

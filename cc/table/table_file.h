@@ -17,6 +17,7 @@ namespace group_embedding {
 struct TableFileHeader {
   std::string table;     // its name
   uint64_t save_id = 0;  // the same in all parts of one save, and in no others
+  uint64_t file_id = 0;  // no other file has it; drawn by TableFileWriter
   int32_t part = 0, num_parts = 1;
   bool changes_only = false;  // rows changed and keys erased since a full save
   int64_t step = -1;
@@ -78,7 +79,7 @@ class TableFileReader {
   const TableFileHeader& header() const { return header_; }
   std::string Next(TableFileBlock* block);
   // After the last block.
-  const FileSum& sum() const { return file_.sum(); }
+  FileSum sum() const;
   const TableFileTotals& totals() const { return totals_; }
 
  private:

@@ -153,13 +153,35 @@ std::string CheckRoom(const SavedTable& saved, const EmbeddingTable& table,
 
 }  // namespace
 
+std::string CheckIdentity(const SavedTable& saved, size_t f, const TableFileSummary& found) {
+  if (saved.files.empty()) return "";
+  const FileSum &expected = saved.files[f].sum, &got = found.sum;
+  const TableFileHeader& header = found.header;
+  const bool read = got.bytes > 0;
+  // Format version 1 has no identity, and a checksum that is the same for every file.
+  const bool same_content = expected.id == 0 || expected.crc == got.crc;
+  if (header.table == saved.table && header.changes_only == saved.files[f].changes_only &&
+      (expected.id == 0 || expected.id == got.id) &&
+      (!read || (expected.bytes == got.bytes && same_content))) {
+    return "";
+  }
+  return "file '" + saved.paths[f] +
+         "' is whole, but not the one that was saved with this checkpoint: it has " +
+         (header.changes_only ? "changes" : "all rows") + " of table '" + header.table +
+         "' at step " + std::to_string(header.step) + ", part " + std::to_string(header.part + 1) +
+         " of " + std::to_string(header.num_parts);
+}
+
 std::string ReadHeaders(const SavedTable& saved, const std::string& name,
                         const EmbeddingTable& table, std::vector<TableFileSummary>* files) {
   for (const std::string& path : saved.paths) {
     TableFileReader file(path);
-    const std::string error = InTable(name, file.Open());
-    if (!error.empty()) return error;
-    files->push_back({file.header(), {}, {}});
+    std::string error = file.Open();
+    TableFileSummary summary = {file.header(), {}, {}};
+    summary.sum.id = file.header().file_id;
+    if (error.empty()) error = CheckIdentity(saved, files->size(), summary);
+    if (!error.empty()) return InTable(name, error);
+    files->push_back(std::move(summary));
   }
   return CheckSaved(saved, name, &table, *files);
 }
@@ -178,13 +200,9 @@ std::string VerifySavedTable(const SavedTable& saved, const std::string& name,
                              std::vector<TableFileSummary>* summaries) {
   for (size_t f = 0; f < saved.paths.size(); ++f) {
     TableFileSummary file;
-    const std::string error = InTable(name, VerifyTableFile(saved.paths[f], &file));
-    if (!error.empty()) return error;
-    if (!saved.sums.empty() &&
-        (saved.sums[f].bytes != file.sum.bytes || saved.sums[f].crc != file.sum.crc)) {
-      return InTable(name, "file '" + saved.paths[f] +
-                               "' is whole, but not the one that was saved with this checkpoint");
-    }
+    std::string error = VerifyTableFile(saved.paths[f], &file);
+    if (error.empty()) error = CheckIdentity(saved, f, file);
+    if (!error.empty()) return InTable(name, error);
     summaries->push_back(std::move(file));
   }
   std::string error = CheckSaved(saved, name, table, *summaries);

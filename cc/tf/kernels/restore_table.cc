@@ -21,11 +21,20 @@ absl::Status DataLoss(const std::string& error) {
   return error.empty() ? absl::OkStatus() : absl::DataLossError(error);
 }
 
-// The files of the table, by the op's inputs.
-absl::Status FindFiles(OpKernelContext* context, const std::string& table, SavedTable* saved) {
+// The files of the table, by the op's inputs. Warns of those that a newer release would write
+// otherwise, unless `warned` already.
+absl::Status FindFiles(OpKernelContext* context, const std::string& table, bool warned,
+                       SavedTable* saved) {
   Manifest manifest;
   TF_RETURN_IF_ERROR(DataLoss(Decode(context->input(2).scalar<tstring>()(), table, &manifest)));
-  *saved = FilesOf(manifest, context->input(1).scalar<tstring>()());
+  const std::string prefix = context->input(1).scalar<tstring>()();
+  if (manifest.IsWeak() && !warned) {
+    LOG(WARNING) << "table '" << table << "': checkpoint '" << prefix
+                 << "' has files of format version 1, of which one of another save in the place of "
+                    "one of these is not noticed; save it again for version "
+                 << kFileVersion;
+  }
+  *saved = FilesOf(manifest, prefix);
   return absl::OkStatus();
 }
 
@@ -48,7 +57,7 @@ class VerifyTableOp : public OpKernel {
     EmbeddingTablePtr resource;
     OP_REQUIRES_OK(context, FindEmbeddingTable(context, 0, &resource));
     SavedTable saved;
-    OP_REQUIRES_OK(context, FindFiles(context, resource->name(), &saved));
+    OP_REQUIRES_OK(context, FindFiles(context, resource->name(), /*warned=*/false, &saved));
     tensorflow::tf_shared_lock lock(*resource->mu());
     std::vector<TableFileSummary> files;
     OP_REQUIRES_OK(context, DataLoss(VerifySavedTable(saved, resource->name(),
@@ -71,7 +80,7 @@ class RestoreTableOp : public OpKernel {
     EmbeddingTablePtr resource;
     OP_REQUIRES_OK(context, FindEmbeddingTable(context, 0, &resource));
     SavedTable saved;
-    OP_REQUIRES_OK(context, FindFiles(context, resource->name(), &saved));
+    OP_REQUIRES_OK(context, FindFiles(context, resource->name(), how_.verified, &saved));
     tensorflow::mutex_lock lock(*resource->mu());
     OP_REQUIRES_OK(context, resource->CheckInitialized());
     OP_REQUIRES(context, !resource->saves().is_writing,

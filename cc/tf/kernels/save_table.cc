@@ -10,6 +10,7 @@
 
 #include "core/trace.h"
 #include "table/manifest.h"
+#include "table/random_bits.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/lib/io/path.h"
 #include "tensorflow/core/platform/cpu_info.h"
@@ -229,7 +230,9 @@ class SaveTableOp : public tensorflow::AsyncOpKernel {
         TF_RETURN_IF_ERROR(ToStatus(ShareFile(full.prefix, prefix, file.suffix)));
       }
     }
-    SavedFile file = {NewSuffix(save->header.changes_only), save->header.changes_only, {}};
+    SavedFile file;
+    file.changes_only = save->header.changes_only;
+    file.suffix = NewSuffix(file.changes_only);
     TF_RETURN_IF_ERROR(ToStatus(
         WriteTable(save->header, save->snapshot.get(), PathOf(prefix, file.suffix), &file.sum)));
     manifest->files.push_back(file);
