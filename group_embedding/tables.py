@@ -2,6 +2,7 @@
 
 from typing import Any, NamedTuple
 
+import numpy as np
 import tensorflow as tf
 from tensorflow.python.ops import resource_variable_ops
 from tensorflow.python.ops.variables import PartitionedVariable
@@ -96,7 +97,8 @@ def make_table(param, max_norm, index):
     param = tf_variable(param)
     # The variable of a shard has the local rows alone, while ids name the rows of the whole table.
     param = sharded_table(param) or param
-    if not hasattr(param, "dtype") or not hasattr(param, "shape"):
+    has_type = hasattr(param, "dtype") and hasattr(param, "shape")
+    if isinstance(param, np.ndarray) or not has_type:
         param = tf.convert_to_tensor(param)
     name = _name_of(param, index)
     if isinstance(param, KeyedReplicas):

@@ -1,5 +1,7 @@
 """group_embedding_lookup_sparse against TensorFlow's own lookups, for values and gradients."""
 
+import contextlib
+
 import numpy as np
 import oracle
 import pytest
@@ -172,6 +174,22 @@ def test_plain_tensors_as_tables():
     # Then values and the gradient through it are TensorFlow's
     oracle.assert_same(actual, expected, 1e-6, "values")
     oracle.assert_same(tape.gradient(actual, base), tape.gradient(expected, base), 1e-6, "gradient")
+
+
+@pytest.mark.parametrize("in_graph", [False, True])
+def test_arrays_of_numpy_as_tables(in_graph):
+    # Given two tables that are arrays, of two dims
+    tables = [np.arange(12, dtype=np.float32).reshape(4, 3), np.eye(4, dtype=np.float32)]
+    # When they are looked up in eager code, or in a graph of TensorFlow 1
+    with tf.Graph().as_default() if in_graph else contextlib.nullcontext():
+        ids = tf.SparseTensor([[0, 0], [0, 1]], tf.constant([1, 3], tf.int64), [2, 2])
+        found = ge.group_embedding_lookup_sparse(tables, [ids, ids], "sum")
+        if in_graph:
+            with tf.compat.v1.Session() as session:
+                found = session.run(found)
+    # Then the results are those of their rows
+    for rows, output in zip(tables, found):
+        np.testing.assert_array_equal(output, [rows[1] + rows[3], np.zeros(rows.shape[1])])
 
 
 def test_samples_of_higher_rank_keep_their_axes():
