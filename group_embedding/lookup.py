@@ -6,6 +6,8 @@ batch and looked up (local_lookup.py), or exchanged between the ranks that own i
 Ids may be routed before the step that looks them up (routed_ids.py).
 """
 
+import dataclasses
+
 import tensorflow as tf
 
 from group_embedding import feature_ids
@@ -23,6 +25,9 @@ from group_embedding.config import COMBINERS, INVALID_IDS
 from group_embedding.groups import Call
 from group_embedding.routed_ids import RoutedIds, from_routed_ids, to_routed_ids
 from group_embedding.tables import make_table
+
+# The combiners of the ops that count every id, whatever its weight.
+_SIGNED = {"sum": "sum", "mean": "signed_mean", "sqrtn": "signed_sqrtn"}
 
 
 def group_embedding_lookup_sparse(
@@ -101,10 +106,18 @@ def group_embedding_lookup_sparse(
         if isinstance(sp_ids, RoutedIds):
             check_is_none("sp_weights", sp_weights, "as routed ids have their weights")
             return _look_up_routed(call, sp_ids, concat)
-        results = call.look_up(call.route(_sparse_features(call, sp_ids, sp_weights)), concat)
-        if concat:
-            return feature_ids.restore_sample_shape(results, sp_ids[0])
-        return [feature_ids.restore_sample_shape(r, ids) for r, ids in zip(results, sp_ids)]
+        return _look_up_sparse(call, sp_ids, sp_weights, concat)
+
+
+def group_embedding_lookup_signed(params, sp_ids, combiners, sp_weights=None):
+    """`group_embedding_lookup_sparse` in which weights of any sign count: what
+    `tf.nn.embedding_lookup_sparse` means, on ids that are not negative."""
+    params, sp_ids = as_list("params", params), as_list_of_ids("sp_ids", sp_ids, params)
+    with tf.name_scope("group_embedding_lookup_signed"):
+        call = _sparse_call(params, combiners, "mod", None, "raise", None)
+        if sp_weights is not None:
+            call = dataclasses.replace(call, combiners=[_SIGNED[c] for c in call.combiners])
+        return _look_up_sparse(call, sp_ids, sp_weights, concat=False)
 
 
 def group_embedding_lookup(
@@ -246,6 +259,13 @@ def _call(params, max_norms, combiners, partition_strategy, invalid_ids, names, 
     check_word("invalid_ids", invalid_ids, INVALID_IDS)
     tables = [make_table(p, norm, i) for i, (p, norm) in enumerate(zip(params, max_norms))]
     return Call(tables, names, combiners, prune_negative, invalid_ids)
+
+
+def _look_up_sparse(call, sp_ids, sp_weights, concat):
+    results = call.look_up(call.route(_sparse_features(call, sp_ids, sp_weights)), concat)
+    if concat:
+        return feature_ids.restore_sample_shape(results, sp_ids[0])
+    return [feature_ids.restore_sample_shape(r, ids) for r, ids in zip(results, sp_ids)]
 
 
 def _sparse_features(call, sp_ids, sp_weights):

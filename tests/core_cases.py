@@ -136,7 +136,8 @@ def expect(case):
         sample = np.repeat(np.arange(count), np.diff(splits))
         weights = np.ones(ids.size) if case.weights is None else case.weights[at].astype(np.float64)
         used = ids >= 0 if case.prune_negative else np.ones(ids.size, bool)
-        if case.combiners[f] != "sum":
+        combiner = case.combiners[f].replace("signed_", "")
+        if combiner == case.combiners[f] != "sum":
             used &= weights > 0
         weights = np.where(used, weights, 0.0)
         reads = used & (ids >= 0) & (ids < num_rows)
@@ -147,9 +148,7 @@ def expect(case):
         totals, squares = np.zeros(count), np.zeros(count)
         np.add.at(totals, sample, weights)
         np.add.at(squares, sample, weights**2)
-        divisor = {"sum": np.ones(count), "mean": totals, "sqrtn": np.sqrt(squares)}[
-            case.combiners[f]
-        ]
+        divisor = {"sum": np.ones(count), "mean": totals, "sqrtn": np.sqrt(squares)}[combiner]
         output = divide(sums, np.broadcast_to(divisor[:, None], sums.shape))
         outputs.append(output)
 
@@ -168,7 +167,7 @@ def expect(case):
             "sum": dots,
             "mean": (dots - along) * scale,
             "sqrtn": dots * scale - along * weights * scale**2,
-        }[case.combiners[f]]
+        }[combiner]
         weight_grad[at] = np.where(used, grads, 0.0)
     indices = [np.array(sorted(rows), dtype=np.int64) for rows in looked_up]
     values = [clipped[t][1](row_grads[t])[indices[t]] for t in range(len(tables))]

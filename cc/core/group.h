@@ -11,11 +11,19 @@
 namespace group_embedding {
 
 // How the rows of one sample become one vector.
-//   kSum    sum_i w_i row_i
-//   kMean   sum_i w_i row_i / sum_i w_i
-//   kSqrtN  sum_i w_i row_i / sqrt(sum_i w_i^2)
-// A sample without ids is a vector of zeros.
-enum class Combiner : int32_t { kSum = 0, kMean = 1, kSqrtN = 2 };
+//   kSum                  sum_i w_i row_i
+//   kMean, kSignedMean    sum_i w_i row_i / sum_i w_i
+//   kSqrtN, kSignedSqrtN  sum_i w_i row_i / sqrt(sum_i w_i^2)
+// kMean and kSqrtN leave out the ids whose weight is not positive, as TensorFlow's
+// safe_embedding_lookup_sparse does; the signed ones count every id, as embedding_lookup_sparse
+// does. A sample without ids, or with nothing to divide by, is a vector of zeros.
+enum class Combiner : int32_t {
+  kSum = 0,
+  kMean = 1,
+  kSqrtN = 2,
+  kSignedMean = 3,
+  kSignedSqrtN = 4
+};
 
 enum class DataType : int32_t { kFloat32 = 0, kFloat16 = 1, kBFloat16 = 2 };
 
@@ -51,8 +59,7 @@ struct Batch {
   const int64_t* row_splits;  // [num_samples + 1]; the ids of sample s are row_splits[s] to [s +
                               // 1]; null: every sample s has one id, that at s
   const int64_t* ids;         // [num_ids]
-  const float* weights;  // [num_ids], or null: every weight is 1. A weight <= 0 (or NaN) is left
-                         // out together with its id by kMean and kSqrtN, as TensorFlow does
+  const float* weights;       // [num_ids], or null: every weight is 1
   int64_t num_samples;
   int64_t num_ids;
 

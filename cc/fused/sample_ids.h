@@ -16,9 +16,18 @@ enum class IdUse : int32_t {
   kNone,   // pruned
 };
 
+// Whether an id of this weight is one of its sample's; NaN is not positive.
+GROUP_EMBEDDING_HOST_DEVICE bool WeightCounts(Combiner combiner, float weight) {
+  return weight > 0 || (combiner != Combiner::kMean && combiner != Combiner::kSqrtN);
+}
+
+GROUP_EMBEDDING_HOST_DEVICE bool IsMean(Combiner combiner) {
+  return combiner == Combiner::kMean || combiner == Combiner::kSignedMean;
+}
+
 GROUP_EMBEDDING_HOST_DEVICE IdUse UseOfId(int64_t id, float weight, int64_t num_rows,
                                           Combiner combiner, bool prune_negative) {
-  if (combiner != Combiner::kSum && !(weight > 0)) return IdUse::kNone;
+  if (!WeightCounts(combiner, weight)) return IdUse::kNone;
   if (static_cast<uint64_t>(id) < static_cast<uint64_t>(num_rows)) return IdUse::kRow;
   return id < 0 && prune_negative ? IdUse::kNone : IdUse::kZeros;
 }
@@ -27,7 +36,7 @@ GROUP_EMBEDDING_HOST_DEVICE IdUse UseOfId(int64_t id, float weight, int64_t num_
 GROUP_EMBEDDING_HOST_DEVICE float CombinerScale(Combiner combiner, float sum_weights,
                                                 float sum_squares) {
   if (combiner == Combiner::kSum) return 1.0f;
-  if (combiner == Combiner::kMean) return sum_weights == 0.0f ? 0.0f : 1.0f / sum_weights;
+  if (IsMean(combiner)) return sum_weights == 0.0f ? 0.0f : 1.0f / sum_weights;
   return sum_squares == 0.0f ? 0.0f : 1.0f / sqrtf(sum_squares);
 }
 

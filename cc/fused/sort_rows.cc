@@ -184,7 +184,7 @@ void RowSorter::ForEachRow(const FeaturePiece& piece, const Use& use) const {
   for (int64_t i = batch.Begin(feature.first_sample + piece.begin); i < end; ++i) {
     const uint64_t id = static_cast<uint64_t>(batch.ids[i]);
     const bool counts =
-        batch.weights == nullptr || feature.combiner == Combiner::kSum || batch.weights[i] > 0;
+        batch.weights == nullptr || WeightCounts(feature.combiner, batch.weights[i]);
     use(counts && id < num_rows ? id : num_rows);
   }
 }

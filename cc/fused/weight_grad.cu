@@ -109,7 +109,7 @@ __device__ void WeightGradOfSample(const WeightGradArgs& args, const WeightGradT
   __syncwarp(team.mask);  // the dots are there for all
   for (int64_t i = begin + team.lane; i < end; i += team.size) {
     if (UseOf(args, task, i) == IdUse::kNone) continue;
-    const float along = task.combiner == Combiner::kMean ? 1.0f : WeightOf(batch, i) * scale;
+    const float along = IsMean(task.combiner) ? 1.0f : WeightOf(batch, i) * scale;
     args.weight_grad[i] = scale * (args.weight_grad[i] - along * scale * sum_dots);
   }
 }

@@ -9,7 +9,10 @@ Combiner ParseCombiner(const std::string& word) {
   if (word == "sum") return Combiner::kSum;
   if (word == "mean") return Combiner::kMean;
   if (word == "sqrtn") return Combiner::kSqrtN;
-  throw py::value_error("combiners: expected sum, mean or sqrtn, got '" + word + "'");
+  if (word == "signed_mean") return Combiner::kSignedMean;
+  if (word == "signed_sqrtn") return Combiner::kSignedSqrtN;
+  throw py::value_error("combiners: expected sum, mean, sqrtn, signed_mean or signed_sqrtn, got '" +
+                        word + "'");
 }
 
 }  // namespace

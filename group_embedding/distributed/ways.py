@@ -16,7 +16,9 @@ from group_embedding.distributed.initial_values import (
 from group_embedding.distributed.loss_scale import overflow_of_ranks
 from group_embedding.distributed.replicas import OverReplicas
 from group_embedding.distributed.saved_whole import SavedWhole
-from group_embedding.exchange import exchange_of, mark_shard, sharded_table
+from group_embedding.distributed.slots import mark_slot, mark_slots
+from group_embedding.exchange import exchange_of
+from group_embedding.optimizers.bases import KERAS
 
 
 class Distributed:
@@ -54,17 +56,6 @@ class Distributed:
             for name, norm in norms.items():
                 setattr(self, name, norm)
 
-    def _ge_mark_slot(self, slot, variable):
-        """The slot of a sharded table is sharded as the table is."""
-        shard = sharded_table(variable)
-        raw = slot if isinstance(slot, tf.Variable) else getattr(slot, "value", None)
-        if shard is None or not isinstance(raw, tf.Variable):
-            return slot
-        if raw.shape.rank == 2 and raw.shape[0] == shard.variable.shape[0]:
-            shape = (shard.num_rows, raw.shape[1])
-            mark_shard(raw, shape, shard.exchange, shard.placement)
-        return slot
-
 
 class _DistributedV1(Distributed):
     """Of tf.compat.v1.train. Gradients are averaged as they are computed, so that what is done to
@@ -82,11 +73,7 @@ class _DistributedV1(Distributed):
         if not tf.executing_eagerly():
             broadcast_initial_values(self._ge_exchange, tf.compat.v1.global_variables())
         applied = super().apply_gradients(grads_and_vars, *args, **kwargs)
-        for _, variable in grads_and_vars:
-            for name in self.get_slot_names():
-                slot = self.get_slot(variable, name)
-                if slot is not None:
-                    self._ge_mark_slot(slot, variable)
+        mark_slots(self, [variable for _, variable in grads_and_vars])
         return applied
 
 
@@ -105,7 +92,7 @@ class _DistributedKeras(SavedWhole, Distributed):
 
     def add_variable_from_reference(self, model_variable, *args, **kwargs):
         slot = super().add_variable_from_reference(model_variable, *args, **kwargs)
-        return self._ge_mark_slot(slot, model_variable)
+        return mark_slot(slot, model_variable)
 
 
 class _DistributedKerasLegacy(Distributed):
@@ -122,7 +109,7 @@ class _DistributedKerasLegacy(Distributed):
             return super().apply_gradients(pairs, *args, **kwargs)
 
     def add_slot(self, var, *args, **kwargs):
-        return self._ge_mark_slot(super().add_slot(var, *args, **kwargs), var)
+        return mark_slot(super().add_slot(var, *args, **kwargs), var)
 
 
 class _DistributedKeras3(SavedWhole, Distributed):
@@ -146,7 +133,7 @@ class _DistributedKeras3(SavedWhole, Distributed):
 
     def add_variable_from_reference(self, reference_variable, *args, **kwargs):
         slot = super().add_variable_from_reference(reference_variable, *args, **kwargs)
-        return self._ge_mark_slot(slot, reference_variable)
+        return mark_slot(slot, reference_variable)
 
 
 class _OverReplicasKeras(OverReplicas, _DistributedKeras):
@@ -189,7 +176,7 @@ def way_of(optimizer):
     """The class to mix into that of an optimizer of processes; None: it is no optimizer."""
     if isinstance(optimizer, tf.compat.v1.train.Optimizer):
         return _DistributedV1
-    if not isinstance(optimizer, tf.keras.optimizers.Optimizer) and not _is_legacy(optimizer):
+    if not isinstance(optimizer, KERAS.Optimizer) and not _is_legacy(optimizer):
         return None
     if _is_legacy(optimizer):
         return _DistributedKerasLegacy

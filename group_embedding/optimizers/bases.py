@@ -6,12 +6,14 @@ import tensorflow as tf
 
 from group_embedding.optimizers.loss_scale import loss_scale_kinds
 
+# `tf.keras.optimizers`, whatever a script puts there later, as `sok.init` does.
+KERAS = tf.keras.optimizers
+
 
 def optimizer_bases():
     """That of TensorFlow 1, that of Keras and, in Keras 2, that of its legacy optimizers."""
-    keras = tf.keras.optimizers
-    bases = [tf.compat.v1.train.Optimizer, keras.Optimizer]
-    legacy = getattr(getattr(keras, "legacy", None), "Optimizer", None)
+    bases = [tf.compat.v1.train.Optimizer, KERAS.Optimizer]
+    legacy = getattr(getattr(KERAS, "legacy", None), "Optimizer", None)
     if hasattr(legacy, "apply_gradients"):  # in Keras 3 it only says that it is gone
         bases.append(legacy)
     return bases

@@ -6,6 +6,7 @@ Each is made as the surroundings need it: in a graph of TensorFlow 1, such as an
 
 import tensorflow as tf
 
+from group_embedding.optimizers.bases import KERAS
 from group_embedding.optimizers.own_keras import Lamb as KerasLamb
 from group_embedding.optimizers.own_keras import RowwiseAdagrad as KerasRowwiseAdagrad
 from group_embedding.optimizers.own_v1 import LambV1, RowwiseAdagradV1
@@ -47,9 +48,7 @@ def LazyAdam(  # noqa: N802
             learning_rate, beta_1, beta_2, epsilon, name=name, **kwargs
         )
     else:
-        stock = tf.keras.optimizers.Adam(
-            learning_rate, beta_1, beta_2, epsilon, name=name, **kwargs
-        )
+        stock = KERAS.Adam(learning_rate, beta_1, beta_2, epsilon, name=name, **kwargs)
     return wrap(
         stock, skip_nonfinite=skip_nonfinite, stochastic_rounding_seed=stochastic_rounding_seed
     )

@@ -12,6 +12,7 @@ import tensorflow as tf
 
 from group_embedding.layers.keras_version import IS_KERAS_3
 from group_embedding.optimizers import rules
+from group_embedding.optimizers.bases import KERAS
 from group_embedding.optimizers.keras import WrappedKeras2, WrappedKeras3
 from group_embedding.optimizers.keras_legacy import WrappedKerasLegacy
 from group_embedding.optimizers.tables import Settings
@@ -46,13 +47,12 @@ WRAPPED = (WrappedV1, WrappedKerasLegacy, WrappedKeras2, WrappedKeras3)
 @functools.cache
 def _supported():
     """For each stock class: its name for people, what is mixed in, and its statement."""
-    keras = tf.keras.optimizers
     families = [
         ("tf.compat.v1.train", tf.compat.v1.train, WrappedV1, _V1),
-        ("tf.keras.optimizers", keras, WrappedKeras3 if IS_KERAS_3 else WrappedKeras2, _KERAS),
+        ("tf.keras.optimizers", KERAS, WrappedKeras3 if IS_KERAS_3 else WrappedKeras2, _KERAS),
     ]
     if not IS_KERAS_3:
-        legacy = ("tf.keras.optimizers.legacy", keras.legacy, WrappedKerasLegacy, _KERAS_LEGACY)
+        legacy = ("tf.keras.optimizers.legacy", KERAS.legacy, WrappedKerasLegacy, _KERAS_LEGACY)
         families.append(legacy)
     return {
         getattr(module, name): (f"{path}.{name}", way, statement)

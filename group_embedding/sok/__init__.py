@@ -10,6 +10,8 @@ inserts: a key gets a row when it is trained. Of tables, optimizers move the row
 up. Files of SOK itself are not read.
 """
 
+import tensorflow
+
 from group_embedding.sok import optimizers, tf
 from group_embedding.sok.content import assign, export, incremental_model_dump
 from group_embedding.sok.embeddings import All2AllDenseEmbedding, DistributedEmbedding
@@ -20,6 +22,8 @@ from group_embedding.sok.saver import Saver
 from group_embedding.sok.start import Init, init
 from group_embedding.sok.tables import DynamicVariable, Variable, filter_variables
 from group_embedding.sok.wrapper import SGD, OptimizerScope, OptimizerWrapper
+
+tf_version = [int(part) for part in tensorflow.__version__.split("-")[0].split(".")]
 
 __all__ = [
     "SGD",
@@ -43,4 +47,5 @@ __all__ = [
     "optimizers",
     "split_embedding_variable_from_others",
     "tf",
+    "tf_version",
 ]

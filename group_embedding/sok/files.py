@@ -8,10 +8,12 @@ from pathlib import Path
 import tensorflow as tf
 
 from group_embedding import exchange
+from group_embedding.distributed.slots import mark_slots
 from group_embedding.sok.tables import is_table, name_of
 from group_embedding.tables import tf_variable
 
 _PREFIX = "tables"
+_OF_OPTIMIZER = re.compile(r"^optimizer/|/\.OPTIMIZER_SLOT/optimizer/")
 _VALUE = re.compile(r"tables/([^/]+)/\.ATTRIBUTES/VARIABLE_VALUE$")
 
 
@@ -25,7 +27,8 @@ def dump(path, dump_vars, optimizer=None):
     Args:
         path: the folder. It is made; an earlier dump in it is replaced.
         dump_vars: a table, or a list of tables with different names.
-        optimizer: None, or one of `OptimizerWrapper` whose state is written too.
+        optimizer: None, or one whose state is written too: of `OptimizerWrapper`, or a stock one,
+            which trains tables of `Variable`. A list of one is taken as well.
 
     Raises:
         TypeError: a variable is no table.
@@ -42,7 +45,7 @@ def dump(path, dump_vars, optimizer=None):
     [[1.0, 2.0]]
     """
     tables = _by_name("dump", dump_vars)
-    write(path, tables, optimizer)
+    write(path, tables, _only_one("dump", optimizer))
 
 
 def load(path, load_vars, optimizer=None):
@@ -53,8 +56,8 @@ def load(path, load_vars, optimizer=None):
     Args:
         path: the folder.
         load_vars: a table, or a list of some of the dumped ones. They are found by their names.
-        optimizer: None, or one of `OptimizerWrapper` whose state is read too. Where it has not
-            taken a step yet, it is built for `load_vars`, which then are all that it trains.
+        optimizer: None, or one, as of `dump`, whose state is read too. Where it has not taken a
+            step yet, it is built for `load_vars`, which then are all that it trains.
 
     Raises:
         TypeError: a variable is no table.
@@ -62,13 +65,15 @@ def load(path, load_vars, optimizer=None):
         ValueError: it has no such table, one of another shape, or no state of an optimizer; a call
             in a graph of TensorFlow 1.
     """
-    read(path, _by_name("load", load_vars), optimizer)
+    read(path, _by_name("load", load_vars), _only_one("load", optimizer))
 
 
 def write(path, tables, optimizer=None):
     """The same of a dict of tables."""
     _check_eager("dump")
     spread_over = exchange.current()
+    if optimizer is not None:
+        mark_slots(optimizer, tables.values())
     checkpoint = _checkpoint(tables, optimizer)
     with contextlib.ExitStack() as stack:
         folder = path
@@ -88,13 +93,22 @@ def read(path, tables, optimizer=None):
     entries = tf.train.load_checkpoint(prefix).get_variable_to_shape_map()
     _check_tables(path, tables, entries)
     if optimizer is not None:
-        if not any(entry.startswith("optimizer/") for entry in entries):
+        if not any(_OF_OPTIMIZER.search(entry) for entry in entries):
             raise ValueError(
                 f"load: expected the state of an optimizer in {path}, got tables alone"
             )
         _build(optimizer, list(tables.values()))
+        mark_slots(optimizer, tables.values())
     restored = _checkpoint(tables, optimizer).read(prefix)
     restored.assert_existing_objects_matched().expect_partial()  # there may be other tables
+
+
+def _only_one(caller, optimizer):
+    if not isinstance(optimizer, (list, tuple)):
+        return optimizer
+    if len(optimizer) > 1:
+        raise ValueError(f"{caller}: expected one optimizer, got {len(optimizer)}")
+    return optimizer[0] if optimizer else None
 
 
 def _by_name(caller, variables):

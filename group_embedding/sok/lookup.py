@@ -8,7 +8,7 @@ their way in by what the exchange divides them by.
 import tensorflow as tf
 
 from group_embedding.exchange import exchange_of
-from group_embedding.lookup import group_embedding_lookup, group_embedding_lookup_sparse
+from group_embedding.lookup import group_embedding_lookup, group_embedding_lookup_signed
 from group_embedding.tables import tf_variable
 from group_embedding.variables import EmbeddingVariable
 
@@ -19,8 +19,10 @@ _WIDER = {tf.int32: (tf.int64,), tf.uint32: (tf.int64, tf.uint64)}
 def lookup_sparse(params, sp_ids, sp_weights=None, combiners=None):
     """Looks up and combines sparse features, all in one op and one exchange.
 
-    As `ge.group_embedding_lookup_sparse`, but for gradients: a table's is the sum over the ranks.
-    Every rank must call it, with its own part of the batch.
+    As `ge.group_embedding_lookup_sparse`, but for two things: a table's gradient is the sum over
+    the ranks, and weights of any sign count, as in `tf.nn.embedding_lookup_sparse`: 'mean' divides
+    by the sum of a sample's weights, and gives zeros where that is 0. Every rank must call it, with
+    its own part of the batch.
 
     Args:
         params: a table, or a list of tables: of `Variable`, `DynamicVariable` or TensorFlow. One
@@ -49,11 +51,11 @@ def lookup_sparse(params, sp_ids, sp_weights=None, combiners=None):
         sp_weights = None if sp_weights is None else [sp_weights]
     if sp_weights is not None:
         sp_weights = [_unscaled(weights, param) for weights, param in zip(sp_weights, params)]
-    results = group_embedding_lookup_sparse(
+    results = group_embedding_lookup_signed(
         params,
         [_as_keys(ids, param) for ids, param in zip(sp_ids, params)],
         "mean" if combiners is None else combiners,
-        sp_weights=sp_weights,
+        sp_weights,
     )
     results = [_summed(result, param) for result, param in zip(results, params)]
     return results[0] if is_one else results

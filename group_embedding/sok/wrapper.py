@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from group_embedding.distributed import DistributedOptimizer
 from group_embedding.optimizers import LazyAdam, wrap
-from group_embedding.optimizers.bases import changed_method
+from group_embedding.optimizers.bases import KERAS, changed_method
 from group_embedding.optimizers.loss_scale import inside, is_loss_scale
 from group_embedding.optimizers.wrap import WRAPPED, can_wrap
 from group_embedding.sok.tables import is_table, name_of
@@ -52,7 +52,7 @@ def OptimizerWrapper(optimizer):  # noqa: N802
             "around: LossScaleOptimizer(sok.OptimizerWrapper(optimizer))"
         )
     if can_wrap(optimizer):
-        if isinstance(optimizer, tf.keras.optimizers.Optimizer) and not _is_legacy(optimizer):
+        if isinstance(optimizer, KERAS.Optimizer) and not _is_legacy(optimizer):
             optimizer = _twin(optimizer)
         wrap(optimizer)
     else:
@@ -74,7 +74,7 @@ def SGD(lr=0.01):  # noqa: N802
     >>> optimizer = ge.sok.SGD(lr=0.1)
     """
     if tf.compat.v1.executing_eagerly_outside_functions():
-        return OptimizerWrapper(tf.keras.optimizers.SGD(lr))
+        return OptimizerWrapper(KERAS.SGD(lr))
     return OptimizerWrapper(tf.compat.v1.train.GradientDescentOptimizer(lr))
 
 

@@ -1,3 +1,13 @@
 """The ranks of tests/exchange, also for this folder."""
 
+import pytest
+import tensorflow as tf
 from exchange.conftest import pytest_runtest_teardown, three_ranks, two_ranks  # noqa: F401
+
+
+@pytest.fixture(autouse=True)
+def same_optimizers():
+    """`tf.keras.optimizers` of this process, for which `sok.init` puts the legacy ones."""
+    kept = tf.keras.optimizers, tf.optimizers
+    yield
+    tf.keras.optimizers, tf.optimizers = kept

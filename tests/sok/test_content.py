@@ -22,7 +22,7 @@ def now():
 
 def assign_on_rank():
     """Each rank gives keys that it need not own; returns what it has then."""
-    sok.init()
+    sok.init(use_legacy_optimizer=False)
     rank, num_ranks = exchange.current().rank, exchange.current().num_ranks
     mine = KEYS[rank::num_ranks]
     kept = {}
@@ -90,7 +90,7 @@ def test_values_of_another_shape_are_refused(make, indices, values):
 
 
 def changes_on_rank():
-    sok.init()
+    sok.init(use_legacy_optimizer=False)
     rank = exchange.current().rank
     tables = [sok.DynamicVariable(dimension=1, initializer="1", name=n) for n in ("a", "b")]
     optimizer = sok.SGD(1.0)

@@ -11,7 +11,7 @@ KEYS = np.array([5, -3, 2**40, 12, 77])
 
 def make():
     """Four tables of which one stays empty, and their optimizer."""
-    sok.init()
+    sok.init(use_legacy_optimizer=False)
     spread = tf.keras.initializers.RandomUniform(seed=3)
     last = exchange.current().num_ranks - 1
     tables = [
@@ -92,6 +92,68 @@ def test_tables_and_optimizer_go_on_as_they_were(ranks, tmp_path, dumped_by, loa
             for key, row in of_table.items():
                 np.testing.assert_allclose(table[key], row, rtol=1e-4, atol=1e-5)
     assert expected[0][2].keys() == set(KEYS.tolist()) and not expected[0][3]
+
+
+STOCK = {
+    "v1": lambda: tf.compat.v1.train.MomentumOptimizer(0.1, 0.9),
+    "keras": lambda: tf.keras.optimizers.Adagrad(0.1),
+}
+if hasattr(tf.keras.optimizers.legacy.Optimizer, "apply_gradients"):  # of Keras 2
+    STOCK["legacy"] = lambda: tf.keras.optimizers.legacy.Adam(0.1)
+
+
+def train_stock_on_rank(kind, folder):
+    """Rows of this rank after three steps, of which the last is taken twice: as dumped after two
+    steps, then set to zeros and loaded, in this optimizer and in a new one."""
+    sok.init(use_legacy_optimizer=False)
+    rank = exchange.current().rank
+
+    def make():
+        tables = [
+            sok.Variable(np.ones([6, 2], np.float32), name="spread"),
+            sok.Variable(np.ones([5, 3], np.float32), name="on_last", mode="localized:1"),
+            sok.Variable(np.ones([4, 1], np.float32), name="on_first", mode="localized:0"),
+        ]
+        return tables, STOCK[kind]()
+
+    def step(tables, optimizer, number):
+        ids = tf.RaggedTensor.from_tensor(tf.constant([[(rank + number) % 4], [3]], tf.int64))
+        with tf.GradientTape() as tape:
+            vectors = sok.lookup_sparse(tables, [ids] * 3, combiners="sum")
+            loss = tf.add_n([tf.reduce_sum(v**2) for v in vectors]) * (1.0 + number)
+        optimizer.apply_gradients(zip(tape.gradient(loss, tables), tables))
+        return [table.numpy() for table in tables]
+
+    tables, optimizer = make()
+    for number in range(2):
+        step(tables, optimizer, number)
+    sok.dump(folder, tables, optimizer)
+    expected = step(tables, optimizer, 2)
+    for table in tables:
+        table.assign(tf.zeros_like(table))
+    sok.load(folder, tables, optimizer)
+    again = step(tables, optimizer, 2)
+    exchange.current().barrier("before_new")
+    tables, optimizer = make()
+    sok.load(folder, tables, [optimizer])
+    return expected, again, step(tables, optimizer, 2)
+
+
+@pytest.mark.parametrize("kind", STOCK)
+def test_an_optimizer_that_is_not_wrapped_goes_on_on_each_rank(two_ranks, tmp_path, kind):
+    # Given tables on all ranks, on the first and on the last, which a stock optimizer trains
+    # When each rank dumps and loads them, then it goes on with its own slots
+    for expected, again, anew in two_ranks.run(train_stock_on_rank, kind, str(tmp_path)):
+        for rows, of_again, of_anew in zip(expected, again, anew):
+            np.testing.assert_allclose(of_again, rows, rtol=1e-6)
+            np.testing.assert_allclose(of_anew, rows, rtol=1e-6)
+
+
+def test_several_optimizers_are_refused(tmp_path):
+    table = sok.Variable([[1.0]], name="one")
+
+    with pytest.raises(ValueError, match="dump: expected one optimizer, got 2"):
+        sok.dump(str(tmp_path), table, [sok.SGD(), sok.SGD()])
 
 
 def test_some_of_the_dumped_tables_can_be_loaded(tmp_path):

@@ -65,7 +65,7 @@ def test_ids_of_types_that_do_not_fit_are_refused():
 
 def gradients_on_rank():
     """Of the table's rows on this rank, and of the weights."""
-    sok.init()
+    sok.init(use_legacy_optimizer=False)
     rank = exchange.current().rank
     table = sok.Variable(ROWS)
     ids = ragged([[0, 1], [3, 3]])
@@ -89,3 +89,86 @@ def test_gradients_of_tables_are_sums_over_the_ranks_and_of_weights_their_own(tw
     for rank, (rows, weights) in enumerate(found):
         np.testing.assert_allclose(rows, 3 * of_one[rank::2], rtol=1e-6)
         np.testing.assert_allclose(weights, (rank + 1) * of_weights, rtol=1e-6)
+
+
+# Rows that are powers of two: a sum of some names them.
+NAMED = np.float32([[1, 10], [2, 20], [4, 40], [8, 80]])
+SIGNED_IDS = [[0, 1], [2], [1, 2], [], [3, 3, 0], [0, 2]]
+SIGNED_WEIGHTS = [[2.0, -1.0], [-3.0], [1.0, 0.0], [], [-1.0, 0.5, 2.0], [1.0, -1.0]]
+
+
+def signed_on_rank(kind, combiner, first=0, step=1):
+    """Of the samples `first`, `first + step`, ...: results, the gradients of all rows, and of the
+    weights, then the rows after a step of SGD."""
+    ids = ragged(SIGNED_IDS[first::step])
+    weights = tf.ragged.constant(SIGNED_WEIGHTS[first::step], dtype=tf.float32)
+    table, optimizer = tf.Variable(NAMED), tf.keras.optimizers.SGD(1.0)
+    if kind == "static":
+        table = sok.Variable(NAMED)
+    elif kind == "dynamic":
+        table = sok.DynamicVariable(dimension=2)
+        sok.assign(table, np.arange(4), NAMED)
+    if kind != "tensorflow":
+        optimizer = sok.OptimizerWrapper(optimizer)
+    with tf.GradientTape() as tape:
+        tape.watch(weights.values)
+        if kind == "tensorflow":
+            sparse = [ids.to_sparse(), weights.to_sparse()]
+            result = tf.nn.embedding_lookup_sparse(table, *sparse, combiner=combiner)
+            # Stock has no line for an empty last sample.
+            result = tf.pad(result, [[0, ids.nrows() - tf.shape(result, tf.int64)[0]], [0, 0]])
+        else:
+            result = sok.lookup_sparse(table, ids, weights, combiner)
+        loss = tf.reduce_sum(result * tf.constant([1.0, 0.5]))
+    of_table, of_weights = tape.gradient(loss, [table, weights.values])
+    optimizer.apply_gradients([(of_table, table)])
+    rows = sok.all2all_dense_embedding(table, tf.range(4, dtype=tf.int64))
+    return result.numpy(), of_weights.numpy(), rows.numpy()
+
+
+@pytest.mark.parametrize("combiner", ["mean", "sqrtn", "sum"])
+@pytest.mark.parametrize("kind", ["static", "dynamic"])
+def test_weights_of_any_sign_count(kind, combiner):
+    # Given samples with negative weights, zeros, a weight for each sign, and weights that cancel
+    expected = signed_on_rank("tensorflow", combiner)
+
+    # When they are looked up and trained on
+    found = signed_on_rank(kind, combiner)
+
+    # Then results, gradients and rows are those of tf.nn.embedding_lookup_sparse
+    for part, of_tensorflow in zip(found, expected):
+        np.testing.assert_allclose(part, of_tensorflow, rtol=1e-6, atol=1e-6)
+
+
+def test_the_mean_of_weights_of_any_sign():
+    table = sok.Variable([[1.0], [2.0], [4.0]])
+    ids = ragged([[0, 1], [2], [1, 2]])
+    weights = tf.ragged.constant([[2.0, -1.0], [-3.0], [1.0, 0.0]])
+
+    result = sok.lookup_sparse([table], [ids], [weights], ["mean"])[0]
+
+    np.testing.assert_array_equal(result, [[0], [4], [2]])
+
+
+def signed_on_two_ranks(kind, combiner):
+    sok.init(use_legacy_optimizer=False)
+    return signed_on_rank(kind, combiner, exchange.current().rank, 2)
+
+
+@pytest.mark.parametrize("combiner", ["mean", "sqrtn"])
+@pytest.mark.parametrize("kind", ["static", "dynamic"])
+def test_weights_of_any_sign_count_over_ranks(two_ranks, kind, combiner):
+    # Given the same samples, every other one on each rank
+    result, of_weights, rows = signed_on_rank("tensorflow", combiner)
+    lengths = [len(ids) for ids in SIGNED_IDS]
+    of_sample = np.split(of_weights, np.cumsum(lengths)[:-1])
+
+    # When ranks look them up and train on them together
+    found = two_ranks.run(signed_on_two_ranks, kind, combiner)
+
+    # Then each has its samples' results, and the table is as if one had trained on all
+    for rank, (of_rank, weights_of_rank, rows_of_rank) in enumerate(found):
+        np.testing.assert_allclose(of_rank, result[rank::2], rtol=1e-6, atol=1e-6)
+        expected = np.concatenate(of_sample[rank::2])
+        np.testing.assert_allclose(weights_of_rank, expected, rtol=1e-6, atol=1e-6)
+        np.testing.assert_allclose(rows_of_rank, rows, rtol=1e-6, atol=1e-6)

@@ -12,7 +12,7 @@ ROWS = np.arange(15, dtype=np.float32).reshape(5, 3)
 
 
 def rows_on_rank():
-    sok.init()
+    sok.init(use_legacy_optimizer=False)
     tables = [
         sok.Variable(ROWS),
         sok.Variable(ROWS, mode="localized:1"),

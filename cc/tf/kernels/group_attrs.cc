@@ -9,12 +9,14 @@ namespace {
 using ::tensorflow::OpKernelConstruction;
 using ::tensorflow::Tensor;
 
-Combiner ToCombiner(const std::string& word) {  // the op's attribute admits no other word
-  if (word == "sum") return Combiner::kSum;
-  return word == "mean" ? Combiner::kMean : Combiner::kSqrtN;
-}
-
 }  // namespace
+
+Combiner ToCombiner(const std::string& word) {
+  if (word == "sum") return Combiner::kSum;
+  if (word == "mean") return Combiner::kMean;
+  if (word == "sqrtn") return Combiner::kSqrtN;
+  return word == "signed_mean" ? Combiner::kSignedMean : Combiner::kSignedSqrtN;
+}
 
 DataType ToCore(tensorflow::DataType dtype) {
   if (dtype == tensorflow::DT_FLOAT) return DataType::kFloat32;

@@ -13,6 +13,7 @@ namespace group_embedding {
 
 DataType ToCore(tensorflow::DataType dtype);
 tensorflow::DataType FromCore(DataType dtype);
+Combiner ToCombiner(const std::string& word);  // of COMBINERS_ATTR, which admits no other word
 
 // Refuses a batch with more ids or samples than those that sort them can number.
 absl::Status CheckSortable(const Batch& batch);

@@ -9,6 +9,7 @@
 #include "grouping/group_ids.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tf/kernels/device.h"
+#include "tf/kernels/group_attrs.h"
 
 namespace group_embedding {
 namespace {
@@ -44,11 +45,7 @@ class RouteIdsOp : public OpKernel {
     invalid_ids_.read_zeros = invalid == "ignore";
     OP_REQUIRES(context, combiners.size() == table_of_feature_.size(),
                 absl::InvalidArgumentError("combiners: expected one per feature"));
-    for (const std::string& word : combiners) {
-      combiners_.push_back(word == "sum"    ? Combiner::kSum
-                           : word == "mean" ? Combiner::kMean
-                                            : Combiner::kSqrtN);
-    }
+    for (const std::string& word : combiners) combiners_.push_back(ToCombiner(word));
     for (const int32_t table : table_of_feature_) {
       OP_REQUIRES(context, table >= 0 && table < static_cast<int32_t>(tables_.size()),
                   absl::InvalidArgumentError("table_of_feature: expected indices into num_rows"));

@@ -8,14 +8,17 @@
       .Attr("keyed_types: list({resource}) >= 0 = []")              \
       .Attr("keyed: list(int) = []")
 
-#define GROUP_ATTRS                                      \
-  Attr("table_of_feature: list(int)")                    \
-      .Attr("combiners: list({'sum', 'mean', 'sqrtn'})") \
-      .Attr("dims: list(int)")                           \
-      .Attr("max_norms: list(float)")                    \
-      .Attr("table_names: list(string)")                 \
-      .Attr("feature_names: list(string)")               \
-      .Attr("concat: bool = false")                      \
-      .Attr("weighted: bool = false")                    \
-      .Attr("prune_negative: bool = true")               \
+// The signed combiners count ids of any weight: see Combiner in core/group.h.
+#define COMBINERS_ATTR \
+  Attr("combiners: list({'sum', 'mean', 'sqrtn', 'signed_mean', 'signed_sqrtn'})")
+
+#define GROUP_ATTRS                           \
+  Attr("table_of_feature: list(int)")         \
+      .COMBINERS_ATTR.Attr("dims: list(int)") \
+      .Attr("max_norms: list(float)")         \
+      .Attr("table_names: list(string)")      \
+      .Attr("feature_names: list(string)")    \
+      .Attr("concat: bool = false")           \
+      .Attr("weighted: bool = false")         \
+      .Attr("prune_negative: bool = true")    \
       .Attr("invalid_ids: {'raise', 'ignore'} = 'raise'")

@@ -4,6 +4,7 @@
 #include "tensorflow/core/framework/common_shape_fns.h"
 #include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/framework/shape_inference.h"
+#include "tf/ops/group_attrs.h"
 
 namespace group_embedding {
 
@@ -21,8 +22,7 @@ REGISTER_OP("RouteIds")
     .Attr("spreads: list({'mod', 'hash', 'one_rank'})")
     .Attr("home_ranks: list(int)")
     .Attr("table_of_feature: list(int)")
-    .Attr("combiners: list({'sum', 'mean', 'sqrtn'})")
-    .Attr("description: string")
+    .COMBINERS_ATTR.Attr("description: string")
     .Attr("weighted: bool = false")
     .Attr("prune_negative: bool = true")
     .Attr("invalid_ids: {'raise', 'ignore'} = 'raise'")

@@ -1,0 +1,50 @@
+"""The slots that an optimizer keeps of a table: spread over the ranks as the table is."""
+
+import tensorflow as tf
+
+from group_embedding.exchange import mark_shard, sharded_table
+from group_embedding.tables import tf_variable
+
+# Of optimizers of Keras 2 and 3: lists of variables of which none is one slot of every variable.
+_NO_SLOTS = ("_variables", "_trainable_variables", "_model_variables")
+
+
+def mark_slot(slot, variable):
+    """Declares that `slot`, if it has a row for each row of the sharded table `variable`, holds the
+    rows of this rank. Returns it."""
+    shard = sharded_table(variable)
+    raw = slot if isinstance(slot, tf.Variable) else getattr(slot, "value", None)
+    if shard is None or not isinstance(raw, tf.Variable):
+        return slot
+    if raw.shape.rank == 2 and raw.shape[0] == shard.variable.shape[0]:
+        shape = (shard.num_rows, raw.shape[1])
+        mark_shard(raw, shape, shard.exchange, shard.placement)
+    return slot
+
+
+def mark_slots(optimizer, variables):
+    """The same of all slots that an optimizer has of `variables`, whoever made them."""
+    for variable in variables:
+        for slot in _slots_of(optimizer, variable):
+            mark_slot(slot, variable)
+
+
+def _slots_of(optimizer, variable):
+    if hasattr(optimizer, "get_slot_names"):  # of TensorFlow 1, or a legacy one of Keras
+        return [_slot_by_name(optimizer, variable, n) for n in optimizer.get_slot_names()]
+    numbers = getattr(optimizer, "_index_dict", None)  # of Keras 2
+    if numbers is None:
+        numbers = getattr(optimizer, "_trainable_variables_indices", {})
+    number = numbers.get(optimizer._var_key(variable)) if numbers else None
+    if number is None:
+        return []
+    lists = [v for name, v in vars(optimizer).items() if name not in _NO_SLOTS]
+    lists = [v for v in lists if isinstance(v, list) and len(v) == len(numbers)]
+    return [of_variables[number] for of_variables in lists]
+
+
+def _slot_by_name(optimizer, variable, name):
+    try:
+        return optimizer.get_slot(tf_variable(variable), name)
+    except KeyError:  # it has not trained this variable
+        return None
