@@ -114,11 +114,24 @@ def adamw(h, g, x, s):
     return adam(h, g, x - h["l2"] * x, s)
 
 
+def adamax(h, g, x, s):
+    s[0][:] = h["beta_1"] * s[0] + (1 - h["beta_1"]) * g
+    s[1][:] = np.maximum(h["beta_2"] * s[1], np.abs(g))
+    return x - h["learning_rate"] / (1 - h["beta_1_power"]) * s[0] / (s[1] + h["epsilon"])
+
+
+def adadelta(h, g, x, s):
+    s[0][:] = h["rho"] * s[0] + (1 - h["rho"]) * g * g
+    d = np.sqrt(s[1] + h["epsilon_in_root"]) / np.sqrt(s[0] + h["epsilon_in_root"]) * g
+    s[1][:] = h["rho"] * s[1] + (1 - h["rho"]) * d * d
+    return x - h["learning_rate"] * d
+
+
 RULES = {
     f.__name__: f
     for f in (
         sgd, momentum, keras_momentum, adagrad, rowwise_adagrad, adam, ftrl, rmsprop, lamb,
-        adagrad_decay, adamw
+        adagrad_decay, adamw, adamax, adadelta
     )
 }  # fmt: skip
 

@@ -197,6 +197,38 @@ struct AdamW : Adam {
   }
 };
 
+// Kingma, Ba 2015, section 7.1, for the rows that were looked up alone.
+//   m <- b1 m + (1 - b1) g;  u <- max(b2 u, |g|);  x <- x - lr / (1 - b1^t) m / (u + eps)
+struct Adamax : ColumnwiseRule {
+  static constexpr char kName[] = "adamax";
+  static constexpr int kNumSlots = 2;
+  GROUP_EMBEDDING_HOST_DEVICE static float Factor(const Hyper& h) {
+    return h.learning_rate / (1 - h.beta_1_power);
+  }
+  template <typename V>
+  GROUP_EMBEDDING_HOST_DEVICE static void Update(const Hyper& h, float rate, V g, V& x, V* s) {
+    const V decayed = h.beta_2 * s[1], magnitude = Magnitude(g);
+    s[0] = h.beta_1 * s[0] + (1 - h.beta_1) * g;
+    s[1] = Select(magnitude > decayed, magnitude, decayed);
+    x -= rate * s[0] / (s[1] + h.epsilon);
+  }
+};
+
+// Zeiler 2012, as in TensorFlow's SparseApplyAdadelta; slots: the mean of g^2, that of d^2.
+//   v <- rho v + (1 - rho) g^2;  d = sqrt(a + eps') / sqrt(v + eps') g
+//   a <- rho a + (1 - rho) d^2;  x <- x - lr d
+struct Adadelta : ColumnwiseRule {
+  static constexpr char kName[] = "adadelta";
+  static constexpr int kNumSlots = 2;
+  template <typename V>
+  GROUP_EMBEDDING_HOST_DEVICE static void Update(const Hyper& h, float rate, V g, V& x, V* s) {
+    s[0] = h.rho * s[0] + (1 - h.rho) * g * g;
+    const V d = SquareRoot(s[1] + h.epsilon_in_root) / SquareRoot(s[0] + h.epsilon_in_root) * g;
+    s[1] = h.rho * s[1] + (1 - h.rho) * d * d;
+    x -= rate * d;
+  }
+};
+
 // McMahan et al. 2013, as in TensorFlow's SparseApplyFtrlV2: slots are accumulator and linear.
 struct Ftrl : ColumnwiseRule {
   static constexpr char kName[] = "ftrl";
@@ -269,7 +301,7 @@ struct Lamb {
 template <typename... Rules>
 struct RuleList {};
 using AllRules = RuleList<Sgd, Momentum, KerasMomentum, Adagrad, RowwiseAdagrad, Adam, Ftrl,
-                          RmsProp, Lamb, AdagradDecay, AdamW>;
+                          RmsProp, Lamb, AdagradDecay, AdamW, Adamax, Adadelta>;
 
 // The place of a rule in AllRules.
 using RuleIndex = int32_t;

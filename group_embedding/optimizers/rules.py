@@ -65,6 +65,18 @@ def v1_adam(optimizer):
     )
 
 
+def v1_adadelta(optimizer):
+    return Statement(
+        "adadelta",
+        ("accum", "accum_update"),
+        {
+            "learning_rate": optimizer._lr_t,
+            "rho": optimizer._rho_t,
+            "epsilon_in_root": optimizer._epsilon_t,
+        },
+    )
+
+
 def v1_ftrl(optimizer):
     return Statement(
         "ftrl",
@@ -123,6 +135,17 @@ def legacy_adam(optimizer):
         ("m", "v", "vhat" if optimizer.amsgrad else None),
         {**hyper, **_beta_powers(optimizer, hyper), "epsilon": optimizer.epsilon},
     )
+
+
+def legacy_adamax(optimizer):
+    hyper = _legacy(optimizer, "beta_1", "beta_2")
+    hyper = {**hyper, **_beta_powers(optimizer, hyper), "epsilon": optimizer.epsilon}
+    return Statement("adamax", ("m", "v"), hyper)
+
+
+def legacy_adadelta(optimizer):
+    hyper = {**_legacy(optimizer, "rho"), "epsilon_in_root": optimizer.epsilon}
+    return Statement("adadelta", ("accum_grad", "accum_var"), hyper)
 
 
 def legacy_ftrl(optimizer):
@@ -195,6 +218,21 @@ def keras_adam(optimizer):
         ("_momentums", "_velocities", "_velocity_hats" if optimizer.amsgrad else None),
         {**hyper, **_beta_powers(optimizer, hyper)},
     )
+
+
+def keras_adamax(optimizer):
+    hyper = _keras(
+        optimizer,
+        beta_1=optimizer.beta_1,
+        beta_2=optimizer.beta_2,
+        epsilon=optimizer.epsilon,
+    )
+    return Statement("adamax", ("_m", "_u"), {**hyper, **_beta_powers(optimizer, hyper)})
+
+
+def keras_adadelta(optimizer):
+    hyper = _keras(optimizer, rho=optimizer.rho, epsilon_in_root=optimizer.epsilon)
+    return Statement("adadelta", ("_accumulated_grads", "_accumulated_delta_vars"), hyper)
 
 
 def keras_ftrl(optimizer):

@@ -21,6 +21,7 @@ from group_embedding.optimizers.v1 import WrappedV1
 _V1 = {
     "GradientDescentOptimizer": rules.v1_sgd,
     "MomentumOptimizer": rules.v1_momentum,
+    "AdadeltaOptimizer": rules.v1_adadelta,
     "AdagradOptimizer": rules.v1_adagrad,
     "AdamOptimizer": rules.v1_adam,
     "FtrlOptimizer": rules.v1_ftrl,
@@ -28,16 +29,20 @@ _V1 = {
 }
 _KERAS = {
     "SGD": rules.keras_sgd,
+    "Adadelta": rules.keras_adadelta,
     "Adagrad": rules.keras_adagrad,
     "Adam": rules.keras_adam,
     "AdamW": rules.keras_adam,
+    "Adamax": rules.keras_adamax,
     "Ftrl": rules.keras_ftrl,
     "RMSprop": rules.keras_rmsprop,
 }
 _KERAS_LEGACY = {
     "SGD": rules.legacy_sgd,
+    "Adadelta": rules.legacy_adadelta,
     "Adagrad": rules.legacy_adagrad,
     "Adam": rules.legacy_adam,
+    "Adamax": rules.legacy_adamax,
     "Ftrl": rules.legacy_ftrl,
     "RMSprop": rules.legacy_rmsprop,
 }
@@ -81,11 +86,11 @@ def wrap(optimizer, *, skip_nonfinite=False, stochastic_rounding_seed=None):
     wrapped one and the other way round.
 
     Args:
-        optimizer: a `tf.compat.v1.train` GradientDescent-, Momentum-, Adagrad-, Adam-, Ftrl- or
-            RMSPropOptimizer, or a `tf.keras.optimizers` SGD, Adagrad, Adam, AdamW, Ftrl or RMSprop,
-            of Keras 2 (legacy ones too) or Keras 3. It is changed in place. A LossScaleOptimizer
-            goes around the wrapped one; that of Keras 3 has tables updated in the same one pass,
-            divided by its scale, unless a step is skipped.
+        optimizer: a `tf.compat.v1.train` GradientDescent-, Momentum-, Adadelta-, Adagrad-, Adam-,
+            Ftrl- or RMSPropOptimizer, or a `tf.keras.optimizers` SGD, Adadelta, Adagrad, Adam,
+            AdamW, Adamax, Ftrl or RMSprop, of Keras 2 (legacy ones too) or Keras 3. It is changed
+            in place. A LossScaleOptimizer goes around the wrapped one; that of Keras 3 has tables
+            updated in the same one pass, divided by its scale, unless a step is skipped.
         skip_nonfinite: leave all tables as they are in a step in which a gradient of any of them,
             or of a lookup's output, is infinite or NaN. Other variables are not asked.
         stochastic_rounding_seed: None: rows in float16 and bfloat16 are rounded to nearest. An
@@ -117,7 +122,7 @@ def wrap(optimizer, *, skip_nonfinite=False, stochastic_rounding_seed=None):
     if isinstance(optimizer, WRAPPED):
         raise ValueError(f"wrap: expected a stock optimizer, got a wrapped {_name_of(optimizer)}")
     supported = _supported()
-    stock = _stock_class(optimizer)
+    stock = stock_class(optimizer)
     if stock not in supported:
         raise TypeError(
             f"wrap: expected one of {', '.join(name for name, _, _ in supported.values())}, got "
@@ -132,7 +137,7 @@ def wrap(optimizer, *, skip_nonfinite=False, stochastic_rounding_seed=None):
 
 def can_wrap(optimizer):
     """Whether `wrap` takes it: a stock optimizer whose rule is known, not wrapped yet."""
-    return not isinstance(optimizer, WRAPPED) and _stock_class(optimizer) in _supported()
+    return not isinstance(optimizer, WRAPPED) and stock_class(optimizer) in _supported()
 
 
 @functools.cache
@@ -148,7 +153,7 @@ def _wrapped_class(way, stock, statement, settings):
     return type(stock.__name__, (way, stock), namespace)
 
 
-def _stock_class(optimizer):
+def stock_class(optimizer):
     """The optimizer's class, below the one that `DistributedOptimizer` gives it."""
     stock = type(optimizer)
     return stock.__bases__[-1] if hasattr(optimizer, "_ge_exchange") else stock

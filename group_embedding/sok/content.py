@@ -6,7 +6,8 @@ import numpy as np
 import tensorflow as tf
 
 from group_embedding import exchange
-from group_embedding.sok.tables import DynamicVariable, name_of
+from group_embedding.sok.dynamic_variable import DynamicVariable
+from group_embedding.sok.tables import name_of
 from group_embedding.tables import tf_variable
 from group_embedding.variables import EmbeddingVariable
 from group_embedding.variables.over_replicas import KeyedReplicas

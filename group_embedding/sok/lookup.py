@@ -7,8 +7,10 @@ their way in by what the exchange divides them by.
 
 import tensorflow as tf
 
+from group_embedding.arguments import per_lookup
 from group_embedding.exchange import exchange_of
 from group_embedding.lookup import group_embedding_lookup, group_embedding_lookup_signed
+from group_embedding.sok.low_frequency import filtered
 from group_embedding.tables import tf_variable
 from group_embedding.variables import EmbeddingVariable
 
@@ -16,7 +18,7 @@ from group_embedding.variables import EmbeddingVariable
 _WIDER = {tf.int32: (tf.int64,), tf.uint32: (tf.int64, tf.uint64)}
 
 
-def lookup_sparse(params, sp_ids, sp_weights=None, combiners=None):
+def lookup_sparse(params, sp_ids, sp_weights=None, combiners=None, use_low_frequency_filter=False):
     """Looks up and combines sparse features, all in one op and one exchange.
 
     As `ge.group_embedding_lookup_sparse`, but for two things: a table's gradient is the sum over
@@ -30,6 +32,9 @@ def lookup_sparse(params, sp_ids, sp_weights=None, combiners=None):
         sp_ids: a SparseTensor or RaggedTensor of integers, or a list with one per table.
         sp_weights: None, or weights of the form of `sp_ids`; in a list some may be None.
         combiners: 'sum', 'mean' or 'sqrtn', for all or a list with one each. None: 'mean'.
+        use_low_frequency_filter: a key without a row, in a DynamicVariable of a `filter_ratio`
+            below 1, is looked up and trained with that probability. Else it reads zeros, gets no
+            row, and counts in the divisor of 'mean' and 'sqrtn'.
 
     Returns:
         A tensor [samples, dim], or where `params` is a list, a list of them. A sample without ids
@@ -49,15 +54,16 @@ def lookup_sparse(params, sp_ids, sp_weights=None, combiners=None):
     if is_one:
         params, sp_ids = [params], [sp_ids]
         sp_weights = None if sp_weights is None else [sp_weights]
+    combiners = "mean" if combiners is None else combiners
+    sp_ids = [_as_keys(ids, param) for ids, param in zip(sp_ids, params)]
+    divisors = [None] * len(params)
+    if use_low_frequency_filter:
+        sp_ids, sp_weights, combiners, divisors = _filtered(params, sp_ids, sp_weights, combiners)
     if sp_weights is not None:
         sp_weights = [_unscaled(weights, param) for weights, param in zip(sp_weights, params)]
-    results = group_embedding_lookup_signed(
-        params,
-        [_as_keys(ids, param) for ids, param in zip(sp_ids, params)],
-        "mean" if combiners is None else combiners,
-        sp_weights,
-    )
+    results = group_embedding_lookup_signed(params, sp_ids, combiners, sp_weights)
     results = [_summed(result, param) for result, param in zip(results, params)]
+    results = [_divided(result, by) for result, by in zip(results, divisors)]
     return results[0] if is_one else results
 
 
@@ -96,6 +102,20 @@ def widened(ids, key_dtype):
 def _as_keys(ids, param):
     table = tf_variable(param)
     return widened(ids, table.key_dtype) if isinstance(table, EmbeddingVariable) else ids
+
+
+def _filtered(params, sp_ids, sp_weights, combiners):
+    count = len(params)
+    weights = [None] * count if sp_weights is None else sp_weights
+    given = zip(params, sp_ids, weights, per_lookup("combiners", combiners, count))
+    ids, weights, combiners, divisors = zip(*(filtered(*of_lookup) for of_lookup in given))
+    return list(ids), None if sp_weights is None else list(weights), list(combiners), divisors
+
+
+def _divided(result, divisors):
+    if divisors is None:
+        return result
+    return tf.math.divide_no_nan(result, tf.cast(divisors, result.dtype)[:, None])
 
 
 def _summed(result, param):

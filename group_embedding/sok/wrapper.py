@@ -2,7 +2,6 @@
 
 import contextlib
 import functools
-import re
 import threading
 
 import tensorflow as tf
@@ -13,6 +12,7 @@ from group_embedding.optimizers.bases import KERAS, changed_method
 from group_embedding.optimizers.loss_scale import inside, is_loss_scale
 from group_embedding.optimizers.wrap import WRAPPED, can_wrap
 from group_embedding.sok.tables import is_table, name_of
+from group_embedding.sok.twins import twin
 from group_embedding.tables import tf_variable
 from group_embedding.variables import EmbeddingVariable
 
@@ -29,9 +29,10 @@ def OptimizerWrapper(optimizer):  # noqa: N802
             TensorFlow or Keras.
 
     Returns:
-        Of a Keras optimizer one of its own, with the same settings and the same learning rate,
-        also when that is set later: so `optimizer` can train other variables beside it. Of a
-        legacy one, and of TensorFlow 1, `optimizer` itself.
+        Another optimizer of the same class, with the same settings, and with the same learning rate
+        also when that is set later. It has slots and counts steps of its own, so that `optimizer`
+        can train other variables beside it, as SOK's scripts have it. Where no native rule is
+        known, `optimizer` itself.
 
     Raises:
         TypeError: it is no optimizer, or a LossScaleOptimizer, which goes around what this returns.
@@ -52,9 +53,7 @@ def OptimizerWrapper(optimizer):  # noqa: N802
             "around: LossScaleOptimizer(sok.OptimizerWrapper(optimizer))"
         )
     if can_wrap(optimizer):
-        if isinstance(optimizer, KERAS.Optimizer) and not _is_legacy(optimizer):
-            optimizer = _twin(optimizer)
-        wrap(optimizer)
+        optimizer = wrap(twin(optimizer))
     else:
         _refuse_keys(optimizer)
     return DistributedOptimizer(optimizer)
@@ -207,21 +206,3 @@ def _refuse_keys(optimizer):
     if is_optimizer and not isinstance(optimizer, (_OfRows, *WRAPPED)):
         namespace = {"__module__": stock.__module__, "__doc__": stock.__doc__}
         optimizer.__class__ = type(stock.__name__, (_OfRows, stock), namespace)
-
-
-def _twin(optimizer):
-    """A Keras optimizer knows one list of variables, so that one for tables is another object."""
-    config = optimizer.get_config()
-    # Tables found by key keep slots under the optimizer's name. Keras 3 numbers those of a process.
-    config["name"] = re.sub(r"_\d+$", "", config["name"])
-    if hasattr(optimizer, "_untrack_variable") and hasattr(optimizer._learning_rate, "assign"):
-        # Keras 3 would make a variable of a number, not of a callable, and save both; and what has
-        # untracked one cannot be saved.
-        config["learning_rate"] = float
-    twin = type(optimizer).from_config(config)
-    twin._learning_rate = optimizer._learning_rate
-    return twin
-
-
-def _is_legacy(optimizer):
-    return hasattr(optimizer, "_create_all_weights")

@@ -110,6 +110,14 @@ def counts_of_own_keys(table, keys, found):
     return found._replace(frequencies=own)
 
 
+def own_keys(table, keys):
+    """Of the keys [n] that each rank gives, those that this rank owns, in their own type."""
+    if table.placement is None:
+        return keys
+    (of_all,) = table.exchange.allgather([table._to_int64(keys)], "own_keys")
+    return table._from_int64(tf.boolean_mask(of_all, _is_own(table, of_all)))
+
+
 def _is_own(table, keys):
     if table.placement.spread == "one_rank":
         return tf.fill(tf.shape(keys), table.placement.rank == table.exchange.rank)

@@ -33,6 +33,7 @@ V1 = {
     "rmsprop": (SKEWED, lambda: v1.RMSPropOptimizer(0.01, momentum=0.5)),
     "rmsprop_centered": (SKEWED, lambda: v1.RMSPropOptimizer(0.01, centered=True)),
     "adam": (EVERY_ROW, lambda: v1.AdamOptimizer(0.01)),
+    "adadelta": (SKEWED, lambda: v1.AdadeltaOptimizer(0.5, epsilon=1e-4)),
 }
 KERAS = {
     "sgd": (SKEWED, lambda: keras.SGD(0.05)),
@@ -45,6 +46,8 @@ KERAS = {
     "adam": (EVERY_ROW, lambda: keras.Adam(0.01)),
     "amsgrad": (EVERY_ROW, lambda: keras.Adam(0.01, amsgrad=True)),
     "adamw": (EVERY_ROW, lambda: keras.AdamW(0.01, weight_decay=0.1)),
+    "adamax": (EVERY_ROW, lambda: keras.Adamax(0.01)),
+    "adadelta": (EVERY_ROW, lambda: keras.Adadelta(0.5, epsilon=1e-4)),
     "ftrl": (
         EVERY_ROW,
         lambda: keras.Ftrl(
@@ -74,6 +77,8 @@ if hasattr(keras, "legacy") and hasattr(keras.Optimizer, "_deduplicate_sparse_gr
             "legacy_adagrad": (SKEWED, lambda: legacy.Adagrad(0.1)),
             "legacy_adam": (EVERY_ROW, lambda: legacy.Adam(0.01)),
             "legacy_amsgrad": (EVERY_ROW, lambda: legacy.Adam(0.01, amsgrad=True)),
+            "legacy_adamax": (SKEWED, lambda: legacy.Adamax(0.01)),
+            "legacy_adadelta": (SKEWED, lambda: legacy.Adadelta(0.5, epsilon=1e-4)),
             "legacy_ftrl": (
                 SKEWED,
                 lambda: legacy.Ftrl(0.1, beta=0.1, l2_shrinkage_regularization_strength=0.03),

@@ -35,7 +35,15 @@ def read(table):
 
 @pytest.mark.parametrize(
     "name, arguments",
-    [("SGD", {}), ("SGD", {"momentum": 0.9}), ("Adagrad", {}), ("Adam", {}), ("Ftrl", {})],
+    [
+        ("SGD", {}),
+        ("SGD", {"momentum": 0.9}),
+        ("Adadelta", {}),
+        ("Adagrad", {}),
+        ("Adam", {}),
+        ("Adamax", {}),
+        ("Ftrl", {}),
+    ],
 )
 def test_tables_of_both_kinds_train_alike(name, arguments):
     static, dynamic = rows(), keys()
@@ -86,13 +94,13 @@ def test_a_learning_rate_set_on_the_origin_is_that_of_tables():
 
 def test_an_optimizer_without_a_native_rule_trains_tables_with_rows_alone():
     static, dynamic = rows(), keys()
-    optimizer = sok.OptimizerWrapper(tf.keras.optimizers.Adamax(0.1))
+    optimizer = sok.OptimizerWrapper(tf.keras.optimizers.Nadam(0.1))
 
     step(optimizer, static)
 
     assert (read(static)[0] < 1).all()
-    with pytest.raises(TypeError, match="expected an optimizer that .* got Adamax"):
-        step(sok.OptimizerWrapper(tf.keras.optimizers.Adamax(0.1)), dynamic)
+    with pytest.raises(TypeError, match="expected an optimizer that .* got Nadam"):
+        step(sok.OptimizerWrapper(tf.keras.optimizers.Nadam(0.1)), dynamic)
 
 
 def test_what_is_no_optimizer_is_refused():
@@ -100,16 +108,58 @@ def test_what_is_no_optimizer_is_refused():
         sok.OptimizerWrapper("adam")
 
 
-@pytest.mark.skipif(hasattr(tf.keras, "KerasTensor"), reason="Keras 3 has no legacy ones")
-def test_a_legacy_optimizer_stays_the_object_it_is():
-    table = keys()
-    legacy = tf.keras.optimizers.legacy.Adagrad(0.1)
+LEGACY = tf.keras.optimizers.legacy
+IS_KERAS_2 = hasattr(LEGACY.Optimizer, "apply_gradients")
 
-    wrapped = sok.OptimizerWrapper(legacy)
-    step(wrapped, table)
 
-    assert wrapped is legacy
-    assert (read(table)[0] < 1).all()
+@pytest.mark.skipif(not IS_KERAS_2, reason="Keras 3 has no legacy optimizers")
+@pytest.mark.parametrize("table", [rows, keys])
+def test_a_legacy_optimizer_trains_other_variables_beside(table):
+    # Given a legacy Adam, whose steps are the larger the fewer there were, and one for tables
+    table, dense = table(), tf.Variable([1.0])
+    origin = LEGACY.Adam(0.1)
+    optimizer = sok.OptimizerWrapper(origin)
+    expected, alone = tf.Variable([1.0]), LEGACY.Adam(0.1)
+    expected_table, of_table = tf.Variable(np.ones([3, 2], np.float32)), LEGACY.Adam(0.1)
+
+    # When both take three steps, the last at another learning rate
+    for rate in (0.1, 0.1, 0.3):
+        for one in (origin, alone, of_table):
+            one.learning_rate = rate
+        step(optimizer, table)
+        origin.apply_gradients([(tf.constant([2.0]), dense)])
+        alone.apply_gradients([(tf.constant([2.0]), expected)])
+        of_table.apply_gradients([(tf.constant([[1.0] * 2, [0] * 2, [2] * 2]), expected_table)])
+
+    # Then each does what it would do alone
+    np.testing.assert_allclose(dense, expected, rtol=1e-6)
+    np.testing.assert_allclose(read(table), expected_table, rtol=1e-5)
+    assert optimizer.iterations.numpy() == origin.iterations.numpy() == 3
+
+
+@pytest.mark.parametrize("make", [rows, keys])
+def test_an_optimizer_of_tensorflow_1_trains_other_variables_beside(make):
+    # Given a graph in which one Adam trains a variable, and what SOK makes of it a table
+    with tf.Graph().as_default(), v1.Session() as session:
+        table, origin = make(), v1.train.AdamOptimizer(0.1)
+        dense, expected = (v1.get_variable(n, initializer=[[1.0]] * 3) for n in ("a", "b"))
+        gradient = tf.constant([[1.0], [0.0], [2.0]])
+        steps = tf.group(
+            sok.OptimizerWrapper(origin).minimize(loss_of(table), var_list=[table]),
+            origin.apply_gradients([(gradient, dense)]),
+            v1.train.AdamOptimizer(0.1).apply_gradients([(gradient, expected)]),
+        )
+        found = sok.all2all_dense_embedding(table, tf.constant([0, 1, 2], tf.int64))
+        session.run(v1.global_variables_initializer())
+
+        # When both take three steps
+        for _ in range(3):
+            session.run(steps)
+
+        # Then each does what it would do alone
+        found, dense, expected = session.run([found, dense, expected])
+        np.testing.assert_allclose(dense, expected, rtol=1e-6)
+        np.testing.assert_allclose(found[:, :1], expected, rtol=1e-5)
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,8 @@ import pytest
 import tensorflow as tf
 
 import group_embedding as ge
-from group_embedding import sok
-from group_embedding.sok.tables import storage_option
+from group_embedding import exchange, sok
+from group_embedding.sok.dynamic_variable import read_config, storage_option
 
 ROWS = np.arange(15, dtype=np.float32).reshape(5, 3)
 
@@ -101,7 +101,9 @@ def test_it_starts_at_random_when_nothing_else_is_said(initializer):
         ({"dimension": 2, "constraint": abs}, "no constraint"),
         ({"dimension": 2, "mode": "auto"}, "mode to be 'distributed'"),
         ({"dimension": 2, "var_type": "ssd"}, "var_type None, 'hbm' or 'hybrid'"),
-        ({"dimension": 2, "max_capacity": 64}, "no max_capacity, as a table grows"),
+        ({"dimension": 2, "max_load_factor": 0.5}, "no max_load_factor, as a table grows"),
+        ({"dimension": 2, "max_capacity": 0}, "max_capacity to be a positive int, got 0"),
+        ({"dimension": 2, "filter_ratio": 1.5}, "filter_ratio above 0, at most 1, got 1.5"),
     ],
 )
 def test_a_dynamic_variable_that_cannot_be_is_refused(arguments, message):
@@ -109,14 +111,67 @@ def test_a_dynamic_variable_that_cannot_be_is_refused(arguments, message):
         sok.DynamicVariable(**arguments, name="mine")
 
 
-def test_the_storage_that_a_var_type_stands_for():
-    hybrid = storage_option("table", "hybrid", 64, init_capacity=1024, max_capacity=4096)
+def test_the_storage_that_a_var_type_stands_for(monkeypatch):
+    # Given a machine with a GPU
+    monkeypatch.setattr(tf.config, "list_physical_devices", lambda kind: [kind])
+    none = read_config("table")
+    capacities = read_config("table", init_capacity=1024, max_capacity=4096)
+    hybrid = ge.StorageOption(ge.StorageType.HBM_DRAM, storage_size=[4096 * 64])
 
-    assert hybrid == ge.StorageOption(ge.StorageType.HBM_DRAM, storage_size=[4096 * 64])
-    assert storage_option("table", "hbm", 64) == ge.StorageOption(ge.StorageType.HBM)
-    assert storage_option("table", None, 64) == ge.StorageOption(ge.StorageType.DRAM)
-    with pytest.raises(ValueError, match="expected no max_load_factor"):
-        storage_option("table", "hybrid", 64, max_load_factor=0.5)
+    # When tables of each var_type are made, then each lies where SOK has it
+    assert storage_option("table", "hybrid", 64, capacities) == hybrid
+    assert storage_option("table", None, 64, capacities) == hybrid
+    assert storage_option("table", "hbm", 64, none) == ge.StorageOption(ge.StorageType.HBM)
+    assert storage_option("table", "hbm", 64, capacities) == ge.StorageOption(ge.StorageType.HBM)
+    assert storage_option("table", None, 64, none) == ge.StorageOption(ge.StorageType.DRAM)
+
+
+@pytest.mark.skipif(bool(tf.config.list_physical_devices("GPU")), reason="needs no GPU")
+@pytest.mark.parametrize("arguments", [{"var_type": "hbm"}, {"max_capacity": 64}])
+def test_without_a_gpu_rows_lie_in_host_memory_and_a_warning_says_so(arguments):
+    with pytest.warns(UserWarning, match="table 'mine': its rows lie in host memory, as TensorFl"):
+        table = sok.DynamicVariable(dimension=2, name="mine", **arguments)
+
+    sok.assign(table, [7], [[1.0, 2.0]])
+    assert table.size.numpy().tolist() == [1, 2]
+    assert table.backend_type == arguments.get("var_type", "hybrid")
+
+
+def targets_on_rank():
+    sok.init(use_legacy_optimizer=False)
+    made = [
+        sok.Variable(ROWS),
+        sok.Variable(ROWS, mode="localized:1"),
+        sok.DynamicVariable(dimension=2),
+        sok.DynamicVariable(dimension=2, mode="localized:1"),
+    ]
+    return [table.target_gpu for table in made]
+
+
+def test_the_rank_of_a_table_is_its_target_gpu(two_ranks):
+    assert two_ranks.run(targets_on_rank) == [[-1, 1, -1, 1]] * 2
+
+
+def read_localized_on_rank():
+    """What a rank reads of the table of each, by itself."""
+    sok.init(use_legacy_optimizer=False)
+    rank = exchange.current().rank
+    tables = [sok.DynamicVariable(2, str(r), mode=f"localized:{r}") for r in range(2)]
+    for r, table in enumerate(tables):
+        sok.assign(table, [7], [[10.0 + r, 0.0]])
+    own = tf.nn.embedding_lookup(tables[rank], [7, 8]).numpy()
+    try:
+        tf.nn.embedding_lookup(tables[1 - rank], [7])
+    except ValueError as error:
+        return own, str(error)
+
+
+def test_a_localized_table_is_read_by_its_rank_alone(two_ranks):
+    # Given a table on each rank, when a rank reads its own, and the other's
+    for rank, (own, error) in enumerate(two_ranks.run(read_localized_on_rank)):
+        # Then it needs no other rank, and is told how all read a table
+        np.testing.assert_array_equal(own, [[10 + rank, 0], [rank, rank]])
+        assert f"expected to be read on rank {1 - rank}" in error and "sok.all2all" in error
 
 
 def test_a_dynamic_variable_is_saved_in_a_model(tmp_path):
