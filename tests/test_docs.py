@@ -18,9 +18,17 @@ PUBLIC |= {f"optimizers.{name}": getattr(ge.optimizers, name) for name in ge.opt
 PUBLIC |= {
     f"sok.{name}": getattr(ge.sok, name)
     for name in ge.sok.__all__
-    if not inspect.ismodule(getattr(ge.sok, name))
+    if callable(getattr(ge.sok, name))
 }
 PUBLIC["sok.optimizers.Adam"] = ge.sok.optimizers.Adam
+
+
+@pytest.fixture(autouse=True)
+def same_optimizers():
+    """`tf.keras.optimizers`, for which `sok.init` puts the legacy ones."""
+    kept = tf.keras.optimizers, tf.optimizers
+    yield
+    tf.keras.optimizers, tf.optimizers = kept
 
 
 @pytest.mark.parametrize(
