@@ -84,11 +84,12 @@ class CollectiveStrategy:
         Args:
           model_fn, params, **kwargs: As of `tf.estimator.Estimator`.
           model_dir: On a file system that all ranks share.
-          config: A RunConfig that saves by steps, or None: every 1,000 steps.
+          config: A RunConfig that saves by steps; one that is not told when to save, which means
+            every 600 seconds in TensorFlow, saves every 1,000 steps, and so does None.
 
         Raises:
           ImportError: This TensorFlow has no Estimators.
-          ValueError: There is no model_dir, or `config` saves by seconds.
+          ValueError: There is no model_dir, or `config` saves by other seconds.
         """
         from group_embedding.distributed.estimator import make_estimator  # not in TensorFlow 2.21
 

@@ -11,6 +11,7 @@ from group_embedding.checkpoint import CheckpointSaverHook
 from group_embedding.distributed.exported import export_by_first_rank
 from group_embedding.exchange import current
 
+_DEFAULT_SECS = 600  # how often a RunConfig saves that is not told
 _SAVE_STEPS = 1000
 
 
@@ -18,7 +19,9 @@ def make_estimator(strategy, model_fn, model_dir, config, params, **kwargs):
     """See `CollectiveStrategy.estimator`."""
     if model_dir is None and (config is None or config.model_dir is None):
         raise ValueError("estimator: expected a model_dir, a folder that all ranks share, got None")
-    config = config or run_config.RunConfig(save_checkpoints_steps=_SAVE_STEPS)
+    config = config or run_config.RunConfig()
+    if config.save_checkpoints_secs == _DEFAULT_SECS:
+        config = config.replace(save_checkpoints_secs=None, save_checkpoints_steps=_SAVE_STEPS)
     if config.save_checkpoints_secs is not None:
         raise ValueError(
             "estimator: expected a RunConfig with save_checkpoints_steps, as the clocks of ranks "

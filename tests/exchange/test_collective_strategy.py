@@ -123,8 +123,13 @@ def train_estimator(folder, storage):
 
     exported = job.export_saved_model(f"{folder}/exported", receiver).decode()
     metrics = {name: float(value) for name, value in metrics.items()}
+    default = strategy.estimator(model_fn, f"{folder}/default", tf.estimator.RunConfig()).config
+    with pytest.raises(ValueError, match="save_checkpoints_secs=60"):
+        by_time = tf.estimator.RunConfig(save_checkpoints_secs=60)
+        strategy.estimator(model_fn, f"{folder}/by_time", by_time)
     exported = {"folder": exported, "device": device_of(storage)}
-    return {"exported": exported, "metrics": metrics}
+    saves = (default.save_checkpoints_steps, default.save_checkpoints_secs)
+    return {"exported": exported, "metrics": metrics, "saves by default": saves}
 
 
 def train_on_rank(folder, storage=None):
@@ -196,4 +201,5 @@ def test_an_estimator_trains_evaluates_and_exports_the_model_of_one_process(rank
 
     for of_rank in ranks:
         assert of_rank["estimator"]["metrics"] == pytest.approx(expected, rel=1e-4)
+        assert of_rank["estimator"]["saves by default"] == (1000, None)
     check_exports(ranks, one_process, "estimator")
