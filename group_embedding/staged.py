@@ -8,7 +8,7 @@ import tensorflow as tf
 from group_embedding.arguments import check_positive
 
 v1 = tf.compat.v1
-_COLLECTION = "group_embedding/prefetch_runners"
+_RUNNERS = "_group_embedding_prefetch_runners"  # an attribute of a graph that has some
 _OUT_OF_RANGE = (tf.errors.OUT_OF_RANGE,)
 _log = logging.getLogger(__name__)
 
@@ -152,7 +152,8 @@ def prefetch_join(
             tuple(ignored_exception_types),
         )
         taken = _take(queue, is_prefetching, sources)
-    v1.add_to_collection(_COLLECTION, runner)
+    graph = v1.get_default_graph()
+    setattr(graph, _RUNNERS, [*getattr(graph, _RUNNERS, ()), runner])
     taken = iter(taken)
     leaves = tf.nest.flatten(first, expand_composites=True)
     leaves = [None if leaf is None else next(taken) for leaf in leaves]
@@ -193,7 +194,7 @@ def make_prefetch_hook():
 
 class _PrefetchHook(v1.train.SessionRunHook):
     def after_create_session(self, session, coord):
-        for runner in session.graph.get_collection(_COLLECTION):
+        for runner in getattr(session.graph, _RUNNERS, ()):
             runner.start(session, coord)
 
 

@@ -169,6 +169,16 @@ def test_joined_sources():
     assert sorted(np.concatenate([e["x"] for e in train(taken)])) == [*range(6), *range(10, 14)]
 
 
+def test_a_graph_with_staged_features_is_exported(caplog):
+    # Given a graph that stages
+    number = ge.staged(numbers(3))
+    # When its meta graph is written, as with every checkpoint
+    meta_graph = v1.train.export_meta_graph()
+    # Then it is whole, and nothing in it is complained of
+    assert number.op.name in [node.name for node in meta_graph.graph_def.node]
+    assert "serializing" not in caplog.text
+
+
 def test_without_the_hook_a_step_says_so():
     number = ge.staged(numbers(3))
     wrong = pytest.raises(tf.errors.InvalidArgumentError, match="make_prefetch_hook")
