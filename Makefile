@@ -1,6 +1,7 @@
 # make build     .venv with pinned dependencies, and the native library
 # make train     trains examples/train_movielens.py; RANKS=2 on two processes
 # make test      every test
+# make soak      the long versions of the tests that make up their inputs
 # make bench     the benchmarks
 # make lint      what `make format` would change, and what ruff finds
 # make sanitize  the C++ tests under Address-, UndefinedBehavior- and ThreadSanitizer
@@ -30,7 +31,7 @@ export TF_CPP_MIN_LOG_LEVEL ?= 2
 export GROUP_EMBEDDING_MARCH GROUP_EMBEDDING_CUDA GROUP_EMBEDDING_CUDA_ARCHS
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: build train test bench lint format sanitize clean always
+.PHONY: build train test soak bench lint format sanitize clean always
 
 build: $(VENV)/native.stamp
 
@@ -39,6 +40,9 @@ train: build
 
 test: build
 	$(BIN)/python -m pytest $(ARGS)
+
+soak: build
+	$(BIN)/python -m pytest -m soak $(ARGS)
 
 bench: build
 	$(BIN)/python benchmarks/bench_lookup.py $(ARGS)
