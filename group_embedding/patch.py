@@ -1,63 +1,43 @@
-"""DeepRec's names on TensorFlow's own modules, so that its scripts run with one line more."""
+"""DeepRec's names on TensorFlow's own modules, for scripts whose imports cannot change."""
 
-import sys
-import types
+import functools
 
 import tensorflow as tf
 
-from group_embedding import feature_column, variables
-from group_embedding.distributed import enable_distributed_strategy
-from group_embedding.lookup import group_embedding_lookup, group_embedding_lookup_sparse
-
-_OF_COLUMNS = (
-    "categorical_column_with_embedding",
-    "group_embedding_column_scope",
-    "sequence_categorical_column_with_embedding",
-)
-_OF_VARIABLES = (
-    "CBFFilter",
-    "CacheStrategy",
-    "CheckpointOption",
-    "CounterFilter",
-    "EmbeddingVariableOption",
-    "GlobalStepEvict",
-    "InitializerOption",
-    "L2WeightEvict",
-    "StorageOption",
-    "StorageType",
-    "get_embedding_variable",
-)
-_PROTOS = "tensorflow.core.framework.embedding"
+from group_embedding.optimizers.wrap import train_keyed_tables_from_now_on
 
 
 def patch_tensorflow():
-    """Puts this package's functions where DeepRec has them.
+    """Has `import tensorflow as tf` mean what `import group_embedding.deeprec as tf` does.
 
-    Afterwards `tf.get_embedding_variable` and its options, `tf.nn.group_embedding_lookup_sparse`,
-    `tf.nn.group_embedding_lookup`, `tf.feature_column.group_embedding_column_scope`,
-    `tf.feature_column.categorical_column_with_embedding` and the same for sequences, and
-    `tf.config.experimental.enable_distributed_strategy` (also under `tf.compat.v1`) are the
-    functions of this package, and `tensorflow.core.framework.embedding.config_pb2` can be imported
-    for its StorageType and CacheStrategy. Nothing that TensorFlow has is replaced. Calling it again
-    changes nothing.
+    Afterwards `tf` and `tf.compat.v1` have DeepRec's names, such as `tf.get_embedding_variable` and
+    `tf.nn.group_embedding_lookup_sparse`; `tf` has those of TensorFlow 1 that TensorFlow 2 lacks,
+    such as `tf.placeholder`; DeepRec's modules can be imported; and `tf.compat.v1.train`'s
+    optimizers that are made from then on update EmbeddingVariables without `wrap`. A name that both
+    versions of TensorFlow have stays that of version 2, and code runs eagerly, unless the script
+    calls `tf.compat.v1.disable_v2_behavior()`. Calling it again changes nothing.
 
     Example:
 
-    >>> ge.patch_tensorflow()
-    >>> tf.nn.group_embedding_lookup_sparse is ge.group_embedding_lookup_sparse
-    True
+    ```python
+    import group_embedding as ge
+    import tensorflow as tf
+
+    ge.patch_tensorflow()
+    tf.compat.v1.disable_v2_behavior()
+    table = tf.get_embedding_variable("user", 8)  # and so on, as a DeepRec script does
+    ```
     """
-    for root in (tf, tf.compat.v1):
-        root.nn.group_embedding_lookup_sparse = group_embedding_lookup_sparse
-        root.nn.group_embedding_lookup = group_embedding_lookup
-        root.config.experimental.enable_distributed_strategy = enable_distributed_strategy
-        for name in _OF_VARIABLES:
-            setattr(root, name, getattr(variables, name))
-        for name in _OF_COLUMNS:
-            setattr(root.feature_column, name, getattr(feature_column, name))
-    config = types.ModuleType(f"{_PROTOS}.config_pb2", "DeepRec's place for these two.")
-    config.StorageType, config.CacheStrategy = variables.StorageType, variables.CacheStrategy
-    protos = types.ModuleType(_PROTOS)
-    protos.config_pb2 = config
-    for module in (protos, config):
-        sys.modules.setdefault(module.__name__, module)
+    from group_embedding.deeprec_names import table  # which reads all of tf.compat.v1
+
+    table.add_modules()
+    for dotted, value in table.of_deeprec().items():
+        for root in (tf, tf.compat.v1):
+            _set(root, dotted, value)
+    table.add_missing(tf, tf.compat.v1)
+    train_keyed_tables_from_now_on()
+
+
+def _set(root, dotted, value):
+    *modules, name = dotted.split(".")
+    setattr(functools.reduce(getattr, modules, root), name, value)

@@ -97,6 +97,11 @@ def group_embedding_column_scope(name=None, placement=None):
         _constructors.unwatch()
 
 
+def scope_is_open():
+    """Whether this thread is inside of a `group_embedding_column_scope`."""
+    return bool(_open_scopes.groups)
+
+
 class _Constructors:
     """Sees columns being constructed, while any scope of any thread is open.
 

@@ -9,6 +9,7 @@ from group_embedding.optimizers.tables import (
     is_table_gradient,
     update_tables,
 )
+from group_embedding.variables import EmbeddingVariable
 
 
 class WrappedV1:
@@ -16,6 +17,7 @@ class WrappedV1:
     one, and applied together when stock finishes the step."""
 
     _ge_waiting = ()
+    _ge_keyed_alone = False  # native ops update EmbeddingVariables, and stock's all other tables
 
     def apply_gradients(self, grads_and_vars, *args, **kwargs):
         grads_and_vars = list(grads_and_vars)
@@ -29,18 +31,24 @@ class WrappedV1:
 
     def _resource_apply_sparse_duplicate_indices(self, grad, handle, indices):
         gradient = tf.IndexedSlices(grad, indices)
-        if not is_table_gradient(gradient):
+        if not self._ge_updates(gradient, handle):
             return super()._resource_apply_sparse_duplicate_indices(grad, handle, indices)
         return self._ge_put_aside(gradient, handle)
 
     def _apply_sparse_duplicate_indices(self, grad, var):
-        if not is_table_gradient(grad):
+        if not self._ge_updates(grad, var):
             return super()._apply_sparse_duplicate_indices(grad, var)
         return self._ge_put_aside(grad, var)
 
     def _finish(self, update_ops, name_scope):
         waiting, self._ge_waiting = self._ge_waiting, []
         return super()._finish(list(update_ops) + self._ge_update(waiting), name_scope)
+
+    def _ge_updates(self, gradient, variable):
+        """Whether the variable is a table that native ops update."""
+        if self._ge_keyed_alone and not isinstance(variable, EmbeddingVariable):
+            return False
+        return is_table_gradient(gradient)
 
     def _ge_put_aside(self, gradient, variable):
         if tf.distribute.has_strategy():  # this is one replica of the variable

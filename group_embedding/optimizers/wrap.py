@@ -27,6 +27,7 @@ _V1 = {
     "FtrlOptimizer": rules.v1_ftrl,
     "RMSPropOptimizer": rules.v1_rmsprop,
 }
+V1_NAMES = tuple(_V1)
 _KERAS = {
     "SGD": rules.keras_sgd,
     "Adadelta": rules.keras_adadelta,
@@ -102,7 +103,7 @@ def wrap(optimizer, *, skip_nonfinite=False, stochastic_rounding_seed=None):
 
     Raises:
         TypeError: it is none of those.
-        ValueError: it has been wrapped before.
+        ValueError: `wrap` has been called with it before.
 
     Example:
 
@@ -119,7 +120,11 @@ def wrap(optimizer, *, skip_nonfinite=False, stochastic_rounding_seed=None):
     >>> table.numpy().tolist()
     [[0.5], [2.0], [2.0]]
     """
+    settings = Settings(skip_nonfinite, stochastic_rounding_seed)
     if isinstance(optimizer, WRAPPED):
+        if getattr(optimizer, "_ge_keyed_alone", False):
+            optimizer._ge_settings, optimizer._ge_keyed_alone = settings, False
+            return optimizer
         raise ValueError(f"wrap: expected a stock optimizer, got a wrapped {_name_of(optimizer)}")
     supported = _supported()
     stock = stock_class(optimizer)
@@ -130,9 +135,39 @@ def wrap(optimizer, *, skip_nonfinite=False, stochastic_rounding_seed=None):
             "optimizer goes around the wrapped one"
         )
     _, way, statement = supported[stock]
-    settings = Settings(skip_nonfinite, stochastic_rounding_seed)
     optimizer.__class__ = _wrapped_class(way, type(optimizer), statement, settings)
     return optimizer
+
+
+def trains_keyed_tables(stock):
+    """A class like the optimizers' class `stock`, of tf.compat.v1.train, whose optimizers update
+    EmbeddingVariables without `wrap`, and all other variables as stock does."""
+    _, way, statement = _supported()[stock]
+    return _wrapped_class(way, stock, statement, Settings(), keyed_alone=True)
+
+
+def train_keyed_tables_from_now_on():
+    """From now on each optimizer of tf.compat.v1.train that is made, and that `wrap` takes, updates
+    EmbeddingVariables without it, and all other variables as before."""
+    for name in V1_NAMES:
+        stock = getattr(tf.compat.v1.train, name)
+        if not hasattr(stock.__init__, "_ge_trains_keyed"):
+            stock.__init__ = _then_train_keyed_tables(stock, stock.__init__)
+
+
+def _then_train_keyed_tables(stock, init):
+    _, way, statement = _supported()[stock]
+
+    @functools.wraps(init)
+    def __init__(optimizer, *args, **kwargs):  # noqa: N807
+        init(optimizer, *args, **kwargs)
+        if not isinstance(optimizer, WRAPPED) and stock_class(optimizer) is stock:
+            optimizer.__class__ = _wrapped_class(
+                way, type(optimizer), statement, Settings(), keyed_alone=True
+            )
+
+    __init__._ge_trains_keyed = True
+    return __init__
 
 
 def can_wrap(optimizer):
@@ -141,7 +176,7 @@ def can_wrap(optimizer):
 
 
 @functools.cache
-def _wrapped_class(way, stock, statement, settings):
+def _wrapped_class(way, stock, statement, settings, keyed_alone=False):
     """`stock` with `way` mixed in: one of WRAPPED. `statement`: of rules.py."""
     # Under the stock name, which is what Keras writes when it serialises an optimizer.
     namespace = {
@@ -149,6 +184,7 @@ def _wrapped_class(way, stock, statement, settings):
         "__doc__": stock.__doc__,
         "_ge_statement": statement,
         "_ge_settings": settings,
+        "_ge_keyed_alone": keyed_alone,
     }
     return type(stock.__name__, (way, stock), namespace)
 

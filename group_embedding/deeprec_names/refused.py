@@ -1,0 +1,50 @@
+"""DeepRec's embeddings of several tables in one, which are not here, and what to use instead."""
+
+_INSTEAD = (
+    "an EmbeddingVariable has a row for each key that it admits: use {instead}, with "
+    "EmbeddingVariableOption(filter_option=CounterFilter(n)) where rare keys shall have no row"
+)
+
+
+def _refuse(name, why, instead):
+    raise NotImplementedError(f"{name}: {why}; {_INSTEAD.format(instead=instead)}")
+
+
+def categorical_column_with_adaptive_embedding(*args, **kwargs):
+    """Raises NotImplementedError, which says what to use instead."""
+    del args, kwargs
+    _refuse(
+        "categorical_column_with_adaptive_embedding",
+        "adaptive embedding, which keeps rare keys in a second table of hash buckets, is not here",
+        "tf.feature_column.categorical_column_with_embedding",
+    )
+
+
+def categorical_column_with_multihash(*args, **kwargs):
+    """Raises NotImplementedError, which says what to use instead."""
+    del args, kwargs
+    _refuse(
+        "categorical_column_with_multihash",
+        "columns that combine rows of several hashed tables are not here",
+        "tf.feature_column.categorical_column_with_embedding",
+    )
+
+
+def get_multihash_variable(*args, **kwargs):
+    """Raises NotImplementedError, which says what to use instead."""
+    del args, kwargs
+    _refuse(
+        "get_multihash_variable",
+        "variables that combine rows of several hashed tables are not here",
+        "tf.get_embedding_variable",
+    )
+
+
+def get_dynamic_dimension_embedding_variable(*args, **kwargs):
+    """Raises NotImplementedError, which says what to use instead."""
+    del args, kwargs
+    _refuse(
+        "get_dynamic_dimension_embedding_variable",
+        "rows of several lengths in one table are not here",
+        "tf.get_embedding_variable",
+    )
