@@ -22,7 +22,9 @@ TABLE_DTYPES = ("float32", "float16", "bfloat16")
 class TableConfig:
     """One embedding table: `num_rows` vectors of `dim` numbers, or one for every key.
 
-    Features that are given the same `TableConfig` share the table.
+    Features that are given the same `TableConfig` share the table, and so do layers: two towers
+    that look up one table of items are given one object. The object counts, not its values:
+    `dataclasses.replace(config)` is another table. The table lives as long as the config.
 
     Example:
 

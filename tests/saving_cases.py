@@ -288,6 +288,7 @@ class FunctionalWeights(Functional):
         self.model.save_weights(self.path(folder, "model.weights.h5"))
 
     def load(self, folder):
+        self.model.optimizer.build(self.model.trainable_variables)
         self.model.load_weights(f"{folder}/rank_0_model.weights.h5")
 
 
@@ -316,7 +317,7 @@ class FunctionalExport(Functional):
 
 
 @keras.utils.register_keras_serializable("saving_cases")
-class _Tower(keras.layers.Layer):
+class Tower(keras.layers.Layer):
     """A layer that holds the embedding, and is in a model."""
 
     def __init__(self, case=None, num_tables=1, **kwargs):
@@ -334,11 +335,11 @@ class _Tower(keras.layers.Layer):
 
 
 @keras.utils.register_keras_serializable("saving_cases")
-class _Subclassed(keras.Model):
+class SubclassedModel(keras.Model):
     def __init__(self, case=None, num_tables=1, nested=False, **kwargs):
         super().__init__(**kwargs)
         self.case, self.num_tables, self.nested = case, num_tables, nested
-        tower = _Tower(case, num_tables)
+        tower = Tower(case, num_tables)
         self.tower = tower if nested else tower.embedding
         self.head = keras.layers.Dense(1)
 
@@ -354,7 +355,7 @@ class Subclassed(Functional):
     """A subclassed Keras model; saved as `.keras`."""
 
     def make(self):
-        return _Subclassed(self.name, self.num_tables)
+        return SubclassedModel(self.name, self.num_tables)
 
 
 class SubclassedWeights(FunctionalWeights):
@@ -367,7 +368,7 @@ class Nested(Functional):
     """A subclassed model with a layer that holds the embedding; saved as `.keras`."""
 
     def make(self):
-        return _Subclassed(self.name, self.num_tables, nested=True)
+        return SubclassedModel(self.name, self.num_tables, nested=True)
 
 
 class NestedWeights(FunctionalWeights):

@@ -40,6 +40,17 @@ def tables(prefix):
     return found
 
 
+def files_of(manifest, name):
+    """The files of a table, [{suffix, changes_only, bytes, crc}], by its manifest.
+
+    Raises:
+        RuntimeError: the manifest is damaged; the message names the table `name`.
+    """
+    from group_embedding import _core
+
+    return _core.decode_manifest(manifest, name)["files"]
+
+
 def present(prefix):
     """The paths of files of keyed tables beside a checkpoint, whether it names them or not."""
     paths = glob.glob(glob.escape(str(prefix)) + ".data-*")

@@ -31,7 +31,7 @@ def agree_on_changes(tables, changes):
     """
     with tf.device("/CPU:0"):
         agreed = [tf.convert_to_tensor(changes)] * len(tables)
-        shares = [_share_of(table) for table in tables]
+        shares = [share_of(table) for table in tables]
         spread = [i for i, share in enumerate(shares) if share is not None]
         if spread:
             told = [tf.where(changes, _full_save(tables[i], shares[i]), 0) for i in spread]
@@ -57,7 +57,7 @@ def save_parts(tables, prefix, snapshots, name):
     Returns their manifests, which are of the files of all ranks. Every rank must call it, with the
     same tables and `name`.
     """
-    shares = [_share_of(table) for table in tables]
+    shares = [share_of(table) for table in tables]
     written = [_save(*saved, prefix) for saved in zip(tables, shares, snapshots)]
     spread = [i for i, share in enumerate(shares) if share is not None]
     if spread:
@@ -94,7 +94,7 @@ def restore_part(table, prefix, manifest):
 
 def part_of(table):
     """Which part a TableResource is of how many; None: it has nothing."""
-    share = _share_of(table)
+    share = share_of(table)
     if share is None:
         return 0, 1
     return None if share.part is None else (share.part, share.num_parts)
@@ -102,7 +102,7 @@ def part_of(table):
 
 def prefix_of_all(tables, prefix):
     """The prefix of the checkpoint that ranks write: that of rank 0, whichever this rank's is."""
-    shares = [share for share in map(_share_of, tables) if share is not None]
+    shares = [share for share in map(share_of, tables) if share is not None]
     if not shares:
         return prefix
     return gather_strings(shares[0].exchange, tf.stack([prefix]), "checkpoint_prefix")[0, 0]
@@ -118,6 +118,6 @@ def _save(table, share, snapshot, prefix):
     )
 
 
-def _share_of(table):
-    """A table that was loaded from a SavedModel is whole."""
+def share_of(table):
+    """The Share of a TableResource; None: it is whole, as one that was loaded from a SavedModel."""
     return getattr(table, "share", None)

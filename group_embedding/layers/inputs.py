@@ -9,6 +9,7 @@ from collections.abc import Mapping
 import tensorflow as tf
 
 from group_embedding import feature_ids
+from group_embedding.layers.keras_version import is_built_from_shapes
 from group_embedding.plan import plan_inputs
 
 _LOOKUP_ID_DTYPES = (tf.int32, tf.int64, tf.uint32, tf.uint64)
@@ -102,6 +103,10 @@ def check_weights(feature, ids, weights):
 def to_lookup(feature, ids, weights):
     """Returns ids and weights as the lookup takes them; dense ids bring their weights along."""
     ids = _to_tensor(ids)
+    if _stands_for_ids(ids):
+        ids, weights = tf.cast(ids, tf.int64), None
+        if ids.shape.rank != 1:
+            ids = tf.sparse.from_dense(ids)
     check_ids(feature, ids)
     if ids.dtype not in _LOOKUP_ID_DTYPES:
         ids = tf.cast(ids, tf.int64)
@@ -117,6 +122,11 @@ def output_shape(ids_shape, dim):
     """Returns the shape of what ids of this shape become: one vector per sample."""
     shape = tuple(tf.TensorShape(ids_shape).as_list())
     return (shape if len(shape) == 1 else shape[:-1]) + (dim,)
+
+
+def _stands_for_ids(ids):
+    """Whether these are floats of the shape of ids, by which Keras builds a subclassed model."""
+    return _kind(ids) == "dense" and ids.dtype.is_floating and is_built_from_shapes()
 
 
 def _to_tensor(x):

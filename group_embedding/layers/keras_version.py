@@ -1,6 +1,21 @@
 """The Keras under the layers: `tf.keras`, which is Keras 2 up to TensorFlow 2.15, then 3."""
 
 import tensorflow as tf
+from tensorflow.python.framework import ops
 
 keras = tf.keras
 IS_KERAS_3 = hasattr(keras, "KerasTensor")
+
+# The graphs in which Keras 2 and Keras 3 build a model from the shapes of its inputs.
+_GRAPHS = ("build_graph", "scratch_graph")
+
+
+def is_built_from_shapes():
+    """Whether Keras calls a model to build it from the shapes of its inputs, as where it loads a
+    subclassed one: with dense float tensors, whatever the inputs are."""
+    graph = ops.get_default_graph()
+    while graph is not None:
+        if getattr(graph, "name", "").startswith(_GRAPHS):
+            return True
+        graph = getattr(graph, "outer_graph", None)
+    return False

@@ -3,6 +3,7 @@
 import dataclasses
 
 from group_embedding.config import FeatureConfig, TableConfig
+from group_embedding.layers import sharing
 from group_embedding.layers.keras_version import keras
 from group_embedding.plan import plan_tables
 from group_embedding.variables.serialization import option_from_config, option_to_config
@@ -17,7 +18,8 @@ def features_to_config(features):
 
 
 def features_from_config(config):
-    """The inverse of `features_to_config`; features that shared a table share one again."""
+    """The inverse of `features_to_config`; features that shared a table share one again, and so do
+    layers that come from one file."""
     tables = {table["name"]: _table_from_config(table) for table in config["tables"]}
     return [
         FeatureConfig(**{**feature, "table": tables[feature["table"]]})
@@ -30,15 +32,19 @@ def _table_to_config(table):
     if not (table.initializer is None or isinstance(table.initializer, str)):
         config["initializer"] = keras.initializers.serialize(table.initializer)
     config["ev_option"] = option_to_config(table.ev_option)
-    return config
+    name = sharing.name_in_file(table)
+    return config if name is None else {**config, "name_in_file": name}
 
 
 def _table_from_config(config):
+    config = dict(config)
+    name = config.pop("name_in_file", None)
     initializer = config["initializer"]
     if isinstance(initializer, dict):
         initializer = keras.initializers.deserialize(initializer)
     ev_option = option_from_config(config["ev_option"])
-    return TableConfig(**{**config, "initializer": initializer, "ev_option": ev_option})
+    values = {**config, "initializer": initializer, "ev_option": ev_option}
+    return sharing.config_in_file(name, lambda: TableConfig(**values))
 
 
 def _fields(config):

@@ -9,18 +9,26 @@ import math
 import tensorflow as tf
 
 from group_embedding import exchange
+from group_embedding.checkpoint import in_store
 from group_embedding.config import TABLE_DTYPES, check_choice
+from group_embedding.layers import sharing
 from group_embedding.layers.keras_version import keras
+from group_embedding.tables import variable_of_all
 from group_embedding.variables import EmbeddingVariable, EmbeddingVariableOption
-from group_embedding.variables.get_variable import keyed_variables
-from group_embedding.variables.keras_variable import add_weight_as_it_is, track_weight
+from group_embedding.variables.keras_variable import (
+    add_keyed_weight,
+    add_made_weight,
+    add_weight_as_it_is,
+    track_weight,
+)
+from group_embedding.variables.over_replicas import KeyedReplicas
 
-# What is stored of a keyed table: EmbeddingVariable.export().
-_KEYED = ("keys", "values", "versions", "freqs")
+_KEYED = (EmbeddingVariable, KeyedReplicas)
 
 
 def make_table(layer, table, placement):
-    """Makes the variable of one table, tracked by the layer.
+    """Makes the variable of one table, tracked by the layer; or has the layer track the variable
+    that another layer has made of the same `TableConfig`.
 
     Args:
       layer: The Keras layer that asks, while it is being built.
@@ -32,11 +40,25 @@ def make_table(layer, table, placement):
       sharded: a `tf.Variable` under Keras 2, a `keras.Variable` under Keras 3. Without num_rows
       that variable is, or holds, an `EmbeddingVariable`.
     """
+    weight = sharing.find_weight(table)
+    if weight is None:
+        make = _make_keyed_table if table.num_rows is None else _make_table_of_rows
+        weight = make(layer, table, _dtype_of(layer, table), placement)
+        sharing.share_weight(table, weight)
+    else:
+        add_made_weight(layer, weight)
+    track_weight(layer, weight, table.name)
+    return weight
+
+
+def _dtype_of(layer, table):
     owner = f"table '{table.name}'"
-    dtype = check_choice(owner, "dtype", table.dtype or layer.variable_dtype, TABLE_DTYPES)
     if "/" in table.name:
         raise ValueError(f"{owner}: expected a name without '/', which Keras keeps for itself")
+    return check_choice(owner, "dtype", table.dtype or layer.variable_dtype, TABLE_DTYPES)
 
+
+def _make_table_of_rows(layer, table, dtype, placement):
     def create(shape, initializer):
         return add_weight_as_it_is(
             layer,
@@ -47,16 +69,11 @@ def make_table(layer, table, placement):
             trainable=table.trainable,
         )
 
-    if table.num_rows is None:
-        weight = _make_keyed_table(table, dtype, create, placement)
-    else:
-        shape = (table.num_rows, table.dim)
-        weight = exchange.make_table(shape, table_initializer(table), create, placement)
-    track_weight(layer, weight, table.name)
-    return weight
+    shape = (table.num_rows, table.dim)
+    return exchange.make_table(shape, table_initializer(table), create, placement)
 
 
-def _make_keyed_table(table, dtype, create, placement):
+def _make_keyed_table(layer, table, dtype, placement):
     option = table.ev_option or EmbeddingVariableOption()
     own = option.init_option.initializer
     if own is not None and table.initializer is not None:
@@ -64,14 +81,16 @@ def _make_keyed_table(table, dtype, create, placement):
             f"table '{table.name}': expected one initializer, got {table.initializer!r} and, in "
             f"InitializerOption, {own!r}"
         )
-    with keyed_variables(
+    return add_keyed_weight(
+        layer,
+        table.name,
+        table.trainable,
         embedding_dim=table.dim,
         value_dtype=dtype,
         initializer=table_initializer(table) if own is None else own,
         ev_option=option,
         placement=placement,
-    ):
-        return create((0, table.dim), "zeros")
+    )
 
 
 def table_initializer(table):
@@ -93,14 +112,12 @@ def lookup_param(weight):
 
 def store_table(store, name, weight):
     """Writes the whole table into a Keras weight store, under its name. A table that is spread
-    over ranks is gathered: every rank must save. Of a keyed table there is an array for each of
-    _KEYED."""
-    variable = lookup_param(weight)
-    if isinstance(variable, EmbeddingVariable):
-        for part, value in zip(_KEYED, variable.export(gather=True)):
-            store[f"{name}:{part}"] = _storable(value)
+    over ranks is gathered: every rank must save."""
+    table = variable_of_all(weight)
+    if isinstance(table, _KEYED):
+        in_store.store_table(store, name, table)
         return
-    store[name] = _storable(exchange.gather_rows(variable))
+    store[name] = _storable(exchange.gather_rows(lookup_param(weight)))
 
 
 def _storable(value):
@@ -114,16 +131,17 @@ def restore_table(store, name, weight):
     Raises:
       ValueError: The store has no such table, or one of another shape.
     """
-    variable = lookup_param(weight)
-    if isinstance(variable, EmbeddingVariable):
-        _restore_keyed_table(store, name, variable)
-        return
-    if name not in store:
+    table = variable_of_all(weight)
+    is_keyed = isinstance(table, _KEYED)
+    if not (in_store.has_table(store, name) if is_keyed else name in store):
         raise ValueError(
-            f"table '{name}': expected it among the saved tables, got {sorted(store.keys())}"
+            f"table '{name}': expected it among the saved tables, got {_tables_in(store)}"
         )
+    if is_keyed:
+        in_store.restore_table(store, name, table)
+        return
     rows = store[name]
-    expected = tuple(exchange.table_shape(variable))
+    expected = tuple(exchange.table_shape(lookup_param(weight)))
     if tuple(rows.shape) != expected:
         raise ValueError(
             f"table '{name}': expected shape {expected}, got {tuple(rows.shape)} "
@@ -136,19 +154,5 @@ def restore_table(store, name, weight):
         exchange.assign_rows(weight, whole)
 
 
-def _restore_keyed_table(store, name, variable):
-    """Makes the table what was saved; keys that it has beside these are erased."""
-    missing = [part for part in _KEYED if f"{name}:{part}" not in store]
-    if missing:
-        raise ValueError(
-            f"table '{name}': expected its {', '.join(_KEYED)} among the saved tables, got "
-            f"{sorted(store.keys())}"
-        )
-    keys, values, versions, freqs = (store[f"{name}:{part}"][...] for part in _KEYED)
-    if values.shape[1:] != (variable.shape[1],):
-        raise ValueError(
-            f"table '{name}': expected rows of dim {variable.shape[1]}, got shape {values.shape} "
-            "among the saved tables"
-        )
-    variable.erase(variable.export()[0])
-    variable.insert(keys, tf.cast(values, variable.dtype), versions=versions, freqs=freqs)
+def _tables_in(store):
+    return sorted({key.partition(":")[0] for key in list(store.keys())})

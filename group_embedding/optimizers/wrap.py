@@ -15,7 +15,7 @@ from group_embedding.optimizers import rules
 from group_embedding.optimizers.bases import KERAS
 from group_embedding.optimizers.keras import WrappedKeras2, WrappedKeras3
 from group_embedding.optimizers.keras_legacy import WrappedKerasLegacy
-from group_embedding.optimizers.tables import Settings
+from group_embedding.optimizers.tables import Settings, claim_tables
 from group_embedding.optimizers.v1 import WrappedV1
 
 _V1 = {
@@ -136,6 +136,7 @@ def wrap(optimizer, *, skip_nonfinite=False, stochastic_rounding_seed=None):
         )
     _, way, statement = supported[stock]
     optimizer.__class__ = _wrapped_class(way, type(optimizer), statement, settings)
+    claim_tables(getattr(optimizer, "_trainable_variables", ()))  # of Keras 3, built before
     return optimizer
 
 

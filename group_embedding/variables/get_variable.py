@@ -124,20 +124,22 @@ def keyed_variables(**arguments):
 
     def create(next_creator, **kwargs):
         del next_creator
-
-        def make(**of_replica):
-            return EmbeddingVariable(
-                name=kwargs["name"],
-                trainable=kwargs["trainable"] is not False,
-                collections=kwargs.get("collections"),
-                **of_replica,
-                **arguments,
-            )
-
-        return make_over_replicas(make) if is_over_replicas(current()) else make()
+        trainable = kwargs["trainable"] is not False
+        return make_keyed(kwargs["name"], trainable, kwargs.get("collections"), **arguments)
 
     with _whole_variables(), tf.variable_creator_scope(create):
         yield
+
+
+def make_keyed(name, trainable=True, collections=None, **arguments):
+    """An EmbeddingVariable; over the replicas of a strategy, one for each as one variable."""
+
+    def make(**of_replica):
+        return EmbeddingVariable(
+            name=name, trainable=trainable, collections=collections, **of_replica, **arguments
+        )
+
+    return make_over_replicas(make) if is_over_replicas(current()) else make()
 
 
 @contextlib.contextmanager

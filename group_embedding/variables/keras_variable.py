@@ -1,7 +1,7 @@
 """Tables as Keras has variables; layers and models of Keras 3 see no `tf.Variable`."""
 
 from group_embedding.layers.keras_version import IS_KERAS_3, keras
-from group_embedding.variables.embedding_variable import EmbeddingVariable
+from group_embedding.variables.get_variable import keyed_variables, make_keyed
 
 if IS_KERAS_3:
 
@@ -9,13 +9,22 @@ if IS_KERAS_3:
         """What `as_keras_variable` returns."""
 
         def __init__(self, variable):
-            name = variable.name.partition(":")[0].replace("/", "_")
-            super().__init__(variable, trainable=variable.trainable, autocast=False, name=name)
+            self._table = variable
+            super().__init__(
+                lambda shape, dtype=None: variable,
+                shape=variable.shape,
+                dtype=variable.dtype.name,
+                trainable=variable.trainable,
+                autocast=False,
+                name=variable.name.partition(":")[0].replace("/", "_"),
+            )
+            self._value = variable
 
-        def _convert_to_tensor(self, value, dtype=None):
-            if isinstance(value, EmbeddingVariable):
-                return value  # which is wrapped as it is
-            return super()._convert_to_tensor(value, dtype)
+        def _initialize(self, value):
+            self._value = self._table
+
+        def _deferred_initialize(self):
+            """Where Keras traces a layer it initializes variables later; a table is there."""
 
         @property
         def constraint(self):
@@ -36,16 +45,44 @@ def add_weight_as_it_is(layer, **kwargs):
     return layer.add_weight(**keep_dtype, **kwargs)
 
 
+def add_keyed_weight(layer, name, trainable, **arguments):
+    """Makes a table that is found by key a weight of a layer.
+
+    Args:
+        arguments: of an EmbeddingVariable.
+    """
+    if IS_KERAS_3:
+        weight = KerasEmbeddingVariable(make_keyed(name, trainable, **arguments))
+        add_made_weight(layer, weight)
+        return weight
+    shape = (0, arguments["embedding_dim"])
+    with keyed_variables(**arguments):
+        return add_weight_as_it_is(
+            layer,
+            name=name,
+            shape=shape,
+            dtype=arguments["value_dtype"],
+            initializer="zeros",
+            trainable=trainable,
+        )
+
+
+def add_made_weight(layer, weight):
+    """Makes what another layer has made a weight of this one too. In Keras 2 it becomes one when it
+    is an attribute."""
+    if IS_KERAS_3:
+        layer._track_variable(weight)
+
+
 def track_weight(layer, weight, name):
     """Has TensorFlow's checkpoints save a table that is a weight of a layer.
 
     Keras 2 does this in `add_weight`. Keras 3 tells them of weights that are attributes, and of no
     children of a weight, which the rows of a table found by key are.
     """
-    if IS_KERAS_3:
-        variable = weight._value
-        saved = variable if hasattr(variable, "rows") else weight
-        layer._track_trackable(saved, name=name, overwrite=True)
+    variable = weight._value if IS_KERAS_3 else weight
+    saved = variable if hasattr(variable, "rows") else weight
+    layer._track_trackable(saved, name=name, overwrite=True)
 
 
 def as_keras_variable(variable):

@@ -116,8 +116,7 @@ class Eager:
 
 
 class Layer:
-    """`save_weights` of a Keras layer whose table has keys, to one file that holds all of them. (It
-    has no place for what is counted of keys that are not admitted.)"""
+    """`save_weights` of a Keras layer whose table has keys, to one file that holds all of them."""
 
     def __init__(self, folder):
         self.path = f"{folder}/of_{exchange.current().rank}.weights.h5"
