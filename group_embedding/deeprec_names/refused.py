@@ -48,3 +48,15 @@ def get_dynamic_dimension_embedding_variable(*args, **kwargs):
         "rows of several lengths in one table are not here",
         "tf.get_embedding_variable",
     )
+
+
+class WorkQueue:
+    """Raises NotImplementedError, which says what to use instead."""
+
+    def __init__(self, works, *args, **kwargs):
+        del args, kwargs
+        raise NotImplementedError(
+            f"WorkQueue: a queue of files that workers share, of {works}, is not here; give each "
+            "rank its part of the files, as tf.data.Dataset.from_tensor_slices(files)"
+            ".shard(strategy.world_size(), strategy.rank()) does (--workqueue false)"
+        )

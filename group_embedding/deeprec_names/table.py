@@ -11,12 +11,20 @@ import tensorflow as tf
 from tensorflow.python.ops import array_ops
 
 from group_embedding import feature_column, optimizers, variables
-from group_embedding.deeprec_names import columns, contrib, layers, lookup_tier, refused
-from group_embedding.distributed import CollectiveStrategy, enable_distributed_strategy
+from group_embedding.deeprec_names import (
+    columns,
+    contrib,
+    fused_lookup,
+    layers,
+    lookup_tier,
+    refused,
+)
+from group_embedding.distributed import CollectiveStrategy, Saver, enable_distributed_strategy
 from group_embedding.lookup import group_embedding_lookup, group_embedding_lookup_sparse
 from group_embedding.optimizers.wrap import V1_NAMES, trains_keyed_tables
 from group_embedding.parquet import dataset as parquet_dataset
-from group_embedding.parquet.dataframe import DataFrame
+from group_embedding.parquet.dataframe import DataFrame, to_sparse, unbatch_and_to_sparse
+from group_embedding.session_options import ExecutorPolicy, take_deeprec_options
 from group_embedding.staged import make_prefetch_hook, prefetch_join, staged
 
 v1 = tf.compat.v1
@@ -157,11 +165,22 @@ TABLE = (
         _named(staged, make_prefetch_hook, prefetch_join),
     ),
     Names(
-        None,
+        "data.experimental",
         (f"{_PYTHON}.data.experimental.ops.parquet_dataset_ops",),
-        _named(parquet_dataset.ParquetDataset),
+        _named(parquet_dataset.ParquetDataset, parquet_dataset.read_parquet),
     ),
-    Names(None, (f"{_PYTHON}.data.experimental.ops.dataframe",), _named(DataFrame)),
+    Names(
+        None,
+        (f"{_PYTHON}.data.experimental.ops.dataframe",),
+        _named(DataFrame, to_sparse, unbatch_and_to_sparse),
+    ),
+    Names(
+        None,
+        (f"{_PYTHON}.ops.embedding_ops",),
+        _named(fused_lookup.fused_safe_embedding_lookup_sparse),
+    ),
+    Names(None, (f"{_PYTHON}.ops.work_queue",), _named(refused.WorkQueue)),
+    Names("", (), _named(ExecutorPolicy)),
     *(Names(None, (f"tensorflow.contrib.{path}",), found) for path, found in contrib.MODULES),
 )
 
@@ -181,11 +200,13 @@ def of_tensorflow_1():
     """What DeepRec's `tf` has of TensorFlow 1 that is another thing than in `tf.compat.v1`: a dict
     from dotted name to object."""
     trained = {f"train.{name}": trains_keyed_tables(getattr(v1.train, name)) for name in V1_NAMES}
-    return {**trained, **layers.of_tensorflow_1()}
+    return {**trained, "train.Saver": Saver, **layers.of_tensorflow_1()}
 
 
 def add_modules():
-    """Makes DeepRec's modules importable, and adds its names to those that TensorFlow has."""
+    """Makes DeepRec's modules importable, and adds its names to those that TensorFlow has; has
+    TensorFlow's session options take DeepRec's."""
+    take_deeprec_options()
     for names in TABLE:
         for path in names.modules:
             owner = _find_or_make(path)
