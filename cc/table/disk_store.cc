@@ -1,8 +1,13 @@
 #include "table/disk_store.h"
 
+#include <stdlib.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <atomic>
+#include <cstdio>
 #include <cstring>
+#include <mutex>
 
 #include "table/disk_folder.h"
 #include "table/rocksdb_api.h"
@@ -49,22 +54,57 @@ ReadOptions MakeReadOptions(const RocksdbApi& api) {
   return options;
 }
 
+// The process that has RocksDB's threads, in which locks are let go that they hold.
+class HomeProcess {
+ public:
+  bool IsHere() const { return getpid() == id_; }
+  // Why nothing can be done here, or nothing.
+  std::string Check() const {
+    if (IsHere()) return "";
+    return "expected the process that made it, got one that was forked from that, where no thread "
+           "of it runs; make the table in the forked process";
+  }
+
+ private:
+  const pid_t id_ = getpid();
+};
+
+// When a forked process exits, RocksDB waits for the threads that it had before. So it ends here;
+// whatever was to be run earlier has been run.
+void EndForkedProcess(int status, void* home) {
+  if (static_cast<const HomeProcess*>(home)->IsHere()) return;
+  std::fflush(nullptr);
+  _exit(status);
+}
+
+// Once RocksDB has been used: it says what it does in the end when it is used first, and what was
+// said last is done first.
+void EndForkedProcessesEarly() {
+  static std::once_flag once;
+  std::call_once(once, [] { on_exit(EndForkedProcess, new HomeProcess); });
+}
+
 class RocksdbSnapshot : public DiskSnapshot {
  public:
-  RocksdbSnapshot(const RocksdbApi& api, RocksdbApi::Db* db, const std::string& where,
-                  int64_t num_keys, std::vector<char> newest)
+  RocksdbSnapshot(const RocksdbApi& api, RocksdbApi::Db* db, const HomeProcess& home,
+                  const std::string& where, int64_t num_keys, std::vector<char> newest)
       : api_(api),
         db_(db),
+        home_(home),
         where_(where),
         num_keys_(num_keys),
         newest_(std::move(newest)),
-        snapshot_(api.create_snapshot(db)),
+        snapshot_(home.IsHere() ? api.create_snapshot(db) : nullptr),
         options_(MakeReadOptions(api)),
         iterator_(nullptr, api.iter_destroy) {
-    api.readoptions_set_snapshot(options_.get(), snapshot_);
+    if (snapshot_ != nullptr) api.readoptions_set_snapshot(options_.get(), snapshot_);
     api.readoptions_set_fill_cache(options_.get(), 0);
   }
   ~RocksdbSnapshot() override {
+    if (!home_.IsHere()) {
+      iterator_.release();
+      return;
+    }
     iterator_.reset();
     api_.release_snapshot(db_, snapshot_);
   }
@@ -72,6 +112,8 @@ class RocksdbSnapshot : public DiskSnapshot {
   int64_t num_keys() const override { return num_keys_; }
 
   std::string Next(int64_t count, std::vector<int64_t>* keys, std::vector<char>* records) override {
+    const std::string elsewhere = home_.Check();
+    if (!elsewhere.empty()) return where_ + elsewhere;
     if (iterator_ == nullptr) {
       iterator_.reset(api_.create_iterator(db_, options_.get()));
       api_.iter_seek_to_first(iterator_.get());
@@ -93,6 +135,7 @@ class RocksdbSnapshot : public DiskSnapshot {
  private:
   const RocksdbApi& api_;
   RocksdbApi::Db* const db_;
+  const HomeProcess& home_;
   const std::string where_;
   const int64_t num_keys_;
   const std::vector<char> newest_;  // as RocksdbStore::newest_
@@ -112,6 +155,9 @@ class RocksdbStore : public DiskStore {
         write_(api.writeoptions_create(), api.writeoptions_destroy) {
     api.writeoptions_disable_WAL(write_.get(), 1);
   }
+  ~RocksdbStore() override {
+    if (!home_.IsHere()) db_.release();  // to close it would be to wait for threads
+  }
 
   std::string Open(const DiskStoreOptions& options) {
     const std::string failed = folder_.Make(options.path, options.table);
@@ -121,12 +167,11 @@ class RocksdbStore : public DiskStore {
     }
     Owned<RocksdbApi::Options> settings = Settings(options.memory_bytes);
     char* message = nullptr;
-    api_.destroy_db(settings.get(), path().c_str(), &message);  // of a former store
-    if (message == nullptr) db_.reset(api_.open(settings.get(), path().c_str(), &message));
+    db_.reset(api_.open(settings.get(), path().c_str(), &message));
+    EndForkedProcessesEarly();
     if (message == nullptr) return "";
     return Where() + TakeMessage(api_, message) +
-           "; if another table or process has it open, name a folder for each by "
-           "StorageOption(storage_path=...)";
+           "; name a folder that can be written to by StorageOption(storage_path=...)";
   }
 
   const std::string& path() const override { return folder_.path(); }
@@ -151,6 +196,8 @@ class RocksdbStore : public DiskStore {
 
   std::string Get(const int64_t* keys, int64_t num_keys, bool* found,
                   char* records) const override {
+    const std::string elsewhere = home_.Check();
+    if (!elsewhere.empty()) return Where() + elsewhere;
     for (int64_t begin = 0; begin < num_keys; begin += kGetAtOnce) {
       const int64_t count = std::min(kGetAtOnce, num_keys - begin);
       std::string error =
@@ -187,7 +234,7 @@ class RocksdbStore : public DiskStore {
   }
 
   std::unique_ptr<DiskSnapshot> TakeSnapshot() const override {
-    return std::make_unique<RocksdbSnapshot>(api_, db_.get(), Where(), num_keys(), newest_);
+    return std::make_unique<RocksdbSnapshot>(api_, db_.get(), home_, Where(), num_keys(), newest_);
   }
 
  private:
@@ -219,6 +266,8 @@ class RocksdbStore : public DiskStore {
   }
 
   std::string Write(RocksdbApi::WriteBatch* batch, int64_t more_keys) {
+    const std::string elsewhere = home_.Check();
+    if (!elsewhere.empty()) return Where() + elsewhere;
     char* message = nullptr;
     api_.write(db_.get(), write_.get(), batch, &message);
     if (message != nullptr) {
@@ -258,10 +307,12 @@ class RocksdbStore : public DiskStore {
 
   int64_t Property(const char* name) const {
     uint64_t value = 0;
+    if (!home_.IsHere()) return 0;
     return api_.property_int(db_.get(), name, &value) == 0 ? static_cast<int64_t>(value) : 0;
   }
 
   const RocksdbApi& api_;
+  const HomeProcess home_;
   const std::string table_;
   DiskFolder folder_;  // outlives the database in it
   // As long as the newest records. Older ones are shorter, and end as this does.

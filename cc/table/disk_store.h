@@ -4,7 +4,8 @@
 // survive a crash is in checkpoints. So writes are not logged and not synced. What is read is
 // checked against its checksum.
 //
-// Functions return what went wrong, in words, or nothing.
+// Functions return an error in words, or nothing. In a forked process all return an error, as that
+// process has none of the threads that write files.
 //
 // Thread safety: any number of Get, Put and Erase at a time, if they are of different keys.
 // Everything said to be exclusive must run alone.
@@ -19,8 +20,8 @@ namespace group_embedding {
 
 struct DiskStoreOptions {
   std::string table;  // for messages and for the folder's name
-  // The folder to make the store's own folder in. What a former store of that table left there is
-  // removed first; what this one leaves stays. Empty: a temporary folder, removed in the end.
+  // The folder to make the store's own folder in, as of DiskFolder. Empty: where temporary files
+  // go.
   std::string path;
   int64_t record_bytes = 0;
   int64_t memory_bytes = int64_t{64} << 20;  // of records to be written and of blocks read

@@ -33,7 +33,7 @@ class Binder {
 };
 
 void BindData(Binder& bind, RocksdbApi* api) {
-  bind(&api->open, "open")(&api->close, "close")(&api->destroy_db, "destroy_db");
+  bind(&api->open, "open")(&api->close, "close");
   bind(&api->free_memory, "free")(&api->property_int, "property_int");
   bind(&api->write, "write")(&api->multi_get, "multi_get");
   bind(&api->compact_range, "compact_range");

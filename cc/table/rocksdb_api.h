@@ -23,7 +23,6 @@ struct RocksdbApi {
   // `error`: null, or set to a message that free_memory frees.
   Db* (*open)(const Options*, const char* path, char** error);
   void (*close)(Db*);
-  void (*destroy_db)(const Options*, const char* path, char** error);
   void (*free_memory)(void*);
   int (*property_int)(Db*, const char* name, uint64_t* value);  // 0: there is such a property
 

@@ -71,8 +71,6 @@ class EmbeddingVariable(StandIn, SavedByName):
         storage = plan_storage(name, self.ev_option.storage_option)
         self.exchange = exchange or current()
         self.placement = over_ranks.placement_of_table(name, placement, self.exchange, storage)
-        if self.placement is not None:
-            storage = storage.of_rank(self.exchange.rank)
         with tf.init_scope(), tf.device(storage.device):
             super().__init__(name, embedding_dim, value_dtype, trainable, collections)
             self._make_table(initializer, storage, starts_like)
@@ -159,7 +157,8 @@ class EmbeddingVariable(StandIn, SavedByName):
     def insert(self, keys, values, versions=None, freqs=None):
         """Gives keys rows of these values, [keys, dim], whatever the filter says; their slots start
         anew. Of a key that comes twice the last row counts. Without versions or freqs, one per key,
-        keys that had a row keep theirs. Returns the op."""
+        keys that had a row keep theirs. Frequencies are 0 or more; those above 2**62 count as
+        2**62. Returns the op."""
         none = np.zeros([0], np.int64)
         with tf.device("/CPU:0"):
             rows = [

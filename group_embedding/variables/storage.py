@@ -23,12 +23,6 @@ class Storage(NamedTuple):
     device: str
     attributes: dict
 
-    def of_rank(self, rank):
-        """The same where several ranks share the table, and perhaps a disk: each has a folder."""
-        path = self.attributes["storage_path"]
-        own = f"{path}/rank_{rank}" if path else ""
-        return self._replace(attributes={**self.attributes, "storage_path": own})
-
 
 def plan_storage(name, option):
     """The Storage of table `name`.

@@ -1,6 +1,7 @@
 """Keyed tables in other storages than DRAM, in checkpoints: the tests of the others, made again."""
 
 import gc
+import tempfile
 
 import checkpoint_cases as cases
 import pytest
@@ -28,9 +29,14 @@ import group_embedding as ge
 NUM_ROWS = 60
 ROW_BYTES = 4 * cases.DIM * 3 + 40
 TYPES = ge.StorageType
+FOLDER = tempfile.TemporaryDirectory(prefix="group_embedding_tests_")
 STORAGES = [
     pytest.param(
         ge.StorageOption(TYPES.DRAM_SSDHASH, storage_size=[NUM_ROWS * ROW_BYTES]), id="DISK"
+    ),
+    pytest.param(
+        ge.StorageOption(TYPES.DRAM_SSDHASH, FOLDER.name, storage_size=[NUM_ROWS * ROW_BYTES]),
+        id="DISK in a folder",
     ),
     *(
         pytest.param(option, id=option.storage_type.name, marks=pytest.mark.gpu)

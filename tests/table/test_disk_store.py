@@ -133,26 +133,91 @@ def test_a_temporary_folder_goes_with_its_store():
     assert not path.exists()
 
 
-def test_a_given_folder_stays_and_the_next_store_begins_empty(tmp_path):
-    store = filled_store([1], path=str(tmp_path), table="shop/user")
-    path = Path(store.path)
-    del store
-    assert path.is_dir() and path.parent == tmp_path
+def test_stores_of_one_folder_have_nothing_in_common(tmp_path):
+    # Given a store in a folder
+    first = filled_store([1], path=str(tmp_path), table="shop/user")
+    # When others are made there, one of them for a table of the same name
+    second = filled_store([2], path=str(tmp_path), table="shop/user")
+    third = filled_store([3], path=str(tmp_path), table="item")
+    # Then each has its own keys, in a folder that goes with it
+    for store, found in ((first, [1]), (second, [2]), (third, [3])):
+        assert np.flatnonzero(store.get([0, 1, 2, 3])[0]).tolist() == found
+    assert len(list(tmp_path.iterdir())) == 3
+    path = Path(first.path)
+    assert path.parent == tmp_path and path.name.startswith("shop%2Fuser.rows-")
+    del first, store
+    assert not path.exists() and Path(second.path).is_dir()
 
-    store = core.DiskStore(record_bytes=24, path=str(tmp_path), table="shop/user")
 
-    assert Path(store.path) == path
-    assert store.get([1])[0].tolist() == [False]
+# A process that makes stores, one where temporary files go, says where they are, and waits.
+WAITING_STORES = """
+import sys
+import numpy as np
+from group_embedding import _core as core
+stores = [core.DiskStore(record_bytes=8, path=path, table="user") for path in ("", sys.argv[1])]
+for store in stores:
+    store.put(np.arange(3), np.zeros([3, 8], np.uint8))
+print(*(store.path for store in stores), sep="\\n", flush=True)
+sys.stdin.read()
+"""
 
 
-def test_a_folder_serves_one_store_at_a_time(tmp_path):
-    first = filled_store([1], path=str(tmp_path), table="user")
+def test_what_a_killed_process_left_is_removed(tmp_path):
+    # Given two processes with stores, of which one is killed, and a folder that is no store's
+    env = {**os.environ, "TMPDIR": str(tmp_path)}
+    command = [sys.executable, "-c", WAITING_STORES, tmp_path / "rows"]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    killed, living = (subprocess.Popen(command, env=env, **pipes) for _ in range(2))
+    paths = [[Path(p.stdout.readline().strip()) for _ in range(2)] for p in (killed, living)]
+    others = tmp_path / "rows" / "mine"
+    others.mkdir()
+    killed.kill()
+    killed.wait()
+    assert all(path.is_dir() for of_process in paths for path in of_process)
+    # When another process makes stores beside them
+    subprocess.run(command, env=env, check=True, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
+    # Then the killed one's folders are gone, and the other's are as they were
+    assert not any(path.exists() for path in paths[0])
+    assert all((path / "CURRENT").is_file() for path in paths[1])
+    assert others.is_dir()
+    # And nothing is left when that ends
+    living.communicate("")
+    assert living.returncode == 0
+    assert not any(path.exists() for path in paths[1])
 
-    with pytest.raises(RuntimeError, match="table 'user', disk tier in .*storage_path"):
-        core.DiskStore(record_bytes=24, path=str(tmp_path), table="user")
 
-    assert first.get([1])[0].all()
-    assert core.DiskStore(record_bytes=24, path=str(tmp_path), table="item").num_keys == 0
+FORKED = """
+import os, sys
+import numpy as np
+from group_embedding import _core as core
+store = core.DiskStore(record_bytes=8, table="user", memory_bytes=1 << 16)
+store.put(np.arange(9000), np.zeros([9000, 8], np.uint8))
+snapshot = store.snapshot()
+child = os.fork()
+if child == 0:
+    for use in (lambda: store.get([1]), lambda: store.erase([1]), lambda: snapshot.next(store, 1)):
+        try:
+            use()
+            os._exit(1)
+        except RuntimeError as error:
+            assert "table 'user', disk tier" in str(error) and "forked" in str(error), error
+    print("refused", flush=True)
+    sys.exit(7)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+assert os.path.isdir(store.path)
+store.put(np.arange(9000, 18_000), np.zeros([9000, 8], np.uint8))
+assert store.get(np.arange(18_000))[0].all()
+print("goes on")
+"""
+
+
+def test_a_forked_process_ends_and_leaves_the_store_alone():
+    # When a process with a store forks, and the other one uses the store and exits
+    done = subprocess.run(
+        [sys.executable, "-c", FORKED], stdout=subprocess.PIPE, text=True, timeout=60, check=True
+    )
+    # Then that is told that it cannot, and ends; the store is as before
+    assert done.stdout.split("\n") == ["refused", "goes on", ""]
 
 
 def test_a_folder_that_cannot_be_made(tmp_path):

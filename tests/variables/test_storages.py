@@ -1,5 +1,7 @@
 """Tables in several tiers and on several devices: what only they have. See also conftest.py."""
 
+import gc
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -7,6 +9,7 @@ from variables import storages
 
 import group_embedding as ge
 from group_embedding.ops import _library
+from group_embedding.variables import EmbeddingVariable
 
 DIM, KEYS, PER_STEP = 64, 30_000, 2048
 MEMORY = 4 << 20  # of the first tier, which holds fewer than KEYS rows
@@ -112,7 +115,7 @@ def test_gradient_holds_its_rows(make_table, train, read):
     np.testing.assert_array_equal(table.export().values, np.zeros([1100, 2]))
 
 
-@pytest.mark.parametrize("option", [storages.ON_CPU[1], *storages.ON_GPU])
+@pytest.mark.parametrize("option", [*storages.WITH_DISK, *storages.ON_GPU])
 def test_checkpoint(make_table, train_steps, option, tmp_path):
     # Given a table that is trained, saved and trained on
     table = make_table(DIM, storage_option=option)
@@ -126,14 +129,49 @@ def test_checkpoint(make_table, train_steps, option, tmp_path):
         np.testing.assert_array_equal(actual, expected)
 
 
-def test_storage_path(make_table, train, tmp_path):
-    # Given a table with a folder for its rows
-    option = ge.StorageOption(TYPES.DRAM_SSDHASH, str(tmp_path))
-    # When it is made
-    table = make_table(storage_option=option)
-    # Then its store is there
-    assert int(table.total_count()) == 0
-    assert any("user" in path.name for path in tmp_path.iterdir())
+@pytest.mark.parametrize("option", storages.WITH_DISK)
+def test_checkpoint_of_an_initialized_graph(make_table, option, tmp_path):
+    # Given a graph of TensorFlow 1 with three tables, initialized, filled and saved
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        tables = [make_table(dim, name=f"table_{dim}", storage_option=option) for dim in (2, 3, 4)]
+        keys = np.arange(5)
+        inserts = [
+            table.insert(keys, np.full([5, table.shape[1]], table.shape[1])) for table in tables
+        ]
+        changes = [table.insert(keys, np.zeros([5, table.shape[1]])) for table in tables]
+        exports = [table.export().values for table in tables]
+        saver = tf.compat.v1.train.Saver()
+        initializer = tf.compat.v1.global_variables_initializer()
+        session.run(initializer)
+        session.run(inserts)
+        path = saver.save(session, str(tmp_path / "model"))
+        session.run(changes)
+        # When it is restored, at once and after another run of the initializer
+        for prepare in ([], [initializer]):
+            session.run(prepare)
+            saver.restore(session, path)
+            # Then each table is as it was saved
+            for dim, values in zip((2, 3, 4), session.run(exports)):
+                np.testing.assert_array_equal(values, np.full([5, dim], dim))
+
+
+def test_storage_path(make_table, tmp_path):
+    # Given a folder for the rows of tables
+    option = ge.StorageOption(TYPES.DRAM_SSDHASH, str(tmp_path / "rows"), storage_size=[1 << 20])
+    # When two tables of one name and one of another are made
+    names = ["user", "user", "shop/item"]
+    ev_option = ge.EmbeddingVariableOption(storage_option=option)
+    tables = [
+        EmbeddingVariable(name, 2, initializer=tf.ones_initializer(), ev_option=ev_option)
+        for name in names
+    ]
+    # Then each has a folder of its own there, which goes with it
+    folders = sorted(path.name.partition(".")[0] for path in (tmp_path / "rows").iterdir())
+    assert folders == ["shop%2Fitem", "user", "user"]
+    del tables
+    gc.collect()
+    gc.collect()  # of handles, which the first one lets go
+    assert not list((tmp_path / "rows").iterdir())
 
 
 @pytest.mark.gpu
