@@ -20,15 +20,17 @@ ParallelFor ThreadedFor(int num_threads) {
     if (threads <= 1) return SerialFor(count, cost, body);
     const int64_t part = std::max<int64_t>(1, count / (threads * 4));
     std::atomic<int64_t> next{0};
+    FirstException exception;
     auto work = [&] {
       for (int64_t begin; (begin = next.fetch_add(part)) < count;) {
-        body(begin, std::min(count, begin + part));
+        exception.Catch([&] { body(begin, std::min(count, begin + part)); });
       }
     };
     std::vector<std::thread> others;
     for (int64_t t = 1; t < threads; ++t) others.emplace_back(work);
     work();
     for (std::thread& thread : others) thread.join();
+    exception.Rethrow();
   };
 }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <unordered_map>
 
+#include "table/check_table.h"
 #include "table/device_buffer.h"
 #include "table/device_hash.h"
 #include "table/device_hash_kernels.h"
@@ -126,6 +127,8 @@ std::string DeviceHash::Describe(const int64_t* keys, int64_t num_keys, KeyInfo*
 
 // Of keys that repeat, the last one counts.
 std::string DeviceHash::Insert(const KeyedRowsView& given, const ParallelFor&) {
+  const std::string wrong = CheckCounts(options(), given);
+  if (!wrong.empty()) return wrong;
   KeyedRows rows;
   std::string incomplete = CompleteRows(*this, given, &rows);
   if (!incomplete.empty()) return incomplete;

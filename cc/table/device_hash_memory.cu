@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "table/check_table.h"
 #include "table/device_buffer.h"
 #include "table/device_hash.h"
 #include "table/device_hash_kernels.h"
@@ -101,6 +102,9 @@ DeviceHash::~DeviceHash() {
 std::unique_ptr<DeviceTable> MakeDeviceTable(const TableOptions& options,
                                              const DeviceTierOptions& tiers, const void* matrix,
                                              std::string* error) {
+  *error = CheckOptions(options);
+  if (error->empty()) *error = CheckTierBytes(options, tiers.device_bytes);
+  if (!error->empty()) return nullptr;
   auto table = std::make_unique<DeviceHash>(options, tiers, matrix, error);
   if (!error->empty()) return nullptr;
   return table;

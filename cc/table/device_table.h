@@ -75,6 +75,8 @@ struct DeviceKeysToLocate {
   int64_t* rows;  // [num_keys]
   // [num_keys] how often each key came, when others have counted; null: once each.
   const int64_t* times = nullptr;
+  // [num_keys] as of KeysToLocate.
+  int64_t* reads = nullptr;
 };
 
 // LocateRowsCpu on the device. Enqueues on `stream` and returns; a few launches for all tables.

@@ -1,6 +1,7 @@
 // Rows of a table on their way between memory and disk.
 #include <algorithm>
 #include <array>
+#include <exception>
 #include <mutex>
 
 #include "table/disk_tiered_shards.h"
@@ -12,14 +13,20 @@ constexpr int64_t kChunk = 1024;     // rows that one thread moves at a time
 constexpr int64_t kRowCost = 5000;   // nanoseconds
 constexpr int64_t kShareMoved = 16;  // of the rows in memory, one in so many makes room at once
 
-// body(begin, end) on chunks of [0, count); returns what went wrong in one of them.
+// body(begin, end) on chunks of [0, count), on each of them even if others fail; returns the error
+// of one that failed, or nothing.
 template <typename Body>
 std::string ForChunks(int64_t count, const ParallelFor& parallel_for, const Body& body) {
   std::mutex mutex;
   std::string error;
   auto chunks = [&](int64_t first, int64_t last) {
     for (int64_t c = first; c < last; ++c) {
-      std::string failed = body(c * kChunk, std::min(count, (c + 1) * kChunk));
+      std::string failed;
+      try {
+        failed = body(c * kChunk, std::min(count, (c + 1) * kChunk));
+      } catch (const std::exception& exception) {  // such as of memory that has run out
+        failed = exception.what();
+      }
       if (failed.empty()) continue;
       std::lock_guard<std::mutex> lock(mutex);
       error = std::move(failed);
@@ -40,12 +47,12 @@ std::unique_lock<std::mutex> DiskTieredShards::StartLocating() {
 void DiskTieredShards::Hold(const int64_t* rows, int64_t num_rows, int64_t batch) {
   for (int64_t i = 0; i < num_rows; ++i) Use(rows[i]);
   if (batch == 0) return;
-  for (int64_t i = 0; i < num_rows; ++i) {
-    uses()[rows[i]].num_positions.fetch_add(1, std::memory_order_relaxed);
-  }
   std::lock_guard<std::mutex> lock(batches_mutex_);
   std::vector<int64_t>& held = rows_of_batch_[batch];
   held.insert(held.end(), rows, rows + num_rows);
+  for (int64_t i = 0; i < num_rows; ++i) {
+    uses()[rows[i]].num_positions.fetch_add(1, std::memory_order_relaxed);
+  }
 }
 
 void DiskTieredShards::EndBatch(int64_t batch) {
@@ -96,24 +103,40 @@ std::string DiskTieredShards::BringIn(std::vector<int64_t> keys, Access access,
 std::string DiskTieredShards::MoveUp(const FoundOnDisk& found, const int64_t* rows) {
   const int64_t num_keys = static_cast<int64_t>(found.keys.size());
   if (num_keys == 0) return "";
-  std::string error = disk_->Erase(found.keys);
-  if (!error.empty()) {
-    for (int64_t i = 0; i < num_keys; ++i) store().Return(rows[i]);
-    return error;
-  }
-  BeforeWrite(rows, num_keys);
   const int64_t bytes = disk_->layout().bytes();
-  for (int64_t i = 0; i < num_keys; ++i) {
-    const int64_t key = found.keys[i], row = rows[i];
-    UnpackRow(store(), found.records.data() + i * bytes, key, row);
-    Use(row);
-    const uint64_t hash = HashOf(key);
-    Shard& shard = ShardOf(hash);
-    std::lock_guard<std::mutex> lock(shard.mutex);
-    shard.index.FindOrInsert(key, hash, HashOf)->state = row + 1;
-    ++shard.num_rows;
+  int64_t num_moved = 0;
+  std::string error;
+  try {
+    BeforeWrite(rows, num_keys);
+    for (; num_moved < num_keys; ++num_moved) {
+      const int64_t key = found.keys[num_moved], row = rows[num_moved];
+      UnpackRow(store(), found.records.data() + num_moved * bytes, key, row);
+      Use(row);
+      const uint64_t hash = HashOf(key);
+      Shard& shard = ShardOf(hash);
+      std::lock_guard<std::mutex> lock(shard.mutex);
+      shard.index.FindOrInsert(key, hash, HashOf)->state = row + 1;
+      ++shard.num_rows;
+    }
+    error = disk_->Erase(found.keys);
+  } catch (const std::exception& exception) {  // such as of memory that has run out
+    error = exception.what();
   }
-  return "";
+  if (error.empty()) return "";
+  for (int64_t i = 0; i < num_keys; ++i) {  // the rows stay on disk
+    i < num_moved ? LeaveMemory(found.keys[i], rows[i]) : store().Return(rows[i]);
+  }
+  return error;
+}
+
+void DiskTieredShards::LeaveMemory(int64_t key, int64_t row) {
+  const uint64_t hash = HashOf(key);
+  Shard& shard = ShardOf(hash);
+  std::lock_guard<std::mutex> lock(shard.mutex);
+  shard.index.Erase(shard.index.Find(key, hash), HashOf);
+  --shard.num_rows;
+  store().Info(row).count = -1;
+  store().Return(row);
 }
 
 std::string DiskTieredShards::MoveDown(const int64_t* rows, int64_t num_rows) {
@@ -124,18 +147,10 @@ std::string DiskTieredShards::MoveDown(const int64_t* rows, int64_t num_rows) {
     keys[i] = store().Info(rows[i]).key;
     PackRow(store(), rows[i], records.data() + i * bytes);
   }
+  BeforeWrite(rows, num_rows);
   std::string error = disk_->Put(keys, records.data());
   if (!error.empty()) return error;
-  BeforeWrite(rows, num_rows);
-  for (int64_t i = 0; i < num_rows; ++i) {
-    const uint64_t hash = HashOf(keys[i]);
-    Shard& shard = ShardOf(hash);
-    std::lock_guard<std::mutex> lock(shard.mutex);
-    shard.index.Erase(shard.index.Find(keys[i], hash), HashOf);
-    --shard.num_rows;
-    store().Info(rows[i]).count = -1;
-    store().Return(rows[i]);
-  }
+  for (int64_t i = 0; i < num_rows; ++i) LeaveMemory(keys[i], rows[i]);
   return "";
 }
 

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "table/check_table.h"
 #include "table/device_buffer.h"
 #include "table/device_hash_kernels.h"
 #include "table/disk_tiered_hash.h"
@@ -53,6 +54,10 @@ std::unique_ptr<DeviceTable> MakeDiskTieredDeviceTable(const TableOptions& optio
                                                        int64_t device_bytes,
                                                        const DiskTierOptions& disk,
                                                        const void* matrix, std::string* error) {
+  *error = CheckOptions(options);
+  if (error->empty()) *error = CheckTierBytes(options, device_bytes);
+  if (error->empty()) *error = CheckTierBytes(options, disk.max_bytes);
+  if (!error->empty()) return nullptr;
   if (device_bytes <= 0 || options.max_bytes <= 0) {
     *error = "table '" + options.name +
              "': expected the sizes of both memories, as it has a disk tier; give "
@@ -95,6 +100,8 @@ std::string DiskTieredHash::ReadAll(KeyedRows* rows) const {
 }
 
 std::string DiskTieredHash::Insert(const KeyedRowsView& given, const ParallelFor& parallel_for) {
+  const std::string wrong = CheckCounts(options(), given);
+  if (!wrong.empty()) return wrong;
   disk_->CompleteEviction();
   KeyedRows rows;
   std::string error = CompleteRows(*this, given, &rows);

@@ -55,6 +55,8 @@ class DiskTieredShards : public HostShards, public LowerTier {
 
   // Moves the row of each found key into the row of that place in `rows`, which were taken.
   std::string MoveUp(const FoundOnDisk& found, const int64_t* rows);
+  // The key's row in memory is free; its content is on disk.
+  void LeaveMemory(int64_t key, int64_t row);
   // Moves rows of keys, which no batch uses, to disk and frees them.
   std::string MoveDown(const int64_t* rows, int64_t num_rows);
   // Moves rows to disk until `num_rows` are free; `num_leaving` of the disk's will leave it.

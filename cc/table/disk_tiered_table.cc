@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "table/check_table.h"
 #include "table/disk_tiered_shards.h"
 #include "table/insert_plan.h"
 
@@ -46,17 +47,18 @@ std::string DiskTieredShards::Describe(const int64_t* keys, int64_t num_keys,
 }
 
 std::string DiskTieredShards::Insert(const KeyedRowsView& given, const ParallelFor&) {
+  std::string wrong = CheckCounts(options(), given);
+  if (!wrong.empty()) return wrong;
   HostShards::CompleteEviction();
   disk_->CompleteEviction();
   KeyedRows rows;
   std::string error = CompleteRows(*this, given, &rows);
   if (error.empty()) error = disk_->failed();
-  const int64_t batch = BeginBatch();  // as HostShards::Insert
+  const TableBatch batch(this);  // as HostShards::Insert
   constexpr size_t kAtOnce = RowsOnDisk::kAtOnce;
   for (size_t begin = 0; begin < rows.keys.size() && error.empty(); begin += kAtOnce) {
     error = InsertSome(rows, begin, std::min(begin + kAtOnce, rows.keys.size()));
   }
-  EndBatch(batch);
   return error;
 }
 
@@ -112,6 +114,9 @@ std::unique_ptr<Snapshot> DiskTieredShards::TakeSnapshot(bool changes_only,
 std::unique_ptr<HostTable> MakeDiskTieredTable(const TableOptions& options,
                                                const DiskTierOptions& disk, const void* matrix,
                                                std::string* error) {
+  *error = CheckOptions(options);
+  if (error->empty()) *error = CheckTierBytes(options, disk.max_bytes);
+  if (!error->empty()) return nullptr;
   if (options.max_bytes <= 0) {
     *error = "table '" + options.name +
              "': expected the size of its memory, as it has a disk "

@@ -25,7 +25,8 @@
 namespace group_embedding {
 
 // Which keys get a row when they are trained: those seen `min_count` times, counted exactly or by a
-// counting Bloom filter.
+// counting Bloom filter. The step that gives a key its row trains the row, and reads the constant
+// of keys without one: what it reads depends on the steps before.
 struct Admission {
   enum class Kind : int32_t { kAll = 0, kCounter = 1, kBloom = 2 };
   Kind kind = Kind::kAll;
@@ -53,6 +54,10 @@ struct TableOptions {
   int64_t max_bytes = 0;  // of rows, slots and what is kept of each; 0: as much as there is
 };
 
+inline bool HasFilter(const TableOptions& options) {
+  return options.admission.kind != Admission::Kind::kAll;
+}
+
 // One number per column of each row, or one per row, kept for an update rule.
 struct SlotOptions {
   std::string name;   // such as "adagrad/accumulator"
@@ -70,6 +75,9 @@ struct RowInfo {
 };
 
 inline constexpr int64_t kNoRow = -1;
+
+// Counts stop here: what adds to them need not care for overflow.
+inline constexpr int64_t kMaxCount = int64_t{1} << 62;
 
 inline constexpr int32_t kNoTier = -1;
 
@@ -182,6 +190,7 @@ class EmbeddingTable {
 
   // Gives every key the content that `rows` has for it; slots not in it start anew. Without counts
   // and versions in `rows`, keys that have a row keep theirs, and others start with 0 and -1.
+  // Counts above kMaxCount are that; one that is negative is an error, and nothing is inserted.
   // Exclusive.
   virtual std::string Insert(const KeyedRowsView& rows,
                              const ParallelFor& parallel_for = SerialFor) = 0;
@@ -204,6 +213,21 @@ class EmbeddingTable {
                                                  int64_t step = -1) = 0;
   // To be called before rows are written, if a snapshot is being read.
   virtual void BeforeWrite(const int64_t* rows, int64_t num_rows) = 0;
+};
+
+// A batch in flight as long as this object is there.
+class TableBatch {
+ public:
+  explicit TableBatch(EmbeddingTable* table) : table_(table), number_(table->BeginBatch()) {}
+  ~TableBatch() { table_->EndBatch(number_); }
+  TableBatch(const TableBatch&) = delete;
+  TableBatch& operator=(const TableBatch&) = delete;
+
+  int64_t number() const { return number_; }
+
+ private:
+  EmbeddingTable* const table_;
+  const int64_t number_;
 };
 
 // Bytes per row of those slots in `more` that are not among `slots`.
@@ -259,7 +283,9 @@ inline std::string CompleteRows(const EmbeddingTable& table, const KeyedRowsView
   if (given.counts == nullptr) {
     return AppendCounts(table, given.keys, given.num_keys, &rows->counts, &rows->versions);
   }
-  rows->counts.assign(given.counts, given.counts + given.num_keys);
+  rows->counts.resize(given.num_keys);
+  std::transform(given.counts, given.counts + given.num_keys, rows->counts.begin(),
+                 [](int64_t count) { return std::min(count, kMaxCount); });
   rows->versions.assign(given.versions, given.versions + given.num_keys);
   return "";
 }

@@ -35,6 +35,25 @@ class FreeRows {
   }
   const std::string& error() const { return error_; }
 
+  // A row from Next() that goes back, as no key's, unless it is kept.
+  class Unused {
+   public:
+    Unused(FreeRows* rows, int64_t row) : rows_(*rows), row_(row) {}
+    ~Unused() {
+      if (row_ == kNoRow) return;
+      rows_.store_.Info(row_).count = -1;
+      rows_.store_.Return(row_);
+    }
+    Unused(const Unused&) = delete;
+    Unused& operator=(const Unused&) = delete;
+
+    void Keep() { row_ = kNoRow; }
+
+   private:
+    FreeRows& rows_;
+    int64_t row_;
+  };
+
  private:
   RowStore& store_;
   const int64_t at_once_;

@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "table/check_table.h"
 #include "table/eviction.h"
 #include "table/host_shards.h"
 
@@ -146,6 +147,8 @@ int64_t HostShards::Erase(const int64_t* keys, int64_t num_keys) {
     if (entry->state > 0) {
       const int64_t row = entry->state - 1;
       BeforeWrite(&row, 1);
+      // What may find no memory comes first: what follows is done whole.
+      if (erased_.size() == erased_.capacity()) erased_.reserve(2 * erased_.size() + 1);
       store_.Retire(row);
       --shard.num_rows;
       ++num_erased;
@@ -285,9 +288,11 @@ void HostShards::SetAdmissionState(const AdmissionState& state) {
     const uint64_t hash = HashOf(state.keys[i]);
     Shard& shard = ShardOf(hash);
     std::lock_guard<std::mutex> lock(shard.mutex);
-    KeyIndex::Entry* entry = shard.index.FindOrInsert(state.keys[i], hash, HashOf);
-    shard.BeforeChange(state.keys[i], entry->state);
-    if (entry->state <= 0) entry->state = -state.counts[i];
+    const KeyIndex::Entry* found = shard.index.Find(state.keys[i], hash);
+    if (found != nullptr && found->state > 0) continue;
+    shard.BeforeChange(state.keys[i], found == nullptr ? 0 : found->state);
+    const int64_t count = std::clamp<int64_t>(state.counts[i], 1, kMaxCount);
+    shard.index.FindOrInsert(state.keys[i], hash, HashOf)->state = -count;
   }
   bloom_.SetCounters(state.counters);
 }
@@ -335,6 +340,8 @@ void HostShards::BeforeWrite(const int64_t* rows, int64_t num_rows) {
 
 std::unique_ptr<HostTable> MakeHostTable(const TableOptions& options, const void* matrix,
                                          std::string* error) {
+  *error = CheckOptions(options);
+  if (!error->empty()) return nullptr;
   auto table = std::make_unique<HostShards>(options, matrix, error);
   if (!error->empty()) return nullptr;
   return table;

@@ -28,12 +28,15 @@ struct KeysToLocate {
   int64_t batch = 0;
   // [num_keys] how often each key came, when others have counted; null: once each.
   const int64_t* times = nullptr;
+  // [num_keys] what is read where `rows` is what is trained; null: nobody asks. The two differ
+  // where a filter admits a key in this call: it has a row, and is read as one that has none.
+  int64_t* reads = nullptr;
 };
 
 // Finds the rows of many keys in many tables. With Access::kTrain, keys that are admitted get a
 // row, and every key is counted as often as it came, in the step `step` (-1: no step). All
 // occurrences of a key in one call get the same answer; those without a row read what a key starts
-// as.
+// as, or, in a table with a filter, the constant of keys without a row.
 //
 // Returns what went wrong, in words, or nothing. A table that is full keeps what it has and stays
 // usable; rows of the call are then undefined.

@@ -4,6 +4,7 @@
 #include <mutex>
 #include <vector>
 
+#include "table/check_table.h"
 #include "table/free_rows.h"
 #include "table/host_shards.h"
 #include "table/keys_by_shard.h"
@@ -52,21 +53,20 @@ class HostShards::Inserter {
 
   // False: the table is full, and the key is left as it was.
   bool Insert(int64_t i, int64_t key, uint64_t hash) {
-    KeyIndex::Entry* entry = shard_.index.FindOrInsert(key, hash, HashOf);
-    const bool is_new = entry->state <= 0;
-    if (is_new) {
-      const int64_t row = free_.Next();
-      if (row == kNoRow) {
-        if (entry->state < 0) return false;
-        entry->state = -1;
-        shard_.index.Erase(entry, HashOf);
-        return false;
-      }
-      shard_.BeforeChange(key, entry->state);
-      entry->state = row + 1;
-      ++num_new_;
+    const KeyIndex::Entry* found = shard_.index.Find(key, hash);
+    const int64_t state = found == nullptr ? 0 : found->state;
+    if (state > 0) {
+      Fill(state - 1, /*is_new=*/false, i, key);
+      return true;
     }
-    Fill(entry->state - 1, is_new, i, key);
+    const int64_t row = free_.Next();
+    if (row == kNoRow) return false;
+    FreeRows::Unused unused(&free_, row);
+    shard_.BeforeChange(key, state);
+    Fill(row, /*is_new=*/true, i, key);
+    shard_.index.FindOrInsert(key, hash, HashOf)->state = row + 1;
+    unused.Keep();
+    ++num_new_;
     return true;
   }
 
@@ -77,7 +77,10 @@ class HostShards::Inserter {
   void Fill(int64_t row, bool is_new, int64_t i, int64_t key) {
     if (snapshot_ != nullptr) snapshot_->BeforeWrite(row);
     RowInfo kept = is_new ? RowInfo{0, 0, -1, 0} : store_.Info(row);
-    if (rows_.counts != nullptr) kept.count = rows_.counts[i], kept.version = rows_.versions[i];
+    if (rows_.counts != nullptr) {
+      kept.count = std::min(rows_.counts[i], kMaxCount);
+      kept.version = rows_.versions[i];
+    }
     store_.StartAllButValues(row, key, kept.count, kept.version);
     const int64_t bytes = store_.row_bytes();
     std::memcpy(store_.Row(row), rows_.values + i * bytes, bytes);
@@ -98,12 +101,13 @@ class HostShards::Inserter {
 };
 
 std::string HostShards::Insert(const KeyedRowsView& rows, const ParallelFor& parallel_for) {
+  std::string error = CheckCounts(options(), rows);
+  if (!error.empty()) return error;
   CompleteEviction(parallel_for);
-  const int64_t batch = BeginBatch();  // what it writes has changed since any snapshot
+  const TableBatch batch(this);  // what it writes has changed since any snapshot
   const std::vector<KeysByShard> parts = SortKeys(rows, parallel_for);
   const int64_t cost = kInsertNanoseconds * (rows.num_keys / kNumShards + 1);
   std::mutex mutex;
-  std::string error;
   parallel_for(kNumShards, cost, [&](int64_t begin, int64_t end) {
     for (int64_t s = begin; s < end; ++s) {
       std::string failed = InsertInShard(rows, parts, static_cast<int>(s));
@@ -112,7 +116,6 @@ std::string HostShards::Insert(const KeyedRowsView& rows, const ParallelFor& par
       error = std::move(failed);
     }
   });
-  EndBatch(batch);
   return error;
 }
 

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "table/index_part.h"
@@ -111,11 +112,14 @@ class KeyIndex {
 
   void DoubleDirectory() {
     std::vector<IndexPart*> parts;
-    for (IndexPart* part : part_of_) parts.insert(parts.end(), 2, part);
-    part_of_.resize(parts.size());
-    entries_of_.resize(parts.size());
+    std::vector<IndexEntries> entries;
+    for (IndexPart* part : part_of_) {
+      parts.insert(parts.end(), 2, part);
+      entries.insert(entries.end(), 2, part->entries());
+    }
+    part_of_ = std::move(parts);
+    entries_of_ = std::move(entries);
     ++depth_;
-    for (uint64_t place = 0; place < parts.size(); ++place) SetPlaces(place, 1, parts[place]);
   }
 
   void SetPlaces(uint64_t begin, uint64_t num_places, IndexPart* part) {

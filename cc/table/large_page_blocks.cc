@@ -26,6 +26,13 @@ int LargePageBlocks::SizeIndex(int64_t bytes) {
   return index;
 }
 
+void LargePageBlocks::MakeFree(char* block, int size_index) {
+  try {
+    free_[size_index].insert(block);
+  } catch (const std::bad_alloc&) {  // nobody will use the block again, which is better than to end
+  }
+}
+
 char* LargePageBlocks::Take(int64_t bytes) {
   const int wanted = SizeIndex(bytes);
   std::unique_lock<std::mutex> lock(mutex_);
@@ -42,7 +49,7 @@ char* LargePageBlocks::Take(int64_t bytes) {
   }
   while (size > wanted) {
     --size;
-    free_[size].insert(block + (kLeastBytes << size));
+    MakeFree(block + (kLeastBytes << size), size);
   }
   return block;
 }
@@ -52,10 +59,7 @@ void LargePageBlocks::Return(char* block, int64_t bytes) {
   for (int size = SizeIndex(bytes); size < kNumSizes; ++size) {
     const intptr_t half = reinterpret_cast<intptr_t>(block) ^ (kLeastBytes << size);
     char* other = reinterpret_cast<char*>(half);
-    if (free_[size].erase(other) == 0) {
-      free_[size].insert(block);
-      return;
-    }
+    if (free_[size].erase(other) == 0) return MakeFree(block, size);
     block = std::min(block, other);
   }
   munmap(block, kLargePage);

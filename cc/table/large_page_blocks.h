@@ -30,6 +30,8 @@ class LargePageBlocks {
   static_assert(kLeastBytes << kNumSizes == kLargePage);
 
   static int SizeIndex(int64_t bytes);
+  // With the lock.
+  void MakeFree(char* block, int size_index);
 
   std::mutex mutex_;
   std::array<std::set<char*>, kNumSizes> free_;

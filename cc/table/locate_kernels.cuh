@@ -7,7 +7,8 @@
 //   3. ChooseRows    which of them get a row; a scan numbers them by their first places
 //   4. GiveRows      writes the new rows, and makes them known to the index
 //   5. TellFollowers has the other occurrences read the same
-//   6. Finish        brings the tables' counters up to date
+//   6. WriteReads    only for tables with a filter: what is read, apart from what is trained
+//   7. Finish        brings the tables' counters up to date
 #pragma once
 
 #include "table/device_bloom.cuh"
@@ -223,6 +224,19 @@ __global__ void __launch_bounds__(kLocateThreads) TellFollowersKernel(LocateArgs
       FreeCandidate(table, candidate - 1);
     }
   }
+}
+
+// A thread has one key.
+template <bool kTrain>
+__global__ void __launch_bounds__(kLocateThreads) WriteReadsKernel(LocateArgs args) {
+  const LocatePlace place = LocatePlace::Of(args);
+  if (!place.is_key || place.task.reads == nullptr) return;
+  // A key that is claimed had no row before the call. Where a filter admits keys, such keys read
+  // one row, whichever key it is: `rows` may have taken the place of the keys.
+  const bool reads_default = kTrain && place.table.admission.kind != Admission::Kind::kAll &&
+                             KindOfClaim(args.claims[place.position()]) != ClaimKind::kNone;
+  place.task.reads[place.i] =
+      reads_default ? place.table.initial.matrix_rows : place.task.rows[place.i];
 }
 
 // A thread has one table.

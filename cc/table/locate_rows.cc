@@ -73,7 +73,8 @@ std::string LocateRowsCpu(const KeysToLocate* requests, int64_t num_requests, Ac
     for (int64_t begin = 0; begin < request.num_keys; begin += kMost) {
       const KeysByShard keys(request.keys + begin, std::min(kMost, request.num_keys - begin));
       const int64_t* times = request.times == nullptr ? nullptr : request.times + begin;
-      parts.push_back({keys, request.rows + begin, times});
+      int64_t* reads = request.reads == nullptr ? nullptr : request.reads + begin;
+      parts.push_back({keys, request.rows + begin, times, reads});
       table_of_part.push_back(static_cast<HostShards*>(request.table));
     }
   }

@@ -17,7 +17,7 @@ struct LocatePlan {
   std::vector<DeviceHash*> tables;
   std::vector<int64_t> first_positions = {0}, table_positions = {0};
   BlockPlan blocks;
-  bool has_filter = false, has_bloom = false;
+  bool has_filter = false, has_bloom = false, has_reads = false;
 
   int64_t num_positions() const { return first_positions.back(); }
   int64_t KeysOf(size_t t) const { return table_positions[t + 1] - table_positions[t]; }
@@ -45,8 +45,9 @@ LocatePlan PlanLocate(const DeviceKeysToLocate* requests, int64_t num_requests) 
   for (size_t t = 0; t < plan.tables.size(); ++t) {
     for (const int64_t r : requests_of[t]) {
       const DeviceKeysToLocate& from = requests[r];
-      plan.tasks.push_back({from.keys, from.rows, from.times, from.num_keys, plan.num_positions(),
-                            static_cast<int64_t>(t)});
+      plan.tasks.push_back({from.keys, from.rows, from.times, from.reads, from.num_keys,
+                            plan.num_positions(), static_cast<int64_t>(t)});
+      plan.has_reads |= from.reads != nullptr;
       plan.first_positions.push_back(plan.num_positions() + from.num_keys);
       plan.blocks.Append((from.num_keys + kLocateThreads - 1) / kLocateThreads);
     }
@@ -138,6 +139,7 @@ cudaError_t LaunchTraining(const LocatePlan& plan, const LocateArgs& args, Locat
   if (error != cudaSuccess) return error;
   GiveRowsKernel<<<blocks, kLocateThreads, 0, stream>>>(args);
   TellFollowersKernel<<<blocks, kLocateThreads, 0, stream>>>(args);
+  if (plan.has_reads) WriteReadsKernel<true><<<blocks, kLocateThreads, 0, stream>>>(args);
   constexpr int kTableThreads = 128;
   const int64_t table_blocks = (args.num_tables + kTableThreads - 1) / kTableThreads;
   FinishKernel<<<static_cast<unsigned>(table_blocks), kTableThreads, 0, stream>>>(args);
@@ -169,6 +171,10 @@ std::string Locate(const LocatePlan& plan, Access access, bool admits_all, int64
   if (access == Access::kRead) {
     LocateKeysKernel<false>
         <<<static_cast<unsigned>(plan.blocks.num_blocks()), kLocateThreads, 0, stream>>>(args);
+    if (plan.has_reads) {
+      WriteReadsKernel<false>
+          <<<static_cast<unsigned>(plan.blocks.num_blocks()), kLocateThreads, 0, stream>>>(args);
+    }
   } else {
     error = LaunchTraining(plan, args, &scratch, stream);
   }

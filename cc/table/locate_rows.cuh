@@ -14,6 +14,7 @@ struct LocateTask {
   const int64_t* keys;
   int64_t* rows;
   const int64_t* times;  // how often each key came; null: once
+  int64_t* reads;        // as of KeysToLocate, or null
   int64_t num_keys;
   int64_t first_position;
   int64_t table;

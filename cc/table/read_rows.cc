@@ -120,15 +120,12 @@ std::string ReadRowsCpu(HostTable* given, const int64_t* keys, int64_t num_keys,
                         const ParallelFor& parallel_for) {
   auto* table = static_cast<HostShards*>(given);
   auto* to = static_cast<char*>(values);
-  std::string error;
-  const int64_t batch = table->BeginBatch();
-  if (table->lower_tier() == nullptr) {
-    ReadFromMemory(table, keys, num_keys, to, parallel_for);
-  } else {
-    error = ReadFromTiers(table, keys, num_keys, batch, to, parallel_for);
+  const TableBatch batch(table);
+  if (table->lower_tier() != nullptr) {
+    return ReadFromTiers(table, keys, num_keys, batch.number(), to, parallel_for);
   }
-  table->EndBatch(batch);
-  return error;
+  ReadFromMemory(table, keys, num_keys, to, parallel_for);
+  return "";
 }
 
 }  // namespace group_embedding

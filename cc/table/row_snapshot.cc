@@ -48,13 +48,30 @@ void RowSnapshot::AppendAside(const KeyedRows& aside, size_t place, KeyedRows* r
   }
 }
 
+void RowSnapshot::Truncate(size_t num_rows, KeyedRows* rows) const {
+  rows->keys.resize(num_rows);
+  rows->counts.resize(num_rows);
+  rows->versions.resize(num_rows);
+  rows->values.resize(num_rows * store_.row_bytes());
+  rows->slots.resize(num_slots_);
+  for (size_t s = 0; s < num_slots_; ++s) {
+    rows->slots[s].resize(num_rows * store_.slot_row_bytes(s));
+  }
+}
+
 void RowSnapshot::PutAside(int64_t row) {
   Part& part = PartOf(row);
   std::lock_guard<std::mutex> lock(part.mutex);
   if (IsRead(row)) return;
   if (!Evict(row) && IsWanted(row)) {
-    part.places[row] = part.aside.keys.size();
-    Append(row, &part.aside);
+    const size_t place = part.aside.keys.size();
+    try {
+      Append(row, &part.aside);
+      part.places[row] = place;
+    } catch (...) {  // memory ran out
+      Truncate(place, &part.aside);
+      throw;
+    }
   }
   SetRead(row);
 }
@@ -82,9 +99,9 @@ bool RowSnapshot::Evict(int64_t row) {
   if (!evicts() || !store_.IsKeys(row)) return false;
   RowInfo& info = store_.Info(row);
   if (!IsToEvict(store_.options(), eviction_, step_, info.version, store_.Row(row))) return false;
-  info.count = -1;
   std::lock_guard<std::mutex> lock(evicted_mutex_);
   evicted_.push_back({info.key, row});
+  info.count = -1;
   return true;
 }
 

@@ -82,6 +82,8 @@ class RowSnapshot {
   // Evicts the key of a row that was not read yet, if it goes. With the lock of the row's part.
   bool Evict(int64_t row);
   void Append(int64_t row, KeyedRows* rows) const;
+  // To its first rows; what was appended last may be incomplete.
+  void Truncate(size_t num_rows, KeyedRows* rows) const;
   void AppendAside(const KeyedRows& aside, size_t place, KeyedRows* rows) const;
 
   const RowStore& store_;

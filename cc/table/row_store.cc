@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <new>
 
 #include "core/rows.h"
 #include "table/large_pages.h"
@@ -65,6 +66,7 @@ std::string RowStore::GrowTo(int64_t num_rows) {
     ForArrays([&](Array* array, int64_t bytes) {
       if (error.empty()) error = array->memory->Grow(rows * bytes);
     });
+    if (error.empty()) error = ReserveFree(rows);
     if (error.empty()) usable_rows_ = rows;
   }
   if (error.empty()) return "";
@@ -72,6 +74,15 @@ std::string RowStore::GrowTo(int64_t num_rows) {
          std::to_string(num_rows_.load() - first_row_) + " rows: " + error +
          "; give it more by StorageOption(storage_size=...), or admit fewer keys or evict some "
          "(filter_option, evict_option)";
+}
+
+std::string RowStore::ReserveFree(int64_t num_rows) {
+  try {
+    free_.reserve(num_rows);
+    return "";
+  } catch (const std::bad_alloc&) {
+    return "the system gave no more memory";
+  }
 }
 
 char* RowStore::TakeUntouchedPage(int64_t begin, int64_t end) {
@@ -105,6 +116,7 @@ std::string RowStore::Take(int64_t count, std::vector<int64_t>* rows) {
   std::string error;
   char* untouched = nullptr;
   int64_t begin, end;  // of those that are new
+  rows->reserve(rows->size() + count);
   {
     std::lock_guard<std::mutex> lock(mutex_);
     FreeRetired();
@@ -135,14 +147,14 @@ void RowStore::Return(int64_t row) {
 
 void RowStore::Retire(int64_t row) {
   std::lock_guard<std::mutex> lock(mutex_);
-  Info(row).count = -1;
   retired_.push_back({row, clock_.load()});
+  Info(row).count = -1;
 }
 
 void RowStore::RetireSince(int64_t clock, int64_t row) {
   std::lock_guard<std::mutex> lock(mutex_);
-  Info(row).count = -1;
   retired_.push_front({row, clock});  // before those that must wait for younger batches
+  Info(row).count = -1;
 }
 
 void RowStore::Start(int64_t row, int64_t key, int64_t count, int64_t version) {
@@ -200,9 +212,8 @@ void RowStore::Clear() {
 
 int64_t RowStore::BeginBatch() {
   std::lock_guard<std::mutex> lock(mutex_);
-  const int64_t batch = ++clock_;
-  batches_.insert(batch);
-  return batch;
+  batches_.insert(clock_ + 1);
+  return ++clock_;
 }
 
 void RowStore::EndBatch(int64_t batch) {

@@ -93,6 +93,8 @@ class RowStore {
   // The next three: under mutex_.
   void FreeRetired();
   std::string GrowTo(int64_t num_rows);
+  // So that any of the rows can be given back without memory for that.
+  std::string ReserveFree(int64_t num_rows);
   // A large page that rows from `begin` on will need soon, once rows until `end` are given, or
   // null. One thread is told, and touches it while others write to the pages before.
   char* TakeUntouchedPage(int64_t begin, int64_t end);

@@ -21,6 +21,7 @@ struct Part {
   KeysByShard keys;
   int64_t* rows;
   const int64_t* times;  // how often each came; null: once
+  int64_t* reads;        // as of KeysToLocate
 
   int64_t TimesOf(int64_t i) const { return times == nullptr ? 1 : times[i]; }
 };
@@ -42,6 +43,10 @@ class ShardTask {
         s_(s),
         step_(step),
         snapshot_(table_.snapshot()) {}
+  // Counted at once: an atomic addition per key waits for all that is being written.
+  ~ShardTask() { shard_.num_rows += num_started_; }
+  ShardTask(const ShardTask&) = delete;
+  ShardTask& operator=(const ShardTask&) = delete;
 
   // Marks rows as used, and appends the keys that have none in memory, each once.
   void Use(LowerTier* tier, std::vector<int64_t>* without) {
@@ -54,9 +59,8 @@ class ShardTask {
 
   void Read() {
     std::lock_guard<std::mutex> lock(shard_.mutex);
-    FindAll(
-        [this](const Place& place) { place.part->rows[place.i] = store_.DefaultRow(place.key); },
-        [](const Place&) {});
+    FindAll([this](const Place& place) { place.SetRow(store_.DefaultRow(place.key)); },
+            [](const Place& place) { place.SetRow(place.row()); });
   }
 
   // Counts keys without a row in the table's Bloom filter.
@@ -78,12 +82,13 @@ class ShardTask {
               __builtin_prefetch(&store_.Info(place.row()), 1, 3);
               with.push_back(place);
             });
-    for (const Place& place : with) Touch(place.row(), place.times());
+    for (const Place& place : with) {
+      Touch(place.row(), place.times());
+      place.SetRow(place.row());
+    }
     if (without.empty()) return "";
     const bool all = table_.options().admission.kind == Admission::Kind::kAll;
-    std::string error = all ? AdmitAll(without) : AdmitOftenSeen(without);
-    shard_.num_rows += num_started_;
-    return error;
+    return all ? AdmitAll(without) : AdmitOftenSeen(without);
   }
 
  private:
@@ -95,6 +100,12 @@ class ShardTask {
     int64_t i, key;
     int64_t row() const { return part->rows[i]; }  // once it was found
     int64_t times() const { return part->TimesOf(i); }
+    // What is trained, and read too.
+    void SetRow(int64_t row) const { SetRow(row, row); }
+    void SetRow(int64_t row, int64_t read) const {
+      part->rows[i] = row;
+      if (part->reads != nullptr) part->reads[i] = read;
+    }
   };
 
   // Writes the rows of keys that have one, and tells of both kinds.
@@ -139,72 +150,75 @@ class ShardTask {
   void Touch(int64_t row, int64_t times) {
     if (snapshot_ != nullptr) snapshot_->BeforeWrite(row);
     RowInfo& info = store_.Info(row);
-    info.count += times;
+    info.count = AddToCount(info.count, times);
     info.version = step_;
     info.clock = store_.clock();
+  }
+
+  static int64_t AddToCount(int64_t count, int64_t times) {
+    return times < kMaxCount - count ? count + times : kMaxCount;
   }
 
   // Gives every key a row.
   std::string AdmitAll(const std::vector<Place>& places) {
     FreeRows free(store_, static_cast<int64_t>(places.size()), RowsAtOnce());
     for (const Place& place : places) {
-      const int64_t key = place.key;
-      const uint64_t hash = HostShards::HashOf(key);
-      KeyIndex::Entry* entry = shard_.index.FindOrInsert(key, hash, HostShards::HashOf);
-      if (entry->state == 0) {
-        const int64_t row = free.Next();
-        if (row == kNoRow) {  // the table is full: the key is left as if it had not come
-          entry->state = -1;
-          shard_.index.Erase(entry, HostShards::HashOf);
-          continue;
-        }
-        Start(row, key, 0);
-        entry->state = row + 1;
-      }
-      place.part->rows[place.i] = entry->state - 1;
+      const KeyIndex::Entry* entry = EntryOf(place.key);
+      if (entry == nullptr) entry = Start(&free, place.key, 0);
+      if (entry == nullptr) continue;  // the table is full: the key is left as if it had not come
+      place.SetRow(entry->state - 1);
       Touch(entry->state - 1, place.times());
     }
     return free.error();
   }
 
-  // Gives a row to keys seen often enough. All occurrences are counted before any is decided.
+  // Gives a row to keys seen often enough. All occurrences are counted before any is decided. As no
+  // key had a row before the call, all are read as keys without one.
   std::string AdmitOftenSeen(const std::vector<Place>& places) {
     const Admission& admission = table_.options().admission;
     const bool bloom = admission.kind == Admission::Kind::kBloom;
     if (!bloom) {
-      for (const Place& place : places) {
-        KeyIndex::Entry* entry = EntryOf(place.key);
-        shard_.BeforeChange(place.key, entry->state);
-        entry->state -= place.times();
-      }
+      for (const Place& place : places) Count(place.key, place.times());
     }
     FreeRows free(store_, static_cast<int64_t>(places.size()), RowsAtOnce());
     for (const Place& place : places) {
-      const int64_t key = place.key;
-      const uint64_t hash = HostShards::HashOf(key);
-      const KeyIndex::Entry* entry = shard_.index.Find(key, hash);
-      int64_t row = entry != nullptr && entry->state > 0 ? entry->state - 1 : kNoRow;
-      const int64_t count = bloom ? table_.bloom().Count(hash) : -entry->state;
-      if (row == kNoRow && count >= admission.min_count) {
-        row = free.Next();
-        if (row != kNoRow) {
-          Start(row, key, count);
-          EntryOf(key)->state = row + 1;
-        }
+      const int64_t key = place.key, read = store_.DefaultRow(key);
+      const KeyIndex::Entry* entry = EntryOf(key);
+      if (entry == nullptr || entry->state < 0) {
+        const int64_t count = bloom ? table_.bloom().Count(HostShards::HashOf(key)) : -entry->state;
+        entry = count < admission.min_count ? nullptr : Start(&free, key, count);
       }
-      place.part->rows[place.i] = row == kNoRow ? store_.DefaultRow(key) : row;
+      place.SetRow(entry == nullptr ? read : entry->state - 1, read);
     }
     return free.error();
   }
 
-  void Start(int64_t row, int64_t key, int64_t count) {
-    if (snapshot_ != nullptr) snapshot_->BeforeWrite(row);
-    store_.Start(row, key, count, step_);
-    ++num_started_;
+  void Count(int64_t key, int64_t times) {
+    const KeyIndex::Entry* entry = EntryOf(key);
+    const int64_t state = entry == nullptr ? 0 : entry->state;
+    shard_.BeforeChange(key, state);
+    SetState(key, -AddToCount(-state, times));
   }
 
-  KeyIndex::Entry* EntryOf(int64_t key) {
-    return shard_.index.FindOrInsert(key, HostShards::HashOf(key), HostShards::HashOf);
+  // Gives the key a row; null: the table is full.
+  const KeyIndex::Entry* Start(FreeRows* free, int64_t key, int64_t count) {
+    const int64_t row = free->Next();
+    if (row == kNoRow) return nullptr;
+    FreeRows::Unused unused(free, row);
+    if (snapshot_ != nullptr) snapshot_->BeforeWrite(row);
+    store_.Start(row, key, count, step_);
+    const KeyIndex::Entry* entry = SetState(key, row + 1);
+    unused.Keep();
+    ++num_started_;
+    return entry;
+  }
+
+  KeyIndex::Entry* EntryOf(int64_t key) { return shard_.index.Find(key, HostShards::HashOf(key)); }
+  KeyIndex::Entry* SetState(int64_t key, int64_t state) {
+    KeyIndex::Entry* entry =
+        shard_.index.FindOrInsert(key, HostShards::HashOf(key), HostShards::HashOf);
+    entry->state = state;
+    return entry;
   }
 
   HostShards& table_;

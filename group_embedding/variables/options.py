@@ -97,7 +97,15 @@ class InitializerOption:
 
 @dataclasses.dataclass(frozen=True)
 class CounterFilter:
-    """A key gets a row when it has been trained `filter_freq` times; every key has a counter."""
+    """A key gets a row when it has been trained `filter_freq` times; every key has a counter.
+
+    The step that gives a key its row still reads `default_value_no_permission`, and trains the row
+    with the gradient of that; the next step reads the row. So with `filter_freq=3` a key that comes
+    once a step reads the default in steps 1 to 3, and in step 4 the row as step 3 has trained it.
+
+    Attributes:
+      filter_freq: How often; 0: every key gets a row, and reads it, in its first step.
+    """
 
     filter_freq: int = 0
 
@@ -171,8 +179,9 @@ class StorageOption:
 
     Attributes:
       storage_type: A StorageType; None: DRAM.
-      storage_path: The folder of the disk tier, if there is one; None: a temporary one. Each of
-        several ranks makes one of its own in it.
+      storage_path: The folder of the disk tier, if there is one; None: the system's for temporary
+        files. Each table makes a folder of its own in it, which is removed with the table; what
+        killed processes left there is removed when the next table is made.
       storage_size: Bytes of each tier, the fastest first, of rows, slots and what is kept of each;
         None, or of a tier that is not in the list: as much as there is, or 1 GiB for a tier above
         another. Beside its size, HBM has 40 bytes of each row in host memory and the index, 14 to

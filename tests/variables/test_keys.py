@@ -55,6 +55,29 @@ def test_insert_and_erase(make_table, train, read):
     np.testing.assert_array_equal(table.get_frequency([1, 3]), [1, 0])
 
 
+def test_insert_of_a_negative_frequency(make_table):
+    # Given a table with a key
+    table = make_table()
+    table.insert([5], [[1.0, 2]])
+    # When keys are inserted of which one has a negative frequency, Then the error names it
+    with pytest.raises(tf.errors.InvalidArgumentError, match="'user', key -7: .*0 or more, got -1"):
+        table.insert([6, -7], np.ones([2, 2]), versions=[1, 1], freqs=[3, -1])
+    # And nothing is inserted
+    np.testing.assert_array_equal(table.export().keys, [5])
+
+
+def test_the_largest_frequency_is_kept(make_table, train):
+    # Given a key with as large a frequency as there is
+    table = make_table()
+    table.insert([1, 2], np.ones([2, 2]), versions=[0, 0], freqs=[2**63 - 1, 5])
+    # When it is trained
+    train(table, [1, 1, 2])
+    # Then it is still there, at the largest frequency that a table counts to
+    np.testing.assert_array_equal(table.export().keys, [1, 2])
+    counts = np.asarray(table.get_frequency([1, 2]))
+    assert counts[0] >= 2**62 and counts[1] == 6
+
+
 def test_insert_of_another_dim(make_table):
     with pytest.raises(tf.errors.InvalidArgumentError, match="'user': expected.*values \\[n, 2\\]"):
         make_table().insert([1], [[1.0, 2, 3]])
@@ -86,6 +109,67 @@ def test_filters(make_table, train, read, option):
     np.testing.assert_array_equal(read(table, [1, 2]), [[0, 0], [7, 7]])
     assert int(table.total_count()) == 1
     assert int(table.get_frequency([1])[0]) == 3
+
+
+FILTERS_OF_3 = {
+    "counter": ge.CounterFilter(3),
+    "bloom": ge.CBFFilter(3, max_element_size=100, false_positive_probability=0.01),
+}
+
+
+@pytest.mark.parametrize("in_function", [False, True], ids=["eager", "function"])
+@pytest.mark.parametrize("option", FILTERS_OF_3.values(), ids=FILTERS_OF_3)
+def test_a_step_reads_what_the_steps_before_it_admitted(make_table, option, in_function):
+    # Given a table that admits keys seen three times, reads 7 for others and starts rows as 1
+    table = make_table(
+        filter_option=option,
+        init_option=ge.InitializerOption(default_value_dim=4, default_value_no_permission=7.0),
+    )
+    other = make_table(3, name="all keys")
+    optimizer = ge.optimizers.wrap(tf.keras.optimizers.SGD(1.0))
+
+    def step(keys, weights):
+        ids = tf.RaggedTensor.from_tensor(keys[:, None])
+        weights = tf.RaggedTensor.from_tensor(weights[:, None])
+        with tf.GradientTape() as tape:
+            tape.watch(weights.values)
+            lookups = [table, other], [ids, ids], "sum"
+            rows = ge.group_embedding_lookup_sparse(*lookups, sp_weights=[weights, weights])
+            loss = tf.add_n([tf.reduce_sum(of_table) for of_table in rows])
+        variables = [table, other, weights.values]
+        *gradients, of_weights = tape.gradient(loss, variables)
+        optimizer.apply_gradients(zip(gradients, variables))
+        return rows[0], rows[1], of_weights
+
+    step = tf.function(step) if in_function else step
+    # When key 1 comes once a step, and key 2 three times in the first
+    reads = []
+    for keys in ([1, 2, 2, 2], [1, 2], [1, 2], [1, 2]):
+        found = step(tf.constant(keys, tf.int64), tf.ones([len(keys)]))
+        reads.append([part.numpy() for part in found])
+    # Then the step that admits a key reads the 7, and trains the row for the next one
+    read = [of_table[:, 0].tolist() for of_table, _, _ in reads]
+    assert read == [[7, 7, 7, 7], [7, -2], [7, -3], [0, -4]]
+    # And the other table's rows are read as they are, and weights have the gradient of what is read
+    assert [of_other[:, 0].tolist() for _, of_other, _ in reads[:2]] == [[1, 1, 1, 1], [0, -2]]
+    for of_table, of_other, of_weights in reads:
+        np.testing.assert_array_equal(of_weights, of_table.sum(axis=1) + of_other.sum(axis=1))
+
+
+@pytest.mark.parametrize("times", [1, 3])
+@pytest.mark.parametrize("option", [ge.CounterFilter, lambda n: ge.CBFFilter(n, 99, 0.01)])
+def test_a_session_reads_what_the_steps_before_it_admitted(make_table, option, times):
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        # Given a graph that trains a table which admits keys seen so often
+        table = make_table(filter_option=option(times))
+        (rows,) = ge.group_embedding_lookup([table], [tf.constant([1], tf.int64)])
+        optimizer = ge.optimizers.wrap(tf.compat.v1.train.GradientDescentOptimizer(0.5))
+        train = optimizer.minimize(tf.reduce_sum((rows - 3) ** 2) / 2)
+        session.run(tf.compat.v1.global_variables_initializer())
+        # When it runs
+        reads = [session.run([rows, train])[0][0, 0] for _ in range(times + 2)]
+    # Then it reads 0 as long as keys are not admitted, and then what was trained
+    assert reads == [0] * times + [2.5, 2.75]
 
 
 def test_what_keys_start_as_is_not_trained(make_table, read):

@@ -4,7 +4,7 @@ import pytest
 import tensorflow as tf
 
 import group_embedding as ge
-from group_embedding.ops import locate_rows
+from group_embedding.ops import _library, locate_rows
 
 
 def loop(table, keys):
@@ -71,3 +71,33 @@ def test_a_call_of_the_op_that_does_not_fit(changed, message, make_table, monkey
     with pytest.raises(tf.errors.InvalidArgumentError, match=message):
         library.locate_rows(**{**calls[0], **changed})
     assert table.total_count() == 0
+
+
+@pytest.mark.parametrize(
+    "attributes, message",
+    [
+        ({"dim": 2**31 - 1}, "'user', dim: expected 1 to 4096, got 2147483647"),
+        ({"min_count": -1}, "'user', times that a key .*got -1"),
+        ({"counter_bytes": 0}, "'user', bytes of a counter of the Bloom filter.*got 0"),
+        ({"counter_bytes": 16}, "'user', bytes of a counter of the Bloom filter.*got 16"),
+        ({"num_counters": 0}, "'user', counters of the Bloom filter.*got 0"),
+        ({"num_counters": -1}, "'user', counters of the Bloom filter.*got -1"),
+        ({"num_hashes": 1000}, "'user', hashes of the Bloom filter.*got 1000"),
+        ({"max_bytes": -1}, "max_bytes.*expected 0 to 2\\^60, got -1"),
+        ({"storage": "dram_ssdhash", "lower_max_bytes": -1}, "lower_max_bytes.*got -1"),
+        ({"storage": "dram_ssdhash", "lowest_max_bytes": 2**62}, "lowest_max_bytes.*got 46116"),
+    ],
+    ids=str,
+)
+def test_attributes_that_no_table_can_have(attributes, message, make_table):
+    # Given a table, and attributes such as a damaged SavedModel may have
+    table = make_table()
+    bloom = {"admission": "bloom", "min_count": 3, "num_counters": 64, "num_hashes": 4}
+    attributes = {"dim": 2, "distribution": "constant", **bloom, **attributes}
+    matrix = tf.zeros([0, attributes["dim"]])
+    # When it is initialized with them, Then that is an error, and the table stays as it was
+    with pytest.raises(tf.errors.InvalidArgumentError, match=message):
+        _library.library().initialize_embedding_table(
+            table=table.table_handle, matrix=matrix, **attributes
+        )
+    assert int(table.total_count()) == 0

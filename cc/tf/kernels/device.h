@@ -17,7 +17,11 @@ inline ParallelFor ThreadsOf(tensorflow::OpKernelContext* context) {
   auto* workers = context->device()->tensorflow_cpu_worker_threads()->workers;
   return [workers](int64_t count, int64_t cost, const std::function<void(int64_t, int64_t)>& body) {
     constexpr int64_t kCyclesPerNanosecond = 3;
-    workers->ParallelFor(count, cost * kCyclesPerNanosecond, body);
+    FirstException exception;
+    workers->ParallelFor(count, cost * kCyclesPerNanosecond, [&](int64_t begin, int64_t end) {
+      exception.Catch([&] { body(begin, end); });
+    });
+    exception.Rethrow();
   };
 }
 

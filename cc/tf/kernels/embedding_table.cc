@@ -6,6 +6,7 @@
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tf/kernels/embedding_table_resource.h"
 #include "tf/kernels/group_attrs.h"
+#include "tf/kernels/guarded_op.h"
 #include "tf/kernels/make_table.h"
 
 namespace group_embedding {
@@ -17,6 +18,12 @@ using ::tensorflow::OpKernelContext;
 using ::tensorflow::ResourceHandle;
 using ::tensorflow::Tensor;
 using ::tensorflow::TensorShape;
+
+// The loader of SavedModels appends "_load_<number>" to the shared names of a model's functions,
+// also to TensorFlow's anonymous name.
+bool IsAnonymous(const std::string& shared_name) {
+  return shared_name.rfind(ResourceHandle::ANONYMOUS_NAME, 0) == 0;
+}
 
 class EmbeddingTableHandleOp : public OpKernel {
  public:
@@ -31,7 +38,7 @@ class EmbeddingTableHandleOp : public OpKernel {
     Tensor* output;
     OP_REQUIRES_OK(context, context->allocate_output(0, TensorShape({}), &output));
     ResourceHandle& handle = output->scalar<ResourceHandle>()();
-    if (shared_name_ == ResourceHandle::ANONYMOUS_NAME) {
+    if (IsAnonymous(shared_name_)) {
       handle = ResourceHandle::MakeRefCountingHandle(new EmbeddingTableResource(table_name_),
                                                      context->device()->name());
       return;
@@ -64,6 +71,11 @@ Admission::Kind ToAdmission(const std::string& word) {
   return word == "counter" ? Admission::Kind::kCounter : Admission::Kind::kBloom;
 }
 
+bool IsInitialized(EmbeddingTableResource* resource) {
+  tensorflow::tf_shared_lock lock(*resource->mu());
+  return resource->table() != nullptr;
+}
+
 class InitializeEmbeddingTableOp : public OpKernel {
  public:
   explicit InitializeEmbeddingTableOp(OpKernelConstruction* context)
@@ -93,6 +105,7 @@ class InitializeEmbeddingTableOp : public OpKernel {
   void Compute(OpKernelContext* context) override {
     EmbeddingTablePtr resource;
     OP_REQUIRES_OK(context, FindEmbeddingTable(context, 0, &resource));
+    if (if_needed_ && IsInitialized(resource.get())) return;
     const Tensor& matrix = context->input(1);
     TableOptions options = options_;
     options.name = resource->name();
@@ -128,30 +141,29 @@ class EmbeddingTableIsInitializedOp : public OpKernel {
     OP_REQUIRES_OK(context, FindEmbeddingTable(context, 0, &resource));
     Tensor* output;
     OP_REQUIRES_OK(context, context->allocate_output(0, TensorShape({}), &output));
-    tensorflow::tf_shared_lock lock(*resource->mu());
-    output->scalar<bool>()() = resource->table() != nullptr;
+    output->scalar<bool>()() = IsInitialized(resource.get());
   }
 };
 
 REGISTER_KERNEL_BUILDER(Name("EmbeddingTableHandleOp").Device(tensorflow::DEVICE_CPU),
-                        EmbeddingTableHandleOp);
+                        Guarded<EmbeddingTableHandleOp>);
 REGISTER_KERNEL_BUILDER(Name("InitializeEmbeddingTable").Device(tensorflow::DEVICE_CPU),
-                        InitializeEmbeddingTableOp);
+                        Guarded<InitializeEmbeddingTableOp>);
 REGISTER_KERNEL_BUILDER(Name("EmbeddingTableIsInitialized").Device(tensorflow::DEVICE_CPU),
-                        EmbeddingTableIsInitializedOp);
+                        Guarded<EmbeddingTableIsInitializedOp>);
 
 #if GOOGLE_CUDA
 REGISTER_KERNEL_BUILDER(Name("EmbeddingTableHandleOp")
                             .Device(tensorflow::DEVICE_GPU)
                             .HostMemory("handle")
                             .AttrConstraint("in_host_memory", false),
-                        EmbeddingTableHandleOp);
+                        Guarded<EmbeddingTableHandleOp>);
 REGISTER_KERNEL_BUILDER(
     Name("InitializeEmbeddingTable").Device(tensorflow::DEVICE_GPU).HostMemory("matrix"),
-    InitializeEmbeddingTableOp);
+    Guarded<InitializeEmbeddingTableOp>);
 REGISTER_KERNEL_BUILDER(
     Name("EmbeddingTableIsInitialized").Device(tensorflow::DEVICE_GPU).HostMemory("is_initialized"),
-    EmbeddingTableIsInitializedOp);
+    Guarded<EmbeddingTableIsInitializedOp>);
 #endif  // GOOGLE_CUDA
 
 }  // namespace

@@ -3,6 +3,7 @@
 
 #include <exception>
 #include <memory>
+#include <new>
 #include <string>
 #include <utility>
 
@@ -52,12 +53,19 @@ inline absl::Status ToStatus(const std::string& error) {
   return absl::ResourceExhaustedError(error);
 }
 
-// What the core throws, where a device fails in a function that has no other way to tell, as a
-// status. `body` returns one.
+inline absl::Status OutOfMemory() {
+  return absl::ResourceExhaustedError(
+      "the system gave no more memory; expected batches, tables and limits of memory that fit");
+}
+
+// What the core throws, where memory runs out, or a device fails in a function that has no other
+// way to tell, as a status. `body` returns one.
 template <typename Body>
 absl::Status CatchErrors(Body&& body) {
   try {
     return body();
+  } catch (const std::bad_alloc&) {
+    return OutOfMemory();
   } catch (const std::exception& error) {
     return absl::InternalError(error.what());
   }

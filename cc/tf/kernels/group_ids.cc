@@ -7,6 +7,7 @@
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tf/kernels/device.h"
 #include "tf/kernels/gpu_faults.h"
+#include "tf/kernels/guarded_op.h"
 
 namespace group_embedding {
 namespace {
@@ -233,7 +234,7 @@ class GroupIdsCpuOp : public OpKernel {
   const FeatureReader reader_;
 };
 
-REGISTER_KERNEL_BUILDER(Name("GroupIds").Device(tensorflow::DEVICE_CPU), GroupIdsCpuOp);
+REGISTER_KERNEL_BUILDER(Name("GroupIds").Device(tensorflow::DEVICE_CPU), Guarded<GroupIdsCpuOp>);
 
 #if GOOGLE_CUDA
 class GroupIdsGpuOp : public OpKernel {
@@ -268,7 +269,7 @@ class GroupIdsGpuOp : public OpKernel {
 
 REGISTER_KERNEL_BUILDER(
     Name("GroupIds").Device(tensorflow::DEVICE_GPU).HostMemory("dense_shapes").HostMemory("sizes"),
-    GroupIdsGpuOp);
+    Guarded<GroupIdsGpuOp>);
 #endif  // GOOGLE_CUDA
 
 }  // namespace

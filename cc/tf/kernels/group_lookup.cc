@@ -7,6 +7,8 @@
 #include "tf/kernels/device.h"
 #include "tf/kernels/gpu_faults.h"
 #include "tf/kernels/group_attrs.h"
+#include "tf/kernels/guarded_op.h"
+#include "tf/kernels/located_batch.h"
 #include "tf/kernels/tables.h"
 
 namespace group_embedding {
@@ -35,6 +37,7 @@ class GroupLookupOp : public OpKernel {
     OP_REQUIRES_OK(context,
                    attrs_.MakeFeatures(context->input(num_tables), context->input(num_tables + 1),
                                        &features, &group.batch));
+    group.batch = AsRead(context->input(num_tables), group.batch);
     OP_REQUIRES_OK(context, attrs_.AllocateOutputs(context, &features));
     group.tables = tables.get().data();
     group.num_tables = num_tables;
@@ -89,7 +92,7 @@ class GroupLookupGpuOp : public GroupLookupOp {
 #define REGISTER(type)                                                                  \
   REGISTER_KERNEL_BUILDER(                                                              \
       Name("GroupLookup").Device(tensorflow::DEVICE_CPU).TypeConstraint<type>("dtype"), \
-      GroupLookupCpuOp)
+      Guarded<GroupLookupCpuOp>)
 REGISTER(float);
 REGISTER(Eigen::half);
 REGISTER(Eigen::bfloat16);
@@ -101,7 +104,7 @@ REGISTER(Eigen::bfloat16);
                               .Device(tensorflow::DEVICE_GPU) \
                               .TypeConstraint<type>("dtype")  \
                               .HostMemory("sizes"),           \
-                          GroupLookupGpuOp)
+                          Guarded<GroupLookupGpuOp>)
 REGISTER(float);
 REGISTER(Eigen::half);
 REGISTER(Eigen::bfloat16);

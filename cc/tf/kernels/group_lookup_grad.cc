@@ -8,6 +8,7 @@
 #include "tf/kernels/device.h"
 #include "tf/kernels/gpu_faults.h"
 #include "tf/kernels/group_attrs.h"
+#include "tf/kernels/guarded_op.h"
 #include "tf/kernels/located_batch.h"
 #include "tf/kernels/shared_buffer.h"
 #include "tf/kernels/tables.h"
@@ -53,7 +54,9 @@ class GroupLookupGradOp : public OpKernel {
     const int64_t num_weights = attrs_.weighted ? group.batch.num_ids : 0;
     OP_REQUIRES_OK(context, context->allocate_output(2 * num_tables, TensorShape({num_weights}),
                                                      &weight_grad));
-    OP_REQUIRES_OK(context, Run(context, group, weight_grad->flat<float>().data()));
+    Group read = group;  // what weights were multiplied with
+    read.batch = AsRead(context->input(num_tables), group.batch);
+    OP_REQUIRES_OK(context, Run(context, group, read, weight_grad->flat<float>().data()));
     for (const int32_t t : keyed_) {
       Tensor* indices = context->mutable_output(t);
       *indices = HoldBatch(*indices, context->input(num_tables));
@@ -61,7 +64,9 @@ class GroupLookupGradOp : public OpKernel {
   }
 
  protected:
-  virtual absl::Status Run(OpKernelContext* context, const Group& group, float* weight_grad) = 0;
+  // read: the group as it was looked up.
+  virtual absl::Status Run(OpKernelContext* context, const Group& group, const Group& read,
+                           float* weight_grad) = 0;
 
   // num_unique: [num_tables + 1], the first unique row of each table, in host memory.
   absl::Status AllocateGrads(OpKernelContext* context, const int64_t* num_unique,
@@ -93,7 +98,8 @@ class GroupLookupGradOp : public OpKernel {
 class GroupLookupGradCpuOp : public GroupLookupGradOp {
   using GroupLookupGradOp::GroupLookupGradOp;
 
-  absl::Status Run(OpKernelContext* context, const Group& group, float* weight_grad) override {
+  absl::Status Run(OpKernelContext* context, const Group& group, const Group& read,
+                   float* weight_grad) override {
     TF_RETURN_IF_ERROR(CheckRows(group));
     Tensor workspace;
     TF_RETURN_IF_ERROR(AllocateScratch(context, RowSorter::WorkspaceBytes(group), &workspace));
@@ -103,7 +109,7 @@ class GroupLookupGradCpuOp : public GroupLookupGradOp {
     std::vector<TableGrad> grads;
     TF_RETURN_IF_ERROR(AllocateGrads(context, sorter.SumRows().data(), &grads));
     ReduceRowsCpu(sorter, grads.data(), threads);
-    if (attrs_.weighted) WeightGradCpu(group, weight_grad, threads);
+    if (attrs_.weighted) WeightGradCpu(read, weight_grad, threads);
     return absl::OkStatus();
   }
 };
@@ -112,7 +118,8 @@ class GroupLookupGradCpuOp : public GroupLookupGradOp {
 class GroupLookupGradGpuOp : public GroupLookupGradOp {
   using GroupLookupGradOp::GroupLookupGradOp;
 
-  absl::Status Run(OpKernelContext* context, const Group& group, float* weight_grad) override {
+  absl::Status Run(OpKernelContext* context, const Group& group, const Group& read,
+                   float* weight_grad) override {
     const cudaStream_t stream = StreamOf(context);
     Tensor workspace, scratch, num_unique;
     TF_RETURN_IF_ERROR(AllocateScratch(context, SortRowsWorkspaceBytesCuda(group), &workspace));
@@ -120,9 +127,9 @@ class GroupLookupGradGpuOp : public GroupLookupGradOp {
     TF_RETURN_IF_ERROR(
         ToStatus(SortRowsCuda(group, workspace.data(), &sorted, stream), "SortRows"));
     if (attrs_.weighted) {
-      TF_RETURN_IF_ERROR(AllocateScratch(context, WeightGradScratchBytesCuda(group), &scratch));
+      TF_RETURN_IF_ERROR(AllocateScratch(context, WeightGradScratchBytesCuda(read), &scratch));
       TF_RETURN_IF_ERROR(
-          ToStatus(WeightGradCuda(group, weight_grad, scratch.data(), stream), "WeightGrad"));
+          ToStatus(WeightGradCuda(read, weight_grad, scratch.data(), stream), "WeightGrad"));
     }
     TF_RETURN_IF_ERROR(ToHost(context, sorted.num_unique, group.num_tables + 1, &num_unique));
     TF_RETURN_IF_ERROR(RaiseGpuFaults());
@@ -154,7 +161,7 @@ class GroupLookupGradGpuOp : public GroupLookupGradOp {
 #define REGISTER(type)                                                                      \
   REGISTER_KERNEL_BUILDER(                                                                  \
       Name("GroupLookupGrad").Device(tensorflow::DEVICE_CPU).TypeConstraint<type>("dtype"), \
-      GroupLookupGradCpuOp)
+      Guarded<GroupLookupGradCpuOp>)
 REGISTER(float);
 REGISTER(Eigen::half);
 REGISTER(Eigen::bfloat16);
@@ -166,7 +173,7 @@ REGISTER(Eigen::bfloat16);
                               .Device(tensorflow::DEVICE_GPU) \
                               .TypeConstraint<type>("dtype")  \
                               .HostMemory("sizes"),           \
-                          GroupLookupGradGpuOp)
+                          Guarded<GroupLookupGradGpuOp>)
 REGISTER(float);
 REGISTER(Eigen::half);
 REGISTER(Eigen::bfloat16);

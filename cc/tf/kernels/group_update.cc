@@ -10,6 +10,7 @@
 #include "tf/kernels/check_rows.h"
 #include "tf/kernels/device.h"
 #include "tf/kernels/group_attrs.h"
+#include "tf/kernels/guarded_op.h"
 #include "tf/kernels/located_batch.h"
 #include "tf/kernels/written_tables.h"
 
@@ -245,22 +246,24 @@ class GroupUpdateSlicesOp : public OpKernel {
 };
 
 // For all types: the core looks at dtype and slot_dtype.
-REGISTER_KERNEL_BUILDER(Name("GroupUpdate").Device(tensorflow::DEVICE_CPU), GroupUpdateOp<Cpu>)
-REGISTER_KERNEL_BUILDER(Name("GroupUpdateRef").Device(tensorflow::DEVICE_CPU), GroupUpdateOp<Cpu>)
+REGISTER_KERNEL_BUILDER(Name("GroupUpdate").Device(tensorflow::DEVICE_CPU),
+                        Guarded<GroupUpdateOp<Cpu>>)
+REGISTER_KERNEL_BUILDER(Name("GroupUpdateRef").Device(tensorflow::DEVICE_CPU),
+                        Guarded<GroupUpdateOp<Cpu>>)
 REGISTER_KERNEL_BUILDER(Name("GroupUpdateSlices").Device(tensorflow::DEVICE_CPU),
-                        GroupUpdateSlicesOp<Cpu>)
+                        Guarded<GroupUpdateSlicesOp<Cpu>>)
 REGISTER_KERNEL_BUILDER(Name("GroupUpdateSlicesRef").Device(tensorflow::DEVICE_CPU),
-                        GroupUpdateSlicesOp<Cpu>)
+                        Guarded<GroupUpdateSlicesOp<Cpu>>)
 
 #if GOOGLE_CUDA
 REGISTER_KERNEL_BUILDER(Name("GroupUpdate").Device(tensorflow::DEVICE_GPU).HostMemory("sizes"),
-                        GroupUpdateOp<Gpu>)
+                        Guarded<GroupUpdateOp<Gpu>>)
 REGISTER_KERNEL_BUILDER(Name("GroupUpdateRef").Device(tensorflow::DEVICE_GPU).HostMemory("sizes"),
-                        GroupUpdateOp<Gpu>)
+                        Guarded<GroupUpdateOp<Gpu>>)
 REGISTER_KERNEL_BUILDER(Name("GroupUpdateSlices").Device(tensorflow::DEVICE_GPU),
-                        GroupUpdateSlicesOp<Gpu>)
+                        Guarded<GroupUpdateSlicesOp<Gpu>>)
 REGISTER_KERNEL_BUILDER(Name("GroupUpdateSlicesRef").Device(tensorflow::DEVICE_GPU),
-                        GroupUpdateSlicesOp<Gpu>)
+                        Guarded<GroupUpdateSlicesOp<Gpu>>)
 #endif  // GOOGLE_CUDA
 
 }  // namespace

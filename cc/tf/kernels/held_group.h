@@ -40,6 +40,7 @@ class HeldGroup {
 
   const DataType comm_type;
   tensorflow::Tensor requests;  // the batch, as SendGroupGradients gives it
+  tensorflow::Tensor served;    // kept alive: the requests as they were read
   float gradient_scale;         // of its weights
   std::vector<int64_t> num_rows;
 

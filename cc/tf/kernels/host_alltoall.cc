@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "tensorflow/core/framework/op_kernel.h"
+#include "tf/kernels/guarded_op.h"
 #include "tf/kernels/host_exchanges.h"
 
 namespace group_embedding {
@@ -127,7 +128,8 @@ class HostAlltoallOp : public AsyncOpKernel {
   int64_t number_;
 };
 
-REGISTER_KERNEL_BUILDER(Name("HostAlltoall").Device(tensorflow::DEVICE_CPU), HostAlltoallOp);
+REGISTER_KERNEL_BUILDER(Name("HostAlltoall").Device(tensorflow::DEVICE_CPU),
+                        Guarded<HostAlltoallOp>);
 
 }  // namespace
 }  // namespace group_embedding

@@ -6,7 +6,9 @@
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tf/kernels/device.h"
 #include "tf/kernels/group_attrs.h"
+#include "tf/kernels/guarded_op.h"
 #include "tf/kernels/host_exchanges.h"
+#include "tf/kernels/located_batch.h"
 #include "tf/kernels/row_slices.h"
 #include "tf/kernels/tables.h"
 
@@ -191,6 +193,7 @@ class HostLookUpRowsOp : public SendRowsOp {
     std::vector<Feature> features;
     Batch batch;
     TF_RETURN_IF_ERROR(attrs_.MakeFeatures(context->input(num_tables), sizes, &features, &batch));
+    batch = AsRead(context->input(num_tables), batch);
     for (int t = 0; t < num_tables; ++t) {
       int64_t count = 0;
       for (int64_t n = 0; n < sent.num_ranks; ++n) count += sent.counts[n * num_tables + t];
@@ -230,8 +233,9 @@ class HostLookUpRowsOp : public SendRowsOp {
 };
 
 REGISTER_KERNEL_BUILDER(Name("HostExchangeRows").Device(tensorflow::DEVICE_CPU),
-                        HostExchangeRowsOp);
-REGISTER_KERNEL_BUILDER(Name("HostLookUpRows").Device(tensorflow::DEVICE_CPU), HostLookUpRowsOp);
+                        Guarded<HostExchangeRowsOp>);
+REGISTER_KERNEL_BUILDER(Name("HostLookUpRows").Device(tensorflow::DEVICE_CPU),
+                        Guarded<HostLookUpRowsOp>);
 
 }  // namespace
 }  // namespace group_embedding

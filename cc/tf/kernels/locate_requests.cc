@@ -4,15 +4,19 @@
 
 #include <algorithm>
 #include <map>
+#include <numeric>
 #include <stdexcept>
 #include <utility>
 
+#include "exchange/request_batch.h"
+#include "table/device_buffer.h"
 #include "tf/kernels/device.h"
 
 namespace group_embedding {
 
 using ::tensorflow::OpKernelContext;
 using ::tensorflow::Tensor;
+using ::tensorflow::TensorShape;
 
 std::vector<KeyedFeature> KeyedFeaturesOf(const GroupAttrs& attrs,
                                           const std::vector<int32_t>& keyed, const Tensor& sizes) {
@@ -44,9 +48,19 @@ std::vector<Table> RequestLocator::Locate(const std::vector<int64_t>& requested,
                                           const int64_t* times) {
   std::map<int64_t, std::vector<DeviceKeysToLocate>> to_train;  // by step
   std::vector<DeviceKeysToLocate> to_read;
+  int64_t* rows = requests;
+  if (MayAdmit()) {  // then requests become what is read, and these what is trained
+    const int64_t count = std::accumulate(requested.begin(), requested.end(), int64_t{0});
+    status_ = context_->allocate_temp(tensorflow::DT_INT64, TensorShape({count}), &trained_);
+    if (!status_.ok()) throw std::runtime_error(std::string(status_.message()));
+    rows = trained_.flat<int64_t>().data();
+    RequireCuda(cudaMemcpyAsync(rows, requests, count * sizeof(int64_t), cudaMemcpyDeviceToDevice,
+                                StreamOf(context_)));
+  }
   for (size_t k = 0; k < keyed_.size(); ++k) {
     auto& list = trains_[k] ? to_train[steps_[k]] : to_read;
-    const auto of_table = RequestsOf(k, requested, requests, times);
+    const auto of_table =
+        RequestsOf(k, requested, rows, rows == requests ? nullptr : requests, times);
     list.insert(list.end(), of_table.begin(), of_table.end());
   }
   for (const auto& [step, list] : to_train) Run(list, Access::kTrain, step);
@@ -59,15 +73,15 @@ std::vector<Table> RequestLocator::Locate(const std::vector<int64_t>& requested,
 
 std::vector<DeviceKeysToLocate> RequestLocator::RequestsOf(size_t table,
                                                            const std::vector<int64_t>& requested,
-                                                           int64_t* requests,
+                                                           int64_t* rows, int64_t* reads,
                                                            const int64_t* times) const {
   std::vector<DeviceKeysToLocate> list;
   const size_t num_tables = tables_.size();
   int64_t at = 0;
   for (size_t p = 0; p < requested.size(); at += requested[p++]) {
     if (static_cast<int32_t>(p % num_tables) != keyed_[table]) continue;
-    list.push_back({static_cast<DeviceTable*>(leases_[table]->table()), requests + at, requested[p],
-                    requests + at, times + at});
+    list.push_back({static_cast<DeviceTable*>(leases_[table]->table()), rows + at, requested[p],
+                    rows + at, times + at, reads == nullptr ? nullptr : reads + at});
   }
   return list;
 }
@@ -86,10 +100,29 @@ void RequestLocator::Run(const std::vector<DeviceKeysToLocate>& requests, Access
   if (!status_.ok()) throw std::runtime_error(std::string(status_.message()));
 }
 
+bool RequestLocator::MayAdmit() const {
+  for (size_t k = 0; k < keyed_.size(); ++k) {
+    if (trains_[k] && HasFilter(leases_[k]->table()->options())) return true;
+  }
+  return false;
+}
+
 Tensor RequestLocator::Hold(const Tensor& requests, bool training) {
+  Tensor held = requests;
+  if (trained_.NumElements() > 0) {
+    const cudaStream_t stream = StreamOf(context_);
+    const auto copy = [stream](const void* from, int64_t bytes, void* to) {
+      RequireCuda(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, stream));
+    };
+    status_ = context_->allocate_temp(requests.dtype(), requests.shape(), &held);
+    if (!status_.ok()) throw std::runtime_error(std::string(status_.message()));
+    copy(requests.data(), static_cast<int64_t>(requests.TotalBytes()), held.data());
+    copy(trained_.data(), static_cast<int64_t>(trained_.TotalBytes()),
+         held.flat<float>().data() + LayOutRequests(trained_.NumElements()).ids);
+  }
   tensorflow::core::RefCountPtr<tensorflow::TensorBuffer> buffer(
-      new LocatedBuffer(requests, std::move(leases_), training));
-  return Tensor(requests.dtype(), requests.shape(), std::move(buffer));
+      new LocatedBuffer(held, std::move(leases_), training));
+  return Tensor(held.dtype(), held.shape(), std::move(buffer));
 }
 
 }  // namespace group_embedding

@@ -28,18 +28,23 @@ class RequestLocator {
   RequestLocator(tensorflow::OpKernelContext* context, const Tables& tables,
                  std::vector<int32_t> keyed, std::vector<int64_t> steps, std::vector<bool> trains);
 
-  // As ExchangedGroup::Locate. requested: [num_ranks, num_tables]. Throws std::runtime_error, such
-  // as of a table that is full; `status` then says which.
+  // Replaces the keys in `requests` by the rows that are read, as the exchange's lookup expects it.
+  // requested: [num_ranks, num_tables]. Throws std::runtime_error, such as of a table that is full;
+  // `status` then says which.
   std::vector<Table> Locate(const std::vector<int64_t>& requested, int64_t* requests,
                             const int64_t* times);
   const absl::Status& status() const { return status_; }
 
-  // Whoever holds the tensor keeps the rows from being given to other keys.
+  // The batch of requests by the rows that are trained. Whoever holds the tensor keeps the rows
+  // from being given to other keys. Throws as Locate.
   tensorflow::Tensor Hold(const tensorflow::Tensor& requests, bool training);
 
  private:
+  // Whether a filter may give keys rows that are not read yet.
+  bool MayAdmit() const;
   std::vector<DeviceKeysToLocate> RequestsOf(size_t table, const std::vector<int64_t>& requested,
-                                             int64_t* requests, const int64_t* times) const;
+                                             int64_t* rows, int64_t* reads,
+                                             const int64_t* times) const;
   void Run(const std::vector<DeviceKeysToLocate>& requests, Access access, int64_t step);
 
   tensorflow::OpKernelContext* const context_;
@@ -48,6 +53,7 @@ class RequestLocator {
   const std::vector<int64_t> steps_;
   const std::vector<bool> trains_;
   std::vector<std::unique_ptr<BatchLease>> leases_;
+  tensorflow::Tensor trained_;  // rows of all requests, where they are not those that are read
   absl::Status status_;
 };
 

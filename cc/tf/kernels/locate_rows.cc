@@ -11,6 +11,7 @@
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tf/kernels/device.h"
 #include "tf/kernels/embedding_table_resource.h"
+#include "tf/kernels/guarded_op.h"
 #include "tf/kernels/located_batch.h"
 #include "tf/kernels/resource_locks.h"
 
@@ -32,6 +33,8 @@ struct Request {
   int64_t num_keys;
   int64_t* rows;
   const int64_t* times;  // how often each came; null: once
+  int64_t first_id;      // of the batch
+  int64_t* reads;        // as of KeysToLocate
 };
 
 // What both devices do before and after the core's function.
@@ -79,9 +82,11 @@ class LocateRowsOp : public OpKernel {
     OP_REQUIRES_OK(context, Copy(context, &located));
     Requests requests;
     OP_REQUIRES_OK(context, MakeRequests(*sizes, *steps, *times, leases, &located, &requests));
+    Tensor reads;
+    OP_REQUIRES_OK(context, AddReads(context, *sizes, located, &requests, &reads));
     OP_REQUIRES_OK(context, CatchErrors([&] { return LocateAll(context, requests); }));
     tensorflow::core::RefCountPtr<tensorflow::TensorBuffer> buffer(
-        new LocatedBuffer(located, std::move(leases), training_));
+        new LocatedBuffer(located, std::move(leases), training_, std::move(reads)));
     context->set_output(0, Tensor(batch->dtype(), batch->shape(), std::move(buffer)));
   }
 
@@ -141,7 +146,33 @@ class LocateRowsOp : public OpKernel {
       auto& list = training_ && learning_[table] ? requests->train[steps.vec<int64_t>()(table)]
                                                  : requests->read;
       list.push_back({leases[table].get(), ids + begin, size(f, 1), ids + begin,
-                      has_times ? first_times + begin : nullptr});
+                      has_times ? first_times + begin : nullptr, begin, nullptr});
+    }
+    return absl::OkStatus();
+  }
+
+  // Where a filter may admit keys, has requests write what is read apart from what is trained.
+  absl::Status AddReads(OpKernelContext* context, const Tensor& sizes, const Tensor& located,
+                        Requests* requests, Tensor* reads) {
+    bool has_filter = false;
+    for (const auto& [step, list] : requests->train) {
+      for (const Request& request : list)
+        has_filter |= HasFilter(request.lease->table()->options());
+    }
+    if (!has_filter) return absl::OkStatus();
+    int64_t num_samples = 0, num_ids = 0;
+    for (int64_t f = 0; f < sizes.dim_size(0); ++f) {
+      num_samples += sizes.matrix<int64_t>()(f, 0);
+      num_ids += sizes.matrix<int64_t>()(f, 1);
+    }
+    TF_RETURN_IF_ERROR(context->allocate_temp(tensorflow::DT_INT64, TensorShape({num_ids}), reads));
+    int64_t* to = reads->flat<int64_t>().data();
+    const float* ids =
+        located.flat<float>().data() + LayOutBatch(num_samples, num_ids, weighted_).ids;
+    TF_RETURN_IF_ERROR(CopyWords(context, ids, 2 * num_ids, reinterpret_cast<float*>(to)));
+    for (Request& request : requests->read) request.reads = to + request.first_id;
+    for (auto& [step, list] : requests->train) {
+      for (Request& request : list) request.reads = to + request.first_id;
     }
     return absl::OkStatus();
   }
@@ -167,7 +198,7 @@ class LocateRowsCpuOp : public LocateRowsOp {
     std::vector<KeysToLocate> list;
     for (const Request& r : requests) {
       auto* table = static_cast<HostTable*>(r.lease->table());
-      list.push_back({table, r.keys, r.num_keys, r.rows, r.lease->batch(), r.times});
+      list.push_back({table, r.keys, r.num_keys, r.rows, r.lease->batch(), r.times, r.reads});
     }
     return ToStatus(LocateRowsCpu(list.data(), static_cast<int64_t>(list.size()), access, step,
                                   ThreadsOf(context)));
@@ -179,7 +210,8 @@ class LocateRowsCpuOp : public LocateRowsOp {
   }
 };
 
-REGISTER_KERNEL_BUILDER(Name("LocateRows").Device(tensorflow::DEVICE_CPU), LocateRowsCpuOp);
+REGISTER_KERNEL_BUILDER(Name("LocateRows").Device(tensorflow::DEVICE_CPU),
+                        Guarded<LocateRowsCpuOp>);
 
 #if GOOGLE_CUDA
 class LocateRowsGpuOp : public LocateRowsOp {
@@ -190,7 +222,7 @@ class LocateRowsGpuOp : public LocateRowsOp {
     std::vector<DeviceKeysToLocate> list;
     for (const Request& r : requests) {
       auto* table = static_cast<DeviceTable*>(r.lease->table());
-      list.push_back({table, r.keys, r.num_keys, r.rows, r.times});
+      list.push_back({table, r.keys, r.num_keys, r.rows, r.times, r.reads});
     }
     const int64_t num_requests = static_cast<int64_t>(list.size());
     Tensor scratch;
@@ -210,7 +242,7 @@ class LocateRowsGpuOp : public LocateRowsOp {
 
 REGISTER_KERNEL_BUILDER(
     Name("LocateRows").Device(tensorflow::DEVICE_GPU).HostMemory("sizes").HostMemory("steps"),
-    LocateRowsGpuOp);
+    Guarded<LocateRowsGpuOp>);
 #endif  // GOOGLE_CUDA
 
 }  // namespace

@@ -49,16 +49,37 @@ class BorrowedBuffer : public tensorflow::TensorBuffer {
 // behind those.
 class LocatedBuffer : public BorrowedBuffer {
  public:
+  // reads: int64 [ids] the rows that a lookup reads, where they are not those that are trained: a
+  // filter admits keys whose rows are read from the next step on. Else empty.
   LocatedBuffer(tensorflow::Tensor memory, std::vector<std::unique_ptr<BatchLease>> leases,
-                bool training)
-      : BorrowedBuffer(std::move(memory)), leases_(std::move(leases)), training_(training) {}
+                bool training, tensorflow::Tensor reads = {})
+      : BorrowedBuffer(std::move(memory)),
+        leases_(std::move(leases)),
+        training_(training),
+        reads_(std::move(reads)) {}
 
   bool training() const { return training_; }
+  const tensorflow::Tensor& reads() const { return reads_; }
 
  private:
   const std::vector<std::unique_ptr<BatchLease>> leases_;
   const bool training_;
+  const tensorflow::Tensor reads_;
 };
+
+// Null: the batch was not located.
+inline const LocatedBuffer* LocatedBufferOf(const tensorflow::Tensor& batch) {
+  return dynamic_cast<const LocatedBuffer*>(tensorflow::DMAHelper::buffer(&batch));
+}
+
+// A batch with the ids that are read, in the place of those that are trained.
+inline Batch AsRead(const tensorflow::Tensor& batch, Batch view) {
+  const LocatedBuffer* located = LocatedBufferOf(batch);
+  if (located != nullptr && located->reads().NumElements() > 0) {
+    view.ids = located->reads().flat<int64_t>().data();
+  }
+  return view;
+}
 
 class RowsBuffer : public BorrowedBuffer {
  public:
@@ -83,8 +104,7 @@ inline absl::Status CheckLocatedForTraining(const tensorflow::Tensor& batch,
                                             const GroupAttrs& attrs,
                                             const std::vector<int32_t>& keyed) {
   if (keyed.empty()) return absl::OkStatus();
-  const tensorflow::TensorBuffer* buffer = tensorflow::DMAHelper::buffer(&batch);
-  const auto* located = dynamic_cast<const LocatedBuffer*>(buffer);
+  const LocatedBuffer* located = LocatedBufferOf(batch);
   if (located == nullptr || located->training()) return absl::OkStatus();
   return absl::FailedPreconditionError(
       "table '" + attrs.table_names[keyed[0]] +

@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "table/check_table.h"
 #include "table/device_table.h"
 #include "tf/kernels/embedding_table_resource.h"
 
@@ -40,6 +41,12 @@ StorageAttrs::StorageAttrs(tensorflow::OpKernelConstruction* context) {
   OP_REQUIRES_OK(context, context->GetAttr("lowest_max_bytes", &lowest_max_bytes));
   OP_REQUIRES_OK(context, context->GetAttr("storage_path", &path));
   OP_REQUIRES_OK(context, context->GetAttr("cache_strategy", &strategy));
+  for (const int64_t bytes : {max_bytes, lower_max_bytes, lowest_max_bytes}) {
+    OP_REQUIRES(context, bytes >= 0 && bytes <= kMaxTierBytes,
+                absl::InvalidArgumentError(
+                    "max_bytes, lower_max_bytes, lowest_max_bytes: expected 0 to 2^60, got " +
+                    std::to_string(bytes)));
+  }
   coldest = strategy == "lru" ? Coldest::kLeastRecent : Coldest::kLeastFrequent;
 }
 
@@ -52,6 +59,8 @@ absl::Status MakeTable(tensorflow::OpKernelContext* context, const StorageAttrs&
       const bool is_limited = storage.lower_max_bytes > 0;
       options.max_bytes = is_limited ? storage.max_bytes + storage.lower_max_bytes : 0;
     }
+    const std::string wrong = CheckOptions(options);
+    if (!wrong.empty()) return absl::InvalidArgumentError(wrong);
     if (storage.is_on_gpu()) return MakeOnGpu(context, storage, options, matrix, table);
     std::string error;
     if (storage.type == "dram") {

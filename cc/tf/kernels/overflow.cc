@@ -6,6 +6,7 @@
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tf/kernels/device.h"
 #include "tf/kernels/group_attrs.h"
+#include "tf/kernels/guarded_op.h"
 
 namespace group_embedding {
 namespace {
@@ -48,7 +49,7 @@ class OverflowCpuOp : public OverflowOp {
   }
 };
 
-REGISTER_KERNEL_BUILDER(Name("Overflow").Device(tensorflow::DEVICE_CPU), OverflowCpuOp);
+REGISTER_KERNEL_BUILDER(Name("Overflow").Device(tensorflow::DEVICE_CPU), Guarded<OverflowCpuOp>);
 
 #if GOOGLE_CUDA
 class OverflowGpuOp : public OverflowOp {
@@ -66,7 +67,7 @@ class OverflowGpuOp : public OverflowOp {
   }
 };
 
-REGISTER_KERNEL_BUILDER(Name("Overflow").Device(tensorflow::DEVICE_GPU), OverflowGpuOp);
+REGISTER_KERNEL_BUILDER(Name("Overflow").Device(tensorflow::DEVICE_GPU), Guarded<OverflowGpuOp>);
 #endif  // GOOGLE_CUDA
 
 }  // namespace

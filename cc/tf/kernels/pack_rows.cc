@@ -7,6 +7,7 @@
 
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tf/kernels/device.h"
+#include "tf/kernels/guarded_op.h"
 #include "tf/kernels/row_slices.h"
 
 namespace group_embedding {
@@ -100,8 +101,8 @@ class UnpackRowsOp : public OpKernel {
   RowTypes types_;
 };
 
-REGISTER_KERNEL_BUILDER(Name("PackRows").Device(tensorflow::DEVICE_CPU), PackRowsOp);
-REGISTER_KERNEL_BUILDER(Name("UnpackRows").Device(tensorflow::DEVICE_CPU), UnpackRowsOp);
+REGISTER_KERNEL_BUILDER(Name("PackRows").Device(tensorflow::DEVICE_CPU), Guarded<PackRowsOp>);
+REGISTER_KERNEL_BUILDER(Name("UnpackRows").Device(tensorflow::DEVICE_CPU), Guarded<UnpackRowsOp>);
 
 }  // namespace
 }  // namespace group_embedding

@@ -4,6 +4,7 @@
 #include "tf/kernels/device.h"
 #include "tf/kernels/embedding_table_resource.h"
 #include "tf/kernels/group_attrs.h"
+#include "tf/kernels/guarded_op.h"
 
 namespace group_embedding {
 namespace {
@@ -51,7 +52,7 @@ class ReadRowsOp : public OpKernel {
   int32_t dim_;
 };
 
-REGISTER_KERNEL_BUILDER(Name("ReadRows").Device(tensorflow::DEVICE_CPU), ReadRowsOp);
+REGISTER_KERNEL_BUILDER(Name("ReadRows").Device(tensorflow::DEVICE_CPU), Guarded<ReadRowsOp>);
 
 }  // namespace
 }  // namespace group_embedding

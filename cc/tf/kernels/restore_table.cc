@@ -8,6 +8,7 @@
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tf/kernels/device.h"
 #include "tf/kernels/embedding_table_resource.h"
+#include "tf/kernels/guarded_op.h"
 
 namespace group_embedding {
 namespace {
@@ -98,16 +99,17 @@ class RestoreTableOp : public OpKernel {
   RestoreOptions how_;
 };
 
-REGISTER_KERNEL_BUILDER(Name("VerifyTable").Device(tensorflow::DEVICE_CPU), VerifyTableOp);
-REGISTER_KERNEL_BUILDER(Name("RestoreTable").Device(tensorflow::DEVICE_CPU), RestoreTableOp);
+REGISTER_KERNEL_BUILDER(Name("VerifyTable").Device(tensorflow::DEVICE_CPU), Guarded<VerifyTableOp>);
+REGISTER_KERNEL_BUILDER(Name("RestoreTable").Device(tensorflow::DEVICE_CPU),
+                        Guarded<RestoreTableOp>);
 
 #if GOOGLE_CUDA
 REGISTER_KERNEL_BUILDER(
     Name("VerifyTable").Device(tensorflow::DEVICE_GPU).HostMemory("prefix").HostMemory("manifest"),
-    VerifyTableOp);
+    Guarded<VerifyTableOp>);
 REGISTER_KERNEL_BUILDER(
     Name("RestoreTable").Device(tensorflow::DEVICE_GPU).HostMemory("prefix").HostMemory("manifest"),
-    RestoreTableOp);
+    Guarded<RestoreTableOp>);
 #endif  // GOOGLE_CUDA
 
 }  // namespace

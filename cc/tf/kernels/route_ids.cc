@@ -10,6 +10,7 @@
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tf/kernels/device.h"
 #include "tf/kernels/group_attrs.h"
+#include "tf/kernels/guarded_op.h"
 
 namespace group_embedding {
 namespace {
@@ -149,7 +150,7 @@ class RouteIdsOp : public OpKernel {
   InvalidIds invalid_ids_;
 };
 
-REGISTER_KERNEL_BUILDER(Name("RouteIds").Device(tensorflow::DEVICE_CPU), RouteIdsOp);
+REGISTER_KERNEL_BUILDER(Name("RouteIds").Device(tensorflow::DEVICE_CPU), Guarded<RouteIdsOp>);
 
 class ReadRequestsOp : public OpKernel {
  public:
@@ -250,7 +251,8 @@ class ReadRequestsOp : public OpKernel {
   Description description_;
 };
 
-REGISTER_KERNEL_BUILDER(Name("ReadRequests").Device(tensorflow::DEVICE_CPU), ReadRequestsOp);
+REGISTER_KERNEL_BUILDER(Name("ReadRequests").Device(tensorflow::DEVICE_CPU),
+                        Guarded<ReadRequestsOp>);
 
 class KeyOwnersOp : public OpKernel {
  public:
@@ -271,7 +273,7 @@ class KeyOwnersOp : public OpKernel {
   int64_t num_ranks_;
 };
 
-REGISTER_KERNEL_BUILDER(Name("KeyOwners").Device(tensorflow::DEVICE_CPU), KeyOwnersOp);
+REGISTER_KERNEL_BUILDER(Name("KeyOwners").Device(tensorflow::DEVICE_CPU), Guarded<KeyOwnersOp>);
 
 }  // namespace
 }  // namespace group_embedding

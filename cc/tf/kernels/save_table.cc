@@ -18,6 +18,7 @@
 #include "tensorflow/core/platform/threadpool.h"
 #include "tf/kernels/device.h"
 #include "tf/kernels/embedding_table_resource.h"
+#include "tf/kernels/guarded_op.h"
 #include "tf/kernels/resource_locks.h"
 
 namespace group_embedding {
@@ -274,10 +275,12 @@ class MergeManifestsOp : public OpKernel {
   }
 };
 
-REGISTER_KERNEL_BUILDER(Name("SnapshotTables").Device(tensorflow::DEVICE_CPU), SnapshotTablesOp);
-REGISTER_KERNEL_BUILDER(Name("FullSaveId").Device(tensorflow::DEVICE_CPU), FullSaveIdOp);
-REGISTER_KERNEL_BUILDER(Name("MergeManifests").Device(tensorflow::DEVICE_CPU), MergeManifestsOp);
-REGISTER_KERNEL_BUILDER(Name("SaveTable").Device(tensorflow::DEVICE_CPU), SaveTableOp);
+REGISTER_KERNEL_BUILDER(Name("SnapshotTables").Device(tensorflow::DEVICE_CPU),
+                        Guarded<SnapshotTablesOp>);
+REGISTER_KERNEL_BUILDER(Name("FullSaveId").Device(tensorflow::DEVICE_CPU), Guarded<FullSaveIdOp>);
+REGISTER_KERNEL_BUILDER(Name("MergeManifests").Device(tensorflow::DEVICE_CPU),
+                        Guarded<MergeManifestsOp>);
+REGISTER_KERNEL_BUILDER(Name("SaveTable").Device(tensorflow::DEVICE_CPU), Guarded<SaveTableOp>);
 
 #if GOOGLE_CUDA
 REGISTER_KERNEL_BUILDER(Name("SnapshotTables")
@@ -285,15 +288,15 @@ REGISTER_KERNEL_BUILDER(Name("SnapshotTables")
                             .HostMemory("steps")
                             .HostMemory("changes_only")
                             .HostMemory("snapshot"),
-                        SnapshotTablesOp);
+                        Guarded<SnapshotTablesOp>);
 REGISTER_KERNEL_BUILDER(Name("FullSaveId").Device(tensorflow::DEVICE_GPU).HostMemory("id"),
-                        FullSaveIdOp);
+                        Guarded<FullSaveIdOp>);
 REGISTER_KERNEL_BUILDER(Name("SaveTable")
                             .Device(tensorflow::DEVICE_GPU)
                             .HostMemory("prefix")
                             .HostMemory("snapshot")
                             .HostMemory("manifest"),
-                        SaveTableOp);
+                        Guarded<SaveTableOp>);
 #endif  // GOOGLE_CUDA
 
 }  // namespace

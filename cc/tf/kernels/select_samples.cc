@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "tensorflow/core/framework/op_kernel.h"
+#include "tf/kernels/guarded_op.h"
 #include "tf/kernels/located_batch.h"
 
 namespace group_embedding {
@@ -117,7 +118,8 @@ class SelectSamplesOp : public OpKernel {
   bool weighted_;
 };
 
-REGISTER_KERNEL_BUILDER(Name("SelectSamples").Device(tensorflow::DEVICE_CPU), SelectSamplesOp);
+REGISTER_KERNEL_BUILDER(Name("SelectSamples").Device(tensorflow::DEVICE_CPU),
+                        Guarded<SelectSamplesOp>);
 
 }  // namespace
 }  // namespace group_embedding

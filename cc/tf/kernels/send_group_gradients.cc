@@ -11,6 +11,7 @@
 #include "tensorflow/core/framework/variant.h"
 #include "tf/kernels/device.h"
 #include "tf/kernels/group_attrs.h"
+#include "tf/kernels/guarded_op.h"
 #include "tf/kernels/held_group.h"
 #include "tf/kernels/locate_requests.h"
 #include "tf/kernels/room_tensor.h"
@@ -181,7 +182,7 @@ class SendGroupGradientsOp : public OpKernel {
                               .HostMemory("sizes")            \
                               .HostMemory("order")            \
                               .HostMemory("request_sizes"),   \
-                          SendGroupGradientsOp)
+                          Guarded<SendGroupGradientsOp>)
 REGISTER(float);
 REGISTER(Eigen::half);
 REGISTER(Eigen::bfloat16);

@@ -14,6 +14,7 @@
 #include "tensorflow/core/framework/variant.h"
 #include "tf/kernels/device.h"
 #include "tf/kernels/group_attrs.h"
+#include "tf/kernels/guarded_op.h"
 #include "tf/kernels/held_group.h"
 #include "tf/kernels/locate_requests.h"
 #include "tf/kernels/nccl_ranks.h"
@@ -148,6 +149,7 @@ class ShardedGroupLookupOp : public OpKernel {
       TF_RETURN_IF_ERROR(locator.status());
       throw;
     }
+    held->served = held->requests;
     if (!keyed_.empty()) held->requests = locator.Hold(held->requests, training_);
     return absl::OkStatus();
   }
@@ -192,7 +194,7 @@ class ShardedGroupLookupOp : public OpKernel {
                               .HostMemory("sizes")            \
                               .HostMemory("steps")            \
                               .HostMemory("order"),           \
-                          ShardedGroupLookupOp)
+                          Guarded<ShardedGroupLookupOp>)
 REGISTER(float);
 REGISTER(Eigen::half);
 REGISTER(Eigen::bfloat16);

@@ -5,10 +5,12 @@
 #include <string>
 #include <vector>
 
+#include "table/check_table.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tf/kernels/device.h"
 #include "tf/kernels/embedding_table_resource.h"
 #include "tf/kernels/group_attrs.h"
+#include "tf/kernels/guarded_op.h"
 
 namespace group_embedding {
 namespace {
@@ -145,6 +147,8 @@ class InsertKeysOp : public TableOp {
     }
     TF_RETURN_IF_ERROR(Given(versions, options.name, "versions", num_keys, &rows.versions));
     TF_RETURN_IF_ERROR(Given(frequencies, options.name, "frequencies", num_keys, &rows.counts));
+    const std::string wrong = CheckCounts(options, rows);
+    if (!wrong.empty()) return absl::InvalidArgumentError(wrong);
     return ToStatus(table->Insert(rows, ThreadsOf(context)));
   }
 
@@ -203,12 +207,12 @@ class TableStatsOp : public TableOp {
   }
 };
 
-REGISTER_KERNEL_BUILDER(Name("FindKeys").Device(tensorflow::DEVICE_CPU), FindKeysOp);
-REGISTER_KERNEL_BUILDER(Name("ExportTable").Device(tensorflow::DEVICE_CPU), ExportTableOp);
-REGISTER_KERNEL_BUILDER(Name("InsertKeys").Device(tensorflow::DEVICE_CPU), InsertKeysOp);
-REGISTER_KERNEL_BUILDER(Name("EraseKeys").Device(tensorflow::DEVICE_CPU), EraseKeysOp);
-REGISTER_KERNEL_BUILDER(Name("EvictKeys").Device(tensorflow::DEVICE_CPU), EvictKeysOp);
-REGISTER_KERNEL_BUILDER(Name("TableStats").Device(tensorflow::DEVICE_CPU), TableStatsOp);
+REGISTER_KERNEL_BUILDER(Name("FindKeys").Device(tensorflow::DEVICE_CPU), Guarded<FindKeysOp>);
+REGISTER_KERNEL_BUILDER(Name("ExportTable").Device(tensorflow::DEVICE_CPU), Guarded<ExportTableOp>);
+REGISTER_KERNEL_BUILDER(Name("InsertKeys").Device(tensorflow::DEVICE_CPU), Guarded<InsertKeysOp>);
+REGISTER_KERNEL_BUILDER(Name("EraseKeys").Device(tensorflow::DEVICE_CPU), Guarded<EraseKeysOp>);
+REGISTER_KERNEL_BUILDER(Name("EvictKeys").Device(tensorflow::DEVICE_CPU), Guarded<EvictKeysOp>);
+REGISTER_KERNEL_BUILDER(Name("TableStats").Device(tensorflow::DEVICE_CPU), Guarded<TableStatsOp>);
 
 #if GOOGLE_CUDA
 // Of tables on the GPU: the core takes and gives host memory.
@@ -218,33 +222,33 @@ REGISTER_KERNEL_BUILDER(Name("FindKeys")
                             .HostMemory("frequencies")
                             .HostMemory("versions")
                             .HostMemory("tiers"),
-                        FindKeysOp);
+                        Guarded<FindKeysOp>);
 REGISTER_KERNEL_BUILDER(Name("ExportTable")
                             .Device(tensorflow::DEVICE_GPU)
                             .HostMemory("keys")
                             .HostMemory("values")
                             .HostMemory("versions")
                             .HostMemory("frequencies"),
-                        ExportTableOp);
+                        Guarded<ExportTableOp>);
 REGISTER_KERNEL_BUILDER(Name("InsertKeys")
                             .Device(tensorflow::DEVICE_GPU)
                             .HostMemory("keys")
                             .HostMemory("values")
                             .HostMemory("versions")
                             .HostMemory("frequencies"),
-                        InsertKeysOp);
+                        Guarded<InsertKeysOp>);
 REGISTER_KERNEL_BUILDER(
     Name("EraseKeys").Device(tensorflow::DEVICE_GPU).HostMemory("keys").HostMemory("num_erased"),
-    EraseKeysOp);
+    Guarded<EraseKeysOp>);
 REGISTER_KERNEL_BUILDER(
     Name("EvictKeys").Device(tensorflow::DEVICE_GPU).HostMemory("step").HostMemory("num_erased"),
-    EvictKeysOp);
+    Guarded<EvictKeysOp>);
 REGISTER_KERNEL_BUILDER(Name("TableStats")
                             .Device(tensorflow::DEVICE_GPU)
                             .HostMemory("num_keys")
                             .HostMemory("memory_bytes")
                             .HostMemory("load_factor"),
-                        TableStatsOp);
+                        Guarded<TableStatsOp>);
 #endif  // GOOGLE_CUDA
 
 }  // namespace

@@ -1,0 +1,97 @@
+"""Tables in a process that may take no more memory: an error each time, and nothing is lost."""
+
+import subprocess
+import sys
+
+import pytest
+
+# In each round an op of a table gets a little more memory than in the one before, too little in the
+# first rounds. Whatever becomes of it, the table then has the keys that it had, and works.
+PROGRAM = """
+import gc, resource, sys
+import numpy as np, tensorflow as tf
+import group_embedding as ge
+
+name, storage = sys.argv[1:]
+FEW, MANY, DIM = 500, 300_000, 4
+type_ = ge.StorageType[storage]
+sizes = None if type_ == ge.StorageType.DRAM else [2 * MANY * 64]  # two rounds of keys fit
+filters = {
+    "train_counted": ge.CounterFilter(2),
+    "train_bloom": ge.CBFFilter(2, 10**6, 0.1, tf.uint8),
+}
+table = ge.get_embedding_variable(
+    "user", DIM, initializer=tf.ones_initializer(),
+    ev_option=ge.EmbeddingVariableOption(
+        init_option=ge.InitializerOption(default_value_dim=1), filter_option=filters.get(name),
+        storage_option=ge.StorageOption(type_, storage_size=sizes)))
+optimizer = ge.optimizers.wrap(tf.keras.optimizers.Adagrad(0.5))
+few = np.arange(FEW)
+rows = np.repeat(few[:, None], DIM, 1).astype(np.float32)
+counter = 0
+
+def new_keys():
+    global counter
+    counter += 1
+    return tf.constant(np.arange(MANY) + counter * 10**9)
+
+def train(keys):
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_sum(ge.group_embedding_lookup([table], [keys])[0])
+    optimizer.apply_gradients([(tape.gradient(loss, table), table)])
+
+many_rows = tf.zeros([MANY, DIM])
+ops = {
+    "insert": lambda keys: table.insert(keys, many_rows),
+    "read": lambda keys: table.sparse_read(tf.tile(keys, [10])),
+    "train": train,
+    "train_counted": train,
+    "train_bloom": train,
+    "erase": lambda keys: (table.insert(keys[:2000], many_rows[:2000]), table.erase(keys)),
+}
+op = ops[name]
+
+def check():
+    gc.collect()
+    np.testing.assert_array_equal(table.sparse_read(tf.constant(few)), rows)
+    found = table.export()
+    kept = found.keys.numpy() < FEW
+    np.testing.assert_array_equal(found.keys.numpy()[kept], few)
+    np.testing.assert_array_equal(found.values.numpy()[kept], rows)
+    assert int(table.total_count()) == len(found.keys)
+    assert len(np.unique(found.keys)) == len(found.keys)
+
+def taken():
+    return int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+
+table.insert(few, rows)
+train(tf.constant([FEW], tf.int64))  # makes slots
+check()
+errors = 0
+for megabytes in [0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48]:
+    keys = new_keys()
+    resource.setrlimit(resource.RLIMIT_AS, (taken() + (megabytes << 20), resource.RLIM_INFINITY))
+    try:
+        op(keys)
+    except (tf.errors.ResourceExhaustedError, MemoryError) as error:
+        errors += 1
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    check()
+keys = tf.constant(np.arange(1000) + 10**13)
+train(keys), train(keys), train(keys)
+found = table.export()
+assert (found.keys.numpy() >= 10**13).sum() == 1000
+print("errors", errors)
+"""
+
+
+@pytest.mark.parametrize("storage", ["DRAM", "DRAM_SSDHASH"])
+@pytest.mark.parametrize("op", ["insert", "read", "train", "train_counted", "train_bloom", "erase"])
+def test_memory_that_runs_out_is_an_error(op, storage):
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, op, storage], capture_output=True, text=True
+    )
+    # A process that is ended has a negative code.
+    assert done.returncode == 0, (done.returncode, done.stderr[-3000:])
+    assert int(done.stdout.split()[-1]) > 0
