@@ -170,6 +170,7 @@ def _parts_of(table):
 def mark_as_table(resource):
     """What is loaded from a SavedModel is a resource of another class."""
     resource._is_embedding_table = True
+    resource._original = resource
 
 
 def _is_table(trackable):

@@ -2,6 +2,8 @@
 
 import math
 
+import tensorflow as tf
+from tensorflow.python.eager import context
 from tensorflow.python.framework import auto_control_deps_utils
 
 from group_embedding.ops._library import library
@@ -9,8 +11,19 @@ from group_embedding.ops._library import library
 auto_control_deps_utils.register_read_only_resource_op("EmbeddingTableIsInitialized")
 
 
-def table_handle(table_name, shared_name, in_host_memory):
-    """A handle of the table that is called `shared_name`; of one of its own, if it is anonymous."""
+def table_handle(table_name, in_host_memory):
+    """A new table and its handle.
+
+    Eagerly, and in functions, the table lives as long as the handle. In a graph of TensorFlow 1,
+    which is also what a SavedModel has beside its functions, the table lives as long as the
+    session's resources, under a shared name that no other table of the graph has.
+    """
+    if tf.compat.v1.executing_eagerly_outside_functions():
+        shared_name = context.anonymous_name()
+    else:
+        graph = tf.compat.v1.get_default_graph()
+        with graph.name_scope(None):
+            shared_name = graph.unique_name(f"{table_name}/table")
     return library().embedding_table_handle_op(
         table_name=table_name, shared_name=shared_name, in_host_memory=in_host_memory
     )
@@ -42,7 +55,7 @@ def initialize(table, initial, no_row_value, admission, storage, if_needed=False
 
 
 def admission_by_counter(min_count):
-    return {"admission": "counter" if min_count > 1 else "all", "min_count": min_count}
+    return {"admission": "counter" if min_count > 0 else "all", "min_count": min_count}
 
 
 def admission_by_bloom_filter(min_count, num_keys, false_positives, counter_bytes):

@@ -3,10 +3,10 @@
 import tensorflow as tf
 from tensorflow.python.ops import resource_variable_ops
 
-from group_embedding.variables.loaded_variable import loaded_variable
+from group_embedding.variables.loaded_variable import SavedWithDevice
 
 
-class StandIn(resource_variable_ops.ResourceVariable):
+class StandIn(SavedWithDevice, resource_variable_ops.ResourceVariable):
     """Stands in for a table where gradients are taken, variables are collected, optimizers make
     slots and SavedModels are written. It has no rows: who would read them all, or write to them
     without the table, is refused, and told what to do instead.
@@ -64,17 +64,3 @@ class StandIn(resource_variable_ops.ResourceVariable):
             f"table '{self._table_name}': an EmbeddingVariable has no tensor of all its rows; look "
             "keys up in it (group_embedding_lookup, tf.nn.embedding_lookup), or export() it"
         )
-
-    # It must be loaded to where the table is, as an object and into a graph of TensorFlow 1.
-    def _write_object_proto(self, proto, options):
-        super()._write_object_proto(proto, options)
-        proto.variable.device = self.device
-
-    def _export_to_saved_model_graph(self, *args, **kwargs):
-        with tf.device(self.device):
-            return super()._export_to_saved_model_graph(*args, **kwargs)
-
-    @classmethod
-    def _deserialize_from_proto(cls, object_proto, **kwargs):
-        del kwargs
-        return loaded_variable(object_proto)

@@ -2,7 +2,6 @@
 eagerly, and where a SavedModel is loaded."""
 
 import tensorflow as tf
-from tensorflow.python.eager import context
 
 from group_embedding.checkpoint.by_object import SavedByObject
 from group_embedding.checkpoint.parts import part_of
@@ -49,10 +48,8 @@ class TableResource(SavedByObject):
         return self._table_name
 
     def _create_resource(self):
-        in_v1_graph = not tf.compat.v1.executing_eagerly_outside_functions()
-        shared_name = f"{self._table_name}/table" if in_v1_graph else context.anonymous_name()
         return embedding_table.table_handle(
-            self._table_name, shared_name, in_host_memory="GPU" not in self._resource_device
+            self._table_name, in_host_memory="GPU" not in self._resource_device
         )
 
     def initialize(self):

@@ -91,21 +91,25 @@ def test_keys_are_evicted_by_the_steps_of_their_optimizer(tmp_path):
     assert int(other.trained_steps) == 3
 
 
-def test_a_saved_model_of_a_table_that_evicts_by_steps(tmp_path):
-    # Given a table that counts its optimizer's steps, and a function that looks it up
+def test_a_saved_model_of_tables_that_evict_by_steps(tmp_path):
+    # Given tables that count their optimizer's steps, and a function that looks them up
     module = tf.Module()
     option = ge.EmbeddingVariableOption(evict_option=ge.GlobalStepEvict(1))
-    module.table = ge.get_embedding_variable("objects", 4, ev_option=option)
-    module.table.insert([7], [[1.0, 2, 3, 4]])
+    module.tables = [
+        ge.get_embedding_variable(f"objects_{dim}", dim, ev_option=option) for dim in (4, 2, 3)
+    ]
+    for table in module.tables:
+        table.insert([7], [np.arange(table.shape[1]) + table.shape[1]])
     module.look_up = tf.function(
-        lambda keys: ge.group_embedding_lookup([module.table], [keys])[0],
+        lambda keys: ge.group_embedding_lookup(module.tables, [keys] * 3),
         input_signature=[tf.TensorSpec([None], tf.int64)],
     )
-    # When it is exported and loaded
+    # When they are exported and loaded
     tf.saved_model.save(module, f"{tmp_path}/exported")
     loaded = tf.saved_model.load(f"{tmp_path}/exported")
-    # Then it serves its rows
-    np.testing.assert_array_equal(loaded.look_up(tf.constant([7], tf.int64)), [[1, 2, 3, 4]])
+    # Then each serves its rows
+    for rows, dim in zip(loaded.look_up(tf.constant([7], tf.int64)), (4, 2, 3)):
+        np.testing.assert_array_equal(rows, [np.arange(dim) + dim])
 
 
 def test_a_manager_removes_old_files(tmp_path):

@@ -32,13 +32,17 @@ def model(strategy, ids, keys, storage):
                 4,
                 initializer=v1.truncated_normal_initializer(seed=3),
             ),
-            fc.embedding_column(
-                ge.categorical_column_with_embedding("key", tf.int64, ev_option=option),
-                3,
-                initializer=v1.random_uniform_initializer(seed=4),
+            *(
+                fc.embedding_column(
+                    ge.categorical_column_with_embedding(name, tf.int64, ev_option=option),
+                    dim,
+                    initializer=v1.random_uniform_initializer(seed=dim + 1),
+                )
+                for name, dim in (("key", 3), ("double", 5), ("half", 2))
             ),
         ]
-    inputs = v1.feature_column.input_layer({"id": ids, "key": keys}, columns)
+    features = {"id": ids, "key": keys, "double": 2 * keys, "half": keys // 2}
+    inputs = v1.feature_column.input_layer(features, columns)
     start = v1.glorot_uniform_initializer(seed=5)
     kernel = v1.get_variable("kernel", [inputs.shape[1], 1], initializer=start)
     return inputs @ kernel

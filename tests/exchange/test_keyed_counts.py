@@ -41,8 +41,8 @@ def train_on_rank():
 
 
 def reads_on_rank():
-    """Returns the rows of two keys that four steps read in a table that starts as ones and admits keys seen
-    five times: both ranks look both keys up in every step."""
+    """Returns the rows of two keys that four steps read in a table that starts as ones and admits
+    keys seen five times: both ranks look both keys up in every step."""
     option = ge.EmbeddingVariableOption(
         filter_option=FILTERS["counter"],
         init_option=ge.InitializerOption(tf.ones_initializer(), default_value_no_permission=7.0),

@@ -117,6 +117,51 @@ def test_a_whole_model_is_saved_and_loaded(tmp_path):
     assert again.features[0].table == table
 
 
+def export_model(model, folder):
+    model.export(folder)
+
+
+def export_archive(model, folder):
+    archive = keras.export.ExportArchive()
+    archive.track(model)
+    signature = {name: tf.TensorSpec([None, 2], tf.int64, name) for name in KEYED_DIMS}
+    serve = tf.function(lambda inputs: model(inputs), input_signature=[signature])
+    serve.get_concrete_function()
+    archive.add_endpoint("serving_default", serve)
+    archive.write_out(folder)
+
+
+def save_model(model, folder):
+    tf.saved_model.save(model, folder)
+
+
+KEYED_DIMS = {"user": 2, "item": 3, "shop": 4}
+
+
+@pytest.mark.parametrize("of_one_name", [False, True], ids=["names", "one name"])
+@pytest.mark.parametrize("export", [export_model, export_archive, save_model])
+def test_an_exported_model_serves_the_rows_of_each_table(export, of_one_name, tmp_path):
+    # Given a trained model with three keyed tables, in layers of their own
+    def make_layer(name, dim):
+        table = ge.TableConfig("same" if of_one_name else f"{name}s", None, dim, ev_option=OPTION)
+        return ge.layers.GroupEmbedding([ge.FeatureConfig(name, table)], concat=True)
+
+    inputs = {name: keras.Input((2,), dtype="int64", name=name) for name in KEYED_DIMS}
+    vectors = [make_layer(name, dim)({name: inputs[name]}) for name, dim in KEYED_DIMS.items()]
+    outputs = keras.layers.Dense(1, kernel_initializer="ones")(keras.layers.Concatenate()(vectors))
+    model = keras.Model(inputs, outputs)
+    model.compile(ge.optimizers.wrap(keras.optimizers.Adagrad(0.1)), "mse")
+    ids = np.random.default_rng(9).integers(0, NUM_ROWS, (32, 2))
+    features = {name: tf.constant(ids + 7 * i) for i, name in enumerate(KEYED_DIMS)}
+    model.fit(features, LABELS, epochs=3, verbose=0)
+    # When it is exported and loaded twice
+    export(model, str(tmp_path / "model"))
+    for loaded in [tf.saved_model.load(str(tmp_path / "model")) for _ in range(2)]:
+        # Then it serves what the model says
+        (served,) = loaded.signatures["serving_default"](**features).values()
+        np.testing.assert_allclose(served, model.predict(features, verbose=0), rtol=1e-6)
+
+
 def test_a_number_of_rows_and_options_of_keys_exclude_each_other():
     with pytest.raises(ValueError, match="table 'users': expected ev_option=None.*num_rows=12"):
         ge.TableConfig("users", NUM_ROWS, DIM, ev_option=OPTION)

@@ -174,14 +174,19 @@ def test_a_localized_table_is_read_by_its_rank_alone(two_ranks):
         assert f"expected to be read on rank {1 - rank}" in error and "sok.all2all" in error
 
 
-def test_a_dynamic_variable_is_saved_in_a_model(tmp_path):
+def test_dynamic_variables_are_saved_in_a_model(tmp_path):
     module = tf.Module()
-    module.table = sok.DynamicVariable(dimension=2, name="served")
-    sok.assign(module.table, [7], [[1.0, 2.0]])
-    signature = tf.TensorSpec([None], tf.int64)
-    module.serve = tf.function(lambda ids: tf.nn.embedding_lookup(module.table, ids), [signature])
+    module.tables = [sok.DynamicVariable(dimension=dim, name=f"served_{dim}") for dim in (2, 3, 1)]
+    rows = [np.arange(table.shape[1]) + 10.0 * table.shape[1] for table in module.tables]
+    for table, row in zip(module.tables, rows):
+        sok.assign(table, [7], [row])
+    module.serve = tf.function(
+        lambda ids: [tf.nn.embedding_lookup(table, ids) for table in module.tables],
+        [tf.TensorSpec([None], tf.int64)],
+    )
 
     tf.saved_model.save(module, str(tmp_path))
 
     loaded = tf.saved_model.load(str(tmp_path))
-    np.testing.assert_array_equal(loaded.serve(tf.constant([7], tf.int64)), [[1, 2]])
+    for served, row in zip(loaded.serve(tf.constant([7], tf.int64)), rows):
+        np.testing.assert_array_equal(served, [row])

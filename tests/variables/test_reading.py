@@ -236,24 +236,29 @@ def test_keras_model(make_table, run_eagerly):
 
 
 def test_saved_model(make_table, tmp_path):
-    # Given a module with a table, a serving function and a training step
+    # Given a module with tables, a serving function and a training step
     module = tf.Module()
-    module.table = make_table(initializer=tf.constant([[1.0, 2], [3, 4]]), rows=2)
+    starts = [np.arange(2 * dim).reshape(2, dim) + 10 * dim for dim in (2, 3, 1)]
+    module.tables = [
+        make_table(start.shape[1], tf.constant(start, tf.float32), f"table_{t}", rows=2)
+        for t, start in enumerate(starts)
+    ]
 
     @tf.function(input_signature=[tf.TensorSpec([None], tf.int64)])
     def serve(keys):
-        return rows_of(module.table, keys)
+        return ge.group_embedding_lookup(module.tables, [keys] * len(module.tables))
 
     module.serve = serve
     with tf.GradientTape() as tape:
-        loss = tf.reduce_sum(module.serve(NEW))
-    assert tape.gradient(loss, module.table) is not None
+        loss = tf.add_n([tf.reduce_sum(rows) for rows in module.serve(NEW)])
+    assert None not in tape.gradient(loss, module.tables)
     # When it is saved, loaded and served
     tf.saved_model.save(module, str(tmp_path))
     loaded = tf.saved_model.load(str(tmp_path))
     served = loaded.serve(tf.constant([0, 1, 7], tf.int64))
     # Then keys without a row read what they would start as, and no op trains
-    np.testing.assert_array_equal(served, [[1, 2], [3, 4], [3, 4]])
+    for rows, start in zip(served, starts):
+        np.testing.assert_array_equal(rows, start[[0, 1, 1]])
     functions = [loaded.serve.get_concrete_function(tf.TensorSpec([None], tf.int64))]
     for function in functions:
         located = [op for op in function.graph.get_operations() if op.type == "LocateRows"]

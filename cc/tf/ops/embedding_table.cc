@@ -18,8 +18,8 @@ REGISTER_OP("EmbeddingTableHandleOp")
     .Doc(R"doc(
 Makes a handle of a keyed table, and the table, not yet initialized, where there is none.
 
-container, shared_name: as of VarHandleOp: handles of one name are of one table. The name of
-  anonymous resources makes a table that lives as long as its handle.
+container, shared_name: as of VarHandleOp: handles of one name are of one table. A name that begins
+  with that of anonymous resources makes a table that lives as long as its handle.
 table_name: for messages.
 in_host_memory: the table is: so TensorFlow puts the handle, and all ops that take it, on the CPU,
   also where a SavedModel has lost the devices of its ops.
