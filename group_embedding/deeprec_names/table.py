@@ -116,6 +116,7 @@ TABLE = (
             feature_column.categorical_column_with_embedding,
             feature_column.group_embedding_column_scope,
             columns.embedding_column,
+            columns.linear_model,
             refused.categorical_column_with_adaptive_embedding,
             refused.categorical_column_with_multihash,
         ),

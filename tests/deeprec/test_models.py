@@ -83,7 +83,7 @@ def wide_and_deep(tf, features, keyed):
         deep = tf.feature_column.input_layer(features, columns)
         deep = tf.layers.dense(deep, 8, tf.nn.relu, name="hidden")
     with tf.variable_scope("wide"):
-        linear = tf.feature_column.linear_model(features, wide)
+        linear = tf.feature_column.linear_model(features, wide, do_fusion=True)
     return tf.layers.dense(deep, 1, name="logit") + linear
 
 
