@@ -12,6 +12,8 @@
 #include <ctime>
 #include <thread>
 
+#include "exchange/messages.h"
+
 namespace group_embedding {
 
 // In the writer's memory: this, the name, and from a multiple of 64 bytes on what is sent.
@@ -19,6 +21,8 @@ struct Letter {
   int64_t next;  // place of the one that was posted before to the same rank; 0: none
   int64_t bytes;
   int64_t name_bytes;
+  uint64_t digest;              // of the call's description
+  int64_t text_at, text_bytes;  // where that is in the writer's memory
   std::atomic<uint32_t> is_read;
 };
 
@@ -27,6 +31,7 @@ struct HostExchange::Board {
 
   std::atomic<uint32_t> bell;              // rung for each letter to this rank, and when one ends
   std::atomic<uint32_t> left;              // this rank takes part no more
+  int64_t reason_at, reason_bytes;         // and why, set before; 0: nobody says
   std::atomic<uint32_t> num_waiting;       // calls of this rank that are under way
   std::atomic<int64_t> newest[kMaxRanks];  // place of the newest letter to each rank; 0: none
 };
@@ -62,11 +67,19 @@ void Sleep(std::atomic<uint32_t>* word, uint32_t while_it_is, double most_second
   syscall(SYS_futex, word, FUTEX_WAIT, while_it_is, &most, nullptr, 0);
 }
 
+std::string WaitsIn(const CallDescription& description) {
+  if (description.text->empty()) return "";
+  return "; this rank waits for it in " + description.text->substr(0, description.text->find('\n'));
+}
+
 void Wake(std::atomic<uint32_t>* word) {
   syscall(SYS_futex, word, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
 }
 
 }  // namespace
+
+CallDescription::CallDescription(std::string text)
+    : text(std::make_shared<const std::string>(std::move(text))), digest(DigestOf(*this->text)) {}
 
 char* Outgoing::data(int rank) const { return DataOf(letters[rank]); }
 
@@ -107,11 +120,14 @@ std::string HostExchange::Join(const std::vector<std::string>& addresses, LateWa
   return "";
 }
 
-std::string HostExchange::Prepare(const std::string& name, const std::vector<int64_t>& bytes,
-                                  Outgoing* outgoing) {
+std::string HostExchange::Prepare(const std::string& name, const CallDescription& description,
+                                  const std::vector<int64_t>& bytes, Outgoing* outgoing) {
   std::lock_guard<std::mutex> lock(mutex_);
   FreeRead();
+  const int64_t text_at = PlaceOf(description);
+  const int64_t text_bytes = text_at == 0 ? 0 : static_cast<int64_t>(description.text->size());
   outgoing->name = name;
+  outgoing->description = description;
   outgoing->letters.assign(num_ranks_, nullptr);
   for (int n = 0; n < num_ranks_; ++n) {
     if (n == rank_) continue;
@@ -123,8 +139,8 @@ std::string HostExchange::Prepare(const std::string& name, const std::vector<int
              std::to_string(SharedMemory::kBytes >> 30) + " GiB, got " + std::to_string(bytes[n]) +
              " bytes more for rank " + std::to_string(n) + "; use smaller batches";
     }
-    Letter* letter = outgoing->letters[n] =
-        new (memories_[rank_]->data() + place) Letter{0, bytes[n], name_bytes, {0}};
+    Letter* letter = outgoing->letters[n] = new (memories_[rank_]->data() + place)
+        Letter{0, bytes[n], name_bytes, description.digest, text_at, text_bytes, {0}};
     std::memcpy(NameOf(letter), name.data(), name.size());
     sent_.push_back(place);
   }
@@ -146,6 +162,7 @@ void HostExchange::Send(const Outgoing& outgoing, Done done) {
     } else {
       call.arrived.resize(num_ranks_);
       call.done = std::move(done);
+      call.description = outgoing.description;
       call.begin = std::chrono::steady_clock::now();
       call.is_late = false;
       ++BoardOf(rank_)->num_waiting;  // before Collect: of any letter either rank knows then
@@ -169,12 +186,25 @@ void HostExchange::End(const std::string& reason) {
     if (!end_.empty()) return;
     end_ = "the exchange has ended: " + reason;
     ended = FindEnded();
+    BoardOf(rank_)->reason_at = Keep(reason);
+    BoardOf(rank_)->reason_bytes = static_cast<int64_t>(reason.size());
   }
   BoardOf(rank_)->left.store(1, std::memory_order_release);
   RingOthers();
   ++BoardOf(rank_)->bell;
   Wake(&BoardOf(rank_)->bell);
   for (Ended& one : ended) one.done(one.error, nullptr);
+}
+
+std::vector<PendingCall> HostExchange::Waiting() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  const auto now = std::chrono::steady_clock::now();
+  std::vector<PendingCall> waiting;
+  for (const auto& [name, call] : calls_) {
+    const std::chrono::duration<double> seconds = now - call.begin;
+    if (call.done) waiting.push_back({name, *call.description.text, seconds.count()});
+  }
+  return waiting;
 }
 
 HostExchange::Board* HostExchange::BoardOf(int rank) const {
@@ -241,6 +271,27 @@ void HostExchange::FreeRead() {
   sent_.erase(std::remove_if(sent_.begin(), sent_.end(), is_read), sent_.end());
 }
 
+// Where the others may read a description; 0: there is no memory left for it.
+int64_t HostExchange::PlaceOf(const CallDescription& description) {
+  const auto [found, is_new] = descriptions_.emplace(description.digest, 0);
+  if (!is_new) return found->second;
+  return found->second = Keep(*description.text);
+}
+
+// Where the others may read a text for ever; 0: there is no memory left for it.
+int64_t HostExchange::Keep(const std::string& text) {
+  const int64_t place = space_->Take(static_cast<int64_t>(text.size()) + 1);
+  if (place < 0) return 0;
+  std::memcpy(memories_[rank_]->data() + place, text.data(), text.size());
+  return place;
+}
+
+std::string HostExchange::ReasonOf(int rank) const {
+  const Board* board = BoardOf(rank);
+  if (board->reason_at == 0) return "";
+  return ": " + std::string(memories_[rank]->data() + board->reason_at, board->reason_bytes);
+}
+
 void HostExchange::Post(int to, Letter* letter) {
   std::atomic<int64_t>& newest = BoardOf(rank_)->newest[to];
   const int64_t place = reinterpret_cast<char*>(letter) - memories_[rank_]->data();
@@ -290,7 +341,8 @@ bool HostExchange::HasEnded(Call* call, Ended* ended) {
     if (n == rank_ || !call->arrived[n].empty()) continue;
     is_complete = false;
     if (left_[n] && ended->error.empty()) {
-      ended->error = "the exchange has ended: rank " + std::to_string(n) + " takes part no more";
+      ended->error = "the exchange has ended: rank " + std::to_string(n) + " takes part no more" +
+                     ReasonOf(n) + WaitsIn(call->description);
     }
   }
   if (!is_complete && ended->error.empty()) return false;
@@ -298,14 +350,30 @@ bool HostExchange::HasEnded(Call* call, Ended* ended) {
   call->done = nullptr;
   --BoardOf(rank_)->num_waiting;
   if (!ended->error.empty()) return true;
+  ended->error = DifferenceIn(*call);
   std::vector<Letter*> letters(num_ranks_, nullptr);
   for (int n = 0; n < num_ranks_; ++n) {
     if (n == rank_) continue;
     letters[n] = call->arrived[n].front();
     call->arrived[n].pop_front();
   }
+  if (!ended->error.empty()) {
+    MarkRead(letters);
+    return true;
+  }
   ended->mail = std::make_shared<const Mail>(shared_from_this(), std::move(letters));
   return true;
+}
+
+std::string HostExchange::DifferenceIn(const Call& call) const {
+  for (int n = 0; n < num_ranks_; ++n) {
+    if (n == rank_) continue;
+    const Letter* letter = call.arrived[n].front();
+    if (letter->digest == call.description.digest) continue;
+    const std::string text(memories_[n]->data() + letter->text_at, letter->text_bytes);
+    return DifferenceOf(*call.description.text, text, n);
+  }
+  return "";
 }
 
 }  // namespace group_embedding

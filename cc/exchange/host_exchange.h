@@ -15,10 +15,10 @@
 // that lives is warned of it, once a call.
 //
 // Errors: a call ends with a sentence where it cannot end well: this rank's End was called, another
-// rank has ended without making the call, or another of its name is under way. What is not noticed
-// here is a rank that dies or hangs: whoever watches over the ranks
-// (group_embedding/distributed/liveness.py) calls End. Nothing is left of the memory when the
-// processes are gone, killed ones included.
+// rank has ended without making the call or describes it otherwise, or another of its name is under
+// way. What is not noticed here is a rank that dies or hangs, or waits in another call: the watch
+// over the ranks (group_embedding/distributed/liveness), which asks for Waiting, calls End. Nothing
+// is left of the memory when the processes are gone, killed ones included.
 #pragma once
 
 #include <chrono>
@@ -32,15 +32,27 @@
 #include <vector>
 
 #include "exchange/free_space.h"
+#include "exchange/pending_calls.h"
 #include "exchange/shared_memory.h"
 
 namespace group_embedding {
 
 struct Letter;  // in shared memory
 
+// What the calls of one op do, in a text that is the same on all ranks: they compare its digest in
+// each call, and say in what two texts differ.
+struct CallDescription {
+  CallDescription() : CallDescription("") {}
+  explicit CallDescription(std::string text);
+
+  std::shared_ptr<const std::string> text;
+  uint64_t digest;
+};
+
 // What a rank writes in one call, per rank; for itself there is nothing.
 struct Outgoing {
   std::string name;
+  CallDescription description;
   std::vector<Letter*> letters;
 
   char* data(int rank) const;  // [bytes]
@@ -92,8 +104,8 @@ class HostExchange : public std::enable_shared_from_this<HostExchange> {
 
   // Makes room for bytes[n] bytes for each other rank n. Returns what went wrong; empty: nothing,
   // and `outgoing` is to be filled, and then sent or discarded.
-  std::string Prepare(const std::string& name, const std::vector<int64_t>& bytes,
-                      Outgoing* outgoing);
+  std::string Prepare(const std::string& name, const CallDescription& description,
+                      const std::vector<int64_t>& bytes, Outgoing* outgoing);
   // Makes the call.
   void Send(const Outgoing& outgoing, Done done);
   // What was prepared is not sent.
@@ -103,6 +115,9 @@ class HostExchange : public std::enable_shared_from_this<HostExchange> {
   // sentence; those of other ranks that wait for it end as well.
   void End(const std::string& reason);
 
+  // The calls that are under way.
+  std::vector<PendingCall> Waiting();
+
  private:
   struct Board;  // the beginning of a rank's memory
 
@@ -110,6 +125,7 @@ class HostExchange : public std::enable_shared_from_this<HostExchange> {
   struct Call {
     std::vector<std::deque<Letter*>> arrived;
     Done done;
+    CallDescription description;
     std::chrono::steady_clock::time_point begin;
     bool is_late = false;  // and a warning said so
   };
@@ -128,10 +144,15 @@ class HostExchange : public std::enable_shared_from_this<HostExchange> {
 
   // With the lock held.
   void FreeRead();
+  int64_t PlaceOf(const CallDescription& description);
+  int64_t Keep(const std::string& text);
   void Post(int to, Letter* letter);
   void Collect();
   std::vector<Ended> FindEnded();
   bool HasEnded(Call* call, Ended* ended);
+  // In what the first rank that describes a complete call otherwise does so; empty: none does.
+  std::string DifferenceIn(const Call& call) const;
+  std::string ReasonOf(int rank) const;  // why another one takes part no more
   // Warnings for calls that have waited for so long, each once.
   std::vector<std::string> FindLate(double seconds);
 
@@ -141,8 +162,9 @@ class HostExchange : public std::enable_shared_from_this<HostExchange> {
   std::unique_ptr<FreeSpace> space_;
   std::deque<int64_t> sent_;  // where letters are, until they are found to be read
   std::unordered_map<std::string, Call> calls_;
-  std::vector<bool> left_;  // [num_ranks] which take part no more
-  std::string end_;         // why this one does not
+  std::unordered_map<uint64_t, int64_t> descriptions_;  // digest -> where the text is, for ever
+  std::vector<bool> left_;                              // [num_ranks] which take part no more
+  std::string end_;                                     // why this one does not
 };
 
 }  // namespace group_embedding

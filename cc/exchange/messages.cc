@@ -62,7 +62,7 @@ uint64_t DigestOf(const std::string& description) {  // FNV-1a
 
 std::string DifferenceOf(const std::string& ours, const std::string& theirs, int64_t rank) {
   const std::string who = "rank " + std::to_string(rank);
-  std::string said = "the ranks disagree on a lookup: ";
+  std::string said = "the ranks disagree: ";
   if (theirs.empty()) {
     said += who + " makes another one than this rank, whose is\n" + ours;
   } else {

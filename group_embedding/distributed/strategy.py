@@ -66,7 +66,10 @@ def enable_distributed_strategy(
 
     Ranks watch over each other: when one dies, is stopped or raises, the others print which and why
     and end with exit code 1, within `timeout_seconds` and some seconds more, instead of waiting for
-    it. (Under Horovod Elastic they go on: see `ge.run_elastic`.)
+    it. (Under Horovod Elastic they go on: see `ge.run_elastic`.) Ranks that wait for each other in
+    different calls, as where one makes a table or a lookup more, all print which rank waits in
+    which, and end, once they have waited for half of `timeout_seconds`; so do ranks that wait for
+    one whose program has ended. A rank that computes, and waits in no call, may take its time.
 
     Args:
         strategy: 'collective', by Horovod.
@@ -139,8 +142,17 @@ def _join_host(horovod):
 def _watch(current, timeout_seconds):
     restarts = os.environ.get("HOROVOD_ELASTIC") == "1"
     gather = functools.partial(exchange.gather_text, current, name="watch")
-    ranks = current.rank, current.num_ranks
-    _watches.append(Watch(*ranks, timeout_seconds, restarts, gather, current.end))
+    _watches.append(
+        Watch(
+            current.rank,
+            current.num_ranks,
+            timeout_seconds,
+            restarts,
+            gather,
+            on_loss=current.end,
+            pending=current.pending_calls,
+        )
+    )
 
 
 def _check_comm_dtype(comm_dtype):

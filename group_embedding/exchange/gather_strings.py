@@ -2,6 +2,8 @@
 
 import tensorflow as tf
 
+from group_embedding.ops.pending_calls import waits_in
+
 _BYTES = [bytes([value]) for value in range(256)]
 
 
@@ -16,14 +18,18 @@ def gather_strings(exchange, strings, name):
         return tf.reshape(tf.strings.reduce_join(rows, axis=-1), [exchange.num_ranks, -1])
 
 
-def gather_text(exchange, text, name):
+def gather_text(exchange, text, name, what=None):
     """The texts of all ranks, a list of str, of one on each.
 
     At once, in a graph of its own: whether or not the caller executes eagerly, and on no GPU.
+
+    Args:
+        what: what the call does, for a person; by default its name.
     """
     if exchange.num_ranks == 1:
         return [text]
     on_cpu = tf.compat.v1.ConfigProto(device_count={"GPU": 0})
-    with tf.Graph().as_default(), tf.compat.v1.Session(config=on_cpu) as session:
+    waits = waits_in(f"gather_text {name}", what or name)
+    with waits, tf.Graph().as_default(), tf.compat.v1.Session(config=on_cpu) as session:
         texts = session.run(gather_strings(exchange, tf.constant([text]), name))
     return [one.decode() for one in texts[:, 0]]

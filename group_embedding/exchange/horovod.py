@@ -3,6 +3,8 @@
 Imported only by `enable_distributed_strategy`, after it has found Horovod.
 """
 
+import threading
+
 import horovod.tensorflow as hvd
 import tensorflow as tf
 from horovod.common.exceptions import HorovodInternalError
@@ -10,6 +12,9 @@ from horovod.tensorflow import elastic
 
 from group_embedding.distributed.liveness import SIGNS_OF_A_LOSS
 from group_embedding.exchange.interface import Exchange
+from group_embedding.ops.pending_calls import marked, pending_calls
+
+_SHUTDOWN_SECONDS = 3.0
 
 # What Horovod's TensorFlow ops do not take travels as the same bits of another type.
 _SAME_BITS = {tf.bfloat16: tf.uint16, tf.uint32: tf.int32, tf.uint64: tf.int64}
@@ -24,6 +29,7 @@ class HorovodExchange(Exchange):
     def __init__(self):
         hvd.init()
         self._rank, self._num_ranks = hvd.rank(), hvd.size()
+        self._shutdown = None  # the thread in which Horovod ends
 
     @property
     def rank(self):
@@ -43,12 +49,16 @@ class HorovodExchange(Exchange):
         """How many processes of this host take part."""
         return hvd.local_size()
 
-    def alltoall(self, tensor, splits, name):
+    def alltoall(self, tensor, splits, name, what=None):
         tensor = tf.convert_to_tensor(tensor)
         splits = _hide(tf.convert_to_tensor(splits))
         # Not by its bits, which would have no gradient.
         carried = tf.cast(tensor, tf.float32) if tensor.dtype == tf.bfloat16 else tensor
-        received, received_splits = hvd.alltoall(_as_carried(carried), splits, name=name)
+
+        def alltoall(tensors, name):
+            return hvd.alltoall(tensors[0], splits, name=name)
+
+        received, received_splits = marked(alltoall, [_as_carried(carried)], name, what or name)
         with tf.control_dependencies([_read(received_splits)]):
             received = tf.identity(received)
         received.set_shape([None, *tensor.shape[1:]])
@@ -67,11 +77,14 @@ class HorovodExchange(Exchange):
         return [tf.cast(w, t.dtype) for w, t in zip(_by_dtype(wide, average), tensors)]
 
     def _average_of_one_dtype(self, tensors, name):
-        return hvd.grouped_allreduce(tensors, op=hvd.Average, name=name)
+        def average(group, name):
+            return hvd.grouped_allreduce(group, op=hvd.Average, name=name)
+
+        return marked(average, tensors, name, describe_tensors(tensors, name))
 
     def allgather(self, tensors, name):
         def allgather(group):
-            return hvd.grouped_allgather(group, name=name)
+            return marked(hvd.grouped_allgather, group, name, name)
 
         tensors = [tf.convert_to_tensor(tensor) for tensor in tensors]
         carried = [_hide(_as_carried(tensor)) for tensor in tensors]
@@ -81,9 +94,29 @@ class HorovodExchange(Exchange):
         results = []
         for i, tensor in enumerate(map(tf.convert_to_tensor, tensors)):
             flat = _hide(tf.reshape(_as_carried(tensor), [-1]))
-            result = hvd.broadcast(flat, 0, name=f"{name}_{i}")
+            (result,) = marked(
+                lambda tensors, name: [hvd.broadcast(tensors[0], 0, name=name)],
+                [flat],
+                f"{name}_{i}",
+                name,
+            )
             results.append(_as(tensor.dtype, tf.reshape(result, tf.shape(tensor))))
         return results
+
+    def pending_calls(self):
+        return pending_calls()
+
+    def end(self, reason, all_live=False):
+        del reason  # Horovod gives its own; the watch prints this one before
+        if all_live and self._shutdown is None and pending_calls():  # its own ones
+            self._shutdown = threading.Thread(target=hvd.shutdown, daemon=True)
+            self._shutdown.start()
+        elif self._shutdown is not None:
+            self.close()
+
+    def close(self):
+        if self._shutdown is not None:  # Horovod's own exit handler must not be beside it
+            self._shutdown.join(_SHUTDOWN_SECONDS)
 
     def barrier(self, name):
         (met,) = self.average([tf.timestamp()], name)
@@ -113,6 +146,12 @@ def repeat_on_loss(attempt):
 # it would compute one of constants, once and for all, and leave one out that nobody reads, or whose
 # result is known to be empty, though other ranks wait for it. So constants are hidden, and an op
 # with side effects reads the results.
+
+
+def describe_tensors(tensors, name):
+    """What a call does with tensors of the same shapes on all ranks: its name, and a line each."""
+    lines = [f"tensor {i}: {t.dtype.name} {t.shape}" for i, t in enumerate(tensors)]
+    return "\n".join([name, *lines])
 
 
 def _hide(tensor):

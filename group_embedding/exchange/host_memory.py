@@ -8,8 +8,9 @@ from pathlib import Path
 import tensorflow as tf
 
 from group_embedding.exchange.gather_strings import gather_text
-from group_embedding.exchange.horovod import HorovodExchange
+from group_embedding.exchange.horovod import HorovodExchange, describe_tensors
 from group_embedding.ops.host_exchange import HostExchange
+from group_embedding.ops.pending_calls import pending_calls
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")  # the same for all processes of a host
 
@@ -26,57 +27,70 @@ class HostMemoryExchange(HorovodExchange):
         super().__init__()
         self._memory, self._has_gpus = memory, has_gpus
 
-    def alltoall(self, tensor, splits, name):
+    def alltoall(self, tensor, splits, name, what=None):
         tensor = tf.convert_to_tensor(tensor)
         if self._has_gpus and not _is_on_cpu(tensor):
-            return super().alltoall(tensor, splits, name)
-        return self._memory.alltoall(tensor, splits, name)
+            return super().alltoall(tensor, splits, name, what)
+        return self._memory.alltoall(tensor, splits, name, what)
 
-    def exchange_rows(self, rows, sent, received, dims, wire, name):
+    def exchange_rows(self, rows, sent, received, dims, wire, name, what):
         del dims  # `rows` have them
         scale = 1 / self.gradient_divisor
-        return self._memory.exchange_rows(rows, sent, received, wire, scale, name)
+        scale = 1 / self.gradient_divisor
+        return self._memory.exchange_rows(rows, sent, received, wire, scale, name, what)
 
     def looks_up(self, tables):
         return all(table.device_type == "CPU" for table in tables)
 
-    def look_up_rows(self, tables, batch, sent, received, wire, name):
+    def look_up_rows(self, tables, batch, sent, received, wire, name, what):
         scale = 1 / self.gradient_divisor
-        return self._memory.look_up_rows(tables, batch, sent, received, wire, scale, name)
+        scale = 1 / self.gradient_divisor
+        return self._memory.look_up_rows(tables, batch, sent, received, wire, scale, name, what)
 
     def allgather_gradients(self, tensors, name):
         if self._has_gpus:
             return super().allgather_gradients(tensors, name)
-        return [self._tell_all(tensor, f"{name}_{i}") for i, tensor in enumerate(tensors)]
+        return [
+            self._tell_all(
+                t, f"{name}_{i}", f"{name}, tensor {i} of {len(tensors)}: {t.dtype.name}"
+            )
+            for i, t in enumerate(tensors)
+        ]
 
     def _average_of_one_dtype(self, tensors, name):
         if self._has_gpus:
             return super()._average_of_one_dtype(tensors, name)
         flat = tf.concat([tf.reshape(tensor, [-1]) for tensor in tensors], 0)
-        means = tf.split(self._average_vector(flat, name), [tf.size(t) for t in tensors])
+        mean = self._average_vector(flat, name, describe_tensors(tensors, name))
+        means = tf.split(mean, [tf.size(t) for t in tensors])
         return [tf.reshape(mean, tf.shape(t)) for mean, t in zip(means, tensors)]
 
-    def _average_vector(self, vector, name):
+    def _average_vector(self, vector, name, what):
         """Each rank averages a part of it, and sends that to all."""
         size = tf.size(vector)
         part = -(-size // self.num_ranks)
         splits = tf.fill([self.num_ranks], part)
         padded = tf.pad(vector, [[0, part * self.num_ranks - size]])
-        mine, _ = self.alltoall(padded, splits, f"{name}_parts")
+        mine, _ = self.alltoall(padded, splits, f"{name}_parts", what)
         mean = tf.reduce_sum(tf.reshape(mine, [self.num_ranks, part]), 0) / self.num_ranks
-        return self._tell_all(mean, f"{name}_means")[:size]
+        return self._tell_all(mean, f"{name}_means", what)[:size]
 
-    def _tell_all(self, tensor, name):
+    def _tell_all(self, tensor, name, what):
         """What all ranks tell, that of rank 0 first."""
         copies = tf.concat([tensor] * self.num_ranks, 0)
         splits = tf.fill([self.num_ranks], tf.shape(tensor)[0])
-        return self.alltoall(copies, splits, name)[0]
+        return self.alltoall(copies, splits, name, what)[0]
 
-    def end(self, reason):
+    def pending_calls(self):
+        return pending_calls(self._memory.number)
+
+    def end(self, reason, all_live=False):
         self._memory.end(reason)
+        super().end(reason, all_live)
 
     def close(self):
         self._memory.close()
+        super().close()
 
 
 def join_host(horovod):

@@ -60,19 +60,21 @@ class Exchange(abc.ABC):
         return 0
 
     @abc.abstractmethod
-    def alltoall(self, tensor, splits, name):
+    def alltoall(self, tensor, splits, name, what=None):
         """Sends slices of `tensor` along its first axis to all ranks.
 
         Args:
             tensor: [n, ...], of any numeric dtype; n may be 0 and differ between ranks.
             splits: int32 [num_ranks], how much of the first axis goes to each rank, rank 0 first.
+            what: what the call does, a line that is the same on all ranks; by default its name.
+                Ranks that differ are told so by it.
 
         Returns:
             What was received, that of rank 0 first, and how much came from each rank (int32
             [num_ranks]). The gradient is an alltoall back.
         """
 
-    def exchange_rows(self, rows, sent, received, dims, wire, name):
+    def exchange_rows(self, rows, sent, received, dims, wire, name, what):
         """Sends the rows of many tables to the ranks that asked for them.
 
         Args:
@@ -80,13 +82,14 @@ class Exchange(abc.ABC):
             sent, received: int64 [num_ranks, tables], how many rows of each table go to each rank,
                 and how many come from it.
             dims, wire: per table, its dim, and the dtype in which its rows travel.
+            what: as of `alltoall`.
 
         Returns:
             Per table a float32 [m, dim], what came, that of rank 0 first. Gradients go the way
             back, divided by `gradient_divisor`, of those rows alone that have one.
         """
         packed, splits = pack_rows(rows, sent, wire)
-        came, _ = self.alltoall(packed, splits, name)
+        came, _ = self.alltoall(packed, splits, name, what)
         return unpack_rows(came, received, dims, wire, 1 / self.gradient_divisor)
 
     def looks_up(self, tables):
@@ -94,7 +97,7 @@ class Exchange(abc.ABC):
         del tables
         return False
 
-    def look_up_rows(self, tables, batch, sent, received, wire, name):
+    def look_up_rows(self, tables, batch, sent, received, wire, name, what):
         """`exchange_rows` of rows that are still in `tables`: those that `batch` names, which has a
         feature for each table, of one id in each sample."""
         raise NotImplementedError
@@ -102,7 +105,7 @@ class Exchange(abc.ABC):
     @abc.abstractmethod
     def average(self, tensors, name):
         """Returns the mean over the ranks of each of `tensors`, a list of floating tensors of the
-        same shapes on all ranks."""
+        same shapes on all ranks; where static shapes differ, an error says so."""
 
     @abc.abstractmethod
     def allgather(self, tensors, name):
@@ -117,9 +120,18 @@ class Exchange(abc.ABC):
     def broadcast(self, tensors, name):
         """Returns, for each of `tensors`, that of rank 0; of the same shapes on all ranks."""
 
-    def end(self, reason):  # noqa: B027
+    def pending_calls(self):
+        """The calls that this process waits in: [(key, description, seconds since it began)]; all
+        ranks give a call the same key. May be called from any thread."""
+        return []
+
+    def end(self, reason, all_live=False):  # noqa: B027
         """Has calls that wait for other ranks, now and from now on, raise an error with this
-        reason, where they would not find out by themselves. May be called from any thread."""
+        reason, where they would not find out by themselves. May be called from any thread.
+
+        Args:
+            all_live: whether all ranks live and call it, so that they can end calls together.
+        """
 
     def close(self):  # noqa: B027
         """Ends, and gives back what the exchange holds. Graphs with its calls run no more."""

@@ -45,7 +45,9 @@ class ReplicaExchange(Exchange):
         # As a strategy's own variables, whose gradients are added up.
         return 1
 
-    def alltoall(self, tensor, splits, name):
+    def alltoall(self, tensor, splits, name, what=None):
+        del what  # one process makes the calls of all
+
         @tf.custom_gradient
         def send(tensor):
             received, received_splits = self._merge(_swap, [tensor, splits], name)

@@ -60,7 +60,9 @@ def route_sharded(
         prune_negative=prune_negative,
         invalid_ids=invalid_ids,
     )
-    messages, splits = exchange.alltoall(route.messages, route.splits, "exchange_ids")
+    messages, splits = exchange.alltoall(
+        route.messages, route.splits, "exchange_ids", f"the ids of {_summary(tables)}"
+    )
     groups = _groups_of(tables)
     requests = read_requests(messages, splits, routed, groups, table_of_feature, names, description)
     return RoutedBatch(route.batch, route.counts, requests)
@@ -105,6 +107,14 @@ def describe(tables, names, table_of_feature, combiners):
     return "\n".join([*lines, f"rows sent as {exchange.comm_dtype or 'they are'}"])
 
 
+def _summary(tables):
+    """A lookup in one line, for a person."""
+    most = 8
+    names = ", ".join(f"'{table.name}'" for table in tables[:most])
+    more = f" and {len(tables) - most} more" if len(tables) > most else ""
+    return f"a lookup of table{'s' if len(tables) > 1 else ''} {names}{more}"
+
+
 def _limit(table):
     return f", max_norm {table.max_norm:g}" if table.max_norm else ""
 
@@ -134,13 +144,14 @@ def _fetch_rows(tables, routed):
     owned = [table.of_this_rank()._replace(max_norm=0.0) for table in tables]
     wire = [exchange.comm_dtype or table.dtype for table in tables]
     counts = requests.counts, routed.counts
+    called = ("exchange_rows", f"the rows of {_summary(tables)}")
     if len(requests.batches) == 1 and exchange.looks_up(owned):
         places = list(range(len(tables)))
         batch = locate_batch(owned, requests.batches[0], places, requests.times[0])
-        return exchange.look_up_rows(owned, batch, *counts, wire, "exchange_rows")
+        return exchange.look_up_rows(owned, batch, *counts, wire, *called)
     rows = _look_up_owned(owned, _groups_of(tables), requests)
     dims = [table.dim for table in tables]
-    return exchange.exchange_rows(rows, *counts, dims, wire, "exchange_rows")
+    return exchange.exchange_rows(rows, *counts, dims, wire, *called)
 
 
 def _look_up_owned(tables, groups, requests):

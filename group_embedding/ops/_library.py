@@ -61,6 +61,12 @@ def native():
     functions.GroupEmbeddingJoinHostExchange.argtypes = [*number, ctypes.c_char_p, *text]
     functions.GroupEmbeddingEndHostExchange.restype = None
     functions.GroupEmbeddingEndHostExchange.argtypes = [*number, ctypes.c_char_p]
+    functions.GroupEmbeddingPendingCalls.restype = None
+    functions.GroupEmbeddingPendingCalls.argtypes = [*number, *text]
+    functions.GroupEmbeddingBeginCall.restype = None
+    functions.GroupEmbeddingBeginCall.argtypes = [ctypes.c_char_p, ctypes.c_char_p]
+    functions.GroupEmbeddingEndCall.restype = None
+    functions.GroupEmbeddingEndCall.argtypes = [ctypes.c_char_p]
     functions.GroupEmbeddingCloseHostExchange.restype = None
     functions.GroupEmbeddingCloseHostExchange.argtypes = number
     return functions

@@ -49,14 +49,23 @@ class HostExchange:
         """The same, and gives back the memory."""
         native().GroupEmbeddingCloseHostExchange(self._number)
 
-    def alltoall(self, tensor, splits, name):
+    @property
+    def number(self):
+        """By which ops know it in this process."""
+        return self._number
+
+    def alltoall(self, tensor, splits, name, what):
         """As of `exchange.Exchange`."""
         with tf.device("/CPU:0"):
             return library().host_alltoall(
-                tensor=tensor, splits=splits, exchange=self._number, name=name
+                tensor=tensor,
+                splits=splits,
+                exchange=self._number,
+                description=what or name,
+                name=name,
             )
 
-    def exchange_rows(self, rows, sent, received, wire, gradient_scale, name):
+    def exchange_rows(self, rows, sent, received, wire, gradient_scale, name, what):
         """As of `exchange.Exchange`; gradients are multiplied by `gradient_scale`."""
         with tf.device("/CPU:0"):
             matrices, _ = library().host_exchange_rows(
@@ -68,11 +77,12 @@ class HostExchange:
                 wire=wire,
                 gradient_scale=gradient_scale,
                 exchange=self._number,
+                description=what,
                 name=name,
             )
         return matrices
 
-    def look_up_rows(self, tables, batch, sent, received, wire, gradient_scale, name):
+    def look_up_rows(self, tables, batch, sent, received, wire, gradient_scale, name, what):
         """As of `exchange.Exchange`; gradients are multiplied by `gradient_scale`."""
         keyed = [t for t, table in enumerate(tables) if table.keyed is not None]
         names = [table.name for table in tables]
@@ -94,6 +104,7 @@ class HostExchange:
                 prune_negative=False,
                 keyed=keyed,
                 exchange=self._number,
+                description=what,
                 name=name,
             )
 
@@ -102,7 +113,10 @@ class HostExchange:
 def _host_alltoall_grad(op, received_grad, _):
     with tf.device("/CPU:0"):
         grad, _ = library().host_alltoall(
-            tensor=received_grad, splits=op.outputs[1], exchange=op.get_attr("exchange")
+            tensor=received_grad,
+            splits=op.outputs[1],
+            exchange=op.get_attr("exchange"),
+            description=_of_gradients(op),
         )
     return [grad, None]
 
@@ -140,5 +154,10 @@ def _send_back(op, grads, dtypes, dims):
             wire=op.get_attr("wire"),
             scale=op.get_attr("gradient_scale"),
             exchange=op.get_attr("exchange"),
+            description=_of_gradients(op),
         )
     return [tf.IndexedSlices(v, i) for v, i in zip(values, indices)]
+
+
+def _of_gradients(op):
+    return f"gradients of {op.get_attr('description').decode()}"

@@ -50,7 +50,8 @@ def start_as_first_rank(table, initial):
         f"{table.key_dtype.name}, which start as {_describe(initial)}"
     )
     told = json.dumps({"made": made, "seed": initial.seed})
-    of_ranks = [json.loads(text) for text in gather_text(exchange, told, "make_table")]
+    gathered = (exchange, told, "make_table", f"making table '{name}'")
+    of_ranks = [json.loads(text) for text in gather_text(*gathered)]
     for rank, of_rank in enumerate(of_ranks):
         if of_rank["made"] != made:
             raise ValueError(

@@ -43,12 +43,13 @@ class Host {
   HostExchange& operator[](int rank) { return *ranks_[rank]; }
 
   // Begins a call of `rank`, which sends a text to each rank.
-  std::future<Result> Call(int rank, const std::string& name,
-                           const std::vector<std::string>& texts) {
+  std::future<Result> Call(int rank, const std::string& name, const std::vector<std::string>& texts,
+                           const std::string& description = "") {
     std::vector<int64_t> bytes;
     for (const std::string& text : texts) bytes.push_back(static_cast<int64_t>(text.size()));
     Outgoing outgoing;
-    const std::string error = ranks_[rank]->Prepare(name, bytes, &outgoing);
+    const std::string error =
+        ranks_[rank]->Prepare(name, CallDescription(description), bytes, &outgoing);
     auto result = std::make_shared<std::promise<Result>>();
     if (!error.empty()) {
       result->set_value({error, {}});
@@ -94,6 +95,35 @@ TEST(CallsAreMatchedByNameInWhateverOrder) {
   CHECK_EQ(b1.get().texts[0], "b of 0");
 }
 
+TEST(RanksThatDescribeACallOtherwiseAreToldInWhat) {
+  Host host(3);
+  auto first = host.Call(0, "mean", {"", "a", "b"}, "the mean\ntensor 0: float32 (3, 1)");
+  auto second = host.Call(1, "mean", {"c", "", "d"}, "the mean\ntensor 0: float32 (1, 3)");
+  auto third = host.Call(2, "mean", {"e", "f", ""}, "the mean\ntensor 0: float32 (3, 1)");
+  const std::string mine = "tensor 0: float32 (3, 1)", other = "tensor 0: float32 (1, 3)";
+  for (auto* rank : {&first, &third}) {
+    CHECK_CONTAINS(rank->get().error, "rank 1 has " + other + " where this rank has " + mine);
+  }
+  CHECK_CONTAINS(second.get().error, "rank 0 has " + mine + " where this rank has " + other);
+  // And the next call is one of its own.
+  auto next = host.Call(0, "mean", {"", "a", ""}), of_1 = host.Call(1, "mean", {"b", "", ""}),
+       of_2 = host.Call(2, "mean", {"", "", ""});
+  CHECK_EQ(next.get().texts[0], "b");
+  CHECK_EQ(of_1.get().error + of_2.get().error, "");
+}
+
+TEST(CallsThatAreUnderWayAreListed) {
+  Host host(2);
+  auto rows = host.Call(0, "rows", {"", "a"}, "the rows of table 'user'");
+  CHECK_EQ(host[0].Waiting().size(), size_t{1});
+  CHECK_EQ(host[0].Waiting()[0].key, "rows");
+  CHECK_EQ(host[0].Waiting()[0].description, "the rows of table 'user'");
+  CHECK_EQ(host[1].Waiting().size(), size_t{0});  // its rank has not made the call
+  host.Call(1, "rows", {"b", ""}, "the rows of table 'user'").get();
+  rows.get();
+  CHECK_EQ(host[0].Waiting().size(), size_t{0});
+}
+
 TEST(ManyCallsOnManyThreadsKeepTheirOrder) {
   constexpr int kRanks = 3, kNames = 4, kCalls = 500;
   Host host(kRanks);
@@ -125,7 +155,8 @@ TEST(WhoEndsEndsTheCallsThatWaitForIt) {
   host[1].End("rank 2 died");
   CHECK_EQ(own.get().error, "the exchange has ended: rank 2 died");
   host[2].End("this process ends");
-  CHECK_EQ(waits.get().error, "the exchange has ended: rank 2 takes part no more");
+  CHECK_EQ(waits.get().error,
+           "the exchange has ended: rank 2 takes part no more: this process ends");
   CHECK_EQ(host.Call(1, "more", {"", "", ""}).get().error, "the exchange has ended: rank 2 died");
 }
 
@@ -135,7 +166,7 @@ TEST(WhatARankSentBeforeItEndedIsRead) {
   host[1].End("this process ends");
   CHECK_EQ(host.Call(0, "rows", {"", ""}).get().texts[0], "the last");
   CHECK_EQ(host.Call(0, "rows", {"", ""}).get().error,
-           "the exchange has ended: rank 1 takes part no more");
+           "the exchange has ended: rank 1 takes part no more: this process ends");
 }
 
 TEST(WhoWaitsLongIsToldForWhomOnceACall) {
@@ -167,7 +198,8 @@ TEST(ASecondCallOfANameIsRefusedWhileOneIsUnderWay) {
 TEST(MoreThanTheMemoryHoldsIsRefused) {
   Host host(2);
   Outgoing outgoing;
-  CHECK_CONTAINS(host[0].Prepare("rows", {0, int64_t{1} << 40}, &outgoing), "use smaller batches");
+  CHECK_CONTAINS(host[0].Prepare("rows", CallDescription(), {0, int64_t{1} << 40}, &outgoing),
+                 "use smaller batches");
 }
 
 TEST(AFileThatIsNoMemoryOfARankIsRefused) {

@@ -1,9 +1,12 @@
-"""Ranks that die, stop, raise or finish, and what the others make of it: processes without
-TensorFlow."""
+"""Ranks that die, stop, raise, finish or wait for each other, and what the others make of it; and
+callers that are no ranks: processes without TensorFlow."""
 
+import functools
 import importlib.util
 import json
+import random
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -11,34 +14,45 @@ from pathlib import Path
 
 import pytest
 
-MODULE = Path(__file__).parents[2] / "group_embedding/distributed/liveness.py"
+MODULE = Path(__file__).parents[2] / "group_embedding/distributed/liveness/__init__.py"
 NUM_RANKS = 3
 TIMEOUT = 3.0  # seconds
 
 # One rank: `gather` by files. It does as told by a file "do_<rank>", else computes for a minute.
 RANK = """
-import atexit, importlib.util, sys, time
+import atexit, importlib.util, itertools, json, sys, time
 from pathlib import Path
 module, folder, rank, num_ranks, timeout, restarts = sys.argv[1:]
 spec = importlib.util.spec_from_file_location("liveness", module)
-liveness = importlib.util.module_from_spec(spec)
+liveness = sys.modules["liveness"] = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(liveness)
-liveness.GRACE = 1.0
+liveness.watch.GRACE = 1.0
 folder, rank, num_ranks = Path(folder), int(rank), int(num_ranks)
 
+numbers = itertools.count()
+began = time.monotonic()
+
 def gather(text):
+    number = next(numbers)
     (folder / f"partial_{rank}").write_text(text)
-    (folder / f"partial_{rank}").rename(folder / f"address_{rank}")
-    files = [folder / f"address_{r}" for r in range(num_ranks)]
+    (folder / f"partial_{rank}").rename(folder / f"gathered_{number}_{rank}")
+    files = [folder / f"gathered_{number}_{r}" for r in range(num_ranks)]
     while not all(file.exists() for file in files):
         time.sleep(0.01)
     return [file.read_text() for file in files]
 
+def pending():
+    file = folder / f"waits_{rank}"
+    calls = json.loads(file.read_text()) if file.exists() else []
+    return [(*call, time.monotonic() - began) for call in calls]
+
 waits_at_exit = (folder / "wait_at_exit").exists()
 if waits_at_exit:
     atexit.register(time.sleep, 60)
-on_loss = (folder / f"told_{rank}").write_text
-watch = liveness.Watch(rank, num_ranks, float(timeout), restarts == "1", gather, on_loss)
+def on_loss(sentence, all_live):
+    (folder / f"told_{rank}").write_text(f"{sentence} {all_live}")
+
+watch = liveness.Watch(rank, num_ranks, float(timeout), restarts == "1", gather, on_loss, pending)
 (folder / f"ready_{rank}").touch()
 for _ in range(6000):
     time.sleep(0.01)
@@ -65,6 +79,11 @@ class Job:
 
     def tell(self, rank, what):
         (self.folder / f"{what}_{rank}").touch()
+
+    def let_wait(self, rank, *calls):
+        """From now on the rank says that it waits in calls, each a key and a description."""
+        (self.folder / f"partial_{rank}").write_text(json.dumps(calls))
+        (self.folder / f"partial_{rank}").rename(self.folder / f"waits_{rank}")
 
     def end(self, rank):
         """Its exit code and what it printed."""
@@ -131,13 +150,15 @@ def test_others_are_told_what_a_rank_raised(tmp_path):
 
 def test_who_comes_late_is_told_as_well():
     liveness = _load()
-    hub = liveness._Hub(num_ranks=3, timeout=TIMEOUT)
+    hub = liveness.hub.Hub(num_ranks=3, timeout=TIMEOUT)
     with _connection(liveness, hub, rank=2) as first:
         first.sendall(b'{"raised": "ValueError: no such feature"}\n')
-        assert b"no such feature" in first.makefile("rb").readline()
+        lines = first.makefile("rb")
+        assert b"no such feature" in next(line for line in lines if b"alive" not in line)
 
         with _connection(liveness, hub, rank=1) as late:
-            told = late.makefile("rb").readline()
+            lines = late.makefile("rb")
+            told = next(line for line in lines if b"alive" not in line)
 
     hub.close()
     assert b"no such feature" in told
@@ -178,29 +199,183 @@ def test_a_hanging_rank_is_ended_where_the_launcher_restarts(tmp_path, lost):
 
 def test_strangers_are_not_heard(tmp_path):
     with Job(tmp_path) as job:
-        host, port, _ = json.loads((tmp_path / "address_0").read_text())["hub"]
-        liveness = _load()
-        with liveness.socket.create_connection((host, port), timeout=5) as stranger:
-            stranger.sendall(b'{"secret": "guess"}\n{"rank": 1, "who": "me"}\n{"raised": "x"}\n')
-            answer = stranger.recv(100)
+        host, port, _ = json.loads((tmp_path / "gathered_1_0").read_text())["hub"]
+        with socket.create_connection((host, port), timeout=5) as stranger:
+            stranger.sendall(b"guess " * 6 + b'{"rank": 1, "who": "me"}\n{"raised": "x"}\n')
+            answer = _answer(stranger)
         for rank in range(NUM_RANKS):
             job.tell(rank, "finish")
 
         ends = [job.end(rank) for rank in range(NUM_RANKS)]
+    assert host == "127.0.0.1"  # as all ranks are of one host
     assert answer == b""
     assert ends == [(0, "")] * NUM_RANKS
 
 
+def test_ranks_that_wait_for_each_other_all_say_which_waits_in_what(tmp_path):
+    with Job(tmp_path) as job:
+        # Given two ranks in one call, and a third in another, beside one in which all are
+        everywhere = ("mean", "the mean of the gradients")
+        for rank in (0, 2):
+            job.let_wait(rank, ("exchange_ids", "a lookup of table 'user'"), everywhere)
+        job.let_wait(1, ("make_table", "making table 'extra'"), everywhere)
+
+        # When nothing else happens
+        ends = [job.end(rank) for rank in range(NUM_RANKS)]
+
+    # Then all end, and say so
+    for rank, (code, errors) in enumerate(ends):
+        assert code == 1
+        assert "rank 0 waits in a lookup of table 'user'" in errors
+        assert "rank 1 waits in making table 'extra'" in errors
+        told = (tmp_path / f"told_{rank}").read_text()
+        assert "rank 1 waits in making table 'extra'" in told and told.endswith("True")
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_ranks_that_wait_for_one_whose_program_has_ended_say_so(tmp_path, first):
+    others = [rank for rank in range(NUM_RANKS) if rank != first]
+    with Job(tmp_path) as job:
+        job.tell(first, "finish")
+        assert job.end(first)[0] == 0
+        for rank in others:
+            job.let_wait(rank, ("exchange_ids", "a lookup of table 'user'"))
+
+        ends = [job.end(rank) for rank in others]
+
+    for code, errors in ends:
+        assert code == 1
+        assert f"rank {first} (process" in errors
+        assert "has left: its program has ended" in errors
+        assert "a lookup of table 'user'" in errors
+
+
+def test_ranks_that_wait_for_one_that_computes_go_on(tmp_path):
+    with Job(tmp_path) as job:
+        for rank in (0, 2):
+            job.let_wait(rank, ("exchange_ids", "a lookup of table 'user'"))
+        time.sleep(2 * TIMEOUT)
+        for rank in range(NUM_RANKS):
+            job.let_wait(rank)
+            job.tell(rank, "finish")
+
+        assert [job.end(rank) for rank in range(NUM_RANKS)] == [(0, "")] * NUM_RANKS
+
+
+@pytest.fixture
+def hub():
+    liveness = _load()
+    hub = liveness.hub.Hub(num_ranks=3, timeout=TIMEOUT)
+    yield hub
+    hub.close()
+
+
+def test_a_caller_without_the_token_costs_no_memory(hub):
+    before = _resident_bytes()
+    stranger = socket.create_connection(hub.address[:2], timeout=5)
+    with stranger, pytest.raises(OSError):
+        for _ in range(600):
+            stranger.sendall(b"a" * (1 << 20))
+    assert _resident_bytes() - before < 50 << 20
+
+
+def test_a_rank_whose_line_has_no_end_is_heard_no_more(hub):
+    liveness = _load()
+    before = _resident_bytes()
+    with _connection(liveness, hub, rank=1) as first, _connection(liveness, hub, rank=2) as other:
+        first.settimeout(5)
+        with pytest.raises(OSError):
+            for _ in range(600):
+                first.sendall(b"a" * (1 << 20))
+        told = next(line for line in other.makefile("rb") if b"ended" in line)
+    assert json.loads(told)["ended"]["rank"] == 1
+    assert "what no rank sends" in json.loads(told)["ended"]["how"]
+    assert _resident_bytes() - before < 50 << 20
+
+
+def test_more_callers_than_the_hub_keeps_do_not_keep_a_rank_out(hub):
+    liveness = _load()
+    strangers = [socket.create_connection(hub.address[:2], timeout=5) for _ in range(200)]
+    with _connection(liveness, hub, rank=1) as rank:
+        answer = rank.makefile("rb").readline()
+    closed = sum(_answer(stranger, seconds=0.01) == b"" for stranger in strangers)
+    for stranger in strangers:
+        stranger.close()
+    assert json.loads(answer) == {"alive": True}
+    assert closed >= 200 - liveness.hub.MAX_STRANGERS
+
+
+def test_a_caller_that_sends_its_token_slowly_is_sent_away(monkeypatch):
+    liveness = _load()
+    monkeypatch.setattr(liveness.hub, "TOKEN_SECONDS", 0.5)
+    hub = liveness.hub.Hub(num_ranks=3, timeout=TIMEOUT)
+    stranger = socket.create_connection(hub.address[:2], timeout=5)
+    with stranger, pytest.raises(OSError):
+        for byte in hub.address[2].encode():
+            stranger.sendall(bytes([byte]))
+            time.sleep(0.1)
+    hub.close()
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_hub_survives_whatever_it_is_sent(hub, seed):
+    print(f"seed {seed}")
+    liveness, choose = _load(), random.Random(seed)
+    with _connection(liveness, hub, rank=0) as rank:
+        for _ in range(200):
+            with socket.create_connection(hub.address[:2], timeout=5) as caller:
+                if choose.random() < 0.8:
+                    caller.sendall(hub.address[2].encode())
+                for _ in range(choose.randrange(4)):
+                    try:
+                        caller.sendall(_any_line(choose))
+                    except OSError:
+                        break
+        with _connection(liveness, hub, rank=2) as late:
+            late.sendall(b'{"raised": "ValueError: no such feature"}\n')
+            told = next(line for line in rank.makefile("rb") if b"no such feature" in line)
+    assert json.loads(told)["ended"]["rank"] == 2
+
+
+def _any_line(choose):
+    """What no rank sends; at times of the form that ranks send, with values of other types."""
+    if choose.random() < 0.3:
+        return bytes(choose.randrange(256) for _ in range(choose.randrange(2000)))
+    values = [None, -1, 3, 10**400, 1.5, "a", "\ud800", True, [], [["a"]], {}, {"rank": 1}, [[[1]]]]
+    names = ["rank", "who", "host", "process", "waits", "alive", "x"]
+    words = {name: choose.choice(values) for name in choose.sample(names, choose.randrange(7))}
+    deep = b"[" * 50_000
+    return choose.choice([json.dumps(words).encode(), b"null", b"[1]", b"NaN", deep]) + b"\n"
+
+
 def _connection(liveness, hub, rank):
-    host, port, secret = hub.address
-    connection = liveness.socket.create_connection((host, port), timeout=5)
-    for words in ({"secret": secret}, {"rank": rank, "who": f"rank {rank}"}):
-        connection.sendall(json.dumps(words).encode() + b"\n")
+    host, port, token = hub.address
+    connection = socket.create_connection((host, port), timeout=10)
+    this = {"rank": rank, "who": f"rank {rank}", "host": "here", "process": 1 << 30}
+    connection.sendall(token.encode() + liveness.lines.line_of(this))
     return connection
 
 
+def _answer(connection, seconds=5):
+    """What comes; empty once the other side has closed the connection."""
+    connection.settimeout(seconds)
+    try:
+        return connection.recv(100)
+    except socket.timeout:
+        return None
+    except ConnectionError:
+        return b""
+
+
+def _resident_bytes():
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * 4096
+
+
+@functools.cache
 def _load():
     spec = importlib.util.spec_from_file_location("liveness", MODULE)
     module = importlib.util.module_from_spec(spec)
+    sys.modules["liveness"] = module
     spec.loader.exec_module(module)
     return module

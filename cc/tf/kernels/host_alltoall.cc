@@ -26,6 +26,7 @@ class HostAlltoallOp : public AsyncOpKernel {
     tensorflow::DataType dtype;
     OP_REQUIRES_OK(context, context->GetAttr("T", &dtype));
     OP_REQUIRES_OK(context, context->GetAttr("exchange", &number_));
+    OP_REQUIRES_OK(context, ReadDescription(context, &description_));
     OP_REQUIRES(context, tensorflow::DataTypeCanUseMemcpy(dtype),
                 absl::InvalidArgumentError("tensor: expected a numeric dtype, got " +
                                            tensorflow::DataTypeString(dtype)));
@@ -41,7 +42,7 @@ class HostAlltoallOp : public AsyncOpKernel {
     std::vector<int64_t> bytes;
     for (const int64_t rows : splits) bytes.push_back(kHeaderBytes + rows * row_bytes);
     Outgoing outgoing;
-    const std::string error = exchange->Prepare(name(), bytes, &outgoing);
+    const std::string error = exchange->Prepare(name(), description_, bytes, &outgoing);
     OP_REQUIRES_ASYNC(context, error.empty(), absl::ResourceExhaustedError(error), done);
     const char* from = static_cast<const char*>(tensor.data());
     const char* own = from;
@@ -126,6 +127,7 @@ class HostAlltoallOp : public AsyncOpKernel {
   }
 
   int64_t number_;
+  CallDescription description_;
 };
 
 REGISTER_KERNEL_BUILDER(Name("HostAlltoall").Device(tensorflow::DEVICE_CPU),

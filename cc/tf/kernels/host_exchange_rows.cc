@@ -56,6 +56,7 @@ class SendRowsOp : public AsyncOpKernel {
  public:
   explicit SendRowsOp(OpKernelConstruction* context) : AsyncOpKernel(context) {
     OP_REQUIRES_OK(context, context->GetAttr("exchange", &number_));
+    OP_REQUIRES_OK(context, ReadDescription(context, &description_));
   }
 
   void ComputeAsync(OpKernelContext* context, DoneCallback done) override {
@@ -88,7 +89,7 @@ class SendRowsOp : public AsyncOpKernel {
     std::vector<int64_t> bytes(sent.num_ranks);
     PackedSplits(sent, bytes.data());
     for (int64_t& words : bytes) words *= 4;
-    const std::string error = exchange->Prepare(name(), bytes, outgoing);
+    const std::string error = exchange->Prepare(name(), description_, bytes, outgoing);
     if (!error.empty()) return absl::ResourceExhaustedError(error);
     std::vector<char*> parts(sent.num_ranks, nullptr);
     for (int n = 0; n < sent.num_ranks; ++n) {
@@ -112,6 +113,7 @@ class SendRowsOp : public AsyncOpKernel {
   }
 
   int64_t number_;
+  CallDescription description_;
 };
 
 // Inputs: rows, indices, sent, received. Outputs: rows, indices.

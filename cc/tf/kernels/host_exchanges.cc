@@ -1,11 +1,14 @@
 #include "tf/kernels/host_exchanges.h"
 
+#include <algorithm>
 #include <cstdio>
 #include <map>
 #include <mutex>
 #include <sstream>
 #include <utility>
 #include <vector>
+
+#include "exchange/pending_calls.h"
 
 namespace group_embedding {
 namespace {
@@ -45,6 +48,14 @@ void Write(const std::string& from, char* text, int64_t size) {
   std::snprintf(text, size, "%s", from.c_str());
 }
 
+// The first line of a text, cut to what a person reads.
+std::string Shortened(const std::string& text) {
+  constexpr size_t kMost = 500;
+  std::string line = text.substr(0, std::min(text.find('\n'), kMost));
+  std::replace(line.begin(), line.end(), '\t', ' ');
+  return line;
+}
+
 }  // namespace
 
 absl::Status FindHostExchange(int64_t number, std::shared_ptr<HostExchange>* exchange) {
@@ -53,6 +64,14 @@ absl::Status FindHostExchange(int64_t number, std::shared_ptr<HostExchange>* exc
   return absl::InternalError(
       "the exchange has ended: expected a graph built after the last "
       "enable_distributed_strategy, got one from before");
+}
+
+absl::Status ReadDescription(tensorflow::OpKernelConstruction* context,
+                             CallDescription* description) {
+  std::string text;
+  TF_RETURN_IF_ERROR(context->GetAttr("description", &text));
+  *description = CallDescription(std::move(text));
+  return absl::OkStatus();
 }
 
 void SendMail(tensorflow::OpKernelContext* context, HostExchange* exchange,
@@ -69,6 +88,8 @@ void SendMail(tensorflow::OpKernelContext* context, HostExchange* exchange,
 
 using group_embedding::HostExchange;
 using group_embedding::HostExchanges;
+using group_embedding::PendingCall;
+using group_embedding::PendingCalls;
 
 int64_t GroupEmbeddingOpenHostExchange(int32_t rank, int32_t num_ranks, char* text, int64_t size) {
   std::string error;
@@ -93,6 +114,28 @@ void GroupEmbeddingEndHostExchange(int64_t number, const char* reason) {
   const std::shared_ptr<HostExchange> exchange = HostExchanges::OfProcess().Find(number);
   if (exchange != nullptr) exchange->End(reason);
 }
+
+void GroupEmbeddingPendingCalls(int64_t number, char* text, int64_t size) {
+  std::vector<PendingCall> calls = PendingCalls::OfProcess().List();
+  const std::shared_ptr<HostExchange> exchange = HostExchanges::OfProcess().Find(number);
+  if (exchange != nullptr) {
+    for (PendingCall& call : exchange->Waiting()) calls.push_back(std::move(call));
+  }
+  std::string all;
+  for (const PendingCall& call : calls) {
+    const std::string line = std::to_string(call.seconds) + "\t" +
+                             group_embedding::Shortened(call.key) + "\t" +
+                             group_embedding::Shortened(call.description) + "\n";
+    if (static_cast<int64_t>(all.size() + line.size()) < size) all += line;
+  }
+  group_embedding::Write(all, text, size);
+}
+
+void GroupEmbeddingBeginCall(const char* key, const char* description) {
+  PendingCalls::OfProcess().Begin(key, description);
+}
+
+void GroupEmbeddingEndCall(const char* key) { PendingCalls::OfProcess().End(key); }
 
 void GroupEmbeddingCloseHostExchange(int64_t number) {
   GroupEmbeddingEndHostExchange(number, "disable_distributed_strategy was called here");

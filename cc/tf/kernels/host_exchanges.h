@@ -14,6 +14,10 @@ namespace group_embedding {
 // An error where the exchange has been closed.
 absl::Status FindHostExchange(int64_t number, std::shared_ptr<HostExchange>* exchange);
 
+// Of a kernel's attribute of this name.
+absl::Status ReadDescription(tensorflow::OpKernelConstruction* context,
+                             CallDescription* description);
+
 // Makes the call of an asynchronous op: `receive` runs when it has ended well, and then, or after
 // an error, `done`.
 void SendMail(tensorflow::OpKernelContext* context, HostExchange* exchange,
@@ -29,6 +33,13 @@ int64_t GroupEmbeddingOpenHostExchange(int32_t rank, int32_t num_ranks, char* te
 bool GroupEmbeddingJoinHostExchange(int64_t number, const char* addresses, char* text,
                                     int64_t size);
 void GroupEmbeddingEndHostExchange(int64_t number, const char* reason);
+// Writes the calls that this process waits in, those of an exchange (-1: of none) and those of
+// MarkCall, into `text`: of each a line with the seconds, a tab, its key, a tab, its description.
+// Those that do not fit are left out.
+void GroupEmbeddingPendingCalls(int64_t number, char* text, int64_t size);
+// As MarkCall, for calls that Python makes by itself.
+void GroupEmbeddingBeginCall(const char* key, const char* description);
+void GroupEmbeddingEndCall(const char* key);
 // Ends and forgets it.
 void GroupEmbeddingCloseHostExchange(int64_t number);
 }

@@ -9,6 +9,7 @@
 
 #include "core/trace.h"
 #include "exchange/peer_rooms.h"
+#include "exchange/pending_calls.h"
 #include "table/device_buffer.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/variant.h"
@@ -37,6 +38,7 @@ class ShardedGroupLookupOp : public OpKernel {
     OP_REQUIRES_OK(context, context->GetAttr("num_rows", &num_rows_));
     OP_REQUIRES_OK(context, context->GetAttr("gradient_scale", &gradient_scale_));
     OP_REQUIRES_OK(context, context->GetAttr("description", &description_));
+    summary_ = Summary(attrs_.table_names);
     tensorflow::DataType comm_dtype;
     OP_REQUIRES_OK(context, context->GetAttr("comm_dtype", &comm_dtype));
     comm_type_ = ToCore(comm_dtype);
@@ -53,6 +55,7 @@ class ShardedGroupLookupOp : public OpKernel {
 
   void Compute(OpKernelContext* context) override {
     const Stage stage("sharded lookup");
+    const PendingScope pending(name(), summary_);
     std::shared_ptr<Communicator> communicator;
     OP_REQUIRES_OK(context, ranks_.Join(context, &communicator));
     Tables locked;
@@ -85,6 +88,14 @@ class ShardedGroupLookupOp : public OpKernel {
   }
 
  private:
+  static std::string Summary(const std::vector<std::string>& tables) {
+    constexpr size_t kMost = 8;
+    std::string summary = "a lookup on GPUs of";
+    for (size_t t = 0; t < std::min(tables.size(), kMost); ++t) summary += " '" + tables[t] + "'";
+    if (tables.size() <= kMost) return summary;
+    return summary + " and " + std::to_string(tables.size() - kMost) + " tables more";
+  }
+
   // Gives the tables the number of rows that they have, or seem to have, on all ranks together.
   absl::Status CheckShards(const std::vector<KeyedFeature>& keyed,
                            std::vector<Table>* tables) const {
@@ -184,6 +195,7 @@ class ShardedGroupLookupOp : public OpKernel {
   bool training_;
   float gradient_scale_;
   std::string description_;
+  std::string summary_;  // of the lookup, for a person
   DataType comm_type_;
 };
 

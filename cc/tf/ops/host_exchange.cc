@@ -1,6 +1,7 @@
 // What the ranks of one host exchange through its memory, as TensorFlow ops.
 #include <vector>
 
+#include "tensorflow/core/framework/common_shape_fns.h"
 #include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/framework/shape_inference.h"
 #include "tf/ops/group_attrs.h"
@@ -17,6 +18,7 @@ REGISTER_OP("HostAlltoall")
     .Output("received_splits: int32")
     .Attr("T: type")
     .Attr("exchange: int")
+    .Attr("description: string = ''")
     .SetIsStateful()  // other ranks wait for it, be its inputs constant or its outputs known
     .SetShapeFn([](InferenceContext* context) {
       ShapeHandle tensor, splits, received;
@@ -36,6 +38,26 @@ splits: [num_ranks], how much of the first axis goes to each rank, rank 0 first.
 received: what came, that of rank 0 first.
 received_splits: [num_ranks], how much came from each.
 exchange: the number of the exchange in this process.
+description: what the call does, as a text; the same on all ranks, else the call ends with an error
+that says in what two differ.
+)doc");
+
+REGISTER_OP("MarkCall")
+    .Input("tensor: T")
+    .Output("same: T")
+    .Attr("T: type")
+    .Attr("begins: bool")
+    .Attr("key: string")
+    .Attr("description: string = ''")
+    .SetIsStateful()
+    .SetShapeFn(tensorflow::shape_inference::UnchangedShape)
+    .Doc(R"doc(
+Says that this process waits in a collective call of another library from here on, or no longer: one
+stands before the call, one behind it. The watch over ranks compares in which calls the ranks wait.
+
+begins: whether the call begins here; false: it has ended.
+key: what all ranks name the call.
+description: what the call does, for a person.
 )doc");
 
 REGISTER_OP("HostExchangeRows")
@@ -52,6 +74,7 @@ REGISTER_OP("HostExchangeRows")
     .Attr("scale: float = 1")
     .Attr("gradient_scale: float = 1")
     .Attr("exchange: int")
+    .Attr("description: string = ''")
     .SetIsStateful()
     .SetShapeFn([](InferenceContext* context) {
       std::vector<tensorflow::DataType> dtypes;
@@ -79,7 +102,7 @@ received_indices: per table, which these are; or none: all must be present.
 wire: per table, the type that its rows travel in.
 scale: what all rows are multiplied by.
 gradient_scale: what the gradients of all rows are multiplied by on their way back.
-exchange: as of HostAlltoall.
+exchange, description: as of HostAlltoall.
 )doc");
 
 REGISTER_OP("HostLookUpRows")
@@ -95,6 +118,7 @@ REGISTER_OP("HostLookUpRows")
     .Attr("num_indices: int = 0")
     .Attr("gradient_scale: float = 1")
     .Attr("exchange: int")
+    .Attr("description: string = ''")
     .SetIsStateful()
     .SetShapeFn([](InferenceContext* context) {
       std::vector<int32_t> dims;

@@ -1,0 +1,75 @@
+"""Whether ranks wait for each other in different calls, by what each says of itself."""
+
+_MOST = 8  # calls that one rank tells of
+
+
+def to_tell(calls):
+    """Of a rank's pending calls, [(key, description, seconds)], what it tells: the oldest."""
+    return sorted(calls, key=lambda call: -call[2])[:_MOST]
+
+
+def told_calls(words):
+    """The calls in a rank's words, [(key, description, seconds)]; what has another form is none."""
+    calls = words.get("waits")
+    return [tuple(c) for c in calls if _is_call(c)] if isinstance(calls, list) else []
+
+
+def _is_call(call):
+    return (
+        isinstance(call, list)
+        and len(call) == 3
+        and isinstance(call[0], str)
+        and isinstance(call[1], str)
+        and type(call[2]) in (int, float)
+    )
+
+
+def find_disagreement(calls_of_rank, left, seconds):
+    """A sentence that names two ranks which wait for each other, or for one that has left; None:
+    there are none.
+
+    A rank that waits in a call for one that is in no call at all waits for its computing: such
+    ranks do not disagree.
+
+    Args:
+        calls_of_rank: {rank: what `told_calls` returned}.
+        left: {rank: who it was} of ranks whose program has ended.
+        seconds: for how long both must have waited.
+    """
+    for rank, calls in sorted(calls_of_rank.items()):
+        for other, others in sorted(calls_of_rank.items()):
+            mine = _alone_in(calls, others, seconds)
+            if rank == other or not mine:
+                continue
+            if other in left:
+                return describe_left(left[other], rank, mine)
+            theirs = _alone_in(others, calls, seconds)
+            if theirs:
+                return (
+                    f"the ranks disagree: rank {rank} waits in {mine}, and rank {other} waits in "
+                    f"{theirs}, each for the other; make the same tables, lookups and steps, in "
+                    "the same order, on all ranks"
+                )
+    return None
+
+
+def describe_left(who, rank, call):
+    """The sentence where a rank waits for one whose program has ended."""
+    return (
+        f"{who} has left: its program has ended, and rank {rank} waits for it in {call}; all ranks "
+        "must take as many steps"
+    )
+
+
+def call_without_rank_0(calls, seconds):
+    """The description of the call in which a rank waits for so long, where rank 0 has left; None:
+    there is none."""
+    return _alone_in(calls, [], seconds)
+
+
+def _alone_in(calls, others, seconds):
+    """The description of the call that has waited longest of those in which the other rank is not;
+    None: there is none."""
+    keys = {key for key, *_ in others}
+    alone = [call for call in calls if call[0] not in keys and call[2] >= seconds]
+    return max(alone, key=lambda call: call[2])[1] if alone else None

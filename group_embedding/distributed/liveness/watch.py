@@ -1,0 +1,213 @@
+"""A rank's part of the watch over all: it says what becomes of it, and hears what becomes of the
+others."""
+
+import atexit
+import contextlib
+import json
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+
+from .disagreement import call_without_rank_0, describe_left, to_tell
+from .hub import INTERVAL, Hub
+from .lines import how_it_ended, line_of, shut, words_from
+
+GRACE = 5.0  # seconds in which a rank may end by itself, as Horovod often sees that a rank died
+HEARSAY = 1.0  # seconds that a rank waits to hear why, when it is to end
+_NETWORK = "/proc/self/ns/net"  # the same for all processes that share a loopback
+
+# What errors say that were raised because another rank had ended.
+SIGNS_OF_A_LOSS = ("Horovod has been shut down", "/gloo/", "the exchange has ended")
+
+
+class Watch:
+    """One rank's part of the watch over all.
+
+    Args:
+        rank, num_ranks: of this process.
+        timeout: seconds of silence after which a rank counts as hanging.
+        restarts: true where a launcher restarts the job without ranks that die: this one then only
+            says what happened, and ends a hanging rank of its own host.
+        gather: a collective: a string of this rank -> those of all ranks.
+        on_loss: on_loss(sentence, all_live) is called when another rank has ended otherwise than
+            well, or ranks wait for each other in different calls: then all live.
+        pending: returns the calls that this rank waits in, [(key, description, seconds)]; the key
+            is the same on all ranks that make the call.
+
+    Threads: its own alone call its methods after the constructor, but for `close`.
+    """
+
+    def __init__(self, rank, num_ranks, timeout, restarts, gather, on_loss, pending=list):
+        self._rank, self._timeout, self._restarts = rank, timeout, restarts
+        self._on_loss, self._pending = on_loss, pending
+        self._closed, self._heard = threading.Event(), threading.Event()
+        self._goes_on = threading.Event()  # without the others
+        self._left = None  # who the rank was whose program ended last
+        host, process = socket.gethostname(), os.getpid()
+        self._who = f"rank {rank} (process {process} of {host})"
+        this = {"rank": rank, "who": self._who, "host": host, "process": process}
+        on_one_host = len(set(gather(_network_of_host()))) == 1
+        address = "127.0.0.1" if on_one_host else _own_address()
+        self._hub = Hub(num_ranks, timeout, address) if rank == 0 else None
+        address = self._hub and self._hub.address
+        self._first = json.loads(gather(json.dumps({**this, "hub": address}))[0])  # rank 0
+        *address, token = self._first.pop("hub")
+        self._connection, self._words = _join(tuple(address), token, this, timeout)
+        self._raised_before, sys.excepthook = sys.excepthook, self._on_exception
+        if _is_main_thread() and signal.getsignal(signal.SIGTERM) == signal.SIG_DFL:
+            signal.signal(signal.SIGTERM, self._on_terminate)
+        atexit.register(self._leave)
+        for work in (self._speak, self._listen):
+            threading.Thread(target=work, name="group_embedding liveness", daemon=True).start()
+
+    def close(self):
+        """This rank is done with the others, and watches no more."""
+        self._goes_on.set()
+        self._leave()
+
+    def _leave(self):
+        if self._closed.is_set():
+            return
+        self._closed.set()
+        sys.excepthook = self._raised_before
+        if _is_main_thread() and signal.getsignal(signal.SIGTERM) == self._on_terminate:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        atexit.unregister(self._leave)
+        self._say(done=True)
+        if self._hub:
+            self._hub.close()
+        shut(self._connection)
+
+    def _on_exception(self, kind, error, traceback):
+        text = str(error).strip()
+        if any(sign in text for sign in SIGNS_OF_A_LOSS):  # another rank ended: which?
+            if not self._heard.wait(HEARSAY) and self._left:
+                sentence = f"{self._left} has left: its program has ended"
+                print(f"{self._who}: {sentence}", file=sys.stderr, flush=True)
+        elif not issubclass(kind, KeyboardInterrupt):
+            first_line = text.partition("\n")[0]
+            self._say(raised=f"{kind.__name__}: {first_line}"[:500])
+        self._raised_before(kind, error, traceback)
+
+    def _on_terminate(self, number, _):
+        # A launcher ends all ranks when one has died, often before the others have heard of it.
+        self._heard.wait(HEARSAY)
+        signal.signal(number, signal.SIG_DFL)
+        os.kill(os.getpid(), number)
+
+    def _say(self, **words):
+        with contextlib.suppress(OSError):  # `_listen` finds out
+            self._connection.sendall(line_of(words))
+
+    def _speak(self):
+        while not self._closed.wait(INTERVAL):
+            calls = self._pending()
+            if any(seconds > INTERVAL for *_, seconds in calls):
+                self._say(alive=True, waits=to_tell(calls))
+            else:
+                self._say(alive=True)
+
+    def _listen(self):
+        for words in self._words:
+            if "done" in words:  # rank 0 has ended well, and the watch with it
+                return self._go_on_without_hub()
+            if "left" in words:
+                self._left = words["left"]
+            if "disagree" in words:
+                return self._on_disagreement(words["disagree"], words["all_live"])
+            if "ended" in words and words["ended"]["rank"] != self._rank:
+                return self._on_end(words["ended"])
+        if not self._closed.is_set():
+            self._on_end({**self._first, **how_it_ended(self._connection, self._timeout)})
+
+    def _go_on_without_hub(self):
+        self._left = self._first["who"]
+        while not self._closed.wait(INTERVAL):
+            call = call_without_rank_0(self._pending(), self._timeout / 2)
+            if call is not None:
+                self._tell_user(describe_left(self._left, self._rank, call))
+                return self._end_unless_it_ends()
+
+    def _on_disagreement(self, sentence, all_live):
+        if not self._closed.is_set():
+            self._tell_user(sentence, all_live=all_live)
+            self._end_unless_it_ends()
+
+    def _on_end(self, ended):
+        if self._closed.is_set():
+            return
+        self._tell_user(f"{ended['who']} {ended['how']}")
+        if not self._restarts:
+            self._end_unless_it_ends()
+        elif ended["hangs"]:
+            _end_process(ended)
+
+    def _tell_user(self, sentence, all_live=False):
+        print(f"{self._who}: {sentence}", file=sys.stderr, flush=True)
+        self._heard.set()
+        self._on_loss(sentence, all_live)
+
+    def _end_unless_it_ends(self):
+        # Also where a rank ends by itself: its exit handlers may wait for the one that is lost.
+        if not self._goes_on.wait(GRACE):
+            print(f"{self._who}: ended, as it cannot go on alone", file=sys.stderr, flush=True)
+            os._exit(1)
+
+
+def _join(address, token, this, timeout):
+    """A connection to the hub, which has taken this rank in, and the words that come.
+
+    Raises:
+        ConnectionError: the hub could not be reached, or took nobody in.
+    """
+    deadline = time.monotonic() + timeout
+    while True:
+        try:
+            connection = socket.create_connection(address, timeout=timeout)
+            connection.sendall(token.encode() + line_of(this))
+            words = words_from(connection, timeout)
+            if next(words, None) is not None:
+                return connection, words
+            why = "it closed the connection"
+            shut(connection)
+        except OSError as error:
+            why = str(error)
+        if time.monotonic() > deadline:
+            raise ConnectionError(
+                f"{this['who']}: expected to reach rank 0, which watches over the ranks, at "
+                f"{address[0]}, port {address[1]}, within {timeout:g} s: {why}"
+            )
+        time.sleep(0.1)
+
+
+def _is_main_thread():
+    return threading.current_thread() is threading.main_thread()
+
+
+def _end_process(ended):
+    """Ends a process of this host that hangs, so that its launcher sees that it is gone."""
+    if ended["host"] == socket.gethostname():
+        with contextlib.suppress(ProcessLookupError):  # it has died meanwhile
+            os.kill(ended["process"], signal.SIGKILL)
+
+
+def _own_address():
+    """That of this host towards the launcher's, by which the other ranks reach it too."""
+    launcher = os.environ.get("HOROVOD_GLOO_RENDEZVOUS_ADDR", socket.gethostname())
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect((launcher, 9))  # nothing is sent
+            return probe.getsockname()[0]
+        except OSError:
+            return "127.0.0.1"
+
+
+def _network_of_host():
+    """What processes have in common that reach each other by the loopback."""
+    try:
+        return f"{socket.gethostname()} {os.stat(_NETWORK).st_ino}"
+    except OSError:
+        return socket.gethostname()
