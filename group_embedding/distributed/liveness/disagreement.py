@@ -4,7 +4,7 @@ _MOST = 8  # calls that one rank tells of
 
 
 def to_tell(calls):
-    """Of a rank's pending calls, [(key, description, seconds)], what it tells: the oldest."""
+    """Returns the oldest of a rank's pending calls, [(key, description, seconds)]."""
     return sorted(calls, key=lambda call: -call[2])[:_MOST]
 
 

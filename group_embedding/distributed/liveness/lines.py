@@ -1,4 +1,4 @@
-"""What a rank and the hub say to each other: a token, and then lines of JSON, none without a bound.
+"""The messages between a rank and the hub: a token, then lines of JSON of a bounded length.
 
 Nothing is parsed of a caller that has not sent the token.
 """
@@ -20,7 +20,7 @@ def make_token():
 
 
 def has_token(connection, token, seconds):
-    """Whether the caller sends the token, in so many seconds and as its first bytes."""
+    """Reads the token of a new connection; returns whether it came, and in so many seconds."""
     deadline = time.monotonic() + seconds
     came = b""
     try:
@@ -78,7 +78,7 @@ def introduction(words, num_ranks):
 
 
 def is_open(connection):
-    """Whether the other side's end is open, after nothing came from there."""
+    """Returns whether the peer of a silent connection still has its end open."""
     try:
         connection.settimeout(0.1)
         return connection.recv(1, socket.MSG_PEEK) != b""
@@ -89,7 +89,7 @@ def is_open(connection):
 
 
 def how_it_ended(connection, timeout):
-    """What became of a rank from which no more words come."""
+    """Returns how a rank ended that says nothing more, as {"how": sentence, "hangs": bool}."""
     if not is_open(connection):
         return {"how": "died: its process ended without a word", "hangs": False}
     advice = "enable_distributed_strategy(timeout_seconds=...) waits longer"

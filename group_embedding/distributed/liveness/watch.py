@@ -206,7 +206,7 @@ def _own_address():
 
 
 def _network_of_host():
-    """What processes have in common that reach each other by the loopback."""
+    """A text that is the same for all processes which reach each other by the loopback."""
     try:
         return f"{socket.gethostname()} {os.stat(_NETWORK).st_ino}"
     except OSError:
