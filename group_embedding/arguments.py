@@ -3,6 +3,7 @@ What is wrong raises ValueError, with the argument's name."""
 
 import warnings
 
+import numpy as np
 import tensorflow as tf
 
 from group_embedding.routed_ids import RoutedIds
@@ -10,9 +11,21 @@ from group_embedding.routed_ids import RoutedIds
 
 def as_list(name, value):
     """A list that must be given, and not empty."""
-    if value is None or isinstance(value, (str, tf.Tensor, tf.Variable)) or len(value) == 0:
+    if _is_one(value):
+        raise ValueError(
+            f"{name}: expected a list with one per lookup, got a single {type(value).__name__} of "
+            f"{value.dtype}; for one lookup write [{name}], a list of one"
+        )
+    if value is None or isinstance(value, str) or len(value) == 0:
         raise ValueError(f"{name} must be specified: expected a list with one per lookup")
     return list(value)
+
+
+def _is_one(value):
+    """Whether it is a table, or the ids of one lookup, in the place of a list of them."""
+    return isinstance(value, (np.ndarray, tf.compat.v1.SparseTensorValue)) or (
+        hasattr(value, "shape") and hasattr(value, "dtype")
+    )
 
 
 def as_list_of_ids(name, ids, params):

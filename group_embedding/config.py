@@ -16,6 +16,7 @@ COMBINERS = ("mean", "sum", "sqrtn")
 # What an id at or past the end of its table does: an error, or a row of zeros.
 INVALID_IDS = ("raise", "ignore")
 TABLE_DTYPES = ("float32", "float16", "bfloat16")
+KEY_DTYPES = ("int64", "int32", "uint32", "uint64")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,6 +45,9 @@ class TableConfig:
       dtype: "float32", "float16" or "bfloat16"; `None` leaves it to the layer that makes the table.
       trainable: Whether training changes the table.
       ev_option: With `num_rows=None`, the `EmbeddingVariableOption`; `None`: its defaults.
+      key_dtype: With `num_rows=None`, the type of the keys: "int64", "int32", "uint32" or "uint64";
+        `None`: "int64". Ids may be of any type whose values all are keys, as int32 ids of a table
+        of int64 keys.
       placement: Over several ranks, where the rows are: "distributed", "localized:<rank>",
         "replicated" or "auto", which is planned. `None`: as `enable_distributed_strategy` says.
       expected_ids: How many ids of the table a rank's batch has, about, for a plan. `None`: 1,024.
@@ -61,6 +65,7 @@ class TableConfig:
     dtype: Optional[str] = None
     trainable: bool = True
     ev_option: Any = None
+    key_dtype: Optional[str] = None
     placement: Optional[str] = None
     expected_ids: Optional[float] = None
 
@@ -73,6 +78,11 @@ class TableConfig:
                 raise ValueError(
                     f"{owner}: expected ev_option=None, as it has num_rows={self.num_rows}, got "
                     f"{self.ev_option!r}; with num_rows=None it is an EmbeddingVariable"
+                )
+            if self.key_dtype is not None:
+                raise ValueError(
+                    f"{owner}: expected key_dtype=None, as it has num_rows={self.num_rows}, got "
+                    f"{self.key_dtype!r}; with num_rows=None it is an EmbeddingVariable"
                 )
         _freeze(self, "dim", _positive_int(owner, "dim", self.dim))
         if self.initializer is not None and not (
@@ -89,6 +99,9 @@ class TableConfig:
             # A tf.DType and a np.dtype are taken by their names.
             dtype = getattr(self.dtype, "name", self.dtype)
             _freeze(self, "dtype", check_choice(owner, "dtype", dtype, TABLE_DTYPES))
+        if self.key_dtype is not None:
+            key_dtype = getattr(self.key_dtype, "name", self.key_dtype)
+            _freeze(self, "key_dtype", check_choice(owner, "key_dtype", key_dtype, KEY_DTYPES))
         if self.placement is not None:
             check_placement(owner, self.placement)
         if self.expected_ids is not None:

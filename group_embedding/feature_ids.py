@@ -24,7 +24,9 @@ def from_rows(name, ids, weights):
         feature = _from_ragged(name, ids)
     else:
         raise TypeError(
-            f"feature '{name}': sp_id is neither SparseTensor nor RaggedTensor: got {_kind(ids)}"
+            f"feature '{name}': sp_id is neither SparseTensor nor RaggedTensor: got {_kind(ids)}; "
+            "dense ids are looked up one by one by group_embedding_lookup, or as the rows of a "
+            "sample each by tf.RaggedTensor.from_tensor(ids)"
         )
     _check_id_type(feature)
     return feature if weights is None else _with_weights(feature, ids, weights)

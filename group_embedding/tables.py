@@ -10,6 +10,7 @@ from tensorflow.python.ops.variables import PartitionedVariable
 from group_embedding.config import TABLE_DTYPES
 from group_embedding.exchange import ShardedTable, exchange_of, sharded_table
 from group_embedding.variables import EmbeddingVariable
+from group_embedding.variables.key_types import are_keys
 from group_embedding.variables.over_replicas import KeyedReplicas
 
 
@@ -65,12 +66,12 @@ class Table(NamedTuple):
         return known or ("GPU" if tf.config.list_physical_devices("GPU") else "CPU")
 
     def check_ids(self, feature_name, dtype):
-        """Refuses ids of a type that names other keys than the table has."""
-        if self.keyed is None or self.keyed.key_dtype == dtype:
+        """Refuses ids of a type that has values which are no keys of the table."""
+        if self.keyed is None or are_keys(dtype, self.keyed.key_dtype):
             return
         raise TypeError(
             f"feature '{feature_name}': expected ids of {self.keyed.key_dtype.name}, the key_dtype "
-            f"of table '{self.name}', got {dtype.name}"
+            f"of table '{self.name}', or of a type whose values all are of it, got {dtype.name}"
         )
 
     def tensor(self):
@@ -100,6 +101,7 @@ def make_table(param, max_norm, index):
     has_type = hasattr(param, "dtype") and hasattr(param, "shape")
     if isinstance(param, np.ndarray) or not has_type:
         param = tf.convert_to_tensor(param)
+    _check_no_ids(param, index)
     name = _name_of(param, index)
     if isinstance(param, KeyedReplicas):
         raise RuntimeError(
@@ -119,6 +121,16 @@ def make_table(param, max_norm, index):
     if max_norm is not None and not max_norm > 0:
         raise ValueError(f"table '{name}': expected max_norm > 0 or None, got {max_norm}")
     return Table(Reference(param), name, dtype, int(shape[1]), float(max_norm or 0))
+
+
+def _check_no_ids(param, index):
+    is_ids = isinstance(param, (tf.SparseTensor, tf.RaggedTensor))
+    if is_ids or tf.as_dtype(param.dtype).is_integer:
+        raise TypeError(
+            f"params[{index}]: expected a table of floating numbers, got ids, "
+            f"{type(param).__name__} of {tf.as_dtype(param.dtype).name}; the list of tables is the "
+            "first argument, and the list of ids the second"
+        )
 
 
 def tf_variable(param):

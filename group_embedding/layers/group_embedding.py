@@ -35,8 +35,8 @@ class GroupEmbedding(NotForXla, keras.layers.Layer):
     >>> vectors["history"].shape
     TensorShape([2, 16])
 
-    Inputs are a dict by feature name. The ids of a feature are integers in one of these forms, and
-    the ids of one sample become one vector:
+    Inputs are a dict by feature name, which may have more than the layer asks for. The ids of a
+    feature are integers in one of these forms, and the ids of one sample become one vector:
 
     * a RaggedTensor `[B, None]`;
     * a SparseTensor of rank 2 or more, whose last axis is combined;

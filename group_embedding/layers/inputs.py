@@ -22,16 +22,17 @@ def pick_inputs(layer_name, features, inputs, weights=None):
       layer_name: Who asks, for messages.
       features: The features, a sequence of `FeatureConfig`.
       inputs: dict of ids, or of a pair (ids, weights), by feature name; and the inputs that
-        `weights_feature` names.
+        `weights_feature` names. Others are for other layers, and ignored.
       weights: `None`, or a dict of weights by feature name.
 
     Raises:
       TypeError: Not dicts.
-      ValueError: An input is missing or unknown, or a feature has weights twice.
+      ValueError: An input is missing, weights are of an unknown feature, or a feature has weights
+        twice.
     """
     names = [feature.name for feature in features]
     _check_dict(layer_name, "inputs", inputs)
-    _check_names(layer_name, "inputs", inputs, expected=plan_inputs(features), optional=())
+    _check_names(layer_name, "inputs", inputs, expected=plan_inputs(features), optional=inputs)
     if weights is not None:
         _check_dict(layer_name, "weights", weights)
         _check_names(layer_name, "weights", weights, expected=(), optional=names)

@@ -86,6 +86,7 @@ def _make_keyed_table(layer, table, dtype, placement):
         table.name,
         table.trainable,
         embedding_dim=table.dim,
+        key_dtype=table.key_dtype or "int64",
         value_dtype=dtype,
         initializer=table_initializer(table) if own is None else own,
         ev_option=option,

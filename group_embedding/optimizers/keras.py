@@ -13,6 +13,7 @@ from group_embedding.optimizers.tables import (
     update_tables,
 )
 from group_embedding.tables import tf_variable
+from group_embedding.variables import EmbeddingVariable
 
 
 class _WrappedKeras:
@@ -22,7 +23,19 @@ class _WrappedKeras:
 
     def build(self, variables):
         claim_tables(variables)
+        self._ge_refuse_averages(variables)
         return super().build(variables)
+
+    def _ge_refuse_averages(self, variables):
+        keyed = [v for v in map(tf_variable, variables) if isinstance(v, EmbeddingVariable)]
+        if self.use_ema and keyed:
+            raise ValueError(
+                f"table '{keyed[0].name.partition(':')[0]}': expected an optimizer with "
+                f"use_ema=False, got '{self.name}' with use_ema=True, which averages all rows of a "
+                "variable in every step, also rows that no step looks up; a table of keys keeps no "
+                "such averages. Train its model with an optimizer without averages, or give the "
+                "table num_rows"
+            )
 
     def _clip_gradients(self, grads):
         if not self._ge_clips_by_value():

@@ -90,8 +90,9 @@ def wrap(optimizer, *, skip_nonfinite=False, stochastic_rounding_seed=None):
         optimizer: a `tf.compat.v1.train` GradientDescent-, Momentum-, Adadelta-, Adagrad-, Adam-,
             Ftrl- or RMSPropOptimizer, or a `tf.keras.optimizers` SGD, Adadelta, Adagrad, Adam,
             AdamW, Adamax, Ftrl or RMSprop, of Keras 2 (legacy ones too) or Keras 3. It is changed
-            in place. A LossScaleOptimizer goes around the wrapped one; that of Keras 3 has tables
-            updated in the same one pass, divided by its scale, unless a step is skipped.
+            in place. A string, such as "adagrad", is taken as by `tf.keras.optimizers.get`. A
+            LossScaleOptimizer goes around the wrapped one; that of Keras 3 has tables updated in
+            the same one pass, divided by its scale, unless a step is skipped.
         skip_nonfinite: leave all tables as they are in a step in which a gradient of any of them,
             or of a lookup's output, is infinite or NaN. Other variables are not asked.
         stochastic_rounding_seed: None: rows in float16 and bfloat16 are rounded to nearest. An
@@ -99,11 +100,11 @@ def wrap(optimizer, *, skip_nonfinite=False, stochastic_rounding_seed=None):
             unit count on average; the same seed gives the same bits.
 
     Returns:
-        `optimizer`.
+        `optimizer`; of a string, the optimizer that it names.
 
     Raises:
         TypeError: it is none of those.
-        ValueError: `wrap` has been called with it before.
+        ValueError: `wrap` has been called with it before, or the string names no optimizer.
 
     Example:
 
@@ -121,6 +122,7 @@ def wrap(optimizer, *, skip_nonfinite=False, stochastic_rounding_seed=None):
     [[0.5], [2.0], [2.0]]
     """
     settings = Settings(skip_nonfinite, stochastic_rounding_seed)
+    optimizer = _made(optimizer)
     if isinstance(optimizer, WRAPPED):
         if getattr(optimizer, "_ge_keyed_alone", False):
             optimizer._ge_settings, optimizer._ge_keyed_alone = settings, False
@@ -137,6 +139,18 @@ def wrap(optimizer, *, skip_nonfinite=False, stochastic_rounding_seed=None):
     _, way, statement = supported[stock]
     optimizer.__class__ = _wrapped_class(way, type(optimizer), statement, settings)
     claim_tables(getattr(optimizer, "_trainable_variables", ()))  # of Keras 3, built before
+    return optimizer
+
+
+def _made(optimizer):
+    """The optimizer that a string names; a class is refused."""
+    if isinstance(optimizer, str):
+        return tf.keras.optimizers.get(optimizer)
+    if isinstance(optimizer, type):
+        raise TypeError(
+            f"wrap: expected an optimizer, got the class {optimizer.__name__}; write "
+            f"wrap({optimizer.__name__}(...))"
+        )
     return optimizer
 
 

@@ -10,9 +10,10 @@ from group_embedding.sok.lookup import all2all_dense_embedding, lookup_sparse, w
 from group_embedding.sok.tables import mark_table, to_initializer
 from group_embedding.tables import tf_variable
 from group_embedding.variables import EmbeddingVariableOption, InitializerOption
-from group_embedding.variables.get_variable import KEY_DTYPES, check_dtype, keyed_variables
+from group_embedding.variables.get_variable import check_dtype, keyed_variables
 from group_embedding.variables.keras_variable import add_weight_as_it_is, track_weight
 from group_embedding.variables.keras_xla import NotForXla, refuse_xla_trace
+from group_embedding.variables.key_types import KEY_DTYPES
 
 _register = tf.keras.utils.register_keras_serializable("group_embedding")
 _MAX_INITIAL_ROWS = 4096

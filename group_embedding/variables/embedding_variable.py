@@ -14,6 +14,7 @@ from group_embedding.ops.read_rows import read_rows
 from group_embedding.variables import over_ranks
 from group_embedding.variables.admission import admission_of, eviction_of
 from group_embedding.variables.initial_values import make_initial_values
+from group_embedding.variables.key_types import to_keys
 from group_embedding.variables.options import EmbeddingVariableOption
 from group_embedding.variables.stand_in import StandIn
 from group_embedding.variables.steps import current_step, make_step
@@ -225,7 +226,7 @@ class EmbeddingVariable(StandIn, SavedByName):
 
     def _to_int64(self, keys):
         with tf.device("/CPU:0"):
-            keys = tf.convert_to_tensor(keys, self.key_dtype)
+            keys = to_keys(keys, self.key_dtype)
             if self.key_dtype == tf.uint64:
                 return tf.bitcast(keys, tf.int64)
             return tf.cast(keys, tf.int64)

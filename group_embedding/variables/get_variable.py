@@ -7,10 +7,9 @@ import tensorflow as tf
 from group_embedding.config import TABLE_DTYPES
 from group_embedding.exchange import current, is_over_replicas, part_here
 from group_embedding.variables.embedding_variable import EmbeddingVariable
+from group_embedding.variables.key_types import KEY_DTYPES
 from group_embedding.variables.options import EmbeddingVariableOption
 from group_embedding.variables.over_replicas import make_over_replicas
-
-KEY_DTYPES = (tf.int32, tf.int64, tf.uint32, tf.uint64)
 
 
 def get_embedding_variable(
@@ -32,7 +31,8 @@ def get_embedding_variable(
     *,
     placement=None,
 ):
-    """Makes a table whose rows are found by key, or gets the one that has this name.
+    """Makes a table whose rows are found by key; in a graph of TensorFlow 1, or gets the one that
+    has this name.
 
     Any integer of `key_dtype` is a key. It gets a row when it is first trained, or when the filter
     admits it; reading in evaluation and serving inserts nothing. Tables are trained by optimizers
@@ -41,6 +41,10 @@ def get_embedding_variable(
     In a graph of TensorFlow 1 this is `tf.compat.v1.get_variable` for such tables: variable scopes,
     their reuse and their initializers, and collections mean the same. A scope's regularizer,
     partitioner, caching device and constraint are for its variables, and not for tables.
+
+    In eager code each call makes a table of its own, as `tf.Variable` does: two parts of a model
+    share a table when both are given the variable, two `layers.GroupEmbedding` when both are given
+    one `TableConfig`.
 
     Args:
         name: of the table.

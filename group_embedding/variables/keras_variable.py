@@ -26,6 +26,15 @@ if IS_KERAS_3:
         def _deferred_initialize(self):
             """Where Keras traces a layer it initializes variables later; a table is there."""
 
+        def numpy(self):
+            return self._value.numpy()
+
+        def assign(self, value):
+            return self._value.assign(value)
+
+        def __array__(self, *args, **kwargs):
+            return self._value.__array__()
+
         @property
         def constraint(self):
             return self._value.constraint

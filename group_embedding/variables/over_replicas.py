@@ -7,6 +7,7 @@ from tensorflow.python.distribute.values import MirroredVariable
 from group_embedding import exchange
 from group_embedding.checkpoint.by_object import RowsOfParts
 from group_embedding.ops.table_keys import Export
+from group_embedding.variables.table_copy import no_array
 
 
 def make_over_replicas(make):
@@ -69,6 +70,9 @@ class KeyedReplicas(MirroredVariable):
         joined = Export(*(tf.concat(part, axis=0) for part in parts))
         order = tf.argsort(joined.keys)
         return Export(*(tf.gather(part, order) for part in joined))
+
+    def numpy(self):
+        raise no_array(self.name.partition(":")[0])
 
     # Of what stands in for the tables, of shape [0, dim].
     def _serialize_to_tensors(self):

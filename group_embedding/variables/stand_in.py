@@ -4,6 +4,8 @@ import tensorflow as tf
 from tensorflow.python.ops import resource_variable_ops
 
 from group_embedding.variables.loaded_variable import SavedWithDevice
+from group_embedding.variables.table_copy import TableCopy, let_keras_2_set_copies, no_array
+from group_embedding.variables.unwrapped import have_keras_refuse
 
 
 class StandIn(SavedWithDevice, resource_variable_ops.ResourceVariable):
@@ -20,6 +22,8 @@ class StandIn(SavedWithDevice, resource_variable_ops.ResourceVariable):
 
     def __init__(self, name, dim, dtype, trainable, collections):
         self._optimizer_is_wrapped = False
+        have_keras_refuse()
+        let_keras_2_set_copies()
         super().__init__(
             initial_value=lambda: tf.zeros([0, dim], dtype),
             trainable=trainable,
@@ -45,6 +49,10 @@ class StandIn(SavedWithDevice, resource_variable_ops.ResourceVariable):
 
     scatter_sub = scatter_update = scatter_add
 
+    def refuse_optimizer(self):
+        """Raises the error of an optimizer that is not wrapped."""
+        raise self._unwrapped_optimizer()
+
     def _unwrapped_optimizer(self):
         return TypeError(
             f"table '{self._table_name}': an EmbeddingVariable is trained by a wrapped optimizer; "
@@ -52,12 +60,19 @@ class StandIn(SavedWithDevice, resource_variable_ops.ResourceVariable):
         )
 
     def numpy(self):
-        # Who asks for it would save or copy a model without its rows.
-        raise TypeError(
-            f"table '{self._table_name}': an EmbeddingVariable has no array of all its rows; "
-            "export() it, or save it with tf.train.Checkpoint or, in Keras 2, "
-            "save_weights(..., save_format='tf')"
-        )
+        """A TableCopy, which `assign` takes, of this table and of others of its dim."""
+        if not tf.executing_eagerly():
+            raise no_array(self._table_name)
+        return TableCopy(self)
+
+    def assign(self, value, *args, **kwargs):
+        if not isinstance(value, TableCopy):
+            return super().assign(value, *args, **kwargs)
+        value.give_to(self)
+        return self
+
+    def __array__(self, *args, **kwargs):
+        raise no_array(self._table_name)
 
     def _dense_var_to_tensor(self, *args, **kwargs):
         raise TypeError(
