@@ -21,7 +21,8 @@ from group_embedding.variables import (
     StorageOption,
     StorageType,
 )
-from group_embedding.variables.get_variable import KEY_DTYPES, check_dim, check_dtype
+from group_embedding.variables.get_variable import check_dim, check_dtype
+from group_embedding.variables.key_types import KEY_DTYPES
 
 _STORAGE = {
     None: StorageType.DRAM,
