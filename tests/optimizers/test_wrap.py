@@ -20,7 +20,7 @@ class MyAdam(keras.Adam):
         lambda: keras.Nadam(),
         lambda: v1.AdagradDAOptimizer(0.1, tf.Variable(0, dtype=tf.int64)),
         lambda: MyAdam(),
-        lambda: "adam",
+        lambda: "nadam",
     ],
     ids=["Nadam", "AdagradDA", "subclass", "string"],
 )
