@@ -12,7 +12,8 @@ def from_rows(name, ids, weights):
 
     Args:
         name: of the feature, for messages.
-        ids: SparseTensor of rank 2 or more, RaggedTensor of rank 2, or FeatureIds made before.
+        ids: SparseTensor of rank 2 or more (one whose rank is not known has 2), RaggedTensor of
+            rank 2, or FeatureIds made before.
         weights: the same with one weight per id, or None.
     """
     if isinstance(ids, FeatureIds):
@@ -56,7 +57,7 @@ def sample_axes(ids):
     """The axes of the samples of `ids`, which become one vector each: int64 [axes], or None where
     it is one axis, as in a result."""
     ids = _tensor_from_value(ids)
-    if isinstance(ids, tf.SparseTensor) and ids.shape.rank != 2:
+    if isinstance(ids, tf.SparseTensor) and ids.shape.rank not in (None, 2):
         return ids.dense_shape[:-1]
     return None
 
@@ -72,8 +73,8 @@ def restore_axes(output, axes):
         return output
     width = output.shape[-1]
     output = tf.reshape(output, tf.concat([axes, [width]], axis=0))
-    if axes.shape.rank == 1 and axes.shape[0] is not None:
-        output.set_shape([None] * axes.shape[0] + [width])
+    if axes.shape.is_fully_defined():
+        output.set_shape([None] * axes.shape.num_elements() + [width])
     return output
 
 
@@ -84,15 +85,17 @@ def restore_sample_shape(output, ids):
         return output
     output = restore_axes(output, sample_axes(ids))
     ids = _tensor_from_value(ids)
-    samples = ids.shape[:-1] if isinstance(ids, tf.SparseTensor) else ids.shape[:1]
-    output.set_shape(samples + [output.shape[-1]])
+    if ids.shape.rank is not None:
+        samples = ids.shape[:-1] if isinstance(ids, tf.SparseTensor) else ids.shape[:1]
+        output.set_shape(samples + [output.shape[-1]])
     return output
 
 
 def restore_id_shape(output, ids):
     """[ids, dim] -> the axes of `ids`, then dim."""
     output = restore_axes(output, id_axes(ids))
-    output.set_shape(ids.shape + [output.shape[-1]])
+    if ids.shape.rank is not None:
+        output.set_shape(ids.shape + [output.shape[-1]])
     return output
 
 
@@ -100,7 +103,10 @@ def _from_sparse(name, ids):
     rank = ids.shape.rank
     if rank is not None and rank < 2:
         raise ValueError(f"feature '{name}': expected ids of rank 2 or more, got rank {rank}")
-    return FeatureIds(name, "sparse", ids.values, ids.indices, _on_the_host(ids.dense_shape))
+    shape = ids.dense_shape
+    if rank is None:  # samples are its rows then, as they are for tf.nn.embedding_lookup_sparse
+        shape = tf.ensure_shape(shape, [2], name="rank_of_ids")
+    return FeatureIds(name, "sparse", ids.values, ids.indices, _on_the_host(shape))
 
 
 def _from_ragged(name, ids):

@@ -1,11 +1,10 @@
 """The columns of `tensorflow.contrib.layers`, as columns of `tf.feature_column`."""
 
-import dataclasses
-
 import tensorflow as tf
 
 from group_embedding import feature_column
-from group_embedding.variables import EmbeddingVariableOption, GlobalStepEvict
+from group_embedding.deeprec_names.linear_model import linear_model
+from group_embedding.variables import EmbeddingVariableOption
 
 v1 = tf.compat.v1
 
@@ -37,8 +36,7 @@ def sparse_column_with_embedding(
             f"column '{column_name}': expected init_data_source to be None, got "
             f"{init_data_source!r}; save its rows as a checkpoint, and name it in CheckpointOption"
         )
-    if steps_to_live is not None and option.evict_option is None:
-        option = dataclasses.replace(option, evict_option=GlobalStepEvict(steps_to_live))
+    option = option.with_steps_to_live(steps_to_live)
     return feature_column.categorical_column_with_embedding(
         column_name, dtype, partition_num, option
     )
@@ -135,7 +133,7 @@ def weighted_sum_from_feature_columns(
     """
     variables = {}
     with v1.variable_scope(scope, "weighted_sum_from_feature_columns"):
-        result = v1.feature_column.linear_model(
+        result = linear_model(
             columns_to_tensors,
             feature_columns,
             units=num_outputs,

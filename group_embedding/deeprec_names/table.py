@@ -19,6 +19,7 @@ from group_embedding.deeprec_names import (
     lookup_tier,
     refused,
 )
+from group_embedding.deeprec_names.linear_model import linear_model
 from group_embedding.distributed import CollectiveStrategy, Saver, enable_distributed_strategy
 from group_embedding.lookup import group_embedding_lookup, group_embedding_lookup_sparse
 from group_embedding.optimizers.wrap import V1_NAMES, trains_keyed_tables
@@ -120,6 +121,11 @@ TABLE = (
             refused.categorical_column_with_adaptive_embedding,
             refused.categorical_column_with_multihash,
         ),
+    ),
+    Names(
+        "feature_column",
+        (f"{_PYTHON}.feature_column.feature_column",),
+        _named(linear_model),
     ),
     Names(
         "feature_column",

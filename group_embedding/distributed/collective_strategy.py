@@ -3,15 +3,12 @@ companions say."""
 
 import contextlib
 
-import tensorflow as tf
-
 from group_embedding import exchange
+from group_embedding.distributed.export import export_checkpoint
 from group_embedding.distributed.exported import export_by_first_rank
 from group_embedding.distributed.optimizer import distribute_new_optimizers
 from group_embedding.distributed.strategy import enable_distributed_strategy
 from group_embedding.feature_column import group_embedding_column_scope
-
-v1 = tf.compat.v1
 
 
 class CollectiveStrategy:
@@ -47,17 +44,17 @@ class CollectiveStrategy:
 
     @property
     def world_size(self):
-        """How many ranks train, on all hosts."""
-        return self._exchange.num_ranks
+        """How many ranks train, on all hosts: an int, which may be called, too: `world_size()`."""
+        return _Number(self._exchange.num_ranks)
 
     @property
     def rank(self):
-        """This process among all, 0 to world_size - 1."""
-        return self._exchange.rank
+        """This process among all, 0 to world_size - 1: an int, which may be called, too."""
+        return _Number(self._exchange.rank)
 
     @property
     def local_rank(self):
-        """This process among those of its host."""
+        """This process among those of its host: an int."""
         return self._exchange.local_rank
 
     @contextlib.contextmanager
@@ -95,30 +92,57 @@ class CollectiveStrategy:
 
         return make_estimator(self, model_fn, model_dir, config, params, **kwargs)
 
-    def export_saved_model(self, export_dir, build, checkpoint_path):
+    def export_saved_model(
+        self,
+        savedmodel_dir,
+        checkpoint_dir=None,
+        signature_def_fn=None,
+        assets_extra=None,
+        as_text=False,
+        clear_devices=True,
+        strip_default_attrs=True,
+    ):
         """Writes a SavedModel that one process serves, with the rows of all ranks.
 
         Every rank calls it; the first one builds the model anew, whole, and restores it.
 
         Args:
-          export_dir: The folder to write, which is not there yet.
-          build: A function without arguments that builds the serving model in the default graph
-            and returns `(inputs, outputs)`: of each, a dict of tensors by name.
-          checkpoint_path: Of a checkpoint that `ge.Saver` wrote, such as
-            `tf.train.latest_checkpoint(folder)`.
+          savedmodel_dir: The folder to write, which is not there yet.
+          checkpoint_dir: The checkpoint, such as `tf.train.latest_checkpoint(folder)`, or a folder,
+            whose newest one is taken.
+          signature_def_fn: A function without arguments that builds the serving model in the
+            default graph and returns what it serves: a SignatureDef
+            (`tf.compat.v1.saved_model.predict_signature_def`), a dict of them by name, or
+            `(inputs, outputs)`, of each a dict of tensors by name.
+          assets_extra: A dict from paths in the SavedModel's folder `assets.extra` to files that
+            are copied there.
+          as_text: Whether the graph is written as text.
+          clear_devices: Whether devices are left out of the graph.
+          strip_default_attrs: Whether attributes that have their default are left out of it.
 
         Returns:
-          `export_dir`, on all ranks, when it is written.
+          `savedmodel_dir`, on all ranks, when it is written.
+
+        Raises:
+          TypeError, ValueError: There is no checkpoint, or no function.
         """
 
         def export():
-            with tf.Graph().as_default(), v1.Session() as session:
-                inputs, outputs = build()
-                session.run([v1.global_variables_initializer(), v1.tables_initializer()])
-                v1.train.Saver().restore(session, checkpoint_path)
-                v1.saved_model.simple_save(
-                    session, export_dir, inputs, outputs, v1.tables_initializer()
-                )
-            return export_dir
+            return export_checkpoint(
+                savedmodel_dir,
+                checkpoint_dir,
+                signature_def_fn,
+                assets_extra,
+                as_text,
+                clear_devices=clear_devices,
+                strip_default_attrs=strip_default_attrs,
+            )
 
         return export_by_first_rank(self._exchange, export)
+
+
+class _Number(int):
+    """An int that is also what a call of it returns."""
+
+    def __call__(self):
+        return int(self)

@@ -9,6 +9,7 @@ from tensorflow.python.feature_column import feature_column_v2 as fc_v2
 from group_embedding.feature_column import scope
 from group_embedding.feature_column.variable import Keys
 from group_embedding.variables import EmbeddingVariableOption
+from group_embedding.variables.get_variable import note_one_piece
 from group_embedding.variables.serialization import option_from_config, option_to_config
 
 _KEY_DTYPES = (tf.int64, tf.int32, tf.uint32, tf.uint64)
@@ -28,7 +29,8 @@ def categorical_column_with_embedding(key, dtype=tf.string, partition_num=None, 
     Args:
       key: the feature's name.
       dtype: `tf.string` or int32, int64, uint32, uint64.
-      partition_num: None or 1: a table is one piece.
+      partition_num: None or how many pieces DeepRec's table has. The table is one piece, and a
+        warning says so once; `enable_distributed_strategy` spreads it over ranks.
       ev_option: an `EmbeddingVariableOption`; None: the default one. Its rows start as the
         initializer of the embedding column says.
 
@@ -36,7 +38,7 @@ def categorical_column_with_embedding(key, dtype=tf.string, partition_num=None, 
       A categorical column.
 
     Raises:
-      ValueError: another dtype, or a partition_num.
+      ValueError: another dtype.
 
     Example:
 
@@ -50,10 +52,7 @@ def categorical_column_with_embedding(key, dtype=tf.string, partition_num=None, 
         expected = ", ".join(known.name for known in (tf.string, *_KEY_DTYPES))
         raise ValueError(f"column '{key}': expected dtype to be one of {expected}, got {dtype!r}")
     if partition_num not in (None, 1):
-        raise ValueError(
-            f"column '{key}': expected partition_num to be None, got {partition_num}: a table is "
-            "one piece; enable_distributed_strategy shards it over ranks"
-        )
+        note_one_piece("partition_num")
     scope.group_lone_columns(has_keys)
     fc_v2.IndicatorColumn.__init__ = _refuse_keys  # which has none
     return KeyedCategoricalColumn(key, dtype, ev_option or EmbeddingVariableOption())

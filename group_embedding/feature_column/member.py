@@ -54,6 +54,14 @@ class Member:
             and column._is_sequence == self._is_sequence
         ]
 
+    def _ask(self, table, sparse):
+        """The Request for the rows that an IdWeightPair names."""
+        ids, weights = sparse.id_tensor, sparse.weight_tensor
+        if self._is_sequence and ids.shape.rank is None:
+            shape = tf.ensure_shape(ids.dense_shape, [3])  # [batch, time, ids]
+            ids = tf.SparseTensor(ids.indices, ids.values, shape)
+        return Request(self, table, ids, weights_of(ids, weights))
+
     def __copy__(self):
         return self._make(self)
 
@@ -95,14 +103,11 @@ class LayerMember(Member):
     def _request(self, transformation_cache, state_manager):
         sparse = self.categorical_column.get_sparse_tensors(transformation_cache, state_manager)
         table = as_table(self._variable(state_manager))
-        return Request(self, table, sparse.id_tensor, sparse.weight_tensor)
+        return self._ask(table, sparse)
 
 
 class InputLayerMember(Member):
-    """The part asked by `input_layer`, through a `_LazyBuilder`.
-
-    `_get_sequence_dense_tensor` of the same kind, which TensorFlow no longer calls, stays stock.
-    """
+    """The part asked by `input_layer`, through a `_LazyBuilder`."""
 
     def _get_dense_tensor(self, inputs, weight_collections=None, trainable=None):
         if self._is_sequence:  # An error, which the stock method explains.
@@ -126,6 +131,19 @@ class InputLayerMember(Member):
         input_layer.add_to_collections(request.held)
         return tensor
 
+    def _get_sequence_dense_tensor(self, inputs, weight_collections=None, trainable=None):
+        """What `tf.contrib.feature_column.sequence_input_layer` asks for."""
+        if not self._is_sequence:  # An error, which the stock method explains.
+            return super()._get_sequence_dense_tensor(inputs, weight_collections, trainable)
+
+        def gather(alone):
+            del alone
+            return [self._request_v1(inputs, weight_collections, trainable)]
+
+        tensor, request = self._group.serve(inputs, self, gather)
+        length = fc_utils.sequence_length_from_sparse_tensor(request.ids)
+        return self.TensorSequenceLengthPair(dense_tensor=tensor, sequence_length=length)
+
     def _request_ahead_v1(self, builder, weight_collections, trainable):
         held = {}
         shared = getattr(self, "shared_embedding_collection_name", None)
@@ -136,9 +154,20 @@ class InputLayerMember(Member):
     def _request_v1(self, builder, weight_collections, trainable):
         sparse = self.categorical_column._get_sparse_tensors(builder, weight_collections, trainable)
         table = as_table(self._variable_v1(weight_collections, trainable))
-        return Request(self, table, sparse.id_tensor, sparse.weight_tensor)
+        return self._ask(table, sparse)
 
 
 def _name_scope_of(column):
     """Names the ops of one column when they are made while another one is asked."""
     return tf.name_scope(fc_v2._sanitize_column_name_for_variable_scope(column.name))
+
+
+def weights_of(ids, weights):
+    """Weights like `ids`. Those that came as a list, [ids, 1], belong to the ids in their order, as
+    stock lookups take them."""
+    if weights is None:
+        return None
+    is_list = weights.shape.rank == 2 and tf.compat.dimension_value(weights.shape[1]) == 1
+    if is_list or not weights.shape.is_compatible_with(ids.shape):
+        return tf.SparseTensor(ids.indices, weights.values, ids.dense_shape)
+    return weights

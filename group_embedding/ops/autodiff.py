@@ -1,8 +1,11 @@
 """What TensorFlow's autodiff does around an op, as far as an op must know."""
 
+import contextlib
+
 import numpy as np
 import tensorflow as tf
 from tensorflow.python.eager import context
+from tensorflow.python.framework import func_graph
 from tensorflow.python.framework.auto_control_deps import register_acd_resource_resolver
 
 _LARGEST_CONSTANT = 1000  # elements; tf.zeros makes a Fill of more
@@ -20,6 +23,16 @@ def differentiated(grads):
     cached = {id(zeros) for zeros in _zeros_cache()} if tf.executing_eagerly() else ()
     found = [i for i, grad in enumerate(grads) if not (id(grad) in cached or _is_zeros(grad))]
     return found or list(range(len(grads)))
+
+
+def after(op):
+    """Inside, ops are made that run after `op` in a graph of TensorFlow 1, where nothing else says
+    that what is read in a step is read before the step writes it: a gradient need not depend on
+    what was looked up. Functions have an order of their own."""
+    in_graph = isinstance(op, tf.Operation) and not isinstance(op.graph, func_graph.FuncGraph)
+    if not in_graph or op._get_control_flow_context() is not None:
+        return contextlib.nullcontext()
+    return tf.control_dependencies([op])
 
 
 def is_used(tensor):

@@ -92,20 +92,21 @@ def gradients_of_inputs(op, grads, keyed_tables):
     samples = samples_with_gradient(op, grads)
     if samples:
         buffer, sizes = select_samples(buffer, sizes, samples, weighted=False)
-    grad_of = library().group_lookup_grad(
-        tables=tables,
-        batch=buffer,
-        sizes=sizes,
-        grads=[
-            grads[i].values if i in samples else tf.convert_to_tensor(grads[i])
-            for i in differentiated
-        ],
-        grad_features=differentiated,
-        num_tables=num_tables,
-        keyed_tables=list(keyed_tables),
-        keyed=keyed,
-        **{name: op.get_attr(name) for name in SHARED_ATTRS},
-    )
+    with autodiff.after(op):
+        grad_of = library().group_lookup_grad(
+            tables=tables,
+            batch=buffer,
+            sizes=sizes,
+            grads=[
+                grads[i].values if i in samples else tf.convert_to_tensor(grads[i])
+                for i in differentiated
+            ],
+            grad_features=differentiated,
+            num_tables=num_tables,
+            keyed_tables=list(keyed_tables),
+            keyed=keyed,
+            **{name: op.get_attr(name) for name in SHARED_ATTRS},
+        )
     table_of_feature = op.get_attr("table_of_feature")
     reached = range(num_tables)
     if not op.get_attr("concat"):

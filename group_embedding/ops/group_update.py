@@ -80,16 +80,18 @@ def group_update(lookup_grad, tables, rule):
     num_tables = len(lookup_grad.get_attr("dims"))
     batch, sizes = lookup_grad.inputs[num_tables : num_tables + 2]
     ops = library().group_update, library().group_update_ref
-    return _pick(ops, written)(
-        **_written_inputs(written, rule),
-        batch=batch,
-        sizes=sizes,
-        grads=output_grads(lookup_grad),
-        grad_features=lookup_grad.get_attr("grad_features"),
-        updated_tables=[t for t, table in tables.items() if not table.is_keyed],
-        updated_keyed=[t for t, table in tables.items() if table.is_keyed],
-        **{name: lookup_grad.get_attr(name) for name in SHARED_ATTRS},
-    )
+    after = [] if tf.executing_eagerly() else lookup_grad.control_inputs
+    with tf.control_dependencies(after):
+        return _pick(ops, written)(
+            **_written_inputs(written, rule),
+            batch=batch,
+            sizes=sizes,
+            grads=output_grads(lookup_grad),
+            grad_features=lookup_grad.get_attr("grad_features"),
+            updated_tables=[t for t, table in tables.items() if not table.is_keyed],
+            updated_keyed=[t for t, table in tables.items() if table.is_keyed],
+            **{name: lookup_grad.get_attr(name) for name in SHARED_ATTRS},
+        )
 
 
 def group_update_slices(slices, tables, rule):

@@ -131,6 +131,11 @@ class EmbeddingVariable(StandIn, SavedByName):
         count = self._stats().num_keys
         return over_ranks.sum_over_ranks(self, count) if gather else count
 
+    def get_dynamic_shape(self):
+        """`[keys that have a row, dim]`, an int64 vector: DeepRec's shape of the table."""
+        with tf.device("/CPU:0"):
+            return tf.stack([tf.cast(self.total_count(), tf.int64), int(self.shape[1])])
+
     def get_frequency(self, ids, gather=False):
         """How often each key was trained, once per occurrence; also of those that a filter has not
         admitted (a Bloom filter may say more). 0: never."""

@@ -1,6 +1,8 @@
 """`get_embedding_variable`: DeepRec's function of that name."""
 
 import contextlib
+import functools
+import logging
 
 import tensorflow as tf
 
@@ -10,6 +12,8 @@ from group_embedding.variables.embedding_variable import EmbeddingVariable
 from group_embedding.variables.key_types import KEY_DTYPES
 from group_embedding.variables.options import EmbeddingVariableOption
 from group_embedding.variables.over_replicas import make_over_replicas
+
+_log = logging.getLogger(__name__)
 
 
 def get_embedding_variable(
@@ -30,6 +34,7 @@ def get_embedding_variable(
     ev_option=None,
     *,
     placement=None,
+    steps_to_live=None,
 ):
     """Makes a table whose rows are found by key; in a graph of TensorFlow 1, or gets the one that
     has this name.
@@ -51,8 +56,8 @@ def get_embedding_variable(
         embedding_dim: length of a row, 1 to 4096.
         key_dtype: int32, int64, uint32 or uint64.
         value_dtype: float32, float16 or bfloat16; None: float32.
-        initializer: of rows, if `ev_option.init_option` has none; None: that of the variable scope,
-            or a truncated normal distribution. See InitializerOption.
+        initializer: of rows, if `ev_option.init_option` has none, which counts first; None: that of
+            the variable scope, or a truncated normal distribution. See InitializerOption.
         trainable: whether training changes the table.
         collections: graph collections it is added to.
         validate_shape: must be True.
@@ -60,8 +65,13 @@ def get_embedding_variable(
         ev_option: EmbeddingVariableOption; None: its defaults.
         placement: over several ranks, 'distributed': each key is on the rank that its hash says; or
             'localized:<rank>': all are on that one. None: the default of the job.
-        regularizer, caching_device, partitioner, constraint, init_data_source: must be None: there
-            is no matrix that they could be applied to.
+        steps_to_live: of a GlobalStepEvict, if `ev_option` has no `evict_option`, which counts
+            first.
+        partitioner: None, or what says for variables how many pieces they have. The table is one
+            piece, and a warning says so once: it grows in parts by itself, and
+            `enable_distributed_strategy` spreads it over ranks.
+        regularizer, caching_device, constraint, init_data_source: must be None: there is no matrix
+            that they could be applied to.
 
     Returns:
         An EmbeddingVariable.
@@ -81,7 +91,6 @@ def get_embedding_variable(
     meaningless = {
         "regularizer": regularizer,
         "caching_device": caching_device,
-        "partitioner": partitioner,
         "constraint": constraint,
         "init_data_source": init_data_source,
     }
@@ -93,12 +102,14 @@ def get_embedding_variable(
             )
     if not validate_shape:
         raise ValueError(f"table '{name}': expected validate_shape=True, got {validate_shape!r}")
-    option = _option(name, ev_option)
+    if partitioner is not None:
+        note_one_piece("partitioner")
+    option = _option(name, ev_option, steps_to_live)
     arguments = {
         "embedding_dim": check_dim(name, embedding_dim),
         "key_dtype": check_dtype(name, "key_dtype", key_dtype, KEY_DTYPES),
         "value_dtype": check_dtype(name, "value_dtype", value_dtype or tf.float32, TABLE_DTYPES),
-        "initializer": _initializer(name, initializer, option),
+        "initializer": _initializer(initializer, option),
         "ev_option": option,
         "placement": placement,
     }
@@ -158,15 +169,24 @@ def _whole_variables():
         scope.set_partitioner(partitioner)
 
 
-def _option(name, ev_option):
-    if ev_option is None:
-        return EmbeddingVariableOption()
-    if not isinstance(ev_option, EmbeddingVariableOption):
+@functools.cache
+def note_one_piece(argument):
+    """Warns, the first time, that a table is not cut as `argument` says."""
+    _log.warning(
+        "%s: an EmbeddingVariable is one piece, which grows in parts by itself; "
+        "enable_distributed_strategy spreads it over ranks",
+        argument,
+    )
+
+
+def _option(name, ev_option, steps_to_live):
+    option = EmbeddingVariableOption() if ev_option is None else ev_option
+    if not isinstance(option, EmbeddingVariableOption):
         raise TypeError(
             f"table '{name}': expected ev_option to be an EmbeddingVariableOption, got "
             f"{ev_option!r}"
         )
-    return ev_option
+    return option.with_steps_to_live(steps_to_live)
 
 
 def check_dim(name, dim):
@@ -188,16 +208,11 @@ def check_dtype(name, argument, dtype, choices):
     return found
 
 
-def _initializer(name, initializer, option):
-    own = option.init_option.initializer
-    if own is not None and initializer is not None:
-        raise ValueError(
-            f"table '{name}': expected one initializer, got {initializer!r} and, in "
-            f"InitializerOption, {own!r}"
-        )
+def _initializer(initializer, option):
     scope = tf.compat.v1.get_variable_scope().initializer
+    choices = (option.init_option.initializer, initializer, scope)
     return next(
-        (i for i in (own, initializer, scope) if i is not None),
+        (choice for choice in choices if choice is not None),
         tf.compat.v1.truncated_normal_initializer(),
     )
 

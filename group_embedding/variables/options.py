@@ -4,6 +4,7 @@ import dataclasses
 import enum
 import numbers
 import operator
+import warnings
 from typing import Any, Optional
 
 import tensorflow as tf
@@ -59,6 +60,26 @@ class StorageType(enum.Enum):
     DRAM_SSDHASH = "DRAM_SSDHASH"
     HBM_DRAM_SSDHASH = "HBM_DRAM_SSDHASH"
 
+    # DeepRec's others: a StorageOption takes the nearest one of the above.
+    PMEM_MEMKIND = "PMEM_MEMKIND"
+    PMEM_LIBPMEM = "PMEM_LIBPMEM"
+    DRAM_PMEM = "DRAM_PMEM"
+    SSDHASH = "SSDHASH"
+    LEVELDB = "LEVELDB"
+    DRAM_LEVELDB = "DRAM_LEVELDB"
+    DRAM_PMEM_SSDHASH = "DRAM_PMEM_SSDHASH"
+
+
+_NEAREST = {
+    StorageType.PMEM_MEMKIND: StorageType.DRAM,
+    StorageType.PMEM_LIBPMEM: StorageType.DRAM,
+    StorageType.DRAM_PMEM: StorageType.DRAM,
+    StorageType.SSDHASH: StorageType.DRAM_SSDHASH,
+    StorageType.LEVELDB: StorageType.DRAM_SSDHASH,
+    StorageType.DRAM_LEVELDB: StorageType.DRAM_SSDHASH,
+    StorageType.DRAM_PMEM_SSDHASH: StorageType.DRAM_SSDHASH,
+}
+
 
 class CacheStrategy(enum.Enum):
     """Which rows stay in the faster tier: those used last, or those used most."""
@@ -113,6 +134,14 @@ class CounterFilter:
         _check_int(self, "filter_freq", at_least=0)
 
 
+_UNSIGNED = {
+    tf.int8: tf.uint8,
+    tf.int16: tf.uint16,
+    tf.int32: tf.uint32,
+    tf.int64: tf.uint64,
+}
+
+
 @dataclasses.dataclass(frozen=True)
 class CBFFilter:
     """As CounterFilter, counted by a counting Bloom filter, which needs less memory and admits some
@@ -122,7 +151,8 @@ class CBFFilter:
       filter_freq: As of CounterFilter.
       max_element_size: How many keys are expected.
       false_positive_probability: The share of keys that may be admitted early once so many came.
-      counter_type: uint8, uint16, uint32 or uint64; must hold `filter_freq`.
+      counter_type: uint8, uint16, uint32 or uint64, or a signed type, which means the unsigned one
+        of its width; must hold `filter_freq`.
     """
 
     filter_freq: int = 0
@@ -135,6 +165,8 @@ class CBFFilter:
         _check_int(self, "max_element_size", at_least=1)
         _check_number(self, "false_positive_probability", above=0, below=1)
         types = (tf.uint8, tf.uint16, tf.uint32, tf.uint64)
+        if self.counter_type in _UNSIGNED:
+            object.__setattr__(self, "counter_type", _UNSIGNED[self.counter_type])
         if self.counter_type not in types:
             raise ValueError(
                 f"CBFFilter: expected counter_type to be one of {', '.join(t.name for t in types)},"
@@ -178,7 +210,9 @@ class StorageOption:
     """Where rows lie.
 
     Attributes:
-      storage_type: A StorageType; None: DRAM.
+      storage_type: A StorageType; None: DRAM. For one of DeepRec's that is not here the nearest one
+        is taken, with a warning: DRAM for persistent memory (PMEM), DRAM_SSDHASH for LevelDB and
+        for a disk alone. DRAM has no folder and no sizes then: those were of persistent memory.
       storage_path: The folder of the disk tier, if there is one; None: the system's for temporary
         files. Each table makes a folder of its own in it, which is removed with the table; what
         killed processes left there is removed when the next table is made.
@@ -199,6 +233,8 @@ class StorageOption:
         _check_kind(self, "storage_type", StorageType, optional=True)
         _check_kind(self, "storage_path", str, optional=True)
         _check_kind(self, "cache_strategy", CacheStrategy)
+        if self.storage_type in _NEAREST:
+            self._take_nearest(_NEAREST[self.storage_type])
         if self.storage_size is None:
             return
         sizes = self.storage_size if isinstance(self.storage_size, (list, tuple)) else None
@@ -208,6 +244,18 @@ class StorageOption:
                 f"got {self.storage_size!r}"
             )
         object.__setattr__(self, "storage_size", tuple(sizes))
+
+    def _take_nearest(self, nearest):
+        warnings.warn(
+            f"StorageOption: storage_type {self.storage_type.name} is not here; {nearest.name} is "
+            "taken in its place",
+            stacklevel=4,
+        )
+        object.__setattr__(self, "storage_type", nearest)
+        if nearest == StorageType.DRAM:
+            object.__setattr__(self, "storage_path", None)
+            object.__setattr__(self, "storage_size", None)
+            object.__setattr__(self, "cache_strategy", CacheStrategy.LFU)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -260,8 +308,9 @@ class EmbeddingVariableOption:
     """All options of an EmbeddingVariable.
 
     Attributes:
-      ht_type, ht_partition_num: Of DeepRec's hash tables; here there is one kind, which chooses its
-        parts itself: only the defaults are taken.
+      ht_type: Of DeepRec's hash tables; here there is one kind: only the default is taken.
+      ht_partition_num: How many parts DeepRec's hash table has. Any number is right: a table here
+        adds parts as it grows.
       evict_option: None, GlobalStepEvict or L2WeightEvict.
       ckpt: None or CheckpointOption.
       filter_option: None, CounterFilter or CBFFilter.
@@ -278,14 +327,21 @@ class EmbeddingVariableOption:
     init_option: InitializerOption = InitializerOption()
 
     def __post_init__(self):
-        for name, default in (("ht_type", ""), ("ht_partition_num", 1000)):
-            if getattr(self, name) != default:
-                raise ValueError(
-                    f"EmbeddingVariableOption: {name} has no meaning here, where there is one kind "
-                    f"of hash table; leave it out, got {getattr(self, name)!r}"
-                )
+        if self.ht_type != "":
+            raise ValueError(
+                "EmbeddingVariableOption: ht_type has no meaning here, where there is one kind of "
+                f"hash table; leave it out, got {self.ht_type!r}"
+            )
+        _check_int(self, "ht_partition_num", at_least=1)
         _check_kind(self, "evict_option", (GlobalStepEvict, L2WeightEvict), optional=True)
         _check_kind(self, "ckpt", CheckpointOption, optional=True)
         _check_kind(self, "filter_option", (CounterFilter, CBFFilter), optional=True)
         _check_kind(self, "storage_option", StorageOption)
         _check_kind(self, "init_option", InitializerOption)
+
+    def with_steps_to_live(self, steps_to_live):
+        """The same with GlobalStepEvict(steps_to_live), where it has no `evict_option` and
+        `steps_to_live` is not None."""
+        if steps_to_live is None or self.evict_option is not None:
+            return self
+        return dataclasses.replace(self, evict_option=GlobalStepEvict(steps_to_live))

@@ -74,7 +74,7 @@ def train_in_session(folder, storage):
         return {"ids": ids, "keys": keys}, {"score": model(strategy, ids, keys, storage)}
 
     latest = tf.train.latest_checkpoint(folder)
-    exported = strategy.export_saved_model(f"{folder}/exported", build, latest)
+    exported = strategy.export_saved_model(f"{folder}/exported", latest, build)
     return {
         "exported": {"folder": exported, "device": device_of(storage)},
         "optimizers are stock": stock is v1.train.AdagradOptimizer,

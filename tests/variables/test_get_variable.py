@@ -141,7 +141,6 @@ def test_made_inside_of_a_function():
     [
         ({"regularizer": tf.nn.l2_loss}, "regularizer has no meaning"),
         ({"caching_device": "/CPU:0"}, "caching_device has no meaning"),
-        ({"partitioner": v1.fixed_size_partitioner(2)}, "partitioner has no meaning"),
         ({"constraint": tf.nn.relu}, "constraint has no meaning"),
         ({"init_data_source": "file"}, "init_data_source has no meaning"),
         ({"validate_shape": False}, "expected validate_shape=True"),
@@ -164,9 +163,6 @@ def test_refused_options():
         ge.get_embedding_variable("user", 2, ev_option=option)
     with pytest.raises(TypeError, match="expected ev_option to be an EmbeddingVariableOption"):
         ge.get_embedding_variable("user", 2, ev_option=ge.InitializerOption())
-    both = ge.EmbeddingVariableOption(init_option=ge.InitializerOption(tf.ones_initializer()))
-    with pytest.raises(ValueError, match="table 'user': expected one initializer"):
-        ge.get_embedding_variable("user", 2, initializer=tf.zeros_initializer(), ev_option=both)
 
 
 def test_no_tensor_of_all_rows():

@@ -27,7 +27,7 @@ def test_defaults():
         (lambda: ge.CounterFilter(1.5), "filter_freq.*at least 0, got 1.5"),
         (lambda: ge.CBFFilter(3), "max_element_size.*at least 1, got 0"),
         (lambda: ge.CBFFilter(3, 10), "false_positive_probability.*above 0 and below 1, got -1.0"),
-        (lambda: ge.CBFFilter(3, 10, 0.1, tf.int32), "counter_type.*uint8, uint16.*got tf.int32"),
+        (lambda: ge.CBFFilter(3, 10, 0.1, tf.bool), "counter_type.*uint8, uint16.*got tf.bool"),
         (lambda: ge.CBFFilter(300, 10, 0.1, tf.uint8), "counter_type that holds filter_freq=300"),
         (lambda: ge.GlobalStepEvict(0), "steps_to_live.*at least 1, got 0"),
         (lambda: ge.L2WeightEvict(-2.0), "l2_weight_threshold.*above 0, got -2.0"),
