@@ -31,12 +31,12 @@ class Towers(keras.Model):
 
     def get_config(self):
         towers = {"query": self.query, "candidate": self.candidate}
-        serialize = keras.saving.serialize_keras_object
+        serialize = keras.utils.serialize_keras_object
         return {**super().get_config(), **{n: serialize(t) for n, t in towers.items()}}
 
     @classmethod
     def from_config(cls, config):
-        deserialize = keras.saving.deserialize_keras_object
+        deserialize = keras.utils.deserialize_keras_object
         towers = {name: deserialize(config.pop(name)) for name in ("query", "candidate")}
         return cls(**towers, **config)
 
