@@ -5,9 +5,11 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "python/array.h"
+#include "python/file_source.h"
 #include "python/host_table.h"
 #include "table/manifest.h"
 #include "table/save_table.h"
@@ -51,7 +53,7 @@ py::dict Write(PySnapshot& snapshot, const std::string& path, uint64_t save_id, 
   std::string error;
   {
     py::gil_scoped_release release;
-    error = WriteTable(header, &snapshot.get(), path, &sum);
+    error = WriteTable(header, &snapshot.get(), path, LocalFiles(), &sum);
   }
   Raise(error);
   return SumDict(sum);
@@ -64,18 +66,23 @@ SavedTable Expected(const std::string& path, const std::string& table, const py:
   file.sum.bytes = entry["bytes"].cast<int64_t>();
   file.sum.crc = entry["crc"].cast<uint32_t>();
   file.sum.id = entry["id"].cast<uint64_t>();
-  return {{path}, table, {file}};
+  SavedTable saved;
+  saved.paths = {path};
+  saved.table = table;
+  saved.files = {file};
+  return saved;
 }
 
 py::dict Verify(const std::string& path, const std::string& table,
-                const std::optional<py::dict>& expected) {
+                const std::optional<py::dict>& expected, py::object open) {
   TableFileSummary file;
-  SavedTable saved = {{path}, "", {}};
+  SavedTable saved;
   if (expected.has_value()) saved = Expected(path, table, *expected);
+  const auto source = SourceOf(std::move(open));
   std::string error;
   {
     py::gil_scoped_release release;
-    error = VerifyTableFile(path, &file);
+    error = VerifyTableFile(path, *source, &file);
     if (error.empty()) error = CheckIdentity(saved, 0, file);
   }
   Raise(error);
@@ -104,7 +111,15 @@ py::array Matrix(const std::vector<char>& bytes, DataType dtype, int64_t width) 
 // Goes through the rows of a file.
 class PyTableFile {
  public:
-  explicit PyTableFile(const std::string& path) : file_(path) { Raise(file_.Open()); }
+  PyTableFile(const std::string& path, py::object open)
+      : source_(SourceOf(std::move(open))), file_(path, *source_) {
+    std::string error;
+    {
+      py::gil_scoped_release release;
+      error = file_.Open();
+    }
+    Raise(error);
+  }
 
   py::dict Header() const { return HeaderDict(file_.header()); }
 
@@ -131,6 +146,7 @@ class PyTableFile {
   }
 
  private:
+  const std::unique_ptr<FileSource> source_;
   TableFileReader file_;
 };
 
@@ -162,7 +178,9 @@ void RestoreFromFiles(EmbeddingTable* table, const std::vector<std::string>& pat
     py::gil_scoped_release release;
     RestoreOptions how;
     how.subset = {index, count};
-    error = RestoreTable({paths, "", {}}, how, table);
+    SavedTable saved;
+    saved.paths = paths;
+    error = RestoreTable(saved, how, table);
   }
   Raise(error);
 }
@@ -182,16 +200,19 @@ void BindTableFile(py::module_& m) {
   m.def("key_owners", &KeyOwners, "keys"_a, "num_ranks"_a,
         "The rank that stores each key of a table that is spread over ranks.");
   m.def("verify_table_file", &Verify, "path"_a, "table"_a = "", "expected"_a = py::none(),
+        py::kw_only(), "open"_a = py::none(),
         "Reads a file to its end: what it says of itself. RuntimeError if it is damaged, or not "
-        "the one that a manifest names as `expected`, one of its files, of `table`.");
+        "the one that a manifest names as `expected`, one of its files, of `table`. `open`: a "
+        "function that opens a path that is not of this machine's file system.");
   m.def(
       "decode_manifest", &DecodeManifest, "bytes"_a, "table"_a,
       "{table, step, files: [{suffix, changes_only, bytes, crc, id}]} of a table in a checkpoint. "
       "The id of a file of format version 1 is 0.");
   py::class_<PyTableFile>(m, "TableFile",
                           R"(The rows of a file, block by block: {keys, counts, versions, values,
-slots, erased}.)")
-      .def(py::init<const std::string&>(), "path"_a)
+slots, erased}. `open`: as of verify_table_file.)")
+      .def(py::init<const std::string&, py::object>(), "path"_a, py::kw_only(),
+           "open"_a = py::none())
       .def_property_readonly("header", &PyTableFile::Header)
       .def("__iter__", [](py::object self) { return self; })
       .def("__next__", &PyTableFile::Next);

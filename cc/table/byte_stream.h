@@ -35,6 +35,27 @@ class ByteWriter {
   std::string bytes_;
 };
 
+// Whether bytes are text in UTF-8 (RFC 3629).
+inline bool IsUtf8(const std::string& text) {
+  for (size_t at = 0; at < text.size();) {
+    const auto byte = [&](size_t i) -> uint32_t {
+      return i < text.size() ? static_cast<unsigned char>(text[i]) : 0;
+    };
+    const uint32_t first = byte(at);
+    const int more = first < 0x80 ? 0 : first >> 5 == 6 ? 1 : first >> 4 == 14 ? 2 : 3;
+    if (more == 3 && first >> 3 != 30) return false;
+    uint32_t code = more == 0 ? first : first & (0x3fu >> more);
+    for (int i = 1; i <= more; ++i) {
+      if (byte(at + i) >> 6 != 2) return false;
+      code = code << 6 | (byte(at + i) & 0x3f);
+    }
+    constexpr uint32_t kLeast[] = {0, 0x80, 0x800, 0x10000};
+    if (code < kLeast[more] || code > 0x10ffff || (code >= 0xd800 && code < 0xe000)) return false;
+    at += 1 + more;
+  }
+  return true;
+}
+
 // Reads what a ByteWriter wrote. Once there is too little left, everything is empty and ok() false.
 class ByteReader {
  public:
@@ -52,6 +73,12 @@ class ByteReader {
     std::string text(Has(size) ? size : 0, '\0');
     GetArray(text.data(), text.size());
     return text;
+  }
+  // A string that is text in UTF-8: a name, which messages repeat.
+  std::string GetText() {
+    std::string text = GetString();
+    ok_ = ok_ && IsUtf8(text);
+    return ok_ ? text : "";
   }
   // Appends `count` values to `values`.
   template <typename T>

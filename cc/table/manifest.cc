@@ -1,15 +1,12 @@
 #include "table/manifest.h"
 
-#include <fcntl.h>
-#include <unistd.h>
-
 #include <algorithm>
-#include <cerrno>
 #include <cstring>
 
 #include "table/byte_stream.h"
 #include "table/crc32c.h"
 #include "table/random_bits.h"
+#include "table/unfinished_saves.h"
 
 namespace group_embedding {
 namespace {
@@ -22,25 +19,6 @@ std::string Letters(uint64_t bits, int count) {
     letters += "0123456789abcdefghijklmnopqrstuvwxyz"[bits % 36];
   }
   return letters;
-}
-
-std::string CopyFile(const std::string& from, const std::string& to) {
-  const std::string temporary = to + ".tmp";
-  const int in = open(from.c_str(), O_RDONLY | O_CLOEXEC);
-  const int out = open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-  std::vector<char> buffer(1 << 20);
-  ssize_t bytes = in < 0 || out < 0 ? -1 : 1;
-  while (bytes > 0) {
-    bytes = read(in, buffer.data(), buffer.size());
-    if (bytes > 0 && write(out, buffer.data(), bytes) != bytes) bytes = -1;
-  }
-  const bool good = bytes == 0 && fsync(out) == 0 && rename(temporary.c_str(), to.c_str()) == 0;
-  std::string error;
-  if (!good) error = "cannot copy '" + from + "' to '" + to + "': " + std::strerror(errno);
-  if (in >= 0) close(in);
-  if (out >= 0) close(out);
-  if (!good) unlink(temporary.c_str());
-  return error;
 }
 
 bool HasChanges(const Manifest& manifest) {
@@ -64,8 +42,9 @@ std::string PathOf(const std::string& prefix, const std::string& suffix) {
   return prefix + "." + suffix;
 }
 
-SavedTable FilesOf(const Manifest& manifest, const std::string& prefix) {
+SavedTable FilesOf(const Manifest& manifest, const std::string& prefix, const FileSource& source) {
   SavedTable saved;
+  saved.source = &source;
   saved.table = manifest.table;
   for (const SavedFile& file : manifest.files) {
     saved.paths.push_back(PathOf(prefix, file.suffix));
@@ -105,7 +84,7 @@ std::string Decode(const std::string& bytes, const std::string& table, Manifest*
     return where + "has format version " + std::to_string(version) + ", expected " +
            std::to_string(kFileVersion) + " or older";
   }
-  manifest->table = in.GetString();
+  manifest->table = in.GetText();
   manifest->step = in.Get<int64_t>();
   manifest->files.clear();
   for (uint32_t left = in.Get<uint32_t>(); left > 0 && in.ok(); --left) {
@@ -115,6 +94,8 @@ std::string Decode(const std::string& bytes, const std::string& table, Manifest*
     file.sum.bytes = in.Get<int64_t>();
     file.sum.crc = in.Get<uint32_t>();
     file.sum.id = version == 1 ? 0 : in.Get<uint64_t>();
+    // The suffix is a part of a file's name and of nothing else.
+    if (!IsTableSuffix(file.suffix) || file.sum.bytes < 0) return where + "is damaged";
     manifest->files.push_back(file);
   }
   return in.Ended() ? "" : where + "is damaged";
@@ -132,18 +113,6 @@ std::string AddPart(const Manifest& part, Manifest* manifest) {
   }
   manifest->files.insert(manifest->files.end(), part.files.begin(), part.files.end());
   return "";
-}
-
-std::string ShareFile(const std::string& from_prefix, const std::string& to_prefix,
-                      const std::string& suffix) {
-  const std::string from = PathOf(from_prefix, suffix), to = PathOf(to_prefix, suffix);
-  if (from == to || link(from.c_str(), to.c_str()) == 0) return "";
-  if (errno == EEXIST) {
-    // Left by a save that did not end; the same content, as names are drawn.
-    unlink(to.c_str());
-    if (link(from.c_str(), to.c_str()) == 0) return "";
-  }
-  return CopyFile(from, to);
 }
 
 }  // namespace group_embedding

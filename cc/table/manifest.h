@@ -29,7 +29,7 @@ struct Manifest {
 
 std::string NewSuffix(bool changes_only);
 std::string PathOf(const std::string& prefix, const std::string& suffix);
-SavedTable FilesOf(const Manifest& manifest, const std::string& prefix);
+SavedTable FilesOf(const Manifest& manifest, const std::string& prefix, const FileSource& source);
 
 // As bytes, the last of which are a checksum of the others.
 std::string Encode(const Manifest& manifest);
@@ -38,10 +38,5 @@ std::string Decode(const std::string& bytes, const std::string& table, Manifest*
 
 // Adds the files of another part of the same save. Returns what went wrong, in words, or nothing.
 std::string AddPart(const Manifest& part, Manifest* manifest);
-
-// Makes the file of `suffix` beside another checkpoint too, as a second name of the same file where
-// the file system has such, else as a copy. Returns what went wrong, in words, or nothing.
-std::string ShareFile(const std::string& from_prefix, const std::string& to_prefix,
-                      const std::string& suffix);
 
 }  // namespace group_embedding

@@ -30,12 +30,17 @@ void AddCounters(const std::vector<char>& more, int64_t first_byte, int32_t coun
 // Brings the content of files into a table, one file after the other.
 class Restorer {
  public:
-  Restorer(const RestoreOptions& how, EmbeddingTable* table, const ParallelFor& parallel_for)
-      : subset_(how.subset), as_start_(how.as_start), table_(table), parallel_for_(parallel_for) {}
+  Restorer(const RestoreOptions& how, const FileSource& files, EmbeddingTable* table,
+           const ParallelFor& parallel_for)
+      : subset_(how.subset),
+        as_start_(how.as_start),
+        files_(files),
+        table_(table),
+        parallel_for_(parallel_for) {}
 
   // The admission state of the last save counts: that of the changes, if there is one.
   std::string Restore(const std::string& path, bool with_admission) {
-    TableFileReader file(path);
+    TableFileReader file(path, files_);
     std::string error = file.Open();
     if (error.empty() && !as_start_) error = MakeSlots(file.header());
     bool is_last = false;
@@ -132,6 +137,7 @@ class Restorer {
 
   const KeySubset subset_;
   const bool as_start_;
+  const FileSource& files_;
   EmbeddingTable* const table_;
   std::vector<size_t> slot_of_;  // the table's slot of each of the file's that is restored
   const ParallelFor& parallel_for_;
@@ -142,8 +148,8 @@ class Restorer {
 }  // namespace
 
 std::string WriteTable(const TableFileHeader& header, Snapshot* snapshot, const std::string& path,
-                       FileSum* sum) {
-  TableFileWriter file(path);
+                       const FileSystem& files, FileSum* sum) {
+  TableFileWriter file(path, files);
   std::string error = file.Open(header);
   const TableOptions& options = snapshot->table().options();
   std::vector<char> initial(options.initial.matrix_rows * options.dim * SizeOf(options.dtype));
@@ -172,7 +178,7 @@ std::string RestoreTable(const SavedTable& saved, const RestoreOptions& how, Emb
   const bool has_changes =
       std::any_of(files.begin(), files.end(), [](auto& file) { return file.header.changes_only; });
   table->Clear();
-  Restorer restorer(how, table, parallel_for);
+  Restorer restorer(how, *saved.source, table, parallel_for);
   for (const bool changes_only : {false, true}) {
     for (size_t f = 0; f < files.size() && error.empty(); ++f) {
       if (files[f].header.changes_only != changes_only) continue;

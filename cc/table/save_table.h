@@ -16,7 +16,7 @@ namespace group_embedding {
 // Writes what `snapshot` holds; `header` is HeaderOf its table when it was taken, and what the
 // caller adds. No lock is held: the table may be trained on meanwhile.
 std::string WriteTable(const TableFileHeader& header, Snapshot* snapshot, const std::string& path,
-                       FileSum* sum);
+                       const FileSystem& files, FileSum* sum);
 
 struct TableFileSummary {
   TableFileHeader header;
@@ -25,7 +25,8 @@ struct TableFileSummary {
 };
 
 // Reads a file to its end, and says what is wrong with it.
-std::string VerifyTableFile(const std::string& path, TableFileSummary* summary);
+std::string VerifyTableFile(const std::string& path, const FileSource& files,
+                            TableFileSummary* summary);
 
 // What a checkpoint says of a file.
 struct ExpectedFile {
@@ -46,6 +47,7 @@ struct SavedTable {
   // What the checkpoint says of them. Without it `files` is empty.
   std::string table;  // which was saved
   std::vector<ExpectedFile> files;
+  const FileSource* source = &LocalFiles();  // where they are
 };
 
 // Whether file `f` is the one that the checkpoint names: its table, its kind, its identity and, if

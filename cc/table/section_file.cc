@@ -1,10 +1,5 @@
 #include "table/section_file.h"
 
-#include <fcntl.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
-#include <cerrno>
 #include <cstring>
 
 #include "table/byte_stream.h"
@@ -40,47 +35,16 @@ std::string Frame(uint32_t kind, uint32_t index, const std::string& payload) {
   return WithCrc(frame);
 }
 
-// So that a crash of the machine leaves the new name, not only what it names.
-void SyncFolderOf(const std::string& path) {
-  const size_t slash = path.rfind('/');
-  const std::string folder = slash == std::string::npos ? "." : path.substr(0, slash + 1);
-  const int file = open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (file < 0) return;
-  fsync(file);
-  close(file);
-}
-
 }  // namespace
 
-SectionWriter::SectionWriter(std::string path)
-    : path_(std::move(path)), temporary_(path_ + ".tmp") {}
-
-SectionWriter::~SectionWriter() {
-  if (file_ < 0) return;
-  close(file_);
-  unlink(temporary_.c_str());
-}
-
-std::string SectionWriter::Failed(const char* what) const {
-  return std::string("cannot ") + what + " '" + temporary_ + "': " + std::strerror(errno);
-}
-
 std::string SectionWriter::Append(const void* data, size_t bytes) {
-  const char* from = static_cast<const char*>(data);
   sum_.bytes += static_cast<int64_t>(bytes);
-  while (bytes > 0) {
-    const ssize_t written = write(file_, from, bytes);
-    if (written < 0 && errno == EINTR) continue;
-    if (written < 0) return Failed("write");
-    from += written;
-    bytes -= static_cast<size_t>(written);
-  }
-  return "";
+  return file_->Append(data, bytes);
 }
 
 std::string SectionWriter::Open() {
-  file_ = open(temporary_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-  if (file_ < 0) return Failed("create");
+  std::string error = files_.Create(path_, &file_);
+  if (!error.empty()) return error;
   const std::string preamble = Preamble();
   return Append(preamble.data(), preamble.size());
 }
@@ -94,18 +58,9 @@ std::string SectionWriter::Write(uint32_t kind, const std::string& payload) {
 
 std::string SectionWriter::Finish(FileSum* sum) {
   std::string error = Write(kFooter, "");
-  if (!error.empty()) return error;
-  if (fsync(file_) != 0) return Failed("sync");
-  if (rename(temporary_.c_str(), path_.c_str()) != 0) return Failed("rename");
-  close(file_);
-  file_ = -1;
-  SyncFolderOf(path_);
+  if (error.empty()) error = file_->Finish();
   *sum = sum_;
-  return "";
-}
-
-SectionReader::~SectionReader() {
-  if (file_ >= 0) close(file_);
+  return error;
 }
 
 std::string SectionReader::Damaged(const std::string& how) const {
@@ -117,12 +72,14 @@ std::string SectionReader::Take(void* to, uint64_t bytes, const char* what) {
     return Damaged("it ends at byte " + std::to_string(file_bytes_) + ", within " + what);
   }
   char* at = static_cast<char*>(to);
+  int64_t from = sum_.bytes;
   for (uint64_t left = bytes; left > 0;) {
-    const ssize_t taken = read(file_, at, left);
-    if (taken < 0 && errno == EINTR) continue;
-    if (taken < 0) return "cannot read '" + path_ + "': " + std::strerror(errno);
+    size_t taken = 0;
+    const std::string error = file_->Read(from, left, at, &taken);
+    if (!error.empty()) return error;
     if (taken == 0) return Damaged(std::string("it became shorter while it was read, in ") + what);
     at += taken;
+    from += static_cast<int64_t>(taken);
     left -= static_cast<uint64_t>(taken);
   }
   sum_.bytes += static_cast<int64_t>(bytes);
@@ -130,16 +87,13 @@ std::string SectionReader::Take(void* to, uint64_t bytes, const char* what) {
 }
 
 std::string SectionReader::Open() {
-  if (file_ < 0) file_ = open(path_.c_str(), O_RDONLY | O_CLOEXEC);
-  struct stat status;
-  if (file_ < 0 || fstat(file_, &status) != 0 || lseek(file_, 0, SEEK_SET) != 0) {
-    return "cannot open '" + path_ + "': " + std::strerror(errno);
-  }
-  file_bytes_ = status.st_size;
+  std::string error = file_ == nullptr ? files_.Open(path_, &file_) : "";
+  if (!error.empty()) return error;
+  file_bytes_ = file_->bytes();
   num_sections_ = 0;
   sum_ = FileSum();
   char preamble[kPreambleBytes];
-  std::string error = Take(preamble, kPreambleBytes, "its first bytes");
+  error = Take(preamble, kPreambleBytes, "its first bytes");
   if (!error.empty()) return error;
   ByteReader fields(preamble + sizeof(kMagic), sizeof(preamble) - sizeof(kMagic));
   version_ = fields.Get<uint32_t>();
@@ -155,7 +109,7 @@ std::string SectionReader::Open() {
          ", which a newer release of this package reads";
 }
 
-std::string SectionReader::Read(uint32_t* kind, std::string* payload) {
+std::string SectionReader::Read(uint64_t max_bytes, uint32_t* kind, std::string* payload) {
   const std::string name = "section " + std::to_string(num_sections_);
   char frame[kFrameBytes];
   std::string error = Take(frame, kFrameBytes, name.c_str());
@@ -173,7 +127,13 @@ std::string SectionReader::Read(uint32_t* kind, std::string* payload) {
   }
   sum_.crc = Crc32c(sum_.crc, frame, kSummedBytes);
   ++num_sections_;
-  if (bytes > static_cast<uint64_t>(file_bytes_)) return Damaged("it ends within " + name);
+  if (bytes > static_cast<uint64_t>(file_bytes_ - sum_.bytes)) {
+    return Damaged("it ends within " + name);
+  }
+  if (bytes > max_bytes) {
+    return Damaged("expected at most " + std::to_string(max_bytes) + " bytes in " + name +
+                   ", got " + std::to_string(bytes));
+  }
   payload->resize(bytes);
   error = Take(payload->data(), bytes, name.c_str());
   if (!error.empty()) return error;

@@ -5,7 +5,11 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
+#include <utility>
+
+#include "table/file_system.h"
 
 namespace group_embedding {
 
@@ -20,43 +24,40 @@ struct FileSum {
   uint64_t id = 0;   // drawn when the file was written; 0: not known, in format version 1
 };
 
-// Writes under a temporary name. The file gets its name when it is complete and on the disk; what
-// was never finished is removed.
+// The file gets its name when it is complete; what was never finished is removed.
 class SectionWriter {
  public:
-  explicit SectionWriter(std::string path);
-  ~SectionWriter();
-  SectionWriter(const SectionWriter&) = delete;
-  SectionWriter& operator=(const SectionWriter&) = delete;
+  SectionWriter(std::string path, const FileSystem& files)
+      : path_(std::move(path)), files_(files) {}
 
   std::string Open();
   std::string Write(uint32_t kind, const std::string& payload);
-  // Writes the footer, waits for the disk, and gives the file its name.
+  // Writes the footer and finishes the file.
   std::string Finish(FileSum* sum);
 
  private:
   std::string Append(const void* data, size_t bytes);
-  std::string Failed(const char* what) const;
 
-  const std::string path_, temporary_;
-  int file_ = -1;
+  const std::string path_;
+  const FileSystem& files_;
+  std::unique_ptr<WritableFile> file_;
   uint32_t num_sections_ = 0;
   FileSum sum_;
 };
 
 class SectionReader {
  public:
-  explicit SectionReader(std::string path) : path_(std::move(path)) {}
-  ~SectionReader();
-  SectionReader(const SectionReader&) = delete;
-  SectionReader& operator=(const SectionReader&) = delete;
+  SectionReader(std::string path, const FileSource& files)
+      : path_(std::move(path)), files_(files) {}
 
   const std::string& path() const { return path_; }
   // Opens the file, or begins again.
   std::string Open();
   uint32_t version() const { return version_; }  // of the open file's format
-  // The next section. The last one is of kind kFooter, and then `sum` is complete.
-  std::string Read(uint32_t* kind, std::string* payload);
+  int64_t bytes() const { return file_bytes_; }  // of the open file
+  // The next section, whose payload may have up to `max_bytes`: no memory is taken for a larger
+  // one. The last one is of kind kFooter, and then `sum` is complete.
+  std::string Read(uint64_t max_bytes, uint32_t* kind, std::string* payload);
   const FileSum& sum() const { return sum_; }
   // A sentence: this file is damaged, in that way.
   std::string Damaged(const std::string& how) const;
@@ -65,7 +66,8 @@ class SectionReader {
   std::string Take(void* to, uint64_t bytes, const char* what);
 
   const std::string path_;
-  int file_ = -1;
+  const FileSource& files_;
+  std::unique_ptr<ReadableFile> file_;
   int64_t file_bytes_ = 0;
   uint32_t version_ = 0, num_sections_ = 0;
   FileSum sum_;

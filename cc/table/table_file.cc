@@ -1,6 +1,7 @@
 #include "table/table_file.h"
 
 #include <algorithm>
+#include <unordered_set>
 
 #include "table/byte_stream.h"
 #include "table/random_bits.h"
@@ -20,6 +21,10 @@ enum Kind : uint32_t {
 };
 
 constexpr int64_t kBlockBytes = 1 << 20;
+// The most that is read, and written: of a row with its slots, of slots, of a header.
+constexpr int64_t kMaxRowBytes = 1 << 26;
+constexpr size_t kMaxSlots = 256;
+constexpr uint64_t kMaxHeaderBytes = 1 << 20;
 
 // write(begin, end) for blocks of [0, count), of items of `item_bytes`.
 template <typename Write>
@@ -36,6 +41,54 @@ int64_t RowBytes(const TableFileHeader& header) { return header.dim * SizeOf(hea
 int64_t SlotBytes(const SlotOptions& slot) { return slot.width * SizeOf(slot.dtype); }
 
 bool IsDataType(int32_t type) { return type >= 0 && type <= 2; }
+
+// With its key, count, version and slots.
+int64_t BytesPerRow(const TableFileHeader& header) {
+  int64_t bytes = 3 * sizeof(int64_t) + RowBytes(header);
+  for (const SlotOptions& slot : header.slots) bytes += SlotBytes(slot);
+  return bytes;
+}
+
+// Of a Bloom filter's counters, as they lie in memory.
+int64_t CounterBytes(const Admission& admission) {
+  if (admission.kind != Admission::Kind::kBloom) return 0;
+  const int64_t per_word = 8 / admission.counter_bytes;
+  return (admission.num_counters / per_word + (admission.num_counters % per_word != 0)) * 8;
+}
+
+bool IsGood(const Admission& admission) {
+  if (admission.kind != Admission::Kind::kBloom) {
+    return admission.kind == Admission::Kind::kAll || admission.kind == Admission::Kind::kCounter;
+  }
+  const int32_t bytes = admission.counter_bytes;
+  return (bytes == 1 || bytes == 2 || bytes == 4 || bytes == 8) && admission.num_hashes > 0 &&
+         admission.num_counters > 0 && admission.num_counters < int64_t{1} << 56;
+}
+
+// Slots are of the row or of its columns, and have a name each.
+bool HasGoodSlots(const TableFileHeader& header) {
+  std::unordered_set<std::string> names;
+  for (const SlotOptions& slot : header.slots) {
+    if (slot.width != 1 && slot.width != header.dim) return false;
+    if (!names.insert(slot.name).second) return false;
+  }
+  return header.slots.size() <= kMaxSlots && BytesPerRow(header) <= kMaxRowBytes;
+}
+
+// What is wrong with the header of a file of so many bytes, in words, or nothing.
+const char* FindFault(const TableFileHeader& header, int64_t file_bytes) {
+  if (header.num_parts < 1 || header.part < 0 || header.part >= header.num_parts) {
+    return "a part that there is not";
+  }
+  if (header.dim < 1 || RowBytes(header) > kMaxRowBytes || !HasGoodSlots(header)) {
+    return "rows or slots of a width that no table has";
+  }
+  const int64_t initial = header.initial.matrix_rows;
+  if (initial < 0 || initial > file_bytes / RowBytes(header))
+    return "more initial rows than it has";
+  if (!IsGood(header.admission)) return "a filter that there is not";
+  return nullptr;
+}
 
 std::string HeaderPayload(const TableFileHeader& header) {
   ByteWriter out;
@@ -71,7 +124,7 @@ std::string HeaderPayload(const TableFileHeader& header) {
 
 bool ParseHeader(const std::string& payload, uint32_t version, TableFileHeader* header) {
   ByteReader in(payload);
-  header->table = in.GetString();
+  header->table = in.GetText();
   header->save_id = in.Get<uint64_t>();
   header->file_id = version == 1 ? 0 : in.Get<uint64_t>();
   header->part = in.Get<int32_t>();
@@ -93,16 +146,15 @@ bool ParseHeader(const std::string& payload, uint32_t version, TableFileHeader* 
   header->admission.num_hashes = in.Get<int32_t>();
   header->admission.counter_bytes = in.Get<int32_t>();
   header->slots.clear();
-  bool good = IsDataType(dtype) && header->dim > 0 && header->num_parts > 0 && header->part >= 0 &&
-              header->part < header->num_parts && header->initial.matrix_rows >= 0;
+  bool good = IsDataType(dtype);
   for (uint32_t left = in.Get<uint32_t>(); left > 0 && in.ok(); --left) {
     SlotOptions slot;
-    slot.name = in.GetString();
+    slot.name = in.GetText();
     slot.width = in.Get<int32_t>();
     const int32_t type = in.Get<int32_t>();
     slot.dtype = static_cast<DataType>(type);
     slot.initial = in.Get<float>();
-    good = good && IsDataType(type) && slot.width > 0;
+    good = good && IsDataType(type);
     header->slots.push_back(slot);
   }
   return good && in.Ended();
@@ -126,6 +178,10 @@ TableFileHeader HeaderOf(const EmbeddingTable& table) {
 std::string TableFileWriter::Open(const TableFileHeader& header) {
   header_ = header;
   header_.file_id = RandomBits() | 1;  // 0 says that it is not known
+  if (!HasGoodSlots(header_)) {
+    return "expected at most " + std::to_string(kMaxSlots) + " slots, of 1 column or of dim, and " +
+           std::to_string(kMaxRowBytes) + " bytes of a row with them, to be saved";
+  }
   std::string error = file_.Open();
   return error.empty() ? file_.Write(kHeader, HeaderPayload(header_)) : error;
 }
@@ -141,10 +197,8 @@ std::string TableFileWriter::AddInitialRows(const void* rows) {
 
 std::string TableFileWriter::AddRows(const KeyedRows& rows) {
   const int64_t num_rows = static_cast<int64_t>(rows.keys.size());
-  int64_t bytes = 3 * sizeof(int64_t) + RowBytes(header_);
-  for (const SlotOptions& slot : header_.slots) bytes += SlotBytes(slot);
   totals_.num_rows += num_rows;
-  return InBlocks(num_rows, bytes, [&](int64_t begin, int64_t end) {
+  return InBlocks(num_rows, BytesPerRow(header_), [&](int64_t begin, int64_t end) {
     const int64_t count = end - begin;
     auto put = [&](ByteWriter* out, const char* array, int64_t item_bytes) {
       out->PutArray(array + begin * item_bytes, count * item_bytes);
@@ -208,11 +262,15 @@ std::string TableFileReader::Open() {
   uint32_t kind;
   std::string payload;
   std::string error = file_.Open();
-  if (error.empty()) error = file_.Read(&kind, &payload);
+  if (error.empty()) error = file_.Read(kMaxHeaderBytes, &kind, &payload);
   if (!error.empty()) return error;
   totals_ = stated_ = TableFileTotals();
-  if (kind == kHeader && ParseHeader(payload, file_.version(), &header_)) return "";
-  return file_.Damaged("it does not begin with a table's header");
+  initial_bytes_ = 0;
+  if (kind != kHeader || !ParseHeader(payload, file_.version(), &header_)) {
+    return file_.Damaged("it does not begin with a table's header");
+  }
+  const char* fault = FindFault(header_, file_.bytes());
+  return fault == nullptr ? "" : file_.Damaged(std::string("its header has ") + fault);
 }
 
 FileSum TableFileReader::sum() const {
@@ -226,6 +284,9 @@ bool TableFileReader::ReadRows(const std::string& payload, KeyedRows* rows) cons
   const uint64_t count = in.Get<uint64_t>();
   if (count > payload.size()) return false;
   for (auto* numbers : {&rows->keys, &rows->counts, &rows->versions}) in.GetVector(count, numbers);
+  for (const int64_t number : rows->counts) {
+    if (number < 0) return false;
+  }
   in.GetVector(count * RowBytes(header_), &rows->values);
   rows->slots.resize(header_.slots.size());
   for (size_t s = 0; s < header_.slots.size(); ++s) {
@@ -234,26 +295,50 @@ bool TableFileReader::ReadRows(const std::string& payload, KeyedRows* rows) cons
   return in.Ended();
 }
 
+bool TableFileReader::ReadCounted(const std::string& payload, AdmissionState* state) const {
+  ByteReader in(payload);
+  const uint64_t count = payload.size() / (2 * sizeof(int64_t));
+  in.GetVector(count, &state->keys);
+  in.GetVector(count, &state->counts);
+  for (const int64_t number : state->counts) {
+    if (number < 1) return false;
+  }
+  return in.Ended() && (count == 0 || header_.admission.kind == Admission::Kind::kCounter);
+}
+
+// Sections follow each other, and end where the counters of the filter do.
+bool TableFileReader::ReadCounters(const std::string& payload, TableFileBlock* block) const {
+  ByteReader in(payload);
+  block->first_counter_byte = in.Get<int64_t>();
+  in.GetVector(in.left(), &block->admission.counters);
+  const int64_t bytes = static_cast<int64_t>(block->admission.counters.size());
+  return in.Ended() && block->first_counter_byte == totals_.counter_bytes &&
+         bytes <= CounterBytes(header_.admission) - totals_.counter_bytes;
+}
+
+bool TableFileReader::IsComplete() const {
+  const int64_t counters = totals_.counter_bytes;
+  return stated_ == totals_ && (counters == 0 || counters == CounterBytes(header_.admission)) &&
+         initial_bytes_ == header_.initial.matrix_rows * RowBytes(header_);
+}
+
 bool TableFileReader::ReadPayload(uint32_t kind, const std::string& payload,
                                   TableFileBlock* block) {
   ByteReader in(payload);
   switch (kind) {
     case kInitialRows:
       in.GetVector(payload.size(), &block->initial_rows);
-      return in.Ended();
+      initial_bytes_ += static_cast<int64_t>(payload.size());
+      return initial_bytes_ <= header_.initial.matrix_rows * RowBytes(header_);
     case kRows:
       return ReadRows(payload, &block->rows);
     case kErased:
       in.GetVector(payload.size() / sizeof(int64_t), &block->erased);
       return in.Ended();
     case kCounted:
-      in.GetVector(payload.size() / (2 * sizeof(int64_t)), &block->admission.keys);
-      in.GetVector(payload.size() / (2 * sizeof(int64_t)), &block->admission.counts);
-      return in.Ended();
+      return ReadCounted(payload, &block->admission);
     case kCounters:
-      block->first_counter_byte = in.Get<int64_t>();
-      in.GetVector(in.left(), &block->admission.counters);
-      return in.Ended();
+      return ReadCounters(payload, block);
     case kTotals:
       for (int64_t* total :
            {&stated_.num_rows, &stated_.num_erased, &stated_.num_counted, &stated_.counter_bytes}) {
@@ -262,7 +347,7 @@ bool TableFileReader::ReadPayload(uint32_t kind, const std::string& payload,
       return in.Ended();
     case kFooter:
       block->is_last = true;
-      return in.Ended() && stated_ == totals_;
+      return in.Ended() && IsComplete();
     default:
       return false;
   }
@@ -272,7 +357,9 @@ std::string TableFileReader::Next(TableFileBlock* block) {
   *block = TableFileBlock();
   uint32_t kind;
   std::string payload;
-  std::string error = file_.Read(&kind, &payload);
+  // Blocks end before kBlockBytes, or have one row.
+  const uint64_t max_bytes = kBlockBytes + BytesPerRow(header_);
+  std::string error = file_.Read(max_bytes, &kind, &payload);
   if (!error.empty()) return error;
   if (!ReadPayload(kind, payload, block)) {
     return file_.Damaged("a section of kind " + std::to_string(kind) + " has another content");

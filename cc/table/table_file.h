@@ -43,7 +43,7 @@ struct TableFileTotals {
 
 class TableFileWriter {
  public:
-  explicit TableFileWriter(const std::string& path) : file_(path) {}
+  TableFileWriter(const std::string& path, const FileSystem& files) : file_(path, files) {}
 
   std::string Open(const TableFileHeader& header);
   // What keys start as: the first matrix_rows rows of the table.
@@ -69,9 +69,11 @@ struct TableFileBlock {
   bool is_last = false;
 };
 
+// Everything that a file says is checked before memory is taken by it, and before it is handed out:
+// checksums find damage, and a file whose checksums are right may have been made by anybody.
 class TableFileReader {
  public:
-  explicit TableFileReader(std::string path) : file_(std::move(path)) {}
+  TableFileReader(std::string path, const FileSource& files) : file_(std::move(path), files) {}
 
   // Opens the file, or begins again, and reads the header.
   std::string Open();
@@ -84,11 +86,16 @@ class TableFileReader {
 
  private:
   bool ReadRows(const std::string& payload, KeyedRows* rows) const;
+  bool ReadCounted(const std::string& payload, AdmissionState* state) const;
+  bool ReadCounters(const std::string& payload, TableFileBlock* block) const;
   bool ReadPayload(uint32_t kind, const std::string& payload, TableFileBlock* block);
+  // Whether all was there that the file says of itself.
+  bool IsComplete() const;
 
   SectionReader file_;
   TableFileHeader header_;
   TableFileTotals totals_, stated_;
+  int64_t initial_bytes_ = 0;  // of initial rows that were read
 };
 
 }  // namespace group_embedding

@@ -104,7 +104,7 @@ std::string ForBlocks(const SavedTable& saved, const std::vector<TableFileSummar
                       bool changes_only, const Body& body) {
   for (size_t f = 0; f < files.size(); ++f) {
     if (files[f].header.changes_only != changes_only) continue;
-    TableFileReader file(saved.paths[f]);
+    TableFileReader file(saved.paths[f], *saved.source);
     TableFileBlock block;
     std::string error = file.Open();
     while (error.empty() && !block.is_last) {
@@ -175,7 +175,7 @@ std::string CheckIdentity(const SavedTable& saved, size_t f, const TableFileSumm
 std::string ReadHeaders(const SavedTable& saved, const std::string& name,
                         const EmbeddingTable& table, std::vector<TableFileSummary>* files) {
   for (const std::string& path : saved.paths) {
-    TableFileReader file(path);
+    TableFileReader file(path, *saved.source);
     std::string error = file.Open();
     TableFileSummary summary = {file.header(), {}, {}};
     summary.sum.id = file.header().file_id;
@@ -186,8 +186,9 @@ std::string ReadHeaders(const SavedTable& saved, const std::string& name,
   return CheckSaved(saved, name, &table, *files);
 }
 
-std::string VerifyTableFile(const std::string& path, TableFileSummary* summary) {
-  TableFileReader file(path);
+std::string VerifyTableFile(const std::string& path, const FileSource& files,
+                            TableFileSummary* summary) {
+  TableFileReader file(path, files);
   std::string error = file.Open();
   TableFileBlock block;
   while (error.empty() && !block.is_last) error = file.Next(&block);
@@ -200,7 +201,7 @@ std::string VerifySavedTable(const SavedTable& saved, const std::string& name,
                              std::vector<TableFileSummary>* summaries) {
   for (size_t f = 0; f < saved.paths.size(); ++f) {
     TableFileSummary file;
-    std::string error = VerifyTableFile(saved.paths[f], &file);
+    std::string error = VerifyTableFile(saved.paths[f], *saved.source, &file);
     if (error.empty()) error = CheckIdentity(saved, f, file);
     if (!error.empty()) return InTable(name, error);
     summaries->push_back(std::move(file));

@@ -4,14 +4,12 @@ inspect  what the tables of a checkpoint hold
 verify   reads all their files to the end; exit status 1 if one is damaged
 export   the rows of a table to a Parquet file
 
-PREFIX is that of a checkpoint, such as runs/model.ckpt-100, or a folder: the newest one in it.
+PREFIX is that of a checkpoint, such as runs/model.ckpt-100, or a folder: of checkpoints, the newest
+of which is meant, or of a SavedModel. It may be on any file system that TensorFlow has.
 """
 
 import argparse
-import os
 import sys
-
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 
 def main(arguments=None):
@@ -38,11 +36,13 @@ def _tables(prefix, name):
 
     from group_embedding.checkpoint import files
 
-    if os.path.isdir(prefix):
-        newest = tf.train.latest_checkpoint(prefix)
-        if newest is None:
-            raise SystemExit(f"group_embedding: no checkpoint in the folder '{prefix}'")
-        prefix = newest
+    found = files.find(prefix)
+    if found is None:
+        raise SystemExit(
+            f"group_embedding: expected a checkpoint or a SavedModel in the folder '{prefix}', it "
+            "has none"
+        )
+    prefix = found
     try:
         tables = files.tables(prefix)
     except (RuntimeError, tf.errors.OpError, ValueError) as error:
@@ -58,14 +58,14 @@ def _tables(prefix, name):
 
 
 def _verify(tables, quiet):
-    from group_embedding import _core
+    from group_embedding.checkpoint import files
 
     status = 0
     for table in tables:
         print(f"table '{table['table']}', step {table['step']}")
         for file in table["files"]:
             try:
-                found = _core.verify_table_file(file["path"], table["table"], file)
+                found = files.verify_file(file["path"], table["table"], file)
             except RuntimeError as error:
                 print(f"  {error}")
                 status = 1

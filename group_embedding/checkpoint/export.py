@@ -1,9 +1,14 @@
 """Rows of a checkpoint to Parquet."""
 
+import os
 import sys
+import tempfile
 import time
 
 import numpy as np
+import tensorflow as tf
+
+from group_embedding.checkpoint import files
 
 
 def export_parquet(table, path):
@@ -18,20 +23,21 @@ def export_parquet(table, path):
         How many rows.
     """
     pyarrow, parquet = _pyarrow()
-    from group_embedding import _core
-
+    if "://" in str(path):
+        return _export_elsewhere(table, str(path))
     changed = _changed_keys(table)
     # A slot may be younger than the full save.
     slots = {
         slot["name"]: slot
         for file in table["files"]
-        for slot in _core.TableFile(file["path"]).header["slots"]
+        for slot in files.table_file(file["path"]).header["slots"]
     }
-    total = sum(_core.verify_table_file(file["path"])["num_rows"] for file in table["files"])
+    verified = [files.verify_file(file["path"], table["table"], file) for file in table["files"]]
+    total = sum(file["num_rows"] for file in verified)
     progress, num_rows, writer = Progress(table["table"], total), 0, None
     try:
         for file in table["files"]:
-            rows = _core.TableFile(file["path"])
+            rows = files.table_file(file["path"])
             for block in rows:
                 if not len(block["keys"]):
                     continue
@@ -50,6 +56,15 @@ def export_parquet(table, path):
     return num_rows
 
 
+def _export_elsewhere(table, path):
+    """To a file system of TensorFlow's, of which pyarrow knows nothing."""
+    with tempfile.TemporaryDirectory() as folder:
+        num_rows = export_parquet(table, f"{folder}/rows.parquet")
+        if os.path.exists(f"{folder}/rows.parquet"):
+            tf.io.gfile.copy(f"{folder}/rows.parquet", path, overwrite=True)
+    return num_rows
+
+
 def _pyarrow():
     try:
         import pyarrow
@@ -64,12 +79,10 @@ def _pyarrow():
 
 def _changed_keys(table):
     """Keys of a full save that its changes replace or erase."""
-    from group_embedding import _core
-
     keys = [np.zeros(0, np.int64)]
     for file in table["files"]:
         if file["changes_only"]:
-            for block in _core.TableFile(file["path"]):
+            for block in files.table_file(file["path"]):
                 keys += [block["keys"], block["erased"]]
     return np.concatenate(keys)
 

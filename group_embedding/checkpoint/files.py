@@ -1,14 +1,14 @@
-"""The files of keyed tables that belong to a checkpoint."""
+"""The files of keyed tables that belong to a checkpoint, on any file system that TensorFlow has."""
 
-import glob
+import contextlib
+import os
 import re
-from pathlib import Path
 
 import tensorflow as tf
 
 _MAGIC = b"\x89GEMAN\r\n"
 # Ours begin with a letter where those of TensorFlow have five digits.
-_SUFFIX = re.compile(r"\.data-[rc][0-9a-z]{4}-of-[0-9a-z]{5}(\.tmp)?$")
+_SUFFIX = re.compile(r"\.data-[rc][0-9a-z]{4}-of-[0-9a-z]{5}$")
 
 
 def manifests(prefix):
@@ -24,7 +24,7 @@ def manifests(prefix):
 
 
 def tables(prefix):
-    """[{table, step, files: [{path, changes_only, bytes, crc}]}] of a checkpoint.
+    """[{table, step, files: [{path, changes_only, bytes, crc, id}]}] of a checkpoint.
 
     Raises:
         RuntimeError: an entry is damaged.
@@ -51,10 +51,60 @@ def files_of(manifest, name):
     return _core.decode_manifest(manifest, name)["files"]
 
 
+def find(path):
+    """The prefix of the checkpoint that `path` means: itself, or of a folder the newest one; of a
+    SavedModel's folder its variables. None: the folder has none."""
+    path = os.fspath(path)
+    if not tf.io.gfile.isdir(path):
+        return path
+    variables = os.path.join(path, "variables", "variables")
+    newest = tf.train.latest_checkpoint(path)
+    return variables if newest is None and tf.io.gfile.exists(f"{variables}.index") else newest
+
+
+def table_file(path):
+    """The rows of one file, block by block: `_core.TableFile`.
+
+    Raises:
+        RuntimeError: it cannot be opened, or is damaged.
+    """
+    from group_embedding import _core
+
+    return _core.TableFile(path, open=_opener(path))
+
+
+def verify_file(path, table, expected):
+    """Reads a file to its end: what it says of itself.
+
+    Args:
+        path: of the file.
+        table: the name of the table that the checkpoint has it for.
+        expected: what the checkpoint says of it, one of `tables(...)[...]["files"]`.
+
+    Raises:
+        RuntimeError: it is damaged, or another file than the checkpoint's.
+    """
+    from group_embedding import _core
+
+    return _core.verify_table_file(path, table, expected, open=_opener(path))
+
+
+def _opener(path):
+    """A function that opens `path` for the core; None: the core opens it, as a local file."""
+    return (lambda path: tf.io.gfile.GFile(path, "rb")) if "://" in path else None
+
+
 def present(prefix):
     """The paths of files of keyed tables beside a checkpoint, whether it names them or not."""
-    paths = glob.glob(glob.escape(str(prefix)) + ".data-*")
-    return [path for path in sorted(paths) if _SUFFIX.match(path[len(str(prefix)) :])]
+    folder, name = os.path.split(str(prefix))
+    if not tf.io.gfile.isdir(folder or "."):
+        return []
+    beside = [found for found in tf.io.gfile.listdir(folder or ".") if found.startswith(name)]
+    return [os.path.join(folder, found) for found in sorted(beside) if _is_file(found, name)]
+
+
+def _is_file(found, name):
+    return _SUFFIX.match(found[len(name) :]) is not None
 
 
 def remove_unnamed(prefix):
@@ -64,8 +114,13 @@ def remove_unnamed(prefix):
     if not paths:
         return
     named = set()
-    if Path(f"{prefix}.index").exists():
+    if tf.io.gfile.exists(f"{prefix}.index"):
         named = {file["path"] for table in tables(prefix) for file in table["files"]}
     for path in paths:
         if path not in named:
-            Path(path).unlink(missing_ok=True)
+            _remove(path)
+
+
+def _remove(path):
+    with contextlib.suppress(tf.errors.NotFoundError):  # somebody else may have done it
+        tf.io.gfile.remove(path)

@@ -1,7 +1,5 @@
 """What a table starts from instead of nothing: rows that a checkpoint has."""
 
-import os
-
 import tensorflow as tf
 
 from group_embedding.checkpoint import files
@@ -41,8 +39,8 @@ def find_start(table, prefix, name, dim, dtype):
 
 
 def _checkpoint(table, prefix):
-    found = tf.train.latest_checkpoint(prefix) if os.path.isdir(prefix) else prefix
-    if found is None or not os.path.exists(f"{found}.index"):
+    found = files.find(prefix)
+    if found is None or not tf.io.gfile.exists(f"{found}.index"):
         raise ValueError(
             f"table '{table}': expected ckpt_to_load_from to be the prefix of a checkpoint, or a "
             f"folder with one, got {prefix!r}"

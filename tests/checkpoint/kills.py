@@ -66,7 +66,18 @@ def child(folder, says):
             session.run(change, {rows: rows_of_step(at), new_step: at})
             os.write(says, b"[")
             saver.save(session, f"{folder}/model", global_step=at, write_meta_graph=False)
+            assert not left_in(folder), f"left by the process before: {left_in(folder)}"
             os.write(says, b"]")
+
+
+def left_in(folder):
+    """Files of tables that belong to no checkpoint."""
+    names = os.listdir(folder)
+    complete = {name[: -len(".index")] for name in names if name.endswith(".index")}
+    # Between TensorFlow's file and the index, a save that was killed looks like a copy in progress.
+    complete |= {name[: -len(".data-00000-of-00001")] for name in names if "data-0" in name}
+    ours = [name for name in names if ".data-r" in name]
+    return [name for name in ours if name.endswith(".tmp") or name[:-20] not in complete]
 
 
 def main(folder, num_kills, seed):

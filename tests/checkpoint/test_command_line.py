@@ -1,5 +1,7 @@
 """python -m group_embedding.checkpoint."""
 
+import os
+import subprocess
 import sys
 
 import checkpoint_cases as cases
@@ -49,6 +51,48 @@ def test_verify_says_which_file_is_damaged(saved, capsys):
     assert main(["verify", saved]) == 1
 
     assert f"'{name}' is damaged" in capsys.readouterr().out
+
+
+def test_the_command_says_its_own_lines_alone(saved):
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    del environment["TF_CPP_MIN_LOG_LEVEL"]
+
+    said = subprocess.run(
+        [sys.executable, "-m", "group_embedding.checkpoint", "verify", saved],
+        env=environment,
+        capture_output=True,
+        text=True,
+    )
+
+    assert (said.returncode, said.stderr) == (0, "")
+    assert [line.startswith(("table '", "  /")) for line in said.stdout.splitlines()] == [True] * 6
+
+
+@pytest.mark.parametrize("command", ["inspect", "verify", "export"])
+def test_a_saved_model_is_taken(command, tmp_path, capsys):
+    # Given a SavedModel of three tables
+    module = tf.Module()
+    module.tables = [
+        ge.get_embedding_variable(name, dim) for name, dim in (("user", 2), ("item", 3), ("ad", 4))
+    ]
+    for table in module.tables:
+        table.insert(np.arange(10), tf.ones([10, table.shape[1]]))
+    tf.saved_model.save(module, f"{tmp_path}/exported")
+    names = [t["table"] for t in files.tables(f"{tmp_path}/exported/variables/variables")]
+    assert len(set(names)) == 3
+    more = ["--table", names[0], "--out", f"{tmp_path}/rows"] if command == "export" else []
+    if command == "export":
+        pytest.importorskip("pyarrow")
+    # When the command gets its folder
+    assert main([command, f"{tmp_path}/exported", *more]) == 0
+    # Then it tells of its tables
+    said = capsys.readouterr().out
+    assert all(f"'{name}'" in said for name in (names[:1] if more else names))
+
+
+def test_a_folder_without_either_is_named(tmp_path):
+    with pytest.raises(SystemExit, match="expected a checkpoint or a SavedModel in the folder"):
+        main(["verify", str(tmp_path)])
 
 
 def test_export_writes_the_rows_after_changes(saved, tmp_path):

@@ -87,6 +87,7 @@ def test_what_a_filter_has_counted_is_restored(option, tmp_path):
 def test_old_files_go_with_their_checkpoint(tmp_path):
     stranger = tmp_path / "model-10.data-rabcd-of-00000"
     stranger.write_text("of another checkpoint")
+    (tmp_path / "model-10.index").write_text("")
 
     with tf.Graph().as_default(), v1.Session() as session:
         model = cases.build()

@@ -8,6 +8,7 @@
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tf/kernels/device.h"
 #include "tf/kernels/embedding_table_resource.h"
+#include "tf/kernels/file_systems.h"
 #include "tf/kernels/guarded_op.h"
 
 namespace group_embedding {
@@ -35,7 +36,7 @@ absl::Status FindFiles(OpKernelContext* context, const std::string& table, bool 
                     "one of these is not noticed; save it again for version "
                  << kFileVersion;
   }
-  *saved = FilesOf(manifest, prefix);
+  *saved = FilesOf(manifest, prefix, FileSystemOf(prefix));
   return absl::OkStatus();
 }
 

@@ -1,6 +1,4 @@
 // Keyed tables are saved: a snapshot under the lock, then its rows to files without it.
-#include <unistd.h>
-
 #include <algorithm>
 #include <atomic>
 #include <memory>
@@ -11,6 +9,7 @@
 #include "core/trace.h"
 #include "table/manifest.h"
 #include "table/random_bits.h"
+#include "table/unfinished_saves.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/lib/io/path.h"
 #include "tensorflow/core/platform/cpu_info.h"
@@ -18,6 +17,7 @@
 #include "tensorflow/core/platform/threadpool.h"
 #include "tf/kernels/device.h"
 #include "tf/kernels/embedding_table_resource.h"
+#include "tf/kernels/file_systems.h"
 #include "tf/kernels/guarded_op.h"
 #include "tf/kernels/resource_locks.h"
 
@@ -46,7 +46,7 @@ uint64_t HashOf(const std::string& text) {
 bool HasFullSave(const FullSave& full, const std::shared_ptr<EmbeddingTable>& table) {
   return full.table.lock() == table &&
          std::all_of(full.files.begin(), full.files.end(), [&](const SavedFile& file) {
-           return access(PathOf(full.prefix, file.suffix).c_str(), R_OK) == 0;
+           return FileSystemOf(full.prefix).Exists(PathOf(full.prefix, file.suffix));
          });
 }
 
@@ -122,6 +122,9 @@ class SnapshotTablesOp : public OpKernel {
     save->header = HeaderOf(*table);
     save->header.step = step;
     save->header.changes_only = changes_only && HasFullSave(saves.full, table);
+    // What was saved before is complete by now, or has failed.
+    saves.hold.reset();
+    if (!save->header.changes_only) saves.full.hold.reset();
     save->snapshot =
         table->TakeSnapshot(save->header.changes_only, lacks_step ? Eviction() : eviction, step);
     saves.waiting = std::move(save);
@@ -195,11 +198,13 @@ class SaveTableOp : public tensorflow::AsyncOpKernel {
       saves.is_writing = true;
     }
     Manifest manifest;
+    std::shared_ptr<const void> hold;
     const absl::Status status =
-        CatchErrors([&] { return Write(prefix, full, save.get(), &manifest); });
+        CatchErrors([&] { return Write(prefix, full, save.get(), &hold, &manifest); });
     {
       tensorflow::mutex_lock lock(*resource->mu());
-      if (status.ok()) Remember(prefix, manifest, *save, &resource->saves().full);
+      resource->saves().hold = hold;
+      if (status.ok()) Remember(prefix, manifest, *save, hold, &resource->saves().full);
       save->snapshot.reset();
       resource->saves().is_writing = false;
     }
@@ -211,11 +216,13 @@ class SaveTableOp : public tensorflow::AsyncOpKernel {
   }
 
   absl::Status Write(const std::string& prefix, const FullSave& full, TableSave* save,
-                     Manifest* manifest) const {
+                     std::shared_ptr<const void>* hold, Manifest* manifest) const {
     const std::string folder(tensorflow::io::Dirname(prefix));
     if (!folder.empty()) {
       TF_RETURN_IF_ERROR(tensorflow::Env::Default()->RecursivelyCreateDir(folder));
     }
+    const FileSystem& files = FileSystemOf(prefix);
+    if (IsLocal(prefix)) *hold = HoldSave(prefix);
     save->header.part = part_;
     save->header.num_parts = num_parts_;
     // All parts of a save have the same number, and no other save has.
@@ -228,22 +235,24 @@ class SaveTableOp : public tensorflow::AsyncOpKernel {
     if (save->header.changes_only) {
       manifest->files = full.files;
       for (const SavedFile& file : full.files) {
-        TF_RETURN_IF_ERROR(ToStatus(ShareFile(full.prefix, prefix, file.suffix)));
+        TF_RETURN_IF_ERROR(
+            ToStatus(files.Share(PathOf(full.prefix, file.suffix), PathOf(prefix, file.suffix))));
       }
     }
     SavedFile file;
     file.changes_only = save->header.changes_only;
     file.suffix = NewSuffix(file.changes_only);
-    TF_RETURN_IF_ERROR(ToStatus(
-        WriteTable(save->header, save->snapshot.get(), PathOf(prefix, file.suffix), &file.sum)));
+    TF_RETURN_IF_ERROR(ToStatus(WriteTable(save->header, save->snapshot.get(),
+                                           PathOf(prefix, file.suffix), files, &file.sum)));
     manifest->files.push_back(file);
     return absl::OkStatus();
   }
 
   static void Remember(const std::string& prefix, const Manifest& manifest, const TableSave& save,
-                       FullSave* full) {
+                       std::shared_ptr<const void> hold, FullSave* full) {
     save.snapshot->Keep();
     full->prefix = prefix;
+    full->hold = std::move(hold);
     if (save.header.changes_only) return;
     full->table = save.table;
     full->id = save.header.save_id;

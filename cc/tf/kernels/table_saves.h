@@ -26,6 +26,7 @@ struct FullSave {
   uint64_t id = 0;  // the same in all parts
   std::vector<SavedFile> files;
   std::string prefix;
+  std::shared_ptr<const void> hold;  // of the prefix: see table/unfinished_saves.h
 };
 
 // Needs the resource's lock.
@@ -33,6 +34,7 @@ struct TableSaves {
   std::unique_ptr<TableSave> waiting;
   bool is_writing = false;
   FullSave full;
+  std::shared_ptr<const void> hold;  // of the last save, whose index may not be written yet
 };
 
 }  // namespace group_embedding
