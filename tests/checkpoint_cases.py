@@ -6,7 +6,6 @@ import numpy as np
 import tensorflow as tf
 
 import group_embedding as ge
-from group_embedding import _core as core
 from group_embedding.checkpoint import files
 
 v1 = tf.compat.v1
@@ -57,7 +56,7 @@ def train(session, model, steps):
 def content(prefix):
     """{table: {key: what is kept of it}}, and {name: value} of the dense variables."""
     tables = {table["table"]: _rows(table["files"]) for table in files.tables(prefix)}
-    reader = tf.train.load_checkpoint(prefix)
+    reader = files.reader(prefix)
     dense = {
         name: reader.get_tensor(name).tobytes()
         for name, dtype in reader.get_variable_to_dtype_map().items()
@@ -69,7 +68,7 @@ def content(prefix):
 def _rows(saved):
     rows = {}
     for file in sorted(saved, key=lambda file: file["changes_only"]):
-        table_file = core.TableFile(file["path"])
+        table_file = files.table_file(file["path"])
         slots = [slot["name"] for slot in table_file.header["slots"]]
         for block in table_file:
             for key in block["erased"].tolist():

@@ -146,7 +146,7 @@ def _verify(table, saved_as, prefix):
     if _always_starts(table):
         table.verify_start()
         return
-    manifest = tf.train.load_checkpoint(prefix).get_tensor(_key(saved_as))
+    manifest = files.reader(prefix).get_tensor(_key(saved_as))
     verify_part(table, prefix, manifest)
 
 

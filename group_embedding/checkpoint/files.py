@@ -11,15 +11,21 @@ _MAGIC = b"\x89GEMAN\r\n"
 _SUFFIX = re.compile(r"\.data-[rc][0-9a-z]{4}-of-[0-9a-z]{5}$")
 
 
+def reader(prefix):
+    """What reads the tensors of a checkpoint. Not `tf.train.load_checkpoint`, which asks whether
+    the prefix is a folder: in `ram://` it is one, as names of files begin with it."""
+    return tf.compat.v1.train.NewCheckpointReader(os.fspath(prefix))
+
+
 def manifests(prefix):
     """{name of a table's entry: its manifest, bytes} of a checkpoint."""
-    reader = tf.train.load_checkpoint(prefix)
+    tensors = reader(prefix)
     names = [
         name
-        for name, dtype in reader.get_variable_to_dtype_map().items()
+        for name, dtype in tensors.get_variable_to_dtype_map().items()
         if dtype == tf.string and name.endswith(("-rows", "/.ROWS"))
     ]
-    found = {name: reader.get_tensor(name) for name in sorted(names)}
+    found = {name: tensors.get_tensor(name) for name in sorted(names)}
     return {name: manifest for name, manifest in found.items() if manifest.startswith(_MAGIC)}
 
 
@@ -55,7 +61,7 @@ def find(path):
     """The prefix of the checkpoint that `path` means: itself, or of a folder the newest one; of a
     SavedModel's folder its variables. None: the folder has none."""
     path = os.fspath(path)
-    if not tf.io.gfile.isdir(path):
+    if tf.io.gfile.exists(f"{path}.index") or not tf.io.gfile.isdir(path):
         return path
     variables = os.path.join(path, "variables", "variables")
     newest = tf.train.latest_checkpoint(path)

@@ -26,7 +26,7 @@ def find_start(table, prefix, name, dim, dtype):
     manifest = _manifest(prefix, name)
     if manifest is not None:
         return KeyedRows(prefix, manifest)
-    reader = tf.train.load_checkpoint(prefix)
+    reader = files.reader(prefix)
     shapes = reader.get_variable_to_shape_map()
     for tensor in (name, f"{name}/.ATTRIBUTES/VARIABLE_VALUE"):
         shape = shapes.get(tensor)

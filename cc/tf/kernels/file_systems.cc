@@ -75,8 +75,7 @@ class Reader : public ReadableFile {
 
   std::string Read(int64_t offset, size_t bytes, char* to, size_t* taken) const override {
     absl::string_view read;
-    const absl::Status status =
-        file_->Read(static_cast<uint64_t>(offset), bytes, &read, to);
+    const absl::Status status = file_->Read(static_cast<uint64_t>(offset), bytes, &read, to);
     if (!status.ok() && !absl::IsOutOfRange(status)) return Words("read", path_, status);
     *taken = read.size();
     if (read.data() != to) std::memmove(to, read.data(), read.size());
@@ -109,10 +108,19 @@ class TensorFlowFiles : public FileSystem {
     return Env::Default()->FileExists(path).ok();
   }
 
-  // TensorFlow's file systems have no second names.
+  // TensorFlow's file systems have no second names. Names are drawn: a file of this one and of this
+  // length is the same; a shorter one is what a copy left that did not end.
   std::string Share(const std::string& from, const std::string& to) const override {
     if (from == to) return "";
-    return Words("copy", from, Env::Default()->CopyFile(from, to));
+    Env* env = Env::Default();
+    uint64_t bytes = 0, copied = 0;
+    std::string error = Words("copy", from, env->GetFileSize(from, &bytes));
+    if (!error.empty()) return error;
+    if (env->GetFileSize(to, &copied).ok()) {
+      if (copied == bytes) return "";
+      env->DeleteFile(to).IgnoreError();  // some file systems would append
+    }
+    return Words("copy", from, env->CopyFile(from, to));
   }
 };
 
