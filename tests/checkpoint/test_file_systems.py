@@ -1,7 +1,7 @@
 """Keyed tables in checkpoints on another file system than this machine's: `ram://` of TensorFlow,
 which is in this process alone. The tests of the others, made again, and one of each thing more.
 
-No name is saved twice: on `ram://` stock variables cannot be restored then ("Checksum does not match").
+No name is saved twice: on `ram://` stock variables cannot be restored then.
 """
 
 import itertools
