@@ -2,13 +2,11 @@
 
 import contextlib
 
-from tensorflow.python.feature_column import feature_column as fc_v1
 from tensorflow.python.feature_column import feature_column_v2 as fc_v2
 
 from group_embedding.feature_column.scope import group_embedding_column_scope, scope_is_open
 
 _stock_embedding_column = fc_v2.embedding_column
-_stock_linear_model = fc_v1.linear_model
 
 
 def embedding_column(
@@ -49,37 +47,3 @@ def embedding_column(
             trainable,
             use_safe_embedding_lookup,
         )
-
-
-def linear_model(
-    features,
-    feature_columns,
-    units=1,
-    sparse_combiner="sum",
-    weight_collections=None,
-    trainable=True,
-    cols_to_vars=None,
-    *,
-    do_fusion=None,
-):
-    """`tf.compat.v1.feature_column.linear_model`.
-
-    Args:
-        features, feature_columns, units, sparse_combiner, weight_collections, trainable,
-            cols_to_vars: as of TensorFlow.
-        do_fusion: of DeepRec, where a fused op looks the weights up; here each column's weights
-            are looked up as TensorFlow does, with the same result.
-
-    Returns:
-        A float tensor [batch, units].
-    """
-    del do_fusion  # it changes no result
-    return _stock_linear_model(
-        features,
-        feature_columns,
-        units,
-        sparse_combiner,
-        weight_collections,
-        trainable,
-        cols_to_vars,
-    )

@@ -24,6 +24,8 @@ def linear_model(
     weight_collections=None,
     trainable=True,
     cols_to_vars=None,
+    *,
+    do_fusion=None,
 ):
     """TensorFlow 1's `tf.feature_column.linear_model`, also of columns of keys.
 
@@ -38,10 +40,13 @@ def linear_model(
         weight_collections: collections that variables are added to, or None.
         trainable: whether optimizers train the variables.
         cols_to_vars: None or a dict that gets the variables of each column, and those of "bias".
+        do_fusion: of DeepRec. Weights of keys are looked up by the fused op whatever it says, and
+            those of other columns as TensorFlow does: the results are the same.
 
     Returns:
         A float tensor [batch, units].
     """
+    del do_fusion  # it changes no result
     columns = fc_v1._normalize_feature_columns(feature_columns)
     keyed = sorted(filter(_has_keys, columns), key=lambda column: column.name)
     others = [column for column in columns if not _has_keys(column)]

@@ -117,15 +117,10 @@ TABLE = (
             feature_column.categorical_column_with_embedding,
             feature_column.group_embedding_column_scope,
             columns.embedding_column,
-            columns.linear_model,
+            linear_model,
             refused.categorical_column_with_adaptive_embedding,
             refused.categorical_column_with_multihash,
         ),
-    ),
-    Names(
-        "feature_column",
-        (f"{_PYTHON}.feature_column.feature_column",),
-        _named(linear_model),
     ),
     Names(
         "feature_column",
