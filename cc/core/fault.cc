@@ -28,8 +28,8 @@ std::string Describe(const Fault& fault, const std::string& feature, const std::
              ", the rows of its dense_shape";
     case FaultKind::kRowSplitsInvalid:
       return where + "row_splits has " + value + " at position " + at +
-             "; expected splits that start at 0, never fall and end at " + std::to_string(limit) +
-             ", the number of ids";
+             "; expected splits that start at 0, never fall and end at " +
+             (limit < 0 ? "" : std::to_string(limit) + ", ") + "the number of ids";
     case FaultKind::kWeightRowsDiffer:
       return where + "the indices of sp_weights differ from those of sp_ids at position " + at +
              "; expected one weight per id, in the same place";

@@ -26,7 +26,8 @@ struct Fault {
 
 // One sentence for people, such as
 //   table 'user', feature 'clicks': id 7 of sample 2 is outside the table; expected 0 <= id < 5
-// `limit` is what the value was held against: rows of the table, samples or ids of the feature.
+// `limit` is what the value was held against: rows of the table, samples or ids of the feature; -1:
+// that is not known here.
 std::string Describe(const Fault& fault, const std::string& feature, const std::string& table,
                      int64_t limit);
 

@@ -25,6 +25,13 @@ enum class Combiner : int32_t {
   kSignedSqrtN = 4
 };
 
+// The longest row that ops take: enough for any model, and far from where sizes overflow.
+inline constexpr int32_t kMaxDim = 4096;
+
+// The most often that one key may come in one call: the ids of a rank's batch are fewer. Sums of it
+// stay far from the end of a counter's 63 bits.
+inline constexpr int64_t kMaxTimes = int64_t{1} << 32;
+
 enum class DataType : int32_t { kFloat32 = 0, kFloat16 = 1, kBFloat16 = 2 };
 
 inline constexpr int64_t SizeOf(DataType type) { return type == DataType::kFloat32 ? 4 : 2; }
@@ -63,9 +70,19 @@ struct Batch {
   int64_t num_samples;
   int64_t num_ids;
 
-  // Where the ids of a sample begin; those before it end there.
+  // Where the ids of a sample begin; those before it end there. On the host row splits have been
+  // checked (grouping/check_batch.h); on the device, where nobody waits for that, a wrong one is
+  // moved into [0, num_ids], so that whatever lies between two of them is in the batch.
   GROUP_EMBEDDING_HOST_DEVICE int64_t Begin(int64_t sample) const {
-    return row_splits == nullptr ? sample : row_splits[sample];
+    if (row_splits == nullptr) return sample;
+#ifdef __CUDA_ARCH__
+    return Bounded(__ldg(row_splits + sample));
+#else
+    return row_splits[sample];
+#endif
+  }
+  GROUP_EMBEDDING_HOST_DEVICE int64_t Bounded(int64_t split) const {
+    return split < 0 ? 0 : split > num_ids ? num_ids : split;
   }
 };
 

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <stdexcept>
 #include <type_traits>
 
 #include "exchange/exchange_counts.h"
@@ -214,6 +215,9 @@ ToldCounts ExchangeCounts(const CountsToTell& mine, Communicator* communicator,
       CopyCounts(further.received_from(n), n, num_first, num_further, num_tables, num_ranks,
                  &told.counts);
     }
+  }
+  for (const int64_t count : told.counts) {
+    if (count < 0 || count > kMaxBatchIds) throw std::runtime_error("a rank sent no counts");
   }
   const int64_t rank = communicator->rank(), num_parts = num_ranks * num_tables;
   const auto of_asker = [&](int64_t n) { return told.counts.begin() + n * num_parts; };

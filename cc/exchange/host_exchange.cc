@@ -38,6 +38,10 @@ struct HostExchange::Board {
 
 namespace {
 
+// Of the names of nodes. More letters than that are never under way: a list of them ends.
+constexpr int64_t kMaxNameBytes = int64_t{1} << 20;
+constexpr size_t kMaxLetters = size_t{1} << 20;
+
 // Larger letters are rare, as of a table that is saved: their memory goes back to the system.
 constexpr int64_t kKeptBytes = int64_t{256} << 20;
 
@@ -111,6 +115,10 @@ std::shared_ptr<HostExchange> HostExchange::Make(int rank, int num_ranks, std::s
 
 std::string HostExchange::Join(const std::vector<std::string>& addresses, LateWarning late) {
   std::string error;
+  if (static_cast<int>(addresses.size()) != num_ranks_) {
+    return "expected the addresses of " + std::to_string(num_ranks_) + " ranks, got " +
+           std::to_string(addresses.size());
+  }
   for (int n = 0; n < num_ranks_; ++n) {
     if (n == rank_) continue;
     memories_[n] = SharedMemory::Map(addresses[n], &error);
@@ -229,13 +237,16 @@ void HostExchange::Listen(const LateWarning& late) {
     const uint32_t rung = bell->load();
     std::vector<Ended> ended;
     std::vector<std::string> warnings;
+    bool has_ended;
     {
       std::lock_guard<std::mutex> lock(mutex_);
       if (!end_.empty()) return;
       Collect();
       ended = FindEnded();
       warnings = FindLate(late.seconds);
+      has_ended = !end_.empty();
     }
+    if (has_ended) RingOthers();
     for (Ended& one : ended) one.done(one.error, std::move(one.mail));
     for (const std::string& warning : warnings) late.warn(warning);
     Sleep(bell, rung, late.seconds);
@@ -288,8 +299,12 @@ int64_t HostExchange::Keep(const std::string& text) {
 
 std::string HostExchange::ReasonOf(int rank) const {
   const Board* board = BoardOf(rank);
-  if (board->reason_at == 0) return "";
-  return ": " + std::string(memories_[rank]->data() + board->reason_at, board->reason_bytes);
+  const int64_t at = board->reason_at, bytes = board->reason_bytes;
+  if (at <= 0 || at > SharedMemory::kBytes || bytes < 0 || bytes > kMaxNameBytes ||
+      bytes > SharedMemory::kBytes - at) {
+    return "";
+  }
+  return ": " + std::string(memories_[rank]->data() + at, bytes);
 }
 
 void HostExchange::Post(int to, Letter* letter) {
@@ -300,6 +315,29 @@ void HostExchange::Post(int to, Letter* letter) {
   }
 }
 
+bool HostExchange::IsLetter(int rank, int64_t place) const {
+  constexpr int64_t kBegin = SharedMemory::kReserved + sizeof(Board);
+  constexpr int64_t kEnd = SharedMemory::kBytes - static_cast<int64_t>(sizeof(Letter));
+  if (place < kBegin || place > kEnd || place % FreeSpace::kAlignment != 0) return false;
+  const Letter& letter = *LetterAt(rank, place);
+  if (letter.name_bytes < 0 || letter.name_bytes > kMaxNameBytes) return false;
+  if (letter.text_at < 0 || letter.text_bytes < 0 || letter.text_at > SharedMemory::kBytes ||
+      letter.text_bytes > SharedMemory::kBytes - letter.text_at) {
+    return false;
+  }
+  const int64_t data = place + RoundUp(sizeof(Letter) + letter.name_bytes);
+  return letter.bytes >= 0 && letter.bytes <= SharedMemory::kBytes - data;
+}
+
+bool HostExchange::TakePosted(int n, std::vector<Letter*>* letters) {
+  int64_t place = BoardOf(n)->newest[rank_].exchange(0);
+  for (; place != 0; place = letters->back()->next) {
+    if (letters->size() == kMaxLetters || !IsLetter(n, place)) return false;
+    letters->push_back(LetterAt(n, place));
+  }
+  return true;
+}
+
 // Sorts what came by the calls it belongs to.
 void HostExchange::Collect() {
   for (int n = 0; n < num_ranks_; ++n) {
@@ -307,9 +345,11 @@ void HostExchange::Collect() {
     // First: whoever left had posted all its letters before.
     left_[n] = BoardOf(n)->left.load(std::memory_order_acquire) != 0;
     std::vector<Letter*> letters;  // the newest first
-    for (int64_t place = BoardOf(n)->newest[rank_].exchange(0); place != 0;
-         place = letters.back()->next) {
-      letters.push_back(LetterAt(n, place));
+    if (!TakePosted(n, &letters)) {
+      end_ = "the exchange has ended: expected letters in the memory of rank " + std::to_string(n) +
+             ", got something else; do all ranks run the same version?";
+      BoardOf(rank_)->left.store(1, std::memory_order_release);
+      return;
     }
     for (auto letter = letters.rbegin(); letter != letters.rend(); ++letter) {
       Call& call = calls_[std::string(NameOf(*letter), (*letter)->name_bytes)];

@@ -15,10 +15,11 @@
 // that lives is warned of it, once a call.
 //
 // Errors: a call ends with a sentence where it cannot end well: this rank's End was called, another
-// rank has ended without making the call or describes it otherwise, or another of its name is under
-// way. What is not noticed here is a rank that dies or hangs, or waits in another call: the watch
-// over the ranks (group_embedding/distributed/liveness), which asks for Waiting, calls End. Nothing
-// is left of the memory when the processes are gone, killed ones included.
+// rank has ended without making the call or describes it otherwise, its memory holds what is no
+// letter, or another call of this name is under way. What is not noticed here is a rank that dies
+// or hangs, or waits in another call: the watch over the ranks
+// (group_embedding/distributed/liveness), which asks for Waiting, calls End. Nothing is left of the
+// memory when the processes are gone, killed ones included.
 #pragma once
 
 #include <chrono>
@@ -148,6 +149,9 @@ class HostExchange : public std::enable_shared_from_this<HostExchange> {
   int64_t Keep(const std::string& text);
   void Post(int to, Letter* letter);
   void Collect();
+  // Those that rank n has posted, the newest first; false where its memory has something else.
+  bool TakePosted(int n, std::vector<Letter*>* letters);
+  bool IsLetter(int rank, int64_t place) const;
   std::vector<Ended> FindEnded();
   bool HasEnded(Call* call, Ended* ended);
   // In what the first rank that describes a complete call otherwise does so; empty: none does.

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "core/group.h"
+
 namespace group_embedding {
 namespace {
 
@@ -18,6 +20,10 @@ std::string NextLine(const std::string& text, size_t* at) {
   return text.substr(begin, end - begin);
 }
 
+bool IsFaultKind(int64_t kind) {
+  return kind >= 0 && kind <= static_cast<int64_t>(FaultKind::kWeightRowsDiffer);
+}
+
 // One message, read word by word; past its end there are zeros, and it is not whole.
 class Reader {
  public:
@@ -27,7 +33,7 @@ class Reader {
 
   std::string Text(int64_t bytes) {
     std::string text;
-    if (!Has(bytes < 0 ? -1 : WordsOf(bytes))) return text;
+    if (!Has(bytes < 0 || bytes > 8 * left_ ? -1 : WordsOf(bytes))) return text;
     text.assign(reinterpret_cast<const char*>(at_), bytes);
     Skip(WordsOf(bytes));
     return text;
@@ -37,6 +43,13 @@ class Reader {
     if (!Has(count)) return;
     to->insert(to->end(), at_, at_ + count);
     Skip(count);
+  }
+
+  // The same, of numbers from 1 to `most`.
+  void AppendUpTo(int64_t most, int64_t count, std::vector<int64_t>* to) {
+    if (!Has(count)) return;
+    whole_ = std::all_of(at_, at_ + count, [=](int64_t n) { return n >= 1 && n <= most; });
+    Append(count, to);
   }
 
   // Whether it was read to its end, and no further.
@@ -135,9 +148,9 @@ Requests ReadMessages(const int64_t* words, const int64_t* splits, int64_t num_r
     const int64_t* counts = requests.counts.data() + n * num_tables;
     for (int64_t t = 0; t < num_tables; ++t) message.Append(counts[t], &requests.ids[t]);
     for (int64_t t = 0; t < num_tables; ++t) {
-      if (description.keyed[t]) message.Append(counts[t], &requests.times[t]);
+      if (description.keyed[t]) message.AppendUpTo(kMaxTimes, counts[t], &requests.times[t]);
     }
-    if (!message.Ended()) {
+    if (!message.Ended() || !IsFaultKind(kind)) {
       requests.error = "rank " + std::to_string(n) + " sent what is no message of this lookup";
       return requests;
     }

@@ -126,7 +126,8 @@ bool IsPresent(const uint32_t* bits, int64_t row) { return bits[row / 32] >> (ro
 
 int64_t NumPresent(const uint32_t* bits, int64_t count) {
   int64_t present = 0;
-  for (int64_t w = 0; w < (count + 31) / 32; ++w) present += __builtin_popcount(bits[w]);
+  for (int64_t w = 0; w < count / 32; ++w) present += __builtin_popcount(bits[w]);
+  for (int64_t i = count / 32 * 32; i < count; ++i) present += IsPresent(bits, i);
   return present;
 }
 

@@ -4,6 +4,7 @@
 #include <type_traits>
 #include <vector>
 
+#include "core/row_splits.h"
 #include "core/rows.h"
 #include "fused/feature_pieces.h"
 #include "fused/sample_ids.h"
@@ -26,9 +27,8 @@ class SampleRows {
         invalid_ids_(group.invalid_ids),
         plain_(group.batch.weights == nullptr && table_.max_norm <= 0) {}
 
-  // Returns the position of an id that is a fault, or -1.
-  int64_t Gather(int64_t sample) {
-    const int64_t begin = batch_.Begin(sample), end = batch_.Begin(sample + 1);
+  // Of the ids [begin, end) of a sample. Returns the position of an id that is a fault, or -1.
+  int64_t Gather(int64_t begin, int64_t end) {
     if (end - begin > static_cast<int64_t>(rows_.size())) {
       rows_.resize(2 * (end - begin));
       weights_.resize(2 * (end - begin));
@@ -125,6 +125,11 @@ class RowPrefetcher {
   int64_t next_ = 0;
 };
 
+Fault WrongSplitOf(const Group& group, int64_t f) {
+  const Feature& feature = group.features[f];
+  return WrongSplit(group.batch.row_splits + feature.first_sample, feature.num_samples, f);
+}
+
 template <typename T>
 Fault LookUpPiece(const Group& group, const FeaturePiece& piece) {
   const Feature& feature = group.features[piece.feature];
@@ -134,11 +139,19 @@ Fault LookUpPiece(const Group& group, const FeaturePiece& piece) {
   const int64_t end = feature.first_sample + piece.end;
   T* output = static_cast<T*>(feature.output) + piece.begin * feature.output_stride;
 
-  RowPrefetcher<T> prefetcher(table, batch, batch.Begin(end));
+  int64_t ids_begin = batch.Begin(begin);
+  const int64_t last = batch.Begin(end);
+  if (ids_begin < 0 || last < ids_begin || last > batch.num_ids) {
+    return WrongSplitOf(group, piece.feature);
+  }
+  RowPrefetcher<T> prefetcher(table, batch, last);
   SampleRows<T> rows(group, feature);
   for (int64_t sample = begin; sample < end; ++sample, output += feature.output_stride) {
-    prefetcher.Advance(batch.Begin(sample + 1));
-    const int64_t bad = rows.Gather(sample);
+    const int64_t ids_end = batch.Begin(sample + 1);
+    if (!MayFollow(ids_end, ids_begin, last)) return WrongSplitOf(group, piece.feature);
+    prefetcher.Advance(ids_end);
+    const int64_t bad = rows.Gather(ids_begin, ids_end);
+    ids_begin = ids_end;
     if (bad >= 0) {
       return {FaultKind::kIdOutOfRange, static_cast<int32_t>(piece.feature),
               sample - feature.first_sample, batch.ids[bad]};

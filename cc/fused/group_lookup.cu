@@ -133,6 +133,21 @@ __device__ __forceinline__ void ReportBadId(const LookupArgs& args, const Lookup
   }
 }
 
+// Reports row splits of samples [begin, end) of a feature that fall, or lie outside of the batch: a
+// thread of the team looks at every team.size-th.
+__device__ __forceinline__ void ReportWrongSplits(const LookupArgs& args, const LookupTask& task,
+                                                  const Team& team, int64_t feature, int64_t begin,
+                                                  int64_t end) {
+  const Batch& batch = args.batch;
+  const int64_t* splits = batch.row_splits + task.first_sample;
+  for (int64_t sample = begin + team.lane; sample < end; sample += team.size) {
+    const int64_t split = __ldg(splits + sample + 1);
+    if (split == batch.Bounded(split) && split >= __ldg(splits + sample)) continue;
+    RaiseFault(args.fault, FaultKind::kRowSplitsInvalid, feature, sample + 1,
+               split - __ldg(splits));
+  }
+}
+
 // Scales rows down to max_norm. All threads of the team call it together.
 template <typename Vector>
 struct LookupClip {
@@ -180,7 +195,7 @@ __device__ void LookUpBlock(const LookupArgs& args, const LookupTask& task, int6
   const int64_t* splits = batch.row_splits + task.first_sample + begin;
   auto split = [&](int sample) {
     return batch.row_splits == nullptr ? task.first_sample + begin + sample
-                                       : __ldg(splits + sample);
+                                       : batch.Bounded(__ldg(splits + sample));
   };
   const LookupClip<Vector> clip{args, task, team};
   const uint32_t column_at = column * sizeof(Vector);
@@ -200,6 +215,10 @@ __device__ void LookUpBlock(const LookupArgs& args, const LookupTask& task, int6
         }
         Vector::Round(combined.sum).Stream(output + sample * task.output_bytes);
       });
+  // What was read is in the batch whatever the splits are: whether they were right can wait.
+  if (args.fault != nullptr && batch.row_splits != nullptr && block % num_columns == 0) {
+    ReportWrongSplits(args, task, team, feature, begin, end);
+  }
   if (source.met_bad_id && !args.invalid_ids.read_zeros && column == 0) {
     ReportBadId(args, task, feature, begin, end);
   }

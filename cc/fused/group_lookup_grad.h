@@ -71,7 +71,8 @@ struct SortOptions {
   uint32_t* positions = nullptr;  // [num_ids] written: of each sorted entry, in the batch
   uint32_t* samples = nullptr;    // [num_ids] room
   int64_t* places = nullptr;      // [num_ids] written for ids that name no row, and no others
-  Fault* fault = nullptr;         // with places: takes the first bad id, unless ids may be bad
+  Fault* fault = nullptr;         // with places: takes the first bad id, unless ids may be bad, or
+                                  // row split
 };
 
 // How the gradients of a table are written: of this type, and multiplied by a factor.

@@ -185,7 +185,8 @@ cudaError_t Sort(const Group& group, const SortOptions& options, void* workspace
   key_args.keys_per_owner = num_rows / options.num_owners;
   key_args.samples = options.samples;
   key_args.places = options.places;
-  key_args.fault = group.invalid_ids.read_zeros ? nullptr : options.fault;
+  key_args.fault = options.fault;
+  key_args.judges_ids = options.fault != nullptr && !group.invalid_ids.read_zeros;
   key_args.keys = w.keys[0];
   key_args.positions = reinterpret_cast<uint32_t*>(w.positions[0]);
   key_args.scales = nullptr;

@@ -43,8 +43,9 @@ struct KeyArgs {
   uint32_t* positions;  // [num_ids], or without weights the sample of each, unless `samples` is
   uint32_t* samples;    // there to take it
   int64_t* places;      // [num_ids] or null
-  Fault* fault;         // null: bad ids are none
-  float* scales;        // [num_samples]
+  Fault* fault;         // takes a wrong row split, and a bad id if ids are judged; or null
+  bool judges_ids;
+  float* scales;  // [num_samples]
 };
 
 __device__ float WeightOf(const Batch& batch, int64_t i) {
@@ -75,6 +76,18 @@ __device__ inline int64_t KeyOfRow(const KeyArgs& args, const KeyTask& task, int
   return (row - local * owners) * args.keys_per_owner + task.first_key + local;
 }
 
+// A thread looks at every kThreads-th sample of the block. begins: where the ids of each begin, and
+// where those of the last end.
+__device__ inline void ReportFallingSplit(const KeyArgs& args, const SamplesOfBlock& samples,
+                                          const uint32_t* begins) {
+  for (int32_t s = threadIdx.x; s < samples.count; s += kThreads) {
+    if (begins[s] <= begins[s + 1]) continue;
+    const int64_t first = samples.task.first_sample;
+    RaiseFault(args.fault, FaultKind::kRowSplitsInvalid, samples.feature,
+               samples.first - first + s + 1, int64_t{begins[s + 1]} - args.batch.Begin(first));
+  }
+}
+
 // A thread writes every kThreads-th key of the block, however many ids each sample has.
 template <typename Key>
 __global__ void __launch_bounds__(kThreads) WriteKeysKernel(KeyArgs args) {
@@ -86,6 +99,7 @@ __global__ void __launch_bounds__(kThreads) WriteKeysKernel(KeyArgs args) {
     begins[s] = static_cast<uint32_t>(batch.Begin(samples.first + s));
   }
   __syncthreads();
+  if (args.fault != nullptr) ReportFallingSplit(args, samples, begins);
   const int64_t stop = begins[samples.count];
   for (int64_t i = int64_t{begins[0]} + threadIdx.x; i < stop; i += kThreads) {
     const int64_t id = batch.ids[i];
@@ -97,7 +111,7 @@ __global__ void __launch_bounds__(kThreads) WriteKeysKernel(KeyArgs args) {
     if (args.places != nullptr && use != IdUse::kRow) {
       args.places[i] = use == IdUse::kZeros ? kZerosPlace : kLeftOutPlace;
     }
-    const bool is_bad = args.fault != nullptr && use == IdUse::kZeros;
+    const bool is_bad = args.judges_ids && use == IdUse::kZeros;
     int64_t position = i;
     if (batch.weights == nullptr || is_bad) {
       int32_t sample = 0, end = samples.count;  // the last that begins at or before i

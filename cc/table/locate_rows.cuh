@@ -71,7 +71,10 @@ struct LocatePlace {
     return {task, args.tables[task.table], i, i < task.num_keys};
   }
   __device__ int64_t position() const { return task.first_position + i; }
-  __device__ int64_t times() const { return task.times == nullptr ? 1 : task.times[i]; }
+  // Nobody has looked at `times` on the host: bounded, as there.
+  __device__ int64_t times() const {
+    return task.times == nullptr ? 1 : min(max(task.times[i], int64_t{1}), kMaxTimes);
+  }
   // Of a claimed key.
   __device__ int64_t FirstPosition(const LocateArgs& args) const {
     return min(position(), static_cast<int64_t>(args.firsts[position()]));

@@ -85,10 +85,35 @@ inline absl::Status CheckReachable(tensorflow::OpKernelContext* context,
 
 using EmbeddingTablePtr = tensorflow::core::RefCountPtr<EmbeddingTableResource>;
 
+// The value of a scalar, input `name` of the op, in host memory.
+template <typename T>
+absl::Status ReadScalar(tensorflow::OpKernelContext* context, const char* name, T* value) {
+  const tensorflow::Tensor* tensor;
+  TF_RETURN_IF_ERROR(context->input(name, &tensor));
+  if (tensor->dims() != 0) {
+    return absl::InvalidArgumentError(std::string(name) + ": expected a scalar, got shape " +
+                                      tensor->shape().DebugString());
+  }
+  *value = tensor->scalar<T>()();
+  return absl::OkStatus();
+}
+
+// The resource that a handle, input `input` of the op, names; an error if it is of another type.
+template <typename Resource>
+absl::Status FindResource(tensorflow::OpKernelContext* context, int input,
+                          tensorflow::core::RefCountPtr<Resource>* resource) {
+  const tensorflow::Tensor& handle = context->input(input);
+  if (handle.dtype() != tensorflow::DT_RESOURCE || handle.NumElements() != 1) {
+    return absl::InvalidArgumentError("input " + std::to_string(input) +
+                                      ": expected one handle, got " + handle.DebugString());
+  }
+  return tensorflow::LookupResource(context, tensorflow::HandleFromInput(context, input), resource);
+}
+
 // The table that a handle, input `input` of the op, names.
 inline absl::Status FindEmbeddingTable(tensorflow::OpKernelContext* context, int input,
                                        EmbeddingTablePtr* table) {
-  return tensorflow::LookupResource(context, tensorflow::HandleFromInput(context, input), table);
+  return FindResource(context, input, table);
 }
 
 }  // namespace group_embedding

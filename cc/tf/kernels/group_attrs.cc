@@ -64,7 +64,9 @@ GroupAttrs::GroupAttrs(OpKernelConstruction* context) {
                 absl::InvalidArgumentError("table_of_feature: expected indices into tables"));
   }
   for (const int32_t dim : dims) {
-    OP_REQUIRES(context, dim >= 1, absl::InvalidArgumentError("dims: expected positive numbers"));
+    OP_REQUIRES(context, dim >= 1 && dim <= kMaxDim,
+                absl::InvalidArgumentError("dims: expected 1 <= dim <= " + std::to_string(kMaxDim) +
+                                           ", got " + std::to_string(dim)));
   }
 }
 
@@ -74,37 +76,33 @@ int64_t GroupAttrs::Width() const {
   return width;
 }
 
-absl::Status GroupAttrs::MakeFeatures(const Tensor& batch, const Tensor& sizes,
-                                      std::vector<Feature>* features, Batch* view) const {
+absl::Status GroupAttrs::MakeFeatures(tensorflow::OpKernelContext* context, BatchCheck check,
+                                      BatchInput* batch, std::vector<Feature>* features) const {
+  const Tensor *buffer, *sizes;
+  TF_RETURN_IF_ERROR(context->input("batch", &buffer));
+  TF_RETURN_IF_ERROR(context->input("sizes", &sizes));
   const int64_t num_features = static_cast<int64_t>(table_of_feature.size());
-  if (sizes.dims() != 2 || sizes.dim_size(0) != num_features || sizes.dim_size(1) != 2) {
-    return absl::InvalidArgumentError("sizes: expected shape [" + std::to_string(num_features) +
-                                      ", 2], got " + sizes.shape().DebugString());
-  }
-  const auto size = sizes.matrix<int64_t>();
-  int64_t num_samples = 0, num_ids = 0;
+  TF_RETURN_IF_ERROR(
+      ReadBatch(context, *buffer, *sizes, num_features, weighted, check, &feature_names, batch));
+  const BatchExtents& extents = batch->extents;
   for (int64_t f = 0; f < num_features; ++f) {
-    if (concat && size(f, 0) != size(0, 0)) {
+    const int64_t num_samples = extents.num_samples(f);
+    if (concat && num_samples != extents.num_samples(0)) {
       return absl::InvalidArgumentError(
-          "feature '" + feature_names[f] + "': expected " + std::to_string(size(0, 0)) +
-          " samples, as feature '" + feature_names[0] + "' has, got " + std::to_string(size(f, 0)) +
-          "; only features of one batch can be concatenated");
+          "feature '" + feature_names[f] + "': expected " + std::to_string(extents.num_samples(0)) +
+          " samples, as feature '" + feature_names[0] + "' has, got " +
+          std::to_string(num_samples) + "; only features of one batch can be concatenated");
     }
-    features->push_back({num_samples, size(f, 0), nullptr, 0, table_of_feature[f], combiners[f]});
-    num_samples += size(f, 0);
-    num_ids += size(f, 1);
+    features->push_back(
+        {extents.first_samples[f], num_samples, nullptr, 0, table_of_feature[f], combiners[f]});
   }
-  if (batch.NumElements() != LayOutBatch(num_samples, num_ids, weighted).size) {
-    return absl::InvalidArgumentError("batch: its length does not match `sizes`");
-  }
-  *view = ViewBatch(batch.flat<float>().data(), num_samples, num_ids, weighted);
   return absl::OkStatus();
 }
 
 absl::Status GroupAttrs::AllocateOutputs(tensorflow::OpKernelContext* context,
                                          std::vector<Feature>* features) const {
   std::vector<tensorflow::TensorShape> shapes;
-  for (size_t f = 0; f < (concat ? 1 : features->size()); ++f) {
+  for (int64_t f = 0; f < NumOutputs(); ++f) {
     const Feature& feature = (*features)[f];
     shapes.push_back(
         tensorflow::TensorShape({feature.num_samples, concat ? Width() : dims[feature.table]}));
@@ -133,14 +131,14 @@ absl::Status GroupAttrs::ReadGradients(tensorflow::OpKernelContext* context,
                                        std::vector<Feature>* features) const {
   tensorflow::OpInputList inputs;
   TF_RETURN_IF_ERROR(context->input_list("grads", &inputs));
-  const size_t num_outputs = concat ? 1 : features->size();
+  const int64_t num_outputs = NumOutputs();
   if (inputs.size() != static_cast<int>(grad_features.size())) {
     return absl::InvalidArgumentError("grads: expected one for each of grad_features");
   }
   std::vector<void*> gradients(num_outputs, nullptr);
   for (int i = 0; i < inputs.size(); ++i) {
     const int32_t f = grad_features[i];
-    if (f < 0 || f >= static_cast<int32_t>(num_outputs)) {
+    if (f < 0 || f >= num_outputs) {
       return absl::InvalidArgumentError("grad_features: expected indices into the outputs");
     }
     const Feature& feature = (*features)[f];
@@ -157,11 +155,19 @@ absl::Status GroupAttrs::ReadGradients(tensorflow::OpKernelContext* context,
   return absl::OkStatus();
 }
 
-absl::Status GroupAttrs::ToStatus(const Fault& fault, const std::vector<Table>& tables) const {
+absl::Status GroupAttrs::ToStatus(const Fault& fault, const std::vector<Table>& tables,
+                                  const BatchExtents* batch) const {
   if (fault.kind == FaultKind::kNone) return absl::OkStatus();
+  if (fault.feature < 0 || fault.feature >= static_cast<int32_t>(table_of_feature.size())) {
+    return absl::InvalidArgumentError("bad input of a feature unknown to this rank");
+  }
   const int32_t table = table_of_feature[fault.feature];
+  int64_t limit = tables[table].num_rows;
+  if (fault.kind == FaultKind::kRowSplitsInvalid) {
+    limit = batch == nullptr ? -1 : batch->num_ids(fault.feature);
+  }
   return absl::InvalidArgumentError(
-      Describe(fault, feature_names[fault.feature], table_names[table], tables[table].num_rows));
+      Describe(fault, feature_names[fault.feature], table_names[table], limit));
 }
 
 }  // namespace group_embedding

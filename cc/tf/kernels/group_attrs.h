@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "fused/group_lookup.h"
-#include "grouping/group_ids.h"
 #include "tensorflow/core/framework/op_kernel.h"
+#include "tf/kernels/batch_input.h"
 
 namespace group_embedding {
 
@@ -19,12 +19,14 @@ Combiner ToCombiner(const std::string& word);  // of COMBINERS_ATTR, which admit
 absl::Status CheckSortable(const Batch& batch);
 
 struct GroupAttrs {
+  // Where attributes do not belong together, the context has a status, and what is made here must
+  // not be used.
   explicit GroupAttrs(tensorflow::OpKernelConstruction* context);
 
-  // A feature for each of `sizes` ([num_features, 2]: samples, ids), its output still null. Checks
-  // that sizes and batch belong together.
-  absl::Status MakeFeatures(const tensorflow::Tensor& batch, const tensorflow::Tensor& sizes,
-                            std::vector<Feature>* features, Batch* view) const;
+  // Reads the op's inputs "batch" and "sizes", and makes a feature for each line of `sizes`, its
+  // output still null.
+  absl::Status MakeFeatures(tensorflow::OpKernelContext* context, BatchCheck check,
+                            BatchInput* batch, std::vector<Feature>* features) const;
 
   // Makes the op's first outputs, and points each feature to its part of them.
   absl::Status AllocateOutputs(tensorflow::OpKernelContext* context,
@@ -39,8 +41,11 @@ struct GroupAttrs {
                              const std::vector<int32_t>& grad_features,
                              std::vector<Feature>* features) const;
 
-  absl::Status ToStatus(const Fault& fault, const std::vector<Table>& tables) const;
+  // `batch`: in which the fault was found; null: that of another rank.
+  absl::Status ToStatus(const Fault& fault, const std::vector<Table>& tables,
+                        const BatchExtents* batch) const;
   int64_t Width() const;  // sum of the dims of all features
+  int64_t NumOutputs() const { return concat ? 1 : static_cast<int64_t>(table_of_feature.size()); }
 
   tensorflow::DataType dtype;
   DataType core_dtype;

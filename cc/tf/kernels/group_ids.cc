@@ -19,6 +19,8 @@ using ::tensorflow::OpKernelContext;
 using ::tensorflow::Tensor;
 using ::tensorflow::TensorShape;
 
+constexpr int64_t kMaxSamples = int64_t{1} << 40;
+
 IdType ToIdType(tensorflow::DataType dtype) {  // the op's attribute admits no other type
   if (dtype == tensorflow::DT_INT32) return IdType::kInt32;
   if (dtype == tensorflow::DT_UINT32) return IdType::kUInt32;
@@ -35,14 +37,18 @@ class FeatureReader {
     OP_REQUIRES_OK(context, context->GetAttr("feature_names", &names_));
     std::vector<int32_t> keyed_features;
     OP_REQUIRES_OK(context, context->GetAttr("keyed_features", &keyed_features));
+    std::vector<tensorflow::DataType> value_types;
+    OP_REQUIRES_OK(context, context->GetAttr("value_types", &value_types));
     int num_features, num_weighted;
     OP_REQUIRES_OK(context, context->GetAttr("num_features", &num_features));
     OP_REQUIRES_OK(context, context->GetAttr("num_weighted", &num_weighted));
-    weight_of_.assign(num_features, -1);
+    const size_t count = value_types.size();
     OP_REQUIRES(context,
-                layouts_.size() == weight_of_.size() && names_.size() == weight_of_.size() &&
+                num_features == static_cast<int64_t>(count) && layouts_.size() == count &&
+                    names_.size() == count &&
                     static_cast<int>(weighted_features_.size()) == num_weighted,
                 absl::InvalidArgumentError("expected attributes of one length per feature"));
+    weight_of_.assign(count, -1);
     for (int w = 0; w < num_weighted; ++w) {
       const int f = weighted_features_[w];
       OP_REQUIRES(context, f >= 0 && f < num_features,
@@ -159,7 +165,7 @@ class FeatureReader {
       if (size < 0) return Wrong(f, "a dense_shape without negative sizes");
       feature->sample_shape[axis] = size;
       feature->sample_strides[axis] = feature->num_samples;
-      if (size > 0 && feature->num_samples > (int64_t{1} << 40) / size) {
+      if (size > 0 && feature->num_samples > kMaxSamples / size) {
         return Wrong(f, "fewer than 2^40 samples; is its dense_shape right?");
       }
       feature->num_samples *= size;
@@ -207,6 +213,10 @@ absl::Status AllocateOutputs(OpKernelContext* context, const std::vector<Feature
   auto size = sizes->matrix<int64_t>();
   int64_t num_samples = 0, num_ids = 0;
   for (int64_t f = 0; f < num_features; ++f) {
+    if (features[f].num_samples > kMaxSamples - num_samples) {
+      return absl::InvalidArgumentError(
+          "expected fewer than 2^40 samples of all features; are their shapes right?");
+    }
     num_samples += size(f, 0) = features[f].num_samples;
     num_ids += size(f, 1) = features[f].num_ids;
   }

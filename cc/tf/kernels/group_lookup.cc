@@ -25,32 +25,36 @@ class GroupLookupOp : public OpKernel {
  public:
   explicit GroupLookupOp(OpKernelConstruction* context) : OpKernel(context), attrs_(context) {
     OP_REQUIRES_OK(context, context->GetAttr("keyed", &keyed_));
+    OP_REQUIRES(
+        context, num_outputs() == attrs_.NumOutputs(),
+        absl::InvalidArgumentError("num_outputs: expected " + std::to_string(attrs_.NumOutputs())));
   }
 
   void Compute(OpKernelContext* context) override {
     const Stage stage("lookup");
     Tables tables;
     std::vector<Feature> features;
+    BatchInput batch;
     Group group;
-    const int num_tables = static_cast<int>(attrs_.dims.size());
     OP_REQUIRES_OK(context, tables.Read(context, attrs_, keyed_));
     OP_REQUIRES_OK(context,
-                   attrs_.MakeFeatures(context->input(num_tables), context->input(num_tables + 1),
-                                       &features, &group.batch));
-    group.batch = AsRead(context->input(num_tables), group.batch);
+                   attrs_.MakeFeatures(context, BatchCheck::kFeatureSplits, &batch, &features));
+    OP_REQUIRES_OK(context,
+                   AsRead(context->input(static_cast<int>(attrs_.dims.size())), &batch.view));
     OP_REQUIRES_OK(context, attrs_.AllocateOutputs(context, &features));
+    group.batch = batch.view;
     group.tables = tables.get().data();
-    group.num_tables = num_tables;
+    group.num_tables = static_cast<int64_t>(tables.get().size());
     group.features = features.data();
     group.num_features = static_cast<int64_t>(features.size());
     group.dtype = attrs_.core_dtype;
     group.invalid_ids = attrs_.invalid_ids;
-    OP_REQUIRES_OK(context, Run(context, group, tables.get()));
+    OP_REQUIRES_OK(context, Run(context, group, tables.get(), batch.extents));
   }
 
  protected:
   virtual absl::Status Run(OpKernelContext* context, const Group& group,
-                           const std::vector<Table>& tables) = 0;
+                           const std::vector<Table>& tables, const BatchExtents& batch) = 0;
 
   const GroupAttrs attrs_;
 
@@ -61,9 +65,9 @@ class GroupLookupOp : public OpKernel {
 class GroupLookupCpuOp : public GroupLookupOp {
   using GroupLookupOp::GroupLookupOp;
 
-  absl::Status Run(OpKernelContext* context, const Group& group,
-                   const std::vector<Table>& tables) override {
-    return attrs_.ToStatus(GroupLookupCpu(group, ThreadsOf(context)), tables);
+  absl::Status Run(OpKernelContext* context, const Group& group, const std::vector<Table>& tables,
+                   const BatchExtents& batch) override {
+    return attrs_.ToStatus(GroupLookupCpu(group, ThreadsOf(context)), tables, &batch);
   }
 };
 
@@ -71,15 +75,16 @@ class GroupLookupCpuOp : public GroupLookupOp {
 class GroupLookupGpuOp : public GroupLookupOp {
   using GroupLookupOp::GroupLookupOp;
 
-  absl::Status Run(OpKernelContext* context, const Group& group,
-                   const std::vector<Table>& tables) override {
+  absl::Status Run(OpKernelContext* context, const Group& group, const std::vector<Table>& tables,
+                   const BatchExtents& batch) override {
     TF_RETURN_IF_ERROR(RaiseGpuFaults());
     Tensor scratch;
     TF_RETURN_IF_ERROR(AllocateScratch(
         context, GroupLookupScratchBytes(group.num_tables, group.num_features), &scratch));
     absl::Status status;
-    Fault* fault = slot_.Arm(
-        [attrs = attrs_, tables](const Fault& f) { return attrs.ToStatus(f, tables); }, &status);
+    Fault* fault = slot_.Arm([attrs = attrs_, tables,
+                              batch](const Fault& f) { return attrs.ToStatus(f, tables, &batch); },
+                             &status);
     TF_RETURN_IF_ERROR(status);
     return ToStatus(GroupLookupCuda(group, scratch.data(), fault, StreamOf(context)),
                     "GroupLookup");

@@ -29,19 +29,22 @@ class GroupLookupGradOp : public OpKernel {
   explicit GroupLookupGradOp(OpKernelConstruction* context) : OpKernel(context), attrs_(context) {
     OP_REQUIRES_OK(context, context->GetAttr("grad_features", &grad_features_));
     OP_REQUIRES_OK(context, context->GetAttr("keyed", &keyed_));
+    OP_REQUIRES(context, num_outputs() == 2 * static_cast<int>(attrs_.dims.size()) + 1,
+                absl::InvalidArgumentError("num_tables: expected as many as dims"));
   }
 
   void Compute(OpKernelContext* context) override {
     const Stage stage("gradients");
     Tables tables;
     std::vector<Feature> features;
+    BatchInput batch;
     Group group;
     const int num_tables = static_cast<int>(attrs_.dims.size());
     OP_REQUIRES_OK(context, tables.Read(context, attrs_, keyed_));
     OP_REQUIRES_OK(context, CheckLocatedForTraining(context->input(num_tables), attrs_, keyed_));
     OP_REQUIRES_OK(context,
-                   attrs_.MakeFeatures(context->input(num_tables), context->input(num_tables + 1),
-                                       &features, &group.batch));
+                   attrs_.MakeFeatures(context, BatchCheck::kRowSplits, &batch, &features));
+    group.batch = batch.view;
     OP_REQUIRES_OK(context, CheckSortable(group.batch));
     OP_REQUIRES_OK(context, attrs_.ReadGradients(context, grad_features_, &features));
     group.tables = tables.get().data();
@@ -55,7 +58,7 @@ class GroupLookupGradOp : public OpKernel {
     OP_REQUIRES_OK(context, context->allocate_output(2 * num_tables, TensorShape({num_weights}),
                                                      &weight_grad));
     Group read = group;  // what weights were multiplied with
-    read.batch = AsRead(context->input(num_tables), group.batch);
+    OP_REQUIRES_OK(context, AsRead(context->input(num_tables), &read.batch));
     OP_REQUIRES_OK(context, Run(context, group, read, weight_grad->flat<float>().data()));
     for (const int32_t t : keyed_) {
       Tensor* indices = context->mutable_output(t);

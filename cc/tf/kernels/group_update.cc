@@ -90,6 +90,7 @@ class GroupUpdateOp : public OpKernel {
  public:
   explicit GroupUpdateOp(OpKernelConstruction* context)
       : OpKernel(context), attrs_(context), rule_(context) {
+    if (!context->status().ok()) return;  // of attributes that do not belong together
     std::vector<int32_t> keyed;
     OP_REQUIRES_OK(context, context->GetAttr("updated_tables", &updated_));
     OP_REQUIRES_OK(context, context->GetAttr("updated_keyed", &keyed));
@@ -110,15 +111,15 @@ class GroupUpdateOp : public OpKernel {
     std::vector<Table> tables;
     std::vector<TableUpdate> updates;
     OP_REQUIRES_OK(context, Place(written, &tables, &updates));
-    const Tensor *batch, *sizes;
-    OP_REQUIRES_OK(context, context->input("batch", &batch));
-    OP_REQUIRES_OK(context, context->input("sizes", &sizes));
     std::vector<Feature> features;
+    BatchInput batch;
     Group group;
-    OP_REQUIRES_OK(context, attrs_.MakeFeatures(*batch, *sizes, &features, &group.batch));
+    OP_REQUIRES_OK(context,
+                   attrs_.MakeFeatures(context, BatchCheck::kRowSplits, &batch, &features));
+    group.batch = batch.view;
     OP_REQUIRES_OK(context, CheckSortable(group.batch));
     OP_REQUIRES_OK(context, attrs_.ReadGradients(context, grad_features_, &features));
-    OP_REQUIRES_OK(context, BeforeWrite(context, *batch, *sizes, group.batch, features, written));
+    OP_REQUIRES_OK(context, BeforeWrite(context, batch, features, written));
     group.tables = tables.data();
     group.num_tables = static_cast<int64_t>(tables.size());
     group.features = features.data();
@@ -155,20 +156,20 @@ class GroupUpdateOp : public OpKernel {
   }
 
   // Keyed tables hear which of their rows are written.
-  absl::Status BeforeWrite(OpKernelContext* context, const Tensor& located, const Tensor& sizes,
-                           const Batch& batch, const std::vector<Feature>& features,
+  absl::Status BeforeWrite(OpKernelContext* context, const BatchInput& batch,
+                           const std::vector<Feature>& features,
                            const WrittenTables& written) const {
     const std::vector<int32_t> keyed(updated_.begin() + num_variables_, updated_.end());
-    TF_RETURN_IF_ERROR(CheckLocatedForTraining(located, attrs_, keyed));
-    const int64_t* ids = batch.ids;
+    const Tensor* located;
+    TF_RETURN_IF_ERROR(context->input("batch", &located));
+    TF_RETURN_IF_ERROR(CheckLocatedForTraining(*located, attrs_, keyed));
     for (size_t f = 0; f < features.size(); ++f) {
-      const int64_t num_ids = sizes.matrix<int64_t>()(f, 1);
       const auto at = std::find(keyed.begin(), keyed.end(), features[f].table);
       if (at != keyed.end() && features[f].output != nullptr) {
         const size_t table = num_variables_ + (at - keyed.begin());
-        TF_RETURN_IF_ERROR(written.BeforeWrite(context, table, ids, num_ids));
+        const int64_t* ids = batch.view.ids + batch.extents.first_ids[f];
+        TF_RETURN_IF_ERROR(written.BeforeWrite(context, table, ids, batch.extents.num_ids(f)));
       }
-      ids += num_ids;
     }
     return absl::OkStatus();
   }

@@ -57,6 +57,15 @@ absl::Status HeldGroup::View(const std::string& piece, const char* data, tensorf
   return view->BitcastFrom(whole.Slice(at, at + bytes), dtype, shape);
 }
 
+const ToldCounts& HeldGroup::Ask() {
+  const cudaStream_t stream = StreamOf(context_);
+  const Fault none;
+  Tensor fault;
+  Require(std::string(AllocateScratch(context_, sizeof(Fault), &fault).message()));
+  RequireCuda(cudaMemcpyAsync(fault.data(), &none, sizeof(Fault), cudaMemcpyHostToDevice, stream));
+  return group_->Ask(static_cast<Fault*>(fault.data()), stream);
+}
+
 absl::Status HeldGroup::MakeRequests(int64_t** ids) {
   const int64_t num_requests = group_->num_requests();
   const BatchLayout at = LayOutRequests(num_requests);
@@ -75,6 +84,16 @@ void* HeldGroup::Get(Tensor* piece, int64_t bytes, AllocatorAttributes where) {
     if (!status.ok()) throw std::runtime_error(std::string(status.message()));
   }
   return piece->data();
+}
+
+absl::Status ToStatus(const ToldCounts& told, const GroupAttrs& attrs,
+                      const std::vector<Table>& tables, int rank, const BatchExtents& batch) {
+  if (!told.disagreement.empty()) return absl::InvalidArgumentError(told.disagreement);
+  if (told.fault_rank < 0) return absl::OkStatus();
+  const absl::Status status =
+      attrs.ToStatus(told.fault, tables, told.fault_rank == rank ? &batch : nullptr);
+  return absl::InvalidArgumentError("rank " + std::to_string(told.fault_rank) + ": " +
+                                    std::string(status.message()));
 }
 
 void AbortAlone(const absl::Status& status, Communicator* communicator) {

@@ -35,6 +35,9 @@ class HeldGroup {
   // From now on a piece is its views' alone.
   void GiveAway(const std::string& piece) { on_device_.erase(piece); }
 
+  // As ExchangedGroup::Ask, with memory for a fault.
+  const ToldCounts& Ask();
+
   // Makes `requests`, but for its ids; returns where these go.
   absl::Status MakeRequests(int64_t** ids);
 
@@ -43,6 +46,9 @@ class HeldGroup {
   tensorflow::Tensor served;    // kept alive: the requests as they were read
   float gradient_scale;         // of its weights
   std::vector<int64_t> num_rows;
+  // Of the lookup:
+  std::vector<int32_t> dims, table_of_feature;
+  BatchExtents extents;
 
  private:
   void* Get(tensorflow::Tensor* piece, int64_t bytes, tensorflow::AllocatorAttributes where);
@@ -62,6 +68,11 @@ struct HeldGroupState {
   void Encode(tensorflow::VariantTensorData*) const {}
   bool Decode(const tensorflow::VariantTensorData&) { return false; }
 };
+
+// What all ranks were told of the batches of a group, as an error of all of them. `rank`: this one,
+// whose batch is `batch`.
+absl::Status ToStatus(const ToldCounts& told, const GroupAttrs& attrs,
+                      const std::vector<Table>& tables, int rank, const BatchExtents& batch);
 
 // The other ranks go on where this one stops with an error: what it sent next would be taken for
 // what they wait for. So it sends nothing more, and they end when they have waited long enough.

@@ -88,6 +88,15 @@ class HostAlltoallOp : public AsyncOpKernel {
     return items * tensorflow::DataTypeSize(tensor.dtype());
   }
 
+  // How many rows a letter of another rank has: false where that cannot be.
+  static bool ReadRows(const Mail& mail, int n, int64_t row_bytes, int64_t* rows) {
+    const int64_t bytes = mail.bytes(n) - kHeaderBytes;
+    if (bytes < 0) return false;
+    std::memcpy(rows, mail.data(n), sizeof(*rows));
+    if (*rows < 0 || *rows > std::numeric_limits<int32_t>::max()) return false;
+    return *rows * row_bytes == bytes;
+  }
+
   // How many rows came from each rank, in the output for them.
   static absl::Status ReadCounts(OpKernelContext* context, const Mail& mail, int rank,
                                  int64_t num_own, Tensor** counts) {
@@ -96,8 +105,7 @@ class HostAlltoallOp : public AsyncOpKernel {
     TF_RETURN_IF_ERROR(context->allocate_output(1, TensorShape({num_ranks}), counts));
     for (int n = 0; n < num_ranks; ++n) {
       int64_t rows = num_own;
-      if (n != rank) std::memcpy(&rows, mail.data(n), sizeof(rows));
-      if (n != rank && kHeaderBytes + rows * row_bytes != mail.bytes(n)) {
+      if (n != rank && !ReadRows(mail, n, row_bytes, &rows)) {
         return absl::InvalidArgumentError(
             "rank " + std::to_string(n) + " sent " + std::to_string(rows) + " rows in " +
             std::to_string(mail.bytes(n) - kHeaderBytes) + " bytes, expected rows of " +
@@ -116,7 +124,7 @@ class HostAlltoallOp : public AsyncOpKernel {
     TensorShape shape = context->input(0).shape();
     int64_t sum = 0;
     for (int64_t n = 0; n < rows.size(); ++n) sum += rows(n);
-    shape.set_dim(0, sum);
+    TF_RETURN_IF_ERROR(shape.SetDimWithStatus(0, sum));
     TF_RETURN_IF_ERROR(context->allocate_output(0, shape, &received));
     const int64_t row_bytes = RowBytes(context->input(0));
     char* to = static_cast<char*>(received->data());

@@ -123,6 +123,8 @@ class HostExchangeRowsOp : public SendRowsOp {
     OP_REQUIRES_OK(context, from_.Read(context, "dtypes"));
     OP_REQUIRES_OK(context, to_.Read(context, "out_dtypes"));
     OP_REQUIRES_OK(context, context->GetAttr("scale", &scale_));
+    OP_REQUIRES(context, to_.size() == from_.size(),
+                absl::InvalidArgumentError("out_dtypes: expected one per table"));
   }
 
  private:
@@ -164,8 +166,8 @@ class HostLookUpRowsOp : public SendRowsOp {
   explicit HostLookUpRowsOp(OpKernelConstruction* context) : SendRowsOp(context), attrs_(context) {
     OP_REQUIRES_OK(context, context->GetAttr("keyed", &keyed_));
     OP_REQUIRES_OK(context, to_.Read(context, "out_dtypes"));
-    OP_REQUIRES(context, to_.size() == attrs_.dims.size(),
-                absl::InvalidArgumentError("out_dtypes: expected one per table"));
+    OP_REQUIRES(context, to_.size() == attrs_.dims.size() && !to_.has_indices,
+                absl::InvalidArgumentError("out_dtypes: expected one per table, and no indices"));
   }
 
  private:
@@ -191,20 +193,23 @@ class HostLookUpRowsOp : public SendRowsOp {
   absl::Status FindRows(OpKernelContext* context, const std::vector<Table>& tables,
                         const RowParts& sent, std::vector<RowSlices>* rows) const {
     const int num_tables = static_cast<int>(tables.size());
-    const Tensor& sizes = context->input(num_tables + 1);
     std::vector<Feature> features;
-    Batch batch;
-    TF_RETURN_IF_ERROR(attrs_.MakeFeatures(context->input(num_tables), sizes, &features, &batch));
-    batch = AsRead(context->input(num_tables), batch);
+    BatchInput batch;
+    TF_RETURN_IF_ERROR(attrs_.MakeFeatures(context, BatchCheck::kSizes, &batch, &features));
+    const BatchExtents& extents = batch.extents;
+    if (extents.num_features() != num_tables) {
+      return absl::InvalidArgumentError("table_of_feature: expected a feature for each table");
+    }
+    TF_RETURN_IF_ERROR(AsRead(context->input(num_tables), &batch.view));
     for (int t = 0; t < num_tables; ++t) {
       int64_t count = 0;
       for (int64_t n = 0; n < sent.num_ranks; ++n) count += sent.counts[n * num_tables + t];
-      if (features[t].table != t || features[t].num_samples != count ||
-          sizes.matrix<int64_t>()(t, 1) != count) {
+      if (features[t].table != t || extents.num_samples(t) != count ||
+          extents.num_ids(t) != count) {
         return absl::InvalidArgumentError("batch: expected for each table the ids that sent says");
       }
-      const int64_t* ids = batch.ids + features[t].first_sample;
-      TF_RETURN_IF_ERROR(CheckIds(tables, t, ids, count));
+      const int64_t* ids = batch.view.ids + extents.first_ids[t];
+      TF_RETURN_IF_ERROR(CheckIds(tables, t, ids, extents));
       rows->push_back({const_cast<void*>(tables[t].rows), attrs_.core_dtype, /*all=*/true,
                        /*indices=*/nullptr, count, ids});
     }
@@ -212,11 +217,11 @@ class HostLookUpRowsOp : public SendRowsOp {
   }
 
   absl::Status CheckIds(const std::vector<Table>& tables, int32_t table, const int64_t* ids,
-                        int64_t count) const {
+                        const BatchExtents& batch) const {
     const uint64_t num_rows = static_cast<uint64_t>(tables[table].num_rows);
-    for (int64_t i = 0; i < count; ++i) {
+    for (int64_t i = 0; i < batch.num_ids(table); ++i) {
       if (static_cast<uint64_t>(ids[i]) < num_rows) continue;
-      return attrs_.ToStatus({FaultKind::kIdOutOfRange, table, i, ids[i]}, tables);
+      return attrs_.ToStatus({FaultKind::kIdOutOfRange, table, i, ids[i]}, tables, &batch);
     }
     return absl::OkStatus();
   }

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "exchange/pending_calls.h"
+#include "tf/kernels/embedding_table_resource.h"
 
 namespace group_embedding {
 namespace {
@@ -78,7 +79,8 @@ void SendMail(tensorflow::OpKernelContext* context, HostExchange* exchange,
               const Outgoing& outgoing, tensorflow::AsyncOpKernel::DoneCallback done,
               std::function<absl::Status(const Mail&)> receive) {
   exchange->Send(outgoing, [=](const std::string& error, std::shared_ptr<const Mail> mail) {
-    context->SetStatus(error.empty() ? receive(*mail) : absl::InternalError(error));
+    context->SetStatus(error.empty() ? CatchErrors([&] { return receive(*mail); })
+                                     : absl::InternalError(error));
     mail = nullptr;  // read: `done` may take long
     done();
   });

@@ -18,19 +18,16 @@ using ::tensorflow::OpKernelContext;
 using ::tensorflow::Tensor;
 using ::tensorflow::TensorShape;
 
-std::vector<KeyedFeature> KeyedFeaturesOf(const GroupAttrs& attrs,
-                                          const std::vector<int32_t>& keyed, const Tensor& sizes) {
-  std::vector<KeyedFeature> features;
-  int64_t first_id = 0;
-  for (size_t f = 0; f < attrs.table_of_feature.size(); ++f) {
-    const int64_t num_ids = sizes.matrix<int64_t>()(f, 1);
-    const int32_t table = attrs.table_of_feature[f];
-    if (std::find(keyed.begin(), keyed.end(), table) != keyed.end()) {
-      features.push_back({first_id, num_ids, table});
-    }
-    first_id += num_ids;
+std::vector<KeyedFeature> KeyedFeaturesOf(const std::vector<int32_t>& keyed,
+                                          const BatchInput& batch,
+                                          const std::vector<Feature>& features) {
+  std::vector<KeyedFeature> found;
+  for (int64_t f = 0; f < batch.extents.num_features(); ++f) {
+    const int32_t table = features[f].table;
+    if (std::find(keyed.begin(), keyed.end(), table) == keyed.end()) continue;
+    found.push_back({batch.extents.first_ids[f], batch.extents.num_ids(f), table});
   }
-  return features;
+  return found;
 }
 
 RequestLocator::RequestLocator(OpKernelContext* context, const Tables& tables,

@@ -16,10 +16,10 @@
 
 namespace group_embedding {
 
-// The features whose tables are `keyed`; sizes: [features, 2] samples and ids of each.
-std::vector<KeyedFeature> KeyedFeaturesOf(const GroupAttrs& attrs,
-                                          const std::vector<int32_t>& keyed,
-                                          const tensorflow::Tensor& sizes);
+// Those of a batch's features whose tables are `keyed`.
+std::vector<KeyedFeature> KeyedFeaturesOf(const std::vector<int32_t>& keyed,
+                                          const BatchInput& batch,
+                                          const std::vector<Feature>& features);
 
 // For one op: its batches of the tables begin with it.
 class RequestLocator {

@@ -9,6 +9,7 @@
 #include "table/device_table.h"
 #include "table/host_table.h"
 #include "tensorflow/core/framework/op_kernel.h"
+#include "tf/kernels/batch_input.h"
 #include "tf/kernels/device.h"
 #include "tf/kernels/embedding_table_resource.h"
 #include "tf/kernels/guarded_op.h"
@@ -81,7 +82,8 @@ class LocateRowsOp : public OpKernel {
     Tensor located;
     OP_REQUIRES_OK(context, Copy(context, &located));
     Requests requests;
-    OP_REQUIRES_OK(context, MakeRequests(*sizes, *steps, *times, leases, &located, &requests));
+    OP_REQUIRES_OK(context,
+                   MakeRequests(context, *sizes, *steps, *times, leases, &located, &requests));
     Tensor reads;
     OP_REQUIRES_OK(context, AddReads(context, *sizes, located, &requests, &reads));
     OP_REQUIRES_OK(context, CatchErrors([&] { return LocateAll(context, requests); }));
@@ -115,37 +117,41 @@ class LocateRowsOp : public OpKernel {
                      located->flat<float>().data());
   }
 
+  // On a GPU its threads bound them.
+  static absl::Status CheckTimes(OpKernelContext* context, const Tensor& times) {
+    if (context->op_device_context() != nullptr) return absl::OkStatus();
+    const auto values = times.flat<int64_t>();
+    for (int64_t i = 0; i < values.size(); ++i) {
+      if (values(i) >= 1 && values(i) <= kMaxTimes) continue;
+      return absl::InvalidArgumentError(
+          "times: expected 1 <= times <= " + std::to_string(kMaxTimes) + ", got " +
+          std::to_string(values(i)) + " at position " + std::to_string(i));
+    }
+    return absl::OkStatus();
+  }
+
   // One for each feature of a keyed table.
-  absl::Status MakeRequests(const Tensor& sizes, const Tensor& steps, const Tensor& times,
-                            const Leases& leases, Tensor* located, Requests* requests) const {
+  absl::Status MakeRequests(OpKernelContext* context, const Tensor& sizes, const Tensor& steps,
+                            const Tensor& times, const Leases& leases, Tensor* located,
+                            Requests* requests) const {
     const int64_t num_features = static_cast<int64_t>(table_of_feature_.size());
-    if (sizes.shape() != TensorShape({num_features, 2})) {
-      return absl::InvalidArgumentError("sizes: expected shape [" + std::to_string(num_features) +
-                                        ", 2], got " + sizes.shape().DebugString());
-    }
-    const auto size = sizes.matrix<int64_t>();
-    int64_t num_samples = 0, num_ids = 0;
-    for (int64_t f = 0; f < num_features; ++f) {
-      num_samples += size(f, 0);
-      num_ids += size(f, 1);
-    }
-    const BatchLayout at = LayOutBatch(num_samples, num_ids, weighted_);
-    if (located->NumElements() != at.size) {
-      return absl::InvalidArgumentError("batch: its length does not match `sizes`");
-    }
+    BatchInput batch;
+    TF_RETURN_IF_ERROR(ReadBatch(context, *located, sizes, num_features, weighted_,
+                                 BatchCheck::kSizes, nullptr, &batch));
     const bool has_times = times.NumElements() > 0;
-    if (has_times && times.NumElements() != num_ids) {
+    if (has_times && times.NumElements() != batch.extents.num_ids()) {
       return absl::InvalidArgumentError("times: expected one per id, or none");
     }
+    TF_RETURN_IF_ERROR(CheckTimes(context, times));
     const int64_t* first_times = has_times ? times.flat<int64_t>().data() : nullptr;
-    int64_t* ids = reinterpret_cast<int64_t*>(located->flat<float>().data() + at.ids);
-    int64_t begin = 0;
-    for (int64_t f = 0; f < num_features; begin += size(f++, 1)) {
+    int64_t* ids = const_cast<int64_t*>(batch.view.ids);  // of `located`
+    for (int64_t f = 0; f < num_features; ++f) {
       const int32_t table = table_of_feature_[f];
       if (table < 0) continue;
+      const int64_t begin = batch.extents.first_ids[f];
       auto& list = training_ && learning_[table] ? requests->train[steps.vec<int64_t>()(table)]
                                                  : requests->read;
-      list.push_back({leases[table].get(), ids + begin, size(f, 1), ids + begin,
+      list.push_back({leases[table].get(), ids + begin, batch.extents.num_ids(f), ids + begin,
                       has_times ? first_times + begin : nullptr, begin, nullptr});
     }
     return absl::OkStatus();

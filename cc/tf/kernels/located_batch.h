@@ -73,12 +73,14 @@ inline const LocatedBuffer* LocatedBufferOf(const tensorflow::Tensor& batch) {
 }
 
 // A batch with the ids that are read, in the place of those that are trained.
-inline Batch AsRead(const tensorflow::Tensor& batch, Batch view) {
+inline absl::Status AsRead(const tensorflow::Tensor& batch, Batch* view) {
   const LocatedBuffer* located = LocatedBufferOf(batch);
-  if (located != nullptr && located->reads().NumElements() > 0) {
-    view.ids = located->reads().flat<int64_t>().data();
+  if (located == nullptr || located->reads().NumElements() == 0) return absl::OkStatus();
+  if (located->reads().NumElements() != view->num_ids) {
+    return absl::InvalidArgumentError("sizes: expected those that the batch was located with");
   }
-  return view;
+  view->ids = located->reads().flat<int64_t>().data();
+  return absl::OkStatus();
 }
 
 class RowsBuffer : public BorrowedBuffer {

@@ -32,6 +32,8 @@ NcclRanks::NcclRanks(tensorflow::OpKernelConstruction* context) {
   OP_REQUIRES_OK(context, context->GetAttr("num_ranks", &num_ranks_));
   OP_REQUIRES_OK(context, context->GetAttr("timeout_seconds", &timeout_seconds_));
   OP_REQUIRES_OK(context, context->GetAttr("with_rooms", &with_rooms_));
+  OP_REQUIRES(context, rank_ < num_ranks_,
+              absl::InvalidArgumentError("rank: expected less than num_ranks"));
 }
 
 absl::Status NcclRanks::Join(tensorflow::OpKernelContext* context,

@@ -70,6 +70,7 @@ class UnpackRowsOp : public OpKernel {
     OP_REQUIRES_OK(context, types_.Read(context, "dtypes"));
     OP_REQUIRES(context, dims_.size() == types_.size(),
                 absl::InvalidArgumentError("dims, dtypes: expected one per table"));
+    OP_REQUIRES_OK(context, CheckDims(dims_));
   }
 
   void Compute(OpKernelContext* context) override {

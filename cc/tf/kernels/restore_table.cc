@@ -27,9 +27,11 @@ absl::Status DataLoss(const std::string& error) {
 // otherwise, unless `warned` already.
 absl::Status FindFiles(OpKernelContext* context, const std::string& table, bool warned,
                        SavedTable* saved) {
+  tstring prefix, text;
+  TF_RETURN_IF_ERROR(ReadScalar(context, "prefix", &prefix));
+  TF_RETURN_IF_ERROR(ReadScalar(context, "manifest", &text));
   Manifest manifest;
-  TF_RETURN_IF_ERROR(DataLoss(Decode(context->input(2).scalar<tstring>()(), table, &manifest)));
-  const std::string prefix = context->input(1).scalar<tstring>()();
+  TF_RETURN_IF_ERROR(DataLoss(Decode(text, table, &manifest)));
   if (manifest.IsWeak() && !warned) {
     LOG(WARNING) << "table '" << table << "': checkpoint '" << prefix
                  << "' has files of format version 1, of which one of another save in the place of "

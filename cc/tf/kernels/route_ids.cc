@@ -8,6 +8,7 @@
 
 #include "grouping/group_ids.h"
 #include "tensorflow/core/framework/op_kernel.h"
+#include "tf/kernels/batch_input.h"
 #include "tf/kernels/device.h"
 #include "tf/kernels/group_attrs.h"
 #include "tf/kernels/guarded_op.h"
@@ -31,12 +32,22 @@ absl::Status OutputVector(OpKernelContext* context, int index, const std::vector
   return absl::OkStatus();
 }
 
+// How many ranks there may be: far more than there are, and few enough to count for each.
+constexpr int64_t kMaxRanks = int64_t{1} << 16;
+
+absl::Status GetNumRanks(OpKernelConstruction* context, int64_t* num_ranks) {
+  TF_RETURN_IF_ERROR(context->GetAttr("num_ranks", num_ranks));
+  if (*num_ranks >= 1 && *num_ranks <= kMaxRanks) return absl::OkStatus();
+  return absl::InvalidArgumentError("num_ranks: expected 1 to " + std::to_string(kMaxRanks) +
+                                    ", got " + std::to_string(*num_ranks));
+}
+
 class RouteIdsOp : public OpKernel {
  public:
   explicit RouteIdsOp(OpKernelConstruction* context) : OpKernel(context) {
     std::vector<std::string> combiners;
     std::string invalid;
-    OP_REQUIRES_OK(context, context->GetAttr("num_ranks", &num_ranks_));
+    OP_REQUIRES_OK(context, GetNumRanks(context, &num_ranks_));
     OP_REQUIRES_OK(context, context->GetAttr("table_of_feature", &table_of_feature_));
     OP_REQUIRES_OK(context, context->GetAttr("combiners", &combiners));
     OP_REQUIRES_OK(context, context->GetAttr("weighted", &weighted_));
@@ -57,7 +68,7 @@ class RouteIdsOp : public OpKernel {
     const Tensor& batch = context->input(0);
     std::vector<Feature> features;
     RouteInput input;
-    OP_REQUIRES_OK(context, Read(batch, context->input(1), &features, &input));
+    OP_REQUIRES_OK(context, Read(context, &features, &input));
     Tensor* routed;
     OP_REQUIRES_OK(context, context->allocate_output(3, batch.shape(), &routed));
     // Row splits and weights stay as they are.
@@ -103,39 +114,38 @@ class RouteIdsOp : public OpKernel {
       if (spread == Spread::kMod && num_rows[t] == kAnyKey) {
         return absl::InvalidArgumentError("spreads: expected 'hash' or 'one_rank' for keys");
       }
+      // Beyond it Owners does not find who has a row.
+      if (num_rows[t] != kAnyKey &&
+          (num_rows[t] < 0 || num_rows[t] > std::numeric_limits<int64_t>::max() / num_ranks_)) {
+        return absl::InvalidArgumentError("num_rows: expected those of a table over " +
+                                          std::to_string(num_ranks_) + " ranks, or -1, got " +
+                                          std::to_string(num_rows[t]));
+      }
       tables_.push_back({num_rows[t], {spread, home_ranks[t]}});
       description_.keyed.push_back(num_rows[t] == kAnyKey);
     }
     return absl::OkStatus();
   }
 
-  absl::Status Read(const Tensor& batch, const Tensor& sizes, std::vector<Feature>* features,
+  absl::Status Read(OpKernelContext* context, std::vector<Feature>* features,
                     RouteInput* input) const {
     const int64_t num_features = static_cast<int64_t>(table_of_feature_.size());
-    if (sizes.dims() != 2 || sizes.dim_size(0) != num_features || sizes.dim_size(1) != 2) {
-      return absl::InvalidArgumentError("sizes: expected shape [" + std::to_string(num_features) +
-                                        ", 2], got " + sizes.shape().DebugString());
-    }
-    int64_t num_samples = 0, num_ids = 0;
-    for (int64_t f = 0; f < num_features; ++f) {
-      const int64_t samples = sizes.matrix<int64_t>()(f, 0);
-      features->push_back({num_samples, samples, nullptr, 0, table_of_feature_[f], combiners_[f]});
-      num_samples += samples;
-      num_ids += sizes.matrix<int64_t>()(f, 1);
-    }
-    if (batch.NumElements() != LayOutBatch(num_samples, num_ids, weighted_).size) {
-      return absl::InvalidArgumentError("batch: its length does not match `sizes`");
-    }
-    if (num_ids > std::numeric_limits<int32_t>::max()) {
+    BatchInput batch;
+    TF_RETURN_IF_ERROR(ReadBatch(context, context->input(0), context->input(1), num_features,
+                                 weighted_, BatchCheck::kRowSplits, nullptr, &batch));
+    const BatchExtents& extents = batch.extents;
+    if (extents.num_ids() > std::numeric_limits<int32_t>::max()) {
       return absl::InvalidArgumentError("expected fewer than 2^31 ids in one batch, got " +
-                                        std::to_string(num_ids) + "; use smaller batches");
+                                        std::to_string(extents.num_ids()) +
+                                        "; use smaller batches");
     }
-    *input = {tables_.data(),
-              static_cast<int64_t>(tables_.size()),
-              features->data(),
-              num_features,
-              ViewBatch(batch.flat<float>().data(), num_samples, num_ids, weighted_),
-              invalid_ids_,
+    for (int64_t f = 0; f < num_features; ++f) {
+      features->push_back({extents.first_samples[f], extents.num_samples(f), nullptr, 0,
+                           table_of_feature_[f], combiners_[f]});
+    }
+    *input = {tables_.data(),   static_cast<int64_t>(tables_.size()),
+              features->data(), num_features,
+              batch.view,       invalid_ids_,
               num_ranks_};
     return absl::OkStatus();
   }
@@ -169,6 +179,17 @@ class ReadRequestsOp : public OpKernel {
                     group_of_table_.size() == num_rows_.size(),
                 absl::InvalidArgumentError(
                     "expected attributes of one length per feature and one per table"));
+    const auto expect_indices = [&](const char* name, const std::vector<int32_t>& indices,
+                                    int64_t count) {
+      for (const int32_t index : indices) {
+        OP_REQUIRES(
+            context, index >= 0 && index < count,
+            absl::InvalidArgumentError(std::string(name) + ": expected 0 <= index < " +
+                                       std::to_string(count) + ", got " + std::to_string(index)));
+      }
+    };
+    expect_indices("table_of_feature", table_of_feature_, NumTables());
+    expect_indices("group_of_table", group_of_table_, num_groups_);
   }
 
   void Compute(OpKernelContext* context) override {
@@ -179,8 +200,13 @@ class ReadRequestsOp : public OpKernel {
                                      int32_splits.data() + int32_splits.size());
     const int64_t num_ranks = static_cast<int64_t>(words.size());
     int64_t total = 0;
-    for (const int64_t count : words) total += std::max<int64_t>(0, count);
-    OP_REQUIRES(context, total == messages.NumElements(),
+    for (const int64_t count : words) {
+      OP_REQUIRES(context, count >= 0,
+                  absl::InvalidArgumentError("splits: expected numbers of words, got " +
+                                             std::to_string(count)));
+      total += count;
+    }
+    OP_REQUIRES(context, splits.dims() == 1 && total == messages.NumElements(),
                 absl::InvalidArgumentError("messages: expected as many words as splits says"));
     const Requests requests =
         ReadMessages(messages.flat<int64_t>().data(), words.data(), num_ranks, description_);
@@ -257,7 +283,7 @@ REGISTER_KERNEL_BUILDER(Name("ReadRequests").Device(tensorflow::DEVICE_CPU),
 class KeyOwnersOp : public OpKernel {
  public:
   explicit KeyOwnersOp(OpKernelConstruction* context) : OpKernel(context) {
-    OP_REQUIRES_OK(context, context->GetAttr("num_ranks", &num_ranks_));
+    OP_REQUIRES_OK(context, GetNumRanks(context, &num_ranks_));
   }
 
   void Compute(OpKernelContext* context) override {

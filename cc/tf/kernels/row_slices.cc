@@ -57,12 +57,31 @@ absl::Status RowTypes::Read(tensorflow::OpKernelConstruction* context, const cha
 }
 
 absl::Status CheckCounts(const char* name, const Tensor& counts, size_t num_tables) {
-  if (counts.dims() == 2 && counts.dim_size(1) == static_cast<int64_t>(num_tables)) {
-    return absl::OkStatus();
+  if (counts.dims() != 2 || counts.dim_size(1) != static_cast<int64_t>(num_tables)) {
+    return absl::InvalidArgumentError(std::string(name) + ": expected shape [ranks, " +
+                                      std::to_string(num_tables) + "], got " +
+                                      counts.shape().DebugString());
   }
-  return absl::InvalidArgumentError(std::string(name) + ": expected shape [ranks, " +
-                                    std::to_string(num_tables) + "], got " +
-                                    counts.shape().DebugString());
+  constexpr int64_t kMaxRows = int64_t{1} << 40;
+  const auto rows = counts.flat<int64_t>();
+  int64_t left = kMaxRows;
+  for (int64_t i = 0; i < rows.size(); left -= rows(i++)) {
+    if (rows(i) >= 0 && rows(i) <= left) continue;
+    return absl::InvalidArgumentError(std::string(name) + ": expected numbers of rows, together " +
+                                      "up to 2^40, got " + std::to_string(rows(i)) + " of table " +
+                                      std::to_string(i % num_tables) + " for rank " +
+                                      std::to_string(i / num_tables));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckDims(const std::vector<int32_t>& dims) {
+  for (size_t t = 0; t < dims.size(); ++t) {
+    if (dims[t] >= 1 && dims[t] <= kMaxDim) continue;
+    return absl::InvalidArgumentError("table " + std::to_string(t) + ": expected 1 <= dim <= " +
+                                      std::to_string(kMaxDim) + ", got " + std::to_string(dims[t]));
+  }
+  return absl::OkStatus();
 }
 
 RowParts MakeParts(const Tensor& counts, const std::vector<int32_t>& dims,
@@ -79,7 +98,8 @@ absl::Status ReadSlices(OpKernelContext* context, const RowTypes& types, const T
     const int64_t expected =
         SumOver(counts.flat<int64_t>().data(), counts.dim_size(0), num_tables, t);
     const std::string which = "rows[" + std::to_string(t) + "]: expected ";
-    if (rows.dims() != 2 || (!types.has_indices && rows.dim_size(0) != expected)) {
+    if (rows.dims() != 2 || rows.dim_size(1) > kMaxDim ||
+        (!types.has_indices && rows.dim_size(0) != expected)) {
       return absl::InvalidArgumentError(which + std::to_string(expected) +
                                         " rows, as counts says, got shape " +
                                         rows.shape().DebugString());
@@ -98,7 +118,7 @@ absl::Status ReadSlices(OpKernelContext* context, const RowTypes& types, const T
     slices->push_back(
         {rows.data(), ToCore(types.dtypes[t]), !types.has_indices, indices, rows.dim_size(0)});
   }
-  return absl::OkStatus();
+  return CheckDims(*dims);
 }
 
 absl::Status AllocateSlices(OpKernelContext* context, const RowTypes& types, const RowParts& parts,

@@ -21,8 +21,10 @@ struct RowTypes {
   size_t size() const { return dtypes.size(); }
 };
 
-// counts: [ranks, num_tables].
+// counts: [ranks, num_tables], numbers of rows whose bytes a computer has.
 absl::Status CheckCounts(const char* name, const tensorflow::Tensor& counts, size_t num_tables);
+
+absl::Status CheckDims(const std::vector<int32_t>& dims);
 
 // Views of all these.
 RowParts MakeParts(const tensorflow::Tensor& counts, const std::vector<int32_t>& dims,

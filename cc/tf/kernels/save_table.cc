@@ -180,15 +180,16 @@ class SaveTableOp : public tensorflow::AsyncOpKernel {
     const Stage stage("writing tables");
     EmbeddingTablePtr resource;
     TF_RETURN_IF_ERROR(FindEmbeddingTable(context, 0, &resource));
-    const std::string prefix = context->input(1).scalar<tstring>()();
+    tstring prefix;
+    int64_t snapshot;
+    TF_RETURN_IF_ERROR(ReadScalar(context, "prefix", &prefix));
+    TF_RETURN_IF_ERROR(ReadScalar(context, "snapshot", &snapshot));
     std::unique_ptr<TableSave> save;
     FullSave full;
     {
       tensorflow::mutex_lock lock(*resource->mu());
       TableSaves& saves = resource->saves();
-      const bool waits =
-          saves.waiting != nullptr && saves.waiting->id == context->input(2).scalar<int64_t>()();
-      if (!waits) {
+      if (saves.waiting == nullptr || saves.waiting->id != snapshot) {
         return absl::FailedPreconditionError("table '" + resource->name() +
                                              "': expected its snapshot, got that of another save, "
                                              "or one that was written already");

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "tensorflow/core/framework/op_kernel.h"
+#include "tf/kernels/batch_input.h"
 #include "tf/kernels/guarded_op.h"
 #include "tf/kernels/located_batch.h"
 
@@ -30,9 +31,11 @@ class SelectSamplesOp : public OpKernel {
   void Compute(OpKernelContext* context) override {
     const Tensor& batch = context->input(0);
     const Tensor& sizes = context->input(1);
-    std::vector<Feature> features;
-    Batch view;
-    OP_REQUIRES_OK(context, View(batch, sizes, &features, &view));
+    const int64_t num_features = sizes.dims() == 0 ? 0 : sizes.dim_size(0);
+    BatchInput input;
+    OP_REQUIRES_OK(context, ReadBatch(context, batch, sizes, num_features, weighted_,
+                                      BatchCheck::kRowSplits, nullptr, &input));
+    const std::vector<Feature> features = FeaturesOf(input.extents);
     std::vector<SampleSelection> selections;
     OP_REQUIRES_OK(context, ReadSelections(context, features, &selections));
     if (SelectsAll(features, selections)) {
@@ -40,9 +43,8 @@ class SelectSamplesOp : public OpKernel {
       context->set_output(1, sizes);
       return;
     }
-    const int64_t num_features = static_cast<int64_t>(features.size());
     std::vector<int64_t> num_ids(num_features);
-    CountSelectedIds(features.data(), selections.data(), num_features, view, num_ids.data());
+    CountSelectedIds(features.data(), selections.data(), num_features, input.view, num_ids.data());
     Tensor* selected_sizes;
     OP_REQUIRES_OK(context, context->allocate_output(1, sizes.shape(), &selected_sizes));
     int64_t total_samples = 0, total_ids = 0;
@@ -53,30 +55,19 @@ class SelectSamplesOp : public OpKernel {
     Tensor selected;
     const int64_t size = LayOutBatch(total_samples, total_ids, weighted_).size;
     OP_REQUIRES_OK(context, context->allocate_temp(batch.dtype(), TensorShape({size}), &selected));
-    SelectSamples(features.data(), selections.data(), num_features, view, num_ids.data(),
+    SelectSamples(features.data(), selections.data(), num_features, input.view, num_ids.data(),
                   selected.flat<float>().data());
     context->set_output(0, HoldBatch(selected, batch));
   }
 
  private:
-  absl::Status View(const Tensor& batch, const Tensor& sizes, std::vector<Feature>* features,
-                    Batch* view) const {
-    if (sizes.dims() != 2 || sizes.dim_size(1) != 2) {
-      return absl::InvalidArgumentError("sizes: expected shape [features, 2], got " +
-                                        sizes.shape().DebugString());
+  static std::vector<Feature> FeaturesOf(const BatchExtents& batch) {
+    std::vector<Feature> features;
+    for (int64_t f = 0; f < batch.num_features(); ++f) {
+      features.push_back(
+          {batch.first_samples[f], batch.num_samples(f), nullptr, 0, 0, Combiner::kSum});
     }
-    int64_t num_samples = 0, num_ids = 0;
-    for (int64_t f = 0; f < sizes.dim_size(0); ++f) {
-      const int64_t samples = sizes.matrix<int64_t>()(f, 0);
-      features->push_back({num_samples, samples, nullptr, 0, 0, Combiner::kSum});
-      num_samples += samples;
-      num_ids += sizes.matrix<int64_t>()(f, 1);
-    }
-    if (batch.NumElements() != LayOutBatch(num_samples, num_ids, weighted_).size) {
-      return absl::InvalidArgumentError("batch: its length does not match `sizes`");
-    }
-    *view = ViewBatch(batch.flat<float>().data(), num_samples, num_ids, weighted_);
-    return absl::OkStatus();
+    return features;
   }
 
   absl::Status ReadSelections(OpKernelContext* context, const std::vector<Feature>& features,

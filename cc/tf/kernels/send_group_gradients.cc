@@ -32,6 +32,7 @@ class SendGroupGradientsOp : public OpKernel {
  public:
   explicit SendGroupGradientsOp(OpKernelConstruction* context)
       : OpKernel(context), attrs_(context) {
+    if (!context->status().ok()) return;  // of attributes that do not belong together
     OP_REQUIRES_OK(context, context->GetAttr("grad_features", &grad_features_));
     OP_REQUIRES_OK(context, context->GetAttr("num_parts", &num_parts_));
     OP_REQUIRES_OK(context, context->GetAttr("is_other_batch", &is_other_batch_));
@@ -44,12 +45,11 @@ class SendGroupGradientsOp : public OpKernel {
     const Stage stage("send gradients");
     std::shared_ptr<HeldGroup> held;
     OP_REQUIRES_OK(context, ReadState(context, &held));
-    const int num_tables = static_cast<int>(attrs_.dims.size());
-    const Tensor &batch = context->input(num_tables), &sizes = context->input(num_tables + 1);
     std::vector<Feature> features;
-    Batch view;
-    OP_REQUIRES_OK(context, attrs_.MakeFeatures(batch, sizes, &features, &view));
-    OP_REQUIRES_OK(context, CheckSortable(view));
+    BatchInput batch;
+    OP_REQUIRES_OK(context, attrs_.MakeFeatures(context, BatchCheck::kSizes, &batch, &features));
+    OP_REQUIRES_OK(context, CheckSortable(batch.view));
+    OP_REQUIRES_OK(context, CheckBelongs(*held, batch.extents));
     OP_REQUIRES_OK(context, attrs_.ReadGradients(context, grad_features_, &features));
     Tables tables;  // locked until what reads their rows is enqueued
     if (attrs_.weighted || clips_ || (is_other_batch_ && !keyed_.empty())) {
@@ -61,9 +61,9 @@ class SendGroupGradientsOp : public OpKernel {
       if (attrs_.weighted || (clips_ && !is_other_batch_)) {
         held->get()->FindRows(tables.get(), StreamOf(context));
       }
-      TF_RETURN_IF_ERROR(WeightGrad(context, held.get(), features, view.num_ids));
+      TF_RETURN_IF_ERROR(WeightGrad(context, held.get(), features, batch.view.num_ids));
       if (is_other_batch_) {
-        TF_RETURN_IF_ERROR(RouteAgain(context, tables, features, batch, sizes, view, &held));
+        TF_RETURN_IF_ERROR(RouteAgain(context, tables, features, batch, &held));
       }
       return Send(context, held.get(), features);
     });
@@ -75,12 +75,28 @@ class SendGroupGradientsOp : public OpKernel {
   absl::Status ReadState(OpKernelContext* context, std::shared_ptr<HeldGroup>* held) const {
     const Tensor* state;
     TF_RETURN_IF_ERROR(context->input("state", &state));
-    const auto* content = state->scalar<tensorflow::Variant>()().get<HeldGroupState>();
+    const auto* content =
+        state->dims() == 0 ? state->scalar<tensorflow::Variant>()().get<HeldGroupState>() : nullptr;
     if (content == nullptr || content->held == nullptr) {
       return absl::InvalidArgumentError("state: expected that of a lookup");
     }
     *held = content->held;
     return absl::OkStatus();
+  }
+
+  // The lookup whose state this is had these tables, and, unless the batch is another one, as many
+  // samples and ids of each feature.
+  absl::Status CheckBelongs(const HeldGroup& held, const BatchExtents& batch) const {
+    const int64_t num_tables = static_cast<int64_t>(attrs_.dims.size());
+    const int64_t num_parts = num_tables * held.communicator()->num_ranks();
+    bool belongs = held.dims == attrs_.dims && num_parts_ == num_parts;
+    belongs &= held.table_of_feature == attrs_.table_of_feature;
+    belongs &= is_other_batch_ || (held.extents.first_samples == batch.first_samples &&
+                                   held.extents.first_ids == batch.first_ids);
+    if (belongs) return absl::OkStatus();
+    return absl::InvalidArgumentError(
+        "state: expected that of a lookup of these tables and features, and, unless "
+        "is_other_batch, of this batch");
   }
 
   absl::Status WeightGrad(OpKernelContext* context, HeldGroup* held,
@@ -96,10 +112,9 @@ class SendGroupGradientsOp : public OpKernel {
   // Replaces `held` by the group of another batch, whose rows nobody reads unless gradients are
   // clipped. shards: read then, and where tables have keys.
   absl::Status RouteAgain(OpKernelContext* context, const Tables& shards,
-                          const std::vector<Feature>& features, const Tensor& batch,
-                          const Tensor& sizes, const Batch& view,
+                          const std::vector<Feature>& features, const BatchInput& batch,
                           std::shared_ptr<HeldGroup>* held) const {
-    const std::vector<KeyedFeature> keyed = KeyedFeaturesOf(attrs_, keyed_, sizes);
+    const std::vector<KeyedFeature> keyed = KeyedFeaturesOf(keyed_, batch, features);
     std::vector<Table> tables;
     for (size_t t = 0; t < attrs_.dims.size(); ++t) {
       const void* rows = clips_ ? shards.get()[t].rows : nullptr;
@@ -108,14 +123,16 @@ class SendGroupGradientsOp : public OpKernel {
     for (const int32_t t : keyed_) {
       tables[t].num_rows = NumberedRows(keyed, t, (*held)->communicator()->num_ranks());
     }
-    Group group = MakeGroup(attrs_, tables, features, view);
+    const Tensor* buffer;
+    TF_RETURN_IF_ERROR(context->input("batch", &buffer));
+    Group group = MakeGroup(attrs_, tables, features, batch.view);
     group.invalid_ids.read_zeros = true;  // the lookup has seen to them
     auto other =
-        std::make_shared<HeldGroup>(context, group, batch, (*held)->communicator(),
+        std::make_shared<HeldGroup>(context, group, *buffer, (*held)->communicator(),
                                     (*held)->get()->description(), (*held)->comm_type, keyed);
     other->gradient_scale = (*held)->gradient_scale;
-    const ToldCounts& counts = other->get()->Ask(nullptr, StreamOf(context));
-    if (!counts.disagreement.empty()) return absl::InvalidArgumentError(counts.disagreement);
+    TF_RETURN_IF_ERROR(
+        ToStatus(other->Ask(), attrs_, tables, (*held)->communicator()->rank(), batch.extents));
     int64_t* ids;
     TF_RETURN_IF_ERROR(other->MakeRequests(&ids));
     // The lookup has counted the keys, and holds their rows.

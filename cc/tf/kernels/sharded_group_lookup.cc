@@ -35,6 +35,7 @@ class ShardedGroupLookupOp : public OpKernel {
  public:
   explicit ShardedGroupLookupOp(OpKernelConstruction* context)
       : OpKernel(context), attrs_(context), ranks_(context) {
+    if (!context->status().ok()) return;  // of attributes that do not belong together
     OP_REQUIRES_OK(context, context->GetAttr("num_rows", &num_rows_));
     OP_REQUIRES_OK(context, context->GetAttr("gradient_scale", &gradient_scale_));
     OP_REQUIRES_OK(context, context->GetAttr("description", &description_));
@@ -47,6 +48,13 @@ class ShardedGroupLookupOp : public OpKernel {
     OP_REQUIRES_OK(context, context->GetAttr("keyed", &keyed_));
     OP_REQUIRES_OK(context, context->GetAttr("learning", &learning_));
     OP_REQUIRES_OK(context, context->GetAttr("training", &training_));
+    OP_REQUIRES(
+        context, num_outputs() == attrs_.NumOutputs() + 1,
+        absl::InvalidArgumentError("num_outputs: expected " + std::to_string(attrs_.NumOutputs())));
+    OP_REQUIRES(
+        context,
+        std::all_of(num_rows_.begin(), num_rows_.end(), [](int64_t rows) { return rows >= 0; }),
+        absl::InvalidArgumentError("num_rows: expected numbers of rows"));
     OP_REQUIRES(context, learning_.size() == keyed_.size(),
                 absl::InvalidArgumentError("learning: expected one per keyed table"));
     OP_REQUIRES(context, keyed_.empty() || !attrs_.weighted,
@@ -61,24 +69,26 @@ class ShardedGroupLookupOp : public OpKernel {
     Tables locked;
     OP_REQUIRES_OK(context, locked.Read(context, attrs_, keyed_));
     std::vector<Table> tables = locked.get();
-    const int num_tables = static_cast<int>(tables.size());
-    const Tensor &batch = context->input(num_tables), &sizes = context->input(num_tables + 1);
     std::vector<Feature> features;
-    Batch view;
-    OP_REQUIRES_OK(context, attrs_.MakeFeatures(batch, sizes, &features, &view));
-    OP_REQUIRES_OK(context, CheckSortable(view));
-    const std::vector<KeyedFeature> keyed_features = KeyedFeaturesOf(attrs_, keyed_, sizes);
+    BatchInput batch;
+    OP_REQUIRES_OK(context, attrs_.MakeFeatures(context, BatchCheck::kSizes, &batch, &features));
+    OP_REQUIRES_OK(context, CheckSortable(batch.view));
+    OP_REQUIRES_OK(context, CheckSteps(context));
+    const std::vector<KeyedFeature> keyed_features = KeyedFeaturesOf(keyed_, batch, features);
     OP_REQUIRES_OK(context, CheckShards(keyed_features, &tables));
     OP_REQUIRES_OK(context, attrs_.AllocateOutputs(context, &features));
     std::shared_ptr<HeldGroup> held;
     bool on_all_ranks = false;
     const absl::Status status = CatchErrors([&] {
-      const Group group = MakeGroup(attrs_, tables, features, view);
-      held = std::make_shared<HeldGroup>(context, group, batch, communicator, description_,
-                                         comm_type_, keyed_features);
+      const Group group = MakeGroup(attrs_, tables, features, batch.view);
+      held = std::make_shared<HeldGroup>(context, group, BufferOf(context), communicator,
+                                         description_, comm_type_, keyed_features);
       held->gradient_scale = gradient_scale_;
       held->num_rows = num_rows_;
-      const absl::Status asked = Ask(context, tables, held.get());
+      held->dims = attrs_.dims;
+      held->table_of_feature = attrs_.table_of_feature;
+      held->extents = batch.extents;
+      const absl::Status asked = Ask(tables, batch.extents, held.get());
       on_all_ranks = !asked.ok();
       return on_all_ranks ? asked : LookUp(context, locked, held.get());
     });
@@ -118,23 +128,11 @@ class ShardedGroupLookupOp : public OpKernel {
   }
 
   // An error that it returns all ranks have. tables: with the rows of all ranks.
-  absl::Status Ask(OpKernelContext* context, const std::vector<Table>& tables,
+  absl::Status Ask(const std::vector<Table>& tables, const BatchExtents& batch,
                    HeldGroup* held) const {
-    const cudaStream_t stream = StreamOf(context);
-    const Fault none;
-    Tensor fault;
-    Require(std::string(AllocateScratch(context, sizeof(Fault), &fault).message()));
-    RequireCuda(
-        cudaMemcpyAsync(fault.data(), &none, sizeof(Fault), cudaMemcpyHostToDevice, stream));
-    const ToldCounts& counts = held->get()->Ask(static_cast<Fault*>(fault.data()), stream);
+    const ToldCounts& counts = held->Ask();
     WarnOfLack(held->communicator()->rooms());
-    if (!counts.disagreement.empty()) return absl::InvalidArgumentError(counts.disagreement);
-    if (counts.fault_rank >= 0) {
-      const absl::Status status = attrs_.ToStatus(counts.fault, tables);
-      return absl::InvalidArgumentError("rank " + std::to_string(counts.fault_rank) + ": " +
-                                        std::string(status.message()));
-    }
-    return absl::OkStatus();
+    return ToStatus(counts, attrs_, tables, ranks_.rank(), batch);
   }
 
   static void WarnOfLack(const PeerRooms* rooms) {
@@ -165,9 +163,20 @@ class ShardedGroupLookupOp : public OpKernel {
     return absl::OkStatus();
   }
 
+  absl::Status CheckSteps(OpKernelContext* context) const {
+    const int64_t num_steps = context->input(context->num_inputs() - 2).NumElements();
+    if (num_steps == static_cast<int64_t>(keyed_.size())) return absl::OkStatus();
+    return absl::InvalidArgumentError("steps: expected one per keyed table, got " +
+                                      std::to_string(num_steps));
+  }
+
   std::vector<int64_t> StepsOf(OpKernelContext* context) const {
     const auto steps = context->input(context->num_inputs() - 2).flat<int64_t>();
     return {steps.data(), steps.data() + steps.size()};
+  }
+
+  const Tensor& BufferOf(OpKernelContext* context) const {
+    return context->input(static_cast<int>(attrs_.dims.size()));  // after the tables
   }
 
   std::vector<bool> Trains() const {

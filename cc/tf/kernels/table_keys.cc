@@ -189,9 +189,9 @@ class EvictKeysOp : public TableOp {
 
  private:
   absl::Status Run(OpKernelContext* context, EmbeddingTable* table) override {
-    return OutputScalar(
-        context, 0,
-        table->Evict(eviction_, context->input(1).scalar<int64_t>()(), ThreadsOf(context)));
+    int64_t step;
+    TF_RETURN_IF_ERROR(ReadScalar(context, "step", &step));
+    return OutputScalar(context, 0, table->Evict(eviction_, step, ThreadsOf(context)));
   }
 
   Eviction eviction_;

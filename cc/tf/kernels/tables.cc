@@ -36,7 +36,8 @@ absl::Status TableOfTensor(const Tensor& tensor, const GroupAttrs& attrs, size_t
     return absl::InvalidArgumentError("table '" + name + "': expected shape [rows, dim], got " +
                                       tensor.shape().DebugString());
   }
-  *table = {tensor.data(), tensor.dim_size(0), static_cast<int32_t>(tensor.dim_size(1)), 0};
+  TF_RETURN_IF_ERROR(CheckDim(name, attrs.dims[t], tensor.dim_size(1)));
+  *table = {tensor.data(), tensor.dim_size(0), attrs.dims[t], 0};
   return absl::OkStatus();
 }
 
@@ -47,7 +48,7 @@ absl::Status TableOfKeyed(tensorflow::OpKernelContext* context, const EmbeddingT
   TF_RETURN_IF_ERROR(
       CheckType(attrs.table_names[t], attrs.dtype, FromCore(keyed.table()->options().dtype)));
   *table = keyed.table()->rows();
-  return absl::OkStatus();
+  return CheckDim(attrs.table_names[t], attrs.dims[t], table->dim);
 }
 
 }  // namespace
@@ -70,12 +71,15 @@ absl::Status Tables::Find(tensorflow::OpKernelContext* context, const GroupAttrs
         FindEmbeddingTable(context, first + static_cast<int>(i), &sources_[keyed[i]].keyed));
   }
   TF_RETURN_IF_ERROR(context->op_kernel().InputRange("tables", &first, &end));
+  if (end - first != static_cast<int>(sources_.size())) {
+    return absl::InvalidArgumentError("tables: expected one for each of dims");
+  }
   for (size_t t = 0; t < sources_.size(); ++t) {
     const int input = first + static_cast<int>(t);
     if (sources_[t].keyed || context->input_dtype(input) != tensorflow::DT_RESOURCE) continue;
-    const absl::Status found = tensorflow::LookupResource(
-        context, tensorflow::HandleFromInput(context, input), &sources_[t].variable);
-    if (!found.ok()) return Uninitialized(attrs.table_names[t]);
+    const absl::Status found = FindResource(context, input, &sources_[t].variable);
+    if (absl::IsNotFound(found)) return Uninitialized(attrs.table_names[t]);
+    TF_RETURN_IF_ERROR(found);
   }
   return absl::OkStatus();
 }
@@ -99,7 +103,6 @@ absl::Status Tables::Read(tensorflow::OpKernelContext* context, const GroupAttrs
           source.variable ? *source.variable->tensor() : context->input(static_cast<int>(t));
       TF_RETURN_IF_ERROR(TableOfTensor(tensor, attrs, t, &tables_[t]));
     }
-    TF_RETURN_IF_ERROR(CheckDim(attrs.table_names[t], attrs.dims[t], tables_[t].dim));
     tables_[t].max_norm = attrs.max_norms[t];
   }
   return absl::OkStatus();

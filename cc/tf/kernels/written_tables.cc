@@ -83,9 +83,10 @@ absl::Status Check(const Tensor& tensor, const std::string& what, tensorflow::Da
     return absl::InvalidArgumentError(what + ": expected shape " + shape->DebugString() + ", got " +
                                       tensor.shape().DebugString());
   }
-  if (tensor.dims() != 2) {
-    return absl::InvalidArgumentError(what + ": expected shape [rows, dim], got " +
-                                      tensor.shape().DebugString());
+  if (tensor.dims() != 2 || tensor.dim_size(1) < 1 || tensor.dim_size(1) > kMaxDim) {
+    return absl::InvalidArgumentError(
+        what + ": expected shape [rows, dim], 1 <= dim <= " + std::to_string(kMaxDim) + ", got " +
+        tensor.shape().DebugString());
   }
   return absl::OkStatus();
 }
@@ -112,6 +113,8 @@ RuleAttrs::RuleAttrs(tensorflow::OpKernelConstruction* context) {
                                            std::to_string(num_slots) + " slots, got slot " +
                                            std::to_string(slot)));
   }
+  OP_REQUIRES(context, !slot_per_row || !slots.empty(),
+              absl::InvalidArgumentError("rule_slots: rule '" + name + "' needs its slot"));
   int num_keyed;
   OP_REQUIRES_OK(context, context->GetAttr("num_keyed", &num_keyed));
   OP_REQUIRES(context,
@@ -125,14 +128,15 @@ absl::Status WrittenTables::Find(OpKernelContext* context, int input, const std:
   tensorflow::core::RefCountPtr<tensorflow::Var> variable;
   if (context->input_dtype(input) != tensorflow::DT_RESOURCE) {
     mutexes_.push_back(context->input_ref_mutex(input));
-  } else if (tensorflow::LookupResource(context, tensorflow::HandleFromInput(context, input),
-                                        &variable)
-                 .ok()) {
-    mutexes_.push_back(variable->mu());
   } else {
-    return absl::FailedPreconditionError("table '" + name +
-                                         "': expected initialized variables for it and its slots; "
-                                         "run their initializers");
+    const absl::Status found = FindResource(context, input, &variable);
+    if (absl::IsNotFound(found)) {
+      return absl::FailedPreconditionError("table '" + name +
+                                           "': expected initialized variables for it and its "
+                                           "slots; run their initializers");
+    }
+    TF_RETURN_IF_ERROR(found);
+    mutexes_.push_back(variable->mu());
   }
   variables_.push_back(std::move(variable));
   return absl::OkStatus();
@@ -143,6 +147,11 @@ absl::Status WrittenTables::Open(OpKernelContext* context, const RuleAttrs& attr
   int first, end;
   TF_RETURN_IF_ERROR(context->op_kernel().InputRange("tables", &first, &end));
   const int num_variables = end - first;
+  int first_keyed, end_keyed;
+  TF_RETURN_IF_ERROR(context->op_kernel().InputRange("keyed_tables", &first_keyed, &end_keyed));
+  if (num_variables + end_keyed - first_keyed != static_cast<int>(names.size())) {
+    return absl::InvalidArgumentError("expected one name for each table");
+  }
   for (int i = first; i < end; ++i) TF_RETURN_IF_ERROR(Find(context, i, names[i - first]));
   const int num_slots = static_cast<int>(attrs.slots.size());
   TF_RETURN_IF_ERROR(context->op_kernel().InputRange("slots", &first, &end));
@@ -154,11 +163,7 @@ absl::Status WrittenTables::Open(OpKernelContext* context, const RuleAttrs& attr
   for (int i = first; i < end; ++i) {
     TF_RETURN_IF_ERROR(Find(context, i, names[(i - first) / num_slots]));
   }
-  TF_RETURN_IF_ERROR(context->op_kernel().InputRange("keyed_tables", &first, &end));
-  if (num_variables + end - first != static_cast<int>(names.size())) {
-    return absl::InvalidArgumentError("expected one name for each table");
-  }
-  for (int i = first; i < end; ++i) {
+  for (int i = first_keyed; i < end_keyed; ++i) {
     keyed_.emplace_back();
     TF_RETURN_IF_ERROR(FindEmbeddingTable(context, i, &keyed_.back()));
     mutexes_.push_back(keyed_.back()->mu());
@@ -181,12 +186,14 @@ absl::Status WrittenTables::OpenVariables(OpKernelContext* context, const RuleAt
   const int num_tables = static_cast<int>(names.size());
   const int num_slots = static_cast<int>(attrs.slots.size());
   // Tables are the first of variables_, slots follow.
-  auto tensor_of = [&](int input, int at, Tensor* tensor) -> absl::Status {
+  const auto open = [&](int input, int at, const std::string& what, tensorflow::DataType dtype,
+                        const TensorShape* shape, Tensor* tensor) -> absl::Status {
     tensorflow::Var* variable = variables_[at].get();
     if (variable == nullptr) {
       *tensor = context->mutable_input(input, /*lock_held=*/true);
-      return absl::OkStatus();
+      return Check(*tensor, what, dtype, shape);
     }
+    TF_RETURN_IF_ERROR(Check(*variable->tensor(), what, dtype, shape));
     TF_RETURN_IF_ERROR(MakeWritable(context, variable));
     *tensor = *variable->tensor();
     return absl::OkStatus();
@@ -194,8 +201,7 @@ absl::Status WrittenTables::OpenVariables(OpKernelContext* context, const RuleAt
   for (int t = 0; t < num_tables; ++t) {
     const std::string what = "table '" + names[t] + "'";
     Tensor rows;
-    TF_RETURN_IF_ERROR(tensor_of(first_table + t, t, &rows));
-    TF_RETURN_IF_ERROR(Check(rows, what, attrs.dtype, nullptr));
+    TF_RETURN_IF_ERROR(open(first_table + t, t, what, attrs.dtype, nullptr, &rows));
     tables_.push_back({rows.data(), rows.dim_size(0), static_cast<int32_t>(rows.dim_size(1)), 0});
     updates_.push_back({rows.data(), {}});
     const TensorShape slot_shape =
@@ -203,9 +209,9 @@ absl::Status WrittenTables::OpenVariables(OpKernelContext* context, const RuleAt
     for (int s = 0; s < num_slots; ++s) {
       const int i = t * num_slots + s;
       Tensor slot;
-      TF_RETURN_IF_ERROR(tensor_of(first_slot + i, num_tables + i, &slot));
-      TF_RETURN_IF_ERROR(Check(slot, what + ", slot " + std::to_string(attrs.slots[s]),
-                               attrs.slot_dtype, &slot_shape));
+      TF_RETURN_IF_ERROR(open(first_slot + i, num_tables + i,
+                              what + ", slot " + std::to_string(attrs.slots[s]), attrs.slot_dtype,
+                              &slot_shape, &slot));
       updates_.back().slots[attrs.slots[s]] = slot.data();
     }
   }

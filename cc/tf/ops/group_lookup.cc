@@ -13,13 +13,14 @@ using ::tensorflow::shape_inference::InferenceContext;
 
 absl::Status GroupLookupShape(InferenceContext* context) {
   int num_outputs;
-  return SetGroupOutputs(context, &num_outputs);
+  return SetGroupOutputs(context, /*num_others=*/0, &num_outputs);
 }
 
 absl::Status GroupLookupGradShape(InferenceContext* context) {
   std::vector<int32_t> dims;
-  TF_RETURN_IF_ERROR(context->GetAttr("dims", &dims));
+  TF_RETURN_IF_ERROR(GetDims(context, &dims));
   const int num_tables = static_cast<int>(dims.size());
+  TF_RETURN_IF_ERROR(CheckNumOutputs(context, 2 * int64_t{num_tables} + 1));
   for (int t = 0; t < num_tables; ++t) {
     const auto num_unique = context->UnknownDim();
     context->set_output(t, context->Vector(num_unique));

@@ -5,6 +5,7 @@
 #include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/framework/shape_inference.h"
 #include "tf/ops/group_attrs.h"
+#include "tf/ops/group_outputs.h"
 
 namespace group_embedding {
 
@@ -81,12 +82,14 @@ REGISTER_OP("HostExchangeRows")
       int64_t num_indices;
       TF_RETURN_IF_ERROR(context->GetAttr("dtypes", &dtypes));
       TF_RETURN_IF_ERROR(context->GetAttr("num_indices", &num_indices));
-      for (size_t t = 0; t < dtypes.size(); ++t) {
+      const int64_t num_tables = static_cast<int64_t>(dtypes.size());
+      TF_RETURN_IF_ERROR(CheckNumOutputs(context, num_indices > 0 ? 2 * num_tables : num_tables));
+      for (int64_t t = 0; t < num_tables; ++t) {
         ShapeHandle rows;
         TF_RETURN_IF_ERROR(context->WithRank(context->input(t), 2, &rows));
         const auto num_rows = context->UnknownDim();
         context->set_output(t, context->Matrix(num_rows, context->Dim(rows, 1)));
-        if (num_indices > 0) context->set_output(dtypes.size() + t, context->Vector(num_rows));
+        if (num_indices > 0) context->set_output(num_tables + t, context->Vector(num_rows));
       }
       return absl::OkStatus();
     })
@@ -122,7 +125,8 @@ REGISTER_OP("HostLookUpRows")
     .SetIsStateful()
     .SetShapeFn([](InferenceContext* context) {
       std::vector<int32_t> dims;
-      TF_RETURN_IF_ERROR(context->GetAttr("dims", &dims));
+      TF_RETURN_IF_ERROR(GetDims(context, &dims));
+      TF_RETURN_IF_ERROR(CheckNumOutputs(context, static_cast<int64_t>(dims.size())));
       for (size_t t = 0; t < dims.size(); ++t) {
         context->set_output(t, context->Matrix(InferenceContext::kUnknownDim, dims[t]));
       }

@@ -3,10 +3,12 @@
 
 #include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/framework/shape_inference.h"
+#include "tf/ops/group_outputs.h"
 
 namespace group_embedding {
 
 using ::tensorflow::shape_inference::InferenceContext;
+using ::tensorflow::shape_inference::ShapeHandle;
 
 REGISTER_OP("PackRows")
     .Input("rows: dtypes")
@@ -19,7 +21,8 @@ REGISTER_OP("PackRows")
     .Attr("wire: list({float, half, bfloat16}) >= 1")
     .Attr("scale: float = 1")
     .SetShapeFn([](InferenceContext* context) {
-      const auto counts = context->input(context->num_inputs() - 1);
+      ShapeHandle counts;
+      TF_RETURN_IF_ERROR(context->WithRank(context->input(context->num_inputs() - 1), 2, &counts));
       context->set_output(0, context->Vector(InferenceContext::kUnknownDim));
       context->set_output(1, context->Vector(context->Dim(counts, 0)));
       return absl::OkStatus();
@@ -50,9 +53,11 @@ REGISTER_OP("UnpackRows")
     .SetShapeFn([](InferenceContext* context) {
       std::vector<int32_t> dims;
       int64_t num_indices;
-      TF_RETURN_IF_ERROR(context->GetAttr("dims", &dims));
+      TF_RETURN_IF_ERROR(GetDims(context, &dims));
       TF_RETURN_IF_ERROR(context->GetAttr("num_indices", &num_indices));
       const size_t num_tables = dims.size();
+      TF_RETURN_IF_ERROR(CheckNumOutputs(
+          context, static_cast<int64_t>(num_indices > 0 ? 2 * num_tables : num_tables)));
       for (size_t t = 0; t < num_tables; ++t) {
         const auto num_rows = context->UnknownDim();
         context->set_output(t, context->Matrix(num_rows, context->MakeDim(dims[t])));

@@ -9,6 +9,7 @@
 namespace group_embedding {
 
 using ::tensorflow::shape_inference::InferenceContext;
+using ::tensorflow::shape_inference::ShapeHandle;
 
 REGISTER_OP("RouteIds")
     .Input("batch: float")
@@ -34,7 +35,7 @@ REGISTER_OP("RouteIds")
       TF_RETURN_IF_ERROR(context->GetAttr("num_rows", &num_rows));
       context->set_output(0, context->Vector(InferenceContext::kUnknownDim));
       context->set_output(1, context->Vector(num_ranks));
-      context->set_output(2, context->Matrix(num_ranks, num_rows.size()));
+      context->set_output(2, context->Matrix(num_ranks, static_cast<int64_t>(num_rows.size())));
       context->set_output(3, context->input(0));
       return absl::OkStatus();
     })
@@ -72,13 +73,15 @@ REGISTER_OP("ReadRequests")
       std::vector<int64_t> num_rows;
       TF_RETURN_IF_ERROR(context->GetAttr("num_groups", &num_groups));
       TF_RETURN_IF_ERROR(context->GetAttr("num_rows", &num_rows));
+      ShapeHandle splits;
+      TF_RETURN_IF_ERROR(context->WithRank(context->input(1), 1, &splits));
       for (int64_t g = 0; g < num_groups; ++g) {
         context->set_output(g, context->Vector(InferenceContext::kUnknownDim));
         context->set_output(num_groups + g, context->Matrix(InferenceContext::kUnknownDim, 2));
         context->set_output(2 * num_groups + g, context->Vector(InferenceContext::kUnknownDim));
       }
-      context->set_output(3 * num_groups,
-                          context->Matrix(context->Dim(context->input(1), 0), num_rows.size()));
+      context->set_output(3 * num_groups, context->Matrix(context->Dim(splits, 0),
+                                                          static_cast<int64_t>(num_rows.size())));
       return absl::OkStatus();
     })
     .Doc(R"doc(

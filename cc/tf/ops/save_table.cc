@@ -6,7 +6,22 @@
 
 namespace group_embedding {
 
+using ::tensorflow::shape_inference::InferenceContext;
 using ::tensorflow::shape_inference::ScalarShape;
+using ::tensorflow::shape_inference::ShapeHandle;
+
+namespace {
+
+// Inputs: a table, and scalars.
+absl::Status CheckScalarInputs(InferenceContext* context) {
+  for (int i = 0; i < context->num_inputs(); ++i) {
+    ShapeHandle scalar;
+    TF_RETURN_IF_ERROR(context->WithRank(context->input(i), 0, &scalar));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
 
 REGISTER_OP("SnapshotTables")
     .Input("tables: num_tables * resource")
@@ -48,7 +63,10 @@ REGISTER_OP("SaveTable")
     .Attr("part: int >= 0 = 0")
     .Attr("num_parts: int >= 1 = 1")
     .SetIsStateful()
-    .SetShapeFn(ScalarShape)
+    .SetShapeFn([](InferenceContext* context) {
+      TF_RETURN_IF_ERROR(CheckScalarInputs(context));
+      return ScalarShape(context);
+    })
     .Doc(R"doc(
 Writes the rows of a snapshot to files beside a checkpoint. Nobody who trains the table waits for it.
 
@@ -76,7 +94,7 @@ REGISTER_OP("VerifyTable")
     .Attr("count: int >= 1 = 1")
     .Attr("as_start: bool = false")
     .SetIsStateful()
-    .SetShapeFn(tensorflow::shape_inference::NoOutputs)
+    .SetShapeFn(CheckScalarInputs)
     .Doc(R"doc(
 Fails if the table could not be restored from its files: one is missing, damaged, or of another
 table, or they have more rows than the table may. Reads them to their ends.
@@ -93,7 +111,7 @@ REGISTER_OP("RestoreTable")
     .Attr("verified: bool = false")
     .Attr("as_start: bool = false")
     .SetIsStateful()
-    .SetShapeFn(tensorflow::shape_inference::NoOutputs)
+    .SetShapeFn(CheckScalarInputs)
     .Doc(R"doc(
 Gives an initialized table what was saved of it, and nothing else. If a file is damaged it fails
 before the table is changed.

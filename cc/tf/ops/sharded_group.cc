@@ -14,7 +14,7 @@ using ::tensorflow::shape_inference::InferenceContext;
 
 absl::Status ShardedGroupLookupShape(InferenceContext* context) {
   int state = 0;
-  TF_RETURN_IF_ERROR(SetGroupOutputs(context, &state));
+  TF_RETURN_IF_ERROR(SetGroupOutputs(context, /*num_others=*/1, &state));
   context->set_output(state, context->Scalar());
   // Of integers, so that autodiff looks for no gradient of it.
   context->set_output_handle_shapes_and_types(state, {{context->Scalar(), tensorflow::DT_INT32}});
@@ -24,8 +24,12 @@ absl::Status ShardedGroupLookupShape(InferenceContext* context) {
 absl::Status SendGroupGradientsShape(InferenceContext* context) {
   std::vector<int32_t> dims;
   int num_parts;
-  TF_RETURN_IF_ERROR(context->GetAttr("dims", &dims));
+  TF_RETURN_IF_ERROR(GetDims(context, &dims));
   TF_RETURN_IF_ERROR(context->GetAttr("num_parts", &num_parts));
+  TF_RETURN_IF_ERROR(CheckNumOutputs(context, 3 + int64_t{num_parts}));
+  if (dims.empty() || num_parts % static_cast<int>(dims.size()) != 0) {
+    return absl::InvalidArgumentError("num_parts: expected a multiple of the number of tables");
+  }
   context->set_output(0, context->Vector(InferenceContext::kUnknownDim));
   context->set_output(1, context->Matrix(num_parts, 2));
   for (int p = 0; p < num_parts; ++p) {

@@ -91,7 +91,12 @@ REGISTER_OP("EvictKeys")
     .Attr("steps_to_live: int = 0")
     .Attr("l2_weight: float = 0")
     .SetIsStateful()
-    .SetShapeFn(tensorflow::shape_inference::ScalarShape)
+    .SetShapeFn([](InferenceContext* context) {
+      tensorflow::shape_inference::ShapeHandle step;
+      TF_RETURN_IF_ERROR(context->WithRank(context->input(1), 0, &step));
+      context->set_output(0, context->Scalar());
+      return absl::OkStatus();
+    })
     .Doc(R"doc(
 Forgets keys that are not worth their memory.
 

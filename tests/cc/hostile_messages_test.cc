@@ -1,0 +1,199 @@
+// What other ranks send is read within its bounds, whatever it is: messages, packed rows and
+// letters whose words are changed at random, under the sanitizers too.
+#include <cstring>
+#include <future>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "check.h"
+#include "exchange/host_exchange.h"
+#include "exchange/messages.h"
+#include "exchange/pack_rows.h"
+#include "exchange/shared_memory.h"
+
+namespace group_embedding {
+namespace {
+
+constexpr int kSeeds = 20000;
+
+int64_t DrawWord(std::mt19937_64* random) {
+  static const int64_t kWords[] = {INT64_MIN,
+                                   -(int64_t{1} << 62),
+                                   -1,
+                                   0,
+                                   1,
+                                   2,
+                                   3,
+                                   7,
+                                   64,
+                                   int64_t{1} << 31,
+                                   int64_t{1} << 32,
+                                   int64_t{1} << 61,
+                                   int64_t{1} << 62,
+                                   INT64_MAX};
+  return kWords[(*random)() % (sizeof(kWords) / sizeof(kWords[0]))];
+}
+
+void ChangeSome(std::mt19937_64* random, std::vector<int64_t>* words) {
+  for (int n = 1 + (*random)() % 3; n > 0 && !words->empty(); --n) {
+    (*words)[(*random)() % words->size()] = DrawWord(random);
+  }
+}
+
+// Two tables, the second of which has keys; what two ranks ask for.
+Messages TwoMessages(const Description& description) {
+  const std::vector<TableRequest> tables = {{{1, 2, 0}, {}, {0, 2, 3}},
+                                            {{77, 78}, {5, 6}, {0, 1, 2}}};
+  return WriteMessages(tables, Fault(), description, /*with_description=*/true, 2);
+}
+
+TEST(MessagesOfAnyWordsAreReadWithinTheirBounds) {
+  // Given two messages, some of whose words, or the end, are changed
+  const Description description = {"a table of rows and one of keys", {false, true}};
+  const Messages good = TwoMessages(description);
+  int num_read = 0;
+  for (int seed = 0; seed < kSeeds; ++seed) {
+    std::mt19937_64 random(seed);
+    std::vector<int64_t> words = good.words, splits = good.splits;
+    if (random() % 4 != 0) ChangeSome(&random, &words);
+    if (random() % 2 == 0) {
+      splits[1] = random() % (splits[1] + 1);
+      words.resize(splits[0] + splits[1]);
+    }
+    // When they are read, from memory that ends with them
+    const std::vector<int64_t> exact(words);
+    const Requests requests = ReadMessages(exact.data(), splits.data(), 2, description);
+    if (!requests.error.empty()) continue;
+    // Then there are as many numbers as was said, and none that nobody may say
+    ++num_read;
+    for (int t = 0; t < 2; ++t) {
+      const int64_t count = requests.counts[t] + requests.counts[2 + t];
+      CHECK_EQ(static_cast<int64_t>(requests.ids[t].size()), count);
+      CHECK_EQ(static_cast<int64_t>(requests.times[t].size()), t == 0 ? 0 : count);
+    }
+    for (const int64_t times : requests.times[1]) CHECK_TRUE(times >= 1 && times <= kMaxTimes);
+    CHECK_TRUE(requests.fault.kind <= FaultKind::kWeightRowsDiffer);
+  }
+  CHECK_TRUE(num_read > kSeeds / 50 && num_read < kSeeds / 2);
+}
+
+TEST(RowsThatClaimToBePresentAreOnlyThoseThereAre) {
+  // Given rows of two tables for two ranks, packed, and bits of presence beyond the rows
+  const std::vector<int64_t> counts = {1, 33, 2, 5};
+  const std::vector<int32_t> dims = {3, 2};
+  const std::vector<DataType> wire = {DataType::kFloat32, DataType::kFloat16};
+  const RowParts parts = {counts.data(), dims.data(), wire.data(), 2, 2};
+  std::vector<int64_t> splits(2);
+  PackedSplits(parts, splits.data());
+  for (int seed = 0; seed < kSeeds / 10; ++seed) {
+    std::mt19937 random(seed);
+    std::vector<uint32_t> packed(splits[0] + splits[1]);
+    for (uint32_t& word : packed) word = random();
+    const std::vector<char*> of_ranks = PartsIn(parts, packed.data());
+    // When they are unpacked into as many rows as are counted
+    std::vector<int64_t> present(4);
+    CountPresentRows(parts, of_ranks.data(), present.data());
+    std::vector<std::vector<float>> rows(2);
+    std::vector<std::vector<int64_t>> indices(2);
+    std::vector<RowSlices> slices;
+    for (int t = 0; t < 2; ++t) {
+      const int64_t num_rows = present[t] + present[2 + t];
+      CHECK_TRUE(num_rows <= counts[t] + counts[2 + t]);
+      rows[t].assign(num_rows * dims[t], -1.0f);
+      indices[t].assign(num_rows, -1);
+      slices.push_back(
+          {rows[t].data(), DataType::kFloat32, /*all=*/false, indices[t].data(), num_rows});
+    }
+    UnpackRows(parts, of_ranks.data(), present.data(), slices.data(), SerialFor);
+    // Then each of them has been written
+    for (const auto& of_table : indices) {
+      for (const int64_t index : of_table) CHECK_TRUE(index >= 0);
+    }
+  }
+}
+
+// Rank 1 as a program that has rank 0's address, and its own memory to write what it likes into.
+struct HostilePeer {
+  std::shared_ptr<HostExchange> rank;
+  std::unique_ptr<SharedMemory> memory;
+
+  HostilePeer() {
+    std::string error;
+    rank = HostExchange::Make(0, 2, &error);
+    memory = SharedMemory::Make(&error);
+    CHECK_EQ(rank->Join({rank->address(), memory->address()}, {3600, [](const std::string&) {}}),
+             "");
+  }
+  ~HostilePeer() { rank->End("the test is over"); }
+
+  // Of the board: from the 32nd byte on, the newest letter to each rank.
+  int64_t* newest() const {
+    return reinterpret_cast<int64_t*>(memory->data() + SharedMemory::kReserved + 32);
+  }
+  // Of a letter: next, bytes, name_bytes.
+  int64_t* letter(int64_t place) const {
+    return reinterpret_cast<int64_t*>(memory->data() + place);
+  }
+
+  std::string Call() const {
+    Outgoing outgoing;
+    CHECK_EQ(rank->Prepare("rows", CallDescription(), {0, 8}, &outgoing), "");
+    std::promise<std::string> result;
+    rank->Send(outgoing, [&](const std::string& error, std::shared_ptr<const Mail> mail) {
+      result.set_value(mail == nullptr
+                           ? error
+                           : std::string(mail->data(1), std::min<int64_t>(mail->bytes(1), 8)));
+    });
+    return result.get_future().get();
+  }
+};
+
+TEST(ALetterThatLiesElsewhereEndsTheExchange) {
+  constexpr int64_t kPlace = 1 << 20;
+  const int64_t kCases[][4] = {
+      // place, next, bytes, name_bytes
+      {-64, 0, 0, 4},         {SharedMemory::kBytes, 0, 0, 4},
+      {kPlace + 8, 0, 0, 4},  {kPlace, INT64_MIN, 0, 4},
+      {kPlace, kPlace, 0, 4},  // for ever
+      {kPlace, 0, -1, 4},     {kPlace, 0, SharedMemory::kBytes, 4},
+      {kPlace, 0, 8, -1},     {kPlace, 0, 8, INT64_MAX},
+  };
+  for (const auto& [place, next, bytes, name_bytes] : kCases) {
+    // Given another rank whose newest letter is none
+    HostilePeer peer;
+    if (place % 8 == 0 && place > 0 && place < SharedMemory::kBytes) {
+      const int64_t words[] = {next, bytes, name_bytes};
+      std::memcpy(peer.letter(place), words, sizeof(words));
+    }
+    peer.newest()[0] = place;
+    // When this rank waits for it
+    // Then the call ends with a sentence that names it
+    CHECK_CONTAINS(peer.Call(), "expected letters in the memory of rank 1");
+    CHECK_CONTAINS(peer.Call(), "the exchange has ended");
+  }
+}
+
+TEST(ALetterWrittenByHandIsReadAsAnyOther) {
+  // Given another rank's letter, such as those above but right
+  HostilePeer peer;
+  constexpr int64_t kPlace = 1 << 20;
+  // next, bytes, name_bytes, digest, text_at, text_bytes, is_read
+  const int64_t words[] = {0, 8, 4, static_cast<int64_t>(CallDescription().digest), 0, 0, 0};
+  std::memcpy(peer.letter(kPlace), words, sizeof(words));
+  std::memcpy(peer.memory->data() + kPlace + sizeof(words), "rows", 4);
+  std::memcpy(peer.memory->data() + kPlace + 64, "it's me!", 8);
+  peer.newest()[0] = kPlace;
+  // When this rank makes the call, Then it reads the letter
+  CHECK_EQ(peer.Call(), "it's me!");
+}
+
+TEST(AddressesOfOtherThanAllRanksAreRefused) {
+  std::string error;
+  const auto rank = HostExchange::Make(0, 2, &error);
+  CHECK_CONTAINS(rank->Join({rank->address()}, {3600, [](const std::string&) {}}),
+                 "expected the addresses of 2 ranks, got 1");
+}
+
+}  // namespace
+}  // namespace group_embedding

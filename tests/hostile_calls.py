@@ -1,0 +1,312 @@
+"""Valid calls of all native ops that run on a CPU, recorded from small programs: what the fuzzer
+(hostile_ops.py) mutates."""
+
+import tempfile
+from typing import NamedTuple
+
+import numpy as np
+import tensorflow as tf
+from tensorflow.core.framework import op_def_pb2
+from tensorflow.python.client import pywrap_tf_session
+from tensorflow.python.framework import op_callbacks
+
+import group_embedding as ge
+from group_embedding.ops._library import _library_path, library
+from group_embedding.ops.group_update import HYPER_NAMES
+from group_embedding.ops.host_exchange import HostExchange
+
+REFERENCES = {"GroupUpdateRef": "GroupUpdate", "GroupUpdateSlicesRef": "GroupUpdateSlices"}
+ON_GPUS = ("ShardedGroupLookup", "SendGroupGradients")  # only their shape functions run here
+
+
+class Call(NamedTuple):
+    """One call of an op: flat lists, as TensorFlow's executor has them."""
+
+    op: str
+    inputs: list  # of eager tensors
+    attrs: list  # of (name, value)
+
+
+def all_ops():
+    """The OpDef of each op of the library, by name."""
+    ops = op_def_pb2.OpList()
+    handle = pywrap_tf_session.TF_LoadLibrary(str(_library_path(tf.__version__)))
+    ops.ParseFromString(pywrap_tf_session.TF_GetOpList(handle))
+    return {op.name: op for op in ops.op}
+
+
+def record():
+    """Returns the calls of the programs below, and of ops that need a graph or a GPU the calls that
+    they were if they had run."""
+    ops = all_ops()
+    calls = []
+
+    def take(op_type, inputs, attrs, outputs, op_name=None, graph=None):
+        op_type = tf.compat.as_str(op_type)
+        if op_type in ops:
+            attrs = attrs or ()
+            pairs = list(zip(attrs[::2], attrs[1::2]))
+            calls.append(Call(op_type, list(inputs), [_plain(*pair) for pair in pairs]))
+
+    op_callbacks.add_op_callback(take)
+    tf.config.run_functions_eagerly(True)
+    try:
+        with tf.device("/CPU:0"):
+            for program in (_variables, _keyed_tables, _saves, _exchange):
+                program()
+    finally:
+        op_callbacks.clear_op_callbacks()
+        tf.config.run_functions_eagerly(False)
+    for reference, op in REFERENCES.items():
+        calls += [call._replace(op=reference) for call in calls if call.op == op]
+    calls += [_on_gpu(call) for call in calls if call.op in ("GroupLookup", "GroupLookupGrad")]
+    return [_with_defaults(call, ops[call.op]) for call in calls]
+
+
+def _plain(name, value):
+    """bytes for what callbacks have as str."""
+    if isinstance(value, str):
+        return name, value.encode()
+    if isinstance(value, (list, tuple)):
+        return name, [v.encode() if isinstance(v, str) else v for v in value]
+    return name, value
+
+
+def _with_defaults(call, op):
+    given = dict(call.attrs)
+    for attr in op.attr:
+        if attr.name not in given and attr.HasField("default_value"):
+            given[attr.name] = _value_of(attr.type, attr.default_value)
+    return call._replace(attrs=list(given.items()))
+
+
+def _value_of(kind, proto):
+    fields = {"int": "i", "float": "f", "bool": "b", "string": "s", "type": "type"}
+    if kind.startswith("list("):
+        return list(getattr(proto.list, fields[kind[5:-1]]))
+    return getattr(proto, fields[kind])
+
+
+def _variables():
+    """Lookups with weights, several features of a table, a concatenation; optimizers."""
+    tables = [tf.Variable(tf.ones([rows, dim])) for rows, dim in ((5, 3), (7, 8), (4, 8))]
+    ids = [
+        tf.ragged.constant([[1, 2], [], [4]], dtype=tf.int64),
+        tf.sparse.from_dense(np.array([[3, 0], [1, 2], [0, 6]])),
+        tf.ragged.constant([[0], [1, 3], [2]], dtype=tf.int32),
+    ]
+    weights = [None, tf.sparse.map_values(lambda v: tf.ones(tf.shape(v)), ids[1]), None]
+    optimizer = ge.optimizers.wrap(tf.keras.optimizers.Adagrad(0.1))
+    for concat, sp_weights in ((False, weights), (True, None)):
+        with tf.GradientTape() as tape:
+            out = ge.group_embedding_lookup_sparse(
+                tables[1:] if concat else tables,
+                ids[1:] if concat else ids,
+                "mean",
+                sp_weights=sp_weights,
+                concat=concat,
+                max_norm=None if concat else 1.5,
+            )
+            loss = tf.reduce_sum(out if concat else tf.gather(out[0], [0, 2]))
+            loss += 0.0 if concat else tf.reduce_sum(out[1]) + tf.reduce_sum(out[2])
+        trained = tables[1:] if concat else tables
+        optimizer.apply_gradients(zip(tape.gradient(loss, trained), trained))
+    half = tf.Variable(tf.ones([6, 4], tf.float16))
+    with tf.GradientTape() as tape:
+        (rows,) = ge.group_embedding_lookup([half], [[[0, 5], [1, 1]]])
+        loss = tf.reduce_sum(rows)
+    (gradient,) = tape.gradient(loss, [half])
+    library().overflow(tensors=[gradient.values, tf.ones([2])])
+    _fused_update(tables[0])
+
+
+def _fused_update(table):
+    batch, sizes = library().group_ids(
+        values=[tf.constant([1, 0, 4], tf.int64)],
+        partitions=[tf.constant([0, 2, 3], tf.int64)],
+        dense_shapes=[],
+        weights=[],
+        weight_partitions=[],
+        num_features=1,
+        layouts=["ragged"],
+        weighted_features=[],
+        feature_names=["clicks"],
+    )
+    library().select_samples(
+        batch=batch, sizes=sizes, samples=[tf.constant([1], tf.int64)], features=[0]
+    )
+    slot = tf.Variable(tf.zeros([5, 3]))
+    library().group_update(
+        tables=[table.handle],
+        slots=[slot.handle],
+        batch=batch,
+        sizes=sizes,
+        grads=[tf.ones([2, 3])],
+        hyper=tf.zeros([len(HYPER_NAMES)]),
+        keyed_tables=[],
+        rule="adagrad",
+        rule_slots=[0],
+        grad_features=[0],
+        updated_tables=[0],
+        table_of_feature=[0],
+        combiners=["mean"],
+        dims=[3],
+        max_norms=[0.0],
+        table_names=["user"],
+        feature_names=["clicks"],
+    )
+
+
+def _keyed_tables():
+    """Tables behind each kind of filter: trained, asked, changed."""
+    filters = [None, ge.CounterFilter(2), ge.CBFFilter(2, 64, 0.1)]
+    tables = []
+    for i, filter_option in enumerate(filters):
+        option = ge.EmbeddingVariableOption(filter_option=filter_option)
+        tables.append(ge.get_embedding_variable(f"hostile_{i}", 4, ev_option=option))
+    ids = [tf.ragged.constant([[i, 7], [9]], dtype=tf.int64) for i in range(3)]
+    optimizer = ge.optimizers.wrap(tf.keras.optimizers.Adam(0.1))
+    for _ in range(2):
+        with tf.GradientTape() as tape:
+            out = ge.group_embedding_lookup_sparse(tables, ids, "sum")
+            loss = tf.add_n([tf.reduce_sum(o) for o in out])
+        optimizer.apply_gradients(zip(tape.gradient(loss, tables), tables))
+    table = tables[0]
+    table.is_initialized()
+    table.export()
+    table.insert([3, 4], tf.ones([2, 4]), versions=[1, 2], freqs=[3, 4])
+    table.get_frequency([3, 5])
+    table.erase([3])
+    table.memory_bytes()
+    table.sparse_read(tf.constant([7, 8], tf.int64))
+    library().evict_keys(
+        table=table.table_handle, step=tf.constant(5, tf.int64), kind="global_step", steps_to_live=3
+    )
+
+
+def _saves():
+    """A table is saved, also in changes, and restored."""
+    table = ge.get_embedding_variable("hostile_saved", 2)
+    table.insert([1, 2], tf.ones([2, 2]))
+    handle, lib = table.table_handle, library()
+    prefix = f"{tempfile.mkdtemp(prefix='hostile_')}/model"
+    for changes_only in (False, True):
+        snapshot = lib.snapshot_tables(
+            tables=[handle],
+            steps=tf.constant([3], tf.int64),
+            changes_only=[changes_only],
+            evictions=["none"],
+            steps_to_live=[0],
+            l2_weights=[0.0],
+        )
+        manifest = lib.save_table(table=handle, prefix=prefix, snapshot=snapshot)
+        lib.full_save_id(table=handle)
+    manifest = lib.merge_manifests(manifests=[manifest])
+    lib.verify_table(table=handle, prefix=prefix, manifest=manifest)
+    lib.restore_table(table=handle, prefix=prefix, manifest=manifest)
+
+
+def _exchange():
+    """What ranks send each other, where one rank is all there are."""
+    lib = library()
+    batch, sizes = lib.group_ids(
+        values=[tf.constant([4, 0, 4], tf.int64), tf.constant([7, 8], tf.int64)],
+        partitions=[tf.constant([0, 2, 3], tf.int64), tf.constant([0, 2], tf.int64)],
+        dense_shapes=[],
+        weights=[],
+        weight_partitions=[],
+        num_features=2,
+        layouts=["ragged", "ragged"],
+        weighted_features=[],
+        feature_names=["clicks", "users"],
+        keyed_features=[1],
+    )
+    of_tables = {"num_rows": [5, -1], "description": "two tables", "table_of_feature": [0, 1]}
+    messages, splits, counts, _ = lib.route_ids(
+        batch=batch,
+        sizes=sizes,
+        num_ranks=1,
+        spreads=["mod", "hash"],
+        home_ranks=[0, 0],
+        combiners=["sum", "mean"],
+        **of_tables,
+    )
+    lib.read_requests(
+        messages=messages,
+        splits=splits,
+        num_groups=2,
+        group_of_table=[0, 1],
+        table_names=["item", "user"],
+        feature_names=["clicks", "users"],
+        **of_tables,
+    )
+    lib.key_owners(keys=tf.constant([7, 8], tf.int64), num_ranks=2)
+    rows = [tf.ones([2, 3]), tf.ones([2, 4])]
+    wire = [tf.float32, tf.float16]
+    packed, _ = lib.pack_rows(rows=rows, indices=[], counts=counts, wire=wire)
+    lib.unpack_rows(
+        packed=packed, counts=counts, dtypes=[tf.float32] * 2, num_indices=0, wire=wire, dims=[3, 4]
+    )
+    present = [tf.constant([0], tf.int64), tf.constant([1], tf.int64)]
+    some = [tf.ones([1, 3]), tf.ones([1, 4])]
+    packed, _ = lib.pack_rows(rows=some, indices=present, counts=counts, wire=wire)
+    lib.unpack_rows(
+        packed=packed, counts=counts, dtypes=[tf.float32] * 2, num_indices=2, wire=wire, dims=[3, 4]
+    )
+    _host_exchange(rows, counts, wire)
+
+
+def _host_exchange(rows, counts, wire):
+    exchange = HostExchange(0, 1)
+    exchange.join([exchange.address])
+    exchange.alltoall(tf.ones([3, 2]), [3], name="hostile")
+    exchange.exchange_rows(rows, counts, counts, wire, 1.0, name="hostile")
+    table = tf.Variable(tf.ones([6, 3]))
+    ids = tf.constant([5, 1], tf.int64)
+    batch, sizes = library().group_ids(
+        values=[ids],
+        partitions=[],
+        dense_shapes=[],
+        weights=[],
+        weight_partitions=[],
+        num_features=1,
+        layouts=["single"],
+        weighted_features=[],
+        feature_names=["item"],
+    )
+    library().host_look_up_rows(
+        tables=[table.handle],
+        batch=batch,
+        sizes=sizes,
+        keyed_tables=[],
+        sent=[[2]],
+        received=[[2]],
+        dtype=tf.float32,
+        dims=[3],
+        max_norms=[0.0],
+        table_names=["item"],
+        table_of_feature=[0],
+        combiners=["sum"],
+        feature_names=["item"],
+        out_dtypes=[tf.float32],
+        wire=[tf.float32],
+        exchange=exchange._number,
+    )
+
+
+def _on_gpu(call):
+    """The call that several ranks with a GPU each would make in the place of this one."""
+    attrs = {name: value for name, value in call.attrs if name != "num_tables"}
+    keyed_at = len(call.inputs) - len(attrs.get("keyed_types", []))
+    keyed = call.inputs[keyed_at:]
+    order = tf.Variable(0.0).handle
+    if call.op == "GroupLookup":
+        attrs.update(num_rows=[5] * len(attrs["dims"]), learning=[False] * len(keyed))
+        attrs.update(description=b"", nccl_id=b"", gradient_scale=1.0, comm_dtype=attrs["dtype"])
+        attrs.update(rank=0, num_ranks=1, timeout_seconds=1.0, with_rooms=False)
+        inputs = [*call.inputs, tf.zeros([len(keyed)], tf.int64), order]
+        return Call("ShardedGroupLookup", inputs, list(attrs.items()))
+    attrs.update(num_parts=len(attrs["dims"]), is_other_batch=False)
+    state = tf.raw_ops.EmptyTensorList(element_shape=-1, max_num_elements=1, element_dtype=1)
+    inputs = [*call.inputs[:keyed_at], state, *keyed, order]
+    return Call("SendGroupGradients", inputs, list(attrs.items()))
