@@ -29,16 +29,14 @@ def _whole(params, strategy):
     return tf.stack(pieces)
 
 
-def _with_default(ids, weights, combiner, default_id):
-    keep = ids.values >= 0
-    if weights is not None and combiner != "sum":
-        keep &= weights.values > 0
-    ids = tf.sparse.retain(ids, keep)
-    weights = None if weights is None else tf.sparse.retain(weights, keep)
-    ids, _ = tf.sparse.fill_empty_rows(ids, tf.cast(default_id, ids.dtype))
+def _is_empty(num_rows, ids, weights, combiner):
+    """[..., 1], whether no id of a sample counts."""
     if weights is not None:
-        weights, _ = tf.sparse.fill_empty_rows(weights, tf.cast(1.0, weights.dtype))
-    return ids, weights
+        counts = weights.values > 0 if combiner != "sum" else tf.ones_like(weights.values, tf.bool)
+        weights = [weights.with_values(tf.cast(counts, tf.float32))]
+    ones = tf.ones([num_rows, 1])
+    (count,) = ge.group_embedding_lookup_sparse([ones], [ids], ["sum"], sp_weights=weights)
+    return tf.equal(count, 0)
 
 
 def safe_embedding_lookup_sparse(
@@ -56,18 +54,19 @@ def safe_embedding_lookup_sparse(
     del allow_fast_lookup
     if embedding_weights is None:
         raise ValueError(f"Missing embedding_weights {embedding_weights}.")
-    combiner = combiner or "mean"
-    if default_id is not None:
-        sparse_ids, sparse_weights = _with_default(sparse_ids, sparse_weights, combiner, default_id)
+    combiner, table = combiner or "mean", _whole(embedding_weights, partition_strategy)
     (looked_up,) = ge.group_embedding_lookup_sparse(
-        [_whole(embedding_weights, partition_strategy)],
+        [table],
         [sparse_ids],
         [combiner],
         sp_weights=None if sparse_weights is None else [sparse_weights],
         max_norm=max_norm,
         name=name,
     )
-    return looked_up
+    if default_id is None:
+        return looked_up
+    is_empty = _is_empty(table.shape[0], sparse_ids, sparse_weights, combiner)
+    return tf.where(is_empty, tf.gather(table, default_id), looked_up)
 
 
 def safe_embedding_lookup_sparse_v2(
