@@ -6,6 +6,7 @@
 #include <stdexcept>
 
 #include "exchange/request_batch.h"
+#include "table/device_buffer.h"
 #include "tensorflow/core/framework/variant_op_registry.h"
 #include "tf/kernels/device.h"
 
