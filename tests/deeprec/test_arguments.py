@@ -178,6 +178,7 @@ def test_a_column_is_fused_where_it_is_told(tf, do_fusion, num_fused):
 
 
 def test_numbers_of_a_strategy_are_methods_too():
+    pytest.importorskip("horovod")
     # Given one process
     strategy = ge.CollectiveStrategy()
     # When its numbers are asked in both ways

@@ -87,6 +87,7 @@ def test_wrap_takes_an_optimizer_that_trains_them_unasked(tf):
 
 
 def test_made_in_the_scope_of_a_strategy(tf):
+    pytest.importorskip("horovod")
     # Given an optimizer that is made inside of CollectiveStrategy's scope, and columns inside
     strategy = ge.CollectiveStrategy()
     with strategy.scope():

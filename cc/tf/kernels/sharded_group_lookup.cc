@@ -51,10 +51,13 @@ class ShardedGroupLookupOp : public OpKernel {
     OP_REQUIRES(
         context, num_outputs() == attrs_.NumOutputs() + 1,
         absl::InvalidArgumentError("num_outputs: expected " + std::to_string(attrs_.NumOutputs())));
-    OP_REQUIRES(
-        context,
-        std::all_of(num_rows_.begin(), num_rows_.end(), [](int64_t rows) { return rows >= 0; }),
-        absl::InvalidArgumentError("num_rows: expected numbers of rows"));
+    for (size_t t = 0; t < num_rows_.size(); ++t) {
+      const bool is_keyed = std::count(keyed_.begin(), keyed_.end(), static_cast<int32_t>(t)) > 0;
+      OP_REQUIRES(context, is_keyed || num_rows_[t] >= 0,
+                  absl::InvalidArgumentError("table '" + attrs_.table_names[t] +
+                                             "': expected num_rows of at least 0, got " +
+                                             std::to_string(num_rows_[t])));
+    }
     OP_REQUIRES(context, learning_.size() == keyed_.size(),
                 absl::InvalidArgumentError("learning: expected one per keyed table"));
     OP_REQUIRES(context, keyed_.empty() || !attrs_.weighted,
