@@ -313,7 +313,9 @@ class FunctionalExport(Functional):
     @classmethod
     def served(cls, folder, num_tables):
         loaded = tf.saved_model.load(folder)
-        return loaded.serve(keras_inputs(PROBE, num_tables)).numpy()
+        serve = loaded.signatures["serving_default"]
+        (output,) = serve(**keras_inputs(PROBE, num_tables)).values()
+        return output.numpy()
 
 
 @keras.utils.register_keras_serializable("saving_cases")

@@ -111,8 +111,8 @@ with tf.device("/CPU:0"):
         ),
         (
             lambda: look_up(IDS, tables=[tf.Variable([[1]], name="user")]),
-            ValueError,
-            "table 'user': expected float32, float16, bfloat16, got int32",
+            TypeError,
+            "params[0]: expected a table of floating numbers, got ids, ResourceVariable of int32",
         ),
         (
             lambda: look_up(IDS, max_norm=-1.0),

@@ -88,8 +88,17 @@ def test_eager_read_of_what_was_trained(make_table, train):
 
 @pytest.mark.parametrize("keys", [[1, 2], tf.constant([1], tf.int32)], ids=["list", "int32"])
 def test_eager_read_of_other_keys(make_table, keys):
-    with pytest.raises(TypeError, match="'ids\\[0\\]': expected ids of int64.*got int32"):
-        make_table().sparse_read(keys)
+    with pytest.raises(TypeError, match="'ids\\[0\\]': expected ids of uint32.*got int32"):
+        make_table(key_dtype=tf.uint32).sparse_read(keys)
+
+
+@pytest.mark.parametrize("keys", [[1, 2], tf.constant([1, 2], tf.int32)], ids=["list", "int32"])
+def test_eager_read_of_narrower_keys(make_table, keys):
+    # Given a table of int64 keys with two rows
+    table = make_table(2)
+    table.insert([1, 2], [[1.0, 2.0], [4.0, 5.0]])
+    # When they are read by keys of int32, then the rows are theirs
+    np.testing.assert_array_equal(table.sparse_read(keys), [[1, 2], [4, 5]])
 
 
 def test_function(make_table):

@@ -1,0 +1,41 @@
+"""Every form of model, saved in every way, goes on in another process as if never interrupted."""
+
+import os
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import saving_cases
+
+PROGRAM = Path(saving_cases.__file__)
+
+
+@pytest.fixture(scope="module")
+def processes(tmp_path_factory):
+    """What all cases predicted: where they were trained and saved, and where they were loaded."""
+    folder = tmp_path_factory.mktemp("saved")
+    path = os.pathsep.join([str(PROGRAM.parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])])
+    for part in ("train", "resume"):
+        subprocess.run(
+            [sys.executable, PROGRAM, part, folder],
+            env={**os.environ, "PYTHONPATH": path},
+            check=True,
+        )
+    return [pickle.loads((folder / f"{part}.pickle").read_bytes()) for part in ("train", "resume")]
+
+
+@pytest.mark.parametrize("name", saving_cases.NAMES)
+def test_a_model_goes_on_in_another_process(name, processes):
+    # Given a model that was trained, saved and trained further
+    trained, resumed = (results[name] for results in processes)
+    assert not isinstance(trained, str), trained
+    # When another process loads it, predicts and trains it further
+    assert not isinstance(resumed, str), resumed
+    # Then what it predicts is the same to the bit, both times
+    assert np.ptp(trained[0]) > 0 and (trained[0] != trained[1]).any()
+    np.testing.assert_array_equal(resumed[0], trained[0])
+    if resumed[1] is not None:
+        np.testing.assert_array_equal(resumed[1], trained[1])
