@@ -132,7 +132,9 @@ def export_archive(model, folder):
 
 
 def save_model(model, folder):
-    tf.saved_model.save(model, folder)
+    serve = tf.function(lambda **features: {"output": model(features)})
+    signature = {name: tf.TensorSpec([None, 2], tf.int64, name) for name in KEYED_DIMS}
+    tf.saved_model.save(model, folder, signatures=serve.get_concrete_function(**signature))
 
 
 KEYED_DIMS = {"user": 2, "item": 3, "shop": 4}
