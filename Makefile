@@ -1,5 +1,6 @@
-# make build     .venv with pinned dependencies, and the native library
-# make train     trains examples/train_movielens.py; RANKS=2 on two processes
+# make build     .venv with pinned dependencies, and the native libraries
+# make train     trains examples/train_movielens.py; RANKS=2 on two processes. Builds no more than it
+#                needs: with one rank neither Horovod nor the core for Python
 # make test      every test
 # make soak      the long versions of the tests that make up their inputs
 # make bench     the benchmarks
@@ -8,7 +9,8 @@
 # make clean     removes what was built, keeps .venv
 #
 # Variables: TF=2.21.0 PYTHON=python3.12 work in .venv-2.21.0, beside the default's .venv. ARGS goes
-# to the tool behind a target: make test ARGS="-k ragged", make train ARGS="--steps 100".
+# to the tool behind a target: make test ARGS="-k ragged", make train ARGS="--steps 100". Those that
+# steer the native build (GROUP_EMBEDDING_CUDA_ARCHS, ...) are listed in docs/reference/environment.md.
 
 DEFAULT_TF := 2.15.1
 TF         ?= $(DEFAULT_TF)
@@ -23,9 +25,10 @@ GPU    := $(shell nvidia-smi -L >/dev/null 2>&1 && echo yes)
 
 TENSORFLOW  := $(if $(GPU),tensorflow[and-cuda],tensorflow-cpu)==$(TF)
 CONSTRAINTS := $(wildcard requirements/tensorflow-$(TF).txt)
-NATIVE      := setup.py $(shell find cc -type f -name '*.[ch]*') $(shell find cc -type d)
-LAUNCH      := $(if $(filter-out 1,$(RANKS)),$(BIN)/horovodrun -np $(RANKS)) $(BIN)/python
-SETTINGS    := MARCH=$(GROUP_EMBEDDING_MARCH) CUDA=$(GROUP_EMBEDDING_CUDA) ARCHS=$(GROUP_EMBEDDING_CUDA_ARCHS)
+SEVERAL     := $(filter-out 1,$(RANKS))
+NATIVE      := setup.py $(wildcard buildtools/*.py) $(shell find cc -type f -name '*.[ch]*') $(shell find cc -type d)
+LAUNCH      := $(if $(SEVERAL),$(BIN)/horovodrun -np $(RANKS)) $(BIN)/python
+SETTINGS    := MARCH=$(GROUP_EMBEDDING_MARCH) CUDA=$(GROUP_EMBEDDING_CUDA) ARCHS=$(GROUP_EMBEDDING_CUDA_ARCHS) GPU=$(GPU)
 
 export TF_CPP_MIN_LOG_LEVEL ?= 2
 export GROUP_EMBEDDING_MARCH GROUP_EMBEDDING_CUDA GROUP_EMBEDDING_CUDA_ARCHS
@@ -33,34 +36,34 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .PHONY: build train test soak bench lint format sanitize clean always
 
-build: $(VENV)/native.stamp
+build: $(VENV)/core.stamp
 
-train: build
+train: $(if $(SEVERAL),$(VENV)/core.stamp $(VENV)/horovod.stamp,$(VENV)/ops.stamp)
 	$(LAUNCH) examples/train_movielens.py $(ARGS)
 
-test: build
+test: build $(VENV)/dev.stamp $(VENV)/horovod.stamp
 	$(BIN)/python -m pytest $(ARGS)
 
-soak: build
+soak: build $(VENV)/dev.stamp $(VENV)/horovod.stamp
 	$(BIN)/python -m pytest -m soak $(ARGS)
 
-bench: build
+bench: build $(VENV)/dev.stamp $(VENV)/horovod.stamp
 	$(BIN)/python benchmarks/bench_lookup.py $(ARGS)
 	$(BIN)/python benchmarks/bench_kernel.py $(ARGS)
 
 CLANG_FORMAT = git ls-files -z -co --exclude-standard '*.cc' '*.cu' '*.h' '*.cuh' | xargs -0 $(BIN)/clang-format
 
-lint: $(VENV)/dependencies.stamp
+lint: $(VENV)/dev.stamp
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(CLANG_FORMAT) --dry-run -Werror
 
-format: $(VENV)/dependencies.stamp
+format: $(VENV)/dev.stamp
 	-$(BIN)/ruff check --fix --quiet .
 	$(BIN)/ruff format .
 	$(CLANG_FORMAT) -i
 
-sanitize: $(VENV)/dependencies.stamp
+sanitize: $(VENV)/dev.stamp
 	$(MAKE) -j$(shell nproc) -C tests/cc run MODE=address
 	$(MAKE) -j$(shell nproc) -C tests/cc run MODE=thread
 
@@ -68,24 +71,40 @@ clean:
 	rm -rf build dist *.egg-info .venv*/native.*
 	find group_embedding -name '*.so' -delete -o -name '_group_embedding_ops.*.json' -delete
 
+# Two pips at a time would spoil an environment; compilers run side by side in any case.
+.NOTPARALLEL:
+
 # Each stamp is newer than what it was made from, so a second call does nothing twice. They lie
 # inside the environment: who removes that removes them.
 
 $(VENV)/bin/python:
-	$(PYTHON) requirements/check_python.py $(TF)
+	$(PYTHON) buildtools/versions.py $(TF)
 	$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); echo "python's venv is missing: apt install python3-venv"; exit 1; }
 
-$(VENV)/dependencies.stamp: requirements/build.txt requirements/dev.txt requirements/horovod.sh $(CONSTRAINTS) | $(VENV)/bin/python
+$(VENV)/tensorflow.stamp: requirements/build.txt $(CONSTRAINTS) | $(VENV)/bin/python
 	$(BIN)/python -m pip install --quiet -r requirements/build.txt
-	$(BIN)/python -m pip install --quiet '$(TENSORFLOW)' -r requirements/dev.txt $(addprefix -c ,$(CONSTRAINTS))
-	requirements/horovod.sh $(BIN)/python $(WHEELS)
+	$(BIN)/python -m pip install --quiet '$(TENSORFLOW)' $(addprefix -c ,$(CONSTRAINTS))
 	echo $(CURDIR) > $$($(BIN)/python -c "import sysconfig; print(sysconfig.get_path('purelib'))")/group_embedding.pth
 	touch $@
 
-# Rewritten only when a variable that steers the native build (see setup.py) has changed.
-$(VENV)/native.settings: always | $(VENV)/dependencies.stamp
+$(VENV)/horovod.stamp: requirements/horovod.txt requirements/horovod.sh $(VENV)/tensorflow.stamp
+	$(BIN)/python -m pip install --quiet -r requirements/horovod.txt
+	requirements/horovod.sh $(BIN)/python $(WHEELS)
+	touch $@
+
+$(VENV)/dev.stamp: requirements/dev.txt $(VENV)/tensorflow.stamp
+	$(BIN)/python -m pip install --quiet '$(TENSORFLOW)' -r requirements/dev.txt $(addprefix -c ,$(CONSTRAINTS))
+	touch $@
+
+# Rewritten only when a variable that steers the native build has changed, or a GPU was added.
+$(VENV)/native.settings: always | $(VENV)/tensorflow.stamp
 	@echo '$(SETTINGS)' | cmp -s - $@ || echo '$(SETTINGS)' > $@
 
-$(VENV)/native.stamp: $(VENV)/dependencies.stamp $(VENV)/native.settings $(NATIVE)
-	$(BIN)/python setup.py --quiet build_ext --inplace
+# The libraries: that of the ops, which is all that one process needs to train; both.
+$(VENV)/ops.stamp: $(VENV)/tensorflow.stamp $(VENV)/native.settings $(NATIVE)
+	$(BIN)/python setup.py --quiet build_ext --inplace --ops-only
 	touch $@
+
+$(VENV)/core.stamp: $(VENV)/tensorflow.stamp $(VENV)/native.settings $(NATIVE)
+	$(BIN)/python setup.py --quiet build_ext --inplace
+	touch $@ $(VENV)/ops.stamp

@@ -39,10 +39,11 @@ from group_embedding.variables import (
     StorageType,
     get_embedding_variable,
 )
+from group_embedding.version import VERSION
 
 library()  # a SavedModel that is loaded next finds its ops registered
 
-__version__ = "0.1.0"
+__version__ = VERSION
 
 __all__ = [
     "CBFFilter",

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from group_embedding.ops import _library
+from group_embedding.version import VERSION
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -205,7 +206,7 @@ def test_metadata(tmp_path):
     metadata = (tmp_path / "group_embedding.egg-info" / "PKG-INFO").read_text().splitlines()
     for line in (
         "Name: group_embedding",
-        "Version: 0.1.0",
+        f"Version: {VERSION}",
         "Requires-Dist: numpy",
         'Requires-Dist: horovod==0.28.1; extra == "collective"',
     ):
@@ -236,3 +237,21 @@ def test_importing_the_package_does_not_import_horovod():
     )
 
     assert done.returncode == 0, done.stderr
+
+
+def test_missing_core_says_how_to_build_it(monkeypatch):
+    # Given a package as `make train` leaves it: without the core for Python
+    import group_embedding
+
+    monkeypatch.setitem(sys.modules, "group_embedding._core", None)
+    monkeypatch.delattr(group_embedding, "_core", raising=False)
+
+    # When something asks for it
+    with pytest.raises(ImportError) as caught:
+        _library.core()
+
+    # Then one sentence says what is missing and what to run
+    message = str(caught.value)
+    assert "\n" not in message
+    assert "the core for Python" in message
+    assert "make build" in message

@@ -6,6 +6,8 @@ import re
 
 import tensorflow as tf
 
+from group_embedding.ops._library import core
+
 _MAGIC = b"\x89GEMAN\r\n"
 # Ours begin with a letter where those of TensorFlow have five digits.
 _SUFFIX = re.compile(r"\.data-[rc][0-9a-z]{4}-of-[0-9a-z]{5}$")
@@ -35,11 +37,9 @@ def tables(prefix):
     Raises:
         RuntimeError: an entry is damaged.
     """
-    from group_embedding import _core
-
     found = []
     for name, manifest in manifests(prefix).items():
-        table = _core.decode_manifest(manifest, name)
+        table = core().decode_manifest(manifest, name)
         for file in table["files"]:
             file["path"] = f"{prefix}.{file['suffix']}"
         found.append(table)
@@ -52,9 +52,7 @@ def files_of(manifest, name):
     Raises:
         RuntimeError: the manifest is damaged; the message names the table `name`.
     """
-    from group_embedding import _core
-
-    return _core.decode_manifest(manifest, name)["files"]
+    return core().decode_manifest(manifest, name)["files"]
 
 
 def find(path):
@@ -74,9 +72,7 @@ def table_file(path):
     Raises:
         RuntimeError: it cannot be opened, or is damaged.
     """
-    from group_embedding import _core
-
-    return _core.TableFile(path, open=_opener(path))
+    return core().TableFile(path, open=_opener(path))
 
 
 def verify_file(path, table, expected):
@@ -90,9 +86,7 @@ def verify_file(path, table, expected):
     Raises:
         RuntimeError: it is damaged, or another file than the checkpoint's.
     """
-    from group_embedding import _core
-
-    return _core.verify_table_file(path, table, expected, open=_opener(path))
+    return core().verify_table_file(path, table, expected, open=_opener(path))
 
 
 def _opener(path):

@@ -4,6 +4,7 @@ import tensorflow as tf
 
 from group_embedding.checkpoint import files
 from group_embedding.ops import save_table, table_keys
+from group_embedding.ops._library import core
 from group_embedding.ops.route_ids import key_owners
 
 _ROWS_AT_A_TIME = 1 << 20
@@ -59,10 +60,8 @@ def _manifest(prefix, name):
 
 
 def _tables(manifests):
-    from group_embedding import _core
-
     return [
-        (entry, _core.decode_manifest(manifest, entry)["table"])
+        (entry, core().decode_manifest(manifest, entry)["table"])
         for entry, manifest in manifests.items()
     ]
 

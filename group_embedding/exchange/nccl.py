@@ -6,6 +6,7 @@ import socket
 import warnings
 
 from group_embedding.exchange.gather_strings import gather_text
+from group_embedding.ops._library import core
 from group_embedding.ops._nccl import name_nccl
 from group_embedding.ops.sharded_group import NcclRanks
 
@@ -65,18 +66,14 @@ def _bus_id(gpu):
     """What tells a GPU from all others."""
     if gpu is None:
         return None
-    from group_embedding import _core
-
-    if not _core.has_cuda:
+    if not core().has_cuda:
         return None
-    return f"{socket.gethostname()} {_core.pci_bus_id(gpu)}"
+    return f"{socket.gethostname()} {core().pci_bus_id(gpu)}"
 
 
 def _make_id():
-    from group_embedding import _core
-
     name_nccl()
     try:
-        return {"nccl_id": _core.nccl_id().hex()}
+        return {"nccl_id": core().nccl_id().hex()}
     except RuntimeError as error:
         return {"why_not": str(error)}

@@ -3,6 +3,7 @@
 import ctypes
 import functools
 import json
+import sys
 from pathlib import Path
 
 from group_embedding.ops._rocksdb import name_rocksdb
@@ -70,6 +71,22 @@ def native():
     functions.GroupEmbeddingCloseHostExchange.restype = None
     functions.GroupEmbeddingCloseHostExchange.argtypes = number
     return functions
+
+
+def core():
+    """The framework-free core, `group_embedding._core`, which needs no op of TensorFlow's.
+
+    Raises:
+        ImportError: it is not built. `make train` leaves it out.
+    """
+    try:
+        from group_embedding import _core
+    except ImportError as error:
+        raise ImportError(
+            f"group_embedding: the core for Python {sys.version_info[0]}.{sys.version_info[1]} "
+            f"cannot be imported ({_first_line(error)}): {BUILD}"
+        ) from error
+    return _core
 
 
 def build_record(tensorflow_version):

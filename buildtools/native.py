@@ -1,0 +1,95 @@
+"""The two native libraries of the package.
+
+* ``_group_embedding_ops.tf<major.minor>.so``: the TensorFlow ops and kernels, beside a ``.json``
+  record of what they were built for. The name carries the TensorFlow version so that one package
+  can serve several of them.
+* ``_core.<python tag>.so``: the framework-free core for NumPy and CUDA arrays, without TensorFlow.
+  Training in one process does not need it; several ranks on GPUs, the tools for checkpoints and
+  the tests do.
+"""
+
+import json
+import sys
+import sysconfig
+from pathlib import Path
+
+from buildtools.ninja_file import OBJECTS, SOURCES, NinjaFile, march
+from buildtools.report import fail
+
+
+def build(tensorflows, cuda, with_core):
+    """Builds the libraries under build/.
+
+    Args:
+        tensorflows: `TensorFlow`s to build the ops for. All have one C++ ABI.
+        cuda: the `Cuda` to build with, or None.
+        with_core: whether the core for this Python is built as well.
+
+    Returns:
+        {name in the package: the file's bytes}.
+    """
+    core, tf, python = _sources()
+    python_tag = f"cp{sys.version_info.major}{sys.version_info.minor}"
+    (abi,) = {f"-D_GLIBCXX_USE_CXX11_ABI={tensorflow.cxx11_abi}" for tensorflow in tensorflows}
+    ninja = NinjaFile(cuda)
+    # Hidden: the two libraries hold the same core, and must not share its static variables.
+    core_objects = ninja.objects("core", core, f"{abi} -fvisibility=hidden")
+    built, records = {}, {}
+    for tensorflow in tensorflows:
+        stem = f"_group_embedding_ops.tf{tensorflow.minor}"
+        built[f"{stem}.so"] = _add_ops(ninja, tensorflow, tf, core_objects, f"{stem}.so")
+        records[f"{stem}.json"] = json.dumps(_record(tensorflow, cuda), indent=2) + "\n"
+    if with_core:
+        name = "_core" + sysconfig.get_config_var("EXT_SUFFIX")
+        built[name] = OBJECTS / python_tag / name
+        includes = " ".join(f"-isystem {folder}" for folder in _python_includes())
+        objects = ninja.objects(python_tag, python, f"{abi} -fvisibility=hidden {includes}")
+        ninja.library(built[name], core_objects + objects)
+    ninja.run("-".join([*(t.objects for t in tensorflows), *[python_tag] * with_core]))
+    files = {name: path.read_bytes() for name, path in built.items()}
+    return {**files, **{name: record.encode() for name, record in records.items()}}
+
+
+def _add_ops(ninja, tensorflow, sources, core_objects, name):
+    folder = tensorflow.objects
+    # What one TensorFlow deprecates is often all that an older one has.
+    flags = " ".join([*tensorflow.compile_flags, "-Wno-deprecated-declarations"])
+    flags += " -DGOOGLE_CUDA=1" if ninja.cuda else ""
+    objects = ninja.objects(folder, sources, flags)
+    # -z defs: a symbol that nobody defines is an error of the build, not of the first import.
+    libs = f"-L{tensorflow.lib_dir} -l:{tensorflow.framework} -ldl -Wl,-z,defs"
+    ninja.library(OBJECTS / folder / name, core_objects + objects, libs)
+    return OBJECTS / folder / name
+
+
+def _sources():
+    """Splits cc/ by folder: (core, tf, python)."""
+    split = {"tf": [], "python": []}
+    core = []
+    for source in sorted([*SOURCES.rglob("*.cc"), *SOURCES.rglob("*.cu")]):
+        split.get(source.relative_to(SOURCES).parts[0], core).append(source)
+    return core, split["tf"], split["python"]
+
+
+def _python_includes():
+    include = Path(sysconfig.get_path("include"))
+    if not (include / "Python.h").exists():
+        fail(
+            f"{include}/Python.h is missing, install it with "
+            f"`apt install python{sys.version_info.major}.{sys.version_info.minor}-dev`"
+        )
+    try:
+        import pybind11
+    except ImportError:
+        fail("pybind11 is missing, install it with `pip install pybind11`")
+    return [include, pybind11.get_include()]
+
+
+def _record(tensorflow, cuda):
+    return {
+        "tensorflow": tensorflow.version,
+        "cxx11_abi": tensorflow.cxx11_abi,
+        "march": march(),
+        "cuda": cuda.version if cuda else None,
+        "cuda_archs": [str(arch) for arch in cuda.archs] if cuda else [],
+    }

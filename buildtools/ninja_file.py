@@ -1,0 +1,115 @@
+"""The text of a build.ninja, and running it."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from buildtools.report import fail
+
+ROOT = Path(__file__).resolve().parents[1]
+SOURCES = ROOT / "cc"
+OBJECTS = ROOT / "build"
+DEFAULT_MARCH = "x86-64-v3"
+
+
+def march():
+    """The instruction set of the CPU code."""
+    return os.environ.get("GROUP_EMBEDDING_MARCH") or DEFAULT_MARCH
+
+
+def find_tool(name, why):
+    """A build tool from PyPI or from PATH."""
+    found = shutil.which(
+        name, path=os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
+    )
+    return found or fail(f"{name} is missing, {why}")
+
+
+class NinjaFile:
+    """The text of a build.ninja: compile rules, one link rule, and the edges between them.
+
+    Objects of the core are shared by all TensorFlow and Python versions, so the command that makes
+    one must not depend on either. Depfiles stay on disk (no ``deps = gcc``) because several ninja
+    files share one log.
+    """
+
+    def __init__(self, cuda):
+        self.cuda = cuda
+        ccache = shutil.which("ccache")
+        launcher = f"{ccache} " if ccache else ""
+        cxx = find_tool(os.environ.get("CXX") or "g++", "install it with `apt install g++`")
+        defines = "-DNDEBUG"
+        if cuda:
+            defines += f" -DGROUP_EMBEDDING_CUDA=1 -isystem {cuda.root}/include"
+        self.lines = [
+            "ninja_required_version = 1.5",
+            f"builddir = {OBJECTS}",
+            # -g0: TensorFlow's headers make debug information of hundreds of megabytes.
+            f"cxxflags = -std=c++17 -O3 -fno-math-errno -g0 -fPIC -march={march()} -Wall"
+            f" -I{SOURCES} {defines}",
+            "rule cxx",
+            f"  command = {launcher}{cxx} $cxxflags $extra -MMD -MF $out.d -c $in -o $out",
+            "  depfile = $out.d",
+            "  description = C++ $in",
+            "rule link",
+            f"  command = {cxx} -shared -o $out $in $libs",
+            "  description = link $out",
+        ]
+        if cuda:
+            # No multiply-adds but those that are written: where the compiler chooses, two kernels
+            # may round the same expression in two ways.
+            self.lines += [
+                "rule nvcc",
+                f"  command = {launcher}{cuda.nvcc} -ccbin {cxx} -std=c++17 -O3"
+                f" -fmad=false --expt-relaxed-constexpr --extended-lambda {cuda.gencode}"
+                f" -Xcompiler=-fPIC,-g0,-march={march()},-Wall,-fvisibility=hidden"
+                f" -I{SOURCES} {defines} -MMD -MF $out.d -c $in -o $out",
+                "  depfile = $out.d",
+                "  description = CUDA $in",
+            ]
+
+    def objects(self, folder, sources, extra=""):
+        """Adds one object under build/<folder>/ for each source; returns them."""
+        made = []
+        for source in sources:
+            if source.suffix == ".cu" and not self.cuda:
+                continue
+            target = (
+                OBJECTS / folder / source.relative_to(SOURCES).with_suffix(source.suffix + ".o")
+            )
+            rule = "nvcc" if source.suffix == ".cu" else "cxx"
+            self.lines += [f"build {target}: {rule} {source}", f"  extra = {extra}"]
+            made.append(target)
+        return made
+
+    def library(self, target, objects, libs=""):
+        """Adds the shared library of these objects."""
+        if self.cuda:
+            # The CUDA runtime goes first and stays private: libtensorflow_framework exports stubs
+            # of the same names, and a library that found those would run on TensorFlow's CUDA.
+            folders = [self.cuda.root / f for f in ("lib64", "lib", "targets/x86_64-linux/lib")]
+            libs = " ".join(
+                [
+                    *(f"-L{f}" for f in folders if f.is_dir()),
+                    "-lcudart_static -ldl -lrt",
+                    "-lpthread",
+                    libs,
+                    "-Wl,--exclude-libs,libcudart_static.a",
+                ]
+            )
+        self.lines += [
+            f"build {target}: link {' '.join(map(str, objects))}",
+            f"  libs = {libs} -Wl,-Bsymbolic",
+        ]
+
+    def run(self, name):
+        """Writes build/<name>.ninja and builds all of it; ends the process where that fails."""
+        OBJECTS.mkdir(exist_ok=True)
+        file = OBJECTS / f"{name}.ninja"
+        file.write_text("\n".join(self.lines) + "\n")
+        ninja = find_tool("ninja", "install it with `pip install ninja`")
+        jobs = os.environ.get("GROUP_EMBEDDING_JOBS") or str(len(os.sched_getaffinity(0)))
+        if subprocess.call([ninja, "-f", file, "-j", jobs]) != 0:
+            fail("the native build failed, see the compiler's message above")

@@ -1,0 +1,188 @@
+"""The build's choices: for which GPUs, with which toolkit, for which TensorFlow."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from buildtools import cuda, tensorflow, versions
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+@pytest.fixture
+def machine(tmp_path, monkeypatch):
+    """A machine with the GPUs and the toolkit that a test gives it, and no others."""
+    for name in ("GROUP_EMBEDDING_CUDA", "GROUP_EMBEDDING_CUDA_ARCHS", "CUDA_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(cuda, "_by_driver", lambda: [])
+    commands = tmp_path / "commands"
+    commands.mkdir()
+    monkeypatch.setenv("PATH", f"{commands}:/usr/bin:/bin")
+
+    def command(path, text):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"#!/bin/sh\n{text}\n")
+        path.chmod(0o755)
+
+    def has(gpus=(), toolkit="12.4", knows=("70", "80", "90")):
+        lines = "".join(f"{gpu}\\n" for gpu in gpus)
+        command(commands / "nvidia-smi", f'printf "{lines}"' if gpus else "exit 9")
+        if toolkit:
+            root = tmp_path / f"cuda-{toolkit}"
+            (root / "include").mkdir(parents=True)
+            (root / "include" / "cuda_runtime.h").touch()
+            listed = " ".join(f"compute_{arch}" for arch in knows)
+            answer = f'if [ "$1" = --version ]; then echo release {toolkit}; else echo {listed}; fi'
+            command(root / "bin" / "nvcc", answer)
+            monkeypatch.setenv("CUDA_HOME", str(root))
+            return root
+        monkeypatch.setattr(cuda, "_toolkit", lambda choice: None)
+        return None
+
+    return has
+
+
+def test_cuda_is_built_for_the_gpus_that_are_here(machine, capsys):
+    # Given a machine with three GPUs of two architectures
+    root = machine(gpus=["9.0", "8.0", "8.0"])
+
+    # When the build looks for CUDA
+    found = cuda.find_cuda()
+
+    # Then it takes these two, and a line says so
+    assert found.archs == [80, 90]
+    assert found.root == root
+    assert "code=sm_80" in found.gencode
+    assert "code=compute_90" in found.gencode
+    assert "70" not in found.gencode
+    assert "CUDA 12.4" in capsys.readouterr().err
+
+
+def test_without_a_gpu_cuda_is_left_out_and_a_line_says_how_to_have_it(machine, capsys):
+    machine(gpus=[])
+
+    assert cuda.find_cuda() is None
+
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "no GPU is here" in line
+    assert "GROUP_EMBEDDING_CUDA_ARCHS=80,90" in line
+
+
+def test_named_architectures_are_built_whatever_gpu_is_here(machine, monkeypatch):
+    machine(gpus=["9.0"])
+    monkeypatch.setenv("GROUP_EMBEDDING_CUDA_ARCHS", "80, 70,100")  # this nvcc knows no 100
+
+    assert cuda.find_cuda().archs == [70, 80]
+
+
+@pytest.mark.parametrize(
+    "gpu, archs",
+    [
+        pytest.param("8.9", [80], id="newer than what nvcc knows: runs the code of 80"),
+        pytest.param("12.0", [90], id="of a later generation: compiles the PTX of 90"),
+    ],
+)
+def test_gpu_that_nvcc_does_not_know_gets_what_it_runs(machine, gpu, archs):
+    machine(gpus=[gpu])
+
+    assert cuda.find_cuda().archs == archs
+
+
+def test_gpu_older_than_all_that_nvcc_knows_is_left_out_with_a_line(machine, capsys):
+    machine(gpus=["6.1"])
+
+    assert cuda.find_cuda() is None
+
+    assert "61" in capsys.readouterr().err
+
+
+def test_gpu_without_a_toolkit_gets_a_line(machine, capsys):
+    machine(gpus=["9.0"], toolkit=None)
+
+    assert cuda.find_cuda() is None
+
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "no CUDA toolkit" in line
+    assert "GROUP_EMBEDDING_CUDA=<folder>" in line
+
+
+def test_zero_leaves_cuda_out_without_a_word(machine, monkeypatch, capsys):
+    machine(gpus=["9.0"])
+    monkeypatch.setenv("GROUP_EMBEDDING_CUDA", "0")
+
+    assert cuda.find_cuda() is None
+
+    assert capsys.readouterr().err == ""
+
+
+def test_toolkit_that_is_asked_for_needs_an_architecture(machine, monkeypatch):
+    root = machine(gpus=[])
+    monkeypatch.setenv("GROUP_EMBEDDING_CUDA", str(root))
+
+    with pytest.raises(SystemExit, match="GROUP_EMBEDDING_CUDA_ARCHS names none"):
+        cuda.find_cuda()
+
+
+def test_named_architectures_that_nvcc_does_not_know_are_an_error(machine, monkeypatch):
+    machine()
+    monkeypatch.setenv("GROUP_EMBEDDING_CUDA_ARCHS", "35,50")
+
+    with pytest.raises(SystemExit, match="35,50 names no architecture"):
+        cuda.find_cuda()
+
+
+def test_unpacked_tensorflow_has_the_flags_that_the_installed_one_says():
+    # Given the folder of the installed TensorFlow, named as `unpack` names folders
+    installed = tensorflow.installed()
+    folder = Path(installed.lib_dir).parent
+
+    # When it is read as an unpacked one
+    unpacked = tensorflow.unpacked(folder)
+
+    # Then flags and library are the same
+    assert sorted(unpacked.compile_flags) == sorted(installed.compile_flags)
+    assert unpacked[2:5] == installed[2:5]
+
+
+def test_python_that_tensorflow_has_no_wheel_for_is_told():
+    assert versions.why_not("2.15.1", "3.11") is None
+    assert versions.why_not("2.99.0", "3.11") is None  # unknown: pip decides
+    assert "3.9 or 3.10 or 3.11" in versions.why_not("2.15.1", "3.12")
+
+
+def test_each_python_gets_the_tensorflows_that_exist_for_it():
+    assert versions.tensorflows_of("3.13") == ["2.20.0", "2.21.0"]
+    assert len(versions.tensorflows_of("3.11")) == 7
+    assert versions.tensorflows_of("3.14") == []
+
+
+def dry_run(*arguments):
+    """The commands that make would run in a fresh clone."""
+    done = subprocess.run(
+        ["make", "--dry-run", "--always-make", "--no-print-directory", *arguments],
+        cwd=ROOT,
+        env={"PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin", "PYTHON": sys.executable},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_training_in_one_process_builds_neither_horovod_nor_the_core():
+    commands = dry_run("train")
+
+    assert "build_ext --inplace --ops-only" in commands
+    assert "horovod" not in commands
+    assert "dev.txt" not in commands
+
+
+@pytest.mark.parametrize("arguments", [["train", "RANKS=2"], ["test"]])
+def test_several_ranks_and_tests_build_horovod_and_the_core(arguments):
+    commands = dry_run(*arguments)
+
+    assert re.search(r"build_ext --inplace$", commands, re.MULTILINE)
+    assert "requirements/horovod.sh" in commands
