@@ -15,6 +15,7 @@ sys.path.insert(0, str(ROOT))  # pip runs this file without its folder there
 
 from buildtools import cuda, native, tensorflow  # noqa: E402
 from buildtools.ninja_file import OBJECTS  # noqa: E402
+from buildtools.versions import TENSORFLOWS  # noqa: E402
 
 
 def version():
@@ -22,6 +23,12 @@ def version():
     stated = {}
     exec(text, stated)
     return stated["VERSION"]
+
+
+def pythons():
+    """Those that any TensorFlow of ours has wheels for."""
+    found = {python for _, pythons in TENSORFLOWS.values() for python in pythons}
+    return sorted(found, key=lambda python: [int(number) for number in python.split(".")])
 
 
 def replace_file(path, content):
@@ -77,7 +84,20 @@ setup(
     description="Many sparse embedding lookups in one fused op, for stock TensorFlow",
     long_description=(ROOT / "README.md").read_text() if (ROOT / "README.md").exists() else "",
     long_description_content_type="text/markdown",
+    author="The group_embedding authors",
     license="Apache-2.0",
+    keywords="tensorflow keras embedding recommender sparse cuda horovod",
+    classifiers=[
+        "Development Status :: 4 - Beta",
+        "Intended Audience :: Developers",
+        "Intended Audience :: Science/Research",
+        "Operating System :: POSIX :: Linux",
+        "Environment :: GPU :: NVIDIA CUDA",
+        "Programming Language :: C++",
+        "Programming Language :: Python :: 3",
+        *(f"Programming Language :: Python :: {python}" for python in pythons()),
+        "Topic :: Scientific/Engineering :: Artificial Intelligence",
+    ],
     python_requires=">=3.9",
     packages=find_packages(include=["group_embedding*"]),
     # TensorFlow itself is not listed: it comes as tensorflow or as tensorflow-cpu, and the library

@@ -3,6 +3,7 @@
 import importlib.util
 import json
 import os
+import re
 import subprocess
 import sys
 import textwrap
@@ -206,6 +207,8 @@ def test_metadata(tmp_path):
     metadata = (tmp_path / "group_embedding.egg-info" / "PKG-INFO").read_text().splitlines()
     for line in (
         "Name: group_embedding",
+        "Author: The group_embedding authors",
+        "Classifier: Programming Language :: Python :: 3.11",
         f"Version: {VERSION}",
         "Requires-Dist: numpy",
         'Requires-Dist: horovod==0.28.1; extra == "collective"',
@@ -217,6 +220,35 @@ def test_metadata(tmp_path):
     )
     # TensorFlow comes under two names, and pip must not bring the other one.
     assert not any(line.startswith("Requires-Dist: tensorflow") for line in metadata)
+
+
+def test_version_is_stated_once():
+    # Given all files of the project
+    listed = subprocess.run(
+        ["git", "ls-files", "-co", "--exclude-standard"], cwd=ROOT, capture_output=True, text=True
+    )
+    if listed.returncode != 0:
+        pytest.skip("not a git checkout")
+    files = [ROOT / name for name in listed.stdout.splitlines()]
+
+    # When those are searched for an assignment of the version
+    stated = re.compile(rf"(?i)\bversion\b[\"']?\s*[:=]+\s*[\"']?{re.escape(VERSION)}\b")
+    stating = [f for f in files if f.is_file() and stated.search(f.read_text(errors="ignore"))]
+
+    # Then one has it
+    assert stating == [ROOT / "group_embedding" / "version.py"]
+
+
+def test_workflow_calls_targets_that_exist():
+    makefile = (ROOT / "Makefile").read_text()
+    targets = set(re.search(r"^\.PHONY:(.*)$", makefile, re.MULTILINE).group(1).split())
+    workflow = (ROOT / ".github" / "workflows" / "ci.yml").read_text()
+
+    commands = re.findall(r"^\s*- run: (.*)$", workflow, re.MULTILINE)
+
+    assert {command.split()[1] for command in commands} >= {"lint", "test"}
+    for command in commands:
+        assert command.split()[0] == "make" and command.split()[1] in targets
 
 
 def test_every_module_is_in_a_package():
