@@ -39,15 +39,29 @@ def _value_of(variable):
 
 
 def broadcast_initial_values(exchange, variables):
-    """Makes the initializers of graph variables yield the initial values of rank 0."""
+    """Makes the initializers of graph variables yield the initial values of rank 0.
+
+    Initializers wait for nothing that the caller's scopes make ops wait for, such as the updates of
+    batch norm, which read variables.
+    """
     for variable in variables:
-        value = getattr(variable, "initial_value", None)
+        value = _initial_value_of(variable)
         if value is None or not _is_dense(variable) or hasattr(variable, _DONE):
             continue
-        with tf.name_scope(f"{variable.op.name}/broadcast/"):
+        with tf.control_dependencies(None), tf.name_scope(f"{variable.op.name}/broadcast/"):
             (value,) = exchange.broadcast([value], "initial_value")
             variable._initializer_op = variable.assign(value, read_value=False)
         setattr(variable, _DONE, True)
+
+
+def _initial_value_of(variable):
+    """What the initializer of a graph variable assigns: `initial_value`, in which TensorFlow has
+    replaced reads of other variables by their initial values. None: the variable has none."""
+    if getattr(variable, "initial_value", None) is None:
+        return None
+    initializer = variable.initializer
+    assigns = initializer.type in ("Assign", "AssignVariableOp")
+    return initializer.inputs[1] if assigns else variable.initial_value
 
 
 _DONE = "_group_embedding_broadcast"

@@ -123,3 +123,36 @@ def test_a_model_that_a_function_builds_starts_alike_or_says_how_to(several_rank
             assert "build the model before" in first and "build the model before" in other
         else:
             np.testing.assert_array_equal(first[0], other[0])
+
+
+def start_among_updates():
+    """As models of TensorFlow 1 do that have batch norm: their optimizer runs after updates, which
+    read variables. What variables are then, the second of which starts from the first."""
+    ge.enable_distributed_strategy()
+    v1.disable_control_flow_v2()
+    try:
+        with tf.Graph().as_default(), v1.Session() as session:
+            v1.set_random_seed(SEED + exchange.current().rank)
+            first = v1.Variable(tf.random.normal([3]), use_resource=False)
+            second = v1.Variable(first + 1.0, use_resource=False)
+            average = v1.Variable(0.0, trainable=False, use_resource=False)
+            update = average.assign(tf.reduce_sum(first))
+            optimizer = ge.DistributedOptimizer(v1.train.MomentumOptimizer(0.0, 0.9))
+            with tf.control_dependencies([update]):
+                train = optimizer.minimize(tf.reduce_sum(first * second))
+            session.run(v1.global_variables_initializer())
+            session.run(train)
+            return session.run([first, second, average])
+    finally:
+        v1.enable_control_flow_v2()
+
+
+def test_variables_start_alike_where_an_optimizer_runs_after_updates(several_ranks):
+    # When variables are initialized that an optimizer trains, one of them from another one's value
+    first, *others = several_ranks.run(start_among_updates)
+    # Then they are those of the first rank
+    np.testing.assert_allclose(first[1], first[0] + 1, rtol=1e-6)
+    np.testing.assert_allclose(first[2], np.sum(first[0]), rtol=1e-6)
+    for other in others:
+        for ours, theirs in zip(other, first):
+            np.testing.assert_array_equal(ours, theirs)
