@@ -6,6 +6,7 @@
 # make bench     the benchmarks
 # make lint      what `make format` would change, and what ruff finds
 # make sanitize  the C++ tests under Address-, UndefinedBehavior- and ThreadSanitizer
+# make docs      the documentation site, into build/site; `make docs-serve` shows it while it is written
 # make clean     removes what was built, keeps .venv
 #
 # Variables: TF=2.21.0 PYTHON=python3.12 work in .venv-2.21.0, beside the default's .venv. ARGS goes
@@ -34,7 +35,7 @@ export TF_CPP_MIN_LOG_LEVEL ?= 2
 export GROUP_EMBEDDING_MARCH GROUP_EMBEDDING_CUDA GROUP_EMBEDDING_CUDA_ARCHS
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: build train test soak bench lint format sanitize clean always
+.PHONY: build train test soak bench lint format sanitize docs docs-serve clean always
 
 build: $(VENV)/core.stamp
 
@@ -67,6 +68,12 @@ sanitize: $(VENV)/dev.stamp
 	$(MAKE) -j$(shell nproc) -C tests/cc run MODE=address
 	$(MAKE) -j$(shell nproc) -C tests/cc run MODE=thread
 
+docs: .venv-docs/dependencies.stamp
+	NO_MKDOCS_2_WARNING=1 .venv-docs/bin/mkdocs build --strict
+
+docs-serve: .venv-docs/dependencies.stamp
+	NO_MKDOCS_2_WARNING=1 .venv-docs/bin/mkdocs serve $(ARGS)
+
 clean:
 	rm -rf build dist *.egg-info .venv*/native.*
 	find group_embedding -name '*.so' -delete -o -name '_group_embedding_ops.*.json' -delete
@@ -94,6 +101,12 @@ $(VENV)/horovod.stamp: requirements/horovod.txt requirements/horovod.sh $(VENV)/
 
 $(VENV)/dev.stamp: requirements/dev.txt $(VENV)/tensorflow.stamp
 	$(BIN)/python -m pip install --quiet '$(TENSORFLOW)' -r requirements/dev.txt $(addprefix -c ,$(CONSTRAINTS))
+	touch $@
+
+# Pages are made from Markdown and from docstrings as text: neither TensorFlow nor a build is needed.
+.venv-docs/dependencies.stamp: requirements/docs.txt
+	$(PYTHON) -m venv .venv-docs || { rm -rf .venv-docs; echo "python's venv is missing: apt install python3-venv"; exit 1; }
+	.venv-docs/bin/python -m pip install --quiet -r requirements/docs.txt
 	touch $@
 
 # Rewritten only when a variable that steers the native build has changed, or a GPU was added.

@@ -137,7 +137,8 @@ def group_embedding_lookup(
         A list with, for each lookup, a tensor of shape `ids.shape + [dim]`.
 
     Raises:
-        As `group_embedding_lookup_sparse`.
+        TypeError, ValueError, tf.errors.InvalidArgumentError: as
+            `group_embedding_lookup_sparse`.
 
     Example:
 
@@ -193,8 +194,9 @@ def route_ids(
         part of the static shapes of its results.
 
     Raises:
-        As the lookup would. A bad id of a table whose ids are exchanged here raises here, on all
-        ranks and naming the one that has it; of another table, where it is looked up.
+        TypeError, ValueError, tf.errors.InvalidArgumentError: as the lookup. A bad id raises here,
+            on all ranks and with the number of the rank that has it, if the ids of its table are
+            exchanged here; else where it is looked up.
 
     Example:
 

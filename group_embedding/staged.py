@@ -108,8 +108,8 @@ def prefetch_join(
 
     Args:
         thread_to_features: a list with the features of each source; all of one structure.
-        feed_dict, capacity, num_clients, timeout_millis, closed_exception_types,
-            ignored_exception_types, name: see `staged`.
+        feed_dict, capacity, num_clients, timeout_millis: see `staged`.
+        closed_exception_types, ignored_exception_types, name: see `staged`.
 
     Returns:
         The structure of the features of one source, with the tensors of the oldest element.

@@ -1,8 +1,12 @@
-"""What the documents show runs: the README's programs, and the examples of public docstrings."""
+"""The documents: their programs run, the public API is on the site, the site builds."""
 
 import doctest
+import importlib.util
 import inspect
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -11,8 +15,15 @@ import tensorflow as tf
 
 import group_embedding as ge
 
-README = Path(__file__).resolve().parents[1] / "README.md"
-PROGRAMS = re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL)
+ROOT = Path(__file__).resolve().parents[1]
+DOCS = ROOT / "docs"
+PAGES = [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]
+PROGRAM = re.compile(r"^```python\n(.*?)^```", re.DOTALL | re.MULTILINE)
+PROGRAMS = {
+    f"{page.relative_to(ROOT)}-{number}": program
+    for page in PAGES
+    for number, program in enumerate(PROGRAM.findall(page.read_text()), 1)
+}
 PUBLIC = {name: getattr(ge, name) for name in ge.__all__ if not inspect.ismodule(getattr(ge, name))}
 PUBLIC |= {f"optimizers.{name}": getattr(ge.optimizers, name) for name in ge.optimizers.__all__}
 PUBLIC |= {
@@ -31,29 +42,23 @@ def same_optimizers():
     tf.keras.optimizers, tf.optimizers = kept
 
 
-@pytest.mark.parametrize(
-    "program",
-    PROGRAMS,
-    ids=[
-        "lookups",
-        "feature_columns",
-        "keras",
-        "keys",
-        "optimizers",
-        "ahead",
-        "sok_2",
-        "sok_1",
-    ],
-)
-def test_readme_program(program, capsys):
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_program(name, capfd):
+    # Given a program of README or of the site
+    program = PROGRAMS[name]
     if "feature_column" in program and not hasattr(tf, "feature_column"):
         pytest.skip("this TensorFlow has no feature columns")
 
-    exec(compile(program, str(README), "exec"), {"__name__": "readme"})
+    # When it runs; one that turns TensorFlow 2's behavior off, in a process of its own
+    if "group_embedding.deeprec" in program:
+        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+        subprocess.run([sys.executable, "-c", program], check=True, env=environment)
+    else:
+        exec(compile(program, name, "exec"), {"__name__": "program"})
 
-    # A comment behind a print begins with what is printed.
-    printed = capsys.readouterr().out
-    for expected in re.findall(r"print\(.*\)\s+# ([(\[].*[)\]])", program):
+    # Then it prints what the comment behind each print begins with
+    printed = capfd.readouterr().out
+    for expected in re.findall(r"print\(.*\)  # ([(\[].*[)\]]|True)$", program, re.MULTILINE):
         assert expected in printed
 
 
@@ -67,3 +72,133 @@ def test_docstring(name):
     ):
         runner.run(test)
     assert runner.failures == 0
+
+
+def test_reference_has_every_public_name():
+    # Given the public names of the package and of its public modules
+    modules = {
+        name: getattr(ge, name) for name in ge.__all__ if inspect.ismodule(getattr(ge, name))
+    }
+    public = {name for name in ge.__all__ if name not in modules}
+    public |= {
+        f"{module}.{name}"
+        for module in ("checkpoint", "layers", "optimizers", "parquet", "sok")
+        for name in modules[module].__all__
+        if callable(getattr(modules[module], name))
+    }
+
+    # When the pages of the reference are read
+    text = "".join(page.read_text() for page in (DOCS / "reference").glob("*.md"))
+    named = set(re.findall(r"^::: group_embedding\.(\S+)$", text, re.MULTILINE))
+
+    # Then each name is there, and each that is there exists
+    assert sorted(public - named) == []
+    for name in named - {"deeprec"}:
+        found = ge
+        for part in name.split("."):
+            found = getattr(found, part)
+
+
+def test_reference_has_every_environment_variable():
+    # Given the variables of this package that its files name
+    folders = [ROOT / name for name in ("group_embedding", "buildtools", "examples", "cc")]
+    files = [file for folder in folders for file in folder.rglob("*") if file.suffix != ".so"]
+    files += [ROOT / "Makefile", ROOT / "setup.py"]
+    read = r"(?:environ|getenv)\b.{0,20}?\"(\w+)\"|\b(GROUP_EMBEDDING_[A-Z_]+)\b"
+    found = {
+        variable
+        for file in files
+        if file.is_file() and file.suffix in ("", ".py", ".cc", ".cu")
+        for pair in re.findall(read, file.read_text(errors="ignore"))
+        for variable in pair
+        if variable
+    }
+    # Macros of C++, and variables that every program has.
+    found -= {"GROUP_EMBEDDING_HOST_DEVICE", "GROUP_EMBEDDING_NVTX", "PATH", "PYTHONPATH"}
+
+    # When the page is read
+    page = (DOCS / "reference/environment.md").read_text()
+
+    # Then it has each of them
+    assert sorted(variable for variable in found if f"`{variable}`" not in page) == []
+
+
+def test_reference_has_every_op():
+    # Given the registrations of ops
+    reference = import_from(DOCS / "site/op_reference.py")
+    folder = ROOT / "cc/tf/ops"
+    sources = "".join(path.read_text() for path in folder.glob("*.cc"))
+    ops = re.findall(r'REGISTER_OP\("([^"]+)"\)', sources)
+
+    # When the reference is made of them
+    page = reference.as_markdown(folder)
+
+    # Then it has each op, with a summary and with no macro left
+    assert re.findall(r"^### (\S+)$", page, re.MULTILINE) and len(ops) > 30
+    for op in ops:
+        assert re.search(rf"^### {op}\n\n\w", page, re.MULTILINE), op
+    assert "_ATTRS" not in page
+
+
+def test_troubleshooting_quotes_errors_that_exist():
+    # Given the fixed words of each error on the page
+    page = (DOCS / "guides/troubleshooting.md").read_text()
+    quoted = re.findall(r"^\| `([^`]+)` \|", page, re.MULTILINE)
+
+    # When the sources are read, with the pieces of each string joined
+    files = [*ROOT.glob("group_embedding/**/*.py"), *ROOT.glob("cc/**/*.cc")]
+    sources = "".join(file.read_text() for file in files)
+    sources = re.sub(r'"\s*f?"', "", sources)
+
+    # Then all of these words are there
+    assert len(quoted) > 20
+    for error in quoted:
+        for words in error.split(" ... "):
+            assert words in sources, error
+
+
+def test_pictures_are_those_that_the_script_draws(monkeypatch):
+    # Given the script
+    monkeypatch.syspath_prepend(str(DOCS / "pictures"))
+    script = import_from(DOCS / "pictures/draw.py")
+
+    # When it draws
+    drawn = script.draw()
+
+    # Then the committed files are the same
+    committed = {path.name: path.read_text() for path in (DOCS / "pictures").glob("*.svg")}
+    assert committed == drawn
+
+
+def test_readme_is_short():
+    lines = (ROOT / "README.md").read_text().splitlines()
+
+    assert len(lines) <= 150
+
+
+def test_site_builds_without_a_warning(tmp_path):
+    # Given mkdocs, in this environment or in that of `make docs`
+    pythons = [ROOT / ".venv-docs/bin/python"]
+    if importlib.util.find_spec("mkdocs"):
+        pythons.append(Path(sys.executable))
+    python = next((python for python in pythons if python.exists()), None)
+    if python is None:
+        pytest.skip("mkdocs is not installed: `make docs` installs it into .venv-docs")
+
+    # When it builds the site, which takes a warning for an error
+    command = [python, "-m", "mkdocs", "build", "--strict", "--site-dir", tmp_path]
+    environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
+    built = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+
+    # Then it is there, ops, docstrings and pictures too
+    assert built.returncode == 0, built.stdout + built.stderr
+    assert "GroupLookupGrad" in (tmp_path / "reference/ops/index.html").read_text()
+    assert "sp_weights" in (tmp_path / "reference/lookups/index.html").read_text()
+    assert "<svg" in (tmp_path / "concepts/index.html").read_text()
+
+
+def import_from(path):
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module

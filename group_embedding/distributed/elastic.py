@@ -26,7 +26,8 @@ def run_elastic(train, **options):
         What `train` returned.
 
     Raises:
-        What `train` raised, unless a collective failed because another rank had ended.
+        Exception: whatever `train` raised, unless a collective failed because another rank had
+            ended.
 
     Example, run with `horovodrun --min-np 2 --host-discovery-script hosts.sh python train.py`:
 

@@ -121,8 +121,8 @@ def read_parquet(
     """A function for `filenames.apply`, which makes a ParquetDataset of a dataset of paths.
 
     Args:
-        batch_size, fields, partition_count, partition_index, drop_remainder, num_parallel_reads,
-            num_sequential_reads: see ParquetDataset.
+        batch_size, fields, partition_count, partition_index: see `ParquetDataset`.
+        drop_remainder, num_parallel_reads, num_sequential_reads: see `ParquetDataset`.
 
     Returns:
         The function.

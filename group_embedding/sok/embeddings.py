@@ -228,8 +228,8 @@ class All2AllDenseEmbedding(_Embedding):
     Gradients, mixed precision and `training` are as of `DistributedEmbedding`.
 
     Args:
-        max_vocabulary_size_per_gpu, embedding_vec_size, slot_num, use_hashtable, key_dtype,
-        embedding_initializer, **kwargs: as of `DistributedEmbedding`.
+        max_vocabulary_size_per_gpu, embedding_vec_size, slot_num: see `DistributedEmbedding`.
+        use_hashtable, key_dtype, embedding_initializer, **kwargs: see `DistributedEmbedding`.
         nnz_per_slot: how many keys each slot of a sample has.
         dynamic_input: True: inputs are any number of keys.
 

@@ -41,7 +41,8 @@ def lookup_sparse(params, sp_ids, sp_weights=None, combiners=None, use_low_frequ
         is zeros.
 
     Raises:
-        As `ge.group_embedding_lookup_sparse`.
+        TypeError, ValueError, tf.errors.InvalidArgumentError: as
+            `ge.group_embedding_lookup_sparse`.
 
     Example:
 
@@ -80,7 +81,7 @@ def all2all_dense_embedding(param, indices):
         A tensor of shape `indices.shape + [dim]`.
 
     Raises:
-        As `ge.group_embedding_lookup`.
+        TypeError, ValueError, tf.errors.InvalidArgumentError: as `ge.group_embedding_lookup`.
 
     Example:
 
