@@ -15,6 +15,7 @@ from group_embedding.deeprec_names import (
     columns,
     contrib,
     fused_lookup,
+    keep_weights,
     layers,
     lookup_tier,
     refused,
@@ -99,6 +100,11 @@ TABLE = (
             refused.get_dynamic_dimension_embedding_variable,
             refused.get_multihash_variable,
         ),
+    ),
+    Names(
+        None,
+        (f"{_PYTHON}.ops.variable_scope.variable_scope",),
+        _named(keep_weights.keep_weights),
     ),
     Names(
         None,

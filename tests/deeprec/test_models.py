@@ -169,3 +169,42 @@ def test_a_work_queue_is_refused(tf):
 
     with pytest.raises(NotImplementedError, match="WorkQueue.*--workqueue false"):
         WorkQueue([os.devnull], num_epochs=2)
+
+
+def test_a_scope_keeps_its_weights_in_float32(tf):
+    # Given a layer of bfloat16 inputs in a scope that keeps weights, and a table of keys in it
+    inputs = tf.constant([[1.0, 2.0], [3.0, -1.0]])
+    with tf.variable_scope("mlp", initializer=tf.ones_initializer()).keep_weights(tf.float32):
+        outputs = tf.layers.dense(tf.cast(inputs, tf.bfloat16), 3, name="top")
+        count = tf.get_variable("count", [2], tf.int64, tf.zeros_initializer())
+    loss = tf.reduce_sum(tf.cast(outputs, tf.float32))
+    train = tf.train.GradientDescentOptimizer(2.0**-10).minimize(loss)
+    kernel, bias = tf.trainable_variables()[:2]
+    with tf.Session() as session:
+        session.run(tf.global_variables_initializer())
+        # When it is trained
+        before = session.run(outputs)
+        session.run(train)
+        trained, _ = session.run([kernel, bias])
+    # Then it computes in bfloat16, and a change that bfloat16 cannot hold stays in the weights
+    assert outputs.dtype == tf.bfloat16 and count.dtype.base_dtype == tf.int64
+    assert kernel.dtype.base_dtype == bias.dtype.base_dtype == tf.float32
+    np.testing.assert_array_equal(before.astype(np.float32), [[3.0] * 3, [2.0] * 3])
+    np.testing.assert_array_equal(trained, [[1 - 4 * 2.0**-10] * 3, [1 - 2.0**-10] * 3])
+
+
+def test_a_getter_of_a_scope_sees_the_weights_that_are_kept(tf):
+    asked = []
+
+    def getter(getter, name, *args, **kwargs):
+        asked.append((name, kwargs["dtype"]))
+        return getter(name, *args, **kwargs)
+
+    # When a scope with a getter of its own keeps weights, cut by a partitioner
+    cut = tf.fixed_size_partitioner(2)
+    scope = tf.variable_scope("mlp", custom_getter=getter, partitioner=cut)
+    with scope.keep_weights():
+        value = tf.get_variable("kernel", [4, 2], tf.bfloat16)
+    # Then the getter makes float32, and the parts' value is of the type that was asked for
+    assert asked == [("mlp/kernel", tf.float32)]
+    assert value.dtype == tf.bfloat16 and value.shape == [4, 2]
