@@ -83,18 +83,6 @@ class CollectiveEstimator(tf_estimator.EstimatorV2):
     def eval_dir(self, name=None):
         return super().eval_dir(name) if self._exchange.rank == 0 else self._scratch.name
 
-    def export_saved_model(self, export_dir_base, serving_input_receiver_fn, *args, **kwargs):
-        """As of Estimators; the model is whole, and one process serves it. Every rank calls it."""
-        stock = super().export_saved_model
-        if current().num_ranks < self._exchange.num_ranks:  # as an exporter of the first rank does
-            return stock(export_dir_base, serving_input_receiver_fn, *args, **kwargs)
-
-        def export():
-            exported = stock(export_dir_base, serving_input_receiver_fn, *args, **kwargs)
-            return tf.compat.as_str(exported)
-
-        return tf.compat.as_bytes(export_by_first_rank(self._exchange, export))
-
     def _train_with_estimator_spec(self, spec, worker_hooks, hooks, *args):
         """In one process training does not wait for checkpoints, unless a hook of the user's or of
         `model_fn` saves them: one that is given takes the place of stock's own."""
@@ -120,14 +108,13 @@ class CollectiveEstimator(tf_estimator.EstimatorV2):
         with these, such as events, goes to a folder of their own."""
         if self._exchange.rank == 0 or not self._config.save_checkpoints_steps:
             return []
-        return [
-            tf.compat.v1.train.CheckpointSaverHook(
-                self._scratch.name,
-                save_steps=self._config.save_checkpoints_steps,
-                checkpoint_basename=f"{self.model_dir}/model.ckpt",
-                listeners=listeners,
-            )
-        ]
+        hook = tf.compat.v1.train.CheckpointSaverHook(
+            self._scratch.name,
+            save_steps=self._config.save_checkpoints_steps,
+            listeners=listeners,
+        )
+        hook._save_path = f"{self.model_dir}/model.ckpt"  # which stock has in the hook's folder
+        return [hook]
 
 
 def _in_scope(strategy, model_fn):

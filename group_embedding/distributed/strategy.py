@@ -12,6 +12,7 @@ import tensorflow as tf
 from group_embedding import exchange
 from group_embedding.distributed.liveness import Watch
 from group_embedding.distributed.saver import install_saver
+from group_embedding.distributed.stock_estimators import let_estimators_export_whole
 from group_embedding.exchange.active import of_process
 from group_embedding.placement import check_placement
 
@@ -116,6 +117,7 @@ def enable_distributed_strategy(
         current = _join_host(current)
         atexit.register(current.end, "this process ends")
         _watch(current, timeout_seconds)
+        let_estimators_export_whole()
     current.placement, current.comm_dtype = placement, comm_dtype
     current.nccl_ranks = exchange.meet(current, gpu, timeout_seconds)
     exchange.set_current(current)
