@@ -240,6 +240,8 @@ def _exchange():
         feature_names=["clicks", "users"],
         **of_tables,
     )
+    lib.mark_call(tensor=tf.ones([2]), begins=True, key="gradients", description="of item")
+    lib.mark_call(tensor=tf.ones([2]), begins=False, key="gradients", description="of item")
     lib.key_owners(keys=tf.constant([7, 8], tf.int64), num_ranks=2)
     rows = [tf.ones([2, 3]), tf.ones([2, 4])]
     wire = [tf.float32, tf.float16]
@@ -259,8 +261,8 @@ def _exchange():
 def _host_exchange(rows, counts, wire):
     exchange = HostExchange(0, 1)
     exchange.join([exchange.address])
-    exchange.alltoall(tf.ones([3, 2]), [3], name="hostile")
-    exchange.exchange_rows(rows, counts, counts, wire, 1.0, name="hostile")
+    exchange.alltoall(tf.ones([3, 2]), [3], name="hostile", what="rows")
+    exchange.exchange_rows(rows, counts, counts, wire, 1.0, name="hostile", what="rows")
     table = tf.Variable(tf.ones([6, 3]))
     ids = tf.constant([5, 1], tf.int64)
     batch, sizes = library().group_ids(

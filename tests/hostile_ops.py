@@ -22,7 +22,10 @@ INTEGERS += [2**32 - 1, 2**32, 2**40, 2**53, 2**62, 2**63 - 1]
 FLOATS = [0.0, -1.0, 0.5, 1e30, -1e30, float("nan"), float("inf")]
 STRINGS = [b"", b"sum", b"mean", b"mod", b"one_rank", b"ragged", b"dense", b"adam", b"a" * 300]
 MAX_OUTPUTS = 4096
-MEMORY_BYTES = 2 << 30  # that all calls together may take
+MEMORY_BYTES = 4 << 30  # that all calls together may take
+# TensorFlow lists every input and output of an op before the op's own checks run: 2^31 of them take
+# minutes and all memory, for TensorFlow's own ops too.
+MAX_LISTED = 2**16
 
 
 def main(log, seed, first, count):
@@ -42,10 +45,11 @@ def main(log, seed, first, count):
 
 
 def _limit_memory():
-    """Memory that is asked for by mistake is an error, not the end of the machine."""
-    with open("/proc/self/statm") as statm:
-        now = int(statm.read().split()[0]) * resource.getpagesize()
-    resource.setrlimit(resource.RLIMIT_AS, (now + MEMORY_BYTES, now + MEMORY_BYTES))
+    """Memory that is asked for by mistake is an error, not the end of the machine. Addresses that a
+    table only reserves do not count."""
+    with open("/proc/self/status") as status:
+        now = next(int(line.split()[1]) << 10 for line in status if line.startswith("VmData"))
+    resource.setrlimit(resource.RLIMIT_DATA, (now + MEMORY_BYTES, now + MEMORY_BYTES))
 
 
 class Fuzzer:
@@ -65,9 +69,10 @@ class Fuzzer:
         op = rng.choice(sorted(self.by_op))
         call = self.by_op[op][rng.integers(len(self.by_op[op]))]
         inputs, attrs, changes = list(call.inputs), list(call.attrs), []
+        counts = {arg.number_attr for arg in (*self.ops[op].input_arg, *self.ops[op].output_arg)}
         for _ in range(rng.choice([0, 1, 2, 3, 5], p=[0.05, 0.5, 0.25, 0.15, 0.05])):
             if attrs and (not inputs or rng.random() < 0.35):
-                changes.append(self._change_attr(rng, attrs))
+                changes.append(self._change_attr(rng, attrs, counts))
             elif inputs:
                 changes.append(self._change_inputs(rng, inputs))
         return hostile_calls.Call(op, inputs, attrs), changes
@@ -137,7 +142,7 @@ class Fuzzer:
             return tf.constant(_other_shape(rng, np.asarray(array)), tensor.dtype)
         return tf.constant(_other_values(rng, np.array(array)), tensor.dtype)
 
-    def _change_attr(self, rng, attrs):
+    def _change_attr(self, rng, attrs, counts):
         i = int(rng.integers(len(attrs)))
         name, value = attrs[i]
         if isinstance(value, list):
@@ -153,6 +158,8 @@ class Fuzzer:
                 value[at] = _other_scalar(rng, value[at])
         else:
             value = _other_scalar(rng, value)
+        if name in counts:
+            value = min(value, MAX_LISTED)
         attrs[i] = (name, value)
         return f"{name}={value!r}"
 
