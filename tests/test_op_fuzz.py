@@ -57,7 +57,6 @@ def make_calls(folder, seed, count, at_once=2):
     return [last_line(log) for _, log in processes]
 
 
-@pytest.mark.soak
 def test_twenty_thousand_calls(tmp_path):
     # Given near-valid calls of all ops, drawn from a seed
     # When two processes make them
