@@ -23,8 +23,8 @@ FLOATS = [0.0, -1.0, 0.5, 1e30, -1e30, float("nan"), float("inf")]
 STRINGS = [b"", b"sum", b"mean", b"mod", b"one_rank", b"ragged", b"dense", b"adam", b"a" * 300]
 MAX_OUTPUTS = 4096
 MEMORY_BYTES = 4 << 30  # that all calls together may take
-# TensorFlow lists every input and output of an op before the op's own checks run: 16,000 outputs take
-# 20 s, 2^31 take all memory, for TensorFlow's own ops too.
+# TensorFlow lists every input and output of an op before the op's own checks run: 16,000 outputs
+# take 20 s, 2^31 take all memory, for TensorFlow's own ops too.
 MAX_LISTED = 300
 
 

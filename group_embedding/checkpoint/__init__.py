@@ -7,6 +7,8 @@ import sys
 # imports this package before the command, and TensorFlow reads the variable when it is imported.
 if sys.argv[:1] == ["-m"] and __name__ in sys.orig_argv:
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    # oneDNN is announced at any level by TensorFlow 2.21, and the command computes nothing.
+    os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
 
 from group_embedding.checkpoint.background import BackgroundSave, save_changes  # noqa: E402
 from group_embedding.checkpoint.hook import CheckpointSaverHook  # noqa: E402
