@@ -1,10 +1,14 @@
 """Tables as Keras has variables; layers and models of Keras 3 see no `tf.Variable`."""
 
+from tensorflow.python.saved_model import registration
+
 from group_embedding.layers.keras_version import IS_KERAS_3, keras
 from group_embedding.variables.get_variable import keyed_variables, make_keyed
+from group_embedding.variables.loaded_variable import loaded_variable
 
 if IS_KERAS_3:
 
+    @registration.register_serializable(package="group_embedding")
     class KerasEmbeddingVariable(keras.Variable):
         """What `as_keras_variable` returns."""
 
@@ -45,6 +49,13 @@ if IS_KERAS_3:
 
         def _lookup_dependency(self, name, *args, **kwargs):
             return self._value._lookup_dependency(name, *args, **kwargs)
+
+        # A SavedModel's functions may refer to the variable as Keras tracks it. Like the table, it
+        # is loaded to where it was: TensorFlow would put it on a GPU.
+        @classmethod
+        def _deserialize_from_proto(cls, object_proto, **kwargs):
+            del kwargs
+            return loaded_variable(object_proto)
 
 
 def add_weight_as_it_is(layer, **kwargs):

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import tensorflow as tf
+from tensorflow.python.saved_model import loader_impl
 
 import group_embedding as ge
 from group_embedding.layers.keras_version import keras
@@ -137,6 +138,10 @@ def save_model(model, folder):
     tf.saved_model.save(model, folder, signatures=serve.get_concrete_function(**signature))
 
 
+def objects_of(folder):
+    return loader_impl.parse_saved_model(str(folder)).meta_graphs[0].object_graph_def.nodes
+
+
 KEYED_DIMS = {"user": 2, "item": 3, "shop": 4}
 
 
@@ -162,6 +167,11 @@ def test_an_exported_model_serves_the_rows_of_each_table(export, of_one_name, tm
         # Then it serves what the model says
         (served,) = loaded.signatures["serving_default"](**features).values()
         np.testing.assert_allclose(served, model.predict(features, verbose=0), rtol=1e-6)
+    # And every variable of a table is loaded to where the table is
+    for node in objects_of(tmp_path / "model"):
+        if any(child.local_name == "table" for child in node.children):
+            assert node.registered_name.startswith("group_embedding."), node
+            assert "CPU" in node.variable.device
 
 
 def test_a_number_of_rows_and_options_of_keys_exclude_each_other():
