@@ -28,12 +28,16 @@ def patch_tensorflow():
     table = tf.get_embedding_variable("user", 8)  # and so on, as a DeepRec script does
     ```
     """
-    from group_embedding.deeprec_names import table  # which reads all of tf.compat.v1
+    from group_embedding.deeprec_names import layers, table  # which read all of tf.compat.v1
+    from group_embedding.deeprec_names.overlay import Overlay
 
     table.add_modules()
     for dotted, value in table.of_deeprec().items():
         for root in (tf, tf.compat.v1):
             _set(root, dotted, value)
+    # An overlay, as names cannot be set on what stands there beside Keras 3.
+    with_layers = Overlay("tensorflow.compat.v1", tf.compat.v1, layers.of_tensorflow_1())
+    tf.compat.v1.layers = with_layers.layers
     table.add_missing(tf, tf.compat.v1)
     train_keyed_tables_from_now_on()
 
