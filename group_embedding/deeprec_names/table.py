@@ -12,8 +12,8 @@ from tensorflow.python.ops import array_ops
 
 from group_embedding import feature_column, optimizers, variables
 from group_embedding.deeprec_names import (
-    columns,
     contrib,
+    embedding_column,
     fused_lookup,
     keep_weights,
     layers,
@@ -122,7 +122,7 @@ TABLE = (
         _named(
             feature_column.categorical_column_with_embedding,
             feature_column.group_embedding_column_scope,
-            columns.embedding_column,
+            embedding_column.embedding_column,
             linear_model,
             refused.categorical_column_with_adaptive_embedding,
             refused.categorical_column_with_multihash,

@@ -1,4 +1,4 @@
-"""TensorFlow's functions of columns, with the arguments that DeepRec gives them."""
+"""`tf.feature_column.embedding_column` with the argument that DeepRec adds."""
 
 import contextlib
 
