@@ -69,6 +69,10 @@ struct Batch {
   const float* weights;       // [num_ids], or null: every weight is 1
   int64_t num_samples;
   int64_t num_ids;
+  // [num_ids] the rows that a lookup reads where `ids` are the rows that are trained, or null: it
+  // reads those. The two differ where a filter has admitted a key: the key is read from the next
+  // lookup on. Gradients of clipped rows are those of the rows read.
+  const int64_t* reads = nullptr;
 
   // Where the ids of a sample begin; those before it end there. On the host row splits have been
   // checked (grouping/check_batch.h); on the device, where nobody waits for that, a wrong one is

@@ -67,12 +67,13 @@ struct SortOptions {
   // Row r of a table is row r / num_owners of owner r % num_owners. Entries are sorted by owner
   // first, and a row's number is that at its owner, where `num_rows` of a table rounds up.
   int64_t num_owners = 1;
-  // To route ids, all three or none, on the device:
+  // On the device, both or none:
   uint32_t* positions = nullptr;  // [num_ids] written: of each sorted entry, in the batch
-  uint32_t* samples = nullptr;    // [num_ids] room
-  int64_t* places = nullptr;      // [num_ids] written for ids that name no row, and no others
-  Fault* fault = nullptr;         // with places: takes the first bad id, unless ids may be bad, or
-                                  // row split
+  uint32_t* samples = nullptr;    // [num_ids] scratch
+  // To route ids, with the two above, on the device:
+  int64_t* places = nullptr;  // [num_ids] written for ids that name no row, and no others
+  Fault* fault = nullptr;     // with places: takes the first bad id, unless ids may be bad, or
+                              // row split
 };
 
 // How the gradients of a table are written: of this type, and multiplied by a factor.

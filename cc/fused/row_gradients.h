@@ -37,6 +37,7 @@ class RowGradients {
   bool Next(float* gradient) {
     if (next_ == end_) return false;
     row_ = sorted_.RowOf(*next_);
+    const int64_t first_sample = SampleOf(*next_);
     const Contribution first = Take();
     StoreScaled(first.scale, first.gradient, table_.dim, gradient);
     while (next_ != end_ && sorted_.RowOf(*next_) == row_) {
@@ -44,7 +45,7 @@ class RowGradients {
       AddScaled(more.scale, more.gradient, table_.dim, gradient);
     }
     if (table_.max_norm > 0) {
-      const T* row = static_cast<const T*>(table_.rows) + row_ * table_.dim;
+      const T* row = static_cast<const T*>(table_.rows) + ReadBy(first_sample) * table_.dim;
       ClipGradient(row, table_.dim, table_.max_norm, gradient);
     }
     return true;
@@ -84,6 +85,15 @@ class RowGradients {
   int64_t SampleOf(RowEntry entry) const {
     const int64_t place = sorted_.PlaceOf(entry);
     return sorted_.samples == nullptr ? place : sorted_.samples[place];
+  }
+
+  // The row that a sample, and every other one, read in the place of the present row.
+  int64_t ReadBy(int64_t sample) const {
+    const Batch& batch = group_.batch;
+    if (batch.reads == nullptr) return row_;
+    int64_t i = batch.Begin(sample);
+    while (batch.ids[i] != row_) ++i;
+    return batch.reads[i];
   }
 
   const T* GradientOf(int64_t sample) const {

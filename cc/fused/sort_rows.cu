@@ -18,10 +18,17 @@
 namespace group_embedding {
 namespace {
 
+// [num_ids] each: what finds the address of the row that each unique row was read as.
+struct ReadRows {
+  uint32_t *samples = nullptr, *positions = nullptr;  // SortOptions has them
+  int64_t* places = nullptr;                          // SortedRows has them
+};
+
 // The parts of the workspace.
 struct Workspace {
   char *keys[2], *positions[2];
-  char* scales;  // null where they go into a buffer of the sort's
+  char* scales;   // null where they go into a buffer of the sort's
+  ReadRows read;  // null where nobody asks which rows were read
   int64_t* num_unique;
   int64_t* num_starts;
   char* arrays;
@@ -63,6 +70,13 @@ bool HasFactors(const Group& group) {
                      [](const Feature& feature) { return feature.combiner != Combiner::kSum; });
 }
 
+// Gradients of clipped rows are those of the rows that were read.
+bool NeedsReadRows(const Group& group) {
+  return group.batch.reads != nullptr &&
+         std::any_of(group.tables, group.tables + group.num_tables,
+                     [](const Table& table) { return table.max_norm > 0; });
+}
+
 template <typename Key>
 cudaError_t LayOut(const Group& group, const SortOptions& options, void* memory, Workspace* w) {
   const uint32_t num_ids = static_cast<uint32_t>(group.batch.num_ids);
@@ -88,11 +102,17 @@ cudaError_t LayOut(const Group& group, const SortOptions& options, void* memory,
   for (char*& buffer : w->positions) buffer = take(int64_t{num_ids} * 4);
   const bool own_scales = HasFactors(group) && group.batch.num_samples > num_ids;
   w->scales = own_scales ? take(group.batch.num_samples * 4) : nullptr;
+  if (NeedsReadRows(group)) {
+    w->read.samples = reinterpret_cast<uint32_t*>(take(int64_t{num_ids} * 4));
+    w->read.positions = reinterpret_cast<uint32_t*>(take(int64_t{num_ids} * 4));
+    w->read.places = reinterpret_cast<int64_t*>(take(int64_t{num_ids} * 8));
+  }
   const int64_t num_counts = options.num_owners * group.num_tables + 1;
   w->num_unique = reinterpret_cast<int64_t*>(take(num_counts * 8));
   w->num_starts = reinterpret_cast<int64_t*>(take(8));
   w->arrays = take(AlignScratch(group.num_features * sizeof(KeyTask)) +
-                   AlignScratch((group.num_features + 1) * 8) + AlignScratch(num_counts * 8));
+                   AlignScratch((group.num_features + 1) * 8) + AlignScratch(num_counts * 8) +
+                   AlignScratch(group.num_tables * sizeof(RowsOfTable)));
   w->cub = take(static_cast<int64_t>(w->cub_bytes));
   w->bytes = at;
   return cudaSuccess;
@@ -155,11 +175,25 @@ cudaError_t WriteFactors(const Group& group, KeyArgs args, unsigned num_blocks, 
   return cudaGetLastError();
 }
 
+std::vector<RowsOfTable> ListRows(const Group& group) {
+  std::vector<RowsOfTable> rows;
+  for (int64_t t = 0; t < group.num_tables; ++t) {
+    const Table& table = group.tables[t];
+    rows.push_back({reinterpret_cast<intptr_t>(table.rows), table.dim * SizeOf(group.dtype)});
+  }
+  return rows;
+}
+
 template <typename Key>
-cudaError_t Sort(const Group& group, const SortOptions& options, void* workspace,
-                 SortedRows* sorted, cudaStream_t stream) {
+cudaError_t Sort(const Group& group, SortOptions options, void* workspace, SortedRows* sorted,
+                 cudaStream_t stream) {
   Workspace w;
   if (const cudaError_t error = LayOut<Key>(group, options, workspace, &w)) return error;
+  const bool needs_read_rows = NeedsReadRows(group);
+  if (needs_read_rows) {
+    options.samples = w.read.samples;
+    options.positions = w.read.positions;
+  }
   const int64_t num_ids = group.batch.num_ids;
   const int64_t num_counts = options.num_owners * group.num_tables + 1;
   *sorted = {};
@@ -191,6 +225,7 @@ cudaError_t Sort(const Group& group, const SortOptions& options, void* workspace
   key_args.positions = reinterpret_cast<uint32_t*>(w.positions[0]);
   key_args.scales = nullptr;
   sorted->first_keys = arrays.Add(plan.first_keys);
+  const RowsOfTable* rows = needs_read_rows ? arrays.Add(ListRows(group)) : nullptr;
   if (const cudaError_t error = arrays.Send(stream)) return error;
   // After a fault in the row splits there may be positions that no sample covers: they have no row.
   cudaError_t error = cudaMemsetAsync(w.keys[0], 0xFF, num_ids * sizeof(Key), stream);
@@ -232,6 +267,13 @@ cudaError_t Sort(const Group& group, const SortOptions& options, void* workspace
   sorted->segments = segments;
   sorted->num_segment_words = SpareWords<Key>(num_ids);
   sorted->spare_rows = w.cub;
+  if (needs_read_rows) {
+    const ReadArgs read{rows,     group.batch.reads, group.num_tables, w.num_unique,
+                        segments, w.read.positions,  w.read.places};
+    FindReadRowsKernel<<<static_cast<unsigned>((num_ids + kThreads - 1) / kThreads), kThreads, 0,
+                         stream>>>(read);
+    sorted->places = w.read.places;
+  }
   return cudaGetLastError();
 }
 

@@ -230,5 +230,31 @@ __global__ void __launch_bounds__(kWarpSize) CountRowsKernel(UniqueArgs args) {
   if (begin == num_starts) args.segments[begin] = static_cast<uint32_t>(args.num_ids);
 }
 
+struct RowsOfTable {
+  int64_t address;
+  int64_t row_bytes;
+};
+
+struct ReadArgs {
+  const RowsOfTable* tables;  // [num_tables]
+  const int64_t* reads;       // [num_ids], as in Batch
+  int64_t num_tables;
+  const int64_t* num_unique;  // [num_tables + 1]
+  const uint32_t* segments;   // [num_unique + 1]
+  const uint32_t* positions;  // [num_ids]
+  int64_t* places;            // [num_unique] written
+};
+
+// A thread finds the row that one unique row was read as: all its entries were read alike.
+__global__ void __launch_bounds__(kThreads) FindReadRowsKernel(ReadArgs args) {
+  const int64_t unique = int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  if (unique >= args.num_unique[args.num_tables]) return;
+  const int64_t table =
+      FindOwnerAlone(args.num_tables, unique, [&](int64_t t) { return args.num_unique[t]; });
+  const RowsOfTable& rows = args.tables[table];
+  const int64_t row = args.reads[args.positions[args.segments[unique]]];
+  args.places[unique] = rows.address + row * rows.row_bytes;
+}
+
 }  // namespace
 }  // namespace group_embedding

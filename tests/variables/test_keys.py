@@ -156,6 +156,65 @@ def test_a_step_reads_what_the_steps_before_it_admitted(make_table, option, in_f
         np.testing.assert_array_equal(of_weights, of_table.sum(axis=1) + of_other.sum(axis=1))
 
 
+@pytest.mark.parametrize("constant", [0.0, 3.0], ids=["zeros", "a constant"])
+@pytest.mark.parametrize("is_fused", [True, False], ids=["fused", "slices"])
+def test_a_step_clips_gradients_by_the_rows_that_it_reads(make_table, constant, is_fused):
+    # Given tables of four keys, which a filter admits in the second step, and what keys read
+    dims, start, max_norm = {"user": 4, "item": 2}, 1.25, 1.5
+    option = ge.InitializerOption(default_value_dim=1, default_value_no_permission=constant)
+    tables = [
+        make_table(
+            dim,
+            tf.constant_initializer(start),
+            name,
+            filter_option=ge.CounterFilter(2),
+            init_option=option,
+        )
+        for name, dim in dims.items()
+    ]
+    reads = [tf.Variable(tf.fill([4, dim], constant)) for dim in dims.values()]
+    batches = [
+        [[[0, 1], [2]], [[3], []]],
+        [[[1], [0, 2]], [[3, 0], [1, 2]]],
+        [[[0], [1, 2, 3]]] * 2,
+    ]
+    optimizer = ge.optimizers.wrap(tf.keras.optimizers.SGD(1.0))
+    # When they are trained for three steps, with rows longer than max_norm scaled down to it
+    counts = np.zeros([2, 4], int)
+    for batch in batches:
+        ids = [tf.ragged.constant(rows, dtype=tf.int64) for rows in batch]
+        weights = [tf.reshape(tf.range(2.0 * dim), [2, dim]) - 1.5 for dim in dims.values()]
+        with tf.GradientTape(persistent=True) as tape:
+            outputs = ge.group_embedding_lookup_sparse(tables, ids, "sum", max_norm=max_norm)
+            expected = [
+                tf.nn.safe_embedding_lookup_sparse(
+                    table, of_table.to_sparse(), combiner="sum", max_norm=max_norm
+                )
+                for table, of_table in zip(reads, ids)
+            ]
+            losses = [
+                tf.add_n([tf.reduce_sum(out * weight) for out, weight in zip(outs, weights)])
+                for outs in (outputs, expected)
+            ]
+        gradients = tape.gradient(losses[0], tables)
+        if not is_fused:  # somebody has looked at them
+            gradients = [tf.IndexedSlices(g.values * 1.0, g.indices) for g in gradients]
+        optimizer.apply_gradients(zip(gradients, tables))
+        for t, grad in enumerate(tape.gradient(losses[1], reads)):
+            was_admitted = counts[t] >= 2
+            counts[t] += np.bincount(ids[t].values, minlength=4)
+            rows = np.where(was_admitted[:, None], reads[t].numpy(), start)
+            rows = rows - tf.convert_to_tensor(grad).numpy()
+            reads[t].assign(np.where((counts[t] >= 2)[:, None], rows, constant))
+        # Then they read what rows of TensorFlow's variables would be, had they started as the keys
+        for out, rows in zip(outputs, expected):
+            np.testing.assert_allclose(out, rows, rtol=1e-5)
+    for table, rows, count in zip(tables, reads, counts):
+        exported = table.export()
+        assert exported.keys.numpy().tolist() == np.flatnonzero(count >= 2).tolist()
+        np.testing.assert_allclose(exported.values, rows.numpy()[count >= 2], rtol=1e-5)
+
+
 @pytest.mark.parametrize("times", [1, 3])
 @pytest.mark.parametrize("option", [ge.CounterFilter, lambda n: ge.CBFFilter(n, 99, 0.01)])
 def test_a_session_reads_what_the_steps_before_it_admitted(make_table, option, times):

@@ -1,6 +1,7 @@
 #include "tf/kernels/group_attrs.h"
 
 #include "fused/group_lookup_grad.h"
+#include "tf/kernels/located_batch.h"
 #include "tf/kernels/shared_buffer.h"
 
 namespace group_embedding {
@@ -84,6 +85,7 @@ absl::Status GroupAttrs::MakeFeatures(tensorflow::OpKernelContext* context, Batc
   const int64_t num_features = static_cast<int64_t>(table_of_feature.size());
   TF_RETURN_IF_ERROR(
       ReadBatch(context, *buffer, *sizes, num_features, weighted, check, &feature_names, batch));
+  TF_RETURN_IF_ERROR(FindReads(*buffer, &batch->view));
   const BatchExtents& extents = batch->extents;
   for (int64_t f = 0; f < num_features; ++f) {
     const int64_t num_samples = extents.num_samples(f);

@@ -39,10 +39,8 @@ class GroupLookupOp : public OpKernel {
     OP_REQUIRES_OK(context, tables.Read(context, attrs_, keyed_));
     OP_REQUIRES_OK(context,
                    attrs_.MakeFeatures(context, BatchCheck::kFeatureSplits, &batch, &features));
-    OP_REQUIRES_OK(context,
-                   AsRead(context->input(static_cast<int>(attrs_.dims.size())), &batch.view));
     OP_REQUIRES_OK(context, attrs_.AllocateOutputs(context, &features));
-    group.batch = batch.view;
+    group.batch = AsRead(batch.view);
     group.tables = tables.get().data();
     group.num_tables = static_cast<int64_t>(tables.get().size());
     group.features = features.data();

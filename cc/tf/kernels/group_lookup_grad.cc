@@ -58,7 +58,7 @@ class GroupLookupGradOp : public OpKernel {
     OP_REQUIRES_OK(context, context->allocate_output(2 * num_tables, TensorShape({num_weights}),
                                                      &weight_grad));
     Group read = group;  // what weights were multiplied with
-    OP_REQUIRES_OK(context, AsRead(context->input(num_tables), &read.batch));
+    read.batch = AsRead(group.batch);
     OP_REQUIRES_OK(context, Run(context, group, read, weight_grad->flat<float>().data()));
     for (const int32_t t : keyed_) {
       Tensor* indices = context->mutable_output(t);

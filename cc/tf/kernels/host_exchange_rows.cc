@@ -200,7 +200,7 @@ class HostLookUpRowsOp : public SendRowsOp {
     if (extents.num_features() != num_tables) {
       return absl::InvalidArgumentError("table_of_feature: expected a feature for each table");
     }
-    TF_RETURN_IF_ERROR(AsRead(context->input(num_tables), &batch.view));
+    batch.view = AsRead(batch.view);
     for (int t = 0; t < num_tables; ++t) {
       int64_t count = 0;
       for (int64_t n = 0; n < sent.num_ranks; ++n) count += sent.counts[n * num_tables + t];

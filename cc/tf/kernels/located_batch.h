@@ -72,15 +72,21 @@ inline const LocatedBuffer* LocatedBufferOf(const tensorflow::Tensor& batch) {
   return dynamic_cast<const LocatedBuffer*>(tensorflow::DMAHelper::buffer(&batch));
 }
 
-// A batch with the ids that are read, in the place of those that are trained.
-inline absl::Status AsRead(const tensorflow::Tensor& batch, Batch* view) {
+// Completes `view` by the rows that a lookup of the batch reads.
+inline absl::Status FindReads(const tensorflow::Tensor& batch, Batch* view) {
   const LocatedBuffer* located = LocatedBufferOf(batch);
   if (located == nullptr || located->reads().NumElements() == 0) return absl::OkStatus();
   if (located->reads().NumElements() != view->num_ids) {
     return absl::InvalidArgumentError("sizes: expected those that the batch was located with");
   }
-  view->ids = located->reads().flat<int64_t>().data();
+  view->reads = located->reads().flat<int64_t>().data();
   return absl::OkStatus();
+}
+
+// The batch with the rows that are read in the place of the rows that are trained.
+inline Batch AsRead(Batch batch) {
+  if (batch.reads != nullptr) batch.ids = batch.reads;
+  return batch;
 }
 
 class RowsBuffer : public BorrowedBuffer {
