@@ -33,6 +33,7 @@ import tensorflow
 
 from group_embedding.deeprec_names import table as _names
 from group_embedding.deeprec_names.overlay import Overlay as _Overlay
+from group_embedding.deeprec_names.refused import GONE as _GONE
 
 tensorflow.compat.v1.disable_v2_behavior()
 _names.add_modules()
@@ -42,7 +43,12 @@ _root = _Overlay(
 
 
 def __getattr__(name):
-    return getattr(_root, name)
+    try:
+        return getattr(_root, name)
+    except AttributeError:
+        if name in _GONE:
+            raise AttributeError(f"tf.{name}: {_GONE[name]}") from None
+        raise
 
 
 def __dir__():

@@ -1,9 +1,22 @@
-"""DeepRec's embeddings of several tables in one, which are not here, and what to use instead."""
+"""DeepRec's embeddings of several tables in one, and what later versions of TensorFlow lack: what
+to use instead."""
+
+import tensorflow as tf
 
 _INSTEAD = (
     "an EmbeddingVariable has a row for each key that it admits: use {instead}, with "
     "EmbeddingVariableOption(filter_option=CounterFilter(n)) where rare keys shall have no row"
 )
+
+
+# Names of TensorFlow 1 that a later TensorFlow has taken away -> why, and what to use.
+GONE = {
+    "estimator": (
+        f"TensorFlow {tf.__version__} has no Estimators, which 2.15 is the last to have; use "
+        "TensorFlow 2.15, or train in a tf.train.MonitoredTrainingSession, and export by "
+        "CollectiveStrategy.export_saved_model"
+    ),
+}
 
 
 def _refuse(name, why, instead):

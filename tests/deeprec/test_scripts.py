@@ -1,6 +1,9 @@
 """Scripts as people have them for DeepRec, each in a process of its own."""
 
 import pytest
+import tensorflow as tf2
+
+v1 = tf2.compat.v1
 
 SCRIPT = """
 {imports}
@@ -103,3 +106,16 @@ print(other.export().values.numpy().tolist())
 """)
     # Then each means what it did, and the table is trained once
     assert printed.strip() == "[[0.0, 0.0]]"
+
+
+def test_estimators_are_there_or_the_error_says_what_to_use(tf):
+    # When a script asks for Estimators, which TensorFlow has up to 2.15
+    if hasattr(v1, "estimator"):
+        assert tf.estimator.Estimator is v1.estimator.Estimator
+    else:
+        # Then a later one says so
+        with pytest.raises(AttributeError, match=r"no Estimators.*MonitoredTrainingSession"):
+            tf.estimator  # noqa: B018
+        assert not hasattr(tf, "estimator")
+    with pytest.raises(AttributeError, match="no_such_name"):
+        tf.no_such_name  # noqa: B018
