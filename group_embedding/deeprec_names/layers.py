@@ -120,7 +120,8 @@ def batch_normalization(
 ):
     """TensorFlow 1's `tf.layers.batch_normalization`.
 
-    The ops that move the mean and the variance are in `tf.GraphKeys.UPDATE_OPS`.
+    The ops that move the mean and the variance are in `tf.GraphKeys.UPDATE_OPS`. Variables of
+    inputs of float16 and bfloat16 are float32.
 
     Args:
         inputs: a float tensor [..., width]; its width must be known.
@@ -146,22 +147,26 @@ def batch_normalization(
         raise ValueError(f"batch_normalization: expected axis to be the last one, -1, got {axis}")
     width = [_width(inputs, "batch_normalization")]
     zeros, ones = v1.zeros_initializer(), v1.ones_initializer()
-    with v1.variable_scope(name, "batch_normalization", [inputs], reuse=reuse):
+    dtype = tf.float32 if inputs.dtype in (tf.float16, tf.bfloat16) else inputs.dtype
+    with v1.variable_scope(name, "batch_normalization", [inputs], reuse=reuse) as scope:
 
         def make(variable, initializer, trained):
-            return v1.get_variable(variable, width, inputs.dtype, initializer, trainable=trained)
+            return v1.get_variable(variable, width, dtype, initializer, trainable=trained)
 
         gamma = make("gamma", gamma_initializer or ones, trainable) if scale else None
         beta = make("beta", beta_initializer or zeros, trainable) if center else None
+        scope.set_partitioner(None)  # averages are updated whole
         moving_mean = make("moving_mean", moving_mean_initializer or zeros, False)
         moving_variance = make("moving_variance", moving_variance_initializer or ones, False)
         moving = [moving_mean, moving_variance]
-        of_batch = tf.nn.moments(inputs, list(range(inputs.shape.rank - 1)))
+        values = tf.cast(inputs, dtype)
+        of_batch = tf.nn.moments(values, list(range(inputs.shape.rank - 1)))
         used = _if(training, lambda: of_batch, lambda: [value.read_value() for value in moving])
         if training is not False:
             _move(moving, used, _if(training, lambda: 1.0 - momentum, lambda: 0.0))
         mean, variance = used
-        return tf.nn.batch_normalization(inputs, mean, variance, beta, gamma, epsilon)
+        result = tf.nn.batch_normalization(values, mean, variance, beta, gamma, epsilon)
+        return tf.cast(result, inputs.dtype)
 
 
 def _move(variables, values, share):

@@ -208,3 +208,25 @@ def test_a_getter_of_a_scope_sees_the_weights_that_are_kept(tf):
     # Then the getter makes float32, and the parts' value is of the type that was asked for
     assert asked == [("mlp/kernel", tf.float32)]
     assert value.dtype == tf.bfloat16 and value.shape == [4, 2]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_batch_norm_moves_its_averages_in_a_scope_with_a_partitioner(tf, dtype):
+    # Given a batch norm of either type in a scope that cuts variables and keeps weights
+    inputs = tf.cast(tf.constant([[1.0, 2.0], [3.0, 4.0]]), dtype)
+    scope = tf.variable_scope("mlp", partitioner=tf.fixed_size_partitioner(2))
+    with scope.keep_weights(tf.float32):
+        outputs = tf.layers.batch_normalization(inputs, training=True, momentum=0.5)
+    moving = [v for v in tf.global_variables() if "moving" in v.name]
+    with tf.Session() as session:
+        session.run(tf.global_variables_initializer())
+        # When its updates run
+        values = session.run(outputs)
+        session.run(tf.get_collection(tf.GraphKeys.UPDATE_OPS))
+        mean, variance = session.run(moving)
+    # Then the averages, whole and of float32, have moved half of the way
+    assert outputs.dtype == dtype
+    np.testing.assert_allclose(values.astype(np.float32), [[-1, -1], [1, 1]], rtol=1e-2)
+    np.testing.assert_allclose(mean, [1.0, 1.5])
+    np.testing.assert_allclose(variance, [1.0, 1.0])
+    assert all(v.dtype.base_dtype == tf.float32 for v in tf.global_variables())
