@@ -1,6 +1,7 @@
 """The classes that all optimizers derive from, and a change of a method of them all."""
 
 import contextlib
+import sys
 
 import tensorflow as tf
 
@@ -10,13 +11,23 @@ from group_embedding.optimizers.loss_scale import loss_scale_kinds
 KERAS = tf.keras.optimizers
 
 
+def legacy_optimizers():
+    """The module of Keras's legacy optimizers: of Keras 2 or, beside Keras 3, where names of the
+    module only say that they are gone, of the package tf_keras. None: a script has imported none.
+    """
+    package = sys.modules.get("tf_keras")
+    for keras in (KERAS, getattr(package, "optimizers", None)):
+        legacy = getattr(keras, "legacy", None)
+        if hasattr(getattr(legacy, "Optimizer", None), "apply_gradients"):
+            return legacy
+    return None
+
+
 def optimizer_bases():
-    """That of TensorFlow 1, that of Keras and, in Keras 2, that of its legacy optimizers."""
+    """That of TensorFlow 1, that of Keras and that of legacy optimizers, where there are any."""
     bases = [tf.compat.v1.train.Optimizer, KERAS.Optimizer]
-    legacy = getattr(getattr(KERAS, "legacy", None), "Optimizer", None)
-    if hasattr(legacy, "apply_gradients"):  # in Keras 3 it only says that it is gone
-        bases.append(legacy)
-    return bases
+    legacy = legacy_optimizers()
+    return bases if legacy is None else [*bases, legacy.Optimizer]
 
 
 @contextlib.contextmanager

@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from group_embedding.layers.keras_version import IS_KERAS_3
 from group_embedding.optimizers import rules
-from group_embedding.optimizers.bases import KERAS
+from group_embedding.optimizers.bases import KERAS, legacy_optimizers
 from group_embedding.optimizers.keras import WrappedKeras2, WrappedKeras3
 from group_embedding.optimizers.keras_legacy import WrappedKerasLegacy
 from group_embedding.optimizers.tables import Settings, claim_tables
@@ -50,16 +50,21 @@ _KERAS_LEGACY = {
 WRAPPED = (WrappedV1, WrappedKerasLegacy, WrappedKeras2, WrappedKeras3)
 
 
-@functools.cache
 def _supported():
     """For each stock class: its name for people, what is mixed in, and its statement."""
+    return _supported_beside(legacy_optimizers())
+
+
+@functools.cache
+def _supported_beside(legacy):
     families = [
         ("tf.compat.v1.train", tf.compat.v1.train, WrappedV1, _V1),
         ("tf.keras.optimizers", KERAS, WrappedKeras3 if IS_KERAS_3 else WrappedKeras2, _KERAS),
     ]
-    if not IS_KERAS_3:
-        legacy = ("tf.keras.optimizers.legacy", KERAS.legacy, WrappedKerasLegacy, _KERAS_LEGACY)
-        families.append(legacy)
+    if legacy is not None:
+        package = "tf_keras" if IS_KERAS_3 else "tf.keras"
+        path = f"{package}.optimizers.legacy"
+        families.append((path, legacy, WrappedKerasLegacy, _KERAS_LEGACY))
     return {
         getattr(module, name): (f"{path}.{name}", way, statement)
         for path, module, way, statements in families
@@ -89,10 +94,11 @@ def wrap(optimizer, *, skip_nonfinite=False, stochastic_rounding_seed=None):
     Args:
         optimizer: a `tf.compat.v1.train` GradientDescent-, Momentum-, Adadelta-, Adagrad-, Adam-,
             Ftrl- or RMSPropOptimizer, or a `tf.keras.optimizers` SGD, Adadelta, Adagrad, Adam,
-            AdamW, Adamax, Ftrl or RMSprop, of Keras 2 (legacy ones too) or Keras 3. It is changed
-            in place. A string, such as "adagrad", is taken as by `tf.keras.optimizers.get`. A
-            LossScaleOptimizer goes around the wrapped one; that of Keras 3 has tables updated in
-            the same one pass, divided by its scale, unless a step is skipped.
+            AdamW, Adamax, Ftrl or RMSprop, of Keras 2 (legacy ones too) or Keras 3, or a legacy
+            one of the package tf_keras, beside Keras 3. It is changed in place. A string, such as
+            "adagrad", is taken as by `tf.keras.optimizers.get`. A LossScaleOptimizer goes around
+            the wrapped one; that of Keras 3 has tables updated in the same one pass, divided by its
+            scale, unless a step is skipped.
         skip_nonfinite: leave all tables as they are in a step in which a gradient of any of them,
             or of a lookup's output, is infinite or NaN. Other variables are not asked.
         stochastic_rounding_seed: None: rows in float16 and bfloat16 are rounded to nearest. An

@@ -261,3 +261,19 @@ def test_ranks_of_another_strategy_are_refused():
 
     with strategy.scope(), pytest.raises(ValueError, match="a tf.distribute.MirroredStrategy"):
         sok.init(use_legacy_optimizer=False)
+
+
+def test_legacy_optimizers_of_tf_keras_train_tables_beside_keras_3():
+    tf_keras = pytest.importorskip("tf_keras")
+    # Given a table of keys, and a legacy optimizer of the package tf_keras, as SOK's scripts have
+    # them from TensorFlow 2.17 on
+    table = sok.DynamicVariable(dimension=2, initializer="3")
+    optimizer = sok.OptimizerWrapper(tf_keras.optimizers.legacy.SGD(0.5, momentum=0.5))
+    for _ in range(2):
+        with tf.GradientTape() as tape:
+            rows = sok.lookup_sparse(table, tf.ragged.constant([[7, 9]], tf.int64), combiners="sum")
+            loss = tf.reduce_sum(rows)
+        # When it takes two steps
+        optimizer.apply_gradients([(tape.gradient(loss, table), table)])
+    # Then momentum has moved the rows as stock does
+    np.testing.assert_allclose(sok.export(table)[1], np.full([2, 2], 3 - 0.5 - 0.75), rtol=1e-6)
