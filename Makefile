@@ -4,7 +4,7 @@
 # make test      every test
 # make soak      the long versions of the tests that make up their inputs
 # make bench     the benchmarks
-# make lint      what `make format` would change, and what ruff finds
+# make lint      what `make format` would change, and what ruff and mypy find
 # make sanitize  the C++ tests under Address-, UndefinedBehavior- and ThreadSanitizer
 # make docs      the documentation site, into build/site; `make docs-serve` shows it while it is written
 # make clean     removes what was built, keeps .venv
@@ -58,6 +58,7 @@ lint: $(VENV)/dev.stamp
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(CLANG_FORMAT) --dry-run -Werror
+	$(BIN)/mypy
 
 format: $(VENV)/dev.stamp
 	-$(BIN)/ruff check --fix --quiet .

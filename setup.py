@@ -97,9 +97,11 @@ setup(
         "Programming Language :: Python :: 3",
         *(f"Programming Language :: Python :: {python}" for python in pythons()),
         "Topic :: Scientific/Engineering :: Artificial Intelligence",
+        "Typing :: Typed",
     ],
     python_requires=">=3.9",
     packages=find_packages(include=["group_embedding*"]),
+    package_data={"group_embedding": ["py.typed"]},
     # TensorFlow itself is not listed: it comes as tensorflow or as tensorflow-cpu, and the library
     # is built for the one that is there.
     install_requires=["numpy"],

@@ -1,5 +1,11 @@
 """Sparse embeddings for recommender models on TensorFlow: many lookups in one fused op."""
 
+from group_embedding.ops._library import library
+
+# First: where TensorFlow, or a library for it, is missing, one sentence says so. And a SavedModel
+# that is loaded later finds its ops registered.
+library()
+
 from group_embedding import checkpoint, exchange, layers, optimizers, parquet, sok
 from group_embedding.config import FeatureConfig, TableConfig
 from group_embedding.distributed import (
@@ -20,7 +26,6 @@ from group_embedding.lookup import (
     group_embedding_lookup_sparse,
     route_ids,
 )
-from group_embedding.ops._library import library
 from group_embedding.patch import patch_tensorflow
 from group_embedding.routed_ids import RoutedIds
 from group_embedding.staged import make_prefetch_hook, prefetch_join, staged
@@ -40,8 +45,6 @@ from group_embedding.variables import (
     get_embedding_variable,
 )
 from group_embedding.version import VERSION
-
-library()  # a SavedModel that is loaded next finds its ops registered
 
 __version__ = VERSION
 

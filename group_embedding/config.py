@@ -7,14 +7,16 @@ checked and compared without either.
 import dataclasses
 import numbers
 import operator
-from typing import Any, Optional
+from typing import Any, Literal, Optional, get_args
 
 from group_embedding.placement import check_placement
 
 # How the rows of a sample become one vector.
-COMBINERS = ("mean", "sum", "sqrtn")
+Combiner = Literal["mean", "sum", "sqrtn"]
+COMBINERS = get_args(Combiner)
 # What an id at or past the end of its table does: an error, or a row of zeros.
-INVALID_IDS = ("raise", "ignore")
+InvalidIds = Literal["raise", "ignore"]
+INVALID_IDS = get_args(InvalidIds)
 TABLE_DTYPES = ("float32", "float16", "bfloat16")
 KEY_DTYPES = ("int64", "int32", "uint32", "uint64")
 
@@ -60,7 +62,7 @@ class TableConfig:
     num_rows: Optional[int]
     dim: int
     initializer: Any = None
-    combiner: str = "mean"
+    combiner: Combiner = "mean"
     max_norm: Optional[float] = None
     dtype: Optional[str] = None
     trainable: bool = True
@@ -134,7 +136,7 @@ class FeatureConfig:
 
     name: str
     table: TableConfig
-    combiner: Optional[str] = None
+    combiner: Optional[Combiner] = None
     weights_feature: Optional[str] = None
 
     def __post_init__(self):

@@ -6,7 +6,11 @@ batch and looked up (local_lookup.py), or exchanged between the ranks that own i
 Ids may be routed before the step that looks them up (routed_ids.py).
 """
 
+from __future__ import annotations
+
 import dataclasses
+from collections.abc import Sequence
+from typing import Any
 
 import tensorflow as tf
 
@@ -25,24 +29,32 @@ from group_embedding.config import COMBINERS, INVALID_IDS
 from group_embedding.groups import Call
 from group_embedding.routed_ids import RoutedIds, from_routed_ids, to_routed_ids
 from group_embedding.tables import make_table
+from group_embedding.types import (
+    Combiner,
+    InvalidIds,
+    PartitionStrategy,
+    SparseLike,
+    Table,
+    TensorLike,
+)
 
 # The combiners of the ops that count every id, whatever its weight.
 _SIGNED = {"sum": "sum", "mean": "signed_mean", "sqrtn": "signed_sqrtn"}
 
 
 def group_embedding_lookup_sparse(
-    params,
-    sp_ids,
-    combiners,
-    partition_strategy="mod",
-    sp_weights=None,
-    name=None,
+    params: Sequence[Table],
+    sp_ids: Sequence[SparseLike] | RoutedIds,
+    combiners: Combiner | Sequence[Combiner] | None,
+    partition_strategy: PartitionStrategy = "mod",
+    sp_weights: Sequence[SparseLike | None] | None = None,
+    name: str | None = None,
     *,
-    max_norm=None,
-    concat=False,
-    invalid_ids="raise",
-    feature_names=None,
-):
+    max_norm: float | None | Sequence[float | None] = None,
+    concat: bool = False,
+    invalid_ids: InvalidIds = "raise",
+    feature_names: Sequence[str] | None = None,
+) -> Any:
     """Looks up and combines many sparse features at once.
 
     Every result, and every gradient, means what `tf.nn.safe_embedding_lookup_sparse` means on that
@@ -121,8 +133,14 @@ def group_embedding_lookup_signed(params, sp_ids, combiners, sp_weights=None):
 
 
 def group_embedding_lookup(
-    params, ids, partition_strategy="mod", name=None, *, invalid_ids="raise", feature_names=None
-):
+    params: Sequence[Table],
+    ids: Sequence[TensorLike] | RoutedIds,
+    partition_strategy: PartitionStrategy = "mod",
+    name: str | None = None,
+    *,
+    invalid_ids: InvalidIds = "raise",
+    feature_names: Sequence[str] | None = None,
+) -> list[tf.Tensor]:
     """Looks up many dense id tensors at once: `tf.nn.embedding_lookup` on each.
 
     Args:
@@ -157,17 +175,17 @@ def group_embedding_lookup(
 
 
 def route_ids(
-    params,
-    ids,
-    combiners=None,
-    partition_strategy="mod",
-    sp_weights=None,
-    name=None,
+    params: Sequence[Table],
+    ids: Sequence[SparseLike] | Sequence[TensorLike],
+    combiners: Combiner | Sequence[Combiner] | None = None,
+    partition_strategy: PartitionStrategy = "mod",
+    sp_weights: Sequence[SparseLike | None] | None = None,
+    name: str | None = None,
     *,
-    max_norm=None,
-    invalid_ids="raise",
-    feature_names=None,
-):
+    max_norm: float | None | Sequence[float | None] = None,
+    invalid_ids: InvalidIds = "raise",
+    feature_names: Sequence[str] | None = None,
+) -> RoutedIds:
     """Does all of a lookup that needs its ids alone, and no table: for a later lookup.
 
     Where tables are spread over ranks, that is the exchange of ids. A training loop that routes the

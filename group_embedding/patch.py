@@ -1,5 +1,7 @@
 """DeepRec's names on TensorFlow's own modules, for scripts whose imports cannot change."""
 
+from __future__ import annotations
+
 import functools
 
 import tensorflow as tf
@@ -7,7 +9,7 @@ import tensorflow as tf
 from group_embedding.optimizers.wrap import train_keyed_tables_from_now_on
 
 
-def patch_tensorflow():
+def patch_tensorflow() -> None:
     """Has `import tensorflow as tf` mean what `import group_embedding.deeprec as tf` does.
 
     Afterwards `tf` and `tf.compat.v1` have DeepRec's names, such as `tf.get_embedding_variable` and

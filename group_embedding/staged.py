@@ -1,7 +1,11 @@
 """Batches made ahead by threads, in graphs of TensorFlow 1: DeepRec's `tf.staged`."""
 
+from __future__ import annotations
+
 import logging
 import threading
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import tensorflow as tf
 
@@ -14,19 +18,19 @@ _log = logging.getLogger(__name__)
 
 
 def staged(
-    features,
-    feed_dict=None,
-    capacity=1,
-    num_threads=1,
-    num_clients=1,
-    timeout_millis=300000,
-    closed_exception_types=_OUT_OF_RANGE,
-    ignored_exception_types=(),
-    use_stage_subgraph_thread_pool=False,
-    stage_subgraph_thread_pool_id=0,
-    stage_subgraph_stream_id=0,
-    name=None,
-):
+    features: Any,
+    feed_dict: Mapping[Any, Any] | None = None,
+    capacity: int = 1,
+    num_threads: int = 1,
+    num_clients: int = 1,
+    timeout_millis: int = 300000,
+    closed_exception_types: Sequence[Any] = _OUT_OF_RANGE,
+    ignored_exception_types: Sequence[Any] = (),
+    use_stage_subgraph_thread_pool: bool = False,
+    stage_subgraph_thread_pool_id: int = 0,
+    stage_subgraph_stream_id: int = 0,
+    name: str | None = None,
+) -> Any:
     """Has threads compute `features` ahead of the steps that use them.
 
     The threads run while a session with a hook of `make_prefetch_hook` is open, and put what they
@@ -74,12 +78,12 @@ def staged(
     2
     """
     check_positive("staged: num_threads", num_threads)
-    changed = {
+    settings = {
         "use_stage_subgraph_thread_pool": use_stage_subgraph_thread_pool,
         "stage_subgraph_thread_pool_id": stage_subgraph_thread_pool_id,
         "stage_subgraph_stream_id": stage_subgraph_stream_id,
     }
-    changed = [argument for argument, value in changed.items() if value]
+    changed = [argument for argument, value in settings.items() if value]
     if changed:
         _log.warning("staged: %s change nothing: TensorFlow's own threads run it", changed)
     return prefetch_join(
@@ -95,15 +99,15 @@ def staged(
 
 
 def prefetch_join(
-    thread_to_features,
-    feed_dict=None,
-    capacity=1,
-    num_clients=1,
-    timeout_millis=300000,
-    closed_exception_types=_OUT_OF_RANGE,
-    ignored_exception_types=(),
-    name=None,
-):
+    thread_to_features: Sequence[Any],
+    feed_dict: Mapping[Any, Any] | None = None,
+    capacity: int = 1,
+    num_clients: int = 1,
+    timeout_millis: int = 300000,
+    closed_exception_types: Sequence[Any] = _OUT_OF_RANGE,
+    ignored_exception_types: Sequence[Any] = (),
+    name: str | None = None,
+) -> Any:
     """Has one thread for each source compute elements ahead, all into one queue.
 
     Args:
@@ -178,7 +182,7 @@ def _take(queue, is_prefetching, sources):
     return taken
 
 
-def make_prefetch_hook():
+def make_prefetch_hook() -> Any:
     """A hook that runs the threads of the graph's `staged` while its session is open.
 
     Returns:
@@ -192,7 +196,7 @@ def make_prefetch_hook():
     return _PrefetchHook()
 
 
-class _PrefetchHook(v1.train.SessionRunHook):
+class _PrefetchHook(tf.compat.v1.train.SessionRunHook):
     def after_create_session(self, session, coord):
         for runner in getattr(session.graph, _RUNNERS, ()):
             runner.start(session, coord)

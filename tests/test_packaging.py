@@ -113,6 +113,48 @@ def test_library_of_another_tensorflow_names_both(package, use):
     assert "built for TensorFlow 2.15, but TensorFlow 2.21.0 is installed" in message
 
 
+@pytest.mark.parametrize("version", ["2.14.1", "2.22.0"], ids=["too old", "too new"])
+def test_wheel_names_all_versions_that_work(package, use, version):
+    # Given a package with libraries for several versions, as a wheel is
+    use(FakeTensorFlow(version))
+    for built in ("2.21.0", "2.9.3", "2.15.1"):
+        package.built(built)
+
+    # When it meets another TensorFlow
+    message = import_error()
+
+    # Then one sentence says which would do, in their order
+    assert f"built for TensorFlow 2.9, 2.15 and 2.21, but TensorFlow {version}" in message
+    assert "install one of these" in message
+
+
+def test_wheel_without_tensorflow_says_which_to_install(package, use):
+    use(None)
+    package.built("2.15.1")
+    package.built("2.21.0")
+
+    assert "install tensorflow or tensorflow-cpu 2.15 or 2.21" in import_error()
+
+
+def test_importing_the_package_without_tensorflow_ends_in_that_sentence(tmp_path):
+    # Given a TensorFlow that cannot be imported
+    (tmp_path / "tensorflow.py").write_text("raise ImportError('hidden by the test')\n")
+
+    # When the package is imported
+    done = subprocess.run(
+        [sys.executable, "-c", "import group_embedding"],
+        cwd="/",
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), str(ROOT)])},
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+    # Then the last line says so, and what to do
+    assert done.returncode != 0
+    last = done.stderr.strip().splitlines()[-1]
+    assert "TensorFlow cannot be imported (hidden by the test)" in last
+
+
 def test_undefined_symbol_is_explained(package, use):
     use(FakeTensorFlow("2.15.1", message="x.so: undefined symbol: _ZN10tensorflow6StatusE"))
     package.built("2.15.0")
@@ -209,6 +251,7 @@ def test_metadata(tmp_path):
         "Name: group_embedding",
         "Author: The group_embedding authors",
         "Classifier: Programming Language :: Python :: 3.11",
+        "Classifier: Typing :: Typed",
         f"Version: {VERSION}",
         "Requires-Dist: numpy",
         'Requires-Dist: horovod==0.28.1; extra == "collective"',

@@ -1,8 +1,11 @@
 """Saves that training does not wait for, and saves of changes."""
 
+from __future__ import annotations
+
 import functools
 import re
 import threading
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -13,7 +16,7 @@ from group_embedding.checkpoint.object_copies import copies_of, saving_copies
 from group_embedding.checkpoint.snapshots import SNAPSHOT, changes_only
 
 
-def save_changes(saver, *args, **kwargs):
+def save_changes(saver: Any, *args: Any, **kwargs: Any) -> Any:
     """Saves a checkpoint with the rows of EmbeddingVariables that changed since the last full save.
 
     Dense variables are saved in full, and the checkpoint names the files of the full save too: it
@@ -30,7 +33,8 @@ def save_changes(saver, *args, **kwargs):
     if not isinstance(saver, tf.compat.v1.train.Saver):
         with changes_only():
             return saver.save(*args, **kwargs)
-    session, *args = args
+    session, *rest = args
+    args = tuple(rest)
     name = _tensor_of(saver, session.graph, "changes_only")
     feed = {} if name is None else {name: True}
     return saver.save(_SessionWithFeed(session, feed), *args, **kwargs)
@@ -58,7 +62,7 @@ class BackgroundSave:
         path = save.result()
     """
 
-    def __init__(self, saver, *args, changes=False, **kwargs):
+    def __init__(self, saver: Any, *args: Any, changes: bool = False, **kwargs: Any) -> None:
         self._result = self._error = None
         if isinstance(saver, tf.compat.v1.train.Saver):
             if getattr(saver, "num_ranks", 1) > 1:
@@ -67,7 +71,8 @@ class BackgroundSave:
                     "ranks, which wait for each other; call its save, or "
                     "ge.checkpoint.save_changes"
                 )
-            session, *args = args
+            session, *rest = args
+            args = tuple(rest)
             save = functools.partial(
                 _save_fed, saver, _SessionWithFeed(session, _state_of(saver, session, changes))
             )
@@ -80,7 +85,7 @@ class BackgroundSave:
         self._thread = threading.Thread(target=self._save, args=(save, args, kwargs))
         self._thread.start()
 
-    def result(self):
+    def result(self) -> Any:
         """Waits for the end of the save; what `save` returned, or the error that it raised."""
         self._thread.join()
         if self._error is not None:

@@ -1,5 +1,10 @@
 """A hook that saves checkpoints while training goes on."""
 
+from __future__ import annotations
+
+import os
+from typing import Any
+
 import tensorflow as tf
 from tensorflow.python.training import basic_session_run_hooks
 
@@ -32,8 +37,13 @@ class CheckpointSaverHook(basic_session_run_hooks.CheckpointSaverHook):
     """
 
     def __init__(
-        self, checkpoint_dir, save_secs=None, save_steps=None, save_incremental_secs=None, **kwargs
-    ):
+        self,
+        checkpoint_dir: str | os.PathLike[str],
+        save_secs: float | None = None,
+        save_steps: int | None = None,
+        save_incremental_secs: float | None = None,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(checkpoint_dir, save_secs=save_secs, save_steps=save_steps, **kwargs)
         self._exchange = current()
         self._is_shared = self._exchange.num_ranks > 1
@@ -46,23 +56,23 @@ class CheckpointSaverHook(basic_session_run_hooks.CheckpointSaverHook):
             self._changes_timer = timer(every_secs=save_incremental_secs)
         self._background = None
 
-    def begin(self):
+    def begin(self) -> None:
         super().begin()
         if self._is_shared:
             (self._clock,) = self._exchange.broadcast([tf.timestamp()], "clock")
 
-    def after_create_session(self, session, coord):
+    def after_create_session(self, session: Any, coord: Any) -> None:
         if self._is_shared:
             self._tell_time(session.run(self._clock))
         super().after_create_session(session, coord)
 
-    def before_run(self, run_context):
+    def before_run(self, run_context: Any) -> Any:
         arguments = super().before_run(run_context)
         if not self._is_shared:
             return arguments
         return arguments._replace(fetches=[arguments.fetches, self._clock])
 
-    def after_run(self, run_context, run_values):
+    def after_run(self, run_context: Any, run_values: Any) -> None:
         if self._is_shared:
             step, now = run_values.results
             self._tell_time(now)
@@ -77,7 +87,7 @@ class CheckpointSaverHook(basic_session_run_hooks.CheckpointSaverHook):
         if self._timer.last_triggered_step() == full_before:
             self._save(run_context.session, step, changes=True)
 
-    def end(self, session):
+    def end(self, session: Any) -> None:
         super().end(session)
         self._wait()
 

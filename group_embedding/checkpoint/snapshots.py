@@ -4,6 +4,7 @@ import collections
 import contextlib
 import threading
 import warnings
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import tensorflow as tf
@@ -25,7 +26,7 @@ class Eviction(NamedTuple):
 
 
 @contextlib.contextmanager
-def changes_only():
+def changes_only() -> Iterator[None]:
     """Eager saves in this context save only the rows that changed since the last full save."""
     global _num_threads
     before = saves_changes_only()

@@ -5,7 +5,7 @@ import contextlib
 import importlib
 import sys
 import types
-from typing import NamedTuple
+from typing import NamedTuple, Optional
 
 import tensorflow as tf
 from tensorflow.python.ops import array_ops
@@ -56,7 +56,7 @@ class Names(NamedTuple):
         objects: dict from name to object.
     """
 
-    public: str
+    public: Optional[str]
     modules: tuple
     objects: dict
 

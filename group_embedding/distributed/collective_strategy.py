@@ -1,7 +1,12 @@
 """`CollectiveStrategy`: DeepRec's way of saying what `enable_distributed_strategy` and its
 companions say."""
 
+from __future__ import annotations
+
 import contextlib
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
+from typing import Any
 
 from group_embedding import exchange
 from group_embedding.distributed.export import export_checkpoint
@@ -38,37 +43,46 @@ class CollectiveStrategy:
       ImportError, ValueError: As of `ge.enable_distributed_strategy`.
     """
 
-    def __init__(self, **options):
+    def __init__(self, **options: Any) -> None:
         enable_distributed_strategy("collective", **options)
         self._exchange = exchange.current()
 
     @property
-    def world_size(self):
+    def world_size(self) -> int:
         """How many ranks train, on all hosts: an int, which may be called, too: `world_size()`."""
         return _Number(self._exchange.num_ranks)
 
     @property
-    def rank(self):
+    def rank(self) -> int:
         """This process among all, 0 to world_size - 1: an int, which may be called, too."""
         return _Number(self._exchange.rank)
 
     @property
-    def local_rank(self):
+    def local_rank(self) -> int:
         """This process among those of its host: an int."""
         return self._exchange.local_rank
 
     @contextlib.contextmanager
-    def scope(self):
+    def scope(self) -> Iterator[CollectiveStrategy]:
         """Inside, in any thread, each optimizer that is made is a `ge.DistributedOptimizer`."""
         with distribute_new_optimizers():
             yield self
 
-    def embedding_scope(self, name=None, placement=None):
+    def embedding_scope(
+        self, name: str | None = None, placement: str | Mapping[str, str] | None = None
+    ) -> AbstractContextManager[None]:
         """`ge.group_embedding_column_scope`: columns made inside are looked up together, and their
         tables are spread over the ranks."""
         return group_embedding_column_scope(name, placement)
 
-    def estimator(self, model_fn, model_dir=None, config=None, params=None, **kwargs):
+    def estimator(
+        self,
+        model_fn: Callable[..., Any],
+        model_dir: str | None = None,
+        config: Any = None,
+        params: Mapping[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> Any:
         """A `tf.estimator.Estimator` whose methods every rank calls alike.
 
         `model_fn` runs inside `scope`. The first rank writes summaries, and all of them one
@@ -94,14 +108,14 @@ class CollectiveStrategy:
 
     def export_saved_model(
         self,
-        savedmodel_dir,
-        checkpoint_dir=None,
-        signature_def_fn=None,
-        assets_extra=None,
-        as_text=False,
-        clear_devices=True,
-        strip_default_attrs=True,
-    ):
+        savedmodel_dir: str,
+        checkpoint_dir: str | None = None,
+        signature_def_fn: Callable[[], Any] | None = None,
+        assets_extra: Mapping[str, str] | None = None,
+        as_text: bool = False,
+        clear_devices: bool = True,
+        strip_default_attrs: bool = True,
+    ) -> str:
         """Writes a SavedModel that one process serves, with the rows of all ranks.
 
         Every rank calls it; the first one builds the model anew, whole, and restores it.

@@ -1,5 +1,10 @@
 """`run_elastic`: a job that goes on when a rank dies, with the ranks that are left."""
 
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
 import tensorflow as tf
 
 from group_embedding.distributed.strategy import (
@@ -7,8 +12,10 @@ from group_embedding.distributed.strategy import (
     enable_distributed_strategy,
 )
 
+_Result = TypeVar("_Result")
 
-def run_elastic(train, **options):
+
+def run_elastic(train: Callable[[], _Result], **options: Any) -> _Result:
     """Calls `train()` on every rank; when a rank dies or hangs, anew on those that are left.
 
     For scripts that `horovodrun --min-np ...` launched; under any other launch `train()` is called

@@ -1,11 +1,15 @@
 """All ranks start from the dense variables of rank 0."""
 
+from __future__ import annotations
+
+from collections.abc import Iterable
+
 import tensorflow as tf
 
 from group_embedding.exchange import current, exchange_of, is_over_replicas
 
 
-def broadcast_variables(variables):
+def broadcast_variables(variables: Iterable[tf.Variable]) -> None:
     """Sets variables to those of rank 0, eagerly. Every rank must call it, for the same variables.
 
     Sharded tables are left alone: each rank has rows of its own. `ge.DistributedOptimizer` does

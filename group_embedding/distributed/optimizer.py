@@ -5,6 +5,8 @@ gradients before they are applied. There is one kind of subclass for each way in
 and Keras apply gradients (ways.py).
 """
 
+from __future__ import annotations
+
 import contextlib
 import functools
 
@@ -13,9 +15,10 @@ from group_embedding.distributed.ways import Distributed, way_of, way_of_replica
 from group_embedding.exchange import current, is_over_replicas
 from group_embedding.optimizers.bases import changed_method
 from group_embedding.optimizers.loss_scale import inside, is_loss_scale
+from group_embedding.types import Optimizer
 
 
-def DistributedOptimizer(optimizer):  # noqa: N802
+def DistributedOptimizer(optimizer: Optimizer) -> Optimizer:  # noqa: N802
     """Makes `optimizer` train one model on all ranks.
 
     Gradients are those of the mean of the ranks' losses. The exchange makes those of sharded tables
@@ -65,7 +68,7 @@ def DistributedOptimizer(optimizer):  # noqa: N802
     way = way_of_replicas(optimizer) if over_replicas else way
     if (exchange.num_ranks > 1 or over_replicas) and not isinstance(optimizer, Distributed):
         let_loss_scales_know_ranks()
-        optimizer.__class__ = _distributed_class(way, type(optimizer))
+        optimizer.__class__ = _distributed_class(way, type(optimizer))  # type: ignore[arg-type]
         optimizer._ge_exchange = exchange
     return optimizer
 

@@ -7,6 +7,10 @@ it. Of an EmbeddingVariable each rank writes its keys to a file beside the check
 the one manifest of these files (checkpoint/README.md).
 """
 
+from __future__ import annotations
+
+from typing import Any
+
 import tensorflow as tf
 from tensorflow.python.training import saver as tf_saver
 
@@ -40,7 +44,7 @@ class Saver(tf.compat.v1.train.Saver):
     [('table', [4, 2])]
     """
 
-    def __init__(self, *args, **kwargs):
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
         self._exchange = current()
         if self._exchange.num_ranks > 1:
             for name in ("builder", "saver_def"):
@@ -51,11 +55,11 @@ class Saver(tf.compat.v1.train.Saver):
         super().__init__(*args, **kwargs)
 
     @property
-    def num_ranks(self):
+    def num_ranks(self) -> int:
         """How many ranks save and restore together."""
         return self._exchange.num_ranks
 
-    def save(self, sess, save_path, *args, **kwargs):
+    def save(self, sess: Any, save_path: str, *args: Any, **kwargs: Any) -> Any:
         if self._exchange.num_ranks == 1:
             return super().save(sess, save_path, *args, **kwargs)
         if self._exchange.rank > 0:

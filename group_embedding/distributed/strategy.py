@@ -1,5 +1,7 @@
 """`enable_distributed_strategy`: from one process to the ranks that horovodrun launched."""
 
+from __future__ import annotations
+
 import atexit
 import functools
 import importlib
@@ -15,6 +17,7 @@ from group_embedding.distributed.saver import install_saver
 from group_embedding.distributed.stock_estimators import let_estimators_export_whole
 from group_embedding.exchange.active import of_process
 from group_embedding.placement import check_placement
+from group_embedding.types import DTypeLike
 
 STRATEGIES = ("collective",)
 MIN_TIMEOUT = 3.0  # seconds; ranks are heard of each second
@@ -29,8 +32,12 @@ _watches = []  # that of this process, once there are other ranks
 
 
 def enable_distributed_strategy(
-    strategy="collective", *, placement="distributed", comm_dtype=None, timeout_seconds=30.0
-):
+    strategy: str = "collective",
+    *,
+    placement: str = "distributed",
+    comm_dtype: DTypeLike | None = None,
+    timeout_seconds: float = 30.0,
+) -> None:
     """Spreads the tables made from now on over the ranks of this job.
 
     Call it first, on every rank, before TensorFlow has touched a GPU. Then

@@ -1,33 +1,39 @@
 """Which exchange is in use."""
 
+from __future__ import annotations
+
 import contextlib
 import contextvars
+from collections.abc import Iterator
 
+from group_embedding.exchange.interface import Exchange
 from group_embedding.exchange.local import LocalExchange
 
 _LOCAL = LocalExchange()
-_of_process = [_LOCAL]
-_of_context = contextvars.ContextVar("group_embedding_exchange", default=None)
+_of_process: list[Exchange] = [_LOCAL]
+_of_context: contextvars.ContextVar[Exchange | None] = contextvars.ContextVar(
+    "group_embedding_exchange", default=None
+)
 
 
-def current():
+def current() -> Exchange:
     """The exchange that tables made now are sharded over: of one rank, `LocalExchange`, until
     `ge.enable_distributed_strategy`."""
     return _of_context.get() or _of_process[0]
 
 
-def of_process():
+def of_process() -> Exchange:
     """The same, also inside of `unsharded`."""
     return _of_process[0]
 
 
-def set_current(exchange):
+def set_current(exchange: Exchange) -> None:
     """Makes `exchange` that of the process; tables made before keep theirs."""
     _of_process[0] = exchange
 
 
 @contextlib.contextmanager
-def unsharded():
+def unsharded() -> Iterator[None]:
     """Inside, in this thread, this process works alone: tables are made whole, and optimizers and
     savers made here are those of one process.
 

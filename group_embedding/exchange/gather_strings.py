@@ -1,13 +1,19 @@
 """Strings between ranks, which exchanges do not carry: as bytes."""
 
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
 import tensorflow as tf
 
+from group_embedding.exchange.interface import Exchange
 from group_embedding.ops.pending_calls import waits_in
 
 _BYTES = [bytes([value]) for value in range(256)]
 
 
-def gather_strings(exchange, strings, name):
+def gather_strings(exchange: Exchange, strings: Sequence[str | bytes], name: str) -> Any:
     """The strings of all ranks, [ranks, n], of `strings`, a vector of n on each rank."""
     with tf.device("/CPU:0"):
         lengths = tf.cast(tf.strings.length(strings), tf.int64)
@@ -18,7 +24,7 @@ def gather_strings(exchange, strings, name):
         return tf.reshape(tf.strings.reduce_join(rows, axis=-1), [exchange.num_ranks, -1])
 
 
-def gather_text(exchange, text, name, what=None):
+def gather_text(exchange: Exchange, text: str, name: str, what: str | None = None) -> list[str]:
     """The texts of all ranks, a list of str, of one on each.
 
     At once, in a graph of its own: whether or not the caller executes eagerly, and on no GPU.

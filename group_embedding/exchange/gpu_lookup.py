@@ -3,12 +3,19 @@
 It says the same as `sharded_lookup`, which takes every table; this one takes most that are on GPUs.
 """
 
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
 from group_embedding.exchange.sharded_lookup import describe
 from group_embedding.exchange.sharded_table import ShardedTable
 from group_embedding.ops.sharded_group import sharded_group_lookup
 
 
-def is_served_by_gpus(table, weighted):
+def is_served_by_gpus(table: Any, weighted: bool) -> bool:
     """Whether `look_up_on_gpus` takes a tables.Table: spread by row number, or by the hashes of
     keys, over ranks with a GPU each, in the memory of these.
 
@@ -24,7 +31,14 @@ def is_served_by_gpus(table, weighted):
     return isinstance(shard, ShardedTable) and shard.placement.spread == "mod"
 
 
-def look_up_on_gpus(tables, batch, table_of_feature, combiners, names, **options):
+def look_up_on_gpus(
+    tables: Sequence[Any],
+    batch: Any,
+    table_of_feature: Sequence[int],
+    combiners: Sequence[str],
+    names: Sequence[str],
+    **options: Any,
+) -> list[tf.Tensor]:
     """Looks up a batch of ids as they came: the op exchanges them. Of tables of one dtype; takes
     and returns what `ops.group_lookup.group_lookup` does."""
     exchange = tables[0].exchange

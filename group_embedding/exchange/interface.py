@@ -1,8 +1,15 @@
 """The one page between group_embedding and whatever carries tensors between processes."""
 
+from __future__ import annotations
+
 import abc
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
 
 from group_embedding.ops.pack_rows import pack_rows, unpack_rows
+from group_embedding.types import DTypeLike, TensorLike
 
 
 class Exchange(abc.ABC):
@@ -35,32 +42,34 @@ class Exchange(abc.ABC):
 
     @property
     @abc.abstractmethod
-    def rank(self):
+    def rank(self) -> int:
         """This process, or replica, 0 to num_ranks - 1."""
 
     @property
     @abc.abstractmethod
-    def num_ranks(self):
+    def num_ranks(self) -> int:
         """How many take part."""
 
     @property
-    def of_this_process(self):
+    def of_this_process(self) -> Sequence[Exchange]:
         """The exchanges of the ranks that this process is: itself, except for replicas."""
         return [self]
 
     @property
-    def gradient_divisor(self):
+    def gradient_divisor(self) -> int:
         """The gradient of a table is the sum of those of the ranks' losses, divided by this: their
         mean, except for replicas."""
         return self.num_ranks
 
     @property
-    def local_rank(self):
+    def local_rank(self) -> int:
         """This process among those of its host, which share its GPUs."""
         return 0
 
     @abc.abstractmethod
-    def alltoall(self, tensor, splits, name, what=None):
+    def alltoall(
+        self, tensor: TensorLike, splits: TensorLike, name: str, what: str | None = None
+    ) -> tuple[tf.Tensor, tf.Tensor]:
         """Sends slices of `tensor` along its first axis to all ranks.
 
         Args:
@@ -74,7 +83,16 @@ class Exchange(abc.ABC):
             [num_ranks]). The gradient is an alltoall back.
         """
 
-    def exchange_rows(self, rows, sent, received, dims, wire, name, what):
+    def exchange_rows(
+        self,
+        rows: Sequence[tf.Tensor],
+        sent: tf.Tensor,
+        received: tf.Tensor,
+        dims: Sequence[int],
+        wire: Sequence[DTypeLike],
+        name: str,
+        what: str,
+    ) -> list[tf.Tensor]:
         """Sends the rows of many tables to the ranks that asked for them.
 
         Args:
@@ -92,40 +110,49 @@ class Exchange(abc.ABC):
         came, _ = self.alltoall(packed, splits, name, what)
         return unpack_rows(came, received, dims, wire, 1 / self.gradient_divisor)
 
-    def looks_up(self, tables):
+    def looks_up(self, tables: Sequence[Any]) -> bool:
         """Whether `look_up_rows` can be called for these tables, of one dtype."""
         del tables
         return False
 
-    def look_up_rows(self, tables, batch, sent, received, wire, name, what):
+    def look_up_rows(
+        self,
+        tables: Sequence[Any],
+        batch: Any,
+        sent: tf.Tensor,
+        received: tf.Tensor,
+        wire: Sequence[DTypeLike],
+        name: str,
+        what: str,
+    ) -> list[tf.Tensor]:
         """`exchange_rows` of rows that are still in `tables`: those that `batch` names, which has a
         feature for each table, of one id in each sample."""
         raise NotImplementedError
 
     @abc.abstractmethod
-    def average(self, tensors, name):
+    def average(self, tensors: Sequence[tf.Tensor], name: str) -> list[tf.Tensor]:
         """Returns the mean over the ranks of each of `tensors`, a list of floating tensors of the
         same shapes on all ranks; where static shapes differ, an error says so."""
 
     @abc.abstractmethod
-    def allgather(self, tensors, name):
+    def allgather(self, tensors: Sequence[tf.Tensor], name: str) -> list[tf.Tensor]:
         """Returns, for each of `tensors`, those of all ranks one after the other along the first
         axis, which may differ between ranks."""
 
-    def allgather_gradients(self, tensors, name):
+    def allgather_gradients(self, tensors: Sequence[tf.Tensor], name: str) -> list[tf.Tensor]:
         """The same for what comes in each step and fits into memory several times."""
         return self.allgather(tensors, name)
 
     @abc.abstractmethod
-    def broadcast(self, tensors, name):
+    def broadcast(self, tensors: Sequence[tf.Tensor], name: str) -> list[tf.Tensor]:
         """Returns, for each of `tensors`, that of rank 0; of the same shapes on all ranks."""
 
-    def pending_calls(self):
+    def pending_calls(self) -> list[tuple[str, str, float]]:
         """The calls that this process waits in: [(key, description, seconds since it began)]; all
         ranks give a call the same key. May be called from any thread."""
         return []
 
-    def end(self, reason, all_live=False):  # noqa: B027
+    def end(self, reason: str, all_live: bool = False) -> None:  # noqa: B027
         """Has calls that wait for other ranks, now and from now on, raise an error with this
         reason, where they would not find out by themselves. May be called from any thread.
 
@@ -133,9 +160,9 @@ class Exchange(abc.ABC):
             all_live: whether all ranks live and call it, so that they can end calls together.
         """
 
-    def close(self):  # noqa: B027
+    def close(self) -> None:  # noqa: B027
         """Ends, and gives back what the exchange holds. Graphs with its calls run no more."""
 
     @abc.abstractmethod
-    def barrier(self, name):
+    def barrier(self, name: str) -> Any:
         """Returns an op, which ends when it has started on all ranks; eagerly, ends then itself."""

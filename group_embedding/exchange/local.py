@@ -1,32 +1,40 @@
 """One process, which is all ranks there are."""
 
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
 import tensorflow as tf
 
 from group_embedding.exchange.interface import Exchange
+from group_embedding.types import TensorLike
 
 
 class LocalExchange(Exchange):
     """Hands back what it is given."""
 
     @property
-    def rank(self):
+    def rank(self) -> int:
         return 0
 
     @property
-    def num_ranks(self):
+    def num_ranks(self) -> int:
         return 1
 
-    def alltoall(self, tensor, splits, name, what=None):
+    def alltoall(
+        self, tensor: TensorLike, splits: TensorLike, name: str, what: str | None = None
+    ) -> tuple[tf.Tensor, tf.Tensor]:
         return tf.identity(tensor, name), tf.identity(splits)
 
-    def average(self, tensors, name):
+    def average(self, tensors: Sequence[tf.Tensor], name: str) -> list[tf.Tensor]:
         return list(tensors)
 
-    def allgather(self, tensors, name):
+    def allgather(self, tensors: Sequence[tf.Tensor], name: str) -> list[tf.Tensor]:
         return list(tensors)
 
-    def broadcast(self, tensors, name):
+    def broadcast(self, tensors: Sequence[tf.Tensor], name: str) -> list[tf.Tensor]:
         return list(tensors)
 
-    def barrier(self, name):
+    def barrier(self, name: str) -> Any:
         return tf.no_op(name)

@@ -1,17 +1,20 @@
 """Which ranks have a GPU each, so that the lookup's own exchange can be NCCL's."""
 
+from __future__ import annotations
+
 import json
 import os
 import socket
 import warnings
 
 from group_embedding.exchange.gather_strings import gather_text
+from group_embedding.exchange.interface import Exchange
 from group_embedding.ops._library import core
 from group_embedding.ops._nccl import name_nccl
 from group_embedding.ops.sharded_group import NcclRanks
 
 
-def meet(exchange, gpu, timeout_seconds):
+def meet(exchange: Exchange, gpu: int | None, timeout_seconds: float) -> NcclRanks | None:
     """What makes the ranks of `exchange` those of one NCCL communicator; None where they cannot be:
     there is one rank, a rank has no GPU of its own, the library was built without CUDA, or NCCL is
     missing. If they almost could, it says why not. Every rank must call it.

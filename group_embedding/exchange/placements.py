@@ -1,14 +1,17 @@
 """The placements of tables that are made together: what was asked for, or else the default of the
 job; a plan where either says 'auto'."""
 
+from __future__ import annotations
+
 import dataclasses
+from collections.abc import Sequence
 
 from group_embedding.exchange.active import current
 from group_embedding.placement import AUTO, check_placement
-from group_embedding.plan import plan_placements
+from group_embedding.plan import TableLoad, plan_placements
 
 
-def resolve_placements(loads):
+def resolve_placements(loads: Sequence[TableLoad]) -> dict[str, str]:
     """{name: placement} of tables, where None stood for the default and 'auto' for a plan.
 
     A plan is printed by rank 0.

@@ -1,17 +1,23 @@
 """Tables over the replicas of a strategy: variables that it mirrors, but for their values, as each
 copy has the rows of its replica."""
 
+from __future__ import annotations
+
 import functools
+from collections.abc import Sequence
+from typing import Any
 
 import tensorflow as tf
 
+from group_embedding.exchange.interface import Exchange
 
-def is_over_replicas(exchange):
+
+def is_over_replicas(exchange: Exchange) -> bool:
     """Whether the ranks of an Exchange are the replicas of a strategy."""
     return exchange.strategy is not None
 
 
-def parts_of(variable):
+def parts_of(variable: Any) -> Sequence[Any]:
     """What the ranks of this process have: the copies of a variable that a strategy mirrors, or the
     variable itself."""
     if _is_mirrored(variable):
@@ -19,7 +25,7 @@ def parts_of(variable):
     return (variable,)
 
 
-def part_here(variable):
+def part_here(variable: Any) -> Any:
     """Of `parts_of`, that of the replica which asks; elsewhere the first."""
     if _is_mirrored(variable):
         return variable._get_on_device_or_primary()
@@ -32,7 +38,7 @@ def _is_mirrored(variable):
     )
 
 
-def check_in_scope(exchange):
+def check_in_scope(exchange: Exchange) -> None:
     """Refuses to make a table elsewhere than where the strategy mirrors variables.
 
     Raises:
@@ -59,20 +65,20 @@ def check_spread(placement):
         )
 
 
-def refuse_stock_updates(variable):
+def refuse_stock_updates(variable: Any) -> None:
     """Has the copies of a variable refuse optimizers that would add up the gradients of all
     replicas, which are of different rows."""
     for part in parts_of(variable):
-        part.__class__ = _updated_by_owner(type(part))
+        part.__class__ = _updated_by_owner(type(part))  # type: ignore[arg-type]
 
 
-def let_train(variable):
+def let_train(variable: Any) -> None:
     """Says that the optimizer which trains a variable keeps the gradients of replicas apart."""
     for part in parts_of(variable):
         part._is_trained_by_owner = True
 
 
-def check_trained(variable):
+def check_trained(variable: Any) -> None:
     """Refuses to have a variable trained by an optimizer that was not made for it.
 
     Raises:

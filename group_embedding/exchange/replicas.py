@@ -1,9 +1,15 @@
 """The exchange between the replicas of a `tf.distribute.MirroredStrategy`: one process, with a rank
 for each of its devices."""
 
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
 import tensorflow as tf
 
 from group_embedding.exchange.interface import Exchange
+from group_embedding.types import TensorLike
 
 
 class ReplicaExchange(Exchange):
@@ -15,13 +21,15 @@ class ReplicaExchange(Exchange):
     received is where this replica's own tensors are.
     """
 
-    def __init__(self, strategy, rank, ranks):
+    def __init__(
+        self, strategy: tf.distribute.Strategy, rank: int, ranks: list[ReplicaExchange]
+    ) -> None:
         self.strategy = strategy
         self._rank = rank
         self._ranks = ranks
 
     @staticmethod
-    def of_replicas(strategy):
+    def of_replicas(strategy: tf.distribute.Strategy) -> list[ReplicaExchange]:
         """The exchange of each replica."""
         ranks = []
         for rank in range(strategy.num_replicas_in_sync):
@@ -29,23 +37,25 @@ class ReplicaExchange(Exchange):
         return ranks
 
     @property
-    def rank(self):
+    def rank(self) -> int:
         return self._rank
 
     @property
-    def num_ranks(self):
+    def num_ranks(self) -> int:
         return len(self._ranks)
 
     @property
-    def of_this_process(self):
+    def of_this_process(self) -> list[ReplicaExchange]:
         return self._ranks
 
     @property
-    def gradient_divisor(self):
+    def gradient_divisor(self) -> int:
         # As a strategy's own variables, whose gradients are added up.
         return 1
 
-    def alltoall(self, tensor, splits, name, what=None):
+    def alltoall(
+        self, tensor: TensorLike, splits: TensorLike, name: str, what: str | None = None
+    ) -> tuple[tf.Tensor, tf.Tensor]:
         del what  # one process makes the calls of all
 
         @tf.custom_gradient
@@ -59,16 +69,16 @@ class ReplicaExchange(Exchange):
 
         return send(tf.convert_to_tensor(tensor))
 
-    def average(self, tensors, name):
+    def average(self, tensors: Sequence[tf.Tensor], name: str) -> list[tf.Tensor]:
         return self._merge(_average, tensors, name)
 
-    def allgather(self, tensors, name):
+    def allgather(self, tensors: Sequence[tf.Tensor], name: str) -> list[tf.Tensor]:
         return self._merge(_gather, tensors, name)
 
-    def broadcast(self, tensors, name):
+    def broadcast(self, tensors: Sequence[tf.Tensor], name: str) -> list[tf.Tensor]:
         return self._merge(_first, tensors, name)
 
-    def barrier(self, name):
+    def barrier(self, name: str) -> Any:
         if self._context() is not None:  # else their one process is not among them
             self._merge(_first, [], name)
         return tf.no_op(name)

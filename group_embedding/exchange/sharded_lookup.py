@@ -16,7 +16,10 @@ gradient is that of the mean of the ranks' losses, ready for one update on its o
 part in both directions, also with an empty batch.
 """
 
-from typing import NamedTuple
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
@@ -24,6 +27,7 @@ from group_embedding.local_lookup import locate_batch, look_up_batch
 from group_embedding.ops.group_ids import Batch, group_ids
 from group_embedding.ops.group_lookup import group_lookup
 from group_embedding.ops.route_ids import Requests, RoutedTable, read_requests, route_ids
+from group_embedding.types import InvalidIds
 
 _ANY_KEY = -1  # in place of a number of rows
 
@@ -37,7 +41,13 @@ class RoutedBatch(NamedTuple):
 
 
 def route_sharded(
-    tables, features, table_of_feature, combiners, *, prune_negative, invalid_ids
+    tables: Sequence[Any],
+    features: Sequence[Any],
+    table_of_feature: Sequence[int],
+    combiners: Sequence[str],
+    *,
+    prune_negative: bool,
+    invalid_ids: InvalidIds,
 ) -> RoutedBatch:
     """Exchanges the ids of `features`, of tables that are spread over the ranks of one exchange.
 
@@ -68,7 +78,15 @@ def route_sharded(
     return RoutedBatch(route.batch, route.counts, requests)
 
 
-def look_up_sharded(tables, routed, table_of_feature, combiners, names, *, concat):
+def look_up_sharded(
+    tables: Sequence[Any],
+    routed: RoutedBatch,
+    table_of_feature: Sequence[int],
+    combiners: Sequence[str],
+    names: Sequence[str],
+    *,
+    concat: bool,
+) -> list[tf.Tensor]:
     """Looks a RoutedBatch up in the tables that it was routed for.
 
     Takes and returns what `ops.group_lookup.group_lookup` does; with `concat`, tables are of one
@@ -119,7 +137,7 @@ def _limit(table):
     return f", max_norm {table.max_norm:g}" if table.max_norm else ""
 
 
-def describe_spread(table):
+def describe_spread(table: Any) -> str:
     """What a table has, and where."""
     num_rows, placement = _as_routed(table)[1:]
     rows = "keys" if num_rows == _ANY_KEY else f"{num_rows} rows"

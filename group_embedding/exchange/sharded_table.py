@@ -1,9 +1,12 @@
 """Tables whose rows are on the ranks that their Placement says: by default row r on rank
 `r % num_ranks`, as its local row `r // num_ranks`."""
 
+from __future__ import annotations
+
 import dataclasses
 import functools
 import inspect
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -22,6 +25,7 @@ from group_embedding.exchange.replica_tables import (
     refuse_stock_updates,
 )
 from group_embedding.placement import Placement, to_placement
+from group_embedding.types import Initializer, TensorLike
 
 _MARK = "_group_embedding_shard"
 _when_made = []
@@ -42,18 +46,18 @@ class ShardedTable:
     placement: Placement
 
     @property
-    def shape(self):
+    def shape(self) -> tf.TensorShape:
         return tf.TensorShape([self.num_rows, self.dim])
 
     @property
-    def dtype(self):
+    def dtype(self) -> tf.DType:
         return self.variable.dtype.base_dtype
 
-    def rows_of_rank(self, whole):
+    def rows_of_rank(self, whole: TensorLike) -> tf.Tensor:
         """This rank's rows of the whole table."""
         return _rows_of_rank(whole, self.placement, self.exchange)
 
-    def assign_rows(self, whole):
+    def assign_rows(self, whole: TensorLike) -> Any:
         """Sets this rank's rows, and to zeros what room is left in the variable."""
         held = self.placement.num_local_rows(
             self.num_rows, self.exchange.rank, self.exchange.num_ranks
@@ -63,7 +67,12 @@ class ShardedTable:
         return self.variable.assign(tf.pad(rows, [[0, room], [0, 0]]) if room else rows)
 
 
-def make_table(shape, initializer, create, placement=None):
+def make_table(
+    shape: Sequence[int],
+    initializer: Initializer,
+    create: Callable[[Any, Any], Any],
+    placement: str | None = None,
+) -> Any:
     """Makes the variable of a table: whole with one rank, else this rank's rows.
 
     The rows start as those of the whole table would in one process: the whole table is drawn, with
@@ -107,19 +116,21 @@ def make_table(shape, initializer, create, placement=None):
     return variable
 
 
-def when_table_is_made(call):
+def when_table_is_made(call: Callable[[], None]) -> None:
     """Has `call()` called, in the table's graph, each time that a sharded table has been made."""
     if call not in _when_made:
         _when_made.append(call)
 
 
-def table_is_made():
+def table_is_made() -> None:
     """Calls what `when_table_is_made` was given."""
     for call in _when_made:
         call()
 
 
-def mark_shard(variable, shape, exchange, placement):
+def mark_shard(
+    variable: Any, shape: tuple[int, int], exchange: Exchange, placement: Placement
+) -> None:
     """Declares that `variable` holds this rank's rows of a table of `shape`; of one that a strategy
     mirrors, each copy those of its replica.
 
@@ -130,10 +141,10 @@ def mark_shard(variable, shape, exchange, placement):
         setattr(part, _MARK, ShardedTable(part, name, *shape, of_part, placement))
     kinds = BaseResourceVariable, tf.distribute.DistributedValues
     if isinstance(variable, kinds) and not isinstance(variable, _SavedWhole):
-        variable.__class__ = _saved_whole(type(variable))
+        variable.__class__ = _saved_whole(type(variable))  # type: ignore[arg-type]
 
 
-def sharded_table(variable):
+def sharded_table(variable: Any) -> ShardedTable | None:
     """The ShardedTable that `variable` holds the local rows of, or None.
 
     Takes a tf.Variable, a keras.Variable, a PartitionedVariable of one part, or a ShardedTable.
@@ -155,7 +166,7 @@ def _held(variable):
     return variable
 
 
-def exchange_of(variable):
+def exchange_of(variable: Any) -> Exchange | None:
     """The Exchange over whose ranks the rows of a variable, or an EmbeddingVariable, are spread;
     None: this rank has all of it."""
     shard = sharded_table(variable)
@@ -168,13 +179,13 @@ def exchange_of(variable):
     return variable.exchange if is_spread else None
 
 
-def table_shape(variable):
+def table_shape(variable: Any) -> tf.TensorShape:
     """The shape of the whole table that a variable holds, be it sharded or not."""
     shard = sharded_table(variable)
     return tf.TensorShape(variable.shape) if shard is None else shard.shape
 
 
-def gather_rows(variable):
+def gather_rows(variable: Any) -> tf.Tensor:
     """The whole table as a tensor. Every rank must call it."""
     shard = sharded_table(variable)
     if shard is None:
@@ -198,7 +209,7 @@ def gather_rows(variable):
     )
 
 
-def assign_rows(variable, whole):
+def assign_rows(variable: Any, whole: TensorLike) -> Any:
     """Sets a variable from the whole table. No rank waits for another."""
     if sharded_table(variable) is None:
         return variable.assign(whole)
@@ -206,7 +217,7 @@ def assign_rows(variable, whole):
     return assigned[0] if len(assigned) == 1 else tf.group(*assigned)
 
 
-def restore_table(variable, checkpoint, tensor_name):
+def restore_table(variable: Any, checkpoint: str, tensor_name: str) -> Any:
     """Makes the shard `variable` start from the whole table `tensor_name` of a checkpoint (a path,
     or a folder, of which the latest is taken)."""
     shard = sharded_table(variable)

@@ -1,6 +1,9 @@
 """Categorical columns whose values are keys of an EmbeddingVariable."""
 
+from __future__ import annotations
+
 import collections
+from typing import Any
 
 import tensorflow as tf
 from tensorflow.python.feature_column import feature_column as fc_v1
@@ -8,6 +11,7 @@ from tensorflow.python.feature_column import feature_column_v2 as fc_v2
 
 from group_embedding.feature_column import scope
 from group_embedding.feature_column.variable import Keys
+from group_embedding.types import DTypeLike
 from group_embedding.variables import EmbeddingVariableOption
 from group_embedding.variables.get_variable import note_one_piece
 from group_embedding.variables.serialization import option_from_config, option_to_config
@@ -15,7 +19,12 @@ from group_embedding.variables.serialization import option_from_config, option_t
 _KEY_DTYPES = (tf.int64, tf.int32, tf.uint32, tf.uint64)
 
 
-def categorical_column_with_embedding(key, dtype=tf.string, partition_num=None, ev_option=None):
+def categorical_column_with_embedding(
+    key: str,
+    dtype: DTypeLike = tf.string,
+    partition_num: int | None = None,
+    ev_option: EmbeddingVariableOption | None = None,
+) -> Any:
     """A column of keys: any integers, or strings, that need no vocabulary and no number of buckets.
 
     An embedding column made of it (`embedding_column`, `shared_embeddings`,
@@ -59,8 +68,11 @@ def categorical_column_with_embedding(key, dtype=tf.string, partition_num=None, 
 
 
 def sequence_categorical_column_with_embedding(
-    key, dtype=tf.string, partition_num=None, ev_option=None
-):
+    key: str,
+    dtype: DTypeLike = tf.string,
+    partition_num: int | None = None,
+    ev_option: EmbeddingVariableOption | None = None,
+) -> Any:
     """`categorical_column_with_embedding` for sequences: see
     `tf.feature_column.sequence_categorical_column_with_identity`.
 

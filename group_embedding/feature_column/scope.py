@@ -1,9 +1,11 @@
 """`group_embedding_column_scope`: columns constructed inside it form a group."""
 
+from __future__ import annotations
+
 import contextlib
 import re
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from group_embedding.feature_column import columns
 from group_embedding.feature_column.group import Group
@@ -24,7 +26,9 @@ _open_scopes = _OpenScopes()
 
 
 @contextlib.contextmanager
-def group_embedding_column_scope(name=None, placement=None):
+def group_embedding_column_scope(
+    name: str | None = None, placement: str | Mapping[str, str] | None = None
+) -> Iterator[None]:
     """Columns constructed inside this scope are looked up together, in one fused op.
 
     Embedding columns (`embedding_column`) and shared embedding columns (`shared_embeddings`,

@@ -1,9 +1,14 @@
 """`GroupEmbedding`: many embedding features, one Keras layer, one lookup."""
 
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
 import tensorflow as tf
 
 from group_embedding import exchange
-from group_embedding.config import INVALID_IDS, check_choice
+from group_embedding.config import INVALID_IDS, FeatureConfig, check_choice
 from group_embedding.layers import tables as table_io
 from group_embedding.layers.inputs import (
     check_ids,
@@ -17,6 +22,7 @@ from group_embedding.layers.serialization import features_from_config, features_
 from group_embedding.lookup import group_embedding_lookup_sparse, route_ids
 from group_embedding.plan import plan_features, plan_tables, table_loads
 from group_embedding.routed_ids import RoutedIds
+from group_embedding.types import InvalidIds
 from group_embedding.variables.keras_xla import NotForXla, refuse_xla_trace
 
 
@@ -78,7 +84,13 @@ class GroupEmbedding(NotForXla, keras.layers.Layer):
         the feature or the layer. Also under `jit_compile=True`: XLA cannot compile the lookup.
     """
 
-    def __init__(self, features, concat=False, invalid_ids="raise", **kwargs):
+    def __init__(
+        self,
+        features: Sequence[FeatureConfig],
+        concat: bool = False,
+        invalid_ids: InvalidIds = "raise",
+        **kwargs: Any,
+    ) -> None:
         # Weights keep the dtype they come in; ids never had another.
         kwargs.setdefault("autocast", False)
         super().__init__(**kwargs)
@@ -96,16 +108,16 @@ class GroupEmbedding(NotForXla, keras.layers.Layer):
         self._tables = {}
 
     @property
-    def features(self):
+    def features(self) -> tuple[FeatureConfig, ...]:
         """The features, a tuple of `FeatureConfig` in the order of the concatenated output."""
         return tuple(self._features)
 
     @property
-    def tables(self):
+    def tables(self) -> dict[str, Any]:
         """The tables' weights by table name; empty until the layer is built."""
         return dict(self._tables)
 
-    def build(self, inputs_shape=None):
+    def build(self, inputs_shape: Any = None) -> None:
         # The configs say all that is needed, whatever the shape of the inputs.
         placements = exchange.resolve_placements(table_loads(self._table_configs))
         self._tables = {
@@ -114,7 +126,7 @@ class GroupEmbedding(NotForXla, keras.layers.Layer):
         }
         self.built = True
 
-    def call(self, inputs, weights=None):
+    def call(self, inputs: Any, weights: Any = None) -> Any:
         return self._look_up(inputs, weights)
 
     # Apart from `call`, whose signature Keras 2 would not find behind a decorator.
@@ -141,7 +153,7 @@ class GroupEmbedding(NotForXla, keras.layers.Layer):
         return tf.concat(outputs, axis=-1) if self._concat else self._by_name(outputs)
 
     @tf.autograph.experimental.do_not_convert
-    def route(self, inputs, weights=None):
+    def route(self, inputs: Any, weights: Any = None) -> RoutedIds:
         """Returns `RoutedIds` of what the layer could be called with: see `route_ids`."""
         self.build_from_config(None)
         ids, id_weights = self._to_lookups(inputs, weights)
@@ -165,7 +177,7 @@ class GroupEmbedding(NotForXla, keras.layers.Layer):
             "feature_names": [feature.name for feature in features],
         }
 
-    def compute_output_spec(self, inputs, weights=None):
+    def compute_output_spec(self, inputs: Any, weights: Any = None) -> Any:
         """What Keras 3 asks in place of `call` when a functional model is put together."""
         picked = pick_inputs(self.name, self._features, inputs, weights)
         for feature, ids, id_weights in zip(self._features, *picked):
@@ -180,7 +192,7 @@ class GroupEmbedding(NotForXla, keras.layers.Layer):
             lambda shape: keras.KerasTensor(shape, dtype=self.compute_dtype), shapes
         )
 
-    def compute_output_shape(self, inputs_shape):
+    def compute_output_shape(self, inputs_shape: Any) -> Any:
         """Returns the outputs' shapes, given a dict of the ids' shapes."""
         shapes = [
             output_shape(inputs_shape[feature.name], feature.table.dim)
@@ -188,7 +200,7 @@ class GroupEmbedding(NotForXla, keras.layers.Layer):
         ]
         return self._map_shapes(tuple if IS_KERAS_3 else tf.TensorShape, shapes)
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         return {
             **super().get_config(),
             **features_to_config(self._features),
@@ -197,24 +209,24 @@ class GroupEmbedding(NotForXla, keras.layers.Layer):
         }
 
     @classmethod
-    def from_config(cls, config):
+    def from_config(cls, config: dict[str, Any]) -> GroupEmbedding:
         config = dict(config)
         features = features_from_config(config)
         del config["tables"]
         return cls(**{**config, "features": features})
 
-    def get_build_config(self):
+    def get_build_config(self) -> Any:
         return {"input_shape": None}
 
-    def build_from_config(self, config):
+    def build_from_config(self, config: Any) -> None:
         if not self.built:
             self.build()
 
-    def save_own_variables(self, store):
+    def save_own_variables(self, store: Any) -> None:
         for name, weight in self._tables.items():
             table_io.store_table(store, name, weight)
 
-    def load_own_variables(self, store):
+    def load_own_variables(self, store: Any) -> None:
         # Into a layer that was never called, too: its tables wait for nothing.
         self.build_from_config(None)
         for name, weight in self._tables.items():

@@ -1,5 +1,10 @@
 """The sizes of a model's keyed tables, as a Keras callback."""
 
+from __future__ import annotations
+
+import os
+from typing import Any
+
 import tensorflow as tf
 
 from group_embedding.layers.keras_version import keras
@@ -24,25 +29,26 @@ class EmbeddingVariableStatistics(keras.callbacks.Callback):
         ValueError: every_n_batches is below 1.
     """
 
-    def __init__(self, log_dir, every_n_batches=None):
+    def __init__(self, log_dir: str | os.PathLike[str], every_n_batches: int | None = None) -> None:
         super().__init__()
         if every_n_batches is not None and every_n_batches < 1:
             raise ValueError(f"every_n_batches: expected at least 1, got {every_n_batches}")
         self._log_dir, self._every = log_dir, every_n_batches
-        self._writer, self._batches = None, 0
+        self._writer: Any = None
+        self._batches = 0
 
-    def on_train_begin(self, logs=None):
+    def on_train_begin(self, logs: Any = None) -> None:
         self._writer = tf.summary.create_file_writer(self._log_dir)
 
-    def on_train_batch_end(self, batch, logs=None):
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         self._batches += 1
         if self._every is not None and self._batches % self._every == 0:
             self._write()
 
-    def on_epoch_end(self, epoch, logs=None):
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         self._write()
 
-    def on_train_end(self, logs=None):
+    def on_train_end(self, logs: Any = None) -> None:
         self._writer.close()
 
     def _write(self):

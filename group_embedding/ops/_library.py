@@ -15,6 +15,8 @@ BUILD = (
     "that has TensorFlow"
 )
 
+BUILT_ON_DEMAND = "(2.15 to 2.21), then build group_embedding for it"
+
 # What /proc/cpuinfo must list for the instruction set that the library was compiled for.
 CPU_FLAGS = {
     "x86-64-v2": ["popcnt", "sse4_2", "ssse3"],
@@ -106,9 +108,22 @@ def _tensorflow():
     except ImportError as error:
         raise ImportError(
             f"group_embedding: TensorFlow cannot be imported ({_first_line(error)}): install "
-            "tensorflow or tensorflow-cpu, then build group_embedding for it"
+            f"tensorflow or tensorflow-cpu {_named(_built_minors(), 'or') or BUILT_ON_DEMAND}"
         ) from error
     return tf
+
+
+def _built_minors():
+    """The minor versions of TensorFlow that the package has a library for, as ["2.15", "2.21"]."""
+    found = [path.stem.partition(".tf")[2] for path in PACKAGE.glob(f"{STEM}.tf*.so")]
+    return sorted(found, key=lambda minor: [int(number) for number in minor.split(".")])
+
+
+def _named(minors, last_word="and"):
+    """In words: "2.15, 2.16 and 2.17"."""
+    if len(minors) < 2:
+        return "".join(minors)
+    return f"{', '.join(minors[:-1])} {last_word} {minors[-1]}"
 
 
 def _library_path(tensorflow_version):
@@ -116,11 +131,12 @@ def _library_path(tensorflow_version):
     path = PACKAGE / f"{STEM}.tf{minor}.so"
     if path.exists():
         return path
-    others = sorted(p.stem.partition(".tf")[2] for p in PACKAGE.glob(f"{STEM}.tf*.so"))
-    if others:
+    built = _built_minors()
+    if built:
+        these = "one of these" if len(built) > 1 else "that"
         raise ImportError(
-            f"group_embedding: built for TensorFlow {' and '.join(others)}, but TensorFlow "
-            f"{tensorflow_version} is installed: {BUILD}"
+            f"group_embedding: built for TensorFlow {_named(built)}, but TensorFlow "
+            f"{tensorflow_version} is installed: install {these}, or {BUILD}"
         )
     raise ImportError(f"group_embedding: the native library is not built: {BUILD}")
 

@@ -1,5 +1,10 @@
 """DeepRec's optimizers that TensorFlow lacks: `tf.compat.v1.train.Optimizer`s under its names."""
 
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
 import tensorflow as tf
 
 from group_embedding.arguments import check_positive
@@ -9,12 +14,13 @@ from group_embedding.optimizers.rules import Statement, v1_adam
 from group_embedding.optimizers.tables import Settings
 from group_embedding.optimizers.v1 import WrappedV1
 from group_embedding.tables import variable_of_all
+from group_embedding.types import Hyperparameter
 from group_embedding.variables import EmbeddingVariable
 
 v1 = tf.compat.v1
 
 
-class AdagradDecayOptimizer(WrappedV1, v1.train.Optimizer):
+class AdagradDecayOptimizer(WrappedV1, tf.compat.v1.train.Optimizer):
     """Adagrad whose accumulators shrink once in a while, so that learning does not die out.
 
     With a the accumulator, g the gradient and n how often a has shrunk, for each element of each
@@ -56,14 +62,14 @@ class AdagradDecayOptimizer(WrappedV1, v1.train.Optimizer):
 
     def __init__(
         self,
-        learning_rate,
-        global_step,
-        initial_accumulator_value=0.1,
-        accumulator_decay_step=100000,
-        accumulator_decay_rate=0.9,
-        use_locking=False,
-        name="AdagradDecay",
-    ):
+        learning_rate: Hyperparameter,
+        global_step: tf.Variable,
+        initial_accumulator_value: float = 0.1,
+        accumulator_decay_step: int = 100000,
+        accumulator_decay_rate: float = 0.9,
+        use_locking: bool = False,
+        name: str = "AdagradDecay",
+    ) -> None:
         check_positive("initial_accumulator_value", initial_accumulator_value)
         check_positive("accumulator_decay_step", accumulator_decay_step)
         if not 0 < accumulator_decay_rate < 1:
@@ -125,7 +131,7 @@ class AdagradDecayOptimizer(WrappedV1, v1.train.Optimizer):
         return [self.get_slot(var, name) for name in ("accumulator", "accumulator_decay_power")]
 
 
-class AdamAsyncOptimizer(WrappedV1, v1.train.AdamOptimizer):
+class AdamAsyncOptimizer(WrappedV1, tf.compat.v1.train.AdamOptimizer):
     """Adam whose moments move only for rows that a step trains.
 
     DeepRec counts the steps of each variable apart, for workers that do not wait for each other.
@@ -160,14 +166,14 @@ class AdamAsyncOptimizer(WrappedV1, v1.train.AdamOptimizer):
 
     def __init__(
         self,
-        learning_rate=0.001,
-        beta1=0.9,
-        beta2=0.999,
-        epsilon=1e-8,
-        use_locking=False,
-        apply_sparse_rmsprop=False,
-        name="AdamAsync",
-    ):
+        learning_rate: Hyperparameter = 0.001,
+        beta1: Hyperparameter = 0.9,
+        beta2: Hyperparameter = 0.999,
+        epsilon: Hyperparameter = 1e-8,
+        use_locking: bool = False,
+        apply_sparse_rmsprop: bool = False,
+        name: str = "AdamAsync",
+    ) -> None:
         super().__init__(learning_rate, beta1, beta2, epsilon, use_locking, name)
         self._apply_sparse_rmsprop = apply_sparse_rmsprop
 
@@ -192,7 +198,7 @@ class AdamAsyncOptimizer(WrappedV1, v1.train.AdamOptimizer):
         return self._resource_apply_sparse(grad.values, var, grad.indices)
 
 
-class AdamWOptimizer(WrappedV1, v1.train.AdamOptimizer):
+class AdamWOptimizer(WrappedV1, tf.compat.v1.train.AdamOptimizer):
     """Adam with decoupled weight decay (Loshchilov, Hutter 2019).
 
     Before Adam's step a variable shrinks by `weight_decay` of itself, whatever the learning rate
@@ -221,18 +227,20 @@ class AdamWOptimizer(WrappedV1, v1.train.AdamOptimizer):
 
     def __init__(
         self,
-        weight_decay,
-        learning_rate=0.001,
-        beta1=0.9,
-        beta2=0.999,
-        epsilon=1e-8,
-        use_locking=False,
-        name="AdamW",
-    ):
+        weight_decay: Hyperparameter,
+        learning_rate: Hyperparameter = 0.001,
+        beta1: Hyperparameter = 0.9,
+        beta2: Hyperparameter = 0.999,
+        epsilon: Hyperparameter = 1e-8,
+        use_locking: bool = False,
+        name: str = "AdamW",
+    ) -> None:
         super().__init__(learning_rate, beta1, beta2, epsilon, use_locking, name)
         self._weight_decay = weight_decay
 
-    def minimize(self, *args, decay_var_list=None, **kwargs):
+    def minimize(
+        self, *args: Any, decay_var_list: Sequence[tf.Variable] | None = None, **kwargs: Any
+    ) -> Any:
         """Minimizes a loss, as `tf.compat.v1.train.Optimizer` does.
 
         Args:
@@ -241,7 +249,13 @@ class AdamWOptimizer(WrappedV1, v1.train.AdamOptimizer):
         with _decaying(self, decay_var_list):
             return super().minimize(*args, **kwargs)
 
-    def apply_gradients(self, grads_and_vars, global_step=None, name=None, decay_var_list=None):
+    def apply_gradients(
+        self,
+        grads_and_vars: Any,
+        global_step: Any = None,
+        name: str | None = None,
+        decay_var_list: Sequence[tf.Variable] | None = None,
+    ) -> Any:
         """Applies gradients that have been computed; `decay_var_list` as in `minimize`."""
         decay_var_list = decay_var_list or self._decayed
         with _decaying(self, decay_var_list):

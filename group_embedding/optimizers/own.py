@@ -4,6 +4,10 @@ Each is made as the surroundings need it: in a graph of TensorFlow 1, such as an
 `tf.compat.v1.train.Optimizer`, elsewhere a Keras optimizer.
 """
 
+from __future__ import annotations
+
+from typing import Any
+
 import tensorflow as tf
 
 from group_embedding.optimizers.bases import KERAS
@@ -12,19 +16,20 @@ from group_embedding.optimizers.own_keras import RowwiseAdagrad as KerasRowwiseA
 from group_embedding.optimizers.own_v1 import LambV1, RowwiseAdagradV1
 from group_embedding.optimizers.tables import Settings
 from group_embedding.optimizers.wrap import wrap
+from group_embedding.types import Hyperparameter, Optimizer
 
 
 def LazyAdam(  # noqa: N802
-    learning_rate=0.001,
-    beta_1=0.9,
-    beta_2=0.999,
-    epsilon=1e-7,
-    name="Adam",
+    learning_rate: Hyperparameter = 0.001,
+    beta_1: float = 0.9,
+    beta_2: float = 0.999,
+    epsilon: float = 1e-7,
+    name: str = "Adam",
     *,
-    skip_nonfinite=False,
-    stochastic_rounding_seed=None,
-    **kwargs,
-):
+    skip_nonfinite: bool = False,
+    stochastic_rounding_seed: int | None = None,
+    **kwargs: Any,
+) -> Optimizer:
     """Adam whose moments move only for rows that were looked up: a wrapped stock Adam.
 
     Args:
@@ -55,15 +60,15 @@ def LazyAdam(  # noqa: N802
 
 
 def RowwiseAdagrad(  # noqa: N802
-    learning_rate=0.001,
-    initial_accumulator_value=0.1,
-    epsilon=1e-7,
-    name="RowwiseAdagrad",
+    learning_rate: Hyperparameter = 0.001,
+    initial_accumulator_value: float = 0.1,
+    epsilon: float = 1e-7,
+    name: str = "RowwiseAdagrad",
     *,
-    skip_nonfinite=False,
-    stochastic_rounding_seed=None,
-    **kwargs,
-):
+    skip_nonfinite: bool = False,
+    stochastic_rounding_seed: int | None = None,
+    **kwargs: Any,
+) -> Optimizer:
     """Adagrad with one accumulator per row, of the mean square of the row's gradient.
 
     Its state is a `dim`-th of Adagrad's. With a the accumulator of a row x and g its gradient:
@@ -111,17 +116,17 @@ def RowwiseAdagrad(  # noqa: N802
 
 
 def Lamb(  # noqa: N802
-    learning_rate=0.001,
-    beta_1=0.9,
-    beta_2=0.999,
-    epsilon=1e-6,
-    weight_decay=0.0,
-    name="Lamb",
+    learning_rate: Hyperparameter = 0.001,
+    beta_1: float = 0.9,
+    beta_2: float = 0.999,
+    epsilon: float = 1e-6,
+    weight_decay: float = 0.0,
+    name: str = "Lamb",
     *,
-    skip_nonfinite=False,
-    stochastic_rounding_seed=None,
-    **kwargs,
-):
+    skip_nonfinite: bool = False,
+    stochastic_rounding_seed: int | None = None,
+    **kwargs: Any,
+) -> Optimizer:
     """LAMB (You et al. 2020): Adam's direction, as long as what it changes.
 
     Each looked-up row of a table is a layer of its own, with its own trust ratio, and so is each

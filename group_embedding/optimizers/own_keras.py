@@ -12,7 +12,7 @@ WrappedKeras = WrappedKeras3 if IS_KERAS_3 else WrappedKeras2
 _register = keras.utils.register_keras_serializable("group_embedding")
 
 
-class _Own(WrappedKeras):
+class _Own(WrappedKeras):  # type: ignore[valid-type, misc]
     """Keeps what `wrap` keeps in a class of its own, and saves it."""
 
     _ge_settings = Settings()

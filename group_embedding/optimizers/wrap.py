@@ -6,6 +6,8 @@ of tables' gradients is another. There is one kind of subclass for each way in w
 Keras apply gradients.
 """
 
+from __future__ import annotations
+
 import functools
 
 import tensorflow as tf
@@ -17,6 +19,7 @@ from group_embedding.optimizers.keras import WrappedKeras2, WrappedKeras3
 from group_embedding.optimizers.keras_legacy import WrappedKerasLegacy
 from group_embedding.optimizers.tables import Settings, claim_tables
 from group_embedding.optimizers.v1 import WrappedV1
+from group_embedding.types import Optimizer
 
 _V1 = {
     "GradientDescentOptimizer": rules.v1_sgd,
@@ -72,7 +75,12 @@ def _supported_beside(legacy):
     }
 
 
-def wrap(optimizer, *, skip_nonfinite=False, stochastic_rounding_seed=None):
+def wrap(
+    optimizer: Optimizer | str,
+    *,
+    skip_nonfinite: bool = False,
+    stochastic_rounding_seed: int | None = None,
+) -> Optimizer:
     """Makes `optimizer` update the tables of grouped lookups with native ops.
 
     A table is a variable of shape [rows, dim] whose gradient is a `tf.IndexedSlices`. All tables
@@ -143,7 +151,7 @@ def wrap(optimizer, *, skip_nonfinite=False, stochastic_rounding_seed=None):
             "optimizer goes around the wrapped one"
         )
     _, way, statement = supported[stock]
-    optimizer.__class__ = _wrapped_class(way, type(optimizer), statement, settings)
+    optimizer.__class__ = _wrapped_class(way, type(optimizer), statement, settings)  # type: ignore[arg-type]
     claim_tables(getattr(optimizer, "_trainable_variables", ()))  # of Keras 3, built before
     return optimizer
 

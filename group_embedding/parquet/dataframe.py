@@ -1,6 +1,7 @@
 """The columns of a table of samples: their types, and their values as sparse tensors."""
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any, Optional
 
 import tensorflow as tf
@@ -53,7 +54,7 @@ class DataFrame:
     Field = _Field
 
     @classmethod
-    def to_sparse(cls, features):
+    def to_sparse(cls, features: Any) -> Any:
         """Makes SparseTensors of RaggedTensors.
 
         Args:
@@ -67,7 +68,7 @@ class DataFrame:
         return features.to_sparse() if isinstance(features, tf.RaggedTensor) else features
 
     @classmethod
-    def unbatch_and_to_sparse(cls, features):
+    def unbatch_and_to_sparse(cls, features: Any) -> Any:
         """Takes the only sample out of batches of one, RaggedTensors as SparseTensors.
 
         Args:
@@ -84,11 +85,15 @@ class DataFrame:
         return tf.sparse.reshape(sparse, sparse.dense_shape[1:])
 
 
-def to_sparse(num_parallel_calls=None):
+def to_sparse(
+    num_parallel_calls: Optional[int] = None,
+) -> Callable[[tf.data.Dataset], tf.data.Dataset]:
     """A function for `dataset.apply` that makes SparseTensors of the RaggedTensors of a batch."""
     return lambda dataset: dataset.map(DataFrame.to_sparse, num_parallel_calls)
 
 
-def unbatch_and_to_sparse(num_parallel_calls=None):
+def unbatch_and_to_sparse(
+    num_parallel_calls: Optional[int] = None,
+) -> Callable[[tf.data.Dataset], tf.data.Dataset]:
     """A function for `dataset.apply` that takes the samples out of batches of one."""
     return lambda dataset: dataset.map(DataFrame.unbatch_and_to_sparse, num_parallel_calls)

@@ -1,10 +1,15 @@
 """`ParquetDataset`: DeepRec's dataset of that name, by pyarrow."""
 
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
 import tensorflow as tf
 
 from group_embedding.arguments import check_positive
 from group_embedding.parquet.columns import arrays_of, pyarrow, read_fields
-from group_embedding.parquet.dataframe import DataFrame
+from group_embedding.parquet.dataframe import DataFrame, _Field
 
 
 class ParquetDataset(tf.data.Dataset):
@@ -45,7 +50,12 @@ class ParquetDataset(tf.data.Dataset):
     """
 
     @classmethod
-    def read_schema(cls, filename, fields=None, lower=False):
+    def read_schema(
+        cls,
+        filename: str,
+        fields: Sequence[str | _Field] | None = None,
+        lower: bool = False,
+    ) -> tuple[_Field, ...]:
         """Reads what columns a file has.
 
         Args:
@@ -60,15 +70,15 @@ class ParquetDataset(tf.data.Dataset):
 
     def __init__(
         self,
-        filenames,
-        batch_size=1,
-        fields=None,
-        partition_count=1,
-        partition_index=0,
-        drop_remainder=False,
-        num_parallel_reads=None,
-        num_sequential_reads=1,
-    ):
+        filenames: Any,
+        batch_size: int = 1,
+        fields: Sequence[str | _Field] | None = None,
+        partition_count: int = 1,
+        partition_index: int = 0,
+        drop_remainder: bool = False,
+        num_parallel_reads: int | None = None,
+        num_sequential_reads: int = 1,
+    ) -> None:
         pyarrow()
         check_positive("batch_size", batch_size)
         check_positive("partition_count", partition_count)
@@ -96,28 +106,43 @@ class ParquetDataset(tf.data.Dataset):
             )
         super().__init__(self._batches._variant_tensor)
 
-    fields = property(lambda self: self._fields, doc="A tuple of `DataFrame.Field`.")
-    partition_count = property(lambda self: self._partition_count)
-    partition_index = property(lambda self: self._partition_index)
-    drop_remainder = property(lambda self: self._drop_remainder)
+    @property
+    def fields(self) -> tuple[_Field, ...]:
+        """A tuple of `DataFrame.Field`."""
+        return self._fields
+
+    @property
+    def partition_count(self) -> int:
+        """How many readers share the row groups."""
+        return self._partition_count
+
+    @property
+    def partition_index(self) -> int:
+        """Which of these readers this one is, from 0."""
+        return self._partition_index
+
+    @property
+    def drop_remainder(self) -> bool:
+        """Whether batches of fewer than `batch_size` samples are left out."""
+        return self._drop_remainder
 
     def _inputs(self):
         return [self._batches]
 
     @property
-    def element_spec(self):
+    def element_spec(self) -> dict[str, tf.TypeSpec]:
         return self._batches.element_spec
 
 
 def read_parquet(
-    batch_size,
-    fields=None,
-    partition_count=1,
-    partition_index=0,
-    drop_remainder=False,
-    num_parallel_reads=None,
-    num_sequential_reads=1,
-):
+    batch_size: int,
+    fields: Sequence[str | _Field] | None = None,
+    partition_count: int = 1,
+    partition_index: int = 0,
+    drop_remainder: bool = False,
+    num_parallel_reads: int | None = None,
+    num_sequential_reads: int = 1,
+) -> Callable[[tf.data.Dataset], ParquetDataset]:
     """A function for `filenames.apply`, which makes a ParquetDataset of a dataset of paths.
 
     Args:

@@ -1,6 +1,10 @@
 """What tables hold: `assign`, `export` and `incremental_model_dump`."""
 
+from __future__ import annotations
+
 import datetime
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -9,11 +13,12 @@ from group_embedding import exchange
 from group_embedding.sok.dynamic_variable import DynamicVariable
 from group_embedding.sok.tables import name_of
 from group_embedding.tables import tf_variable
+from group_embedding.types import TensorLike
 from group_embedding.variables import EmbeddingVariable
 from group_embedding.variables.over_replicas import KeyedReplicas
 
 
-def assign(var, indices, values):
+def assign(var: Any, indices: TensorLike, values: TensorLike) -> Any:
     """Gives keys, or rows, these values.
 
     Every rank must call it. Ranks may give different keys or the same; each key goes to the rank
@@ -93,7 +98,7 @@ def _assign_rows(var, variable, rows, values):
     return variable.scatter_update(slices)
 
 
-def export(var):
+def export(var: Any) -> tuple[tf.Tensor, tf.Tensor]:
     """What this rank has of a table; of one over the replicas of a strategy, all.
 
     Args:
@@ -122,7 +127,11 @@ def export(var):
     return rows if shard is None else shard.rows_of_rank(rows), tf.convert_to_tensor(variable)
 
 
-def incremental_model_dump(sok_vars, time_threshold, sess=None):
+def incremental_model_dump(
+    sok_vars: DynamicVariable | Sequence[DynamicVariable],
+    time_threshold: datetime.datetime | Sequence[datetime.datetime],
+    sess: Any = None,
+) -> tuple[list[np.ndarray], list[np.ndarray]]:
     """The keys that were trained or assigned since a moment, on all ranks.
 
     Every rank must call it. Clocks of hosts differ: give a moment somewhat earlier.
@@ -152,8 +161,9 @@ def incremental_model_dump(sok_vars, time_threshold, sess=None):
     ([7], [[1.0]])
     """
     tables = list(sok_vars) if isinstance(sok_vars, (list, tuple)) else [sok_vars]
-    is_list = isinstance(time_threshold, (list, tuple))
-    moments = list(time_threshold) if is_list else [time_threshold]
+    moments: list[Any] = (
+        list(time_threshold) if isinstance(time_threshold, (list, tuple)) else [time_threshold]
+    )
     if len(moments) == 1:
         moments = moments * len(tables)
     if len(moments) != len(tables):

@@ -1,7 +1,9 @@
 """`DynamicVariable`: tables whose rows are found by key."""
 
+from __future__ import annotations
+
 import warnings
-from typing import NamedTuple, Optional
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 from tensorflow.python.saved_model import registration
@@ -15,6 +17,7 @@ from group_embedding.sok.tables import (
     target_of,
     to_initializer,
 )
+from group_embedding.types import DTypeLike, Initializer, TensorLike
 from group_embedding.variables import (
     EmbeddingVariable,
     EmbeddingVariableOption,
@@ -34,8 +37,8 @@ _STORAGE = {
 class Config(NamedTuple):
     """What SOK configures of a table beside its type."""
 
-    init_capacity: Optional[int]
-    max_capacity: Optional[int]
+    init_capacity: int | None
+    max_capacity: int | None
     filter_ratio: float
 
 
@@ -91,17 +94,17 @@ class DynamicVariable(EmbeddingVariable):
 
     def __init__(
         self,
-        dimension,
-        initializer=None,
-        var_type=None,
-        name=None,
-        constraint=None,
-        trainable=True,
-        key_type=None,
-        dtype=None,
-        mode=None,
-        **config,
-    ):
+        dimension: int,
+        initializer: Initializer = None,
+        var_type: str | None = None,
+        name: str | None = None,
+        constraint: Any = None,
+        trainable: bool = True,
+        key_type: DTypeLike | None = None,
+        dtype: DTypeLike | None = None,
+        mode: str | None = None,
+        **config: Any,
+    ) -> None:
         name = name or next_name("sok_dynamic_Variable")
         owner = f"table '{name}'"
         if constraint is not None:
@@ -128,26 +131,26 @@ class DynamicVariable(EmbeddingVariable):
         self.rows.current_step = lambda: None
 
     @property
-    def dimension(self):
+    def dimension(self) -> int:
         """The length of a row."""
         return self.shape[1]
 
     @property
-    def key_type(self):
+    def key_type(self) -> tf.DType:
         """The type of keys."""
         return self.key_dtype
 
     @property
-    def size(self):
+    def size(self) -> tf.Tensor:
         """int64 [2]: how many keys have a row on this rank, and the length of a row."""
         return tf.stack([tf.cast(self.total_count(), tf.int64), self.dimension])
 
-    def current_step(self):
+    def current_step(self) -> tf.Tensor:
         """Now, in microseconds since 1970."""
         with tf.device("/CPU:0"):
             return tf.cast(tf.timestamp() * 1e6, tf.int64)
 
-    def sparse_read(self, indices, name=None):
+    def sparse_read(self, indices: TensorLike, name: str | None = None) -> tf.Tensor:
         """The rows of keys, [..., dim]: what `tf.nn.embedding_lookup` calls.
 
         Over several ranks every rank must call it, with keys of its own. A 'localized' table is

@@ -1,5 +1,9 @@
 """SOK version 1's Keras layers: `DistributedEmbedding` and `All2AllDenseEmbedding`."""
 
+from __future__ import annotations
+
+from typing import Any
+
 import tensorflow as tf
 from tensorflow.python.eager import record
 
@@ -9,6 +13,7 @@ from group_embedding.placement import DISTRIBUTED
 from group_embedding.sok.lookup import all2all_dense_embedding, lookup_sparse, widened
 from group_embedding.sok.tables import mark_table, to_initializer
 from group_embedding.tables import tf_variable
+from group_embedding.types import DTypeLike, Initializer
 from group_embedding.variables import EmbeddingVariableOption, InitializerOption
 from group_embedding.variables.get_variable import check_dtype, keyed_variables
 from group_embedding.variables.keras_variable import add_weight_as_it_is, track_weight
@@ -45,7 +50,7 @@ class _Embedding(NotForXla, tf.keras.layers.Layer):
         track_weight(self, self._table, "table")
 
     @property
-    def embedding_variable(self):
+    def embedding_variable(self) -> Any:
         """The table, or what of it this rank has."""
         return self._table
 
@@ -160,17 +165,17 @@ class DistributedEmbedding(_Embedding):
 
     def __init__(
         self,
-        combiner,
-        max_vocabulary_size_per_gpu,
-        embedding_vec_size,
-        slot_num,
-        max_nnz,
-        max_feature_num=1,
-        use_hashtable=True,
-        key_dtype=None,
-        embedding_initializer=None,
-        **kwargs,
-    ):
+        combiner: str,
+        max_vocabulary_size_per_gpu: int,
+        embedding_vec_size: int,
+        slot_num: int,
+        max_nnz: int,
+        max_feature_num: int = 1,
+        use_hashtable: bool = True,
+        key_dtype: DTypeLike | None = None,
+        embedding_initializer: Initializer = None,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(
             max_vocabulary_size_per_gpu,
             embedding_vec_size,
@@ -192,11 +197,11 @@ class DistributedEmbedding(_Embedding):
             )
         self.max_feature_num = max_feature_num
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         own = ("combiner", "max_nnz", "max_feature_num")
         return {**super().get_config(), **{name: getattr(self, name) for name in own}}
 
-    def call(self, inputs, training=True):
+    def call(self, inputs: Any, training: bool = True) -> tf.Tensor:
         if not isinstance(inputs, tf.SparseTensor):
             raise TypeError(
                 f"layer '{self.name}': expected a SparseTensor, got {type(inputs).__name__}"
@@ -215,7 +220,7 @@ class DistributedEmbedding(_Embedding):
         vectors = self._look_up(lookup_sparse, inputs, training, combiners=self.combiner)
         return tf.reshape(vectors, [-1, self.slot_num, self.embedding_vec_size])
 
-    def compute_output_shape(self, input_shape):
+    def compute_output_shape(self, input_shape: Any) -> Any:
         rows = input_shape[0]
         batch = None if rows is None else rows // self.slot_num
         return (batch, self.slot_num, self.embedding_vec_size)
@@ -250,16 +255,16 @@ class All2AllDenseEmbedding(_Embedding):
 
     def __init__(
         self,
-        max_vocabulary_size_per_gpu,
-        embedding_vec_size,
-        slot_num,
-        nnz_per_slot,
-        dynamic_input=False,
-        use_hashtable=True,
-        key_dtype=None,
-        embedding_initializer=None,
-        **kwargs,
-    ):
+        max_vocabulary_size_per_gpu: int,
+        embedding_vec_size: int,
+        slot_num: int,
+        nnz_per_slot: int,
+        dynamic_input: bool = False,
+        use_hashtable: bool = True,
+        key_dtype: DTypeLike | None = None,
+        embedding_initializer: Initializer = None,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(
             max_vocabulary_size_per_gpu,
             embedding_vec_size,
@@ -273,11 +278,11 @@ class All2AllDenseEmbedding(_Embedding):
         self.dynamic_input = dynamic_input
         self._check_count("nnz_per_slot")
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         own = ("nnz_per_slot", "dynamic_input")
         return {**super().get_config(), **{name: getattr(self, name) for name in own}}
 
-    def call(self, inputs, training=True):
+    def call(self, inputs: Any, training: bool = True) -> tf.Tensor:
         keys = tf.convert_to_tensor(inputs)
         per_sample = self.slot_num * self.nnz_per_slot
         if self.dynamic_input:
@@ -295,7 +300,7 @@ class All2AllDenseEmbedding(_Embedding):
             keys = tf.reshape(keys, [-1, self.slot_num, self.nnz_per_slot])
         return self._look_up(all2all_dense_embedding, keys, training)
 
-    def compute_output_shape(self, input_shape):
+    def compute_output_shape(self, input_shape: Any) -> Any:
         if self.dynamic_input:
             return (input_shape[0], self.embedding_vec_size)
         return (input_shape[0], self.slot_num, self.nnz_per_slot, self.embedding_vec_size)

@@ -1,15 +1,20 @@
 """`sparse_read_and_evict`: a table that keeps to a number of keys."""
 
+from __future__ import annotations
+
 import tensorflow as tf
 
 from group_embedding.sok.dynamic_variable import DynamicVariable
 from group_embedding.sok.lookup import all2all_dense_embedding, widened
+from group_embedding.types import TensorLike
 from group_embedding.variables import over_ranks
 
 _MAX_CAPACITY = 2**26
 
 
-def sparse_read_and_evict(var, indices, name=None):
+def sparse_read_and_evict(
+    var: DynamicVariable, indices: TensorLike, name: str | None = None
+) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
     """Reads rows of keys, and forgets old keys where the table would exceed its `max_capacity`.
 
     As many keys of the table are forgotten as it would have too many once all of `indices` are

@@ -1,9 +1,13 @@
 """`dump` and `load`: tables in a folder, by name, for any number of ranks."""
 
+from __future__ import annotations
+
 import contextlib
+import os
 import re
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import tensorflow as tf
 
@@ -11,13 +15,14 @@ from group_embedding import exchange
 from group_embedding.distributed.slots import mark_slots
 from group_embedding.sok.tables import is_table, name_of
 from group_embedding.tables import tf_variable
+from group_embedding.types import Optimizer
 
 _PREFIX = "tables"
 _OF_OPTIMIZER = re.compile(r"^optimizer/|/\.OPTIMIZER_SLOT/optimizer/")
 _VALUE = re.compile(r"tables/([^/]+)/\.ATTRIBUTES/VARIABLE_VALUE$")
 
 
-def dump(path, dump_vars, optimizer=None):
+def dump(path: str | os.PathLike[str], dump_vars: Any, optimizer: Optimizer | None = None) -> None:
     """Writes tables to a folder that all ranks share.
 
     Every rank must call it, with the same tables. What is written is a checkpoint of
@@ -48,7 +53,7 @@ def dump(path, dump_vars, optimizer=None):
     write(path, tables, _only_one("dump", optimizer))
 
 
-def load(path, load_vars, optimizer=None):
+def load(path: str | os.PathLike[str], load_vars: Any, optimizer: Optimizer | None = None) -> None:
     """Reads tables that `dump` wrote, on however many ranks.
 
     Every rank must call it. A table then has the dumped rows and no others.

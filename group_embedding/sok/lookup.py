@@ -5,6 +5,11 @@ send, and its scripts divide their losses by the batch of all ranks. So gradient
 their way in by what the exchange divides them by.
 """
 
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
 import tensorflow as tf
 
 from group_embedding.arguments import per_lookup
@@ -12,13 +17,20 @@ from group_embedding.exchange import exchange_of
 from group_embedding.lookup import group_embedding_lookup, group_embedding_lookup_signed
 from group_embedding.sok.low_frequency import filtered
 from group_embedding.tables import tf_variable
+from group_embedding.types import Combiner, SparseLike, Table, TensorLike
 from group_embedding.variables import EmbeddingVariable
 
 # Types of ids whose values all are keys of a wider type.
 _WIDER = {tf.int32: (tf.int64,), tf.uint32: (tf.int64, tf.uint64)}
 
 
-def lookup_sparse(params, sp_ids, sp_weights=None, combiners=None, use_low_frequency_filter=False):
+def lookup_sparse(
+    params: Table | Sequence[Table],
+    sp_ids: SparseLike | Sequence[SparseLike],
+    sp_weights: SparseLike | Sequence[SparseLike | None] | None = None,
+    combiners: Combiner | Sequence[Combiner] | None = None,
+    use_low_frequency_filter: bool = False,
+) -> Any:
     """Looks up and combines sparse features, all in one op and one exchange.
 
     As `ge.group_embedding_lookup_sparse`, but for two things: a table's gradient is the sum over
@@ -51,24 +63,14 @@ def lookup_sparse(params, sp_ids, sp_weights=None, combiners=None, use_low_frequ
     >>> ge.sok.lookup_sparse([table], [ids], combiners=["mean"])[0].numpy().tolist()
     [[2.0, 3.0], [0.0, 0.0], [3.0, 4.0]]
     """
-    is_one = not isinstance(params, (list, tuple))
-    if is_one:
-        params, sp_ids = [params], [sp_ids]
-        sp_weights = None if sp_weights is None else [sp_weights]
     combiners = "mean" if combiners is None else combiners
-    sp_ids = [_as_keys(ids, param) for ids, param in zip(sp_ids, params)]
-    divisors = [None] * len(params)
-    if use_low_frequency_filter:
-        sp_ids, sp_weights, combiners, divisors = _filtered(params, sp_ids, sp_weights, combiners)
-    if sp_weights is not None:
-        sp_weights = [_unscaled(weights, param) for weights, param in zip(sp_weights, params)]
-    results = group_embedding_lookup_signed(params, sp_ids, combiners, sp_weights)
-    results = [_summed(result, param) for result, param in zip(results, params)]
-    results = [_divided(result, by) for result, by in zip(results, divisors)]
-    return results[0] if is_one else results
+    if isinstance(params, (list, tuple)):
+        return _look_up(params, sp_ids, sp_weights, combiners, use_low_frequency_filter)
+    sp_weights = None if sp_weights is None else [sp_weights]
+    return _look_up([params], [sp_ids], sp_weights, combiners, use_low_frequency_filter)[0]
 
 
-def all2all_dense_embedding(param, indices):
+def all2all_dense_embedding(param: Table, indices: TensorLike) -> tf.Tensor:
     """Looks up dense ids: each by itself.
 
     Gradients are as of `lookup_sparse`, and every rank must call it.
@@ -92,6 +94,19 @@ def all2all_dense_embedding(param, indices):
     indices = _as_keys(tf.convert_to_tensor(indices), param)
     (rows,) = group_embedding_lookup([param], [indices])
     return _summed(rows, param)
+
+
+def _look_up(params, sp_ids, sp_weights, combiners, use_low_frequency_filter):
+    """`lookup_sparse` of lists."""
+    sp_ids = [_as_keys(ids, param) for ids, param in zip(sp_ids, params)]
+    divisors = [None] * len(params)
+    if use_low_frequency_filter:
+        sp_ids, sp_weights, combiners, divisors = _filtered(params, sp_ids, sp_weights, combiners)
+    if sp_weights is not None:
+        sp_weights = [_unscaled(weights, param) for weights, param in zip(sp_weights, params)]
+    results = group_embedding_lookup_signed(params, sp_ids, combiners, sp_weights)
+    results = [_summed(result, param) for result, param in zip(results, params)]
+    return [_divided(result, by) for result, by in zip(results, divisors)]
 
 
 def widened(ids, key_dtype):

@@ -1,5 +1,10 @@
 """SOK version 1's `Saver`."""
 
+from __future__ import annotations
+
+import os
+from typing import Any
+
 import tensorflow as tf
 
 from group_embedding import exchange
@@ -32,16 +37,16 @@ class Saver:
     [[[[3.0, 4.0]]]]
     """
 
-    def dump_to_file(self, embedding_variable, filepath):
+    def dump_to_file(self, embedding_variable: Any, filepath: str | os.PathLike[str]) -> Any:
         """Writes the variable to the folder `filepath`, which holds one: see `sok.dump`."""
         files.write(filepath, {_ENTRY: embedding_variable})
 
-    def restore_from_file(self, embedding_variable, filepath):
+    def restore_from_file(self, embedding_variable: Any, filepath: str | os.PathLike[str]) -> Any:
         """Reads what `dump_to_file` wrote, also of a variable of another name, on however many
         ranks; raises what `sok.load` does."""
         files.read(filepath, {_ENTRY: embedding_variable})
 
-    def load_embedding_values(self, embedding_variable, tensors):
+    def load_embedding_values(self, embedding_variable: Any, tensors: Any) -> Any:
         """Sets rows to those of a matrix, the same on all ranks.
 
         Args:

@@ -1,6 +1,9 @@
 """`init` and `Init`: the ranks of a job, under SOK's names."""
 
+from __future__ import annotations
+
 import os
+from typing import Any
 
 import tensorflow as tf
 
@@ -13,7 +16,7 @@ _COMM_TOOLS = ("horovod", "single")
 _NUMBERS_OF_RANKS = ("HOROVOD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
 
 
-def init(comm_tool="horovod", use_legacy_optimizer=True):
+def init(comm_tool: str = "horovod", use_legacy_optimizer: bool = True) -> None:
     """Starts SOK version 2 on this rank: `ge.enable_distributed_strategy("collective")`.
 
     Variables made from now on are spread over the ranks that horovodrun launched. Without it there
@@ -45,7 +48,7 @@ def init(comm_tool="horovod", use_legacy_optimizer=True):
         _join_ranks()
 
 
-def Init(global_batch_size=None):  # noqa: N802
+def Init(global_batch_size: int | None = None) -> Any:  # noqa: N802
     """Starts SOK version 1 on this rank, as `init` does.
 
     Args:

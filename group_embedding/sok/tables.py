@@ -1,12 +1,17 @@
 """`Variable`: tables with a number of rows; and what is said of tables of either kind."""
 
+from __future__ import annotations
+
 import itertools
+from collections.abc import Sequence
+from typing import Any
 
 import tensorflow as tf
 
 from group_embedding import exchange
 from group_embedding.placement import DISTRIBUTED, localized_rank
 from group_embedding.tables import tf_variable
+from group_embedding.types import DTypeLike, Initializer, TensorLike
 from group_embedding.variables import EmbeddingVariable
 
 _MARK = "_group_embedding_sok"
@@ -14,14 +19,14 @@ _numbers = {"sok_variable": itertools.count(), "sok_dynamic_Variable": itertools
 
 
 def Variable(  # noqa: N802
-    initial_value=None,
-    trainable=True,
-    name=None,
-    dtype=None,
-    shape=None,
-    initializer=None,
-    mode=DISTRIBUTED,
-):
+    initial_value: TensorLike | None = None,
+    trainable: bool = True,
+    name: str | None = None,
+    dtype: DTypeLike | None = None,
+    shape: Sequence[int] | None = None,
+    initializer: Initializer = None,
+    mode: str | None = DISTRIBUTED,
+) -> Any:
     """Makes a table of shape [rows, dim] whose rows are spread over the ranks.
 
     Give either `initial_value`, or `shape` and `initializer`; the same on all ranks.
@@ -81,7 +86,7 @@ def Variable(  # noqa: N802
     return table
 
 
-def filter_variables(vars):
+def filter_variables(vars: Sequence[Any]) -> tuple[list[Any], list[Any]]:
     """Splits variables into tables and all others, each in the order given.
 
     Tables are those of `Variable`, `DynamicVariable` and SOK's layers, EmbeddingVariables, and

@@ -1,8 +1,12 @@
 """Optimizers that train tables: `OptimizerWrapper`, `SGD`, `Adam`, and `OptimizerScope`."""
 
+from __future__ import annotations
+
 import contextlib
 import functools
 import threading
+from collections.abc import Iterator
+from typing import Any
 
 import tensorflow as tf
 
@@ -14,10 +18,11 @@ from group_embedding.optimizers.wrap import WRAPPED, can_wrap
 from group_embedding.sok.tables import is_table, name_of
 from group_embedding.sok.twins import twin
 from group_embedding.tables import tf_variable
+from group_embedding.types import Hyperparameter, Optimizer
 from group_embedding.variables import EmbeddingVariable
 
 
-def OptimizerWrapper(optimizer):  # noqa: N802
+def OptimizerWrapper(optimizer: Optimizer) -> Optimizer:  # noqa: N802
     """An optimizer that trains the tables of SOK.
 
     Tables are updated natively, each row on the rank that owns it. Other variables are trained as
@@ -59,7 +64,7 @@ def OptimizerWrapper(optimizer):  # noqa: N802
     return DistributedOptimizer(optimizer)
 
 
-def SGD(lr=0.01):  # noqa: N802
+def SGD(lr: Hyperparameter = 0.01) -> Optimizer:  # noqa: N802
     """Stochastic gradient descent for tables and other variables.
 
     Args:
@@ -78,14 +83,14 @@ def SGD(lr=0.01):  # noqa: N802
 
 
 def Adam(  # noqa: N802
-    learning_rate=0.001,
-    beta_1=0.9,
-    beta_2=0.999,
-    epsilon=1e-7,
-    amsgrad=False,
-    name="Adam",
-    **kwargs,
-):
+    learning_rate: Hyperparameter = 0.001,
+    beta_1: float = 0.9,
+    beta_2: float = 0.999,
+    epsilon: float = 1e-7,
+    amsgrad: bool = False,
+    name: str = "Adam",
+    **kwargs: Any,
+) -> Optimizer:
     """Adam for tables and other variables; of a table, it moves the rows that were looked up.
 
     Args:
@@ -109,7 +114,7 @@ def Adam(  # noqa: N802
 
 
 @contextlib.contextmanager
-def OptimizerScope(trainable_variables):  # noqa: N802
+def OptimizerScope(trainable_variables: Any) -> Iterator[None]:  # noqa: N802
     """Inside, stock optimizers train embedding variables: those that are applied are wrapped.
 
     An optimizer stays wrapped after the scope, and is the same object.

@@ -1,5 +1,10 @@
 """A table whose rows are found by key."""
 
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
 import numpy as np
 import tensorflow as tf
 from tensorflow.python.eager import record
@@ -11,6 +16,7 @@ from group_embedding.checkpoint.start import find_start
 from group_embedding.exchange import current, table_is_made
 from group_embedding.ops import embedding_table, table_keys
 from group_embedding.ops.read_rows import read_rows
+from group_embedding.types import DTypeLike, Initializer, TensorLike
 from group_embedding.variables import over_ranks
 from group_embedding.variables.admission import admission_of, eviction_of
 from group_embedding.variables.initial_values import make_initial_values
@@ -52,18 +58,18 @@ class EmbeddingVariable(StandIn, SavedByName):
 
     def __init__(
         self,
-        name,
-        embedding_dim,
-        key_dtype=tf.int64,
-        value_dtype=tf.float32,
-        initializer=None,
-        trainable=True,
-        collections=None,
-        ev_option=None,
-        placement=None,
-        exchange=None,
-        starts_like=None,
-    ):
+        name: str,
+        embedding_dim: int,
+        key_dtype: DTypeLike = tf.int64,
+        value_dtype: DTypeLike = tf.float32,
+        initializer: Initializer = None,
+        trainable: bool = True,
+        collections: Sequence[str] | None = None,
+        ev_option: EmbeddingVariableOption | None = None,
+        placement: str | None = None,
+        exchange: Any = None,
+        starts_like: Any = None,
+    ) -> None:
         self.key_dtype = tf.as_dtype(key_dtype)
         self.ev_option = ev_option or EmbeddingVariableOption()
         self.step = None
@@ -118,38 +124,38 @@ class EmbeddingVariable(StandIn, SavedByName):
             self._initializer_op = tf.group(self._initializer_op, made)
 
     @property
-    def table_handle(self):
+    def table_handle(self) -> tf.Tensor:
         """The handle of the native table."""
         return self.rows.resource_handle
 
-    def current_step(self):
+    def current_step(self) -> tf.Tensor:
         """The step of a lookup made now: a tensor or None."""
         return current_step(self)
 
-    def total_count(self, gather=False):
+    def total_count(self, gather: bool = False) -> tf.Tensor:
         """How many keys have a row: a scalar."""
         count = self._stats().num_keys
         return over_ranks.sum_over_ranks(self, count) if gather else count
 
-    def get_dynamic_shape(self):
+    def get_dynamic_shape(self) -> tf.Tensor:
         """`[keys that have a row, dim]`, an int64 vector: DeepRec's shape of the table."""
         with tf.device("/CPU:0"):
             return tf.stack([tf.cast(self.total_count(), tf.int64), int(self.shape[1])])
 
-    def get_frequency(self, ids, gather=False):
+    def get_frequency(self, ids: TensorLike, gather: bool = False) -> tf.Tensor:
         """How often each key was trained, once per occurrence; also of those that a filter has not
         admitted (a Bloom filter may say more). 0: never."""
         return self._find(ids, gather).frequencies
 
-    def get_version(self, ids, gather=False):
+    def get_version(self, ids: TensorLike, gather: bool = False) -> tf.Tensor:
         """The step in which each key was trained last; -1 for those without a row, or a step."""
         return self._find(ids, gather).versions
 
-    def lookup_tier(self, ids, gather=False):
+    def lookup_tier(self, ids: TensorLike, gather: bool = False) -> tf.Tensor:
         """The tier of StorageOption in which each key's row lies, 0 the fastest; -1: no row."""
         return self._find(ids, gather).tiers
 
-    def export(self, gather=False):
+    def export(self, gather: bool = False) -> Any:
         """All keys that have a row, ascending: (keys, values, versions, freqs)."""
         with tf.device(self.device):
             found = table_keys.export_table(
@@ -160,7 +166,13 @@ class EmbeddingVariable(StandIn, SavedByName):
                 found = over_ranks.gather_export(self, found)
             return found._replace(keys=self._from_int64(found.keys))
 
-    def insert(self, keys, values, versions=None, freqs=None):
+    def insert(
+        self,
+        keys: TensorLike,
+        values: TensorLike,
+        versions: TensorLike | None = None,
+        freqs: TensorLike | None = None,
+    ) -> Any:
         """Gives keys rows of these values, [keys, dim], whatever the filter says; their slots start
         anew. Of a key that comes twice the last row counts. Without versions or freqs, one per key,
         keys that had a row keep theirs. Frequencies are 0 or more; those above 2**62 count as
@@ -177,13 +189,13 @@ class EmbeddingVariable(StandIn, SavedByName):
         with tf.device(self.device):
             return table_keys.insert_keys(self.table_handle, *rows)
 
-    def erase(self, ids):
+    def erase(self, ids: TensorLike) -> Any:
         """Forgets keys: rows, slots, counts. Returns how many had a row here."""
         keys = self._to_int64(ids)
         with tf.device(self.device):
             return table_keys.erase_keys(self.table_handle, keys)
 
-    def evict(self, step=None):
+    def evict(self, step: TensorLike | None = None) -> Any:
         """Forgets the keys that `evict_option` names. Returns how many.
 
         Args:
@@ -209,11 +221,11 @@ class EmbeddingVariable(StandIn, SavedByName):
         with tf.device(self.device):
             return table_keys.evict_keys(self.table_handle, step, eviction)
 
-    def memory_bytes(self):
+    def memory_bytes(self) -> Any:
         """Bytes in use: of rows, slots, what is kept of each row, and the index; a scalar."""
         return self._stats().memory_bytes
 
-    def load_factor(self):
+    def load_factor(self) -> Any:
         """How full the index is, 0 to 1; a scalar."""
         return self._stats().load_factor
 
@@ -241,7 +253,7 @@ class EmbeddingVariable(StandIn, SavedByName):
             return tf.bitcast(keys, tf.uint64)
         return tf.cast(keys, self.key_dtype)
 
-    def is_initialized(self, name=None):
+    def is_initialized(self, name: str | None = None) -> tf.Tensor:
         with tf.name_scope(name or "is_initialized"), tf.device(self.device):
             table = embedding_table.is_initialized(self.table_handle)
             return tf.logical_and(super().is_initialized(), table)
@@ -252,7 +264,7 @@ class EmbeddingVariable(StandIn, SavedByName):
             f"key_dtype={self.key_dtype.name} dtype={self.dtype.name}>"
         )
 
-    def sparse_read(self, indices, name=None):
+    def sparse_read(self, indices: TensorLike, name: str | None = None) -> tf.Tensor:
         """The rows of keys, [..., dim]: what `tf.gather` and `tf.nn.embedding_lookup` call."""
         if self._is_only_read(indices):
             resource_variable_ops.variable_accessed(self)

@@ -1,13 +1,18 @@
 """`get_embedding_variable`: DeepRec's function of that name."""
 
+from __future__ import annotations
+
 import contextlib
 import functools
 import logging
+from collections.abc import Sequence
+from typing import Any
 
 import tensorflow as tf
 
 from group_embedding.config import TABLE_DTYPES
 from group_embedding.exchange import current, is_over_replicas, part_here
+from group_embedding.types import DTypeLike, Initializer
 from group_embedding.variables.embedding_variable import EmbeddingVariable
 from group_embedding.variables.key_types import KEY_DTYPES
 from group_embedding.variables.options import EmbeddingVariableOption
@@ -17,25 +22,25 @@ _log = logging.getLogger(__name__)
 
 
 def get_embedding_variable(
-    name,
-    embedding_dim,
-    key_dtype=tf.int64,
-    value_dtype=None,
-    initializer=None,
-    regularizer=None,
-    trainable=True,
-    collections=None,
-    caching_device=None,
-    partitioner=None,
-    validate_shape=True,
-    custom_getter=None,
-    constraint=None,
-    init_data_source=None,
-    ev_option=None,
+    name: str,
+    embedding_dim: int,
+    key_dtype: DTypeLike = tf.int64,
+    value_dtype: DTypeLike | None = None,
+    initializer: Initializer = None,
+    regularizer: Any = None,
+    trainable: bool = True,
+    collections: Sequence[str] | None = None,
+    caching_device: Any = None,
+    partitioner: Any = None,
+    validate_shape: bool = True,
+    custom_getter: Any = None,
+    constraint: Any = None,
+    init_data_source: Any = None,
+    ev_option: EmbeddingVariableOption | None = None,
     *,
-    placement=None,
-    steps_to_live=None,
-):
+    placement: str | None = None,
+    steps_to_live: int | None = None,
+) -> EmbeddingVariable:
     """Makes a table whose rows are found by key; in a graph of TensorFlow 1, or gets the one that
     has this name.
 

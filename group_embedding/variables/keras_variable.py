@@ -1,10 +1,17 @@
 """Tables as Keras has variables; layers and models of Keras 3 see no `tf.Variable`."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
 from tensorflow.python.saved_model import registration
 
 from group_embedding.layers.keras_version import IS_KERAS_3, keras
 from group_embedding.variables.get_variable import keyed_variables, make_keyed
 from group_embedding.variables.loaded_variable import loaded_variable
+
+if TYPE_CHECKING:
+    from group_embedding.variables.embedding_variable import EmbeddingVariable
 
 if IS_KERAS_3:
 
@@ -105,7 +112,7 @@ def track_weight(layer, weight, name):
     layer._track_trackable(saved, name=name, overwrite=True)
 
 
-def as_keras_variable(variable):
+def as_keras_variable(variable: EmbeddingVariable) -> Any:
     """An EmbeddingVariable as an attribute that a Keras layer of your own tracks.
 
     Keras 3 tracks no `tf.Variable`; lookups and wrapped optimizers take what this returns as they

@@ -5,7 +5,7 @@ import enum
 import numbers
 import operator
 import warnings
-from typing import Any, Optional
+from typing import Any, Optional, Union
 
 import tensorflow as tf
 
@@ -320,9 +320,9 @@ class EmbeddingVariableOption:
 
     ht_type: str = ""
     ht_partition_num: int = 1000
-    evict_option: Any = None
+    evict_option: Union[None, GlobalStepEvict, L2WeightEvict] = None
     ckpt: Optional[CheckpointOption] = None
-    filter_option: Any = None
+    filter_option: Union[None, CounterFilter, CBFFilter] = None
     storage_option: StorageOption = StorageOption()
     init_option: InitializerOption = InitializerOption()
 
@@ -339,7 +339,7 @@ class EmbeddingVariableOption:
         _check_kind(self, "storage_option", StorageOption)
         _check_kind(self, "init_option", InitializerOption)
 
-    def with_steps_to_live(self, steps_to_live):
+    def with_steps_to_live(self, steps_to_live: Optional[int]) -> "EmbeddingVariableOption":
         """The same with GlobalStepEvict(steps_to_live), where it has no `evict_option` and
         `steps_to_live` is not None."""
         if steps_to_live is None or self.evict_option is not None:

@@ -1,5 +1,10 @@
 """The sizes of keyed tables as scalars for TensorBoard."""
 
+from __future__ import annotations
+
+import os
+from typing import Any
+
 import tensorflow as tf
 
 from group_embedding.variables.embedding_variable import EmbeddingVariable
@@ -33,13 +38,13 @@ class EmbeddingVariableStatisticsHook(tf.compat.v1.train.SessionRunHook):
         ValueError: the graph has no global step, or every_n_steps is below 1.
     """
 
-    def __init__(self, output_dir, every_n_steps=100):
+    def __init__(self, output_dir: str | os.PathLike[str], every_n_steps: int = 100) -> None:
         if every_n_steps < 1:
             raise ValueError(f"every_n_steps: expected at least 1, got {every_n_steps}")
         self._output_dir, self._every = output_dir, every_n_steps
-        self._last = None
+        self._last: int | None = None
 
-    def begin(self):
+    def begin(self) -> None:
         v1 = tf.compat.v1
         self._step = v1.train.get_global_step()
         if self._step is None:
@@ -50,7 +55,7 @@ class EmbeddingVariableStatisticsHook(tf.compat.v1.train.SessionRunHook):
         for table in tables:
             self._scalars.update(statistics(table))
 
-    def after_run(self, run_context, run_values):
+    def after_run(self, run_context: Any, run_values: Any) -> None:
         step = int(run_context.session.run(self._step))
         if self._last is not None and step - self._last < self._every:
             return
@@ -64,5 +69,5 @@ class EmbeddingVariableStatisticsHook(tf.compat.v1.train.SessionRunHook):
         )
         self._writer.add_summary(summary, step)
 
-    def end(self, session):
+    def end(self, session: Any) -> None:
         self._writer.flush()

@@ -52,7 +52,7 @@ def plan_storage(name, option):
     if is_on_gpu:
         _check_gpu(name, kind)
     defaults = [_CACHE_BYTES] * (len(tiers) - 1) + [0] * (4 - len(tiers))
-    first, lower, lowest = (*sizes, *defaults[len(sizes) :])
+    first, lower, lowest = list(sizes) + defaults[len(sizes) :]
     return Storage(
         "/GPU:0" if is_on_gpu else "/CPU:0",
         {

@@ -1,9 +1,16 @@
 """`split_embedding_variable_from_others`, where SOK version 1 has it."""
 
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
 from group_embedding.sok.tables import filter_variables
 
 
-def split_embedding_variable_from_others(variables):
+def split_embedding_variable_from_others(
+    variables: Sequence[Any],
+) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
     """Splits variables into embedding variables and all others, each in the order given.
 
     Args:
