@@ -7,6 +7,8 @@
 # make lint      what `make format` would change, and what ruff and mypy find
 # make sanitize  the C++ tests under Address-, UndefinedBehavior- and ThreadSanitizer
 # make docs      the documentation site, into build/site; `make docs-serve` shows it while it is written
+# make wheel     wheels for PYTHONS, in dist/: one each, with a library for every TensorFlow
+# make try-wheel installs them beside each TensorFlow and runs README's first program: docs/install.md
 # make clean     removes what was built, keeps .venv
 #
 # Variables: TF=2.21.0 PYTHON=python3.12 work in .venv-2.21.0, beside the default's .venv. ARGS goes
@@ -16,6 +18,7 @@
 DEFAULT_TF := 2.15.1
 TF         ?= $(DEFAULT_TF)
 PYTHON     ?= $(shell command -v python3.11 || echo python3)
+PYTHONS    ?= 3.11 3.12
 RANKS      ?= 1
 ARGS       ?=
 
@@ -35,7 +38,7 @@ export TF_CPP_MIN_LOG_LEVEL ?= 2
 export GROUP_EMBEDDING_MARCH GROUP_EMBEDDING_CUDA GROUP_EMBEDDING_CUDA_ARCHS
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: build train test soak bench lint format sanitize docs docs-serve clean always
+.PHONY: build train test soak bench lint format sanitize docs docs-serve wheel try-wheel clean always
 
 build: $(VENV)/core.stamp
 
@@ -74,6 +77,14 @@ docs: .venv-docs/dependencies.stamp
 
 docs-serve: .venv-docs/dependencies.stamp
 	NO_MKDOCS_2_WARNING=1 .venv-docs/bin/mkdocs serve $(ARGS)
+
+# GPUs of others: the architectures since Volta, as far as nvcc knows them.
+wheel: export GROUP_EMBEDDING_CUDA_ARCHS := $(or $(GROUP_EMBEDDING_CUDA_ARCHS),70,75,80,90,100)
+wheel: $(VENV)/bin/python
+	$(BIN)/python -m buildtools.wheel $(PYTHONS) $(ARGS)
+
+try-wheel: $(VENV)/bin/python
+	$(BIN)/python -m buildtools.try_wheel --table --pythons $(PYTHONS) $(ARGS)
 
 clean:
 	rm -rf build dist *.egg-info .venv*/native.*

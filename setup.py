@@ -44,20 +44,15 @@ class BuildNative(build_ext):
     user_options = [
         *build_ext.user_options,
         ("ops-only", None, "leave the core for Python out"),
-        ("tensorflows=", None, "folders of unpacked TensorFlows to build for, joined by ':'"),
     ]
     boolean_options = [*build_ext.boolean_options, "ops-only"]
 
     def initialize_options(self):
         super().initialize_options()
         self.ops_only = False
-        self.tensorflows = None
 
     def run(self):
-        if self.tensorflows:
-            tensorflows = [tensorflow.unpacked(folder) for folder in self.tensorflows.split(":")]
-        else:
-            tensorflows = [tensorflow.installed()]
+        tensorflows = tensorflow.wanted()
         found = cuda.find_cuda()
         OBJECTS.mkdir(exist_ok=True)
         with open(OBJECTS / "lock", "w") as lock:
@@ -81,7 +76,7 @@ class BuildNative(build_ext):
 setup(
     name="group_embedding",
     version=version(),
-    description="Many sparse embedding lookups in one fused op, for stock TensorFlow",
+    description=f"Many sparse embedding lookups in one fused op, for {tensorflow.described()}",
     long_description=(ROOT / "README.md").read_text() if (ROOT / "README.md").exists() else "",
     long_description_content_type="text/markdown",
     author="The group_embedding authors",

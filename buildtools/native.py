@@ -55,7 +55,7 @@ def _add_ops(ninja, tensorflow, sources, core_objects, name):
     # What one TensorFlow deprecates is often all that an older one has.
     flags = " ".join([*tensorflow.compile_flags, "-Wno-deprecated-declarations"])
     flags += " -DGOOGLE_CUDA=1" if ninja.cuda else ""
-    objects = ninja.objects(folder, sources, flags)
+    objects = ninja.objects(folder, sources, flags, header=SOURCES / "tf" / "precompiled.h")
     # -z defs: a symbol that nobody defines is an error of the build, not of the first import.
     libs = f"-L{tensorflow.lib_dir} -l:{tensorflow.framework} -ldl -Wl,-z,defs"
     ninja.library(OBJECTS / folder / name, core_objects + objects, libs)

@@ -1,6 +1,7 @@
 """The text of a build.ninja, and running it."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -27,6 +28,22 @@ def find_tool(name, why):
     return found or fail(f"{name} is missing, {why}")
 
 
+def depends_on_architecture(source):
+    """Whether a CUDA source, or a header of ours that it includes, has other code for other GPUs:
+    by a number of `__CUDA_ARCH__`, or through CUB, which has other block sizes for each."""
+    seen, ahead = set(), [source]
+    while ahead:
+        file = ahead.pop()
+        if file in seen or not file.exists():
+            continue
+        seen.add(file)
+        text = file.read_text()
+        if re.search(r"__CUDA_ARCH__\s*[<>=]|#include <(cub|thrust)/", text):
+            return True
+        ahead += [SOURCES / name for name in re.findall(r'#include "([^"]+)"', text)]
+    return False
+
+
 class NinjaFile:
     """The text of a build.ninja: compile rules, one link rule, and the edges between them.
 
@@ -39,6 +56,8 @@ class NinjaFile:
         self.cuda = cuda
         ccache = shutil.which("ccache")
         launcher = f"{ccache} " if ccache else ""
+        # By default ccache keeps no object that a precompiled header went into.
+        self.precompiles = ccache is None or "CCACHE_DISABLE" in os.environ
         cxx = find_tool(os.environ.get("CXX") or "g++", "install it with `apt install g++`")
         defines = "-DNDEBUG"
         if cuda:
@@ -53,6 +72,10 @@ class NinjaFile:
             f"  command = {launcher}{cxx} $cxxflags $extra -MMD -MF $out.d -c $in -o $out",
             "  depfile = $out.d",
             "  description = C++ $in",
+            "rule precompile",
+            f"  command = {cxx} $cxxflags $extra -MMD -MF $out.d -x c++-header -c $in -o $out",
+            "  depfile = $out.d",
+            "  description = precompile $in",
             "rule link",
             f"  command = {cxx} -shared -o $out $in $libs",
             "  description = link $out",
@@ -63,16 +86,29 @@ class NinjaFile:
             self.lines += [
                 "rule nvcc",
                 f"  command = {launcher}{cuda.nvcc} -ccbin {cxx} -std=c++17 -O3"
-                f" -fmad=false --expt-relaxed-constexpr --extended-lambda {cuda.gencode}"
+                f" -fmad=false --expt-relaxed-constexpr --extended-lambda $gencode"
                 f" -Xcompiler=-fPIC,-g0,-march={march()},-Wall,-fvisibility=hidden"
                 f" -I{SOURCES} {defines} -MMD -MF $out.d -c $in -o $out",
                 "  depfile = $out.d",
                 "  description = CUDA $in",
             ]
 
-    def objects(self, folder, sources, extra=""):
-        """Adds one object under build/<folder>/ for each source; returns them."""
-        made = []
+    def objects(self, folder, sources, extra="", header=None):
+        """Adds one object under build/<folder>/ for each source; returns them.
+
+        Args:
+            folder: under build/.
+            sources: paths of .cc and .cu files.
+            extra: flags of the C++ compiler.
+            header: compiled once and included in front of each source, to save time.
+        """
+        made, after = [], ""
+        if header is not None and self.precompiles:
+            # g++ takes the .gch beside the path that it is given, if it was made with these flags.
+            included = OBJECTS / folder / header.relative_to(SOURCES)
+            self.lines += [f"build {included}.gch: precompile {header}", f"  extra = {extra}"]
+            after = f" | {included}.gch"
+            extra += f" -Winvalid-pch -include {included}"
         for source in sources:
             if source.suffix == ".cu" and not self.cuda:
                 continue
@@ -80,7 +116,10 @@ class NinjaFile:
                 OBJECTS / folder / source.relative_to(SOURCES).with_suffix(source.suffix + ".o")
             )
             rule = "nvcc" if source.suffix == ".cu" else "cxx"
-            self.lines += [f"build {target}: {rule} {source}", f"  extra = {extra}"]
+            self.lines += [f"build {target}: {rule} {source}{after}", f"  extra = {extra}"]
+            if rule == "nvcc":
+                apart = depends_on_architecture(source)
+                self.lines.append(f"  gencode = {self.cuda.gencode(apart)}")
             made.append(target)
         return made
 

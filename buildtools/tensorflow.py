@@ -65,6 +65,20 @@ def installed():
     return TensorFlow(version, flags, lib_dir, framework, cxx11_abi, f"tf{version}")
 
 
+def wanted():
+    """The TensorFlows to build for: those unpacked in the folders that GROUP_EMBEDDING_TENSORFLOWS
+    names, joined by ":", or the installed one."""
+    folders = os.environ.get("GROUP_EMBEDDING_TENSORFLOWS", "")
+    return [unpacked(folder) for folder in folders.split(":")] if folders else [installed()]
+
+
+def described():
+    """What a package is for, in its metadata: "TensorFlow 2.20, 2.21", or any."""
+    folders = os.environ.get("GROUP_EMBEDDING_TENSORFLOWS", "")
+    minors = [minor_of(Path(folder).name) for folder in folders.split(":") if folder]
+    return f"TensorFlow {', '.join(minors)}" if minors else "stock TensorFlow"
+
+
 def versions_that_work():
     minors = list(TENSORFLOWS)
     return f"{minors[0]} to {minors[-1]}"

@@ -1,0 +1,123 @@
+"""Installs wheels into fresh environments, one for each Python and TensorFlow, and runs a program.
+
+    python -m buildtools.try_wheel [--pythons 3.11 3.12] [--tensorflows 2.15.1 2.21.0] [--table]
+
+An environment is made for each pair that TensorFlow has a wheel for, and removed afterwards. It has
+tensorflow-cpu and the wheel of folder `dist` for that Python, and nothing of this folder. `--table`
+writes the results into docs/install.md.
+"""
+
+import argparse
+import datetime
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from buildtools.ninja_file import ROOT
+from buildtools.report import fail, say
+from buildtools.versions import TENSORFLOWS, why_not
+from buildtools.wheel import find_python
+
+PAGE = ROOT / "docs" / "install.md"
+BEGIN, END = "<!-- tried wheels: begin -->", "<!-- tried wheels: end -->"
+
+# The package is the wheel's, its core is there, and the README's first program prints what it says.
+PROGRAM = """
+import importlib.metadata, sys
+import group_embedding as ge
+from group_embedding import _core
+
+assert ge.__file__.startswith(sys.prefix), ge.__file__
+assert ge.__version__ == importlib.metadata.version("group_embedding")
+"""
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--dist", type=Path, default=ROOT / "dist", help="the wheels' folder")
+    parser.add_argument("--pythons", nargs="+", default=["3.11", "3.12", "3.13"])
+    newest = [version for version, _ in TENSORFLOWS.values()]
+    parser.add_argument("--tensorflows", nargs="+", default=newest)
+    parser.add_argument("--table", action="store_true", help="write docs/install.md")
+    chosen = parser.parse_args()
+    results = {}
+    for tensorflow in chosen.tensorflows:
+        for python in chosen.pythons:
+            if why_not(tensorflow, python) is None:
+                error = try_wheel(wheel_for(python, chosen.dist), python, tensorflow)
+                results[tensorflow, python] = error
+                say(f"TensorFlow {tensorflow}, Python {python}: {error or 'works'}")
+    if chosen.table:
+        today = datetime.date.today().isoformat()
+        PAGE.write_text(with_table(PAGE.read_text(), table(results, chosen.pythons, today)))
+    return any(results.values())
+
+
+def wheel_for(python, dist):
+    """The newest wheel for a Python such as "3.12" in the folder `dist`."""
+    tag = f"cp{python.replace('.', '')}"
+    found = sorted(Path(dist).glob(f"group_embedding-*-{tag}-{tag}-*.whl"), key=os.path.getmtime)
+    return found[-1] if found else fail(f"{dist} has no wheel for Python {python}: `make wheel`")
+
+
+def try_wheel(wheel, python, tensorflow):
+    """None, or in a line what failed first: an installation, an import or the program."""
+    with tempfile.TemporaryDirectory() as folder:
+        environment = Path(folder) / "environment"
+        subprocess.run([find_python(python), "-m", "venv", environment], check=True)
+        run = environment / "bin" / "python"
+        program = Path(folder) / "program.py"
+        program.write_text(PROGRAM + first_program())
+        steps = [
+            [run, "-m", "pip", "install", "--quiet", f"tensorflow-cpu=={tensorflow}"],
+            [run, "-m", "pip", "install", "--quiet", wheel],
+            [run, program],
+        ]
+        clean = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+        for step in steps:
+            done = subprocess.run(step, cwd=folder, env=clean, capture_output=True, text=True)
+            if done.returncode != 0:
+                return (done.stderr.strip() or "no message").splitlines()[-1]
+        wrong = [line for line in expected_lines() if line not in done.stdout]
+        return f"printed {done.stdout!r}, without {wrong}" if wrong else None
+
+
+def first_program():
+    """The program that README begins with."""
+    return re.search(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL).group(1)
+
+
+def expected_lines():
+    """What the comments behind its prints say that it prints."""
+    return re.findall(r"print\(.*\)\s+# ([(\[].*[)\]])", first_program())
+
+
+def table(results, pythons, today):
+    """A table in Markdown: rows are versions of TensorFlow, columns Pythons."""
+    words = {
+        pair: "works" if error is None else f"fails: {error.replace('|', '/')}"
+        for pair, error in results.items()
+    }
+    lines = [
+        f"Tried on {today}, each in a fresh environment with `tensorflow-cpu`:",
+        "",
+        "| TensorFlow | " + " | ".join(f"Python {python}" for python in pythons) + " |",
+        "|---" * (len(pythons) + 1) + "|",
+    ]
+    for tensorflow in dict.fromkeys(tensorflow for tensorflow, _ in results):
+        cells = [words.get((tensorflow, python), "no such TensorFlow") for python in pythons]
+        lines.append(f"| {tensorflow} | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def with_table(page, new):
+    """The page with the part between its two marks replaced."""
+    before, rest = page.split(BEGIN)
+    return f"{before}{BEGIN}\n{new}\n{END}{rest.split(END)[1]}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

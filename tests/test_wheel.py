@@ -1,0 +1,113 @@
+"""Wheels: what goes into one, what is written of those that were tried, and that they work."""
+
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from buildtools import tensorflow, try_wheel, versions, wheel
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def unpacked_tensorflow(folder, version):
+    """As much of an unpacked TensorFlow as naming its flags asks for."""
+    package = folder / version / "tensorflow"
+    (package / "include").mkdir(parents=True)
+    (package / tensorflow.FRAMEWORK).write_bytes(b"_ZNSt7__cxx1112basic_string")
+    return folder / version
+
+
+def test_op_libraries_are_built_for_each_unpacked_tensorflow(tmp_path, monkeypatch):
+    # Given two unpacked TensorFlows that the build is told of
+    folders = [unpacked_tensorflow(tmp_path, version) for version in ("2.16.2", "2.21.0")]
+    monkeypatch.setenv("GROUP_EMBEDDING_TENSORFLOWS", ":".join(map(str, folders)))
+
+    # When it looks for the TensorFlows to build for
+    wanted = tensorflow.wanted()
+
+    # Then it finds these, with objects in folders of their own
+    assert [found.minor for found in wanted] == ["2.16", "2.21"]
+    assert len({found.objects for found in wanted}) == 2
+    assert all(f"{f}/tensorflow/include" in t.compile_flags[0] for f, t in zip(folders, wanted))
+    assert all(found.cxx11_abi == 1 for found in wanted)
+
+
+def test_headers_are_downloaded_once_and_the_rest_is_left(tmp_path, monkeypatch):
+    # Given a wheel of TensorFlow that pip downloads
+    downloads = []
+
+    def download(command, check):
+        downloads.append(command)
+        name = Path(command[command.index("--dest") + 1]) / "tensorflow_cpu-2.18.1-any.whl"
+        with zipfile.ZipFile(name, "w") as archive:
+            archive.writestr("tensorflow/include/tensorflow/core/op.h", "// a header")
+            archive.writestr(f"tensorflow/{tensorflow.FRAMEWORK}", "a library")
+            archive.writestr("tensorflow/libtensorflow_cc.so.2", "a large library")
+
+    monkeypatch.setattr(tensorflow.subprocess, "run", download)
+
+    # When it is asked for twice
+    folders = [tensorflow.unpack("2.18.1", tmp_path) for _ in range(2)]
+
+    # Then it was downloaded once, and what a build needs was kept
+    assert folders == [tmp_path / "2.18.1"] * 2
+    assert len(downloads) == 1 and downloads[0][-1] == "tensorflow-cpu==2.18.1"
+    kept = {str(path.relative_to(folders[0])) for path in folders[0].rglob("*") if path.is_file()}
+    assert kept == {
+        "tensorflow/include/tensorflow/core/op.h",
+        f"tensorflow/{tensorflow.FRAMEWORK}",
+    }
+
+
+def test_wheel_of_a_python_without_any_tensorflow_is_refused(tmp_path):
+    with pytest.raises(SystemExit, match="no TensorFlow of 2.15, .* has a wheel for Python 3.8"):
+        wheel.build("3.8", None, tmp_path)
+
+
+def test_interpreter_is_the_one_of_that_version():
+    python = f"{sys.version_info[0]}.{sys.version_info[1]}"
+
+    found = wheel.find_python(python)
+
+    asked = subprocess.run([found, "--version"], capture_output=True, text=True)
+    assert asked.stdout.startswith(f"Python {python}.")
+    with pytest.raises(SystemExit, match="Python 2.0 is not on PATH"):
+        wheel.find_python("2.0")
+
+
+def test_results_of_tries_are_written_into_the_page():
+    # Given the results of three tries
+    results = {("2.15.1", "3.11"): None, ("2.21.0", "3.11"): None, ("2.21.0", "3.12"): "a | line"}
+    page = f"before\n{try_wheel.BEGIN}\nold\n{try_wheel.END}\nafter\n"
+
+    # When they are written
+    written = try_wheel.with_table(page, try_wheel.table(results, ["3.11", "3.12"], "2024-05-01"))
+
+    # Then the table has a row for each TensorFlow, and the rest of the page stays
+    assert "| 2.15.1 | works | no such TensorFlow |\n" in written
+    assert "| 2.21.0 | works | fails: a / line |\n" in written
+    assert "2024-05-01" in written and "old" not in written
+    assert written.startswith("before\n") and written.endswith(f"{try_wheel.END}\nafter\n")
+
+
+@pytest.mark.soak  # downloads two TensorFlows and compiles two op libraries: ten minutes
+@pytest.mark.parametrize("version, python", [("2.15.1", "3.11"), ("2.21.0", "3.12")])
+def test_wheel_runs_the_quick_start_in_a_fresh_environment(tmp_path, version, python):
+    # Given a wheel with the op library of this TensorFlow
+    built = wheel.build(python, [version], tmp_path)
+    assert "manylinux" in built.name
+
+    # When it is installed beside TensorFlow in an environment that has nothing else
+    error = try_wheel.try_wheel(built, python, version)
+
+    # Then README's first program runs and prints what it says
+    assert error is None
+
+
+def test_every_minor_names_a_patch_of_its_own():
+    for minor, (version, pythons) in versions.TENSORFLOWS.items():
+        assert versions.minor_of(version) == minor
+        assert pythons
