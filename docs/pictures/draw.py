@@ -17,9 +17,9 @@ def many_ops():
     for row in range(3):
         y = 40 + row * 56
         for column, name in enumerate(("unique", "gather", "segment", "reshape")):
-            p.box(70 + column * 86, y, 76, 36, name)
-            p.arrow(70 + column * 86 - 10, y + 18, 70 + column * 86, y + 18)
-        p.text(30, y + 23, f"feature {row}", "middle small")
+            p.box(82 + column * 86, y, 72, 36, name)
+            p.arrow(68 + column * 86, y + 18, 82 + column * 86, y + 18)
+        p.text(34, y + 23, f"feature {row}", "middle small")
     p.text(205, 226, "... for hundreds of features: thousands of small ops")
     p.line(450, 20, 450, 230, "dashed")
     p.text(660, 24, "group_embedding: one op for all features")

@@ -36,6 +36,11 @@ def on_page_markdown(markdown, page, config, files):
     return LINK.sub(lambda link: _link_on_site(link, page.file, files), markdown)
 
 
+def on_page_content(html, page, config, files):
+    # A result without a name and a type is described without a dash before the description.
+    return re.sub(r'(field-body">)\s*–\s*(<div)', r"\1\2", html)
+
+
 def _add_linked_files(page, files, config):
     """Adds the files that a page links to outside of `docs`, and those that these link to."""
     text = Path(page.abs_src_path).read_text()
