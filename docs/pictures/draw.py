@@ -11,7 +11,7 @@ FOLDER = Path(__file__).resolve().parent
 
 
 def many_ops():
-    """What TensorFlow runs for three features, and what this library runs."""
+    """Three features: the ops of TensorFlow beside the op of this library."""
     p = Picture(860, 250)
     p.text(205, 24, "TensorFlow: ops for each feature, and again backward")
     for row in range(3):
@@ -92,7 +92,7 @@ def lookup():
 
 
 def keyed_table():
-    """What becomes of a key in training and elsewhere."""
+    """The path of a key, in training and elsewhere."""
     p = Picture(860, 230)
     p.box(10, 90, 130, 50, "key", "any 64-bit integer")
     p.arrow(140, 115, 190, 115)

@@ -1,4 +1,4 @@
-"""What the build of the documentation site adds to mkdocs.
+"""Hooks by which the build of the documentation site extends mkdocs.
 
 * Files of the repository that a page links to become part of the site: Markdown as pages, pictures
   and JSON files as they are, other files as text. So one link works on the site and in a checkout.
@@ -67,7 +67,7 @@ def _linked_file(page, target):
 
 
 def _uri(path):
-    """Where the site has a file of the repository."""
+    """The path on the site of a file of the repository."""
     return path if Path(path).suffix in AS_THEY_ARE else f"source/{path}.txt"
 
 
