@@ -90,6 +90,8 @@ def test_reference_has_every_public_name():
     # When the pages of the reference are read
     text = "".join(page.read_text() for page in (DOCS / "reference").glob("*.md"))
     named = set(re.findall(r"^::: group_embedding\.(\S+)$", text, re.MULTILINE))
+    # A module and its function have one name, and the page needs the function.
+    named = {"optimizers.wrap" if name == "optimizers.wrap.wrap" else name for name in named}
 
     # Then each name is there, and each that is there exists
     assert sorted(public - named) == []
