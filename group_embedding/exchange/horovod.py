@@ -50,7 +50,24 @@ class HorovodExchange(Exchange):
         return hvd.local_size()
 
     def alltoall(self, tensor, splits, name, what=None):
-        tensor = tf.convert_to_tensor(tensor)
+        tensor, what = tf.convert_to_tensor(tensor), what or name
+        if not tf.executing_eagerly() or not tensor.dtype.is_floating:
+            return self._alltoall(tensor, splits, name, what)
+
+        @tf.custom_gradient
+        def alltoall(tensor):
+            """Whose gradient, where it fails, says which call it is of. In graphs its op does."""
+            received, received_splits = self._alltoall(tensor, splits, name, what)
+
+            def gradient(of_received, _):
+                back = f"{name}_gradient", f"gradients of {what}"
+                return self._alltoall(of_received, received_splits, *back)[0]
+
+            return (received, received_splits), gradient
+
+        return alltoall(tensor)
+
+    def _alltoall(self, tensor, splits, name, what):
         splits = _hide(tf.convert_to_tensor(splits))
         # Not by its bits, which would have no gradient.
         carried = tf.cast(tensor, tf.float32) if tensor.dtype == tf.bfloat16 else tensor
@@ -58,7 +75,7 @@ class HorovodExchange(Exchange):
         def alltoall(tensors, name):
             return hvd.alltoall(tensors[0], splits, name=name)
 
-        received, received_splits = marked(alltoall, [_as_carried(carried)], name, what or name)
+        received, received_splits = marked(alltoall, [_as_carried(carried)], name, what)
         with tf.control_dependencies([_read(received_splits)]):
             received = tf.identity(received)
         received.set_shape([None, *tensor.shape[1:]])
