@@ -6,12 +6,12 @@ import contextlib
 import os
 import re
 import tempfile
-from pathlib import Path
 from typing import Any
 
 import tensorflow as tf
 
 from group_embedding import exchange
+from group_embedding.checkpoint import files
 from group_embedding.distributed.slots import mark_slots
 from group_embedding.sok.tables import is_table, name_of
 from group_embedding.tables import tf_variable
@@ -30,7 +30,8 @@ def dump(path: str | os.PathLike[str], dump_vars: Any, optimizer: Optimizer | No
     its optimizer.
 
     Args:
-        path: the folder. It is made; an earlier dump in it is replaced.
+        path: the folder, on any file system that TensorFlow has. It is made; an earlier dump in it
+            is replaced.
         dump_vars: a table, or a list of tables with different names.
         optimizer: None, or one whose state is written too: of `OptimizerWrapper`, or a stock one,
             which trains tables of `Variable`. A list of one is taken as well.
@@ -84,18 +85,18 @@ def write(path, tables, optimizer=None):
         folder = path
         if spread_over.rank > 0:  # it gives its rows to rank 0, and writes nothing of worth
             folder = stack.enter_context(tempfile.TemporaryDirectory())
-        Path(folder).mkdir(parents=True, exist_ok=True)
-        checkpoint.write(str(Path(folder) / _PREFIX))
+        tf.io.gfile.makedirs(folder)
+        checkpoint.write(os.path.join(folder, _PREFIX))
     spread_over.barrier("sok_dumped")
 
 
 def read(path, tables, optimizer=None):
     """The same of a dict of tables."""
     _check_eager("load")
-    prefix = str(Path(path) / _PREFIX)
-    if not Path(prefix + ".index").exists():
+    prefix = os.path.join(path, _PREFIX)
+    if not tf.io.gfile.exists(prefix + ".index"):
         raise FileNotFoundError(f"load: expected a dump in {path}, got none")
-    entries = tf.train.load_checkpoint(prefix).get_variable_to_shape_map()
+    entries = files.reader(prefix).get_variable_to_shape_map()
     _check_tables(path, tables, entries)
     if optimizer is not None:
         if not any(_OF_OPTIMIZER.search(entry) for entry in entries):

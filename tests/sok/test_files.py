@@ -166,6 +166,24 @@ def test_some_of_the_dumped_tables_can_be_loaded(tmp_path):
     assert rows.numpy() == 1
 
 
+def test_a_dump_may_lie_on_any_file_system_of_tensorflow():
+    # Given tables with keys, and with rows, that are dumped into memory
+    folder = "ram://dumped/tables"
+    keyed = sok.DynamicVariable(dimension=2, initializer="0.5", name="in_memory_keyed")
+    rows = sok.Variable([[1.0], [2.0]], name="in_memory_rows")
+    sok.assign(keyed, tf.constant([7], tf.int64), tf.constant([[3.0, 4.0]]))
+    sok.dump(folder, [keyed, rows])
+    assert tf.io.gfile.exists(f"{folder}/tables.index")
+    # When they have changed, and are loaded
+    sok.assign(keyed, tf.constant([7, 8], tf.int64), tf.zeros([2, 2]))
+    rows.assign(tf.zeros([2, 1]))
+    sok.load(folder, [keyed, rows])
+    # Then they are as they were
+    assert rows.numpy().tolist() == [[1.0], [2.0]]
+    keys, values = sok.export(keyed)
+    assert (keys.numpy().tolist(), values.numpy().tolist()) == ([7], [[3.0, 4.0]])
+
+
 def test_a_dump_replaces_the_one_before(tmp_path):
     table = sok.DynamicVariable(dimension=1, name="again")
     sok.assign(table, [1], [[1.0]])
