@@ -48,6 +48,15 @@ def localized_rank(word):
     return int(match.group(1)) if match else None
 
 
+def no_saved_model(name, num_ranks):
+    """The error of a SavedModel of a table that is spread over ranks."""
+    return ValueError(
+        f"table '{name}': expected no SavedModel of a table that is spread over {num_ranks} ranks, "
+        "as lookups would ask the other ranks; save a checkpoint or a .keras file on all ranks, "
+        "and on one, inside of ge.exchange.unsharded(), make the model anew, restore and export it"
+    )
+
+
 def to_placement(owner, word, num_ranks, keyed):
     """The Placement that a word stands for; None: each rank has the whole table. One process by
     itself has all tables, whatever the words say.

@@ -10,11 +10,11 @@ from __future__ import annotations
 import contextlib
 import functools
 
-from group_embedding.distributed.loss_scale import let_loss_scales_know_ranks
+from group_embedding.distributed.saved_whole import keep_slots_whole
 from group_embedding.distributed.ways import Distributed, way_of, way_of_replicas
 from group_embedding.exchange import current, is_over_replicas
 from group_embedding.optimizers.bases import changed_method
-from group_embedding.optimizers.loss_scale import inside, is_loss_scale
+from group_embedding.optimizers.loss_scale import inside, is_loss_scale, let_loss_scales_ask
 from group_embedding.types import Optimizer
 
 
@@ -67,7 +67,8 @@ def DistributedOptimizer(optimizer: Optimizer) -> Optimizer:  # noqa: N802
     over_replicas = is_over_replicas(exchange)
     way = way_of_replicas(optimizer) if over_replicas else way
     if (exchange.num_ranks > 1 or over_replicas) and not isinstance(optimizer, Distributed):
-        let_loss_scales_know_ranks()
+        let_loss_scales_ask()
+        keep_slots_whole()
         optimizer.__class__ = _distributed_class(way, type(optimizer))  # type: ignore[arg-type]
         optimizer._ge_exchange = exchange
     return optimizer

@@ -1,5 +1,7 @@
 """The slots that an optimizer keeps of a table: spread over the ranks as the table is."""
 
+import contextlib
+
 import tensorflow as tf
 
 from group_embedding.exchange import mark_shard, sharded_table
@@ -20,6 +22,31 @@ def mark_slot(slot, variable):
         shape = (shard.num_rows, raw.shape[1])
         mark_shard(raw, shape, shard.exchange, shard.placement)
     return slot
+
+
+def slots_made_of(variable):
+    """Inside, variables are marked as slots of `variable` as they are made: before they are
+    tracked, when a checkpoint that was restored earlier gives them their values."""
+    if sharded_table(variable) is None:
+        return contextlib.nullcontext()
+    return tf.variable_creator_scope(lambda make, **kwargs: mark_slot(make(**kwargs), variable))
+
+
+class MarkedSlots:
+    """Mixed into optimizers of TensorFlow 1 and legacy ones of Keras, which restore a slot right
+    after they have made it."""
+
+    def _restore_slot_variable(self, slot_name, variable, slot_variable):
+        mark_slot(slot_variable, variable)
+        return super()._restore_slot_variable(slot_name, variable, slot_variable)
+
+    def _create_or_restore_slot_variable(self, slot_variable_position, slot_name, variable):
+        # Stock would make a slot of the whole table, as a checkpoint has it, of a variable with
+        # this rank's rows; in a scope it waits until the slot is made.
+        with slots_made_of(variable):
+            return super()._create_or_restore_slot_variable(
+                slot_variable_position, slot_name, variable
+            )
 
 
 def mark_slots(optimizer, variables):

@@ -13,6 +13,8 @@ import tensorflow as tf
 
 from group_embedding import exchange
 from group_embedding.distributed.liveness import Watch
+from group_embedding.distributed.one_ranks_files import refuse_files_of_one_rank
+from group_embedding.distributed.saved_whole import keep_slots_whole
 from group_embedding.distributed.saver import install_saver
 from group_embedding.distributed.stock_estimators import let_estimators_export_whole
 from group_embedding.exchange.active import of_process
@@ -128,7 +130,8 @@ def enable_distributed_strategy(
     current.placement, current.comm_dtype = placement, comm_dtype
     current.nccl_ranks = exchange.meet(current, gpu, timeout_seconds)
     exchange.set_current(current)
-    exchange.when_table_is_made(install_saver)
+    for call in (install_saver, keep_slots_whole, refuse_files_of_one_rank):
+        exchange.when_table_is_made(call)
 
 
 def disable_distributed_strategy():

@@ -15,8 +15,7 @@ from group_embedding.distributed.initial_values import (
 )
 from group_embedding.distributed.loss_scale import overflow_of_ranks
 from group_embedding.distributed.replicas import OverReplicas
-from group_embedding.distributed.saved_whole import SavedWhole
-from group_embedding.distributed.slots import mark_slot, mark_slots
+from group_embedding.distributed.slots import MarkedSlots
 from group_embedding.exchange import exchange_of
 from group_embedding.optimizers.bases import KERAS
 
@@ -57,7 +56,7 @@ class Distributed:
                 setattr(self, name, norm)
 
 
-class _DistributedV1(Distributed):
+class _DistributedV1(MarkedSlots, Distributed):
     """Of tf.compat.v1.train. Gradients are averaged as they are computed, so that what is done to
     them next, such as clipping, is done to those of the whole batch; or as they are applied, when
     they were computed by other means."""
@@ -72,12 +71,10 @@ class _DistributedV1(Distributed):
             grads_and_vars = self._ge_average(grads_and_vars)
         if not tf.executing_eagerly():
             broadcast_initial_values(self._ge_exchange, tf.compat.v1.global_variables())
-        applied = super().apply_gradients(grads_and_vars, *args, **kwargs)
-        mark_slots(self, [variable for _, variable in grads_and_vars])
-        return applied
+        return super().apply_gradients(grads_and_vars, *args, **kwargs)
 
 
-class _DistributedKeras(SavedWhole, Distributed):
+class _DistributedKeras(Distributed):
     """Of Keras 2."""
 
     def build(self, var_list):
@@ -90,12 +87,8 @@ class _DistributedKeras(SavedWhole, Distributed):
         with self._ge_as_in_one_process(list(grads_and_vars)) as pairs:
             return super().apply_gradients(pairs, *args, **kwargs)
 
-    def add_variable_from_reference(self, model_variable, *args, **kwargs):
-        slot = super().add_variable_from_reference(model_variable, *args, **kwargs)
-        return mark_slot(slot, model_variable)
 
-
-class _DistributedKerasLegacy(Distributed):
+class _DistributedKerasLegacy(MarkedSlots, Distributed):
     """Of tf.keras.optimizers.legacy."""
 
     def _create_all_weights(self, var_list):
@@ -108,15 +101,13 @@ class _DistributedKerasLegacy(Distributed):
         with self._ge_as_in_one_process(list(grads_and_vars)) as pairs:
             return super().apply_gradients(pairs, *args, **kwargs)
 
-    def add_slot(self, var, *args, **kwargs):
-        return mark_slot(super().add_slot(var, *args, **kwargs), var)
 
-
-class _DistributedKeras3(SavedWhole, Distributed):
+class _DistributedKeras3(Distributed):
     """Of Keras 3, where `apply_gradients` calls `apply`."""
 
     def build(self, variables):
-        super().build(variables)
+        with tf.init_scope():  # as Keras 2 does: a first step may be one of a function
+            super().build(variables)
         _broadcast_outside_functions(variables)
 
     def apply(self, grads, trainable_variables=None):
@@ -131,10 +122,6 @@ class _DistributedKeras3(SavedWhole, Distributed):
         with self._ge_as_in_one_process(list(zip(grads, variables))) as pairs:
             return super().apply([gradient for gradient, _ in pairs], trainable_variables)
 
-    def add_variable_from_reference(self, reference_variable, *args, **kwargs):
-        slot = super().add_variable_from_reference(reference_variable, *args, **kwargs)
-        return mark_slot(slot, reference_variable)
-
 
 class _OverReplicasKeras(OverReplicas, _DistributedKeras):
     """Of Keras 2."""
@@ -145,10 +132,6 @@ class _OverReplicasKeras(OverReplicas, _DistributedKeras):
 
 class _OverReplicasKeras3(OverReplicas, _DistributedKeras3):
     """Of Keras 3."""
-
-    def build(self, variables):
-        with tf.init_scope():  # as Keras 2 does: a first step may be one of a function
-            super().build(variables)
 
     def apply_gradients(self, grads_and_vars, experimental_aggregate_gradients=True):
         """As in Keras 2, where False says that the gradients of replicas stay apart."""

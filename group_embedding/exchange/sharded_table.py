@@ -6,6 +6,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import inspect
+import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -24,7 +25,7 @@ from group_embedding.exchange.replica_tables import (
     parts_of,
     refuse_stock_updates,
 )
-from group_embedding.placement import Placement, to_placement
+from group_embedding.placement import Placement, no_saved_model, to_placement
 from group_embedding.types import Initializer, TensorLike
 
 _MARK = "_group_embedding_shard"
@@ -59,6 +60,11 @@ class ShardedTable:
 
     def assign_rows(self, whole: TensorLike) -> Any:
         """Sets this rank's rows, and to zeros what room is left in the variable."""
+        if not self.shape.is_compatible_with(whole.shape):
+            raise ValueError(
+                f"table '{self.name}': expected {self.num_rows} rows of dim {self.dim}, got a "
+                f"tensor of shape {tuple(whole.shape)}"
+            )
         held = self.placement.num_local_rows(
             self.num_rows, self.exchange.rank, self.exchange.num_ranks
         )
@@ -221,8 +227,10 @@ def restore_table(variable: Any, checkpoint: str, tensor_name: str) -> Any:
     """Makes the shard `variable` start from the whole table `tensor_name` of a checkpoint (a path,
     or a folder, of which the latest is taken)."""
     shard = sharded_table(variable)
+    checkpoint = os.fspath(checkpoint)
     path = tf.train.latest_checkpoint(checkpoint) or checkpoint
-    shapes = tf.train.load_checkpoint(path).get_variable_to_shape_map()
+    # `tf.train.load_checkpoint` takes a prefix of `ram://` for a folder.
+    shapes = tf.compat.v1.train.NewCheckpointReader(path).get_variable_to_shape_map()
     found = shapes.get(tensor_name)
     if found != shard.shape.as_list():
         raise ValueError(
@@ -253,6 +261,10 @@ class _SavedWhole:
 
     def _restore_from_tensors(self, restored_tensors):
         return assign_rows(self, restored_tensors[VARIABLE_VALUE_KEY])
+
+    def _export_to_saved_model_graph(self, *args, **kwargs):
+        shard = sharded_table(self)
+        raise no_saved_model(shard.name, shard.exchange.num_ranks)
 
 
 @functools.cache

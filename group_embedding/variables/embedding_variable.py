@@ -13,9 +13,10 @@ from tensorflow.python.saved_model import registration
 
 from group_embedding.checkpoint.by_name import SavedByName
 from group_embedding.checkpoint.start import find_start
-from group_embedding.exchange import current, table_is_made
+from group_embedding.exchange import current, is_over_replicas, table_is_made
 from group_embedding.ops import embedding_table, table_keys
 from group_embedding.ops.read_rows import read_rows
+from group_embedding.placement import no_saved_model
 from group_embedding.types import DTypeLike, Initializer, TensorLike
 from group_embedding.variables import over_ranks
 from group_embedding.variables.admission import admission_of, eviction_of
@@ -257,6 +258,11 @@ class EmbeddingVariable(StandIn, SavedByName):
         with tf.name_scope(name or "is_initialized"), tf.device(self.device):
             table = embedding_table.is_initialized(self.table_handle)
             return tf.logical_and(super().is_initialized(), table)
+
+    def _export_to_saved_model_graph(self, *args, **kwargs):
+        if self.placement is not None and not is_over_replicas(self.exchange):
+            raise no_saved_model(self._table_name, self.exchange.num_ranks)
+        return super()._export_to_saved_model_graph(*args, **kwargs)
 
     def __repr__(self):
         return (

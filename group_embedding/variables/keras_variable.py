@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import tensorflow as tf
 from tensorflow.python.saved_model import registration
 
 from group_embedding.layers.keras_version import IS_KERAS_3, keras
@@ -69,7 +70,18 @@ def add_weight_as_it_is(layer, **kwargs):
     """`layer.add_weight` of a table, which no policy of mixed precision casts: lookups read it
     itself, and their outputs are cast, never the whole table."""
     keep_dtype = {"autocast": False} if IS_KERAS_3 else {"experimental_autocast": False}
-    return layer.add_weight(**keep_dtype, **kwargs)
+    weight = layer.add_weight(**keep_dtype, **kwargs)
+    if IS_KERAS_3 and weight._value is None:
+        _initialize(weight)
+    return weight
+
+
+def _initialize(weight):
+    """Where Keras 3 traces a layer it would do so later, when the rows of a table that is spread
+    over ranks have been asked for."""
+    with tf.init_scope():
+        weight._initialize_with_initializer(weight._initializer)
+    weight._initializer, weight._deferred_initialize = None, lambda: None
 
 
 def add_keyed_weight(layer, name, trainable, **arguments):

@@ -167,6 +167,25 @@ def restore_table_on_rank(path):
         return eager.numpy(), in_graph, str(error)
 
 
+def restore_table_from_memory():
+    """The same of a checkpoint on another of TensorFlow's file systems, which each rank has."""
+    enable_distributed_strategy()
+    name = "emb/user"
+    tf.raw_ops.SaveV2(
+        prefix="ram://started/model",
+        tensor_names=[name],
+        shape_and_slices=[""],
+        tensors=[table_values(name)],
+    )
+    table = exchange.make_table(
+        TABLES[name],
+        lambda shape, dtype=None: tf.zeros(shape),
+        lambda shape, initializer: tf.Variable(initializer(shape)),
+    )
+    exchange.restore_table(table, "ram://started/model", name)
+    return table.numpy()
+
+
 def rows_of(values, rank, num_ranks):
     """What one rank holds of a model held whole by one process."""
     return {
@@ -248,6 +267,15 @@ def test_a_table_starts_from_a_checkpoint(two_ranks, checkpoints, whole):
         np.testing.assert_allclose(eager, whole["emb/user"][rank::2], rtol=1e-6)
         np.testing.assert_allclose(in_graph, whole["emb/user"][rank::2], rtol=1e-6)
         assert "expected a tensor 'emb/tiny' of shape (11, 4)" in message
+
+
+def test_a_table_starts_from_a_checkpoint_in_memory(two_ranks):
+    # Given a checkpoint on `ram://`
+    # When a table that is spread over ranks starts from it
+    results = two_ranks.run(restore_table_from_memory)
+    # Then each rank has its rows
+    for rank, rows in enumerate(results):
+        np.testing.assert_array_equal(rows, table_values("emb/user")[rank::2])
 
 
 def test_outside_of_graphs(two_ranks, tmp_path):
