@@ -23,25 +23,17 @@ class Cuda(NamedTuple):
     version: str
     archs: list
 
-    def gencode(self, apart):
-        """nvcc's flags: machine code for every architecture, and PTX for those still to come.
+    @property
+    def gencode(self):
+        """Machine code for every architecture, and PTX of the newest for those still to come.
 
-        Args:
-            apart: whether the source is another one for each architecture, by `__CUDA_ARCH__` or by
-                CUB. Otherwise nvcc's front end runs once for all from sm_80 on, which takes a
-                quarter off the compiler's time and makes the same machine code.
+        nvcc's front end runs for each: code for sm_90 and sm_100 that is made of sm_80's PTX is
+        other code, wherever bfloat16 is converted.
         """
-        modern = [a for a in self.archs if a >= 80]
-        if apart or not modern:
-            groups = [[a] for a in self.archs]
-        else:
-            groups = [*([a] for a in self.archs if a < 80), modern]
-        flags = []
-        for group in groups:
-            codes = [f"sm_{a}" for a in group]
-            codes += [f"compute_{group[0]}"] * (group is groups[-1])
-            flags.append(f"-gencode arch=compute_{group[0]},code=[{','.join(codes)}]")
-        return " ".join(flags)
+        flags = [f"-gencode arch=compute_{a},code=sm_{a}" for a in self.archs]
+        return " ".join(
+            [*flags, f"-gencode arch=compute_{self.archs[-1]},code=compute_{self.archs[-1]}"]
+        )
 
 
 def find_cuda() -> Optional[Cuda]:

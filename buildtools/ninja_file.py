@@ -1,7 +1,6 @@
 """The text of a build.ninja, and running it."""
 
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -26,22 +25,6 @@ def find_tool(name, why):
         name, path=os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
     )
     return found or fail(f"{name} is missing, {why}")
-
-
-def depends_on_architecture(source):
-    """Whether a CUDA source, or a header of ours that it includes, has other code for other GPUs:
-    by a number of `__CUDA_ARCH__`, or through CUB, which has other block sizes for each."""
-    seen, ahead = set(), [source]
-    while ahead:
-        file = ahead.pop()
-        if file in seen or not file.exists():
-            continue
-        seen.add(file)
-        text = file.read_text()
-        if re.search(r"__CUDA_ARCH__\s*[<>=]|#include <(cub|thrust)/", text):
-            return True
-        ahead += [SOURCES / name for name in re.findall(r'#include "([^"]+)"', text)]
-    return False
 
 
 class NinjaFile:
@@ -86,7 +69,7 @@ class NinjaFile:
             self.lines += [
                 "rule nvcc",
                 f"  command = {launcher}{cuda.nvcc} -ccbin {cxx} -std=c++17 -O3"
-                f" -fmad=false --expt-relaxed-constexpr --extended-lambda $gencode"
+                f" -fmad=false --expt-relaxed-constexpr --extended-lambda {cuda.gencode}"
                 f" -Xcompiler=-fPIC,-g0,-march={march()},-Wall,-fvisibility=hidden"
                 f" -I{SOURCES} {defines} -MMD -MF $out.d -c $in -o $out",
                 "  depfile = $out.d",
@@ -117,9 +100,6 @@ class NinjaFile:
             )
             rule = "nvcc" if source.suffix == ".cu" else "cxx"
             self.lines += [f"build {target}: {rule} {source}{after}", f"  extra = {extra}"]
-            if rule == "nvcc":
-                apart = depends_on_architecture(source)
-                self.lines.append(f"  gencode = {self.cuda.gencode(apart)}")
             made.append(target)
         return made
 

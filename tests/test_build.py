@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from buildtools import cuda, ninja_file, tensorflow, versions
+from buildtools import cuda, tensorflow, versions
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -55,30 +55,10 @@ def test_cuda_is_built_for_the_gpus_that_are_here(machine, capsys):
     # Then it takes these two, and a line says so
     assert found.archs == [80, 90]
     assert found.root == root
-    flags = found.gencode(apart=True)
-    assert "arch=compute_80,code=[sm_80]" in flags
-    assert "arch=compute_90,code=[sm_90,compute_90]" in flags
-    assert "70" not in flags
+    assert "code=sm_80" in found.gencode
+    assert "code=compute_90" in found.gencode
+    assert "70" not in found.gencode
     assert "CUDA 12.4" in capsys.readouterr().err
-
-
-def test_front_end_runs_once_for_modern_gpus_where_the_source_is_one_for_all(machine, monkeypatch):
-    machine(knows=("70", "80", "90", "100"))
-    monkeypatch.setenv("GROUP_EMBEDDING_CUDA_ARCHS", "70,80,90,100")
-
-    flags = cuda.find_cuda().gencode(apart=False)
-
-    assert flags == (
-        "-gencode arch=compute_70,code=[sm_70] "
-        "-gencode arch=compute_80,code=[sm_80,sm_90,sm_100,compute_80]"
-    )
-
-
-def test_sources_that_depend_on_the_architecture_are_known():
-    fused = ninja_file.SOURCES / "fused"
-
-    assert ninja_file.depends_on_architecture(fused / "sort_rows.cu")  # CUB
-    assert not ninja_file.depends_on_architecture(fused / "launch_update_float32.cu")
 
 
 def test_without_a_gpu_cuda_is_left_out_and_a_line_says_how_to_have_it(machine, capsys):
