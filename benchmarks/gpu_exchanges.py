@@ -40,11 +40,11 @@ class _Fused:
 
 
 class Nccl(OneGpu):
-    comm_dtype, with_rooms = "float32", False
+    comm_dtype, use_peer_memory = "float32", False
 
     def __init__(self, core, meeting):
         self.core = core
-        self.communicator = make_communicator(core, meeting, self.with_rooms)
+        self.communicator = make_communicator(core, meeting, self.use_peer_memory)
 
     def make_group(self, group, workload):
         return self.core.exchanged_group(
@@ -61,16 +61,18 @@ class NcclInHalf(Nccl):
 class Rooms(Nccl):
     """Ranks write rows and gradients into each other's memory."""
 
-    with_rooms = True
+    use_peer_memory = True
 
 
-class RoomsInHalf(Rooms):
+class BuffersInHalf(Rooms):
     comm_dtype = "bfloat16"
 
 
-def make_communicator(core, meeting, with_rooms=False):
+def make_communicator(core, meeting, use_peer_memory=False):
     (nccl_id, *_) = meeting.all_gather("nccl_id", core.nccl_id() if meeting.rank == 0 else b"")
-    return core.nccl_communicator(nccl_id, meeting.rank, meeting.num_ranks, with_rooms=with_rooms)
+    return core.nccl_communicator(
+        nccl_id, meeting.rank, meeting.num_ranks, use_peer_memory=use_peer_memory
+    )
 
 
 WAYS = {
@@ -78,5 +80,5 @@ WAYS = {
     "nccl": Nccl,
     "nccl, bfloat16": NcclInHalf,
     "rooms": Rooms,
-    "rooms, bfloat16": RoomsInHalf,
+    "rooms, bfloat16": BuffersInHalf,
 }

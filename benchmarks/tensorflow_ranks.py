@@ -48,7 +48,7 @@ def start_ranks(through):
         ge.exchange.set_current(HorovodExchange())
     current = ge.exchange.current()
     if through == "nccl" and current.nccl_ranks:
-        current.nccl_ranks = current.nccl_ranks._replace(with_rooms=False)
+        current.nccl_ranks = current.nccl_ranks._replace(use_peer_memory=False)
 
 
 def way_of(through):
@@ -56,7 +56,7 @@ def way_of(through):
     ranks = ge.exchange.current().nccl_ranks
     if ranks is None:
         return "horovod" if through == "horovod" else "host"
-    return "rooms" if ranks.with_rooms else "nccl"
+    return "rooms" if ranks.use_peer_memory else "nccl"
 
 
 def make_table(rows, dim, name):

@@ -37,11 +37,15 @@ def run_ranks(num_ranks, function, *args):
 
 
 def make_communicator(meeting, how, timeout_seconds=60):
-    """`how`: "nccl" sends rows, "rooms" has ranks write them into each other's memory."""
+    """`how`: "nccl" sends rows, "peer_buffers" has ranks write them into each other's memory."""
     core.set_device(meeting.rank)
     (nccl_id, *_) = meeting.all_gather("id", core.nccl_id() if meeting.rank == 0 else b"")
     return core.nccl_communicator(
-        nccl_id, meeting.rank, meeting.num_ranks, timeout_seconds, with_rooms=how == "rooms"
+        nccl_id,
+        meeting.rank,
+        meeting.num_ranks,
+        timeout_seconds,
+        use_peer_memory=how == "peer_buffers",
     )
 
 
@@ -96,7 +100,7 @@ def wait_for_one_that_does_not_come(meeting, how):
 def lose_a_rank_in_a_step(meeting, case, batch):
     """What this rank was told, and after how many seconds, where the last one looked up but sent no
     gradients."""
-    run = ShardedRun(meeting, "rooms", case, timeout_seconds=2)
+    run = ShardedRun(meeting, "peer_buffers", case, timeout_seconds=2)
     run.step(batch)
     is_lost = meeting.rank == meeting.num_ranks - 1
     said, start = "", time.monotonic()
@@ -211,17 +215,17 @@ def little_memory(but):
 
 
 def train_in_little_memory(meeting, case, batches):
-    """As `train` of a first batch, and then of a larger one for whose room the last rank's GPU has
-    no memory; and why there were no rooms, in either step."""
+    """Trains with a first batch, and then with a larger one for whose peer buffer the last rank's
+    GPU has no memory; returns why there were no peer buffers, in either step, too."""
     memory = KeptMemory()
     ShardedRun(meeting.part("before"), "nccl", case, memory=memory).step(batches[1][meeting.rank])
-    run = ShardedRun(meeting, "rooms", case, memory=memory)
-    looked_up, lacks = [run.step(batches[0][meeting.rank])], [run.communicator.lack_of_rooms]
+    run = ShardedRun(meeting, "peer_buffers", case, memory=memory)
+    looked_up, lacks = [run.step(batches[0][meeting.rank])], [run.communicator.lack_of_peer_memory]
     is_last = meeting.rank == meeting.num_ranks - 1
     gc.collect()  # of what nobody has, nothing is to be freed from here on
     with little_memory(but=64 << 20) if is_last else nullcontext():
         looked_up.append(run.step(batches[1][meeting.rank]))
-    lacks.append(run.communicator.lack_of_rooms)
+    lacks.append(run.communicator.lack_of_peer_memory)
     return looked_up, [table.numpy() for table in run.tables], lacks
 
 

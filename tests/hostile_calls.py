@@ -305,7 +305,7 @@ def _on_gpu(call):
     if call.op == "GroupLookup":
         attrs.update(num_rows=[5] * len(attrs["dims"]), learning=[False] * len(keyed))
         attrs.update(description=b"", nccl_id=b"", gradient_scale=1.0, comm_dtype=attrs["dtype"])
-        attrs.update(rank=0, num_ranks=1, timeout_seconds=1.0, with_rooms=False)
+        attrs.update(rank=0, num_ranks=1, timeout_seconds=1.0, use_peer_memory=False)
         inputs = [*call.inputs, tf.zeros([len(keyed)], tf.int64), order]
         return Call("ShardedGroupLookup", inputs, list(attrs.items()))
     attrs.update(num_parts=len(attrs["dims"]), is_other_batch=False)

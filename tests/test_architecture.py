@@ -12,8 +12,8 @@ NATIVE = ROOT / "cc"
 LEAVES = ("tf", "python")
 
 
-def native_files(*rooms):
-    folders = [NATIVE / room for room in rooms] or [NATIVE]
+def native_files(*folders):
+    folders = [NATIVE / folder for folder in folders] or [NATIVE]
     return [
         f
         for folder in folders
@@ -22,7 +22,7 @@ def native_files(*rooms):
     ]
 
 
-def room_of(path):
+def top_folder_of(path):
     return path.relative_to(NATIVE).parts[0]
 
 
@@ -66,14 +66,14 @@ def test_core_includes_nothing_above_it():
 
 
 @pytest.mark.parametrize(
-    "prefixes, room",
+    "prefixes, folder",
     [
         (("tensorflow/", "absl/", "Eigen/", "unsupported/"), "tf"),
         (("pybind11/", "Python.h"), "python"),
     ],
 )
-def test_only_its_leaf_includes_a_framework(prefixes, room):
-    others = [f for f in native_files() if room_of(f) != room]
+def test_only_its_leaf_includes_a_framework(prefixes, folder):
+    others = [f for f in native_files() if top_folder_of(f) != folder]
 
     found = offenders(others, lambda f: [i for i in includes(f) if i.startswith(prefixes)])
 
@@ -84,7 +84,9 @@ def test_nobody_includes_a_leaf():
     found = offenders(
         native_files(),
         lambda f: [
-            i for i in includes(f) if i.split("/")[0] in LEAVES and room_of(f) != i.split("/")[0]
+            i
+            for i in includes(f)
+            if i.split("/")[0] in LEAVES and top_folder_of(f) != i.split("/")[0]
         ],
     )
 
@@ -125,10 +127,10 @@ def test_only_one_module_loads_the_ops():
     assert not found
 
 
-@pytest.mark.parametrize("room", ["feature_column", "layers", "sok"])
-def test_ways_in_do_not_import_each_other(room):
-    others = [f"group_embedding.{o}" for o in ("feature_column", "layers", "sok") if o != room]
+@pytest.mark.parametrize("folder", ["feature_column", "layers", "sok"])
+def test_ways_in_do_not_import_each_other(folder):
+    others = [f"group_embedding.{o}" for o in ("feature_column", "layers", "sok") if o != folder]
 
-    found = offenders((PACKAGE / room).rglob("*.py"), lambda f: imports_of(f, *others))
+    found = offenders((PACKAGE / folder).rglob("*.py"), lambda f: imports_of(f, *others))
 
     assert not found

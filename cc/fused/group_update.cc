@@ -26,8 +26,8 @@ class RowBatch {
   // Takes the next rows, none before `first_row`, and calls before_each() for each.
   template <typename T, typename BeforeEach>
   void Fill(RowGradients<T>* gradients, int64_t first_row, const BeforeEach& before_each) {
-    const int64_t room = static_cast<int64_t>(rows_.size());
-    for (count_ = 0; count_ < room && gradients->Next(gradient(count_));) {
+    const int64_t space = static_cast<int64_t>(rows_.size());
+    for (count_ = 0; count_ < space && gradients->Next(gradient(count_));) {
       before_each();
       rows_[count_] = gradients->row();
       count_ += gradients->row() >= first_row;

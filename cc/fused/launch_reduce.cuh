@@ -13,7 +13,7 @@ namespace group_embedding {
 
 // A stream beside another takes the host some 10 us.
 inline constexpr int64_t kMinIdsBeside = int64_t{1} << 16;
-// Of ReducePiecesKernel on a multiprocessor, of four that it has room for: the others are for
+// Of ReducePiecesKernel on a multiprocessor, of four that it has space for: the others are for
 // ReduceSegmentsKernel beside it.
 inline constexpr int kPieceBlocks = 2;
 

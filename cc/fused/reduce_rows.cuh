@@ -105,8 +105,8 @@ struct LongRow {
 };
 static_assert(sizeof(LongRow) == 16);
 
-// Sums and pieces are where SortedRows::segments has room: sums from behind the segments on, pieces
-// from the end of the buffer down. PieceEntries sees to it that they do not meet.
+// Sums and pieces are where SortedRows::segments has space: sums from behind the segments on,
+// pieces from the end of the buffer down. PieceEntries sees to it that they do not meet.
 struct LongLists {
   uint32_t* num_rows;    // [1]
   uint32_t* num_pieces;  // [1]

@@ -74,7 +74,7 @@ RowEntry* DistributeByDigits(RowEntry* from, RowEntry* to, int64_t count, int sh
   return from;
 }
 
-RowEntry* Room(std::vector<RowEntry>* spare, int64_t count) {
+RowEntry* Resized(std::vector<RowEntry>* spare, int64_t count) {
   if (static_cast<int64_t>(spare->size()) < count) spare->resize(count);
   return spare->data();
 }
@@ -85,7 +85,7 @@ void SortByDigits(RowEntry* from, int64_t count, int shift, int bits,
   if (count <= kSmall) return std::sort(from, from + count);
   const Digits digits(bits);
   RowEntry* sorted =
-      DistributeByDigits(from, Room(spare, count), count, shift, digits.bits, digits.count);
+      DistributeByDigits(from, Resized(spare, count), count, shift, digits.bits, digits.count);
   if (sorted != from) std::memcpy(from, sorted, count * sizeof(RowEntry));
 }
 
@@ -269,13 +269,13 @@ void RowSorter::SplitTable(int64_t table, int64_t begin, int64_t end,
 void RowSorter::Sort(RowRun* run, std::vector<RowEntry>* scratch) const {
   if (run->is_expanded) return SortExpanded(run, scratch);
   const int64_t count = run->end - run->begin;
-  RowEntry* room = Room(scratch, 2 * count);
-  ExpandSorted(run, room, room + count);
+  RowEntry* space = Resized(scratch, 2 * count);
+  ExpandSorted(run, space, space + count);
 }
 
 void RowSorter::SortToKeep(RowRun* run, std::vector<RowEntry>* scratch) const {
   if (run->is_expanded) return SortExpanded(run, scratch);
-  ExpandSorted(run, entries_ + run->begin, Room(scratch, run->end - run->begin));
+  ExpandSorted(run, entries_ + run->begin, Resized(scratch, run->end - run->begin));
 }
 
 void RowSorter::SortExpanded(RowRun* run, std::vector<RowEntry>* scratch) const {

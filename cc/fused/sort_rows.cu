@@ -2,7 +2,7 @@
 // of the keys' significant bits, which is stable, brings the samples of each row together in order.
 //
 // The sort goes back and forth between two buffers of keys and two of positions, 16 bytes per id.
-// What comes after finds room in the two that the sort does not end in.
+// What comes after finds space in the two that the sort does not end in.
 #include <thrust/iterator/counting_iterator.h>
 
 #include <algorithm>

@@ -14,8 +14,8 @@
 #include "python/host_table.h"
 #include "python/run.h"
 #include "python/table_file.h"
-#include "table/device_memory.h"
-#include "table/device_table.h"
+#include "table/device/device_memory.h"
+#include "table/device/device_table.h"
 
 namespace group_embedding {
 namespace {
@@ -275,7 +275,7 @@ itself, what is beyond max_bytes is there.)")
       .def("clear", [](PyDeviceTable& table) { table.get().Clear(); })
       .def(
           "reserve", [](PyDeviceTable& t, int64_t num_keys) { Raise(t.get().Reserve(num_keys)); },
-          "num_keys"_a, "Makes room at once.")
+          "num_keys"_a, "Makes space for so many keys at once.")
       .def("set_admission",
            [](PyDeviceTable& table, const py::dict& state) {
              table.get().SetAdmissionState(AdmissionOf(state));

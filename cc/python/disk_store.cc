@@ -6,7 +6,7 @@
 #include <string>
 
 #include "python/array.h"
-#include "table/disk_store.h"
+#include "table/disk/disk_store.h"
 
 namespace group_embedding {
 namespace {

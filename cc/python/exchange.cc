@@ -7,13 +7,13 @@
 #include <string>
 #include <vector>
 
-#include "exchange/local_communicator.h"
+#include "exchange/transport/local_communicator.h"
 #include "python/array.h"
 
 #if GROUP_EMBEDDING_CUDA
-#include "exchange/nccl_communicator.h"
-#include "exchange/peer_communicator.h"
-#include "exchange/peer_rooms.h"
+#include "exchange/transport/nccl_communicator.h"
+#include "exchange/transport/peer_buffers.h"
+#include "exchange/transport/peer_communicator.h"
 #include "python/run.h"
 #endif
 
@@ -43,9 +43,9 @@ void AllToAll(Communicator& communicator, py::object send, const std::vector<int
                                 reinterpret_cast<Stream>(stream)));
 }
 
-std::string LackOfRooms(Communicator& communicator) {
+std::string LackOfPeerMemory(Communicator& communicator) {
 #if GROUP_EMBEDDING_CUDA
-  if (communicator.rooms() != nullptr) return communicator.rooms()->lack();
+  if (communicator.peer_buffers() != nullptr) return communicator.peer_buffers()->lack();
 #endif
   return "ranks of this communicator write into no memory but their own";
 }
@@ -69,9 +69,10 @@ All ranks make the same calls in the same order. An error, RuntimeError, is the 
           },
           "stream"_a = 0, "Waits until all that was enqueued has ended; not beyond the time-out.")
       .def("abort", &Communicator::Abort, "reason"_a)
-      .def_property_readonly("lack_of_rooms", &LackOfRooms,
-                             "Why ranks could not have the rooms that an exchange asked for last, "
-                             "and sent each other its rows instead; empty: they could.");
+      .def_property_readonly(
+          "lack_of_peer_memory", &LackOfPeerMemory,
+          "Why ranks could not have the peer buffers that an exchange asked for last, "
+          "and sent each other its rows instead; empty: they could.");
   m.def("local_communicator", &MakeLocalCommunicator, "A Communicator of one rank.");
 }
 
@@ -91,14 +92,14 @@ py::bytes NcclId() {
 }
 
 std::unique_ptr<Communicator> NcclRank(const std::string& id, int rank, int num_ranks,
-                                       double timeout_seconds, bool with_rooms) {
+                                       double timeout_seconds, bool use_peer_memory) {
   py::gil_scoped_release release;
   std::string error;
   std::unique_ptr<Communicator> communicator =
       MakeNcclCommunicator(id, rank, num_ranks, timeout_seconds, &error);
   Require(error);
-  if (with_rooms) {
-    communicator = WithRooms(std::move(communicator), timeout_seconds, nullptr, &error);
+  if (use_peer_memory) {
+    communicator = UsePeerMemory(std::move(communicator), timeout_seconds, nullptr, &error);
     Require(error);
   }
   return communicator;
@@ -113,8 +114,9 @@ void BindGpuExchange(py::module_& m) {
         "What the ranks of one NCCL communicator have in common: bytes that one "
         "of them makes and hands to the others.");
   m.def("nccl_communicator", &NcclRank, "id"_a, "rank"_a, "num_ranks"_a, "timeout_seconds"_a = 60.0,
-        "with_rooms"_a = false,
-        "A Communicator of ranks with a GPU each, made by all of them together. with_rooms: on one "
+        "use_peer_memory"_a = false,
+        "A Communicator of ranks with a GPU each, made by all of them together. use_peer_memory: "
+        "on one "
         "host, where they write into each other's memory what they would send; RuntimeError where "
         "they cannot.");
 }

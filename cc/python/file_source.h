@@ -5,7 +5,7 @@
 
 #include <memory>
 
-#include "table/file_system.h"
+#include "table/file/file_system.h"
 
 namespace group_embedding {
 

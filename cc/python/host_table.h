@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "core/parallel.h"
-#include "table/disk_tiered_table.h"
-#include "table/host_table.h"
+#include "table/disk/disk_tiered_table.h"
+#include "table/host/host_table.h"
 
 namespace group_embedding {
 

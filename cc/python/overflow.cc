@@ -30,8 +30,8 @@ void PyOverflow(const std::vector<py::object>& arrays, const std::vector<std::st
 #if GROUP_EMBEDDING_CUDA
   Scratch scratch(std::move(allocate), to.on_gpu);
   const auto cuda_stream = reinterpret_cast<cudaStream_t>(stream);
-  void* room = scratch.Get("overflow", OverflowScratchBytesCuda(numbers.data(), count));
-  CheckCuda(OverflowCuda(numbers.data(), count, room, overflow, cuda_stream), "overflow");
+  void* memory = scratch.Get("overflow", OverflowScratchBytesCuda(numbers.data(), count));
+  CheckCuda(OverflowCuda(numbers.data(), count, memory, overflow, cuda_stream), "overflow");
   CheckCuda(cudaStreamSynchronize(cuda_stream), "overflow");  // the scratch goes
 #else
   (void)allocate, (void)stream;

@@ -10,13 +10,13 @@
 #include <tuple>
 #include <vector>
 
-#include "exchange/exchanged_group.h"
-#include "exchange/number_keys.h"
-#include "exchange/serve_rows.h"
+#include "core/device_buffer.h"
+#include "exchange/gpu/exchanged_group.h"
+#include "exchange/gpu/number_keys.h"
+#include "exchange/gpu/serve_rows.h"
 #include "python/array.h"
 #include "python/run.h"
 #include "python/update.h"
-#include "table/device_buffer.h"
 
 namespace group_embedding {
 namespace {
@@ -196,7 +196,8 @@ All ranks call lookup, and then update, together.)")
       .def_property_readonly("bytes_on_the_wire", &PyShardedGroup::BytesOnTheWire);
   m.def("exchanged_group", &ExchangedGroupOf, "group"_a, "num_rows"_a, "communicator"_a,
         "allocate"_a, "description"_a, "comm_dtype"_a,
-        "A ShardedGroup whose rows travel through a Communicator, or its rooms, in comm_dtype. "
+        "A ShardedGroup whose rows travel through a Communicator, or its peer buffers, in "
+        "comm_dtype. "
         "num_rows: of the "
         "whole tables. description: what all ranks must have in common; lookup raises RuntimeError "
         "where they differ.");

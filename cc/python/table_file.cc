@@ -11,8 +11,8 @@
 #include "python/array.h"
 #include "python/file_source.h"
 #include "python/host_table.h"
-#include "table/manifest.h"
-#include "table/save_table.h"
+#include "table/file/manifest.h"
+#include "table/file/save_table.h"
 
 namespace group_embedding {
 namespace {

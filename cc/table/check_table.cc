@@ -2,7 +2,7 @@
 
 #include <unistd.h>
 
-#include "table/bloom_counters.h"
+#include "table/host/bloom_counters.h"
 
 namespace group_embedding {
 namespace {

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "table/row_store.h"
+#include "table/host/row_store.h"
 
 namespace group_embedding {
 

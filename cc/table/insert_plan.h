@@ -1,5 +1,5 @@
 // Which of the rows that a table with a disk is given go to memory, and which, as memory has no
-// room for more keys, to disk.
+// space for more keys, to disk.
 #pragma once
 
 #include <algorithm>
@@ -7,7 +7,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "table/disk_store.h"
+#include "table/disk/disk_store.h"
 #include "table/embedding_table.h"
 
 namespace group_embedding {
@@ -25,7 +25,7 @@ class InsertPlan {
   const std::vector<int64_t>& keys() const { return keys_; }
   int64_t num_keys() const { return static_cast<int64_t>(keys_.size()); }
 
-  // in_memory: of each key its row there, or kNoRow; num_free: how many more there is room for.
+  // in_memory: of each key its row there, or kNoRow; num_free: how many more there is space for.
   void Split(const std::vector<int64_t>& in_memory, int64_t num_free) {
     for (size_t k = 0; k < keys_.size(); ++k) {
       const bool is_new = in_memory[k] == kNoRow;

@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "table/row_store.h"
+#include "table/host/row_store.h"
 
 namespace group_embedding {
 

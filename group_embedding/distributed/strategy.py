@@ -68,8 +68,9 @@ def enable_distributed_strategy(
     and NCCL is there (`pip install nvidia-nccl-cu12`, or the system's), tables in GPU memory that
     are spread by row number, or by key in a call without weights, exchange ids, rows and gradients
     through it, in one op each way; all others go as without GPUs. GPUs of one host that reach each
-    other's memory write rows and gradients there, into rooms beside TensorFlow's memory: half as
-    large again as what the largest batch so far brings a rank, and those that became too small.
+    other's memory write rows and gradients there, into peer buffers beside TensorFlow's memory:
+    half as large again as what the largest batch so far brings a rank, and those that became too
+    small.
     With NCCL_P2P_DISABLE=1, or where there is no memory for them, NCCL sends. Such ops run in the
     order in which they were made, so make them in the same order on all ranks; in a graph of
     TensorFlow 1, running one runs those made before it.

@@ -39,7 +39,7 @@ def meet(exchange: Exchange, gpu: int | None, timeout_seconds: float) -> NcclRan
         return None
     nccl_id = bytes.fromhex(ranks[0]["nccl_id"])
     return NcclRanks(
-        nccl_id, exchange.rank, exchange.num_ranks, timeout_seconds, _may_have_rooms(ranks)
+        nccl_id, exchange.rank, exchange.num_ranks, timeout_seconds, _may_use_peer_memory(ranks)
     )
 
 
@@ -55,7 +55,7 @@ def _why_not(ranks):
     return ""
 
 
-def _may_have_rooms(ranks):
+def _may_use_peer_memory(ranks):
     hosts = {rank["gpu"].split()[0] for rank in ranks}
     return len(hosts) == 1 and all(rank["peers"] for rank in ranks)
 

@@ -49,7 +49,7 @@ def library():
 
 @functools.cache
 def native():
-    """The functions of the library that are no ops, through C: see cc/tf/kernels/host_exchanges.h.
+    """The functions of the library that are no ops, through C: see cc/tf/support/host_exchanges.h.
 
     Raises:
         ImportError: as of `library`.

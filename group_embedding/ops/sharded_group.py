@@ -34,7 +34,9 @@ class NcclRanks(NamedTuple):
     rank: int
     num_ranks: int
     timeout_seconds: float
-    with_rooms: bool = False  # they are of one host: rows go into each other's memory, if they can
+    use_peer_memory: bool = (
+        False  # they are of one host: rows go into each other's memory, if they can
+    )
 
 
 def sharded_group_lookup(

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "check.h"
-#include "table/disk_tiered_table.h"
+#include "table/disk/disk_tiered_table.h"
 #include "threads.h"
 
 namespace group_embedding {

@@ -1,15 +1,15 @@
-// Routing, packing and rooms: what a rank asks, what the owners read, and what comes back, on one
-// thread and on several.
+// Routing, packing and peer buffers: what a rank asks, what the owners read, and what comes back,
+// on one thread and on several.
 #include <cstring>
 #include <random>
 #include <string>
 
 #include "check.h"
 #include "core/owner.h"
-#include "exchange/messages.h"
-#include "exchange/pack_rows.h"
-#include "exchange/room_layout.h"
-#include "exchange/route_ids.h"
+#include "exchange/gpu/peer_layout.h"
+#include "exchange/host/messages.h"
+#include "exchange/host/pack_rows.h"
+#include "exchange/host/route_ids.h"
 #include "threads.h"
 
 namespace group_embedding {
@@ -360,12 +360,13 @@ TEST(OwnRowsAreCopiedAsIfTheyHadTravelled) {
   }
 }
 
-// Rows of 64 bytes of one table: what rank 0 asks rank 1 for are the bytes [0, 64) of its room, and
-// what it asks rank 2 for the next 128; then come gradients of the rows that rank 1 asked it for.
-TEST(RoomsHaveRowsAndThenGradientsOfEachRank) {
+// Rows of 64 bytes of one table: what rank 0 asks rank 1 for are the bytes [0, 64) of its peer
+// buffer, and what it asks rank 2 for the next 128; then come gradients of the rows that rank 1
+// asked it for.
+TEST(PeerBuffersHaveRowsAndThenGradientsOfEachRank) {
   const std::vector<int64_t> counts = {5, 1, 2, /**/ 3, 7, 0, /**/ 0, 4, 9};  // [asker, owner]
 
-  const RoomLayout whole(counts, {64}, 3, 1.0), half(counts, {64}, 3, 0.5);
+  const PeerLayout whole(counts, {64}, 3, 1.0), half(counts, {64}, 3, 0.5);
 
   CHECK_EQ(whole.rows_at, (std::vector<int64_t>{0, 0, 64, 0, 192, 192, 0, 0, 256}));
   CHECK_EQ(whole.gradients_at, (std::vector<int64_t>{192, 192, 384, 192, 256, 256, 256, 384, 384}));
@@ -375,10 +376,10 @@ TEST(RoomsHaveRowsAndThenGradientsOfEachRank) {
 }
 
 // Each table's rows begin where a tensor may.
-TEST(PartsInRoomsAreAligned) {
+TEST(PartsInPeerBuffersAreAligned) {
   const std::vector<int64_t> counts = {0, 0, 3, 1, /**/ 1, 0, 0, 0};  // [asker, owner, table]
 
-  const RoomLayout layout(counts, {12, 4}, 2, 1.0);
+  const PeerLayout layout(counts, {12, 4}, 2, 1.0);
 
   CHECK_EQ(layout.rows_at, (std::vector<int64_t>{0, 0, 0, 64}));
   CHECK_EQ(layout.gradients_at, (std::vector<int64_t>{128, 128, 64, 192}));

@@ -1,5 +1,5 @@
 // Ranks of one host, here threads of one process: what each writes, and what the others read.
-#include "exchange/host_exchange.h"
+#include "exchange/host/host_exchange.h"
 
 #include <atomic>
 #include <cstring>
@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "check.h"
-#include "exchange/free_space.h"
-#include "exchange/shared_memory.h"
+#include "exchange/host/shared_memory.h"
+#include "exchange/transport/free_space.h"
 
 namespace group_embedding {
 namespace {
@@ -59,12 +59,12 @@ class Host {
       if (static_cast<int>(n) == rank) continue;
       std::memcpy(outgoing.data(static_cast<int>(n)), texts[n].data(), texts[n].size());
     }
-    ranks_[rank]->Send(outgoing, [=](const std::string& error, std::shared_ptr<const Mail> mail) {
+    ranks_[rank]->Send(outgoing, [=](const std::string& error, std::shared_ptr<const Inbox> inbox) {
       Result read = {error, {}};
-      for (size_t n = 0; mail != nullptr && n < texts.size(); ++n) {
+      for (size_t n = 0; inbox != nullptr && n < texts.size(); ++n) {
         if (static_cast<int>(n) == rank) continue;
         const int from = static_cast<int>(n);
-        read.texts.emplace_back(mail->data(from), mail->bytes(from));
+        read.texts.emplace_back(inbox->data(from), inbox->bytes(from));
       }
       result->set_value(read);
     });

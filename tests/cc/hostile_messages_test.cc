@@ -1,5 +1,5 @@
 // What other ranks send is read within its bounds, whatever it is: messages, packed rows and
-// letters whose words are changed at random, under the sanitizers too.
+// messages whose words are changed at random, under the sanitizers too.
 #include <cstring>
 #include <future>
 #include <random>
@@ -7,10 +7,10 @@
 #include <vector>
 
 #include "check.h"
-#include "exchange/host_exchange.h"
-#include "exchange/messages.h"
-#include "exchange/pack_rows.h"
-#include "exchange/shared_memory.h"
+#include "exchange/host/host_exchange.h"
+#include "exchange/host/messages.h"
+#include "exchange/host/pack_rows.h"
+#include "exchange/host/shared_memory.h"
 
 namespace group_embedding {
 namespace {
@@ -127,12 +127,12 @@ struct HostilePeer {
   }
   ~HostilePeer() { rank->End("the test is over"); }
 
-  // Of the board: from the 32nd byte on, the newest letter to each rank.
+  // Of the board: from the 32nd byte on, the newest message to each rank.
   int64_t* newest() const {
     return reinterpret_cast<int64_t*>(memory->data() + SharedMemory::kReserved + 32);
   }
-  // Of a letter: next, bytes, name_bytes.
-  int64_t* letter(int64_t place) const {
+  // Of a message: next, bytes, name_bytes.
+  int64_t* message(int64_t place) const {
     return reinterpret_cast<int64_t*>(memory->data() + place);
   }
 
@@ -140,16 +140,16 @@ struct HostilePeer {
     Outgoing outgoing;
     CHECK_EQ(rank->Prepare("rows", CallDescription(), {0, 8}, &outgoing), "");
     std::promise<std::string> result;
-    rank->Send(outgoing, [&](const std::string& error, std::shared_ptr<const Mail> mail) {
-      result.set_value(mail == nullptr
+    rank->Send(outgoing, [&](const std::string& error, std::shared_ptr<const Inbox> inbox) {
+      result.set_value(inbox == nullptr
                            ? error
-                           : std::string(mail->data(1), std::min<int64_t>(mail->bytes(1), 8)));
+                           : std::string(inbox->data(1), std::min<int64_t>(inbox->bytes(1), 8)));
     });
     return result.get_future().get();
   }
 };
 
-TEST(ALetterThatLiesElsewhereEndsTheExchange) {
+TEST(AMessageThatLiesElsewhereEndsTheExchange) {
   constexpr int64_t kPlace = 1 << 20;
   const int64_t kCases[][4] = {
       // place, next, bytes, name_bytes
@@ -160,31 +160,31 @@ TEST(ALetterThatLiesElsewhereEndsTheExchange) {
       {kPlace, 0, 8, -1},     {kPlace, 0, 8, INT64_MAX},
   };
   for (const auto& [place, next, bytes, name_bytes] : kCases) {
-    // Given another rank whose newest letter is none
+    // Given another rank whose newest message is none
     HostilePeer peer;
     if (place % 8 == 0 && place > 0 && place < SharedMemory::kBytes) {
       const int64_t words[] = {next, bytes, name_bytes};
-      std::memcpy(peer.letter(place), words, sizeof(words));
+      std::memcpy(peer.message(place), words, sizeof(words));
     }
     peer.newest()[0] = place;
     // When this rank waits for it
     // Then the call ends with a sentence that names it
-    CHECK_CONTAINS(peer.Call(), "expected letters in the memory of rank 1");
+    CHECK_CONTAINS(peer.Call(), "expected messages in the memory of rank 1");
     CHECK_CONTAINS(peer.Call(), "the exchange has ended");
   }
 }
 
-TEST(ALetterWrittenByHandIsReadAsAnyOther) {
-  // Given another rank's letter, such as those above but right
+TEST(AMessageWrittenByHandIsReadAsAnyOther) {
+  // Given another rank's message, such as those above but right
   HostilePeer peer;
   constexpr int64_t kPlace = 1 << 20;
   // next, bytes, name_bytes, digest, text_at, text_bytes, is_read
   const int64_t words[] = {0, 8, 4, static_cast<int64_t>(CallDescription().digest), 0, 0, 0};
-  std::memcpy(peer.letter(kPlace), words, sizeof(words));
+  std::memcpy(peer.message(kPlace), words, sizeof(words));
   std::memcpy(peer.memory->data() + kPlace + sizeof(words), "rows", 4);
   std::memcpy(peer.memory->data() + kPlace + 64, "it's me!", 8);
   peer.newest()[0] = kPlace;
-  // When this rank makes the call, Then it reads the letter
+  // When this rank makes the call, Then it reads the message
   CHECK_EQ(peer.Call(), "it's me!");
 }
 

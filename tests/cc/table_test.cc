@@ -8,10 +8,10 @@
 #include <vector>
 
 #include "check.h"
-#include "table/host_table.h"
-#include "table/key_index.h"
+#include "table/host/host_table.h"
+#include "table/host/key_index.h"
+#include "table/host/row_store.h"
 #include "table/large_page_blocks.h"
-#include "table/row_store.h"
 #include "threads.h"
 
 namespace group_embedding {

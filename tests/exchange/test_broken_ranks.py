@@ -91,7 +91,7 @@ def test_the_other_ranks_end_and_say_why(tmp_path, what, arguments, num_ranks):
 
 @pytest.mark.parametrize("num_ranks", [pytest.param(2, marks=[pytest.mark.gpu, *on_gpus(2)])])
 def test_a_table_that_is_full_on_one_rank_ends_all(tmp_path, num_ranks):
-    # Given ranks that train a table of little room on their GPUs
+    # Given ranks that train a table of little space on their GPUs
     (tmp_path / "endless").touch()
     with Job(tmp_path, "on_gpu", num_ranks=num_ranks) as job:
         processes = job.processes()

@@ -1,5 +1,5 @@
 """What every communicator does; the local one on any machine, NCCL with a GPU for each rank, with
-rooms and without."""
+peer_buffers and without."""
 
 import gpu_processes
 import numpy as np
@@ -60,7 +60,7 @@ def test_an_aborted_communicator_says_why():
 
 
 @pytest.mark.parametrize("num_ranks", NUM_RANKS)
-@pytest.mark.parametrize("how", ["nccl", "rooms"])
+@pytest.mark.parametrize("how", ["nccl", "peer_buffers"])
 @pytest.mark.parametrize("sizes", SIZES.values(), ids=SIZES)
 def test_each_rank_gets_its_bytes(num_ranks, how, sizes):
     # Given sizes for each pair of ranks
@@ -73,7 +73,7 @@ def test_each_rank_gets_its_bytes(num_ranks, how, sizes):
 
 
 @pytest.mark.parametrize("num_ranks", NUM_RANKS)
-@pytest.mark.parametrize("how", ["nccl", "rooms"])
+@pytest.mark.parametrize("how", ["nccl", "peer_buffers"])
 def test_many_calls_in_a_row(num_ranks, how):
     # Given sizes that change from call to call
     sizes = np.array([[100, 3000, 1, 8], [0, 17, 0, 5], [9] * 4, [0] * 4])[:num_ranks, :num_ranks]
@@ -84,7 +84,9 @@ def test_many_calls_in_a_row(num_ranks, how):
         check(received[rank], sizes, rank)
 
 
-@pytest.mark.parametrize("how", [pytest.param(how, marks=on_gpus(2)) for how in ("nccl", "rooms")])
+@pytest.mark.parametrize(
+    "how", [pytest.param(how, marks=on_gpus(2)) for how in ("nccl", "peer_buffers")]
+)
 def test_a_rank_that_does_not_come_is_named(how):
     # Given two ranks, of which one makes fewer calls than the other
     # When the other waits for it

@@ -101,7 +101,7 @@ def test_one_rank_trains_as_without_ranks(one_rank, storage, filter_option, max_
 
 
 def test_more_keys_than_come_with_their_counts(one_rank):
-    # Given a batch of more keys than a first message has room for, each twice
+    # Given a batch of more keys than a first message has space for, each twice
     table = make_tables("HBM")[0]
     keys = np.random.default_rng(8).permutation(np.repeat(np.arange(70_000) * 977 - 2**40, 2))
     ids = tf.RaggedTensor.from_uniform_row_length(keys, 4)

@@ -41,7 +41,7 @@ def test_ranks_without_a_gpu_each_do_without_nccl(monkeypatch, gpus, reason):
 
 
 @pytest.mark.parametrize(
-    "gpus, peers, has_rooms",
+    "gpus, peers, has_peer_buffers",
     [
         (["a 1", "a 2"], [True, True], True),
         (["a 1", "b 1"], [True, True], False),
@@ -49,7 +49,9 @@ def test_ranks_without_a_gpu_each_do_without_nccl(monkeypatch, gpus, reason):
     ],
     ids=["one_host", "two_hosts", "a_rank_without_peers"],
 )
-def test_ranks_of_one_host_may_write_into_each_others_memory(monkeypatch, gpus, peers, has_rooms):
+def test_ranks_of_one_host_may_write_into_each_others_memory(
+    monkeypatch, gpus, peers, has_peer_buffers
+):
     # Given ranks with a GPU each
     ranks = [
         {"gpu": gpu, "nccl_id": "0a", "why_not": "", "peers": of_rank}
@@ -59,12 +61,12 @@ def test_ranks_of_one_host_may_write_into_each_others_memory(monkeypatch, gpus, 
     monkeypatch.setattr(exchange.nccl, "gather_text", lambda *_: texts)
     # When they meet
     met = exchange.meet(Job(len(gpus)), gpu=None, timeout_seconds=30)
-    # Then they have rooms if all are on one host and reach their peers
-    assert (met.nccl_id, met.with_rooms) == (b"\n", has_rooms)
+    # Then they have peer buffers if all are on one host and reach their peers
+    assert (met.nccl_id, met.use_peer_memory) == (b"\n", has_peer_buffers)
 
 
 @pytest.mark.parametrize("disabled, reaches", [(None, True), ("0", True), ("1", False)])
-def test_who_has_nccl_leave_the_links_alone_has_no_rooms(monkeypatch, disabled, reaches):
+def test_no_peer_memory_where_nccl_is_kept_from_the_links(monkeypatch, disabled, reaches):
     # Given the variable that NCCL reads
     monkeypatch.delenv("NCCL_P2P_DISABLE", raising=False)
     if disabled is not None:

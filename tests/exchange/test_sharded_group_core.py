@@ -9,7 +9,7 @@ from core_runner import core
 from gpu_processes import NUM_RANKS, on_gpus, run_ranks
 
 pytestmark = pytest.mark.gpu
-WAYS = ("nccl", "rooms")
+WAYS = ("nccl", "peer_buffers")
 DIMS, ROWS = [8, 4, 3, 128, 1], [1000, 7, 300, 5000, 40]
 TABLE_OF_FEATURE = [0, 1, 2, 3, 3, 4, 0]
 COMBINERS = ["sum", "mean", "sqrtn", "sum", "mean", "sum", "sum"]
@@ -210,12 +210,12 @@ def test_more_rows_than_come_with_their_counts(num_ranks, how, ids_of_first, ids
 @pytest.mark.parametrize("num_ranks", NUM_RANKS)
 @pytest.mark.parametrize("more", [-1, 0, 1])
 def test_as_many_rows_as_come_with_their_counts(num_ranks, more):
-    # Given ranks that ask the last rank alone for rows: one less than a message has room for, as
+    # Given ranks that ask the last rank alone for rows: one less than a message has space for, as
     # many, or one more
-    room, owner = 65_536 // num_ranks, num_ranks - 1
+    space, owner = 65_536 // num_ranks, num_ranks - 1
     ids = owner + num_ranks * np.random.default_rng(15).permutation(100_000 // num_ranks)
     # When they look them up
-    looked_up, expected = look_up_in_one_table(num_ranks, "nccl", [ids[: room + more]] * num_ranks)
+    looked_up, expected = look_up_in_one_table(num_ranks, "nccl", [ids[: space + more]] * num_ranks)
     # Then each has them
     for got, rows in zip(looked_up, expected):
         np.testing.assert_array_equal(got, rows)
@@ -327,7 +327,7 @@ def test_ranks_with_different_groups_are_told_so_and_go_on(num_ranks, num_tables
 
 
 @pytest.mark.parametrize("num_ranks", [pytest.param(n, marks=on_gpus(n)) for n in (2, 4)])
-def test_rooms_grow_with_the_batches(num_ranks):
+def test_peer_buffers_grow_with_the_batches(num_ranks):
     # Given batches of different sizes, one rank's larger than the others'
     case, random = draw_case(17), np.random.default_rng(18)
     sizes = [3, 40, 5, 600, 2000, 1]
@@ -337,7 +337,7 @@ def test_rooms_grow_with_the_batches(num_ranks):
     ]
     expected, expected_tables = one_process(case, batches)
     # When ranks train on them
-    ranks = train(num_ranks, "rooms", case, batches)
+    ranks = train(num_ranks, "peer_buffers", case, batches)
     # Then they look up what one process does, and have its rows
     for got, whole in pairs(ranks, expected, expected_tables):
         np.testing.assert_allclose(got, whole, rtol=1e-4, atol=1e-4)
@@ -350,7 +350,7 @@ def test_rooms_grow_with_the_batches(num_ranks):
     "dim, combiner, max_norm",
     [(512, "sum", 0.0), (512, "mean", 0.0), (512, "sum", 20.0), (509, "sum", 0.0)],
     ids=["plain", "weighted", "clipped", "odd"])  # fmt: skip
-def test_rows_of_many_bytes_come_in_courses(
+def test_rows_of_many_bytes_come_in_chunks(
     num_ranks, comm_dtype, of_first, dim, combiner, max_norm
 ):
     # Given batches for each rank of 200 MB of rows, or 100 MB, where one of them may have a tenth
@@ -374,8 +374,8 @@ def test_rows_of_many_bytes_come_in_courses(
 
 @pytest.mark.parametrize("num_ranks", [pytest.param(n, marks=on_gpus(n)) for n in (2, 4)])
 def test_all_send_what_one_has_no_room_for(num_ranks):
-    # Given a batch of few rows, and one whose room takes 150 MB and more, where the last rank has
-    # 64 MB left
+    # Given a batch of few rows, and one whose peer buffer takes 150 MB and more, where the last
+    # rank has 64 MB left
     case, random = case_of_large_tables(num_tables=1, dim=512), np.random.default_rng(21)
     batches = [
         [batch_of_tables([random.permutation(100_000)[:count]], 512, 10) for _ in range(num_ranks)]

@@ -29,7 +29,7 @@ class Storage:
           slots: the names of those that it has; they start as 0.5.
           rows_in_memory: all that a batch can have, where there is a disk; of two memories, the
             first has half of them.
-          max_keys: None, or how many the table has room for.
+          max_keys: None, or how many the table has space for.
           coldest: which rows go to the tier below first.
         """
         num_first_rows = 1

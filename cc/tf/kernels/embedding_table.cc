@@ -4,10 +4,10 @@
 #include <utility>
 
 #include "tensorflow/core/framework/op_kernel.h"
-#include "tf/kernels/embedding_table_resource.h"
-#include "tf/kernels/group_attrs.h"
-#include "tf/kernels/guarded_op.h"
-#include "tf/kernels/make_table.h"
+#include "tf/support/embedding_table_resource.h"
+#include "tf/support/group_attrs.h"
+#include "tf/support/guarded_op.h"
+#include "tf/support/make_table.h"
 
 namespace group_embedding {
 namespace {

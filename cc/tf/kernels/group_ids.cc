@@ -5,9 +5,9 @@
 
 #include "core/trace.h"
 #include "tensorflow/core/framework/op_kernel.h"
-#include "tf/kernels/device.h"
-#include "tf/kernels/gpu_faults.h"
-#include "tf/kernels/guarded_op.h"
+#include "tf/support/device.h"
+#include "tf/support/gpu_faults.h"
+#include "tf/support/guarded_op.h"
 
 namespace group_embedding {
 namespace {

@@ -4,12 +4,12 @@
 
 #include "core/trace.h"
 #include "tensorflow/core/framework/op_kernel.h"
-#include "tf/kernels/device.h"
-#include "tf/kernels/gpu_faults.h"
-#include "tf/kernels/group_attrs.h"
-#include "tf/kernels/guarded_op.h"
-#include "tf/kernels/located_batch.h"
-#include "tf/kernels/tables.h"
+#include "tf/support/device.h"
+#include "tf/support/gpu_faults.h"
+#include "tf/support/group_attrs.h"
+#include "tf/support/guarded_op.h"
+#include "tf/support/located_batch.h"
+#include "tf/support/tables.h"
 
 namespace group_embedding {
 namespace {

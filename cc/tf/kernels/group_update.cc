@@ -7,12 +7,12 @@
 #include "core/trace.h"
 #include "fused/group_lookup_grad.h"
 #include "tensorflow/core/framework/op_kernel.h"
-#include "tf/kernels/check_rows.h"
-#include "tf/kernels/device.h"
-#include "tf/kernels/group_attrs.h"
-#include "tf/kernels/guarded_op.h"
-#include "tf/kernels/located_batch.h"
-#include "tf/kernels/written_tables.h"
+#include "tf/support/check_rows.h"
+#include "tf/support/device.h"
+#include "tf/support/group_attrs.h"
+#include "tf/support/guarded_op.h"
+#include "tf/support/located_batch.h"
+#include "tf/support/written_tables.h"
 
 namespace group_embedding {
 namespace {

@@ -4,8 +4,8 @@
 #include <vector>
 
 #include "tensorflow/core/framework/op_kernel.h"
-#include "tf/kernels/guarded_op.h"
-#include "tf/kernels/host_exchanges.h"
+#include "tf/support/guarded_op.h"
+#include "tf/support/host_exchanges.h"
 
 namespace group_embedding {
 namespace {
@@ -16,7 +16,7 @@ using ::tensorflow::OpKernelContext;
 using ::tensorflow::Tensor;
 using ::tensorflow::TensorShape;
 
-// A letter: how many rows, as int64, and from the 64th byte on the rows.
+// A message: how many rows, as int64, and from the 64th byte on the rows.
 constexpr int64_t kHeaderBytes = 64;
 
 // Inputs: tensor, splits. Outputs: received, received_splits.
@@ -56,8 +56,8 @@ class HostAlltoallOp : public AsyncOpKernel {
       std::memcpy(outgoing.data(n) + kHeaderBytes, from, splits[n] * row_bytes);
     }
     const int64_t num_own = splits[rank];
-    SendMail(context, exchange.get(), outgoing, std::move(done),
-             [=](const Mail& mail) { return Receive(context, mail, rank, own, num_own); });
+    SendMessages(context, exchange.get(), outgoing, std::move(done),
+                 [=](const Inbox& inbox) { return Receive(context, inbox, rank, own, num_own); });
   }
 
  private:
@@ -88,27 +88,27 @@ class HostAlltoallOp : public AsyncOpKernel {
     return items * tensorflow::DataTypeSize(tensor.dtype());
   }
 
-  // How many rows a letter of another rank has: false where that cannot be.
-  static bool ReadRows(const Mail& mail, int n, int64_t row_bytes, int64_t* rows) {
-    const int64_t bytes = mail.bytes(n) - kHeaderBytes;
+  // How many rows a message of another rank has: false where that cannot be.
+  static bool ReadRows(const Inbox& inbox, int n, int64_t row_bytes, int64_t* rows) {
+    const int64_t bytes = inbox.bytes(n) - kHeaderBytes;
     if (bytes < 0) return false;
-    std::memcpy(rows, mail.data(n), sizeof(*rows));
+    std::memcpy(rows, inbox.data(n), sizeof(*rows));
     if (*rows < 0 || *rows > std::numeric_limits<int32_t>::max()) return false;
     return *rows * row_bytes == bytes;
   }
 
   // How many rows came from each rank, in the output for them.
-  static absl::Status ReadCounts(OpKernelContext* context, const Mail& mail, int rank,
+  static absl::Status ReadCounts(OpKernelContext* context, const Inbox& inbox, int rank,
                                  int64_t num_own, Tensor** counts) {
     const int num_ranks = static_cast<int>(context->input(1).NumElements());
     const int64_t row_bytes = RowBytes(context->input(0));
     TF_RETURN_IF_ERROR(context->allocate_output(1, TensorShape({num_ranks}), counts));
     for (int n = 0; n < num_ranks; ++n) {
       int64_t rows = num_own;
-      if (n != rank && !ReadRows(mail, n, row_bytes, &rows)) {
+      if (n != rank && !ReadRows(inbox, n, row_bytes, &rows)) {
         return absl::InvalidArgumentError(
             "rank " + std::to_string(n) + " sent " + std::to_string(rows) + " rows in " +
-            std::to_string(mail.bytes(n) - kHeaderBytes) + " bytes, expected rows of " +
+            std::to_string(inbox.bytes(n) - kHeaderBytes) + " bytes, expected rows of " +
             std::to_string(row_bytes) + "; do all ranks run the same model?");
       }
       (*counts)->flat<int32_t>()(n) = static_cast<int32_t>(rows);
@@ -116,10 +116,10 @@ class HostAlltoallOp : public AsyncOpKernel {
     return absl::OkStatus();
   }
 
-  static absl::Status Receive(OpKernelContext* context, const Mail& mail, int rank, const char* own,
-                              int64_t num_own) {
+  static absl::Status Receive(OpKernelContext* context, const Inbox& inbox, int rank,
+                              const char* own, int64_t num_own) {
     Tensor *counts, *received;
-    TF_RETURN_IF_ERROR(ReadCounts(context, mail, rank, num_own, &counts));
+    TF_RETURN_IF_ERROR(ReadCounts(context, inbox, rank, num_own, &counts));
     const auto rows = counts->flat<int32_t>();
     TensorShape shape = context->input(0).shape();
     int64_t sum = 0;
@@ -129,7 +129,7 @@ class HostAlltoallOp : public AsyncOpKernel {
     const int64_t row_bytes = RowBytes(context->input(0));
     char* to = static_cast<char*>(received->data());
     for (int n = 0; n < rows.size(); to += rows(n++) * row_bytes) {
-      std::memcpy(to, n == rank ? own : mail.data(n) + kHeaderBytes, rows(n) * row_bytes);
+      std::memcpy(to, n == rank ? own : inbox.data(n) + kHeaderBytes, rows(n) * row_bytes);
     }
     return absl::OkStatus();
   }

@@ -2,15 +2,15 @@
 #include <string>
 #include <vector>
 
-#include "exchange/pack_rows.h"
+#include "exchange/host/pack_rows.h"
 #include "tensorflow/core/framework/op_kernel.h"
-#include "tf/kernels/device.h"
-#include "tf/kernels/group_attrs.h"
-#include "tf/kernels/guarded_op.h"
-#include "tf/kernels/host_exchanges.h"
-#include "tf/kernels/located_batch.h"
-#include "tf/kernels/row_slices.h"
-#include "tf/kernels/tables.h"
+#include "tf/support/device.h"
+#include "tf/support/group_attrs.h"
+#include "tf/support/guarded_op.h"
+#include "tf/support/host_exchanges.h"
+#include "tf/support/located_batch.h"
+#include "tf/support/row_slices.h"
+#include "tf/support/tables.h"
 
 namespace group_embedding {
 namespace {
@@ -44,10 +44,10 @@ absl::Status CheckBothCounts(const Tensor& sent, const Tensor& received, size_t 
   return absl::OkStatus();
 }
 
-// Where the rows of each rank are in its letter; null for this rank.
-std::vector<const char*> PartsOf(const Mail& mail, int64_t num_ranks) {
+// Where the rows of each rank are in its message; null for this rank.
+std::vector<const char*> PartsOf(const Inbox& inbox, int64_t num_ranks) {
   std::vector<const char*> parts;
-  for (int n = 0; n < num_ranks; ++n) parts.push_back(mail.data(n));
+  for (int n = 0; n < num_ranks; ++n) parts.push_back(inbox.data(n));
   return parts;
 }
 
@@ -64,10 +64,10 @@ class SendRowsOp : public AsyncOpKernel {
     OP_REQUIRES_OK_ASYNC(context, FindHostExchange(number_, &exchange), done);
     auto call = std::make_shared<RowCall>();
     Outgoing outgoing;
-    OP_REQUIRES_OK_ASYNC(context, WriteLetters(context, exchange.get(), call.get(), &outgoing),
+    OP_REQUIRES_OK_ASYNC(context, WriteMessages(context, exchange.get(), call.get(), &outgoing),
                          done);
-    SendMail(context, exchange.get(), outgoing, std::move(done),
-             [=](const Mail& mail) { return Receive(context, mail, call.get()); });
+    SendMessages(context, exchange.get(), outgoing, std::move(done),
+                 [=](const Inbox& inbox) { return Receive(context, inbox, call.get()); });
   }
 
  protected:
@@ -78,9 +78,10 @@ class SendRowsOp : public AsyncOpKernel {
     return context->input(context->num_inputs() - 1);
   }
 
-  virtual absl::Status WriteLetters(OpKernelContext* context, HostExchange* exchange, RowCall* call,
-                                    Outgoing* outgoing) = 0;
-  virtual absl::Status Receive(OpKernelContext* context, const Mail& mail, RowCall* call) const = 0;
+  virtual absl::Status WriteMessages(OpKernelContext* context, HostExchange* exchange,
+                                     RowCall* call, Outgoing* outgoing) = 0;
+  virtual absl::Status Receive(OpKernelContext* context, const Inbox& inbox,
+                               RowCall* call) const = 0;
 
   // Of the slices that `call` is from.
   absl::Status Pack(OpKernelContext* context, HostExchange* exchange, const RowCall& call,
@@ -99,13 +100,13 @@ class SendRowsOp : public AsyncOpKernel {
     return absl::OkStatus();
   }
 
-  static absl::Status CheckBytes(const Mail& mail, const RowParts& received, int64_t rank) {
+  static absl::Status CheckBytes(const Inbox& inbox, const RowParts& received, int64_t rank) {
     std::vector<int64_t> splits(received.num_ranks);
     PackedSplits(received, splits.data());
     for (int n = 0; n < received.num_ranks; ++n) {
-      if (n == rank || mail.bytes(n) == 4 * splits[n]) continue;
+      if (n == rank || inbox.bytes(n) == 4 * splits[n]) continue;
       return absl::InvalidArgumentError("rank " + std::to_string(n) + " sent " +
-                                        std::to_string(mail.bytes(n)) + " bytes, expected " +
+                                        std::to_string(inbox.bytes(n)) + " bytes, expected " +
                                         std::to_string(4 * splits[n]) +
                                         ", as counts says; do all ranks run the same model?");
     }
@@ -128,8 +129,8 @@ class HostExchangeRowsOp : public SendRowsOp {
   }
 
  private:
-  absl::Status WriteLetters(OpKernelContext* context, HostExchange* exchange, RowCall* call,
-                            Outgoing* outgoing) override {
+  absl::Status WriteMessages(OpKernelContext* context, HostExchange* exchange, RowCall* call,
+                             Outgoing* outgoing) override {
     const Tensor &sent = Sent(context), &received = Received(context);
     TF_RETURN_IF_ERROR(CheckBothCounts(sent, received, from_.size(), *exchange));
     TF_RETURN_IF_ERROR(ReadSlices(context, from_, sent, &call->dims, &call->from));
@@ -138,11 +139,11 @@ class HostExchangeRowsOp : public SendRowsOp {
     return Pack(context, exchange, *call, outgoing);
   }
 
-  absl::Status Receive(OpKernelContext* context, const Mail& mail, RowCall* call) const override {
+  absl::Status Receive(OpKernelContext* context, const Inbox& inbox, RowCall* call) const override {
     const RowParts& received = call->own.received;
     const int64_t rank = call->own.rank;
-    const std::vector<const char*> parts = PartsOf(mail, received.num_ranks);
-    TF_RETURN_IF_ERROR(CheckBytes(mail, received, rank));
+    const std::vector<const char*> parts = PartsOf(inbox, received.num_ranks);
+    TF_RETURN_IF_ERROR(CheckBytes(inbox, received, rank));
     std::vector<int64_t> present(received.num_ranks * received.num_tables);
     CountPresentRows(received, parts.data(), present.data());
     CountOwnRows(call->own, present.data() + rank * received.num_tables);
@@ -159,8 +160,8 @@ class HostExchangeRowsOp : public SendRowsOp {
 
 // Inputs: tables, batch, sizes, keyed_tables, sent, received. Outputs: rows.
 //
-// Rows go from the tables straight into letters and outputs; once they are there, nothing holds the
-// tables' locks, whenever the other ranks come.
+// Rows go from the tables straight into messages and outputs; once they are there, nothing holds
+// the tables' locks, whenever the other ranks come.
 class HostLookUpRowsOp : public SendRowsOp {
  public:
   explicit HostLookUpRowsOp(OpKernelConstruction* context) : SendRowsOp(context), attrs_(context) {
@@ -171,8 +172,8 @@ class HostLookUpRowsOp : public SendRowsOp {
   }
 
  private:
-  absl::Status WriteLetters(OpKernelContext* context, HostExchange* exchange, RowCall* call,
-                            Outgoing* outgoing) override {
+  absl::Status WriteMessages(OpKernelContext* context, HostExchange* exchange, RowCall* call,
+                             Outgoing* outgoing) override {
     const Tensor &sent = Sent(context), &received = Received(context);
     TF_RETURN_IF_ERROR(CheckBothCounts(sent, received, to_.size(), *exchange));
     call->dims = attrs_.dims;
@@ -226,10 +227,10 @@ class HostLookUpRowsOp : public SendRowsOp {
     return absl::OkStatus();
   }
 
-  absl::Status Receive(OpKernelContext* context, const Mail& mail, RowCall* call) const override {
+  absl::Status Receive(OpKernelContext* context, const Inbox& inbox, RowCall* call) const override {
     const RowParts& received = call->own.received;
-    const std::vector<const char*> parts = PartsOf(mail, received.num_ranks);
-    TF_RETURN_IF_ERROR(CheckBytes(mail, received, call->own.rank));
+    const std::vector<const char*> parts = PartsOf(inbox, received.num_ranks);
+    TF_RETURN_IF_ERROR(CheckBytes(inbox, received, call->own.rank));
     UnpackRows(received, parts.data(), received.counts, call->to.data(), ThreadsOf(context));
     return absl::OkStatus();
   }

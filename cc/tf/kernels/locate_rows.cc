@@ -6,15 +6,15 @@
 
 #include "core/trace.h"
 #include "grouping/group_ids.h"
-#include "table/device_table.h"
-#include "table/host_table.h"
+#include "table/device/device_table.h"
+#include "table/host/host_table.h"
 #include "tensorflow/core/framework/op_kernel.h"
-#include "tf/kernels/batch_input.h"
-#include "tf/kernels/device.h"
-#include "tf/kernels/embedding_table_resource.h"
-#include "tf/kernels/guarded_op.h"
-#include "tf/kernels/located_batch.h"
-#include "tf/kernels/resource_locks.h"
+#include "tf/support/batch_input.h"
+#include "tf/support/device.h"
+#include "tf/support/embedding_table_resource.h"
+#include "tf/support/guarded_op.h"
+#include "tf/support/located_batch.h"
+#include "tf/support/resource_locks.h"
 
 namespace group_embedding {
 namespace {

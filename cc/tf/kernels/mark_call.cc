@@ -1,6 +1,6 @@
 #include <string>
 
-#include "exchange/pending_calls.h"
+#include "exchange/host/pending_calls.h"
 #include "tensorflow/core/framework/cancellation.h"
 #include "tensorflow/core/framework/op_kernel.h"
 

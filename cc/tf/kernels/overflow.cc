@@ -4,9 +4,9 @@
 
 #include "core/trace.h"
 #include "tensorflow/core/framework/op_kernel.h"
-#include "tf/kernels/device.h"
-#include "tf/kernels/group_attrs.h"
-#include "tf/kernels/guarded_op.h"
+#include "tf/support/device.h"
+#include "tf/support/group_attrs.h"
+#include "tf/support/guarded_op.h"
 
 namespace group_embedding {
 namespace {

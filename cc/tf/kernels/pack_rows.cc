@@ -1,4 +1,4 @@
-#include "exchange/pack_rows.h"
+#include "exchange/host/pack_rows.h"
 
 #include <limits>
 #include <numeric>
@@ -6,9 +6,9 @@
 #include <vector>
 
 #include "tensorflow/core/framework/op_kernel.h"
-#include "tf/kernels/device.h"
-#include "tf/kernels/guarded_op.h"
-#include "tf/kernels/row_slices.h"
+#include "tf/support/device.h"
+#include "tf/support/guarded_op.h"
+#include "tf/support/row_slices.h"
 
 namespace group_embedding {
 namespace {

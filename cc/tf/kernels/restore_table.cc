@@ -4,12 +4,12 @@
 #include <vector>
 
 #include "core/trace.h"
-#include "table/manifest.h"
+#include "table/file/manifest.h"
 #include "tensorflow/core/framework/op_kernel.h"
-#include "tf/kernels/device.h"
-#include "tf/kernels/embedding_table_resource.h"
-#include "tf/kernels/file_systems.h"
-#include "tf/kernels/guarded_op.h"
+#include "tf/support/device.h"
+#include "tf/support/embedding_table_resource.h"
+#include "tf/support/file_systems.h"
+#include "tf/support/guarded_op.h"
 
 namespace group_embedding {
 namespace {

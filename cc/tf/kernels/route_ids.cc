@@ -1,4 +1,4 @@
-#include "exchange/route_ids.h"
+#include "exchange/host/route_ids.h"
 
 #include <algorithm>
 #include <atomic>
@@ -8,10 +8,10 @@
 
 #include "grouping/group_ids.h"
 #include "tensorflow/core/framework/op_kernel.h"
-#include "tf/kernels/batch_input.h"
-#include "tf/kernels/device.h"
-#include "tf/kernels/group_attrs.h"
-#include "tf/kernels/guarded_op.h"
+#include "tf/support/batch_input.h"
+#include "tf/support/device.h"
+#include "tf/support/group_attrs.h"
+#include "tf/support/guarded_op.h"
 
 namespace group_embedding {
 namespace {

@@ -7,19 +7,19 @@
 #include <vector>
 
 #include "core/trace.h"
-#include "table/manifest.h"
+#include "table/file/manifest.h"
+#include "table/file/unfinished_saves.h"
 #include "table/random_bits.h"
-#include "table/unfinished_saves.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/lib/io/path.h"
 #include "tensorflow/core/platform/cpu_info.h"
 #include "tensorflow/core/platform/env.h"
 #include "tensorflow/core/platform/threadpool.h"
-#include "tf/kernels/device.h"
-#include "tf/kernels/embedding_table_resource.h"
-#include "tf/kernels/file_systems.h"
-#include "tf/kernels/guarded_op.h"
-#include "tf/kernels/resource_locks.h"
+#include "tf/support/device.h"
+#include "tf/support/embedding_table_resource.h"
+#include "tf/support/file_systems.h"
+#include "tf/support/guarded_op.h"
+#include "tf/support/resource_locks.h"
 
 namespace group_embedding {
 namespace {

@@ -4,9 +4,9 @@
 #include <vector>
 
 #include "tensorflow/core/framework/op_kernel.h"
-#include "tf/kernels/batch_input.h"
-#include "tf/kernels/guarded_op.h"
-#include "tf/kernels/located_batch.h"
+#include "tf/support/batch_input.h"
+#include "tf/support/guarded_op.h"
+#include "tf/support/located_batch.h"
 
 namespace group_embedding {
 namespace {

@@ -6,16 +6,16 @@
 #include <vector>
 
 #include "core/trace.h"
-#include "exchange/part_bytes.h"
+#include "exchange/gpu/part_bytes.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/variant.h"
-#include "tf/kernels/device.h"
-#include "tf/kernels/group_attrs.h"
-#include "tf/kernels/guarded_op.h"
-#include "tf/kernels/held_group.h"
-#include "tf/kernels/locate_requests.h"
-#include "tf/kernels/room_tensor.h"
-#include "tf/kernels/tables.h"
+#include "tf/support/device.h"
+#include "tf/support/group_attrs.h"
+#include "tf/support/guarded_op.h"
+#include "tf/support/held_group.h"
+#include "tf/support/locate_requests.h"
+#include "tf/support/peer_buffer_tensor.h"
+#include "tf/support/tables.h"
 
 namespace group_embedding {
 namespace {
@@ -169,8 +169,8 @@ class SendGroupGradientsOp : public OpKernel {
       for (int t = 0; t < num_tables; ++t, ++p) {
         const TensorShape shape({received[rank].counts[t], attrs_.dims[t]});
         Tensor grad;
-        if (received[rank].room != nullptr) {
-          grad = RoomTensor(received[rank].room, at, attrs_.dtype, shape);
+        if (received[rank].peer_buffer != nullptr) {
+          grad = PeerBufferTensor(received[rank].peer_buffer, at, attrs_.dtype, shape);
         } else {
           TF_RETURN_IF_ERROR(held->View(is_own ? "own_gradients" : "received_gradients", at,
                                         attrs_.dtype, shape, &grad));

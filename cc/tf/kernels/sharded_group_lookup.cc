@@ -7,19 +7,19 @@
 #include <string>
 #include <vector>
 
+#include "core/device_buffer.h"
 #include "core/trace.h"
-#include "exchange/peer_rooms.h"
-#include "exchange/pending_calls.h"
-#include "table/device_buffer.h"
+#include "exchange/host/pending_calls.h"
+#include "exchange/transport/peer_buffers.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/variant.h"
-#include "tf/kernels/device.h"
-#include "tf/kernels/group_attrs.h"
-#include "tf/kernels/guarded_op.h"
-#include "tf/kernels/held_group.h"
-#include "tf/kernels/locate_requests.h"
-#include "tf/kernels/nccl_ranks.h"
-#include "tf/kernels/tables.h"
+#include "tf/support/device.h"
+#include "tf/support/group_attrs.h"
+#include "tf/support/guarded_op.h"
+#include "tf/support/held_group.h"
+#include "tf/support/locate_requests.h"
+#include "tf/support/nccl_ranks.h"
+#include "tf/support/tables.h"
 
 namespace group_embedding {
 namespace {
@@ -134,16 +134,16 @@ class ShardedGroupLookupOp : public OpKernel {
   absl::Status Ask(const std::vector<Table>& tables, const BatchExtents& batch,
                    HeldGroup* held) const {
     const ToldCounts& counts = held->Ask();
-    WarnOfLack(held->communicator()->rooms());
+    WarnOfLack(held->communicator()->peer_buffers());
     return ToStatus(counts, attrs_, tables, ranks_.rank(), batch);
   }
 
-  static void WarnOfLack(const PeerRooms* rooms) {
-    if (rooms == nullptr || rooms->lack().empty()) return;
+  static void WarnOfLack(const PeerBufferPool* peer_buffers) {
+    if (peer_buffers == nullptr || peer_buffers->lack().empty()) return;
     static std::once_flag said;
     std::call_once(said, [&] {
       LOG(WARNING) << "rows of tables on GPUs travel by NCCL where batches are large: "
-                   << rooms->lack();
+                   << peer_buffers->lack();
     });
   }
 

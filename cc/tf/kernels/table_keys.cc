@@ -7,10 +7,10 @@
 
 #include "table/check_table.h"
 #include "tensorflow/core/framework/op_kernel.h"
-#include "tf/kernels/device.h"
-#include "tf/kernels/embedding_table_resource.h"
-#include "tf/kernels/group_attrs.h"
-#include "tf/kernels/guarded_op.h"
+#include "tf/support/device.h"
+#include "tf/support/embedding_table_resource.h"
+#include "tf/support/group_attrs.h"
+#include "tf/support/guarded_op.h"
 
 namespace group_embedding {
 namespace {

@@ -1,5 +1,5 @@
 // The attributes of ops that look a group up, or take the way back from one: what
-// tf/kernels/group_attrs.h reads of each. In a registration: `.TABLES_ATTRS.GROUP_ATTRS`.
+// tf/support/group_attrs.h reads of each. In a registration: `.TABLES_ATTRS.GROUP_ATTRS`.
 #pragma once
 
 #define TABLES_ATTRS                                                \

@@ -32,7 +32,7 @@ REGISTER_OP("HostAlltoall")
     })
     .Doc(R"doc(
 Sends slices of a tensor along its first axis to all ranks of the host: see
-cc/exchange/host_exchange.h. Calls are matched by the name of the node.
+cc/exchange/host/host_exchange.h. Calls are matched by the name of the node.
 
 tensor: [n, ...].
 splits: [num_ranks], how much of the first axis goes to each rank, rank 0 first.

@@ -29,7 +29,7 @@ REGISTER_OP("PackRows")
     })
     .Doc(R"doc(
 Brings the rows of many tables into one buffer, part by part for each rank: see
-cc/exchange/pack_rows.h.
+cc/exchange/host/pack_rows.h.
 
 rows: per table, [rows, dim]: the rows for rank 0 first.
 indices: none, or per table [rows], ascending: which of its rows these are; others are absent.

@@ -43,7 +43,7 @@ REGISTER_OP("RouteIds")
 Finds the unique rows of a batch and the rank that owns each: see cc/core/owner.h.
 
 batch, sizes: made by GroupIds.
-messages: what each rank is asked for, rank after rank: see cc/exchange/messages.h.
+messages: what each rank is asked for, rank after rank: see cc/exchange/host/messages.h.
 splits: [num_ranks], the words for each rank.
 counts: [num_ranks, num_tables], the rows of each table asked of each rank.
 routed: `batch` with ids that name the rows of the matrices that the answers form, one per table.

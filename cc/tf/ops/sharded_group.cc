@@ -62,7 +62,7 @@ REGISTER_OP("ShardedGroupLookup")
     .Attr("rank: int >= 0")
     .Attr("num_ranks: int >= 1")
     .Attr("timeout_seconds: float")
-    .Attr("with_rooms: bool")
+    .Attr("use_peer_memory: bool")
     .SetIsStateful()
     .SetShapeFn(ShardedGroupLookupShape)
     .Doc(R"doc(
@@ -82,7 +82,7 @@ description: what the lookup is, the same on all ranks; else an error says in wh
 comm_dtype: of rows and gradients on their way between ranks.
 nccl_id, rank, num_ranks: the communicator, made when the first op of this id runs.
 timeout_seconds: how long other ranks are waited for.
-with_rooms: where the GPUs reach each other's memory, rows and gradients are written there.
+use_peer_memory: where the GPUs reach each other's memory, rows and gradients are written there.
 )doc");
 
 REGISTER_OP("SendGroupGradients")

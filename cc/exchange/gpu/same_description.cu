@@ -1,0 +1,68 @@
+#include <cuda_runtime_api.h>
+
+#include <algorithm>
+
+#include "exchange/gpu/same_description.h"
+#include "exchange/host/messages.h"
+
+namespace group_embedding {
+namespace {
+
+// Sends `description` to every rank, and brings what the others sent, of so many bytes, to the
+// host.
+std::string Gather(const std::string& description, const std::vector<int64_t>& bytes_of_rank,
+                   Communicator* communicator, const ShardedGroup::Memory& memory,
+                   cudaStream_t stream, std::string* received) {
+  std::string sent;
+  int64_t num_received = 0;
+  for (const int64_t bytes : bytes_of_rank) {
+    sent += description;
+    num_received += bytes;
+  }
+  const std::vector<int64_t> send_bytes(bytes_of_rank.size(),
+                                        static_cast<int64_t>(description.size()));
+  auto* send = static_cast<char*>(
+      memory.on_device("descriptions", static_cast<int64_t>(sent.size()) + num_received));
+  char* receive = send + sent.size();
+  received->resize(num_received);
+  cudaError_t copied =
+      cudaMemcpyAsync(send, sent.data(), sent.size(), cudaMemcpyHostToDevice, stream);
+  if (copied != cudaSuccess) return cudaGetErrorString(copied);
+  const std::string error =
+      communicator->AllToAll(send, send_bytes.data(), receive, bytes_of_rank.data(), stream);
+  if (!error.empty()) return error;
+  copied = cudaMemcpyAsync(received->data(), receive, num_received, cudaMemcpyDeviceToHost, stream);
+  if (copied != cudaSuccess) return cudaGetErrorString(copied);
+  return communicator->Wait(stream);
+}
+
+}  // namespace
+
+DescriptionHeader HeaderOf(const std::string& description) {
+  return {DigestOf(description), static_cast<int64_t>(description.size())};
+}
+
+std::string FindDisagreement(const std::string& description,
+                             const std::vector<DescriptionHeader>& headers,
+                             Communicator* communicator, const ShardedGroup::Memory& memory,
+                             cudaStream_t stream) {
+  // Every rank sees the same headers, so that all go on, or none does.
+  if (std::all_of(headers.begin(), headers.end(), [&](const DescriptionHeader& header) {
+        return header.digest == headers[0].digest;
+      })) {
+    return "";
+  }
+  std::vector<int64_t> bytes;
+  for (const DescriptionHeader& header : headers) bytes.push_back(header.bytes);
+  std::string received;
+  std::string error = Gather(description, bytes, communicator, memory, stream, &received);
+  const uint64_t mine = headers[communicator->rank()].digest;
+  size_t at = 0;
+  for (size_t n = 0; n < headers.size() && error.empty(); at += bytes[n++]) {
+    if (headers[n].digest == mine) continue;
+    error = DifferenceOf(description, received.substr(at, bytes[n]), static_cast<int64_t>(n));
+  }
+  return error;
+}
+
+}  // namespace group_embedding

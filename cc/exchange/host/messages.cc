@@ -1,0 +1,161 @@
+#include "exchange/host/messages.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "core/group.h"
+
+namespace group_embedding {
+namespace {
+
+constexpr int64_t kHeaderWords = 6;
+
+int64_t WordsOf(int64_t bytes) { return (bytes + 7) / 8; }
+
+// The next line of a text from `at` on, which is moved behind it.
+std::string NextLine(const std::string& text, size_t* at) {
+  const size_t begin = std::min(*at, text.size());
+  const size_t end = std::min(text.find('\n', begin), text.size());
+  *at = end + 1;
+  return text.substr(begin, end - begin);
+}
+
+bool IsFaultKind(int64_t kind) {
+  return kind >= 0 && kind <= static_cast<int64_t>(FaultKind::kWeightRowsDiffer);
+}
+
+// One message, read word by word; past its end there are zeros, and it is not whole.
+class Reader {
+ public:
+  Reader(const int64_t* words, int64_t size) : at_(words), left_(size) {}
+
+  int64_t Next() { return left_ > 0 ? (--left_, *at_++) : (whole_ = false, 0); }
+
+  std::string Text(int64_t bytes) {
+    std::string text;
+    if (!Has(bytes < 0 || bytes > 8 * left_ ? -1 : WordsOf(bytes))) return text;
+    text.assign(reinterpret_cast<const char*>(at_), bytes);
+    Skip(WordsOf(bytes));
+    return text;
+  }
+
+  void Append(int64_t count, std::vector<int64_t>* to) {
+    if (!Has(count)) return;
+    to->insert(to->end(), at_, at_ + count);
+    Skip(count);
+  }
+
+  // The same, of numbers from 1 to `most`.
+  void AppendUpTo(int64_t most, int64_t count, std::vector<int64_t>* to) {
+    if (!Has(count)) return;
+    whole_ = std::all_of(at_, at_ + count, [=](int64_t n) { return n >= 1 && n <= most; });
+    Append(count, to);
+  }
+
+  // Whether it was read to its end, and no further.
+  bool Ended() const { return whole_ && left_ == 0; }
+
+ private:
+  bool Has(int64_t count) { return whole_ = whole_ && count >= 0 && count <= left_; }
+  void Skip(int64_t count) { at_ += count, left_ -= count; }
+
+  const int64_t* at_;
+  int64_t left_;
+  bool whole_ = true;
+};
+
+}  // namespace
+
+uint64_t DigestOf(const std::string& description) {  // FNV-1a
+  uint64_t digest = 0xcbf29ce484222325ULL;
+  for (const char c : description)
+    digest = (digest ^ static_cast<unsigned char>(c)) * 0x100000001b3ULL;
+  return digest;
+}
+
+std::string DifferenceOf(const std::string& ours, const std::string& theirs, int64_t rank) {
+  const std::string who = "rank " + std::to_string(rank);
+  std::string said = "the ranks disagree: ";
+  if (theirs.empty()) {
+    said += who + " makes another one than this rank, whose is\n" + ours;
+  } else {
+    size_t our_at = 0, their_at = 0;
+    std::string our_line, their_line;
+    while (our_line == their_line && (our_at < ours.size() || their_at < theirs.size())) {
+      our_line = NextLine(ours, &our_at);
+      their_line = NextLine(theirs, &their_at);
+    }
+    said += who + " has " + (their_line.empty() ? "nothing more" : their_line) +
+            " where this rank has " + (our_line.empty() ? "nothing more" : our_line);
+  }
+  return said + "; build the same model, in the same order, on all ranks";
+}
+
+Messages WriteMessages(const std::vector<TableRequest>& tables, const Fault& fault,
+                       const Description& description, bool with_description, int64_t num_ranks) {
+  Messages messages;
+  std::vector<int64_t>& words = messages.words;
+  const int64_t description_bytes =
+      with_description ? static_cast<int64_t>(description.text.size()) : 0;
+  size_t size = num_ranks * (kHeaderWords + WordsOf(description_bytes) + tables.size());
+  for (const TableRequest& table : tables) size += table.ids.size() + table.times.size();
+  words.reserve(size);
+  for (int64_t owner = 0; owner < num_ranks; ++owner) {
+    const size_t start = words.size();
+    words.insert(words.end(),
+                 {static_cast<int64_t>(fault.kind), fault.feature, fault.sample, fault.value,
+                  static_cast<int64_t>(DigestOf(description.text)), description_bytes});
+    words.resize(words.size() + WordsOf(description_bytes));
+    std::memcpy(words.data() + start + kHeaderWords, description.text.data(), description_bytes);
+    for (const TableRequest& table : tables) {
+      messages.counts.push_back(table.first_row[owner + 1] - table.first_row[owner]);
+      words.push_back(messages.counts.back());
+    }
+    auto append = [&](const std::vector<int64_t>& values, const TableRequest& table) {
+      words.insert(words.end(), values.begin() + table.first_row[owner],
+                   values.begin() + table.first_row[owner + 1]);
+    };
+    for (const TableRequest& table : tables) append(table.ids, table);
+    for (const TableRequest& table : tables) {
+      if (!table.times.empty()) append(table.times, table);
+    }
+    messages.splits.push_back(static_cast<int64_t>(words.size() - start));
+  }
+  return messages;
+}
+
+Requests ReadMessages(const int64_t* words, const int64_t* splits, int64_t num_ranks,
+                      const Description& description) {
+  const int64_t num_tables = static_cast<int64_t>(description.keyed.size());
+  Requests requests;
+  requests.ids.resize(num_tables);
+  requests.times.resize(num_tables);
+  for (int64_t n = 0; n < num_ranks; words += splits[n++]) {
+    Reader message(words, splits[n]);
+    const int64_t kind = message.Next(), feature = message.Next();
+    const int64_t sample = message.Next(), value = message.Next();
+    const uint64_t digest = static_cast<uint64_t>(message.Next());
+    const std::string text = message.Text(message.Next());
+    if (digest != DigestOf(description.text)) {
+      requests.error = DifferenceOf(description.text, text, n);
+      return requests;
+    }
+    if (requests.fault_rank < 0 && kind != 0) {
+      requests.fault_rank = n;
+      requests.fault = {static_cast<FaultKind>(kind), static_cast<int32_t>(feature), sample, value};
+    }
+    for (int64_t t = 0; t < num_tables; ++t) requests.counts.push_back(message.Next());
+    const int64_t* counts = requests.counts.data() + n * num_tables;
+    for (int64_t t = 0; t < num_tables; ++t) message.Append(counts[t], &requests.ids[t]);
+    for (int64_t t = 0; t < num_tables; ++t) {
+      if (description.keyed[t]) message.AppendUpTo(kMaxTimes, counts[t], &requests.times[t]);
+    }
+    if (!message.Ended() || !IsFaultKind(kind)) {
+      requests.error = "rank " + std::to_string(n) + " sent what is no message of this lookup";
+      return requests;
+    }
+  }
+  return requests;
+}
+
+}  // namespace group_embedding

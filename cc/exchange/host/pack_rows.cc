@@ -1,0 +1,285 @@
+#include "exchange/host/pack_rows.h"
+
+#include <algorithm>
+#include <cstring>
+#include <numeric>
+#include <type_traits>
+#include <vector>
+
+#include "core/rows.h"
+
+namespace group_embedding {
+namespace {
+
+constexpr int64_t kWordBytes = 4;
+
+// The words that `bytes` take, filled up to 16 bytes.
+int64_t WordsOf(int64_t bytes) { return (bytes + 15) / 16 * 16 / kWordBytes; }
+
+// The rows of one table for one rank.
+struct Block {
+  int64_t rank;
+  int64_t table;
+  int64_t first;    // its first row in the table's matrix
+  int64_t count;    // of rows
+  int64_t rows_at;  // in the rank's part, in words
+  int64_t bits_at;
+  int64_t end;
+};
+
+// [num_ranks * num_tables]
+std::vector<Block> FindBlocks(const RowParts& parts) {
+  std::vector<Block> blocks;
+  std::vector<int64_t> first(parts.num_tables, 0);
+  for (int64_t n = 0; n < parts.num_ranks; ++n) {
+    int64_t at = 0;
+    for (int64_t t = 0; t < parts.num_tables; ++t) {
+      const int64_t count = parts.counts[n * parts.num_tables + t];
+      const int64_t bits_at = at + WordsOf(count * parts.dims[t] * SizeOf(parts.wire[t]));
+      const int64_t end = bits_at + WordsOf((count + 31) / 32 * kWordBytes);
+      blocks.push_back({n, t, first[t], count, at, bits_at, end});
+      first[t] += count;
+      at = end;
+    }
+  }
+  return blocks;
+}
+
+template <typename Body>
+void ForBlocks(const std::vector<Block>& blocks, const ParallelFor& parallel_for, Body&& body) {
+  if (blocks.empty()) return;
+  const int64_t num_blocks = static_cast<int64_t>(blocks.size());
+  int64_t words = 0;
+  for (const Block& block : blocks) words += block.end - block.rows_at;
+  parallel_for(num_blocks, 10 + words / num_blocks, [&](int64_t begin, int64_t end) {
+    for (int64_t b = begin; b < end; ++b) body(blocks[b], b);
+  });
+}
+
+template <typename From, typename To>
+void Convert(const From* from, int64_t count, float scale, To* to) {
+  if (std::is_same_v<From, To> && scale == 1.0f) {
+    std::memcpy(to, from, count * sizeof(To));
+    return;
+  }
+  for (int64_t i = 0; i < count; ++i) to[i] = FromFloat<To>(scale * ToFloat(from[i]));
+}
+
+// Calls `body` with null pointers to two types.
+template <typename Body>
+void ForDataTypes(DataType from, DataType to, const Body& body) {
+  ForDataType(from, [&](auto* from_null) {
+    ForDataType(to, [&](auto* to_null) { body(from_null, to_null); });
+  });
+}
+
+void Convert(const void* from, DataType from_type, int64_t count, float scale, void* to,
+             DataType to_type) {
+  ForDataTypes(from_type, to_type, [&](auto* from_null, auto* to_null) {
+    using From = const std::remove_pointer_t<decltype(from_null)>;
+    Convert(static_cast<From*>(from), count, scale, static_cast<decltype(to_null)>(to));
+  });
+}
+
+// Slices [slice, slice + count) to [count, dim] from `to` on.
+template <typename From, typename To>
+void ConvertRows(const RowSlices& from, int64_t slice, int64_t count, int64_t dim, float scale,
+                 To* to) {
+  constexpr int64_t kPrefetchRows = 32;
+  const From* rows = static_cast<const From*>(from.rows);
+  if (from.ids == nullptr) return Convert(rows + slice * dim, count * dim, scale, to);
+  const int64_t* ids = from.ids + slice;
+  for (int64_t i = 0; i < count; ++i) {
+    // Those of the slices that follow `count` come next.
+    const int64_t ahead = std::min(i + kPrefetchRows, from.num_rows - slice - 1);
+    PrefetchRow(rows + ids[ahead] * dim, dim);
+    Convert(rows + ids[i] * dim, dim, scale, to + i * dim);
+  }
+}
+
+void ConvertRows(const RowSlices& from, int64_t slice, int64_t count, int64_t dim, float scale,
+                 void* to, DataType to_type) {
+  ForDataTypes(from.dtype, to_type, [&](auto* from_null, auto* to_null) {
+    using From = std::remove_pointer_t<decltype(from_null)>;
+    ConvertRows<From>(from, slice, count, dim, scale, static_cast<decltype(to_null)>(to));
+  });
+}
+
+// The same, rounded to another type on the way.
+void ConvertRowsBy(DataType wire, const RowSlices& from, int64_t slice, int64_t count, int64_t dim,
+                   float scale, char* to, DataType to_type) {
+  if (wire == from.dtype && wire == to_type) {
+    ConvertRows(from, slice, count, dim, scale, to, to_type);
+    return;
+  }
+  const int64_t rows_at_once = std::max<int64_t>(1, 1024 / dim);
+  std::vector<float> peer_buffer(rows_at_once * dim);
+  RowSlices rounded = {peer_buffer.data(), wire, /*all=*/true, nullptr, rows_at_once};
+  for (int64_t i = 0; i < count; i += rows_at_once) {
+    const int64_t rows = std::min(rows_at_once, count - i);
+    ConvertRows(from, slice + i, rows, dim, scale, rounded.rows, wire);
+    ConvertRows(rounded, 0, rows, dim, 1.0f, to + i * dim * SizeOf(to_type), to_type);
+  }
+}
+
+bool IsPresent(const uint32_t* bits, int64_t row) { return bits[row / 32] >> (row % 32) & 1; }
+
+int64_t NumPresent(const uint32_t* bits, int64_t count) {
+  int64_t present = 0;
+  for (int64_t w = 0; w < count / 32; ++w) present += __builtin_popcount(bits[w]);
+  for (int64_t i = count / 32 * 32; i < count; ++i) present += IsPresent(bits, i);
+  return present;
+}
+
+void SetAllPresent(uint32_t* bits, int64_t count) {
+  for (int64_t i = 0; i < count; i += 32) {
+    bits[i / 32] = count - i < 32 ? (uint32_t{1} << (count - i)) - 1 : ~uint32_t{0};
+  }
+}
+
+// Which of the slices are rows of a block: [begin, end).
+struct Range {
+  int64_t begin, end;
+};
+
+Range SlicesIn(const RowSlices& slices, const Block& block) {
+  const int64_t end = block.first + block.count;
+  if (slices.all) return {block.first, end};
+  const int64_t *indices = slices.indices, *last = indices + slices.num_rows;
+  return {std::lower_bound(indices, last, block.first) - indices,
+          std::lower_bound(indices, last, end) - indices};
+}
+
+// Calls `body(slice, row, count)` for the slices of a block whose rows follow each other; rows are
+// those of the block.
+template <typename Body>
+void ForRuns(const RowSlices& slices, const Block& block, Body&& body) {
+  const Range range = SlicesIn(slices, block);
+  for (int64_t begin = range.begin, end; begin < range.end; begin = end) {
+    end = slices.all ? range.end : begin + 1;
+    while (end < range.end && slices.indices[end] == slices.indices[end - 1] + 1) ++end;
+    const int64_t row = slices.all ? begin : slices.indices[begin];
+    body(begin, row - block.first, end - begin);
+  }
+}
+
+// Where the present rows of each block go in its table's slices.
+std::vector<int64_t> FirstPresent(const RowParts& parts, const int64_t* present) {
+  std::vector<int64_t> first(parts.num_ranks * parts.num_tables, 0);
+  for (size_t b = parts.num_tables; b < first.size(); ++b) {
+    first[b] = first[b - parts.num_tables] + present[b - parts.num_tables];
+  }
+  return first;
+}
+
+char* RowOf(const RowSlices& slices, int64_t slice, int64_t dim) {
+  return static_cast<char*>(slices.rows) + slice * dim * SizeOf(slices.dtype);
+}
+
+void SetIndices(const RowSlices& slices, int64_t slice, int64_t row, int64_t count) {
+  if (slices.indices == nullptr) return;
+  std::iota(slices.indices + slice, slices.indices + slice + count, row);
+}
+
+}  // namespace
+
+void PackedSplits(const RowParts& parts, int64_t* splits) {
+  const std::vector<Block> blocks = FindBlocks(parts);
+  for (int64_t n = 0; n < parts.num_ranks; ++n)
+    splits[n] = blocks[(n + 1) * parts.num_tables - 1].end;
+}
+
+std::vector<char*> PartsIn(const RowParts& parts, void* packed) {
+  std::vector<int64_t> splits(parts.num_ranks);
+  PackedSplits(parts, splits.data());
+  std::vector<char*> begins;
+  char* at = static_cast<char*>(packed);
+  for (const int64_t words : splits) {
+    begins.push_back(at);
+    at += words * kWordBytes;
+  }
+  return begins;
+}
+
+void PackRows(const RowParts& parts, const RowSlices* slices, float scale, char* const* packed,
+              const ParallelFor& parallel_for) {
+  ForBlocks(FindBlocks(parts), parallel_for, [&](const Block& block, int64_t) {
+    if (packed[block.rank] == nullptr) return;
+    const RowSlices& from = slices[block.table];
+    const DataType wire = parts.wire[block.table];
+    const int64_t dim = parts.dims[block.table];
+    uint32_t* words = reinterpret_cast<uint32_t*>(packed[block.rank]);
+    char* rows = reinterpret_cast<char*>(words + block.rows_at);
+    uint32_t* bits = words + block.bits_at;
+    const int64_t row_words = (block.count * dim * SizeOf(wire) + kWordBytes - 1) / kWordBytes;
+    if (row_words > 0) words[block.rows_at + row_words - 1] = 0;  // of which it may fill a half
+    std::fill(words + block.rows_at + row_words, words + block.end, 0);
+    if (from.all) SetAllPresent(bits, block.count);
+    ForRuns(from, block, [&](int64_t slice, int64_t row, int64_t count) {
+      for (int64_t i = 0; i < (from.all ? 0 : count); ++i) {
+        bits[(row + i) / 32] |= uint32_t{1} << ((row + i) % 32);
+      }
+      ConvertRows(from, slice, count, dim, scale, rows + row * dim * SizeOf(wire), wire);
+    });
+  });
+}
+
+void CountPresentRows(const RowParts& parts, const char* const* packed, int64_t* present) {
+  const std::vector<Block> blocks = FindBlocks(parts);
+  for (size_t b = 0; b < blocks.size(); ++b) {
+    const auto* words = reinterpret_cast<const uint32_t*>(packed[blocks[b].rank]);
+    if (words != nullptr) present[b] = NumPresent(words + blocks[b].bits_at, blocks[b].count);
+  }
+}
+
+void UnpackRows(const RowParts& parts, const char* const* packed, const int64_t* present,
+                const RowSlices* slices, const ParallelFor& parallel_for) {
+  const std::vector<int64_t> first = FirstPresent(parts, present);
+  ForBlocks(FindBlocks(parts), parallel_for, [&](const Block& block, int64_t b) {
+    if (packed[block.rank] == nullptr) return;
+    const RowSlices& to = slices[block.table];
+    const DataType wire = parts.wire[block.table];
+    const int64_t dim = parts.dims[block.table];
+    const auto* words = reinterpret_cast<const uint32_t*>(packed[block.rank]);
+    const char* rows = reinterpret_cast<const char*>(words + block.rows_at);
+    const uint32_t* bits = words + block.bits_at;
+    int64_t slice = first[b];
+    for (int64_t begin = 0, end; begin < block.count; begin = end) {
+      end = begin + 1;
+      if (!IsPresent(bits, begin)) continue;
+      while (end < block.count && IsPresent(bits, end)) ++end;
+      Convert(rows + begin * dim * SizeOf(wire), wire, (end - begin) * dim, 1.0f,
+              RowOf(to, slice, dim), to.dtype);
+      SetIndices(to, slice, block.first + begin, end - begin);
+      slice += end - begin;
+    }
+  });
+}
+
+void CountOwnRows(const OwnRows& own, int64_t* present) {
+  const std::vector<Block> blocks = FindBlocks(own.sent);
+  for (int64_t t = 0; t < own.sent.num_tables; ++t) {
+    const Range range = SlicesIn(own.from[t], blocks[own.rank * own.sent.num_tables + t]);
+    present[t] = range.end - range.begin;
+  }
+}
+
+void CopyOwnRows(const OwnRows& own, const int64_t* present, const RowSlices* to,
+                 const ParallelFor& parallel_for) {
+  const int64_t num_tables = own.sent.num_tables, first_block = own.rank * num_tables;
+  const std::vector<int64_t> first = FirstPresent(own.received, present);
+  const std::vector<Block> received = FindBlocks(own.received), sent = FindBlocks(own.sent);
+  const auto own_sent = sent.begin() + first_block;
+  ForBlocks({own_sent, own_sent + num_tables}, parallel_for, [&](const Block& block, int64_t t) {
+    const int64_t dim = own.sent.dims[t];
+    int64_t slice = first[first_block + t];
+    ForRuns(own.from[t], block, [&](int64_t begin, int64_t row, int64_t count) {
+      ConvertRowsBy(own.sent.wire[t], own.from[t], begin, count, dim, own.scale,
+                    RowOf(to[t], slice, dim), to[t].dtype);
+      SetIndices(to[t], slice, received[first_block + t].first + row, count);
+      slice += count;
+    });
+  });
+}
+
+}  // namespace group_embedding

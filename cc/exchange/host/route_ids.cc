@@ -1,0 +1,161 @@
+#include "exchange/host/route_ids.h"
+
+#include <algorithm>
+
+#include "fused/sample_ids.h"
+
+namespace group_embedding {
+namespace {
+
+constexpr int64_t kLeftOut = -1, kReadsZeros = -2;
+
+// The unique ids of one table, in the order they were first seen.
+//
+// Whether an id is a new one is as good as random, and processors that guess it wrong lose more
+// time than all the rest takes. So nothing branches on it: each id is first written behind the
+// unique ones, and an empty slot has a number above all of theirs, of which and their count the
+// less is taken.
+class UniqueIds {
+ public:
+  // Begins anew, for another table. `are_counted`: how often each came is asked for.
+  void Clear(int64_t max_ids, bool are_counted) {
+    size_t size = 16;
+    while (size < 2 * static_cast<size_t>(max_ids)) size *= 2;
+    slots_.assign(size, kEmpty);
+    mask_ = size - 1;
+    size_ = 0;
+    ids_.resize(max_ids + 1);
+    times_.assign(are_counted ? max_ids + 1 : 0, 0);
+  }
+
+  // Returns the number of `id` among the unique ids.
+  int64_t Add(int64_t id) {
+    ids_[size_] = id;
+    size_t slot = (static_cast<uint64_t>(id) * 0x9E3779B97F4A7C15u >> 20) & mask_;
+    uint32_t number = NumberIn(slot);
+    while (ids_[number] != id) {
+      slot = (slot + 1) & mask_;
+      number = NumberIn(slot);
+    }
+    slots_[slot] = number;
+    size_ += number == size_;
+    if (!times_.empty()) ++times_[number];
+    return number;
+  }
+
+  int64_t size() const { return size_; }
+  const int64_t* ids() const { return ids_.data(); }                                 // [size()]
+  const int64_t* times() const { return times_.empty() ? nullptr : times_.data(); }  // [size()]
+
+ private:
+  static constexpr uint32_t kEmpty = 0xFFFFFFFF;
+
+  uint32_t NumberIn(size_t slot) const {
+    uint32_t number = std::min(slots_[slot], size_);
+    asm("" : "+r"(number));  // or GCC branches on which of the two it is, after all
+    return number;
+  }
+
+  std::vector<uint32_t> slots_;  // open addressing; number of a unique id, or kEmpty
+  size_t mask_ = 0;
+  uint32_t size_ = 0;
+  std::vector<int64_t> ids_, times_;  // with space for one more than there are
+};
+
+// Sorts unique ids by owner, stably; `place` gets the new number of each.
+TableRequest SortByOwner(const UniqueIds& unique, const RoutedTable& table, int64_t num_ranks,
+                         std::vector<int64_t>* place) {
+  const int64_t *ids = unique.ids(), *times = unique.times();
+  const int64_t num_ids = unique.size();
+  const Owners owners(table.placement, num_ranks);
+  TableRequest request;
+  request.first_row.assign(num_ranks + 1, 0);
+  for (int64_t u = 0; u < num_ids; ++u) ++request.first_row[owners.Of(ids[u]).rank + 1];
+  for (int64_t n = 0; n < num_ranks; ++n) request.first_row[n + 1] += request.first_row[n];
+  std::vector<int64_t> next(request.first_row.begin(), request.first_row.end() - 1);
+  request.ids.resize(num_ids);
+  request.times.resize(times == nullptr ? 0 : num_ids);
+  place->resize(num_ids);
+  for (int64_t u = 0; u < num_ids; ++u) {
+    const Owner owner = owners.Of(ids[u]);
+    const int64_t to = (*place)[u] = next[owner.rank]++;
+    request.ids[to] = owner.local_id;
+    if (times != nullptr) request.times[to] = times[u];
+  }
+  return request;
+}
+
+// Calls `body(position, id, weight, feature index, sample)` for the ids of one table, in order.
+template <typename Body>
+void ForIdsOfTable(const RouteInput& input, const std::vector<int64_t>& features, Body&& body) {
+  const Batch& batch = input.batch;
+  for (const int64_t f : features) {
+    const Feature& feature = input.features[f];
+    for (int64_t s = 0; s < feature.num_samples; ++s) {
+      const int64_t* split = batch.row_splits + feature.first_sample + s;
+      for (int64_t i = split[0]; i < split[1]; ++i) {
+        body(i, batch.ids[i], batch.weights ? batch.weights[i] : 1.0f, f, s);
+      }
+    }
+  }
+}
+
+int64_t NumIds(const RouteInput& input, const std::vector<int64_t>& features) {
+  int64_t num_ids = 0;
+  for (const int64_t f : features) {
+    const Feature& feature = input.features[f];
+    num_ids += input.batch.row_splits[feature.first_sample + feature.num_samples] -
+               input.batch.row_splits[feature.first_sample];
+  }
+  return num_ids;
+}
+
+TableRequest RouteTable(const RouteInput& input, const RoutedTable& table,
+                        const std::vector<int64_t>& features, UniqueIds* unique, int64_t* ids,
+                        Fault* fault) {
+  unique->Clear(NumIds(input, features), /*are_counted=*/table.num_rows == kAnyKey);
+  ForIdsOfTable(input, features, [&](int64_t i, int64_t id, float weight, int64_t f, int64_t s) {
+    if (table.num_rows == kAnyKey) {
+      ids[i] = unique->Add(id);
+      return;
+    }
+    const IdUse use = UseOfId(id, weight, table.num_rows, input.features[f].combiner,
+                              input.invalid_ids.prune_negative);
+    if (use == IdUse::kZeros && !input.invalid_ids.read_zeros && fault->kind == FaultKind::kNone) {
+      *fault = {FaultKind::kIdOutOfRange, static_cast<int32_t>(f), s, id};
+    }
+    ids[i] = use == IdUse::kRow ? unique->Add(id) : use == IdUse::kZeros ? kReadsZeros : kLeftOut;
+  });
+  std::vector<int64_t> place;
+  TableRequest request = SortByOwner(*unique, table, input.num_ranks, &place);
+  const int64_t past_the_end = static_cast<int64_t>(place.size());
+  ForIdsOfTable(input, features, [&](int64_t i, int64_t, float, int64_t, int64_t) {
+    if (ids[i] != kLeftOut) ids[i] = ids[i] == kReadsZeros ? past_the_end : place[ids[i]];
+  });
+  return request;
+}
+
+}  // namespace
+
+std::vector<TableRequest> RouteIds(const RouteInput& input, int64_t* ids, Fault* fault,
+                                   const ParallelFor& parallel_for) {
+  std::vector<std::vector<int64_t>> features_of(input.num_tables);
+  for (int64_t f = 0; f < input.num_features; ++f) {
+    features_of[input.features[f].table].push_back(f);
+  }
+  std::vector<TableRequest> requests(input.num_tables);
+  std::vector<Fault> faults(input.num_tables);
+  const int64_t cost = 20 * (1 + input.batch.num_ids / std::max<int64_t>(1, input.num_tables));
+  parallel_for(input.num_tables, cost, [&](int64_t begin, int64_t end) {
+    UniqueIds unique;
+    for (int64_t t = begin; t < end; ++t) {
+      requests[t] = RouteTable(input, input.tables[t], features_of[t], &unique, ids, &faults[t]);
+    }
+  });
+  const auto bad = std::find_if(faults.begin(), faults.end(),
+                                [](const Fault& f) { return f.kind != FaultKind::kNone; });
+  *fault = bad == faults.end() ? Fault() : *bad;
+  return requests;
+}
+
+}  // namespace group_embedding

@@ -1,0 +1,54 @@
+#include "exchange/transport/peer_buffers.h"
+#include "exchange/transport/peer_communicator.h"
+
+namespace group_embedding {
+namespace {
+
+class PeerCommunicator : public Communicator {
+ public:
+  PeerCommunicator(std::unique_ptr<Communicator> base, std::unique_ptr<PeerBufferPool> peer_buffers)
+      : Communicator(base->rank(), base->num_ranks()),
+        base_(std::move(base)),
+        peer_buffers_(std::move(peer_buffers)) {}
+
+  std::string AllToAll(const void* send, const int64_t* send_bytes, void* receive,
+                       const int64_t* receive_bytes, Stream stream) override {
+    return base_->AllToAll(send, send_bytes, receive, receive_bytes, stream);
+  }
+
+  std::string Wait(Stream stream) override {
+    std::string error = base_->Wait(stream);
+    if (error.empty()) {
+      const std::string late = peer_buffers_->Error();
+      if (late.empty()) return "";
+      base_->Abort(late);
+      error = base_->Wait(stream);  // says it as any other of its errors
+    }
+    peer_buffers_->Abort();
+    return error;
+  }
+
+  void Abort(const std::string& reason) override {
+    peer_buffers_->Abort();
+    base_->Abort(reason);
+  }
+
+  PeerBufferPool* peer_buffers() override { return peer_buffers_.get(); }
+
+ private:
+  const std::unique_ptr<Communicator> base_;
+  const std::unique_ptr<PeerBufferPool> peer_buffers_;
+};
+
+}  // namespace
+
+std::unique_ptr<Communicator> UsePeerMemory(std::unique_ptr<Communicator> communicator,
+                                            double timeout_seconds, cudaStream_t stream,
+                                            std::string* why_not) {
+  std::unique_ptr<PeerBufferPool> peer_buffers =
+      PeerBufferPool::Make(communicator.get(), timeout_seconds, stream, why_not);
+  if (peer_buffers == nullptr) return communicator;
+  return std::make_unique<PeerCommunicator>(std::move(communicator), std::move(peer_buffers));
+}
+
+}  // namespace group_embedding

@@ -1,0 +1,297 @@
+// What DeviceHash does alone: slots, find, insert, erase, evict, clear. Its memory is in
+// device_hash_memory.cu, its snapshots in device_hash_snapshot.cu.
+#include <algorithm>
+#include <unordered_map>
+
+#include "core/device_buffer.h"
+#include "table/check_table.h"
+#include "table/device/device_hash.h"
+#include "table/device/device_hash_kernels.h"
+
+namespace group_embedding {
+namespace {
+
+constexpr int64_t kKeysAtOnce = 1 << 20;
+
+}  // namespace
+
+std::string DeviceHash::Slot(const SlotOptions& slot, void** array) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  const std::string where = Named(", slot '" + slot.name + "': ");
+  for (size_t s = 0; s < slots_.size(); ++s) {
+    const SlotOptions& present = slots_[s];
+    if (present.name != slot.name) continue;
+    if (present.width != slot.width || present.dtype != slot.dtype) {
+      return where + "expected " + std::to_string(present.width) + " columns of " +
+             std::to_string(SizeOf(present.dtype)) + " bytes, as it has, got " +
+             std::to_string(slot.width) + " of " + std::to_string(SizeOf(slot.dtype));
+    }
+    *array = slot_arrays_[s]->data();
+    return "";
+  }
+  // Every update asks for its slots, and waits for the device only where it makes one.
+  const Alone alone(*this, std::adopt_lock);
+  if (slots_.size() == kMaxSlotArrays) {
+    return where + "expected at most " + std::to_string(kMaxSlotArrays) + " slots";
+  }
+  const int64_t bytes = slot.width * SizeOf(slot.dtype);
+  LimitDeviceRows(BytesPerRow() + bytes);
+  auto memory = ReserveValues(bytes);
+  std::string error = memory->Grow(usable_rows_ * bytes);
+  if (!error.empty()) return where + error;
+  RequireCuda(FillSlotArray({memory->data(), slot.width, slot.dtype, slot.initial},
+                            State().next_row, streams_.own()));
+  *array = memory->data();
+  slots_.push_back(slot);
+  slot_arrays_.push_back(std::move(memory));
+  return "";
+}
+
+// Without waiting: also rows that are there and were never used.
+Table DeviceHash::rows() const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return {ref_.rows, usable_rows_, options_.dim, 0};
+}
+
+int64_t DeviceHash::num_rows() const {
+  const Alone alone(*this);
+  return State().next_row;
+}
+
+int64_t DeviceHash::num_keys() const {
+  const Alone alone(*this);
+  return State().num_keys;
+}
+
+int64_t DeviceHash::memory_bytes() const {
+  const Alone alone(*this);
+  return State().next_row * BytesPerRow() + index_->bytes() +
+         usable_candidates_ * static_cast<int64_t>(sizeof(Candidate) + sizeof(int64_t)) +
+         bloom_bytes_;
+}
+
+float DeviceHash::load_factor() const {
+  const Alone alone(*this);
+  return static_cast<float>(State().used_slots) / static_cast<float>(index_->num_slots());
+}
+
+void DeviceHash::Find(const int64_t* keys, int64_t num_keys, int64_t* rows) const {
+  const Alone alone(*this);
+  const cudaStream_t stream = streams_.own();
+  DeviceBuffer<int64_t> device_keys(keys, num_keys, stream), device_rows(num_keys);
+  RequireCuda(FindKeys(Ref(), device_keys.data(), num_keys, device_rows.data(), stream));
+  RequireCuda(cudaMemcpyAsync(rows, device_rows.data(), num_keys * sizeof(int64_t),
+                              cudaMemcpyDeviceToHost, stream));
+  RequireCuda(cudaStreamSynchronize(stream));
+}
+
+void DeviceHash::ReadInitialRows(void* rows) const {
+  const Alone alone(*this);
+  const cudaStream_t stream = streams_.own();
+  RequireCuda(cudaMemcpyAsync(rows, ref_.rows, options_.initial.matrix_rows * RowBytes(),
+                              cudaMemcpyDeviceToHost, stream));
+  RequireCuda(cudaStreamSynchronize(stream));
+}
+
+void DeviceHash::WriteInitialRows(const void* rows) {
+  const Alone alone(*this);
+  const cudaStream_t stream = streams_.own();
+  RequireCuda(cudaMemcpyAsync(ref_.rows, rows, options_.initial.matrix_rows * RowBytes(),
+                              cudaMemcpyHostToDevice, stream));
+  RequireCuda(cudaStreamSynchronize(stream));
+}
+
+RowInfo DeviceHash::Info(int64_t row) const {
+  const Alone alone(*this);
+  return ToHost(ref_.infos + row, 1, streams_.own())[0];
+}
+
+// Tier 0 is device memory, 1 the host's. Memory is in pages: some rows said to be in 1 may be in 0.
+std::string DeviceHash::Describe(const int64_t* keys, int64_t num_keys, KeyInfo* described) const {
+  const Alone alone(*this);
+  const cudaStream_t stream = streams_.own();
+  const DeviceBuffer<int64_t> device_keys(keys, num_keys, stream), device_rows(num_keys);
+  const DeviceBuffer<RowInfo> device_infos(num_keys);
+  RequireCuda(FindKeys(Ref(), device_keys.data(), num_keys, device_rows.data(), stream));
+  RequireCuda(InfosOfRows(Ref(), device_rows.data(), num_keys, device_infos.data(), stream));
+  RequireCuda(CountsOfCandidates(Ref(), device_keys.data(), device_rows.data(), num_keys,
+                                 device_infos.data(), stream));
+  const std::vector<int64_t> rows = ToHost(device_rows.data(), num_keys, stream);
+  const std::vector<RowInfo> infos = ToHost(device_infos.data(), num_keys, stream);
+  for (int64_t i = 0; i < num_keys; ++i) {
+    const int32_t tier = moves_ != nullptr && rows[i] >= device_rows_ ? 1 : 0;
+    described[i] = {rows[i] == kNoRow ? kNoTier : tier, infos[i].count, infos[i].version};
+  }
+  return "";
+}
+
+// Of keys that repeat, the last one counts.
+std::string DeviceHash::Insert(const KeyedRowsView& given, const ParallelFor&) {
+  const std::string wrong = CheckCounts(options(), given);
+  if (!wrong.empty()) return wrong;
+  KeyedRows rows;
+  std::string incomplete = CompleteRows(*this, given, &rows);
+  if (!incomplete.empty()) return incomplete;
+  std::unordered_map<int64_t, size_t> last;
+  for (size_t i = 0; i < rows.keys.size(); ++i) last[rows.keys[i]] = i;
+  std::vector<size_t> chosen;
+  for (size_t i = 0; i < rows.keys.size(); ++i) {
+    if (last[rows.keys[i]] == i) chosen.push_back(i);
+  }
+  const Alone alone(*this);
+  ++clock_;  // the next snapshot of changes has these rows
+  for (size_t begin = 0; begin < chosen.size(); begin += kKeysAtOnce) {
+    const size_t count = std::min<size_t>(kKeysAtOnce, chosen.size() - begin);
+    std::string error = InsertSome(rows, chosen.data() + begin, static_cast<int64_t>(count));
+    if (!error.empty()) return error;
+  }
+  return "";
+}
+
+std::string DeviceHash::InsertSome(const KeyedRows& rows, const size_t* chosen, int64_t count) {
+  const cudaStream_t stream = streams_.own();
+  std::vector<RowInfo> infos;
+  std::vector<int64_t> keys;
+  for (int64_t i = 0; i < count; ++i) {
+    const size_t at = chosen[i];
+    keys.push_back(rows.keys[at]);
+    infos.push_back({rows.keys[at], rows.counts[at], rows.versions[at], clock_});
+  }
+  DeviceBuffer<int64_t> device_keys(keys.data(), count, stream), device_rows(count);
+  const DeviceKeysToLocate request{this, device_keys.data(), count, device_rows.data()};
+  DeviceBuffer<char> scratch(LocateRowsScratchBytes(&request, 1, Access::kTrain));
+  // Puts rows aside as it goes.
+  const std::string error =
+      InsertRowsCuda(this, device_keys.data(), count, device_rows.data(), scratch.data(), stream);
+  if (!error.empty()) return error;
+  auto scatter = [&](const char* from, int64_t bytes, char* to) {
+    RequireCuda(
+        ScatterRows(from, device_rows.data(), count, static_cast<int32_t>(bytes), to, stream));
+    RequireCuda(cudaStreamSynchronize(stream));
+  };
+  auto scatter_chosen = [&](const std::vector<char>& from, int64_t bytes, char* to) {
+    std::vector<char> host(count * bytes);
+    for (int64_t i = 0; i < count; ++i) {
+      std::copy_n(from.data() + chosen[i] * bytes, bytes, host.data() + i * bytes);
+    }
+    const DeviceBuffer<char> device(host.data(), count * bytes, stream);
+    scatter(device.data(), bytes, to);
+  };
+  const DeviceBuffer<RowInfo> device_infos(infos.data(), count, stream);
+  scatter(reinterpret_cast<const char*>(device_infos.data()), sizeof(RowInfo),
+          reinterpret_cast<char*>(ref_.infos));
+  scatter_chosen(rows.values, RowBytes(), ref_.rows);
+  for (size_t s = 0; s < slots_.size(); ++s) {
+    char* to = slot_arrays_[s]->data();
+    if (s < rows.slots.size() && !rows.slots[s].empty()) {
+      scatter_chosen(rows.slots[s], SlotBytes(s), to);
+      continue;
+    }
+    const DeviceBuffer<char> initial(count * SlotBytes(s));
+    RequireCuda(FillSlotArray({initial.data(), slots_[s].width, slots_[s].dtype, slots_[s].initial},
+                              count, stream));
+    scatter(initial.data(), SlotBytes(s), to);
+  }
+  return "";
+}
+
+int64_t DeviceHash::Erase(const int64_t* keys, int64_t num_keys) {
+  const Alone alone(*this);
+  DeviceBuffer<int64_t> device_keys(keys, num_keys, streams_.own());
+  return EraseKeys(device_keys.data(), num_keys);
+}
+
+int64_t DeviceHash::EraseKeys(const int64_t* keys, int64_t num_keys) {
+  const std::vector<int64_t> rows = TakeOut(keys, num_keys);
+  const std::vector<int64_t> host_keys = ToHost(keys, num_keys, streams_.own());
+  for (int64_t i = 0; i < num_keys; ++i) {
+    if (rows[i] == kNoRow) continue;
+    erased_.push_back(host_keys[i]);
+    retired_.push_back({rows[i], clock_});
+  }
+  // In an order of its own, whichever place of a key has the row.
+  const auto by_row = [](const Retired& a, const Retired& b) { return a.row < b.row; };
+  const auto is_row = [](int64_t row) { return row != kNoRow; };
+  const int64_t num_erased = std::count_if(rows.begin(), rows.end(), is_row);
+  std::sort(retired_.end() - num_erased, retired_.end(), by_row);
+  return num_erased;
+}
+
+std::vector<int64_t> DeviceHash::TakeOut(const int64_t* keys, int64_t num_keys) {
+  const cudaStream_t stream = streams_.own();
+  DeviceBuffer<int64_t> rows(num_keys);
+  if (snapshot_ != nullptr) {
+    RequireCuda(FindKeys(Ref(), keys, num_keys, rows.data(), stream));
+    const std::string error = PutRowsAside(rows.data(), num_keys, stream);
+    if (!error.empty()) throw std::runtime_error(Named(": ") + error);
+  }
+  RequireCuda(TakeOutKeys(Ref(), keys, num_keys, rows.data(), stream));
+  std::vector<int64_t> host_rows = ToHost(rows.data(), num_keys, stream);
+  TableState state = State();
+  state.num_keys -= num_keys - std::count(host_rows.begin(), host_rows.end(), kNoRow);
+  SetState(state);
+  return host_rows;
+}
+
+int64_t DeviceHash::Evict(const Eviction& eviction, int64_t step, const ParallelFor&) {
+  if (eviction.kind == Eviction::Kind::kNone) return 0;
+  const Alone alone(*this);
+  return EraseChosen(eviction, step);
+}
+
+int64_t DeviceHash::EraseChosen(const Eviction& eviction, int64_t step) {
+  const cudaStream_t stream = streams_.own();
+  const int64_t num_rows = State().next_row;
+  DeviceBuffer<bool> flags(num_rows);
+  RequireCuda(ChooseEvicted(Ref(), eviction, step, num_rows, flags.data(), stream));
+  DeviceBuffer<int64_t> rows(num_rows);
+  const int64_t count = SelectNumbers(flags.data(), num_rows, rows.data(), stream);
+  DeviceBuffer<int64_t> keys(count);
+  RequireCuda(KeysOfRows(Ref(), rows.data(), count, keys.data(), stream));
+  return EraseKeys(keys.data(), count);
+}
+
+void DeviceHash::Clear() {
+  const Alone alone(*this);
+  EraseChosen({}, 0);
+  TableState state = State();
+  state.next_candidate = state.num_free_candidates = 0;
+  SetState(state);
+  const cudaStream_t stream = streams_.own();
+  RequireCuda(cudaMemsetAsync(ref_.candidates, 0, usable_candidates_ * sizeof(Candidate), stream));
+  if (bloom_ != nullptr) {
+    RequireCuda(cudaMemsetAsync(bloom_->data(), 0, bloom_bytes_, stream));
+  }
+  RebuildIndex(stream);
+}
+
+void DeviceHash::SetAdmissionState(const AdmissionState& admission) {
+  std::vector<int64_t> rows(admission.keys.size());
+  Find(admission.keys.data(), static_cast<int64_t>(rows.size()), rows.data());
+  std::vector<Candidate> candidates;
+  for (size_t i = 0; i < rows.size(); ++i) {
+    if (rows[i] == kNoRow) candidates.push_back({admission.keys[i], admission.counts[i]});
+  }
+  const Alone alone(*this);
+  const cudaStream_t stream = streams_.own();
+  TableState state = State();
+  state.next_candidate = static_cast<int64_t>(candidates.size());
+  state.num_free_candidates = 0;
+  SetState(state);
+  const std::string error = MakeSpace(0, stream);
+  if (!error.empty()) throw std::runtime_error(error);
+  RequireCuda(cudaMemsetAsync(ref_.candidates, 0, usable_candidates_ * sizeof(Candidate), stream));
+  RequireCuda(cudaMemcpyAsync(ref_.candidates, candidates.data(),
+                              candidates.size() * sizeof(Candidate), cudaMemcpyHostToDevice,
+                              stream));
+  if (bloom_ != nullptr) {
+    RequireCuda(cudaMemsetAsync(bloom_->data(), 0, bloom_bytes_, stream));
+    RequireCuda(cudaMemcpyAsync(bloom_->data(), admission.counters.data(),
+                                std::min<size_t>(bloom_bytes_, admission.counters.size()),
+                                cudaMemcpyHostToDevice, stream));
+  }
+  RebuildIndex(stream);
+  RequireCuda(cudaStreamSynchronize(stream));
+}
+
+}  // namespace group_embedding

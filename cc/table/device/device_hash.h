@@ -1,0 +1,186 @@
+// The one implementation of DeviceTable: an index (device_index.cuh) over rows in growing memory.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <atomic>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "table/device/device_memory.h"
+#include "table/device/device_snapshot.h"
+#include "table/device/device_streams.h"
+#include "table/device/device_table.h"
+#include "table/device/device_table_ref.cuh"
+#include "table/device/growing_index.h"
+#include "table/device/row_moves.h"
+
+namespace group_embedding {
+
+struct DeviceKeys {
+  const int64_t* keys;  // [num_keys]
+  int64_t num_keys;
+};
+
+class DeviceHash : public DeviceTable {
+ public:
+  DeviceHash(const TableOptions& options, const DeviceTierOptions& tiers, const void* matrix,
+             std::string* error);
+  ~DeviceHash() override;
+
+  const TableOptions& options() const override { return options_; }
+  Table rows() const override;
+  void ReadInitialRows(void* rows) const override;
+  void WriteInitialRows(const void* rows) override;
+  int64_t first_row() const override { return options_.initial.matrix_rows + 1; }
+  std::string Slot(const SlotOptions& slot, void** array) override;
+  int64_t max_keys(const std::vector<SlotOptions>& slots) const override {
+    return MaxRows(slots) - first_row();
+  }
+  const std::vector<SlotOptions>& slots() const override { return slots_; }
+  int64_t num_keys() const override;
+  int64_t memory_bytes() const override;
+  float load_factor() const override;
+  void Find(const int64_t* keys, int64_t num_keys, int64_t* rows) const override;
+  RowInfo Info(int64_t row) const override;
+  std::string Describe(const int64_t* keys, int64_t num_keys, KeyInfo* infos) const override;
+  std::string ReadAll(KeyedRows* rows) const override;
+  std::string Insert(const KeyedRowsView& rows, const ParallelFor& parallel_for) override;
+  int64_t Erase(const int64_t* keys, int64_t num_keys) override;
+  int64_t Evict(const Eviction& eviction, int64_t step, const ParallelFor&) override;
+  void Clear() override;
+  void SetAdmissionState(const AdmissionState& state) override;
+  std::unique_ptr<Snapshot> TakeSnapshot(bool changes_only, const Eviction& eviction,
+                                         int64_t step) override;
+  void BeforeWrite(const int64_t* rows, int64_t num_rows) override;
+  std::string BeforeWriteCuda(const int64_t* rows, int64_t num_rows, cudaStream_t stream) override;
+  int64_t BeginBatch() override;
+  void EndBatch(int64_t batch) override;
+  int64_t num_rows() const override;
+  const RowInfo* infos() const override { return ref_.infos; }
+  std::string Reserve(int64_t num_keys) override;
+
+  // What LocateRowsCuda does with a table, holding its mutex: Prepare, launch with Ref(), and once
+  // it has trained CheckFull, which waits only where Prepare found little memory left.
+  std::mutex& mutex() const { return mutex_; }
+  // Before that, for a table that has rows on disk: brings those of the keys into memory, and makes
+  // sure that there is space for new ones. Holding its mutex.
+  virtual std::string BringIn(const std::vector<DeviceKeys>&, Access, cudaStream_t) { return ""; }
+  std::string Prepare(int64_t num_keys, Access access, cudaStream_t stream);
+  DeviceTableRef Ref() const;
+  std::string CheckFull(cudaStream_t stream);
+  RowAside* snapshot() const { return snapshot_.get(); }
+
+  // For the snapshot that is being read.
+  void ForgetSnapshot();
+  std::string ReadSnapshot(RowAside* snapshot, int64_t begin, int64_t end, KeyedRows* rows);
+
+ protected:
+  struct Retired {
+    int64_t row, clock;
+  };
+
+  // What runs alone, on the table's own stream; done when it goes.
+  class Alone {
+   public:
+    explicit Alone(const DeviceHash& table) : lock_(table.mutex_), table_(table) {
+      table_.streams_.BeginAlone(table_.streams_.own());
+    }
+    Alone(const DeviceHash& table, std::adopt_lock_t) : table_(table) {
+      table_.streams_.BeginAlone(table_.streams_.own());
+    }
+    ~Alone() {
+      cudaStreamSynchronize(table_.streams_.own());
+      table_.streams_.EndAlone(table_.streams_.own());
+    }
+
+   private:
+    std::unique_lock<std::mutex> lock_;
+    const DeviceHash& table_;
+  };
+
+  static constexpr float kMaxLoad = 0.6f;  // of the index, before it grows by half
+
+  // What follows holds the mutex.
+  std::string Begin(const void* matrix);
+  int64_t RowBytes() const { return options_.dim * SizeOf(options_.dtype); }
+  int64_t SlotBytes(size_t s) const { return slots_[s].width * SizeOf(slots_[s].dtype); }
+  int64_t BytesPerRow() const;
+  // With those slots too.
+  int64_t MaxRows(const std::vector<SlotOptions>& more = {}) const;
+  std::unique_ptr<DeviceMemory> ReserveValues(int64_t row_bytes) const;
+  void LimitDeviceRows(int64_t bytes_per_row);
+  std::string Named(const std::string& what) const {
+    return "table '" + options_.name + "'" + what;
+  }
+  std::string FullError(const std::string& why) const;
+
+  TableState State() const;                // waits for everything
+  void SetState(const TableState& state);  // nothing may be under way
+  // Without waiting: a state some time ago, and how many keys were enqueued to train since.
+  TableState Reported(int64_t* enqueued_since) const;
+
+  std::string MakeSpace(int64_t num_keys, cudaStream_t stream);
+  std::string GrowRows(int64_t num_rows);
+  std::string GrowCandidates(int64_t num_candidates);
+  std::string MakeIndexSpace(const TableState& state, int64_t more_keys, bool is_rebuilt,
+                             int64_t num_keys, cudaStream_t stream);
+  std::string GrowIndex(const GrowingIndex::Work& work, cudaStream_t stream);
+  void RebuildIndex(cudaStream_t stream);
+  void ReleaseRetired();
+  void MoveRows();
+  int64_t OldestBatchLocked() const;
+
+  std::string InsertSome(const KeyedRows& rows, const size_t* chosen, int64_t count);
+  int64_t EraseKeys(const int64_t* device_keys, int64_t num_keys);
+  // Takes keys out of the index; their rows, or kNoRow, are nobody's then.
+  std::vector<int64_t> TakeOut(const int64_t* device_keys, int64_t num_keys);
+  // Such rows may be given to other keys from now on.
+  void FreeRows(const std::vector<int64_t>& rows);
+  int64_t EraseChosen(const Eviction& eviction, int64_t step);
+  std::vector<RowPart> Parts() const;
+  std::string PutRowsAside(const int64_t* device_rows, int64_t num_rows, cudaStream_t stream);
+
+  const TableOptions options_;
+  const DeviceTierOptions tiers_;
+  const int64_t max_bytes_;
+  int device_ = 0;
+  int64_t reserved_rows_ = 0;
+  DeviceTableRef ref_{};  // what does not change
+
+  mutable std::mutex mutex_;  // of all that follows
+  mutable DeviceStreams streams_;
+  int64_t device_rows_ = 0;  // the first so many are in device memory; 0: all
+  std::unique_ptr<DeviceMemory> rows_;
+  std::unique_ptr<Memory> infos_, free_rows_, candidates_, free_candidates_, bloom_;
+  std::vector<SlotOptions> slots_;
+  std::vector<std::unique_ptr<DeviceMemory>> slot_arrays_;
+  std::unique_ptr<RowMoves> moves_;  // null: all rows are in device memory
+  std::unique_ptr<GrowingIndex> index_;
+  TableReport* report_ = nullptr;  // page-locked
+  int64_t usable_rows_ = 0, usable_candidates_ = 0, bloom_bytes_ = 0;
+
+  int64_t enqueued_ = 0;    // keys, for training
+  int64_t rebuilt_at_ = 0;  // of them, when the index was made anew
+  cudaStream_t training_stream_ = nullptr;
+  bool may_be_full_ = false;
+  std::string full_because_;
+
+  std::deque<Retired> retired_;
+  int64_t clock_ = 0;
+  std::multiset<int64_t> batches_;
+  std::vector<int64_t> erased_;         // since the last full snapshot that was kept
+  int64_t kept_clock_ = 0;              // rows trained in batches from that on are not in it
+  std::shared_ptr<RowAside> snapshot_;  // being read, or null
+};
+
+// LocateRowsCuda, but every key gets a row, and the caller holds the mutex. One table.
+std::string InsertRowsCuda(DeviceHash* table, const int64_t* keys, int64_t num_keys, int64_t* rows,
+                           void* scratch, cudaStream_t stream);
+
+}  // namespace group_embedding

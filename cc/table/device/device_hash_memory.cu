@@ -1,0 +1,297 @@
+// The memory of a DeviceHash: what it has, when it grows, and when it is full. That of the index is
+// in device_hash_index.cu.
+#include <unistd.h>
+
+#include <algorithm>
+#include <vector>
+
+#include "core/device_buffer.h"
+#include "table/check_table.h"
+#include "table/device/device_hash.h"
+#include "table/device/device_hash_kernels.h"
+
+namespace group_embedding {
+namespace {
+
+constexpr int64_t kLeastSlots = 1024;
+constexpr int64_t kInfoBytes = sizeof(RowInfo);
+// Of rows that memory is taken for at once, unless more are needed: some milliseconds' worth.
+constexpr int64_t kDeviceBytesAtOnce = int64_t{1} << 30, kHostBytesAtOnce = int64_t{16} << 20;
+
+int64_t PhysicalBytes(int64_t device_bytes) {
+  size_t free = 0, total = 0;
+  cudaMemGetInfo(&free, &total);
+  if (device_bytes <= 0) return static_cast<int64_t>(total);
+  return static_cast<int64_t>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGESIZE) + device_bytes;
+}
+
+}  // namespace
+
+DeviceHash::DeviceHash(const TableOptions& options, const DeviceTierOptions& tiers,
+                       const void* matrix, std::string* error)
+    : options_(options),
+      tiers_(tiers),
+      max_bytes_(options.max_bytes > 0 ? options.max_bytes : PhysicalBytes(tiers.device_bytes)) {
+  reserved_rows_ = max_bytes_ / (RowBytes() + kInfoBytes) + first_row();
+  cudaGetDevice(&device_);
+  if (tiers.device_bytes > 0) {
+    moves_ = std::make_unique<RowMoves>(reserved_rows_, tiers.coldest, error);
+    device_rows_ = std::max(tiers.device_bytes / BytesPerRow(), first_row());
+  }
+  rows_ = ReserveValues(RowBytes());
+  infos_ = ReserveDeviceMemory(reserved_rows_ * kInfoBytes);
+  free_rows_ = ReserveDeviceMemory(reserved_rows_ * static_cast<int64_t>(sizeof(int64_t)));
+  index_ = std::make_unique<GrowingIndex>(static_cast<int64_t>(reserved_rows_ * 4.0 / kMaxLoad));
+  candidates_ = ReserveDeviceMemory(max_bytes_);
+  free_candidates_ = ReserveDeviceMemory(max_bytes_ / 2);
+  ref_.infos = reinterpret_cast<RowInfo*>(infos_->data());
+  ref_.rows = rows_->data();
+  ref_.free_rows = reinterpret_cast<int64_t*>(free_rows_->data());
+  ref_.candidates = reinterpret_cast<Candidate*>(candidates_->data());
+  ref_.free_candidates = reinterpret_cast<int64_t*>(free_candidates_->data());
+  ref_.first_row = first_row();
+  ref_.initial = options.initial;
+  ref_.admission = options.admission;
+  ref_.dtype = options.dtype;
+  ref_.dim = options.dim;
+  ref_.shape = RowShape::Of(options.dim, options.dtype, 0);
+  training_stream_ = streams_.own();
+  if (error->empty()) *error = Begin(matrix);
+}
+
+std::string DeviceHash::Begin(const void* matrix) {
+  if (cudaMallocHost(&report_, sizeof(TableReport)) != cudaSuccess ||
+      cudaMalloc(&ref_.state, sizeof(TableState)) != cudaSuccess) {
+    return Named(": there is no GPU, or it has no memory");
+  }
+  *report_ = {};
+  ref_.report = report_;
+  std::string error = GrowRows(first_row());
+  if (error.empty() && options_.admission.kind == Admission::Kind::kBloom) {
+    const int64_t per_word = 8 / options_.admission.counter_bytes;
+    bloom_bytes_ = (options_.admission.num_counters + per_word - 1) / per_word * 8;
+    bloom_ = ReserveDeviceMemory(bloom_bytes_);
+    error = bloom_->Grow(bloom_bytes_);
+    ref_.bloom = reinterpret_cast<unsigned long long*>(bloom_->data());
+  }
+  if (!error.empty()) return error;
+  const cudaStream_t stream = streams_.own();
+  TableState state{};
+  state.next_row = first_row();
+  SetState(state);
+  index_->Begin(kLeastSlots);
+  error = GrowIndex(GrowingIndex::Work::All(), stream);
+  if (!error.empty()) return error;
+  const int64_t matrix_bytes = options_.initial.matrix_rows * RowBytes();
+  cudaError_t failed =
+      cudaMemcpyAsync(ref_.rows, matrix, matrix_bytes, cudaMemcpyHostToDevice, stream);
+  if (failed == cudaSuccess) {
+    failed = FillSlotArray(
+        {ref_.rows + matrix_bytes, options_.dim, options_.dtype, options_.no_row_value}, 1, stream);
+  }
+  if (failed == cudaSuccess) failed = cudaStreamSynchronize(stream);
+  return failed == cudaSuccess ? "" : Named(std::string(": CUDA: ") + cudaGetErrorString(failed));
+}
+
+DeviceHash::~DeviceHash() {
+  cudaDeviceSynchronize();
+  cudaFree(ref_.state);
+  cudaFreeHost(report_);
+}
+
+std::unique_ptr<DeviceTable> MakeDeviceTable(const TableOptions& options,
+                                             const DeviceTierOptions& tiers, const void* matrix,
+                                             std::string* error) {
+  *error = CheckOptions(options);
+  if (error->empty()) *error = CheckTierBytes(options, tiers.device_bytes);
+  if (!error->empty()) return nullptr;
+  auto table = std::make_unique<DeviceHash>(options, tiers, matrix, error);
+  if (!error->empty()) return nullptr;
+  return table;
+}
+
+std::unique_ptr<DeviceMemory> DeviceHash::ReserveValues(int64_t row_bytes) const {
+  const int64_t bytes = reserved_rows_ * row_bytes;
+  return moves_ != nullptr ? ReserveTieredMemory(device_rows_ * row_bytes, bytes)
+                           : ReserveDeviceMemory(bytes);
+}
+
+void DeviceHash::LimitDeviceRows(int64_t bytes_per_row) {
+  if (moves_ == nullptr) return;
+  device_rows_ = std::max(tiers_.device_bytes / bytes_per_row, first_row());
+  rows_->LimitDevice(device_rows_ * RowBytes());
+  for (size_t s = 0; s < slots_.size(); ++s) {
+    slot_arrays_[s]->LimitDevice(device_rows_ * SlotBytes(s));
+  }
+}
+
+int64_t DeviceHash::BytesPerRow() const {
+  int64_t bytes = RowBytes() + kInfoBytes + (moves_ == nullptr ? 0 : RowMoves::kUseBytes);
+  for (size_t s = 0; s < slots_.size(); ++s) bytes += SlotBytes(s);
+  return bytes;
+}
+
+int64_t DeviceHash::MaxRows(const std::vector<SlotOptions>& more) const {
+  const int64_t bytes = BytesPerRow() + BytesOfNewSlots(slots_, more);
+  return std::min(first_row() + max_bytes_ / bytes, reserved_rows_);
+}
+
+std::string DeviceHash::FullError(const std::string& why) const {
+  return Named(" is full at ") + std::to_string(usable_rows_ - first_row()) + " rows: " + why +
+         "; give it more by StorageOption(storage_size=...), or admit fewer keys or evict some "
+         "(filter_option, evict_option)";
+}
+
+DeviceTableRef DeviceHash::Ref() const {
+  DeviceTableRef ref = ref_;
+  ref.index = index_->ref();
+  ref.usable_rows = usable_rows_;
+  ref.clock = clock_;
+  ref.enqueued = enqueued_;
+  ref.aside = snapshot_ == nullptr ? nullptr : snapshot_->ref();
+  if (moves_ != nullptr) ref.moves = moves_->ref(device_rows_, BytesPerRow());
+  ref.num_slot_arrays = static_cast<int32_t>(slots_.size());
+  for (size_t s = 0; s < slots_.size(); ++s) {
+    ref.slot_arrays[s] = {slot_arrays_[s]->data(), slots_[s].width, slots_[s].dtype,
+                          slots_[s].initial};
+  }
+  return ref;
+}
+
+TableState DeviceHash::State() const {
+  TableState state;
+  streams_.BeginAlone(streams_.own());
+  RequireCuda(
+      cudaMemcpyAsync(&state, ref_.state, sizeof(state), cudaMemcpyDeviceToHost, streams_.own()));
+  RequireCuda(cudaStreamSynchronize(streams_.own()));
+  return state;
+}
+
+void DeviceHash::SetState(const TableState& state) {
+  RequireCuda(
+      cudaMemcpyAsync(ref_.state, &state, sizeof(state), cudaMemcpyHostToDevice, streams_.own()));
+  RequireCuda(cudaStreamSynchronize(streams_.own()));
+  *report_ = {enqueued_, state};
+  rebuilt_at_ = -1;
+}
+
+TableState DeviceHash::Reported(int64_t* enqueued_since) const {
+  const volatile int64_t* enqueued = &report_->enqueued;
+  *enqueued_since = enqueued_ - *enqueued;  // before the state, which may be newer
+  std::atomic_thread_fence(std::memory_order_acquire);
+  return report_->state;
+}
+
+std::string DeviceHash::Prepare(int64_t num_keys, Access access, cudaStream_t stream) {
+  if (moves_ != nullptr) ++clock_;  // every call that locates has a number
+  if (access == Access::kTrain && batches_.empty()) MoveRows();
+  streams_.Use(stream);
+  if (access == Access::kRead) return "";
+  streams_.Follow(&training_stream_, stream);
+  ReleaseRetired();
+  std::string error = MakeSpace(num_keys, stream);
+  enqueued_ += num_keys;
+  if (error.empty() && snapshot_ != nullptr) error = snapshot_->MakeSpace(num_keys);
+  return error;
+}
+
+std::string DeviceHash::MakeSpace(int64_t num_keys, cudaStream_t stream) {
+  int64_t since = 0;
+  TableState state = Reported(&since);
+  auto rows_needed = [&] { return state.RowsWith(since + num_keys); };
+  if (rows_needed() > MaxRows() && since > 0) {
+    state = State();
+    since = 0;
+  }
+  may_be_full_ = false;
+  if (rows_needed() > usable_rows_) {
+    full_because_ = GrowRows(rows_needed());
+    may_be_full_ = !full_because_.empty();
+  }
+  std::string error;
+  if (options_.admission.kind == Admission::Kind::kCounter) {
+    error = GrowCandidates(state.next_candidate + since + num_keys);
+  }
+  if (!error.empty()) return Named(": ") + error;
+  const bool is_rebuilt = enqueued_ - since <= rebuilt_at_;  // after what was reported
+  error = MakeIndexSpace(state, since + num_keys, is_rebuilt, num_keys, stream);
+  return error.empty() ? "" : Named(": ") + error;
+}
+
+std::string DeviceHash::GrowRows(int64_t num_rows) {
+  if (num_rows <= usable_rows_) return "";
+  const int64_t max_rows = MaxRows();
+  std::string error;
+  const bool on_host = moves_ != nullptr && usable_rows_ >= device_rows_;
+  const int64_t at_once = on_host ? kHostBytesAtOnce : kDeviceBytesAtOnce;
+  const int64_t more = std::min(usable_rows_ / 4, at_once / BytesPerRow());
+  const int64_t rows = std::min(max_rows, std::max(num_rows + 1024, usable_rows_ + more));
+  const int64_t had = usable_rows_;
+  error = rows_->Grow(rows * RowBytes());
+  if (error.empty()) error = infos_->Grow(rows * kInfoBytes);
+  if (error.empty() && moves_ != nullptr) error = moves_->Grow(rows);
+  for (size_t s = 0; s < slots_.size() && error.empty(); ++s) {
+    error = slot_arrays_[s]->Grow(rows * SlotBytes(s));
+  }
+  if (error.empty() && rows > had) {
+    // No row that was never used is a key's. On the table's stream, waiting for this alone.
+    cudaStream_t stream;
+    cudaError_t failed = cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking);
+    if (failed == cudaSuccess) {
+      failed = cudaMemsetAsync(ref_.infos + had, 0xFF, (rows - had) * kInfoBytes, stream);
+      if (failed == cudaSuccess) failed = cudaStreamSynchronize(stream);
+      cudaStreamDestroy(stream);
+    }
+    if (failed != cudaSuccess)
+      error = std::string("CUDA: ") + cudaGetErrorString(failed);
+    else
+      usable_rows_ = rows;
+  }
+  if (error.empty() && num_rows > max_rows) {
+    error = std::to_string(max_rows - first_row()) + " rows of " + std::to_string(BytesPerRow()) +
+            " bytes (dim " + std::to_string(options_.dim) + ", " + std::to_string(slots_.size()) +
+            " slots) fill the " + std::to_string(max_bytes_) + " bytes it may use";
+  }
+  return error;
+}
+
+std::string DeviceHash::GrowCandidates(int64_t num_candidates) {
+  if (num_candidates <= usable_candidates_) return "";
+  const int64_t count = std::max(num_candidates + 1024, usable_candidates_ / 4 * 5);
+  std::string error = candidates_->Grow(count * static_cast<int64_t>(sizeof(Candidate)));
+  if (error.empty()) error = free_candidates_->Grow(count * static_cast<int64_t>(sizeof(int64_t)));
+  if (error.empty()) usable_candidates_ = count;
+  return error;
+}
+
+// Rows of erased keys become free once no batch holds them.
+void DeviceHash::ReleaseRetired() {
+  const int64_t oldest = OldestBatchLocked();
+  std::vector<int64_t> rows;
+  for (; !retired_.empty() && retired_.front().clock < oldest; retired_.pop_front()) {
+    rows.push_back(retired_.front().row);
+  }
+  if (!rows.empty()) FreeRows(rows);
+}
+
+void DeviceHash::FreeRows(const std::vector<int64_t>& rows) {
+  const Alone alone(*this, std::adopt_lock);
+  TableState state = State();
+  const int64_t num_free = state.num_free + static_cast<int64_t>(rows.size());
+  const std::string error = free_rows_->Grow(num_free * static_cast<int64_t>(sizeof(int64_t)));
+  if (!error.empty()) throw std::runtime_error(Named(": ") + error);
+  RequireCuda(cudaMemcpyAsync(ref_.free_rows + state.num_free, rows.data(),
+                              rows.size() * sizeof(int64_t), cudaMemcpyHostToDevice,
+                              streams_.own()));
+  state.num_free = num_free;
+  SetState(state);
+}
+
+std::string DeviceHash::CheckFull(cudaStream_t stream) {
+  if (!may_be_full_) return "";
+  const cudaError_t error = cudaStreamSynchronize(stream);
+  if (error != cudaSuccess) return Named(std::string(": CUDA: ") + cudaGetErrorString(error));
+  return report_->state.is_full ? FullError(full_because_) : "";
+}
+
+}  // namespace group_embedding

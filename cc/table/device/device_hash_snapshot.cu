@@ -1,0 +1,237 @@
+// Batches in flight and snapshots of a DeviceHash.
+#include "core/device_buffer.h"
+#include "table/device/device_hash.h"
+#include "table/device/device_memory.h"
+#include "table/device/row_aside.cuh"
+
+namespace group_embedding {
+namespace {
+
+// Waits for the stream.
+AdmissionState ToAdmissionState(const Candidate* candidates, int64_t num_candidates,
+                                const char* counters, int64_t counter_bytes, cudaStream_t stream) {
+  AdmissionState state;
+  for (const Candidate& candidate : ToHost(candidates, num_candidates, stream)) {
+    if (candidate.count <= 0) continue;
+    state.keys.push_back(candidate.key);
+    state.counts.push_back(candidate.count);
+  }
+  state.counters = ToHost(counters, counter_bytes, stream);
+  return state;
+}
+
+// What a filter counted, copied on the device, so that the host can read it while training goes on.
+class CountedAside {
+ public:
+  // Copies on `stream`. Without memory for that, the host reads at once.
+  CountedAside(const Candidate* candidates, int64_t num_candidates, const char* counters,
+               int64_t counter_bytes, cudaStream_t stream)
+      : num_candidates_(num_candidates), counter_bytes_(counter_bytes) {
+    const int64_t bytes = CandidateBytes() + counter_bytes;
+    if (bytes == 0) return;
+    cudaGetDevice(&device_);
+    copy_ = ReserveDeviceMemory(bytes);
+    if (copy_->Grow(bytes).empty()) {
+      RequireCuda(cudaMemcpyAsync(copy_->data(), candidates, CandidateBytes(),
+                                  cudaMemcpyDeviceToDevice, stream));
+      RequireCuda(cudaMemcpyAsync(copy_->data() + CandidateBytes(), counters, counter_bytes,
+                                  cudaMemcpyDeviceToDevice, stream));
+    } else {
+      copy_ = nullptr;
+      state_ = ToAdmissionState(candidates, num_candidates, counters, counter_bytes, stream);
+    }
+  }
+
+  // After the stream was waited for.
+  const AdmissionState& Read() {
+    if (copy_ == nullptr) return state_;
+    const OnDevice on(device_);
+    cudaStream_t stream;
+    RequireCuda(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+    state_ = ToAdmissionState(reinterpret_cast<const Candidate*>(copy_->data()), num_candidates_,
+                              copy_->data() + CandidateBytes(), counter_bytes_, stream);
+    RequireCuda(cudaStreamDestroy(stream));
+    copy_ = nullptr;
+    return state_;
+  }
+
+ private:
+  int64_t CandidateBytes() const {
+    return num_candidates_ * static_cast<int64_t>(sizeof(Candidate));
+  }
+
+  const int64_t num_candidates_, counter_bytes_;
+  int device_ = 0;
+  std::unique_ptr<DeviceMemory> copy_;  // null: the state was read
+  AdmissionState state_;
+};
+
+// A snapshot as its reader has it; the table knows the RowAside in it for as long.
+class DeviceSnapshot : public Snapshot {
+ public:
+  DeviceSnapshot(DeviceHash* table, std::shared_ptr<RowAside> rows,
+                 std::unique_ptr<CountedAside> counted, std::vector<int64_t> erased,
+                 std::function<void()> keep)
+      : table_(table),
+        rows_(std::move(rows)),
+        counted_(std::move(counted)),
+        erased_(std::move(erased)),
+        keep_(std::move(keep)) {}
+  ~DeviceSnapshot() override { table_->ForgetSnapshot(); }
+
+  const EmbeddingTable& table() const override { return *table_; }
+  int64_t num_rows() const override { return rows_->num_rows(); }
+  void Read(int64_t begin, int64_t end, KeyedRows* rows) override {
+    const std::string failed = table_->ReadSnapshot(rows_.get(), begin, end, rows);
+    if (error_.empty()) error_ = failed;
+  }
+  std::string error() const override { return error_; }
+  const AdmissionState& admission() override { return counted_->Read(); }
+  const std::vector<int64_t>& erased() const override { return erased_; }
+  std::vector<int64_t> evicted() const override { return {}; }  // which was before it was taken
+  void Keep() override { keep_(); }
+
+ private:
+  DeviceHash* const table_;
+  const std::shared_ptr<RowAside> rows_;
+  const std::unique_ptr<CountedAside> counted_;
+  const std::vector<int64_t> erased_;
+  const std::function<void()> keep_;
+  std::string error_;
+};
+
+}  // namespace
+
+int64_t DeviceHash::BeginBatch() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  const int64_t batch = ++clock_;
+  batches_.insert(batch);
+  return batch;
+}
+
+void DeviceHash::EndBatch(int64_t batch) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  batches_.erase(batches_.find(batch));
+  MoveRows();
+}
+
+// Without memory for what a snapshot needs of them, rows stay where they are.
+void DeviceHash::MoveRows() {
+  if (moves_ == nullptr || !moves_->is_due()) return;
+  const OnDevice on(device_);  // batches end on any thread
+  if (snapshot_ != nullptr && !snapshot_->MakeSpace(2 * RowMoves::kMostRows).empty()) return;
+  const cudaStream_t stream = moves_->stream();
+  streams_.BeginAlone(stream);
+  moves_->Enqueue(Ref(), OldestBatchLocked());
+  if (snapshot_ != nullptr) snapshot_->Report(stream);
+  streams_.EndAlone(stream);
+}
+
+int64_t DeviceHash::OldestBatchLocked() const {
+  return batches_.empty() ? clock_ + 1 : *batches_.begin();
+}
+
+// Of the arrays that a row is spread over, in the order of RowAside.
+std::vector<RowPart> DeviceHash::Parts() const {
+  std::vector<RowPart> parts = {
+      {reinterpret_cast<char*>(ref_.infos), nullptr, nullptr, sizeof(RowInfo)},
+      {ref_.rows, nullptr, nullptr, static_cast<int32_t>(RowBytes())}};
+  for (size_t s = 0; s < slots_.size(); ++s) {
+    parts.push_back(
+        {slot_arrays_[s]->data(), nullptr, nullptr, static_cast<int32_t>(SlotBytes(s))});
+  }
+  return parts;
+}
+
+std::unique_ptr<Snapshot> DeviceHash::TakeSnapshot(bool changes_only, const Eviction& eviction,
+                                                   int64_t step) {
+  const Alone alone(*this);
+  if (eviction.kind != Eviction::Kind::kNone) EraseChosen(eviction, step);
+  std::string error;
+  auto rows = std::make_shared<RowAside>(Parts(), first_row(), State().next_row,
+                                         changes_only ? kept_clock_ : 0, streams_.own(), &error);
+  if (!error.empty()) throw std::runtime_error(Named(": no snapshot: ") + error);
+  snapshot_ = rows;
+  // Batches in flight will write rows that they located before.
+  const int64_t begins = OldestBatchLocked();
+  const size_t num_erased = erased_.size();
+  auto keep = [this, changes_only, begins, num_erased] {
+    if (changes_only) return;
+    std::lock_guard<std::mutex> lock(mutex_);
+    kept_clock_ = begins;
+    erased_.erase(erased_.begin(), erased_.begin() + static_cast<int64_t>(num_erased));
+  };
+  auto counted = std::make_unique<CountedAside>(ref_.candidates, State().next_candidate,
+                                                bloom_ == nullptr ? nullptr : bloom_->data(),
+                                                bloom_bytes_, streams_.own());
+  return std::make_unique<DeviceSnapshot>(this, std::move(rows), std::move(counted),
+                                          changes_only ? erased_ : std::vector<int64_t>(),
+                                          std::move(keep));
+}
+
+std::string DeviceHash::ReadAll(KeyedRows* rows) const {
+  const Alone alone(*this);
+  std::string error;
+  RowAside all(Parts(), first_row(), State().next_row, /*changed_since=*/0, streams_.own(), &error);
+  if (!error.empty()) return Named(": ") + error;
+  for (int64_t begin = first_row(); begin < all.num_rows(); begin += RowAside::kRowsPerRead) {
+    const int64_t end = std::min(all.num_rows(), begin + RowAside::kRowsPerRead);
+    error = all.ReadRows(begin, end, streams_.own(), [] {}, rows);
+    if (!error.empty()) return Named(": ") + error;
+  }
+  return "";
+}
+
+void DeviceHash::ForgetSnapshot() {
+  const Alone alone(*this);
+  snapshot_ = nullptr;
+}
+
+// Writers wait for the copy on the device; that to the host goes on beside them.
+std::string DeviceHash::ReadSnapshot(RowAside* snapshot, int64_t begin, int64_t end,
+                                     KeyedRows* rows) {
+  begin = std::max(begin, first_row());
+  end = std::min(end, snapshot->num_rows());
+  rows->slots.resize(snapshot->num_slots());
+  for (; begin < end; begin += RowAside::kRowsPerRead) {
+    std::unique_lock<std::mutex> lock(mutex_);
+    streams_.BeginAlone(streams_.own());
+    const std::string error = snapshot->ReadRows(
+        begin, std::min(end, begin + RowAside::kRowsPerRead), streams_.own(),
+        [&] {
+          streams_.EndAlone(streams_.own());
+          lock.unlock();
+        },
+        rows);
+    if (!error.empty()) return Named(": ") + error;
+  }
+  return "";
+}
+
+std::string DeviceHash::PutRowsAside(const int64_t* rows, int64_t num_rows, cudaStream_t stream) {
+  if (num_rows == 0) return "";  // as when a table without rows is cleared
+  std::string error = snapshot_->MakeSpace(num_rows);
+  if (!error.empty()) return error;
+  const cudaError_t failed = snapshot_->Put(rows, num_rows, stream);
+  return failed == cudaSuccess ? "" : std::string("CUDA: ") + cudaGetErrorString(failed);
+}
+
+std::string DeviceHash::BeforeWriteCuda(const int64_t* rows, int64_t num_rows,
+                                        cudaStream_t stream) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (snapshot_ == nullptr || num_rows == 0) return "";
+  streams_.Use(stream);
+  streams_.Follow(&training_stream_, stream);
+  const std::string error = PutRowsAside(rows, num_rows, stream);
+  return error.empty() ? "" : Named(": ") + error;
+}
+
+void DeviceHash::BeforeWrite(const int64_t* rows, int64_t num_rows) {
+  const Alone alone(*this);
+  if (snapshot_ == nullptr || num_rows == 0) return;
+  DeviceBuffer<int64_t> device(rows, num_rows, streams_.own());
+  const std::string error = PutRowsAside(device.data(), num_rows, streams_.own());
+  if (!error.empty()) throw std::runtime_error(Named(": ") + error);
+}
+
+}  // namespace group_embedding

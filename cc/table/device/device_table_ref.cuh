@@ -1,0 +1,85 @@
+// What kernels know of a table: a DeviceTable as a trivially copyable view.
+#pragma once
+
+#include <cstdint>
+
+#include "core/rows.cuh"
+#include "table/device/device_index.cuh"
+#include "table/device/row_moves.cuh"
+#include "table/embedding_table.h"
+
+namespace group_embedding {
+
+inline constexpr int kMaxSlotArrays = 8;
+
+// A key that is counted and has no row.
+struct Candidate {
+  int64_t key;
+  int64_t count;  // 0: it is no key's
+};
+
+// What a table counts, in device memory; written by the calls that train, one after the other.
+struct TableState {
+  int64_t next_row;  // rows from that on were never used
+  int64_t num_free;  // rows that may be given away again
+  int64_t num_keys;
+  int64_t used_slots;  // of the index: those that are not empty
+  int64_t next_candidate, num_free_candidates;
+  // Of the call under way:
+  unsigned long long candidates_taken, candidates_freed;
+  int32_t is_full;  // some keys of the call got no row
+
+  // How many rows will have been in use when so many new keys more have got theirs.
+  int64_t RowsWith(int64_t num_keys) const {
+    return next_row + (num_keys > num_free ? num_keys - num_free : 0);
+  }
+};
+
+// The same in host memory, with how many keys had been enqueued for training by then.
+struct TableReport {
+  int64_t enqueued;
+  TableState state;
+};
+
+struct SlotArray {
+  void* values;
+  int32_t width;
+  DataType dtype;
+  float initial;
+};
+
+struct AsideRef;
+
+struct DeviceTableRef {
+  IndexRef index;
+  RowInfo* infos;             // [usable_rows]
+  char* rows;                 // [usable_rows, dim]
+  int64_t* free_rows;         // [state.num_free], the last one goes first
+  Candidate* candidates;      // [state.next_candidate]
+  int64_t* free_candidates;   // [state.num_free_candidates]
+  unsigned long long* bloom;  // counters, packed; null without a Bloom filter
+  TableState* state;
+  TableReport* report;    // host memory
+  const AsideRef* aside;  // of the snapshot that is being read, or null
+  MovesRef moves;
+  int64_t first_row, usable_rows;
+  int64_t clock;  // of the call
+  int64_t enqueued;
+  InitialValues initial;
+  Admission admission;
+  DataType dtype;
+  int32_t dim;
+  RowShape shape;
+  int32_t num_slot_arrays;
+  SlotArray slot_arrays[kMaxSlotArrays];
+
+  // The row that a key without one reads.
+  __device__ int64_t DefaultRow(int64_t key) const {
+    const bool starts_as_it = initial.matrix_rows > 0 && admission.kind == Admission::Kind::kAll;
+    return starts_as_it ? MatrixRow(key, initial.matrix_rows) : initial.matrix_rows;
+  }
+  __device__ int64_t KeyOfRow(int64_t row) const { return __ldcg(&infos[row].key); }
+  __device__ char* Row(int64_t row) const { return rows + row * dim * SizeOf(dtype); }
+};
+
+}  // namespace group_embedding

@@ -1,0 +1,268 @@
+// The kernels of locating. Each step is one launch for all tables of a call:
+//   0. PutAside      only while a snapshot is being read
+//   1. LocateKeys    finds rows, and counts their keys. Of the occurrences of a key without a row
+//   one
+//                    claims a slot of the index, the others follow it
+//   2. CountClaims, AddToBloom   only for tables with a filter: how often those keys were seen
+//   3. ChooseRows    which of them get a row; a scan numbers them by their first places
+//   4. GiveRows      writes the new rows, and makes them known to the index
+//   5. TellFollowers has the other occurrences read the same
+//   6. WriteReads    only for tables with a filter: what is read, apart from what is trained
+//   7. Finish        brings the tables' counters up to date
+#pragma once
+
+#include "table/device/device_bloom.cuh"
+#include "table/device/find_slots.cuh"
+#include "table/device/row_aside.cuh"
+#include "table/device/start_rows.cuh"
+
+namespace group_embedding {
+namespace {
+
+// More occurrences of a key that has a row.
+__device__ void CountKey(const LocateArgs& args, const DeviceTableRef& table, int64_t row,
+                         int64_t times) {
+  RowInfo* info = &table.infos[row];
+  atomicAdd(reinterpret_cast<unsigned long long*>(&info->count),
+            static_cast<unsigned long long>(times));
+  __stcg(reinterpret_cast<longlong2*>(&info->version), longlong2{args.step, table.clock});
+  table.moves.Use(table.infos, row, table.clock);
+}
+
+// A thread finds one key, together with its warp.
+template <bool kTrain>
+__global__ void __launch_bounds__(kLocateThreads) LocateKeysKernel(LocateArgs args) {
+  const LocatePlace place = LocatePlace::Of(args);
+  const int64_t key = place.is_key ? place.task.keys[place.i] : 0;
+  const FoundKey found = SlotSearch<kTrain>(args, place, key).Run();
+  if (!place.is_key) return;
+  if (!kTrain) {
+    place.task.rows[place.i] = found.row >= 0 ? found.row : place.table.DefaultRow(key);
+    if (found.row >= 0) place.table.moves.Use(place.table.infos, found.row, place.table.clock);
+    return;
+  }
+  const int64_t position = place.position();
+  args.claims[position] = found.claim;
+  args.gets_row[position] = 0;
+  if (args.counts != nullptr) {
+    args.counts[position] = 0;
+    args.candidates[position] = found.met_candidate;
+  }
+  if (found.row < 0) return;
+  place.task.rows[place.i] = found.row;
+  CountKey(args, place.table, found.row, place.times());
+}
+
+// A thread finds one key, together with its warp; what the rows hold that are about to be counted
+// is put aside for the snapshot that is being read.
+__global__ void __launch_bounds__(kLocateThreads) PutAsideKernel(LocateArgs args) {
+  const LocatePlace place = LocatePlace::Of(args);
+  if (place.table.aside == nullptr) return;
+  const int64_t key = place.is_key ? place.task.keys[place.i] : 0;
+  PutAside(*place.table.aside, SlotSearch<false>(args, place, key).Run().row);
+}
+
+// A thread has one key.
+__global__ void __launch_bounds__(kLocateThreads) CountClaimsKernel(LocateArgs args) {
+  const LocatePlace place = LocatePlace::Of(args);
+  if (!place.is_key) return;
+  const int64_t position = place.position();
+  const uint64_t claim = args.claims[position];
+  if (KindOfClaim(claim) == ClaimKind::kNone) return;
+  const bool is_follower = KindOfClaim(claim) == ClaimKind::kFollower;
+  int64_t count = place.times();
+  if (!is_follower && args.candidates[position] != 0) {
+    count += place.table.candidates[args.candidates[position] - 1].count;
+  }
+  auto* counts = reinterpret_cast<unsigned long long*>(args.counts);
+  atomicAdd(&counts[is_follower ? NumberOfClaim(claim) : position],
+            static_cast<unsigned long long>(count));
+}
+
+// A thread has one key.
+__global__ void __launch_bounds__(kLocateThreads) AddToBloomKernel(LocateArgs args) {
+  const LocatePlace place = LocatePlace::Of(args);
+  if (!place.is_key || place.table.bloom == nullptr) return;
+  if (KindOfClaim(args.claims[place.position()]) != ClaimKind::kSlot) return;
+  DeviceBloom(place.table.bloom, place.table.admission)
+      .Add(IndexRef::HashOf(place.task.keys[place.i]), args.counts[place.position()]);
+}
+
+__device__ bool IsAdmitted(const LocateArgs& args, const LocatePlace& place) {
+  const Admission& admission = place.table.admission;
+  if (args.admits_all || admission.kind == Admission::Kind::kAll) return true;
+  int64_t* count = &args.counts[place.position()];
+  if (admission.kind == Admission::Kind::kBloom) {
+    *count =
+        DeviceBloom(place.table.bloom, admission).Count(IndexRef::HashOf(place.task.keys[place.i]));
+  }
+  return *count >= admission.min_count;
+}
+
+// A thread has one key.
+__global__ void __launch_bounds__(kLocateThreads) ChooseRowsKernel(LocateArgs args) {
+  const LocatePlace place = LocatePlace::Of(args);
+  if (!place.is_key) return;
+  if (KindOfClaim(args.claims[place.position()]) != ClaimKind::kSlot) return;
+  if (IsAdmitted(args, place)) args.gets_row[place.FirstPosition(args)] = 1;
+}
+
+// The row of a claimed key, or kNoRow.
+__device__ int64_t NewRow(const LocateArgs& args, const LocatePlace& place) {
+  const int64_t first = place.FirstPosition(args);
+  if (!args.gets_row[first]) return kNoRow;
+  const TableState& state = *place.table.state;
+  const int64_t rank = args.ranks[first] - args.ranks[args.table_positions[place.task.table]];
+  const int64_t row = rank < state.num_free ? place.table.free_rows[state.num_free - 1 - rank]
+                                            : state.next_row + rank - state.num_free;
+  return row < place.table.usable_rows ? row : kNoRow;
+}
+
+// A key that is not admitted is a candidate from now on, or still; its number.
+__device__ int64_t KeepCandidate(const LocateArgs& args, const LocatePlace& place, int64_t key) {
+  const int64_t position = place.position();
+  const DeviceTableRef& table = place.table;
+  int64_t candidate = args.candidates[position] - 1;
+  if (candidate < 0) {
+    const TableState& state = *table.state;
+    const int64_t taken = atomicAdd(&table.state->candidates_taken, 1ULL);
+    candidate = taken < state.num_free_candidates
+                    ? table.free_candidates[state.num_free_candidates - 1 - taken]
+                    : state.next_candidate + taken - state.num_free_candidates;
+  }
+  table.candidates[candidate] = {key, args.counts[position]};
+  return candidate;
+}
+
+// What a claimed slot says in the end: what it was before, if that was nothing, or more. Returns
+// whether it is a slot more that is not empty.
+__device__ bool PublishSlot(const LocateArgs& args, const LocatePlace& place, int64_t key,
+                            int64_t row) {
+  const IndexRef& index = place.table.index;
+  uint64_t* slot = index.slots + NumberOfClaim(args.claims[place.position()]);
+  const uint32_t tag = IndexRef::TagOf(IndexRef::HashOf(key));
+  const bool was_candidate = args.candidates != nullptr && args.candidates[place.position()] != 0;
+  if (row != kNoRow) {
+    __stcg(slot, SlotWord::Make(tag, SlotKind::kRow, row));
+  } else if (place.table.admission.kind == Admission::Kind::kCounter) {
+    const int64_t candidate = KeepCandidate(args, place, key);
+    __threadfence();
+    __stcg(slot, SlotWord::Make(tag, SlotKind::kCandidate, candidate));
+  } else {
+    index.Free(slot);
+    return __ldcg(slot) != kEmptySlot;
+  }
+  return !was_candidate;
+}
+
+// A thread has one key; a warp writes the rows of its 32 keys together.
+__global__ void __launch_bounds__(kLocateThreads) GiveRowsKernel(LocateArgs args) {
+  __shared__ int64_t new_rows[kLocateThreads], new_keys[kLocateThreads];
+  const LocatePlace place = LocatePlace::Of(args);
+  const DeviceTableRef& table = place.table;
+  const bool has_claim =
+      place.is_key && KindOfClaim(args.claims[place.position()]) == ClaimKind::kSlot;
+  if (!__any_sync(kFullWarp, has_claim)) return;
+  const int lane = threadIdx.x % kWarpSize, warp_begin = threadIdx.x - lane;
+  const int64_t key = has_claim ? place.task.keys[place.i] : 0;
+  const int64_t row = has_claim ? NewRow(args, place) : kNoRow;
+  const unsigned votes = __ballot_sync(kFullWarp, row != kNoRow);
+  if (row != kNoRow) {
+    const bool is_counted = table.admission.kind != Admission::Kind::kAll;
+    table.infos[row] = {key, is_counted ? args.counts[place.position()] : place.times(), args.step,
+                        table.clock};
+    table.moves.Use(table.infos, row, table.clock);
+    if (table.aside != nullptr) MarkNew(*table.aside, row);
+    const int at = warp_begin + __popc(votes & ((1u << lane) - 1));
+    new_rows[at] = row;
+    new_keys[at] = key;
+  }
+  __syncwarp();
+  StartRows(table, new_rows + warp_begin, new_keys + warp_begin, __popc(votes), lane);
+  // Whoever finds the row in the index finds it written.
+  __threadfence();
+  __syncwarp();
+  bool uses_slot = false;
+  if (has_claim) {
+    uses_slot = PublishSlot(args, place, key, row);
+    place.task.rows[place.i] = row != kNoRow ? row : table.DefaultRow(key);
+  }
+  const int num_slots = __popc(__ballot_sync(kFullWarp, uses_slot));
+  if (lane == 0 && num_slots > 0) {
+    atomicAdd(reinterpret_cast<unsigned long long*>(&table.state->used_slots),
+              static_cast<unsigned long long>(num_slots));
+  }
+}
+
+// A candidate's number may be given to another key.
+__device__ void FreeCandidate(const DeviceTableRef& table, int64_t candidate) {
+  TableState& state = *table.state;
+  const int64_t taken =
+      min(static_cast<int64_t>(state.candidates_taken), state.num_free_candidates);
+  table.candidates[candidate].count = 0;
+  const int64_t freed = atomicAdd(&state.candidates_freed, 1ULL);
+  table.free_candidates[state.num_free_candidates - taken + freed] = candidate;
+}
+
+// A thread has one key.
+__global__ void __launch_bounds__(kLocateThreads) TellFollowersKernel(LocateArgs args) {
+  const LocatePlace place = LocatePlace::Of(args);
+  if (!place.is_key) return;
+  const DeviceTableRef& table = place.table;
+  const uint64_t claim = args.claims[place.position()];
+  if (KindOfClaim(claim) == ClaimKind::kFollower) {
+    const int64_t followed = NumberOfClaim(claim);
+    const LocateTask& task = TaskAt(args, followed);
+    const int64_t row = task.rows[followed - task.first_position];
+    place.task.rows[place.i] = row;
+    if (row >= table.first_row && table.admission.kind == Admission::Kind::kAll) {
+      CountKey(args, table, row, place.times());
+    }
+  } else if (KindOfClaim(claim) == ClaimKind::kSlot && args.candidates != nullptr) {
+    const int64_t candidate = args.candidates[place.position()];
+    if (candidate != 0 && place.task.rows[place.i] >= table.first_row) {
+      FreeCandidate(table, candidate - 1);
+    }
+  }
+}
+
+// A thread has one key.
+template <bool kTrain>
+__global__ void __launch_bounds__(kLocateThreads) WriteReadsKernel(LocateArgs args) {
+  const LocatePlace place = LocatePlace::Of(args);
+  if (!place.is_key || place.task.reads == nullptr) return;
+  // A key that is claimed had no row before the call. Where a filter admits keys, such keys read
+  // one row, whichever key it is: `rows` may have taken the place of the keys.
+  const bool reads_default = kTrain && place.table.admission.kind != Admission::Kind::kAll &&
+                             KindOfClaim(args.claims[place.position()]) != ClaimKind::kNone;
+  place.task.reads[place.i] =
+      reads_default ? place.table.initial.matrix_rows : place.task.rows[place.i];
+}
+
+// A thread has one table.
+__global__ void FinishKernel(LocateArgs args) {
+  const int64_t t = blockIdx.x * blockDim.x + threadIdx.x;
+  if (t >= args.num_tables) return;
+  const DeviceTableRef& table = args.tables[t];
+  TableState state = *table.state;
+  const int64_t wanted =
+      args.ranks[args.table_positions[t + 1]] - args.ranks[args.table_positions[t]];
+  const int64_t given = min(wanted, state.num_free + table.usable_rows - state.next_row);
+  const int64_t reused = min(given, state.num_free);
+  state.is_full = given < wanted;
+  state.num_free -= reused;
+  state.next_row += given - reused;
+  state.num_keys += given;
+  const int64_t taken = state.candidates_taken;
+  const int64_t taken_free = min(taken, state.num_free_candidates);
+  state.num_free_candidates += static_cast<int64_t>(state.candidates_freed) - taken_free;
+  state.next_candidate += taken - taken_free;
+  state.candidates_taken = state.candidates_freed = 0;
+  *table.state = state;
+  table.report->state = state;
+  __threadfence_system();
+  *reinterpret_cast<volatile int64_t*>(&table.report->enqueued) = table.enqueued;
+}
+
+}  // namespace
+}  // namespace group_embedding

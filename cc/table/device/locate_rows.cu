@@ -1,0 +1,222 @@
+// Locating on the device: what a call is made of, its scratch memory, and its launches
+// (locate_kernels.cuh).
+#include <algorithm>
+#include <cub/device/device_scan.cuh>
+#include <vector>
+
+#include "core/trace.h"
+#include "table/device/device_hash.h"
+#include "table/device/locate_kernels.cuh"
+
+namespace group_embedding {
+namespace {
+
+// A call: requests in the order of positions, and their tables.
+struct LocatePlan {
+  std::vector<LocateTask> tasks;
+  std::vector<DeviceHash*> tables;
+  std::vector<int64_t> first_positions = {0}, table_positions = {0};
+  BlockPlan blocks;
+  bool has_filter = false, has_bloom = false, has_reads = false;
+
+  int64_t num_positions() const { return first_positions.back(); }
+  int64_t KeysOf(size_t t) const { return table_positions[t + 1] - table_positions[t]; }
+  bool HasSnapshot() const {
+    return std::any_of(tables.begin(), tables.end(),
+                       [](const DeviceHash* table) { return table->snapshot() != nullptr; });
+  }
+};
+
+LocatePlan PlanLocate(const DeviceKeysToLocate* requests, int64_t num_requests) {
+  LocatePlan plan;
+  std::vector<std::vector<int64_t>> requests_of;
+  std::map<DeviceTable*, size_t> index_of;
+  for (int64_t r = 0; r < num_requests; ++r) {
+    const auto [at, is_new] = index_of.try_emplace(requests[r].table, plan.tables.size());
+    if (is_new) {
+      plan.tables.push_back(static_cast<DeviceHash*>(requests[r].table));
+      requests_of.emplace_back();
+      const Admission::Kind kind = requests[r].table->options().admission.kind;
+      plan.has_filter |= kind != Admission::Kind::kAll;
+      plan.has_bloom |= kind == Admission::Kind::kBloom;
+    }
+    requests_of[at->second].push_back(r);
+  }
+  for (size_t t = 0; t < plan.tables.size(); ++t) {
+    for (const int64_t r : requests_of[t]) {
+      const DeviceKeysToLocate& from = requests[r];
+      plan.tasks.push_back({from.keys, from.rows, from.times, from.reads, from.num_keys,
+                            plan.num_positions(), static_cast<int64_t>(t)});
+      plan.has_reads |= from.reads != nullptr;
+      plan.first_positions.push_back(plan.num_positions() + from.num_keys);
+      plan.blocks.Append((from.num_keys + kLocateThreads - 1) / kLocateThreads);
+    }
+    plan.table_positions.push_back(plan.num_positions());
+  }
+  return plan;
+}
+
+size_t ScanBytes(int64_t count) {
+  size_t bytes = 0;
+  cub::DeviceScan::ExclusiveSum(nullptr, bytes, static_cast<int32_t*>(nullptr),
+                                static_cast<int32_t*>(nullptr), static_cast<int>(count));
+  return bytes;
+}
+
+// The scratch memory of a call: descriptors, then arrays of one element per position.
+class LocateScratch {
+ public:
+  explicit LocateScratch(void* scratch) : arrays_(scratch), begin_(static_cast<char*>(scratch)) {}
+
+  LocateArgs Lay(const LocatePlan& plan, const std::vector<DeviceTableRef>& tables, Access access) {
+    LocateArgs args{};
+    args.tasks = arrays_.Add(plan.tasks);
+    args.first_blocks = arrays_.Add(plan.blocks.first_blocks());
+    args.first_positions = arrays_.Add(plan.first_positions);
+    args.num_tasks = static_cast<int64_t>(plan.tasks.size());
+    args.tables = arrays_.Add(tables);
+    args.table_positions = arrays_.Add(plan.table_positions);
+    args.num_tables = static_cast<int64_t>(tables.size());
+    size_ = arrays_.size();
+    if (access == Access::kRead) return args;
+    const int64_t count = plan.num_positions();
+    args.claims = Take<uint64_t>(count);
+    args.firsts = Take<uint32_t>(count);
+    args.gets_row = Take<int32_t>(count + 1);
+    args.ranks = Take<int32_t>(count + 1);
+    if (plan.has_filter) {
+      args.counts = Take<int64_t>(count);
+      args.candidates = Take<int64_t>(count);
+    }
+    scan_bytes_ = ScanBytes(count + 1);
+    scan_ = Take<char>(static_cast<int64_t>(scan_bytes_));
+    return args;
+  }
+
+  cudaError_t Send(cudaStream_t stream) const { return arrays_.Send(stream); }
+  cudaError_t Scan(const LocateArgs& args, int64_t num_positions, cudaStream_t stream) {
+    return cub::DeviceScan::ExclusiveSum(scan_, scan_bytes_, args.gets_row, args.ranks,
+                                         static_cast<int>(num_positions + 1), stream);
+  }
+  int64_t size() const { return size_; }
+
+ private:
+  template <typename T>
+  T* Take(int64_t count) {
+    T* array = reinterpret_cast<T*>(begin_ + size_);
+    size_ += AlignScratch(count * static_cast<int64_t>(sizeof(T)));
+    return array;
+  }
+
+  DeviceArrays arrays_;
+  char* begin_;
+  int64_t size_ = 0;
+  void* scan_ = nullptr;
+  size_t scan_bytes_ = 0;
+};
+
+cudaError_t LaunchTraining(const LocatePlan& plan, const LocateArgs& args, LocateScratch* scratch,
+                           cudaStream_t stream) {
+  const unsigned blocks = static_cast<unsigned>(plan.blocks.num_blocks());
+  if (plan.HasSnapshot()) PutAsideKernel<<<blocks, kLocateThreads, 0, stream>>>(args);
+  for (const DeviceHash* table : plan.tables) {
+    if (table->snapshot() == nullptr) continue;
+    if (const cudaError_t error = table->snapshot()->Report(stream)) return error;
+  }
+  const int64_t count = plan.num_positions();
+  cudaError_t error = cudaMemsetAsync(args.firsts, 0xFF, count * sizeof(uint32_t), stream);
+  if (error == cudaSuccess) {
+    error = cudaMemsetAsync(args.gets_row + count, 0, sizeof(int32_t), stream);
+  }
+  if (error != cudaSuccess) return error;
+  LocateKeysKernel<true><<<blocks, kLocateThreads, 0, stream>>>(args);
+  if (plan.has_filter) CountClaimsKernel<<<blocks, kLocateThreads, 0, stream>>>(args);
+  if (plan.has_bloom && !args.admits_all) {
+    AddToBloomKernel<<<blocks, kLocateThreads, 0, stream>>>(args);
+  }
+  ChooseRowsKernel<<<blocks, kLocateThreads, 0, stream>>>(args);
+  error = scratch->Scan(args, count, stream);
+  if (error != cudaSuccess) return error;
+  GiveRowsKernel<<<blocks, kLocateThreads, 0, stream>>>(args);
+  TellFollowersKernel<<<blocks, kLocateThreads, 0, stream>>>(args);
+  if (plan.has_reads) WriteReadsKernel<true><<<blocks, kLocateThreads, 0, stream>>>(args);
+  constexpr int kTableThreads = 128;
+  const int64_t table_blocks = (args.num_tables + kTableThreads - 1) / kTableThreads;
+  FinishKernel<<<static_cast<unsigned>(table_blocks), kTableThreads, 0, stream>>>(args);
+  return cudaSuccess;
+}
+
+std::string InWords(cudaError_t error) {
+  return error == cudaSuccess ? "" : std::string("CUDA: ") + cudaGetErrorString(error);
+}
+
+// The caller holds the tables' mutexes.
+std::string Locate(const LocatePlan& plan, Access access, bool admits_all, int64_t step,
+                   void* scratch_memory, cudaStream_t stream) {
+  const Stage stage("locate");
+  if (plan.num_positions() == 0) return "";
+  if (plan.num_positions() >= INT32_MAX) return "expected fewer than 2^31 keys in a call";
+  std::vector<DeviceTableRef> tables;
+  for (size_t t = 0; t < plan.tables.size(); ++t) {
+    std::string error = plan.tables[t]->Prepare(plan.KeysOf(t), access, stream);
+    if (!error.empty()) return error;
+    tables.push_back(plan.tables[t]->Ref());
+  }
+  LocateScratch scratch(scratch_memory);
+  LocateArgs args = scratch.Lay(plan, tables, access);
+  args.step = step;
+  args.admits_all = admits_all;
+  cudaError_t error = scratch.Send(stream);
+  if (error != cudaSuccess) return InWords(error);
+  if (access == Access::kRead) {
+    LocateKeysKernel<false>
+        <<<static_cast<unsigned>(plan.blocks.num_blocks()), kLocateThreads, 0, stream>>>(args);
+    if (plan.has_reads) {
+      WriteReadsKernel<false>
+          <<<static_cast<unsigned>(plan.blocks.num_blocks()), kLocateThreads, 0, stream>>>(args);
+    }
+  } else {
+    error = LaunchTraining(plan, args, &scratch, stream);
+  }
+  if (error == cudaSuccess) error = cudaGetLastError();
+  if (error != cudaSuccess || access == Access::kRead) return InWords(error);
+  for (DeviceHash* table : plan.tables) {
+    std::string full = table->CheckFull(stream);
+    if (!full.empty()) return full;
+  }
+  return "";
+}
+
+}  // namespace
+
+int64_t LocateRowsScratchBytes(const DeviceKeysToLocate* requests, int64_t num_requests,
+                               Access access) {
+  const LocatePlan plan = PlanLocate(requests, num_requests);
+  LocateScratch scratch(nullptr);
+  scratch.Lay(plan, std::vector<DeviceTableRef>(plan.tables.size()), access);
+  return scratch.size();
+}
+
+std::string LocateRowsCuda(const DeviceKeysToLocate* requests, int64_t num_requests, Access access,
+                           int64_t step, void* scratch, cudaStream_t stream) {
+  const LocatePlan plan = PlanLocate(requests, num_requests);
+  std::vector<DeviceHash*> in_order = plan.tables;
+  std::sort(in_order.begin(), in_order.end());
+  std::vector<std::unique_lock<std::mutex>> locks;
+  for (DeviceHash* table : in_order) locks.emplace_back(table->mutex());
+  std::vector<std::vector<DeviceKeys>> keys(plan.tables.size());
+  for (const LocateTask& task : plan.tasks) keys[task.table].push_back({task.keys, task.num_keys});
+  for (size_t t = 0; t < plan.tables.size(); ++t) {
+    const std::string error = plan.tables[t]->BringIn(keys[t], access, stream);
+    if (!error.empty()) return error;
+  }
+  return Locate(plan, access, /*admits_all=*/false, step, scratch, stream);
+}
+
+std::string InsertRowsCuda(DeviceHash* table, const int64_t* keys, int64_t num_keys, int64_t* rows,
+                           void* scratch, cudaStream_t stream) {
+  const DeviceKeysToLocate request{table, keys, num_keys, rows};
+  return Locate(PlanLocate(&request, 1), Access::kTrain, /*admits_all=*/true, -1, scratch, stream);
+}
+
+}  // namespace group_embedding

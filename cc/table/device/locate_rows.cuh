@@ -1,0 +1,90 @@
+// The kernels' common ground of locate_rows.cu: the keys of a call, and where each thread is in it.
+#pragma once
+
+#include "core/descriptors.cuh"
+#include "table/device/device_table_ref.cuh"
+
+namespace group_embedding {
+
+inline constexpr int kLocateThreads = 256;
+
+// One request. A position is a key's place among the keys of all requests, those of a table one
+// after the other.
+struct LocateTask {
+  const int64_t* keys;
+  int64_t* rows;
+  const int64_t* times;  // how often each key came; null: once
+  int64_t* reads;        // as of KeysToLocate, or null
+  int64_t num_keys;
+  int64_t first_position;
+  int64_t table;
+};
+
+// What became of a key that has no row, in the two low bits of a claim; above is a number.
+enum class ClaimKind : uint64_t {
+  kNone = 0,      // it has a row
+  kSlot = 1,      // number: of the slot of the index that this occurrence has claimed. It works for
+                  // all occurrences, wherever the first of them is
+  kFollower = 2,  // number: the position of the one that has
+};
+
+struct LocateArgs {
+  const LocateTask* tasks;         // [num_tasks]
+  const int64_t* first_blocks;     // [num_tasks + 1]
+  const int64_t* first_positions;  // [num_tasks + 1]
+  int64_t num_tasks;
+  const DeviceTableRef* tables;    // [num_tables]
+  const int64_t* table_positions;  // [num_tables + 1]
+  int64_t num_tables;
+  int64_t step;
+  bool admits_all;  // whatever the tables' filters say
+
+  // To train: per position.
+  uint64_t* claims;
+  uint32_t* firsts;   // where a slot was claimed: the first of the followers, or all ones
+  int32_t* gets_row;  // [positions + 1] at a key's first place, whether it gets one; the last is 0
+  int32_t* ranks;     // [positions + 1] how many before it get a row
+  // Where a table has a filter, else null; where a slot was claimed:
+  int64_t* counts;      // how often the key was seen
+  int64_t* candidates;  // 0, or the number of the candidate that the key was, + 1
+};
+
+__device__ inline ClaimKind KindOfClaim(uint64_t claim) {
+  return static_cast<ClaimKind>(claim & 3);
+}
+__device__ inline int64_t NumberOfClaim(uint64_t claim) { return static_cast<int64_t>(claim >> 2); }
+__device__ inline uint64_t MakeClaim(ClaimKind kind, int64_t number) {
+  return static_cast<uint64_t>(number) << 2 | static_cast<uint64_t>(kind);
+}
+
+// A thread's key.
+struct LocatePlace {
+  const LocateTask& task;
+  const DeviceTableRef& table;
+  int64_t i;  // in the request
+  bool is_key;
+
+  __device__ static LocatePlace Of(const LocateArgs& args) {
+    const int64_t t = FindOwner(args.first_blocks, args.num_tasks, blockIdx.x);
+    const LocateTask& task = args.tasks[t];
+    const int64_t i = (blockIdx.x - args.first_blocks[t]) * kLocateThreads + threadIdx.x;
+    return {task, args.tables[task.table], i, i < task.num_keys};
+  }
+  __device__ int64_t position() const { return task.first_position + i; }
+  // Nobody has looked at `times` on the host: bounded, as there.
+  __device__ int64_t times() const {
+    return task.times == nullptr ? 1 : min(max(task.times[i], int64_t{1}), kMaxTimes);
+  }
+  // Of a claimed key.
+  __device__ int64_t FirstPosition(const LocateArgs& args) const {
+    return min(position(), static_cast<int64_t>(args.firsts[position()]));
+  }
+};
+
+// The request that has a position.
+__device__ inline const LocateTask& TaskAt(const LocateArgs& args, int64_t position) {
+  return args.tasks[FindOwnerAlone(args.num_tasks, position,
+                                   [&](int64_t i) { return args.first_positions[i]; })];
+}
+
+}  // namespace group_embedding

@@ -1,0 +1,84 @@
+// Rows as they were when a snapshot was taken, on the device: a row that is about to change is
+// copied aside first, once.
+#pragma once
+
+#include "core/descriptors.cuh"
+#include "table/device/device_table_ref.cuh"
+
+namespace group_embedding {
+
+// One of the arrays that a row is spread over: what is kept of it, its values, its slots.
+struct RowPart {
+  char* live;   // [rows of the table], `bytes` each
+  char* aside;  // [rows put aside]
+  char* out;    // [rows of a read]
+  int32_t bytes;
+};
+
+struct AsideRef {
+  static constexpr uint32_t kUntouched = 0, kDone = 1, kFirstAside = 2;
+
+  RowPart parts[kMaxSlotArrays + 2];  // the first is RowInfo
+  int32_t num_parts;
+  int64_t first_row, num_rows;  // at that instant
+  int64_t changed_since;        // rows trained in batches before that are not wanted
+  uint32_t* states;  // [num_rows] kUntouched; kDone: read, or not wanted; kFirstAside + k:
+                     // it is the k-th put aside
+  unsigned long long* num_aside;
+  unsigned long long* num_out;
+
+  __device__ const RowInfo& Info(int64_t row) const {
+    return reinterpret_cast<const RowInfo*>(parts[0].live)[row];
+  }
+  __device__ bool IsWanted(int64_t row) const {
+    return Info(row).count >= 0 && Info(row).clock >= changed_since;
+  }
+};
+
+// `row` is given to a key: if it was no key's at that instant, it is not to be read.
+__device__ inline void MarkNew(const AsideRef& aside, int64_t row) {
+  if (row < aside.num_rows) {
+    atomicCAS(&aside.states[row], AsideRef::kUntouched, AsideRef::kDone);
+  }
+}
+
+// A warp calls it together.
+__device__ inline void CopyBytes(const char* from, char* to, int32_t bytes, int lane) {
+  const bool in_words =
+      ((reinterpret_cast<uintptr_t>(from) | reinterpret_cast<uintptr_t>(to) | bytes) & 3) == 0;
+  if (in_words) {
+    for (int32_t b = 4 * lane; b < bytes; b += 4 * kWarpSize) {
+      *reinterpret_cast<uint32_t*>(to + b) = __ldcg(reinterpret_cast<const uint32_t*>(from + b));
+    }
+  } else {
+    for (int32_t b = 2 * lane; b < bytes; b += 2 * kWarpSize) {
+      *reinterpret_cast<uint16_t*>(to + b) = __ldcg(reinterpret_cast<const uint16_t*>(from + b));
+    }
+  }
+}
+
+// One row per lane, or kNoRow; all lanes of a warp call it together.
+__device__ inline void PutAside(const AsideRef& aside, int64_t row) {
+  const int lane = threadIdx.x % kWarpSize;
+  bool is_mine =
+      row >= aside.first_row && row < aside.num_rows &&
+      atomicCAS(&aside.states[row], AsideRef::kUntouched, AsideRef::kDone) == AsideRef::kUntouched;
+  is_mine = is_mine && aside.IsWanted(row);
+  int64_t place = 0;
+  if (is_mine) {
+    place = static_cast<int64_t>(atomicAdd(aside.num_aside, 1ULL));
+    aside.states[row] = AsideRef::kFirstAside + static_cast<uint32_t>(place);
+  }
+  for (unsigned votes = __ballot_sync(kFullWarp, is_mine); votes != 0; votes &= votes - 1) {
+    const int from = __ffs(votes) - 1;
+    const int64_t its_row = __shfl_sync(kFullWarp, row, from);
+    const int64_t its_place = __shfl_sync(kFullWarp, place, from);
+    for (int p = 0; p < aside.num_parts; ++p) {
+      const RowPart& part = aside.parts[p];
+      CopyBytes(part.live + its_row * part.bytes, part.aside + its_place * part.bytes, part.bytes,
+                lane);
+    }
+  }
+}
+
+}  // namespace group_embedding

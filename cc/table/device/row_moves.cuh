@@ -1,0 +1,60 @@
+// What kernels know of a table whose rows lie in two memories: how lately each row was located, and
+// which rows in the host's are wanted in the device's (row_moves.h).
+#pragma once
+
+#include "table/disk/coldest.h"
+#include "table/embedding_table.h"
+
+namespace group_embedding {
+
+struct MovesState {
+  unsigned long long num_wanted;  // noted; those beyond max_wanted were not
+  int64_t hand;                   // where the next victims are looked for, from the first row on
+  int64_t bar;                    // what the last victims had of heat, in the mean
+  unsigned long long num_victims, victims_heat;  // of the moves under way
+};
+
+struct MovesRef {
+  // [usable_rows] twice the clock of the call that located the row last, + 1 if it is noted. Null:
+  // all rows are in one memory.
+  unsigned long long* uses;
+  int64_t* wanted;  // [max_wanted]
+  MovesState* state;
+  int32_t* is_due;  // host memory: set when a first row is noted
+  int64_t max_wanted;
+  int64_t device_rows;  // the first so many rows are in device memory
+  Coldest coldest;
+
+  __device__ int64_t ClockOf(int64_t row) const {
+    return static_cast<int64_t>(__ldcg(&uses[row]) >> 1);
+  }
+  __device__ int64_t Heat(int64_t count, int64_t clock) const {
+    return coldest == Coldest::kLeastFrequent ? count : clock;
+  }
+
+  // The call `clock` has located `row`, whose key it has counted if it is to.
+  __device__ void Use(const RowInfo* infos, int64_t row, int64_t clock) const {
+    if (uses == nullptr) return;
+    unsigned long long seen = __ldcg(&uses[row]);
+    bool is_wanted = false;
+    for (;;) {
+      if (static_cast<int64_t>(seen >> 1) >= clock) return;
+      is_wanted = row >= device_rows && !(seen & 1) && state->num_wanted < max_wanted &&
+                  Heat(__ldcg(&infos[row].count), clock) > state->bar;
+      const unsigned long long now = static_cast<unsigned long long>(clock) << 1 | (seen & 1);
+      const unsigned long long before = atomicCAS(&uses[row], seen, now | is_wanted);
+      if (before == seen) break;
+      seen = before;
+    }
+    if (!is_wanted) return;
+    const auto place = static_cast<int64_t>(atomicAdd(&state->num_wanted, 1ULL));
+    if (place < max_wanted) {
+      wanted[place] = row;
+    } else {
+      atomicAnd(&uses[row], ~1ULL);
+    }
+    if (place == 0) *static_cast<volatile int32_t*>(is_due) = 1;
+  }
+};
+
+}  // namespace group_embedding

@@ -1,0 +1,206 @@
+// Rows of a table on their way between memory and disk.
+#include <algorithm>
+#include <array>
+#include <exception>
+#include <mutex>
+
+#include "table/disk/disk_tiered_shards.h"
+
+namespace group_embedding {
+namespace {
+
+constexpr int64_t kChunk = 1024;     // rows that one thread moves at a time
+constexpr int64_t kRowCost = 5000;   // nanoseconds
+constexpr int64_t kShareMoved = 16;  // of the rows in memory, one in so many makes space at once
+
+// body(begin, end) on chunks of [0, count), on each of them even if others fail; returns the error
+// of one that failed, or nothing.
+template <typename Body>
+std::string ForChunks(int64_t count, const ParallelFor& parallel_for, const Body& body) {
+  std::mutex mutex;
+  std::string error;
+  auto chunks = [&](int64_t first, int64_t last) {
+    for (int64_t c = first; c < last; ++c) {
+      std::string failed;
+      try {
+        failed = body(c * kChunk, std::min(count, (c + 1) * kChunk));
+      } catch (const std::exception& exception) {  // such as of memory that has run out
+        failed = exception.what();
+      }
+      if (failed.empty()) continue;
+      std::lock_guard<std::mutex> lock(mutex);
+      error = std::move(failed);
+    }
+  };
+  parallel_for((count + kChunk - 1) / kChunk, kChunk * kRowCost, chunks);
+  return error;
+}
+
+}  // namespace
+
+std::unique_lock<std::mutex> DiskTieredShards::StartLocating() {
+  std::unique_lock<std::mutex> lock(locating_);
+  ++call_;
+  return lock;
+}
+
+void DiskTieredShards::Hold(const int64_t* rows, int64_t num_rows, int64_t batch) {
+  for (int64_t i = 0; i < num_rows; ++i) Use(rows[i]);
+  if (batch == 0) return;
+  std::lock_guard<std::mutex> lock(batches_mutex_);
+  std::vector<int64_t>& held = rows_of_batch_[batch];
+  held.insert(held.end(), rows, rows + num_rows);
+  for (int64_t i = 0; i < num_rows; ++i) {
+    uses()[rows[i]].num_positions.fetch_add(1, std::memory_order_relaxed);
+  }
+}
+
+void DiskTieredShards::EndBatch(int64_t batch) {
+  {
+    std::lock_guard<std::mutex> lock(batches_mutex_);
+    const auto held = rows_of_batch_.find(batch);
+    if (held != rows_of_batch_.end()) {
+      for (const int64_t row : held->second) {
+        uses()[row].num_positions.fetch_sub(1, std::memory_order_release);
+      }
+      rows_of_batch_.erase(held);
+    }
+  }
+  HostShards::EndBatch(batch);
+}
+
+std::string DiskTieredShards::BringIn(std::vector<int64_t> keys, Access access,
+                                      const ParallelFor& parallel_for) {
+  if (!disk_->failed().empty()) return disk_->failed();
+  std::sort(keys.begin(), keys.end(), IsBeforeOnDisk);
+  const int64_t num_keys = static_cast<int64_t>(keys.size());
+  std::vector<FoundOnDisk> found((num_keys + kChunk - 1) / kChunk);
+  std::string error = ForChunks(num_keys, parallel_for, [&](int64_t begin, int64_t end) {
+    FoundOnDisk* some = &found[begin / kChunk];
+    const std::string failed = disk_->Find(keys.data() + begin, end - begin, some);
+    return failed.empty() ? disk_->Erase(some->evicted) : failed;
+  });
+  if (!error.empty()) return error;
+  std::vector<int64_t> begins = {0};  // of each chunk's rows
+  for (const FoundOnDisk& of : found) {
+    begins.push_back(begins.back() + static_cast<int64_t>(of.keys.size()));
+  }
+  const int64_t num_found = begins.back();
+  error = MakeSpace(access == Access::kTrain ? num_keys : num_found, num_found, parallel_for);
+  if (!error.empty()) return error;
+  std::vector<int64_t> rows;
+  error = store().Take(num_found, &rows);
+  if (!error.empty()) {
+    for (const int64_t row : rows) store().Return(row);
+    return error;
+  }
+  return ForChunks(num_keys, parallel_for, [&](int64_t begin, int64_t) {
+    const int64_t chunk = begin / kChunk;
+    return MoveUp(found[chunk], rows.data() + begins[chunk]);
+  });
+}
+
+std::string DiskTieredShards::MoveUp(const FoundOnDisk& found, const int64_t* rows) {
+  const int64_t num_keys = static_cast<int64_t>(found.keys.size());
+  if (num_keys == 0) return "";
+  const int64_t bytes = disk_->layout().bytes();
+  int64_t num_moved = 0;
+  std::string error;
+  try {
+    BeforeWrite(rows, num_keys);
+    for (; num_moved < num_keys; ++num_moved) {
+      const int64_t key = found.keys[num_moved], row = rows[num_moved];
+      UnpackRow(store(), found.records.data() + num_moved * bytes, key, row);
+      Use(row);
+      const uint64_t hash = HashOf(key);
+      Shard& shard = ShardOf(hash);
+      std::lock_guard<std::mutex> lock(shard.mutex);
+      shard.index.FindOrInsert(key, hash, HashOf)->state = row + 1;
+      ++shard.num_rows;
+    }
+    error = disk_->Erase(found.keys);
+  } catch (const std::exception& exception) {  // such as of memory that has run out
+    error = exception.what();
+  }
+  if (error.empty()) return "";
+  for (int64_t i = 0; i < num_keys; ++i) {  // the rows stay on disk
+    i < num_moved ? LeaveMemory(found.keys[i], rows[i]) : store().Return(rows[i]);
+  }
+  return error;
+}
+
+void DiskTieredShards::LeaveMemory(int64_t key, int64_t row) {
+  const uint64_t hash = HashOf(key);
+  Shard& shard = ShardOf(hash);
+  std::lock_guard<std::mutex> lock(shard.mutex);
+  shard.index.Erase(shard.index.Find(key, hash), HashOf);
+  --shard.num_rows;
+  store().Info(row).count = -1;
+  store().Return(row);
+}
+
+std::string DiskTieredShards::MoveDown(const int64_t* rows, int64_t num_rows) {
+  const int64_t bytes = disk_->layout().bytes();
+  std::vector<int64_t> keys(num_rows);
+  std::vector<char> records(num_rows * bytes);
+  for (int64_t i = 0; i < num_rows; ++i) {
+    keys[i] = store().Info(rows[i]).key;
+    PackRow(store(), rows[i], records.data() + i * bytes);
+  }
+  BeforeWrite(rows, num_rows);
+  std::string error = disk_->Put(keys, records.data());
+  if (!error.empty()) return error;
+  for (int64_t i = 0; i < num_rows; ++i) LeaveMemory(keys[i], rows[i]);
+  return "";
+}
+
+std::string DiskTieredShards::MakeSpace(int64_t num_rows, int64_t num_leaving,
+                                        const ParallelFor& parallel_for) {
+  int64_t missing = num_rows - store().NumFree();
+  if (missing > 0 && HostShards::CompleteEviction(parallel_for)) {
+    missing = num_rows - store().NumFree();
+  }
+  if (missing <= 0) return "";
+  const int64_t at_once = std::min(store().max_rows() / kShareMoved, disk_->NumFree(num_leaving));
+  std::vector<int64_t> rows = ColdestRows(std::max(missing, at_once));
+  const int64_t num_cold = static_cast<int64_t>(rows.size());
+  if (num_cold < missing) {
+    return "table '" + options().name + "': expected a batch whose rows fit its memory beside " +
+           "those of batches in flight, got " + std::to_string(missing - num_cold) +
+           " rows too many: it has " + std::to_string(store().max_rows()) + " rows of " +
+           std::to_string(store().BytesPerRow()) + " bytes (dim " + std::to_string(options().dim) +
+           ", " + std::to_string(slots().size()) + " slots) in " +
+           std::to_string(options().max_bytes) +
+           " bytes; give it more by StorageOption(storage_size=[...]), or smaller batches";
+  }
+  std::string error = disk_->CheckSize(num_cold, num_leaving);
+  if (!error.empty()) return error;
+  std::sort(rows.begin(), rows.end(), [this](int64_t a, int64_t b) {
+    return IsBeforeOnDisk(store().Info(a).key, store().Info(b).key);
+  });
+  return ForChunks(num_cold, parallel_for, [&](int64_t begin, int64_t end) {
+    return MoveDown(rows.data() + begin, end - begin);
+  });
+}
+
+std::vector<int64_t> DiskTieredShards::ColdestRows(int64_t count) {
+  std::vector<std::array<int64_t, 3>> rows;  // the colder, the smaller
+  for (int64_t row = first_row(); row < store().num_rows(); ++row) {
+    if (!store().IsKeys(row)) continue;
+    const RowUse& use = uses()[row];
+    if (use.call == call_ || use.num_positions.load(std::memory_order_acquire) > 0) continue;
+    const int64_t count = store().Info(row).count;
+    if (coldest_ == Coldest::kLeastFrequent) {
+      rows.push_back({count, use.call, row});
+    } else {
+      rows.push_back({use.call, count, row});
+    }
+  }
+  count = std::min(count, static_cast<int64_t>(rows.size()));
+  std::nth_element(rows.begin(), rows.begin() + count, rows.end());
+  std::vector<int64_t> coldest(count);
+  for (int64_t i = 0; i < count; ++i) coldest[i] = rows[i][2];
+  return coldest;
+}
+
+}  // namespace group_embedding

@@ -1,0 +1,317 @@
+#include <algorithm>
+#include <cmath>
+
+#include "core/device_buffer.h"
+#include "table/check_table.h"
+#include "table/device/device_hash_kernels.h"
+#include "table/disk/disk_tiered_hash.h"
+#include "table/disk/disk_tiered_kernels.h"
+#include "table/insert_plan.h"
+
+namespace group_embedding {
+namespace {
+
+constexpr int64_t kShareMoved = 16;  // of the rows in memory, one in so many makes room at once
+constexpr int64_t kMoved = 1 << 16;  // rows at once on their way
+constexpr int64_t kSamples = 1 << 16;
+
+// Of sorted samples of warmth, what `share` of them do not exceed; kHeld, if those are too few.
+uint64_t Quantile(const std::vector<uint64_t>& samples, double share) {
+  const auto count = static_cast<size_t>(std::ceil(share * static_cast<double>(samples.size())));
+  return count <= samples.size() ? samples[std::max<size_t>(count, 1) - 1] : kHeld;
+}
+
+// rows.keys[i] and what belongs to it, for each i of `chosen`.
+KeyedRows SomeOf(const KeyedRows& rows, const std::vector<size_t>& chosen) {
+  KeyedRows some;
+  const size_t num_rows = rows.keys.size();
+  auto copy = [&](const std::vector<char>& from, std::vector<char>* to) {
+    const size_t bytes = from.size() / num_rows;
+    for (const size_t i : chosen) {
+      to->insert(to->end(), from.begin() + i * bytes, from.begin() + (i + 1) * bytes);
+    }
+  };
+  for (const size_t i : chosen) {
+    some.keys.push_back(rows.keys[i]);
+    some.counts.push_back(rows.counts[i]);
+    some.versions.push_back(rows.versions[i]);
+  }
+  copy(rows.values, &some.values);
+  some.slots.resize(rows.slots.size());
+  for (size_t s = 0; s < rows.slots.size(); ++s) copy(rows.slots[s], &some.slots[s]);
+  return some;
+}
+
+}  // namespace
+
+DiskTieredHash::DiskTieredHash(const TableOptions& options, int64_t device_bytes,
+                               const DiskTierOptions& disk, const void* matrix, std::string* error)
+    : DeviceHash(options, {device_bytes, disk.coldest}, matrix, error) {
+  if (error->empty()) disk_ = std::make_unique<RowsOnDisk>(options, disk, error);
+}
+
+std::unique_ptr<DeviceTable> MakeDiskTieredDeviceTable(const TableOptions& options,
+                                                       int64_t device_bytes,
+                                                       const DiskTierOptions& disk,
+                                                       const void* matrix, std::string* error) {
+  *error = CheckOptions(options);
+  if (error->empty()) *error = CheckTierBytes(options, device_bytes);
+  if (error->empty()) *error = CheckTierBytes(options, disk.max_bytes);
+  if (!error->empty()) return nullptr;
+  if (device_bytes <= 0 || options.max_bytes <= 0) {
+    *error = "table '" + options.name +
+             "': expected the sizes of both memories, as it has a disk tier; give "
+             "StorageOption(storage_size=[bytes on the GPU, bytes in host memory, bytes on disk])";
+    return nullptr;
+  }
+  auto table = std::make_unique<DiskTieredHash>(options, device_bytes, disk, matrix, error);
+  if (!error->empty()) return nullptr;
+  return table;
+}
+
+std::string DiskTieredHash::Slot(const SlotOptions& slot, void** array) {
+  const size_t num_slots = slots().size();
+  std::string error = DeviceHash::Slot(slot, array);
+  if (slots().size() == num_slots) return error;
+  // It starts as that of the first row, which no key has.
+  const std::lock_guard<std::mutex> lock(mutex_);
+  disk_->AddSlot(ToHost(static_cast<const char*>(*array), SlotBytes(num_slots), streams_.own()));
+  return "";
+}
+
+int64_t DiskTieredHash::num_keys() const {
+  const int64_t in_memory = DeviceHash::num_keys();
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return in_memory + disk_->num_keys();
+}
+
+int64_t DiskTieredHash::memory_bytes() const {
+  return DeviceHash::memory_bytes() + disk_->store().memory_bytes();
+}
+
+std::string DiskTieredHash::Describe(const int64_t* keys, int64_t num_keys, KeyInfo* infos) const {
+  std::string error = DeviceHash::Describe(keys, num_keys, infos);
+  return error.empty() ? disk_->Describe(keys, num_keys, /*tier=*/2, infos) : error;
+}
+
+std::string DiskTieredHash::ReadAll(KeyedRows* rows) const {
+  const std::string error = DeviceHash::ReadAll(rows);
+  return error.empty() ? disk_->ReadAll(rows) : error;
+}
+
+std::string DiskTieredHash::Insert(const KeyedRowsView& given, const ParallelFor& parallel_for) {
+  const std::string wrong = CheckCounts(options(), given);
+  if (!wrong.empty()) return wrong;
+  disk_->CompleteEviction();
+  KeyedRows rows;
+  std::string error = CompleteRows(*this, given, &rows);
+  if (error.empty()) error = disk_->failed();
+  for (size_t begin = 0; begin < rows.keys.size() && error.empty(); begin += kMoved) {
+    error = InsertSome(rows, begin, std::min(begin + kMoved, rows.keys.size()), parallel_for);
+  }
+  return error;
+}
+
+// Where memory has no room left, new keys go to disk.
+std::string DiskTieredHash::InsertSome(const KeyedRows& rows, size_t begin, size_t end,
+                                       const ParallelFor& parallel_for) {
+  InsertPlan plan(rows, begin, end);
+  FoundOnDisk former;
+  std::string error = FindOnDisk(plan.keys(), &former);
+  if (!error.empty()) return error;
+  std::vector<int64_t> in_memory(plan.keys().size());
+  Find(plan.keys().data(), plan.num_keys(), in_memory.data());
+  int64_t num_free = 0, clock = 0;
+  {
+    const Alone alone(*this);
+    num_free = NumFree();
+    clock = ++clock_;  // the next snapshot of changes has these rows
+  }
+  plan.Split(in_memory, num_free);
+  error = disk_->CheckSize(static_cast<int64_t>(plan.below().size()),
+                           static_cast<int64_t>(former.keys.size()));
+  if (error.empty()) error = disk_->Erase(former.keys);
+  if (error.empty()) error = DeviceHash::Insert(SomeOf(rows, plan.above()), parallel_for);
+  if (error.empty()) error = disk_->Insert(rows, plan.below(), clock);
+  const bool were_counted = options().admission.kind == Admission::Kind::kCounter;
+  if (!error.empty() || plan.below().empty() || !were_counted) return error;
+  const std::vector<int64_t> admitted = plan.KeysBelow(rows);  // what was counted is of no use
+  DeviceHash::Erase(admitted.data(), static_cast<int64_t>(admitted.size()));
+  return "";
+}
+
+int64_t DiskTieredHash::Erase(const int64_t* keys, int64_t num_keys) {
+  const int64_t num_erased = DeviceHash::Erase(keys, num_keys);
+  return num_erased + disk_->EraseSome({keys, keys + num_keys}, &erased_);
+}
+
+int64_t DiskTieredHash::Evict(const Eviction& eviction, int64_t step,
+                              const ParallelFor& parallel_for) {
+  return DeviceHash::Evict(eviction, step, parallel_for) + disk_->Evict(eviction, step, &erased_);
+}
+
+void DiskTieredHash::Clear() {
+  DeviceHash::Clear();
+  disk_->Clear(&erased_);
+}
+
+std::unique_ptr<Snapshot> DiskTieredHash::TakeSnapshot(bool changes_only, const Eviction& eviction,
+                                                       int64_t step) {
+  auto memory = DeviceHash::TakeSnapshot(changes_only, eviction, step);
+  return disk_->TakeSnapshot(std::move(memory), changes_only, changes_only ? kept_clock_ : 0,
+                             {eviction, step, clock_}, &mutex_, &erased_);
+}
+
+std::string DiskTieredHash::BringIn(const std::vector<DeviceKeys>& keys, Access access,
+                                    cudaStream_t stream) {
+  if (!disk_->failed().empty()) return disk_->failed();
+  if (disk_->store().num_keys() == 0) {
+    int64_t num_keys = 0, since = 0;
+    for (const DeviceKeys& some : keys) num_keys += some.num_keys;
+    const TableState state = Reported(&since);
+    if (access == Access::kRead || state.RowsWith(since + num_keys) <= MaxRows()) return "";
+  }
+  streams_.Use(stream);  // whose keys these are
+  ReleaseRetired();
+  const Alone alone(*this, std::adopt_lock);
+  ++clock_;
+  const std::vector<int64_t> missing = Missing(keys);
+  FoundOnDisk found;
+  std::string error = FindOnDisk(missing, &found);
+  if (error.empty()) error = disk_->Erase(found.evicted);
+  if (!error.empty()) return error;
+  const auto num_missing = static_cast<int64_t>(missing.size());
+  const auto num_found = static_cast<int64_t>(found.keys.size());
+  error = MakeFree(access == Access::kTrain ? num_missing : num_found, num_found);
+  return error.empty() ? MoveUp(found) : error;
+}
+
+std::vector<int64_t> DiskTieredHash::Missing(const std::vector<DeviceKeys>& keys) const {
+  int64_t num_keys = 0;
+  for (const DeviceKeys& some : keys) num_keys += some.num_keys;
+  DeviceBuffer<int64_t> all(num_keys);
+  int64_t at = 0;
+  for (const DeviceKeys& some : keys) {
+    RequireCuda(cudaMemcpyAsync(all.data() + at, some.keys, some.num_keys * sizeof(int64_t),
+                                cudaMemcpyDeviceToDevice, streams_.own()));
+    at += some.num_keys;
+  }
+  return FindMissing(Ref(), all.data(), num_keys, streams_.own());
+}
+
+std::string DiskTieredHash::FindOnDisk(const std::vector<int64_t>& keys, FoundOnDisk* found) const {
+  const int64_t num_keys = static_cast<int64_t>(keys.size());
+  std::string error;
+  for (int64_t begin = 0; begin < num_keys && error.empty(); begin += RowsOnDisk::kAtOnce) {
+    FoundOnDisk some;
+    error =
+        disk_->Find(keys.data() + begin, std::min(RowsOnDisk::kAtOnce, num_keys - begin), &some);
+    found->keys.insert(found->keys.end(), some.keys.begin(), some.keys.end());
+    found->records.insert(found->records.end(), some.records.begin(), some.records.end());
+    found->evicted.insert(found->evicted.end(), some.evicted.begin(), some.evicted.end());
+  }
+  return error;
+}
+
+int64_t DiskTieredHash::NumFree() const {
+  const TableState state = State();
+  return state.num_free + std::max<int64_t>(0, MaxRows() - state.next_row);
+}
+
+std::string DiskTieredHash::MakeFree(int64_t num_rows, int64_t num_leaving) {
+  const int64_t lacking = num_rows - NumFree();
+  if (lacking <= 0) return "";
+  const int64_t at_once = std::min(MaxRows() / kShareMoved, disk_->NumFree(num_leaving));
+  const std::vector<int64_t> rows = ColdestRows(lacking, std::max(lacking, at_once));
+  const int64_t num_cold = static_cast<int64_t>(rows.size());
+  if (num_cold < lacking) {
+    return Named(
+               ": expected a batch whose rows fit its memory beside those of batches in flight, "
+               "got ") +
+           std::to_string(lacking - num_cold) + " rows too many: it has " +
+           std::to_string(MaxRows() - first_row()) + " rows of " + std::to_string(BytesPerRow()) +
+           " bytes (dim " + std::to_string(options().dim) + ", " + std::to_string(slots_.size()) +
+           " slots) in " + std::to_string(max_bytes_) +
+           " bytes; give it more by StorageOption(storage_size=[...]), or smaller batches";
+  }
+  const std::string error = disk_->CheckSize(num_cold, num_leaving);
+  return error.empty() ? MoveDown(rows) : error;
+}
+
+// How cold the coldest are is known from samples; of all that are so cold, those with the highest
+// numbers go, which are in host memory.
+std::vector<int64_t> DiskTieredHash::ColdestRows(int64_t least, int64_t most) const {
+  const cudaStream_t stream = streams_.own();
+  const int64_t num_rows = State().next_row, held_since = std::min(clock_, OldestBatchLocked());
+  const int64_t num_samples = std::min(num_rows, kSamples);
+  std::vector<int64_t> sampled(num_samples);
+  for (int64_t i = 0; i < num_samples; ++i) sampled[i] = i * (num_rows / num_samples);
+  const DeviceBuffer<int64_t> device_sampled(sampled.data(), num_samples, stream);
+  const DeviceBuffer<uint64_t> warmth(num_samples);
+  RequireCuda(
+      MeasureWarmth(Ref(), device_sampled.data(), num_samples, held_since, warmth.data(), stream));
+  std::vector<uint64_t> samples = ToHost(warmth.data(), num_samples, stream);
+  std::sort(samples.begin(), samples.end());
+  const double share = static_cast<double>(most) / static_cast<double>(num_rows);
+  const DeviceBuffer<bool> is_cold(num_rows);
+  const DeviceBuffer<int64_t> rows(num_rows);
+  int64_t num_cold = 0;
+  for (const uint64_t most_warm :
+       {Quantile(samples, share), Quantile(samples, 1.25 * share), kHeld}) {
+    RequireCuda(ChooseCold(Ref(), num_rows, held_since, most_warm, is_cold.data(), stream));
+    num_cold = SelectNumbers(is_cold.data(), num_rows, rows.data(), stream);
+    if (num_cold >= least) break;
+  }
+  const int64_t count = std::min(most, num_cold);
+  return ToHost(rows.data() + num_cold - count, count, stream);
+}
+
+std::string DiskTieredHash::MoveDown(const std::vector<int64_t>& rows) {
+  const cudaStream_t stream = streams_.own();
+  const int64_t num_rows = static_cast<int64_t>(rows.size()), bytes = disk_->layout().bytes();
+  for (int64_t begin = 0; begin < num_rows; begin += kMoved) {
+    const int64_t count = std::min(kMoved, num_rows - begin);
+    const DeviceBuffer<int64_t> unsorted(rows.data() + begin, count, stream), keys(count);
+    RequireCuda(KeysOfRows(Ref(), unsorted.data(), count, keys.data(), stream));
+    std::vector<std::pair<uint64_t, int64_t>> in_order;
+    const std::vector<int64_t> unsorted_keys = ToHost(keys.data(), count, stream);
+    for (int64_t i = 0; i < count; ++i) {
+      in_order.emplace_back(static_cast<uint64_t>(unsorted_keys[i]), rows[begin + i]);
+    }
+    std::sort(in_order.begin(), in_order.end());
+    std::vector<int64_t> host_keys, host_rows;
+    for (const auto& [key, row] : in_order) {
+      host_keys.push_back(static_cast<int64_t>(key));
+      host_rows.push_back(row);
+    }
+    const DeviceBuffer<int64_t> device_rows(host_rows.data(), count, stream);
+    const DeviceBuffer<char> records(count * bytes);
+    RequireCuda(PackRows(Ref(), device_rows.data(), count, bytes, records.data(), stream));
+    const std::string error =
+        disk_->Put(host_keys, ToHost(records.data(), count * bytes, stream).data());
+    if (!error.empty()) return error;
+    FreeRows(TakeOut(keys.data(), count));
+  }
+  return "";
+}
+
+std::string DiskTieredHash::MoveUp(const FoundOnDisk& found) {
+  const cudaStream_t stream = streams_.own();
+  const int64_t count = static_cast<int64_t>(found.keys.size());
+  if (count == 0) return "";
+  const DeviceBuffer<int64_t> keys(found.keys.data(), count, stream), rows(count);
+  const DeviceKeysToLocate request{this, keys.data(), count, rows.data()};
+  const DeviceBuffer<char> scratch(LocateRowsScratchBytes(&request, 1, Access::kTrain));
+  std::string error = InsertRowsCuda(this, keys.data(), count, rows.data(), scratch.data(), stream);
+  if (!error.empty()) return error;
+  const DeviceBuffer<char> records(found.records.data(), static_cast<int64_t>(found.records.size()),
+                                   stream);
+  RequireCuda(UnpackRows(Ref(), records.data(), keys.data(), rows.data(), count,
+                         disk_->layout().bytes(), stream));
+  RequireCuda(cudaStreamSynchronize(stream));
+  error = disk_->Erase(found.keys);
+  if (!error.empty()) FreeRows(TakeOut(keys.data(), count));  // they are still there
+  return error;
+}
+
+}  // namespace group_embedding

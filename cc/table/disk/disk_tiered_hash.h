@@ -1,0 +1,56 @@
+// A DeviceHash, and rows on disk below it: a key's row is in one of the two.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "table/device/device_hash.h"
+#include "table/disk/rows_on_disk.h"
+
+namespace group_embedding {
+
+class DiskTieredHash : public DeviceHash {
+ public:
+  DiskTieredHash(const TableOptions& options, int64_t device_bytes, const DiskTierOptions& disk,
+                 const void* matrix, std::string* error);
+
+  std::string Slot(const SlotOptions& slot, void** array) override;
+  int64_t max_keys(const std::vector<SlotOptions>& slots) const override {
+    return disk_->MaxRows(DeviceHash::max_keys(slots), BytesOfNewSlots(this->slots(), slots));
+  }
+  int64_t num_keys() const override;
+  int64_t memory_bytes() const override;
+  int64_t disk_bytes() const override { return disk_->store().disk_bytes(); }
+  std::string Describe(const int64_t* keys, int64_t num_keys, KeyInfo* infos) const override;
+  std::string ReadAll(KeyedRows* rows) const override;
+  std::string Insert(const KeyedRowsView& rows, const ParallelFor& parallel_for) override;
+  int64_t Erase(const int64_t* keys, int64_t num_keys) override;
+  int64_t Evict(const Eviction& eviction, int64_t step, const ParallelFor&) override;
+  void Clear() override;
+  std::unique_ptr<Snapshot> TakeSnapshot(bool changes_only, const Eviction& eviction,
+                                         int64_t step) override;
+  std::string BringIn(const std::vector<DeviceKeys>& keys, Access access,
+                      cudaStream_t stream) override;
+
+ private:
+  // What follows holds the mutex and has the table alone.
+  // Of the keys those without a row in memory, each once, in the order of the disk; rows of the
+  // others are used by this call.
+  std::vector<int64_t> Missing(const std::vector<DeviceKeys>& keys) const;
+  std::string FindOnDisk(const std::vector<int64_t>& keys, FoundOnDisk* found) const;
+  int64_t NumFree() const;
+  // Moves rows to disk until so many are free; `num_leaving` of the disk's will leave it.
+  std::string MakeFree(int64_t num_rows, int64_t num_leaving);
+  // The coldest of the rows that neither this call has located nor any since the oldest batch in
+  // flight began: at least `least`, if there are so many, and up to `most`.
+  std::vector<int64_t> ColdestRows(int64_t least, int64_t most) const;
+  std::string MoveDown(const std::vector<int64_t>& rows);
+  std::string MoveUp(const FoundOnDisk& found);
+  std::string InsertSome(const KeyedRows& rows, size_t begin, size_t end,
+                         const ParallelFor& parallel_for);
+
+  std::unique_ptr<RowsOnDisk> disk_;
+};
+
+}  // namespace group_embedding

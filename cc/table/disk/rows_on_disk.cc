@@ -1,0 +1,308 @@
+#include "table/disk/rows_on_disk.h"
+
+#include <algorithm>
+#include <mutex>
+#include <unordered_map>
+
+#include "table/eviction.h"
+
+namespace group_embedding {
+
+// Rows in memory, and then those on disk, in the order of their keys.
+class RowsOnDisk::TieredSnapshot : public Snapshot {
+ public:
+  TieredSnapshot(std::unique_ptr<Snapshot> memory, RowsOnDisk* rows, bool changes_only,
+                 int64_t changed_since, std::mutex* moves, std::vector<int64_t>* erased)
+      : memory_(std::move(memory)),
+        rows_(*rows),
+        disk_(rows->store_->TakeSnapshot()),
+        changes_only_(changes_only),
+        changed_since_(changed_since),
+        layout_(rows->layout_),
+        eviction_(rows->eviction()),
+        moves_(moves),
+        erased_(erased),
+        error_(rows->failed_) {}
+
+  ~TieredSnapshot() override {
+    if (eviction_ == nullptr) return;
+    for (KeyedRows nobodys; !IsRead() && error_.empty(); nobodys = {}) ReadDisk(kAtOnce, &nobodys);
+    if (error_.empty()) {
+      rows_.SetEviction(nullptr);
+    } else {
+      rows_.CompleteEviction();
+    }
+    const bool is_full_save = is_kept_ && !changes_only_;
+    if (!is_full_save) erased_->insert(erased_->end(), evicted_.begin(), evicted_.end());
+  }
+
+  const EmbeddingTable& table() const override { return memory_->table(); }
+  int64_t num_rows() const override { return memory_->num_rows() + disk_->num_keys(); }
+  const AdmissionState& admission() override { return memory_->admission(); }
+  const std::vector<int64_t>& erased() const override { return memory_->erased(); }
+  std::vector<int64_t> evicted() const override {
+    std::vector<int64_t> keys = memory_->evicted();
+    std::lock_guard<std::mutex> lock(mutex_);
+    keys.insert(keys.end(), evicted_.begin(), evicted_.end());
+    return keys;
+  }
+  void Keep() override {
+    memory_->Keep();
+    is_kept_ = true;
+  }
+  std::string error() const override {
+    const std::string of_memory = memory_->error();
+    std::lock_guard<std::mutex> lock(mutex_);
+    return of_memory.empty() ? error_ : of_memory;
+  }
+
+  // Which number a row on disk has is nobody's business: whoever asks for so many gets the next.
+  void Read(int64_t begin, int64_t end, KeyedRows* rows) override {
+    memory_->Read(begin, std::min(end, memory_->num_rows()), rows);
+    begin = std::max(begin, memory_->num_rows());
+    std::lock_guard<std::mutex> lock(mutex_);
+    for (; begin < end && error_.empty(); begin += kAtOnce) {
+      ReadDisk(std::min(kAtOnce, end - begin), rows);
+    }
+  }
+
+ private:
+  // Of what is on disk, all.
+  bool IsRead() const { return num_read_ >= disk_->num_keys(); }
+
+  // Reads the next `count` rows on disk. Who moves rows holds his lock for most of a step, so keys
+  // that go are forgotten many at a time.
+  void ReadDisk(int64_t count, KeyedRows* rows) {
+    FoundOnDisk found;
+    error_ = disk_->Next(count, &found.keys, &found.records);
+    num_read_ += static_cast<int64_t>(found.keys.empty() ? count : found.keys.size());
+    for (size_t i = 0; i < found.keys.size(); ++i) {
+      const char* record = found.records.data() + i * layout_.bytes();
+      if (rows_.IsEvicted(record, eviction_.get())) {
+        evicted_.push_back(found.keys[i]);
+      } else if (RecordLayout::Head(record).clock >= changed_since_) {
+        layout_.Append(record, found.keys[i], rows);
+      }
+    }
+    const auto num_evicted = static_cast<int64_t>(evicted_.size());
+    const bool are_many = num_evicted - num_forgotten_ >= kAtOnce;
+    if (!error_.empty() || num_evicted == num_forgotten_ || !(are_many || IsRead())) return;
+    std::lock_guard<std::mutex> lock(*moves_);
+    error_ = rows_.Forget({evicted_.begin() + num_forgotten_, evicted_.end()});
+    num_forgotten_ = num_evicted;
+  }
+
+  const std::unique_ptr<Snapshot> memory_;
+  RowsOnDisk& rows_;
+  const std::unique_ptr<DiskSnapshot> disk_;
+  const bool changes_only_;
+  const int64_t changed_since_;
+  const RecordLayout layout_;  // as records were
+  const std::shared_ptr<const DiskEviction> eviction_;
+  std::mutex* const moves_;
+  std::vector<int64_t>* const erased_;
+  bool is_kept_ = false;
+  mutable std::mutex mutex_;
+  int64_t num_read_ = 0;  // of the rows on disk
+  std::vector<int64_t> evicted_;
+  int64_t num_forgotten_ = 0;  // of them
+  std::string error_;
+};
+
+RowsOnDisk::RowsOnDisk(const TableOptions& options, const DiskTierOptions& disk, std::string* error)
+    : options_(options), disk_(disk), layout_(options.dim * SizeOf(options.dtype)) {
+  DiskStoreOptions store_options;
+  store_options.table = options.name;
+  store_options.path = disk.path;
+  store_options.record_bytes = layout_.bytes();
+  store_ = OpenDiskStore(store_options, error);
+}
+
+void RowsOnDisk::AddSlot(std::vector<char> start) {
+  store_->Extend(start);
+  layout_.AddSlot(std::move(start));
+}
+
+std::string RowsOnDisk::Find(const int64_t* keys, int64_t num_keys, FoundOnDisk* found) const {
+  if (store_->num_keys() == 0) return "";
+  const int64_t bytes = layout_.bytes();
+  const std::unique_ptr<bool[]> is_there(new bool[num_keys]);
+  found->records.resize(num_keys * bytes);
+  std::string error = store_->Get(keys, num_keys, is_there.get(), found->records.data());
+  if (!error.empty()) return error;
+  const std::shared_ptr<const DiskEviction> eviction = this->eviction();
+  for (int64_t i = 0; i < num_keys; ++i) {
+    if (!is_there[i]) continue;
+    if (IsEvicted(found->records.data() + i * bytes, eviction.get())) {
+      found->evicted.push_back(keys[i]);
+      continue;
+    }
+    char* to = found->records.data() + static_cast<int64_t>(found->keys.size()) * bytes;
+    std::memmove(to, found->records.data() + i * bytes, bytes);
+    found->keys.push_back(keys[i]);
+  }
+  found->records.resize(static_cast<int64_t>(found->keys.size()) * bytes);
+  return "";
+}
+
+std::string RowsOnDisk::Put(const std::vector<int64_t>& keys, char* records) {
+  if (const auto eviction = this->eviction(); eviction != nullptr) {
+    for (size_t i = 0; i < keys.size(); ++i) {  // they are not those that it chooses from
+      char* record = records + i * layout_.bytes();
+      RecordHead head = RecordLayout::Head(record);
+      head.clock = std::max(head.clock, eviction->clock + 1);
+      RecordLayout::SetHead(head, record);
+    }
+  }
+  return store_->Put(keys.data(), static_cast<int64_t>(keys.size()), records);
+}
+
+std::string RowsOnDisk::Erase(const std::vector<int64_t>& keys) {
+  if (keys.empty()) return "";
+  return store_->Erase(keys.data(), static_cast<int64_t>(keys.size()));
+}
+
+std::string RowsOnDisk::CheckSize(int64_t more, int64_t leaving) {
+  if (more <= std::max(leaving, NumFree(leaving))) return "";
+  if (CompleteEviction() > 0) return CheckSize(more, leaving);
+  const int64_t bytes = BytesPerRow(), num_rows = store_->num_keys() - leaving + more;
+  return "table '" + options_.name + "' is full: expected at most " +
+         std::to_string(disk_.max_bytes) + " bytes on disk, in '" + store_->path() + "', got " +
+         std::to_string(num_rows) + " rows of " + std::to_string(bytes) +
+         " bytes; give it more by StorageOption(storage_size=[..., disk]), or admit fewer keys or "
+         "evict some (filter_option, evict_option)";
+}
+
+std::string RowsOnDisk::Insert(const KeyedRows& rows, const std::vector<size_t>& chosen,
+                               int64_t clock) {
+  std::vector<int64_t> keys;
+  std::vector<char> records(chosen.size() * layout_.bytes());
+  for (const size_t i : chosen) {
+    layout_.Pack(rows, i, clock, records.data() + keys.size() * layout_.bytes());
+    keys.push_back(rows.keys[i]);
+  }
+  return Put(keys, records.data());
+}
+
+bool RowsOnDisk::IsEvicted(const char* record, const DiskEviction* eviction) const {
+  if (eviction == nullptr) return false;
+  const RecordHead head = RecordLayout::Head(record);
+  if (head.clock > eviction->clock) return false;
+  std::vector<char> values(options_.dim * SizeOf(options_.dtype));  // aligned, as records are not
+  std::memcpy(values.data(), RecordLayout::Values(record), values.size());
+  return IsToEvict(options_, eviction->eviction, eviction->step, head.version, values.data());
+}
+
+std::string RowsOnDisk::Forget(const std::vector<int64_t>& keys) {
+  std::lock_guard<std::mutex> lock(evicting_);
+  FoundOnDisk found;
+  const std::string error = Find(keys.data(), static_cast<int64_t>(keys.size()), &found);
+  return error.empty() ? Erase(found.evicted) : error;
+}
+
+int64_t RowsOnDisk::CompleteEviction(std::vector<int64_t>* erased) {
+  std::lock_guard<std::mutex> lock(evicting_);
+  const std::shared_ptr<const DiskEviction> eviction = this->eviction();
+  if (eviction == nullptr) return 0;
+  const std::unique_ptr<DiskSnapshot> all = store_->TakeSnapshot();
+  int64_t num_evicted = 0;
+  for (std::string error; error.empty();) {
+    FoundOnDisk found;
+    error = all->Next(kAtOnce, &found.keys, &found.records);
+    if (error.empty() && found.keys.empty()) break;
+    for (size_t i = 0; i < found.keys.size(); ++i) {
+      const char* record = found.records.data() + i * layout_.bytes();
+      if (IsEvicted(record, eviction.get())) found.evicted.push_back(found.keys[i]);
+    }
+    if (error.empty()) error = Erase(found.evicted);
+    if (failed_.empty()) failed_ = error;
+    num_evicted += static_cast<int64_t>(found.evicted.size());
+    if (erased == nullptr) continue;
+    erased->insert(erased->end(), found.evicted.begin(), found.evicted.end());
+  }
+  SetEviction(nullptr);
+  return num_evicted;
+}
+
+int64_t RowsOnDisk::EraseSome(std::vector<int64_t> keys, std::vector<int64_t>* erased) {
+  CompleteEviction();
+  std::sort(keys.begin(), keys.end(), IsBeforeOnDisk);
+  keys.erase(std::unique(keys.begin(), keys.end()), keys.end());
+  int64_t num_erased = 0;
+  const int64_t num_keys = static_cast<int64_t>(keys.size());
+  for (int64_t begin = 0; begin < num_keys && failed_.empty(); begin += kAtOnce) {
+    FoundOnDisk found;
+    failed_ = Find(keys.data() + begin, std::min(kAtOnce, num_keys - begin), &found);
+    if (failed_.empty()) failed_ = Erase(found.keys);
+    if (!failed_.empty()) break;
+    num_erased += static_cast<int64_t>(found.keys.size());
+    erased->insert(erased->end(), found.keys.begin(), found.keys.end());
+  }
+  return num_erased;
+}
+
+template <typename Body>
+std::string RowsOnDisk::ForEach(const Body& body) const {
+  const std::unique_ptr<DiskSnapshot> all = store_->TakeSnapshot();
+  for (;;) {
+    FoundOnDisk found;
+    std::string error = all->Next(kAtOnce, &found.keys, &found.records);
+    if (!error.empty() || found.keys.empty()) return error;
+    for (size_t i = 0; i < found.keys.size(); ++i) {
+      body(found.keys[i], found.records.data() + i * layout_.bytes());
+    }
+  }
+}
+
+int64_t RowsOnDisk::Evict(const Eviction& eviction, int64_t step, std::vector<int64_t>* erased) {
+  CompleteEviction();
+  constexpr int64_t kAnyClock = std::numeric_limits<int64_t>::max();
+  SetEviction(std::make_shared<DiskEviction>(DiskEviction{eviction, step, kAnyClock}));
+  return CompleteEviction(erased);
+}
+
+void RowsOnDisk::Clear(std::vector<int64_t>* erased) {
+  CompleteEviction();
+  failed_ = ForEach([&](int64_t key, const char*) { erased->push_back(key); });
+  if (failed_.empty()) failed_ = store_->Clear();
+}
+
+std::string RowsOnDisk::ReadAll(KeyedRows* rows) const {
+  if (!failed_.empty()) return failed_;
+  const std::shared_ptr<const DiskEviction> eviction = this->eviction();
+  return ForEach([&](int64_t key, const char* record) {
+    if (!IsEvicted(record, eviction.get())) layout_.Append(record, key, rows);
+  });
+}
+
+std::string RowsOnDisk::Describe(const int64_t* keys, int64_t num_keys, int32_t tier,
+                                 KeyInfo* infos) const {
+  std::unordered_map<int64_t, std::vector<int64_t>> below;  // places of keys not in memory
+  std::vector<int64_t> missing;
+  for (int64_t i = 0; i < num_keys; ++i) {
+    if (infos[i].tier != kNoTier) continue;
+    std::vector<int64_t>& places = below[keys[i]];
+    if (places.empty()) missing.push_back(keys[i]);
+    places.push_back(i);
+  }
+  FoundOnDisk found;
+  const std::string error = Find(missing.data(), static_cast<int64_t>(missing.size()), &found);
+  for (size_t f = 0; f < found.keys.size(); ++f) {
+    const RecordHead head = RecordLayout::Head(found.records.data() + f * layout_.bytes());
+    for (const int64_t i : below[found.keys[f]]) infos[i] = {tier, head.count, head.version};
+  }
+  return error;
+}
+
+std::unique_ptr<Snapshot> RowsOnDisk::TakeSnapshot(std::unique_ptr<Snapshot> memory,
+                                                   bool changes_only, int64_t changed_since,
+                                                   const DiskEviction& eviction, std::mutex* moves,
+                                                   std::vector<int64_t>* erased) {
+  if (eviction.eviction.kind != Eviction::Kind::kNone) {
+    SetEviction(std::make_shared<DiskEviction>(eviction));
+  }
+  return std::make_unique<TieredSnapshot>(std::move(memory), this, changes_only, changed_since,
+                                          moves, erased);
+}
+
+}  // namespace group_embedding

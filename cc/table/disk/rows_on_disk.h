@@ -1,0 +1,123 @@
+// The rows of a table that lie on disk, as records in a DiskStore.
+//
+// An eviction that comes with a snapshot is carried out as that is read. Until then, records that
+// go are not found; they are told from those that were put since the snapshot by the number of the
+// batch in their head.
+//
+// Functions return what went wrong, in words, or nothing. Thread safety: as of DiskStore.
+#pragma once
+
+#include <limits>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "table/disk/coldest.h"
+#include "table/disk/disk_store.h"
+#include "table/embedding_table.h"
+#include "table/row_records.h"
+
+namespace group_embedding {
+
+struct DiskTierOptions {
+  std::string path;       // as of DiskStoreOptions
+  int64_t max_bytes = 0;  // of rows on disk, slots and what is kept of each; 0: as the disk has
+  Coldest coldest = Coldest::kLeastFrequent;
+};
+
+// Some keys that are on disk, and their records.
+struct FoundOnDisk {
+  std::vector<int64_t> keys;
+  std::vector<char> records;
+  std::vector<int64_t> evicted;  // to be erased, and else as if they were not there
+};
+
+struct DiskEviction {
+  Eviction eviction;
+  int64_t step = -1;
+  int64_t clock = 0;  // of records of batches up to that number
+};
+
+class RowsOnDisk {
+ public:
+  static constexpr int64_t kAtOnce = 4096;  // records in memory
+
+  RowsOnDisk(const TableOptions& options, const DiskTierOptions& disk, std::string* error);
+
+  const RecordLayout& layout() const { return layout_; }
+  const DiskStore& store() const { return *store_; }
+  // What went wrong where nobody could be told: keys that were erased may still be there.
+  const std::string& failed() const { return failed_; }
+
+  // Records have one slot more; what a row of it starts as. Exclusive.
+  void AddSlot(std::vector<char> start);
+  // Of `keys`, those that are there.
+  std::string Find(const int64_t* keys, int64_t num_keys, FoundOnDisk* found) const;
+  // As of DiskStore; while an eviction is carried out, it writes to the heads of `records`.
+  std::string Put(const std::vector<int64_t>& keys, char* records);
+  std::string Erase(const std::vector<int64_t>& keys);
+  // How many rows there is space for beside `in_memory`, if records have so many bytes more.
+  int64_t MaxRows(int64_t in_memory, int64_t more_bytes) const {
+    if (disk_.max_bytes == 0) return std::numeric_limits<int64_t>::max();
+    return in_memory + disk_.max_bytes / (BytesPerRow() + more_bytes);
+  }
+  // How many rows more there is space for, once `leaving` of those that are there have left.
+  int64_t NumFree(int64_t leaving) const {
+    if (disk_.max_bytes == 0) return std::numeric_limits<int64_t>::max();
+    return disk_.max_bytes / BytesPerRow() - (store_->num_keys() - leaving);
+  }
+  // Why `more` rows cannot go to disk while `leaving` others leave it, or nothing.
+  std::string CheckSize(int64_t more, int64_t leaving);
+  // Puts what `rows` has for rows.keys[i], for each i of `chosen`, as of batch `clock`; CheckSize
+  // has said that there is space.
+  std::string Insert(const KeyedRows& rows, const std::vector<size_t>& chosen, int64_t clock);
+
+  // Carries out what is left of an eviction. While nobody else moves rows to or from the disk.
+  // Appends the keys to `erased`, if that is not null. Returns how many there were.
+  int64_t CompleteEviction(std::vector<int64_t>* erased = nullptr);
+  // After that.
+  int64_t num_keys() {
+    CompleteEviction();
+    return store_->num_keys();
+  }
+
+  // Those of `keys`, in any order and some perhaps several times, that were there; appended to
+  // `erased` too. Exclusive, as what follows.
+  int64_t EraseSome(std::vector<int64_t> keys, std::vector<int64_t>* erased);
+  int64_t Evict(const Eviction& eviction, int64_t step, std::vector<int64_t>* erased);
+  void Clear(std::vector<int64_t>* erased);
+  std::string ReadAll(KeyedRows* rows) const;
+  // Fills in those infos, of keys, that say that there is no row. `tier`: the number of this one.
+  std::string Describe(const int64_t* keys, int64_t num_keys, int32_t tier, KeyInfo* infos) const;
+  // Of `memory` first, and then of what is here; rows trained in batches before `changed_since` are
+  // not wanted. moves: the lock of who moves rows to or from the disk. erased: gets the keys that
+  // were evicted here, in the end, unless the snapshot was kept and has all rows.
+  std::unique_ptr<Snapshot> TakeSnapshot(std::unique_ptr<Snapshot> memory, bool changes_only,
+                                         int64_t changed_since, const DiskEviction& eviction,
+                                         std::mutex* moves, std::vector<int64_t>* erased);
+
+ private:
+  class TieredSnapshot;
+
+  std::shared_ptr<const DiskEviction> eviction() const { return std::atomic_load(&eviction_); }
+  void SetEviction(std::shared_ptr<const DiskEviction> eviction) {
+    std::atomic_store(&eviction_, std::move(eviction));
+  }
+  bool IsEvicted(const char* record, const DiskEviction* eviction) const;
+  // Erases those of `keys` that go.
+  std::string Forget(const std::vector<int64_t>& keys);
+  int64_t BytesPerRow() const { return layout_.bytes() + static_cast<int64_t>(sizeof(int64_t)); }
+  template <typename Body>
+  std::string ForEach(const Body& body) const;
+
+  const TableOptions options_;
+  const DiskTierOptions disk_;
+  RecordLayout layout_;
+  std::unique_ptr<DiskStore> store_;
+  std::string failed_;
+  std::shared_ptr<const DiskEviction> eviction_;  // that is being carried out, or null
+  std::mutex evicting_;                           // of who erases keys that go; taken last
+};
+
+}  // namespace group_embedding

@@ -1,0 +1,42 @@
+// What a checkpoint says of the files that hold a table's rows. The files lie beside it: file
+// "data-r0abc-of-12def" of the checkpoint "folder/model-100" is
+// "folder/model-100.data-r0abc-of-12def".
+//
+// TensorFlow takes such names for parts of the checkpoint: whoever deletes a checkpoint deletes
+// them too. Names are drawn, so that no save writes over a file of another.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "table/file/save_table.h"
+
+namespace group_embedding {
+
+struct SavedFile : ExpectedFile {
+  std::string suffix;
+};
+
+struct Manifest {
+  std::string table;
+  int64_t step = -1;
+  std::vector<SavedFile> files;
+
+  // Whether a file of another save or table may be taken for one of these: in format version 1.
+  bool IsWeak() const;
+};
+
+std::string NewSuffix(bool changes_only);
+std::string PathOf(const std::string& prefix, const std::string& suffix);
+SavedTable FilesOf(const Manifest& manifest, const std::string& prefix, const FileSource& source);
+
+// As bytes, the last of which are a checksum of the others.
+std::string Encode(const Manifest& manifest);
+// Returns what went wrong, in words, or nothing.
+std::string Decode(const std::string& bytes, const std::string& table, Manifest* manifest);
+
+// Adds the files of another part of the same save. Returns what went wrong, in words, or nothing.
+std::string AddPart(const Manifest& part, Manifest* manifest);
+
+}  // namespace group_embedding

@@ -1,0 +1,192 @@
+#include "table/file/save_table.h"
+
+#include <algorithm>
+#include <cstring>
+#include <map>
+
+namespace group_embedding {
+namespace {
+
+constexpr int64_t kRowsAtATime = 1 << 12;
+
+std::string InTable(const std::string& name, const std::string& error) {
+  return error.empty() ? "" : "table '" + name + "': " + error;
+}
+
+// Counters of keys that are counted apart, added: each part counted the keys that it had.
+void AddCounters(const std::vector<char>& more, int64_t first_byte, int32_t counter_bytes,
+                 std::vector<char>* counters) {
+  if (counters->size() < first_byte + more.size()) counters->resize(first_byte + more.size());
+  const uint64_t max = ~uint64_t{0} >> (64 - 8 * counter_bytes);
+  for (size_t at = 0; at + counter_bytes <= more.size(); at += counter_bytes) {
+    uint64_t a = 0, b = 0;
+    std::memcpy(&a, counters->data() + first_byte + at, counter_bytes);
+    std::memcpy(&b, more.data() + at, counter_bytes);
+    const uint64_t sum = a > max - b ? max : a + b;
+    std::memcpy(counters->data() + first_byte + at, &sum, counter_bytes);
+  }
+}
+
+// Brings the content of files into a table, one file after the other.
+class Restorer {
+ public:
+  Restorer(const RestoreOptions& how, const FileSource& files, EmbeddingTable* table,
+           const ParallelFor& parallel_for)
+      : subset_(how.subset),
+        as_start_(how.as_start),
+        files_(files),
+        table_(table),
+        parallel_for_(parallel_for) {}
+
+  // The admission state of the last save counts: that of the changes, if there is one.
+  std::string Restore(const std::string& path, bool with_admission) {
+    TableFileReader file(path, files_);
+    std::string error = file.Open();
+    if (error.empty() && !as_start_) error = MakeSlots(file.header());
+    bool is_last = false;
+    while (error.empty() && !is_last) {
+      TableFileBlock block;
+      error = file.Next(&block);
+      if (!error.empty()) break;
+      RestoreInitialRows(file.header(), block.initial_rows);
+      Keep(&block.erased);
+      table_->Erase(block.erased.data(), static_cast<int64_t>(block.erased.size()));
+      if (with_admission) AddAdmission(file.header(), &block);
+      if (!block.rows.keys.empty()) error = table_->Insert(ForTable(block.rows), parallel_for_);
+      is_last = block.is_last;
+    }
+    return error;
+  }
+
+  void Finish() {
+    const Admission& admission = table_->options().admission;
+    if (admission.kind != Admission::Kind::kCounter) admission_.keys = admission_.counts = {};
+    if (admission.kind != Admission::Kind::kBloom) admission_.counters = {};
+    table_->SetAdmissionState(admission_);
+  }
+
+ private:
+  std::string MakeSlots(const TableFileHeader& header) {
+    slot_of_.clear();
+    for (const SlotOptions& slot : header.slots) {
+      void* array;
+      std::string error = table_->Slot(slot, &array);
+      if (!error.empty()) return error;
+      const auto& slots = table_->slots();
+      const auto at = std::find_if(slots.begin(), slots.end(),
+                                   [&](const SlotOptions& s) { return s.name == slot.name; });
+      slot_of_.push_back(at - slots.begin());
+    }
+    return "";
+  }
+
+  // A table that starts its keys otherwise keeps what it has: rows of keys do not depend on it.
+  void RestoreInitialRows(const TableFileHeader& header, const std::vector<char>& rows) {
+    if (as_start_ || header.initial.matrix_rows != table_->options().initial.matrix_rows) return;
+    const size_t all = header.initial.matrix_rows * header.dim * SizeOf(header.dtype);
+    initial_rows_.insert(initial_rows_.end(), rows.begin(), rows.end());
+    if (initial_rows_.size() < all) return;
+    table_->WriteInitialRows(initial_rows_.data());
+    initial_rows_.clear();
+  }
+
+  void Keep(std::vector<int64_t>* keys) const {
+    keys->erase(std::remove_if(keys->begin(), keys->end(),
+                               [this](int64_t key) { return !subset_.Has(key); }),
+                keys->end());
+  }
+
+  void AddAdmission(const TableFileHeader& header, TableFileBlock* block) {
+    for (size_t i = 0; i < block->admission.keys.size(); ++i) {
+      if (!subset_.Has(block->admission.keys[i])) continue;
+      admission_.keys.push_back(block->admission.keys[i]);
+      admission_.counts.push_back(block->admission.counts[i]);
+    }
+    const Admission& ours = table_->options().admission;
+    if (!MayShareKeys(header.part, header.num_parts, subset_.index, subset_.count) ||
+        ours.kind != header.admission.kind || ours.num_counters != header.admission.num_counters ||
+        ours.num_hashes != header.admission.num_hashes ||
+        ours.counter_bytes != header.admission.counter_bytes) {
+      return;
+    }
+    AddCounters(block->admission.counters, block->first_counter_byte, ours.counter_bytes,
+                &admission_.counters);
+  }
+
+  // The rows of our keys, with slots in the table's order; a slot that is not restored is empty.
+  KeyedRows ForTable(const KeyedRows& rows) const {
+    KeyedRows kept;
+    kept.slots.resize(table_->slots().size());
+    const size_t num_rows = rows.keys.size();
+    auto append = [](const std::vector<char>& from, size_t item, size_t bytes,
+                     std::vector<char>* to) {
+      to->insert(to->end(), from.begin() + item * bytes, from.begin() + (item + 1) * bytes);
+    };
+    for (size_t i = 0; i < num_rows; ++i) {
+      if (!subset_.Has(rows.keys[i])) continue;
+      kept.keys.push_back(rows.keys[i]);
+      kept.counts.push_back(rows.counts[i]);
+      kept.versions.push_back(rows.versions[i]);
+      append(rows.values, i, rows.values.size() / num_rows, &kept.values);
+      for (size_t s = 0; s < slot_of_.size(); ++s) {
+        append(rows.slots[s], i, rows.slots[s].size() / num_rows, &kept.slots[slot_of_[s]]);
+      }
+    }
+    return kept;
+  }
+
+  const KeySubset subset_;
+  const bool as_start_;
+  const FileSource& files_;
+  EmbeddingTable* const table_;
+  std::vector<size_t> slot_of_;  // the table's slot of each of the file's that is restored
+  const ParallelFor& parallel_for_;
+  std::vector<char> initial_rows_;  // those read so far; a file may have them in several blocks
+  AdmissionState admission_;
+};
+
+}  // namespace
+
+std::string WriteTable(const TableFileHeader& header, Snapshot* snapshot, const std::string& path,
+                       const FileSystem& files, FileSum* sum) {
+  TableFileWriter file(path, files);
+  std::string error = file.Open(header);
+  const TableOptions& options = snapshot->table().options();
+  std::vector<char> initial(options.initial.matrix_rows * options.dim * SizeOf(options.dtype));
+  if (!initial.empty()) snapshot->table().ReadInitialRows(initial.data());
+  if (error.empty()) error = file.AddInitialRows(initial.data());
+  if (error.empty()) error = file.AddErased(snapshot->erased());
+  if (error.empty()) error = file.AddAdmission(snapshot->admission());
+  for (int64_t row = 0; row < snapshot->num_rows() && error.empty(); row += kRowsAtATime) {
+    KeyedRows rows;
+    snapshot->Read(row, std::min(row + kRowsAtATime, snapshot->num_rows()), &rows);
+    error = snapshot->error();
+    if (error.empty() && !rows.keys.empty()) error = file.AddRows(rows);
+  }
+  if (error.empty() && header.changes_only) error = file.AddErased(snapshot->evicted());
+  if (error.empty()) error = file.Finish(sum);
+  return InTable(header.table, error);
+}
+
+std::string RestoreTable(const SavedTable& saved, const RestoreOptions& how, EmbeddingTable* table,
+                         const ParallelFor& parallel_for) {
+  const std::string& name = table->options().name;
+  std::vector<TableFileSummary> files;
+  std::string error = how.verified ? ReadHeaders(saved, name, *table, &files)
+                                   : VerifySavedTable(saved, name, table, how, &files);
+  if (!error.empty()) return error;
+  const bool has_changes =
+      std::any_of(files.begin(), files.end(), [](auto& file) { return file.header.changes_only; });
+  table->Clear();
+  Restorer restorer(how, *saved.source, table, parallel_for);
+  for (const bool changes_only : {false, true}) {
+    for (size_t f = 0; f < files.size() && error.empty(); ++f) {
+      if (files[f].header.changes_only != changes_only) continue;
+      error = restorer.Restore(saved.paths[f], /*with_admission=*/changes_only == has_changes);
+    }
+  }
+  if (error.empty()) restorer.Finish();
+  return InTable(name, error);
+}
+
+}  // namespace group_embedding

@@ -1,0 +1,79 @@
+// Keyed tables to files and back.
+//
+// Functions return what went wrong, in words, or nothing.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "core/owner.h"
+#include "table/embedding_table.h"
+#include "table/file/table_file.h"
+
+namespace group_embedding {
+
+// Writes what `snapshot` holds; `header` is HeaderOf its table when it was taken, and what the
+// caller adds. No lock is held: the table may be trained on meanwhile.
+std::string WriteTable(const TableFileHeader& header, Snapshot* snapshot, const std::string& path,
+                       const FileSystem& files, FileSum* sum);
+
+struct TableFileSummary {
+  TableFileHeader header;
+  TableFileTotals totals;
+  FileSum sum;  // of a file that was read to its end; else its id alone
+};
+
+// Reads a file to its end, and says what is wrong with it.
+std::string VerifyTableFile(const std::string& path, const FileSource& files,
+                            TableFileSummary* summary);
+
+// What a checkpoint says of a file.
+struct ExpectedFile {
+  bool changes_only = false;
+  FileSum sum;
+};
+
+// The keys that a table keeps: those of rank `index` of `count`.
+struct KeySubset {
+  int64_t index = 0, count = 1;
+
+  bool Has(int64_t key) const { return OwnerOfKey(key, count) == index; }
+};
+
+// All parts of one full save and, if there are, all of one save of the changes since, in any order.
+struct SavedTable {
+  std::vector<std::string> paths;
+  // What the checkpoint says of them. Without it `files` is empty.
+  std::string table;  // which was saved
+  std::vector<ExpectedFile> files;
+  const FileSource* source = &LocalFiles();  // where they are
+};
+
+// Whether file `f` is the one that the checkpoint names: its table, its kind, its identity and, if
+// it was read to its end, its content.
+std::string CheckIdentity(const SavedTable& saved, size_t f, const TableFileSummary& found);
+
+struct RestoreOptions {
+  KeySubset subset;
+  bool verified = false;  // by VerifySavedTable just now: only headers are looked at again before
+  // It is where another training starts: slots start anew, and new keys as the table has it.
+  bool as_start = false;
+};
+
+// Reads all files of the table of that name to their ends. `table`: the one that is to be restored
+// from them, which they must fit; or null: it is not made yet.
+std::string VerifySavedTable(const SavedTable& saved, const std::string& name,
+                             const EmbeddingTable* table, const RestoreOptions& how,
+                             std::vector<TableFileSummary>* summaries);
+
+// The same, of their headers alone.
+std::string ReadHeaders(const SavedTable& saved, const std::string& name,
+                        const EmbeddingTable& table, std::vector<TableFileSummary>* files);
+
+// Gives `table` the keys of the subset that were saved, and no others. Whatever is wrong with a
+// file is found before the table changes. Exclusive.
+std::string RestoreTable(const SavedTable& saved, const RestoreOptions& how, EmbeddingTable* table,
+                         const ParallelFor& parallel_for = SerialFor);
+
+}  // namespace group_embedding

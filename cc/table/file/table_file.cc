@@ -1,0 +1,374 @@
+#include "table/file/table_file.h"
+
+#include <algorithm>
+#include <unordered_set>
+
+#include "table/file/byte_stream.h"
+#include "table/random_bits.h"
+
+namespace group_embedding {
+namespace {
+
+// Kinds of sections. Numbers stay as they are: files have them.
+enum Kind : uint32_t {
+  kHeader = 1,
+  kInitialRows = 2,
+  kRows = 3,
+  kErased = 4,
+  kCounted = 5,
+  kCounters = 6,
+  kTotals = 7,
+};
+
+constexpr int64_t kBlockBytes = 1 << 20;
+// The most that is read, and written: of a row with its slots, of slots, of a header.
+constexpr int64_t kMaxRowBytes = 1 << 26;
+constexpr size_t kMaxSlots = 256;
+constexpr uint64_t kMaxHeaderBytes = 1 << 20;
+
+// write(begin, end) for blocks of [0, count), of items of `item_bytes`.
+template <typename Write>
+std::string InBlocks(int64_t count, int64_t item_bytes, const Write& write) {
+  const int64_t items = std::max<int64_t>(kBlockBytes / std::max<int64_t>(item_bytes, 1), 1);
+  std::string error;
+  for (int64_t begin = 0; begin < count && error.empty(); begin += items) {
+    error = write(begin, std::min(begin + items, count));
+  }
+  return error;
+}
+
+int64_t RowBytes(const TableFileHeader& header) { return header.dim * SizeOf(header.dtype); }
+int64_t SlotBytes(const SlotOptions& slot) { return slot.width * SizeOf(slot.dtype); }
+
+bool IsDataType(int32_t type) { return type >= 0 && type <= 2; }
+
+// With its key, count, version and slots.
+int64_t BytesPerRow(const TableFileHeader& header) {
+  int64_t bytes = 3 * sizeof(int64_t) + RowBytes(header);
+  for (const SlotOptions& slot : header.slots) bytes += SlotBytes(slot);
+  return bytes;
+}
+
+// Of a Bloom filter's counters, as they lie in memory.
+int64_t CounterBytes(const Admission& admission) {
+  if (admission.kind != Admission::Kind::kBloom) return 0;
+  const int64_t per_word = 8 / admission.counter_bytes;
+  return (admission.num_counters / per_word + (admission.num_counters % per_word != 0)) * 8;
+}
+
+bool IsGood(const Admission& admission) {
+  if (admission.kind != Admission::Kind::kBloom) {
+    return admission.kind == Admission::Kind::kAll || admission.kind == Admission::Kind::kCounter;
+  }
+  const int32_t bytes = admission.counter_bytes;
+  return (bytes == 1 || bytes == 2 || bytes == 4 || bytes == 8) && admission.num_hashes > 0 &&
+         admission.num_counters > 0 && admission.num_counters < int64_t{1} << 56;
+}
+
+// Slots are of the row or of its columns, and have a name each.
+bool HasGoodSlots(const TableFileHeader& header) {
+  std::unordered_set<std::string> names;
+  for (const SlotOptions& slot : header.slots) {
+    if (slot.width != 1 && slot.width != header.dim) return false;
+    if (!names.insert(slot.name).second) return false;
+  }
+  return header.slots.size() <= kMaxSlots && BytesPerRow(header) <= kMaxRowBytes;
+}
+
+// What is wrong with the header of a file of so many bytes, in words, or nothing.
+const char* FindFault(const TableFileHeader& header, int64_t file_bytes) {
+  if (header.num_parts < 1 || header.part < 0 || header.part >= header.num_parts) {
+    return "a part that there is not";
+  }
+  if (header.dim < 1 || RowBytes(header) > kMaxRowBytes || !HasGoodSlots(header)) {
+    return "rows or slots of a width that no table has";
+  }
+  const int64_t initial = header.initial.matrix_rows;
+  if (initial < 0 || initial > file_bytes / RowBytes(header))
+    return "more initial rows than it has";
+  if (!IsGood(header.admission)) return "a filter that there is not";
+  return nullptr;
+}
+
+std::string HeaderPayload(const TableFileHeader& header) {
+  ByteWriter out;
+  out.PutString(header.table);
+  out.Put(header.save_id);
+  out.Put(header.file_id);
+  out.Put(header.part);
+  out.Put(header.num_parts);
+  out.Put(static_cast<int32_t>(header.changes_only));
+  out.Put(header.step);
+  out.Put(header.dim);
+  out.Put(static_cast<int32_t>(header.dtype));
+  out.Put(static_cast<int32_t>(header.initial.distribution));
+  out.Put(header.initial.a);
+  out.Put(header.initial.b);
+  out.Put(header.initial.seed);
+  out.Put(header.initial.matrix_rows);
+  out.Put(header.no_row_value);
+  out.Put(static_cast<int32_t>(header.admission.kind));
+  out.Put(header.admission.min_count);
+  out.Put(header.admission.num_counters);
+  out.Put(header.admission.num_hashes);
+  out.Put(header.admission.counter_bytes);
+  out.Put(static_cast<uint32_t>(header.slots.size()));
+  for (const SlotOptions& slot : header.slots) {
+    out.PutString(slot.name);
+    out.Put(slot.width);
+    out.Put(static_cast<int32_t>(slot.dtype));
+    out.Put(slot.initial);
+  }
+  return out.bytes();
+}
+
+bool ParseHeader(const std::string& payload, uint32_t version, TableFileHeader* header) {
+  ByteReader in(payload);
+  header->table = in.GetText();
+  header->save_id = in.Get<uint64_t>();
+  header->file_id = version == 1 ? 0 : in.Get<uint64_t>();
+  header->part = in.Get<int32_t>();
+  header->num_parts = in.Get<int32_t>();
+  header->changes_only = in.Get<int32_t>() != 0;
+  header->step = in.Get<int64_t>();
+  header->dim = in.Get<int32_t>();
+  const int32_t dtype = in.Get<int32_t>();
+  header->dtype = static_cast<DataType>(dtype);
+  header->initial.distribution = static_cast<Distribution>(in.Get<int32_t>());
+  header->initial.a = in.Get<float>();
+  header->initial.b = in.Get<float>();
+  header->initial.seed = in.Get<uint64_t>();
+  header->initial.matrix_rows = in.Get<int64_t>();
+  header->no_row_value = in.Get<float>();
+  header->admission.kind = static_cast<Admission::Kind>(in.Get<int32_t>());
+  header->admission.min_count = in.Get<int64_t>();
+  header->admission.num_counters = in.Get<int64_t>();
+  header->admission.num_hashes = in.Get<int32_t>();
+  header->admission.counter_bytes = in.Get<int32_t>();
+  header->slots.clear();
+  bool good = IsDataType(dtype);
+  for (uint32_t left = in.Get<uint32_t>(); left > 0 && in.ok(); --left) {
+    SlotOptions slot;
+    slot.name = in.GetText();
+    slot.width = in.Get<int32_t>();
+    const int32_t type = in.Get<int32_t>();
+    slot.dtype = static_cast<DataType>(type);
+    slot.initial = in.Get<float>();
+    good = good && IsDataType(type);
+    header->slots.push_back(slot);
+  }
+  return good && in.Ended();
+}
+
+}  // namespace
+
+TableFileHeader HeaderOf(const EmbeddingTable& table) {
+  const TableOptions& options = table.options();
+  TableFileHeader header;
+  header.table = options.name;
+  header.dim = options.dim;
+  header.dtype = options.dtype;
+  header.initial = options.initial;
+  header.no_row_value = options.no_row_value;
+  header.admission = options.admission;
+  header.slots = table.slots();
+  return header;
+}
+
+std::string TableFileWriter::Open(const TableFileHeader& header) {
+  header_ = header;
+  header_.file_id = RandomBits() | 1;  // 0 says that it is not known
+  if (!HasGoodSlots(header_)) {
+    return "expected at most " + std::to_string(kMaxSlots) + " slots, of 1 column or of dim, and " +
+           std::to_string(kMaxRowBytes) + " bytes of a row with them, to be saved";
+  }
+  std::string error = file_.Open();
+  return error.empty() ? file_.Write(kHeader, HeaderPayload(header_)) : error;
+}
+
+std::string TableFileWriter::AddInitialRows(const void* rows) {
+  const int64_t row_bytes = RowBytes(header_);
+  return InBlocks(header_.initial.matrix_rows, row_bytes, [&](int64_t begin, int64_t end) {
+    ByteWriter out;
+    out.PutArray(static_cast<const char*>(rows) + begin * row_bytes, (end - begin) * row_bytes);
+    return file_.Write(kInitialRows, out.bytes());
+  });
+}
+
+std::string TableFileWriter::AddRows(const KeyedRows& rows) {
+  const int64_t num_rows = static_cast<int64_t>(rows.keys.size());
+  totals_.num_rows += num_rows;
+  return InBlocks(num_rows, BytesPerRow(header_), [&](int64_t begin, int64_t end) {
+    const int64_t count = end - begin;
+    auto put = [&](ByteWriter* out, const char* array, int64_t item_bytes) {
+      out->PutArray(array + begin * item_bytes, count * item_bytes);
+    };
+    ByteWriter out;
+    out.Put(static_cast<uint64_t>(count));
+    for (const auto* numbers : {&rows.keys, &rows.counts, &rows.versions}) {
+      put(&out, reinterpret_cast<const char*>(numbers->data()), sizeof(int64_t));
+    }
+    put(&out, rows.values.data(), RowBytes(header_));
+    for (size_t s = 0; s < header_.slots.size(); ++s) {
+      put(&out, rows.slots[s].data(), SlotBytes(header_.slots[s]));
+    }
+    return file_.Write(kRows, out.bytes());
+  });
+}
+
+std::string TableFileWriter::AddErased(const std::vector<int64_t>& keys) {
+  totals_.num_erased += static_cast<int64_t>(keys.size());
+  return InBlocks(static_cast<int64_t>(keys.size()), sizeof(int64_t),
+                  [&](int64_t begin, int64_t end) {
+                    ByteWriter out;
+                    out.PutArray(keys.data() + begin, (end - begin) * sizeof(int64_t));
+                    return file_.Write(kErased, out.bytes());
+                  });
+}
+
+std::string TableFileWriter::AddAdmission(const AdmissionState& state) {
+  totals_.num_counted += static_cast<int64_t>(state.keys.size());
+  totals_.counter_bytes += static_cast<int64_t>(state.counters.size());
+  std::string error =
+      InBlocks(static_cast<int64_t>(state.keys.size()), 2 * sizeof(int64_t),
+               [&](int64_t begin, int64_t end) {
+                 ByteWriter out;
+                 out.PutArray(state.keys.data() + begin, (end - begin) * sizeof(int64_t));
+                 out.PutArray(state.counts.data() + begin, (end - begin) * sizeof(int64_t));
+                 return file_.Write(kCounted, out.bytes());
+               });
+  if (!error.empty()) return error;
+  return InBlocks(static_cast<int64_t>(state.counters.size()), 1, [&](int64_t begin, int64_t end) {
+    ByteWriter out;
+    out.Put(begin);
+    out.PutArray(state.counters.data() + begin, end - begin);
+    return file_.Write(kCounters, out.bytes());
+  });
+}
+
+std::string TableFileWriter::Finish(FileSum* sum) {
+  ByteWriter out;
+  for (const int64_t total :
+       {totals_.num_rows, totals_.num_erased, totals_.num_counted, totals_.counter_bytes}) {
+    out.Put(total);
+  }
+  std::string error = file_.Write(kTotals, out.bytes());
+  if (error.empty()) error = file_.Finish(sum);
+  sum->id = header_.file_id;
+  return error;
+}
+
+std::string TableFileReader::Open() {
+  uint32_t kind;
+  std::string payload;
+  std::string error = file_.Open();
+  if (error.empty()) error = file_.Read(kMaxHeaderBytes, &kind, &payload);
+  if (!error.empty()) return error;
+  totals_ = stated_ = TableFileTotals();
+  initial_bytes_ = 0;
+  if (kind != kHeader || !ParseHeader(payload, file_.version(), &header_)) {
+    return file_.Damaged("it does not begin with a table's header");
+  }
+  const char* fault = FindFault(header_, file_.bytes());
+  return fault == nullptr ? "" : file_.Damaged(std::string("its header has ") + fault);
+}
+
+FileSum TableFileReader::sum() const {
+  FileSum sum = file_.sum();
+  sum.id = header_.file_id;
+  return sum;
+}
+
+bool TableFileReader::ReadRows(const std::string& payload, KeyedRows* rows) const {
+  ByteReader in(payload);
+  const uint64_t count = in.Get<uint64_t>();
+  if (count > payload.size()) return false;
+  for (auto* numbers : {&rows->keys, &rows->counts, &rows->versions}) in.GetVector(count, numbers);
+  for (const int64_t number : rows->counts) {
+    if (number < 0) return false;
+  }
+  in.GetVector(count * RowBytes(header_), &rows->values);
+  rows->slots.resize(header_.slots.size());
+  for (size_t s = 0; s < header_.slots.size(); ++s) {
+    in.GetVector(count * SlotBytes(header_.slots[s]), &rows->slots[s]);
+  }
+  return in.Ended();
+}
+
+bool TableFileReader::ReadCounted(const std::string& payload, AdmissionState* state) const {
+  ByteReader in(payload);
+  const uint64_t count = payload.size() / (2 * sizeof(int64_t));
+  in.GetVector(count, &state->keys);
+  in.GetVector(count, &state->counts);
+  for (const int64_t number : state->counts) {
+    if (number < 1) return false;
+  }
+  return in.Ended() && (count == 0 || header_.admission.kind == Admission::Kind::kCounter);
+}
+
+// Sections follow each other, and end where the counters of the filter do.
+bool TableFileReader::ReadCounters(const std::string& payload, TableFileBlock* block) const {
+  ByteReader in(payload);
+  block->first_counter_byte = in.Get<int64_t>();
+  in.GetVector(in.left(), &block->admission.counters);
+  const int64_t bytes = static_cast<int64_t>(block->admission.counters.size());
+  return in.Ended() && block->first_counter_byte == totals_.counter_bytes &&
+         bytes <= CounterBytes(header_.admission) - totals_.counter_bytes;
+}
+
+bool TableFileReader::IsComplete() const {
+  const int64_t counters = totals_.counter_bytes;
+  return stated_ == totals_ && (counters == 0 || counters == CounterBytes(header_.admission)) &&
+         initial_bytes_ == header_.initial.matrix_rows * RowBytes(header_);
+}
+
+bool TableFileReader::ReadPayload(uint32_t kind, const std::string& payload,
+                                  TableFileBlock* block) {
+  ByteReader in(payload);
+  switch (kind) {
+    case kInitialRows:
+      in.GetVector(payload.size(), &block->initial_rows);
+      initial_bytes_ += static_cast<int64_t>(payload.size());
+      return initial_bytes_ <= header_.initial.matrix_rows * RowBytes(header_);
+    case kRows:
+      return ReadRows(payload, &block->rows);
+    case kErased:
+      in.GetVector(payload.size() / sizeof(int64_t), &block->erased);
+      return in.Ended();
+    case kCounted:
+      return ReadCounted(payload, &block->admission);
+    case kCounters:
+      return ReadCounters(payload, block);
+    case kTotals:
+      for (int64_t* total :
+           {&stated_.num_rows, &stated_.num_erased, &stated_.num_counted, &stated_.counter_bytes}) {
+        *total = in.Get<int64_t>();
+      }
+      return in.Ended();
+    case kFooter:
+      block->is_last = true;
+      return in.Ended() && IsComplete();
+    default:
+      return false;
+  }
+}
+
+std::string TableFileReader::Next(TableFileBlock* block) {
+  *block = TableFileBlock();
+  uint32_t kind;
+  std::string payload;
+  // Blocks end before kBlockBytes, or have one row.
+  const uint64_t max_bytes = kBlockBytes + BytesPerRow(header_);
+  std::string error = file_.Read(max_bytes, &kind, &payload);
+  if (!error.empty()) return error;
+  if (!ReadPayload(kind, payload, block)) {
+    return file_.Damaged("a section of kind " + std::to_string(kind) + " has another content");
+  }
+  totals_.num_rows += static_cast<int64_t>(block->rows.keys.size());
+  totals_.num_erased += static_cast<int64_t>(block->erased.size());
+  totals_.num_counted += static_cast<int64_t>(block->admission.keys.size());
+  totals_.counter_bytes += static_cast<int64_t>(block->admission.counters.size());
+  return "";
+}
+
+}  // namespace group_embedding

@@ -1,0 +1,101 @@
+// The file of a keyed table, or of one part of it: group_embedding/checkpoint/README.md has it byte
+// by byte. Written and read block by block, never the whole table at a time.
+//
+// Functions return what went wrong, in words, or nothing.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "table/embedding_table.h"
+#include "table/file/section_file.h"
+
+namespace group_embedding {
+
+// What a file says of itself before the first row.
+struct TableFileHeader {
+  std::string table;     // its name
+  uint64_t save_id = 0;  // the same in all parts of one save, and in no others
+  uint64_t file_id = 0;  // no other file has it; drawn by TableFileWriter
+  int32_t part = 0, num_parts = 1;
+  bool changes_only = false;  // rows changed and keys erased since a full save
+  int64_t step = -1;
+  int32_t dim = 0;
+  DataType dtype = DataType::kFloat32;
+  InitialValues initial;
+  float no_row_value = 0;
+  Admission admission;
+  std::vector<SlotOptions> slots;
+};
+
+// What a file of `table`, as it is now, says. The table's lock is held.
+TableFileHeader HeaderOf(const EmbeddingTable& table);
+
+struct TableFileTotals {
+  int64_t num_rows = 0, num_erased = 0, num_counted = 0, counter_bytes = 0;
+
+  bool operator==(const TableFileTotals& other) const {
+    return num_rows == other.num_rows && num_erased == other.num_erased &&
+           num_counted == other.num_counted && counter_bytes == other.counter_bytes;
+  }
+};
+
+class TableFileWriter {
+ public:
+  TableFileWriter(const std::string& path, const FileSystem& files) : file_(path, files) {}
+
+  std::string Open(const TableFileHeader& header);
+  // What keys start as: the first matrix_rows rows of the table.
+  std::string AddInitialRows(const void* rows);
+  std::string AddRows(const KeyedRows& rows);
+  std::string AddErased(const std::vector<int64_t>& keys);
+  std::string AddAdmission(const AdmissionState& state);
+  std::string Finish(FileSum* sum);
+
+ private:
+  TableFileHeader header_;
+  TableFileTotals totals_;
+  SectionWriter file_;
+};
+
+// Part of what a file holds. What it does not hold is empty.
+struct TableFileBlock {
+  std::vector<char> initial_rows;
+  KeyedRows rows;  // with slots in the order of the header
+  std::vector<int64_t> erased;
+  AdmissionState admission;
+  int64_t first_counter_byte = 0;  // of admission.counters
+  bool is_last = false;
+};
+
+// Everything that a file says is checked before memory is taken by it, and before it is handed out:
+// checksums find damage, and a file whose checksums are right may have been made by anybody.
+class TableFileReader {
+ public:
+  TableFileReader(std::string path, const FileSource& files) : file_(std::move(path), files) {}
+
+  // Opens the file, or begins again, and reads the header.
+  std::string Open();
+  const std::string& path() const { return file_.path(); }
+  const TableFileHeader& header() const { return header_; }
+  std::string Next(TableFileBlock* block);
+  // After the last block.
+  FileSum sum() const;
+  const TableFileTotals& totals() const { return totals_; }
+
+ private:
+  bool ReadRows(const std::string& payload, KeyedRows* rows) const;
+  bool ReadCounted(const std::string& payload, AdmissionState* state) const;
+  bool ReadCounters(const std::string& payload, TableFileBlock* block) const;
+  bool ReadPayload(uint32_t kind, const std::string& payload, TableFileBlock* block);
+  // Whether all was there that the file says of itself.
+  bool IsComplete() const;
+
+  SectionReader file_;
+  TableFileHeader header_;
+  TableFileTotals totals_, stated_;
+  int64_t initial_bytes_ = 0;  // of initial rows that were read
+};
+
+}  // namespace group_embedding

@@ -1,0 +1,157 @@
+// The one implementation of HostTable: keys are spread over shards by their hash, each with an
+// index and a lock; rows lie in one RowStore.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "table/host/bloom_counters.h"
+#include "table/host/host_table.h"
+#include "table/host/key_index.h"
+#include "table/host/row_snapshot.h"
+#include "table/host/row_store.h"
+
+namespace group_embedding {
+
+class KeysByShard;
+
+// Where a table has the rows that do not fit its memory: a key's row is here or there.
+class LowerTier {
+ public:
+  virtual ~LowerTier() = default;
+  // Called before keys are located: others wait as long as the lock is held.
+  virtual std::unique_lock<std::mutex> StartLocating() = 0;
+  // The row, in memory, belongs to a key that is being located. Called for different rows at a
+  // time.
+  virtual void Use(int64_t row) = 0;
+  // Called once all rows in memory are used: moves the rows of those of `keys` that are in this
+  // tier into memory, and makes sure that there are free rows for the others, if `access` may give
+  // them rows. `keys`: all different, none has a row in memory.
+  virtual std::string BringIn(std::vector<int64_t> keys, Access access,
+                              const ParallelFor& parallel_for) = 0;
+  // Called in the end: what was located, and for which batch.
+  virtual void Hold(const int64_t* rows, int64_t num_rows, int64_t batch) = 0;
+};
+
+class HostShards : public HostTable {
+ public:
+  static constexpr int kNumShards = 1 << KeyIndex::kOwnersBits;
+
+  // An entry's state: > 0: its row + 1; < 0: the key has no row and was seen that often.
+  struct Shard {
+    mutable std::mutex mutex;
+    KeyIndex index;
+    std::atomic<int64_t> num_rows{0};  // keys that have one
+    // Of a snapshot that has not read this shard's counts yet: what the entries were that have
+    // changed since it was taken; 0: there was none. Else null.
+    std::unique_ptr<std::unordered_map<int64_t, int64_t>> aside;
+
+    explicit Shard(float max_load) : index(max_load) {}
+
+    // The key's entry, of that state, is about to change; with the lock.
+    void BeforeChange(int64_t key, int64_t state) {
+      if (aside != nullptr) aside->try_emplace(key, state);
+    }
+  };
+
+  HostShards(const TableOptions& options, const void* matrix, std::string* error)
+      : store_(options, matrix, error),
+        bloom_(options.admission),
+        shards_(MakeShards(std::make_index_sequence<kNumShards>())) {}
+
+  static uint64_t HashOf(int64_t key) { return MixBits(static_cast<uint64_t>(key)); }
+  static int ShardIndex(uint64_t hash) {
+    return static_cast<int>(hash >> (64 - KeyIndex::kOwnersBits));
+  }
+  Shard& shard(int s) { return shards_[s]; }
+  RowStore& store() { return store_; }
+  const RowStore& store() const { return store_; }
+  BloomCounters& bloom() { return bloom_; }
+  std::shared_ptr<RowSnapshot> snapshot() const { return std::atomic_load(&snapshot_); }
+  virtual LowerTier* lower_tier() { return nullptr; }
+
+  // The row that a key has in memory, or kNoRow. With the lock of the shard.
+  int64_t RowOf(Shard& shard, RowSnapshot* snapshot, int64_t key, uint64_t hash) const;
+  // The key, whose row that is, was evicted: makes an end of it. With the lock of the shard.
+  void Forget(Shard* shard, const RowSnapshot& snapshot, int64_t key, int64_t row) const;
+  // Carries out what is left of an eviction that came with a snapshot; false: nothing. Without the
+  // lock of any shard. Nobody can tell that it has done so, but by num_keys() and the like.
+  bool CompleteEviction(const ParallelFor& parallel_for = SerialFor) const;
+
+  const TableOptions& options() const override { return store_.options(); }
+  Table rows() const override { return {store_.Row(0), store_.num_rows(), options().dim, 0}; }
+  int64_t first_row() const override { return store_.first_row(); }
+  void ReadInitialRows(void* rows) const override {
+    std::memcpy(rows, store_.Row(0), InitialBytes());
+  }
+  void WriteInitialRows(const void* rows) override {
+    std::memcpy(store_.Row(0), rows, InitialBytes());
+  }
+  std::string Slot(const SlotOptions& slot, void** array) override {
+    return store_.Slot(slot, array);
+  }
+  const std::vector<SlotOptions>& slots() const override { return store_.slots(); }
+  int64_t num_keys() const override;
+  int64_t max_keys(const std::vector<SlotOptions>& slots) const override {
+    return store_.max_rows(slots);
+  }
+  int64_t memory_bytes() const override;
+  float load_factor() const override;
+  void Find(const int64_t* keys, int64_t num_keys, int64_t* rows) const override;
+  RowInfo Info(int64_t row) const override;
+  std::string ReadAll(KeyedRows* rows) const override;
+  std::string Insert(const KeyedRowsView& rows, const ParallelFor& parallel_for) override;
+  int64_t Erase(const int64_t* keys, int64_t num_keys) override;
+  std::string Describe(const int64_t* keys, int64_t num_keys, KeyInfo* infos) const override;
+  int64_t Evict(const Eviction& eviction, int64_t step, const ParallelFor& parallel_for) override;
+  void Clear() override;
+  void SetAdmissionState(const AdmissionState& state) override;
+  std::unique_ptr<Snapshot> TakeSnapshot(bool changes_only, const Eviction& eviction,
+                                         int64_t step) override;
+  void BeforeWrite(const int64_t* rows, int64_t num_rows) override;
+  int64_t BeginBatch() override { return store_.BeginBatch(); }
+  void EndBatch(int64_t batch) override { store_.EndBatch(batch); }
+
+ protected:
+  Shard& ShardOf(uint64_t hash) const { return shards_[ShardIndex(hash)]; }
+  // As Insert does, of rows.keys[i].
+  std::string InsertOne(const KeyedRowsView& rows, int64_t i);
+
+  std::vector<int64_t> erased_;  // since the last full snapshot that was kept
+  int64_t kept_clock_ = 0;       // rows trained in batches from that on are not in it
+
+ private:
+  class Inserter;
+
+  // Shards grow at loads spread from 0.4 to 0.7, so that they do not all grow at once.
+  template <size_t... s>
+  static std::array<Shard, kNumShards> MakeShards(std::index_sequence<s...>) {
+    return {Shard(0.4f + 0.3f * s / kNumShards)...};
+  }
+
+  int64_t InitialBytes() const { return options().initial.matrix_rows * store_.row_bytes(); }
+  // Appends what was counted of keys without a row when a snapshot was taken, once.
+  void ReadCounts(AdmissionState* state);
+  // Forgets the keys of rows that were judged.
+  void ForgetEvicted(RowSnapshot* snapshot) const;
+  void Complete(RowSnapshot* snapshot, const ParallelFor& parallel_for) const;
+  // `is_full_save`: it was kept, and has all rows.
+  void EndSnapshot(RowSnapshot* snapshot, bool is_full_save);
+  // The keys of shard s; `parts` are all keys of `rows`, one part after the other.
+  std::string InsertInShard(const KeyedRowsView& rows, const std::vector<KeysByShard>& parts,
+                            int s);
+
+  mutable RowStore store_;
+  BloomCounters bloom_;
+  mutable std::array<Shard, kNumShards> shards_;
+  std::shared_ptr<RowSnapshot> snapshot_;  // being read, or null
+  mutable std::mutex eviction_mutex_;      // of who forgets keys; taken before that of a shard
+};
+
+}  // namespace group_embedding

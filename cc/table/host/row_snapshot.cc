@@ -1,0 +1,142 @@
+#include "table/host/row_snapshot.h"
+
+#include <algorithm>
+
+namespace group_embedding {
+namespace {
+
+void AppendBytes(const char* from, int64_t bytes, std::vector<char>* to) {
+  to->insert(to->end(), from, from + bytes);
+}
+
+}  // namespace
+
+RowSnapshot::RowSnapshot(const RowStore& store, int64_t changed_since, const Eviction& eviction,
+                         int64_t step)
+    : store_(store),
+      num_rows_(store.num_rows()),
+      changed_since_(changed_since),
+      clock_(store.clock()),
+      num_slots_(store.slots().size()),
+      read_(new std::atomic<uint64_t>[(num_rows_ + 63) / 64]()),
+      parts_(new Part[kNumLocks]),
+      eviction_(eviction),
+      step_(step),
+      evicts_(eviction.kind != Eviction::Kind::kNone) {}
+
+void RowSnapshot::Append(int64_t row, KeyedRows* rows) const {
+  const RowInfo& info = store_.Info(row);
+  rows->keys.push_back(info.key);
+  rows->counts.push_back(info.count);
+  rows->versions.push_back(info.version);
+  AppendBytes(store_.Row(row), store_.row_bytes(), &rows->values);
+  rows->slots.resize(num_slots_);
+  for (size_t s = 0; s < num_slots_; ++s) {
+    AppendBytes(store_.SlotRow(s, row), store_.slot_row_bytes(s), &rows->slots[s]);
+  }
+}
+
+void RowSnapshot::AppendAside(const KeyedRows& aside, size_t place, KeyedRows* rows) const {
+  rows->keys.push_back(aside.keys[place]);
+  rows->counts.push_back(aside.counts[place]);
+  rows->versions.push_back(aside.versions[place]);
+  const int64_t bytes = store_.row_bytes();
+  AppendBytes(aside.values.data() + place * bytes, bytes, &rows->values);
+  for (size_t s = 0; s < num_slots_; ++s) {
+    const int64_t slot_bytes = store_.slot_row_bytes(s);
+    AppendBytes(aside.slots[s].data() + place * slot_bytes, slot_bytes, &rows->slots[s]);
+  }
+}
+
+void RowSnapshot::Truncate(size_t num_rows, KeyedRows* rows) const {
+  rows->keys.resize(num_rows);
+  rows->counts.resize(num_rows);
+  rows->versions.resize(num_rows);
+  rows->values.resize(num_rows * store_.row_bytes());
+  rows->slots.resize(num_slots_);
+  for (size_t s = 0; s < num_slots_; ++s) {
+    rows->slots[s].resize(num_rows * store_.slot_row_bytes(s));
+  }
+}
+
+void RowSnapshot::PutAside(int64_t row) {
+  Part& part = PartOf(row);
+  std::lock_guard<std::mutex> lock(part.mutex);
+  if (IsRead(row)) return;
+  if (!Evict(row) && IsWanted(row)) {
+    const size_t place = part.aside.keys.size();
+    try {
+      Append(row, &part.aside);
+      part.places[row] = place;
+    } catch (...) {  // memory ran out
+      Truncate(place, &part.aside);
+      throw;
+    }
+  }
+  SetRead(row);
+}
+
+void RowSnapshot::Read(int64_t begin, int64_t end, KeyedRows* rows) {
+  rows->slots.resize(num_slots_);
+  for (int64_t row = std::max(begin, store_.first_row()); row < std::min(end, num_rows_);) {
+    const int64_t stripe_end = std::min({(row / kStripeRows + 1) * kStripeRows, end, num_rows_});
+    Part& part = PartOf(row);
+    std::lock_guard<std::mutex> lock(part.mutex);
+    for (; row < stripe_end; ++row) {
+      if (!IsRead(row)) {
+        if (!Evict(row) && IsWanted(row)) Append(row, rows);
+        SetRead(row);
+      } else if (const auto found = part.places.find(row); found != part.places.end()) {
+        AppendAside(part.aside, found->second, rows);
+        part.places.erase(found);
+      }
+    }
+    if (part.places.empty()) part.aside = {};  // at the latest when all is read
+  }
+}
+
+bool RowSnapshot::Evict(int64_t row) {
+  if (!evicts() || !store_.IsKeys(row)) return false;
+  RowInfo& info = store_.Info(row);
+  if (!IsToEvict(store_.options(), eviction_, step_, info.version, store_.Row(row))) return false;
+  std::lock_guard<std::mutex> lock(evicted_mutex_);
+  evicted_.push_back({info.key, row});
+  info.count = -1;
+  return true;
+}
+
+bool RowSnapshot::IsEvicted(int64_t row) {
+  if (!evicts() || row >= num_rows_) return false;
+  if (!IsRead(row)) JudgeRows(row, row + 1);
+  return store_.Info(row).count < 0;
+}
+
+void RowSnapshot::JudgeRows(int64_t begin, int64_t end) {
+  for (int64_t row = std::max(begin, store_.first_row()); row < std::min(end, num_rows_);) {
+    const int64_t stripe_end = std::min({(row / kStripeRows + 1) * kStripeRows, end, num_rows_});
+    if (read_[row / kStripeRows].load(std::memory_order_acquire) == kAllRead) {
+      row = stripe_end;
+      continue;
+    }
+    std::lock_guard<std::mutex> lock(PartOf(row).mutex);
+    for (; row < stripe_end; ++row) {
+      if (!IsRead(row) && Evict(row)) SetRead(row);
+    }
+  }
+}
+
+std::vector<RowSnapshot::EvictedKey> RowSnapshot::TakeEvicted() {
+  std::lock_guard<std::mutex> lock(evicted_mutex_);
+  const auto begin = evicted_.begin() + static_cast<int64_t>(num_taken_);
+  num_taken_ = evicted_.size();
+  return {begin, evicted_.end()};
+}
+
+std::vector<int64_t> RowSnapshot::evicted() const {
+  std::lock_guard<std::mutex> lock(evicted_mutex_);
+  std::vector<int64_t> keys;
+  for (const EvictedKey& evicted : evicted_) keys.push_back(evicted.key);
+  return keys;
+}
+
+}  // namespace group_embedding

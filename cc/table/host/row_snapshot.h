@@ -1,0 +1,104 @@
+// What a RowStore held at one instant. Whoever is about to change a row says so first; if the row
+// has not been read yet, its content is put aside for the reader. So nobody waits for the reader
+// but to copy the rows that he changes himself.
+//
+// An eviction at that instant is carried out in the same way: a row is judged when it is read, when
+// it is about to change, or when somebody asks for its key, whichever is first. As nothing has
+// changed it before, it does not matter which. Whether a row was judged is the bit that says
+// whether it was read. One that goes is no key's from then on (its count is -1); the table, whose
+// index still has the key, is told by TakeEvicted.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <unordered_map>
+#include <vector>
+
+#include "table/eviction.h"
+#include "table/host/row_store.h"
+
+namespace group_embedding {
+
+class RowSnapshot {
+ public:
+  struct EvictedKey {
+    int64_t key, row;
+  };
+
+  // `changed_since`: only rows trained in a batch of at least that number. Made while nothing
+  // changes.
+  RowSnapshot(const RowStore& store, int64_t changed_since, const Eviction& eviction = {},
+              int64_t step = -1);
+
+  int64_t num_rows() const { return num_rows_; }
+  // The last batch that had begun.
+  int64_t clock() const { return clock_; }
+
+  // Reads rows [begin, end) as Snapshot::Read does.
+  void Read(int64_t begin, int64_t end, KeyedRows* rows);
+
+  // `row` is about to change.
+  void BeforeWrite(int64_t row) {
+    if (row < store_.first_row() || row >= num_rows_ || IsRead(row)) return;
+    PutAside(row);
+  }
+
+  // Whether the table's index may have keys that were evicted.
+  bool evicts() const { return evicts_.load(std::memory_order_acquire); }
+  // Whether the key that the index has with this row was evicted. With the lock of the key's shard.
+  bool IsEvicted(int64_t row);
+  // Judges rows [begin, end).
+  void JudgeRows(int64_t begin, int64_t end);
+  // The keys that were evicted, as far as rows were judged, and no former call has returned.
+  std::vector<EvictedKey> TakeEvicted();
+  // All rows were judged, and the index has none of those keys any more.
+  void EndEviction() { evicts_.store(false, std::memory_order_release); }
+  // The keys that were evicted, as far as rows were judged.
+  std::vector<int64_t> evicted() const;
+
+ private:
+  static constexpr int64_t kStripeRows = 64;  // rows of one word of `read_` have one lock
+  static constexpr uint64_t kAllRead = ~uint64_t{0};
+  static constexpr int64_t kNumLocks = 256;
+
+  struct Part {  // of the rows that have one lock
+    std::mutex mutex;
+    KeyedRows aside;
+    std::unordered_map<int64_t, size_t> places;  // of rows, in `aside`
+  };
+
+  bool IsRead(int64_t row) const {
+    return (read_[row / 64].load(std::memory_order_acquire) >> (row % 64)) & 1;
+  }
+  void SetRead(int64_t row) {
+    read_[row / 64].fetch_or(uint64_t{1} << (row % 64), std::memory_order_release);
+  }
+  bool IsWanted(int64_t row) const {
+    return store_.IsKeys(row) && store_.Info(row).clock >= changed_since_;
+  }
+  Part& PartOf(int64_t row) { return parts_[row / kStripeRows % kNumLocks]; }
+  void PutAside(int64_t row);
+  // Evicts the key of a row that was not read yet, if it goes. With the lock of the row's part.
+  bool Evict(int64_t row);
+  void Append(int64_t row, KeyedRows* rows) const;
+  // To its first rows; what was appended last may be incomplete.
+  void Truncate(size_t num_rows, KeyedRows* rows) const;
+  void AppendAside(const KeyedRows& aside, size_t place, KeyedRows* rows) const;
+
+  const RowStore& store_;
+  const int64_t num_rows_, changed_since_, clock_;
+  const size_t num_slots_;
+  // A bit per row: it was read or put aside. What a bit says is in place before it is set.
+  std::unique_ptr<std::atomic<uint64_t>[]> read_;
+  std::unique_ptr<Part[]> parts_;
+
+  const Eviction eviction_;
+  const int64_t step_;
+  std::atomic<bool> evicts_;
+  mutable std::mutex evicted_mutex_;  // of what follows; taken last
+  std::vector<EvictedKey> evicted_;
+  size_t num_taken_ = 0;  // of them
+};
+
+}  // namespace group_embedding

@@ -1,0 +1,229 @@
+#include "table/host/row_store.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <new>
+
+#include "core/rows.h"
+#include "table/large_pages.h"
+
+namespace group_embedding {
+namespace {
+
+int64_t PhysicalBytes() {
+  return static_cast<int64_t>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGESIZE);
+}
+
+// values[0, count) = value, in the type that `dtype` names.
+void Fill(float value, DataType dtype, int64_t count, void* values) {
+  ForDataType(dtype, [&](auto* type) {
+    using T = std::remove_pointer_t<decltype(type)>;
+    std::fill_n(static_cast<T*>(values), count, FromFloat<T>(value));
+  });
+}
+
+}  // namespace
+
+RowStore::RowStore(const TableOptions& options, const void* matrix, std::string* error)
+    : options_(options),
+      row_bytes_(options.dim * SizeOf(options.dtype)),
+      first_row_(options.initial.matrix_rows + 1),
+      max_bytes_(options.max_bytes > 0 ? options.max_bytes : PhysicalBytes()) {
+  reserved_rows_ = max_bytes_ / (row_bytes_ + static_cast<int64_t>(sizeof(RowInfo))) + first_row_;
+  ForArrays([this](Array* array, int64_t bytes) {
+    array->memory = ReserveHostMemory(reserved_rows_ * bytes);
+  });
+  *error = GrowTo(first_row_);
+  if (!error->empty()) return;
+  num_rows_ = first_row_;
+  const int64_t matrix_rows = options.initial.matrix_rows;
+  if (matrix_rows > 0) std::memcpy(Row(0), matrix, matrix_rows * row_bytes_);
+  Fill(options.no_row_value, options.dtype, options.dim, Row(matrix_rows));
+  for (int64_t row = 0; row < first_row_; ++row) Info(row).count = -1;
+}
+
+int64_t RowStore::BytesPerRow(const std::vector<SlotOptions>& more) const {
+  int64_t bytes = row_bytes_ + static_cast<int64_t>(sizeof(RowInfo));
+  for (size_t s = 0; s < slots_.size(); ++s) bytes += slot_row_bytes(s);
+  return bytes + BytesOfNewSlots(slots_, more);
+}
+
+int64_t RowStore::max_rows(const std::vector<SlotOptions>& more) const {
+  return std::min(max_bytes_ / BytesPerRow(more), reserved_rows_ - first_row_);
+}
+
+std::string RowStore::GrowTo(int64_t num_rows) {
+  if (num_rows <= usable_rows_) return "";
+  const int64_t max_rows = first_row_ + this->max_rows();
+  std::string error;
+  if (num_rows > max_rows) {
+    error = std::to_string(max_rows - first_row_) + " rows of " + std::to_string(BytesPerRow()) +
+            " bytes (dim " + std::to_string(options_.dim) + ", " + std::to_string(slots_.size()) +
+            " slots) fill the " + std::to_string(max_bytes_) + " bytes it may use";
+  } else {
+    const int64_t rows = std::min(max_rows, std::max(num_rows + 1024, usable_rows_ / 4 * 5));
+    ForArrays([&](Array* array, int64_t bytes) {
+      if (error.empty()) error = array->memory->Grow(rows * bytes);
+    });
+    if (error.empty()) error = ReserveFree(rows);
+    if (error.empty()) usable_rows_ = rows;
+  }
+  if (error.empty()) return "";
+  return "table '" + options_.name + "' is full at " +
+         std::to_string(num_rows_.load() - first_row_) + " rows: " + error +
+         "; give it more by StorageOption(storage_size=...), or admit fewer keys or evict some "
+         "(filter_option, evict_option)";
+}
+
+std::string RowStore::ReserveFree(int64_t num_rows) {
+  try {
+    free_.reserve(num_rows);
+    return "";
+  } catch (const std::bad_alloc&) {
+    return "the system gave no more memory";
+  }
+}
+
+char* RowStore::TakeUntouchedPage(int64_t begin, int64_t end) {
+  char* page = nullptr;
+  ForArrays([&](Array* array, int64_t bytes) {
+    const int64_t at = std::max(array->touched_bytes, RoundUpToLargePages(begin * bytes));
+    const bool is_soon = at < end * bytes + kLargePage / 2;
+    if (page != nullptr || !is_soon || at + kLargePage > array->memory->bytes()) return;
+    page = array->data() + at;
+    array->touched_bytes = at + kLargePage;
+  });
+  return page;
+}
+
+void RowStore::FreeRetired() {
+  const int64_t oldest = batches_.empty() ? clock_.load() + 1 : *batches_.begin();
+  while (!retired_.empty() && retired_.front().clock < oldest) {
+    free_.push_back(retired_.front().row);
+    retired_.pop_front();
+  }
+}
+
+int64_t RowStore::NumFree() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  FreeRetired();
+  const int64_t never_used = first_row_ + max_rows() - num_rows();
+  return static_cast<int64_t>(free_.size()) + std::max<int64_t>(never_used, 0);
+}
+
+std::string RowStore::Take(int64_t count, std::vector<int64_t>* rows) {
+  std::string error;
+  char* untouched = nullptr;
+  int64_t begin, end;  // of those that are new
+  rows->reserve(rows->size() + count);
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    FreeRetired();
+    for (; count > 0 && !free_.empty(); --count) {
+      rows->push_back(free_.back());
+      free_.pop_back();
+    }
+    begin = num_rows_.load(std::memory_order_relaxed);
+    error = GrowTo(std::min(begin + count, first_row_ + max_rows()));
+    end = std::min(begin + count, usable_rows_);
+    num_rows_.store(end, std::memory_order_release);
+    if (error.empty()) error = GrowTo(begin + count);  // which fails, if those are not all
+    if (begin < end) untouched = TakeUntouchedPage(begin, end);
+  }
+  // Without the lock, as memory that is new takes time.
+  if (untouched != nullptr) TouchLargePages(untouched, kLargePage);
+  for (int64_t row = begin; row < end; ++row) {
+    Info(row).count = -1;
+    rows->push_back(row);
+  }
+  return error;
+}
+
+void RowStore::Return(int64_t row) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  free_.push_back(row);
+}
+
+void RowStore::Retire(int64_t row) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  retired_.push_back({row, clock_.load()});
+  Info(row).count = -1;
+}
+
+void RowStore::RetireSince(int64_t clock, int64_t row) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  retired_.push_front({row, clock});  // before those that must wait for younger batches
+  Info(row).count = -1;
+}
+
+void RowStore::Start(int64_t row, int64_t key, int64_t count, int64_t version) {
+  const InitialValues& initial = options_.initial;
+  if (initial.matrix_rows > 0) {
+    std::memcpy(Row(row), Row(MatrixRow(key, initial.matrix_rows)), row_bytes_);
+  } else {
+    ForDataType(options_.dtype, [&](auto* type) {
+      using T = std::remove_pointer_t<decltype(type)>;
+      T* values = reinterpret_cast<T*>(Row(row));
+      for (int32_t j = 0; j < options_.dim; ++j) {
+        values[j] = FromFloat<T>(InitialValue(initial, key, j));
+      }
+    });
+  }
+  StartAllButValues(row, key, count, version);
+}
+
+void RowStore::StartAllButValues(int64_t row, int64_t key, int64_t count, int64_t version) {
+  for (size_t s = 0; s < slots_.size(); ++s) {
+    Fill(slots_[s].initial, slots_[s].dtype, slots_[s].width, SlotRow(s, row));
+  }
+  Info(row) = {key, count, version, clock()};
+}
+
+std::string RowStore::Slot(const SlotOptions& slot, void** array) {
+  for (size_t s = 0; s < slots_.size(); ++s) {
+    const SlotOptions& present = slots_[s];
+    if (present.name != slot.name) continue;
+    if (present.width != slot.width || present.dtype != slot.dtype) {
+      return "table '" + options_.name + "', slot '" + slot.name + "': expected " +
+             std::to_string(present.width) + " columns of " +
+             std::to_string(SizeOf(present.dtype)) + " bytes, as it has, got " +
+             std::to_string(slot.width) + " of " + std::to_string(SizeOf(slot.dtype));
+    }
+    *array = slot_arrays_[s].data();
+    return "";
+  }
+  const int64_t bytes = slot.width * SizeOf(slot.dtype);
+  auto memory = ReserveHostMemory(reserved_rows_ * bytes);
+  std::string error = memory->Grow(usable_rows_ * bytes);
+  if (!error.empty()) return "table '" + options_.name + "', slot '" + slot.name + "': " + error;
+  Fill(slot.initial, slot.dtype, num_rows() * slot.width, memory->data());
+  *array = memory->data();
+  slots_.push_back(slot);
+  slot_arrays_.push_back({std::move(memory)});
+  return "";
+}
+
+void RowStore::Clear() {
+  for (int64_t row = first_row_; row < num_rows(); ++row) {
+    if (IsKeys(row)) Retire(row);
+  }
+}
+
+int64_t RowStore::BeginBatch() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  batches_.insert(clock_ + 1);
+  return ++clock_;
+}
+
+void RowStore::EndBatch(int64_t batch) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  batches_.erase(batches_.find(batch));
+}
+
+int64_t RowStore::OldestBatch() const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return batches_.empty() ? clock_.load() + 1 : *batches_.begin();
+}
+
+}  // namespace group_embedding

@@ -1,0 +1,235 @@
+// What locating on the host does with one shard of one table.
+#pragma once
+
+#include <algorithm>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "table/free_rows.h"
+#include "table/host/host_shards.h"
+#include "table/host/keys_by_shard.h"
+
+namespace group_embedding {
+namespace locate_rows {
+
+constexpr int kNumShards = HostShards::kNumShards;
+
+// Some keys of one request.
+struct Part {
+  KeysByShard keys;
+  int64_t* rows;
+  const int64_t* times;  // how often each came; null: once
+  int64_t* reads;        // as of KeysToLocate
+
+  int64_t TimesOf(int64_t i) const { return times == nullptr ? 1 : times[i]; }
+};
+
+// All parts of one table: its features may be several.
+struct TableKeys {
+  HostShards* table;
+  std::vector<Part*> parts;
+};
+
+// One shard of one table.
+class ShardTask {
+ public:
+  ShardTask(const TableKeys& keys, int s, int64_t step)
+      : table_(*keys.table),
+        store_(table_.store()),
+        keys_(keys),
+        shard_(table_.shard(s)),
+        s_(s),
+        step_(step),
+        snapshot_(table_.snapshot()) {}
+  // Counted at once: an atomic addition per key waits for all that is being written.
+  ~ShardTask() { shard_.num_rows += num_started_; }
+  ShardTask(const ShardTask&) = delete;
+  ShardTask& operator=(const ShardTask&) = delete;
+
+  // Marks rows as used, and appends the keys that have none in memory, each once.
+  void Use(LowerTier* tier, std::vector<int64_t>* without) {
+    std::lock_guard<std::mutex> lock(shard_.mutex);
+    FindAll([&](const Place& place) { without->push_back(place.key); },
+            [&](const Place& place) { tier->Use(place.row()); });
+    std::sort(without->begin(), without->end());
+    without->erase(std::unique(without->begin(), without->end()), without->end());
+  }
+
+  void Read() {
+    std::lock_guard<std::mutex> lock(shard_.mutex);
+    FindAll([this](const Place& place) { place.SetRow(store_.DefaultRow(place.key)); },
+            [](const Place& place) { place.SetRow(place.row()); });
+  }
+
+  // Counts keys without a row in the table's Bloom filter.
+  void CountInBloom() {
+    std::lock_guard<std::mutex> lock(shard_.mutex);
+    const std::shared_ptr<BloomSnapshot> snapshot = table_.bloom().snapshot();
+    FindAll(
+        [&](const Place& place) {
+          table_.bloom().Add(HostShards::HashOf(place.key), place.times(), snapshot.get());
+        },
+        [](const Place&) {});
+  }
+
+  std::string Train() {
+    std::lock_guard<std::mutex> lock(shard_.mutex);
+    std::vector<Place> without, with;
+    FindAll([&](const Place& place) { without.push_back(place); },
+            [&](const Place& place) {
+              __builtin_prefetch(&store_.Info(place.row()), 1, 3);
+              with.push_back(place);
+            });
+    for (const Place& place : with) {
+      Touch(place.row(), place.times());
+      place.SetRow(place.row());
+    }
+    if (without.empty()) return "";
+    const bool all = table_.options().admission.kind == Admission::Kind::kAll;
+    return all ? AdmitAll(without) : AdmitOftenSeen(without);
+  }
+
+ private:
+  // A lower tier leaves no more free rows than all shards need together.
+  int64_t RowsAtOnce() const { return table_.lower_tier() == nullptr ? 64 : 1; }
+
+  struct Place {
+    Part* part;
+    int64_t i, key;
+    int64_t row() const { return part->rows[i]; }  // once it was found
+    int64_t times() const { return part->TimesOf(i); }
+    // What is trained, and read too.
+    void SetRow(int64_t row) const { SetRow(row, row); }
+    void SetRow(int64_t row, int64_t read) const {
+      part->rows[i] = row;
+      if (part->reads != nullptr) part->reads[i] = read;
+    }
+  };
+
+  // Writes the rows of keys that have one, and tells of both kinds.
+  template <typename Without, typename With>
+  void FindAll(const Without& without, const With& with) {
+    if (snapshot_ != nullptr && snapshot_->evicts()) return FindAllButEvicted(without, with);
+    FindInIndex(without, with);
+  }
+
+  template <typename Without, typename With>
+  void FindInIndex(const Without& without, const With& with) {
+    for (Part* part : keys_.parts) {
+      auto find = [&](int64_t i, int64_t key, uint64_t hash) {
+        const KeyIndex::Entry* entry = shard_.index.Find(key, hash);
+        if (entry == nullptr || entry->state < 0) return without({part, i, key});
+        part->rows[i] = entry->state - 1;
+        with({part, i, key});
+      };
+      part->keys.ForShard(
+          s_, [this](int64_t, uint64_t hash) { shard_.index.Prefetch(hash); }, find);
+    }
+  }
+
+  // The same while an eviction is carried out: who finds a key that was evicted forgets it.
+  template <typename Without, typename With>
+  void FindAllButEvicted(const Without& without, const With& with) {
+    std::vector<Place> found;
+    FindInIndex(without, [&](const Place& place) {
+      __builtin_prefetch(&store_.Info(place.row()), 0, 3);
+      found.push_back(place);
+    });
+    for (const Place& place : found) {
+      if (!snapshot_->IsEvicted(place.row())) {
+        with(place);
+        continue;
+      }
+      table_.Forget(&shard_, *snapshot_, place.key, place.row());
+      without(place);
+    }
+  }
+
+  void Touch(int64_t row, int64_t times) {
+    if (snapshot_ != nullptr) snapshot_->BeforeWrite(row);
+    RowInfo& info = store_.Info(row);
+    info.count = AddToCount(info.count, times);
+    info.version = step_;
+    info.clock = store_.clock();
+  }
+
+  static int64_t AddToCount(int64_t count, int64_t times) {
+    return times < kMaxCount - count ? count + times : kMaxCount;
+  }
+
+  // Gives every key a row.
+  std::string AdmitAll(const std::vector<Place>& places) {
+    FreeRows free(store_, static_cast<int64_t>(places.size()), RowsAtOnce());
+    for (const Place& place : places) {
+      const KeyIndex::Entry* entry = EntryOf(place.key);
+      if (entry == nullptr) entry = Start(&free, place.key, 0);
+      if (entry == nullptr) continue;  // the table is full: the key is left as if it had not come
+      place.SetRow(entry->state - 1);
+      Touch(entry->state - 1, place.times());
+    }
+    return free.error();
+  }
+
+  // Gives a row to keys seen often enough. All occurrences are counted before any is decided. As no
+  // key had a row before the call, all are read as keys without one.
+  std::string AdmitOftenSeen(const std::vector<Place>& places) {
+    const Admission& admission = table_.options().admission;
+    const bool bloom = admission.kind == Admission::Kind::kBloom;
+    if (!bloom) {
+      for (const Place& place : places) Count(place.key, place.times());
+    }
+    FreeRows free(store_, static_cast<int64_t>(places.size()), RowsAtOnce());
+    for (const Place& place : places) {
+      const int64_t key = place.key, read = store_.DefaultRow(key);
+      const KeyIndex::Entry* entry = EntryOf(key);
+      if (entry == nullptr || entry->state < 0) {
+        const int64_t count = bloom ? table_.bloom().Count(HostShards::HashOf(key)) : -entry->state;
+        entry = count < admission.min_count ? nullptr : Start(&free, key, count);
+      }
+      place.SetRow(entry == nullptr ? read : entry->state - 1, read);
+    }
+    return free.error();
+  }
+
+  void Count(int64_t key, int64_t times) {
+    const KeyIndex::Entry* entry = EntryOf(key);
+    const int64_t state = entry == nullptr ? 0 : entry->state;
+    shard_.BeforeChange(key, state);
+    SetState(key, -AddToCount(-state, times));
+  }
+
+  // Gives the key a row; null: the table is full.
+  const KeyIndex::Entry* Start(FreeRows* free, int64_t key, int64_t count) {
+    const int64_t row = free->Next();
+    if (row == kNoRow) return nullptr;
+    FreeRows::Unused unused(free, row);
+    if (snapshot_ != nullptr) snapshot_->BeforeWrite(row);
+    store_.Start(row, key, count, step_);
+    const KeyIndex::Entry* entry = SetState(key, row + 1);
+    unused.Keep();
+    ++num_started_;
+    return entry;
+  }
+
+  KeyIndex::Entry* EntryOf(int64_t key) { return shard_.index.Find(key, HostShards::HashOf(key)); }
+  KeyIndex::Entry* SetState(int64_t key, int64_t state) {
+    KeyIndex::Entry* entry =
+        shard_.index.FindOrInsert(key, HostShards::HashOf(key), HostShards::HashOf);
+    entry->state = state;
+    return entry;
+  }
+
+  HostShards& table_;
+  RowStore& store_;
+  const TableKeys& keys_;
+  HostShards::Shard& shard_;
+  const int s_;
+  const int64_t step_;
+  const std::shared_ptr<RowSnapshot> snapshot_;
+  int64_t num_started_ = 0;  // rows
+};
+
+}  // namespace locate_rows
+}  // namespace group_embedding

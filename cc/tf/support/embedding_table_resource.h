@@ -1,0 +1,119 @@
+// A keyed table as a TensorFlow resource: what the ops share that take a handle of one.
+#pragma once
+
+#include <exception>
+#include <memory>
+#include <new>
+#include <string>
+#include <utility>
+
+#include "table/host/host_table.h"
+#include "tensorflow/core/framework/op_kernel.h"
+#include "tensorflow/core/framework/resource_mgr.h"
+#include "tensorflow/core/platform/mutex.h"
+#include "tf/support/table_saves.h"
+
+namespace group_embedding {
+
+// Who locates keys or reads rows and what is kept of them has mu() shared; who writes rows,
+// inserts, erases, evicts, makes slots or begins a snapshot has it alone.
+class EmbeddingTableResource : public tensorflow::ResourceBase {
+ public:
+  explicit EmbeddingTableResource(std::string name) : name_(std::move(name)) {}
+
+  std::string DebugString() const override { return "embedding table '" + name_ + "'"; }
+  const std::string& name() const { return name_; }
+  tensorflow::mutex* mu() { return &mu_; }
+
+  // The rest needs the lock.
+
+  // Null before it is initialized. Whoever needs the table without the lock, as a located batch
+  // does, shares it: it may be initialized anew meanwhile.
+  const std::shared_ptr<EmbeddingTable>& table() const { return table_; }
+  void Initialize(std::shared_ptr<EmbeddingTable> table) { table_ = std::move(table); }
+
+  TableSaves& saves() { return saves_; }
+
+  absl::Status CheckInitialized() const {
+    if (table_ != nullptr) return absl::OkStatus();
+    return absl::FailedPreconditionError(
+        "table '" + name_ + "': expected an initialized EmbeddingVariable; run its initializer");
+  }
+
+ private:
+  const std::string name_;
+  tensorflow::mutex mu_;
+  std::shared_ptr<EmbeddingTable> table_;
+  TableSaves saves_;
+};
+
+// What a function of a table returns that says in words what went wrong, or nothing.
+inline absl::Status ToStatus(const std::string& error) {
+  if (error.empty()) return absl::OkStatus();
+  return absl::ResourceExhaustedError(error);
+}
+
+inline absl::Status OutOfMemory() {
+  return absl::ResourceExhaustedError(
+      "the system gave no more memory; expected batches, tables and limits of memory that fit");
+}
+
+// What the core throws, where memory runs out, or a device fails in a function that has no other
+// way to tell, as a status. `body` returns one.
+template <typename Body>
+absl::Status CatchErrors(Body&& body) {
+  try {
+    return body();
+  } catch (const std::bad_alloc&) {
+    return OutOfMemory();
+  } catch (const std::exception& error) {
+    return absl::InternalError(error.what());
+  }
+}
+
+// Refuses a table in the memory of another device than the op's.
+inline absl::Status CheckReachable(tensorflow::OpKernelContext* context,
+                                   const EmbeddingTable& table) {
+  const bool on_gpu = context->op_device_context() != nullptr;
+  const bool in_host_memory = dynamic_cast<const HostTable*>(&table) != nullptr;
+  if (on_gpu != in_host_memory) return absl::OkStatus();
+  const std::string where = in_host_memory ? "host memory" : "the memory of a GPU";
+  return absl::InvalidArgumentError("table '" + table.options().name + "' is in " + where +
+                                    ", and its group runs on a " + (on_gpu ? "GPU" : "CPU") +
+                                    "; look it up and the group's other tables in two calls");
+}
+
+using EmbeddingTablePtr = tensorflow::core::RefCountPtr<EmbeddingTableResource>;
+
+// The value of a scalar, input `name` of the op, in host memory.
+template <typename T>
+absl::Status ReadScalar(tensorflow::OpKernelContext* context, const char* name, T* value) {
+  const tensorflow::Tensor* tensor;
+  TF_RETURN_IF_ERROR(context->input(name, &tensor));
+  if (tensor->dims() != 0) {
+    return absl::InvalidArgumentError(std::string(name) + ": expected a scalar, got shape " +
+                                      tensor->shape().DebugString());
+  }
+  *value = tensor->scalar<T>()();
+  return absl::OkStatus();
+}
+
+// The resource that a handle, input `input` of the op, names; an error if it is of another type.
+template <typename Resource>
+absl::Status FindResource(tensorflow::OpKernelContext* context, int input,
+                          tensorflow::core::RefCountPtr<Resource>* resource) {
+  const tensorflow::Tensor& handle = context->input(input);
+  if (handle.dtype() != tensorflow::DT_RESOURCE || handle.NumElements() != 1) {
+    return absl::InvalidArgumentError("input " + std::to_string(input) +
+                                      ": expected one handle, got " + handle.DebugString());
+  }
+  return tensorflow::LookupResource(context, tensorflow::HandleFromInput(context, input), resource);
+}
+
+// The table that a handle, input `input` of the op, names.
+inline absl::Status FindEmbeddingTable(tensorflow::OpKernelContext* context, int input,
+                                       EmbeddingTablePtr* table) {
+  return FindResource(context, input, table);
+}
+
+}  // namespace group_embedding

@@ -1,0 +1,46 @@
+// Kernels that end with an error where the core throws, such as where memory runs out: an exception
+// that leaves a kernel ends the process.
+#pragma once
+
+#include <memory>
+#include <utility>
+
+#include "tensorflow/core/framework/op_kernel.h"
+#include "tf/support/embedding_table_resource.h"
+
+namespace group_embedding {
+
+// To register in the place of `Op`.
+template <typename Op, bool kIsAsync = std::is_base_of_v<tensorflow::AsyncOpKernel, Op>>
+class Guarded : public Op {
+ public:
+  using Op::Op;
+
+  void Compute(tensorflow::OpKernelContext* context) override {
+    const absl::Status status = CatchErrors([&] {
+      Op::Compute(context);
+      return absl::OkStatus();
+    });
+    if (!status.ok()) context->CtxFailure(status);
+  }
+};
+
+// One that throws has not given `done` away.
+template <typename Op>
+class Guarded<Op, true> : public Op {
+ public:
+  using Op::Op;
+
+  void ComputeAsync(tensorflow::OpKernelContext* context,
+                    tensorflow::AsyncOpKernel::DoneCallback done) override {
+    const absl::Status status = CatchErrors([&] {
+      Op::ComputeAsync(context, done);
+      return absl::OkStatus();
+    });
+    if (status.ok()) return;
+    context->CtxFailure(status);
+    done();
+  }
+};
+
+}  // namespace group_embedding

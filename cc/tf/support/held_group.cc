@@ -1,0 +1,120 @@
+#include "tf/support/held_group.h"
+
+#if GOOGLE_CUDA
+
+#include <algorithm>
+#include <stdexcept>
+
+#include "core/device_buffer.h"
+#include "exchange/gpu/request_batch.h"
+#include "tensorflow/core/framework/variant_op_registry.h"
+#include "tf/support/device.h"
+
+namespace group_embedding {
+namespace {
+
+using ::tensorflow::AllocatorAttributes;
+using ::tensorflow::OpKernelContext;
+using ::tensorflow::Tensor;
+using ::tensorflow::TensorShape;
+using ::tensorflow::TypeIndex;  // the macro of variants names it so
+
+// What eager autodiff makes of every output that the loss does not depend on.
+absl::Status ZerosLike(OpKernelContext*, const HeldGroupState&, HeldGroupState* zeros) {
+  *zeros = HeldGroupState();
+  return absl::OkStatus();
+}
+
+REGISTER_UNARY_VARIANT_UNARY_OP_FUNCTION(tensorflow::ZEROS_LIKE_VARIANT_UNARY_OP,
+                                         tensorflow::DEVICE_GPU, HeldGroupState, ZerosLike);
+
+}  // namespace
+
+HeldGroup::HeldGroup(OpKernelContext* context, const Group& group, const Tensor& batch,
+                     std::shared_ptr<Communicator> communicator, const std::string& description,
+                     DataType comm_type, std::vector<KeyedFeature> keyed)
+    : comm_type(comm_type),
+      batch_(batch),
+      communicator_(std::move(communicator)),
+      context_(context) {
+  const auto give = [this](std::map<std::string, Tensor>* pieces, AllocatorAttributes where) {
+    return [=, this](const std::string& name, int64_t bytes) {
+      return Get(&(*pieces)[name], bytes, where);
+    };
+  };
+  AllocatorAttributes page_locked;
+  page_locked.set_on_host(true);
+  page_locked.set_gpu_compatible(true);
+  group_ = std::make_unique<ExchangedGroup>(
+      group, communicator_.get(), description, comm_type,
+      ShardedGroup::Memory{give(&on_device_, {}), give(&on_host_, page_locked)}, std::move(keyed));
+}
+
+absl::Status HeldGroup::View(const std::string& piece, const char* data, tensorflow::DataType dtype,
+                             const TensorShape& shape, Tensor* view) const {
+  const Tensor& whole = on_device_.at(piece);
+  const int64_t bytes = shape.num_elements() * tensorflow::DataTypeSize(dtype);
+  const int64_t at = bytes == 0 ? 0 : data - static_cast<const char*>(whole.data());
+  return view->BitcastFrom(whole.Slice(at, at + bytes), dtype, shape);
+}
+
+const ToldCounts& HeldGroup::Ask() {
+  const cudaStream_t stream = StreamOf(context_);
+  const Fault none;
+  Tensor fault;
+  Require(std::string(AllocateScratch(context_, sizeof(Fault), &fault).message()));
+  RequireCuda(cudaMemcpyAsync(fault.data(), &none, sizeof(Fault), cudaMemcpyHostToDevice, stream));
+  return group_->Ask(static_cast<Fault*>(fault.data()), stream);
+}
+
+absl::Status HeldGroup::MakeRequests(int64_t** ids) {
+  const int64_t num_requests = group_->num_requests();
+  const BatchLayout at = LayOutRequests(num_requests);
+  TF_RETURN_IF_ERROR(
+      context_->allocate_temp(tensorflow::DT_FLOAT, TensorShape({at.size}), &requests));
+  float* buffer = requests.flat<float>().data();
+  *ids = reinterpret_cast<int64_t*>(buffer + at.ids);
+  return ToStatus(WriteRequestBatchCuda(num_requests, gradient_scale, buffer, StreamOf(context_)),
+                  "WriteRequestBatch");
+}
+
+void* HeldGroup::Get(Tensor* piece, int64_t bytes, AllocatorAttributes where) {
+  if (piece->NumElements() < bytes || !piece->IsInitialized()) {
+    const absl::Status status = context_->allocate_temp(
+        tensorflow::DT_INT8, TensorShape({std::max<int64_t>(bytes, 1)}), piece, where);
+    if (!status.ok()) throw std::runtime_error(std::string(status.message()));
+  }
+  return piece->data();
+}
+
+absl::Status ToStatus(const ToldCounts& told, const GroupAttrs& attrs,
+                      const std::vector<Table>& tables, int rank, const BatchExtents& batch) {
+  if (!told.disagreement.empty()) return absl::InvalidArgumentError(told.disagreement);
+  if (told.fault_rank < 0) return absl::OkStatus();
+  const absl::Status status =
+      attrs.ToStatus(told.fault, tables, told.fault_rank == rank ? &batch : nullptr);
+  return absl::InvalidArgumentError("rank " + std::to_string(told.fault_rank) + ": " +
+                                    std::string(status.message()));
+}
+
+void AbortAlone(const absl::Status& status, Communicator* communicator) {
+  communicator->Abort("this rank had an error that others had not: " +
+                      std::string(status.message()));
+}
+
+Group MakeGroup(const GroupAttrs& attrs, const std::vector<Table>& tables,
+                const std::vector<Feature>& features, const Batch& batch) {
+  Group group;
+  group.tables = tables.data();
+  group.num_tables = static_cast<int64_t>(tables.size());
+  group.features = features.data();
+  group.num_features = static_cast<int64_t>(features.size());
+  group.batch = batch;
+  group.dtype = attrs.core_dtype;
+  group.invalid_ids = attrs.invalid_ids;
+  return group;
+}
+
+}  // namespace group_embedding
+
+#endif  // GOOGLE_CUDA

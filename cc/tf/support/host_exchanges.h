@@ -1,0 +1,45 @@
+// The exchanges of this process through its host's memory, by number: ops know theirs by an
+// attribute, whatever graph or session they are in. Python opens, joins and ends them, through C.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "exchange/host/host_exchange.h"
+#include "tensorflow/core/framework/op_kernel.h"
+
+namespace group_embedding {
+
+// An error where the exchange has been closed.
+absl::Status FindHostExchange(int64_t number, std::shared_ptr<HostExchange>* exchange);
+
+// Of a kernel's attribute of this name.
+absl::Status ReadDescription(tensorflow::OpKernelConstruction* context,
+                             CallDescription* description);
+
+// Makes the call of an asynchronous op: `receive` runs when it has ended well, and then, or after
+// an error, `done`.
+void SendMessages(tensorflow::OpKernelContext* context, HostExchange* exchange,
+                  const Outgoing& outgoing, tensorflow::AsyncOpKernel::DoneCallback done,
+                  std::function<absl::Status(const Inbox&)> receive);
+
+}  // namespace group_embedding
+
+extern "C" {
+// Returns the number of a new exchange, and its address in `text`; -1, and why.
+int64_t GroupEmbeddingOpenHostExchange(int32_t rank, int32_t num_ranks, char* text, int64_t size);
+// `addresses`: of all ranks, one a line. Returns whether all went well; else `text` says why.
+bool GroupEmbeddingJoinHostExchange(int64_t number, const char* addresses, char* text,
+                                    int64_t size);
+void GroupEmbeddingEndHostExchange(int64_t number, const char* reason);
+// Writes the calls that this process waits in, those of an exchange (-1: of none) and those of
+// MarkCall, into `text`: of each a line with the seconds, a tab, its key, a tab, its description.
+// Those that do not fit are left out.
+void GroupEmbeddingPendingCalls(int64_t number, char* text, int64_t size);
+// As MarkCall, for calls that Python makes by itself.
+void GroupEmbeddingBeginCall(const char* key, const char* description);
+void GroupEmbeddingEndCall(const char* key);
+// Ends and forgets it.
+void GroupEmbeddingCloseHostExchange(int64_t number);
+}

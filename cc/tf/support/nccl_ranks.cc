@@ -1,0 +1,67 @@
+#include "tf/support/nccl_ranks.h"
+
+#if GOOGLE_CUDA
+
+#include <mutex>
+
+#include "exchange/transport/nccl_communicator.h"
+#include "exchange/transport/peer_communicator.h"
+#include "tf/support/device.h"
+#include "tf/support/embedding_table_resource.h"
+
+namespace group_embedding {
+namespace {
+
+struct OfProcess {
+  std::mutex mutex;
+  std::string id;
+  std::shared_ptr<Communicator> communicator;
+};
+
+// Never freed: where a process ends, the GPU may be gone before.
+OfProcess& Current() {
+  static OfProcess* current = new OfProcess;
+  return *current;
+}
+
+}  // namespace
+
+NcclRanks::NcclRanks(tensorflow::OpKernelConstruction* context) {
+  OP_REQUIRES_OK(context, context->GetAttr("nccl_id", &id_));
+  OP_REQUIRES_OK(context, context->GetAttr("rank", &rank_));
+  OP_REQUIRES_OK(context, context->GetAttr("num_ranks", &num_ranks_));
+  OP_REQUIRES_OK(context, context->GetAttr("timeout_seconds", &timeout_seconds_));
+  OP_REQUIRES_OK(context, context->GetAttr("use_peer_memory", &use_peer_memory_));
+  OP_REQUIRES(context, rank_ < num_ranks_,
+              absl::InvalidArgumentError("rank: expected less than num_ranks"));
+}
+
+absl::Status NcclRanks::Join(tensorflow::OpKernelContext* context,
+                             std::shared_ptr<Communicator>* communicator) const {
+  OfProcess& current = Current();
+  std::lock_guard<std::mutex> lock(current.mutex);
+  if (current.id != id_ || current.communicator == nullptr) {
+    if (current.communicator != nullptr) current.communicator->Abort("the ranks met anew");
+    current.communicator = nullptr;
+    current.id = id_;
+    std::string error;
+    std::unique_ptr<Communicator> made =
+        MakeNcclCommunicator(id_, rank_, num_ranks_, timeout_seconds_, &error);
+    if (made == nullptr) return absl::UnavailableError(error);
+    if (use_peer_memory_) {
+      TF_RETURN_IF_ERROR(CatchErrors([&] {
+        std::string why_not;
+        made = UsePeerMemory(std::move(made), timeout_seconds_, StreamOf(context), &why_not);
+        if (!why_not.empty()) LOG(WARNING) << "rows of tables on GPUs travel by NCCL: " << why_not;
+        return absl::OkStatus();
+      }));
+    }
+    current.communicator = std::move(made);
+  }
+  *communicator = current.communicator;
+  return absl::OkStatus();
+}
+
+}  // namespace group_embedding
+
+#endif  // GOOGLE_CUDA

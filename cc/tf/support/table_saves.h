@@ -1,0 +1,40 @@
+// What a keyed table's resource remembers of saves: the snapshot that waits to be written, and the
+// full save that the next changes are to be added to.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "table/embedding_table.h"
+#include "table/file/manifest.h"
+
+namespace group_embedding {
+
+// A snapshot. It is read once.
+struct TableSave {
+  int64_t id = 0;
+  std::shared_ptr<EmbeddingTable> table;  // outlives the snapshot
+  std::unique_ptr<Snapshot> snapshot;
+  TableFileHeader header;
+};
+
+// Where a full save lies. It is of no use for another table than that it was taken of.
+struct FullSave {
+  std::weak_ptr<EmbeddingTable> table;
+  uint64_t id = 0;  // the same in all parts
+  std::vector<SavedFile> files;
+  std::string prefix;
+  std::shared_ptr<const void> hold;  // of the prefix: see table/file/unfinished_saves.h
+};
+
+// Needs the resource's lock.
+struct TableSaves {
+  std::unique_ptr<TableSave> waiting;
+  bool is_writing = false;
+  FullSave full;
+  std::shared_ptr<const void> hold;  // of the last save, whose index may not be written yet
+};
+
+}  // namespace group_embedding

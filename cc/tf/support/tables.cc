@@ -1,0 +1,111 @@
+#include "tf/support/tables.h"
+
+#include <utility>
+
+#include "tensorflow/core/framework/resource_mgr.h"
+
+namespace group_embedding {
+namespace {
+
+using ::tensorflow::DataTypeString;
+using ::tensorflow::Tensor;
+
+absl::Status Uninitialized(const std::string& name) {
+  return absl::FailedPreconditionError("table '" + name +
+                                       "': expected an initialized variable; run its initializer");
+}
+
+absl::Status CheckType(const std::string& name, tensorflow::DataType expected,
+                       tensorflow::DataType got) {
+  if (got == expected) return absl::OkStatus();
+  return absl::InvalidArgumentError("table '" + name + "': expected " + DataTypeString(expected) +
+                                    ", got " + DataTypeString(got));
+}
+
+absl::Status CheckDim(const std::string& name, int32_t expected, int64_t got) {
+  if (got == expected) return absl::OkStatus();
+  return absl::InvalidArgumentError("table '" + name + "': expected dim " +
+                                    std::to_string(expected) + ", got " + std::to_string(got));
+}
+
+absl::Status TableOfTensor(const Tensor& tensor, const GroupAttrs& attrs, size_t t, Table* table) {
+  const std::string& name = attrs.table_names[t];
+  if (!tensor.IsInitialized()) return Uninitialized(name);
+  TF_RETURN_IF_ERROR(CheckType(name, attrs.dtype, tensor.dtype()));
+  if (tensor.dims() != 2) {
+    return absl::InvalidArgumentError("table '" + name + "': expected shape [rows, dim], got " +
+                                      tensor.shape().DebugString());
+  }
+  TF_RETURN_IF_ERROR(CheckDim(name, attrs.dims[t], tensor.dim_size(1)));
+  *table = {tensor.data(), tensor.dim_size(0), attrs.dims[t], 0};
+  return absl::OkStatus();
+}
+
+absl::Status TableOfKeyed(tensorflow::OpKernelContext* context, const EmbeddingTableResource& keyed,
+                          const GroupAttrs& attrs, size_t t, Table* table) {
+  TF_RETURN_IF_ERROR(keyed.CheckInitialized());
+  TF_RETURN_IF_ERROR(CheckReachable(context, *keyed.table()));
+  TF_RETURN_IF_ERROR(
+      CheckType(attrs.table_names[t], attrs.dtype, FromCore(keyed.table()->options().dtype)));
+  *table = keyed.table()->rows();
+  return CheckDim(attrs.table_names[t], attrs.dims[t], table->dim);
+}
+
+}  // namespace
+
+absl::Status Tables::Find(tensorflow::OpKernelContext* context, const GroupAttrs& attrs,
+                          const std::vector<int32_t>& keyed) {
+  sources_.resize(attrs.dims.size());
+  int first = 0, end = 0;
+  if (!keyed.empty()) {
+    TF_RETURN_IF_ERROR(context->op_kernel().InputRange("keyed_tables", &first, &end));
+  }
+  if (end - first != static_cast<int>(keyed.size())) {
+    return absl::InvalidArgumentError("keyed: expected one for each of keyed_tables");
+  }
+  for (size_t i = 0; i < keyed.size(); ++i) {
+    if (keyed[i] < 0 || keyed[i] >= static_cast<int32_t>(sources_.size())) {
+      return absl::InvalidArgumentError("keyed: expected indices into the tables");
+    }
+    TF_RETURN_IF_ERROR(
+        FindEmbeddingTable(context, first + static_cast<int>(i), &sources_[keyed[i]].keyed));
+  }
+  TF_RETURN_IF_ERROR(context->op_kernel().InputRange("tables", &first, &end));
+  if (end - first != static_cast<int>(sources_.size())) {
+    return absl::InvalidArgumentError("tables: expected one for each of dims");
+  }
+  for (size_t t = 0; t < sources_.size(); ++t) {
+    const int input = first + static_cast<int>(t);
+    if (sources_[t].keyed || context->input_dtype(input) != tensorflow::DT_RESOURCE) continue;
+    const absl::Status found = FindResource(context, input, &sources_[t].variable);
+    if (absl::IsNotFound(found)) return Uninitialized(attrs.table_names[t]);
+    TF_RETURN_IF_ERROR(found);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Tables::Read(tensorflow::OpKernelContext* context, const GroupAttrs& attrs,
+                          const std::vector<int32_t>& keyed) {
+  TF_RETURN_IF_ERROR(Find(context, attrs, keyed));
+  std::vector<tensorflow::mutex*> mutexes;
+  for (const Source& source : sources_) {
+    if (source.variable) mutexes.push_back(source.variable->mu());
+    if (source.keyed) mutexes.push_back(source.keyed->mu());
+  }
+  locks_.Lock(std::move(mutexes));
+  tables_.resize(sources_.size());
+  for (size_t t = 0; t < sources_.size(); ++t) {
+    const Source& source = sources_[t];
+    if (source.keyed) {
+      TF_RETURN_IF_ERROR(TableOfKeyed(context, *source.keyed, attrs, t, &tables_[t]));
+    } else {
+      const Tensor& tensor =
+          source.variable ? *source.variable->tensor() : context->input(static_cast<int>(t));
+      TF_RETURN_IF_ERROR(TableOfTensor(tensor, attrs, t, &tables_[t]));
+    }
+    tables_[t].max_norm = attrs.max_norms[t];
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace group_embedding

@@ -1,0 +1,65 @@
+// The tables and slots that an update writes in place: locked for writing while a WrittenTables is
+// alive, and no reader's buffer among them. Readers of a variable may share its buffer until it is
+// first written here; then they get a copy, as TensorFlow's own sparse updates have it.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "core/group.h"
+#include "optimizer/update.h"
+#include "tensorflow/core/framework/op_kernel.h"
+#include "tensorflow/core/framework/resource_var.h"
+#include "tf/support/embedding_table_resource.h"
+#include "tf/support/resource_locks.h"
+
+namespace group_embedding {
+
+// What the attributes of an op say about its rule.
+struct RuleAttrs {
+  explicit RuleAttrs(tensorflow::OpKernelConstruction* context);
+
+  RuleIndex rule;
+  bool slot_per_row;
+  std::vector<int32_t> slots;                 // which of the rule's slots the tables have
+  std::vector<std::string> keyed_slot_names;  // of each of `slots`, in keyed tables
+  std::vector<float> keyed_slot_starts;
+  tensorflow::DataType dtype, slot_dtype;
+  bool stochastic_rounding;
+};
+
+class WrittenTables {
+ public:
+  WrittenTables() = default;
+  WrittenTables(const WrittenTables&) = delete;
+  WrittenTables& operator=(const WrittenTables&) = delete;
+
+  // Inputs "tables" and "slots" of the op, handles or references; `slots` has those of the first
+  // table first. Behind them "keyed_tables", which keep their slots themselves.
+  absl::Status Open(tensorflow::OpKernelContext* context, const RuleAttrs& attrs,
+                    const std::vector<std::string>& names);
+
+  // One for each of `names`.
+  const std::vector<Table>& tables() const { return tables_; }
+  const std::vector<TableUpdate>& updates() const { return updates_; }
+
+  // To be called before rows of table `t` are written: row numbers where the op runs.
+  absl::Status BeforeWrite(tensorflow::OpKernelContext* context, size_t t, const int64_t* rows,
+                           int64_t num_rows) const;
+
+ private:
+  absl::Status Find(tensorflow::OpKernelContext* context, int input, const std::string& name);
+  absl::Status OpenVariables(tensorflow::OpKernelContext* context, const RuleAttrs& attrs,
+                             const std::vector<std::string>& names);
+  absl::Status OpenKeyed(tensorflow::OpKernelContext* context, const RuleAttrs& attrs,
+                         const EmbeddingTableResource& keyed);
+
+  std::vector<Table> tables_;
+  std::vector<TableUpdate> updates_;
+  std::vector<tensorflow::core::RefCountPtr<tensorflow::Var>> variables_;  // null: a reference
+  std::vector<EmbeddingTablePtr> keyed_;                                   // the last of the tables
+  std::vector<tensorflow::mutex*> mutexes_;
+  ExclusiveLocks locks_;
+};
+
+}  // namespace group_embedding
