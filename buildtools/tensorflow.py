@@ -73,7 +73,7 @@ def wanted():
 
 
 def described():
-    """What a package is for, in its metadata: "TensorFlow 2.20, 2.21", or any."""
+    """The versions that a package is built for, in its metadata: "TensorFlow 2.20, 2.21"."""
     folders = os.environ.get("GROUP_EMBEDDING_TENSORFLOWS", "")
     minors = [minor_of(Path(folder).name) for folder in folders.split(":") if folder]
     return f"TensorFlow {', '.join(minors)}" if minors else "stock TensorFlow"

@@ -91,7 +91,7 @@ def first_program():
 
 
 def expected_lines():
-    """What the comments behind its prints say that it prints."""
+    """The lines that README's first program prints, by the comments behind its prints."""
     return re.findall(r"print\(.*\)\s+# ([(\[].*[)\]])", first_program())
 
 
