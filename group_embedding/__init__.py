@@ -1,5 +1,6 @@
 """Sparse embeddings for recommender models on TensorFlow: many lookups in one fused op."""
 
+from group_embedding import command_log  # noqa: F401, before TensorFlow is imported
 from group_embedding.ops._library import library
 
 # First: where TensorFlow, or a library for it, is missing, one sentence says so. And a SavedModel

@@ -32,6 +32,12 @@ if IS_KERAS_3:
             )
             self._value = variable
 
+        def __getattr__(self, name):
+            """The methods of an EmbeddingVariable, such as `export`, which Keras has not."""
+            if name.startswith("_"):
+                raise AttributeError(f"'{type(self).__name__}' object has no attribute '{name}'")
+            return getattr(self._table, name)
+
         def _initialize(self, value):
             self._value = self._table
 
