@@ -64,10 +64,10 @@ class SendRowsOp : public AsyncOpKernel {
     OP_REQUIRES_OK_ASYNC(context, FindHostExchange(number_, &exchange), done);
     auto call = std::make_shared<RowCall>();
     Outgoing outgoing;
-    OP_REQUIRES_OK_ASYNC(context, WriteMessages(context, exchange.get(), call.get(), &outgoing),
-                         done);
+    OP_REQUIRES_OK_ASYNC(
+        context, InCall(WriteMessages(context, exchange.get(), call.get(), &outgoing)), done);
     SendMessages(context, exchange.get(), outgoing, std::move(done),
-                 [=](const Inbox& inbox) { return Receive(context, inbox, call.get()); });
+                 [=](const Inbox& inbox) { return InCall(Receive(context, inbox, call.get())); });
   }
 
  protected:
@@ -76,6 +76,13 @@ class SendRowsOp : public AsyncOpKernel {
   }
   static const Tensor& Received(OpKernelContext* context) {
     return context->input(context->num_inputs() - 1);
+  }
+
+  // An error names the tables of the call.
+  absl::Status InCall(const absl::Status& status) const {
+    if (status.ok() || description_.text->empty()) return status;
+    return absl::Status(status.code(),
+                        std::string(status.message()) + ", in " + *description_.text);
   }
 
   virtual absl::Status WriteMessages(OpKernelContext* context, HostExchange* exchange,
