@@ -137,7 +137,7 @@ void ExchangedGroup::LocateRequests(const Locate& locate, cudaStream_t stream) {
 void ExchangedGroup::BringRows(int64_t* requests, const Locate& locate, cudaStream_t stream,
                                bool looks_up) {
   NameRows(requests, locate, stream);
-  const Transfer transfer = RowsPassage();
+  const Transfer transfer = RowsTransfer();
   fetched_ = transfer.unpacked;
   const PartPlace* places = ListPlaces(stream);
   transfer.in_peer_buffers ? TakeRows(transfer, places, looks_up, stream)
@@ -256,7 +256,7 @@ std::vector<ServedPart> ExchangedGroup::PartsToServe(const Transfer& transfer,
 std::vector<ShardedGroup::Received> ExchangedGroup::SendGradients(
     const std::vector<Feature>& features, cudaStream_t stream) {
   SetFeatures(features);
-  const Transfer transfer = GradientsPassage();
+  const Transfer transfer = GradientsTransfer();
   // Own gradients stay here, apart from those that travel.
   const std::vector<int64_t> all_at = PartOffsets(counts_.asked, /*skipped=*/-1);
   const int64_t own_at = all_at[rank_ * num_tables()];
@@ -303,27 +303,27 @@ void ExchangedGroup::WeightGrad(const std::vector<Feature>& features, float* wei
   RequireCuda(WeightGradCuda(by_place, weight_grad, scratch, stream));
 }
 
-ExchangedGroup::Transfer ExchangedGroup::RowsPassage() {
+ExchangedGroup::Transfer ExchangedGroup::RowsTransfer() {
   char* in_peer_buffer = peer_buffer_ == nullptr ? nullptr : peer_buffer_->data(rank_);
   const bool is_unpacked = Converts() && !NarrowRows().has_value();
-  return OpenPassage("rows", counts_.served, counts_.asked, rows_in_buffer_, in_peer_buffer,
-                     is_unpacked);
+  return OpenTransfer("rows", counts_.served, counts_.asked, rows_in_buffer_, in_peer_buffer,
+                      is_unpacked);
 }
 
-ExchangedGroup::Transfer ExchangedGroup::GradientsPassage() {
+ExchangedGroup::Transfer ExchangedGroup::GradientsTransfer() {
   // Those of a first time may still be looked at.
   const bool again = std::exchange(gradients_have_come_, true);
   char* in_peer_buffer =
       peer_buffer_ == nullptr || again ? nullptr : peer_buffer_->data(rank_) + own_gradients_at_;
-  return OpenPassage("gradients", counts_.asked, counts_.served, gradients_in_buffer_,
-                     in_peer_buffer, Converts());
+  return OpenTransfer("gradients", counts_.asked, counts_.served, gradients_in_buffer_,
+                      in_peer_buffer, Converts());
 }
 
-ExchangedGroup::Transfer ExchangedGroup::OpenPassage(const std::string& name,
-                                                     const std::vector<int64_t>& sent,
-                                                     const std::vector<int64_t>& received,
-                                                     const std::vector<int64_t>& peer_buffer_at,
-                                                     char* in_peer_buffer, bool is_unpacked) {
+ExchangedGroup::Transfer ExchangedGroup::OpenTransfer(const std::string& name,
+                                                      const std::vector<int64_t>& sent,
+                                                      const std::vector<int64_t>& received,
+                                                      const std::vector<int64_t>& peer_buffer_at,
+                                                      char* in_peer_buffer, bool is_unpacked) {
   Transfer transfer = {PartOffsets(sent, rank_), PartOffsets(received, rank_)};
   transfer.in_peer_buffers = in_peer_buffer != nullptr;
   transfer.is_unpacked = is_unpacked;

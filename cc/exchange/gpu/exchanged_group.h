@@ -97,15 +97,15 @@ class ExchangedGroup : public ShardedGroup {
   void LocateRequests(const Locate& locate, cudaStream_t stream);
   // After the counts are there: every rank has a peer buffer that is large enough, or none has.
   void FindPeerBuffers(cudaStream_t stream);
-  Transfer RowsPassage();
-  Transfer GradientsPassage();
+  Transfer RowsTransfer();
+  Transfer GradientsTransfer();
   // sent, received: [num_parts] rows. in_peer_buffer: where those that come are in this rank's peer
   // buffer, and peer_buffer_at [num_ranks] where in the others' those go that leave; null: they are
   // sent.
-  Transfer OpenPassage(const std::string& name, const std::vector<int64_t>& sent,
-                       const std::vector<int64_t>& received,
-                       const std::vector<int64_t>& peer_buffer_at, char* in_peer_buffer,
-                       bool is_unpacked);
+  Transfer OpenTransfer(const std::string& name, const std::vector<int64_t>& sent,
+                        const std::vector<int64_t>& received,
+                        const std::vector<int64_t>& peer_buffer_at, char* in_peer_buffer,
+                        bool is_unpacked);
   // What was written arrives.
   void Send(const Transfer& transfer, cudaStream_t stream);
   void Unpack(const Transfer& transfer, TableRange tables, float factor, cudaStream_t stream);
