@@ -10,6 +10,7 @@
 
 #include "exchange/gpu/exchanged_group.h"
 #include "tensorflow/core/framework/op_kernel.h"
+#include "tensorflow/core/framework/variant_encode_decode.h"  // templates that a variant's holder needs
 #include "tensorflow/core/framework/variant_tensor_data.h"
 #include "tf/support/group_attrs.h"
 
