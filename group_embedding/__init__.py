@@ -7,7 +7,7 @@ from group_embedding.ops._library import library
 # that is loaded later finds its ops registered.
 library()
 
-from group_embedding import checkpoint, exchange, layers, optimizers, parquet, sok
+from group_embedding import checkpoint, data, exchange, layers, optimizers, parquet, sok
 from group_embedding.config import FeatureConfig, TableConfig
 from group_embedding.distributed import (
     CollectiveStrategy,
@@ -71,6 +71,7 @@ __all__ = [
     "broadcast_variables",
     "categorical_column_with_embedding",
     "checkpoint",
+    "data",
     "enable_distributed_strategy",
     "exchange",
     "get_embedding_variable",

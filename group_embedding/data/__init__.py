@@ -1,0 +1,21 @@
+"""Batches of files of samples: readers of Parquet, CSV and Criteo's format."""
+
+from group_embedding.data.columns import Column
+from group_embedding.data.csv_files import CsvFormat, criteo_tsv
+from group_embedding.data.files import find_files
+from group_embedding.data.parquet_files import ParquetFormat
+from group_embedding.data.pieces import FileFormat
+from group_embedding.data.reader import CountBatches, Reader
+from group_embedding.data.state import ReaderState
+
+__all__ = [
+    "Column",
+    "CountBatches",
+    "CsvFormat",
+    "FileFormat",
+    "ParquetFormat",
+    "Reader",
+    "ReaderState",
+    "criteo_tsv",
+    "find_files",
+]
