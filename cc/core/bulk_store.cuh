@@ -1,10 +1,9 @@
-// Stores of many bytes at once, which the multiprocessor's copy engine does: rows are put together
-// in shared memory, and leave from there while the warp reads the next. From Hopper on.
+// BulkStores: asynchronous copies of many bytes from shared memory to global memory, made by a
+// multiprocessor's copy engine (PTX ISA, cp.async.bulk). From Hopper on. A warp collects rows in
+// shared memory, starts the copy and goes on with the next rows.
 //
-// A warp that stores to another GPU word by word holds up whatever else its multiprocessor reads
-// and writes, as all wait in the same queue; these do not stand in it.
-//
-// From the PTX ISA, cp.async.bulk.
+// Stores of single words to another GPU wait in a queue of the multiprocessor, which delays all its
+// other reads and writes. Bulk copies do not use that queue.
 #pragma once
 
 #include <cstdint>
@@ -19,13 +18,13 @@ inline constexpr bool kHasBulkStores = true;
 inline constexpr bool kHasBulkStores = false;
 #endif
 
-// Of the code that the device runs.
+// Whether the code of `kernel` that this device runs has bulk stores.
 inline bool HasBulkStores(const void* kernel) {
   cudaFuncAttributes attributes;
   return cudaFuncGetAttributes(&attributes, kernel) == cudaSuccess && attributes.ptxVersion >= 90;
 }
 
-// A warp's pieces of shared memory, used in turn: [kPieces, kBytes], aligned to 16 bytes.
+// A warp's ring of kPieces pieces of shared memory, [kPieces, kBytes], aligned to 16 bytes.
 template <int kPieces, int kBytes>
 class BulkStores {
  public:
@@ -33,7 +32,8 @@ class BulkStores {
 
   __device__ BulkStores(char* shared, int lane) : shared_(shared), lane_(lane) {}
 
-  // The warp may write a piece from here on: what was stored from there has left.
+  // Waits until the copy from the next piece is complete, and returns the piece for the warp to
+  // fill.
   __device__ char* Next() {
 #if __CUDA_ARCH__ >= 900
     if (lane_ == 0) asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(kPieces - 1) : "memory");
@@ -43,7 +43,7 @@ class BulkStores {
     return shared_ + piece_ * kBytes;
   }
 
-  // The warp has written so many bytes of that piece. to, num_bytes: multiples of 16.
+  // Starts the copy of the first num_bytes bytes of the piece to `to`; both multiples of 16.
   __device__ void Store(void* to, int num_bytes) {
 #if __CUDA_ARCH__ >= 900
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
@@ -57,7 +57,7 @@ class BulkStores {
 #endif
   }
 
-  // All is where it goes, and the warp's first lane sees it there.
+  // Waits until all copies are complete and visible to the warp's first lane.
   __device__ void Finish() const {
 #if __CUDA_ARCH__ >= 900
     if (lane_ == 0) asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");

@@ -1,5 +1,5 @@
-// How a CUDA function takes descriptors of thousands of tables to the device, and how a block finds
-// the one it works for.
+// Copies descriptors of thousands of tables or features to the device for one launch, and finds the
+// one that a block works for.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -84,7 +84,8 @@ __device__ inline int64_t FindOwner(const int64_t* starts, int64_t count, int64_
   return begin;
 }
 
-// The same by a thread alone, so that lanes may ask for different ones: start_of(i) for starts[i].
+// As FindOwner, by one thread, so that lanes may search for different items. start_of(i):
+// starts[i].
 template <typename Index, typename Value, typename StartOf>
 __device__ __forceinline__ Index FindOwnerAlone(Index count, Value value, const StartOf& start_of) {
   Index begin = 0, end = count;

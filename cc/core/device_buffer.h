@@ -1,5 +1,5 @@
-// A piece of device memory for as long as a function runs, and CUDA's errors where a function has
-// no other way to tell of them.
+// DeviceBuffer: device memory with the lifetime of an object. RequireCuda: turns CUDA's errors into
+// exceptions.
 #pragma once
 
 #include <cuda_runtime_api.h>

@@ -1,4 +1,5 @@
-// What was wrong with the input, found where the data is: on the CPU or by a CUDA thread.
+// Fault: the first error in a batch's input and its position, found by a CPU thread or a CUDA
+// thread.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// Which rank stores a row: one statement, for the host and the device, of how tables are spread.
+// The placement of tables on ranks: which rank owns a row or a key, for the host and the device.
 #pragma once
 
 #include <cstdint>

@@ -175,7 +175,7 @@ inline int64_t Alignment(const void* pointer) {
   return static_cast<int64_t>(reinterpret_cast<uintptr_t>(pointer) & 15);
 }
 
-// A thread's place: which team of the block, which lane of the team.
+// A thread's position: the index of its team in the block, and its lane in the team.
 struct Team {
   int32_t size;
   int32_t index;
@@ -188,7 +188,7 @@ struct Team {
         lane(threadIdx.x & (size - 1)),
         mask((kFullWarp >> (kWarpSize - size)) << (threadIdx.x & (kWarpSize - size))) {}
 
-  // The same bits in every lane, and on every run.
+  // Adds `value` over the team. Every lane gets the same bits, on every run.
   __device__ float Sum(float value) const {
     for (int offset = size / 2; offset > 0; offset /= 2) {
       value += __shfl_xor_sync(mask, value, offset);

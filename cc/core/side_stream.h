@@ -1,5 +1,5 @@
-// A stream for work that needs nothing of what follows on another one, and is beside it: whatever
-// both have ready, its blocks begin first.
+// SideStream: a second stream for work that may run beside later work of a stream. Its blocks have
+// priority over the other stream's.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -50,7 +50,7 @@ class SideStream {
     cudaEvent_t begun = nullptr, done = nullptr;
   };
 
-  // Those of each device that are between two users. Never freed: the GPU may be gone before.
+  // The unused streams of each device. Never freed, since the CUDA context may end first.
   static std::unordered_map<int, std::vector<Side>>& idle() {
     static auto* idle = new std::unordered_map<int, std::vector<Side>>;
     return *idle;

@@ -51,8 +51,8 @@ struct WideOrNarrow {
   }
   __device__ static WideOrNarrow LoadIf(bool condition, const char* place) {
     const auto address = reinterpret_cast<uintptr_t>(place);
-    const bool is_narrow = address & kNarrowPlace;
-    const auto* from = reinterpret_cast<const char*>(address & ~uintptr_t{kNarrowPlace});
+    const bool is_narrow = address & kNarrowRowBit;
+    const auto* from = reinterpret_cast<const char*>(address & ~uintptr_t{kNarrowRowBit});
     return {decltype(wide)::LoadIf(condition && !is_narrow, from),
             decltype(narrow)::LoadIf(condition && is_narrow, from)};
   }
@@ -97,7 +97,7 @@ struct LookupSource {
   __device__ bool HasRow(const Fetched& fetched) const { return Use(fetched) == IdUse::kRow; }
   __device__ const char* Row(const Fetched& fetched) const {
     if constexpr (has_narrow) {  // by address, all of them
-      const uint32_t at = fetched.id & kNarrowPlace ? column_at / 2 : column_at;
+      const uint32_t at = fetched.id & kNarrowRowBit ? column_at / 2 : column_at;
       return reinterpret_cast<const char*>(fetched.id + at);
     }
     return rows + fetched.id * task.row_bytes;

@@ -27,21 +27,22 @@ struct Group {
   InvalidIds invalid_ids;
 };
 
-// Writes every feature's output. On a fault, which is a bad id or a wrong row split, outputs are
-// undefined. Where features begin and end in the row splits, the caller has checked
-// (CheckFeatureSplits).
+// Writes every feature's output. Returns a fault for a bad id or a wrong row split; outputs are
+// then undefined. The caller has checked, with CheckFeatureSplits, where each feature begins and
+// ends in the row splits.
 Fault GroupLookupCpu(const Group& group, const ParallelFor& parallel_for);
 
 #if GROUP_EMBEDDING_CUDA
-// Enqueues on `stream` and returns; one launch. `scratch`: device memory of
-// GroupLookupScratchBytes. A bad id reads zeros, and unless read_zeros is set it is stored through
-// `fault`; so are row splits that fall or lie outside of the batch, of which the samples mean
-// nothing. fault: null where nobody asks. The ids of a table whose `rows` are null are the
-// addresses of its rows, in any memory that the device reads, each aligned to 16 bytes or to the
-// bytes of a row, whichever is less. narrow: of such a group of float32, without weights and
-// without a max_norm, a type of 16 bits in which some of the rows are: their ids are the addresses
-// plus kNarrowPlace.
-inline constexpr int64_t kNarrowPlace = 1;
+// Enqueues one launch on `stream` and returns. scratch: device memory of GroupLookupScratchBytes.
+// fault: receives the first bad id, unless read_zeros is set, or the first row split that decreases
+// or lies outside of the batch; null: not needed. A bad id reads zeros. After a bad row split,
+// outputs are undefined.
+//
+// A table with null `rows` is looked up by address: its ids are the addresses of rows in any memory
+// that the device reads, aligned to 16 bytes or to the bytes of a row, whichever is less. narrow: a
+// 16-bit type; allowed for such a group of float32 without weights and max_norm. Addresses plus
+// kNarrowRowBit are then those of rows in that type.
+inline constexpr int64_t kNarrowRowBit = 1;
 int64_t GroupLookupScratchBytes(int64_t num_tables, int64_t num_features);
 cudaError_t GroupLookupCuda(const Group& group, void* scratch, Fault* fault, cudaStream_t stream,
                             std::optional<DataType> narrow = std::nullopt);

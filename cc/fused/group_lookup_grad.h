@@ -1,13 +1,13 @@
-// The backward pass of a group: output gradients -> one gradient per looked-up row, rows unique and
-// ascending in each table, the same bits on every run.
+// The backward pass of a group: output gradients -> one gradient per looked-up row. The rows of
+// each table are unique and ascending, and results are the same bits on every run.
 //
-// Two steps, because the number of unique rows is known only after sorting:
+// There are two steps, because the number of unique rows is known only after sorting:
 //   SortRows    sorts the ids of the batch by (table, row), stably, and counts the unique rows
 //   ReduceRows  writes, for every unique row, the weighted sum of its samples' output gradients
-// and one more that has no order to keep:
+// and an independent one:
 //   WeightGrad  the gradient of each id's weight
-// Ids that the forward pass left out, or read as zeros, have no gradient, nor have those of a
-// feature whose output (here its gradient) is null.
+// Ids that the forward pass left out, or read as zeros, have no gradient. A feature whose output
+// (here its gradient) is null has none either.
 #pragma once
 
 #include <cstdint>
@@ -50,15 +50,16 @@ struct SortedRows {
   // has num_segment_words of 4 bytes: a row with n entries leaves n - 1 of them free.
   uint32_t* segments;
   int64_t num_segment_words;
-  void* spare_rows;       // 16 bytes for each row that may have kMinPieceEntries entries and more
-  const int64_t* places;  // null, or [num_unique] the addresses of the unique rows, instead of
-                          // those in their tables, and as aligned
+  void* spare_rows;  // 16 bytes for each row that may have kMinPieceEntries entries and more
+  const int64_t* unique_addresses;  // [num_unique] where each unique row is read, aligned as in its
+                                    // table; null: in its table
 };
 inline constexpr int64_t kMinPieceEntries = 128;
 
-// What an id that names no row becomes in SortOptions::places.
-inline constexpr int64_t kLeftOutPlace = -1;
-inline constexpr int64_t kZerosPlace = INT64_MAX;  // reads zeros
+// Entries of SortOptions::id_addresses for ids that name no row: the id is left out, or reads
+// zeros.
+inline constexpr int64_t kSkippedIdAddress = -1;
+inline constexpr int64_t kZeroRowAddress = INT64_MAX;
 
 // What SortRowsCuda does besides.
 struct SortOptions {
@@ -71,9 +72,9 @@ struct SortOptions {
   uint32_t* positions = nullptr;  // [num_ids] written: of each sorted entry, in the batch
   uint32_t* samples = nullptr;    // [num_ids] scratch
   // To route ids, with the two above, on the device:
-  int64_t* places = nullptr;  // [num_ids] written for ids that name no row, and no others
-  Fault* fault = nullptr;     // with places: takes the first bad id, unless ids may be bad, or
-                              // row split
+  int64_t* id_addresses = nullptr;  // [num_ids] written only for ids that name no row
+  Fault* fault = nullptr;  // with id_addresses: receives the first bad row split, or the first bad
+                           // id unless bad ids are allowed
 };
 
 // How the gradients of a table are written: of this type, and multiplied by a factor.

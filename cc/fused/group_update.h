@@ -1,10 +1,10 @@
 // The backward pass of a group fused with the update of its tables: output gradients -> updated
-// rows. No gradient of a row is ever written to memory. The result is the same bits on every run,
-// and the same as that of the rule applied to the gradients of ReduceRows, since a row's gradient
-// is rounded to the group's dtype before the rule sees it.
+// rows. No row's gradient is written to memory. Results are the same bits on every run, and the
+// same as those of the rule applied to the gradients of ReduceRows, since a row's gradient is
+// rounded to the group's dtype first.
 //
-// It also applies a rule to gradients that came another way, as the indices and values of an
-// IndexedSlices: a batch without row splits, each sample the one id whose gradient it is.
+// It also applies a rule to other gradients, such as the indices and values of an IndexedSlices:
+// they are a batch without row splits, in which each sample has one id.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +21,8 @@ void GroupUpdateCpu(const Group& group, const Update& update, void* workspace,
                     const ParallelFor& parallel_for);
 
 #if GROUP_EMBEDDING_CUDA
-// The same, enqueued on `stream`, without synchronisation. `workspace` is device memory.
+// As GroupUpdateCpu on the GPU: enqueues on `stream`, without synchronisation. workspace: device
+// memory.
 int64_t GroupUpdateWorkspaceBytesCuda(const Group& group);
 cudaError_t GroupUpdateCuda(const Group& group, const Update& update, void* workspace,
                             cudaStream_t stream);

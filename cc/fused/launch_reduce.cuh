@@ -1,5 +1,5 @@
-// The host's side of the kernels of reduce_rows.cuh: what they need to know of each table, and how
-// they are launched. The number of unique rows stays on the device.
+// Host code that launches the kernels of reduce_rows.cuh. The number of unique rows stays on the
+// device.
 #pragma once
 
 #include <algorithm>
@@ -13,8 +13,8 @@ namespace group_embedding {
 
 // A stream beside another takes the host some 10 us.
 inline constexpr int64_t kMinIdsBeside = int64_t{1} << 16;
-// Of ReducePiecesKernel on a multiprocessor, of four that it has space for: the others are for
-// ReduceSegmentsKernel beside it.
+// The blocks of ReducePiecesKernel on a multiprocessor. It has space for four; the other two are
+// left to ReduceSegmentsKernel, which runs at the same time.
 inline constexpr int kPieceBlocks = 2;
 
 struct ReducePlan {

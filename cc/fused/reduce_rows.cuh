@@ -1,38 +1,38 @@
-// The kernels that add up the output gradients of each looked-up row. What becomes of a row's
-// gradient is up to a sink, of which there is one per table, and `Common`, which all have in
-// common:
+// The kernels that add up the output gradients of each looked-up row. Each table has a sink, which
+// receives the rows' gradients; `Common` holds what all sinks share:
 //
-//   Sink::Table             what it knows of a table
-//   Sink::kKind             of the tables that it is for: see TableKind
-//   Sink::kTakesRow         whether it asks for the number of a row
-//   Sink::kBlocks           at most, of ReduceSegmentsKernel on a multiprocessor
-//   Sink::kMaxTaken         places: rows that a team takes at most before it calls Finish
+//   Sink::Table             the sink's description of a table
+//   Sink::kKind             the kind of tables that the sink handles: see TableKind
+//   Sink::kTakesRow         whether the sink needs row numbers
+//   Sink::kBlocks           at most so many blocks of ReduceSegmentsKernel on a multiprocessor
+//   Sink::kMaxTaken         staging slots: rows that a team takes at most before it calls Finish
 //   Sink::Shared            shared memory of a block
-//   Sink::NeedsRow(common)  whether the whole gradient of a row must be known before any column of
-//                           it goes anywhere
-//   Sink::Team<Vector, kAtOnce>
+//   Sink::NeedsRow(common)  whether the whole gradient of a row must be known before any column is
+//   used Sink::Team<Vector, kAtOnce>
 //                           for teams, in each of which a thread has a vector of the row. kAtOnce:
-//                           it has several, which are taken in as many places before Finish. Not
-//                           for kAnyTable: there they are taken and finished one after the other
+//                           it has several vectors, each with its own staging slot before Finish.
+//                           Not for kAnyTable, where vectors are taken and finished one after the
+//                           other
 //     Start(first, count, place, column, has_column)
-//                           the thread's columns of `count` rows from `first` on will be taken, in
-//                           places from `place` on: time to fetch what else that needs
+//                           announces that the thread will take its columns of `count` rows from
+//                           `first` on, in staging slots from `place` on: the sink may fetch other
+//                           data of them
 //     Take(place, unique, row, column, has_column, sum)
-//                           the thread's columns of a gradient, at `column`, of the `unique`-th row
-//                           of all tables, `row` of its own if kTakesRow
+//                           gives the thread's columns, from `column` on, of the gradient of the
+//                           `unique`-th row of all tables; `row` is its number if kTakesRow
 //     Finish(pass, first, count, column, has_column)
-//                           called by a whole warp once each team has taken the columns of its
-//                           rows from `first` on, in `count` places
+//                           called by a whole warp once each team has taken the columns of its rows
+//                           from `first` on, in `count` staging slots
 //     EndSum(unique, is_there)  ends the pass kSumOfRow of one row
 //
-// A row that occurs often is cut into pieces, so that no thread has too many entries to add one
-// after the other:
+// A row that occurs often is cut into pieces, so that no thread adds too many entries one after the
+// other:
 //   ListLongRowsKernel     lists these rows and their pieces                  reduce_long_rows.cuh
-//   ReduceSegmentsKernel   all other rows, beside what follows
+//   ReduceSegmentsKernel   all other rows, beside the kernels below
 //   ReducePiecesKernel     the sum of each piece                              reduce_long_rows.cuh
-//   AddPiecesKernel        rows of several pieces: these, added in order      reduce_long_rows.cuh
-//   TakeLongRowsKernel     hands them to the sink                             reduce_long_rows.cuh
-// Where pieces are listed depends on the order of threads, what they come to does not.
+//   AddPiecesKernel        adds the pieces of each row, in order              reduce_long_rows.cuh
+//   TakeLongRowsKernel     gives the rows' sums to the sink                   reduce_long_rows.cuh
+// The order of threads decides where pieces are listed, but not the result.
 #pragma once
 
 #include "core/descriptors.cuh"
@@ -56,7 +56,8 @@ enum TableKind : int32_t {
   kNumTableKinds,
 };
 
-// Of a vector of plain tables: what a thread can copy to shared memory past registers.
+// The least size of a vector of plain tables: what a thread can copy to shared memory without
+// registers.
 inline constexpr int kMinPlainBytes = 4;
 
 // To clip a gradient, or for a sink that asks for it, all columns of a row must be known: where a
@@ -147,8 +148,9 @@ struct ReduceArgs {
            task.first_key;
   }
   __device__ const char* RowAt(const ReduceTask& task, int64_t unique) const {
-    return sorted.places != nullptr ? reinterpret_cast<const char*>(sorted.places[unique])
-                                    : task.rows + RowOf(task, unique) * task.row_bytes;
+    return sorted.unique_addresses != nullptr
+               ? reinterpret_cast<const char*>(sorted.unique_addresses[unique])
+               : task.rows + RowOf(task, unique) * task.row_bytes;
   }
   __device__ float* Sums() const {
     return reinterpret_cast<float*>(sorted.segments + sorted.num_unique[num_tables] + 2);

@@ -1,5 +1,5 @@
-// The second step of a backward pass on the host: one run of sorted entries, row by row, each with
-// its gradient.
+// The second step of a backward pass on the host: goes through one run of sorted entries, and gives
+// each row with its gradient.
 #pragma once
 
 #include <algorithm>
@@ -63,19 +63,19 @@ class RowGradients {
     float scale;
   };
 
-  // That of the next entry; moves behind it.
+  // Returns the contribution of the next entry, and moves to the one after it.
   Contribution Take() {
     if (prefetches_ && next_ + kPrefetchEntries < end_) {
       PrefetchRow(GradientOf(SampleOf(next_[kPrefetchEntries])), table_.dim);
     }
     const int64_t sample = SampleOf(*next_);
     float scale = sorted_.scales == nullptr ? 1.0f : sorted_.scales[sample];
-    if (weights_ != nullptr) scale *= weights_[sorted_.PlaceOf(*next_)];
+    if (weights_ != nullptr) scale *= weights_[sorted_.SourceOf(*next_)];
     ++next_;
     return {GradientOf(sample), scale};
   }
 
-  // Gradients that fit the cache come into it in one go, which is faster than each when it is used.
+  // Gradients that fit the cache are prefetched together, which is faster than one by one.
   void PrefetchAll() const {
     const char* line = static_cast<const char*>(feature_.output);
     const int64_t bytes = feature_.num_samples * feature_.output_stride * sizeof(T);
@@ -83,11 +83,11 @@ class RowGradients {
   }
 
   int64_t SampleOf(RowEntry entry) const {
-    const int64_t place = sorted_.PlaceOf(entry);
-    return sorted_.samples == nullptr ? place : sorted_.samples[place];
+    const int64_t source = sorted_.SourceOf(entry);
+    return sorted_.samples == nullptr ? source : sorted_.samples[source];
   }
 
-  // The row that a sample, and every other one, read in the place of the present row.
+  // The row that a sample read instead of the present row, which is the same for all samples.
   int64_t ReadBy(int64_t sample) const {
     const Batch& batch = group_.batch;
     if (batch.reads == nullptr) return row_;

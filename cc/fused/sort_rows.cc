@@ -19,7 +19,7 @@ int BitsFor(uint64_t values) {  // bits that hold 0 .. values - 1
   return values <= 1 ? 0 : 64 - __builtin_clzll(values - 1);
 }
 
-int PlaceBits(const Batch& batch) {
+int SourceBits(const Batch& batch) {
   return BitsFor(batch.weights == nullptr ? batch.num_samples : batch.num_ids);
 }
 
@@ -124,7 +124,7 @@ T* Take(char** at, int64_t count) {
 }  // namespace
 
 int64_t RowSorter::MaxRows(const Group& group) {
-  return static_cast<int64_t>(~uint64_t{0} >> std::max(PlaceBits(group.batch), 1));
+  return static_cast<int64_t>(~uint64_t{0} >> std::max(SourceBits(group.batch), 1));
 }
 
 int64_t RowSorter::WorkspaceBytes(const Group& group) {
@@ -143,7 +143,7 @@ RowSorter::RowSorter(const Group& group, void* workspace, const ParallelFor& par
   entries_ = Take<RowEntry>(&at, batch.num_ids);
   samples_ = Take<uint32_t>(&at, weighted ? batch.num_ids : 0);
   scales_ = Take<float>(&at, HasScales(group) ? batch.num_samples : 0);
-  place_bits_ = PlaceBits(batch);
+  source_bits_ = SourceBits(batch);
 
   for (int64_t f = 0; f < group.num_features; ++f) {
     const Feature& feature = group.features[f];
@@ -215,7 +215,7 @@ void RowSorter::Expand(const FeaturePiece& piece, const Use& use) const {
         samples_[i] = static_cast<uint32_t>(s);
       }
       const RowEntry row = id_use == IdUse::kRow ? static_cast<uint64_t>(id) : num_rows;
-      use(row << place_bits_ | static_cast<RowEntry>(batch.weights == nullptr ? s : i));
+      use(row << source_bits_ | static_cast<RowEntry>(batch.weights == nullptr ? s : i));
     }
     if (scales_ != nullptr) scales_[s] = CombinerScale(feature.combiner, sum_weights, sum_squares);
   }
@@ -236,7 +236,7 @@ void RowSorter::SplitTable(int64_t table, int64_t begin, int64_t end,
   }
   const int bits = BitsFor(group_.tables[table].num_rows + 1);
   const int low_bits = std::max(bits - kSplitBits, 0);
-  const int shift = place_bits_ + low_bits;
+  const int shift = source_bits_ + low_bits;
   const int64_t num_pieces = static_cast<int64_t>(pieces.size());
   std::vector<int64_t> offsets(num_pieces * kBuckets, 0);
   const int64_t cost = (end - begin) / num_pieces * 2;
@@ -282,9 +282,9 @@ void RowSorter::SortExpanded(RowRun* run, std::vector<RowEntry>* scratch) const 
   RowEntry* const entries = entries_ + run->begin;
   const int64_t count = run->end - run->begin;
   if (count < kLarge || has_long_spares_) {
-    SortByDigits(entries, count, place_bits_, run->bits, scratch);
+    SortByDigits(entries, count, source_bits_, run->bits, scratch);
   } else if (run->bits > 0) {
-    SortInPlace(entries, count, place_bits_ + run->bits, scratch);
+    SortInPlace(entries, count, source_bits_ + run->bits, scratch);
   }
   run->entries = entries;
   DropIdsWithoutGradient(run);
@@ -310,12 +310,12 @@ void RowSorter::ExpandSorted(RowRun* run, RowEntry* to, RowEntry* spare) const {
   } else {
     const auto count_rows = [&](const auto& use) {
       for_each_feature([&](const FeaturePiece& all) {
-        ForEachRow(all, [&](RowEntry row) { use(row << place_bits_); });
+        ForEachRow(all, [&](RowEntry row) { use(row << source_bits_); });
       });
     };
     if (digits.count % 2 == 0) std::swap(to, spare);
-    Distribute(place_bits_, digits.bits, to, count_rows, expand);
-    to = DistributeByDigits(to, spare, count, place_bits_ + digits.bits, digits.bits,
+    Distribute(source_bits_, digits.bits, to, count_rows, expand);
+    to = DistributeByDigits(to, spare, count, source_bits_ + digits.bits, digits.bits,
                             digits.count - 1);
   }
   run->entries = to;
@@ -326,7 +326,7 @@ void RowSorter::ExpandSorted(RowRun* run, RowEntry* to, RowEntry* spare) const {
 void RowSorter::DropIdsWithoutGradient(RowRun* run) const {
   const RowEntry end_row = static_cast<RowEntry>(group_.tables[run->table].num_rows);
   int64_t count = run->end - run->begin;
-  while (count > 0 && run->entries[count - 1] >> place_bits_ == end_row) --count;
+  while (count > 0 && run->entries[count - 1] >> source_bits_ == end_row) --count;
   run->end = run->begin + count;
 }
 
@@ -342,7 +342,7 @@ void RowSorter::CountRows(RowRun* run) const {
   RowEntry last = ~RowEntry{0};
   run->num_unique = 0;
   for (int64_t e = 0; e < run->end - run->begin; ++e) {
-    const RowEntry row = run->entries[e] >> place_bits_;
+    const RowEntry row = run->entries[e] >> source_bits_;
     run->num_unique += row != last;
     last = row;
   }

@@ -21,7 +21,7 @@ namespace {
 // [num_ids] each: what finds the address of the row that each unique row was read as.
 struct ReadRows {
   uint32_t *samples = nullptr, *positions = nullptr;  // SortOptions has them
-  int64_t* places = nullptr;                          // SortedRows has them
+  int64_t* unique_addresses = nullptr;                // SortedRows has them
 };
 
 // The parts of the workspace.
@@ -105,7 +105,7 @@ cudaError_t LayOut(const Group& group, const SortOptions& options, void* memory,
   if (NeedsReadRows(group)) {
     w->read.samples = reinterpret_cast<uint32_t*>(take(int64_t{num_ids} * 4));
     w->read.positions = reinterpret_cast<uint32_t*>(take(int64_t{num_ids} * 4));
-    w->read.places = reinterpret_cast<int64_t*>(take(int64_t{num_ids} * 8));
+    w->read.unique_addresses = reinterpret_cast<int64_t*>(take(int64_t{num_ids} * 8));
   }
   const int64_t num_counts = options.num_owners * group.num_tables + 1;
   w->num_unique = reinterpret_cast<int64_t*>(take(num_counts * 8));
@@ -145,7 +145,7 @@ SamplePlan PlanSamples(const Group& group, const SortOptions& options, int64_t s
   plan.first_keys = FirstKeys(group, options.num_owners);
   for (int64_t f = 0; f < group.num_features; ++f) {
     const Feature& feature = group.features[f];
-    // Of a feature without gradient no id is a row.
+    // With no rows, every id of a feature without gradient is left out.
     const int64_t num_rows = feature.output == nullptr ? 0 : group.tables[feature.table].num_rows;
     const int64_t first_row = options.first_rows == nullptr ? 0 : options.first_rows[feature.table];
     plan.tasks.push_back({plan.first_keys[feature.table], first_row, num_rows, feature.first_sample,
@@ -218,7 +218,7 @@ cudaError_t Sort(const Group& group, SortOptions options, void* workspace, Sorte
   key_args.num_owners = options.num_owners;
   key_args.keys_per_owner = num_rows / options.num_owners;
   key_args.samples = options.samples;
-  key_args.places = options.places;
+  key_args.id_addresses = options.id_addresses;
   key_args.fault = options.fault;
   key_args.judges_ids = options.fault != nullptr && !group.invalid_ids.read_zeros;
   key_args.keys = w.keys[0];
@@ -268,11 +268,11 @@ cudaError_t Sort(const Group& group, SortOptions options, void* workspace, Sorte
   sorted->num_segment_words = SpareWords<Key>(num_ids);
   sorted->spare_rows = w.cub;
   if (needs_read_rows) {
-    const ReadArgs read{rows,     group.batch.reads, group.num_tables, w.num_unique,
-                        segments, w.read.positions,  w.read.places};
+    const ReadArgs read{rows,     group.batch.reads, group.num_tables,       w.num_unique,
+                        segments, w.read.positions,  w.read.unique_addresses};
     FindReadRowsKernel<<<static_cast<unsigned>((num_ids + kThreads - 1) / kThreads), kThreads, 0,
                          stream>>>(read);
-    sorted->places = w.read.places;
+    sorted->unique_addresses = w.read.unique_addresses;
   }
   return cudaGetLastError();
 }

@@ -14,8 +14,8 @@ constexpr int kThreads = 256;
 constexpr int64_t kIdsPerBlock = 512;  // of the kernels that go over samples, on average
 constexpr int64_t kMaxSamplesPerBlock = 1024;
 
-// The key of an id without a gradient. Of its bits the sort sees as many as hold the number of all
-// rows, and all ones in those is above every row.
+// The key of an id without a gradient: all ones. The sort compares the bits that the number of all
+// rows needs, in which it is above every row.
 template <typename Key>
 constexpr Key kNoRow = static_cast<Key>(-1);
 
@@ -39,11 +39,11 @@ struct KeyArgs {
   int32_t team_bits;  // of WriteScalesKernel; see Team
   int64_t num_owners;
   int64_t keys_per_owner;
-  void* keys;           // [num_ids]
-  uint32_t* positions;  // [num_ids], or without weights the sample of each, unless `samples` is
-  uint32_t* samples;    // there to take it
-  int64_t* places;      // [num_ids] or null
-  Fault* fault;         // takes a wrong row split, and a bad id if ids are judged; or null
+  void* keys;             // [num_ids]
+  uint32_t* positions;    // [num_ids], or without weights the sample of each, unless `samples` is
+  uint32_t* samples;      // there to take it
+  int64_t* id_addresses;  // [num_ids] or null
+  Fault* fault;           // takes a wrong row split, and a bad id if ids are judged; or null
   bool judges_ids;
   float* scales;  // [num_samples]
 };
@@ -108,8 +108,8 @@ __global__ void __launch_bounds__(kThreads) WriteKeysKernel(KeyArgs args) {
     static_cast<Key*>(args.keys)[i] = use == IdUse::kRow && id >= task.first_row
                                           ? static_cast<Key>(KeyOfRow(args, task, id))
                                           : kNoRow<Key>;
-    if (args.places != nullptr && use != IdUse::kRow) {
-      args.places[i] = use == IdUse::kZeros ? kZerosPlace : kLeftOutPlace;
+    if (args.id_addresses != nullptr && use != IdUse::kRow) {
+      args.id_addresses[i] = use == IdUse::kZeros ? kZeroRowAddress : kSkippedIdAddress;
     }
     const bool is_bad = args.judges_ids && use == IdUse::kZeros;
     int64_t position = i;
@@ -242,7 +242,7 @@ struct ReadArgs {
   const int64_t* num_unique;  // [num_tables + 1]
   const uint32_t* segments;   // [num_unique + 1]
   const uint32_t* positions;  // [num_ids]
-  int64_t* places;            // [num_unique] written
+  int64_t* unique_addresses;  // [num_unique] written
 };
 
 // A thread finds the row that one unique row was read as: all its entries were read alike.
@@ -253,7 +253,7 @@ __global__ void __launch_bounds__(kThreads) FindReadRowsKernel(ReadArgs args) {
       FindOwnerAlone(args.num_tables, unique, [&](int64_t t) { return args.num_unique[t]; });
   const RowsOfTable& rows = args.tables[table];
   const int64_t row = args.reads[args.positions[args.segments[unique]]];
-  args.places[unique] = rows.address + row * rows.row_bytes;
+  args.unique_addresses[unique] = rows.address + row * rows.row_bytes;
 }
 
 }  // namespace

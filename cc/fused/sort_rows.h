@@ -11,8 +11,9 @@
 
 namespace group_embedding {
 
-// A looked-up row, above, and below where its gradient comes from: the sample that looked it up or,
-// in a batch with weights, the position in batch.ids. Sorted entries of one row keep their order.
+// The upper bits hold a looked-up row, the lower bits the source of its gradient: the sample or, in
+// a batch with weights, the position in batch.ids. Sorting keeps the order of the entries of one
+// row.
 using RowEntry = uint64_t;
 
 // Entries of one table whose rows no other run has: what one thread sorts and walks at a time.
@@ -26,16 +27,16 @@ struct RowRun {
   int64_t first_unique;     // rows of the table in the runs before this one; set by SumRows
 };
 
-// What a run's entries mean.
+// Decodes the entries of a run.
 struct RowEntries {
-  const uint32_t* samples;  // [num_ids] the sample of each position; null: a place is a sample
+  const uint32_t* samples;  // [num_ids] the sample of each position; null: a source is a sample
   const float* scales;      // [num_samples] of a sample after its combiner, 1, 1 / sum w or
                             // 1 / sqrt(sum w^2); null: all are 1
-  int place_bits;
+  int source_bits;
 
-  int64_t RowOf(RowEntry entry) const { return static_cast<int64_t>(entry >> place_bits); }
-  int64_t PlaceOf(RowEntry entry) const {
-    return static_cast<int64_t>(entry & ((RowEntry{1} << place_bits) - 1));
+  int64_t RowOf(RowEntry entry) const { return static_cast<int64_t>(entry >> source_bits); }
+  int64_t SourceOf(RowEntry entry) const {
+    return static_cast<int64_t>(entry & ((RowEntry{1} << source_bits) - 1));
   }
 };
 
@@ -48,7 +49,7 @@ struct RowEntries {
 // whose `output` is null.
 class RowSorter {
  public:
-  // A row and a place share an entry: no table of the group may have more rows than this.
+  // A row and a source share an entry: no table of the group may have more rows than this.
   static int64_t MaxRows(const Group& group);
   static int64_t WorkspaceBytes(const Group& group);
   RowSorter(const Group& group, void* workspace, const ParallelFor& parallel_for);
@@ -60,7 +61,7 @@ class RowSorter {
   // bytes per id, over all threads, and half a megabyte per thread. A run's entries may lie in it,
   // and are there until its next use: what a thread sorts and walks stays in its cache.
   void Sort(RowRun* run, std::vector<RowEntry>* scratch) const;
-  // The same, but the entries stay.
+  // As Sort, but the entries stay valid until the RowSorter is destroyed.
   void SortToKeep(RowRun* run, std::vector<RowEntry>* scratch) const;
 
   // Who writes a gradient per unique row counts these: those of a run, once it is sorted, and then
@@ -73,7 +74,7 @@ class RowSorter {
 
   const Group& group() const { return group_; }
   const std::vector<int64_t>& features_of(int64_t table) const { return features_of_[table]; }
-  RowEntries entries() const { return {samples_, scales_, place_bits_}; }
+  RowEntries entries() const { return {samples_, scales_, source_bits_}; }
 
  private:
   void AddRuns(int64_t table, int64_t begin, int64_t end, const ParallelFor& parallel_for);
@@ -91,7 +92,7 @@ class RowSorter {
   RowEntry* entries_;                              // [num_ids]
   uint32_t* samples_;                              // [num_ids] with weights, else null
   float* scales_;                                  // [num_samples], or null if all are 1
-  int place_bits_;
+  int source_bits_;
   bool has_long_spares_;  // for runs of kLarge entries and more
   std::vector<RowRun> runs_;
 };

@@ -167,7 +167,7 @@ struct ApplyRule {
     const Common& common_;
     const group_embedding::Team& team_;
     Shared& shared_;
-    // Of a wide row.
+    // The sums of a row that is wider than the team.
     RowSums sums_;
     float factor_ = 0;
   };

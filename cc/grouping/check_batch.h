@@ -1,6 +1,6 @@
-// What a batch must be before anything reads memory by its numbers. Batches come from GroupIds, but
-// an op is given whatever a graph connects it to. CUDA threads read row splits through
-// Batch::Begin, which bounds them.
+// Checks of a batch, before its numbers are used as indices: an op's input may be any tensor, not
+// only the output of GroupIds. CUDA threads read row splits through Batch::Begin, which bounds
+// them.
 #pragma once
 
 #include <cstdint>
@@ -37,7 +37,8 @@ std::string AddSizes(const int64_t* sizes, int64_t num_features, bool weighted, 
 // A fault where the row splits of a feature do not begin and end with its ids.
 Fault CheckFeatureSplits(const Batch& batch, const BatchExtents& extents);
 
-// The same, and a fault where row splits fall: without one, all of them are in [0, num_ids].
+// As CheckFeatureSplits, and a fault if row splits decrease. Without a fault, all are in [0,
+// num_ids].
 Fault CheckRowSplits(const Batch& batch, const BatchExtents& extents,
                      const ParallelFor& parallel_for);
 

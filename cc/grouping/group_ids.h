@@ -76,9 +76,9 @@ Fault GroupIdsCpu(const FeatureIds* features, int64_t num_features, bool weighte
                   const ParallelFor& parallel_for);
 
 #if GROUP_EMBEDDING_CUDA
-// The same on a GPU: enqueues on `stream` and returns. `scratch` is device memory of at least
-// GroupIdsScratchBytes(num_features). A fault is stored through `fault` (device-visible, kNone
-// before), and the batch is then one that is safe to look up: row splits stay within [0, num_ids].
+// As GroupIdsCpu on a GPU: enqueues on `stream` and returns. scratch: device memory of at least
+// GroupIdsScratchBytes(num_features). fault: device-visible, kNone before; receives the first
+// fault. The batch is safe to look up even then: row splits stay within [0, num_ids].
 int64_t GroupIdsScratchBytes(int64_t num_features);
 cudaError_t GroupIdsCuda(const FeatureIds* features, int64_t num_features, bool weighted,
                          float* buffer, void* scratch, Fault* fault, cudaStream_t stream);

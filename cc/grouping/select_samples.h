@@ -1,4 +1,4 @@
-// Selecting: the batch of some samples of a batch, such as those whose output has a gradient.
+// Selects samples of a batch, such as those whose output has a gradient, into a batch of their own.
 #pragma once
 
 #include <cstdint>

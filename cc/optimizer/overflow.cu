@@ -34,7 +34,7 @@ __device__ __forceinline__ bool HasOverflow(uint32_t bits, uint32_t exponent) {
   return is_wide ? zeros == 0 : (zeros & 0xFFFFu) == 0 || (zeros >> 16) == 0;
 }
 
-// Of a word that has numbers of others, what is there of this array; else zeros.
+// Reads a 16-byte word that may lie partly outside of the array: bytes outside are zeros.
 __device__ uint4 PartOf(const WordsOfNumbers& array, const uint4* word) {
   uint16_t halves[kWordBytes / 2] = {};
   const uint16_t* from = reinterpret_cast<const uint16_t*>(word);
@@ -70,7 +70,8 @@ __global__ void __launch_bounds__(kThreads)
     found |= HasOverflow(words[i].x, array.exponent) || HasOverflow(words[i].y, array.exponent) ||
              HasOverflow(words[i].z, array.exponent) || HasOverflow(words[i].w, array.exponent);
   }
-  if (found) *args.overflow = __int_as_float(0x7FC00000);  // whoever finds one writes the same
+  if (found)
+    *args.overflow = __int_as_float(0x7FC00000);  // all threads that find one write the same value
 }
 
 class OverflowPlan {

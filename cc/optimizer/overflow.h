@@ -1,4 +1,4 @@
-// Whether the gradients of a step have overflowed, asked of many arrays in one pass.
+// Finds out, for many gradient arrays in one pass, whether any number is infinite or NaN.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@
 
 namespace group_embedding {
 
-// Of any alignment that its type allows. Null: none.
+// An array of numbers, aligned as its type. Null: empty.
 struct Numbers {
   const void* values;  // [count]
   int64_t count;
@@ -30,8 +30,8 @@ inline uint32_t ExponentBits(DataType dtype) {
 float OverflowCpu(const Numbers* arrays, int64_t num_arrays, const ParallelFor& parallel_for);
 
 #if GROUP_EMBEDDING_CUDA
-// The same of arrays on the device, to `overflow` there. Enqueues on `stream` and returns.
-// `scratch`: device memory of at least OverflowScratchBytesCuda.
+// As HasOverflowCpu for arrays and a result on the device. Enqueues on `stream` and returns.
+// scratch: device memory of at least OverflowScratchBytesCuda.
 int64_t OverflowScratchBytesCuda(const Numbers* arrays, int64_t num_arrays);
 cudaError_t OverflowCuda(const Numbers* arrays, int64_t num_arrays, void* scratch, float* overflow,
                          cudaStream_t stream);

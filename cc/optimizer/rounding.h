@@ -31,7 +31,7 @@ GROUP_EMBEDDING_HOST_DEVICE float RoundToBFloat16(float value, uint32_t random) 
   return value;
 }
 
-// The same for float16, whose subnormal numbers are multiples of 2^-24.
+// As RoundToBFloat16, for float16, whose subnormal numbers are multiples of 2^-24.
 GROUP_EMBEDDING_HOST_DEVICE float RoundToFloat16(float value, uint32_t random) {
   if (fabsf(value) < 0x1p-14f) return floorf(value * 0x1p24f + random * 0x1p-16f) * 0x1p-24f;
   uint32_t bits;

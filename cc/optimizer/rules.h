@@ -1,16 +1,16 @@
-// The update rules: what becomes of a row of a table, and of its slots, given the row's gradient.
+// The update rules: a rule computes a row of a table, and its slots, from the row's gradient.
 //
-// One small struct per rule, on the host and on the device alike, in float32. A rule works on one
-// column at a time, or on eight (V is float or Float8):
+// One small struct per rule, for the host and the device, in float32. A rule works on one column at
+// a time, or on eight (V is float or Float8):
 //   kName, kNumSlots
 //   kSlotPerRow           true: its slot is one number per row, [num_rows, 1], not one per column
 //   Update(h, f, g, x, s) the new x (column of the row) and s (that column of each slot)
 //   Factor(h)             the `f` that Update gets in this step
-// and, where a column's update needs to know the whole row (kNeedsRow), instead of that:
-//   Sum(h, g, x, s)       moves slots, and returns what is summed over the columns
-//   Factor(h, sums, dim, s)  from those sums the `f` that Update gets; moves a slot per row
-// A slot that a table does not have reads as zero, and what is written to it is lost: so RMSprop
-// without momentum needs no slot for it, and Adam no maximum of v.
+// A rule whose update of a column needs the whole row (kNeedsRow) has instead of Factor(h):
+//   Sum(h, g, x, s)       changes slots, and returns the number to add up over the columns
+//   Factor(h, sums, dim, s)  computes the `f` of Update from the sums; changes a slot per row
+// A slot that a table does not have reads as zero, and writes to it are dropped: RMSprop without
+// momentum needs no slot for it, and Adam without AMSGrad no maximum of v.
 #pragma once
 
 #include <cstdint>

@@ -193,29 +193,29 @@ void LocateRows(const std::vector<py::tuple>& given, bool train, int64_t step, u
 void BindDeviceTable(py::module_& m) {
   py::class_<PyDeviceTable>(m, "DeviceTable", R"(A table in GPU memory whose rows are found by key.
 
-As HostTable, but for `locate`, whose arrays are in GPU memory, and `interface`, `numpy` and `assign`
-in the place of views. Rows that device_bytes, unless 0, do not hold lie in host memory, the coldest
-ones: 'least_recent' or 'least_frequent'. With `disk`, a DiskTier that says which are the coldest
-itself, what is beyond max_bytes is there.)")
+As HostTable, except that the arrays of `locate` are in GPU memory, and that `interface`, `numpy` and
+`assign` replace views. If device_bytes is not 0, rows beyond it lie in host memory: those that are cold
+by cache_strategy, 'least_recent' or 'least_frequent'. With `disk`, a DiskTier with a cache strategy of
+its own, rows beyond max_bytes are on disk.)")
       .def(py::init([](int32_t dim, const std::string& dtype, py::object matrix,
                        const std::string& distribution, float a, float b, uint64_t seed,
                        float no_row_value, const std::string& admission, int64_t min_count,
                        int64_t num_counters, int32_t num_hashes, int32_t counter_bytes,
                        int64_t max_bytes, const std::string& name, int64_t device_bytes,
-                       const std::string& coldest, const DiskTierOptions* disk) {
+                       const std::string& cache_strategy, const DiskTierOptions* disk) {
              const TableOptions options =
                  MakeTableOptions(name, dim, dtype, matrix.is_none() ? distribution : "matrix", a,
                                   b, seed, no_row_value, admission, min_count, num_counters,
                                   num_hashes, counter_bytes, max_bytes);
              return std::make_unique<PyDeviceTable>(
-                 options, std::move(matrix), DeviceTierOptions{device_bytes, ParseColdest(coldest)},
-                 disk);
+                 options, std::move(matrix),
+                 DeviceTierOptions{device_bytes, ParseCacheStrategy(cache_strategy)}, disk);
            }),
            py::kw_only(), "dim"_a, "dtype"_a = "float32", "matrix"_a = py::none(),
            "distribution"_a = "constant", "a"_a = 0.0f, "b"_a = 0.0f, "seed"_a = 0,
            "no_row_value"_a = 0.0f, "admission"_a = "all", "min_count"_a = 0, "num_counters"_a = 0,
            "num_hashes"_a = 0, "counter_bytes"_a = 8, "max_bytes"_a = 0, "name"_a = "table",
-           "device_bytes"_a = 0, "coldest"_a = "least_frequent", "disk"_a = py::none())
+           "device_bytes"_a = 0, "cache_strategy"_a = "least_frequent", "disk"_a = py::none())
       .def(
           "locate",
           [](py::object self, py::object keys, py::object rows, bool train, int64_t step,

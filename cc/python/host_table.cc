@@ -233,10 +233,10 @@ Eviction EvictionOf(py::handle given) {
   return {Eviction::Kind::kGlobalStep, given["steps_to_live"].cast<int64_t>(), 0};
 }
 
-Coldest ParseColdest(const std::string& word) {
-  if (word == "least_recent") return Coldest::kLeastRecent;
-  if (word == "least_frequent") return Coldest::kLeastFrequent;
-  throw py::value_error("coldest: unknown word '" + word + "'");
+CacheStrategy ParseCacheStrategy(const std::string& word) {
+  if (word == "least_recent") return CacheStrategy::kLeastRecent;
+  if (word == "least_frequent") return CacheStrategy::kLeastFrequent;
+  throw py::value_error("cache_strategy: unknown word '" + word + "'");
 }
 
 py::dict PySnapshot::Admission() const {
@@ -246,28 +246,30 @@ py::dict PySnapshot::Admission() const {
 }
 
 void BindHostTable(py::module_& m) {
-  py::class_<PySnapshot>(m, "Snapshot", R"(What a table held at one instant.
+  py::class_<PySnapshot>(m, "Snapshot", R"(The content of a table at one instant.
 
-Rows that are written while it is read are to be told to the table's before_write first.)")
+Call the table's before_write before rows are written while a snapshot is read.)")
       .def_property_readonly("num_rows", &PySnapshot::NumRows)
       .def("read", &PySnapshot::Read, "begin"_a, "end"_a,
            "The keys among rows [begin, end): {keys, counts, versions, values, slots}; once each.")
       .def_property_readonly("erased", &PySnapshot::Erased)
       .def_property_readonly("evicted", &PySnapshot::Evicted,
-                             "Once all was read: keys that were evicted with the snapshot.")
+                             "After all rows were read: the keys evicted with the snapshot.")
       .def_property_readonly("admission", &PySnapshot::Admission)
-      .def("keep", &PySnapshot::Keep, "The next snapshot of changes begins here.");
-  py::class_<DiskTierOptions>(m, "DiskTier",
-                              R"(What a table has that keeps on disk what does not fit.
+      .def("keep", &PySnapshot::Keep, "Later snapshots of changes start from this one.");
+  py::class_<DiskTierOptions>(
+      m, "DiskTier",
+      R"(The disk tier of a table: rows that do not fit its memory are kept on disk.
 
 Args:
   path: the folder; '' for a temporary one.
-  max_bytes: on disk; 0: as there is.
-  coldest: which rows go to disk first: 'least_recent' or 'least_frequent'.)")
-      .def(py::init([](const std::string& path, int64_t max_bytes, const std::string& coldest) {
-             return DiskTierOptions{path, max_bytes, ParseColdest(coldest)};
-           }),
-           py::kw_only(), "path"_a = "", "max_bytes"_a = 0, "coldest"_a = "least_frequent");
+  max_bytes: the most bytes on disk; 0: no limit.
+  cache_strategy: which rows move to disk first: 'least_recent' or 'least_frequent'.)")
+      .def(py::init(
+               [](const std::string& path, int64_t max_bytes, const std::string& cache_strategy) {
+                 return DiskTierOptions{path, max_bytes, ParseCacheStrategy(cache_strategy)};
+               }),
+           py::kw_only(), "path"_a = "", "max_bytes"_a = 0, "cache_strategy"_a = "least_frequent");
   py::class_<PyHostTable>(m, "HostTable", R"(A table in host memory whose rows are found by key.
 
 Args:

@@ -25,7 +25,7 @@ const void* TakeMatrix(pybind11::handle matrix, TableOptions* options);
 std::vector<int64_t> Integers(pybind11::handle object);
 KeyedRows KeyedRowsOf(const pybind11::dict& given, const EmbeddingTable& table);
 AdmissionState AdmissionOf(const pybind11::dict& state);
-Coldest ParseColdest(const std::string& word);
+CacheStrategy ParseCacheStrategy(const std::string& word);
 // None; or {"steps_to_live": ...}, or {"l2_weight": ...}.
 Eviction EvictionOf(pybind11::handle given);
 // RuntimeError, unless `error` is empty.

@@ -143,7 +143,7 @@ PYBIND11_MODULE(_core, m) {
   BindDeviceTable(m);
   BindDiskStore(m);
   BindExchange(m);
-  BindShardedGroups(m);
+  BindShardedLookups(m);
 }
 
 }  // namespace

@@ -24,7 +24,7 @@ namespace {
 namespace py = pybind11;
 using py::literals::operator""_a;
 
-// Pieces of host memory that the GPU reaches, by name, kept until the end.
+// Page-locked host memory by name, kept as long as this object.
 class PageLockedScratch {
  public:
   void* Get(const std::string& name, int64_t bytes) {
@@ -45,11 +45,11 @@ class PageLockedScratch {
   std::map<std::string, Piece> pieces_;
 };
 
-// An ExchangedGroup with what it borrows.
-class PyShardedGroup {
+// A ShardedLookup and the Python objects that it borrows from.
+class PyShardedLookup {
  public:
-  PyShardedGroup(py::object group, std::vector<int64_t> num_rows, py::object communicator,
-                 py::object allocate, const std::string& description, DataType comm_type)
+  PyShardedLookup(py::object group, std::vector<int64_t> num_rows, py::object communicator,
+                  py::object allocate, const std::string& description, DataType comm_type)
       : group_object_(std::move(group)),
         communicator_object_(std::move(communicator)),
         num_rows_(std::move(num_rows)),
@@ -58,7 +58,7 @@ class PyShardedGroup {
     RequireCount("num_rows", py_group().tables().size(), num_rows_.size());
     auto& ranks = communicator_object_.cast<Communicator&>();
     CheckShards(ranks.rank(), ranks.num_ranks());
-    sharded_ = std::make_unique<ExchangedGroup>(Whole(), &ranks, description, comm_type, Memory());
+    sharded_ = std::make_unique<ShardedLookup>(Whole(), &ranks, description, comm_type, Memory());
   }
 
   void Lookup(uintptr_t stream) {
@@ -78,7 +78,7 @@ class PyShardedGroup {
         Describe(fault, std::to_string(fault.feature), std::to_string(table), num_rows_[table]));
   }
 
-  // Of the last Lookup and Update.
+  // Bytes that the last Lookup and Update sent to other ranks.
   int64_t BytesOnTheWire() const { return sharded_->sent_bytes(); }
 
  private:
@@ -103,7 +103,7 @@ class PyShardedGroup {
     return whole;
   }
 
-  ShardedGroup::Memory Memory() {
+  ShardedLookupSteps::Memory Memory() {
     return {
         [this](const std::string& name, int64_t bytes) { return scratch_.Get(name, bytes); },
         [this](const std::string& name, int64_t bytes) { return page_locked_.Get(name, bytes); }};
@@ -115,20 +115,20 @@ class PyShardedGroup {
   Scratch scratch_;
   PageLockedScratch page_locked_;
   DeviceFault fault_;
-  std::unique_ptr<ExchangedGroup> sharded_;
+  std::unique_ptr<ShardedLookup> sharded_;
 };
 
-std::unique_ptr<PyShardedGroup> ExchangedGroupOf(py::object group, std::vector<int64_t> num_rows,
-                                                 py::object communicator, py::object allocate,
-                                                 const std::string& description,
-                                                 const std::string& comm_dtype) {
-  return std::make_unique<PyShardedGroup>(std::move(group), std::move(num_rows),
-                                          std::move(communicator), std::move(allocate), description,
-                                          ParseDataType("comm_dtype", comm_dtype));
+std::unique_ptr<PyShardedLookup> MakeShardedLookup(py::object group, std::vector<int64_t> num_rows,
+                                                   py::object communicator, py::object allocate,
+                                                   const std::string& description,
+                                                   const std::string& comm_dtype) {
+  return std::make_unique<PyShardedLookup>(std::move(group), std::move(num_rows),
+                                           std::move(communicator), std::move(allocate),
+                                           description, ParseDataType("comm_dtype", comm_dtype));
 }
 
-// features: (first id, number of ids, table) of each with keys; of the rest of `ids` nothing
-// changes.
+// features: (first id, number of ids, table) of each feature whose ids are keys; other ids stay as
+// they are.
 py::tuple NumberKeys(const std::vector<std::tuple<int64_t, int64_t, int64_t>>& features,
                      py::object ids, int64_t num_tables, int64_t num_ranks) {
   const ArrayView view = ViewArray(ids, "ids", "i8", 1, /*on_gpu=*/true);
@@ -150,7 +150,7 @@ py::tuple NumberKeys(const std::vector<std::tuple<int64_t, int64_t, int64_t>>& f
                         ToHost(numbered.keys, first_keys.back(), nullptr), first_keys);
 }
 
-// Of each table the rows that are asked for, table after table, to an output each.
+// Copies the requested rows of each table to one output per table. requests: table after table.
 void ServeRows(const std::vector<py::object>& tables, py::object requests,
                const std::vector<py::object>& outputs, const std::string& dtype,
                const std::string& wire) {
@@ -182,33 +182,31 @@ void ServeRows(const std::vector<py::object>& tables, py::object requests,
 
 }  // namespace
 
-void BindShardedGroups(py::module_& m) {
-  py::class_<PyShardedGroup>(m, "ShardedGroup", R"(A Group whose tables are spread over ranks.
+void BindShardedLookups(py::module_& m) {
+  py::class_<PyShardedLookup>(m, "ShardedLookup", R"(A lookup in tables that are sharded over ranks.
 
-The group's tables are this rank's rows: row r of a table is row r // num_ranks of rank r % num_ranks.
+The group's tables are this rank's shards: row r of a table is row r // num_ranks of rank r % num_ranks.
 All ranks call lookup, and then update, together.)")
-      .def("lookup", &PyShardedGroup::Lookup, "stream"_a = 0)
-      .def("update", &PyShardedGroup::Update, "update"_a, "stream"_a = 0,
-           "After lookup, once the outputs hold their gradients: updates this rank's rows.")
-      .def("check", &PyShardedGroup::Check, "stream"_a = 0,
-           "Waits for the stream; ValueError if a lookup met a bad id, RuntimeError if a rank is "
-           "gone.")
-      .def_property_readonly("bytes_on_the_wire", &PyShardedGroup::BytesOnTheWire);
-  m.def("exchanged_group", &ExchangedGroupOf, "group"_a, "num_rows"_a, "communicator"_a,
+      .def("lookup", &PyShardedLookup::Lookup, "stream"_a = 0)
+      .def("update", &PyShardedLookup::Update, "update"_a, "stream"_a = 0,
+           "Updates this rank's rows. Call it after lookup, once the outputs hold their gradients.")
+      .def("check", &PyShardedLookup::Check, "stream"_a = 0,
+           "Waits for the stream. Raises ValueError if a lookup had a bad id, RuntimeError if a "
+           "rank is gone.")
+      .def_property_readonly("bytes_on_the_wire", &PyShardedLookup::BytesOnTheWire);
+  m.def("sharded_lookup", &MakeShardedLookup, "group"_a, "num_rows"_a, "communicator"_a,
         "allocate"_a, "description"_a, "comm_dtype"_a,
-        "A ShardedGroup whose rows travel through a Communicator, or its peer buffers, in "
-        "comm_dtype. "
-        "num_rows: of the "
-        "whole tables. description: what all ranks must have in common; lookup raises RuntimeError "
-        "where they differ.");
+        "Returns a ShardedLookup that sends rows through the Communicator, or through its peer "
+        "buffers, in comm_dtype. num_rows: [tables] of the whole tables. description: a text that "
+        "has to be the same on all ranks; else lookup raises RuntimeError.");
   m.def("serve_rows", &ServeRows, "tables"_a, "requests"_a, "outputs"_a, "dtype"_a, "wire"_a,
-        "Copies rows of each table, those whose numbers are in requests, to its output, of type "
-        "wire; numbers that the table has not read zeros.");
+        "Copies the requested rows of each table to its output, converted to type wire. requests: "
+        "row numbers, table after table; a number outside the table reads zeros.");
   m.def(
       "number_keys", &NumberKeys, "features"_a, "ids"_a, "num_tables"_a, "num_ranks"_a,
-      "(ids with numbers in the place of keys, the keys of all parts, the first of each part), of "
-      "features (first id, number of ids, table) whose ids are keys: the i-th key of rank n in a "
-      "table, ascending as unsigned, is i * num_ranks + n.");
+      "Returns (ids with numbers instead of keys, the keys of all parts, where each part begins). "
+      "features: (first id, number of ids, table) of each feature whose ids are keys. The i-th key "
+      "of rank n in a table, in ascending unsigned order, becomes i * num_ranks + n.");
 }
 
 }  // namespace group_embedding
@@ -217,7 +215,7 @@ All ranks call lookup, and then update, together.)")
 
 namespace group_embedding {
 
-void BindShardedGroups(pybind11::module_&) {}
+void BindShardedLookups(pybind11::module_&) {}
 
 }  // namespace group_embedding
 

@@ -1,11 +1,11 @@
-// Groups whose tables are spread over ranks with a GPU each, for Python.
+// Python bindings of lookups in tables that are sharded over ranks with a GPU each.
 #pragma once
 
 #include <pybind11/pybind11.h>
 
 namespace group_embedding {
 
-// In a build without CUDA: nothing.
-void BindShardedGroups(pybind11::module_& m);
+// Binds nothing in a build without CUDA.
+void BindShardedLookups(pybind11::module_& m);
 
 }  // namespace group_embedding

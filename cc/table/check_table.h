@@ -1,6 +1,6 @@
-// What a table is made of and given, checked before memory is read or taken by it.
+// Checks of a table's options and inputs, before memory is read or allocated by them.
 //
-// Functions return an error in words, or nothing.
+// Functions return an error sentence, or "" on success.
 #pragma once
 
 #include <cstdint>

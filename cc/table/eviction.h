@@ -1,4 +1,4 @@
-// Which rows in host memory an eviction removes.
+// Decides which rows in host memory an eviction removes.
 #pragma once
 
 #include <type_traits>

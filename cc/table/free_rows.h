@@ -1,4 +1,4 @@
-// Free rows of a RowStore, taken a few at a time; those that are left go back.
+// FreeRows: takes free rows of a RowStore a few at a time, and returns those that are not used.
 #pragma once
 
 #include <algorithm>

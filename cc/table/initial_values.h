@@ -1,5 +1,5 @@
-// What a key's row holds at first. It depends on the key alone, not on when, where or beside which
-// others the key is first seen; and it is the same to the bit on the host and on the device.
+// The initial values of a key's row. They depend on the key alone, not on the time, the rank or the
+// batch in which the key is first seen, and are the same bits on the host and on the device.
 #pragma once
 
 #include <cstdint>

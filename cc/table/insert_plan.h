@@ -1,5 +1,5 @@
-// Which of the rows that a table with a disk is given go to memory, and which, as memory has no
-// space for more keys, to disk.
+// InsertPlan: divides given rows between memory and disk, when memory has no space for all new
+// keys.
 #pragma once
 
 #include <algorithm>
@@ -14,7 +14,7 @@ namespace group_embedding {
 
 class InsertPlan {
  public:
-  // Of rows [begin, end); of a key that comes twice, the last holds.
+  // Plans the insertion of rows [begin, end). If a key repeats, its last row is inserted.
   InsertPlan(const KeyedRows& rows, size_t begin, size_t end) {
     for (size_t i = begin; i < end; ++i) last_[rows.keys[i]] = i;
     for (const auto& [key, ignored] : last_) keys_.push_back(key);
@@ -34,7 +34,7 @@ class InsertPlan {
     }
   }
 
-  // Places among the rows.
+  // Indices of rows.
   const std::vector<size_t>& above() const { return above_; }
   const std::vector<size_t>& below() const { return below_; }
   std::vector<int64_t> KeysBelow(const KeyedRows& rows) const {

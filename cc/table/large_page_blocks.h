@@ -1,6 +1,6 @@
-// Parts of large pages, for what is too small to have one of its own. K. Knowlton, "A fast storage
-// allocator" (1965): a page is halved until a part has the size that is asked for; halves that are
-// both free again become one.
+// LargePageBlocks: blocks that are smaller than a large page. K. Knowlton, "A fast storage
+// allocator" (1965): a page is halved until a block has the requested size; two free halves are
+// merged.
 #pragma once
 
 #include <array>
@@ -17,7 +17,7 @@ class LargePageBlocks {
  public:
   static constexpr int64_t kLeastBytes = int64_t{64} << 10;
 
-  // Those of the process, shared by all tables.
+  // The process's blocks, shared by all tables.
   static LargePageBlocks& Shared();
 
   // `bytes`: a power of two, at least kLeastBytes and less than a large page. The content is left

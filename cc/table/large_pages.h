@@ -1,5 +1,5 @@
-// Memory for what is read at random: with large pages few reads wait for an address as well, and
-// new memory is given in fewer steps.
+// Memory in large pages, for data that is read at random: fewer reads wait for address translation,
+// and new memory takes fewer steps to allocate.
 #pragma once
 
 #include <sys/mman.h>
@@ -28,8 +28,8 @@ inline char* MapLargePages(int64_t bytes, int protection) {
   return begin + before;
 }
 
-// Has the system give [data, data + bytes), whole large pages, now: whoever writes them first need
-// not wait. Where it cannot (before Linux 5.14), he does.
+// Allocates [data, data + bytes), whole large pages, now, so that the first write to them does not
+// wait. Does nothing before Linux 5.14.
 inline void TouchLargePages(char* data, int64_t bytes) {
 #ifdef MADV_POPULATE_WRITE
   madvise(data, bytes, MADV_POPULATE_WRITE);

@@ -1,6 +1,5 @@
-// Memory that grows where it lies: address space is reserved once, and memory is given to it as it
-// is needed. So an array of rows never moves and is never copied, however long it gets, and
-// pointers into it stay good.
+// Memory: an array that grows without moving. Address space is reserved once, and memory is added
+// to it as needed, so that rows are never copied and pointers stay valid.
 #pragma once
 
 #include <cstdint>
@@ -16,8 +15,8 @@ class Memory {
   Memory(const Memory&) = delete;
   Memory& operator=(const Memory&) = delete;
 
-  // Makes the first `bytes` usable. Those that were already keep place and content, new ones are
-  // zero. Returns what went wrong, in words; empty: nothing, and bytes() >= `bytes`.
+  // Makes the first `bytes` usable: earlier bytes keep address and content, new ones are zero.
+  // Returns an error sentence, or "" if bytes() >= `bytes`.
   virtual std::string Grow(int64_t bytes) = 0;
 
   char* data() const { return data_; }

@@ -1,4 +1,4 @@
-// Numbers that no other save draws.
+// Random bits for file names that no other save uses.
 #pragma once
 
 #include <cstdint>

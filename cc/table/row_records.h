@@ -1,5 +1,5 @@
-// Rows as pieces of bytes: what is kept of a row, its values, its slots in their order. Records
-// need not be aligned.
+// RowRecords: rows as records of bytes: infos, values and slots, in this order. Records need not be
+// aligned.
 #pragma once
 
 #include <cstring>
@@ -39,7 +39,7 @@ class RecordLayout {
   }
   static const char* Values(const char* record) { return record + kHeadBytes; }
 
-  // Of rows.keys[i]; slots that are not in `rows` start anew.
+  // Writes the record of rows.keys[i]. Slots that are not in `rows` get initial values.
   void Pack(const KeyedRows& rows, size_t i, int64_t clock, char* record) const {
     const RecordHead head = {rows.counts[i], rows.versions[i], clock};
     record = Copy(reinterpret_cast<const char*>(&head), kHeadBytes, record);

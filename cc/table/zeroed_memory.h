@@ -1,4 +1,4 @@
-// A block of memory, of zeros at first: in large pages, unless it is small.
+// ZeroedMemory: a block of memory, zeroed at first, in large pages unless it is small.
 #pragma once
 
 #include <sys/mman.h>

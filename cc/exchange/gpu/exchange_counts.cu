@@ -10,13 +10,13 @@
 namespace group_embedding {
 namespace {
 
-// A rank's first message to each other, of int64, is as long whatever its group has, so that ranks
-// with different groups understand each other:
-//   | DescriptionHeader | its fault | has it too many rows | number of rows | its peer buffer |
-//   | rows that it asks each rank for of each of the first tables |  which rows of the other  |
-// What is not used is 0. The numbers of rows of further tables follow in a second message, once all
-// know that they have the same group; rows too many for a message, in one of ExchangedGroup. Every
-// rank is told what it asks of all, for who puts rows into a peer buffer must know what others put
+// A rank's first message to each other rank consists of int64 words. Its length does not depend on
+// the group, so that ranks with different groups can read it:
+//   | DescriptionHeader | fault | rows do not fit | number of rows | peer buffer |
+//   | for each rank, the numbers of rows of the first tables | requested rows of the receiver |
+// Unused words are 0. If the groups are the same, a second message has the numbers of rows of
+// further tables. Rows that do not fit are sent by ShardedLookup. Every rank receives the numbers
+// for all owners: to write rows into a peer buffer, a rank needs to know how much the others write
 // there.
 constexpr int kThreads = 256;
 constexpr int64_t kWord = sizeof(int64_t);
@@ -30,17 +30,17 @@ constexpr int64_t kFirstWords = 4096;  // before the rows
 static_assert(sizeof(Fault) % kWord == 0 && std::is_trivially_copyable_v<Fault>);
 static_assert(sizeof(DescriptionHeader) % kWord == 0);
 
-// Space for rows in a message: a batch of 65,536 ids, spread evenly, has it. All messages of a rank
-// come to half a megabyte, which is sent whether it is needed or not, in the place of another
-// exchange.
+// The number of rows that fit into a message: enough for a batch of 65,536 ids spread evenly over
+// the ranks. The messages of a rank have half a megabyte together. It is always sent, which costs
+// less than a second exchange.
 int64_t SpaceForRows(int64_t num_ranks) { return (int64_t{1} << 16) / num_ranks; }
 
 int64_t NumFirstTables(int64_t num_tables, int64_t num_ranks) {
   return std::min(num_tables, (kFirstWords - kHeaderWords) / num_ranks);
 }
 
-// Of the tables [first_table, first_table + count) of all ranks, one after the other: the rows of
-// the i-th part.
+// The number of rows of the i-th part, counted over tables [first_table, first_table + count) of
+// all ranks.
 __device__ int64_t RowsOfPart(const int64_t* num_unique, int64_t num_tables, int64_t first_table,
                               int64_t count, int64_t i) {
   const int64_t part = i / count * num_tables + first_table + i % count;
@@ -76,14 +76,15 @@ struct FirstArgs {
   }
 };
 
-// messages: [num_ranks, kFirstWords + space_for_rows].
+// A thread writes one word of the first messages. messages: [num_ranks, kFirstWords +
+// space_for_rows].
 __global__ void WriteFirstKernel(const __grid_constant__ FirstArgs args, int64_t* messages) {
   const int64_t words = kFirstWords + args.space_for_rows;
   const int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
   if (i < args.num_ranks * words) messages[i] = args.Word(i / words, i % words);
 }
 
-// messages: those received, from a rank for each blockIdx.y.
+// Blocks with blockIdx.y = n copy the rows of the message from rank n. messages: the received ones.
 __global__ void CollectRowsKernel(const int64_t* messages, int64_t words, int64_t* requests) {
   const int64_t* message = messages + blockIdx.y * words;
   for (int64_t rank = 0; rank < blockIdx.y; ++rank) {
@@ -96,7 +97,8 @@ __global__ void CollectRowsKernel(const int64_t* messages, int64_t words, int64_
   }
 }
 
-// The same for each rank: messages [num_ranks, num_ranks, num_tables - first].
+// A thread writes one word of the second messages, which are the same for each rank: messages
+// [num_ranks, num_ranks, num_tables - first].
 __global__ void WriteFurtherKernel(const int64_t* num_unique, int64_t num_tables, int64_t first,
                                    int64_t num_ranks, int64_t* messages) {
   const int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
@@ -105,11 +107,12 @@ __global__ void WriteFurtherKernel(const int64_t* num_unique, int64_t num_tables
   messages[i] = RowsOfPart(num_unique, num_tables, first, further, i % words);
 }
 
-// Messages of one length to and from each rank; of those received the host reads the first words.
+// Messages of one length to and from each rank. The first `host_words` words of each received
+// message are copied to the host.
 class EqualMessages {
  public:
   EqualMessages(const std::string& name, int64_t words, int64_t host_words, int num_ranks,
-                const ShardedGroup::Memory& memory)
+                const ShardedLookupSteps::Memory& memory)
       : words_(words),
         host_words_(host_words),
         num_ranks_(num_ranks),
@@ -132,13 +135,13 @@ class EqualMessages {
   int64_t* received() const { return on_device_ + num_ranks_ * words_; }  // on the device
 
  private:
-  int64_t* Allocate(const ShardedGroup::Allocate& allocate, const std::string& name,
+  int64_t* Allocate(const ShardedLookupSteps::Allocate& allocate, const std::string& name,
                     int64_t words) const {
     return static_cast<int64_t*>(allocate(name, num_ranks_ * words * kWord));
   }
 
   const int64_t words_, host_words_, num_ranks_;
-  int64_t *const on_device_, *const on_host_;  // those that are sent, those that are received
+  int64_t *const on_device_, *const on_host_;  // sent messages then received ones; received words
 };
 
 template <typename Words>
@@ -148,19 +151,19 @@ Words Read(const int64_t* from) {
   return words;
 }
 
-// Those of one rank: [num_ranks, num], of its tables from `first` on.
-void CopyCounts(const int64_t* from, int64_t asker, int64_t first, int64_t num, int64_t num_tables,
-                int64_t num_ranks, std::vector<int64_t>* counts) {
+// Copies the counts that one rank sent, [num_ranks, num], of `num` tables from `first` on.
+void CopyCounts(const int64_t* from, int64_t requester, int64_t first, int64_t num,
+                int64_t num_tables, int64_t num_ranks, std::vector<int64_t>* counts) {
   for (int64_t owner = 0; owner < num_ranks; ++owner) {
     std::copy_n(from + owner * num, num,
-                counts->begin() + (asker * num_ranks + owner) * num_tables + first);
+                counts->begin() + (requester * num_ranks + owner) * num_tables + first);
   }
 }
 
 }  // namespace
 
-ToldCounts ExchangeCounts(const CountsToTell& mine, Communicator* communicator,
-                          const ShardedGroup::Memory& memory, cudaStream_t stream) {
+ExchangedCounts ExchangeCounts(const CountsToSend& mine, Communicator* communicator,
+                               const ShardedLookupSteps::Memory& memory, cudaStream_t stream) {
   const int num_ranks = communicator->num_ranks();
   const int64_t num_tables = mine.num_tables;
   const int64_t num_first = NumFirstTables(num_tables, num_ranks),
@@ -182,26 +185,26 @@ ToldCounts ExchangeCounts(const CountsToTell& mine, Communicator* communicator,
       },
       communicator, stream);
 
-  ToldCounts told;
+  ExchangedCounts counts;
   std::vector<DescriptionHeader> headers;
   for (int n = 0; n < num_ranks; ++n) {
     headers.push_back(Read<DescriptionHeader>(first.received_from(n)));
   }
-  told.disagreement = FindDisagreement(mine.description, headers, communicator, memory, stream);
-  if (!told.disagreement.empty()) return told;
+  counts.disagreement = FindDisagreement(mine.description, headers, communicator, memory, stream);
+  if (!counts.disagreement.empty()) return counts;
 
-  told.counts.resize(num_ranks * num_ranks * num_tables);
-  told.messages = first.received();
+  counts.requested.resize(num_ranks * num_ranks * num_tables);
+  counts.messages = first.received();
   for (int n = 0; n < num_ranks; ++n) {
     const int64_t* words = first.received_from(n);
-    if (words[kTooManyWord] != 0) told.messages = nullptr;
-    told.peer_buffers.push_back(words[kBufferWord]);
+    if (words[kTooManyWord] != 0) counts.messages = nullptr;
+    counts.peer_buffers.push_back(words[kBufferWord]);
     const Fault fault = Read<Fault>(words + kDescriptionWords);
-    if (told.fault_rank < 0 && fault.kind != FaultKind::kNone) {
-      told.fault_rank = n;
-      told.fault = fault;
+    if (counts.fault_rank < 0 && fault.kind != FaultKind::kNone) {
+      counts.fault_rank = n;
+      counts.fault = fault;
     }
-    CopyCounts(words + kHeaderWords, n, 0, num_first, num_tables, num_ranks, &told.counts);
+    CopyCounts(words + kHeaderWords, n, 0, num_first, num_tables, num_ranks, &counts.requested);
   }
   if (num_further > 0) {
     const int64_t words = num_ranks * num_further;
@@ -214,26 +217,28 @@ ToldCounts ExchangeCounts(const CountsToTell& mine, Communicator* communicator,
         communicator, stream);
     for (int n = 0; n < num_ranks; ++n) {
       CopyCounts(further.received_from(n), n, num_first, num_further, num_tables, num_ranks,
-                 &told.counts);
+                 &counts.requested);
     }
   }
-  for (const int64_t count : told.counts) {
+  for (const int64_t count : counts.requested) {
     if (count < 0 || count > kMaxBatchIds) throw std::runtime_error("a rank sent no counts");
   }
   const int64_t rank = communicator->rank(), num_parts = num_ranks * num_tables;
-  const auto of_asker = [&](int64_t n) { return told.counts.begin() + n * num_parts; };
-  told.asked.assign(of_asker(rank), of_asker(rank + 1));
+  const auto of_requester = [&](int64_t n) { return counts.requested.begin() + n * num_parts; };
+  counts.asked.assign(of_requester(rank), of_requester(rank + 1));
   for (int n = 0; n < num_ranks; ++n) {
-    const auto of_this = of_asker(n) + rank * num_tables;
-    told.served.insert(told.served.end(), of_this, of_this + num_tables);
+    const auto of_this = of_requester(n) + rank * num_tables;
+    counts.served.insert(counts.served.end(), of_this, of_this + num_tables);
   }
-  return told;
+  return counts;
 }
 
-void CollectRows(const ToldCounts& told, int num_ranks, int64_t* requests, cudaStream_t stream) {
+void CollectRows(const ExchangedCounts& counts, int num_ranks, int64_t* requests,
+                 cudaStream_t stream) {
   const int64_t space = SpaceForRows(num_ranks);
   const dim3 blocks(static_cast<unsigned>((space + 4 * kThreads - 1) / (4 * kThreads)), num_ranks);
-  CollectRowsKernel<<<blocks, kThreads, 0, stream>>>(told.messages, kFirstWords + space, requests);
+  CollectRowsKernel<<<blocks, kThreads, 0, stream>>>(counts.messages, kFirstWords + space,
+                                                     requests);
   RequireCuda(cudaGetLastError());
 }
 

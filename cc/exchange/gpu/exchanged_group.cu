@@ -13,31 +13,32 @@
 namespace group_embedding {
 namespace {
 
-// These take 45 us on the way: a course is worth its launches.
-constexpr int64_t kCourseBytes = int64_t{16} << 20, kMaxCourses = 4;
-// On an H200 a row that is converted before it is looked up takes 0.44 ns, and an id whose row may
-// be of either type 0.05 ns more than another: up to 8 ids a row, at dim 128.
+// 16 MB take 45 us over NVLink, longer than the launches that one more chunk costs.
+constexpr int64_t kChunkBytes = int64_t{16} << 20, kMaxChunks = 4;
+// NarrowRows looks rows up without conversion below so many ids per received row. On an H200, at
+// dim 128, converting a row takes 0.44 ns, and an id whose row may have either type takes 0.05 ns
+// longer than others: up to 8 ids per row gain.
 constexpr int64_t kIdsOfNarrowRow = 6;
-static_assert(kMaxCourses < PeerSignals::kNumChannels);
+static_assert(kMaxChunks < PeerSignals::kNumChannels);
 
 }  // namespace
 
-ExchangedGroup::ExchangedGroup(const Group& group, Communicator* communicator,
-                               std::string description, DataType comm_type, Memory memory,
-                               std::vector<KeyedFeature> keyed)
-    : ShardedGroup(group, communicator->rank(), communicator->num_ranks(), std::move(memory)),
+ShardedLookup::ShardedLookup(const Group& group, Communicator* communicator,
+                             std::string description, DataType comm_type, Memory memory,
+                             std::vector<KeyedFeature> keyed)
+    : ShardedLookupSteps(group, communicator->rank(), communicator->num_ranks(), std::move(memory)),
       communicator_(communicator),
       description_(std::move(description)),
       comm_type_(comm_type),
       keyed_(std::move(keyed)) {}
 
-void ExchangedGroup::Lookup(Fault* fault, cudaStream_t stream) {
-  Require(Ask(fault, stream).disagreement);
+void ShardedLookup::Lookup(Fault* fault, cudaStream_t stream) {
+  Require(RequestCounts(fault, stream).disagreement);
   LookUpRows(static_cast<int64_t*>(allocate_("requests", 8 * num_requests())), /*locate=*/{},
              stream);
 }
 
-const ToldCounts& ExchangedGroup::Ask(Fault* fault, cudaStream_t stream) {
+const ExchangedCounts& ShardedLookup::RequestCounts(Fault* fault, cudaStream_t stream) {
   local_rows_ = static_cast<int64_t*>(allocate_("local_rows", 8 * group().batch.num_ids));
   Route(NumberKeys(stream), local_rows_, fault, stream);
   sent_bytes_ = 0;
@@ -52,18 +53,18 @@ const ToldCounts& ExchangedGroup::Ask(Fault* fault, cudaStream_t stream) {
   counts_ = ExchangeCounts(
       {description_, num_tables(), routed_.sorted.num_unique, local_rows_, fault, peer_buffer},
       communicator_, {allocate_, allocate_on_host_}, stream);
-  if (counts_.disagreement.empty() && counts_.fault_rank < 0) FindPeerBuffers(stream);
+  if (counts_.disagreement.empty() && counts_.fault_rank < 0) TakePeerBuffer(stream);
   return counts_;
 }
 
-void ExchangedGroup::FindPeerBuffers(cudaStream_t stream) {
+void ShardedLookup::TakePeerBuffer(cudaStream_t stream) {
   PeerBufferPool* peer_buffers = communicator_->peer_buffers();
   if (peer_buffers == nullptr) return;
   std::vector<int64_t> bytes_of_rows;
   for (int64_t t = 0; t < num_tables(); ++t) bytes_of_rows.push_back(row_bytes(t));
-  const double share = static_cast<double>(SizeOf(comm_type_)) / SizeOf(group().dtype);
-  const PeerLayout layout(counts_.counts, bytes_of_rows, num_ranks_, share);
-  // What every rank decides alike, as all know what all need and have.
+  const double wire_ratio = static_cast<double>(SizeOf(comm_type_)) / SizeOf(group().dtype);
+  const PeerLayout layout(counts_.requested, bytes_of_rows, num_ranks_, wire_ratio);
+  // All ranks know each other's needs and buffers, so they all decide the same.
   const auto is_too_small = [&](int n) {
     return peer_buffers->Bytes(counts_.peer_buffers[n]) < layout.bytes[n];
   };
@@ -73,7 +74,7 @@ void ExchangedGroup::FindPeerBuffers(cudaStream_t stream) {
     if (is_too_small(n)) without.push_back(n), most = std::max(most, layout.bytes[n]);
   }
   if (!without.empty()) {
-    // A half more than is needed now: batches differ.
+    // Half as much again as this batch needs, since batches differ.
     const int64_t bytes = most + most / 2;
     const int64_t added =
         peer_buffers->MayHave(bytes) ? peer_buffers->Add(bytes, stream) : PeerBufferPool::kNone;
@@ -88,7 +89,7 @@ void ExchangedGroup::FindPeerBuffers(cudaStream_t stream) {
   }
 }
 
-RoutedKeys ExchangedGroup::NumberKeys(cudaStream_t stream) {
+RoutedKeys ShardedLookup::NumberKeys(cudaStream_t stream) {
   if (keyed_.empty()) return {};
   const Batch batch = group().batch;
   const int64_t bytes =
@@ -102,11 +103,11 @@ RoutedKeys ExchangedGroup::NumberKeys(cudaStream_t stream) {
   return keys;
 }
 
-int64_t ExchangedGroup::num_requests() const {
+int64_t ShardedLookup::num_requests() const {
   return std::accumulate(counts_.served.begin(), counts_.served.end(), int64_t{0});
 }
 
-void ExchangedGroup::NameRows(int64_t* requests, const Locate& locate, cudaStream_t stream) {
+void ShardedLookup::SendRequests(int64_t* requests, const Locate& locate, cudaStream_t stream) {
   requests_ = requests;
   const std::vector<int64_t> asked = WordsOfRanks(counts_.asked),
                              served = WordsOfRanks(counts_.served);
@@ -119,14 +120,14 @@ void ExchangedGroup::NameRows(int64_t* requests, const Locate& locate, cudaStrea
   if (!keyed_.empty()) LocateRequests(locate, stream);
 }
 
-void ExchangedGroup::LocateRequests(const Locate& locate, cudaStream_t stream) {
+void ShardedLookup::LocateRequests(const Locate& locate, cudaStream_t stream) {
   const std::vector<int64_t> asked = WordsOfRanks(counts_.asked),
                              served = WordsOfRanks(counts_.served);
   auto* times = static_cast<int64_t*>(allocate_("requested_times", 8 * num_requests()));
   AllToAll(times_, asked, times, served, stream);
   const std::vector<Table> shards = locate(requests_, times);
   for (const KeyedFeature& feature : keyed_) SetShard(feature.table, shards[feature.table]);
-  // Own rows are read where they are.
+  // This rank's own rows are read in its tables: copy their row numbers over their keys.
   const auto before = [this](const std::vector<int64_t>& bytes) {
     return std::accumulate(bytes.begin(), bytes.begin() + rank_, int64_t{0}) / 8;
   };
@@ -134,36 +135,37 @@ void ExchangedGroup::LocateRequests(const Locate& locate, cudaStream_t stream) {
                               cudaMemcpyDeviceToDevice, stream));
 }
 
-void ExchangedGroup::BringRows(int64_t* requests, const Locate& locate, cudaStream_t stream,
-                               bool looks_up) {
-  NameRows(requests, locate, stream);
+void ShardedLookup::ExchangeRows(int64_t* requests, const Locate& locate, cudaStream_t stream,
+                                 bool looks_up) {
+  SendRequests(requests, locate, stream);
   const Transfer transfer = RowsTransfer();
   fetched_ = transfer.unpacked;
-  const PartPlace* places = ListPlaces(stream);
-  transfer.in_peer_buffers ? TakeRows(transfer, places, looks_up, stream)
-                           : ReceiveRows(transfer, places, looks_up, stream);
+  const PartAddresses* addresses = ListPartAddresses(stream);
+  transfer.in_peer_buffers ? ExchangeThroughPeerBuffers(transfer, addresses, looks_up, stream)
+                           : ExchangeByCommunicator(transfer, addresses, looks_up, stream);
 }
 
-void ExchangedGroup::ReceiveRows(const Transfer& transfer, const PartPlace* places, bool looks_up,
-                                 cudaStream_t stream) {
+void ShardedLookup::ExchangeByCommunicator(const Transfer& transfer, const PartAddresses* addresses,
+                                           bool looks_up, cudaStream_t stream) {
   void* scratch = allocate_("serve", ServeRowsScratchBytes(num_parts()));
   SideStream beside;
   RequireCuda(beside.Begin(stream));
-  RequireCuda(WritePlacesCuda(routed_, places, beside.stream()));
+  RequireCuda(WriteAddressesCuda(routed_, addresses, beside.stream()));
   RequireCuda(ServeRowsCuda(PartsToServe(transfer, all_tables()), requests_, group().dtype,
                             comm_type_, scratch, stream));
   Send(transfer, stream);
   Unpack(transfer, all_tables(), /*factor=*/1, stream);
   RequireCuda(beside.End());
-  if (looks_up) LookUpPlaces(all_tables(), NarrowRows(), stream);
+  if (looks_up) LookUpAddresses(all_tables(), NarrowRows(), stream);
 }
 
-void ExchangedGroup::TakeRows(const Transfer& transfer, const PartPlace* places, bool looks_up,
-                              cudaStream_t stream) {
-  const std::vector<TableRange> courses = CutIntoCourses();
+void ShardedLookup::ExchangeThroughPeerBuffers(const Transfer& transfer,
+                                               const PartAddresses* addresses, bool looks_up,
+                                               cudaStream_t stream) {
+  const std::vector<TableRange> chunks = CutIntoChunks();
   std::vector<ServedPart> parts;
   std::vector<int64_t> first_parts = {0};
-  for (const TableRange& tables : courses) {
+  for (const TableRange& tables : chunks) {
     for (const ServedPart& part : PartsToServe(transfer, tables)) parts.push_back(part);
     first_parts.push_back(static_cast<int64_t>(parts.size()));
   }
@@ -172,76 +174,76 @@ void ExchangedGroup::TakeRows(const Transfer& transfer, const PartPlace* places,
   const PeerSignals signals = peer_buffers->NextSignals();
   SideStream beside;
   RequireCuda(beside.Begin(stream));
-  RequireCuda(ServeCoursesCuda(parts, first_parts, signals, requests_, group().dtype, comm_type_,
-                               scratch, beside.stream()));
-  RequireCuda(WritePlacesCuda(routed_, places, stream));
+  RequireCuda(ServeChunksCuda(parts, first_parts, signals, requests_, group().dtype, comm_type_,
+                              scratch, beside.stream()));
+  RequireCuda(WriteAddressesCuda(routed_, addresses, stream));
   CountSent(WireBytesOfRanks(transfer.sent_at));
-  for (size_t course = 0; course < courses.size(); ++course) {
-    peer_buffers->EnqueueWait(signals, 1 + static_cast<int>(course), stream);
-    Unpack(transfer, courses[course], /*factor=*/1, stream);
-    if (looks_up) LookUpPlaces(courses[course], NarrowRows(), stream);
+  for (size_t chunk = 0; chunk < chunks.size(); ++chunk) {
+    peer_buffers->EnqueueWait(signals, 1 + static_cast<int>(chunk), stream);
+    Unpack(transfer, chunks[chunk], /*factor=*/1, stream);
+    if (looks_up) LookUpAddresses(chunks[chunk], NarrowRows(), stream);
   }
   RequireCuda(beside.End());
 }
 
-std::vector<ExchangedGroup::TableRange> ExchangedGroup::CutIntoCourses() const {
-  std::vector<int64_t> bytes(num_tables(), 0);  // of all ranks together
-  for (size_t p = 0; p < counts_.counts.size(); ++p) {
+std::vector<ShardedLookup::TableRange> ShardedLookup::CutIntoChunks() const {
+  std::vector<int64_t> bytes(num_tables(), 0);  // sent between all ranks, per table
+  for (size_t p = 0; p < counts_.requested.size(); ++p) {
     const int64_t pair = p / num_tables(), t = p % num_tables();
-    if (pair / num_ranks_ != pair % num_ranks_) bytes[t] += counts_.counts[p] * row_bytes(t);
+    if (pair / num_ranks_ != pair % num_ranks_) bytes[t] += counts_.requested[p] * row_bytes(t);
   }
   const int64_t all = std::accumulate(bytes.begin(), bytes.end(), int64_t{0});
-  const int64_t num_courses =
-      std::clamp<int64_t>(WireBytes(all) / num_ranks_ / kCourseBytes, 1, kMaxCourses);
-  std::vector<TableRange> courses;
-  int64_t come = 0;
+  const int64_t num_chunks =
+      std::clamp<int64_t>(WireBytes(all) / num_ranks_ / kChunkBytes, 1, kMaxChunks);
+  std::vector<TableRange> chunks;
+  int64_t cut_bytes = 0;
   for (int64_t t = 0, begin = 0; t < num_tables(); ++t) {
-    come += bytes[t];
-    const int64_t course = static_cast<int64_t>(courses.size()) + 1;
-    if (t + 1 < num_tables() && (course == num_courses || come * num_courses < all * course)) {
+    cut_bytes += bytes[t];
+    const int64_t chunk = static_cast<int64_t>(chunks.size()) + 1;
+    if (t + 1 < num_tables() && (chunk == num_chunks || cut_bytes * num_chunks < all * chunk)) {
       continue;
     }
-    courses.push_back({begin, t + 1});
+    chunks.push_back({begin, t + 1});
     begin = t + 1;
   }
-  return courses;
+  return chunks;
 }
 
-void ExchangedGroup::FindRows(const std::vector<Table>& shards, cudaStream_t stream) {
+void ShardedLookup::UseRows(const std::vector<Table>& shards, cudaStream_t stream) {
   SetTables(shards);
-  RequireCuda(WritePlacesCuda(routed_, ListPlaces(stream), stream));
+  RequireCuda(WriteAddressesCuda(routed_, ListPartAddresses(stream), stream));
 }
 
-const PartPlace* ExchangedGroup::ListPlaces(cudaStream_t stream) {
+const PartAddresses* ShardedLookup::ListPartAddresses(cudaStream_t stream) {
   const std::vector<int64_t> fetched_at = PartOffsets(counts_.asked, rank_);
   const auto address = [](const void* rows) { return reinterpret_cast<int64_t>(rows); };
   const bool has_narrow = NarrowRows().has_value();
-  std::vector<PartPlace> places;
+  std::vector<PartAddresses> addresses;
   for (int64_t p = 0; p < num_parts(); ++p) {
     const int64_t t = p % num_tables(), stride = row_bytes(t);
     if (p / num_tables() == rank_) {
-      places.push_back({address(shard(t).rows), stride, /*in_place=*/true});
+      addresses.push_back({address(shard(t).rows), stride, /*in_place=*/true});
     } else if (has_narrow) {
       const int64_t at = address(fetched_) + WireBytes(fetched_at[p]);
-      places.push_back({at + kNarrowPlace, WireBytes(stride), /*in_place=*/false});
+      addresses.push_back({at + kNarrowRowBit, WireBytes(stride), /*in_place=*/false});
     } else {
-      places.push_back({address(fetched_) + fetched_at[p], stride, /*in_place=*/false});
+      addresses.push_back({address(fetched_) + fetched_at[p], stride, /*in_place=*/false});
     }
   }
   DeviceArrays sizes(nullptr);
-  sizes.Add(places);
-  DeviceArrays arrays(allocate_("part_places", sizes.size()));
-  const PartPlace* parts = arrays.Add(places);
+  sizes.Add(addresses);
+  DeviceArrays arrays(allocate_("part_addresses", sizes.size()));
+  const PartAddresses* parts = arrays.Add(addresses);
   RequireCuda(arrays.Send(stream));
   return parts;
 }
 
-std::vector<ServedPart> ExchangedGroup::PartsToServe(const Transfer& transfer,
-                                                     TableRange tables) const {
+std::vector<ServedPart> ShardedLookup::PartsToServe(const Transfer& transfer,
+                                                    TableRange tables) const {
   std::vector<ServedPart> parts;
   std::vector<int64_t> first = {0};
   for (const int64_t count : counts_.served) first.push_back(first.back() + count);
-  // From the rank that follows this one on: so ranks do not all write to the same one at a time.
+  // Starts with the next rank, so that ranks do not all write to the same one at a time.
   for (int i = 1; i < num_ranks_; ++i) {
     const int n = (rank_ + i) % num_ranks_;
     for (int64_t t = tables.begin; t < tables.end; ++t) {
@@ -253,16 +255,17 @@ std::vector<ServedPart> ExchangedGroup::PartsToServe(const Transfer& transfer,
   return parts;
 }
 
-std::vector<ShardedGroup::Received> ExchangedGroup::SendGradients(
+std::vector<ShardedLookupSteps::Received> ShardedLookup::SendGradients(
     const std::vector<Feature>& features, cudaStream_t stream) {
   SetFeatures(features);
   const Transfer transfer = GradientsTransfer();
-  // Own gradients stay here, apart from those that travel.
+  // This rank's own gradients are not sent: they have a buffer of their own.
   const std::vector<int64_t> all_at = PartOffsets(counts_.asked, /*skipped=*/-1);
   const int64_t own_at = all_at[rank_ * num_tables()];
   char* own =
       static_cast<char*>(allocate_("own_gradients", all_at[(rank_ + 1) * num_tables()] - own_at));
-  // As those of the mean of the ranks' losses, which overflow 16 bits as late as through the host.
+  // In 16 bits, gradients are sent divided by the number of ranks, as gradients of the mean of the
+  // ranks' losses. They then overflow no earlier than gradients that are sent through the host.
   const float factor = Converts() ? 1.0f / num_ranks_ : 1;
   std::vector<char*> gradients;
   std::vector<GradientWire> wires;
@@ -288,30 +291,30 @@ std::vector<ShardedGroup::Received> ExchangedGroup::SendGradients(
   return parts;
 }
 
-void ExchangedGroup::Update(const group_embedding::Update& update, cudaStream_t stream) {
+void ShardedLookup::Update(const group_embedding::Update& update, cudaStream_t stream) {
   const Group all = group();
   const std::vector<Feature> features(all.features, all.features + all.num_features);
   UpdateShards(update, SendGradients(features, stream), requests_, stream);
 }
 
-void ExchangedGroup::WeightGrad(const std::vector<Feature>& features, float* weight_grad,
-                                cudaStream_t stream) {
+void ShardedLookup::WeightGrad(const std::vector<Feature>& features, float* weight_grad,
+                               cudaStream_t stream) {
   SetFeatures(features);
   std::vector<Table> tables;
-  const Group by_place = ByPlace(&tables);
-  void* scratch = allocate_("weight_grad", WeightGradScratchBytesCuda(by_place));
-  RequireCuda(WeightGradCuda(by_place, weight_grad, scratch, stream));
+  const Group by_address = ByAddress(&tables);
+  void* scratch = allocate_("weight_grad", WeightGradScratchBytesCuda(by_address));
+  RequireCuda(WeightGradCuda(by_address, weight_grad, scratch, stream));
 }
 
-ExchangedGroup::Transfer ExchangedGroup::RowsTransfer() {
+ShardedLookup::Transfer ShardedLookup::RowsTransfer() {
   char* in_peer_buffer = peer_buffer_ == nullptr ? nullptr : peer_buffer_->data(rank_);
   const bool is_unpacked = Converts() && !NarrowRows().has_value();
   return OpenTransfer("rows", counts_.served, counts_.asked, rows_in_buffer_, in_peer_buffer,
                       is_unpacked);
 }
 
-ExchangedGroup::Transfer ExchangedGroup::GradientsTransfer() {
-  // Those of a first time may still be looked at.
+ShardedLookup::Transfer ShardedLookup::GradientsTransfer() {
+  // The gradients of a first call may still be read in the peer buffer: later calls do not use it.
   const bool again = std::exchange(gradients_have_come_, true);
   char* in_peer_buffer =
       peer_buffer_ == nullptr || again ? nullptr : peer_buffer_->data(rank_) + own_gradients_at_;
@@ -319,11 +322,11 @@ ExchangedGroup::Transfer ExchangedGroup::GradientsTransfer() {
                       in_peer_buffer, Converts());
 }
 
-ExchangedGroup::Transfer ExchangedGroup::OpenTransfer(const std::string& name,
-                                                      const std::vector<int64_t>& sent,
-                                                      const std::vector<int64_t>& received,
-                                                      const std::vector<int64_t>& peer_buffer_at,
-                                                      char* in_peer_buffer, bool is_unpacked) {
+ShardedLookup::Transfer ShardedLookup::OpenTransfer(const std::string& name,
+                                                    const std::vector<int64_t>& sent,
+                                                    const std::vector<int64_t>& received,
+                                                    const std::vector<int64_t>& peer_buffer_at,
+                                                    char* in_peer_buffer, bool is_unpacked) {
   Transfer transfer = {PartOffsets(sent, rank_), PartOffsets(received, rank_)};
   transfer.in_peer_buffers = in_peer_buffer != nullptr;
   transfer.is_unpacked = is_unpacked;
@@ -349,7 +352,7 @@ ExchangedGroup::Transfer ExchangedGroup::OpenTransfer(const std::string& name,
   return transfer;
 }
 
-void ExchangedGroup::Send(const Transfer& transfer, cudaStream_t stream) {
+void ShardedLookup::Send(const Transfer& transfer, cudaStream_t stream) {
   const std::vector<int64_t> sent = WireBytesOfRanks(transfer.sent_at),
                              received = WireBytesOfRanks(transfer.received_at);
   if (!transfer.in_peer_buffers)
@@ -358,8 +361,8 @@ void ExchangedGroup::Send(const Transfer& transfer, cudaStream_t stream) {
   communicator_->peer_buffers()->EnqueueBarrier(stream);
 }
 
-void ExchangedGroup::Unpack(const Transfer& transfer, TableRange tables, float factor,
-                            cudaStream_t stream) {
+void ShardedLookup::Unpack(const Transfer& transfer, TableRange tables, float factor,
+                           cudaStream_t stream) {
   if (!transfer.is_unpacked) return;
   for (int n = 0; n < num_ranks_; ++n) {
     const int64_t begin = transfer.received_at[n * num_tables() + tables.begin],
@@ -370,36 +373,36 @@ void ExchangedGroup::Unpack(const Transfer& transfer, TableRange tables, float f
   }
 }
 
-std::optional<DataType> ExchangedGroup::NarrowRows() const {
+std::optional<DataType> ShardedLookup::NarrowRows() const {
   const Group all = group();
   const bool clips = std::any_of(all.tables, all.tables + all.num_tables,
                                  [](const Table& table) { return table.max_norm > 0; });
   const int64_t asked = std::accumulate(counts_.asked.begin(), counts_.asked.end(), int64_t{0}),
-                of_itself =
+                own =
                     std::accumulate(counts_.asked.begin() + rank_ * num_tables(),
                                     counts_.asked.begin() + (rank_ + 1) * num_tables(), int64_t{0});
   const bool converts = Converts() && all.dtype == DataType::kFloat32,
              reads_again = clips || all.batch.weights != nullptr,
-             is_faster = all.batch.num_ids < kIdsOfNarrowRow * (asked - of_itself);
+             is_faster = all.batch.num_ids < kIdsOfNarrowRow * (asked - own);
   return converts && !reads_again && is_faster ? std::optional(comm_type_) : std::nullopt;
 }
 
-int64_t ExchangedGroup::WireBytes(int64_t bytes) const {
+int64_t ShardedLookup::WireBytes(int64_t bytes) const {
   return bytes / SizeOf(group().dtype) * SizeOf(comm_type_);
 }
 
-void ExchangedGroup::CountSent(const std::vector<int64_t>& send_bytes) {
+void ShardedLookup::CountSent(const std::vector<int64_t>& send_bytes) {
   for (int n = 0; n < num_ranks_; ++n) sent_bytes_ += n == rank_ ? 0 : send_bytes[n];
 }
 
-void ExchangedGroup::AllToAll(const void* send, const std::vector<int64_t>& send_bytes,
-                              void* receive, const std::vector<int64_t>& receive_bytes,
-                              cudaStream_t stream) {
+void ShardedLookup::AllToAll(const void* send, const std::vector<int64_t>& send_bytes,
+                             void* receive, const std::vector<int64_t>& receive_bytes,
+                             cudaStream_t stream) {
   CountSent(send_bytes);
   Require(communicator_->AllToAll(send, send_bytes.data(), receive, receive_bytes.data(), stream));
 }
 
-std::vector<int64_t> ExchangedGroup::WireBytesOfRanks(const std::vector<int64_t>& offsets) const {
+std::vector<int64_t> ShardedLookup::WireBytesOfRanks(const std::vector<int64_t>& offsets) const {
   std::vector<int64_t> bytes;
   for (int n = 0; n < num_ranks_; ++n) {
     bytes.push_back(WireBytes(offsets[(n + 1) * num_tables()] - offsets[n * num_tables()]));
@@ -407,7 +410,7 @@ std::vector<int64_t> ExchangedGroup::WireBytesOfRanks(const std::vector<int64_t>
   return bytes;
 }
 
-std::vector<int64_t> ExchangedGroup::WordsOfRanks(const std::vector<int64_t>& counts) const {
+std::vector<int64_t> ShardedLookup::WordsOfRanks(const std::vector<int64_t>& counts) const {
   std::vector<int64_t> bytes(num_ranks_, 0);
   for (size_t p = 0; p < counts.size(); ++p) bytes[p / num_tables()] += 8 * counts[p];
   return bytes;

@@ -1,6 +1,6 @@
-// A sharded group whose ranks send each other rows and gradients through a communicator, or put
-// them into each other's peer buffers, where it has any: as they are read from tables, and as they
-// are reduced.
+// The lookup and update of a group whose tables are sharded over ranks with a GPU each. Rows and
+// gradients are sent through a communicator. If the communicator has peer buffers, kernels write
+// them straight into the buffers of the receiving ranks.
 #pragma once
 
 #include <functional>
@@ -18,140 +18,144 @@ namespace group_embedding {
 // Order: all ranks call Lookup and Update of the same groups in the same order, also with an empty
 // batch.
 //
-// Lookup and Update are two steps each, for callers that keep, or replace, what lies between them:
-//   Lookup   Ask            how many rows each rank asks each other for, and, where they are few,
-//                           which; waits for the stream, once
-//            LookUpRows     which, where they are many; they come, and outputs are written
-//   Update   SendGradients  those of the rows that were asked for go where the rows came from
+// Lookup and Update have two steps each, for callers that keep or replace the data between them:
+//   Lookup   RequestCounts  exchanges the number of rows that each rank requests from each owner,
+//                           and short lists of the rows as well; waits for the stream once
+//            LookUpRows     exchanges long lists of rows, then the rows, and writes the outputs
+//   Update   SendGradients  sends the gradients of the requested rows to the owners of the rows
 //            and the update of this rank's rows
-class ExchangedGroup : public ShardedGroup {
+class ShardedLookup : public ShardedLookupSteps {
  public:
-  // Puts row numbers in the place of the keys that ranks ask this one for (`requests`, which are
-  // [num_ranks, num_tables] parts of requested() rows), in the order of the group's stream;
-  // `times`: as long, how often each came. Returns the tables as they are with new rows: of those
-  // that have keys, [num_tables].
+  // Replaces requested keys by row numbers. requests: [num_requests] keys, in [num_ranks,
+  // num_tables] parts of requested() rows each; times: [num_requests] occurrences of each key in
+  // the batch of the requesting rank. Work is enqueued on the lookup's stream. Returns the tables,
+  // [num_tables]; those with keys include rows that were made for new keys.
   using Locate = std::function<std::vector<Table>(int64_t* requests, const int64_t* times)>;
 
-  // `communicator` must live as long. description: what the group has, the same on all ranks
-  // (messages.h). comm_type: what the elements of rows and gradients are on the way. keyed: the
-  // features whose ids are keys; their tables have the num_rows that NumberedRows says.
-  ExchangedGroup(const Group& group, Communicator* communicator, std::string description,
-                 DataType comm_type, Memory memory, std::vector<KeyedFeature> keyed = {});
+  // communicator: must outlive this object. description: the text that lists the group's tables
+  // and features, the same on all ranks (messages.h). comm_type: the element type in which rows
+  // and gradients are sent. keyed: the features whose ids are keys; `group` gives their tables the
+  // num_rows of NumberedRows.
+  ShardedLookup(const Group& group, Communicator* communicator, std::string description,
+                DataType comm_type, Memory memory, std::vector<KeyedFeature> keyed = {});
 
-  // Enqueues the write of every feature's output. `fault` takes the first bad id of this rank.
+  // Enqueues the write of every feature's output. fault: receives the first bad id of this rank.
   void Lookup(Fault* fault, cudaStream_t stream);
 
-  // After Lookup, with the outputs' gradients in the place of outputs: enqueues the update of the
-  // rows that this rank owns. `update.tables` are its shards.
+  // After Lookup, once the outputs' memory holds the outputs' gradients: enqueues the update of the
+  // rows that this rank owns. `update.tables` are this rank's shards.
   void Update(const group_embedding::Update& update, cudaStream_t stream);
 
-  // What it returns is the same on all ranks, so that all go on, or none does: where they disagree,
-  // or one met a bad id.
-  const ToldCounts& Ask(Fault* fault, cudaStream_t stream);
+  // Returns the same on all ranks, so that all ranks continue or none does: if their groups
+  // disagree, or a rank has a bad id.
+  const ExchangedCounts& RequestCounts(Fault* fault, cudaStream_t stream);
 
-  // After Ask, on the host. Of each part, how many rows that rank asks this one for: [num_ranks,
-  // num_tables].
+  // After RequestCounts, on the host: [num_ranks, num_tables] the number of rows that each rank
+  // requests from this one.
   const std::vector<int64_t>& requested() const { return counts_.served; }
   int64_t num_requests() const;
   const std::string& description() const { return description_; }
 
-  // requests: [num_requests] written: the local rows, rank after rank and table after table.
-  // locate: of a group with keys.
+  // requests: [num_requests] written: local rows of this rank, ordered by requesting rank, then by
+  // table. locate: needed if the group has keys.
   void LookUpRows(int64_t* requests, const Locate& locate, cudaStream_t stream) {
-    BringRows(requests, locate, stream, /*looks_up=*/true);
+    ExchangeRows(requests, locate, stream, /*looks_up=*/true);
   }
-  // In its place, without outputs: rows come.
+  // As LookUpRows, without writing outputs.
   void FetchRows(int64_t* requests, const Locate& locate, cudaStream_t stream) {
-    BringRows(requests, locate, stream, /*looks_up=*/false);
+    ExchangeRows(requests, locate, stream, /*looks_up=*/false);
   }
-  // The same, where no row is read: only tells owners which rows will have gradients.
-  void NameRows(int64_t* requests, const Locate& locate, cudaStream_t stream);
-  // After that, where `shards` ([num_tables]) now has the rows of this rank's tables: for what
-  // reads rows on the way back, which is WeightGrad, and SendGradients of tables with a max_norm.
-  void FindRows(const std::vector<Table>& shards, cudaStream_t stream);
+  // Tells the owners which rows will get gradients. No row is read or sent. requests, locate: as
+  // for LookUpRows.
+  void SendRequests(int64_t* requests, const Locate& locate, cudaStream_t stream);
+  // After the exchange, when this rank's tables have moved to `shards` ([num_tables]): rows are
+  // read from there by WeightGrad, and by SendGradients for tables with a max_norm.
+  void UseRows(const std::vector<Table>& shards, cudaStream_t stream);
 
-  // features: those of the group, with the outputs' gradients in the place of outputs. Returns what
-  // each rank sent: [num_ranks].
+  // features: the group's features, with the outputs' gradients as their outputs. Returns
+  // [num_ranks] the gradients that each rank sent to this one.
   std::vector<Received> SendGradients(const std::vector<Feature>& features, cudaStream_t stream);
 
-  // With such features. weight_grad: [num_ids].
+  // features: as for SendGradients. weight_grad: [num_ids] written.
   void WeightGrad(const std::vector<Feature>& features, float* weight_grad, cudaStream_t stream);
 
-  // Bytes that the last step sent to other ranks: ids and rows forward, gradients backward. Of the
-  // first message, which is as long whatever is in it, the ids alone.
+  // Bytes that this rank sent to other ranks in the last step: ids and rows in the forward pass,
+  // gradients in the backward pass. The message with the counts has a fixed size, of which only the
+  // ids are counted.
   int64_t sent_bytes() const { return sent_bytes_; }
 
  private:
-  // How parts go to other ranks, in comm_type.
+  // One exchange of parts between all ranks, in comm_type: the buffers and offsets.
   struct Transfer {
-    std::vector<int64_t> sent_at, received_at;  // as PartOffsets says
-    std::vector<char*> to;                      // [num_ranks] where those for each are written
-    char* arrived = nullptr;                    // where those of all ranks are, once sent
-    char* unpacked = nullptr;                   // where they are as they are read
+    std::vector<int64_t> sent_at, received_at;  // PartOffsets of sent and of received parts
+    std::vector<char*> to;                      // [num_ranks] where parts for each rank are written
+    char* arrived = nullptr;                    // where the parts from all ranks arrive
+    char* unpacked = nullptr;                   // where they are read, in the tables' type
     bool in_peer_buffers = false;
-    bool is_unpacked = false;  // not where they arrived
+    bool is_unpacked = false;  // `unpacked` is another buffer than `arrived`
   };
 
-  void BringRows(int64_t* requests, const Locate& locate, cudaStream_t stream, bool looks_up);
+  void ExchangeRows(int64_t* requests, const Locate& locate, cudaStream_t stream, bool looks_up);
   RoutedKeys NumberKeys(cudaStream_t stream);
   void LocateRequests(const Locate& locate, cudaStream_t stream);
-  // After the counts are there: every rank has a peer buffer that is large enough, or none has.
-  void FindPeerBuffers(cudaStream_t stream);
+  // After the counts are exchanged: takes a peer buffer that is large enough, on all ranks or on
+  // none.
+  void TakePeerBuffer(cudaStream_t stream);
   Transfer RowsTransfer();
   Transfer GradientsTransfer();
-  // sent, received: [num_parts] rows. in_peer_buffer: where those that come are in this rank's peer
-  // buffer, and peer_buffer_at [num_ranks] where in the others' those go that leave; null: they are
-  // sent.
+  // sent, received: [num_parts] numbers of rows. in_peer_buffer: where parts arrive in this rank's
+  // peer buffer; null: the communicator sends them. peer_buffer_at: [num_ranks] the offset in each
+  // other rank's peer buffer that this rank writes to.
   Transfer OpenTransfer(const std::string& name, const std::vector<int64_t>& sent,
                         const std::vector<int64_t>& received,
                         const std::vector<int64_t>& peer_buffer_at, char* in_peer_buffer,
                         bool is_unpacked);
-  // What was written arrives.
+  // Sends the parts that were written to transfer.to, or, with peer buffers, waits for all ranks.
   void Send(const Transfer& transfer, cudaStream_t stream);
   void Unpack(const Transfer& transfer, TableRange tables, float factor, cudaStream_t stream);
-  // The requests of other ranks, of these tables.
+  // The requests of other ranks for rows of `tables`.
   std::vector<ServedPart> PartsToServe(const Transfer& transfer, TableRange tables) const;
-  // By the communicator; places are written meanwhile.
-  void ReceiveRows(const Transfer& transfer, const PartPlace* places, bool looks_up,
-                   cudaStream_t stream);
-  // In peer buffers, in courses: while the first is served places are written, and while later ones
-  // are, the rows of those before are looked up.
-  void TakeRows(const Transfer& transfer, const PartPlace* places, bool looks_up,
-                cudaStream_t stream);
-  // Tables whose rows come together; the same on all ranks.
-  std::vector<TableRange> CutIntoCourses() const;
-  // [num_parts] on the device, once fetched_ is known.
-  const PartPlace* ListPlaces(cudaStream_t stream);
-  // Whether rows travel in another type than the table's.
+  // Exchanges rows through the communicator; meanwhile a second stream writes row addresses.
+  void ExchangeByCommunicator(const Transfer& transfer, const PartAddresses* addresses,
+                              bool looks_up, cudaStream_t stream);
+  // Exchanges rows through peer buffers, in pipeline chunks of a few tables: a second stream serves
+  // all chunks, while this one writes row addresses and then looks up each chunk that has arrived.
+  void ExchangeThroughPeerBuffers(const Transfer& transfer, const PartAddresses* addresses,
+                                  bool looks_up, cudaStream_t stream);
+  // The tables of each pipeline chunk, the same on all ranks.
+  std::vector<TableRange> CutIntoChunks() const;
+  // [num_parts] on the device. Needs fetched_.
+  const PartAddresses* ListPartAddresses(cudaStream_t stream);
+  // Whether rows are sent in another type than the tables'.
   bool Converts() const { return comm_type_ != group().dtype; }
-  // The type in which rows that came are looked up as they are, if it is not the table's: where
-  // that is faster, and nothing on the way back reads them again. Once the counts are there.
+  // The 16-bit type in which received rows are looked up without conversion to float32; none if
+  // conversion is faster, or if the backward pass reads the rows again. Needs the counts.
   std::optional<DataType> NarrowRows() const;
-  // Bytes on the way of what takes so many in a table's type.
+  // The size of `bytes` bytes of the tables' type once converted to comm_type.
   int64_t WireBytes(int64_t bytes) const;
   void CountSent(const std::vector<int64_t>& send_bytes);
   void AllToAll(const void* send, const std::vector<int64_t>& send_bytes, void* receive,
                 const std::vector<int64_t>& receive_bytes, cudaStream_t stream);
-  // [num_ranks] of parts at these offsets, on the way.
+  // [num_ranks] the bytes in comm_type of each rank's parts, which begin at `offsets`.
   std::vector<int64_t> WireBytesOfRanks(const std::vector<int64_t>& offsets) const;
-  // Bytes per rank of so many numbers in the parts of each.
+  // [num_ranks] the bytes of one int64 per row. counts: [num_parts] numbers of rows.
   std::vector<int64_t> WordsOfRanks(const std::vector<int64_t>& counts) const;
 
   Communicator* const communicator_;
   const std::string description_;
   const DataType comm_type_;
   const std::vector<KeyedFeature> keyed_;
-  int64_t* local_rows_ = nullptr;   // [unique rows] that this rank asks for; of keyed tables keys,
-                                    // and row numbers in the end, where it has them itself
-  const int64_t* times_ = nullptr;  // [unique rows] how often each came
-  ToldCounts counts_;
-  PeerBufferPool::Buffer peer_buffer_;  // this rank's; null: none has one
+  int64_t* local_rows_ = nullptr;   // [unique rows] that this rank requests; keys for keyed tables.
+                                    // Keys of this rank's own part become row numbers
+  const int64_t* times_ = nullptr;  // [unique rows] occurrences of each key in the batch
+  ExchangedCounts counts_;
+  PeerBufferPool::Buffer peer_buffer_;  // this rank's; null on all ranks or on none
   std::vector<int64_t> rows_in_buffer_,
-      gradients_in_buffer_;           // where this rank puts them in others'
-  int64_t own_gradients_at_ = 0;      // in this rank's peer buffer, those of the others
-  bool gradients_have_come_ = false;  // to peer buffers, from which nobody may have taken them
-  int64_t* requests_ = nullptr;       // rows that ranks ask for, rank after rank
-  const char* fetched_ = nullptr;     // rows of the other ranks
+      gradients_in_buffer_;       // [num_ranks] where this rank writes in each other rank's buffer
+  int64_t own_gradients_at_ = 0;  // where gradients from other ranks begin in this rank's buffer
+  bool gradients_have_come_ = false;  // the buffer holds gradients that may still be read
+  int64_t* requests_ = nullptr;       // [num_requests] as LookUpRows has them
+  const char* fetched_ = nullptr;     // the rows received from other ranks
   int64_t sent_bytes_ = 0;
 };
 

@@ -1,9 +1,10 @@
-// Where in each rank's peer buffer (peer_buffers.h) what others put there begins:
+// The layout of a rank's peer buffer (peer_buffers.h), into which the other ranks write:
 //
 //   | rows from rank 0 | rows from rank 1 | ... | gradients from rank 0 | gradients from rank 1 |
 //   ...
 //
-// as parts (part_bytes.h), table after table. A rank's own lie elsewhere.
+// Each section holds parts (part_bytes.h), table after table. A rank's own rows and gradients are
+// not in it.
 #pragma once
 
 #include <cstdint>
@@ -12,14 +13,14 @@
 namespace group_embedding {
 
 struct PeerLayout {
-  // counts: [asker, owner, table] rows asked for; row_bytes: [table] of a part (part_bytes.h), of
-  // which `share` travel: 1, or 0.5 in 16 bits.
-  PeerLayout(const std::vector<int64_t>& counts, const std::vector<int64_t>& row_bytes,
-             int64_t num_ranks, double share);
+  // requested: [requester, owner, table] numbers of rows; row_bytes: [table] bytes of a row in the
+  // tables' type; wire_ratio: the size of a sent element divided by that of a table's element.
+  PeerLayout(const std::vector<int64_t>& requested, const std::vector<int64_t>& row_bytes,
+             int64_t num_ranks, double wire_ratio);
 
-  std::vector<int64_t> rows_at;       // [asker, owner] in the asker's peer buffer
-  std::vector<int64_t> gradients_at;  // [owner, asker] in the owner's
-  std::vector<int64_t> bytes;         // [num_ranks] of all
+  std::vector<int64_t> rows_at;       // [requester, owner] offsets in the requester's peer buffer
+  std::vector<int64_t> gradients_at;  // [owner, requester] offsets in the owner's peer buffer
+  std::vector<int64_t> bytes;         // [num_ranks] size that each rank's peer buffer needs
 };
 
 }  // namespace group_embedding

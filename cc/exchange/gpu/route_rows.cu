@@ -42,22 +42,23 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// The same for where it is read.
+// A thread writes the address of one unique row after the other.
 __global__ void __launch_bounds__(kThreads)
-    PlaceUniqueKernel(RouteArgs args, const PartPlace* parts) {
+    AddressUniqueRowsKernel(RouteArgs args, const PartAddresses* parts) {
   const int64_t num_unique = args.sorted.num_unique[args.num_parts];
   for (int64_t u = int64_t{blockIdx.x} * kThreads + threadIdx.x; u < num_unique;
        u += int64_t{gridDim.x} * kThreads) {
     const int64_t p = args.PartOf(u);
-    const PartPlace part = parts[p];
+    const PartAddresses part = parts[p];
     const int64_t i = part.in_place ? args.local_rows[u] : u - args.sorted.num_unique[p];
-    args.places_of_unique[u] = part.base + i * part.stride;
+    args.unique_addresses[u] = part.base + i * part.stride;
   }
 }
 
 // A block goes over consecutive sorted entries, a thread over kEntriesPerThread of them, and hands
-// each the place of its unique row. How many rows begin before an entry is counted over the block.
-__global__ void __launch_bounds__(kThreads) ScatterPlacesKernel(RouteArgs args) {
+// each the address of its unique row. A scan over the block counts the rows that begin before an
+// entry.
+__global__ void __launch_bounds__(kThreads) ScatterAddressesKernel(RouteArgs args) {
   using Scan = cub::BlockScan<int, kThreads>;
   __shared__ typename Scan::TempStorage scan;
   __shared__ int64_t first_unique;
@@ -89,7 +90,7 @@ __global__ void __launch_bounds__(kThreads) ScatterPlacesKernel(RouteArgs args) 
   for (int e = 0; e < kEntriesPerThread; ++e) {
     unique += starts[e];
     if (begin + e < num_entries) {
-      args.places[args.positions[begin + e]] = args.places_of_unique[unique];
+      args.id_addresses[args.positions[begin + e]] = args.unique_addresses[unique];
     }
   }
 }
@@ -98,7 +99,7 @@ struct Workspace {
   char* sort;
   uint32_t* positions;
   uint32_t* samples;
-  int64_t* places_of_unique;
+  int64_t* unique_addresses;
   int64_t bytes;
 };
 
@@ -113,7 +114,7 @@ Workspace LayOut(const Group& group, const SortOptions& options, void* memory) {
   w.sort = take(SortRowsWorkspaceBytesCuda(group, options));
   w.positions = reinterpret_cast<uint32_t*>(take(group.batch.num_ids * 4));
   w.samples = reinterpret_cast<uint32_t*>(take(group.batch.num_ids * 4));
-  w.places_of_unique = reinterpret_cast<int64_t*>(take(group.batch.num_ids * 8));
+  w.unique_addresses = reinterpret_cast<int64_t*>(take(group.batch.num_ids * 8));
   w.bytes = at;
   return w;
 }
@@ -151,21 +152,21 @@ int64_t RouteRowsWorkspaceBytesCuda(const Group& group, int64_t num_ranks) {
 }
 
 cudaError_t RouteRowsCuda(const Group& group, int64_t num_ranks, void* workspace,
-                          const RoutedKeys& keys, int64_t* local_rows, int64_t* places,
+                          const RoutedKeys& keys, int64_t* local_rows, int64_t* id_addresses,
                           Fault* fault, RoutedRows* routed, cudaStream_t stream) {
   SortOptions options;
   options.num_owners = num_ranks;
   const Workspace w = LayOut(group, options, workspace);
   options.positions = w.positions;
   options.samples = w.samples;
-  options.places = places;
+  options.id_addresses = id_addresses;
   options.fault = fault;
   const cudaError_t error = SortRowsCuda(group, w.sort, &routed->sorted, stream, options);
   if (error != cudaSuccess) return error;
   routed->local_rows = local_rows;
-  routed->places = places;
+  routed->id_addresses = id_addresses;
   routed->positions = w.positions;
-  routed->places_of_unique = w.places_of_unique;
+  routed->unique_addresses = w.unique_addresses;
   routed->num_parts = num_ranks * group.num_tables;
   routed->num_ids = group.batch.num_ids;
   if (routed->num_ids == 0) return cudaSuccess;
@@ -173,13 +174,14 @@ cudaError_t RouteRowsCuda(const Group& group, int64_t num_ranks, void* workspace
   return cudaGetLastError();
 }
 
-cudaError_t WritePlacesCuda(const RoutedRows& routed, const PartPlace* parts, cudaStream_t stream) {
+cudaError_t WriteAddressesCuda(const RoutedRows& routed, const PartAddresses* parts,
+                               cudaStream_t stream) {
   if (routed.num_ids == 0) return cudaSuccess;
   const RouteArgs args{routed};
-  PlaceUniqueKernel<<<SeveralEach(), kThreads, 0, stream>>>(args, parts);
+  AddressUniqueRowsKernel<<<SeveralEach(), kThreads, 0, stream>>>(args, parts);
   constexpr int64_t kEntriesPerBlock = kThreads * kEntriesPerThread;
   const int64_t num_blocks = (routed.num_ids + kEntriesPerBlock - 1) / kEntriesPerBlock;
-  ScatterPlacesKernel<<<static_cast<unsigned>(num_blocks), kThreads, 0, stream>>>(args);
+  ScatterAddressesKernel<<<static_cast<unsigned>(num_blocks), kThreads, 0, stream>>>(args);
   return cudaGetLastError();
 }
 

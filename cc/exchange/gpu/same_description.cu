@@ -8,10 +8,10 @@
 namespace group_embedding {
 namespace {
 
-// Sends `description` to every rank, and brings what the others sent, of so many bytes, to the
-// host.
+// Sends `description` to every rank and copies the descriptions of all ranks, of bytes_of_rank
+// bytes each, to the host.
 std::string Gather(const std::string& description, const std::vector<int64_t>& bytes_of_rank,
-                   Communicator* communicator, const ShardedGroup::Memory& memory,
+                   Communicator* communicator, const ShardedLookupSteps::Memory& memory,
                    cudaStream_t stream, std::string* received) {
   std::string sent;
   int64_t num_received = 0;
@@ -44,9 +44,9 @@ DescriptionHeader HeaderOf(const std::string& description) {
 
 std::string FindDisagreement(const std::string& description,
                              const std::vector<DescriptionHeader>& headers,
-                             Communicator* communicator, const ShardedGroup::Memory& memory,
+                             Communicator* communicator, const ShardedLookupSteps::Memory& memory,
                              cudaStream_t stream) {
-  // Every rank sees the same headers, so that all go on, or none does.
+  // Every rank sees the same headers, so all ranks take the same branch.
   if (std::all_of(headers.begin(), headers.end(), [&](const DescriptionHeader& header) {
         return header.digest == headers[0].digest;
       })) {

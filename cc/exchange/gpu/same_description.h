@@ -1,4 +1,4 @@
-// Whether the ranks of a communicator are about to do the same.
+// A check that all ranks of a communicator are about to run the same lookup.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@
 
 namespace group_embedding {
 
-// What a rank tells of its description (messages.h) to all.
+// The digest and length of a rank's description (messages.h), which the rank sends to all.
 struct DescriptionHeader {
   uint64_t digest;
   int64_t bytes;
@@ -18,12 +18,13 @@ struct DescriptionHeader {
 
 DescriptionHeader HeaderOf(const std::string& description);
 
-// All ranks call it with the same headers, [num_ranks], and each with its own description. Empty
-// where all are the same, and then nothing is sent; else in what the first that differs does so, or
-// why that could not be found out: on every rank. Waits for the stream.
+// All ranks call it together, each with its own description and with the same headers, [num_ranks].
+// If all digests are equal it sends nothing and returns "". Otherwise the ranks exchange their
+// descriptions, and each returns how its own differs from the first different one, or why the
+// exchange failed. Waits for the stream in that case.
 std::string FindDisagreement(const std::string& description,
                              const std::vector<DescriptionHeader>& headers,
-                             Communicator* communicator, const ShardedGroup::Memory& memory,
+                             Communicator* communicator, const ShardedLookupSteps::Memory& memory,
                              cudaStream_t stream);
 
 }  // namespace group_embedding

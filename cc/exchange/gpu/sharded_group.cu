@@ -8,7 +8,7 @@
 
 namespace group_embedding {
 
-ShardedGroup::ShardedGroup(const Group& group, int rank, int num_ranks, Memory memory)
+ShardedLookupSteps::ShardedLookupSteps(const Group& group, int rank, int num_ranks, Memory memory)
     : rank_(rank),
       num_ranks_(num_ranks),
       allocate_(std::move(memory.on_device)),
@@ -28,19 +28,19 @@ ShardedGroup::ShardedGroup(const Group& group, int rank, int num_ranks, Memory m
   }
 }
 
-int64_t ShardedGroup::row_bytes(int64_t table) const {
+int64_t ShardedLookupSteps::row_bytes(int64_t table) const {
   return tables_[table].dim * SizeOf(group_.dtype);
 }
 
-Group ShardedGroup::group() const {
+Group ShardedLookupSteps::group() const {
   Group group = group_;
   group.tables = tables_.data();
   group.features = features_.data();
   return group;
 }
 
-std::vector<int64_t> ShardedGroup::PartOffsets(const std::vector<int64_t>& counts,
-                                               int skipped) const {
+std::vector<int64_t> ShardedLookupSteps::PartOffsets(const std::vector<int64_t>& counts,
+                                                     int skipped) const {
   std::vector<int64_t> offsets = {0};
   for (size_t p = 0; p < counts.size(); ++p) {
     const bool takes_none = static_cast<int64_t>(p) / num_tables() == skipped;
@@ -50,68 +50,70 @@ std::vector<int64_t> ShardedGroup::PartOffsets(const std::vector<int64_t>& count
   return offsets;
 }
 
-void ShardedGroup::Route(const RoutedKeys& keys, int64_t* local_rows, Fault* fault,
-                         cudaStream_t stream) {
+void ShardedLookupSteps::Route(const RoutedKeys& keys, int64_t* local_rows, Fault* fault,
+                               cudaStream_t stream) {
   const Group all = group();
   void* workspace = allocate_("route", RouteRowsWorkspaceBytesCuda(all, num_ranks_));
-  auto* places = static_cast<int64_t*>(allocate_("places", 8 * all.batch.num_ids));
-  RequireCuda(
-      RouteRowsCuda(all, num_ranks_, workspace, keys, local_rows, places, fault, &routed_, stream));
+  auto* id_addresses = static_cast<int64_t*>(allocate_("id_addresses", 8 * all.batch.num_ids));
+  RequireCuda(RouteRowsCuda(all, num_ranks_, workspace, keys, local_rows, id_addresses, fault,
+                            &routed_, stream));
 }
 
-void ShardedGroup::SetTables(const std::vector<Table>& shards) {
+void ShardedLookupSteps::SetTables(const std::vector<Table>& shards) {
   for (int64_t t = 0; t < num_tables(); ++t) tables_[t].rows = shards_[t].rows = shards[t].rows;
 }
 
-void ShardedGroup::SetShard(int64_t table, const Table& shard) {
+void ShardedLookupSteps::SetShard(int64_t table, const Table& shard) {
   tables_[table].rows = shard.rows;
   shards_[table].rows = shard.rows;
   shards_[table].num_rows = shard.num_rows;
 }
 
-Group ShardedGroup::ByPlace(std::vector<Table>* tables) const {
+Group ShardedLookupSteps::ByAddress(std::vector<Table>* tables) const {
   *tables = tables_;
-  for (Table& table : *tables) table.rows = nullptr, table.num_rows = kZerosPlace;
-  Group by_place = group();
-  by_place.tables = tables->data();
-  by_place.batch.ids = routed_.places;
-  by_place.invalid_ids = {/*prune_negative=*/true, /*read_zeros=*/true};
-  return by_place;
+  for (Table& table : *tables) table.rows = nullptr, table.num_rows = kZeroRowAddress;
+  Group by_address = group();
+  by_address.tables = tables->data();
+  by_address.batch.ids = routed_.id_addresses;
+  by_address.invalid_ids = {/*prune_negative=*/true, /*read_zeros=*/true};
+  return by_address;
 }
 
-void ShardedGroup::LookUpPlaces(TableRange range, std::optional<DataType> narrow,
-                                cudaStream_t stream) {
+void ShardedLookupSteps::LookUpAddresses(TableRange range, std::optional<DataType> narrow,
+                                         cudaStream_t stream) {
   std::vector<Table> tables;
-  Group by_place = ByPlace(&tables);
-  void* scratch = allocate_("lookup", GroupLookupScratchBytes(num_tables(), by_place.num_features));
+  Group by_address = ByAddress(&tables);
+  void* scratch =
+      allocate_("lookup", GroupLookupScratchBytes(num_tables(), by_address.num_features));
   std::vector<Feature> features;
   std::copy_if(features_.begin(), features_.end(), std::back_inserter(features),
                [=](const Feature& feature) { return range.Has(feature.table); });
-  by_place.features = features.data();
-  by_place.num_features = static_cast<int64_t>(features.size());
-  RequireCuda(GroupLookupCuda(by_place, scratch, nullptr, stream, narrow));
+  by_address.features = features.data();
+  by_address.num_features = static_cast<int64_t>(features.size());
+  RequireCuda(GroupLookupCuda(by_address, scratch, nullptr, stream, narrow));
 }
 
-void ShardedGroup::ReduceGradients(const std::vector<char*>& gradients,
-                                   const std::vector<GradientWire>& wires, cudaStream_t stream) {
+void ShardedLookupSteps::ReduceGradients(const std::vector<char*>& gradients,
+                                         const std::vector<GradientWire>& wires,
+                                         cudaStream_t stream) {
   const GroupOfParts parts(group(), num_ranks_);
-  // Which rows they are their owners know.
+  // The owners have the row numbers already: RequestCounts or SendRequests sent them.
   std::vector<TableGrad> grads;
   for (char* of_part : gradients) grads.push_back({/*indices=*/nullptr, of_part});
   SortedRows sorted = routed_.sorted;
-  sorted.places = routed_.places_of_unique;
+  sorted.unique_addresses = routed_.unique_addresses;
   void* scratch = allocate_("reduce", ReduceRowsScratchBytesCuda(parts.get()));
   RequireCuda(ReduceRowsCuda(parts.get(), sorted, grads.data(), scratch, stream,
                              {wires.data(), num_ranks_}));
 }
 
-void ShardedGroup::UpdateShards(const group_embedding::Update& update,
-                                const std::vector<Received>& received, const int64_t* rows,
-                                cudaStream_t stream) {
+void ShardedLookupSteps::UpdateShards(const group_embedding::Update& update,
+                                      const std::vector<Received>& received, const int64_t* rows,
+                                      cudaStream_t stream) {
   std::vector<Table> shards;
   for (int64_t t = 0; t < num_tables(); ++t) {
     shards.push_back(shard(t));
-    shards.back().max_norm = 0;  // is seen to where gradients were reduced
+    shards.back().max_norm = 0;  // ReduceGradients has applied it
   }
   std::vector<Feature> features;
   int64_t num_rows = 0;

@@ -1,12 +1,11 @@
-// What one rank does of the lookup and update of a group whose tables are spread over the ranks of
-// a job, each with a GPU.
+// The steps of a sharded lookup and update that one rank runs on its own GPU.
 //
-//   ids ── route ──> unique rows of each owner ──> [rows come] ──> lookup and combine ──> outputs
-//   gradients of outputs ── reduce ──> one per unique row ──> [gradients go] ──> owners update
+//   ids ── route ──> unique rows of each owner ──> [exchange] ──> lookup and combine ──> outputs
+//   gradients of outputs ── reduce ──> one per unique row ──> [exchange] ──> owners update
 //
-// How rows come and gradients go is ExchangedGroup's. Each unique row crosses once in either
-// direction; an owner adds what the ranks send in their order, so that results are the same bits on
-// every run.
+// ShardedLookup (exchanged_group.h) adds the exchanges between ranks. Each unique row is sent once
+// in each direction. An owner adds gradients in the order of the sending ranks, so that results are
+// the same bits on every run.
 //
 // Thread safety: one thread at a time. Errors are std::runtime_error.
 #pragma once
@@ -26,20 +25,22 @@
 
 namespace group_embedding {
 
-class ShardedGroup {
+class ShardedLookupSteps {
  public:
-  // Memory under a name: a later call with it gives the same memory, or more.
+  // Returns memory that is kept under `name`: a later call with the same name returns the same
+  // memory, or larger memory.
   using Allocate = std::function<void*(const std::string& name, int64_t bytes)>;
   struct Memory {
     Allocate on_device;
     Allocate on_host;  // page-locked
   };
 
-  // What a rank sent: its unique rows of this rank's tables, and their gradients.
+  // The gradients that one rank sent, for its unique rows of this rank's tables.
   struct Received {
-    std::vector<int64_t> counts;                    // [num_tables]
-    const char* gradients;                          // of the first table; PartBytes apart
-    std::shared_ptr<const PeerMemory> peer_buffer;  // where they are; null: in the caller's memory
+    std::vector<int64_t> counts;                    // [num_tables] numbers of rows
+    const char* gradients;                          // of the first table; the others follow,
+                                                    // PartBytes apart
+    std::shared_ptr<const PeerMemory> peer_buffer;  // holds them; null: the caller's memory does
   };
 
   struct TableRange {
@@ -47,37 +48,39 @@ class ShardedGroup {
     bool Has(int64_t table) const { return begin <= table && table < end; }
   };
 
-  ShardedGroup(const ShardedGroup&) = delete;
-  ShardedGroup& operator=(const ShardedGroup&) = delete;
+  ShardedLookupSteps(const ShardedLookupSteps&) = delete;
+  ShardedLookupSteps& operator=(const ShardedLookupSteps&) = delete;
 
  protected:
-  // group.tables: this rank's shards, with the num_rows of the whole tables.
-  ShardedGroup(const Group& group, int rank, int num_ranks, Memory memory);
-  ~ShardedGroup() = default;
+  // group.tables: this rank's shards, but with the num_rows of the whole tables.
+  ShardedLookupSteps(const Group& group, int rank, int num_ranks, Memory memory);
+  ~ShardedLookupSteps() = default;
 
   void Route(const RoutedKeys& keys, int64_t* local_rows, Fault* fault, cudaStream_t stream);
-  // After WritePlacesCuda: the outputs of the features of these tables. narrow: as GroupLookupCuda
-  // has it.
-  void LookUpPlaces(TableRange tables, std::optional<DataType> narrow, cudaStream_t stream);
-  // The group whose ids are addresses; `tables` are its own.
-  Group ByPlace(std::vector<Table>* tables) const;
-  // From now on outputs, or their gradients, are there.
+  // After WriteAddressesCuda: enqueues the write of the outputs of the features of `tables`.
+  // narrow: as for GroupLookupCuda.
+  void LookUpAddresses(TableRange tables, std::optional<DataType> narrow, cudaStream_t stream);
+  // The group with addresses of rows instead of ids. tables: written; the result borrows them.
+  Group ByAddress(std::vector<Table>* tables) const;
+  // Sets where outputs, or their gradients, are.
   void SetFeatures(const std::vector<Feature>& features) { features_ = features; }
-  void SetTables(const std::vector<Table>& shards);  // their rows alone
-  // From now on this rank has so many rows of a table, there.
+  // Sets where the rows of this rank's shards are.
+  void SetTables(const std::vector<Table>& shards);
+  // Sets where the rows of one shard are, and how many it has.
   void SetShard(int64_t table, const Table& shard);
-  // From now on the batch has these ids: numbers in the place of keys.
+  // Replaces the batch's ids, when keys have been numbered.
   void SetIds(const int64_t* ids) { group_.batch.ids = ids; }
-  // gradients, wires: [num_parts] where those of each part go, and how. Of tables with a max_norm,
-  // rows are read at their places.
+  // Adds the outputs' gradients into one gradient per unique row. gradients, wires: [num_parts]
+  // where and in which type each part's gradients are written. For tables with a max_norm, rows are
+  // read at their addresses.
   void ReduceGradients(const std::vector<char*>& gradients, const std::vector<GradientWire>& wires,
                        cudaStream_t stream);
-  // rows: those of all ranks, rank after rank; received: [num_ranks].
+  // rows: local rows, ordered by sending rank; received: [num_ranks] their gradients.
   void UpdateShards(const group_embedding::Update& update, const std::vector<Received>& received,
                     const int64_t* rows, cudaStream_t stream);
 
-  // [num_parts + 1] where parts of so many rows begin in a buffer; those of rank `skipped` take
-  // nothing.
+  // [num_parts + 1] where each part begins in a buffer. counts: [num_parts] numbers of rows. Parts
+  // of rank `skipped` have no bytes.
   std::vector<int64_t> PartOffsets(const std::vector<int64_t>& counts, int skipped) const;
 
   const Table& shard(int64_t table) const { return shards_[table]; }
@@ -92,10 +95,10 @@ class ShardedGroup {
   RoutedRows routed_ = {};
 
  private:
-  std::vector<Table> tables_;  // with the num_rows of the whole ones
+  std::vector<Table> tables_;  // with the num_rows of the whole tables
   std::vector<Table> shards_;
   std::vector<Feature> features_;
-  Group group_;  // without its pointers to tables and features
+  Group group_;  // its pointers to tables and features are not used
 };
 
 }  // namespace group_embedding

@@ -16,33 +16,35 @@
 
 namespace group_embedding {
 
-// In the writer's memory: this, the name, and from a multiple of 64 bytes on what is sent.
+// The header of a message in the sender's memory. The name follows it, and then, from a multiple of
+// 64 bytes on, the data.
 struct Message {
-  int64_t next;  // place of the one that was posted before to the same rank; 0: none
+  int64_t next;  // offset of the message posted before it to the same rank; 0: none
   int64_t bytes;
   int64_t name_bytes;
   uint64_t digest;              // of the call's description
-  int64_t text_at, text_bytes;  // where that is in the writer's memory
+  int64_t text_at, text_bytes;  // the description in the sender's memory
   std::atomic<uint32_t> is_read;
 };
 
 struct HostExchange::Board {
   static constexpr int kMaxRanks = 1024;
 
-  std::atomic<uint32_t> bell;              // rung for each message to this rank, and when one ends
-  std::atomic<uint32_t> left;              // this rank takes part no more
-  int64_t reason_at, reason_bytes;         // and why, set before; 0: nobody says
-  std::atomic<uint32_t> num_waiting;       // calls of this rank that are under way
-  std::atomic<int64_t> newest[kMaxRanks];  // place of the newest message to each rank; 0: none
+  std::atomic<uint32_t> wake_count;        // a futex: counts messages to this rank, and ends
+  std::atomic<uint32_t> left;              // this rank has ended
+  int64_t reason_at, reason_bytes;         // why, set before `left`; 0: unknown
+  std::atomic<uint32_t> num_waiting;       // calls of this rank that wait
+  std::atomic<int64_t> newest[kMaxRanks];  // offset of the newest message to each rank; 0: none
 };
 
 namespace {
 
-// Of the names of nodes. More messages than that are never under way: a list of them ends.
+// Limits on data read from another rank's memory: the length of a node's name, and the number of
+// messages in a list.
 constexpr int64_t kMaxNameBytes = int64_t{1} << 20;
 constexpr size_t kMaxMessages = size_t{1} << 20;
 
-// Larger messages are rare, as of a table that is saved: their memory goes back to the system.
+// Larger messages are rare (a table that is saved): their memory is given back to the system.
 constexpr int64_t kKeptBytes = int64_t{256} << 20;
 
 int64_t RoundUp(int64_t bytes) {
@@ -56,14 +58,14 @@ char* DataOf(Message* message) {
   return reinterpret_cast<char*>(message) + RoundUp(sizeof(Message) + message->name_bytes);
 }
 
-// Their writer may use the space again.
+// Allows the sender to reuse the messages' space.
 void MarkRead(const std::vector<Message*>& messages) {
   for (Message* message : messages) {
     if (message != nullptr) message->is_read.store(1, std::memory_order_release);
   }
 }
 
-// Of any process that maps the word.
+// Waits on a futex, which any process that maps the word may wake.
 void Sleep(std::atomic<uint32_t>* word, uint32_t while_it_is, double most_seconds) {
   const double whole = std::floor(most_seconds);
   const timespec most = {static_cast<time_t>(whole),
@@ -132,7 +134,7 @@ std::string HostExchange::Prepare(const std::string& name, const CallDescription
                                   const std::vector<int64_t>& bytes, Outgoing* outgoing) {
   std::lock_guard<std::mutex> lock(mutex_);
   FreeRead();
-  const int64_t text_at = PlaceOf(description);
+  const int64_t text_at = OffsetOf(description);
   const int64_t text_bytes = text_at == 0 ? 0 : static_cast<int64_t>(description.text->size());
   outgoing->name = name;
   outgoing->description = description;
@@ -140,17 +142,17 @@ std::string HostExchange::Prepare(const std::string& name, const CallDescription
   for (int n = 0; n < num_ranks_; ++n) {
     if (n == rank_) continue;
     const int64_t name_bytes = static_cast<int64_t>(name.size());
-    const int64_t place = space_->Take(RoundUp(sizeof(Message) + name_bytes) + bytes[n]);
-    if (place < 0) {
+    const int64_t offset = space_->Take(RoundUp(sizeof(Message) + name_bytes) + bytes[n]);
+    if (offset < 0) {
       Discard(*outgoing);
       return "expected all that ranks send at a time to fit " +
              std::to_string(SharedMemory::kBytes >> 30) + " GiB, got " + std::to_string(bytes[n]) +
              " bytes more for rank " + std::to_string(n) + "; use smaller batches";
     }
-    Message* message = outgoing->messages[n] = new (memories_[rank_]->data() + place)
+    Message* message = outgoing->messages[n] = new (memories_[rank_]->data() + offset)
         Message{0, bytes[n], name_bytes, description.digest, text_at, text_bytes, {0}};
     std::memcpy(NameOf(message), name.data(), name.size());
-    sent_.push_back(place);
+    sent_.push_back(offset);
   }
   return "";
 }
@@ -173,7 +175,7 @@ void HostExchange::Send(const Outgoing& outgoing, Done done) {
       call.description = outgoing.description;
       call.begin = std::chrono::steady_clock::now();
       call.is_late = false;
-      ++BoardOf(rank_)->num_waiting;  // before Collect: of any message either rank knows then
+      ++BoardOf(rank_)->num_waiting;  // before Collect, so that no message is missed
       for (int n = 0; n < num_ranks_; ++n) {
         if (n != rank_) Post(n, outgoing.messages[n]);
       }
@@ -181,7 +183,7 @@ void HostExchange::Send(const Outgoing& outgoing, Done done) {
       ended = FindEnded();
     }
   }
-  RingOthers();
+  WakeOthers();
   for (Ended& one : ended) one.done(one.error, std::move(one.inbox));
 }
 
@@ -198,9 +200,9 @@ void HostExchange::End(const std::string& reason) {
     BoardOf(rank_)->reason_bytes = static_cast<int64_t>(reason.size());
   }
   BoardOf(rank_)->left.store(1, std::memory_order_release);
-  RingOthers();
-  ++BoardOf(rank_)->bell;
-  Wake(&BoardOf(rank_)->bell);
+  WakeOthers();
+  ++BoardOf(rank_)->wake_count;
+  Wake(&BoardOf(rank_)->wake_count);
   for (Ended& one : ended) one.done(one.error, nullptr);
 }
 
@@ -219,22 +221,22 @@ HostExchange::Board* HostExchange::BoardOf(int rank) const {
   return reinterpret_cast<Board*>(memories_[rank]->data() + SharedMemory::kReserved);
 }
 
-Message* HostExchange::MessageAt(int rank, int64_t place) const {
-  return reinterpret_cast<Message*>(memories_[rank]->data() + place);
+Message* HostExchange::MessageAt(int rank, int64_t offset) const {
+  return reinterpret_cast<Message*>(memories_[rank]->data() + offset);
 }
 
-void HostExchange::RingOthers() const {
+void HostExchange::WakeOthers() const {
   for (int n = 0; n < num_ranks_; ++n) {
     if (n == rank_ || memories_[n] == nullptr) continue;
-    ++BoardOf(n)->bell;
-    if (BoardOf(n)->num_waiting != 0) Wake(&BoardOf(n)->bell);
+    ++BoardOf(n)->wake_count;
+    if (BoardOf(n)->num_waiting != 0) Wake(&BoardOf(n)->wake_count);
   }
 }
 
 void HostExchange::Listen(const LateWarning& late) {
-  std::atomic<uint32_t>* bell = &BoardOf(rank_)->bell;
+  std::atomic<uint32_t>* wake_count = &BoardOf(rank_)->wake_count;
   while (true) {
-    const uint32_t rung = bell->load();
+    const uint32_t seen = wake_count->load();
     std::vector<Ended> ended;
     std::vector<std::string> warnings;
     bool has_ended;
@@ -246,10 +248,10 @@ void HostExchange::Listen(const LateWarning& late) {
       warnings = FindLate(late.seconds);
       has_ended = !end_.empty();
     }
-    if (has_ended) RingOthers();
+    if (has_ended) WakeOthers();
     for (Ended& one : ended) one.done(one.error, std::move(one.inbox));
     for (const std::string& warning : warnings) late.warn(warning);
-    Sleep(bell, rung, late.seconds);
+    Sleep(wake_count, seen, late.seconds);
   }
 }
 
@@ -273,28 +275,28 @@ std::vector<std::string> HostExchange::FindLate(double seconds) {
 }
 
 void HostExchange::FreeRead() {
-  const auto is_read = [this](int64_t place) {
-    if (MessageAt(rank_, place)->is_read.load(std::memory_order_acquire) == 0) return false;
-    const int64_t bytes = space_->Give(place);
-    if (bytes > kKeptBytes) memories_[rank_]->GiveBack(place, bytes);
+  const auto is_read = [this](int64_t offset) {
+    if (MessageAt(rank_, offset)->is_read.load(std::memory_order_acquire) == 0) return false;
+    const int64_t bytes = space_->Give(offset);
+    if (bytes > kKeptBytes) memories_[rank_]->GiveBack(offset, bytes);
     return true;
   };
   sent_.erase(std::remove_if(sent_.begin(), sent_.end(), is_read), sent_.end());
 }
 
-// Where the others may read a description; 0: there is no memory left for it.
-int64_t HostExchange::PlaceOf(const CallDescription& description) {
+// The offset of a description that other ranks may read; 0: there is no memory left for it.
+int64_t HostExchange::OffsetOf(const CallDescription& description) {
   const auto [found, is_new] = descriptions_.emplace(description.digest, 0);
   if (!is_new) return found->second;
   return found->second = Keep(*description.text);
 }
 
-// Where the others may read a text for ever; 0: there is no memory left for it.
+// Copies a text into shared memory for ever, and returns its offset; 0: no memory is left.
 int64_t HostExchange::Keep(const std::string& text) {
-  const int64_t place = space_->Take(static_cast<int64_t>(text.size()) + 1);
-  if (place < 0) return 0;
-  std::memcpy(memories_[rank_]->data() + place, text.data(), text.size());
-  return place;
+  const int64_t offset = space_->Take(static_cast<int64_t>(text.size()) + 1);
+  if (offset < 0) return 0;
+  std::memcpy(memories_[rank_]->data() + offset, text.data(), text.size());
+  return offset;
 }
 
 std::string HostExchange::ReasonOf(int rank) const {
@@ -309,40 +311,40 @@ std::string HostExchange::ReasonOf(int rank) const {
 
 void HostExchange::Post(int to, Message* message) {
   std::atomic<int64_t>& newest = BoardOf(rank_)->newest[to];
-  const int64_t place = reinterpret_cast<char*>(message) - memories_[rank_]->data();
+  const int64_t offset = reinterpret_cast<char*>(message) - memories_[rank_]->data();
   message->next = newest.load();
-  while (!newest.compare_exchange_weak(message->next, place)) {
+  while (!newest.compare_exchange_weak(message->next, offset)) {
   }
 }
 
-bool HostExchange::IsMessage(int rank, int64_t place) const {
+bool HostExchange::IsMessage(int rank, int64_t offset) const {
   constexpr int64_t kBegin = SharedMemory::kReserved + sizeof(Board);
   constexpr int64_t kEnd = SharedMemory::kBytes - static_cast<int64_t>(sizeof(Message));
-  if (place < kBegin || place > kEnd || place % FreeSpace::kAlignment != 0) return false;
-  const Message& message = *MessageAt(rank, place);
+  if (offset < kBegin || offset > kEnd || offset % FreeSpace::kAlignment != 0) return false;
+  const Message& message = *MessageAt(rank, offset);
   if (message.name_bytes < 0 || message.name_bytes > kMaxNameBytes) return false;
   if (message.text_at < 0 || message.text_bytes < 0 || message.text_at > SharedMemory::kBytes ||
       message.text_bytes > SharedMemory::kBytes - message.text_at) {
     return false;
   }
-  const int64_t data = place + RoundUp(sizeof(Message) + message.name_bytes);
+  const int64_t data = offset + RoundUp(sizeof(Message) + message.name_bytes);
   return message.bytes >= 0 && message.bytes <= SharedMemory::kBytes - data;
 }
 
 bool HostExchange::TakePosted(int n, std::vector<Message*>* messages) {
-  int64_t place = BoardOf(n)->newest[rank_].exchange(0);
-  for (; place != 0; place = messages->back()->next) {
-    if (messages->size() == kMaxMessages || !IsMessage(n, place)) return false;
-    messages->push_back(MessageAt(n, place));
+  int64_t offset = BoardOf(n)->newest[rank_].exchange(0);
+  for (; offset != 0; offset = messages->back()->next) {
+    if (messages->size() == kMaxMessages || !IsMessage(n, offset)) return false;
+    messages->push_back(MessageAt(n, offset));
   }
   return true;
 }
 
-// Sorts what came by the calls it belongs to.
+// Assigns arrived messages to their calls.
 void HostExchange::Collect() {
   for (int n = 0; n < num_ranks_; ++n) {
     if (n == rank_) continue;
-    // First: whoever left had posted all its messages before.
+    // Read before the messages: a rank posts all its messages before it sets `left`.
     left_[n] = BoardOf(n)->left.load(std::memory_order_acquire) != 0;
     std::vector<Message*> messages;  // the newest first
     if (!TakePosted(n, &messages)) {
@@ -373,7 +375,7 @@ std::vector<HostExchange::Ended> HostExchange::FindEnded() {
   return ended;
 }
 
-// Whether a call has ended, and how.
+// Returns whether a call has ended. ended: its result.
 bool HostExchange::HasEnded(Call* call, Ended* ended) {
   bool is_complete = true;
   ended->error = end_;

@@ -1,25 +1,24 @@
-// How the ranks of one host send each other bytes: each writes messages into memory of its own,
-// which the others read where they lie.
+// HostExchange: sends messages between the ranks of one host. Each rank writes messages into shared
+// memory of its own, and the other ranks read them there without a copy.
 //
-//   rank 0 ── message to rank 1, named "rows" ──> its memory ... read by rank 1, space for another
+//   rank 0 ── message to rank 1, named "rows" ──> rank 0's memory ... read by rank 1, then freed
 //
-// Thread safety: every method may be called from any thread at any time, after Join.
+// Thread safety: after Join, any thread may call any method at any time.
 //
-// Order: calls are matched by name. All ranks make the same calls of one name, one after the other:
-// the next may begin once the last has ended. Calls of different names may be under way together,
-// begun in whatever order.
+// Order: calls are matched by name. All ranks make the same calls of a name, one after the other:
+// the next begins once the last has ended. Calls of different names may run together, begun in any
+// order.
 //
-// Waiting: no method waits. A call ends when all ranks have made it: then its `done` is called,
-// once, in the thread of whoever found out, the caller's or the exchange's own; it must not take
-// long. The exchange's thread sleeps while there is nothing to do. Whoever waits long for a rank
-// that lives is warned of it, once a call.
+// Waiting: no method waits. A call ends once all ranks have made it. `done` is then called once, by
+// the thread that finds out: a thread in Send or End, or the exchange's own. It must return
+// quickly. The exchange's thread sleeps while nothing arrives. It warns, once per call, of a rank
+// that is late.
 //
-// Errors: a call ends with a sentence where it cannot end well: this rank's End was called, another
-// rank has ended without making the call or describes it otherwise, its memory holds what is no
-// message, or another call of this name is under way. What is not noticed here is a rank that dies
-// or hangs, or waits in another call: the watch over the ranks
-// (group_embedding/distributed/liveness), which asks for Waiting, calls End. Nothing is left of the
-// memory when the processes are gone, killed ones included.
+// Errors: a call ends with an error sentence if this rank called End, if another rank has ended
+// without making the call or describes it differently, if its memory does not hold a message, or if
+// a call of the same name is running. The exchange does not notice a rank that died, hangs, or
+// waits in another call. The watch over ranks (group_embedding/distributed/liveness) does: it reads
+// Waiting and calls End. The memory is freed when all processes have ended, killed ones included.
 #pragma once
 
 #include <chrono>
@@ -40,8 +39,8 @@ namespace group_embedding {
 
 struct Message;  // in shared memory
 
-// What the calls of one op do, in a text that is the same on all ranks: they compare its digest in
-// each call, and say in what two texts differ.
+// Describes the calls of one op in a text that has to be the same on all ranks. Each call compares
+// the digests; if they differ, the error says how the texts differ.
 struct CallDescription {
   CallDescription() : CallDescription("") {}
   explicit CallDescription(std::string text);
@@ -50,7 +49,7 @@ struct CallDescription {
   uint64_t digest;
 };
 
-// What a rank writes in one call, per rank; for itself there is nothing.
+// The messages that a rank sends in one call: one per rank, null for itself.
 struct Outgoing {
   std::string name;
   CallDescription description;
@@ -61,15 +60,15 @@ struct Outgoing {
 
 class HostExchange;
 
-// How a rank is told that it waits for others: in a sentence, by the exchange's thread, once a call
-// has waited for so many seconds, or up to twice as many.
+// The exchange's thread calls `warn` with a sentence once a call has waited for other ranks for
+// `seconds` to twice as many seconds.
 struct LateWarning {
   double seconds;
   std::function<void(const std::string&)> warn;
 };
 
-// What a rank got in one call. The messages lie in the memory of their writers until it is
-// destroyed.
+// The messages that a rank received in one call. They stay in their senders' memory until the Inbox
+// is destroyed.
 class Inbox {
  public:
   Inbox(std::shared_ptr<const HostExchange> exchange, std::vector<Message*> messages)
@@ -78,7 +77,7 @@ class Inbox {
   Inbox(const Inbox&) = delete;
   Inbox& operator=(const Inbox&) = delete;
 
-  const char* data(int rank) const;  // null: of this rank itself
+  const char* data(int rank) const;  // null for this rank
   int64_t bytes(int rank) const;
 
  private:
@@ -88,47 +87,47 @@ class Inbox {
 
 class HostExchange : public std::enable_shared_from_this<HostExchange> {
  public:
-  // `inbox` is null where there is an error.
+  // inbox: null if there is an error.
   using Done = std::function<void(const std::string& error, std::shared_ptr<const Inbox> inbox)>;
 
-  // This rank's part. Null: `error` says why.
+  // Makes this rank's memory. Null on an error; *error says which.
   static std::shared_ptr<HostExchange> Make(int rank, int num_ranks, std::string* error);
 
-  // What Join of the other ranks takes.
+  // This rank's address, for the other ranks' Join.
   const std::string& address() const { return memories_[rank_]->address(); }
-  // Opens the memory of all ranks, once. Returns what went wrong; empty: nothing, and the
-  // exchange's thread runs, which keeps the object alive until End.
+  // Opens the memory of all ranks; called once. Returns an error sentence, or "". On success the
+  // exchange's thread runs, and keeps the object alive until End.
   std::string Join(const std::vector<std::string>& addresses, LateWarning late);
 
   int rank() const { return rank_; }
   int num_ranks() const { return num_ranks_; }
 
-  // Makes space for bytes[n] bytes for each other rank n. Returns what went wrong; empty: nothing,
-  // and `outgoing` is to be filled, and then sent or discarded.
+  // Allocates a message of bytes[n] bytes for each other rank n. Returns an error sentence, or "".
+  // On success the caller fills `outgoing`, and then calls Send or Discard.
   std::string Prepare(const std::string& name, const CallDescription& description,
                       const std::vector<int64_t>& bytes, Outgoing* outgoing);
   // Makes the call.
   void Send(const Outgoing& outgoing, Done done);
-  // What was prepared is not sent.
+  // Frees prepared messages without sending them.
   static void Discard(const Outgoing& outgoing);
 
-  // This rank takes part no more: calls that are under way, and all to come, end with this
-  // sentence; those of other ranks that wait for it end as well.
+  // Ends this rank's part: running and future calls end with the error `reason`, and calls of other
+  // ranks that wait for this rank end as well.
   void End(const std::string& reason);
 
-  // The calls that are under way.
+  // The calls that wait for other ranks.
   std::vector<PendingCall> Waiting();
 
  private:
   struct Board;  // the beginning of a rank's memory
 
-  // Of one name: messages of each rank that are to be read, and who waits for them.
+  // The calls of one name: messages that have arrived from each rank, and the waiting call, if any.
   struct Call {
     std::vector<std::deque<Message*>> arrived;
     Done done;
     CallDescription description;
     std::chrono::steady_clock::time_point begin;
-    bool is_late = false;  // and a warning said so
+    bool is_late = false;  // a warning was given
   };
 
   struct Ended {
@@ -139,36 +138,37 @@ class HostExchange : public std::enable_shared_from_this<HostExchange> {
 
   HostExchange(int rank, int num_ranks) : rank_(rank), num_ranks_(num_ranks) {}
   Board* BoardOf(int rank) const;
-  Message* MessageAt(int rank, int64_t place) const;
-  void RingOthers() const;
+  Message* MessageAt(int rank, int64_t offset) const;
+  void WakeOthers() const;
   void Listen(const LateWarning& late);
 
   // With the lock held.
   void FreeRead();
-  int64_t PlaceOf(const CallDescription& description);
+  int64_t OffsetOf(const CallDescription& description);
   int64_t Keep(const std::string& text);
   void Post(int to, Message* message);
   void Collect();
-  // Those that rank n has posted, the newest first; false where its memory has something else.
+  // Takes the messages that rank n has posted, the newest first. False if its memory holds anything
+  // else.
   bool TakePosted(int n, std::vector<Message*>* messages);
-  bool IsMessage(int rank, int64_t place) const;
+  bool IsMessage(int rank, int64_t offset) const;
   std::vector<Ended> FindEnded();
   bool HasEnded(Call* call, Ended* ended);
-  // In what the first rank that describes a complete call otherwise does so; empty: none does.
+  // How the first rank with another description of a complete call differs; empty: none does.
   std::string DifferenceIn(const Call& call) const;
-  std::string ReasonOf(int rank) const;  // why another one takes part no more
-  // Warnings for calls that have waited for so long, each once.
+  std::string ReasonOf(int rank) const;  // why another rank has ended
+  // Warnings for calls that have waited longer than `seconds`, once per call.
   std::vector<std::string> FindLate(double seconds);
 
   const int rank_, num_ranks_;
   std::vector<std::unique_ptr<SharedMemory>> memories_;  // [num_ranks]
-  std::mutex mutex_;                                     // of all below
+  std::mutex mutex_;                                     // guards all members below
   std::unique_ptr<FreeSpace> space_;
-  std::deque<int64_t> sent_;  // where messages are, until they are found to be read
+  std::deque<int64_t> sent_;  // offsets of messages that may not have been read
   std::unordered_map<std::string, Call> calls_;
-  std::unordered_map<uint64_t, int64_t> descriptions_;  // digest -> where the text is, for ever
-  std::vector<bool> left_;                              // [num_ranks] which take part no more
-  std::string end_;                                     // why this one does not
+  std::unordered_map<uint64_t, int64_t> descriptions_;  // digest -> offset of the text, never freed
+  std::vector<bool> left_;                              // [num_ranks] whether a rank has ended
+  std::string end_;                                     // why this rank has; empty: it has not
 };
 
 }  // namespace group_embedding

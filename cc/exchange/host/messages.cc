@@ -12,7 +12,7 @@ constexpr int64_t kHeaderWords = 6;
 
 int64_t WordsOf(int64_t bytes) { return (bytes + 7) / 8; }
 
-// The next line of a text from `at` on, which is moved behind it.
+// Returns the line of `text` that begins at `at`, and moves `at` behind it.
 std::string NextLine(const std::string& text, size_t* at) {
   const size_t begin = std::min(*at, text.size());
   const size_t end = std::min(text.find('\n', begin), text.size());
@@ -24,7 +24,7 @@ bool IsFaultKind(int64_t kind) {
   return kind >= 0 && kind <= static_cast<int64_t>(FaultKind::kWeightRowsDiffer);
 }
 
-// One message, read word by word; past its end there are zeros, and it is not whole.
+// Reads a message word by word. Reading past its end gives zeros and makes Ended false.
 class Reader {
  public:
   Reader(const int64_t* words, int64_t size) : at_(words), left_(size) {}
@@ -45,14 +45,14 @@ class Reader {
     Skip(count);
   }
 
-  // The same, of numbers from 1 to `most`.
+  // As Append, for numbers from 1 to `most`.
   void AppendUpTo(int64_t most, int64_t count, std::vector<int64_t>* to) {
     if (!Has(count)) return;
     whole_ = std::all_of(at_, at_ + count, [=](int64_t n) { return n >= 1 && n <= most; });
     Append(count, to);
   }
 
-  // Whether it was read to its end, and no further.
+  // Whether all words were read, and none past the end.
   bool Ended() const { return whole_ && left_ == 0; }
 
  private:

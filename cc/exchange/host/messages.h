@@ -1,14 +1,13 @@
-// What one rank sends to another before a lookup: one message, all words int64, so that one
-// all-to-all carries everything:
+// The message with which one rank requests rows from another: int64 words, sent in one all-to-all.
 //
-//   | fault kind, feature, sample, id | digest of the description | bytes of it that follow, or 0 |
-//   | the description, in words | rows of each table [num_tables] |
+//   | fault kind, feature, sample, id | digest of the description | its bytes that follow, or 0 |
+//   | the description, in words | number of rows of each table [num_tables] |
 //   | local ids or keys, table after table |
-//   | how often each came, of keyed tables, table after table |
+//   | for keyed tables, the occurrences of each key in the batch, table after table |
 //
-// The description is the text that says what tables and features a lookup has. All ranks must have
-// the same one; it goes with the first message, and its digest with all, so that ranks which differ
-// find out, and can say how.
+// The description is a text that lists the tables and features of a lookup. It has to be the same
+// on all ranks. The first message contains it, and every message contains its digest, so that ranks
+// can report that they differ, and how.
 #pragma once
 
 #include <cstdint>
@@ -26,37 +25,38 @@ struct Description {
 
 uint64_t DigestOf(const std::string& description);
 
-// In what the description of another rank differs from ours; empty: it did not send one.
+// A sentence: how the description of another rank differs from ours. theirs: empty if the rank did
+// not send it.
 std::string DifferenceOf(const std::string& ours, const std::string& theirs, int64_t rank);
 
-// The rows of one table that are asked for, owner after owner.
+// The requested rows of one table, owner after owner.
 struct TableRequest {
   std::vector<int64_t> ids;        // local ids, or keys
-  std::vector<int64_t> times;      // of keyed tables: how often each came, else empty
-  std::vector<int64_t> first_row;  // [num_ranks + 1] where each owner's begin
+  std::vector<int64_t> times;      // for keyed tables: occurrences of each key; else empty
+  std::vector<int64_t> first_row;  // [num_ranks + 1] where each owner's ids begin
 };
 
 struct Messages {
-  std::vector<int64_t> words;   // of rank 0, then of rank 1, ...
+  std::vector<int64_t> words;   // the message to rank 0, then to rank 1, ...
   std::vector<int64_t> splits;  // [num_ranks] words of each message
-  std::vector<int64_t> counts;  // [num_ranks, num_tables] rows asked for
+  std::vector<int64_t> counts;  // [num_ranks, num_tables] requested rows
 };
 
-// `with_description`: the text goes along.
+// with_description: whether the messages contain the text.
 Messages WriteMessages(const std::vector<TableRequest>& tables, const Fault& fault,
                        const Description& description, bool with_description, int64_t num_ranks);
 
 // The messages that one rank received.
 struct Requests {
-  std::vector<int64_t> counts;              // [num_ranks, num_tables] rows asked for by each rank
+  std::vector<int64_t> counts;              // [num_ranks, num_tables] rows that each rank requests
   std::vector<std::vector<int64_t>> ids;    // per table, rank after rank
   std::vector<std::vector<int64_t>> times;  // per table; empty where it has no keys
-  Fault fault;                              // the first of the lowest rank that had one
+  Fault fault;                              // of the lowest rank that has one
   int64_t fault_rank = -1;
-  std::string error;  // the ranks disagree, and in what
+  std::string error;  // how the ranks disagree; empty: they agree
 };
 
-// `words`: [sum of splits]. Whatever the words are, nothing outside of them is read.
+// words: [sum of splits], which may hold anything: nothing outside of them is read.
 Requests ReadMessages(const int64_t* words, const int64_t* splits, int64_t num_ranks,
                       const Description& description);
 

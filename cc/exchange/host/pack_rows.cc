@@ -13,7 +13,7 @@ namespace {
 
 constexpr int64_t kWordBytes = 4;
 
-// The words that `bytes` take, filled up to 16 bytes.
+// The number of words for `bytes` bytes, padded to 16 bytes.
 int64_t WordsOf(int64_t bytes) { return (bytes + 15) / 16 * 16 / kWordBytes; }
 
 // The rows of one table for one rank.
@@ -21,7 +21,7 @@ struct Block {
   int64_t rank;
   int64_t table;
   int64_t first;    // its first row in the table's matrix
-  int64_t count;    // of rows
+  int64_t count;    // the number of rows
   int64_t rows_at;  // in the rank's part, in words
   int64_t bits_at;
   int64_t end;
@@ -90,7 +90,7 @@ void ConvertRows(const RowSlices& from, int64_t slice, int64_t count, int64_t di
   if (from.ids == nullptr) return Convert(rows + slice * dim, count * dim, scale, to);
   const int64_t* ids = from.ids + slice;
   for (int64_t i = 0; i < count; ++i) {
-    // Those of the slices that follow `count` come next.
+    // Prefetches beyond `count` too, since the next call converts those rows.
     const int64_t ahead = std::min(i + kPrefetchRows, from.num_rows - slice - 1);
     PrefetchRow(rows + ids[ahead] * dim, dim);
     Convert(rows + ids[i] * dim, dim, scale, to + i * dim);
@@ -105,7 +105,7 @@ void ConvertRows(const RowSlices& from, int64_t slice, int64_t count, int64_t di
   });
 }
 
-// The same, rounded to another type on the way.
+// As ConvertRows, rounding each element to `wire` first.
 void ConvertRowsBy(DataType wire, const RowSlices& from, int64_t slice, int64_t count, int64_t dim,
                    float scale, char* to, DataType to_type) {
   if (wire == from.dtype && wire == to_type) {
@@ -113,8 +113,8 @@ void ConvertRowsBy(DataType wire, const RowSlices& from, int64_t slice, int64_t 
     return;
   }
   const int64_t rows_at_once = std::max<int64_t>(1, 1024 / dim);
-  std::vector<float> peer_buffer(rows_at_once * dim);
-  RowSlices rounded = {peer_buffer.data(), wire, /*all=*/true, nullptr, rows_at_once};
+  std::vector<float> floats(rows_at_once * dim);
+  RowSlices rounded = {floats.data(), wire, /*all=*/true, nullptr, rows_at_once};
   for (int64_t i = 0; i < count; i += rows_at_once) {
     const int64_t rows = std::min(rows_at_once, count - i);
     ConvertRows(from, slice + i, rows, dim, scale, rounded.rows, wire);
@@ -137,7 +137,7 @@ void SetAllPresent(uint32_t* bits, int64_t count) {
   }
 }
 
-// Which of the slices are rows of a block: [begin, end).
+// The slices [begin, end) that are rows of a block.
 struct Range {
   int64_t begin, end;
 };
@@ -150,8 +150,8 @@ Range SlicesIn(const RowSlices& slices, const Block& block) {
           std::lower_bound(indices, last, end) - indices};
 }
 
-// Calls `body(slice, row, count)` for the slices of a block whose rows follow each other; rows are
-// those of the block.
+// Calls `body(slice, row, count)` for each run of slices with consecutive rows of a block. row:
+// relative to the block's first row.
 template <typename Body>
 void ForRuns(const RowSlices& slices, const Block& block, Body&& body) {
   const Range range = SlicesIn(slices, block);
@@ -163,7 +163,7 @@ void ForRuns(const RowSlices& slices, const Block& block, Body&& body) {
   }
 }
 
-// Where the present rows of each block go in its table's slices.
+// The first slice of each block's present rows.
 std::vector<int64_t> FirstPresent(const RowParts& parts, const int64_t* present) {
   std::vector<int64_t> first(parts.num_ranks * parts.num_tables, 0);
   for (size_t b = parts.num_tables; b < first.size(); ++b) {
@@ -212,7 +212,8 @@ void PackRows(const RowParts& parts, const RowSlices* slices, float scale, char*
     char* rows = reinterpret_cast<char*>(words + block.rows_at);
     uint32_t* bits = words + block.bits_at;
     const int64_t row_words = (block.count * dim * SizeOf(wire) + kWordBytes - 1) / kWordBytes;
-    if (row_words > 0) words[block.rows_at + row_words - 1] = 0;  // of which it may fill a half
+    if (row_words > 0)
+      words[block.rows_at + row_words - 1] = 0;  // a row's 16-bit element may fill half of it
     std::fill(words + block.rows_at + row_words, words + block.end, 0);
     if (from.all) SetAllPresent(bits, block.count);
     ForRuns(from, block, [&](int64_t slice, int64_t row, int64_t count) {

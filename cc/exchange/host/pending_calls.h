@@ -1,7 +1,7 @@
-// Which collective calls this process waits in, for the watch over ranks: it compares those of all
-// ranks, and says where two wait for each other in different calls.
+// PendingCalls: the collective calls in which this process waits. The watch over ranks compares the
+// lists of all ranks, and reports ranks that wait for each other in different calls.
 //
-// Thread safety: every method may be called from any thread at any time.
+// Thread safety: any thread may call any method at any time.
 #pragma once
 
 #include <chrono>
@@ -15,19 +15,19 @@ namespace group_embedding {
 
 struct PendingCall {
   std::string key;          // the same on all ranks that make the call
-  std::string description;  // what the call does, for a person
+  std::string description;  // for messages: what the call does
   double seconds;           // since it began
 };
 
 class PendingCalls {
  public:
-  // That of the process, which is never destroyed.
+  // The process's list, which is never destroyed.
   static PendingCalls& OfProcess();
 
-  // A call of the same key that is still there is replaced. Returns the number of this one.
+  // Adds a call, and returns its number. Replaces a call of the same key that has not ended.
   int64_t Begin(const std::string& key, const std::string& description);
   void End(const std::string& key);
-  // Of a call that failed: nothing where another one of its key has begun since.
+  // Ends a call that failed. Does nothing if another call of its key has begun since.
   void EndNumber(const std::string& key, int64_t number);
 
   std::vector<PendingCall> List();
@@ -44,7 +44,7 @@ class PendingCalls {
   std::map<std::string, Call> calls_;
 };
 
-// A call of this process while the object lives.
+// Lists a call as pending while the object lives.
 class PendingScope {
  public:
   PendingScope(const std::string& key, const std::string& description)

@@ -20,18 +20,18 @@ std::unique_ptr<ProgressBoard> ProgressBoard::Open(const std::string& name, int 
     if (memory != MAP_FAILED) board->calls_ = static_cast<volatile int64_t*>(memory);
   }
   close(file);
-  board->Tell(0);
+  board->SetNumCalls(0);
   return board;
 }
 
 ProgressBoard::~ProgressBoard() {
   if (calls_ != nullptr) {
     munmap(const_cast<int64_t*>(calls_), num_ranks_ * sizeof(int64_t));
-    shm_unlink(path_.c_str());  // those that have it open keep it
+    shm_unlink(path_.c_str());  // processes that have it open keep it
   }
 }
 
-void ProgressBoard::Tell(int64_t num_calls) {
+void ProgressBoard::SetNumCalls(int64_t num_calls) {
   if (calls_ != nullptr) calls_[rank_] = 1 + num_calls;
 }
 

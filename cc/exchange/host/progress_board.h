@@ -1,4 +1,5 @@
-// How far each rank of a host has come, in memory that they share: who is late can be told by name.
+// ProgressBoard: the number of calls that each rank of a host has made, in shared memory, so that
+// an error can name the late ranks.
 #pragma once
 
 #include <cstdint>
@@ -9,14 +10,14 @@ namespace group_embedding {
 
 class ProgressBoard {
  public:
-  // `name`: what only the ranks of one communicator know. Where the host shares no memory, the
-  // board knows of this rank alone.
+  // name: unique to the ranks of one communicator. If the host has no shared memory, the board
+  // knows this rank only.
   static std::unique_ptr<ProgressBoard> Open(const std::string& name, int rank, int num_ranks);
   ~ProgressBoard();
 
-  void Tell(int64_t num_calls);
+  void SetNumCalls(int64_t num_calls);
 
-  // A sentence: the ranks of this host that have made fewer calls than this.
+  // A sentence that names the ranks of this host that have made fewer calls than `num_calls`.
   std::string WhoIsBehind(int64_t num_calls) const;
 
  private:
@@ -24,7 +25,7 @@ class ProgressBoard {
 
   const int rank_, num_ranks_;
   std::string path_;
-  volatile int64_t* calls_ = nullptr;  // [num_ranks] 1 + calls; 0: not of this host, or not there
+  volatile int64_t* calls_ = nullptr;  // [num_ranks] 1 + calls; 0: on another host, or not started
 };
 
 }  // namespace group_embedding

@@ -11,17 +11,16 @@ constexpr int64_t kLeftOut = -1, kReadsZeros = -2;
 
 // The unique ids of one table, in the order they were first seen.
 //
-// Whether an id is a new one is as good as random, and processors that guess it wrong lose more
-// time than all the rest takes. So nothing branches on it: each id is first written behind the
-// unique ones, and an empty slot has a number above all of theirs, of which and their count the
-// less is taken.
+// No branch depends on whether an id is new: it would be mispredicted, which costs more than all
+// the rest. Each id is written behind the unique ids first. An empty cell holds a number above
+// their count, and the id's number is the minimum of the cell and the count.
 class UniqueIds {
  public:
-  // Begins anew, for another table. `are_counted`: how often each came is asked for.
+  // Starts with the next table. are_counted: whether the occurrences of each id are needed.
   void Clear(int64_t max_ids, bool are_counted) {
     size_t size = 16;
     while (size < 2 * static_cast<size_t>(max_ids)) size *= 2;
-    slots_.assign(size, kEmpty);
+    cells_.assign(size, kEmpty);
     mask_ = size - 1;
     size_ = 0;
     ids_.resize(max_ids + 1);
@@ -31,13 +30,13 @@ class UniqueIds {
   // Returns the number of `id` among the unique ids.
   int64_t Add(int64_t id) {
     ids_[size_] = id;
-    size_t slot = (static_cast<uint64_t>(id) * 0x9E3779B97F4A7C15u >> 20) & mask_;
-    uint32_t number = NumberIn(slot);
+    size_t cell = (static_cast<uint64_t>(id) * 0x9E3779B97F4A7C15u >> 20) & mask_;
+    uint32_t number = NumberIn(cell);
     while (ids_[number] != id) {
-      slot = (slot + 1) & mask_;
-      number = NumberIn(slot);
+      cell = (cell + 1) & mask_;
+      number = NumberIn(cell);
     }
-    slots_[slot] = number;
+    cells_[cell] = number;
     size_ += number == size_;
     if (!times_.empty()) ++times_[number];
     return number;
@@ -50,21 +49,21 @@ class UniqueIds {
  private:
   static constexpr uint32_t kEmpty = 0xFFFFFFFF;
 
-  uint32_t NumberIn(size_t slot) const {
-    uint32_t number = std::min(slots_[slot], size_);
-    asm("" : "+r"(number));  // or GCC branches on which of the two it is, after all
+  uint32_t NumberIn(size_t cell) const {
+    uint32_t number = std::min(cells_[cell], size_);
+    asm("" : "+r"(number));  // keeps GCC from branching on the minimum
     return number;
   }
 
-  std::vector<uint32_t> slots_;  // open addressing; number of a unique id, or kEmpty
+  std::vector<uint32_t> cells_;  // open addressing; number of a unique id, or kEmpty
   size_t mask_ = 0;
   uint32_t size_ = 0;
-  std::vector<int64_t> ids_, times_;  // with space for one more than there are
+  std::vector<int64_t> ids_, times_;  // with space for one more id
 };
 
-// Sorts unique ids by owner, stably; `place` gets the new number of each.
+// Sorts unique ids by owner, stably; `new_number`: written, the new number of each.
 TableRequest SortByOwner(const UniqueIds& unique, const RoutedTable& table, int64_t num_ranks,
-                         std::vector<int64_t>* place) {
+                         std::vector<int64_t>* new_number) {
   const int64_t *ids = unique.ids(), *times = unique.times();
   const int64_t num_ids = unique.size();
   const Owners owners(table.placement, num_ranks);
@@ -75,10 +74,10 @@ TableRequest SortByOwner(const UniqueIds& unique, const RoutedTable& table, int6
   std::vector<int64_t> next(request.first_row.begin(), request.first_row.end() - 1);
   request.ids.resize(num_ids);
   request.times.resize(times == nullptr ? 0 : num_ids);
-  place->resize(num_ids);
+  new_number->resize(num_ids);
   for (int64_t u = 0; u < num_ids; ++u) {
     const Owner owner = owners.Of(ids[u]);
-    const int64_t to = (*place)[u] = next[owner.rank]++;
+    const int64_t to = (*new_number)[u] = next[owner.rank]++;
     request.ids[to] = owner.local_id;
     if (times != nullptr) request.times[to] = times[u];
   }
@@ -126,11 +125,11 @@ TableRequest RouteTable(const RouteInput& input, const RoutedTable& table,
     }
     ids[i] = use == IdUse::kRow ? unique->Add(id) : use == IdUse::kZeros ? kReadsZeros : kLeftOut;
   });
-  std::vector<int64_t> place;
-  TableRequest request = SortByOwner(*unique, table, input.num_ranks, &place);
-  const int64_t past_the_end = static_cast<int64_t>(place.size());
+  std::vector<int64_t> new_number;
+  TableRequest request = SortByOwner(*unique, table, input.num_ranks, &new_number);
+  const int64_t past_the_end = static_cast<int64_t>(new_number.size());
   ForIdsOfTable(input, features, [&](int64_t i, int64_t, float, int64_t, int64_t) {
-    if (ids[i] != kLeftOut) ids[i] = ids[i] == kReadsZeros ? past_the_end : place[ids[i]];
+    if (ids[i] != kLeftOut) ids[i] = ids[i] == kReadsZeros ? past_the_end : new_number[ids[i]];
   });
   return request;
 }

@@ -1,9 +1,9 @@
-// Routing: which rank must be asked for which rows.
+// Routing: finds the rows that a rank has to request from each owner.
 //
-// A rank reads its batch, finds the unique rows of each table and their owners (core/owner.h), and
-// writes one message to each (messages.h). The rows that come back form, per table, a matrix: those
-// of rank 0 first, each rank's in the order they were asked for. The batch is rewritten to name the
-// rows of these matrices, and is then looked up as if they were the tables.
+// A rank finds the unique rows of its batch and their owners (core/owner.h), and writes one message
+// to each owner (messages.h). The received rows form one matrix per table, ordered by owner and
+// then as requested. Routing replaces the batch's ids by row numbers of these matrices, in which
+// the batch is then looked up as if they were the tables.
 #pragma once
 
 #include <cstdint>
@@ -19,9 +19,9 @@ namespace group_embedding {
 
 inline constexpr int64_t kAnyKey = -1;
 
-// A table as routing sees it.
+// The properties of a table that routing needs.
 struct RoutedTable {
-  int64_t num_rows;  // of the whole table; kAnyKey: it is found by key, and any number is one
+  int64_t num_rows;  // of the whole table; kAnyKey: the table is keyed, and any id is valid
   Placement placement;
 };
 
@@ -36,12 +36,12 @@ struct RouteInput {
   int64_t num_ranks;
 };
 
-// Returns what to ask for, per table, and rewrites the ids: `ids` ([batch.num_ids]) gets, for each
-// id, the row of its table's matrix, -1 for an id that is left out, and the number of the matrix's
-// rows for one that reads zeros. Keys that are left out for their weight are asked for too, as
-// their owner counts them. The first bad id, if any, is stored in `fault` and reads zeros here: a
-// rank with bad input still takes part, so that none waits for it in vain. The same input always
-// gives the same result. The batch has fewer than 2^31 ids.
+// Returns the requests for each table. ids: [batch.num_ids] written: for each id its row in the
+// table's matrix, -1 if the id is left out, or the matrix's number of rows if the id reads zeros.
+// Keys that are left out because of their weight are requested too, since their owner counts them.
+// fault: receives the first bad id, which reads zeros here: a rank with bad input still takes part
+// in the exchange, so that other ranks do not wait for it. The result depends on the input alone.
+// The batch has fewer than 2^31 ids.
 std::vector<TableRequest> RouteIds(const RouteInput& input, int64_t* ids, Fault* fault,
                                    const ParallelFor& parallel_for);
 

@@ -16,7 +16,7 @@ constexpr int64_t kPageBytes = 4096;
 
 std::string Because(const std::string& what) { return what + ": " + std::strerror(errno); }
 
-// Whatever else has this process number, in another container, does not know it.
+// A secret of this memory: a process with the same number in another container does not know it.
 uint64_t DrawSecret() {
   std::random_device random;
   return uint64_t{random()} << 32 | random();

@@ -1,6 +1,6 @@
-// Memory that the processes of one host share: a file that never has a name in a folder, so that
-// nothing is left of it once the last process that mapped it has ended, however it ended, and no
-// mount such as /dev/shm limits it. It takes addresses at once, and memory as it is touched.
+// Memory that the processes of one host share: a file without a name in any folder. The kernel
+// frees it once the last process that mapped it has ended, even if it was killed, and no mount such
+// as /dev/shm limits it. Addresses are reserved at once; memory is allocated as pages are touched.
 #pragma once
 
 #include <cstdint>
@@ -11,20 +11,22 @@ namespace group_embedding {
 
 class SharedMemory {
  public:
-  // Of addresses. More than ranks ever have under way, and space for a thousand ranks.
+  // The size of the reserved addresses: more than messages ever take, and small enough that a
+  // process can map the memory of a thousand ranks.
   static constexpr int64_t kBytes = int64_t{1} << 36;
 
-  // New memory, zeros. Null: `error` says why.
+  // Makes zeroed memory. Null on an error; *error says which.
   static std::unique_ptr<SharedMemory> Make(std::string* error);
-  // What another process of this host made. It must live until all have mapped it.
+  // Maps the memory that another process of this host made. That process must live until all have
+  // mapped it.
   static std::unique_ptr<SharedMemory> Map(const std::string& address, std::string* error);
   ~SharedMemory();
   SharedMemory(const SharedMemory&) = delete;
   SharedMemory& operator=(const SharedMemory&) = delete;
 
-  // By which Map finds it.
+  // The argument of Map.
   const std::string& address() const { return address_; }
-  // [kBytes]; the first kReserved are this class's own.
+  // [kBytes]; the first kReserved bytes are this class's own.
   char* data() const { return data_; }
   static constexpr int64_t kReserved = 64;
 

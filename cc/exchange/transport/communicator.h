@@ -1,13 +1,13 @@
-// How the ranks of a job send each other bytes.
+// Communicator: sends bytes between the ranks of a job.
 //
-// Thread safety: calls come from one thread at a time, except Abort, which any thread may call at
-// any time. Order: every rank makes the same calls in the same order; which stream a call is
-// enqueued on is each rank's own business, but calls on different streams still run one after the
-// other. Memory is on the communicator's device (of the local one: on the stream's).
+// Thread safety: one thread at a time calls it, but any thread may call Abort at any time. Order:
+// every rank makes the same calls in the same order. Each rank chooses the stream of each call;
+// calls run one after the other, on different streams too. Memory is on the communicator's device
+// (for the local communicator, on the stream's device).
 //
-// Every function returns what went wrong, in one sentence; empty: nothing. After an error the
-// communicator is aborted: what was enqueued ends with whatever is in memory then, later calls
-// return the same error, and no rank waits longer than the time-out for one that is gone.
+// Errors: every function returns an error sentence, or "". After an
+// error the communicator is aborted: enqueued calls end without all their data, later calls return
+// the same error, and no rank waits for a missing one longer than the time-out.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,7 @@ struct CUstream_st;
 
 namespace group_embedding {
 
-using Stream = CUstream_st*;  // cudaStream_t, where there is no CUDA as well
+using Stream = CUstream_st*;  // cudaStream_t, declared without CUDA
 
 class PeerBufferPool;
 
@@ -31,21 +31,21 @@ class Communicator {
   int rank() const { return rank_; }
   int num_ranks() const { return num_ranks_; }
 
-  // Enqueues: send_bytes[n] bytes go to rank n, and receive_bytes[n] come from it. In both buffers
-  // those of rank 0 lie first, without gaps. A rank's own bytes are copied. Sizes are on the host;
-  // what a rank sends to another is what that receives from it.
+  // Enqueues the send of send_bytes[n] bytes to each rank n, and the receipt of receive_bytes[n]
+  // bytes from it. Both buffers are ordered by rank, without gaps. A rank's bytes for itself are
+  // copied. Sizes are on the host. Both ranks of a pair give the same size.
   virtual std::string AllToAll(const void* send, const int64_t* send_bytes, void* receive,
                                const int64_t* receive_bytes, Stream stream) = 0;
 
-  // Waits on the host until everything that was enqueued on `stream` has ended: at most so long as
-  // the time-out, then aborts and names the ranks that are behind, as far as they are known.
+  // Waits on the host until all work on `stream` has ended. After the time-out it aborts, and the
+  // error names the ranks that are behind, if they are known.
   virtual std::string Wait(Stream stream) = 0;
 
-  // Ends what is under way and all calls to come, with this sentence.
+  // Ends running and future calls with the error `reason`.
   virtual void Abort(const std::string& reason) = 0;
 
-  // Memory that all ranks write (peer_buffers.h), for what would else be copied to be sent; null on
-  // all of them where they have none.
+  // Buffers into which other ranks write directly (peer_buffers.h); null on all ranks if they have
+  // none.
   virtual PeerBufferPool* peer_buffers() { return nullptr; }
 
  protected:
@@ -55,13 +55,13 @@ class Communicator {
   const int rank_, num_ranks_;
 };
 
-// For who has no other way to tell of an error: throws std::runtime_error, if there is one.
+// Throws std::runtime_error if `error` is not empty.
 inline void Require(const std::string& error) {
   if (!error.empty()) throw std::runtime_error(error);
 }
 
-// The same number of bytes from each rank to each: how sizes are exchanged, and, followed by Wait,
-// a barrier. send, receive: [num_ranks, bytes].
+// An all-to-all with the same number of bytes for each pair of ranks. Followed by Wait it is a
+// barrier. send, receive: [num_ranks, bytes].
 std::string ExchangeEqual(Communicator* communicator, const void* send, void* receive,
                           int64_t bytes, Stream stream);
 

@@ -1,4 +1,4 @@
-// Which parts of a range of addresses are taken: first fit, and neighbours that are free are one.
+// A first-fit allocator of ranges of offsets. Adjacent free ranges are merged.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@ class FreeSpace {
 
   FreeSpace(int64_t begin, int64_t end) : free_{{begin, end - begin}} {}
 
-  // Returns where `bytes` are from now on taken; -1: there is no such place.
+  // Takes a range of `bytes` and returns its beginning; -1: no free range is large enough.
   int64_t Take(int64_t bytes) {
     bytes = (bytes + kAlignment - 1) / kAlignment * kAlignment;
     for (auto it = free_.begin(); it != free_.end(); ++it) {
@@ -28,7 +28,7 @@ class FreeSpace {
     return -1;
   }
 
-  // Returns how many bytes are free again.
+  // Frees the range that begins at `begin`, and returns its size.
   int64_t Give(int64_t begin) {
     const auto taken = taken_.find(begin);
     const int64_t bytes = taken->second;
@@ -50,7 +50,7 @@ class FreeSpace {
   }
 
  private:
-  std::map<int64_t, int64_t> free_, taken_;  // where each begins: bytes
+  std::map<int64_t, int64_t> free_, taken_;  // the beginning of each range -> its size
 };
 
 }  // namespace group_embedding

@@ -1,4 +1,5 @@
-// One rank, which is all there are. Without a GPU, memory is the host's and calls run at once.
+// The communicator of a job of one rank. Without a GPU it works on host memory, and calls run at
+// once.
 #pragma once
 
 #include <memory>

@@ -1,5 +1,5 @@
-// NCCL's C interface (nccl.h), as far as the exchange needs it, from a libnccl.so.2 that is loaded
-// when the first communicator is made: whoever has none builds and runs all the rest.
+// The functions of NCCL's C interface (nccl.h) that the exchange uses. libnccl.so.2 is loaded when
+// the first communicator is made, so that builds and programs without NCCL need no library.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -31,9 +31,9 @@ struct NcclApi {
   const char* (*get_last_error)(Comm*);
 };
 
-// The library that the environment variable GROUP_EMBEDDING_NCCL names, or else libnccl.so.2 where
-// the system looks for libraries. Loaded once it is found; null where it is not, and `error` says
-// in one sentence how to get it.
+// Loads, once, the library that the environment variable GROUP_EMBEDDING_NCCL names, or
+// libnccl.so.2 on the system's search path. Null if it is not found; `error` then says how to get
+// it.
 const NcclApi* LoadNccl(std::string* error);
 
 }  // namespace group_embedding

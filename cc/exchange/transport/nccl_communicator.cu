@@ -16,8 +16,8 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// Who waits asks again and again, a microsecond a turn, as ranks of one step are rarely further
-// apart; from then on the cores are for those that others wait for.
+// Wait queries the stream kBusyTurns times, about 2 ms, which covers the usual lag between ranks.
+// Then it sleeps between queries, so that cores are free for the ranks that are behind.
 constexpr int64_t kBusyTurns = 2000;
 constexpr std::chrono::microseconds kIdle{20};
 
@@ -50,7 +50,7 @@ class NcclCommunicator : public Communicator {
              " bytes that it sends, got " + std::to_string(receive_bytes[rank()]);
     }
     ++num_calls_;
-    board_->Tell(num_calls_);
+    board_->SetNumCalls(num_calls_);
     if (stream != last_stream_ && num_calls_ > 1) {
       const cudaError_t failed = cudaStreamWaitEvent(stream, last_call_, 0);
       if (failed != cudaSuccess) return AbortLocked(Text(failed));
@@ -76,7 +76,7 @@ class NcclCommunicator : public Communicator {
     const NcclApi::Result ended = api_->group_end();
     if (result == NcclApi::kSuccess) result = ended;
     if (result != NcclApi::kSuccess) return AbortLocked(Text(result));
-    // Last, so that the others' bytes travel while the host enqueues it.
+    // Enqueued last, so that the other ranks' bytes are being sent meanwhile.
     cudaError_t copied = cudaSuccess;
     if (send_bytes[rank()] > 0) {
       copied = cudaMemcpyAsync(own_to, own, send_bytes[rank()], cudaMemcpyDeviceToDevice, stream);
@@ -148,32 +148,32 @@ class NcclCommunicator : public Communicator {
   cudaEvent_t last_call_;
 };
 
-// NCCL's start takes seconds, and so does that of a process.
-constexpr double kMeetSeconds = 60;
+// NCCL takes seconds to start, as does each rank's process.
+constexpr double kStartSeconds = 60;
 
-// Waits for all ranks; null, and `error` says why, where they do not come in time. As NCCL itself
-// would wait for ever, a thread does it that is left behind then.
-NcclApi::Comm* Meet(const NcclApi* api, const NcclApi::UniqueId& id, int rank, int num_ranks,
-                    double timeout_seconds, std::string* error) {
-  struct Met {
+// Forms a group with all ranks. Null if they do not all call it in time; *error says so. NCCL
+// itself waits for ever, so a thread makes the call, and is left behind after the time-out.
+NcclApi::Comm* FormGroup(const NcclApi* api, const NcclApi::UniqueId& id, int rank, int num_ranks,
+                         double timeout_seconds, std::string* error) {
+  struct Result {
     NcclApi::Comm* comm = nullptr;
     std::string error;
   };
   int device = 0;
   cudaGetDevice(&device);
-  auto promise = std::make_shared<std::promise<Met>>();
-  std::future<Met> future = promise->get_future();
+  auto promise = std::make_shared<std::promise<Result>>();
+  std::future<Result> future = promise->get_future();
   std::thread([=] {
-    Met met;
+    Result formed;
     cudaSetDevice(device);
-    const NcclApi::Result result = api->comm_init_rank(&met.comm, num_ranks, id, rank);
+    const NcclApi::Result result = api->comm_init_rank(&formed.comm, num_ranks, id, rank);
     if (result != NcclApi::kSuccess) {
-      met.error = std::string("NCCL: ") + api->get_error_string(result) + " (" +
-                  api->get_last_error(nullptr) + ")";
+      formed.error = std::string("NCCL: ") + api->get_error_string(result) + " (" +
+                     api->get_last_error(nullptr) + ")";
     }
-    promise->set_value(met);
+    promise->set_value(formed);
   }).detach();
-  const double seconds = std::max(timeout_seconds, kMeetSeconds);
+  const double seconds = std::max(timeout_seconds, kStartSeconds);
   if (future.wait_for(std::chrono::duration<double>(seconds)) != std::future_status::ready) {
     *error = "NCCL: rank " + std::to_string(rank) + " did not meet the other " +
              std::to_string(num_ranks - 1) + " ranks within " +
@@ -181,9 +181,9 @@ NcclApi::Comm* Meet(const NcclApi* api, const NcclApi::UniqueId& id, int rank, i
              " s; is one of them gone, or about other work?";
     return nullptr;
   }
-  const Met met = future.get();
-  *error = met.error;
-  return met.error.empty() ? met.comm : nullptr;
+  const Result formed = future.get();
+  *error = formed.error;
+  return formed.error.empty() ? formed.comm : nullptr;
 }
 
 }  // namespace
@@ -213,7 +213,7 @@ std::unique_ptr<Communicator> MakeNcclCommunicator(const std::string& id, int ra
   std::unique_ptr<ProgressBoard> board = ProgressBoard::Open(id, rank, num_ranks);
   NcclApi::UniqueId unique;
   std::memcpy(unique.bytes, id.data(), sizeof(unique.bytes));
-  NcclApi::Comm* comm = Meet(api, unique, rank, num_ranks, timeout_seconds, error);
+  NcclApi::Comm* comm = FormGroup(api, unique, rank, num_ranks, timeout_seconds, error);
   if (comm == nullptr) return nullptr;
   return std::make_unique<NcclCommunicator>(api, comm, std::move(board), rank, num_ranks,
                                             timeout_seconds);

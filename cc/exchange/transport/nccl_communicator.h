@@ -1,4 +1,4 @@
-// Ranks that have a GPU each, through NCCL.
+// The communicator of ranks with a GPU each, through NCCL.
 #pragma once
 
 #include <cstdint>
@@ -9,13 +9,13 @@
 
 namespace group_embedding {
 
-// What the ranks of one communicator have in common: made by one of them, which hands it to the
-// others. `error` as below.
+// The id that ranks share to form one communicator. One rank makes it and sends it to the others.
+// On an error returns "", and *error says why.
 inline constexpr int kNcclIdBytes = 128;
 std::string MakeNcclId(std::string* error);
 
-// Made by all ranks together, each on its current device. Null on an error, and `error` says which.
-// `timeout_seconds`: how long Wait waits for other ranks, and this at least a minute.
+// All ranks call it together, each on its current device. Null on an error; *error says which.
+// timeout_seconds: how long Wait waits for other ranks. This function waits at least a minute.
 std::unique_ptr<Communicator> MakeNcclCommunicator(const std::string& id, int rank, int num_ranks,
                                                    double timeout_seconds, std::string* error);
 

@@ -18,7 +18,7 @@ constexpr double kTimeouts = 2;
 struct WaitArgs {
   PeerSignals signals;
   int channel;
-  bool tells;
+  bool signals_peers;
   uint64_t timeout_ns;
   volatile int64_t* late;
   volatile int32_t* ended;
@@ -30,14 +30,14 @@ __device__ uint64_t Nanoseconds() {
   return now;
 }
 
-// Thread n tells rank n that this rank has come, if it tells, and waits until rank n has said so.
+// One block. Thread n signals rank n, if signals_peers, and waits for the signal of rank n.
 __global__ void WaitKernel(const __grid_constant__ WaitArgs args) {
   const int peer = threadIdx.x;
   if (peer >= args.signals.num_ranks || peer == args.signals.rank) return;
-  if (args.tells) args.signals.Tell(peer, args.channel);
+  if (args.signals_peers) args.signals.Signal(peer, args.channel);
   const uint64_t start = Nanoseconds();
   uint64_t look_at = start + kLookNs;
-  while (!args.signals.HasTold(peer, args.channel)) {
+  while (!args.signals.HasSignalled(peer, args.channel)) {
     const uint64_t now = Nanoseconds();
     if (now < look_at) continue;
     look_at = now + kLookNs;
@@ -117,16 +117,16 @@ PeerSignals PeerBufferPool::NextSignals() {
 }
 
 void PeerBufferPool::EnqueueBarrier(cudaStream_t stream) {
-  Enqueue(NextSignals(), /*channel=*/0, /*tells=*/true, stream);
+  Enqueue(NextSignals(), /*channel=*/0, /*signals_peers=*/true, stream);
 }
 
 void PeerBufferPool::EnqueueWait(const PeerSignals& signals, int channel, cudaStream_t stream) {
-  Enqueue(signals, channel, /*tells=*/false, stream);
+  Enqueue(signals, channel, /*signals_peers=*/false, stream);
 }
 
-void PeerBufferPool::Enqueue(const PeerSignals& signals, int channel, bool tells,
+void PeerBufferPool::Enqueue(const PeerSignals& signals, int channel, bool signals_peers,
                              cudaStream_t stream) {
-  WaitArgs args = {signals, channel, tells};
+  WaitArgs args = {signals, channel, signals_peers};
   args.timeout_ns = static_cast<uint64_t>(kTimeouts * timeout_seconds_ * 1e9);
   args.late = &board_->late;
   args.ended = &board_->ended;

@@ -22,7 +22,7 @@ class PeerCommunicator : public Communicator {
       const std::string late = peer_buffers_->Error();
       if (late.empty()) return "";
       base_->Abort(late);
-      error = base_->Wait(stream);  // says it as any other of its errors
+      error = base_->Wait(stream);  // returns `late` in the form of all its errors
     }
     peer_buffers_->Abort();
     return error;

@@ -10,9 +10,8 @@
 
 namespace group_embedding {
 
-// The same communicator, with peer buffers. All ranks call it together; where these cannot have
-// any, it returns `communicator` as it was on all of them, and *why_not says why. Waits for the
-// stream.
+// Adds peer buffers to a communicator. All ranks call it together. If any rank cannot have them,
+// all ranks get `communicator` back unchanged, and *why_not says why. Waits for the stream.
 std::unique_ptr<Communicator> UsePeerMemory(std::unique_ptr<Communicator> communicator,
                                             double timeout_seconds, cudaStream_t stream,
                                             std::string* why_not);

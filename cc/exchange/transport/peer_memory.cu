@@ -9,19 +9,19 @@
 namespace group_embedding {
 namespace {
 
-// Of others, peers' random reads were a third as fast.
+// Peers read memory in smaller pages a third as fast, at random addresses.
 constexpr int64_t kLargePageBytes = int64_t{2} << 20;
 
-// Memory whose handles went to other processes. What nobody needs any more is kept for the next one
-// who does.
+// Memory that other processes may have open, and so is never freed: unused blocks are kept for
+// later calls.
 class ExportedMemory {
  public:
   static ExportedMemory& OfProcess() {
-    static auto* memory = new ExportedMemory;  // never freed: the GPU may be gone before
+    static auto* memory = new ExportedMemory;  // never freed: the CUDA context may end first
     return *memory;
   }
 
-  // Of the current device, in whole large pages; null where it has none.
+  // Memory of the current device, a multiple of kLargePageBytes; null if it has too little.
   char* Take(int64_t bytes) {
     int device;
     RequireCuda(cudaGetDevice(&device));
@@ -32,7 +32,7 @@ class ExportedMemory {
       block = *fits;
       free_.erase(fits);
     } else if (cudaMalloc(&block.data, bytes) != cudaSuccess) {
-      cudaGetLastError();  // or a later call would return it
+      cudaGetLastError();  // clears the error, which a later call would return
       return nullptr;
     }
     taken_.push_back(block);
@@ -62,25 +62,25 @@ class ExportedMemory {
   std::vector<Block> taken_;
 };
 
-// What every rank says, rank 0 first.
+// The values of all ranks, in their order.
 template <typename T>
 std::vector<T> AllGather(const T& mine, Communicator* communicator, cudaStream_t stream) {
   const int64_t num_ranks = communicator->num_ranks();
-  const std::vector<T> said(num_ranks, mine);
-  DeviceBuffer<T> send(said.data(), num_ranks, stream), receive(num_ranks);
+  const std::vector<T> copies(num_ranks, mine);
+  DeviceBuffer<T> send(copies.data(), num_ranks, stream), receive(num_ranks);
   Require(ExchangeEqual(communicator, send.data(), receive.data(), sizeof(T), stream));
   Require(communicator->Wait(stream));
   return ToHost(receive.data(), num_ranks, stream);
 }
 
-// Of whole words, for NCCL reads no less.
+// Its size is a multiple of 8 bytes, the smallest unit that NCCL reads.
 struct Offer {
   int64_t has_memory;
   cudaIpcMemHandle_t handle;
 };
 static_assert(sizeof(Offer) % sizeof(int64_t) == 0);
 
-// Empty where `found` is true of all ranks.
+// A sentence about the first rank for which `found` is false; empty: there is none.
 std::string FirstWithout(const std::vector<bool>& found, const std::string& what) {
   const auto first = std::find(found.begin(), found.end(), false);
   if (first == found.end()) return "";

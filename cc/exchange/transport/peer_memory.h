@@ -1,4 +1,4 @@
-// Memory of one size on the GPU of each rank of a host, which all of them read and write in place,
+// Memory of one size on the GPU of each rank of a host, which all ranks read and write directly,
 // over NVLink.
 #pragma once
 
@@ -15,19 +15,19 @@ namespace group_embedding {
 
 class PeerMemory {
  public:
-  // All ranks call it together, each on its current device; waits for the stream. Null on all of
-  // them where one has no such memory, or cannot reach another's, and *why_not says so. Throws
-  // std::runtime_error where the communicator fails. Zeroed.
+  // Allocates zeroed memory. All ranks call it together, each on its current device; waits for the
+  // stream. Null on all ranks if one has too little memory or cannot reach another's; *why_not says
+  // which. Throws std::runtime_error if the communicator fails.
   static std::unique_ptr<PeerMemory> Make(Communicator* communicator, int64_t bytes,
                                           cudaStream_t stream, std::string* why_not);
-  // What this rank has of it another PeerMemory may get: CUDA forbids to free what a peer may have
-  // open.
+  // Keeps this rank's memory for a later PeerMemory: CUDA forbids freeing memory that a peer may
+  // have open.
   ~PeerMemory();
   PeerMemory(const PeerMemory&) = delete;
   PeerMemory& operator=(const PeerMemory&) = delete;
 
   int64_t bytes() const { return bytes_; }
-  char* data(int rank) const { return data_[rank]; }  // as this rank sees that of another
+  char* data(int rank) const { return data_[rank]; }  // in this rank's address space
 
  private:
   PeerMemory(int rank, int num_ranks, int64_t bytes)

@@ -1,9 +1,8 @@
-// Words in the memory of every rank of a host, by which kernels tell those of other ranks that they
-// have come so far.
+// Signals between kernels of different ranks of a host: words in peer memory.
 //
-// There is a word for each pair of ranks and channel. Who tells writes a number into it that grows,
-// the epoch; who waits does so until it is there. Each channel is told and waited for in the same
-// order on all ranks.
+// There is one word for each pair of ranks and each channel. To signal, a kernel writes the epoch,
+// a growing number, into the word; a waiting kernel reads the word until it holds that epoch or a
+// later one. All ranks use each channel in the same order.
 #pragma once
 
 #include <cstdint>
@@ -16,16 +15,17 @@ struct PeerSignals {
   static constexpr int kMaxRanks = 64;
   static constexpr int kNumChannels = 8;
 
-  uint64_t* words[kMaxRanks];  // of each rank, as this one sees it: [kNumChannels, num_ranks]
+  uint64_t* words[kMaxRanks];  // of each rank, in this rank's address space: [kNumChannels,
+                               // num_ranks]
   int rank, num_ranks;
   uint64_t epoch;
 
   static int64_t BytesOf(int num_ranks) { return 8 * int64_t{kNumChannels} * num_ranks; }
 
 #ifdef __CUDACC__
-  // What the thread has written, or seen written, by now, and what was written by kernels that came
-  // before its own, that rank sees once it sees the epoch.
-  __device__ void Tell(int peer, int channel) const {
+  // Signals rank `peer`. A thread of that rank that sees the signal also sees all writes that this
+  // thread made or saw before, and all writes of earlier kernels.
+  __device__ void Signal(int peer, int channel) const {
     __threadfence_system();
     asm volatile(
         "st.release.sys.global.u64 [%0], %1;" ::"l"(words[peer] + channel * num_ranks + rank),
@@ -33,7 +33,7 @@ struct PeerSignals {
         : "memory");
   }
 
-  __device__ bool HasTold(int peer, int channel) const {
+  __device__ bool HasSignalled(int peer, int channel) const {
     uint64_t seen;
     asm volatile("ld.acquire.sys.global.u64 %0, [%1];"
                  : "=l"(seen)

@@ -125,7 +125,7 @@ std::string DeviceHash::Describe(const int64_t* keys, int64_t num_keys, KeyInfo*
   return "";
 }
 
-// Of keys that repeat, the last one counts.
+// If a key repeats, its last row is inserted.
 std::string DeviceHash::Insert(const KeyedRowsView& given, const ParallelFor&) {
   const std::string wrong = CheckCounts(options(), given);
   if (!wrong.empty()) return wrong;

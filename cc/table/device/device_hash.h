@@ -1,4 +1,5 @@
-// The one implementation of DeviceTable: an index (device_index.cuh) over rows in growing memory.
+// DeviceHash: the implementation of DeviceTable: an index (device_index.cuh) over rows in growing
+// memory.
 #pragma once
 
 #include <cuda_runtime_api.h>

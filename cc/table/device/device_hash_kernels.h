@@ -1,4 +1,4 @@
-// What DeviceHash runs besides locating. All enqueue on `stream`.
+// The kernels of DeviceHash except locating. All functions enqueue on `stream`.
 #pragma once
 
 #include <cuda_runtime_api.h>

@@ -15,7 +15,7 @@ namespace {
 
 constexpr int64_t kLeastSlots = 1024;
 constexpr int64_t kInfoBytes = sizeof(RowInfo);
-// Of rows that memory is taken for at once, unless more are needed: some milliseconds' worth.
+// The least memory that rows grow by at once, which takes some milliseconds to allocate.
 constexpr int64_t kDeviceBytesAtOnce = int64_t{1} << 30, kHostBytesAtOnce = int64_t{16} << 20;
 
 int64_t PhysicalBytes(int64_t device_bytes) {
@@ -35,7 +35,7 @@ DeviceHash::DeviceHash(const TableOptions& options, const DeviceTierOptions& tie
   reserved_rows_ = max_bytes_ / (RowBytes() + kInfoBytes) + first_row();
   cudaGetDevice(&device_);
   if (tiers.device_bytes > 0) {
-    moves_ = std::make_unique<RowMoves>(reserved_rows_, tiers.coldest, error);
+    moves_ = std::make_unique<RowMoves>(reserved_rows_, tiers.cache_strategy, error);
     device_rows_ = std::max(tiers.device_bytes / BytesPerRow(), first_row());
   }
   rows_ = ReserveValues(RowBytes());

@@ -131,7 +131,7 @@ int64_t DeviceHash::OldestBatchLocked() const {
   return batches_.empty() ? clock_ + 1 : *batches_.begin();
 }
 
-// Of the arrays that a row is spread over, in the order of RowAside.
+// The arrays that hold a row's values, slots and info, in the order of RowAside.
 std::vector<RowPart> DeviceHash::Parts() const {
   std::vector<RowPart> parts = {
       {reinterpret_cast<char*>(ref_.infos), nullptr, nullptr, sizeof(RowInfo)},

@@ -1,17 +1,17 @@
 // The index of a table on the device, key -> row number: open addressing in buckets of 64 bytes,
 // each read by four threads at once.
 //
-// A slot of the index is one 64-bit word: 24 bits of the key's hash, what the slot says, and a
-// number of 38 bits. It has no key: the number leads to it. So every key is legal, all that
-// happens to a slot is one atomic operation, and an index is made anew from what is kept of the
-// rows alone.
+// A slot of the index is one 64-bit word: 24 bits of the key's hash, a kind, and a number of 38
+// bits. It does not contain the key, which is found through the number. So every key is legal,
+// every change of a slot is one atomic operation, and an index can be rebuilt from the rows' infos
+// alone.
 //
-//   kRow        the key's row                            -> infos[number].key
-//   kCandidate  a key that is counted and has no row     -> candidates[number].key
-//   kClaim      a key new in the call that is under way  -> a place that it has in the call
+//   kRow        the key's row                       -> infos[number].key
+//   kCandidate  a key that is counted, without row  -> candidates[number].key
+//   kClaim      a key that is new in this call      -> its position in the call
 //
-// Searches go from bucket to bucket until one has an empty slot. While keys are being claimed no
-// slot becomes empty, so that all occurrences of a key meet in one slot.
+// A search goes from bucket to bucket until one has an empty slot. While keys are claimed no slot
+// becomes empty, so that all occurrences of a key find the same slot.
 #pragma once
 
 #include <cstdint>
@@ -46,7 +46,7 @@ struct SlotWord {
   GROUP_EMBEDDING_HOST_DEVICE static int64_t Number(uint64_t word) {
     return static_cast<int64_t>(word & ((uint64_t{1} << kNumberBits) - 1));
   }
-  // The same slot, saying something else.
+  // The word with another kind and number, and the same bits of the key's hash.
   GROUP_EMBEDDING_HOST_DEVICE static uint64_t With(uint64_t word, SlotKind kind, int64_t number) {
     return Make(Tag(word), kind, number);
   }

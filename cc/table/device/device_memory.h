@@ -1,5 +1,5 @@
-// Memory of a GPU that grows where it lies (memory.h): through CUDA's virtual memory management,
-// whose functions are found at run time, so that nothing links the driver.
+// DeviceMemory: GPU memory that grows without moving (memory.h), by CUDA's virtual memory
+// management. Its functions are found at run time, so that no library links the driver.
 #pragma once
 
 #include <cuda_runtime_api.h>

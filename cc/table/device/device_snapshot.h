@@ -1,4 +1,5 @@
-// What a DeviceHash held at one instant: RowSnapshot (row_snapshot.h) on the device.
+// DeviceSnapshot: the content of a DeviceHash at one instant, as RowSnapshot (row_snapshot.h) on
+// the host.
 #pragma once
 
 #include <cuda_runtime_api.h>

@@ -1,4 +1,4 @@
-// The streams that a table is used on, and its own, on which it does what must run alone.
+// DeviceStreams: the streams that a table is used on, and its own stream for exclusive methods.
 #pragma once
 
 #include <cuda_runtime_api.h>

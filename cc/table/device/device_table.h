@@ -1,8 +1,8 @@
-// A table in the memory of a GPU whose rows are found by key.
+// DeviceTable: a keyed table in the memory of a GPU.
 //
-// What is said to be exclusive in embedding_table.h runs on a stream of the table's own: it waits
-// for all streams that the table was used on, and returns when it is done. Find, Info and what is
-// counted wait likewise. Streams that a table was used on must outlive it.
+// Methods that embedding_table.h calls exclusive run on a stream of the table's own. They wait for
+// all streams that the table was used on, and return when they are done. Find, Info and the methods
+// that return counts wait as well. Streams that a table was used on must outlive it.
 #pragma once
 
 #include <memory>
@@ -20,16 +20,16 @@ namespace group_embedding {
 
 class DeviceTable : public EmbeddingTable {
  public:
-  // Rows that were ever in use; rows() has those too that are there for later.
+  // The number of rows that were ever in use. rows() includes rows allocated for later keys.
   virtual int64_t num_rows() const = 0;
-  // What is kept of each row, in device memory.
+  // [rows] in device memory.
   virtual const RowInfo* infos() const = 0;
 
-  // Makes space for so many keys at once, as if they had come. Exclusive.
+  // Allocates memory for `num_keys` keys. Exclusive.
   virtual std::string Reserve(int64_t num_keys) = 0;
 
 #if GROUP_EMBEDDING_CUDA
-  // As BeforeWrite: of row numbers in device memory, in the order of `stream`.
+  // As BeforeWrite, with row numbers in device memory; enqueues on `stream`.
   virtual std::string BeforeWriteCuda(const int64_t* rows, int64_t num_rows,
                                       cudaStream_t stream) = 0;
 #endif
@@ -37,57 +37,57 @@ class DeviceTable : public EmbeddingTable {
 
 #if GROUP_EMBEDDING_CUDA
 
-// How a table's rows are spread over two memories. Rows that the first does not hold lie in
-// page-locked host memory and are used there in place. Hot ones change places with colder ones in
-// device memory (row_moves.h), so row numbers are good as long as the batch that located them;
-// without a batch, until keys are located for training again.
+// The division of a table's rows between device memory and page-locked host memory, where kernels
+// use them in place. Hot rows in host memory are exchanged with cold rows in device memory
+// (row_moves.h). So row numbers are valid until the batch that located them ends or, without a
+// batch, until keys are located for training again.
 struct DeviceTierOptions {
-  // Of rows in device memory, their slots and what is kept of them; 0: all rows are there. What is
-  // kept of the others, 40 bytes each, and the index are in device memory beside that. A slot that
-  // is made later has fewer of the later rows be there.
+  // Bytes of rows in device memory, with their slots and infos; 0: all rows are there. In addition,
+  // device memory holds the index, and 40 bytes for each row in host memory. A slot made later
+  // leaves space for fewer new rows.
   int64_t device_bytes = 0;
-  Coldest coldest = Coldest::kLeastFrequent;
+  CacheStrategy cache_strategy = CacheStrategy::kLeastFrequent;
 };
 
-// On the device that is current. `matrix`: [options.initial.matrix_rows, dim] in host memory, or
-// null.
+// Makes a table on the current device. matrix: [options.initial.matrix_rows, dim] in host memory,
+// or null.
 std::unique_ptr<DeviceTable> MakeDeviceTable(const TableOptions& options,
                                              const DeviceTierOptions& tiers, const void* matrix,
                                              std::string* error);
 
-// The same with a third tier, on disk (rows_on_disk.h): where both memories are full, the coldest
-// rows go there, many at a time, and come back when their keys are located. options.max_bytes: of
-// both memories, `device_bytes`: of the first; greater than 0. What was located since the oldest
-// batch in flight began stays in memory, and must fit.
+// Makes a table with a third tier on disk (rows_on_disk.h). When both memories are full, cold rows
+// move to disk, many at a time; they return when their keys are located. options.max_bytes: the
+// size of both memories; device_bytes: that of device memory; both greater than 0. Rows located
+// since the oldest batch in flight began stay in memory, which has to hold them.
 //
-// Whoever locates keys waits for the stream as soon as there are rows on disk, or may have to be:
-// the host must know which of the keys have no row in memory.
+// Once rows are on disk, or may have to be, locating waits for the stream: the host needs to know
+// which keys have no row in memory.
 std::unique_ptr<DeviceTable> MakeDiskTieredDeviceTable(const TableOptions& options,
                                                        int64_t device_bytes,
                                                        const DiskTierOptions& disk,
                                                        const void* matrix, std::string* error);
 
-// Some keys of one table, and where their row numbers go. Device memory; `rows` may be `keys`.
+// Keys of one table, and where their row numbers are written. Device memory; `rows` may be `keys`.
 struct DeviceKeysToLocate {
   DeviceTable* table;
   const int64_t* keys;  // [num_keys], any numbers; may repeat
   int64_t num_keys;
   int64_t* rows;  // [num_keys]
-  // [num_keys] how often each key came, when others have counted; null: once each.
+  // [num_keys] occurrences of each key, if the caller has counted them; null: one each.
   const int64_t* times = nullptr;
-  // [num_keys] as of KeysToLocate.
+  // [num_keys] as in KeysToLocate.
   int64_t* reads = nullptr;
 };
 
 // LocateRowsCpu on the device. Enqueues on `stream` and returns; a few launches for all tables.
-// `scratch`: device memory of LocateRowsScratchBytes, in use until the stream has come so far.
+// scratch: device memory of LocateRowsScratchBytes, in use until the kernels have run.
 //
-// New keys get rows in the order of their first places in the requests, those of a table one after
-// the other: row numbers are the same on every run. Calls that read may run on other streams at the
-// same time as one that trains; those that train follow each other, whatever their streams.
+// New keys of a table get rows in the order of their first positions in the requests, so that row
+// numbers are the same on every run. Calls that read may run on other streams beside a call that
+// trains; calls that train run one after the other, on different streams too.
 //
-// Memory is found before anything is enqueued; where there may be too little for all keys of the
-// call, it waits for the stream to see how many came.
+// Memory is allocated before kernels are enqueued. If it may be too little for all keys of the
+// call, the call waits for the stream to learn how many keys are new.
 int64_t LocateRowsScratchBytes(const DeviceKeysToLocate* requests, int64_t num_requests,
                                Access access);
 std::string LocateRowsCuda(const DeviceKeysToLocate* requests, int64_t num_requests, Access access,

@@ -1,4 +1,4 @@
-// What kernels know of a table: a DeviceTable as a trivially copyable view.
+// DeviceTableRef: a DeviceTable as kernels see it, trivially copyable.
 #pragma once
 
 #include <cstdint>
@@ -25,7 +25,7 @@ struct TableState {
   int64_t num_keys;
   int64_t used_slots;  // of the index: those that are not empty
   int64_t next_candidate, num_free_candidates;
-  // Of the call under way:
+  // The running call:
   unsigned long long candidates_taken, candidates_freed;
   int32_t is_full;  // some keys of the call got no row
 
@@ -35,7 +35,8 @@ struct TableState {
   }
 };
 
-// The same in host memory, with how many keys had been enqueued for training by then.
+// A copy of TableState in host memory, with the number of keys that were enqueued for training
+// before it.
 struct TableReport {
   int64_t enqueued;
   TableState state;

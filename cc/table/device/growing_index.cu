@@ -6,7 +6,7 @@ namespace group_embedding {
 namespace {
 
 constexpr int kThreads = 256;
-// Of memory, that is made or given back at once: some tenths of a millisecond's worth.
+// The least memory that is allocated or freed at once, which takes some tenths of a millisecond.
 constexpr int64_t kLeastBytes = int64_t{64} << 20, kBytesPerKey = 512;
 constexpr int64_t kReleasedBytes = int64_t{256} << 20;
 // With kBytesPerKey enough that the new area is there and filled when a seventh more keys have

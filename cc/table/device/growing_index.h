@@ -1,8 +1,8 @@
-// The memory of an index, which grows without a stop: a larger area is made a piece at a time, then
-// keys move into it some buckets at a time, in the order of their hashes, and then the former area
-// is given back a piece at a time. Each call does as much as its keys are worth.
+// GrowingIndex: the memory of an index that grows in small steps. A larger area is allocated piece
+// by piece; keys move into it some buckets at a time, in the order of their hashes; then the former
+// area is freed piece by piece. Each call does work in proportion to its keys.
 //
-// Needs a lock. Whatever it enqueues needs the table alone; the caller says that it has.
+// Not thread-safe. Work that it enqueues must use the table alone.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -33,9 +33,9 @@ class GrowingIndex {
 
   // Not between MakeArea and Move, but for Move's own table.
   IndexRef ref() const;
-  // Of the area that keys are put into.
+  // The number of slots of the area into which keys are inserted.
   int64_t num_slots() const { return slots_[current_]; }
-  // Of the smaller area, while keys are in two.
+  // The number of slots of the smaller area while the index has two.
   int64_t least_slots() const { return is_moving_ ? std::min(slots_[0], slots_[1]) : num_slots(); }
   int64_t bytes() const { return (slots_[0] + slots_[1]) * kSlotBytes; }
 

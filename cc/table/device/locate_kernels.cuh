@@ -1,14 +1,15 @@
-// The kernels of locating. Each step is one launch for all tables of a call:
-//   0. PutAside      only while a snapshot is being read
-//   1. LocateKeys    finds rows, and counts their keys. Of the occurrences of a key without a row
-//   one
-//                    claims a slot of the index, the others follow it
-//   2. CountClaims, AddToBloom   only for tables with a filter: how often those keys were seen
-//   3. ChooseRows    which of them get a row; a scan numbers them by their first places
-//   4. GiveRows      writes the new rows, and makes them known to the index
-//   5. TellFollowers has the other occurrences read the same
-//   6. WriteReads    only for tables with a filter: what is read, apart from what is trained
-//   7. Finish        brings the tables' counters up to date
+// The kernels that locate keys. Each step is one launch for all tables of a call:
+//   0. PutAside      only while a snapshot is read: saves the content of rows before they change
+//   1. LocateKeys    finds rows, and counts their keys. One occurrence of a key without a row
+//   claims
+//                    a slot of the index; the other occurrences follow it
+//   2. CountClaims, AddToBloom   only for tables with a filter: count the claimed keys
+//   3. ChooseRows    chooses the claimed keys that get a row; a scan numbers them by first position
+//   4. GiveRows      writes the new rows, and enters their numbers into the index
+//   5. TellFollowers copies the claiming occurrence's result to the other occurrences
+//   6. WriteReads    only for tables with a filter: the rows to read, where they are not those to
+//   train
+//   7. Finish        updates the tables' counters
 #pragma once
 
 #include "table/device/device_bloom.cuh"

@@ -1,4 +1,5 @@
-// The kernels' common ground of locate_rows.cu: the keys of a call, and where each thread is in it.
+// The arguments that the kernels of locate_rows.cu share: the keys of a call, and each thread's
+// position in it.
 #pragma once
 
 #include "core/descriptors.cuh"
@@ -75,7 +76,7 @@ struct LocatePlace {
   __device__ int64_t times() const {
     return task.times == nullptr ? 1 : min(max(task.times[i], int64_t{1}), kMaxTimes);
   }
-  // Of a claimed key.
+  // The first position of a claimed key.
   __device__ int64_t FirstPosition(const LocateArgs& args) const {
     return min(position(), static_cast<int64_t>(args.firsts[position()]));
   }

@@ -1,5 +1,5 @@
-// Rows as they were when a snapshot was taken, on the device: a row that is about to change is
-// copied aside first, once.
+// RowAside: copies of rows as they were when a snapshot was taken, on the device. A row that is
+// about to change is copied once.
 #pragma once
 
 #include "core/descriptors.cuh"

@@ -10,16 +10,16 @@ namespace {
 constexpr int kThreads = 256;
 constexpr int kWarpsPerBlock = kThreads / kWarpSize;
 
-// How cold a row is: the smaller, the colder.
-struct Warmth {
+// The order in which rows leave device memory: the row with the lowest priority leaves first.
+struct RowPriority {
   int64_t heat, clock, row;
 
-  __device__ bool IsColder(const Warmth& other) const {
+  __device__ bool IsColder(const RowPriority& other) const {
     return heat != other.heat ? heat < other.heat : clock < other.clock;
   }
 };
 
-// What a call of the kernel looks for victims in: disjoint windows of rows in device memory.
+// Disjoint windows of rows in device memory, in each of which a launch looks for one victim.
 struct Windows {
   int64_t num_rows, size, count;
 
@@ -33,27 +33,28 @@ __device__ bool MayMove(const DeviceTableRef& table, int64_t row, int64_t held_s
   return table.infos[row].count >= 0 && table.moves.ClockOf(row) < held_since;
 }
 
-// All lanes get the coldest row of the warp's window that may move, or kNoRow.
-__device__ Warmth FindVictim(const DeviceTableRef& table, const Windows& windows, int64_t window,
-                             int64_t held_since) {
+// A warp finds, in its window, the row of lowest priority that may move. All lanes get the result;
+// its row is kNoRow if no row may move.
+__device__ RowPriority FindVictim(const DeviceTableRef& table, const Windows& windows,
+                                  int64_t window, int64_t held_since) {
   const MovesRef& moves = table.moves;
   const int lane = threadIdx.x % kWarpSize;
-  Warmth coldest = {INT64_MAX, INT64_MAX, kNoRow};
+  RowPriority victim = {INT64_MAX, INT64_MAX, kNoRow};
   if (lane < windows.size) {
     const int64_t row =
         table.first_row + (moves.state->hand + window * windows.size + lane) % windows.num_rows;
     if (MayMove(table, row, held_since)) {
-      coldest = {moves.Heat(table.infos[row].count, moves.ClockOf(row)), moves.ClockOf(row), row};
+      victim = {moves.Heat(table.infos[row].count, moves.ClockOf(row)), moves.ClockOf(row), row};
     }
   }
   for (int offset = kWarpSize / 2; offset > 0; offset /= 2) {
-    const Warmth other = {__shfl_xor_sync(kFullWarp, coldest.heat, offset),
-                          __shfl_xor_sync(kFullWarp, coldest.clock, offset),
-                          __shfl_xor_sync(kFullWarp, coldest.row, offset)};
-    const bool is_equal = !coldest.IsColder(other) && !other.IsColder(coldest);
-    if (other.IsColder(coldest) || (is_equal && other.row < coldest.row)) coldest = other;
+    const RowPriority other = {__shfl_xor_sync(kFullWarp, victim.heat, offset),
+                               __shfl_xor_sync(kFullWarp, victim.clock, offset),
+                               __shfl_xor_sync(kFullWarp, victim.row, offset)};
+    const bool is_equal = !victim.IsColder(other) && !other.IsColder(victim);
+    if (other.IsColder(victim) || (is_equal && other.row < victim.row)) victim = other;
   }
-  return coldest;
+  return victim;
 }
 
 template <typename Word>
@@ -66,7 +67,7 @@ __device__ void ExchangeWords(char* a, char* b, int32_t bytes, int lane) {
   }
 }
 
-// Of rows `a` and `b` of an array. A warp calls it together.
+// A warp exchanges the contents of rows `a` and `b` of an array.
 __device__ void ExchangeRows(void* array, int64_t a, int64_t b, int32_t bytes, int lane) {
   char *of_a = static_cast<char*>(array) + a * bytes, *of_b = static_cast<char*>(array) + b * bytes;
   const auto places = reinterpret_cast<uintptr_t>(array) | bytes;
@@ -106,7 +107,7 @@ __global__ void MoveRowsKernel(DeviceTableRef table, int64_t held_since) {
   __syncwarp();
   const Windows windows(table);
   if (w >= windows.count || row < moves.device_rows || !MayMove(table, row, held_since)) return;
-  const Warmth victim = FindVictim(table, windows, w, held_since);
+  const RowPriority victim = FindVictim(table, windows, w, held_since);
   if (victim.row == kNoRow) return;
   if (lane == 0) {
     atomicAdd(&moves.state->num_victims, 1ULL);
@@ -131,8 +132,8 @@ __global__ void FinishMovesKernel(DeviceTableRef table) {
 
 }  // namespace
 
-RowMoves::RowMoves(int64_t max_rows, Coldest coldest, std::string* error)
-    : coldest_(coldest), uses_(ReserveDeviceMemory(max_rows * kUseBytes)) {
+RowMoves::RowMoves(int64_t max_rows, CacheStrategy cache_strategy, std::string* error)
+    : cache_strategy_(cache_strategy), uses_(ReserveDeviceMemory(max_rows * kUseBytes)) {
   cudaError_t failed = cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking);
   if (failed == cudaSuccess) failed = cudaMalloc(&wanted_, kMostRows * sizeof(int64_t));
   if (failed == cudaSuccess) failed = cudaMalloc(&state_, sizeof(MovesState));
@@ -154,9 +155,13 @@ RowMoves::~RowMoves() {
 }
 
 MovesRef RowMoves::ref(int64_t device_rows, int64_t bytes_per_row) const {
-  return {
-      reinterpret_cast<unsigned long long*>(uses_->data()),          wanted_,     state_,  is_due_,
-      std::clamp<int64_t>(kMostBytes / bytes_per_row, 1, kMostRows), device_rows, coldest_};
+  return {reinterpret_cast<unsigned long long*>(uses_->data()),
+          wanted_,
+          state_,
+          is_due_,
+          std::clamp<int64_t>(kMostBytes / bytes_per_row, 1, kMostRows),
+          device_rows,
+          cache_strategy_};
 }
 
 cudaError_t RowMoves::Enqueue(const DeviceTableRef& table, int64_t held_since) {

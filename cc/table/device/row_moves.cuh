@@ -1,5 +1,5 @@
-// What kernels know of a table whose rows lie in two memories: how lately each row was located, and
-// which rows in the host's are wanted in the device's (row_moves.h).
+// MovesRef: the state of rows in two memories, as kernels see it: when each row was located, and
+// which rows in host memory are to move to device memory (row_moves.h).
 #pragma once
 
 #include "table/disk/coldest.h"
@@ -20,19 +20,19 @@ struct MovesRef {
   unsigned long long* uses;
   int64_t* wanted;  // [max_wanted]
   MovesState* state;
-  int32_t* is_due;  // host memory: set when a first row is noted
+  int32_t* is_due;  // host memory: set when a first row is recorded
   int64_t max_wanted;
   int64_t device_rows;  // the first so many rows are in device memory
-  Coldest coldest;
+  CacheStrategy cache_strategy;
 
   __device__ int64_t ClockOf(int64_t row) const {
     return static_cast<int64_t>(__ldcg(&uses[row]) >> 1);
   }
   __device__ int64_t Heat(int64_t count, int64_t clock) const {
-    return coldest == Coldest::kLeastFrequent ? count : clock;
+    return cache_strategy == CacheStrategy::kLeastFrequent ? count : clock;
   }
 
-  // The call `clock` has located `row`, whose key it has counted if it is to.
+  // Notes that call `clock` has located `row`, after any count of its key.
   __device__ void Use(const RowInfo* infos, int64_t row, int64_t clock) const {
     if (uses == nullptr) return;
     unsigned long long seen = __ldcg(&uses[row]);
@@ -47,13 +47,13 @@ struct MovesRef {
       seen = before;
     }
     if (!is_wanted) return;
-    const auto place = static_cast<int64_t>(atomicAdd(&state->num_wanted, 1ULL));
-    if (place < max_wanted) {
-      wanted[place] = row;
+    const auto index = static_cast<int64_t>(atomicAdd(&state->num_wanted, 1ULL));
+    if (index < max_wanted) {
+      wanted[index] = row;
     } else {
       atomicAnd(&uses[row], ~1ULL);
     }
-    if (place == 0) *static_cast<volatile int32_t*>(is_due) = 1;
+    if (index == 0) *static_cast<volatile int32_t*>(is_due) = 1;
   }
 };
 

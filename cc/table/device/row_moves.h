@@ -1,11 +1,10 @@
-// Moves rows of a DeviceHash between the device's memory and the host's: hot ones up, cold ones
-// down, as many.
+// RowMoves: exchanges hot rows of a DeviceHash in host memory with cold rows in device memory.
 //
-// Locating notes rows in host memory that are hotter than those that had to leave last. Once in a
-// while, best when a batch has ended, each of them changes places with the coldest of 32 rows in
-// device memory, if that is colder: contents, what is kept of the rows and their numbers in the
-// index, all in one kernel on a stream of its own, while the device goes on with other work. Who
-// locates keys waits for it, on the device; rows that a batch in flight has located stay.
+// Locating records rows in host memory that are hotter than the rows moved down last. From time to
+// time, best when a batch has ended, one kernel exchanges each recorded row with the least used of 32
+// rows in device memory, if that row is used less: their contents, their RowInfo and their row numbers
+// in the index. The kernel has a stream of its own, beside other work of the device. Locating waits
+// for it on the device. Rows that a batch in flight has located are not moved.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -20,10 +19,10 @@ namespace group_embedding {
 
 class RowMoves {
  public:
-  // At once: some tenths of a millisecond's worth.
+  // The most that one launch moves: it takes some tenths of a millisecond.
   static constexpr int64_t kMostRows = 1 << 14, kMostBytes = int64_t{4} << 20;
 
-  RowMoves(int64_t max_rows, Coldest coldest, std::string* error);
+  RowMoves(int64_t max_rows, CacheStrategy cache_strategy, std::string* error);
   ~RowMoves();
   RowMoves(const RowMoves&) = delete;
   RowMoves& operator=(const RowMoves&) = delete;
@@ -32,16 +31,16 @@ class RowMoves {
   MovesRef ref(int64_t device_rows, int64_t bytes_per_row) const;
   cudaStream_t stream() const { return stream_; }
 
-  // Whether rows are noted, as far as the host has heard.
+  // Whether rows are recorded; the host may see it late.
   bool is_due() const { return *static_cast<const volatile int32_t*>(is_due_) != 0; }
-  // Moves the rows noted so far, but none that was located in a call since `held_since`. On
-  // stream(), which must have the table alone.
+  // Moves the recorded rows, except rows located in a call since `held_since`. Enqueues on
+  // stream(); no other stream may use the table meanwhile.
   cudaError_t Enqueue(const DeviceTableRef& table, int64_t held_since);
 
   static constexpr int64_t kUseBytes = sizeof(unsigned long long);
 
  private:
-  const Coldest coldest_;
+  const CacheStrategy cache_strategy_;
   cudaStream_t stream_ = nullptr;
   std::unique_ptr<Memory> uses_;
   int64_t* wanted_ = nullptr;  // [kMostRows]

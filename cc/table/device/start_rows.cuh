@@ -1,4 +1,4 @@
-// Rows as keys start them: initial values, slots at theirs.
+// Writes the initial values and slots of new rows.
 #pragma once
 
 #include "core/rows.cuh"

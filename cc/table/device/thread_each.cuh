@@ -1,4 +1,4 @@
-// Kernels that give each of some things, rows or keys, a thread.
+// Launch configuration of kernels with one thread per row or key.
 #pragma once
 
 #include <cstdint>

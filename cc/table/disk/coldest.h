@@ -1,13 +1,13 @@
-// Which rows of a table in several tiers are the coldest: those that leave the first tier first.
+// CacheStrategy: the order in which rows of a table with several tiers leave the first tier.
 #pragma once
 
 #include <cstdint>
 
 namespace group_embedding {
 
-enum class Coldest : int32_t {
-  kLeastRecent = 0,    // located longest ago
-  kLeastFrequent = 1,  // trained least often; among equals, located longest ago
+enum class CacheStrategy : int32_t {
+  kLeastRecent = 0,    // the row that was located longest ago first
+  kLeastFrequent = 1,  // the row trained least often first; among equals, as kLeastRecent
 };
 
 }  // namespace group_embedding

@@ -1,4 +1,4 @@
-// The folder of a table's files.
+// DiskFolder: the folder of a table's disk tier, locked while in use.
 #pragma once
 
 #include <sys/types.h>

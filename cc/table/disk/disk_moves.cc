@@ -162,7 +162,7 @@ std::string DiskTieredShards::MakeSpace(int64_t num_rows, int64_t num_leaving,
   }
   if (missing <= 0) return "";
   const int64_t at_once = std::min(store().max_rows() / kShareMoved, disk_->NumFree(num_leaving));
-  std::vector<int64_t> rows = ColdestRows(std::max(missing, at_once));
+  std::vector<int64_t> rows = RowsToMoveDown(std::max(missing, at_once));
   const int64_t num_cold = static_cast<int64_t>(rows.size());
   if (num_cold < missing) {
     return "table '" + options().name + "': expected a batch whose rows fit its memory beside " +
@@ -183,14 +183,14 @@ std::string DiskTieredShards::MakeSpace(int64_t num_rows, int64_t num_leaving,
   });
 }
 
-std::vector<int64_t> DiskTieredShards::ColdestRows(int64_t count) {
+std::vector<int64_t> DiskTieredShards::RowsToMoveDown(int64_t count) {
   std::vector<std::array<int64_t, 3>> rows;  // the colder, the smaller
   for (int64_t row = first_row(); row < store().num_rows(); ++row) {
     if (!store().IsKeys(row)) continue;
     const RowUse& use = uses()[row];
     if (use.call == call_ || use.num_positions.load(std::memory_order_acquire) > 0) continue;
     const int64_t count = store().Info(row).count;
-    if (coldest_ == Coldest::kLeastFrequent) {
+    if (cache_strategy_ == CacheStrategy::kLeastFrequent) {
       rows.push_back({count, use.call, row});
     } else {
       rows.push_back({use.call, count, row});
@@ -198,9 +198,9 @@ std::vector<int64_t> DiskTieredShards::ColdestRows(int64_t count) {
   }
   count = std::min(count, static_cast<int64_t>(rows.size()));
   std::nth_element(rows.begin(), rows.begin() + count, rows.end());
-  std::vector<int64_t> coldest(count);
-  for (int64_t i = 0; i < count; ++i) coldest[i] = rows[i][2];
-  return coldest;
+  std::vector<int64_t> chosen(count);
+  for (int64_t i = 0; i < count; ++i) chosen[i] = rows[i][2];
+  return chosen;
 }
 
 }  // namespace group_embedding

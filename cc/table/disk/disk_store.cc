@@ -18,7 +18,8 @@ namespace {
 constexpr size_t kKeyBytes = sizeof(int64_t);
 constexpr double kFilterBitsPerKey =
     10;  // a key that is not there is looked for on disk 1 % of times
-// Of a few records: keys that are asked for have no neighbours, and a block is checked as a whole.
+// A block holds a few records. Requested keys are scattered, and reading one checks its whole
+// block.
 constexpr size_t kBlockBytes = 1024;
 constexpr int kNoCompression = 0, kLogErrors = 3;
 

@@ -1,14 +1,13 @@
-// Records by key on disk: where a table keeps the rows that do not fit its memory. In RocksDB.
+// DiskStore: records by key on disk, in RocksDB, for rows that do not fit a table's memory.
 //
-// A cache, not an archive: it holds what its table put there since it was opened, and what must
-// survive a crash is in checkpoints. So writes are not logged and not synced. What is read is
-// checked against its checksum.
+// It is a cache: it holds records of its table since the table was opened, and checkpoints hold
+// what must survive a crash. So writes are neither logged nor synced. Reads verify a checksum.
 //
-// Functions return an error in words, or nothing. In a forked process all return an error, as that
-// process has none of the threads that write files.
+// Functions return an error sentence, or "" on success. In a forked process all return an error,
+// since RocksDB's threads do not exist there.
 //
-// Thread safety: any number of Get, Put and Erase at a time, if they are of different keys.
-// Everything said to be exclusive must run alone.
+// Thread safety: any number of Get, Put and Erase at a time, if their keys differ. A method that is
+// called exclusive must run alone.
 #pragma once
 
 #include <cstdint>

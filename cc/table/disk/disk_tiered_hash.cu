@@ -11,11 +11,13 @@
 namespace group_embedding {
 namespace {
 
-constexpr int64_t kShareMoved = 16;  // of the rows in memory, one in so many makes room at once
-constexpr int64_t kMoved = 1 << 16;  // rows at once on their way
+constexpr int64_t kShareMoved =
+    16;  // at least 1 / kShareMoved of the rows in memory move to disk at once
+constexpr int64_t kMoved = 1 << 16;  // rows copied at a time
 constexpr int64_t kSamples = 1 << 16;
 
-// Of sorted samples of warmth, what `share` of them do not exceed; kHeld, if those are too few.
+// The priority that `share` of the sorted samples do not exceed; kHeld if there are too few
+// samples.
 uint64_t Quantile(const std::vector<uint64_t>& samples, double share) {
   const auto count = static_cast<size_t>(std::ceil(share * static_cast<double>(samples.size())));
   return count <= samples.size() ? samples[std::max<size_t>(count, 1) - 1] : kHeld;
@@ -46,7 +48,7 @@ KeyedRows SomeOf(const KeyedRows& rows, const std::vector<size_t>& chosen) {
 
 DiskTieredHash::DiskTieredHash(const TableOptions& options, int64_t device_bytes,
                                const DiskTierOptions& disk, const void* matrix, std::string* error)
-    : DeviceHash(options, {device_bytes, disk.coldest}, matrix, error) {
+    : DeviceHash(options, {device_bytes, disk.cache_strategy}, matrix, error) {
   if (error->empty()) disk_ = std::make_unique<RowsOnDisk>(options, disk, error);
 }
 
@@ -112,7 +114,7 @@ std::string DiskTieredHash::Insert(const KeyedRowsView& given, const ParallelFor
   return error;
 }
 
-// Where memory has no room left, new keys go to disk.
+// Inserts a range of rows. Once memory is full, new keys are written to disk.
 std::string DiskTieredHash::InsertSome(const KeyedRows& rows, size_t begin, size_t end,
                                        const ParallelFor& parallel_for) {
   InsertPlan plan(rows, begin, end);
@@ -222,7 +224,7 @@ std::string DiskTieredHash::MakeFree(int64_t num_rows, int64_t num_leaving) {
   const int64_t lacking = num_rows - NumFree();
   if (lacking <= 0) return "";
   const int64_t at_once = std::min(MaxRows() / kShareMoved, disk_->NumFree(num_leaving));
-  const std::vector<int64_t> rows = ColdestRows(lacking, std::max(lacking, at_once));
+  const std::vector<int64_t> rows = RowsToMoveDown(lacking, std::max(lacking, at_once));
   const int64_t num_cold = static_cast<int64_t>(rows.size());
   if (num_cold < lacking) {
     return Named(
@@ -238,27 +240,27 @@ std::string DiskTieredHash::MakeFree(int64_t num_rows, int64_t num_leaving) {
   return error.empty() ? MoveDown(rows) : error;
 }
 
-// How cold the coldest are is known from samples; of all that are so cold, those with the highest
-// numbers go, which are in host memory.
-std::vector<int64_t> DiskTieredHash::ColdestRows(int64_t least, int64_t most) const {
+// Samples give the priority below which rows are to leave. Among these rows the ones with the
+// highest row numbers are chosen, because they are in host memory.
+std::vector<int64_t> DiskTieredHash::RowsToMoveDown(int64_t least, int64_t most) const {
   const cudaStream_t stream = streams_.own();
   const int64_t num_rows = State().next_row, held_since = std::min(clock_, OldestBatchLocked());
   const int64_t num_samples = std::min(num_rows, kSamples);
   std::vector<int64_t> sampled(num_samples);
   for (int64_t i = 0; i < num_samples; ++i) sampled[i] = i * (num_rows / num_samples);
   const DeviceBuffer<int64_t> device_sampled(sampled.data(), num_samples, stream);
-  const DeviceBuffer<uint64_t> warmth(num_samples);
-  RequireCuda(
-      MeasureWarmth(Ref(), device_sampled.data(), num_samples, held_since, warmth.data(), stream));
-  std::vector<uint64_t> samples = ToHost(warmth.data(), num_samples, stream);
+  const DeviceBuffer<uint64_t> priorities(num_samples);
+  RequireCuda(MeasurePriority(Ref(), device_sampled.data(), num_samples, held_since,
+                              priorities.data(), stream));
+  std::vector<uint64_t> samples = ToHost(priorities.data(), num_samples, stream);
   std::sort(samples.begin(), samples.end());
   const double share = static_cast<double>(most) / static_cast<double>(num_rows);
   const DeviceBuffer<bool> is_cold(num_rows);
   const DeviceBuffer<int64_t> rows(num_rows);
   int64_t num_cold = 0;
-  for (const uint64_t most_warm :
+  for (const uint64_t max_priority :
        {Quantile(samples, share), Quantile(samples, 1.25 * share), kHeld}) {
-    RequireCuda(ChooseCold(Ref(), num_rows, held_since, most_warm, is_cold.data(), stream));
+    RequireCuda(ChooseCold(Ref(), num_rows, held_since, max_priority, is_cold.data(), stream));
     num_cold = SelectNumbers(is_cold.data(), num_rows, rows.data(), stream);
     if (num_cold >= least) break;
   }

@@ -1,4 +1,4 @@
-// A DeviceHash, and rows on disk below it: a key's row is in one of the two.
+// DiskTieredHash: a DeviceHash with rows on disk below it. Each key has its row in one of the two.
 #pragma once
 
 #include <memory>
@@ -34,17 +34,17 @@ class DiskTieredHash : public DeviceHash {
                       cudaStream_t stream) override;
 
  private:
-  // What follows holds the mutex and has the table alone.
-  // Of the keys those without a row in memory, each once, in the order of the disk; rows of the
-  // others are used by this call.
+  // The caller of the methods below holds the mutex and uses the table alone.
+  // The keys without a row in memory, each once, in the order of the disk. Marks the rows of the
+  // other keys as used by this call.
   std::vector<int64_t> Missing(const std::vector<DeviceKeys>& keys) const;
   std::string FindOnDisk(const std::vector<int64_t>& keys, FoundOnDisk* found) const;
   int64_t NumFree() const;
   // Moves rows to disk until so many are free; `num_leaving` of the disk's will leave it.
   std::string MakeFree(int64_t num_rows, int64_t num_leaving);
-  // The coldest of the rows that neither this call has located nor any since the oldest batch in
-  // flight began: at least `least`, if there are so many, and up to `most`.
-  std::vector<int64_t> ColdestRows(int64_t least, int64_t most) const;
+  // Cold rows that neither this call nor a call since the oldest batch in flight began has located:
+  // up to `most`, and at least `least` if there are so many.
+  std::vector<int64_t> RowsToMoveDown(int64_t least, int64_t most) const;
   std::string MoveDown(const std::vector<int64_t>& rows);
   std::string MoveUp(const FoundOnDisk& found);
   std::string InsertSome(const KeyedRows& rows, size_t begin, size_t end,

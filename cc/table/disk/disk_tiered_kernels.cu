@@ -24,27 +24,28 @@ __global__ void FlagMissingKernel(DeviceTableRef table, const int64_t* keys, int
   is_missing[i] = !has_row;
 }
 
-__device__ uint64_t WarmthOf(const DeviceTableRef& table, int64_t row, int64_t held_since) {
+__device__ uint64_t PriorityOf(const DeviceTableRef& table, int64_t row, int64_t held_since) {
   const int64_t count = table.infos[row].count, clock = table.moves.ClockOf(row);
   if (row < table.first_row || count < 0 || clock >= held_since) return kHeld;
   constexpr int64_t kMost = (int64_t{1} << 31) - 1;
   const uint64_t bounded = static_cast<uint64_t>(min(count, kMost));
-  if (table.moves.coldest == Coldest::kLeastRecent) return static_cast<uint64_t>(clock);
+  if (table.moves.cache_strategy == CacheStrategy::kLeastRecent)
+    return static_cast<uint64_t>(clock);
   return bounded << 32 | (static_cast<uint64_t>(clock) & 0xFFFFFFFF);
 }
 
-__global__ void MeasureWarmthKernel(DeviceTableRef table, const int64_t* rows, int64_t num_rows,
-                                    int64_t held_since, uint64_t* warmth) {
+__global__ void MeasurePriorityKernel(DeviceTableRef table, const int64_t* rows, int64_t num_rows,
+                                      int64_t held_since, uint64_t* priorities) {
   const int64_t i = ThreadIndex();
-  if (i < num_rows) warmth[i] = WarmthOf(table, rows[i], held_since);
+  if (i < num_rows) priorities[i] = PriorityOf(table, rows[i], held_since);
 }
 
 __global__ void ChooseColdKernel(DeviceTableRef table, int64_t num_rows, int64_t held_since,
-                                 uint64_t most_warm, bool* is_cold) {
+                                 uint64_t max_priority, bool* is_cold) {
   const int64_t row = ThreadIndex();
   if (row >= num_rows) return;
-  const uint64_t warmth = WarmthOf(table, row, held_since);
-  is_cold[row] = warmth != kHeld && warmth <= most_warm;
+  const uint64_t priority = PriorityOf(table, row, held_since);
+  is_cold[row] = priority != kHeld && priority <= max_priority;
 }
 
 // copy(a place in the row, the same in the record, bytes) for all parts of a row but what is kept
@@ -142,17 +143,17 @@ std::vector<int64_t> FindMissing(const DeviceTableRef& table, const int64_t* key
   return ToHost(reinterpret_cast<const int64_t*>(missing.data()), num_missing, stream);
 }
 
-cudaError_t MeasureWarmth(const DeviceTableRef& table, const int64_t* rows, int64_t num_rows,
-                          int64_t held_since, uint64_t* warmth, cudaStream_t stream) {
-  MeasureWarmthKernel<<<BlocksFor(num_rows), kThreads, 0, stream>>>(table, rows, num_rows,
-                                                                    held_since, warmth);
+cudaError_t MeasurePriority(const DeviceTableRef& table, const int64_t* rows, int64_t num_rows,
+                            int64_t held_since, uint64_t* priorities, cudaStream_t stream) {
+  MeasurePriorityKernel<<<BlocksFor(num_rows), kThreads, 0, stream>>>(table, rows, num_rows,
+                                                                      held_since, priorities);
   return cudaGetLastError();
 }
 
 cudaError_t ChooseCold(const DeviceTableRef& table, int64_t num_rows, int64_t held_since,
-                       uint64_t most_warm, bool* is_cold, cudaStream_t stream) {
+                       uint64_t max_priority, bool* is_cold, cudaStream_t stream) {
   ChooseColdKernel<<<BlocksFor(num_rows), kThreads, 0, stream>>>(table, num_rows, held_since,
-                                                                 most_warm, is_cold);
+                                                                 max_priority, is_cold);
   return cudaGetLastError();
 }
 

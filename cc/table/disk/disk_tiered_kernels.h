@@ -1,4 +1,4 @@
-// What DiskTieredHash runs on the device. All enqueue on `stream`.
+// Kernels of DiskTieredHash. All functions enqueue on `stream`.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -9,23 +9,23 @@
 
 namespace group_embedding {
 
-// Those of `keys` that have no row, each once, as unsigned numbers ascending; notes that this call
-// uses the rows of the others. Waits. Device memory.
+// Returns the distinct keys without a row, ascending as unsigned numbers, and marks the rows of the
+// other keys as used by this call. keys: in device memory. Waits for the stream.
 std::vector<int64_t> FindMissing(const DeviceTableRef& table, const int64_t* keys, int64_t num_keys,
                                  cudaStream_t stream);
 
-// warmth[i]: that of rows[i], the less, the colder; kHeld where the row is no key's or was located
-// in a call since `held_since`.
+// priorities: [num_rows] written: rows with the lowest priority leave memory first. kHeld for a row
+// that no key has, or that was located in a call since `held_since`.
 inline constexpr uint64_t kHeld = ~uint64_t{0};
-cudaError_t MeasureWarmth(const DeviceTableRef& table, const int64_t* rows, int64_t num_rows,
-                          int64_t held_since, uint64_t* warmth, cudaStream_t stream);
+cudaError_t MeasurePriority(const DeviceTableRef& table, const int64_t* rows, int64_t num_rows,
+                            int64_t held_since, uint64_t* priorities, cudaStream_t stream);
 
-// is_cold[row]: whether a row is at most that warm, and not held.
+// is_cold: [num_rows] written: whether a row is not held, and its priority is at most max_priority.
 cudaError_t ChooseCold(const DeviceTableRef& table, int64_t num_rows, int64_t held_since,
-                       uint64_t most_warm, bool* is_cold, cudaStream_t stream);
+                       uint64_t max_priority, bool* is_cold, cudaStream_t stream);
 
-// Between rows and records (row_records.h) of `record_bytes`, all in device memory. `keys` [count]:
-// of the rows.
+// Copy rows to records (row_records.h) of `record_bytes` bytes, and back, all in device memory.
+// keys: [count] the rows' keys.
 cudaError_t PackRows(const DeviceTableRef& table, const int64_t* rows, int64_t count,
                      int64_t record_bytes, char* records, cudaStream_t stream);
 cudaError_t UnpackRows(const DeviceTableRef& table, const char* records, const int64_t* keys,

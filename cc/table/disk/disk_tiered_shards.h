@@ -1,4 +1,4 @@
-// The table of disk_tiered_table.h: HostShards, and rows on disk below it.
+// DiskTieredShards: HostShards with rows on disk below them; the table of disk_tiered_table.h.
 #pragma once
 
 #include <atomic>
@@ -61,11 +61,11 @@ class DiskTieredShards : public HostShards, public LowerTier {
   std::string MoveDown(const int64_t* rows, int64_t num_rows);
   // Moves rows to disk until `num_rows` are free; `num_leaving` of the disk's will leave it.
   std::string MakeSpace(int64_t num_rows, int64_t num_leaving, const ParallelFor& parallel_for);
-  // Of the rows that neither a batch in flight nor this call uses, up to `count`.
-  std::vector<int64_t> ColdestRows(int64_t count);
+  // Up to `count` cold rows that neither a batch in flight nor this call uses.
+  std::vector<int64_t> RowsToMoveDown(int64_t count);
   std::string InsertSome(const KeyedRows& rows, size_t begin, size_t end);
 
-  const Coldest coldest_;
+  const CacheStrategy cache_strategy_;
   std::unique_ptr<Memory> uses_;  // RowUse [num_rows]
   std::unique_ptr<RowsOnDisk> disk_;
   mutable std::mutex locating_;

@@ -10,7 +10,7 @@ namespace group_embedding {
 
 DiskTieredShards::DiskTieredShards(const TableOptions& options, const DiskTierOptions& disk,
                                    const void* matrix, std::string* error)
-    : HostShards(options, matrix, error), coldest_(disk.coldest) {
+    : HostShards(options, matrix, error), cache_strategy_(disk.cache_strategy) {
   if (!error->empty()) return;
   const int64_t bytes = (first_row() + store().max_rows()) * static_cast<int64_t>(sizeof(RowUse));
   uses_ = ReserveHostMemory(bytes);

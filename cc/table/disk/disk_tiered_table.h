@@ -1,9 +1,9 @@
-// A table whose rows lie in host memory as far as they fit, and the rest on disk.
+// A keyed table with rows in host memory, and on disk when memory is full.
 //
-// A key's row is in one of the two. Locating a key, be it to train or to read it, brings its row
-// into memory as it was; where memory has no space, the coldest rows that no batch in flight has
-// located go to disk, many at a time. So whoever has located a batch sees a table in memory, and a
-// table trains to the same result whatever its memory.
+// Each key has its row in one of the two. Locating a key, for training or for reading, moves its
+// row into memory, with the same content. If memory is full, cold rows that no batch in flight has
+// located move to disk, many at a time. So a located batch sees a table in memory, and training has
+// the same result with any size of memory.
 #pragma once
 
 #include <memory>

@@ -1,5 +1,6 @@
-// RocksDB's C interface (rocksdb/c.h), as far as a table's disk tier needs it, from a librocksdb
-// that is loaded when the first such table is made: whoever has none builds and runs all the rest.
+// The functions of RocksDB's C interface (rocksdb/c.h) that the disk tier uses. librocksdb is
+// loaded when the first table with a disk tier is made; builds and programs without such tables
+// need no library.
 #pragma once
 
 #include <cstddef>

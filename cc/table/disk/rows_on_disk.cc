@@ -56,7 +56,7 @@ class RowsOnDisk::TieredSnapshot : public Snapshot {
     return of_memory.empty() ? error_ : of_memory;
   }
 
-  // Which number a row on disk has is nobody's business: whoever asks for so many gets the next.
+  // Rows on disk have no numbers: a call returns the next end - begin rows.
   void Read(int64_t begin, int64_t end, KeyedRows* rows) override {
     memory_->Read(begin, std::min(end, memory_->num_rows()), rows);
     begin = std::max(begin, memory_->num_rows());
@@ -67,7 +67,7 @@ class RowsOnDisk::TieredSnapshot : public Snapshot {
   }
 
  private:
-  // Of what is on disk, all.
+  // Whether all rows on disk were read.
   bool IsRead() const { return num_read_ >= disk_->num_keys(); }
 
   // Reads the next `count` rows on disk. Who moves rows holds his lock for most of a step, so keys

@@ -1,10 +1,10 @@
-// The rows of a table that lie on disk, as records in a DiskStore.
+// RowsOnDisk: the rows of a table that are on disk, as records in a DiskStore.
 //
-// An eviction that comes with a snapshot is carried out as that is read. Until then, records that
-// go are not found; they are told from those that were put since the snapshot by the number of the
-// batch in their head.
+// An eviction that comes with a snapshot deletes records as the snapshot is read. Until then,
+// evicted records are not found. The batch number in a record's header tells them from records
+// written since the snapshot.
 //
-// Functions return what went wrong, in words, or nothing. Thread safety: as of DiskStore.
+// Functions return an error sentence, or "" on success. Thread safety: that of DiskStore.
 #pragma once
 
 #include <limits>
@@ -22,8 +22,8 @@ namespace group_embedding {
 
 struct DiskTierOptions {
   std::string path;       // as of DiskStoreOptions
-  int64_t max_bytes = 0;  // of rows on disk, slots and what is kept of each; 0: as the disk has
-  Coldest coldest = Coldest::kLeastFrequent;
+  int64_t max_bytes = 0;  // of rows on disk with their slots and infos; 0: no limit but the disk's
+  CacheStrategy cache_strategy = CacheStrategy::kLeastFrequent;
 };
 
 // Some keys that are on disk, and their records.
@@ -73,8 +73,8 @@ class RowsOnDisk {
   // has said that there is space.
   std::string Insert(const KeyedRows& rows, const std::vector<size_t>& chosen, int64_t clock);
 
-  // Carries out what is left of an eviction. While nobody else moves rows to or from the disk.
-  // Appends the keys to `erased`, if that is not null. Returns how many there were.
+  // Deletes the remaining records of an eviction, and returns their number. No other call may move
+  // rows to or from the disk meanwhile. erased: null, or receives the keys.
   int64_t CompleteEviction(std::vector<int64_t>* erased = nullptr);
   // After that.
   int64_t num_keys() {
@@ -82,8 +82,8 @@ class RowsOnDisk {
     return store_->num_keys();
   }
 
-  // Those of `keys`, in any order and some perhaps several times, that were there; appended to
-  // `erased` too. Exclusive, as what follows.
+  // Erases keys and returns how many were on disk; appends these to `erased`. keys: in any order,
+  // and may repeat. Exclusive, as are the methods below.
   int64_t EraseSome(std::vector<int64_t> keys, std::vector<int64_t>* erased);
   int64_t Evict(const Eviction& eviction, int64_t step, std::vector<int64_t>* erased);
   void Clear(std::vector<int64_t>* erased);

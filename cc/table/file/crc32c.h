@@ -7,7 +7,8 @@
 
 namespace group_embedding {
 
-// The checksum of what `crc` is the checksum of, followed by `data`. Of nothing it is 0.
+// Extends a checksum: returns that of the earlier bytes, whose checksum is `crc`, followed by
+// `data`. The checksum of no bytes is 0.
 uint32_t Crc32c(uint32_t crc, const void* data, size_t bytes);
 
 }  // namespace group_embedding

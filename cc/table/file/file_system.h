@@ -1,7 +1,7 @@
-// What the files of tables need of a file system, whichever it is. POSIX is here, in local_files;
-// others are behind the same interface (TensorFlow's in tf/support/file_systems.h).
+// FileSystem: the operations of a file system that the files of tables need. local_files implements
+// it with POSIX, tf/support/file_systems.h with TensorFlow's file systems.
 //
-// Functions return what went wrong, in words, or nothing.
+// Functions return an error sentence, or "" on success.
 #pragma once
 
 #include <cstddef>

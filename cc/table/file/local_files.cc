@@ -94,7 +94,7 @@ class LocalReader : public ReadableFile {
   }
 
   std::string Open() {
-    // A FIFO would wait for somebody who writes.
+    // Without O_NONBLOCK, opening a FIFO would wait for a writer.
     file_ = open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
     struct stat status;
     if (file_ < 0 || fstat(file_, &status) != 0) return Failed("open", path_);

@@ -13,12 +13,12 @@ namespace {
 
 constexpr char kMagic[8] = {'\x89', 'G', 'E', 'M', 'A', 'N', '\r', '\n'};
 
-std::string Letters(uint64_t bits, int count) {
-  std::string letters;
+std::string Base36Digits(uint64_t bits, int count) {
+  std::string digits;
   for (; count > 0; --count, bits /= 36) {
-    letters += "0123456789abcdefghijklmnopqrstuvwxyz"[bits % 36];
+    digits += "0123456789abcdefghijklmnopqrstuvwxyz"[bits % 36];
   }
-  return letters;
+  return digits;
 }
 
 bool HasChanges(const Manifest& manifest) {
@@ -34,8 +34,8 @@ bool Manifest::IsWeak() const {
 }
 
 std::string NewSuffix(bool changes_only) {
-  return std::string("data-") + (changes_only ? "c" : "r") + Letters(RandomBits(), 4) + "-of-" +
-         Letters(RandomBits(), 5);
+  return std::string("data-") + (changes_only ? "c" : "r") + Base36Digits(RandomBits(), 4) +
+         "-of-" + Base36Digits(RandomBits(), 5);
 }
 
 std::string PathOf(const std::string& prefix, const std::string& suffix) {

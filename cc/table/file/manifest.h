@@ -1,9 +1,9 @@
-// What a checkpoint says of the files that hold a table's rows. The files lie beside it: file
-// "data-r0abc-of-12def" of the checkpoint "folder/model-100" is
+// Manifest: the list of files in a checkpoint that hold a table's rows. The files lie beside the
+// checkpoint: file "data-r0abc-of-12def" of the checkpoint "folder/model-100" is
 // "folder/model-100.data-r0abc-of-12def".
 //
-// TensorFlow takes such names for parts of the checkpoint: whoever deletes a checkpoint deletes
-// them too. Names are drawn, so that no save writes over a file of another.
+// TensorFlow takes such names for parts of the checkpoint, and deletes the files with it. Names are
+// random, so that no save overwrites a file of another.
 #pragma once
 
 #include <cstdint>
@@ -33,10 +33,10 @@ SavedTable FilesOf(const Manifest& manifest, const std::string& prefix, const Fi
 
 // As bytes, the last of which are a checksum of the others.
 std::string Encode(const Manifest& manifest);
-// Returns what went wrong, in words, or nothing.
+// Returns an error sentence, or "".
 std::string Decode(const std::string& bytes, const std::string& table, Manifest* manifest);
 
-// Adds the files of another part of the same save. Returns what went wrong, in words, or nothing.
+// Adds the files of another part of the same save. Returns an error sentence, or "".
 std::string AddPart(const Manifest& part, Manifest* manifest);
 
 }  // namespace group_embedding

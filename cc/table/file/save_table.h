@@ -1,6 +1,6 @@
-// Keyed tables to files and back.
+// Saves keyed tables to files, and restores them.
 //
-// Functions return what went wrong, in words, or nothing.
+// Functions return an error sentence, or "" on success.
 #pragma once
 
 #include <cstdint>
@@ -67,7 +67,7 @@ std::string VerifySavedTable(const SavedTable& saved, const std::string& name,
                              const EmbeddingTable* table, const RestoreOptions& how,
                              std::vector<TableFileSummary>* summaries);
 
-// The same, of their headers alone.
+// Reads the files' headers only.
 std::string ReadHeaders(const SavedTable& saved, const std::string& name,
                         const EmbeddingTable& table, std::vector<TableFileSummary>* files);
 

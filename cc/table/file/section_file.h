@@ -1,7 +1,7 @@
-// A file of sections, each byte of which is under a checksum. group_embedding/checkpoint/README.md
-// has it byte by byte.
+// A file of sections with checksums over every byte. group_embedding/checkpoint/README.md describes
+// the format byte by byte.
 //
-// Functions return what went wrong, in words, or nothing.
+// Functions return an error sentence, or "" on success.
 #pragma once
 
 #include <cstdint>

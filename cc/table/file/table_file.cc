@@ -49,7 +49,7 @@ int64_t BytesPerRow(const TableFileHeader& header) {
   return bytes;
 }
 
-// Of a Bloom filter's counters, as they lie in memory.
+// The size of a Bloom filter's counters in memory.
 int64_t CounterBytes(const Admission& admission) {
   if (admission.kind != Admission::Kind::kBloom) return 0;
   const int64_t per_word = 8 / admission.counter_bytes;

@@ -1,7 +1,7 @@
-// The file of a keyed table, or of one part of it: group_embedding/checkpoint/README.md has it byte
-// by byte. Written and read block by block, never the whole table at a time.
+// The file of a keyed table, or of one part of it. group_embedding/checkpoint/README.md describes
+// the format byte by byte. Files are written and read block by block, never as a whole.
 //
-// Functions return what went wrong, in words, or nothing.
+// Functions return an error sentence, or "" on success.
 #pragma once
 
 #include <cstdint>

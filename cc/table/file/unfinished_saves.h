@@ -1,11 +1,11 @@
-// What processes that ended within a save have left in a folder, and saves that failed: removed by
-// whoever saves there next, and never while somebody may use it.
+// Removes the files that failed saves, and processes that ended during a save, have left in a
+// folder. The next save to the folder removes them, but only if no process may use them.
 //
-// A process that saves holds the checkpoint until its tables are saved again or are gone. Meanwhile
-// its folder has a lock (flock, shared): nobody else removes files there. Where nobody has, a file
-// of a table is left over if its checkpoint has neither an index nor a file of TensorFlow's: the
-// index is written last, and who copies a checkpoint copies TensorFlow's file before ours, by name.
-// A file that ends in .tmp is left over if nobody has its lock.
+// A process that saves keeps the checkpoint until its tables are saved again or destroyed.
+// Meanwhile it holds a shared lock (flock) on the folder, and no other process removes files there.
+// Without a lock, a table's file is a leftover if its checkpoint has neither an index nor a file of
+// TensorFlow: the index is written last, and a copy of a checkpoint, made in the order of names,
+// has TensorFlow's file first. A file with the suffix .tmp is a leftover if its own lock is free.
 #pragma once
 
 #include <memory>

@@ -56,7 +56,7 @@ class BloomCounters {
   // That is being read, or null.
   std::shared_ptr<BloomSnapshot> snapshot() const { return std::atomic_load(&snapshot_); }
 
-  // Of the same options; empty: all zeros.
+  // counters: from a filter with the same options; empty: all zeros.
   void SetCounters(const std::vector<char>& counters) {
     Clear();
     std::memcpy(static_cast<void*>(words_.get()), counters.data(),

@@ -1,5 +1,5 @@
-// What the counters of a Bloom filter were at one instant. Whoever is about to change one says so
-// first; if it has not been read yet, the counters around it are put aside for the reader.
+// BloomSnapshot: the counters of a Bloom filter at one instant. Before a counter changes that has
+// not been read, the counters around it are copied.
 #pragma once
 
 #include <algorithm>

@@ -1,5 +1,5 @@
-// The one implementation of HostTable: keys are spread over shards by their hash, each with an
-// index and a lock; rows lie in one RowStore.
+// HostShards: the implementation of HostTable. Keys are spread over shards by their hash, each with
+// an index and a lock; the rows of all shards lie in one RowStore.
 #pragma once
 
 #include <array>
@@ -48,8 +48,8 @@ class HostShards : public HostTable {
     mutable std::mutex mutex;
     KeyIndex index;
     std::atomic<int64_t> num_rows{0};  // keys that have one
-    // Of a snapshot that has not read this shard's counts yet: what the entries were that have
-    // changed since it was taken; 0: there was none. Else null.
+    // While a snapshot has not read this shard's counts: the former counts of entries changed since
+    // it was taken, 0 for new entries. Else null.
     std::unique_ptr<std::unordered_map<int64_t, int64_t>> aside;
 
     explicit Shard(float max_load) : index(max_load) {}
@@ -80,8 +80,8 @@ class HostShards : public HostTable {
   int64_t RowOf(Shard& shard, RowSnapshot* snapshot, int64_t key, uint64_t hash) const;
   // The key, whose row that is, was evicted: makes an end of it. With the lock of the shard.
   void Forget(Shard* shard, const RowSnapshot& snapshot, int64_t key, int64_t row) const;
-  // Carries out what is left of an eviction that came with a snapshot; false: nothing. Without the
-  // lock of any shard. Nobody can tell that it has done so, but by num_keys() and the like.
+  // Completes an eviction that came with a snapshot; false: nothing was left of it. The caller
+  // holds no shard's lock. Visible to other callers only in num_keys() and other totals.
   bool CompleteEviction(const ParallelFor& parallel_for = SerialFor) const;
 
   const TableOptions& options() const override { return store_.options(); }

@@ -1,4 +1,4 @@
-// A table in host memory whose rows are found by key.
+// HostTable: a keyed table in host memory.
 #pragma once
 
 #include <memory>
@@ -23,8 +23,8 @@ struct KeysToLocate {
   const int64_t* keys;  // [num_keys], any numbers; may repeat
   int64_t num_keys;
   int64_t* rows;  // [num_keys]
-  // Of BeginBatch: its rows stay where they are until it ends. 0: nobody uses the rows later, which
-  // matters to tables that move rows (disk_tiered_table.h).
+  // The number from BeginBatch: its rows are not moved until the batch ends. 0: rows are not used
+  // after the call. Matters for tables that move rows (disk_tiered_table.h).
   int64_t batch = 0;
   // [num_keys] how often each key came, when others have counted; null: once each.
   const int64_t* times = nullptr;
@@ -34,12 +34,12 @@ struct KeysToLocate {
 };
 
 // Finds the rows of many keys in many tables. With Access::kTrain, keys that are admitted get a
-// row, and every key is counted as often as it came, in the step `step` (-1: no step). All
-// occurrences of a key in one call get the same answer; those without a row read what a key starts
-// as, or, in a table with a filter, the constant of keys without a row.
+// row, and each key's count grows by its occurrences, in step `step` (-1: no step). All occurrences
+// of a key in a call get the same row. A key without a row reads its initial values or, in a table
+// with a filter, the constant of keys without a row.
 //
-// Returns what went wrong, in words, or nothing. A table that is full keeps what it has and stays
-// usable; rows of the call are then undefined.
+// Returns an error sentence, or "" on success. If a table is full, it keeps its rows and stays
+// usable; the rows of the call are undefined.
 std::string LocateRowsCpu(const KeysToLocate* requests, int64_t num_requests, Access access,
                           int64_t step, const ParallelFor& parallel_for);
 

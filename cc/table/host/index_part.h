@@ -1,7 +1,7 @@
-// Part of an index: key -> a number, by open addressing with linear probing: one line of memory
-// serves most keys.
+// IndexPart: a part of an index, key -> number, with open addressing and linear probing. Most
+// searches read one cache line.
 //
-// Entries are 16 bytes, a free one is all zeros, so every key is legal. Not thread-safe.
+// Entries have 16 bytes; a free entry is all zeros, so that every key is legal. Not thread-safe.
 #pragma once
 
 #include <cstdint>

@@ -1,8 +1,8 @@
-// key -> a number, in parts of bounded size, so that no insertion waits for more than the growth of
-// one of them. R. Fagin et al., "Extendible hashing" (1979): the highest bits of a key's hash
-// choose its part; one that is full is split in two by one more bit.
+// KeyIndex: key -> number, in parts of bounded size, so that an insertion waits for the growth of
+// one part at most. R. Fagin et al., "Extendible hashing" (1979): the highest bits of a key's hash
+// choose its part; a full part is split in two by one more bit.
 //
-// Not thread-safe; its owner has the lock (a shard of a table has one index).
+// Not thread-safe: each shard of a table has one index, under the shard's lock.
 #pragma once
 
 #include <algorithm>

@@ -1,5 +1,5 @@
-// The keys of a call, sorted by shard, in parts that fit the cache: so every shard is a task of its
-// own, which takes its lock once.
+// KeysByShard: the keys of a call, sorted by shard, in pieces that fit the cache. Each shard is one
+// task, which takes the shard's lock once.
 #pragma once
 
 #include <algorithm>

@@ -64,7 +64,7 @@ void CopyRows(const RowStore& store, const int64_t* rows, int64_t num_rows, char
   }
 }
 
-// The same, of `total_rows` that are copied in all.
+// Copies rows. total_rows: the number of rows of the whole call.
 void CopyRowsOf(int64_t total_rows, const RowStore& store, const int64_t* rows, int64_t num_rows,
                 char* values) {
   const bool is_in_words =

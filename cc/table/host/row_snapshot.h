@@ -1,12 +1,11 @@
-// What a RowStore held at one instant. Whoever is about to change a row says so first; if the row
-// has not been read yet, its content is put aside for the reader. So nobody waits for the reader
-// but to copy the rows that he changes himself.
+// RowSnapshot: the content of a RowStore at one instant. Before a row changes that has not been
+// read, its content is copied for the reader. So a writer waits only while the rows that it changes
+// are copied.
 //
-// An eviction at that instant is carried out in the same way: a row is judged when it is read, when
-// it is about to change, or when somebody asks for its key, whichever is first. As nothing has
-// changed it before, it does not matter which. Whether a row was judged is the bit that says
-// whether it was read. One that goes is no key's from then on (its count is -1); the table, whose
-// index still has the key, is told by TakeEvicted.
+// An eviction at that instant works in the same way: a row is judged when it is read, when it is
+// about to change, or when its key is located, whichever is first. It has not changed before, so
+// the result is the same. The bit that marks a row as read marks it as judged too. An evicted row
+// belongs to no key (its count is -1); the index still has the key, and TakeEvicted returns it.
 #pragma once
 
 #include <atomic>

@@ -1,7 +1,7 @@
-// The rows of a keyed table in host memory: values, slots and what is kept of each, by row number.
+// RowStore: the rows of a keyed table in host memory: values, slots and infos, by row number.
 //
-// Take() and Return() may be called by several threads; a row that was taken belongs to its taker.
-// Methods said to be exclusive must run alone.
+// Thread safety: several threads may call Take() and Return(); a taken row belongs to the thread
+// that took it. A method that is called exclusive must run alone.
 #pragma once
 
 #include <atomic>
@@ -52,17 +52,17 @@ class RowStore {
   std::string Take(int64_t count, std::vector<int64_t>* rows);
   // How many rows Take() has, unless the system runs out of memory.
   int64_t NumFree();
-  // Of keys, with the slots that there are and those that are given.
+  // The number of keys' rows that fit with the present slots and those of `more`.
   int64_t max_rows(const std::vector<SlotOptions>& more = {}) const;
   // Gives back a row that was taken and not used, or that no batch uses any more.
   void Return(int64_t row);
   // A row whose key was erased; free once all batches that had begun have ended.
   void Retire(int64_t row);
-  // The same, of a key that batches after number `clock` have not found.
+  // As Retire, for a key that batches after number `clock` have not found.
   void RetireSince(int64_t clock, int64_t row);
   // Makes a taken row the key's, as a key starts.
   void Start(int64_t row, int64_t key, int64_t count, int64_t version);
-  // The same, but for the values, which the caller writes.
+  // As Start, except for the values, which the caller writes.
   void StartAllButValues(int64_t row, int64_t key, int64_t count, int64_t version);
 
   std::string Slot(const SlotOptions& slot, void** array);  // exclusive

@@ -1,4 +1,4 @@
-// What locating on the host does with one shard of one table.
+// ShardTask: locates the keys of a call that belong to one shard of a table in host memory.
 #pragma once
 
 #include <algorithm>
@@ -129,7 +129,7 @@ class ShardTask {
     }
   }
 
-  // The same while an eviction is carried out: who finds a key that was evicted forgets it.
+  // As FindInIndex, during an eviction: an evicted key that is found is removed from the index.
   template <typename Without, typename With>
   void FindAllButEvicted(const Without& without, const With& with) {
     std::vector<Place> found;

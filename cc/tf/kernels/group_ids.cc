@@ -79,7 +79,7 @@ class FeatureReader {
       feature = {};
       feature.values = values[f].data();
       feature.id_type = ToIdType(values[f].dtype());
-      // The same bits: a key is any of them.
+      // A key is any 64 bits: uint64 keys are handled as int64.
       if (is_keyed_[f] && feature.id_type == IdType::kUInt64) feature.id_type = IdType::kInt64;
       feature.num_ids = values[f].NumElements();
       const bool dense = layouts_[f] == "dense" || layouts_[f] == "single";

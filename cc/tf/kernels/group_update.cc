@@ -132,7 +132,7 @@ class GroupUpdateOp : public OpKernel {
   }
 
  private:
-  // Puts the written tables in their places of the group. Of the others only the dim is known: they
+  // Fills in the group's tables that are updated. The other tables, of which only the dim is known,
   // stay as they are.
   absl::Status Place(const WrittenTables& written, std::vector<Table>* tables,
                      std::vector<TableUpdate>* updates) const {

@@ -90,7 +90,7 @@ class SendRowsOp : public AsyncOpKernel {
   virtual absl::Status Receive(OpKernelContext* context, const Inbox& inbox,
                                RowCall* call) const = 0;
 
-  // Of the slices that `call` is from.
+  // Packs the slices of `call` into messages.
   absl::Status Pack(OpKernelContext* context, HostExchange* exchange, const RowCall& call,
                     Outgoing* outgoing) const {
     const RowParts& sent = call.own.sent;

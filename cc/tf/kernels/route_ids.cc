@@ -114,7 +114,7 @@ class RouteIdsOp : public OpKernel {
       if (spread == Spread::kMod && num_rows[t] == kAnyKey) {
         return absl::InvalidArgumentError("spreads: expected 'hash' or 'one_rank' for keys");
       }
-      // Beyond it Owners does not find who has a row.
+      // The largest number of rows for which Owners finds the owner of a row.
       if (num_rows[t] != kAnyKey &&
           (num_rows[t] < 0 || num_rows[t] > std::numeric_limits<int64_t>::max() / num_ranks_)) {
         return absl::InvalidArgumentError("num_rows: expected those of a table over " +
@@ -240,7 +240,7 @@ class ReadRequestsOp : public OpKernel {
     for (int64_t t = 0; t < NumTables(); ++t) {
       if (group_of_table_[t] != group) continue;
       const int64_t count = static_cast<int64_t>(requests.ids[t].size());
-      // Of ids nobody counts how often they came; in a group with keys there is a number for all.
+      // Occurrences of ids are not counted, but a group with keys has a number for each request.
       if (description_.keyed[t]) times.resize(ids.size(), 1);
       ids.insert(ids.end(), requests.ids[t].begin(), requests.ids[t].end());
       times.insert(times.end(), requests.times[t].begin(), requests.times[t].end());

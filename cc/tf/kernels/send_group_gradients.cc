@@ -32,7 +32,7 @@ class SendGroupGradientsOp : public OpKernel {
  public:
   explicit SendGroupGradientsOp(OpKernelConstruction* context)
       : OpKernel(context), attrs_(context) {
-    if (!context->status().ok()) return;  // of attributes that do not belong together
+    if (!context->status().ok()) return;  // GroupAttrs has rejected the attributes
     OP_REQUIRES_OK(context, context->GetAttr("grad_features", &grad_features_));
     OP_REQUIRES_OK(context, context->GetAttr("num_parts", &num_parts_));
     OP_REQUIRES_OK(context, context->GetAttr("is_other_batch", &is_other_batch_));
@@ -43,7 +43,7 @@ class SendGroupGradientsOp : public OpKernel {
 
   void Compute(OpKernelContext* context) override {
     const Stage stage("send gradients");
-    std::shared_ptr<HeldGroup> held;
+    std::shared_ptr<LookupState> held;
     OP_REQUIRES_OK(context, ReadState(context, &held));
     std::vector<Feature> features;
     BatchInput batch;
@@ -51,7 +51,7 @@ class SendGroupGradientsOp : public OpKernel {
     OP_REQUIRES_OK(context, CheckSortable(batch.view));
     OP_REQUIRES_OK(context, CheckBelongs(*held, batch.extents));
     OP_REQUIRES_OK(context, attrs_.ReadGradients(context, grad_features_, &features));
-    Tables tables;  // locked until what reads their rows is enqueued
+    Tables tables;  // locked until the kernels that read their rows are enqueued
     if (attrs_.weighted || clips_ || (is_other_batch_ && !keyed_.empty())) {
       OP_REQUIRES_OK(context, tables.Read(context, attrs_, keyed_));
     }
@@ -59,7 +59,7 @@ class SendGroupGradientsOp : public OpKernel {
     const absl::Status status = CatchErrors([&] {
       held->EnterOp(context);
       if (attrs_.weighted || (clips_ && !is_other_batch_)) {
-        held->get()->FindRows(tables.get(), StreamOf(context));
+        held->get()->UseRows(tables.get(), StreamOf(context));
       }
       TF_RETURN_IF_ERROR(WeightGrad(context, held.get(), features, batch.view.num_ids));
       if (is_other_batch_) {
@@ -72,11 +72,12 @@ class SendGroupGradientsOp : public OpKernel {
   }
 
  private:
-  absl::Status ReadState(OpKernelContext* context, std::shared_ptr<HeldGroup>* held) const {
+  absl::Status ReadState(OpKernelContext* context, std::shared_ptr<LookupState>* held) const {
     const Tensor* state;
     TF_RETURN_IF_ERROR(context->input("state", &state));
-    const auto* content =
-        state->dims() == 0 ? state->scalar<tensorflow::Variant>()().get<HeldGroupState>() : nullptr;
+    const auto* content = state->dims() == 0
+                              ? state->scalar<tensorflow::Variant>()().get<LookupStateVariant>()
+                              : nullptr;
     if (content == nullptr || content->held == nullptr) {
       return absl::InvalidArgumentError("state: expected that of a lookup");
     }
@@ -84,9 +85,9 @@ class SendGroupGradientsOp : public OpKernel {
     return absl::OkStatus();
   }
 
-  // The lookup whose state this is had these tables, and, unless the batch is another one, as many
-  // samples and ids of each feature.
-  absl::Status CheckBelongs(const HeldGroup& held, const BatchExtents& batch) const {
+  // Checks that the lookup that made the state had the same tables and, unless is_other_batch, the
+  // same numbers of samples and ids per feature.
+  absl::Status CheckBelongs(const LookupState& held, const BatchExtents& batch) const {
     const int64_t num_tables = static_cast<int64_t>(attrs_.dims.size());
     const int64_t num_parts = num_tables * held.communicator()->num_ranks();
     bool belongs = held.dims == attrs_.dims && num_parts_ == num_parts;
@@ -99,7 +100,7 @@ class SendGroupGradientsOp : public OpKernel {
         "is_other_batch, of this batch");
   }
 
-  absl::Status WeightGrad(OpKernelContext* context, HeldGroup* held,
+  absl::Status WeightGrad(OpKernelContext* context, LookupState* held,
                           const std::vector<Feature>& features, int64_t num_ids) const {
     Tensor* weight_grad;
     TF_RETURN_IF_ERROR(context->allocate_output(
@@ -109,11 +110,11 @@ class SendGroupGradientsOp : public OpKernel {
     return absl::OkStatus();
   }
 
-  // Replaces `held` by the group of another batch, whose rows nobody reads unless gradients are
-  // clipped. shards: read then, and where tables have keys.
+  // Replaces `held` by the state of another batch, whose rows are fetched only if gradients are
+  // clipped. shards: this rank's tables, read if gradients are clipped or tables have keys.
   absl::Status RouteAgain(OpKernelContext* context, const Tables& shards,
                           const std::vector<Feature>& features, const BatchInput& batch,
-                          std::shared_ptr<HeldGroup>* held) const {
+                          std::shared_ptr<LookupState>* held) const {
     const std::vector<KeyedFeature> keyed = KeyedFeaturesOf(keyed_, batch, features);
     std::vector<Table> tables;
     for (size_t t = 0; t < attrs_.dims.size(); ++t) {
@@ -126,16 +127,17 @@ class SendGroupGradientsOp : public OpKernel {
     const Tensor* buffer;
     TF_RETURN_IF_ERROR(context->input("batch", &buffer));
     Group group = MakeGroup(attrs_, tables, features, batch.view);
-    group.invalid_ids.read_zeros = true;  // the lookup has seen to them
+    group.invalid_ids.read_zeros = true;  // the lookup has reported bad ids
     auto other =
-        std::make_shared<HeldGroup>(context, group, *buffer, (*held)->communicator(),
-                                    (*held)->get()->description(), (*held)->comm_type, keyed);
+        std::make_shared<LookupState>(context, group, *buffer, (*held)->communicator(),
+                                      (*held)->get()->description(), (*held)->comm_type, keyed);
     other->gradient_scale = (*held)->gradient_scale;
-    TF_RETURN_IF_ERROR(
-        ToStatus(other->Ask(), attrs_, tables, (*held)->communicator()->rank(), batch.extents));
+    TF_RETURN_IF_ERROR(ToStatus(other->RequestCounts(), attrs_, tables,
+                                (*held)->communicator()->rank(), batch.extents));
     int64_t* ids;
     TF_RETURN_IF_ERROR(other->MakeRequests(&ids));
-    // The lookup has counted the keys, and holds their rows.
+    // Negative steps and no training: the lookup has counted the keys already, and holds their
+    // rows.
     RequestLocator locator(context, shards, keyed_, std::vector<int64_t>(keyed_.size(), -1),
                            std::vector<bool>(keyed_.size(), false));
     const auto locate = [&](int64_t* requests, const int64_t* times) {
@@ -144,16 +146,16 @@ class SendGroupGradientsOp : public OpKernel {
     if (clips_) {
       other->get()->FetchRows(ids, locate, StreamOf(context));
     } else {
-      other->get()->NameRows(ids, locate, StreamOf(context));
+      other->get()->SendRequests(ids, locate, StreamOf(context));
     }
     if (!keyed_.empty()) other->requests = locator.Hold(other->requests, /*training=*/true);
     *held = std::move(other);
     return absl::OkStatus();
   }
 
-  absl::Status Send(OpKernelContext* context, HeldGroup* held,
+  absl::Status Send(OpKernelContext* context, LookupState* held,
                     const std::vector<Feature>& features) const {
-    const std::vector<ShardedGroup::Received> received =
+    const std::vector<ShardedLookupSteps::Received> received =
         held->get()->SendGradients(features, StreamOf(context));
     context->set_output(0, held->requests);
     Tensor* sizes;
@@ -179,7 +181,7 @@ class SendGroupGradientsOp : public OpKernel {
         at += PartBytes(shape.dim_size(0), attrs_.dims[t] * SizeOf(attrs_.core_dtype));
       }
     }
-    // Another gradient of this lookup may come before these are added.
+    // A second gradient of this lookup may be computed before these outputs are used.
     held->GiveAway("own_gradients");
     held->GiveAway("received_gradients");
     return absl::OkStatus();

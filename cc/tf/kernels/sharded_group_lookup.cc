@@ -35,7 +35,7 @@ class ShardedGroupLookupOp : public OpKernel {
  public:
   explicit ShardedGroupLookupOp(OpKernelConstruction* context)
       : OpKernel(context), attrs_(context), ranks_(context) {
-    if (!context->status().ok()) return;  // of attributes that do not belong together
+    if (!context->status().ok()) return;  // GroupAttrs has rejected the attributes
     OP_REQUIRES_OK(context, context->GetAttr("num_rows", &num_rows_));
     OP_REQUIRES_OK(context, context->GetAttr("gradient_scale", &gradient_scale_));
     OP_REQUIRES_OK(context, context->GetAttr("description", &description_));
@@ -80,18 +80,18 @@ class ShardedGroupLookupOp : public OpKernel {
     const std::vector<KeyedFeature> keyed_features = KeyedFeaturesOf(keyed_, batch, features);
     OP_REQUIRES_OK(context, CheckShards(keyed_features, &tables));
     OP_REQUIRES_OK(context, attrs_.AllocateOutputs(context, &features));
-    std::shared_ptr<HeldGroup> held;
+    std::shared_ptr<LookupState> held;
     bool on_all_ranks = false;
     const absl::Status status = CatchErrors([&] {
       const Group group = MakeGroup(attrs_, tables, features, batch.view);
-      held = std::make_shared<HeldGroup>(context, group, BufferOf(context), communicator,
-                                         description_, comm_type_, keyed_features);
+      held = std::make_shared<LookupState>(context, group, BufferOf(context), communicator,
+                                           description_, comm_type_, keyed_features);
       held->gradient_scale = gradient_scale_;
       held->num_rows = num_rows_;
       held->dims = attrs_.dims;
       held->table_of_feature = attrs_.table_of_feature;
       held->extents = batch.extents;
-      const absl::Status asked = Ask(tables, batch.extents, held.get());
+      const absl::Status asked = RequestCounts(tables, batch.extents, held.get());
       on_all_ranks = !asked.ok();
       return on_all_ranks ? asked : LookUp(context, locked, held.get());
     });
@@ -109,7 +109,8 @@ class ShardedGroupLookupOp : public OpKernel {
     return summary + " and " + std::to_string(tables.size() - kMost) + " tables more";
   }
 
-  // Gives the tables the number of rows that they have, or seem to have, on all ranks together.
+  // Checks the number of rows of each shard, and sets num_rows to that of the whole table, or of
+  // the numbered keys.
   absl::Status CheckShards(const std::vector<KeyedFeature>& keyed,
                            std::vector<Table>* tables) const {
     for (size_t t = 0; t < tables->size(); ++t) {
@@ -130,10 +131,11 @@ class ShardedGroupLookupOp : public OpKernel {
     return absl::OkStatus();
   }
 
-  // An error that it returns all ranks have. tables: with the rows of all ranks.
-  absl::Status Ask(const std::vector<Table>& tables, const BatchExtents& batch,
-                   HeldGroup* held) const {
-    const ToldCounts& counts = held->Ask();
+  // An error that it returns is the same on all ranks. tables: with the num_rows of the whole
+  // tables.
+  absl::Status RequestCounts(const std::vector<Table>& tables, const BatchExtents& batch,
+                             LookupState* held) const {
+    const ExchangedCounts& counts = held->RequestCounts();
     WarnOfLack(held->communicator()->peer_buffers());
     return ToStatus(counts, attrs_, tables, ranks_.rank(), batch);
   }
@@ -147,8 +149,8 @@ class ShardedGroupLookupOp : public OpKernel {
     });
   }
 
-  // An error that it returns, or throws, other ranks may not have.
-  absl::Status LookUp(OpKernelContext* context, const Tables& tables, HeldGroup* held) const {
+  // An error that it returns or throws may be this rank's alone.
+  absl::Status LookUp(OpKernelContext* context, const Tables& tables, LookupState* held) const {
     int64_t* ids;
     TF_RETURN_IF_ERROR(held->MakeRequests(&ids));
     RequestLocator locator(context, tables, keyed_, StepsOf(context), Trains());
@@ -188,26 +190,27 @@ class ShardedGroupLookupOp : public OpKernel {
     return trains;
   }
 
-  // As TensorFlow's own lists have it: a variant is on the host and counts as where its op is.
-  static absl::Status OutputState(OpKernelContext* context, std::shared_ptr<HeldGroup> held) {
+  // The variant is in host memory although the output is on the GPU, as with TensorFlow's
+  // TensorList.
+  static absl::Status OutputState(OpKernelContext* context, std::shared_ptr<LookupState> held) {
     AllocatorAttributes on_host;
     on_host.set_on_host(true);
     Tensor* state;
     TF_RETURN_IF_ERROR(
         context->allocate_output(context->num_outputs() - 1, TensorShape({}), &state, on_host));
-    state->scalar<tensorflow::Variant>()() = HeldGroupState{std::move(held)};
+    state->scalar<tensorflow::Variant>()() = LookupStateVariant{std::move(held)};
     return absl::OkStatus();
   }
 
   const GroupAttrs attrs_;
   const NcclRanks ranks_;
-  std::vector<int64_t> num_rows_;  // of keyed tables: any
+  std::vector<int64_t> num_rows_;  // not used for keyed tables
   std::vector<int32_t> keyed_;
   std::vector<bool> learning_;  // per keyed table
   bool training_;
   float gradient_scale_;
   std::string description_;
-  std::string summary_;  // of the lookup, for a person
+  std::string summary_;  // names the lookup in warnings and errors
   DataType comm_type_;
 };
 

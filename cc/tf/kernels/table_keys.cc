@@ -1,4 +1,5 @@
-// Keyed tables are asked and changed, beside lookups and updates.
+// Ops that read and change keyed tables apart from lookups and updates: FindKeys, InsertKeys and
+// others.
 #include <algorithm>
 #include <cstring>
 #include <numeric>
@@ -102,7 +103,7 @@ class ExportTableOp : public TableOp {
     return absl::OkStatus();
   }
 
-  // The places of keys, in the order of the keys.
+  // The indices of `keys`, in ascending order of the keys.
   std::vector<int64_t> Ascending(const std::vector<int64_t>& keys) const {
     std::vector<int64_t> places(keys.size());
     std::iota(places.begin(), places.end(), 0);
@@ -215,7 +216,7 @@ REGISTER_KERNEL_BUILDER(Name("EvictKeys").Device(tensorflow::DEVICE_CPU), Guarde
 REGISTER_KERNEL_BUILDER(Name("TableStats").Device(tensorflow::DEVICE_CPU), Guarded<TableStatsOp>);
 
 #if GOOGLE_CUDA
-// Of tables on the GPU: the core takes and gives host memory.
+// For tables on the GPU, inputs and outputs are in host memory, as the core expects.
 REGISTER_KERNEL_BUILDER(Name("FindKeys")
                             .Device(tensorflow::DEVICE_GPU)
                             .HostMemory("keys")

@@ -32,8 +32,9 @@ inline absl::Status CheckNumOutputs(tensorflow::shape_inference::InferenceContex
                                     std::to_string(expected));
 }
 
-// Of an op with the attributes dims, table_of_feature and concat: one [samples, dim] per feature,
-// or one [samples, sum of dims]. num_outputs: gets how many that is; `num_others` outputs follow.
+// Sets the output shapes of an op with the attributes dims, table_of_feature and concat: one
+// [samples, dim] per feature, or one [samples, sum of dims]. num_outputs: set to their number;
+// `num_others` outputs follow them.
 inline absl::Status SetGroupOutputs(tensorflow::shape_inference::InferenceContext* context,
                                     int num_others, int* num_outputs) {
   using ::tensorflow::shape_inference::InferenceContext;

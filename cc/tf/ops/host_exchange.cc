@@ -36,7 +36,7 @@ cc/exchange/host/host_exchange.h. Calls are matched by the name of the node.
 
 tensor: [n, ...].
 splits: [num_ranks], how much of the first axis goes to each rank, rank 0 first.
-received: what came, that of rank 0 first.
+received: the received data, ordered by sending rank.
 received_splits: [num_ranks], how much came from each.
 exchange: the number of the exchange in this process.
 description: what the call does, as a text; the same on all ranks, else the call ends with an error

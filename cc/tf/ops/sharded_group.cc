@@ -16,7 +16,7 @@ absl::Status ShardedGroupLookupShape(InferenceContext* context) {
   int state = 0;
   TF_RETURN_IF_ERROR(SetGroupOutputs(context, /*num_others=*/1, &state));
   context->set_output(state, context->Scalar());
-  // Of integers, so that autodiff looks for no gradient of it.
+  // An integer dtype, for which autodiff computes no gradient.
   context->set_output_handle_shapes_and_types(state, {{context->Scalar(), tensorflow::DT_INT32}});
   return absl::OkStatus();
 }

@@ -1,4 +1,4 @@
-// A batch and its `sizes` as inputs of an op. No op reads a batch that did not go through here.
+// Reads and checks a batch and its `sizes`, inputs of an op. Every op reads batches through it.
 #pragma once
 
 #include <string>

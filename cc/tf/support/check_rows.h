@@ -1,4 +1,4 @@
-// What a group must be for its entries to be sorted on the host.
+// Checks that the entries of a group can be sorted on the host.
 #pragma once
 
 #include <string>

@@ -1,4 +1,4 @@
-// What the core needs of the device that an op runs on.
+// The stream, threads and scratch memory of the device that an op runs on, as the core takes them.
 #pragma once
 
 #include "core/parallel.h"

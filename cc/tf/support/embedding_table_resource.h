@@ -1,4 +1,5 @@
-// A keyed table as a TensorFlow resource: what the ops share that take a handle of one.
+// EmbeddingTableResource: a keyed table as a TensorFlow resource, shared by the ops that take its
+// handle.
 #pragma once
 
 #include <exception>
@@ -15,8 +16,8 @@
 
 namespace group_embedding {
 
-// Who locates keys or reads rows and what is kept of them has mu() shared; who writes rows,
-// inserts, erases, evicts, makes slots or begins a snapshot has it alone.
+// An op holds mu() shared to locate keys or to read rows and their infos. It holds mu() exclusively
+// to write rows, to insert, erase or evict keys, to make slots, and to begin or end a snapshot.
 class EmbeddingTableResource : public tensorflow::ResourceBase {
  public:
   explicit EmbeddingTableResource(std::string name) : name_(std::move(name)) {}
@@ -25,10 +26,10 @@ class EmbeddingTableResource : public tensorflow::ResourceBase {
   const std::string& name() const { return name_; }
   tensorflow::mutex* mu() { return &mu_; }
 
-  // The rest needs the lock.
+  // The methods below need mu().
 
-  // Null before it is initialized. Whoever needs the table without the lock, as a located batch
-  // does, shares it: it may be initialized anew meanwhile.
+  // Null before initialization. Code that uses the table without the lock, as a located batch does,
+  // has to copy the pointer: the resource may be initialized with another table meanwhile.
   const std::shared_ptr<EmbeddingTable>& table() const { return table_; }
   void Initialize(std::shared_ptr<EmbeddingTable> table) { table_ = std::move(table); }
 
@@ -47,7 +48,7 @@ class EmbeddingTableResource : public tensorflow::ResourceBase {
   TableSaves saves_;
 };
 
-// What a function of a table returns that says in words what went wrong, or nothing.
+// Converts the error sentence of a table's function; empty: OK.
 inline absl::Status ToStatus(const std::string& error) {
   if (error.empty()) return absl::OkStatus();
   return absl::ResourceExhaustedError(error);

@@ -1,4 +1,4 @@
-// Where the files of tables are, by their paths.
+// Chooses the file system of a table's files by their path.
 #pragma once
 
 #include <string>

@@ -1,9 +1,9 @@
-// Faults that CUDA threads find, reported without waiting for the GPU.
+// Reports faults that CUDA threads find, without waiting for the GPU.
 //
-// Each op kernel owns a slot of host memory that the GPU can write. A thread that meets bad input
-// stores it there and goes on with zeros; whichever op of this library looks next raises the error:
-// GroupLookupGrad does so in the same step, after the one synchronisation that it needs anyway, and
-// every lookup does so when it starts.
+// Each op kernel owns a Fault in host memory that the GPU can write. A thread that finds bad input
+// stores it there and continues with zeros. The next op of this library raises the error:
+// GroupLookupGrad in the same step, after a synchronisation that it needs anyway, or any lookup
+// when it starts.
 #pragma once
 
 #if GOOGLE_CUDA

@@ -1,5 +1,5 @@
-// The attributes that GroupLookup, GroupLookupGrad and GroupUpdate share, and the core's view of
-// their inputs.
+// GroupAttrs: the attributes that GroupLookup, GroupLookupGrad and GroupUpdate share, and the
+// conversion of their inputs to the core's types.
 #pragma once
 
 #include <string>

@@ -1,5 +1,5 @@
-// Kernels that end with an error where the core throws, such as where memory runs out: an exception
-// that leaves a kernel ends the process.
+// Guarded: a kernel whose exceptions, such as those for lack of memory, become the op's error. An
+// exception that left a kernel would end the process.
 #pragma once
 
 #include <memory>

@@ -17,22 +17,22 @@ using ::tensorflow::AllocatorAttributes;
 using ::tensorflow::OpKernelContext;
 using ::tensorflow::Tensor;
 using ::tensorflow::TensorShape;
-using ::tensorflow::TypeIndex;  // the macro of variants names it so
+using ::tensorflow::TypeIndex;  // named without its namespace by the macro below
 
-// What eager autodiff makes of every output that the loss does not depend on.
-absl::Status ZerosLike(OpKernelContext*, const HeldGroupState&, HeldGroupState* zeros) {
-  *zeros = HeldGroupState();
+// Eager autodiff calls it for every output that the loss does not depend on.
+absl::Status ZerosLike(OpKernelContext*, const LookupStateVariant&, LookupStateVariant* zeros) {
+  *zeros = LookupStateVariant();
   return absl::OkStatus();
 }
 
 REGISTER_UNARY_VARIANT_UNARY_OP_FUNCTION(tensorflow::ZEROS_LIKE_VARIANT_UNARY_OP,
-                                         tensorflow::DEVICE_GPU, HeldGroupState, ZerosLike);
+                                         tensorflow::DEVICE_GPU, LookupStateVariant, ZerosLike);
 
 }  // namespace
 
-HeldGroup::HeldGroup(OpKernelContext* context, const Group& group, const Tensor& batch,
-                     std::shared_ptr<Communicator> communicator, const std::string& description,
-                     DataType comm_type, std::vector<KeyedFeature> keyed)
+LookupState::LookupState(OpKernelContext* context, const Group& group, const Tensor& batch,
+                         std::shared_ptr<Communicator> communicator, const std::string& description,
+                         DataType comm_type, std::vector<KeyedFeature> keyed)
     : comm_type(comm_type),
       batch_(batch),
       communicator_(std::move(communicator)),
@@ -45,29 +45,31 @@ HeldGroup::HeldGroup(OpKernelContext* context, const Group& group, const Tensor&
   AllocatorAttributes page_locked;
   page_locked.set_on_host(true);
   page_locked.set_gpu_compatible(true);
-  group_ = std::make_unique<ExchangedGroup>(
+  group_ = std::make_unique<ShardedLookup>(
       group, communicator_.get(), description, comm_type,
-      ShardedGroup::Memory{give(&on_device_, {}), give(&on_host_, page_locked)}, std::move(keyed));
+      ShardedLookupSteps::Memory{give(&on_device_, {}), give(&on_host_, page_locked)},
+      std::move(keyed));
 }
 
-absl::Status HeldGroup::View(const std::string& piece, const char* data, tensorflow::DataType dtype,
-                             const TensorShape& shape, Tensor* view) const {
+absl::Status LookupState::View(const std::string& piece, const char* data,
+                               tensorflow::DataType dtype, const TensorShape& shape,
+                               Tensor* view) const {
   const Tensor& whole = on_device_.at(piece);
   const int64_t bytes = shape.num_elements() * tensorflow::DataTypeSize(dtype);
   const int64_t at = bytes == 0 ? 0 : data - static_cast<const char*>(whole.data());
   return view->BitcastFrom(whole.Slice(at, at + bytes), dtype, shape);
 }
 
-const ToldCounts& HeldGroup::Ask() {
+const ExchangedCounts& LookupState::RequestCounts() {
   const cudaStream_t stream = StreamOf(context_);
   const Fault none;
   Tensor fault;
   Require(std::string(AllocateScratch(context_, sizeof(Fault), &fault).message()));
   RequireCuda(cudaMemcpyAsync(fault.data(), &none, sizeof(Fault), cudaMemcpyHostToDevice, stream));
-  return group_->Ask(static_cast<Fault*>(fault.data()), stream);
+  return group_->RequestCounts(static_cast<Fault*>(fault.data()), stream);
 }
 
-absl::Status HeldGroup::MakeRequests(int64_t** ids) {
+absl::Status LookupState::MakeRequests(int64_t** ids) {
   const int64_t num_requests = group_->num_requests();
   const BatchLayout at = LayOutRequests(num_requests);
   TF_RETURN_IF_ERROR(
@@ -78,7 +80,7 @@ absl::Status HeldGroup::MakeRequests(int64_t** ids) {
                   "WriteRequestBatch");
 }
 
-void* HeldGroup::Get(Tensor* piece, int64_t bytes, AllocatorAttributes where) {
+void* LookupState::Get(Tensor* piece, int64_t bytes, AllocatorAttributes where) {
   if (piece->NumElements() < bytes || !piece->IsInitialized()) {
     const absl::Status status = context_->allocate_temp(
         tensorflow::DT_INT8, TensorShape({std::max<int64_t>(bytes, 1)}), piece, where);
@@ -87,13 +89,13 @@ void* HeldGroup::Get(Tensor* piece, int64_t bytes, AllocatorAttributes where) {
   return piece->data();
 }
 
-absl::Status ToStatus(const ToldCounts& told, const GroupAttrs& attrs,
+absl::Status ToStatus(const ExchangedCounts& counts, const GroupAttrs& attrs,
                       const std::vector<Table>& tables, int rank, const BatchExtents& batch) {
-  if (!told.disagreement.empty()) return absl::InvalidArgumentError(told.disagreement);
-  if (told.fault_rank < 0) return absl::OkStatus();
+  if (!counts.disagreement.empty()) return absl::InvalidArgumentError(counts.disagreement);
+  if (counts.fault_rank < 0) return absl::OkStatus();
   const absl::Status status =
-      attrs.ToStatus(told.fault, tables, told.fault_rank == rank ? &batch : nullptr);
-  return absl::InvalidArgumentError("rank " + std::to_string(told.fault_rank) + ": " +
+      attrs.ToStatus(counts.fault, tables, counts.fault_rank == rank ? &batch : nullptr);
+  return absl::InvalidArgumentError("rank " + std::to_string(counts.fault_rank) + ": " +
                                     std::string(status.message()));
 }
 

@@ -1,4 +1,4 @@
-// What a sharded lookup leaves to the way back of its gradients.
+// LookupState: what a sharded lookup keeps for the backward pass.
 #pragma once
 
 #if GOOGLE_CUDA
@@ -16,38 +16,39 @@
 
 namespace group_embedding {
 
-// An ExchangedGroup with the memory that it works in.
-class HeldGroup {
+// A ShardedLookup and the tensors that hold its memory.
+class LookupState {
  public:
-  HeldGroup(tensorflow::OpKernelContext* context, const Group& group,
-            const tensorflow::Tensor& batch, std::shared_ptr<Communicator> communicator,
-            const std::string& description, DataType comm_type, std::vector<KeyedFeature> keyed);
+  LookupState(tensorflow::OpKernelContext* context, const Group& group,
+              const tensorflow::Tensor& batch, std::shared_ptr<Communicator> communicator,
+              const std::string& description, DataType comm_type, std::vector<KeyedFeature> keyed);
 
-  // From now on an op of this context uses it.
+  // Sets the op that allocates memory and whose stream is used from now on.
   void EnterOp(tensorflow::OpKernelContext* context) { context_ = context; }
 
-  ExchangedGroup* get() const { return group_.get(); }
+  ShardedLookup* get() const { return group_.get(); }
   const std::shared_ptr<Communicator>& communicator() const { return communicator_; }
 
-  // A tensor of what lies at `data` in one of the pieces of device memory.
+  // A tensor that shares the memory at `data`, which lies in the device memory named `piece`.
   absl::Status View(const std::string& piece, const char* data, tensorflow::DataType dtype,
                     const tensorflow::TensorShape& shape, tensorflow::Tensor* view) const;
 
-  // From now on a piece is its views' alone.
+  // Drops `piece`: its views keep it alive, and the next use allocates new memory.
   void GiveAway(const std::string& piece) { on_device_.erase(piece); }
 
-  // As ExchangedGroup::Ask, with memory for a fault.
-  const ToldCounts& Ask();
+  // As ShardedLookup::RequestCounts, with memory for a fault.
+  const ExchangedCounts& RequestCounts();
 
-  // Makes `requests`, but for its ids; returns where these go.
+  // Allocates `requests` and writes all of it but its ids. ids: set to where they are to be
+  // written.
   absl::Status MakeRequests(int64_t** ids);
 
   const DataType comm_type;
-  tensorflow::Tensor requests;  // the batch, as SendGroupGradients gives it
-  tensorflow::Tensor served;    // kept alive: the requests as they were read
-  float gradient_scale;         // of its weights
+  tensorflow::Tensor requests;  // the requested rows as a batch, an output of SendGroupGradients
+  tensorflow::Tensor served;    // the requests as they were served; kept alive
+  float gradient_scale;         // the weight of each request
   std::vector<int64_t> num_rows;
-  // Of the lookup:
+  // The lookup's tables and batch, compared with the arguments of the backward pass:
   std::vector<int32_t> dims, table_of_feature;
   BatchExtents extents;
 
@@ -58,28 +59,28 @@ class HeldGroup {
   const std::shared_ptr<Communicator> communicator_;
   tensorflow::OpKernelContext* context_;
   std::map<std::string, tensorflow::Tensor> on_device_, on_host_;
-  std::unique_ptr<ExchangedGroup> group_;
+  std::unique_ptr<ShardedLookup> group_;
 };
 
-// What a variant holds. It stays in the process.
-struct HeldGroupState {
-  std::shared_ptr<HeldGroup> held;
+// The content of the variant tensor `state`. It cannot be serialized.
+struct LookupStateVariant {
+  std::shared_ptr<LookupState> held;
 
-  std::string TypeName() const { return "group_embedding::HeldGroupState"; }
+  std::string TypeName() const { return "group_embedding::LookupStateVariant"; }
   void Encode(tensorflow::VariantTensorData*) const {}
   bool Decode(const tensorflow::VariantTensorData&) { return false; }
 };
 
-// What all ranks were told of the batches of a group, as an error of all of them. `rank`: this one,
-// whose batch is `batch`.
-absl::Status ToStatus(const ToldCounts& told, const GroupAttrs& attrs,
+// Returns the disagreement, or the bad id, that RequestCounts reported on all ranks. rank: this
+// rank, whose batch is `batch`.
+absl::Status ToStatus(const ExchangedCounts& told, const GroupAttrs& attrs,
                       const std::vector<Table>& tables, int rank, const BatchExtents& batch);
 
-// The other ranks go on where this one stops with an error: what it sent next would be taken for
-// what they wait for. So it sends nothing more, and they end when they have waited long enough.
+// Ends the communicator's calls after an error that only this rank has. The other ranks would take
+// the rank's next message for the one that is missing; instead they end by the time-out.
 void AbortAlone(const absl::Status& status, Communicator* communicator);
 
-// Of the group's attributes and inputs.
+// The group with the op's attributes and inputs.
 Group MakeGroup(const GroupAttrs& attrs, const std::vector<Table>& tables,
                 const std::vector<Feature>& features, const Batch& batch);
 

@@ -1,5 +1,5 @@
-// The exchanges of this process through its host's memory, by number: ops know theirs by an
-// attribute, whatever graph or session they are in. Python opens, joins and ends them, through C.
+// The HostExchanges of this process, by number. Ops refer to one by an attribute, in any graph or
+// session. Python opens, joins and ends them through C functions.
 #pragma once
 
 #include <functional>
@@ -14,7 +14,7 @@ namespace group_embedding {
 // An error where the exchange has been closed.
 absl::Status FindHostExchange(int64_t number, std::shared_ptr<HostExchange>* exchange);
 
-// Of a kernel's attribute of this name.
+// Reads a description from the kernel's attribute `name`.
 absl::Status ReadDescription(tensorflow::OpKernelConstruction* context,
                              CallDescription* description);
 

@@ -1,4 +1,5 @@
-// The keys that ranks ask this one for -> row numbers of its tables on a GPU.
+// RequestLocator: replaces the keys that ranks request from this one by row numbers of its tables
+// on a GPU.
 #pragma once
 
 #if GOOGLE_CUDA
@@ -16,7 +17,7 @@
 
 namespace group_embedding {
 
-// Those of a batch's features whose tables are `keyed`.
+// The features of a batch whose tables are in `keyed`.
 std::vector<KeyedFeature> KeyedFeaturesOf(const std::vector<int32_t>& keyed,
                                           const BatchInput& batch,
                                           const std::vector<Feature>& features);

@@ -1,5 +1,5 @@
-// A batch whose keys have become row numbers: a tensor whose buffer keeps those rows from being
-// given to other keys, for as long as anybody holds the tensor.
+// A located batch: a tensor of row numbers whose buffer keeps these rows from being given to other
+// keys, as long as the tensor exists.
 #pragma once
 
 #include <memory>

@@ -18,9 +18,10 @@ absl::Status MakeOnGpu(tensorflow::OpKernelContext* context, const StorageAttrs&
     return absl::InvalidArgumentError(where + "is made on a GPU; place its handle on one");
   }
   std::string error;
-  const DeviceTierOptions tiers = {storage.type == "hbm" ? 0 : storage.max_bytes, storage.coldest};
+  const DeviceTierOptions tiers = {storage.type == "hbm" ? 0 : storage.max_bytes,
+                                   storage.cache_strategy};
   if (storage.type == "hbm_dram_ssdhash") {
-    const DiskTierOptions disk = {storage.path, storage.lowest_max_bytes, storage.coldest};
+    const DiskTierOptions disk = {storage.path, storage.lowest_max_bytes, storage.cache_strategy};
     *table = MakeDiskTieredDeviceTable(options, storage.max_bytes, disk, matrix, &error);
   } else {
     *table = MakeDeviceTable(options, tiers, matrix, &error);
@@ -47,7 +48,7 @@ StorageAttrs::StorageAttrs(tensorflow::OpKernelConstruction* context) {
                     "max_bytes, lower_max_bytes, lowest_max_bytes: expected 0 to 2^60, got " +
                     std::to_string(bytes)));
   }
-  coldest = strategy == "lru" ? Coldest::kLeastRecent : Coldest::kLeastFrequent;
+  cache_strategy = strategy == "lru" ? CacheStrategy::kLeastRecent : CacheStrategy::kLeastFrequent;
 }
 
 absl::Status MakeTable(tensorflow::OpKernelContext* context, const StorageAttrs& storage,
@@ -66,7 +67,7 @@ absl::Status MakeTable(tensorflow::OpKernelContext* context, const StorageAttrs&
     if (storage.type == "dram") {
       *table = MakeHostTable(options, matrix, &error);
     } else {
-      const DiskTierOptions disk = {storage.path, storage.lower_max_bytes, storage.coldest};
+      const DiskTierOptions disk = {storage.path, storage.lower_max_bytes, storage.cache_strategy};
       *table = MakeDiskTieredTable(options, disk, matrix, &error);
     }
     return ToStatus(error);

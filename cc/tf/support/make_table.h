@@ -1,4 +1,4 @@
-// Where the rows of a keyed table lie, as the attributes of an op say.
+// TableStorage: the storage of a keyed table, read from an op's attributes.
 #pragma once
 
 #include <memory>
@@ -15,10 +15,10 @@ struct StorageAttrs {
   bool is_on_gpu() const { return type.rfind("hbm", 0) == 0; }
 
   std::string type;  // "dram", "dram_ssdhash", "hbm", "hbm_dram" or "hbm_dram_ssdhash"
-  // Of the first tier, the second, the third; 0: no limit.
+  // The sizes of the first, second and third tier; 0: no limit.
   int64_t max_bytes, lower_max_bytes, lowest_max_bytes;
   std::string path;
-  Coldest coldest;
+  CacheStrategy cache_strategy;
 };
 
 // A table as `options` say, but for their max_bytes. `matrix`: as of MakeHostTable, in host memory.

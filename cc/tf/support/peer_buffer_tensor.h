@@ -1,4 +1,4 @@
-// Tensors of what other ranks put into this one's peer buffer.
+// Tensors in a peer buffer, with the gradients that other ranks wrote into it.
 #pragma once
 
 #if GOOGLE_CUDA
@@ -10,7 +10,8 @@
 
 namespace group_embedding {
 
-// Of what is at `data` in `peer buffer`, which stays taken as long as somebody has the tensor.
+// A tensor of the memory at `data` in `peer_buffer`, which stays in use as long as the tensor
+// exists.
 tensorflow::Tensor PeerBufferTensor(std::shared_ptr<const PeerMemory> peer_buffer, const char* data,
                                     tensorflow::DataType dtype,
                                     const tensorflow::TensorShape& shape);

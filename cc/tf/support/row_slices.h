@@ -1,4 +1,4 @@
-// The rows of many tables as inputs and outputs of ops, the way exchange/host/pack_rows.h has them.
+// The rows of many tables as inputs and outputs of ops, in the form of exchange/host/pack_rows.h.
 #pragma once
 
 #include <vector>

@@ -1,8 +1,8 @@
-// Outputs of one op that share memory: an allocation for many small tensors instead of one each.
+// SharedBuffer: one allocation for many small outputs of an op.
 //
-// It saves an allocator's work per table on either device, and on the CPU page faults too: glibc
-// returns freed memory to the system above a threshold that grows with the blocks it is given, so
-// that few large blocks are kept from step to step where many small ones are not.
+// It saves the allocator's work per table, and on the CPU page faults as well: glibc returns freed
+// memory above a threshold to the system. The threshold grows with the size of blocks, so a few
+// large blocks are kept from step to step, and many small ones are not.
 #pragma once
 
 #include <vector>

@@ -1,5 +1,5 @@
-// What a keyed table's resource remembers of saves: the snapshot that waits to be written, and the
-// full save that the next changes are to be added to.
+// TableSaves: the state of a keyed table's saves: the snapshot that waits to be written, and the
+// full save to which the next changes will be added.
 #pragma once
 
 #include <cstdint>

@@ -1,6 +1,6 @@
-// The tables of a group, read in place: variables and keyed tables stay locked for reading while a
-// Tables is alive, as in TensorFlow's own ResourceGather, so that an optimizer neither writes under
-// a reader nor has to copy a table that somebody holds.
+// Tables: the tables of a group, read in place. Variables and keyed tables stay locked for reading
+// as long as the object exists, as in TensorFlow's ResourceGather, so that an optimizer neither
+// writes during a read nor has to copy a table.
 #pragma once
 
 #include <string>

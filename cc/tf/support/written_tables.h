@@ -1,6 +1,6 @@
-// The tables and slots that an update writes in place: locked for writing while a WrittenTables is
-// alive, and no reader's buffer among them. Readers of a variable may share its buffer until it is
-// first written here; then they get a copy, as TensorFlow's own sparse updates have it.
+// WrittenTables: the tables and slots that an update writes in place. They are locked for writing
+// as long as the object exists, and share no buffer with a reader: if a variable's buffer is
+// shared, it is copied before the first write, as TensorFlow's sparse updates do.
 #pragma once
 
 #include <string>
