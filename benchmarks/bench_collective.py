@@ -1,16 +1,16 @@
 #!/usr/bin/env python3
-"""Tables spread over the GPUs of one host: a process per GPU, the core without TensorFlow.
+"""Tables sharded over the GPUs of one host: one process per GPU, the core without TensorFlow.
 
 Each rank looks up a batch of its own (weak scaling: twice the GPUs, twice the samples) and updates
-by row-wise Adagrad. `one GPU` is the fused lookup and update of one process that holds all
-tables; `nccl` sends rows and gradients, in float32 or bfloat16; with `rooms` ranks write them into
-each other's memory. Milliseconds are a step's, the slowest rank's, the median of rounds of steps in
-a row over three sets of ids.
+by row-wise Adagrad. Transports: `one GPU` is the fused lookup and update of one process that holds
+all tables; `nccl` sends rows and gradients, in float32 or bfloat16; with `peer_memory` ranks write
+them into each other's GPU memory. A step's milliseconds are those of the slowest rank: the median
+of rounds of consecutive steps, over three sets of ids.
 
     python benchmarks/bench_collective.py [--ranks 1 2 4 8] [--workloads dcnv2_cap4M ...]
                                           [--alphas 0 1.05] [--json FILE] [--plot FILE.png]
                                           [--profile FILE] [--dims 64 128 ...]
-                                          [--ways rooms nccl ...]
+                                          [--transports peer_memory nccl ...]
 """
 
 import argparse
@@ -24,7 +24,7 @@ from pathlib import Path
 
 import numpy as np
 from bench_kernel import load_core
-from gpu_exchanges import WAYS, allocate, make_communicator
+from gpu_exchanges import TRANSPORTS, allocate, make_communicator
 from gpu_ranks import Ranks
 from places import Gpu
 from report import print_table, write_results
@@ -84,7 +84,7 @@ class Rank:
 
 
 def milliseconds(torch, meeting, name, run):
-    """Of one call, this rank's: the median of rounds of calls in a row, all ranks at a time."""
+    """Milliseconds per call on this rank: the median of rounds of calls, all ranks at a time."""
     times = []
     for round_ in range(ROUNDS + 1):
         torch.cuda.synchronize()
@@ -116,21 +116,21 @@ def kernel_milliseconds(torch, run):
 core_of_rank = functools.cache(load_core)
 
 
-def measure_case(meeting, folder, way, workload, alpha):
-    """What one rank measured."""
+def measure_case(meeting, folder, transport, workload, alpha):
+    """Measures one case on one rank, and returns its figures."""
     import torch
 
     torch.cuda.set_device(meeting.rank)
     core = core_of_rank(folder)
     core.set_device(meeting.rank)
-    figures = measure(core, torch, meeting, way, workload, alpha)
+    figures = measure(core, torch, meeting, transport, workload, alpha)
     gc.collect()
     torch.cuda.empty_cache()
     return figures
 
 
-def measure(core, torch, meeting, way, workload, alpha):
-    rank = Rank(core, meeting, WAYS[way](core, meeting), workload, alpha)
+def measure(core, torch, meeting, transport, workload, alpha):
+    rank = Rank(core, meeting, TRANSPORTS[transport](core, meeting), workload, alpha)
     for i in range(NUM_SETS):
         rank.step(i)
     rank.sharded.check(torch.cuda.current_stream().cuda_stream)
@@ -148,7 +148,7 @@ def measure(core, torch, meeting, way, workload, alpha):
 
 
 def bare_milliseconds(core, torch, meeting, rank, num_bytes):
-    """An all-to-all by NCCL of as many bytes as the step's exchanges, in two halves as those."""
+    """Milliseconds of an NCCL all-to-all of as many bytes as the step exchanges, in two halves."""
     communicator = getattr(rank.exchange, "communicator", None) or make_communicator(core, meeting)
     peers = meeting.num_ranks - 1
     sizes = [0 if n == meeting.rank else num_bytes // 2 // peers for n in range(meeting.num_ranks)]
@@ -159,24 +159,25 @@ def bare_milliseconds(core, torch, meeting, rank, num_bytes):
     send.random_()
     stream = torch.cuda.current_stream().cuda_stream
 
-    def both_ways(i):
+    def both_directions(i):
         communicator.all_to_all(send, sizes, receive, sizes, stream)
         communicator.all_to_all(receive, sizes, send, sizes, stream)
 
-    return milliseconds(torch, meeting, "bare_all_to_all", both_ways)
+    return milliseconds(torch, meeting, "bare_all_to_all", both_directions)
 
 
-def exchange_milliseconds(way, kernels):
-    """Of the kernels that bring rows and gradients. With rooms, of those that bring rows: gradients
-    are written there by who adds them."""
-    if way == "one GPU":
+def exchange_milliseconds(transport, kernels):
+    """Milliseconds of the kernels that exchange rows and gradients. With peer memory, of rows
+    only: the kernel that adds gradients writes them to their owner."""
+    if transport == "one GPU":
         return 0
-    part = "ServeRowsKernel" if way.startswith("rooms") else "nccl"
+    part = "ServeRowsKernel" if transport.startswith("peer_memory") else "nccl"
     return sum(ms for name, ms in kernels.items() if part in name)
 
 
 def link_bandwidth():
-    """GB/s of all NVLinks of a GPU, each way, as the first one's driver says; None without any."""
+    """GB/s of all NVLinks of a GPU in each direction, as the first GPU's driver reports; None
+    without NVLink."""
     command = ["nvidia-smi", "nvlink", "--status", "--id=0"]
     try:
         said = subprocess.run(command, capture_output=True, text=True, timeout=60).stdout
@@ -185,18 +186,20 @@ def link_bandwidth():
     return sum(float(gb) for gb in re.findall(r"Link \d+: ([\d.]+) GB/s", said)) or None
 
 
-def row_of(way, num_ranks, workload, alpha, ranks, one_gpu, link):
+def row_of(transport, num_ranks, workload, alpha, ranks, one_gpu, link):
     step = max(rank["step"] for rank in ranks)
     num_bytes = max(rank["bytes"] for rank in ranks)
     bare = max(rank.get("bare", 0.0) for rank in ranks)
     # The least of the ranks: who comes first waits within its kernel for the others.
-    exchange = min(exchange_milliseconds(way, rank["kernels"]) for rank in ranks)
-    share = 2 if way.startswith("rooms") else 1  # half of the bytes, those of the forward pass
+    exchange = min(exchange_milliseconds(transport, rank["kernels"]) for rank in ranks)
+    share = (
+        2 if transport.startswith("peer_memory") else 1
+    )  # half of the bytes, those of the forward pass
     speed = num_bytes / share / exchange / 1e6 if num_ranks > 1 and exchange else None
     return {
         "workload": workload.name,
         "alpha": alpha,
-        "way": way,
+        "transport": transport,
         "GPUs": num_ranks,
         "forward ms": round(max(rank["forward"] for rank in ranks), 3),
         "step ms": round(step, 3),
@@ -211,27 +214,27 @@ def row_of(way, num_ranks, workload, alpha, ranks, one_gpu, link):
 
 
 def run(folder, counts, workloads, chosen, profile):
-    """Rows of the table, printed as they come: those so far, after each case. All that runs on as
-    many GPUs runs in the same processes."""
+    """Yields the rows of the table after each case, and prints new ones. All cases with the same
+    number of GPUs run in the same processes."""
     order = [workload.name for workload, _ in workloads]
     rows, one_gpu, link = [], {}, link_bandwidth()
     for num_ranks in sorted({1, *counts}):
-        ways = [way for way in chosen if way != "one GPU" or num_ranks == 1]
-        if not ways:
+        transports = [transport for transport in chosen if transport != "one GPU" or num_ranks == 1]
+        if not transports:
             continue
         with Ranks(num_ranks) as ranks:
             for workload, alpha in workloads:
-                for way in ways:
-                    case = way, workload, alpha
+                for transport in transports:
+                    case = transport, workload, alpha
                     found = ranks.run(measure_case, folder, *case, seconds=SECONDS)
                     base = one_gpu.get((workload.name, alpha))
-                    rows.append(row_of(way, num_ranks, workload, alpha, found, base, link))
-                    if way == "one GPU":
+                    rows.append(row_of(transport, num_ranks, workload, alpha, found, base, link))
+                    if transport == "one GPU":
                         one_gpu[workload.name, alpha] = rows[-1]["step ms"]
                     if profile:
                         write_kernels(profile, rows[-1], found[0]["kernels"])
                     yield sorted(rows, key=lambda r: (order.index(r["workload"]), r["alpha"]))
-                print_table(rows[-len(ways) :])
+                print_table(rows[-len(transports) :])
 
 
 def workload_of(name, dim):
@@ -243,7 +246,7 @@ def workload_of(name, dim):
 
 def write_kernels(path, row, kernels):
     with open(path, "a") as file:
-        print("\n", row["workload"], row["alpha"], row["way"], row["GPUs"], file=file)
+        print("\n", row["workload"], row["alpha"], row["transport"], row["GPUs"], file=file)
         for name, ms in sorted(kernels.items(), key=lambda item: -item[1])[:25]:
             print(f"{ms:9.4f} ms  {name[:150]}", file=file)
 
@@ -254,11 +257,13 @@ def plot(path, about, rows):
     rows = [r for r in rows if r["workload"] != TINY.name]
     if not rows:
         return
-    labels = [f"{r['workload']}, alpha {r['alpha']:g}\n{r['way']}, {r['GPUs']} GPU" for r in rows]
+    labels = [
+        f"{r['workload']}, alpha {r['alpha']:g}\n{r['transport']}, {r['GPUs']} GPU" for r in rows
+    ]
     figure, axis = plt.subplots(figsize=(10, 0.42 * len(rows) + 1.6))
     y = np.arange(len(rows))
-    colors = dict(zip(WAYS, ["tab:gray", "tab:orange", "tab:red", "tab:blue", "tab:cyan"]))
-    axis.barh(y, [r["step ms"] for r in rows], color=[colors[r["way"]] for r in rows])
+    colors = dict(zip(TRANSPORTS, ["tab:gray", "tab:orange", "tab:red", "tab:blue", "tab:cyan"]))
+    axis.barh(y, [r["step ms"] for r in rows], color=[colors[r["transport"]] for r in rows])
     axis.barh(y, [r["forward ms"] for r in rows], color="black", alpha=0.25, height=0.35)
     for at, row in zip(y, rows):
         share = f", {row['of one GPU']} of one GPU" if row["of one GPU"] else ""
@@ -278,7 +283,9 @@ def main():
     parser.add_argument("--ranks", nargs="+", type=int, default=[1, 2])
     parser.add_argument("--workloads", nargs="+", default=COLLECTIVE, choices=COLLECTIVE)
     parser.add_argument("--alphas", nargs="+", type=float, default=list(ALPHAS))
-    parser.add_argument("--ways", nargs="+", default=list(WAYS), choices=list(WAYS))
+    parser.add_argument(
+        "--transports", nargs="+", default=list(TRANSPORTS), choices=list(TRANSPORTS)
+    )
     parser.add_argument("--dims", nargs="+", type=int, default=[None],
                         help="each of all tables, in place of the workloads' own")  # fmt: skip
     parser.add_argument("--core", default=ROOT / "group_embedding", help="folder of _core*.so")
@@ -295,7 +302,9 @@ def main():
         for dim in args.dims
         for alpha in args.alphas
     ]
-    for rows in run(args.core, args.ranks, [(TINY, 0.0), *workloads], args.ways, args.profile):
+    for rows in run(
+        args.core, args.ranks, [(TINY, 0.0), *workloads], args.transports, args.profile
+    ):
         write_results(args, about, rows, plot)
 
 

@@ -5,7 +5,7 @@ against ranks that share them, on the same batch.
 A step is forward, backward and update of 26 tables of a `ge.layers.GroupEmbedding`, by a wrapped
 Adagrad; each rank has its part of the batch. With `--dense N` the vectors go through N layers of
 256 units; with `--wait MS` a step idles so long in the middle, as when another device computes.
-With `--ahead` it is also measured with the next batch's ids exchanged during the step, the two ways
+With `--ahead` it is also measured with the next batch's ids exchanged during the step, the two
 by turns. Milliseconds are a step's, the slowest rank's, the median of rounds of steps in a row.
 
     python benchmarks/bench_collective_cpu.py [--ranks 1 2] [--batch 2048] [--dense 4 --ahead]
@@ -28,7 +28,7 @@ from workloads import ALPHAS, ids_from_uniform
 import group_embedding as ge
 
 NUM_FEATURES, NUM_SETS, ROUNDS, UNITS = 26, 4, 7, 256
-SHAPE, WAYS = "features x batch x ids, dim", ("in the step", "a step ahead")
+SHAPE, IDS_EXCHANGED = "features x batch x ids, dim", ("in the step", "a step ahead")
 
 
 @dataclass(frozen=True)
@@ -84,12 +84,12 @@ class Model:
         self._step = tf.function(train)
 
     def milliseconds(self, num_steps, ahead):
-        """Of a step, of each way: with ids as they come, and if `ahead`, also a step ahead."""
-        ways = {self._steps: [], **({self._steps_ahead: []} if ahead else {})}
+        """Milliseconds per step with ids exchanged in the step and, if `ahead`, a step ahead."""
+        times_of = {self._steps: [], **({self._steps_ahead: []} if ahead else {})}
         for _ in range(ROUNDS + 1):
-            for run, times in ways.items():
+            for run, times in times_of.items():
                 times.append(run(num_steps))
-        return [statistics.median(times[1:]) for times in ways.values()]
+        return [statistics.median(times[1:]) for times in times_of.values()]
 
     def _steps(self, num_steps):
         start = time.perf_counter()
@@ -124,30 +124,31 @@ def wait(tensor, milliseconds):
 
 
 def measure(args):
-    """One rank of a job: gives what it measured of each case."""
+    """Measures all cases on one rank of a job."""
     ge.enable_distributed_strategy("collective")
     figures = [Model(case, args).milliseconds(args.steps, args.ahead) for case in CASES]
     write_of_rank(args.measure, figures)
 
 
 def run(num_ranks, args):
-    """What the slowest rank measured of each case, one way and the other."""
+    """Returns the slowest rank's figures for each case, with ids exchanged in the step and a step
+    ahead."""
     options = ["--batch", args.batch, "--rows", args.rows, "--steps", args.steps]
     options += ["--dense", args.dense, "--wait", args.wait, *(["--ahead"] if args.ahead else [])]
     ranks = run_on_ranks(num_ranks, [__file__, *map(str, options), "--measure"])
-    return [[max(of_way) for of_way in zip(*of_case)] for of_case in zip(*ranks)]
+    return [[max(times) for times in zip(*of_case)] for of_case in zip(*ranks)]
 
 
 def plot(path, about, rows):
     import matplotlib.pyplot as plt
 
     cases = list(dict.fromkeys((row[SHAPE], row["alpha"]) for row in rows))
-    kinds = list(dict.fromkeys((row["ranks"], row.get("ids", WAYS[0])) for row in rows))
+    kinds = list(dict.fromkeys((row["ranks"], row.get("ids", IDS_EXCHANGED[0])) for row in rows))
     height = 0.8 / len(kinds)
     *_, ratio = rows[0]  # the last heading
     figure, axis = plt.subplots(figsize=(9, 0.4 * len(rows) + 1.6))
     for k, kind in enumerate(kinds):
-        of_kind = [row for row in rows if (row["ranks"], row.get("ids", WAYS[0])) == kind]
+        of_kind = [row for row in rows if (row["ranks"], row.get("ids", IDS_EXCHANGED[0])) == kind]
         at = np.arange(len(cases)) + k * height
         label = f"ranks: {kind[0]}" + (f", ids {kind[1]}" if len(kinds) > 2 else "")
         bars = axis.barh(at, [row["step ms"] for row in of_kind], height, label=label)
@@ -185,17 +186,17 @@ def main():
     for num_ranks in args.ranks:
         figures = run(num_ranks, args)
         one_process = one_process or figures
-        for case, ways, (first, *_) in zip(CASES, figures, one_process):
+        for case, steps, (first, *_) in zip(CASES, figures, one_process):
             rows += [
                 {
                     SHAPE: f"{NUM_FEATURES} x {args.batch} x {case.hotness}, {case.dim}",
                     "alpha": case.alpha,
                     "ranks": num_ranks,
-                    **({"ids": way} if args.ahead else {}),
+                    **({"ids": exchanged} if args.ahead else {}),
                     "step ms": round(ms, 2),
                     f"of {args.ranks[0]} rank's": round(ms / first, 2),
                 }
-                for way, ms in zip(WAYS, ways)
+                for exchanged, ms in zip(IDS_EXCHANGED, steps)
             ]
     print_table(rows)
     write_results(args, machine(), rows, plot)

@@ -3,9 +3,9 @@
     python benchmarks/bench_dlrm.py [--batch 65536 ...] [--precision float32 ...]
                                     [--rows 1000000] [--json FILE] [--plot FILE.png]
 
-Launched by `horovodrun -np N`, on N GPUs, over which the tables are spread; the batch is then that
-of each. Ranks with a GPU each write rows into each other's memory (rooms); `--through nccl` has
-NCCL send them, `--through horovod` Horovod's alltoall, to compare.
+Launched by `horovodrun -np N`, on N GPUs, over which the tables are sharded; the batch is then each
+rank's. Ranks with a GPU each write rows into each other's memory (peer_memory); `--through nccl`
+has NCCL send them, `--through horovod` Horovod's alltoall, to compare.
 
 With `--precision bfloat16`, or `float16` and a LossScaleOptimizer, layers compute in 16 bits, and
 rows and their gradients travel in them; variables, and what is looked up, have 32.
@@ -13,7 +13,7 @@ rows and their gradients travel in them; variables, and what is looked up, have 
 With `--keyed` tables are EmbeddingVariables, in the GPU's memory where there is one (HBM), in place
 of variables: the same command without it has the same ids as row numbers. Each id is then a key of
 64 bits. All `--rows` keys of each table are inserted before anything is timed, so that tables are
-as large either way, and no step makes a row.
+as large either transport, and no step makes a row.
 
 26 features of one id each, dim 128, bottom MLP 13-512-256-128, dot interaction, top MLP
 1024-1024-512-256-1, Adagrad wrapped by `ge.optimizers.wrap`, ids and labels in GPU memory as
@@ -41,7 +41,15 @@ os.environ.setdefault("TF_FORCE_GPU_ALLOW_GROWTH", "true")
 import numpy as np
 import report
 import tensorflow as tf
-from tensorflow_ranks import WAYS, device_name, make_table, median_ms, start_ranks, step_ms, way_of
+from tensorflow_ranks import (
+    TRANSPORTS,
+    device_name,
+    make_table,
+    median_ms,
+    start_ranks,
+    step_ms,
+    transport_of,
+)
 
 import group_embedding as ge
 
@@ -60,7 +68,7 @@ def parse_arguments():
     parser.add_argument(
         "--precision", choices=PRECISIONS, nargs="+", default=["float32"], help="of the layers"
     )
-    parser.add_argument("--through", choices=WAYS, default="rooms")
+    parser.add_argument("--through", choices=TRANSPORTS, default="peer_memory")
     parser.add_argument("--trace", default=None, help="folder that keeps the profile")
     parser.add_argument("--json", default=None)
     parser.add_argument("--plot", default=None)
@@ -246,7 +254,8 @@ def covered_ms(events):
 
 
 def shares(events):
-    """Where the time from the first event to the last goes."""
+    """Divides the time from the first event to the last into embeddings, dense layers and
+    outside."""
     kernels = [e for e in events if not e[2].startswith(("Memcpy", "Memset"))]
     embedding = [e for e in kernels if any(name in e[2] for name in EMBEDDING_KERNELS)]
     whole = max(e[1] for e in events) - min(e[0] for e in events)
@@ -274,7 +283,7 @@ def measure(arguments, tables, batch, precision):
         "loss_scale": loss_scale_of(optimizer),
     }
     if current.num_ranks > 1:
-        row |= {"ranks": current.num_ranks, "through": way_of(arguments.through)}
+        row |= {"ranks": current.num_ranks, "through": transport_of(arguments.through)}
     row["samples_per_s"] = round(batch * current.num_ranks / row["step_ms"] * 1e3)
     if device_name() and current.num_ranks == 1:
         row |= shares(profile(step, 10, arguments.trace or tempfile.mkdtemp()))

@@ -1,17 +1,18 @@
 #!/usr/bin/env python3
-"""The tables of bench_collective.py's workloads through TensorFlow, by each way that rows can
-travel between GPUs: written into each other's memory (rooms), sent by NCCL, by Horovod's alltoall.
+"""The tables of bench_collective.py's workloads through TensorFlow, by each transport between GPUs:
+written into each other's memory (peer_memory), sent by NCCL, or by Horovod's alltoall.
 
-Each rank looks up a batch of its own; a step is forward, backward and row-wise Adagrad. Every way
-is a job of its own, on the same ids. Milliseconds are the slowest rank's, the median of rounds of
-ten in a row. MB a step are ids, rows and gradients that a rank asks of others, each once.
+Each rank looks up a batch of its own; a step is forward, backward and row-wise Adagrad. Every
+transport is a job of its own, on the same ids. Milliseconds are the slowest rank's: the median of
+rounds of ten consecutive steps. MB a step counts the ids, rows and gradients that a rank requests
+from others, each once.
 
-    python benchmarks/bench_exchange.py [--ranks 2] [--ways horovod nccl rooms]
+    python benchmarks/bench_exchange.py [--ranks 2] [--transports horovod nccl peer_memory]
                                         [--workloads dcnv2_cap4M ...] [--alphas 0 1.05]
                                         [--json FILE] [--plot FILE.png]
 
-Without GPUs, rows go through the host's memory in place of rooms and NCCL; `--batch` and `--rows`
-limit the workloads to what a CPU has patience and memory for.
+Without GPUs, host memory replaces peer memory and NCCL; `--batch` and `--rows` limit the workloads
+to what fits a CPU.
 """
 
 import argparse
@@ -25,13 +26,13 @@ import numpy as np
 import tensorflow as tf
 from report import machine, print_table, write_results
 from tensorflow_ranks import (
-    WAYS,
+    TRANSPORTS,
     device_name,
     make_table,
     median_ms,
     run_on_ranks,
     start_ranks,
-    way_of,
+    transport_of,
     write_of_rank,
 )
 from workloads import ALPHAS, COLLECTIVE, WORKLOADS, ids_from_uniform
@@ -87,7 +88,7 @@ class Tables:
         return self._step(next(self._sets))
 
     def _bytes_of(self, ids, dims):
-        """Of unique rows of other ranks: an id there, a row back, a gradient there."""
+        """Bytes sent for unique rows of other ranks: an id, a row and a gradient for each."""
         unique = [np.unique(of_table) for of_table in ids]
         asked = [np.sum(u % self.exchange.num_ranks != self.exchange.rank) for u in unique]
         return int(sum(n * (8 + 2 * 4 * dim) for n, dim in zip(asked, dims)))
@@ -103,13 +104,13 @@ def _draw_ids(workload, alpha, generator):
 
 
 def measure(args):
-    """One rank of a job, which has one way: what it measured of each case."""
+    """Measures all cases on one rank of a job, by one transport."""
     start_ranks(args.through)
     figures = []
     for workload, alpha in cases_of(args):
         tables = Tables(workload, alpha)
         figures.append({
-            "through": way_of(args.through),
+            "through": transport_of(args.through),
             "forward ms": median_ms(tables.forward, args.steps),
             "step ms": median_ms(tables.step, args.steps),
             "MB a step": round(tables.bytes_on_the_wire / 1e6, 1),
@@ -125,9 +126,10 @@ def cases_of(args):
         yield workload.shrunk(args.batch or workload.batch, args.rows or max(workload.rows)), alpha
 
 
-def run(args, way):
-    """The rows of the table of one way, and on what."""
-    options = ["--through", way, "--steps", str(args.steps), "--workloads", *args.workloads]
+def run(args, transport):
+    """Runs one transport. Returns the rows of the table, and the machine that they were measured
+    on."""
+    options = ["--through", transport, "--steps", str(args.steps), "--workloads", *args.workloads]
     options += ["--alphas", *map(str, args.alphas)]
     options += ["--batch", str(args.batch)] if args.batch else []
     options += ["--rows", str(args.rows)] if args.rows else []
@@ -143,7 +145,7 @@ def run(args, way):
 
 
 def beside_horovod(rows):
-    """`rows`, each with how many times as fast it is as by Horovod's alltoall."""
+    """Adds to each row its speed relative to Horovod's alltoall."""
     of = {(r["workload"], r["alpha"]): r for r in rows if r["through"] == "horovod"}
     for row in rows:
         horovod = of.get((row["workload"], row["alpha"]))
@@ -157,7 +159,10 @@ def plot(path, about, rows):
     import matplotlib.pyplot as plt
 
     colors = dict(
-        zip(("rooms", "nccl", "horovod", "host"), ("tab:red", "tab:orange", "tab:gray", "tab:blue"))
+        zip(
+            ("peer_memory", "nccl", "horovod", "host"),
+            ("tab:red", "tab:orange", "tab:gray", "tab:blue"),
+        )
     )
     figure, axis = plt.subplots(figsize=(9, 0.4 * len(rows) + 1.6))
     y = np.arange(len(rows))
@@ -182,7 +187,9 @@ def plot(path, about, rows):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--ranks", type=int, default=2)
-    parser.add_argument("--ways", nargs="+", default=list(reversed(WAYS)), choices=WAYS)
+    parser.add_argument(
+        "--transports", nargs="+", default=list(reversed(TRANSPORTS)), choices=TRANSPORTS
+    )
     parser.add_argument("--workloads", nargs="+", default=COLLECTIVE, choices=COLLECTIVE)
     parser.add_argument("--alphas", nargs="+", type=float, default=list(ALPHAS))
     parser.add_argument("--steps", type=int, default=30, help="that are timed, in rounds of ten")
@@ -197,10 +204,10 @@ def main():
         measure(args)
         return
     about, rows = machine() | {"tensorflow": tf.__version__}, []
-    for way in args.ways:
-        of_way, about["device"] = run(args, way)
-        rows = beside_horovod(rows + of_way)
-        print_table(of_way)
+    for transport in args.transports:
+        new_rows, about["device"] = run(args, transport)
+        rows = beside_horovod(rows + new_rows)
+        print_table(new_rows)
     order = {name: n for n, name in enumerate(args.workloads)}
     rows.sort(key=lambda row: (order[row["workload"]], row["alpha"]))
     write_results(args, about, rows, plot)

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""How long training waits while tables of keys are saved, in each way of saving them.
+"""How long training waits while tables of keys are saved, for each method of saving them.
 
-A table is filled, trained step by step, and saved every so many steps. Of each way:
+A table is filled, trained step by step, and saved every so many steps. For each method:
 
 * step ms: a training step while nothing is saved (median, slowest);
 * wait ms: what a save takes of the training thread before that can go on (median, longest, and of
@@ -57,7 +57,7 @@ def parse_arguments():
     parser.add_argument("--steps", type=int, default=20, help="between two saves")
     parser.add_argument("--saves", type=int, default=5)
     parser.add_argument("--storage", default="DRAM", choices=[k.name for k in ge.StorageType])
-    parser.add_argument("--only", default="", help="what is in the name of a way or of a policy")
+    parser.add_argument("--only", default="", help="a part of the name of a save method or policy")
     parser.add_argument("--folder", type=Path)
     parser.add_argument("--json", type=Path)
     parser.add_argument("--plot", type=Path)
@@ -77,7 +77,7 @@ def policies(rows_of_each):
 
 
 def storage_option(chosen):
-    """For the rows of a table, Adagrad's slots, and what is kept of each."""
+    """A table's storage option, with space for its rows, Adagrad's slots and the rows' infos."""
     kind = ge.StorageType[chosen.storage]
     share = {"HBM_DRAM": 0.1, "HBM_DRAM_SSDHASH": 0.1, "DRAM_SSDHASH": 0.5}.get(kind.name)
     if share is None:
@@ -87,7 +87,7 @@ def storage_option(chosen):
 
 
 def metadata_bytes(chosen, options, num_candidates):
-    """What tables keep beside values and slots."""
+    """Bytes that a table keeps for its keys beside values and slots."""
     counted = 16 * num_candidates
     cbf = options.get("filter_option")
     if isinstance(cbf, ge.CBFFilter):
@@ -107,12 +107,12 @@ def milliseconds(run):
     return (time.perf_counter() - begin) * 1e3
 
 
-def save_once(name, way, model, prefix, num_steps):
+def save_once(name, method, model, prefix, num_steps):
     """Trains, saves, and trains on until the save has ended. Times in ms."""
     plain = [milliseconds(model.step) for _ in range(num_steps)]
     step_ms = statistics.median(plain)
     begin = time.perf_counter()
-    end = way(prefix)
+    end = method(prefix)
     wait = (time.perf_counter() - begin) * 1e3
     writing, ended = [], []
     if end is not None:
@@ -130,15 +130,15 @@ def save_once(name, way, model, prefix, num_steps):
 
 
 def measure(name, model, chosen, folder, evicts):
-    """A row of the table."""
-    way = getattr(model, model.ways[name])
+    """Measures one row of the table."""
+    method = getattr(model, model.save_methods[name])
     saves = []
     for turn in range(WARM_UP + chosen.saves):
         if evicts:
             model.insert_stale(turn)
         tell(f"{name}: save {turn + 1} of {WARM_UP + chosen.saves}")
         (folder / "now").mkdir()
-        saves.append(save_once(name, way, model, f"{folder}/now/model", chosen.steps))
+        saves.append(save_once(name, method, model, f"{folder}/now/model", chosen.steps))
         shutil.rmtree(folder / "now")
     times = {what: sum((save[what] for save in saves[WARM_UP:]), []) for what in saves[0]}
     median = statistics.median
@@ -160,18 +160,22 @@ def tell(text):
 
 
 def wanted(chosen):
-    """(policy, its options, class of model, names of ways): one model is made for each."""
+    """Yields (policy, its options, class of model, save methods): one model is made for each."""
     for policy, options in policies(chosen.rows // chosen.tables).items():
         for kind in (SessionModel, ObjectModel):
-            ways = [w for w in kind.ways if policy == ALL_KEYS or w == "BackgroundSave of a Saver"]
-            ways = [w for w in ways if chosen.only in f"{w}, {policy}"]
-            if ways:
-                yield policy, options, kind, ways
+            methods = [
+                w
+                for w in kind.save_methods
+                if policy == ALL_KEYS or w == "BackgroundSave of a Saver"
+            ]
+            methods = [w for w in methods if chosen.only in f"{w}, {policy}"]
+            if methods:
+                yield policy, options, kind, methods
 
 
 def run(chosen, folder):
     """Yields rows."""
-    for policy, options, kind, ways in wanted(chosen):
+    for policy, options, kind, methods in wanted(chosen):
         option = ge.EmbeddingVariableOption(storage_option=storage_option(chosen), **options)
         size = Size(chosen.rows, chosen.tables, chosen.dim, chosen.batch, option)
         model = kind(size, str(folder / "hook"))
@@ -179,8 +183,8 @@ def run(chosen, folder):
         candidates = model.count_candidates() if "filter_option" in options else 0
         num_bytes = metadata_bytes(chosen, options, candidates)
         copy = copy_ms(num_bytes)
-        for name in ways:
-            row = {"way": name, "admits, evicts": policy}
+        for name in methods:
+            row = {"save method": name, "admits, evicts": policy}
             row |= measure(name, model, chosen, folder, "evict_option" in options)
             row |= {"metadata MB": num_bytes / 1e6, "copy ms": copy}
             row["wait / copy"] = row["wait ms"] / copy
@@ -207,7 +211,7 @@ def plot(path, about, rows):
     waits.set(xscale="log", xlabel="ms", title="a save")
     waits.set_xlim(left=0.5)
     policies = [f"\n{policy}" if policy != ALL_KEYS else "" for policy in columns["admits, evicts"]]
-    waits.set_yticks(at, [w + p for w, p in zip(columns["way"], policies)], fontsize=8)
+    waits.set_yticks(at, [w + p for w, p in zip(columns["save method"], policies)], fontsize=8)
     waits.invert_yaxis()
     for offset, name, slowest, color, label in (
         (-0.2, "step ms", "slowest step", grey, "nothing is saved"),

@@ -137,7 +137,8 @@ class HierarchicalKv:
         self.place.torch.index_select(self.matrix, 0, keys & (MATRIX_ROWS - 1), out=self.values)
 
     def undo(self, keys, new):
-        """Where it gives addresses, rows are the caller's to fill."""
+        """Fills the rows of inserted keys: HierarchicalKV gives addresses, and the caller writes
+        rows."""
         self.fill(keys)
         self._call(self.hkv.hkv_erase, new)
 
@@ -149,7 +150,7 @@ class HierarchicalKv:
 
 
 class Filling:
-    """How far both tables are filled, and batches of keys of which they have a part."""
+    """Fills both tables to a load, and makes batches of which they have a share."""
 
     def __init__(self, place, tables, capacity):
         self.place, self.tables, self.capacity = place, tables, capacity

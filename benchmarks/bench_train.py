@@ -127,7 +127,7 @@ class Trainer(Runner):
 
 
 def measure_fbgemm(trainer, rule):
-    """The same step of FBGEMM, or empty figures where it cannot take it."""
+    """Measures the same step with FBGEMM; empty figures if FBGEMM does not support it."""
     import torch
     from fbgemm_gpu.split_embedding_configs import EmbOptimType, SparseType
     from fbgemm_gpu.split_table_batched_embeddings_ops_common import EmbeddingLocation, PoolingMode

@@ -1,4 +1,4 @@
-"""The ways in which the collective benchmark's ranks come by rows of other ranks."""
+"""The transports by which ranks of the collective benchmark get rows of other ranks."""
 
 
 def allocate(num_bytes):
@@ -47,24 +47,24 @@ class Nccl(OneGpu):
         self.communicator = make_communicator(core, meeting, self.use_peer_memory)
 
     def make_group(self, group, workload):
-        return self.core.exchanged_group(
+        return self.core.sharded_lookup(
             group, workload.rows, self.communicator, allocate, workload.name, self.comm_dtype
         )
 
 
 class NcclInHalf(Nccl):
-    """Rows and gradients travel in 16 bits."""
+    """Rows and gradients are sent in 16 bits."""
 
     comm_dtype = "bfloat16"
 
 
-class Rooms(Nccl):
+class PeerMemory(Nccl):
     """Ranks write rows and gradients into each other's memory."""
 
     use_peer_memory = True
 
 
-class BuffersInHalf(Rooms):
+class PeerMemoryInHalf(PeerMemory):
     comm_dtype = "bfloat16"
 
 
@@ -75,10 +75,10 @@ def make_communicator(core, meeting, use_peer_memory=False):
     )
 
 
-WAYS = {
+TRANSPORTS = {
     "one GPU": OneGpu,
     "nccl": Nccl,
     "nccl, bfloat16": NcclInHalf,
-    "rooms": Rooms,
-    "rooms, bfloat16": BuffersInHalf,
+    "peer_memory": PeerMemory,
+    "peer_memory, bfloat16": PeerMemoryInHalf,
 }

@@ -1,4 +1,4 @@
-"""Ranks of one host: a process for each, which meet in a folder."""
+"""Ranks of one host: one process per rank, which find each other through a folder."""
 
 import multiprocessing
 import os
@@ -9,13 +9,13 @@ from pathlib import Path
 
 
 class Meeting:
-    """Where the ranks exchange small things before they have anything better."""
+    """Exchanges small data between ranks through files, before they have a communicator."""
 
     def __init__(self, folder, rank, num_ranks):
         self.folder, self.rank, self.num_ranks = Path(folder), rank, num_ranks
 
     def all_gather(self, name, value, seconds=120):
-        """The bytes that each rank gives under that name, those of rank 0 first."""
+        """Returns the bytes that each rank passed under `name`, in the order of ranks."""
         self._path(name, self.rank, ".new").write_bytes(value)
         os.rename(self._path(name, self.rank, ".new"), self._path(name, self.rank))
         late = time.monotonic() + seconds
@@ -26,7 +26,7 @@ class Meeting:
         return [self._path(name, n).read_bytes() for n in range(self.num_ranks)]
 
     def part(self, name):
-        """The same ranks, with names of their own."""
+        """A Meeting of the same ranks whose names are independent of this one's."""
         folder = self.folder / name
         folder.mkdir(exist_ok=True)
         return Meeting(folder, self.rank, self.num_ranks)
@@ -60,7 +60,8 @@ class Ranks:
         return all(process.is_alive() for process in self._processes)
 
     def run(self, function, *args, seconds=120):
-        """Calls `function(meeting, *args)` on each; what each returned, rank 0 first.
+        """Calls `function(meeting, *args)` on each rank, and returns the results in the order of
+        ranks.
 
         Raises:
             RuntimeError: a rank raised, ended, or was not done in time; all are ended.

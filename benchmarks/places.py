@@ -1,4 +1,4 @@
-"""Where the kernel benchmark runs: arrays, random numbers and a clock, of a CPU or a GPU."""
+"""The device that the kernel benchmark runs on: its arrays, random numbers and clock."""
 
 import statistics
 import time

@@ -1,4 +1,4 @@
-"""How benchmarks show what they measured: a table, a JSON file, a picture."""
+"""Shows a benchmark's figures: a table, a JSON file, a picture."""
 
 import datetime
 import json
@@ -10,7 +10,7 @@ RESULTS = Path(__file__).resolve().parent / "results"
 
 
 def machine():
-    """What the figures were measured on, as far as the standard library knows."""
+    """Describes the machine, as far as the standard library knows it."""
     model = platform.processor()
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
@@ -49,7 +49,7 @@ def write_json(path, about, rows):
 
 
 def write_results(arguments, about, rows, plot):
-    """The files that `--json` and `--plot` name. plot(path, about, rows) draws the latter."""
+    """Writes the files of `--json` and `--plot`. plot(path, about, rows) draws the picture."""
     if arguments.json:
         write_json(arguments.json, about, rows)
     if arguments.plot:

@@ -1,7 +1,8 @@
-"""Models with tables of keys that train step by step, and the ways in which each is saved.
+"""Models with keyed tables that train step by step, and the methods by which each is saved.
 
-A way is called between two steps with the prefix of a checkpoint. What it returns waits for the end
-of the save, and may be called by another thread while the model trains; None: the way has waited.
+A save method is called between two steps with the prefix of a checkpoint. It returns a function
+that waits for the end of the save, which another thread may call while the model trains; or None,
+after a save that is complete.
 """
 
 import threading
@@ -30,9 +31,9 @@ class Size(NamedTuple):
 
 
 class Tables:
-    """What models have in common: tables of a Size, and keys for them."""
+    """Base of the models: keyed tables of a Size, and keys for them."""
 
-    ways = {}  # {name: name of the method}
+    save_methods = {}  # {name: name of the method}
 
     def make_tables(self, size, name):
         self.size = size
@@ -86,10 +87,10 @@ class Tables:
 
 
 class SessionModel(Tables):
-    """In a graph of TensorFlow 1. Saves begin in `saver`, or in `hook`, whose session is another
-    face of the same one."""
+    """A model in a graph of TensorFlow 1. Saves begin in the session of `saver` or of `hook`, which
+    are views of one session."""
 
-    ways = {
+    save_methods = {
         "Saver.save": "save",
         "BackgroundSave of a Saver": "save_in_background",
         "CheckpointSaverHook": "step_with_hook",
@@ -148,16 +149,16 @@ class SessionModel(Tables):
 
 
 class ObjectModel(Tables, tf.Module if KERAS_3 else tf.keras.Model):
-    """In eager code; of Keras where that saves weights in TensorFlow's format."""
+    """A model in eager code; a Keras model where Keras saves weights in TensorFlow's format."""
 
-    ways = {
+    save_methods = {
         "Checkpoint.write": "save",
         "BackgroundSave of a Checkpoint": "save_in_background",
     }
     if not KERAS_3:  # which copies its variables once, and saves no weights in this format
-        ways["Checkpoint.write, enable_async"] = "save_async"
-        ways["save_weights"] = "save_keras"
-        ways["save_weights, enable_async"] = "save_keras_async"
+        save_methods["Checkpoint.write, enable_async"] = "save_async"
+        save_methods["save_weights"] = "save_keras"
+        save_methods["save_weights, enable_async"] = "save_keras_async"
 
     def __init__(self, size, folder):
         del folder

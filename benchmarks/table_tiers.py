@@ -1,7 +1,7 @@
-"""Tables in two memories under a skewed stream of keys: what moving hot rows to the GPU is worth.
+"""Tables in two memories under a skewed stream of keys: the gain of moving hot rows to the GPU.
 
-A table of `num_keys` keys, made in an order that has nothing to do with how common they are, and a
-tenth of them in GPU memory. Batches by Zipf's law train it, each a batch in flight of its own.
+A table of `num_keys` keys, made in an order independent of their frequencies, and a tenth of their
+rows in GPU memory. Batches by Zipf's law train it, each a batch in flight of its own.
 """
 
 import functools
@@ -17,7 +17,7 @@ STRATEGIES = ("least_frequent", "least_recent")
 
 
 class TieredTable:
-    def __init__(self, core, place, num_keys, batch, share=0.1, coldest="least_frequent"):
+    def __init__(self, core, place, num_keys, batch, share=0.1, cache_strategy="least_frequent"):
         self.core, self.place, self.num_keys = core, place, num_keys
         matrix = place.normal((MATRIX_ROWS, DIM), "float32")
         rows_on_device = int(share * num_keys) + MATRIX_ROWS + 1
@@ -25,7 +25,7 @@ class TieredTable:
             dim=DIM,
             matrix=place.host(matrix),
             device_bytes=rows_on_device * ROW_BYTES if share < 1 else 0,
-            coldest=coldest,
+            cache_strategy=cache_strategy,
         )
         self.rows = place.empty((batch,), "int64")
         self.values = place.empty((batch, DIM), "float32")
@@ -51,7 +51,7 @@ class TieredTable:
         self.table.end_batch(batch)
 
     def step(self, keys):
-        """Locates and looks up, as a step does; what comes after is not here."""
+        """Locates keys and looks rows up, without the rest of a training step."""
         batch = self.table.begin_batch()
         self.table.locate(keys, self.rows, train=True, step=1, stream=self.place.stream)
         self.lookup(self.place.stream)
@@ -75,10 +75,10 @@ def move(core, place, num_keys, batch):
     rows = []
     for name in (*STRATEGIES, "all in GPU memory"):
         on_device = name not in STRATEGIES
-        options = {"share": 1} if on_device else {"coldest": name}
+        options = {"share": 1} if on_device else {"cache_strategy": name}
         table = TieredTable(core, place, num_keys, batch, **options)
         fresh = [table.keys() for _ in range(8)]
-        row = {"coldest": name, "keys": num_keys, "keys a call": batch}
+        row = {"cache_strategy": name, "keys": num_keys, "keys a call": batch}
         row["found on the GPU, before"] = table.share_on_device(fresh[0])
         row["lookup ms, before"] = table.milliseconds(table.read, fresh)
         row["first steps ms"] = table.milliseconds(table.step, [table.keys() for _ in range(8)])

@@ -1,5 +1,5 @@
-"""Processes that train through TensorFlow, alone or as ranks: how they start, by what their rows
-travel, and how long their steps take."""
+"""Processes that train through TensorFlow, alone or as ranks: their start, their transport, and the
+time of their steps."""
 
 import json
 import os
@@ -14,12 +14,12 @@ import tensorflow as tf
 
 import group_embedding as ge
 
-WAYS = ("rooms", "nccl", "horovod")
+TRANSPORTS = ("peer_memory", "nccl", "horovod")
 
 
 def run_on_ranks(num_ranks, command):
-    """What each rank of `command`, which gets a folder as its last argument, wrote there as JSON,
-    rank 0 first."""
+    """Runs `command`, with a folder as its last argument, on each rank. Returns what each rank
+    wrote there as JSON, in the order of ranks."""
     with tempfile.TemporaryDirectory() as folder:
         horovodrun = [str(Path(sys.executable).with_name("horovodrun")), "-np", str(num_ranks)]
         launched = [*(horovodrun if num_ranks > 1 else []), sys.executable, *command, folder]
@@ -28,16 +28,16 @@ def run_on_ranks(num_ranks, command):
 
 
 def write_of_rank(folder, figures):
-    """Gives `figures` to who called `run_on_ranks`."""
+    """Passes `figures` to the caller of `run_on_ranks`."""
     (Path(folder) / str(ge.exchange.current().rank)).write_text(json.dumps(figures))
 
 
 def start_ranks(through):
-    """Makes this process one of a job's ranks, if it is.
+    """Makes this process a rank of its job, if it was started as one.
 
     Args:
-        through: of WAYS: GPUs write rows into each other's memory, NCCL sends them, or Horovod's
-            alltoall does, ids too, even where ranks share memory.
+        through: one of TRANSPORTS: GPUs write rows into each other's memory, NCCL sends them, or
+            Horovod's alltoall sends rows and ids, even where ranks share memory.
     """
     if "HOROVOD_RANK" not in os.environ:
         return
@@ -51,16 +51,16 @@ def start_ranks(through):
         current.nccl_ranks = current.nccl_ranks._replace(use_peer_memory=False)
 
 
-def way_of(through):
-    """By what rows travel. (Where rooms cannot be had after all, a warning says so.)"""
+def transport_of(through):
+    """The transport of rows. Without peer memory it is NCCL, and a warning says so."""
     ranks = ge.exchange.current().nccl_ranks
     if ranks is None:
         return "horovod" if through == "horovod" else "host"
-    return "rooms" if ranks.use_peer_memory else "nccl"
+    return "peer_memory" if ranks.use_peer_memory else "nccl"
 
 
 def make_table(rows, dim, name):
-    """A variable, spread over the ranks."""
+    """A variable, sharded over the ranks."""
 
     def create(shape, initializer):
         return tf.Variable(initializer(shape, tf.float32), name=name)
@@ -70,7 +70,7 @@ def make_table(rows, dim, name):
 
 
 def device_name():
-    """The first GPU's; None where there is none."""
+    """The name of the first GPU; None without a GPU."""
     gpus = tf.config.list_physical_devices("GPU")
     if not gpus:
         return None
@@ -87,6 +87,6 @@ def step_ms(step, count):
 
 
 def median_ms(step, count):
-    """That of rounds of ten steps, after five that do not count."""
+    """The median milliseconds per step of rounds of ten steps, after five uncounted steps."""
     step_ms(step, 5)
     return round(statistics.median(step_ms(step, 10) for _ in range(count // 10)), 3)

@@ -1,4 +1,4 @@
-"""What benchmarks look up: groups of the shapes that recommender models have."""
+"""The workloads of the benchmarks: groups with the shapes of recommender models."""
 
 from dataclasses import dataclass, replace
 
@@ -26,7 +26,7 @@ class Workload:
         return self.batch * sum(self.hotness)
 
     def shrunk(self, batch, rows):
-        """The same shape within a CPU's patience and memory."""
+        """Returns the workload with a batch and tables that are small enough for a CPU."""
         return replace(self, batch=min(self.batch, batch), rows=[min(r, rows) for r in self.rows])
 
     def forward_bytes(self, element_bytes):
