@@ -26,7 +26,7 @@ def version():
 
 
 def pythons():
-    """Those that any TensorFlow of ours has wheels for."""
+    """The Python versions for which any supported TensorFlow has wheels."""
     found = {python for _, pythons in TENSORFLOWS.values() for python in pythons}
     return sorted(found, key=lambda python: [int(number) for number in python.split(".")])
 

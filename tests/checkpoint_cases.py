@@ -23,7 +23,7 @@ def batches(seed=0, num_steps=NUM_STEPS):
 
 
 class Model(NamedTuple):
-    """Of a graph of TensorFlow 1."""
+    """A model in a graph of TensorFlow 1."""
 
     tables: list
     keys: Any

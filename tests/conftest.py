@@ -1,4 +1,5 @@
-"""What all tests share: quiet TensorFlow, fixed seeds, and GPU tests that say why they skip."""
+"""Setup of all tests: quiet TensorFlow, fixed seeds, and GPU tests that say why they are
+skipped."""
 
 import importlib.metadata
 import os

@@ -1,6 +1,6 @@
-"""What runs in the processes of tests with a rank per GPU.
+"""Functions that run in the processes of tests with a rank per GPU.
 
-Here and not in the tests, since a process that is started finds modules by name.
+They are in a module of their own, since a started process finds functions by module name.
 """
 
 import ctypes
@@ -29,7 +29,8 @@ _ranks = {}
 
 
 def run_ranks(num_ranks, function, *args):
-    """What each rank returns. Its processes stay for the next call: CUDA takes seconds to start."""
+    """Returns the results of each rank. Processes are kept for the next call: CUDA takes seconds to
+    start."""
     ranks = _ranks.get(num_ranks)
     if ranks is None or not ranks.are_alive:
         ranks = _ranks[num_ranks] = Ranks(num_ranks)
@@ -50,7 +51,8 @@ def make_communicator(meeting, how, timeout_seconds=60):
 
 
 def send_bytes_around(meeting, how, sizes, num_calls):
-    """What this rank received in `num_calls` calls of sizes [num_ranks from, num_ranks to]."""
+    """The bytes that this rank received in `num_calls` calls of sizes [num_ranks from, num_ranks
+    to]."""
     communicator = make_communicator(meeting, how)
     return exchange(communicator, sizes, num_calls, GPU.to_device)
 
@@ -72,13 +74,13 @@ def exchange(communicator, sizes, num_calls, to_device):
 
 
 def message(source, target, call, num_bytes):
-    """What a rank sends to another; never empty, as arrays on a GPU cannot be."""
+    """The bytes that a rank sends to another; never empty, as arrays on a GPU cannot be empty."""
     first = 7 * source + 3 * target + call
     return (np.arange(num_bytes) * 31 + first).astype(np.uint8)
 
 
 def wait_for_one_that_does_not_come(meeting, how):
-    """What rank 0 was told after a second call that rank 1 did not make."""
+    """The error of rank 0 after a second call that rank 1 did not make."""
     communicator = make_communicator(meeting, how, timeout_seconds=2)
     send, receive = device(np.zeros(2, np.uint8)), device(np.zeros(2, np.uint8))
 
@@ -98,7 +100,7 @@ def wait_for_one_that_does_not_come(meeting, how):
 
 
 def lose_a_rank_in_a_step(meeting, case, batch):
-    """What this rank was told, and after how many seconds, where the last one looked up but sent no
+    """This rank's error and its duration in seconds, when the last rank looked up but sent no
     gradients."""
     run = ShardedRun(meeting, "peer_buffers", case, timeout_seconds=2)
     run.step(batch)
@@ -144,7 +146,7 @@ class ShardedRun:
             table_of_feature=self.case.table_of_feature, combiners=self.case.combiners,
             max_norms=self.case.max_norms, allocate=allocate)  # fmt: skip
         num_rows = [len(table) for table in self.case.tables]
-        sharded = core.exchanged_group(
+        sharded = core.sharded_lookup(
             group, num_rows, self.communicator, allocate, self.case.description,
             self.case.comm_dtype
         )  # fmt: skip
@@ -166,7 +168,7 @@ def hyper():
 
 
 def train(meeting, how, case, batches):
-    """What this rank looked up in each step, and its rows of each table in the end."""
+    """This rank's lookups in each step, and its final rows of each table."""
     run = ShardedRun(meeting, how, case)
     looked_up = []
     for of_ranks in batches:
@@ -175,7 +177,7 @@ def train(meeting, how, case, batches):
 
 
 class KeptMemory:
-    """What steps allocate, which the next ones have again: for those that find no other."""
+    """An allocator that keeps the memory of a step for the next step."""
 
     def __init__(self):
         self.arrays, self.used = {}, Counter()
@@ -188,7 +190,7 @@ class KeptMemory:
         return kept[self.used[num_bytes] - 1]
 
     def begin_step(self):
-        """What the step allocates by."""
+        """Returns the step's allocation function."""
         self.used.clear()
         return self.allocate
 
@@ -230,8 +232,8 @@ def train_in_little_memory(meeting, case, batches):
 
 
 def look_up_after_another(meeting, cases, batches):
-    """What a rank was told that looked up another case than the others; and then, as all of them,
-    the first case's lookup."""
+    """The error of a rank that looked up another case than the others; then a lookup of the first
+    case by all ranks."""
     told = ""
     try:
         ShardedRun(meeting.part("other"), "nccl", cases[meeting.rank]).step(batches[meeting.rank])

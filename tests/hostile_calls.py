@@ -207,7 +207,7 @@ def _saves():
 
 
 def _exchange():
-    """What ranks send each other, where one rank is all there are."""
+    """An exchange of one rank with itself."""
     lib = library()
     batch, sizes = lib.group_ids(
         values=[tf.constant([4, 0, 4], tf.int64), tf.constant([7, 8], tf.int64)],

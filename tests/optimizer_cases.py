@@ -16,7 +16,7 @@ SAMPLES, IDS = 10, 4
 
 
 class Batches(NamedTuple):
-    """Of all steps, first axis."""
+    """The batches of all steps; the first axis is the step."""
 
     ids: list  # per feature [steps, SAMPLES, IDS], -1: none
     weights: list  # the same shape

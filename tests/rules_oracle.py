@@ -1,4 +1,4 @@
-"""What an update comes to, in float64: the rules of cc/optimizer/rules.h once more, in NumPy."""
+"""The update rules of cc/optimizer/rules.h in NumPy, in float64."""
 
 import numpy as np
 

@@ -271,7 +271,7 @@ class Estimator:
         return np.stack([each["output"] for each in predicted])
 
     def save(self, folder):
-        """It saves whenever `train` ends; what follows goes into a folder of its own."""
+        """Copies the save that `train` made at its end; later saves have a folder of their own."""
         self._copy(f"{folder}/model", f"{folder}/saved")
 
     def load(self, folder):

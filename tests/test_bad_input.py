@@ -11,7 +11,8 @@ InvalidArgument = tf.errors.InvalidArgumentError
 
 @pytest.fixture(autouse=True)
 def on_the_cpu():
-    """Where an error is raised by the op itself; tests/test_gpu.py has the GPU's."""
+    """Runs on the CPU, where an op raises its error itself; tests/test_gpu.py tests errors on a
+    GPU."""
     with tf.device("/CPU:0"):
         yield
 

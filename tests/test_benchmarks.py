@@ -26,7 +26,8 @@ COMMANDS = {  # by benchmark, and what is special about a second one of it
 }
 if HAS_HOROVOD:
     COMMANDS["bench_exchange"] = (
-        "--ways horovod rooms --workloads onehot26 --alphas 0 --batch 64 --rows 100 --steps 10"
+        "--transports horovod peer_memory --workloads onehot26 --alphas 0 --batch 64 --rows 100 "
+        "--steps 10"
     )
     COMMANDS["bench_collective_cpu"] = (
         "--ranks 2 --batch 64 --rows 100 --steps 2 --dense 1 --wait 1 --ahead"
@@ -71,7 +72,7 @@ def test_tables_over_ranks_are_timed(tmp_path):
 
 
 class OneCase:
-    """In the place of processes with a GPU each: rooms fail on two."""
+    """Replaces processes with a GPU each; transports through peer memory fail on two ranks."""
 
     def __init__(self, num_ranks):
         self.num_ranks = num_ranks
@@ -82,8 +83,8 @@ class OneCase:
     def __exit__(self, *_):
         pass
 
-    def run(self, function, folder, way, workload, alpha, seconds):
-        if way == "rooms" and self.num_ranks == 2:
+    def run(self, function, folder, transport, workload, alpha, seconds):
+        if transport == "peer_memory" and self.num_ranks == 2:
             raise RuntimeError("rank 1: no such peer")
         kernels = {"ncclDevKernel_SendRecv": 0.5, "ServeRowsKernel": 0.25}
         times = {"forward": 1.0, "step": 2.0 * self.num_ranks, "bytes": 10**6, "kernels": kernels}
@@ -101,12 +102,12 @@ def test_what_was_measured_over_gpus_outlives_a_case_that_fails(monkeypatch):
     given = []
     # When they are measured
     with pytest.raises(RuntimeError, match="no such peer"):
-        for rows_so_far in bench.run("folder", [1, 2], workloads, bench.WAYS, profile=None):
+        for rows_so_far in bench.run("folder", [1, 2], workloads, bench.TRANSPORTS, profile=None):
             given.append(rows_so_far)
     # Then what was measured before has been given, beside one GPU
     rows = given[-1]
-    assert [(row["way"], row["GPUs"]) for row in rows] == [
-        *((way, 1) for way in bench.WAYS),
+    assert [(row["transport"], row["GPUs"]) for row in rows] == [
+        *((transport, 1) for transport in bench.TRANSPORTS),
         ("nccl", 2),
         ("nccl, bfloat16", 2),
     ]

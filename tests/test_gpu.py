@@ -1,4 +1,5 @@
-"""What differs on a GPU: where ids come from, when errors are raised, and what only it holds."""
+"""Behaviour that differs on a GPU: placement of ids, time of errors, and tables only a GPU
+holds."""
 
 import numpy as np
 import oracle

@@ -1,5 +1,5 @@
-"""What a graph may give the native ops, but no Python function of the package does: each is an
-error that says what was expected. tests/test_op_fuzz.py draws more calls of the kind."""
+"""Inputs of native ops that a graph may give, but no Python function of the package does: each
+raises an error that says what was expected. tests/test_op_fuzz.py draws more such calls."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""What a user reads when the library cannot be built or loaded, and what a wheel says of itself."""
+"""Error messages when the library cannot be built or loaded, and the metadata of a wheel."""
 
 import importlib.util
 import json
@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 class FakeTensorFlow(types.SimpleNamespace):
-    """As much of TensorFlow as loading a library asks for."""
+    """The parts of TensorFlow that loading a library uses."""
 
     class errors:
         class NotFoundError(Exception):

@@ -27,7 +27,7 @@ def numbers(count):
 
 
 def train(fetches, **options):
-    """What a session of training fetches until the data end."""
+    """The values that a training session fetches until the data end."""
     fetched = []
     with v1.train.MonitoredSession(hooks=[ge.make_prefetch_hook()], **options) as session:
         while not session.should_stop():

@@ -35,7 +35,7 @@ def functions_of(public):
 
 
 def unannotated(function):
-    """What of a function's signature has no annotation."""
+    """The parameters of a function without an annotation, and its result if it has none."""
     signature = inspect.signature(function)
     missing = [
         name

@@ -13,7 +13,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 def unpacked_tensorflow(folder, version):
-    """As much of an unpacked TensorFlow as naming its flags asks for."""
+    """The files of an unpacked TensorFlow that are read to find its compiler flags."""
     package = folder / version / "tensorflow"
     (package / "include").mkdir(parents=True)
     (package / tensorflow.FRAMEWORK).write_bytes(b"_ZNSt7__cxx1112basic_string")

@@ -1,1 +1,2 @@
-"""What the example scripts share: data, features, model, input pipeline, training job, report."""
+"""The parts that the example scripts share: data, features, model, input pipeline, training job,
+report."""

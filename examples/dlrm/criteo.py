@@ -39,7 +39,7 @@ def load_criteo(path):
                 continue
             where = f"{path}, line {number}"
             if places is None:
-                places = field_places(row, where)
+                places = field_columns(row, where)
                 width = len(row)
                 if is_header(row):
                     continue
@@ -62,8 +62,8 @@ def is_header(row):
     return any(field.lower() == "label" for field in row)
 
 
-def field_places(row, where):
-    """Where each of FIELDS stands: by the names of a header, else by their order."""
+def field_columns(row, where):
+    """The column of each of FIELDS: by the names of a header, else by their order."""
     if is_header(row):
         names = [field.lower() for field in row]
         missing = [field for field in FIELDS if field.lower() not in names]

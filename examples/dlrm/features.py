@@ -1,4 +1,4 @@
-"""What a feature is, apart from how a library encodes it.
+"""Features, independent of how a library encodes them.
 
 `columns.py` turns these into TensorFlow feature columns, `ids.py` into id tensors for Keras.
 Each categorical feature is one embedding table; its name is also the table's.

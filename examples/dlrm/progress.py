@@ -18,7 +18,7 @@ class Progress:
         self.num_ops = None  # of the training graph, once it is known
 
     def wants_loss(self):
-        """Whether the step that comes next ends a window."""
+        """Returns whether the next step ends a window."""
         step = len(self.ends) + 1
         return step % WINDOW == 0 or step == self.num_steps
 

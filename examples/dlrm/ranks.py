@@ -1,4 +1,4 @@
-"""Where the distributed form plugs in: one process, or the ranks that `horovodrun` launched."""
+"""The distributed form of the example: one process, or the ranks that `horovodrun` launched."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Ranks:
         return self.rank == 0
 
     def own(self, folder):
-        """Where this rank writes what the ranks do not write together: `folder` for the first."""
+        """The folder for files that the ranks do not write together: `folder` on the first rank."""
         return folder if self.is_first else Path(self.scratch.name)
 
     def saving_hooks(self, folder, save_steps):
@@ -50,7 +50,7 @@ STOCK = Ranks()  # TensorFlow alone, one process
 
 
 def launched():
-    """Whether horovodrun started this process."""
+    """Returns whether horovodrun started this process."""
     return "HOROVOD_RANK" in os.environ
 
 
@@ -77,14 +77,14 @@ def start_grouped():
 
 
 def with_native_updates(grouped):
-    """The same, with tables updated in the backward pass."""
+    """Returns a form whose tables are updated in the backward pass."""
     import group_embedding as ge
 
     return replace(grouped, wrap_optimizer=ge.optimizers.wrap)
 
 
 def with_keys(wrapped):
-    """The same, with users and items that need no vocabulary: their tables grow."""
+    """Returns a form whose users and items need no vocabulary: their tables grow."""
     import group_embedding as ge
 
     return replace(wrapped, column_of_keys=ge.categorical_column_with_embedding)

@@ -28,7 +28,7 @@ def table(results):
 
 
 def answers(result):
-    """What the SavedModel said of a few test examples, as lines of text."""
+    """The SavedModel's outputs for a few test examples, as lines of text."""
     lines = [f"{result['saved_model']}, loaded back, answers"]
     lines += [f"  label {label:.0f}  probability {p:.3f}" for label, p in result["answers"]]
     return "\n".join(lines)

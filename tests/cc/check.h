@@ -1,5 +1,5 @@
-// The smallest test framework that serves: TEST(Name) { ... } registers a test, CHECK_* print what
-// was expected and what came, and one `main` per executable runs what was registered in it.
+// A small test framework: TEST(Name) { ... } registers a test, CHECK_* print the expected and the
+// actual value, and each executable has one `main` that runs its tests.
 //
 //   TEST(MeanOfEmptySampleIsZero) { CHECK_EQ(Mean({}), 0.0f); }
 //

@@ -1,5 +1,5 @@
-// Routing, packing and peer buffers: what a rank asks, what the owners read, and what comes back,
-// on one thread and on several.
+// Routing, packing and messages: the requests of a rank, the rows that owners read, and the rows
+// that the rank receives, on one thread and on several.
 #include <cstring>
 #include <random>
 #include <string>

@@ -127,11 +127,11 @@ struct HostilePeer {
   }
   ~HostilePeer() { rank->End("the test is over"); }
 
-  // Of the board: from the 32nd byte on, the newest message to each rank.
+  // The offsets of the newest messages to each rank, from byte 32 of the board on.
   int64_t* newest() const {
     return reinterpret_cast<int64_t*>(memory->data() + SharedMemory::kReserved + 32);
   }
-  // Of a message: next, bytes, name_bytes.
+  // The first words of a message: next, bytes, name_bytes.
   int64_t* message(int64_t place) const {
     return reinterpret_cast<int64_t*>(memory->data() + place);
   }

@@ -54,7 +54,7 @@ def test_changes_outlive_the_full_save_that_they_were_added_to(tmp_path):
         full = saver.save(session, f"{tmp_path}/full", global_step=9)
         session.close()
 
-    # Of five, three are kept; those have the rows of the full save, which is gone
+    # Three of five checkpoints are kept; they have the rows of the full save, which is deleted
     assert not os.path.exists(f"{tmp_path}/model-4.index")
     assert not files.present(f"{tmp_path}/model-4")
     assert cases.content(path) == cases.content(full)

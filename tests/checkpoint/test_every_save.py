@@ -15,7 +15,7 @@ PROGRAM = Path(saving_cases.__file__)
 
 @pytest.fixture(scope="module")
 def processes(tmp_path_factory):
-    """What all cases predicted: where they were trained and saved, and where they were loaded."""
+    """All cases' predictions: where they were trained and saved, and where they were loaded."""
     folder = tmp_path_factory.mktemp("saved")
     path = os.pathsep.join([str(PROGRAM.parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])])
     for part in ("train", "resume"):

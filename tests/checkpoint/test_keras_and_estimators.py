@@ -35,7 +35,8 @@ def stock_estimator(config):
 
 
 def collective_estimator(config):
-    """That of a CollectiveStrategy of one rank, which the tests' process does not become."""
+    """An Estimator of a CollectiveStrategy of one rank, without making the tests' process a
+    rank."""
     from group_embedding.distributed.estimator import make_estimator
 
     strategy = types.SimpleNamespace(rank=0, scope=contextlib.nullcontext)

@@ -1,5 +1,4 @@
-"""What saves leave that fail, or whose process is killed: the next one removes it, and never what
-somebody uses."""
+"""Files of saves that failed or were killed: the next save removes them, and no file in use."""
 
 import os
 import signal

@@ -30,7 +30,7 @@ def begin_ours(saver, *prefix):
     return ge.checkpoint.BackgroundSave(saver, *prefix).result
 
 
-WAYS = [
+BACKGROUND_SAVES = [
     pytest.param(
         begin_async,
         id="enable_async",
@@ -68,12 +68,12 @@ class Model(tf.Module):
 
 
 def content(path):
-    """As cases.content; without the number of the checkpoint, which copies have not."""
+    """cases.content without the number of the checkpoint, which copies do not have."""
     tables, dense = cases.content(path)
     return tables, {name: value for name, value in dense.items() if "save_counter" not in name}
 
 
-@pytest.mark.parametrize("begin", WAYS)
+@pytest.mark.parametrize("begin", BACKGROUND_SAVES)
 def test_each_save_holds_the_step_at_which_it_began(begin, tmp_path):
     model, expected, found = Model(), [], []
     waiting, background = (tf.train.Checkpoint(model=model) for _ in range(2))
@@ -88,7 +88,7 @@ def test_each_save_holds_the_step_at_which_it_began(begin, tmp_path):
     assert found == expected
 
 
-@pytest.mark.parametrize("begin", WAYS)
+@pytest.mark.parametrize("begin", BACKGROUND_SAVES)
 def test_a_manager_saves_in_the_background(begin, tmp_path):
     model = Model()
     manager = tf.train.CheckpointManager(tf.train.Checkpoint(model=model), tmp_path, 2)
@@ -106,7 +106,7 @@ def test_a_manager_saves_in_the_background(begin, tmp_path):
     assert not files.present(f"{tmp_path}/ckpt-2")
 
 
-@pytest.mark.parametrize("begin", WAYS)
+@pytest.mark.parametrize("begin", BACKGROUND_SAVES)
 def test_a_checkpoint_that_saved_in_the_background_restores(begin, tmp_path):
     model = Model()
     checkpoint = tf.train.Checkpoint(model=model)
@@ -146,7 +146,7 @@ def test_training_waits_for_the_snapshot_alone(begin, tmp_path):
     assert dense["dense/.ATTRIBUTES/VARIABLE_VALUE"] == np.float32(2.0).tobytes()
 
 
-@pytest.mark.parametrize("begin", WAYS)
+@pytest.mark.parametrize("begin", BACKGROUND_SAVES)
 def test_changes_are_saved_in_the_background(begin, tmp_path):
     model = Model()
     checkpoint = tf.train.Checkpoint(model=model)

@@ -25,7 +25,7 @@ from checkpoint.test_savers import (  # noqa: F401
 
 import group_embedding as ge
 
-# Of values, two slots and what is kept of a row. Every batch fits the memory, all keys do not.
+# The memory holds 60 rows with values, two slots and infos: every batch fits, all keys do not.
 NUM_ROWS = 60
 ROW_BYTES = 4 * cases.DIM * 3 + 40
 TYPES = ge.StorageType
@@ -58,8 +58,8 @@ def storage(request, monkeypatch):
 
 @pytest.fixture(autouse=True)
 def no_garbage(monkeypatch):
-    """Where Keras 2 has XLA compile updates, as on GPUs, it leaves gradients in cycles, and with
-    them batches in flight, whose rows stay in memory."""
+    """Collects garbage after each step. When Keras 2 has XLA compile updates, as on GPUs, gradients
+    are left in reference cycles, and with them batches in flight, whose rows stay in memory."""
     train = Model.train
 
     def train_and_collect(model, steps):

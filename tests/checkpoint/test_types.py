@@ -24,7 +24,7 @@ def build(dtype):
 
 
 def check_rows(rows):
-    """That there are as many as there should be, of 16 bits a number, and with slots."""
+    """Checks the number of rows, that their numbers have 16 bits, and that they have slots."""
     assert len(rows) == len(np.unique(BATCHES[:5]))
     for _, _, values, slots in rows.values():
         assert len(values) == 2 * cases.DIM and len(slots) == 2

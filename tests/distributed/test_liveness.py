@@ -338,7 +338,7 @@ def test_the_hub_survives_whatever_it_is_sent(hub, seed):
 
 
 def _any_line(choose):
-    """What no rank sends; at times of the form that ranks send, with values of other types."""
+    """A line that no rank sends; some have the form of valid lines, with values of other types."""
     if choose.random() < 0.3:
         return bytes(choose.randrange(256) for _ in range(choose.randrange(2000)))
     values = [None, -1, 3, 10**400, 1.5, "a", "\ud800", True, [], [["a"]], {}, {"rank": 1}, [[[1]]]]
@@ -357,7 +357,7 @@ def _connection(liveness, hub, rank):
 
 
 def _answer(connection, seconds=5):
-    """What comes; empty once the other side has closed the connection."""
+    """The received data; empty once the other side has closed the connection."""
     connection.settimeout(seconds)
     try:
         return connection.recv(100)

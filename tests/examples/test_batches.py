@@ -1,4 +1,4 @@
-"""What training and evaluation read: every example, in the same order for every model."""
+"""Batches for training and evaluation: every example, in the same order for every model."""
 
 import numpy as np
 import pytest

@@ -22,7 +22,7 @@ def write(tmp_path):
 
 
 def check(examples):
-    """That the examples are FIRST and SECOND."""
+    """Checks that the examples are FIRST and SECOND."""
     assert examples.labels.tolist() == [1, 0]
     integers = [examples.features[f"I{i}"].tolist() for i in range(1, 14)]
     assert integers == [[float(field or 0), 0] for field in INTEGERS]

@@ -60,7 +60,7 @@ def train():
 
 
 def _keys_of_one_rank():
-    """More than its table has room for, all of rank 1."""
+    """More keys than rank 1's table can hold, all owned by rank 1."""
     keys = tf.range(20_000, dtype=tf.int64)
     return tf.boolean_mask(keys, key_owners(keys, ge.exchange.current().num_ranks) == 1)
 

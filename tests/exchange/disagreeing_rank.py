@@ -37,7 +37,8 @@ def more_lookups_of_rows(prefix, how, is_other):
 
 
 def another_dim(prefix, how, is_other):
-    """Of a table that is found by row number, so that nothing is compared where it is made."""
+    """A lookup by row number in a table of another dim: the ranks do not compare such tables when
+    they are made."""
     return _step(how, [_rows(f"{prefix}_user", 3 if is_other else 2)], 1)
 
 
@@ -53,7 +54,8 @@ def another_combiner(prefix, how, is_other):
 
 
 def another_dense_variable(prefix, how, is_other):
-    """Of as many elements: their sum would be a number."""
+    """A dense variable with another shape but as many elements, so that gradients could be
+    added."""
     variable = tf.Variable(tf.ones([1, 3] if is_other else [3, 1]), name=f"{prefix}_dense")
     optimizer = ge.DistributedOptimizer(tf.keras.optimizers.SGD(0.1))
 
@@ -175,7 +177,7 @@ def _runner(how, step):
 
 
 def _run(case):
-    """What a case raised, and how long it took; None: nothing."""
+    """The error that a case raised, and its duration; None: no error."""
     name, how = case.split("-")
     ge.enable_distributed_strategy(timeout_seconds=TIMEOUT)
     is_other = ge.exchange.current().rank == 1

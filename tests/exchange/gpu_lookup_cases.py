@@ -1,5 +1,5 @@
-"""What ranks do in test_gpu_lookup.py: each loads the file of what it runs, and finds no other
-module of the tests."""
+"""Programs of the ranks of test_gpu_lookup.py. A rank loads this file alone, without other modules
+of the tests."""
 
 import numpy as np
 import tensorflow as tf
@@ -140,7 +140,7 @@ def weights_of(ids):
 
 
 def clipped_gradients_of(loss_name, max_norm):
-    """Those of this rank's weights, and of its rows, which are read scaled down."""
+    """Gradients of this rank's weights, and of its rows, which are read scaled down to max_norm."""
     tables, rank = make_tables(), exchange.current().rank
     ids = [ids_of_rank(name, rank) for name in SHAPES]
     weights = [weights_of(of) for of in ids]

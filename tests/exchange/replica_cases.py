@@ -1,6 +1,6 @@
-"""What runs in a process of several devices, for test_replicas.py.
+"""Programs that test_replicas.py runs in a process of several devices.
 
-Here and not in the tests, since a process that is started finds modules by name.
+They are in a module of their own, since a started process finds functions by module name.
 """
 
 import numpy as np
@@ -81,7 +81,7 @@ class Model(tf.Module):
         return loss
 
     def values(self):
-        """Of the tables, the rows of all keys; and the dense variable."""
+        """The rows of all keys of each table, and the dense variable."""
         rows = [sok.export(table)[1].numpy()[:NUM_KEYS] for table in self.tables]
         return [*rows, self.dense.numpy()]
 
@@ -121,7 +121,7 @@ def train_over_replicas(strategy, model, steps):
 
 
 def parts_of_batch(keys, labels, num_parts):
-    """Of random sizes, of which some are 0."""
+    """Cuts a batch into parts of random sizes, some of them 0."""
     rng = np.random.default_rng(np.uint32(keys.sum()))
     ends = [0, *np.sort(rng.integers(0, BATCH + 1, num_parts - 1)), BATCH]
     return [
@@ -159,7 +159,7 @@ def values_after_training(num_replicas, rule, kind, num_steps):
 
 
 def look_up_routed(num_replicas, kind):
-    """What each replica finds of ids as they are, and of ids routed in a run before."""
+    """Each replica's results of a lookup of ids, and of ids routed in an earlier run."""
     strategy, model = make(num_replicas, "sgd", kind)
     params = model.tables
 
@@ -201,7 +201,8 @@ def restore_and_train(num_replicas, kind, prefix):
 
 
 def first_values(num_replicas, num_rows):
-    """Of 4 * num_rows keys, which start as rows of a matrix of `num_rows`, in the first replica."""
+    """Values of 4 * num_rows keys in the first replica; their initial rows are those of a matrix of
+    `num_rows`."""
     strategy = strategy_of(num_replicas)
     matrix = ge.InitializerOption(default_value_dim=num_rows)
     with strategy.scope():
@@ -339,7 +340,7 @@ def this_rank(ranks):
 
 
 def sent_around(num_replicas, in_function):
-    """What each replica receives, and the gradient of what it sent."""
+    """The data that each replica receives, and the gradient of the data that it sent."""
     strategy, ranks = ranks_of(num_replicas)
 
     def send():

@@ -1,4 +1,5 @@
-"""What tables over replicas refuse, for test_replicas.py: runs in the process of replica_cases."""
+"""Calls that tables over replicas refuse, for test_replicas.py: runs in the process of
+replica_cases."""
 
 import tensorflow as tf
 from exchange import replica_cases as cases

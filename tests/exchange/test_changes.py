@@ -34,7 +34,7 @@ class Model:
 
 
 def kinds_of(path):
-    """Of each file of the table whether it has changes alone."""
+    """For each file of the table, whether it has changes only."""
     (table,) = files.tables(path)
     return sorted(file["changes_only"] for file in table["files"])
 

@@ -34,7 +34,7 @@ if not tf.__version__.startswith("2.2"):  # Keras 3 has none
 
 
 def train(name):
-    """What this rank has of the tables in the end, by row, and the dense variable."""
+    """This rank's rows of the tables after training, by row number, and the dense variable."""
     rank, num_ranks = exchange.current().rank, exchange.current().num_ranks
     make_optimizer, trains_keys = OPTIMIZERS[name]
     optimizer = ge.DistributedOptimizer(make_optimizer())

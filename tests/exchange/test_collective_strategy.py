@@ -55,7 +55,8 @@ def device_of(storage):
 
 
 def train_in_session(folder, storage):
-    """As in DeepRec's guide: an unwrapped optimizer in the scope, a MonitoredTrainingSession."""
+    """Trains as in DeepRec's guide: an unwrapped optimizer in the scope, a
+    MonitoredTrainingSession."""
     strategy = ge.CollectiveStrategy()
     with strategy.scope(), tf.Graph().as_default() as graph:
         ids, keys = v1.placeholder(tf.int64, [None, 2]), v1.placeholder(tf.int64, [None, 2])
@@ -168,15 +169,15 @@ def ranks(several_ranks, tmp_path_factory):
 
 
 def serve_as_object(exported, given):
-    """What a SavedModel says, loaded where its tables are: TensorFlow puts what stands in for those
-    in host memory on a GPU otherwise."""
+    """Outputs of a SavedModel that is loaded on its tables' device. On a GPU, TensorFlow would
+    otherwise place the stand-ins of tables in host memory on the GPU."""
     with tf.device(exported["device"]):
         signature = tf.saved_model.load(exported["folder"]).signatures["serving_default"]
     return signature(**{k: tf.constant(v, tf.int64) for k, v in given.items()})["score"].numpy()
 
 
 def serve_in_session(exported, given):
-    """The same, in a graph of TensorFlow 1."""
+    """Outputs of the SavedModel in a graph of TensorFlow 1."""
     with tf.Graph().as_default(), v1.Session() as session:
         meta_graph = v1.saved_model.loader.load(session, ["serve"], exported["folder"])
         signature = meta_graph.signature_def["serving_default"]
@@ -185,8 +186,8 @@ def serve_in_session(exported, given):
 
 
 def check_exports(ranks, one_process, way, export="exported"):
-    """That ranks have written one SavedModel, which says of all ids, and of some keys that nobody
-    trained, what that of one process says."""
+    """Checks that the ranks have written one SavedModel with the same outputs as that of one
+    process, for all ids and for some keys that were never trained."""
     exported = ranks[0][way][export]
     assert all(of_rank[way][export] == exported for of_rank in ranks)
     assert len(os.listdir(os.path.dirname(exported["folder"]))) == 1 or way == "session"

@@ -1,5 +1,5 @@
-"""What every communicator does; the local one on any machine, NCCL with a GPU for each rank, with
-peer_buffers and without."""
+"""The contract of every communicator: the local one on any machine; NCCL, with and without peer
+buffers, with a GPU for each rank."""
 
 import gpu_processes
 import numpy as np

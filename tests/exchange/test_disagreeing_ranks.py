@@ -48,7 +48,7 @@ ENDED = {
 
 
 def run(folder, cases):
-    """What the ranks raised, [{case: (error, seconds)}], all that they printed."""
+    """The errors that the ranks raised, [{case: (error, seconds)}], and all that they printed."""
     command = [sys.executable, str(PROGRAM), str(folder), *cases]
     with open(folder / "output", "w") as output:
         job = launch(command, 2, output)

@@ -1,4 +1,4 @@
-"""What every implementation of the exchange does."""
+"""The contract of every implementation of the exchange."""
 
 import time
 
@@ -118,7 +118,7 @@ def check_session(current):
         splits = tf.constant([num_sent, *[0] * (current.num_ranks - 1)], tf.int32)
         received, _ = current.alltoall(tf.ones([num_sent, 2]), splits, "to_the_first")
         received = tf.ensure_shape(received, [None if current.rank == 0 else 0, 2])
-        # Of constants on some ranks, and on others not; the shape of the range depends on it.
+        # A constant on some ranks only; the static shape of the range depends on it.
         mine = tf.constant([current.rank])
         if current.rank == 0:
             mine *= tf.cast(tf.timestamp() > 0, tf.int32)
@@ -138,7 +138,7 @@ def conform_on_rank():
 
 
 def conform_beside_gpus_on_rank():
-    """Where ranks see GPUs, only tensors of the CPU go through memory."""
+    """If ranks see GPUs, only tensors on the CPU are exchanged through host memory."""
     from unittest import mock
 
     from group_embedding.exchange.horovod import HorovodExchange

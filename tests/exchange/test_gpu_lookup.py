@@ -36,7 +36,8 @@ with_two_gpus = pytest.mark.parametrize(
 
 
 def whole_gradient(name, loss):
-    """Of the mean of the two ranks' losses, in one process, by TensorFlow's own lookup."""
+    """Gradients of the mean of the two ranks' losses, in one process, by TensorFlow's own
+    lookup."""
     tables = {name: tf.Variable(value_of(name)) for name in SHAPES}
     with tf.GradientTape() as tape:
         outputs = [
@@ -107,7 +108,8 @@ def test_two_losses_of_one_lookup(ranks, request):
 
 
 def whole_clipped_gradients(loss, max_norm):
-    """Of the mean of the two ranks' losses: of tables, and of the weights of each rank's loss."""
+    """Gradients of the mean of the two ranks' losses: of the tables, and of the weights of each
+    rank's loss."""
     tables, ids = [tf.Variable(value_of(name)) for name in SHAPES], map(whole_ids, SHAPES)
     weighted = [(of, weights_of(of)) for of in ids]
     with tf.GradientTape() as tape:
@@ -300,8 +302,8 @@ def ops_before(op):
 
 
 def new_graph(kind):
-    """That of a function is without what `tf.function` adds to the one it traces: that of its
-    gradient has no more either."""
+    """The graph of a function, without the tensors that `tf.function` adds when it traces the
+    function. The graph of its gradient has none either."""
     return tf.Graph() if kind == "graph" else FuncGraph("gradient")
 
 

@@ -1,4 +1,5 @@
-"""What keys start as on several ranks, whose random numbers differ: as on the first rank."""
+"""Initial values of keys on several ranks, whose random numbers differ: all ranks use the first
+rank's."""
 
 import numpy as np
 import pytest
@@ -17,7 +18,7 @@ OPTIONS = {
 
 
 def table_of(name):
-    """Of an initializer without a seed."""
+    """A table with an initializer without a seed."""
     option = ge.EmbeddingVariableOption(init_option=OPTIONS[name])
     initializer = tf.random_normal_initializer()
     return ge.get_embedding_variable("user", 3, initializer=initializer, ev_option=option)
@@ -42,12 +43,12 @@ def start_in_a_graph(name):
         return session.run([rows, gradient])[0]
 
 
-WAYS = {"eagerly": start_eagerly, "in a graph": start_in_a_graph}
+MODES = {"eagerly": start_eagerly, "in a graph": start_in_a_graph}
 
 
 def start_on_rank():
     ge.enable_distributed_strategy()
-    return {(way, name): start(name) for way, start in WAYS.items() for name in OPTIONS}
+    return {(mode, name): start(name) for mode, start in MODES.items() for name in OPTIONS}
 
 
 @pytest.fixture(scope="module")
@@ -56,12 +57,12 @@ def ranks(several_ranks):
 
 
 @pytest.mark.parametrize("name", OPTIONS)
-@pytest.mark.parametrize("way", WAYS)
-def test_keys_start_as_in_one_process(ranks, way, name):
-    expected = WAYS[way](name)
+@pytest.mark.parametrize("mode", MODES)
+def test_keys_start_as_in_one_process(ranks, mode, name):
+    expected = MODES[mode](name)
 
     for rank in ranks:
-        np.testing.assert_array_equal(rank[way, name], expected)
+        np.testing.assert_array_equal(rank[mode, name], expected)
 
 
 def make_another_on_rank(differs):
@@ -126,8 +127,9 @@ def test_a_model_that_a_function_builds_starts_alike_or_says_how_to(several_rank
 
 
 def start_among_updates():
-    """As models of TensorFlow 1 do that have batch norm: their optimizer runs after updates, which
-    read variables. What variables are then, the second of which starts from the first."""
+    """Starts tables as models of TensorFlow 1 with batch norm do: their optimizer runs after
+    updates, which read variables. Returns the variables' values; the second starts from the
+    first."""
     ge.enable_distributed_strategy()
     v1.disable_control_flow_v2()
     try:

@@ -1,4 +1,4 @@
-"""Checkpoints of keyed tables: written by some ranks, restored by others, in every way there is."""
+"""Checkpoints of keyed tables, by every method, written by some ranks and restored by others."""
 
 from pathlib import Path
 
@@ -12,7 +12,7 @@ from group_embedding.checkpoint import files
 
 v1 = tf.compat.v1
 COUNTS = [1, 2, 3, 4]
-WAYS = ["saver", "objects", "layer", "changes"]
+SAVE_METHODS = ["saver", "objects", "layer", "changes"]
 NUM_STEPS = 4
 ERASED = np.random.default_rng(7).integers(-(2**63), 2**63 - 1, 40, dtype=np.int64)[:5]
 
@@ -144,7 +144,7 @@ class Layer:
 
 
 class ChangesInGraph(InGraph):
-    """What was trained and erased after a full save, and that."""
+    """Saves changes after a full save: keys that were trained, and keys that were erased."""
 
     def train(self, step):
         if step == NUM_STEPS - 1:
@@ -167,27 +167,27 @@ MODELS = {
 
 
 def train_and_save(folder):
-    """{way: (path, what this rank has)}."""
+    """{method: (path, what this rank has)}."""
     results = {}
-    for way in WAYS:
-        model = MODELS[way](folder)
+    for method in SAVE_METHODS:
+        model = MODELS[method](folder)
         for step in range(NUM_STEPS):
             model.train(step)
-        results[way] = model.save(), model.content()
+        results[method] = model.save(), model.content()
     return results
 
 
 def restore_all(paths, folder):
-    """{(way, saved by): what this rank has, then and a step later}."""
+    """{(method, saved by): what this rank has, then and a step later}."""
     results = {}
-    for way in WAYS:
-        for saved_by, path in paths[way].items():
-            model = MODELS[way](folder)
+    for method in SAVE_METHODS:
+        for saved_by, path in paths[method].items():
+            model = MODELS[method](folder)
             model.train(77)  # what is not in the checkpoint is to be forgotten
             model.restore(path)
             restored = model.content()
             model.train(NUM_STEPS)
-            results[way, saved_by] = restored, model.content()
+            results[method, saved_by] = restored, model.content()
     return results
 
 
@@ -215,24 +215,26 @@ def saved(request, tmp_path_factory):
 
 @pytest.fixture(scope="module", params=COUNTS, ids=lambda count: f"by_{count}_ranks")
 def restored(request, saved, tmp_path_factory):
-    paths = {way: {count: saved[count][0][way][0] for count in COUNTS} for way in WAYS}
+    paths = {
+        method: {count: saved[count][0][method][0] for count in COUNTS} for method in SAVE_METHODS
+    }
     return run(request.param, request, restore_all, paths, str(tmp_path_factory.mktemp("again")))
 
 
 @pytest.fixture(scope="module")
 def uninterrupted(tmp_path_factory):
-    """{way: the tables of one process}."""
+    """{method: the tables of one process}."""
     tables = {}
-    for way in WAYS:
-        model = MODELS[way](str(tmp_path_factory.mktemp("uninterrupted")))
+    for method in SAVE_METHODS:
+        model = MODELS[method](str(tmp_path_factory.mktemp("uninterrupted")))
         for step in range(NUM_STEPS + 1):
             model.train(step)
-        tables[way] = model.content()
+        tables[method] = model.content()
     return tables
 
 
 def together(contents):
-    """Of the ranks' contents, a tuple with one per table: the whole tables."""
+    """The whole tables: joins the ranks' contents, each a tuple with one entry per table."""
     tables = []
     for parts in zip(*contents):
         table = {key: kept for part in parts for key, kept in part.items()}
@@ -241,22 +243,22 @@ def together(contents):
     return tables
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("method", SAVE_METHODS)
 @pytest.mark.parametrize("saved_by", COUNTS)
-def test_any_number_of_ranks_restores_what_any_number_saved(restored, saved, way, saved_by):
-    expected = [rank[way][1] for rank in saved[saved_by]]
+def test_any_number_of_ranks_restores_what_any_number_saved(restored, saved, method, saved_by):
+    expected = [rank[method][1] for rank in saved[saved_by]]
 
-    actual = [rank[way, saved_by][0] for rank in restored]
+    actual = [rank[method, saved_by][0] for rank in restored]
 
     assert together(actual) == together(expected)
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("method", SAVE_METHODS)
 @pytest.mark.parametrize("saved_by", COUNTS)
-def test_training_goes_on_as_if_it_had_not_ended(restored, uninterrupted, way, saved_by):
-    tables = together([rank[way, saved_by][1] for rank in restored])
+def test_training_goes_on_as_if_it_had_not_ended(restored, uninterrupted, method, saved_by):
+    tables = together([rank[method, saved_by][1] for rank in restored])
 
-    for table, whole in zip(tables, uninterrupted[way]):
+    for table, whole in zip(tables, uninterrupted[method]):
         assert whole and table.keys() == whole.keys()
         for key, (row, count) in whole.items():
             np.testing.assert_allclose(table[key][0], row, atol=2e-5)
@@ -265,8 +267,8 @@ def test_training_goes_on_as_if_it_had_not_ended(restored, uninterrupted, way, s
 
 @pytest.mark.parametrize("count", COUNTS)
 def test_a_checkpoint_has_one_file_of_each_rank(saved, count):
-    for way in ("saver", "objects"):
-        (table,) = [t for t in files.tables(saved[count][0][way][0]) if t["table"] == "user"]
+    for method in ("saver", "objects"):
+        (table,) = [t for t in files.tables(saved[count][0][method][0]) if t["table"] == "user"]
         assert len(table["files"]) == count
         for file in table["files"]:
             assert Path(file["path"]).stat().st_size == file["bytes"]

@@ -1,4 +1,4 @@
-"""What filters of several ranks count of keys that they have not admitted."""
+"""Counts of keys that are not admitted, in the filters of several ranks."""
 
 import numpy as np
 import pytest

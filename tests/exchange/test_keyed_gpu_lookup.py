@@ -44,7 +44,8 @@ def make_tables(storage, filter_option=None):
 
 
 def draw_ids(step):
-    """Of four features: two of one table of keys, one of the other, one of rows."""
+    """Ids of four features: two of one keyed table, one of another, one of a table found by row
+    number."""
     random = np.random.default_rng(step)
     known = np.append(np.random.default_rng(7).integers(-(2**63), 2**63 - 1, 30), EXTREMES)
     lengths = random.integers(0, 5, (4, 12))

@@ -16,7 +16,7 @@ PLACES = [None, "localized:1"]
 
 
 def save(folder):
-    """Of a keyed table with changes after a full save, and of a stock variable."""
+    """Saves a keyed table, with changes after a full save, and a stock variable."""
     table = ge.get_embedding_variable("user", DIM)
     table.insert(KEYS, ROWS - 1, versions=KEYS % 5, freqs=KEYS % 7)
     checkpoint = tf.train.Checkpoint(keyed=table, stock=tf.Variable(STOCK))
@@ -83,7 +83,7 @@ def saved(three_ranks, tmp_path_factory):
 
 @pytest.fixture(scope="module", params=COUNTS, ids=lambda count: f"by_{count}_ranks")
 def started(request, saved, several_ranks, tmp_path_factory):
-    """What each rank has of the tables that started from what that many ranks wrote."""
+    """Each rank's content of tables that started from a checkpoint of so many ranks."""
     folder = str(tmp_path_factory.mktemp("started"))
     return several_ranks.run(on_rank, "start", saved[request.param], folder)
 

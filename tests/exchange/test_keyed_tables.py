@@ -35,7 +35,8 @@ def my_samples(samples):
 
 
 def my_scale():
-    """Of a sum over this rank's samples, so that the mean over the ranks is that over all."""
+    """The factor of a sum over this rank's samples with which the mean over the ranks is the sum
+    over all samples."""
     return float(exchange.current().num_ranks)
 
 
@@ -244,7 +245,7 @@ ALONG = np.random.default_rng(9).normal(size=WIDE).astype(np.float32)
 
 
 def many_keys(step, rank):
-    """Of two tables; with every step a third of them is new."""
+    """Keys for two tables, of which a third are new in every step."""
     keys = np.random.default_rng(31 + rank).permutation(4 * MANY)[step * MANY // 3 :][:MANY]
     return [keys * 7, -1 - keys]
 
@@ -329,7 +330,7 @@ def test_rows_that_no_gradient_reaches_stay_as_they_are(several_ranks):
 
 
 def check_mixed(ranks, rows, keys):
-    """That the ranks have what one process has."""
+    """Checks that the ranks have the rows and keys of one process."""
     for rank, (my_rows, _) in enumerate(ranks):
         np.testing.assert_allclose(my_rows, rows[rank :: len(ranks)], atol=1e-5)
     together = {key: kept for _, my_keys in ranks for key, kept in my_keys.items()}
@@ -340,7 +341,7 @@ def check_mixed(ranks, rows, keys):
 
 
 def ops_of_a_step_on_rank(storage_option):
-    """Of a table that is trained."""
+    """The ops of a training step of one table."""
     ge.enable_distributed_strategy()
     variable = table("traced", storage_option=storage_option)
     optimizer = ge.optimizers.wrap(tf.keras.optimizers.SGD(0.1))

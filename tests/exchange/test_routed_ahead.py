@@ -85,7 +85,7 @@ class Model:
         return ge.route_ids(self.tables, ids, sp_weights=weights, **self._options)
 
     def loss(self, batch):
-        """Of arrays, or of what was routed of them."""
+        """The loss of a batch of arrays, or of the batch routed ahead."""
         weights = None
         if not isinstance(batch, ge.RoutedIds):
             batch = to_ids(batch)
@@ -161,7 +161,8 @@ def train_in_session(ahead, *of_model):
 
 
 def through_a_stage(routed):
-    """What was routed one run before, and the op that keeps this for the next."""
+    """The batch that was routed in the run before, and the op that keeps this one for the next
+    run."""
     tensors = tf.nest.flatten(routed, expand_composites=True)
     stage = StagingArea([tensor.dtype for tensor in tensors], [tensor.shape for tensor in tensors])
     put = stage.put(tensors)
@@ -219,7 +220,7 @@ def test_a_batch_of_another_size_is_not_traced_anew(two_ranks):
 
 
 def graph_of_a_step(model):
-    """That takes routed ids, and routes the next ones."""
+    """The graph of a step that uses routed ids, and routes the next batch."""
 
     @tf.function
     def step(routed, next_arrays):
@@ -241,7 +242,7 @@ def types_of_ops_before_on_rank():
 
 
 def types_of_ops_on_rank(*of_model):
-    """Of a step."""
+    """The types of the ops of a step."""
     enable_distributed_strategy()
     operations = graph_of_a_step(eager_model(*of_model)).get_operations()
     return {operation.type for operation in operations}

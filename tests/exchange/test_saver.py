@@ -168,7 +168,8 @@ def restore_table_on_rank(path):
 
 
 def restore_table_from_memory():
-    """The same of a checkpoint on another of TensorFlow's file systems, which each rank has."""
+    """Restores from a checkpoint in TensorFlow's in-memory file system, of which each rank has a
+    copy."""
     enable_distributed_strategy()
     name = "emb/user"
     tf.raw_ops.SaveV2(
@@ -187,7 +188,7 @@ def restore_table_from_memory():
 
 
 def rows_of(values, rank, num_ranks):
-    """What one rank holds of a model held whole by one process."""
+    """The rows that one rank holds of a model of one process."""
     return {
         name: value[rank::num_ranks] if name.startswith("emb/") else value
         for name, value in values.items()

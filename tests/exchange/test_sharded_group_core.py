@@ -9,7 +9,7 @@ from core_runner import core
 from gpu_processes import NUM_RANKS, on_gpus, run_ranks
 
 pytestmark = pytest.mark.gpu
-WAYS = ("nccl", "peer_buffers")
+TRANSPORTS = ("nccl", "peer_buffers")
 DIMS, ROWS = [8, 4, 3, 128, 1], [1000, 7, 300, 5000, 40]
 TABLE_OF_FEATURE = [0, 1, 2, 3, 3, 4, 0]
 COMBINERS = ["sum", "mean", "sqrtn", "sum", "mean", "sum", "sum"]
@@ -69,7 +69,7 @@ def joined(batches):
 
 
 def assert_same_bits(ranks, others):
-    """What ranks looked up, and their rows in the end."""
+    """Compares lookups and final rows of ranks with those of other ranks."""
     for (looked_up, shards), (other_looked_up, other_shards) in zip(ranks, others):
         for step, other_step in zip(looked_up, other_looked_up):
             for output, other in zip(step, other_step):
@@ -78,9 +78,9 @@ def assert_same_bits(ranks, others):
             np.testing.assert_array_equal(shard, other)
 
 
-def train(num_ranks, how, case, batches):
+def train(num_ranks, transport, case, batches):
     arrays = [[as_rank(batch) for batch in of_ranks] for of_ranks in batches]
-    return run_ranks(num_ranks, gpu_processes.train, how, case, arrays)
+    return run_ranks(num_ranks, gpu_processes.train, transport, case, arrays)
 
 
 def one_process(case, batches):
@@ -103,8 +103,7 @@ def one_process(case, batches):
 
 
 def pairs(ranks, expected, expected_tables):
-    """What ranks looked up, and their rows of each table in the end, each beside what it should be
-    by `one_process`."""
+    """The ranks' lookups and final rows of each table, each beside the value of `one_process`."""
     for step, of_step in enumerate(expected):
         for f, whole in enumerate(of_step):
             yield np.concatenate([looked_up[step][f] for looked_up, _ in ranks]), whole
@@ -114,10 +113,10 @@ def pairs(ranks, expected, expected_tables):
 
 
 @pytest.mark.parametrize("num_ranks", NUM_RANKS)
-@pytest.mark.parametrize("how", WAYS)
+@pytest.mark.parametrize("transport", TRANSPORTS)
 @pytest.mark.parametrize("weighted", [False, True], ids=["plain", "weighted"])
 @pytest.mark.parametrize("max_norm", [0.0, 1.5], ids=["as_they_are", "clipped"])
-def test_training_equals_one_process(num_ranks, how, weighted, max_norm):
+def test_training_equals_one_process(num_ranks, transport, weighted, max_norm):
     # Given batches of different sizes for each rank
     case, random = (
         draw_case(3, max_norms=[max_norm, 0, 1, 4 * max_norm, max_norm]),
@@ -129,23 +128,25 @@ def test_training_equals_one_process(num_ranks, how, weighted, max_norm):
     ]
     expected, expected_tables = one_process(case, batches)
     # When each rank trains on its own
-    ranks = train(num_ranks, how, case, batches)
+    ranks = train(num_ranks, transport, case, batches)
     # Then they look up what one process does, and have its rows
     for got, whole in pairs(ranks, expected, expected_tables):
         np.testing.assert_allclose(got, whole, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("num_ranks", [pytest.param(n, marks=on_gpus(n)) for n in (2, 4)])
-@pytest.mark.parametrize("how", WAYS)
+@pytest.mark.parametrize("transport", TRANSPORTS)
 @pytest.mark.parametrize("comm_dtype, precision", [("bfloat16", 2**-8), ("float16", 2**-11)])
 @pytest.mark.parametrize("num_samples", [3, 400], ids=["few_ids_a_row", "many"])
-def test_rows_and_gradients_travel_in_16_bits(num_ranks, how, comm_dtype, precision, num_samples):
+def test_rows_and_gradients_travel_in_16_bits(
+    num_ranks, transport, comm_dtype, precision, num_samples
+):
     # Given tables, and a batch for each rank
     case, random = draw_case(11, comm_dtype=comm_dtype), np.random.default_rng(12)
     batches = [[draw_batch(random, num_samples, False) for _ in range(num_ranks)]]
     ((whole,), whole_tables) = one_process(case, batches)
     # When ranks train on them
-    ranks = train(num_ranks, how, case, batches)
+    ranks = train(num_ranks, transport, case, batches)
     # Then they look up, and keep, what they would, within what 16 bits are precise to
     differences = []
     for f, expected in enumerate(whole):
@@ -182,25 +183,25 @@ def batch_of_tables(ids_of_tables, dim, num_samples, weights=None):
     )
 
 
-def look_up_in_one_table(num_ranks, how, ids_of_ranks):
-    """What ranks look up of a table of 100,000 rows, and what they should."""
+def look_up_in_one_table(num_ranks, transport, ids_of_ranks):
+    """The ranks' lookups in a table of 100,000 rows, and the expected values."""
     case = case_of_large_tables(num_tables=1, dim=4)
     (table,) = case.tables
     batches = [batch_of_tables([ids], 4, len(ids)) for ids in ids_of_ranks]
-    ranks = run_ranks(num_ranks, gpu_processes.train, how, case, [batches])
+    ranks = run_ranks(num_ranks, gpu_processes.train, transport, case, [batches])
     return [looked_up[0][0] for looked_up, _ in ranks], [table[ids] for ids in ids_of_ranks]
 
 
 @pytest.mark.parametrize("num_ranks", NUM_RANKS)
-@pytest.mark.parametrize("how", WAYS)
+@pytest.mark.parametrize("transport", TRANSPORTS)
 @pytest.mark.parametrize("ids_of_first, ids_of_others", [(70_000, 70_000), (70_000, 3)])
-def test_more_rows_than_come_with_their_counts(num_ranks, how, ids_of_first, ids_of_others):
+def test_more_rows_than_come_with_their_counts(num_ranks, transport, ids_of_first, ids_of_others):
     # Given a rank that asks for most rows of a large table, and others that ask for as many, or few
     random = np.random.default_rng(14)
     counts = [ids_of_first] + [ids_of_others] * (num_ranks - 1)
     # When they look them up
     looked_up, expected = look_up_in_one_table(
-        num_ranks, how, [random.permutation(100_000)[:count] for count in counts]
+        num_ranks, transport, [random.permutation(100_000)[:count] for count in counts]
     )
     # Then each has its own
     for got, rows in zip(looked_up, expected):
@@ -227,21 +228,21 @@ def test_both_ways_give_the_same_bits(num_ranks):
     case, random = draw_case(5), np.random.default_rng(6)
     batches = [[draw_batch(random, 30, False) for _ in range(num_ranks)] for _ in range(3)]
     # When they are trained on, by sending and by writing into the peers' memory
-    sent, written = (train(num_ranks, how, case, batches) for how in WAYS)
+    sent, written = (train(num_ranks, transport, case, batches) for transport in TRANSPORTS)
     # Then nothing differs
     assert_same_bits(sent, written)
 
 
 @pytest.mark.parametrize("num_ranks", NUM_RANKS)
-@pytest.mark.parametrize("how", WAYS)
-def test_ranks_look_up_the_bits_of_one_process(num_ranks, how):
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_ranks_look_up_the_bits_of_one_process(num_ranks, transport):
     # Given tables, and a batch for each rank
     case, random = draw_case(7), np.random.default_rng(8)
     batches = [[draw_batch(random, 25, True) for _ in range(num_ranks)]]
     together = [[joined(batches[0])]]
     # When one rank has all, and several have their parts
     ((whole,), _), *_ = train(1, "local", case, together)
-    ranks = train(num_ranks, how, case, batches)
+    ranks = train(num_ranks, transport, case, batches)
     # Then lookups are the same bits
     for f, expected in enumerate(whole):
         got = np.concatenate([looked_up[0][f] for looked_up, _ in ranks])
@@ -249,10 +250,10 @@ def test_ranks_look_up_the_bits_of_one_process(num_ranks, how):
 
 
 @pytest.mark.parametrize("num_ranks", NUM_RANKS)
-@pytest.mark.parametrize("how", WAYS)
+@pytest.mark.parametrize("transport", TRANSPORTS)
 @pytest.mark.parametrize("no_samples", [True, False])
 @pytest.mark.parametrize("max_norm", [0.0, 1.5], ids=["as_they_are", "clipped"])
-def test_a_rank_may_have_nothing_to_look_up(num_ranks, how, no_samples, max_norm):
+def test_a_rank_may_have_nothing_to_look_up(num_ranks, transport, no_samples, max_norm):
     # Given a last rank without samples, or whose ids are all pruned
     case, random = draw_case(9, max_norms=[max_norm] * 5), np.random.default_rng(10)
     batches = [[draw_batch(random, 10, False) for _ in range(num_ranks)] for _ in range(2)]
@@ -263,7 +264,7 @@ def test_a_rank_may_have_nothing_to_look_up(num_ranks, how, no_samples, max_norm
             ids[:] = -1
     expected, expected_tables = one_process(case, batches)
     # When ranks train
-    ranks = train(num_ranks, how, case, batches)
+    ranks = train(num_ranks, transport, case, batches)
     # Then that rank looks up zeros, and all have what they should
     assert all(not output.any() for step in ranks[-1][0] for output in step)
     for rank, (_, shards) in enumerate(ranks):
@@ -298,13 +299,13 @@ def looked_up_of(case, batch):
 
 
 @pytest.mark.parametrize("num_ranks", NUM_RANKS)
-@pytest.mark.parametrize("how", WAYS)
+@pytest.mark.parametrize("transport", TRANSPORTS)
 @pytest.mark.parametrize("num_ids", [1, 50], ids=["few_rows", "more_than_come_with_counts"])
-def test_more_tables_than_a_message_counts(num_ranks, how, num_ids):
+def test_more_tables_than_a_message_counts(num_ranks, transport, num_ids):
     # Given 2,500 tables
     case, batch = case_of_tables(2500, num_ids)
     # When each rank looks up rows of each
-    ranks = run_ranks(num_ranks, gpu_processes.train, how, case, [[batch] * num_ranks])
+    ranks = run_ranks(num_ranks, gpu_processes.train, transport, case, [[batch] * num_ranks])
     # Then it has them
     for (looked_up,), _ in ranks:
         np.testing.assert_array_equal(looked_up, looked_up_of(case, batch))
@@ -367,7 +368,10 @@ def test_rows_of_many_bytes_come_in_chunks(
 
     batches = [[draw(share) for share in shares] for _ in range(3)]
     # When they are trained on, by sending and by writing into the peers' memory
-    sent, written = (run_ranks(num_ranks, gpu_processes.train, how, case, batches) for how in WAYS)
+    sent, written = (
+        run_ranks(num_ranks, gpu_processes.train, transport, case, batches)
+        for transport in TRANSPORTS
+    )
     # Then nothing differs
     assert_same_bits(sent, written)
 

@@ -92,7 +92,7 @@ def look_up(tables, batch, grouped):
 
 
 def make_sharded(name, value):
-    """As a layer would: the initializer is that of the whole table."""
+    """Makes a table as a layer does, with the initializer of the whole table."""
 
     def create(shape, initializer):
         return tf.Variable(initializer(shape, tf.float32), name=name)
@@ -175,13 +175,13 @@ def look_up_bad_ids(table, rank):
 
 @pytest.fixture(scope="module")
 def ranks(several_ranks):
-    """What each rank found."""
+    """The results of each rank."""
     return several_ranks.run(look_up_on_rank)
 
 
 @pytest.fixture(scope="module")
 def expected():
-    """The same in one process by TensorFlow."""
+    """The results of TensorFlow's own lookup in one process."""
     tables = {name: tf.Variable(value) for name, value in whole_tables().items()}
     return look_up(tables, whole_batch(), grouped=False)
 

@@ -137,7 +137,7 @@ def one_process(folder):
 
 @pytest.fixture(params=range(len(OPTIMIZERS)), ids=[make.__name__ for make in OPTIMIZERS])
 def layers(ranks, one_process, request):
-    """What `train_layer` returned of each rank, and of one process."""
+    """The results of `train_layer` on each rank, and in one process."""
     return [of_rank[1][request.param] for of_rank in ranks], one_process[1][request.param]
 
 

@@ -155,7 +155,7 @@ def build(make):
 
 @pytest.fixture
 def assert_same():
-    """What a user can see of two inputs is the same; only the ops that make it differ."""
+    """Compares two inputs as a user sees them; only the ops that compute them may differ."""
 
     def _assert_same(actual, expected):
         np.testing.assert_allclose(actual.output, expected.output, rtol=1e-6, atol=1e-6)

@@ -70,7 +70,7 @@ def shared_table(make):
 
 
 def train(make_layer, features, wrap):
-    """What the layer gives before each step, in a graph, as shared columns are for those."""
+    """The layer's outputs before each step, in a graph, as shared columns need one."""
     with tf.Graph().as_default(), v1.Session() as session:
         outputs = make_layer()(tf.nest.map_structure(to_tensor, features))
         rows = tf.nest.flatten(outputs)[0]  # beside lengths

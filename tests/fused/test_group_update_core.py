@@ -12,7 +12,8 @@ DTYPES = ["float32", "float16", "bfloat16"]
 
 
 def draw_slot(rng, k, table, slot_per_row):
-    """Of RMSProp, slot 2 is a mean, whose square is below the mean of squares, slot 0."""
+    """A random slot. For RMSProp, slot 2 is a mean, whose square is below slot 0, the mean of
+    squares."""
     scale = 0.1 if k == 2 else 1.0
     return scale * rng.uniform(0.1, 1, table.shape[:1] if slot_per_row else table.shape)
 

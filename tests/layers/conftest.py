@@ -33,7 +33,7 @@ def inputs():
 
 @pytest.fixture
 def symbolic_inputs():
-    """The same, as the inputs of a functional model."""
+    """The batch as inputs of a functional model."""
     return {
         "item": tf.keras.Input((), dtype="int64", name="item"),
         "history": tf.keras.Input((None,), dtype="int64", ragged=True, name="history"),

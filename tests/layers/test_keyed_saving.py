@@ -61,7 +61,7 @@ def train(model, steps):
 
 
 def content(model):
-    """What each table has, and what it tells of keys that have no row yet."""
+    """The content of each table, and its counts of keys without a row."""
     tables = model.get_layer("embedding").tables
     found = {}
     for name in DIMS:

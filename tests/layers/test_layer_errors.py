@@ -1,4 +1,4 @@
-"""What GroupEmbedding refuses, and in which words."""
+"""Errors of GroupEmbedding, and their messages."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""What GroupEmbedding computes, against TensorFlow's own lookup."""
+"""Outputs of GroupEmbedding, compared with TensorFlow's own lookup."""
 
 import numpy as np
 import pytest

@@ -19,7 +19,7 @@ def model(features, symbolic_inputs):
 
 
 def anew(features):
-    """The same features of other tables: layers that are given one TableConfig share its table."""
+    """Copies features with new tables: layers that are given one TableConfig share its table."""
     return features_from_config(features_to_config(features))
 
 

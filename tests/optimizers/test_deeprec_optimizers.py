@@ -90,7 +90,7 @@ OPTIMIZERS = {
 
 
 def expect(rule):
-    """What training comes to: three tables, of which the second has keys, and a dense variable."""
+    """The result of training: three tables, the second of which is keyed, and a dense variable."""
     values = [start.astype(np.float64) for start in START] + [np.zeros([2, 7])]
     slots = [{} for _ in values]
     for step in range(STEPS):

@@ -24,7 +24,7 @@ def make_model(optimizer, **layer_options):
     inputs = {name: tf.keras.Input([None], dtype="int64", name=name) for name in INPUTS}
     output = tf.keras.layers.Dense(1, dtype="float32")(layer(inputs))
     model = tf.keras.Model(inputs, output)
-    # Of NumPy's making, so that two models start alike.
+    # Initial values from NumPy, so that two models start alike.
     start = np.random.default_rng(1)
     model.set_weights([start.normal(size=w.shape) * 0.3 for w in model.get_weights()])
     model.compile(optimizer, "mse")

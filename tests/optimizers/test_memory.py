@@ -1,4 +1,4 @@
-"""What TensorFlow's allocators say that a fused update takes beside tables and slots."""
+"""The memory of a fused update beside tables and slots, as TensorFlow's allocators report it."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Whether numbers overflowed, asked of many arrays at once: against NumPy."""
+"""The search for infinity and NaN in many arrays at once, compared with NumPy."""
 
 import numpy as np
 import pytest
@@ -25,7 +25,7 @@ class From:
 
 
 def overflow_of(arrays, dtypes, place, first=0):
-    """Of the arrays, each from its number `first` on."""
+    """The overflow of arrays, each without its first `first` numbers."""
     on = arrays_of(place)
     result = on.to_device(np.full(1, 7, np.float32))
     placed = [on.to_device(array) for array in arrays]

@@ -1,4 +1,4 @@
-"""What wrap takes, and what its result still is."""
+"""The optimizers that `wrap` accepts, and the properties that its result keeps."""
 
 import numpy as np
 import pytest

@@ -34,7 +34,8 @@ def start():
 
 
 def train_layer(layer, inputs_of, optimizer, use_scope=False, num_steps=5):
-    """As SOK's documents do it: losses over the batch of all ranks. Returns the rows of KEYS."""
+    """Trains as SOK's documents do: losses over the batch of all ranks. Returns the rows of
+    KEYS."""
     kernel = tf.constant(np.linspace(-1, 1, layer.num_outputs), tf.float32)[:, None]
 
     @tf.function(reduce_retracing=True)

@@ -128,7 +128,7 @@ IDS = [list(range(50)), [], [1, 2, 100, 101], [100] * 8]
 
 
 def filter_on_rank(combiner, weighted, form):
-    """What comes out where keys below 50 have rows and others get one at a time in ten."""
+    """Results when keys below 50 have rows, and other keys get one with probability 1/10."""
     sok.init(use_legacy_optimizer=False)
     tf.random.set_seed(7)
     table = sok.DynamicVariable(1, "1", filter_ratio=0.1)
@@ -148,7 +148,7 @@ def filter_on_rank(combiner, weighted, form):
 
 
 def expected_of(keys, combiner, weighted):
-    """Of the keys that have a row in the end."""
+    """Expected results for the keys that have a row in the end."""
     results = []
     for ids in [*IDS, list(range(1000, 2000))]:
         weights = np.array([i % 3 - 1.0 if weighted else 1.0 for i in ids])

@@ -64,7 +64,7 @@ def test_ids_of_types_that_do_not_fit_are_refused():
 
 
 def gradients_on_rank():
-    """Of the table's rows on this rank, and of the weights."""
+    """Gradients of the table's rows on this rank, and of the weights."""
     sok.init(use_legacy_optimizer=False)
     rank = exchange.current().rank
     table = sok.Variable(ROWS)
@@ -80,7 +80,7 @@ def gradients_on_rank():
 
 
 def test_gradients_of_tables_are_sums_over_the_ranks_and_of_weights_their_own(two_ranks):
-    # Of one rank: row 0 weighs 1 and is read once more, row 1 weighs 2, row 3 7; row 4 is read.
+    # Gradients of one rank: rows 0, 1 and 3 are read with weights 1, 2 and 7, rows 0 and 4 with 1.
     of_one = np.outer([2, 2, 0, 7, 1, 0], [1, 1])
     of_weights = np.float32([ROWS[i].sum() for i in (0, 1, 3, 3)])
 
@@ -98,8 +98,8 @@ SIGNED_WEIGHTS = [[2.0, -1.0], [-3.0], [1.0, 0.0], [], [-1.0, 0.5, 2.0], [1.0, -
 
 
 def signed_on_rank(kind, combiner, first=0, step=1):
-    """Of the samples `first`, `first + step`, ...: results, the gradients of all rows, and of the
-    weights, then the rows after a step of SGD."""
+    """Results for the samples `first`, `first + step`, ..., the gradients of all rows and of the
+    weights, and the rows after a step of SGD."""
     ids = ragged(SIGNED_IDS[first::step])
     weights = tf.ragged.constant(SIGNED_WEIGHTS[first::step], dtype=tf.float32)
     table, optimizer = tf.Variable(NAMED), tf.keras.optimizers.SGD(1.0)

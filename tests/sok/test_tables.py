@@ -153,7 +153,7 @@ def test_the_rank_of_a_table_is_its_target_gpu(two_ranks):
 
 
 def read_localized_on_rank():
-    """What a rank reads of the table of each, by itself."""
+    """The rows that a rank reads by itself from each rank's table."""
     sok.init(use_legacy_optimizer=False)
     rank = exchange.current().rank
     tables = [sok.DynamicVariable(2, str(r), mode=f"localized:{r}") for r in range(2)]

@@ -50,7 +50,7 @@ def safe_embedding_lookup_sparse(
     max_norm=None,
     allow_fast_lookup=False,
 ):
-    """As TensorFlow declares it."""
+    """Has the signature of TensorFlow's function."""
     del allow_fast_lookup
     if embedding_weights is None:
         raise ValueError(f"Missing embedding_weights {embedding_weights}.")
@@ -79,7 +79,7 @@ def safe_embedding_lookup_sparse_v2(
     name=None,
     allow_fast_lookup=False,
 ):
-    """As TensorFlow declares it."""
+    """Has the signature of TensorFlow's function."""
     return safe_embedding_lookup_sparse(
         embedding_weights, sparse_ids, sparse_weights, combiner, default_id, name, "div", max_norm
     )

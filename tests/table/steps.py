@@ -1,5 +1,5 @@
-"""What tests do with a table, whatever its storage: rows are used within the batch that located
-them, which is as long as they are sure to stay where they are."""
+"""Steps of tests on a table of any storage. Rows are used only within the batch that located them,
+as they may move after it."""
 
 import contextlib
 
@@ -44,7 +44,7 @@ def train(table, keys, step=-1, at_once=AT_ONCE):
 
 
 def read(table, keys, slot=None, at_once=AT_ONCE):
-    """What keys read, batch by batch; or what they have in a slot."""
+    """The values that keys read, batch by batch; or their values in a slot."""
     found = []
     for part in batches_of(keys, at_once):
         with located(table, part) as rows:
@@ -70,8 +70,8 @@ def has_row(table, keys):
 
 
 def crowd_out(table):
-    """Other keys come and are erased: where there is a disk, all that were there are on it now, if
-    memory has 16 rows and the least recent are the coldest."""
+    """Trains other keys and erases them. A table with a disk, a memory of 16 rows and the strategy
+    'least_recent' then has all earlier keys on disk."""
     others = np.arange(24) + 2**50
     train(table, others)
     table.erase(others)

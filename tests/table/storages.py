@@ -20,7 +20,7 @@ class Storage:
     has_disk: bool = False
 
     def make_table(
-        self, dim=4, *, slots=(), rows_in_memory=16, max_keys=None, coldest="least_recent",
+        self, dim=4, *, slots=(), rows_in_memory=16, max_keys=None, cache_strategy="least_recent",
         distribution="matrix", **options,
     ):  # fmt: skip
         """A table whose keys start as `steps.start_of` says, or as the distribution does.
@@ -30,7 +30,7 @@ class Storage:
           rows_in_memory: all that a batch can have, where there is a disk; of two memories, the
             first has half of them.
           max_keys: None, or how many the table has space for.
-          coldest: which rows go to the tier below first.
+          cache_strategy: which rows go to the tier below first.
         """
         num_first_rows = 1
         if distribution == "matrix":
@@ -43,11 +43,11 @@ class Storage:
             if max_keys is not None:
                 rows_in_memory = min(rows_in_memory, max_keys // 2)
                 disk_bytes = (max_keys - rows_in_memory) * (RECORD_BYTES + values_bytes)
-            options["disk"] = core.DiskTier(max_bytes=disk_bytes, coldest=coldest)
+            options["disk"] = core.DiskTier(max_bytes=disk_bytes, cache_strategy=cache_strategy)
             max_keys = rows_in_memory
         if self.two_memories:
             options["device_bytes"] = (num_first_rows + rows_in_memory // 2) * row_bytes
-            options["coldest"] = coldest
+            options["cache_strategy"] = cache_strategy
         if max_keys is not None:
             options["max_bytes"] = max_keys * row_bytes
         kind = DeviceTable if self.on_device else core.HostTable

@@ -13,7 +13,7 @@ from table.test_disk_tier import (  # noqa: F401
     test_a_small_memory_trains_to_the_same_bits,
     test_a_snapshot_is_of_one_instant_in_both_tiers,
     test_reading_brings_rows_into_memory_and_counts_nothing,
-    test_which_rows_are_the_coldest,
+    test_which_rows_leave_memory_first,
 )
 
 pytestmark = on_gpu
@@ -66,8 +66,8 @@ def test_memories_without_sizes():
 
 
 def test_readers_and_trainers_of_many_threads_agree(monkeypatch):
-    """Where a thread lags behind, what the others located meanwhile stays in memory, and their next
-    batches may not fit: these change nothing and come again."""
+    """If a thread lags behind, rows that other threads located meanwhile stay in memory, and their
+    next batches may not fit: such batches change nothing and are repeated."""
 
     def until_it_fits(*batch):
         while True:

@@ -51,10 +51,10 @@ def assert_equal_content(actual, expected):
         np.testing.assert_array_equal(actual[name], values, err_msg=name)
 
 
-@pytest.mark.parametrize("coldest", STRATEGIES)
-def test_little_device_memory_trains_to_the_same_bits(coldest):
+@pytest.mark.parametrize("cache_strategy", STRATEGIES)
+def test_little_device_memory_trains_to_the_same_bits(cache_strategy):
     rng = np.random.default_rng(1)
-    table, whole = make_table(1500, coldest=coldest), make_table()
+    table, whole = make_table(1500, cache_strategy=cache_strategy), make_table()
     train(table, np.arange(20_000), 0)
     train(whole, np.arange(20_000), 0)
 
@@ -70,7 +70,7 @@ def test_little_device_memory_trains_to_the_same_bits(coldest):
 
 
 def test_the_least_frequent_go_and_the_least_recent():
-    tables = {strategy: make_table(64, coldest=strategy) for strategy in STRATEGIES}
+    tables = {strategy: make_table(64, cache_strategy=strategy) for strategy in STRATEGIES}
     old, new = np.arange(64), np.arange(100, 164)
 
     for table in tables.values():
@@ -146,7 +146,7 @@ def test_readers_on_another_stream_see_whole_rows_while_they_move():
         b=1.0,
         seed=3,
         device_bytes=2000 * 296,
-        coldest="least_recent",
+        cache_strategy="least_recent",
     )
     keys = torch.arange(20_000, device="cuda")
     rows, read = torch.empty_like(keys), torch.empty_like(keys)

@@ -72,12 +72,12 @@ class TableIsADict(RuleBasedStateMachine):
     @initialize(
         admission=st.sampled_from(sorted(ADMISSIONS)),
         min_count=st.integers(2, 3),
-        coldest=st.sampled_from(["least_recent", "least_frequent"]),
+        cache_strategy=st.sampled_from(["least_recent", "least_frequent"]),
     )
-    def make(self, admission, min_count, coldest):
+    def make(self, admission, min_count, cache_strategy):
         self.admission, self.step, self.next_new_key = admission, 0, 2**40
         self.min_count = 1 if admission == "all" else min_count
-        self.options = {"coldest": coldest, **ADMISSIONS[admission]}
+        self.options = {"cache_strategy": cache_strategy, **ADMISSIONS[admission]}
         if admission != "all":
             self.options["min_count"] = min_count
         self.table = self.new_table()
@@ -97,7 +97,7 @@ class TableIsADict(RuleBasedStateMachine):
                 self.seen.pop(key, None)
 
     def trained(self, batch):
-        """What training does with the dict."""
+        """The effect of training on the dict."""
         self.step += 1
         for key in batch:
             if key not in self.dict:
@@ -157,7 +157,7 @@ class TableIsADict(RuleBasedStateMachine):
         assert self.table.erase(batch) == len(expected)
 
     def evicted(self, steps_to_live=None, l2_weight=None):
-        """What an eviction does with the dict. Returns the keys that go."""
+        """The effect of an eviction on the dict. Returns the evicted keys."""
         if steps_to_live is not None:
             before = self.step - steps_to_live
             goes = [key for key, row in self.dict.items() if 0 <= row.version < before]

@@ -67,12 +67,12 @@ def assert_equal_content(table, expected):
         np.testing.assert_array_equal(actual[name], values, err_msg=name)
 
 
-@pytest.mark.parametrize("coldest", ["least_recent", "least_frequent"])
+@pytest.mark.parametrize("cache_strategy", ["least_recent", "least_frequent"])
 @pytest.mark.parametrize("threads", [1, 4])
-def test_a_small_memory_trains_to_the_same_bits(coldest, threads):
+def test_a_small_memory_trains_to_the_same_bits(cache_strategy, threads):
     print("seed 1")
     rng = np.random.default_rng(1)
-    disk = core.DiskTier(coldest=coldest)
+    disk = core.DiskTier(cache_strategy=cache_strategy)
     table = make_table(1500, disk=disk, num_threads=threads)
     in_memory = make_table()
 
@@ -102,9 +102,9 @@ def test_reading_brings_rows_into_memory_and_counts_nothing():
     assert table.num_keys == 30
 
 
-@pytest.mark.parametrize("coldest, stays", [("least_recent", 2), ("least_frequent", 1)])
-def test_which_rows_are_the_coldest(coldest, stays):
-    table = make_table(2, disk=core.DiskTier(coldest=coldest))
+@pytest.mark.parametrize("cache_strategy, stays", [("least_recent", 2), ("least_frequent", 1)])
+def test_which_rows_leave_memory_first(cache_strategy, stays):
+    table = make_table(2, disk=core.DiskTier(cache_strategy=cache_strategy))
     for step, key in enumerate([1, 1, 1, 2]):
         train(table, [key], step)
 

@@ -1,4 +1,4 @@
-"""What a snapshot of a table found by key has in every storage, with an eviction or without."""
+"""The contract of snapshots of a keyed table in every storage, with an eviction or without."""
 
 import threading
 
@@ -72,7 +72,7 @@ def test_a_row_that_became_small_after_a_save_has_judged_it_stays(make_table):
 
 
 def test_keys_are_evicted_while_threads_train_and_read(make_table):
-    """Of keys that come and go, each either is old when a snapshot is taken and starts anew, or has
+    """Each key either is old when a snapshot is taken, and gets initial values afterwards, or keeps
     its row and its count."""
     table = make_table(rows_in_memory=200)
     keys = np.arange(400)

@@ -1,4 +1,4 @@
-"""What a table found by key must do in every storage."""
+"""The contract of a keyed table in every storage."""
 
 import threading
 
@@ -283,7 +283,7 @@ def test_readers_and_trainers_of_many_threads_agree(make_table):
 @pytest.mark.parametrize("storage", storages.WITH_DISK)
 @pytest.mark.parametrize("slots", [[], ["accumulator"]])
 def test_a_table_that_is_crowded_has_its_rows_on_disk(storage, slots):
-    """What the tests above count on."""
+    """The condition that the tests above rely on."""
     table = storage.make_table(slots=slots)
     keys = np.arange(16)
     train(table, keys)

@@ -87,7 +87,7 @@ def keys_of(sections, kind):
     return len(section.payload) // 16
 
 
-# {name: (filter, what a file becomes)}. Of each kind of section, and each number of the header.
+# {name: (filter, changed file)} for each kind of section, and each number of the header.
 CASES = {
     "counters before the first": ("bloom", lambda s: numbers(s, tf_format.COUNTERS, 0, -8)),
     "counters far behind": ("bloom", lambda s: numbers(s, tf_format.COUNTERS, 0, 2**62)),

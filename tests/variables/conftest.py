@@ -1,4 +1,4 @@
-"""What the tests of EmbeddingVariables share."""
+"""Fixtures of the tests of EmbeddingVariables."""
 
 import numpy as np
 import pytest

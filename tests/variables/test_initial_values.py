@@ -1,4 +1,4 @@
-"""What keys start as: rows of a matrix, or values of their own."""
+"""Initial values of keys: rows of a matrix, or values of their own."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""What learns is what inserts: reading leaves a table as it is, wherever it happens."""
+"""A key gets a row only when it is trained: reading never changes a table, in any mode."""
 
 import numpy as np
 import pytest

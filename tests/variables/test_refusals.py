@@ -1,4 +1,4 @@
-"""What a table of keys cannot do is refused with a sentence."""
+"""Calls that a keyed table does not support raise an error that says so."""
 
 import pytest
 import tensorflow as tf

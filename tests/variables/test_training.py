@@ -58,7 +58,7 @@ def make_keyed(name, dim, storage, **arguments):
 
 
 def make_tables(storage, dtype=tf.float32):
-    """As cases.make_variables: the tables keyed, with every key of the model."""
+    """The tables of cases.make_variables as keyed tables, with every key of the model."""
     _, _, dense = cases.make_variables()
     tables = [
         make_keyed(name, values.shape[1], storage, value_dtype=dtype)

@@ -1,4 +1,4 @@
-"""Where the versions of keys come from in graphs of TensorFlow 1."""
+"""The source of keys' versions in graphs of TensorFlow 1."""
 
 import numpy as np
 import tensorflow as tf
