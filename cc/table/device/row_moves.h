@@ -1,10 +1,10 @@
 // RowMoves: exchanges hot rows of a DeviceHash in host memory with cold rows in device memory.
 //
 // Locating records rows in host memory that are hotter than the rows moved down last. From time to
-// time, best when a batch has ended, one kernel exchanges each recorded row with the least used of 32
-// rows in device memory, if that row is used less: their contents, their RowInfo and their row numbers
-// in the index. The kernel has a stream of its own, beside other work of the device. Locating waits
-// for it on the device. Rows that a batch in flight has located are not moved.
+// time, best when a batch has ended, one kernel exchanges each recorded row with the least used of
+// 32 rows in device memory, if that row is used less: their contents, their RowInfo and their row
+// numbers in the index. The kernel has a stream of its own, beside other work of the device.
+// Locating waits for it on the device. Rows that a batch in flight has located are not moved.
 #pragma once
 
 #include <cuda_runtime_api.h>
