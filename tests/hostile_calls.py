@@ -165,12 +165,13 @@ def _keyed_tables():
         option = ge.EmbeddingVariableOption(filter_option=filter_option)
         tables.append(ge.get_embedding_variable(f"hostile_{i}", 4, ev_option=option))
     ids = [tf.ragged.constant([[i, 7], [9]], dtype=tf.int64) for i in range(3)]
-    optimizer = ge.optimizers.wrap(tf.keras.optimizers.Adam(0.1))
+    optimizer = ge.optimizers.wrap(tf.keras.optimizers.Adam(0.1, use_ema=True))
     for _ in range(2):
         with tf.GradientTape() as tape:
             out = ge.group_embedding_lookup_sparse(tables, ids, "sum")
             loss = tf.add_n([tf.reduce_sum(o) for o in out])
         optimizer.apply_gradients(zip(tape.gradient(loss, tables), tables))
+    optimizer.finalize_variable_values(tables)
     table = tables[0]
     table.is_initialized()
     table.export()

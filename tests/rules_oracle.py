@@ -26,6 +26,7 @@ HYPER = {
     "accumulator_decay_rate": 0.8,
     "accumulator_floor": 0.2,
     "decays_due": 0.6,  # some slots of tests have decayed less often, some more
+    "step": 3.0,
 }
 
 
@@ -68,7 +69,7 @@ def adam(h, g, x, s):
     return x - rate * s[0] / (np.sqrt(s[2]) + h["epsilon"])
 
 
-def ftrl(h, g, x, s):
+def ftrl_quadratic(h, g, x, s):
     def power(accumulator):
         return accumulator ** -h["learning_rate_power"]
 
@@ -76,9 +77,19 @@ def ftrl(h, g, x, s):
     shrunk = g + 2 * h["l2_shrinkage"] * x
     s[1][:] = s[1] + shrunk - (power(accumulator) - power(s[0])) / h["learning_rate"] * x
     s[0][:] = accumulator
-    quadratic = power(accumulator) / h["learning_rate"] + 2 * h["l2"]
+    return power(accumulator) / h["learning_rate"] + 2 * h["l2"]
+
+
+def ftrl(h, g, x, s):
+    quadratic = ftrl_quadratic(h, g, x, s)
     step = (np.copysign(h["l1"], s[1]) - s[1]) / quadratic
     return np.where(np.abs(s[1]) > h["l1"], step, 0.0)
+
+
+def group_ftrl(h, g, x, s):
+    quadratic = ftrl_quadratic(h, g, x, s)
+    norm = np.linalg.norm(s[1], axis=1, keepdims=True)
+    return -np.maximum(0, 1 - h["l1"] / norm) * s[1] / quadratic
 
 
 def rmsprop(h, g, x, s):
@@ -127,11 +138,25 @@ def adadelta(h, g, x, s):
     return x - h["learning_rate"] * d
 
 
+def catch_up_average(h, g, x, s):
+    before = h["step"] - 1
+    s[0][:] = x + h["momentum"] ** (before - s[1]) * (s[0] - x)
+    s[1][:] = before
+    return x
+
+
+def move_average(h, g, x, s):
+    s[0][:] = h["momentum"] * s[0] + (1 - h["momentum"]) * x
+    s[1][:] = h["step"]
+    return x
+
+
 RULES = {
     f.__name__: f
     for f in (
         sgd, momentum, keras_momentum, adagrad, rowwise_adagrad, adam, ftrl, rmsprop, lamb,
-        adagrad_decay, adamw, adamax, adadelta
+        adagrad_decay, adamw, adamax, adadelta, catch_up_average, move_average,
+        group_ftrl
     )
 }  # fmt: skip
 

@@ -301,6 +301,11 @@ def test_vectors_where_scalars_are_expected(tmp_path):
     for wrong in (lambda scalar: scalar[None], lambda scalar: scalar[None][:0]):
         with pytest.raises(Refused, match="step: expected a scalar"):
             lib.evict_keys(table=handle, step=wrong(step), kind="global_step")
+        slots = {"average_slot": "a", "step_slot": "b"}
+        with pytest.raises(Refused, match="step: expected a scalar"):
+            lib.write_averages(table=handle, momentum=0.5, step=wrong(step), **slots)
+        with pytest.raises(Refused, match="momentum: expected a scalar"):
+            lib.write_averages(table=handle, momentum=wrong(tf.constant(0.5)), step=step, **slots)
         with pytest.raises(Refused, match="prefix: expected a scalar"):
             lib.save_table(table=handle, prefix=wrong(prefix), snapshot=step)
         with pytest.raises(Refused, match="snapshot: expected a scalar"):
@@ -446,6 +451,10 @@ def test_shape_functions_look_at_ranks():
         handle = library().embedding_table_handle_op(table_name="t")
         with pytest.raises(ValueError, match="rank"):
             library().evict_keys(table=handle, step=scalar[None], kind="global_step")
+        with pytest.raises(ValueError, match="rank"):
+            library().write_averages(
+                table=handle, momentum=[0.5], step=scalar, average_slot="a", step_slot="b"
+            )
         with pytest.raises(ValueError, match="outputs"):
             look_up(num_outputs=1)
         with pytest.raises(ValueError, match="positive"):

@@ -30,6 +30,10 @@ inline Float8 Power(Float8 x, float exponent) {
   for (int j = 0; j < 8; ++j) x[j] = powf(x[j], exponent);
   return x;
 }
+inline Float8 Power(float x, Float8 exponent) {
+  for (int j = 0; j < 8; ++j) exponent[j] = powf(x, exponent[j]);
+  return exponent;
+}
 inline Float8 Magnitude(Float8 x) { return x < 0 ? -x : x; }
 inline Float8 Select(Mask8 condition, Float8 x, Float8 y) { return condition ? x : y; }
 #endif

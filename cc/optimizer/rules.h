@@ -16,73 +16,12 @@
 #include <cstdint>
 
 #include "core/float8.h"
+#include "optimizer/average_rules.h"
+#include "optimizer/hyper.h"
 
 namespace group_embedding {
 
 inline constexpr int kMaxSlots = 3;
-
-// The numbers that steer an update; the same for all tables of a call. Each rule reads those it
-// knows, and UpdateColumn the first ones, which are common. All are float32, so that they are one
-// vector, made where the learning rate is.
-struct Hyper {
-  float apply;           // 0: nothing is changed
-  float gradient_scale;  // the gradient is multiplied by it, then
-  float clip_value;      // each of its columns limited to [-clip_value, clip_value]
-  float weight_decay;    // the row shrinks by learning_rate * weight_decay of itself, before
-  float rounding_key;    // its bits are the key of this step's random numbers: see rounding.h
-  float learning_rate;
-  float momentum;
-  float nesterov;  // 0 or 1
-  float rho;
-  float centered;  // 0 or 1
-  float beta_1, beta_2;
-  float beta_1_power, beta_2_power;  // beta^t at step t = 1, 2, ...
-  float epsilon;                     // added to a root
-  float epsilon_in_root;             // added below a root
-  float l1, l2, l2_shrinkage, learning_rate_power;
-  float accumulator_decay_rate;  // a decay multiplies the accumulator by it
-  float accumulator_floor;       // which no decay takes an accumulator below
-  float decays_due;              // how often a row that no step left out has decayed
-};
-
-// The names of its fields, in order.
-inline constexpr const char* kHyperNames[] = {"apply",
-                                              "gradient_scale",
-                                              "clip_value",
-                                              "weight_decay",
-                                              "rounding_key",
-                                              "learning_rate",
-                                              "momentum",
-                                              "nesterov",
-                                              "rho",
-                                              "centered",
-                                              "beta_1",
-                                              "beta_2",
-                                              "beta_1_power",
-                                              "beta_2_power",
-                                              "epsilon",
-                                              "epsilon_in_root",
-                                              "l1",
-                                              "l2",
-                                              "l2_shrinkage",
-                                              "learning_rate_power",
-                                              "accumulator_decay_rate",
-                                              "accumulator_floor",
-                                              "decays_due"};
-inline constexpr int kNumHyper = sizeof(kHyperNames) / sizeof(kHyperNames[0]);
-static_assert(sizeof(Hyper) == kNumHyper * sizeof(float));
-
-// Two sums over the columns of a row.
-template <typename V>
-struct RowSumsOf {
-  V a{}, b{};
-};
-using RowSums = RowSumsOf<float>;
-
-struct ColumnwiseRule {
-  static constexpr bool kNeedsRow = false, kSlotPerRow = false;
-  GROUP_EMBEDDING_HOST_DEVICE static float Factor(const Hyper& h) { return h.learning_rate; }
-};
 
 // x <- x - lr g
 struct Sgd : ColumnwiseRule {
@@ -230,24 +169,52 @@ struct Adadelta : ColumnwiseRule {
 };
 
 // McMahan et al. 2013, as in TensorFlow's SparseApplyFtrlV2: slots are accumulator and linear.
+template <typename V>
+GROUP_EMBEDDING_HOST_DEVICE V FtrlRoot(const Hyper& h, V accumulator) {
+  if (h.learning_rate_power == -0.5f) return SquareRoot(accumulator);
+  return Power(accumulator, -h.learning_rate_power);
+}
+template <typename V>
+GROUP_EMBEDDING_HOST_DEVICE void MoveFtrlSlots(const Hyper& h, V g, V x, V* s) {
+  const V accumulator = s[0] + g * g;
+  const V shrunk = g + 2 * h.l2_shrinkage * x;
+  s[1] += shrunk - (FtrlRoot(h, accumulator) - FtrlRoot(h, s[0])) / h.learning_rate * x;
+  s[0] = accumulator;
+}
+template <typename V>
+GROUP_EMBEDDING_HOST_DEVICE V FtrlQuadratic(const Hyper& h, V accumulator) {
+  return FtrlRoot(h, accumulator) / h.learning_rate + 2 * h.l2;
+}
 struct Ftrl : ColumnwiseRule {
   static constexpr char kName[] = "ftrl";
   static constexpr int kNumSlots = 2;
   template <typename V>
-  GROUP_EMBEDDING_HOST_DEVICE static V Root(const Hyper& h, V accumulator) {
-    if (h.learning_rate_power == -0.5f) return SquareRoot(accumulator);
-    return Power(accumulator, -h.learning_rate_power);
+  GROUP_EMBEDDING_HOST_DEVICE static void Update(const Hyper& h, float, V g, V& x, V* s) {
+    MoveFtrlSlots(h, g, x, s);
+    const V sparse = s[1] - Select(s[1] < 0, V{} - h.l1, V{} + h.l1);
+    x = Select(Magnitude(s[1]) > h.l1, -sparse / FtrlQuadratic(h, s[0]), V{});
+  }
+};
+
+// Ftrl with a group lasso (Ni et al. 2019), as DeepRec trains tables: l1 is that of the norm of
+// `linear` over a row, so that a row vanishes as a whole.
+//   x <- -max(0, 1 - l1 / |linear|) linear / quadratic
+struct GroupFtrl {
+  static constexpr char kName[] = "group_ftrl";
+  static constexpr int kNumSlots = 2;
+  static constexpr bool kNeedsRow = true, kSlotPerRow = false;
+  template <typename V>
+  GROUP_EMBEDDING_HOST_DEVICE static RowSumsOf<V> Sum(const Hyper& h, V g, V x, V* s) {
+    MoveFtrlSlots(h, g, x, s);
+    return {s[1] * s[1], V{}};
+  }
+  GROUP_EMBEDDING_HOST_DEVICE static float Factor(const Hyper& h, RowSums sums, int64_t, float*) {
+    const float norm = SquareRoot(sums.a);
+    return norm > h.l1 ? 1 - h.l1 / norm : 0.0f;
   }
   template <typename V>
-  GROUP_EMBEDDING_HOST_DEVICE static void Update(const Hyper& h, float rate, V g, V& x, V* s) {
-    const V accumulator = s[0] + g * g;
-    const V root = Root(h, accumulator);
-    const V shrunk = g + 2 * h.l2_shrinkage * x;
-    s[1] += shrunk - (root - Root(h, s[0])) / rate * x;
-    s[0] = accumulator;
-    const V quadratic = root / rate + 2 * h.l2;
-    const V sparse = s[1] - Select(s[1] < 0, V{} - h.l1, V{} + h.l1);
-    x = Select(Magnitude(s[1]) > h.l1, -sparse / quadratic, V{});
+  GROUP_EMBEDDING_HOST_DEVICE static void Update(const Hyper& h, float factor, V, V& x, V* s) {
+    x = -factor * s[1] / FtrlQuadratic(h, s[0]);
   }
 };
 
@@ -300,8 +267,9 @@ struct Lamb {
 // Every rule, once.
 template <typename... Rules>
 struct RuleList {};
-using AllRules = RuleList<Sgd, Momentum, KerasMomentum, Adagrad, RowwiseAdagrad, Adam, Ftrl,
-                          RmsProp, Lamb, AdagradDecay, AdamW, Adamax, Adadelta>;
+using AllRules =
+    RuleList<Sgd, Momentum, KerasMomentum, Adagrad, RowwiseAdagrad, Adam, Ftrl, RmsProp, Lamb,
+             AdagradDecay, AdamW, Adamax, Adadelta, CatchUpAverage, MoveAverage, GroupFtrl>;
 
 // The place of a rule in AllRules.
 using RuleIndex = int32_t;

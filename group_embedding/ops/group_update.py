@@ -8,7 +8,7 @@ from tensorflow.python.ops import resource_variable_ops
 from group_embedding.ops._library import library
 from group_embedding.ops.group_lookup import SHARED_ATTRS
 
-# The numbers that steer an update: `Hyper` of cc/optimizer/rules.h.
+# The numbers that steer an update: `Hyper` of cc/optimizer/hyper.h.
 HYPER_NAMES = (
     "apply",
     "gradient_scale",
@@ -33,6 +33,7 @@ HYPER_NAMES = (
     "accumulator_decay_rate",
     "accumulator_floor",
     "decays_due",
+    "step",
 )
 
 
@@ -57,12 +58,14 @@ class KeyedSlot(NamedTuple):
 
 class Rule(NamedTuple):
     """What is done to tables. `hyper`: float32 [len(HYPER_NAMES)]. `keyed_slots`: a KeyedSlot for
-    each of the rule's slots, or None."""
+    each of the rule's slots, or None. `slot_dtype`: of all slots; None: that of the variables that
+    hold them or, of keyed tables, stand in for them."""
 
     name: str
     hyper: Any
     stochastic_rounding: bool
     keyed_slots: tuple = ()
+    slot_dtype: Any = None
 
 
 def group_update(lookup_grad, tables, rule):
@@ -162,7 +165,9 @@ def _written_inputs(tables, rule):
         inputs["keyed_slot_names"] = [rule.keyed_slots[i].name for i in rule_slots]
         inputs["keyed_slot_starts"] = [rule.keyed_slots[i].start for i in rule_slots]
     slots = [tables[0].slots[i] for i in rule_slots]
-    if slots and is_resource(slots[0]):  # a reference has its type
+    if rule.slot_dtype is not None:
+        inputs["slot_dtype"] = rule.slot_dtype
+    elif slots and is_resource(slots[0]):  # a reference has its type
         inputs["slot_dtype"] = _dtype_of(slots[0])
     return inputs
 

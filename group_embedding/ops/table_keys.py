@@ -9,7 +9,8 @@ from group_embedding.ops._library import library
 
 for _op_type in ("FindKeys", "ExportTable", "TableStats"):
     auto_control_deps_utils.register_read_only_resource_op(_op_type)
-for _op_type in ("FindKeys", "ExportTable", "TableStats", "InsertKeys", "EraseKeys", "EvictKeys"):
+_WRITING = ("InsertKeys", "EraseKeys", "EvictKeys", "WriteAverages")
+for _op_type in ("FindKeys", "ExportTable", "TableStats", *_WRITING):
     tf.no_gradient(_op_type)
 
 
@@ -61,6 +62,19 @@ def erase_keys(table, keys):
 def evict_keys(table, step, eviction):
     """Forgets the keys that an Eviction names, at a step that 'l2_weight' does not ask for."""
     return library().evict_keys(table=table, step=step, **eviction._asdict())
+
+
+def write_averages(table, slots, momentum, step, swap):
+    """Gives all rows the values of their averages at a step. `slots`: the names of the two slots of
+    averages; `swap`: whether averages take the former values."""
+    return library().write_averages(
+        table=table,
+        momentum=momentum,
+        step=step,
+        average_slot=slots[0],
+        step_slot=slots[1],
+        swap=swap,
+    )
 
 
 def table_stats(table):

@@ -1,8 +1,11 @@
 """Optimizers of Keras 2.11 and later, and of Keras 3."""
 
+import contextlib
+
 import tensorflow as tf
 
 from group_embedding.exchange import exchange_of
+from group_embedding.optimizers.averages import Averages, is_keyed, let_callbacks_swap
 from group_embedding.optimizers.loss_scale import let_loss_scales_ask, nan_if_any
 from group_embedding.optimizers.tables import (
     Table,
@@ -13,7 +16,8 @@ from group_embedding.optimizers.tables import (
     update_tables,
 )
 from group_embedding.tables import tf_variable
-from group_embedding.variables import EmbeddingVariable
+
+_AVERAGES = "_model_variables_moving_average"
 
 
 class _WrappedKeras:
@@ -23,19 +27,36 @@ class _WrappedKeras:
 
     def build(self, variables):
         claim_tables(variables)
-        self._ge_refuse_averages(variables)
+        let_callbacks_swap()
         return super().build(variables)
 
-    def _ge_refuse_averages(self, variables):
-        keyed = [v for v in map(tf_variable, variables) if isinstance(v, EmbeddingVariable)]
-        if self.use_ema and keyed:
-            raise ValueError(
-                f"table '{keyed[0].name.partition(':')[0]}': expected an optimizer with "
-                f"use_ema=False, got '{self.name}' with use_ema=True, which averages all rows of a "
-                "variable in every step, also rows that no step looks up; a table of keys keeps no "
-                "such averages. Train its model with an optimizer without averages, or give the "
-                "table num_rows"
-            )
+    def _ge_averages(self, steps):
+        """Those that `use_ema` keeps of keyed tables, after so many steps; None: it does not."""
+        if not self.use_ema:
+            return None
+        steps = tf.cast(tf.convert_to_tensor(steps), tf.int64)
+        momentum = self.ema_momentum
+        return Averages(self._ge_name, momentum, self._ge_momentum_at(steps), steps)
+
+    def _update_model_variables_moving_average(self, variables):
+        # Those of keyed tables move as tables are updated.
+        with self._ge_without_keyed(variables) as others:
+            super()._update_model_variables_moving_average(others)
+
+    def _overwrite_model_variables_with_average_value(self, variables):
+        self._ge_write_averages(variables, self.iterations + 1)  # in a step
+        with self._ge_without_keyed(variables) as others:
+            super()._overwrite_model_variables_with_average_value(others)
+
+    def finalize_variable_values(self, variables):
+        self._ge_write_averages(variables, self.iterations)
+        with self._ge_without_keyed(variables) as others:
+            super().finalize_variable_values(others)
+
+    def _ge_write_averages(self, variables, steps):
+        if self.use_ema:
+            for variable in filter(is_keyed, variables):
+                self._ge_averages(steps).write(variable)
 
     def _clip_gradients(self, grads):
         if not self._ge_clips_by_value():
@@ -72,7 +93,14 @@ class _WrappedKeras:
         clip_value = self.clipvalue if self._ge_clips_by_value() else None
         step = tf.convert_to_tensor(self.iterations)
         update_tables(
-            self._ge_name, tables, statement, self._ge_settings, step, clip_value, **of_step
+            self._ge_name,
+            tables,
+            statement,
+            self._ge_settings,
+            step,
+            clip_value,
+            self._ge_averages(step + 1),
+            **of_step,
         )
 
     @property
@@ -116,6 +144,14 @@ class WrappedKeras2(_WrappedKeras):
 
     def _ge_index(self, variable):
         return self._index_dict[self._var_key(variable)]
+
+    @contextlib.contextmanager
+    def _ge_without_keyed(self, variables):
+        yield [variable for variable in variables if not is_keyed(variable)]
+
+    def _ge_momentum_at(self, step):
+        del step
+        return self.ema_momentum
 
 
 class WrappedKeras3(_WrappedKeras):
@@ -176,6 +212,25 @@ class WrappedKeras3(_WrappedKeras):
 
     def _ge_index(self, variable):
         return self._get_variable_index(variable)
+
+    @contextlib.contextmanager
+    def _ge_without_keyed(self, variables):
+        """Gives those that are no keyed tables; inside, the list of averages is theirs alone, as
+        stock goes by the order of both."""
+        others = [variable for variable in variables if not is_keyed(variable)]
+        averages = vars(self).get(_AVERAGES)
+        if len(others) < len(variables) and averages is not None:
+            pairs = zip(variables, averages)
+            vars(self)[_AVERAGES] = [average for v, average in pairs if not is_keyed(v)]
+        try:
+            yield others
+        finally:
+            if averages is not None:
+                vars(self)[_AVERAGES] = averages
+
+    def _ge_momentum_at(self, step):
+        # Averages are what variables are after the first step.
+        return tf.where(tf.equal(step, 1), 0.0, self.ema_momentum)
 
 
 def _map_others(function, grads):

@@ -90,7 +90,15 @@ def tensors_that_overflow(gradients):
 
 
 def update_tables(
-    name, tables, statement, settings, step=None, clip_value=None, gradient_scale=1.0, apply=None
+    name,
+    tables,
+    statement,
+    settings,
+    step=None,
+    clip_value=None,
+    averages=None,
+    gradient_scale=1.0,
+    apply=None,
 ):
     """Applies an optimizer's Statement to a list of Table.
 
@@ -100,6 +108,7 @@ def update_tables(
             them, and random numbers are drawn from them. None: tables count by themselves, and
             TensorFlow's own generator draws.
         clip_value: None, or the largest magnitude of an element of a row's gradient.
+        averages: None, or the Averages that the optimizer keeps of keyed tables.
         gradient_scale: a number or a tensor that gradients are multiplied by first.
         apply: 1, or 0 where tables stay as they are, as a tensor; None: as `settings` says.
 
@@ -110,7 +119,7 @@ def update_tables(
     if apply is None:
         apply = _all_finite(plan, tables) if settings.skip_nonfinite else 1.0
     common = {
-        **_NEUTRAL,
+        **NEUTRAL,
         **statement.hyper,
         "clip_value": float("inf") if clip_value is None else clip_value,
         "gradient_scale": gradient_scale,
@@ -119,22 +128,42 @@ def update_tables(
     }
     rounding = settings.stochastic_rounding_seed is not None
     keyed_slots = tuple(map(_keyed_slot(name, statement.starts), statement.slots))
+    are_keyed = [isinstance(table.variable, EmbeddingVariable) for table in tables]
     ops = []
-    for decay in sorted({table.weight_decay for table in tables}):
-        hyper = hyper_vector({**common, "weight_decay": decay})
-        rule = Rule(statement.rule, hyper, rounding, keyed_slots)
-        for op, places in plan.fused:
-            of_group = {t: tables[i] for t, i in places.items() if tables[i].weight_decay == decay}
-            ops += _update_group(op, of_group, rule)
-        others = [tables[i] for i in plan.slices if tables[i].weight_decay == decay]
-        ops += _update_slices(others, rule)
-    keyed = [table.variable for table in tables if isinstance(table.variable, EmbeddingVariable)]
-    with tf.control_dependencies([op for op in ops if op is not None]):
+    if averages is not None:
+        ops += _update(plan, _averaged(tables), averages.rule_before(apply), are_keyed)
+    with tf.control_dependencies(_in_graph(ops)):
+        for decay in sorted({table.weight_decay for table in tables}):
+            hyper = hyper_vector({**common, "weight_decay": decay})
+            rule = Rule(statement.rule, hyper, rounding, keyed_slots)
+            ops += _update(plan, tables, rule, [table.weight_decay == decay for table in tables])
+    with tf.control_dependencies(_in_graph(ops)):
+        if averages is not None:
+            ops += _update(plan, _averaged(tables), averages.rule_after(apply), are_keyed)
+        keyed = [table.variable for table, is_keyed in zip(tables, are_keyed) if is_keyed]
         return ops + count_step(keyed, step)
 
 
+def _in_graph(ops):
+    return [op for op in ops if op is not None]
+
+
+def _averaged(tables):
+    """The tables with the slots of rules of averages, which keyed tables keep themselves."""
+    return [table._replace(slots=(table.variable, table.variable)) for table in tables]
+
+
+def _update(plan, tables, rule, chosen):
+    """Applies a rule to those of the planned tables that are chosen. Returns the ops."""
+    ops = []
+    for op, places in plan.fused:
+        of_group = {t: tables[i] for t, i in places.items() if chosen[i]}
+        ops += _update_group(op, of_group, rule)
+    return ops + _update_slices([tables[i] for i in plan.slices if chosen[i]], rule)
+
+
 # Of hyper-parameters that an optimizer does not have.
-_NEUTRAL = {
+NEUTRAL = {
     "learning_rate": 0.0,
     "momentum": 0.0,
     "nesterov": 0.0,
@@ -153,6 +182,7 @@ _NEUTRAL = {
     "accumulator_decay_rate": 0.0,
     "accumulator_floor": 0.0,
     "decays_due": 0.0,
+    "step": 0.0,
 }
 
 

@@ -14,6 +14,7 @@ import tensorflow as tf
 
 from group_embedding.layers.keras_version import IS_KERAS_3
 from group_embedding.optimizers import rules
+from group_embedding.optimizers.averages import let_callbacks_swap
 from group_embedding.optimizers.bases import KERAS, legacy_optimizers
 from group_embedding.optimizers.keras import WrappedKeras2, WrappedKeras3
 from group_embedding.optimizers.keras_legacy import WrappedKerasLegacy
@@ -31,6 +32,8 @@ _V1 = {
     "RMSPropOptimizer": rules.v1_rmsprop,
 }
 V1_NAMES = tuple(_V1)
+# Optimizers that have another rule for keyed tables in DeepRec.
+_V1_OF_DEEPREC = {"FtrlOptimizer": rules.v1_group_ftrl}
 _KERAS = {
     "SGD": rules.keras_sgd,
     "Adadelta": rules.keras_adadelta,
@@ -140,6 +143,8 @@ def wrap(
     if isinstance(optimizer, WRAPPED):
         if getattr(optimizer, "_ge_keyed_alone", False):
             optimizer._ge_settings, optimizer._ge_keyed_alone = settings, False
+            stock = next(kind for kind in type(optimizer).__mro__ if kind in _supported())
+            optimizer._ge_statement = functools.partial(_supported()[stock][2], optimizer)
             return optimizer
         raise ValueError(f"wrap: expected a stock optimizer, got a wrapped {_name_of(optimizer)}")
     supported = _supported()
@@ -153,6 +158,7 @@ def wrap(
     _, way, statement = supported[stock]
     optimizer.__class__ = _wrapped_class(way, type(optimizer), statement, settings)  # type: ignore[arg-type]
     claim_tables(getattr(optimizer, "_trainable_variables", ()))  # of Keras 3, built before
+    let_callbacks_swap()
     return optimizer
 
 
@@ -170,9 +176,14 @@ def _made(optimizer):
 
 def trains_keyed_tables(stock):
     """A class like the optimizers' class `stock`, of tf.compat.v1.train, whose optimizers update
-    EmbeddingVariables without `wrap`, and all other variables as stock does."""
+    EmbeddingVariables without `wrap`, as DeepRec's do, and all other variables as stock does."""
+    return _keyed_alone_class(stock, stock)
+
+
+def _keyed_alone_class(optimizer_class, stock):
     _, way, statement = _supported()[stock]
-    return _wrapped_class(way, stock, statement, Settings(), keyed_alone=True)
+    statement = _V1_OF_DEEPREC.get(stock.__name__, statement)
+    return _wrapped_class(way, optimizer_class, statement, Settings(), keyed_alone=True)
 
 
 def train_keyed_tables_from_now_on():
@@ -185,15 +196,11 @@ def train_keyed_tables_from_now_on():
 
 
 def _then_train_keyed_tables(stock, init):
-    _, way, statement = _supported()[stock]
-
     @functools.wraps(init)
     def __init__(optimizer, *args, **kwargs):  # noqa: N807
         init(optimizer, *args, **kwargs)
         if not isinstance(optimizer, WRAPPED) and stock_class(optimizer) is stock:
-            optimizer.__class__ = _wrapped_class(
-                way, type(optimizer), statement, Settings(), keyed_alone=True
-            )
+            optimizer.__class__ = _keyed_alone_class(type(optimizer), stock)
 
     __init__._ge_trains_keyed = True
     return __init__

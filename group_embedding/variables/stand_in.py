@@ -3,6 +3,7 @@
 import tensorflow as tf
 from tensorflow.python.ops import resource_variable_ops
 
+from group_embedding.variables.keras_averages import let_keras_2_start_averages
 from group_embedding.variables.loaded_variable import SavedWithDevice
 from group_embedding.variables.table_copy import TableCopy, let_keras_2_set_copies, no_array
 from group_embedding.variables.unwrapped import have_keras_refuse
@@ -24,6 +25,7 @@ class StandIn(SavedWithDevice, resource_variable_ops.ResourceVariable):
         self._optimizer_is_wrapped = False
         have_keras_refuse()
         let_keras_2_set_copies()
+        let_keras_2_start_averages()
         super().__init__(
             initial_value=lambda: tf.zeros([0, dim], dtype),
             trainable=trainable,

@@ -103,13 +103,6 @@ def test_an_optimizer_that_is_not_wrapped_is_told_to_be(name, compiled):
         (tf.function(step) if compiled else step)()
 
 
-def test_averages_of_a_keyed_table_are_refused():
-    variable = table("averaged")
-    optimizer = ge.optimizers.wrap(keras.optimizers.Adam(0.1, use_ema=True))
-    with pytest.raises(ValueError, match="table 'averaged': expected .* use_ema=False"):
-        optimizer.build([variable])
-
-
 def layer_of(name="users", weights_feature=None, **options):
     config = ge.TableConfig(name, None, 4, "ones", **options)
     feature = ge.FeatureConfig("x", config, weights_feature=weights_feature)

@@ -1,10 +1,11 @@
-"""AdagradDecay, AdamAsync and AdamW as DeepRec defines them, against statements in NumPy."""
+"""AdagradDecay, AdamAsync, AdamW and Ftrl as DeepRec defines them, against statements in NumPy."""
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
 import group_embedding as ge
+from group_embedding.optimizers.wrap import trains_keyed_tables
 
 ROWS, DIMS, STEPS, SAMPLES, IDS = 12, (3, 16, 5), 24, 4, 3
 v1 = tf.compat.v1
@@ -15,6 +16,7 @@ SEED = [generator.normal(size=[STEPS, SAMPLES, dim]).astype(np.float32) for dim 
 START = [generator.normal(size=[ROWS, dim]).astype(np.float32) for dim in DIMS]
 DENSE = generator.normal(size=[STEPS, 2, 7]).astype(np.float32)  # gradients
 RATE, BETA_1, BETA_2, DECAY = 0.05, 0.9, 0.99, 0.1
+L1, L2, SHRINKAGE = 3.0, 0.2, 0.03
 
 
 def adagrad_decay(x, s, g, t, keyed):
@@ -64,6 +66,20 @@ def adamw(x, s, g, t, keyed):
     return update
 
 
+def ftrl(x, s, g, t, keyed):
+    n, z = s.setdefault("n", np.full(x.shape, 0.1)), s.setdefault("z", np.zeros(x.shape))
+
+    def update(at):
+        moved = (np.sqrt(n[at] + g**2) - np.sqrt(n[at])) / RATE
+        z[at] += g + 2 * SHRINKAGE * x[at] - moved * x[at]
+        n[at] += g**2
+        norm = np.linalg.norm(z[at], axis=1, keepdims=True) if keyed else np.abs(z[at])
+        kept = np.maximum(0, 1 - L1 / np.maximum(norm, 1e-30))
+        x[at] = -kept * z[at] / (np.sqrt(n[at]) / RATE + 2 * L2)
+
+    return update
+
+
 def rate_at(t):
     return RATE * np.sqrt(1 - BETA_2**t) / (1 - BETA_1**t)
 
@@ -78,6 +94,15 @@ def make_adagrad_decay():
     )
 
 
+def make_ftrl(l1=L1):
+    return trains_keyed_tables(v1.train.FtrlOptimizer)(
+        RATE,
+        l1_regularization_strength=l1,
+        l2_regularization_strength=L2,
+        l2_shrinkage_regularization_strength=SHRINKAGE,
+    )
+
+
 OPTIMIZERS = {
     "adagrad_decay": (make_adagrad_decay, adagrad_decay),
     "adam_async": (lambda: ge.optimizers.AdamAsyncOptimizer(RATE, BETA_1, BETA_2), adam),
@@ -86,6 +111,7 @@ OPTIMIZERS = {
         sparse_rmsprop,
     ),
     "adamw": (lambda: ge.optimizers.AdamWOptimizer(DECAY, RATE, BETA_1, BETA_2), adamw),
+    "ftrl": (make_ftrl, ftrl),
 }
 
 
@@ -234,3 +260,14 @@ def test_adamw_takes_a_callable():
 def test_refused_numbers(arguments, message):
     with pytest.raises(ValueError, match=message):
         ge.optimizers.AdagradDecayOptimizer(0.1, tf.Variable(0), **arguments)
+
+
+def test_rows_of_keys_vanish_as_a_whole_under_ftrl():
+    # Given DeepRec's Ftrl, and TensorFlow's, which `wrap` makes of it
+    of_deeprec = run(lambda: make_ftrl(l1=50.0))[1]
+    wrapped = run(lambda: ge.optimizers.wrap(make_ftrl()))[1]
+    # When both have trained a table of keys / Then under the first a row is zero as a whole or in
+    # no element, and under the second elements are zero for themselves
+    zeros = [set((rows == 0).sum(axis=1)) for rows in (of_deeprec, wrapped)]
+    assert zeros[0] == {0, DIMS[1]}
+    assert zeros[1] - {0, DIMS[1]}

@@ -11,7 +11,7 @@ import group_embedding as ge
 from group_embedding.ops import group_update as ops
 from group_embedding.ops._library import library
 
-HEADER = Path(__file__).resolve().parents[2] / "cc/optimizer/rules.h"
+HEADER = Path(__file__).resolve().parents[2] / "cc/optimizer/hyper.h"
 
 
 def hyper(**values):

@@ -12,6 +12,7 @@
 #include "tf/support/embedding_table_resource.h"
 #include "tf/support/group_attrs.h"
 #include "tf/support/guarded_op.h"
+#include "tf/support/table_op.h"
 
 namespace group_embedding {
 namespace {
@@ -21,24 +22,6 @@ using ::tensorflow::OpKernelConstruction;
 using ::tensorflow::OpKernelContext;
 using ::tensorflow::Tensor;
 using ::tensorflow::TensorShape;
-
-// An op on one table, its first input, which it has for itself: what is kept of rows may be written
-// by whoever locates keys.
-class TableOp : public OpKernel {
- public:
-  using OpKernel::OpKernel;
-
-  void Compute(OpKernelContext* context) override {
-    EmbeddingTablePtr resource;
-    OP_REQUIRES_OK(context, FindEmbeddingTable(context, 0, &resource));
-    tensorflow::mutex_lock lock(*resource->mu());
-    OP_REQUIRES_OK(context, resource->CheckInitialized());
-    OP_REQUIRES_OK(context, CatchErrors([&] { return Run(context, resource->table().get()); }));
-  }
-
- protected:
-  virtual absl::Status Run(OpKernelContext* context, EmbeddingTable* table) = 0;
-};
 
 template <typename T>
 absl::Status OutputScalar(OpKernelContext* context, int index, T value) {

@@ -106,6 +106,31 @@ kind: 'global_step': keys not trained for more than `steps_to_live` steps, of th
   had a step. 'l2_weight': keys whose row has a sum of squares, halved, below `l2_weight`.
 )doc");
 
+REGISTER_OP("WriteAverages")
+    .Input("table: resource")
+    .Input("momentum: float")
+    .Input("step: int64")
+    .Attr("average_slot: string")
+    .Attr("step_slot: string")
+    .Attr("swap: bool = false")
+    .SetIsStateful()
+    .SetShapeFn([](InferenceContext* context) {
+      tensorflow::shape_inference::ShapeHandle scalar;
+      for (const int i : {1, 2}) {
+        TF_RETURN_IF_ERROR(context->WithRank(context->input(i), 0, &scalar));
+      }
+      return absl::OkStatus();
+    })
+    .Doc(R"doc(
+Gives all rows the values of their moving averages, which the rules 'catch_up_average' and
+'move_average' keep in two slots. Rows without an average stay as they are.
+
+momentum: a scalar, of the averages.
+step: a scalar, the number of steps made, at which averages are taken.
+average_slot, step_slot: the names of the slots. A table that lacks them has no averages.
+swap: the averages take the former values of the rows, so that the same op gives them back.
+)doc");
+
 REGISTER_OP("TableStats")
     .Input("table: resource")
     .Output("num_keys: int64")
