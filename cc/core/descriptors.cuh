@@ -19,7 +19,7 @@ inline int64_t AlignScratch(int64_t bytes) {
   return (bytes + kScratchAlignment - 1) / kScratchAlignment * kScratchAlignment;
 }
 
-// Host arrays that travel together to one piece of device memory.
+// Copies several host arrays to the device in one transfer.
 class DeviceArrays {
  public:
   // `device` may be null to learn the size.

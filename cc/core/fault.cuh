@@ -9,7 +9,7 @@ namespace group_embedding {
 // `*fault = Fault{}` and may look at any time: the kind is written last.
 __device__ inline void RaiseFault(Fault* fault, FaultKind kind, int64_t feature, int64_t sample,
                                   int64_t value) {
-  // The feature is the claim of the first to come.
+  // The thread that sets `feature` first stores its fault; others do nothing.
   volatile Fault* shared = fault;
   if (shared->feature != -1) return;
   if (atomicCAS_system(&fault->feature, -1, static_cast<int32_t>(feature)) != -1) return;

@@ -54,7 +54,7 @@ struct WordOf<2> {
   using Type = unsigned short;
 };
 
-// What is at `from`, or zeros. Without a branch, so that many loads are under way together.
+// Loads `from`, or returns zeros. It has no branch, so that many loads are in flight together.
 __device__ inline uint4 LoadIf(bool condition, const uint4* from) {
   uint4 word;
   asm("{.reg .pred p; setp.ne.s32 p, %5, 0; mov.u32 %0, 0; mov.u32 %1, 0; mov.u32 %2, 0;"
@@ -113,7 +113,7 @@ struct Vector {
     return ToFloat(reinterpret_cast<const T*>(&word)[i]);
   }
 
-  // Nothing may write what is loaded while the kernel runs.
+  // `from` must not be written while the kernel runs.
   __device__ static Vector Load(const void* from) {
     return {__ldg(static_cast<const Word*>(from))};
   }

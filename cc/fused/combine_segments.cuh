@@ -7,7 +7,7 @@
 
 namespace group_embedding {
 
-// What a segment comes to.
+// The result of a segment.
 template <int kSize>
 struct Combined {
   float sum[kSize];  // of the thread's columns
@@ -21,7 +21,7 @@ struct Combined {
   }
 };
 
-// What the entries of a list may have, besides rows.
+// The factors of entries: none, weights, or weights and norms.
 enum class Weighting {
   kNone,      // every weight is 1
   kWeights,   // weights
@@ -37,24 +37,24 @@ constexpr int BlocksPerMultiprocessor(Weighting weighting) {
   return weighting == Weighting::kClipping ? 3 : 4;
 }
 
-// Combines `num_segments` consecutive segments, one team of threads for all of them. Entries are
-// added in their order. All threads of a warp call it together and stay together, also those whose
-// team has no segments.
+// Combines `num_segments` consecutive segments with one team of threads. Entries are added in their
+// order. All threads of a warp call it together, including teams without segments.
 //   begin         first entry of the first segment
-//   segments(s)   the s-th segment, a struct with its `end` and what else the sink wants early.
-//                 Ends need not ascend: the loop ends in any case. Where they have 32 bits, `begin`
-//                 has, and positions take fewer registers
-//   source        describes entries, in steps, so that what the next ones need is under way early
+//   segments(s)   the s-th segment: a struct with its `end` and data that the sink needs early.
+//   Ends
+//                 need not ascend: the loop ends in any case. If ends have 32 bits, `begin` has
+//                 too, and positions take fewer registers
+//   source        describes entries, in steps, so that the loads of later entries start early
 //     Seek(p)         a cursor at entry p
-//     Fetch(c, i)     reads what is known of the i-th entry from the cursor
-//     HasRow(f)       whether an entry of which f was fetched has something to add
-//     Row(f)          then: the thread's vector of that
-//     Weight(f)       then: what it is multiplied by
-//     WeightOfNone(f) else: what it counts nevertheless in the combiner's divisor
+//     Fetch(c, i)     reads the description of the i-th entry from the cursor
+//     HasRow(f)       whether the entry with description f has a row to add
+//     Row(f)          if it has: the thread's vector of the row
+//     Weight(f)       if it has: the factor of the row
+//     WeightOfNone(f) if it has none: its weight in the combiner's divisor
 //     kWeighting
-//   has_column    false for a thread that has no part of the row, and only helps to clip
-//   clip(p, v)    what entry p's row, of which the thread holds v, is multiplied by
-//   sink(s, segment, c)  takes the Combined of the s-th segment
+//   has_column    false for a thread that has no columns of the row and only helps to clip
+//   clip(p, v)    the factor that clips entry p's row, of which the thread holds v
+//   sink(s, segment, c)  receives the Combined of the s-th segment
 template <typename Vector, typename Segments, typename Source, typename Clip, typename Sink>
 __device__ __forceinline__ void CombineSegments(int num_segments, int64_t begin, bool has_column,
                                                 Segments&& segments, Source& source, Clip&& clip,

@@ -42,7 +42,7 @@ inline ReducePlan PlanReduce(const Group& group, const std::vector<int64_t>& ali
   bool has_scales = group.batch.weights != nullptr, clips = false;
   for (int64_t f = 0; f < group.num_features; ++f) {
     const Feature& feature = group.features[f];
-    // A feature without samples has no gradient, and would stand in the way of the search.
+    // A feature without samples has no gradient, and the search by sample must not find it.
     if (feature.num_samples > 0 && feature.output != nullptr) {
       features_of[feature.table].push_back(f);
     }
@@ -208,7 +208,7 @@ class ReduceLauncher {
         <<<SeveralEach(), kReduceThreads, 0, long_rows_>>>(args_, Sinks<Sink>(), common);
   }
 
-  // After all others: the stream waits for what is beside it.
+  // Called after all launches: the stream waits for the side stream.
   cudaError_t End() {
     for (const cudaError_t error : {beside_.End(), cudaGetLastError()}) {
       if (error_ == cudaSuccess) error_ = error;

@@ -46,9 +46,9 @@ inline constexpr int kReduceThreads = 256;
 inline constexpr int64_t kEntriesPerTeam = 32;
 inline constexpr int32_t kMinLongEntries = 64;  // a row of no more is not long
 
-// Which kernels a table goes through. Each are compiled apart, as the largest says how many
-// registers all that share a kernel have. Plain tables are those that a caller has other kernels
-// for, and of which no row is clipped.
+// The kernels that handle a table. Each kind has kernels of its own, since the tables that share a
+// kernel all use as many registers as the largest needs. Plain tables have rows that are not
+// clipped, and a rule for which the caller has special kernels.
 enum TableKind : int32_t {
   kAnyTable,
   kOneWord,   // plain; a thread has one word of 16 bytes of a row. Float32: dims 4, 8, 12 to 128
@@ -88,7 +88,7 @@ struct ReduceTask {
   TableKind kind;
 };
 
-// A row has as many pieces as it needs. Only what several of them come to is stored.
+// A piece of a long row. Sums are stored only for rows of several pieces.
 struct LongPiece {
   uint32_t begin;  // of its entries
   uint32_t count;

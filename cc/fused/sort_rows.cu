@@ -2,7 +2,7 @@
 // of the keys' significant bits, which is stable, brings the samples of each row together in order.
 //
 // The sort goes back and forth between two buffers of keys and two of positions, 16 bytes per id.
-// What comes after finds space in the two that the sort does not end in.
+// Later steps use the two buffers in which the sort does not end.
 #include <thrust/iterator/counting_iterator.h>
 
 #include <algorithm>
@@ -18,7 +18,7 @@
 namespace group_embedding {
 namespace {
 
-// [num_ids] each: what finds the address of the row that each unique row was read as.
+// [num_ids] each: arrays for finding the address of the row that was read for each unique row.
 struct ReadRows {
   uint32_t *samples = nullptr, *positions = nullptr;  // SortOptions has them
   int64_t* unique_addresses = nullptr;                // SortedRows has them
@@ -27,8 +27,8 @@ struct ReadRows {
 // The parts of the workspace.
 struct Workspace {
   char *keys[2], *positions[2];
-  char* scales;   // null where they go into a buffer of the sort's
-  ReadRows read;  // null where nobody asks which rows were read
+  char* scales;   // null: they are in a buffer of the sort
+  ReadRows read;  // null pointers: not needed
   int64_t* num_unique;
   int64_t* num_starts;
   char* arrays;
@@ -70,7 +70,7 @@ bool HasFactors(const Group& group) {
                      [](const Feature& feature) { return feature.combiner != Combiner::kSum; });
 }
 
-// Gradients of clipped rows are those of the rows that were read.
+// Whether the rows that were read are needed: gradients of clipped rows depend on them.
 bool NeedsReadRows(const Group& group) {
   return group.batch.reads != nullptr &&
          std::any_of(group.tables, group.tables + group.num_tables,
@@ -248,7 +248,7 @@ cudaError_t Sort(const Group& group, SortOptions options, void* workspace, Sorte
                           stream>>>(options.samples, group.batch.weights != nullptr, num_ids,
                                     positions.Current(), options.positions);
   }
-  // The scales leave the buffer of keys before the segments come.
+  // The scales are read before the segments are written to the same buffer.
   float* scales = reinterpret_cast<float*>(w.scales);
   if (scales == nullptr) scales = reinterpret_cast<float*>(keys.Alternate());
   error = WriteFactors(group, key_args, num_blocks, scales, positions.Current(),

@@ -76,8 +76,8 @@ __device__ inline int64_t KeyOfRow(const KeyArgs& args, const KeyTask& task, int
   return (row - local * owners) * args.keys_per_owner + task.first_key + local;
 }
 
-// A thread looks at every kThreads-th sample of the block. begins: where the ids of each begin, and
-// where those of the last end.
+// A thread looks at every kThreads-th sample of the block. begins: where each sample's ids
+// begin, and the end of the last sample's.
 __device__ inline void ReportFallingSplit(const KeyArgs& args, const SamplesOfBlock& samples,
                                           const uint32_t* begins) {
   for (int32_t s = threadIdx.x; s < samples.count; s += kThreads) {
@@ -155,8 +155,8 @@ __global__ void __launch_bounds__(kThreads) WriteScalesKernel(KeyArgs args) {
   }
 }
 
-// A thread notes the position of one sorted entry, and without weights puts the sample of that in
-// its place.
+// A thread keeps the position of one sorted entry. Without weights it replaces the position by its
+// sample.
 __global__ void __launch_bounds__(kThreads)
     KeepPositionsKernel(const uint32_t* samples, bool weighted, int64_t num_ids,
                         uint32_t* positions, uint32_t* kept) {

@@ -105,8 +105,8 @@ __device__ __noinline__ RowSums UpdateRows(const ReduceArgs& reduce, const Reduc
   return wide_sums;
 }
 
-// The sink that updates the row of the gradient. A team keeps the gradients of several rows in
-// shared memory; then those rows and their slots are read together.
+// The sink that updates rows by their gradients. A team keeps the gradients of several rows in
+// shared memory, then reads these rows and their slots together.
 template <typename T>
 struct ApplyRule {
   using Table = RuleTable<T>;

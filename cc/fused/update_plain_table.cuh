@@ -10,12 +10,12 @@
 
 namespace group_embedding {
 
-// What update_any_table.cuh does, by a rule that is known when the kernel is compiled and with
-// float32 slots. What the rules of most models deserve, at the price of kernels of their own.
+// As the sink of update_any_table.cuh, for a rule known at compile time and float32 slots. The
+// rules of most models are worth kernels of their own.
 //
-// Rows and slots are copied to shared memory while the gradients are still being added up: what is
-// under way takes no registers. A thread copies, reads and writes its own columns alone. A place
-// has a thread's vector of a row; where it has several, each has a place.
+// Rows and slots are copied to shared memory while gradients are still added up: copies in flight
+// need no registers. A thread copies, reads and writes only its own columns. A staging slot `place`
+// holds a thread's vector of a row; a thread with several vectors has a staging slot for each.
 template <typename T, typename Rule, TableKind kOfTables>
 struct ApplyPlainRule {
   using Table = RuleTable<T>;
@@ -24,7 +24,7 @@ struct ApplyPlainRule {
   static constexpr TableKind kKind = kOfTables;
   static constexpr int kBlocks = 4;
   static constexpr int kSlots = Rule::kSlotPerRow ? 0 : Rule::kNumSlots;
-  // A third slot, which few models have, is read when its turn comes.
+  // A third slot, which few rules have, is read from the table when it is needed.
   static constexpr int kCopiedSlots = std::min(kSlots, 2);
   static constexpr int kSlotWords = sizeof(float) / sizeof(T);
   // Words, of a vector's bytes, that a thread has of a row: of its gradient, of itself and of the
@@ -163,7 +163,7 @@ struct ApplyPlainRule {
       return sum;
     }
 
-    // sum: of the thread's columns of the row in that place. Moves the row's slot.
+    // sum: over the thread's columns of the row in staging slot `place`. Updates the row's slot.
     __device__ float FactorOfRow(const Hyper& hyper, float sum, int place) {
       const bool has_slot = Rule::kSlotPerRow && Slot(0) != nullptr;
       float slot = has_slot ? *reinterpret_cast<float*>(&Word(place, kWords - 1)) : 0.0f;

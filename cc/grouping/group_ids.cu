@@ -77,9 +77,9 @@ __device__ int64_t CheckedRaggedSplit(const FeatureIds& feature, int64_t feature
   return i == 0 ? 0 : min(max(split, int64_t{0}), feature.num_ids);
 }
 
-// Checks position `i` of a SparseTensor, and writes the splits of the samples that begin there: its
-// own, if it is the sample's first, and those of empty samples before it. Whatever the indices are,
-// every sample up to that of the last position gets a split in [0, num_ids].
+// Checks position `i` of a SparseTensor, and writes the splits of the samples that begin there: the
+// sample's own, if the position is its first, and those of empty samples before it. For any
+// indices, every sample up to that of the last position gets a split in [0, num_ids].
 __device__ void SplitAtPosition(const FeatureIds& feature, int64_t feature_index, int64_t i,
                                 int64_t first_id, int64_t* splits, Fault* fault) {
   const int64_t* index = static_cast<const int64_t*>(feature.partition) + i * feature.rank;
@@ -100,7 +100,7 @@ __device__ void SplitAtPosition(const FeatureIds& feature, int64_t feature_index
   }
 }
 
-// Writes the split of a sample; of a SparseTensor, of those after its last position alone.
+// Writes the split of a sample; for a SparseTensor, only of samples after its last position.
 __device__ void SplitAtSample(const FeatureIds& feature, int64_t feature_index, int64_t sample,
                               int64_t first_id, int64_t* splits, Fault* fault) {
   if (feature.layout == Layout::kSparse) {

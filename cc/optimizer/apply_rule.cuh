@@ -159,8 +159,8 @@ struct RuleColumns {
   }
 };
 
-// The slot per row, where a rule has one: read and written by one thread of those that know the
-// row's sums, as `is_first` says; what it reads as is for that thread alone.
+// Reads the slot per row, if the rule has one. Only the thread for which `is_first` is true reads
+// and writes it; the value is for that thread alone.
 template <typename T>
 __device__ float ReadRowSlot(const RuleArgs& args, const RuleTable<T>& table, int64_t row) {
   float slot[1] = {0};

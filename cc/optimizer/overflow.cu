@@ -8,7 +8,7 @@ namespace {
 
 constexpr int kThreads = 256;
 constexpr int64_t kWordBytes = sizeof(uint4);
-constexpr int64_t kWordsOfThread = 8;  // loads under way
+constexpr int64_t kWordsOfThread = 8;  // loads in flight
 constexpr int64_t kWordsOfBlock = kThreads * kWordsOfThread;
 
 // An array in words of 16 bytes, from the last boundary before it on: of the first and of the last

@@ -1,4 +1,4 @@
-// BloomCounters (bloom_counters.h) on the device: the same counters in the same places.
+// BloomCounters (bloom_counters.h) on the device, with the same counters at the same indices.
 #pragma once
 
 #include "table/device/device_table_ref.cuh"

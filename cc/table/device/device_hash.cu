@@ -209,7 +209,7 @@ int64_t DeviceHash::EraseKeys(const int64_t* keys, int64_t num_keys) {
     erased_.push_back(host_keys[i]);
     retired_.push_back({rows[i], clock_});
   }
-  // In an order of its own, whichever place of a key has the row.
+  // Sorted, so that the order does not depend on which occurrence of a key has the row.
   const auto by_row = [](const Retired& a, const Retired& b) { return a.row < b.row; };
   const auto is_row = [](int64_t row) { return row != kNoRow; };
   const int64_t num_erased = std::count_if(rows.begin(), rows.end(), is_row);

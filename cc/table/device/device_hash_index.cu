@@ -8,12 +8,12 @@
 namespace group_embedding {
 namespace {
 
-constexpr float kHurryLoad = 0.75f;   // from that on it grows at once
-constexpr float kCrampedLoad = 0.9f;  // up to that it goes on where there is no memory to grow
+constexpr float kHurryLoad = 0.75f;   // from this load on the index grows at once
+constexpr float kCrampedLoad = 0.9f;  // the highest load if there is no memory to grow
 
 }  // namespace
 
-// `more_keys`: that may have come since `state`.
+// more_keys: the most keys that may have been added since `state`.
 std::string DeviceHash::MakeIndexSpace(const TableState& state, int64_t more_keys, bool is_rebuilt,
                                        int64_t num_keys, cudaStream_t stream) {
   const int64_t live = state.num_keys + state.next_candidate + more_keys;

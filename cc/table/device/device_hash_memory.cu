@@ -1,5 +1,5 @@
-// The memory of a DeviceHash: what it has, when it grows, and when it is full. That of the index is
-// in device_hash_index.cu.
+// The memory of a DeviceHash's rows: its size, growth and limits. device_hash_index.cu has the
+// memory of the index.
 #include <unistd.h>
 
 #include <algorithm>

@@ -115,7 +115,7 @@ void DeviceHash::EndBatch(int64_t batch) {
   MoveRows();
 }
 
-// Without memory for what a snapshot needs of them, rows stay where they are.
+// Does nothing if there is no memory for the copies that a running snapshot needs of moved rows.
 void DeviceHash::MoveRows() {
   if (moves_ == nullptr || !moves_->is_due()) return;
   const OnDevice on(device_);  // batches end on any thread

@@ -22,7 +22,7 @@ __global__ void ReportAsideKernel(const unsigned long long* num_aside, int64_t e
   reported[0] = enqueued;
 }
 
-// A thread has one row; a warp copies those of its rows that are wanted together.
+// A thread has one row; a warp together copies those of its rows that belong to the snapshot.
 __global__ void GatherRowsKernel(const AsideRef* ref, int64_t begin, int64_t end) {
   const AsideRef& aside = *ref;
   const int64_t row = begin + ThreadIndex();

@@ -5,7 +5,7 @@
 
 namespace group_embedding {
 
-// What a search came to.
+// The result of a search.
 struct FoundKey {
   int64_t row = kNoRow;
   uint64_t claim = 0;         // to train
@@ -53,7 +53,7 @@ class SlotSearch {
 
   struct Met {
     uint64_t word;      // of the first slot with the key's tag
-    int at = -1;        // its place in the bucket, or -1
+    int at = -1;        // its index in the bucket, or -1
     int empty_at = -1;  // the first empty slot's, or -1
   };
 
@@ -137,7 +137,7 @@ class SlotSearch {
     query_ |= 1u << met.at;
   }
 
-  // The slot may be taken meanwhile; then the next look at the bucket tells.
+  // Another thread may take the slot first; the next read of the bucket then shows it.
   __device__ void Claim(int at) {
     if (atomicCAS(Slot(at), kEmptySlot, OwnClaim()) == kEmptySlot) EndAt(at);
   }

@@ -9,11 +9,11 @@ constexpr int kThreads = 256;
 // The least memory that is allocated or freed at once, which takes some tenths of a millisecond.
 constexpr int64_t kLeastBytes = int64_t{64} << 20, kBytesPerKey = 512;
 constexpr int64_t kReleasedBytes = int64_t{256} << 20;
-// With kBytesPerKey enough that the new area is there and filled when a seventh more keys have
-// come.
+// With these rates the new area is allocated and filled by the time that the number of keys has
+// grown by a seventh.
 constexpr int64_t kLeastSlots = 1 << 20, kSlotsPerKey = 16;
 
-// What moves: keys whose home is one of the former area's buckets [begin, end).
+// The keys to move: those whose home is one of the former area's buckets [begin, end).
 struct Moved {
   IndexRef index;
   uint64_t begin, end;
@@ -38,8 +38,9 @@ struct Moved {
   }
 };
 
-// A thread has one slot of the buckets. Keys that found them full are in buckets behind: those are
-// the last block's, a thread having one slot, until one bucket has an empty slot.
+// A thread has one slot of the buckets. Keys that found their bucket full are in the following
+// buckets: the last block handles these, one slot per thread, up to the first bucket with an empty
+// slot.
 __global__ void MoveKeysKernel(DeviceTableRef table, Moved moved) {
   const IndexRef& index = moved.index;
   const uint64_t num_buckets = index.former.num_buckets;

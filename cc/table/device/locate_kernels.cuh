@@ -54,8 +54,8 @@ __global__ void __launch_bounds__(kLocateThreads) LocateKeysKernel(LocateArgs ar
   CountKey(args, place.table, found.row, place.times());
 }
 
-// A thread finds one key, together with its warp; what the rows hold that are about to be counted
-// is put aside for the snapshot that is being read.
+// A thread finds one key, together with its warp. The content of rows whose counts are about to
+// change is copied for the snapshot that is read.
 __global__ void __launch_bounds__(kLocateThreads) PutAsideKernel(LocateArgs args) {
   const LocatePlace place = LocatePlace::Of(args);
   if (place.table.aside == nullptr) return;
@@ -135,8 +135,8 @@ __device__ int64_t KeepCandidate(const LocateArgs& args, const LocatePlace& plac
   return candidate;
 }
 
-// What a claimed slot says in the end: what it was before, if that was nothing, or more. Returns
-// whether it is a slot more that is not empty.
+// Writes the final word of a claimed slot: the key's row or candidate, or frees the slot if the key
+// has neither. Returns whether the index has one more slot in use.
 __device__ bool PublishSlot(const LocateArgs& args, const LocatePlace& place, int64_t key,
                             int64_t row) {
   const IndexRef& index = place.table.index;
@@ -180,7 +180,7 @@ __global__ void __launch_bounds__(kLocateThreads) GiveRowsKernel(LocateArgs args
   }
   __syncwarp();
   StartRows(table, new_rows + warp_begin, new_keys + warp_begin, __popc(votes), lane);
-  // Whoever finds the row in the index finds it written.
+  // The row is written before its number is in the index.
   __threadfence();
   __syncwarp();
   bool uses_slot = false;
@@ -232,8 +232,8 @@ template <bool kTrain>
 __global__ void __launch_bounds__(kLocateThreads) WriteReadsKernel(LocateArgs args) {
   const LocatePlace place = LocatePlace::Of(args);
   if (!place.is_key || place.task.reads == nullptr) return;
-  // A key that is claimed had no row before the call. Where a filter admits keys, such keys read
-  // one row, whichever key it is: `rows` may have taken the place of the keys.
+  // A claimed key had no row before the call. If a filter admits keys, all such keys read the same
+  // row. The keys themselves may be overwritten: `rows` may be `keys`.
   const bool reads_default = kTrain && place.table.admission.kind != Admission::Kind::kAll &&
                              KindOfClaim(args.claims[place.position()]) != ClaimKind::kNone;
   place.task.reads[place.i] =

@@ -1,5 +1,5 @@
-// Locating on the device: what a call is made of, its scratch memory, and its launches
-// (locate_kernels.cuh).
+// Locating on the device: the arguments of a call, its scratch memory, and the launches of
+// locate_kernels.cuh.
 #include <algorithm>
 #include <cub/device/device_scan.cuh>
 #include <vector>

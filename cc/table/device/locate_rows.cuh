@@ -9,24 +9,23 @@ namespace group_embedding {
 
 inline constexpr int kLocateThreads = 256;
 
-// One request. A position is a key's place among the keys of all requests, those of a table one
-// after the other.
+// One request. A position is a key's index among the keys of all requests, table after table.
 struct LocateTask {
   const int64_t* keys;
   int64_t* rows;
-  const int64_t* times;  // how often each key came; null: once
+  const int64_t* times;  // occurrences of each key; null: one each
   int64_t* reads;        // as of KeysToLocate, or null
   int64_t num_keys;
   int64_t first_position;
   int64_t table;
 };
 
-// What became of a key that has no row, in the two low bits of a claim; above is a number.
+// The state of a key without a row: the two low bits of a claim. The upper bits hold a number.
 enum class ClaimKind : uint64_t {
   kNone = 0,      // it has a row
-  kSlot = 1,      // number: of the slot of the index that this occurrence has claimed. It works for
-                  // all occurrences, wherever the first of them is
-  kFollower = 2,  // number: the position of the one that has
+  kSlot = 1,      // number: the slot of the index that this occurrence has claimed for all
+                  // occurrences of the key
+  kFollower = 2,  // number: the position of the occurrence that has claimed the slot
 };
 
 struct LocateArgs {
@@ -42,9 +41,10 @@ struct LocateArgs {
 
   // To train: per position.
   uint64_t* claims;
-  uint32_t* firsts;   // where a slot was claimed: the first of the followers, or all ones
-  int32_t* gets_row;  // [positions + 1] at a key's first place, whether it gets one; the last is 0
-  int32_t* ranks;     // [positions + 1] how many before it get a row
+  uint32_t* firsts;  // where a slot was claimed: the first of the followers, or all ones
+  int32_t*
+      gets_row;  // [positions + 1] at a key's first position: whether it gets a row; the last is 0
+  int32_t* ranks;  // [positions + 1] how many before it get a row
   // Where a table has a filter, else null; where a slot was claimed:
   int64_t* counts;      // how often the key was seen
   int64_t* candidates;  // 0, or the number of the candidate that the key was, + 1
@@ -72,7 +72,7 @@ struct LocatePlace {
     return {task, args.tables[task.table], i, i < task.num_keys};
   }
   __device__ int64_t position() const { return task.first_position + i; }
-  // Nobody has looked at `times` on the host: bounded, as there.
+  // The host has not checked `times`: bounded here, as on the host.
   __device__ int64_t times() const {
     return task.times == nullptr ? 1 : min(max(task.times[i], int64_t{1}), kMaxTimes);
   }

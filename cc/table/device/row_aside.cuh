@@ -7,10 +7,10 @@
 
 namespace group_embedding {
 
-// One of the arrays that a row is spread over: what is kept of it, its values, its slots.
+// One of the arrays that hold a row's data: infos, values, or a slot.
 struct RowPart {
   char* live;   // [rows of the table], `bytes` each
-  char* aside;  // [rows put aside]
+  char* aside;  // [copied rows]
   char* out;    // [rows of a read]
   int32_t bytes;
 };
@@ -21,9 +21,9 @@ struct AsideRef {
   RowPart parts[kMaxSlotArrays + 2];  // the first is RowInfo
   int32_t num_parts;
   int64_t first_row, num_rows;  // at that instant
-  int64_t changed_since;        // rows trained in batches before that are not wanted
+  int64_t changed_since;        // rows trained only in earlier batches are not read
   uint32_t* states;  // [num_rows] kUntouched; kDone: read, or not wanted; kFirstAside + k:
-                     // it is the k-th put aside
+                     // its copy is the k-th
   unsigned long long* num_aside;
   unsigned long long* num_out;
 
@@ -35,7 +35,7 @@ struct AsideRef {
   }
 };
 
-// `row` is given to a key: if it was no key's at that instant, it is not to be read.
+// Called when `row` is given to a key. If it had no key at the snapshot's instant, it is not read.
 __device__ inline void MarkNew(const AsideRef& aside, int64_t row) {
   if (row < aside.num_rows) {
     atomicCAS(&aside.states[row], AsideRef::kUntouched, AsideRef::kDone);

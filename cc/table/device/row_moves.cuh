@@ -8,10 +8,10 @@
 namespace group_embedding {
 
 struct MovesState {
-  unsigned long long num_wanted;  // noted; those beyond max_wanted were not
-  int64_t hand;                   // where the next victims are looked for, from the first row on
-  int64_t bar;                    // what the last victims had of heat, in the mean
-  unsigned long long num_victims, victims_heat;  // of the moves under way
+  unsigned long long num_wanted;  // rows to record; at most max_wanted are recorded
+  int64_t hand;                   // where the search for victims continues, from the first row on
+  int64_t bar;                    // the mean heat of the last victims
+  unsigned long long num_victims, victims_heat;  // of the running moves
 };
 
 struct MovesRef {

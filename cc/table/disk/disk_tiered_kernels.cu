@@ -48,8 +48,7 @@ __global__ void ChooseColdKernel(DeviceTableRef table, int64_t num_rows, int64_t
   is_cold[row] = priority != kHeld && priority <= max_priority;
 }
 
-// copy(a place in the row, the same in the record, bytes) for all parts of a row but what is kept
-// of it.
+// Calls copy(address in the row, offset in the record, bytes) for a row's values and each slot.
 template <typename Copy>
 __device__ void ForParts(const DeviceTableRef& table, int64_t row, int64_t at, const Copy& copy) {
   const int32_t bytes = table.dim * SizeOf(table.dtype);
