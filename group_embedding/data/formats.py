@@ -1,16 +1,24 @@
 """Formats by their names, and by the names of files."""
 
+from group_embedding.data.binary_files import HugeCTRRawFormat, TorchRecFormat
 from group_embedding.data.csv_files import CsvFormat, criteo_tsv
 from group_embedding.data.parquet_files import ParquetFormat
 from group_embedding.data.pieces import FileFormat
+from group_embedding.data.tfrecord_files import TFRecordFormat
 
 FORMATS = {
     "parquet": ParquetFormat,
     "csv": CsvFormat,
     "tsv": lambda: CsvFormat("\t"),
     "criteo": criteo_tsv,
+    "tfrecord": TFRecordFormat,
+    "hugectr": HugeCTRRawFormat,
+    "torchrec": TorchRecFormat,
 }
-_SUFFIXES = {".parquet": "parquet", ".pq": "parquet", ".csv": "csv", ".tsv": "tsv"}
+_SUFFIXES = {
+    **{".parquet": "parquet", ".pq": "parquet", ".csv": "csv", ".tsv": "tsv"},
+    **{".tfrecord": "tfrecord", ".tfrecords": "tfrecord", ".npy": "torchrec"},
+}
 
 
 def format_of(file_format, path):

@@ -58,16 +58,17 @@ class ReaderState(tf.train.experimental.PythonState):
         Raises:
             ValueError: the reader has not read so many, or thousands more.
         """
+        if num_batches == 0:
+            return
         with self._lock:
             position = self._log.get(self.consumed + num_batches)
-        if num_batches and position is None:
+        if position is None:
             raise ValueError(
                 f"reader: expected batches that were read, no more than {_KEPT} batches ago, got "
                 f"number {self.consumed + num_batches}; advance the state by each batch as it is "
                 "consumed"
             )
-        if num_batches:
-            self.consumed, self.position = self.consumed + num_batches, position
+        self.consumed, self.position = self.consumed + num_batches, position
 
     def reset(self) -> None:
         """Goes back to the first batch of the first epoch."""
