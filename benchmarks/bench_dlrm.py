@@ -44,7 +44,7 @@ import tensorflow as tf
 from tensorflow_ranks import (
     TRANSPORTS,
     device_name,
-    make_table,
+    make_spread_table,
     median_ms,
     start_ranks,
     step_ms,
@@ -115,7 +115,7 @@ def make_tables(arguments):
     names = [f"table_{t}" for t in range(NUM_FEATURES)]
     if arguments.keyed:
         return [_keyed_table(name) for name in names]
-    return [make_table(arguments.rows, DIM, name) for name in names]
+    return [make_spread_table(arguments.rows, DIM, name) for name in names]
 
 
 def _keyed_table(name):

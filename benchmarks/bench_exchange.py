@@ -28,7 +28,7 @@ from report import machine, print_table, write_results
 from tensorflow_ranks import (
     TRANSPORTS,
     device_name,
-    make_table,
+    make_spread_table,
     median_ms,
     run_on_ranks,
     start_ranks,
@@ -48,7 +48,7 @@ class Tables:
     def __init__(self, workload, alpha):
         w, self.exchange = workload, ge.exchange.current()
         self._tables = [
-            make_table(r, d, f"table_{t}") for t, (r, d) in enumerate(zip(w.rows, w.dims))
+            make_spread_table(r, d, f"table_{t}") for t, (r, d) in enumerate(zip(w.rows, w.dims))
         ]
         generator = np.random.default_rng([w.batch, self.exchange.rank])
         sets = [_draw_ids(w, alpha, generator) for _ in range(NUM_SETS)]

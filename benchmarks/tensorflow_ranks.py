@@ -13,6 +13,8 @@ from pathlib import Path
 import tensorflow as tf
 
 import group_embedding as ge
+from group_embedding.exchange.active import set_current
+from group_embedding.sharding.sharded_table import make_table
 
 TRANSPORTS = ("peer_memory", "nccl", "horovod")
 
@@ -45,7 +47,7 @@ def start_ranks(through):
     if through == "horovod":
         from group_embedding.exchange.horovod import HorovodExchange
 
-        ge.exchange.set_current(HorovodExchange())
+        set_current(HorovodExchange())
     current = ge.exchange.current()
     if through == "nccl" and current.nccl_ranks:
         current.nccl_ranks = current.nccl_ranks._replace(use_peer_memory=False)
@@ -59,14 +61,14 @@ def transport_of(through):
     return "peer_memory" if ranks.use_peer_memory else "nccl"
 
 
-def make_table(rows, dim, name):
+def make_spread_table(rows, dim, name):
     """A variable, sharded over the ranks."""
 
     def create(shape, initializer):
         return tf.Variable(initializer(shape, tf.float32), name=name)
 
     initializer = tf.random_uniform_initializer(-0.01, 0.01)
-    return ge.exchange.make_table((rows, dim), initializer, create)
+    return make_table((rows, dim), initializer, create)
 
 
 def device_name():

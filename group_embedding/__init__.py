@@ -22,13 +22,13 @@ from group_embedding.feature_column import (
     group_embedding_column_scope,
     sequence_categorical_column_with_embedding,
 )
-from group_embedding.lookup import (
+from group_embedding.lookup.api import (
     group_embedding_lookup,
     group_embedding_lookup_sparse,
     route_ids,
 )
+from group_embedding.lookup.routed_ids import RoutedIds
 from group_embedding.patch import patch_tensorflow
-from group_embedding.routed_ids import RoutedIds
 from group_embedding.staged import make_prefetch_hook, prefetch_join, staged
 from group_embedding.variables import (
     CacheStrategy,

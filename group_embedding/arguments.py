@@ -6,8 +6,6 @@ import warnings
 import numpy as np
 import tensorflow as tf
 
-from group_embedding.routed_ids import RoutedIds
-
 
 def as_list(name, value):
     """A list that must be given, and not empty."""
@@ -26,15 +24,6 @@ def _is_one(value):
     return isinstance(value, (np.ndarray, tf.compat.v1.SparseTensorValue)) or (
         hasattr(value, "shape") and hasattr(value, "dtype")
     )
-
-
-def as_list_of_ids(name, ids, params):
-    """A list as long as `params`, or RoutedIds."""
-    if isinstance(ids, RoutedIds):
-        return ids
-    ids = as_list(name, ids)
-    check_length(name, ids, "params", len(params))
-    return ids
 
 
 def known_combiners(combiners):

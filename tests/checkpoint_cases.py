@@ -6,7 +6,7 @@ import numpy as np
 import tensorflow as tf
 
 import group_embedding as ge
-from group_embedding.checkpoint import files
+from group_embedding.checkpoint import checkpoint_files as files
 
 v1 = tf.compat.v1
 DIM = 4

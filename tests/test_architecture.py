@@ -10,6 +10,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "group_embedding"
 NATIVE = ROOT / "cc"
 LEAVES = ("tf", "python")
+PURE = ("config.py", "placement.py", "layers/feature_plan.py", "sharding/placement_plan.py")
 
 
 def native_files(*folders):
@@ -53,6 +54,52 @@ def imports_of(path, *modules):
 
 def offenders(files, find):
     return {str(f.relative_to(ROOT)): find(f) for f in files if find(f)}
+
+
+def name_of(path):
+    """The module that a file is."""
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def imports_at_run_time(path):
+    """The modules of the package that a file imports, but for those of a type checker alone."""
+    tree = ast.parse(path.read_text())
+    for node in ast.walk(tree):
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+            node.body = []
+    modules = {name_of(f) for f in PACKAGE.rglob("*.py")} - {"group_embedding"}
+    found = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            for alias in node.names:
+                module = f"{node.module}.{alias.name}"
+                found.add(module if module in modules else node.module)
+    return found & modules
+
+
+def circle_in(edges):
+    """The nodes of one circle of a graph {node: its successors}, in order; none: []."""
+    done, path = set(), []
+
+    def visit(node):
+        if node in path:
+            return path[path.index(node) :]
+        if node in done:
+            return []
+        path.append(node)
+        for other in sorted(edges.get(node, ())):
+            if circle := visit(other):
+                return circle
+        done.add(path.pop())
+        return []
+
+    for node in sorted(edges):
+        if circle := visit(node):
+            return circle
+    return []
 
 
 def test_core_includes_nothing_above_it():
@@ -104,9 +151,7 @@ def test_cuda_sources_never_include_tensorflow():
 def test_plans_and_configs_are_pure():
     native = ("tensorflow", "group_embedding._core", "group_embedding.ops", "horovod")
 
-    found = offenders(
-        [PACKAGE / "config.py", PACKAGE / "plan.py"], lambda f: imports_of(f, *native)
-    )
+    found = offenders([PACKAGE / f for f in PURE], lambda f: imports_of(f, *native))
 
     assert not found
 
@@ -125,6 +170,42 @@ def test_only_one_module_loads_the_ops():
     found = offenders(others, lambda f: re.findall(r"\bload_op_library\b", f.read_text()))
 
     assert not found
+
+
+def test_no_circle_of_imports():
+    # Given every import of every module, also those inside of functions
+    modules = {name_of(f): f for f in PACKAGE.rglob("*.py")}
+    edges = {m: imports_at_run_time(f) - {m} for m, f in modules.items()}
+    folders = {}
+    for module, others in edges.items():
+        if module != "group_embedding":
+            folder = folders.setdefault(module.split(".")[1], set())
+            folder.update(other.split(".")[1] for other in others)
+    folders = {folder: others - {folder} for folder, others in folders.items()}
+
+    # When circles are looked for, Then there is none: of two folders, of more, or of files
+    assert circle_in({"a": {"b"}, "b": {"c"}, "c": {"b"}}) == ["b", "c"]
+    assert not circle_in(folders)
+    assert not circle_in(edges)
+
+
+PROSE = [
+    *ROOT.glob("*.md"),
+    *(ROOT / "docs").rglob("*.md"),
+    *(
+        f
+        for folder in ("cc", "group_embedding", "benchmarks")
+        for f in (ROOT / folder).rglob("*.md")
+    ),
+]
+FILE = re.compile(r"`((?:cc|group_embedding|tests|docs|benchmarks|examples|buildtools)/[\w./-]+)`")
+
+
+@pytest.mark.parametrize("page", PROSE, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_file_that_a_page_names_is_there(page):
+    named = FILE.findall(page.read_text())
+
+    assert [name for name in named if not (ROOT / name).exists()] == []
 
 
 @pytest.mark.parametrize("folder", ["feature_column", "layers", "sok"])

@@ -8,8 +8,10 @@ import re
 import numpy as np
 import pytest
 
-from group_embedding import config, placement, plan
+from group_embedding import config, placement
 from group_embedding.config import FeatureConfig, TableConfig
+from group_embedding.layers import feature_plan
+from group_embedding.sharding import placement_plan
 
 
 def test_table_has_defaults():
@@ -106,7 +108,14 @@ def test_bad_feature_is_refused(arguments, error, message):
         FeatureConfig(**{**{"name": "u", "table": TableConfig("user", 10, 4)}, **arguments})
 
 
-@pytest.mark.parametrize("module", [config, placement, plan])
+PURE = {
+    "group_embedding.config",
+    "group_embedding.placement",
+    "group_embedding.sharding.placement_plan",
+}
+
+
+@pytest.mark.parametrize("module", [config, placement, feature_plan, placement_plan])
 def test_neither_tensorflow_nor_the_native_library_is_imported(module):
     # given the source of the module
     tree = ast.parse(pathlib.Path(module.__file__).read_text())
@@ -119,4 +128,4 @@ def test_neither_tensorflow_nor_the_native_library_is_imported(module):
             imported.add(node.module)
     # then they are the standard library's, and this pair's own
     allowed = {"ast", "collections.abc", "dataclasses", "numbers", "operator", "re", "typing"}
-    assert imported <= allowed | {"group_embedding.config", "group_embedding.placement"}
+    assert imported <= allowed | PURE

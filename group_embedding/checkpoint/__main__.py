@@ -34,7 +34,7 @@ def main(arguments=None):
 def _tables(prefix, name):
     import tensorflow as tf
 
-    from group_embedding.checkpoint import files
+    from group_embedding.checkpoint import checkpoint_files as files
 
     found = files.find(prefix)
     if found is None:
@@ -58,7 +58,7 @@ def _tables(prefix, name):
 
 
 def _verify(tables, quiet):
-    from group_embedding.checkpoint import files
+    from group_embedding.checkpoint import checkpoint_files as files
 
     status = 0
     for table in tables:

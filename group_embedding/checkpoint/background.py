@@ -11,7 +11,7 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.python.client import session as tf_session
 
-from group_embedding.checkpoint import files
+from group_embedding.checkpoint import checkpoint_files as files
 from group_embedding.checkpoint.object_copies import copies_of, saving_copies
 from group_embedding.checkpoint.snapshots import SNAPSHOT, changes_only
 

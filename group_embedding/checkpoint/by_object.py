@@ -13,7 +13,7 @@ hands over where it found it, before it restores anything, and the table verifie
 import tensorflow as tf
 from tensorflow.python.saved_model import registration
 
-from group_embedding.checkpoint import files
+from group_embedding.checkpoint import checkpoint_files as files
 from group_embedding.checkpoint.parts import prefix_of_all, restore_part, save_parts, verify_part
 from group_embedding.checkpoint.snapshots import (
     any_thread_saves_changes_only,

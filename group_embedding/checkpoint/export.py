@@ -8,7 +8,7 @@ import time
 import numpy as np
 import tensorflow as tf
 
-from group_embedding.checkpoint import files
+from group_embedding.checkpoint import checkpoint_files as files
 
 
 def export_parquet(table, path):

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import tensorflow as tf
 
-from group_embedding.checkpoint import files
+from group_embedding.checkpoint import checkpoint_files as files
 from group_embedding.checkpoint.parts import (
     prefix_of_all,
     restore_part,

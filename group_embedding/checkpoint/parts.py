@@ -5,7 +5,7 @@ from typing import Any, NamedTuple, Optional
 
 import tensorflow as tf
 
-from group_embedding.exchange import gather_strings
+from group_embedding.exchange.gather_strings import gather_strings
 from group_embedding.ops import save_table
 
 _NOTHING = -1  # in place of the number of a full save: this rank has no rows of the table

@@ -4,7 +4,7 @@ import tensorflow as tf
 
 from group_embedding.deeprec_names import contrib_columns, sequence_input
 from group_embedding.deeprec_names.rnn import _Linear
-from group_embedding.layers.keras_version import IS_KERAS_3
+from group_embedding.keras_compat import IS_KERAS_3
 
 v1 = tf.compat.v1
 

@@ -2,7 +2,7 @@
 
 import tensorflow as tf
 
-from group_embedding.layers.keras_version import IS_KERAS_3
+from group_embedding.keras_compat import IS_KERAS_3
 
 v1 = tf.compat.v1
 

@@ -9,7 +9,7 @@ from tensorflow.python.feature_column import feature_column_v2 as fc_v2
 
 from group_embedding.feature_column.keyed import KeyedCategoricalColumn
 from group_embedding.feature_column.member import weights_of
-from group_embedding.lookup import group_embedding_lookup_sparse
+from group_embedding.lookup.api import group_embedding_lookup_sparse
 from group_embedding.variables import get_embedding_variable
 
 v1 = tf.compat.v1

@@ -22,7 +22,7 @@ from group_embedding.deeprec_names import (
 )
 from group_embedding.deeprec_names.linear_model import linear_model
 from group_embedding.distributed import CollectiveStrategy, Saver, enable_distributed_strategy
-from group_embedding.lookup import group_embedding_lookup, group_embedding_lookup_sparse
+from group_embedding.lookup.api import group_embedding_lookup, group_embedding_lookup_sparse
 from group_embedding.optimizers.wrap import V1_NAMES, trains_keyed_tables
 from group_embedding.parquet import dataset as parquet_dataset
 from group_embedding.parquet.dataframe import DataFrame, to_sparse, unbatch_and_to_sparse

@@ -2,8 +2,8 @@
 
 import tensorflow as tf
 
-from group_embedding.exchange import exchange_of
-from group_embedding.optimizers.tables import sum_rows
+from group_embedding.optimizers.trained_tables import sum_rows
+from group_embedding.sharding.sharded_table import exchange_of
 
 
 def any_spread(variables):

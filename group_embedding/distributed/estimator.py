@@ -9,7 +9,7 @@ from tensorflow_estimator.python.estimator import run_config
 
 from group_embedding.checkpoint import CheckpointSaverHook
 from group_embedding.distributed.exported import export_by_first_rank
-from group_embedding.exchange import current
+from group_embedding.exchange.active import current
 
 _DEFAULT_SECS = 600  # how often a RunConfig saves that is not told
 _SAVE_STEPS = 1000

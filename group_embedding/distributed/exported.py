@@ -1,6 +1,7 @@
 """What one rank writes for all."""
 
-from group_embedding.exchange import gather_text, unsharded
+from group_embedding.exchange.active import unsharded
+from group_embedding.exchange.gather_strings import gather_text
 
 
 def export_by_first_rank(exchange, export):

@@ -2,7 +2,7 @@
 
 import tensorflow as tf
 
-from group_embedding.exchange import exchange_of
+from group_embedding.sharding.sharded_table import exchange_of
 
 
 def average_gradients(exchange, gradients, variables):

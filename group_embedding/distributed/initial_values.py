@@ -6,7 +6,9 @@ from collections.abc import Iterable
 
 import tensorflow as tf
 
-from group_embedding.exchange import current, exchange_of, is_over_replicas
+from group_embedding.exchange.active import current
+from group_embedding.sharding.replica_tables import is_over_replicas
+from group_embedding.sharding.sharded_table import exchange_of
 
 
 def broadcast_variables(variables: Iterable[tf.Variable]) -> None:

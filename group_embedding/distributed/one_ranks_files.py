@@ -7,8 +7,8 @@ import tensorflow as tf
 from tensorflow.python.saved_model import builder_impl
 from tensorflow.python.training import saver as tf_saver
 
-from group_embedding.exchange import exchange_of, sharded_table
 from group_embedding.placement import no_saved_model
+from group_embedding.sharding.sharded_table import exchange_of, sharded_table
 
 
 @functools.cache  # once

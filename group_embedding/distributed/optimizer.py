@@ -10,11 +10,12 @@ from __future__ import annotations
 import contextlib
 import functools
 
+from group_embedding.distributed.optimizer_adapters import Distributed, way_of, way_of_replicas
 from group_embedding.distributed.saved_whole import keep_slots_whole
-from group_embedding.distributed.ways import Distributed, way_of, way_of_replicas
-from group_embedding.exchange import current, is_over_replicas
+from group_embedding.exchange.active import current
 from group_embedding.optimizers.bases import changed_method
 from group_embedding.optimizers.loss_scale import inside, is_loss_scale, let_loss_scales_ask
+from group_embedding.sharding.replica_tables import is_over_replicas
 from group_embedding.types import Optimizer
 
 

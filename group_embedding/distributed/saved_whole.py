@@ -6,8 +6,8 @@ import functools
 import inspect
 
 from group_embedding.distributed.slots import mark_slot, slots_made_of
-from group_embedding.exchange import assign_rows, gather_rows, sharded_table
 from group_embedding.optimizers.bases import KERAS
+from group_embedding.sharding.sharded_table import assign_rows, gather_rows, sharded_table
 
 
 @functools.cache  # once

@@ -4,8 +4,8 @@ import contextlib
 
 import tensorflow as tf
 
-from group_embedding.exchange import mark_shard, sharded_table
-from group_embedding.tables import tf_variable
+from group_embedding.lookup.lookup_table import tf_variable
+from group_embedding.sharding.sharded_table import mark_shard, sharded_table
 
 # Of optimizers of Keras 2 and 3: lists of variables of which none is one slot of every variable.
 _NO_SLOTS = ("_variables", "_trainable_variables", "_model_variables")

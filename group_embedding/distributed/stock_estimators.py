@@ -6,7 +6,8 @@ import functools
 import tensorflow as tf
 
 from group_embedding.distributed.exported import export_by_first_rank
-from group_embedding.exchange import current, exchange_of
+from group_embedding.exchange.active import current
+from group_embedding.sharding.sharded_table import exchange_of
 
 
 @functools.cache  # once

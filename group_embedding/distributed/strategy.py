@@ -11,14 +11,17 @@ import sys
 
 import tensorflow as tf
 
-from group_embedding import exchange
-from group_embedding.distributed.liveness import Watch
+from group_embedding.distributed.distributed_saver import install_saver
 from group_embedding.distributed.one_ranks_files import refuse_files_of_one_rank
 from group_embedding.distributed.saved_whole import keep_slots_whole
-from group_embedding.distributed.saver import install_saver
 from group_embedding.distributed.stock_estimators import let_estimators_export_whole
-from group_embedding.exchange.active import of_process
+from group_embedding.exchange.active import of_process, set_current
+from group_embedding.exchange.gather_strings import gather_text
+from group_embedding.exchange.liveness import Watch
+from group_embedding.exchange.local import LocalExchange
+from group_embedding.exchange.nccl import form_nccl_ranks
 from group_embedding.placement import check_placement
+from group_embedding.sharding.sharded_table import when_table_is_made
 from group_embedding.types import DTypeLike
 
 STRATEGIES = ("collective",)
@@ -115,7 +118,7 @@ def enable_distributed_strategy(
             f"enable_distributed_strategy: expected timeout_seconds >= {MIN_TIMEOUT:g}, got "
             f"{timeout_seconds!r}"
         )
-    if not isinstance(of_process(), exchange.LocalExchange):
+    if not isinstance(of_process(), LocalExchange):
         return
     horovod = _import_horovod_exchange()
     _lengthen_cycles()
@@ -129,10 +132,10 @@ def enable_distributed_strategy(
         _watch(current, timeout_seconds)
         let_estimators_export_whole()
     current.placement, current.comm_dtype = placement, comm_dtype
-    current.nccl_ranks = exchange.meet(current, gpu, timeout_seconds)
-    exchange.set_current(current)
+    current.nccl_ranks = form_nccl_ranks(current, gpu, timeout_seconds)
+    set_current(current)
     for call in (install_saver, keep_slots_whole, refuse_files_of_one_rank):
-        exchange.when_table_is_made(call)
+        when_table_is_made(call)
 
 
 def disable_distributed_strategy():
@@ -143,7 +146,7 @@ def disable_distributed_strategy():
     if _watches:
         _watches.pop().close()
     of_process().close()
-    exchange.set_current(exchange.LocalExchange())
+    set_current(LocalExchange())
 
 
 def _join_host(horovod):
@@ -154,7 +157,7 @@ def _join_host(horovod):
 
 def _watch(current, timeout_seconds):
     restarts = os.environ.get("HOROVOD_ELASTIC") == "1"
-    gather = functools.partial(exchange.gather_text, current, name="watch")
+    gather = functools.partial(gather_text, current, name="watch")
     _watches.append(
         Watch(
             current.rank,

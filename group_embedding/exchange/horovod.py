@@ -10,8 +10,8 @@ import tensorflow as tf
 from horovod.common.exceptions import HorovodInternalError
 from horovod.tensorflow import elastic
 
-from group_embedding.distributed.liveness import SIGNS_OF_A_LOSS
 from group_embedding.exchange.interface import Exchange
+from group_embedding.exchange.liveness import SIGNS_OF_A_LOSS
 from group_embedding.ops.pending_calls import marked, pending_calls
 
 _SHUTDOWN_SECONDS = 3.0

@@ -14,14 +14,21 @@ from group_embedding.ops._nccl import name_nccl
 from group_embedding.ops.sharded_group import NcclRanks
 
 
-def meet(exchange: Exchange, gpu: int | None, timeout_seconds: float) -> NcclRanks | None:
-    """What makes the ranks of `exchange` those of one NCCL communicator; None where they cannot be:
-    there is one rank, a rank has no GPU of its own, the library was built without CUDA, or NCCL is
-    missing. If they almost could, it says why not. Every rank must call it.
+def form_nccl_ranks(
+    exchange: Exchange, gpu: int | None, timeout_seconds: float
+) -> NcclRanks | None:
+    """Prepares one NCCL communicator of all ranks of `exchange`. Every rank must call it.
+
+    Warns with the reason where some ranks have a GPU and NCCL still cannot be used.
 
     Args:
         gpu: the index of this rank's GPU, or None.
         timeout_seconds: how long an exchange waits for other ranks.
+
+    Returns:
+        The identity of the communicator, for ops to open it. None where there is one rank, where a
+        rank has no GPU of its own, where the library was built without CUDA, and where NCCL is
+        missing.
     """
     if exchange.num_ranks == 1:
         return None

@@ -11,7 +11,11 @@ from tensorflow.python.feature_column import feature_column as fc_v1
 from tensorflow.python.feature_column import feature_column_v2 as fc_v2
 
 from group_embedding.feature_column.member import InputLayerMember, LayerMember
-from group_embedding.feature_column.variable import make_table, restore_table, table_shape
+from group_embedding.feature_column.variable import (
+    column_table_shape,
+    make_column_table,
+    restore_column_table,
+)
 
 
 def join(column, group):
@@ -44,7 +48,7 @@ class GroupedEmbeddingColumn(InputLayerMember, LayerMember, fc_v2.EmbeddingColum
                 initializer=initializer,
             )
 
-        make_table((self._num_rows, self._dim), self.initializer, create, self._placement)
+        make_column_table((self._num_rows, self._dim), self.initializer, create, self._placement)
 
     def _variable(self, state_manager):
         return _restored(self, state_manager.get_variable(self, name="embedding_weights"))
@@ -89,9 +93,11 @@ class GroupedSharedEmbeddingColumn(LayerMember, fc_v2.SharedEmbeddingColumn):
                 )
 
             shape = (self._num_rows, self._dim)
-            variable = make_table(shape, creator._initializer, create, self._placement)
+            variable = make_column_table(shape, creator._initializer, create, self._placement)
             if creator._ckpt_to_load_from is not None:
-                restore_table(variable, creator._ckpt_to_load_from, creator._tensor_name_in_ckpt)
+                restore_column_table(
+                    variable, creator._ckpt_to_load_from, creator._tensor_name_in_ckpt
+                )
             variables[graph] = variable
         return variables[graph]
 
@@ -125,11 +131,11 @@ class GroupedSharedEmbeddingColumnV1(InputLayerMember, fc_v1._SharedEmbeddingCol
 
     def _check_shape(self, variable):
         expected = (self.categorical_column._num_buckets, self.dimension)
-        if table_shape(variable) != expected:
+        if column_table_shape(variable) != expected:
             raise ValueError(
                 f"collection {self.shared_embedding_collection_name!r}: expected a variable of "
                 f"shape {expected} for the shared embedding column {self.name!r}, got "
-                f"{variable.name!r} of shape {table_shape(variable)}. Give the columns "
+                f"{variable.name!r} of shape {column_table_shape(variable)}. Give the columns "
                 f"another shared_embedding_collection_name."
             )
 
@@ -158,10 +164,10 @@ def _get_variable_v1(column, weight_collections, trainable):
         )
 
     shape = (column._num_rows, column._dim)
-    return make_table(shape, column.initializer, create, column._placement)
+    return make_column_table(shape, column.initializer, create, column._placement)
 
 
 def _restored(column, variable):
     if column.ckpt_to_load_from is not None:
-        restore_table(variable, column.ckpt_to_load_from, column.tensor_name_in_ckpt)
+        restore_column_table(variable, column.ckpt_to_load_from, column.tensor_name_in_ckpt)
     return variable

@@ -7,10 +7,11 @@ from typing import Any
 
 import tensorflow as tf
 
-from group_embedding.exchange import ShardedTable, resolve_placements
 from group_embedding.feature_column.variable import Keys, can_be_fused
-from group_embedding.lookup import group_embedding_lookup_sparse
-from group_embedding.plan import TableLoad
+from group_embedding.lookup.api import group_embedding_lookup_sparse
+from group_embedding.sharding.placement_plan import TableLoad
+from group_embedding.sharding.resolve_placements import resolve_placements
+from group_embedding.sharding.sharded_table import ShardedTable
 from group_embedding.variables import EmbeddingVariable
 
 

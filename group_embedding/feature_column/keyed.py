@@ -14,7 +14,7 @@ from group_embedding.feature_column.variable import Keys
 from group_embedding.types import DTypeLike
 from group_embedding.variables import EmbeddingVariableOption
 from group_embedding.variables.get_variable import note_one_piece
-from group_embedding.variables.serialization import option_from_config, option_to_config
+from group_embedding.variables.saved_options import option_from_config, option_to_config
 
 _KEY_DTYPES = (tf.int64, tf.int32, tf.uint32, tf.uint64)
 

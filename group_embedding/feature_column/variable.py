@@ -1,15 +1,20 @@
 """Where the tables of grouped columns come from: the one seam between columns and storage.
 
-A table is created by `make_table`, filled from a checkpoint by `restore_table`, and handed to the
-lookup by `as_table`. A table is the variable that the stock column would have made, or, where the
-tables are sharded over ranks, one like it with the rows of this rank.
+A table is created by `make_column_table`, filled from a checkpoint by `restore_column_table`, and
+handed to the lookup by `as_table`. A table is the variable that the stock column would have made,
+or, where tables are spread over ranks, one like it with the rows of this rank.
 """
 
 import tensorflow as tf
 from tensorflow.python.distribute.sharded_variable import ShardedVariable
 from tensorflow.python.ops.variables import PartitionedVariable
 
-from group_embedding import exchange
+from group_embedding.sharding.sharded_table import (
+    make_table,
+    restore_table,
+    sharded_table,
+    table_shape,
+)
 from group_embedding.variables import EmbeddingVariable
 from group_embedding.variables.get_variable import keyed_variables
 
@@ -41,7 +46,7 @@ class Keys(int):
         )
 
 
-def make_table(shape, initializer, create, placement):
+def make_column_table(shape, initializer, create, placement):
     """Creates the variable of a table.
 
     Args:
@@ -59,7 +64,7 @@ def make_table(shape, initializer, create, placement):
     num_rows, dim = shape
     if isinstance(num_rows, Keys):
         return _make_keyed_table(num_rows.column, dim, initializer, create, placement)
-    return exchange.make_table(shape, initializer, create, placement)
+    return make_table(shape, initializer, create, placement)
 
 
 def _make_keyed_table(column, dim, initializer, create, placement):
@@ -74,7 +79,7 @@ def _make_keyed_table(column, dim, initializer, create, placement):
         return create((0, dim), tf.compat.v1.zeros_initializer())
 
 
-def restore_table(variable, checkpoint, tensor_name):
+def restore_column_table(variable, checkpoint, tensor_name):
     """Makes `variable` start from a tensor of a checkpoint (`ckpt_to_load_from`)."""
     if keyed_variable(variable) is not None:
         raise ValueError(
@@ -82,18 +87,18 @@ def restore_table(variable, checkpoint, tensor_name):
             f"key, got {checkpoint!r}; give categorical_column_with_embedding an "
             "ev_option=EmbeddingVariableOption(ckpt=CheckpointOption(...))"
         )
-    if exchange.sharded_table(variable) is not None:
-        exchange.restore_table(variable, checkpoint, tensor_name)
+    if sharded_table(variable) is not None:
+        restore_table(variable, checkpoint, tensor_name)
         return
     source = list(variable) if isinstance(variable, _PARTITIONED) else variable
     tf.compat.v1.train.init_from_checkpoint(checkpoint, {tensor_name: source})
 
 
-def table_shape(variable):
+def column_table_shape(variable):
     """`(num_rows, dim)` of the whole table that is stored in `variable`."""
     if keyed_variable(variable) is not None:
         return (Keys.MOST, variable.shape[1])
-    return tuple(exchange.table_shape(variable))
+    return tuple(table_shape(variable))
 
 
 def keyed_variable(variable):
@@ -107,7 +112,7 @@ def as_table(variable):
     keyed = keyed_variable(variable)
     if keyed is not None:
         return keyed
-    shard = exchange.sharded_table(variable)
+    shard = sharded_table(variable)
     if shard is not None:
         return shard
     if isinstance(variable, _PARTITIONED) and len(list(variable)) == 1:

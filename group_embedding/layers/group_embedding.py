@@ -7,9 +7,10 @@ from typing import Any
 
 import tensorflow as tf
 
-from group_embedding import exchange
 from group_embedding.config import INVALID_IDS, FeatureConfig, check_choice
-from group_embedding.layers import tables as table_io
+from group_embedding.keras_compat import IS_KERAS_3, keras
+from group_embedding.layers import layer_tables
+from group_embedding.layers.feature_plan import plan_features, plan_tables, table_loads
 from group_embedding.layers.inputs import (
     check_ids,
     check_weights,
@@ -17,11 +18,10 @@ from group_embedding.layers.inputs import (
     pick_inputs,
     to_lookup,
 )
-from group_embedding.layers.keras_version import IS_KERAS_3, keras
-from group_embedding.layers.serialization import features_from_config, features_to_config
-from group_embedding.lookup import group_embedding_lookup_sparse, route_ids
-from group_embedding.plan import plan_features, plan_tables, table_loads
-from group_embedding.routed_ids import RoutedIds
+from group_embedding.layers.layer_config_values import features_from_config, features_to_config
+from group_embedding.lookup.api import group_embedding_lookup_sparse, route_ids
+from group_embedding.lookup.routed_ids import RoutedIds
+from group_embedding.sharding.resolve_placements import resolve_placements
 from group_embedding.types import InvalidIds
 from group_embedding.variables.keras_xla import NotForXla, refuse_xla_trace
 
@@ -119,9 +119,9 @@ class GroupEmbedding(NotForXla, keras.layers.Layer):
 
     def build(self, inputs_shape: Any = None) -> None:
         # The configs say all that is needed, whatever the shape of the inputs.
-        placements = exchange.resolve_placements(table_loads(self._table_configs))
+        placements = resolve_placements(table_loads(self._table_configs))
         self._tables = {
-            table.name: table_io.make_table(self, table, placements[table.name])
+            table.name: layer_tables.make_layer_table(self, table, placements[table.name])
             for table in self._table_configs
         }
         self.built = True
@@ -169,7 +169,9 @@ class GroupEmbedding(NotForXla, keras.layers.Layer):
     def _lookup_arguments(self):
         """The tables, and all else that a lookup has but for its ids."""
         features = self._features
-        params = [table_io.lookup_param(self._tables[feature.table.name]) for feature in features]
+        params = [
+            layer_tables.lookup_param(self._tables[feature.table.name]) for feature in features
+        ]
         return params, {
             "combiners": [feature.combiner or feature.table.combiner for feature in features],
             "max_norm": [feature.table.max_norm for feature in features],
@@ -224,13 +226,13 @@ class GroupEmbedding(NotForXla, keras.layers.Layer):
 
     def save_own_variables(self, store: Any) -> None:
         for name, weight in self._tables.items():
-            table_io.store_table(store, name, weight)
+            layer_tables.store_table(store, name, weight)
 
     def load_own_variables(self, store: Any) -> None:
         # Into a layer that was never called, too: its tables wait for nothing.
         self.build_from_config(None)
         for name, weight in self._tables.items():
-            table_io.restore_table(store, name, weight)
+            layer_tables.restore_layer_table(store, name, weight)
 
     def _by_name(self, outputs):
         return {feature.name: output for feature, output in zip(self._features, outputs)}

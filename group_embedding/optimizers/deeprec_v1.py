@@ -8,12 +8,12 @@ from typing import Any
 import tensorflow as tf
 
 from group_embedding.arguments import check_positive
-from group_embedding.exchange import parts_of
+from group_embedding.lookup.lookup_table import variable_of_all
 from group_embedding.optimizers import dense_rules
 from group_embedding.optimizers.rules import Statement, v1_adam
-from group_embedding.optimizers.tables import Settings
+from group_embedding.optimizers.trained_tables import Settings
 from group_embedding.optimizers.v1 import WrappedV1
-from group_embedding.tables import variable_of_all
+from group_embedding.sharding.replica_tables import parts_of
 from group_embedding.types import Hyperparameter
 from group_embedding.variables import EmbeddingVariable
 

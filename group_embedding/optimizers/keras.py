@@ -4,10 +4,10 @@ import contextlib
 
 import tensorflow as tf
 
-from group_embedding.exchange import exchange_of
+from group_embedding.lookup.lookup_table import tf_variable
 from group_embedding.optimizers.averages import Averages, is_keyed, let_callbacks_swap
 from group_embedding.optimizers.loss_scale import let_loss_scales_ask, nan_if_any
-from group_embedding.optimizers.tables import (
+from group_embedding.optimizers.trained_tables import (
     Table,
     check_keyed,
     claim_tables,
@@ -15,7 +15,7 @@ from group_embedding.optimizers.tables import (
     sum_rows,
     update_tables,
 )
-from group_embedding.tables import tf_variable
+from group_embedding.sharding.sharded_table import exchange_of
 
 _AVERAGES = "_model_variables_moving_average"
 

@@ -2,7 +2,7 @@
 
 import tensorflow as tf
 
-from group_embedding.optimizers.tables import (
+from group_embedding.optimizers.trained_tables import (
     Table,
     check_keyed,
     claim_tables,

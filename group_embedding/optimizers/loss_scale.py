@@ -19,7 +19,7 @@ from tensorflow.python.framework import ops
 from tensorflow.python.ops import control_flow_util
 
 from group_embedding.ops.overflow import overflow
-from group_embedding.optimizers.tables import tensors_that_overflow
+from group_embedding.optimizers.trained_tables import tensors_that_overflow
 
 
 def loss_scale_kinds():

@@ -14,7 +14,7 @@ from group_embedding.optimizers.bases import KERAS
 from group_embedding.optimizers.own_keras import Lamb as KerasLamb
 from group_embedding.optimizers.own_keras import RowwiseAdagrad as KerasRowwiseAdagrad
 from group_embedding.optimizers.own_v1 import LambV1, RowwiseAdagradV1
-from group_embedding.optimizers.tables import Settings
+from group_embedding.optimizers.trained_tables import Settings
 from group_embedding.optimizers.wrap import wrap
 from group_embedding.types import Hyperparameter, Optimizer
 

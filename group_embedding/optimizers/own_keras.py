@@ -2,11 +2,11 @@
 
 import tensorflow as tf
 
-from group_embedding.layers.keras_version import IS_KERAS_3, keras
+from group_embedding.keras_compat import IS_KERAS_3, keras
 from group_embedding.optimizers import dense_rules
 from group_embedding.optimizers.keras import WrappedKeras2, WrappedKeras3
 from group_embedding.optimizers.rules import Statement, keras_adam
-from group_embedding.optimizers.tables import Settings
+from group_embedding.optimizers.trained_tables import Settings
 
 WrappedKeras = WrappedKeras3 if IS_KERAS_3 else WrappedKeras2
 _register = keras.utils.register_keras_serializable("group_embedding")

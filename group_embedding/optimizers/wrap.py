@@ -12,13 +12,13 @@ import functools
 
 import tensorflow as tf
 
-from group_embedding.layers.keras_version import IS_KERAS_3
+from group_embedding.keras_compat import IS_KERAS_3
 from group_embedding.optimizers import rules
 from group_embedding.optimizers.averages import let_callbacks_swap
 from group_embedding.optimizers.bases import KERAS, legacy_optimizers
 from group_embedding.optimizers.keras import WrappedKeras2, WrappedKeras3
 from group_embedding.optimizers.keras_legacy import WrappedKerasLegacy
-from group_embedding.optimizers.tables import Settings, claim_tables
+from group_embedding.optimizers.trained_tables import Settings, claim_tables
 from group_embedding.optimizers.v1 import WrappedV1
 from group_embedding.types import Optimizer
 

@@ -14,15 +14,15 @@ import tensorflow
 
 from group_embedding.sok import optimizers, tf
 from group_embedding.sok.content import assign, export, incremental_model_dump
+from group_embedding.sok.dump_files import dump, load
 from group_embedding.sok.dynamic_variable import DynamicVariable
 from group_embedding.sok.embeddings import All2AllDenseEmbedding, DistributedEmbedding
 from group_embedding.sok.evict import sparse_read_and_evict
-from group_embedding.sok.files import dump, load
+from group_embedding.sok.initialization import Init, init
 from group_embedding.sok.lookup import all2all_dense_embedding, lookup_sparse
 from group_embedding.sok.optimizers.utils import split_embedding_variable_from_others
-from group_embedding.sok.saver import Saver
-from group_embedding.sok.start import Init, init
-from group_embedding.sok.tables import Variable, filter_variables
+from group_embedding.sok.sok_saver import Saver
+from group_embedding.sok.sok_tables import Variable, filter_variables
 from group_embedding.sok.wrapper import SGD, OptimizerScope, OptimizerWrapper
 
 tf_version = [int(part) for part in tensorflow.__version__.split("-")[0].split(".")]

@@ -9,10 +9,16 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from group_embedding import exchange
+from group_embedding.lookup.lookup_table import tf_variable
+from group_embedding.sharding.replica_tables import is_over_replicas
+from group_embedding.sharding.sharded_table import (
+    exchange_of,
+    gather_rows,
+    sharded_table,
+    table_shape,
+)
 from group_embedding.sok.dynamic_variable import DynamicVariable
-from group_embedding.sok.tables import name_of
-from group_embedding.tables import tf_variable
+from group_embedding.sok.sok_tables import name_of
 from group_embedding.types import TensorLike
 from group_embedding.variables import EmbeddingVariable
 from group_embedding.variables.over_replicas import KeyedReplicas
@@ -50,7 +56,7 @@ def assign(var: Any, indices: TensorLike, values: TensorLike) -> Any:
     indices = tf.cast(indices, variable.key_dtype if is_keyed else tf.int64)
     values = tf.cast(tf.convert_to_tensor(values), variable.dtype)
     indices, values = _checked(var, indices, values)
-    spread_over = exchange.exchange_of(var)
+    spread_over = exchange_of(var)
     if spread_over is not None:
         indices, values = spread_over.allgather([indices, values], "sok_assign")
     if is_keyed:
@@ -64,7 +70,7 @@ def assign(var: Any, indices: TensorLike, values: TensorLike) -> Any:
 
 def _checked(var, indices, values):
     """The same. A rank must not gather what is of two lengths: others' would make up for it."""
-    expected = [indices.shape.num_elements(), exchange.table_shape(var)[1]]
+    expected = [indices.shape.num_elements(), table_shape(var)[1]]
     if indices.shape.rank not in (None, 1) or not values.shape.is_compatible_with(expected):
         raise ValueError(
             f"table '{name_of(var)}': expected indices [n] and values [n, {expected[1]}], got "
@@ -79,14 +85,14 @@ def _checked(var, indices, values):
 
 
 def _assign_rows(var, variable, rows, values):
-    num_rows = exchange.table_shape(var)[0]
+    num_rows = table_shape(var)[0]
     in_range = tf.debugging.Assert(
         tf.reduce_all((rows >= 0) & (rows < num_rows)),
         [f"table '{name_of(var)}': expected rows from 0 to {num_rows - 1}, got", rows],
     )
     with tf.control_dependencies([] if in_range is None else [in_range]):
         rows = tf.identity(rows)
-    shard = exchange.sharded_table(var)
+    shard = sharded_table(var)
     if shard is not None and shard.placement.spread == "one_rank":
         is_mine = tf.fill(tf.shape(rows), shard.placement.rank == shard.exchange.rank)
     elif shard is not None:
@@ -119,11 +125,11 @@ def export(var: Any) -> tuple[tf.Tensor, tf.Tensor]:
     if isinstance(variable, (EmbeddingVariable, KeyedReplicas)):
         found = variable.export()
         return found.keys, found.values
-    num_rows = exchange.table_shape(var)[0]
+    num_rows = table_shape(var)[0]
     rows = tf.range(num_rows, dtype=tf.int64)
-    shard = exchange.sharded_table(var)
-    if shard is not None and exchange.is_over_replicas(shard.exchange):
-        return rows, exchange.gather_rows(var)
+    shard = sharded_table(var)
+    if shard is not None and is_over_replicas(shard.exchange):
+        return rows, gather_rows(var)
     return rows if shard is None else shard.rows_of_rank(rows), tf.convert_to_tensor(variable)
 
 
@@ -194,5 +200,5 @@ def _changed_since(table, moment):
         found = table.export()
         changed = found.versions >= int(moment.timestamp() * 1e6)
         parts = [tf.boolean_mask(part, changed) for part in (found.keys, found.values)]
-        spread_over = exchange.exchange_of(table)
+        spread_over = exchange_of(table)
         return parts if spread_over is None else spread_over.allgather(parts, "sok_changes")

@@ -9,14 +9,10 @@ import tensorflow as tf
 from tensorflow.python.saved_model import registration
 
 from group_embedding.config import TABLE_DTYPES
+from group_embedding.lookup.api import group_embedding_lookup
 from group_embedding.ops.read_rows import read_rows
-from group_embedding.sok.tables import (
-    check_mode,
-    name_of,
-    next_name,
-    target_of,
-    to_initializer,
-)
+from group_embedding.sok.rank_gradients import summed_over_ranks
+from group_embedding.sok.sok_tables import check_mode, name_of, next_name, target_of, to_initializer
 from group_embedding.types import DTypeLike, Initializer, TensorLike
 from group_embedding.variables import (
     EmbeddingVariable,
@@ -25,7 +21,7 @@ from group_embedding.variables import (
     StorageType,
 )
 from group_embedding.variables.get_variable import check_dim, check_dtype
-from group_embedding.variables.key_types import KEY_DTYPES
+from group_embedding.variables.key_types import KEY_DTYPES, widened
 
 _STORAGE = {
     None: StorageType.DRAM,
@@ -160,11 +156,10 @@ class DynamicVariable(EmbeddingVariable):
         Raises:
             ValueError: another rank reads a 'localized' table.
         """
-        from group_embedding.sok.lookup import all2all_dense_embedding, widened  # of this class
-
         with tf.name_scope(name or "sparse_read"):
             if self.placement is None or self.placement.spread != "one_rank":
-                return all2all_dense_embedding(self, indices)
+                keys = widened(tf.convert_to_tensor(indices), self.key_dtype)
+                return summed_over_ranks(group_embedding_lookup([self], [keys])[0], self)
             if self.placement.rank != self.exchange.rank:
                 raise ValueError(
                     f"table '{name_of(self)}': expected to be read on rank {self.placement.rank}, "

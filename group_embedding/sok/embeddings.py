@@ -9,16 +9,17 @@ from tensorflow.python.eager import record
 
 from group_embedding import exchange
 from group_embedding.config import COMBINERS, TABLE_DTYPES, check_choice
+from group_embedding.lookup.lookup_table import tf_variable
 from group_embedding.placement import DISTRIBUTED
-from group_embedding.sok.lookup import all2all_dense_embedding, lookup_sparse, widened
-from group_embedding.sok.tables import mark_table, to_initializer
-from group_embedding.tables import tf_variable
+from group_embedding.sharding.sharded_table import assign_rows, gather_rows, make_table
+from group_embedding.sok.lookup import all2all_dense_embedding, lookup_sparse
+from group_embedding.sok.sok_tables import mark_table, to_initializer
 from group_embedding.types import DTypeLike, Initializer
 from group_embedding.variables import EmbeddingVariableOption, InitializerOption
 from group_embedding.variables.get_variable import check_dtype, keyed_variables
 from group_embedding.variables.keras_variable import add_weight_as_it_is, track_weight
 from group_embedding.variables.keras_xla import NotForXla, refuse_xla_trace
-from group_embedding.variables.key_types import KEY_DTYPES
+from group_embedding.variables.key_types import KEY_DTYPES, widened
 
 _register = tf.keras.utils.register_keras_serializable("group_embedding")
 _MAX_INITIAL_ROWS = 4096
@@ -70,10 +71,10 @@ class _Embedding(NotForXla, tf.keras.layers.Layer):
 
     def save_own_variables(self, store):
         """The whole table, on each rank. One that is found by key says that it has no array."""
-        store["0"] = exchange.gather_rows(tf_variable(self._table)).numpy()
+        store["0"] = gather_rows(tf_variable(self._table)).numpy()
 
     def load_own_variables(self, store):
-        exchange.assign_rows(self._table, store["0"][...])
+        assign_rows(self._table, store["0"][...])
 
     def _make_table(self):
         owner = f"layer '{self.name}'"
@@ -88,7 +89,7 @@ class _Embedding(NotForXla, tf.keras.layers.Layer):
             )
 
         if not self.use_hashtable:
-            return exchange.make_table((num_rows, dim), start, create, DISTRIBUTED)
+            return make_table((num_rows, dim), start, create, DISTRIBUTED)
         initial = InitializerOption(default_value_dim=min(num_rows, _MAX_INITIAL_ROWS))
         with keyed_variables(
             embedding_dim=dim,

@@ -5,9 +5,10 @@ from __future__ import annotations
 import tensorflow as tf
 
 from group_embedding.sok.dynamic_variable import DynamicVariable
-from group_embedding.sok.lookup import all2all_dense_embedding, widened
+from group_embedding.sok.lookup import all2all_dense_embedding
 from group_embedding.types import TensorLike
 from group_embedding.variables import over_ranks
+from group_embedding.variables.key_types import widened
 
 _MAX_CAPACITY = 2**26
 

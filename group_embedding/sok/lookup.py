@@ -1,9 +1,4 @@
-"""SOK's lookups: the group lookup, with gradients that are sums over the ranks.
-
-The group lookup makes gradients those of the mean of the ranks' losses. SOK adds up what the ranks
-send, and its scripts divide their losses by the batch of all ranks. So gradients are multiplied on
-their way in by what the exchange divides them by.
-"""
+"""SOK's lookups: the group lookup, with gradients that are sums over the ranks."""
 
 from __future__ import annotations
 
@@ -13,15 +8,13 @@ from typing import Any
 import tensorflow as tf
 
 from group_embedding.arguments import per_lookup
-from group_embedding.exchange import exchange_of
-from group_embedding.lookup import group_embedding_lookup, group_embedding_lookup_signed
+from group_embedding.lookup.api import group_embedding_lookup, group_embedding_lookup_signed
+from group_embedding.lookup.lookup_table import tf_variable
 from group_embedding.sok.low_frequency import filtered
-from group_embedding.tables import tf_variable
+from group_embedding.sok.rank_gradients import summed_over_ranks, weights_of_this_rank
 from group_embedding.types import Combiner, SparseLike, Table, TensorLike
 from group_embedding.variables import EmbeddingVariable
-
-# Types of ids whose values all are keys of a wider type.
-_WIDER = {tf.int32: (tf.int64,), tf.uint32: (tf.int64, tf.uint64)}
+from group_embedding.variables.key_types import widened
 
 
 def lookup_sparse(
@@ -93,7 +86,7 @@ def all2all_dense_embedding(param: Table, indices: TensorLike) -> tf.Tensor:
     """
     indices = _as_keys(tf.convert_to_tensor(indices), param)
     (rows,) = group_embedding_lookup([param], [indices])
-    return _summed(rows, param)
+    return summed_over_ranks(rows, param)
 
 
 def _look_up(params, sp_ids, sp_weights, combiners, use_low_frequency_filter):
@@ -103,16 +96,12 @@ def _look_up(params, sp_ids, sp_weights, combiners, use_low_frequency_filter):
     if use_low_frequency_filter:
         sp_ids, sp_weights, combiners, divisors = _filtered(params, sp_ids, sp_weights, combiners)
     if sp_weights is not None:
-        sp_weights = [_unscaled(weights, param) for weights, param in zip(sp_weights, params)]
+        sp_weights = [
+            weights_of_this_rank(weights, param) for weights, param in zip(sp_weights, params)
+        ]
     results = group_embedding_lookup_signed(params, sp_ids, combiners, sp_weights)
-    results = [_summed(result, param) for result, param in zip(results, params)]
+    results = [summed_over_ranks(result, param) for result, param in zip(results, params)]
     return [_divided(result, by) for result, by in zip(results, divisors)]
-
-
-def widened(ids, key_dtype):
-    """Ids in the type of keys, where that has all their values; else as they are."""
-    narrower = getattr(ids, "dtype", None)
-    return tf.cast(ids, key_dtype) if key_dtype in _WIDER.get(narrower, ()) else ids
 
 
 def _as_keys(ids, param):
@@ -132,25 +121,3 @@ def _divided(result, divisors):
     if divisors is None:
         return result
     return tf.math.divide_no_nan(result, tf.cast(divisors, result.dtype)[:, None])
-
-
-def _summed(result, param):
-    exchange = exchange_of(param)
-    return result if exchange is None else _scale_gradient(result, exchange.gradient_divisor)
-
-
-def _unscaled(weights, param):
-    """Weights are of this rank's samples alone, and so is their gradient."""
-    exchange = exchange_of(param)
-    if weights is None or exchange is None:
-        return weights
-    values = _scale_gradient(weights.values, 1 / exchange.gradient_divisor)
-    return weights.with_values(values)
-
-
-def _scale_gradient(tensor, factor):
-    @tf.custom_gradient
-    def scaled(same):
-        return tf.identity(same), lambda gradient: gradient * tf.cast(factor, gradient.dtype)
-
-    return scaled(tensor)

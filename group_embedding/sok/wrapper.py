@@ -11,13 +11,13 @@ from typing import Any
 import tensorflow as tf
 
 from group_embedding.distributed import DistributedOptimizer
+from group_embedding.lookup.lookup_table import tf_variable
 from group_embedding.optimizers import LazyAdam, wrap
 from group_embedding.optimizers.bases import KERAS, changed_method
 from group_embedding.optimizers.loss_scale import inside, is_loss_scale
 from group_embedding.optimizers.wrap import WRAPPED, can_wrap
-from group_embedding.sok.tables import is_table, name_of
+from group_embedding.sok.sok_tables import is_table, name_of
 from group_embedding.sok.twins import twin
-from group_embedding.tables import tf_variable
 from group_embedding.types import Hyperparameter, Optimizer
 from group_embedding.variables import EmbeddingVariable
 

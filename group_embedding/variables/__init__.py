@@ -14,7 +14,7 @@ from group_embedding.variables.options import (
     StorageOption,
     StorageType,
 )
-from group_embedding.variables.statistics import EmbeddingVariableStatisticsHook
+from group_embedding.variables.statistics_hook import EmbeddingVariableStatisticsHook
 
 __all__ = [
     "CBFFilter",

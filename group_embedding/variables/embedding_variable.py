@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,11 +12,13 @@ from tensorflow.python.ops import resource_variable_ops
 from tensorflow.python.saved_model import registration
 
 from group_embedding.checkpoint.by_name import SavedByName
-from group_embedding.checkpoint.start import find_start
-from group_embedding.exchange import current, is_over_replicas, table_is_made
+from group_embedding.checkpoint.initial_checkpoint import find_start
+from group_embedding.exchange.active import current
 from group_embedding.ops import embedding_table, table_keys
 from group_embedding.ops.read_rows import read_rows
 from group_embedding.placement import no_saved_model
+from group_embedding.sharding.replica_tables import is_over_replicas
+from group_embedding.sharding.sharded_table import table_is_made
 from group_embedding.types import DTypeLike, Initializer, TensorLike
 from group_embedding.variables import over_ranks
 from group_embedding.variables.admission import admission_of, eviction_of
@@ -56,6 +58,9 @@ class EmbeddingVariable(StandIn, SavedByName):
       exchange: The Exchange that the ranks share it by.
       placement: How its keys are spread over ranks; None: there is one rank.
     """
+
+    # `group_embedding_lookup`, which takes tables of this class; `group_embedding.lookup` sets it.
+    _group_embedding_lookup: Callable[..., list[tf.Tensor]]
 
     def __init__(
         self,
@@ -277,9 +282,9 @@ class EmbeddingVariable(StandIn, SavedByName):
             keys = self._to_int64(indices)
             with tf.device(self.device):
                 return read_rows(self.table_handle, keys, self.dtype, self.shape[1])
-        from group_embedding.lookup import group_embedding_lookup  # which takes this class
-
-        return group_embedding_lookup([self], [indices], name=name or "sparse_read")[0]
+        lookup = type(self)._group_embedding_lookup
+        (rows,) = lookup([self], [indices], name=name or "sparse_read")
+        return rows
 
     def _is_only_read(self, ids):
         """Whether a lookup of `ids` made now is one that a single op serves: eager, without a tape

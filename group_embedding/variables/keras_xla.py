@@ -5,7 +5,7 @@ import sys
 from tensorflow.python.framework import ops
 from tensorflow.python.ops import control_flow_util
 
-from group_embedding.layers.keras_version import keras
+from group_embedding.keras_compat import keras
 
 _ADVICE = (
     "looks its tables up by a custom op, which XLA cannot compile. Compile the model with "

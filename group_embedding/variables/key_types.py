@@ -17,3 +17,12 @@ def to_keys(ids, key_dtype):
     if tf.is_tensor(ids) and are_keys(ids.dtype, key_dtype):
         return tf.cast(ids, key_dtype)
     return tf.convert_to_tensor(ids, key_dtype)
+
+
+def widened(ids, key_dtype):
+    """Ids (a tensor, SparseTensor or RaggedTensor) cast to the type of keys, if all values of their
+    type are keys; else as they are."""
+    dtype = getattr(ids, "dtype", None)
+    if dtype is None or dtype == key_dtype or not are_keys(dtype, key_dtype):
+        return ids
+    return tf.cast(ids, key_dtype)

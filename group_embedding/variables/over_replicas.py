@@ -7,6 +7,7 @@ from tensorflow.python.distribute.values import MirroredVariable
 from group_embedding import exchange
 from group_embedding.checkpoint.by_object import RowsOfParts
 from group_embedding.ops.table_keys import Export
+from group_embedding.sharding.replica_tables import check_in_scope, refuse_stock_updates
 from group_embedding.variables.table_copy import no_array
 
 
@@ -18,7 +19,7 @@ def make_over_replicas(make):
         ValueError: it is called outside of the strategy's scope, or in `strategy.run`.
     """
     now = exchange.current()
-    exchange.check_in_scope(now)
+    check_in_scope(now)
     parts = []
     for of_rank in now.of_this_process:
         parts.append(make(exchange=of_rank, starts_like=parts[0] if parts else None))
@@ -39,7 +40,7 @@ class KeyedReplicas(MirroredVariable):
         rows = [part.rows for part in parts]
         self.rows = self._track_trackable(rows[0] if len(rows) == 1 else RowsOfParts(rows), "table")
         if len(parts) > 1:
-            exchange.refuse_stock_updates(self)
+            refuse_stock_updates(self)
 
     def of_this_replica(self):
         """The EmbeddingVariable of the replica that asks; outside of `strategy.run`, itself."""

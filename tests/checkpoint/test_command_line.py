@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 
 import group_embedding as ge
-from group_embedding.checkpoint import files
+from group_embedding.checkpoint import checkpoint_files as files
 from group_embedding.checkpoint.__main__ import main
 
 v1 = tf.compat.v1

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from group_embedding.checkpoint import background, files
+from group_embedding.checkpoint import background
+from group_embedding.checkpoint import checkpoint_files as files
 
 v1 = tf.compat.v1
 SEED = int(os.environ.get("GROUP_EMBEDDING_TEST_SEED", "20240501"))

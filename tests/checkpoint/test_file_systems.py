@@ -25,7 +25,7 @@ from checkpoint.test_objects import (  # noqa: F401
 )
 
 import group_embedding as ge
-from group_embedding.checkpoint import files
+from group_embedding.checkpoint import checkpoint_files as files
 from group_embedding.checkpoint.__main__ import main
 
 v1 = tf.compat.v1

@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 import group_embedding as ge
-from group_embedding.checkpoint import files
+from group_embedding.checkpoint import checkpoint_files as files
 
 KERAS_3 = getattr(tf.keras, "__version__", "2").startswith("3")
 IN_BACKGROUND = tf.train.CheckpointOptions(enable_async=True)

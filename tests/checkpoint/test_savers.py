@@ -11,7 +11,7 @@ import pytest
 import tensorflow as tf
 
 import group_embedding as ge
-from group_embedding.checkpoint import files
+from group_embedding.checkpoint import checkpoint_files as files
 
 v1 = tf.compat.v1
 BATCHES = cases.batches()

@@ -9,7 +9,7 @@ import tensorflow as tf
 from variables import storages
 
 import group_embedding as ge
-from group_embedding.checkpoint import files
+from group_embedding.checkpoint import checkpoint_files as files
 
 v1 = tf.compat.v1
 DIM = cases.DIM

@@ -17,6 +17,7 @@ import tensorflow as tf
 
 import group_embedding as ge
 from group_embedding.ops.route_ids import key_owners
+from group_embedding.sharding.sharded_table import make_table
 
 FOLDER = Path(sys.argv[1])
 NUM_STEPS, SAVE_STEPS = 60, 5
@@ -72,7 +73,7 @@ def _table():
         return ge.get_embedding_variable("keys", 2, ev_option=option)
     if sys.argv[2:] != ["by_row"]:
         return ge.get_embedding_variable("keys", 2, initializer=tf.zeros_initializer())
-    return ge.exchange.make_table(
+    return make_table(
         (12, 2), tf.zeros_initializer(), lambda shape, initializer: tf.Variable(initializer(shape))
     )
 

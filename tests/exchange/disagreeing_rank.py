@@ -18,7 +18,9 @@ import tensorflow as tf
 
 import group_embedding as ge
 from group_embedding.distributed.strategy import disable_distributed_strategy
+from group_embedding.exchange.active import set_current
 from group_embedding.exchange.horovod import HorovodExchange
+from group_embedding.sharding.sharded_table import make_table
 
 v1 = tf.compat.v1
 TIMEOUT = 6.0  # seconds
@@ -120,7 +122,7 @@ def exits(prefix, how, is_other):
 
 def over_horovod(prefix, how, is_other):
     """All goes through Horovod, as between hosts."""
-    ge.exchange.set_current(HorovodExchange())
+    set_current(HorovodExchange())
     return more_lookups(prefix, how, is_other)
 
 
@@ -132,7 +134,7 @@ def _rows(name, dim):
     def make(shape, initializer):
         return tf.Variable(initializer(shape), name=name)
 
-    return ge.exchange.make_table((12, dim), tf.zeros_initializer(), make)
+    return make_table((12, dim), tf.zeros_initializer(), make)
 
 
 def _step(how, tables, num_lookups):

@@ -5,9 +5,12 @@ import numpy as np
 import tensorflow as tf
 
 import group_embedding as ge
-from group_embedding import exchange, feature_ids, tables
+from group_embedding import exchange
+from group_embedding.lookup import feature_ids
+from group_embedding.lookup import lookup_table as tables
 from group_embedding.ops.group_ids import group_ids
 from group_embedding.ops.sharded_group import sharded_group_lookup
+from group_embedding.sharding.sharded_table import gather_rows, make_table
 
 SHAPES = {"user": (50, 4), "item": (7, 16)}
 IDS = {"user": [[3, 4], [], [3], [49]], "item": [[1], [2, 2], [6], [0]]}
@@ -47,18 +50,16 @@ def value_of(name):
     return rng.normal(size=SHAPES[name]).astype(np.float32)
 
 
-def make_table(name, dtype=tf.float32):
+def make_case_table(name, dtype=tf.float32):
     def create(shape, initializer):
         return tf.Variable(initializer(shape, dtype), name=name)
 
-    return exchange.make_table(
-        SHAPES[name], lambda shape, dtype: tf.constant(value_of(name), dtype), create
-    )
+    return make_table(SHAPES[name], lambda shape, dtype: tf.constant(value_of(name), dtype), create)
 
 
 def make_tables(item_dtype=tf.float32):
     ge.enable_distributed_strategy("collective")
-    return make_table("user"), make_table("item", item_dtype)
+    return make_case_table("user"), make_case_table("item", item_dtype)
 
 
 def whole_ids(name):
@@ -166,7 +167,7 @@ def train_two_dtypes(num_steps):
         return loss
 
     losses = [step().numpy() for _ in range(num_steps)]
-    return losses, [exchange.gather_rows(table).numpy() for table in tables]
+    return losses, [gather_rows(table).numpy() for table in tables]
 
 
 def look_up_what_the_other_does_not():

@@ -9,7 +9,7 @@ from exchange import test_exchange
 
 import group_embedding as ge
 from group_embedding import exchange, sok
-from group_embedding.tables import tf_variable
+from group_embedding.lookup.lookup_table import tf_variable
 
 NUM_DEVICES = 4
 NUM_KEYS, DIM, SLOTS, NNZ, BATCH = 50, 4, 3, 3, 12

@@ -6,7 +6,7 @@ from exchange import replica_cases as cases
 
 import group_embedding as ge
 from group_embedding import sok
-from group_embedding.tables import tf_variable
+from group_embedding.lookup.lookup_table import tf_variable
 
 
 def message_of(case):

@@ -7,6 +7,7 @@ import tensorflow as tf
 
 import group_embedding as ge
 from group_embedding import exchange
+from group_embedding.sharding.sharded_table import make_table
 
 NUM_STEPS, BATCH_SIZE, NUM_ROWS, DIM = 10, 12, 20, 4
 
@@ -43,7 +44,7 @@ def train(name):
     def make(shape, initializer):
         return tf.Variable(initializer(shape), name=f"{name}_rows")
 
-    tables = [exchange.make_table((NUM_ROWS, DIM), lambda *_, **__: tf.constant(start), make)]
+    tables = [make_table((NUM_ROWS, DIM), lambda *_, **__: tf.constant(start), make)]
     if trains_keys:
         ones = tf.keras.initializers.Ones()
         tables.append(ge.get_embedding_variable(f"{name}_keys", DIM, initializer=ones))

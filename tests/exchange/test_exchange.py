@@ -8,6 +8,8 @@ import tensorflow as tf
 
 from group_embedding import exchange
 from group_embedding.distributed import enable_distributed_strategy
+from group_embedding.exchange.local import LocalExchange
+from group_embedding.sharding.sharded_table import make_table, sharded_table
 
 DTYPES = [tf.float32, tf.float16, tf.bfloat16, tf.int32, tf.int64, tf.uint32, tf.uint64, tf.uint8]
 
@@ -211,7 +213,7 @@ def horovod_conforms_on_rank():
 
 
 def test_one_process_conforms():
-    current = exchange.LocalExchange()
+    current = LocalExchange()
 
     conform(current)
 
@@ -260,11 +262,11 @@ def count_ranks():
     counts = [exchange.current().num_ranks]
     with exchange.unsharded():
         counts.append(exchange.current().num_ranks)
-        table = exchange.make_table(
+        table = make_table(
             (3, 1), tf.zeros, lambda shape, initializer: tf.Variable(initializer(shape))
         )
         assert table.shape == (3, 1)
-        assert exchange.sharded_table(table) is None
+        assert sharded_table(table) is None
     return [*counts, exchange.current().num_ranks]
 
 

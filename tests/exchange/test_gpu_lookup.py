@@ -25,8 +25,8 @@ from gpu_processes import on_gpus
 from tensorflow.python.framework.func_graph import FuncGraph
 
 import group_embedding as ge
-from group_embedding import exchange
 from group_embedding.distributed import gradients
+from group_embedding.exchange.local import LocalExchange
 from group_embedding.ops._nccl import name_nccl
 from group_embedding.ops.sharded_group import NcclRanks
 
@@ -279,7 +279,7 @@ def test_a_bad_id_is_an_error_at_once(one_rank):
     np.testing.assert_array_equal(user, value_of("user")[[1]])
 
 
-class TwoRanks(exchange.LocalExchange):
+class TwoRanks(LocalExchange):
     """Ranks with a GPU each, whose collective is an op that says so."""
 
     num_ranks = 2

@@ -8,7 +8,7 @@ import tensorflow as tf
 
 import group_embedding as ge
 from group_embedding import exchange
-from group_embedding.checkpoint import files
+from group_embedding.checkpoint import checkpoint_files as files
 
 v1 = tf.compat.v1
 COUNTS = [1, 2, 3, 4]

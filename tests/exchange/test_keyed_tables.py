@@ -8,6 +8,7 @@ import tensorflow as tf
 
 import group_embedding as ge
 from group_embedding import exchange
+from group_embedding.sharding.sharded_table import make_table
 
 v1 = tf.compat.v1
 NUM_STEPS = 6
@@ -292,7 +293,7 @@ def train_mixed(storage_option=None):
     rank, num_ranks = exchange.current().rank, exchange.current().num_ranks
     whole = np.random.default_rng(1).normal(size=(10, 4)).astype(np.float32)
     plain = {
-        dtype: exchange.make_table(
+        dtype: make_table(
             (10, 4),
             lambda shape, dtype: tf.cast(whole, dtype),
             lambda shape, initializer, dtype=dtype: tf.Variable(initializer(shape, dtype)),

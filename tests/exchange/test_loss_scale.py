@@ -7,6 +7,7 @@ import tensorflow as tf
 
 import group_embedding as ge
 from group_embedding import exchange
+from group_embedding.sharding.sharded_table import make_table
 
 IS_KERAS_3 = tf.__version__.startswith("2.2")
 NUM_ROWS, DIM, START = 12, 4, 1.0
@@ -70,7 +71,7 @@ def train(make, overflowing):
     updates of tables that are not in a branch."""
     rank, num_ranks = exchange.current().rank, exchange.current().num_ranks
     optimizer = make()
-    rows = exchange.make_table(
+    rows = make_table(
         (NUM_ROWS, DIM),
         lambda shape, dtype=None: tf.fill(shape, START),
         lambda shape, initializer: tf.Variable(initializer(shape), name="rows"),

@@ -9,6 +9,7 @@ import tensorflow as tf
 
 import group_embedding as ge
 from group_embedding import exchange
+from group_embedding.sharding.sharded_table import make_table
 from group_embedding.testing import Ranks
 
 NUM_ROWS, DIM, BATCH = 500, 4, 16
@@ -18,7 +19,7 @@ def train(num_steps):
     """Returns the dense variables, and rows of both tables."""
     rank, num_ranks = exchange.current().rank, exchange.current().num_ranks
     whole = np.random.default_rng(1).normal(size=(NUM_ROWS, DIM)).astype(np.float32)
-    rows = exchange.make_table(
+    rows = make_table(
         whole.shape,
         lambda shape, dtype=None: tf.constant(whole),
         lambda shape, initializer: tf.Variable(initializer(shape)),

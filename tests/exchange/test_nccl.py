@@ -6,9 +6,11 @@ import warnings
 import pytest
 
 from group_embedding import exchange
+from group_embedding.exchange.local import LocalExchange
+from group_embedding.exchange.nccl import form_nccl_ranks
 
 
-class Job(exchange.LocalExchange):
+class Job(LocalExchange):
     """Ranks of which some have said what GPU they have."""
 
     def __init__(self, num_ranks):
@@ -34,7 +36,7 @@ def test_ranks_without_a_gpu_each_do_without_nccl(monkeypatch, gpus, reason):
     # When they would meet
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
-        ranks = exchange.meet(Job(len(gpus)), gpu=None, timeout_seconds=30)
+        ranks = form_nccl_ranks(Job(len(gpus)), gpu=None, timeout_seconds=30)
     # Then they do not, and say why, if one has a GPU
     assert ranks is None
     assert [reason in str(one.message) for one in said] == ([True] if reason else [])
@@ -60,7 +62,7 @@ def test_ranks_of_one_host_may_write_into_each_others_memory(
     texts = [json.dumps(rank) for rank in ranks]
     monkeypatch.setattr(exchange.nccl, "gather_text", lambda *_: texts)
     # When they meet
-    met = exchange.meet(Job(len(gpus)), gpu=None, timeout_seconds=30)
+    met = form_nccl_ranks(Job(len(gpus)), gpu=None, timeout_seconds=30)
     # Then they have peer buffers if all are on one host and reach their peers
     assert (met.nccl_id, met.use_peer_memory) == (b"\n", has_peer_buffers)
 
@@ -76,6 +78,6 @@ def test_no_peer_memory_where_nccl_is_kept_from_the_links(monkeypatch, disabled,
         exchange.nccl, "gather_text", lambda _, text, name: told.append(text) or [text]
     )
     # When a rank tells the others what it has
-    exchange.meet(Job(2), gpu=None, timeout_seconds=30)
+    form_nccl_ranks(Job(2), gpu=None, timeout_seconds=30)
     # Then that is whether it reaches its peers
     assert json.loads(told[0])["peers"] is reaches

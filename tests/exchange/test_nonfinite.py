@@ -6,6 +6,7 @@ import tensorflow as tf
 
 import group_embedding as ge
 from group_embedding import exchange
+from group_embedding.sharding.sharded_table import make_table
 
 NUM_ROWS, DIM = 20, 4
 
@@ -15,7 +16,7 @@ def train():
     rank, num_ranks = exchange.current().rank, exchange.current().num_ranks
     optimizer = ge.optimizers.wrap(tf.keras.optimizers.Adagrad(0.1), skip_nonfinite=True)
     optimizer = ge.DistributedOptimizer(optimizer)
-    rows = exchange.make_table(
+    rows = make_table(
         (NUM_ROWS, DIM),
         lambda shape, dtype=None: tf.ones(shape),
         lambda shape, initializer: tf.Variable(initializer(shape), name="rows"),

@@ -6,6 +6,7 @@ import tensorflow as tf
 
 import group_embedding as ge
 from group_embedding import exchange
+from group_embedding.sharding.sharded_table import gather_rows, make_table
 
 v1 = tf.compat.v1
 fc = tf.feature_column
@@ -45,7 +46,7 @@ def train_layer():
         labels = np.ones([len(ids), DIM * len(WORDS)], np.float32)
         model.train_on_batch({table.name: ids for table in tables}, labels)
     held = {name: tuple(variable.shape) for name, variable in layer.tables.items()}
-    whole = {n: exchange.gather_rows(_variable(v)).numpy() for n, v in layer.tables.items()}
+    whole = {n: gather_rows(_variable(v)).numpy() for n, v in layer.tables.items()}
     return held, whole
 
 
@@ -138,7 +139,7 @@ def look_up_on_rank(dtype, comm_dtype):
     exchange.current().comm_dtype = comm_dtype
     try:
         whole = in_float32(tf.cast(np.random.default_rng(1).normal(size=(9, 4)), dtype))
-        table = exchange.make_table(
+        table = make_table(
             (9, 4),
             lambda shape, dtype: tf.constant(whole, dtype),
             lambda shape, initializer: tf.Variable(initializer(shape, dtype)),
@@ -187,7 +188,7 @@ def disagree_on_rank(kind):
     ge.enable_distributed_strategy()
     differs = exchange.current().rank == 1
     dims = {"dim": 8 if differs else 4}
-    table = exchange.make_table(
+    table = make_table(
         (10, dims.get(kind, 4)),
         lambda shape, dtype=None: tf.zeros(shape),
         lambda shape, initializer: tf.Variable(initializer(shape), name="clicks"),

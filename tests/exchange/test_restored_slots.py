@@ -7,6 +7,7 @@ import tensorflow as tf
 
 import group_embedding as ge
 from group_embedding import exchange
+from group_embedding.sharding.sharded_table import gather_rows, make_table
 
 v1 = tf.compat.v1
 NUM_ROWS, DIM = 7, 2
@@ -33,7 +34,7 @@ if hasattr(getattr(tf.keras.optimizers, "legacy", None), "Adam") and not hasattr
 
 class Model:
     def __init__(self, make_optimizer):
-        self.table = exchange.make_table(
+        self.table = make_table(
             (NUM_ROWS, DIM),
             lambda shape, dtype=None: tf.reshape(tf.range(float(NUM_ROWS * DIM)), shape),
             lambda shape, initializer: tf.Variable(initializer(shape)),
@@ -50,7 +51,7 @@ class Model:
         self.optimizer.apply_gradients([(tape.gradient(loss, self.table), self.table)])
 
     def rows(self):
-        return exchange.gather_rows(self.table).numpy()
+        return gather_rows(self.table).numpy()
 
 
 def restore_before_slots(make_optimizer, folder):
@@ -88,7 +89,7 @@ def save_with_stock_saver(folder):
     ge.enable_distributed_strategy()
     errors, own = [], f"{folder}/{exchange.current().rank}"
     with tf.Graph().as_default(), v1.Session() as session:
-        exchange.make_table(
+        make_table(
             (NUM_ROWS, DIM),
             v1.zeros_initializer(),
             lambda shape, initializer: v1.get_variable("rows", shape, tf.float32, initializer),

@@ -8,6 +8,7 @@ from tensorflow.python.ops.data_flow_ops import StagingArea
 import group_embedding as ge
 from group_embedding import exchange
 from group_embedding.distributed import enable_distributed_strategy
+from group_embedding.sharding.sharded_table import make_table
 
 v1 = tf.compat.v1
 NUM_STEPS, DIM = 6, 3
@@ -58,7 +59,7 @@ class Model:
         for name, num_rows in ROWS.items():
             value = np.random.default_rng(num_rows).normal(size=(num_rows, DIM))
             self.tables.append(
-                exchange.make_table(
+                make_table(
                     (num_rows, DIM),
                     lambda shape, dtype=None, value=value: tf.constant(value, tf.float32),
                     lambda shape, initializer, name=name: create(name, initializer(shape)),
@@ -274,10 +275,10 @@ def to_rank_3(ids):
 
 def look_up_both_ways():
     """Results and gradients {whether ids were routed ahead: arrays}, of ids of all kinds."""
-    wide = exchange.make_table(
+    wide = make_table(
         (5, 2), tf.keras.initializers.RandomUniform(seed=1), lambda s, i: tf.Variable(i(s))
     )
-    narrow = exchange.make_table(
+    narrow = make_table(
         (5, 4),
         tf.keras.initializers.RandomUniform(seed=2),
         lambda s, i: tf.Variable(tf.cast(i(s), tf.float16)),
@@ -336,7 +337,7 @@ def route_bad_ids_on_rank():
     """Only rank 1 has a bad id; all ranks go on afterwards."""
     enable_distributed_strategy()
     rank = exchange.current().rank
-    table = exchange.make_table((7, 2), tf.ones_initializer(), lambda s, i: tf.Variable(i(s)))
+    table = make_table((7, 2), tf.ones_initializer(), lambda s, i: tf.Variable(i(s)))
     bad, good = (tf.ragged.constant([[0, 9 if rank == 1 else i]]) for i in (1, 2))
     names = {"feature_names": ["clicks"]}
     with pytest.raises(tf.errors.InvalidArgumentError) as error:
@@ -357,7 +358,7 @@ def test_a_bad_id_raises_on_every_rank(two_ranks):
 def look_up_in_a_table_of_other_rows_on_rank():
     enable_distributed_strategy()
     tables = [
-        exchange.make_table(
+        make_table(
             (num_rows, 2), tf.ones_initializer(), lambda s, i: tf.Variable(i(s), name="user")
         )
         for num_rows in (7, 8)

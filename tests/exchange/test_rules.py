@@ -7,6 +7,7 @@ import tensorflow as tf
 
 import group_embedding as ge
 from group_embedding import exchange
+from group_embedding.sharding.sharded_table import make_table
 
 NUM_STEPS = 100
 BATCH_SIZE = 12
@@ -53,7 +54,7 @@ def start():
 
 
 def make_tables(name):
-    plain = exchange.make_table(
+    plain = make_table(
         (NUM_ROWS, DIM),
         lambda shape, dtype=None: tf.constant(start()),
         lambda shape, initializer: tf.Variable(initializer(shape), name=f"{name}_plain"),

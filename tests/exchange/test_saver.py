@@ -9,6 +9,7 @@ import tensorflow as tf
 import group_embedding as ge
 from group_embedding import exchange
 from group_embedding.distributed import DistributedOptimizer, Saver, enable_distributed_strategy
+from group_embedding.sharding.sharded_table import make_table, restore_table
 
 v1 = tf.compat.v1
 TABLES = {"emb/user": (11, 4), "emb/tiny": (2, 3)}  # of the second, the third rank has no row
@@ -24,7 +25,7 @@ def build(graph_seed=0):
     that every number of ranks trains the same model."""
     tables = {}
     for name, shape in TABLES.items():
-        tables[name] = exchange.make_table(
+        tables[name] = make_table(
             shape,
             v1.constant_initializer(table_values(name) if graph_seed == 0 else 0.0),
             lambda shape, initializer, name=name: v1.get_variable(
@@ -102,7 +103,7 @@ def monitored_on_rank(folder):
 def save_eagerly_on_rank(folder):
     """A Saver outside of graphs, with a dict of variables."""
     enable_distributed_strategy()
-    variable = exchange.make_table(
+    variable = make_table(
         (5, 2),
         lambda shape, dtype=None: tf.reshape(tf.range(10.0), [5, 2]),
         lambda shape, initializer: tf.Variable(initializer(shape)),
@@ -128,7 +129,7 @@ def save_objects_on_rank(folder):
 
 
 def train_eagerly(learning_rate):
-    table = exchange.make_table(
+    table = make_table(
         (5, 2),
         lambda shape, dtype=None: tf.reshape(tf.range(10.0), [5, 2]),
         lambda shape, initializer: tf.Variable(initializer(shape)),
@@ -146,23 +147,23 @@ def restore_table_on_rank(path):
     """`ckpt_to_load_from`: a table that starts from a checkpoint, in a graph and eagerly."""
     enable_distributed_strategy()
     name = "emb/user"
-    eager = exchange.make_table(
+    eager = make_table(
         TABLES[name],
         lambda shape, dtype=None: tf.zeros(shape),
         lambda shape, initializer: tf.Variable(initializer(shape)),
     )
-    exchange.restore_table(eager, path, name)
+    restore_table(eager, path, name)
     with tf.Graph().as_default(), v1.Session() as session:
-        variable = exchange.make_table(
+        variable = make_table(
             TABLES[name],
             v1.zeros_initializer(),
             lambda shape, initializer: v1.get_variable("x", shape, tf.float32, initializer),
         )
-        exchange.restore_table(variable, path, name)
+        restore_table(variable, path, name)
         session.run(v1.global_variables_initializer())
         in_graph = session.run(variable)
     try:
-        exchange.restore_table(eager, path, "emb/tiny")
+        restore_table(eager, path, "emb/tiny")
     except ValueError as error:
         return eager.numpy(), in_graph, str(error)
 
@@ -178,12 +179,12 @@ def restore_table_from_memory():
         shape_and_slices=[""],
         tensors=[table_values(name)],
     )
-    table = exchange.make_table(
+    table = make_table(
         TABLES[name],
         lambda shape, dtype=None: tf.zeros(shape),
         lambda shape, initializer: tf.Variable(initializer(shape)),
     )
-    exchange.restore_table(table, "ram://started/model", name)
+    restore_table(table, "ram://started/model", name)
     return table.numpy()
 
 

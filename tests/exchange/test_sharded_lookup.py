@@ -7,6 +7,7 @@ import tensorflow as tf
 import group_embedding as ge
 from group_embedding import exchange
 from group_embedding.distributed import enable_distributed_strategy
+from group_embedding.sharding.sharded_table import gather_rows, make_table
 
 COMBINERS = ("mean", "sum", "sqrtn")
 TABLES = {"user": (50, 4), "item": (7, 16), "tiny": (2, 1), "empty_on_two": (1, 3)}
@@ -97,7 +98,7 @@ def make_sharded(name, value):
     def create(shape, initializer):
         return tf.Variable(initializer(shape, tf.float32), name=name)
 
-    return exchange.make_table(value.shape, lambda shape, dtype: tf.constant(value, dtype), create)
+    return make_table(value.shape, lambda shape, dtype: tf.constant(value, dtype), create)
 
 
 def to_numpy(values):
@@ -110,7 +111,7 @@ def look_up_on_rank():
     tables = {name: make_sharded(name, value) for name, value in whole_tables().items()}
     batch = part_of_batch(whole_batch(), samples_of_rank(current.rank, current.num_ranks))
 
-    results = {"gathered": [exchange.gather_rows(t).numpy() for t in tables.values()]}
+    results = {"gathered": [gather_rows(t).numpy() for t in tables.values()]}
     eager = look_up(tables, batch, grouped=True)
     function = tf.function(lambda: look_up(tables, batch, grouped=True))()
     for mode, (outputs, table_grads, weight_grads) in [("eager", eager), ("function", function)]:
@@ -147,7 +148,7 @@ def look_up_in_session(batch):
                 return tf.compat.v1.get_variable(name, shape, tf.float32, initializer)
 
             init = tf.compat.v1.constant_initializer(value)
-            tables[name] = exchange.make_table(value.shape, init, create)
+            tables[name] = make_table(value.shape, init, create)
         ids = [as_ids(rows) for rows, _, _ in batch]
         outputs = ge.group_embedding_lookup_sparse(
             [tables[table] for table, _, _ in FEATURES], ids, [c for _, c, _ in FEATURES]

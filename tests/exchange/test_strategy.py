@@ -9,13 +9,16 @@ import tensorflow as tf
 import group_embedding as ge
 from group_embedding import exchange
 from group_embedding.distributed import strategy
+from group_embedding.exchange.active import set_current
+from group_embedding.exchange.local import LocalExchange
+from group_embedding.sharding.sharded_table import make_table, sharded_table
 
 
 @pytest.fixture
 def one_process():
-    exchange.set_current(exchange.LocalExchange())
+    set_current(LocalExchange())
     yield
-    exchange.set_current(exchange.LocalExchange())
+    set_current(LocalExchange())
 
 
 @pytest.mark.parametrize("word", ["mirrored", "", None])
@@ -47,11 +50,9 @@ def test_unlaunched_it_is_one_process_with_whole_tables(one_process):
 
     assert exchange.current() is first
     assert (first.rank, first.num_ranks) == (0, 1)
-    table = exchange.make_table(
-        (4, 2), tf.zeros, lambda shape, initializer: tf.Variable(initializer(shape))
-    )
+    table = make_table((4, 2), tf.zeros, lambda shape, initializer: tf.Variable(initializer(shape)))
     assert table.shape == (4, 2)
-    assert exchange.sharded_table(table) is None
+    assert sharded_table(table) is None
 
 
 def test_ranks_share_the_cores_of_their_host(monkeypatch):

@@ -11,6 +11,7 @@ from group_embedding.distributed import (
     broadcast_variables,
     enable_distributed_strategy,
 )
+from group_embedding.sharding.sharded_table import make_table
 
 v1 = tf.compat.v1
 NUM_STEPS = 50
@@ -65,7 +66,7 @@ def make_variables(rank, create):
     variables = {}
     for name, shape in TABLES.items():
         value = initial_table(name)
-        variables[name] = exchange.make_table(
+        variables[name] = make_table(
             shape,
             lambda shape, dtype=None, value=value: tf.constant(value),
             lambda shape, initializer, name=name: create(name, shape, initializer),

@@ -9,8 +9,8 @@ import tensorflow as tf
 
 import group_embedding as ge
 from group_embedding.checkpoint import in_store
-from group_embedding.layers.keras_version import keras
-from group_embedding.tables import variable_of_all
+from group_embedding.keras_compat import keras
+from group_embedding.lookup.lookup_table import variable_of_all
 
 DIMS = {"users": 3, "items": 5, "shops": 4}
 FILTERS = {

@@ -6,7 +6,7 @@ import tensorflow as tf
 from tensorflow.python.saved_model import loader_impl
 
 import group_embedding as ge
-from group_embedding.layers.keras_version import keras
+from group_embedding.keras_compat import keras
 
 NUM_ROWS, DIM = 12, 4
 STARTS = np.random.default_rng(5).normal(size=(NUM_ROWS, DIM)).astype(np.float32)

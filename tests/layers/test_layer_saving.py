@@ -7,9 +7,9 @@ import pytest
 import tensorflow as tf
 
 from group_embedding.config import FeatureConfig, TableConfig
+from group_embedding.keras_compat import IS_KERAS_3, keras
 from group_embedding.layers import GroupEmbedding
-from group_embedding.layers.keras_version import IS_KERAS_3, keras
-from group_embedding.layers.serialization import features_from_config, features_to_config
+from group_embedding.layers.layer_config_values import features_from_config, features_to_config
 
 
 @pytest.fixture

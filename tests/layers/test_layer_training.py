@@ -5,8 +5,8 @@ import pytest
 import tensorflow as tf
 
 from group_embedding.config import FeatureConfig, TableConfig
+from group_embedding.keras_compat import IS_KERAS_3, keras
 from group_embedding.layers import GroupEmbedding
-from group_embedding.layers.keras_version import IS_KERAS_3, keras
 
 
 def functional(features, symbolic_inputs):

@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 
 import group_embedding as ge
-from group_embedding.layers.keras_version import keras
+from group_embedding.keras_compat import keras
 
 KEYS = np.random.default_rng(0).integers(0, 50, (64, 2))
 LABELS = np.random.default_rng(1).uniform(size=(64, 1)).astype(np.float32)

@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 
 import group_embedding as ge
-from group_embedding.layers.keras_version import IS_KERAS_3
+from group_embedding.keras_compat import IS_KERAS_3
 
 DATA = np.random.default_rng(0)
 INPUTS = {"clicks": DATA.integers(-1, 50, [64, 3]), "user": DATA.integers(0, 20, [64, 1])}

@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 import group_embedding as ge
-from group_embedding.layers.keras_version import IS_KERAS_3
+from group_embedding.keras_compat import IS_KERAS_3
 
 keras = tf.keras.optimizers
 LossScaleOptimizer = tf.keras.mixed_precision.LossScaleOptimizer

@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 
 import group_embedding as ge
-from group_embedding.layers.keras_version import IS_KERAS_3
+from group_embedding.keras_compat import IS_KERAS_3
 
 keras, v1 = tf.keras.optimizers, tf.compat.v1.train
 

@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 
 from group_embedding import exchange, sok
-from group_embedding.tables import tf_variable
+from group_embedding.lookup.lookup_table import tf_variable
 
 SLOTS, NNZ, DIM, BATCH = 3, 2, 4, 8
 KEYS = np.array([0, 3, 5, 8, 11])

@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 
 import group_embedding as ge
-from group_embedding.layers.keras_version import keras
+from group_embedding.keras_compat import keras
 
 v1 = tf.compat.v1
 MANY = np.arange(-20_000, 20_000)

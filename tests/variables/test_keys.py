@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 import group_embedding as ge
-from group_embedding import feature_ids
+from group_embedding.lookup import feature_ids
 from group_embedding.ops.group_ids import group_ids
 from group_embedding.ops.locate_rows import locate_rows
 

@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 
 import group_embedding as ge
-from group_embedding.layers.keras_version import IS_KERAS_3
+from group_embedding.keras_compat import IS_KERAS_3
 from group_embedding.variables.keras_variable import as_keras_variable
 
 NEW = np.array([3, -4, 3])

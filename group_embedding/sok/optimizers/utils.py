@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from group_embedding.sok.tables import filter_variables
+from group_embedding.sok.sok_tables import filter_variables
 
 
 def split_embedding_variable_from_others(

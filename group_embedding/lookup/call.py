@@ -10,8 +10,14 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from group_embedding import exchange
-from group_embedding.local_lookup import look_up_batch, pack_batch
+from group_embedding.ops.local_lookup import look_up_batch, pack_batch
+from group_embedding.sharding.gpu_lookup import is_served_by_gpus, look_up_on_gpus
+from group_embedding.sharding.sharded_lookup import (
+    RoutedBatch,
+    describe_spread,
+    look_up_sharded,
+    route_sharded,
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,7 +32,7 @@ class Call:
 
     def route(self, features):
         """Per group, what its ids (of `features`, a FeatureIds per lookup) become before a table is
-        read: an `exchange.RoutedBatch`, or an `ops.group_ids.Batch` that is not exchanged yet."""
+        read: an `RoutedBatch`, or an `ops.group_ids.Batch` that is not exchanged yet."""
         for table, feature in zip(self.tables, features):
             table.check_ids(feature.name, feature.values.dtype)
         routed = []
@@ -34,7 +40,7 @@ class Call:
             given = (group.tables, [features[place] for place in group.places])
             if group.is_exchanged_first:
                 options = (group.table_of_feature, group.combiners)
-                routed.append(exchange.route_sharded(*given, *options, **self._id_rules()))
+                routed.append(route_sharded(*given, *options, **self._id_rules()))
             else:
                 routed.append(pack_batch(*given, group.table_of_feature))
         return routed
@@ -59,7 +65,7 @@ class Call:
         numbers = _numbers(self.tables)
         lines = []
         for table, name, combiner in zip(self.tables, self.names, self.combiners):
-            spread = exchange.describe_spread if table.exchange else _describe_local
+            spread = describe_spread if table.exchange else _describe_local
             limit = f", max_norm {table.max_norm:g}" if table.max_norm else ""
             lines.append(
                 f"'{name}': {combiner} of table {numbers[table]}, '{table.name}', "
@@ -94,7 +100,7 @@ class Call:
         places_of = {}
         for place, table in enumerate(self.tables):
             kind = (table.dtype, table.device_type if any_keyed else None)
-            on_gpus = bool(table.exchange) and exchange.is_served_by_gpus(table, weighted)
+            on_gpus = bool(table.exchange) and is_served_by_gpus(table, weighted)
             if table.exchange:
                 kind = (table.exchange, table.dtype) if on_gpus else table.exchange
             places_of.setdefault((kind, on_gpus), []).append(place)
@@ -115,8 +121,8 @@ class Call:
     def _look_up_group(self, group, routed, concat):
         given = (group.tables, routed, group.table_of_feature, group.combiners, group.names)
         if group.is_exchanged_first:
-            return exchange.look_up_sharded(*given, concat=concat)
-        look_up = exchange.look_up_on_gpus if group.is_served_by_gpus else look_up_batch
+            return look_up_sharded(*given, concat=concat)
+        look_up = look_up_on_gpus if group.is_served_by_gpus else look_up_batch
         return look_up(*given, concat=concat, **self._id_rules())
 
 
@@ -137,7 +143,7 @@ class _Group(NamedTuple):
 
 
 def _is_weighted(routed):
-    batch = routed.batch if isinstance(routed, exchange.RoutedBatch) else routed
+    batch = routed.batch if isinstance(routed, RoutedBatch) else routed
     return batch.weighted
 
 

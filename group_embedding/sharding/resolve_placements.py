@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from group_embedding.exchange.active import current
 from group_embedding.placement import AUTO, check_placement
-from group_embedding.plan import TableLoad, plan_placements
+from group_embedding.sharding.placement_plan import TableLoad, plan_placements
 
 
 def resolve_placements(loads: Sequence[TableLoad]) -> dict[str, str]:

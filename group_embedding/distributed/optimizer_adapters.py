@@ -9,15 +9,12 @@ from tensorflow.python.ops import control_flow_util
 
 from group_embedding.distributed.clip_norms import any_spread, clip_by_norms
 from group_embedding.distributed.gradients import average_gradients
-from group_embedding.distributed.initial_values import (
-    broadcast_initial_values,
-    broadcast_variables,
-)
+from group_embedding.distributed.initial_values import broadcast_initial_values, broadcast_variables
 from group_embedding.distributed.loss_scale import overflow_of_ranks
-from group_embedding.distributed.replicas import OverReplicas
+from group_embedding.distributed.replica_optimizer import OverReplicas
 from group_embedding.distributed.slots import MarkedSlots
-from group_embedding.exchange import exchange_of
 from group_embedding.optimizers.bases import KERAS
+from group_embedding.sharding.sharded_table import exchange_of
 
 
 class Distributed:

@@ -23,9 +23,9 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from group_embedding.local_lookup import locate_batch, look_up_batch
 from group_embedding.ops.group_ids import Batch, group_ids
 from group_embedding.ops.group_lookup import group_lookup
+from group_embedding.ops.local_lookup import locate_batch, look_up_batch
 from group_embedding.ops.route_ids import Requests, RoutedTable, read_requests, route_ids
 from group_embedding.types import InvalidIds
 

@@ -1,9 +1,9 @@
 """Many embedding lookups in one fused op.
 
-The flow: what the user gave (arguments.py) becomes tables (tables.py) and tensors of ids
-(feature_ids.py). Lookups that one op can serve form a group (groups.py), which is packed into one
-batch and looked up (local_lookup.py), or exchanged between the ranks that own its rows (exchange/).
-Ids may be routed before the step that looks them up (routed_ids.py).
+The arguments become tables (`lookup_table`) and tensors of ids (`feature_ids`). The lookups that
+one op can serve form a group (`call`). The ids of a group are packed into one batch and looked up,
+or exchanged with the ranks that own their rows (`group_embedding.sharding`). Ids may be routed one
+step before the lookup (`routed_ids`).
 """
 
 from __future__ import annotations
@@ -14,10 +14,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from group_embedding import feature_ids
 from group_embedding.arguments import (
     as_list,
-    as_list_of_ids,
     check_is_none,
     check_length,
     check_word,
@@ -26,9 +24,10 @@ from group_embedding.arguments import (
     per_lookup,
 )
 from group_embedding.config import COMBINERS, INVALID_IDS
-from group_embedding.groups import Call
-from group_embedding.routed_ids import RoutedIds, from_routed_ids, to_routed_ids
-from group_embedding.tables import make_table
+from group_embedding.lookup import feature_ids
+from group_embedding.lookup.call import Call
+from group_embedding.lookup.lookup_table import make_table
+from group_embedding.lookup.routed_ids import RoutedIds, from_routed_ids, to_routed_ids
 from group_embedding.types import (
     Combiner,
     InvalidIds,
@@ -37,6 +36,7 @@ from group_embedding.types import (
     Table,
     TensorLike,
 )
+from group_embedding.variables import EmbeddingVariable
 
 # The combiners of the ops that count every id, whatever its weight.
 _SIGNED = {"sum": "sum", "mean": "signed_mean", "sqrtn": "signed_sqrtn"}
@@ -109,7 +109,7 @@ def group_embedding_lookup_sparse(
     >>> mean.numpy().tolist(), total.numpy().tolist()
     ([[4.0, 5.0], [0.0, 0.0]], [[30.0], [20.0]])
     """
-    params, sp_ids = as_list("params", params), as_list_of_ids("sp_ids", sp_ids, params)
+    params, sp_ids = as_list("params", params), _as_list_of_ids("sp_ids", sp_ids, params)
     combiners = known_combiners(combiners)
     with tf.name_scope(name or "group_embedding_lookup_sparse"):
         call = _sparse_call(
@@ -124,7 +124,7 @@ def group_embedding_lookup_sparse(
 def group_embedding_lookup_signed(params, sp_ids, combiners, sp_weights=None):
     """`group_embedding_lookup_sparse` in which weights of any sign count: what
     `tf.nn.embedding_lookup_sparse` means, on ids that are not negative."""
-    params, sp_ids = as_list("params", params), as_list_of_ids("sp_ids", sp_ids, params)
+    params, sp_ids = as_list("params", params), _as_list_of_ids("sp_ids", sp_ids, params)
     with tf.name_scope("group_embedding_lookup_signed"):
         call = _sparse_call(params, combiners, "mod", None, "raise", None)
         if sp_weights is not None:
@@ -164,7 +164,7 @@ def group_embedding_lookup(
     >>> ge.group_embedding_lookup([table], [[1, 0, 1]])[0].numpy().tolist()
     [[3.0, 4.0], [1.0, 2.0], [3.0, 4.0]]
     """
-    params, ids = as_list("params", params), as_list_of_ids("ids", ids, params)
+    params, ids = as_list("params", params), _as_list_of_ids("ids", ids, params)
     with tf.name_scope(name or "group_embedding_lookup"):
         call = _dense_call(params, partition_strategy, invalid_ids, feature_names)
         if isinstance(ids, RoutedIds):
@@ -238,7 +238,7 @@ def route_ids(
     10.0
     11.0
     """
-    params, ids = as_list("params", params), as_list_of_ids("ids", ids, params)
+    params, ids = as_list("params", params), _as_list_of_ids("ids", ids, params)
     if isinstance(ids, RoutedIds):
         raise TypeError("ids: expected a list with one per lookup, got RoutedIds")
     with tf.name_scope(name or "route_ids"):
@@ -255,6 +255,19 @@ def route_ids(
             features = _sparse_features(call, ids, sp_weights)
             axes = [feature_ids.sample_axes(i) for i in ids]
         return to_routed_ids(call, call.route(features), axes)
+
+
+# Rows read one by one, as by `tf.gather(table, keys)`, are looked up too.
+EmbeddingVariable._group_embedding_lookup = staticmethod(group_embedding_lookup)
+
+
+def _as_list_of_ids(name, ids, params):
+    """A list as long as `params`, or RoutedIds."""
+    if isinstance(ids, RoutedIds):
+        return ids
+    ids = as_list(name, ids)
+    check_length(name, ids, "params", len(params))
+    return ids
 
 
 def _sparse_call(params, combiners, partition_strategy, max_norm, invalid_ids, names):

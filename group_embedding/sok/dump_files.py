@@ -11,10 +11,11 @@ from typing import Any
 import tensorflow as tf
 
 from group_embedding import exchange
-from group_embedding.checkpoint import files
+from group_embedding.checkpoint import checkpoint_files as files
 from group_embedding.distributed.slots import mark_slots
-from group_embedding.sok.tables import is_table, name_of
-from group_embedding.tables import tf_variable
+from group_embedding.lookup.lookup_table import tf_variable
+from group_embedding.sharding.sharded_table import table_shape
+from group_embedding.sok.sok_tables import is_table, name_of
 from group_embedding.types import Optimizer
 
 _PREFIX = "tables"
@@ -152,7 +153,7 @@ def _check_tables(path, tables, entries):
         if match
     }
     for name, table in tables.items():
-        expected = exchange.table_shape(table).as_list()
+        expected = table_shape(table).as_list()
         actual = found.get(_entry(name))
         if actual is None:
             raise ValueError(

@@ -17,7 +17,8 @@ from tensorflow.python.trackable.base import VARIABLE_VALUE_KEY
 
 from group_embedding.exchange.active import current
 from group_embedding.exchange.interface import Exchange
-from group_embedding.exchange.replica_tables import (
+from group_embedding.placement import Placement, no_saved_model, to_placement
+from group_embedding.sharding.replica_tables import (
     check_in_scope,
     check_spread,
     is_over_replicas,
@@ -25,7 +26,6 @@ from group_embedding.exchange.replica_tables import (
     parts_of,
     refuse_stock_updates,
 )
-from group_embedding.placement import Placement, no_saved_model, to_placement
 from group_embedding.types import Initializer, TensorLike
 
 _MARK = "_group_embedding_shard"

@@ -2,7 +2,7 @@
 
 import tensorflow as tf
 
-from group_embedding.checkpoint import files
+from group_embedding.checkpoint import checkpoint_files as files
 from group_embedding.ops import save_table, table_keys
 from group_embedding.ops._library import core
 from group_embedding.ops.route_ids import key_owners

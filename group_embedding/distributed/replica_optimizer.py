@@ -9,9 +9,11 @@ import contextlib
 
 import tensorflow as tf
 
-from group_embedding import exchange
-from group_embedding.exchange.active import of_process
-from group_embedding.tables import variable_of_all
+from group_embedding.exchange.active import of_process, set_current
+from group_embedding.exchange.replica_exchange import ReplicaExchange
+from group_embedding.lookup.lookup_table import variable_of_all
+from group_embedding.sharding.replica_tables import is_over_replicas, let_train
+from group_embedding.sharding.sharded_table import exchange_of
 
 
 def share_over_replicas(strategy):
@@ -30,13 +32,13 @@ def share_over_replicas(strategy):
             f"{type(strategy).__name__}"
         )
     now = of_process()
-    if now.num_ranks > 1 and not exchange.is_over_replicas(now):
+    if now.num_ranks > 1 and not is_over_replicas(now):
         raise ValueError(
             f"expected no tf.distribute strategy, as this process is one of {now.num_ranks} ranks "
             "already, got a MirroredStrategy; start it without horovodrun, or call it outside"
         )
     if now.strategy is not strategy:
-        exchange.set_current(exchange.ReplicaExchange.of_replicas(strategy)[0])
+        set_current(ReplicaExchange.of_replicas(strategy)[0])
 
 
 class OverReplicas:
@@ -46,9 +48,9 @@ class OverReplicas:
 
     def build(self, variables):
         for variable in variables:
-            if exchange.exchange_of(variable) is not None:
+            if exchange_of(variable) is not None:
                 self._ge_check_replicas_agree()
-                exchange.let_train(variable_of_all(variable))
+                let_train(variable_of_all(variable))
         # Slots are mirrored as tables are, also those made outside, as before restoring.
         in_scope = tf.distribute.has_strategy()
         with contextlib.nullcontext() if in_scope else self._ge_exchange.strategy.scope():
@@ -59,8 +61,8 @@ class OverReplicas:
 
     def _ge_add_up(self, add_up, grads_and_vars):
         pairs = list(grads_and_vars)
-        added = iter(add_up([pair for pair in pairs if exchange.exchange_of(pair[1]) is None]))
-        return [next(added) if exchange.exchange_of(pair[1]) is None else pair for pair in pairs]
+        added = iter(add_up([pair for pair in pairs if exchange_of(pair[1]) is None]))
+        return [next(added) if exchange_of(pair[1]) is None else pair for pair in pairs]
 
     def _ge_check_replicas_agree(self):
         settings = getattr(self, "_ge_settings", None)

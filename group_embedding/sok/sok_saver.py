@@ -7,10 +7,10 @@ from typing import Any
 
 import tensorflow as tf
 
-from group_embedding import exchange
-from group_embedding.sok import files
-from group_embedding.sok.tables import name_of
-from group_embedding.tables import tf_variable
+from group_embedding.lookup.lookup_table import tf_variable
+from group_embedding.sharding.sharded_table import assign_rows, table_shape
+from group_embedding.sok import dump_files as files
+from group_embedding.sok.sok_tables import name_of
 from group_embedding.variables import EmbeddingVariable
 from group_embedding.variables.over_replicas import KeyedReplicas
 
@@ -61,7 +61,7 @@ class Saver:
         values = tf.concat([tf.convert_to_tensor(part) for part in parts], axis=0)
         variable = tf_variable(embedding_variable)
         is_keyed = isinstance(variable, (EmbeddingVariable, KeyedReplicas))
-        expected = exchange.table_shape(embedding_variable)
+        expected = table_shape(embedding_variable)
         expected = [None, expected[1]] if is_keyed else expected
         if not values.shape.is_compatible_with(expected):
             raise ValueError(
@@ -73,4 +73,4 @@ class Saver:
             keys = tf.range(tf.shape(values, out_type=tf.int64)[0])
             variable.insert(tf.cast(keys, variable.key_dtype), values)
         else:
-            exchange.assign_rows(embedding_variable, values)
+            assign_rows(embedding_variable, values)

@@ -8,7 +8,7 @@ from tensorflow.python.ops import resource_variable_ops
 from tensorflow.python.ops.variables import PartitionedVariable
 
 from group_embedding.config import TABLE_DTYPES
-from group_embedding.exchange import ShardedTable, exchange_of, sharded_table
+from group_embedding.sharding.sharded_table import ShardedTable, exchange_of, sharded_table
 from group_embedding.variables import EmbeddingVariable
 from group_embedding.variables.key_types import are_keys
 from group_embedding.variables.over_replicas import KeyedReplicas

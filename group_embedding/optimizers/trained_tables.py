@@ -5,7 +5,7 @@ from typing import NamedTuple, Optional
 import tensorflow as tf
 
 from group_embedding.config import TABLE_DTYPES
-from group_embedding.exchange import check_trained, exchange_of, parts_of
+from group_embedding.lookup.lookup_table import tf_variable, variable_of_all
 from group_embedding.ops.group_update import (
     KeyedSlot,
     Rule,
@@ -18,7 +18,8 @@ from group_embedding.ops.group_update import (
 )
 from group_embedding.ops.overflow import overflow
 from group_embedding.optimizers import producer
-from group_embedding.tables import tf_variable, variable_of_all
+from group_embedding.sharding.replica_tables import check_trained, parts_of
+from group_embedding.sharding.sharded_table import exchange_of
 from group_embedding.variables import EmbeddingVariable
 from group_embedding.variables.steps import count_step
 

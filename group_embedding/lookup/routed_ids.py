@@ -2,9 +2,9 @@
 
 import tensorflow as tf
 
-from group_embedding.exchange import RoutedBatch
 from group_embedding.ops.group_ids import Batch
 from group_embedding.ops.route_ids import Requests
+from group_embedding.sharding.sharded_lookup import RoutedBatch
 
 
 class RoutedIds(tf.experimental.ExtensionType):

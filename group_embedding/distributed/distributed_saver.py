@@ -16,7 +16,8 @@ from tensorflow.python.training import saver as tf_saver
 
 from group_embedding.checkpoint.by_name import SavedByName
 from group_embedding.distributed.row_ranges import from_range, rows_written_by, to_range
-from group_embedding.exchange import current, sharded_table
+from group_embedding.exchange.active import current
+from group_embedding.sharding.sharded_table import sharded_table
 
 
 class Saver(tf.compat.v1.train.Saver):

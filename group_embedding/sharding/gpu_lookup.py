@@ -10,9 +10,9 @@ from typing import Any
 
 import tensorflow as tf
 
-from group_embedding.exchange.sharded_lookup import describe
-from group_embedding.exchange.sharded_table import ShardedTable
 from group_embedding.ops.sharded_group import sharded_group_lookup
+from group_embedding.sharding.sharded_lookup import describe
+from group_embedding.sharding.sharded_table import ShardedTable
 
 
 def is_served_by_gpus(table: Any, weighted: bool) -> bool:

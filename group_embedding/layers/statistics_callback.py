@@ -7,10 +7,10 @@ from typing import Any
 
 import tensorflow as tf
 
-from group_embedding.layers.keras_version import keras
-from group_embedding.layers.tables import lookup_param
+from group_embedding.keras_compat import keras
+from group_embedding.layers.layer_tables import lookup_param
 from group_embedding.variables import EmbeddingVariable
-from group_embedding.variables.statistics import statistics
+from group_embedding.variables.statistics_hook import statistics
 
 
 class EmbeddingVariableStatistics(keras.callbacks.Callback):

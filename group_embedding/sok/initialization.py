@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from group_embedding import exchange
 from group_embedding.distributed import enable_distributed_strategy
-from group_embedding.distributed.replicas import share_over_replicas
+from group_embedding.distributed.replica_optimizer import share_over_replicas
 
 _COMM_TOOLS = ("horovod", "single")
 # Of horovodrun, and of the MPI launchers that Horovod takes.

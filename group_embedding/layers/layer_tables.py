@@ -8,12 +8,18 @@ import math
 
 import tensorflow as tf
 
-from group_embedding import exchange
 from group_embedding.checkpoint import in_store
 from group_embedding.config import TABLE_DTYPES, check_choice
+from group_embedding.keras_compat import keras
 from group_embedding.layers import sharing
-from group_embedding.layers.keras_version import keras
-from group_embedding.tables import variable_of_all
+from group_embedding.lookup.lookup_table import variable_of_all
+from group_embedding.sharding.sharded_table import (
+    assign_rows,
+    gather_rows,
+    make_table,
+    sharded_table,
+    table_shape,
+)
 from group_embedding.variables import EmbeddingVariable, EmbeddingVariableOption
 from group_embedding.variables.keras_variable import (
     add_keyed_weight,
@@ -26,7 +32,7 @@ from group_embedding.variables.over_replicas import KeyedReplicas
 _KEYED = (EmbeddingVariable, KeyedReplicas)
 
 
-def make_table(layer, table, placement):
+def make_layer_table(layer, table, placement):
     """Makes the variable of one table, tracked by the layer; or has the layer track the variable
     that another layer has made of the same `TableConfig`.
 
@@ -70,7 +76,7 @@ def _make_table_of_rows(layer, table, dtype, placement):
         )
 
     shape = (table.num_rows, table.dim)
-    return exchange.make_table(shape, table_initializer(table), create, placement)
+    return make_table(shape, table_initializer(table), create, placement)
 
 
 def _make_keyed_table(layer, table, dtype, placement):
@@ -118,7 +124,7 @@ def store_table(store, name, weight):
     if isinstance(table, _KEYED):
         in_store.store_table(store, name, table)
         return
-    store[name] = _storable(exchange.gather_rows(lookup_param(weight)))
+    store[name] = _storable(gather_rows(lookup_param(weight)))
 
 
 def _storable(value):
@@ -126,7 +132,7 @@ def _storable(value):
     return (tf.cast(value, tf.float32) if value.dtype == tf.bfloat16 else value).numpy()
 
 
-def restore_table(store, name, weight):
+def restore_layer_table(store, name, weight):
     """Reads a table from a Keras weight store.
 
     Raises:
@@ -142,17 +148,17 @@ def restore_table(store, name, weight):
         in_store.restore_table(store, name, table)
         return
     rows = store[name]
-    expected = tuple(exchange.table_shape(lookup_param(weight)))
+    expected = tuple(table_shape(lookup_param(weight)))
     if tuple(rows.shape) != expected:
         raise ValueError(
             f"table '{name}': expected shape {expected}, got {tuple(rows.shape)} "
             "among the saved tables"
         )
     whole = tf.cast(tf.convert_to_tensor(rows[...]), weight.dtype)
-    if exchange.sharded_table(weight) is None:
+    if sharded_table(weight) is None:
         weight.assign(whole)
     else:
-        exchange.assign_rows(weight, whole)
+        assign_rows(weight, whole)
 
 
 def _tables_in(store):

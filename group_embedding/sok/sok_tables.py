@@ -8,9 +8,9 @@ from typing import Any
 
 import tensorflow as tf
 
-from group_embedding import exchange
+from group_embedding.lookup.lookup_table import tf_variable
 from group_embedding.placement import DISTRIBUTED, localized_rank
-from group_embedding.tables import tf_variable
+from group_embedding.sharding.sharded_table import exchange_of, make_table, sharded_table
 from group_embedding.types import DTypeLike, Initializer, TensorLike
 from group_embedding.variables import EmbeddingVariable
 
@@ -81,7 +81,7 @@ def Variable(  # noqa: N802
         return tf.Variable(value, trainable=trainable, name=name, dtype=dtype)
 
     mode = check_mode(owner, mode)
-    table = mark_table(exchange.make_table(whole, start, create, mode))
+    table = mark_table(make_table(whole, start, create, mode))
     table.target_gpu = target_of(mode)
     return table
 
@@ -115,7 +115,7 @@ def is_table(variable):
     """Whether `filter_variables` takes it for a table."""
     inner = tf_variable(variable)
     is_marked = isinstance(inner, EmbeddingVariable) or hasattr(inner, _MARK)
-    return is_marked or exchange.exchange_of(variable) is not None
+    return is_marked or exchange_of(variable) is not None
 
 
 def mark_table(variable):
@@ -126,7 +126,7 @@ def mark_table(variable):
 
 def name_of(table):
     """The name under which a table is dumped."""
-    shard = exchange.sharded_table(table)
+    shard = sharded_table(table)
     return shard.name if shard else tf_variable(table).name.partition(":")[0]
 
 

@@ -3,10 +3,10 @@
 import dataclasses
 
 from group_embedding.config import FeatureConfig, TableConfig
+from group_embedding.keras_compat import keras
 from group_embedding.layers import sharing
-from group_embedding.layers.keras_version import keras
-from group_embedding.plan import plan_tables
-from group_embedding.variables.serialization import option_from_config, option_to_config
+from group_embedding.layers.feature_plan import plan_tables
+from group_embedding.variables.saved_options import option_from_config, option_to_config
 
 
 def features_to_config(features):
