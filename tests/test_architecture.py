@@ -188,6 +188,16 @@ def test_no_circle_of_imports():
     assert not circle_in(folders)
     assert not circle_in(edges)
 
+    # And folders import what stands above them in the package's map
+    rows = re.findall(r"^\| (`.*?) \|", (PACKAGE / "README.md").read_text(), re.MULTILINE)
+    names = [
+        name.strip("/").removesuffix(".py") for row in rows for name in re.findall("`(.+?)`", row)
+    ]
+    height = {name: number for number, name in enumerate(names)}
+    assert set(folders) <= set(height) | {"command_log", "version"}
+    wrong = [(a, b) for a, others in folders.items() for b in others if height[b] > height[a]]
+    assert wrong == []
+
 
 PROSE = [
     *ROOT.glob("*.md"),

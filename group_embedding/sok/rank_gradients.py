@@ -1,8 +1,8 @@
 """Gradients as SOK has them: sums over the ranks.
 
-The gradient of a group lookup is the gradient of the mean of the ranks' losses: the exchange divides
-by the number of ranks. SOK adds the gradients of the ranks up, and its scripts divide the loss by
-the number of samples of all ranks. So gradients are multiplied by the exchange's divisor.
+The gradient of a group lookup is the gradient of the mean of the ranks' losses: the exchange
+divides by the number of ranks. SOK adds the gradients of the ranks up, and its scripts divide the
+loss by the number of samples of all ranks. So gradients are multiplied by the exchange's divisor.
 """
 
 import tensorflow as tf
@@ -17,8 +17,8 @@ def summed_over_ranks(result, param):
 
 
 def weights_of_this_rank(weights, param):
-    """The weights of a lookup. They belong to samples of this rank alone, so that no other rank adds
-    to their gradient: it is divided by the factor of `summed_over_ranks`."""
+    """The weights of a lookup. They belong to samples of this rank alone, and no other rank adds to
+    their gradient: it is divided by the factor of `summed_over_ranks`."""
     exchange = exchange_of(param)
     if weights is None or exchange is None:
         return weights

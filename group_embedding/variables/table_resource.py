@@ -19,7 +19,7 @@ class TableResource(SavedByObject):
         current_step: a function without arguments: see EmbeddingVariable.current_step.
         eviction: checkpoint.snapshots.Eviction, run when a checkpoint is saved.
         share: checkpoint.parts.Share of this rank, or None: the table is whole.
-        start: None, or what of checkpoint.start it starts from.
+        start: None, or what of `checkpoint.initial_checkpoint` it starts from.
         always_starts: whether it does so even where another checkpoint is restored.
     """
 

@@ -7,6 +7,7 @@ from tensorflow.python.saved_model import loader_impl
 
 import group_embedding as ge
 from group_embedding.keras_compat import keras
+from group_embedding.layers.layer_tables import lookup_param
 
 NUM_ROWS, DIM = 12, 4
 STARTS = np.random.default_rng(5).normal(size=(NUM_ROWS, DIM)).astype(np.float32)
@@ -44,7 +45,7 @@ def make_model(keyed, optimizer="Adagrad"):
 
 
 def keyed_table(layer):
-    return ge.layers.tables.lookup_param(layer.tables["users"])
+    return lookup_param(layer.tables["users"])
 
 
 def test_training_equals_that_of_a_table_of_so_many_rows():
