@@ -9,6 +9,7 @@ import tensorflow as tf
 import group_embedding as ge
 from group_embedding import exchange
 from group_embedding.checkpoint import checkpoint_files as files
+from group_embedding.layers.layer_tables import lookup_param
 
 v1 = tf.compat.v1
 COUNTS = [1, 2, 3, 4]
@@ -126,7 +127,7 @@ class Layer:
         self.model = tf.keras.Model(inputs, layer(inputs)["user"])
         optimizer = ge.optimizers.wrap(tf.keras.optimizers.SGD(0.1))
         self.model.compile(ge.DistributedOptimizer(optimizer), "mse")
-        self.table = ge.layers.group_embedding.table_io.lookup_param(layer.tables["user"])
+        self.table = lookup_param(layer.tables["user"])
 
     def train(self, step):
         keys = np.abs(keys_of(step))  # negative ids are padding here
