@@ -81,8 +81,9 @@ void EndForkedProcess(int status, void* home) {
 // Once RocksDB has been used: it says what it does in the end when it is used first, and what was
 // said last is done first.
 void EndForkedProcessesEarly() {
+  static HomeProcess home;
   static std::once_flag once;
-  std::call_once(once, [] { on_exit(EndForkedProcess, new HomeProcess); });
+  std::call_once(once, [] { on_exit(EndForkedProcess, &home); });
 }
 
 class RocksdbSnapshot : public DiskSnapshot {
