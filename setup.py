@@ -103,6 +103,7 @@ setup(
     extras_require={
         "collective": ["horovod==0.28.1"],
         "disk": ["aimrocks==0.5.2; python_version < '3.13'"],
+        "data": ["pyarrow==21.0.0", "pyyaml"],
         "parquet": ["pyarrow==21.0.0"],
     },
     ext_modules=[Extension("group_embedding._core", sources=[])],

@@ -134,7 +134,7 @@ class CsvFormat(pieces.FileFormat):
         if not wrong:
             return piece
         kept = good if piece.kept is None else good[piece.kept]
-        return pieces.Piece(num_rows, piece.arrays, kept, piece.problem or problem)
+        return pieces.Piece(num_rows, piece.arrays, kept, piece.problem or problem, piece.missing)
 
     def _read_csv(self, block, names, wanted, types, on_wrong_row):
         csv = arrow().csv

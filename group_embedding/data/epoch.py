@@ -133,7 +133,10 @@ class EpochReader:
     def _blocks(self, start):
         """Generates (a block, how many of its rows are in batches before)."""
         taken, pieces, have, first, num_bad, before = start.taken, [], 0, None, 0, (-1, 0)
-        for part, row, piece in ReadAhead(self._sources(start), self._options.num_threads):
+        sources = self._sources(start)
+        for part, row, piece, is_first in ReadAhead(sources, self._options.num_threads):
+            if is_first and piece.num_bad:
+                self._note_bad(piece)
             if (part, row) <= before and have:  # again from the beginning: another block
                 yield self._block(start.epoch, first, pieces, have), taken
                 taken, pieces, have, first = 0, [], 0, None
@@ -170,7 +173,7 @@ class EpochReader:
             yield functools.partial(self._read, part, row, is_first)
 
     def _read(self, number, row, is_first):
-        """Generates (the part's number, the piece's first row in the unit, the piece)."""
+        """Generates (the part's number, the piece's first row in the unit, the piece, is_first)."""
         part, begin = self._parts[number], 0
         first = max(part.begin, row)
         for piece in self._format.read(part.unit, self._columns, self._options.strict):
@@ -178,9 +181,7 @@ class EpochReader:
             if end > first and (part.end is None or begin < part.end):
                 wanted = piece.cut(first - begin, piece.num_rows)
                 wanted = wanted.cut(0, (part.end or end) - max(begin, first))
-                if is_first and wanted.num_bad:
-                    self._note_bad(wanted)
-                yield number, max(begin, first), wanted
+                yield number, max(begin, first), wanted, is_first
             begin = end
             if part.end is not None and begin >= part.end:
                 return

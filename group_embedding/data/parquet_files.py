@@ -62,7 +62,9 @@ def batch_to_piece(unit, batch, columns, strict, row_in_file):
                 "on_bad_rows='skip'"
             )
         all_bad = bad if all_bad is None else all_bad | bad
-    return pieces.piece_of_good_rows(batch.num_rows, arrays, all_bad, problem)
+    piece = pieces.piece_of_good_rows(batch.num_rows, arrays, all_bad, problem)
+    piece.missing = {c.name: batch.column(c.name).null_count for c in columns}
+    return piece
 
 
 @remembered

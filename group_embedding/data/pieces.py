@@ -1,4 +1,4 @@
-"""What the readers of file formats give: units, which are read on their own, and pieces of rows."""
+"""The base of file formats: units, which are read on their own, and pieces of their rows."""
 
 from __future__ import annotations
 
@@ -44,12 +44,15 @@ class Piece:
       arrays: By column name, an array or a Ragged of the good rows.
       kept: int64, for each good row its number among `num_rows`; `None`: all rows are good.
       problem: What is wrong with the first bad row; `None`: all rows are good.
+      missing: By column name, how many values are missing; formats without missing values leave it
+        empty.
     """
 
     num_rows: int
     arrays: dict[str, Any]
     kept: np.ndarray | None = None
     problem: str | None = None
+    missing: dict[str, int] = dataclasses.field(default_factory=dict)
 
     @property
     def num_bad(self):

@@ -20,6 +20,7 @@ from group_embedding.data.epoch import EpochReader, Position, parts_of
 from group_embedding.data.files import find_files, size_of
 from group_embedding.data.formats import format_of
 from group_embedding.data.packing import Packing
+from group_embedding.data.schema import Schema
 from group_embedding.data.shards import share_of
 from group_embedding.data.state import ReaderState
 
@@ -75,7 +76,8 @@ class Reader(tf.data.Dataset):
     Args:
         files: A path, a folder or a glob, or several of them: see `find_files`.
         batch_size: Rows of a batch.
-        columns: Names or `Column`s; None: all that the first file has.
+        columns: Names or `Column`s, or a `Schema`, which has labels too; None: all that the first
+            file has.
         labels: The name of the column with the label, or several names: then labels are a dict.
             They may lack in `columns`.
         groups: By the name of a feature, names of columns of one dtype: the feature is a Tensor
@@ -83,7 +85,7 @@ class Reader(tf.data.Dataset):
         format: "parquet", "csv", "tsv", "criteo", "tfrecord", "hugectr" or "torchrec", or a
             `FileFormat` such as `CsvFormat`; None: by the name of the first file.
         shuffle_rows: Rows that are shuffled together, at least; 0: files are read in order.
-        seed: Of the order of rows.
+        seed: The seed of the orders of rows.
         epochs: How many epochs an iteration has; None: it never ends.
         drop_remainder: Leave out a last batch of fewer rows.
         rank, num_ranks: Which of how many ranks this is; None: as `ge.exchange.current()` says.
@@ -102,7 +104,7 @@ class Reader(tf.data.Dataset):
         self,
         files: str | os.PathLike | Sequence[str | os.PathLike],
         batch_size: int,
-        columns: Sequence[str | Column] | None = None,
+        columns: Sequence[str | Column] | Schema | None = None,
         labels: str | Sequence[str] | None = None,
         groups: Mapping[str, Sequence[str]] | None = None,
         format: str | pieces.FileFormat | None = None,
@@ -124,6 +126,9 @@ class Reader(tf.data.Dataset):
             raise ValueError(
                 f"expected shuffle_rows and seed of 0 or more, got {shuffle_rows} and {seed}"
             )
+        if isinstance(columns, Schema):
+            labels = columns.labels if labels is None else labels
+            columns = columns.columns
         rank, num_ranks = _ranks(rank, num_ranks)
         threads = num_threads or min(8, len(os.sched_getaffinity(0)))
         self._options = _Options(

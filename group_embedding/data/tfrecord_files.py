@@ -155,14 +155,14 @@ def _to_piece(unit, begin, serialized, columns, strict):
         column.name: tf.io.RaggedFeature(_parsed_dtype(column), row_splits_dtype=tf.int64)
         for column in columns
     }
-    good, parsed, error = _parse(serialized, spec, 0)
+    good, parsed, reason = _parse(serialized, spec, 0)
     num_rows, unfit, problem = len(serialized), {}, None
     bad = np.ones(num_rows, bool)
     bad[good] = False
     if bad.any():
         problem = (
             f"{unit.path}, row {begin + int(bad.argmax()) + 1}: expected a tf.train.Example with "
-            f"{', '.join(f'{column.name} ({column.dtype})' for column in columns)}, got: {error}"
+            f"{', '.join(f'{column.name} ({column.dtype})' for column in columns)}, got: {reason}"
         )
     arrays = {}
     for column in columns:
@@ -198,12 +198,12 @@ def _parse(serialized, spec, begin):
         if len(serialized) <= 1:
             return np.zeros(0, np.int64), None, error.message
     half = len(serialized) // 2
-    first, one, error = _parse(serialized[:half], spec, begin)
+    first, one, reason = _parse(serialized[:half], spec, begin)
     second, two, later = _parse(serialized[half:], spec, begin + half)
     if one is None or two is None:
-        return np.concatenate([first, second]), two if one is None else one, error or later
+        return np.concatenate([first, second]), two if one is None else one, reason or later
     joined = {name: rows_of.join([one[name], two[name]]) for name in spec}
-    return np.concatenate([first, second]), joined, error or later
+    return np.concatenate([first, second]), joined, reason or later
 
 
 def _to_array(ragged, column):
