@@ -20,14 +20,15 @@ def as_list(name, value):
 
 
 def _is_one(value):
-    """Whether it is a table, or the ids of one lookup, in the place of a list of them."""
+    """Returns whether `value` is a single table, or the ids of a single lookup, rather than a
+    list."""
     return isinstance(value, (np.ndarray, tf.compat.v1.SparseTensorValue)) or (
         hasattr(value, "shape") and hasattr(value, "dtype")
     )
 
 
 def known_combiners(combiners):
-    """Called by what the user calls, whose line the warning names."""
+    """Checks combiners. Called by public functions, whose caller's line a warning names."""
     if combiners is not None:
         return combiners
     warnings.warn("combiners is None; it will mean 'mean'", stacklevel=3)

@@ -1,4 +1,4 @@
-"""What a table and a feature are, as plain values.
+"""Tables and features as plain values.
 
 Neither TensorFlow nor the native library is imported here, so that a model can be described,
 checked and compared without either.
@@ -35,13 +35,13 @@ class TableConfig:
 
     Attributes:
       name: The table's name, which its variable gets too.
-      num_rows: How many rows the table has; ids are 0 to `num_rows - 1`. `None`: the table is an
+      num_rows: The number of rows; ids are 0 to `num_rows - 1`. `None`: the table is an
         `EmbeddingVariable`, and any integer is a key.
-      dim: How long a row is.
-      initializer: What the rows start as: the name of a Keras initializer, an initializer, or any
-        function of a shape and a dtype. `None` draws from a truncated normal distribution of
+      dim: The length of a row.
+      initializer: The initial values of rows: the name of a Keras initializer, an initializer, or
+        any function of a shape and a dtype. `None` draws from a truncated normal distribution of
         standard deviation `1 / sqrt(dim)`.
-      combiner: How the rows of one sample become one vector: "mean", "sum" or "sqrtn".
+      combiner: The reduction of a sample's rows to one vector: "mean", "sum" or "sqrtn".
       max_norm: If given, a row whose L2 norm is larger is scaled down to this norm before it is
         combined; the table itself is not changed.
       dtype: "float32", "float16" or "bfloat16"; `None` leaves it to the layer that makes the table.
@@ -52,7 +52,8 @@ class TableConfig:
         of int64 keys.
       placement: Over several ranks, where the rows are: "distributed", "localized:<rank>",
         "replicated" or "auto", which is planned. `None`: as `enable_distributed_strategy` says.
-      expected_ids: How many ids of the table a rank's batch has, about, for a plan. `None`: 1,024.
+      expected_ids: The approximate number of the table's ids in a rank's batch, for a plan. `None`:
+        1,024.
 
     Raises:
       TypeError, ValueError: An attribute is not of the form above; the message names the table.

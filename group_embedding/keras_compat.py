@@ -11,8 +11,8 @@ _GRAPHS = ("build_graph", "scratch_graph")
 
 
 def is_built_from_shapes():
-    """Whether Keras calls a model to build it from the shapes of its inputs, as where it loads a
-    subclassed one: with dense float tensors, whatever the inputs are."""
+    """Returns whether Keras is building a model from the shapes of its inputs, as when it loads a
+    subclassed model: it calls the model with dense float tensors, whatever the inputs are."""
     graph = ops.get_default_graph()
     while graph is not None:
         if getattr(graph, "name", "").startswith(_GRAPHS):

@@ -1,4 +1,5 @@
-"""Where the rows of a table are, as plain values. `cc/core/owner.h` says which rank has a row."""
+"""Placements of tables over ranks, as plain values. `cc/core/owner.h` computes the owner of a
+row."""
 
 import dataclasses
 import re
@@ -62,8 +63,8 @@ def to_placement(owner, word, num_ranks, keyed):
     itself has all tables, whatever the words say.
 
     Args:
-        owner: as of `check_placement`.
-        word: as of `check_placement`; 'auto' of a table alone is 'distributed'.
+        owner: see `check_placement`.
+        word: see `check_placement`; 'auto' of a table alone is 'distributed'.
         num_ranks: of the job.
         keyed: whether the table's rows are found by key.
 

@@ -1,4 +1,4 @@
-"""What tests of several ranks need: `Ranks`, which starts them and never hangs.
+"""`Ranks`, which starts the ranks of a test and never hangs.
 
 Also a script, which is what each rank runs:
 

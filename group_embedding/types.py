@@ -29,7 +29,7 @@ Table = Union["EmbeddingVariable", "ShardedTable", "tf.Variable", "tf.Tensor"]
 SparseLike = Union["tf.SparseTensor", "tf.RaggedTensor"]
 # A `tf.DType`, or its name.
 DTypeLike = Union["tf.DType", str]
-# Of TensorFlow 1, of Keras 2 (also a legacy one) or of Keras 3.
+# An optimizer of TensorFlow 1, of Keras 2 (also a legacy one) or of Keras 3.
 Optimizer = Any
 # A Keras initializer, its name, one of TensorFlow 1, or a function of a shape and a dtype.
 Initializer = Any

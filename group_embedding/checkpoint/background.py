@@ -41,19 +41,19 @@ def save_changes(saver: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 class BackgroundSave:
-    """A save of what there is now, written by a thread.
+    """A save of the present content, written by a thread.
 
-    When this is made, all tables are snapshot and the dense variables copied; from then on they may
-    change. One save at a time: of two, one is refused.
+    The constructor takes snapshots of all tables and copies the dense variables; they may change as
+    soon as it returns. Only one save runs at a time; a second one raises an error.
 
     Args:
-        saver: a `tf.compat.v1.train.Saver`, `tf.train.Checkpoint` or `tf.train.CheckpointManager`;
-            the latter two are not to be used otherwise before the end of the save.
-        *args, **kwargs: `saver.save(*args, **kwargs)` is what runs.
-        changes: as `save_changes` does.
+        saver: a `tf.compat.v1.train.Saver`, `tf.train.Checkpoint` or `tf.train.CheckpointManager`.
+            The latter two must not be used otherwise before the end of the save.
+        *args, **kwargs: the thread runs `saver.save(*args, **kwargs)`.
+        changes: whether to save only changes, as `save_changes` does.
 
     Raises:
-        ValueError: an object of the checkpoint can not be copied, or several ranks save it.
+        ValueError: an object of the checkpoint cannot be copied, or several ranks save it.
 
     Example:
 
@@ -133,7 +133,7 @@ class _SessionWithFeed(tf_session.SessionInterface):
 
 
 def _state_of(saver, session, changes):
-    """What a save writes, as the session holds it: {name of a tensor that it reads: its value}."""
+    """The session's values of the tensors that a save writes: {name of a tensor: its value}."""
     snapshots = _snapshots_of(saver, session.graph)
     fetches = [*snapshots, *_dense_tensors(saver, session.graph)]
     feed = {_tensor_of(saver, session.graph, "changes_only"): changes} if snapshots else {}

@@ -23,8 +23,8 @@ def manifest_name(table_name):
 
 
 class SavedByName(saveable_object.SaveableObject):
-    """What a Saver sees in an EmbeddingVariable. For classes that have `name` and `rows`, a
-    TableResource, and that are a variable of shape [0, dim]."""
+    """An EmbeddingVariable as a Saver sees it. For classes with `name` and `rows`, a TableResource,
+    that are a variable of shape [0, dim]."""
 
     optional_restore = False
 
@@ -79,7 +79,7 @@ def _scope_and_prefix(graph, name):
 
 
 class _SaverGraph:
-    """What one Saver's tables share: one snapshot, and the order of a restore."""
+    """State that the tables of one Saver share: one snapshot, and the order of a restore."""
 
     def __init__(self, graph, scope, prefix):
         self.graph = graph

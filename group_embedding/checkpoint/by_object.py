@@ -44,8 +44,8 @@ class SavedRows(tf.train.experimental.PythonState):
 
 
 class TableInBackground:
-    """What is saved in the place of a table by a thread, which writes copies of all objects: of a
-    table a snapshot."""
+    """Replaces a table in a save by a thread, which writes copies of all objects: for a table, a
+    snapshot."""
 
     _is_embedding_table = True
 
@@ -111,8 +111,8 @@ class RowsOfParts(SavedByObject):
 
 
 class _VerifiedFirst(dict):
-    """Where TensorFlow puts children that an object does not know (yet): it is asked for the list
-    of those with a name, to which it appends one."""
+    """TensorFlow's dict of restored children that an object does not have (yet). It is asked for
+    the list of children of a name, and appends to it."""
 
     def __init__(self, table, others):
         super().__init__(others)
@@ -151,7 +151,8 @@ def _verify(table, saved_as, prefix):
 
 
 def _always_starts(table):
-    """What is loaded from a SavedModel starts from that."""
+    """Returns whether a table starts from its checkpoint whenever it is initialized, as one that
+    was loaded from a SavedModel does."""
     return getattr(table, "always_starts", False)
 
 
@@ -168,7 +169,7 @@ def _parts_of(table):
 
 
 def mark_as_table(resource):
-    """What is loaded from a SavedModel is a resource of another class."""
+    """Marks a resource as a table. Resources loaded from a SavedModel have another class."""
     resource._is_embedding_table = True
     resource._original = resource
 

@@ -9,13 +9,13 @@ import tensorflow as tf
 from group_embedding.ops._library import core
 
 _MAGIC = b"\x89GEMAN\r\n"
-# Ours begin with a letter where those of TensorFlow have five digits.
+# Suffixes of this package begin with r or c, where TensorFlow's have five digits.
 _SUFFIX = re.compile(r"\.data-[rc][0-9a-z]{4}-of-[0-9a-z]{5}$")
 
 
 def reader(prefix):
-    """What reads the tensors of a checkpoint. Not `tf.train.load_checkpoint`, which asks whether
-    the prefix is a folder: in `ram://` it is one, as names of files begin with it."""
+    """A reader of a checkpoint's tensors. `tf.train.load_checkpoint` would first check whether the
+    prefix is a folder; in `ram://` it is one, as names of files begin with it."""
     return tf.compat.v1.train.NewCheckpointReader(os.fspath(prefix))
 
 
@@ -76,15 +76,15 @@ def table_file(path):
 
 
 def verify_file(path, table, expected):
-    """Reads a file to its end: what it says of itself.
+    """Reads a file to its end, and returns its description of its content.
 
     Args:
         path: of the file.
-        table: the name of the table that the checkpoint has it for.
-        expected: what the checkpoint says of it, one of `tables(...)[...]["files"]`.
+        table: the table's name in the checkpoint.
+        expected: the checkpoint's entry for the file, one of `tables(...)[...]["files"]`.
 
     Raises:
-        RuntimeError: it is damaged, or another file than the checkpoint's.
+        RuntimeError: the file is damaged, or is not the checkpoint's.
     """
     return core().verify_table_file(path, table, expected, open=_opener(path))
 
@@ -95,7 +95,8 @@ def _opener(path):
 
 
 def present(prefix):
-    """The paths of files of keyed tables beside a checkpoint, whether it names them or not."""
+    """The paths of all files of keyed tables beside a checkpoint, including files that it does not
+    name."""
     folder, name = os.path.split(str(prefix))
     if not tf.io.gfile.isdir(folder or "."):
         return []
@@ -108,8 +109,8 @@ def _is_file(found, name):
 
 
 def remove_unnamed(prefix):
-    """Removes what earlier saves left beside a checkpoint that is about to be written again. What
-    the checkpoint names that is there now stays, as it is valid until the new one is complete."""
+    """Removes files of earlier saves beside a checkpoint that is about to be written again. Files
+    that the present checkpoint names stay, as it is valid until the new one is complete."""
     paths = present(prefix)
     if not paths:
         return

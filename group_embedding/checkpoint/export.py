@@ -105,7 +105,7 @@ def _columns(pyarrow, block, kept, header, slots):
 
 
 def _lists(pyarrow, matrix, dtype):
-    """Of float32, whatever the table's type: that holds them all."""
+    """A list column of float32 rows, which represents every table's type exactly."""
     if dtype == "float16":
         matrix = matrix.view(np.float16).astype(np.float32)
     elif dtype == "bfloat16":

@@ -24,7 +24,7 @@ class CheckpointSaverHook(basic_session_run_hooks.CheckpointSaverHook):
     seconds are those of rank 0's clock, which each step tells. Every save is waited for.
 
     Args:
-        checkpoint_dir, save_secs, save_steps, ...: as of TensorFlow's hook: full saves.
+        checkpoint_dir, save_secs, save_steps, ...: as in TensorFlow's hook: full saves.
         save_incremental_secs: in between, saves every so many seconds what changed since the last
             full save; see `save_changes`.
 

@@ -57,10 +57,10 @@ def has_table(store, name):
 
 
 def restore_table(store, name, table):
-    """Makes a table what was stored of it.
+    """Sets a table to its stored content.
 
     Raises:
-        tf.errors.DataLossError: what was stored is damaged, or of another table.
+        tf.errors.DataLossError: the stored content is damaged, or of another table.
     """
     parts = _parts_of(table)
     manifest = np.asarray(store[f"{name}:manifest"]).tobytes()

@@ -1,4 +1,4 @@
-"""What a table starts from instead of nothing: rows that a checkpoint has."""
+"""Tables that start from the rows of a checkpoint."""
 
 import tensorflow as tf
 
@@ -50,7 +50,8 @@ def _checkpoint(table, prefix):
 
 
 def _manifest(prefix, name):
-    """Of the keyed table that has this name in the checkpoint, or as a table; else None."""
+    """The manifest of the keyed table of this name in the checkpoint, by its own name or as an
+    object; None if there is none."""
     manifests = files.manifests(prefix)
     for entry in (f"{name}-rows", f"{name}/table/.ROWS", f"{name}/.ROWS"):
         if entry in manifests:
@@ -72,7 +73,7 @@ def _rows_in(prefix, shapes):
 
 
 class KeyedRows:
-    """Of a keyed table that was saved: values, counts and versions, and what its filter counted."""
+    """A saved keyed table as a start: values, counts and versions, and the counts of its filter."""
 
     def __init__(self, prefix, manifest):
         self._prefix = prefix
@@ -102,12 +103,12 @@ class Matrix:
         self._dtype = dtype
 
     def verify(self, handle, part, num_parts):
-        """As of KeyedRows; what was read of the checkpoint when this was made has said it."""
+        """Does nothing: the constructor has read and checked the checkpoint."""
         del handle, part, num_parts
         return tf.no_op()
 
     def load(self, handle, part, num_parts):
-        """As of KeyedRows."""
+        """Loads this part's rows into the table, as KeyedRows.load does."""
         loaded = []
         for begin in range(0, self._shape[0], _ROWS_AT_A_TIME):
             # One after the other, so that one part at a time is in memory.

@@ -12,7 +12,8 @@ _NOTHING = -1  # in place of the number of a full save: this rank has no rows of
 
 
 class Share(NamedTuple):
-    """What a rank has of a table: part `part` of `num_parts`; None: nothing, another has it all."""
+    """A rank's share of a table: part `part` of `num_parts`. `part` is None if another rank has
+    all."""
 
     exchange: Any
     part: Optional[int]
@@ -51,11 +52,11 @@ def _full_save(table, share):
 
 
 def save_parts(tables, prefix, snapshots, name):
-    """Writes what this rank has of `tables`, TableResources, by their snapshots, beside the
+    """Writes this rank's part of `tables`, TableResources, from their snapshots, beside the
     checkpoint.
 
-    Returns their manifests, which are of the files of all ranks. Every rank must call it, with the
-    same tables and `name`.
+    Returns the tables' manifests, which list the files of all ranks. Every rank must call it, with
+    the same tables and `name`.
     """
     shares = [share_of(table) for table in tables]
     written = [_save(*saved, prefix) for saved in zip(tables, shares, snapshots)]
@@ -82,7 +83,8 @@ def verify_part(table, prefix, manifest):
 
 
 def restore_part(table, prefix, manifest):
-    """Gives a TableResource what this rank has of the table. Its files were verified just now."""
+    """Restores this rank's part of a table into its TableResource. The files were verified just
+    before."""
     part = part_of(table)
     if part is None:
         return table.initialize()
@@ -101,7 +103,7 @@ def part_of(table):
 
 
 def prefix_of_all(tables, prefix):
-    """The prefix of the checkpoint that ranks write: that of rank 0, whichever this rank's is."""
+    """The prefix of the checkpoint that all ranks write: rank 0's."""
     shares = [share for share in map(share_of, tables) if share is not None]
     if not shares:
         return prefix
@@ -119,5 +121,6 @@ def _save(table, share, snapshot, prefix):
 
 
 def share_of(table):
-    """The Share of a TableResource; None: it is whole, as one that was loaded from a SavedModel."""
+    """The Share of a TableResource; None: this rank has the whole table, as one that was loaded
+    from a SavedModel."""
     return getattr(table, "share", None)

@@ -1,4 +1,4 @@
-"""What tables hold at one instant: in the graph of a Saver, and eagerly."""
+"""Snapshots of tables: in the graph of a Saver, and in eager code."""
 
 import collections
 import contextlib
@@ -18,7 +18,7 @@ _num_threads = 0  # that save changes only
 
 
 class Eviction(NamedTuple):
-    """As cc/table/embedding_table.h has it."""
+    """The fields of Eviction in cc/table/embedding_table.h."""
 
     kind: str = "none"
     steps_to_live: int = 0
@@ -46,8 +46,9 @@ def saves_changes_only():
 
 
 def any_thread_saves_changes_only():
-    """For those who are called by another thread than the one that saves. Where several save, a
-    table may be saved by its changes that was to be saved in full, which restores to the same."""
+    """Returns whether a save of any thread is one of changes only, for callers in another thread
+    than the saving one. If several threads save, a table may be saved by its changes instead of in
+    full, which restores to the same content."""
     return _num_threads > 0
 
 
@@ -114,7 +115,7 @@ class Snapshots:
             )
 
     def add(self, table):
-        """The tensor that stands for the snapshot."""
+        """Adds a table, and returns the tensor that represents the snapshot."""
         device = table.resource_handle.device
         self._tables[device].append(table)
         taken = _take_snapshot(self._tables[device], self._changes_only)

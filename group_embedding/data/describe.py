@@ -1,4 +1,4 @@
-"""What columns of files hold: counts, lengths, skew, and the schema that they suggest."""
+"""Descriptions of columns of files: counts, lengths, skew, and the schema that they suggest."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ _LABELS = ("label", "labels", "click", "clicked", "target", "y")
 
 @dataclasses.dataclass
 class ColumnDescription:
-    """What one column of files holds.
+    """The description of one column of files.
 
     Attributes:
       column: The `Column`.
-      num_values: How many values there are, of all lists, without missing ones.
-      missing: How many values are missing.
-      distinct: How many different values there are; None for floats.
-      exact: Whether `distinct` is exact, and not an estimate of a sample of the values.
+      num_values: The number of values, of all lists, without missing ones.
+      missing: The number of missing values.
+      distinct: The number of different values; None for floats.
+      exact: True if `distinct` is exact, False if it is estimated from a sample of the values.
       top_share: The share of all occurrences that the most frequent 1% of the values have.
       least, most, mean, deviation: Numbers: their range, mean and standard deviation.
       lengths: Lists: least, mean and greatest length.
@@ -52,7 +52,7 @@ class ColumnDescription:
 
 @dataclasses.dataclass
 class Description:
-    """What files hold: `columns`, a list of `ColumnDescription`, and `num_rows`, `num_bad`."""
+    """A description of files: `columns`, a list of ColumnDescription, `num_rows` and `num_bad`."""
 
     columns: list[ColumnDescription]
     num_rows: int
@@ -143,7 +143,7 @@ def _stand_in(column):
 
 
 class _Summary:
-    """What is kept of one column while its rows are read."""
+    """Accumulates the description of one column while its rows are read."""
 
     def __init__(self, column):
         self._column, self._counts = column, KeyCounts()

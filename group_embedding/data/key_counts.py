@@ -60,7 +60,7 @@ class KeyCounts:
 
     @property
     def exact(self):
-        """Whether all keys were counted."""
+        """True if all keys were counted."""
         return self._threshold == _HASHES
 
     @property

@@ -1,4 +1,4 @@
-"""What DeepRec's scripts take of `tensorflow.contrib`, by module."""
+"""The names of `tensorflow.contrib` that DeepRec's scripts use, by module."""
 
 import tensorflow as tf
 

@@ -22,10 +22,10 @@ def sparse_column_with_embedding(
 
     Args:
         column_name: the feature's name.
-        dtype, partition_num, ev_option: as of `categorical_column_with_embedding`.
+        dtype, partition_num, ev_option: see `categorical_column_with_embedding`.
         steps_to_live: of a GlobalStepEvict, if `ev_option` has no `evict_option`.
-        init_data_source: must be None, as of CheckpointOption.
-        ht_partition_num: as of EmbeddingVariableOption.
+        init_data_source: must be None, as in CheckpointOption.
+        ht_partition_num: as in EmbeddingVariableOption.
 
     Returns:
         A categorical column.
@@ -98,7 +98,7 @@ def input_from_feature_columns(
     Args:
         columns_to_tensors: a dict from the name of a feature to its tensor.
         feature_columns: dense columns.
-        weight_collections, trainable: as of `input_layer`.
+        weight_collections, trainable: see `input_layer`.
         scope: the name of the variable scope.
 
     Returns:
@@ -124,7 +124,7 @@ def weighted_sum_from_feature_columns(
         columns_to_tensors: a dict from the name of a feature to its tensor.
         feature_columns: categorical and numeric columns.
         num_outputs: the width of the result.
-        weight_collections, trainable: as of `linear_model`.
+        weight_collections, trainable: see `linear_model`.
         scope: the name of the variable scope.
 
     Returns:

@@ -26,7 +26,7 @@ def embedding_column(
 
     Args:
         categorical_column, dimension, combiner, initializer, ckpt_to_load_from,
-            tensor_name_in_ckpt, max_norm, trainable, use_safe_embedding_lookup: as of TensorFlow.
+            tensor_name_in_ckpt, max_norm, trainable, use_safe_embedding_lookup: as in TensorFlow.
         do_fusion: True or one of DeepRec's words ("v1", "v2"): the column is looked up by the fused
             op of this package, also outside of `group_embedding_column_scope`. None, False: as
             TensorFlow does. A column that is made in a scope, or of keys, is always fused.

@@ -23,7 +23,7 @@ def fused_safe_embedding_lookup_sparse(
             partition_strategy, max_norm: see `tf.compat.v1.nn.safe_embedding_lookup_sparse`.
 
     Returns:
-        As of it.
+        As for TensorFlow's function.
     """
     return tf.compat.v1.nn.safe_embedding_lookup_sparse(
         embedding_weights,

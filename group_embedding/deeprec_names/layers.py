@@ -44,7 +44,7 @@ def dense(
         kernel_constraint, bias_constraint: functions that optimizers apply after an update.
         trainable: whether optimizers train the variables.
         name: of the variable scope; None: "dense", with a number where that is taken.
-        reuse: as of `tf.variable_scope`.
+        reuse: see `tf.variable_scope`.
 
     Returns:
         A tensor [..., units].
@@ -87,7 +87,7 @@ def dropout(inputs, rate=0.5, noise_shape=None, seed=None, training=False, name=
     Args:
         inputs: a float tensor.
         rate: the share of elements that become 0; the others are divided by 1 - rate.
-        noise_shape, seed: as of `tf.nn.dropout`.
+        noise_shape, seed: see `tf.nn.dropout`.
         training: a bool or a scalar bool tensor; False: `inputs` are returned as they are.
         name: of the ops.
 
@@ -134,7 +134,7 @@ def batch_normalization(
         training: a bool or a scalar bool tensor: whether the batch's mean and variance are taken.
         trainable: whether optimizers train beta and gamma.
         name: of the variable scope; None: "batch_normalization".
-        reuse: as of `tf.variable_scope`.
+        reuse: see `tf.variable_scope`.
 
     Returns:
         A tensor like `inputs`.

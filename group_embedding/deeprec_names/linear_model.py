@@ -75,7 +75,7 @@ def _has_keys(column):
 
 
 def _weights(features, columns, units, combiner, options, cols_to_vars):
-    """Of each column of keys the combined weights, [batch, units]."""
+    """The combined weights of each keyed column, [batch, units]."""
     builder = fc_v1._LazyBuilder(features)
     tables, ids, weights = [], [], []
     for column in columns:

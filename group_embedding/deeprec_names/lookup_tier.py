@@ -2,13 +2,5 @@
 
 
 def lookup_tier(table, keys):
-    """The tier in which the row of each key lies: see `EmbeddingVariable.lookup_tier`.
-
-    Args:
-        table: an EmbeddingVariable.
-        keys: a tensor of its key_dtype.
-
-    Returns:
-        A tensor of the shape of `keys`: 0 for the fastest tier, -1 for a key without a row.
-    """
+    """The tier of each key's row: see `EmbeddingVariable.lookup_tier`."""
     return table.lookup_tier(keys)

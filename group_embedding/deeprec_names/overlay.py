@@ -1,4 +1,4 @@
-"""A module with names of its own in front of those of another one."""
+"""Overlay: a module with its own names in front of the names of another module."""
 
 import types
 

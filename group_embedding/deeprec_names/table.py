@@ -1,4 +1,4 @@
-"""Where DeepRec has the names that stock TensorFlow lacks: one table, for the import of
+"""DeepRec's names that stock TensorFlow lacks, in one table, for the import of
 `group_embedding.deeprec` and for `patch_tensorflow`."""
 
 import contextlib
@@ -205,8 +205,8 @@ def of_deeprec():
 
 
 def of_tensorflow_1():
-    """What DeepRec's `tf` has of TensorFlow 1 that is another thing than in `tf.compat.v1`: a dict
-    from dotted name to object."""
+    """Names of TensorFlow 1 in DeepRec's `tf` that differ from those in `tf.compat.v1`: {dotted
+    name: object}."""
     trained = {f"train.{name}": trains_keyed_tables(getattr(v1.train, name)) for name in V1_NAMES}
     return {**trained, "train.Saver": Saver, **layers.of_tensorflow_1()}
 

@@ -7,7 +7,7 @@ from group_embedding.sharding.sharded_table import exchange_of
 
 
 def any_spread(variables):
-    """Whether a rank has only some rows of one of them."""
+    """Returns whether some variable is sharded: a rank has only some of its rows."""
     return any(exchange_of(variable) is not None for variable in variables)
 
 

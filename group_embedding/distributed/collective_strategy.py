@@ -40,7 +40,7 @@ class CollectiveStrategy:
         timeout_seconds.
 
     Raises:
-      ImportError, ValueError: As of `ge.enable_distributed_strategy`.
+      ImportError, ValueError: See `ge.enable_distributed_strategy`.
     """
 
     def __init__(self, **options: Any) -> None:
@@ -59,7 +59,7 @@ class CollectiveStrategy:
 
     @property
     def local_rank(self) -> int:
-        """This process among those of its host: an int."""
+        """The index of this process among those of its host, which share its GPUs."""
         return self._exchange.local_rank
 
     @contextlib.contextmanager
@@ -93,7 +93,7 @@ class CollectiveStrategy:
         method `train_and_evaluate`.
 
         Args:
-          model_fn, params, **kwargs: As of `tf.estimator.Estimator`.
+          model_fn, params, **kwargs: See `tf.estimator.Estimator`.
           model_dir: On a file system that all ranks share.
           config: A RunConfig that saves by steps; one that is not told when to save, which means
             every 600 seconds in TensorFlow, saves every 1,000 steps, and so does None.

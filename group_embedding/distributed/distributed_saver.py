@@ -3,7 +3,7 @@
 Each rank writes its range of every sharded table, and rank 0 everything else, into a part of its
 own; rank 0 then merges the parts. A table is one tensor of shape [num_rows, dim] under the name of
 its variable, whatever the number of ranks, and any number of ranks, or stock TensorFlow, restores
-it. Of an EmbeddingVariable each rank writes its keys to a file beside the checkpoint, and rank 0
+it. For an EmbeddingVariable, each rank writes its keys to a file beside the checkpoint, and rank 0
 the one manifest of these files (checkpoint/README.md).
 """
 
@@ -33,7 +33,7 @@ class Saver(tf.compat.v1.train.Saver):
     (`save_checkpoints_steps`): the clocks of ranks differ. A stock Saver would write the rows of
     one rank alone.
 
-    Args: as of `tf.compat.v1.train.Saver`, except `builder` and `saver_def`, which are its own.
+    Args: see `tf.compat.v1.train.Saver`, except `builder` and `saver_def`, which are its own.
 
     >>> import tempfile
     >>> with tf.Graph().as_default(), tf.compat.v1.Session() as session:
@@ -90,7 +90,7 @@ class Saver(tf.compat.v1.train.Saver):
 
 
 def install_saver():
-    """Makes a `Saver` of all variables that of the current graph, unless it has one."""
+    """Makes a `Saver` of all variables the saver of the current graph, unless the graph has one."""
     if tf.executing_eagerly() or tf.compat.v1.get_default_graph().building_function:
         return
     savers = tf.compat.v1.get_collection_ref(tf.compat.v1.GraphKeys.SAVERS)

@@ -1,4 +1,4 @@
-"""`CollectiveStrategy.estimator`: an Estimator of all ranks. Of TensorFlow 2.15 and earlier."""
+"""`CollectiveStrategy.estimator`: an Estimator of all ranks. For TensorFlow 2.15 and earlier."""
 
 import tempfile
 
@@ -104,8 +104,8 @@ class CollectiveEstimator(tf_estimator.EstimatorV2):
         """Stock has none overridden, lest a subclass lose what it does; here all call it."""
 
     def _saving_hooks(self, listeners):
-        """Of ranks other than the first: by which they take part in its checkpoints. What comes
-        with these, such as events, goes to a folder of their own."""
+        """The hooks by which ranks other than the first take part in its checkpoints. Their other
+        files, such as events, are written to a folder of their own."""
         if self._exchange.rank == 0 or not self._config.save_checkpoints_steps:
             return []
         hook = tf.compat.v1.train.CheckpointSaverHook(

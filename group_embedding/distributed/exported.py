@@ -1,4 +1,4 @@
-"""What one rank writes for all."""
+"""Exports that one rank writes for all ranks."""
 
 from group_embedding.exchange.active import unsharded
 from group_embedding.exchange.gather_strings import gather_text

@@ -61,8 +61,9 @@ def broadcast_initial_values(exchange, variables):
 
 
 def _initial_value_of(variable):
-    """What the initializer of a graph variable assigns: `initial_value`, in which TensorFlow has
-    replaced reads of other variables by their initial values. None: the variable has none."""
+    """The value that the initializer of a graph variable assigns: `initial_value`, in which
+    TensorFlow has replaced reads of other variables by their initial values. None if the variable
+    has none."""
     if getattr(variable, "initial_value", None) is None:
         return None
     initializer = variable.initializer

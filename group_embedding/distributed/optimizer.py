@@ -1,8 +1,8 @@
 """`DistributedOptimizer`: an optimizer of one process becomes one of all ranks.
 
 An optimizer stays the same object and is given another class, a subclass of its own, which averages
-gradients before they are applied. There is one kind of subclass for each way in which TensorFlow
-and Keras apply gradients (ways.py).
+gradients before they are applied. There is one kind of subclass for each kind of optimizer of
+TensorFlow and Keras (optimizer_adapters.py).
 """
 
 from __future__ import annotations
@@ -10,7 +10,11 @@ from __future__ import annotations
 import contextlib
 import functools
 
-from group_embedding.distributed.optimizer_adapters import Distributed, way_of, way_of_replicas
+from group_embedding.distributed.optimizer_adapters import (
+    Distributed,
+    adapter_of,
+    adapter_of_replicas,
+)
 from group_embedding.distributed.saved_whole import keep_slots_whole
 from group_embedding.exchange.active import current
 from group_embedding.optimizers.bases import changed_method
@@ -46,7 +50,7 @@ def DistributedOptimizer(optimizer: Optimizer) -> Optimizer:  # noqa: N802
         `optimizer`; in one process by itself, as it was.
 
     Raises:
-        TypeError: it is none of these.
+        TypeError: `optimizer` is none of these.
         ValueError: when Keras 3 has XLA compile the step, as it does by itself with a model on GPUs
             that has no layer of this library: `compile(jit_compile=False)` says that it shall not.
 
@@ -58,19 +62,19 @@ def DistributedOptimizer(optimizer: Optimizer) -> Optimizer:  # noqa: N802
         if inside(optimizer) is not None:
             DistributedOptimizer(inside(optimizer))
         return optimizer
-    way = way_of(optimizer)
-    if way is None:
+    adapter = adapter_of(optimizer)
+    if adapter is None:
         raise TypeError(
             "DistributedOptimizer: expected a tf.compat.v1.train.Optimizer or a Keras optimizer, "
             f"got {type(optimizer).__name__}"
         )
     exchange = current()
     over_replicas = is_over_replicas(exchange)
-    way = way_of_replicas(optimizer) if over_replicas else way
+    adapter = adapter_of_replicas(optimizer) if over_replicas else adapter
     if (exchange.num_ranks > 1 or over_replicas) and not isinstance(optimizer, Distributed):
         let_loss_scales_ask()
         keep_slots_whole()
-        optimizer.__class__ = _distributed_class(way, type(optimizer))  # type: ignore[arg-type]
+        optimizer.__class__ = _distributed_class(adapter, type(optimizer))  # type: ignore[arg-type]
         optimizer._ge_exchange = exchange
     return optimizer
 
@@ -92,7 +96,7 @@ def _then_distribute(init):
 
 
 @functools.cache
-def _distributed_class(way, stock):
+def _distributed_class(adapter, stock):
     # Under the stock name, which is what Keras writes when it serialises an optimizer.
     namespace = {"__module__": stock.__module__, "__doc__": stock.__doc__}
-    return type(stock.__name__, (way, stock), namespace)
+    return type(stock.__name__, (adapter, stock), namespace)

@@ -1,5 +1,5 @@
-"""The ways in which TensorFlow and Keras apply gradients, each as a class to mix into optimizers,
-which then average gradients over ranks first."""
+"""Optimizer adapters: one class to mix into each kind of optimizer of TensorFlow and Keras, which
+averages gradients over ranks before they are applied."""
 
 import contextlib
 
@@ -18,7 +18,7 @@ from group_embedding.sharding.sharded_table import exchange_of
 
 
 class Distributed:
-    """What the ways share."""
+    """Base of the optimizer adapters."""
 
     _ge_exchange = None
     _ge_reduced = False  # compute_gradients of this optimizer has been used
@@ -54,9 +54,9 @@ class Distributed:
 
 
 class _DistributedV1(MarkedSlots, Distributed):
-    """Of tf.compat.v1.train. Gradients are averaged as they are computed, so that what is done to
-    them next, such as clipping, is done to those of the whole batch; or as they are applied, when
-    they were computed by other means."""
+    """The adapter of tf.compat.v1.train optimizers. Gradients are averaged when `compute_gradients`
+    returns them, so that later steps, such as clipping, see gradients of the whole batch. Gradients
+    that were computed otherwise are averaged when they are applied."""
 
     def compute_gradients(self, *args, **kwargs):
         self._ge_reduced = True
@@ -72,7 +72,7 @@ class _DistributedV1(MarkedSlots, Distributed):
 
 
 class _DistributedKeras(Distributed):
-    """Of Keras 2."""
+    """The adapter of Keras 2 optimizers."""
 
     def build(self, var_list):
         built = getattr(self, "_built", False)
@@ -86,7 +86,7 @@ class _DistributedKeras(Distributed):
 
 
 class _DistributedKerasLegacy(MarkedSlots, Distributed):
-    """Of tf.keras.optimizers.legacy."""
+    """The adapter of tf.keras.optimizers.legacy."""
 
     def _create_all_weights(self, var_list):
         super()._create_all_weights(var_list)
@@ -100,7 +100,7 @@ class _DistributedKerasLegacy(MarkedSlots, Distributed):
 
 
 class _DistributedKeras3(Distributed):
-    """Of Keras 3, where `apply_gradients` calls `apply`."""
+    """The adapter of Keras 3 optimizers, whose `apply_gradients` calls `apply`."""
 
     def build(self, variables):
         with tf.init_scope():  # as Keras 2 does: a first step may be one of a function
@@ -121,17 +121,18 @@ class _DistributedKeras3(Distributed):
 
 
 class _OverReplicasKeras(OverReplicas, _DistributedKeras):
-    """Of Keras 2."""
+    """The adapter of Keras 2 optimizers over the replicas of a strategy."""
 
     def aggregate_gradients(self, grads_and_vars):
         return self._ge_add_up(super().aggregate_gradients, grads_and_vars)
 
 
 class _OverReplicasKeras3(OverReplicas, _DistributedKeras3):
-    """Of Keras 3."""
+    """The adapter of Keras 3 optimizers over the replicas of a strategy."""
 
     def apply_gradients(self, grads_and_vars, experimental_aggregate_gradients=True):
-        """As in Keras 2, where False says that the gradients of replicas stay apart."""
+        """Applies gradients. As in Keras 2, experimental_aggregate_gradients=False keeps the
+        replicas' gradients apart."""
         pairs = list(grads_and_vars)
         if not experimental_aggregate_gradients and self._ge_exchange.num_ranks > 1:
             for _, variable in pairs:
@@ -152,8 +153,8 @@ def _broadcast_outside_functions(variables):
             broadcast_variables(variables)
 
 
-def way_of(optimizer):
-    """The class to mix into that of an optimizer of processes; None: it is no optimizer."""
+def adapter_of(optimizer):
+    """The adapter class for an optimizer of a process; None if `optimizer` is no optimizer."""
     if isinstance(optimizer, tf.compat.v1.train.Optimizer):
         return _DistributedV1
     if not isinstance(optimizer, KERAS.Optimizer) and not _is_legacy(optimizer):
@@ -163,20 +164,20 @@ def way_of(optimizer):
     return _DistributedKeras3 if hasattr(optimizer, "apply") else _DistributedKeras
 
 
-def way_of_replicas(optimizer):
-    """The same where ranks are the replicas of a strategy.
+def adapter_of_replicas(optimizer):
+    """The adapter class for an optimizer over the replicas of a strategy.
 
     Raises:
         TypeError: an optimizer of TensorFlow 1, or a legacy one.
     """
-    ways = {_DistributedKeras: _OverReplicasKeras, _DistributedKeras3: _OverReplicasKeras3}
-    way = ways.get(way_of(optimizer))
-    if way is None:
+    adapters = {_DistributedKeras: _OverReplicasKeras, _DistributedKeras3: _OverReplicasKeras3}
+    adapter = adapters.get(adapter_of(optimizer))
+    if adapter is None:
         raise TypeError(
             "DistributedOptimizer: expected an optimizer of tf.keras.optimizers, and no legacy "
             f"one, over the replicas of a strategy, got {type(optimizer).__name__}"
         )
-    return way
+    return adapter
 
 
 def _is_legacy(optimizer):

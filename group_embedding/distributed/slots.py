@@ -7,7 +7,7 @@ import tensorflow as tf
 from group_embedding.lookup.lookup_table import tf_variable
 from group_embedding.sharding.sharded_table import mark_shard, sharded_table
 
-# Of optimizers of Keras 2 and 3: lists of variables of which none is one slot of every variable.
+# Lists of variables in optimizers of Keras 2 and 3 that are not one slot of every variable.
 _NO_SLOTS = ("_variables", "_trainable_variables", "_model_variables")
 
 
@@ -50,7 +50,7 @@ class MarkedSlots:
 
 
 def mark_slots(optimizer, variables):
-    """The same of all slots that an optimizer has of `variables`, whoever made them."""
+    """Marks all slots that an optimizer has of `variables`, whoever made them."""
     for variable in variables:
         for slot in _slots_of(optimizer, variable):
             mark_slot(slot, variable)

@@ -43,7 +43,7 @@ def enable_distributed_strategy(
     comm_dtype: DTypeLike | None = None,
     timeout_seconds: float = 30.0,
 ) -> None:
-    """Spreads the tables made from now on over the ranks of this job.
+    """Shards the tables made from now on over the ranks of this job.
 
     Call it first, on every rank, before TensorFlow has touched a GPU. Then
 
@@ -92,11 +92,11 @@ def enable_distributed_strategy(
             has all rows, which start as those of rank 0, and gradients are gathered; not for
             keys, which are then distributed. 'auto': planned for tables that are made together, by
             a layer or a column scope; the plan is printed. (A table made alone is distributed.)
-        comm_dtype: `tf.float16` or `tf.bfloat16`: rows and their gradients travel in it, and are
-            added in float32. None: they travel as the table has them. (Through the host, a rank's
-            own rows travel too. On GPUs they stay where they are, and are read as they are.)
-        timeout_seconds: a rank of which nothing was heard for so long counts as hanging. A rank
-            that computes is heard.
+        comm_dtype: `tf.float16` or `tf.bfloat16`: rows and their gradients are sent in it, and
+            added in float32. None: the table's dtype. (Through the host, a rank's own rows are
+            rounded to it too. On GPUs they are read in their table, in its dtype.)
+        timeout_seconds: a rank that sends no sign of life for so long counts as hanging. A
+            rank that computes sends them.
 
     Raises:
         ValueError: another word, another dtype, or a time-out below 3 seconds.

@@ -23,12 +23,12 @@ def current() -> Exchange:
 
 
 def of_process() -> Exchange:
-    """The same, also inside of `unsharded`."""
+    """The process's exchange, also inside of `unsharded`."""
     return _of_process[0]
 
 
 def set_current(exchange: Exchange) -> None:
-    """Makes `exchange` that of the process; tables made before keep theirs."""
+    """Makes `exchange` the exchange of the process; existing tables keep theirs."""
     _of_process[0] = exchange
 
 

@@ -25,12 +25,13 @@ def gather_strings(exchange: Exchange, strings: Sequence[str | bytes], name: str
 
 
 def gather_text(exchange: Exchange, text: str, name: str, what: str | None = None) -> list[str]:
-    """The texts of all ranks, a list of str, of one on each.
+    """The texts of all ranks, a list of str, given one text on each rank.
 
-    At once, in a graph of its own: whether or not the caller executes eagerly, and on no GPU.
+    Runs at once, in a graph of its own, whether or not the caller executes eagerly, and not on a
+    GPU.
 
     Args:
-        what: what the call does, for a person; by default its name.
+        what: a description of the call for messages; by default its name.
     """
     if exchange.num_ranks == 1:
         return [text]

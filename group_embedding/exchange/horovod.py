@@ -41,7 +41,7 @@ class HorovodExchange(Exchange):
 
     @property
     def local_rank(self):
-        """This process among those of its host, which share its GPUs."""
+        """The index of this process among those of its host, which share its GPUs."""
         return hvd.local_rank()
 
     @property
@@ -141,8 +141,8 @@ class HorovodExchange(Exchange):
 
 
 def repeat_on_loss(attempt):
-    """Returns `attempt()`; when a collective failed in it since a rank had ended, calls it anew
-    once Horovod has gathered the ranks that are left (under Horovod Elastic)."""
+    """Returns `attempt()`. If a collective in it failed because a rank had ended, calls it again
+    once Horovod has gathered the remaining ranks (under Horovod Elastic)."""
 
     @elastic.run
     def repeated(state):
@@ -155,7 +155,7 @@ def repeat_on_loss(attempt):
                 raise
             raise HorovodInternalError(error) from error
 
-    # Without anything in it: what there is to know is in the checkpoint.
+    # It holds no state: the checkpoint holds all of it.
     return repeated(elastic.ObjectState(hvd.broadcast_object, hvd.rank))
 
 
@@ -166,7 +166,8 @@ def repeat_on_loss(attempt):
 
 
 def describe_tensors(tensors, name):
-    """What a call does with tensors of the same shapes on all ranks: its name, and a line each."""
+    """Describes a call with tensors of the same shapes on all ranks: its name, and one line per
+    tensor."""
     lines = [f"tensor {i}: {t.dtype.name} {t.shape}" for i, t in enumerate(tensors)]
     return "\n".join([name, *lines])
 

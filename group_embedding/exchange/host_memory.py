@@ -16,11 +16,12 @@ _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")  # the same for all processes
 
 
 class HostMemoryExchange(HorovodExchange):
-    """What `join_host` makes, of a HostExchange that all ranks have joined.
+    """An exchange through memory that the ranks of a host share. Made by `join_host`.
 
     Args:
-        has_gpus: whether ranks see GPUs. Then tensors go through memory that are on the CPU by an
-            explicit `tf.device`, and others as Horovod takes them: all ranks must choose alike.
+        has_gpus: whether ranks see GPUs. If so, only tensors that an explicit `tf.device` puts on
+            the CPU are exchanged through host memory; Horovod exchanges all others. All ranks must
+            choose alike.
     """
 
     def __init__(self, memory, has_gpus):
@@ -76,7 +77,7 @@ class HostMemoryExchange(HorovodExchange):
         return self._tell_all(mean, f"{name}_means", what)[:size]
 
     def _tell_all(self, tensor, name, what):
-        """What all ranks tell, that of rank 0 first."""
+        """Returns the tensors of all ranks, in the order of ranks."""
         copies = tf.concat([tensor] * self.num_ranks, 0)
         splits = tf.fill([self.num_ranks], tf.shape(tensor)[0])
         return self.alltoall(copies, splits, name, what)[0]
@@ -94,8 +95,8 @@ class HostMemoryExchange(HorovodExchange):
 
 
 def join_host(horovod):
-    """What serves these ranks best: a HostMemoryExchange where all are on one host and share its
-    memory, else the HorovodExchange itself. A collective."""
+    """Returns a HostMemoryExchange if all ranks are on one host and share its memory, else the
+    HorovodExchange itself. A collective call."""
     memory, why = _attempt(HostExchange, horovod.rank, horovod.num_ranks)
     has_gpus = bool(tf.config.get_visible_devices("GPU"))
     address = memory.address if memory else ""
@@ -128,7 +129,7 @@ def _warn(reasons):
     warnings.warn(
         "the ranks of this host share no memory, and use Horovod's alltoall, which is slower: "
         f"rank {rank}: {why}",
-        stacklevel=4,  # whoever calls enable_distributed_strategy
+        stacklevel=4,  # the caller of enable_distributed_strategy
     )
 
 

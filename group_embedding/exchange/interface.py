@@ -1,4 +1,4 @@
-"""The one page between group_embedding and whatever carries tensors between processes."""
+"""The interface between group_embedding and transports of tensors between processes."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ class Exchange(abc.ABC):
     its process ends.
     """
 
-    # The dtype in which rows and their gradients travel; None: as the table has them.
+    # The dtype in which rows and their gradients are sent; None: the table's.
     comm_dtype = None
-    # Of tables for which nobody asks for another: see `enable_distributed_strategy`.
+    # The default placement of tables: see `enable_distributed_strategy`.
     placement = "distributed"
-    # What makes them ranks of NCCL, an ops.sharded_group.NcclRanks; None: they have no GPU each.
+    # The ranks' NCCL communicator, an ops.sharded_group.NcclRanks; None: not each rank has a GPU.
     nccl_ranks = None
     # The tf.distribute strategy whose replicas the ranks are; None: ranks are processes.
     strategy = None
@@ -48,7 +48,7 @@ class Exchange(abc.ABC):
     @property
     @abc.abstractmethod
     def num_ranks(self) -> int:
-        """How many take part."""
+        """The number of ranks of the job."""
 
     @property
     def of_this_process(self) -> Sequence[Exchange]:
@@ -57,13 +57,13 @@ class Exchange(abc.ABC):
 
     @property
     def gradient_divisor(self) -> int:
-        """The gradient of a table is the sum of those of the ranks' losses, divided by this: their
-        mean, except for replicas."""
+        """The divisor of the sum of the ranks' gradients of a table: the number of ranks, so that
+        the sum becomes a mean; 1 for replicas."""
         return self.num_ranks
 
     @property
     def local_rank(self) -> int:
-        """This process among those of its host, which share its GPUs."""
+        """The index of this process among those of its host, which share its GPUs."""
         return 0
 
     @abc.abstractmethod
@@ -74,13 +74,13 @@ class Exchange(abc.ABC):
 
         Args:
             tensor: [n, ...], of any numeric dtype; n may be 0 and differ between ranks.
-            splits: int32 [num_ranks], how much of the first axis goes to each rank, rank 0 first.
-            what: what the call does, a line that is the same on all ranks; by default its name.
-                Ranks that differ are told so by it.
+            splits: int32 [num_ranks], the size of each rank's slice along the first axis.
+            what: a line that describes the call, the same on all ranks; by default its name.
+                If ranks differ, the error contains it.
 
         Returns:
-            What was received, that of rank 0 first, and how much came from each rank (int32
-            [num_ranks]). The gradient is an alltoall back.
+            The received data, ordered by sending rank, and the size received from each rank (int32
+            [num_ranks]). The gradient is an alltoall in the other direction.
         """
 
     def exchange_rows(
@@ -93,25 +93,25 @@ class Exchange(abc.ABC):
         name: str,
         what: str,
     ) -> list[tf.Tensor]:
-        """Sends the rows of many tables to the ranks that asked for them.
+        """Sends the rows of many tables to the ranks that requested them.
 
         Args:
             rows: per table [n, dim], those for rank 0 first.
             sent, received: int64 [num_ranks, tables], how many rows of each table go to each rank,
                 and how many come from it.
-            dims, wire: per table, its dim, and the dtype in which its rows travel.
-            what: as of `alltoall`.
+            dims, wire: per table, its dim, and the dtype in which its rows are sent.
+            what: as in `alltoall`.
 
         Returns:
-            Per table a float32 [m, dim], what came, that of rank 0 first. Gradients go the way
-            back, divided by `gradient_divisor`, of those rows alone that have one.
+            A float32 [m, dim] tensor per table: the received rows, ordered by sending rank. Only
+            rows with a gradient are sent back, with their gradient divided by `gradient_divisor`.
         """
         packed, splits = pack_rows(rows, sent, wire)
         came, _ = self.alltoall(packed, splits, name, what)
         return unpack_rows(came, received, dims, wire, 1 / self.gradient_divisor)
 
     def looks_up(self, tables: Sequence[Any]) -> bool:
-        """Whether `look_up_rows` can be called for these tables, of one dtype."""
+        """Returns whether `look_up_rows` supports these tables, which have one dtype."""
         del tables
         return False
 
@@ -136,19 +136,19 @@ class Exchange(abc.ABC):
 
     @abc.abstractmethod
     def allgather(self, tensors: Sequence[tf.Tensor], name: str) -> list[tf.Tensor]:
-        """Returns, for each of `tensors`, those of all ranks one after the other along the first
-        axis, which may differ between ranks."""
+        """Returns, for each of `tensors`, the concatenation of all ranks' values along the first
+        axis, whose size may differ between ranks."""
 
     def allgather_gradients(self, tensors: Sequence[tf.Tensor], name: str) -> list[tf.Tensor]:
-        """The same for what comes in each step and fits into memory several times."""
+        """Is `allgather` for tensors of each step that fit into memory several times."""
         return self.allgather(tensors, name)
 
     @abc.abstractmethod
     def broadcast(self, tensors: Sequence[tf.Tensor], name: str) -> list[tf.Tensor]:
-        """Returns, for each of `tensors`, that of rank 0; of the same shapes on all ranks."""
+        """Returns rank 0's value of each of `tensors`, which have the same shapes on all ranks."""
 
     def pending_calls(self) -> list[tuple[str, str, float]]:
-        """The calls that this process waits in: [(key, description, seconds since it began)]; all
+        """The calls in which this process waits: [(key, description, seconds since it began)]; all
         ranks give a call the same key. May be called from any thread."""
         return []
 
@@ -161,7 +161,7 @@ class Exchange(abc.ABC):
         """
 
     def close(self) -> None:  # noqa: B027
-        """Ends, and gives back what the exchange holds. Graphs with its calls run no more."""
+        """Ends the exchange, and frees its resources. Graphs with its calls cannot run any more."""
 
     @abc.abstractmethod
     def barrier(self, name: str) -> Any:

@@ -12,7 +12,7 @@ from group_embedding.types import TensorLike
 
 
 class LocalExchange(Exchange):
-    """Hands back what it is given."""
+    """The exchange of a job of one rank: returns its inputs."""
 
     @property
     def rank(self) -> int:

@@ -68,12 +68,13 @@ def _may_use_peer_memory(ranks):
 
 
 def _reaches_peers():
-    """Who has NCCL leave the GPUs' links alone means all of them."""
+    """Returns whether GPUs may use each other's memory: a setting that keeps NCCL from the GPUs'
+    links counts for all transfers."""
     return os.environ.get("NCCL_P2P_DISABLE", "0") == "0"
 
 
 def _bus_id(gpu):
-    """What tells a GPU from all others."""
+    """The bus id of a GPU, which is unique on its host."""
     if gpu is None:
         return None
     if not core().has_cuda:

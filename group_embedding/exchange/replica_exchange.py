@@ -30,7 +30,7 @@ class ReplicaExchange(Exchange):
 
     @staticmethod
     def of_replicas(strategy: tf.distribute.Strategy) -> list[ReplicaExchange]:
-        """The exchange of each replica."""
+        """The exchange of each replica, a list."""
         ranks = []
         for rank in range(strategy.num_replicas_in_sync):
             ranks.append(ReplicaExchange(strategy, rank, ranks))
@@ -84,7 +84,7 @@ class ReplicaExchange(Exchange):
         return tf.no_op(name)
 
     def _context(self):
-        """That of the replica that calls, or None."""
+        """The context of the calling replica, or None."""
         context = tf.distribute.get_replica_context()
         return context if context is not None and context.strategy is self.strategy else None
 
@@ -108,7 +108,8 @@ class ReplicaExchange(Exchange):
 
 
 def _swap(of_replicas):
-    """Of each replica's tensor and splits, what each replica receives, and how much from each."""
+    """The tensor that each replica receives, and how much of it comes from each replica.
+    of_replicas: each replica's tensor and splits."""
     ranks = range(len(of_replicas))
     pieces = []
     for tensor, splits in of_replicas:

@@ -1,4 +1,4 @@
-"""A group of columns: what is looked up in one op, and for whom the results are kept."""
+"""A group of columns that are looked up in one op, and the results kept for each column."""
 
 import dataclasses
 import weakref
@@ -17,7 +17,7 @@ from group_embedding.variables import EmbeddingVariable
 
 @dataclasses.dataclass(frozen=True)
 class Request:
-    """What one column asks of a lookup: some rows of one table for each sample."""
+    """The request of one column to a lookup: some rows of one table for each sample."""
 
     column: Any
     table: Any  # tf.Variable, ShardedTable or, for a table in several parts, PartitionedVariable
@@ -27,7 +27,7 @@ class Request:
 
     @property
     def is_fused(self):
-        """Whether the fused lookup means the same as the stock one."""
+        """Returns whether the fused lookup computes the same as the stock lookup."""
         column = self.column
         return (
             can_be_fused(self.table)
@@ -74,7 +74,8 @@ class Group:
         self._loads[name] = TableLoad(name, known, dim, placement=word)
 
     def placement_of(self, table_name):
-        """Where a table is to be made, over several ranks; planned for all that are known now."""
+        """The placement of a table over several ranks, planned together with all tables that are
+        known now."""
         if table_name not in self._placements:
             unknown = set(self._placement or ()) - self._loads.keys()
             if isinstance(self._placement, Mapping) and unknown:
@@ -134,7 +135,7 @@ def look_up(requests, name):
 
 
 def _stock_look_up(request):
-    """What the stock column does with its ids and its variable."""
+    """The stock column's lookup of its ids in its variable."""
     column = request.column
     if isinstance(request.table, (ShardedTable, EmbeddingVariable)):
         kind = "sharded over the ranks" if isinstance(request.table, ShardedTable) else "keyed"

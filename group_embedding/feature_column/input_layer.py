@@ -1,4 +1,4 @@
-"""Which columns are part of the current call, and the variable scopes of those still to come."""
+"""Finds the columns of the current call, and the variable scopes that later columns will have."""
 
 import contextlib
 import sys
@@ -34,7 +34,7 @@ def columns_of_input_layer(builder):
 
 
 def columns_after(column, columns):
-    """Those of `columns` that come after `column`; none if it is not there."""
+    """The columns that follow `column` in `columns`; none if `column` is not in it."""
     names = [other.name for other in columns]
     return columns[names.index(column.name) + 1 :] if column.name in names else []
 
@@ -99,7 +99,7 @@ def collections_held_back(held, keep):
 
 
 def add_to_collections(held):
-    """Adds what was held back."""
+    """Adds the items that `collections_held_back` kept."""
     graph = tf.compat.v1.get_default_graph()
     for key, items in held.items():
         graph.get_collection_ref(key).extend(items)

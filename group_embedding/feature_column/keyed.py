@@ -95,7 +95,7 @@ def _refuse_keys(column, *args, **kwargs):
 
 
 def has_keys(column):
-    """Whether a column's table is an EmbeddingVariable."""
+    """Returns whether a column's table is an EmbeddingVariable."""
     if isinstance(column, fc_v2.SharedEmbeddingColumn):
         return isinstance(column.shared_embedding_column_creator._num_buckets, Keys)
     return isinstance(getattr(column.categorical_column, "_num_buckets", None), Keys)

@@ -1,5 +1,5 @@
-"""What the grouped columns share: TensorFlow asks a column for its tensor, in one of two ways, and
-the column asks its group."""
+"""Base of the grouped columns. TensorFlow asks a column for its tensor through one of two
+interfaces, and the column asks its group."""
 
 import contextlib
 import copy
@@ -18,7 +18,7 @@ _SEQUENCE = (fc_v2.SequenceCategoricalColumn, fc_v1._SequenceCategoricalColumn)
 
 
 class Member:
-    """What the grouped classes share: who else is in the call, and copying."""
+    """Base of the grouped column classes: the columns of one call, and copying."""
 
     _group = None  # Set in the classes of one group, see `Group.member_class`.
     _stock = None  # The class of TensorFlow.
@@ -37,7 +37,7 @@ class Member:
 
     @property
     def _placement(self):
-        """Where the rows of this column's table are, over several ranks."""
+        """The placement of this column's table over several ranks."""
         return self._group.placement_of(self._table_name)
 
     @property
@@ -132,7 +132,7 @@ class InputLayerMember(Member):
         return tensor
 
     def _get_sequence_dense_tensor(self, inputs, weight_collections=None, trainable=None):
-        """What `tf.contrib.feature_column.sequence_input_layer` asks for."""
+        """The method that `tf.contrib.feature_column.sequence_input_layer` calls."""
         if not self._is_sequence:  # An error, which the stock method explains.
             return super()._get_sequence_dense_tensor(inputs, weight_collections, trainable)
 

@@ -69,7 +69,7 @@ def group_embedding_column_scope(
     ```
 
     Args:
-      name: what the fused op is called in the graph; `None` for `group_embedding`.
+      name: the name of the fused op in the graph; `None` for `group_embedding`.
       placement: over several ranks, where the tables are: "distributed", "localized:<rank>",
         "replicated" or "auto", which plans them together; one for all, or a dict by the name of the
         table: of the column, or of what columns share. `None`: as `enable_distributed_strategy`
@@ -84,7 +84,7 @@ def group_embedding_column_scope(
     if name is not None and not _VALID_NAME.match(name):
         raise ValueError(
             f"group_embedding_column_scope: expected a name that TensorFlow takes for a scope "
-            f"(letters, digits, '_', '.', '-', '/'), got {name!r}"
+            f"(A-Z, a-z, 0-9, '_', '.', '-', '/'), got {name!r}"
         )
     words = placement.values() if isinstance(placement, Mapping) else [placement]
     for word in words:
@@ -102,7 +102,7 @@ def group_embedding_column_scope(
 
 
 def scope_is_open():
-    """Whether this thread is inside of a `group_embedding_column_scope`."""
+    """Returns whether this thread is inside of a `group_embedding_column_scope`."""
     return bool(_open_scopes.groups)
 
 

@@ -1,8 +1,8 @@
-"""Where the tables of grouped columns come from: the one seam between columns and storage.
+"""Makes the tables of grouped columns: the only connection between columns and storage.
 
-A table is created by `make_column_table`, filled from a checkpoint by `restore_column_table`, and
-handed to the lookup by `as_table`. A table is the variable that the stock column would have made,
-or, where tables are spread over ranks, one like it with the rows of this rank.
+`make_table` creates a table, `restore_table` fills it from a checkpoint, and `as_table` passes it
+to the lookup. A table is the variable that the stock column would have made or, if tables are
+sharded over ranks, a variable with the rows of this rank.
 """
 
 import tensorflow as tf
@@ -108,7 +108,7 @@ def keyed_variable(variable):
 
 
 def as_table(variable):
-    """Returns what a lookup takes for the table that is stored in `variable`."""
+    """Returns the argument of a lookup for the table that is stored in `variable`."""
     keyed = keyed_variable(variable)
     if keyed is not None:
         return keyed

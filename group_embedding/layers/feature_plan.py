@@ -62,7 +62,7 @@ def plan_tables(features):
 
 
 def table_loads(tables):
-    """What TableConfigs cost their ranks, a TableLoad each."""
+    """A TableLoad for each TableConfig: the memory and traffic that it costs its ranks."""
     return [
         TableLoad(t.name, t.num_rows, t.dim, t.expected_ids, t.placement, 2 if _is_half(t) else 4)
         for t in tables

@@ -80,7 +80,7 @@ class GroupEmbedding(NotForXla, keras.layers.Layer):
       tensor `[B, sum of dims]`. A SparseTensor `[d0, ..., dR, k]` gives `[d0, ..., dR, dim]`.
 
     Raises:
-      TypeError, ValueError: What was given is not of the form above; the message names the table,
+      TypeError, ValueError: An argument is not of the form above; the message names the table,
         the feature or the layer. Also under `jit_compile=True`: XLA cannot compile the lookup.
     """
 
@@ -154,7 +154,7 @@ class GroupEmbedding(NotForXla, keras.layers.Layer):
 
     @tf.autograph.experimental.do_not_convert
     def route(self, inputs: Any, weights: Any = None) -> RoutedIds:
-        """Returns `RoutedIds` of what the layer could be called with: see `route_ids`."""
+        """Returns the `RoutedIds` of the layer's inputs: see `route_ids`."""
         self.build_from_config(None)
         ids, id_weights = self._to_lookups(inputs, weights)
         params, arguments = self._lookup_arguments()
@@ -180,7 +180,8 @@ class GroupEmbedding(NotForXla, keras.layers.Layer):
         }
 
     def compute_output_spec(self, inputs: Any, weights: Any = None) -> Any:
-        """What Keras 3 asks in place of `call` when a functional model is put together."""
+        """The shapes and dtypes of the outputs. Keras 3 calls it instead of `call` when it builds a
+        functional model."""
         picked = pick_inputs(self.name, self._features, inputs, weights)
         for feature, ids, id_weights in zip(self._features, *picked):
             check_ids(feature, ids)

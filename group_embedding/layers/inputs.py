@@ -1,4 +1,4 @@
-"""From what a layer is called with to what the group lookup takes.
+"""Converts a layer's inputs into the arguments of the group lookup.
 
 Nothing here looks at values: real tensors and Keras' symbolic ones (which have a dtype and a shape)
 are picked and checked by the same functions.
@@ -19,7 +19,7 @@ def pick_inputs(layer_name, features, inputs, weights=None):
     """Returns the ids and the weights (`None` where there are none) of each feature, as two lists.
 
     Args:
-      layer_name: Who asks, for messages.
+      layer_name: The layer's name, for messages.
       features: The features, a sequence of `FeatureConfig`.
       inputs: dict of ids, or of a pair (ids, weights), by feature name; and the inputs that
         `weights_feature` names. Others are for other layers, and ignored.
@@ -120,13 +120,14 @@ def to_lookup(feature, ids, weights):
 
 
 def output_shape(ids_shape, dim):
-    """Returns the shape of what ids of this shape become: one vector per sample."""
+    """Returns the shape of the result for ids of this shape: one vector per sample."""
     shape = tuple(tf.TensorShape(ids_shape).as_list())
     return (shape if len(shape) == 1 else shape[:-1]) + (dim,)
 
 
 def _stands_for_ids(ids):
-    """Whether these are floats of the shape of ids, by which Keras builds a subclassed model."""
+    """Returns whether these are floats in the shape of ids, with which Keras builds a subclassed
+    model."""
     return _kind(ids) == "dense" and ids.dtype.is_floating and is_built_from_shapes()
 
 

@@ -1,7 +1,7 @@
-"""Where a layer's tables come from, and how they are read and stored.
+"""Makes, reads and stores the tables of a layer.
 
-The one seam between the Keras layer and whatever holds the rows: the layer itself only knows a
-table by its name.
+It is the only connection between the Keras layer and the storage of rows: the layer knows a table
+by its name only.
 """
 
 import math
@@ -108,7 +108,7 @@ def table_initializer(table):
 
 
 def lookup_param(weight):
-    """Returns what the lookup takes for a weight, such that gradients reach the weight."""
+    """Returns the argument of the lookup for a weight, such that gradients reach the weight."""
     variable = weight if isinstance(weight, tf.Variable) else weight.value
     if tf.distribute.has_strategy() and tf.distribute.in_cross_replica_context():
         # Outside the replicas, as when a functional model is put together, a mirrored variable has

@@ -56,6 +56,7 @@ def config_in_file(name, make):
 
 
 def _is_within_a_file():
-    """Whether Keras is writing or reading a `.keras` file: it keeps objects for that long."""
+    """Returns whether Keras is writing or reading a `.keras` file: only then does it keep the
+    object."""
     _serialization.record_object_after_deserialization(_package, "group_embedding")
     return _serialization.get_shared_object("group_embedding") is not None

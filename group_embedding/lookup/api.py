@@ -204,7 +204,7 @@ def route_ids(
         ids: a list as `group_embedding_lookup_sparse` takes it, or `group_embedding_lookup`.
         combiners: for `group_embedding_lookup_sparse`, as it will get them; for
             `group_embedding_lookup`, None.
-        sp_weights: as of `group_embedding_lookup_sparse`, which will get none.
+        sp_weights: as in `group_embedding_lookup_sparse`, which then gets none.
         name: of the operation.
 
     Returns:

@@ -22,7 +22,7 @@ from group_embedding.sharding.sharded_lookup import (
 
 @dataclasses.dataclass(frozen=True)
 class Call:
-    """What a call looks up, but for the ids: of each lookup its table, feature and combiner."""
+    """The lookups of a call without their ids: the table, feature and combiner of each."""
 
     tables: list  # of tables.Table
     names: list  # of the features
@@ -46,7 +46,8 @@ class Call:
         return routed
 
     def look_up(self, routed, concat):
-        """Of what `route` returned: a result per lookup, or one with all side by side."""
+        """Looks up routed ids, the result of `route`. Returns one tensor per lookup, or all
+        concatenated."""
         dtypes = list(dict.fromkeys(table.dtype.name for table in self.tables))
         if concat and len(dtypes) > 1:
             raise ValueError(f"concat: expected tables of one dtype, got {dtypes}")
@@ -61,7 +62,8 @@ class Call:
         return tf.concat(results, axis=-1) if concat else results
 
     def describe(self):
-        """What must be the same where ids are routed and where they are looked up."""
+        """Describes the properties that must be the same where ids are routed and where they are
+        looked up."""
         numbers = _numbers(self.tables)
         lines = []
         for table, name, combiner in zip(self.tables, self.names, self.combiners):
@@ -138,7 +140,7 @@ class _Group(NamedTuple):
 
     @property
     def is_exchanged_first(self):
-        """Whether ids are exchanged before the lookup."""
+        """Returns whether ids are exchanged before the lookup."""
         return bool(self.tables[0].exchange) and not self.is_served_by_gpus
 
 

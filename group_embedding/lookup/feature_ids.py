@@ -63,7 +63,8 @@ def sample_axes(ids):
 
 
 def id_axes(ids):
-    """The same of dense ids, each of which becomes a vector."""
+    """The shape of the samples of dense ids, each of which becomes a vector; None for ids of rank
+    1."""
     return None if ids.shape.rank == 1 else tf.shape(ids, out_type=tf.int64)
 
 

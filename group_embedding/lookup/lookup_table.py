@@ -1,4 +1,4 @@
-"""What a user may give as a table -> the table that the ops take."""
+"""Converts the tables that a user passes into the Table that the ops take."""
 
 from typing import Any, NamedTuple
 
@@ -47,13 +47,13 @@ class Table(NamedTuple):
         return exchange_of(self.source.object)
 
     def of_this_rank(self):
-        """What this rank has of a table that is spread over ranks."""
+        """This rank's shard of a table that is sharded over ranks."""
         source = self.source.object
         variable = source.variable if isinstance(source, ShardedTable) else source
         return self._replace(source=Reference(variable))
 
     def with_source(self, source, dtype):
-        """The same table with its rows, or some of them, in another place."""
+        """The table with its rows, or some of them, in another tensor or variable."""
         return self._replace(source=Reference(source), dtype=dtype)
 
     @property
@@ -76,7 +76,7 @@ class Table(NamedTuple):
 
     def tensor(self):
         """The op's input: the handle of a resource variable, which is then read in place, or the
-        rows themselves. Of a keyed table: that of the variable which stands in for it."""
+        rows themselves. For a keyed table, the handle of its stand-in."""
         source = self.source.object
         is_variable = resource_variable_ops.is_resource_variable(source)
         # Outside its replicas a mirrored variable has no handle.
@@ -141,7 +141,7 @@ def tf_variable(param):
 
 
 def variable_of_all(param):
-    """The same, in a replica too that of all replicas."""
+    """The variable of all replicas, also inside of a replica."""
     inner = None if isinstance(param, tf.Variable) else getattr(param, "_value", None)
     return inner if isinstance(inner, tf.Variable) else param
 

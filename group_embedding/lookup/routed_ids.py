@@ -1,4 +1,4 @@
-"""`RoutedIds`: ids on their way from the step that routes them to the one that looks them up."""
+"""`RoutedIds`: ids between the step that routes them and the step that looks them up."""
 
 import tensorflow as tf
 
@@ -35,10 +35,11 @@ class RoutedIds(tf.experimental.ExtensionType):
 
 
 def to_routed_ids(call, routed, sample_shapes):
-    """What `call.route` returned, and the shapes of samples, as one value for TensorFlow.
+    """Packs the result of `call.route`, and the shapes of samples, into one value for TensorFlow.
 
     Args:
-        sample_shapes: of each feature None, or int64 [axes] where its samples have other than one.
+        sample_shapes: for each feature None, or int64 [axes] if its samples have more or fewer than
+            one axis.
     """
     batches = [group.batch if isinstance(group, RoutedBatch) else group for group in routed]
     return RoutedIds(
@@ -50,10 +51,10 @@ def to_routed_ids(call, routed, sample_shapes):
 
 
 def from_routed_ids(call, routed_ids):
-    """What `to_routed_ids` was given for the same call: the routed groups and the shapes.
+    """Returns the arguments of `to_routed_ids` for the same call: the routed groups and the shapes.
 
     Raises:
-        ValueError: it was another call.
+        ValueError: the ids were routed for another call.
     """
     expected, got = routed_ids.lookups.split("\n"), call.describe().split("\n")
     if len(expected) != len(got):

@@ -52,7 +52,7 @@ def native():
     """The functions of the library that are no ops, through C: see cc/tf/support/host_exchanges.h.
 
     Raises:
-        ImportError: as of `library`.
+        ImportError: as for `library`.
     """
     library()
     functions = ctypes.CDLL(str(_library_path(_tensorflow().__version__)))
@@ -92,7 +92,7 @@ def core():
 
 
 def build_record(tensorflow_version):
-    """What the library for this TensorFlow was built with.
+    """The build options of the library for this TensorFlow.
 
     Returns:
         A dict: ``tensorflow`` (its version), ``cxx11_abi``, ``march``, ``cuda`` (the toolkit's

@@ -1,4 +1,4 @@
-"""What TensorFlow's autodiff does around an op, as far as an op must know."""
+"""Properties of TensorFlow's autodiff that ops depend on."""
 
 import contextlib
 
@@ -36,13 +36,14 @@ def after(op):
 
 
 def is_used(tensor):
-    """Whether anything in the graph consumes it, so far."""
+    """Returns whether an op of the graph consumes the tensor, so far."""
     return any(not _is_idle_gate(consumer) for consumer in tensor.consumers())
 
 
 def let_unused_op_go(op_type):
-    """Functions run whatever reads a variable before that variable is written, even when nobody
-    uses what was read. Ops of this type they shall drop then: an optimizer may take their place."""
+    """Lets functions drop unused ops of this type. Functions run every op that reads a variable
+    before the variable is written, even if its result is not used: an optimizer may have replaced
+    the op."""
 
     def resolve(op, reads, writes):
         del writes

@@ -34,7 +34,7 @@ def initialize(table, initial, no_row_value, admission, storage, if_needed=False
 
     Args:
         initial: variables.initial_values.InitialValues.
-        no_row_value: what a key reads that is without a row.
+        no_row_value: the constant that a key without a row reads.
         admission: a dict, of `variables.admission`.
         storage: a dict, of `variables.storage`.
         if_needed: a table that is initialized stays as it is.

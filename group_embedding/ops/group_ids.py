@@ -20,7 +20,7 @@ class FeatureIds(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """What GroupIds makes of a group: one buffer, and its sizes in host memory."""
+    """The result of GroupIds: the batch of a group in one buffer, and its sizes in host memory."""
 
     buffer: tf.Tensor  # float32 [words]: row splits and ids (as pairs of floats), weights
     sizes: tf.Tensor  # int64 [features, 2]: samples and ids of each feature

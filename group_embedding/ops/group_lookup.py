@@ -64,7 +64,7 @@ def group_lookup(
 
 
 def attrs_of_tables(tables):
-    """What ops are told of the tables of a group."""
+    """The attributes by which ops describe the tables of a group."""
     return {
         "dtype": tables[0].dtype,
         "dims": [table.dim for table in tables],
@@ -80,8 +80,8 @@ def _group_lookup_grad(op, *grads):
 
 
 def gradients_of_inputs(op, grads, keyed_tables):
-    """Of an op with the inputs (tables, batch, sizes, keyed_tables) and attributes of GroupLookup:
-    the gradients of these, given those of what it looks up."""
+    """The gradients of an op's inputs (tables, batch, sizes, keyed_tables), given those of its
+    outputs. The op has the attributes of GroupLookup."""
     num_tables = len(op.get_attr("dims"))
     tables = list(op.inputs[:num_tables])
     buffer, sizes = op.inputs[num_tables : num_tables + 2]
@@ -134,7 +134,7 @@ def samples_with_gradient(op, grads):
 
 
 def shape_of_table(table, is_keyed=False):
-    """That of a table, as the op takes it, for its gradient."""
+    """The shape of a table's gradient: that of the table as the op receives it."""
     if is_keyed:  # [0, dim], of the type that tf.cond expects of a branch's gradients
         return resource_variable_ops.variable_shape(table)
     if table.dtype == tf.resource:

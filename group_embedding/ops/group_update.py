@@ -50,16 +50,15 @@ class WrittenTable(NamedTuple):
 
 
 class KeyedSlot(NamedTuple):
-    """What an EmbeddingVariable calls a slot, and what it starts as."""
+    """A slot of an EmbeddingVariable: its name and its initial value."""
 
     name: str
     start: float
 
 
 class Rule(NamedTuple):
-    """What is done to tables. `hyper`: float32 [len(HYPER_NAMES)]. `keyed_slots`: a KeyedSlot for
-    each of the rule's slots, or None. `slot_dtype`: of all slots; None: that of the variables that
-    hold them or, of keyed tables, stand in for them."""
+    """An update rule with its arguments. `hyper`: float32 [len(HYPER_NAMES)]. `keyed_slots`: a
+    KeyedSlot for each of the rule's slots, or None."""
 
     name: str
     hyper: Any
@@ -69,16 +68,7 @@ class Rule(NamedTuple):
 
 
 def group_update(lookup_grad, tables, rule):
-    """Does what a GroupLookupGrad op and the update of its tables would do, in one op.
-
-    Args:
-        lookup_grad: the `tf.Operation`; its inputs are taken, it need not run.
-        tables: a dict from the index of a table in the group to its WrittenTable.
-        rule: a Rule.
-
-    Returns:
-        The `tf.Operation` (None where it has run).
-    """
+    """Computes in one op what a GroupLookupGrad op and the updates of its tables compute."""
     written = list(tables.values())
     num_tables = len(lookup_grad.get_attr("dims"))
     batch, sizes = lookup_grad.inputs[num_tables : num_tables + 2]
@@ -144,7 +134,7 @@ def is_resource(variable):
 
 
 def _pick(ops, tables):
-    """Of the ops for resources and for references, the one for these tables."""
+    """Returns the op for these tables: ops[0] takes resources, ops[1] references."""
     return ops[0] if is_resource(tables[0].variable) else ops[1]
 
 

@@ -46,7 +46,7 @@ class HostExchange:
         native().GroupEmbeddingEndHostExchange(self._number, reason.encode())
 
     def close(self):
-        """The same, and gives back the memory."""
+        """Ends the exchange, and frees its memory."""
         native().GroupEmbeddingCloseHostExchange(self._number)
 
     @property
@@ -55,7 +55,7 @@ class HostExchange:
         return self._number
 
     def alltoall(self, tensor, splits, name, what):
-        """As of `exchange.Exchange`."""
+        """See `exchange.Exchange.alltoall`."""
         with tf.device("/CPU:0"):
             return library().host_alltoall(
                 tensor=tensor,
@@ -66,7 +66,7 @@ class HostExchange:
             )
 
     def exchange_rows(self, rows, sent, received, wire, gradient_scale, name, what):
-        """As of `exchange.Exchange`; gradients are multiplied by `gradient_scale`."""
+        """See `exchange.Exchange.exchange_rows`. Gradients are multiplied by `gradient_scale`."""
         with tf.device("/CPU:0"):
             matrices, _ = library().host_exchange_rows(
                 rows=rows,
@@ -83,7 +83,7 @@ class HostExchange:
         return matrices
 
     def look_up_rows(self, tables, batch, sent, received, wire, gradient_scale, name, what):
-        """As of `exchange.Exchange`; gradients are multiplied by `gradient_scale`."""
+        """See `exchange.Exchange.look_up_rows`. Gradients are multiplied by `gradient_scale`."""
         keyed = [t for t, table in enumerate(tables) if table.keyed is not None]
         names = [table.name for table in tables]
         with tf.device("/CPU:0"):

@@ -16,7 +16,7 @@ def locate_batch(tables, batch, table_of_feature, times=None):
     """The batch by row numbers alone: those of keys are looked for, and made in training.
 
     Args:
-        times: None, or of the batch's keys how often each came.
+        times: None, or the occurrences of each of the batch's keys.
     """
     keyed = [table.keyed for table in tables]
     if all(table is None for table in keyed):

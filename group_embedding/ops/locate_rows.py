@@ -25,7 +25,7 @@ def locate_rows(tables, batch, table_of_feature, times=None):
             has ids.
         batch: ops.group_ids.Batch.
         table_of_feature: for each feature, the index into `tables`.
-        times: int64 [ids], how often each id of the batch came; None: once.
+        times: int64 [ids], occurrences of each id of the batch; None: one each.
     """
     keyed = [t for t, table in enumerate(tables) if table is not None]
     place = {t: i for i, t in enumerate(keyed)}
@@ -71,7 +71,7 @@ def _give_steps(op, at):
 
 
 def attrs_of_training(tables):
-    """What ops are told that may train the keys of these EmbeddingVariables."""
+    """The attributes of ops that may train the keys of these EmbeddingVariables."""
     return {
         "learning": [_learns(table) for table in tables],
         "training": tf.executing_eagerly() and record.could_possibly_record(),
@@ -86,7 +86,7 @@ def _learns(table):
 
 
 def steps_of(tables):
-    """int64 [tables], in host memory: the step of each; -1: it has none."""
+    """The training step of each table: int64 [tables], in host memory; -1: no step is known."""
     with tf.device("/CPU:0"):
         steps = [table.current_step() for table in tables]
         if all(step is None for step in steps):
@@ -96,5 +96,5 @@ def steps_of(tables):
 
 @tf.RegisterGradient("LocateRows")
 def _locate_rows_grad(op, buffer_grad):
-    """That of the weights, which stay where they are."""
+    """The gradient of the batch's weights, which locating does not change."""
     return [*[None] * op.get_attr("num_tables"), buffer_grad, None, None, None]

@@ -32,8 +32,8 @@ def in_order(make):
 
 
 def let_tables_be_read(op_type):
-    """Functions take every resource of an op for one that it may write. Of ops of this type they
-    shall know that the last, which `in_order` gave, is alone in that."""
+    """Declares that ops of this type only read their tables. Functions assume that an op may write
+    each of its resources; for these ops that holds for the last one only, which `in_order` gave."""
 
     def resolve(op, reads, writes):
         read = [resource for resource in writes if resource is not op.inputs[-1]]

@@ -11,7 +11,7 @@ def pack_rows(rows, counts, wire):
 
     Args:
         counts: int64 [ranks, tables], rows of each table for each rank.
-        wire: per table, the dtype that its rows travel in.
+        wire: per table, the dtype in which its rows are sent.
     """
     with tf.device("/CPU:0"):
         return library().pack_rows(rows=rows, indices=[], counts=counts, wire=wire)
@@ -38,7 +38,7 @@ def unpack_rows(packed, counts, dims, wire, gradient_scale):
 
 @tf.RegisterGradient("PackRows")
 def _pack_rows_grad(op, packed_grad, _):
-    """Of each table, those rows that a gradient has reached on the rank that asked for them."""
+    """Per table, the rows that got a gradient on the rank that requested them."""
     dtypes = op.get_attr("dtypes")
     num_tables = len(dtypes)
     rows, counts = op.inputs[:num_tables], op.inputs[-1]

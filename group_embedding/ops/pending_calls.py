@@ -1,4 +1,4 @@
-"""In which collective calls this process waits: told to the watch over ranks."""
+"""The collective calls in which this process waits, reported to the watch over ranks."""
 
 import contextlib
 import ctypes
@@ -12,7 +12,7 @@ _NO_EXCHANGE = -1
 
 
 def pending_calls(exchange_number=_NO_EXCHANGE):
-    """Those of a HostExchange, by its number, and those that were marked here.
+    """The calls that wait in a HostExchange, by its number, and the calls that were marked here.
 
     Returns:
         [(key, description, seconds since it began)]; all ranks give a call the same key.
@@ -44,7 +44,7 @@ def marked(collective, tensors, name, what):
 
     Args:
         name: the same on all ranks; in a graph, its scope is added.
-        what: what the call does, for a person.
+        what: a description of the call for messages.
     """
     scope = "" if tf.executing_eagerly() else _name_scope()
     key = f"{scope}/{name}" if scope else name

@@ -10,5 +10,5 @@ tf.no_gradient("ReadRows")
 
 
 def read_rows(table, keys, dtype, dim):
-    """[..., dim]: the rows of `keys` [...]; one without a row reads what it would start as."""
+    """The rows [..., dim] of `keys` [...]; a key without a row reads its initial values."""
     return library().read_rows(table=table, keys=keys, dtype=dtype, dim=dim)

@@ -20,7 +20,7 @@ class RoutedTable(NamedTuple):
 
 
 class Route(NamedTuple):
-    """What a rank asks of each rank, and its batch in terms of the answers."""
+    """A rank's requests to each rank, and its batch with ids that refer to the received rows."""
 
     messages: tf.Tensor  # int64 [words], those for rank 0 first
     splits: tf.Tensor  # int32 [ranks]: words for each rank
@@ -29,8 +29,8 @@ class Route(NamedTuple):
 
 
 class Requests(NamedTuple):
-    """What all ranks ask of this one: for each group of tables a lookup of one feature per table,
-    one id per sample."""
+    """The requests of all ranks to this one: for each group of tables a lookup with one feature per
+    table and one id per sample."""
 
     batches: list  # of Batch
     times: list  # int64 [ids] per group: how often each came; [0] for a group without keys
@@ -52,8 +52,8 @@ def route_ids(
 
     Args:
         tables: a RoutedTable each.
-        description: a text that says what the lookup has, the same on all ranks.
-        others: as of `ops.group_lookup.group_lookup`.
+        description: a text that lists the lookup's tables and features, the same on all ranks.
+        others: see `ops.group_lookup.group_lookup`.
     """
     with tf.device("/CPU:0"):
         messages, splits, counts, routed = library().route_ids(

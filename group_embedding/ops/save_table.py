@@ -16,14 +16,7 @@ for _op_type in (
 
 
 def snapshot_tables(tables, steps, evictions, changes_only):
-    """A number that stands for what the tables hold at one instant.
-
-    Args:
-        tables: handles, of one device.
-        steps: one per table; -1: none.
-        evictions: one Eviction per table.
-        changes_only: bool [tables]: whether to save what changed since the last full save.
-    """
+    """Takes a snapshot of tables at one instant, and returns its number."""
     kinds, steps_to_live, l2_weights = zip(*evictions)
     with tf.device("/CPU:0"):
         steps = tf.stack([tf.cast(step, tf.int64) for step in steps])
@@ -45,11 +38,7 @@ def full_save_id(table):
 
 
 def save_table(table, prefix, snapshot, part=0, num_parts=1):
-    """Writes the table's rows beside the checkpoint; the manifest of their files.
-
-    Args:
-        part, num_parts: the table has the keys of rank `part` of `num_parts`.
-    """
+    """Writes the table's rows beside the checkpoint, and returns the manifest of their files."""
     with tf.device(table.device):
         return library().save_table(
             table=table, prefix=prefix, snapshot=snapshot, part=part, num_parts=num_parts
@@ -57,7 +46,7 @@ def save_table(table, prefix, snapshot, part=0, num_parts=1):
 
 
 def merge_manifests(manifests):
-    """The manifest of all parts of a table, of a vector of those of the parts."""
+    """Merges a vector of the manifests of a table's parts into one manifest."""
     with tf.device("/CPU:0"):
         return library().merge_manifests(manifests=manifests)
 
@@ -94,6 +83,7 @@ def restore_table(table, prefix, manifest, index=0, count=1, as_start=False):
 
 
 def _on_host(*strings):
-    """As tensors. A constant made where the table is could be on a GPU, which holds no strings."""
+    """Strings as tensors in host memory. A constant on the table's device could be on a GPU, which
+    holds no strings."""
     with tf.device("/CPU:0"):
         return [tf.convert_to_tensor(string, tf.string) for string in strings]

@@ -58,12 +58,12 @@ def sharded_group_lookup(
     ones where the batch has no weights).
 
     Args:
-        num_rows: of each whole table; of keyed ones anything.
+        num_rows: of each whole table; not used for keyed tables.
         ranks: NcclRanks.
-        description: a text that says what the lookup has, the same on all ranks.
+        description: a text that lists the lookup's tables and features, the same on all ranks.
         comm_dtype: of rows and gradients on their way between ranks.
-        gradient_scale: what a rank's gradients are multiplied by before those of all are added.
-        others, and `options`: as of `ops.group_lookup.group_lookup`.
+        gradient_scale: the factor of a rank's gradients before all ranks' are added.
+        others, and `options`: see `ops.group_lookup.group_lookup`.
 
     Returns:
         As `ops.group_lookup.group_lookup`.

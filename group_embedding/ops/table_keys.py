@@ -1,4 +1,5 @@
-"""The ops that ask keyed tables, and change them beside updates. Keys are int64, bit for bit."""
+"""The ops that read and change keyed tables apart from lookups and updates. Keys are int64, bit for
+bit."""
 
 from typing import Any, NamedTuple
 
@@ -15,7 +16,8 @@ for _op_type in ("FindKeys", "ExportTable", "TableStats", *_WRITING):
 
 
 class KeyInfo(NamedTuple):
-    """Of each key: how often it was trained, the step in which last, the tier of its row."""
+    """For each key: how often it was trained, the step in which it was trained last, and the tier
+    of its row."""
 
     frequencies: Any
     versions: Any

@@ -26,7 +26,7 @@ _STEP_CYCLE = 2**24  # kStepCycle of cc/optimizer/average_rules.h
 
 
 def is_keyed(variable):
-    """Whether it is a keyed table, as Keras has it or not."""
+    """Returns whether a variable is a keyed table, wrapped by Keras or not."""
     return isinstance(variable_of_all(variable), (EmbeddingVariable, KeyedReplicas))
 
 

@@ -24,7 +24,8 @@ def legacy_optimizers():
 
 
 def optimizer_bases():
-    """That of TensorFlow 1, that of Keras and that of legacy optimizers, where there are any."""
+    """The base classes of optimizers: TensorFlow 1's, Keras', and that of legacy optimizers if
+    there are any."""
     bases = [tf.compat.v1.train.Optimizer, KERAS.Optimizer]
     legacy = legacy_optimizers()
     return bases if legacy is None else [*bases, legacy.Optimizer]

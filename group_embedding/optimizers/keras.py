@@ -21,9 +21,9 @@ _AVERAGES = "_model_variables_moving_average"
 
 
 class _WrappedKeras:
-    """What both share. Stock clips, decays and applies; of each it gets the gradients or variables
-    that are no tables, and tables are updated in between. (Stock's hook for one variable is left
-    to replicas of a `tf.distribute.Strategy`.)"""
+    """Base of the wrapped Keras optimizers. The stock optimizer clips, decays and applies the
+    gradients of variables that are no tables; tables are updated in between. (Stock's method for
+    one variable is left to the replicas of a `tf.distribute.Strategy`.)"""
 
     def build(self, variables):
         claim_tables(variables)
@@ -31,7 +31,8 @@ class _WrappedKeras:
         return super().build(variables)
 
     def _ge_averages(self, steps):
-        """Those that `use_ema` keeps of keyed tables, after so many steps; None: it does not."""
+        """The averages that `use_ema` keeps of keyed tables, after so many steps; None without
+        `use_ema`."""
         if not self.use_ema:
             return None
         steps = tf.cast(tf.convert_to_tensor(steps), tf.int64)
@@ -165,8 +166,8 @@ class WrappedKeras3(_WrappedKeras):
         return super().build(variables)
 
     def _ge_updates_alone(self, gradient, variable):
-        """Whether this variable is a table whose update needs nothing that `apply` does before or
-        after."""
+        """Returns whether this variable is a table whose update needs none of the steps that
+        `apply` does before or after."""
         if not is_table_gradient(gradient) or tf.distribute.has_strategy():
             return False
         needs = self.clipnorm, self.global_clipnorm, self.gradient_accumulation_steps

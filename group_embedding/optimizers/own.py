@@ -33,8 +33,8 @@ def LazyAdam(  # noqa: N802
     """Adam whose moments move only for rows that were looked up: a wrapped stock Adam.
 
     Args:
-        learning_rate, beta_1, beta_2, epsilon, name: as of the stock optimizer.
-        skip_nonfinite, stochastic_rounding_seed: as of `wrap`.
+        learning_rate, beta_1, beta_2, epsilon, name: as in the stock optimizer.
+        skip_nonfinite, stochastic_rounding_seed: see `wrap`.
         **kwargs: of the Keras optimizer, such as `amsgrad` or `clipnorm`.
 
     Returns:
@@ -82,7 +82,7 @@ def RowwiseAdagrad(  # noqa: N802
         initial_accumulator_value: of the accumulators; positive in a graph of TensorFlow 1.
         epsilon: added to the root.
         name: of the optimizer.
-        skip_nonfinite, stochastic_rounding_seed: as of `wrap`.
+        skip_nonfinite, stochastic_rounding_seed: see `wrap`.
         **kwargs: of the Keras optimizer, such as `weight_decay` or `clipnorm`.
 
     Returns:
@@ -138,10 +138,10 @@ def Lamb(  # noqa: N802
 
     Args:
         learning_rate: a number, a schedule or a tensor.
-        beta_1, beta_2, epsilon: as of Adam.
+        beta_1, beta_2, epsilon: as in Adam.
         weight_decay: see above.
         name: of the optimizer.
-        skip_nonfinite, stochastic_rounding_seed: as of `wrap`.
+        skip_nonfinite, stochastic_rounding_seed: see `wrap`.
         **kwargs: of the Keras optimizer, such as `clipnorm`.
 
     Returns:

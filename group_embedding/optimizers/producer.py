@@ -49,7 +49,7 @@ def _num_tables(op):
 
 
 def _behind_gates(tensor):
-    """What an Identity passes on; None for an eager tensor."""
+    """The input of a chain of Identity ops; None for an eager tensor."""
     if not isinstance(tensor, tf.Tensor) or isinstance(tensor, tf.__internal__.EagerTensor):
         return None
     while tensor.op.type == "Identity":

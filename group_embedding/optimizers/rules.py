@@ -1,9 +1,9 @@
-"""What each stock optimizer does to a row of a table: which rule of cc/optimizer/rules.h, with
-which slots and numbers.
+"""The update rule of each stock optimizer: a rule of cc/optimizer/rules.h, with its slots and
+numbers.
 
-A statement is a function of an optimizer that is about to apply gradients. Its numbers are Python's
-or scalar tensors. Slots are named as the optimizer names them; the family module finds them. None
-stands for one that the rule can do without.
+A rule spec is a function of an optimizer that is about to apply gradients. Its numbers are Python's
+or scalar tensors. Slots have the optimizer's names; the module of the optimizer's family finds
+them. None stands for a slot that the rule can do without.
 """
 
 from typing import NamedTuple

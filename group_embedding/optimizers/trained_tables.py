@@ -25,7 +25,7 @@ from group_embedding.variables.steps import count_step
 
 
 class Settings(NamedTuple):
-    """What `wrap` was told."""
+    """The arguments of `wrap`."""
 
     skip_nonfinite: bool = False
     stochastic_rounding_seed: Optional[int] = None
@@ -68,8 +68,8 @@ def check_keyed(grads_and_vars):
 
 
 def is_table_gradient(gradient):
-    """Whether the variable that has this gradient is a table: one of [rows, dim], of which some
-    rows have a gradient."""
+    """Returns whether a gradient is that of a table: a [rows, dim] variable of which some rows have
+    a gradient."""
     return (
         isinstance(gradient, tf.IndexedSlices)
         and gradient.values.shape.rank == 2
@@ -163,7 +163,7 @@ def _update(plan, tables, rule, chosen):
     return ops + _update_slices([tables[i] for i in plan.slices if chosen[i]], rule)
 
 
-# Of hyper-parameters that an optimizer does not have.
+# Values of hyper-parameters that an optimizer does not have.
 NEUTRAL = {
     "learning_rate": 0.0,
     "momentum": 0.0,

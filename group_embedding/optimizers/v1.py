@@ -45,7 +45,7 @@ class WrappedV1:
         return super()._finish(list(update_ops) + self._ge_update(waiting), name_scope)
 
     def _ge_updates(self, gradient, variable):
-        """Whether the variable is a table that native ops update."""
+        """Returns whether the variable is a table that native ops update."""
         if self._ge_keyed_alone and not isinstance(variable, EmbeddingVariable):
             return False
         return is_table_gradient(gradient)

@@ -1,10 +1,4 @@
-"""`wrap`: a stock optimizer becomes one that updates tables natively.
-
-As with `DistributedOptimizer`, the object stays the same and is given another class, a subclass of
-its own: so slots, checkpoints, `get_config` and `isinstance` stay stock's, and only the application
-of tables' gradients is another. There is one kind of subclass for each way in which TensorFlow and
-Keras apply gradients.
-"""
+"""`wrap`: makes a stock optimizer update tables with native ops."""
 
 from __future__ import annotations
 
@@ -207,7 +201,8 @@ def _then_train_keyed_tables(stock, init):
 
 
 def can_wrap(optimizer):
-    """Whether `wrap` takes it: a stock optimizer whose rule is known, not wrapped yet."""
+    """Returns whether `wrap` supports the optimizer: a stock optimizer whose rule is known, and
+    that is not wrapped yet."""
     return not isinstance(optimizer, WRAPPED) and stock_class(optimizer) in _supported()
 
 

@@ -123,7 +123,7 @@ class ParquetDataset(tf.data.Dataset):
 
     @property
     def drop_remainder(self) -> bool:
-        """Whether batches of fewer than `batch_size` samples are left out."""
+        """If True, batches of fewer than `batch_size` samples are left out."""
         return self._drop_remainder
 
     def _inputs(self):

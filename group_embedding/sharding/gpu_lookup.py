@@ -1,6 +1,7 @@
-"""The lookup of tables that are spread over the GPUs of the ranks: one op, and NCCL within.
+"""The lookup of tables that are sharded over the ranks' GPUs: one op, with NCCL inside.
 
-It says the same as `sharded_lookup`, which takes every table; this one takes most that are on GPUs.
+It has the same results as `sharded_lookup`, which supports every table; this one supports most
+tables on GPUs.
 """
 
 from __future__ import annotations
@@ -16,12 +17,13 @@ from group_embedding.sharding.sharded_table import ShardedTable
 
 
 def is_served_by_gpus(table: Any, weighted: bool) -> bool:
-    """Whether `look_up_on_gpus` takes a tables.Table: spread by row number, or by the hashes of
-    keys, over ranks with a GPU each, in the memory of these.
+    """Returns whether `look_up_on_gpus` supports a tables.Table: one that is sharded by row number,
+    or by the hashes of keys, over ranks with a GPU each, with its rows in the memory of these GPUs.
 
     Args:
-        weighted: whether some lookup of the call has weights: keys that they leave out are counted
-            and get rows, and who serves these asks for rows that have a gradient alone.
+        weighted: whether some lookup of the call has weights. Keys that are left out because of
+            their weight are counted and get rows, but this exchange requests only rows with a
+            gradient.
     """
     if table.exchange.nccl_ranks is None or table.device_type != "GPU":
         return False
@@ -39,8 +41,8 @@ def look_up_on_gpus(
     names: Sequence[str],
     **options: Any,
 ) -> list[tf.Tensor]:
-    """Looks up a batch of ids as they came: the op exchanges them. Of tables of one dtype; takes
-    and returns what `ops.group_lookup.group_lookup` does."""
+    """Looks up a batch of ids; the op exchanges them. All tables have one dtype. Arguments and
+    results are those of `ops.group_lookup.group_lookup`."""
     exchange = tables[0].exchange
     return sharded_group_lookup(
         [table.of_this_rank() for table in tables],

@@ -16,15 +16,15 @@ _KEY_BYTES = 8
 
 @dataclasses.dataclass(frozen=True)
 class TableLoad:
-    """What a table costs its ranks.
+    """The cost of a table to its ranks.
 
     Attributes:
-      name: Of the table.
-      num_rows: `None`: its rows are found by key, and nobody knows how many there will be.
-      dim: How long a row is.
-      expected_ids: How many ids of it a rank's batch has, about; `None`: 1,024.
+      name: The table's name.
+      num_rows: The number of rows; `None`: the table is keyed, and its size is not known.
+      dim: The length of a row.
+      expected_ids: The number of its ids in a rank's batch, approximately; `None`: 1,024.
       placement: 'distributed', 'localized:<rank>', 'replicated', or 'auto': the plan decides.
-      element_bytes: Of one number.
+      element_bytes: The size of one number.
     """
 
     name: str
@@ -49,11 +49,11 @@ class TableLoad:
 
 @dataclasses.dataclass(frozen=True)
 class PlacementPlan:
-    """Where tables go. `str` of it is a table for people.
+    """The placement of each table. `str` of it is a readable table.
 
     Attributes:
       tables: A TableLoad for each table; none says 'auto' any more.
-      memory, traffic: What each rank holds and is asked for: bytes, rank 0 first.
+      memory, traffic: The bytes that each rank holds, and that are requested from it, by rank.
     """
 
     tables: tuple
@@ -147,7 +147,7 @@ def _memory_on(table, rank, num_ranks):
 
 
 def _traffic_to(table, rank, num_ranks):
-    """What all ranks ask this one for."""
+    """The bytes that all ranks request from this one."""
     if table.placement == REPLICATED:
         return 0
     return table.traffic * num_ranks * _part_of(table, rank, num_ranks)

@@ -13,13 +13,13 @@ from group_embedding.exchange.interface import Exchange
 
 
 def is_over_replicas(exchange: Exchange) -> bool:
-    """Whether the ranks of an Exchange are the replicas of a strategy."""
+    """Returns whether the ranks of an Exchange are the replicas of a strategy."""
     return exchange.strategy is not None
 
 
 def parts_of(variable: Any) -> Sequence[Any]:
-    """What the ranks of this process have: the copies of a variable that a strategy mirrors, or the
-    variable itself."""
+    """The variables of this process's ranks: the copies of a variable that a strategy mirrors, or
+    the variable itself."""
     if _is_mirrored(variable):
         return variable.distribute_strategy.experimental_local_results(variable)
     return (variable,)
@@ -98,7 +98,7 @@ def _by_owner(method):
 
 
 class _UpdatedByOwner:
-    """Of a copy. Stock optimizers call these methods."""
+    """Methods of a copy of a mirrored variable that stock optimizers call."""
 
     _is_trained_by_owner = False
 

@@ -138,7 +138,7 @@ def _limit(table):
 
 
 def describe_spread(table: Any) -> str:
-    """What a table has, and where."""
+    """Describes a table's size and placement."""
     num_rows, placement = _as_routed(table)[1:]
     rows = "keys" if num_rows == _ANY_KEY else f"{num_rows} rows"
     return (
@@ -148,17 +148,17 @@ def describe_spread(table: Any) -> str:
 
 
 def _groups_of(tables):
-    """Of each table, the number of the lookup that serves it on its owner: one for each dtype and,
-    as ops run where keyed tables are, each device."""
+    """For each table, the index of the lookup that serves it on its owner: one lookup for each
+    dtype and, as ops run on the device of keyed tables, each device."""
     kinds = [(table.dtype, table.device_type) for table in tables]
     numbers = {kind: number for number, kind in enumerate(dict.fromkeys(kinds))}
     return [numbers[kind] for kind in kinds]
 
 
 def _fetch_rows(tables, routed):
-    """The rows that this rank asks for, one float32 [rows, dim] per table."""
+    """The rows that this rank requests, one float32 [rows, dim] per table."""
     exchange, requests = tables[0].exchange, routed.requests
-    # Rows as they are: who asks for them scales them.
+    # Rows are sent unscaled: the requesting rank scales them to max_norm.
     owned = [table.of_this_rank()._replace(max_norm=0.0) for table in tables]
     wire = [exchange.comm_dtype or table.dtype for table in tables]
     counts = requests.counts, routed.counts
@@ -173,7 +173,7 @@ def _fetch_rows(tables, routed):
 
 
 def _look_up_owned(tables, groups, requests):
-    """The rows that all ranks ask for, one [rows, dim] per table."""
+    """The rows that all ranks request from this one, one [rows, dim] per table."""
     rows = [None] * len(tables)
     for group, batch in enumerate(requests.batches):
         places = [t for t, of in enumerate(groups) if of == group]

@@ -59,7 +59,7 @@ class ShardedTable:
         return _rows_of_rank(whole, self.placement, self.exchange)
 
     def assign_rows(self, whole: TensorLike) -> Any:
-        """Sets this rank's rows, and to zeros what room is left in the variable."""
+        """Sets this rank's rows, and zeros the rest of the variable."""
         if not self.shape.is_compatible_with(whole.shape):
             raise ValueError(
                 f"table '{self.name}': expected {self.num_rows} rows of dim {self.dim}, got a "
@@ -68,9 +68,9 @@ class ShardedTable:
         held = self.placement.num_local_rows(
             self.num_rows, self.exchange.rank, self.exchange.num_ranks
         )
-        room = self.variable.shape[0] - held
+        num_unused = self.variable.shape[0] - held
         rows = self.rows_of_rank(whole)
-        return self.variable.assign(tf.pad(rows, [[0, room], [0, 0]]) if room else rows)
+        return self.variable.assign(tf.pad(rows, [[0, num_unused], [0, 0]]) if num_unused else rows)
 
 
 def make_table(
@@ -250,10 +250,10 @@ def restore_table(variable: Any, checkpoint: str, tensor_name: str) -> Any:
 
 
 class _SavedWhole:
-    """Of a variable with the rows of one rank: object-based checkpoints see the whole table.
+    """The whole table, for object-based checkpoints of a variable with the rows of one rank.
 
-    Every rank must save, as all give their rows: ranks other than 0 to a path of their own.
-    Restoring needs no other rank; the variable must exist by then.
+    Every rank must save, since all ranks contribute their rows: ranks other than 0 to a path of
+    their own. Restoring needs no other rank; the variable must exist by then.
     """
 
     def _serialize_to_tensors(self):

@@ -5,9 +5,9 @@ A script for either runs with its import line changed:
     from group_embedding import sok        # was: import sparse_operation_kit as sok
 
 What differs, everywhere: gradients of tables are sums over the ranks, as SOK's are, and not means
-as elsewhere in this package: divide the loss by the batch of all ranks. What learns is what
-inserts: a key gets a row when it is trained. Of tables, optimizers move the rows that were looked
-up. Files of SOK itself are not read.
+as elsewhere in this package: divide the loss by the batch of all ranks. A key gets a row only when
+it is trained. Optimizers change only the rows of a table that were looked up. Files of SOK itself
+are not read.
 """
 
 import tensorflow

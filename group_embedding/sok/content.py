@@ -1,4 +1,4 @@
-"""What tables hold: `assign`, `export` and `incremental_model_dump`."""
+"""Content of tables: `assign`, `export` and `incremental_model_dump`."""
 
 from __future__ import annotations
 
@@ -69,7 +69,8 @@ def assign(var: Any, indices: TensorLike, values: TensorLike) -> Any:
 
 
 def _checked(var, indices, values):
-    """The same. A rank must not gather what is of two lengths: others' would make up for it."""
+    """Returns indices and values after checking their shapes. A rank must not gather values of
+    another length than indices: those of other ranks would hide the difference."""
     expected = [indices.shape.num_elements(), table_shape(var)[1]]
     if indices.shape.rank not in (None, 1) or not values.shape.is_compatible_with(expected):
         raise ValueError(
@@ -105,7 +106,7 @@ def _assign_rows(var, variable, rows, values):
 
 
 def export(var: Any) -> tuple[tf.Tensor, tf.Tensor]:
-    """What this rank has of a table; of one over the replicas of a strategy, all.
+    """Returns this rank's rows of a table; for a table over the replicas of a strategy, all rows.
 
     Args:
         var: a table of `Variable` or `DynamicVariable`.

@@ -76,7 +76,7 @@ def load(path: str | os.PathLike[str], load_vars: Any, optimizer: Optimizer | No
 
 
 def write(path, tables, optimizer=None):
-    """The same of a dict of tables."""
+    """Writes a dict of tables, as `dump` does."""
     _check_eager("dump")
     spread_over = exchange.current()
     if optimizer is not None:
@@ -92,7 +92,7 @@ def write(path, tables, optimizer=None):
 
 
 def read(path, tables, optimizer=None):
-    """The same of a dict of tables."""
+    """Reads a dict of tables, as `load` does."""
     _check_eager("load")
     prefix = os.path.join(path, _PREFIX)
     if not tf.io.gfile.exists(prefix + ".index"):

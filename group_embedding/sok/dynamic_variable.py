@@ -31,7 +31,7 @@ _STORAGE = {
 
 
 class Config(NamedTuple):
-    """What SOK configures of a table beside its type."""
+    """SOK's options of a table beside its type."""
 
     init_capacity: int | None
     max_capacity: int | None
@@ -63,9 +63,9 @@ class DynamicVariable(EmbeddingVariable):
         dtype: of the rows: float32, float16 or bfloat16. None: float32.
         mode: 'distributed': keys are spread over the ranks; 'localized:<rank>': all are on that
             one. None means 'distributed'.
-        **config: `init_capacity` and `max_capacity`, numbers of rows. The larger says for how many
-            rows of a 'hybrid' table, without what optimizers keep of them, there is room in the
-            GPU's memory; further ones lie in the host's. `sparse_read_and_evict` keeps to
+        **config: `init_capacity` and `max_capacity`, numbers of rows. The larger is the number of
+            rows of a 'hybrid' table, without optimizers' slots, that the GPU's memory holds;
+            further rows are in host memory. `sparse_read_and_evict` keeps to
             `max_capacity` (None: 2**26). A table of 'hbm' grows with its keys, and needs neither.
             `filter_ratio`, above 0 to 1: with what probability a new key gets a row where
             `lookup_sparse` filters; None means 1. Others of SOK's are refused, as a table chooses

@@ -132,7 +132,7 @@ class DistributedEmbedding(_Embedding):
     precision, rows are kept in its variable type and returned in its compute type.
 
     Args:
-        combiner: 'mean', 'sum' or 'sqrtn', in letters of either case.
+        combiner: 'mean', 'sum' or 'sqrtn', in upper or lower case.
         max_vocabulary_size_per_gpu: rows on each rank. With a hash table there is no bound: key k
             starts as row `k % n` of the n rows that the initializer draws, which are as many as
             this times the number of ranks, and at most 4,096.

@@ -19,8 +19,9 @@ def sparse_read_and_evict(
     """Reads rows of keys, and forgets old keys where the table would exceed its `max_capacity`.
 
     As many keys of the table are forgotten as it would have too many once all of `indices` are
-    trained: those that were trained or assigned longest ago, and none of `indices`. Of a table over
-    several ranks, whose capacity is that of each, each rank forgets its own, and every rank must
+    trained: those that were trained or assigned longest ago, and none of `indices`. In a table over
+    several ranks, whose capacity is that of each rank, each rank forgets keys of its own, and every
+    rank must
     call it. A call that forgets keys reads all keys of the table; others do not.
 
     Args:
@@ -85,6 +86,7 @@ def _nothing(table):
 
 
 def _is_in(keys, some):
-    """Whether each of `keys` is one of `some`, which are different; both in any order."""
+    """Returns, for each of `keys`, whether it is one of `some`, which are distinct; both in any
+    order."""
     _, place = tf.unique(tf.concat([some, keys], axis=0))
     return place[tf.size(some) :] < tf.size(some)

@@ -12,7 +12,7 @@ from group_embedding.distributed import enable_distributed_strategy
 from group_embedding.distributed.replica_optimizer import share_over_replicas
 
 _COMM_TOOLS = ("horovod", "single")
-# Of horovodrun, and of the MPI launchers that Horovod takes.
+# Variables of horovodrun, and of the MPI launchers that Horovod supports.
 _NUMBERS_OF_RANKS = ("HOROVOD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
 
 

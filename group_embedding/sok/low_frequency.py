@@ -17,7 +17,7 @@ def filtered(param, ids, weights, combiner):
     Returns:
         ids: without those keys.
         weights: without theirs.
-        combiner: with which to combine what is left.
+        combiner: the combiner of the remaining keys.
         divisors: what to divide each sample's result by, float32 [samples], as the keys that were
             left out count with their weights; or None.
     """
@@ -32,7 +32,7 @@ def filtered(param, ids, weights, combiner):
 
 
 def _have_rows(table, keys):
-    """Whether each of this rank's keys has a row on the rank that owns it."""
+    """Returns, for each of this rank's keys, whether it has a row on the rank that owns it."""
     if table.placement is None:
         return table.lookup_tier(keys) >= 0
     spread_over = table.exchange

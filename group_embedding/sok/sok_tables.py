@@ -112,7 +112,7 @@ def filter_variables(vars: Sequence[Any]) -> tuple[list[Any], list[Any]]:
 
 
 def is_table(variable):
-    """Whether `filter_variables` takes it for a table."""
+    """Returns whether `filter_variables` counts a variable as a table."""
     inner = tf_variable(variable)
     is_marked = isinstance(inner, EmbeddingVariable) or hasattr(inner, _MARK)
     return is_marked or exchange_of(variable) is not None
@@ -147,7 +147,7 @@ def target_of(mode):
 
 
 def to_initializer(owner, initializer):
-    """What SOK calls an initializer -> one of Keras."""
+    """Converts SOK's initializer into one of Keras."""
     if initializer is None or (isinstance(initializer, str) and initializer in ("", "random")):
         return tf.keras.initializers.RandomUniform(-0.05, 0.05)
     try:

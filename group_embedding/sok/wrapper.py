@@ -94,7 +94,7 @@ def Adam(  # noqa: N802
     """Adam for tables and other variables; of a table, it moves the rows that were looked up.
 
     Args:
-        learning_rate, beta_1, beta_2, epsilon, amsgrad, name: as of `tf.keras.optimizers.Adam`.
+        learning_rate, beta_1, beta_2, epsilon, amsgrad, name: see `tf.keras.optimizers.Adam`.
         **kwargs: of the Keras optimizer.
 
     Returns:

@@ -9,7 +9,8 @@ from group_embedding.variables.options import CBFFilter, GlobalStepEvict
 
 
 def admission_of(filter_option):
-    """What `embedding_table.initialize` takes for a filter_option; None: every key gets a row."""
+    """Converts a filter_option into the argument of `embedding_table.initialize`; None: every key
+    gets a row."""
     if filter_option is None:
         return embedding_table.admission_by_counter(0)
     if not isinstance(filter_option, CBFFilter):

@@ -41,8 +41,8 @@ class EmbeddingVariable(StandIn, SavedByName):
     Keras 2 tracks it as an attribute, one of Keras 3 what `layers.as_keras_variable` makes of it.
 
     Over several ranks all make the table, in the same order as others, and keys start as rank 0
-    draws it. Each key has its row on one of them. Lookups find it there. Of the methods
-    `total_count`, `export` and those that ask for keys tell of this rank's keys, or, with
+    draws them. Each key has its row on one of the ranks, where lookups find it. The methods
+    `total_count`, `export` and those with arguments of keys cover this rank's keys, or, with
     `gather=True`, of those of all ranks: then every rank must call them. `insert` and `erase` take
     any keys, and every rank does what concerns its own.
 
@@ -50,8 +50,8 @@ class EmbeddingVariable(StandIn, SavedByName):
       step: Where the versions of keys come from: the step in which a key was trained last. None,
         a number or a scalar variable, such as a Keras optimizer's `iterations`. None means, in a
         graph of TensorFlow 1, the graph's global step, if it has one; else `trained_steps`.
-      trained_steps: Of a table with GlobalStepEvict, outside of graphs of TensorFlow 1: a variable,
-        how many steps the wrapped optimizer has made that trains it. Else None.
+      trained_steps: A variable with the number of steps that the wrapped optimizer has trained the
+        table. Only for a table with GlobalStepEvict outside of graphs of TensorFlow 1; else None.
       key_dtype: int32, int64, uint32 or uint64.
       ev_option: EmbeddingVariableOption.
       rows: The TableResource.
@@ -179,9 +179,9 @@ class EmbeddingVariable(StandIn, SavedByName):
         versions: TensorLike | None = None,
         freqs: TensorLike | None = None,
     ) -> Any:
-        """Gives keys rows of these values, [keys, dim], whatever the filter says; their slots start
-        anew. Of a key that comes twice the last row counts. Without versions or freqs, one per key,
-        keys that had a row keep theirs. Frequencies are 0 or more; those above 2**62 count as
+        """Gives keys rows of these values, [keys, dim], whatever the filter says; their slots get
+        initial values. If a key repeats, its last row counts. Without versions or freqs, one per
+        key, keys that had a row keep theirs. Frequencies are 0 or more; those above 2**62 count as
         2**62. Returns the op."""
         none = np.zeros([0], np.int64)
         with tf.device("/CPU:0"):
@@ -287,8 +287,8 @@ class EmbeddingVariable(StandIn, SavedByName):
         return rows
 
     def _is_only_read(self, ids):
-        """Whether a lookup of `ids` made now is one that a single op serves: eager, without a tape
-        that may ask for its gradient, in host memory, and of no other rank's keys."""
+        """Returns whether a single op can serve a lookup of `ids` made now: in eager code, without
+        a tape that may need its gradient, in host memory, and without keys of other ranks."""
         return (
             tf.executing_eagerly()
             and not record.could_possibly_record()
@@ -300,7 +300,8 @@ class EmbeddingVariable(StandIn, SavedByName):
 
 
 def _start(name, option, dim, dtype):
-    """Of a CheckpointOption: what the table starts from or None, and whether always."""
+    """The start that a CheckpointOption names, or None, and whether the table always starts from
+    it."""
     if option is None or option.ckpt_to_load_from is None:
         return None, False
     saved_as = option.tensor_name_in_ckpt or name

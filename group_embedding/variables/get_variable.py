@@ -67,7 +67,7 @@ def get_embedding_variable(
         trainable: whether training changes the table.
         collections: graph collections it is added to.
         validate_shape: must be True.
-        custom_getter: as of `tf.compat.v1.get_variable`.
+        custom_getter: see `tf.compat.v1.get_variable`.
         ev_option: EmbeddingVariableOption; None: its defaults.
         placement: over several ranks, 'distributed': each key is on the rank that its hash says; or
             'localized:<rank>': all are on that one. None: the default of the job.
@@ -224,7 +224,7 @@ def _initializer(initializer, option):
 
 
 def _no_regularizer(_):
-    """That of a variable scope is not for tables."""
+    """Replaces a variable scope's regularizer, which does not apply to tables."""
 
 
 def _check_same(variable, name, arguments):

@@ -15,8 +15,8 @@ _TRUNCATED_STDDEV = 0.87962566103423978
 
 
 class InitialValues(NamedTuple):
-    """As cc/table/initial_values.h has them. `matrix`: [rows, dim], without rows unless
-    `distribution` is 'matrix'."""
+    """The fields of InitialValues in cc/table/initial_values.h. `matrix`: [rows, dim], without rows
+    unless `distribution` is 'matrix'."""
 
     matrix: Any
     distribution: str

@@ -18,7 +18,7 @@ if IS_KERAS_3:
 
     @registration.register_serializable(package="group_embedding")
     class KerasEmbeddingVariable(keras.Variable):
-        """What `as_keras_variable` returns."""
+        """An EmbeddingVariable as a variable of Keras 3. Made by `as_keras_variable`."""
 
         def __init__(self, variable):
             self._table = variable
@@ -42,7 +42,8 @@ if IS_KERAS_3:
             self._value = self._table
 
         def _deferred_initialize(self):
-            """Where Keras traces a layer it initializes variables later; a table is there."""
+            """Does nothing: Keras initializes variables later when it traces a layer, but a table
+            exists already."""
 
         def numpy(self):
             return self._value.numpy()
@@ -83,8 +84,8 @@ def add_weight_as_it_is(layer, **kwargs):
 
 
 def _initialize(weight):
-    """Where Keras 3 traces a layer it would do so later, when the rows of a table that is spread
-    over ranks have been asked for."""
+    """Initializes a weight now. When Keras 3 traces a layer it would do so later, after the rows of
+    a sharded table have been requested."""
     with tf.init_scope():
         weight._initialize_with_initializer(weight._initializer)
     weight._initializer, weight._deferred_initialize = None, lambda: None

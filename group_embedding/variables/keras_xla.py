@@ -43,7 +43,7 @@ def refuse_explicit_jit(layer_name):
 
 
 class NotForXla:
-    """Of a layer that XLA cannot compile."""
+    """Mix-in of a layer that XLA cannot compile."""
 
     @property
     def supports_jit(self):

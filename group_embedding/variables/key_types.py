@@ -6,7 +6,7 @@ KEY_DTYPES = (tf.int32, tf.int64, tf.uint32, tf.uint64)
 
 
 def are_keys(dtype, key_dtype):
-    """Whether each value of an integer type is one of `key_dtype`."""
+    """Returns whether each value of an integer type is one of `key_dtype`."""
     dtype, key_dtype = tf.as_dtype(dtype), tf.as_dtype(key_dtype)
     return dtype.is_integer and key_dtype.min <= dtype.min and dtype.max <= key_dtype.max
 

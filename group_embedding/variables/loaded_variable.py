@@ -1,4 +1,4 @@
-"""What an EmbeddingVariable becomes where a SavedModel is loaded."""
+"""EmbeddingVariables that are loaded from a SavedModel."""
 
 import tensorflow as tf
 from tensorflow.python.ops import resource_variable_ops

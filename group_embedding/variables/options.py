@@ -1,4 +1,4 @@
-"""What an EmbeddingVariable is told beside its name and dim: DeepRec's names, as plain values."""
+"""Options of an EmbeddingVariable: DeepRec's names, as plain values."""
 
 import dataclasses
 import enum
@@ -42,16 +42,16 @@ def _check_kind(option, name, kinds, optional=False):
 
 
 class StorageType(enum.Enum):
-    """Where rows lie; of several tiers, the fastest first.
+    """The memory of a table's rows; the names of several tiers have the fastest first.
 
-    DRAM is the host's memory. HBM is that of the first GPU, over several ranks of each rank's own,
-    taken beside TensorFlow's: have TensorFlow take what it needs and no more
-    (`tf.config.experimental.set_memory_growth(gpu, True)`, or TF_FORCE_GPU_ALLOW_GROWTH=true).
-    In HBM_DRAM, rows that HBM does not hold lie in page-locked host memory, which the GPU reads and
-    writes in place; hot ones change places with colder ones in HBM when a batch has ended, beside
-    what the GPU does then. SSDHASH is RocksDB on a disk: a row comes back to
-    memory when its key is located, and the coldest go. With HBM_DRAM_SSDHASH every lookup waits for
-    the GPU as soon as there are rows on disk: the host must know which keys have no row in memory.
+    DRAM is host memory. HBM is the memory of the first GPU or, on several ranks, of each rank's own
+    GPU. It is allocated beside TensorFlow's memory, so TensorFlow must not take all of it
+    (`tf.config.experimental.set_memory_growth(gpu, True)`, or TF_FORCE_GPU_ALLOW_GROWTH=true). In
+    HBM_DRAM, rows that HBM does not hold are in page-locked host memory, which the GPU reads and
+    writes directly; when a batch has ended, hot rows are exchanged with cold rows of HBM, beside
+    other work of the GPU. SSDHASH is RocksDB on a disk: a row moves to memory when its key is
+    located, and cold rows move to disk. With HBM_DRAM_SSDHASH every lookup waits for the GPU once
+    rows are on disk, since the host needs to know which keys have no row in memory.
     """
 
     DRAM = "DRAM"
@@ -82,7 +82,7 @@ _NEAREST = {
 
 
 class CacheStrategy(enum.Enum):
-    """Which rows stay in the faster tier: those used last, or those used most."""
+    """The rows that stay in the faster tier: those used last, or those used most."""
 
     LRU = "LRU"
     LFU = "LFU"
@@ -90,20 +90,20 @@ class CacheStrategy(enum.Enum):
 
 @dataclasses.dataclass(frozen=True)
 class InitializerOption:
-    """What the row of a key starts as.
+    """The initial values of a key's row.
 
     Attributes:
-      initializer: Of TensorFlow 1, TensorFlow 2 or Keras, or a matrix; `None`: that of
-        `get_embedding_variable`.
-      default_value_dim: Rows of a matrix that `initializer` draws once; key k starts as row
-        `k % default_value_dim` of it (keys are taken as unsigned). `None`: each key has values of
-        its own, which depend on the key, the seed and nothing else; for initializers that fill a
+      initializer: An initializer of TensorFlow 1, TensorFlow 2 or Keras, or a matrix; `None`: the
+        initializer of `get_embedding_variable`.
+      default_value_dim: The number of rows of a matrix that `initializer` draws once; key k starts
+        as row `k % default_value_dim` of it (keys are taken as unsigned). `None`: each key has
+        values of its own, which depend on the key and the seed only; for initializers that fill a
         constant or draw from a uniform, normal or truncated normal distribution.
-      default_value_no_permission: The constant that a key reads which the filter has not admitted,
-        and with `default_value_dim=None` every key without a row.
+      default_value_no_permission: The constant that a key reads before the filter admits it; with
+        `default_value_dim=None`, the constant that every key without a row reads.
 
     Raises:
-      TypeError, ValueError: An attribute is not of that form.
+      TypeError, ValueError: An attribute has another type or value.
     """
 
     initializer: Any = None
@@ -144,13 +144,14 @@ _UNSIGNED = {
 
 @dataclasses.dataclass(frozen=True)
 class CBFFilter:
-    """As CounterFilter, counted by a counting Bloom filter, which needs less memory and admits some
+    """A CounterFilter that counts by a counting Bloom filter: it needs less memory, and admits some
     keys early.
 
     Attributes:
-      filter_freq: As of CounterFilter.
+      filter_freq: As in CounterFilter.
       max_element_size: How many keys are expected.
-      false_positive_probability: The share of keys that may be admitted early once so many came.
+      false_positive_probability: The share of keys that may be admitted early once so many were
+        seen.
       counter_type: uint8, uint16, uint32 or uint64, or a signed type, which means the unsigned one
         of its width; must hold `filter_freq`.
     """
@@ -207,21 +208,22 @@ class L2WeightEvict:
 
 @dataclasses.dataclass(frozen=True)
 class StorageOption:
-    """Where rows lie.
+    """The memory of a table's rows, and the size of each tier.
 
     Attributes:
-      storage_type: A StorageType; None: DRAM. For one of DeepRec's that is not here the nearest one
-        is taken, with a warning: DRAM for persistent memory (PMEM), DRAM_SSDHASH for LevelDB and
-        for a disk alone. DRAM has no folder and no sizes then: those were of persistent memory.
+      storage_type: A StorageType; None: DRAM. A type of DeepRec's that does not exist here is
+        replaced by the nearest one, with a warning: DRAM for persistent memory (PMEM), DRAM_SSDHASH
+        for LevelDB and for a disk alone. DRAM then has no folder and no sizes, which were those of
+        persistent memory.
       storage_path: The folder of the disk tier, if there is one; None: the system's for temporary
-        files. Each table makes a folder of its own in it, which is removed with the table; what
-        killed processes left there is removed when the next table is made.
-      storage_size: Bytes of each tier, the fastest first, of rows, slots and what is kept of each;
-        None, or of a tier that is not in the list: as much as there is, or 1 GiB for a tier above
-        another. Beside its size, HBM has 40 bytes of each row in host memory and the index, 14 to
-        20 bytes per key. A slot that is made when there are rows already, as that of a table's
-        first optimizer is, takes of HBM's size too: later rows find less of it.
-      cache_strategy: A CacheStrategy: which rows stay in the first tier when there are more.
+        files. Each table makes a folder of its own in it, which is removed with the table; folders
+        of killed processes are removed when the next table is made.
+      storage_size: Bytes of each tier, the fastest first, for rows, slots and metadata; None, or a
+        tier that is not in the list: no limit, or 1 GiB for a tier above another. In addition to
+        its size, HBM holds 40 bytes for each row in host memory, and the index, 14 to 20 bytes per
+        key. A slot that is made after the first rows, as that of a table's first optimizer is,
+        takes memory of HBM from later rows.
+      cache_strategy: A CacheStrategy: which rows stay in the first tier when it is full.
     """
 
     storage_type: Optional[StorageType] = None
@@ -308,7 +310,7 @@ class EmbeddingVariableOption:
     """All options of an EmbeddingVariable.
 
     Attributes:
-      ht_type: Of DeepRec's hash tables; here there is one kind: only the default is taken.
+      ht_type: DeepRec's kind of hash table; here there is one kind: only the default is accepted.
       ht_partition_num: How many parts DeepRec's hash table has. Any number is right: a table here
         adds parts as it grows.
       evict_option: None, GlobalStepEvict or L2WeightEvict.
@@ -340,8 +342,8 @@ class EmbeddingVariableOption:
         _check_kind(self, "init_option", InitializerOption)
 
     def with_steps_to_live(self, steps_to_live: Optional[int]) -> "EmbeddingVariableOption":
-        """The same with GlobalStepEvict(steps_to_live), where it has no `evict_option` and
-        `steps_to_live` is not None."""
+        """Returns the option with GlobalStepEvict(steps_to_live), unless it has an `evict_option`
+        or `steps_to_live` is None."""
         if steps_to_live is None or self.evict_option is not None:
             return self
         return dataclasses.replace(self, evict_option=GlobalStepEvict(steps_to_live))

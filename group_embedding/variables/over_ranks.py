@@ -1,4 +1,4 @@
-"""What an EmbeddingVariable does where its keys are spread over the ranks of an Exchange."""
+"""EmbeddingVariables whose keys are spread over the ranks of an Exchange."""
 
 import json
 
@@ -74,7 +74,7 @@ def _describe(initial):
 
 
 def share_of(table):
-    """What this rank has of a table, as checkpoints see it."""
+    """This rank's share of a table, for checkpoints."""
     if table.placement is None:
         return None
     if is_over_replicas(table.exchange):  # this process writes the files of all
@@ -114,7 +114,7 @@ def counts_of_own_keys(table, keys, found):
 
 
 def own_keys(table, keys):
-    """Of the keys [n] that each rank gives, those that this rank owns, in their own type."""
+    """The keys that this rank owns, among the keys [n] that each rank gives, in their own type."""
     if table.placement is None:
         return keys
     (of_all,) = table.exchange.allgather([table._to_int64(keys)], "own_keys")
@@ -138,7 +138,7 @@ def gather_found(table, found):
 
 
 def rows_of_this_rank(table, keys, values, versions, frequencies):
-    """Of rows to insert, those whose keys this rank owns.
+    """The rows to insert whose keys this rank owns.
 
     Args:
         keys: int64 [n].

@@ -12,8 +12,8 @@ from group_embedding.variables.table_copy import no_array
 
 
 def make_over_replicas(make):
-    """What `make(exchange=, starts_like=)` makes for each rank of the job, as one variable. Keys
-    start in all as in the first.
+    """Calls `make(exchange=, starts_like=)` for each rank of the job, and returns one variable.
+    Keys have the same initial values on all ranks, those of the first.
 
     Raises:
         ValueError: it is called outside of the strategy's scope, or in `strategy.run`.
@@ -75,7 +75,7 @@ class KeyedReplicas(MirroredVariable):
     def numpy(self):
         raise no_array(self.name.partition(":")[0])
 
-    # Of what stands in for the tables, of shape [0, dim].
+    # Overrides of the stand-in of the tables, of shape [0, dim].
     def _serialize_to_tensors(self):
         return self._primary._serialize_to_tensors()
 

@@ -1,4 +1,4 @@
-"""What TensorFlow sees of a table whose rows are found by key: a variable of shape [0, dim]."""
+"""The stand-in of a keyed table in TensorFlow: a variable of shape [0, dim]."""
 
 import tensorflow as tf
 from tensorflow.python.ops import resource_variable_ops
@@ -18,7 +18,7 @@ class StandIn(SavedWithDevice, resource_variable_ops.ResourceVariable):
         name: of the table.
         dim: length of its rows.
         dtype: of its rows.
-        trainable, collections: as of `tf.compat.v1.get_variable`.
+        trainable, collections: see `tf.compat.v1.get_variable`.
     """
 
     def __init__(self, name, dim, dtype, trainable, collections):

@@ -12,7 +12,8 @@ from group_embedding.variables.options import GlobalStepEvict
 
 
 def make_step(table):
-    """That variable, saved in checkpoints with the table; None where there is none."""
+    """Makes the step variable of a table, which checkpoints save with it; None if the table needs
+    none."""
     evict = table.ev_option.evict_option
     evicts = isinstance(evict, GlobalStepEvict) and evict.steps_to_live is not None
     in_v1_graph = not tf.compat.v1.executing_eagerly_outside_functions()

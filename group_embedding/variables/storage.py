@@ -18,7 +18,7 @@ _CACHE_BYTES = 1 << 30  # of a tier above others whose size is not given
 
 
 class Storage(NamedTuple):
-    """Where a table is made, and the attributes of InitializeEmbeddingTable that say how."""
+    """The device of a table, and the attributes of InitializeEmbeddingTable for its storage."""
 
     device: str
     attributes: dict

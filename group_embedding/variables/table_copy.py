@@ -12,10 +12,10 @@ from group_embedding.ops import save_table
 
 
 class TableCopy:
-    """What a keyed table held when its `numpy()` was called: to be assigned to it, or to another.
+    """The content of a keyed table when its `numpy()` was called, which can be assigned to a table.
 
-    Its rows, slots and counts are in a file of a temporary folder, which goes when this object
-    does, and not in memory. Where ranks share the table, those of this rank.
+    Its rows, slots and counts are in a file of a temporary folder, which is removed with the
+    object. If ranks share the table, it holds this rank's rows.
 
     Attributes:
       shape: (0, dim), that of the variable which stands in for the table.
@@ -36,8 +36,8 @@ class TableCopy:
         self.dtype = table.dtype.as_numpy_dtype
 
     def give_to(self, table):
-        """Makes `table` what was copied. Of the table that it is a copy of it restores slots too;
-        those of another one start anew, as those of other variables that are assigned."""
+        """Sets `table` to the copied content. Slots are restored only in the table that was copied;
+        in another table they get initial values, as slots of other assigned variables do."""
         handle, is_another = table.table_handle, self._source() is not table
         saved = (handle, self._prefix, self._manifest)
         save_table.verify_table(*saved, as_start=is_another)

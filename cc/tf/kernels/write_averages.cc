@@ -1,4 +1,4 @@
-// Rows of a keyed table take the values of their moving averages: see MoveAverage in
+// Sets the rows of a keyed table to their moving averages: see MoveAverage in
 // optimizer/average_rules.h.
 #include <string>
 #include <utility>
@@ -17,7 +17,7 @@ namespace {
 using ::tensorflow::OpKernelConstruction;
 using ::tensorflow::OpKernelContext;
 
-// Whatever tier rows are in, they are changed in a copy, which the table then takes.
+// Rows of any tier are changed in a copy, which is then inserted into the table.
 class WriteAveragesOp : public TableOp {
  public:
   explicit WriteAveragesOp(OpKernelConstruction* context) : TableOp(context) {
@@ -96,7 +96,7 @@ REGISTER_KERNEL_BUILDER(Name("WriteAverages").Device(tensorflow::DEVICE_CPU),
                         Guarded<WriteAveragesOp>);
 
 #if GOOGLE_CUDA
-// Of tables on the GPU: the core takes and gives host memory.
+// For tables on the GPU, inputs and outputs are in host memory, as the core expects.
 REGISTER_KERNEL_BUILDER(
     Name("WriteAverages").Device(tensorflow::DEVICE_GPU).HostMemory("momentum").HostMemory("step"),
     Guarded<WriteAveragesOp>);

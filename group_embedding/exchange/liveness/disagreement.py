@@ -1,4 +1,4 @@
-"""Whether ranks wait for each other in different calls, by what each says of itself."""
+"""Finds ranks that wait for each other in different calls, from the list of calls of each rank."""
 
 _MOST = 8  # calls that one rank tells of
 

@@ -1,4 +1,5 @@
-"""Rank 0's part: it hears all ranks, and tells all what it hears."""
+"""Rank 0's part of the watch: it receives the messages of all ranks, and reports ended ranks to
+all."""
 
 import contextlib
 import socket

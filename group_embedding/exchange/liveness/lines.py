@@ -15,12 +15,13 @@ MAX_LINE = 1 << 16  # bytes
 
 
 def make_token():
-    """The secret of a job, as text: it tells its ranks from whoever else finds the port."""
+    """The secret of a job, as text: it distinguishes the job's ranks from other processes that find
+    the port."""
     return secrets.token_hex(TOKEN_BYTES // 2)
 
 
 def has_token(connection, token, seconds):
-    """Reads the token of a new connection; returns whether it came, and in so many seconds."""
+    """Reads the token of a new connection. Returns whether it arrived within so many seconds."""
     deadline = time.monotonic() + seconds
     came = b""
     try:

@@ -195,7 +195,8 @@ def _end_process(ended):
 
 
 def _own_address():
-    """That of this host towards the launcher's, by which the other ranks reach it too."""
+    """The address of this host on its route to the launcher, by which the other ranks reach it
+    too."""
     launcher = os.environ.get("HOROVOD_GLOO_RENDEZVOUS_ADDR", socket.gethostname())
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:

@@ -1,4 +1,4 @@
-"""Both are lazy here: of a table, Adam moves the rows that were looked up."""
+"""SOK's optimizers. Both are lazy here: Adam changes only the rows that were looked up."""
 
 from group_embedding.sok.wrapper import Adam
 
