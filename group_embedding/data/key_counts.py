@@ -13,14 +13,18 @@ _HASHES = 2**32
 class KeyCounts:
     """Counts of integers or byte strings.
 
-    At most `limit` keys are counted. Where there are more, only keys whose hash is below a
-    threshold are: a sample of the keys, each of which has its exact count.
+    At most `limit` keys are kept. Where there are more, with `keep` "sample" only keys whose hash
+    is below a threshold are counted: a sample of the keys, each of which has its exact count. With
+    "frequent" the half of them that occurred most often so far stays, so that the count of a key
+    that was dropped and came again is too low.
 
     Args:
-        limit: how many keys are counted.
+        limit: how many keys are kept.
+        keep: "sample" or "frequent".
     """
 
-    def __init__(self, limit=1_000_000):
+    def __init__(self, limit=1_000_000, keep="sample"):
+        self._keep, self._dropped = keep, False
         self._limit, self._threshold, self._waiting = limit, _HASHES, []
         self._keys, self._counts = np.zeros(0, np.int64), np.zeros(0, np.int64)
         self._texts = None
@@ -61,7 +65,7 @@ class KeyCounts:
     @property
     def exact(self):
         """True if all keys were counted."""
-        return self._threshold == _HASHES
+        return self._threshold == _HASHES and not self._dropped
 
     @property
     def num_distinct(self):
@@ -80,6 +84,11 @@ class KeyCounts:
         self._waiting = []
         self._keys, inverse = np.unique(keys, return_inverse=True)
         self._counts = np.bincount(inverse, counts, len(self._keys)).astype(np.int64)
+        if self._keep == "frequent":
+            if len(self._keys) > self._limit:
+                kept = np.sort(np.argsort(-self._counts, kind="stable")[: max(self._limit // 2, 1)])
+                self._keys, self._counts, self._dropped = self._keys[kept], self._counts[kept], True
+            return
         while True:
             kept = _hash(self._keys) < self._threshold
             self._keys, self._counts = self._keys[kept], self._counts[kept]
@@ -88,6 +97,11 @@ class KeyCounts:
             self._threshold //= 2
 
     def _shrink_texts(self):
+        if self._keep == "frequent":
+            if len(self._texts) > self._limit:
+                kept = self._texts.most_common(max(self._limit // 2, 1))
+                self._texts, self._dropped = collections.Counter(dict(kept)), True
+            return
         if self._threshold < _HASHES or len(self._texts) > self._limit:
             while True:
                 for key in [k for k in self._texts if zlib.crc32(k) >= self._threshold]:
