@@ -170,7 +170,7 @@ def group_embedding_lookup(
         if isinstance(ids, RoutedIds):
             return _look_up_routed(call, ids, concat=False)
         features = _dense_features(call, ids)
-        results = call.look_up(call.route(features), concat=False)
+        results = call.look_up(call.pack(features), concat=False)
         return [feature_ids.restore_id_shape(r, f.values) for r, f in zip(results, features)]
 
 
@@ -186,22 +186,36 @@ def route_ids(
     invalid_ids: InvalidIds = "raise",
     feature_names: Sequence[str] | None = None,
 ) -> RoutedIds:
-    """Does all of a lookup that needs its ids alone, and no table: for a later lookup.
+    """Does the part of a lookup that needs its ids alone, and no table: for a later lookup.
 
-    Where tables are spread over ranks, that is the exchange of ids. A training loop that routes the
-    next batch while it trains on this one has it overlap the dense part of the model; results and
-    gradients are those of a lookup without it, to the bit. In one process, and for tables that the
-    GPUs of the ranks serve themselves, ids are only packed, and the same script runs.
+    All ids are packed into one buffer: one batch element, and one copy to a GPU. Where tables are
+    spread over ranks, the ids are exchanged too, unless the GPUs of the ranks do that in the lookup
+    itself. Results and gradients are those of a lookup without it, to the bit.
 
-    Route between the forward pass and the gradients, in the same `tf.function`: functions keep
-    exchanges in the order of the program, and what is dense runs beside them. Graphs of a `Session`
-    know no order, and eagerly nothing overlaps. All ranks must route, and look up, alike. Gradients
-    reach weights where the tape, or `tf.gradients`, has seen them being routed.
+    In a function of a `tf.data.Dataset`, such as the one given to `map`, ids are packed only, and
+    no other rank takes part: the lookup exchanges them, or a second `route_ids` that is given the
+    packed ids. Batch the dataset before it packs. Packed ids can be prefetched, cached, saved with
+    `Dataset.save` and `Dataset.snapshot`, and given to `fit`:
+
+    >>> rows = tf.Variable([[1., 2.], [3., 4.], [5., 6.]])
+    >>> clicks = tf.data.Dataset.from_tensor_slices(tf.ragged.constant([[0, 1], [2], [], [1]]))
+    >>> for packed in clicks.batch(2).map(lambda ids: ge.route_ids([rows], [ids], "sum")):
+    ...     print(ge.group_embedding_lookup_sparse([rows], packed, "sum")[0].numpy().tolist())
+    [[4.0, 6.0], [5.0, 6.0]]
+    [[0.0, 0.0], [3.0, 4.0]]
+
+    Over ranks, a training loop that routes the next batch while it trains on this one has the
+    exchange overlap the dense part of the model. Route between the forward pass and the gradients,
+    in the same `tf.function`: functions keep exchanges in the order of the program, and what is
+    dense runs beside them. Graphs of a `Session` know no order, and eagerly nothing overlaps. All
+    ranks must route, and look up, alike. Gradients reach weights where the tape, or `tf.gradients`,
+    has seen them being routed.
 
     Args:
         params, partition_strategy, max_norm, invalid_ids, feature_names: as the lookup will get
             them.
-        ids: a list as `group_embedding_lookup_sparse` takes it, or `group_embedding_lookup`.
+        ids: a list as `group_embedding_lookup_sparse` takes it, or `group_embedding_lookup`; or the
+            `RoutedIds` that a dataset packed for the same lookup.
         combiners: for `group_embedding_lookup_sparse`, as it will get them; for
             `group_embedding_lookup`, None.
         sp_weights: as in `group_embedding_lookup_sparse`, which then gets none.
@@ -239,26 +253,43 @@ def route_ids(
     11.0
     """
     params, ids = as_list("params", params), _as_list_of_ids("ids", ids, params)
-    if isinstance(ids, RoutedIds):
-        raise TypeError("ids: expected a list with one per lookup, got RoutedIds")
     with tf.name_scope(name or "route_ids"):
         if combiners is None:
             check_is_none("sp_weights", sp_weights, "without combiners")
             check_is_none("max_norm", max_norm, "without combiners")
             call = _dense_call(params, partition_strategy, invalid_ids, feature_names)
-            features = _dense_features(call, ids)
-            axes = [feature_ids.id_axes(feature.values) for feature in features]
         else:
             call = _sparse_call(
                 params, combiners, partition_strategy, max_norm, invalid_ids, feature_names
             )
-            features = _sparse_features(call, ids, sp_weights)
+        if isinstance(ids, RoutedIds):
+            check_is_none("sp_weights", sp_weights, "as routed ids have their weights")
+            packed, axes = from_routed_ids(call, ids)
+        elif combiners is None:
+            features = _dense_features(call, ids)
+            packed, axes = call.pack(features), [feature_ids.id_axes(f.values) for f in features]
+        else:
+            packed = call.pack(_sparse_features(call, ids, sp_weights))
             axes = [feature_ids.sample_axes(i) for i in ids]
-        return to_routed_ids(call, call.route(features), axes)
+        return to_routed_ids(call, packed if _is_in_dataset() else call.route(packed), axes)
 
 
 # Rows read one by one, as by `tf.gather(table, keys)`, are looked up too.
 EmbeddingVariable._group_embedding_lookup = staticmethod(group_embedding_lookup)
+
+
+def _is_in_dataset():
+    """Whether the code runs in a function of a `tf.data.Dataset`, such as the one given to `map`.
+    A dataset runs it in its own threads, any number of batches ahead: it must not wait for ranks.
+    """
+    graph = tf.compat.v1.get_default_graph()
+    while graph is not None:
+        name = getattr(graph, "name", None) or ""
+        # The body of a loop over a dataset in a tf.function is named as if the dataset ran it.
+        if name.startswith("Dataset_") and not name.startswith("Dataset_scan_scan_body"):
+            return True
+        graph = getattr(graph, "outer_graph", None)
+    return False
 
 
 def _as_list_of_ids(name, ids, params):
@@ -295,7 +326,7 @@ def _call(params, max_norms, combiners, partition_strategy, invalid_ids, names, 
 
 
 def _look_up_sparse(call, sp_ids, sp_weights, concat):
-    results = call.look_up(call.route(_sparse_features(call, sp_ids, sp_weights)), concat)
+    results = call.look_up(call.pack(_sparse_features(call, sp_ids, sp_weights)), concat)
     if concat:
         return feature_ids.restore_sample_shape(results, sp_ids[0])
     return [feature_ids.restore_sample_shape(r, ids) for r, ids in zip(results, sp_ids)]

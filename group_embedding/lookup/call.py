@@ -1,7 +1,7 @@
 """The lookups of one call: those that one op can serve form a group.
 
-A group is looked up in two steps. The first, routing, needs the ids alone: they are packed into one
-batch, and where rows are spread over ranks, exchanged. The second reads the tables.
+A group is looked up in three steps. The ids are packed into one batch. Where rows are spread over
+ranks, the ids are exchanged. The first two steps need the ids alone; the third reads the tables.
 """
 
 import dataclasses
@@ -30,24 +30,45 @@ class Call:
     prune_negative: bool
     invalid_ids: str
 
-    def route(self, features):
-        """Per group, what its ids (of `features`, a FeatureIds per lookup) become before a table is
-        read: an `RoutedBatch`, or an `ops.group_ids.Batch` that is not exchanged yet."""
+    def pack(self, features):
+        """Packs the ids of all lookups: an `ops.group_ids.Batch` per group. No rank waits for it.
+
+        Args:
+            features: a FeatureIds per lookup.
+        """
         for table, feature in zip(self.tables, features):
             table.check_ids(feature.name, feature.values.dtype)
-        routed = []
-        for group in self._groups(any(feature.weights is not None for feature in features)):
-            given = (group.tables, [features[place] for place in group.places])
-            if group.is_exchanged_first:
-                options = (group.table_of_feature, group.combiners)
-                routed.append(route_sharded(*given, *options, **self._id_rules()))
-            else:
-                routed.append(pack_batch(*given, group.table_of_feature))
-        return routed
+        groups = self._groups(any(feature.weights is not None for feature in features))
+        return [
+            pack_batch(group.tables, [features[i] for i in group.lookups], group.table_of_feature)
+            for group in groups
+        ]
 
-    def look_up(self, routed, concat):
-        """Looks up routed ids, the result of `route`. Returns one tensor per lookup, or all
-        concatenated."""
+    def route(self, packed):
+        """Exchanges the ids of groups whose rows are spread over ranks, unless that is done.
+
+        Args:
+            packed: what `pack` returned, or this method.
+
+        Returns:
+            Per group a `RoutedBatch`, or the `Batch` of a group that is not exchanged beforehand.
+        """
+        groups = self._groups(any(_is_weighted(batch) for batch in packed))
+        return [self._route_group(*given) for given in zip(groups, packed)]
+
+    def _route_group(self, group, batch):
+        if not group.is_exchanged_first or isinstance(batch, RoutedBatch):
+            return batch
+        given = (group.tables, batch, group.table_of_feature, group.combiners, group.names)
+        return route_sharded(*given, **self._id_rules())
+
+    def look_up(self, packed, concat):
+        """Looks up what `pack` or `route` returned.
+
+        Returns:
+            A result per lookup; with `concat` one tensor with the results side by side.
+        """
+        routed = self.route(packed)
         dtypes = list(dict.fromkeys(table.dtype.name for table in self.tables))
         if concat and len(dtypes) > 1:
             raise ValueError(f"concat: expected tables of one dtype, got {dtypes}")
@@ -57,8 +78,8 @@ class Call:
         results = [None] * len(self.tables)
         for group, routed_group in zip(groups, routed):
             outputs = self._look_up_group(group, routed_group, concat=False)
-            for place, output in zip(group.places, outputs):
-                results[place] = output
+            for i, output in zip(group.lookups, outputs):
+                results[i] = output
         return tf.concat(results, axis=-1) if concat else results
 
     def describe(self):
@@ -99,24 +120,24 @@ class Call:
         # variable on a GPU beside a keyed table in host memory. One exchange serves all tables, but
         # for those that GPUs serve themselves.
         any_keyed = any(table.keyed is not None for table in self.tables)
-        places_of = {}
-        for place, table in enumerate(self.tables):
+        lookups_of = {}
+        for i, table in enumerate(self.tables):
             kind = (table.dtype, table.device_type if any_keyed else None)
             on_gpus = bool(table.exchange) and is_served_by_gpus(table, weighted)
             if table.exchange:
                 kind = (table.exchange, table.dtype) if on_gpus else table.exchange
-            places_of.setdefault((kind, on_gpus), []).append(place)
-        return [self._group(places, on_gpus) for (_, on_gpus), places in places_of.items()]
+            lookups_of.setdefault((kind, on_gpus), []).append(i)
+        return [self._group(lookups, on_gpus) for (_, on_gpus), lookups in lookups_of.items()]
 
-    def _group(self, places, on_gpus):
+    def _group(self, lookups, on_gpus):
         """Tables of this rank alone, or spread over GPUs, of one dtype; or over ranks, of any."""
-        numbers = _numbers([self.tables[place] for place in places])
+        numbers = _numbers([self.tables[i] for i in lookups])
         return _Group(
-            places,
+            lookups,
             list(numbers),
-            [numbers[self.tables[place]] for place in places],
-            [self.combiners[place] for place in places],
-            [self.names[place] for place in places],
+            [numbers[self.tables[i]] for i in lookups],
+            [self.combiners[i] for i in lookups],
+            [self.names[i] for i in lookups],
             on_gpus,
         )
 
@@ -131,7 +152,7 @@ class Call:
 class _Group(NamedTuple):
     """The lookups that are served together."""
 
-    places: list  # of its lookups in the call
+    lookups: list  # their positions in the call
     tables: list  # each once
     table_of_feature: list
     combiners: list

@@ -34,6 +34,22 @@ class RoutedIds(tf.experimental.ExtensionType):
         )
 
 
+def _refuse_batching(spec, batch_size):
+    raise ValueError(
+        "RoutedIds: expected a dataset that is batched before its ids are packed, got batch() of "
+        "packed ids; call batch() first, then map(layer.route) or a map() with ge.route_ids"
+    )
+
+
+# `Dataset.batch` asks a structure for its batches. Iterators of TensorFlow 1 ask for types, shapes
+# and classes, and use only the class of a structure like this. The names are TensorFlow's,
+# and the body of the class may not define them.
+RoutedIds.Spec._batch = _refuse_batching
+RoutedIds.Spec._to_legacy_output_types = lambda spec: tf.variant
+RoutedIds.Spec._to_legacy_output_shapes = lambda spec: tf.TensorShape(None)
+RoutedIds.Spec._to_legacy_output_classes = lambda spec: spec
+
+
 def to_routed_ids(call, routed, sample_shapes):
     """Packs the result of `call.route`, and the shapes of samples, into one value for TensorFlow.
 

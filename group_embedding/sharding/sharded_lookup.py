@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from group_embedding.ops.group_ids import Batch, group_ids
+from group_embedding.ops.group_ids import Batch
 from group_embedding.ops.group_lookup import group_lookup
 from group_embedding.ops.local_lookup import locate_batch, look_up_batch
 from group_embedding.ops.route_ids import Requests, RoutedTable, read_requests, route_ids
@@ -42,26 +42,24 @@ class RoutedBatch(NamedTuple):
 
 def route_sharded(
     tables: Sequence[Any],
-    features: Sequence[Any],
+    batch: Batch,
     table_of_feature: Sequence[int],
     combiners: Sequence[str],
+    names: Sequence[str],
     *,
     prune_negative: bool,
     invalid_ids: InvalidIds,
 ) -> RoutedBatch:
-    """Exchanges the ids of `features`, of tables that are spread over the ranks of one exchange.
+    """Exchanges the ids of a packed batch. Its tables are spread over the ranks of one exchange.
 
     Takes what `ops.group_lookup.group_lookup` does. A bad id on any rank is an error on every rank,
     which names the rank that has it.
     """
     exchange = tables[0].exchange
-    names = [feature.name for feature in features]
     routed = [_as_routed(table) for table in tables]
     description = describe(tables, names, table_of_feature, combiners)
-    by_key = [f for f, t in enumerate(table_of_feature) if tables[t].keyed is not None]
-
     route = route_ids(
-        group_ids(features, by_key),
+        batch,
         exchange.num_ranks,
         routed,
         table_of_feature,

@@ -55,8 +55,16 @@ def test_what_cannot_be_routed_is_refused(ids, options, error, message):
         ge.route_ids([TABLE], ids, **options)
 
 
-def test_routed_ids_cannot_be_routed_again():
+def test_routed_ids_are_routed_again_for_the_same_lookup_alone():
+    # Given ids that were routed
     routed = ge.route_ids([TABLE], [IDS], "sum")
 
-    with pytest.raises(TypeError, match="ids: expected a list with one per lookup, got RoutedIds"):
-        ge.route_ids([TABLE], routed, "sum")
+    # When they are routed again, Then nothing changes
+    again = ge.route_ids([TABLE], routed, "sum")
+    assert again == routed
+
+    # And for another lookup, or with weights, they are refused
+    with pytest.raises(ValueError, match="expected what they were routed for"):
+        ge.route_ids([TABLE], routed, "mean")
+    with pytest.raises(ValueError, match="sp_weights: expected None as routed ids have"):
+        ge.route_ids([TABLE], routed, "sum", sp_weights=[IDS])

@@ -85,6 +85,9 @@ class Model:
         weights = weights_of(ids, self.weighted)
         return ge.route_ids(self.tables, ids, sp_weights=weights, **self._options)
 
+    def route_packed(self, packed):
+        return ge.route_ids(self.tables, packed, **self._options)
+
     def loss(self, batch):
         """The loss of a batch of arrays, or of the batch routed ahead."""
         weights = None
@@ -127,6 +130,82 @@ def train_keras(ahead, in_function, *of_model):
         "values": [np.asarray(v) for v in model.variables if v is not model.keyed],
         "keyed": [part.numpy() for part in model.keyed.export()],
     }
+
+
+def packed_by_a_dataset(model):
+    """The batches of all steps as a dataset has them, whose threads pack several at once."""
+    steps = tf.data.Dataset.range(NUM_STEPS + 1)
+    names = sorted(arrays_of(0))
+
+    def read(step):
+        columns = tf.numpy_function(
+            lambda step: [arrays_of(int(step))[name] for name in names],
+            [step],
+            [tf.int64] * len(names),
+        )
+        return {n: tf.ensure_shape(column, [None]) for n, column in zip(names, columns)}
+
+    return steps.map(read).map(model.route, num_parallel_calls=3).prefetch(3)
+
+
+def train_on_a_dataset(ahead, *of_model):
+    """As `train_keras` does in a function; ids are packed before the step, which exchanges them:
+    with `ahead` those of the next batch, by `route_ids` of packed ids."""
+    model = eager_model(*of_model)
+    optimizer = ge.DistributedOptimizer(ge.optimizers.wrap(tf.keras.optimizers.Adagrad(0.3)))
+
+    @tf.function
+    def step(batch, next_batch):
+        with tf.GradientTape() as tape:
+            loss = model.loss(batch)
+        routed_next = model.route_packed(next_batch) if ahead else next_batch
+        gradients = tape.gradient(loss, model.variables)
+        optimizer.apply_gradients(zip(gradients, model.variables))
+        return loss, routed_next
+
+    batches = iter(packed_by_a_dataset(model))
+    batch, losses = next(batches), []
+    if ahead:
+        batch = model.route_packed(batch)
+    for next_batch in batches:
+        loss, batch = step(batch, next_batch)
+        losses.append(loss.numpy())
+    return {
+        "losses": losses,
+        "values": [np.asarray(v) for v in model.variables if v is not model.keyed],
+        "keyed": [part.numpy() for part in model.keyed.export()],
+        "traces": step.experimental_get_tracing_count(),
+    }
+
+
+def train_on_datasets(*of_model):
+    """Beside the same training without packed ids, under False."""
+    plain = train_keras(False, True, *of_model)
+    return plain, [train_on_a_dataset(ahead, *of_model) for ahead in (False, True)]
+
+
+def train_on_datasets_on_rank(weighted):
+    enable_distributed_strategy()
+    return train_on_datasets(None, weighted)
+
+
+def assert_packed_ids_train_alike(plain, packed):
+    for results in packed:
+        assert_same({False: plain, True: results})
+        assert results["traces"] <= 2  # a function whose first call makes slots is traced twice
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_ids_that_a_dataset_packs_train_alike(two_ranks, weighted):
+    # Given ranks whose datasets run ahead, each at its own pace
+
+    for plain, packed in two_ranks.run(train_on_datasets_on_rank, weighted):
+        # When steps look the packed ids up, or route them a step ahead, Then nothing differs
+        assert_packed_ids_train_alike(plain, packed)
+
+
+def test_ids_that_a_dataset_packs_train_alike_in_one_process():
+    assert_packed_ids_train_alike(*train_on_datasets())
 
 
 def to_tensors(arrays):
