@@ -7,7 +7,16 @@ from group_embedding.ops._library import library
 # that is loaded later finds its ops registered.
 library()
 
-from group_embedding import checkpoint, data, exchange, layers, optimizers, parquet, sok
+from group_embedding import (
+    checkpoint,
+    data,
+    exchange,
+    layers,
+    optimizers,
+    parquet,
+    sok,
+    training,
+)
 from group_embedding.config import FeatureConfig, TableConfig
 from group_embedding.distributed import (
     CollectiveStrategy,
@@ -89,4 +98,5 @@ __all__ = [
     "sequence_categorical_column_with_embedding",
     "sok",
     "staged",
+    "training",
 ]

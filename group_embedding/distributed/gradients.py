@@ -2,6 +2,7 @@
 
 import tensorflow as tf
 
+from group_embedding.ops.deferred import defer_structure, is_deferring
 from group_embedding.sharding.sharded_table import exchange_of
 
 
@@ -33,13 +34,23 @@ def _average(exchange, gradients, variables):
             dense.append(i)
     if dense:
         tensors = [tf.convert_to_tensor(gradients[i]) for i in dense]
-        for i, tensor in zip(dense, exchange.average(tensors, "average_gradients")):
+        for i, tensor in zip(dense, _average_tensors(exchange, tensors)):
             reduced[i] = tensor
     if sparse:
         slices = _gather_slices(exchange, [gradients[i] for i in sparse])
         for i, gathered in zip(sparse, slices):
             reduced[i] = _divide(gathered, exchange.num_ranks)
     return reduced
+
+
+def _average_tensors(exchange, tensors):
+    def average(tensors):
+        return exchange.average(tensors, "average_gradients")
+
+    if not is_deferring():
+        return average(tensors)
+    specs = [tf.TensorSpec(tensor.shape, tensor.dtype) for tensor in tensors]
+    return defer_structure("the average of dense gradients", average, tensors, specs=specs)
 
 
 def _sends(exchange, gradients, variables):

@@ -10,6 +10,8 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
+from group_embedding.lookup.deferred_lookup import defer_lookup
+from group_embedding.ops.deferred import is_deferring
 from group_embedding.ops.local_lookup import look_up_batch, pack_batch
 from group_embedding.sharding.gpu_lookup import is_served_by_gpus, look_up_on_gpus
 from group_embedding.sharding.sharded_lookup import (
@@ -68,6 +70,8 @@ class Call:
         Returns:
             A result per lookup; with `concat` one tensor with the results side by side.
         """
+        if is_deferring():
+            return defer_lookup(self, packed, concat)
         routed = self.route(packed)
         dtypes = list(dict.fromkeys(table.dtype.name for table in self.tables))
         if concat and len(dtypes) > 1:

@@ -18,7 +18,7 @@ class RoutedIds(tf.experimental.ExtensionType):
 
     __name__ = "group_embedding.RoutedIds"  # in a SavedModel
 
-    batches: tuple[tuple[tf.Tensor, ...], ...]  # of each group, see `_to_tensors`
+    batches: tuple[tuple[tf.Tensor, ...], ...]  # of each group, see `to_tensors`
     weighted: tuple[bool, ...]  # of each group
     sample_shapes: tuple[tuple[tf.Tensor, ...], ...]  # per feature; none: samples have one axis
     lookups: str  # what the ids were routed for, see `groups.Call.describe`
@@ -59,7 +59,7 @@ def to_routed_ids(call, routed, sample_shapes):
     """
     batches = [group.batch if isinstance(group, RoutedBatch) else group for group in routed]
     return RoutedIds(
-        batches=tuple(_to_tensors(group) for group in routed),
+        batches=tuple(to_tensors(group) for group in routed),
         weighted=tuple(batch.weighted for batch in batches),
         sample_shapes=tuple(() if shape is None else (shape,) for shape in sample_shapes),
         lookups=call.describe(),
@@ -85,13 +85,14 @@ def from_routed_ids(call, routed_ids):
                 "route_ids and the lookup the same arguments"
             )
     groups = [
-        _from_tensors(tensors, weighted)
+        from_tensors(tensors, weighted)
         for tensors, weighted in zip(routed_ids.batches, routed_ids.weighted)
     ]
     return groups, [shape[0] if shape else None for shape in routed_ids.sample_shapes]
 
 
-def _to_tensors(group):
+def to_tensors(group):
+    """The tensors of a packed or routed group."""
     if isinstance(group, Batch):
         return (group.buffer, group.sizes)
     batch, counts, requests = group
@@ -103,7 +104,8 @@ def _flat(batch, times):
     return (batch.buffer, batch.sizes, times)
 
 
-def _from_tensors(tensors, weighted):
+def from_tensors(tensors, weighted):
+    """The group of which `to_tensors` made these tensors."""
     buffer, sizes, *exchanged = tensors
     batch = Batch(buffer, sizes, weighted)
     if not exchanged:

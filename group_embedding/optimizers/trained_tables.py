@@ -6,6 +6,7 @@ import tensorflow as tf
 
 from group_embedding.config import TABLE_DTYPES
 from group_embedding.lookup.lookup_table import tf_variable, variable_of_all
+from group_embedding.ops.deferred import defer_structure, is_deferring
 from group_embedding.ops.group_update import (
     KeyedSlot,
     Rule,
@@ -116,6 +117,9 @@ def update_tables(
     Returns:
         The ops, in a graph.
     """
+    if is_deferring():
+        options = {"gradient_scale": gradient_scale, "apply": apply, "averages": averages}
+        return _defer_update(name, tables, statement, settings, clip_value, {"step": step, **options})
     plan = producer.plan([table.gradient for table in tables])
     if apply is None:
         apply = _all_finite(plan, tables) if settings.skip_nonfinite else 1.0
@@ -163,7 +167,26 @@ def _update(plan, tables, rule, chosen):
     return ops + _update_slices([tables[i] for i in plan.slices if chosen[i]], rule)
 
 
-# Values of hyper-parameters that an optimizer does not have.
+def _defer_update(name, tables, statement, settings, clip_value, options):
+    """`update_tables` in a step that is being traced for XLA: its numbers are computed there."""
+
+    def update(given):
+        slices, hyper, options = given
+        moved = [
+            table._replace(gradient=tf.IndexedSlices(*pair, table.gradient.dense_shape))
+            for table, pair in zip(tables, slices)
+        ]
+        update_tables(
+            name, moved, statement._replace(hyper=hyper), settings, clip_value=clip_value, **options
+        )
+
+    slices = [(table.gradient.values, table.gradient.indices) for table in tables]
+    return defer_structure(
+        f"the update of tables by '{name}'", update, (slices, statement.hyper, options)
+    )
+
+
+# Of hyper-parameters that an optimizer does not have.
 NEUTRAL = {
     "learning_rate": 0.0,
     "momentum": 0.0,

@@ -1,0 +1,107 @@
+"""A lookup of a step that is being traced for XLA: put off, and its gradient with it."""
+
+import tensorflow as tf
+from tensorflow.python.eager import record
+from tensorflow.python.ops import resource_variable_ops
+
+from group_embedding.lookup.routed_ids import from_tensors, to_tensors
+from group_embedding.ops.autodiff import differentiated
+from group_embedding.ops.deferred import defer, not_deferring
+
+
+def defer_lookup(call, packed, concat):
+    """What `call.look_up(packed, concat)` returns, as placeholders that tapes can differentiate."""
+    lookup = _DeferredLookup(call, packed, concat)
+    return lookup.results[0] if concat else lookup.results
+
+
+class _DeferredLookup:
+    def __init__(self, call, packed, concat):
+        self._call, self._concat = call, concat
+        groups = [to_tensors(group) for group in packed]
+        self._sizes = [len(tensors) for tensors in groups]
+        self._weighted = [_batch_of(group).weighted for group in packed]
+        self._variables = _variables_of(call)
+        self._num_gradients, self._tape, self._looked_up = 0, None, None
+        names = ", ".join(f"'{name}'" for name in call.names[:3])
+        self._name = f"the lookup of {names}{', ...' if len(call.names) > 3 else ''}"
+        tensors = [tensor for group in groups for tensor in group]
+        self.results = defer(self._name, self._look_up, tensors, self._specs(), is_lookup=True)
+        for variable in self._variables:
+            resource_variable_ops.variable_accessed(variable)
+        handles = [variable.handle for variable in self._variables]
+        record.record_operation("DeferredLookup", self.results, handles, self._defer_gradient)
+
+    def _specs(self):
+        tables = self._call.tables
+        if self._concat:
+            width = sum(table.dim for table in tables)
+            return [tf.TensorSpec([None, width], tables[0].dtype)]
+        return [tf.TensorSpec([None, table.dim], table.dtype) for table in tables]
+
+    def _look_up(self, *tensors):
+        tensors, packed = list(tensors), []
+        for size, weighted in zip(self._sizes, self._weighted):
+            packed.append(from_tensors(tensors[:size], weighted))
+            del tensors[:size]
+        with not_deferring():
+            if not self._num_gradients:
+                results = self._call.look_up(packed, self._concat)
+            else:
+                with tf.GradientTape(persistent=self._num_gradients > 1) as self._tape:
+                    results = self._call.look_up(packed, self._concat)
+        self._looked_up = [results] if self._concat else results
+        return self._looked_up
+
+    def _defer_gradient(self, *output_gradients):
+        self._num_gradients += 1
+        reached = differentiated(output_gradients)
+        tables = self._call.tables if self._concat else [self._call.tables[i] for i in reached]
+        variables = [v for v in self._variables if any(v is _variable_of(t) for t in tables)]
+
+        def differentiate(*gradients):
+            with not_deferring():
+                slices = self._tape.gradient(
+                    [self._looked_up[i] for i in reached], variables, output_gradients=gradients
+                )
+            return [tensor for s in slices for tensor in (s.values, s.indices)]
+
+        specs = []
+        for variable in variables:
+            specs.append(tf.TensorSpec([None, variable.shape[1]], variable.dtype))
+            specs.append(tf.TensorSpec([None], tf.int64))
+        found = defer(
+            f"the gradient of {self._name}",
+            differentiate,
+            [output_gradients[i] for i in reached],
+            specs,
+            has_any_rows=True,
+        )
+        slices = {}
+        for i, variable in enumerate(variables):
+            shape = tf.constant(variable.shape.as_list(), tf.int64)
+            slices[id(variable)] = tf.IndexedSlices(*found[2 * i : 2 * i + 2], shape)
+        return [slices.get(id(variable)) for variable in self._variables]
+
+
+def _batch_of(group):
+    return getattr(group, "batch", group)
+
+
+def _variable_of(table):
+    return table.of_this_rank().source.object
+
+
+def _variables_of(call):
+    """The trainable variables that the tables of a call are, each once."""
+    found = {}
+    for table in call.tables:
+        variable = _variable_of(table)
+        if not resource_variable_ops.is_resource_variable(variable):
+            raise ValueError(
+                f"table '{table.name}': expected a variable in a compiled step, got "
+                f"{type(variable).__name__}; a table that is computed changes in no update"
+            )
+        if variable.trainable:
+            found[id(variable)] = variable
+    return list(found.values())

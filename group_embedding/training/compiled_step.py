@@ -1,0 +1,111 @@
+"""`make_step`: a training step whose dense part is one XLA program."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+
+from group_embedding.ops.deferred import deferring
+from group_embedding.training.split_step import SplitStep
+
+
+def make_step(step: Callable[..., Any]) -> Callable[..., Any]:
+    """Compiles a training step: all that is dense in it becomes one XLA program.
+
+    Lookups of tables stay the fused op that they are, and so does the update of the tables. What
+    lies between is compiled: the forward pass, the loss, the backward pass, clipping by value,
+    metrics, and the optimizer's update of dense variables. At small batches a step then waits for
+    two or three launches instead of hundreds.
+
+    The step is an ordinary one: a Python function as `tf.function` takes it, with a gradient tape
+    and an optimizer of Keras that `ge.optimizers.wrap` wrapped. It gives what it gives without
+    compilation, up to the order in which XLA adds numbers up. Random numbers, such as those of
+    dropout, are others.
+
+    An op that XLA cannot compile may stand before the lookups (a vocabulary, a hash of strings,
+    packing) and at the end (a summary, a print); between lookup and update it is an error. Where the
+    norm of all gradients limits them, or where they are checked for infinities, and over several
+    ranks, the step has two programs with the exchange, or the tables' gradients, between them. XLA
+    compiles anew for each batch size.
+
+    Args:
+        step: a function of tensors (ragged and sparse ones and `RoutedIds` too), and of other
+            values, that returns tensors. Variables that it makes, it makes in its first call.
+
+    Returns:
+        A `tf.function` that takes and returns the same.
+
+    Raises:
+        ValueError: when the step is called first: an op that XLA cannot compile is between lookup
+            and update, a lookup is in a branch or a loop, a table is no variable, or the step runs
+            under a `tf.distribute` strategy.
+
+    Example:
+
+    >>> table = tf.Variable(tf.ones([10, 4]))
+    >>> kernel = tf.Variable(tf.ones([4, 1]))
+    >>> optimizer = ge.optimizers.wrap(tf.keras.optimizers.SGD(0.1))
+    >>> @ge.training.make_step
+    ... def step(ids, labels):
+    ...     with tf.GradientTape() as tape:
+    ...         (vectors,) = ge.group_embedding_lookup_sparse([table], [ids], "sum")
+    ...         loss = tf.reduce_mean((vectors @ kernel - labels) ** 2)
+    ...     gradients = tape.gradient(loss, [table, kernel])
+    ...     optimizer.apply_gradients(zip(gradients, [table, kernel]))
+    ...     return loss
+    >>> ids = tf.ragged.constant([[1, 2], [3]], dtype=tf.int64)
+    >>> [round(float(step(ids, tf.zeros([2, 1]))), 1) for _ in range(2)]
+    [40.0, 1.6]
+    """
+    return tf.function(CompiledStep(step), autograph=False, reduce_retracing=True)
+
+
+class CompiledStep:
+    """A step that is cut into XLA programs where it is traced: called in a graph or a function."""
+
+    def __init__(self, step):
+        self._step = step
+        self._name = f"step '{getattr(step, '__name__', type(step).__name__)}'"
+        self._splits = []  # one for each signature; kept as long as functions that call them
+
+    @property
+    def num_programs(self) -> int:
+        """How many XLA programs the step of the last signature has."""
+        return self._splits[-1].num_programs
+
+    def __call__(self, *args, **kwargs):
+        if tf.distribute.has_strategy():
+            raise ValueError(
+                f"{self._name}: expected no tf.distribute strategy around a compiled step, got "
+                f"{type(tf.distribute.get_strategy()).__name__}; ranks are processes that "
+                "horovodrun launches, with ge.DistributedOptimizer"
+            )
+        split = self._split((args, kwargs))
+        self._splits.append(split)
+        tensors = tf.nest.flatten((args, kwargs), expand_composites=True)
+        return split([tensor for tensor in tensors if tf.is_tensor(tensor)])
+
+    def _split(self, arguments):
+        traces = {}
+
+        # Composite tensors and plain values are arguments of the trace, too: one per leaf.
+        def traced(*leaves):
+            args, kwargs = tf.nest.pack_sequence_as(arguments, leaves)
+            with deferring() as trace:
+                outputs = self._step(*args, **kwargs)
+            traces[id(trace.graph)] = trace
+            return outputs
+
+        specs = [
+            tf.type_spec_from_value(leaf) if _is_tensor(leaf) else leaf
+            for leaf in tf.nest.flatten(arguments)
+        ]
+        # Not in an init_scope, which would pause the step's gradient tapes.
+        concrete = tf.function(traced).get_concrete_function(*specs)
+        return SplitStep(self._name, concrete, traces[id(concrete.graph)])
+
+
+def _is_tensor(leaf):
+    return tf.is_tensor(leaf) or isinstance(leaf, tf.__internal__.CompositeTensor)

@@ -1,0 +1,80 @@
+"""`Model`: a Keras model whose `fit` compiles the dense part of each step."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from group_embedding.keras_compat import IS_KERAS_3, keras
+from group_embedding.training.compiled_step import CompiledStep
+
+# Keras's class of functional models, which `keras.Model(inputs, outputs)` makes.
+if IS_KERAS_3:
+    _Functional = keras.models.clone_model.__globals__["Functional"]
+else:
+    _Functional = keras.Sequential.__bases__[0]
+
+
+class _CompiledFit:
+    """Of models: `fit` cuts the training step into XLA programs."""
+
+    def make_train_function(self, force: bool = False) -> Any:
+        """Keras's function of a training step; `fit` calls it."""
+        if "train_step" not in vars(self):
+            # Bound before: a `train_step` of a subclass is compiled as well.
+            object.__setattr__(self, "train_step", CompiledStep(self.train_step))
+        return super().make_train_function(force)  # type: ignore[misc]
+
+
+@keras.utils.register_keras_serializable(package="group_embedding")
+class Model(_CompiledFit, keras.Model):
+    """A `tf.keras.Model` whose `fit` compiles the dense part of each step: see `make_step`.
+
+    Used as `tf.keras.Model` is: `Model(inputs, outputs)` is a functional model, and a subclass with
+    a `call` another one. `compile`, `fit`, callbacks, `evaluate`, `predict`, saving and exporting
+    are Keras's own; only the training step differs. The embeddings are `ge.layers.GroupEmbedding`
+    layers, or lookups by `ge.group_embedding_lookup_sparse` in `call`.
+
+    `compile` takes an optimizer that `ge.optimizers.wrap` wrapped.
+
+    Example:
+
+    >>> features = [ge.FeatureConfig("item", ge.TableConfig("items", num_rows=100, dim=4))]
+    >>> item = tf.keras.Input([2], dtype=tf.int64, name="item")
+    >>> vectors = ge.layers.GroupEmbedding(features)({"item": item})["item"]
+    >>> model = ge.training.Model({"item": item}, tf.keras.layers.Dense(1)(vectors))
+    >>> model.compile(ge.optimizers.wrap(tf.keras.optimizers.Adagrad(0.1)), "mse")
+    >>> history = model.fit({"item": tf.ones([8, 2], tf.int64)}, tf.ones([8]), verbose=0)
+    """
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Any:
+        if cls is Model and _are_functional(args, kwargs):
+            return FunctionalModel(*args, **kwargs)
+        return super().__new__(cls, *args, **kwargs)
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        if not _are_functional(args, kwargs):
+            super().__init__(*args, **kwargs)
+            return
+        # Of a subclass that hands inputs and outputs over, as Keras does in the same case.
+        _make_functional(type(self))
+        FunctionalModel.__init__(self, *args, **kwargs)
+
+
+@keras.utils.register_keras_serializable(package="group_embedding")
+class FunctionalModel(_CompiledFit, _Functional):
+    """What `Model(inputs, outputs)` makes."""
+
+
+def _are_functional(args, kwargs):
+    return len(args) >= 2 or (len(args) == 1 and "outputs" in kwargs) or (
+        "inputs" in kwargs and "outputs" in kwargs
+    )
+
+
+def _make_functional(cls):
+    """Has a subclass of `Model` derive from `FunctionalModel` in its place."""
+    if cls is Model or Model not in cls.__mro__:
+        return
+    for base in cls.__bases__:
+        _make_functional(base)
+    cls.__bases__ = tuple(FunctionalModel if base is Model else base for base in cls.__bases__)

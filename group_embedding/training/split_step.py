@@ -1,0 +1,318 @@
+"""A traced step, cut into XLA programs and what runs between them.
+
+Every op of the trace has a level. Even levels run as they are, op by op; each odd level is one XLA
+program. A level needs results of lower levels alone:
+
+    level 0   whatever lookups depend on (packing, vocabularies, strings), and the lookups
+    level 1   an XLA program: forward, loss, backward, metrics, the update of dense variables
+    level 2   the gradients of lookups, and the update of tables by them
+    level 3   an XLA program, where dense ops depend on level 2, as a norm of all gradients does
+
+Over ranks, the average of dense gradients is of level 2 and the update of dense variables of level
+3: two programs.
+"""
+
+from __future__ import annotations
+
+import collections
+
+import tensorflow as tf
+from tensorflow.python.util import pywrap_xla_ops
+
+# XLA drops assertions, and so does a step that is compiled.
+_DROPPED = ("Assert",)
+# Ops that wait for other ranks or change tables. `ops.deferred` knows those that a step may have;
+# others would be made at another time than the step says.
+_REFUSED = (
+    *("Horovod", "HostAlltoall", "HostExchangeRows", "HostLookUpRows"),
+    *("GroupUpdate", "InsertKeys", "EraseKeys", "EvictKeys", "WriteAverages"),
+)
+
+
+class SplitStep:
+    """The levels of one trace.
+
+    Args:
+        name: of the step, for messages.
+        concrete: the `tf.ConcreteFunction` of the trace.
+        trace: its `ops.deferred.Trace`.
+
+    Raises:
+        ValueError: an op that XLA cannot compile stands between ops that it compiles.
+    """
+
+    def __init__(self, name, concrete, trace):
+        self._graph, self._calls = concrete.graph, trace.calls
+        self._outputs = concrete.structured_outputs
+        captured = {id(inner): outer for outer, inner in self._graph.captures}
+        self._captured = captured
+        self._arguments = [t for t in self._graph.inputs if id(t) not in captured]
+        self._number = {op: i for i, op in enumerate(self._graph.get_operations())}
+        self._call_of = {out.op: call for call in self._calls for out in call.outputs}
+        self._needed = self._find_needed()
+        self._levels = _Levels(name, self)
+        self._items = self._group_by_level()
+        self._programs = {}
+
+    @property
+    def num_programs(self):
+        """How many XLA programs the step has."""
+        return sum(level % 2 for level in self._items)
+
+    def __call__(self, arguments):
+        """Makes the step's ops in the graph at hand.
+
+        Args:
+            arguments: the flat list of the step's tensors.
+
+        Returns:
+            The structure that the step returns.
+        """
+        graph = tf.compat.v1.get_default_graph()
+        copy = _Copy(self._graph, graph, self._captured)
+        copy.tensors.update(zip(map(id, self._arguments), arguments))
+        for level, items in sorted(self._items.items()):
+            if level % 2:
+                self._call_program(level, items, copy)
+                continue
+            for item in items:
+                if _is_op(item):
+                    copy.make(item)
+                    continue
+                results = item.run(*[copy.tensor(t) for t in item.inputs])
+                copy.tensors.update(zip(map(id, item.outputs), results))
+        return tf.nest.map_structure(
+            lambda t: copy.tensor(t) if tf.is_tensor(t) else t,
+            self._outputs,
+            expand_composites=True,
+        )
+
+    def inputs_of(self, item):
+        """The ops and deferred calls that one waits for: producers of its inputs, and for an op its
+        control inputs."""
+        found = [self._call_of.get(t.op, t.op) for t in item.inputs]
+        if _is_op(item):
+            found += [c for c in item.control_inputs if c.type not in _DROPPED]
+        return found
+
+    def is_source(self, item):
+        """Whether an op is at hand at any level: a constant, an argument or a captured tensor."""
+        return _is_op(item) and item.type in ("Const", "Placeholder")
+
+    def position(self, item):
+        """Where an op or a deferred call stands in the trace."""
+        if _is_op(item):
+            return self._number[item], 1
+        return item.position, 0
+
+    @property
+    def needed(self):
+        """All ops and deferred calls with an effect or a result that is used; see `behind`."""
+        return self._needed
+
+    def _find_needed(self):
+        flat = tf.nest.flatten(self._outputs, expand_composites=True)
+        waiting = [t.op for t in flat if tf.is_tensor(t)]
+        waiting += [op for op in self._graph.control_outputs if op.type not in _DROPPED]
+        waiting += self._calls
+        return self.behind(waiting)
+
+    def behind(self, items):
+        """These ops and calls, and all that they depend on: each after what it depends on, and else
+        in the order of the trace."""
+        items = [self._call_of.get(item, item) for item in items]
+        waiting = sorted(items, key=self.position, reverse=True)
+        found, is_open = {}, set()
+        while waiting:
+            item = waiting.pop()
+            if id(item) in found:
+                continue
+            if id(item) in is_open:
+                found[id(item)] = item
+                continue
+            is_open.add(id(item))
+            first = [other for other in self.inputs_of(item) if id(other) not in found]
+            waiting += [item, *sorted(first, key=self.position, reverse=True)]
+        return list(found.values())
+
+    def _group_by_level(self):
+        items = collections.defaultdict(list)
+        for item in self._needed:
+            if not self.is_source(item):
+                items[self._levels.of(item)].append(item)
+        return dict(items)
+
+    def _call_program(self, level, ops, copy):
+        """Calls the XLA program of some ops, which is made the first time."""
+        if level not in self._programs:
+            self._programs[level] = self._make_program(level, ops)
+        program, inputs, outputs = self._programs[level]
+        inside = set(ops)
+        waits = {c for op in ops for c in op.control_inputs if c not in inside}
+        with tf.control_dependencies([copy.ops[c] for c in waits if c in copy.ops]):
+            results = program(*[copy.tensor(t) for t in inputs])
+        copy.tensors.update(zip(map(id, outputs), results))
+
+    def _make_program(self, level, ops):
+        inside = set(ops)
+        inputs, outputs = {}, {}
+        for op in ops:
+            for t in op.inputs:
+                is_here = t.op in inside or t.op.type == "Const" or id(t) in self._captured
+                if not is_here:
+                    inputs[id(t)] = t
+        for item in self._needed:
+            tensors = item.inputs if item not in inside else ()
+            outputs.update({id(t): t for t in tensors if t.op in inside})
+        flat = tf.nest.flatten(self._outputs, expand_composites=True)
+        outputs.update({id(t): t for t in flat if tf.is_tensor(t) and t.op in inside})
+        inputs, outputs = list(inputs.values()), list(outputs.values())
+
+        def xla_program(*arguments):
+            graph = tf.compat.v1.get_default_graph()
+            copy = _Copy(self._graph, graph, self._captured, keeps_devices=False)
+            copy.tensors.update(zip(map(id, inputs), arguments))
+            for op in ops:
+                copy.make(op)
+            return [copy.tensor(t) for t in outputs]
+
+        signature = [tf.TensorSpec(t.shape, t.dtype) for t in inputs]
+        program = tf.function(
+            xla_program, input_signature=signature, autograph=False, jit_compile=True
+        )
+        return program, inputs, outputs
+
+
+class _Levels:
+    """The level of each op and deferred call that is needed."""
+
+    def __init__(self, name, step):
+        self._step, self._name = step, name
+        self._level, self._has_any_rows, self._follows = {}, set(), {}
+        lookups = [item for item in step.needed if getattr(item, "is_lookup", False)]
+        self._before_lookups = set(map(id, step.behind(lookups))) if lookups else set()
+        for item in step.needed:
+            if not step.is_source(item):
+                self._level[id(item)] = self._find(item)
+
+    def of(self, item):
+        return self._level[id(item)]
+
+    def _find(self, item):
+        is_op, step = _is_op(item), self._step
+        waits_for = [other for other in step.inputs_of(item) if not step.is_source(other)]
+        least = max((self._level[id(other)] for other in waits_for), default=0)
+        is_outside = not is_op or self._runs_outside(item)
+        level = least if least % 2 != is_outside else least + 1
+        # What follows an op that splits a program, and is compiled, would be a program of its own.
+        culprit = next((self._follows[id(o)] for o in waits_for if id(o) in self._follows), None)
+        if culprit is None and is_op and is_outside and level > 0 and not is_compilable(item):
+            culprit = item
+        if culprit is not None:
+            if level % 2:
+                raise ValueError(self._refusal(culprit))
+            self._follows[id(item)] = culprit
+        return level
+
+    def _runs_outside(self, op):
+        refused = next((o for o in _with_functions(op) if o.type.startswith(_REFUSED)), None)
+        if refused is not None:
+            raise ValueError(
+                f"{self._name}: expected no op that waits for other ranks, or changes tables, but "
+                "lookups, their gradients, the average of dense gradients and one update, got "
+                f"{refused.type} '{refused.name}'. Route ids in the dataset (map(layer.route)), clip "
+                "by value or not at all, or train with tf.keras.Model, which compiles nothing"
+            )
+        rows = any(id(t) in self._has_any_rows for t in op.inputs)
+        rows = rows or any(c.has_any_rows for c in self._step.inputs_of(op) if not _is_op(c))
+        is_shapeless = any(not out.shape.is_fully_defined() for out in op.outputs)
+        if rows and is_shapeless:
+            self._has_any_rows.update(map(id, op.outputs))
+            return True
+        return id(op) in self._before_lookups or not is_compilable(op)
+
+    def _refusal(self, op):
+        layer = op.name.rpartition("/")[0] or op.name
+        return (
+            f"{self._name}: expected ops that XLA compiles between the lookups and the update, got "
+            f"{op.type} ('{op.name}') in '{layer}'. Leave it outside: do its work in the dataset, "
+            "as by Dataset.map, or on the inputs of the lookups alone; or train with "
+            "tf.keras.Model, which compiles nothing"
+        )
+
+
+class _Copy:
+    """Ops of one graph on their way into another.
+
+    Args:
+        source, target: the graphs.
+        captured: {id of a placeholder of `source`: the tensor from outside that it stands for}.
+        keeps_devices: whether ops stay on the devices that they are placed on. A program has one.
+    """
+
+    def __init__(self, source, target, captured, keeps_devices=True):
+        self._target, self._keeps_devices = target, keeps_devices
+        self.tensors, self.ops = dict(captured), {}
+        for name, function in source._functions.items():
+            if name not in target._functions:
+                function.add_to_graph(target)
+
+    def tensor(self, tensor):
+        """The copy of a tensor. Constants are copied when they are asked for."""
+        if id(tensor) not in self.tensors:
+            self.make(tensor.op)
+        return self.tensors[id(tensor)]
+
+    def make(self, op):
+        inputs = [self.tensor(t) for t in op.inputs]
+        attrs = {name: v for name, v in op.node_def.attr.items() if name != "_class"}
+        after = [self.ops[c] for c in op.control_inputs if c in self.ops]
+        device = op.device if self._keeps_devices else None
+        with tf.control_dependencies(after), tf.device(device):
+            made = self._target.create_op(
+                op.type, inputs, [out.dtype for out in op.outputs], attrs=attrs, name=op.name
+            )
+        self.ops[op] = made
+        self.tensors.update(zip(map(id, op.outputs), made.outputs))
+
+
+def is_compilable(op):
+    """Whether XLA has a kernel for an op, and for all ops of the functions that it calls."""
+    if op.type in _DROPPED:
+        return True
+    tensors = [*op.inputs, *op.outputs]
+    if op.type not in _kernels() or any(t.dtype == tf.string for t in tensors):
+        return False
+    return all(map(is_compilable, _ops_of_functions(op)))
+
+
+def _with_functions(op):
+    """An op, and those of the functions that it calls."""
+    yield op
+    for inner in _ops_of_functions(op):
+        yield from _with_functions(inner)
+
+
+def _ops_of_functions(op):
+    for attr in op.node_def.attr.values():
+        functions = [attr.func] if attr.HasField("func") else attr.list.func
+        for function in functions:
+            definition = op.graph._functions.get(function.name)
+            if definition is not None and function.name:
+                body = getattr(definition, "graph", None)
+                yield from () if body is None else body.get_operations()
+
+
+def _kernels():
+    if not _kernel_names:
+        _kernel_names.update(pywrap_xla_ops.get_cpu_kernel_names())
+        # Arguments and constants of a function's body, which no kernel is asked for.
+        _kernel_names.update({"Placeholder", "_Arg", "_Retval"})
+    return _kernel_names
+
+
+_kernel_names: set = set()
+
+
+def _is_op(item):
+    return isinstance(item, tf.Operation)
