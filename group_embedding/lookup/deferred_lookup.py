@@ -22,15 +22,20 @@ class _DeferredLookup:
         self._sizes = [len(tensors) for tensors in groups]
         self._weighted = [_batch_of(group).weighted for group in packed]
         self._variables = _variables_of(call)
-        self._num_gradients, self._tape, self._looked_up = 0, None, None
+        self._num_gradients, self._tape = 0, None
+        self._looked_up, self._looked_up_by = None, None  # results, and buffers with weights
         names = ", ".join(f"'{name}'" for name in call.names[:3])
         self._name = f"the lookup of {names}{', ...' if len(call.names) > 3 else ''}"
         tensors = [tensor for group in groups for tensor in group]
+        # Where weights lie in those tensors: the first of a group is its buffer.
+        starts = [sum(self._sizes[:g]) for g in range(len(groups))]
+        self._buffers = [start for start, weighted in zip(starts, self._weighted) if weighted]
         self.results = defer(self._name, self._look_up, tensors, self._specs(), is_lookup=True)
         for variable in self._variables:
             resource_variable_ops.variable_accessed(variable)
-        handles = [variable.handle for variable in self._variables]
-        record.record_operation("DeferredLookup", self.results, handles, self._defer_gradient)
+        inputs = [variable.handle for variable in self._variables]
+        inputs += [tensors[i] for i in self._buffers]
+        record.record_operation("DeferredLookup", self.results, inputs, self._defer_gradient)
 
     def _specs(self):
         tables = self._call.tables
@@ -40,6 +45,7 @@ class _DeferredLookup:
         return [tf.TensorSpec([None, table.dim], table.dtype) for table in tables]
 
     def _look_up(self, *tensors):
+        buffers = [tensors[i] for i in self._buffers]
         tensors, packed = list(tensors), []
         for size, weighted in zip(self._sizes, self._weighted):
             packed.append(from_tensors(tensors[:size], weighted))
@@ -49,8 +55,9 @@ class _DeferredLookup:
                 results = self._call.look_up(packed, self._concat)
             else:
                 with tf.GradientTape(persistent=self._num_gradients > 1) as self._tape:
+                    self._tape.watch(buffers)
                     results = self._call.look_up(packed, self._concat)
-        self._looked_up = [results] if self._concat else results
+        self._looked_up, self._looked_up_by = [results] if self._concat else results, buffers
         return self._looked_up
 
     def _defer_gradient(self, *output_gradients):
@@ -61,15 +68,18 @@ class _DeferredLookup:
 
         def differentiate(*gradients):
             with not_deferring():
-                slices = self._tape.gradient(
-                    [self._looked_up[i] for i in reached], variables, output_gradients=gradients
+                slices, of_weights = self._tape.gradient(
+                    [self._looked_up[i] for i in reached],
+                    [variables, self._looked_up_by],
+                    output_gradients=gradients,
                 )
-            return [tensor for s in slices for tensor in (s.values, s.indices)]
+            return [*(t for s in slices for t in (s.values, s.indices)), *of_weights]
 
         specs = []
         for variable in variables:
             specs.append(tf.TensorSpec([None, variable.shape[1]], variable.dtype))
             specs.append(tf.TensorSpec([None], tf.int64))
+        specs += [tf.TensorSpec([None], tf.float32) for _ in self._buffers]
         found = defer(
             f"the gradient of {self._name}",
             differentiate,
@@ -81,7 +91,8 @@ class _DeferredLookup:
         for i, variable in enumerate(variables):
             shape = tf.constant(variable.shape.as_list(), tf.int64)
             slices[id(variable)] = tf.IndexedSlices(*found[2 * i : 2 * i + 2], shape)
-        return [slices.get(id(variable)) for variable in self._variables]
+        of_tables = [slices.get(id(variable)) for variable in self._variables]
+        return of_tables + found[2 * len(variables) :]
 
 
 def _batch_of(group):

@@ -50,6 +50,13 @@ RoutedIds.Spec._to_legacy_output_shapes = lambda spec: tf.TensorShape(None)
 RoutedIds.Spec._to_legacy_output_classes = lambda spec: spec
 
 
+@tf.experimental.dispatch_for_api(tf.shape, {"input": RoutedIds})
+def _shape_of_routed_ids(input, out_type=None, name=None):  # noqa: A002, TensorFlow's names
+    """[samples] of the first feature: Keras 3 asks its first input how many samples there are."""
+    sizes = input.batches[0][1]
+    return tf.cast(sizes[0, :1], out_type or tf.int32, name=name)
+
+
 def to_routed_ids(call, routed, sample_shapes):
     """Packs the result of `call.route`, and the shapes of samples, into one value for TensorFlow.
 

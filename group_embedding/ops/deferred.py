@@ -132,13 +132,11 @@ def defer(
     if graph is not trace.graph:
         raise ValueError(
             f"{name}: expected it in the body of the compiled step itself, got it in "
-            f"'{getattr(graph, 'name', 'a graph')}': a branch, a loop or a tf.function in the step. "
-            "Make it before the branch, or train with tf.keras.Model or a plain tf.function"
+            f"'{getattr(graph, 'name', 'a graph')}', a branch, a loop or a function of the step. "
+            "Make it before them, or train with tf.keras.Model or a plain tf.function"
         )
     inputs = [tf.convert_to_tensor(tensor) for tensor in inputs]
     position = len(graph.get_operations())
     outputs = [tf.compat.v1.placeholder(spec.dtype, spec.shape) for spec in specs]
-    trace.calls.append(
-        DeferredCall(name, position, inputs, outputs, run, is_lookup, has_any_rows)
-    )
+    trace.calls.append(DeferredCall(name, position, inputs, outputs, run, is_lookup, has_any_rows))
     return outputs

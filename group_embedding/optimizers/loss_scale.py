@@ -18,6 +18,7 @@ import tensorflow as tf
 from tensorflow.python.framework import ops
 from tensorflow.python.ops import control_flow_util
 
+from group_embedding.ops.deferred import defer_structure, is_deferring
 from group_embedding.ops.overflow import overflow
 from group_embedding.optimizers.trained_tables import tensors_that_overflow
 
@@ -83,6 +84,8 @@ def _updating_tables_outside(common_apply):
         variables = trainable_variables
         if variables is None:
             variables = loss_scale._trainable_variables
+        if is_deferring():
+            return _defer_apply(grads, lambda grads: apply_others(loss_scale, grads, variables))
         optimizer = inside(loss_scale)
         alone = getattr(optimizer, "_ge_updates_alone", lambda *pair: False)
         tables = [pair for pair in zip(grads, variables) if alone(*pair)]
@@ -117,9 +120,31 @@ def _answered(loss_scale, answer):
         del loss_scale._ge_answer
 
 
+def _defer_apply(gradients, apply):
+    """Has all gradients applied after the XLA program that computed them: whether the step is made
+    at all depends on those of tables, too."""
+    parts = [
+        (g.values, g.indices, g.dense_shape) if isinstance(g, tf.IndexedSlices) else (g,)
+        for g in gradients
+    ]
+
+    def run(parts):
+        apply([tf.IndexedSlices(*part) if len(part) == 3 else part[0] for part in parts])
+
+    defer_structure("the update by a LossScaleOptimizer", run, parts)
+
+
 def _asking(apply_gradients):
     @functools.wraps(apply_gradients)
     def apply_gradients_or_skip(loss_scale, *args, **kwargs):
+        if is_deferring():
+            gradients, variables = zip(*args[0])
+
+            def apply_now(grads):
+                pairs = list(zip(grads, variables))
+                apply_gradients_or_skip(loss_scale, pairs, *args[1:], **kwargs)
+
+            return _defer_apply(gradients, apply_now)
         ask = getattr(inside(loss_scale), "_ge_overflow", None)
         scale = loss_scale._loss_scale
         is_dynamic = hasattr(scale, "update")  # a fixed one asks nothing

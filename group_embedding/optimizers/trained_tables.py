@@ -118,8 +118,9 @@ def update_tables(
         The ops, in a graph.
     """
     if is_deferring():
-        options = {"gradient_scale": gradient_scale, "apply": apply, "averages": averages}
-        return _defer_update(name, tables, statement, settings, clip_value, {"step": step, **options})
+        options = {"step": step, "gradient_scale": gradient_scale, "apply": apply}
+        options["averages"] = averages
+        return _defer_update(name, tables, statement, settings, clip_value, options)
     plan = producer.plan([table.gradient for table in tables])
     if apply is None:
         apply = _all_finite(plan, tables) if settings.skip_nonfinite else 1.0

@@ -8,6 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 from group_embedding.ops.deferred import deferring
+from group_embedding.optimizers.loss_scale import let_loss_scales_ask
 from group_embedding.training.split_step import SplitStep
 
 
@@ -25,10 +26,12 @@ def make_step(step: Callable[..., Any]) -> Callable[..., Any]:
     dropout, are others.
 
     An op that XLA cannot compile may stand before the lookups (a vocabulary, a hash of strings,
-    packing) and at the end (a summary, a print); between lookup and update it is an error. Where the
-    norm of all gradients limits them, or where they are checked for infinities, and over several
-    ranks, the step has two programs with the exchange, or the tables' gradients, between them. XLA
-    compiles anew for each batch size.
+    packing) and at the end (a summary, a print); between dense ops it is an error. XLA compiles
+    anew for each batch size, so that a dataset had better drop its last, smaller batch.
+
+    Over several ranks the step has two programs, with the average of dense gradients between them.
+    So it has where the norm of all gradients limits them (`clipnorm`, `global_clipnorm`). With a
+    LossScaleOptimizer, one program computes the gradients, and they are applied without another.
 
     Args:
         step: a function of tensors (ragged and sparse ones and `RoutedIds` too), and of other
@@ -88,6 +91,7 @@ class CompiledStep:
         return split([tensor for tensor in tensors if tf.is_tensor(tensor)])
 
     def _split(self, arguments):
+        let_loss_scales_ask()  # they are deferred as a whole
         traces = {}
 
         # Composite tensors and plain values are arguments of the trace, too: one per leaf.

@@ -17,6 +17,15 @@ else:
 class _CompiledFit:
     """Of models: `fit` cuts the training step into XLA programs."""
 
+    @property
+    def _allow_non_tensor_positional_args(self):
+        """Of Keras 3, whose layers set it: RoutedIds, which are no tensor, may be inputs."""
+        return True
+
+    @_allow_non_tensor_positional_args.setter
+    def _allow_non_tensor_positional_args(self, allow):
+        pass
+
     def make_train_function(self, force: bool = False) -> Any:
         """Keras's function of a training step; `fit` calls it."""
         if "train_step" not in vars(self):
@@ -66,8 +75,10 @@ class FunctionalModel(_CompiledFit, _Functional):
 
 
 def _are_functional(args, kwargs):
-    return len(args) >= 2 or (len(args) == 1 and "outputs" in kwargs) or (
-        "inputs" in kwargs and "outputs" in kwargs
+    return (
+        len(args) >= 2
+        or (len(args) == 1 and "outputs" in kwargs)
+        or ("inputs" in kwargs and "outputs" in kwargs)
     )
 
 

@@ -19,6 +19,8 @@ import collections
 import tensorflow as tf
 from tensorflow.python.util import pywrap_xla_ops
 
+# Ops without work of their own, which run where what they wait for runs.
+_ANYWHERE = ("Identity", "IdentityN", "NoOp")
 # XLA drops assertions, and so does a step that is compiled.
 _DROPPED = ("Assert",)
 # Ops that wait for other ranks or change tables. `ops.deferred` knows those that a step may have;
@@ -204,6 +206,8 @@ class _Levels:
         least = max((self._level[id(other)] for other in waits_for), default=0)
         is_outside = not is_op or self._runs_outside(item)
         level = least if least % 2 != is_outside else least + 1
+        if is_op and item.type in _ANYWHERE and waits_for:
+            level, is_outside = least, least % 2 == 0
         # What follows an op that splits a program, and is compiled, would be a program of its own.
         culprit = next((self._follows[id(o)] for o in waits_for if id(o) in self._follows), None)
         if culprit is None and is_op and is_outside and level > 0 and not is_compilable(item):
@@ -220,8 +224,8 @@ class _Levels:
             raise ValueError(
                 f"{self._name}: expected no op that waits for other ranks, or changes tables, but "
                 "lookups, their gradients, the average of dense gradients and one update, got "
-                f"{refused.type} '{refused.name}'. Route ids in the dataset (map(layer.route)), clip "
-                "by value or not at all, or train with tf.keras.Model, which compiles nothing"
+                f"{refused.type} '{refused.name}'. Route ids in the dataset (map(layer.route)) and "
+                "clip by value, or train with tf.keras.Model, which compiles nothing"
             )
         rows = any(id(t) in self._has_any_rows for t in op.inputs)
         rows = rows or any(c.has_any_rows for c in self._step.inputs_of(op) if not _is_op(c))

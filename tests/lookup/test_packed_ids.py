@@ -137,7 +137,7 @@ def test_a_layer_packs_what_fit_trains_on():
         features = [ge.FeatureConfig(name, config) for name in ("clicks", "views")]
         layer = ge.layers.GroupEmbedding(features)
 
-        class Pooled(keras.Model):
+        class Pooled(ge.training.Model):  # Keras 3 lets its own models have tensors alone
             def __init__(self):
                 super().__init__()
                 self.embeddings = layer
