@@ -11,9 +11,9 @@
 #include <vector>
 
 #include "core/device_buffer.h"
-#include "exchange/gpu/exchanged_group.h"
 #include "exchange/gpu/number_keys.h"
 #include "exchange/gpu/serve_rows.h"
+#include "exchange/gpu/sharded_lookup.h"
 #include "python/array.h"
 #include "python/run.h"
 #include "python/update.h"

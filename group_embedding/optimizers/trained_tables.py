@@ -187,7 +187,7 @@ def _defer_update(name, tables, statement, settings, clip_value, options):
     )
 
 
-# Of hyper-parameters that an optimizer does not have.
+# Values of hyper-parameters that an optimizer does not have.
 NEUTRAL = {
     "learning_rate": 0.0,
     "momentum": 0.0,

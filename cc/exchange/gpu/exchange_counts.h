@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "core/fault.h"
-#include "exchange/gpu/sharded_group.h"
+#include "exchange/gpu/sharded_lookup_steps.h"
 #include "exchange/transport/communicator.h"
 
 namespace group_embedding {

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "exchange/gpu/sharded_group.h"
+#include "exchange/gpu/sharded_lookup_steps.h"
 #include "exchange/transport/communicator.h"
 
 namespace group_embedding {

@@ -8,7 +8,7 @@
 #include <memory>
 #include <string>
 
-#include "table/disk/coldest.h"
+#include "table/disk/cache_strategy.h"
 #include "table/disk/rows_on_disk.h"
 #include "table/embedding_table.h"
 

@@ -2,7 +2,7 @@
 // which rows in host memory are to move to device memory (row_moves.h).
 #pragma once
 
-#include "table/disk/coldest.h"
+#include "table/disk/cache_strategy.h"
 #include "table/embedding_table.h"
 
 namespace group_embedding {

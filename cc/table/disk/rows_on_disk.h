@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-#include "table/disk/coldest.h"
+#include "table/disk/cache_strategy.h"
 #include "table/disk/disk_store.h"
 #include "table/embedding_table.h"
 #include "table/row_records.h"

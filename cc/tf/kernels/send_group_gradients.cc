@@ -12,8 +12,8 @@
 #include "tf/support/device.h"
 #include "tf/support/group_attrs.h"
 #include "tf/support/guarded_op.h"
-#include "tf/support/held_group.h"
 #include "tf/support/locate_requests.h"
+#include "tf/support/lookup_state.h"
 #include "tf/support/peer_buffer_tensor.h"
 #include "tf/support/tables.h"
 

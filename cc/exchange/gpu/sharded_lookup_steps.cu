@@ -4,7 +4,7 @@
 
 #include "core/device_buffer.h"
 #include "exchange/gpu/part_bytes.h"
-#include "exchange/gpu/sharded_group.h"
+#include "exchange/gpu/sharded_lookup_steps.h"
 
 namespace group_embedding {
 

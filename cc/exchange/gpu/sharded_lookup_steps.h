@@ -3,7 +3,7 @@
 //   ids ── route ──> unique rows of each owner ──> [exchange] ──> lookup and combine ──> outputs
 //   gradients of outputs ── reduce ──> one per unique row ──> [exchange] ──> owners update
 //
-// ShardedLookup (exchanged_group.h) adds the exchanges between ranks. Each unique row is sent once
+// ShardedLookup (sharded_lookup.h) adds the exchanges between ranks. Each unique row is sent once
 // in each direction. An owner adds gradients in the order of the sending ranks, so that results are
 // the same bits on every run.
 //

@@ -1,4 +1,4 @@
-#include "tf/support/held_group.h"
+#include "tf/support/lookup_state.h"
 
 #if GOOGLE_CUDA
 

@@ -6,9 +6,9 @@
 #include "core/device_buffer.h"
 #include "core/side_stream.h"
 #include "exchange/gpu/convert_parts.h"
-#include "exchange/gpu/exchanged_group.h"
 #include "exchange/gpu/part_bytes.h"
 #include "exchange/gpu/peer_layout.h"
+#include "exchange/gpu/sharded_lookup.h"
 
 namespace group_embedding {
 namespace {

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "exchange/gpu/exchanged_group.h"
+#include "exchange/gpu/sharded_lookup.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/variant_encode_decode.h"  // templates that a variant's holder needs
 #include "tensorflow/core/framework/variant_tensor_data.h"

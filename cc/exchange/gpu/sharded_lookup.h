@@ -9,7 +9,7 @@
 
 #include "exchange/gpu/exchange_counts.h"
 #include "exchange/gpu/serve_rows.h"
-#include "exchange/gpu/sharded_group.h"
+#include "exchange/gpu/sharded_lookup_steps.h"
 #include "exchange/transport/communicator.h"
 #include "exchange/transport/peer_buffers.h"
 
