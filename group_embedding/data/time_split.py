@@ -1,4 +1,4 @@
-"""A split of rows by time: what came first for training, what came later for evaluation."""
+"""A split of rows by time: earlier rows for training, later rows for evaluation."""
 
 from __future__ import annotations
 

@@ -279,8 +279,8 @@ EmbeddingVariable._group_embedding_lookup = staticmethod(group_embedding_lookup)
 
 
 def _is_in_dataset():
-    """Whether the code runs in a function of a `tf.data.Dataset`, such as the one given to `map`.
-    A dataset runs it in its own threads, any number of batches ahead: it must not wait for ranks.
+    """Returns whether the code runs in a function of a `tf.data.Dataset`, as given to `map`. A
+    dataset runs it in its own threads, any number of batches ahead: it must not wait for ranks.
     """
     graph = tf.compat.v1.get_default_graph()
     while graph is not None:

@@ -10,7 +10,7 @@ from group_embedding.ops.deferred import defer, not_deferring
 
 
 def defer_lookup(call, packed, concat):
-    """What `call.look_up(packed, concat)` returns, as placeholders that tapes can differentiate."""
+    """Returns placeholders for the results of `call.look_up(packed, concat)`, with a gradient."""
     lookup = _DeferredLookup(call, packed, concat)
     return lookup.results[0] if concat else lookup.results
 

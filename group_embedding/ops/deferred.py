@@ -101,8 +101,8 @@ def defer_structure(
 
 
 def is_deferring() -> bool:
-    """Whether calls of the code at hand are deferred. What Keras builds a model by is not: it asks
-    for shapes, in a graph that never runs."""
+    """Returns whether lookups and updates made now are deferred. In the graphs by which Keras
+    builds a model they are not: those ask for shapes, and never run."""
     return _current.get() is not None and not is_built_from_shapes()
 
 

@@ -15,11 +15,11 @@ else:
 
 
 class _CompiledFit:
-    """Of models: `fit` cuts the training step into XLA programs."""
+    """Mixed into a class of models: `fit` cuts the training step into XLA programs."""
 
     @property
     def _allow_non_tensor_positional_args(self):
-        """Of Keras 3, whose layers set it: RoutedIds, which are no tensor, may be inputs."""
+        """True: Keras 3 takes RoutedIds, which are no tensor, as inputs of the model."""
         return True
 
     @_allow_non_tensor_positional_args.setter
@@ -64,14 +64,14 @@ class Model(_CompiledFit, keras.Model):
         if not _are_functional(args, kwargs):
             super().__init__(*args, **kwargs)
             return
-        # Of a subclass that hands inputs and outputs over, as Keras does in the same case.
+        # A subclass hands inputs and outputs over: Keras changes its base in the same case.
         _make_functional(type(self))
         FunctionalModel.__init__(self, *args, **kwargs)
 
 
 @keras.utils.register_keras_serializable(package="group_embedding")
 class FunctionalModel(_CompiledFit, _Functional):
-    """What `Model(inputs, outputs)` makes."""
+    """The class of a functional `Model(inputs, outputs)`."""
 
 
 def _are_functional(args, kwargs):

@@ -98,11 +98,11 @@ class SplitStep:
         return found
 
     def is_source(self, item):
-        """Whether an op is at hand at any level: a constant, an argument or a captured tensor."""
+        """Returns whether every level has an op: a constant, an argument or a captured tensor."""
         return _is_op(item) and item.type in ("Const", "Placeholder")
 
     def position(self, item):
-        """Where an op or a deferred call stands in the trace."""
+        """The position of an op or a deferred call in the trace, for sorting."""
         if _is_op(item):
             return self._number[item], 1
         return item.position, 0
@@ -281,7 +281,7 @@ class _Copy:
 
 
 def is_compilable(op):
-    """Whether XLA has a kernel for an op, and for all ops of the functions that it calls."""
+    """Returns whether XLA has a kernel for an op, and for all ops of the functions it calls."""
     if op.type in _DROPPED:
         return True
     tensors = [*op.inputs, *op.outputs]

@@ -149,8 +149,8 @@ def packed_by_a_dataset(model):
 
 
 def train_on_a_dataset(ahead, *of_model):
-    """As `train_keras` does in a function; ids are packed before the step, which exchanges them:
-    with `ahead` those of the next batch, by `route_ids` of packed ids."""
+    """Trains as `train_keras` does in a function. The dataset packs ids; the step exchanges
+    them, or with `ahead` those of the next batch, by `route_ids` of packed ids."""
     model = eager_model(*of_model)
     optimizer = ge.DistributedOptimizer(ge.optimizers.wrap(tf.keras.optimizers.Adagrad(0.3)))
 
