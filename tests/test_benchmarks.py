@@ -15,6 +15,7 @@ from group_embedding.testing import launch, stop
 ROOT = Path(__file__).resolve().parents[1]
 HAS_HOROVOD = importlib.util.find_spec("horovod") is not None
 COMMANDS = {  # by benchmark, and what is special about a second one of it
+    "bench_data": "--rows 4000 --batch 64 --seconds 0.05 --turns 1",
     "bench_lookup": "--features 2 --batch 8 --rows 50 --seconds 0.05",
     "bench_dlrm": "--batch 64 --rows 100 --steps 30",
     "bench_dlrm keyed": "--batch 64 --rows 100 --steps 30 --keyed",

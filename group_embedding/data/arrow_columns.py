@@ -101,7 +101,8 @@ def _to_flat(values, column):
         values = values.cast(arrow().float64())
     if values.null_count:
         null = values.is_null().to_numpy(zero_copy_only=False)
-        values = values.fill_null(_zero_of(values.type))
+        # For base 16 of eight digits, which most numbers of such columns have.
+        values = values.fill_null(_zero_of(values.type, "0" * (8 if column.base == 16 else 1)))
         if column.missing is None:
             bad, got = null, "a missing value"
     try:
@@ -118,13 +119,13 @@ def _to_flat(values, column):
     return array, bad, got
 
 
-def _zero_of(arrow_type):
+def _zero_of(arrow_type, text):
     """A value that every column can have, to be replaced by that for missing ones."""
     pa = arrow()
     if pa.types.is_null(arrow_type):
-        return pa.scalar("0", pa.string())
+        return pa.scalar(text, pa.string())
     if _is_text(arrow_type):
-        return pa.scalar("0", pa.string()).cast(arrow_type)
+        return pa.scalar(text, pa.string()).cast(arrow_type)
     return pa.scalar(0, pa.int8()).cast(arrow_type)
 
 

@@ -118,8 +118,9 @@ class Reader(tf.data.Dataset):
         num_threads: int | None = None,
     ) -> None:
         check_positive("batch_size", batch_size)
-        if epochs is not None:
-            check_positive("epochs", epochs)
+        for name, value in (("epochs", epochs), ("num_threads", num_threads)):
+            if value is not None:
+                check_positive(name, value)
         if on_bad_rows not in ("raise", "skip"):
             raise ValueError(f"on_bad_rows: expected 'raise' or 'skip', got {on_bad_rows!r}")
         if shuffle_rows < 0 or seed < 0:

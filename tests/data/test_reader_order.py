@@ -206,6 +206,7 @@ def test_threads_end_with_the_iterator(folders):
         ({"rank": 2, "num_ranks": 2}, "rank: expected 0 to 1"),
         ({"on_bad_rows": "drop"}, "'raise' or 'skip'"),
         ({"epochs": 0}, "epochs"),
+        ({"num_threads": 0}, "num_threads"),
         ({"columns": [ge.data.Column("clicks", is_list=False)]}, "'clicks': expected one value"),
     ],
 )
