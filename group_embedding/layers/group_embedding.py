@@ -133,14 +133,7 @@ class GroupEmbedding(NotForXla, keras.layers.Layer):
     @tf.autograph.experimental.do_not_convert
     def _look_up(self, inputs, weights):
         refuse_xla_trace(self.name)
-        ids, id_weights = inputs, None
-        if isinstance(inputs, RoutedIds):
-            if weights is not None:
-                raise ValueError(
-                    f"layer '{self.name}': expected no weights with routed ids, which have theirs"
-                )
-        else:
-            ids, id_weights = self._to_lookups(inputs, weights)
+        ids, id_weights = self._ids_of(inputs, weights)
         params, arguments = self._lookup_arguments()
         # Tables of different dtypes can be concatenated only when their outputs have been cast.
         concat_in_op = self._concat and len({param.dtype for param in params}) == 1
@@ -154,11 +147,28 @@ class GroupEmbedding(NotForXla, keras.layers.Layer):
 
     @tf.autograph.experimental.do_not_convert
     def route(self, inputs: Any, weights: Any = None) -> RoutedIds:
-        """Returns the `RoutedIds` of the layer's inputs: see `route_ids`."""
+        """Routes inputs of the layer, or ids that `route` packed in a dataset: see `route_ids`.
+
+        Args:
+          inputs, weights: As of a call of the layer.
+
+        Returns:
+          `RoutedIds`, which the layer takes in the place of its inputs.
+        """
         self.build_from_config(None)
-        ids, id_weights = self._to_lookups(inputs, weights)
+        ids, id_weights = self._ids_of(inputs, weights)
         params, arguments = self._lookup_arguments()
         return route_ids(params, ids, sp_weights=id_weights, **arguments)
+
+    def _ids_of(self, inputs, weights):
+        """Ids and weights of the inputs, a list each; or routed ids, and None."""
+        if not isinstance(inputs, RoutedIds):
+            return self._to_lookups(inputs, weights)
+        if weights is not None:
+            raise ValueError(
+                f"layer '{self.name}': expected no weights with routed ids, which have theirs"
+            )
+        return inputs, None
 
     def _to_lookups(self, inputs, weights):
         picked = zip(self._features, *pick_inputs(self.name, self._features, inputs, weights))

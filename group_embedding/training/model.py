@@ -30,7 +30,8 @@ class _CompiledFit:
         """Keras's function of a training step; `fit` calls it."""
         if "train_step" not in vars(self):
             # Bound before: a `train_step` of a subclass is compiled as well.
-            object.__setattr__(self, "train_step", CompiledStep(self.train_step))
+            step = getattr(self, "train_step")  # noqa: B009, a method of the class mixed in
+            object.__setattr__(self, "train_step", CompiledStep(step))
         return super().make_train_function(force)  # type: ignore[misc]
 
 
@@ -70,7 +71,7 @@ class Model(_CompiledFit, keras.Model):
 
 
 @keras.utils.register_keras_serializable(package="group_embedding")
-class FunctionalModel(_CompiledFit, _Functional):
+class FunctionalModel(_CompiledFit, _Functional):  # type: ignore[valid-type, misc]
     """The class of a functional `Model(inputs, outputs)`."""
 
 

@@ -168,6 +168,20 @@ def test_a_layer_packs_what_fit_trains_on():
     assert losses[0][-1] < losses[0][0]
 
 
+def test_a_layer_routes_what_a_dataset_packed():
+    # Given ids that a layer packed in a dataset
+    config = ge.TableConfig("twice", 9, 4)
+    layer = ge.layers.GroupEmbedding([ge.FeatureConfig("clicks", config)])
+    ids = tf.ragged.constant([[1, 2], [], [8]], dtype=tf.int64)
+    (packed,) = tf.data.Dataset.from_tensors({"clicks": ids}).map(layer.route)
+
+    # When a step routes them before it looks them up, Then it finds the rows of the ids
+    found = layer(layer.route(packed))["clicks"]
+    np.testing.assert_array_equal(found, layer({"clicks": ids})["clicks"])
+    with pytest.raises(ValueError, match="expected no weights with routed ids"):
+        layer.route(packed, weights={"clicks": ids})
+
+
 def test_packed_ids_cannot_be_batched(tables):
     packed = dataset().map(pack(tables, False))
 
