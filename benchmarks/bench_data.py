@@ -45,7 +45,7 @@ def make_columns(rows, seed=1):
 
 
 def write_files(folder, rows):
-    """The same rows in every format; 16 MB of text are made, and repeated."""
+    """Writes the rows in every format; some text is made once and repeated."""
     columns = make_columns(rows)
     part = rows // FILES
     text = make_text({name: column[: min(part, 50_000)] for name, column in columns.items()})
