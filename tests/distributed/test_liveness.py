@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-MODULE = Path(__file__).parents[2] / "group_embedding/distributed/liveness/__init__.py"
+MODULE = Path(__file__).parents[2] / "group_embedding/exchange/liveness/__init__.py"
 NUM_RANKS = 3
 TIMEOUT = 3.0  # seconds
 
@@ -70,6 +70,7 @@ class Job:
         self.folder = folder
         self.ranks = [self._start(rank, restarts) for rank in range(NUM_RANKS)]
         while not all((folder / f"ready_{rank}").exists() for rank in range(NUM_RANKS)):
+            assert all(rank.poll() is None for rank in self.ranks), self.ranks[0].communicate()[1]
             time.sleep(0.01)
 
     def _start(self, rank, restarts):
