@@ -2,6 +2,8 @@
 
 #include <sstream>
 
+#include "core/words.h"
+
 namespace group_embedding {
 namespace {
 
@@ -108,10 +110,9 @@ std::string At(const std::string& name, size_t index) {
 }
 
 DataType ParseDataType(const std::string& name, const std::string& word) {
-  if (word == "float32") return DataType::kFloat32;
-  if (word == "float16") return DataType::kFloat16;
-  if (word == "bfloat16") return DataType::kBFloat16;
-  throw py::value_error(name + ": expected float32, float16 or bfloat16, got '" + word + "'");
+  const std::optional<DataType> type = Parse(DataTypeWords(), word);
+  if (!type) throw py::value_error(UnknownWord(name, DataTypeWords(), word));
+  return *type;
 }
 
 ArrayView ViewRows(py::handle array, const std::string& name, DataType dtype, size_t rank,

@@ -1,18 +1,16 @@
 #include "python/group.h"
 
+#include "core/words.h"
+
 namespace group_embedding {
 namespace {
 
 namespace py = pybind11;
 
 Combiner ParseCombiner(const std::string& word) {
-  if (word == "sum") return Combiner::kSum;
-  if (word == "mean") return Combiner::kMean;
-  if (word == "sqrtn") return Combiner::kSqrtN;
-  if (word == "signed_mean") return Combiner::kSignedMean;
-  if (word == "signed_sqrtn") return Combiner::kSignedSqrtN;
-  throw py::value_error("combiners: expected sum, mean, sqrtn, signed_mean or signed_sqrtn, got '" +
-                        word + "'");
+  const std::optional<Combiner> combiner = Parse(CombinerWords(), word);
+  if (!combiner) throw py::value_error(UnknownWord("combiners", CombinerWords(), word));
+  return *combiner;
 }
 
 }  // namespace

@@ -25,10 +25,6 @@ class ByteWriter {
   void PutArray(const void* data, size_t bytes) {
     bytes_.append(static_cast<const char*>(data), bytes);
   }
-  template <typename T>
-  void PutVector(const std::vector<T>& values) {
-    PutArray(values.data(), values.size() * sizeof(T));
-  }
   const std::string& bytes() const { return bytes_; }
 
  private:

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "core/words.h"
 #include "grouping/group_ids.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tf/support/batch_input.h"
@@ -45,19 +46,17 @@ absl::Status GetNumRanks(OpKernelConstruction* context, int64_t* num_ranks) {
 class RouteIdsOp : public OpKernel {
  public:
   explicit RouteIdsOp(OpKernelConstruction* context) : OpKernel(context) {
-    std::vector<std::string> combiners;
     std::string invalid;
     OP_REQUIRES_OK(context, GetNumRanks(context, &num_ranks_));
     OP_REQUIRES_OK(context, context->GetAttr("table_of_feature", &table_of_feature_));
-    OP_REQUIRES_OK(context, context->GetAttr("combiners", &combiners));
+    OP_REQUIRES_OK(context, ReadCombiners(context, &combiners_));
     OP_REQUIRES_OK(context, context->GetAttr("weighted", &weighted_));
     OP_REQUIRES_OK(context, context->GetAttr("prune_negative", &invalid_ids_.prune_negative));
     OP_REQUIRES_OK(context, context->GetAttr("invalid_ids", &invalid));
     OP_REQUIRES_OK(context, ReadTables(context));
     invalid_ids_.read_zeros = invalid == "ignore";
-    OP_REQUIRES(context, combiners.size() == table_of_feature_.size(),
+    OP_REQUIRES(context, combiners_.size() == table_of_feature_.size(),
                 absl::InvalidArgumentError("combiners: expected one per feature"));
-    for (const std::string& word : combiners) combiners_.push_back(ToCombiner(word));
     for (const int32_t table : table_of_feature_) {
       OP_REQUIRES(context, table >= 0 && table < static_cast<int32_t>(tables_.size()),
                   absl::InvalidArgumentError("table_of_feature: expected indices into num_rows"));
@@ -108,10 +107,11 @@ class RouteIdsOp : public OpKernel {
       if (home_ranks[t] < 0 || home_ranks[t] >= num_ranks_) {
         return absl::InvalidArgumentError("home_ranks: expected ranks");
       }
-      const Spread spread = spreads[t] == "mod"    ? Spread::kMod
-                            : spreads[t] == "hash" ? Spread::kHash
-                                                   : Spread::kOneRank;
-      if (spread == Spread::kMod && num_rows[t] == kAnyKey) {
+      const std::optional<Spread> spread = Parse(SpreadWords(), spreads[t]);
+      if (!spread) {
+        return absl::InvalidArgumentError(UnknownWord("spreads", SpreadWords(), spreads[t]));
+      }
+      if (*spread == Spread::kMod && num_rows[t] == kAnyKey) {
         return absl::InvalidArgumentError("spreads: expected 'hash' or 'one_rank' for keys");
       }
       // The largest number of rows for which Owners finds the owner of a row.
@@ -121,7 +121,7 @@ class RouteIdsOp : public OpKernel {
                                           std::to_string(num_ranks_) + " ranks, or -1, got " +
                                           std::to_string(num_rows[t]));
       }
-      tables_.push_back({num_rows[t], {spread, home_ranks[t]}});
+      tables_.push_back({num_rows[t], {*spread, home_ranks[t]}});
       description_.keyed.push_back(num_rows[t] == kAnyKey);
     }
     return absl::OkStatus();

@@ -1,5 +1,6 @@
 #include "tf/support/group_attrs.h"
 
+#include "core/words.h"
 #include "fused/group_lookup_grad.h"
 #include "tf/support/located_batch.h"
 #include "tf/support/shared_buffer.h"
@@ -12,11 +13,17 @@ using ::tensorflow::Tensor;
 
 }  // namespace
 
-Combiner ToCombiner(const std::string& word) {
-  if (word == "sum") return Combiner::kSum;
-  if (word == "mean") return Combiner::kMean;
-  if (word == "sqrtn") return Combiner::kSqrtN;
-  return word == "signed_mean" ? Combiner::kSignedMean : Combiner::kSignedSqrtN;
+absl::Status ReadCombiners(OpKernelConstruction* context, std::vector<Combiner>* combiners) {
+  std::vector<std::string> words;
+  TF_RETURN_IF_ERROR(context->GetAttr("combiners", &words));
+  for (const std::string& word : words) {
+    const std::optional<Combiner> combiner = Parse(CombinerWords(), word);
+    if (!combiner) {
+      return absl::InvalidArgumentError(UnknownWord("combiners", CombinerWords(), word));
+    }
+    combiners->push_back(*combiner);
+  }
+  return absl::OkStatus();
 }
 
 DataType ToCore(tensorflow::DataType dtype) {
@@ -36,11 +43,10 @@ absl::Status CheckSortable(const Batch& batch) {
 }
 
 GroupAttrs::GroupAttrs(OpKernelConstruction* context) {
-  std::vector<std::string> words;
   std::string invalid;
   OP_REQUIRES_OK(context, context->GetAttr("dtype", &dtype));
   OP_REQUIRES_OK(context, context->GetAttr("table_of_feature", &table_of_feature));
-  OP_REQUIRES_OK(context, context->GetAttr("combiners", &words));
+  OP_REQUIRES_OK(context, ReadCombiners(context, &combiners));
   OP_REQUIRES_OK(context, context->GetAttr("dims", &dims));
   OP_REQUIRES_OK(context, context->GetAttr("max_norms", &max_norms));
   OP_REQUIRES_OK(context, context->GetAttr("table_names", &table_names));
@@ -51,7 +57,6 @@ GroupAttrs::GroupAttrs(OpKernelConstruction* context) {
   OP_REQUIRES_OK(context, context->GetAttr("invalid_ids", &invalid));
   invalid_ids.read_zeros = invalid == "ignore";
   core_dtype = ToCore(dtype);
-  for (const std::string& word : words) combiners.push_back(ToCombiner(word));
 
   const size_t num_features = table_of_feature.size(), num_tables = dims.size();
   OP_REQUIRES(context,

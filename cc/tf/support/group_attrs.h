@@ -13,7 +13,9 @@ namespace group_embedding {
 
 DataType ToCore(tensorflow::DataType dtype);
 tensorflow::DataType FromCore(DataType dtype);
-Combiner ToCombiner(const std::string& word);  // of COMBINERS_ATTR, which admits no other word
+// Reads the attribute "combiners", and appends one Combiner per feature.
+absl::Status ReadCombiners(tensorflow::OpKernelConstruction* context,
+                           std::vector<Combiner>* combiners);
 
 // Refuses a batch with more ids or samples than those that sort them can number.
 absl::Status CheckSortable(const Batch& batch);
