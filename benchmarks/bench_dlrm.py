@@ -10,6 +10,9 @@ has NCCL send them, `--through horovod` Horovod's alltoall, to compare.
 With `--precision bfloat16`, or `float16` and a LossScaleOptimizer, layers compute in 16 bits, and
 rows and their gradients travel in them; variables, and what is looked up, have 32.
 
+With `--compiled` the step is measured a second time: ids packed by `ge.route_ids`, as a dataset
+packs them, and all dense ops one XLA program (`ge.training.make_step`).
+
 With `--keyed` tables are EmbeddingVariables, in the GPU's memory where there is one (HBM), in place
 of variables: the same command without it has the same ids as row numbers. Each id is then a key of
 64 bits. All `--rows` keys of each table are inserted before anything is timed, so that tables are
@@ -30,6 +33,7 @@ Viewer); or `nsys profile -t cuda,nvtx python benchmarks/bench_dlrm.py`, in whic
 """
 
 import argparse
+import functools
 import gc
 import os
 import tempfile
@@ -68,6 +72,11 @@ def parse_arguments():
     parser.add_argument(
         "--precision", choices=PRECISIONS, nargs="+", default=["float32"], help="of the layers"
     )
+    parser.add_argument(
+        "--compiled",
+        action="store_true",
+        help="beside it, the step as ge.training.make_step compiles it, on packed ids",
+    )
     parser.add_argument("--through", choices=TRANSPORTS, default="peer_memory")
     parser.add_argument("--trace", default=None, help="folder that keeps the profile")
     parser.add_argument("--json", default=None)
@@ -95,8 +104,15 @@ class Dlrm(tf.Module):
     def embed(self, ids):
         return ge.group_embedding_lookup_sparse(self.tables, ids, "sum", concat=True)
 
+    def route(self, ids):
+        return ge.route_ids(self.tables, ids, "sum")
+
     def __call__(self, dense, ids):
         return self._compute_top(self._compute_bottom(dense), self.embed(ids))
+
+    def uncompiled(self, dense, ids):
+        """The same, for a step that is compiled as a whole."""
+        return self._top_of(self._bottom_of(dense), self.embed(ids))
 
     def _bottom_of(self, dense):
         return _run(self.bottom, tf.cast(dense, self.precision), last=tf.nn.relu)
@@ -176,7 +192,8 @@ def loss_scale_of(optimizer):
 
 
 def make_steps(arguments, tables, batch, precision, optimizer):
-    """Two training steps over one batch: of the model, and of its tables alone."""
+    """Training steps over one batch: of the model, of its tables alone, and, or None, of the model
+    compiled as a whole on packed ids."""
     generator = np.random.default_rng(ge.exchange.current().rank)
     rows = np.stack([np.arange(batch), np.zeros(batch)], 1).astype(np.int64)
     drawn = [generator.integers(0, arguments.rows, batch) for _ in range(NUM_FEATURES)]
@@ -193,25 +210,34 @@ def make_steps(arguments, tables, batch, precision, optimizer):
     model = Dlrm(tables, precision)
     cotangent = tf.constant(generator.standard_normal((batch, NUM_FEATURES * DIM), np.float32))
 
-    def loss_of_model():
-        logits = model(dense, ids)
+    def loss_of(logits):
         return tf.reduce_mean(tf.nn.sigmoid_cross_entropy_with_logits(labels, logits))
 
+    compiled = None
+    if arguments.compiled:
+        packed = model.route(ids)
+        compiled = _training(
+            optimizer,
+            lambda: loss_of(model.uncompiled(dense, packed)),
+            model.variables_,
+            function=ge.training.make_step,
+        )
     steps = (
-        _training(optimizer, loss_of_model, model.variables_),
+        _training(optimizer, lambda: loss_of(model(dense, ids)), model.variables_),
         _training(make_optimizer("float32"), lambda: model.embed(ids), model.tables, cotangent),
+        compiled,
     )
     if arguments.keyed:
         insert_all(model.tables, arguments.rows)
     return steps
 
 
-def _training(optimizer, loss_of, variables, cotangent=None):
+def _training(optimizer, loss_of, variables, cotangent=None, function=None):
     optimizer.build(variables)
     scale = getattr(optimizer, "get_scaled_loss", getattr(optimizer, "scale_loss", tf.identity))
     unscale = getattr(optimizer, "get_unscaled_gradients", list)  # Keras 3 does when it applies
 
-    @tf.function(autograph=False)
+    @(function or functools.partial(tf.function, autograph=False))
     def step():
         with tf.GradientTape() as tape:
             loss = loss_of()
@@ -272,7 +298,7 @@ def measure(arguments, tables, batch, precision):
     current = ge.exchange.current()
     current.comm_dtype = None if precision == "float32" else tf.as_dtype(precision)
     optimizer = make_optimizer(precision)
-    step, tables_step = make_steps(arguments, tables, batch, precision, optimizer)
+    step, tables_step, compiled_step = make_steps(arguments, tables, batch, precision, optimizer)
     row = {
         "batch": batch,
         "rows": arguments.rows,
@@ -280,6 +306,7 @@ def measure(arguments, tables, batch, precision):
         "precision": precision,
         "step_ms": median_ms(step, arguments.steps),
         "tables_step_ms": median_ms(tables_step, arguments.steps),
+        "compiled_step_ms": compiled_step and median_ms(compiled_step, arguments.steps),
         "loss_scale": loss_scale_of(optimizer),
     }
     if current.num_ranks > 1:
