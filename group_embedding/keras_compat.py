@@ -5,6 +5,8 @@ from tensorflow.python.framework import ops
 
 keras = tf.keras
 IS_KERAS_3 = hasattr(keras, "KerasTensor")
+# The class of new optimizers, also after `sok.init` has replaced `tf.keras.optimizers`.
+Optimizer = keras.optimizers.Optimizer
 
 # The graphs in which Keras 2 and Keras 3 build a model from the shapes of its inputs.
 _GRAPHS = ("build_graph", "scratch_graph")

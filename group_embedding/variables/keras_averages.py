@@ -3,17 +3,16 @@
 
 import functools
 
-import tensorflow as tf
+from group_embedding.keras_compat import IS_KERAS_3, Optimizer
 
 
 @functools.cache  # once
 def let_keras_2_start_averages():
     """From now on `use_ema` of Keras 2's optimizers, wrapped or just loaded, takes keyed tables.
     Keras 3 starts averages as zeros."""
-    optimizer_class = tf.keras.optimizers.Optimizer
-    if not hasattr(optimizer_class, "apply"):
-        optimizer_class.add_variable_from_reference = _starting_without_rows(
-            optimizer_class.add_variable_from_reference
+    if not IS_KERAS_3:
+        Optimizer.add_variable_from_reference = _starting_without_rows(
+            Optimizer.add_variable_from_reference
         )
 
 

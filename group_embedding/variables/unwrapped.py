@@ -3,7 +3,7 @@ fails on its own slots of shape [0, dim]."""
 
 import functools
 
-import tensorflow as tf
+from group_embedding.keras_compat import IS_KERAS_3, Optimizer
 
 
 @functools.cache  # once
@@ -11,11 +11,10 @@ def have_keras_refuse():
     """From now on, stock optimizers of Keras refuse keyed tables when they apply gradients. (Those
     of TensorFlow 1, and Keras's legacy ones, ask for a variable's `constraint` first, which
     refuses.)"""
-    base = tf.keras.optimizers.Optimizer
-    if hasattr(base, "apply"):  # Keras 3
-        base.apply = _refusing_of_keras_3(base.apply)
+    if IS_KERAS_3:
+        Optimizer.apply = _refusing_of_keras_3(Optimizer.apply)
     else:
-        base.apply_gradients = _refusing_of_keras_2(base.apply_gradients)
+        Optimizer.apply_gradients = _refusing_of_keras_2(Optimizer.apply_gradients)
 
 
 def _refusing_of_keras_3(apply):
