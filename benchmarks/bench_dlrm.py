@@ -111,7 +111,7 @@ class Dlrm(tf.Module):
         return self._compute_top(self._compute_bottom(dense), self.embed(ids))
 
     def uncompiled(self, dense, ids):
-        """The same, for a step that is compiled as a whole."""
+        """Computes the logits as `__call__` does, for a step that is compiled as a whole."""
         return self._top_of(self._bottom_of(dense), self.embed(ids))
 
     def _bottom_of(self, dense):

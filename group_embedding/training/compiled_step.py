@@ -29,6 +29,8 @@ def make_step(step: Callable[..., Any]) -> Callable[..., Any]:
     packing) and at the end (a summary, a print); between dense ops it is an error. XLA compiles
     anew for each batch size, so that a dataset had better drop its last, smaller batch.
 
+    A loop of the dense part needs `maximum_iterations`, if a gradient passes through it.
+
     Over several ranks the step has two programs, with the average of dense gradients between them.
     So it has where the norm of all gradients limits them (`clipnorm`, `global_clipnorm`). With a
     LossScaleOptimizer, one program computes the gradients, and they are applied without another.

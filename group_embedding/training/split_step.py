@@ -154,6 +154,8 @@ class SplitStep:
         with tf.control_dependencies([copy.ops[c] for c in waits if c in copy.ops]):
             results = program(*[copy.tensor(t) for t in inputs])
         copy.tensors.update(zip(map(id, outputs), results))
+        if results:  # ops outside that wait for one inside wait for the program
+            copy.ops.update((op, results[0].op) for op in ops)
 
     def _make_program(self, level, ops):
         inside = set(ops)
@@ -257,9 +259,8 @@ class _Copy:
     def __init__(self, source, target, captured, keeps_devices=True):
         self._target, self._keeps_devices = target, keeps_devices
         self.tensors, self.ops = dict(captured), {}
-        for name, function in source._functions.items():
-            if name not in target._functions:
-                function.add_to_graph(target)
+        for function in source._functions.values():
+            target._add_function_recursive(function)
 
     def tensor(self, tensor):
         """The copy of a tensor. Constants are copied when they are asked for."""

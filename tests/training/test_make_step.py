@@ -149,6 +149,62 @@ def test_what_lookups_depend_on_runs_before_the_program():
     assert table.numpy()[:, 0].tolist() == pytest.approx([1 / 3, 1, 1 / 3, 1 / 3])
 
 
+def test_branches_and_loops_of_the_dense_part_are_compiled():
+    # Given a step whose dense part has a branch and a loop
+    def step_of(table, kernel, optimizer):
+        def step(ids, limit):
+            with tf.GradientTape() as tape:
+                (vectors,) = ge.group_embedding_lookup([table], [ids])
+                hidden = tf.reduce_sum(vectors @ kernel)
+                hidden = tf.cond(hidden > limit, lambda: hidden / 2, lambda: hidden * 3)
+                (hidden,) = tf.while_loop(
+                    lambda hidden: True,
+                    lambda hidden: (tf.tanh(hidden),),
+                    (hidden,),
+                    maximum_iterations=3,
+                )
+                loss = (hidden - 0.5) ** 2
+            gradients = tape.gradient(loss, [table, kernel])
+            optimizer.apply_gradients(zip(gradients, [table, kernel]))
+            return loss
+
+        return step
+
+    # When it is compiled
+    losses = []
+    for make in (tf.function, ge.training.make_step):
+        table, kernel = tf.Variable(0.1 * tf.ones([6, 3])), tf.Variable(tf.ones([3, 1]))
+        optimizer = ge.optimizers.wrap(keras.optimizers.SGD(0.5))
+        step = make(step_of(table, kernel, optimizer))
+        ids = tf.constant([1, 2], tf.int64)
+        losses.append([step(ids, tf.constant(limit)).numpy() for limit in (0.1, 9.0, 0.1, 9.0)])
+
+    # Then both branches train as without
+    np.testing.assert_allclose(losses[1], losses[0], atol=1e-6)
+    assert len(set(losses[0])) == 4
+
+
+@pytest.mark.parametrize("name", ["Adagrad", "Nadam"])
+def test_an_optimizer_that_is_not_wrapped(name):
+    # Given an optimizer of Keras as it is, one of which has a branch of its own
+    def optimizer():
+        return getattr(keras.optimizers, name)(0.1)
+
+    # When it trains two tables by row number in a plain function and in a compiled step
+    values = []
+    for make in (tf.function, ge.training.make_step):
+        trainer = Trainer(optimizer())
+        trainer.variables = [*trainer.rows, trainer.kernel, trainer.head]
+        step = make(trainer.step)
+        losses = [step(*batch).numpy() for batch in batches(5)]
+        values.append((losses, [variable.numpy() for variable in trainer.variables]))
+
+    # Then the results are the same
+    np.testing.assert_allclose(values[1][0], values[0][0], atol=1e-6)
+    for got, expected in zip(values[1][1], values[0][1]):
+        np.testing.assert_allclose(got, expected, atol=1e-5)
+
+
 def test_what_xla_cannot_compile_is_named():
     table, kernel = tf.Variable(tf.ones([4, 2])), tf.Variable(tf.ones([2, 1]))
     optimizer = ge.optimizers.wrap(keras.optimizers.SGD(0.5))
