@@ -40,8 +40,6 @@ class NinjaFile:
         self.jobs = int(os.environ.get("GROUP_EMBEDDING_JOBS") or len(os.sched_getaffinity(0)))
         ccache = shutil.which("ccache")
         launcher = f"{ccache} " if ccache else ""
-        # By default ccache keeps no object that a precompiled header went into.
-        self.precompiles = ccache is None or "CCACHE_DISABLE" in os.environ
         cxx = find_tool(os.environ.get("CXX") or "g++", "install it with `apt install g++`")
         defines = "-DNDEBUG"
         if cuda:
@@ -54,6 +52,11 @@ class NinjaFile:
             f" -I{SOURCES} {defines}",
             "rule cxx",
             f"  command = {launcher}{cxx} $cxxflags $extra -MMD -MF $out.d -c $in -o $out",
+            "  depfile = $out.d",
+            "  description = C++ $in",
+            # Without ccache, which by default keeps no object that a precompiled header went into.
+            "rule cxx_precompiled",
+            f"  command = {cxx} $cxxflags $extra -MMD -MF $out.d -c $in -o $out",
             "  depfile = $out.d",
             "  description = C++ $in",
             "rule precompile",
@@ -98,8 +101,9 @@ class NinjaFile:
             after: files that are written before any source is compiled.
         """
         made = []
+        cxx = "cxx" if header is None else "cxx_precompiled"
         after = f" || {' '.join(map(str, after))}" if after else ""
-        if header is not None and self.precompiles:
+        if header is not None:
             # g++ takes the .gch beside the path that it is given, if it was made with these flags.
             included = OBJECTS / folder / header.relative_to(SOURCES)
             self.lines += [
@@ -112,7 +116,7 @@ class NinjaFile:
             if source.suffix == ".cu" and not self.cuda:
                 continue
             target = OBJECTS / folder / source.relative_to(root).with_suffix(source.suffix + ".o")
-            rule = "nvcc" if source.suffix == ".cu" else "cxx"
+            rule = "nvcc" if source.suffix == ".cu" else cxx
             self.lines += [f"build {target}: {rule} {source}{after}", f"  extra = {extra}"]
             made.append(target)
         return made
