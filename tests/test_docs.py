@@ -154,6 +154,24 @@ def test_reference_has_every_op():
     assert "_ATTRS" not in page
 
 
+def test_cells_of_tables_can_be_read_on_a_phone():
+    # Given a row with a long name, a sentence and a number, and a chart
+    page_html = import_from(DOCS / "site/page_html.py")
+    sentence = "an id at or past the number of rows of its table"
+    row = f"<td><code>tests/fused/test_groupLookup.py</code></td><td>{sentence}</td><td>7</td>"
+
+    # When the page is made readable
+    html = page_html.readable(f'{row}<img alt="times" src="../bench.png">')
+
+    # Then the name breaks between its words, and only the sentence keeps a width
+    assert "<code>tests/<wbr>fused/<wbr>test_<wbr>group<wbr>Lookup.py</code>" in html
+    assert f'<td class="sentence">{sentence}</td><td>7</td>' in html
+    assert html.count("sentence") == 1
+
+    # And the chart opens in its full size
+    assert '<a href="../bench.png"><img alt="times" src="../bench.png"></a>' in html
+
+
 def test_troubleshooting_quotes_errors_that_exist():
     # Given the fixed words of each error on the page
     page = (DOCS / "guides/troubleshooting.md").read_text()

@@ -4,6 +4,7 @@
   and JSON files as they are, other files as text. So one link works on the site and in a checkout.
 * An SVG of `docs/pictures` is set into its page, so that it follows its light or dark colors.
 * `<!-- ops -->` becomes the reference of all TensorFlow ops, read from `cc/tf/ops`.
+* `page_html.py` makes tables readable on a phone, and pictures links to themselves.
 """
 
 import posixpath
@@ -15,6 +16,7 @@ from mkdocs.structure.files import File
 
 sys.path.insert(0, str(Path(__file__).parent))
 import op_reference  # noqa: E402
+import page_html  # noqa: E402
 
 ROOT = Path(__file__).resolve().parents[2]
 # A link or an image of Markdown: its text, its target and the rest of the target.
@@ -37,8 +39,7 @@ def on_page_markdown(markdown, page, config, files):
 
 
 def on_page_content(html, page, config, files):
-    # A result without a name and a type is described without a dash before the description.
-    return re.sub(r'(field-body">)\s*–\s*(<div)', r"\1\2", html)
+    return page_html.readable(html)
 
 
 def _add_linked_files(page, files, config):

@@ -58,6 +58,7 @@ class InferenceSession:
         tf.errors.OpError: TensorFlow cannot load the model; DataLossError: a file is damaged.
 
     Example:
+
         >>> import tempfile
         >>> import numpy as np
         >>> import tensorflow as tf
@@ -121,7 +122,7 @@ class InferenceSession:
             outputs: names of the outputs to compute. Empty: all.
 
         Returns:
-            {output: array}, with the attribute `version`.
+            dict: output -> array, with the attribute `version`.
 
         Raises:
             ValueError: an input is missing, unknown, or of a wrong dtype or shape.
@@ -152,9 +153,9 @@ class InferenceSession:
         """The signatures of the model.
 
         Returns:
-            {signature: {"method_name": str, "inputs": {name: {"name": tensor of the graph,
+            dict: signature -> {"method_name": str, "inputs": {name: {"name": tensor of the graph,
             "dtype": number of TensorFlow's DataType, "shape": list with -1 for any size, or
-            None}}, "outputs": the same}}.
+            None}}, "outputs": the same}.
         """
         with self._calls:
             return self._json(library().ge_serving_signatures)
@@ -169,10 +170,10 @@ class InferenceSession:
         """Describes what the session holds.
 
         Returns:
-            {"path", "base_version", "version", "previous_version" (None: `rollback` has nothing to
-            return to), "step" and "time" of the trainer when it published the version (None: not
-            known; seconds since 1970), "staleness_seconds" (now - time), "quantize",
-            "memory_bytes" (of tables), "tables": [{"name", "rows", "dim", "storage", "bytes"}]}.
+            dict: "path", "base_version", "version", "previous_version" (None: `rollback` has
+            nothing to return to), "step" and "time" of the trainer when it published the version
+            (None: not known; seconds since 1970), "staleness_seconds" (now - time), "quantize",
+            "memory_bytes" (of tables), "tables": [{"name", "rows", "dim", "storage", "bytes"}].
         """
         with self._calls:
             return self._json(library().ge_serving_info)
