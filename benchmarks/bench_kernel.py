@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 from places import choose_place
 from report import print_table, write_results
-from workloads import ALPHAS, WORKLOADS, ids_from_uniform
+from workloads import ALPHAS, POOLED, WORKLOADS, ids_from_uniform
 
 ROOT = Path(__file__).resolve().parents[1]
 NUM_SETS = 3
@@ -215,7 +215,7 @@ def plot(path, about, rows):
 def make_parser(doc):
     """The arguments that benchmarks of the core share."""
     parser = argparse.ArgumentParser(description=doc.splitlines()[0])
-    parser.add_argument("--workloads", nargs="+", choices=list(WORKLOADS), default=list(WORKLOADS))
+    parser.add_argument("--workloads", nargs="+", choices=list(WORKLOADS), default=POOLED)
     parser.add_argument("--dtypes", nargs="+", choices=["float32", "float16"])
     parser.add_argument("--alphas", nargs="+", type=float, default=ALPHAS)
     parser.add_argument("--json", help="file to write")

@@ -4,7 +4,8 @@
 On a GPU at full size, beside FBGEMM's table-batched embedding where fbgemm_gpu is installed: the
 same process, ids and clock (CUDA events around the calls, host time hidden behind a spin of the
 GPU; medians over three sets of ids in turn). On a CPU at a small size, alone. Updates are checked
-first, on some rows, in float64.
+first, on some rows, in float64. For sequences, whose rows are not pooled, FBGEMM runs without pooling,
+and beside the forward pass `torch.nn.functional.embedding` is timed.
 
     python benchmarks/bench_train.py [--workloads onehot26 ...] [--rules sgd ...] [--alphas 0]
                                      [--json FILE] [--plot FILE.png] [--cpu]
@@ -144,7 +145,8 @@ def measure_fbgemm(trainer, rule):
     peer = SplitTableBatchedEmbeddingBagsCodegen(
         [(r, d, EmbeddingLocation.DEVICE, ComputeDevice.CUDA) for r, d in zip(w.rows, w.dims)],
         optimizer=getattr(EmbOptimType, names[rule]), learning_rate=0.01, eps=1e-6,
-        weights_precision=precision, output_dtype=precision, pooling_mode=PoolingMode.SUM,
+        weights_precision=precision, output_dtype=precision,
+        pooling_mode=PoolingMode.SUM if w.pooled else PoolingMode.NONE,
         device=torch.device("cuda"))  # fmt: skip
     for weights in peer.split_embedding_weights():
         weights.normal_()
@@ -152,10 +154,16 @@ def measure_fbgemm(trainer, rule):
     def forward(i):
         return peer(trainer.ids[i], trainer.row_splits)
 
-    return {
+    figures = {
         "fbgemm forward ms": round(trainer.median(forward), 4),
         "fbgemm step ms": round(trainer.median(lambda i: forward(i).backward(trainer.gradient)), 4),
     }
+    if not w.pooled:
+        look_up, (table,) = torch.nn.functional.embedding, trainer.tables
+        figures["torch forward ms"] = round(
+            trainer.median(lambda i: look_up(trainer.ids[i], table)), 4
+        )
+    return figures
 
 
 def has_fbgemm(place):

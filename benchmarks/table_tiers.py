@@ -35,7 +35,8 @@ class TieredTable:
         view = SimpleNamespace(__cuda_array_interface__=self.table.interface())
         self.lookup = core.Group(
             tables=[view], outputs=[self.values], ids=self.rows, row_splits=None,
-            table_of_feature=[0], combiners=["sum"], max_norms=[0.0], allocate=place.allocate
+            table_of_feature=[0], combiners=["sum"], max_norms=[0.0], allocate=place.allocate,
+            first_host_rows=[self.table.first_host_row],
         ).lookup  # fmt: skip
 
     def keys(self):

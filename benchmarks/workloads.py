@@ -20,6 +20,7 @@ class Workload:
     batch: int
     rows: list
     dims: list
+    pooled: bool = True  # False: a sample is one position of a sequence, and its row the output
 
     @property
     def num_ids(self):
@@ -60,8 +61,13 @@ WORKLOADS = {
             [min(r, 4_000_000) for r in MLPERF_ROWS],
             [128] * 26,
         ),
+        # Sequences of items: 8,192 of 64 positions, 8,192 of 32, and 1,024 of 128 as in HSTU.
+        Workload("sequence64", [1], 8192 * 64, [4_000_000], [64], pooled=False),
+        Workload("sequence128", [1], 8192 * 32, [4_000_000], [128], pooled=False),
+        Workload("sequence512", [1], 1024 * 128, [4_000_000], [512], pooled=False),
     ]
 }
+POOLED = [name for name, workload in WORKLOADS.items() if workload.pooled]
 
 COLLECTIVE = ("onehot26", "dcnv2_cap4M")  # whose tables are spread over ranks, `batch` samples each
 ALPHAS = (0.0, 1.05)

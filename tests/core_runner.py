@@ -55,7 +55,7 @@ def arrays_of(place):
 class Run:
     """A case on a place; outputs start as NaN, so that one never written is seen."""
 
-    def __init__(self, case, place, num_threads=1):
+    def __init__(self, case, place, num_threads=1, **options):
         self.case, self.arrays = case, arrays_of(place)
         device = self.arrays.to_device
         self.outputs = [
@@ -76,6 +76,7 @@ class Run:
             "read_zeros": case.read_zeros,
             "allocate": self.arrays.allocate,
             "num_threads": num_threads,
+            **options,
         }
 
     def lookup(self):

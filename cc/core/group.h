@@ -48,6 +48,9 @@ struct Table {
   int64_t num_rows;
   int32_t dim;
   float max_norm;  // a row whose L2 norm is above it is read scaled down to it; <= 0: never
+  // On a GPU: this row and those after it are in host memory, which the device reads over the bus;
+  // -1: no row is.
+  int64_t first_host_row = -1;
 };
 
 // One lookup of one table. Its samples are [first_sample, first_sample + num_samples) of the batch.

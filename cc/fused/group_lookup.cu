@@ -6,6 +6,7 @@
 #include "core/rows.cuh"
 #include "fused/combine_segments.cuh"
 #include "fused/group_lookup.h"
+#include "fused/host_rows.h"
 #include "fused/sample_ids.h"
 
 namespace group_embedding {
@@ -308,15 +309,13 @@ LookupPlan PlanLookup(const Group& group) {
   return plan;
 }
 
-}  // namespace
-
-int64_t GroupLookupScratchBytes(int64_t /*num_tables*/, int64_t num_features) {
+int64_t LaunchBytes(int64_t num_features) {
   return AlignScratch(num_features * sizeof(LookupTask)) +
          AlignScratch((num_features + 1) * sizeof(int64_t));
 }
 
-cudaError_t GroupLookupCuda(const Group& group, void* scratch, Fault* fault, cudaStream_t stream,
-                            std::optional<DataType> narrow) {
+cudaError_t LaunchLookup(const Group& group, void* scratch, Fault* fault, cudaStream_t stream,
+                         std::optional<DataType> narrow) {
   const LookupPlan plan = PlanLookup(group);
   const int64_t num_blocks = plan.blocks.num_blocks();
   if (num_blocks == 0) return cudaSuccess;
@@ -337,6 +336,26 @@ cudaError_t GroupLookupCuda(const Group& group, void* scratch, Fault* fault, cud
     KernelFor<T>(group, narrow)<<<static_cast<unsigned>(num_blocks), kThreads, 0, stream>>>(args);
   });
   return cudaGetLastError();
+}
+
+}  // namespace
+
+int64_t GroupLookupScratchBytes(const Group& group) {
+  return LaunchBytes(group.num_features) +
+         (FetchesHostRows(group) ? FetchHostRowsScratchBytes(group) : 0);
+}
+
+cudaError_t GroupLookupCuda(const Group& group, void* scratch, Fault* fault, cudaStream_t stream,
+                            std::optional<DataType> narrow) {
+  if (narrow || !FetchesHostRows(group)) {
+    return LaunchLookup(group, scratch, fault, stream, narrow);
+  }
+  char* fetched = static_cast<char*>(scratch) + LaunchBytes(group.num_features);
+  std::vector<Table> tables;
+  Group by_address;
+  const cudaError_t error = FetchHostRowsCuda(group, fetched, fault, &tables, &by_address, stream);
+  if (error != cudaSuccess) return error;
+  return LaunchLookup(by_address, scratch, /*fault=*/nullptr, stream, std::nullopt);
 }
 
 }  // namespace group_embedding

@@ -34,6 +34,8 @@ Fault GroupLookupCpu(const Group& group, const ParallelFor& parallel_for);
 
 #if GROUP_EMBEDDING_CUDA
 // Enqueues one launch on `stream` and returns. scratch: device memory of GroupLookupScratchBytes.
+// If tables have rows in host memory, their looked-up rows are first fetched into scratch
+// (host_rows.h), in a few more launches.
 // fault: receives the first bad id, unless read_zeros is set, or the first row split that decreases
 // or lies outside of the batch; null: not needed. A bad id reads zeros. After a bad row split,
 // outputs are undefined.
@@ -43,7 +45,7 @@ Fault GroupLookupCpu(const Group& group, const ParallelFor& parallel_for);
 // 16-bit type; allowed for such a group of float32 without weights and max_norm. Addresses plus
 // kNarrowRowBit are then those of rows in that type.
 inline constexpr int64_t kNarrowRowBit = 1;
-int64_t GroupLookupScratchBytes(int64_t num_tables, int64_t num_features);
+int64_t GroupLookupScratchBytes(const Group& group);
 cudaError_t GroupLookupCuda(const Group& group, void* scratch, Fault* fault, cudaStream_t stream,
                             std::optional<DataType> narrow = std::nullopt);
 #endif

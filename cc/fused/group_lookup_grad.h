@@ -71,8 +71,9 @@ struct SortOptions {
   // On the device, both or none:
   uint32_t* positions = nullptr;  // [num_ids] written: of each sorted entry, in the batch
   uint32_t* samples = nullptr;    // [num_ids] scratch
-  // To route ids, with the two above, on the device:
-  int64_t* id_addresses = nullptr;  // [num_ids] written only for ids that name no row
+  // To look up by address, with the two above, on the device:
+  int64_t* id_addresses = nullptr;  // [num_ids] written for ids that name no row, and with the
+                                    // address of each row that comes before first_rows
   Fault* fault = nullptr;  // with id_addresses: receives the first bad row split, or the first bad
                            // id unless bad ids are allowed
 };

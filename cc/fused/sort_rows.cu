@@ -133,6 +133,11 @@ int64_t SamplesPerBlock(const Batch& batch) {
   return std::clamp<int64_t>(samples, 1, kMaxSamplesPerBlock);
 }
 
+RowsOfTable RowsOf(const Group& group, int64_t t) {
+  const Table& table = group.tables[t];
+  return {reinterpret_cast<intptr_t>(table.rows), table.dim * SizeOf(group.dtype)};
+}
+
 // What the kernels that go over samples need, and how many blocks they have.
 struct SamplePlan {
   std::vector<KeyTask> tasks;
@@ -148,8 +153,9 @@ SamplePlan PlanSamples(const Group& group, const SortOptions& options, int64_t s
     // With no rows, every id of a feature without gradient is left out.
     const int64_t num_rows = feature.output == nullptr ? 0 : group.tables[feature.table].num_rows;
     const int64_t first_row = options.first_rows == nullptr ? 0 : options.first_rows[feature.table];
+    const RowsOfTable rows = RowsOf(group, feature.table);
     plan.tasks.push_back({plan.first_keys[feature.table], first_row, num_rows, feature.first_sample,
-                          feature.num_samples, feature.combiner});
+                          feature.num_samples, rows.address, rows.row_bytes, feature.combiner});
     plan.blocks.Append((feature.num_samples + samples_per_block - 1) / samples_per_block);
   }
   return plan;
@@ -177,10 +183,7 @@ cudaError_t WriteFactors(const Group& group, KeyArgs args, unsigned num_blocks, 
 
 std::vector<RowsOfTable> ListRows(const Group& group) {
   std::vector<RowsOfTable> rows;
-  for (int64_t t = 0; t < group.num_tables; ++t) {
-    const Table& table = group.tables[t];
-    rows.push_back({reinterpret_cast<intptr_t>(table.rows), table.dim * SizeOf(group.dtype)});
-  }
+  for (int64_t t = 0; t < group.num_tables; ++t) rows.push_back(RowsOf(group, t));
   return rows;
 }
 

@@ -26,6 +26,8 @@ struct KeyTask {
   int64_t num_rows;
   int64_t first_sample;
   int64_t num_samples;
+  int64_t rows;  // address of the table's first row
+  int64_t row_bytes;
   Combiner combiner;
 };
 
@@ -105,11 +107,13 @@ __global__ void __launch_bounds__(kThreads) WriteKeysKernel(KeyArgs args) {
     const int64_t id = batch.ids[i];
     const IdUse use =
         UseOfId(id, WeightOf(batch, i), task.num_rows, task.combiner, args.prune_negative);
-    static_cast<Key*>(args.keys)[i] = use == IdUse::kRow && id >= task.first_row
-                                          ? static_cast<Key>(KeyOfRow(args, task, id))
-                                          : kNoRow<Key>;
-    if (args.id_addresses != nullptr && use != IdUse::kRow) {
-      args.id_addresses[i] = use == IdUse::kZeros ? kZeroRowAddress : kSkippedIdAddress;
+    const bool has_key = use == IdUse::kRow && id >= task.first_row;
+    static_cast<Key*>(args.keys)[i] =
+        has_key ? static_cast<Key>(KeyOfRow(args, task, id)) : kNoRow<Key>;
+    if (args.id_addresses != nullptr && !has_key) {
+      args.id_addresses[i] = use == IdUse::kRow     ? task.rows + id * task.row_bytes
+                             : use == IdUse::kZeros ? kZeroRowAddress
+                                                    : kSkippedIdAddress;
     }
     const bool is_bad = args.judges_ids && use == IdUse::kZeros;
     int64_t position = i;

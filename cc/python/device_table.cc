@@ -290,6 +290,9 @@ its own, rows beyond max_bytes are on disk.)")
       .def("end_batch", [](PyDeviceTable& table, int64_t batch) { table.get().EndBatch(batch); })
       .def_property_readonly("first_row", [](PyDeviceTable& t) { return t.get().first_row(); })
       .def_property_readonly("num_rows", [](PyDeviceTable& t) { return NumRowsInUse(*t.device()); })
+      .def_property_readonly(
+          "first_host_row", [](PyDeviceTable& t) { return t.get().rows().first_host_row; },
+          "The first row in host memory; -1: all rows are in GPU memory.")
       .def_property_readonly("num_keys", [](PyDeviceTable& t) { return t.get().num_keys(); })
       .def_property_readonly("memory_bytes",
                              [](PyDeviceTable& t) { return t.get().memory_bytes(); })

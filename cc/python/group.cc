@@ -19,7 +19,8 @@ PyGroup::PyGroup(const std::vector<py::object>& tables, const std::vector<py::ob
                  py::object ids, py::object row_splits, py::object weights,
                  const std::string& dtype, const std::vector<int64_t>& table_of_feature,
                  const std::vector<std::string>& combiners, const std::vector<float>& max_norms,
-                 bool prune_negative, bool read_zeros, py::object allocate, int num_threads)
+                 bool prune_negative, bool read_zeros, py::object allocate, int num_threads,
+                 const std::optional<std::vector<int64_t>>& first_host_rows)
     : dtype_(ParseDataType("dtype", dtype)),
       invalid_ids_{prune_negative, read_zeros},
       on_gpu_(ViewArray(ids, "ids").on_gpu),
@@ -32,6 +33,10 @@ PyGroup::PyGroup(const std::vector<py::object>& tables, const std::vector<py::ob
   RequireCount("table_of_feature", outputs.size(), table_of_feature.size());
   RequireCount("combiners", outputs.size(), combiners.size());
   for (size_t t = 0; t < tables.size(); ++t) AddTable(tables[t], max_norms[t]);
+  if (first_host_rows) {
+    RequireCount("first_host_rows", tables.size(), first_host_rows->size());
+    for (size_t t = 0; t < tables.size(); ++t) tables_[t].first_host_row = (*first_host_rows)[t];
+  }
   for (size_t f = 0; f < outputs.size(); ++f) {
     AddFeature(outputs[f], table_of_feature[f], combiners[f]);
   }
@@ -121,7 +126,7 @@ void PyGroup::Lookup(uintptr_t stream) {
     return Raise(fault);
   }
 #if GROUP_EMBEDDING_CUDA
-  void* scratch = scratch_.Get("lookup", GroupLookupScratchBytes(tables_.size(), features_.size()));
+  void* scratch = scratch_.Get("lookup", GroupLookupScratchBytes(group()));
   py::gil_scoped_release release;
   CheckCuda(
       GroupLookupCuda(group(), scratch, fault_->pointer(), reinterpret_cast<cudaStream_t>(stream)),
@@ -248,7 +253,7 @@ py::dict PyGroup::ScratchBytes() const {
   py::dict bytes;
 #if GROUP_EMBEDDING_CUDA
   if (on_gpu_) {
-    bytes["lookup"] = GroupLookupScratchBytes(tables_.size(), features_.size());
+    bytes["lookup"] = GroupLookupScratchBytes(group());
     bytes["sort_rows"] = SortRowsWorkspaceBytesCuda(group());
     bytes["reduce_rows"] = ReduceRowsScratchBytesCuda(group());
     bytes["weight_grad"] = WeightGradScratchBytesCuda(group());

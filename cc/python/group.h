@@ -5,6 +5,7 @@
 #include <pybind11/stl.h>
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -22,7 +23,8 @@ class PyGroup {
           pybind11::object ids, pybind11::object row_splits, pybind11::object weights,
           const std::string& dtype, const std::vector<int64_t>& table_of_feature,
           const std::vector<std::string>& combiners, const std::vector<float>& max_norms,
-          bool prune_negative, bool read_zeros, pybind11::object allocate, int num_threads);
+          bool prune_negative, bool read_zeros, pybind11::object allocate, int num_threads,
+          const std::optional<std::vector<int64_t>>& first_host_rows);
 
   void Lookup(uintptr_t stream);
   void Check(uintptr_t stream);

@@ -39,6 +39,8 @@ Args:
   table_of_feature: index into tables.
   combiners: sum, mean or sqrtn, per feature.
   max_norms: per table; 0 is none.
+  first_host_rows: per table of a group in GPU memory, the first row that is in host memory instead
+    (DeviceTable.first_host_row); -1, or None for all tables: no row is.
   allocate: num_bytes -> array in GPU memory, called once per function. None for arrays on the host.
 
 Example, on the host:
@@ -48,11 +50,11 @@ Example, on the host:
       .def(py::init<const std::vector<py::object>&, const std::vector<py::object>&, py::object,
                     py::object, py::object, const std::string&, const std::vector<int64_t>&,
                     const std::vector<std::string>&, const std::vector<float>&, bool, bool,
-                    py::object, int>(),
+                    py::object, int, const std::optional<std::vector<int64_t>>&>(),
            py::kw_only(), "tables"_a, "outputs"_a, "ids"_a, "row_splits"_a,
            "weights"_a = py::none(), "dtype"_a = "float32", "table_of_feature"_a, "combiners"_a,
            "max_norms"_a, "prune_negative"_a = true, "read_zeros"_a = false,
-           "allocate"_a = py::none(), "num_threads"_a = 1)
+           "allocate"_a = py::none(), "num_threads"_a = 1, "first_host_rows"_a = py::none())
       .def("lookup", &PyGroup::Lookup, "stream"_a = 0,
            "Writes the outputs. A bad id raises ValueError on the host; for a GPU call check().")
       .def("check", &PyGroup::Check, "stream"_a = 0,

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from core_cases import ROUNDING, draw_case, expect, from_storage
-from core_runner import PLACES, Run, core
+from core_runner import PLACES, Run, core, on_gpu
 
 DTYPES = ["float32", "float16", "bfloat16"]
 
@@ -209,3 +209,64 @@ def test_wrong_arrays_are_refused():
     with pytest.raises(TypeError, match="ids: expected a NumPy or CUDA array"):
         run.lookup()
     assert core.Group.__doc__
+
+
+class TestRowsBeyondDeviceMemory:
+    """Rows from `first_host_rows` on are fetched before they are looked up, wherever they lie."""
+
+    pytestmark = on_gpu
+
+    @pytest.mark.parametrize("dtype", DTYPES)
+    @pytest.mark.parametrize("shape", ["plain", "weighted", "clipped", "bad ids", "skewed"])
+    def test_outputs_have_the_same_bits(self, dtype, shape):
+        # Given tables of odd and even dims, of which all rows, some or none lie beyond a limit
+        options = {
+            "weighted": {"weighted": True},
+            "clipped": {"weighted": True, "max_norm": 3.0},
+            "bad ids": {"weighted": True, "bad_ids": True},
+            "skewed": {"skew": 0.7},
+        }.get(shape, {})
+        case = draw_case(21, [1, 3, 8, 20, 64, 130, 300], dtype=dtype, num_samples=200, **options)
+        limits = [0, 10, -1, 25, 49, 50, 1]
+        # When it is looked up with and without the limits
+        plain = Run(case, "gpu").lookup()
+        fetched = Run(case, "gpu", first_host_rows=limits).lookup()
+        # Then every output is the same, and NumPy's
+        for actual, expected, exact in zip(fetched, plain, expect(case).outputs):
+            np.testing.assert_array_equal(actual, expected)
+            assert_near(actual, exact, dtype, terms=256)
+
+    @pytest.mark.parametrize("id, prune_negative", [(50, True), (2**40, True), (-1, False)])
+    def test_a_bad_id_is_named(self, id, prune_negative):
+        # Given a bad id in the second of three tables
+        case = draw_case(22, [4, 8, 16], num_samples=400)
+        case.prune_negative = prune_negative
+        sample = 400 + int(np.flatnonzero(np.diff(case.row_splits)[400:])[0])
+        case.ids[case.row_splits[sample]] = id
+        # When it is looked up in tables in host memory, then the error is that of other tables
+        with pytest.raises(ValueError) as expected:
+            Run(case, "gpu").lookup()
+        with pytest.raises(ValueError) as named:
+            Run(case, "gpu", first_host_rows=[0, 0, 0]).lookup()
+        assert str(named.value) == str(expected.value)
+
+    def test_falling_row_splits_are_named(self):
+        # Given row splits of which one falls
+        case = draw_case(23, [4, 8], num_samples=400)
+        case.row_splits[100] = case.row_splits[102] + 1
+        # When they are used for tables in host memory, then the error is that of other tables
+        with pytest.raises(ValueError) as expected:
+            Run(case, "gpu").lookup()
+        with pytest.raises(ValueError) as named:
+            Run(case, "gpu", first_host_rows=[0, 10]).lookup()
+        assert str(named.value) == str(expected.value)
+
+    def test_one_id_a_sample(self):
+        # Given no row splits, and more rows than all warps together fetch at once
+        case = draw_case(24, [32, 6], num_samples=30_000, num_rows=50_000)
+        case.row_splits, case.ids = None, np.random.default_rng(1).integers(0, 50_000, 60_000)
+        # When it is looked up with and without limits, then the outputs are the same
+        plain = Run(case, "gpu").lookup()
+        fetched = Run(case, "gpu", first_host_rows=[500, 0]).lookup()
+        for actual, expected in zip(fetched, plain):
+            np.testing.assert_array_equal(actual, expected)

@@ -4,7 +4,7 @@ import types
 
 import numpy as np
 import pytest
-from core_runner import on_gpu
+from core_runner import GPU, on_gpu
 from device_tables import DeviceTable, core
 
 pytestmark = on_gpu
@@ -187,3 +187,25 @@ def test_the_size_bounds_rows_and_slots_in_device_memory():
     assert before == 99  # beside the row that is no key's
     after = (table.describe(keys)["tiers"] == 0).sum()
     assert after == 100 * ROW_BYTES // (ROW_BYTES + 4 * DIM) - 1
+
+
+def test_a_lookup_reads_rows_of_both_memories():
+    # Given a table with 300 of 5,000 rows in GPU memory, and a batch that names both kinds
+    rng = np.random.default_rng(4)
+    table = make_table(300)
+    train(table, np.arange(5000), 0)
+    keys = rng.zipf(1.2, 4000) % 5000
+    rows = table.locate(keys)
+    # When it is looked up from both
+    outputs = core.DeviceArray(np.full((4000, DIM), np.nan, np.float32))
+    view = types.SimpleNamespace(__cuda_array_interface__=table.interface())
+    group = core.Group(
+        tables=[view], outputs=[outputs], ids=core.DeviceArray(rows), row_splits=None,
+        table_of_feature=[0], combiners=["sum"], max_norms=[0.0], allocate=GPU.allocate,
+        first_host_rows=[table.first_host_row],
+    )  # fmt: skip
+    group.lookup()
+    # Then the outputs are the rows
+    assert table.first_host_row == 301
+    assert (rows >= 301).any() and (rows < 301).any()
+    np.testing.assert_array_equal(outputs.numpy(), table.rows[rows])

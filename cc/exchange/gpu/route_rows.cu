@@ -1,21 +1,14 @@
-#include <cub/block/block_scan.cuh>
-
 #include "core/descriptors.cuh"
 #include "exchange/gpu/route_rows.h"
+#include "fused/row_addresses.h"
 
 namespace group_embedding {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int kEntriesPerThread = 8;
 
 // RoutedRows as the kernels read it.
 struct RouteArgs : RoutedRows {
-  __device__ int64_t KeyAt(int64_t entry) const {
-    return sorted.has_wide_keys
-               ? static_cast<int64_t>(static_cast<const uint64_t*>(sorted.keys)[entry])
-               : static_cast<int64_t>(static_cast<const uint32_t*>(sorted.keys)[entry]);
-  }
   // The last part that begins at or before unique row u.
   __device__ int64_t PartOf(int64_t u) const {
     return FindOwnerAlone(num_parts, u, [&](int64_t part) { return sorted.num_unique[part]; });
@@ -31,7 +24,7 @@ __global__ void __launch_bounds__(kThreads)
        u += int64_t{gridDim.x} * kThreads) {
     const uint32_t first = args.sorted.segments[u];
     const int64_t part = args.PartOf(u);
-    const int64_t local_row = args.KeyAt(first) - args.sorted.first_keys[part];
+    const int64_t local_row = KeyAt(args.sorted, first) - args.sorted.first_keys[part];
     args.local_rows[u] = local_row;
     if (keys.times == nullptr) continue;
     keys.times[u] = args.sorted.segments[u + 1] - first;
@@ -52,46 +45,6 @@ __global__ void __launch_bounds__(kThreads)
     const PartAddresses part = parts[p];
     const int64_t i = part.in_place ? args.local_rows[u] : u - args.sorted.num_unique[p];
     args.unique_addresses[u] = part.base + i * part.stride;
-  }
-}
-
-// A block goes over consecutive sorted entries, a thread over kEntriesPerThread of them, and hands
-// each the address of its unique row. A scan over the block counts the rows that begin before an
-// entry.
-__global__ void __launch_bounds__(kThreads) ScatterAddressesKernel(RouteArgs args) {
-  using Scan = cub::BlockScan<int, kThreads>;
-  __shared__ typename Scan::TempStorage scan;
-  __shared__ int64_t first_unique;
-  const int64_t num_unique = args.sorted.num_unique[args.num_parts];
-  const int64_t num_entries = num_unique == 0 ? 0 : args.sorted.segments[num_unique];
-  const int64_t block_begin = int64_t{blockIdx.x} * kThreads * kEntriesPerThread;
-  if (block_begin >= num_entries) return;
-  if (threadIdx.x == 0) {  // the last unique row that begins at or before the block
-    first_unique =
-        FindOwnerAlone(num_unique, block_begin, [&](int64_t u) { return args.sorted.segments[u]; });
-  }
-  const int64_t begin = block_begin + threadIdx.x * kEntriesPerThread;
-  bool starts[kEntriesPerThread];
-  int num_starts = 0;
-  int64_t before = begin > block_begin && begin < num_entries ? args.KeyAt(begin - 1) : 0;
-#pragma unroll
-  for (int e = 0; e < kEntriesPerThread; ++e) {
-    const int64_t entry = begin + e;
-    const int64_t key = entry < num_entries ? args.KeyAt(entry) : before;
-    starts[e] = entry > block_begin && key != before;
-    num_starts += starts[e];
-    before = key;
-  }
-  int rows_before = 0;
-  Scan(scan).ExclusiveSum(num_starts, rows_before);
-  __syncthreads();
-  int64_t unique = first_unique + rows_before;
-#pragma unroll
-  for (int e = 0; e < kEntriesPerThread; ++e) {
-    unique += starts[e];
-    if (begin + e < num_entries) {
-      args.id_addresses[args.positions[begin + e]] = args.unique_addresses[unique];
-    }
   }
 }
 
@@ -179,10 +132,10 @@ cudaError_t WriteAddressesCuda(const RoutedRows& routed, const PartAddresses* pa
   if (routed.num_ids == 0) return cudaSuccess;
   const RouteArgs args{routed};
   AddressUniqueRowsKernel<<<SeveralEach(), kThreads, 0, stream>>>(args, parts);
-  constexpr int64_t kEntriesPerBlock = kThreads * kEntriesPerThread;
-  const int64_t num_blocks = (routed.num_ids + kEntriesPerBlock - 1) / kEntriesPerBlock;
-  ScatterAddressesKernel<<<static_cast<unsigned>(num_blocks), kThreads, 0, stream>>>(args);
-  return cudaGetLastError();
+  const cudaError_t error = cudaGetLastError();
+  if (error != cudaSuccess) return error;
+  return ScatterAddressesCuda(routed.sorted, routed.num_parts, routed.num_ids, routed.positions,
+                              routed.unique_addresses, routed.id_addresses, stream);
 }
 
 }  // namespace group_embedding

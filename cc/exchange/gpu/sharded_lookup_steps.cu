@@ -71,7 +71,11 @@ void ShardedLookupSteps::SetShard(int64_t table, const Table& shard) {
 
 Group ShardedLookupSteps::ByAddress(std::vector<Table>* tables) const {
   *tables = tables_;
-  for (Table& table : *tables) table.rows = nullptr, table.num_rows = kZeroRowAddress;
+  for (Table& table : *tables) {
+    table.rows = nullptr;
+    table.num_rows = kZeroRowAddress;
+    table.first_host_row = -1;
+  }
   Group by_address = group();
   by_address.tables = tables->data();
   by_address.batch.ids = routed_.id_addresses;
@@ -83,8 +87,7 @@ void ShardedLookupSteps::LookUpAddresses(TableRange range, std::optional<DataTyp
                                          cudaStream_t stream) {
   std::vector<Table> tables;
   Group by_address = ByAddress(&tables);
-  void* scratch =
-      allocate_("lookup", GroupLookupScratchBytes(num_tables(), by_address.num_features));
+  void* scratch = allocate_("lookup", GroupLookupScratchBytes(by_address));
   std::vector<Feature> features;
   std::copy_if(features_.begin(), features_.end(), std::back_inserter(features),
                [=](const Feature& feature) { return range.Has(feature.table); });

@@ -51,7 +51,7 @@ std::string DeviceHash::Slot(const SlotOptions& slot, void** array) {
 // Without waiting: also rows that are there and were never used.
 Table DeviceHash::rows() const {
   std::lock_guard<std::mutex> lock(mutex_);
-  return {ref_.rows, usable_rows_, options_.dim, 0};
+  return {ref_.rows, usable_rows_, options_.dim, 0, moves_ == nullptr ? -1 : device_rows_};
 }
 
 int64_t DeviceHash::num_rows() const {

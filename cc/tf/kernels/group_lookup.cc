@@ -77,8 +77,7 @@ class GroupLookupGpuOp : public GroupLookupOp {
                    const BatchExtents& batch) override {
     TF_RETURN_IF_ERROR(RaiseGpuFaults());
     Tensor scratch;
-    TF_RETURN_IF_ERROR(AllocateScratch(
-        context, GroupLookupScratchBytes(group.num_tables, group.num_features), &scratch));
+    TF_RETURN_IF_ERROR(AllocateScratch(context, GroupLookupScratchBytes(group), &scratch));
     absl::Status status;
     Fault* fault = slot_.Arm([attrs = attrs_, tables,
                               batch](const Fault& f) { return attrs.ToStatus(f, tables, &batch); },
