@@ -116,9 +116,10 @@ def test_the_dense_part_is_one_program():
     calls = [op for op in graph.get_operations() if "_XlaMustCompile" in op.node_def.attr]
     assert step.num_programs == 1
     assert [op.get_attr("_XlaMustCompile") for op in calls] == [True]
-    assert (
-        types.count("GroupEmbedding>GroupLookup") == types.count("GroupEmbedding>GroupUpdate") == 1
-    )
+    # Where there is a GPU, the variables are on it and the keyed table is not: an op for each device
+    num_devices = 2 if tf.config.list_physical_devices("GPU") else 1
+    for op in ("GroupEmbedding>GroupLookup", "GroupEmbedding>GroupUpdate"):
+        assert types.count(op) == num_devices
     assert not {"MatMul", "Relu", "AssignSubVariableOp"} & set(types)
 
 
@@ -282,9 +283,10 @@ def test_a_strategy_around_a_step_is_refused():
 
 @pytest.mark.parametrize("starts_finite", [True, False])
 def test_a_loss_scale_skips_a_step_that_overflows(starts_finite):
-    # Given models that scale the loss of a float16 model
+    # Given models that scale the loss of a float16 model. One overflows in float32 as well: XLA may
+    # leave out a conversion to float16 and back
     kind = keras.mixed_precision.LossScaleOptimizer
-    scale = 2.0**4 if starts_finite else 2.0**40
+    scale, factor = (2.0**4, 1.0) if starts_finite else (2.0**127, 1e6)
 
     def optimizer():
         inner = ge.optimizers.wrap(keras.optimizers.SGD(0.1))
@@ -294,7 +296,7 @@ def test_a_loss_scale_skips_a_step_that_overflows(starts_finite):
         def step(*batch):
             with tf.GradientTape() as tape:
                 loss = trainer.loss(*batch)
-                half = tf.cast(loss, tf.float16)
+                half = tf.cast(factor * loss, tf.float16)
                 scaled = (
                     trainer.optimizer.scale_loss(half)
                     if IS_KERAS_3
