@@ -4,8 +4,8 @@
 On a GPU at full size, beside FBGEMM's table-batched embedding where fbgemm_gpu is installed: the
 same process, ids and clock (CUDA events around the calls, host time hidden behind a spin of the
 GPU; medians over three sets of ids in turn). On a CPU at a small size, alone. Updates are checked
-first, on some rows, in float64. For sequences, whose rows are not pooled, FBGEMM runs without pooling,
-and beside the forward pass `torch.nn.functional.embedding` is timed.
+first, on some rows, in float64. For sequences, whose rows are not pooled, FBGEMM runs without
+pooling, and beside the forward pass `torch.nn.functional.embedding` is timed.
 
     python benchmarks/bench_train.py [--workloads onehot26 ...] [--rules sgd ...] [--alphas 0]
                                      [--json FILE] [--plot FILE.png] [--cpu]

@@ -116,7 +116,7 @@ def test_the_dense_part_is_one_program():
     calls = [op for op in graph.get_operations() if "_XlaMustCompile" in op.node_def.attr]
     assert step.num_programs == 1
     assert [op.get_attr("_XlaMustCompile") for op in calls] == [True]
-    # Where there is a GPU, the variables are on it and the keyed table is not: an op for each device
+    # Variables are on a GPU if there is one, the keyed table is not: an op for each device
     num_devices = 2 if tf.config.list_physical_devices("GPU") else 1
     for op in ("GroupEmbedding>GroupLookup", "GroupEmbedding>GroupUpdate"):
         assert types.count(op) == num_devices
