@@ -75,7 +75,11 @@ def find_cuda() -> Optional[Cuda]:
         )
         return None
     version = re.search(r"release (\d+\.\d+)", _output_of(nvcc, "--version")).group(1)
-    say(f"CUDA {version} of {root}, for the GPU architectures {', '.join(map(str, archs))}")
+    unknown = sorted(set(map(int, wanted)) - set(archs)) if named else []
+    without = f"; it knows no {', '.join(map(str, unknown))}" if unknown else ""
+    say(
+        f"CUDA {version} of {root}, for the GPU architectures {', '.join(map(str, archs))}{without}"
+    )
     return Cuda(root, nvcc, version, archs)
 
 

@@ -71,11 +71,12 @@ def test_without_a_gpu_cuda_is_left_out_and_a_line_says_how_to_have_it(machine, 
     assert "GROUP_EMBEDDING_CUDA_ARCHS=80,90" in line
 
 
-def test_named_architectures_are_built_whatever_gpu_is_here(machine, monkeypatch):
+def test_named_architectures_are_built_whatever_gpu_is_here(machine, monkeypatch, capsys):
     machine(gpus=["9.0"])
     monkeypatch.setenv("GROUP_EMBEDDING_CUDA_ARCHS", "80, 70,100")  # this nvcc knows no 100
 
     assert cuda.find_cuda().archs == [70, 80]
+    assert "for the GPU architectures 70, 80; it knows no 100" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

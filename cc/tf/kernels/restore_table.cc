@@ -36,7 +36,8 @@ absl::Status FindFiles(OpKernelContext* context, const std::string& table, bool 
     LOG(WARNING) << "table '" << table << "': checkpoint '" << prefix
                  << "' has files of format version 1, of which one of another save in the place of "
                     "one of these is not noticed; save it again for version "
-                 << kFileVersion;
+                 // As text: not every TensorFlow exports what writes this type of number.
+                 << std::to_string(kFileVersion);
   }
   *saved = FilesOf(manifest, prefix, FileSystemOf(prefix));
   return absl::OkStatus();
