@@ -71,12 +71,11 @@ inline ReducePlan PlanReduce(const Group& group, const std::vector<int64_t>& ali
     task.shape = RowShape::Of(table.dim, group.dtype, alignment);
     task.dim = table.dim;
     task.max_norm = table.max_norm;
-    task.piece_entries = PieceEntries(table.dim);
     const bool clips_row = table.max_norm > 0;
     task.kind = KindOf(task.shape, clips_row ? 0 : max_plain_columns);
     // A row of one piece goes straight to the sink, where the warp that adds it has it all at once.
     const bool at_once = !clips_row && (task.shape.num_columns == 1 || task.kind != kAnyTable);
-    task.long_entries = at_once ? kMinLongEntries : task.piece_entries;
+    task.long_entries = at_once ? kMinLongEntries : kPieceEntries;
     plan.has[task.kind] = true;
     plan.tasks.push_back(task);
     first_key += table.num_rows;
@@ -123,9 +122,23 @@ __global__ void __launch_bounds__(kReduceThreads)
   }
 }
 
+inline int64_t MaxDim(const Group& group) {
+  int64_t max_dim = 0;
+  for (int64_t t = 0; t < group.num_tables; ++t) {
+    max_dim = std::max<int64_t>(max_dim, group.tables[t].dim);
+  }
+  return max_dim;
+}
+
+// Of the sums of pieces: rows of several pieces have more than kPieceEntries entries, so that there
+// are at most twice as many pieces as they would fill.
+inline int64_t SumsBytes(const Group& group) {
+  return AlignScratch(2 * group.batch.num_ids / kPieceEntries * MaxDim(group) * sizeof(float));
+}
+
 template <typename Sink>
 int64_t ReduceScratchBytes(const Group& group) {
-  return AlignScratch(3 * sizeof(uint32_t)) +
+  return SumsBytes(group) + AlignScratch(3 * sizeof(uint32_t)) +
          AlignScratch(kNumTableKinds * (group.num_tables + 1) * sizeof(int64_t)) +
          AlignScratch(group.num_features * sizeof(GradientsOfFeature)) +
          AlignScratch(group.num_tables * sizeof(ReduceTask)) +
@@ -142,8 +155,11 @@ class ReduceLauncher {
                  const std::vector<SinkTable>& sinks, void* scratch, cudaStream_t stream,
                  int64_t num_owners = 1)
       : plan_(*plan), stream_(stream), long_rows_(stream) {
-    uint32_t* counts = static_cast<uint32_t*>(scratch);
-    char* memory = static_cast<char*>(scratch) + AlignScratch(3 * sizeof(uint32_t));
+    args_.lists.sums = static_cast<float*>(scratch);
+    args_.lists.sum_stride = MaxDim(group);
+    char* memory = static_cast<char*>(scratch) + SumsBytes(group);
+    uint32_t* counts = reinterpret_cast<uint32_t*>(memory);
+    memory += AlignScratch(3 * sizeof(uint32_t));
     int64_t* first_blocks = reinterpret_cast<int64_t*>(memory);
     DeviceArrays arrays(memory +
                         AlignScratch(kNumTableKinds * (group.num_tables + 1) * sizeof(int64_t)));
@@ -197,13 +213,13 @@ class ReduceLauncher {
   }
 
   void AddPieces() {
-    if (args_.num_ids <= kMinPieceEntries) return;
+    if (args_.num_ids <= kPieceEntries) return;
     AddPiecesKernel<T><<<SeveralEach(), kAddThreads, 0, long_rows_>>>(args_);
   }
 
   template <typename Sink>
   void TakeLongRows(const typename Sink::Common& common) {
-    if (args_.num_ids <= kMinPieceEntries) return;
+    if (args_.num_ids <= kPieceEntries) return;
     TakeLongRowsKernel<T, Sink>
         <<<SeveralEach(), kReduceThreads, 0, long_rows_>>>(args_, Sinks<Sink>(), common);
   }

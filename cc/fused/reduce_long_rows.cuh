@@ -7,11 +7,9 @@ namespace group_embedding {
 
 // A long row before it is cut into pieces.
 struct UncutRow {
-  uint32_t piece_entries;
   uint32_t begin, count;  // of its entries
   uint32_t num_pieces;
-  uint32_t sum;  // of the first piece, as in LongPiece
-  uint32_t dim;
+  uint32_t sum;    // of the first piece, as in LongPiece
   uint32_t place;  // of the first piece, in the list
   uint32_t unique;
   int32_t table;
@@ -19,16 +17,16 @@ struct UncutRow {
   // The row that this lane of the warp has.
   __device__ __forceinline__ UncutRow OfLane(int lane) const {
     const auto of_lane = [=](auto value) { return __shfl_sync(kFullWarp, value, lane); };
-    return {of_lane(piece_entries), of_lane(begin),  of_lane(count),
-            of_lane(num_pieces),    of_lane(sum),    of_lane(dim),
-            of_lane(place),         of_lane(unique), of_lane(table)};
+    return {of_lane(begin), of_lane(count),  of_lane(num_pieces), of_lane(sum),
+            of_lane(place), of_lane(unique), of_lane(table)};
   }
   // Each lane of the warp lists some.
   __device__ __forceinline__ void ListPieces(const LongLists& lists) const {
     for (uint32_t p = threadIdx.x % kWarpSize; p < num_pieces; p += kWarpSize) {
-      const uint32_t at = p * piece_entries;
-      lists.piece(place + p) = {
-          begin + at, min(piece_entries, count - at), unique, num_pieces, sum + p * dim, table};
+      constexpr uint32_t kMost = kPieceEntries;
+      const uint32_t at = p * kMost;
+      lists.piece(place + p) = {begin + at, min(kMost, count - at), unique, num_pieces, sum + p,
+                                table};
     }
   }
 };
@@ -56,13 +54,11 @@ __global__ void __launch_bounds__(kReduceThreads)
         static_cast<int32_t>(FindOwnerAlone(args.num_tables, min(unique, num_unique - 1),
                                             [&](int64_t t) { return args.sorted.num_unique[t]; }));
     const ReduceTask& task = args.tasks[row.table];
-    row.dim = task.dim;
     const bool is_long = row.count > static_cast<uint32_t>(task.long_entries);
-    row.piece_entries = task.piece_entries;
-    row.num_pieces = (row.count + row.piece_entries - 1) / row.piece_entries;
+    row.num_pieces = (row.count + kPieceEntries - 1) / kPieceEntries;
     if (is_long) row.place = atomicAdd(args.lists.num_pieces, row.num_pieces);
     if (is_long && row.num_pieces > 1) {
-      row.sum = atomicAdd(args.lists.num_sums, row.num_pieces * row.dim);
+      row.sum = atomicAdd(args.lists.num_sums, row.num_pieces);
       args.lists.rows[atomicAdd(args.lists.num_rows, 1)] = {row.unique, row.num_pieces, row.sum,
                                                             row.table};
     }
@@ -124,7 +120,7 @@ __device__ void ReducePiece(const ReduceArgs& args, const ReduceTask& task, cons
   const int64_t end = piece.begin + min(share * (in_warp + 1), count);
   typename Sink::template Team<Vector, kAtOnce> writer(args, piece.table, sink, common, team,
                                                        shared);
-  float* sums = args.Sums() + piece.sum;
+  float* sums = args.lists.sum(piece.sum);
   const int num_columns = NumColumns<Sink, kAtOnce>(task);
   for (int32_t c = 0; c < num_columns; ++c) {
     const int32_t column = c * team.size + team.lane;
@@ -203,7 +199,7 @@ __global__ void __launch_bounds__(kAddThreads) AddPiecesKernel(ReduceArgs args) 
     const ReduceTask& task = args.tasks[row.table];
     const T* x = nullptr;
     if (task.max_norm > 0) x = reinterpret_cast<const T*>(args.RowAt(task, row.unique));
-    float* sums = args.Sums() + row.sum;
+    float* sums = args.lists.sum(row.sum);
     int32_t width = 1;
     while (width < kAddThreads && width < task.dim) width *= 2;
     const int32_t lane = threadIdx.x % width, group = threadIdx.x / width;
@@ -214,7 +210,7 @@ __global__ void __launch_bounds__(kAddThreads) AddPiecesKernel(ReduceArgs args) 
       if (column < task.dim) {
 #pragma unroll 8
         for (uint32_t p = group; p < row.num_pieces; p += num_groups) {
-          sum += sums[p * task.dim + column];
+          sum += sums[int64_t{p} * args.lists.sum_stride + column];
         }
       }
       __syncthreads();
@@ -248,7 +244,7 @@ __device__ void TakeLongRow(const ReduceArgs& args, const ReduceTask& task, cons
   const Team team(task.shape.team_bits);
   const bool is_first = threadIdx.x % kWarpSize < team.size;
   typename Sink::template Team<Vector, kAtOnce> writer(args, row.table, sink, common, team, shared);
-  const float* sums = args.Sums() + row.sum;
+  const float* sums = args.lists.sum(row.sum);
   const int64_t in_table = Sink::kTakesRow ? args.RowOf(task, row.unique) : 0;
   const int num_columns = NumColumns<Sink, kAtOnce>(task), num_rows = is_first ? 1 : 0;
   const bool sums_first = Sink::kKind == kAnyTable && num_columns > 1 && Sink::NeedsRow(common);

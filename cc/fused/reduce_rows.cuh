@@ -83,8 +83,7 @@ struct ReduceTask {
   RowShape shape;  // of rows and gradients
   int32_t dim;
   float max_norm;
-  int32_t long_entries;   // a row with more is long
-  int32_t piece_entries;  // at most, of a piece
+  int32_t long_entries;  // a row with more is long
   TableKind kind;
 };
 
@@ -94,7 +93,7 @@ struct LongPiece {
   uint32_t count;
   uint32_t unique;      // over all tables
   uint32_t num_pieces;  // of the row
-  uint32_t sum;         // where it goes in LongLists::sums
+  uint32_t sum;         // index of its sum in LongLists
   int32_t table;
 };
 
@@ -106,25 +105,21 @@ struct LongRow {
 };
 static_assert(sizeof(LongRow) == 16);
 
-// Sums and pieces are where SortedRows::segments has space: sums from behind the segments on,
-// pieces from the end of the buffer down. PieceEntries sees to it that they do not meet.
+// Pieces are where SortedRows::segments has space, from the end of the buffer down: a row of n
+// entries leaves n - 1 words free, and a piece of kPieceEntries, or all 65 entries or more of a
+// row, takes 6.
 struct LongLists {
   uint32_t* num_rows;    // [1]
   uint32_t* num_pieces;  // [1]
   uint32_t* num_sums;    // [1]
   LongRow* rows;
   LongPiece* pieces_end;
+  float* sums;         // of the pieces of rows of several
+  int64_t sum_stride;  // elements from one sum to the next
 
+  __device__ float* sum(uint32_t i) const { return sums + i * sum_stride; }
   __device__ LongPiece& piece(uint32_t i) const { return pieces_end[-1 - static_cast<int64_t>(i)]; }
 };
-
-// A row of n entries leaves n - 1 words free. Several pieces take dim + 6 words each, which is less
-// if a piece is longer than 2 * (dim + 6) on average, however little is in the last. One piece, of
-// 65 entries or more, takes 6.
-inline int32_t PieceEntries(int32_t dim) {
-  const int32_t enough = 2 * dim + 32;
-  return enough < kMinPieceEntries ? kMinPieceEntries : enough;
-}
 
 struct ReduceArgs {
   const ReduceTask* tasks;      // [num_tables]
@@ -151,9 +146,6 @@ struct ReduceArgs {
     return sorted.unique_addresses != nullptr
                ? reinterpret_cast<const char*>(sorted.unique_addresses[unique])
                : task.rows + RowOf(task, unique) * task.row_bytes;
-  }
-  __device__ float* Sums() const {
-    return reinterpret_cast<float*>(sorted.segments + sorted.num_unique[num_tables] + 2);
   }
 };
 
@@ -199,6 +191,55 @@ __device__ __forceinline__ int NumColumns(const ReduceTask& task) {
   return Sink::kKind != kAnyTable && !kAtOnce ? 1 : task.shape.num_columns;
 }
 
+// A team adds up one row of which each thread has several vectors. It loads all vectors of an entry
+// before it adds the first, so that they are in flight together.
+template <typename Vector, Weighting weighting, typename Sink, typename Writer>
+__device__ __forceinline__ void ReduceWideRow(const ReduceArgs& args, const ReduceTask& task,
+                                              const Team& team, int64_t unique, Writer& writer) {
+  constexpr int kColumns = Sink::kMaxTaken;
+  const int num_columns = task.shape.num_columns;
+  const int64_t begin = __ldg(args.sorted.segments + unique);
+  const int64_t end = __ldg(args.sorted.segments + unique + 1);
+  bool has_column[kColumns];
+#pragma unroll
+  for (int c = 0; c < kColumns; ++c) {
+    const int32_t column = c * team.size + team.lane;
+    has_column[c] = c < num_columns && column < task.shape.num_vectors;
+    if (c < num_columns) writer.Start(unique, 1, c, column * Vector::kSize, has_column[c]);
+  }
+  float sums[kColumns][Vector::kSize] = {};
+  const GradientSource<weighting> source{args, task,
+                                         team.lane * static_cast<int32_t>(sizeof(Vector))};
+  auto next = source.Fetch(begin, 0);
+  for (int64_t entry = begin; entry < end; ++entry) {
+    const auto fetched = next;
+    if (entry + 1 < end) next = source.Fetch(entry + 1, 0);
+    const char* from = source.Row(fetched);
+    const float weight = source.Weight(fetched);
+    Vector vectors[kColumns];
+#pragma unroll
+    for (int c = 0; c < kColumns; ++c) {
+      const int64_t at = int64_t{c} * team.size * static_cast<int64_t>(sizeof(Vector));
+      vectors[c] = Vector::LoadIf(has_column[c], from + at);
+    }
+#pragma unroll
+    for (int c = 0; c < kColumns; ++c) {
+#pragma unroll
+      for (int j = 0; j < Vector::kSize; ++j) {
+        sums[c][j] = fmaf(weight, vectors[c][j], sums[c][j]);
+      }
+    }
+  }
+  const int64_t row = Sink::kTakesRow ? args.RowOf(task, unique) : 0;
+#pragma unroll
+  for (int c = 0; c < kColumns; ++c) {
+    if (c >= num_columns) continue;
+    const int32_t column = (c * team.size + team.lane) * Vector::kSize;
+    writer.Take(c, unique, row, column, has_column[c], sums[c]);
+  }
+  writer.Finish(kLastPass, unique, num_columns, 0, has_column[0]);
+}
+
 // A unique row, as CombineSegments takes it.
 struct UniqueRow {
   uint32_t end;  // of its entries
@@ -241,6 +282,10 @@ __device__ void ReduceBlock(const ReduceArgs& args, const ReduceTask& task,
     if (num_rows > 0 && !together && segments[u + 1] - first_entry > task.long_entries) {
       num_rows = 0;  // ListLongRowsKernel has it
     }
+    if constexpr (kAtOnce) {  // the team is the warp
+      if (num_rows > 0) ReduceWideRow<Vector, weighting, Sink>(args, task, team, u, writer);
+      continue;
+    }
     auto unique_row = [&](int s) {
       return UniqueRow{__ldg(segments + u + s + 1), Sink::kTakesRow ? args.RowOf(task, u + s) : 0};
     };
@@ -251,9 +296,8 @@ __device__ void ReduceBlock(const ReduceArgs& args, const ReduceTask& task,
       for (int32_t c = 0; c < num_columns; ++c) {
         const int32_t column = c * team.size + team.lane;
         const bool has_column = column < task.shape.num_vectors;
-        const int place = kAtOnce ? c : 0;
         if (pass != kNormOfRow) {
-          writer.Start(u, num_rows, place, column * Vector::kSize, has_column);
+          writer.Start(u, num_rows, /*place=*/0, column * Vector::kSize, has_column);
         }
         GradientSource<weighting> source{args, task, column * static_cast<int32_t>(sizeof(Vector))};
         CombineSegments<Vector>(
@@ -277,12 +321,11 @@ __device__ void ReduceBlock(const ReduceArgs& args, const ReduceTask& task,
                   combined.sum[j] = clip.scale * (combined.sum[j] - clip.along * x[j]);
                 }
               }
-              writer.Take(place + s, u + s, unique.row, column * Vector::kSize, has_column,
+              writer.Take(/*place=*/s, u + s, unique.row, column * Vector::kSize, has_column,
                           combined.sum);
             });
-        if (pass != kNormOfRow && (!kAtOnce || c + 1 == num_columns)) {
-          const int places = kAtOnce ? num_rows * num_columns : num_rows;
-          writer.Finish(pass, u, places, column * Vector::kSize, has_column);
+        if (pass != kNormOfRow) {
+          writer.Finish(pass, u, num_rows, column * Vector::kSize, has_column);
         }
       }
       if (pass == kNormOfRow) {
