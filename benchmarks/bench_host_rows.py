@@ -1,0 +1,179 @@
+#!/usr/bin/env python3
+"""Lookups in tables larger than GPU memory, beside FBGEMM's managed memory, on one GPU.
+
+A table of 8 million rows of dim 128, a million ids a call, uniform and by Zipf's law, with a tenth
+of the rows in GPU memory and with next to none. A lookup locates keys and reads rows; a step
+locates them for training, counts them and moves hot rows to GPU memory besides. FBGEMM, where it is
+installed, has its table in managed memory, alone and behind a cache of a tenth; its step has the
+update by SGD. Medians of six sets of ids after 200 steps (without Zipf's law: none).
+
+    python benchmarks/bench_host_rows.py [--rows 8000000] [--batch 1048576] [--dim 128]
+                                         [--steps 200] [--json FILE] [--plot FILE.png]
+
+The floor is what the bus needs for the unique rows of a call that are not in GPU memory.
+"""
+
+import argparse
+import functools
+import statistics
+
+import table_tiers
+from bench_kernel import ROOT, load_core
+from places import choose_place
+from report import print_table, write_results
+from workloads import ids_from_uniform
+
+NUM_SETS = 6
+SHARES = {"a tenth": 0.1, "next to nothing": 0.002}
+
+
+class Bench:
+    def __init__(self, core, place, args):
+        self.core, self.place, self.args = core, place, args
+        self.bus = self.bus_bandwidth()
+
+    def bus_bandwidth(self):
+        """GB/s of a copy from page-locked memory."""
+        torch = self.place.torch
+        source = torch.empty(1 << 28, dtype=torch.float32, pin_memory=True)
+        target = torch.empty_like(source, device="cuda")
+        return 4 * source.numel() / self.place.median(lambda: target.copy_(source)) / 1e6
+
+    def draw(self, alpha):
+        uniform = self.place.uniform(self.args.batch)
+        return ids_from_uniform(uniform, self.args.rows, alpha, lambda x: x.long())
+
+    def median(self, run, alpha):
+        times = [
+            self.place.milliseconds(functools.partial(run, self.draw(alpha)))
+            for _ in range(NUM_SETS)
+        ]
+        return round(statistics.median(times), 3)
+
+    def row(self, name, alpha, in_gpu_memory, **figures):
+        row = {"library": name, "alpha": alpha, "in GPU memory": in_gpu_memory} | figures
+        print(row, flush=True)
+        return row
+
+    def own(self, alpha, name):
+        args = self.args
+        table_tiers.ALPHA, table_tiers.DIM = alpha, args.dim
+        table_tiers.ROW_BYTES = 4 * args.dim + 40
+        table = table_tiers.TieredTable(
+            self.core, self.place, args.rows, args.batch, share=SHARES[name]
+        )
+        for _ in range(args.steps if alpha and name == "a tenth" else 0):
+            table.step(self.draw(alpha))
+        ids = self.draw(alpha)
+        num_unique = int(self.place.torch.unique(ids).numel())
+        on_device = table.share_on_device(self.place.torch.unique(ids))
+        missing = num_unique * (1 - on_device)
+        return self.row(
+            "group_embedding", alpha, name,
+            **{
+                "lookup ms": self.median(table.read, alpha),
+                "step ms": self.median(table.step, alpha),
+                "floor ms": round(missing * 4 * args.dim / self.bus / 1e6, 3),
+                "unique rows": num_unique,
+            },
+        )  # fmt: skip
+
+    def fbgemm(self, alpha, name):
+        import torch
+        from fbgemm_gpu.split_embedding_configs import EmbOptimType, SparseType
+        from fbgemm_gpu.split_table_batched_embeddings_ops_common import (
+            EmbeddingLocation,
+            PoolingMode,
+        )
+        from fbgemm_gpu.split_table_batched_embeddings_ops_training import (
+            ComputeDevice,
+            SplitTableBatchedEmbeddingBagsCodegen,
+        )
+
+        args, cached = self.args, name == "a tenth"
+        location = EmbeddingLocation.MANAGED_CACHING if cached else EmbeddingLocation.MANAGED
+        peer = SplitTableBatchedEmbeddingBagsCodegen(
+            [(args.rows, args.dim, location, ComputeDevice.CUDA)],
+            optimizer=EmbOptimType.EXACT_SGD, learning_rate=0.01,
+            weights_precision=SparseType.FP32, output_dtype=SparseType.FP32,
+            pooling_mode=PoolingMode.SUM, device=torch.device("cuda"),
+            **({"cache_load_factor": SHARES[name]} if cached else {}))  # fmt: skip
+        offsets = torch.arange(args.batch + 1, device="cuda")
+        gradient = torch.randn(args.batch, args.dim, device="cuda")
+
+        def step(ids):
+            peer(ids, offsets).backward(gradient)
+
+        for _ in range(60 if cached else 2):
+            step(self.draw(alpha))
+        return self.row(
+            "FBGEMM", alpha, name,
+            **{
+                "lookup ms": self.median(lambda ids: peer(ids, offsets), alpha),
+                "step ms": self.median(step, alpha),
+                "floor ms": None,
+                "unique rows": None,
+            },
+        )  # fmt: skip
+
+
+def plot(path, about, rows):
+    import matplotlib.pyplot as plt
+
+    figure, axis = plt.subplots(figsize=(9, 0.5 * len(rows) + 1.5))
+    colors = {"group_embedding": "tab:blue", "FBGEMM": "tab:gray"}
+    for at, row in enumerate(rows):
+        axis.barh(at, row["lookup ms"], color=colors[row["library"]])
+        axis.text(row["lookup ms"], at, f" {row['lookup ms']:.2f} ms", va="center", fontsize=8)
+        if row["floor ms"] is not None:
+            axis.plot([row["floor ms"]] * 2, [at - 0.4, at + 0.4], color="black")
+    labels = [
+        f"{r['library']}, {'Zipf' if r['alpha'] else 'uniform'}\n{r['in GPU memory']} in GPU memory"
+        for r in rows
+    ]
+    axis.set_yticks(range(len(rows)), labels, fontsize=8)
+    axis.invert_yaxis()
+    axis.margins(x=0.12)
+    axis.set_xlabel("a lookup, ms (black line: the bus needs as long for the unique rows)")
+    axis.set_title(f"{about['gpu']}, {about['date']}", fontsize=10)
+    figure.tight_layout()
+    figure.savefig(path, dpi=100)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--rows", type=int, default=8_000_000)
+    parser.add_argument("--batch", type=int, default=1 << 20)
+    parser.add_argument("--dim", type=int, default=128)
+    parser.add_argument("--steps", type=int, default=200, help="before Zipf's rows are timed")
+    parser.add_argument("--json", help="file to write")
+    parser.add_argument("--plot", help="picture to write")
+    parser.add_argument("--core", default=ROOT / "group_embedding", help="folder of the library")
+    args = parser.parse_args()
+    core = load_core(args.core)
+    place = choose_place(core, False)
+    if place.name != "gpu":
+        raise SystemExit("bench_host_rows needs a GPU, PyTorch and a library built with CUDA")
+    bench = Bench(core, place, args)
+    about = place.about() | {"bus GB/s": round(bench.bus, 1)}
+    print(about, flush=True)
+    try:
+        import fbgemm_gpu  # noqa: F401
+
+        has_peer = True
+    except ImportError:
+        has_peer = False
+    rows = []
+    for alpha in (1.05, 0.0):
+        for name in SHARES:
+            rows.append(bench.own(alpha, name))
+            place.release()
+            if has_peer:
+                rows.append(bench.fbgemm(alpha, name))
+                place.release()
+    print_table(rows)
+    write_results(args, about, rows, plot)
+
+
+if __name__ == "__main__":
+    main()
