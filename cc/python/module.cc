@@ -11,7 +11,7 @@
 #include "python/host_table.h"
 #include "python/overflow.h"
 #include "python/section_file.h"
-#include "python/sharded_group.h"
+#include "python/sharded_lookup.h"
 #include "python/table_file.h"
 #include "python/update.h"
 

@@ -35,7 +35,7 @@ class Exchange(abc.ABC):
     comm_dtype = None
     # The default placement of tables: see `enable_distributed_strategy`.
     placement = "distributed"
-    # The ranks' NCCL communicator, an ops.sharded_group.NcclRanks; None: not each rank has a GPU.
+    # The ranks' NCCL communicator, an ops.sharded_group_lookup.NcclRanks; None: a rank has no GPU.
     nccl_ranks = None
     # The tf.distribute strategy whose replicas the ranks are; None: ranks are processes.
     strategy = None

@@ -11,7 +11,7 @@ from group_embedding.exchange.gather_strings import gather_text
 from group_embedding.exchange.interface import Exchange
 from group_embedding.ops._library import core
 from group_embedding.ops._nccl import name_nccl
-from group_embedding.ops.sharded_group import NcclRanks
+from group_embedding.ops.sharded_group_lookup import NcclRanks
 
 
 def form_nccl_ranks(

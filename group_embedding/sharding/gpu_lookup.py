@@ -11,7 +11,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from group_embedding.ops.sharded_group import sharded_group_lookup
+from group_embedding.ops.sharded_group_lookup import sharded_group_lookup
 from group_embedding.sharding.sharded_lookup import describe
 from group_embedding.sharding.sharded_table import ShardedTable
 

@@ -9,7 +9,7 @@ from group_embedding import exchange
 from group_embedding.lookup import feature_ids
 from group_embedding.lookup import lookup_table as tables
 from group_embedding.ops.group_ids import group_ids
-from group_embedding.ops.sharded_group import sharded_group_lookup
+from group_embedding.ops.sharded_group_lookup import sharded_group_lookup
 from group_embedding.sharding.sharded_table import gather_rows, make_table
 
 SHAPES = {"user": (50, 4), "item": (7, 16)}

@@ -28,7 +28,7 @@ import group_embedding as ge
 from group_embedding.distributed import gradients
 from group_embedding.exchange.local import LocalExchange
 from group_embedding.ops._nccl import name_nccl
-from group_embedding.ops.sharded_group import NcclRanks
+from group_embedding.ops.sharded_group_lookup import NcclRanks
 
 with_two_gpus = pytest.mark.parametrize(
     "ranks", [pytest.param("two_ranks", marks=[pytest.mark.gpu, *on_gpus(2)])]

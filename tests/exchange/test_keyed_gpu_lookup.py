@@ -9,7 +9,7 @@ from exchange.gpu_lookup_cases import RanksOf
 
 import group_embedding as ge
 from group_embedding.ops._nccl import name_nccl
-from group_embedding.ops.sharded_group import NcclRanks
+from group_embedding.ops.sharded_group_lookup import NcclRanks
 
 pytestmark = [pytest.mark.gpu, *on_gpu]
 EXTREMES = [0, -1, -(2**63), 2**63 - 1]

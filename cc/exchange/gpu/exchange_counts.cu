@@ -6,6 +6,7 @@
 #include "exchange/gpu/exchange_counts.h"
 #include "exchange/gpu/same_description.h"
 #include "exchange/host/messages.h"
+#include "fused/group_lookup_grad.h"
 
 namespace group_embedding {
 namespace {
@@ -112,7 +113,7 @@ __global__ void WriteFurtherKernel(const int64_t* num_unique, int64_t num_tables
 class EqualMessages {
  public:
   EqualMessages(const std::string& name, int64_t words, int64_t host_words, int num_ranks,
-                const ShardedLookupSteps::Memory& memory)
+                const NamedMemory& memory)
       : words_(words),
         host_words_(host_words),
         num_ranks_(num_ranks),
@@ -135,7 +136,7 @@ class EqualMessages {
   int64_t* received() const { return on_device_ + num_ranks_ * words_; }  // on the device
 
  private:
-  int64_t* Allocate(const ShardedLookupSteps::Allocate& allocate, const std::string& name,
+  int64_t* Allocate(const NamedMemory::Allocate& allocate, const std::string& name,
                     int64_t words) const {
     return static_cast<int64_t*>(allocate(name, num_ranks_ * words * kWord));
   }
@@ -163,7 +164,7 @@ void CopyCounts(const int64_t* from, int64_t requester, int64_t first, int64_t n
 }  // namespace
 
 ExchangedCounts ExchangeCounts(const CountsToSend& mine, Communicator* communicator,
-                               const ShardedLookupSteps::Memory& memory, cudaStream_t stream) {
+                               const NamedMemory& memory, cudaStream_t stream) {
   const int num_ranks = communicator->num_ranks();
   const int64_t num_tables = mine.num_tables;
   const int64_t num_first = NumFirstTables(num_tables, num_ranks),

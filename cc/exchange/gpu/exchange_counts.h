@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "core/fault.h"
-#include "exchange/gpu/sharded_lookup_steps.h"
+#include "exchange/gpu/named_memory.h"
 #include "exchange/transport/communicator.h"
 
 namespace group_embedding {
@@ -40,7 +40,7 @@ struct ExchangedCounts {
 // else. Waits for the stream: once if the groups are the same and have at most 4,000 parts. Throws
 // std::runtime_error.
 ExchangedCounts ExchangeCounts(const CountsToSend& mine, Communicator* communicator,
-                               const ShardedLookupSteps::Memory& memory, cudaStream_t stream);
+                               const NamedMemory& memory, cudaStream_t stream);
 
 // Enqueues the write of the rows in `counts.messages`, ordered by requesting rank, then by table.
 void CollectRows(const ExchangedCounts& counts, int num_ranks, int64_t* requests,

@@ -11,8 +11,8 @@ namespace {
 // Sends `description` to every rank and copies the descriptions of all ranks, of bytes_of_rank
 // bytes each, to the host.
 std::string Gather(const std::string& description, const std::vector<int64_t>& bytes_of_rank,
-                   Communicator* communicator, const ShardedLookupSteps::Memory& memory,
-                   cudaStream_t stream, std::string* received) {
+                   Communicator* communicator, const NamedMemory& memory, cudaStream_t stream,
+                   std::string* received) {
   std::string sent;
   int64_t num_received = 0;
   for (const int64_t bytes : bytes_of_rank) {
@@ -44,7 +44,7 @@ DescriptionHeader HeaderOf(const std::string& description) {
 
 std::string FindDisagreement(const std::string& description,
                              const std::vector<DescriptionHeader>& headers,
-                             Communicator* communicator, const ShardedLookupSteps::Memory& memory,
+                             Communicator* communicator, const NamedMemory& memory,
                              cudaStream_t stream) {
   // Every rank sees the same headers, so all ranks take the same branch.
   if (std::all_of(headers.begin(), headers.end(), [&](const DescriptionHeader& header) {

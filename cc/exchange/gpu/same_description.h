@@ -1,11 +1,13 @@
 // A check that all ranks of a communicator are about to run the same lookup.
 #pragma once
 
+#include <cuda_runtime_api.h>
+
 #include <cstdint>
 #include <string>
 #include <vector>
 
-#include "exchange/gpu/sharded_lookup_steps.h"
+#include "exchange/gpu/named_memory.h"
 #include "exchange/transport/communicator.h"
 
 namespace group_embedding {
@@ -24,7 +26,7 @@ DescriptionHeader HeaderOf(const std::string& description);
 // exchange failed. Waits for the stream in that case.
 std::string FindDisagreement(const std::string& description,
                              const std::vector<DescriptionHeader>& headers,
-                             Communicator* communicator, const ShardedLookupSteps::Memory& memory,
+                             Communicator* communicator, const NamedMemory& memory,
                              cudaStream_t stream);
 
 }  // namespace group_embedding

@@ -1,17 +1,20 @@
 // The lookup and update of a group whose tables are sharded over ranks with a GPU each. Rows and
-// gradients are sent through a communicator. If the communicator has peer buffers, kernels write
-// them straight into the buffers of the receiving ranks.
+// gradients travel by a RowTransport (row_transport.h): by the communicator, or, if it has peer
+// buffers that are large enough, straight into the buffers of the receiving ranks.
+//
+// Thread safety: one thread at a time. Errors are std::runtime_error.
 #pragma once
 
 #include <functional>
+#include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "exchange/gpu/communicator_transport.h"
 #include "exchange/gpu/exchange_counts.h"
-#include "exchange/gpu/serve_rows.h"
-#include "exchange/gpu/sharded_lookup_steps.h"
+#include "exchange/gpu/rank_steps.h"
 #include "exchange/transport/communicator.h"
-#include "exchange/transport/peer_buffers.h"
 
 namespace group_embedding {
 
@@ -24,7 +27,7 @@ namespace group_embedding {
 //            LookUpRows     exchanges long lists of rows, then the rows, and writes the outputs
 //   Update   SendGradients  sends the gradients of the requested rows to the owners of the rows
 //            and the update of this rank's rows
-class ShardedLookup : public ShardedLookupSteps {
+class ShardedLookup {
  public:
   // Replaces requested keys by row numbers. requests: [num_requests] keys, in [num_ranks,
   // num_tables] parts of requested() rows each; times: [num_requests] occurrences of each key in
@@ -32,12 +35,15 @@ class ShardedLookup : public ShardedLookupSteps {
   // [num_tables]; those with keys include rows that were made for new keys.
   using Locate = std::function<std::vector<Table>(int64_t* requests, const int64_t* times)>;
 
-  // communicator: must outlive this object. description: the text that lists the group's tables
-  // and features, the same on all ranks (messages.h). comm_type: the element type in which rows
-  // and gradients are sent. keyed: the features whose ids are keys; `group` gives their tables the
-  // num_rows of NumberedRows.
+  // group.tables: this rank's shards, but with the num_rows of the whole tables. communicator: must
+  // outlive this object. description: the text that lists the group's tables and features, the same
+  // on all ranks (messages.h). comm_type: the element type in which rows and gradients are sent.
+  // keyed: the features whose ids are keys; `group` gives their tables the num_rows of
+  // NumberedRows.
   ShardedLookup(const Group& group, Communicator* communicator, std::string description,
-                DataType comm_type, Memory memory, std::vector<KeyedFeature> keyed = {});
+                DataType comm_type, NamedMemory memory, std::vector<KeyedFeature> keyed = {});
+  ShardedLookup(const ShardedLookup&) = delete;
+  ShardedLookup& operator=(const ShardedLookup&) = delete;
 
   // Enqueues the write of every feature's output. fault: receives the first bad id of this rank.
   void Lookup(Fault* fault, cudaStream_t stream);
@@ -74,7 +80,8 @@ class ShardedLookup : public ShardedLookupSteps {
 
   // features: the group's features, with the outputs' gradients as their outputs. Returns
   // [num_ranks] the gradients that each rank sent to this one.
-  std::vector<Received> SendGradients(const std::vector<Feature>& features, cudaStream_t stream);
+  std::vector<ReceivedGradients> SendGradients(const std::vector<Feature>& features,
+                                               cudaStream_t stream);
 
   // features: as for SendGradients. weight_grad: [num_ids] written.
   void WeightGrad(const std::vector<Feature>& features, float* weight_grad, cudaStream_t stream);
@@ -85,77 +92,38 @@ class ShardedLookup : public ShardedLookupSteps {
   int64_t sent_bytes() const { return sent_bytes_; }
 
  private:
-  // One exchange of parts between all ranks, in comm_type: the buffers and offsets.
-  struct Transfer {
-    std::vector<int64_t> sent_at, received_at;  // PartOffsets of sent and of received parts
-    std::vector<char*> to;                      // [num_ranks] where parts for each rank are written
-    char* arrived = nullptr;                    // where the parts from all ranks arrive
-    char* unpacked = nullptr;                   // where they are read, in the tables' type
-    bool in_peer_buffers = false;
-    bool is_unpacked = false;  // `unpacked` is another buffer than `arrived`
-  };
-
   void ExchangeRows(int64_t* requests, const Locate& locate, cudaStream_t stream, bool looks_up);
   RoutedKeys NumberKeys(cudaStream_t stream);
   void LocateRequests(const Locate& locate, cudaStream_t stream);
-  // After the counts are exchanged: takes a peer buffer that is large enough, on all ranks or on
-  // none.
-  void TakePeerBuffer(cudaStream_t stream);
-  Transfer RowsTransfer();
-  Transfer GradientsTransfer();
-  // sent, received: [num_parts] numbers of rows. in_peer_buffer: where parts arrive in this rank's
-  // peer buffer; null: the communicator sends them. peer_buffer_at: [num_ranks] the offset in each
-  // other rank's peer buffer that this rank writes to.
-  Transfer OpenTransfer(const std::string& name, const std::vector<int64_t>& sent,
-                        const std::vector<int64_t>& received,
-                        const std::vector<int64_t>& peer_buffer_at, char* in_peer_buffer,
-                        bool is_unpacked);
-  // Sends the parts that were written to transfer.to, or, with peer buffers, waits for all ranks.
-  void Send(const Transfer& transfer, cudaStream_t stream);
+  // After the counts are exchanged: chooses the transport, the same on all ranks.
+  void ChooseTransport(cudaStream_t stream);
+  // `opened` with the memory that unpacked rows or gradients need.
+  Transfer WithUnpacked(Transfer opened, const std::string& name);
   void Unpack(const Transfer& transfer, TableRange tables, float factor, cudaStream_t stream);
-  // The requests of other ranks for rows of `tables`.
-  std::vector<ServedPart> PartsToServe(const Transfer& transfer, TableRange tables) const;
-  // Exchanges rows through the communicator; meanwhile a second stream writes row addresses.
-  void ExchangeByCommunicator(const Transfer& transfer, const PartAddresses* addresses,
-                              bool looks_up, cudaStream_t stream);
-  // Exchanges rows through peer buffers, in pipeline chunks of a few tables: a second stream serves
-  // all chunks, while this one writes row addresses and then looks up each chunk that has arrived.
-  void ExchangeThroughPeerBuffers(const Transfer& transfer, const PartAddresses* addresses,
-                                  bool looks_up, cudaStream_t stream);
-  // The tables of each pipeline chunk, the same on all ranks.
-  std::vector<TableRange> CutIntoChunks() const;
   // [num_parts] on the device. Needs fetched_.
   const PartAddresses* ListPartAddresses(cudaStream_t stream);
-  // Whether rows are sent in another type than the tables'.
-  bool Converts() const { return comm_type_ != group().dtype; }
   // The 16-bit type in which received rows are looked up without conversion to float32; none if
   // conversion is faster, or if the backward pass reads the rows again. Needs the counts.
   std::optional<DataType> NarrowRows() const;
-  // The size of `bytes` bytes of the tables' type once converted to comm_type.
-  int64_t WireBytes(int64_t bytes) const;
   void CountSent(const std::vector<int64_t>& send_bytes);
   void AllToAll(const void* send, const std::vector<int64_t>& send_bytes, void* receive,
                 const std::vector<int64_t>& receive_bytes, cudaStream_t stream);
-  // [num_ranks] the bytes in comm_type of each rank's parts, which begin at `offsets`.
-  std::vector<int64_t> WireBytesOfRanks(const std::vector<int64_t>& offsets) const;
-  // [num_ranks] the bytes of one int64 per row. counts: [num_parts] numbers of rows.
-  std::vector<int64_t> WordsOfRanks(const std::vector<int64_t>& counts) const;
 
   Communicator* const communicator_;
   const std::string description_;
-  const DataType comm_type_;
+  const NamedMemory memory_;
   const std::vector<KeyedFeature> keyed_;
+  const WireLayout layout_;
+  RankSteps steps_;
+  CommunicatorTransport by_communicator_;
+  std::unique_ptr<RowTransport> in_peer_buffers_;  // of this batch; null on all ranks or on none
+  bool gradients_have_come_ = false;  // the peer buffer holds gradients that may still be read
   int64_t* local_rows_ = nullptr;   // [unique rows] that this rank requests; keys for keyed tables.
                                     // Keys of this rank's own part become row numbers
   const int64_t* times_ = nullptr;  // [unique rows] occurrences of each key in the batch
   ExchangedCounts counts_;
-  PeerBufferPool::Buffer peer_buffer_;  // this rank's; null on all ranks or on none
-  std::vector<int64_t> rows_in_buffer_,
-      gradients_in_buffer_;       // [num_ranks] where this rank writes in each other rank's buffer
-  int64_t own_gradients_at_ = 0;  // where gradients from other ranks begin in this rank's buffer
-  bool gradients_have_come_ = false;  // the buffer holds gradients that may still be read
-  int64_t* requests_ = nullptr;       // [num_requests] as LookUpRows has them
-  const char* fetched_ = nullptr;     // the rows received from other ranks
+  int64_t* requests_ = nullptr;    // [num_requests] as LookUpRows has them
+  const char* fetched_ = nullptr;  // the rows received from other ranks
   int64_t sent_bytes_ = 0;
 };
 

@@ -155,7 +155,7 @@ class SendGroupGradientsOp : public OpKernel {
 
   absl::Status Send(OpKernelContext* context, LookupState* held,
                     const std::vector<Feature>& features) const {
-    const std::vector<ShardedLookupSteps::Received> received =
+    const std::vector<ReceivedGradients> received =
         held->get()->SendGradients(features, StreamOf(context));
     context->set_output(0, held->requests);
     Tensor* sizes;

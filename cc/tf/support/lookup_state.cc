@@ -45,10 +45,9 @@ LookupState::LookupState(OpKernelContext* context, const Group& group, const Ten
   AllocatorAttributes page_locked;
   page_locked.set_on_host(true);
   page_locked.set_gpu_compatible(true);
-  group_ = std::make_unique<ShardedLookup>(
+  lookup_ = std::make_unique<ShardedLookup>(
       group, communicator_.get(), description, comm_type,
-      ShardedLookupSteps::Memory{give(&on_device_, {}), give(&on_host_, page_locked)},
-      std::move(keyed));
+      NamedMemory{give(&on_device_, {}), give(&on_host_, page_locked)}, std::move(keyed));
 }
 
 absl::Status LookupState::View(const std::string& piece, const char* data,
@@ -66,11 +65,11 @@ const ExchangedCounts& LookupState::RequestCounts() {
   Tensor fault;
   Require(std::string(AllocateScratch(context_, sizeof(Fault), &fault).message()));
   RequireCuda(cudaMemcpyAsync(fault.data(), &none, sizeof(Fault), cudaMemcpyHostToDevice, stream));
-  return group_->RequestCounts(static_cast<Fault*>(fault.data()), stream);
+  return lookup_->RequestCounts(static_cast<Fault*>(fault.data()), stream);
 }
 
 absl::Status LookupState::MakeRequests(int64_t** ids) {
-  const int64_t num_requests = group_->num_requests();
+  const int64_t num_requests = lookup_->num_requests();
   const BatchLayout at = LayOutRequests(num_requests);
   TF_RETURN_IF_ERROR(
       context_->allocate_temp(tensorflow::DT_FLOAT, TensorShape({at.size}), &requests));

@@ -26,7 +26,7 @@ class LookupState {
   // Sets the op that allocates memory and whose stream is used from now on.
   void EnterOp(tensorflow::OpKernelContext* context) { context_ = context; }
 
-  ShardedLookup* get() const { return group_.get(); }
+  ShardedLookup* get() const { return lookup_.get(); }
   const std::shared_ptr<Communicator>& communicator() const { return communicator_; }
 
   // A tensor that shares the memory at `data`, which lies in the device memory named `piece`.
@@ -59,7 +59,7 @@ class LookupState {
   const std::shared_ptr<Communicator> communicator_;
   tensorflow::OpKernelContext* context_;
   std::map<std::string, tensorflow::Tensor> on_device_, on_host_;
-  std::unique_ptr<ShardedLookup> group_;
+  std::unique_ptr<ShardedLookup> lookup_;
 };
 
 // The content of the variant tensor `state`. It cannot be serialized.

@@ -1,4 +1,4 @@
-#include "python/sharded_group.h"
+#include "python/sharded_lookup.h"
 
 #if GROUP_EMBEDDING_CUDA
 
@@ -103,7 +103,7 @@ class PyShardedLookup {
     return whole;
   }
 
-  ShardedLookupSteps::Memory Memory() {
+  NamedMemory Memory() {
     return {
         [this](const std::string& name, int64_t bytes) { return scratch_.Get(name, bytes); },
         [this](const std::string& name, int64_t bytes) { return page_locked_.Get(name, bytes); }};

@@ -4,72 +4,59 @@
 
 #include "core/device_buffer.h"
 #include "exchange/gpu/part_bytes.h"
-#include "exchange/gpu/sharded_lookup_steps.h"
+#include "exchange/gpu/rank_steps.h"
 
 namespace group_embedding {
 
-ShardedLookupSteps::ShardedLookupSteps(const Group& group, int rank, int num_ranks, Memory memory)
-    : rank_(rank),
-      num_ranks_(num_ranks),
-      allocate_(std::move(memory.on_device)),
-      allocate_on_host_(std::move(memory.on_host)),
+RankSteps::RankSteps(const Group& group, const WireLayout* layout,
+                     const NamedMemory::Allocate* allocate)
+    : layout_(*layout),
+      allocate_(*allocate),
       tables_(group.tables, group.tables + group.num_tables),
       features_(group.features, group.features + group.num_features),
       group_(group) {
-  for (int64_t t = 0; t < num_tables(); ++t) {
+  for (int64_t t = 0; t < layout_.num_tables(); ++t) {
     shards_.push_back(tables_[t]);
-    shards_[t].num_rows = (tables_[t].num_rows - rank_ + num_ranks_ - 1) / num_ranks_;
-    const int64_t alignment = reinterpret_cast<intptr_t>(tables_[t].rows) | row_bytes(t);
+    shards_[t].num_rows =
+        (tables_[t].num_rows - layout_.rank + layout_.num_ranks - 1) / layout_.num_ranks;
+    const int64_t row_bytes = layout_.row_bytes(t);
+    const int64_t alignment = reinterpret_cast<intptr_t>(tables_[t].rows) | row_bytes;
     const int64_t lowest_bit = (alignment | 16) & -(alignment | 16);
-    if (row_bytes(t) % 16 == 0 && lowest_bit < 16) {
+    if (row_bytes % 16 == 0 && lowest_bit < 16) {
       throw std::runtime_error("table " + std::to_string(t) +
                                ": expected rows aligned to 16 bytes");
     }
   }
 }
 
-int64_t ShardedLookupSteps::row_bytes(int64_t table) const {
-  return tables_[table].dim * SizeOf(group_.dtype);
-}
-
-Group ShardedLookupSteps::group() const {
+Group RankSteps::group() const {
   Group group = group_;
   group.tables = tables_.data();
   group.features = features_.data();
   return group;
 }
 
-std::vector<int64_t> ShardedLookupSteps::PartOffsets(const std::vector<int64_t>& counts,
-                                                     int skipped) const {
-  std::vector<int64_t> offsets = {0};
-  for (size_t p = 0; p < counts.size(); ++p) {
-    const bool takes_none = static_cast<int64_t>(p) / num_tables() == skipped;
-    const int64_t bytes = takes_none ? 0 : PartBytes(counts[p], row_bytes(p % num_tables()));
-    offsets.push_back(offsets.back() + bytes);
-  }
-  return offsets;
-}
-
-void ShardedLookupSteps::Route(const RoutedKeys& keys, int64_t* local_rows, Fault* fault,
-                               cudaStream_t stream) {
+void RankSteps::Route(const RoutedKeys& keys, int64_t* local_rows, Fault* fault,
+                      cudaStream_t stream) {
   const Group all = group();
-  void* workspace = allocate_("route", RouteRowsWorkspaceBytesCuda(all, num_ranks_));
+  void* workspace = allocate_("route", RouteRowsWorkspaceBytesCuda(all, layout_.num_ranks));
   auto* id_addresses = static_cast<int64_t*>(allocate_("id_addresses", 8 * all.batch.num_ids));
-  RequireCuda(RouteRowsCuda(all, num_ranks_, workspace, keys, local_rows, id_addresses, fault,
-                            &routed_, stream));
+  RequireCuda(RouteRowsCuda(all, layout_.num_ranks, workspace, keys, local_rows, id_addresses,
+                            fault, &routed_, stream));
 }
 
-void ShardedLookupSteps::SetTables(const std::vector<Table>& shards) {
-  for (int64_t t = 0; t < num_tables(); ++t) tables_[t].rows = shards_[t].rows = shards[t].rows;
+void RankSteps::SetTables(const std::vector<Table>& shards) {
+  for (int64_t t = 0; t < layout_.num_tables(); ++t)
+    tables_[t].rows = shards_[t].rows = shards[t].rows;
 }
 
-void ShardedLookupSteps::SetShard(int64_t table, const Table& shard) {
+void RankSteps::SetShard(int64_t table, const Table& shard) {
   tables_[table].rows = shard.rows;
   shards_[table].rows = shard.rows;
   shards_[table].num_rows = shard.num_rows;
 }
 
-Group ShardedLookupSteps::ByAddress(std::vector<Table>* tables) const {
+Group RankSteps::ByAddress(std::vector<Table>* tables) const {
   *tables = tables_;
   for (Table& table : *tables) {
     table.rows = nullptr;
@@ -83,8 +70,8 @@ Group ShardedLookupSteps::ByAddress(std::vector<Table>* tables) const {
   return by_address;
 }
 
-void ShardedLookupSteps::LookUpAddresses(TableRange range, std::optional<DataType> narrow,
-                                         cudaStream_t stream) {
+void RankSteps::LookUpAddresses(TableRange range, std::optional<DataType> narrow,
+                                cudaStream_t stream) {
   std::vector<Table> tables;
   Group by_address = ByAddress(&tables);
   void* scratch = allocate_("lookup", GroupLookupScratchBytes(by_address));
@@ -96,10 +83,9 @@ void ShardedLookupSteps::LookUpAddresses(TableRange range, std::optional<DataTyp
   RequireCuda(GroupLookupCuda(by_address, scratch, nullptr, stream, narrow));
 }
 
-void ShardedLookupSteps::ReduceGradients(const std::vector<char*>& gradients,
-                                         const std::vector<GradientWire>& wires,
-                                         cudaStream_t stream) {
-  const GroupOfParts parts(group(), num_ranks_);
+void RankSteps::ReduceGradients(const std::vector<char*>& gradients,
+                                const std::vector<GradientWire>& wires, cudaStream_t stream) {
+  const GroupOfParts parts(group(), layout_.num_ranks);
   // The owners have the row numbers already: RequestCounts or SendRequests sent them.
   std::vector<TableGrad> grads;
   for (char* of_part : gradients) grads.push_back({/*indices=*/nullptr, of_part});
@@ -107,25 +93,24 @@ void ShardedLookupSteps::ReduceGradients(const std::vector<char*>& gradients,
   sorted.unique_addresses = routed_.unique_addresses;
   void* scratch = allocate_("reduce", ReduceRowsScratchBytesCuda(parts.get()));
   RequireCuda(ReduceRowsCuda(parts.get(), sorted, grads.data(), scratch, stream,
-                             {wires.data(), num_ranks_}));
+                             {wires.data(), layout_.num_ranks}));
 }
 
-void ShardedLookupSteps::UpdateShards(const group_embedding::Update& update,
-                                      const std::vector<Received>& received, const int64_t* rows,
-                                      cudaStream_t stream) {
+void RankSteps::UpdateShards(const Update& update, const std::vector<ReceivedGradients>& received,
+                             const int64_t* rows, cudaStream_t stream) {
   std::vector<Table> shards;
-  for (int64_t t = 0; t < num_tables(); ++t) {
-    shards.push_back(shard(t));
+  for (int64_t t = 0; t < layout_.num_tables(); ++t) {
+    shards.push_back(shards_[t]);
     shards.back().max_norm = 0;  // ReduceGradients has applied it
   }
   std::vector<Feature> features;
   int64_t num_rows = 0;
-  for (const Received& part : received) {
+  for (const ReceivedGradients& part : received) {
     const char* gradients = part.gradients;
-    for (int64_t t = 0; t < num_tables(); ++t) {
+    for (int64_t t = 0; t < layout_.num_tables(); ++t) {
       features.push_back({num_rows, part.counts[t], const_cast<char*>(gradients), shards[t].dim,
                           static_cast<int32_t>(t), Combiner::kSum});
-      gradients += PartBytes(part.counts[t], row_bytes(t));
+      gradients += PartBytes(part.counts[t], layout_.row_bytes(t));
       num_rows += part.counts[t];
     }
   }
