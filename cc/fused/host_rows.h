@@ -5,13 +5,15 @@
 // in which the bus is several times slower than in ascending order.
 #pragma once
 
+#include "fused/group_lookup.h"
+
+#if GROUP_EMBEDDING_CUDA
 #include <cuda_runtime_api.h>
 
 #include <cstdint>
 #include <vector>
 
 #include "core/fault.h"
-#include "fused/group_lookup.h"
 
 namespace group_embedding {
 
@@ -28,3 +30,4 @@ cudaError_t FetchHostRowsCuda(const Group& group, void* scratch, Fault* fault,
                               std::vector<Table>* tables, Group* by_address, cudaStream_t stream);
 
 }  // namespace group_embedding
+#endif

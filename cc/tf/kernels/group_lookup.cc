@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "core/trace.h"
+#include "fused/host_rows.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tf/support/device.h"
 #include "tf/support/gpu_faults.h"
@@ -77,14 +78,25 @@ class GroupLookupGpuOp : public GroupLookupOp {
                    const BatchExtents& batch) override {
     TF_RETURN_IF_ERROR(RaiseGpuFaults());
     Tensor scratch;
-    TF_RETURN_IF_ERROR(AllocateScratch(context, GroupLookupScratchBytes(group), &scratch));
-    absl::Status status;
+    absl::Status status = AllocateScratch(context, GroupLookupScratchBytes(group), &scratch);
+    if (absl::IsResourceExhausted(status) && FetchesHostRows(group)) {
+      return LookUpInPlace(context, group, tables, batch);
+    }
+    TF_RETURN_IF_ERROR(status);
     Fault* fault = slot_.Arm([attrs = attrs_, tables,
                               batch](const Fault& f) { return attrs.ToStatus(f, tables, &batch); },
                              &status);
     TF_RETURN_IF_ERROR(status);
     return ToStatus(GroupLookupCuda(group, scratch.data(), fault, StreamOf(context)),
                     "GroupLookup");
+  }
+
+  // Where there is no memory to fetch rows of the host into, the kernel reads them over the bus.
+  absl::Status LookUpInPlace(OpKernelContext* context, Group group, std::vector<Table> tables,
+                             const BatchExtents& batch) {
+    for (Table& table : tables) table.first_host_row = -1;
+    group.tables = tables.data();
+    return Run(context, group, tables, batch);
   }
 
   GpuFaultSlot slot_;
