@@ -13,7 +13,7 @@ from setuptools.command.build_ext import build_ext
 ROOT = Path(__file__).resolve().parent
 sys.path.insert(0, str(ROOT))  # pip runs this file without its folder there
 
-from buildtools import cuda, native, tensorflow  # noqa: E402
+from buildtools import cuda, native, serving, tensorflow  # noqa: E402
 from buildtools.ninja_file import OBJECTS  # noqa: E402
 from buildtools.versions import TENSORFLOWS  # noqa: E402
 
@@ -38,6 +38,7 @@ def replace_file(path, content):
     path.parent.mkdir(parents=True, exist_ok=True)
     fresh = path.with_name(path.name + ".new")
     fresh.write_bytes(content)
+    fresh.chmod(0o755 if path.name == serving.PROGRAM.name else 0o644)
     fresh.replace(path)
 
 
@@ -59,6 +60,8 @@ class BuildNative(build_ext):
         with open(OBJECTS / "lock", "w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             built = native.build(tensorflows, found, with_core=not self.ops_only)
+            if tensorflow.for_wheels():
+                built |= serving.for_wheel(tensorflows[0])
             package = Path(self.get_ext_fullpath("group_embedding._core")).parent
             package.mkdir(parents=True, exist_ok=True)
             if not self.inplace:  # a wheel has what it is built for, whatever was here before

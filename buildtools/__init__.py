@@ -9,5 +9,7 @@
 | `ninja_file.py` | the text of a build.ninja, and running it |
 | `native.py` | the libraries: their sources, their flags, their record |
 | `core.exports` | the names that the library of the core exports |
+| `serving.py` | ge-serve, the server: in the package, and in a wheel |
 | `wheel.py` | `make wheel`: the wheel of one Python, with a library for each TensorFlow minor |
+| `try_wheel.py` | `make try-wheel`: programs run in fresh environments that have a wheel |
 """

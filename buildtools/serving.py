@@ -2,7 +2,8 @@
 
 It needs gRPC, protobuf, RapidJSON and cpp-httplib: ``requirements/serving.sh`` installs Debian's.
 gRPC and protobuf are linked in, so that TensorFlow, which the server loads later, does not find
-them. The message types of TensorFlow are compiled from the .proto files of the installed wheel.
+them. The message types of TensorFlow are compiled from the .proto files of the installed wheel, or
+of the one that a wheel of this package is built for.
 """
 
 import shutil
@@ -12,7 +13,7 @@ from pathlib import Path
 
 from buildtools import tensorflow
 from buildtools.ninja_file import OBJECTS, ROOT, SOURCES, NinjaFile
-from buildtools.report import fail
+from buildtools.report import fail, say
 
 PROGRAM = ROOT / "group_embedding" / "ge-serve"
 SERVER = SOURCES / "serving" / "server"
@@ -24,6 +25,18 @@ TENSORFLOW_PROTOS = [
     "tensorflow/core/protobuf/meta_graph.proto",
 ]
 LINKED_IN = ["grpc++", "protobuf"]  # by pkg-config's names
+# Debian's packages of which a wheel carries code: in the program, or beside it by auditwheel.
+CARRIED = [
+    "libgrpc-dev",
+    "libprotobuf-dev",
+    "libabsl-dev",
+    "libc-ares-dev",
+    "libre2-dev",
+    "libcpp-httplib-dev",
+    "libssl-dev",
+    "libbrotli-dev",
+    "rapidjson-dev",
+]
 HEADERS = ["grpcpp/grpcpp.h", "google/protobuf/message.h", "rapidjson/document.h", "httplib.h"]
 
 
@@ -33,31 +46,71 @@ def missing():
     return tools + [header for header in HEADERS if not Path("/usr/include", header).exists()]
 
 
-def build():
-    """Builds the program; ends in one sentence where a part is missing."""
+def main():
+    """Builds the program into the package; ends in one sentence where a part is missing."""
     if lacks := missing():
         fail(f"ge-serve needs {', '.join(lacks)}: run requirements/serving.sh")
-    folder = OBJECTS / "server"
-    include = Path(_tensorflow_include())
+    program = build(tensorflow.installed(), "server")
+    fresh = PROGRAM.with_name(PROGRAM.name + ".new")
+    shutil.copy2(program, fresh)
+    fresh.replace(PROGRAM)
+
+
+def for_wheel(wanted):
+    """The program and the licenses of what is in it; nothing, and a line, where a part is missing.
+
+    Args:
+        wanted: the `TensorFlow` whose messages are compiled.
+
+    Returns:
+        {name in the package: the file's bytes}.
+    """
+    if lacks := missing():
+        say(f"the wheel has no ge-serve, which needs {', '.join(lacks)}: requirements/serving.sh")
+        return {}
+    program = build(wanted, "server-for-wheels").read_bytes()
+    return {PROGRAM.name: program, f"{PROGRAM.name}.licenses.txt": licenses(CARRIED).encode()}
+
+
+def licenses(packages, documents=Path("/usr/share/doc")):
+    """The copyright files of Debian's packages, one after the other."""
+    texts = []
+    for package in packages:
+        file = documents / package / "copyright"
+        if not file.exists():
+            fail(f"{file} is missing, the license of {package}, which a wheel carries code of")
+        texts.append(f"==== {package} ====\n\n{file.read_text(errors='replace').strip()}\n")
+    return "\n".join(texts)
+
+
+def build(wanted, name):
+    """Builds the program.
+
+    Args:
+        wanted: the `TensorFlow` whose messages are compiled.
+        name: the folder below build/.
+
+    Returns:
+        The program's path.
+    """
+    folder = OBJECTS / name
     ninja = NinjaFile(cuda=None)
-    generated = _add_messages(ninja, include, folder / "proto")
+    generated = _add_messages(ninja, _include_of(wanted), folder / "proto")
     flags = f"-I{folder / 'proto'} {_pkg_config('--cflags', 'cpp-httplib')}"
     # What protoc writes has warnings of its own. A few files that include it all compile in a
     # fraction of the time.
     messages = ninja.objects(
-        "server",
+        name,
         [_all_in_one(folder / "proto", generated[i::2], i) for i in range(2)],
         f"{flags} -w -O1",
         after=generated,
-        root=OBJECTS / "server",
+        root=folder,
     )
     ours = sorted(SERVER.glob("*.cc")) + CORE
-    objects = ninja.objects("server", ours, flags, header=SERVER / "precompiled.h", after=generated)
-    ninja.program(folder / "ge-serve", messages + objects, _libraries())
-    ninja.run("server")
-    fresh = PROGRAM.with_name(PROGRAM.name + ".new")
-    shutil.copy2(folder / "ge-serve", fresh)
-    fresh.replace(PROGRAM)
+    objects = ninja.objects(name, ours, flags, header=SERVER / "precompiled.h", after=generated)
+    ninja.program(folder / PROGRAM.name, messages + objects, _libraries())
+    ninja.run(name)
+    return folder / PROGRAM.name
 
 
 def _all_in_one(folder, sources, number):
@@ -73,13 +126,10 @@ def _all_in_one(folder, sources, number):
     return path
 
 
-def _tensorflow_include():
-    flags = tensorflow.installed().compile_flags
-    return next(
-        path
-        for path in (flag.removeprefix("-isystem") for flag in flags)
-        if Path(path, TENSORFLOW_PROTOS[0]).exists()
-    )
+def _include_of(wanted):
+    """The folder of a TensorFlow that has its .proto files."""
+    paths = [Path(flag.removeprefix("-isystem")) for flag in wanted.compile_flags]
+    return next(path for path in paths if (path / TENSORFLOW_PROTOS[0]).exists())
 
 
 def _add_messages(ninja, include, folder):
@@ -127,4 +177,4 @@ def _pkg_config(*arguments):
 
 
 if __name__ == "__main__":
-    sys.exit(build())
+    sys.exit(main())

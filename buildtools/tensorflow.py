@@ -72,6 +72,11 @@ def wanted():
     return [unpacked(folder) for folder in folders.split(":")] if folders else [installed()]
 
 
+def for_wheels():
+    """True if `make wheel` builds, for TensorFlows that were unpacked."""
+    return bool(os.environ.get("GROUP_EMBEDDING_TENSORFLOWS"))
+
+
 def described():
     """The versions that a package is built for, in its metadata: "TensorFlow 2.20, 2.21"."""
     folders = os.environ.get("GROUP_EMBEDDING_TENSORFLOWS", "")

@@ -1,10 +1,11 @@
-"""Installs wheels into fresh environments, one for each Python and TensorFlow, and runs a program.
+"""Installs wheels into fresh environments, one for each Python and TensorFlow, and runs programs.
 
     python -m buildtools.try_wheel [--pythons 3.11 3.12] [--tensorflows 2.15.1 2.21.0] [--table]
 
 An environment is made for each pair that TensorFlow has a wheel for, and removed afterwards. It has
-tensorflow-cpu and the wheel of folder `dist` for that Python, and nothing of this folder. `--table`
-writes the results into docs/install.md.
+tensorflow-cpu and the wheel of folder `dist` for that Python, and nothing of this folder. README's
+first program runs there, and a model is served by `libge_serving` and, if the wheel has it, by
+`ge-serve`. `--table` writes the results into docs/install.md.
 """
 
 import argparse
@@ -14,6 +15,7 @@ import re
 import subprocess
 import sys
 import tempfile
+import zipfile
 from pathlib import Path
 
 from buildtools.ninja_file import ROOT
@@ -35,6 +37,33 @@ from group_embedding import _core
 
 assert ge.__file__.startswith(sys.prefix), ge.__file__
 assert ge.__version__ == importlib.metadata.version("group_embedding")
+"""
+
+# A row is read from a saved model: in this process, and by the server over REST.
+SERVING = """
+import json, tempfile, urllib.request
+from group_embedding.serving import InferenceSession, server
+
+class Model(tf.Module):
+    def __init__(self):
+        self.items = tf.Variable(tf.reshape(tf.range(8.0), [4, 2]))
+
+    @tf.function(input_signature=[tf.TensorSpec([None], tf.int64, name="item")])
+    def serve(self, item):
+        return {"row": ge.group_embedding_lookup([self.items], [item])[0]}
+
+model, folder = Model(), tempfile.mkdtemp() + "/1"
+tf.saved_model.save(model, folder, signatures=model.serve)
+with InferenceSession(folder) as session:
+    row = session.predict({"item": [3]})["row"].tolist()
+    assert row == [[6.0, 7.0]], row
+if server.PROGRAM.exists():
+    with server.ServerProcess({"items": folder}) as process:
+        url = f"http://127.0.0.1:{process.rest_port}/v1/models/items:predict"
+        with urllib.request.urlopen(url, b'{"instances": [3]}') as answer:
+            answered = json.load(answer)
+        assert answered == {"predictions": [[6.0, 7.0]]}, answered
+    print("ge-serve answers")
 """
 
 
@@ -73,7 +102,7 @@ def try_wheel(wheel, python, tensorflow):
         subprocess.run([find_python(python), "-m", "venv", environment], check=True)
         run = environment / "bin" / "python"
         program = Path(folder) / "program.py"
-        program.write_text(PROGRAM + first_program())
+        program.write_text(PROGRAM + first_program() + SERVING)
         steps = [
             [run, *INSTALL, f"tensorflow-cpu=={tensorflow}"],
             [run, *INSTALL, wheel],
@@ -84,8 +113,15 @@ def try_wheel(wheel, python, tensorflow):
             done = subprocess.run(step, cwd=folder, env=clean, capture_output=True, text=True)
             if done.returncode != 0:
                 return (done.stderr.strip() or "no message").splitlines()[-1]
-        wrong = [line for line in expected_lines() if line not in done.stdout]
+        expected = expected_lines() + ["ge-serve answers"] * has_server(wheel)
+        wrong = [line for line in expected if line not in done.stdout]
         return f"printed {done.stdout!r}, without {wrong}" if wrong else None
+
+
+def has_server(wheel):
+    """True if a wheel has the server, which `make wheel` leaves out where gRPC is missing."""
+    with zipfile.ZipFile(wheel) as archive:
+        return "group_embedding/ge-serve" in archive.namelist()
 
 
 def first_program():

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from buildtools import tensorflow, try_wheel, versions, wheel
+from buildtools import serving, tensorflow, try_wheel, versions, wheel
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -76,6 +76,52 @@ def test_interpreter_is_the_one_of_that_version():
     assert asked.stdout.startswith(f"Python {python}.")
     with pytest.raises(SystemExit, match="Python 2.0 is not on PATH"):
         wheel.find_python("2.0")
+
+
+def test_a_wheel_without_grpc_has_no_server_and_says_so(monkeypatch, capsys):
+    # Given a machine without the headers of gRPC and of RapidJSON
+    monkeypatch.setattr(serving, "missing", lambda: ["grpcpp/grpcpp.h", "rapidjson/document.h"])
+
+    # When a wheel asks for the server, Then it gets none, and a line names the script that helps
+    assert serving.for_wheel(None) == {}
+    said = capsys.readouterr().err
+    assert "no ge-serve, which needs grpcpp/grpcpp.h, rapidjson/document.h" in said
+    assert "requirements/serving.sh" in said
+
+
+def test_a_wheel_has_the_server_with_the_licenses_of_what_it_carries(monkeypatch, tmp_path):
+    # Given a server that was built, and two of the packages that it has code of
+    program = tmp_path / "ge-serve"
+    program.write_bytes(b"a program")
+    for package in ("libssl-dev", "libgrpc-dev"):
+        (tmp_path / package).mkdir()
+        (tmp_path / package / "copyright").write_text(f"license of {package}\n")
+    monkeypatch.setattr(serving, "missing", list)
+    monkeypatch.setattr(serving, "build", lambda wanted, name: program)
+    monkeypatch.setattr(serving, "CARRIED", ["libssl-dev"])
+    licenses = serving.licenses
+    monkeypatch.setattr(serving, "licenses", lambda packages: licenses(packages, tmp_path))
+
+    # When a wheel asks for it
+    files = serving.for_wheel(None)
+
+    # Then both files are there
+    assert files["ge-serve"] == b"a program"
+    assert b"license of libssl-dev" in files["ge-serve.licenses.txt"]
+
+    # And a license that cannot be found ends the build
+    with pytest.raises(SystemExit, match="copyright is missing, the license of libre2-dev"):
+        licenses(["libgrpc-dev", "libre2-dev"], tmp_path)
+
+
+def test_only_a_wheel_with_the_server_has_to_serve(tmp_path):
+    for name, files in (("with", ["group_embedding/ge-serve"]), ("without", [])):
+        with zipfile.ZipFile(tmp_path / name, "w") as archive:
+            for file in ["group_embedding/version.py", *files]:
+                archive.writestr(file, "")
+
+    assert try_wheel.has_server(tmp_path / "with")
+    assert not try_wheel.has_server(tmp_path / "without")
 
 
 def test_results_of_tries_are_written_into_the_page():

@@ -31,7 +31,8 @@ def command(arguments: Sequence[str]) -> list[str]:
     """
     if not PROGRAM.exists():
         raise FileNotFoundError(
-            f"{PROGRAM} is missing: build it with `make serving`, after requirements/serving.sh"
+            f"{PROGRAM} is missing: this package was built without the server; in a clone, "
+            "`make serving` builds it, after requirements/serving.sh"
         )
     tried = subprocess.run([PROGRAM, "--help"], capture_output=True, text=True)
     if tried.returncode != 0:
