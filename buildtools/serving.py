@@ -24,6 +24,8 @@ TENSORFLOW_PROTOS = [
     "tensorflow/core/example/example.proto",
     "tensorflow/core/protobuf/meta_graph.proto",
 ]
+# Wheels from 2.20 on have no .proto files. The messages that the server reads are the same in all.
+LAST_WITH_PROTOS = "2.19.1"
 LINKED_IN = ["grpc++", "protobuf"]  # by pkg-config's names
 # Debian's packages of which a wheel carries code: in the program, or beside it by auditwheel.
 CARRIED = [
@@ -127,9 +129,13 @@ def _all_in_one(folder, sources, number):
 
 
 def _include_of(wanted):
-    """The folder of a TensorFlow that has its .proto files."""
+    """The folder with TensorFlow's .proto files: of this TensorFlow, or of one that has them."""
     paths = [Path(flag.removeprefix("-isystem")) for flag in wanted.compile_flags]
-    return next(path for path in paths if (path / TENSORFLOW_PROTOS[0]).exists())
+    paths = [path for path in paths if (path / TENSORFLOW_PROTOS[0]).exists()]
+    if not paths:
+        unpacked = tensorflow.unpack(LAST_WITH_PROTOS, tensorflow.cache())
+        paths = [unpacked / "tensorflow" / "include"]
+    return paths[0]
 
 
 def _add_messages(ninja, include, folder):

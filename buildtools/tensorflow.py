@@ -119,6 +119,12 @@ def unpacked(folder):
     return TensorFlow(folder.name, flags, str(package), FRAMEWORK, cxx11_abi, objects)
 
 
+def cache():
+    """The folder of unpacked TensorFlows."""
+    folder = os.environ.get("GROUP_EMBEDDING_CACHE") or Path.home() / ".cache/group_embedding"
+    return Path(folder) / "tensorflow"
+
+
 def unpack(version, cache):
     """Downloads tensorflow-cpu once and keeps of it what a build needs.
 

@@ -57,8 +57,7 @@ def build(python, only, dist):
     if not versions:
         fail(f"no TensorFlow of {', '.join(only or TENSORFLOWS)} has a wheel for Python {python}")
     bin_folder = environment(python, find_python(python))
-    cache = Path(os.environ.get("GROUP_EMBEDDING_CACHE") or Path.home() / ".cache/group_embedding")
-    folders = [tensorflow.unpack(version, cache / "tensorflow") for version in versions]
+    folders = [tensorflow.unpack(version, tensorflow.cache()) for version in versions]
     work = OBJECTS / "wheel" / f"cp{python.replace('.', '')}"
     work.mkdir(parents=True, exist_ok=True)
     for stale in ("build", "linux", "manylinux"):

@@ -114,6 +114,23 @@ def test_a_wheel_has_the_server_with_the_licenses_of_what_it_carries(monkeypatch
         licenses(["libgrpc-dev", "libre2-dev"], tmp_path)
 
 
+def test_messages_are_those_of_the_last_tensorflow_that_has_them(tmp_path, monkeypatch):
+    # Given a TensorFlow with .proto files, and one without, as all are from 2.20 on
+    folders = [unpacked_tensorflow(tmp_path, version) for version in ("2.18.1", "2.21.0")]
+    proto = folders[0] / "tensorflow/include" / serving.TENSORFLOW_PROTOS[0]
+    proto.parent.mkdir(parents=True)
+    proto.touch()
+    monkeypatch.setenv("GROUP_EMBEDDING_CACHE", str(tmp_path))
+    monkeypatch.setattr(tensorflow, "unpack", lambda version, cache: cache / version)
+
+    # When the server's messages are looked for
+    found = [serving._include_of(tensorflow.unpacked(folder)) for folder in folders]
+
+    # Then those of the first are its own, and for the other one 2.19.1 is downloaded
+    assert found[0] == folders[0] / "tensorflow/include"
+    assert found[1] == tmp_path / "tensorflow/2.19.1/tensorflow/include"
+
+
 def test_only_a_wheel_with_the_server_has_to_serve(tmp_path):
     for name, files in (("with", ["group_embedding/ge-serve"]), ("without", [])):
         with zipfile.ZipFile(tmp_path / name, "w") as archive:
