@@ -200,10 +200,11 @@ Fault GroupLookupCpu(const Group& group, const ParallelFor& parallel_for) {
 
 Fault StoredLookupCpu(const Group& group, const RowFormat* formats,
                       const ParallelFor& parallel_for) {
-  const std::vector<FeaturePiece> pieces = CutFeatures(group);
+  const FeaturePieces cut = CutFeatures(group);
+  const std::vector<FeaturePiece>& pieces = cut.pieces;
   // One fault per piece, so that the one reported does not depend on the order of threads.
   std::vector<Fault> faults(pieces.size());
-  parallel_for(static_cast<int64_t>(pieces.size()), kPieceNanoseconds,
+  parallel_for(static_cast<int64_t>(pieces.size()), cut.nanoseconds,
                [&](int64_t begin, int64_t end) {
                  for (int64_t p = begin; p < end; ++p) {
                    const RowFormat format = formats[group.features[pieces[p].feature].table];

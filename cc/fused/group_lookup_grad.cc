@@ -99,8 +99,9 @@ void ReduceRowsCpu(const RowSorter& sorter, const TableGrad* grads,
 }
 
 void WeightGradCpu(const Group& group, float* weight_grad, const ParallelFor& parallel_for) {
-  const std::vector<FeaturePiece> pieces = CutFeatures(group);
-  parallel_for(static_cast<int64_t>(pieces.size()), kPieceNanoseconds,
+  const FeaturePieces cut = CutFeatures(group);
+  const std::vector<FeaturePiece>& pieces = cut.pieces;
+  parallel_for(static_cast<int64_t>(pieces.size()), cut.nanoseconds,
                [&](int64_t begin, int64_t end) {
                  for (int64_t p = begin; p < end; ++p) {
                    const Feature& feature = group.features[pieces[p].feature];

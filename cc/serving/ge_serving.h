@@ -87,7 +87,9 @@ typedef struct GeResponse GeResponse;
  *   "version": integer >= 0, the version of the base. Default: the folder's name if it is a number,
  *      else 0.
  *   "quantize": "int8", "fp8" or "bfloat16": the storage of rows. Default: as trained.
- *   "threads": threads of an op, and ops that run at a time; default: one per core.
+ *   "threads": threads of an op; default: one per core.
+ *   "inter_op_threads": threads for ops side by side. Default: 0, the calling thread runs all ops of
+ *      its request, one by one; they share the threads of an op.
  *   "state": a file that holds the applied deltas' folders; if it names deltas of this base, they
  *      are applied before the function returns. Default: none.
  */

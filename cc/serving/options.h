@@ -15,8 +15,9 @@ struct ServingOptions {
   std::vector<std::string> tags = {"serve"};
   std::optional<int64_t> version;
   std::optional<RowFormat> quantize;
-  int32_t threads = 0;  // 0: one per core
-  std::string state;    // file; empty: none
+  int32_t threads = 0;           // of one op; 0: one per core
+  int32_t inter_op_threads = 0;  // for ops side by side; 0: a request's own thread runs them all
+  std::string state;             // file; empty: none
 };
 
 // Reads one JSON object. An unknown key, or a value of another type, is an error. Returns an error

@@ -27,11 +27,12 @@ struct ModelToServe {
 struct Options {
   std::vector<ModelToServe> models;
   std::string host = "127.0.0.1";
-  int grpc_port = 8500;  // 0: any that is free
-  int rest_port = 8501;  // -1: none
-  int threads = 0;       // requests that are computed at a time; 0: one per core
-  int queue = 256;       // requests that wait
-  int op_threads = 0;    // TensorFlow's, of one op and between ops; 0: TensorFlow's choice
+  int grpc_port = 8500;      // 0: any that is free
+  int rest_port = 8501;      // -1: none
+  int threads = 0;           // requests that are computed at a time; 0: one per core
+  int queue = 256;           // requests that wait
+  int op_threads = 0;        // TensorFlow's, of one op; 0: TensorFlow's choice
+  int inter_op_threads = 0;  // TensorFlow's, for ops side by side; 0: a request's own thread
   double timeout_seconds = 30;
   double poll_seconds = 1;
   double stop_seconds = 10;  // for requests in flight, once the server is told to stop

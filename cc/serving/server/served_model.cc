@@ -26,6 +26,10 @@ std::string OptionsOf(const Options& options, int64_t version, const std::string
     json.Key("threads");
     json.Int(options.op_threads);
   }
+  if (options.inter_op_threads > 0) {
+    json.Key("inter_op_threads");
+    json.Int(options.inter_op_threads);
+  }
   json.EndObject();
   return buffer.GetString();
 }

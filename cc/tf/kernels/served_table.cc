@@ -26,36 +26,28 @@ class ServedTableOp : public OpKernel {
  public:
   explicit ServedTableOp(OpKernelConstruction* context) : OpKernel(context) {
     int64_t model;
+    int slot;
+    std::string resource, table_name;
+    std::shared_ptr<ServedTables> tables;
     OP_REQUIRES_OK(context, context->GetAttr("model", &model));
-    OP_REQUIRES_OK(context, context->GetAttr("slot", &slot_));
-    OP_REQUIRES_OK(context, context->GetAttr("table", &resource_));
-    std::string table_name;
+    OP_REQUIRES_OK(context, context->GetAttr("slot", &slot));
+    OP_REQUIRES_OK(context, context->GetAttr("table", &resource));
     OP_REQUIRES_OK(context, context->GetAttr("table_name", &table_name));
-    OP_REQUIRES(context, slot_ < kNumSlots, absl::InvalidArgumentError("slot: expected 0 or 1"));
-    OP_REQUIRES_OK(context, ServedTables::Find(model, &tables_));
-    entry_ = tables_->Get(resource_, table_name);
+    OP_REQUIRES(context, slot < kNumSlots, absl::InvalidArgumentError("slot: expected 0 or 1"));
+    OP_REQUIRES_OK(context, ServedTables::Find(model, &tables));
+    ServedTables::Entry* entry = tables->Get(resource, table_name);
+    handle_ = Tensor(tensorflow::DT_RESOURCE, TensorShape({}));
+    handle_.scalar<tensorflow::ResourceHandle>()() =
+        tensorflow::ResourceHandle::MakeRefCountingHandle(
+            new ServedTableResource(std::move(tables), entry, slot),
+            context->device()->attributes().name());
   }
 
-  void Compute(OpKernelContext* context) override {
-    Tensor* output;
-    OP_REQUIRES_OK(context, context->allocate_output(0, TensorShape({}), &output));
-    ServedTableResource* table;
-    auto make = [this](ServedTableResource** made) {
-      *made = new ServedTableResource(tables_, entry_, slot_);
-      return absl::OkStatus();
-    };
-    auto handle = tensorflow::MakeResourceHandle<ServedTableResource>(context, "", resource_);
-    OP_REQUIRES_OK(context, context->resource_manager()->LookupOrCreate<ServedTableResource>(
-                                handle.container(), handle.name(), &table, make));
-    table->Unref();  // the manager has it
-    output->scalar<tensorflow::ResourceHandle>()() = std::move(handle);
-  }
+  void Compute(OpKernelContext* context) override { context->set_output(0, handle_); }
 
  private:
-  int slot_;
-  std::string resource_;
-  std::shared_ptr<ServedTables> tables_;
-  ServedTables::Entry* entry_;
+  // Has the resource: requests need not ask the resource manager, once for each table.
+  Tensor handle_;
 };
 
 class InitializeServedTableOp : public OpKernel {

@@ -102,7 +102,6 @@ REGISTER_OP("GroupEmbedding>ServedLookup")
     .Input("keyed_tables: keyed_types")
     .Output("outputs: num_outputs * dtype")
     .TABLES_ATTRS.GROUP_ATTRS.Attr("num_outputs: int >= 1")
-    .SetIsStateful()
     .SetShapeFn(ServedLookupShape)
     .Doc(R"doc(
 GroupLookup for tables of a served model, which finds the rows of keys itself.

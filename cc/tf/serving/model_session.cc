@@ -7,8 +7,9 @@ namespace group_embedding {
 using ::tensorflow::Tensor;
 using ::tensorflow::tstring;
 
-ModelSession::ModelSession(std::string folder, const tensorflow::MetaGraphDef& meta)
-    : folder_(std::move(folder)) {
+ModelSession::ModelSession(std::string folder, const tensorflow::MetaGraphDef& meta,
+                           bool runs_inline)
+    : folder_(std::move(folder)), runs_inline_(runs_inline) {
   *meta_.mutable_saver_def() = meta.saver_def();
   *meta_.mutable_signature_def() = meta.signature_def();
   *meta_.mutable_collection_def() = meta.collection_def();
@@ -28,7 +29,7 @@ absl::Status ModelSession::Make(const std::string& folder, const tensorflow::Met
   options.config = config;
   tensorflow::Session* made = nullptr;
   TF_RETURN_IF_ERROR(tensorflow::NewSession(options, &made));
-  session->reset(new ModelSession(folder, meta));
+  session->reset(new ModelSession(folder, meta, config.inter_op_parallelism_threads() == 0));
   (*session)->session_.reset(made);
   return made->Create(meta.graph_def());
 }
@@ -87,6 +88,7 @@ absl::Status ModelSession::Call(const std::vector<std::string>& feeds,
       handle = found->second;
     } else {
       tensorflow::CallableOptions options;
+      if (runs_inline_) options.mutable_run_options()->set_inter_op_thread_pool(-1);
       for (const std::string& name : feeds) options.add_feed(name);
       for (const std::string& name : fetches) options.add_fetch(name);
       for (const std::string& name : targets) options.add_target(name);

@@ -30,19 +30,22 @@ class ModelSession {
   // Runs the initializer of the SavedModel.
   absl::Status Initialize();
 
-  // Thread-safe. Computes tensors from fed ones, as the first call for these names prepared it.
+  // Thread-safe. Computes tensors from fed ones, as the first call for these names prepared it. The
+  // calling thread runs all ops, unless the config of Make states threads between ops: ops of one
+  // request are few, and handing them over takes longer than most of them.
   absl::Status Call(const std::vector<std::string>& feeds, const std::vector<std::string>& fetches,
                     const std::vector<std::string>& targets,
                     const std::vector<tensorflow::Tensor>& fed,
                     std::vector<tensorflow::Tensor>* fetched);
 
  private:
-  ModelSession(std::string folder, const tensorflow::MetaGraphDef& meta);
+  ModelSession(std::string folder, const tensorflow::MetaGraphDef& meta, bool runs_inline);
 
   // The asset files of the model.
   void FeedAssets(NamedTensors* feeds) const;
 
   const std::string folder_;
+  const bool runs_inline_;
   tensorflow::MetaGraphDef meta_;  // without the graph
   std::unique_ptr<tensorflow::Session> session_;
   std::mutex mutex_;  // of callables_

@@ -121,7 +121,9 @@ absl::Status ServedModel::MakeSession(int slot, const MetaGraphDef& meta) {
   config.set_allow_soft_placement(true);
   if (options_.threads > 0) {
     config.set_intra_op_parallelism_threads(options_.threads);
-    config.set_inter_op_parallelism_threads(options_.threads);
+  }
+  if (options_.inter_op_threads > 0) {
+    config.set_inter_op_parallelism_threads(options_.inter_op_threads);
   }
   std::unique_ptr<ModelSession>& session = slots_[slot].session;
   TF_RETURN_IF_ERROR(ModelSession::Make(path_, meta, config, &session));

@@ -269,3 +269,44 @@ def test_tls(start, model, tmp_path):
         assert client.predict({"x": X, "n": N})[1] == 1
     with Client(server) as client, pytest.raises(grpc.RpcError):
         client.predict({"x": X, "n": N}, seconds=2)
+
+
+def test_a_server_that_asks_for_certificates(start, model, tmp_path):
+    # Given an authority, a certificate of it for the server and one for a client, and a stranger's
+    def openssl(*arguments):
+        subprocess.run(["openssl", *arguments], cwd=tmp_path, check=True, capture_output=True)
+
+    def authority(name):
+        new = ["-newkey", "rsa:2048", "-nodes", "-days", "1", "-subj", f"/CN={name}"]
+        openssl("req", "-x509", *new, "-keyout", f"{name}.key", "-out", f"{name}.pem")
+
+    def certificate(name, signer):
+        new = ["-newkey", "rsa:2048", "-nodes", "-subj", f"/CN={name}"]
+        openssl("req", *new, "-keyout", f"{name}.key", "-out", f"{name}.csr")
+        (tmp_path / "names").write_text("subjectAltName=DNS:localhost")
+        sign = ["-CA", f"{signer}.pem", "-CAkey", f"{signer}.key", "-CAcreateserial", "-days", "1"]
+        openssl(
+            "x509", "-req", "-in", f"{name}.csr", *sign, "-extfile", "names", "-out", f"{name}.pem"
+        )
+
+    for name in ("authority", "other"):
+        authority(name)
+    for name, signer in (("server", "authority"), ("client", "authority"), ("stranger", "other")):
+        certificate(name, signer)
+
+    # When a server asks clients for a certificate of the authority
+    files = {"key": "server.key", "certificate": "server.pem", "client-ca": "authority.pem"}
+    arguments = [f"--tls-{name}={tmp_path / file}" for name, file in files.items()]
+    server = start({"m": model(tmp_path / "1")}, *arguments)
+
+    # Then the client that has one is answered, and no other one
+    def ask(*pair):
+        root, *own = [(tmp_path / name).read_bytes() for name in ("authority.pem", *pair)]
+        with Client(server, grpc.ssl_channel_credentials(root, *own)) as client:
+            return client.predict({"x": X, "n": N}, seconds=3)[1]
+
+    assert ask("client.key", "client.pem") == 1
+    for pair in ((), ("stranger.key", "stranger.pem")):
+        with pytest.raises(grpc.RpcError):
+            ask(*pair)
+    assert ask("client.key", "client.pem") == 1

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import tensorflow as tf
-from server_clients import Client, wait_for
+from server_clients import Client, http, wait_for
 
 import group_embedding as ge
 from group_embedding.serving import Publisher, server
@@ -123,3 +123,25 @@ def test_versions_of_a_publisher(own_server, tmp_path):
         outputs, again = client.predict(inputs())
     assert again == version
     assert_equal(outputs, expected[version])
+
+
+def test_quantized_rows(own_server, tmp_path):
+    # Given a model, and two servers, one of which has rows in int8
+    model = Model()
+    model.train(1)
+    tf.saved_model.save(model, str(tmp_path / "4"), signatures=model.signature())
+    exact = own_server({"m": tmp_path})
+    coarse = own_server({"m": tmp_path}, "--quantize", "int8")
+
+    # When both answer
+    with Client(exact) as one, Client(coarse) as other:
+        rows = one.predict(inputs())[0]["rows"]
+        quantized = other.predict(inputs())[0]["rows"]
+
+    # Then the rows are others, by less than their type's step, and the tables say their type
+    assert (rows != quantized).any()
+    for columns in (slice(0, 4), slice(4, 12), slice(12, 14)):
+        span = np.ptp(rows[:, columns], axis=1, keepdims=True) + np.abs(rows[:, columns])
+        assert (np.abs(rows - quantized)[:, columns] <= span / 255 + 1e-6).all()
+    assert "<td>int8</td>" in http(coarse, "/")[1]
+    assert "<td>int8</td>" not in http(exact, "/")[1]
