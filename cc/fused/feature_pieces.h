@@ -19,6 +19,7 @@ struct FeaturePiece {
 inline constexpr int64_t kPieceElements = 65536;
 inline constexpr int64_t kPieceNanoseconds = 20000;
 inline constexpr int64_t kLeastNanoseconds = 100;  // of any piece
+inline constexpr int64_t kRowNanoseconds = 30;     // to fetch a row that is in no cache
 
 struct FeaturePieces {
   std::vector<FeaturePiece> pieces;
@@ -29,7 +30,7 @@ struct FeaturePieces {
 
 inline FeaturePieces CutFeatures(const Group& group) {
   FeaturePieces cut;
-  int64_t total = 0;
+  int64_t total = 0, total_ids = 0;
   for (int64_t f = 0; f < group.num_features; ++f) {
     const Feature& feature = group.features[f];
     const int64_t num_ids = group.batch.Begin(feature.first_sample + feature.num_samples) -
@@ -39,13 +40,15 @@ inline FeaturePieces CutFeatures(const Group& group) {
     const int64_t num_pieces =
         std::min(feature.num_samples, (elements + kPieceElements - 1) / kPieceElements);
     total += elements;
+    total_ids += num_ids;
     for (int64_t p = 0; p < num_pieces; ++p) {
       cut.pieces.push_back(
           {f, feature.num_samples * p / num_pieces, feature.num_samples * (p + 1) / num_pieces});
     }
   }
   const int64_t count = std::max<int64_t>(static_cast<int64_t>(cut.pieces.size()), 1);
-  cut.nanoseconds = kLeastNanoseconds + total / count * kPieceNanoseconds / kPieceElements;
+  cut.nanoseconds = kLeastNanoseconds + std::max(total / count * kPieceNanoseconds / kPieceElements,
+                                                 total_ids / count * kRowNanoseconds);
   return cut;
 }
 
