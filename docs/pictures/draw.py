@@ -5,6 +5,7 @@ A test compares the committed files with what this script draws.
 
 from pathlib import Path
 
+from model_shapes import SHAPES, draw_shape
 from svg import Picture, sequence
 
 FOLDER = Path(__file__).resolve().parent
@@ -230,7 +231,8 @@ PICTURES = [
 
 def draw():
     """The text of every picture, by file name."""
-    return {f"{picture.__name__}.svg": picture().svg() for picture in PICTURES}
+    drawn = {f"{picture.__name__}.svg": picture().svg() for picture in PICTURES}
+    return drawn | {f"model_{name}.svg": draw_shape(name).svg() for name in SHAPES}
 
 
 if __name__ == "__main__":

@@ -9,15 +9,15 @@ import tensorflow as tf
 
 from group_embedding.keras_compat import keras
 from group_embedding.models.attention import TransformerBlock
-from group_embedding.models.histories import plan_history, read_history
+from group_embedding.models.histories import HistoryRecommender, read_history
 from group_embedding.models.mlp import MLP
-from group_embedding.models.model_inputs import Dense, Features, check_units, with_sequences
+from group_embedding.models.model_inputs import Dense, Features, check_units
 from group_embedding.models.positions import PositionEmbedding
-from group_embedding.models.recommender import Recommender, concat_vectors
+from group_embedding.models.recommender import concat_vectors
 
 
 @keras.utils.register_keras_serializable(package="group_embedding")
-class BST(Recommender):
+class BST(HistoryRecommender):
     """Behavior Sequence Transformer: Chen et al., https://arxiv.org/abs/1905.06874.
 
         history, target -- one lookup -- + positions -- transformer blocks -- all positions --+
@@ -72,24 +72,16 @@ class BST(Recommender):
         **kwargs: Any,
     ) -> None:
         super().__init__(
-            features,
-            dense=dense,
-            dim=dim,
-            plan=lambda planned: with_sequences("BST", planned, tuple(history), max_length),
-            **kwargs,
+            features, history=history, max_length=max_length, dense=dense, dim=dim, **kwargs
         )
-        self._combined = plan_history("BST", self.features, history)
         check_units("BST", num_blocks=[num_blocks], num_heads=[num_heads], hidden=hidden)
-        self._history = tuple(history.items())
         self._keep_options(
-            history=dict(history),
-            max_length=max_length,
             num_blocks=num_blocks,
             num_heads=num_heads,
             hidden=list(hidden),
             dropout=dropout,
         )
-        width = sum(f.table.dim for f in self.features if f.name in history)
+        width = self.history_width
         options = {"activation": "leaky_relu", "dropout": dropout, "dtype": self._policy}
         self.positions = PositionEmbedding(dtype=self._policy)
         self.blocks = [
@@ -106,5 +98,5 @@ class BST(Recommender):
             x = block(x, mask, training=training)
         x = tf.where(mask[..., None], x, tf.zeros_like(x))
         x = tf.reshape(x, [-1, x.shape[1] * x.shape[2]])
-        x = tf.concat([concat_vectors(batch, self._combined), x], axis=-1)
+        x = tf.concat([concat_vectors(batch, self.combined), x], axis=-1)
         return self.logit(self.deep(x, training=training))

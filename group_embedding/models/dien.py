@@ -8,15 +8,15 @@ from typing import Any
 import tensorflow as tf
 
 from group_embedding.keras_compat import keras
-from group_embedding.models.histories import last_of, plan_history, read_history
+from group_embedding.models.histories import HistoryRecommender, last_of, read_history
 from group_embedding.models.mlp import MLP
-from group_embedding.models.model_inputs import Dense, Features, check_units, with_sequences
-from group_embedding.models.recommender import Recommender, concat_vectors
+from group_embedding.models.model_inputs import Dense, Features, check_units
+from group_embedding.models.recommender import concat_vectors
 from group_embedding.models.recurrent import AttentionGRU
 
 
 @keras.utils.register_keras_serializable(package="group_embedding")
-class DIEN(Recommender):
+class DIEN(HistoryRecommender):
     """Deep Interest Evolution Network: Zhou et al., https://arxiv.org/abs/1809.03672.
 
         history --- GRU --- states --- attention to the target --- GRU with attention --- last state
@@ -72,24 +72,17 @@ class DIEN(Recommender):
         **kwargs: Any,
     ) -> None:
         super().__init__(
-            features,
-            dense=dense,
-            dim=dim,
-            plan=lambda planned: with_sequences("DIEN", planned, tuple(history), max_length),
-            **kwargs,
+            features, history=history, max_length=max_length, dense=dense, dim=dim, **kwargs
         )
-        self._combined = plan_history("DIEN", self.features, history)
         check_units("DIEN", hidden=hidden)
-        self._history, self._auxiliary = tuple(history.items()), float(auxiliary)
+        self._auxiliary = float(auxiliary)
         self._keep_options(
-            history=dict(history),
-            max_length=max_length,
             auxiliary=self._auxiliary,
             hidden=list(hidden),
             activation=activation,
             dropout=dropout,
         )
-        width = sum(f.table.dim for f in self.features if f.name in history)
+        width = self.history_width
         self.interests = AttentionGRU(width, dtype=self._policy)
         self.attention = keras.layers.Dense(width, use_bias=False, dtype=self._policy)
         self.evolution = AttentionGRU(width, dtype=self._policy)
@@ -106,7 +99,7 @@ class DIEN(Recommender):
         scores = tf.where(mask, scores, tf.constant(-6e4, scores.dtype))
         evolved = self.evolution(states, mask, tf.nn.softmax(scores))
         interest = last_of(evolved, mask)
-        x = tf.concat([concat_vectors(batch, self._combined), interest], axis=-1)
+        x = tf.concat([concat_vectors(batch, self.combined), interest], axis=-1)
         return self.logit(self.deep(x, training=training))
 
 

@@ -9,14 +9,14 @@ import tensorflow as tf
 
 from group_embedding.keras_compat import keras
 from group_embedding.models.attention import ActivationUnit
-from group_embedding.models.histories import plan_history, read_history
+from group_embedding.models.histories import HistoryRecommender, read_history
 from group_embedding.models.mlp import MLP
-from group_embedding.models.model_inputs import Dense, Features, check_units, with_sequences
-from group_embedding.models.recommender import Recommender, concat_vectors
+from group_embedding.models.model_inputs import Dense, Features, check_units
+from group_embedding.models.recommender import concat_vectors
 
 
 @keras.utils.register_keras_serializable(package="group_embedding")
-class DIN(Recommender):
+class DIN(HistoryRecommender):
     """Deep Interest Network: Zhou et al., https://arxiv.org/abs/1706.06978.
 
         history --- one lookup --- [batch, length, dim] ---+
@@ -70,18 +70,10 @@ class DIN(Recommender):
         **kwargs: Any,
     ) -> None:
         super().__init__(
-            features,
-            dense=dense,
-            dim=dim,
-            plan=lambda planned: with_sequences("DIN", planned, tuple(history), max_length),
-            **kwargs,
+            features, history=history, max_length=max_length, dense=dense, dim=dim, **kwargs
         )
-        self._combined = plan_history("DIN", self.features, history)
         check_units("DIN", attention=attention, hidden=hidden)
-        self._history = tuple(history.items())
         self._keep_options(
-            history=dict(history),
-            max_length=max_length,
             attention=list(attention),
             hidden=list(hidden),
             activation=activation,
@@ -94,5 +86,5 @@ class DIN(Recommender):
     def predict_logits(self, batch: Any, training: Any = None) -> Any:
         query, keys, mask = read_history(batch, dict(self._history))
         interest = self.interest(query, keys, mask, training=training)
-        x = tf.concat([concat_vectors(batch, self._combined), interest], axis=-1)
+        x = tf.concat([concat_vectors(batch, self.combined), interest], axis=-1)
         return self.logit(self.deep(x, training=training))

@@ -1,11 +1,12 @@
-"""Histories of a sample, and the features that they are compared with."""
+"""Histories of a sample, and the base of the models that compare them with other features."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from group_embedding.models.model_inputs import check_combined, check_known
+from group_embedding.models.model_inputs import check_combined, check_known, with_sequences
+from group_embedding.models.recommender import Recommender
 
 
 class History(NamedTuple):
@@ -14,6 +15,32 @@ class History(NamedTuple):
     query: Any  # [batch, dim]: vectors of the targets, side by side
     keys: Any  # [batch, max_length, dim]: vectors of the histories, side by side
     mask: Any  # bool [batch, max_length]
+
+
+class HistoryRecommender(Recommender):
+    """The base of DIN, DIEN and BST, whose docstrings say what the arguments are. The features but
+    the histories are `combined`."""
+
+    def __init__(self, features, *, history, max_length, **kwargs):
+        owner = type(self).__name__
+
+        def plan(planned):
+            return with_sequences(owner, planned, tuple(history), max_length)
+
+        super().__init__(features, plan=plan, **kwargs)
+        self.combined = plan_history(owner, self.features, history)
+        self._history = tuple(history.items())
+        self._max_length = max_length
+
+    @property
+    def history_width(self) -> int:
+        """The number of values that all histories have at one position."""
+        names = dict(self._history)
+        return sum(f.table.dim for f in self.features if f.name in names)
+
+    def get_config(self) -> dict[str, Any]:
+        of_history = {"history": dict(self._history), "max_length": self._max_length}
+        return {**super().get_config(), **of_history}
 
 
 def plan_history(model, features, history):

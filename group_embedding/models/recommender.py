@@ -20,6 +20,7 @@ from group_embedding.models.model_inputs import (
     plan_model_features,
 )
 from group_embedding.models.routed_inputs import RoutedInputs
+from group_embedding.models.served import Served
 from group_embedding.training.model import Model
 
 
@@ -40,7 +41,7 @@ class LookedUp(NamedTuple):
     others: dict  # inputs that a model reads by itself
 
 
-class Recommender(Model):
+class Recommender(Served, Model):
     """The base of the models: features are looked up by one op, the rest is `predict_logits`.
 
     A subclass hands its features to this constructor, makes its layers, and computes logits from a
@@ -55,7 +56,7 @@ class Recommender(Model):
       vectors: names of the features whose vectors are looked up; None: all.
       linear: names of the features that have a linear table, too: one number for each id; None:
         all.
-      others: names of inputs that are handed to `predict_logits` as they are.
+      others: names of inputs that are handed to `predict_logits` as they are; a feature may be one.
       **kwargs: `name`, `dtype` and `trainable`, as for every Keras model.
     """
 
@@ -88,7 +89,7 @@ class Recommender(Model):
 
     def _check_names(self, owner, features):
         names = [f.name for f in features]
-        for name in (*self._dense_widths, *self._others):
+        for name in self._dense_widths:
             if name in names:
                 raise ValueError(
                     f"{owner}: expected '{name}' as a feature or a dense input, got both"
@@ -121,7 +122,8 @@ class Recommender(Model):
             return
         # Eagerly, though the first call may be in a function that Keras traces.
         with tf.init_scope():
-            self.embedding.build()
+            if not self.embedding.built:  # `route` builds it
+                self.embedding.build()
             self.predict_logits(self._example(), training=False)
         self.built = True
 
@@ -155,38 +157,11 @@ class Recommender(Model):
         Returns:
           The inputs, with all ids packed, which the model takes.
         """
-        names = (*self._dense_widths, *self._others)
-        others = {name: tf.convert_to_tensor(_input(self, inputs, name)) for name in names}
+        others = {
+            name: tf.convert_to_tensor(_input(self, inputs, name)) for name in self._dense_widths
+        }
+        others.update((name, self._other_of(inputs, name)) for name in self._others)
         return RoutedInputs(self.embedding.route(self._ids_of(inputs)), others)
-
-    def serving_signature(self) -> dict[str, tf.TensorSpec]:
-        """The inputs of an exported model: ids `[batch, any]`, filled up with a negative id, and
-        dense inputs `[batch, width]`."""
-        specs = {}
-        for feature in self._features:
-            dtype = feature.table.key_dtype or "int64"
-            specs[feature.name] = tf.TensorSpec([None, None], dtype, feature.name)
-        for name, width in self._dense_widths.items():
-            specs[name] = tf.TensorSpec([None, width], tf.float32, name)
-        return specs
-
-    def export(self, filepath: str) -> None:
-        """Writes a SavedModel for serving, with the inputs of `serving_signature`.
-
-        Args:
-          filepath: the folder of the SavedModel.
-        """
-        if not self.built:
-            self.build()
-        signature = self.serving_signature()
-        serve = tf.function(
-            lambda inputs: self(inputs, training=False), input_signature=[signature]
-        )
-        serve.get_concrete_function()
-        archive = keras.export.ExportArchive()
-        archive.track(self)
-        archive.add_endpoint("serve", serve)
-        archive.write_out(str(filepath))
 
     def predict_logits(self, batch: LookedUp, training: Any = None) -> Any:
         """The dense part of the model; a subclass has it."""
@@ -214,22 +189,31 @@ class Recommender(Model):
             ids = self._ids_of(inputs)
         outputs = self.embedding(ids)
         vectors = {feature.name: outputs[feature.name] for feature in self._with_vectors}
-        masks = {
-            feature.name: vectors[feature.name]._keras_mask
-            for feature in self._with_vectors
-            if feature.max_length is not None
-        }
+        masks = self._masks_of(vectors, ids)
         linear = None
         if self._linear:
             linear = tf.concat([outputs[feature.name] for _, feature in self._linear], axis=-1)
-        others = {name: _input(self, inputs, name) for name in self._others}
+        others = {name: self._other_of(inputs, name) for name in self._others}
         return LookedUp(vectors, masks, linear, self._dense_of(inputs), others)
+
+    def _masks_of(self, vectors, ids):
+        """{feature: bool [batch, max_length]} of the sequences."""
+        names = [f.name for f in self._with_vectors if f.max_length is not None]
+        masks = {name: getattr(vectors[name], "_keras_mask", None) for name in names}
+        if None in masks.values():
+            # Keras 2 traces a SavedModel with a stand-in for the layer: results have no masks.
+            computed = self.embedding.compute_mask(ids)
+            masks = {name: computed[name] for name in names}
+        return masks
 
     def _ids_of(self, inputs):
         ids = dict(inputs)
         for name, feature in self._linear:
             ids[feature.name] = _input(self, inputs, name)
         return ids
+
+    def _other_of(self, inputs, name):
+        return tf.convert_to_tensor(_input(self, inputs, name))
 
     def _dense_of(self, inputs):
         if not self._dense_widths:

@@ -54,8 +54,9 @@ class TwoTower(Recommender):
       dim: the length of rows, where a schema does not say it.
       units: units of the layers of both towers; the last is the length of their vectors.
       temperature: by which dot products are divided.
-      item_id: the name of an input with the item's id, int `[batch]`: an item that is in the batch
-        twice is no negative of itself, and its q is estimated while the model trains.
+      item_id: the name of an input with the item's id, int `[batch]`, or of a feature, whose first
+        id in a sample is the item's: an item that is in the batch twice is no negative of itself,
+        and its q is estimated while the model trains.
       log_q: the name of an input, float `[batch]`: the natural logarithm of q, in the place of the
         estimate.
       num_buckets: into how many counts ids are hashed for the estimate.
@@ -94,6 +95,7 @@ class TwoTower(Recommender):
                 "TwoTower: expected query and item to have one or more features each and none in "
                 f"common, got query={names['query']}, item={names['item']}"
             )
+        _check_other_inputs(item_id, log_q, names, dense)
         if temperature <= 0:
             raise ValueError(f"TwoTower: expected a temperature above 0, got {temperature}")
         super().__init__(
@@ -120,6 +122,7 @@ class TwoTower(Recommender):
             dropout=dropout,
         )
         self._item_id, self._log_q, self._temperature = item_id, log_q, temperature
+        self._feature_names = frozenset(feature.name for feature in self.features)
         self.query_tower, self.item_tower = (
             MLP(units, last_activation="linear", dropout=dropout, dtype=self._policy)
             for _ in range(2)
@@ -147,7 +150,8 @@ class TwoTower(Recommender):
     def serving_signature(self) -> dict[str, tf.TensorSpec]:
         specs = super().serving_signature()
         dtypes = {self._item_id: tf.int64, self._log_q: tf.float32}
-        return specs | {n: tf.TensorSpec([None], dtypes[n], n) for n in self._others}
+        others = {n: tf.TensorSpec([None], dtypes[n], n) for n in self._others}
+        return {**others, **specs}  # a feature that is the item's id has the shape of a feature
 
     def query_vectors(self, inputs: Mapping[str, Any]) -> Any:
         """The vectors of queries: float32 `[batch, units]` of norm 1.
@@ -164,6 +168,18 @@ class TwoTower(Recommender):
           inputs: a dict with the inputs of the item alone.
         """
         return self._vectors_of(inputs, "item")
+
+    def _other_of(self, inputs, name):
+        """[batch]: of a feature, the first id of each sample; -1 where it has none."""
+        if name not in inputs or name not in self._feature_names:
+            return super()._other_of(inputs, name)
+        ids = inputs[name]
+        if isinstance(ids, tf.SparseTensor):
+            ids = tf.RaggedTensor.from_sparse(ids)
+        if isinstance(ids, tf.RaggedTensor):
+            ids = ids.to_tensor(-1, shape=[None, 1])
+        ids = tf.convert_to_tensor(ids)
+        return ids if ids.shape.rank == 1 else ids[:, 0]
 
     def _vectors(self, batch, tower, training):
         options = self._options.values
@@ -208,6 +224,20 @@ class TwoTower(Recommender):
             is_pair = tf.eye(tf.shape(ids)[0], dtype=tf.bool)
             logits = tf.where(is_itself & ~is_pair, tf.constant(-1e9), logits)
         return -tf.reduce_mean(tf.linalg.diag_part(tf.nn.log_softmax(logits)))
+
+
+def _check_other_inputs(item_id, log_q, names, dense):
+    dense_names = [*dense["query"], *dense["item"]]
+    if item_id is not None and item_id in (*names["query"], *dense_names):
+        raise ValueError(
+            "TwoTower: expected item_id to name an input with ids or one of the item's features "
+            f"{names['item']}, got '{item_id}'"
+        )
+    if log_q is not None and log_q in (*names["query"], *names["item"], *dense_names):
+        raise ValueError(
+            f"TwoTower: expected log_q to name an input of its own, got '{log_q}', which is a "
+            "feature or a dense input"
+        )
 
 
 def _widths(dense):

@@ -330,7 +330,7 @@ def test_two_tower(inputs):
     np.testing.assert_allclose(model.item_vectors(of_item), item, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("corrects", ["nothing", "log_q", "item_id"])
+@pytest.mark.parametrize("corrects", ["nothing", "log_q", "item_id", "a feature"])
 def test_two_towers_loss(inputs, corrects):
     # given a batch in which one item is twice, and how often items are in batches
     log_q = np.log(np.random.default_rng(1).uniform(0.01, 1, SAMPLES)).astype("float32")
@@ -341,6 +341,7 @@ def test_two_towers_loss(inputs, corrects):
         "nothing": {},
         "log_q": {"log_q": "log_q"},
         "item_id": {"item_id": "id", "log_q": "log_q"},
+        "a feature": {"item_id": "item", "log_q": "log_q"},
     }[corrects]
     model = make_two_tower(**options)
     # when it trains
@@ -351,9 +352,48 @@ def test_two_towers_loss(inputs, corrects):
     scores = query @ item.T / 0.05 - (0 if corrects == "nothing" else log_q)
     losses = []
     for i in range(SAMPLES):
-        count = [j == i or corrects != "item_id" or ids[j] != ids[i] for j in range(SAMPLES)]
+        counts_twice = corrects in ("nothing", "log_q")
+        count = [j == i or counts_twice or ids[j] != ids[i] for j in range(SAMPLES)]
         losses.append(np.log(np.exp(scores[i] - scores[i, i])[count].sum()))
     np.testing.assert_allclose(model.losses, [np.mean(losses)], rtol=1e-4)
+
+
+@pytest.mark.parametrize("form", ["vector", "column", "ragged", "sparse", "routed"])
+def test_an_items_feature_is_its_id(inputs, form):
+    # given a model that reads the id from a feature, and one that has an input for it
+    named = make_two_tower(item_id="id", num_buckets=100)
+    by_feature = make_two_tower(item_id="item", num_buckets=100)
+    batch = {**inputs, "id": inputs["item"]}
+    # when a batch has the feature in one of its forms
+    column = tf.constant(inputs["item"])[:, None]
+    forms = {
+        "vector": lambda: inputs,
+        "column": lambda: {**inputs, "item": column},
+        "ragged": lambda: {**inputs, "item": tf.RaggedTensor.from_tensor(column)},
+        "sparse": lambda: {**inputs, "item": tf.sparse.from_dense(column + 1)},
+        "routed": lambda: by_feature.route(inputs),
+    }
+    given = forms[form]()
+    if form == "sparse":  # from_dense leaves zeros out
+        given["item"] = given["item"].with_values(given["item"].values - 1)
+    named(batch, training=True), by_feature(given, training=True)
+    # then the losses agree, and the signature of a served model has the feature once
+    np.testing.assert_allclose(by_feature.losses, named.losses, rtol=1e-5)
+    assert by_feature.serving_signature()["item"].shape.rank == 2
+    assert "id" not in by_feature.serving_signature()
+
+
+@pytest.mark.parametrize(
+    "options, words",
+    [
+        ({"item_id": "user"}, r"item_id to name .*\['item'\], got 'user'"),
+        ({"item_id": "age"}, "item_id to name .*got 'age'"),
+        ({"log_q": "item"}, "log_q to name an input of its own, got 'item'"),
+    ],
+)
+def test_inputs_that_are_no_ids_of_items(options, words):
+    with pytest.raises(ValueError, match=words):
+        make_two_tower(**options)
 
 
 def test_items_are_counted_while_a_model_trains():
