@@ -4,14 +4,18 @@
 Files of Criteo's columns are made first: a label, 13 numbers and 26 categories, from a seed. Text
 is
 compared with `tf.data.experimental.make_csv_dataset`, Parquet with `pandas.read_parquet` and
-`tf.data.Dataset.from_generator`, where pandas can be imported. Each reads for some seconds, by
-turns with the other, from its first batch on; medians of the turns.
+`tf.data.Dataset.from_generator`, where pandas can be imported: a tensor for each category, or, as
+training takes them, packed ids by `layer.route` in `map` behind both. Each reads for some seconds,
+by turns with the other, from its first batch on; medians of the turns.
+
+    python benchmarks/bench_data.py --only "Parquet, packed ids" --threads 16   # rows/s of 16 cores
 
     python benchmarks/bench_data.py [--rows 400000] [--batch 4096] [--seconds 3] [--turns 5]
-                                    [--json FILE] [--plot FILE.png]
+                                    [--only FILES] [--threads N] [--json FILE] [--plot FILE.png]
 """
 
 import argparse
+import importlib.util
 import itertools
 import os
 import statistics
@@ -107,6 +111,19 @@ def stock_csv(folder, batch):
     )
 
 
+def packed_ids(dataset):
+    """(packed ids, numbers [batch, 13]), labels: what a training step takes."""
+    layer = ge.layers.GroupEmbedding(
+        [ge.FeatureConfig(name, ge.TableConfig(name, 1, 16)) for name in CATEGORIES]
+    )
+
+    def pack(features, labels):
+        ids = {name: features[name] for name in CATEGORIES}
+        return (layer.route(ids), features["dense"]), labels
+
+    return dataset.map(pack).prefetch(2)
+
+
 def by_pandas(folder, batch):
     import pandas
 
@@ -115,57 +132,80 @@ def by_pandas(folder, batch):
             frame = pandas.read_parquet(path)
             for begin in range(0, len(frame) - batch + 1, batch):
                 rows = frame.iloc[begin : begin + batch]
-                features = {name: rows[name].to_numpy() for name in NAMES[1:]}
-                yield features, rows["label"].to_numpy()
+                features = {name: rows[name].to_numpy() for name in CATEGORIES}
+                yield features | {"dense": rows[DENSE].to_numpy()}, rows["label"].to_numpy()
 
-    spec = {n: tf.TensorSpec([None], tf.float32 if n in DENSE else tf.int64) for n in NAMES[1:]}
+    spec = {name: tf.TensorSpec([None], tf.int64) for name in CATEGORIES}
+    spec |= {"dense": tf.TensorSpec([None, len(DENSE)], tf.float32)}
     label = tf.TensorSpec([None], tf.int64)
     return tf.data.Dataset.from_generator(generate, output_signature=(spec, label)).prefetch(2)
 
 
 def rate(dataset, seconds):
-    """Rows per second, from the first batch on."""
+    """(rows per second, nanoseconds of CPU time of a row), from the first batch on."""
     batches = iter(dataset)
     next(batches)
-    rows, start = 0, time.perf_counter()
+    rows, start, cpu = 0, time.perf_counter(), time.process_time()
     while time.perf_counter() - start < seconds:
         rows += len(next(batches)[1])
-    return rows / (time.perf_counter() - start)
+    return rows / (time.perf_counter() - start), (time.process_time() - cpu) / rows * 1e9
 
 
 def run(chosen, folder):
-    batch = chosen.batch
-    shuffled = {"shuffle_rows": 100_000, "seed": 1}
+    batch, threads = chosen.batch, {"num_threads": chosen.threads}
+    shuffled = {"shuffle_rows": 100_000, "seed": 1, **threads}
+
+    def read(kind, options=threads):
+        return lambda: ours(folder, batch, kind, **options)
+
+    def packed(read):
+        return lambda *of: packed_ids(read(*of))
+
     cases = [
-        ("Criteo TSV", lambda: ours(folder, batch, "tsv"), "make_csv_dataset", stock_csv),
-        ("Parquet", lambda: ours(folder, batch, "parquet"), "pandas", by_pandas),
-        ("Criteo TSV, shuffled", lambda: ours(folder, batch, "tsv", **shuffled), None, None),
-        ("Parquet, shuffled", lambda: ours(folder, batch, "parquet", **shuffled), None, None),
-        ("HugeCTR Raw", lambda: ours(folder, batch, "hugectr"), None, None),
-        ("TorchRec arrays", lambda: ours(folder, batch, "torchrec"), None, None),
+        ("Criteo TSV", read("tsv"), "make_csv_dataset", stock_csv),
+        ("Parquet", read("parquet"), "pandas", by_pandas),
+        ("Parquet, packed ids", packed(read("parquet")), "pandas", packed(by_pandas)),
+        ("Criteo TSV, shuffled", read("tsv", shuffled), None, None),
+        ("Parquet, shuffled", read("parquet", shuffled), None, None),
+        ("HugeCTR Raw", read("hugectr"), None, None),
+        ("TorchRec arrays", read("torchrec"), None, None),
     ]
+    has_pandas = importlib.util.find_spec("pandas") is not None
     for name, reader, other_name, other in cases:
-        if other_name == "pandas":
-            try:
-                import pandas  # noqa: F401
-            except ImportError:
-                other_name = other = None
-        rates, others = [], []
-        for _ in range(chosen.turns):
-            rates.append(rate(reader(), chosen.seconds))
-            if other:
-                others.append(rate(other(folder, batch), chosen.seconds))
-        theirs = statistics.median(others) if others else None
-        yield {
-            "files": name,
-            "rows/s": round(statistics.median(rates)),
-            "least": round(min(rates)),
-            "most": round(max(rates)),
-            "beside": other_name,
-            "its rows/s": theirs and round(theirs),
-            "ratio": theirs and round(statistics.median(rates) / theirs, 2),
-            "load": round(os.getloadavg()[0], 1),
+        if chosen.only and name not in chosen.only:
+            continue
+        if other_name == "pandas" and not has_pandas:
+            other_name = other = None
+        yield compare(chosen, folder, name, reader, other_name, other)
+
+
+def compare(chosen, folder, name, reader, other_name, other):
+    """A row of the table: both read by turns."""
+    rates, others = [], []
+    for _ in range(chosen.turns):
+        rates.append(rate(reader(), chosen.seconds))
+        if other:
+            others.append(rate(other(folder, chosen.batch), chosen.seconds))
+    (speeds, cpu), row = zip(*rates), {}
+    if others:
+        their_speeds, their_cpu = zip(*others)
+        row = {
+            "its rows/s": round(statistics.median(their_speeds)),
+            "its CPU ns": round(statistics.median(their_cpu)),
+            "ratio": round(statistics.median(a / b for a, b in zip(speeds, their_speeds)), 2),
+            "CPU ratio": round(statistics.median(b / a for a, b in zip(cpu, their_cpu)), 2),
         }
+    return {
+        "files": name,
+        "rows/s": round(statistics.median(speeds)),
+        "least": round(min(speeds)),
+        "most": round(max(speeds)),
+        "CPU ns": round(statistics.median(cpu)),
+        "beside": other_name,
+        **dict.fromkeys(("its rows/s", "its CPU ns", "ratio", "CPU ratio")),
+        **row,
+        "load": round(os.getloadavg()[0], 1),
+    }
 
 
 def plot(path, about, rows):
@@ -196,6 +236,8 @@ def parse_arguments():
     parser.add_argument("--batch", type=int, default=4096)
     parser.add_argument("--seconds", type=float, default=3.0)
     parser.add_argument("--turns", type=int, default=5)
+    parser.add_argument("--only", action="append", help="a name of the table's first column")
+    parser.add_argument("--threads", type=int, help="of the reader (default: cores, at most 8)")
     parser.add_argument("--json")
     parser.add_argument("--plot")
     return parser.parse_args()

@@ -2,6 +2,10 @@
 
 $ python examples/train_by_turns.py
 $ python examples/train_by_turns.py --model features --turns 30
+$ python examples/train_by_turns.py --inputs in-step
+
+Inputs are made ahead for both: stock layers get SparseTensors from memory, grouped ones packed ids.
+With `--inputs in-step` tf.data's threads make both for every step, from flat ids and lengths.
 """
 
 import argparse
@@ -32,7 +36,8 @@ TRAINING, TESTING = 40, 8  # batches in memory
 
 def main():
     chosen = arguments()
-    results = [run(MODELS[name], chosen.turns) for name in chosen.model]
+    ahead = chosen.inputs == "ahead"
+    results = [run(MODELS[name], chosen.turns, ahead) for name in chosen.model]
     print(f"\n{table(results)}\n")
     chosen.folder.mkdir(parents=True, exist_ok=True)
     path = chosen.folder / "by_turns.json"
@@ -44,6 +49,7 @@ def arguments():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--model", choices=MODELS, action="append", help="default: each in turn")
     parser.add_argument("--turns", type=int, default=10, help="of ten steps (default: 10)")
+    parser.add_argument("--inputs", choices=("ahead", "in-step"), default="ahead")
     parser.add_argument("--folder", type=Path, default=Path("runs/by_turns"))
     chosen = parser.parse_args()
     if chosen.turns < 1:
@@ -52,26 +58,28 @@ def arguments():
     return chosen
 
 
-def run(shape, num_turns):
+def run(shape, num_turns, ahead=True):
     """Trains both models of a shape by turns; returns the AUC and the times of each, and ratios."""
-    print(f"{shape.name}, batches of {shape.batch_size:,}", flush=True)
+    made = "made ahead" if ahead else "made in the step"
+    print(f"{shape.name}, batches of {shape.batch_size:,}, inputs {made}", flush=True)
     train = batches.batches(shape, samples.draw(shape, TRAINING, SEED))
     layer = models.grouped_embeddings(shape.rows)
     stock = Trained(
         models.Network(shape, models.StockEmbeddings(shape.rows)),
         models.make_optimizer(),
-        batches.for_stock(shape, train),
+        batches.for_stock(shape, train, ahead=ahead),
     )
     grouped = Trained(
         models.Network(shape, layer),
         ge.optimizers.wrap(models.make_optimizer()),
-        batches.for_grouped(shape, train, layer),
+        batches.for_grouped(shape, train, layer, ahead=ahead),
     )
     timed = [stock.timed, grouped.timed]
     load = turns.take_turns(timed, num_turns, lambda done: show(done, num_turns))
     test = batches.batches(shape, samples.draw(shape, TESTING, SEED + 1))
     return {
         "model": shape.name,
+        "inputs": made,
         "steps": num_turns * (turns.STEPS + 1) + 1,
         "stock": figures(stock, batches.for_stock(shape, test, epochs=1)),
         "grouped": figures(grouped, batches.for_grouped(shape, test, layer, epochs=1)),
@@ -118,8 +126,8 @@ def table(results):
     lines = []
     for result in results:
         lines.append(
-            f"{result['model']}: {result['steps']} steps each, {result['cores']} cores, "
-            f"load {result['load']:.1f}"
+            f"{result['model']}: {result['steps']} steps each, inputs {result['inputs']}, "
+            f"{result['cores']} cores, load {result['load']:.1f}"
         )
         lines.append(f"{'':>10}{'AUC':>9}  {'ms a step':^24}{'CPU ms a step':^24}")
         for name in ("stock", "grouped"):

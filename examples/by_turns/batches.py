@@ -36,48 +36,47 @@ def batches(shape, samples):
     return tf.data.Dataset.from_generator(rows, output_signature=signature)
 
 
-def for_stock(shape, dataset, epochs=None):
-    """SparseTensors, or tensors [B] where every sample has one id: made once, kept in memory.
+def for_stock(shape, dataset, epochs=None, ahead=True):
+    """SparseTensors, or tensors [B] where every sample has one id.
 
     Args:
         shape: the `samples.Shape` of the samples.
         dataset: of `batches`.
         epochs: how often it is repeated; None: for ever.
+        ahead: make them once and keep them in memory; else for every step, from ids and lengths.
 
     Returns:
         A dataset of ((ids by feature, numbers), labels).
     """
 
-    def indices(ids, lengths, numbers, labels):
-        return ids if shape.most_ids == 1 else _sparse_parts(ids, lengths), numbers, labels
-
-    def inputs(ids, numbers, labels):
+    def inputs(ids, lengths, numbers, labels):
         if shape.most_ids > 1:
-            ids = [tf.SparseTensor(*parts) for parts in ids]
+            ids = tuple(of.to_sparse() for of in _ragged(ids, lengths))
         return (_by_name(ids), numbers), labels
 
-    return dataset.map(indices).cache().repeat(epochs).map(inputs).prefetch(2)
+    return _repeated(dataset, inputs, epochs, ahead)
 
 
-def for_grouped(shape, dataset, layer, epochs=None):
-    """Makes the dataset of `for_stock`, but with ids packed by `layer.route`.
-
-    They are packed anew for every batch, so that packing is part of the step that is measured.
-    """
+def for_grouped(shape, dataset, layer, epochs=None, ahead=True):
+    """Makes the dataset of `for_stock`, but with ids packed by `layer.route`."""
 
     def inputs(ids, lengths, numbers, labels):
         if shape.most_ids > 1:
-            each = zip(ids, tf.unstack(lengths))
-            ids = [tf.RaggedTensor.from_row_lengths(*one, validate=False) for one in each]
+            ids = _ragged(ids, lengths)
         return (layer.route(_by_name(ids)), numbers), labels
 
+    return _repeated(dataset, inputs, epochs, ahead)
+
+
+def _repeated(dataset, inputs, epochs, ahead):
+    if ahead:
+        return dataset.map(inputs).cache().repeat(epochs).prefetch(2)
     return dataset.cache().repeat(epochs).map(inputs).prefetch(2)
 
 
-def _sparse_parts(ids, lengths):
-    ragged = [tf.RaggedTensor.from_row_lengths(*of) for of in zip(ids, tf.unstack(lengths))]
-    sparse = [r.to_sparse() for r in ragged]
-    return tuple((s.indices, s.values, s.dense_shape) for s in sparse)
+def _ragged(ids, lengths):
+    each = zip(ids, tf.unstack(lengths))
+    return [tf.RaggedTensor.from_row_lengths(*one, validate=False) for one in each]
 
 
 def _by_name(ids):

@@ -1,7 +1,7 @@
 """Batches as few tensors between Python and TensorFlow, and as features and labels behind it.
 
 All columns of a dtype are one matrix, a row for each column, of which TensorFlow's Unstack makes
-the columns without a copy.
+the columns without a copy. A group is the matrix that its feature is, a row for each sample.
 """
 
 from __future__ import annotations
@@ -23,18 +23,23 @@ class Packing:
     def __init__(self, columns, labels, groups, size):
         self._by_dtype, self._ragged, self._size = {}, [], size
         self._labels, self._groups = labels, groups
+        self._columns = {column.name: column for column in columns}
+        grouped = {name for names in groups.values() for name in names}
         for column in columns:
             if column.is_list:
                 self._ragged.append(column)
-            else:
+            elif column.name not in grouped:
                 self._by_dtype.setdefault(column.dtype, []).append(column.name)
-        self._columns = {column.name: column for column in columns}
 
     def signature(self):
         """The specs of what `pack` returns."""
         specs = [
             tf.TensorSpec([len(names), self._size], tf.as_dtype(dtype))
             for dtype, names in self._by_dtype.items()
+        ]
+        specs += [
+            tf.TensorSpec([self._size, len(names)], tf.as_dtype(self._columns[names[0]].dtype))
+            for names in self._groups.values()
         ]
         if self._ragged:
             rows = None if self._size is None else self._size + 1
@@ -45,6 +50,8 @@ class Packing:
     def pack(self, arrays):
         """A tuple of NumPy's arrays, of arrays by column name."""
         packed = [np.stack([arrays[name] for name in names]) for names in self._by_dtype.values()]
+        for names in self._groups.values():
+            packed.append(np.stack([arrays[name] for name in names], axis=1))
         if self._ragged:
             packed.append(np.stack([arrays[column.name].splits for column in self._ragged]))
         packed += [np.ascontiguousarray(arrays[column.name].values) for column in self._ragged]
@@ -55,16 +62,13 @@ class Packing:
         packed, values = list(packed), {}
         for names in self._by_dtype.values():
             values.update(zip(names, tf.unstack(packed.pop(0))))
+        groups = {name: packed.pop(0) for name in self._groups}
         if self._ragged:
             splits = tf.unstack(packed.pop(0))
             for column, flat, rows in zip(self._ragged, packed, splits):
                 values[column.name] = tf.RaggedTensor.from_row_splits(flat, rows, validate=False)
         labels = self._labels_of(values)
-        features = {
-            name: tf.stack([values.pop(column) for column in columns], axis=1)
-            for name, columns in self._groups.items()
-        }
-        features = {**{n: values[n] for n in self._columns if n in values}, **features}
+        features = {**{n: values[n] for n in self._columns if n in values}, **groups}
         return features if labels is None else (features, labels)
 
     def _labels_of(self, values):

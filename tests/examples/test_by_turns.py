@@ -2,9 +2,10 @@
 
 import numpy as np
 import pytest
+import tensorflow as tf
 import train_by_turns
 
-from by_turns import samples, turns
+from by_turns import batches, models, samples, turns
 from group_embedding.keras_compat import IS_KERAS_3
 
 FEATURES = samples.Shape("features", (50, 3, 400), most_ids=4, numbers=0, batch_size=64)
@@ -30,6 +31,24 @@ def test_models_learn_the_same(shape, capsys):
     assert "turn 3/3" in capsys.readouterr().out
     text = train_by_turns.table([result])
     assert f"{result['wall_ratio'][1]:.2f} (" in text and f"load {result['load']:.1f}" in text
+
+
+@pytest.mark.parametrize("shape", [FEATURES, DLRM], ids=lambda shape: shape.name)
+def test_inputs_ahead_are_those_of_the_step(shape):
+    # Given samples, when inputs are made ahead and in the step:
+    train = batches.batches(shape, samples.draw(shape, 2, 1))
+    layer = models.grouped_embeddings(shape.rows)
+    for make, options in ((batches.for_stock, {}), (batches.for_grouped, {"layer": layer})):
+        ahead, in_step = (
+            list(make(shape, train, epochs=2, ahead=ahead, **options)) for ahead in (True, False)
+        )
+        # Then both give the same batches, in each epoch.
+        assert len(ahead) == len(in_step) == 4
+        for one, other in zip(ahead, in_step):
+            flat = [tf.nest.flatten(of, expand_composites=True) for of in (one, other)]
+            assert len(flat[0]) == len(flat[1])
+            for expected, got in zip(*flat):
+                np.testing.assert_array_equal(expected, got)
 
 
 def test_samples_depend_on_their_seed_alone():
