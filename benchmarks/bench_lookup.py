@@ -40,6 +40,8 @@ def parse_arguments():
     parser.add_argument("--dim", type=int, default=16)
     parser.add_argument("--rows", type=int, default=10_000, help="of each table")
     parser.add_argument("--onehot26", action="store_true", help="26 x 65536 x 1, dim 128, instead")
+    parser.add_argument("--host", action="store_true", help="1, 26, 300 x 2 x 1: the host's cost")
+    parser.add_argument("--packed", action="store_true", help="grouped: ids packed beforehand")
     parser.add_argument("--stages", nargs="*", default=STAGES, choices=STAGES)
     parser.add_argument("--seconds", type=float, default=4.0, help="per stage, of both")
     parser.add_argument("--json", default=None)
@@ -50,7 +52,7 @@ def parse_arguments():
 class Case:
     """Tables and ids of one size, and the functions that are timed."""
 
-    def __init__(self, features, batch, hotness, dim, rows, device, ids_on):
+    def __init__(self, features, batch, hotness, dim, rows, device, ids_on, is_packed):
         generator = np.random.default_rng(0)
         samples = np.repeat(np.arange(batch), hotness)
         columns = np.tile(np.arange(hotness), batch)
@@ -69,16 +71,19 @@ class Case:
                 )
                 for _ in range(features)
             ]
+            self.grouped_ids = self.ids
+            if is_packed:
+                self.grouped_ids = ge.route_ids(self.tables, self.ids, "mean")
         self.device, self.ids_on = device, ids_on
 
-    def stock(self, ids):
+    def stock(self):
         return [
             tf.nn.safe_embedding_lookup_sparse(table, one, combiner="mean")
-            for table, one in zip(self.tables, ids)
+            for table, one in zip(self.tables, self.ids)
         ]
 
-    def grouped(self, ids):
-        return ge.group_embedding_lookup_sparse(self.tables, ids, "mean")
+    def grouped(self):
+        return ge.group_embedding_lookup_sparse(self.tables, self.grouped_ids, "mean")
 
     def stage(self, name, look_up, wrap=lambda optimizer: optimizer):
         """The timed function of a stage; an optimizer's slots live as long as it."""
@@ -86,7 +91,7 @@ class Case:
 
         def gradients():
             with tf.GradientTape() as tape:
-                outputs = look_up(self.ids)
+                outputs = look_up()
             return outputs, tape.gradient(outputs, self.tables, output_gradients=seeds)
 
         def forward_and_gradients():
@@ -99,7 +104,7 @@ class Case:
             return outputs
 
         if name == "forward":
-            return self._traced(lambda: look_up(self.ids))
+            return self._traced(look_up)
         if name == "gradients":
             return self._traced(forward_and_gradients)
         optimizer = wrap(OPTIMIZERS[name](0.01))
@@ -211,7 +216,9 @@ def plot(path, about, rows):
 
 def cases_of(arguments):
     """(features, batch, hotness, dim, rows) of every case asked for."""
-    for features in arguments.features:
+    if arguments.host:
+        yield from ((features, 2, 1, arguments.dim, arguments.rows) for features in (1, 26, 300))
+    for features in [] if arguments.host else arguments.features:
         yield features, arguments.batch, arguments.hotness, arguments.dim, arguments.rows
     if arguments.onehot26:
         yield 26, 65536, 1, 128, 1_000_000
@@ -230,9 +237,8 @@ def main():
     rows = []
     for features, batch, hotness, dim, table_rows in cases_of(arguments):
         for ids_on in ["host", "device"] if gpus else ["host"]:
-            case = Case(
-                features, batch, hotness, dim, table_rows, "GPU:0" if gpus else "CPU:0", ids_on
-            )
+            device = "GPU:0" if gpus else "CPU:0"
+            case = Case(features, batch, hotness, dim, table_rows, device, ids_on, arguments.packed)
             shape = f"{features} x {batch} x {hotness}, dim {dim}"
             for row in measure(case, arguments.stages, features, shape, arguments.seconds):
                 rows.append(row)

@@ -9,6 +9,7 @@
 #include "tf/support/gpu_faults.h"
 #include "tf/support/group_attrs.h"
 #include "tf/support/guarded_op.h"
+#include "tf/support/large_page_variables.h"
 #include "tf/support/located_batch.h"
 #include "tf/support/tables.h"
 
@@ -38,6 +39,7 @@ class GroupLookupOp : public OpKernel {
     BatchInput batch;
     Group group;
     OP_REQUIRES_OK(context, tables.Read(context, attrs_, keyed_));
+    BeforeReads(tables);
     OP_REQUIRES_OK(context,
                    attrs_.MakeFeatures(context, BatchCheck::kFeatureSplits, &batch, &features));
     OP_REQUIRES_OK(context, attrs_.AllocateOutputs(context, &features));
@@ -52,6 +54,7 @@ class GroupLookupOp : public OpKernel {
   }
 
  protected:
+  virtual void BeforeReads(const Tables& /*tables*/) {}
   virtual absl::Status Run(OpKernelContext* context, const Group& group,
                            const std::vector<Table>& tables, const BatchExtents& batch) = 0;
 
@@ -62,12 +65,25 @@ class GroupLookupOp : public OpKernel {
 };
 
 class GroupLookupCpuOp : public GroupLookupOp {
-  using GroupLookupOp::GroupLookupOp;
+ public:
+  explicit GroupLookupCpuOp(OpKernelConstruction* context)
+      : GroupLookupOp(context), large_pages_(attrs_.dims.size()) {}
+
+ private:
+  void BeforeReads(const Tables& tables) override {
+    for (size_t t = 0; t < tables.get().size(); ++t) {
+      const Table& table = tables.get()[t];
+      const int64_t bytes = table.num_rows * table.dim * SizeOf(attrs_.core_dtype);
+      if (tables.is_variable(t)) large_pages_.Move(t, table.rows, bytes);
+    }
+  }
 
   absl::Status Run(OpKernelContext* context, const Group& group, const std::vector<Table>& tables,
                    const BatchExtents& batch) override {
     return attrs_.ToStatus(GroupLookupCpu(group, ThreadsOf(context)), tables, &batch);
   }
+
+  const LargePageVariables large_pages_;
 };
 
 #if GOOGLE_CUDA

@@ -11,6 +11,7 @@
 #include "tf/support/device.h"
 #include "tf/support/group_attrs.h"
 #include "tf/support/guarded_op.h"
+#include "tf/support/large_page_variables.h"
 #include "tf/support/located_batch.h"
 #include "tf/support/written_tables.h"
 
@@ -25,6 +26,8 @@ using ::tensorflow::Tensor;
 using ::tensorflow::TensorShape;
 
 struct Cpu {
+  static constexpr bool kIsHost = true;
+
   static absl::Status Run(OpKernelContext* context, const Group& group, const Update& update) {
     TF_RETURN_IF_ERROR(CheckRows(group));
     Tensor workspace;
@@ -55,6 +58,8 @@ struct Cpu {
 
 #if GOOGLE_CUDA
 struct Gpu {
+  static constexpr bool kIsHost = false;
+
   static absl::Status Run(OpKernelContext* context, const Group& group, const Update& update) {
     Tensor workspace;
     TF_RETURN_IF_ERROR(AllocateScratch(context, GroupUpdateWorkspaceBytesCuda(group), &workspace));
@@ -102,12 +107,14 @@ class GroupUpdateOp : public OpKernel {
                   absl::InvalidArgumentError("updated_tables: expected indices into the tables"));
       names_.push_back(attrs_.table_names[table]);
     }
+    large_pages_ = LargePageVariables(num_variables_ * (1 + rule_.slots.size()));
   }
 
   void Compute(OpKernelContext* context) override {
     const Stage stage("update");
     WrittenTables written;
     OP_REQUIRES_OK(context, written.Open(context, rule_, names_));
+    if constexpr (Device::kIsHost) MoveToLargePages(written);
     std::vector<Table> tables;
     std::vector<TableUpdate> updates;
     OP_REQUIRES_OK(context, Place(written, &tables, &updates));
@@ -155,6 +162,21 @@ class GroupUpdateOp : public OpKernel {
     return absl::OkStatus();
   }
 
+  // Variables and their slots; keyed tables are in large pages from the first.
+  void MoveToLargePages(const WrittenTables& written) const {
+    size_t next = 0;
+    for (size_t i = 0; i < num_variables_; ++i) {
+      const Table& table = written.tables()[i];
+      const int64_t elements = table.num_rows * table.dim;
+      large_pages_.Move(next++, table.rows, elements * SizeOf(ToCore(rule_.dtype)));
+      const int64_t slot_elements = rule_.slot_per_row ? table.num_rows : elements;
+      for (const int32_t slot : rule_.slots) {
+        large_pages_.Move(next++, written.updates()[i].slots[slot],
+                          slot_elements * SizeOf(ToCore(rule_.slot_dtype)));
+      }
+    }
+  }
+
   // Keyed tables hear which of their rows are written.
   absl::Status BeforeWrite(OpKernelContext* context, const BatchInput& batch,
                            const std::vector<Feature>& features,
@@ -179,6 +201,7 @@ class GroupUpdateOp : public OpKernel {
   std::vector<int32_t> updated_, grad_features_;  // those of keyed tables last
   size_t num_variables_;                          // of updated_
   std::vector<std::string> names_;                // of the updated tables
+  LargePageVariables large_pages_;
 };
 
 template <typename Device>

@@ -23,6 +23,8 @@ class Tables {
                     const std::vector<int32_t>& keyed);
 
   const std::vector<Table>& get() const { return tables_; }
+  // Whether table `t` is a variable: neither a tensor nor keyed.
+  bool is_variable(size_t t) const { return sources_[t].variable != nullptr; }
   // Table `t`, which is keyed.
   const std::shared_ptr<EmbeddingTable>& keyed(int32_t t) const {
     return sources_[t].keyed->table();

@@ -68,23 +68,25 @@ absl::Status MakeWritable(OpKernelContext* context, tensorflow::Var* variable) {
   return absl::OkStatus();
 }
 
-absl::Status Check(const Tensor& tensor, const std::string& what, tensorflow::DataType dtype,
+// `what()` names the tensor, for errors alone: a step has hundreds of tensors.
+template <typename What>
+absl::Status Check(const Tensor& tensor, const What& what, tensorflow::DataType dtype,
                    const TensorShape* shape) {
   if (!tensor.IsInitialized()) {
-    return absl::FailedPreconditionError(what +
+    return absl::FailedPreconditionError(what() +
                                          ": expected an initialized variable; run its initializer");
   }
   if (tensor.dtype() != dtype) {
-    return absl::InvalidArgumentError(what + ": expected " + DataTypeString(dtype) + ", got " +
+    return absl::InvalidArgumentError(what() + ": expected " + DataTypeString(dtype) + ", got " +
                                       DataTypeString(tensor.dtype()));
   }
   if (shape != nullptr && tensor.shape() != *shape) {
-    return absl::InvalidArgumentError(what + ": expected shape " + shape->DebugString() + ", got " +
-                                      tensor.shape().DebugString());
+    return absl::InvalidArgumentError(what() + ": expected shape " + shape->DebugString() +
+                                      ", got " + tensor.shape().DebugString());
   }
   if (tensor.dims() != 2 || tensor.dim_size(1) < 1 || tensor.dim_size(1) > kMaxDim) {
     return absl::InvalidArgumentError(
-        what + ": expected shape [rows, dim], 1 <= dim <= " + std::to_string(kMaxDim) + ", got " +
+        what() + ": expected shape [rows, dim], 1 <= dim <= " + std::to_string(kMaxDim) + ", got " +
         tensor.shape().DebugString());
   }
   return absl::OkStatus();
@@ -184,7 +186,7 @@ absl::Status WrittenTables::OpenVariables(OpKernelContext* context, const RuleAt
   const int num_tables = tables.size();
   const int num_slots = static_cast<int>(attrs.slots.size());
   // Tables are the first of variables_, slots follow.
-  const auto open = [&](int input, int at, const std::string& what, tensorflow::DataType dtype,
+  const auto open = [&](int input, int at, const auto& what, tensorflow::DataType dtype,
                         const TensorShape* shape, Tensor* tensor) -> absl::Status {
     tensorflow::Var* variable = variables_[at].get();
     if (variable == nullptr) {
@@ -197,7 +199,7 @@ absl::Status WrittenTables::OpenVariables(OpKernelContext* context, const RuleAt
     return absl::OkStatus();
   };
   for (int t = 0; t < num_tables; ++t) {
-    const std::string what = "table '" + names[t] + "'";
+    const auto what = [&] { return "table '" + names[t] + "'"; };
     Tensor rows;
     TF_RETURN_IF_ERROR(open(tables.input(t), t, what, attrs.dtype, nullptr, &rows));
     tables_.push_back({rows.data(), rows.dim_size(0), static_cast<int32_t>(rows.dim_size(1)), 0});
@@ -206,10 +208,10 @@ absl::Status WrittenTables::OpenVariables(OpKernelContext* context, const RuleAt
         attrs.slot_per_row ? TensorShape({rows.dim_size(0), 1}) : rows.shape();
     for (int s = 0; s < num_slots; ++s) {
       const int i = t * num_slots + s;
+      const auto what_slot = [&] { return what() + ", slot " + std::to_string(attrs.slots[s]); };
       Tensor slot;
-      TF_RETURN_IF_ERROR(open(slots.input(i), num_tables + i,
-                              what + ", slot " + std::to_string(attrs.slots[s]), attrs.slot_dtype,
-                              &slot_shape, &slot));
+      TF_RETURN_IF_ERROR(
+          open(slots.input(i), num_tables + i, what_slot, attrs.slot_dtype, &slot_shape, &slot));
       updates_.back().slots[attrs.slots[s]] = slot.data();
     }
   }
