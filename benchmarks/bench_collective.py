@@ -24,9 +24,9 @@ from pathlib import Path
 
 import numpy as np
 from bench_kernel import load_core
+from devices import Gpu
 from gpu_exchanges import TRANSPORTS, allocate, make_communicator
 from gpu_ranks import Ranks
-from places import Gpu
 from report import print_table, write_results
 from workloads import ALPHAS, COLLECTIVE, WORKLOADS, ids_from_uniform
 

@@ -177,8 +177,8 @@ def plot(path, about, rows):
     axis.set_ylim(len(rows) - 0.4, -0.6)
     axis.set_xlim(0, 1.2 * max(r["step ms"] for r in rows))
     axis.set_xlabel("ms: a step (bar), its forward pass (thin bar)")
-    place = about.get("device") or about["cpu"]
-    axis.set_title(f"Tables over {rows[0]['ranks']} ranks through TensorFlow, {place}")
+    device = about.get("device") or about["cpu"]
+    axis.set_title(f"Tables over {rows[0]['ranks']} ranks through TensorFlow, {device}")
     figure.tight_layout()
     figure.savefig(path, dpi=120)
     plt.close(figure)

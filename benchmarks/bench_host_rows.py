@@ -19,7 +19,7 @@ import statistics
 
 import table_tiers
 from bench_kernel import ROOT, load_core
-from places import choose_place
+from devices import choose_device
 from report import print_table, write_results
 from workloads import ids_from_uniform
 
@@ -28,24 +28,24 @@ SHARES = {"a tenth": 0.1, "next to nothing": 0.002}
 
 
 class Bench:
-    def __init__(self, core, place, args):
-        self.core, self.place, self.args = core, place, args
+    def __init__(self, core, device, args):
+        self.core, self.device, self.args = core, device, args
         self.bus = self.bus_bandwidth()
 
     def bus_bandwidth(self):
         """GB/s of a copy from page-locked memory."""
-        torch = self.place.torch
+        torch = self.device.torch
         source = torch.empty(1 << 28, dtype=torch.float32, pin_memory=True)
         target = torch.empty_like(source, device="cuda")
-        return 4 * source.numel() / self.place.median(lambda: target.copy_(source)) / 1e6
+        return 4 * source.numel() / self.device.median(lambda: target.copy_(source)) / 1e6
 
     def draw(self, alpha):
-        uniform = self.place.uniform(self.args.batch)
+        uniform = self.device.uniform(self.args.batch)
         return ids_from_uniform(uniform, self.args.rows, alpha, lambda x: x.long())
 
     def median(self, run, alpha):
         times = [
-            self.place.milliseconds(functools.partial(run, self.draw(alpha)))
+            self.device.milliseconds(functools.partial(run, self.draw(alpha)))
             for _ in range(NUM_SETS)
         ]
         return round(statistics.median(times), 3)
@@ -60,13 +60,13 @@ class Bench:
         table_tiers.ALPHA, table_tiers.DIM = alpha, args.dim
         table_tiers.ROW_BYTES = 4 * args.dim + 40
         table = table_tiers.TieredTable(
-            self.core, self.place, args.rows, args.batch, share=SHARES[name]
+            self.core, self.device, args.rows, args.batch, share=SHARES[name]
         )
         for _ in range(args.steps if alpha and name == "a tenth" else 0):
             table.step(self.draw(alpha))
         ids = self.draw(alpha)
-        num_unique = int(self.place.torch.unique(ids).numel())
-        on_device = table.share_on_device(self.place.torch.unique(ids))
+        num_unique = int(self.device.torch.unique(ids).numel())
+        on_device = table.share_on_device(self.device.torch.unique(ids))
         missing = num_unique * (1 - on_device)
         return self.row(
             "group_embedding", alpha, name,
@@ -151,11 +151,11 @@ def main():
     parser.add_argument("--core", default=ROOT / "group_embedding", help="folder of the library")
     args = parser.parse_args()
     core = load_core(args.core)
-    place = choose_place(core, False)
-    if place.name != "gpu":
+    device = choose_device(core, False)
+    if device.name != "gpu":
         raise SystemExit("bench_host_rows needs a GPU, PyTorch and a library built with CUDA")
-    bench = Bench(core, place, args)
-    about = place.about() | {"bus GB/s": round(bench.bus, 1)}
+    bench = Bench(core, device, args)
+    about = device.about() | {"bus GB/s": round(bench.bus, 1)}
     print(about, flush=True)
     try:
         import fbgemm_gpu  # noqa: F401
@@ -167,10 +167,10 @@ def main():
     for alpha in (1.05, 0.0):
         for name in SHARES:
             rows.append(bench.own(alpha, name))
-            place.release()
+            device.release()
             if has_peer:
                 rows.append(bench.fbgemm(alpha, name))
-                place.release()
+                device.release()
     print_table(rows)
     write_results(args, about, rows, plot)
 

@@ -16,7 +16,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
-from places import choose_place
+from devices import choose_device
 from report import print_table, write_results
 from workloads import ALPHAS, POOLED, WORKLOADS, ids_from_uniform
 
@@ -36,18 +36,18 @@ def load_core(folder):
 
 
 class Runner:
-    """One workload on a place: tables, outputs, and a Group for each set of ids."""
+    """One workload on a device: tables, outputs, and a Group for each set of ids."""
 
-    def __init__(self, core, place, workload, dtype, alpha):
-        self.core, self.place, self.dtype = core, place, dtype
-        self.workload = place.shape(workload)
+    def __init__(self, core, device, workload, dtype, alpha):
+        self.core, self.device, self.dtype = core, device, dtype
+        self.workload = device.shape(workload)
         w = self.workload
-        self.tables = [place.normal((r, d), dtype) for r, d in zip(w.rows, w.dims)]
-        self.output = place.normal((w.batch, sum(w.dims)), dtype)
+        self.tables = [device.normal((r, d), dtype) for r, d in zip(w.rows, w.dims)]
+        self.output = device.normal((w.batch, sum(w.dims)), dtype)
         ends = np.cumsum(w.dims)
         outputs = [self.output[:, end - dim : end] for end, dim in zip(ends, w.dims)]
         lengths = np.repeat(w.hotness, w.batch)
-        self.row_splits = place.int64(np.concatenate([[0], lengths.cumsum()]))
+        self.row_splits = device.int64(np.concatenate([[0], lengths.cumsum()]))
         self.ids = [self.draw_ids(alpha) for _ in range(NUM_SETS)]
         self.groups = [self.make_group(outputs, ids) for ids in self.ids]
 
@@ -56,23 +56,23 @@ class Runner:
         return self.core.Group(
             tables=self.tables, outputs=outputs, ids=ids, row_splits=self.row_splits,
             dtype=self.dtype, table_of_feature=list(range(count)), combiners=["sum"] * count,
-            max_norms=[0.0] * count, allocate=self.place.allocate)  # fmt: skip
+            max_norms=[0.0] * count, allocate=self.device.allocate)  # fmt: skip
 
     def draw_ids(self, alpha):
-        w, place = self.workload, self.place
-        return place.concatenate(
+        w, device = self.workload, self.device
+        return device.concatenate(
             [
-                ids_from_uniform(place.uniform(h * w.batch), rows, alpha, place.int64)
+                ids_from_uniform(device.uniform(h * w.batch), rows, alpha, device.int64)
                 for h, rows in zip(w.hotness, w.rows)
             ]
         )
 
     def median(self, run):
         """run(i): with set i."""
-        warm_up = 5 if self.place.name == "gpu" else 1
+        warm_up = 5 if self.device.name == "gpu" else 1
         times = [
-            self.place.milliseconds(lambda i=i: run(i % NUM_SETS))
-            for i in range(warm_up + self.place.repeats)
+            self.device.milliseconds(lambda i=i: run(i % NUM_SETS))
+            for i in range(warm_up + self.device.repeats)
         ]
         return statistics.median(times[warm_up:])
 
@@ -83,11 +83,11 @@ class Runner:
         hotness = w.hotness[feature]
         first = w.batch * sum(w.hotness[:feature])
         at = first + samples[:, None] * hotness + np.arange(hotness)
-        return samples, self.place.host(ids[self.place.int64(at)])
+        return samples, self.device.host(ids[self.device.int64(at)])
 
     def check(self):
         """Forward and backward against float64, on some samples and rows of each feature."""
-        w, place = self.workload, self.place
+        w, device = self.workload, self.device
         error = {"float32": 1e-5, "float16": 2e-2}[self.dtype]
         _, num_unique, indices, values = self.gradients(0)
         end = 0
@@ -95,26 +95,26 @@ class Runner:
             columns, end = slice(end, end + dim), end + dim
             row = self.samples_of(f, self.ids[0], 1)[1][0, 0]
             first = w.batch * sum(w.hotness[:f])
-            of_feature = place.host(self.ids[0][first : first + w.batch * w.hotness[f]])
+            of_feature = device.host(self.ids[0][first : first + w.batch * w.hotness[f]])
             uses = np.flatnonzero(of_feature == row) // w.hotness[f]
-            gradient = place.host(self.output[place.int64(uses)][:, columns]).astype(np.float64)
-            at = np.searchsorted(place.host(indices[f]), row)
+            gradient = device.host(self.output[device.int64(uses)][:, columns]).astype(np.float64)
+            at = np.searchsorted(device.host(indices[f]), row)
             np.testing.assert_allclose(
-                place.host(values[f][at]).astype(np.float64),
+                device.host(values[f][at]).astype(np.float64),
                 gradient.sum(0),
                 atol=error * len(uses) ** 0.5,
                 rtol=error,
             )
             assert num_unique[f] == np.unique(of_feature).size
-        self.groups[0].lookup(place.stream)
-        self.groups[0].check(place.stream)
+        self.groups[0].lookup(device.stream)
+        self.groups[0].check(device.stream)
         end = 0
         for f, dim in enumerate(w.dims):
             columns, end = slice(end, end + dim), end + dim
             samples, ids = self.samples_of(f, self.ids[0], 32)
-            rows = place.host(self.tables[f][place.int64(ids.ravel())]).astype(np.float64)
+            rows = device.host(self.tables[f][device.int64(ids.ravel())]).astype(np.float64)
             np.testing.assert_allclose(
-                place.host(self.output[place.int64(samples)][:, columns]).astype(np.float64),
+                device.host(self.output[device.int64(samples)][:, columns]).astype(np.float64),
                 rows.reshape(32, -1, dim).sum(1),
                 atol=error * w.hotness[f] ** 0.5,
                 rtol=error,
@@ -122,38 +122,38 @@ class Runner:
 
     def gradients(self, i):
         """Sorts set i; (group, unique rows per table, arrays for their gradients)."""
-        group, place = self.groups[i], self.place
-        group.sort_rows(place.stream)
-        num_unique = np.diff(group.num_unique(place.stream)).tolist()
-        indices = [place.empty((n,), "int64") for n in num_unique]
-        values = [place.empty((n, d), self.dtype) for n, d in zip(num_unique, self.workload.dims)]
-        group.reduce_rows(indices, values, place.stream)
+        group, device = self.groups[i], self.device
+        group.sort_rows(device.stream)
+        num_unique = np.diff(group.num_unique(device.stream)).tolist()
+        indices = [device.empty((n,), "int64") for n in num_unique]
+        values = [device.empty((n, d), self.dtype) for n, d in zip(num_unique, self.workload.dims)]
+        group.reduce_rows(indices, values, device.stream)
         return group, num_unique, indices, values
 
     def make_grouping(self):
         """A function that brings the ids of set i, as SparseTensors, into one batch."""
-        w, place = self.workload, self.place
+        w, device = self.workload, self.device
         ends = w.batch * np.cumsum(w.hotness)
         indices = []
         for hotness in w.hotness:
             at = np.arange(w.batch * hotness)
-            indices.append(place.int64(np.stack([at // hotness, at % hotness], axis=1)))
+            indices.append(device.int64(np.stack([at // hotness, at % hotness], axis=1)))
         groupings = [
             self.core.Grouping([
                 self.core.sparse_ids(ids[end - len(at):end], at, [w.batch, hotness])
                 for end, at, hotness in zip(ends, indices, w.hotness)
-            ], allocate=place.allocate)
+            ], allocate=device.allocate)
             for ids in self.ids
         ]  # fmt: skip
-        buffer = place.empty((groupings[0].layout["size"],), "float32")
-        groupings[0].run(buffer, place.stream)
-        groupings[0].check(place.stream)
-        splits = place.host(buffer[: 2 * self.row_splits.shape[0]]).view(np.int64)
-        np.testing.assert_array_equal(splits, place.host(self.row_splits))
-        return lambda i: groupings[i].run(buffer, place.stream)
+        buffer = device.empty((groupings[0].layout["size"],), "float32")
+        groupings[0].run(buffer, device.stream)
+        groupings[0].check(device.stream)
+        splits = device.host(buffer[: 2 * self.row_splits.shape[0]]).view(np.int64)
+        np.testing.assert_array_equal(splits, device.host(self.row_splits))
+        return lambda i: groupings[i].run(buffer, device.stream)
 
     def measure(self, copy):
-        w, stream = self.workload, self.place.stream
+        w, stream = self.workload, self.device.stream
         self.check()
         element_bytes = np.dtype(self.dtype).itemsize
         group = self.median(self.make_grouping())
@@ -226,23 +226,23 @@ def make_parser(doc):
 
 
 def start(args):
-    """(core, place, GB/s of a copy there, what the figures are measured on)"""
+    """(core, device, GB/s of a copy there, what the figures are measured on)"""
     core = load_core(args.core)
-    place = choose_place(core, args.cpu)
-    copy = place.copy_bandwidth()
-    about = place.about() | {"copy GB/s": round(copy, 1), "sizes": place.name}
+    device = choose_device(core, args.cpu)
+    copy = device.copy_bandwidth()
+    about = device.about() | {"copy GB/s": round(copy, 1), "sizes": device.name}
     print(about, flush=True)
-    return core, place, copy, about
+    return core, device, copy, about
 
 
 def main():
     args = make_parser(__doc__).parse_args()
-    core, place, copy, about = start(args)
+    core, device, copy, about = start(args)
     rows = []
     for name in args.workloads:
-        for dtype in args.dtypes or place.dtypes:
+        for dtype in args.dtypes or device.dtypes:
             for alpha in args.alphas:
-                runner = Runner(core, place, WORKLOADS[name], dtype, alpha)
+                runner = Runner(core, device, WORKLOADS[name], dtype, alpha)
                 row = {"workload": name, "dtype": dtype, "alpha": alpha} | runner.measure(copy)
                 rows.append(row)
                 del runner

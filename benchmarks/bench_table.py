@@ -27,7 +27,7 @@ from types import SimpleNamespace
 import numpy as np
 import table_tiers
 from bench_kernel import ROOT, load_core
-from places import choose_place
+from devices import choose_device
 from report import print_table, write_results
 
 BATCH = 1 << 20
@@ -48,41 +48,41 @@ def keys_of(numbers):
 class Ours:
     name = "ours"
 
-    def __init__(self, core, place, dim, matrix, capacity):
-        self.core, self.place = core, place
-        self.table = core.DeviceTable(dim=dim, matrix=place.host(matrix))
+    def __init__(self, core, device, dim, matrix, capacity):
+        self.core, self.device = core, device
+        self.table = core.DeviceTable(dim=dim, matrix=device.host(matrix))
         self.table.reserve(int(1.05 * capacity))
-        self.rows = place.empty((BATCH,), "int64")
-        self.values = place.empty((BATCH, dim), "float32")
+        self.rows = device.empty((BATCH,), "int64")
+        self.values = device.empty((BATCH, dim), "float32")
         view = SimpleNamespace(__cuda_array_interface__=self.table.interface())
         self.lookup = core.Group(
             tables=[view], outputs=[self.values], ids=self.rows, row_splits=None,
-            table_of_feature=[0], combiners=["sum"], max_norms=[0.0], allocate=place.allocate
+            table_of_feature=[0], combiners=["sum"], max_norms=[0.0], allocate=device.allocate
         ).lookup  # fmt: skip
 
     def fill(self, keys):
         self.find_or_insert_rows(keys)
 
     def find_rows(self, keys):
-        self.table.locate(keys, self.rows, stream=self.place.stream)
+        self.table.locate(keys, self.rows, stream=self.device.stream)
 
     def find(self, keys):
         self.find_rows(keys)
-        self.lookup(self.place.stream)
+        self.lookup(self.device.stream)
 
     def find_or_insert_rows(self, keys):
-        self.table.locate(keys, self.rows, train=True, step=1, stream=self.place.stream)
+        self.table.locate(keys, self.rows, train=True, step=1, stream=self.device.stream)
 
     def find_or_insert(self, keys):
         self.find_or_insert_rows(keys)
-        self.lookup(self.place.stream)
+        self.lookup(self.device.stream)
 
     def prepare(self, keys):
         """Before a call is timed."""
 
     def undo(self, _, new):
         """After a call that inserted the new ones among its keys."""
-        self.table.erase(self.place.host(new))
+        self.table.erase(self.device.host(new))
 
     def found(self):
         return self.rows >= self.table.first_row
@@ -94,8 +94,8 @@ class Ours:
 class HierarchicalKv:
     name = "HierarchicalKV"
 
-    def __init__(self, library, place, dim, matrix, capacity):
-        self.hkv, self.place, self.matrix = library, place, matrix
+    def __init__(self, library, device, dim, matrix, capacity):
+        self.hkv, self.device, self.matrix = library, device, matrix
         gigabytes = capacity * dim * 4 // 2**30 + 1
         library.hkv_create.restype = ctypes.c_void_p
         library.hkv_size.restype = ctypes.c_int64
@@ -103,9 +103,9 @@ class HierarchicalKv:
             library.hkv_create(*map(ctypes.c_int64, (capacity, dim, gigabytes)))
         )
         self.capacity = capacity
-        self.values = place.empty((BATCH, dim), "float32")
-        self.addresses = place.empty((BATCH,), "int64")
-        self.flags = place.empty((BATCH,), "bool")
+        self.values = device.empty((BATCH, dim), "float32")
+        self.addresses = device.empty((BATCH,), "int64")
+        self.flags = device.empty((BATCH,), "bool")
 
     def __del__(self):
         self.hkv.hkv_destroy(self.table)
@@ -113,7 +113,7 @@ class HierarchicalKv:
     def _call(self, function, keys, *arrays):
         pointers = (ctypes.c_void_p(a.data_ptr()) for a in (keys, *arrays))
         function(
-            self.table, ctypes.c_int64(len(keys)), *pointers, ctypes.c_void_p(self.place.stream)
+            self.table, ctypes.c_int64(len(keys)), *pointers, ctypes.c_void_p(self.device.stream)
         )
 
     def fill(self, keys):
@@ -134,7 +134,7 @@ class HierarchicalKv:
 
     def prepare(self, keys):
         """find_or_insert takes from there what new keys start as."""
-        self.place.torch.index_select(self.matrix, 0, keys & (MATRIX_ROWS - 1), out=self.values)
+        self.device.torch.index_select(self.matrix, 0, keys & (MATRIX_ROWS - 1), out=self.values)
 
     def undo(self, keys, new):
         """Fills the rows of inserted keys: HierarchicalKV gives addresses, and the caller writes
@@ -146,21 +146,21 @@ class HierarchicalKv:
         return self.flags
 
     def load(self):
-        return self.hkv.hkv_size(self.table, ctypes.c_void_p(self.place.stream)) / self.capacity
+        return self.hkv.hkv_size(self.table, ctypes.c_void_p(self.device.stream)) / self.capacity
 
 
 class Filling:
     """Fills both tables to a load, and makes batches of which they have a share."""
 
-    def __init__(self, place, tables, capacity):
-        self.place, self.tables, self.capacity = place, tables, capacity
+    def __init__(self, device, tables, capacity):
+        self.device, self.tables, self.capacity = device, tables, capacity
         self.next, self.next_new = 0, 1 << 50
 
     def fill(self, load):
         """Up to that load. HierarchicalKV throws keys out before it is full: it gets more."""
         while self.next < int(load * self.capacity):
             count = min(BATCH, int(load * self.capacity) - self.next)
-            keys = keys_of(self.place.torch.arange(self.next, self.next + count, device="cuda"))
+            keys = keys_of(self.device.torch.arange(self.next, self.next + count, device="cuda"))
             for table in self.tables:
                 table.fill(keys)
             self.next += count
@@ -169,13 +169,13 @@ class Filling:
                 table.fill(self.new_keys(BATCH))
 
     def new_keys(self, count):
-        numbers = self.place.torch.arange(self.next_new, self.next_new + count, device="cuda")
+        numbers = self.device.torch.arange(self.next_new, self.next_new + count, device="cuda")
         self.next_new += count
         return keys_of(numbers)
 
     def batch(self):
         """(BATCH different keys, those that no table has); all have the same HIT_RATE of them."""
-        torch = self.place.torch
+        torch = self.device.torch
         drawn = torch.randint(0, self.next, (2 * BATCH,), device="cuda").unique()
         drawn = keys_of(drawn[torch.randperm(len(drawn), device="cuda")][:BATCH])
         self.tables[-1].find_rows(drawn)
@@ -200,18 +200,18 @@ class Filling:
         return shares
 
 
-def measure(place, table, function, batches):
+def measure(device, table, function, batches):
     """(ms by events, ms by the wall clock), medians; half of the batches for either."""
 
     def by_clock(call):
-        place.torch.cuda.synchronize()
+        device.torch.cuda.synchronize()
         start = time.perf_counter()
         call()
-        place.torch.cuda.synchronize()
+        device.torch.cuda.synchronize()
         return (time.perf_counter() - start) * 1e3
 
     medians = []
-    for clock, chosen in ((place.milliseconds, batches[:CALLS]), (by_clock, batches[CALLS:])):
+    for clock, chosen in ((device.milliseconds, batches[:CALLS]), (by_clock, batches[CALLS:])):
         times = []
         for keys, _ in chosen:
             table.prepare(keys)
@@ -223,12 +223,12 @@ def measure(place, table, function, batches):
     return medians
 
 
-def compare(core, place, library, dim, loads, capacity):
-    matrix = place.normal((MATRIX_ROWS, dim), "float32")
-    tables = [Ours(core, place, dim, matrix, capacity)]
+def compare(core, device, library, dim, loads, capacity):
+    matrix = device.normal((MATRIX_ROWS, dim), "float32")
+    tables = [Ours(core, device, dim, matrix, capacity)]
     if library is not None:
-        tables.append(HierarchicalKv(library, place, dim, matrix, capacity))
-    filling = Filling(place, tables, capacity)
+        tables.append(HierarchicalKv(library, device, dim, matrix, capacity))
+    filling = Filling(device, tables, capacity)
     rows = []
     for load in loads:
         filling.fill(load)
@@ -240,7 +240,7 @@ def compare(core, place, library, dim, loads, capacity):
             batches = [filling.batch() for _ in range(2 * CALLS)]
             for table in tables:
                 row[f"{table.name} index load"] = round(table.load(), 3)
-                events, clock = measure(place, table, getattr(table, what), batches)
+                events, clock = measure(device, table, getattr(table, what), batches)
                 row[table.name] = round(BATCH / events / 1e6, 3)
                 row[f"{table.name} by clock"] = round(BATCH / clock / 1e6, 3)
             if library is not None:
@@ -252,20 +252,22 @@ def compare(core, place, library, dim, loads, capacity):
     return rows
 
 
-def grow(core, place, num_keys):
+def grow(core, device, num_keys):
     """Inserts keys into a table that starts empty and grows."""
-    matrix = place.host(place.normal((MATRIX_ROWS, 8), "float32"))
-    rows = place.empty((BATCH,), "int64")
-    torch, times = place.torch, []
+    matrix = device.host(device.normal((MATRIX_ROWS, 8), "float32"))
+    rows = device.empty((BATCH,), "int64")
+    torch, times = device.torch, []
     first_keys = keys_of(torch.arange(BATCH, device="cuda"))  # so that kernels are loaded
-    core.DeviceTable(dim=8, matrix=matrix).locate(first_keys, rows, train=True, stream=place.stream)
+    core.DeviceTable(dim=8, matrix=matrix).locate(
+        first_keys, rows, train=True, stream=device.stream
+    )
     table = core.DeviceTable(dim=8, matrix=matrix)
     torch.cuda.synchronize()
     begin = time.perf_counter()
     for first in range(0, num_keys, BATCH):
         numbers = torch.arange(first, min(first + BATCH, num_keys), device="cuda")
         start = time.perf_counter()
-        table.locate(keys_of(numbers), rows[: len(numbers)], train=True, stream=place.stream)
+        table.locate(keys_of(numbers), rows[: len(numbers)], train=True, stream=device.stream)
         torch.cuda.synchronize()
         times.append((time.perf_counter() - start) * 1e3)
     seconds = time.perf_counter() - begin
@@ -317,15 +319,15 @@ def main():
     parser.add_argument("--plot", help="picture to write")
     args = parser.parse_args()
     core = load_core(args.core)
-    place = choose_place(core, force_cpu=False)
-    if place.name != "gpu":
+    device = choose_device(core, force_cpu=False)
+    if device.name != "gpu":
         sys.exit("bench_table.py needs an NVIDIA GPU, PyTorch, and a build with CUDA")
     library = ctypes.CDLL(args.hkv) if args.hkv else None
-    about = place.about() | {"capacity": args.capacity, "keys a call": BATCH, "found": HIT_RATE}
+    about = device.about() | {"capacity": args.capacity, "keys a call": BATCH, "found": HIT_RATE}
     rows = []
     for dim in args.dims:
-        rows += compare(core, place, library, dim, args.loads, args.capacity)
-        place.release()
+        rows += compare(core, device, library, dim, args.loads, args.capacity)
+        device.release()
     if rows:
         print_table(rows)
     if rows and library is not None:
@@ -333,9 +335,9 @@ def main():
             about[f"mean {name}"] = round(statistics.geometric_mean(r[name] for r in rows), 3)
             about[f"least {name}"] = min(r[name] for r in rows)
     if args.grow:
-        about["growth"] = grow(core, place, args.grow)
+        about["growth"] = grow(core, device, args.grow)
     if args.tiers:
-        about["tiers"] = table_tiers.move(core, place, args.tiers, BATCH)
+        about["tiers"] = table_tiers.move(core, device, args.tiers, BATCH)
     print(about)
     write_results(args, about, rows, plot)
 

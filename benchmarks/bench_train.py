@@ -41,28 +41,28 @@ TITLES = {"sgd": "SGD", "rowwise_adagrad": "row-wise Adagrad", "adam": "Adam"}
 class Trainer(Runner):
     """A Runner whose tables are updated; gradients are an array of their own."""
 
-    def __init__(self, core, place, workload, dtype, alpha):
-        super().__init__(core, place, workload, dtype, alpha)
+    def __init__(self, core, device, workload, dtype, alpha):
+        super().__init__(core, device, workload, dtype, alpha)
         w = self.workload
-        self.gradient = place.normal(tuple(self.output.shape), dtype)
+        self.gradient = device.normal(tuple(self.output.shape), dtype)
         self.columns = [slice(end - dim, end) for end, dim in zip(np.cumsum(w.dims), w.dims)]
         gradients = [self.gradient[:, columns] for columns in self.columns]
         self.backward_groups = [self.make_group(gradients, ids) for ids in self.ids]
         self.num_unique = np.zeros(len(w.rows))
         for group in self.backward_groups:
-            group.sort_rows(place.stream)
-            self.num_unique += np.diff(group.num_unique(place.stream)) / NUM_SETS
+            group.sort_rows(device.stream)
+            self.num_unique += np.diff(group.num_unique(device.stream)) / NUM_SETS
 
     def prepare(self, rule):
         """An Update for each set of ids; Adam without AMSGrad's slot."""
-        place, num_slots = self.place, {"sgd": 0, "rowwise_adagrad": 1, "adam": 2}[rule]
+        device, num_slots = self.device, {"sgd": 0, "rowwise_adagrad": 1, "adam": 2}[rule]
         all_slots, per_row = self.core.rules[rule]
         self.slots = [
-            [place.zeros((rows,) if per_row else (rows, dim), "float32") for _ in range(num_slots)]
+            [device.zeros((rows,) if per_row else (rows, dim), "float32") for _ in range(num_slots)]
             + [None] * (all_slots - num_slots)
             for rows, dim in zip(self.workload.rows, self.workload.dims)
         ]
-        hyper = place.float32([HYPER.get(name, 0) for name in self.core.hyper_names])
+        hyper = device.float32([HYPER.get(name, 0) for name in self.core.hyper_names])
         self.updates = [
             self.core.Update(group, rule=rule, slots=self.slots, hyper=hyper)
             for group in self.backward_groups
@@ -70,17 +70,17 @@ class Trainer(Runner):
 
     def check_update(self, rule):
         """One row of each feature, named in the first set of ids, against float64."""
-        w, place = self.workload, self.place
+        w, device = self.workload, self.device
         expected, rows = [], []
         for f, hotness in enumerate(w.hotness):
             first = w.batch * sum(w.hotness[:f])
-            ids = place.host(self.ids[0][first : first + w.batch * hotness])
+            ids = device.host(self.ids[0][first : first + w.batch * hotness])
             rows.append(int(ids[0]))
             samples = np.flatnonzero(ids == ids[0]) // hotness
-            gradients = place.host(self.gradient[place.int64(samples)][:, self.columns[f]])
+            gradients = device.host(self.gradient[device.int64(samples)][:, self.columns[f]])
             gradient = gradients.astype(np.float64).sum(0)
             expected.append((self.row(f, ids[0]), gradient, len(samples)))
-        self.updates[0].run(place.stream)
+        self.updates[0].run(device.stream)
         error = {"float32": 1e-5, "float16": 2e-2}[self.dtype]
         for f, (before, gradient, uses) in enumerate(expected):
             step = {
@@ -94,7 +94,7 @@ class Trainer(Runner):
             )
 
     def row(self, feature, row):
-        return self.place.host(self.tables[feature][int(row)]).astype(np.float64)
+        return self.device.host(self.tables[feature][int(row)]).astype(np.float64)
 
     def floors(self, rule, bytes_per_ms):
         """(forward, whole step) in ms: see above."""
@@ -106,7 +106,7 @@ class Trainer(Runner):
         return forward / bytes_per_ms, step / bytes_per_ms
 
     def measure_rule(self, rule, bytes_per_ms):
-        stream = self.place.stream
+        stream = self.device.stream
         self.prepare(rule)
         self.check_update(rule)
 
@@ -166,8 +166,8 @@ def measure_fbgemm(trainer, rule):
     return figures
 
 
-def has_fbgemm(place):
-    if place.name != "gpu":
+def has_fbgemm(device):
+    if device.name != "gpu":
         return False
     try:
         import fbgemm_gpu  # noqa: F401
@@ -228,13 +228,13 @@ def main():
     parser = make_parser(__doc__)
     parser.add_argument("--rules", nargs="+", choices=RULES, default=RULES)
     args = parser.parse_args()
-    core, place, copy, about = start(args)
-    with_peer = has_fbgemm(place)
+    core, device, copy, about = start(args)
+    with_peer = has_fbgemm(device)
     rows = []
     for name in args.workloads:
-        for dtype in args.dtypes or place.dtypes:
+        for dtype in args.dtypes or device.dtypes:
             for alpha in args.alphas:
-                trainer = Trainer(core, place, WORKLOADS[name], dtype, alpha)
+                trainer = Trainer(core, device, WORKLOADS[name], dtype, alpha)
                 for rule in args.rules:
                     row = {"workload": name, "dtype": dtype, "alpha": alpha, "rule": rule}
                     row |= trainer.measure_rule(rule, copy * 1e6)
@@ -243,7 +243,7 @@ def main():
                         add_ratios(row)
                     rows.append(row)
                     print(row, flush=True)
-                    place.release()
+                    device.release()
                 del trainer
     print_table(rows)
     if with_peer:

@@ -17,67 +17,67 @@ STRATEGIES = ("least_frequent", "least_recent")
 
 
 class TieredTable:
-    def __init__(self, core, place, num_keys, batch, share=0.1, cache_strategy="least_frequent"):
-        self.core, self.place, self.num_keys = core, place, num_keys
-        matrix = place.normal((MATRIX_ROWS, DIM), "float32")
+    def __init__(self, core, device, num_keys, batch, share=0.1, cache_strategy="least_frequent"):
+        self.core, self.device, self.num_keys = core, device, num_keys
+        matrix = device.normal((MATRIX_ROWS, DIM), "float32")
         rows_on_device = int(share * num_keys) + MATRIX_ROWS + 1
         self.table = core.DeviceTable(
             dim=DIM,
-            matrix=place.host(matrix),
+            matrix=device.host(matrix),
             device_bytes=rows_on_device * ROW_BYTES if share < 1 else 0,
             cache_strategy=cache_strategy,
         )
-        self.rows = place.empty((batch,), "int64")
-        self.values = place.empty((batch, DIM), "float32")
-        order = place.torch.randperm(num_keys, device="cuda")
+        self.rows = device.empty((batch,), "int64")
+        self.values = device.empty((batch, DIM), "float32")
+        order = device.torch.randperm(num_keys, device="cuda")
         for keys in order.split(batch):
             self.train(keys)
         view = SimpleNamespace(__cuda_array_interface__=self.table.interface())
         self.lookup = core.Group(
             tables=[view], outputs=[self.values], ids=self.rows, row_splits=None,
-            table_of_feature=[0], combiners=["sum"], max_norms=[0.0], allocate=place.allocate,
+            table_of_feature=[0], combiners=["sum"], max_norms=[0.0], allocate=device.allocate,
             first_host_rows=[self.table.first_host_row],
         ).lookup  # fmt: skip
 
     def keys(self):
         return ids_from_uniform(
-            self.place.uniform(len(self.rows)), self.num_keys, ALPHA, lambda x: x.long()
+            self.device.uniform(len(self.rows)), self.num_keys, ALPHA, lambda x: x.long()
         )
 
     def train(self, keys):
         batch = self.table.begin_batch()
         self.table.locate(
-            keys, self.rows[: len(keys)], train=True, step=1, stream=self.place.stream
+            keys, self.rows[: len(keys)], train=True, step=1, stream=self.device.stream
         )
         self.table.end_batch(batch)
 
     def step(self, keys):
         """Locates keys and looks rows up, without the rest of a training step."""
         batch = self.table.begin_batch()
-        self.table.locate(keys, self.rows, train=True, step=1, stream=self.place.stream)
-        self.lookup(self.place.stream)
+        self.table.locate(keys, self.rows, train=True, step=1, stream=self.device.stream)
+        self.lookup(self.device.stream)
         self.table.end_batch(batch)
 
     def share_on_device(self, keys):
-        tiers = self.table.describe(self.place.host(keys))["tiers"]
+        tiers = self.table.describe(self.device.host(keys))["tiers"]
         return round(float(np.mean(tiers == 0)), 3)
 
     def milliseconds(self, run, batches):
-        times = [self.place.milliseconds(functools.partial(run, keys)) for keys in batches]
+        times = [self.device.milliseconds(functools.partial(run, keys)) for keys in batches]
         return round(float(np.median(times)), 3)
 
     def read(self, keys):
-        self.table.locate(keys, self.rows, stream=self.place.stream)
-        self.lookup(self.place.stream)
+        self.table.locate(keys, self.rows, stream=self.device.stream)
+        self.lookup(self.device.stream)
 
 
-def move(core, place, num_keys, batch):
+def move(core, device, num_keys, batch):
     """One row per strategy, and one of a table that is in GPU memory alone."""
     rows = []
     for name in (*STRATEGIES, "all in GPU memory"):
         on_device = name not in STRATEGIES
         options = {"share": 1} if on_device else {"cache_strategy": name}
-        table = TieredTable(core, place, num_keys, batch, **options)
+        table = TieredTable(core, device, num_keys, batch, **options)
         fresh = [table.keys() for _ in range(8)]
         row = {"cache_strategy": name, "keys": num_keys, "keys a call": batch}
         row["found on the GPU, before"] = table.share_on_device(fresh[0])
@@ -91,5 +91,5 @@ def move(core, place, num_keys, batch):
         rows.append(row)
         print(row, flush=True)
         del table
-        place.release()
+        device.release()
     return rows

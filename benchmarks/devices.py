@@ -133,7 +133,7 @@ class Gpu:
         return statistics.median(times[5:])
 
 
-def choose_place(core, force_cpu):
+def choose_device(core, force_cpu):
     if core.has_cuda and not force_cpu:
         try:
             import torch
