@@ -113,6 +113,45 @@ def test_core_includes_nothing_above_it():
     assert not found
 
 
+# What may throw in the core: the two functions that turn an error into an exception, and lack of
+# memory. Everything else returns a Status.
+THROWS = {
+    "cc/core/device_buffer.h": ["runtime_error"],
+    "cc/core/status.h": ["runtime_error"],
+    "cc/table/large_page_blocks.cc": ["bad_alloc"],
+    "cc/table/zeroed_memory.h": ["bad_alloc"],
+}
+
+
+def core_files():
+    """The native files that no other program than the core is made of."""
+    leaves = ("tf", "python", "libge_serving", SERVER)
+    return [
+        f for f in native_files() if not any(f.is_relative_to(NATIVE / leaf) for leaf in leaves)
+    ]
+
+
+def code_of(path):
+    """The text of a native file without its comments."""
+    return re.sub(r"//[^\n]*", "", path.read_text())
+
+
+def test_the_core_throws_only_by_require_and_without_memory():
+    found = offenders(core_files(), lambda f: re.findall(r"\bthrow\s+(?:std::)?(\w+)", code_of(f)))
+
+    assert found == THROWS
+
+
+def test_an_error_that_leaves_the_core_is_a_status():
+    # An error as a string could be dropped without a warning.
+    found = offenders(
+        core_files(), lambda f: re.findall(r"std::string\s*\*\s*(?:error|why\w*)\b", f.read_text())
+    )
+
+    assert not found
+    assert "class [[nodiscard]] Status" in (NATIVE / "core" / "status.h").read_text()
+
+
 @pytest.mark.parametrize(
     "prefixes, folder",
     [

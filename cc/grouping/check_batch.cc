@@ -18,8 +18,8 @@ bool Add(int64_t size, int64_t most, std::vector<int64_t>* firsts) {
 
 }  // namespace
 
-std::string AddSizes(const int64_t* sizes, int64_t num_features, bool weighted, int64_t num_floats,
-                     BatchExtents* extents) {
+Status AddSizes(const int64_t* sizes, int64_t num_features, bool weighted, int64_t num_floats,
+                BatchExtents* extents) {
   extents->first_samples.reserve(num_features + 1);
   extents->first_ids.reserve(num_features + 1);
   for (int64_t f = 0; f < num_features; ++f) {
@@ -32,7 +32,7 @@ std::string AddSizes(const int64_t* sizes, int64_t num_features, bool weighted, 
     }
   }
   const int64_t expected = LayOutBatch(extents->num_samples(), extents->num_ids(), weighted).size;
-  if (num_floats == expected) return "";
+  if (num_floats == expected) return {};
   return "batch: its length does not match `sizes`: expected " + std::to_string(expected) +
          " floats, got " + std::to_string(num_floats);
 }

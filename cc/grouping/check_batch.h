@@ -10,6 +10,7 @@
 #include "core/fault.h"
 #include "core/group.h"
 #include "core/parallel.h"
+#include "core/status.h"
 
 namespace group_embedding {
 
@@ -31,8 +32,8 @@ struct BatchExtents {
 // Adds up `sizes` ([num_features, 2], the samples and ids of each feature) of a batch whose buffer
 // has `num_floats`. Returns what is wrong with them; empty: nothing, and the buffer is as
 // LayOutBatch says.
-std::string AddSizes(const int64_t* sizes, int64_t num_features, bool weighted, int64_t num_floats,
-                     BatchExtents* extents);
+Status AddSizes(const int64_t* sizes, int64_t num_features, bool weighted, int64_t num_floats,
+                BatchExtents* extents);
 
 // A fault where the row splits of a feature do not begin and end with its ids.
 Fault CheckFeatureSplits(const Batch& batch, const BatchExtents& extents);

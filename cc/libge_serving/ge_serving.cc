@@ -96,7 +96,8 @@ using ge_serving::Functions;
 GE_EXPORT GeCode ge_serving_open(const char* path, const char* options, GeModel** model,
                                  char** error) try {
   group_embedding::ServingOptions read;
-  std::string wrong = group_embedding::ReadOptions(options == nullptr ? "" : options, &read);
+  std::string wrong =
+      group_embedding::ReadOptions(options == nullptr ? "" : options, &read).message();
   if (!wrong.empty()) return ge_serving::Fail(GE_INVALID_ARGUMENT, wrong, error);
   const GeServingFunctions* functions = nullptr;
   wrong = ge_serving::Prepare(read.tensorflow, &functions);

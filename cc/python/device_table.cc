@@ -55,11 +55,11 @@ class PyDeviceTable {
   PyDeviceTable(TableOptions options, py::object matrix, const DeviceTierOptions& tiers,
                 const DiskTierOptions* disk) {
     const void* values = TakeMatrix(matrix, &options);
-    std::string error;
+    Status status;
     table_ = disk == nullptr
-                 ? MakeDeviceTable(options, tiers, values, &error)
-                 : MakeDiskTieredDeviceTable(options, tiers.device_bytes, *disk, values, &error);
-    Raise(error);
+                 ? MakeDeviceTable(options, tiers, values, &status)
+                 : MakeDiskTieredDeviceTable(options, tiers.device_bytes, *disk, values, &status);
+    Require(status);
   }
 
   EmbeddingTable& get() { return *table_; }
@@ -80,7 +80,7 @@ class PyDeviceTable {
     for (const SlotOptions& present : table_->slots()) {
       if (present.name != name) continue;
       void* array = nullptr;
-      Raise(table_->Slot(present, &array));
+      Require(table_->Slot(present, &array));
       return {array, present.width, present.dtype};
     }
     throw py::key_error("slot: there is no '" + name + "'");
@@ -179,14 +179,14 @@ void LocateRows(const std::vector<py::tuple>& given, bool train, int64_t step, u
   const auto cuda_stream = reinterpret_cast<cudaStream_t>(stream);
   const Access access = train ? Access::kTrain : Access::kRead;
   const int64_t count = static_cast<int64_t>(requests.size());
-  std::string error;
+  Status status;
   {
     py::gil_scoped_release release;
     const StreamScratch scratch(LocateRowsScratchBytes(requests.data(), count, access),
                                 cuda_stream);
-    error = LocateRowsCuda(requests.data(), count, access, step, scratch.data(), cuda_stream);
+    status = LocateRowsCuda(requests.data(), count, access, step, scratch.data(), cuda_stream);
   }
-  Raise(error);
+  Require(status);
 }
 
 }  // namespace
@@ -237,9 +237,9 @@ its own, rows beyond max_bytes are on disk.)")
           [](PyDeviceTable& table, const std::string& name, bool per_row, const std::string& dtype,
              float initial) {
             void* array = nullptr;
-            Raise(table.get().Slot({name, per_row ? 1 : table.get().options().dim,
-                                    ParseDataType("dtype", dtype), initial},
-                                   &array));
+            Require(table.get().Slot({name, per_row ? 1 : table.get().options().dim,
+                                      ParseDataType("dtype", dtype), initial},
+                                     &array));
           },
           "name"_a, py::kw_only(), "per_row"_a = false, "dtype"_a = "float32", "initial"_a = 0.0f,
           "Makes a slot if there is none.")
@@ -252,7 +252,7 @@ its own, rows beyond max_bytes are on disk.)")
       .def(
           "insert",
           [](PyDeviceTable& table, const py::dict& rows) {
-            Raise(table.get().Insert(KeyedRowsOf(rows, table.get())));
+            Require(table.get().Insert(KeyedRowsOf(rows, table.get())));
           },
           "rows"_a, "As Snapshot.read gives them.")
       .def(
@@ -276,7 +276,7 @@ its own, rows beyond max_bytes are on disk.)")
       .def("clear", [](PyDeviceTable& table) { table.get().Clear(); })
       .def(
           "reserve",
-          [](PyDeviceTable& t, int64_t num_keys) { Raise(ReserveKeys(t.device(), num_keys)); },
+          [](PyDeviceTable& t, int64_t num_keys) { Require(ReserveKeys(t.device(), num_keys)); },
           "num_keys"_a, "Makes space for so many keys at once.")
       .def("set_admission",
            [](PyDeviceTable& table, const py::dict& state) {

@@ -17,49 +17,45 @@ using py::literals::operator""_a;
 using Keys = py::array_t<int64_t, py::array::c_style | py::array::forcecast>;
 using Records = py::array_t<uint8_t, py::array::c_style>;
 
-void Raise(const std::string& error) {
-  if (!error.empty()) throw std::runtime_error(error);
-}
-
 char* Bytes(Records& records) { return reinterpret_cast<char*>(records.mutable_data()); }
 
 std::unique_ptr<DiskStore> Open(const std::string& table, const std::string& path,
                                 int64_t record_bytes, int64_t memory_bytes) {
-  std::string error;
-  auto store = OpenDiskStore({table, path, record_bytes, memory_bytes}, &error);
-  Raise(error);
+  Status status;
+  auto store = OpenDiskStore({table, path, record_bytes, memory_bytes}, &status);
+  Require(status);
   return store;
 }
 
 void Put(DiskStore& store, Keys keys, Records records) {
   const ArrayView view = ViewArray(records, "records", "u1", 2, /*on_gpu=*/false);
   RequireShape(view, {keys.size(), store.record_bytes()});
-  std::string error;
+  Status status;
   {
     py::gil_scoped_release release;
-    error = store.Put(keys.data(), keys.size(), static_cast<const char*>(view.data));
+    status = store.Put(keys.data(), keys.size(), static_cast<const char*>(view.data));
   }
-  Raise(error);
+  Require(status);
 }
 
 py::tuple Get(const DiskStore& store, Keys keys) {
   py::array_t<bool> found(keys.size());
   Records records({keys.size(), static_cast<py::ssize_t>(store.record_bytes())});
-  std::string error;
+  Status status;
   {
     bool* is_there = found.mutable_data();
     char* bytes = Bytes(records);
     py::gil_scoped_release release;
-    error = store.Get(keys.data(), keys.size(), is_there, bytes);
+    status = store.Get(keys.data(), keys.size(), is_there, bytes);
   }
-  Raise(error);
+  Require(status);
   return py::make_tuple(found, records);
 }
 
 py::tuple Next(DiskSnapshot& snapshot, const DiskStore& store, int64_t count) {
   std::vector<int64_t> keys;
   std::vector<char> records;
-  Raise(snapshot.Next(count, &keys, &records));
+  Require(snapshot.Next(count, &keys, &records));
   Records bytes({static_cast<py::ssize_t>(keys.size()),
                  static_cast<py::ssize_t>(keys.empty() ? store.record_bytes()
                                                        : records.size() / keys.size())});
@@ -86,9 +82,9 @@ Args:
       .def("get", &Get, "keys"_a, "Which keys are there, and their records.")
       .def(
           "erase",
-          [](DiskStore& store, Keys keys) { Raise(store.Erase(keys.data(), keys.size())); },
+          [](DiskStore& store, Keys keys) { Require(store.Erase(keys.data(), keys.size())); },
           "keys"_a, "Keys that are there, all different.")
-      .def("clear", [](DiskStore& store) { Raise(store.Clear()); })
+      .def("clear", [](DiskStore& store) { Require(store.Clear()); })
       .def(
           "extend",
           [](DiskStore& store, py::bytes tail) {

@@ -45,7 +45,7 @@ void AllToAll(Communicator& communicator, py::object send, const std::vector<int
 
 std::string LackOfPeerMemory(Communicator& communicator) {
 #if GROUP_EMBEDDING_CUDA
-  if (communicator.peer_buffers() != nullptr) return communicator.peer_buffers()->lack();
+  if (communicator.peer_buffers() != nullptr) return communicator.peer_buffers()->lack().message();
 #endif
   return "ranks of this communicator write into no memory but their own";
 }
@@ -85,22 +85,22 @@ std::string PciBusId(int device) {
 }
 
 py::bytes NcclId() {
-  std::string error;
-  const std::string id = MakeNcclId(&error);
-  Require(error);
+  Status status;
+  const std::string id = MakeNcclId(&status);
+  Require(status);
   return id;
 }
 
 std::unique_ptr<Communicator> NcclRank(const std::string& id, int rank, int num_ranks,
                                        double timeout_seconds, bool use_peer_memory) {
   py::gil_scoped_release release;
-  std::string error;
+  Status status;
   std::unique_ptr<Communicator> communicator =
-      MakeNcclCommunicator(id, rank, num_ranks, timeout_seconds, &error);
-  Require(error);
+      MakeNcclCommunicator(id, rank, num_ranks, timeout_seconds, &status);
+  Require(status);
   if (use_peer_memory) {
-    communicator = UsePeerMemory(std::move(communicator), timeout_seconds, nullptr, &error);
-    Require(error);
+    communicator = UsePeerMemory(std::move(communicator), timeout_seconds, nullptr, &status);
+    Require(status);
   }
   return communicator;
 }

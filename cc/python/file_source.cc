@@ -33,7 +33,7 @@ class PyFile : public ReadableFile {
     });
   }
 
-  std::string Open(const py::object& open) {
+  Status Open(const py::object& open) {
     return InPython("open", path_, [&] {
       file_ = open(path_);
       file_.attr("seek")(0, 2);
@@ -43,7 +43,7 @@ class PyFile : public ReadableFile {
 
   int64_t bytes() const override { return bytes_; }
 
-  std::string Read(int64_t offset, size_t bytes, char* to, size_t* taken) const override {
+  Status Read(int64_t offset, size_t bytes, char* to, size_t* taken) const override {
     return InPython("read", path_, [&] {
       file_.attr("seek")(offset);
       const std::string read = file_.attr("read")(bytes).cast<py::bytes>();
@@ -66,11 +66,11 @@ class PyFiles : public FileSource {
     open_ = py::object();
   }
 
-  std::string Open(const std::string& path, std::unique_ptr<ReadableFile>* file) const override {
+  Status Open(const std::string& path, std::unique_ptr<ReadableFile>* file) const override {
     auto opened = std::make_unique<PyFile>(path);
-    std::string error = opened->Open(open_);
-    if (error.empty()) *file = std::move(opened);
-    return error;
+    Status status = opened->Open(open_);
+    if (status.ok()) *file = std::move(opened);
+    return status;
   }
 
  private:
@@ -79,7 +79,7 @@ class PyFiles : public FileSource {
 
 class OwnFiles : public FileSource {
  public:
-  std::string Open(const std::string& path, std::unique_ptr<ReadableFile>* file) const override {
+  Status Open(const std::string& path, std::unique_ptr<ReadableFile>* file) const override {
     return LocalFiles().Open(path, file);
   }
 };

@@ -75,10 +75,6 @@ TableOptions MakeTableOptions(const std::string& name, int32_t dim, const std::s
   return options;
 }
 
-void Raise(const std::string& error) {
-  if (!error.empty()) throw std::runtime_error(error);
-}
-
 const void* TakeMatrix(py::handle matrix, TableOptions* options) {
   if (matrix.is_none()) return nullptr;
   const ArrayView view = ViewRows(matrix, "matrix", options->dtype, 2, /*on_gpu=*/false);
@@ -93,22 +89,23 @@ PyHostTable::PyHostTable(const TableOptions& given, const DiskTierOptions* disk,
     : parallel_for_(ThreadedFor(num_threads)) {
   TableOptions options = given;
   const void* values = TakeMatrix(matrix, &options);
-  std::string error;
-  table_ = disk == nullptr ? MakeHostTable(options, values, &error)
-                           : MakeDiskTieredTable(options, *disk, values, &error);
-  Raise(error);
+  Status status;
+  table_ = disk == nullptr ? MakeHostTable(options, values, &status)
+                           : MakeDiskTieredTable(options, *disk, values, &status);
+  Require(status);
 }
 
 PyHostTable::Keys PyHostTable::Locate(Keys keys, bool train, int64_t step, int64_t batch) {
   Keys rows(keys.size());
   const KeysToLocate request = {table_->host(), keys.data(), keys.size(), rows.mutable_data(),
                                 batch};
-  std::string error;
+  Status status;
   {
     py::gil_scoped_release release;
-    error = LocateRowsCpu(&request, 1, train ? Access::kTrain : Access::kRead, step, parallel_for_);
+    status =
+        LocateRowsCpu(&request, 1, train ? Access::kTrain : Access::kRead, step, parallel_for_);
   }
-  Raise(error);
+  Require(status);
   return rows;
 }
 
@@ -131,7 +128,7 @@ py::array PyHostTable::Slot(py::object self, const std::string& name, bool per_r
   const SlotOptions slot = {name, per_row ? 1 : table.options().dim, ParseDataType("dtype", dtype),
                             initial};
   void* array = nullptr;
-  Raise(table.Slot(slot, &array));
+  Require(table.Slot(slot, &array));
   return py::array(NumpyType(slot.dtype),
                    std::vector<py::ssize_t>{table.rows().num_rows, slot.width}, array, self);
 }
@@ -151,7 +148,7 @@ py::dict PyHostTable::Info(Keys rows) const {
 
 py::dict DescribeKeys(const EmbeddingTable& table, const PyHostTable::Keys& keys) {
   std::vector<KeyInfo> infos(keys.size());
-  Raise(table.Describe(keys.data(), keys.size(), infos.data()));
+  Require(table.Describe(keys.data(), keys.size(), infos.data()));
   std::vector<int64_t> tiers, counts, versions;
   for (const KeyInfo& info : infos) {
     tiers.push_back(info.tier);
@@ -194,7 +191,7 @@ AdmissionState AdmissionOf(const py::dict& state) {
   return given;
 }
 
-void PyHostTable::Insert(py::dict given) { Raise(table_->Insert(KeyedRowsOf(given, *table_))); }
+void PyHostTable::Insert(py::dict given) { Require(table_->Insert(KeyedRowsOf(given, *table_))); }
 
 void PyHostTable::SetAdmission(py::dict state) { table_->SetAdmissionState(AdmissionOf(state)); }
 
@@ -209,7 +206,7 @@ py::dict PySnapshot::Read(int64_t begin, int64_t end) {
     py::gil_scoped_release release;
     snapshot_->Read(begin, end, &rows);
   }
-  Raise(snapshot_->error());
+  Require(snapshot_->status());
   const EmbeddingTable& table = snapshot_->table();
   py::list slots;
   for (size_t s = 0; s < rows.slots.size(); ++s) {

@@ -28,8 +28,6 @@ AdmissionState AdmissionOf(const pybind11::dict& state);
 CacheStrategy ParseCacheStrategy(const std::string& word);
 // None; or {"steps_to_live": ...}, or {"l2_weight": ...}.
 Eviction EvictionOf(pybind11::handle given);
-// RuntimeError, unless `error` is empty.
-void Raise(const std::string& error);
 
 class PySnapshot {
  public:

@@ -27,14 +27,14 @@ struct Section {
   size_t bytes;
 };
 
-std::string Encode(const std::vector<Section>& sections, std::string* content, FileSum* sum) {
+Status Encode(const std::vector<Section>& sections, std::string* content, FileSum* sum) {
   const MemoryFile memory(content);
   SectionWriter file("sections", memory);
-  std::string error = file.Open();
+  Status status = file.Open();
   for (const Section& section : sections) {
-    if (error.empty()) error = file.Write(section.kind, {section.data, section.bytes});
+    if (status.ok()) status = file.Write(section.kind, {section.data, section.bytes});
   }
-  return error.empty() ? file.Finish(sum) : error;
+  return status.ok() ? file.Finish(sum) : status;
 }
 
 py::tuple EncodeSections(const std::vector<std::pair<uint32_t, py::buffer>>& given) {
@@ -46,13 +46,14 @@ py::tuple EncodeSections(const std::vector<std::pair<uint32_t, py::buffer>>& giv
     sections.push_back({kind, static_cast<const char*>(buffer.ptr),
                         static_cast<size_t>(buffer.size * buffer.itemsize)});
   }
-  std::string content, error;
+  std::string content;
+  Status status;
   FileSum sum;
   {
     py::gil_scoped_release release;
-    error = Encode(sections, &content, &sum);
+    status = Encode(sections, &content, &sum);
   }
-  Raise(error);
+  Require(status);
   return py::make_tuple(py::bytes(content), SumDict(sum));
 }
 
@@ -60,18 +61,19 @@ class PySectionFile {
  public:
   PySectionFile(const std::string& path, uint64_t max_bytes, py::object open)
       : source_(SourceOf(std::move(open))), file_(path, *source_), max_bytes_(max_bytes) {
-    Raise(file_.Open());
+    Require(file_.Open());
   }
 
   py::tuple Next() {
     if (has_ended_) throw py::stop_iteration();
     uint32_t kind;
-    std::string payload, error;
+    std::string payload;
+    Status status;
     {
       py::gil_scoped_release release;
-      error = file_.Read(max_bytes_, &kind, &payload);
+      status = file_.Read(max_bytes_, &kind, &payload);
     }
-    Raise(error);
+    Require(status);
     has_ended_ = kind == kFooter;
     if (has_ended_) throw py::stop_iteration();
     return py::make_tuple(kind, py::bytes(payload));

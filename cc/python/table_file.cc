@@ -50,12 +50,12 @@ py::dict Write(PySnapshot& snapshot, const std::string& path, uint64_t save_id, 
   header.changes_only = changes_only;
   header.step = step;
   FileSum sum;
-  std::string error;
+  Status status;
   {
     py::gil_scoped_release release;
-    error = WriteTable(header, &snapshot.get(), path, LocalFiles(), &sum);
+    status = WriteTable(header, &snapshot.get(), path, LocalFiles(), &sum);
   }
-  Raise(error);
+  Require(status);
   return SumDict(sum);
 }
 
@@ -79,13 +79,13 @@ py::dict Verify(const std::string& path, const std::string& table,
   SavedTable saved;
   if (expected.has_value()) saved = Expected(path, table, *expected);
   const auto source = SourceOf(std::move(open));
-  std::string error;
+  Status status;
   {
     py::gil_scoped_release release;
-    error = VerifyTableFile(path, *source, &file);
-    if (error.empty()) error = CheckIdentity(saved, 0, file);
+    status = VerifyTableFile(path, *source, &file);
+    if (status.ok()) status = CheckIdentity(saved, 0, file);
   }
-  Raise(error);
+  Require(status);
   py::dict result = HeaderDict(file.header);
   result["num_rows"] = file.totals.num_rows;
   result["num_erased"] = file.totals.num_erased;
@@ -113,26 +113,26 @@ class PyTableFile {
  public:
   PyTableFile(const std::string& path, py::object open)
       : source_(SourceOf(std::move(open))), file_(path, *source_) {
-    std::string error;
+    Status status;
     {
       py::gil_scoped_release release;
-      error = file_.Open();
+      status = file_.Open();
     }
-    Raise(error);
+    Require(status);
   }
 
   py::dict Header() const { return HeaderDict(file_.header()); }
 
   py::dict Next() {
     TableFileBlock block;
-    std::string error;
+    Status status;
     {
       py::gil_scoped_release release;
       do {
-        error = file_.Next(&block);
-      } while (error.empty() && !block.is_last && block.rows.keys.empty() && block.erased.empty());
+        status = file_.Next(&block);
+      } while (status.ok() && !block.is_last && block.rows.keys.empty() && block.erased.empty());
     }
-    Raise(error);
+    Require(status);
     if (block.is_last) throw py::stop_iteration();
     const TableFileHeader& header = file_.header();
     py::list slots;
@@ -152,7 +152,7 @@ class PyTableFile {
 
 py::dict DecodeManifest(const py::bytes& bytes, const std::string& table) {
   Manifest manifest;
-  Raise(Decode(bytes, table, &manifest));
+  Require(Decode(bytes, table, &manifest));
   py::list files;
   for (const SavedFile& file : manifest.files) {
     py::dict entry = SumDict(file.sum);
@@ -182,7 +182,7 @@ class PyTableFileWriter {
       throw py::value_error("expected dtype float32, float16 or bfloat16, got " + dtype);
     }
     if (dim < 1) throw py::value_error("expected dim 1 or more, got " + std::to_string(dim));
-    Raise(file_.Open(header_));
+    Require(file_.Open(header_));
   }
 
   // keys, counts, versions: [rows]; values: [rows, dim], 16-bit types as uint16.
@@ -203,17 +203,17 @@ class PyTableFileWriter {
     rows.versions.assign(versions.data(), versions.data() + num_rows);
     const char* bytes = static_cast<const char*>(values.data());
     rows.values.assign(bytes, bytes + values.nbytes());
-    std::string error;
+    Status status;
     {
       py::gil_scoped_release release;
-      error = file_.AddRows(rows);
+      status = file_.AddRows(rows);
     }
-    Raise(error);
+    Require(status);
   }
 
   py::dict Finish() {
     FileSum sum;
-    Raise(file_.Finish(&sum));
+    Require(file_.Finish(&sum));
     return SumDict(sum);
   }
 
@@ -245,16 +245,16 @@ py::array KeyOwners(const std::vector<int64_t>& keys, int64_t num_ranks) {
 
 void RestoreFromFiles(EmbeddingTable* table, const std::vector<std::string>& paths, int64_t index,
                       int64_t count) {
-  std::string error;
+  Status status;
   {
     py::gil_scoped_release release;
     RestoreOptions how;
     how.subset = {index, count};
     SavedTable saved;
     saved.paths = paths;
-    error = RestoreTable(saved, how, table);
+    status = RestoreTable(saved, how, table);
   }
-  Raise(error);
+  Require(status);
 }
 
 void BindTableFile(py::module_& m) {

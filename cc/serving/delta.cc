@@ -53,19 +53,19 @@ bool ReadFileOf(ByteReader* reader, VersionRecord::File* file) {
 }
 
 // Whether a file is the one that the record names. `id`: the file's own, or 0.
-std::string CheckSum(const std::string& path, const FileSum& got, const FileSum& expected) {
+Status CheckSum(const std::string& path, const FileSum& got, const FileSum& expected) {
   if (got.bytes == expected.bytes && got.crc == expected.crc &&
       (got.id == expected.id || got.id == 0)) {
-    return "";
+    return {};
   }
   return "file '" + path + "' is whole, but not the one that COMMIT names";
 }
 
-std::string ReadRows(const std::string& path, const VersionRecord::File& file,
-                     const FileSource& files, const DeltaTable& table, RowChanges* changes) {
+Status ReadRows(const std::string& path, const VersionRecord::File& file, const FileSource& files,
+                const DeltaTable& table, RowChanges* changes) {
   TableFileReader reader(path, files);
-  std::string error = reader.Open();
-  if (!error.empty()) return error;
+  Status status = reader.Open();
+  if (!status.ok()) return status;
   const TableFileHeader& header = reader.header();
   if (header.table != file.table || header.part != file.part ||
       header.num_parts != file.num_parts) {
@@ -79,8 +79,8 @@ std::string ReadRows(const std::string& path, const VersionRecord::File& file,
   }
   for (bool is_last = false; !is_last;) {
     TableFileBlock block;
-    error = reader.Next(&block);
-    if (!error.empty()) return error;
+    status = reader.Next(&block);
+    if (!status.ok()) return status;
     if (!block.erased.empty() && !changes->keys.empty() && file.num_parts == 1) {
       return "file '" + path + "': expected erased keys in front of rows";
     }
@@ -100,20 +100,20 @@ class VariablesReader {
                   int64_t (*element_bytes)(int32_t), std::map<std::string, VariableChange>* changes)
       : file_(path, files), element_bytes_(element_bytes), changes_(changes) {}
 
-  std::string Read(const FileSum& expected) {
-    std::string error = file_.Open();
+  Status Read(const FileSum& expected) {
+    Status status = file_.Open();
     bool has_totals = false;
     uint32_t kind = kTotals;
-    while (error.empty()) {
+    while (status.ok()) {
       std::string payload;
-      error = file_.Read(kMaxSection, &kind, &payload);
-      if (!error.empty()) return error;
+      status = file_.Read(kMaxSection, &kind, &payload);
+      if (!status.ok()) return status;
       if (kind == kFooter) break;
       if (has_totals || !Take(kind, payload, &has_totals)) {
         return file_.Damaged("section of kind " + std::to_string(kind) + " is not as expected");
       }
     }
-    if (!error.empty()) return error;
+    if (!status.ok()) return status;
     if (!has_totals || !IsComplete()) return file_.Damaged("it is incomplete");
     FileSum sum = file_.sum();
     sum.id = 0;  // known to the record alone
@@ -197,16 +197,15 @@ class VariablesReader {
 
 }  // namespace
 
-std::string ReadVersionRecord(const std::string& path, const FileSource& files,
-                              VersionRecord* record) {
+Status ReadVersionRecord(const std::string& path, const FileSource& files, VersionRecord* record) {
   SectionReader file(path, files);
-  std::string error = file.Open();
+  Status status = file.Open();
   bool has_version = false;
-  while (error.empty()) {
+  while (status.ok()) {
     uint32_t kind;
     std::string payload;
-    error = file.Read(kMaxSection, &kind, &payload);
-    if (!error.empty()) return error;
+    status = file.Read(kMaxSection, &kind, &payload);
+    if (!status.ok()) return status;
     ByteReader reader(payload);
     if (kind == kFooter) break;
     bool ok = false;
@@ -218,19 +217,19 @@ std::string ReadVersionRecord(const std::string& path, const FileSource& files,
     }
     if (!ok) return file.Damaged("section of kind " + std::to_string(kind) + " is not as expected");
   }
-  if (error.empty() && !has_version) error = file.Damaged("it has no version");
-  return error;
+  if (status.ok() && !has_version) status = file.Damaged("it has no version");
+  return status;
 }
 
-std::string ReadDelta(const std::string& folder, const VersionRecord& record,
-                      const FileSource& files, const std::map<std::string, DeltaTable>& tables,
-                      int64_t (*element_bytes)(int32_t dtype), Delta* delta) {
+Status ReadDelta(const std::string& folder, const VersionRecord& record, const FileSource& files,
+                 const std::map<std::string, DeltaTable>& tables,
+                 int64_t (*element_bytes)(int32_t dtype), Delta* delta) {
   delta->record = record;
   std::map<std::string, std::set<int32_t>> parts;
   std::map<std::string, int32_t> num_parts;
   for (const VersionRecord::File& file : record.files) {
     const std::string path = folder + "/" + file.path;
-    std::string error;
+    Status status;
     if (file.kind == VersionRecord::kRows) {
       const auto table = tables.find(file.table);
       if (table == tables.end()) {
@@ -242,18 +241,18 @@ std::string ReadDelta(const std::string& folder, const VersionRecord& record,
         return "table '" + file.table + "': expected each part of " + std::to_string(expected) +
                " once, got part " + std::to_string(file.part) + " again";
       }
-      error = ReadRows(path, file, files, table->second, &delta->tables[file.table]);
+      status = ReadRows(path, file, files, table->second, &delta->tables[file.table]);
     } else if (file.kind == VersionRecord::kVariables) {
-      error = VariablesReader(path, files, element_bytes, &delta->variables).Read(file.sum);
+      status = VariablesReader(path, files, element_bytes, &delta->variables).Read(file.sum);
     }
-    if (!error.empty()) return error;
+    if (!status.ok()) return status;
   }
   for (const auto& [table, seen] : parts) {
     if (static_cast<int32_t>(seen.size()) == num_parts[table]) continue;
     return "table '" + table + "': expected " + std::to_string(num_parts[table]) + " parts, got " +
            std::to_string(seen.size());
   }
-  return "";
+  return {};
 }
 
 }  // namespace group_embedding

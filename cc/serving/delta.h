@@ -1,6 +1,4 @@
 // Delta: what one published version changes. docs/reference/deltas.md describes the files.
-//
-// Functions return an error sentence, or "" on success.
 #pragma once
 
 #include <cstdint>
@@ -8,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "core/status.h"
 #include "serving/served_table.h"
 #include "table/file/file_system.h"
 #include "table/file/section_file.h"
@@ -33,8 +32,7 @@ struct VersionRecord {
   std::vector<File> files;
 };
 
-std::string ReadVersionRecord(const std::string& path, const FileSource& files,
-                              VersionRecord* record);
+Status ReadVersionRecord(const std::string& path, const FileSource& files, VersionRecord* record);
 
 // What a delta says of a variable: its whole value, or some rows.
 struct VariableChange {
@@ -60,8 +58,8 @@ struct Delta {
 // Reads and verifies all files of a delta, or of a base that comes with its own delta, in `folder`.
 // `tables`: those of the model. element_bytes: of a DataType of TensorFlow's, or 0 if a variable
 // cannot have it.
-std::string ReadDelta(const std::string& folder, const VersionRecord& record,
-                      const FileSource& files, const std::map<std::string, DeltaTable>& tables,
-                      int64_t (*element_bytes)(int32_t dtype), Delta* delta);
+Status ReadDelta(const std::string& folder, const VersionRecord& record, const FileSource& files,
+                 const std::map<std::string, DeltaTable>& tables,
+                 int64_t (*element_bytes)(int32_t dtype), Delta* delta);
 
 }  // namespace group_embedding

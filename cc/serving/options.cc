@@ -7,7 +7,7 @@
 namespace group_embedding {
 namespace {
 
-std::string ReadOne(const std::string& key, JsonReader* reader, ServingOptions* options) {
+Status ReadOne(const std::string& key, JsonReader* reader, ServingOptions* options) {
   if (key == "tensorflow") {
     options->tensorflow = reader->String();
   } else if (key == "tags") {
@@ -38,14 +38,14 @@ std::string ReadOne(const std::string& key, JsonReader* reader, ServingOptions* 
            "state, got '" +
            key + "'";
   }
-  return reader->ok() ? "" : "option '" + key + "': expected a value of another type";
+  return reader->ok() ? Status() : "option '" + key + "': expected a value of another type";
 }
 
 }  // namespace
 
-std::string ReadOptions(const std::string& json, ServingOptions* options) {
+Status ReadOptions(const std::string& json, ServingOptions* options) {
   JsonReader reader(json);
-  if (reader.AtEnd()) return "";
+  if (reader.AtEnd()) return {};
   reader.Require('{');
   bool more = reader.ok() && !reader.Take('}');
   while (more) {
@@ -53,13 +53,13 @@ std::string ReadOptions(const std::string& json, ServingOptions* options) {
     reader.Require(':');
     if (!reader.ok()) break;
     if (!reader.TakeNull()) {  // null: the default
-      std::string error = ReadOne(key, &reader, options);
-      if (!error.empty()) return error;
+      Status status = ReadOne(key, &reader, options);
+      if (!status.ok()) return status;
     }
     more = reader.Take(',');
     if (!more) reader.Require('}');
   }
-  if (reader.ok() && reader.AtEnd()) return "";
+  if (reader.ok() && reader.AtEnd()) return {};
   return "options: expected one JSON object, got another text at byte " +
          std::to_string(reader.at());
 }

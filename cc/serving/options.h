@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "core/row_format.h"
+#include "core/status.h"
 
 namespace group_embedding {
 
@@ -20,9 +21,8 @@ struct ServingOptions {
   std::string state;             // file; empty: none
 };
 
-// Reads one JSON object. An unknown key, or a value of another type, is an error. Returns an error
-// sentence, or "".
-std::string ReadOptions(const std::string& json, ServingOptions* options);
+// Reads one JSON object. An unknown key, or a value of another type, is an error.
+Status ReadOptions(const std::string& json, ServingOptions* options);
 
 // `text` as a JSON string, in quotes.
 std::string Quoted(const std::string& text);

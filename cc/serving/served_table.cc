@@ -21,7 +21,7 @@ int64_t PhysicalBytes() {
 
 }  // namespace
 
-ServedTable::ServedTable(const ServedTableOptions& options, const void* matrix, std::string* error)
+ServedTable::ServedTable(const ServedTableOptions& options, const void* matrix, Status* error)
     : options_(options),
       row_bytes_(RowBytes(options.format, options.dim)),
       trained_row_bytes_(options.dim * SizeOf(options.dtype)) {
@@ -29,7 +29,7 @@ ServedTable::ServedTable(const ServedTableOptions& options, const void* matrix, 
   if (options_.keyed) index_ = std::make_unique<ServedIndex>(0);
   num_rows_ = options_.keyed ? options_.matrix_rows + 1 : options_.max_rows;
   *error = rows_->Grow(num_rows_ * row_bytes_);
-  if (!error->empty() || !options_.keyed) return;
+  if (!error->ok() || !options_.keyed) return;
   if (matrix != nullptr) WriteInitialRows(matrix);
   std::vector<char> constant(trained_row_bytes_);
   ForDataType(options_.dtype, [&](auto* type) {
@@ -57,38 +57,38 @@ void ServedTable::Write(const char* values, int64_t row) {
   EncodeRow(options_.dtype, values, options_.dim, options_.format, Row(row));
 }
 
-std::string ServedTable::Take(int64_t count, std::vector<int64_t>* rows) {
+Status ServedTable::Take(int64_t count, std::vector<int64_t>* rows) {
   const int64_t num_free = static_cast<int64_t>(free_.size());
   const int64_t reused = std::min(num_free, count);
   const int64_t fresh = count - reused;
   rows->reserve(rows->size() + count);
   free_.reserve(free_.size() + fresh);  // so that giving rows back needs no memory
   if (fresh > 0) {
-    std::string error = rows_->Grow((num_rows_ + fresh) * row_bytes_);
-    if (!error.empty()) return "table '" + options_.name + "': " + error;
+    Status status = rows_->Grow((num_rows_ + fresh) * row_bytes_);
+    if (!status.ok()) return status.In("table '" + options_.name + "': ");
   }
   // The rows that were freed last come first.
   rows->insert(rows->end(), free_.rbegin(), free_.rbegin() + reused);
   free_.resize(num_free - reused);
   for (int64_t i = 0; i < fresh; ++i) rows->push_back(num_rows_++);
-  return "";
+  return {};
 }
 
 void ServedTable::Reserve(int64_t num_keys) {
   if (options_.keyed && index_->size() == 0) index_ = std::make_unique<ServedIndex>(num_keys);
 }
 
-std::string ServedTable::Load(const int64_t* keys, int64_t num_keys, const char* values) {
+Status ServedTable::Load(const int64_t* keys, int64_t num_keys, const char* values) {
   std::vector<int64_t> rows;
-  std::string error = Take(num_keys, &rows);
-  if (!error.empty()) return error;
+  Status status = Take(num_keys, &rows);
+  if (!status.ok()) return status;
   for (int64_t i = 0; i < num_keys; ++i) {
     Write(values + i * trained_row_bytes_, rows[i]);
     const int64_t former = index_->Set(keys[i], rows[i]);
     if (former != ServedIndex::kNone) free_.push_back(former);
   }
   index_->DropFormerParts();
-  return "";
+  return {};
 }
 
 void ServedTable::LoadAll(const char* values) {
@@ -138,18 +138,18 @@ void ServedTable::LocateRowNumbers(const Overlay* overlay, const int64_t* keys, 
   }
 }
 
-std::string ServedTable::Stage(const RowChanges& changes, std::unique_ptr<Overlay>* overlay) {
+Status ServedTable::Stage(const RowChanges& changes, std::unique_ptr<Overlay>* overlay) {
   const int64_t num_keys = static_cast<int64_t>(changes.keys.size());
   auto staged = std::make_unique<Overlay>(num_keys + static_cast<int64_t>(changes.erased.size()));
-  std::string error = Take(num_keys, &staged->rows_);
-  if (!error.empty()) return error;
+  Status status = Take(num_keys, &staged->rows_);
+  if (!status.ok()) return status;
   for (const int64_t key : changes.erased) staged->index_.Set(key, DefaultRow(key));
   for (int64_t i = 0; i < num_keys; ++i) {
     Write(changes.values.data() + i * trained_row_bytes_, staged->rows_[i]);
     staged->index_.Set(changes.keys[i], staged->rows_[i]);
   }
   *overlay = std::move(staged);
-  return "";
+  return {};
 }
 
 void ServedTable::Merge(Overlay* overlay) {

@@ -22,6 +22,7 @@
 
 #include "core/group.h"
 #include "core/row_format.h"
+#include "core/status.h"
 #include "serving/served_index.h"
 #include "table/memory.h"
 
@@ -66,7 +67,7 @@ class Overlay {
 class ServedTable {
  public:
   // `matrix`: [matrix_rows, dim] of the trained type, or null.
-  ServedTable(const ServedTableOptions& options, const void* matrix, std::string* error);
+  ServedTable(const ServedTableOptions& options, const void* matrix, Status* error);
 
   const ServedTableOptions& options() const { return options_; }
   // [num_rows, dim] in `format`; the pointer never changes.
@@ -76,9 +77,8 @@ class ServedTable {
   int64_t bytes() const;  // of rows and index
 
   // Before the first reader: adds rows, or erases keys, of the base of a keyed table. `keys`:
-  // [num_keys]; `values`: [num_keys, dim] of the trained type. Load returns an error sentence, or
-  // "".
-  std::string Load(const int64_t* keys, int64_t num_keys, const char* values);
+  // [num_keys]; `values`: [num_keys, dim] of the trained type.
+  Status Load(const int64_t* keys, int64_t num_keys, const char* values);
   void Erase(const int64_t* keys, int64_t num_keys);
   // Before the first Load: the number of keys that will come.
   void Reserve(int64_t num_keys);
@@ -92,8 +92,8 @@ class ServedTable {
   // is too large, so that a lookup tells the two apart.
   void Locate(const Overlay* overlay, const int64_t* keys, int64_t num_keys, int64_t* rows) const;
 
-  // Writes the changes to rows that no reader has. Returns an error sentence, and then no overlay.
-  std::string Stage(const RowChanges& changes, std::unique_ptr<Overlay>* overlay);
+  // Writes the changes to rows that no reader has. An error makes no overlay.
+  Status Stage(const RowChanges& changes, std::unique_ptr<Overlay>* overlay);
   // Moves an overlay into the base. Nobody may be reading an earlier version.
   void Merge(Overlay* overlay);
   // Frees what an overlay has, once nobody reads it, and former parts of the index. Not merged: the
@@ -109,7 +109,7 @@ class ServedTable {
   }
   char* Row(int64_t row) const { return rows_->data() + row * row_bytes_; }
   void Write(const char* values, int64_t row);
-  std::string Take(int64_t count, std::vector<int64_t>* rows);
+  Status Take(int64_t count, std::vector<int64_t>* rows);
   void LocateRowNumbers(const Overlay* overlay, const int64_t* keys, int64_t num_keys,
                         int64_t* rows) const;
 

@@ -8,14 +8,14 @@ namespace group_embedding {
 namespace {
 
 // "table 'user', dim: expected 1 to 4096, got 0", or nothing.
-std::string CheckRange(const TableOptions& options, const char* what, int64_t value, int64_t least,
-                       int64_t most) {
-  if (value >= least && value <= most) return "";
+Status CheckRange(const TableOptions& options, const char* what, int64_t value, int64_t least,
+                  int64_t most) {
+  if (value >= least && value <= most) return {};
   return "table '" + options.name + "', " + what + ": expected " + std::to_string(least) + " to " +
          std::to_string(most) + ", got " + std::to_string(value);
 }
 
-std::string CheckBloom(const TableOptions& options) {
+Status CheckBloom(const TableOptions& options) {
   const Admission& admission = options.admission;
   const int32_t bytes = admission.counter_bytes;
   if (bytes != 1 && bytes != 2 && bytes != 4 && bytes != 8) {
@@ -23,46 +23,46 @@ std::string CheckBloom(const TableOptions& options) {
            "4 or 8, got " + std::to_string(bytes);
   }
   const int64_t memory = static_cast<int64_t>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGESIZE);
-  std::string error = CheckRange(options, "counters of the Bloom filter (as many as memory holds)",
-                                 admission.num_counters, 1, memory / bytes);
-  if (error.empty()) {
-    error = CheckRange(options, "hashes of the Bloom filter", admission.num_hashes, 1,
-                       BloomCounters::kMaxHashes);
+  Status status = CheckRange(options, "counters of the Bloom filter (as many as memory holds)",
+                             admission.num_counters, 1, memory / bytes);
+  if (status.ok()) {
+    status = CheckRange(options, "hashes of the Bloom filter", admission.num_hashes, 1,
+                        BloomCounters::kMaxHashes);
   }
-  if (error.empty() && bytes < 8) {
-    error = CheckRange(options, "times that a counter of the Bloom filter must count to",
-                       admission.min_count, 0, (int64_t{1} << (8 * bytes)) - 1);
+  if (status.ok() && bytes < 8) {
+    status = CheckRange(options, "times that a counter of the Bloom filter must count to",
+                        admission.min_count, 0, (int64_t{1} << (8 * bytes)) - 1);
   }
-  return error;
+  return status;
 }
 
 }  // namespace
 
-std::string CheckOptions(const TableOptions& options) {
-  std::string error = CheckRange(options, "dim", options.dim, 1, kMaxTableDim);
-  if (error.empty()) error = CheckTierBytes(options, options.max_bytes);
-  if (error.empty()) {
-    error = CheckRange(options, "times that a key must be trained to get a row",
-                       options.admission.min_count, 0, kMaxCount);
+Status CheckOptions(const TableOptions& options) {
+  Status status = CheckRange(options, "dim", options.dim, 1, kMaxTableDim);
+  if (status.ok()) status = CheckTierBytes(options, options.max_bytes);
+  if (status.ok()) {
+    status = CheckRange(options, "times that a key must be trained to get a row",
+                        options.admission.min_count, 0, kMaxCount);
   }
-  if (error.empty() && options.admission.kind == Admission::Kind::kBloom) {
-    error = CheckBloom(options);
+  if (status.ok() && options.admission.kind == Admission::Kind::kBloom) {
+    status = CheckBloom(options);
   }
-  return error;
+  return status;
 }
 
-std::string CheckTierBytes(const TableOptions& options, int64_t bytes) {
+Status CheckTierBytes(const TableOptions& options, int64_t bytes) {
   return CheckRange(options, "bytes of a tier", bytes, 0, kMaxTierBytes);
 }
 
-std::string CheckCounts(const TableOptions& options, const KeyedRowsView& rows) {
-  if (rows.counts == nullptr) return "";
+Status CheckCounts(const TableOptions& options, const KeyedRowsView& rows) {
+  if (rows.counts == nullptr) return {};
   for (int64_t i = 0; i < rows.num_keys; ++i) {
     if (rows.counts[i] >= 0) continue;
     return "table '" + options.name + "', key " + std::to_string(rows.keys[i]) +
            ": expected a frequency of 0 or more, got " + std::to_string(rows.counts[i]);
   }
-  return "";
+  return {};
 }
 
 }  // namespace group_embedding

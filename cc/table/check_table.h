@@ -1,11 +1,10 @@
 // Checks of a table's options and inputs, before memory is read or allocated by them.
-//
-// Functions return an error sentence, or "" on success.
 #pragma once
 
 #include <cstdint>
 #include <string>
 
+#include "core/status.h"
 #include "table/embedding_table.h"
 
 namespace group_embedding {
@@ -14,10 +13,10 @@ inline constexpr int32_t kMaxTableDim = 4096;
 inline constexpr int64_t kMaxTierBytes = int64_t{1} << 60;
 
 // What MakeHostTable, and whatever else makes a table, can make one of.
-std::string CheckOptions(const TableOptions& options);
+Status CheckOptions(const TableOptions& options);
 // The size of a tier: 0 or more.
-std::string CheckTierBytes(const TableOptions& options, int64_t bytes);
+Status CheckTierBytes(const TableOptions& options, int64_t bytes);
 // What Insert can give to keys: no count is negative.
-std::string CheckCounts(const TableOptions& options, const KeyedRowsView& rows);
+Status CheckCounts(const TableOptions& options, const KeyedRowsView& rows);
 
 }  // namespace group_embedding

@@ -4,18 +4,18 @@
 
 namespace group_embedding {
 
-std::string AppendCounts(const EmbeddingTable& table, const int64_t* keys, int64_t num_keys,
-                         std::vector<int64_t>* counts, std::vector<int64_t>* versions) {
+Status AppendCounts(const EmbeddingTable& table, const int64_t* keys, int64_t num_keys,
+                    std::vector<int64_t>* counts, std::vector<int64_t>* versions) {
   std::vector<KeyInfo> infos(num_keys);
-  std::string error = table.Describe(keys, num_keys, infos.data());
+  Status status = table.Describe(keys, num_keys, infos.data());
   for (const KeyInfo& info : infos) {
     counts->push_back(info.tier == kNoTier ? 0 : info.count);
     versions->push_back(info.tier == kNoTier ? -1 : info.version);
   }
-  return error;
+  return status;
 }
 
-std::string CompleteRows(const EmbeddingTable& table, const KeyedRowsView& given, KeyedRows* rows) {
+Status CompleteRows(const EmbeddingTable& table, const KeyedRowsView& given, KeyedRows* rows) {
   auto copy = [&given](const char* from, int64_t width, DataType dtype) {
     return std::vector<char>(from, from + given.num_keys * width * SizeOf(dtype));
   };
@@ -33,7 +33,7 @@ std::string CompleteRows(const EmbeddingTable& table, const KeyedRowsView& given
   std::transform(given.counts, given.counts + given.num_keys, rows->counts.begin(),
                  [](int64_t count) { return std::min(count, kMaxCount); });
   rows->versions.assign(given.versions, given.versions + given.num_keys);
-  return "";
+  return {};
 }
 
 }  // namespace group_embedding

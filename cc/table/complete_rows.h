@@ -5,15 +5,16 @@
 #include <string>
 #include <vector>
 
+#include "core/status.h"
 #include "table/embedding_table.h"
 
 namespace group_embedding {
 
 // Appends the counts and versions that keys have after an Insert without counts and versions.
-std::string AppendCounts(const EmbeddingTable& table, const int64_t* keys, int64_t num_keys,
-                         std::vector<int64_t>* counts, std::vector<int64_t>* versions);
+Status AppendCounts(const EmbeddingTable& table, const int64_t* keys, int64_t num_keys,
+                    std::vector<int64_t>* counts, std::vector<int64_t>* versions);
 
 // Copies the arguments of Insert, with counts and versions, for tables that insert step by step.
-std::string CompleteRows(const EmbeddingTable& table, const KeyedRowsView& given, KeyedRows* rows);
+Status CompleteRows(const EmbeddingTable& table, const KeyedRowsView& given, KeyedRows* rows);
 
 }  // namespace group_embedding

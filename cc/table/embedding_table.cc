@@ -2,7 +2,7 @@
 
 namespace group_embedding {
 
-std::string EmbeddingTable::Describe(const int64_t* keys, int64_t num_keys, KeyInfo* infos) const {
+Status EmbeddingTable::Describe(const int64_t* keys, int64_t num_keys, KeyInfo* infos) const {
   std::vector<int64_t> rows(num_keys);
   Find(keys, num_keys, rows.data());
   for (int64_t i = 0; i < num_keys; ++i) {
@@ -11,7 +11,7 @@ std::string EmbeddingTable::Describe(const int64_t* keys, int64_t num_keys, KeyI
     const RowInfo info = Info(rows[i]);
     infos[i] = {0, info.count, info.version};
   }
-  return "";
+  return {};
 }
 
 }  // namespace group_embedding

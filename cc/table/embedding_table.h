@@ -20,6 +20,7 @@
 
 #include "core/group.h"
 #include "core/parallel.h"
+#include "core/status.h"
 #include "table/change_log.h"
 #include "table/keyed_rows.h"
 #include "table/locate_rows.h"
@@ -56,7 +57,7 @@ class EmbeddingTable {
 
   // Sets `array` to the slot of this name, which is made if the table has none. An error if the
   // slot has another type or width. Exclusive.
-  virtual std::string Slot(const SlotOptions& slot, void** array) = 0;
+  virtual Status Slot(const SlotOptions& slot, void** array) = 0;
   virtual const std::vector<SlotOptions>& slots() const = 0;
 
   virtual int64_t num_keys() const = 0;
@@ -70,18 +71,17 @@ class EmbeddingTable {
   virtual void Find(const int64_t* keys, int64_t num_keys, int64_t* rows) const = 0;
   virtual RowInfo Info(int64_t row) const = 0;
   // infos: [num_keys] written, for rows in any tier. A key without a row has kNoTier, version -1,
-  // and its count in the filter, or -1. Returns an error sentence, or "".
-  virtual std::string Describe(const int64_t* keys, int64_t num_keys, KeyInfo* infos) const;
-  // Appends all keys and their rows, of all tiers, in any order. Returns an error sentence, or "".
+  // and its count in the filter, or -1.
+  virtual Status Describe(const int64_t* keys, int64_t num_keys, KeyInfo* infos) const;
+  // Appends all keys and their rows, of all tiers, in any order.
   // Exclusive.
-  virtual std::string ReadAll(KeyedRows* rows) const = 0;
+  virtual Status ReadAll(KeyedRows* rows) const = 0;
 
   // Writes the given rows, and makes rows for new keys. Slots that are not given get initial
   // values. Without counts and versions, existing keys keep theirs, and new keys get 0 and -1.
   // Counts above kMaxCount become kMaxCount; if one is negative, nothing is inserted and an error
   // returned. Exclusive.
-  virtual std::string Insert(const KeyedRowsView& rows,
-                             const ParallelFor& parallel_for = SerialFor) = 0;
+  virtual Status Insert(const KeyedRowsView& rows, const ParallelFor& parallel_for = SerialFor) = 0;
   // Erases keys, and returns how many had a row. A row is given to another key, with initial values
   // and slots, once no batch in flight has located it. Exclusive.
   virtual int64_t Erase(const int64_t* keys, int64_t num_keys) = 0;

@@ -22,7 +22,7 @@ class FreeRows {
 
   // kNoRow: there are none; error() says why.
   int64_t Next() {
-    if (rows_.empty() && error_.empty()) {
+    if (rows_.empty() && error_.ok()) {
       error_ = store_.Take(std::min(left_, at_once_), &rows_);
       // The lowest row first, so that rows are written one after the other.
       std::reverse(rows_.begin(), rows_.end());
@@ -33,7 +33,7 @@ class FreeRows {
     rows_.pop_back();
     return row;
   }
-  const std::string& error() const { return error_; }
+  const Status& status() const { return error_; }
 
   // A row from Next() that goes back, as no key's, unless it is kept.
   class Unused {
@@ -59,7 +59,7 @@ class FreeRows {
   const int64_t at_once_;
   int64_t left_;
   std::vector<int64_t> rows_;
-  std::string error_;
+  Status error_;
 };
 
 }  // namespace group_embedding

@@ -12,6 +12,7 @@
 
 #include "core/group.h"
 #include "core/parallel.h"
+#include "core/status.h"
 #include "table/table_options.h"
 
 namespace group_embedding {
@@ -41,7 +42,7 @@ struct KeysToLocate {
 
 // One table's share of a call, which runs in steps. A step has tasks, which run at the same time,
 // beside those of the same step of other tables; the next step begins when all are done.
-// Functions return an error sentence, or ""; after an error no further step begins.
+// After an error no further step begins.
 class RowLocator {
  public:
   virtual ~RowLocator() = default;
@@ -51,8 +52,8 @@ class RowLocator {
   virtual int64_t cost(int step) const = 0;
   // Runs alone, for one table after another, in an order that all calls share: a lock that is taken
   // here may be held until the locator goes.
-  virtual std::string BeginStep(int /*step*/, const ParallelFor&) { return ""; }
-  virtual std::string RunTask(int step, int64_t task) = 0;
+  virtual Status BeginStep(int /*step*/, const ParallelFor&) { return {}; }
+  virtual Status RunTask(int step, int64_t task) = 0;
   // Called after the last step, if no table had an error.
   virtual void End() {}
 };
@@ -68,9 +69,9 @@ class HostTable {
   virtual std::unique_ptr<RowLocator> Locate(std::vector<KeysToLocate> requests, Access access,
                                              int64_t step) = 0;
   // Copies the rows of keys [num_keys], as Access::kRead finds them, to `values` [num_keys, dim] of
-  // the table's type. Returns an error sentence, or "". A table that moves rows overrides it.
-  virtual std::string ReadRows(const int64_t* keys, int64_t num_keys, void* values,
-                               const ParallelFor& parallel_for);
+  // the table's type. A table that moves rows overrides it.
+  virtual Status ReadRows(const int64_t* keys, int64_t num_keys, void* values,
+                          const ParallelFor& parallel_for);
 };
 
 // Finds the rows of many keys in many tables. With Access::kTrain, keys that are admitted get a
@@ -78,9 +79,9 @@ class HostTable {
 // of a key in a call get the same row. A key without a row reads its initial values or, in a table
 // with a filter, the constant of keys without a row.
 //
-// Returns an error sentence, or "" on success. If a table is full, it keeps its rows and stays
+// If a table is full, it keeps its rows and stays
 // usable; the rows of the call are undefined.
-std::string LocateRowsCpu(const KeysToLocate* requests, int64_t num_requests, Access access,
-                          int64_t step, const ParallelFor& parallel_for);
+Status LocateRowsCpu(const KeysToLocate* requests, int64_t num_requests, Access access,
+                     int64_t step, const ParallelFor& parallel_for);
 
 }  // namespace group_embedding

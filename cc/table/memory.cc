@@ -29,8 +29,8 @@ class HostMemory : public Memory {
     if (data_ != nullptr) munmap(data_, reserved_);
   }
 
-  std::string Grow(int64_t bytes) override {
-    if (bytes <= bytes_) return "";
+  Status Grow(int64_t bytes) override {
+    if (bytes <= bytes_) return {};
     if (bytes > reserved_) {
       return "expected at most " + std::to_string(reserved_) + " bytes, as were reserved, got " +
              std::to_string(bytes);
@@ -44,7 +44,7 @@ class HostMemory : public Memory {
              " bytes: " + std::strerror(errno);
     }
     bytes_ = usable;
-    return "";
+    return {};
   }
 
  private:

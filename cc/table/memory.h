@@ -6,6 +6,8 @@
 #include <memory>
 #include <string>
 
+#include "core/status.h"
+
 namespace group_embedding {
 
 // Grow() needs a lock; data() and bytes() may be read while it runs.
@@ -16,8 +18,8 @@ class Memory {
   Memory& operator=(const Memory&) = delete;
 
   // Makes the first `bytes` usable: earlier bytes keep address and content, new ones are zero.
-  // Returns an error sentence, or "" if bytes() >= `bytes`.
-  virtual std::string Grow(int64_t bytes) = 0;
+  // OK if bytes() >= `bytes`.
+  virtual Status Grow(int64_t bytes) = 0;
 
   char* data() const { return data_; }
   int64_t bytes() const { return bytes_; }  // usable

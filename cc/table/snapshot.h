@@ -22,8 +22,8 @@ class Snapshot {
   virtual int64_t num_rows() const = 0;
   // Appends the rows of [begin, end) that belonged to a key at that instant. Each row is read once.
   virtual void Read(int64_t begin, int64_t end, KeyedRows* rows) = 0;
-  // The error of a Read, after which its rows are incomplete; empty: no error.
-  virtual std::string error() const { return ""; }
+  // The error of a Read, after which its rows are incomplete.
+  virtual Status status() const { return {}; }
   // Reads the counts on the first call. An early call leaves fewer counts to copy.
   virtual const AdmissionState& admission() = 0;
   // Keys erased since the mark that the changes are counted from; empty for a full snapshot.

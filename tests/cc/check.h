@@ -14,6 +14,8 @@
 #include <string>
 #include <vector>
 
+#include "core/status.h"
+
 namespace group_embedding {
 namespace testing {
 
@@ -74,6 +76,15 @@ inline void CheckContains(const char* file, int line, const char* text, const st
   Fail(file, line, std::string(text) + ": expected '" + part + "' in '" + actual + "'");
 }
 
+inline void CheckContains(const char* file, int line, const char* text, const Status& actual,
+                          const std::string& part) {
+  CheckContains(file, line, text, actual.message(), part);
+}
+
+inline void CheckOk(const char* file, int line, const char* text, const Status& actual) {
+  if (!actual.ok()) Fail(file, line, std::string(text) + ": expected OK, got " + actual.message());
+}
+
 inline int RunAll() {
   int failed = 0;
   for (const Test& test : Tests()) {
@@ -102,6 +113,7 @@ inline int RunAll() {
                : ::group_embedding::testing::Fail(__FILE__, __LINE__, #condition " is false"))
 #define CHECK_EQ(actual, expected) \
   ::group_embedding::testing::CheckEqual(__FILE__, __LINE__, #actual, actual, expected)
+#define CHECK_OK(status) ::group_embedding::testing::CheckOk(__FILE__, __LINE__, #status, status)
 #define CHECK_NEAR(actual, expected, tolerance) \
   ::group_embedding::testing::CheckNear(__FILE__, __LINE__, #actual, actual, expected, tolerance)
 #define CHECK_CONTAINS(actual, part) \

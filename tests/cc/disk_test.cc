@@ -19,9 +19,9 @@ std::unique_ptr<EmbeddingTable> MakeTable() {
   options.name = "user";
   options.dim = kDim;
   options.max_bytes = kRowsInMemory * (sizeof(RowInfo) + kDim * sizeof(float));
-  std::string error;
-  auto table = MakeDiskTieredTable(options, DiskTierOptions(), nullptr, &error);
-  CHECK_EQ(error, "");
+  Status status;
+  auto table = MakeDiskTieredTable(options, DiskTierOptions(), nullptr, &status);
+  CHECK_OK(status);
   return table;
 }
 
@@ -31,7 +31,7 @@ void TrainOnce(EmbeddingTable* table, int64_t t, std::mt19937_64* random) {
   for (int64_t& key : keys) key = static_cast<int64_t>((*random)() % kKeys) * kThreads + t;
   const int64_t batch = table->BeginBatch();
   const KeysToLocate request = {table->host(), keys.data(), kBatch, rows.data(), batch};
-  CHECK_EQ(LocateRowsCpu(&request, 1, Access::kTrain, 1, SerialFor), "");
+  CHECK_OK(LocateRowsCpu(&request, 1, Access::kTrain, 1, SerialFor));
   table->BeforeWrite(rows.data(), kBatch);
   float* values = static_cast<float*>(const_cast<void*>(table->rows().rows));
   for (const int64_t row : rows) values[row * kDim + 1] += 1;
@@ -42,7 +42,7 @@ void TrainOnce(EmbeddingTable* table, int64_t t, std::mt19937_64* random) {
 std::map<int64_t, std::pair<int64_t, float>> ReadAll(Snapshot* snapshot) {
   KeyedRows rows;
   for (int64_t row = 0; row < snapshot->num_rows(); row += 50) snapshot->Read(row, row + 50, &rows);
-  CHECK_EQ(snapshot->error(), "");
+  CHECK_OK(snapshot->status());
   std::map<int64_t, std::pair<int64_t, float>> content;
   const float* values = reinterpret_cast<const float*>(rows.values.data());
   for (size_t i = 0; i < rows.keys.size(); ++i) {

@@ -96,7 +96,7 @@ TEST(KeysAreAskedForAsTheyAreAndCounted) {
   const Messages messages = WriteMessages(two.requests, two.fault, description, true, 3);
   const Requests received =
       ReadMessages(messages.words.data(), messages.splits.data(), 3, description);
-  CHECK_EQ(received.error, "");
+  CHECK_OK(received.error);
   CHECK_EQ(received.ids[1], keys.ids);
   CHECK_EQ(received.times[1], keys.times);
   CHECK_TRUE(received.times[0].empty());
@@ -136,7 +136,7 @@ TEST(ABadIdTravelsInEveryMessageAndReadsZeros) {
     const int64_t size = messages.splits[owner];
     const int64_t* words = messages.words.data() + owner * messages.splits[0];
     const Requests requests = ReadMessages(words, &size, 1, kDescription);
-    CHECK_EQ(requests.error, "");
+    CHECK_OK(requests.error);
     CHECK_EQ(requests.fault_rank, int64_t{0});
     CHECK_TRUE(requests.fault.kind == FaultKind::kIdOutOfRange);
     CHECK_EQ(requests.fault.feature, 1);
@@ -151,7 +151,7 @@ TEST(OwnersReadTheRequestsOfAllRanksTableByTable) {
                                       0, -1, -1, 0, kDigest, 0, 1, 2, 8, 9, 4};
   const std::vector<int64_t> splits = {11, 8, 11};
   const Requests requests = ReadMessages(words.data(), splits.data(), 3, kDescription);
-  CHECK_EQ(requests.error, "");
+  CHECK_OK(requests.error);
   CHECK_EQ(requests.fault_rank, int64_t{-1});
   CHECK_EQ(requests.counts, (std::vector<int64_t>{2, 1, 0, 0, 1, 2}));
   CHECK_EQ(requests.ids[0], (std::vector<int64_t>{5, 6, 8}));

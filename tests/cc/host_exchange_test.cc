@@ -29,12 +29,12 @@ class Host {
   explicit Host(int num_ranks, const LateWarning& late = kNoWarning) {
     std::vector<std::string> addresses;
     for (int n = 0; n < num_ranks; ++n) {
-      std::string error;
-      ranks_.push_back(HostExchange::Make(n, num_ranks, &error));
-      CHECK_EQ(error, "");
+      Status status;
+      ranks_.push_back(HostExchange::Make(n, num_ranks, &status));
+      CHECK_OK(status);
       addresses.push_back(ranks_[n]->address());
     }
-    for (const auto& rank : ranks_) CHECK_EQ(rank->Join(addresses, late), "");
+    for (const auto& rank : ranks_) CHECK_OK(rank->Join(addresses, late));
   }
   ~Host() {
     for (const auto& rank : ranks_) rank->End("the test is over");
@@ -48,19 +48,19 @@ class Host {
     std::vector<int64_t> bytes;
     for (const std::string& text : texts) bytes.push_back(static_cast<int64_t>(text.size()));
     Outgoing outgoing;
-    const std::string error =
+    const Status prepared =
         ranks_[rank]->Prepare(name, CallDescription(description), bytes, &outgoing);
     auto result = std::make_shared<std::promise<Result>>();
-    if (!error.empty()) {
-      result->set_value({error, {}});
+    if (!prepared.ok()) {
+      result->set_value({prepared.message(), {}});
       return result->get_future();
     }
     for (size_t n = 0; n < texts.size(); ++n) {
       if (static_cast<int>(n) == rank) continue;
       std::memcpy(outgoing.data(static_cast<int>(n)), texts[n].data(), texts[n].size());
     }
-    ranks_[rank]->Send(outgoing, [=](const std::string& error, std::shared_ptr<const Inbox> inbox) {
-      Result read = {error, {}};
+    ranks_[rank]->Send(outgoing, [=](const Status& ended, std::shared_ptr<const Inbox> inbox) {
+      Result read = {ended.message(), {}};
       for (size_t n = 0; inbox != nullptr && n < texts.size(); ++n) {
         if (static_cast<int>(n) == rank) continue;
         const int from = static_cast<int>(n);
@@ -109,7 +109,7 @@ TEST(RanksThatDescribeACallOtherwiseAreToldInWhat) {
   auto next = host.Call(0, "mean", {"", "a", ""}), of_1 = host.Call(1, "mean", {"b", "", ""}),
        of_2 = host.Call(2, "mean", {"", "", ""});
   CHECK_EQ(next.get().texts[0], "b");
-  CHECK_EQ(of_1.get().error + of_2.get().error, "");
+  CHECK_OK(of_1.get().error + of_2.get().error);
 }
 
 TEST(CallsThatAreUnderWayAreListed) {
@@ -181,8 +181,8 @@ TEST(WhoWaitsLongIsToldForWhomOnceACall) {
   CHECK_CONTAINS(warning, "s in 'rows' for these ranks, which live but have not come there: 1;");
   std::this_thread::sleep_for(std::chrono::milliseconds(700));
   host.Call(1, "rows", {"", "", ""});
-  CHECK_EQ(late.get().error, "");
-  CHECK_EQ(in_time.get().error, "");
+  CHECK_OK(late.get().error);
+  CHECK_OK(in_time.get().error);
   CHECK_EQ(times.load(), 2);  // one for each that waited
 }
 
@@ -192,7 +192,7 @@ TEST(ASecondCallOfANameIsRefusedWhileOneIsUnderWay) {
   CHECK_CONTAINS(host.Call(0, "rows", {"", "second"}).get().error, "'rows': expected calls of one");
   auto other = host.Call(1, "rows", {"", ""});
   CHECK_EQ(other.get().texts[0], "first");
-  CHECK_EQ(first.get().error, "");
+  CHECK_OK(first.get().error);
 }
 
 TEST(MoreThanTheMemoryHoldsIsRefused) {
@@ -203,17 +203,17 @@ TEST(MoreThanTheMemoryHoldsIsRefused) {
 }
 
 TEST(AFileThatIsNoMemoryOfARankIsRefused) {
-  std::string error;
-  const auto rank = HostExchange::Make(0, 2, &error);
+  Status status;
+  const auto rank = HostExchange::Make(0, 2, &status);
   std::string address = rank->address();
   CHECK_CONTAINS(rank->Join({address, address + "1"}, kNoWarning), "rank 1: /proc/");
   CHECK_CONTAINS(rank->Join({address, "/proc/self/fd/nothing 1"}, kNoWarning), "No such file");
 }
 
 TEST(MemoryThatIsGivenBackIsZeros) {
-  std::string error;
-  const auto memory = SharedMemory::Make(&error);
-  const auto other = SharedMemory::Map(memory->address(), &error);
+  Status status;
+  const auto memory = SharedMemory::Make(&status);
+  const auto other = SharedMemory::Map(memory->address(), &status);
   std::memset(memory->data() + 4096, 1, 3 * 4096);
   memory->GiveBack(4096 + 100, 2 * 4096);  // one whole page is in it
   CHECK_EQ(int{other->data()[2 * 4096 - 1]}, 1);

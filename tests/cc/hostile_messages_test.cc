@@ -119,11 +119,10 @@ struct HostilePeer {
   std::unique_ptr<SharedMemory> memory;
 
   HostilePeer() {
-    std::string error;
-    rank = HostExchange::Make(0, 2, &error);
-    memory = SharedMemory::Make(&error);
-    CHECK_EQ(rank->Join({rank->address(), memory->address()}, {3600, [](const std::string&) {}}),
-             "");
+    Status status;
+    rank = HostExchange::Make(0, 2, &status);
+    memory = SharedMemory::Make(&status);
+    CHECK_OK(rank->Join({rank->address(), memory->address()}, {3600, [](const std::string&) {}}));
   }
   ~HostilePeer() { rank->End("the test is over"); }
 
@@ -138,11 +137,11 @@ struct HostilePeer {
 
   std::string Call() const {
     Outgoing outgoing;
-    CHECK_EQ(rank->Prepare("rows", CallDescription(), {0, 8}, &outgoing), "");
+    CHECK_OK(rank->Prepare("rows", CallDescription(), {0, 8}, &outgoing));
     std::promise<std::string> result;
-    rank->Send(outgoing, [&](const std::string& error, std::shared_ptr<const Inbox> inbox) {
+    rank->Send(outgoing, [&](const Status& ended, std::shared_ptr<const Inbox> inbox) {
       result.set_value(inbox == nullptr
-                           ? error
+                           ? ended.message()
                            : std::string(inbox->data(1), std::min<int64_t>(inbox->bytes(1), 8)));
     });
     return result.get_future().get();
@@ -189,8 +188,8 @@ TEST(AMessageWrittenByHandIsReadAsAnyOther) {
 }
 
 TEST(AddressesOfOtherThanAllRanksAreRefused) {
-  std::string error;
-  const auto rank = HostExchange::Make(0, 2, &error);
+  Status status;
+  const auto rank = HostExchange::Make(0, 2, &status);
   CHECK_CONTAINS(rank->Join({rank->address()}, {3600, [](const std::string&) {}}),
                  "expected the addresses of 2 ranks, got 1");
 }

@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/status.h"
 #include "table/embedding_table.h"
 #include "table/eviction.h"
 
@@ -54,18 +55,18 @@ class MapTable : public EmbeddingTable, public HostTable {
     batches_.erase(batch);
   }
 
-  std::string Slot(const SlotOptions& slot, void** array) override {
+  Status Slot(const SlotOptions& slot, void** array) override {
     for (size_t s = 0; s < slots_.size(); ++s) {
       if (slots_[s].name != slot.name) continue;
       if (slots_[s].width != slot.width) return "slot '" + slot.name + "' has another width";
       *array = slot_values_[s]->data();
-      return "";
+      return {};
     }
     slots_.push_back(slot);
     slot_values_.push_back(
         std::make_unique<std::vector<float>>(max_rows_ * slot.width, slot.initial));
     *array = slot_values_.back()->data();
-    return "";
+    return {};
   }
   const std::vector<SlotOptions>& slots() const override { return slots_; }
 
@@ -83,12 +84,12 @@ class MapTable : public EmbeddingTable, public HostTable {
     for (int64_t i = 0; i < num_keys; ++i) rows[i] = RowOf(keys[i]);
   }
   RowInfo Info(int64_t row) const override { return infos_[row]; }
-  std::string ReadAll(KeyedRows* rows) const override {
+  Status ReadAll(KeyedRows* rows) const override {
     for (const auto& [key, row] : row_of_) Append(row, rows);
-    return "";
+    return {};
   }
 
-  std::string Insert(const KeyedRowsView& given, const ParallelFor&) override {
+  Status Insert(const KeyedRowsView& given, const ParallelFor&) override {
     for (int64_t i = 0; i < given.num_keys; ++i) {
       if (given.counts != nullptr && given.counts[i] < 0) return "a count is negative";
     }
@@ -111,7 +112,7 @@ class MapTable : public EmbeddingTable, public HostTable {
         }
       }
     }
-    return "";
+    return {};
   }
   int64_t Erase(const int64_t* keys, int64_t num_keys) override {
     int64_t num_erased = 0;
@@ -170,7 +171,7 @@ class MapTable : public EmbeddingTable, public HostTable {
     int num_steps() const override { return 1; }
     int64_t num_tasks(int) const override { return 1; }
     int64_t cost(int) const override { return 1000; }
-    std::string RunTask(int, int64_t) override {
+    Status RunTask(int, int64_t) override {
       std::lock_guard<std::mutex> lock(table_->mutex_);
       if (access_ == Access::kTrain) Count();
       for (const KeysToLocate& r : requests_) {
@@ -188,7 +189,7 @@ class MapTable : public EmbeddingTable, public HostTable {
           r.rows[i] = row == kNoRow ? read : row;
         }
       }
-      return "";
+      return {};
     }
 
    private:

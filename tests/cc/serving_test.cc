@@ -25,9 +25,9 @@ std::unique_ptr<ServedTable> MakeTable(bool keyed, int64_t max_rows) {
   options.keyed = keyed;
   options.dim = kDim;
   options.max_rows = max_rows;
-  std::string error;
-  auto table = std::make_unique<ServedTable>(options, nullptr, &error);
-  CHECK_EQ(error, "");
+  Status status;
+  auto table = std::make_unique<ServedTable>(options, nullptr, &status);
+  CHECK_OK(status);
   return table;
 }
 
@@ -80,7 +80,7 @@ void ReadWhileVersionsChange(int64_t num_keys, int num_versions) {
   std::unique_ptr<ServedTable> tables[] = {MakeTable(true, 0), MakeTable(false, num_keys)};
   const std::vector<float> first(num_keys * kDim, 1.0f);
   const char* values = reinterpret_cast<const char*>(first.data());
-  CHECK_EQ(tables[0]->Load(keys.data(), num_keys, values), "");
+  CHECK_OK(tables[0]->Load(keys.data(), num_keys, values));
   tables[1]->LoadAll(values);
   std::unique_ptr<Overlay> overlays[2][kNumSlots];
   float versions[kNumSlots] = {1, 1};
@@ -116,7 +116,7 @@ void ReadWhileVersionsChange(int64_t num_keys, int num_versions) {
         changes.keys[7] = 1'000'000 + static_cast<int64_t>(version);  // a new key in its place
         changes.erased = {7, 1'000'000 + static_cast<int64_t>(version) - 5};
       }
-      CHECK_EQ(tables[t]->Stage(changes, &overlay), "");
+      CHECK_OK(tables[t]->Stage(changes, &overlay));
     }
     versions[next] = version;
     slots.Switch(next);
@@ -185,8 +185,8 @@ TEST(ARowWithNanDecodesToNan) {
 
 TEST(OptionsAreChecked) {
   ServingOptions options;
-  CHECK_EQ(ReadOptions("", &options), "");
-  CHECK_EQ(ReadOptions(R"({"version": 7, "tags": ["a", "\u00e9"], "state": null})", &options), "");
+  CHECK_OK(ReadOptions("", &options));
+  CHECK_OK(ReadOptions(R"({"version": 7, "tags": ["a", "\u00e9"], "state": null})", &options));
   CHECK_EQ(*options.version, int64_t{7});
   CHECK_EQ(options.tags[1], "\xc3\xa9");
   CHECK_CONTAINS(ReadOptions(R"({"verison": 7})", &options), "got 'verison'");
@@ -194,7 +194,7 @@ TEST(OptionsAreChecked) {
   CHECK_CONTAINS(ReadOptions(R"({"quantize": "int4"})", &options), "got 'int4'");
   for (const char* damaged :
        {"{", "{\"tags\"", "[]", "{\"tags\": [}", "{} {}", "{\"state\": \"\\"}) {
-    CHECK_TRUE(!ReadOptions(damaged, &options).empty());
+    CHECK_TRUE(!ReadOptions(damaged, &options).ok());
   }
 }
 

@@ -28,8 +28,8 @@ struct Storage {
 };
 
 std::unique_ptr<EmbeddingTable> Checked(std::unique_ptr<EmbeddingTable> table,
-                                        const std::string& error) {
-  CHECK_EQ(error, "");
+                                        const Status& status) {
+  CHECK_OK(status);
   return table;
 }
 
@@ -37,17 +37,17 @@ const std::vector<Storage>& Storages() {
   static const std::vector<Storage> storages = {
       {"host memory",
        [](const TableOptions& options, const float* matrix) {
-         std::string error;
-         auto table = MakeHostTable(options, matrix, &error);
-         return Checked(std::move(table), error);
+         Status status;
+         auto table = MakeHostTable(options, matrix, &status);
+         return Checked(std::move(table), status);
        }},
       {"disk",
        [](TableOptions options, const float* matrix) {
          const int64_t row_bytes = sizeof(RowInfo) + 2 * kDim * sizeof(float);
          if (options.max_bytes == 0) options.max_bytes = kRowsInMemory * row_bytes;
-         std::string error;
-         auto table = MakeDiskTieredTable(options, DiskTierOptions(), matrix, &error);
-         return Checked(std::move(table), error);
+         Status status;
+         auto table = MakeDiskTieredTable(options, DiskTierOptions(), matrix, &status);
+         return Checked(std::move(table), status);
        }},
       {"map",
        [](const TableOptions& options, const float* matrix) {
@@ -79,7 +79,7 @@ void WithRows(EmbeddingTable* table, std::vector<int64_t> keys, Access access, i
   const TableBatch batch(table);
   const KeysToLocate request = {table->host(), keys.data(), static_cast<int64_t>(keys.size()),
                                 keys.data(), batch.number()};
-  CHECK_EQ(LocateRowsCpu(&request, 1, access, step, SerialFor), "");
+  CHECK_OK(LocateRowsCpu(&request, 1, access, step, SerialFor));
   body(keys);
 }
 
@@ -102,16 +102,15 @@ void Write(EmbeddingTable* table, const std::vector<int64_t>& keys, float value)
 // The last column of each key's row.
 std::vector<float> Read(EmbeddingTable* table, const std::vector<int64_t>& keys) {
   std::vector<float> values(keys.size() * kDim), last;
-  CHECK_EQ(table->host()->ReadRows(keys.data(), static_cast<int64_t>(keys.size()), values.data(),
-                                   SerialFor),
-           "");
+  CHECK_OK(table->host()->ReadRows(keys.data(), static_cast<int64_t>(keys.size()), values.data(),
+                                   SerialFor));
   for (size_t i = kDim - 1; i < values.size(); i += kDim) last.push_back(values[i]);
   return last;
 }
 
 std::vector<int64_t> CountsOf(EmbeddingTable* table, const std::vector<int64_t>& keys) {
   std::vector<KeyInfo> infos(keys.size());
-  CHECK_EQ(table->Describe(keys.data(), static_cast<int64_t>(keys.size()), infos.data()), "");
+  CHECK_OK(table->Describe(keys.data(), static_cast<int64_t>(keys.size()), infos.data()));
   std::vector<int64_t> counts;
   for (const KeyInfo& info : infos) counts.push_back(info.tier == kNoTier ? -1 : info.count);
   return counts;
@@ -204,7 +203,7 @@ STORAGE_TEST(AFilterAdmitsKeysOnceTheyWereSeenOftenEnough) {
 STORAGE_TEST(AnErasedKeyStartsAnewAndItsRowInheritsNothing) {
   const auto table = Make(storage);
   void* slot = nullptr;
-  CHECK_EQ(table->Slot({"accumulator", kDim, DataType::kFloat32, 0.5f}, &slot), "");
+  CHECK_OK(table->Slot({"accumulator", kDim, DataType::kFloat32, 0.5f}, &slot));
   int64_t row = kNoRow;
   WithRows(table.get(), {1}, Access::kTrain, 5, [&](const std::vector<int64_t>& rows) {
     row = rows[0];
@@ -266,22 +265,22 @@ STORAGE_TEST(AFullTableSaysSoAndStaysUsable) {
 STORAGE_TEST(ASavedTableIsRestoredByEveryStorage) {
   const auto table = Make(storage);
   void* slot = nullptr;
-  CHECK_EQ(table->Slot({"accumulator", kDim, DataType::kFloat32, 0.5f}, &slot), "");
+  CHECK_OK(table->Slot({"accumulator", kDim, DataType::kFloat32, 0.5f}, &slot));
   Train(table.get(), {1, 2, 2, -3}, 7);
   Write(table.get(), {2}, 22);
   CrowdOut(table.get());
   const std::string path = "/tmp/storage_test." + std::to_string(getpid()) + ".rows";
   const auto snapshot = table->TakeSnapshot(/*changes_only=*/false);
   FileSum sum;
-  CHECK_EQ(WriteTable(HeaderOf(*table), snapshot.get(), path, LocalFiles(), &sum), "");
+  CHECK_OK(WriteTable(HeaderOf(*table), snapshot.get(), path, LocalFiles(), &sum));
 
   for (const Storage& other : Storages()) {
     const auto restored = Make(other);
-    CHECK_EQ(restored->Slot({"accumulator", kDim, DataType::kFloat32, 0.5f}, &slot), "");
+    CHECK_OK(restored->Slot({"accumulator", kDim, DataType::kFloat32, 0.5f}, &slot));
     Train(restored.get(), {44});
     SavedTable saved;
     saved.paths = {path};
-    CHECK_EQ(RestoreTable(saved, RestoreOptions(), restored.get()), "");
+    CHECK_OK(RestoreTable(saved, RestoreOptions(), restored.get()));
 
     CHECK_EQ(restored->num_keys(), table->num_keys());
     CHECK_EQ(CountsOf(restored.get(), {1, 2, -3, 44}), Keys({1, 2, 1, -1}));
@@ -310,9 +309,8 @@ TEST(OneCallLocatesInTablesOfAllStorages) {
   }
 
   const ParallelFor threads = testing::ThreadedFor(3);
-  CHECK_EQ(LocateRowsCpu(requests.data(), static_cast<int64_t>(requests.size()), Access::kTrain, 1,
-                         threads),
-           "");
+  CHECK_OK(LocateRowsCpu(requests.data(), static_cast<int64_t>(requests.size()), Access::kTrain, 1,
+                         threads));
 
   for (size_t r = 0; r < keys.size(); ++r) {
     EmbeddingTable* table = tables[r / 2].get();

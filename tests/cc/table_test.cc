@@ -56,9 +56,9 @@ TEST(AFullStoreGivesAllItsRowsAndSaysHowManyTheyAre) {
   options.name = "user";
   options.dim = 4;
   options.max_bytes = 10 * (4 * sizeof(float) + sizeof(RowInfo));
-  std::string error;
-  RowStore store(options, nullptr, &error);
-  CHECK_EQ(error, "");
+  Status status;
+  RowStore store(options, nullptr, &status);
+  CHECK_OK(status);
   std::vector<int64_t> rows;
 
   CHECK_CONTAINS(store.Take(64, &rows), "table 'user' is full at 10 rows");
@@ -70,9 +70,9 @@ TEST(ThreadsReadTrainWriteAndSaveAtATime) {
   TableOptions options;
   options.dim = 4;
   options.initial = {Distribution::kUniform, 0, 1, 1, 0};
-  std::string error;
-  const auto table = MakeHostTable(options, nullptr, &error);
-  CHECK_EQ(error, "");
+  Status status;
+  const auto table = MakeHostTable(options, nullptr, &status);
+  CHECK_OK(status);
   const ParallelFor threads = testing::ThreadedFor(4);
   std::vector<int64_t> keys(20000);
   for (size_t i = 0; i < keys.size(); ++i) keys[i] = static_cast<int64_t>(i * i % 7001);
@@ -80,7 +80,7 @@ TEST(ThreadsReadTrainWriteAndSaveAtATime) {
   auto locate = [&](Access access, std::vector<int64_t>* to) {
     const KeysToLocate request = {table->host(), keys.data(), static_cast<int64_t>(keys.size()),
                                   to->data()};
-    CHECK_EQ(LocateRowsCpu(&request, 1, access, 1, SerialFor), "");
+    CHECK_OK(LocateRowsCpu(&request, 1, access, 1, SerialFor));
   };
   locate(Access::kTrain, &rows);
   const auto snapshot = table->TakeSnapshot(/*changes_only=*/false);
@@ -118,15 +118,15 @@ TEST(ThreadsCountInABloomFilterThatIsSaved) {
   TableOptions options;
   options.dim = 4;
   options.admission = {Admission::Kind::kBloom, 100, 3001, 3, 2};
-  std::string error;
-  const auto table = MakeHostTable(options, nullptr, &error);
-  CHECK_EQ(error, "");
+  Status status;
+  const auto table = MakeHostTable(options, nullptr, &status);
+  CHECK_OK(status);
   auto train = [&](int64_t first) {
     std::vector<int64_t> keys(2000), rows(keys.size());
     for (size_t i = 0; i < keys.size(); ++i) keys[i] = first + static_cast<int64_t>(i);
     const KeysToLocate request = {table->host(), keys.data(), static_cast<int64_t>(keys.size()),
                                   rows.data()};
-    CHECK_EQ(LocateRowsCpu(&request, 1, Access::kTrain, 1, SerialFor), "");
+    CHECK_OK(LocateRowsCpu(&request, 1, Access::kTrain, 1, SerialFor));
   };
   train(0);
   const std::vector<char> expected = table->TakeSnapshot(false)->admission().counters;
@@ -150,14 +150,14 @@ TEST(ThreadsReadRowsWhileOthersTrain) {
   options.dim = kDim;
   options.initial = {Distribution::kUniform, 0, 1, 1, 0};
   options.no_row_value = -1;
-  std::string error;
-  const auto table = MakeHostTable(options, nullptr, &error);
-  CHECK_EQ(error, "");
+  Status status;
+  const auto table = MakeHostTable(options, nullptr, &status);
+  CHECK_OK(status);
   std::vector<int64_t> keys(kNumKeys), others(kNumKeys), rows(kNumKeys);
   for (int64_t i = 0; i < kNumKeys; ++i) keys[i] = i * i % 7001, others[i] = 10000 + i;
   auto train = [&](const std::vector<int64_t>& some) {
     const KeysToLocate request = {table->host(), some.data(), kNumKeys, rows.data()};
-    CHECK_EQ(LocateRowsCpu(&request, 1, Access::kTrain, 1, SerialFor), "");
+    CHECK_OK(LocateRowsCpu(&request, 1, Access::kTrain, 1, SerialFor));
   };
   train(keys);
   keys[kNumKeys - 1] = -5;
@@ -169,7 +169,7 @@ TEST(ThreadsReadRowsWhileOthersTrain) {
       if (t == 0) {
         train(others);
       } else {
-        CHECK_EQ(table->host()->ReadRows(keys.data(), kNumKeys, read[t - 1].data(), threads), "");
+        CHECK_OK(table->host()->ReadRows(keys.data(), kNumKeys, read[t - 1].data(), threads));
       }
     }
   });
@@ -217,9 +217,9 @@ TEST(ThreadsInsertWhatNeedsNewLargePages) {
   constexpr int64_t kNumKeys = 300000, kDim = 8;
   TableOptions options;
   options.dim = kDim;
-  std::string error;
-  const auto table = MakeHostTable(options, nullptr, &error);
-  CHECK_EQ(error, "");
+  Status status;
+  const auto table = MakeHostTable(options, nullptr, &status);
+  CHECK_OK(status);
   std::vector<int64_t> keys(kNumKeys);
   std::vector<float> values(kNumKeys * kDim);
   for (int64_t i = 0; i < kNumKeys; ++i) keys[i] = i * 7919;
@@ -229,21 +229,20 @@ TEST(ThreadsInsertWhatNeedsNewLargePages) {
   given.keys = keys.data();
   given.values = reinterpret_cast<const char*>(values.data());
 
-  CHECK_EQ(table->Insert(given, testing::ThreadedFor(4)), "");
+  CHECK_OK(table->Insert(given, testing::ThreadedFor(4)));
 
   CHECK_EQ(table->num_keys(), kNumKeys);
   std::vector<float> read(values.size());
-  CHECK_EQ(table->host()->ReadRows(keys.data(), kNumKeys, read.data(), testing::ThreadedFor(4)),
-           "");
+  CHECK_OK(table->host()->ReadRows(keys.data(), kNumKeys, read.data(), testing::ThreadedFor(4)));
   CHECK_EQ(read == values, true);
 }
 
 TEST(ThreadsInsertTheLastRowOfEachKey) {
   TableOptions options;
   options.dim = 2;
-  std::string error;
-  const auto table = MakeHostTable(options, nullptr, &error);
-  CHECK_EQ(error, "");
+  Status status;
+  const auto table = MakeHostTable(options, nullptr, &status);
+  CHECK_OK(status);
   KeyedRows given;
   std::vector<float> values;
   std::unordered_map<int64_t, float> last;
@@ -256,7 +255,7 @@ TEST(ThreadsInsertTheLastRowOfEachKey) {
   const char* bytes = reinterpret_cast<const char*>(values.data());
   given.values.assign(bytes, bytes + values.size() * sizeof(float));
 
-  CHECK_EQ(table->Insert(given, testing::ThreadedFor(4)), "");
+  CHECK_OK(table->Insert(given, testing::ThreadedFor(4)));
 
   CHECK_EQ(table->num_keys(), static_cast<int64_t>(last.size()));
   const float* rows = static_cast<const float*>(table->rows().rows);

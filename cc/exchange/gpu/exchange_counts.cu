@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <stdexcept>
 #include <type_traits>
 
 #include "core/device_buffer.h"
@@ -192,7 +191,7 @@ ExchangedCounts ExchangeCounts(const CountsToSend& mine, Communicator* communica
     headers.push_back(Read<DescriptionHeader>(first.received_from(n)));
   }
   counts.disagreement = FindDisagreement(mine.description, headers, communicator, memory, stream);
-  if (!counts.disagreement.empty()) return counts;
+  if (!counts.disagreement.ok()) return counts;
 
   counts.requested.resize(num_ranks * num_ranks * num_tables);
   counts.messages = first.received();
@@ -222,7 +221,7 @@ ExchangedCounts ExchangeCounts(const CountsToSend& mine, Communicator* communica
     }
   }
   for (const int64_t count : counts.requested) {
-    if (count < 0 || count > kMaxBatchIds) throw std::runtime_error("a rank sent no counts");
+    if (count < 0 || count > kMaxBatchIds) Require("a rank sent no counts");
   }
   const int64_t rank = communicator->rank(), num_parts = num_ranks * num_tables;
   const auto of_requester = [&](int64_t n) { return counts.requested.begin() + n * num_parts; };

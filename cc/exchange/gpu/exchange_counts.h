@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "core/fault.h"
+#include "core/status.h"
 #include "exchange/gpu/named_memory.h"
 #include "exchange/transport/communicator.h"
 
@@ -25,7 +26,7 @@ struct CountsToSend {
 };
 
 struct ExchangedCounts {
-  std::string disagreement;            // how the ranks' groups differ; empty: they are the same
+  Status disagreement;                 // how the ranks' groups differ; OK: they are the same
   std::vector<int64_t> requested;      // [requester, owner, num_tables] numbers of rows
   std::vector<int64_t> asked, served;  // [num_ranks, num_tables] requested by, and from, this rank
   std::vector<int64_t> peer_buffers;   // [num_ranks] the number that each rank offers
@@ -37,8 +38,7 @@ struct ExchangedCounts {
 };
 
 // All ranks call it together. If their groups differ, every rank gets a `disagreement` and nothing
-// else. Waits for the stream: once if the groups are the same and have at most 4,000 parts. Throws
-// std::runtime_error.
+// else. Waits for the stream: once if the groups are the same and have at most 4,000 parts.
 ExchangedCounts ExchangeCounts(const CountsToSend& mine, Communicator* communicator,
                                const NamedMemory& memory, cudaStream_t stream);
 

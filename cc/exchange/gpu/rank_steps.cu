@@ -1,8 +1,8 @@
 #include <algorithm>
 #include <iterator>
-#include <stdexcept>
 
 #include "core/device_buffer.h"
+#include "core/status.h"
 #include "exchange/gpu/part_bytes.h"
 #include "exchange/gpu/rank_steps.h"
 
@@ -23,8 +23,7 @@ RankSteps::RankSteps(const Group& group, const WireLayout* layout,
     const int64_t alignment = reinterpret_cast<intptr_t>(tables_[t].rows) | row_bytes;
     const int64_t lowest_bit = (alignment | 16) & -(alignment | 16);
     if (row_bytes % 16 == 0 && lowest_bit < 16) {
-      throw std::runtime_error("table " + std::to_string(t) +
-                               ": expected rows aligned to 16 bytes");
+      Require("table " + std::to_string(t) + ": expected rows aligned to 16 bytes");
     }
   }
 }

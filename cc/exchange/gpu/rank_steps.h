@@ -7,7 +7,7 @@
 // in each direction. An owner adds gradients in the order of the sending ranks, so that results are
 // the same bits on every run.
 //
-// Thread safety: one thread at a time. Errors are std::runtime_error.
+// Thread safety: one thread at a time. Errors are thrown (core/status.h).
 #pragma once
 
 #include <cuda_runtime_api.h>

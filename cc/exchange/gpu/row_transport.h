@@ -6,7 +6,7 @@
 // kernels write into the memory of the receiving GPUs.
 //
 // Thread safety: one thread at a time. Order: all ranks make the same calls in the same order, with
-// the same kind of transport. Errors are std::runtime_error.
+// the same kind of transport. Errors are thrown (core/status.h).
 #pragma once
 
 #include <cuda_runtime_api.h>

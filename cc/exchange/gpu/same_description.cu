@@ -10,9 +10,9 @@ namespace {
 
 // Sends `description` to every rank and copies the descriptions of all ranks, of bytes_of_rank
 // bytes each, to the host.
-std::string Gather(const std::string& description, const std::vector<int64_t>& bytes_of_rank,
-                   Communicator* communicator, const NamedMemory& memory, cudaStream_t stream,
-                   std::string* received) {
+Status Gather(const std::string& description, const std::vector<int64_t>& bytes_of_rank,
+              Communicator* communicator, const NamedMemory& memory, cudaStream_t stream,
+              std::string* received) {
   std::string sent;
   int64_t num_received = 0;
   for (const int64_t bytes : bytes_of_rank) {
@@ -28,9 +28,9 @@ std::string Gather(const std::string& description, const std::vector<int64_t>& b
   cudaError_t copied =
       cudaMemcpyAsync(send, sent.data(), sent.size(), cudaMemcpyHostToDevice, stream);
   if (copied != cudaSuccess) return cudaGetErrorString(copied);
-  const std::string error =
+  const Status status =
       communicator->AllToAll(send, send_bytes.data(), receive, bytes_of_rank.data(), stream);
-  if (!error.empty()) return error;
+  if (!status.ok()) return status;
   copied = cudaMemcpyAsync(received->data(), receive, num_received, cudaMemcpyDeviceToHost, stream);
   if (copied != cudaSuccess) return cudaGetErrorString(copied);
   return communicator->Wait(stream);
@@ -42,27 +42,26 @@ DescriptionHeader HeaderOf(const std::string& description) {
   return {DigestOf(description), static_cast<int64_t>(description.size())};
 }
 
-std::string FindDisagreement(const std::string& description,
-                             const std::vector<DescriptionHeader>& headers,
-                             Communicator* communicator, const NamedMemory& memory,
-                             cudaStream_t stream) {
+Status FindDisagreement(const std::string& description,
+                        const std::vector<DescriptionHeader>& headers, Communicator* communicator,
+                        const NamedMemory& memory, cudaStream_t stream) {
   // Every rank sees the same headers, so all ranks take the same branch.
   if (std::all_of(headers.begin(), headers.end(), [&](const DescriptionHeader& header) {
         return header.digest == headers[0].digest;
       })) {
-    return "";
+    return {};
   }
   std::vector<int64_t> bytes;
   for (const DescriptionHeader& header : headers) bytes.push_back(header.bytes);
   std::string received;
-  std::string error = Gather(description, bytes, communicator, memory, stream, &received);
+  Status status = Gather(description, bytes, communicator, memory, stream, &received);
   const uint64_t mine = headers[communicator->rank()].digest;
   size_t at = 0;
-  for (size_t n = 0; n < headers.size() && error.empty(); at += bytes[n++]) {
+  for (size_t n = 0; n < headers.size() && status.ok(); at += bytes[n++]) {
     if (headers[n].digest == mine) continue;
-    error = DifferenceOf(description, received.substr(at, bytes[n]), static_cast<int64_t>(n));
+    status = DifferenceOf(description, received.substr(at, bytes[n]), static_cast<int64_t>(n));
   }
-  return error;
+  return status;
 }
 
 }  // namespace group_embedding

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "core/status.h"
 #include "exchange/gpu/named_memory.h"
 #include "exchange/transport/communicator.h"
 
@@ -24,9 +25,8 @@ DescriptionHeader HeaderOf(const std::string& description);
 // If all digests are equal it sends nothing and returns "". Otherwise the ranks exchange their
 // descriptions, and each returns how its own differs from the first different one, or why the
 // exchange failed. Waits for the stream in that case.
-std::string FindDisagreement(const std::string& description,
-                             const std::vector<DescriptionHeader>& headers,
-                             Communicator* communicator, const NamedMemory& memory,
-                             cudaStream_t stream);
+Status FindDisagreement(const std::string& description,
+                        const std::vector<DescriptionHeader>& headers, Communicator* communicator,
+                        const NamedMemory& memory, cudaStream_t stream);
 
 }  // namespace group_embedding

@@ -52,7 +52,7 @@ const ExchangedCounts& ShardedLookup::RequestCounts(Fault* fault, cudaStream_t s
   counts_ = ExchangeCounts(
       {description_, layout_.num_tables(), num_unique, local_rows_, fault, peer_buffer},
       communicator_, memory_, stream);
-  if (counts_.disagreement.empty() && counts_.fault_rank < 0) ChooseTransport(stream);
+  if (counts_.disagreement.ok() && counts_.fault_rank < 0) ChooseTransport(stream);
   return counts_;
 }
 

@@ -2,7 +2,7 @@
 // gradients travel by a RowTransport (row_transport.h): by the communicator, or, if it has peer
 // buffers that are large enough, straight into the buffers of the receiving ranks.
 //
-// Thread safety: one thread at a time. Errors are std::runtime_error.
+// Thread safety: one thread at a time. Errors are thrown (core/status.h).
 #pragma once
 
 #include <functional>

@@ -99,7 +99,7 @@ int64_t Inbox::bytes(int rank) const {
   return messages_[rank] == nullptr ? 0 : messages_[rank]->bytes;
 }
 
-std::shared_ptr<HostExchange> HostExchange::Make(int rank, int num_ranks, std::string* error) {
+std::shared_ptr<HostExchange> HostExchange::Make(int rank, int num_ranks, Status* error) {
   if (num_ranks > Board::kMaxRanks) {
     *error = "expected at most " + std::to_string(Board::kMaxRanks) + " ranks on a host, got " +
              std::to_string(num_ranks);
@@ -115,23 +115,23 @@ std::shared_ptr<HostExchange> HostExchange::Make(int rank, int num_ranks, std::s
   return exchange;
 }
 
-std::string HostExchange::Join(const std::vector<std::string>& addresses, LateWarning late) {
-  std::string error;
+Status HostExchange::Join(const std::vector<std::string>& addresses, LateWarning late) {
+  Status status;
   if (static_cast<int>(addresses.size()) != num_ranks_) {
     return "expected the addresses of " + std::to_string(num_ranks_) + " ranks, got " +
            std::to_string(addresses.size());
   }
   for (int n = 0; n < num_ranks_; ++n) {
     if (n == rank_) continue;
-    memories_[n] = SharedMemory::Map(addresses[n], &error);
-    if (memories_[n] == nullptr) return "rank " + std::to_string(n) + ": " + error;
+    memories_[n] = SharedMemory::Map(addresses[n], &status);
+    if (memories_[n] == nullptr) return status.In("rank " + std::to_string(n) + ": ");
   }
   std::thread([self = shared_from_this(), late = std::move(late)] { self->Listen(late); }).detach();
-  return "";
+  return {};
 }
 
-std::string HostExchange::Prepare(const std::string& name, const CallDescription& description,
-                                  const std::vector<int64_t>& bytes, Outgoing* outgoing) {
+Status HostExchange::Prepare(const std::string& name, const CallDescription& description,
+                             const std::vector<int64_t>& bytes, Outgoing* outgoing) {
   std::lock_guard<std::mutex> lock(mutex_);
   FreeRead();
   const int64_t text_at = OffsetOf(description);
@@ -154,7 +154,7 @@ std::string HostExchange::Prepare(const std::string& name, const CallDescription
     std::memcpy(NameOf(message), name.data(), name.size());
     sent_.push_back(offset);
   }
-  return "";
+  return {};
 }
 
 void HostExchange::Send(const Outgoing& outgoing, Done done) {
@@ -382,16 +382,16 @@ bool HostExchange::HasEnded(Call* call, Ended* ended) {
   for (int n = 0; n < num_ranks_; ++n) {
     if (n == rank_ || !call->arrived[n].empty()) continue;
     is_complete = false;
-    if (left_[n] && ended->error.empty()) {
+    if (left_[n] && ended->error.ok()) {
       ended->error = "the exchange has ended: rank " + std::to_string(n) + " takes part no more" +
                      ReasonOf(n) + WaitsIn(call->description);
     }
   }
-  if (!is_complete && ended->error.empty()) return false;
+  if (!is_complete && ended->error.ok()) return false;
   ended->done = std::move(call->done);
   call->done = nullptr;
   --BoardOf(rank_)->num_waiting;
-  if (!ended->error.empty()) return true;
+  if (!ended->error.ok()) return true;
   ended->error = DifferenceIn(*call);
   std::vector<Message*> messages(num_ranks_, nullptr);
   for (int n = 0; n < num_ranks_; ++n) {
@@ -399,7 +399,7 @@ bool HostExchange::HasEnded(Call* call, Ended* ended) {
     messages[n] = call->arrived[n].front();
     call->arrived[n].pop_front();
   }
-  if (!ended->error.empty()) {
+  if (!ended->error.ok()) {
     MarkRead(messages);
     return true;
   }

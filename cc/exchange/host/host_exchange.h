@@ -31,6 +31,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "core/status.h"
 #include "exchange/host/pending_calls.h"
 #include "exchange/host/shared_memory.h"
 #include "exchange/transport/free_space.h"
@@ -88,24 +89,24 @@ class Inbox {
 class HostExchange : public std::enable_shared_from_this<HostExchange> {
  public:
   // inbox: null if there is an error.
-  using Done = std::function<void(const std::string& error, std::shared_ptr<const Inbox> inbox)>;
+  using Done = std::function<void(const Status& error, std::shared_ptr<const Inbox> inbox)>;
 
   // Makes this rank's memory. Null on an error; *error says which.
-  static std::shared_ptr<HostExchange> Make(int rank, int num_ranks, std::string* error);
+  static std::shared_ptr<HostExchange> Make(int rank, int num_ranks, Status* error);
 
   // This rank's address, for the other ranks' Join.
   const std::string& address() const { return memories_[rank_]->address(); }
-  // Opens the memory of all ranks; called once. Returns an error sentence, or "". On success the
-  // exchange's thread runs, and keeps the object alive until End.
-  std::string Join(const std::vector<std::string>& addresses, LateWarning late);
+  // Opens the memory of all ranks; called once. On success the exchange's thread runs, and keeps
+  // the object alive until End.
+  Status Join(const std::vector<std::string>& addresses, LateWarning late);
 
   int rank() const { return rank_; }
   int num_ranks() const { return num_ranks_; }
 
-  // Allocates a message of bytes[n] bytes for each other rank n. Returns an error sentence, or "".
+  // Allocates a message of bytes[n] bytes for each other rank n.
   // On success the caller fills `outgoing`, and then calls Send or Discard.
-  std::string Prepare(const std::string& name, const CallDescription& description,
-                      const std::vector<int64_t>& bytes, Outgoing* outgoing);
+  Status Prepare(const std::string& name, const CallDescription& description,
+                 const std::vector<int64_t>& bytes, Outgoing* outgoing);
   // Makes the call.
   void Send(const Outgoing& outgoing, Done done);
   // Frees prepared messages without sending them.
@@ -132,7 +133,7 @@ class HostExchange : public std::enable_shared_from_this<HostExchange> {
 
   struct Ended {
     Done done;
-    std::string error;
+    Status error;
     std::shared_ptr<const Inbox> inbox;
   };
 

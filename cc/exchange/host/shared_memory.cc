@@ -24,7 +24,7 @@ uint64_t DrawSecret() {
 
 }  // namespace
 
-std::unique_ptr<SharedMemory> SharedMemory::Make(std::string* error) {
+std::unique_ptr<SharedMemory> SharedMemory::Make(Status* error) {
   std::unique_ptr<SharedMemory> memory(new SharedMemory);
   memory->file_ = memfd_create("group_embedding", MFD_CLOEXEC);
   if (memory->file_ < 0 || ftruncate(memory->file_, kBytes) != 0) {
@@ -32,7 +32,7 @@ std::unique_ptr<SharedMemory> SharedMemory::Make(std::string* error) {
     return nullptr;
   }
   *error = memory->MapFile();
-  if (!error->empty()) return nullptr;
+  if (!error->ok()) return nullptr;
   const uint64_t secret = DrawSecret();
   std::memcpy(memory->data_, &secret, sizeof(secret));
   memory->address_ = "/proc/" + std::to_string(getpid()) + "/fd/" + std::to_string(memory->file_) +
@@ -40,7 +40,7 @@ std::unique_ptr<SharedMemory> SharedMemory::Make(std::string* error) {
   return memory;
 }
 
-std::unique_ptr<SharedMemory> SharedMemory::Map(const std::string& address, std::string* error) {
+std::unique_ptr<SharedMemory> SharedMemory::Map(const std::string& address, Status* error) {
   std::unique_ptr<SharedMemory> memory(new SharedMemory);
   std::string path;
   uint64_t secret = 0, found;
@@ -56,7 +56,7 @@ std::unique_ptr<SharedMemory> SharedMemory::Map(const std::string& address, std:
     return nullptr;
   }
   *error = memory->MapFile();
-  if (!error->empty()) return nullptr;
+  if (!error->ok()) return nullptr;
   memory->address_ = address;
   return memory;
 }
@@ -66,11 +66,11 @@ SharedMemory::~SharedMemory() {
   if (file_ >= 0) close(file_);
 }
 
-std::string SharedMemory::MapFile() {
+Status SharedMemory::MapFile() {
   void* data = mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, file_, 0);
   if (data == MAP_FAILED) return Because("memory to share cannot be mapped");
   data_ = static_cast<char*>(data);
-  return "";
+  return {};
 }
 
 void SharedMemory::GiveBack(int64_t begin, int64_t bytes) {

@@ -7,6 +7,8 @@
 #include <memory>
 #include <string>
 
+#include "core/status.h"
+
 namespace group_embedding {
 
 class SharedMemory {
@@ -16,10 +18,10 @@ class SharedMemory {
   static constexpr int64_t kBytes = int64_t{1} << 36;
 
   // Makes zeroed memory. Null on an error; *error says which.
-  static std::unique_ptr<SharedMemory> Make(std::string* error);
+  static std::unique_ptr<SharedMemory> Make(Status* error);
   // Maps the memory that another process of this host made. That process must live until all have
   // mapped it.
-  static std::unique_ptr<SharedMemory> Map(const std::string& address, std::string* error);
+  static std::unique_ptr<SharedMemory> Map(const std::string& address, Status* error);
   ~SharedMemory();
   SharedMemory(const SharedMemory&) = delete;
   SharedMemory& operator=(const SharedMemory&) = delete;
@@ -35,7 +37,7 @@ class SharedMemory {
 
  private:
   SharedMemory() = default;
-  std::string MapFile();
+  Status MapFile();
 
   int file_ = -1;
   char* data_ = nullptr;

@@ -4,8 +4,8 @@
 
 namespace group_embedding {
 
-std::string ExchangeEqual(Communicator* communicator, const void* send, void* receive,
-                          int64_t bytes, Stream stream) {
+Status ExchangeEqual(Communicator* communicator, const void* send, void* receive, int64_t bytes,
+                     Stream stream) {
   const std::vector<int64_t> sizes(communicator->num_ranks(), bytes);
   return communicator->AllToAll(send, sizes.data(), receive, sizes.data(), stream);
 }

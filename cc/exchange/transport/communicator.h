@@ -5,14 +5,14 @@
 // calls run one after the other, on different streams too. Memory is on the communicator's device
 // (for the local communicator, on the stream's device).
 //
-// Errors: every function returns an error sentence, or "". After an
-// error the communicator is aborted: enqueued calls end without all their data, later calls return
-// the same error, and no rank waits for a missing one longer than the time-out.
+// Errors: after an error the communicator is aborted: enqueued calls end without all their data,
+// later calls return the same error, and no rank waits for a missing one longer than the time-out.
 #pragma once
 
 #include <cstdint>
-#include <stdexcept>
 #include <string>
+
+#include "core/status.h"
 
 struct CUstream_st;
 
@@ -34,12 +34,12 @@ class Communicator {
   // Enqueues the send of send_bytes[n] bytes to each rank n, and the receipt of receive_bytes[n]
   // bytes from it. Both buffers are ordered by rank, without gaps. A rank's bytes for itself are
   // copied. Sizes are on the host. Both ranks of a pair give the same size.
-  virtual std::string AllToAll(const void* send, const int64_t* send_bytes, void* receive,
-                               const int64_t* receive_bytes, Stream stream) = 0;
+  virtual Status AllToAll(const void* send, const int64_t* send_bytes, void* receive,
+                          const int64_t* receive_bytes, Stream stream) = 0;
 
   // Waits on the host until all work on `stream` has ended. After the time-out it aborts, and the
   // error names the ranks that are behind, if they are known.
-  virtual std::string Wait(Stream stream) = 0;
+  virtual Status Wait(Stream stream) = 0;
 
   // Ends running and future calls with the error `reason`.
   virtual void Abort(const std::string& reason) = 0;
@@ -55,14 +55,9 @@ class Communicator {
   const int rank_, num_ranks_;
 };
 
-// Throws std::runtime_error if `error` is not empty.
-inline void Require(const std::string& error) {
-  if (!error.empty()) throw std::runtime_error(error);
-}
-
 // An all-to-all with the same number of bytes for each pair of ranks. Followed by Wait it is a
 // barrier. send, receive: [num_ranks, bytes].
-std::string ExchangeEqual(Communicator* communicator, const void* send, void* receive,
-                          int64_t bytes, Stream stream);
+Status ExchangeEqual(Communicator* communicator, const void* send, void* receive, int64_t bytes,
+                     Stream stream);
 
 }  // namespace group_embedding

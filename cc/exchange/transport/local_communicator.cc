@@ -13,29 +13,29 @@ class LocalCommunicator : public Communicator {
  public:
   LocalCommunicator() : Communicator(0, 1) {}
 
-  std::string AllToAll(const void* send, const int64_t* send_bytes, void* receive,
-                       const int64_t* receive_bytes, Stream stream) override {
-    if (!error_.empty()) return error_;
+  Status AllToAll(const void* send, const int64_t* send_bytes, void* receive,
+                  const int64_t* receive_bytes, Stream stream) override {
+    if (!error_.ok()) return error_;
     if (send_bytes[0] != receive_bytes[0]) {
       return "all-to-all of one rank: expected as many bytes to receive as are sent, " +
              std::to_string(send_bytes[0]) + ", got " + std::to_string(receive_bytes[0]);
     }
-    if (send_bytes[0] == 0) return "";
+    if (send_bytes[0] == 0) return {};
 #if GROUP_EMBEDDING_CUDA
     if (has_gpu_) {
       return Text(cudaMemcpyAsync(receive, send, send_bytes[0], cudaMemcpyDefault, stream));
     }
 #endif
     std::memcpy(receive, send, send_bytes[0]);
-    return "";
+    return {};
   }
 
-  std::string Wait(Stream stream) override {
-    if (!error_.empty()) return error_;
+  Status Wait(Stream stream) override {
+    if (!error_.ok()) return error_;
 #if GROUP_EMBEDDING_CUDA
     if (has_gpu_) return Text(cudaStreamSynchronize(stream));
 #endif
-    return "";
+    return {};
   }
 
   void Abort(const std::string& reason) override { error_ = reason; }
@@ -53,7 +53,7 @@ class LocalCommunicator : public Communicator {
 
   const bool has_gpu_ = HasGpu();
 #endif
-  std::string error_;
+  Status error_;
 };
 
 }  // namespace

@@ -8,7 +8,7 @@
 namespace group_embedding {
 namespace {
 
-std::string Load(NcclApi* api) {
+Status Load(NcclApi* api) {
   const char* named = std::getenv("GROUP_EMBEDDING_NCCL");
   const std::string file = named != nullptr && *named != '\0' ? named : "libnccl.so.2";
   void* library = dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL);
@@ -29,22 +29,22 @@ std::string Load(NcclApi* api) {
   bind(&api->recv, "ncclRecv");
   bind(&api->get_error_string, "ncclGetErrorString");
   bind(&api->get_last_error, "ncclGetLastError");
-  if (missing.empty()) return "";
+  if (missing.empty()) return {};
   dlclose(library);
   return "the NCCL in " + file + " has no " + missing;
 }
 
 }  // namespace
 
-const NcclApi* LoadNccl(std::string* error) {
+const NcclApi* LoadNccl(Status* error) {
   static std::mutex mutex;
   static NcclApi api;
   static bool loaded = false;
   std::lock_guard<std::mutex> lock(mutex);
   if (!loaded) {
-    const std::string failed = Load(&api);
-    if (!failed.empty()) {
-      *error = failed +
+    const Status failed = Load(&api);
+    if (!failed.ok()) {
+      *error = failed.message() +
                "; get it by `pip install nvidia-nccl-cu12` or `apt install libnccl2`, or name the "
                "file of another (version 2.13 or newer) in the environment variable "
                "GROUP_EMBEDDING_NCCL";

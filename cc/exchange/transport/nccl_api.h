@@ -7,6 +7,8 @@
 #include <cstddef>
 #include <string>
 
+#include "core/status.h"
+
 namespace group_embedding {
 
 struct NcclApi {
@@ -34,6 +36,6 @@ struct NcclApi {
 // Loads, once, the library that the environment variable GROUP_EMBEDDING_NCCL names, or
 // libnccl.so.2 on the system's search path. Null if it is not found; `error` then says how to get
 // it.
-const NcclApi* LoadNccl(std::string* error);
+const NcclApi* LoadNccl(Status* error);
 
 }  // namespace group_embedding

@@ -40,10 +40,10 @@ class NcclCommunicator : public Communicator {
     cudaEventDestroy(last_call_);
   }
 
-  std::string AllToAll(const void* send, const int64_t* send_bytes, void* receive,
-                       const int64_t* receive_bytes, Stream stream) override {
+  Status AllToAll(const void* send, const int64_t* send_bytes, void* receive,
+                  const int64_t* receive_bytes, Stream stream) override {
     std::lock_guard<std::mutex> lock(mutex_);
-    if (!error_.empty()) return error_;
+    if (!error_.ok()) return error_;
     if (send_bytes[rank()] != receive_bytes[rank()]) {
       return "all-to-all: expected rank " + std::to_string(rank()) +
              " to receive from itself the " + std::to_string(send_bytes[rank()]) +
@@ -84,17 +84,17 @@ class NcclCommunicator : public Communicator {
     if (copied == cudaSuccess) copied = cudaEventRecord(last_call_, stream);
     if (copied != cudaSuccess) return AbortLocked(Text(copied));
     last_stream_ = stream;
-    return "";
+    return {};
   }
 
-  std::string Wait(Stream stream) override {
+  Status Wait(Stream stream) override {
     const Clock::time_point start = Clock::now();
     for (int64_t turn = 0;; ++turn) {
       const cudaError_t state = cudaStreamQuery(stream);
       if (state == cudaSuccess) break;
       if (turn > kBusyTurns) std::this_thread::sleep_for(kIdle);
       std::lock_guard<std::mutex> lock(mutex_);
-      if (!error_.empty()) return error_;
+      if (!error_.ok()) return error_;
       if (state != cudaErrorNotReady) return AbortLocked(Text(state));
       NcclApi::Result result = NcclApi::kSuccess;
       if (turn % 64 == 63) api_->comm_get_async_error(comm_, &result);
@@ -109,11 +109,11 @@ class NcclCommunicator : public Communicator {
 
   void Abort(const std::string& reason) override {
     std::lock_guard<std::mutex> lock(mutex_);
-    if (error_.empty()) AbortLocked(reason);
+    if (error_.ok()) AbortLocked(reason);
   }
 
  private:
-  std::string AbortLocked(const std::string& reason) {
+  const Status& AbortLocked(const std::string& reason) {
     error_ = "exchange of rank " + std::to_string(rank()) + " of " + std::to_string(num_ranks()) +
              ", call " + std::to_string(num_calls_) + ": " + reason;
     if (comm_ != nullptr) api_->comm_abort(comm_);
@@ -142,7 +142,7 @@ class NcclCommunicator : public Communicator {
   const Clock::duration timeout_;
   const double timeout_seconds_;
   std::mutex mutex_;
-  std::string error_;
+  Status error_;
   int64_t num_calls_ = 0;
   Stream last_stream_ = nullptr;
   cudaEvent_t last_call_;
@@ -154,10 +154,10 @@ constexpr double kStartSeconds = 60;
 // Forms a group with all ranks. Null if they do not all call it in time; *error says so. NCCL
 // itself waits for ever, so a thread makes the call, and is left behind after the time-out.
 NcclApi::Comm* FormGroup(const NcclApi* api, const NcclApi::UniqueId& id, int rank, int num_ranks,
-                         double timeout_seconds, std::string* error) {
+                         double timeout_seconds, Status* error) {
   struct Result {
     NcclApi::Comm* comm = nullptr;
-    std::string error;
+    Status status;
   };
   int device = 0;
   cudaGetDevice(&device);
@@ -168,8 +168,8 @@ NcclApi::Comm* FormGroup(const NcclApi* api, const NcclApi::UniqueId& id, int ra
     cudaSetDevice(device);
     const NcclApi::Result result = api->comm_init_rank(&formed.comm, num_ranks, id, rank);
     if (result != NcclApi::kSuccess) {
-      formed.error = std::string("NCCL: ") + api->get_error_string(result) + " (" +
-                     api->get_last_error(nullptr) + ")";
+      formed.status = std::string("NCCL: ") + api->get_error_string(result) + " (" +
+                      api->get_last_error(nullptr) + ")";
     }
     promise->set_value(formed);
   }).detach();
@@ -182,13 +182,13 @@ NcclApi::Comm* FormGroup(const NcclApi* api, const NcclApi::UniqueId& id, int ra
     return nullptr;
   }
   const Result formed = future.get();
-  *error = formed.error;
-  return formed.error.empty() ? formed.comm : nullptr;
+  *error = formed.status;
+  return formed.status.ok() ? formed.comm : nullptr;
 }
 
 }  // namespace
 
-std::string MakeNcclId(std::string* error) {
+std::string MakeNcclId(Status* error) {
   const NcclApi* api = LoadNccl(error);
   if (api == nullptr) return "";
   NcclApi::UniqueId id;
@@ -201,7 +201,7 @@ std::string MakeNcclId(std::string* error) {
 }
 
 std::unique_ptr<Communicator> MakeNcclCommunicator(const std::string& id, int rank, int num_ranks,
-                                                   double timeout_seconds, std::string* error) {
+                                                   double timeout_seconds, Status* error) {
   const NcclApi* api = LoadNccl(error);
   if (api == nullptr) return nullptr;
   if (id.size() != kNcclIdBytes || rank < 0 || rank >= num_ranks) {

@@ -55,7 +55,7 @@ __global__ void WaitKernel(const __grid_constant__ WaitArgs args) {
 
 std::unique_ptr<PeerBufferPool> PeerBufferPool::Make(Communicator* communicator,
                                                      double timeout_seconds, cudaStream_t stream,
-                                                     std::string* why_not) {
+                                                     Status* why_not) {
   if (communicator->num_ranks() > kMaxRanks) {
     *why_not = "expected at most " + std::to_string(kMaxRanks) + " ranks, got " +
                std::to_string(communicator->num_ranks());
@@ -136,9 +136,9 @@ void PeerBufferPool::Enqueue(const PeerSignals& signals, int channel, bool signa
 
 void PeerBufferPool::Abort() { board_->ended = 1; }
 
-std::string PeerBufferPool::Error() const {
+Status PeerBufferPool::status() const {
   const int64_t late = board_->late;
-  if (late == 0) return "";
+  if (late == 0) return {};
   char seconds[32];
   std::snprintf(seconds, sizeof(seconds), "%g", timeout_seconds_);
   return "waited for rank " + std::to_string(late - 1) + " longer than " + seconds +

@@ -7,7 +7,7 @@
 // once its owner's next exchange has begun on all ranks, because every rank's stream has passed the
 // last use by then.
 //
-// Thread safety: calls from one thread at a time, except Abort, Error and the release of a Buffer.
+// Thread safety: calls from one thread at a time, except Abort, status and the release of a Buffer.
 // Order: all ranks enqueue the same barriers and add the same peer buffers, in the same order.
 #pragma once
 
@@ -18,6 +18,7 @@
 #include <string>
 #include <vector>
 
+#include "core/status.h"
 #include "exchange/transport/peer_memory.h"
 #include "exchange/transport/peer_signals.h"
 
@@ -32,7 +33,7 @@ class PeerBufferPool {
   // All ranks call it together. Fails as PeerMemory::Make does. communicator: must outlive the
   // pool.
   static std::unique_ptr<PeerBufferPool> Make(Communicator* communicator, double timeout_seconds,
-                                              cudaStream_t stream, std::string* why_not);
+                                              cudaStream_t stream, Status* why_not);
   ~PeerBufferPool();
   PeerBufferPool(const PeerBufferPool&) = delete;
   PeerBufferPool& operator=(const PeerBufferPool&) = delete;
@@ -53,14 +54,14 @@ class PeerBufferPool {
   // kNone on all ranks if one has no memory for it; MayHave is then false for sizes from `bytes`
   // on.
   int64_t Add(int64_t bytes, cudaStream_t stream);
-  // Why the last Add failed; empty: it did not.
-  const std::string& lack() const { return lack_; }
+  // Why the last Add failed.
+  const Status& lack() const { return lack_; }
   // Whether no Add of this size, or a smaller one, has failed.
   bool MayHave(int64_t bytes) const { return bytes < too_many_bytes_; }
 
   // A barrier of the ranks' streams: work enqueued before it has ended and is visible on every rank
   // before work enqueued after it begins on any. The host does not wait. If a rank is missing for
-  // twice the time-out, the barrier ends, and later ones end at once; see Error.
+  // twice the time-out, the barrier ends, and later ones end at once; see status.
   void EnqueueBarrier(cudaStream_t stream);
 
   // Signals for one exchange. A kernel may signal the other ranks once on each channel from 1 on.
@@ -72,9 +73,9 @@ class PeerBufferPool {
   // Ends present and future barriers and waits at once.
   void Abort();
 
-  // A sentence that names the rank for which a barrier waited in vain; empty: none did. Covers all
-  // work that the host has waited for.
-  std::string Error() const;
+  // An error that names the rank for which a barrier waited in vain. Covers all work that the host
+  // has waited for.
+  Status status() const;
 
  private:
   // Shared by barrier kernels and the host, in page-locked memory.
@@ -92,7 +93,7 @@ class PeerBufferPool {
   const double timeout_seconds_;
   std::vector<Buffer> peer_buffers_;
   int64_t too_many_bytes_ = INT64_MAX;
-  std::string lack_;
+  Status lack_;
   uint64_t epoch_ = 0;  // of the last signals
   cudaStream_t stream_ = nullptr;
   bool has_stream_ = false;

@@ -11,21 +11,21 @@ class PeerCommunicator : public Communicator {
         base_(std::move(base)),
         peer_buffers_(std::move(peer_buffers)) {}
 
-  std::string AllToAll(const void* send, const int64_t* send_bytes, void* receive,
-                       const int64_t* receive_bytes, Stream stream) override {
+  Status AllToAll(const void* send, const int64_t* send_bytes, void* receive,
+                  const int64_t* receive_bytes, Stream stream) override {
     return base_->AllToAll(send, send_bytes, receive, receive_bytes, stream);
   }
 
-  std::string Wait(Stream stream) override {
-    std::string error = base_->Wait(stream);
-    if (error.empty()) {
-      const std::string late = peer_buffers_->Error();
-      if (late.empty()) return "";
-      base_->Abort(late);
-      error = base_->Wait(stream);  // returns `late` in the form of all its errors
+  Status Wait(Stream stream) override {
+    Status status = base_->Wait(stream);
+    if (status.ok()) {
+      const Status late = peer_buffers_->status();
+      if (late.ok()) return late;
+      base_->Abort(late.message());
+      status = base_->Wait(stream);  // returns `late` in the form of all its errors
     }
     peer_buffers_->Abort();
-    return error;
+    return status;
   }
 
   void Abort(const std::string& reason) override {
@@ -44,7 +44,7 @@ class PeerCommunicator : public Communicator {
 
 std::unique_ptr<Communicator> UsePeerMemory(std::unique_ptr<Communicator> communicator,
                                             double timeout_seconds, cudaStream_t stream,
-                                            std::string* why_not) {
+                                            Status* why_not) {
   std::unique_ptr<PeerBufferPool> peer_buffers =
       PeerBufferPool::Make(communicator.get(), timeout_seconds, stream, why_not);
   if (peer_buffers == nullptr) return communicator;

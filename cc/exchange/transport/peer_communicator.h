@@ -6,6 +6,7 @@
 #include <memory>
 #include <string>
 
+#include "core/status.h"
 #include "exchange/transport/communicator.h"
 
 namespace group_embedding {
@@ -14,6 +15,6 @@ namespace group_embedding {
 // all ranks get `communicator` back unchanged, and *why_not says why. Waits for the stream.
 std::unique_ptr<Communicator> UsePeerMemory(std::unique_ptr<Communicator> communicator,
                                             double timeout_seconds, cudaStream_t stream,
-                                            std::string* why_not);
+                                            Status* why_not);
 
 }  // namespace group_embedding

@@ -80,17 +80,17 @@ struct Offer {
 };
 static_assert(sizeof(Offer) % sizeof(int64_t) == 0);
 
-// A sentence about the first rank for which `found` is false; empty: there is none.
-std::string FirstWithout(const std::vector<bool>& found, const std::string& what) {
+// An error that names the first rank for which `found` is false.
+Status FirstWithout(const std::vector<bool>& found, const std::string& what) {
   const auto first = std::find(found.begin(), found.end(), false);
-  if (first == found.end()) return "";
+  if (first == found.end()) return {};
   return "rank " + std::to_string(first - found.begin()) + " " + what;
 }
 
 }  // namespace
 
 std::unique_ptr<PeerMemory> PeerMemory::Make(Communicator* communicator, int64_t bytes,
-                                             cudaStream_t stream, std::string* why_not) {
+                                             cudaStream_t stream, Status* why_not) {
   const int rank = communicator->rank(), num_ranks = communicator->num_ranks();
   bytes = (std::max<int64_t>(bytes, 1) + kLargePageBytes - 1) / kLargePageBytes * kLargePageBytes;
   std::unique_ptr<PeerMemory> memory(new PeerMemory(rank, num_ranks, bytes));
@@ -103,7 +103,7 @@ std::unique_ptr<PeerMemory> PeerMemory::Make(Communicator* communicator, int64_t
   std::vector<bool> has_memory, reaches;
   for (const Offer& offer : offers) has_memory.push_back(offer.has_memory);
   *why_not = FirstWithout(has_memory, "has no " + std::to_string(bytes) + " bytes for its peers");
-  if (!why_not->empty()) return nullptr;
+  if (!why_not->ok()) return nullptr;
   bool opened = true;
   for (int n = 0; n < num_ranks; ++n) {
     if (n == rank) continue;
@@ -117,7 +117,7 @@ std::unique_ptr<PeerMemory> PeerMemory::Make(Communicator* communicator, int64_t
     reaches.push_back(of_rank != 0);
   }
   *why_not = FirstWithout(reaches, "cannot reach the memory of its peers");
-  return why_not->empty() ? std::move(memory) : nullptr;
+  return why_not->ok() ? std::move(memory) : nullptr;
 }
 
 PeerMemory::~PeerMemory() {

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "core/status.h"
 #include "exchange/transport/communicator.h"
 
 namespace group_embedding {
@@ -19,7 +20,7 @@ class PeerMemory {
   // stream. Null on all ranks if one has too little memory or cannot reach another's; *why_not says
   // which. Throws std::runtime_error if the communicator fails.
   static std::unique_ptr<PeerMemory> Make(Communicator* communicator, int64_t bytes,
-                                          cudaStream_t stream, std::string* why_not);
+                                          cudaStream_t stream, Status* why_not);
   // Keeps this rank's memory for a later PeerMemory: CUDA forbids freeing memory that a peer may
   // have open.
   ~PeerMemory();

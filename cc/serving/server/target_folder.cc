@@ -73,10 +73,11 @@ Status TargetFolder::Read(int64_t version, VersionRecord* record) const {
   std::error_code ignored;
   if (!fs::exists(path, ignored)) return Status(StatusCode::NOT_FOUND, "'" + path + "' is gone");
   SectionReader reader(path, LocalFiles());
-  std::string error = reader.Open(), bytes;
+  group_embedding::Status read = reader.Open();
+  std::string bytes;
   uint32_t kind = 0;
-  if (error.empty()) error = reader.Read(kMostSectionBytes, &kind, &bytes);
-  if (!error.empty()) return Status(StatusCode::DATA_LOSS, error);
+  if (read.ok()) read = reader.Read(kMostSectionBytes, &kind, &bytes);
+  if (!read.ok()) return Status(StatusCode::DATA_LOSS, read.message());
   Payload payload(bytes);
   uint64_t parent_base_id = 0;
   const bool right = kind == kVersionSection && payload.Read(&record->kind) &&

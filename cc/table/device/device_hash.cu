@@ -16,7 +16,7 @@ constexpr int64_t kKeysAtOnce = 1 << 20;
 
 }  // namespace
 
-std::string DeviceHash::Slot(const SlotOptions& slot, void** array) {
+Status DeviceHash::Slot(const SlotOptions& slot, void** array) {
   const std::lock_guard<std::mutex> lock(mutex_);
   const std::string where = Named(", slot '" + slot.name + "': ");
   for (size_t s = 0; s < slots_.size(); ++s) {
@@ -28,7 +28,7 @@ std::string DeviceHash::Slot(const SlotOptions& slot, void** array) {
              std::to_string(slot.width) + " of " + std::to_string(SizeOf(slot.dtype));
     }
     *array = slot_arrays_[s]->data();
-    return "";
+    return {};
   }
   // Every update asks for its slots, and waits for the device only where it makes one.
   const Alone alone(*this, std::adopt_lock);
@@ -38,14 +38,14 @@ std::string DeviceHash::Slot(const SlotOptions& slot, void** array) {
   const int64_t bytes = slot.width * SizeOf(slot.dtype);
   LimitDeviceRows(BytesPerRow() + bytes);
   auto memory = ReserveValues(bytes);
-  std::string error = memory->Grow(usable_rows_ * bytes);
-  if (!error.empty()) return where + error;
+  Status status = memory->Grow(usable_rows_ * bytes);
+  if (!status.ok()) return status.In(where);
   RequireCuda(FillSlotArray({memory->data(), slot.width, slot.dtype, slot.initial},
                             State().next_row, streams_.own()));
   *array = memory->data();
   slots_.push_back(slot);
   slot_arrays_.push_back(std::move(memory));
-  return "";
+  return {};
 }
 
 // Without waiting: also rows that are there and were never used.
@@ -112,7 +112,7 @@ RowInfo DeviceHash::Info(int64_t row) const {
 }
 
 // Tier 0 is device memory, 1 the host's. Memory is in pages: some rows said to be in 1 may be in 0.
-std::string DeviceHash::Describe(const int64_t* keys, int64_t num_keys, KeyInfo* described) const {
+Status DeviceHash::Describe(const int64_t* keys, int64_t num_keys, KeyInfo* described) const {
   const Alone alone(*this);
   const cudaStream_t stream = streams_.own();
   const DeviceBuffer<int64_t> device_keys(keys, num_keys, stream), device_rows(num_keys);
@@ -127,16 +127,16 @@ std::string DeviceHash::Describe(const int64_t* keys, int64_t num_keys, KeyInfo*
     const int32_t tier = moves_ != nullptr && rows[i] >= device_rows_ ? 1 : 0;
     described[i] = {rows[i] == kNoRow ? kNoTier : tier, infos[i].count, infos[i].version};
   }
-  return "";
+  return {};
 }
 
 // If a key repeats, its last row is inserted.
-std::string DeviceHash::Insert(const KeyedRowsView& given, const ParallelFor&) {
-  const std::string wrong = CheckCounts(options(), given);
-  if (!wrong.empty()) return wrong;
+Status DeviceHash::Insert(const KeyedRowsView& given, const ParallelFor&) {
+  const Status wrong = CheckCounts(options(), given);
+  if (!wrong.ok()) return wrong;
   KeyedRows rows;
-  std::string incomplete = CompleteRows(*this, given, &rows);
-  if (!incomplete.empty()) return incomplete;
+  Status incomplete = CompleteRows(*this, given, &rows);
+  if (!incomplete.ok()) return incomplete;
   std::unordered_map<int64_t, size_t> last;
   for (size_t i = 0; i < rows.keys.size(); ++i) last[rows.keys[i]] = i;
   std::vector<size_t> chosen;
@@ -147,13 +147,13 @@ std::string DeviceHash::Insert(const KeyedRowsView& given, const ParallelFor&) {
   ++clock_;  // the next snapshot of changes has these rows
   for (size_t begin = 0; begin < chosen.size(); begin += kKeysAtOnce) {
     const size_t count = std::min<size_t>(kKeysAtOnce, chosen.size() - begin);
-    std::string error = InsertSome(rows, chosen.data() + begin, static_cast<int64_t>(count));
-    if (!error.empty()) return error;
+    Status status = InsertSome(rows, chosen.data() + begin, static_cast<int64_t>(count));
+    if (!status.ok()) return status;
   }
-  return "";
+  return {};
 }
 
-std::string DeviceHash::InsertSome(const KeyedRows& rows, const size_t* chosen, int64_t count) {
+Status DeviceHash::InsertSome(const KeyedRows& rows, const size_t* chosen, int64_t count) {
   const cudaStream_t stream = streams_.own();
   std::vector<RowInfo> infos;
   std::vector<int64_t> keys;
@@ -165,10 +165,10 @@ std::string DeviceHash::InsertSome(const KeyedRows& rows, const size_t* chosen, 
   DeviceBuffer<int64_t> device_keys(keys.data(), count, stream), device_rows(count);
   const DeviceKeysToLocate request{this, device_keys.data(), count, device_rows.data()};
   DeviceBuffer<char> scratch(LocateRowsScratchBytes(&request, 1, Access::kTrain));
-  // Puts rows aside as it goes.
-  const std::string error =
+  // Copies rows for the snapshot as it goes.
+  const Status inserted =
       InsertRowsCuda(this, device_keys.data(), count, device_rows.data(), scratch.data(), stream);
-  if (!error.empty()) return error;
+  if (!inserted.ok()) return inserted;
   auto scatter = [&](const char* from, int64_t bytes, char* to) {
     RequireCuda(
         ScatterRows(from, device_rows.data(), count, static_cast<int32_t>(bytes), to, stream));
@@ -197,7 +197,7 @@ std::string DeviceHash::InsertSome(const KeyedRows& rows, const size_t* chosen, 
                               count, stream));
     scatter(initial.data(), SlotBytes(s), to);
   }
-  return "";
+  return {};
 }
 
 int64_t DeviceHash::Erase(const int64_t* keys, int64_t num_keys) {
@@ -227,8 +227,8 @@ std::vector<int64_t> DeviceHash::TakeOut(const int64_t* keys, int64_t num_keys) 
   DeviceBuffer<int64_t> rows(num_keys);
   if (snapshot_ != nullptr) {
     RequireCuda(FindKeys(Ref(), keys, num_keys, rows.data(), stream));
-    const std::string error = PutRowsAside(rows.data(), num_keys, stream);
-    if (!error.empty()) throw std::runtime_error(Named(": ") + error);
+    const Status status = CopyForSnapshot(rows.data(), num_keys, stream);
+    Require(status.In(Named(": ")));
   }
   RequireCuda(TakeOutKeys(Ref(), keys, num_keys, rows.data(), stream));
   std::vector<int64_t> host_rows = ToHost(rows.data(), num_keys, stream);
@@ -283,8 +283,8 @@ void DeviceHash::SetAdmissionState(const AdmissionState& admission) {
   state.next_candidate = static_cast<int64_t>(candidates.size());
   state.num_free_candidates = 0;
   SetState(state);
-  const std::string error = MakeSpace(0, stream);
-  if (!error.empty()) throw std::runtime_error(error);
+  const Status status = MakeSpace(0, stream);
+  Require(status);
   RequireCuda(cudaMemsetAsync(ref_.candidates, 0, usable_candidates_ * sizeof(Candidate), stream));
   RequireCuda(cudaMemcpyAsync(ref_.candidates, candidates.data(),
                               candidates.size() * sizeof(Candidate), cudaMemcpyHostToDevice,

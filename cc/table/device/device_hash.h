@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "core/status.h"
 #include "table/device/device_memory.h"
 #include "table/device/device_snapshot.h"
 #include "table/device/device_streams.h"
@@ -31,7 +32,7 @@ struct DeviceKeys {
 class DeviceHash : public EmbeddingTable {
  public:
   DeviceHash(const TableOptions& options, const DeviceTierOptions& tiers, const void* matrix,
-             std::string* error);
+             Status* error);
   ~DeviceHash() override;
 
   const TableOptions& options() const override { return options_; }
@@ -40,7 +41,7 @@ class DeviceHash : public EmbeddingTable {
   void WriteInitialRows(const void* rows) override;
   DeviceHash* device() override { return this; }
   int64_t first_row() const override { return options_.initial.matrix_rows + 1; }
-  std::string Slot(const SlotOptions& slot, void** array) override;
+  Status Slot(const SlotOptions& slot, void** array) override;
   int64_t max_keys(const std::vector<SlotOptions>& slots) const override {
     return MaxRows(slots) - first_row();
   }
@@ -50,9 +51,9 @@ class DeviceHash : public EmbeddingTable {
   float load_factor() const override;
   void Find(const int64_t* keys, int64_t num_keys, int64_t* rows) const override;
   RowInfo Info(int64_t row) const override;
-  std::string Describe(const int64_t* keys, int64_t num_keys, KeyInfo* infos) const override;
-  std::string ReadAll(KeyedRows* rows) const override;
-  std::string Insert(const KeyedRowsView& rows, const ParallelFor& parallel_for) override;
+  Status Describe(const int64_t* keys, int64_t num_keys, KeyInfo* infos) const override;
+  Status ReadAll(KeyedRows* rows) const override;
+  Status Insert(const KeyedRowsView& rows, const ParallelFor& parallel_for) override;
   int64_t Erase(const int64_t* keys, int64_t num_keys) override;
   int64_t Evict(const Eviction& eviction, int64_t step, const ParallelFor&) override;
   void Clear() override;
@@ -63,27 +64,27 @@ class DeviceHash : public EmbeddingTable {
                                          int64_t follower) override;
   void BeforeWrite(const int64_t* rows, int64_t num_rows) override;
   // As device_table.h says.
-  std::string BeforeWriteCuda(const int64_t* rows, int64_t num_rows, cudaStream_t stream);
+  Status BeforeWriteCuda(const int64_t* rows, int64_t num_rows, cudaStream_t stream);
   int64_t BeginBatch() override;
   void EndBatch(int64_t batch) override;
   int64_t num_rows() const;
   const RowInfo* infos() const { return ref_.infos; }
-  std::string Reserve(int64_t num_keys);
+  Status Reserve(int64_t num_keys);
 
   // What LocateRowsCuda does with a table, holding its mutex: Prepare, launch with Ref(), and once
   // it has trained CheckFull, which waits only where Prepare found little memory left.
   std::mutex& mutex() const { return mutex_; }
   // Before that, for a table that has rows on disk: brings those of the keys into memory, and makes
   // sure that there is space for new ones. Holding its mutex.
-  virtual std::string BringIn(const std::vector<DeviceKeys>&, Access, cudaStream_t) { return ""; }
-  std::string Prepare(int64_t num_keys, Access access, cudaStream_t stream);
+  virtual Status BringIn(const std::vector<DeviceKeys>&, Access, cudaStream_t) { return {}; }
+  Status Prepare(int64_t num_keys, Access access, cudaStream_t stream);
   DeviceTableRef Ref() const;
-  std::string CheckFull(cudaStream_t stream);
-  RowAside* snapshot() const { return snapshot_.get(); }
+  Status CheckFull(cudaStream_t stream);
+  RowCopies* snapshot() const { return snapshot_.get(); }
 
   // For the snapshot that is being read.
   void ForgetSnapshot();
-  std::string ReadSnapshot(RowAside* snapshot, int64_t begin, int64_t end, KeyedRows* rows);
+  Status ReadSnapshot(RowCopies* snapshot, int64_t begin, int64_t end, KeyedRows* rows);
 
  protected:
   struct Retired {
@@ -112,7 +113,7 @@ class DeviceHash : public EmbeddingTable {
   static constexpr float kMaxLoad = 0.6f;  // of the index, before it grows by half
 
   // What follows holds the mutex.
-  std::string Begin(const void* matrix);
+  Status Begin(const void* matrix);
   int64_t RowBytes() const { return options_.dim * SizeOf(options_.dtype); }
   int64_t SlotBytes(size_t s) const { return slots_[s].width * SizeOf(slots_[s].dtype); }
   int64_t BytesPerRow() const;
@@ -130,27 +131,27 @@ class DeviceHash : public EmbeddingTable {
   // Without waiting: a state some time ago, and how many keys were enqueued to train since.
   TableState Reported(int64_t* enqueued_since) const;
 
-  std::string MakeSpace(int64_t num_keys, cudaStream_t stream);
-  std::string GrowRows(int64_t num_rows);
-  std::string GrowCandidates(int64_t num_candidates);
-  std::string MakeIndexSpace(const TableState& state, int64_t more_keys, bool is_rebuilt,
-                             int64_t num_keys, cudaStream_t stream);
-  std::string GrowIndex(const GrowingIndex::Work& work, cudaStream_t stream);
+  Status MakeSpace(int64_t num_keys, cudaStream_t stream);
+  Status GrowRows(int64_t num_rows);
+  Status GrowCandidates(int64_t num_candidates);
+  Status MakeIndexSpace(const TableState& state, int64_t more_keys, bool is_rebuilt,
+                        int64_t num_keys, cudaStream_t stream);
+  Status GrowIndex(const GrowingIndex::Work& work, cudaStream_t stream);
   void RebuildIndex(cudaStream_t stream);
   void ReleaseRetired();
   void MoveRows();
   int64_t OldestBatchLocked() const;
   ChangeMark NowLocked() const;
 
-  std::string InsertSome(const KeyedRows& rows, const size_t* chosen, int64_t count);
+  Status InsertSome(const KeyedRows& rows, const size_t* chosen, int64_t count);
   int64_t EraseKeys(const int64_t* device_keys, int64_t num_keys);
   // Takes keys out of the index; their rows, or kNoRow, are nobody's then.
   std::vector<int64_t> TakeOut(const int64_t* device_keys, int64_t num_keys);
   // Such rows may be given to other keys from now on.
   void FreeRows(const std::vector<int64_t>& rows);
   int64_t EraseChosen(const Eviction& eviction, int64_t step);
-  std::vector<RowPart> Parts() const;
-  std::string PutRowsAside(const int64_t* device_rows, int64_t num_rows, cudaStream_t stream);
+  std::vector<RowArray> RowArrays() const;
+  Status CopyForSnapshot(const int64_t* device_rows, int64_t num_rows, cudaStream_t stream);
 
   const TableOptions options_;
   const DeviceTierOptions tiers_;
@@ -175,17 +176,17 @@ class DeviceHash : public EmbeddingTable {
   int64_t rebuilt_at_ = 0;  // of them, when the index was made anew
   cudaStream_t training_stream_ = nullptr;
   bool may_be_full_ = false;
-  std::string full_because_;
+  Status full_because_;
 
   std::deque<Retired> retired_;
   int64_t clock_ = 0;
   std::multiset<int64_t> batches_;
   ChangeLog changes_;
-  std::shared_ptr<RowAside> snapshot_;  // being read, or null
+  std::shared_ptr<RowCopies> snapshot_;  // being read, or null
 };
 
 // LocateRowsCuda, but every key gets a row, and the caller holds the mutex. One table.
-std::string InsertRowsCuda(DeviceHash* table, const int64_t* keys, int64_t num_keys, int64_t* rows,
-                           void* scratch, cudaStream_t stream);
+Status InsertRowsCuda(DeviceHash* table, const int64_t* keys, int64_t num_keys, int64_t* rows,
+                      void* scratch, cudaStream_t stream);
 
 }  // namespace group_embedding

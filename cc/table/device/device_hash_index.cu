@@ -14,35 +14,35 @@ constexpr float kCrampedLoad = 0.9f;  // the highest load if there is no memory 
 }  // namespace
 
 // more_keys: the most keys that may have been added since `state`.
-std::string DeviceHash::MakeIndexSpace(const TableState& state, int64_t more_keys, bool is_rebuilt,
-                                       int64_t num_keys, cudaStream_t stream) {
+Status DeviceHash::MakeIndexSpace(const TableState& state, int64_t more_keys, bool is_rebuilt,
+                                  int64_t num_keys, cudaStream_t stream) {
   const int64_t live = state.num_keys + state.next_candidate + more_keys;
   int64_t used = is_rebuilt ? live : std::max(live, state.used_slots + more_keys);
   for (;;) {
     if (!index_->is_growing()) {
       index_->ReleaseFormer();
-      if (used <= kMaxLoad * index_->num_slots()) return "";
+      if (used <= kMaxLoad * index_->num_slots()) return {};
       // Erased slots are left behind; where these are most, it need not grow.
       const auto wanted = static_cast<int64_t>(1.5 * live / kMaxLoad);
       index_->Begin(std::max(wanted, index_->num_slots()));
     }
     const bool in_hurry = used > kHurryLoad * index_->least_slots();
-    const std::string error =
+    const Status status =
         GrowIndex(in_hurry ? GrowingIndex::Work::All() : GrowingIndex::Work::For(num_keys), stream);
-    if (!error.empty()) return used <= kCrampedLoad * index_->least_slots() ? "" : error;
-    if (!in_hurry) return "";
+    if (!status.ok()) return used <= kCrampedLoad * index_->least_slots() ? Status() : status;
+    if (!in_hurry) return {};
     used = live;
   }
 }
 
-std::string DeviceHash::GrowIndex(const GrowingIndex::Work& work, cudaStream_t stream) {
-  std::string error;
-  if (!index_->MakeArea(work, stream, &error)) return error;
+Status DeviceHash::GrowIndex(const GrowingIndex::Work& work, cudaStream_t stream) {
+  Status status;
+  if (!index_->MakeArea(work, stream, &status)) return status;
   streams_.BeginAlone(stream);
   RequireCuda(index_->Move(Ref(), work, stream));
   streams_.EndAlone(stream);
   if (!index_->is_growing()) rebuilt_at_ = enqueued_;
-  return "";
+  return {};
 }
 
 void DeviceHash::RebuildIndex(cudaStream_t stream) {
@@ -51,19 +51,19 @@ void DeviceHash::RebuildIndex(cudaStream_t stream) {
   RequireCuda(FillIndex(Ref(), usable_rows_, usable_candidates_, stream));
 }
 
-std::string DeviceHash::Reserve(int64_t num_keys) {
+Status DeviceHash::Reserve(int64_t num_keys) {
   const Alone alone(*this);
-  std::string error = GrowRows(first_row() + num_keys);
+  Status status = GrowRows(first_row() + num_keys);
   const auto all = GrowingIndex::Work::All();
-  if (error.empty() && index_->is_growing()) error = GrowIndex(all, streams_.own());
+  if (status.ok() && index_->is_growing()) status = GrowIndex(all, streams_.own());
   const auto wanted = static_cast<int64_t>(num_keys / kMaxLoad) + 1;
-  if (error.empty() && wanted > index_->num_slots()) {
+  if (status.ok() && wanted > index_->num_slots()) {
     index_->Begin(wanted);
-    error = GrowIndex(all, streams_.own());
+    status = GrowIndex(all, streams_.own());
   }
-  return error.empty() ? "" : Named(": ") + error;
+  return status.In(Named(": "));
 }
 
-std::string ReserveKeys(DeviceHash* table, int64_t num_keys) { return table->Reserve(num_keys); }
+Status ReserveKeys(DeviceHash* table, int64_t num_keys) { return table->Reserve(num_keys); }
 
 }  // namespace group_embedding

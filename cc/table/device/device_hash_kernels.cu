@@ -6,7 +6,7 @@
 #include "table/device/device_bloom.cuh"
 #include "table/device/device_hash_kernels.h"
 #include "table/device/find_one.cuh"
-#include "table/device/row_aside.cuh"
+#include "table/device/row_copies.cuh"
 #include "table/device/thread_each.cuh"
 
 namespace group_embedding {

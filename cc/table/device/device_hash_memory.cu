@@ -28,7 +28,7 @@ int64_t PhysicalBytes(int64_t device_bytes) {
 }  // namespace
 
 DeviceHash::DeviceHash(const TableOptions& options, const DeviceTierOptions& tiers,
-                       const void* matrix, std::string* error)
+                       const void* matrix, Status* error)
     : options_(options),
       tiers_(tiers),
       max_bytes_(options.max_bytes > 0 ? options.max_bytes : PhysicalBytes(tiers.device_bytes)) {
@@ -56,32 +56,32 @@ DeviceHash::DeviceHash(const TableOptions& options, const DeviceTierOptions& tie
   ref_.dim = options.dim;
   ref_.shape = RowShape::Of(options.dim, options.dtype, 0);
   training_stream_ = streams_.own();
-  if (error->empty()) *error = Begin(matrix);
+  if (error->ok()) *error = Begin(matrix);
 }
 
-std::string DeviceHash::Begin(const void* matrix) {
+Status DeviceHash::Begin(const void* matrix) {
   if (cudaMallocHost(&report_, sizeof(TableReport)) != cudaSuccess ||
       cudaMalloc(&ref_.state, sizeof(TableState)) != cudaSuccess) {
     return Named(": there is no GPU, or it has no memory");
   }
   *report_ = {};
   ref_.report = report_;
-  std::string error = GrowRows(first_row());
-  if (error.empty() && options_.admission.kind == Admission::Kind::kBloom) {
+  Status status = GrowRows(first_row());
+  if (status.ok() && options_.admission.kind == Admission::Kind::kBloom) {
     const int64_t per_word = 8 / options_.admission.counter_bytes;
     bloom_bytes_ = (options_.admission.num_counters + per_word - 1) / per_word * 8;
     bloom_ = ReserveDeviceMemory(bloom_bytes_);
-    error = bloom_->Grow(bloom_bytes_);
+    status = bloom_->Grow(bloom_bytes_);
     ref_.bloom = reinterpret_cast<unsigned long long*>(bloom_->data());
   }
-  if (!error.empty()) return error;
+  if (!status.ok()) return status;
   const cudaStream_t stream = streams_.own();
   TableState state{};
   state.next_row = first_row();
   SetState(state);
   index_->Begin(kLeastSlots);
-  error = GrowIndex(GrowingIndex::Work::All(), stream);
-  if (!error.empty()) return error;
+  status = GrowIndex(GrowingIndex::Work::All(), stream);
+  if (!status.ok()) return status;
   const int64_t matrix_bytes = options_.initial.matrix_rows * RowBytes();
   cudaError_t failed =
       cudaMemcpyAsync(ref_.rows, matrix, matrix_bytes, cudaMemcpyHostToDevice, stream);
@@ -90,7 +90,8 @@ std::string DeviceHash::Begin(const void* matrix) {
         {ref_.rows + matrix_bytes, options_.dim, options_.dtype, options_.no_row_value}, 1, stream);
   }
   if (failed == cudaSuccess) failed = cudaStreamSynchronize(stream);
-  return failed == cudaSuccess ? "" : Named(std::string(": CUDA: ") + cudaGetErrorString(failed));
+  return failed == cudaSuccess ? Status()
+                               : Named(std::string(": CUDA: ") + cudaGetErrorString(failed));
 }
 
 DeviceHash::~DeviceHash() {
@@ -101,12 +102,12 @@ DeviceHash::~DeviceHash() {
 
 std::unique_ptr<EmbeddingTable> MakeDeviceTable(const TableOptions& options,
                                                 const DeviceTierOptions& tiers, const void* matrix,
-                                                std::string* error) {
+                                                Status* error) {
   *error = CheckOptions(options);
-  if (error->empty()) *error = CheckTierBytes(options, tiers.device_bytes);
-  if (!error->empty()) return nullptr;
+  if (error->ok()) *error = CheckTierBytes(options, tiers.device_bytes);
+  if (!error->ok()) return nullptr;
   auto table = std::make_unique<DeviceHash>(options, tiers, matrix, error);
-  if (!error->empty()) return nullptr;
+  if (!error->ok()) return nullptr;
   return table;
 }
 
@@ -148,7 +149,7 @@ DeviceTableRef DeviceHash::Ref() const {
   ref.usable_rows = usable_rows_;
   ref.clock = clock_;
   ref.enqueued = enqueued_;
-  ref.aside = snapshot_ == nullptr ? nullptr : snapshot_->ref();
+  ref.copies = snapshot_ == nullptr ? nullptr : snapshot_->ref();
   if (moves_ != nullptr) ref.moves = moves_->ref(device_rows_, BytesPerRow());
   ref.num_slot_arrays = static_cast<int32_t>(slots_.size());
   for (size_t s = 0; s < slots_.size(); ++s) {
@@ -182,20 +183,20 @@ TableState DeviceHash::Reported(int64_t* enqueued_since) const {
   return report_->state;
 }
 
-std::string DeviceHash::Prepare(int64_t num_keys, Access access, cudaStream_t stream) {
+Status DeviceHash::Prepare(int64_t num_keys, Access access, cudaStream_t stream) {
   if (moves_ != nullptr) ++clock_;  // every call that locates has a number
   if (access == Access::kTrain && batches_.empty()) MoveRows();
   streams_.Use(stream);
-  if (access == Access::kRead) return "";
+  if (access == Access::kRead) return {};
   streams_.Follow(&training_stream_, stream);
   ReleaseRetired();
-  std::string error = MakeSpace(num_keys, stream);
+  Status status = MakeSpace(num_keys, stream);
   enqueued_ += num_keys;
-  if (error.empty() && snapshot_ != nullptr) error = snapshot_->MakeSpace(num_keys);
-  return error;
+  if (status.ok() && snapshot_ != nullptr) status = snapshot_->MakeSpace(num_keys);
+  return status;
 }
 
-std::string DeviceHash::MakeSpace(int64_t num_keys, cudaStream_t stream) {
+Status DeviceHash::MakeSpace(int64_t num_keys, cudaStream_t stream) {
   int64_t since = 0;
   TableState state = Reported(&since);
   auto rows_needed = [&] { return state.RowsWith(since + num_keys); };
@@ -206,34 +207,34 @@ std::string DeviceHash::MakeSpace(int64_t num_keys, cudaStream_t stream) {
   may_be_full_ = false;
   if (rows_needed() > usable_rows_) {
     full_because_ = GrowRows(rows_needed());
-    may_be_full_ = !full_because_.empty();
+    may_be_full_ = !full_because_.ok();
   }
-  std::string error;
+  Status status;
   if (options_.admission.kind == Admission::Kind::kCounter) {
-    error = GrowCandidates(state.next_candidate + since + num_keys);
+    status = GrowCandidates(state.next_candidate + since + num_keys);
   }
-  if (!error.empty()) return Named(": ") + error;
+  if (!status.ok()) return status.In(Named(": "));
   const bool is_rebuilt = enqueued_ - since <= rebuilt_at_;  // after what was reported
-  error = MakeIndexSpace(state, since + num_keys, is_rebuilt, num_keys, stream);
-  return error.empty() ? "" : Named(": ") + error;
+  status = MakeIndexSpace(state, since + num_keys, is_rebuilt, num_keys, stream);
+  return status.In(Named(": "));
 }
 
-std::string DeviceHash::GrowRows(int64_t num_rows) {
-  if (num_rows <= usable_rows_) return "";
+Status DeviceHash::GrowRows(int64_t num_rows) {
+  if (num_rows <= usable_rows_) return {};
   const int64_t max_rows = MaxRows();
-  std::string error;
+  Status status;
   const bool on_host = moves_ != nullptr && usable_rows_ >= device_rows_;
   const int64_t at_once = on_host ? kHostBytesAtOnce : kDeviceBytesAtOnce;
   const int64_t more = std::min(usable_rows_ / 4, at_once / BytesPerRow());
   const int64_t rows = std::min(max_rows, std::max(num_rows + 1024, usable_rows_ + more));
   const int64_t had = usable_rows_;
-  error = rows_->Grow(rows * RowBytes());
-  if (error.empty()) error = infos_->Grow(rows * kInfoBytes);
-  if (error.empty() && moves_ != nullptr) error = moves_->Grow(rows);
-  for (size_t s = 0; s < slots_.size() && error.empty(); ++s) {
-    error = slot_arrays_[s]->Grow(rows * SlotBytes(s));
+  status = rows_->Grow(rows * RowBytes());
+  if (status.ok()) status = infos_->Grow(rows * kInfoBytes);
+  if (status.ok() && moves_ != nullptr) status = moves_->Grow(rows);
+  for (size_t s = 0; s < slots_.size() && status.ok(); ++s) {
+    status = slot_arrays_[s]->Grow(rows * SlotBytes(s));
   }
-  if (error.empty() && rows > had) {
+  if (status.ok() && rows > had) {
     // No row that was never used is a key's. On the table's stream, waiting for this alone.
     cudaStream_t stream;
     cudaError_t failed = cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking);
@@ -243,25 +244,25 @@ std::string DeviceHash::GrowRows(int64_t num_rows) {
       cudaStreamDestroy(stream);
     }
     if (failed != cudaSuccess)
-      error = std::string("CUDA: ") + cudaGetErrorString(failed);
+      status = std::string("CUDA: ") + cudaGetErrorString(failed);
     else
       usable_rows_ = rows;
   }
-  if (error.empty() && num_rows > max_rows) {
-    error = std::to_string(max_rows - first_row()) + " rows of " + std::to_string(BytesPerRow()) +
-            " bytes (dim " + std::to_string(options_.dim) + ", " + std::to_string(slots_.size()) +
-            " slots) fill the " + std::to_string(max_bytes_) + " bytes it may use";
+  if (status.ok() && num_rows > max_rows) {
+    status = std::to_string(max_rows - first_row()) + " rows of " + std::to_string(BytesPerRow()) +
+             " bytes (dim " + std::to_string(options_.dim) + ", " + std::to_string(slots_.size()) +
+             " slots) fill the " + std::to_string(max_bytes_) + " bytes it may use";
   }
-  return error;
+  return status;
 }
 
-std::string DeviceHash::GrowCandidates(int64_t num_candidates) {
-  if (num_candidates <= usable_candidates_) return "";
+Status DeviceHash::GrowCandidates(int64_t num_candidates) {
+  if (num_candidates <= usable_candidates_) return {};
   const int64_t count = std::max(num_candidates + 1024, usable_candidates_ / 4 * 5);
-  std::string error = candidates_->Grow(count * static_cast<int64_t>(sizeof(Candidate)));
-  if (error.empty()) error = free_candidates_->Grow(count * static_cast<int64_t>(sizeof(int64_t)));
-  if (error.empty()) usable_candidates_ = count;
-  return error;
+  Status status = candidates_->Grow(count * static_cast<int64_t>(sizeof(Candidate)));
+  if (status.ok()) status = free_candidates_->Grow(count * static_cast<int64_t>(sizeof(int64_t)));
+  if (status.ok()) usable_candidates_ = count;
+  return status;
 }
 
 // Rows of erased keys become free once no batch holds them.
@@ -278,8 +279,8 @@ void DeviceHash::FreeRows(const std::vector<int64_t>& rows) {
   const Alone alone(*this, std::adopt_lock);
   TableState state = State();
   const int64_t num_free = state.num_free + static_cast<int64_t>(rows.size());
-  const std::string error = free_rows_->Grow(num_free * static_cast<int64_t>(sizeof(int64_t)));
-  if (!error.empty()) throw std::runtime_error(Named(": ") + error);
+  const Status status = free_rows_->Grow(num_free * static_cast<int64_t>(sizeof(int64_t)));
+  Require(status.In(Named(": ")));
   RequireCuda(cudaMemcpyAsync(ref_.free_rows + state.num_free, rows.data(),
                               rows.size() * sizeof(int64_t), cudaMemcpyHostToDevice,
                               streams_.own()));
@@ -287,11 +288,11 @@ void DeviceHash::FreeRows(const std::vector<int64_t>& rows) {
   SetState(state);
 }
 
-std::string DeviceHash::CheckFull(cudaStream_t stream) {
-  if (!may_be_full_) return "";
+Status DeviceHash::CheckFull(cudaStream_t stream) {
+  if (!may_be_full_) return {};
   const cudaError_t error = cudaStreamSynchronize(stream);
   if (error != cudaSuccess) return Named(std::string(": CUDA: ") + cudaGetErrorString(error));
-  return report_->state.is_full ? FullError(full_because_) : "";
+  return report_->state.is_full ? FullError(full_because_.message()) : Status();
 }
 
 }  // namespace group_embedding

@@ -2,7 +2,7 @@
 #include "core/device_buffer.h"
 #include "table/device/device_hash.h"
 #include "table/device/device_memory.h"
-#include "table/device/row_aside.cuh"
+#include "table/device/row_copies.cuh"
 
 namespace group_embedding {
 namespace {
@@ -21,17 +21,17 @@ AdmissionState ToAdmissionState(const Candidate* candidates, int64_t num_candida
 }
 
 // What a filter counted, copied on the device, so that the host can read it while training goes on.
-class CountedAside {
+class CopiedCounts {
  public:
   // Copies on `stream`. Without memory for that, the host reads at once.
-  CountedAside(const Candidate* candidates, int64_t num_candidates, const char* counters,
+  CopiedCounts(const Candidate* candidates, int64_t num_candidates, const char* counters,
                int64_t counter_bytes, cudaStream_t stream)
       : num_candidates_(num_candidates), counter_bytes_(counter_bytes) {
     const int64_t bytes = CandidateBytes() + counter_bytes;
     if (bytes == 0) return;
     cudaGetDevice(&device_);
     copy_ = ReserveDeviceMemory(bytes);
-    if (copy_->Grow(bytes).empty()) {
+    if (copy_->Grow(bytes).ok()) {
       RequireCuda(cudaMemcpyAsync(copy_->data(), candidates, CandidateBytes(),
                                   cudaMemcpyDeviceToDevice, stream));
       RequireCuda(cudaMemcpyAsync(copy_->data() + CandidateBytes(), counters, counter_bytes,
@@ -66,11 +66,11 @@ class CountedAside {
   AdmissionState state_;
 };
 
-// A snapshot as its reader has it; the table knows the RowAside in it for as long.
+// A snapshot as its reader has it; the table knows the RowCopies in it for as long.
 class DeviceSnapshot : public Snapshot {
  public:
-  DeviceSnapshot(DeviceHash* table, std::shared_ptr<RowAside> rows,
-                 std::unique_ptr<CountedAside> counted, std::vector<int64_t> erased,
+  DeviceSnapshot(DeviceHash* table, std::shared_ptr<RowCopies> rows,
+                 std::unique_ptr<CopiedCounts> counted, std::vector<int64_t> erased,
                  const ChangeMark& mark, std::function<void()> keep)
       : table_(table),
         rows_(std::move(rows)),
@@ -83,10 +83,10 @@ class DeviceSnapshot : public Snapshot {
   const EmbeddingTable& table() const override { return *table_; }
   int64_t num_rows() const override { return rows_->num_rows(); }
   void Read(int64_t begin, int64_t end, KeyedRows* rows) override {
-    const std::string failed = table_->ReadSnapshot(rows_.get(), begin, end, rows);
-    if (error_.empty()) error_ = failed;
+    const Status failed = table_->ReadSnapshot(rows_.get(), begin, end, rows);
+    if (error_.ok()) error_ = failed;
   }
-  std::string error() const override { return error_; }
+  Status status() const override { return error_; }
   const AdmissionState& admission() override { return counted_->Read(); }
   const std::vector<int64_t>& erased() const override { return erased_; }
   std::vector<int64_t> evicted() const override { return {}; }  // which was before it was taken
@@ -95,12 +95,12 @@ class DeviceSnapshot : public Snapshot {
 
  private:
   DeviceHash* const table_;
-  const std::shared_ptr<RowAside> rows_;
-  const std::unique_ptr<CountedAside> counted_;
+  const std::shared_ptr<RowCopies> rows_;
+  const std::unique_ptr<CopiedCounts> counted_;
   const std::vector<int64_t> erased_;
   const ChangeMark mark_;
   const std::function<void()> keep_;
-  std::string error_;
+  Status error_;
 };
 
 }  // namespace
@@ -122,7 +122,7 @@ void DeviceHash::EndBatch(int64_t batch) {
 void DeviceHash::MoveRows() {
   if (moves_ == nullptr || !moves_->is_due()) return;
   const OnDevice on(device_);  // batches end on any thread
-  if (snapshot_ != nullptr && !snapshot_->MakeSpace(2 * RowMoves::kMostRows).empty()) return;
+  if (snapshot_ != nullptr && !snapshot_->MakeSpace(2 * RowMoves::kMostRows).ok()) return;
   const cudaStream_t stream = moves_->stream();
   streams_.BeginAlone(stream);
   moves_->Enqueue(Ref(), OldestBatchLocked());
@@ -134,16 +134,16 @@ int64_t DeviceHash::OldestBatchLocked() const {
   return batches_.empty() ? clock_ + 1 : *batches_.begin();
 }
 
-// The arrays that hold a row's values, slots and info, in the order of RowAside.
-std::vector<RowPart> DeviceHash::Parts() const {
-  std::vector<RowPart> parts = {
+// The arrays that hold a row's values, slots and info, in the order of RowCopies.
+std::vector<RowArray> DeviceHash::RowArrays() const {
+  std::vector<RowArray> arrays = {
       {reinterpret_cast<char*>(ref_.infos), nullptr, nullptr, sizeof(RowInfo)},
       {ref_.rows, nullptr, nullptr, static_cast<int32_t>(RowBytes())}};
   for (size_t s = 0; s < slots_.size(); ++s) {
-    parts.push_back(
+    arrays.push_back(
         {slot_arrays_[s]->data(), nullptr, nullptr, static_cast<int32_t>(SlotBytes(s))});
   }
-  return parts;
+  return arrays;
 }
 
 // Batches in flight will write rows that they located before.
@@ -159,10 +159,10 @@ std::unique_ptr<Snapshot> DeviceHash::TakeSnapshot(bool changes_only, const Evic
   const Alone alone(*this);
   const ChangeMark since = changes_only ? changes_.MarkOf(follower) : ChangeMark();
   if (eviction.kind != Eviction::Kind::kNone) EraseChosen(eviction, step);
-  std::string error;
-  auto rows = std::make_shared<RowAside>(Parts(), first_row(), State().next_row, since.clock,
-                                         streams_.own(), &error);
-  if (!error.empty()) throw std::runtime_error(Named(": no snapshot: ") + error);
+  Status status;
+  auto rows = std::make_shared<RowCopies>(RowArrays(), first_row(), State().next_row, since.clock,
+                                          streams_.own(), &status);
+  Require(status.In(Named(": no snapshot: ")));
   snapshot_ = rows;
   const ChangeMark now = NowLocked();
   auto keep = [this, changes_only, now] {
@@ -170,7 +170,7 @@ std::unique_ptr<Snapshot> DeviceHash::TakeSnapshot(bool changes_only, const Evic
     std::lock_guard<std::mutex> lock(mutex_);
     changes_.Follow(kSaves, now);
   };
-  auto counted = std::make_unique<CountedAside>(ref_.candidates, State().next_candidate,
+  auto counted = std::make_unique<CopiedCounts>(ref_.candidates, State().next_candidate,
                                                 bloom_ == nullptr ? nullptr : bloom_->data(),
                                                 bloom_bytes_, streams_.own());
   return std::make_unique<DeviceSnapshot>(
@@ -179,17 +179,18 @@ std::unique_ptr<Snapshot> DeviceHash::TakeSnapshot(bool changes_only, const Evic
       changes_only ? changes_.ErasedSince(since) : std::vector<int64_t>(), now, std::move(keep));
 }
 
-std::string DeviceHash::ReadAll(KeyedRows* rows) const {
+Status DeviceHash::ReadAll(KeyedRows* rows) const {
   const Alone alone(*this);
-  std::string error;
-  RowAside all(Parts(), first_row(), State().next_row, /*changed_since=*/0, streams_.own(), &error);
-  if (!error.empty()) return Named(": ") + error;
-  for (int64_t begin = first_row(); begin < all.num_rows(); begin += RowAside::kRowsPerRead) {
-    const int64_t end = std::min(all.num_rows(), begin + RowAside::kRowsPerRead);
-    error = all.ReadRows(begin, end, streams_.own(), [] {}, rows);
-    if (!error.empty()) return Named(": ") + error;
+  Status status;
+  RowCopies all(RowArrays(), first_row(), State().next_row, /*changed_since=*/0, streams_.own(),
+                &status);
+  if (!status.ok()) return status.In(Named(": "));
+  for (int64_t begin = first_row(); begin < all.num_rows(); begin += RowCopies::kRowsPerRead) {
+    const int64_t end = std::min(all.num_rows(), begin + RowCopies::kRowsPerRead);
+    status = all.ReadRows(begin, end, streams_.own(), [] {}, rows);
+    if (!status.ok()) return status.In(Named(": "));
   }
-  return "";
+  return {};
 }
 
 void DeviceHash::ForgetSnapshot() {
@@ -198,46 +199,44 @@ void DeviceHash::ForgetSnapshot() {
 }
 
 // Writers wait for the copy on the device; that to the host goes on beside them.
-std::string DeviceHash::ReadSnapshot(RowAside* snapshot, int64_t begin, int64_t end,
-                                     KeyedRows* rows) {
+Status DeviceHash::ReadSnapshot(RowCopies* snapshot, int64_t begin, int64_t end, KeyedRows* rows) {
   begin = std::max(begin, first_row());
   end = std::min(end, snapshot->num_rows());
   rows->slots.resize(snapshot->num_slots());
-  for (; begin < end; begin += RowAside::kRowsPerRead) {
+  for (; begin < end; begin += RowCopies::kRowsPerRead) {
     std::unique_lock<std::mutex> lock(mutex_);
     streams_.BeginAlone(streams_.own());
-    const std::string error = snapshot->ReadRows(
-        begin, std::min(end, begin + RowAside::kRowsPerRead), streams_.own(),
+    const Status status = snapshot->ReadRows(
+        begin, std::min(end, begin + RowCopies::kRowsPerRead), streams_.own(),
         [&] {
           streams_.EndAlone(streams_.own());
           lock.unlock();
         },
         rows);
-    if (!error.empty()) return Named(": ") + error;
+    if (!status.ok()) return status.In(Named(": "));
   }
-  return "";
+  return {};
 }
 
-std::string DeviceHash::PutRowsAside(const int64_t* rows, int64_t num_rows, cudaStream_t stream) {
-  if (num_rows == 0) return "";  // as when a table without rows is cleared
-  std::string error = snapshot_->MakeSpace(num_rows);
-  if (!error.empty()) return error;
+Status DeviceHash::CopyForSnapshot(const int64_t* rows, int64_t num_rows, cudaStream_t stream) {
+  if (num_rows == 0) return {};  // as when a table without rows is cleared
+  Status status = snapshot_->MakeSpace(num_rows);
+  if (!status.ok()) return status;
   const cudaError_t failed = snapshot_->Put(rows, num_rows, stream);
-  return failed == cudaSuccess ? "" : std::string("CUDA: ") + cudaGetErrorString(failed);
+  return failed == cudaSuccess ? Status() : std::string("CUDA: ") + cudaGetErrorString(failed);
 }
 
-std::string DeviceHash::BeforeWriteCuda(const int64_t* rows, int64_t num_rows,
-                                        cudaStream_t stream) {
+Status DeviceHash::BeforeWriteCuda(const int64_t* rows, int64_t num_rows, cudaStream_t stream) {
   std::lock_guard<std::mutex> lock(mutex_);
-  if (snapshot_ == nullptr || num_rows == 0) return "";
+  if (snapshot_ == nullptr || num_rows == 0) return {};
   streams_.Use(stream);
   streams_.Follow(&training_stream_, stream);
-  const std::string error = PutRowsAside(rows, num_rows, stream);
-  return error.empty() ? "" : Named(": ") + error;
+  const Status status = CopyForSnapshot(rows, num_rows, stream);
+  return status.In(Named(": "));
 }
 
-std::string BeforeWriteCuda(DeviceHash* table, const int64_t* rows, int64_t num_rows,
-                            cudaStream_t stream) {
+Status BeforeWriteCuda(DeviceHash* table, const int64_t* rows, int64_t num_rows,
+                       cudaStream_t stream) {
   return table->BeforeWriteCuda(rows, num_rows, stream);
 }
 
@@ -245,8 +244,8 @@ void DeviceHash::BeforeWrite(const int64_t* rows, int64_t num_rows) {
   const Alone alone(*this);
   if (snapshot_ == nullptr || num_rows == 0) return;
   DeviceBuffer<int64_t> device(rows, num_rows, streams_.own());
-  const std::string error = PutRowsAside(device.data(), num_rows, streams_.own());
-  if (!error.empty()) throw std::runtime_error(Named(": ") + error);
+  const Status status = CopyForSnapshot(device.data(), num_rows, streams_.own());
+  Require(status.In(Named(": ")));
 }
 
 }  // namespace group_embedding

@@ -122,8 +122,8 @@ class MappedMemory : public DeviceMemory {
     }
   }
 
-  std::string Grow(int64_t bytes) override {
-    if (bytes <= bytes_) return "";
+  Status Grow(int64_t bytes) override {
+    if (bytes <= bytes_) return {};
     if (data_ == nullptr) return "the device or its driver has no virtual memory management";
     if (bytes > reserved_) {
       return "expected at most " + std::to_string(reserved_) + " bytes, as were reserved, got " +
@@ -133,14 +133,14 @@ class MappedMemory : public DeviceMemory {
     while (bytes_ < wanted) {
       const int64_t tier_end = bytes_ < device_bytes_ ? device_bytes_ : reserved_;
       const int64_t end = std::min({wanted, tier_end, bytes_ + kMostPieceBytes});
-      std::string error = Map(bytes_, end - bytes_);
-      if (!error.empty()) return error;
+      Status status = Map(bytes_, end - bytes_);
+      if (!status.ok()) return status;
       const int64_t begin = bytes_;
       bytes_ = end;
-      error = Clear(begin, end);
-      if (!error.empty()) return error;
+      status = Clear(begin, end);
+      if (!status.ok()) return status;
     }
-    return "";
+    return {};
   }
 
  private:
@@ -167,7 +167,7 @@ class MappedMemory : public DeviceMemory {
   }
 
   // One piece at [begin, begin + bytes), of one tier.
-  std::string Map(int64_t begin, int64_t bytes) {
+  Status Map(int64_t begin, int64_t bytes) {
     const bool on_device = begin < device_bytes_;
     const CUmemAllocationProp properties = Properties(on_device ? OnDevice() : OnHost());
     Piece piece = {reinterpret_cast<CUdeviceptr>(data_) + begin, static_cast<size_t>(bytes), 0};
@@ -185,7 +185,7 @@ class MappedMemory : public DeviceMemory {
              std::to_string(begin) + " bytes: " + driver_.Text(result);
     }
     pieces_.push_back(piece);
-    return "";
+    return {};
   }
 
   CUresult Allow(const Piece& piece, bool on_device) const {
@@ -196,7 +196,7 @@ class MappedMemory : public DeviceMemory {
   }
 
   // On a stream of its own: nothing waits but for the new memory.
-  std::string Clear(int64_t begin, int64_t end) const {
+  Status Clear(int64_t begin, int64_t end) const {
     cudaStream_t stream;
     cudaError_t error = cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking);
     if (error == cudaSuccess) {
@@ -204,7 +204,7 @@ class MappedMemory : public DeviceMemory {
       if (error == cudaSuccess) error = cudaStreamSynchronize(stream);
       cudaStreamDestroy(stream);
     }
-    return error == cudaSuccess ? "" : std::string("CUDA: ") + cudaGetErrorString(error);
+    return error == cudaSuccess ? Status() : std::string("CUDA: ") + cudaGetErrorString(error);
   }
 
   const Driver& driver_;

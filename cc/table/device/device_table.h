@@ -9,6 +9,7 @@
 #include <memory>
 #include <string>
 
+#include "core/status.h"
 #include "table/disk/cache_strategy.h"
 #include "table/disk/rows_on_disk.h"
 #include "table/embedding_table.h"
@@ -39,7 +40,7 @@ struct DeviceTierOptions {
 // or null.
 std::unique_ptr<EmbeddingTable> MakeDeviceTable(const TableOptions& options,
                                                 const DeviceTierOptions& tiers, const void* matrix,
-                                                std::string* error);
+                                                Status* error);
 
 // Makes a table with a third tier on disk (rows_on_disk.h). When both memories are full, cold rows
 // move to disk, many at a time; they return when their keys are located. options.max_bytes: the
@@ -51,7 +52,7 @@ std::unique_ptr<EmbeddingTable> MakeDeviceTable(const TableOptions& options,
 std::unique_ptr<EmbeddingTable> MakeDiskTieredDeviceTable(const TableOptions& options,
                                                           int64_t device_bytes,
                                                           const DiskTierOptions& disk,
-                                                          const void* matrix, std::string* error);
+                                                          const void* matrix, Status* error);
 
 // Keys of one table, and where their row numbers are written. Device memory; `rows` may be `keys`.
 struct DeviceKeysToLocate {
@@ -76,15 +77,15 @@ struct DeviceKeysToLocate {
 // call, the call waits for the stream to learn how many keys are new.
 int64_t LocateRowsScratchBytes(const DeviceKeysToLocate* requests, int64_t num_requests,
                                Access access);
-std::string LocateRowsCuda(const DeviceKeysToLocate* requests, int64_t num_requests, Access access,
-                           int64_t step, void* scratch, cudaStream_t stream);
+Status LocateRowsCuda(const DeviceKeysToLocate* requests, int64_t num_requests, Access access,
+                      int64_t step, void* scratch, cudaStream_t stream);
 
 // EmbeddingTable::BeforeWrite with row numbers in device memory; enqueues on `stream`.
-std::string BeforeWriteCuda(DeviceHash* table, const int64_t* rows, int64_t num_rows,
-                            cudaStream_t stream);
+Status BeforeWriteCuda(DeviceHash* table, const int64_t* rows, int64_t num_rows,
+                       cudaStream_t stream);
 
 // Allocates memory for `num_keys` keys. Exclusive.
-std::string ReserveKeys(DeviceHash* table, int64_t num_keys);
+Status ReserveKeys(DeviceHash* table, int64_t num_keys);
 // The number of rows that were ever in use: rows() includes rows allocated for later keys.
 int64_t NumRowsInUse(const DeviceHash& table);
 // [rows] in device memory.

@@ -49,7 +49,7 @@ struct SlotArray {
   float initial;
 };
 
-struct AsideRef;
+struct RowCopiesRef;
 
 struct DeviceTableRef {
   IndexRef index;
@@ -60,8 +60,8 @@ struct DeviceTableRef {
   int64_t* free_candidates;   // [state.num_free_candidates]
   unsigned long long* bloom;  // counters, packed; null without a Bloom filter
   TableState* state;
-  TableReport* report;    // host memory
-  const AsideRef* aside;  // of the snapshot that is being read, or null
+  TableReport* report;         // host memory
+  const RowCopiesRef* copies;  // of the snapshot that is being read, or null
   MovesRef moves;
   int64_t first_row, usable_rows;
   int64_t clock;  // of the call

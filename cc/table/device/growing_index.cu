@@ -113,13 +113,13 @@ void GrowingIndex::Begin(int64_t num_slots) {
   cleared_bytes_ = 0;
 }
 
-bool GrowingIndex::MakeArea(const Work& work, cudaStream_t stream, std::string* error) {
+bool GrowingIndex::MakeArea(const Work& work, cudaStream_t stream, Status* error) {
   if (is_moving_) return true;
   DeviceMemory& next = former();
   const int64_t bytes = wanted_ * kSlotBytes;
   const int64_t end = std::min(bytes, cleared_bytes_ + work.bytes);
   *error = next.Grow(end);
-  if (!error->empty()) return false;
+  if (!error->ok()) return false;
   const cudaError_t failed =
       cudaMemsetAsync(next.data() + cleared_bytes_, 0xFF, end - cleared_bytes_, stream);
   if (failed != cudaSuccess) {

@@ -11,6 +11,7 @@
 #include <memory>
 #include <string>
 
+#include "core/status.h"
 #include "table/device/device_memory.h"
 #include "table/device/device_table_ref.cuh"
 
@@ -44,7 +45,7 @@ class GrowingIndex {
   void Begin(int64_t num_slots);
   // First until it returns true or `error` is set: makes the new area. Then moves keys into it,
   // with `table` as it is.
-  bool MakeArea(const Work& work, cudaStream_t stream, std::string* error);
+  bool MakeArea(const Work& work, cudaStream_t stream, Status* error);
   cudaError_t Move(DeviceTableRef table, const Work& work, cudaStream_t stream);
   // Empties all slots, and does not grow any more.
   cudaError_t Clear(cudaStream_t stream);

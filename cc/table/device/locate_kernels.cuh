@@ -1,5 +1,5 @@
 // The kernels that locate keys. Each step is one launch for all tables of a call:
-//   0. PutAside      only while a snapshot is read: saves the content of rows before they change
+//   0. CopyBeforeLocate   only while a snapshot is read: copies rows before they change
 //   1. LocateKeys    finds rows, and counts their keys. One occurrence of a key without a row
 //   claims
 //                    a slot of the index; the other occurrences follow it
@@ -14,7 +14,7 @@
 
 #include "table/device/device_bloom.cuh"
 #include "table/device/find_slots.cuh"
-#include "table/device/row_aside.cuh"
+#include "table/device/row_copies.cuh"
 #include "table/device/start_rows.cuh"
 
 namespace group_embedding {
@@ -56,11 +56,11 @@ __global__ void __launch_bounds__(kLocateThreads) LocateKeysKernel(LocateArgs ar
 
 // A thread finds one key, together with its warp. The content of rows whose counts are about to
 // change is copied for the snapshot that is read.
-__global__ void __launch_bounds__(kLocateThreads) PutAsideKernel(LocateArgs args) {
+__global__ void __launch_bounds__(kLocateThreads) CopyBeforeLocateKernel(LocateArgs args) {
   const LocatePlace place = LocatePlace::Of(args);
-  if (place.table.aside == nullptr) return;
+  if (place.table.copies == nullptr) return;
   const int64_t key = place.is_key ? place.task.keys[place.i] : 0;
-  PutAside(*place.table.aside, SlotSearch<false>(args, place, key).Run().row);
+  CopyForSnapshot(*place.table.copies, SlotSearch<false>(args, place, key).Run().row);
 }
 
 // A thread has one key.
@@ -173,7 +173,7 @@ __global__ void __launch_bounds__(kLocateThreads) GiveRowsKernel(LocateArgs args
     table.infos[row] = {key, is_counted ? args.counts[place.position()] : place.times(), args.step,
                         table.clock};
     table.moves.Use(table.infos, row, table.clock);
-    if (table.aside != nullptr) MarkNew(*table.aside, row);
+    if (table.copies != nullptr) MarkNew(*table.copies, row);
     const int at = warp_begin + __popc(votes & ((1u << lane) - 1));
     new_rows[at] = row;
     new_keys[at] = key;

@@ -118,7 +118,7 @@ class LocateScratch {
 cudaError_t LaunchTraining(const LocatePlan& plan, const LocateArgs& args, LocateScratch* scratch,
                            cudaStream_t stream) {
   const unsigned blocks = static_cast<unsigned>(plan.blocks.num_blocks());
-  if (plan.HasSnapshot()) PutAsideKernel<<<blocks, kLocateThreads, 0, stream>>>(args);
+  if (plan.HasSnapshot()) CopyBeforeLocateKernel<<<blocks, kLocateThreads, 0, stream>>>(args);
   for (const DeviceHash* table : plan.tables) {
     if (table->snapshot() == nullptr) continue;
     if (const cudaError_t error = table->snapshot()->Report(stream)) return error;
@@ -151,15 +151,15 @@ std::string InWords(cudaError_t error) {
 }
 
 // The caller holds the tables' mutexes.
-std::string Locate(const LocatePlan& plan, Access access, bool admits_all, int64_t step,
-                   void* scratch_memory, cudaStream_t stream) {
+Status Locate(const LocatePlan& plan, Access access, bool admits_all, int64_t step,
+              void* scratch_memory, cudaStream_t stream) {
   const Stage stage("locate");
-  if (plan.num_positions() == 0) return "";
+  if (plan.num_positions() == 0) return {};
   if (plan.num_positions() >= INT32_MAX) return "expected fewer than 2^31 keys in a call";
   std::vector<DeviceTableRef> tables;
   for (size_t t = 0; t < plan.tables.size(); ++t) {
-    std::string error = plan.tables[t]->Prepare(plan.KeysOf(t), access, stream);
-    if (!error.empty()) return error;
+    Status status = plan.tables[t]->Prepare(plan.KeysOf(t), access, stream);
+    if (!status.ok()) return status;
     tables.push_back(plan.tables[t]->Ref());
   }
   LocateScratch scratch(scratch_memory);
@@ -181,10 +181,10 @@ std::string Locate(const LocatePlan& plan, Access access, bool admits_all, int64
   if (error == cudaSuccess) error = cudaGetLastError();
   if (error != cudaSuccess || access == Access::kRead) return InWords(error);
   for (DeviceHash* table : plan.tables) {
-    std::string full = table->CheckFull(stream);
-    if (!full.empty()) return full;
+    Status full = table->CheckFull(stream);
+    if (!full.ok()) return full;
   }
-  return "";
+  return {};
 }
 
 }  // namespace
@@ -197,8 +197,8 @@ int64_t LocateRowsScratchBytes(const DeviceKeysToLocate* requests, int64_t num_r
   return scratch.size();
 }
 
-std::string LocateRowsCuda(const DeviceKeysToLocate* requests, int64_t num_requests, Access access,
-                           int64_t step, void* scratch, cudaStream_t stream) {
+Status LocateRowsCuda(const DeviceKeysToLocate* requests, int64_t num_requests, Access access,
+                      int64_t step, void* scratch, cudaStream_t stream) {
   const LocatePlan plan = PlanLocate(requests, num_requests);
   std::vector<DeviceHash*> in_order = plan.tables;
   std::sort(in_order.begin(), in_order.end());
@@ -207,14 +207,14 @@ std::string LocateRowsCuda(const DeviceKeysToLocate* requests, int64_t num_reque
   std::vector<std::vector<DeviceKeys>> keys(plan.tables.size());
   for (const LocateTask& task : plan.tasks) keys[task.table].push_back({task.keys, task.num_keys});
   for (size_t t = 0; t < plan.tables.size(); ++t) {
-    const std::string error = plan.tables[t]->BringIn(keys[t], access, stream);
-    if (!error.empty()) return error;
+    const Status status = plan.tables[t]->BringIn(keys[t], access, stream);
+    if (!status.ok()) return status;
   }
   return Locate(plan, access, /*admits_all=*/false, step, scratch, stream);
 }
 
-std::string InsertRowsCuda(DeviceHash* table, const int64_t* keys, int64_t num_keys, int64_t* rows,
-                           void* scratch, cudaStream_t stream) {
+Status InsertRowsCuda(DeviceHash* table, const int64_t* keys, int64_t num_keys, int64_t* rows,
+                      void* scratch, cudaStream_t stream) {
   const DeviceKeysToLocate request{table, keys, num_keys, rows};
   return Locate(PlanLocate(&request, 1), Access::kTrain, /*admits_all=*/true, -1, scratch, stream);
 }

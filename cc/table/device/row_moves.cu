@@ -1,7 +1,7 @@
 #include <algorithm>
 
 #include "table/device/find_one.cuh"
-#include "table/device/row_aside.cuh"
+#include "table/device/row_copies.cuh"
 #include "table/device/row_moves.h"
 
 namespace group_embedding {
@@ -82,7 +82,8 @@ __device__ void ExchangeRows(void* array, int64_t a, int64_t b, int32_t bytes, i
 
 // Lane 0 has one of the two rows, lane 1 the other. A warp calls it together.
 __device__ void Exchange(const DeviceTableRef& table, int64_t a, int64_t b, int lane) {
-  if (table.aside != nullptr) PutAside(*table.aside, lane == 0 ? a : lane == 1 ? b : kNoRow);
+  if (table.copies != nullptr)
+    CopyForSnapshot(*table.copies, lane == 0 ? a : lane == 1 ? b : kNoRow);
   uint64_t *slot = nullptr, word = 0;
   if (lane < 2) slot = FindSlot(table, table.KeyOfRow(lane == 0 ? a : b), &word);
   __syncwarp();
@@ -132,7 +133,7 @@ __global__ void FinishMovesKernel(DeviceTableRef table) {
 
 }  // namespace
 
-RowMoves::RowMoves(int64_t max_rows, CacheStrategy cache_strategy, std::string* error)
+RowMoves::RowMoves(int64_t max_rows, CacheStrategy cache_strategy, Status* error)
     : cache_strategy_(cache_strategy), uses_(ReserveDeviceMemory(max_rows * kUseBytes)) {
   cudaError_t failed = cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking);
   if (failed == cudaSuccess) failed = cudaMalloc(&wanted_, kMostRows * sizeof(int64_t));

@@ -12,6 +12,7 @@
 #include <memory>
 #include <string>
 
+#include "core/status.h"
 #include "table/device/device_memory.h"
 #include "table/device/device_table_ref.cuh"
 
@@ -22,12 +23,12 @@ class RowMoves {
   // The most that one launch moves: it takes some tenths of a millisecond.
   static constexpr int64_t kMostRows = 1 << 14, kMostBytes = int64_t{4} << 20;
 
-  RowMoves(int64_t max_rows, CacheStrategy cache_strategy, std::string* error);
+  RowMoves(int64_t max_rows, CacheStrategy cache_strategy, Status* error);
   ~RowMoves();
   RowMoves(const RowMoves&) = delete;
   RowMoves& operator=(const RowMoves&) = delete;
 
-  std::string Grow(int64_t num_rows) { return uses_->Grow(num_rows * kUseBytes); }
+  Status Grow(int64_t num_rows) { return uses_->Grow(num_rows * kUseBytes); }
   MovesRef ref(int64_t device_rows, int64_t bytes_per_row) const;
   cudaStream_t stream() const { return stream_; }
 

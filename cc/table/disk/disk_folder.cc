@@ -119,7 +119,7 @@ void RemoveAbandoned(const fs::path& parent) {
 
 }  // namespace
 
-std::string DiskFolder::Make(const std::string& parent, const std::string& table) {
+Status DiskFolder::Make(const std::string& parent, const std::string& table) {
   std::error_code failed;
   const fs::path in = parent.empty() ? fs::temp_directory_path(failed) : fs::path(parent);
   const std::string name = parent.empty() ? "group_embedding" : FileName(table);
@@ -137,7 +137,7 @@ std::string DiskFolder::Make(const std::string& parent, const std::string& table
   }
   WriteMachine(lock_);
   owner_ = getpid();
-  return "";
+  return {};
 }
 
 DiskFolder::~DiskFolder() {

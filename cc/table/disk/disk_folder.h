@@ -5,6 +5,8 @@
 
 #include <string>
 
+#include "core/status.h"
+
 namespace group_embedding {
 
 // A folder of its own for the files of one table; removed with this object. A locked file in it
@@ -20,8 +22,8 @@ class DiskFolder {
   DiskFolder& operator=(const DiskFolder&) = delete;
 
   // Makes the folder in `parent`, which is made too where it is missing, or where temporary files
-  // go if `parent` is empty. Returns an error in words, or nothing.
-  std::string Make(const std::string& parent, const std::string& table);
+  // go if `parent` is empty.
+  Status Make(const std::string& parent, const std::string& table);
 
   const std::string& path() const { return path_; }
 

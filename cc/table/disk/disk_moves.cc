@@ -16,24 +16,24 @@ constexpr int64_t kShareMoved = 16;  // of the rows in memory, one in so many ma
 // body(begin, end) on chunks of [0, count), on each of them even if others fail; returns the error
 // of one that failed, or nothing.
 template <typename Body>
-std::string ForChunks(int64_t count, const ParallelFor& parallel_for, const Body& body) {
+Status ForChunks(int64_t count, const ParallelFor& parallel_for, const Body& body) {
   std::mutex mutex;
-  std::string error;
+  Status status;
   auto chunks = [&](int64_t first, int64_t last) {
     for (int64_t c = first; c < last; ++c) {
-      std::string failed;
+      Status failed;
       try {
         failed = body(c * kChunk, std::min(count, (c + 1) * kChunk));
       } catch (const std::exception& exception) {  // such as of memory that has run out
         failed = exception.what();
       }
-      if (failed.empty()) continue;
+      if (failed.ok()) continue;
       std::lock_guard<std::mutex> lock(mutex);
-      error = std::move(failed);
+      status = std::move(failed);
     }
   };
   parallel_for((count + kChunk - 1) / kChunk, kChunk * kRowCost, chunks);
-  return error;
+  return status;
 }
 
 }  // namespace
@@ -69,30 +69,30 @@ void DiskTieredShards::EndBatch(int64_t batch) {
   HostShards::EndBatch(batch);
 }
 
-std::string DiskTieredShards::BringIn(std::vector<int64_t> keys, Access access,
-                                      const ParallelFor& parallel_for) {
-  if (!disk_->failed().empty()) return disk_->failed();
+Status DiskTieredShards::BringIn(std::vector<int64_t> keys, Access access,
+                                 const ParallelFor& parallel_for) {
+  if (!disk_->failed().ok()) return disk_->failed();
   std::sort(keys.begin(), keys.end(), IsBeforeOnDisk);
   const int64_t num_keys = static_cast<int64_t>(keys.size());
   std::vector<FoundOnDisk> found((num_keys + kChunk - 1) / kChunk);
-  std::string error = ForChunks(num_keys, parallel_for, [&](int64_t begin, int64_t end) {
+  Status status = ForChunks(num_keys, parallel_for, [&](int64_t begin, int64_t end) {
     FoundOnDisk* some = &found[begin / kChunk];
-    const std::string failed = disk_->Find(keys.data() + begin, end - begin, some);
-    return failed.empty() ? disk_->Erase(some->evicted) : failed;
+    const Status failed = disk_->Find(keys.data() + begin, end - begin, some);
+    return failed.ok() ? disk_->Erase(some->evicted) : failed;
   });
-  if (!error.empty()) return error;
+  if (!status.ok()) return status;
   std::vector<int64_t> begins = {0};  // of each chunk's rows
   for (const FoundOnDisk& of : found) {
     begins.push_back(begins.back() + static_cast<int64_t>(of.keys.size()));
   }
   const int64_t num_found = begins.back();
-  error = MakeSpace(access == Access::kTrain ? num_keys : num_found, num_found, parallel_for);
-  if (!error.empty()) return error;
+  status = MakeSpace(access == Access::kTrain ? num_keys : num_found, num_found, parallel_for);
+  if (!status.ok()) return status;
   std::vector<int64_t> rows;
-  error = store().Take(num_found, &rows);
-  if (!error.empty()) {
+  status = store().Take(num_found, &rows);
+  if (!status.ok()) {
     for (const int64_t row : rows) store().Return(row);
-    return error;
+    return status;
   }
   return ForChunks(num_keys, parallel_for, [&](int64_t begin, int64_t) {
     const int64_t chunk = begin / kChunk;
@@ -100,12 +100,12 @@ std::string DiskTieredShards::BringIn(std::vector<int64_t> keys, Access access,
   });
 }
 
-std::string DiskTieredShards::MoveUp(const FoundOnDisk& found, const int64_t* rows) {
+Status DiskTieredShards::MoveUp(const FoundOnDisk& found, const int64_t* rows) {
   const int64_t num_keys = static_cast<int64_t>(found.keys.size());
-  if (num_keys == 0) return "";
+  if (num_keys == 0) return {};
   const int64_t bytes = disk_->layout().bytes();
   int64_t num_moved = 0;
-  std::string error;
+  Status status;
   try {
     BeforeWrite(rows, num_keys);
     for (; num_moved < num_keys; ++num_moved) {
@@ -118,15 +118,15 @@ std::string DiskTieredShards::MoveUp(const FoundOnDisk& found, const int64_t* ro
       shard.index.FindOrInsert(key, hash, HashOf)->state = row + 1;
       ++shard.num_rows;
     }
-    error = disk_->Erase(found.keys);
+    status = disk_->Erase(found.keys);
   } catch (const std::exception& exception) {  // such as of memory that has run out
-    error = exception.what();
+    status = exception.what();
   }
-  if (error.empty()) return "";
+  if (status.ok()) return {};
   for (int64_t i = 0; i < num_keys; ++i) {  // the rows stay on disk
     i < num_moved ? LeaveMemory(found.keys[i], rows[i]) : store().Return(rows[i]);
   }
-  return error;
+  return status;
 }
 
 void DiskTieredShards::LeaveMemory(int64_t key, int64_t row) {
@@ -139,7 +139,7 @@ void DiskTieredShards::LeaveMemory(int64_t key, int64_t row) {
   store().Return(row);
 }
 
-std::string DiskTieredShards::MoveDown(const int64_t* rows, int64_t num_rows) {
+Status DiskTieredShards::MoveDown(const int64_t* rows, int64_t num_rows) {
   const int64_t bytes = disk_->layout().bytes();
   std::vector<int64_t> keys(num_rows);
   std::vector<char> records(num_rows * bytes);
@@ -148,19 +148,19 @@ std::string DiskTieredShards::MoveDown(const int64_t* rows, int64_t num_rows) {
     PackRow(store(), rows[i], records.data() + i * bytes);
   }
   BeforeWrite(rows, num_rows);
-  std::string error = disk_->Put(keys, records.data());
-  if (!error.empty()) return error;
+  Status status = disk_->Put(keys, records.data());
+  if (!status.ok()) return status;
   for (int64_t i = 0; i < num_rows; ++i) LeaveMemory(keys[i], rows[i]);
-  return "";
+  return {};
 }
 
-std::string DiskTieredShards::MakeSpace(int64_t num_rows, int64_t num_leaving,
-                                        const ParallelFor& parallel_for) {
+Status DiskTieredShards::MakeSpace(int64_t num_rows, int64_t num_leaving,
+                                   const ParallelFor& parallel_for) {
   int64_t missing = num_rows - store().NumFree();
   if (missing > 0 && HostShards::CompleteEviction(parallel_for)) {
     missing = num_rows - store().NumFree();
   }
-  if (missing <= 0) return "";
+  if (missing <= 0) return {};
   const int64_t at_once = std::min(store().max_rows() / kShareMoved, disk_->NumFree(num_leaving));
   std::vector<int64_t> rows = RowsToMoveDown(std::max(missing, at_once));
   const int64_t num_cold = static_cast<int64_t>(rows.size());
@@ -173,8 +173,8 @@ std::string DiskTieredShards::MakeSpace(int64_t num_rows, int64_t num_leaving,
            std::to_string(options().max_bytes) +
            " bytes; give it more by StorageOption(storage_size=[...]), or smaller batches";
   }
-  std::string error = disk_->CheckSize(num_cold, num_leaving);
-  if (!error.empty()) return error;
+  Status status = disk_->CheckSize(num_cold, num_leaving);
+  if (!status.ok()) return status;
   std::sort(rows.begin(), rows.end(), [this](int64_t a, int64_t b) {
     return IsBeforeOnDisk(store().Info(a).key, store().Info(b).key);
   });

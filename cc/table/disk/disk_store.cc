@@ -60,8 +60,8 @@ class HomeProcess {
  public:
   bool IsHere() const { return getpid() == id_; }
   // Why nothing can be done here, or nothing.
-  std::string Check() const {
-    if (IsHere()) return "";
+  Status Check() const {
+    if (IsHere()) return {};
     return "expected the process that made it, got one that was forked from that, where no thread "
            "of it runs; make the table in the forked process";
   }
@@ -113,9 +113,9 @@ class RocksdbSnapshot : public DiskSnapshot {
 
   int64_t num_keys() const override { return num_keys_; }
 
-  std::string Next(int64_t count, std::vector<int64_t>* keys, std::vector<char>* records) override {
-    const std::string elsewhere = home_.Check();
-    if (!elsewhere.empty()) return where_ + elsewhere;
+  Status Next(int64_t count, std::vector<int64_t>* keys, std::vector<char>* records) override {
+    const Status elsewhere = home_.Check();
+    if (!elsewhere.ok()) return elsewhere.In(where_);
     if (iterator_ == nullptr) {
       iterator_.reset(api_.create_iterator(db_, options_.get()));
       api_.iter_seek_to_first(iterator_.get());
@@ -130,7 +130,7 @@ class RocksdbSnapshot : public DiskSnapshot {
     }
     char* message = nullptr;
     api_.iter_get_error(iterator_.get(), &message);
-    if (message == nullptr) return "";
+    if (message == nullptr) return {};
     return where_ + TakeMessage(api_, message) + "; restore the table from its last checkpoint";
   }
 
@@ -161,17 +161,17 @@ class RocksdbStore : public DiskStore {
     if (!home_.IsHere()) db_.release();  // to close it would be to wait for threads
   }
 
-  std::string Open(const DiskStoreOptions& options) {
-    const std::string failed = folder_.Make(options.path, options.table);
-    if (!failed.empty()) {
-      return Where() + "the folder cannot be made: " + failed +
+  Status Open(const DiskStoreOptions& options) {
+    const Status failed = folder_.Make(options.path, options.table);
+    if (!failed.ok()) {
+      return Where() + "the folder cannot be made: " + failed.message() +
              "; name another by StorageOption(storage_path=...)";
     }
     Owned<RocksdbApi::Options> settings = Settings(options.memory_bytes);
     char* message = nullptr;
     db_.reset(api_.open(settings.get(), path().c_str(), &message));
     EndForkedProcessesEarly();
-    if (message == nullptr) return "";
+    if (message == nullptr) return {};
     return Where() + TakeMessage(api_, message) +
            "; name a folder that can be written to by StorageOption(storage_path=...)";
   }
@@ -185,7 +185,7 @@ class RocksdbStore : public DiskStore {
            Property("rocksdb.estimate-table-readers-mem") + Property("rocksdb.block-cache-usage");
   }
 
-  std::string Put(const int64_t* keys, int64_t num_keys, const char* records) override {
+  Status Put(const int64_t* keys, int64_t num_keys, const char* records) override {
     Owned<RocksdbApi::WriteBatch> batch = MakeBatch();
     char key[kKeyBytes];
     for (int64_t i = 0; i < num_keys; ++i) {
@@ -196,20 +196,19 @@ class RocksdbStore : public DiskStore {
     return Write(batch.get(), num_keys);
   }
 
-  std::string Get(const int64_t* keys, int64_t num_keys, bool* found,
-                  char* records) const override {
-    const std::string elsewhere = home_.Check();
-    if (!elsewhere.empty()) return Where() + elsewhere;
+  Status Get(const int64_t* keys, int64_t num_keys, bool* found, char* records) const override {
+    const Status elsewhere = home_.Check();
+    if (!elsewhere.ok()) return elsewhere.In(Where());
     for (int64_t begin = 0; begin < num_keys; begin += kGetAtOnce) {
       const int64_t count = std::min(kGetAtOnce, num_keys - begin);
-      std::string error =
+      const Status status =
           GetSome(keys + begin, count, found + begin, records + begin * record_bytes());
-      if (!error.empty()) return error;
+      if (!status.ok()) return status;
     }
-    return "";
+    return {};
   }
 
-  std::string Erase(const int64_t* keys, int64_t num_keys) override {
+  Status Erase(const int64_t* keys, int64_t num_keys) override {
     Owned<RocksdbApi::WriteBatch> batch = MakeBatch();
     char key[kKeyBytes];
     for (int64_t i = 0; i < num_keys; ++i) {
@@ -219,16 +218,16 @@ class RocksdbStore : public DiskStore {
     return Write(batch.get(), -num_keys);
   }
 
-  std::string Clear() override {
-    if (num_keys() == 0) return "";
+  Status Clear() override {
+    if (num_keys() == 0) return {};
     Owned<RocksdbApi::WriteBatch> batch = MakeBatch();
     char first[kKeyBytes], end[kKeyBytes + 1] = {};  // longer than the last key: behind it
     EncodeKey(0, first);
     EncodeKey(-1, end);
     api_.writebatch_delete_range(batch.get(), first, kKeyBytes, end, sizeof(end));
-    std::string error = Write(batch.get(), -num_keys());
-    if (error.empty()) api_.compact_range(db_.get(), nullptr, 0, nullptr, 0);
-    return error;
+    Status status = Write(batch.get(), -num_keys());
+    if (status.ok()) api_.compact_range(db_.get(), nullptr, 0, nullptr, 0);
+    return status;
   }
 
   void Extend(const std::vector<char>& tail) override {
@@ -267,9 +266,9 @@ class RocksdbStore : public DiskStore {
     return settings;
   }
 
-  std::string Write(RocksdbApi::WriteBatch* batch, int64_t more_keys) {
-    const std::string elsewhere = home_.Check();
-    if (!elsewhere.empty()) return Where() + elsewhere;
+  Status Write(RocksdbApi::WriteBatch* batch, int64_t more_keys) {
+    const Status elsewhere = home_.Check();
+    if (!elsewhere.ok()) return elsewhere.In(Where());
     char* message = nullptr;
     api_.write(db_.get(), write_.get(), batch, &message);
     if (message != nullptr) {
@@ -277,10 +276,10 @@ class RocksdbStore : public DiskStore {
              "; is the disk full? Name a folder on another by StorageOption(storage_path=...)";
     }
     num_keys_.fetch_add(more_keys, std::memory_order_relaxed);
-    return "";
+    return {};
   }
 
-  std::string GetSome(const int64_t* keys, int64_t num_keys, bool* found, char* records) const {
+  Status GetSome(const int64_t* keys, int64_t num_keys, bool* found, char* records) const {
     char bytes[kGetAtOnce][kKeyBytes];
     const char* starts[kGetAtOnce] = {};
     size_t key_bytes[kGetAtOnce] = {}, value_bytes[kGetAtOnce] = {};
@@ -293,7 +292,7 @@ class RocksdbStore : public DiskStore {
     }
     api_.multi_get(db_.get(), read_.get(), num_keys, starts, key_bytes, values, value_bytes,
                    messages);
-    std::string failed;
+    Status failed;
     for (int64_t i = 0; i < num_keys; ++i) {
       if (messages[i] != nullptr) failed = TakeMessage(api_, messages[i]);
       found[i] = values[i] != nullptr;
@@ -303,8 +302,8 @@ class RocksdbStore : public DiskStore {
       std::copy(newest_.begin() + value_bytes[i], newest_.end(), record + value_bytes[i]);
       api_.free_memory(values[i]);
     }
-    if (failed.empty()) return "";
-    return Where() + failed + "; restore the table from its last checkpoint";
+    if (failed.ok()) return {};
+    return failed.In(Where()).message() + "; restore the table from its last checkpoint";
   }
 
   int64_t Property(const char* name) const {
@@ -327,15 +326,15 @@ class RocksdbStore : public DiskStore {
 
 }  // namespace
 
-std::unique_ptr<DiskStore> OpenDiskStore(const DiskStoreOptions& options, std::string* error) {
+std::unique_ptr<DiskStore> OpenDiskStore(const DiskStoreOptions& options, Status* error) {
   const RocksdbApi* api = LoadRocksdb(error);
   if (api == nullptr) {
-    *error = "table '" + options.table + "': its disk tier needs RocksDB: " + *error;
+    *error = error->In("table '" + options.table + "': its disk tier needs RocksDB: ");
     return nullptr;
   }
   auto store = std::make_unique<RocksdbStore>(*api, options);
   *error = store->Open(options);
-  if (!error->empty()) return nullptr;
+  if (!error->ok()) return nullptr;
   return store;
 }
 

@@ -3,7 +3,7 @@
 // It is a cache: it holds records of its table since the table was opened, and checkpoints hold
 // what must survive a crash. So writes are neither logged nor synced. Reads verify a checksum.
 //
-// Functions return an error sentence, or "" on success. In a forked process all return an error,
+// In a forked process all return an error,
 // since RocksDB's threads do not exist there.
 //
 // Thread safety: any number of Get, Put and Erase at a time, if their keys differ. A method that is
@@ -14,6 +14,8 @@
 #include <memory>
 #include <string>
 #include <vector>
+
+#include "core/status.h"
 
 namespace group_embedding {
 
@@ -38,8 +40,7 @@ class DiskSnapshot {
   virtual ~DiskSnapshot() = default;
   virtual int64_t num_keys() const = 0;
   // Appends the next `count` keys and records; fewer at the end.
-  virtual std::string Next(int64_t count, std::vector<int64_t>* keys,
-                           std::vector<char>* records) = 0;
+  virtual Status Next(int64_t count, std::vector<int64_t>* keys, std::vector<char>* records) = 0;
 };
 
 class DiskStore {
@@ -54,13 +55,12 @@ class DiskStore {
 
   // keys [num_keys], all different; records [num_keys, record_bytes]. All or none of them are
   // written. The keys must not be there: erase them first.
-  virtual std::string Put(const int64_t* keys, int64_t num_keys, const char* records) = 0;
+  virtual Status Put(const int64_t* keys, int64_t num_keys, const char* records) = 0;
   // Writes found [num_keys], and records [num_keys, record_bytes] of those that are.
-  virtual std::string Get(const int64_t* keys, int64_t num_keys, bool* found,
-                          char* records) const = 0;
+  virtual Status Get(const int64_t* keys, int64_t num_keys, bool* found, char* records) const = 0;
   // The keys, all different, must be there.
-  virtual std::string Erase(const int64_t* keys, int64_t num_keys) = 0;
-  virtual std::string Clear() = 0;  // Exclusive.
+  virtual Status Erase(const int64_t* keys, int64_t num_keys) = 0;
+  virtual Status Clear() = 0;  // Exclusive.
 
   // From now on records are longer by `tail`; those that are there end with it. Exclusive.
   virtual void Extend(const std::vector<char>& tail) = 0;
@@ -71,6 +71,6 @@ class DiskStore {
 };
 
 // Null where it cannot be opened, and `error` says why.
-std::unique_ptr<DiskStore> OpenDiskStore(const DiskStoreOptions& options, std::string* error);
+std::unique_ptr<DiskStore> OpenDiskStore(const DiskStoreOptions& options, Status* error);
 
 }  // namespace group_embedding

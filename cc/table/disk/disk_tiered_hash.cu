@@ -3,11 +3,10 @@
 
 #include "core/device_buffer.h"
 #include "table/check_table.h"
-#include "table/complete_rows.h"
 #include "table/device/device_hash_kernels.h"
 #include "table/disk/disk_tiered_hash.h"
 #include "table/disk/disk_tiered_kernels.h"
-#include "table/insert_plan.h"
+#include "table/disk/insert_in_tiers.h"
 
 namespace group_embedding {
 namespace {
@@ -48,19 +47,19 @@ KeyedRows SomeOf(const KeyedRows& rows, const std::vector<size_t>& chosen) {
 }  // namespace
 
 DiskTieredHash::DiskTieredHash(const TableOptions& options, int64_t device_bytes,
-                               const DiskTierOptions& disk, const void* matrix, std::string* error)
+                               const DiskTierOptions& disk, const void* matrix, Status* error)
     : DeviceHash(options, {device_bytes, disk.cache_strategy}, matrix, error) {
-  if (error->empty()) disk_ = std::make_unique<RowsOnDisk>(options, disk, error);
+  if (error->ok()) disk_ = std::make_unique<RowsOnDisk>(options, disk, error);
 }
 
 std::unique_ptr<EmbeddingTable> MakeDiskTieredDeviceTable(const TableOptions& options,
                                                           int64_t device_bytes,
                                                           const DiskTierOptions& disk,
-                                                          const void* matrix, std::string* error) {
+                                                          const void* matrix, Status* error) {
   *error = CheckOptions(options);
-  if (error->empty()) *error = CheckTierBytes(options, device_bytes);
-  if (error->empty()) *error = CheckTierBytes(options, disk.max_bytes);
-  if (!error->empty()) return nullptr;
+  if (error->ok()) *error = CheckTierBytes(options, device_bytes);
+  if (error->ok()) *error = CheckTierBytes(options, disk.max_bytes);
+  if (!error->ok()) return nullptr;
   if (device_bytes <= 0 || options.max_bytes <= 0) {
     *error = "table '" + options.name +
              "': expected the sizes of both memories, as it has a disk tier; give "
@@ -68,18 +67,18 @@ std::unique_ptr<EmbeddingTable> MakeDiskTieredDeviceTable(const TableOptions& op
     return nullptr;
   }
   auto table = std::make_unique<DiskTieredHash>(options, device_bytes, disk, matrix, error);
-  if (!error->empty()) return nullptr;
+  if (!error->ok()) return nullptr;
   return table;
 }
 
-std::string DiskTieredHash::Slot(const SlotOptions& slot, void** array) {
+Status DiskTieredHash::Slot(const SlotOptions& slot, void** array) {
   const size_t num_slots = slots().size();
-  std::string error = DeviceHash::Slot(slot, array);
-  if (slots().size() == num_slots) return error;
+  Status status = DeviceHash::Slot(slot, array);
+  if (slots().size() == num_slots) return status;
   // It starts as that of the first row, which no key has.
   const std::lock_guard<std::mutex> lock(mutex_);
   disk_->AddSlot(ToHost(static_cast<const char*>(*array), SlotBytes(num_slots), streams_.own()));
-  return "";
+  return {};
 }
 
 int64_t DiskTieredHash::num_keys() const {
@@ -92,55 +91,37 @@ int64_t DiskTieredHash::memory_bytes() const {
   return DeviceHash::memory_bytes() + disk_->store().memory_bytes();
 }
 
-std::string DiskTieredHash::Describe(const int64_t* keys, int64_t num_keys, KeyInfo* infos) const {
-  std::string error = DeviceHash::Describe(keys, num_keys, infos);
-  return error.empty() ? disk_->Describe(keys, num_keys, /*tier=*/2, infos) : error;
+Status DiskTieredHash::Describe(const int64_t* keys, int64_t num_keys, KeyInfo* infos) const {
+  Status status = DeviceHash::Describe(keys, num_keys, infos);
+  return status.ok() ? disk_->Describe(keys, num_keys, /*tier=*/2, infos) : status;
 }
 
-std::string DiskTieredHash::ReadAll(KeyedRows* rows) const {
-  const std::string error = DeviceHash::ReadAll(rows);
-  return error.empty() ? disk_->ReadAll(rows) : error;
+Status DiskTieredHash::ReadAll(KeyedRows* rows) const {
+  const Status status = DeviceHash::ReadAll(rows);
+  return status.ok() ? disk_->ReadAll(rows) : status;
 }
 
-std::string DiskTieredHash::Insert(const KeyedRowsView& given, const ParallelFor& parallel_for) {
-  const std::string wrong = CheckCounts(options(), given);
-  if (!wrong.empty()) return wrong;
+Status DiskTieredHash::Insert(const KeyedRowsView& given, const ParallelFor& parallel_for) {
+  Status wrong = CheckCounts(options(), given);
+  if (!wrong.ok()) return wrong;
   disk_->CompleteEviction();
-  KeyedRows rows;
-  std::string error = CompleteRows(*this, given, &rows);
-  if (error.empty()) error = disk_->failed();
-  for (size_t begin = 0; begin < rows.keys.size() && error.empty(); begin += kMoved) {
-    error = InsertSome(rows, begin, std::min(begin + kMoved, rows.keys.size()), parallel_for);
-  }
-  return error;
-}
-
-// Inserts a range of rows. Once memory is full, new keys are written to disk.
-std::string DiskTieredHash::InsertSome(const KeyedRows& rows, size_t begin, size_t end,
-                                       const ParallelFor& parallel_for) {
-  InsertPlan plan(rows, begin, end);
-  FoundOnDisk former;
-  std::string error = FindOnDisk(plan.keys(), &former);
-  if (!error.empty()) return error;
-  std::vector<int64_t> in_memory(plan.keys().size());
-  Find(plan.keys().data(), plan.num_keys(), in_memory.data());
-  int64_t num_free = 0, clock = 0;
-  {
+  UpperTier memory;
+  memory.find = [this](const std::vector<int64_t>& keys, int64_t* rows) {
+    Find(keys.data(), static_cast<int64_t>(keys.size()), rows);
+  };
+  memory.space = [this] {
     const Alone alone(*this);
-    num_free = NumFree();
-    clock = ++clock_;  // the next snapshot of changes has these rows
-  }
-  plan.Split(in_memory, num_free);
-  error = disk_->CheckSize(static_cast<int64_t>(plan.below().size()),
-                           static_cast<int64_t>(former.keys.size()));
-  if (error.empty()) error = disk_->Erase(former.keys);
-  if (error.empty()) error = DeviceHash::Insert(SomeOf(rows, plan.above()), parallel_for);
-  if (error.empty()) error = disk_->Insert(rows, plan.below(), clock);
-  const bool were_counted = options().admission.kind == Admission::Kind::kCounter;
-  if (!error.empty() || plan.below().empty() || !were_counted) return error;
-  const std::vector<int64_t> admitted = plan.KeysBelow(rows);  // what was counted is of no use
-  DeviceHash::Erase(admitted.data(), static_cast<int64_t>(admitted.size()));
-  return "";
+    const int64_t num_free = NumFree();
+    return UpperTier::Space{num_free, ++clock_};  // the next snapshot of changes has these rows
+  };
+  memory.insert = [&](const KeyedRows& rows, const std::vector<size_t>& chosen) {
+    return DeviceHash::Insert(SomeOf(rows, chosen), parallel_for);
+  };
+  memory.drop_counts = [this](const std::vector<int64_t>& keys) {
+    if (keys.empty() || options().admission.kind != Admission::Kind::kCounter) return;
+    DeviceHash::Erase(keys.data(), static_cast<int64_t>(keys.size()));
+  };
+  return InsertInTiers(*this, given, kMoved, memory, disk_.get());
 }
 
 int64_t DiskTieredHash::Erase(const int64_t* keys, int64_t num_keys) {
@@ -167,14 +148,14 @@ std::unique_ptr<Snapshot> DiskTieredHash::TakeSnapshot(bool changes_only, const 
                              &mutex_, &changes_);
 }
 
-std::string DiskTieredHash::BringIn(const std::vector<DeviceKeys>& keys, Access access,
-                                    cudaStream_t stream) {
-  if (!disk_->failed().empty()) return disk_->failed();
+Status DiskTieredHash::BringIn(const std::vector<DeviceKeys>& keys, Access access,
+                               cudaStream_t stream) {
+  if (!disk_->failed().ok()) return disk_->failed();
   if (disk_->store().num_keys() == 0) {
     int64_t num_keys = 0, since = 0;
     for (const DeviceKeys& some : keys) num_keys += some.num_keys;
     const TableState state = Reported(&since);
-    if (access == Access::kRead || state.RowsWith(since + num_keys) <= MaxRows()) return "";
+    if (access == Access::kRead || state.RowsWith(since + num_keys) <= MaxRows()) return {};
   }
   streams_.Use(stream);  // whose keys these are
   ReleaseRetired();
@@ -182,13 +163,13 @@ std::string DiskTieredHash::BringIn(const std::vector<DeviceKeys>& keys, Access 
   ++clock_;
   const std::vector<int64_t> missing = Missing(keys);
   FoundOnDisk found;
-  std::string error = FindOnDisk(missing, &found);
-  if (error.empty()) error = disk_->Erase(found.evicted);
-  if (!error.empty()) return error;
+  Status status = disk_->FindAll(missing, &found);
+  if (status.ok()) status = disk_->Erase(found.evicted);
+  if (!status.ok()) return status;
   const auto num_missing = static_cast<int64_t>(missing.size());
   const auto num_found = static_cast<int64_t>(found.keys.size());
-  error = MakeFree(access == Access::kTrain ? num_missing : num_found, num_found);
-  return error.empty() ? MoveUp(found) : error;
+  status = MakeFree(access == Access::kTrain ? num_missing : num_found, num_found);
+  return status.ok() ? MoveUp(found) : status;
 }
 
 std::vector<int64_t> DiskTieredHash::Missing(const std::vector<DeviceKeys>& keys) const {
@@ -204,28 +185,14 @@ std::vector<int64_t> DiskTieredHash::Missing(const std::vector<DeviceKeys>& keys
   return FindMissing(Ref(), all.data(), num_keys, streams_.own());
 }
 
-std::string DiskTieredHash::FindOnDisk(const std::vector<int64_t>& keys, FoundOnDisk* found) const {
-  const int64_t num_keys = static_cast<int64_t>(keys.size());
-  std::string error;
-  for (int64_t begin = 0; begin < num_keys && error.empty(); begin += RowsOnDisk::kAtOnce) {
-    FoundOnDisk some;
-    error =
-        disk_->Find(keys.data() + begin, std::min(RowsOnDisk::kAtOnce, num_keys - begin), &some);
-    found->keys.insert(found->keys.end(), some.keys.begin(), some.keys.end());
-    found->records.insert(found->records.end(), some.records.begin(), some.records.end());
-    found->evicted.insert(found->evicted.end(), some.evicted.begin(), some.evicted.end());
-  }
-  return error;
-}
-
 int64_t DiskTieredHash::NumFree() const {
   const TableState state = State();
   return state.num_free + std::max<int64_t>(0, MaxRows() - state.next_row);
 }
 
-std::string DiskTieredHash::MakeFree(int64_t num_rows, int64_t num_leaving) {
+Status DiskTieredHash::MakeFree(int64_t num_rows, int64_t num_leaving) {
   const int64_t lacking = num_rows - NumFree();
-  if (lacking <= 0) return "";
+  if (lacking <= 0) return {};
   const int64_t at_once = std::min(MaxRows() / kShareMoved, disk_->NumFree(num_leaving));
   const std::vector<int64_t> rows = RowsToMoveDown(lacking, std::max(lacking, at_once));
   const int64_t num_cold = static_cast<int64_t>(rows.size());
@@ -239,8 +206,8 @@ std::string DiskTieredHash::MakeFree(int64_t num_rows, int64_t num_leaving) {
            " slots) in " + std::to_string(max_bytes_) +
            " bytes; give it more by StorageOption(storage_size=[...]), or smaller batches";
   }
-  const std::string error = disk_->CheckSize(num_cold, num_leaving);
-  return error.empty() ? MoveDown(rows) : error;
+  const Status status = disk_->CheckSize(num_cold, num_leaving);
+  return status.ok() ? MoveDown(rows) : status;
 }
 
 // Samples give the priority below which rows are to leave. Among these rows the ones with the
@@ -271,7 +238,7 @@ std::vector<int64_t> DiskTieredHash::RowsToMoveDown(int64_t least, int64_t most)
   return ToHost(rows.data() + num_cold - count, count, stream);
 }
 
-std::string DiskTieredHash::MoveDown(const std::vector<int64_t>& rows) {
+Status DiskTieredHash::MoveDown(const std::vector<int64_t>& rows) {
   const cudaStream_t stream = streams_.own();
   const int64_t num_rows = static_cast<int64_t>(rows.size()), bytes = disk_->layout().bytes();
   for (int64_t begin = 0; begin < num_rows; begin += kMoved) {
@@ -292,31 +259,31 @@ std::string DiskTieredHash::MoveDown(const std::vector<int64_t>& rows) {
     const DeviceBuffer<int64_t> device_rows(host_rows.data(), count, stream);
     const DeviceBuffer<char> records(count * bytes);
     RequireCuda(PackRows(Ref(), device_rows.data(), count, bytes, records.data(), stream));
-    const std::string error =
+    const Status status =
         disk_->Put(host_keys, ToHost(records.data(), count * bytes, stream).data());
-    if (!error.empty()) return error;
+    if (!status.ok()) return status;
     FreeRows(TakeOut(keys.data(), count));
   }
-  return "";
+  return {};
 }
 
-std::string DiskTieredHash::MoveUp(const FoundOnDisk& found) {
+Status DiskTieredHash::MoveUp(const FoundOnDisk& found) {
   const cudaStream_t stream = streams_.own();
   const int64_t count = static_cast<int64_t>(found.keys.size());
-  if (count == 0) return "";
+  if (count == 0) return {};
   const DeviceBuffer<int64_t> keys(found.keys.data(), count, stream), rows(count);
   const DeviceKeysToLocate request{this, keys.data(), count, rows.data()};
   const DeviceBuffer<char> scratch(LocateRowsScratchBytes(&request, 1, Access::kTrain));
-  std::string error = InsertRowsCuda(this, keys.data(), count, rows.data(), scratch.data(), stream);
-  if (!error.empty()) return error;
+  Status status = InsertRowsCuda(this, keys.data(), count, rows.data(), scratch.data(), stream);
+  if (!status.ok()) return status;
   const DeviceBuffer<char> records(found.records.data(), static_cast<int64_t>(found.records.size()),
                                    stream);
   RequireCuda(UnpackRows(Ref(), records.data(), keys.data(), rows.data(), count,
                          disk_->layout().bytes(), stream));
   RequireCuda(cudaStreamSynchronize(stream));
-  error = disk_->Erase(found.keys);
-  if (!error.empty()) FreeRows(TakeOut(keys.data(), count));  // they are still there
-  return error;
+  status = disk_->Erase(found.keys);
+  if (!status.ok()) FreeRows(TakeOut(keys.data(), count));  // they are still there
+  return status;
 }
 
 }  // namespace group_embedding

@@ -4,7 +4,7 @@
 
 #include "core/device_buffer.h"
 #include "table/device/find_one.cuh"
-#include "table/device/row_aside.cuh"
+#include "table/device/row_copies.cuh"
 #include "table/device/thread_each.cuh"
 #include "table/disk/disk_tiered_kernels.h"
 #include "table/row_records.h"

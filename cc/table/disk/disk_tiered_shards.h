@@ -8,6 +8,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "core/status.h"
 #include "table/disk/disk_tiered_table.h"
 #include "table/disk/rows_on_disk.h"
 #include "table/host/host_shards.h"
@@ -18,26 +19,26 @@ namespace group_embedding {
 class DiskTieredShards : public HostShards, public LowerTier {
  public:
   DiskTieredShards(const TableOptions& options, const DiskTierOptions& disk, const void* matrix,
-                   std::string* error);
+                   Status* error);
 
   LowerTier* lower_tier() override { return this; }
   std::unique_lock<std::mutex> StartLocating() override;
   void Use(int64_t row) override { uses()[row].call = call_; }
-  std::string BringIn(std::vector<int64_t> keys, Access access,
-                      const ParallelFor& parallel_for) override;
+  Status BringIn(std::vector<int64_t> keys, Access access,
+                 const ParallelFor& parallel_for) override;
   void Hold(const int64_t* rows, int64_t num_rows, int64_t batch) override;
   void EndBatch(int64_t batch) override;
 
-  std::string Slot(const SlotOptions& slot, void** array) override;
+  Status Slot(const SlotOptions& slot, void** array) override;
   int64_t num_keys() const override;
   int64_t max_keys(const std::vector<SlotOptions>& slots) const override {
     return disk_->MaxRows(HostShards::max_keys(slots), BytesOfNewSlots(this->slots(), slots));
   }
   int64_t memory_bytes() const override;
   int64_t disk_bytes() const override { return disk_->store().disk_bytes(); }
-  std::string Describe(const int64_t* keys, int64_t num_keys, KeyInfo* infos) const override;
-  std::string ReadAll(KeyedRows* rows) const override;
-  std::string Insert(const KeyedRowsView& rows, const ParallelFor& parallel_for) override;
+  Status Describe(const int64_t* keys, int64_t num_keys, KeyInfo* infos) const override;
+  Status ReadAll(KeyedRows* rows) const override;
+  Status Insert(const KeyedRowsView& rows, const ParallelFor& parallel_for) override;
   int64_t Erase(const int64_t* keys, int64_t num_keys) override;
   int64_t Evict(const Eviction& eviction, int64_t step, const ParallelFor& parallel_for) override;
   void Clear() override;
@@ -54,16 +55,15 @@ class DiskTieredShards : public HostShards, public LowerTier {
   RowUse* uses() const { return reinterpret_cast<RowUse*>(uses_->data()); }
 
   // Moves the row of each found key into the row of that place in `rows`, which were taken.
-  std::string MoveUp(const FoundOnDisk& found, const int64_t* rows);
+  Status MoveUp(const FoundOnDisk& found, const int64_t* rows);
   // The key's row in memory is free; its content is on disk.
   void LeaveMemory(int64_t key, int64_t row);
   // Moves rows of keys, which no batch uses, to disk and frees them.
-  std::string MoveDown(const int64_t* rows, int64_t num_rows);
+  Status MoveDown(const int64_t* rows, int64_t num_rows);
   // Moves rows to disk until `num_rows` are free; `num_leaving` of the disk's will leave it.
-  std::string MakeSpace(int64_t num_rows, int64_t num_leaving, const ParallelFor& parallel_for);
+  Status MakeSpace(int64_t num_rows, int64_t num_leaving, const ParallelFor& parallel_for);
   // Up to `count` cold rows that neither a batch in flight nor this call uses.
   std::vector<int64_t> RowsToMoveDown(int64_t count);
-  std::string InsertSome(const KeyedRows& rows, size_t begin, size_t end);
 
   const CacheStrategy cache_strategy_;
   std::unique_ptr<Memory> uses_;  // RowUse [num_rows]

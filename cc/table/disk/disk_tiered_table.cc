@@ -3,31 +3,30 @@
 #include <algorithm>
 
 #include "table/check_table.h"
-#include "table/complete_rows.h"
 #include "table/disk/disk_tiered_shards.h"
-#include "table/insert_plan.h"
+#include "table/disk/insert_in_tiers.h"
 
 namespace group_embedding {
 
 DiskTieredShards::DiskTieredShards(const TableOptions& options, const DiskTierOptions& disk,
-                                   const void* matrix, std::string* error)
+                                   const void* matrix, Status* error)
     : HostShards(options, matrix, error), cache_strategy_(disk.cache_strategy) {
-  if (!error->empty()) return;
+  if (!error->ok()) return;
   const int64_t bytes = (first_row() + store().max_rows()) * static_cast<int64_t>(sizeof(RowUse));
   uses_ = ReserveHostMemory(bytes);
   *error = uses_->Grow(bytes);
-  if (!error->empty()) *error = "table '" + options.name + "': " + *error;
-  if (error->empty()) disk_ = std::make_unique<RowsOnDisk>(options, disk, error);
+  if (!error->ok()) *error = error->In("table '" + options.name + "': ");
+  if (error->ok()) disk_ = std::make_unique<RowsOnDisk>(options, disk, error);
 }
 
-std::string DiskTieredShards::Slot(const SlotOptions& slot, void** array) {
+Status DiskTieredShards::Slot(const SlotOptions& slot, void** array) {
   const size_t num_slots = slots().size();
-  std::string error = HostShards::Slot(slot, array);
-  if (slots().size() == num_slots) return error;
+  Status status = HostShards::Slot(slot, array);
+  if (slots().size() == num_slots) return status;
   // It starts as that of the first row, which no key has.
   const char* start = store().SlotRow(num_slots, 0);
   disk_->AddSlot({start, start + store().slot_row_bytes(num_slots)});
-  return "";
+  return {};
 }
 
 int64_t DiskTieredShards::num_keys() const {
@@ -40,49 +39,35 @@ int64_t DiskTieredShards::memory_bytes() const {
          disk_->store().memory_bytes();
 }
 
-std::string DiskTieredShards::Describe(const int64_t* keys, int64_t num_keys,
-                                       KeyInfo* infos) const {
+Status DiskTieredShards::Describe(const int64_t* keys, int64_t num_keys, KeyInfo* infos) const {
   std::lock_guard<std::mutex> lock(locating_);
-  std::string error = HostShards::Describe(keys, num_keys, infos);
-  return error.empty() ? disk_->Describe(keys, num_keys, /*tier=*/1, infos) : error;
+  Status status = HostShards::Describe(keys, num_keys, infos);
+  return status.ok() ? disk_->Describe(keys, num_keys, /*tier=*/1, infos) : status;
 }
 
-std::string DiskTieredShards::Insert(const KeyedRowsView& given, const ParallelFor&) {
-  std::string wrong = CheckCounts(options(), given);
-  if (!wrong.empty()) return wrong;
+Status DiskTieredShards::Insert(const KeyedRowsView& given, const ParallelFor&) {
+  Status wrong = CheckCounts(options(), given);
+  if (!wrong.ok()) return wrong;
   HostShards::CompleteEviction();
   disk_->CompleteEviction();
-  KeyedRows rows;
-  std::string error = CompleteRows(*this, given, &rows);
-  if (error.empty()) error = disk_->failed();
   const TableBatch batch(this);  // as HostShards::Insert
-  constexpr size_t kAtOnce = RowsOnDisk::kAtOnce;
-  for (size_t begin = 0; begin < rows.keys.size() && error.empty(); begin += kAtOnce) {
-    error = InsertSome(rows, begin, std::min(begin + kAtOnce, rows.keys.size()));
-  }
-  return error;
-}
-
-std::string DiskTieredShards::InsertSome(const KeyedRows& rows, size_t begin, size_t end) {
-  InsertPlan plan(rows, begin, end);
-  FoundOnDisk former;
-  std::string error = disk_->Find(plan.keys().data(), plan.num_keys(), &former);
-  if (!error.empty()) return error;
-  std::vector<int64_t> in_memory(plan.keys().size());
-  Find(plan.keys().data(), plan.num_keys(), in_memory.data());
-  plan.Split(in_memory, store().NumFree());
-  error = disk_->CheckSize(static_cast<int64_t>(plan.below().size()),
-                           static_cast<int64_t>(former.keys.size()));
-  if (error.empty()) error = disk_->Erase(former.keys);
-  const KeyedRowsView view = rows;
-  for (size_t a = 0; a < plan.above().size() && error.empty(); ++a) {
-    error = InsertOne(view, static_cast<int64_t>(plan.above()[a]));
-  }
-  if (error.empty()) error = disk_->Insert(rows, plan.below(), store().clock());
-  if (!error.empty()) return error;
-  const std::vector<int64_t> admitted = plan.KeysBelow(rows);  // what was counted is of no use
-  HostShards::Erase(admitted.data(), static_cast<int64_t>(admitted.size()));
-  return "";
+  UpperTier memory;
+  memory.find = [this](const std::vector<int64_t>& keys, int64_t* rows) {
+    Find(keys.data(), static_cast<int64_t>(keys.size()), rows);
+  };
+  memory.space = [this] { return UpperTier::Space{store().NumFree(), store().clock()}; };
+  memory.insert = [this](const KeyedRows& rows, const std::vector<size_t>& chosen) {
+    const KeyedRowsView view = rows;
+    Status status;
+    for (size_t c = 0; c < chosen.size() && status.ok(); ++c) {
+      status = InsertOne(view, static_cast<int64_t>(chosen[c]));
+    }
+    return status;
+  };
+  memory.drop_counts = [this](const std::vector<int64_t>& keys) {
+    HostShards::Erase(keys.data(), static_cast<int64_t>(keys.size()));
+  };
+  return InsertInTiers(*this, given, RowsOnDisk::kAtOnce, memory, disk_.get());
 }
 
 int64_t DiskTieredShards::Erase(const int64_t* keys, int64_t num_keys) {
@@ -90,9 +75,9 @@ int64_t DiskTieredShards::Erase(const int64_t* keys, int64_t num_keys) {
   return num_erased + disk_->EraseSome({keys, keys + num_keys}, changes_.erased());
 }
 
-std::string DiskTieredShards::ReadAll(KeyedRows* rows) const {
-  const std::string error = HostShards::ReadAll(rows);
-  return error.empty() ? disk_->ReadAll(rows) : error;
+Status DiskTieredShards::ReadAll(KeyedRows* rows) const {
+  const Status status = HostShards::ReadAll(rows);
+  return status.ok() ? disk_->ReadAll(rows) : status;
 }
 
 int64_t DiskTieredShards::Evict(const Eviction& eviction, int64_t step,
@@ -117,10 +102,10 @@ std::unique_ptr<Snapshot> DiskTieredShards::TakeSnapshot(bool changes_only,
 
 std::unique_ptr<EmbeddingTable> MakeDiskTieredTable(const TableOptions& options,
                                                     const DiskTierOptions& disk, const void* matrix,
-                                                    std::string* error) {
+                                                    Status* error) {
   *error = CheckOptions(options);
-  if (error->empty()) *error = CheckTierBytes(options, disk.max_bytes);
-  if (!error->empty()) return nullptr;
+  if (error->ok()) *error = CheckTierBytes(options, disk.max_bytes);
+  if (!error->ok()) return nullptr;
   if (options.max_bytes <= 0) {
     *error = "table '" + options.name +
              "': expected the size of its memory, as it has a disk "
@@ -130,7 +115,7 @@ std::unique_ptr<EmbeddingTable> MakeDiskTieredTable(const TableOptions& options,
     return nullptr;
   }
   auto table = std::make_unique<DiskTieredShards>(options, disk, matrix, error);
-  if (!error->empty()) return nullptr;
+  if (!error->ok()) return nullptr;
   return table;
 }
 

@@ -9,6 +9,7 @@
 #include <memory>
 #include <string>
 
+#include "core/status.h"
 #include "table/disk/rows_on_disk.h"
 #include "table/embedding_table.h"
 
@@ -18,6 +19,6 @@ namespace group_embedding {
 // memory is beyond that. The rest as of MakeHostTable.
 std::unique_ptr<EmbeddingTable> MakeDiskTieredTable(const TableOptions& options,
                                                     const DiskTierOptions& disk, const void* matrix,
-                                                    std::string* error);
+                                                    Status* error);
 
 }  // namespace group_embedding

@@ -73,7 +73,7 @@ void BindSettings(Binder& bind, RocksdbApi* api) {
   bind(&api->writeoptions_disable_WAL, "writeoptions_disable_WAL");
 }
 
-std::string Load(RocksdbApi* api) {
+Status Load(RocksdbApi* api) {
   const char* named = std::getenv("GROUP_EMBEDDING_ROCKSDB");
   const std::string file = named != nullptr && *named != '\0' ? named : "librocksdb.so";
   void* library = dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL);
@@ -84,22 +84,22 @@ std::string Load(RocksdbApi* api) {
   // Newer than any of the above; in older ones filters have another type of argument.
   void (*newest)();
   bind(&newest, "filterpolicy_create_ribbon_hybrid");
-  if (bind.missing().empty()) return "";
+  if (bind.missing().empty()) return {};
   dlclose(library);
   return "the RocksDB in " + file + " has no " + bind.missing();
 }
 
 }  // namespace
 
-const RocksdbApi* LoadRocksdb(std::string* error) {
+const RocksdbApi* LoadRocksdb(Status* error) {
   static std::mutex mutex;
   static RocksdbApi api;
   static bool loaded = false;
   std::lock_guard<std::mutex> lock(mutex);
   if (!loaded) {
-    std::string failed = Load(&api);
-    if (!failed.empty()) {
-      *error = failed + kHowToGetIt;
+    Status failed = Load(&api);
+    if (!failed.ok()) {
+      *error = failed.message() + kHowToGetIt;
       return nullptr;
     }
     loaded = true;

@@ -7,6 +7,8 @@
 #include <cstdint>
 #include <string>
 
+#include "core/status.h"
+
 namespace group_embedding {
 
 struct RocksdbApi {
@@ -84,6 +86,6 @@ struct RocksdbApi {
 // The library that the environment variable GROUP_EMBEDDING_ROCKSDB names, or else librocksdb.so
 // where the system looks for libraries. Loaded once it is found; null where it is not, and `error`
 // says in one sentence how to get it.
-const RocksdbApi* LoadRocksdb(std::string* error);
+const RocksdbApi* LoadRocksdb(Status* error);
 
 }  // namespace group_embedding

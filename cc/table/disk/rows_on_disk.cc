@@ -26,8 +26,8 @@ class RowsOnDisk::TieredSnapshot : public Snapshot {
 
   ~TieredSnapshot() override {
     if (eviction_ == nullptr) return;
-    for (KeyedRows nobodys; !IsRead() && error_.empty(); nobodys = {}) ReadDisk(kAtOnce, &nobodys);
-    if (error_.empty()) {
+    for (KeyedRows nobodys; !IsRead() && error_.ok(); nobodys = {}) ReadDisk(kAtOnce, &nobodys);
+    if (error_.ok()) {
       rows_.SetEviction(nullptr);
     } else {
       rows_.CompleteEviction();
@@ -53,10 +53,10 @@ class RowsOnDisk::TieredSnapshot : public Snapshot {
     is_kept_ = true;
   }
   const ChangeMark& mark() const override { return memory_->mark(); }
-  std::string error() const override {
-    const std::string of_memory = memory_->error();
+  Status status() const override {
+    const Status of_memory = memory_->status();
     std::lock_guard<std::mutex> lock(mutex_);
-    return of_memory.empty() ? error_ : of_memory;
+    return of_memory.ok() ? error_ : of_memory;
   }
 
   // Rows on disk have no numbers: a call returns the next end - begin rows.
@@ -64,7 +64,7 @@ class RowsOnDisk::TieredSnapshot : public Snapshot {
     memory_->Read(begin, std::min(end, memory_->num_rows()), rows);
     begin = std::max(begin, memory_->num_rows());
     std::lock_guard<std::mutex> lock(mutex_);
-    for (; begin < end && error_.empty(); begin += kAtOnce) {
+    for (; begin < end && error_.ok(); begin += kAtOnce) {
       ReadDisk(std::min(kAtOnce, end - begin), rows);
     }
   }
@@ -89,7 +89,7 @@ class RowsOnDisk::TieredSnapshot : public Snapshot {
     }
     const auto num_evicted = static_cast<int64_t>(evicted_.size());
     const bool are_many = num_evicted - num_forgotten_ >= kAtOnce;
-    if (!error_.empty() || num_evicted == num_forgotten_ || !(are_many || IsRead())) return;
+    if (!error_.ok() || num_evicted == num_forgotten_ || !(are_many || IsRead())) return;
     std::lock_guard<std::mutex> lock(*moves_);
     error_ = rows_.Forget({evicted_.begin() + num_forgotten_, evicted_.end()});
     num_forgotten_ = num_evicted;
@@ -109,10 +109,10 @@ class RowsOnDisk::TieredSnapshot : public Snapshot {
   int64_t num_read_ = 0;  // of the rows on disk
   std::vector<int64_t> evicted_;
   int64_t num_forgotten_ = 0;  // of them
-  std::string error_;
+  Status error_;
 };
 
-RowsOnDisk::RowsOnDisk(const TableOptions& options, const DiskTierOptions& disk, std::string* error)
+RowsOnDisk::RowsOnDisk(const TableOptions& options, const DiskTierOptions& disk, Status* error)
     : options_(options), disk_(disk), layout_(options.dim * SizeOf(options.dtype)) {
   DiskStoreOptions store_options;
   store_options.table = options.name;
@@ -126,13 +126,13 @@ void RowsOnDisk::AddSlot(std::vector<char> start) {
   layout_.AddSlot(std::move(start));
 }
 
-std::string RowsOnDisk::Find(const int64_t* keys, int64_t num_keys, FoundOnDisk* found) const {
-  if (store_->num_keys() == 0) return "";
+Status RowsOnDisk::Find(const int64_t* keys, int64_t num_keys, FoundOnDisk* found) const {
+  if (store_->num_keys() == 0) return {};
   const int64_t bytes = layout_.bytes();
   const std::unique_ptr<bool[]> is_there(new bool[num_keys]);
   found->records.resize(num_keys * bytes);
-  std::string error = store_->Get(keys, num_keys, is_there.get(), found->records.data());
-  if (!error.empty()) return error;
+  Status status = store_->Get(keys, num_keys, is_there.get(), found->records.data());
+  if (!status.ok()) return status;
   const std::shared_ptr<const DiskEviction> eviction = this->eviction();
   for (int64_t i = 0; i < num_keys; ++i) {
     if (!is_there[i]) continue;
@@ -145,10 +145,23 @@ std::string RowsOnDisk::Find(const int64_t* keys, int64_t num_keys, FoundOnDisk*
     found->keys.push_back(keys[i]);
   }
   found->records.resize(static_cast<int64_t>(found->keys.size()) * bytes);
-  return "";
+  return {};
 }
 
-std::string RowsOnDisk::Put(const std::vector<int64_t>& keys, char* records) {
+Status RowsOnDisk::FindAll(const std::vector<int64_t>& keys, FoundOnDisk* found) const {
+  const int64_t num_keys = static_cast<int64_t>(keys.size());
+  Status status;
+  for (int64_t begin = 0; begin < num_keys && status.ok(); begin += kAtOnce) {
+    FoundOnDisk some;
+    status = Find(keys.data() + begin, std::min(kAtOnce, num_keys - begin), &some);
+    found->keys.insert(found->keys.end(), some.keys.begin(), some.keys.end());
+    found->records.insert(found->records.end(), some.records.begin(), some.records.end());
+    found->evicted.insert(found->evicted.end(), some.evicted.begin(), some.evicted.end());
+  }
+  return status;
+}
+
+Status RowsOnDisk::Put(const std::vector<int64_t>& keys, char* records) {
   if (const auto eviction = this->eviction(); eviction != nullptr) {
     for (size_t i = 0; i < keys.size(); ++i) {  // they are not those that it chooses from
       char* record = records + i * layout_.bytes();
@@ -160,13 +173,13 @@ std::string RowsOnDisk::Put(const std::vector<int64_t>& keys, char* records) {
   return store_->Put(keys.data(), static_cast<int64_t>(keys.size()), records);
 }
 
-std::string RowsOnDisk::Erase(const std::vector<int64_t>& keys) {
-  if (keys.empty()) return "";
+Status RowsOnDisk::Erase(const std::vector<int64_t>& keys) {
+  if (keys.empty()) return {};
   return store_->Erase(keys.data(), static_cast<int64_t>(keys.size()));
 }
 
-std::string RowsOnDisk::CheckSize(int64_t more, int64_t leaving) {
-  if (more <= std::max(leaving, NumFree(leaving))) return "";
+Status RowsOnDisk::CheckSize(int64_t more, int64_t leaving) {
+  if (more <= std::max(leaving, NumFree(leaving))) return {};
   if (CompleteEviction() > 0) return CheckSize(more, leaving);
   const int64_t bytes = BytesPerRow(), num_rows = store_->num_keys() - leaving + more;
   return "table '" + options_.name + "' is full: expected at most " +
@@ -176,8 +189,7 @@ std::string RowsOnDisk::CheckSize(int64_t more, int64_t leaving) {
          "evict some (filter_option, evict_option)";
 }
 
-std::string RowsOnDisk::Insert(const KeyedRows& rows, const std::vector<size_t>& chosen,
-                               int64_t clock) {
+Status RowsOnDisk::Insert(const KeyedRows& rows, const std::vector<size_t>& chosen, int64_t clock) {
   std::vector<int64_t> keys;
   std::vector<char> records(chosen.size() * layout_.bytes());
   for (const size_t i : chosen) {
@@ -196,11 +208,11 @@ bool RowsOnDisk::IsEvicted(const char* record, const DiskEviction* eviction) con
   return IsToEvict(options_, eviction->eviction, eviction->step, head.version, values.data());
 }
 
-std::string RowsOnDisk::Forget(const std::vector<int64_t>& keys) {
+Status RowsOnDisk::Forget(const std::vector<int64_t>& keys) {
   std::lock_guard<std::mutex> lock(evicting_);
   FoundOnDisk found;
-  const std::string error = Find(keys.data(), static_cast<int64_t>(keys.size()), &found);
-  return error.empty() ? Erase(found.evicted) : error;
+  const Status status = Find(keys.data(), static_cast<int64_t>(keys.size()), &found);
+  return status.ok() ? Erase(found.evicted) : status;
 }
 
 int64_t RowsOnDisk::CompleteEviction(std::vector<int64_t>* erased) {
@@ -209,16 +221,16 @@ int64_t RowsOnDisk::CompleteEviction(std::vector<int64_t>* erased) {
   if (eviction == nullptr) return 0;
   const std::unique_ptr<DiskSnapshot> all = store_->TakeSnapshot();
   int64_t num_evicted = 0;
-  for (std::string error; error.empty();) {
+  for (Status status; status.ok();) {
     FoundOnDisk found;
-    error = all->Next(kAtOnce, &found.keys, &found.records);
-    if (error.empty() && found.keys.empty()) break;
+    status = all->Next(kAtOnce, &found.keys, &found.records);
+    if (status.ok() && found.keys.empty()) break;
     for (size_t i = 0; i < found.keys.size(); ++i) {
       const char* record = found.records.data() + i * layout_.bytes();
       if (IsEvicted(record, eviction.get())) found.evicted.push_back(found.keys[i]);
     }
-    if (error.empty()) error = Erase(found.evicted);
-    if (failed_.empty()) failed_ = error;
+    if (status.ok()) status = Erase(found.evicted);
+    if (failed_.ok()) failed_ = status;
     num_evicted += static_cast<int64_t>(found.evicted.size());
     if (erased == nullptr) continue;
     erased->insert(erased->end(), found.evicted.begin(), found.evicted.end());
@@ -233,11 +245,11 @@ int64_t RowsOnDisk::EraseSome(std::vector<int64_t> keys, std::vector<int64_t>* e
   keys.erase(std::unique(keys.begin(), keys.end()), keys.end());
   int64_t num_erased = 0;
   const int64_t num_keys = static_cast<int64_t>(keys.size());
-  for (int64_t begin = 0; begin < num_keys && failed_.empty(); begin += kAtOnce) {
+  for (int64_t begin = 0; begin < num_keys && failed_.ok(); begin += kAtOnce) {
     FoundOnDisk found;
     failed_ = Find(keys.data() + begin, std::min(kAtOnce, num_keys - begin), &found);
-    if (failed_.empty()) failed_ = Erase(found.keys);
-    if (!failed_.empty()) break;
+    if (failed_.ok()) failed_ = Erase(found.keys);
+    if (!failed_.ok()) break;
     num_erased += static_cast<int64_t>(found.keys.size());
     erased->insert(erased->end(), found.keys.begin(), found.keys.end());
   }
@@ -245,12 +257,12 @@ int64_t RowsOnDisk::EraseSome(std::vector<int64_t> keys, std::vector<int64_t>* e
 }
 
 template <typename Body>
-std::string RowsOnDisk::ForEach(const Body& body) const {
+Status RowsOnDisk::ForEach(const Body& body) const {
   const std::unique_ptr<DiskSnapshot> all = store_->TakeSnapshot();
   for (;;) {
     FoundOnDisk found;
-    std::string error = all->Next(kAtOnce, &found.keys, &found.records);
-    if (!error.empty() || found.keys.empty()) return error;
+    Status status = all->Next(kAtOnce, &found.keys, &found.records);
+    if (!status.ok() || found.keys.empty()) return status;
     for (size_t i = 0; i < found.keys.size(); ++i) {
       body(found.keys[i], found.records.data() + i * layout_.bytes());
     }
@@ -267,19 +279,19 @@ int64_t RowsOnDisk::Evict(const Eviction& eviction, int64_t step, std::vector<in
 void RowsOnDisk::Clear(std::vector<int64_t>* erased) {
   CompleteEviction();
   failed_ = ForEach([&](int64_t key, const char*) { erased->push_back(key); });
-  if (failed_.empty()) failed_ = store_->Clear();
+  if (failed_.ok()) failed_ = store_->Clear();
 }
 
-std::string RowsOnDisk::ReadAll(KeyedRows* rows) const {
-  if (!failed_.empty()) return failed_;
+Status RowsOnDisk::ReadAll(KeyedRows* rows) const {
+  if (!failed_.ok()) return failed_;
   const std::shared_ptr<const DiskEviction> eviction = this->eviction();
   return ForEach([&](int64_t key, const char* record) {
     if (!IsEvicted(record, eviction.get())) layout_.Append(record, key, rows);
   });
 }
 
-std::string RowsOnDisk::Describe(const int64_t* keys, int64_t num_keys, int32_t tier,
-                                 KeyInfo* infos) const {
+Status RowsOnDisk::Describe(const int64_t* keys, int64_t num_keys, int32_t tier,
+                            KeyInfo* infos) const {
   std::unordered_map<int64_t, std::vector<int64_t>> below;  // places of keys not in memory
   std::vector<int64_t> missing;
   for (int64_t i = 0; i < num_keys; ++i) {
@@ -289,12 +301,12 @@ std::string RowsOnDisk::Describe(const int64_t* keys, int64_t num_keys, int32_t 
     places.push_back(i);
   }
   FoundOnDisk found;
-  const std::string error = Find(missing.data(), static_cast<int64_t>(missing.size()), &found);
+  const Status status = Find(missing.data(), static_cast<int64_t>(missing.size()), &found);
   for (size_t f = 0; f < found.keys.size(); ++f) {
     const RecordHead head = RecordLayout::Head(found.records.data() + f * layout_.bytes());
     for (const int64_t i : below[found.keys[f]]) infos[i] = {tier, head.count, head.version};
   }
-  return error;
+  return status;
 }
 
 std::unique_ptr<Snapshot> RowsOnDisk::TakeSnapshot(std::unique_ptr<Snapshot> memory,

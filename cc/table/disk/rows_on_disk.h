@@ -4,7 +4,7 @@
 // evicted records are not found. The batch number in a record's header tells them from records
 // written since the snapshot.
 //
-// Functions return an error sentence, or "" on success. Thread safety: that of DiskStore.
+// Thread safety: that of DiskStore.
 #pragma once
 
 #include <limits>
@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "core/status.h"
 #include "table/disk/cache_strategy.h"
 #include "table/disk/disk_store.h"
 #include "table/embedding_table.h"
@@ -43,20 +44,22 @@ class RowsOnDisk {
  public:
   static constexpr int64_t kAtOnce = 4096;  // records in memory
 
-  RowsOnDisk(const TableOptions& options, const DiskTierOptions& disk, std::string* error);
+  RowsOnDisk(const TableOptions& options, const DiskTierOptions& disk, Status* error);
 
   const RecordLayout& layout() const { return layout_; }
   const DiskStore& store() const { return *store_; }
   // What went wrong where nobody could be told: keys that were erased may still be there.
-  const std::string& failed() const { return failed_; }
+  const Status& failed() const { return failed_; }
 
   // Records have one slot more; what a row of it starts as. Exclusive.
   void AddSlot(std::vector<char> start);
   // Of `keys`, those that are there.
-  std::string Find(const int64_t* keys, int64_t num_keys, FoundOnDisk* found) const;
+  Status Find(const int64_t* keys, int64_t num_keys, FoundOnDisk* found) const;
+  // As Find, for any number of keys, kAtOnce at a time.
+  Status FindAll(const std::vector<int64_t>& keys, FoundOnDisk* found) const;
   // As of DiskStore; while an eviction is carried out, it writes to the heads of `records`.
-  std::string Put(const std::vector<int64_t>& keys, char* records);
-  std::string Erase(const std::vector<int64_t>& keys);
+  Status Put(const std::vector<int64_t>& keys, char* records);
+  Status Erase(const std::vector<int64_t>& keys);
   // How many rows there is space for beside `in_memory`, if records have so many bytes more.
   int64_t MaxRows(int64_t in_memory, int64_t more_bytes) const {
     if (disk_.max_bytes == 0) return std::numeric_limits<int64_t>::max();
@@ -68,10 +71,10 @@ class RowsOnDisk {
     return disk_.max_bytes / BytesPerRow() - (store_->num_keys() - leaving);
   }
   // Why `more` rows cannot go to disk while `leaving` others leave it, or nothing.
-  std::string CheckSize(int64_t more, int64_t leaving);
+  Status CheckSize(int64_t more, int64_t leaving);
   // Puts what `rows` has for rows.keys[i], for each i of `chosen`, as of batch `clock`; CheckSize
   // has said that there is space.
-  std::string Insert(const KeyedRows& rows, const std::vector<size_t>& chosen, int64_t clock);
+  Status Insert(const KeyedRows& rows, const std::vector<size_t>& chosen, int64_t clock);
 
   // Deletes the remaining records of an eviction, and returns their number. No other call may move
   // rows to or from the disk meanwhile. erased: null, or receives the keys.
@@ -87,9 +90,9 @@ class RowsOnDisk {
   int64_t EraseSome(std::vector<int64_t> keys, std::vector<int64_t>* erased);
   int64_t Evict(const Eviction& eviction, int64_t step, std::vector<int64_t>* erased);
   void Clear(std::vector<int64_t>* erased);
-  std::string ReadAll(KeyedRows* rows) const;
+  Status ReadAll(KeyedRows* rows) const;
   // Fills in those infos, of keys, that say that there is no row. `tier`: the number of this one.
-  std::string Describe(const int64_t* keys, int64_t num_keys, int32_t tier, KeyInfo* infos) const;
+  Status Describe(const int64_t* keys, int64_t num_keys, int32_t tier, KeyInfo* infos) const;
   // Of `memory` first, and then of what is here; rows trained in batches before `changed_since` are
   // not wanted. moves: the lock of who moves rows to or from the disk. changes: gets the keys that
   // were evicted here, in the end, unless saves alone follow and the snapshot was kept and has all
@@ -107,16 +110,16 @@ class RowsOnDisk {
   }
   bool IsEvicted(const char* record, const DiskEviction* eviction) const;
   // Erases those of `keys` that go.
-  std::string Forget(const std::vector<int64_t>& keys);
+  Status Forget(const std::vector<int64_t>& keys);
   int64_t BytesPerRow() const { return layout_.bytes() + static_cast<int64_t>(sizeof(int64_t)); }
   template <typename Body>
-  std::string ForEach(const Body& body) const;
+  Status ForEach(const Body& body) const;
 
   const TableOptions options_;
   const DiskTierOptions disk_;
   RecordLayout layout_;
   std::unique_ptr<DiskStore> store_;
-  std::string failed_;
+  Status failed_;
   std::shared_ptr<const DiskEviction> eviction_;  // that is being carried out, or null
   std::mutex evicting_;                           // of who erases keys that go; taken last
 };

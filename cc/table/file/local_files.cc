@@ -39,7 +39,7 @@ class LocalWriter : public WritableFile {
 
   // The lock tells other processes that the file is being written, not left behind. Whoever removes
   // one that was left has its lock, so once we have it the name may be of another file, or none.
-  std::string Create() {
+  Status Create() {
     while (true) {
       file_ = open(temporary_.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | O_NONBLOCK, 0666);
       if (file_ < 0) return Failed("create", temporary_);
@@ -52,13 +52,13 @@ class LocalWriter : public WritableFile {
       }
       if (stat(temporary_.c_str(), &named) == 0 && named.st_ino == own.st_ino &&
           named.st_dev == own.st_dev) {
-        return ftruncate(file_, 0) == 0 ? "" : Failed("create", temporary_);
+        return ftruncate(file_, 0) == 0 ? Status() : Failed("create", temporary_);
       }
       close(file_);
     }
   }
 
-  std::string Append(const void* data, size_t bytes) override {
+  Status Append(const void* data, size_t bytes) override {
     const char* from = static_cast<const char*>(data);
     while (bytes > 0) {
       const ssize_t written = write(file_, from, bytes);
@@ -67,15 +67,15 @@ class LocalWriter : public WritableFile {
       from += written;
       bytes -= static_cast<size_t>(written);
     }
-    return "";
+    return {};
   }
 
-  std::string Finish() override {
+  Status Finish() override {
     if (fsync(file_) != 0) return Failed("sync", temporary_);
     if (rename(temporary_.c_str(), path_.c_str()) != 0) return Failed("rename", temporary_);
     finished_ = true;
     SyncFolderOf(path_);
-    return "";
+    return {};
   }
 
  private:
@@ -93,26 +93,26 @@ class LocalReader : public ReadableFile {
     if (file_ >= 0) close(file_);
   }
 
-  std::string Open() {
+  Status Open() {
     // Without O_NONBLOCK, opening a FIFO would wait for a writer.
     file_ = open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
     struct stat status;
     if (file_ < 0 || fstat(file_, &status) != 0) return Failed("open", path_);
     if (!S_ISREG(status.st_mode)) return "cannot open '" + path_ + "': expected a regular file";
     bytes_ = status.st_size;
-    return "";
+    return {};
   }
 
   int64_t bytes() const override { return bytes_; }
 
-  std::string Read(int64_t offset, size_t bytes, char* to, size_t* taken) const override {
+  Status Read(int64_t offset, size_t bytes, char* to, size_t* taken) const override {
     ssize_t got;
     do {
       got = pread(file_, to, bytes, offset);
     } while (got < 0 && errno == EINTR);
     if (got < 0) return Failed("read", path_);
     *taken = static_cast<size_t>(got);
-    return "";
+    return {};
   }
 
  private:
@@ -123,44 +123,44 @@ class LocalReader : public ReadableFile {
 
 class LocalFileSystem : public FileSystem {
  public:
-  std::string Open(const std::string& path, std::unique_ptr<ReadableFile>* file) const override {
+  Status Open(const std::string& path, std::unique_ptr<ReadableFile>* file) const override {
     auto reader = std::make_unique<LocalReader>(path);
-    std::string error = reader->Open();
-    if (error.empty()) *file = std::move(reader);
-    return error;
+    Status status = reader->Open();
+    if (status.ok()) *file = std::move(reader);
+    return status;
   }
 
-  std::string Create(const std::string& path, std::unique_ptr<WritableFile>* file) const override {
+  Status Create(const std::string& path, std::unique_ptr<WritableFile>* file) const override {
     auto writer = std::make_unique<LocalWriter>(path);
-    std::string error = writer->Create();
-    if (error.empty()) *file = std::move(writer);
-    return error;
+    Status status = writer->Create();
+    if (status.ok()) *file = std::move(writer);
+    return status;
   }
 
   bool Exists(const std::string& path) const override { return access(path.c_str(), R_OK) == 0; }
 
-  std::string Share(const std::string& from, const std::string& to) const override {
-    if (from == to || link(from.c_str(), to.c_str()) == 0) return "";
+  Status Share(const std::string& from, const std::string& to) const override {
+    if (from == to || link(from.c_str(), to.c_str()) == 0) return {};
     if (errno == EEXIST) {
       unlink(to.c_str());
-      if (link(from.c_str(), to.c_str()) == 0) return "";
+      if (link(from.c_str(), to.c_str()) == 0) return {};
     }
     return Copy(from, to);
   }
 
  private:
-  std::string Copy(const std::string& from, const std::string& to) const {
+  Status Copy(const std::string& from, const std::string& to) const {
     std::unique_ptr<ReadableFile> in;
     std::unique_ptr<WritableFile> out;
-    std::string error = Open(from, &in);
-    if (error.empty()) error = Create(to, &out);
+    Status status = Open(from, &in);
+    if (status.ok()) status = Create(to, &out);
     std::vector<char> buffer(1 << 20);
     size_t taken = 1;
-    for (int64_t at = 0; error.empty() && taken > 0; at += static_cast<int64_t>(taken)) {
-      error = in->Read(at, buffer.size(), buffer.data(), &taken);
-      if (error.empty()) error = out->Append(buffer.data(), taken);
+    for (int64_t at = 0; status.ok() && taken > 0; at += static_cast<int64_t>(taken)) {
+      status = in->Read(at, buffer.size(), buffer.data(), &taken);
+      if (status.ok()) status = out->Append(buffer.data(), taken);
     }
-    return error.empty() ? out->Finish() : error;
+    return status.ok() ? out->Finish() : status;
   }
 };
 

@@ -71,7 +71,7 @@ std::string Encode(const Manifest& manifest) {
   return out.bytes();
 }
 
-std::string Decode(const std::string& bytes, const std::string& table, Manifest* manifest) {
+Status Decode(const std::string& bytes, const std::string& table, Manifest* manifest) {
   const std::string where = "table '" + table + "': its entry in the checkpoint ";
   const size_t size = bytes.size();
   if (size < sizeof(kMagic) + 8 || std::memcmp(bytes.data(), kMagic, sizeof(kMagic)) != 0 ||
@@ -98,10 +98,10 @@ std::string Decode(const std::string& bytes, const std::string& table, Manifest*
     if (!IsTableSuffix(file.suffix) || file.sum.bytes < 0) return where + "is damaged";
     manifest->files.push_back(file);
   }
-  return in.Ended() ? "" : where + "is damaged";
+  return in.Ended() ? Status() : where + "is damaged";
 }
 
-std::string AddPart(const Manifest& part, Manifest* manifest) {
+Status AddPart(const Manifest& part, Manifest* manifest) {
   if (part.table != manifest->table || part.step != manifest->step) {
     return "the ranks disagree on a checkpoint: expected table '" + manifest->table + "' at step " +
            std::to_string(manifest->step) + " from all, got table '" + part.table + "' at step " +
@@ -112,7 +112,7 @@ std::string AddPart(const Manifest& part, Manifest* manifest) {
            "' from all, or the changes from all, got changes from some; save it again";
   }
   manifest->files.insert(manifest->files.end(), part.files.begin(), part.files.end());
-  return "";
+  return {};
 }
 
 }  // namespace group_embedding

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "core/status.h"
 #include "table/file/save_table.h"
 
 namespace group_embedding {
@@ -33,10 +34,9 @@ SavedTable FilesOf(const Manifest& manifest, const std::string& prefix, const Fi
 
 // As bytes, the last of which are a checksum of the others.
 std::string Encode(const Manifest& manifest);
-// Returns an error sentence, or "".
-std::string Decode(const std::string& bytes, const std::string& table, Manifest* manifest);
+Status Decode(const std::string& bytes, const std::string& table, Manifest* manifest);
 
-// Adds the files of another part of the same save. Returns an error sentence, or "".
-std::string AddPart(const Manifest& part, Manifest* manifest);
+// Adds the files of another part of the same save.
+Status AddPart(const Manifest& part, Manifest* manifest);
 
 }  // namespace group_embedding

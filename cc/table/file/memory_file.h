@@ -4,6 +4,7 @@
 #include <memory>
 #include <string>
 
+#include "core/status.h"
 #include "table/file/file_system.h"
 
 namespace group_embedding {
@@ -13,15 +14,15 @@ class MemoryFile : public FileSystem {
   // bytes: gets the content, and outlives this.
   explicit MemoryFile(std::string* bytes) : bytes_(bytes) {}
 
-  std::string Create(const std::string&, std::unique_ptr<WritableFile>* file) const override {
+  Status Create(const std::string&, std::unique_ptr<WritableFile>* file) const override {
     *file = std::make_unique<Writer>(bytes_);
-    return "";
+    return {};
   }
-  std::string Open(const std::string& path, std::unique_ptr<ReadableFile>*) const override {
+  Status Open(const std::string& path, std::unique_ptr<ReadableFile>*) const override {
     return "cannot open '" + path + "': it is being written";
   }
   bool Exists(const std::string&) const override { return false; }
-  std::string Share(const std::string& from, const std::string&) const override {
+  Status Share(const std::string& from, const std::string&) const override {
     return "cannot share '" + from + "': it is in memory";
   }
 
@@ -29,11 +30,11 @@ class MemoryFile : public FileSystem {
   class Writer : public WritableFile {
    public:
     explicit Writer(std::string* bytes) : bytes_(bytes) {}
-    std::string Append(const void* data, size_t bytes) override {
+    Status Append(const void* data, size_t bytes) override {
       bytes_->append(static_cast<const char*>(data), bytes);
-      return "";
+      return {};
     }
-    std::string Finish() override { return ""; }
+    Status Finish() override { return {}; }
 
    private:
     std::string* const bytes_;

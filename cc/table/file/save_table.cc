@@ -9,8 +9,8 @@ namespace {
 
 constexpr int64_t kRowsAtATime = 1 << 12;
 
-std::string InTable(const std::string& name, const std::string& error) {
-  return error.empty() ? "" : "table '" + name + "': " + error;
+Status InTable(const std::string& name, const Status& status) {
+  return status.In("table '" + name + "': ");
 }
 
 // Counters of keys that are counted apart, added: each part counted the keys that it had.
@@ -39,23 +39,23 @@ class Restorer {
         parallel_for_(parallel_for) {}
 
   // The admission state of the last save counts: that of the changes, if there is one.
-  std::string Restore(const std::string& path, bool with_admission) {
+  Status Restore(const std::string& path, bool with_admission) {
     TableFileReader file(path, files_);
-    std::string error = file.Open();
-    if (error.empty() && !as_start_) error = MakeSlots(file.header());
+    Status status = file.Open();
+    if (status.ok() && !as_start_) status = MakeSlots(file.header());
     bool is_last = false;
-    while (error.empty() && !is_last) {
+    while (status.ok() && !is_last) {
       TableFileBlock block;
-      error = file.Next(&block);
-      if (!error.empty()) break;
+      status = file.Next(&block);
+      if (!status.ok()) break;
       RestoreInitialRows(file.header(), block.initial_rows);
       Keep(&block.erased);
       table_->Erase(block.erased.data(), static_cast<int64_t>(block.erased.size()));
       if (with_admission) AddAdmission(file.header(), &block);
-      if (!block.rows.keys.empty()) error = table_->Insert(ForTable(block.rows), parallel_for_);
+      if (!block.rows.keys.empty()) status = table_->Insert(ForTable(block.rows), parallel_for_);
       is_last = block.is_last;
     }
-    return error;
+    return status;
   }
 
   void Finish() {
@@ -66,18 +66,18 @@ class Restorer {
   }
 
  private:
-  std::string MakeSlots(const TableFileHeader& header) {
+  Status MakeSlots(const TableFileHeader& header) {
     slot_of_.clear();
     for (const SlotOptions& slot : header.slots) {
       void* array;
-      std::string error = table_->Slot(slot, &array);
-      if (!error.empty()) return error;
+      Status status = table_->Slot(slot, &array);
+      if (!status.ok()) return status;
       const auto& slots = table_->slots();
       const auto at = std::find_if(slots.begin(), slots.end(),
                                    [&](const SlotOptions& s) { return s.name == slot.name; });
       slot_of_.push_back(at - slots.begin());
     }
-    return "";
+    return {};
   }
 
   // A table that starts its keys otherwise keeps what it has: rows of keys do not depend on it.
@@ -149,69 +149,69 @@ class Restorer {
 
 namespace {
 
-std::string AddRows(Snapshot* snapshot, TableFileWriter* file) {
-  std::string error;
-  for (int64_t row = 0; row < snapshot->num_rows() && error.empty(); row += kRowsAtATime) {
+Status AddRows(Snapshot* snapshot, TableFileWriter* file) {
+  Status status;
+  for (int64_t row = 0; row < snapshot->num_rows() && status.ok(); row += kRowsAtATime) {
     KeyedRows rows;
     snapshot->Read(row, std::min(row + kRowsAtATime, snapshot->num_rows()), &rows);
-    error = snapshot->error();
-    if (error.empty() && !rows.keys.empty()) error = file->AddRows(rows);
+    status = snapshot->status();
+    if (status.ok() && !rows.keys.empty()) status = file->AddRows(rows);
   }
-  return error;
+  return status;
 }
 
 }  // namespace
 
-std::string WriteTable(const TableFileHeader& header, Snapshot* snapshot, const std::string& path,
-                       const FileSystem& files, FileSum* sum) {
+Status WriteTable(const TableFileHeader& header, Snapshot* snapshot, const std::string& path,
+                  const FileSystem& files, FileSum* sum) {
   TableFileWriter file(path, files);
-  std::string error = file.Open(header);
+  Status status = file.Open(header);
   const TableOptions& options = snapshot->table().options();
   std::vector<char> initial(options.initial.matrix_rows * options.dim * SizeOf(options.dtype));
   if (!initial.empty()) snapshot->table().ReadInitialRows(initial.data());
-  if (error.empty()) error = file.AddInitialRows(initial.data());
-  if (error.empty()) error = file.AddErased(snapshot->erased());
-  if (error.empty()) error = file.AddAdmission(snapshot->admission());
-  if (error.empty()) error = AddRows(snapshot, &file);
-  if (error.empty() && header.changes_only) error = file.AddErased(snapshot->evicted());
-  if (error.empty()) error = file.Finish(sum);
-  return InTable(header.table, error);
+  if (status.ok()) status = file.AddInitialRows(initial.data());
+  if (status.ok()) status = file.AddErased(snapshot->erased());
+  if (status.ok()) status = file.AddAdmission(snapshot->admission());
+  if (status.ok()) status = AddRows(snapshot, &file);
+  if (status.ok() && header.changes_only) status = file.AddErased(snapshot->evicted());
+  if (status.ok()) status = file.Finish(sum);
+  return InTable(header.table, status);
 }
 
-std::string WriteChanges(const TableFileHeader& header, Snapshot* snapshot, const std::string& path,
-                         const FileSystem& files, FileSum* sum, TableFileTotals* totals) {
+Status WriteChanges(const TableFileHeader& header, Snapshot* snapshot, const std::string& path,
+                    const FileSystem& files, FileSum* sum, TableFileTotals* totals) {
   TableFileHeader values = header;
   values.changes_only = true;
   values.initial.matrix_rows = 0;
   values.slots.clear();
   TableFileWriter file(path, files);
-  std::string error = file.Open(values);
-  if (error.empty()) error = file.AddErased(snapshot->erased());
-  if (error.empty()) error = AddRows(snapshot, &file);
-  if (error.empty()) error = file.Finish(sum);
+  Status status = file.Open(values);
+  if (status.ok()) status = file.AddErased(snapshot->erased());
+  if (status.ok()) status = AddRows(snapshot, &file);
+  if (status.ok()) status = file.Finish(sum);
   *totals = file.totals();
-  return InTable(header.table, error);
+  return InTable(header.table, status);
 }
 
-std::string RestoreTable(const SavedTable& saved, const RestoreOptions& how, EmbeddingTable* table,
-                         const ParallelFor& parallel_for) {
+Status RestoreTable(const SavedTable& saved, const RestoreOptions& how, EmbeddingTable* table,
+                    const ParallelFor& parallel_for) {
   const std::string& name = table->options().name;
   std::vector<TableFileSummary> files;
-  std::string error = how.verified ? ReadHeaders(saved, name, *table, &files)
-                                   : VerifySavedTable(saved, name, table, how, &files);
-  if (!error.empty()) return error;
+  Status status = how.verified ? ReadHeaders(saved, name, *table, &files)
+                               : VerifySavedTable(saved, name, table, how, &files);
+  if (!status.ok()) return status;
   const bool has_changes =
       std::any_of(files.begin(), files.end(), [](auto& file) { return file.header.changes_only; });
   table->Clear();
   Restorer restorer(how, *saved.source, table, parallel_for);
   for (const bool changes_only : {false, true}) {
-    for (size_t f = 0; f < files.size() && error.empty(); ++f) {
+    for (size_t f = 0; f < files.size() && status.ok(); ++f) {
       if (files[f].header.changes_only != changes_only) continue;
-      error = restorer.Restore(saved.paths[f], /*with_admission=*/changes_only == has_changes);
+      status = restorer.Restore(saved.paths[f], /*with_admission=*/changes_only == has_changes);
     }
   }
-  if (error.empty()) restorer.Finish();
-  return InTable(name, error);
+  if (status.ok()) restorer.Finish();
+  return InTable(name, status);
 }
 
 }  // namespace group_embedding

@@ -1,6 +1,4 @@
 // Saves keyed tables to files, and restores them.
-//
-// Functions return an error sentence, or "" on success.
 #pragma once
 
 #include <cstdint>
@@ -8,6 +6,7 @@
 #include <vector>
 
 #include "core/owner.h"
+#include "core/status.h"
 #include "table/embedding_table.h"
 #include "table/file/table_file.h"
 
@@ -15,12 +14,12 @@ namespace group_embedding {
 
 // Writes what `snapshot` holds; `header` is HeaderOf its table when it was taken, and what the
 // caller adds. No lock is held: the table may be trained on meanwhile.
-std::string WriteTable(const TableFileHeader& header, Snapshot* snapshot, const std::string& path,
-                       const FileSystem& files, FileSum* sum);
+Status WriteTable(const TableFileHeader& header, Snapshot* snapshot, const std::string& path,
+                  const FileSystem& files, FileSum* sum);
 
 // Writes what `snapshot`, of changes, holds: erased keys, and rows without slots. No lock is held.
-std::string WriteChanges(const TableFileHeader& header, Snapshot* snapshot, const std::string& path,
-                         const FileSystem& files, FileSum* sum, TableFileTotals* totals);
+Status WriteChanges(const TableFileHeader& header, Snapshot* snapshot, const std::string& path,
+                    const FileSystem& files, FileSum* sum, TableFileTotals* totals);
 
 struct TableFileSummary {
   TableFileHeader header;
@@ -29,8 +28,7 @@ struct TableFileSummary {
 };
 
 // Reads a file to its end, and says what is wrong with it.
-std::string VerifyTableFile(const std::string& path, const FileSource& files,
-                            TableFileSummary* summary);
+Status VerifyTableFile(const std::string& path, const FileSource& files, TableFileSummary* summary);
 
 // What a checkpoint says of a file.
 struct ExpectedFile {
@@ -56,7 +54,7 @@ struct SavedTable {
 
 // Whether file `f` is the one that the checkpoint names: its table, its kind, its identity and, if
 // it was read to its end, its content.
-std::string CheckIdentity(const SavedTable& saved, size_t f, const TableFileSummary& found);
+Status CheckIdentity(const SavedTable& saved, size_t f, const TableFileSummary& found);
 
 struct RestoreOptions {
   KeySubset subset;
@@ -67,17 +65,17 @@ struct RestoreOptions {
 
 // Reads all files of the table of that name to their ends. `table`: the one that is to be restored
 // from them, which they must fit; or null: it is not made yet.
-std::string VerifySavedTable(const SavedTable& saved, const std::string& name,
-                             const EmbeddingTable* table, const RestoreOptions& how,
-                             std::vector<TableFileSummary>* summaries);
+Status VerifySavedTable(const SavedTable& saved, const std::string& name,
+                        const EmbeddingTable* table, const RestoreOptions& how,
+                        std::vector<TableFileSummary>* summaries);
 
 // Reads the files' headers only.
-std::string ReadHeaders(const SavedTable& saved, const std::string& name,
-                        const EmbeddingTable& table, std::vector<TableFileSummary>* files);
+Status ReadHeaders(const SavedTable& saved, const std::string& name, const EmbeddingTable& table,
+                   std::vector<TableFileSummary>* files);
 
 // Gives `table` the keys of the subset that were saved, and no others. Whatever is wrong with a
 // file is found before the table changes. Exclusive.
-std::string RestoreTable(const SavedTable& saved, const RestoreOptions& how, EmbeddingTable* table,
-                         const ParallelFor& parallel_for = SerialFor);
+Status RestoreTable(const SavedTable& saved, const RestoreOptions& how, EmbeddingTable* table,
+                    const ParallelFor& parallel_for = SerialFor);
 
 }  // namespace group_embedding

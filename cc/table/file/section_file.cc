@@ -37,37 +37,37 @@ std::string Frame(uint32_t kind, uint32_t index, const std::string& payload) {
 
 }  // namespace
 
-std::string SectionWriter::Append(const void* data, size_t bytes) {
+Status SectionWriter::Append(const void* data, size_t bytes) {
   sum_.bytes += static_cast<int64_t>(bytes);
   return file_->Append(data, bytes);
 }
 
-std::string SectionWriter::Open() {
-  std::string error = files_.Create(path_, &file_);
-  if (!error.empty()) return error;
+Status SectionWriter::Open() {
+  Status status = files_.Create(path_, &file_);
+  if (!status.ok()) return status;
   const std::string preamble = Preamble();
   return Append(preamble.data(), preamble.size());
 }
 
-std::string SectionWriter::Write(uint32_t kind, const std::string& payload) {
+Status SectionWriter::Write(uint32_t kind, const std::string& payload) {
   const std::string frame = Frame(kind, num_sections_++, payload);
   sum_.crc = Crc32c(sum_.crc, frame.data(), kSummedBytes);
-  std::string error = Append(frame.data(), frame.size());
-  return error.empty() ? Append(payload.data(), payload.size()) : error;
+  Status status = Append(frame.data(), frame.size());
+  return status.ok() ? Append(payload.data(), payload.size()) : status;
 }
 
-std::string SectionWriter::Finish(FileSum* sum) {
-  std::string error = Write(kFooter, "");
-  if (error.empty()) error = file_->Finish();
+Status SectionWriter::Finish(FileSum* sum) {
+  Status status = Write(kFooter, "");
+  if (status.ok()) status = file_->Finish();
   *sum = sum_;
-  return error;
+  return status;
 }
 
 std::string SectionReader::Damaged(const std::string& how) const {
   return "file '" + path_ + "' is damaged: " + how;
 }
 
-std::string SectionReader::Take(void* to, uint64_t bytes, const char* what) {
+Status SectionReader::Take(void* to, uint64_t bytes, const char* what) {
   if (bytes > static_cast<uint64_t>(file_bytes_ - sum_.bytes)) {
     return Damaged("it ends at byte " + std::to_string(file_bytes_) + ", within " + what);
   }
@@ -75,26 +75,26 @@ std::string SectionReader::Take(void* to, uint64_t bytes, const char* what) {
   int64_t from = sum_.bytes;
   for (uint64_t left = bytes; left > 0;) {
     size_t taken = 0;
-    const std::string error = file_->Read(from, left, at, &taken);
-    if (!error.empty()) return error;
+    const Status status = file_->Read(from, left, at, &taken);
+    if (!status.ok()) return status;
     if (taken == 0) return Damaged(std::string("it became shorter while it was read, in ") + what);
     at += taken;
     from += static_cast<int64_t>(taken);
     left -= static_cast<uint64_t>(taken);
   }
   sum_.bytes += static_cast<int64_t>(bytes);
-  return "";
+  return {};
 }
 
-std::string SectionReader::Open() {
-  std::string error = file_ == nullptr ? files_.Open(path_, &file_) : "";
-  if (!error.empty()) return error;
+Status SectionReader::Open() {
+  Status status = file_ == nullptr ? files_.Open(path_, &file_) : Status();
+  if (!status.ok()) return status;
   file_bytes_ = file_->bytes();
   num_sections_ = 0;
   sum_ = FileSum();
   char preamble[kPreambleBytes];
-  error = Take(preamble, kPreambleBytes, "its first bytes");
-  if (!error.empty()) return error;
+  status = Take(preamble, kPreambleBytes, "its first bytes");
+  if (!status.ok()) return status;
   ByteReader fields(preamble + sizeof(kMagic), sizeof(preamble) - sizeof(kMagic));
   version_ = fields.Get<uint32_t>();
   if (std::memcmp(preamble, kMagic, sizeof(kMagic)) != 0) {
@@ -103,17 +103,17 @@ std::string SectionReader::Open() {
   if (fields.Get<uint32_t>() != Crc32c(0, preamble, kPreambleBytes - 4)) {
     return Damaged("wrong checksum of its first bytes");
   }
-  if (version_ >= kOldestFileVersion && version_ <= kFileVersion) return "";
+  if (version_ >= kOldestFileVersion && version_ <= kFileVersion) return {};
   return "file '" + path_ + "': expected format version " + std::to_string(kFileVersion) +
          " or older, got " + std::to_string(version_) +
          ", which a newer release of this package reads";
 }
 
-std::string SectionReader::Read(uint64_t max_bytes, uint32_t* kind, std::string* payload) {
+Status SectionReader::Read(uint64_t max_bytes, uint32_t* kind, std::string* payload) {
   const std::string name = "section " + std::to_string(num_sections_);
   char frame[kFrameBytes];
-  std::string error = Take(frame, kFrameBytes, name.c_str());
-  if (!error.empty()) return error;
+  Status status = Take(frame, kFrameBytes, name.c_str());
+  if (!status.ok()) return status;
   ByteReader fields(frame, kFrameBytes);
   *kind = fields.Get<uint32_t>();
   const uint32_t index = fields.Get<uint32_t>();
@@ -135,8 +135,8 @@ std::string SectionReader::Read(uint64_t max_bytes, uint32_t* kind, std::string*
                    ", got " + std::to_string(bytes));
   }
   payload->resize(bytes);
-  error = Take(payload->data(), bytes, name.c_str());
-  if (!error.empty()) return error;
+  status = Take(payload->data(), bytes, name.c_str());
+  if (!status.ok()) return status;
   if (payload_crc != Crc32c(0, payload->data(), bytes)) {
     return Damaged("wrong checksum of " + name);
   }
@@ -144,7 +144,7 @@ std::string SectionReader::Read(uint64_t max_bytes, uint32_t* kind, std::string*
     return Damaged("expected its end at byte " + std::to_string(sum_.bytes) + ", got " +
                    std::to_string(file_bytes_) + " bytes");
   }
-  return "";
+  return {};
 }
 
 }  // namespace group_embedding

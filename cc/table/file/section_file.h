@@ -1,7 +1,5 @@
 // A file of sections with checksums over every byte. group_embedding/checkpoint/README.md describes
 // the format byte by byte.
-//
-// Functions return an error sentence, or "" on success.
 #pragma once
 
 #include <cstdint>
@@ -9,6 +7,7 @@
 #include <string>
 #include <utility>
 
+#include "core/status.h"
 #include "table/file/file_system.h"
 
 namespace group_embedding {
@@ -30,13 +29,13 @@ class SectionWriter {
   SectionWriter(std::string path, const FileSystem& files)
       : path_(std::move(path)), files_(files) {}
 
-  std::string Open();
-  std::string Write(uint32_t kind, const std::string& payload);
+  Status Open();
+  Status Write(uint32_t kind, const std::string& payload);
   // Writes the footer and finishes the file.
-  std::string Finish(FileSum* sum);
+  Status Finish(FileSum* sum);
 
  private:
-  std::string Append(const void* data, size_t bytes);
+  Status Append(const void* data, size_t bytes);
 
   const std::string path_;
   const FileSystem& files_;
@@ -52,18 +51,18 @@ class SectionReader {
 
   const std::string& path() const { return path_; }
   // Opens the file, or begins again.
-  std::string Open();
+  Status Open();
   uint32_t version() const { return version_; }  // of the open file's format
   int64_t bytes() const { return file_bytes_; }  // of the open file
   // The next section, whose payload may have up to `max_bytes`: no memory is taken for a larger
   // one. The last one is of kind kFooter, and then `sum` is complete.
-  std::string Read(uint64_t max_bytes, uint32_t* kind, std::string* payload);
+  Status Read(uint64_t max_bytes, uint32_t* kind, std::string* payload);
   const FileSum& sum() const { return sum_; }
   // A sentence: this file is damaged, in that way.
   std::string Damaged(const std::string& how) const;
 
  private:
-  std::string Take(void* to, uint64_t bytes, const char* what);
+  Status Take(void* to, uint64_t bytes, const char* what);
 
   const std::string path_;
   const FileSource& files_;

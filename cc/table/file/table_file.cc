@@ -28,13 +28,13 @@ constexpr uint64_t kMaxHeaderBytes = 1 << 20;
 
 // write(begin, end) for blocks of [0, count), of items of `item_bytes`.
 template <typename Write>
-std::string InBlocks(int64_t count, int64_t item_bytes, const Write& write) {
+Status InBlocks(int64_t count, int64_t item_bytes, const Write& write) {
   const int64_t items = std::max<int64_t>(kBlockBytes / std::max<int64_t>(item_bytes, 1), 1);
-  std::string error;
-  for (int64_t begin = 0; begin < count && error.empty(); begin += items) {
-    error = write(begin, std::min(begin + items, count));
+  Status status;
+  for (int64_t begin = 0; begin < count && status.ok(); begin += items) {
+    status = write(begin, std::min(begin + items, count));
   }
-  return error;
+  return status;
 }
 
 int64_t RowBytes(const TableFileHeader& header) { return header.dim * SizeOf(header.dtype); }
@@ -175,18 +175,18 @@ TableFileHeader HeaderOf(const EmbeddingTable& table) {
   return header;
 }
 
-std::string TableFileWriter::Open(const TableFileHeader& header) {
+Status TableFileWriter::Open(const TableFileHeader& header) {
   header_ = header;
   header_.file_id = RandomBits() | 1;  // 0 says that it is not known
   if (!HasGoodSlots(header_)) {
     return "expected at most " + std::to_string(kMaxSlots) + " slots, of 1 column or of dim, and " +
            std::to_string(kMaxRowBytes) + " bytes of a row with them, to be saved";
   }
-  std::string error = file_.Open();
-  return error.empty() ? file_.Write(kHeader, HeaderPayload(header_)) : error;
+  Status status = file_.Open();
+  return status.ok() ? file_.Write(kHeader, HeaderPayload(header_)) : status;
 }
 
-std::string TableFileWriter::AddInitialRows(const void* rows) {
+Status TableFileWriter::AddInitialRows(const void* rows) {
   const int64_t row_bytes = RowBytes(header_);
   return InBlocks(header_.initial.matrix_rows, row_bytes, [&](int64_t begin, int64_t end) {
     ByteWriter out;
@@ -195,7 +195,7 @@ std::string TableFileWriter::AddInitialRows(const void* rows) {
   });
 }
 
-std::string TableFileWriter::AddRows(const KeyedRows& rows) {
+Status TableFileWriter::AddRows(const KeyedRows& rows) {
   const int64_t num_rows = static_cast<int64_t>(rows.keys.size());
   totals_.num_rows += num_rows;
   return InBlocks(num_rows, BytesPerRow(header_), [&](int64_t begin, int64_t end) {
@@ -216,7 +216,7 @@ std::string TableFileWriter::AddRows(const KeyedRows& rows) {
   });
 }
 
-std::string TableFileWriter::AddErased(const std::vector<int64_t>& keys) {
+Status TableFileWriter::AddErased(const std::vector<int64_t>& keys) {
   totals_.num_erased += static_cast<int64_t>(keys.size());
   return InBlocks(static_cast<int64_t>(keys.size()), sizeof(int64_t),
                   [&](int64_t begin, int64_t end) {
@@ -226,10 +226,10 @@ std::string TableFileWriter::AddErased(const std::vector<int64_t>& keys) {
                   });
 }
 
-std::string TableFileWriter::AddAdmission(const AdmissionState& state) {
+Status TableFileWriter::AddAdmission(const AdmissionState& state) {
   totals_.num_counted += static_cast<int64_t>(state.keys.size());
   totals_.counter_bytes += static_cast<int64_t>(state.counters.size());
-  std::string error =
+  const Status status =
       InBlocks(static_cast<int64_t>(state.keys.size()), 2 * sizeof(int64_t),
                [&](int64_t begin, int64_t end) {
                  ByteWriter out;
@@ -237,7 +237,7 @@ std::string TableFileWriter::AddAdmission(const AdmissionState& state) {
                  out.PutArray(state.counts.data() + begin, (end - begin) * sizeof(int64_t));
                  return file_.Write(kCounted, out.bytes());
                });
-  if (!error.empty()) return error;
+  if (!status.ok()) return status;
   return InBlocks(static_cast<int64_t>(state.counters.size()), 1, [&](int64_t begin, int64_t end) {
     ByteWriter out;
     out.Put(begin);
@@ -246,31 +246,31 @@ std::string TableFileWriter::AddAdmission(const AdmissionState& state) {
   });
 }
 
-std::string TableFileWriter::Finish(FileSum* sum) {
+Status TableFileWriter::Finish(FileSum* sum) {
   ByteWriter out;
   for (const int64_t total :
        {totals_.num_rows, totals_.num_erased, totals_.num_counted, totals_.counter_bytes}) {
     out.Put(total);
   }
-  std::string error = file_.Write(kTotals, out.bytes());
-  if (error.empty()) error = file_.Finish(sum);
+  Status status = file_.Write(kTotals, out.bytes());
+  if (status.ok()) status = file_.Finish(sum);
   sum->id = header_.file_id;
-  return error;
+  return status;
 }
 
-std::string TableFileReader::Open() {
+Status TableFileReader::Open() {
   uint32_t kind;
   std::string payload;
-  std::string error = file_.Open();
-  if (error.empty()) error = file_.Read(kMaxHeaderBytes, &kind, &payload);
-  if (!error.empty()) return error;
+  Status status = file_.Open();
+  if (status.ok()) status = file_.Read(kMaxHeaderBytes, &kind, &payload);
+  if (!status.ok()) return status;
   totals_ = stated_ = TableFileTotals();
   initial_bytes_ = 0;
   if (kind != kHeader || !ParseHeader(payload, file_.version(), &header_)) {
     return file_.Damaged("it does not begin with a table's header");
   }
   const char* fault = FindFault(header_, file_.bytes());
-  return fault == nullptr ? "" : file_.Damaged(std::string("its header has ") + fault);
+  return fault == nullptr ? Status() : file_.Damaged(std::string("its header has ") + fault);
 }
 
 FileSum TableFileReader::sum() const {
@@ -353,14 +353,14 @@ bool TableFileReader::ReadPayload(uint32_t kind, const std::string& payload,
   }
 }
 
-std::string TableFileReader::Next(TableFileBlock* block) {
+Status TableFileReader::Next(TableFileBlock* block) {
   *block = TableFileBlock();
   uint32_t kind;
   std::string payload;
   // Blocks end before kBlockBytes, or have one row.
   const uint64_t max_bytes = kBlockBytes + BytesPerRow(header_);
-  std::string error = file_.Read(max_bytes, &kind, &payload);
-  if (!error.empty()) return error;
+  Status status = file_.Read(max_bytes, &kind, &payload);
+  if (!status.ok()) return status;
   if (!ReadPayload(kind, payload, block)) {
     return file_.Damaged("a section of kind " + std::to_string(kind) + " has another content");
   }
@@ -368,7 +368,7 @@ std::string TableFileReader::Next(TableFileBlock* block) {
   totals_.num_erased += static_cast<int64_t>(block->erased.size());
   totals_.num_counted += static_cast<int64_t>(block->admission.keys.size());
   totals_.counter_bytes += static_cast<int64_t>(block->admission.counters.size());
-  return "";
+  return {};
 }
 
 }  // namespace group_embedding

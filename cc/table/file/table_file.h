@@ -1,13 +1,12 @@
 // The file of a keyed table, or of one part of it. group_embedding/checkpoint/README.md describes
 // the format byte by byte. Files are written and read block by block, never as a whole.
-//
-// Functions return an error sentence, or "" on success.
 #pragma once
 
 #include <cstdint>
 #include <string>
 #include <vector>
 
+#include "core/status.h"
 #include "table/embedding_table.h"
 #include "table/file/section_file.h"
 
@@ -45,13 +44,13 @@ class TableFileWriter {
  public:
   TableFileWriter(const std::string& path, const FileSystem& files) : file_(path, files) {}
 
-  std::string Open(const TableFileHeader& header);
+  Status Open(const TableFileHeader& header);
   // What keys start as: the first matrix_rows rows of the table.
-  std::string AddInitialRows(const void* rows);
-  std::string AddRows(const KeyedRows& rows);
-  std::string AddErased(const std::vector<int64_t>& keys);
-  std::string AddAdmission(const AdmissionState& state);
-  std::string Finish(FileSum* sum);
+  Status AddInitialRows(const void* rows);
+  Status AddRows(const KeyedRows& rows);
+  Status AddErased(const std::vector<int64_t>& keys);
+  Status AddAdmission(const AdmissionState& state);
+  Status Finish(FileSum* sum);
   // The sums over all that was added.
   const TableFileTotals& totals() const { return totals_; }
 
@@ -78,10 +77,10 @@ class TableFileReader {
   TableFileReader(std::string path, const FileSource& files) : file_(std::move(path), files) {}
 
   // Opens the file, or begins again, and reads the header.
-  std::string Open();
+  Status Open();
   const std::string& path() const { return file_.path(); }
   const TableFileHeader& header() const { return header_; }
-  std::string Next(TableFileBlock* block);
+  Status Next(TableFileBlock* block);
   // After the last block.
   FileSum sum() const;
   const TableFileTotals& totals() const { return totals_; }

@@ -8,8 +8,8 @@
 namespace group_embedding {
 namespace {
 
-std::string InTable(const std::string& name, const std::string& error) {
-  return error.empty() ? "" : "table '" + name + "': " + error;
+Status InTable(const std::string& name, const Status& status) {
+  return status.In("table '" + name + "': ");
 }
 
 const char* NameOf(DataType type) {
@@ -30,8 +30,8 @@ std::string Mismatch(const TableOptions& table, const std::string& path, const s
 }
 
 // Whether rows of a file can be rows of `table`.
-std::string CheckFits(const TableFileSummary& file, const std::string& path,
-                      const EmbeddingTable& table) {
+Status CheckFits(const TableFileSummary& file, const std::string& path,
+                 const EmbeddingTable& table) {
   const TableFileHeader& header = file.header;
   const TableOptions& options = table.options();
   if (header.dim != options.dim) {
@@ -51,11 +51,11 @@ std::string CheckFits(const TableFileSummary& file, const std::string& path,
       }
     }
   }
-  return "";
+  return {};
 }
 
 // Whether the files are all parts of one full save and of at most one save of changes.
-std::string CheckComplete(const std::string& name, const std::vector<TableFileSummary>& files) {
+Status CheckComplete(const std::string& name, const std::vector<TableFileSummary>& files) {
   std::map<uint64_t, std::vector<const TableFileHeader*>> saves;
   int64_t num_full = 0, num_changes = 0;
   for (const TableFileSummary& file : files) saves[file.header.save_id].push_back(&file.header);
@@ -72,17 +72,17 @@ std::string CheckComplete(const std::string& name, const std::vector<TableFileSu
     }
     ++(parts[0]->changes_only ? num_changes : num_full);
   }
-  if (num_full == 1 && num_changes <= 1) return "";
+  if (num_full == 1 && num_changes <= 1) return {};
   return "table '" + name +
          "': expected the files of one full save and of at most one save of changes, got " +
          std::to_string(num_full) + " and " + std::to_string(num_changes);
 }
 
-std::string CheckSaved(const SavedTable& saved, const std::string& name,
-                       const EmbeddingTable* table, const std::vector<TableFileSummary>& files) {
+Status CheckSaved(const SavedTable& saved, const std::string& name, const EmbeddingTable* table,
+                  const std::vector<TableFileSummary>& files) {
   for (size_t f = 0; f < files.size() && table != nullptr; ++f) {
-    std::string error = CheckFits(files[f], saved.paths[f], *table);
-    if (!error.empty()) return error;
+    Status status = CheckFits(files[f], saved.paths[f], *table);
+    if (!status.ok()) return status;
   }
   return CheckComplete(name, files);
 }
@@ -100,34 +100,34 @@ std::vector<SlotOptions> SlotsOf(const std::vector<TableFileSummary>& files) {
 
 // body(block) for all blocks of the files that are full saves, or of the others.
 template <typename Body>
-std::string ForBlocks(const SavedTable& saved, const std::vector<TableFileSummary>& files,
-                      bool changes_only, const Body& body) {
+Status ForBlocks(const SavedTable& saved, const std::vector<TableFileSummary>& files,
+                 bool changes_only, const Body& body) {
   for (size_t f = 0; f < files.size(); ++f) {
     if (files[f].header.changes_only != changes_only) continue;
     TableFileReader file(saved.paths[f], *saved.source);
     TableFileBlock block;
-    std::string error = file.Open();
-    while (error.empty() && !block.is_last) {
-      error = file.Next(&block);
-      if (error.empty()) body(block);
+    Status status = file.Open();
+    while (status.ok() && !block.is_last) {
+      status = file.Next(&block);
+      if (status.ok()) body(block);
     }
-    if (!error.empty()) return error;
+    if (!status.ok()) return status;
   }
-  return "";
+  return {};
 }
 
 // How many keys of a subset the files have: those of the changes, and of the full save those that
 // the changes do not name.
-std::string CountKeys(const SavedTable& saved, const std::vector<TableFileSummary>& files,
-                      const KeySubset& subset, int64_t* num_keys) {
+Status CountKeys(const SavedTable& saved, const std::vector<TableFileSummary>& files,
+                 const KeySubset& subset, int64_t* num_keys) {
   std::unordered_set<int64_t> changed;
   *num_keys = 0;
-  std::string error = ForBlocks(saved, files, true, [&](const TableFileBlock& block) {
+  Status status = ForBlocks(saved, files, true, [&](const TableFileBlock& block) {
     for (const int64_t key : block.rows.keys) *num_keys += subset.Has(key);
     changed.insert(block.rows.keys.begin(), block.rows.keys.end());
     changed.insert(block.erased.begin(), block.erased.end());
   });
-  if (!error.empty()) return error;
+  if (!status.ok()) return status;
   return ForBlocks(saved, files, false, [&](const TableFileBlock& block) {
     for (const int64_t key : block.rows.keys) {
       *num_keys += subset.Has(key) && changed.count(key) == 0;
@@ -136,16 +136,16 @@ std::string CountKeys(const SavedTable& saved, const std::vector<TableFileSummar
 }
 
 // Whether what a table may use holds the rows. They are counted where it is not plain.
-std::string CheckBuffer(const SavedTable& saved, const EmbeddingTable& table,
-                        const RestoreOptions& how, const std::vector<TableFileSummary>& files) {
+Status CheckBuffer(const SavedTable& saved, const EmbeddingTable& table, const RestoreOptions& how,
+                   const std::vector<TableFileSummary>& files) {
   const std::string& name = table.options().name;
   const std::vector<SlotOptions> slots = how.as_start ? std::vector<SlotOptions>() : SlotsOf(files);
   const int64_t max_keys = table.max_keys(slots);
   int64_t num_keys = 0;
   for (const TableFileSummary& file : files) num_keys += file.totals.num_rows;
-  if (num_keys <= max_keys) return "";
-  const std::string error = CountKeys(saved, files, how.subset, &num_keys);
-  if (!error.empty() || num_keys <= max_keys) return InTable(name, error);
+  if (num_keys <= max_keys) return {};
+  const Status status = CountKeys(saved, files, how.subset, &num_keys);
+  if (!status.ok() || num_keys <= max_keys) return InTable(name, status);
   return "table '" + name + "': expected at most " + std::to_string(max_keys) + " rows with " +
          std::to_string(slots.size()) + " slots, as fit what it may use, the " + "checkpoint has " +
          std::to_string(num_keys) + "; give it more by StorageOption(storage_size=...)";
@@ -153,8 +153,8 @@ std::string CheckBuffer(const SavedTable& saved, const EmbeddingTable& table,
 
 }  // namespace
 
-std::string CheckIdentity(const SavedTable& saved, size_t f, const TableFileSummary& found) {
-  if (saved.files.empty()) return "";
+Status CheckIdentity(const SavedTable& saved, size_t f, const TableFileSummary& found) {
+  if (saved.files.empty()) return {};
   const FileSum &expected = saved.files[f].sum, &got = found.sum;
   const TableFileHeader& header = found.header;
   const bool read = got.bytes > 0;
@@ -163,7 +163,7 @@ std::string CheckIdentity(const SavedTable& saved, size_t f, const TableFileSumm
   if (header.table == saved.table && header.changes_only == saved.files[f].changes_only &&
       (expected.id == 0 || expected.id == got.id) &&
       (!read || (expected.bytes == got.bytes && same_content))) {
-    return "";
+    return {};
   }
   return "file '" + saved.paths[f] +
          "' is whole, but not the one that was saved with this checkpoint: it has " +
@@ -172,43 +172,43 @@ std::string CheckIdentity(const SavedTable& saved, size_t f, const TableFileSumm
          " of " + std::to_string(header.num_parts);
 }
 
-std::string ReadHeaders(const SavedTable& saved, const std::string& name,
-                        const EmbeddingTable& table, std::vector<TableFileSummary>* files) {
+Status ReadHeaders(const SavedTable& saved, const std::string& name, const EmbeddingTable& table,
+                   std::vector<TableFileSummary>* files) {
   for (const std::string& path : saved.paths) {
     TableFileReader file(path, *saved.source);
-    std::string error = file.Open();
+    Status status = file.Open();
     TableFileSummary summary = {file.header(), {}, {}};
     summary.sum.id = file.header().file_id;
-    if (error.empty()) error = CheckIdentity(saved, files->size(), summary);
-    if (!error.empty()) return InTable(name, error);
+    if (status.ok()) status = CheckIdentity(saved, files->size(), summary);
+    if (!status.ok()) return InTable(name, status);
     files->push_back(std::move(summary));
   }
   return CheckSaved(saved, name, &table, *files);
 }
 
-std::string VerifyTableFile(const std::string& path, const FileSource& files,
-                            TableFileSummary* summary) {
+Status VerifyTableFile(const std::string& path, const FileSource& files,
+                       TableFileSummary* summary) {
   TableFileReader file(path, files);
-  std::string error = file.Open();
+  Status status = file.Open();
   TableFileBlock block;
-  while (error.empty() && !block.is_last) error = file.Next(&block);
+  while (status.ok() && !block.is_last) status = file.Next(&block);
   *summary = {file.header(), file.totals(), file.sum()};
-  return error;
+  return status;
 }
 
-std::string VerifySavedTable(const SavedTable& saved, const std::string& name,
-                             const EmbeddingTable* table, const RestoreOptions& how,
-                             std::vector<TableFileSummary>* summaries) {
+Status VerifySavedTable(const SavedTable& saved, const std::string& name,
+                        const EmbeddingTable* table, const RestoreOptions& how,
+                        std::vector<TableFileSummary>* summaries) {
   for (size_t f = 0; f < saved.paths.size(); ++f) {
     TableFileSummary file;
-    std::string error = VerifyTableFile(saved.paths[f], *saved.source, &file);
-    if (error.empty()) error = CheckIdentity(saved, f, file);
-    if (!error.empty()) return InTable(name, error);
+    Status status = VerifyTableFile(saved.paths[f], *saved.source, &file);
+    if (status.ok()) status = CheckIdentity(saved, f, file);
+    if (!status.ok()) return InTable(name, status);
     summaries->push_back(std::move(file));
   }
-  std::string error = CheckSaved(saved, name, table, *summaries);
-  if (error.empty() && table != nullptr) error = CheckBuffer(saved, *table, how, *summaries);
-  return error;
+  Status status = CheckSaved(saved, name, table, *summaries);
+  if (status.ok() && table != nullptr) status = CheckBuffer(saved, *table, how, *summaries);
+  return status;
 }
 
 }  // namespace group_embedding

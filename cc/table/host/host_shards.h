@@ -11,6 +11,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "core/status.h"
 #include "table/embedding_table.h"
 #include "table/host/bloom_counters.h"
 #include "table/host/key_index.h"
@@ -33,8 +34,8 @@ class LowerTier {
   // Called once all rows in memory are used: moves the rows of those of `keys` that are in this
   // tier into memory, and makes sure that there are free rows for the others, if `access` may give
   // them rows. `keys`: all different, none has a row in memory.
-  virtual std::string BringIn(std::vector<int64_t> keys, Access access,
-                              const ParallelFor& parallel_for) = 0;
+  virtual Status BringIn(std::vector<int64_t> keys, Access access,
+                         const ParallelFor& parallel_for) = 0;
   // Called in the end: what was located, and for which batch.
   virtual void Hold(const int64_t* rows, int64_t num_rows, int64_t batch) = 0;
 };
@@ -50,17 +51,17 @@ class HostShards : public EmbeddingTable, public HostTable {
     std::atomic<int64_t> num_rows{0};  // keys that have one
     // While a snapshot has not read this shard's counts: the former counts of entries changed since
     // it was taken, 0 for new entries. Else null.
-    std::unique_ptr<std::unordered_map<int64_t, int64_t>> aside;
+    std::unique_ptr<std::unordered_map<int64_t, int64_t>> former_counts;
 
     explicit Shard(float max_load) : index(max_load) {}
 
     // The key's entry, of that state, is about to change; with the lock.
     void BeforeChange(int64_t key, int64_t state) {
-      if (aside != nullptr) aside->try_emplace(key, state);
+      if (former_counts != nullptr) former_counts->try_emplace(key, state);
     }
   };
 
-  HostShards(const TableOptions& options, const void* matrix, std::string* error)
+  HostShards(const TableOptions& options, const void* matrix, Status* error)
       : store_(options, matrix, error),
         bloom_(options.admission),
         shards_(MakeShards(std::make_index_sequence<kNumShards>())) {}
@@ -89,8 +90,8 @@ class HostShards : public EmbeddingTable, public HostTable {
   HostTable* host() override { return this; }
   std::unique_ptr<RowLocator> Locate(std::vector<KeysToLocate> requests, Access access,
                                      int64_t step) override;
-  std::string ReadRows(const int64_t* keys, int64_t num_keys, void* values,
-                       const ParallelFor& parallel_for) override;
+  Status ReadRows(const int64_t* keys, int64_t num_keys, void* values,
+                  const ParallelFor& parallel_for) override;
   int64_t first_row() const override { return store_.first_row(); }
   void ReadInitialRows(void* rows) const override {
     std::memcpy(rows, store_.Row(0), InitialBytes());
@@ -98,9 +99,7 @@ class HostShards : public EmbeddingTable, public HostTable {
   void WriteInitialRows(const void* rows) override {
     std::memcpy(store_.Row(0), rows, InitialBytes());
   }
-  std::string Slot(const SlotOptions& slot, void** array) override {
-    return store_.Slot(slot, array);
-  }
+  Status Slot(const SlotOptions& slot, void** array) override { return store_.Slot(slot, array); }
   const std::vector<SlotOptions>& slots() const override { return store_.slots(); }
   int64_t num_keys() const override;
   int64_t max_keys(const std::vector<SlotOptions>& slots) const override {
@@ -110,10 +109,10 @@ class HostShards : public EmbeddingTable, public HostTable {
   float load_factor() const override;
   void Find(const int64_t* keys, int64_t num_keys, int64_t* rows) const override;
   RowInfo Info(int64_t row) const override;
-  std::string ReadAll(KeyedRows* rows) const override;
-  std::string Insert(const KeyedRowsView& rows, const ParallelFor& parallel_for) override;
+  Status ReadAll(KeyedRows* rows) const override;
+  Status Insert(const KeyedRowsView& rows, const ParallelFor& parallel_for) override;
   int64_t Erase(const int64_t* keys, int64_t num_keys) override;
-  std::string Describe(const int64_t* keys, int64_t num_keys, KeyInfo* infos) const override;
+  Status Describe(const int64_t* keys, int64_t num_keys, KeyInfo* infos) const override;
   int64_t Evict(const Eviction& eviction, int64_t step, const ParallelFor& parallel_for) override;
   void Clear() override;
   void SetAdmissionState(const AdmissionState& state) override;
@@ -128,7 +127,7 @@ class HostShards : public EmbeddingTable, public HostTable {
  protected:
   Shard& ShardOf(uint64_t hash) const { return shards_[ShardIndex(hash)]; }
   // As Insert does, of rows.keys[i].
-  std::string InsertOne(const KeyedRowsView& rows, int64_t i);
+  Status InsertOne(const KeyedRowsView& rows, int64_t i);
 
   ChangeLog changes_;
 
@@ -150,8 +149,7 @@ class HostShards : public EmbeddingTable, public HostTable {
   // `is_full_save`: it was kept, and has all rows.
   void EndSnapshot(RowSnapshot* snapshot, bool is_full_save);
   // The keys of shard s; `parts` are all keys of `rows`, one part after the other.
-  std::string InsertInShard(const KeyedRowsView& rows, const std::vector<KeysByShard>& parts,
-                            int s);
+  Status InsertInShard(const KeyedRowsView& rows, const std::vector<KeysByShard>& parts, int s);
 
   mutable RowStore store_;
   BloomCounters bloom_;

@@ -86,7 +86,7 @@ void HostShards::Find(const int64_t* keys, int64_t num_keys, int64_t* rows) cons
 
 RowInfo HostShards::Info(int64_t row) const { return store_.Info(row); }
 
-std::string HostShards::Describe(const int64_t* keys, int64_t num_keys, KeyInfo* infos) const {
+Status HostShards::Describe(const int64_t* keys, int64_t num_keys, KeyInfo* infos) const {
   const bool has_bloom = options().admission.kind == Admission::Kind::kBloom;
   const auto snapshot = this->snapshot();
   for (int64_t i = 0; i < num_keys; ++i) {
@@ -104,7 +104,7 @@ std::string HostShards::Describe(const int64_t* keys, int64_t num_keys, KeyInfo*
     if (has_bloom) counted = bloom_.Count(hash);
     infos[i] = {kNoTier, counted > 0 ? counted : -1, -1};
   }
-  return "";
+  return {};
 }
 
 int64_t HostShards::num_keys() const {
@@ -252,12 +252,13 @@ void HostShards::ReadCounts(AdmissionState* state) {
   };
   for (Shard& shard : shards_) {
     std::lock_guard<std::mutex> lock(shard.mutex);
-    if (shard.aside == nullptr) continue;
+    if (shard.former_counts == nullptr) continue;
     shard.index.ForEach([&](KeyIndex::Entry& entry) {
-      if (entry.state < 0 && shard.aside->count(entry.key) == 0) add(entry.key, entry.state);
+      const bool is_former = shard.former_counts->count(entry.key) > 0;
+      if (entry.state < 0 && !is_former) add(entry.key, entry.state);
     });
-    for (const auto& [key, entry_state] : *shard.aside) add(key, entry_state);
-    shard.aside.reset();
+    for (const auto& [key, entry_state] : *shard.former_counts) add(key, entry_state);
+    shard.former_counts.reset();
   }
 }
 
@@ -271,7 +272,7 @@ void HostShards::EndSnapshot(RowSnapshot* snapshot, bool is_full_save) {
   bloom_.ForgetSnapshot();
   for (Shard& shard : shards_) {
     std::lock_guard<std::mutex> lock(shard.mutex);
-    shard.aside.reset();
+    shard.former_counts.reset();
   }
 }
 
@@ -315,7 +316,7 @@ std::unique_ptr<Snapshot> HostShards::TakeSnapshot(bool changes_only, const Evic
   const bool has_counts = options().admission.kind == Admission::Kind::kCounter;
   for (Shard& shard : shards_) {
     std::lock_guard<std::mutex> lock(shard.mutex);
-    shard.aside.reset(has_counts ? new std::unordered_map<int64_t, int64_t> : nullptr);
+    shard.former_counts.reset(has_counts ? new std::unordered_map<int64_t, int64_t> : nullptr);
   }
   const ChangeMark now = Now();
   auto keep = [this, changes_only, now] {
@@ -329,11 +330,11 @@ std::unique_ptr<Snapshot> HostShards::TakeSnapshot(bool changes_only, const Evic
       [this, of, changes_only](bool is_kept) { EndSnapshot(of, is_kept && !changes_only); });
 }
 
-std::string HostShards::ReadAll(KeyedRows* rows) const {
+Status HostShards::ReadAll(KeyedRows* rows) const {
   CompleteEviction();
   RowSnapshot all(store_, /*changed_since=*/0);
   all.Read(0, all.num_rows(), rows);
-  return "";
+  return {};
 }
 
 void HostShards::BeforeWrite(const int64_t* rows, int64_t num_rows) {
@@ -343,11 +344,11 @@ void HostShards::BeforeWrite(const int64_t* rows, int64_t num_rows) {
 }
 
 std::unique_ptr<EmbeddingTable> MakeHostTable(const TableOptions& options, const void* matrix,
-                                              std::string* error) {
+                                              Status* error) {
   *error = CheckOptions(options);
-  if (!error->empty()) return nullptr;
+  if (!error->ok()) return nullptr;
   auto table = std::make_unique<HostShards>(options, matrix, error);
-  if (!error->empty()) return nullptr;
+  if (!error->ok()) return nullptr;
   return table;
 }
 

@@ -4,6 +4,7 @@
 #include <memory>
 #include <string>
 
+#include "core/status.h"
 #include "table/embedding_table.h"
 
 namespace group_embedding {
@@ -11,6 +12,6 @@ namespace group_embedding {
 // `matrix`: [options.initial.matrix_rows, dim] of the table's type, or null if it has none.
 // Where it cannot be made, null, and `error` says why.
 std::unique_ptr<EmbeddingTable> MakeHostTable(const TableOptions& options, const void* matrix,
-                                              std::string* error);
+                                              Status* error);
 
 }  // namespace group_embedding

@@ -70,7 +70,7 @@ class HostShards::Inserter {
     return true;
   }
 
-  const std::string& error() const { return free_.error(); }
+  const Status& status() const { return free_.status(); }
 
  private:
   // Gives a row the content that there is for key i. `is_new`: it was no key's.
@@ -100,9 +100,9 @@ class HostShards::Inserter {
   int64_t num_new_ = 0;  // keys that have a row now and had none
 };
 
-std::string HostShards::Insert(const KeyedRowsView& rows, const ParallelFor& parallel_for) {
-  std::string error = CheckCounts(options(), rows);
-  if (!error.empty()) return error;
+Status HostShards::Insert(const KeyedRowsView& rows, const ParallelFor& parallel_for) {
+  Status status = CheckCounts(options(), rows);
+  if (!status.ok()) return status;
   CompleteEviction(parallel_for);
   const TableBatch batch(this);  // what it writes has changed since any snapshot
   const std::vector<KeysByShard> parts = SortKeys(rows, parallel_for);
@@ -110,18 +110,18 @@ std::string HostShards::Insert(const KeyedRowsView& rows, const ParallelFor& par
   std::mutex mutex;
   parallel_for(kNumShards, cost, [&](int64_t begin, int64_t end) {
     for (int64_t s = begin; s < end; ++s) {
-      std::string failed = InsertInShard(rows, parts, static_cast<int>(s));
-      if (failed.empty()) continue;
+      Status failed = InsertInShard(rows, parts, static_cast<int>(s));
+      if (failed.ok()) continue;
       std::lock_guard<std::mutex> lock(mutex);
-      error = std::move(failed);
+      status = std::move(failed);
     }
   });
-  return error;
+  return status;
 }
 
 // In the order of the keys, so that of one that comes twice the last row holds.
-std::string HostShards::InsertInShard(const KeyedRowsView& rows,
-                                      const std::vector<KeysByShard>& parts, int s) {
+Status HostShards::InsertInShard(const KeyedRowsView& rows, const std::vector<KeysByShard>& parts,
+                                 int s) {
   int64_t num_keys = 0;
   for (const KeysByShard& part : parts) num_keys += part.num_keys(s);
   Inserter inserter(this, rows, &shards_[s], num_keys);
@@ -135,13 +135,13 @@ std::string HostShards::InsertInShard(const KeyedRowsView& rows,
         });
     first += part.num_keys();
   }
-  return all ? "" : inserter.error();
+  return all ? Status() : inserter.status();
 }
 
-std::string HostShards::InsertOne(const KeyedRowsView& rows, int64_t i) {
+Status HostShards::InsertOne(const KeyedRowsView& rows, int64_t i) {
   const uint64_t hash = HashOf(rows.keys[i]);
   Inserter inserter(this, rows, &ShardOf(hash), 1);
-  return inserter.Insert(i, rows.keys[i], hash) ? "" : inserter.error();
+  return inserter.Insert(i, rows.keys[i], hash) ? Status() : inserter.status();
 }
 
 }  // namespace group_embedding

@@ -101,30 +101,30 @@ void ReadFromMemory(HostShards* table, const int64_t* keys, int64_t num_keys, ch
 }
 
 // All rows must be in memory before any is copied.
-std::string ReadFromTiers(HostShards* table, const int64_t* keys, int64_t num_keys, int64_t batch,
-                          char* values, const ParallelFor& parallel_for) {
+Status ReadFromTiers(HostShards* table, const int64_t* keys, int64_t num_keys, int64_t batch,
+                     char* values, const ParallelFor& parallel_for) {
   const RowStore& store = table->store();
   std::vector<int64_t> rows(num_keys);
   const KeysToLocate request = {table, keys, num_keys, rows.data(), batch};
-  std::string error = LocateRowsCpu(&request, 1, Access::kRead, -1, parallel_for);
-  if (!error.empty()) return error;
+  Status status = LocateRowsCpu(&request, 1, Access::kRead, -1, parallel_for);
+  if (!status.ok()) return status;
   ForParts(num_keys, parallel_for, [&](int64_t, int64_t first, int64_t count) {
     CopyRowsOf(num_keys, store, rows.data() + first, count, values + first * store.row_bytes());
   });
-  return "";
+  return {};
 }
 
 }  // namespace
 
-std::string HostShards::ReadRows(const int64_t* keys, int64_t num_keys, void* values,
-                                 const ParallelFor& parallel_for) {
+Status HostShards::ReadRows(const int64_t* keys, int64_t num_keys, void* values,
+                            const ParallelFor& parallel_for) {
   auto* to = static_cast<char*>(values);
   const TableBatch batch(this);
   if (lower_tier() != nullptr) {
     return ReadFromTiers(this, keys, num_keys, batch.number(), to, parallel_for);
   }
   ReadFromMemory(this, keys, num_keys, to, parallel_for);
-  return "";
+  return {};
 }
 
 }  // namespace group_embedding

@@ -19,7 +19,7 @@ RowSnapshot::RowSnapshot(const RowStore& store, int64_t changed_since, const Evi
       clock_(store.clock()),
       num_slots_(store.slots().size()),
       read_(new std::atomic<uint64_t>[(num_rows_ + 63) / 64]()),
-      parts_(new Part[kNumLocks]),
+      stripes_(new Stripes[kNumLocks]),
       eviction_(eviction),
       step_(step),
       evicts_(eviction.kind != Eviction::Kind::kNone) {}
@@ -36,15 +36,15 @@ void RowSnapshot::Append(int64_t row, KeyedRows* rows) const {
   }
 }
 
-void RowSnapshot::AppendAside(const KeyedRows& aside, size_t place, KeyedRows* rows) const {
-  rows->keys.push_back(aside.keys[place]);
-  rows->counts.push_back(aside.counts[place]);
-  rows->versions.push_back(aside.versions[place]);
+void RowSnapshot::AppendCopy(const KeyedRows& copies, size_t copy, KeyedRows* rows) const {
+  rows->keys.push_back(copies.keys[copy]);
+  rows->counts.push_back(copies.counts[copy]);
+  rows->versions.push_back(copies.versions[copy]);
   const int64_t bytes = store_.row_bytes();
-  AppendBytes(aside.values.data() + place * bytes, bytes, &rows->values);
+  AppendBytes(copies.values.data() + copy * bytes, bytes, &rows->values);
   for (size_t s = 0; s < num_slots_; ++s) {
     const int64_t slot_bytes = store_.slot_row_bytes(s);
-    AppendBytes(aside.slots[s].data() + place * slot_bytes, slot_bytes, &rows->slots[s]);
+    AppendBytes(copies.slots[s].data() + copy * slot_bytes, slot_bytes, &rows->slots[s]);
   }
 }
 
@@ -59,17 +59,17 @@ void RowSnapshot::Truncate(size_t num_rows, KeyedRows* rows) const {
   }
 }
 
-void RowSnapshot::PutAside(int64_t row) {
-  Part& part = PartOf(row);
-  std::lock_guard<std::mutex> lock(part.mutex);
+void RowSnapshot::CopyOnce(int64_t row) {
+  Stripes& stripes = StripesOf(row);
+  std::lock_guard<std::mutex> lock(stripes.mutex);
   if (IsRead(row)) return;
   if (!Evict(row) && IsWanted(row)) {
-    const size_t place = part.aside.keys.size();
+    const size_t copy = stripes.copies.keys.size();
     try {
-      Append(row, &part.aside);
-      part.places[row] = place;
+      Append(row, &stripes.copies);
+      stripes.copy_of_row[row] = copy;
     } catch (...) {  // memory ran out
-      Truncate(place, &part.aside);
+      Truncate(copy, &stripes.copies);
       throw;
     }
   }
@@ -80,18 +80,19 @@ void RowSnapshot::Read(int64_t begin, int64_t end, KeyedRows* rows) {
   rows->slots.resize(num_slots_);
   for (int64_t row = std::max(begin, store_.first_row()); row < std::min(end, num_rows_);) {
     const int64_t stripe_end = std::min({(row / kStripeRows + 1) * kStripeRows, end, num_rows_});
-    Part& part = PartOf(row);
-    std::lock_guard<std::mutex> lock(part.mutex);
+    Stripes& stripes = StripesOf(row);
+    std::lock_guard<std::mutex> lock(stripes.mutex);
     for (; row < stripe_end; ++row) {
       if (!IsRead(row)) {
         if (!Evict(row) && IsWanted(row)) Append(row, rows);
         SetRead(row);
-      } else if (const auto found = part.places.find(row); found != part.places.end()) {
-        AppendAside(part.aside, found->second, rows);
-        part.places.erase(found);
+      } else if (const auto found = stripes.copy_of_row.find(row);
+                 found != stripes.copy_of_row.end()) {
+        AppendCopy(stripes.copies, found->second, rows);
+        stripes.copy_of_row.erase(found);
       }
     }
-    if (part.places.empty()) part.aside = {};  // at the latest when all is read
+    if (stripes.copy_of_row.empty()) stripes.copies = {};  // at the latest when all is read
   }
 }
 
@@ -118,7 +119,7 @@ void RowSnapshot::JudgeRows(int64_t begin, int64_t end) {
       row = stripe_end;
       continue;
     }
-    std::lock_guard<std::mutex> lock(PartOf(row).mutex);
+    std::lock_guard<std::mutex> lock(StripesOf(row).mutex);
     for (; row < stripe_end; ++row) {
       if (!IsRead(row) && Evict(row)) SetRead(row);
     }

@@ -40,7 +40,7 @@ class RowSnapshot {
   // `row` is about to change.
   void BeforeWrite(int64_t row) {
     if (row < store_.first_row() || row >= num_rows_ || IsRead(row)) return;
-    PutAside(row);
+    CopyOnce(row);
   }
 
   // Whether the table's index may have keys that were evicted.
@@ -61,10 +61,10 @@ class RowSnapshot {
   static constexpr uint64_t kAllRead = ~uint64_t{0};
   static constexpr int64_t kNumLocks = 256;
 
-  struct Part {  // of the rows that have one lock
+  struct Stripes {  // the rows that have one lock
     std::mutex mutex;
-    KeyedRows aside;
-    std::unordered_map<int64_t, size_t> places;  // of rows, in `aside`
+    KeyedRows copies;  // of rows that changed before they were read
+    std::unordered_map<int64_t, size_t> copy_of_row;
   };
 
   bool IsRead(int64_t row) const {
@@ -76,21 +76,21 @@ class RowSnapshot {
   bool IsWanted(int64_t row) const {
     return store_.IsKeys(row) && store_.Info(row).clock >= changed_since_;
   }
-  Part& PartOf(int64_t row) { return parts_[row / kStripeRows % kNumLocks]; }
-  void PutAside(int64_t row);
-  // Evicts the key of a row that was not read yet, if it goes. With the lock of the row's part.
+  Stripes& StripesOf(int64_t row) { return stripes_[row / kStripeRows % kNumLocks]; }
+  void CopyOnce(int64_t row);
+  // Evicts the key of a row that was not read yet, if it goes. With the lock of the row's stripes.
   bool Evict(int64_t row);
   void Append(int64_t row, KeyedRows* rows) const;
   // To its first rows; what was appended last may be incomplete.
   void Truncate(size_t num_rows, KeyedRows* rows) const;
-  void AppendAside(const KeyedRows& aside, size_t place, KeyedRows* rows) const;
+  void AppendCopy(const KeyedRows& copies, size_t copy, KeyedRows* rows) const;
 
   const RowStore& store_;
   const int64_t num_rows_, changed_since_, clock_;
   const size_t num_slots_;
-  // A bit per row: it was read or put aside. What a bit says is in place before it is set.
+  // A bit per row: it was read or copied. The bit is set after that.
   std::unique_ptr<std::atomic<uint64_t>[]> read_;
-  std::unique_ptr<Part[]> parts_;
+  std::unique_ptr<Stripes[]> stripes_;
 
   const Eviction eviction_;
   const int64_t step_;

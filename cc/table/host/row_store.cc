@@ -25,7 +25,7 @@ void Fill(float value, DataType dtype, int64_t count, void* values) {
 
 }  // namespace
 
-RowStore::RowStore(const TableOptions& options, const void* matrix, std::string* error)
+RowStore::RowStore(const TableOptions& options, const void* matrix, Status* error)
     : options_(options),
       row_bytes_(options.dim * SizeOf(options.dtype)),
       first_row_(options.initial.matrix_rows + 1),
@@ -35,7 +35,7 @@ RowStore::RowStore(const TableOptions& options, const void* matrix, std::string*
     array->memory = ReserveHostMemory(reserved_rows_ * bytes);
   });
   *error = GrowTo(first_row_);
-  if (!error->empty()) return;
+  if (!error->ok()) return;
   num_rows_ = first_row_;
   const int64_t matrix_rows = options.initial.matrix_rows;
   if (matrix_rows > 0) std::memcpy(Row(0), matrix, matrix_rows * row_bytes_);
@@ -53,33 +53,33 @@ int64_t RowStore::max_rows(const std::vector<SlotOptions>& more) const {
   return std::min(max_bytes_ / BytesPerRow(more), reserved_rows_ - first_row_);
 }
 
-std::string RowStore::GrowTo(int64_t num_rows) {
-  if (num_rows <= usable_rows_) return "";
+Status RowStore::GrowTo(int64_t num_rows) {
+  if (num_rows <= usable_rows_) return {};
   const int64_t max_rows = first_row_ + this->max_rows();
-  std::string error;
+  Status status;
   if (num_rows > max_rows) {
-    error = std::to_string(max_rows - first_row_) + " rows of " + std::to_string(BytesPerRow()) +
-            " bytes (dim " + std::to_string(options_.dim) + ", " + std::to_string(slots_.size()) +
-            " slots) fill the " + std::to_string(max_bytes_) + " bytes it may use";
+    status = std::to_string(max_rows - first_row_) + " rows of " + std::to_string(BytesPerRow()) +
+             " bytes (dim " + std::to_string(options_.dim) + ", " + std::to_string(slots_.size()) +
+             " slots) fill the " + std::to_string(max_bytes_) + " bytes it may use";
   } else {
     const int64_t rows = std::min(max_rows, std::max(num_rows + 1024, usable_rows_ / 4 * 5));
     ForArrays([&](Array* array, int64_t bytes) {
-      if (error.empty()) error = array->memory->Grow(rows * bytes);
+      if (status.ok()) status = array->memory->Grow(rows * bytes);
     });
-    if (error.empty()) error = ReserveFree(rows);
-    if (error.empty()) usable_rows_ = rows;
+    if (status.ok()) status = ReserveFree(rows);
+    if (status.ok()) usable_rows_ = rows;
   }
-  if (error.empty()) return "";
+  if (status.ok()) return {};
   return "table '" + options_.name + "' is full at " +
-         std::to_string(num_rows_.load() - first_row_) + " rows: " + error +
+         std::to_string(num_rows_.load() - first_row_) + " rows: " + status.message() +
          "; give it more by StorageOption(storage_size=...), or admit fewer keys or evict some "
          "(filter_option, evict_option)";
 }
 
-std::string RowStore::ReserveFree(int64_t num_rows) {
+Status RowStore::ReserveFree(int64_t num_rows) {
   try {
     free_.reserve(num_rows);
-    return "";
+    return {};
   } catch (const std::bad_alloc&) {
     return "the system gave no more memory";
   }
@@ -112,8 +112,8 @@ int64_t RowStore::NumFree() {
   return static_cast<int64_t>(free_.size()) + std::max<int64_t>(never_used, 0);
 }
 
-std::string RowStore::Take(int64_t count, std::vector<int64_t>* rows) {
-  std::string error;
+Status RowStore::Take(int64_t count, std::vector<int64_t>* rows) {
+  Status status;
   char* untouched = nullptr;
   int64_t begin, end;  // of those that are new
   rows->reserve(rows->size() + count);
@@ -125,10 +125,10 @@ std::string RowStore::Take(int64_t count, std::vector<int64_t>* rows) {
       free_.pop_back();
     }
     begin = num_rows_.load(std::memory_order_relaxed);
-    error = GrowTo(std::min(begin + count, first_row_ + max_rows()));
+    status = GrowTo(std::min(begin + count, first_row_ + max_rows()));
     end = std::min(begin + count, usable_rows_);
     num_rows_.store(end, std::memory_order_release);
-    if (error.empty()) error = GrowTo(begin + count);  // which fails, if those are not all
+    if (status.ok()) status = GrowTo(begin + count);  // which fails, if those are not all
     if (begin < end) untouched = TakeUntouchedPage(begin, end);
   }
   // Without the lock, as memory that is new takes time.
@@ -137,7 +137,7 @@ std::string RowStore::Take(int64_t count, std::vector<int64_t>* rows) {
     Info(row).count = -1;
     rows->push_back(row);
   }
-  return error;
+  return status;
 }
 
 void RowStore::Return(int64_t row) {
@@ -180,7 +180,7 @@ void RowStore::StartAllButValues(int64_t row, int64_t key, int64_t count, int64_
   Info(row) = {key, count, version, clock()};
 }
 
-std::string RowStore::Slot(const SlotOptions& slot, void** array) {
+Status RowStore::Slot(const SlotOptions& slot, void** array) {
   for (size_t s = 0; s < slots_.size(); ++s) {
     const SlotOptions& present = slots_[s];
     if (present.name != slot.name) continue;
@@ -191,17 +191,17 @@ std::string RowStore::Slot(const SlotOptions& slot, void** array) {
              std::to_string(slot.width) + " of " + std::to_string(SizeOf(slot.dtype));
     }
     *array = slot_arrays_[s].data();
-    return "";
+    return {};
   }
   const int64_t bytes = slot.width * SizeOf(slot.dtype);
   auto memory = ReserveHostMemory(reserved_rows_ * bytes);
-  std::string error = memory->Grow(usable_rows_ * bytes);
-  if (!error.empty()) return "table '" + options_.name + "', slot '" + slot.name + "': " + error;
+  Status status = memory->Grow(usable_rows_ * bytes);
+  if (!status.ok()) return status.In("table '" + options_.name + "', slot '" + slot.name + "': ");
   Fill(slot.initial, slot.dtype, num_rows() * slot.width, memory->data());
   *array = memory->data();
   slots_.push_back(slot);
   slot_arrays_.push_back({std::move(memory)});
-  return "";
+  return {};
 }
 
 void RowStore::Clear() {

@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "core/status.h"
 #include "table/embedding_table.h"
 #include "table/memory.h"
 
@@ -23,7 +24,7 @@ class RowSnapshot;
 class RowStore {
  public:
   // `matrix`: as of MakeHostTable.
-  RowStore(const TableOptions& options, const void* matrix, std::string* error);
+  RowStore(const TableOptions& options, const void* matrix, Status* error);
 
   const TableOptions& options() const { return options_; }
   const std::vector<SlotOptions>& slots() const { return slots_; }
@@ -49,7 +50,7 @@ class RowStore {
   }
 
   // Appends up to `count` free rows to `rows`, and says why if they are fewer.
-  std::string Take(int64_t count, std::vector<int64_t>* rows);
+  Status Take(int64_t count, std::vector<int64_t>* rows);
   // How many rows Take() has, unless the system runs out of memory.
   int64_t NumFree();
   // The number of keys' rows that fit with the present slots and those of `more`.
@@ -65,8 +66,8 @@ class RowStore {
   // As Start, except for the values, which the caller writes.
   void StartAllButValues(int64_t row, int64_t key, int64_t count, int64_t version);
 
-  std::string Slot(const SlotOptions& slot, void** array);  // exclusive
-  void Clear();                                             // exclusive
+  Status Slot(const SlotOptions& slot, void** array);  // exclusive
+  void Clear();                                        // exclusive
 
   int64_t BeginBatch();
   void EndBatch(int64_t batch);
@@ -92,9 +93,9 @@ class RowStore {
 
   // The next three: under mutex_.
   void FreeRetired();
-  std::string GrowTo(int64_t num_rows);
+  Status GrowTo(int64_t num_rows);
   // So that any of the rows can be given back without memory for that.
-  std::string ReserveFree(int64_t num_rows);
+  Status ReserveFree(int64_t num_rows);
   // A large page that rows from `begin` on will need soon, once rows until `end` are given, or
   // null. One thread is told, and touches it while others write to the pages before.
   char* TakeUntouchedPage(int64_t begin, int64_t end);

@@ -40,25 +40,25 @@ class ShardLocator : public RowLocator {
     return step == 0 ? 4 * num_keys_ : 20 * num_keys_ + 100 * kNumShards;
   }
 
-  std::string BeginStep(int step, const ParallelFor& parallel_for) override {
-    if (step != 1) return "";
+  Status BeginStep(int step, const ParallelFor& parallel_for) override {
+    if (step != 1) return {};
     if (tier_ != nullptr) {
       lock_ = tier_->StartLocating();
       return BringIn(parallel_for);
     }
     if (access_ == Access::kTrain) MakeSpace(parallel_for);
-    return "";
+    return {};
   }
 
-  std::string RunTask(int step, int64_t task) override {
+  Status RunTask(int step, int64_t task) override {
     if (step == 0) {
       keys_.chunks[task].keys.Sort();
-      return "";
+      return {};
     }
     ShardTask shard(keys_, static_cast<int>(task), step_);
     if (access_ == Access::kTrain && step == num_steps() - 1) return shard.Train();
     access_ == Access::kTrain ? shard.CountInBloom() : shard.Read();
-    return "";
+    return {};
   }
 
   void End() override {
@@ -75,7 +75,7 @@ class ShardLocator : public RowLocator {
   }
 
   // Brings the rows of all keys into memory.
-  std::string BringIn(const ParallelFor& parallel_for) {
+  Status BringIn(const ParallelFor& parallel_for) {
     std::vector<int64_t> without[kNumShards];
     parallel_for(kNumShards, 20 * num_keys_ / kNumShards + 100, [&](int64_t begin, int64_t end) {
       for (int64_t s = begin; s < end; ++s) {

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "core/status.h"
 #include "table/free_rows.h"
 #include "table/host/host_shards.h"
 #include "table/host/keys_by_shard.h"
@@ -74,7 +75,7 @@ class ShardTask {
         [](const Occurrence&) {});
   }
 
-  std::string Train() {
+  Status Train() {
     std::lock_guard<std::mutex> lock(shard_.mutex);
     std::vector<Occurrence> without, with;
     FindAll([&](const Occurrence& seen) { without.push_back(seen); },
@@ -86,7 +87,7 @@ class ShardTask {
       Touch(seen.row(), seen.times());
       seen.SetRow(seen.row());
     }
-    if (without.empty()) return "";
+    if (without.empty()) return {};
     const bool all = table_.options().admission.kind == Admission::Kind::kAll;
     return all ? AdmitAll(without) : AdmitOftenSeen(without);
   }
@@ -160,7 +161,7 @@ class ShardTask {
   }
 
   // Gives every key a row.
-  std::string AdmitAll(const std::vector<Occurrence>& occurrences) {
+  Status AdmitAll(const std::vector<Occurrence>& occurrences) {
     FreeRows free(store_, static_cast<int64_t>(occurrences.size()), RowsAtOnce());
     for (const Occurrence& seen : occurrences) {
       const KeyIndex::Entry* entry = EntryOf(seen.key);
@@ -169,12 +170,12 @@ class ShardTask {
       seen.SetRow(entry->state - 1);
       Touch(entry->state - 1, seen.times());
     }
-    return free.error();
+    return free.status();
   }
 
   // Gives a row to keys seen often enough. All occurrences are counted before any is decided. As no
   // key had a row before the call, all are read as keys without one.
-  std::string AdmitOftenSeen(const std::vector<Occurrence>& occurrences) {
+  Status AdmitOftenSeen(const std::vector<Occurrence>& occurrences) {
     const Admission& admission = table_.options().admission;
     const bool bloom = admission.kind == Admission::Kind::kBloom;
     if (!bloom) {
@@ -190,7 +191,7 @@ class ShardTask {
       }
       seen.SetRow(entry == nullptr ? read : entry->state - 1, read);
     }
-    return free.error();
+    return free.status();
   }
 
   void Count(int64_t key, int64_t times) {

@@ -42,8 +42,8 @@ class HostAlltoallOp : public AsyncOpKernel {
     std::vector<int64_t> bytes;
     for (const int64_t rows : splits) bytes.push_back(kHeaderBytes + rows * row_bytes);
     Outgoing outgoing;
-    const std::string error = exchange->Prepare(name(), description_, bytes, &outgoing);
-    OP_REQUIRES_ASYNC(context, error.empty(), absl::ResourceExhaustedError(error), done);
+    const Status status = exchange->Prepare(name(), description_, bytes, &outgoing);
+    OP_REQUIRES_ASYNC(context, status.ok(), absl::ResourceExhaustedError(status.message()), done);
     const char* from = static_cast<const char*>(tensor.data());
     const char* own = from;
     const int rank = exchange->rank();

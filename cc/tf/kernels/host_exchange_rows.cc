@@ -97,8 +97,8 @@ class SendRowsOp : public AsyncOpKernel {
     std::vector<int64_t> bytes(sent.num_ranks);
     PackedSplits(sent, bytes.data());
     for (int64_t& words : bytes) words *= 4;
-    const std::string error = exchange->Prepare(name(), description_, bytes, outgoing);
-    if (!error.empty()) return absl::ResourceExhaustedError(error);
+    const Status status = exchange->Prepare(name(), description_, bytes, outgoing);
+    if (!status.ok()) return absl::ResourceExhaustedError(status.message());
     std::vector<char*> parts(sent.num_ranks, nullptr);
     for (int n = 0; n < sent.num_ranks; ++n) {
       if (n != exchange->rank()) parts[n] = outgoing->data(n);

@@ -19,8 +19,8 @@ using ::tensorflow::OpKernelConstruction;
 using ::tensorflow::OpKernelContext;
 using ::tensorflow::tstring;
 
-absl::Status DataLoss(const std::string& error) {
-  return error.empty() ? absl::OkStatus() : absl::DataLossError(error);
+absl::Status DataLoss(const Status& status) {
+  return status.ok() ? absl::OkStatus() : absl::DataLossError(status.message());
 }
 
 // The files of the table, by the op's inputs. Warns of those that a newer release would write

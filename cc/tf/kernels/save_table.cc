@@ -1,6 +1,5 @@
-// Keyed tables are saved: a snapshot under the lock, then its rows to files without it.
+// The rows of a snapshot (snapshot_tables.cc) are written to files, without the lock of the table.
 #include <algorithm>
-#include <atomic>
 #include <memory>
 #include <string>
 #include <utility>
@@ -19,7 +18,6 @@
 #include "tf/support/embedding_table_resource.h"
 #include "tf/support/file_systems.h"
 #include "tf/support/guarded_op.h"
-#include "tf/support/resource_locks.h"
 
 namespace group_embedding {
 namespace {
@@ -31,140 +29,11 @@ using ::tensorflow::Tensor;
 using ::tensorflow::TensorShape;
 using ::tensorflow::tstring;
 
-Eviction::Kind ToEviction(const std::string& word) {
-  if (word == "global_step") return Eviction::Kind::kGlobalStep;
-  return word == "l2_weight" ? Eviction::Kind::kL2Weight : Eviction::Kind::kNone;
-}
-
 uint64_t HashOf(const std::string& text) {
   uint64_t hash = text.size();
   for (const char c : text) hash = MixBits(hash + static_cast<unsigned char>(c));
   return hash;
 }
-
-// Whether a save of changes could name the files of the last full one.
-bool HasFullSave(const FullSave& full, const std::shared_ptr<EmbeddingTable>& table) {
-  return full.table.lock() == table &&
-         std::all_of(full.files.begin(), full.files.end(), [&](const SavedFile& file) {
-           return FileSystemOf(full.prefix).Exists(PathOf(full.prefix, file.suffix));
-         });
-}
-
-class SnapshotTablesOp : public OpKernel {
- public:
-  explicit SnapshotTablesOp(OpKernelConstruction* context) : OpKernel(context) {
-    std::vector<std::string> kinds;
-    std::vector<int64_t> steps_to_live;
-    std::vector<float> l2_weights;
-    int num_tables;
-    OP_REQUIRES_OK(context, context->GetAttr("num_tables", &num_tables));
-    OP_REQUIRES_OK(context, context->GetAttr("evictions", &kinds));
-    OP_REQUIRES_OK(context, context->GetAttr("steps_to_live", &steps_to_live));
-    OP_REQUIRES_OK(context, context->GetAttr("l2_weights", &l2_weights));
-    const size_t count = static_cast<size_t>(num_tables);
-    OP_REQUIRES(
-        context,
-        kinds.size() == count && steps_to_live.size() == count && l2_weights.size() == count,
-        absl::InvalidArgumentError("evictions: expected one per table"));
-    for (size_t t = 0; t < count; ++t) {
-      evictions_.push_back({ToEviction(kinds[t]), steps_to_live[t], l2_weights[t]});
-    }
-  }
-
-  void Compute(OpKernelContext* context) override {
-    const Stage stage("snapshot");
-    std::vector<EmbeddingTablePtr> resources(evictions_.size());
-    std::vector<tensorflow::mutex*> mutexes;
-    for (size_t t = 0; t < resources.size(); ++t) {
-      OP_REQUIRES_OK(context, FindEmbeddingTable(context, static_cast<int>(t), &resources[t]));
-      mutexes.push_back(resources[t]->mu());
-    }
-    const Tensor *steps, *changes_only;
-    OP_REQUIRES_OK(context, context->input("steps", &steps));
-    OP_REQUIRES_OK(context, context->input("changes_only", &changes_only));
-    OP_REQUIRES(context, steps->shape() == TensorShape({static_cast<int64_t>(resources.size())}),
-                absl::InvalidArgumentError("steps: expected one per table"));
-    OP_REQUIRES(context, changes_only->shape() == steps->shape(),
-                absl::InvalidArgumentError("changes_only: expected one per table"));
-    Tensor* snapshot;
-    OP_REQUIRES_OK(context, context->allocate_output(0, TensorShape({}), &snapshot));
-    static std::atomic<int64_t> last_id{0};
-    const int64_t id = snapshot->scalar<int64_t>()() = ++last_id;
-
-    const std::unique_ptr<ExclusiveLocks> locks = LockWithoutChanges(resources, mutexes);
-    for (const EmbeddingTablePtr& resource : resources) {
-      OP_REQUIRES_OK(context, resource->CheckInitialized());
-      OP_REQUIRES(context, !resource->saves().is_writing,
-                  absl::FailedPreconditionError("table '" + resource->name() +
-                                                "': expected one save at a time, got another "
-                                                "while one is being written"));
-    }
-    for (size_t t = 0; t < resources.size(); ++t) {
-      OP_REQUIRES_OK(context, CatchErrors([&] {
-                       Take(id, evictions_[t], steps->vec<int64_t>()(t),
-                            changes_only->vec<bool>()(t), resources[t].get());
-                       return absl::OkStatus();
-                     }));
-    }
-  }
-
- private:
-  // The locks of all tables, of which no changes are being read.
-  static std::unique_ptr<ExclusiveLocks> LockWithoutChanges(
-      const std::vector<EmbeddingTablePtr>& resources,
-      const std::vector<tensorflow::mutex*>& mutexes) {
-    const auto is_read = [](const EmbeddingTablePtr& resource) {
-      return resource->saves().is_reading_changes;
-    };
-    for (;;) {
-      for (const EmbeddingTablePtr& resource : resources) {
-        tensorflow::mutex_lock lock(*resource->mu());
-        while (is_read(resource)) resource->saves().changes_were_read.wait(lock);
-      }
-      auto locks = std::make_unique<ExclusiveLocks>();
-      locks->Lock(mutexes);
-      if (std::none_of(resources.begin(), resources.end(), is_read)) return locks;
-    }
-  }
-
-  static void Take(int64_t id, const Eviction& eviction, int64_t step, bool changes_only,
-                   EmbeddingTableResource* resource) {
-    TableSaves& saves = resource->saves();
-    saves.waiting.reset();
-    const std::shared_ptr<EmbeddingTable>& table = resource->table();
-    const bool lacks_step = eviction.kind == Eviction::Kind::kGlobalStep && step < 0;
-    auto save = std::make_unique<TableSave>();
-    save->id = id;
-    save->table = table;
-    save->header = HeaderOf(*table);
-    save->header.step = step;
-    save->header.changes_only = changes_only && HasFullSave(saves.full, table);
-    // What was saved before is complete by now, or has failed.
-    saves.hold.reset();
-    if (!save->header.changes_only) saves.full.hold.reset();
-    save->snapshot =
-        table->TakeSnapshot(save->header.changes_only, lacks_step ? Eviction() : eviction, step);
-    saves.waiting = std::move(save);
-  }
-
-  std::vector<Eviction> evictions_;
-};
-
-class FullSaveIdOp : public OpKernel {
- public:
-  using OpKernel::OpKernel;
-
-  void Compute(OpKernelContext* context) override {
-    EmbeddingTablePtr resource;
-    OP_REQUIRES_OK(context, FindEmbeddingTable(context, 0, &resource));
-    Tensor* output;
-    OP_REQUIRES_OK(context, context->allocate_output(0, TensorShape({}), &output));
-    tensorflow::mutex_lock lock(*resource->mu());
-    const FullSave& full = resource->saves().full;
-    const uint64_t id = HasFullSave(full, resource->table()) ? full.id : 0;
-    output->scalar<int64_t>()() = static_cast<int64_t>(id >> 1);
-  }
-};
 
 // Writes in threads of its own: TensorFlow's are few, and training waits for one.
 class SaveTableOp : public tensorflow::AsyncOpKernel {
@@ -291,9 +160,9 @@ class MergeManifestsOp : public OpKernel {
     Manifest merged;
     for (int64_t p = 0; p < parts.size(); ++p) {
       Manifest part;
-      std::string error = Decode(parts(p), "part " + std::to_string(p), &part);
-      if (error.empty() && p > 0) error = AddPart(part, &merged);
-      OP_REQUIRES(context, error.empty(), absl::InvalidArgumentError(error));
+      Status status = Decode(parts(p), "part " + std::to_string(p), &part);
+      if (status.ok() && p > 0) status = AddPart(part, &merged);
+      OP_REQUIRES(context, status.ok(), absl::InvalidArgumentError(status.message()));
       if (p == 0) merged = part;
     }
     Tensor* output;
@@ -302,25 +171,12 @@ class MergeManifestsOp : public OpKernel {
   }
 };
 
-REGISTER_KERNEL_BUILDER(Name("GroupEmbedding>SnapshotTables").Device(tensorflow::DEVICE_CPU),
-                        Guarded<SnapshotTablesOp>);
-REGISTER_KERNEL_BUILDER(Name("GroupEmbedding>FullSaveId").Device(tensorflow::DEVICE_CPU),
-                        Guarded<FullSaveIdOp>);
 REGISTER_KERNEL_BUILDER(Name("GroupEmbedding>MergeManifests").Device(tensorflow::DEVICE_CPU),
                         Guarded<MergeManifestsOp>);
 REGISTER_KERNEL_BUILDER(Name("GroupEmbedding>SaveTable").Device(tensorflow::DEVICE_CPU),
                         Guarded<SaveTableOp>);
 
 #if GOOGLE_CUDA
-REGISTER_KERNEL_BUILDER(Name("GroupEmbedding>SnapshotTables")
-                            .Device(tensorflow::DEVICE_GPU)
-                            .HostMemory("steps")
-                            .HostMemory("changes_only")
-                            .HostMemory("snapshot"),
-                        Guarded<SnapshotTablesOp>);
-REGISTER_KERNEL_BUILDER(
-    Name("GroupEmbedding>FullSaveId").Device(tensorflow::DEVICE_GPU).HostMemory("id"),
-    Guarded<FullSaveIdOp>);
 REGISTER_KERNEL_BUILDER(Name("GroupEmbedding>SaveTable")
                             .Device(tensorflow::DEVICE_GPU)
                             .HostMemory("prefix")

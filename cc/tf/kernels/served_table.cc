@@ -84,8 +84,8 @@ class InitializeServedTableOp : public OpKernel {
   ServedTableOptions options_;
 };
 
-absl::Status DataLoss(const std::string& error) {
-  return error.empty() ? absl::OkStatus() : absl::DataLossError(error);
+absl::Status DataLoss(const Status& status) {
+  return status.ok() ? absl::OkStatus() : absl::DataLossError(status.message());
 }
 
 // Fills a table from the files of one save, each read once more than it was verified.
@@ -114,10 +114,10 @@ absl::Status Fill(const SavedTable& saved, const std::vector<TableFileSummary>& 
         TF_RETURN_IF_ERROR(DataLoss(file.Next(&block)));
         initial.insert(initial.end(), block.initial_rows.begin(), block.initial_rows.end());
         table->Erase(block.erased.data(), static_cast<int64_t>(block.erased.size()));
-        const std::string error =
+        const Status loaded =
             table->Load(block.rows.keys.data(), static_cast<int64_t>(block.rows.keys.size()),
                         block.rows.values.data());
-        if (!error.empty()) return absl::ResourceExhaustedError(error);
+        if (!loaded.ok()) return absl::ResourceExhaustedError(loaded.message());
         is_last = block.is_last;
       }
       const size_t all = options.matrix_rows * options.dim * SizeOf(options.dtype);

@@ -141,11 +141,11 @@ class ShardedGroupLookupOp : public OpKernel {
   }
 
   static void WarnOfLack(const PeerBufferPool* peer_buffers) {
-    if (peer_buffers == nullptr || peer_buffers->lack().empty()) return;
+    if (peer_buffers == nullptr || peer_buffers->lack().ok()) return;
     static std::once_flag said;
     std::call_once(said, [&] {
       LOG(WARNING) << "rows of tables on GPUs travel by NCCL where batches are large: "
-                   << peer_buffers->lack();
+                   << peer_buffers->lack().message();
     });
   }
 

@@ -133,13 +133,11 @@ class SnapshotChangesOp : public OpKernel {
     int64_t follower, step;
     OP_REQUIRES_OK(context, ReadFollower(context, &follower));
     OP_REQUIRES_OK(context, ReadScalar(context, "step", &step));
+    std::vector<EmbeddingTablePtr> resources(parts_.size());
+    OP_REQUIRES_OK(context, FindEmbeddingTables(context, &resources));
+    std::vector<tensorflow::mutex*> mutexes = MutexesOf(resources);
     std::vector<Reading> readings(parts_.size());
-    std::vector<tensorflow::mutex*> mutexes;
-    for (size_t t = 0; t < readings.size(); ++t) {
-      OP_REQUIRES_OK(context,
-                     FindEmbeddingTable(context, static_cast<int>(t), &readings[t].resource));
-      mutexes.push_back(readings[t].resource->mu());
-    }
+    for (size_t t = 0; t < readings.size(); ++t) readings[t].resource = std::move(resources[t]);
     Tensor* taken;
     OP_REQUIRES_OK(context, context->allocate_output(0, TensorShape({}), &taken));
     {

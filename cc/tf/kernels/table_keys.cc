@@ -132,8 +132,8 @@ class InsertKeysOp : public TableOp {
     }
     TF_RETURN_IF_ERROR(Given(versions, options.name, "versions", num_keys, &rows.versions));
     TF_RETURN_IF_ERROR(Given(frequencies, options.name, "frequencies", num_keys, &rows.counts));
-    const std::string wrong = CheckCounts(options, rows);
-    if (!wrong.empty()) return absl::InvalidArgumentError(wrong);
+    const Status wrong = CheckCounts(options, rows);
+    if (!wrong.ok()) return absl::InvalidArgumentError(wrong.message());
     return ToStatus(table->Insert(rows, ThreadsOf(context)));
   }
 

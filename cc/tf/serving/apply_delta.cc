@@ -122,9 +122,8 @@ absl::Status ServedModel::ReadChanges(const std::string& folder, const VersionRe
     tables[entry.table_name] = {entry.table->options().dim, entry.table->options().dtype};
   }
   Delta delta;
-  const std::string error =
-      ReadDelta(folder, record, FileSystemOf(folder), tables, ElementBytes, &delta);
-  if (!error.empty()) return absl::DataLossError(error);
+  const Status read = ReadDelta(folder, record, FileSystemOf(folder), tables, ElementBytes, &delta);
+  if (!read.ok()) return absl::DataLossError(read.message());
   for (auto& [name, rows] : delta.tables) changes->rows[by_name[name]] = std::move(rows);
   for (auto& [key, change] : delta.variables) {
     const auto variable = variables_.find(key);
@@ -151,8 +150,8 @@ absl::Status ServedModel::WriteSlot(int index, const Changes& changes) {
     entry.table->Merge(entry.overlays[current].get());
   }
   for (const auto& [entry, rows] : changes.rows) {
-    const std::string error = entry->table->Stage(rows, &entry->overlays[index]);
-    if (!error.empty()) return absl::ResourceExhaustedError(error);
+    const Status staged = entry->table->Stage(rows, &entry->overlays[index]);
+    if (!staged.ok()) return absl::ResourceExhaustedError(staged.message());
   }
   // If an assignment fails, the next apply gives these variables the current values first.
   std::map<std::string, Tensor> values = slot.missed;
@@ -173,8 +172,8 @@ absl::Status ServedModel::Apply(const std::string& folder) {
     return absl::DataLossError("'" + folder + "': expected a complete delta, with the file COMMIT");
   }
   VersionRecord record;
-  const std::string error = ReadVersionRecord(commit, FileSystemOf(commit), &record);
-  if (!error.empty()) return absl::DataLossError(error);
+  const Status found = ReadVersionRecord(commit, FileSystemOf(commit), &record);
+  if (!found.ok()) return absl::DataLossError(found.message());
   TF_RETURN_IF_ERROR(CheckFollows(record));
   Changes changes;
   TF_RETURN_IF_ERROR(ReadChanges(folder, record, &changes));
@@ -242,11 +241,11 @@ absl::Status ServedModel::WriteState() {
   std::string text = kStateTitle + std::to_string(base_.base_id) + "\n";
   for (const std::string& folder : applied_) text += folder + "\n";
   std::unique_ptr<WritableFile> file;
-  std::string error = FileSystemOf(options_.state).Create(options_.state, &file);
-  if (error.empty()) error = file->Append(text.data(), text.size());
-  if (error.empty()) error = file->Finish();
-  if (error.empty()) return absl::OkStatus();
-  return absl::UnavailableError("state '" + options_.state + "': " + error);
+  Status status = FileSystemOf(options_.state).Create(options_.state, &file);
+  if (status.ok()) status = file->Append(text.data(), text.size());
+  if (status.ok()) status = file->Finish();
+  if (status.ok()) return absl::OkStatus();
+  return absl::UnavailableError("state '" + options_.state + "': " + status.message());
 }
 
 absl::Status ServedModel::Resume() {

@@ -123,9 +123,9 @@ GeCode Open(const char* path, const char* options, GeModel** model, char** error
     TF_RETURN_IF_ERROR(NotNull(path, "path"));
     TF_RETURN_IF_ERROR(NotNull(model, "model"));
     group_embedding::ServingOptions read;
-    const std::string wrong =
+    const ::group_embedding::Status wrong =
         group_embedding::ReadOptions(options == nullptr ? "" : options, &read);
-    if (!wrong.empty()) return absl::InvalidArgumentError(wrong);
+    if (!wrong.ok()) return absl::InvalidArgumentError(wrong.message());
     auto opened = std::make_unique<GeModel>();
     TF_RETURN_IF_ERROR(ServedModel::Open(path, read, &opened->served));
     *model = opened.release();

@@ -28,9 +28,9 @@ absl::Status ReadBatch(OpKernelContext* context, const Tensor& batch, const Tens
                                       ", 2] of one feature or more, got " +
                                       sizes.shape().DebugString());
   }
-  const std::string error = AddSizes(sizes.flat<int64_t>().data(), num_features, weighted,
-                                     batch.NumElements(), &input->extents);
-  if (!error.empty()) return absl::InvalidArgumentError(error);
+  const Status status = AddSizes(sizes.flat<int64_t>().data(), num_features, weighted,
+                                 batch.NumElements(), &input->extents);
+  if (!status.ok()) return absl::InvalidArgumentError(status.message());
   input->view = ViewBatch(batch.flat<float>().data(), input->extents.num_samples(),
                           input->extents.num_ids(), weighted);
   if (check == BatchCheck::kSizes || context->op_device_context() != nullptr) {

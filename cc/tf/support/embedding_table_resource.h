@@ -7,6 +7,7 @@
 #include <new>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "table/host/host_table.h"
 #include "tensorflow/core/framework/op_kernel.h"
@@ -48,10 +49,9 @@ class EmbeddingTableResource : public tensorflow::ResourceBase {
   TableSaves saves_;
 };
 
-// Converts the error sentence of a table's function; empty: OK.
-inline absl::Status ToStatus(const std::string& error) {
-  if (error.empty()) return absl::OkStatus();
-  return absl::ResourceExhaustedError(error);
+// Converts the status of a table's function.
+inline absl::Status ToStatus(const Status& status) {
+  return status.ok() ? absl::OkStatus() : absl::ResourceExhaustedError(status.message());
 }
 
 inline absl::Status OutOfMemory() {
@@ -118,6 +118,21 @@ absl::Status FindResource(tensorflow::OpKernelContext* context, int input,
 inline absl::Status FindEmbeddingTable(tensorflow::OpKernelContext* context, int input,
                                        EmbeddingTablePtr* table) {
   return FindResource(context, input, table);
+}
+
+// The tables that the op's first inputs name, one handle each: as many as `tables` has elements.
+inline absl::Status FindEmbeddingTables(tensorflow::OpKernelContext* context,
+                                        std::vector<EmbeddingTablePtr>* tables) {
+  for (size_t t = 0; t < tables->size(); ++t) {
+    TF_RETURN_IF_ERROR(FindEmbeddingTable(context, static_cast<int>(t), &(*tables)[t]));
+  }
+  return absl::OkStatus();
+}
+
+inline std::vector<tensorflow::mutex*> MutexesOf(const std::vector<EmbeddingTablePtr>& tables) {
+  std::vector<tensorflow::mutex*> mutexes;
+  for (const EmbeddingTablePtr& table : tables) mutexes.push_back(table->mu());
+  return mutexes;
 }
 
 }  // namespace group_embedding

@@ -13,8 +13,8 @@ namespace {
 
 using ::tensorflow::Env;
 
-std::string Words(const char* what, const std::string& path, const absl::Status& status) {
-  if (status.ok()) return "";
+Status InWords(const char* what, const std::string& path, const absl::Status& status) {
+  if (status.ok()) return {};
   return std::string("cannot ") + what + " '" + path + "': " + std::string(status.message());
 }
 
@@ -28,25 +28,25 @@ class Writer : public WritableFile {
   }
 
   // Under its name at once where a file shows only when it is closed, as in stores of objects.
-  std::string Create() {
+  Status Create() {
     bool renames = false;
     if (!Env::Default()->HasAtomicMove(path_, &renames).ok()) renames = false;
     written_ = renames ? path_ + ".tmp" : path_;
-    return Words("create", written_, Env::Default()->NewWritableFile(written_, &file_));
+    return InWords("create", written_, Env::Default()->NewWritableFile(written_, &file_));
   }
 
-  std::string Append(const void* data, size_t bytes) override {
+  Status Append(const void* data, size_t bytes) override {
     const absl::string_view piece(static_cast<const char*>(data), bytes);
-    return Words("write", written_, file_->Append(piece));
+    return InWords("write", written_, file_->Append(piece));
   }
 
-  std::string Finish() override {
-    std::string error = Words("close", written_, file_->Close());
-    if (error.empty() && written_ != path_) {
-      error = Words("rename", written_, Env::Default()->RenameFile(written_, path_));
+  Status Finish() override {
+    Status status = InWords("close", written_, file_->Close());
+    if (status.ok() && written_ != path_) {
+      status = InWords("rename", written_, Env::Default()->RenameFile(written_, path_));
     }
-    finished_ = error.empty();
-    return error;
+    finished_ = status.ok();
+    return status;
   }
 
  private:
@@ -60,26 +60,26 @@ class Reader : public ReadableFile {
  public:
   explicit Reader(std::string path) : path_(std::move(path)) {}
 
-  std::string Open() {
+  Status Open() {
     uint64_t bytes = 0;
-    std::string error = Words("open", path_, Env::Default()->GetFileSize(path_, &bytes));
-    if (!error.empty()) return error;
+    Status status = InWords("open", path_, Env::Default()->GetFileSize(path_, &bytes));
+    if (!status.ok()) return status;
     if (Env::Default()->IsDirectory(path_).ok()) {
       return "cannot open '" + path_ + "': expected a regular file";
     }
     bytes_ = static_cast<int64_t>(bytes);
-    return Words("open", path_, Env::Default()->NewRandomAccessFile(path_, &file_));
+    return InWords("open", path_, Env::Default()->NewRandomAccessFile(path_, &file_));
   }
 
   int64_t bytes() const override { return bytes_; }
 
-  std::string Read(int64_t offset, size_t bytes, char* to, size_t* taken) const override {
+  Status Read(int64_t offset, size_t bytes, char* to, size_t* taken) const override {
     absl::string_view read;
     const absl::Status status = file_->Read(static_cast<uint64_t>(offset), bytes, &read, to);
-    if (!status.ok() && !absl::IsOutOfRange(status)) return Words("read", path_, status);
+    if (!status.ok() && !absl::IsOutOfRange(status)) return InWords("read", path_, status);
     *taken = read.size();
     if (read.data() != to) std::memmove(to, read.data(), read.size());
-    return "";
+    return {};
   }
 
  private:
@@ -90,18 +90,18 @@ class Reader : public ReadableFile {
 
 class TensorFlowFiles : public FileSystem {
  public:
-  std::string Open(const std::string& path, std::unique_ptr<ReadableFile>* file) const override {
+  Status Open(const std::string& path, std::unique_ptr<ReadableFile>* file) const override {
     auto reader = std::make_unique<Reader>(path);
-    std::string error = reader->Open();
-    if (error.empty()) *file = std::move(reader);
-    return error;
+    Status status = reader->Open();
+    if (status.ok()) *file = std::move(reader);
+    return status;
   }
 
-  std::string Create(const std::string& path, std::unique_ptr<WritableFile>* file) const override {
+  Status Create(const std::string& path, std::unique_ptr<WritableFile>* file) const override {
     auto writer = std::make_unique<Writer>(path);
-    std::string error = writer->Create();
-    if (error.empty()) *file = std::move(writer);
-    return error;
+    Status status = writer->Create();
+    if (status.ok()) *file = std::move(writer);
+    return status;
   }
 
   bool Exists(const std::string& path) const override {
@@ -110,17 +110,17 @@ class TensorFlowFiles : public FileSystem {
 
   // TensorFlow's file systems have no second names. Names are drawn: a file of this one and of this
   // length is the same; a shorter one is what a copy left that did not end.
-  std::string Share(const std::string& from, const std::string& to) const override {
-    if (from == to) return "";
+  Status Share(const std::string& from, const std::string& to) const override {
+    if (from == to) return {};
     Env* env = Env::Default();
     uint64_t bytes = 0, copied = 0;
-    std::string error = Words("copy", from, env->GetFileSize(from, &bytes));
-    if (!error.empty()) return error;
+    Status status = InWords("copy", from, env->GetFileSize(from, &bytes));
+    if (!status.ok()) return status;
     if (env->GetFileSize(to, &copied).ok()) {
-      if (copied == bytes) return "";
+      if (copied == bytes) return {};
       env->DeleteFile(to).IgnoreError();  // some file systems would append
     }
-    return Words("copy", from, env->CopyFile(from, to));
+    return InWords("copy", from, env->CopyFile(from, to));
   }
 };
 

@@ -78,9 +78,9 @@ absl::Status ReadDescription(tensorflow::OpKernelConstruction* context,
 void SendMessages(tensorflow::OpKernelContext* context, HostExchange* exchange,
                   const Outgoing& outgoing, tensorflow::AsyncOpKernel::DoneCallback done,
                   std::function<absl::Status(const Inbox&)> receive) {
-  exchange->Send(outgoing, [=](const std::string& error, std::shared_ptr<const Inbox> inbox) {
-    context->SetStatus(error.empty() ? CatchErrors([&] { return receive(*inbox); })
-                                     : absl::InternalError(error));
+  exchange->Send(outgoing, [=](const Status& status, std::shared_ptr<const Inbox> inbox) {
+    context->SetStatus(status.ok() ? CatchErrors([&] { return receive(*inbox); })
+                                   : absl::InternalError(status.message()));
     inbox = nullptr;  // read: `done` may take long
     done();
   });
@@ -92,11 +92,12 @@ using group_embedding::HostExchange;
 using group_embedding::HostExchanges;
 using group_embedding::PendingCall;
 using group_embedding::PendingCalls;
+using group_embedding::Status;
 
 int64_t GroupEmbeddingOpenHostExchange(int32_t rank, int32_t num_ranks, char* text, int64_t size) {
-  std::string error;
-  std::shared_ptr<HostExchange> exchange = HostExchange::Make(rank, num_ranks, &error);
-  group_embedding::Write(exchange == nullptr ? error : exchange->address(), text, size);
+  Status status;
+  std::shared_ptr<HostExchange> exchange = HostExchange::Make(rank, num_ranks, &status);
+  group_embedding::Write(exchange == nullptr ? status.message() : exchange->address(), text, size);
   return exchange == nullptr ? -1 : HostExchanges::OfProcess().Add(std::move(exchange));
 }
 
@@ -106,10 +107,10 @@ bool GroupEmbeddingJoinHostExchange(int64_t number, const char* addresses, char*
   std::istringstream all(addresses);
   for (std::string line; std::getline(all, line);) lines.push_back(line);
   constexpr double kLateSeconds = 60;  // as Horovod's own warning of a stall
-  const std::string error = HostExchanges::OfProcess().Find(number)->Join(
+  const Status status = HostExchanges::OfProcess().Find(number)->Join(
       lines, {kLateSeconds, [](const std::string& warning) { LOG(WARNING) << warning; }});
-  group_embedding::Write(error, text, size);
-  return error.empty();
+  group_embedding::Write(status.message(), text, size);
+  return status.ok();
 }
 
 void GroupEmbeddingEndHostExchange(int64_t number, const char* reason) {

@@ -90,7 +90,9 @@ void* LookupState::Get(Tensor* piece, int64_t bytes, AllocatorAttributes where) 
 
 absl::Status ToStatus(const ExchangedCounts& counts, const GroupAttrs& attrs,
                       const std::vector<Table>& tables, int rank, const BatchExtents& batch) {
-  if (!counts.disagreement.empty()) return absl::InvalidArgumentError(counts.disagreement);
+  if (!counts.disagreement.ok()) {
+    return absl::InvalidArgumentError(counts.disagreement.message());
+  }
   if (counts.fault_rank < 0) return absl::OkStatus();
   const absl::Status status =
       attrs.ToStatus(counts.fault, tables, counts.fault_rank == rank ? &batch : nullptr);

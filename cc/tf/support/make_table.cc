@@ -17,16 +17,16 @@ absl::Status MakeOnGpu(tensorflow::OpKernelContext* context, const StorageAttrs&
   if (context->op_device_context() == nullptr) {
     return absl::InvalidArgumentError(where + "is made on a GPU; place its handle on one");
   }
-  std::string error;
+  Status status;
   const DeviceTierOptions tiers = {storage.type == "hbm" ? 0 : storage.max_bytes,
                                    storage.cache_strategy};
   if (storage.type == "hbm_dram_ssdhash") {
     const DiskTierOptions disk = {storage.path, storage.lowest_max_bytes, storage.cache_strategy};
-    *table = MakeDiskTieredDeviceTable(options, storage.max_bytes, disk, matrix, &error);
+    *table = MakeDiskTieredDeviceTable(options, storage.max_bytes, disk, matrix, &status);
   } else {
-    *table = MakeDeviceTable(options, tiers, matrix, &error);
+    *table = MakeDeviceTable(options, tiers, matrix, &status);
   }
-  return ToStatus(error);
+  return ToStatus(status);
 #else
   return absl::UnimplementedError(where + "needs a library that was built with CUDA; use 'dram'");
 #endif
@@ -60,17 +60,17 @@ absl::Status MakeTable(tensorflow::OpKernelContext* context, const StorageAttrs&
       const bool is_limited = storage.lower_max_bytes > 0;
       options.max_bytes = is_limited ? storage.max_bytes + storage.lower_max_bytes : 0;
     }
-    const std::string wrong = CheckOptions(options);
-    if (!wrong.empty()) return absl::InvalidArgumentError(wrong);
+    const Status wrong = CheckOptions(options);
+    if (!wrong.ok()) return absl::InvalidArgumentError(wrong.message());
     if (storage.is_on_gpu()) return MakeOnGpu(context, storage, options, matrix, table);
-    std::string error;
+    Status status;
     if (storage.type == "dram") {
-      *table = MakeHostTable(options, matrix, &error);
+      *table = MakeHostTable(options, matrix, &status);
     } else {
       const DiskTierOptions disk = {storage.path, storage.lower_max_bytes, storage.cache_strategy};
-      *table = MakeDiskTieredTable(options, disk, matrix, &error);
+      *table = MakeDiskTieredTable(options, disk, matrix, &status);
     }
-    return ToStatus(error);
+    return ToStatus(status);
   });
 }
 

@@ -44,15 +44,17 @@ absl::Status NcclRanks::Join(tensorflow::OpKernelContext* context,
     if (current.communicator != nullptr) current.communicator->Abort("the ranks met anew");
     current.communicator = nullptr;
     current.id = id_;
-    std::string error;
+    Status status;
     std::unique_ptr<Communicator> made =
-        MakeNcclCommunicator(id_, rank_, num_ranks_, timeout_seconds_, &error);
-    if (made == nullptr) return absl::UnavailableError(error);
+        MakeNcclCommunicator(id_, rank_, num_ranks_, timeout_seconds_, &status);
+    if (made == nullptr) return absl::UnavailableError(status.message());
     if (use_peer_memory_) {
       TF_RETURN_IF_ERROR(CatchErrors([&] {
-        std::string why_not;
+        Status why_not;
         made = UsePeerMemory(std::move(made), timeout_seconds_, StreamOf(context), &why_not);
-        if (!why_not.empty()) LOG(WARNING) << "rows of tables on GPUs travel by NCCL: " << why_not;
+        if (!why_not.ok()) {
+          LOG(WARNING) << "rows of tables on GPUs travel by NCCL: " << why_not.message();
+        }
         return absl::OkStatus();
       }));
     }

@@ -61,10 +61,10 @@ absl::Status ServedTables::Make(Entry* entry, ServedTableOptions options, const 
   if (entry->table != nullptr) return absl::OkStatus();
   options.name = entry->table_name;
   options.format = quantize_.value_or(FormatOf(options.dtype));
-  std::string error;
-  auto table = std::make_unique<ServedTable>(options, matrix, &error);
-  if (!error.empty()) {
-    return absl::ResourceExhaustedError("table '" + options.name + "': " + error);
+  Status status;
+  auto table = std::make_unique<ServedTable>(options, matrix, &status);
+  if (!status.ok()) {
+    return absl::ResourceExhaustedError("table '" + options.name + "': " + status.message());
   }
   entry->table = std::move(table);
   return absl::OkStatus();

@@ -1,4 +1,4 @@
-// RowAside: copies of rows as they were when a snapshot was taken, on the device. A row that is
+// RowCopies: copies of rows as they were when a snapshot was taken, on the device. A row that is
 // about to change is copied once.
 #pragma once
 
@@ -8,27 +8,27 @@
 namespace group_embedding {
 
 // One of the arrays that hold a row's data: infos, values, or a slot.
-struct RowPart {
-  char* live;   // [rows of the table], `bytes` each
-  char* aside;  // [copied rows]
-  char* out;    // [rows of a read]
+struct RowArray {
+  char* live;    // [rows of the table], `bytes` each
+  char* copies;  // [copied rows]
+  char* out;     // [rows of a read]
   int32_t bytes;
 };
 
-struct AsideRef {
-  static constexpr uint32_t kUntouched = 0, kDone = 1, kFirstAside = 2;
+struct RowCopiesRef {
+  static constexpr uint32_t kUntouched = 0, kDone = 1, kFirstCopy = 2;
 
-  RowPart parts[kMaxSlotArrays + 2];  // the first is RowInfo
-  int32_t num_parts;
+  RowArray arrays[kMaxSlotArrays + 2];  // the first is RowInfo
+  int32_t num_arrays;
   int64_t first_row, num_rows;  // at that instant
   int64_t changed_since;        // rows trained only in earlier batches are not read
-  uint32_t* states;  // [num_rows] kUntouched; kDone: read, or not wanted; kFirstAside + k:
+  uint32_t* states;  // [num_rows] kUntouched; kDone: read, or not wanted; kFirstCopy + k:
                      // its copy is the k-th
-  unsigned long long* num_aside;
+  unsigned long long* num_copies;
   unsigned long long* num_out;
 
   __device__ const RowInfo& Info(int64_t row) const {
-    return reinterpret_cast<const RowInfo*>(parts[0].live)[row];
+    return reinterpret_cast<const RowInfo*>(arrays[0].live)[row];
   }
   __device__ bool IsWanted(int64_t row) const {
     return Info(row).count >= 0 && Info(row).clock >= changed_since;
@@ -36,9 +36,9 @@ struct AsideRef {
 };
 
 // Called when `row` is given to a key. If it had no key at the snapshot's instant, it is not read.
-__device__ inline void MarkNew(const AsideRef& aside, int64_t row) {
-  if (row < aside.num_rows) {
-    atomicCAS(&aside.states[row], AsideRef::kUntouched, AsideRef::kDone);
+__device__ inline void MarkNew(const RowCopiesRef& copies, int64_t row) {
+  if (row < copies.num_rows) {
+    atomicCAS(&copies.states[row], RowCopiesRef::kUntouched, RowCopiesRef::kDone);
   }
 }
 
@@ -58,25 +58,25 @@ __device__ inline void CopyBytes(const char* from, char* to, int32_t bytes, int 
 }
 
 // One row per lane, or kNoRow; all lanes of a warp call it together.
-__device__ inline void PutAside(const AsideRef& aside, int64_t row) {
+__device__ inline void CopyForSnapshot(const RowCopiesRef& copies, int64_t row) {
   const int lane = threadIdx.x % kWarpSize;
-  bool is_mine =
-      row >= aside.first_row && row < aside.num_rows &&
-      atomicCAS(&aside.states[row], AsideRef::kUntouched, AsideRef::kDone) == AsideRef::kUntouched;
-  is_mine = is_mine && aside.IsWanted(row);
+  bool is_mine = row >= copies.first_row && row < copies.num_rows &&
+                 atomicCAS(&copies.states[row], RowCopiesRef::kUntouched, RowCopiesRef::kDone) ==
+                     RowCopiesRef::kUntouched;
+  is_mine = is_mine && copies.IsWanted(row);
   int64_t place = 0;
   if (is_mine) {
-    place = static_cast<int64_t>(atomicAdd(aside.num_aside, 1ULL));
-    aside.states[row] = AsideRef::kFirstAside + static_cast<uint32_t>(place);
+    place = static_cast<int64_t>(atomicAdd(copies.num_copies, 1ULL));
+    copies.states[row] = RowCopiesRef::kFirstCopy + static_cast<uint32_t>(place);
   }
   for (unsigned votes = __ballot_sync(kFullWarp, is_mine); votes != 0; votes &= votes - 1) {
     const int from = __ffs(votes) - 1;
     const int64_t its_row = __shfl_sync(kFullWarp, row, from);
     const int64_t its_place = __shfl_sync(kFullWarp, place, from);
-    for (int p = 0; p < aside.num_parts; ++p) {
-      const RowPart& part = aside.parts[p];
-      CopyBytes(part.live + its_row * part.bytes, part.aside + its_place * part.bytes, part.bytes,
-                lane);
+    for (int p = 0; p < copies.num_arrays; ++p) {
+      const RowArray& array = copies.arrays[p];
+      CopyBytes(array.live + its_row * array.bytes, array.copies + its_place * array.bytes,
+                array.bytes, lane);
     }
   }
 }

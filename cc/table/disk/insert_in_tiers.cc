@@ -1,0 +1,44 @@
+#include "table/disk/insert_in_tiers.h"
+
+#include <algorithm>
+
+#include "table/complete_rows.h"
+#include "table/disk/insert_plan.h"
+
+namespace group_embedding {
+namespace {
+
+Status InsertSome(const KeyedRows& rows, size_t begin, size_t end, const UpperTier& memory,
+                  RowsOnDisk* disk) {
+  InsertPlan plan(rows, begin, end);
+  FoundOnDisk former;
+  Status status = disk->FindAll(plan.keys(), &former);
+  if (!status.ok()) return status;
+  std::vector<int64_t> in_memory(plan.keys().size());
+  memory.find(plan.keys(), in_memory.data());
+  const UpperTier::Space space = memory.space();
+  plan.Split(in_memory, space.num_free);
+  status = disk->CheckSize(static_cast<int64_t>(plan.below().size()),
+                           static_cast<int64_t>(former.keys.size()));
+  if (status.ok()) status = disk->Erase(former.keys);
+  if (status.ok()) status = memory.insert(rows, plan.above());
+  if (status.ok()) status = disk->Insert(rows, plan.below(), space.clock);
+  if (status.ok()) memory.drop_counts(plan.KeysBelow(rows));
+  return status;
+}
+
+}  // namespace
+
+Status InsertInTiers(const EmbeddingTable& table, const KeyedRowsView& given, int64_t at_once,
+                     const UpperTier& memory, RowsOnDisk* disk) {
+  KeyedRows rows;
+  Status status = CompleteRows(table, given, &rows);
+  if (status.ok()) status = disk->failed();
+  const size_t num_rows = rows.keys.size();
+  for (size_t begin = 0; begin < num_rows && status.ok(); begin += at_once) {
+    status = InsertSome(rows, begin, std::min(begin + at_once, num_rows), memory, disk);
+  }
+  return status;
+}
+
+}  // namespace group_embedding
