@@ -278,8 +278,8 @@ def test_scratch_is_16_bytes_per_id_and_the_sums_of_pieces(place, combiner, weig
     case.row_splits = np.arange((1 << 20) + 1)
     case.weights = np.ones(1 << 20, np.float32) if weighted else None
     case.gradients = [np.ones((1 << 20, 256), np.float32)]
-    # Then the scratch is 16 bytes for each, on a GPU a row of float32 for each 64 of them, and the few
-    # blocks of the sort's
+    # Then the scratch is 16 bytes for each, on a GPU a row of float32 for each 64 of them, and the
+    # sort's few blocks
     updated = Updated(case, place, "sgd")
     per_id = 16 if place == "cpu" else 16 + 4 * 256 // 64
     assert updated.group.scratch_bytes["update"] <= per_id * case.ids.size + (256 << 10)
