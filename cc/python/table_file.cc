@@ -12,6 +12,7 @@
 #include "python/file_source.h"
 #include "python/host_table.h"
 #include "table/file/manifest.h"
+#include "table/file/rewrite_table.h"
 #include "table/file/save_table.h"
 
 namespace group_embedding {
@@ -130,9 +131,14 @@ class PyTableFile {
       py::gil_scoped_release release;
       do {
         status = file_.Next(&block);
-      } while (status.ok() && !block.is_last && block.rows.keys.empty() && block.erased.empty());
+      } while (status.ok() && !block.is_last && !file_.has_encoded() && block.rows.keys.empty() &&
+               block.erased.empty());
     }
     Require(status);
+    if (file_.has_encoded()) {
+      Require(Status("file '" + file_.path() +
+                     "': expected rows as trained, got rows quantised for serving"));
+    }
     if (block.is_last) throw py::stop_iteration();
     const TableFileHeader& header = file_.header();
     py::list slots;
@@ -235,6 +241,31 @@ py::bytes EncodeManifest(const std::string& table, int64_t step, const std::stri
   return py::bytes(Encode(manifest));
 }
 
+// `files`: of a decoded manifest, with the "path" of each. `format`: a word of RowFormat, or "".
+py::dict Rewrite(const std::string& table, const py::list& files,
+                 const std::vector<std::string>& deltas, const std::string& format,
+                 const std::string& path) {
+  SavedTable base;
+  base.table = table;
+  for (const py::handle& entry : files) {
+    const SavedTable one =
+        Expected(entry["path"].cast<std::string>(), table, entry.cast<py::dict>());
+    base.paths.push_back(one.paths[0]);
+    base.files.push_back(one.files[0]);
+  }
+  if (base.paths.empty()) throw py::value_error("table '" + table + "': expected files, got none");
+  const std::optional<RowFormat> word = Parse(RowFormatWords(), format);
+  if (!format.empty() && !word.has_value()) throw py::value_error("no format '" + format + "'");
+  FileSum sum;
+  Status status;
+  {
+    py::gil_scoped_release release;
+    status = RewriteTable(base, deltas, word, path, LocalFiles(), &sum);
+  }
+  Require(status);
+  return SumDict(sum);
+}
+
 py::array KeyOwners(const std::vector<int64_t>& keys, int64_t num_ranks) {
   std::vector<int64_t> owners;
   for (const int64_t key : keys) owners.push_back(OwnerOfKey(key, num_ranks));
@@ -269,6 +300,11 @@ void BindTableFile(py::module_& m) {
       "table"_a, "paths"_a, py::kw_only(), "index"_a = 0, "count"_a = 1,
       "Gives a table the keys of rank `index` of `count` of the files of one full save and at "
       "most one save of changes. RuntimeError, and the table unchanged, if one is damaged.");
+  m.def(
+      "rewrite_table", &Rewrite, "table"_a, "files"_a, "deltas"_a, "format"_a, "path"_a,
+      "Writes the rows of a save, a table's files [{path, changes_only, bytes, crc, id}], changed "
+      "by the files of changes `deltas`, to one file without slots and counts; {bytes, crc, id} of "
+      "it. `format`: of rows, 'int8', 'fp8' or 'bfloat16', for servers alone; '': as trained.");
   m.def("key_owners", &KeyOwners, "keys"_a, "num_ranks"_a,
         "The rank that stores each key of a table that is spread over ranks.");
   m.def("verify_table_file", &Verify, "path"_a, "table"_a = "", "expected"_a = py::none(),

@@ -91,6 +91,22 @@ Status ServedTable::Load(const int64_t* keys, int64_t num_keys, const char* valu
   return {};
 }
 
+Status ServedTable::LoadEncoded(const EncodedRows& encoded) {
+  if (encoded.format != options_.format) {
+    return "table '" + options_.name + "': expected rows of one format";
+  }
+  std::vector<int64_t> rows;
+  Status status = Take(static_cast<int64_t>(encoded.keys.size()), &rows);
+  if (!status.ok()) return status;
+  for (size_t i = 0; i < encoded.keys.size(); ++i) {
+    std::memcpy(Row(rows[i]), encoded.rows.data() + i * row_bytes_, row_bytes_);
+    const int64_t former = index_->Set(encoded.keys[i], rows[i]);
+    if (former != ServedIndex::kNone) free_.push_back(former);
+  }
+  index_->DropFormerParts();
+  return {};
+}
+
 void ServedTable::LoadAll(const char* values) {
   for (int64_t row = 0; row < options_.max_rows; ++row)
     Write(values + row * trained_row_bytes_, row);

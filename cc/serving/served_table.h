@@ -24,6 +24,7 @@
 #include "core/row_format.h"
 #include "core/status.h"
 #include "serving/served_index.h"
+#include "table/file/table_file.h"
 #include "table/memory.h"
 
 namespace group_embedding {
@@ -79,6 +80,7 @@ class ServedTable {
   // Before the first reader: adds rows, or erases keys, of the base of a keyed table. `keys`:
   // [num_keys]; `values`: [num_keys, dim] of the trained type.
   Status Load(const int64_t* keys, int64_t num_keys, const char* values);
+  Status LoadEncoded(const EncodedRows& encoded);  // in the table's format
   void Erase(const int64_t* keys, int64_t num_keys);
   // Before the first Load: the number of keys that will come.
   void Reserve(int64_t num_keys);

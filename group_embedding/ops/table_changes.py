@@ -37,12 +37,14 @@ def follow_changes(table, follower, mark=None):
         return library().follow_changes(table=table, follower=_on_host(follower), mark=mark)
 
 
-def snapshot_changes(tables, follower, step, parts):
+def snapshot_changes(tables, follower, step, parts, abandoned_seconds=60.0):
     """Takes a snapshot of the changes of tables of one device, and begins to read it.
 
     Args:
         step: of the trainer; -1: none.
         parts: per table, its part and the number of parts.
+        abandoned_seconds: a save's snapshot that was taken before so long is dropped, if no save
+            has written a table since.
 
     Returns:
         A bool: False if a table has another snapshot, and nothing was done.
@@ -54,6 +56,7 @@ def snapshot_changes(tables, follower, step, parts):
             step=_on_host(step),
             parts=[part for part, _ in parts],
             num_parts=[num_parts for _, num_parts in parts],
+            abandoned_seconds=abandoned_seconds,
         )
 
 

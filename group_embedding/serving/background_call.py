@@ -14,14 +14,14 @@ class BackgroundCall(threading.Thread):
         super().__init__(daemon=True)
         self._function = function
         self._result: Any = None
-        self._error: BaseException | None = None
+        self.error: BaseException | None = None  # what the function raised
         self.start()
 
     def run(self) -> None:
         try:
             self._result = self._function()
         except BaseException as error:
-            self._error = error
+            self.error = error
 
     def ends_within(self, seconds: float) -> bool:
         """Waits at most so many seconds for the end."""
@@ -30,6 +30,6 @@ class BackgroundCall(threading.Thread):
 
     def result(self) -> Any:
         """Returns or raises as the function did. Called after its end."""
-        if self._error is not None:
-            raise self._error
+        if self.error is not None:
+            raise self.error
         return self._result

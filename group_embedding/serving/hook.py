@@ -69,7 +69,9 @@ class PublisherHook(session_run_hook.SessionRunHook):
         self._global_step = tf.compat.v1.train.get_global_step()
         if self._global_step is None:
             raise ValueError("PublisherHook: expected a global step in the graph, got none")
-        self._graph = TrainedGraph(self._export, tf.compat.v1.train.Saver())
+        self._graph = TrainedGraph(
+            self._export, tf.compat.v1.train.Saver(), self._options.get("timeout", 60.0) / 2
+        )
         self._publisher = None
 
     def after_create_session(self, session: Any, coord: Any) -> None:

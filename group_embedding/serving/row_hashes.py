@@ -1,5 +1,7 @@
 """Hashes of the rows of a variable: which rows changed since the last publish."""
 
+import math
+
 import numpy as np
 
 _ROWS_AT_A_TIME = 1 << 16
@@ -23,13 +25,18 @@ class RowHashes:
     def changed(self, values: np.ndarray) -> tuple[np.ndarray, "RowHashes"]:
         """The numbers of the rows that are different in `values`, int64, and its hashes."""
         new = RowHashes(values)
-        differ = np.any(self._hashes != new._hashes, axis=1)
-        return np.flatnonzero(differ).astype(np.int64), new
+        return np.flatnonzero(self.differs(new)).astype(np.int64), new
+
+    def differs(self, other: "RowHashes") -> np.ndarray:
+        """Whether each row is different, bool [rows]."""
+        return np.any(self._hashes != other._hashes, axis=1)
 
     @classmethod
     def _of(cls, values):
         rows = len(values)
-        data = np.ascontiguousarray(values).reshape(rows, -1).view(np.uint8)
+        data = (
+            np.ascontiguousarray(values).reshape(rows, math.prod(values.shape[1:])).view(np.uint8)
+        )
         num_words = -(-data.shape[1] // 4)
         if num_words not in cls._factors:
             drawn = np.random.default_rng().integers(0, 2**64, [num_words, 2], np.uint64)

@@ -9,6 +9,7 @@ import os
 import re
 import secrets
 import shutil
+import tempfile
 from collections.abc import Callable
 from typing import BinaryIO
 from urllib.parse import urlsplit
@@ -56,6 +57,10 @@ class Target(abc.ABC):
     def put_base(self, version: int, folder: str) -> None:
         """Makes a local folder the base of a version that is not committed yet. The folder may be
         moved."""
+
+    @abc.abstractmethod
+    def work_folder(self) -> str:
+        """A new, empty folder near the target, for a base. Ranks that reach the target reach it."""
 
     @abc.abstractmethod
     def commit(self, version: int, record: bytes) -> None:
@@ -171,6 +176,10 @@ class FileTarget(Target):
             shutil.rmtree(near, ignore_errors=True)
             raise
         _sync(self.folder)
+
+    def work_folder(self) -> str:
+        os.makedirs(self._versions, exist_ok=True)
+        return tempfile.mkdtemp(prefix=_EXPORT, dir=self.folder)
 
     def commit(self, version: int, record: bytes) -> None:
         folder = self._folder(version)

@@ -24,12 +24,16 @@ class TrainedGraph:
         export: A function of the prefix of a checkpoint and of a folder, which writes the
             checkpoint's model below the folder as a SavedModel and returns its path.
         saver: Saves the checkpoints.
+        abandoned_seconds: A save's snapshot that was taken before so long is dropped, if no save
+            has written a table since.
 
     Attributes:
         session: The session that trains the graph; set once it is there.
     """
 
-    def __init__(self, export: Callable[[str, str], str | bytes], saver: Any) -> None:
+    def __init__(
+        self, export: Callable[[str, str], str | bytes], saver: Any, abandoned_seconds: float
+    ) -> None:
         self._export = export
         self._saver = saver
         self.session: Any = None
@@ -46,7 +50,7 @@ class TrainedGraph:
             name: table_changes.follow_changes(handle, self._follower, self._marks[name])
             for name, handle in handles.items()
         }
-        self._taken = self._snapshots()
+        self._taken = self._snapshots(abandoned_seconds)
         self._read = {
             name: table_changes.read_changes(handle, self._follower)
             for name, handle in handles.items()
@@ -111,7 +115,7 @@ class TrainedGraph:
     def _run(self, fetches, feed=None):
         return self.session.run(fetches, feed)
 
-    def _snapshots(self):
+    def _snapshots(self, abandoned_seconds):
         """An op for the tables of each device."""
         by_device: dict[str, list[Any]] = {}
         for table in self._tables.values():
@@ -122,6 +126,7 @@ class TrainedGraph:
                 self._follower,
                 self._step,
                 [part_of(table) or (0, 1) for table in tables],
+                abandoned_seconds,
             )
             for tables in by_device.values()
         ]

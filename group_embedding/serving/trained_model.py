@@ -26,14 +26,17 @@ class TrainedModel:
     Args:
         model: The Keras model or `tf.Module`.
         signatures: As of `tf.saved_model.save`.
+        abandoned_seconds: A save's snapshot that was taken before so long is dropped, if no save
+            has written a table since.
 
     Attributes:
         tables: The keyed tables, by name.
         variables: The other variables, by their keys in the checkpoint of the base.
     """
 
-    def __init__(self, model: Any, signatures: Any = None) -> None:
+    def __init__(self, model: Any, signatures: Any, abandoned_seconds: float) -> None:
         self._model = model
+        self._abandoned_seconds = abandoned_seconds
         self._signatures = signatures
         self.tables: dict[str, Any] = {}
         self.variables: dict[str, tf.Variable] = {}
@@ -42,13 +45,18 @@ class TrainedModel:
         """Writes the model as it is now as a SavedModel."""
         nodes, paths = tf_save.save_and_return_nodes(self._model, folder, self._signatures)
         tables, variables = {}, {}
-        for node in _read_by_signatures(folder, nodes):
+        for node in read_by_signatures(folder, nodes):
             if isinstance(node, SavedByObject):
                 _add_table(node, tables)
-            elif isinstance(node, tf.Variable) and node.shape.num_elements():
-                variables[_key_of(paths[node])] = node
-        _check_saved(folder, variables)
+            elif (variable := variable_of(node)) is not None:
+                variables[key_of(paths[node])] = variable
+        check_saved(folder, variables)
         self.tables, self.variables = tables, variables
+
+    @property
+    def parts(self) -> dict[str, tuple[int, int]]:
+        """{name of a table: (the part that this process has, number of parts)}."""
+        return {name: part_of(table) or (0, 1) for name, table in self.tables.items()}
 
     def step(self) -> int:
         """The step of the model's optimizer; -1: not known."""
@@ -68,7 +76,9 @@ class TrainedModel:
         for tables in by_device.values():
             handles = [table.resource_handle for table in tables]
             parts = [part_of(table) or (0, 1) for table in tables]
-            if not table_changes.snapshot_changes(handles, follower, step, parts):
+            if not table_changes.snapshot_changes(
+                handles, follower, step, parts, self._abandoned_seconds
+            ):
                 self.drop(follower)
                 return False
         return True
@@ -96,7 +106,7 @@ class TrainedModel:
             table_changes.drop_changes(table.resource_handle, follower, unfollow)
 
 
-def _read_by_signatures(folder, nodes):
+def read_by_signatures(folder, nodes):
     """The saved nodes that the signatures read, once each."""
     model = saved_model_pb2.SavedModel()
     with tf.io.gfile.GFile(os.path.join(folder, "saved_model.pb"), "rb") as file:
@@ -122,7 +132,16 @@ def _functions_of_signatures(graph):
             yield node.bare_concrete_function.concrete_function_name
 
 
-def _key_of(path):
+def variable_of(node: Any) -> tf.Variable | None:
+    """The variable that a saved node is, or has as one of Keras 3; None: no, or without values."""
+    if not isinstance(node, tf.Variable):
+        node = getattr(node, "value", None)  # a method of a tf.Variable
+    if isinstance(node, tf.Variable) and tf.TensorShape(node.shape).num_elements():
+        return node
+    return None
+
+
+def key_of(path):
     return trackable_utils.object_path_to_string(path) + _VALUE
 
 
@@ -140,7 +159,7 @@ def _add_table(node, tables):
         )
 
 
-def _check_saved(folder, variables):
+def check_saved(folder, variables):
     """Refuses a variable that cannot be named, or whose value is not a number."""
     saved = tf.train.load_checkpoint(os.path.join(folder, "variables", "variables"))
     shapes = saved.get_variable_to_shape_map()

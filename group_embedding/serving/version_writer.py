@@ -5,14 +5,18 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
+import shutil
 import time
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from group_embedding.ops._library import core
 from group_embedding.serving import records, variables_file
+from group_embedding.serving.deltas import Reader
 from group_embedding.serving.records import FileEntry, Record
+from group_embedding.serving.rewrite_model import rewrite_base
 from group_embedding.serving.row_hashes import RowHashes
 from group_embedding.serving.targets import BASE_RECORD, COMMIT, Target, TargetError
 from group_embedding.serving.variables_file import VariableChange
@@ -28,13 +32,32 @@ class Content(NamedTuple):
         step: The trainer's step; -1: not known.
         base: A local folder with a SavedModel; None: the version is a delta.
         tables: {name: `table_changes.Changes`} since the version before; None: it has no parent.
-        variables: {key: value} of all variables.
+        variables: {key: value} of all variables that this process has.
+        rewrites: Whether the version is a base, which is written from the base before it, the
+            deltas since and this version's own changes.
     """
 
     step: int
     base: str | None
     tables: dict[str, Any] | None
     variables: dict[str, np.ndarray]
+    rewrites: bool = False
+
+    @property
+    def is_base(self) -> bool:
+        return self.base is not None or self.rewrites
+
+
+class OtherRanks(NamedTuple):
+    """The content of a version that is not rank 0's own.
+
+    Attributes:
+        files: The files of rows that other ranks have put into the version.
+        changes: Changed rows of tables by row number that are spread over ranks.
+    """
+
+    files: list[FileEntry]
+    changes: list[VariableChange]
 
 
 class VersionWriter:
@@ -65,8 +88,20 @@ class VersionWriter:
         self._settle(newest)
         return self.last is not None and newest == self.last.version
 
-    def write(self, content: Content, part: tuple[int, int] = (0, 1)) -> Record:
+    def write(
+        self,
+        content: Content,
+        parts: dict[str, tuple[int, int]] | None = None,
+        other_ranks: Callable[[], OtherRanks] | None = None,
+        version: int | None = None,
+    ) -> Record:
         """Commits a version, and returns its record.
+
+        Args:
+            content: What this process publishes.
+            parts: {name of a table: (its part, number of parts)}, of tables over ranks.
+            other_ranks: Returns what other ranks publish once they have written it.
+            version: The number that other ranks expect; None: there are none.
 
         Raises:
             TargetError: Another writer's version is the newest, and `content` is a delta.
@@ -77,14 +112,24 @@ class VersionWriter:
         has_parent = content.tables is not None
         if has_parent and (self.last is None or newest != self.last.version):
             raise TargetError(self._of_another_writer(newest))
+        if version not in (None, newest + 1):
+            raise TargetError(
+                f"target '{self._target.url}': expected to write version {version}, got "
+                f"{newest} as the newest: a commit that seemed to fail had not; publish again"
+            )
         record = self._new_record(newest + 1, content, has_parent)
-        files = []
-        if content.base is not None:
-            files += self._put_base(record, content.base)
+        files: list[FileEntry] = []
         changes, hashes = _changes_of(content.variables, self._hashes if has_parent else {})
         if has_parent:
-            files += self._put_tables(record.version, content.tables, part)
-            files += self._put_variables(record.version, changes)
+            files += put_tables(self._target, record.version, content.tables, parts or {})
+            if other_ranks is not None:
+                others = other_ranks()
+                files += others.files
+                changes += others.changes
+            files += put_variables(self._target, record.version, changes)
+        if content.is_base:
+            folder = content.base or self._rewritten(record, files, changes)
+            files = self._put_base(record, folder) + files
         record = record._replace(files=tuple(files))
         self._unknown = record, hashes
         self._target.commit(record.version, records.encode(record))
@@ -125,7 +170,7 @@ class VersionWriter:
         )
 
     def _new_record(self, version, content, has_parent):
-        is_base = content.base is not None
+        is_base = content.is_base
         base_id = secrets.randbits(63) | 1 if is_base else self.last.base_id
         return Record(
             kind=records.BASE if is_base else records.DELTA,
@@ -140,6 +185,22 @@ class VersionWriter:
             time=time.time_ns() // 1000,
         )
 
+    def _rewritten(self, record, files, changes):
+        """A folder with the base before, the deltas since, and this version's files."""
+        own = {}
+        for file in files:
+            if file.kind == records.ROWS:
+                path = self._target.path(record.version, file.path)
+                own.setdefault(file.table, []).append(path)
+        chain = Reader(self._target).chain(record.version - 1)
+        folder = self._target.work_folder()
+        try:
+            rewrite_base(self._target, chain, own, changes, folder)
+        except BaseException:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
+        return folder
+
     def _put_base(self, record, folder):
         path = os.path.join(folder, BASE_RECORD)
         os.makedirs(os.path.dirname(path), exist_ok=True)
@@ -148,30 +209,6 @@ class VersionWriter:
         entries = [_model_file(folder, name) for name in _files_below(folder)]
         self._target.put_base(record.version, folder)
         return entries
-
-    def _put_tables(self, version, tables, part):
-        index, num_parts = part
-        attempt = secrets.token_hex(4)
-        entries = []
-        for number, (table, changes) in enumerate(tables.items()):
-            size, crc, file_id, num_rows, num_erased = changes.sum.tolist()
-            if num_rows + num_erased == 0:
-                continue
-            name = f"rows-{number}-{index}-{attempt}"
-            self._target.put(version, name, changes.file)
-            file_id &= 2**64 - 1
-            entries.append(
-                FileEntry(records.ROWS, name, table, index, num_parts, size, crc, file_id)
-            )
-        return entries
-
-    def _put_variables(self, version, changes):
-        if not changes:
-            return []
-        content, found = variables_file.encode(changes)
-        name = f"variables-{secrets.token_hex(4)}"
-        self._target.put(version, name, content)
-        return [FileEntry(records.VARIABLES, name, "", 0, 1, found["bytes"], found["crc"], 0)]
 
     def _records(self):
         """{version: its record}, of versions whose record is whole."""
@@ -191,6 +228,40 @@ class VersionWriter:
                 names = self._target.names(version)
             named |= {self._target.path(version, name) for name in names}
         return named
+
+
+def put_tables(
+    target: Target, version: int, tables: dict[str, Any], parts: dict[str, tuple[int, int]]
+) -> list[FileEntry]:
+    """Writes the files of changed rows of a version; returns their entries for the record.
+
+    Args:
+        tables: {name: `table_changes.Changes`}.
+        parts: {name: (part, number of parts)}, of tables that are spread over ranks. These have a
+            file also where nothing changed, as a version has all parts of a table or none.
+    """
+    attempt = secrets.token_hex(4)
+    entries = []
+    for number, (table, changes) in enumerate(tables.items()):
+        size, crc, file_id, num_rows, num_erased = changes.sum.tolist()
+        index, num_parts = parts.get(table, (0, 1))
+        if num_rows + num_erased == 0 and num_parts == 1:
+            continue
+        name = f"rows-{number}-{index}-{attempt}"
+        target.put(version, name, changes.file)
+        file_id &= 2**64 - 1
+        entries.append(FileEntry(records.ROWS, name, table, index, num_parts, size, crc, file_id))
+    return entries
+
+
+def put_variables(target: Target, version: int, changes: list[VariableChange]) -> list[FileEntry]:
+    """Writes the file of changed variables of a version, if there are any; returns its entry."""
+    if not changes:
+        return []
+    content, found = variables_file.encode(changes)
+    name = f"variables-{secrets.token_hex(4)}"
+    target.put(version, name, content)
+    return [FileEntry(records.VARIABLES, name, "", 0, 1, found["bytes"], found["crc"], 0)]
 
 
 def _changes_of(variables, former):

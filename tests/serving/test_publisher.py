@@ -3,7 +3,6 @@
 import itertools
 import threading
 import time
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,7 +10,8 @@ import tensorflow as tf
 from serving_models import TwoTables, assert_same, content_of
 
 import group_embedding as ge
-from group_embedding.serving import records
+from group_embedding.checkpoint import snapshots
+from group_embedding.serving import records, version_writer
 from group_embedding.serving.__main__ import main
 from group_embedding.serving.deltas import Reader
 from group_embedding.serving.targets import FileTarget
@@ -218,7 +218,7 @@ def test_a_target_that_hangs_does_not_stop_training(
     # Then it is told, the version before stays, and all is published once the target answers
     assert told == 2 and publisher.version == 1
     answers.set()
-    publisher._delivery.ends_within(30)
+    publisher._work.delivery.ends_within(30)
     model.change(random)
     assert publisher.publish() == 3
     assert_same(reader_of(tmp_path).read(3), content_of(model))
@@ -339,12 +339,50 @@ def test_wrong_arguments(arguments, message, tmp_path):
         ge.serving.Publisher(tf.Module(), given.pop("target"), **given)
 
 
-def test_several_ranks_are_refused(model, tmp_path, monkeypatch):
-    monkeypatch.setattr(
-        "group_embedding.serving.publisher.current", lambda: SimpleNamespace(num_ranks=2)
-    )
-    with pytest.raises(ValueError, match="expected one process, got 2 ranks"):
-        ge.serving.Publisher(model, tmp_path)
+def test_a_save_that_failed_holds_nobody_up(model, random, tmp_path, capfd):
+    # Given a snapshot of a save that was never written, and a publisher
+    publisher = ge.serving.Publisher(model, tmp_path, timeout=1)
+    publisher.publish()
+    tables = [table.rows for table in model.tables.values()]
+    snapshots.take_snapshots(tables, changes=False)
+    model.change(random)
+
+    # When it publishes
+    version = publisher.publish()
+
+    # Then it has dropped the snapshot, and said so
+    assert version == 2
+    assert "dropped the snapshot of a save" in capfd.readouterr().err
+    assert_same(reader_of(tmp_path).read(2), content_of(model))
+    tf.train.Checkpoint(model=model).write(str(tmp_path / "saved" / "model"))
+
+
+def test_a_base_is_written_while_training_goes_on(model, random, tmp_path, monkeypatch):
+    # Given a publisher whose second version is due to be a base
+    publisher = ge.serving.Publisher(model, tmp_path, every_seconds=0, base_every=1)
+    publisher.publish()
+    model.change(random)
+    publisher.publish()
+    goes_on = threading.Event()
+    rewrite = version_writer.rewrite_base
+
+    def rewrite_later(*arguments):
+        goes_on.wait(60)
+        rewrite(*arguments)
+
+    monkeypatch.setattr(version_writer, "rewrite_base", rewrite_later)
+
+    # When training goes on before the base is written
+    model.change(random)
+    expected = content_of(model)
+    publisher.after_step()
+    model.change(random)
+    goes_on.set()
+    publisher.close()
+
+    # Then the base is of its instant
+    assert reader_of(tmp_path).record(3).kind == records.BASE
+    assert_same(reader_of(tmp_path).read(3), expected)
 
 
 def test_wrong_targets_and_models(model, tmp_path):

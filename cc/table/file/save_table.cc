@@ -47,6 +47,9 @@ class Restorer {
     while (status.ok() && !is_last) {
       TableFileBlock block;
       status = file.Next(&block);
+      if (status.ok() && file.has_encoded()) {
+        status = "file '" + path + "': expected rows as trained, got rows quantised for serving";
+      }
       if (!status.ok()) break;
       RestoreInitialRows(file.header(), block.initial_rows);
       Keep(&block.erased);

@@ -24,7 +24,8 @@ Status WriteChanges(const TableFileHeader& header, Snapshot* snapshot, const std
 struct TableFileSummary {
   TableFileHeader header;
   TableFileTotals totals;
-  FileSum sum;  // of a file that was read to its end; else its id alone
+  FileSum sum;               // of a file that was read to its end; else its id alone
+  bool has_encoded = false;  // rows of a served table: seen when the file was read to its end
 };
 
 // Reads a file to its end, and says what is wrong with it.

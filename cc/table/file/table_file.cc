@@ -18,6 +18,7 @@ enum Kind : uint32_t {
   kCounted = 5,
   kCounters = 6,
   kTotals = 7,
+  kEncodedRows = 8,
 };
 
 constexpr int64_t kBlockBytes = 1 << 20;
@@ -216,6 +217,20 @@ Status TableFileWriter::AddRows(const KeyedRows& rows) {
   });
 }
 
+Status TableFileWriter::AddEncoded(const EncodedRows& rows) {
+  const int64_t num_rows = static_cast<int64_t>(rows.keys.size());
+  totals_.num_rows += num_rows;
+  const int64_t row_bytes = group_embedding::RowBytes(rows.format, header_.dim);
+  return InBlocks(num_rows, row_bytes + sizeof(int64_t), [&](int64_t begin, int64_t end) {
+    ByteWriter out;
+    out.Put(static_cast<uint32_t>(rows.format));
+    out.Put(static_cast<uint64_t>(end - begin));
+    out.PutArray(rows.keys.data() + begin, (end - begin) * sizeof(int64_t));
+    out.PutArray(rows.rows.data() + begin * row_bytes, (end - begin) * row_bytes);
+    return file_.Write(kEncodedRows, out.bytes());
+  });
+}
+
 Status TableFileWriter::AddErased(const std::vector<int64_t>& keys) {
   totals_.num_erased += static_cast<int64_t>(keys.size());
   return InBlocks(static_cast<int64_t>(keys.size()), sizeof(int64_t),
@@ -266,6 +281,7 @@ Status TableFileReader::Open() {
   if (!status.ok()) return status;
   totals_ = stated_ = TableFileTotals();
   initial_bytes_ = 0;
+  has_encoded_ = false;
   if (kind != kHeader || !ParseHeader(payload, file_.version(), &header_)) {
     return file_.Damaged("it does not begin with a table's header");
   }
@@ -292,6 +308,17 @@ bool TableFileReader::ReadRows(const std::string& payload, KeyedRows* rows) cons
   for (size_t s = 0; s < header_.slots.size(); ++s) {
     in.GetVector(count * SlotBytes(header_.slots[s]), &rows->slots[s]);
   }
+  return in.Ended();
+}
+
+bool TableFileReader::ReadEncoded(const std::string& payload, EncodedRows* rows) const {
+  ByteReader in(payload);
+  const uint32_t format = in.Get<uint32_t>();
+  const uint64_t count = in.Get<uint64_t>();
+  if (format > static_cast<uint32_t>(RowFormat::kFp8) || count > payload.size()) return false;
+  rows->format = static_cast<RowFormat>(format);
+  in.GetVector(count, &rows->keys);
+  in.GetVector(count * group_embedding::RowBytes(rows->format, header_.dim), &rows->rows);
   return in.Ended();
 }
 
@@ -332,6 +359,9 @@ bool TableFileReader::ReadPayload(uint32_t kind, const std::string& payload,
       return initial_bytes_ <= header_.initial.matrix_rows * RowBytes(header_);
     case kRows:
       return ReadRows(payload, &block->rows);
+    case kEncodedRows:
+      has_encoded_ = true;
+      return ReadEncoded(payload, &block->encoded);
     case kErased:
       in.GetVector(payload.size() / sizeof(int64_t), &block->erased);
       return in.Ended();
@@ -364,7 +394,7 @@ Status TableFileReader::Next(TableFileBlock* block) {
   if (!ReadPayload(kind, payload, block)) {
     return file_.Damaged("a section of kind " + std::to_string(kind) + " has another content");
   }
-  totals_.num_rows += static_cast<int64_t>(block->rows.keys.size());
+  totals_.num_rows += static_cast<int64_t>(block->rows.keys.size() + block->encoded.keys.size());
   totals_.num_erased += static_cast<int64_t>(block->erased.size());
   totals_.num_counted += static_cast<int64_t>(block->admission.keys.size());
   totals_.counter_bytes += static_cast<int64_t>(block->admission.counters.size());

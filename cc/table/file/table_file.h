@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "core/row_format.h"
 #include "core/status.h"
 #include "table/embedding_table.h"
 #include "table/file/section_file.h"
@@ -40,6 +41,13 @@ struct TableFileTotals {
   }
 };
 
+// Rows as a served table stores them.
+struct EncodedRows {
+  RowFormat format = RowFormat::kFloat32;
+  std::vector<int64_t> keys;
+  std::vector<char> rows;  // [keys] of RowBytes(format, dim)
+};
+
 class TableFileWriter {
  public:
   TableFileWriter(const std::string& path, const FileSystem& files) : file_(path, files) {}
@@ -48,6 +56,7 @@ class TableFileWriter {
   // What keys start as: the first matrix_rows rows of the table.
   Status AddInitialRows(const void* rows);
   Status AddRows(const KeyedRows& rows);
+  Status AddEncoded(const EncodedRows& rows);
   Status AddErased(const std::vector<int64_t>& keys);
   Status AddAdmission(const AdmissionState& state);
   Status Finish(FileSum* sum);
@@ -64,6 +73,7 @@ class TableFileWriter {
 struct TableFileBlock {
   std::vector<char> initial_rows;
   KeyedRows rows;  // with slots in the order of the header
+  EncodedRows encoded;
   std::vector<int64_t> erased;
   AdmissionState admission;
   int64_t first_counter_byte = 0;  // of admission.counters
@@ -84,9 +94,12 @@ class TableFileReader {
   // After the last block.
   FileSum sum() const;
   const TableFileTotals& totals() const { return totals_; }
+  // Whether a block had encoded rows, which no table that is trained can have.
+  bool has_encoded() const { return has_encoded_; }
 
  private:
   bool ReadRows(const std::string& payload, KeyedRows* rows) const;
+  bool ReadEncoded(const std::string& payload, EncodedRows* rows) const;
   bool ReadCounted(const std::string& payload, AdmissionState* state) const;
   bool ReadCounters(const std::string& payload, TableFileBlock* block) const;
   bool ReadPayload(uint32_t kind, const std::string& payload, TableFileBlock* block);
@@ -97,6 +110,7 @@ class TableFileReader {
   TableFileHeader header_;
   TableFileTotals totals_, stated_;
   int64_t initial_bytes_ = 0;  // of initial rows that were read
+  bool has_encoded_ = false;
 };
 
 }  // namespace group_embedding

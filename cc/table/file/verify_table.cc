@@ -34,6 +34,10 @@ Status CheckFits(const TableFileSummary& file, const std::string& path,
                  const EmbeddingTable& table) {
   const TableFileHeader& header = file.header;
   const TableOptions& options = table.options();
+  if (file.has_encoded) {
+    return Mismatch(options, path, "rows", "as trained",
+                    "rows that were quantised for serving; open the model by InferenceSession");
+  }
   if (header.dim != options.dim) {
     return Mismatch(options, path, "dim", std::to_string(options.dim), std::to_string(header.dim));
   }
@@ -177,7 +181,7 @@ Status ReadHeaders(const SavedTable& saved, const std::string& name, const Embed
   for (const std::string& path : saved.paths) {
     TableFileReader file(path, *saved.source);
     Status status = file.Open();
-    TableFileSummary summary = {file.header(), {}, {}};
+    TableFileSummary summary = {file.header(), {}, {}, false};
     summary.sum.id = file.header().file_id;
     if (status.ok()) status = CheckIdentity(saved, files->size(), summary);
     if (!status.ok()) return InTable(name, status);
@@ -192,7 +196,7 @@ Status VerifyTableFile(const std::string& path, const FileSource& files,
   Status status = file.Open();
   TableFileBlock block;
   while (status.ok() && !block.is_last) status = file.Next(&block);
-  *summary = {file.header(), file.totals(), file.sum()};
+  *summary = {file.header(), file.totals(), file.sum(), file.has_encoded()};
   return status;
 }
 

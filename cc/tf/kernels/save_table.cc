@@ -78,11 +78,13 @@ class SaveTableOp : public tensorflow::AsyncOpKernel {
       if (saves.waiting == nullptr || saves.waiting->id != snapshot) {
         return absl::FailedPreconditionError("table '" + resource->name() +
                                              "': expected its snapshot, got that of another save, "
-                                             "or one that was written already");
+                                             "or one that was written already, or that waited "
+                                             "until a publisher dropped it");
       }
       save = std::move(saves.waiting);
       full = saves.full;
       saves.is_writing = true;
+      writing_saves.Begin();
     }
     Manifest manifest;
     std::shared_ptr<const void> hold;
@@ -94,6 +96,7 @@ class SaveTableOp : public tensorflow::AsyncOpKernel {
       if (status.ok()) Remember(prefix, manifest, *save, hold, &resource->saves().full);
       save->snapshot.reset();
       resource->saves().is_writing = false;
+      writing_saves.End();
     }
     TF_RETURN_IF_ERROR(status);
     Tensor* output;

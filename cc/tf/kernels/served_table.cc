@@ -88,6 +88,20 @@ absl::Status DataLoss(const Status& status) {
   return status.ok() ? absl::OkStatus() : absl::DataLossError(status.message());
 }
 
+// A table without rows gets the format of rows that were quantised before, if they are.
+absl::Status TakeFormat(const SavedTable& saved, const std::vector<TableFileSummary>& files,
+                        ServedTables* tables, ServedTables::Entry* entry) {
+  for (size_t f = 0; f < files.size(); ++f) {
+    if (!files[f].has_encoded) continue;
+    TableFileReader file(saved.paths[f], *saved.source);
+    TableFileBlock block;
+    TF_RETURN_IF_ERROR(DataLoss(file.Open()));
+    while (block.encoded.keys.empty()) TF_RETURN_IF_ERROR(DataLoss(file.Next(&block)));
+    return tables->MakeAgain(entry, block.encoded.format);
+  }
+  return absl::OkStatus();
+}
+
 // Fills a table from the files of one save, each read once more than it was verified.
 absl::Status Fill(const SavedTable& saved, const std::vector<TableFileSummary>& files,
                   ServedTable* table) {
@@ -114,9 +128,10 @@ absl::Status Fill(const SavedTable& saved, const std::vector<TableFileSummary>& 
         TF_RETURN_IF_ERROR(DataLoss(file.Next(&block)));
         initial.insert(initial.end(), block.initial_rows.begin(), block.initial_rows.end());
         table->Erase(block.erased.data(), static_cast<int64_t>(block.erased.size()));
-        const Status loaded =
+        Status loaded =
             table->Load(block.rows.keys.data(), static_cast<int64_t>(block.rows.keys.size()),
                         block.rows.values.data());
+        if (loaded.ok() && !block.encoded.keys.empty()) loaded = table->LoadEncoded(block.encoded);
         if (!loaded.ok()) return absl::ResourceExhaustedError(loaded.message());
         is_last = block.is_last;
       }
@@ -143,6 +158,7 @@ class RestoreServedTableOp : public OpKernel {
     const SavedTable saved = FilesOf(manifest, prefix, FileSystemOf(prefix));
     std::vector<TableFileSummary> files;
     OP_REQUIRES_OK(context, DataLoss(VerifySavedTable(saved, table->name(), nullptr, {}, &files)));
+    OP_REQUIRES_OK(context, TakeFormat(saved, files, table->tables(), table->entry()));
     OP_REQUIRES_OK(context, Fill(saved, files, table->entry()->table.get()));
   }
 };

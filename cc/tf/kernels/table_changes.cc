@@ -119,6 +119,7 @@ class SnapshotChangesOp : public OpKernel {
     OP_REQUIRES_OK(context, context->GetAttr("num_tables", &num_tables));
     OP_REQUIRES_OK(context, context->GetAttr("parts", &parts_));
     OP_REQUIRES_OK(context, context->GetAttr("num_parts", &num_parts_));
+    OP_REQUIRES_OK(context, context->GetAttr("abandoned_seconds", &abandoned_seconds_));
     const size_t count = static_cast<size_t>(num_tables);
     OP_REQUIRES(context, parts_.size() == count && num_parts_.size() == count,
                 absl::InvalidArgumentError("parts, num_parts: expected one per table"));
@@ -170,7 +171,12 @@ class SnapshotChangesOp : public OpKernel {
       }
       TF_RETURN_IF_ERROR(
           CheckFollows(*reading.resource, reading.resource->table().get(), follower));
-      const TableSaves& saves = reading.resource->saves();
+      TableSaves& saves = reading.resource->saves();
+      if (saves.IsAbandoned(abandoned_seconds_)) {
+        LOG(WARNING) << "table '" << reading.resource->name() << "': dropped the snapshot of a "
+                     << "save that has not been written for " << abandoned_seconds_ << " s";
+        saves.waiting.reset();
+      }
       if (saves.is_writing || saves.waiting != nullptr || saves.is_reading_changes) {
         return absl::OkStatus();
       }
@@ -196,6 +202,7 @@ class SnapshotChangesOp : public OpKernel {
   }
 
   std::vector<int32_t> parts_, num_parts_;
+  float abandoned_seconds_;
 };
 
 class ReadChangesOp : public tensorflow::AsyncOpKernel {

@@ -31,6 +31,7 @@ REGISTER_OP("GroupEmbedding>SnapshotChanges")
     .Attr("num_tables: int >= 1")
     .Attr("parts: list(int)")
     .Attr("num_parts: list(int)")
+    .Attr("abandoned_seconds: float = 60")
     .SetIsStateful()
     .SetShapeFn(ScalarShape)
     .Doc(R"doc(
@@ -41,6 +42,8 @@ follower: the publisher's number; FollowChanges has set its mark in all tables. 
 step: of the trainer, for the files' headers; -1: none. Host memory.
 taken: false if a table has a snapshot already, of a save or of another publisher. Then there is
   none of these tables. Host memory.
+abandoned_seconds: a save's snapshot is dropped that was taken before, if no save of the process has
+  written a table since: its save has failed.
 parts, num_parts: per table, which part of it this one is: the keys of rank `part` of `num_parts`.
 )doc");
 

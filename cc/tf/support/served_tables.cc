@@ -18,6 +18,13 @@ Registry& TheRegistry() {
   return *registry;
 }
 
+std::string WordOf(RowFormat format) {
+  for (const auto& [word, value] : RowFormatWords()) {
+    if (value == format) return word;
+  }
+  return "";
+}
+
 }  // namespace
 
 int64_t ServedTables::Register(std::shared_ptr<ServedTables> tables) {
@@ -68,6 +75,25 @@ absl::Status ServedTables::Make(Entry* entry, ServedTableOptions options, const 
   }
   entry->table = std::move(table);
   return absl::OkStatus();
+}
+
+absl::Status ServedTables::MakeAgain(Entry* entry, RowFormat format) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  ServedTableOptions options = entry->table->options();
+  if (options.format == format) return absl::OkStatus();
+  if (quantize_.has_value()) {
+    return absl::InvalidArgumentError(
+        "table '" + options.name + "': expected 'quantize' to be '" + WordOf(format) +
+        "', as which its rows were stored, or none, got '" + WordOf(*quantize_) + "'");
+  }
+  // As trained, since it was not quantised: all bits of initial values.
+  const std::unique_ptr<ServedTable> former = std::move(entry->table);
+  options.format = format;
+  Status status;
+  entry->table = std::make_unique<ServedTable>(
+      options, options.matrix_rows > 0 ? former->rows() : nullptr, &status);
+  if (status.ok()) return absl::OkStatus();
+  return absl::ResourceExhaustedError("table '" + options.name + "': " + status.message());
 }
 
 }  // namespace group_embedding

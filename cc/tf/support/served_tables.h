@@ -44,6 +44,8 @@ class ServedTables {
   Entry* Get(const std::string& resource, const std::string& table_name);
   // Makes the table of an entry, unless it has one.
   absl::Status Make(Entry* entry, ServedTableOptions options, const void* matrix);
+  // Gives a table that has no rows yet the format in which its rows are in files.
+  absl::Status MakeAgain(Entry* entry, RowFormat format);
 
   // In the order of resources' names.
   std::map<std::string, Entry>& entries() { return entries_; }

@@ -4,6 +4,8 @@
 // changes.
 #pragma once
 
+#include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -17,8 +19,28 @@
 
 namespace group_embedding {
 
+using SaveClock = std::chrono::steady_clock;
+
+// The saves of this process that write tables. Snapshots of one save wait for each other's writing.
+struct WritingSaves {
+  std::atomic<int64_t> num_tables{0};
+  std::atomic<SaveClock::duration::rep> last_end{0};
+
+  void Begin() { ++num_tables; }
+  void End() {
+    last_end = SaveClock::now().time_since_epoch().count();
+    --num_tables;
+  }
+  bool HaveWrittenSince(SaveClock::time_point then) const {
+    return num_tables > 0 || last_end > then.time_since_epoch().count();
+  }
+};
+
+inline WritingSaves writing_saves;
+
 // A snapshot. It is read once.
 struct TableSave {
+  SaveClock::time_point taken = SaveClock::now();
   int64_t id = 0;
   std::shared_ptr<EmbeddingTable> table;  // outlives the snapshot
   std::unique_ptr<Snapshot> snapshot;
@@ -40,6 +62,15 @@ struct TableSaves {
   bool is_writing = false;
   FullSave full;
   std::shared_ptr<const void> hold;  // of the last save, whose index may not be written yet
+
+  // Whether the save that took a snapshot failed before it wrote anything: for so long neither it
+  // nor another save has written a table.
+  bool IsAbandoned(double seconds) const {
+    if (waiting == nullptr) return false;
+    const auto begin = SaveClock::now() - std::chrono::duration_cast<SaveClock::duration>(
+                                              std::chrono::duration<double>(seconds));
+    return waiting->taken < begin && !writing_saves.HaveWrittenSince(begin);
+  }
 
   // The table has other content now: the next save is a full one. Changes that a publisher reads
   // are of a snapshot before.

@@ -1,0 +1,113 @@
+"""Rows that were quantised in files are those that a session quantises as it opens."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import shop_models
+import tensorflow as tf
+from shop_models import Shop, request
+
+import group_embedding as ge
+from group_embedding.serving import InferenceSession, Publisher
+from group_embedding.serving.__main__ import main
+
+FORMATS = ["int8", "fp8", "bfloat16"]
+BYTES = {"int8": 68, "fp8": 68, "bfloat16": 128}  # of a row of dim 64
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return shop_models.export(Shop(), tmp_path_factory.mktemp("quantised") / "3")
+
+
+def predict(path, **options):
+    with InferenceSession(path, **options) as session:
+        storages = {t["name"]: t["storage"] for t in session.info()["tables"]}
+        return storages, dict(session.predict(request(40)))
+
+
+@pytest.mark.parametrize("to", FORMATS)
+def test_values_are_those_of_a_session_that_quantises(to, folder, tmp_path, capsys):
+    # Given a model of two keyed tables and one by row number, quantised in files
+    assert main(["quantize", folder, str(tmp_path / "3"), "--to", to]) == 0
+    assert " bytes, 0." in capsys.readouterr().out
+
+    # When it is opened, and quantised the rest of the way
+    storages, _ = predict(tmp_path / "3")
+    _, found = predict(tmp_path / "3", quantize=to)
+    _, expected = predict(folder, quantize=to)
+
+    # Then answers are equal to the bit, and tables by row number stay as trained without `quantize`
+    assert storages == {"user": to, "brand": to, "item": "float32"}
+    for name, value in expected.items():
+        np.testing.assert_array_equal(found[name], value)
+
+
+class Wide(tf.Module):
+    """A keyed table of dim 64."""
+
+    def __init__(self, num_rows):
+        super().__init__()
+        self.draw = np.random.default_rng(5)
+        self.table = shop_models.table("wide", 64)
+        self.table.insert(np.arange(num_rows), self.draw.normal(size=[num_rows, 64]))
+
+    @tf.function(input_signature=[tf.TensorSpec([None], tf.int64, name="key")])
+    def serve(self, key):
+        return {"row": ge.group_embedding_lookup([self.table], [key])[0]}
+
+
+@pytest.mark.parametrize("to", FORMATS)
+def test_a_target_is_quantised_and_followed(to, tmp_path):
+    # Given versions of a table, the newest of which is quantised
+    model, keys = Wide(3000), np.arange(-5, 3100)
+    publisher = Publisher(model, tmp_path / "target")
+    for number in range(3):
+        model.table.insert(np.arange(100 * number, 100 * number + 50), np.full([50, 64], 0.3))
+        model.table.erase([7 * number])
+        publisher.publish()
+    assert main(["quantize", str(tmp_path / "target"), str(tmp_path / "out"), "--to", to]) == 0
+
+    # When the next delta comes to the quantised model, and to one that was quantised when opened
+    model.table.insert([3050, 1], model.draw.normal(size=[2, 64]))
+    publisher.publish()
+    deltas = [tmp_path / "target" / "versions" / f"{n:020d}" for n in (2, 3, 4)]
+    with InferenceSession(tmp_path / "out") as offline:
+        assert offline.version == 3 and offline.apply(deltas[-1]) == 4
+        found = offline.predict({"key": keys})["row"]
+    with InferenceSession(tmp_path / "target" / "1", quantize=to) as session:
+        for delta in deltas:
+            session.apply(delta)
+        expected = session.predict({"key": keys})["row"]
+
+    # Then both answer the same, and rows take the bytes that they should
+    np.testing.assert_array_equal(found, expected)
+    (rows,) = (tmp_path / "out" / "variables").glob("variables.data-r*")
+    assert (
+        rows.stat().st_size / 3000 < BYTES[to] + 10
+    )  # a key of 8 bytes, and less than 2 of the rest
+
+
+def test_a_trainer_refuses_quantised_rows(folder, tmp_path):
+    main(["quantize", folder, str(tmp_path / "out"), "--to", "int8"])
+    with pytest.raises(tf.errors.OpError, match="rows.*quantised for serving"):
+        tf.saved_model.load(str(tmp_path / "out"))
+    with pytest.raises(ValueError, match="expected 'quantize' to be 'int8'.* or none, got 'fp8'"):
+        InferenceSession(tmp_path / "out", quantize="fp8")
+
+
+@pytest.mark.parametrize("case", ["exists", "no model", "quantised"])
+def test_wrong_calls_are_one_sentence(case, folder, tmp_path):
+    path, out, message = folder, tmp_path / "out", "expected a folder that does not exist"
+    if case == "exists":
+        out = tmp_path
+    elif case == "no model":
+        path, message = str(tmp_path), "expected the folder of a SavedModel, or a publisher's"
+    else:
+        path, message = str(tmp_path / "int8"), "got rows quantised for serving"
+        main(["quantize", folder, path, "--to", "int8"])
+    before = sorted(Path(tmp_path).rglob("*"))
+    with pytest.raises(SystemExit, match=message):
+        main(["quantize", path, str(out), "--to", "int8"])
+    assert sorted(Path(tmp_path).rglob("*")) == before

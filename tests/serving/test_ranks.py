@@ -1,0 +1,277 @@
+"""Ranks publish one version together: whole, equal to what they trained, or not there."""
+
+import os
+import pickle
+import signal
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import group_embedding as ge
+from group_embedding.serving.deltas import Reader
+from group_embedding.serving.targets import FileTarget
+from group_embedding.sharding.sharded_table import gather_rows
+from group_embedding.testing import launch
+
+KEYED = {"by_hash": "distributed", "on_rank_1": "localized:1"}
+BY_ROW = {"rows": "distributed", "rows_on_1": "localized:1", "copies": "replicated"}
+SCRIPT = str(Path(__file__).with_name("publish_on_ranks.py"))
+NUM_ROWS, DIM, BATCH = 301, 4, 12
+
+
+class Clicks(tf.Module):
+    """Keyed tables, tables by row number in each placement, and dense weights."""
+
+    def __init__(self, trains=True):
+        super().__init__()
+        start = tf.keras.initializers.RandomNormal(seed=3)
+        configs = [
+            ge.TableConfig(name, None, DIM, placement=word if trains else None)
+            for name, word in KEYED.items()
+        ] + [
+            ge.TableConfig(
+                name, NUM_ROWS, DIM, initializer=start, placement=word if trains else None
+            )
+            for name, word in BY_ROW.items()
+        ]
+        self.names = [config.name for config in configs]
+        self.layer = ge.layers.GroupEmbedding(
+            [ge.FeatureConfig(config.name, config, "sum") for config in configs],
+            concat=True,
+            name="bags",
+        )
+        self.weights = tf.Variable(tf.random.stateless_normal([DIM * len(configs), 1], [1, 2]))
+        self.layer.build({name: [None, 2] for name in self.names})
+
+    def score(self, ids):
+        return self.layer(ids) @ self.weights
+
+    def signature(self):
+        given = [tf.TensorSpec([None, 2], tf.int64, name=name) for name in self.names]
+
+        @tf.function(input_signature=given)
+        def serve(*ids):
+            return {"score": self.score(dict(zip(self.names, ids)))}
+
+        return serve
+
+
+def build():
+    model = Clicks(trains=False)
+    return model, model.signature()
+
+
+def content_of(model):
+    """Tables and variables of all ranks, at an instant."""
+    tables, dense = {}, [model.weights.numpy()]
+    for name, variable in model.layer.tables.items():
+        variable = variable if isinstance(variable, tf.Variable) else variable.value
+        if name in KEYED:
+            found = variable.export(gather=True)
+            rows = (row.tobytes() for row in found.values.numpy())
+            tables[variable.rows.name] = dict(zip(found.keys.numpy().tolist(), rows))
+        else:
+            dense.append(gather_rows(variable).numpy())
+    return tables, dense
+
+
+class Trainer:
+    def __init__(self):
+        ge.enable_distributed_strategy()
+        self.rank = ge.exchange.current().rank
+        self.model = Clicks()
+        keras_optimizer = tf.keras.optimizers.SGD(0.1)
+        self.optimizer = ge.DistributedOptimizer(ge.optimizers.wrap(keras_optimizer))
+        self.variables = [*self.model.layer.trainable_weights, self.model.weights]
+
+    def step(self, number):
+        draw = np.random.default_rng(100 * number + self.rank)
+        ids = {
+            name: tf.constant(draw.integers(0, NUM_ROWS, [BATCH, 2])) for name in self.model.names
+        }
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean((self.model.score(ids) - 1) ** 2)
+        gradients = tape.gradient(loss, self.variables)
+        self.optimizer.apply_gradients(zip(gradients, self.variables))
+
+    def erase(self, number):
+        keys = np.random.default_rng(number).integers(0, NUM_ROWS, 20)
+        for name in KEYED:
+            self.model.layer.tables[name].erase(keys)
+
+
+def publish_versions(folder):
+    trainer = Trainer()
+    publisher = ge.serving.Publisher(trainer.model, folder, build=build, base_every=3)
+    expected = {}
+    for number in range(6):
+        trainer.step(number)
+        if number > 1:
+            trainer.erase(number)
+        expected[publisher.publish(number)] = content_of(trainer.model)
+    publisher.close()
+    return expected
+
+
+def assert_equal(content, expected):
+    tables, dense = expected
+    assert content.tables == tables
+    published = {(v.shape, v.tobytes()) for v in content.variables.values()}
+    for value in dense:
+        assert (value.shape, value.tobytes()) in published, value.shape
+
+
+def test_versions_are_what_all_ranks_trained(two_ranks, tmp_path):
+    # Given two ranks with tables in each placement, which train, erase keys and publish
+    expected, of_rank_1 = two_ranks.run(publish_versions, str(tmp_path), timeout=120)
+    assert list(expected) == list(of_rank_1) == [1, 2, 3, 4, 5, 6]
+
+    # When versions are read: from their base, and one after the other
+    reader = Reader(ge.serving.open_target(tmp_path))
+    content = None
+    for version, trained in expected.items():
+        record = reader.record(version)
+        content = reader.read(version) if content is None else reader.apply(content, record)
+
+        # Then each is what both ranks trained, to the bit
+        assert_equal(content, trained)
+        assert_equal(reader.read(version), trained)
+    # And the fifth is a base, written from the first and the deltas
+    assert [reader.record(version).base for version in expected] == [1, 1, 1, 1, 5, 5]
+    erased = [t["num_erased"] for v in (3, 4, 6) for t in reader.verify(reader.record(v))]
+    assert sum(erased) > 0
+
+    # And a session follows all of them
+    with ge.serving.InferenceSession(tmp_path / "1") as session:
+        assert session.info()["tables"]
+        for version in range(2, 7):
+            assert session.apply(tmp_path / "versions" / f"{version:020d}") == version
+        names = list(session.signatures()["serving_default"]["inputs"])
+        ids = {name: np.arange(20).reshape(10, 2) for name in names}
+        followed = session.predict(ids)["score"]
+    with ge.serving.InferenceSession(tmp_path / "5") as session:
+        session.apply(tmp_path / "versions" / f"{6:020d}")
+        np.testing.assert_array_equal(session.predict(ids)["score"], followed)
+
+
+def publish_with_failures(folder, failing_rank, on_failure):
+    """Versions and errors of publishes, of which the second and the third fail on a rank."""
+    trainer = Trainer()
+    publisher = ge.serving.Publisher(
+        trainer.model, folder, build=build, on_failure=on_failure, timeout=20
+    )
+    works, told, expected = FileTarget.put, [], {}
+
+    def fails(*_):
+        raise OSError("disk full")
+
+    for number in range(5):
+        trainer.step(number)
+        if number in (1, 2) and trainer.rank == failing_rank:
+            FileTarget.put = fails
+        began = time.monotonic()
+        try:
+            told.append(publisher.publish())
+        except (OSError, ge.serving.TargetError) as error:
+            told.append(str(error))
+        finally:
+            FileTarget.put = works
+        assert time.monotonic() - began < 15  # it waited for no time-out
+        expected[publisher.version] = content_of(trainer.model)
+    publisher.close()
+    return told, expected
+
+
+@pytest.mark.parametrize("failing_rank, on_failure", [(0, "raise"), (1, "raise"), (1, "keep")])
+def test_all_ranks_fail_together_and_nothing_is_lost(failing_rank, on_failure, two_ranks, tmp_path):
+    # Given ranks of which one cannot write twice
+    found = two_ranks.run(
+        publish_with_failures, str(tmp_path), failing_rank, on_failure, timeout=120
+    )
+
+    # Then both are told in time, and no version is there
+    (told, expected), (told_1, _) = found
+    if on_failure == "raise":
+        for of_rank in (told, told_1):
+            assert of_rank[0] == 1 and of_rank[3:] == [2, 3]
+            assert all("disk full" in text for text in of_rank[1:3])
+    else:
+        assert told == told_1 == [1, 1, 1, 2, 3]
+    # And the next versions have everything
+    reader = Reader(ge.serving.open_target(tmp_path))
+    for version in (2, 3):
+        assert_equal(reader.read(version), expected[version])
+
+
+def publish_at_steps(folder):
+    trainer = Trainer()
+    publisher = ge.serving.Publisher(trainer.model, folder, build=build, every_seconds=0)
+    expected, number = {}, 0
+    while publisher.version < 4 and number < 300:
+        trainer.step(number)
+        expected[number] = content_of(trainer.model)
+        publisher.after_step(number)
+        number += 1
+    publisher.close()
+    return publisher.version, expected
+
+
+def test_ranks_publish_in_the_background(two_ranks, tmp_path):
+    (version, expected), (of_rank_1, _) = two_ranks.run(
+        publish_at_steps, str(tmp_path), timeout=120
+    )
+    assert version == of_rank_1 >= 4
+    reader = Reader(ge.serving.open_target(tmp_path))
+    for number in reader.versions():
+        assert_equal(reader.read(number), expected[reader.record(number).step])
+
+
+def publish_by_wrong_arguments(folder):
+    trainer = Trainer()
+    with pytest.raises(ValueError, match="expected build=.* as there are 2 ranks, got None"):
+        ge.serving.Publisher(trainer.model, folder)
+    publisher = ge.serving.Publisher(trainer.model, folder, build=tf.Module)
+    with pytest.raises(ValueError if trainer.rank == 0 else RuntimeError, match="with a signature"):
+        publisher.publish()
+    publisher.close()
+
+
+def test_wrong_arguments_are_named_on_all_ranks(two_ranks, tmp_path):
+    two_ranks.run(publish_by_wrong_arguments, str(tmp_path))
+
+
+def test_a_killed_rank_leaves_whole_versions(two_ranks, tmp_path):
+    """A rank is killed while it publishes; the job starts again, and goes on in the same target."""
+    two_ranks.close()
+    reader = Reader(ge.serving.open_target(tmp_path / "target"))
+    seen = []
+    for life, killed in enumerate((1, 0)):
+        # Given two ranks that publish after each step
+        with open(tmp_path / f"output-{life}", "w") as output:
+            job = launch([sys.executable, SCRIPT, str(tmp_path), str(life)], 2, output)
+        begun = max(seen, default=0)
+        wait_for(lambda begun=begun: reader.versions()[-1:] > [begun + 2], job, tmp_path, life)
+
+        # When one of them is killed in the middle
+        os.kill(int((tmp_path / f"pid-{life}-{killed}").read_text()), signal.SIGKILL)
+
+        # Then the other one ends, and does not hang; all versions are what the ranks had trained
+        assert job.wait(60) != 0
+        versions = reader.versions()
+        assert set(seen) <= set(versions)
+        for version in set(versions) - set(seen):
+            content = tmp_path / f"content-{life}-{reader.record(version).step}"
+            assert_equal(reader.read(version), pickle.loads(content.read_bytes()))
+        seen = versions
+
+
+def wait_for(condition, job, folder, life):
+    end = time.monotonic() + 120
+    while not condition():
+        output = (folder / f"output-{life}").read_text
+        assert job.poll() is None and time.monotonic() < end, output()
+        time.sleep(0.02)
