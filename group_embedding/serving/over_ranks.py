@@ -24,13 +24,13 @@ from group_embedding.serving.targets import TargetError
 from group_embedding.serving.version_writer import Content
 
 _NONE, _RUNNING, _DONE, _FAILED = range(4)  # states of a rank's delivery
-_TAKEN, _BUSY, _MADE_ANEW = range(3)  # what came of a rank's snapshot
+_TAKEN, _BUSY, _MADE_ANEW = range(3)  # results of a rank's snapshot
 _MEET_SECONDS = 0.02  # between two meetings while ranks wait for a delivery
 _MOST_STEPS = 1000  # without a meeting
 
 
 class _Told(NamedTuple):
-    """What a rank says in a meeting. What concerns all is what rank 0 says."""
+    """The numbers that a rank gives in a meeting. For the job as a whole, those of rank 0 count."""
 
     state: int = _NONE
     is_due: int = 0

@@ -1,4 +1,4 @@
-"""What each rank publishes: files in the version's folder, and one that lists them for rank 0."""
+"""The files of each rank in the folder of a version, and the record that lists them for rank 0."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ class PartFiles:
 
 
 def with_own(others: OtherRanks, changes: list[VariableChange]) -> OtherRanks:
-    """What other ranks publish, with rank 0's rows of tables that are spread by row number."""
+    """Adds rank 0's rows of tables that are spread by row number to those of other ranks."""
     return OtherRanks(others.files, merged([*changes, *others.changes]))
 
 

@@ -39,7 +39,7 @@ class RankAgreement:
             return self._session.run(self._gathered, {self._given: [list(map(int, numbers))]})
 
     def tell(self, what: Any) -> list[Any]:
-        """What each rank tells, values of JSON; rank 0's first."""
+        """The values of all ranks, of types that JSON has; rank 0's first."""
         told = gather_text(self._exchange, json.dumps(what), "publisher_tells")
         return [json.loads(text) for text in told]
 

@@ -85,7 +85,7 @@ def rewrite_base(
 
 
 def _without_rows(source):
-    """What `copytree` leaves out: the checkpoint, and the version's record."""
+    """A filter for `copytree`: leaves out the checkpoint, and the version's record."""
 
     def ignore(path, names):
         of = os.path.relpath(path, source)

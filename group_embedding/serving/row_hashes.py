@@ -28,7 +28,7 @@ class RowHashes:
         return np.flatnonzero(self.differs(new)).astype(np.int64), new
 
     def differs(self, other: "RowHashes") -> np.ndarray:
-        """Whether each row is different, bool [rows]."""
+        """Bool [rows]: True where a row is different."""
         return np.any(self._hashes != other._hashes, axis=1)
 
     @classmethod

@@ -79,7 +79,7 @@ class InferenceSession:
 
     def __init__(
         self,
-        path: Union[str, os.PathLike],
+        path: Union[str, bytes, os.PathLike],
         *,
         quantize: Optional[str] = None,
         version: Optional[int] = None,
@@ -101,7 +101,7 @@ class InferenceSession:
         model = ctypes.c_void_p()
         _check(
             library().ge_serving_open,
-            os.fspath(path).encode(),
+            os.fsencode(path),  # an Estimator gives bytes
             json.dumps(options, ensure_ascii=False).encode(),
             ctypes.byref(model),
         )

@@ -58,7 +58,7 @@ class ShardRows:
             self._is_doubtful[:] = False
 
     def fail(self) -> None:
-        """Whether readers have the rows of the last `changes` is not known."""
+        """Readers may or may not have the rows of the last `changes`."""
         if self._pending is not None:
             self._is_doubtful |= self._published.differs(self._pending)
             self._pending = None
