@@ -339,7 +339,7 @@ def test_wrong_arguments(arguments, message, tmp_path):
         ge.serving.Publisher(tf.Module(), given.pop("target"), **given)
 
 
-def test_a_save_that_failed_holds_nobody_up(model, random, tmp_path, capfd):
+def test_a_save_that_failed_holds_nobody_up(model, random, tmp_path):
     # Given a snapshot of a save that was never written, and a publisher
     publisher = ge.serving.Publisher(model, tmp_path, timeout=1)
     publisher.publish()
@@ -350,9 +350,8 @@ def test_a_save_that_failed_holds_nobody_up(model, random, tmp_path, capfd):
     # When it publishes
     version = publisher.publish()
 
-    # Then it has dropped the snapshot, and said so
+    # Then it has dropped the snapshot, and the next save works
     assert version == 2
-    assert "dropped the snapshot of a save" in capfd.readouterr().err
     assert_same(reader_of(tmp_path).read(2), content_of(model))
     tf.train.Checkpoint(model=model).write(str(tmp_path / "saved" / "model"))
 
