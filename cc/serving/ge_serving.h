@@ -88,10 +88,10 @@ typedef struct GeResponse GeResponse;
  *      else 0.
  *   "quantize": "int8", "fp8" or "bfloat16": the storage of rows. Default: as trained.
  *   "threads": threads of an op; default: one per core.
- *   "inter_op_threads": threads for ops side by side. Default: 0, the calling thread runs all ops of
- *      its request, one by one; they share the threads of an op.
- *   "state": a file that holds the applied deltas' folders; if it names deltas of this base, they
- *      are applied before the function returns. Default: none.
+ *   "inter_op_threads": threads for ops side by side. Default: 0, the calling thread runs all ops
+ * of its request, one by one; they share the threads of an op. "state": a file that holds the
+ * applied deltas' folders; if it names deltas of this base, they are applied before the function
+ * returns. Default: none.
  */
 GeCode ge_serving_open(const char* path, const char* options, GeModel** model, char** error);
 

@@ -122,7 +122,7 @@ class RowsWriter {
 
 // Initial rows are in front of all others in a file.
 Status ReadInitialRows(const std::string& path, const FileSource& files,
-                            std::vector<char>* initial) {
+                       std::vector<char>* initial) {
   TableFileReader file(path, files);
   Status status = file.Open();
   const TableFileHeader& header = file.header();
@@ -136,7 +136,7 @@ Status ReadInitialRows(const std::string& path, const FileSource& files,
 
 // The rows of one file of the base that have not changed.
 Status CopyRows(const std::string& path, const FileSource& files, const ChangedRows& changed,
-                     RowsWriter* writer) {
+                RowsWriter* writer) {
   TableFileReader file(path, files);
   Status status = file.Open();
   const size_t row_bytes = file.header().dim * SizeOf(file.header().dtype);
@@ -168,8 +168,8 @@ TableFileHeader WithoutSlots(const TableFileHeader& header) {
 }  // namespace
 
 Status RewriteTable(const SavedTable& base, const std::vector<std::string>& deltas,
-                         std::optional<RowFormat> format, const std::string& path,
-                         const FileSystem& files, FileSum* sum) {
+                    std::optional<RowFormat> format, const std::string& path,
+                    const FileSystem& files, FileSum* sum) {
   std::vector<TableFileSummary> found;
   Status status = VerifySavedTable(base, base.table, /*table=*/nullptr, {}, &found);
   if (!status.ok()) return status;

@@ -19,7 +19,7 @@ namespace group_embedding {
 // deltas: files of changes. Files that follow each other may be parts of one version.
 // format: of the rows that are written; null: as trained.
 Status RewriteTable(const SavedTable& base, const std::vector<std::string>& deltas,
-                         std::optional<RowFormat> format, const std::string& path,
-                         const FileSystem& files, FileSum* sum);
+                    std::optional<RowFormat> format, const std::string& path,
+                    const FileSystem& files, FileSum* sum);
 
 }  // namespace group_embedding
