@@ -16,8 +16,8 @@ using ::tensorflow::Env;
 using ::tensorflow::MetaGraphDef;
 using ::tensorflow::Tensor;
 
-absl::Status DataLoss(const std::string& error) {
-  return error.empty() ? absl::OkStatus() : absl::DataLossError(error);
+absl::Status DataLoss(const Status& status) {
+  return status.ok() ? absl::OkStatus() : absl::DataLossError(status.message());
 }
 
 std::string NameOf(const std::string& path) {
