@@ -95,8 +95,9 @@ class Publisher:
                 model = TrainedModel(model, signatures, timeout / 2)
             self._work: OneProcess = OneProcess(model, target, **options)
         else:
-            _check_ranks(model, build, exchange)
-            trained = ModelOfRanks(model, build, exchange, timeout / 2)
+            trained = ModelOfRanks(
+                model, _checked_build(model, build, exchange), exchange, timeout / 2
+            )
             self._work = OverRanks(trained, target, exchange, **options)
 
     @property
@@ -160,7 +161,8 @@ class Publisher:
         self.close()
 
 
-def _check_ranks(model, build, exchange):
+def _checked_build(model: Any, build: Any, exchange: Any) -> Callable[[], Any]:
+    """`build`, if the model can be published over ranks."""
     if exchange.strategy is not None:
         raise ValueError(
             f"Publisher: expected ranks that are processes, got {exchange.num_ranks} replicas of a "
@@ -176,6 +178,7 @@ def _check_ranks(model, build, exchange):
             "Publisher: expected build=, a function that makes the model anew, as there are "
             f"{exchange.num_ranks} ranks, got {build!r}"
         )
+    return build
 
 
 def _check_number(argument, number, least, is_optional=False):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import shutil
 from collections.abc import Mapping, Sequence
@@ -76,7 +77,7 @@ def rewrite_base(
             if file.kind == records.ROWS:
                 deltas.setdefault(file.table, []).append(path)
             elif file.kind == records.VARIABLES:
-                found = variables_file.decode(path, file, lambda path=path: target.open(path))
+                found = variables_file.decode(path, file, functools.partial(target.open, path))
                 changes += found.values()
     for table, paths in own_rows.items():
         deltas.setdefault(table, []).extend(paths)

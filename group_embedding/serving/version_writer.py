@@ -109,7 +109,8 @@ class VersionWriter:
         """
         newest = self._target.newest()
         self._settle(newest)
-        has_parent = content.tables is not None
+        tables = content.tables
+        has_parent = tables is not None
         if has_parent and (self.last is None or newest != self.last.version):
             raise TargetError(self._of_another_writer(newest))
         if version not in (None, newest + 1):
@@ -120,8 +121,8 @@ class VersionWriter:
         record = self._new_record(newest + 1, content, has_parent)
         files: list[FileEntry] = []
         changes, hashes = _changes_of(content.variables, self._hashes if has_parent else {})
-        if has_parent:
-            files += put_tables(self._target, record.version, content.tables, parts or {})
+        if tables is not None:
+            files += put_tables(self._target, record.version, tables, parts or {})
             if other_ranks is not None:
                 others = other_ranks()
                 files += others.files
