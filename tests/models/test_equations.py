@@ -210,4 +210,4 @@ def test_a_model_computes_in_16_bits_with_dropout(inputs, name):
     got = half(inputs, training=True)
     assert got.dtype == tf.float32 or got.dtype == tf.bfloat16
     error = tf.norm(tf.cast(got, tf.float32) - tf.cast(expected, tf.float32))
-    assert float(error) < 0.03 * float(tf.norm(tf.cast(expected, tf.float32)))
+    assert float(error) < 0.05 * float(tf.norm(tf.cast(expected, tf.float32)))
