@@ -221,8 +221,8 @@ def test_a_keras_model(tmp_path):
     with InferenceSession(tmp_path / "model") as session:
         signature = session.signatures()["serving_default"]
         found = session.predict({name: batch[name] for name in signature["inputs"]})
-    # Then it answers as the model, but for products that TensorFlow fuses with their bias in graphs,
-    # which round otherwise on some processors
+    # Then it answers as the model, but for products that TensorFlow fuses with their bias in a
+    # graph, which round otherwise on some processors
     (answer,) = found.values()
     np.testing.assert_allclose(answer, model(batch).numpy(), rtol=1e-5, atol=1e-6)
 
