@@ -130,8 +130,8 @@ inline int64_t MaxDim(const Group& group) {
   return max_dim;
 }
 
-// Of the sums of pieces: rows of several pieces have more than kPieceEntries entries, so that there
-// are at most twice as many pieces as they would fill.
+// Bytes of the sums of pieces. Rows of several pieces have more than kPieceEntries entries, so that
+// there are at most twice as many pieces as they would fill.
 inline int64_t SumsBytes(const Group& group) {
   return AlignScratch(2 * group.batch.num_ids / kPieceEntries * MaxDim(group) * sizeof(float));
 }

@@ -4,7 +4,7 @@ from svg import Picture
 
 BOX, COLUMN, ROW = (150, 46), 172, 66
 
-# For each model: its boxes by a letter, (column, row, lines of text), and the arrows between them.
+# For each model: its boxes by name, (column, row, lines of text), and the arrows between them.
 # The unit of columns and rows is the distance of two boxes.
 _LOOKUP = "one lookup"
 SHAPES = {

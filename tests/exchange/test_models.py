@@ -46,7 +46,7 @@ def make_samples():
 
 
 def start_dense_weights(model):
-    """The same on all ranks; tables start by their initializer's seed."""
+    """A model that starts alike on all ranks: tables by the seeds of their initializers."""
     model.build()
     tables = {id(weight) for weight in model.embedding.trainable_weights}
     rng = np.random.default_rng(5)
