@@ -6,8 +6,8 @@ batches that are known beforehand, each rank on its part of each.
     train(name, folder) in one process:   3 steps, save, predict, 3 steps more, predict
     resume(name, folder) in another one:  load, predict, 3 steps more, predict
 
-Both return what was predicted, [after 3 steps, after 6]: the same numbers to the bit, where the
-saved model can be trained on.
+Both return what was predicted, [after 3 steps, after 6]: the same numbers, where the saved model
+can be trained on.
 """
 
 import pickle

@@ -29,6 +29,7 @@ def test_new_versions_take_over_while_requests_go_on(start, model, tmp_path):
 
     thread = threading.Thread(target=send)
     thread.start()
+    wait_for(lambda: versions)
 
     # When versions 2 and 10 come, each after the one before answers
     for version in (2, 10):
