@@ -56,13 +56,16 @@ train: $(if $(SEVERAL),$(VENV)/core.stamp $(VENV)/horovod.stamp,$(VENV)/ops.stam
 
 serving: build build/server/program.stamp
 
-# Without its system libraries the server is left out, and its tests are skipped.
+# Without its system libraries the server is left out, and its tests are skipped; likewise those of
+# object stores and HDFS.
 test: build $(VENV)/dev.stamp $(VENV)/horovod.stamp
 	-$(MAKE) --no-print-directory build/server/program.stamp
+	-$(MAKE) --no-print-directory $(VENV)/storage.stamp
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS)
 
 soak: build $(VENV)/dev.stamp $(VENV)/horovod.stamp
 	-$(MAKE) --no-print-directory build/server/program.stamp
+	-$(MAKE) --no-print-directory $(VENV)/storage.stamp
 	$(BIN)/python -m pytest -m soak $(ARGS)
 
 bench: build $(VENV)/dev.stamp $(VENV)/horovod.stamp
@@ -129,6 +132,11 @@ $(VENV)/horovod.stamp: requirements/horovod.txt requirements/horovod.sh $(VENV)/
 $(VENV)/dev.stamp: requirements/dev.txt requirements/serving.txt $(VENV)/tensorflow.stamp
 	$(BIN)/python -m pip install --quiet '$(TENSORFLOW)' -r requirements/dev.txt $(addprefix -c ,$(CONSTRAINTS))
 	$(BIN)/python -m pip install --quiet --no-deps -r requirements/serving.txt
+	touch $@
+
+$(VENV)/storage.stamp: requirements/storage.txt requirements/hdfs.sh $(VENV)/dev.stamp
+	$(BIN)/python -m pip install --quiet -r requirements/storage.txt $(addprefix -c ,$(CONSTRAINTS))
+	requirements/hdfs.sh $(BIN)/python
 	touch $@
 
 # Pages are made from Markdown and from docstrings as text: neither TensorFlow nor a build is needed.

@@ -7,6 +7,7 @@ import importlib.metadata
 import os
 import random
 import sys
+import uuid
 
 # Before anything imports TensorFlow, and for the ranks that tests start. Growth, because tests of
 # several ranks share one GPU; a GPU's matrix products at float32's own precision, as an oracle's.
@@ -17,6 +18,7 @@ os.environ.setdefault("NVIDIA_TF32_OVERRIDE", "0")
 import hypothesis
 import numpy as np
 import pytest
+from shared_server import shared_server
 
 SEED = int(os.environ.get("GROUP_EMBEDDING_TEST_SEED", "20240501"))
 
@@ -104,3 +106,39 @@ def seeds():
     if tf is not None:
         tf.random.set_seed(SEED)
         tf.config.experimental.enable_tensor_float_32_execution(False)  # XLA's, too
+
+
+@pytest.fixture(scope="session")
+def s3_server(tmp_path_factory):
+    """An S3 server with an empty bucket, which clients find by the environment: its `endpoint`,
+    the `url` of the bucket, and the `environment`."""
+    folder = _session_folder(tmp_path_factory) / "s3"
+    with shared_server(folder, "s3_server.S3Server") as server:
+        os.environ.update(server["environment"])
+        yield server
+
+
+@pytest.fixture(scope="session")
+def hdfs_server(tmp_path_factory):
+    """A namenode and a datanode: the `url` of their root."""
+    folder = _session_folder(tmp_path_factory) / "hdfs"
+    with shared_server(folder, "hdfs_server.HdfsServer") as server:
+        yield server
+
+
+@pytest.fixture
+def s3_folder(s3_server):
+    """The URL of an empty folder of the S3 server."""
+    return f"{s3_server['url']}/{uuid.uuid4().hex}"
+
+
+@pytest.fixture
+def hdfs_folder(hdfs_server):
+    """The URL of an empty folder of HDFS."""
+    return f"{hdfs_server['url']}/{uuid.uuid4().hex}"
+
+
+def _session_folder(tmp_path_factory):
+    """One folder for all workers of a test session."""
+    base = tmp_path_factory.getbasetemp()
+    return base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
