@@ -67,12 +67,8 @@ struct RowSumsOf {
 };
 using RowSums = RowSumsOf<float>;
 
-// A rule without a slot that is one number per row.
-inline constexpr int kNoRowSlot = -1;
-
 struct ColumnwiseRule {
-  static constexpr bool kNeedsRow = false;
-  static constexpr int kRowSlot = kNoRowSlot;
+  static constexpr bool kNeedsRow = false, kSlotPerRow = false;
   GROUP_EMBEDDING_HOST_DEVICE static float Factor(const Hyper& h) { return h.learning_rate; }
 };
 

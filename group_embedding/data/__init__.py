@@ -15,7 +15,6 @@ from group_embedding.data.state import ReaderState
 from group_embedding.data.steps import Bucketize, Clip, Cross, FillMissing, Hash, Log
 from group_embedding.data.tfrecord_files import TFRecordFormat
 from group_embedding.data.time_split import split_by_time
-from group_embedding.file_systems import DataSourceParams, FileSystemType_t
 
 __all__ = [
     "Bucketize",
@@ -26,11 +25,9 @@ __all__ = [
     "CountBatches",
     "Cross",
     "CsvFormat",
-    "DataSourceParams",
     "Description",
     "Feature",
     "FileFormat",
-    "FileSystemType_t",
     "FillMissing",
     "Hash",
     "HugeCTRRawFormat",

@@ -14,8 +14,10 @@ from typing import Any
 import tensorflow as tf
 
 from group_embedding.serving.background_call import BackgroundCall
-from group_embedding.serving.targets import TargetError, open_target
-from group_embedding.serving.version_writer import Content, VersionWriter
+from group_embedding.serving.old_versions import retire
+from group_embedding.serving.open_target import open_target
+from group_embedding.serving.targets import TargetError
+from group_embedding.serving.version_writer import Content, LostVersions, VersionWriter
 
 _FAILURES = (OSError, TargetError)  # of targets: tried again with on_failure="keep"
 _followers = itertools.count(1)
@@ -168,7 +170,7 @@ class OneProcess:
 
     def _retire(self):
         try:
-            self._writer.retire(self._keep_bases)
+            retire(self._target, self._keep_bases)
         except _FAILURES as error:
             warnings.warn(f"old versions stay for now: {error}", stacklevel=2)
 
@@ -183,6 +185,9 @@ class OneProcess:
             if content.is_base:
                 self._needs_base = False
                 self._retire()
+        except LostVersions:
+            self._needs_base = True
+            raise
         finally:
             if content.base is not None:
                 shutil.rmtree(content.base, ignore_errors=True)

@@ -8,6 +8,7 @@ from typing import Any
 
 from group_embedding.exchange.active import current
 from group_embedding.serving.one_process import OneProcess
+from group_embedding.serving.open_target import is_local
 from group_embedding.serving.over_ranks import OverRanks
 from group_embedding.serving.trained_graph import TrainedGraph
 from group_embedding.serving.trained_model import TrainedModel
@@ -28,8 +29,8 @@ class Publisher:
 
     Args:
         model: A Keras model or a `tf.Module`. What its signatures read is published.
-        target: A folder, or its URL `file:///...`; over ranks one that all ranks reach. See
-            `docs/reference/deltas.md`.
+        target: A folder, its URL `file:///...`, or `kafka://BROKERS/TOPIC`; over ranks a folder
+            that all ranks reach. See `docs/reference/deltas.md`.
         every_seconds: With `after_step`: publish at most this often; None: not by time.
         on_failure: What happens if the target fails or does not answer: "raise" raises, "keep"
             warns and tries again at the next time. Nothing is queued meanwhile.
@@ -95,6 +96,7 @@ class Publisher:
                 model = TrainedModel(model, signatures, timeout / 2)
             self._work: OneProcess = OneProcess(model, target, **options)
         else:
+            _check_is_shared(target, exchange)
             trained = ModelOfRanks(
                 model, _checked_build(model, build, exchange), exchange, timeout / 2
             )
@@ -179,6 +181,15 @@ def _checked_build(model: Any, build: Any, exchange: Any) -> Callable[[], Any]:
             f"{exchange.num_ranks} ranks, got {build!r}"
         )
     return build
+
+
+def _check_is_shared(target, exchange):
+    if not is_local(target):
+        raise ValueError(
+            f"Publisher: expected a folder that all {exchange.num_ranks} ranks reach, got "
+            f"'{target}'; publish to a folder, and run `python -m group_embedding.serving mirror "
+            "FOLDER URL` beside it"
+        )
 
 
 def _check_number(argument, number, least, is_optional=False):

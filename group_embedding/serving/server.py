@@ -5,11 +5,14 @@ from __future__ import annotations
 import importlib.util
 import os
 import re
+import shutil
 import subprocess
 import sys
 import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+
+from group_embedding.serving import mirrored_sources
 
 PROGRAM = Path(__file__).resolve().parents[1] / "ge-serve"
 READY = re.compile(r"ready, gRPC on [^,]*:(\d+)(?:, REST on .*:(\d+))?$")
@@ -24,7 +27,8 @@ def command(arguments: Sequence[str]) -> list[str]:
         arguments: of `ge-serve`; `--tensorflow` is added unless they have it.
 
     Returns:
-        The program and its arguments.
+        The program and its arguments. With a source that is not a folder, the program is Python's,
+        which starts the source's mirror.
 
     Raises:
         FileNotFoundError: the server is not built, or a system library is missing.
@@ -37,6 +41,8 @@ def command(arguments: Sequence[str]) -> list[str]:
     tried = subprocess.run([PROGRAM, "--help"], capture_output=True, text=True)
     if tried.returncode != 0:
         raise FileNotFoundError(_why(tried.stderr))
+    if mirrored_sources.are_in(arguments):
+        return [sys.executable, "-m", "group_embedding.serving", "serve", *arguments]
     given = [argument.split("=")[0] for argument in arguments]
     tensorflow = importlib.util.find_spec("tensorflow")
     if tensorflow is not None and tensorflow.origin and "--tensorflow" not in given:
@@ -57,6 +63,8 @@ def _why(error):
 def main(arguments: Sequence[str]) -> int:
     """Becomes the server; returns only where it cannot start.
 
+    Sources that are not folders are mirrored by processes that live as long as the server.
+
     Args:
         arguments: of `ge-serve`.
 
@@ -64,10 +72,16 @@ def main(arguments: Sequence[str]) -> int:
         The exit status.
     """
     try:
-        program = command(arguments)
-    except FileNotFoundError as error:
+        local, sources, temporary = mirrored_sources.with_folders(arguments)
+        program = command(local)
+    except (OSError, ValueError, ImportError) as error:
         print(f"group_embedding: {error}", file=sys.stderr)
         return 1
+    if sources:
+        if not mirrored_sources.fetch(sources):
+            shutil.rmtree(temporary, ignore_errors=True)
+            return 1
+        mirrored_sources.start(sources, temporary)
     os.execv(program[0], program)
 
 

@@ -10,7 +10,6 @@ import re
 import secrets
 import shutil
 import tempfile
-from collections.abc import Callable
 from typing import BinaryIO
 from urllib.parse import urlsplit
 
@@ -52,6 +51,10 @@ class Target(abc.ABC):
     @abc.abstractmethod
     def put(self, version: int, name: str, content: bytes) -> None:
         """Writes a file of a version that is not committed yet."""
+
+    @abc.abstractmethod
+    def put_file(self, version: int, name: str, path: str) -> None:
+        """Makes a local file one of a version that is not committed yet. The file may be moved."""
 
     @abc.abstractmethod
     def put_base(self, version: int, folder: str) -> None:
@@ -157,6 +160,11 @@ class FileTarget(Target):
         os.makedirs(self._folder(version), exist_ok=True)
         _write(self.path(version, name), content)
 
+    def put_file(self, version: int, name: str, path: str) -> None:
+        os.makedirs(self._folder(version), exist_ok=True)
+        shutil.move(path, self.path(version, name))
+        _sync(self.path(version, name))
+
     def put_base(self, version: int, folder: str) -> None:
         near = os.path.join(self.folder, _EXPORT + secrets.token_hex(4))
         try:
@@ -252,27 +260,6 @@ class FileTarget(Target):
 
     def _folder(self, version):
         return os.path.join(self._versions, f"{version:020d}")
-
-
-# What a target is, by the scheme of its URL.
-TARGETS: dict[str, Callable[[str], Target]] = {"file": FileTarget}
-
-
-def open_target(url: str | os.PathLike[str]) -> Target:
-    """The target that a URL or a path names.
-
-    Args:
-        url: A path, or `file:///path`.
-
-    Raises:
-        ValueError: The scheme is none of the known ones.
-    """
-    url = os.fspath(url)
-    scheme = urlsplit(url).scheme or "file"
-    if scheme not in TARGETS:
-        known = ", ".join(f"{name}://" for name in sorted(TARGETS))
-        raise ValueError(f"target '{url}': expected a path or one of {known}, got {scheme}://")
-    return TARGETS[scheme](url)
 
 
 def _write(path, content):

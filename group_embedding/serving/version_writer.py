@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import secrets
 import shutil
@@ -15,14 +14,20 @@ import numpy as np
 from group_embedding.ops._library import core
 from group_embedding.serving import records, variables_file
 from group_embedding.serving.deltas import Reader
+from group_embedding.serving.old_versions import named_files, whole_records
 from group_embedding.serving.records import FileEntry, Record
 from group_embedding.serving.rewrite_model import rewrite_base
 from group_embedding.serving.row_hashes import RowHashes
-from group_embedding.serving.targets import BASE_RECORD, COMMIT, Target, TargetError
+from group_embedding.serving.targets import BASE_RECORD, Target, TargetError
 from group_embedding.serving.variables_file import VariableChange
 
 # Variables of at least so many bytes, with at least two dims, are tables by row number.
 _ROW_TABLE_BYTES = 1 << 20
+_MOST_UNKNOWN = 3  # commits that failed, and whose outcome is still asked for
+
+
+class LostVersions(TargetError):
+    """A target no longer has a version that it had acknowledged."""
 
 
 class Content(NamedTuple):
@@ -77,10 +82,10 @@ class VersionWriter:
         self.last: Record | None = None
         self.num_deltas = 0  # since the newest base
         self._hashes: dict[str, RowHashes] = {}  # of the rows in `last`
-        # What a commit that failed would have written: it may have happened all the same.
-        self._unknown: tuple[Record, dict[str, RowHashes]] | None = None
+        # What commits that failed would have written: one may have happened all the same.
+        self._unknown: list[tuple[Record, dict[str, RowHashes]]] = []
         target.lock()
-        target.remove_leftovers(self._named_files())
+        target.remove_leftovers(named_files(target))
 
     def is_newest(self) -> bool:
         """Returns whether this writer wrote the newest version of the target."""
@@ -111,8 +116,15 @@ class VersionWriter:
         self._settle(newest)
         tables = content.tables
         has_parent = tables is not None
+        if has_parent and self.last is not None and newest < self.last.version:
+            raise LostVersions(
+                f"target '{self._target.url}': expected version {self.last.version}, which it had "
+                f"acknowledged, got {newest} as the newest; the next version is a base"
+            )
         if has_parent and (self.last is None or newest != self.last.version):
             raise TargetError(self._of_another_writer(newest))
+        if self.last is not None:
+            newest = max(newest, self.last.version)  # servers never go back
         if version not in (None, newest + 1):
             raise TargetError(
                 f"target '{self._target.url}': expected to write version {version}, got "
@@ -132,37 +144,29 @@ class VersionWriter:
             folder = content.base or self._rewritten(record, files, changes)
             files = self._put_base(record, folder) + files
         record = record._replace(files=tuple(files))
-        self._unknown = record, hashes
+        self._unknown = [*self._unknown[-_MOST_UNKNOWN:], (record, hashes)]
         self._target.commit(record.version, records.encode(record))
         self._is_written(record, hashes)
         return record
 
-    def retire(self, keep_bases: int) -> None:
-        """Removes the versions before the newest `keep_bases` bases, the lowest first."""
-        found = self._records()
-        bases = [n for n, record in found.items() if record.kind == records.BASE]
-        for version in sorted(found):
-            if len(bases) > keep_bases and version < bases[-keep_bases]:
-                self._target.remove(version)
-
     def _settle(self, newest):
         """Finds out whether a commit that failed has happened."""
-        unknown, self._unknown = self._unknown, None
-        if unknown is None or newest != unknown[0].version:
-            return
-        if self._target.record(newest) == records.encode(unknown[0]):
+        for record, hashes in self._unknown:
+            if newest != record.version or self._target.record(newest) != records.encode(record):
+                continue
             # The next delta has all rows of keyed tables that changed since the version before.
-            self._is_written(*unknown)
+            self._is_written(record, hashes)
+            return
 
     def _is_written(self, record, hashes):
         self.num_deltas = 0 if record.kind == records.BASE else self.num_deltas + 1
-        self.last, self._hashes, self._unknown = record, hashes, None
+        self.last, self._hashes, self._unknown = record, hashes, []
 
     def _of_another_writer(self, newest):
         wrote = "none" if self.last is None else f"version {self.last.version}"
         found = "none"
         if newest:
-            record = self._records().get(newest)
+            record = whole_records(self._target).get(newest)
             kind = "damaged version" if record is None else records.KINDS[record.kind]
             found = f"version {newest}, a {kind}"
         return (
@@ -210,25 +214,6 @@ class VersionWriter:
         entries = [_model_file(folder, name) for name in _files_below(folder)]
         self._target.put_base(record.version, folder)
         return entries
-
-    def _records(self):
-        """{version: its record}, of versions whose record is whole."""
-        found = {}
-        for version in self._target.versions():
-            path = self._target.path(version, COMMIT)
-            with contextlib.suppress(records.DamagedVersion):
-                found[version] = records.decode(self._target.record(version), path)
-        return found
-
-    def _named_files(self):
-        """The paths of files that records name; of damaged records, all files of the version."""
-        whole, named = self._records(), set()
-        for version in self._target.versions():
-            names = [file.path for file in whole[version].files] if version in whole else None
-            if names is None:
-                names = self._target.names(version)
-            named |= {self._target.path(version, name) for name in names}
-        return named
 
 
 def put_tables(

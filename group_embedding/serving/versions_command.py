@@ -7,8 +7,9 @@ import time
 
 from group_embedding.serving import records
 from group_embedding.serving.deltas import NotConsecutive, Reader
+from group_embedding.serving.open_target import open_target
 from group_embedding.serving.records import DamagedVersion, Record
-from group_embedding.serving.targets import TargetError, open_target
+from group_embedding.serving.targets import TargetError
 
 
 def add_inspect(parser: argparse.ArgumentParser) -> None:

@@ -123,10 +123,13 @@ class Target : public VersionSource {
     return folder.empty() ? "" : folder + "/" + versions_.config().name + ".state";
   }
 
-  void Report(const Status& status) {
+  void Report(const Status& followed) {
     SourceState state = versions_.source();
+    double seen = Now();
+    const Status source = target_.Source(&seen);
+    const Status& status = source.ok() ? followed : source;
     state.up = status.error_code() != StatusCode::UNAVAILABLE;
-    if (state.up) state.last_seen = Now();
+    if (state.up) state.last_seen = seen;
     if (newest_ >= 0) state.newest_version = newest_;
     if (!status.ok() && status.error_message() != state.error) {
       Log(versions_.config().name, status.error_message());

@@ -4,7 +4,9 @@
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
+#include <fstream>
 
+#include "serving/server/log.h"
 #include "serving/server/numbered_versions.h"
 #include "table/file/section_file.h"
 
@@ -15,6 +17,7 @@ namespace fs = std::filesystem;
 
 constexpr uint32_t kVersionSection = 16;
 constexpr uint64_t kMostSectionBytes = 1 << 20;
+constexpr double kMirrorSeconds = 30;  // a mirror tells how its source is at least so often
 
 // Reads numbers and strings off the front of a payload.
 class Payload {
@@ -66,6 +69,23 @@ Status TargetFolder::Versions(std::vector<int64_t>* versions) const {
   if (!error) return Status::OK;
   return Status(StatusCode::UNAVAILABLE,
                 "cannot read folder '" + path_ + "/versions': " + error.message());
+}
+
+Status TargetFolder::Source(double* seen) const {
+  std::ifstream file(path_ + "/SOURCE");
+  double told = 0;
+  std::string state, message;
+  if (!(file >> told >> state)) return Status::OK;
+  std::getline(file >> std::ws, message);
+  const double age = Now() - told;
+  if (age > kMirrorSeconds) {
+    return Status(StatusCode::UNAVAILABLE, "the mirror of '" + path_ + "' has not told for " +
+                                               std::to_string(static_cast<int64_t>(age)) +
+                                               " s how its source is");
+  }
+  if (state != "up") return Status(StatusCode::UNAVAILABLE, message);
+  *seen = told;
+  return message.empty() ? Status::OK : Status(StatusCode::DATA_LOSS, message);
 }
 
 Status TargetFolder::Read(int64_t version, VersionRecord* record) const {

