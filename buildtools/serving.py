@@ -142,7 +142,7 @@ def _add_messages(ninja, include, folder):
     """Adds a rule for each .proto file; returns the C++ files that protoc writes."""
     ours = sorted(str(path.relative_to(PROTOS)) for path in PROTOS.rglob("*.proto"))
     names = _with_imports(include, TENSORFLOW_PROTOS) + ours
-    services = [name for name in ours if name.endswith("_service.proto")]
+    services = [name for name in ours if "\nservice " in (PROTOS / name).read_text()]
     plugin = shutil.which("grpc_cpp_plugin")
     return ninja.messages(folder, names, [PROTOS, include], services, plugin)
 

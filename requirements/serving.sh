@@ -6,6 +6,7 @@ packages=(
   libcpp-httplib-dev libssl-dev                        # HTTP/1.1 with TLS
   rapidjson-dev                                        # JSON with NaN, which TensorFlow Serving allows
   libb64-0d                                            # perf_analyzer, in the tests
+  libnghttp2-dev                                       # the client of benchmarks/bench_serving.py
   pkg-config
 )
 

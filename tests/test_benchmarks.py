@@ -55,6 +55,31 @@ def test_benchmark_runs(name, tmp_path):
     assert any(line.split()[:1] == headings[0].split()[:1] for line in done.stdout.splitlines())
 
 
+def test_serving_is_measured(tmp_path):
+    # Given the server, what the client is built with, and a few ratings
+    if not (ROOT / "group_embedding" / "ge-serve").exists():
+        pytest.skip("ge-serve is not built: make serving")
+    if not Path("/usr/include/nghttp2/nghttp2.h").exists():
+        pytest.skip("libnghttp2 is missing: apt-get install libnghttp2-dev")
+    ratings = [f"{n % 7}\t{n % 11}\t{1 + n % 5}\t{n}" for n in range(600)]
+    (tmp_path / "ml-100k.inter").write_text("\n".join(["user\titem\trating\ttime", *ratings]))
+    # When every part is measured, at a size at which its figures mean nothing
+    sizes = "--features 3 --many 4 --table-rows 50 --rows 200 --batch 4 --changed 60"
+    turns = "--start-rows 1000 --seconds 0.1 --turns 1"
+    paths = ["--data", tmp_path, "--json", tmp_path / "all.json", "--plot", tmp_path / "all.png"]
+    command = [sys.executable, ROOT / "benchmarks" / "bench_serving.py", *sizes.split()]
+    done = subprocess.run([*command, *turns.split(), *paths], capture_output=True, text=True)
+    # Then each has its figures, and a picture
+    assert done.returncode == 0, done.stderr[-3000:]
+    rows = json.loads((tmp_path / "all.json").read_text())["rows"]
+    parts = ["single", "many", "open", "updates", "memory while updating", "publish", "start"]
+    assert list(dict.fromkeys(row["part"] for row in rows)) == [*parts, "int8"]
+    assert all(row["requests/s"] > 0 for row in rows if row["part"] in parts[:4])
+    published = next(row for row in rows if row["part"] == "publish")
+    assert 0 < published["acknowledged s"] <= published["served s"]
+    assert (tmp_path / "all.png").read_bytes().startswith(b"\x89PNG")
+
+
 def test_a_dlrm_is_shown_beside_its_peer(tmp_path, monkeypatch):
     # Given rows of two batches, and a peer's figures of one of them
     monkeypatch.syspath_prepend(ROOT / "benchmarks")

@@ -10,6 +10,7 @@ import pytest
 import shop_models
 import tensorflow as tf
 from shop_models import Shop, answers, request
+from tensorflow.core.protobuf import saved_model_pb2
 
 import group_embedding as ge
 from group_embedding.serving import InferenceSession
@@ -138,6 +139,21 @@ def test_wrong_models_and_options_are_named(folder, tmp_path):
     closed.close()
     with pytest.raises(RuntimeError, match="expected an open session"):
         closed.predict(request())
+
+
+def test_a_signature_that_cannot_run_is_told_to_its_requests(shop, folder, tmp_path):
+    # Given a model with a second signature, of which the graph has no output
+    path = shutil.copytree(folder, tmp_path / "3") / "saved_model.pb"
+    saved = saved_model_pb2.SavedModel.FromString(path.read_bytes())
+    signatures = saved.meta_graphs[0].signature_def
+    signatures["broken"].CopyFrom(signatures["serving_default"])
+    signatures["broken"].outputs["score"].name = "nowhere:0"
+    path.write_bytes(saved.SerializeToString())
+    # When it is opened, Then the first signature answers, and requests of the second one are told
+    with InferenceSession(tmp_path / "3") as session:
+        assert_equal(session.predict(request()), answers(shop, request()))
+        with pytest.raises((ValueError, KeyError, tf.errors.OpError), match="nowhere"):
+            session.predict(request(), signature="broken")
 
 
 def test_a_damaged_table_is_refused(folder, tmp_path):

@@ -1,6 +1,6 @@
 #include "serving/server/grpc_server.h"
 
-#include <grpcpp/health_check_service_interface.h>
+#include <absl/synchronization/mutex.h>
 #include <grpcpp/resource_quota.h>
 
 #include <fstream>
@@ -104,12 +104,15 @@ GrpcServer::~GrpcServer() { Stop(0); }
 Status GrpcServer::Start() {
   std::shared_ptr<grpc::ServerCredentials> credentials;
   if (Status status = MakeCredentials(options_, &credentials); !status.ok()) return status;
-  grpc::EnableDefaultHealthCheckService(true);
+  grpc::EnableDefaultHealthCheckService(false);
+  // Debian's gRPC would look for deadlocks in each of its locks.
+  absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);
   grpc::ServerBuilder builder;
   const std::string address = options_.host + ":" + std::to_string(options_.grpc_port);
   builder.AddListeningPort(address, credentials, &port_);
   builder.RegisterService(predictions_.get());
   builder.RegisterService(states_.get());
+  builder.RegisterService(&health_);
   builder.SetMaxReceiveMessageSize(static_cast<int>(options_.max_message_bytes));
   builder.SetMaxSendMessageSize(static_cast<int>(options_.max_message_bytes));
   builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);  // a port in use is an error
@@ -126,16 +129,11 @@ Status GrpcServer::Start() {
                                              "machine's, or the files of TLS are no PEM");
 }
 
-void GrpcServer::SetServing(bool serving) {
-  auto* health = server_->GetHealthCheckService();
-  for (const char* service :
-       {"", "tensorflow.serving.PredictionService", "tensorflow.serving.ModelService"}) {
-    health->SetServingStatus(service, serving);
-  }
-}
+void GrpcServer::SetServing(bool serving) { health_.SetServing(serving); }
 
 void GrpcServer::Stop(double seconds) {
   if (server_ == nullptr) return;
+  health_.Stop();
   server_->Shutdown(std::chrono::system_clock::now() +
                     std::chrono::microseconds(static_cast<int64_t>(seconds * 1e6)));
   server_->Wait();

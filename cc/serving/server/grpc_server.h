@@ -5,6 +5,7 @@
 
 #include <memory>
 
+#include "serving/server/health.h"
 #include "serving/server/models.h"
 
 namespace group_embedding::server {
@@ -29,6 +30,7 @@ class GrpcServer {
   const Options& options_;
   std::unique_ptr<Predictions> predictions_;
   std::unique_ptr<States> states_;
+  Health health_;
   std::unique_ptr<grpc::Server> server_;
   int port_ = 0;
 };

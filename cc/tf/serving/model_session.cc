@@ -71,31 +71,44 @@ absl::Status ModelSession::Initialize() {
   return session_->Run(feeds, {}, {op.substr(0, op.find(':'))}, nullptr);
 }
 
-absl::Status ModelSession::Call(const std::vector<std::string>& feeds,
+absl::Status ModelSession::Find(const std::vector<std::string>& feeds,
                                 const std::vector<std::string>& fetches,
                                 const std::vector<std::string>& targets,
-                                const std::vector<Tensor>& fed, std::vector<Tensor>* fetched) {
+                                tensorflow::Session::CallableHandle* handle) {
   std::string names;
   for (const auto* list : {&feeds, &fetches, &targets}) {
     for (const std::string& name : *list) names += name + "\n";
     names += "\n";
   }
-  tensorflow::Session::CallableHandle handle;
-  {
-    std::lock_guard<std::mutex> lock(mutex_);
-    const auto found = callables_.find(names);
-    if (found != callables_.end()) {
-      handle = found->second;
-    } else {
-      tensorflow::CallableOptions options;
-      if (runs_inline_) options.mutable_run_options()->set_inter_op_thread_pool(-1);
-      for (const std::string& name : feeds) options.add_feed(name);
-      for (const std::string& name : fetches) options.add_fetch(name);
-      for (const std::string& name : targets) options.add_target(name);
-      TF_RETURN_IF_ERROR(session_->MakeCallable(options, &handle));
-      callables_[names] = handle;
-    }
+  std::lock_guard<std::mutex> lock(mutex_);
+  const auto found = callables_.find(names);
+  if (found != callables_.end()) {
+    *handle = found->second;
+    return absl::OkStatus();
   }
+  tensorflow::CallableOptions options;
+  if (runs_inline_) options.mutable_run_options()->set_inter_op_thread_pool(-1);
+  for (const std::string& name : feeds) options.add_feed(name);
+  for (const std::string& name : fetches) options.add_fetch(name);
+  for (const std::string& name : targets) options.add_target(name);
+  TF_RETURN_IF_ERROR(session_->MakeCallable(options, handle));
+  callables_[names] = *handle;
+  return absl::OkStatus();
+}
+
+absl::Status ModelSession::Prepare(const std::vector<std::string>& feeds,
+                                   const std::vector<std::string>& fetches,
+                                   const std::vector<std::string>& targets) {
+  tensorflow::Session::CallableHandle handle;
+  return Find(feeds, fetches, targets, &handle);
+}
+
+absl::Status ModelSession::Call(const std::vector<std::string>& feeds,
+                                const std::vector<std::string>& fetches,
+                                const std::vector<std::string>& targets,
+                                const std::vector<Tensor>& fed, std::vector<Tensor>* fetched) {
+  tensorflow::Session::CallableHandle handle;
+  TF_RETURN_IF_ERROR(Find(feeds, fetches, targets, &handle));
   return session_->RunCallable(handle, fed, fetched, nullptr);
 }
 

@@ -30,7 +30,12 @@ class ModelSession {
   // Runs the initializer of the SavedModel.
   absl::Status Initialize();
 
-  // Thread-safe. Computes tensors from fed ones, as the first call for these names prepared it. The
+  // Thread-safe. Builds what `Call` runs for these names. A first call without it does so itself,
+  // which takes from milliseconds to seconds.
+  absl::Status Prepare(const std::vector<std::string>& feeds,
+                       const std::vector<std::string>& fetches,
+                       const std::vector<std::string>& targets);
+  // Thread-safe. Computes tensors from fed ones. The
   // calling thread runs all ops, unless the config of Make states threads between ops: ops of one
   // request are few, and handing them over takes longer than most of them.
   absl::Status Call(const std::vector<std::string>& feeds, const std::vector<std::string>& fetches,
@@ -41,6 +46,9 @@ class ModelSession {
  private:
   ModelSession(std::string folder, const tensorflow::MetaGraphDef& meta, bool runs_inline);
 
+  absl::Status Find(const std::vector<std::string>& feeds, const std::vector<std::string>& fetches,
+                    const std::vector<std::string>& targets,
+                    tensorflow::Session::CallableHandle* handle);
   // The asset files of the model.
   void FeedAssets(NamedTensors* feeds) const;
 

@@ -99,8 +99,18 @@ absl::Status ServedModel::Load() {
     for (ServedVariable& variable : variables) variables_[variable.key] = variable;
     TF_RETURN_IF_ERROR(MakeSession(slot, rewritten));
     slots_[slot].version = base_;
+    PrepareSignatures(slots_[slot].session.get());
   }
   return absl::OkStatus();
+}
+
+void ServedModel::PrepareSignatures(ModelSession* session) const {
+  for (const auto& [name, signature] : signatures_) {
+    std::vector<std::string> outputs, fetches;
+    absl::Status prepared = signature.Find(&outputs, &fetches);
+    prepared.Update(session->Prepare(signature.feeds(), fetches, {}));
+    prepared.IgnoreError();  // requests of the signature are told
+  }
 }
 
 absl::Status ServedModel::ReadBaseRecord() {

@@ -76,6 +76,8 @@ class ServedModel {
   absl::Status ReadBaseRecord();
   absl::Status MakeSession(int slot, const tensorflow::MetaGraphDef& meta);
   absl::Status ShareVariables();
+  // Builds what requests of each signature run, so that the first of them does not wait for it.
+  void PrepareSignatures(ModelSession* session) const;
   absl::Status CheckFollows(const VersionRecord& record) const;
   // Reads and verifies a delta, and converts it to the model's types.
   absl::Status ReadChanges(const std::string& folder, const VersionRecord& record,

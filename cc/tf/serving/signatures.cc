@@ -24,7 +24,7 @@ Signature::Signature(std::string name, const tensorflow::SignatureDef& def)
   auto read = [](const auto& from, std::map<std::string, Info>* to) {
     for (const auto& [key, info] : from) {
       Info& own = (*to)[key];
-      own = {info.name(), info.dtype(), {}};
+      own = {info.name(), 0, info.dtype(), {}};
       // A shape that is none is left unknown: TensorFlow checks what is fed.
       tensorflow::PartialTensorShape shape;
       if (tensorflow::PartialTensorShape::BuildPartialTensorShape(info.tensor_shape(), &shape)
@@ -35,43 +35,48 @@ Signature::Signature(std::string name, const tensorflow::SignatureDef& def)
   };
   read(def.inputs(), &inputs_);
   read(def.outputs(), &outputs_);
-  for (const auto& [key, info] : inputs_) feeds_.push_back(info.tensor);
+  for (auto& [key, info] : inputs_) {
+    info.position = feeds_.size();
+    feeds_.push_back(info.tensor);
+  }
 }
 
 absl::Status Signature::CheckInput(const std::string& key, const Info& info,
                                    const Tensor& tensor) const {
-  const std::string where = "signature '" + name_ + "', input '" + key + "': expected ";
+  const auto where = [&] { return "signature '" + name_ + "', input '" + key + "': expected "; };
   if (tensor.dtype() != info.dtype) {
-    return absl::InvalidArgumentError(where + DataTypeString(info.dtype) + ", got " +
+    return absl::InvalidArgumentError(where() + DataTypeString(info.dtype) + ", got " +
                                       DataTypeString(tensor.dtype()));
   }
   if (!info.shape.IsCompatibleWith(tensor.shape())) {
-    return absl::InvalidArgumentError(where + "shape " + info.shape.DebugString() + ", got " +
+    return absl::InvalidArgumentError(where() + "shape " + info.shape.DebugString() + ", got " +
                                       tensor.shape().DebugString());
   }
   return absl::OkStatus();
 }
 
 absl::Status Signature::Order(const NamedTensors& inputs, std::vector<Tensor>* fed) const {
-  std::map<std::string, const Tensor*> given;
+  std::vector<bool> given(feeds_.size());
+  fed->resize(feeds_.size());
   for (const auto& [key, tensor] : inputs) {
-    if (inputs_.count(key) == 0) {
+    const auto found = inputs_.find(key);
+    if (found == inputs_.end()) {
       return absl::InvalidArgumentError("signature '" + name_ + "': expected the inputs " +
                                         KeysOf(inputs_) + ", got '" + key + "'");
     }
-    if (!given.emplace(key, &tensor).second) {
+    const Info& info = found->second;
+    if (given[info.position]) {
       return absl::InvalidArgumentError("signature '" + name_ + "': expected input '" + key +
                                         "' once");
     }
+    TF_RETURN_IF_ERROR(CheckInput(key, info, tensor));
+    given[info.position] = true;
+    (*fed)[info.position] = tensor;
   }
   for (const auto& [key, info] : inputs_) {
-    const auto found = given.find(key);
-    if (found == given.end()) {
-      return absl::InvalidArgumentError("signature '" + name_ + "': expected the inputs " +
-                                        KeysOf(inputs_) + ", but '" + key + "' is missing");
-    }
-    TF_RETURN_IF_ERROR(CheckInput(key, info, *found->second));
-    fed->push_back(*found->second);
+    if (given[info.position]) continue;
+    return absl::InvalidArgumentError("signature '" + name_ + "': expected the inputs " +
+                                      KeysOf(inputs_) + ", but '" + key + "' is missing");
   }
   return absl::OkStatus();
 }

@@ -28,6 +28,7 @@ class Signature {
  private:
   struct Info {
     std::string tensor;
+    size_t position;  // in the order of keys
     tensorflow::DataType dtype;
     tensorflow::PartialTensorShape shape;
   };

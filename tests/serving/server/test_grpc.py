@@ -6,7 +6,7 @@ import grpc
 import numpy as np
 import pytest
 import tensorflow as tf
-from server_clients import Client, predict_request
+from server_clients import Client, predict_request, wait_for
 from tensorflow.core.framework import tensor_pb2
 
 X = np.arange(6, dtype=np.float32).reshape(2, 3)
@@ -250,6 +250,41 @@ def test_health(client):
     with pytest.raises(grpc.RpcError) as error:
         client.raw(check, b"\x0a\x05other")
     assert error.value.code() == grpc.StatusCode.NOT_FOUND
+
+
+def test_health_is_watched(start, model, tmp_path):
+    # Given a server, and as many watches as it has threads for
+    server = start({"m": model(tmp_path / "1")})
+    with Client(server) as client:
+        watch = client.channel.unary_stream("/grpc.health.v1.Health/Watch")
+        watches = [watch(b"") for _ in range(8)]
+        assert [next(states) for states in watches] == [b"\x08\x01"] * 8
+
+        # When one more comes, Then it is told to do without, and requests are answered
+        with pytest.raises(grpc.RpcError) as error:
+            next(watch(b""))
+        assert error.value.code() == grpc.StatusCode.UNIMPLEMENTED
+        assert client.predict({"x": X, "n": N})[1] == 1
+
+        # And when one is cancelled, another one has its place
+        watches[0].cancel()
+        wait_for(lambda: has_place(watch))
+
+        # And a server that stops ends them
+        server.stop()
+        with pytest.raises(grpc.RpcError):
+            while next(watches[1]):
+                pass
+
+
+def has_place(watch):
+    states = watch(b"")
+    try:
+        return next(states) == b"\x08\x01"
+    except grpc.RpcError:
+        return False
+    finally:
+        states.cancel()
 
 
 def test_tls(start, model, tmp_path):
