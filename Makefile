@@ -57,7 +57,7 @@ train: $(if $(SEVERAL),$(VENV)/core.stamp $(VENV)/horovod.stamp,$(VENV)/ops.stam
 serving: build build/server/program.stamp
 
 # Without its system libraries the server is left out, and its tests are skipped; likewise those of
-# object stores and HDFS.
+# object stores, HDFS, Kafka and Redis.
 test: build $(VENV)/dev.stamp $(VENV)/horovod.stamp
 	-$(MAKE) --no-print-directory build/server/program.stamp
 	-$(MAKE) --no-print-directory $(VENV)/storage.stamp
@@ -134,8 +134,9 @@ $(VENV)/dev.stamp: requirements/dev.txt requirements/serving.txt $(VENV)/tensorf
 	$(BIN)/python -m pip install --quiet --no-deps -r requirements/serving.txt
 	touch $@
 
-$(VENV)/storage.stamp: requirements/storage.txt requirements/hdfs.sh $(VENV)/dev.stamp
+$(VENV)/storage.stamp: requirements/storage.txt requirements/hdfs.sh requirements/redis.sh $(VENV)/dev.stamp
 	$(BIN)/python -m pip install --quiet -r requirements/storage.txt $(addprefix -c ,$(CONSTRAINTS))
+	-requirements/redis.sh
 	requirements/hdfs.sh $(BIN)/python
 	touch $@
 

@@ -112,6 +112,7 @@ setup(
         "data": ["pyarrow==21.0.0", "pyyaml"],
         "parquet": ["pyarrow==21.0.0"],
         "kafka": ["confluent-kafka==2.16.1"],
+        "redis": ["redis==8.1.0"],
     },
     ext_modules=[Extension("group_embedding._core", sources=[])],
     cmdclass={"build_ext": BuildNative},

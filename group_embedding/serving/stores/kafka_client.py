@@ -174,7 +174,7 @@ class Deliveries:
         self.count = 0
 
     def add(self, key: bytes, value: bytes) -> None:
-        """Sends a message once there is room for it."""
+        """Sends a message, once the queue can hold it."""
         deadline = time.monotonic() + self._timeout
         while True:
             self._check()

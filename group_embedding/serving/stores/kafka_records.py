@@ -30,7 +30,7 @@ class Commit(NamedTuple):
         attempt: The 16 bytes that its chunks are known by.
         chunk_bytes: The size of each chunk but a file's last.
         offsets: For each file, an offset at or before that of its first chunk.
-        offset: Of the commit record.
+        offset: That of the commit record.
     """
 
     record: Record

@@ -4,6 +4,7 @@ import uuid
 
 import pytest
 from kafka_broker import KafkaBroker
+from redis_server import RedisServer
 
 
 @pytest.fixture(scope="session")
@@ -13,10 +14,17 @@ def kafka_broker(tmp_path_factory):
         yield broker
 
 
-@pytest.fixture(params=["kafka"])
+@pytest.fixture(scope="session")
+def redis_server(tmp_path_factory):
+    pytest.importorskip("redis")
+    with RedisServer(tmp_path_factory.mktemp("redis")) as server:
+        yield server
+
+
+@pytest.fixture(params=["kafka", "redis"])
 def url(request):
     """The URL of a store without versions, in each service."""
     name = f"versions-{uuid.uuid4().hex}"
     if request.param == "kafka":
         return f"kafka://{request.getfixturevalue('kafka_broker').address}/{name}"
-    raise AssertionError(request.param)
+    return f"redis://{request.getfixturevalue('redis_server').address}/{name}"

@@ -4,8 +4,9 @@ import time
 import uuid
 
 import pytest
-from kafka_broker import KafkaBroker, free_port
+from kafka_broker import KafkaBroker
 from kafka_mock import FETCH, LIST_OFFSETS, PRODUCE, MockCluster
+from loopback import free_port
 from written_versions import Writer, bytes_of
 
 kafka = pytest.importorskip("confluent_kafka")
