@@ -1,8 +1,8 @@
-"""The real data sets: downloads, checks them, and writes the files that the example trains on.
+"""The data sets: downloads, checks them, and writes the files that the examples train on.
 
-$ python examples/fetch_files.py shop       # prints the arguments of the next command
-$ python examples/train_from_files.py shop --train data/shop/train.parquet \\
-    --test data/shop/test.parquet
+$ python examples/fetch_files.py shop              # prints the paths of train and test
+$ python examples/fetch_files.py shop --generated  # small files of the same schema instead
+$ python -m group_embedding train examples/configs/shop.yaml
 
 Each data set has the licence of its publisher, and is downloaded from where the publisher, for MIND
 a project of its own, offers it.
@@ -21,9 +21,11 @@ from pathlib import Path
 
 import group_embedding as ge
 from from_files import logs
+from from_files.data_sets import DATA_SETS
 
 CHUNK = 1 << 20  # bytes
 TRAINING = 6 / 7  # of the lines of Criteo's seven days, and of a shop's rows
+GENERATED_ROWS = {"train": 20_000, "test": 5_000}
 MIND = "https://huggingface.co/datasets/Recommenders/MIND/resolve/main"
 PLACES = {
     # Display Advertising Challenge, 4.6 GB: train.txt has seven days in the order of time.
@@ -127,6 +129,25 @@ def prepare_news(paths, folder):
     return written
 
 
+def generate(data_set, folder, rows=None):
+    """Writes generated files, which depend on nothing but the numbers of their rows.
+
+    Args:
+        data_set: a name in `DATA_SETS`.
+        folder: where they are written.
+        rows: {"train": rows, "test": rows}.
+
+    Returns:
+        Their paths.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    paths = []
+    for seed, (name, number) in enumerate((rows or GENERATED_ROWS).items(), 1):
+        paths.append(folder / f"{name}.{DATA_SETS[data_set].ending}")
+        DATA_SETS[data_set].write(paths[-1], number, seed)
+    return paths
+
+
 PREPARE = {"criteo": prepare_criteo, "shop": prepare_shop, "news": prepare_news}
 
 
@@ -134,9 +155,13 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("data_set", choices=PLACES)
     parser.add_argument("--folder", type=Path, help="default: data/<data set>")
+    parser.add_argument("--generated", action="store_true", help="small files, made here")
     chosen = parser.parse_args()
     folder = chosen.folder or Path("data") / chosen.data_set
-    train, test = PREPARE[chosen.data_set](fetch(chosen.data_set, folder), folder)
+    if chosen.generated:
+        train, test = generate(chosen.data_set, folder)
+    else:
+        train, test = PREPARE[chosen.data_set](fetch(chosen.data_set, folder), folder)
     print(f"--train {train} --test {test}")
 
 

@@ -13,11 +13,14 @@ from group_embedding.hugectr.network import Network
 from group_embedding.keras_compat import keras
 from group_embedding.models.config_data import ConfigData, HugeCTRData
 from group_embedding.models.configured_model import ConfiguredModel
+from group_embedding.optimizers.own import Lamb, RowwiseAdagrad, RowwiseAdam
 from group_embedding.optimizers.wrap import wrap
 from group_embedding.run_config.check import ConfigError, nearest
 from group_embedding.run_config.read import Config
 
 _OPTIMIZERS = {"adamw": "AdamW", "rmsprop": "RMSprop", "sgd": "SGD"}
+# Those whose rules for tables have no twin in Keras.
+_OWN_OPTIMIZERS = {"lamb": Lamb, "rowwise_adagrad": RowwiseAdagrad, "rowwise_adam": RowwiseAdam}
 
 
 def make_model(
@@ -80,6 +83,8 @@ def _make_network(config, models, data):
                 f"{config.path}: model.{key}: expected one of the keys name, {', '.join(known)}, "
                 f"got '{key}'{nearest(key, known)}"
             )
+    if "tasks" in known:  # of a model with several labels: all of them, unless it is told others
+        arguments.setdefault("tasks", list(data.label_columns))
     try:
         with _policy(config):
             return made(data.schema, **arguments)
@@ -101,8 +106,10 @@ def _policy(config):
 def _make_optimizer(config):
     arguments = dict(config["optimizer"])
     name, _ = arguments.pop("name"), arguments.pop("schedule")
-    made = getattr(keras.optimizers, _OPTIMIZERS.get(name, name.capitalize()))
-    known = list(inspect.signature(made).parameters)
+    made = _OWN_OPTIMIZERS.get(name) or getattr(
+        keras.optimizers, _OPTIMIZERS.get(name, name.capitalize())
+    )
+    known = [key for key in inspect.signature(made).parameters if key != "kwargs"]
     for key in arguments:
         if key not in known:
             raise ConfigError(
@@ -110,7 +117,8 @@ def _make_optimizer(config):
                 f"{', '.join(known)}, got '{key}'{nearest(key, known)}"
             )
     try:
-        optimizer = DistributedOptimizer(wrap(made(**arguments)))
+        optimizer = made(**arguments)
+        optimizer = DistributedOptimizer(optimizer if name in _OWN_OPTIMIZERS else wrap(optimizer))
     except (TypeError, ValueError) as error:
         raise ConfigError(f"{config.path}: optimizer: {error}") from error
     if config["precision"] == "mixed_float16":

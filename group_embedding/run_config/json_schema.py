@@ -7,7 +7,10 @@ from typing import Any
 
 METRICS = ("auc", "loss")
 LOSSES = ("binary_crossentropy", "mean_squared_error", "model")
-OPTIMIZERS = ("sgd", "adagrad", "adam", "adamw", "adadelta", "adamax", "ftrl", "rmsprop")
+OPTIMIZERS = (
+    *("sgd", "adagrad", "adam", "adamw", "adadelta", "adamax", "ftrl", "rmsprop"),
+    *("rowwise_adagrad", "rowwise_adam", "lamb"),
+)
 FORMATS = ("parquet", "csv", "tsv", "criteo", "tfrecord", "hugectr", "torchrec")
 STEPS = (
     *("Bucketize", "Categorify", "Clip", "Cross", "FillMissing", "Hash", "Log", "Standardize"),
@@ -148,7 +151,7 @@ def _data():
 
 def _optimizer():
     return _object(
-        "The optimizer, wrapped by ge.optimizers.wrap. Other keys are arguments of Keras's class.",
+        "The optimizer, wrapped by ge.optimizers.wrap. Other keys are the arguments of Keras's class, or of the function in ge.optimizers.",
         is_open=True,
         name=_word(OPTIMIZERS, "Which", "adagrad"),
         learning_rate=_key("number", "Its learning rate", 0.01, exclusiveMinimum=0),

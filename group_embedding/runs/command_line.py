@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import sys
 from collections.abc import Sequence
 
@@ -63,7 +64,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _without_graph(message):
-    """An op's message without the names of nodes of TensorFlow's graph."""
+    """An op's message without nodes of TensorFlow's graph, and without the trace of a reader."""
+    message = message.partition("\nTraceback (most recent call last)")[0]
+    message = re.sub(r"\{\{function_node [^}]*\}\} ", "", message).removeprefix("BadRow: ")
     lines = [line.partition(" [[{{node")[0].strip() for line in message.splitlines()]
     return " ".join(line for line in lines if line and line != "Graph execution error:")
 
