@@ -15,6 +15,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # read when TensorFlow is im
 
 import numpy as np
 import tensorflow as tf
+from fetch_files import generate
 
 import group_embedding as ge
 from by_turns.turns import auc
@@ -23,7 +24,7 @@ from from_files.serving import Served, export, request
 
 keras = tf.keras
 SEED, LEARNING_RATE = 2024, 0.05
-GENERATED_ROWS = {"train": 20_000, "test": 5_000}
+POINTS = 10  # of the curves
 
 
 def main():
@@ -33,27 +34,26 @@ def main():
     folder.mkdir(parents=True, exist_ok=True)
     files = chosen.train, chosen.test
     if not chosen.train:
-        files = generated_files(data_set, folder)
+        files = [[str(path)] for path in generate(chosen.data_set, folder)]
     keras.utils.set_random_seed(SEED)
 
     pipeline = data_set.make_pipeline().fit(data_set.reader(files[0], 4096))
     model = data_set.make_model(pipeline.num_ids)
-    curve = train(data_set, pipeline, model, files[0], chosen)
     served = Served(pipeline, model)
+    curves = train(data_set, served, model, files, chosen)
     quality, first = evaluate(data_set, served, files[1])
     saved = folder / "saved_model"
     shutil.rmtree(saved, ignore_errors=True)
-    features = first[0]
     export(served, data_set.reader(files[1], 1).element_spec[0], saved)
-    check(saved, features, first[1])
+    check(saved, *first)
 
-    result = {"data_set": chosen.data_set, "steps": chosen.steps, **quality, "loss": curve}
+    result = {"data_set": chosen.data_set, "steps": chosen.steps, **quality, **curves}
     (folder / "results.json").write_text(json.dumps(result, indent=2) + "\n")
     if chosen.plot:
         plot(result, chosen.plot)
     for label, figures in quality.items():
         print(f"{label}: AUC {figures['auc']:.4f}, log loss {figures['log_loss']:.4f}")
-    print(f"{saved}, loaded back, answers the same")
+    print(f"{saved}, in an InferenceSession, answers the same")
 
 
 def arguments():
@@ -64,7 +64,7 @@ def arguments():
     parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--batch-size", type=int, default=512)
     parser.add_argument("--folder", type=Path, help="default: runs/<data set>")
-    parser.add_argument("--plot", help="the picture of the loss to draw, by matplotlib")
+    parser.add_argument("--plot", help="the picture to draw, by matplotlib: loss and AUC")
     chosen = parser.parse_args()
     if bool(chosen.train) != bool(chosen.test):
         parser.error("expected both --train and --test, or neither")
@@ -73,27 +73,30 @@ def arguments():
     return chosen
 
 
-def generated_files(data_set, folder):
-    paths = []
-    for seed, (name, rows) in enumerate(GENERATED_ROWS.items(), 1):
-        paths.append(folder / f"{name}.{data_set.ending}")
-        data_set.write(paths[-1], rows, seed)
-    return [[str(path)] for path in paths]
-
-
-def train(data_set, pipeline, model, files, chosen):
-    """Trains the model; returns the loss of each tenth of the steps."""
+def train(data_set, served, model, files, chosen):
+    """Trains the model; returns the loss of each tenth of the steps, and then each label's AUC."""
     options = {"shuffle_rows": 50_000, "seed": SEED, "epochs": None, "drop_remainder": True}
-    reader = data_set.reader(files, chosen.batch_size, **options)
+    reader = data_set.reader(files[0], chosen.batch_size, **options)
     loss = keras.losses.BinaryCrossentropy(from_logits=True)
     model.compile(
         ge.optimizers.wrap(keras.optimizers.Adagrad(LEARNING_RATE, 1e-6)),
         loss if len(data_set.labels) == 1 else dict.fromkeys(data_set.labels, loss),
     )
-    epochs = min(10, chosen.steps)
-    batches = reader.map(pipeline).prefetch(2)
-    history = model.fit(batches, steps_per_epoch=chosen.steps // epochs, epochs=epochs, verbose=2)
-    return history.history["loss"]
+    curves = {label: [] for label in data_set.labels}
+
+    def test(epoch, logs):
+        for label, quality in evaluate(data_set, served, files[1])[0].items():
+            curves[label].append(quality["auc"])
+
+    epochs = min(POINTS, chosen.steps)
+    history = model.fit(
+        reader.map(served.pipeline).prefetch(2),
+        steps_per_epoch=chosen.steps // epochs,
+        epochs=epochs,
+        verbose=2,
+        callbacks=[keras.callbacks.LambdaCallback(on_epoch_end=test)],
+    )
+    return {"loss": history.history["loss"], "test_auc": curves}
 
 
 def evaluate(data_set, served, files):
@@ -116,24 +119,30 @@ def figures(labels, answers, name):
 
 
 def check(saved, features, expected):
-    """Asks the SavedModel about rows of the files, and compares its answers with the model's."""
-    serve = tf.saved_model.load(str(saved)).signatures["serving_default"]
-    answers = serve(**request(features))
+    """Asks an InferenceSession about rows of the files, and compares its answers with the
+    model's."""
+    with ge.serving.InferenceSession(saved) as session:
+        answers = session.predict({name: np.asarray(x) for name, x in request(features).items()})
     for label, probabilities in expected.items():
         np.testing.assert_allclose(answers[label], probabilities, rtol=1e-5, atol=1e-6)
 
 
 def plot(result, path):
-    """The loss over the steps."""
+    """Loss while training, and AUC on later rows, over the steps."""
     import matplotlib
 
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
     steps = np.linspace(0, result["steps"], len(result["loss"]) + 1)[1:]
-    picture, axes = pyplot.subplots(figsize=(6, 3.5), layout="constrained")
-    axes.plot(steps, result["loss"], marker="o")
-    axes.set(xlabel="step", ylabel="loss, mean since the last point", title=result["data_set"])
+    picture, (left, right) = pyplot.subplots(1, 2, figsize=(9, 3.2), layout="constrained")
+    left.plot(steps, result["loss"], marker="o")
+    left.set(xlabel="step", ylabel="loss, mean since the last point")
+    for label, areas in result["test_auc"].items():
+        right.plot(steps, areas, marker="o", label=label)
+    right.set(xlabel="step", ylabel="AUC on later rows")
+    right.legend(loc="lower right")
+    picture.suptitle(result["data_set"])
     picture.savefig(path, dpi=110)
     pyplot.close(picture)
 

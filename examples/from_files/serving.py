@@ -8,14 +8,18 @@ class Served(tf.Module):
 
     def __init__(self, pipeline, model):
         super().__init__()
-        self._pipeline = pipeline
-        # Exported are the variables and this function, not Keras's layers one by one.
-        self._weights = [w if isinstance(w, tf.Variable) else w.value for w in model.variables]
+        self.pipeline = pipeline
+        # Exported are the variables and these functions, not Keras's layers one by one.
         self._logits = lambda features: model(features, training=False)
+        self._variables = lambda: model.variables
+
+    def keep_weights(self):
+        """Makes the variables of the model, once it has some, variables of this module."""
+        self.weights = [w if isinstance(w, tf.Variable) else w.value for w in self._variables()]
 
     @tf.function
     def predict(self, features):
-        logits = self._logits(self._pipeline(features))
+        logits = self._logits(self.pipeline(features))
         by_label = logits if isinstance(logits, dict) else {"probability": logits}
         return {label: tf.sigmoid(logit)[:, 0] for label, logit in by_label.items()}
 
@@ -42,6 +46,7 @@ def export(served, specs, folder):
         )
 
     served.serve = serve
+    served.keep_weights()
     tf.saved_model.save(served, str(folder), signatures={"serving_default": serve})
 
 

@@ -151,7 +151,8 @@ def _data():
 
 def _optimizer():
     return _object(
-        "The optimizer, wrapped by ge.optimizers.wrap. Other keys are the arguments of Keras's class, or of the function in ge.optimizers.",
+        "The optimizer, wrapped by ge.optimizers.wrap. Other keys are the arguments of Keras's "
+        "class, or of the function in ge.optimizers.",
         is_open=True,
         name=_word(OPTIMIZERS, "Which", "adagrad"),
         learning_rate=_key("number", "Its learning rate", 0.01, exclusiveMinimum=0),

@@ -9,8 +9,8 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import tensorflow as tf
-from from_files.data_sets import DATA_SETS
 
+from from_files.data_sets import DATA_SETS
 from group_embedding.runs.command_line import main
 from group_embedding.serving import InferenceSession
 
@@ -45,9 +45,7 @@ def test_from_a_config_to_a_served_model(name, tmp_path, monkeypatch, capsys):
     features, _ = next(iter(DATA_SETS[name].reader(str(files[1]), 20)))
     with InferenceSession(folder / "export") as session:
         inputs = session.signatures()["serving_default"]["inputs"]
-        answers = session.predict(
-            {key: _as(features[key], inputs[key]["dtype"]) for key in inputs}
-        )
+        answers = session.predict({key: _as(features[key], inputs[key]["dtype"]) for key in inputs})
     for label in labels:
         expected = predicted[label].to_numpy()
         np.testing.assert_allclose(np.ravel(answers[label]), expected, rtol=1e-4, atol=1e-5)

@@ -3,6 +3,7 @@
 import json
 import sys
 
+import fetch_files
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -19,9 +20,9 @@ LEAST_AUC = {"criteo": 0.6, "shop": 0.7, "news": 0.65}
 @pytest.mark.parametrize("name", DATA_SETS)
 def test_from_files_to_a_served_model(name, tmp_path, monkeypatch, capsys):
     # Given small generated files, when the example trains on them and exports the model:
-    monkeypatch.setattr(train_from_files, "GENERATED_ROWS", {"train": 4000, "test": 1500})
+    monkeypatch.setattr(fetch_files, "GENERATED_ROWS", {"train": 4000, "test": 1500})
     command = ["train_from_files.py", name, "--steps", "60", "--batch-size", "256"]
-    command += ["--folder", str(tmp_path), "--plot", str(tmp_path / "loss.png")]
+    command += ["--folder", str(tmp_path), "--plot", str(tmp_path / "curves.png")]
     monkeypatch.setattr(sys, "argv", command)
     train_from_files.main()
     # Then each label is predicted better than by chance, as the output says,
@@ -30,8 +31,9 @@ def test_from_files_to_a_served_model(name, tmp_path, monkeypatch, capsys):
     for label in DATA_SETS[name].labels:
         assert results[label]["auc"] > LEAST_AUC[name]
         assert f"{label}: AUC {results[label]['auc']:.4f}" in printed
-    assert results["loss"][-1] < results["loss"][0]
-    assert (tmp_path / "loss.png").read_bytes().startswith(b"\x89PNG")
+        assert results["test_auc"][label][-1] == results[label]["auc"]
+    assert results["loss"][-1] < results["loss"][0] and len(results["loss"]) == 10
+    assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
     # and the SavedModel answers one row, which the test file has, with a probability.
     serve = tf.saved_model.load(str(tmp_path / "saved_model")).signatures["serving_default"]
     test = DATA_SETS[name].reader(str(tmp_path / f"test.{DATA_SETS[name].ending}"), 1)
