@@ -56,9 +56,12 @@ class Trainer(Runner):
     def prepare(self, rule):
         """An Update for each set of ids; Adam without AMSGrad's slot."""
         device, num_slots = self.device, {"sgd": 0, "rowwise_adagrad": 1, "adam": 2}[rule]
-        all_slots, per_row = self.core.rules[rule]
+        all_slots, row_slot = self.core.rules[rule]
         self.slots = [
-            [device.zeros((rows,) if per_row else (rows, dim), "float32") for _ in range(num_slots)]
+            [
+                device.zeros((rows,) if k == row_slot else (rows, dim), "float32")
+                for k in range(num_slots)
+            ]
             + [None] * (all_slots - num_slots)
             for rows, dim in zip(self.workload.rows, self.workload.dims)
         ]

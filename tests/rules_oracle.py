@@ -138,6 +138,13 @@ def adadelta(h, g, x, s):
     return x - h["learning_rate"] * d
 
 
+def rowwise_adam(h, g, x, s):
+    s[0][:] = h["beta_1"] * s[0] + (1 - h["beta_1"]) * g
+    s[1][:] = h["beta_2"] * s[1] + (1 - h["beta_2"]) * (g * g).mean(1)
+    rate = h["learning_rate"] * np.sqrt(1 - h["beta_2_power"]) / (1 - h["beta_1_power"])
+    return x - rate * s[0] / (np.sqrt(s[1]) + h["epsilon"])[:, None]
+
+
 def catch_up_average(h, g, x, s):
     before = h["step"] - 1
     s[0][:] = x + h["momentum"] ** (before - s[1]) * (s[0] - x)
@@ -156,7 +163,7 @@ RULES = {
     for f in (
         sgd, momentum, keras_momentum, adagrad, rowwise_adagrad, adam, ftrl, rmsprop, lamb,
         adagrad_decay, adamw, adamax, adadelta, catch_up_average, move_average,
-        group_ftrl
+        group_ftrl, rowwise_adam,
     )
 }  # fmt: skip
 

@@ -42,7 +42,7 @@ cudaError_t LaunchUpdate(const Group& group, const SortedRows& sorted, const Upd
       sink.slots[k] = table.slots[k];
       // Slots of twice the size are read in words of twice the size.
       const int64_t times = args.has_float_slots ? 4 / static_cast<int64_t>(sizeof(T)) : 1;
-      if (!args.has_slot_per_row) alignment |= Alignment(table.slots[k]) / times;
+      if (k != args.row_slot) alignment |= Alignment(table.slots[k]) / times;
     }
     sinks.push_back(sink);
     alignments.push_back(alignment);

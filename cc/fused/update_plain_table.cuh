@@ -23,13 +23,16 @@ struct ApplyPlainRule {
   static constexpr bool kTakesRow = false;
   static constexpr TableKind kKind = kOfTables;
   static constexpr int kBlocks = 4;
-  static constexpr int kSlots = Rule::kSlotPerRow ? 0 : Rule::kNumSlots;
+  // A rule has slots per column, or one per row, which is then its only one.
+  static constexpr bool kHasRowSlot = Rule::kRowSlot == 0;
+  static_assert(kHasRowSlot ? Rule::kNumSlots == 1 : Rule::kRowSlot == kNoRowSlot);
+  static constexpr int kSlots = kHasRowSlot ? 0 : Rule::kNumSlots;
   // A third slot, which few rules have, is read from the table when it is needed.
   static constexpr int kCopiedSlots = std::min(kSlots, 2);
   static constexpr int kSlotWords = sizeof(float) / sizeof(T);
   // Words, of a vector's bytes, that a thread has of a row: of its gradient, of itself and of the
   // slots or, of which it takes but a part, the slot per row.
-  static constexpr int kWords = 2 + kCopiedSlots * kSlotWords + (Rule::kSlotPerRow ? 1 : 0);
+  static constexpr int kWords = 2 + kCopiedSlots * kSlotWords + (kHasRowSlot ? 1 : 0);
   static constexpr int64_t kMaxTaken = std::min(4, 12 / kWords);  // within 48 KB
   struct Shared {
     uint4 words[kMaxTaken][kWords][kReduceThreads];
@@ -64,7 +67,7 @@ struct ApplyPlainRule {
 #pragma unroll
       for (int s = 0; s < kMaxTaken; ++s) {
         if (!is_started(s)) continue;
-        if (Rule::kSlotPerRow && Slot(0) != nullptr) {
+        if (kHasRowSlot && Slot(0) != nullptr) {
           const float* slot = static_cast<const float*>(Slot(0)) + rows_[s];
           __pipeline_memcpy_async(&Word(s, kWords - 1), slot, sizeof(float));
         }
@@ -165,7 +168,7 @@ struct ApplyPlainRule {
 
     // sum: over the thread's columns of the row in staging slot `place`. Updates the row's slot.
     __device__ float FactorOfRow(const Hyper& hyper, float sum, int place) {
-      const bool has_slot = Rule::kSlotPerRow && Slot(0) != nullptr;
+      const bool has_slot = kHasRowSlot && Slot(0) != nullptr;
       float slot = has_slot ? *reinterpret_cast<float*>(&Word(place, kWords - 1)) : 0.0f;
       RowSums sums;
       sums.a = team_.Sum(sum);

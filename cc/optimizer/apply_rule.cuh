@@ -14,20 +14,20 @@ struct RuleArgs {
   RuleIndex rule;
   bool has_float_slots;  // otherwise they have the type of the rows
   bool stochastic_rounding;
-  bool needs_row, has_slot_per_row;  // of the rule
-  int32_t num_slots;
+  bool needs_row;  // of the rule, as the next two
+  int32_t num_slots, row_slot;
 
   static RuleArgs Of(const Update& update) {
     RuleArgs args{update.hyper, update.rule, update.slot_dtype == DataType::kFloat32,
                   update.stochastic_rounding};
     ForRule(update.rule, [&](auto rule) {
       args.needs_row = decltype(rule)::kNeedsRow;
-      args.has_slot_per_row = decltype(rule)::kSlotPerRow;
       args.num_slots = decltype(rule)::kNumSlots;
+      args.row_slot = decltype(rule)::kRowSlot;
     });
     return args;
   }
-  __device__ bool HasSlotPerColumn(int k) const { return k < num_slots && !has_slot_per_row; }
+  __device__ bool HasSlotPerColumn(int k) const { return k < num_slots && k != row_slot; }
 };
 
 // The rows and slots of one table.
@@ -159,14 +159,24 @@ struct RuleColumns {
   }
 };
 
+// The table's slot per row; null: the rule has none, or the table lacks it.
+template <typename T>
+__device__ void* RowSlots(const RuleArgs& args, const RuleTable<T>& table) {
+  void* slots = nullptr;
+#pragma unroll
+  for (int k = 0; k < kMaxSlots; ++k) {  // parameters have no index
+    if (k == args.row_slot) slots = table.slots[k];
+  }
+  return slots;
+}
+
 // Reads the slot per row, if the rule has one. Only the thread for which `is_first` is true reads
 // and writes it; the value is for that thread alone.
 template <typename T>
 __device__ float ReadRowSlot(const RuleArgs& args, const RuleTable<T>& table, int64_t row) {
   float slot[1] = {0};
-  if (args.has_slot_per_row && table.slots[0] != nullptr) {
-    args.has_float_slots ? ReadColumns<float>(table.slots[0], row, slot)
-                         : ReadColumns<T>(table.slots[0], row, slot);
+  if (const void* slots = RowSlots(args, table); slots != nullptr) {
+    args.has_float_slots ? ReadColumns<float>(slots, row, slot) : ReadColumns<T>(slots, row, slot);
   }
   return slot[0];
 }
@@ -175,9 +185,9 @@ template <typename T>
 __device__ void WriteRowSlot(const RuleArgs& args, const RuleTable<T>& table, int64_t row,
                              float value) {
   const float slot[1] = {value};
-  if (args.has_slot_per_row && table.slots[0] != nullptr) {
-    args.has_float_slots ? WriteColumns<float>(table.slots[0], row, slot)
-                         : WriteColumns<T>(table.slots[0], row, slot);
+  if (void* slots = RowSlots(args, table); slots != nullptr) {
+    args.has_float_slots ? WriteColumns<float>(slots, row, slot)
+                         : WriteColumns<T>(slots, row, slot);
   }
 }
 

@@ -24,7 +24,7 @@ class RowUpdater {
     if constexpr (!Rule::kNeedsRow) factor_ = Rule::Factor(hyper_);
     row_stream_ = RowStream(table_.rows, dim * sizeof(T));
     for (int k = 0; k < Rule::kNumSlots; ++k) {
-      slot_streams_[k] = RowStream(table_.slots[k], (Rule::kSlotPerRow ? 1 : dim) * sizeof(S));
+      slot_streams_[k] = RowStream(table_.slots[k], (k == Rule::kRowSlot ? 1 : dim) * sizeof(S));
     }
   }
 
@@ -33,9 +33,9 @@ class RowUpdater {
     float factor = factor_;
     if constexpr (Rule::kNeedsRow) {
       const RowSums sums = SumRow(row, gradient);
-      float slot = Rule::kSlotPerRow ? ToFloat(SlotAt(0)[row]) : 0.0f;
+      float slot = kHasRowSlot ? ToFloat(SlotAt(Rule::kRowSlot)[row]) : 0.0f;
       factor = Rule::Factor(hyper_, sums, dim_, &slot);
-      if constexpr (Rule::kSlotPerRow) SlotAt(0)[row] = FromFloat<S>(slot);
+      if constexpr (kHasRowSlot) SlotAt(Rule::kRowSlot)[row] = FromFloat<S>(slot);
     }
     ForColumns([&](auto type, int64_t column) {
       auto columns = Load<decltype(type)>(row, column, gradient);
@@ -59,6 +59,7 @@ class RowUpdater {
 
  private:
   static constexpr int kSlots = std::max(1, Rule::kNumSlots);
+  static constexpr bool kHasRowSlot = Rule::kRowSlot != kNoRowSlot;
 
   // A column, or eight, in float32. A slot that the table lacks is zero.
   template <typename V>
@@ -83,7 +84,7 @@ class RowUpdater {
     StoreAs(LoadAs<V>(gradient + column), rounded);
     columns.gradient = PrepareGradient(hyper_, LoadAs<V>(rounded));
     for (int k = 0; k < kSlots; ++k) {
-      const bool has_slot = !Rule::kSlotPerRow && k < Rule::kNumSlots && SlotAt(k) != nullptr;
+      const bool has_slot = IsPerColumn(k) && SlotAt(k) != nullptr;
       columns.slots[k] = has_slot ? LoadAs<V>(SlotAt(k) + row * dim_ + column) : V{};
     }
     return columns;
@@ -95,7 +96,7 @@ class RowUpdater {
     ForColumns([&](auto type, int64_t column) {
       auto columns = Load<decltype(type)>(row, column, gradient);
       const auto part = Rule::Sum(hyper_, columns.gradient, columns.row, columns.slots);
-      if constexpr (!Rule::kSlotPerRow) StoreSlots(columns, row, column);
+      StoreSlots(columns, row, column);
       if constexpr (std::is_same_v<decltype(type), float>) {
         sums.a += part.a, sums.b += part.b;
       } else {
@@ -121,7 +122,8 @@ class RowUpdater {
   template <typename V>
   void StoreSlots(const Columns<V>& columns, int64_t row, int64_t column) const {
     for (int k = 0; k < Rule::kNumSlots; ++k) {
-      if (SlotAt(k) != nullptr) StoreAs(columns.slots[k], SlotAt(k) + row * dim_ + column);
+      if (IsPerColumn(k) && SlotAt(k) != nullptr)
+        StoreAs(columns.slots[k], SlotAt(k) + row * dim_ + column);
     }
   }
 
@@ -150,6 +152,7 @@ class RowUpdater {
     return values;
   }
 
+  static constexpr bool IsPerColumn(int k) { return k < Rule::kNumSlots && k != Rule::kRowSlot; }
   S* SlotAt(int k) const { return static_cast<S*>(table_.slots[k]); }
   T* RowAt(int64_t row, int64_t column) const {
     return static_cast<T*>(table_.rows) + row * dim_ + column;

@@ -67,8 +67,12 @@ struct RowSumsOf {
 };
 using RowSums = RowSumsOf<float>;
 
+// A rule without a slot that is one number per row.
+inline constexpr int kNoRowSlot = -1;
+
 struct ColumnwiseRule {
-  static constexpr bool kNeedsRow = false, kSlotPerRow = false;
+  static constexpr bool kNeedsRow = false;
+  static constexpr int kRowSlot = kNoRowSlot;
   GROUP_EMBEDDING_HOST_DEVICE static float Factor(const Hyper& h) { return h.learning_rate; }
 };
 

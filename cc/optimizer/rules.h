@@ -3,12 +3,13 @@
 // One small struct per rule, for the host and the device, in float32. A rule works on one column at
 // a time, or on eight (V is float or Float8):
 //   kName, kNumSlots
-//   kSlotPerRow           true: its slot is one number per row, [num_rows, 1], not one per column
+//   kRowSlot              the slot that is one number per row, [num_rows, 1], not one per column;
+//                         -1: none
 //   Update(h, f, g, x, s) the new x (column of the row) and s (that column of each slot)
 //   Factor(h)             the `f` that Update gets in this step
 // A rule whose update of a column needs the whole row (kNeedsRow) has instead of Factor(h):
 //   Sum(h, g, x, s)       changes slots, and returns the number to add up over the columns
-//   Factor(h, sums, dim, s)  computes the `f` of Update from the sums; changes a slot per row
+//   Factor(h, sums, dim, s)  computes the `f` of Update from the sums; changes *s, the slot per row
 // A slot that a table does not have reads as zero, and writes to it are dropped: RMSprop without
 // momentum needs no slot for it, and Adam without AMSGrad no maximum of v.
 #pragma once
@@ -90,7 +91,8 @@ struct AdagradDecay : ColumnwiseRule {
 struct RowwiseAdagrad {
   static constexpr char kName[] = "rowwise_adagrad";
   static constexpr int kNumSlots = 1;
-  static constexpr bool kNeedsRow = true, kSlotPerRow = true;
+  static constexpr bool kNeedsRow = true;
+  static constexpr int kRowSlot = 0;
   template <typename V>
   GROUP_EMBEDDING_HOST_DEVICE static RowSumsOf<V> Sum(const Hyper&, V g, V, V*) {
     return {g * g, V{}};
@@ -122,6 +124,31 @@ struct Adam : ColumnwiseRule {
     s[1] = h.beta_2 * s[1] + (1 - h.beta_2) * g * g;
     s[2] = Select(s[2] > s[1], s[2], s[1]);
     x -= rate * s[0] / (SquareRoot(s[2]) + h.epsilon);
+  }
+};
+
+// Adam whose second moment is one number per row, of the mean of g^2 (as FBGEMM's partial row-wise
+// Adam).
+//   m <- b1 m + (1 - b1) g;  v <- b2 v + (1 - b2) mean(g^2)
+//   x <- x - lr sqrt(1 - b2^t) / (1 - b1^t) m / (sqrt(v) + eps)
+struct RowwiseAdam {
+  static constexpr char kName[] = "rowwise_adam";
+  static constexpr int kNumSlots = 2;
+  static constexpr bool kNeedsRow = true;
+  static constexpr int kRowSlot = 1;
+  template <typename V>
+  GROUP_EMBEDDING_HOST_DEVICE static RowSumsOf<V> Sum(const Hyper& h, V g, V, V* s) {
+    s[0] = h.beta_1 * s[0] + (1 - h.beta_1) * g;
+    return {g * g, V{}};
+  }
+  GROUP_EMBEDDING_HOST_DEVICE static float Factor(const Hyper& h, RowSums sums, int64_t dim,
+                                                  float* v) {
+    *v = h.beta_2 * *v + (1 - h.beta_2) * (sums.a / static_cast<float>(dim));
+    return Adam::Factor(h) / (SquareRoot(*v) + h.epsilon);
+  }
+  template <typename V>
+  GROUP_EMBEDDING_HOST_DEVICE static void Update(const Hyper&, float factor, V, V& x, V* s) {
+    x -= factor * s[0];
   }
 };
 
@@ -202,7 +229,8 @@ struct Ftrl : ColumnwiseRule {
 struct GroupFtrl {
   static constexpr char kName[] = "group_ftrl";
   static constexpr int kNumSlots = 2;
-  static constexpr bool kNeedsRow = true, kSlotPerRow = false;
+  static constexpr bool kNeedsRow = true;
+  static constexpr int kRowSlot = kNoRowSlot;
   template <typename V>
   GROUP_EMBEDDING_HOST_DEVICE static RowSumsOf<V> Sum(const Hyper& h, V g, V x, V* s) {
     MoveFtrlSlots(h, g, x, s);
@@ -241,7 +269,8 @@ struct RmsProp : ColumnwiseRule {
 struct Lamb {
   static constexpr char kName[] = "lamb";
   static constexpr int kNumSlots = 2;
-  static constexpr bool kNeedsRow = true, kSlotPerRow = false;
+  static constexpr bool kNeedsRow = true;
+  static constexpr int kRowSlot = kNoRowSlot;
   template <typename V>
   GROUP_EMBEDDING_HOST_DEVICE static V Direction(const Hyper& h, V x, const V* s) {
     const V root = SquareRoot(s[1] / (1 - h.beta_2_power));
@@ -267,9 +296,9 @@ struct Lamb {
 // Every rule, once.
 template <typename... Rules>
 struct RuleList {};
-using AllRules =
-    RuleList<Sgd, Momentum, KerasMomentum, Adagrad, RowwiseAdagrad, Adam, Ftrl, RmsProp, Lamb,
-             AdagradDecay, AdamW, Adamax, Adadelta, CatchUpAverage, MoveAverage, GroupFtrl>;
+using AllRules = RuleList<Sgd, Momentum, KerasMomentum, Adagrad, RowwiseAdagrad, Adam, Ftrl,
+                          RmsProp, Lamb, AdagradDecay, AdamW, Adamax, Adadelta, CatchUpAverage,
+                          MoveAverage, GroupFtrl, RowwiseAdam>;
 
 // The place of a rule in AllRules.
 using RuleIndex = int32_t;

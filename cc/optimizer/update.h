@@ -6,8 +6,8 @@
 
 namespace group_embedding {
 
-// One table that is written. `slots`: each [num_rows, dim], or [num_rows] if the rule has a slot
-// per row; null: the table does not have it. Pointers are to where the function runs.
+// One table that is written. `slots`: each [num_rows, dim], the rule's slot per row [num_rows];
+// null: the table does not have it. Pointers are to where the function runs.
 struct TableUpdate {
   void* rows;  // of the group's dtype; null: the table stays as it is
   void* slots[kMaxSlots];

@@ -51,10 +51,10 @@ void PyUpdate::AddTable(const std::vector<py::object>& slots, bool is_updated) {
   const size_t t = tables_.size();
   const Table& table = group_->tables()[t];
   int num_slots = 0;
-  bool slot_per_row = false;
+  int row_slot = kNoRowSlot;
   ForRule(update_.rule, [&](auto rule) {
     num_slots = decltype(rule)::kNumSlots;
-    slot_per_row = decltype(rule)::kSlotPerRow;
+    row_slot = decltype(rule)::kRowSlot;
   });
   RequireCount(At("slots", t), num_slots, slots.size());
   RequireWritable(ViewArray(group_->table_arrays()[t], At("tables", t)));
@@ -63,9 +63,9 @@ void PyUpdate::AddTable(const std::vector<py::object>& slots, bool is_updated) {
   for (int k = 0; k < num_slots; ++k) {
     if (slots[k].is_none()) continue;
     const ArrayView view = ViewRows(slots[k], At(At("slots", t), k), update_.slot_dtype,
-                                    slot_per_row ? 1 : 2, group_->on_gpu());
-    RequireShape(view, slot_per_row ? std::vector<int64_t>{table.num_rows}
-                                    : std::vector<int64_t>{table.num_rows, table.dim});
+                                    k == row_slot ? 1 : 2, group_->on_gpu());
+    RequireShape(view, k == row_slot ? std::vector<int64_t>{table.num_rows}
+                                     : std::vector<int64_t>{table.num_rows, table.dim});
     RequireContiguous(view);
     RequireWritable(view);
     update.slots[k] = view.data;
@@ -82,7 +82,7 @@ py::dict PyUpdate::Rules() {
                                    [&](auto chosen) {
                                      using Rule = decltype(chosen);
                                      rules[Rule::kName] =
-                                         py::make_tuple(Rule::kNumSlots, Rule::kSlotPerRow);
+                                         py::make_tuple(Rule::kNumSlots, Rule::kRowSlot);
                                    });
        ++rule) {
   }

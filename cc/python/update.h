@@ -22,7 +22,7 @@ class PyUpdate {
   void Run(uintptr_t stream);
   const Update& get() const { return update_; }
 
-  // {name: (num_slots, slot_per_row)}
+  // {name: (num_slots, the slot that is one number per row, or -1)}
   static pybind11::dict Rules();
 
  private:

@@ -15,6 +15,7 @@ from group_embedding.data.state import ReaderState
 from group_embedding.data.steps import Bucketize, Clip, Cross, FillMissing, Hash, Log
 from group_embedding.data.tfrecord_files import TFRecordFormat
 from group_embedding.data.time_split import split_by_time
+from group_embedding.file_systems import DataSourceParams, FileSystemType_t
 
 __all__ = [
     "Bucketize",
@@ -25,9 +26,11 @@ __all__ = [
     "CountBatches",
     "Cross",
     "CsvFormat",
+    "DataSourceParams",
     "Description",
     "Feature",
     "FileFormat",
+    "FileSystemType_t",
     "FillMissing",
     "Hash",
     "HugeCTRRawFormat",

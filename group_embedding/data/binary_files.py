@@ -6,7 +6,6 @@ Rows have a fixed number of bytes, so that a unit is a range of rows.
 from __future__ import annotations
 
 import dataclasses
-import os
 from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
@@ -14,7 +13,7 @@ import numpy as np
 from group_embedding.data import pieces
 from group_embedding.data.columns import Column, Ragged
 from group_embedding.data.csv_files import CRITEO_CATEGORIES, CRITEO_DENSE
-from group_embedding.data.files import open_file, size_of
+from group_embedding.data.files import exists, open_file, size_of
 
 # Rows of a unit.
 UNIT_ROWS = 262_144
@@ -173,7 +172,7 @@ class TorchRecFormat(pieces.FileFormat):
 
     def _header(self, path, kind):
         path = path[: -len("labels.npy")] + f"{kind}.npy"
-        if not os.path.exists(path):
+        if not exists(path):
             raise ValueError(f"{path}: expected this file beside the labels, there is none")
         return _read_header(path, len(self._names[kind]))
 

@@ -222,7 +222,9 @@ def _type_to_read(column):
 
 
 def _open(path):
-    return gzip.open(path, "rb") if path.endswith(".gz") else open_file(path)
+    if path.endswith(".gz"):
+        return gzip.GzipFile(fileobj=open_file(path, UNIT_BYTES), mode="rb")
+    return open_file(path)
 
 
 @remembered

@@ -8,43 +8,82 @@ import glob
 import os
 from collections.abc import Sequence
 
+from group_embedding.file_systems import DataSourceParams, remote_files
+from group_embedding.file_systems.connections import FileSystemError, is_remote
+from group_embedding.file_systems.data_source import url_of
+from group_embedding.file_systems.remote_files import (
+    exists,
+    local_copy,
+    open_file,
+    size_of,
+    version_of,
+)
 
-def find_files(paths: str | os.PathLike | Sequence[str | os.PathLike]) -> list[str]:
+__all__ = [
+    "arrow",
+    "exists",
+    "find_files",
+    "local_copy",
+    "naming",
+    "open_file",
+    "open_for_arrow",
+    "remembered",
+    "size_of",
+]
+
+
+def find_files(
+    paths: str | os.PathLike | Sequence[str | os.PathLike],
+    data_source: DataSourceParams | None = None,
+) -> list[str]:
     """The files that paths, folders and globs name.
 
     Args:
-        paths: one or several; a folder stands for all files below it, in the order of their names,
-            without those whose name, or whose folder's name, begins with "." or "_".
+        paths: one or several, of this machine or URLs (`s3://`, `gs://`, `hdfs://`, ...); a folder
+            stands for all files below it, in the order of their names, without those whose name,
+            or whose folder's name, begins with "." or "_".
+        data_source: the file system of paths without a scheme; None: this machine's.
 
     Returns:
         The files' paths, in the order of `paths`.
 
     Raises:
         FileNotFoundError: a path, a folder or a glob has no file.
+        ImportError: the client of a file system is not installed.
+        OSError: a file system cannot be reached; the message names the URL.
     """
     if isinstance(paths, (str, os.PathLike)):
         paths = [paths]
-    found = [file for path in paths for file in _files_of(os.fspath(path))]
+    found = [file for path in paths for file in _files_of(url_of(path, data_source))]
     if not found:
         raise FileNotFoundError("files: expected one path, folder or glob, or more, got none")
     return found
 
 
 def _files_of(path):
-    if os.path.isdir(path):
+    if remote_files.is_folder(path):
         files = _files_below(path)
-    elif os.path.exists(path):
+    elif exists(path):
         return [path]
     else:
-        names = sorted(glob.glob(path, recursive=True))
+        names = (
+            remote_files.glob(path) if is_remote(path) else sorted(glob.glob(path, recursive=True))
+        )
         files = [file for name in names for file in _files_of(name)]
     if not files:
-        kind = "folder with files" if os.path.isdir(path) else "file, a folder or a glob of some"
+        kind = (
+            "folder with files"
+            if remote_files.is_folder(path)
+            else "file, a folder or a glob of some"
+        )
         raise FileNotFoundError(f"files: expected a {kind}, got '{path}', which has none")
     return files
 
 
 def _files_below(folder):
+    if is_remote(folder):
+        below = sorted(remote_files.files_below(folder), key=_order_of_walks)
+        return [remote_files.join(folder, path) for path in below if not _is_hidden(path)]
     files = []
     for parent, folders, names in os.walk(folder):
         folders[:] = sorted(name for name in folders if name[0] not in "._")
@@ -52,13 +91,20 @@ def _files_below(folder):
     return files
 
 
-def open_file(path):
-    """A binary file of Python, to read."""
-    return open(path, "rb")
+def _order_of_walks(path):
+    """Sorts paths as `os.walk` does: the files of a folder before those of folders in it."""
+    *folders, name = path.split("/")
+    return [*((1, folder) for folder in folders), (0, name)]
+
+
+def _is_hidden(path):
+    return any(name[:1] in ("", ".", "_") for name in path.split("/"))
 
 
 def open_for_arrow(path):
-    """A file of Arrow, to read: its reads do not hold Python's lock."""
+    """A file of Arrow, to read: reads of local files do not hold Python's lock."""
+    if is_remote(path):
+        return arrow().PythonFile(remote_files.RemoteFile(path), mode="r")
     return arrow().OSFile(path, "rb")
 
 
@@ -67,19 +113,10 @@ def naming(path):
     """Inside, an error of Arrow, or of the file system, names the file."""
     try:
         yield
+    except FileSystemError:
+        raise  # it names the file
     except (arrow().ArrowException, OSError) as error:
         raise ValueError(f"{path}: expected a file that can be read, got: {error}") from error
-
-
-def size_of(path):
-    """Bytes of a file."""
-    return os.path.getsize(path)
-
-
-def version_of(path):
-    """A value that changes when a file is written again."""
-    stat = os.stat(path)
-    return stat.st_size, stat.st_mtime_ns
 
 
 def remembered(function):

@@ -9,6 +9,7 @@ from group_embedding.data import pieces
 from group_embedding.data.arrow_columns import to_array, type_of
 from group_embedding.data.columns import Column
 from group_embedding.data.files import arrow, naming, open_for_arrow, remembered
+from group_embedding.file_systems.connections import is_remote
 
 
 class ParquetFormat(pieces.FileFormat):
@@ -30,7 +31,10 @@ class ParquetFormat(pieces.FileFormat):
         self, unit: pieces.Unit, columns: tuple[Column, ...], strict: bool
     ) -> Iterator[pieces.Piece]:
         with naming(unit.path), open_for_arrow(unit.path) as file:
-            parquet = arrow().parquet.ParquetFile(file, metadata=_metadata(unit.path))
+            # One request for chunks of columns that lie side by side, where requests take long.
+            parquet = arrow().parquet.ParquetFile(
+                file, metadata=_metadata(unit.path), pre_buffer=is_remote(unit.path)
+            )
             _check_names(unit.path, parquet.schema_arrow, columns)
             names = list(dict.fromkeys(column.name for column in columns))
             begin = 0

@@ -23,6 +23,8 @@ from group_embedding.data.packing import Packing
 from group_embedding.data.schema import Schema
 from group_embedding.data.shards import share_of
 from group_embedding.data.state import ReaderState
+from group_embedding.file_systems import DataSourceParams
+from group_embedding.file_systems.connections import is_remote
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,7 +76,8 @@ class Reader(tf.data.Dataset):
     [9] [54.] [1]
 
     Args:
-        files: A path, a folder or a glob, or several of them: see `find_files`.
+        files: A path, a folder or a glob, or several of them, of this machine or URLs: see
+            `find_files`.
         batch_size: Rows of a batch.
         columns: Names or `Column`s, or a `Schema`, which has labels too; None: all that the first
             file has.
@@ -91,7 +94,9 @@ class Reader(tf.data.Dataset):
         rank, num_ranks: Which of how many ranks this is; None: as `ge.exchange.current()` says.
         on_bad_rows: "raise" makes a row that cannot be read an error with its file, number, column
             and value; "skip" leaves it out and counts it in `bad_rows`.
-        num_threads: Threads that read; None: one for each core, at most 8.
+        num_threads: Threads that read; None: one for each core, at most 8, and 8 where the files
+            are not on this machine.
+        data_source: The file system of paths without a scheme; None: this machine's.
 
     Raises:
         ImportError: pyarrow is missing (the extra `parquet`), for Parquet and CSV.
@@ -116,6 +121,7 @@ class Reader(tf.data.Dataset):
         num_ranks: int | None = None,
         on_bad_rows: str = "raise",
         num_threads: int | None = None,
+        data_source: DataSourceParams | None = None,
     ) -> None:
         check_positive("batch_size", batch_size)
         for name, value in (("epochs", epochs), ("num_threads", num_threads)):
@@ -131,12 +137,14 @@ class Reader(tf.data.Dataset):
             labels = columns.labels if labels is None else labels
             columns = columns.columns
         rank, num_ranks = _ranks(rank, num_ranks)
-        threads = num_threads or min(8, len(os.sched_getaffinity(0)))
+        self._files = find_files(files, data_source)
+        # A request is waited for, without work for a core.
+        cores = 8 if is_remote(self._files[0]) else len(os.sched_getaffinity(0))
+        threads = num_threads or min(8, cores)
         self._options = _Options(
             *(int(batch_size), bool(drop_remainder), int(shuffle_rows), int(seed), epochs),
             *(rank, num_ranks, on_bad_rows == "raise", threads),
         )
-        self._files = find_files(files)
         self._format = format_of(format, self._files[0])
         self._columns = complete_columns(self._format, self._files[0], columns, labels)
         groups = {name: tuple(names) for name, names in (groups or {}).items()}

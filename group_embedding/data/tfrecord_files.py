@@ -12,6 +12,7 @@ from tensorflow.python.eager import context
 from group_embedding.data import columns as rows_of
 from group_embedding.data import pieces
 from group_embedding.data.columns import Column, Ragged
+from group_embedding.data.files import local_copy
 
 # Records that are parsed together.
 PARSED_ROWS = 4_096
@@ -51,15 +52,20 @@ class TFRecordFormat(pieces.FileFormat):
         return [pieces.Unit(path, 0, 0, -1, None)]
 
     def count(self, unit: pieces.Unit) -> int:
-        with context.eager_mode(), tf.device("CPU"), _naming(unit.path):
-            return sum(len(records) for records in _records(unit.path))
+        with (
+            local_copy(unit.path) as path,
+            context.eager_mode(),
+            tf.device("CPU"),
+            _naming(unit.path),
+        ):
+            return sum(len(records) for records in _records(path))
 
     def read(
         self, unit: pieces.Unit, columns: tuple[Column, ...], strict: bool
     ) -> Iterator[pieces.Piece]:
         begin = 0
-        with _naming(unit.path):
-            records = _Records(unit.path)
+        with local_copy(unit.path) as path, _naming(unit.path):
+            records = _Records(path)
             while True:
                 serialized = records.next()
                 if serialized is None:
@@ -104,8 +110,8 @@ class _naming:
 
 def _features_of(path):
     """{name: (dtype, is_list)} of the first records."""
-    with _naming(path):
-        serialized = _Records(path).next()
+    with local_copy(path) as copy, _naming(path):
+        serialized = _Records(copy).next()
     if serialized is None:
         raise ValueError(f"{path}: expected records, to know their features, got none")
     found = {}

@@ -6,7 +6,7 @@ from group_embedding.optimizers.deeprec_v1 import (
     AdamAsyncOptimizer,
     AdamWOptimizer,
 )
-from group_embedding.optimizers.own import Lamb, LazyAdam, RowwiseAdagrad
+from group_embedding.optimizers.own import Lamb, LazyAdam, RowwiseAdagrad, RowwiseAdam
 from group_embedding.optimizers.wrap import wrap
 
 __all__ = [
@@ -16,5 +16,6 @@ __all__ = [
     "Lamb",
     "LazyAdam",
     "RowwiseAdagrad",
+    "RowwiseAdam",
     "wrap",
 ]

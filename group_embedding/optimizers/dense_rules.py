@@ -16,6 +16,21 @@ def rowwise_adagrad(variable, accumulator, gradient, hyper):
     return tf.group(_write(accumulator, total), _write(variable, _read(variable) - change))
 
 
+def rowwise_adam(variable, m, v, gradient, hyper):
+    """A v of shape [rows, 1] takes the mean of each row, one of the variable's shape each element.
+    Returns the op."""
+    gradient = tf.cast(gradient, tf.float32)
+    square = gradient * gradient
+    if v.shape != variable.shape:
+        square = tf.reduce_mean(square, axis=-1, keepdims=True)
+    beta_1, beta_2 = hyper["beta_1"], hyper["beta_2"]
+    new_m = beta_1 * _read(m) + (1 - beta_1) * gradient
+    new_v = beta_2 * _read(v) + (1 - beta_2) * square
+    rate = hyper["learning_rate"] * tf.sqrt(1 - hyper["beta_2_power"]) / (1 - hyper["beta_1_power"])
+    change = rate * new_m / (tf.sqrt(new_v) + hyper["epsilon"])
+    return tf.group(_write(m, new_m), _write(v, new_v), _write(variable, _read(variable) - change))
+
+
 def lamb(variable, m, v, gradient, hyper):
     """The variable is one layer: one trust ratio. Returns the op."""
     gradient, value = tf.cast(gradient, tf.float32), _read(variable)

@@ -13,7 +13,8 @@ import tensorflow as tf
 from group_embedding.optimizers.bases import KERAS
 from group_embedding.optimizers.own_keras import Lamb as KerasLamb
 from group_embedding.optimizers.own_keras import RowwiseAdagrad as KerasRowwiseAdagrad
-from group_embedding.optimizers.own_v1 import LambV1, RowwiseAdagradV1
+from group_embedding.optimizers.own_keras import RowwiseAdam as KerasRowwiseAdam
+from group_embedding.optimizers.own_v1 import LambV1, RowwiseAdagradV1, RowwiseAdamV1
 from group_embedding.optimizers.trained_tables import Settings
 from group_embedding.optimizers.wrap import wrap
 from group_embedding.types import Hyperparameter, Optimizer
@@ -108,6 +109,63 @@ def RowwiseAdagrad(  # noqa: N802
     return KerasRowwiseAdagrad(
         learning_rate,
         initial_accumulator_value=initial_accumulator_value,
+        epsilon=epsilon,
+        name=name,
+        **settings._asdict(),
+        **kwargs,
+    )
+
+
+def RowwiseAdam(  # noqa: N802
+    learning_rate: Hyperparameter = 0.001,
+    beta_1: float = 0.9,
+    beta_2: float = 0.999,
+    epsilon: float = 1e-7,
+    name: str = "RowwiseAdam",
+    *,
+    skip_nonfinite: bool = False,
+    stochastic_rounding_seed: int | None = None,
+    **kwargs: Any,
+) -> Optimizer:
+    """Adam whose second moment is one number per row, as FBGEMM's partial row-wise Adam.
+
+    Its state is little more than half of Adam's. Moments move only for rows that were looked up.
+    With m and v those of a row x, g its gradient and t the step:
+
+        m <- beta_1 m + (1 - beta_1) g;  v <- beta_2 v + (1 - beta_2) mean(g^2)
+        x <- x - learning_rate sqrt(1 - beta_2^t) / (1 - beta_1^t) m / (sqrt(v) + epsilon)
+
+    All variables of shape [rows, dim] have a v of shape [rows, 1], others one per element.
+
+    Args:
+        learning_rate: a number, a schedule or a tensor.
+        beta_1, beta_2, epsilon: as in Adam.
+        name: of the optimizer.
+        skip_nonfinite, stochastic_rounding_seed: see `wrap`.
+        **kwargs: of the Keras optimizer, such as `weight_decay` or `clipnorm`.
+
+    Returns:
+        A Keras optimizer, or in a graph of TensorFlow 1 a `tf.compat.v1.train.Optimizer`.
+
+    Raises:
+        TypeError: `kwargs` in a graph of TensorFlow 1.
+
+    Example:
+
+    >>> table = tf.Variable(tf.zeros([3, 2]))
+    >>> optimizer = ge.optimizers.RowwiseAdam(0.5)
+    >>> gradient = tf.IndexedSlices(tf.constant([[3., 0.]]), tf.constant([2]))
+    >>> _ = optimizer.apply_gradients([(gradient, table)])
+    >>> table.numpy().round(3).tolist()
+    [[0.0, 0.0], [0.0, 0.0], [-0.707, 0.0]]
+    """
+    settings = Settings(skip_nonfinite, stochastic_rounding_seed)
+    if _in_v1_graph():
+        return RowwiseAdamV1(learning_rate, beta_1, beta_2, epsilon, name, settings, **kwargs)
+    return KerasRowwiseAdam(
+        learning_rate,
+        beta_1=beta_1,
+        beta_2=beta_2,
         epsilon=epsilon,
         name=name,
         **settings._asdict(),

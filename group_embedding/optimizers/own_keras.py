@@ -21,19 +21,33 @@ class _Own(WrappedKeras):  # type: ignore[valid-type, misc]
         return {**super().get_config(), **self._ge_settings._asdict()}
 
 
-class _DenseRowwiseAdagrad(keras.optimizers.Adagrad):
-    """Variables with a dense gradient."""
+class _SlotPerRow:
+    """Makes one slot of each matrix [rows, dim] as [rows, 1]."""
 
-    def add_variable_from_reference(self, variable, name=None, *args, **kwargs):
-        if name != "accumulator" or len(variable.shape) != 2:
-            return super().add_variable_from_reference(variable, name, *args, **kwargs)
+    _ge_row_slots: tuple[str, ...]  # its names in Keras 2 and 3
+    _ge_row_slot_start = 0.0
+
+    def add_variable_from_reference(self, *args, **kwargs):
+        variable, name = (*args, *kwargs.values())[:2]  # Keras 2 has other names for them
+        if name not in self._ge_row_slots or len(variable.shape) != 2:
+            return super().add_variable_from_reference(*args, **kwargs)
         shape = (variable.shape[0], 1)
         if IS_KERAS_3:
             path = getattr(variable, "path", variable.name).replace("/", "_").replace(":", "_")
-            initializer = keras.initializers.Constant(self.initial_accumulator_value)
+            initializer = keras.initializers.Constant(self._ge_row_slot_start)
             return self.add_variable(shape, initializer, variable.dtype, name=f"{path}_{name}")
-        start = tf.fill(shape, tf.cast(self.initial_accumulator_value, variable.dtype))
+        start = tf.fill(shape, tf.cast(self._ge_row_slot_start, variable.dtype))
         return super().add_variable_from_reference(variable, name, initial_value=start)
+
+
+class _DenseRowwiseAdagrad(_SlotPerRow, keras.optimizers.Adagrad):
+    """Variables with a dense gradient."""
+
+    _ge_row_slots = ("accumulator",)
+
+    @property
+    def _ge_row_slot_start(self):
+        return self.initial_accumulator_value
 
     def update_step(self, gradient, variable, learning_rate=None):
         hyper = self._ge_statement().hyper
@@ -54,6 +68,33 @@ class RowwiseAdagrad(_Own, _DenseRowwiseAdagrad):
         hyper = {"learning_rate": learning_rate, "epsilon": self.epsilon}
         starts = {"_accumulators": self.initial_accumulator_value}
         return Statement("rowwise_adagrad", ("_accumulators",), hyper, starts)
+
+
+class _DenseRowwiseAdam(_SlotPerRow, keras.optimizers.Adam):
+    """Variables with a dense gradient."""
+
+    _ge_row_slots = ("v", "velocity")
+
+    def update_step(self, gradient, variable, learning_rate=None):
+        slots = self._ge_slot("_momentums", variable), self._ge_slot("_velocities", variable)
+        dense_rules.rowwise_adam(variable, *slots, gradient, self._ge_statement().hyper)
+
+
+@_register
+class RowwiseAdam(_Own, _DenseRowwiseAdam):
+    """See `group_embedding.optimizers.RowwiseAdam`."""
+
+    def __init__(self, learning_rate, skip_nonfinite, stochastic_rounding_seed, **kwargs):
+        super().__init__(learning_rate, amsgrad=False, **kwargs)
+        self._ge_settings = Settings(skip_nonfinite, stochastic_rounding_seed)
+
+    def get_config(self):
+        config = super().get_config()
+        del config["amsgrad"]
+        return config
+
+    def _ge_statement(self):
+        return Statement("rowwise_adam", ("_momentums", "_velocities"), keras_adam(self).hyper)
 
 
 class _DenseLamb(keras.optimizers.Adam):

@@ -30,6 +30,7 @@ def rules():
         "rmsprop": wrap(keras.RMSprop(0.01, centered=True, momentum=0.5)),
         "clipped": wrap(keras.SGD(0.5, clipvalue=0.01)),
         "rowwise_adagrad": ge.optimizers.RowwiseAdagrad(0.2),
+        "rowwise_adam": ge.optimizers.RowwiseAdam(0.02),
         "lamb": ge.optimizers.Lamb(0.02, weight_decay=0.01),
     }
     return made
@@ -120,7 +121,7 @@ def train_on_rank():
 
 NAMES = [
     *["sgd", "momentum", "nesterov", "adagrad", "adam", "amsgrad", "adamw", "ftrl", "rmsprop"],
-    *["clipped", "rowwise_adagrad", "lamb"],
+    *["clipped", "rowwise_adagrad", "rowwise_adam", "lamb"],
 ]
 
 

@@ -11,11 +11,11 @@ from rules_oracle import HYPER, RULES, apply_rule, make_hyper
 DTYPES = ["float32", "float16", "bfloat16"]
 
 
-def draw_slot(rng, k, table, slot_per_row):
+def draw_slot(rng, k, table, row_slot):
     """A random slot. For RMSProp, slot 2 is a mean, whose square is below slot 0, the mean of
     squares."""
     scale = 0.1 if k == 2 else 1.0
-    return scale * rng.uniform(0.1, 1, table.shape[:1] if slot_per_row else table.shape)
+    return scale * rng.uniform(0.1, 1, table.shape[:1] if k == row_slot else table.shape)
 
 
 class Updated:
@@ -24,13 +24,13 @@ class Updated:
     def __init__(self, case, place, rule, *, slot_dtype="float32", seed=1, threads=1, runs=1,
                  missing_slots=(), stochastic_rounding=False, updated_tables=(),
                  passed_over=(), **hyper):  # fmt: skip
-        num_slots, slot_per_row = core.rules[rule]
+        num_slots, row_slot = core.rules[rule]
         rng = np.random.default_rng(seed)
         self.rule, self.slot_dtype = rule, slot_dtype
         self.hyper = HYPER | hyper
         self.slots_before = [
             [
-                None if k in missing_slots else to_storage(draw_slot(rng, k, table, slot_per_row),
+                None if k in missing_slots else to_storage(draw_slot(rng, k, table, row_slot),
                                                            slot_dtype)
                 for k in range(num_slots)
             ]
@@ -133,7 +133,9 @@ def test_weights_combiners_and_shared_tables(place, rule):
 
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("rule", ["sgd", "adagrad", "rowwise_adagrad", "adam", "lamb"])
+@pytest.mark.parametrize(
+    "rule", ["sgd", "adagrad", "rowwise_adagrad", "adam", "lamb", "rowwise_adam"]
+)
 def test_long_rows(place, dtype, rule):
     # Given rows that are named from a few times to most of the time, of few and many columns, which
     # threads have in words of 2 to 16 bytes
@@ -174,7 +176,7 @@ def test_missing_slots_are_zeros(place, rule, missing):
 
 
 @pytest.mark.parametrize("place", PLACES)
-@pytest.mark.parametrize("rule", ["adam", "rowwise_adagrad"])
+@pytest.mark.parametrize("rule", ["adam", "rowwise_adagrad", "rowwise_adam"])
 def test_nothing_is_applied(place, rule):
     # Given apply = 0, or no ids, or tables that stay as they are
     case = draw_case(8, [5, 32, 200], num_samples=200, skew=0.8)
@@ -301,7 +303,7 @@ def test_one_row_a_million_times(place, rule):
 
 
 @pytest.mark.parametrize("place", PLACES)
-@pytest.mark.parametrize("rule", ["rowwise_adagrad", "lamb"])
+@pytest.mark.parametrize("rule", ["rowwise_adagrad", "lamb", "rowwise_adam"])
 def test_long_rows_of_a_large_batch(place, rule):
     # Given so many ids that the GPU adds up long rows beside the others
     case = draw_case(

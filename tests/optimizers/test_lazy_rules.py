@@ -59,6 +59,14 @@ def rowwise_adagrad(x, t, rows, g, s):
     x[rows] -= RATE * g / (np.sqrt(a[rows]) + 1e-7)
 
 
+def rowwise_adam(x, t, rows, g, s):
+    m, v = s.setdefault("m", state(x)), s.setdefault("v", np.zeros([ROWS, 1]))
+    m[rows] = BETA_1 * m[rows] + (1 - BETA_1) * g
+    v[rows] = BETA_2 * v[rows] + (1 - BETA_2) * (g**2).mean(axis=1, keepdims=True)
+    rate = RATE * np.sqrt(1 - BETA_2**t) / (1 - BETA_1**t)
+    x[rows] -= rate * m[rows] / (np.sqrt(v[rows]) + 1e-7)
+
+
 def lamb(x, t, rows, g, s):
     m, v = s.setdefault("m", state(x)), s.setdefault("v", state(x))
     m[rows] = BETA_1 * m[rows] + (1 - BETA_1) * g
@@ -123,9 +131,20 @@ def train_session(make):
             {},
         ),
         (lambda: ge.optimizers.RowwiseAdagrad(RATE), rowwise_adagrad, {}),
+        (lambda: ge.optimizers.RowwiseAdam(RATE), rowwise_adam, {}),
         (lambda: ge.optimizers.Lamb(RATE, weight_decay=0.02), lamb, {}),
     ],
-    ids=["adam", "amsgrad", "adamw", "LazyAdam", "momentum", "rmsprop", "RowwiseAdagrad", "Lamb"],
+    ids=[
+        "adam",
+        "amsgrad",
+        "adamw",
+        "LazyAdam",
+        "momentum",
+        "rmsprop",
+        "RowwiseAdagrad",
+        "RowwiseAdam",
+        "Lamb",
+    ],
 )
 def test_keras_optimizers(make, rule, options):
     # Given a rule stated in float64
@@ -142,9 +161,10 @@ def test_keras_optimizers(make, rule, options):
         (lambda: ge.optimizers.wrap(v1.AdamOptimizer(RATE, epsilon=1e-7)), adam),
         (lambda: ge.optimizers.LazyAdam(RATE), adam),
         (lambda: ge.optimizers.RowwiseAdagrad(RATE), rowwise_adagrad),
+        (lambda: ge.optimizers.RowwiseAdam(RATE), rowwise_adam),
         (lambda: ge.optimizers.Lamb(RATE, weight_decay=0.02), lamb),
     ],
-    ids=["adam", "LazyAdam", "RowwiseAdagrad", "Lamb"],
+    ids=["adam", "LazyAdam", "RowwiseAdagrad", "RowwiseAdam", "Lamb"],
 )
 def test_optimizers_in_a_session(make, rule):
     # Given a rule stated in float64

@@ -1,4 +1,4 @@
-"""RowwiseAdagrad and Lamb on variables that are no tables, and as Keras knows them."""
+"""RowwiseAdagrad, RowwiseAdam and Lamb on variables that are no tables, and as Keras knows them."""
 
 import numpy as np
 import pytest
@@ -15,12 +15,21 @@ def rowwise_adagrad(x, g):
     return x - 0.1 * g / np.sqrt(0.1 + square)
 
 
+def rowwise_adam(x, g):
+    square = g**2 if x.ndim != 2 else (g**2).mean(axis=-1, keepdims=True)
+    return x - 0.1 * g / np.sqrt(square)  # of the first step
+
+
 def lamb(x, g):
     r = g / (np.abs(g) + 1e-6)  # of the first step
     return x - 0.1 * np.linalg.norm(x) / np.linalg.norm(r) * r
 
 
-RULES = [(ge.optimizers.RowwiseAdagrad, rowwise_adagrad), (ge.optimizers.Lamb, lamb)]
+RULES = [
+    (ge.optimizers.RowwiseAdagrad, rowwise_adagrad),
+    (ge.optimizers.RowwiseAdam, rowwise_adam),
+    (ge.optimizers.Lamb, lamb),
+]
 
 
 @pytest.mark.parametrize("rank", [1, 2])
@@ -50,18 +59,22 @@ def test_dense_gradient_in_a_session(make, rule, use_resource):
     np.testing.assert_allclose(values, rule(START, GRADIENT), rtol=1e-4)
 
 
-def test_rowwise_adagrad_has_one_number_per_row():
+@pytest.mark.parametrize(
+    "make, num_whole", [(ge.optimizers.RowwiseAdagrad, 0), (ge.optimizers.RowwiseAdam, 1)]
+)
+def test_one_number_per_row(make, num_whole):
     # Given a table and a vector
     variables = [tf.Variable(tf.ones([7, 4])), tf.Variable(tf.ones([5]))]
-    optimizer = ge.optimizers.RowwiseAdagrad()
+    optimizer = make()
     # When the optimizer makes its slots
     optimizer.build(variables)
-    # Then the table's is a column
+    # Then one of the table's is a column
     shapes = [tuple(v.shape) for v in optimizer.variables]
-    assert (7, 1) in shapes and (5,) in shapes and (7, 4) not in shapes
+    assert shapes.count((7, 1)) == 1 and shapes.count((7, 4)) == num_whole
+    assert shapes.count((5,)) == 1 + num_whole
 
 
-@pytest.mark.parametrize("make", [ge.optimizers.RowwiseAdagrad, ge.optimizers.Lamb])
+@pytest.mark.parametrize("make", [make for make, _ in RULES])
 def test_config_round_trip(make):
     # Given an optimizer with settings of its own
     optimizer = make(0.25, epsilon=0.5, skip_nonfinite=True, stochastic_rounding_seed=4)

@@ -32,6 +32,7 @@ KERAS = {
 }
 OWN = {
     "rowwise_adagrad": lambda: ge.optimizers.RowwiseAdagrad(0.1),
+    "rowwise_adam": lambda: ge.optimizers.RowwiseAdam(0.1),
     "lazy_adam": lambda: ge.optimizers.LazyAdam(0.01),
     "lamb": lambda: ge.optimizers.Lamb(0.01),
 }

@@ -169,8 +169,8 @@ class GroupUpdateOp : public OpKernel {
       const Table& table = written.tables()[i];
       const int64_t elements = table.num_rows * table.dim;
       large_pages_.Move(next++, table.rows, elements * SizeOf(ToCore(rule_.dtype)));
-      const int64_t slot_elements = rule_.slot_per_row ? table.num_rows : elements;
       for (const int32_t slot : rule_.slots) {
+        const int64_t slot_elements = slot == rule_.row_slot ? table.num_rows : elements;
         large_pages_.Move(next++, written.updates()[i].slots[slot],
                           slot_elements * SizeOf(ToCore(rule_.slot_dtype)));
       }

@@ -1,5 +1,6 @@
 #include "tf/support/written_tables.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "table/device/device_table.h"
@@ -15,13 +16,13 @@ using ::tensorflow::Tensor;
 using ::tensorflow::TensorShape;
 
 // The place of the rule called `name`, or -1.
-RuleIndex FindRule(const std::string& name, bool* slot_per_row, int* num_slots) {
+RuleIndex FindRule(const std::string& name, int* row_slot, int* num_slots) {
   bool found = false;
   RuleIndex at = 0;
   for (; !found; ++at) {
     const bool exists = ForRule(at, [&](auto rule) {
       found = name == rule.kName;
-      *slot_per_row = rule.kSlotPerRow;
+      *row_slot = rule.kRowSlot;
       *num_slots = rule.kNumSlots;
     });
     if (!exists) return -1;
@@ -104,7 +105,7 @@ RuleAttrs::RuleAttrs(tensorflow::OpKernelConstruction* context) {
   OP_REQUIRES_OK(context, context->GetAttr("dtype", &dtype));
   OP_REQUIRES_OK(context, context->GetAttr("slot_dtype", &slot_dtype));
   OP_REQUIRES_OK(context, context->GetAttr("stochastic_rounding", &stochastic_rounding));
-  rule = FindRule(name, &slot_per_row, &num_slots);
+  rule = FindRule(name, &row_slot, &num_slots);
   OP_REQUIRES(
       context, rule >= 0,
       absl::InvalidArgumentError("rule: expected one of " + RuleNames() + ", got '" + name + "'"));
@@ -114,8 +115,10 @@ RuleAttrs::RuleAttrs(tensorflow::OpKernelConstruction* context) {
                                            std::to_string(num_slots) + " slots, got slot " +
                                            std::to_string(slot)));
   }
-  OP_REQUIRES(context, !slot_per_row || !slots.empty(),
-              absl::InvalidArgumentError("rule_slots: rule '" + name + "' needs its slot"));
+  const bool has_row_slot = std::find(slots.begin(), slots.end(), row_slot) != slots.end();
+  OP_REQUIRES(context, row_slot == kNoRowSlot || has_row_slot,
+              absl::InvalidArgumentError("rule_slots: rule '" + name + "' needs its slot " +
+                                         std::to_string(row_slot) + ", one number per row"));
   int num_keyed;
   OP_REQUIRES_OK(context, context->GetAttr("num_keyed", &num_keyed));
   OP_REQUIRES(context,
@@ -204,11 +207,11 @@ absl::Status WrittenTables::OpenVariables(OpKernelContext* context, const RuleAt
     TF_RETURN_IF_ERROR(open(tables.input(t), t, what, attrs.dtype, nullptr, &rows));
     tables_.push_back({rows.data(), rows.dim_size(0), static_cast<int32_t>(rows.dim_size(1)), 0});
     updates_.push_back({rows.data(), {}});
-    const TensorShape slot_shape =
-        attrs.slot_per_row ? TensorShape({rows.dim_size(0), 1}) : rows.shape();
     for (int s = 0; s < num_slots; ++s) {
       const int i = t * num_slots + s;
       const auto what_slot = [&] { return what() + ", slot " + std::to_string(attrs.slots[s]); };
+      const TensorShape slot_shape =
+          attrs.slots[s] == attrs.row_slot ? TensorShape({rows.dim_size(0), 1}) : rows.shape();
       Tensor slot;
       TF_RETURN_IF_ERROR(
           open(slots.input(i), num_tables + i, what_slot, attrs.slot_dtype, &slot_shape, &slot));
@@ -231,7 +234,7 @@ absl::Status WrittenTables::OpenKeyed(OpKernelContext* context, const RuleAttrs&
   TableUpdate update = {const_cast<void*>(table.rows().rows), {}, table.first_row()};
   for (size_t s = 0; s < attrs.slots.size(); ++s) {
     const SlotOptions slot = {attrs.keyed_slot_names[s],
-                              attrs.slot_per_row ? 1 : table.options().dim,
+                              attrs.slots[s] == attrs.row_slot ? 1 : table.options().dim,
                               ToCore(attrs.slot_dtype), attrs.keyed_slot_starts[s]};
     TF_RETURN_IF_ERROR(ToStatus(table.Slot(slot, &update.slots[attrs.slots[s]])));
   }

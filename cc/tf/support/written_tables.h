@@ -21,7 +21,7 @@ struct RuleAttrs {
   explicit RuleAttrs(tensorflow::OpKernelConstruction* context);
 
   RuleIndex rule;
-  bool slot_per_row;
+  int row_slot;                               // the slot that is one number per row; or -1
   std::vector<int32_t> slots;                 // which of the rule's slots the tables have
   std::vector<std::string> keyed_slot_names;  // of each of `slots`, in keyed tables
   std::vector<float> keyed_slot_starts;
