@@ -43,7 +43,7 @@ class FileSystemError(OSError):
 
 
 def is_remote(path: str | os.PathLike) -> bool:
-    """Whether a path is a URL of another file system than this machine's."""
+    """Returns whether a path is a URL of another file system than this machine's."""
     path = os.fspath(path)
     return isinstance(path, str) and bool(_SCHEME.match(path)) and not path.startswith("file://")
 
@@ -95,7 +95,7 @@ def connect(url: str) -> tuple[Any, str]:
 
 
 def root_of(url: str, path: str) -> str:
-    """What stands before a path of `connect` in its URL: `s3://`, `hdfs://host:port`."""
+    """The start of a URL, before the path that `connect` returns: `s3://`, `hdfs://host:port`."""
     url = url.rstrip("/")
     return url[: len(url) - len(path)] if path and url.endswith(path) else url
 
@@ -133,7 +133,7 @@ def _host_of(url):
 
 
 def _words_of(error):
-    """What a client said, cut before the lists of its servers."""
+    """The message of a client's error, without long lists of servers."""
     said = str(error) or type(error).__name__
     names = {"FileNotFoundError": "there is no such file", "FileExistsError": "it exists already"}
     if isinstance(error, (FileNotFoundError, FileExistsError)):

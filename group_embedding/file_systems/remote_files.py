@@ -29,8 +29,12 @@ _VERSIONS = (
 )
 
 
+def _ignore(_):
+    pass
+
+
 def exists(path: str) -> bool:
-    """Whether a file or a folder is there."""
+    """Returns whether a file or a folder is there."""
     if not is_remote(path):
         return os.path.exists(local_path(path))
     files, inside = connect(path)
@@ -39,7 +43,7 @@ def exists(path: str) -> bool:
 
 
 def is_folder(path: str) -> bool:
-    """Whether a path is a folder; in object stores, whether a file lies below it."""
+    """Returns whether a path is a folder; in object stores, whether a file lies below it."""
     if not is_remote(path):
         return os.path.isdir(local_path(path))
     files, inside = connect(path)
@@ -100,7 +104,7 @@ def glob(url: str) -> list[str]:
 
 
 def open_file(path: str, buffer_bytes: int = BUFFER_BYTES) -> BinaryIO:
-    """A file to read. Of a remote one `buffer_bytes` are fetched at a time, or as many as are read
+    """A file to read. `buffer_bytes` of a remote one are fetched at a time, or as many as are read
     at once."""
     if not is_remote(path):
         return open(local_path(path), "rb")
@@ -150,26 +154,32 @@ class RemoteFile(io.RawIOBase):
 
 def write_file(url: str, content: bytes) -> None:
     """Writes a remote file: it has the whole content, or it is not there (or is as it was)."""
-    _write(url, io.BytesIO(content), None)
+    _write(url, io.BytesIO(content))
 
 
-def upload(path: str, url: str, on_bytes: Callable[[int], None] | None = None) -> None:
+def upload(
+    path: str,
+    url: str,
+    on_bytes: Callable[[int], None] = _ignore,
+    on_piece: Callable[[bytes], object] = _ignore,
+) -> None:
     """Copies a file of this machine: the copy is whole, or it is not there (or is as it was).
 
     Args:
         on_bytes: Called with the number of bytes after each piece that was handed over.
+        on_piece: Called with each piece, in order.
     """
     with open(path, "rb") as source:
-        _write(url, source, on_bytes)
+        _write(url, source, on_bytes, on_piece)
 
 
-def _write(url, source, on_bytes):
+def _write(url, source, on_bytes=_ignore, on_piece=_ignore):
     files, inside = connect(url)
     with naming(url):
         if _commits(files):
             target = files.open(inside, "wb", autocommit=False)
             try:
-                _copy(source, target, on_bytes)
+                _copy(source, target, on_bytes, on_piece)
                 target.close()
                 target.commit()
             except BaseException:
@@ -181,7 +191,7 @@ def _write(url, source, on_bytes):
         files.makedirs(inside.rpartition("/")[0], exist_ok=True)
         try:
             with files.open(written, "wb") as target:
-                _copy(source, target, on_bytes)
+                _copy(source, target, on_bytes, on_piece)
             over = {"overwrite": True} if "hdfs" in _protocols(files) else {}
             files.mv(written, inside, **over)
         except BaseException:
@@ -190,10 +200,15 @@ def _write(url, source, on_bytes):
             raise
 
 
-def download(url: str, path: str, on_bytes: Callable[[int], None] | None = None) -> None:
+def download(
+    url: str,
+    path: str,
+    on_bytes: Callable[[int], None] = _ignore,
+    on_piece: Callable[[bytes], object] = _ignore,
+) -> None:
     """Copies a remote file to this machine; what a failure leaves at `path` is not whole."""
     with open_file(url, _PIECE_BYTES) as source, open(path, "wb") as target:
-        _copy(source, target, on_bytes)
+        _copy(source, target, on_bytes, on_piece)
 
 
 @contextlib.contextmanager
@@ -221,18 +236,18 @@ def _info(url):
         return files.info(inside)
 
 
-def _copy(source, target, on_bytes):
+def _copy(source, target, on_bytes, on_piece):
     while True:
         piece = source.read(_PIECE_BYTES)
         if not piece:
             return
+        on_piece(piece)
         target.write(piece)
-        if on_bytes is not None:
-            on_bytes(len(piece))
+        on_bytes(len(piece))
 
 
 def _commits(files):
-    """Whether a file appears when its writer commits it, as in object stores."""
+    """Returns whether a file appears when its writer commits it, as in object stores."""
     return bool({"s3", "gs"} & _protocols(files))
 
 
