@@ -40,7 +40,8 @@ class S3Server:
         command = [
             *(weed, "server", "-s3", f"-dir={self._folder}"),
             *("-ip=127.0.0.1", "-ip.bind=127.0.0.1", "-master.telemetry=false"),
-            *("-volume.max=40", "-master.volumeSizeLimitMB=64", "-s3.port.iceberg=0"),
+            *("-volume.max=40", "-master.volumeSizeLimitMB=64"),
+            *("-s3.port.iceberg=0", "-s3.port.lance=0"),  # they would have ports of their own
             *(f"-{part}={port}" for part, port in zip(PARTS, ports)),
             *(f"-{part}.grpc={port}" for part, port in zip(PARTS, ports[len(PARTS) :])),
         ]

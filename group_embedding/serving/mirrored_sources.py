@@ -188,6 +188,6 @@ def _is_fetched(source):
         store.connect()
         _mirror(source).follow()
         return True
-    except (OSError, RuntimeError, ValueError) as error:
+    except (OSError, RuntimeError, ValueError, ImportError) as error:
         MirrorStatus(source.folder).tell(False, str(error))
         return FileTarget(source.folder).newest() > 0

@@ -19,7 +19,7 @@ def open_target(url: str | os.PathLike[str]) -> Target:
     """The target that a URL or a path names.
 
     Args:
-        url: A path, `file:///path`, or the URL of a store: `kafka://BROKERS/TOPIC`.
+        url: A path, `file:///path`, or the URL of a store, such as `kafka://BROKERS/TOPIC`.
 
     Raises:
         ValueError: The scheme is none of the known ones, or the URL lacks a part.

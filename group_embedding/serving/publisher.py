@@ -29,8 +29,9 @@ class Publisher:
 
     Args:
         model: A Keras model or a `tf.Module`. What its signatures read is published.
-        target: A folder, its URL `file:///...`, or `kafka://BROKERS/TOPIC`; over ranks a folder
-            that all ranks reach. See `docs/reference/deltas.md`.
+        target: A folder, or a URL: `file:///...`, `kafka://BROKERS/TOPIC`,
+            `redis://HOST:PORT/STREAM`, `s3://BUCKET/FOLDER`, `gs://...`, `hdfs://...`; over ranks a
+            folder that all ranks reach. See `docs/reference/deltas.md`.
         every_seconds: With `after_step`: publish at most this often; None: not by time.
         on_failure: What happens if the target fails or does not answer: "raise" raises, "keep"
             warns and tries again at the next time. Nothing is queued meanwhile.

@@ -10,6 +10,7 @@ from group_embedding.serving.stores.interface import VersionStore
 # {scheme: (module, class)}: a module is imported, and with it its client, when it is asked for.
 STORES = {
     "kafka": ("kafka_topic", "KafkaTopic"),
+    **dict.fromkeys(("s3", "gs", "hdfs"), ("object_store", "ObjectStore")),
     "redis": ("redis_stream", "RedisStream"),
     "rediss": ("redis_stream", "RedisStream"),
 }

@@ -21,10 +21,12 @@ def redis_server(tmp_path_factory):
         yield server
 
 
-@pytest.fixture(params=["kafka", "redis"])
+@pytest.fixture(params=["kafka", "redis", "s3", "hdfs"])
 def url(request):
     """The URL of a store without versions, in each service."""
     name = f"versions-{uuid.uuid4().hex}"
+    if request.param in ("s3", "hdfs"):
+        return request.getfixturevalue(f"{request.param}_folder")
     if request.param == "kafka":
         return f"kafka://{request.getfixturevalue('kafka_broker').address}/{name}"
     return f"redis://{request.getfixturevalue('redis_server').address}/{name}"

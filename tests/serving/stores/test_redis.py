@@ -185,7 +185,7 @@ def test_a_full_server_is_named_and_the_next_version_has_it_all(server, tmp_path
     with pytest.raises(TargetError, match=refusal):
         writer.base(num_files=6, size=2_000_000)
 
-    # Then there is room again once its chunks have expired, and the next version is the second
+    # Then its chunks expire, and once they are gone the next version is the second
     client = redis.Redis.from_url(f"redis://{running.address}")
     leftovers = list(client.keys("*:2:*"))
     assert leftovers and all(0 < client.ttl(key) <= 3600 for key in leftovers)
