@@ -22,7 +22,11 @@ MODELS = {
         hidden=[8],
         activation="relu",
     ),
+    "mmoe": lambda features: ge.models.MMoE(
+        features, tasks=TASKS, dense=["age"], num_experts=3, expert=[8], tower=[8]
+    ),
 }
+TASKS = ["click", "buy"]
 
 
 def make_features():
@@ -65,13 +69,17 @@ def train(name):
     dataset = tf.data.Dataset.from_tensor_slices((inputs, labels)).batch(BATCH)
     own = dataset.map(lambda *batch: tf.nest.map_structure(lambda x: x[rank::num_ranks], batch))
     loss = tf.keras.losses.BinaryCrossentropy(from_logits=True)
+    if name == "mmoe":
+        own = own.map(lambda inputs, y: (inputs, {"click": y, "buy": 1 - y}))
+        loss = dict.fromkeys(TASKS, loss)
     adagrad = ge.optimizers.wrap(tf.keras.optimizers.Adagrad(0.3))
     model.compile(
         ge.DistributedOptimizer(adagrad) if num_ranks > 1 else adagrad,
         loss,
     )
     trained = model.fit(own, epochs=EPOCHS, shuffle=False, verbose=0)
-    return trained.history["loss"], model(inputs).numpy()[:, 0]
+    logits = model(inputs)
+    return trained.history["loss"], (logits["click"] if name == "mmoe" else logits).numpy()[:, 0]
 
 
 def train_on_rank(name):
