@@ -54,6 +54,43 @@ class Shop(tf.Module):
         return {"score": tf.nn.sigmoid(rows @ self.weight + self.bias), "rows": rows}
 
 
+def change(model, seed):
+    """Trains as between two publishes: rows, new keys, erased keys, variables."""
+    draw = np.random.default_rng(seed)
+    users = np.array([USERS[seed % 4], NEW_USER + seed, NEW_USER])
+    model.user.insert(users, draw.normal(size=[3, 8]).astype(np.float32))
+    model.brand.insert(np.arange(5, 35), draw.normal(size=[30, 4]).astype(np.float32))
+    model.brand.erase(np.array([seed, 31]))
+    model.item.scatter_nd_update([[seed], [49 - seed]], draw.normal(size=[2, 8]).astype(np.float32))
+    model.weight.assign(draw.normal(size=[20, 1]).astype(np.float32))
+
+
+class Versions(tf.Module):
+    """Every row and the dense variable are the version."""
+
+    KEYS = np.arange(64)
+
+    def __init__(self):
+        super().__init__()
+        self.first = table("first", 4)
+        self.second = table("second", 12)
+        self.third = tf.Variable(tf.zeros([64, 4]), name="third")
+        self.dense = tf.Variable(0.0, name="dense")
+        self.set(1)
+
+    def set(self, version):
+        self.first.insert(self.KEYS, np.full([64, 4], version, np.float32))
+        self.second.insert(self.KEYS, np.full([64, 12], version, np.float32))
+        self.third.assign(tf.fill([64, 4], float(version)))
+        self.dense.assign(float(version))
+
+    @tf.function(input_signature=[tf.TensorSpec([None], tf.int64, name="key")])
+    def serve(self, key):
+        tables = [self.first, self.second, self.third]
+        rows = ge.group_embedding_lookup(tables, [key] * 3)
+        return {"rows": tf.concat(rows, -1), "dense": self.dense[None]}
+
+
 def request(count=6, seed=1):
     """Ids of `count` samples, among them users and brands that were never trained."""
     draw = np.random.default_rng(seed)
