@@ -69,19 +69,16 @@ absl::Status ServedModel::CheckFollows(const VersionRecord& record) const {
                                        std::to_string(record.parent));
 }
 
-absl::Status ServedModel::ConvertVariable(const ServedVariable& variable, VariableChange* change,
-                                          Tensor* value) {
-  std::vector<Tensor> present;
-  ModelSession* session = slots_[requests_.current()].session.get();
-  TF_RETURN_IF_ERROR(session->Call({}, {variable.read}, {}, {}, &present));
-  TF_RETURN_IF_ERROR(CheckVariable(variable.key, present[0].dtype(), present[0].shape(), *change));
-  *value = Tensor(present[0].dtype(), present[0].shape());
+absl::Status ServedModel::ConvertVariable(const ServedVariable& variable, const Tensor& former,
+                                          VariableChange* change, Tensor* value) {
+  TF_RETURN_IF_ERROR(CheckVariable(variable.key, former.dtype(), former.shape(), *change));
+  *value = Tensor(former.dtype(), former.shape());
   char* to = static_cast<char*>(value->data());
   if (change->whole) {
     if (!change->values.empty()) std::memcpy(to, change->values.data(), change->values.size());
     return absl::OkStatus();
   }
-  if (value->TotalBytes() > 0) std::memcpy(to, present[0].data(), value->TotalBytes());
+  if (value->TotalBytes() > 0) std::memcpy(to, former.data(), value->TotalBytes());
   if (change->rows.empty()) return absl::OkStatus();
   const size_t row_bytes = change->values.size() / change->rows.size();
   for (size_t r = 0; r < change->rows.size(); ++r) {
@@ -125,6 +122,9 @@ absl::Status ServedModel::ReadChanges(const std::string& folder, const VersionRe
   const Status read = ReadDelta(folder, record, FileSystemOf(folder), tables, ElementBytes, &delta);
   if (!read.ok()) return absl::DataLossError(read.message());
   for (auto& [name, rows] : delta.tables) changes->rows[by_name[name]] = std::move(rows);
+  if (!delta.variables.empty()) {
+    TF_RETURN_IF_ERROR(ReadVariables(slots_[requests_.current()].session.get(), &changes->former));
+  }
   for (auto& [key, change] : delta.variables) {
     const auto variable = variables_.find(key);
     if (variable == variables_.end()) {
@@ -132,7 +132,8 @@ absl::Status ServedModel::ReadChanges(const std::string& folder, const VersionRe
                                            "': expected one that the SavedModel restores");
     }
     if (variable->second.resource.empty()) {
-      TF_RETURN_IF_ERROR(ConvertVariable(variable->second, &change, &changes->values[key]));
+      TF_RETURN_IF_ERROR(ConvertVariable(variable->second, changes->former.at(key), &change,
+                                         &changes->values[key]));
     } else {
       ServedTables::Entry* entry = &tables_->entries().find(variable->second.resource)->second;
       TF_RETURN_IF_ERROR(ConvertRows(variable->second, &change, &changes->rows[entry]));
@@ -156,10 +157,7 @@ absl::Status ServedModel::WriteSlot(int index, const Changes& changes) {
   // If an assignment fails, the next apply gives these variables the current values first.
   std::map<std::string, Tensor> values = slot.missed;
   for (const auto& [key, value] : changes.values) {
-    std::vector<Tensor> present;
-    TF_RETURN_IF_ERROR(
-        slots_[current].session->Call({}, {variables_.at(key).read}, {}, {}, &present));
-    slot.missed[key] = present[0];
+    slot.missed[key] = changes.former.at(key);
     values[key] = value;
   }
   return Assign(slot.session.get(), values);
@@ -214,12 +212,9 @@ absl::Status ServedModel::Rollback() {
   }
   // Requests that began before the last apply may read parts of an index that the next one frees.
   requests_.WaitUntilFree(former);
-  std::map<std::string, Tensor> missed;
-  for (const auto& [key, value] : slot.missed) {
-    std::vector<Tensor> present;
-    TF_RETURN_IF_ERROR(slot.session->Call({}, {variables_.at(key).read}, {}, {}, &present));
-    missed[key] = present[0];
-  }
+  std::map<std::string, Tensor> values, missed;
+  TF_RETURN_IF_ERROR(ReadVariables(slot.session.get(), &values));
+  for (const auto& [key, value] : slot.missed) missed[key] = values.at(key);
   std::vector<std::string> applied = applied_;
   if (!applied.empty()) applied.pop_back();
   applied_.swap(applied);

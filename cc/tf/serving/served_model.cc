@@ -145,13 +145,26 @@ absl::Status ServedModel::MakeSession(int slot, const MetaGraphDef& meta) {
 // assigned another value.
 absl::Status ServedModel::ShareVariables() {
   std::map<std::string, Tensor> values;
-  for (const auto& [key, variable] : variables_) {
-    if (!variable.resource.empty()) continue;
-    std::vector<Tensor> value;
-    TF_RETURN_IF_ERROR(slots_[0].session->Call({}, {variable.read}, {}, {}, &value));
-    values[key] = variable.is_resource ? value[0] : tensorflow::tensor::DeepCopy(value[0]);
+  TF_RETURN_IF_ERROR(ReadVariables(slots_[0].session.get(), &values));
+  for (auto& [key, value] : values) {
+    if (!variables_.at(key).is_resource) value = tensorflow::tensor::DeepCopy(value);
   }
   return Assign(slots_[1].session.get(), values);
+}
+
+// In one call: each set of names that a session is called with makes it optimize its whole graph.
+absl::Status ServedModel::ReadVariables(ModelSession* session,
+                                        std::map<std::string, Tensor>* values) const {
+  std::vector<std::string> keys, reads;
+  for (const auto& [key, variable] : variables_) {
+    if (!variable.resource.empty()) continue;
+    keys.push_back(key);
+    reads.push_back(variable.read);
+  }
+  std::vector<Tensor> read;
+  if (!keys.empty()) TF_RETURN_IF_ERROR(session->Call({}, reads, {}, {}, &read));
+  for (size_t i = 0; i < keys.size(); ++i) (*values)[keys[i]] = read[i];
+  return absl::OkStatus();
 }
 
 absl::Status ServedModel::Assign(ModelSession* session,

@@ -67,7 +67,8 @@ class ServedModel {
   // What a delta changes.
   struct Changes {
     std::map<ServedTables::Entry*, RowChanges> rows;
-    std::map<std::string, tensorflow::Tensor> values;  // of variables, by key
+    std::map<std::string, tensorflow::Tensor> values;  // of dense variables, by key
+    std::map<std::string, tensorflow::Tensor> former;  // of all dense variables, before
   };
 
   ServedModel(std::string path, const ServingOptions& options);
@@ -76,14 +77,17 @@ class ServedModel {
   absl::Status ReadBaseRecord();
   absl::Status MakeSession(int slot, const tensorflow::MetaGraphDef& meta);
   absl::Status ShareVariables();
+  // The values of all dense variables, by key; they share the session's memory.
+  absl::Status ReadVariables(ModelSession* session,
+                             std::map<std::string, tensorflow::Tensor>* values) const;
   // Builds what requests of each signature run, so that the first of them does not wait for it.
   void PrepareSignatures(ModelSession* session) const;
   absl::Status CheckFollows(const VersionRecord& record) const;
   // Reads and verifies a delta, and converts it to the model's types.
   absl::Status ReadChanges(const std::string& folder, const VersionRecord& record,
                            Changes* changes);
-  absl::Status ConvertVariable(const ServedVariable& variable, VariableChange* change,
-                               tensorflow::Tensor* value);
+  absl::Status ConvertVariable(const ServedVariable& variable, const tensorflow::Tensor& former,
+                               VariableChange* change, tensorflow::Tensor* value);
   absl::Status ConvertRows(const ServedVariable& variable, VariableChange* change,
                            RowChanges* rows);
   // Writes the version after the current one into a slot without requests.
