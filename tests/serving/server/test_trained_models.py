@@ -1,5 +1,8 @@
 """The server on libge_serving: what it answers is what the trainer computes, version by version."""
 
+import os
+from pathlib import Path
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -145,3 +148,24 @@ def test_quantized_rows(own_server, tmp_path):
         assert (np.abs(rows - quantized)[:, columns] <= span / 255 + 1e-6).all()
     assert "<td>int8</td>" in http(coarse, "/")[1]
     assert "<td>int8</td>" not in http(exact, "/")[1]
+
+
+def test_threads_between_ops(own_server, tmp_path):
+    # Given a model, and servers with and without threads for ops side by side
+    model = Model()
+    tf.saved_model.save(model, str(tmp_path / "4"), signatures=model.signature())
+    without = own_server({"m": tmp_path}, "--inter-op-threads", "0")
+    side_by_side = own_server({"m": tmp_path}, "--inter-op-threads", "40")
+
+    # When both answer
+    with Client(without) as one, Client(side_by_side) as other:
+        answers = [client.predict(inputs())[0] for client in (one, other)]
+
+    # Then TensorFlow has the threads, and each answer is the trainer's
+    for outputs in answers:
+        assert_equal(outputs, model.expected())
+    assert num_threads(side_by_side) - num_threads(without) >= 40 - os.cpu_count()
+
+
+def num_threads(served):
+    return len(list(Path(f"/proc/{served.pid}/task").iterdir()))
