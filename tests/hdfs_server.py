@@ -8,7 +8,7 @@ import socket
 import subprocess
 import time
 
-from shared_server import ServerMissing, end_with_parent
+from shared_server import ServerMissing, ending_with_parent
 
 JARS = pathlib.Path(
     os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache",
@@ -85,7 +85,7 @@ class HdfsServer:
         classes = f"{self._folder}/conf:{JARS}/*"
         command = [*JAVA, "-cp", classes, f"{NODE}.{program}", *arguments]
         with open(self._folder / f"{name}.log", "a") as log:
-            return subprocess.Popen(command, stdout=log, stderr=log, preexec_fn=end_with_parent)
+            return subprocess.Popen(ending_with_parent(command), stdout=log, stderr=log)
 
     def _write_configuration(self, port):
         conf = self._folder / "conf"

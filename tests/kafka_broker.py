@@ -4,7 +4,7 @@ import subprocess
 
 import pytest
 from loopback import free_port, wait_for_port
-from shared_server import end_with_parent
+from shared_server import ending_with_parent
 
 
 class KafkaBroker:
@@ -31,10 +31,9 @@ class KafkaBroker:
         command = [self._program, "broker", "--listener-url", url, "--advertised-listener-url", url]
         with open(self._log, "a") as log:
             self.process = subprocess.Popen(
-                [*command, "--storage-engine", "memory://tests/", "--silent"],
+                ending_with_parent([*command, "--storage-engine", "memory://tests/", "--silent"]),
                 stdout=log,
                 stderr=log,
-                preexec_fn=end_with_parent,
             )
         wait_for_port(self.address, self.process)
 

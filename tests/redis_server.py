@@ -5,7 +5,7 @@ import subprocess
 
 import pytest
 from loopback import free_port, wait_for_port
-from shared_server import end_with_parent
+from shared_server import ending_with_parent
 
 
 class RedisServer:
@@ -32,9 +32,7 @@ class RedisServer:
         command = [self._program, "--port", port, "--bind", "127.0.0.1", "--save", ""]
         command += ["--dir", str(self._folder), *self._arguments]
         with open(self._folder / "redis.log", "a") as log:
-            self.process = subprocess.Popen(
-                command, stdout=log, stderr=log, preexec_fn=end_with_parent
-            )
+            self.process = subprocess.Popen(ending_with_parent(command), stdout=log, stderr=log)
         wait_for_port(self.address, self.process)
 
     def stop(self):

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 
-from shared_server import ServerMissing, end_with_parent
+from shared_server import ServerMissing, ending_with_parent
 
 START_SECONDS = 90
 BUCKET = "shop"
@@ -47,11 +47,10 @@ class S3Server:
         ]
         with open(self._folder / "weed.log", "a") as log:
             self._process = subprocess.Popen(
-                command,
+                ending_with_parent(command),
                 stdout=log,
                 stderr=log,
                 env={**os.environ, **KEYS},
-                preexec_fn=end_with_parent,
             )
         endpoint = f"http://127.0.0.1:{ports[PARTS.index('s3.port')]}"
         self._make_bucket(endpoint)

@@ -6,13 +6,12 @@ the file `in_use` in the server's folder: the supervisor may lock it alone only 
 """
 
 import contextlib
-import ctypes
 import fcntl
 import importlib
 import json
 import os
 import pathlib
-import signal
+import shutil
 import subprocess
 import sys
 import time
@@ -51,10 +50,11 @@ def shared_server(folder, name):
         yield answer
 
 
-def end_with_parent():
-    """For `preexec_fn`: the process is killed when its parent ends."""
-    set_signal_of_parents_death = 1
-    ctypes.CDLL(None).prctl(set_signal_of_parents_death, signal.SIGKILL)
+def ending_with_parent(command):
+    """A command whose process is killed when the thread that starts it ends. (A `preexec_fn` may
+    wait for ever in a process that has threads, as one with TensorFlow has.)"""
+    setpriv = shutil.which("setpriv")
+    return [setpriv, "--pdeathsig", "KILL", *command] if setpriv else list(command)
 
 
 def _supervise(folder, name):
