@@ -9,10 +9,10 @@ import shutil
 
 import tensorflow as tf
 
-from group_embedding.checkpoint.progress_line import ProgressLine
 from group_embedding.checkpoint.remote_manifest import DamagedCheckpointError, Manifest
 from group_embedding.checkpoint.upload import Uploader, index_last
 from group_embedding.file_systems import remote_files
+from group_embedding.file_systems.progress_line import ProgressLine
 
 _THREADS = 4
 
@@ -45,7 +45,7 @@ def download_checkpoint(
             for one in fetched:
                 one.result()
         for name in names:
-            path = os.path.join(folder, name)
+            path = remote_files.path_below(folder, name, url)
             os.makedirs(os.path.dirname(path), exist_ok=True)
             os.replace(copies[name], path)
     finally:

@@ -15,7 +15,6 @@ from typing import Any
 
 import tensorflow as tf
 
-from group_embedding.checkpoint.progress_line import ProgressLine
 from group_embedding.checkpoint.remote_manifest import (
     FILES,
     DamagedCheckpointError,
@@ -29,6 +28,7 @@ from group_embedding.checkpoint.remote_manifest import (
 )
 from group_embedding.file_systems import remote_files
 from group_embedding.file_systems.connections import FileSystemError
+from group_embedding.file_systems.progress_line import ProgressLine
 
 _THREADS = 4
 _RECORD = ".remote.json"

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, BinaryIO
 
 from group_embedding.file_systems.connections import (
+    FileSystemError,
     connect,
     is_remote,
     join,
@@ -209,6 +210,20 @@ def download(
     """Copies a remote file to this machine; what a failure leaves at `path` is not whole."""
     with open_file(url, _PIECE_BYTES) as source, open(path, "wb") as target:
         _copy(source, target, on_bytes, on_piece)
+
+
+def path_below(folder: str, path: str, url: str) -> str:
+    """The path of a copy in a local folder.
+
+    Args:
+        path: The path of the file below `url`, in the words of a listing or a manifest there.
+
+    Raises:
+        FileSystemError: It leads out of the folder.
+    """
+    if path.startswith("/") or not path or {"..", ".", ""} & set(path.split("/")):
+        raise FileSystemError(f"{url}: expected names of files below this folder, got '{path}'")
+    return os.path.join(folder, *path.split("/"))
 
 
 @contextlib.contextmanager

@@ -1,5 +1,6 @@
 """Trained models go live: versions are published while a model is trained, and served."""
 
+from group_embedding.file_systems.saved_models import export_to, local_model
 from group_embedding.serving.callback import PublisherCallback
 from group_embedding.serving.hook import PublisherHook
 from group_embedding.serving.open_target import open_target
@@ -14,5 +15,7 @@ __all__ = [
     "PublisherCallback",
     "PublisherHook",
     "TargetError",
+    "export_to",
+    "local_model",
     "open_target",
 ]

@@ -1,5 +1,6 @@
 """InferenceSession: a SavedModel that answers requests, and is updated by deltas meanwhile."""
 
+import contextlib
 import ctypes
 import json
 import math
@@ -12,6 +13,7 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.python.framework import errors_impl
 
+from group_embedding.file_systems.saved_models import local_model
 from group_embedding.ops._library import library as op_library
 from group_embedding.serving import native_library
 from group_embedding.serving.native_library import library, take_text
@@ -41,8 +43,10 @@ class InferenceSession:
     from a trainer to a server.
 
     Args:
-        path: the folder of a SavedModel. Its tables may be `EmbeddingVariable`s and variables
-            `[rows, dim]`; both are kept once, in host memory, however they were trained.
+        path: the folder of a SavedModel, or its URL (`s3://`, `gs://`, `hdfs://`, ...): then it is
+            opened from a local copy, whose checksums were verified. Its tables may be
+            `EmbeddingVariable`s and variables `[rows, dim]`; both are kept once, in host memory,
+            however they were trained.
         quantize: the storage of rows. None: as trained. "bfloat16": 2 bytes a value. "int8" and
             "fp8" (E4M3): 1 byte a value, and 4 bytes a row. Sums of rows are in float32.
         version: int >= 0, the version of this model. None: what a `Publisher` wrote beside the
@@ -96,15 +100,21 @@ class InferenceSession:
             "threads": threads,
             "state": None if state is None else os.fspath(state),
         }
+        self._copy = contextlib.ExitStack()  # of a model at a URL
+        path = self._copy.enter_context(local_model(path, progress=False))
         self._model: Optional[ctypes.c_void_p] = None
         self._calls = _Calls()
         model = ctypes.c_void_p()
-        _check(
-            library().ge_serving_open,
-            os.fsencode(path),  # an Estimator gives bytes
-            json.dumps(options, ensure_ascii=False).encode(),
-            ctypes.byref(model),
-        )
+        try:
+            _check(
+                library().ge_serving_open,
+                os.fsencode(path),
+                json.dumps(options, ensure_ascii=False).encode(),
+                ctypes.byref(model),
+            )
+        except BaseException:
+            self._copy.close()
+            raise
         self._model = model
 
     def predict(
@@ -217,6 +227,7 @@ class InferenceSession:
             model, self._model = self._model, None
             if model is not None:
                 library().ge_serving_close(model)
+                self._copy.close()
 
     def __enter__(self) -> "InferenceSession":
         return self
