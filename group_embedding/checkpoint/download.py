@@ -7,7 +7,7 @@ import hashlib
 import os
 import shutil
 
-import tensorflow as tf
+from tensorflow.python.checkpoint import checkpoint_management
 
 from group_embedding.checkpoint.remote_manifest import DamagedCheckpointError, Manifest
 from group_embedding.checkpoint.upload import Uploader, index_last
@@ -52,7 +52,7 @@ def download_checkpoint(
         shutil.rmtree(work, ignore_errors=True)
     prefix = os.path.join(folder, manifest.checkpoint)
     if prefix + ".index" in (os.path.join(folder, name) for name in names):
-        tf.compat.v1.train.update_checkpoint_state(folder, prefix, [prefix])
+        checkpoint_management.update_checkpoint_state_internal(folder, prefix, [prefix])
     uploader.note(manifest)
     return prefix
 

@@ -43,7 +43,8 @@ class RemoteFolder:
 
     Example:
 
-    >>> with ge.checkpoint.RemoteFolder("memory://shop/runs/a", "/tmp/ge_run") as run:
+    >>> import tempfile
+    >>> with ge.checkpoint.RemoteFolder("memory://shop/runs/a", tempfile.mkdtemp()) as run:
     ...     checkpoint = tf.train.Checkpoint(step=tf.Variable(7))
     ...     manager = tf.train.CheckpointManager(checkpoint, run.folder, max_to_keep=2)
     ...     _ = checkpoint.restore(manager.latest_checkpoint)
