@@ -71,7 +71,12 @@ def json_schema(model_names: Sequence[str]) -> dict[str, Any]:
             training=_training(),
             checkpoints=_object(
                 "Where the run is kept.",
-                folder=_key("string", "The folder of the run; null: runs/<name of the file>", None),
+                folder=_key(
+                    "string",
+                    "The folder of the run; null: runs/<name of the file>, where a URL (s3://, "
+                    "gs://, hdfs://) has its local copy",
+                    None,
+                ),
                 every=_key(
                     "integer",
                     "Steps between two checkpoints; null: as evaluations",
@@ -87,14 +92,15 @@ def json_schema(model_names: Sequence[str]) -> dict[str, Any]:
             ),
             export=_object(
                 "The SavedModel.",
-                folder=_key("string", "Its folder; null: export in the run's folder", None),
+                folder=_key("string", "Its folder, or URL; null: export in the run's folder", None),
             ),
             predict=_object(
                 "What predict reads and writes.",
                 files=_key(["string", "array"], "Files; null: data.test", None, **_items()),
                 output=_key(
                     "string",
-                    "A .parquet or .csv file; null: predictions.parquet in the run's folder",
+                    "A .parquet or .csv file, or URL; null: predictions.parquet in the run's "
+                    "folder",
                     None,
                 ),
             ),

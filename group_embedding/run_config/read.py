@@ -34,8 +34,15 @@ class Config:
 
     @property
     def folder(self) -> Path:
-        """The folder of the run, relative to the working directory."""
-        return Path(self["checkpoints"]["folder"] or Path("runs") / self.path.stem)
+        """The local folder of the run, relative to the working directory."""
+        folder = None if self.url else self["checkpoints"]["folder"]
+        return Path(folder or Path("runs") / self.path.stem)
+
+    @property
+    def url(self) -> str | None:
+        """Where the run is kept, if that is not on this machine; else None."""
+        folder = self["checkpoints"]["folder"]
+        return folder.rstrip("/") if folder and "://" in folder else None
 
     def files(self, *splits: str) -> list[str] | None:
         """The files of the first of these keys of `data` that has some; relative paths are

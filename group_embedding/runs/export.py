@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import tensorflow as tf
 
+from group_embedding.file_systems.saved_models import export_to
 from group_embedding.keras_compat import IS_KERAS_3, keras
 from group_embedding.run_config.read import Config
 from group_embedding.runs.run import Run
@@ -39,7 +39,7 @@ class _Served(tf.Module):
         self.serve = tf.function(serve, input_signature=[signature])
 
 
-def export(config: Config, models: Mapping[str, Any]) -> Path:
+def export(config: Config, models: Mapping[str, Any]) -> str:
     """Writes a SavedModel. It runs in one process, which has the whole model.
 
     The signature `serving_default` takes the columns of the data by name: numbers and ids [B], and
@@ -51,18 +51,19 @@ def export(config: Config, models: Mapping[str, Any]) -> Path:
         models: the classes that `model.name` names.
 
     Returns:
-        The folder.
+        The folder, or its URL.
 
     Raises:
         ConfigError: there is no run.
     """
-    folder = Path(config["export"]["folder"] or config.folder / "export")
+    where = config["export"]["folder"] or str(config.folder / "export")
     run = Run(config, models)
     run.restore_best()
     reader = run.model.make_reader("train", "validation", "test", has_labels=False)
     served = _Served(run.model, reader.element_spec)
-    tf.saved_model.save(served, str(folder), {"serving_default": served.serve})
-    return folder
+    with export_to(where) as folder:
+        tf.saved_model.save(served, folder, {"serving_default": served.serve})
+    return where
 
 
 def _as_tensorflow(variable):

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import tempfile
 from collections.abc import Iterator, Mapping
-from pathlib import Path
+from pathlib import PurePath
 from typing import Any
 
 import numpy as np
@@ -13,6 +16,8 @@ import pyarrow.parquet
 import tensorflow as tf
 
 from group_embedding import exchange
+from group_embedding.file_systems import remote_files
+from group_embedding.file_systems.connections import is_remote, local_path
 from group_embedding.run_config.check import ConfigError
 from group_embedding.run_config.read import Config
 from group_embedding.runs.run import Run
@@ -20,7 +25,7 @@ from group_embedding.runs.run import Run
 _WRITERS = {".parquet": pyarrow.parquet.ParquetWriter, ".csv": pyarrow.csv.CSVWriter}
 
 
-def predict(config: Config, models: Mapping[str, Any]) -> Path:
+def predict(config: Config, models: Mapping[str, Any]) -> str:
     """Writes a prediction for each row of `predict.files`, or of `data.test`, in their order.
 
     The files need no labels. Over several ranks each writes the rows that it reads, which follow
@@ -48,12 +53,25 @@ def predict(config: Config, models: Mapping[str, Any]) -> Path:
         names = [files] if isinstance(files, str) else files
         options["files"] = [config.locate(name) for name in names]
     reader = run.model.make_reader("test", "validation", "train", **options)
-    path.parent.mkdir(parents=True, exist_ok=True)
     schema = pa.schema([(name, pa.float32()) for name in run.model.labels])
-    with _WRITERS[path.suffix](str(path), schema) as writer:
+    with _written(path) as local, _WRITERS[PurePath(path).suffix](local, schema) as writer:
         for arrays in _predictions(run.model, reader):
             writer.write_table(pa.table(arrays, schema))
     return path
+
+
+@contextlib.contextmanager
+def _written(path):
+    """A local path, whose content is then uploaded, if `path` is a URL."""
+    if not is_remote(path):
+        path = local_path(path)
+        os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
+        yield path
+        return
+    with tempfile.TemporaryDirectory(prefix="group_embedding_") as folder:
+        local = os.path.join(folder, os.path.basename(path))
+        yield local
+        remote_files.upload(local, path)
 
 
 def _predictions(model, reader) -> Iterator[dict[str, np.ndarray]]:
@@ -63,8 +81,9 @@ def _predictions(model, reader) -> Iterator[dict[str, np.ndarray]]:
 
 
 def _output(config):
-    path = Path(config["predict"]["output"] or config.folder / "predictions.parquet")
-    if path.suffix not in _WRITERS:
+    path = config["predict"]["output"] or str(config.folder / "predictions.parquet")
+    stem, suffix = os.path.splitext(path)
+    if suffix not in _WRITERS:
         raise ConfigError(
             f"{config.path}: predict.output: expected a name that ends in .parquet or .csv, got "
             f"'{path}'"
@@ -72,4 +91,4 @@ def _output(config):
     ranks = exchange.current()
     if ranks.num_ranks == 1:
         return path
-    return path.with_stem(f"{path.stem}-{ranks.rank:05}-of-{ranks.num_ranks:05}")
+    return f"{stem}-{ranks.rank:05}-of-{ranks.num_ranks:05}{suffix}"

@@ -16,6 +16,7 @@ from group_embedding.run_config.check import ConfigError
 from group_embedding.run_config.read import Config
 from group_embedding.runs.checkpoints import RunCheckpoints
 from group_embedding.runs.metrics import StreamedMetrics
+from group_embedding.runs.remote_run import fetch_run, upload_files
 
 # Sections of a config that a run keeps, but for these keys: a learning rate may change on the way.
 _KEPT = ("schema", "model", "optimizer", "precision")
@@ -35,6 +36,7 @@ class Run:
 
     def __init__(self, config: Config, models: Mapping[str, Any]) -> None:
         self.config, self.folder = config, config.folder
+        fetch_run(config)
         self._check_folder()
         self.model = _make_model(config, models, self.folder / "pipeline")
         reader = self.model.make_reader("train", "validation", "test")
@@ -77,6 +79,7 @@ class Run:
         if exchange.current().rank == 0:
             self.folder.mkdir(parents=True, exist_ok=True)
             (self.folder / "config.json").write_text(json.dumps(self.config.values, indent=1))
+            upload_files(self.config)
 
     def _check_folder(self):
         try:

@@ -12,6 +12,7 @@ from group_embedding import exchange
 from group_embedding.run_config.check import ConfigError
 from group_embedding.run_config.read import Config
 from group_embedding.runs.progress import Progress, as_text
+from group_embedding.runs.remote_run import kept_run, upload_files
 from group_embedding.runs.run import Run
 
 
@@ -33,7 +34,11 @@ def train(config: Config, models: Mapping[str, Any]) -> dict[str, Any]:
         ConfigError: the config cannot be used.
         FloatingPointError: the loss is infinite or NaN.
     """
-    return _Training(Run(config, models)).run()
+    run = Run(config, models)
+    with kept_run(config):
+        result = _Training(run).run()
+    upload_files(config)  # the result, behind the checkpoint that it is of
+    return result
 
 
 class _Training:
