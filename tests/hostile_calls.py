@@ -79,13 +79,14 @@ def _served(calls):
     that are refused, as no program makes their tables."""
     table = next(call.inputs[0] for call in calls if call.op == "GroupEmbedding>FindKeys")
     row = [("dtype", tf.float32.as_datatype_enum), ("dim", 4)]
+    trained = ("trained_dtype", tf.float32.as_datatype_enum)
     model = [("model", 1), ("slot", 0), ("table", b"a"), ("table_name", b"a"), ("keyed", True)]
     text = tf.constant("a")
     made = {
         "ServedTable": ([], model),
         "InitializeServedTable": ([table, tf.zeros([2, 4])], row),
         "RestoreServedTable": ([table, text, text], []),
-        "AssignServedTable": ([table, tf.zeros([2, 4])], row[:1]),
+        "AssignServedTable": ([table, tf.zeros([2, 4])], [*row[:1], trained]),
         "ServedReadRows": ([table, tf.constant([1, 2], tf.int64)], row),
         "ServedBatch": ([tf.zeros([4])], []),
     }

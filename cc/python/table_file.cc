@@ -266,6 +266,26 @@ py::dict Rewrite(const std::string& table, const py::list& files,
   return SumDict(sum);
 }
 
+py::array EncodeRows(const py::bytes& rows, const std::string& dtype, int64_t dim,
+                     const std::string& format) {
+  const std::optional<DataType> type = Parse(DataTypeWords(), dtype);
+  const std::optional<RowFormat> to = Parse(RowFormatWords(), format);
+  if (!type.has_value() || !to.has_value() || dim < 1) {
+    throw py::value_error("expected a dtype, a format and a dim, got '" + dtype + "', '" + format +
+                          "' and " + std::to_string(dim));
+  }
+  const std::string_view bytes = rows;
+  const int64_t from_bytes = dim * SizeOf(*type), to_bytes = RowBytes(*to, dim);
+  const int64_t num_rows = static_cast<int64_t>(bytes.size()) / from_bytes;
+  py::array_t<uint8_t> encoded({num_rows, to_bytes});
+  auto* out = reinterpret_cast<char*>(encoded.mutable_data());
+  py::gil_scoped_release release;
+  for (int64_t r = 0; r < num_rows; ++r) {
+    EncodeRow(*type, bytes.data() + r * from_bytes, dim, *to, out + r * to_bytes);
+  }
+  return encoded;
+}
+
 py::array KeyOwners(const std::vector<int64_t>& keys, int64_t num_ranks) {
   std::vector<int64_t> owners;
   for (const int64_t key : keys) owners.push_back(OwnerOfKey(key, num_ranks));
@@ -305,6 +325,9 @@ void BindTableFile(py::module_& m) {
       "Writes the rows of a save, a table's files [{path, changes_only, bytes, crc, id}], changed "
       "by the files of changes `deltas`, to one file without slots and counts; {bytes, crc, id} of "
       "it. `format`: of rows, 'int8', 'fp8' or 'bfloat16', for servers alone; '': as trained.");
+  m.def("encode_rows", &EncodeRows, "rows"_a, "dtype"_a, "dim"_a, "format"_a,
+        "uint8 [rows, bytes of a row]: rows, the bytes of [rows, dim] of a dtype, in a format that "
+        "a server stores them in: 'int8', 'fp8' or 'bfloat16'.");
   m.def("key_owners", &KeyOwners, "keys"_a, "num_ranks"_a,
         "The rank that stores each key of a table that is spread over ranks.");
   m.def("verify_table_file", &Verify, "path"_a, "table"_a = "", "expected"_a = py::none(),

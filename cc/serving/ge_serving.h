@@ -130,7 +130,9 @@ int64_t ge_serving_version(GeModel* model);
  *   {"path": "export/1", "base_version": 0, "version": 17, "previous_version": 16 or null,
  *    "step": 1200, "time": 1764039123.5, "staleness_seconds": 2.5,
  *    "quantize": null, "memory_bytes": 123,
- *    "tables": [{"name": "user", "rows": 10, "dim": 16, "storage": "float32", "bytes": 5000}]}
+ *    "tables": [{"name": "user", "rows": 10, "dim": 16, "storage": "float32", "bytes": 5000,
+ *                "variable": "item/.ATTRIBUTES/VARIABLE_VALUE"}]}
+ * variable: the checkpoint's key of a table by row number; null for a keyed table.
  * step, time: of the trainer when it published the version; null for a base that does not say it.
  * staleness_seconds: now - time; null without a time. */
 GeCode ge_serving_info(GeModel* model, char** json, char** error);

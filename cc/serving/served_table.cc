@@ -112,6 +112,10 @@ void ServedTable::LoadAll(const char* values) {
     Write(values + row * trained_row_bytes_, row);
 }
 
+void ServedTable::LoadAllEncoded(const char* rows) {
+  std::memcpy(rows_->data(), rows, options_.max_rows * row_bytes_);
+}
+
 void ServedTable::Erase(const int64_t* keys, int64_t num_keys) {
   for (int64_t i = 0; i < num_keys; ++i) {
     const int64_t former = index_->Erase(keys[i]);

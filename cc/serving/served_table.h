@@ -86,6 +86,7 @@ class ServedTable {
   void Reserve(int64_t num_keys);
   // Before the first reader: all rows of a table by row number, [max_rows, dim].
   void LoadAll(const char* values);
+  void LoadAllEncoded(const char* rows);  // [max_rows] in the table's format
   // Before the first reader: the matrix of initial values, as in the constructor.
   void WriteInitialRows(const void* matrix);
 

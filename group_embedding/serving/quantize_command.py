@@ -1,4 +1,4 @@
-"""`python -m group_embedding.serving quantize`: a SavedModel whose keyed rows take fewer bytes."""
+"""`python -m group_embedding.serving quantize`: a SavedModel whose rows take fewer bytes."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import shutil
 from group_embedding.serving import records
 from group_embedding.serving.deltas import Reader
 from group_embedding.serving.rewrite_model import rewrite_base, rewrite_model
+from group_embedding.serving.session import InferenceSession
 from group_embedding.serving.targets import BASE_RECORD, FileTarget
 
 FORMATS = ("int8", "fp8", "bfloat16")
@@ -16,9 +17,9 @@ FORMATS = ("int8", "fp8", "bfloat16")
 
 def add_quantize(parser: argparse.ArgumentParser) -> None:
     parser.description = (
-        "Writes a SavedModel whose rows of keyed tables are stored as InferenceSession(quantize=) "
-        "stores them, for InferenceSession and ge-serve alone. Variables stay as trained, tables "
-        "by row number among them."
+        "Writes a SavedModel whose rows are stored as InferenceSession(quantize=) stores them, for "
+        "InferenceSession and ge-serve alone. The model is opened once, to see which variables "
+        "lookups alone read: these are tables. All other variables stay as trained."
     )
     parser.add_argument("path", help="a SavedModel, or a publisher's target: its newest version")
     parser.add_argument("out", help="the folder to write, which does not exist")
@@ -37,7 +38,7 @@ def _run(path, out, to):
 
 
 def quantize(path: str | os.PathLike[str], out: str | os.PathLike[str], to: str) -> None:
-    """Writes a SavedModel whose keyed rows are quantised.
+    """Writes a SavedModel whose rows are quantised.
 
     Args:
         path: The folder of a SavedModel, or a publisher's target, of which the newest version is
@@ -68,7 +69,7 @@ def quantize(path: str | os.PathLike[str], out: str | os.PathLike[str], to: str)
 def _quantize_model(path, folder, to):
     if not os.path.exists(os.path.join(path, "saved_model.pb")):
         raise ValueError(f"'{path}': expected the folder of a SavedModel, or a publisher's target")
-    rewrite_model(path, folder, {}, [], to)
+    rewrite_model(path, folder, {}, [], to, _tables_by_row_number(path))
     record = os.path.join(path, BASE_RECORD)
     if os.path.exists(record):
         os.makedirs(os.path.dirname(os.path.join(folder, BASE_RECORD)), exist_ok=True)
@@ -84,13 +85,20 @@ def _quantize_newest(path, folder, to):
     chain = reader.chain(newest)
     for record in chain:
         reader.verify(record)
-    rewrite_base(target, chain, {}, [], folder, to)
+    tables = _tables_by_row_number(target.base_path(chain[0].version))
+    rewrite_base(target, chain, {}, [], folder, to, tables)
     # A base of the newest version's number, which the deltas after that version follow.
     last = chain[-1]
     base = last._replace(kind=records.BASE, parent=-1, parent_base_id=0, files=())
     os.makedirs(os.path.dirname(os.path.join(folder, BASE_RECORD)), exist_ok=True)
     with open(os.path.join(folder, BASE_RECORD), "wb") as file:
         file.write(records.encode(base))
+
+
+def _tables_by_row_number(path):
+    """The keys of variables that a server keeps as tables."""
+    with InferenceSession(path) as session:
+        return [table["variable"] for table in session.info()["tables"] if table["variable"]]
 
 
 def _model_of(path):

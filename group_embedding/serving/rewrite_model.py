@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -28,6 +28,7 @@ def rewrite_model(
     deltas: Mapping[str, Sequence[str]],
     changes: Sequence[VariableChange],
     quantize: str = "",
+    tables: Collection[str] = (),
 ) -> None:
     """Writes a SavedModel whose rows are those of another one and of deltas after it.
 
@@ -36,7 +37,8 @@ def rewrite_model(
         folder: An existing folder, which gets the new one.
         deltas: {name of a keyed table: paths of its files of changes, the earliest first}.
         changes: Changes of variables, the earliest first.
-        quantize: "": rows as trained; or the format of keyed rows: such a model serves alone.
+        quantize: "": rows as trained; or the format of rows: such a model serves alone.
+        tables: Keys of variables that are tables by row number, which are quantised, too.
     """
     prefix = os.path.join(source, _OF_CHECKPOINT)
     new_prefix = os.path.join(folder, _OF_CHECKPOINT)
@@ -47,7 +49,10 @@ def rewrite_model(
         key: _rewrite_table(prefix, new_prefix, key, manifest, deltas, quantize)
         for key, manifest in manifests.items()
     }
-    _rewrite_tensors(prefix, new_prefix, written, changes)
+    tensors, dtypes = _changed_tensors(prefix, written, changes)
+    for key in tables if quantize else ():
+        tensors[key], dtypes[key] = _encoded(key, tensors[key], dtypes[key], quantize)
+    _write_tensors(new_prefix, tensors, dtypes)
 
 
 def rewrite_base(
@@ -57,6 +62,7 @@ def rewrite_base(
     own_changes: Sequence[VariableChange],
     folder: str,
     quantize: str = "",
+    tables: Collection[str] = (),
 ) -> None:
     """Writes the base of a version from the versions before it and from its own changes.
 
@@ -66,7 +72,7 @@ def rewrite_base(
         own_rows: {name of a table: paths of the version's own files}.
         own_changes: The version's own changes of variables.
         folder: An existing folder, which gets the base.
-        quantize: As of `rewrite_model`.
+        quantize, tables: As of `rewrite_model`.
     """
     base, *rest = chain
     deltas: dict[str, list[str]] = {}
@@ -82,7 +88,7 @@ def rewrite_base(
     for table, paths in own_rows.items():
         deltas.setdefault(table, []).extend(paths)
     changes += own_changes
-    rewrite_model(target.base_path(base.version), folder, deltas, changes, quantize)
+    rewrite_model(target.base_path(base.version), folder, deltas, changes, quantize, tables)
 
 
 def _without_rows(source):
@@ -107,8 +113,25 @@ def _rewrite_table(prefix, new_prefix, key, manifest, deltas, quantize):
     return core().encode_manifest(name, table["step"], suffix, found)
 
 
-def _rewrite_tensors(prefix, new_prefix, manifests, changes):
-    """Writes TensorFlow's part of the checkpoint."""
+# The type of the tensor with the rows of a table by row number says in which format they are.
+_STORED_AS = {"int8": tf.int8, "fp8": tf.uint8, "bfloat16": tf.bfloat16}
+
+
+def _encoded(key, values, dtype, to):
+    """The rows of a table by row number in a format of servers, and their type."""
+    if not dtype.is_floating:
+        raise ValueError(
+            f"table '{key}': expected rows as trained, got rows quantised for serving; give the "
+            "SavedModel that they were made from"
+        )
+    num_rows, dim = np.shape(values)
+    rows = core().encode_rows(values.tobytes(), dtype.name, dim, to)
+    stored = _STORED_AS[to]
+    return rows.view(stored.as_numpy_dtype).reshape(num_rows, -1), stored
+
+
+def _changed_tensors(prefix, manifests, changes):
+    """TensorFlow's part of a checkpoint, changed: {name: value}, {name: dtype}."""
     reader = checkpoint_files.reader(prefix)
     dtypes = reader.get_variable_to_dtype_map()
     tensors = {
@@ -122,6 +145,10 @@ def _rewrite_tensors(prefix, new_prefix, manifests, changes):
             tensors[change.key] = change.values
         else:
             tensors[change.key][change.rows] = change.values
+    return tensors, dtypes
+
+
+def _write_tensors(new_prefix, tensors, dtypes):
     # In a graph, as eager execution may be off; values are fed, as a graph has at most 2 GiB.
     with tf.Graph().as_default(), v1.Session() as session, tf.device("/CPU:0"):
         fed = [v1.placeholder(dtypes[name], np.shape(value)) for name, value in tensors.items()]

@@ -183,7 +183,9 @@ class InferenceSession:
             dict: "path", "base_version", "version", "previous_version" (None: `rollback` has
             nothing to return to), "step" and "time" of the trainer when it published the version
             (None: not known; seconds since 1970), "staleness_seconds" (now - time), "quantize",
-            "memory_bytes" (of tables), "tables": [{"name", "rows", "dim", "storage", "bytes"}].
+            "memory_bytes" (of tables), "tables": [{"name", "rows", "dim", "storage", "bytes",
+            "variable"}]; "variable" is the checkpoint's key of a table by row number, and None for
+            a keyed table.
         """
         with self._calls:
             return self._json(library().ge_serving_info)

@@ -1,8 +1,23 @@
 #include "serving/server/follower.h"
 
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
 #include <chrono>
 
 namespace group_embedding::server {
+namespace {
+
+// Of this thread, as of `nice`: a tenth of the time of a thread that answers, where both want it.
+constexpr int kNiceness = 10;
+
+// Requests go first: what versions need is done in the time that they leave.
+void GiveWayToRequests() {
+  setpriority(PRIO_PROCESS, static_cast<id_t>(syscall(SYS_gettid)), kNiceness);
+}
+
+}  // namespace
 
 Status Follower::Start() {
   if (Status status = source_->Start(); !status.ok()) return status;
@@ -11,6 +26,7 @@ Status Follower::Start() {
 }
 
 void Follower::Run() {
+  GiveWayToRequests();
   std::unique_lock<std::mutex> lock(mutex_);
   const std::chrono::duration<double> wait(poll_seconds_);
   while (!stopped_.wait_for(lock, wait, [this] { return stop_; })) {

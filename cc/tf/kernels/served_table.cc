@@ -163,29 +163,54 @@ class RestoreServedTableOp : public OpKernel {
   }
 };
 
+// The format of a variable's rows in the checkpoint.
+RowFormat StoredFormat(tensorflow::DataType stored, tensorflow::DataType trained) {
+  if (stored == tensorflow::DT_INT8) return RowFormat::kInt8;
+  if (stored == tensorflow::DT_UINT8) return RowFormat::kFp8;
+  return FormatOf(ToCore(stored == tensorflow::DT_BFLOAT16 ? stored : trained));
+}
+
 class AssignServedTableOp : public OpKernel {
  public:
-  using OpKernel::OpKernel;
+  explicit AssignServedTableOp(OpKernelConstruction* context) : OpKernel(context) {
+    OP_REQUIRES_OK(context, context->GetAttr("trained_dtype", &trained_));
+  }
 
   void Compute(OpKernelContext* context) override {
     ServedTablePtr table;
     OP_REQUIRES_OK(context, FindResource(context, 0, &table));
     const Tensor& value = context->input(1);
-    OP_REQUIRES(context, value.dims() == 2 && value.dim_size(1) >= 1,
+    const RowFormat format = StoredFormat(value.dtype(), trained_);
+    const int64_t more = IsQuantized(format) ? RowBytes(format, 0) : 0;
+    OP_REQUIRES(context, value.dims() == 2 && value.dim_size(1) > more,
                 absl::InvalidArgumentError("table '" + table->name() +
                                            "': expected shape [rows, dim], got " +
                                            value.shape().DebugString()));
+    const bool encoded = format != FormatOf(ToCore(trained_));
+    OP_REQUIRES(context, encoded || value.dtype() == trained_,
+                absl::InvalidArgumentError("table '" + table->name() + "': expected rows of " +
+                                           tensorflow::DataTypeString(trained_) + ", got " +
+                                           tensorflow::DataTypeString(value.dtype())));
     ServedTableOptions options;
     options.keyed = false;
-    options.dim = static_cast<int32_t>(value.dim_size(1));
-    options.dtype = ToCore(value.dtype());
+    options.dim = static_cast<int32_t>(value.dim_size(1) - more);
+    options.dtype = ToCore(trained_);
     options.max_rows = value.dim_size(0);
     OP_REQUIRES(context, table->entry()->table == nullptr,
                 absl::FailedPreconditionError("table '" + table->name() +
                                               "': expected to be restored once"));
     OP_REQUIRES_OK(context, table->tables()->Make(table->entry(), options, nullptr));
-    table->entry()->table->LoadAll(static_cast<const char*>(value.data()));
+    const char* rows = static_cast<const char*>(value.data());
+    if (!encoded) {
+      table->entry()->table->LoadAll(rows);
+      return;
+    }
+    OP_REQUIRES_OK(context, table->tables()->MakeAgain(table->entry(), format));
+    table->entry()->table->LoadAllEncoded(rows);
   }
+
+ private:
+  tensorflow::DataType trained_;
 };
 
 #define REGISTER(name)                                                                  \

@@ -78,13 +78,17 @@ prefix, manifest: as of RestoreTable.
 REGISTER_OP("GroupEmbedding>AssignServedTable")
     .Input("table: resource")
     .Input("value: dtype")
-    .Attr("dtype: {float, half, bfloat16}")
+    .Attr("dtype: {float, half, bfloat16, int8, uint8}")
+    .Attr("trained_dtype: {float, half, bfloat16}")
     .SetIsStateful()
     .SetShapeFn(tensorflow::shape_inference::NoOutputs)
     .Doc(R"doc(
 Makes a table by row number with the rows of a variable.
 
-value: [rows, dim].
+value: [rows, dim]; or rows that were quantised before, of which the type says the format: bfloat16
+  where the variable was trained in another type, int8 for the format int8 and uint8 for fp8, both
+  [rows, dim + 4].
+trained_dtype: of the variable.
 )doc");
 
 REGISTER_OP("GroupEmbedding>ServedBatch")

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <set>
+#include <utility>
 
 #include "tensorflow/core/framework/attr_value.pb.h"
 #include "tensorflow/core/framework/tensor.h"
@@ -121,10 +122,13 @@ class Replacer {
     MakeTable(node, node->name(), name.empty() ? node->name() : name, false);
   }
 
-  void ReplaceAssign(NodeDef* node) const {
+  void ReplaceAssign(NodeDef* node, DataType stored) const {
     if (slot_ > 0) return MakeNoOp(node);
-    KeepAttrs(node, {"dtype"});
+    const DataType trained = TypeOf(*node, "dtype");
+    KeepAttrs(node, {});
     SetOp(node, "AssignServedTable");
+    (*node->mutable_attr())["dtype"].set_type(stored);
+    (*node->mutable_attr())["trained_dtype"].set_type(trained);
   }
 
  private:
@@ -166,41 +170,66 @@ std::vector<std::string> ConstantStrings(const NodeDef& node) {
   return strings;
 }
 
-// The checkpoint's key of the value that a node assigns: the value is an output of a RestoreV2 of
-// the same function. "" if it is not, or is a slice of a variable.
-std::string KeyOf(const GraphWalk::Use& use) {
-  if (use.node->input_size() < 2) return "";
+// Where the value that a node assigns comes from: an output of a RestoreV2 of the same function,
+// past Identity nodes.
+struct Restored {
+  std::string key;  // in the checkpoint; "": it comes from elsewhere, or is a slice of a variable
+  NodeDef* restore = nullptr;
+  int output = 0;
+  std::vector<NodeDef*> passed;  // Identity nodes
+};
+
+Restored RestoredBy(const GraphWalk::Use& use) {
+  Restored found;
+  if (use.node->input_size() < 2) return found;
   std::string input = use.node->input(1);
-  const NodeDef* restore = nullptr;
-  for (int step = 0; step < 8 && restore == nullptr; ++step) {
-    const auto found = use.nodes->find(NodeOf(input));
-    if (found == use.nodes->end()) return "";
-    if (found->second->op() == "RestoreV2") {
-      restore = found->second;
-    } else if (found->second->op() == "Identity" && found->second->input_size() > 0) {
-      input = found->second->input(0);
+  for (int step = 0; step < 8 && found.restore == nullptr; ++step) {
+    const auto node = use.nodes->find(NodeOf(input));
+    if (node == use.nodes->end()) return found;
+    if (node->second->op() == "RestoreV2") {
+      found.restore = node->second;
+    } else if (node->second->op() == "Identity" && node->second->input_size() > 0) {
+      found.passed.push_back(node->second);
+      input = node->second->input(0);
     } else {
-      return "";
+      return found;
     }
   }
-  if (restore == nullptr || restore->input_size() < 3) return "";
+  if (found.restore == nullptr || found.restore->input_size() < 3) return found;
   auto constant = [&](int i) {
-    const auto found = use.nodes->find(NodeOf(restore->input(i)));
-    return found == use.nodes->end() ? std::vector<std::string>() : ConstantStrings(*found->second);
+    const auto node = use.nodes->find(NodeOf(found.restore->input(i)));
+    return node == use.nodes->end() ? std::vector<std::string>() : ConstantStrings(*node->second);
   };
   const std::vector<std::string> keys = constant(1), slices = constant(2);
   const size_t colon = input.rfind(':');
   const std::string index = colon == input.npos ? "0" : input.substr(colon + 1);
   if (index.empty() || index.size() > 6 || index.find_first_not_of("0123456789") != index.npos) {
-    return "";
+    return found;
   }
   const size_t at = std::stoul(index);
-  return at < keys.size() && at < slices.size() && slices[at].empty() ? keys[at] : "";
+  if (at < keys.size() && at < slices.size() && slices[at].empty()) {
+    found.key = keys[at];
+    found.output = static_cast<int>(at);
+  }
+  return found;
+}
+
+// Makes the graph restore a value in the type that the checkpoint has.
+void Retype(const Restored& restored, DataType stored) {
+  auto* dtypes = (*restored.restore->mutable_attr())["dtypes"].mutable_list();
+  if (restored.output < dtypes->type_size()) dtypes->set_type(restored.output, stored);
+  for (NodeDef* node : restored.passed) (*node->mutable_attr())["T"].set_type(stored);
 }
 
 bool IsTableType(DataType dtype) {
   return dtype == tensorflow::DT_FLOAT || dtype == tensorflow::DT_HALF ||
          dtype == tensorflow::DT_BFLOAT16;
+}
+
+// Whether a checkpoint may hold quantised rows of a table as this type.
+bool MayHold(DataType stored, DataType trained) {
+  return stored == tensorflow::DT_INT8 || stored == tensorflow::DT_UINT8 ||
+         (stored == tensorflow::DT_BFLOAT16 && trained != stored);
 }
 
 // Whether lookups alone read a variable, so that its rows may lie elsewhere. `assign`: the node
@@ -259,8 +288,9 @@ void AddNodes(const NodeDef& variable, int number, GraphDef* graph, ServedVariab
 
 }  // namespace
 
-absl::Status RewriteGraph(int64_t model, int slot, MetaGraphDef* meta,
-                          std::vector<ServedVariable>* variables) {
+absl::Status RewriteGraph(int64_t model, int slot,
+                          const std::function<DataType(const std::string& key)>& stored,
+                          MetaGraphDef* meta, std::vector<ServedVariable>* variables) {
   Prune(meta);
   GraphDef* graph = meta->mutable_graph_def();
   const GraphWalk walk(graph);
@@ -271,29 +301,37 @@ absl::Status RewriteGraph(int64_t model, int slot, MetaGraphDef* meta,
     ServedVariable served;
   };
   std::vector<Found> found;
-  std::vector<NodeDef*> tables, assigns;
+  std::vector<NodeDef*> tables;
+  std::vector<std::pair<NodeDef*, DataType>> assigns;
   for (NodeDef& node : *graph->mutable_node()) {
     if (node.op() != "VarHandleOp" && node.op() != "VariableV2") continue;
     const auto& uses = walk.UsesOf(node.name());
     for (const GraphWalk::Use& use : uses) {
       const bool assigns_it = use.node->op() == "AssignVariableOp" || use.node->op() == "Assign";
-      const std::string key = assigns_it && use.input == 0 ? KeyOf(use) : "";
-      if (key.empty()) continue;
+      if (!assigns_it || use.input != 0) continue;
+      const Restored restored = RestoredBy(use);
+      if (restored.key.empty()) continue;
       ServedVariable served;
-      served.key = key;
+      served.key = restored.key;
       served.dtype = TypeOf(node, "dtype");
       served.is_resource = node.op() == "VarHandleOp";
       if (IsTableByRowNumber(walk, node, uses, use.node)) {
         served.resource = "variable/" + node.name();
+        DataType in_file = stored(restored.key);
+        if (MayHold(in_file, served.dtype)) {
+          Retype(restored, in_file);
+        } else {
+          in_file = served.dtype;
+        }
         tables.push_back(&node);
-        assigns.push_back(use.node);
+        assigns.emplace_back(use.node, in_file);
       }
       found.push_back({node, served});
       break;
     }
   }
   for (NodeDef* node : tables) replacer.ReplaceVariable(node);
-  for (NodeDef* node : assigns) replacer.ReplaceAssign(node);
+  for (const auto& [node, in_file] : assigns) replacer.ReplaceAssign(node, in_file);
   for (NodeDef& node : *graph->mutable_node()) replacer.Replace(&node);
   for (auto& function : *graph->mutable_library()->mutable_function()) {
     for (NodeDef& node : *function.mutable_node_def()) replacer.Replace(&node);

@@ -7,6 +7,7 @@
 #include "tensorflow/core/framework/tensor_util.h"
 #include "tensorflow/core/platform/env.h"
 #include "tensorflow/core/protobuf/saved_model.pb.h"
+#include "tensorflow/core/util/tensor_bundle/tensor_bundle.h"
 #include "tf/support/file_systems.h"
 
 namespace group_embedding {
@@ -15,6 +16,7 @@ namespace {
 using ::tensorflow::Env;
 using ::tensorflow::MetaGraphDef;
 using ::tensorflow::Tensor;
+using ::tensorflow::TensorShape;
 
 absl::Status DataLoss(const Status& status) {
   return status.ok() ? absl::OkStatus() : absl::DataLossError(status.message());
@@ -92,10 +94,20 @@ absl::Status ServedModel::Load() {
   TF_RETURN_IF_ERROR(ReadMetaGraph(path_, options_.tags, &meta));
   TF_RETURN_IF_ERROR(ReadBaseRecord());
   signatures_ = SignaturesOf(meta);
+  tensorflow::BundleReader checkpoint(Env::Default(), path_ + "/variables/variables");
+  // What the checkpoint lacks, or cannot say, the restore will tell.
+  const auto stored = [&](const std::string& key) {
+    tensorflow::DataType dtype = tensorflow::DT_INVALID;
+    TensorShape shape;
+    if (checkpoint.status().ok()) {
+      checkpoint.LookupDtypeAndShape(key, &dtype, &shape).IgnoreError();
+    }
+    return dtype;
+  };
   for (int slot = 0; slot < kNumSlots; ++slot) {
     MetaGraphDef rewritten = meta;
     std::vector<ServedVariable> variables;
-    TF_RETURN_IF_ERROR(RewriteGraph(number_, slot, &rewritten, &variables));
+    TF_RETURN_IF_ERROR(RewriteGraph(number_, slot, stored, &rewritten, &variables));
     for (ServedVariable& variable : variables) variables_[variable.key] = variable;
     TF_RETURN_IF_ERROR(MakeSession(slot, rewritten));
     slots_[slot].version = base_;
@@ -215,6 +227,13 @@ std::string ServedModel::SignaturesJson() const {
   return json + "}";
 }
 
+std::string ServedModel::KeyOf(const std::string& resource) const {
+  for (const auto& [key, variable] : variables_) {
+    if (variable.resource == resource) return Quoted(key);
+  }
+  return "null";
+}
+
 std::string ServedModel::InfoJson() {
   std::lock_guard<std::mutex> lock(mutex_);
   const int current = requests_.current();
@@ -236,7 +255,7 @@ std::string ServedModel::InfoJson() {
     tables += (tables.empty() ? "" : ", ") + ("{\"name\": " + Quoted(entry.table_name)) +
               ", \"rows\": " + std::to_string(entry.table->num_keys()) +
               ", \"dim\": " + std::to_string(options.dim) + ", \"storage\": " + Quoted(storage) +
-              ", \"bytes\": " + std::to_string(bytes) + "}";
+              ", \"bytes\": " + std::to_string(bytes) + ", \"variable\": " + KeyOf(name) + "}";
   }
   std::string quantize = "null";
   for (const auto& [word, format] : RowFormatWords()) {

@@ -94,6 +94,8 @@ class ServedModel {
   absl::Status WriteSlot(int index, const Changes& changes);
   absl::Status Assign(ModelSession* session,
                       const std::map<std::string, tensorflow::Tensor>& values);
+  // The checkpoint's key of a table by row number, in quotes; "null" of a keyed table.
+  std::string KeyOf(const std::string& resource) const;
   absl::Status WriteState();
   absl::Status Resume();
 
