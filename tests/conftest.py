@@ -126,6 +126,24 @@ def hdfs_server(tmp_path_factory):
         yield server
 
 
+@pytest.fixture(scope="session")
+def gs_server(tmp_path_factory):
+    """A server of Google's protocol with an empty bucket, which clients find by the environment:
+    the `url` of the bucket, and the `environment`."""
+    folder = _session_folder(tmp_path_factory) / "gs"
+    with shared_server(folder, "gcs_server.GcsServer") as server:
+        os.environ.update(server["environment"])
+        config = pytest.importorskip("fsspec.config")
+        config.set_conf_env(config.conf)
+        yield server
+
+
+@pytest.fixture
+def gs_folder(gs_server):
+    """The URL of an empty folder of the server of Google's protocol."""
+    return f"{gs_server['url']}/{uuid.uuid4().hex}"
+
+
 @pytest.fixture
 def s3_folder(s3_server):
     """The URL of an empty folder of the S3 server."""

