@@ -214,6 +214,7 @@ def test_plans_and_configs_are_pure():
         ("horovod", "exchange/horovod.py"),
         ("confluent_kafka", "serving/stores/kafka_client.py"),
         ("redis", "serving/stores/redis_stream.py"),
+        ("fsspec", "file_systems/connections.py"),
     ],
 )
 def test_only_one_module_imports_a_client(client, module):

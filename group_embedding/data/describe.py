@@ -15,6 +15,7 @@ from group_embedding.data.key_counts import KeyCounts
 from group_embedding.data.reader import complete_columns
 from group_embedding.data.scan import scan
 from group_embedding.data.schema import Feature, Schema
+from group_embedding.file_systems import DataSourceParams
 
 _LABELS = ("label", "labels", "click", "clicked", "target", "y")
 
@@ -69,11 +70,12 @@ def describe(
     labels: Any = None,
     format: Any = None,
     progress: Callable[[int, float], None] | None = None,
+    data_source: DataSourceParams | None = None,
 ) -> Description:
     """Reads all rows of files once, and describes their columns in bounded memory.
 
     Args:
-        files, columns, format: As `Reader` takes them.
+        files, columns, format, data_source: As `Reader` takes them.
         labels: The names of labels; None: columns named label, click, clicked, target or y.
         progress: Called with the rows read and the share of the files, from 0 to 1.
 
@@ -88,7 +90,7 @@ def describe(
     >>> [(c.column.name, c.distinct, c.missing) for c in described.columns]
     [('user', 2, 0), ('age', 2, 1), ('click', 2, 0)]
     """
-    paths = find_files(files)
+    paths = find_files(files, data_source)
     file_format = format_of(format, paths[0])
     complete = complete_columns(file_format, paths[0], columns, None)
     read = tuple(dataclasses.replace(c, missing=_stand_in(c)) for c in complete)

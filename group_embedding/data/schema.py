@@ -14,6 +14,7 @@ from group_embedding.data.columns import Column, Ragged
 from group_embedding.data.files import find_files
 from group_embedding.data.formats import format_of
 from group_embedding.data.scan import scan
+from group_embedding.file_systems import DataSourceParams
 
 KINDS = ("categorical", "continuous", "label")
 
@@ -229,11 +230,13 @@ class Schema:
             json.loads(text) if str(path).endswith(".json") else _yaml().safe_load(text)
         )
 
-    def check(self, files: Any, format: Any = None) -> int:
+    def check(
+        self, files: Any, format: Any = None, data_source: DataSourceParams | None = None
+    ) -> int:
         """Reads all rows of files and compares them with the schema.
 
         Args:
-            files, format: As `Reader` takes them.
+            files, format, data_source: As `Reader` takes them.
 
         Returns:
             The number of rows.
@@ -242,7 +245,7 @@ class Schema:
             ValueError: a file has other columns or types, or a value that does not fit; the message
                 names file, row, column, expected and got.
         """
-        paths, num_rows = find_files(files), 0
+        paths, num_rows = find_files(files, data_source), 0
         file_format = format_of(format, paths[0])
         for path in paths:
             columns = file_format.complete(path, self.columns)

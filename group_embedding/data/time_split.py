@@ -14,6 +14,7 @@ from group_embedding.data.formats import format_of
 from group_embedding.data.key_counts import KeyCounts
 from group_embedding.data.reader import complete_columns
 from group_embedding.data.scan import scan
+from group_embedding.file_systems import DataSourceParams
 
 # Rows of a row group of the files that are written.
 _ROW_GROUP = 262_144
@@ -28,6 +29,7 @@ def split_by_time(
     fraction: float | None = None,
     columns: Any = None,
     format: Any = None,
+    data_source: DataSourceParams | None = None,
 ) -> tuple[float, int, int]:
     """Writes the rows of files into two Parquet files: those before a moment, and the others.
 
@@ -43,9 +45,9 @@ def split_by_time(
     (8, 8, 2)
 
     Args:
-        files, columns, format: As `Reader` takes them.
+        files, columns, format, data_source: As `Reader` takes them.
         time: The name of the column with the time, a number.
-        before, after: The files that are written.
+        before, after: The files that are written, on this machine.
         at: The moment: rows whose time is below go into `before`.
         fraction: In place of `at`, the share of the rows that go into `before`, nearly: the moment
             is found in a pass of its own, of up to a million different times exactly.
@@ -60,7 +62,7 @@ def split_by_time(
         raise ValueError(
             f"split_by_time: expected at, or a fraction between 0 and 1, got {at} and {fraction}"
         )
-    paths = find_files(files)
+    paths = find_files(files, data_source)
     form = format_of(format, paths[0])
     complete = complete_columns(form, paths[0], columns, time)
     column = next((column for column in complete if column.name == time), None)
