@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import gzip
 from collections.abc import Iterator, Sequence
@@ -221,10 +222,15 @@ def _type_to_read(column):
     return pa.from_numpy_dtype(column.numpy_dtype)
 
 
+@contextlib.contextmanager
 def _open(path):
-    if path.endswith(".gz"):
-        return gzip.GzipFile(fileobj=open_file(path, UNIT_BYTES), mode="rb")
-    return open_file(path)
+    """The text of a file, as a file of Python."""
+    if not path.endswith(".gz"):
+        with open_file(path) as file:
+            yield file
+        return
+    with open_file(path, UNIT_BYTES) as file, gzip.GzipFile(fileobj=file, mode="rb") as text:
+        yield text
 
 
 @remembered
