@@ -25,10 +25,19 @@ _AWAY = (
     kafka.KafkaError._MSG_TIMED_OUT,
     kafka.KafkaError._ALL_BROKERS_DOWN,
 )
+_UNKNOWN = (
+    kafka.KafkaError._UNKNOWN_TOPIC,
+    kafka.KafkaError._UNKNOWN_PARTITION,
+    kafka.KafkaError.UNKNOWN_TOPIC_OR_PART,
+)
 
 
 class NoAnswer(Exception):
     """Nothing came from a broker that was asked."""
+
+
+class UnknownTopic(TargetError):
+    """A broker has no such topic, or does not know it yet."""
 
 
 class KafkaClient:
@@ -74,7 +83,8 @@ class KafkaClient:
             why = cause.str() if is_told else str(cause)
             if not is_told or cause.code() in _AWAY:  # the last failure of a connection says more
                 why = self._last_error or why
-            raise TargetError(
+            kind = UnknownTopic if is_told and cause.code() in _UNKNOWN else TargetError
+            raise kind(
                 f"target '{self.url}': the Kafka broker {self._brokers} {what}: {why}"
             ) from None
 
@@ -101,6 +111,7 @@ class KafkaClient:
             {
                 "group.id": "group-embedding",  # of no use, as partitions are assigned
                 "enable.auto.commit": False,
+                "enable.partition.eof": True,
                 "auto.offset.reset": "earliest",
                 "fetch.wait.max.ms": 100,
                 "fetch.error.backoff.ms": 100,
@@ -200,12 +211,16 @@ class Deliveries:
                 raise NoAnswer("no acknowledgement came")
         self._check()
 
-    def offset_of(self, number: int) -> int:
-        """The offset of a message, or a lower one: a broker that saw it twice tells none."""
+    def offset_of(self, number: int, least: int) -> int:
+        """The offset of a message, or a lower one: a broker that saw it twice tells none.
+
+        Args:
+            least: No message has a lower one.
+        """
         for before in range(min(number, self.count - 1), -1, -1):
-            if self._offsets.get(before, -1) >= 0:
+            if before in self._offsets:
                 return self._offsets[before] + (0 if before == number else 1)
-        return 0
+        return least
 
     def _check(self):
         if self._error is not None:
@@ -215,6 +230,6 @@ class Deliveries:
         # Messages to one partition are acknowledged in their order.
         if error is not None:
             self._error = self._error or error
-        else:
+        elif message.offset() is not None:
             self._offsets[self._done] = message.offset()
         self._done += 1

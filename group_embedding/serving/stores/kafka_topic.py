@@ -15,9 +15,16 @@ from group_embedding.serving.records import FileEntry
 from group_embedding.serving.stores import kafka_records
 from group_embedding.serving.stores.chunks import chunks_of, num_chunks
 from group_embedding.serving.stores.interface import VersionStore
-from group_embedding.serving.stores.kafka_client import CONNECT_SECONDS, KafkaClient, NoAnswer
+from group_embedding.serving.stores.kafka_client import (
+    CONNECT_SECONDS,
+    KafkaClient,
+    NoAnswer,
+    UnknownTopic,
+)
 from group_embedding.serving.stores.kafka_records import Commit, CommitLog
 from group_embedding.serving.targets import TargetError
+
+_LOST_SECONDS = 1.0  # after which a record that does not come is not there
 
 
 class KafkaTopic(VersionStore):
@@ -34,10 +41,12 @@ class KafkaTopic(VersionStore):
         self._log = CommitLog()
         self._tail: Any = None  # reads commit records
         self._next = 0  # offset of the record that `_tail` gives next
+        self._has_reached_end = False  # since `_tail` began
         self._was_woken = False  # whether `wait` has seen a version that `newest` has not told
         self._data: Any = None  # reads chunks
         self._data_next = -1  # as `_next`; -1: not known
         self._data_partition = 0
+        self._least = -1  # no chunk that is written next has a lower offset; -1: not known
 
     def connect(self) -> None:
         if self._tail is None:
@@ -56,17 +65,14 @@ class KafkaTopic(VersionStore):
             self._was_woken = False
             return self._log.newest
         try:
-            with self._client.errors(self._no_answer):
-                # Asked through the consumer that does not wait for records of this partition: a
-                # broker answers a connection's requests one by one.
-                low, high = self._client.ends(self._data, 0)
-                if not low <= self._next <= high:  # the topic was made anew, or records expired
-                    self._log = CommitLog()
-                    self._client.forget_producer()
-                    self._seek(low)
-                self._read_commits(high)
+            try:
+                self._look()
+            except UnknownTopic:  # it is gone, or the broker has just started
+                self.close()
+                self.connect()
+                self._look()
         except TargetError:
-            self.close()  # the next call connects, and makes a topic that is gone
+            self.close()  # the next call connects
             raise
         return self._log.newest
 
@@ -92,7 +98,9 @@ class KafkaTopic(VersionStore):
                 value = kafka_records.encode_commit(attempt, offsets, record)
                 sent.add(kafka_records.COMMIT_KEY, value)
                 sent.finish()
-                self._read_commits(sent.offset_of(0) + 1)
+                self._read_commits(sent.offset_of(0, least=-1) + 1)
+                if version not in self._log.versions:  # the offset is not known
+                    self._read_to_end()
         except BaseException:
             # A record that is queued would come behind those of the next version.
             self._client.forget_producer()
@@ -127,12 +135,51 @@ class KafkaTopic(VersionStore):
             if consumer is not None:
                 consumer.close()
         self._tail = self._data = None
-        self._data_next = -1
+        self._data_next = self._least = -1
         self._client.forget_producer()
 
     def _seek(self, offset):
         self._client.assign(self._tail, 0, offset)
         self._next = offset
+        self._has_reached_end = False
+
+    def _look(self):
+        """Takes the commit records that are new."""
+        with self._client.errors(self._no_answer):
+            # Asked through the consumer that does not wait for records of this partition: a broker
+            # answers a connection's requests one by one.
+            low, high = self._client.ends(self._data, 0)
+            if self._next < low or (self._next > high and not self._has_last()):
+                # Records expired, or the topic was made anew.
+                self._log = CommitLog()
+                self._least = -1
+                self._client.forget_producer()
+                self._seek(low)
+            self._read_commits(high)
+            if not self._has_reached_end:
+                self._read_to_end()
+                self._has_reached_end = True
+
+    def _read_to_end(self):
+        """Takes the commit records behind the end that a broker told, which may be an old one."""
+        message = self._tail.poll(_LOST_SECONDS)
+        while message is not None and message.error() is None:
+            self._take(message)
+            message = self._tail.poll(_LOST_SECONDS)
+
+    def _has_last(self):
+        """Returns whether the topic still has the record that was read last.
+
+        A broker that has just become the leader may tell an end that lies before it.
+        """
+        consumer = self._client.consumer()
+        try:
+            self._client.assign(consumer, 0, self._next - 1)
+            message = consumer.poll(_LOST_SECONDS)
+            is_read = message is not None and message.error() is None
+            return is_read and message.offset() == self._next - 1
+        finally:
+            consumer.close()
 
     def _read_commits(self, end):
         """Takes the commit records before an offset."""
@@ -178,13 +225,17 @@ class KafkaTopic(VersionStore):
 
     def _write_chunks(self, attempt, files):
         """Writes all files; returns for each the lowest offset that its first chunk can have."""
+        if self._least < 0:
+            self._least = self._client.ends(self._data, self._data_partition)[1]
         sent, firsts = self._client.deliveries(self._data_partition), []
         for number, (_, path) in enumerate(files):
             firsts.append(sent.count)
             for index, chunk in enumerate(chunks_of(path, kafka_records.CHUNK_BYTES)):
                 sent.add(kafka_records.chunk_key(attempt, number, index), chunk)
         sent.finish()
-        return [sent.offset_of(first) for first in firsts]
+        offsets = [sent.offset_of(first, self._least) for first in firsts]
+        self._least = sent.offset_of(sent.count, self._least)
+        return offsets
 
     def _seek_data(self, version, offset):
         if offset < self._client.ends(self._data, self._data_partition)[0]:

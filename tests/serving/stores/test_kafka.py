@@ -14,7 +14,7 @@ from confluent_kafka import admin  # noqa: E402
 
 from group_embedding.serving import TargetError, open_target  # noqa: E402
 from group_embedding.serving.mirror import Mirror  # noqa: E402
-from group_embedding.serving.stores import open_store  # noqa: E402
+from group_embedding.serving.stores import kafka_client, open_store  # noqa: E402
 from group_embedding.serving.stores.kafka_topic import KafkaTopic  # noqa: E402
 from group_embedding.serving.targets import FileTarget  # noqa: E402
 
@@ -255,3 +255,18 @@ def test_brokers_that_are_slow_do_not_hang_a_publisher(cluster, tmp_path):
     with pytest.raises(TargetError, match=cluster.address.split(",")[0]):
         writer.delta()
     assert time.monotonic() - begin < 6
+
+
+def test_offsets_that_brokers_do_not_tell_are_taken_from_the_message_before():
+    # Given three messages, of which a broker had seen the first and the last before
+    class Acknowledged:
+        def __init__(self, offset):
+            self.offset = lambda: offset
+
+    sent = kafka_client.Deliveries(producer=None, topic="t", partition=1, timeout=1)
+    for offset in (None, 41, None):
+        sent.count += 1
+        sent._on_delivery(None, Acknowledged(offset))
+
+    # When their offsets are asked for, Then each is the offset, or a lower one
+    assert [sent.offset_of(number, least=7) for number in range(4)] == [7, 41, 42, 42]
