@@ -23,7 +23,7 @@ COMMANDS = {  # by benchmark, and what is special about a second one of it
     "bench_dlrm 16 bits": "--batch 8 16 --rows 100 --steps 10 --precision bfloat16 float16",
     "bench_kernel": "--cpu --workloads onehot26 --alphas 0",
     "bench_publish": "--rows 2000 --changed 100 --publishes 1",
-    "bench_publish_served": "--targets file kafka --rows 2000 --changed 100 --publishes 2",
+    "bench_publish_served": "--targets kafka --rows 2000 --changed 100 --publishes 2",
     "bench_save": "--rows 2000 --batch 64 --steps 2 --saves 1",
     "bench_table_cpu": "--keys 3000 --dims 4 --batch 1000 --grow 5000",
     "bench_upload": "memory://bench --rows 2000 --batch 64 --saves 1",

@@ -21,11 +21,11 @@ def redis_server(tmp_path_factory):
         yield server
 
 
-@pytest.fixture(params=["kafka", "redis", "s3", "hdfs"])
+@pytest.fixture(params=["kafka", "redis", "s3", "hdfs", "gs"])
 def url(request):
     """The URL of a store without versions, in each service."""
     name = f"versions-{uuid.uuid4().hex}"
-    if request.param in ("s3", "hdfs"):
+    if request.param in ("s3", "hdfs", "gs"):
         return request.getfixturevalue(f"{request.param}_folder")
     if request.param == "kafka":
         return f"kafka://{request.getfixturevalue('kafka_broker').address}/{name}"

@@ -125,7 +125,9 @@ def test_a_new_publisher_takes_over_and_the_former_learns_it(make):
     assert steps == [1, 2, 1, 2]
 
 
-def test_of_two_that_write_one_version_one_is_told(make, monkeypatch):
+def test_of_two_that_write_one_version_one_is_told(url, make, monkeypatch):
+    if url.startswith("gs://"):
+        pytest.skip("the tests' server of Google's protocol has no conditional writes")
     # Given two publishers that both found version 1 to be the newest
     first, second = make(Writer), make(Writer)
     first.base()
