@@ -16,11 +16,16 @@ def plot(path, about, rows):
     count = len(panels) + bool(updates)
     if count == 0:
         panels, count = [("no part with a picture", [])], 1
-    figure, axes = plt.subplots(1, count, figsize=(4.2 * count, 3.4), squeeze=False)
-    for axis, (part, found) in zip(axes[0], panels):
+    columns = min(count, 2)
+    lines = -(-count // columns)
+    figure, axes = plt.subplots(lines, columns, figsize=(5 * columns, 3.2 * lines), squeeze=False)
+    axes = axes.ravel()
+    for axis in axes[count:]:
+        axis.set_axis_off()
+    for axis, (part, found) in zip(axes, panels):
         _histograms(axis, part, found)
     if updates:
-        _across_versions(axes[0][-1], updates)
+        _across_versions(axes[count - 1], updates)
     figure.suptitle(f"ge-serve, {about['cpu']}, {about['cores']} cores shared with the client")
     figure.tight_layout()
     figure.savefig(path, dpi=100)
@@ -41,11 +46,21 @@ def _histograms(axis, part, rows):
         axis.step(edges, share, where="post", color=color, label=name)
         axis.axvline(row["p99 ms"], color=color, linestyle=":", linewidth=1)
     axis.set_xscale("log")
+    _plain_numbers(axis.xaxis)
     axis.set_title(titles.get(part, part), fontsize=9)
     axis.set_xlabel("ms; dotted: p99")
     axis.set_ylabel("% of answers")
     if rows:
         axis.legend(fontsize=7)
+
+
+def _plain_numbers(axis):
+    """1, 2, 5, 10 in the place of powers of ten."""
+    from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
+
+    axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axis.set_major_formatter(StrMethodFormatter("{x:g}"))
+    axis.set_minor_formatter(NullFormatter())
 
 
 def _across_versions(axis, rows):
@@ -55,6 +70,7 @@ def _across_versions(axis, rows):
         for commit in row["commits"]:
             axis.axvline(commit, color=color, linestyle=":", linewidth=0.8)
     axis.set_yscale("log")
+    _plain_numbers(axis.yaxis)
     axis.set_title("p99 across versions (dotted)", fontsize=9)
     axis.set_xlabel("seconds")
     axis.set_ylabel("p99 of 0.25 s, ms")
