@@ -187,7 +187,10 @@ class RemoteFolder:
         numbers = numbers_in(self.url)
         present = remote_files.files_below(self.url) if numbers else {}
         for number in numbers:
-            manifest = read_manifest(self.url, number)
+            try:
+                manifest = read_manifest(self.url, number)
+            except FileNotFoundError:
+                continue  # removed since, as newer ones were uploaded
             missing = lacking(manifest, present)
             if not missing:
                 yield manifest

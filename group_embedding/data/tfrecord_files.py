@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import gzip
+import tempfile
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -12,12 +15,14 @@ from tensorflow.python.eager import context
 from group_embedding.data import columns as rows_of
 from group_embedding.data import pieces
 from group_embedding.data.columns import Column, Ragged
-from group_embedding.data.files import local_copy
+from group_embedding.data.files import local_copy, open_file
+from group_embedding.file_systems.connections import is_remote, local_path
 
 # Records that are parsed together.
 PARSED_ROWS = 4_096
 # Records that say which features there are.
 _LOOKED_AT = 256
+_LONGEST = 1 << 30  # bytes of a record that is no sign of damage
 _KINDS = {"int64_list": "int64", "float_list": "float32", "bytes_list": "string"}
 
 
@@ -108,9 +113,31 @@ class _naming:
             ) from error
 
 
+@contextlib.contextmanager
+def _first_records(path):
+    """A path of this machine with a file's first records, or with all of them."""
+    if not is_remote(path):
+        yield local_path(path)
+        return
+    with tempfile.NamedTemporaryFile(prefix="group_embedding_") as copy:
+        with open_file(path) as file:
+            records = gzip.GzipFile(fileobj=file) if path.endswith(".gz") else file
+            for _ in range(_LOOKED_AT):
+                head = records.read(12)  # the length, uint64, and its checksum
+                length = int.from_bytes(head[:8], "little")
+                copy.write(head)
+                if (
+                    len(head) < 12 or length > _LONGEST
+                ):  # the end, or damage, which TensorFlow names
+                    break
+                copy.write(records.read(length + 4))
+        copy.flush()
+        yield copy.name
+
+
 def _features_of(path):
     """{name: (dtype, is_list)} of the first records."""
-    with local_copy(path) as copy, _naming(path):
+    with _first_records(path) as copy, _naming(path):
         serialized = _Records(copy).next()
     if serialized is None:
         raise ValueError(f"{path}: expected records, to know their features, got none")

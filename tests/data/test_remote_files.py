@@ -11,6 +11,7 @@ import sample_files
 import tensorflow as tf
 
 import group_embedding as ge
+from group_embedding.file_systems import remote_files
 
 pytest.importorskip("fsspec")
 KINDS = ("parquet", "csv", "csv.gz", "tfrecord", "hugectr", "torchrec")
@@ -49,8 +50,6 @@ def there(request, here):
         url = "memory://samples"
     else:
         url = request.getfixturevalue(f"{request.param}_server")["url"] + "/samples"
-    from group_embedding.file_systems import remote_files
-
     for folder, _, names in os.walk(here):
         for name in names:
             path = os.path.join(folder, name)
@@ -131,6 +130,34 @@ def test_describe_and_check_read_urls(here, there):
     assert described.schema().check(f"{there}/csv") == sum(sample_files.SIZES)
 
 
+def test_the_start_of_a_file_of_records_says_its_features(there, here, monkeypatch):
+    # Given a file of records, when its columns are asked for
+    def refuse(*_):
+        raise AssertionError("the whole file was copied")
+
+    monkeypatch.setattr("group_embedding.file_systems.remote_files.download", refuse)
+    reader = ge.data.Reader(f"{there}/tfrecord/part-0.tfrecord", 8)
+
+    # Then they are those of the file here, of which only the start was read
+    assert reader.columns == ge.data.Reader(f"{here}/tfrecord/part-0.tfrecord", 8).columns
+
+
+@pytest.mark.parametrize("damage", ["length", "end", "text"])
+def test_damaged_records_are_named(here, damage):
+    content = bytearray((here / "tfrecord" / "part-0.tfrecord").read_bytes())
+    if damage == "length":
+        content[5] = 0xFF
+    elif damage == "end":
+        del content[-3:]
+    else:
+        content = bytearray(b"user,click\n1,0\n" * 20)
+    remote_files.write_file("memory://damaged/a.tfrecord", bytes(content))
+    with pytest.raises(
+        ValueError, match="memory://damaged/a.tfrecord: expected a file of TFRecords"
+    ):
+        ge.data.Reader("memory://damaged/a.tfrecord", 8)
+
+
 def test_missing_files_are_named(there):
     for name in ("nothing", "nothing/*.csv", "nothing/part-1.csv"):
         with pytest.raises(FileNotFoundError, match=f"{there}/nothing"):
@@ -139,8 +166,6 @@ def test_missing_files_are_named(there):
 
 def test_a_file_that_is_replaced_is_read_anew(there, tmp_path):
     # Given a Parquet file that was read
-    from group_embedding.file_systems import remote_files
-
     url = f"{there}/replaced.parquet"
     for number, size in enumerate((50, 20)):
         folder = sample_files.write_parquet(tmp_path / str(number), [size])
