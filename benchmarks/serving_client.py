@@ -33,7 +33,7 @@ class Answers:
 
     Attributes:
         due, done: Seconds of CLOCK_MONOTONIC: when each request was due, and answered.
-        versions: Of the model that answered each.
+        versions: The version of the model that answered each.
         per_second: Requests that were answered in a second.
         refused: Requests that were not answered, as too many waited.
         server_ms, client_ms: Time of processors per request.
@@ -87,7 +87,7 @@ class Client:
     """Loads servers on 127.0.0.1.
 
     Args:
-        folder: For the program and its files.
+        folder: A folder for the program and its files.
     """
 
     def __init__(self, folder):
@@ -98,7 +98,7 @@ class Client:
         """Starts a run; `finish` of what it returns waits for its end.
 
         Args:
-            port: Of gRPC.
+            port: The port of gRPC.
             requests: A file as `write_requests` makes it.
             seconds: In which requests are sent.
             *how: Arguments of serving_load.cc: ("--rate", 100), or ("--in-flight", 8).
@@ -141,6 +141,6 @@ class Run:
 
 
 def processor_seconds(pid):
-    """What a process and its threads have used, from /proc."""
+    """Seconds that a process and its threads have used, from /proc."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / TICKS

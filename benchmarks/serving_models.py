@@ -8,7 +8,7 @@ from tensorflow_serving.apis import predict_pb2
 
 import group_embedding as ge
 
-WAYS = ("grouped", "stock gathers", "stock sparse")
+KINDS = ("grouped", "stock gathers", "stock sparse")
 HIDDEN = 64
 CHUNK = 1 << 18  # rows drawn at a time
 
@@ -18,8 +18,8 @@ class Features(tf.Module):
 
     Args:
         features: How many features.
-        ids: Of a sample and feature.
-        rows, dim: Of each table.
+        ids: How many a sample has of a feature.
+        rows, dim: The size of each table.
         keyed: The tables are found by key; else variables, by row number.
     """
 
@@ -61,7 +61,7 @@ class Features(tf.Module):
         return tf.concat(found, 1)
 
     def signature(self, way):
-        """The function that is served; `way` is one of WAYS."""
+        """The function that is served; `way` is one of KINDS."""
         specs = {n: tf.TensorSpec([None, self.ids], tf.int64, name=n) for n in self.names}
 
         @tf.function
@@ -72,7 +72,7 @@ class Features(tf.Module):
         return serve.get_concrete_function(**specs)
 
     def export(self, folder, way="grouped"):
-        """Writes the SavedModel, by one of WAYS."""
+        """Writes the SavedModel, by one of KINDS."""
         tf.saved_model.save(self, str(folder), signatures=self.signature(way))
 
     def requests(self, model, batch, count):

@@ -61,7 +61,9 @@ def change(model, seed):
     model.user.insert(users, draw.normal(size=[3, 8]).astype(np.float32))
     model.brand.insert(np.arange(5, 35), draw.normal(size=[30, 4]).astype(np.float32))
     model.brand.erase(np.array([seed, 31]))
-    model.item.scatter_nd_update([[seed % 50], [49 - seed % 50]], draw.normal(size=[2, 8]).astype(np.float32))
+    model.item.scatter_nd_update(
+        [[seed % 50], [49 - seed % 50]], draw.normal(size=[2, 8]).astype(np.float32)
+    )
     model.weight.assign(draw.normal(size=[20, 1]).astype(np.float32))
 
 

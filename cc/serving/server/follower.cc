@@ -9,7 +9,7 @@
 namespace group_embedding::server {
 namespace {
 
-// Of this thread, as of `nice`: a tenth of the time of a thread that answers, where both want it.
+// As of `nice`: this thread gets a tenth of the time of a thread that answers, where both want it.
 constexpr int kNiceness = 10;
 
 // Requests go first: what versions need is done in the time that they leave.
