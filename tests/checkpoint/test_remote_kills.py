@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import sample_files
 import tensorflow as tf
 from hdfs_server import HdfsServer
 from shared_server import ServerMissing
@@ -47,16 +48,40 @@ def test_a_client_that_is_killed_two_hundred_times(request, tmp_path, kind):
     assert kill(request.getfixturevalue(f"{kind}_folder"), tmp_path, 200) > 50
 
 
-@pytest.fixture
-def own_hdfs(tmp_path):
-    server = HdfsServer(tmp_path / "hdfs")
-    (tmp_path / "hdfs").mkdir()
+@pytest.fixture(scope="module")
+def own_hdfs(tmp_path_factory):
+    server = HdfsServer(tmp_path_factory.mktemp("hdfs"))
     try:
         server.start()
     except ServerMissing as error:
         pytest.skip(str(error))
     yield server
     server.stop()
+
+
+def test_a_reader_whose_datanode_is_killed_goes_on_later(own_hdfs, tmp_path):
+    # Given a reader of files on HDFS that has handed out some batches
+    folder = sample_files.write_parquet(tmp_path / "samples", [4000, 4000, 4000])
+    url = f"{own_hdfs.settings['url']}/samples"
+    for path in sorted(folder.iterdir()):
+        remote_files.upload(str(path), f"{url}/{path.name}")
+    reader = ge.data.Reader(url, 100, ["user"], num_threads=1)
+    batches, users = reader.batches(), []
+    for _ in range(5):
+        users += next(batches)["user"].numpy().tolist()
+
+    # When the datanode is killed, batches that are not read yet are an error by name
+    own_hdfs.kill_datanode()
+    with pytest.raises(tf.errors.OpError, match=f"{url}/part-"):
+        for batch in batches:
+            users += batch["user"].numpy().tolist()
+
+    # Then, when it is back, a reader goes on from the state to the rows that follow
+    own_hdfs.start_datanode()
+    later = ge.data.Reader(url, 100, ["user"])
+    later.state.from_json(reader.state.to_json())
+    users += [user for batch in later for user in batch["user"].numpy().tolist()]
+    assert users == list(range(12_000))
 
 
 def test_a_datanode_that_is_killed_in_the_middle(own_hdfs, tmp_path):
