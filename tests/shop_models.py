@@ -112,3 +112,16 @@ def answers(module, inputs):
     """Returns the answer of the trainer's own model."""
     found = module.serve(**{name: tf.constant(ids) for name, ids in inputs.items()})
     return {name: value.numpy() for name, value in found.items()}
+
+
+def version_folder(target, version):
+    return target / "versions" / f"{version:020}"
+
+
+def assert_serves(session, model, expected_version):
+    for seed in range(3):
+        found = session.predict(request(20, seed))
+        expected = answers(model, request(20, seed))
+        assert found.version == expected_version
+        for name, value in expected.items():
+            np.testing.assert_array_equal(found[name], value, err_msg=name)

@@ -5,7 +5,11 @@
 // keeps its cell until its part grows. A part that grows is copied; readers go on in the former
 // one, which the index keeps until DropFormerParts.
 //
-// Thread safety: any number of threads may call Find at a time, and one other thread the rest.
+// A row may be marked, where the index is that of a cache: with the second in which it was last
+// asked for, and as one that stays. Both are bits beside the row's number.
+//
+// Thread safety: any number of threads may call Find and FindAndMark at a time, and one other
+// thread the rest.
 #pragma once
 
 #include <algorithm>
@@ -46,11 +50,29 @@ class ServedIndex {
   int64_t Find(int64_t key, uint64_t hash) const {
     const Cell* cell = PartOf(hash).load(std::memory_order_acquire)->Probe(key, hash);
     const int64_t row = cell->row.load(std::memory_order_acquire);
-    return row < 0 ? kNone : row;
+    return row < 0 ? kNone : row & kRowMask;
+  }
+
+  // The same, and remembers the second, where it differs.
+  int64_t FindAndMark(int64_t key, uint64_t hash, int64_t second) const {
+    Cell* cell = PartOf(hash).load(std::memory_order_acquire)->Probe(key, hash);
+    int64_t row = cell->row.load(std::memory_order_acquire);
+    if (row < 0) return kNone;
+    const int64_t marked = (row & ~kSecondMask) | SecondBits(second);
+    // Fails if the row was taken away or replaced meanwhile: then there is nothing to mark.
+    if (marked != row) cell->row.compare_exchange_strong(row, marked, std::memory_order_relaxed);
+    return marked & kRowMask;
+  }
+
+  // Whether the key has a row that stays.
+  bool Stays(int64_t key, uint64_t hash) const {
+    const Cell* cell = PartOf(hash).load(std::memory_order_acquire)->Probe(key, hash);
+    const int64_t row = cell->row.load(std::memory_order_relaxed);
+    return row >= 0 && (row & kStays) != 0;
   }
 
   // Gives the key this row. Returns its former row, or kNone.
-  int64_t Set(int64_t key, int64_t row) {
+  int64_t Set(int64_t key, int64_t row, bool stays = false, int64_t second = 0) {
     const uint64_t hash = HashOf(key);
     std::atomic<Part*>& slot = PartOf(hash);
     Part* part = slot.load(std::memory_order_relaxed);
@@ -64,9 +86,9 @@ class ServedIndex {
       ++part->num_taken;
     }
     const int64_t former = cell->row.load(std::memory_order_relaxed);
-    cell->row.store(row, std::memory_order_release);
+    cell->row.store(row | SecondBits(second) | (stays ? kStays : 0), std::memory_order_release);
     size_ += former < 0;
-    return former < 0 ? kNone : former;
+    return former < 0 ? kNone : former & kRowMask;
   }
 
   // Returns the row that the key had, or kNone.
@@ -77,7 +99,32 @@ class ServedIndex {
     if (former < 0) return kNone;
     cell->row.store(kErased, std::memory_order_release);
     --size_;
-    return former;
+    return former & kRowMask;
+  }
+
+  // Calls body(key, row, seconds since it was asked for) for the rows that do not stay, in the next
+  // `num_cells` cells; goes round and round from call to call.
+  template <typename Body>
+  void ScanOn(int64_t num_cells, int64_t second, const Body& body) {
+    for (size_t parts = 0; num_cells > 0 && parts <= parts_.size(); ++parts) {
+      const Part* part = parts_[scan_part_].load(std::memory_order_relaxed);
+      for (; scan_cell_ < part->num_cells && num_cells > 0; ++scan_cell_, --num_cells) {
+        const Cell& cell = part->cells[scan_cell_];
+        const int64_t row = cell.row.load(std::memory_order_relaxed);
+        if (row < 0 || (row & kStays) != 0) continue;
+        const int64_t age = (SecondBits(second) - (row & kSecondMask)) & kSecondMask;
+        body(cell.key.load(std::memory_order_relaxed), row & kRowMask, age >> kRowBits);
+      }
+      if (scan_cell_ < part->num_cells) return;
+      scan_cell_ = 0;
+      scan_part_ = (scan_part_ + 1) % parts_.size();
+    }
+  }
+
+  int64_t num_cells() const {
+    int64_t cells = 0;
+    for (const auto& part : parts_) cells += part.load(std::memory_order_relaxed)->num_cells;
+    return cells;
   }
 
   int64_t size() const { return size_; }
@@ -87,6 +134,8 @@ class ServedIndex {
     for (const auto& part : owned_) cells += part->num_cells;
     return cells * static_cast<int64_t>(sizeof(Cell));
   }
+
+  bool has_former_parts() const { return !former_.empty(); }
 
   // Once no reader is left that began before the last Set.
   void DropFormerParts() {
@@ -103,12 +152,25 @@ class ServedIndex {
   // body(key, row) for every key that has a row. For the thread that changes the index.
   template <typename Body>
   void ForEach(const Body& body) const {
-    for (const auto& part : parts_) part.load(std::memory_order_relaxed)->ForEach(body);
+    for (const auto& part : parts_) {
+      part.load(std::memory_order_relaxed)->ForEach([&](int64_t key, int64_t row, int64_t) {
+        body(key, row);
+      });
+    }
   }
 
  private:
   static constexpr int64_t kKeysPerPart = int64_t{1} << 16;
   static constexpr int64_t kFree = -1, kErased = -2;
+  // Bits of a cell: the row, 22 bits of the second (48 days), whether it stays.
+  static constexpr int kRowBits = 40, kSecondBits = 22;
+  static constexpr int64_t kRowMask = (int64_t{1} << kRowBits) - 1;
+  static constexpr int64_t kSecondMask = ((int64_t{1} << kSecondBits) - 1) << kRowBits;
+  static constexpr int64_t kStays = int64_t{1} << (kRowBits + kSecondBits);
+
+  static int64_t SecondBits(int64_t second) {
+    return static_cast<int64_t>(static_cast<uint64_t>(second) << kRowBits) & kSecondMask;
+  }
 
   struct Cell {
     std::atomic<int64_t> key{0}, row{kFree};
@@ -139,7 +201,7 @@ class ServedIndex {
     void ForEach(const Body& body) const {
       for (int64_t c = 0; c < num_cells; ++c) {
         const int64_t row = cells[c].row.load(std::memory_order_relaxed);
-        if (row >= 0) body(cells[c].key.load(std::memory_order_relaxed), row);
+        if (row >= 0) body(cells[c].key.load(std::memory_order_relaxed), row & kRowMask, row);
       }
     }
 
@@ -163,13 +225,13 @@ class ServedIndex {
   Part* Grow(std::atomic<Part*>* slot) {
     Part* former = slot->load(std::memory_order_relaxed);
     int64_t num_keys = 0;
-    former->ForEach([&](int64_t, int64_t) { ++num_keys; });
+    former->ForEach([&](int64_t, int64_t, int64_t) { ++num_keys; });
     former_.reserve(former_.size() + 1);
     Part* part = Own(num_keys + num_keys / 4 + 8);
-    former->ForEach([part](int64_t key, int64_t row) {
+    former->ForEach([part](int64_t key, int64_t, int64_t marked) {
       Cell* cell = part->Probe(key, HashOf(key));
       cell->key.store(key, std::memory_order_relaxed);
-      cell->row.store(row, std::memory_order_relaxed);
+      cell->row.store(marked, std::memory_order_relaxed);
       ++part->num_taken;
     });
     slot->store(part, std::memory_order_release);
@@ -182,6 +244,8 @@ class ServedIndex {
   std::vector<std::unique_ptr<Part>> owned_;  // parts, and former ones
   std::vector<Part*> former_;
   int64_t size_ = 0;
+  size_t scan_part_ = 0;  // where ScanOn goes on
+  int64_t scan_cell_ = 0;
 };
 
 }  // namespace group_embedding

@@ -46,6 +46,7 @@ void ServedTable::WriteInitialRows(const void* matrix) {
 }
 
 int64_t ServedTable::num_keys() const {
+  if (lower_ != nullptr) return lower_->num_rows();
   return options_.keyed ? index_->size() : options_.max_rows;
 }
 
@@ -75,10 +76,20 @@ Status ServedTable::Take(int64_t count, std::vector<int64_t>* rows) {
 }
 
 void ServedTable::Reserve(int64_t num_keys) {
+  if (lower_ != nullptr) return;  // the cache grows as it is filled
   if (options_.keyed && index_->size() == 0) index_ = std::make_unique<ServedIndex>(num_keys);
 }
 
-Status ServedTable::Load(const int64_t* keys, int64_t num_keys, const char* values) {
+Status ServedTable::Load(const int64_t* keys, int64_t num_keys, const char* values,
+                         bool are_changes) {
+  if (lower_ != nullptr) {
+    std::vector<char> encoded(num_keys * row_bytes_);
+    for (int64_t i = 0; i < num_keys; ++i) {
+      EncodeRow(options_.dtype, values + i * trained_row_bytes_, options_.dim, options_.format,
+                encoded.data() + i * row_bytes_);
+    }
+    return num_keys > 0 ? lower_->Write(keys, num_keys, encoded.data(), are_changes) : Status();
+  }
   std::vector<int64_t> rows;
   Status status = Take(num_keys, &rows);
   if (!status.ok()) return status;
@@ -91,9 +102,13 @@ Status ServedTable::Load(const int64_t* keys, int64_t num_keys, const char* valu
   return {};
 }
 
-Status ServedTable::LoadEncoded(const EncodedRows& encoded) {
+Status ServedTable::LoadEncoded(const EncodedRows& encoded, bool are_changes) {
   if (encoded.format != options_.format) {
     return "table '" + options_.name + "': expected rows of one format";
+  }
+  if (lower_ != nullptr) {
+    return lower_->Write(encoded.keys.data(), static_cast<int64_t>(encoded.keys.size()),
+                         encoded.rows.data(), are_changes);
   }
   std::vector<int64_t> rows;
   Status status = Take(static_cast<int64_t>(encoded.keys.size()), &rows);
@@ -116,17 +131,23 @@ void ServedTable::LoadAllEncoded(const char* rows) {
   std::memcpy(rows_->data(), rows, options_.max_rows * row_bytes_);
 }
 
-void ServedTable::Erase(const int64_t* keys, int64_t num_keys) {
+Status ServedTable::Erase(const int64_t* keys, int64_t num_keys) {
+  if (lower_ != nullptr) return num_keys > 0 ? lower_->Erase(keys, num_keys) : Status();
   for (int64_t i = 0; i < num_keys; ++i) {
     const int64_t former = index_->Erase(keys[i]);
     if (former != ServedIndex::kNone) free_.push_back(former);
   }
+  return {};
 }
 
-void ServedTable::Locate(const Overlay* overlay, const int64_t* keys, int64_t num_keys,
-                         int64_t* rows) const {
+int64_t ServedTable::Locate(const Overlay* overlay, const int64_t* keys, int64_t num_keys,
+                            int64_t* rows) const {
   if (overlay != nullptr && overlay->index_.size() == 0) overlay = nullptr;
-  if (!options_.keyed) return LocateRowNumbers(overlay, keys, num_keys, rows);
+  if (lower_ != nullptr) return LocateInCache(overlay, keys, num_keys, rows);
+  if (!options_.keyed) {
+    LocateRowNumbers(overlay, keys, num_keys, rows);
+    return 0;
+  }
   uint64_t hashes[kKeysAtATime];
   for (int64_t begin = 0; begin < num_keys; begin += kKeysAtATime) {
     const int64_t count = std::min(kKeysAtATime, num_keys - begin);
@@ -143,6 +164,7 @@ void ServedTable::Locate(const Overlay* overlay, const int64_t* keys, int64_t nu
       rows[begin + i] = row == ServedIndex::kNone ? DefaultRow(key) : row;
     }
   }
+  return 0;
 }
 
 void ServedTable::LocateRowNumbers(const Overlay* overlay, const int64_t* keys, int64_t num_keys,
@@ -159,6 +181,7 @@ void ServedTable::LocateRowNumbers(const Overlay* overlay, const int64_t* keys, 
 }
 
 Status ServedTable::Stage(const RowChanges& changes, std::unique_ptr<Overlay>* overlay) {
+  const std::lock_guard<std::mutex> lock(mutex_);
   const int64_t num_keys = static_cast<int64_t>(changes.keys.size());
   auto staged = std::make_unique<Overlay>(num_keys + static_cast<int64_t>(changes.erased.size()));
   Status status = Take(num_keys, &staged->rows_);
@@ -174,6 +197,12 @@ Status ServedTable::Stage(const RowChanges& changes, std::unique_ptr<Overlay>* o
 
 void ServedTable::Merge(Overlay* overlay) {
   if (overlay == nullptr || overlay->merged_) return;
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (lower_ != nullptr) {
+    MergeIntoCache(*overlay);
+    overlay->merged_ = true;
+    return;
+  }
   overlay->index_.ForEach([this](int64_t key, int64_t row) {
     if (!options_.keyed) {
       std::memcpy(Row(key), Row(row), row_bytes_);
@@ -187,7 +216,8 @@ void ServedTable::Merge(Overlay* overlay) {
 }
 
 void ServedTable::Drop(std::unique_ptr<Overlay> overlay) {
-  if (options_.keyed) index_->DropFormerParts();
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (options_.keyed && lower_ == nullptr) index_->DropFormerParts();
   if (overlay == nullptr || (options_.keyed && overlay->merged_)) return;
   free_.insert(free_.end(), overlay->rows_.begin(), overlay->rows_.end());
 }

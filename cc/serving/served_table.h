@@ -11,18 +11,29 @@
 // The array begins with rows that belong to no key: [0, matrix_rows) initial values of keys, and
 // the constant that a key without a row reads.
 //
-// Thread safety: any number of threads may call Locate and read rows, and one other thread the
-// rest.
+// A tiered table has the rows of its base in LowerRows, and the array is a cache of some of them.
+// Locate says which keys are not in memory, and Fetch brings their rows. A key that is nowhere is
+// remembered as one without a row. Rows of deltas stay in memory, and so do erased keys: the lower
+// rows have the base alone. A row that leaves the cache is used again once nobody reads it.
+//
+// Thread safety: any number of threads may call Locate and Fetch and read rows, as Readers of a
+// tiered table, and one other thread the rest.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
+#include <limits>
 #include <memory>
+#include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "core/group.h"
 #include "core/row_format.h"
 #include "core/status.h"
+#include "serving/grace_periods.h"
+#include "serving/lower_rows.h"
 #include "serving/served_index.h"
 #include "table/file/table_file.h"
 #include "table/memory.h"
@@ -65,8 +76,30 @@ class Overlay {
   bool merged_ = false;        // its rows belong to the base
 };
 
+// What a tiered table did, since it was opened.
+struct TierCounts {
+  int64_t cached = 0;   // rows of the base that are in memory now
+  int64_t fetched = 0;  // rows that came from below
+  int64_t absent = 0;   // keys that were nowhere
+  int64_t evicted = 0;  // keys that left the cache
+};
+
 class ServedTable {
  public:
+  // The row of a key that is not in memory, until Fetch.
+  static constexpr int64_t kNotInMemory = std::numeric_limits<int64_t>::min();
+
+  // Reads a table, for its life. No more than two pointers where the table is not tiered.
+  class Reader {
+   public:
+    explicit Reader(const ServedTable* table) {
+      if (table->lower_ != nullptr) reader_.emplace(&table->grace_);
+    }
+
+   private:
+    std::optional<GracePeriods::Reader> reader_;
+  };
+
   // `matrix`: [matrix_rows, dim] of the trained type, or null.
   ServedTable(const ServedTableOptions& options, const void* matrix, Status* error);
 
@@ -78,10 +111,18 @@ class ServedTable {
   int64_t bytes() const;  // of rows and index
 
   // Before the first reader: adds rows, or erases keys, of the base of a keyed table. `keys`:
-  // [num_keys]; `values`: [num_keys, dim] of the trained type.
-  Status Load(const int64_t* keys, int64_t num_keys, const char* values);
-  Status LoadEncoded(const EncodedRows& encoded);  // in the table's format
-  void Erase(const int64_t* keys, int64_t num_keys);
+  // [num_keys]; `values`: [num_keys, dim] of the trained type. `are_changes`: the keys may have
+  // rows.
+  Status Load(const int64_t* keys, int64_t num_keys, const char* values, bool are_changes);
+  Status LoadEncoded(const EncodedRows& encoded, bool are_changes);  // in the table's format
+  Status Erase(const int64_t* keys, int64_t num_keys);
+  // Before the first Load: makes the table tiered. Load, LoadEncoded and Erase fill `lower`, if it
+  // is not complete yet.
+  void Attach(std::unique_ptr<LowerRows> lower) { lower_ = std::move(lower); }
+  LowerRows* lower() const { return lower_.get(); }
+  // Before the first reader: how many rows of the base are kept in memory, at least 1.
+  void LimitRows(int64_t max_rows);
+  TierCounts tier_counts() const;
   // Before the first Load: the number of keys that will come.
   void Reserve(int64_t num_keys);
   // Before the first reader: all rows of a table by row number, [max_rows, dim].
@@ -91,9 +132,13 @@ class ServedTable {
   void WriteInitialRows(const void* matrix);
 
   // rows: [num_keys] written, the row of each key in the version of `overlay` (null: the base); may
-  // be `keys`. In a table by row number, a number outside [0, max_rows) becomes -1, or 2^62 if it
-  // is too large, so that a lookup tells the two apart.
-  void Locate(const Overlay* overlay, const int64_t* keys, int64_t num_keys, int64_t* rows) const;
+  // be `keys`, unless the table is tiered. In a table by row number, a number outside [0, max_rows)
+  // becomes -1, or 2^62 if it is too large, so that a lookup tells the two apart. Returns how many
+  // became kNotInMemory.
+  int64_t Locate(const Overlay* overlay, const int64_t* keys, int64_t num_keys,
+                 int64_t* rows) const;
+  // Replaces each rows[p] of `positions` that is kNotInMemory by the row of keys[p].
+  Status Fetch(const int64_t* keys, std::vector<int64_t> positions, int64_t* rows);
 
   // Writes the changes to rows that no reader has. An error makes no overlay.
   Status Stage(const RowChanges& changes, std::unique_ptr<Overlay>* overlay);
@@ -115,6 +160,14 @@ class ServedTable {
   Status Take(int64_t count, std::vector<int64_t>* rows);
   void LocateRowNumbers(const Overlay* overlay, const int64_t* keys, int64_t num_keys,
                         int64_t* rows) const;
+  int64_t LocateInCache(const Overlay* overlay, const int64_t* keys, int64_t num_keys,
+                        int64_t* rows) const;
+
+  // Of a tiered table, with mutex_.
+  Status CacheRow(int64_t key, const char* values, int64_t second, int64_t* row);
+  void MergeIntoCache(const Overlay& overlay);
+  void MakeRoom(int64_t second);
+  void Reclaim();
 
   const ServedTableOptions options_;
   const int64_t row_bytes_, trained_row_bytes_;
@@ -122,6 +175,22 @@ class ServedTable {
   std::unique_ptr<ServedIndex> index_;  // of the base; keyed tables only
   int64_t num_rows_ = 0;                // of the array, in use or free
   std::vector<int64_t> free_;
+
+  // Rows that left the cache in an epoch.
+  struct Retired {
+    int64_t epoch;
+    std::vector<int64_t> rows;
+  };
+
+  std::unique_ptr<LowerRows> lower_;  // of a tiered table
+  int64_t max_cached_ = std::numeric_limits<int64_t>::max();
+  mutable std::mutex mutex_;  // of index_, free_ and what follows, in a tiered table
+  mutable GracePeriods grace_;
+  std::vector<Retired> retired_;  // the oldest first
+  int64_t num_cached_ = 0;        // rows of the base, in the array
+  int64_t num_absent_ = 0;        // keys that were nowhere, in the index
+  int64_t former_epoch_ = 0;      // when a part of the index was replaced last
+  TierCounts counts_;
 };
 
 }  // namespace group_embedding

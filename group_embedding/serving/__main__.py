@@ -11,6 +11,7 @@ from group_embedding.serving import server
 COMMANDS = {
     "inspect": ("versions_command", "add_inspect", "the versions of a target"),
     "verify": ("versions_command", "add_verify", "read all files; exit status 1 if one is damaged"),
+    "load": ("load_command", "add_load", "fill the tiers below memory before a server starts"),
     "mirror": ("mirror_command", "add_mirror", "copies versions as they come"),
     "quantize": ("quantize_command", "add_quantize", "a SavedModel whose rows take fewer bytes"),
     "rollback": ("versions_command", "add_rollback", "go back to an older version"),

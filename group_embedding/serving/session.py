@@ -55,11 +55,16 @@ class InferenceSession:
         threads: of an op, and ops that run at a time. None: one per core.
         state: the path of a file in which the session writes which deltas it has applied. If the
             file exists and is of this model, its deltas are applied before the constructor returns.
+        tiers: where the rows of keyed tables are, as "memory=16GB,rocksdb=/var/rows": in RocksDB in
+            that folder, with as many in memory as fit. None: all in memory. The folder is made and
+            filled when a model is opened first, and kept; one process at a time uses it. Rows of
+            deltas stay in memory. Sizes are bytes, or kB, MB, GB, KiB, MiB, GiB.
 
     Raises:
         FileNotFoundError: the folder has no SavedModel.
         ValueError: a wrong option.
-        tf.errors.OpError: TensorFlow cannot load the model; DataLossError: a file is damaged.
+        tf.errors.OpError: TensorFlow cannot load the model; DataLossError: a file is damaged;
+            UnavailableError: the tier below memory cannot be opened or read.
 
     Example:
 
@@ -90,6 +95,7 @@ class InferenceSession:
         tags: Sequence[str] = ("serve",),
         threads: Optional[int] = None,
         state: Union[str, os.PathLike, None] = None,
+        tiers: Optional[str] = None,
     ) -> None:
         op_library()  # says in one sentence what is missing
         options = {
@@ -99,6 +105,7 @@ class InferenceSession:
             "version": version,
             "threads": threads,
             "state": None if state is None else os.fspath(state),
+            "tiers": tiers,
         }
         self._copy = contextlib.ExitStack()  # of a model at a URL
         path = self._copy.enter_context(local_model(path, progress=False))
@@ -186,6 +193,9 @@ class InferenceSession:
             "memory_bytes" (of tables), "tables": [{"name", "rows", "dim", "storage", "bytes",
             "variable"}]; "variable" is the checkpoint's key of a table by row number, and None for
             a keyed table.
+            With `tiers`, "rows" of a keyed table are those of the base, and it has "cached" (of
+            these, in memory), "fetched" (rows that came from below), "absent" (keys that were
+            nowhere) and "evicted" (keys that left memory).
         """
         with self._calls:
             return self._json(library().ge_serving_info)

@@ -7,22 +7,9 @@ import numpy as np
 import pytest
 import shop_models
 import tensorflow as tf
-from shop_models import Shop, Versions, answers, change, request
+from shop_models import Shop, Versions, answers, assert_serves, change, request, version_folder
 
 from group_embedding.serving import InferenceSession, Publisher
-
-
-def version_folder(target, version):
-    return target / "versions" / f"{version:020}"
-
-
-def assert_serves(session, model, expected_version):
-    for seed in range(3):
-        found = session.predict(request(20, seed))
-        expected = answers(model, request(20, seed))
-        assert found.version == expected_version
-        for name, value in expected.items():
-            np.testing.assert_array_equal(found[name], value, err_msg=name)
 
 
 @pytest.fixture

@@ -17,6 +17,7 @@ std::string OptionsOf(const Options& options, int64_t version, const std::string
   json.StartObject();
   text("tensorflow", options.tensorflow);
   text("quantize", options.quantize);
+  text("tiers", options.tiers);
   text("state", state);
   if (version >= 0) {
     json.Key("version");

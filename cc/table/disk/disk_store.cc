@@ -1,27 +1,16 @@
 #include "table/disk/disk_store.h"
 
-#include <stdlib.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <atomic>
-#include <cstdio>
 #include <cstring>
-#include <mutex>
 
 #include "table/disk/disk_folder.h"
-#include "table/disk/rocksdb_api.h"
+#include "table/disk/rocksdb_handles.h"
 
 namespace group_embedding {
 namespace {
 
 constexpr size_t kKeyBytes = sizeof(int64_t);
-constexpr double kFilterBitsPerKey =
-    10;  // a key that is not there is looked for on disk 1 % of times
-// A block holds a few records. Requested keys are scattered, and reading one checks its whole
-// block.
-constexpr size_t kBlockBytes = 1024;
-constexpr int kNoCompression = 0, kLogErrors = 3;
 
 // Big-endian: RocksDB's order of bytes is then that of the numbers.
 void EncodeKey(int64_t key, char* bytes) {
@@ -35,56 +24,8 @@ int64_t DecodeKey(const char* bytes) {
   return static_cast<int64_t>(__builtin_bswap64(swapped));
 }
 
-template <typename T>
-using Owned = std::unique_ptr<T, void (*)(T*)>;
-
-// A message of RocksDB, which is freed.
-std::string TakeMessage(const RocksdbApi& api, char* message) {
-  if (message == nullptr) return "";
-  std::string text = message;
-  api.free_memory(message);
-  return text;
-}
-
 using Db = Owned<RocksdbApi::Db>;
 using ReadOptions = Owned<RocksdbApi::ReadOptions>;
-
-ReadOptions MakeReadOptions(const RocksdbApi& api) {
-  ReadOptions options(api.readoptions_create(), api.readoptions_destroy);
-  api.readoptions_set_verify_checksums(options.get(), 1);
-  return options;
-}
-
-// The process that has RocksDB's threads, in which locks are let go that they hold.
-class HomeProcess {
- public:
-  bool IsHere() const { return getpid() == id_; }
-  // Why nothing can be done here, or nothing.
-  Status Check() const {
-    if (IsHere()) return {};
-    return "expected the process that made it, got one that was forked from that, where no thread "
-           "of it runs; make the table in the forked process";
-  }
-
- private:
-  const pid_t id_ = getpid();
-};
-
-// When a forked process exits, RocksDB waits for the threads that it had before. So it ends here;
-// whatever was to be run earlier has been run.
-void EndForkedProcess(int status, void* home) {
-  if (static_cast<const HomeProcess*>(home)->IsHere()) return;
-  std::fflush(nullptr);
-  _exit(status);
-}
-
-// Once RocksDB has been used: it says what it does in the end when it is used first, and what was
-// said last is done first.
-void EndForkedProcessesEarly() {
-  static HomeProcess home;
-  static std::once_flag once;
-  std::call_once(once, [] { on_exit(EndForkedProcess, &home); });
-}
 
 class RocksdbSnapshot : public DiskSnapshot {
  public:
@@ -167,12 +108,10 @@ class RocksdbStore : public DiskStore {
       return Where() + "the folder cannot be made: " + failed.message() +
              "; name another by StorageOption(storage_path=...)";
     }
-    Owned<RocksdbApi::Options> settings = Settings(options.memory_bytes);
-    char* message = nullptr;
-    db_.reset(api_.open(settings.get(), path().c_str(), &message));
-    EndForkedProcessesEarly();
-    if (message == nullptr) return {};
-    return Where() + TakeMessage(api_, message) +
+    Status status;
+    db_ = OpenRocksdb(api_, path(), options.memory_bytes, &status);
+    if (status.ok()) return {};
+    return Where() + status.message() +
            "; name a folder that can be written to by StorageOption(storage_path=...)";
   }
 
@@ -245,25 +184,6 @@ class RocksdbStore : public DiskStore {
 
   Owned<RocksdbApi::WriteBatch> MakeBatch() const {
     return {api_.writebatch_create(), api_.writebatch_destroy};
-  }
-
-  Owned<RocksdbApi::Options> Settings(int64_t memory_bytes) const {
-    Owned<RocksdbApi::Options> settings(api_.options_create(), api_.options_destroy);
-    api_.options_set_create_if_missing(settings.get(), 1);
-    api_.options_set_compression(settings.get(), kNoCompression);  // trained numbers are noise
-    api_.options_set_info_log_level(settings.get(), kLogErrors);
-    api_.options_set_keep_log_file_num(settings.get(), 1);
-    // Half for blocks that were read; two buffers, of which one is filled and one is written.
-    api_.options_set_write_buffer_size(settings.get(), memory_bytes / 4);
-    Owned<RocksdbApi::TableFormat> format(api_.block_based_options_create(),
-                                          api_.block_based_options_destroy);
-    api_.block_based_options_set_block_size(format.get(), kBlockBytes);
-    Owned<RocksdbApi::Cache> cache(api_.cache_create_lru(memory_bytes / 2), api_.cache_destroy);
-    api_.block_based_options_set_block_cache(format.get(), cache.get());
-    api_.block_based_options_set_filter_policy(format.get(),
-                                               api_.filterpolicy_create_bloom(kFilterBitsPerKey));
-    api_.options_set_block_based_table_factory(settings.get(), format.get());
-    return settings;
   }
 
   Status Write(RocksdbApi::WriteBatch* batch, int64_t more_keys) {

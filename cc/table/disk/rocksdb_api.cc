@@ -36,10 +36,11 @@ void BindData(Binder& bind, RocksdbApi* api) {
   bind(&api->open, "open")(&api->close, "close");
   bind(&api->free_memory, "free")(&api->property_int, "property_int");
   bind(&api->write, "write")(&api->multi_get, "multi_get");
-  bind(&api->compact_range, "compact_range");
+  bind(&api->flush, "flush")(&api->compact_range, "compact_range");
   bind(&api->create_snapshot, "create_snapshot")(&api->release_snapshot, "release_snapshot");
   bind(&api->create_iterator, "create_iterator")(&api->iter_destroy, "iter_destroy");
   bind(&api->iter_seek_to_first, "iter_seek_to_first")(&api->iter_next, "iter_next");
+  bind(&api->iter_seek, "iter_seek");
   bind(&api->iter_valid, "iter_valid")(&api->iter_get_error, "iter_get_error");
   bind(&api->iter_key, "iter_key")(&api->iter_value, "iter_value");
   bind(&api->writebatch_create, "writebatch_create");
@@ -71,6 +72,9 @@ void BindSettings(Binder& bind, RocksdbApi* api) {
   bind(&api->writeoptions_create, "writeoptions_create");
   bind(&api->writeoptions_destroy, "writeoptions_destroy");
   bind(&api->writeoptions_disable_WAL, "writeoptions_disable_WAL");
+  bind(&api->writeoptions_set_sync, "writeoptions_set_sync");
+  bind(&api->flushoptions_create, "flushoptions_create");
+  bind(&api->flushoptions_destroy, "flushoptions_destroy");
 }
 
 Status Load(RocksdbApi* api) {

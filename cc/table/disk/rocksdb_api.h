@@ -20,6 +20,7 @@ struct RocksdbApi {
   struct ReadOptions;
   struct WriteOptions;
   struct WriteBatch;
+  struct FlushOptions;
   struct Snapshot;
   struct Iterator;
 
@@ -34,6 +35,7 @@ struct RocksdbApi {
   // free_memory.
   void (*multi_get)(Db*, const ReadOptions*, size_t num_keys, const char* const* keys,
                     const size_t* key_bytes, char** values, size_t* value_bytes, char** errors);
+  void (*flush)(Db*, const FlushOptions*, char** error);
   void (*compact_range)(Db*, const char* begin, size_t begin_bytes, const char* end,
                         size_t end_bytes);
 
@@ -42,6 +44,7 @@ struct RocksdbApi {
   Iterator* (*create_iterator)(Db*, const ReadOptions*);
   void (*iter_destroy)(Iterator*);
   void (*iter_seek_to_first)(Iterator*);
+  void (*iter_seek)(Iterator*, const char* key, size_t key_bytes);
   void (*iter_next)(Iterator*);
   unsigned char (*iter_valid)(const Iterator*);
   const char* (*iter_key)(const Iterator*, size_t* bytes);
@@ -81,6 +84,9 @@ struct RocksdbApi {
   WriteOptions* (*writeoptions_create)();
   void (*writeoptions_destroy)(WriteOptions*);
   void (*writeoptions_disable_WAL)(WriteOptions*, int);
+  void (*writeoptions_set_sync)(WriteOptions*, unsigned char);
+  FlushOptions* (*flushoptions_create)();
+  void (*flushoptions_destroy)(FlushOptions*);
 };
 
 // The library that the environment variable GROUP_EMBEDDING_ROCKSDB names, or else librocksdb.so

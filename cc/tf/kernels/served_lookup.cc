@@ -1,6 +1,9 @@
 // Lookups of a model that answers requests: keys to rows of the session's version, and their sums,
 // in one op.
 #include <algorithm>
+#include <atomic>
+#include <deque>
+#include <numeric>
 #include <utility>
 #include <vector>
 
@@ -54,7 +57,8 @@ class ServedLookupOp : public OpKernel {
 
   void Compute(OpKernelContext* context) override {
     const Stage stage("served lookup");
-    std::vector<Source> sources;  // outlive the locks
+    std::vector<Source> sources;  // outlive the locks and the readers
+    std::deque<ServedTable::Reader> readers;
     SharedLocks locks;
     std::vector<Table> tables;
     std::vector<RowFormat> formats;
@@ -65,6 +69,9 @@ class ServedLookupOp : public OpKernel {
     OP_REQUIRES_OK(context,
                    attrs_.MakeFeatures(context, BatchCheck::kFeatureSplits, &batch, &features));
     Tensor located;
+    for (const Source& source : sources) {
+      if (source.served) readers.emplace_back(source.served->view().table);
+    }
     OP_REQUIRES_OK(context, Locate(context, sources, batch, &located));
     OP_REQUIRES_OK(context, attrs_.AllocateOutputs(context, &features));
     Group group;
@@ -156,6 +163,7 @@ class ServedLookupOp : public OpKernel {
     TF_RETURN_IF_ERROR(context->allocate_temp(
         tensorflow::DT_INT64, tensorflow::TensorShape({extents.num_ids()}), located));
     int64_t* rows = located->flat<int64_t>().data();
+    std::atomic<int64_t> num_missing{0};
     const int64_t num_features = extents.num_features();
     const int64_t cost = kLocateCost * (extents.num_ids() / std::max<int64_t>(num_features, 1) + 1);
     ThreadsOf(context)(num_features, cost, [&](int64_t begin, int64_t end) {
@@ -164,12 +172,35 @@ class ServedLookupOp : public OpKernel {
         const Source& source = sources[attrs_.table_of_feature[f]];
         if (source.served) {
           const TableView view = source.served->view();
-          view.table->Locate(view.overlay, batch.view.ids + first, count, rows + first);
+          const int64_t missing =
+              view.table->Locate(view.overlay, batch.view.ids + first, count, rows + first);
+          if (missing > 0) num_missing.fetch_add(missing, std::memory_order_relaxed);
         } else {
           std::copy_n(batch.view.ids + first, count, rows + first);
         }
       }
     });
+    return num_missing.load() > 0 ? Fetch(sources, batch, rows) : absl::OkStatus();
+  }
+
+  // Brings rows that are not in memory: one read of each table for all its features.
+  absl::Status Fetch(const std::vector<Source>& sources, const BatchInput& batch,
+                     int64_t* rows) const {
+    std::vector<std::vector<int64_t>> positions(sources.size());
+    for (int64_t f = 0; f < batch.extents.num_features(); ++f) {
+      const int64_t first = batch.extents.first_ids[f];
+      for (int64_t i = first; i < first + batch.extents.num_ids(f); ++i) {
+        if (rows[i] == ServedTable::kNotInMemory) {
+          positions[attrs_.table_of_feature[f]].push_back(i);
+        }
+      }
+    }
+    for (size_t t = 0; t < sources.size(); ++t) {
+      if (positions[t].empty()) continue;
+      ServedTable* table = sources[t].served->entry()->table.get();
+      const Status status = table->Fetch(batch.view.ids, std::move(positions[t]), rows);
+      if (!status.ok()) return absl::UnavailableError(status.message());
+    }
     return absl::OkStatus();
   }
 
@@ -228,7 +259,14 @@ class ServedReadRowsOp : public OpKernel {
     OP_REQUIRES_OK(context, context->allocate_output(0, shape, &output));
     const int64_t count = keys.NumElements();
     std::vector<int64_t> rows(count);
-    view.table->Locate(view.overlay, keys.flat<int64_t>().data(), count, rows.data());
+    const ServedTable::Reader reader(view.table);
+    if (view.table->Locate(view.overlay, keys.flat<int64_t>().data(), count, rows.data()) > 0) {
+      std::vector<int64_t> positions(count);
+      std::iota(positions.begin(), positions.end(), 0);
+      const Status status = resource->entry()->table->Fetch(keys.flat<int64_t>().data(),
+                                                            std::move(positions), rows.data());
+      OP_REQUIRES(context, status.ok(), absl::UnavailableError(status.message()));
+    }
     const int64_t bytes = dim_ * SizeOf(options.dtype);
     std::vector<float> values(dim_);
     for (int64_t i = 0; i < count; ++i) {

@@ -104,7 +104,7 @@ absl::Status TakeFormat(const SavedTable& saved, const std::vector<TableFileSumm
 
 // Fills a table from the files of one save, each read once more than it was verified.
 absl::Status Fill(const SavedTable& saved, const std::vector<TableFileSummary>& files,
-                  ServedTable* table) {
+                  ServedTable* table, std::vector<char>* initial_rows) {
   const ServedTableOptions& options = table->options();
   int64_t num_rows = 0;
   for (const TableFileSummary& file : files) {
@@ -127,16 +127,23 @@ absl::Status Fill(const SavedTable& saved, const std::vector<TableFileSummary>& 
         TableFileBlock block;
         TF_RETURN_IF_ERROR(DataLoss(file.Next(&block)));
         initial.insert(initial.end(), block.initial_rows.begin(), block.initial_rows.end());
-        table->Erase(block.erased.data(), static_cast<int64_t>(block.erased.size()));
         Status loaded =
-            table->Load(block.rows.keys.data(), static_cast<int64_t>(block.rows.keys.size()),
-                        block.rows.values.data());
-        if (loaded.ok() && !block.encoded.keys.empty()) loaded = table->LoadEncoded(block.encoded);
+            table->Erase(block.erased.data(), static_cast<int64_t>(block.erased.size()));
+        if (loaded.ok()) {
+          loaded = table->Load(block.rows.keys.data(), static_cast<int64_t>(block.rows.keys.size()),
+                               block.rows.values.data(), changes_only);
+        }
+        if (loaded.ok() && !block.encoded.keys.empty()) {
+          loaded = table->LoadEncoded(block.encoded, changes_only);
+        }
         if (!loaded.ok()) return absl::ResourceExhaustedError(loaded.message());
         is_last = block.is_last;
       }
       const size_t all = options.matrix_rows * options.dim * SizeOf(options.dtype);
-      if (all > 0 && initial.size() == all) table->WriteInitialRows(initial.data());
+      if (all > 0 && initial.size() == all) {
+        table->WriteInitialRows(initial.data());
+        *initial_rows = std::move(initial);
+      }
     }
   }
   return absl::OkStatus();
@@ -156,10 +163,21 @@ class RestoreServedTableOp : public OpKernel {
     Manifest manifest;
     OP_REQUIRES_OK(context, DataLoss(Decode(text, table->name(), &manifest)));
     const SavedTable saved = FilesOf(manifest, prefix, FileSystemOf(prefix));
+    ServedTables& tables = *table->tables();
+    const LowerRowsId id = {table->name(), tables.ContentOf(table->name(), text)};
+    bool is_there = false;
+    OP_REQUIRES_OK(context, tables.AttachComplete(table->entry(), id, &is_there));
+    if (is_there) return;
     std::vector<TableFileSummary> files;
+    std::vector<char> initial;
     OP_REQUIRES_OK(context, DataLoss(VerifySavedTable(saved, table->name(), nullptr, {}, &files)));
-    OP_REQUIRES_OK(context, TakeFormat(saved, files, table->tables(), table->entry()));
-    OP_REQUIRES_OK(context, Fill(saved, files, table->entry()->table.get()));
+    OP_REQUIRES_OK(context, TakeFormat(saved, files, &tables, table->entry()));
+    ServedTable& served = *table->entry()->table;
+    tables.AttachEmpty(&served, id);
+    OP_REQUIRES_OK(context, Fill(saved, files, &served, &initial));
+    if (served.lower() == nullptr) return;
+    const Status completed = served.lower()->Complete(initial);
+    OP_REQUIRES(context, completed.ok(), absl::UnavailableError(completed.message()));
   }
 };
 

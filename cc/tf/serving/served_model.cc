@@ -65,12 +65,23 @@ absl::Status ReadMetaGraph(const std::string& path, const std::vector<std::strin
   return absl::NotFoundError("'" + path + "': expected a graph with the tags " + expected);
 }
 
+// Of a tiered table.
+std::string TierJson(const ServedTable& table) {
+  if (table.lower() == nullptr) return "";
+  const TierCounts counts = table.tier_counts();
+  return ", \"cached\": " + std::to_string(counts.cached) +
+         ", \"fetched\": " + std::to_string(counts.fetched) +
+         ", \"absent\": " + std::to_string(counts.absent) +
+         ", \"evicted\": " + std::to_string(counts.evicted);
+}
+
 }  // namespace
 
-ServedModel::ServedModel(std::string path, const ServingOptions& options)
+ServedModel::ServedModel(std::string path, const ServingOptions& options,
+                         std::shared_ptr<LowerTier> lower)
     : path_(std::move(path)),
       options_(options),
-      tables_(std::make_shared<ServedTables>(options.quantize)),
+      tables_(std::make_shared<ServedTables>(options.quantize, std::move(lower))),
       number_(ServedTables::Register(tables_)) {}
 
 ServedModel::~ServedModel() {
@@ -82,7 +93,13 @@ ServedModel::~ServedModel() {
 
 absl::Status ServedModel::Open(const std::string& path, const ServingOptions& options,
                                std::unique_ptr<ServedModel>* model) {
-  std::unique_ptr<ServedModel> opened(new ServedModel(path, options));
+  std::shared_ptr<LowerTier> lower;
+  if (!options.rocksdb.empty()) {
+    Status status;
+    lower = OpenRocksdbTier(options.rocksdb, &status);
+    if (!status.ok()) return absl::UnavailableError(status.message());
+  }
+  std::unique_ptr<ServedModel> opened(new ServedModel(path, options, std::move(lower)));
   TF_RETURN_IF_ERROR(opened->Load());
   TF_RETURN_IF_ERROR(opened->Resume());
   *model = std::move(opened);
@@ -149,7 +166,12 @@ absl::Status ServedModel::MakeSession(int slot, const MetaGraphDef& meta) {
   }
   std::unique_ptr<ModelSession>& session = slots_[slot].session;
   TF_RETURN_IF_ERROR(ModelSession::Make(path_, meta, config, &session));
-  TF_RETURN_IF_ERROR(slot == 0 ? session->Restore() : ShareVariables());
+  if (slot > 0) {
+    TF_RETURN_IF_ERROR(ShareVariables());
+  } else {
+    TF_RETURN_IF_ERROR(session->Restore());
+    if (!options_.rocksdb.empty()) tables_->ShareMemory(options_.memory_bytes);
+  }
   return session->Initialize();
 }
 
@@ -255,7 +277,8 @@ std::string ServedModel::InfoJson() {
     tables += (tables.empty() ? "" : ", ") + ("{\"name\": " + Quoted(entry.table_name)) +
               ", \"rows\": " + std::to_string(entry.table->num_keys()) +
               ", \"dim\": " + std::to_string(options.dim) + ", \"storage\": " + Quoted(storage) +
-              ", \"bytes\": " + std::to_string(bytes) + ", \"variable\": " + KeyOf(name) + "}";
+              ", \"bytes\": " + std::to_string(bytes) + ", \"variable\": " + KeyOf(name) +
+              TierJson(*entry.table) + "}";
   }
   std::string quantize = "null";
   for (const auto& [word, format] : RowFormatWords()) {

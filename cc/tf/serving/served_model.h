@@ -71,7 +71,7 @@ class ServedModel {
     std::map<std::string, tensorflow::Tensor> former;  // of all dense variables, before
   };
 
-  ServedModel(std::string path, const ServingOptions& options);
+  ServedModel(std::string path, const ServingOptions& options, std::shared_ptr<LowerTier> lower);
 
   absl::Status Load();
   absl::Status ReadBaseRecord();

@@ -1,8 +1,11 @@
 #include "tf/support/served_tables.h"
 
+#include <algorithm>
 #include <utility>
+#include <vector>
 
 #include "table/check_table.h"
+#include "table/initial_values.h"
 
 namespace group_embedding {
 namespace {
@@ -94,6 +97,54 @@ absl::Status ServedTables::MakeAgain(Entry* entry, RowFormat format) {
       options, options.matrix_rows > 0 ? former->rows() : nullptr, &status);
   if (status.ok()) return absl::OkStatus();
   return absl::ResourceExhaustedError("table '" + options.name + "': " + status.message());
+}
+
+uint64_t ServedTables::ContentOf(const std::string& table, const std::string& manifest) const {
+  // A manifest has the checksums of its files. FNV-1a, mixed; never 0.
+  const std::string all = table + '\n' + (quantize_ ? WordOf(*quantize_) : "") + '\n' + manifest;
+  uint64_t hash = 0xcbf29ce484222325;
+  for (const char c : all) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3;
+  return MixBits(hash) | 1;
+}
+
+absl::Status ServedTables::AttachComplete(Entry* entry, const LowerRowsId& id, bool* is_there) {
+  *is_there = false;
+  if (lower_ == nullptr) return absl::OkStatus();
+  const ServedTableOptions& options = entry->table->options();
+  Status status;
+  std::unique_ptr<LowerRows> rows = lower_->Find(id, options.dim, &status);
+  if (!status.ok()) return absl::UnavailableError(status.message());
+  if (rows == nullptr) return absl::OkStatus();
+  TF_RETURN_IF_ERROR(MakeAgain(entry, rows->format()));
+  std::vector<char> initial;
+  status = rows->ReadInitial(&initial);
+  if (!status.ok()) return absl::UnavailableError(status.message());
+  const size_t all = options.matrix_rows * options.dim * SizeOf(options.dtype);
+  if (all > 0 && initial.size() == all) entry->table->WriteInitialRows(initial.data());
+  entry->table->Attach(std::move(rows));
+  *is_there = true;
+  return absl::OkStatus();
+}
+
+void ServedTables::AttachEmpty(ServedTable* table, const LowerRowsId& id) {
+  if (lower_ == nullptr) return;
+  table->Attach(lower_->Make(id, table->options().format, table->options().dim));
+}
+
+void ServedTables::ShareMemory(int64_t bytes) {
+  // A row of a cache and its key: two words in a cell, of which half are free.
+  const auto bytes_of_row = [](const ServedTable& table) { return table.row_bytes() + 32; };
+  int64_t total = 0;
+  std::vector<ServedTable*> tiered;
+  for (auto& [name, entry] : entries_) {
+    if (entry.table == nullptr || entry.table->lower() == nullptr) continue;
+    tiered.push_back(entry.table.get());
+    total += entry.table->num_keys() * bytes_of_row(*entry.table);
+  }
+  for (ServedTable* table : tiered) {
+    const double share = std::min(1.0, static_cast<double>(bytes) / std::max<int64_t>(total, 1));
+    table->LimitRows(static_cast<int64_t>(share * static_cast<double>(table->num_keys())));
+  }
 }
 
 }  // namespace group_embedding

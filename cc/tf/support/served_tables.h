@@ -32,8 +32,10 @@ class ServedTables {
     std::array<std::unique_ptr<Overlay>, kNumSlots> overlays;
   };
 
-  // `quantize`: the format of rows; null: as trained.
-  explicit ServedTables(std::optional<RowFormat> quantize) : quantize_(quantize) {}
+  // `quantize`: the format of rows; null: as trained. `lower`: where keyed tables have their rows,
+  // with a cache in memory; null: all rows are in memory.
+  explicit ServedTables(std::optional<RowFormat> quantize, std::shared_ptr<LowerTier> lower)
+      : quantize_(quantize), lower_(std::move(lower)) {}
 
   // The number by which ops find it; valid until Unregister.
   static int64_t Register(std::shared_ptr<ServedTables> tables);
@@ -47,11 +49,21 @@ class ServedTables {
   // Gives a table that has no rows yet the format in which its rows are in files.
   absl::Status MakeAgain(Entry* entry, RowFormat format);
 
+  // With a tier below, a number of what a table's files have, by their manifest.
+  uint64_t ContentOf(const std::string& table, const std::string& manifest) const;
+  // Gives a table its rows below memory, if they are there and complete.
+  absl::Status AttachComplete(Entry* entry, const LowerRowsId& id, bool* is_there);
+  // Has a table fill its rows below memory, if there is a tier.
+  void AttachEmpty(ServedTable* table, const LowerRowsId& id);
+  // Once tables have their rows: divides the memory for the caches of tiered tables.
+  void ShareMemory(int64_t bytes);
+
   // In the order of resources' names.
   std::map<std::string, Entry>& entries() { return entries_; }
 
  private:
   const std::optional<RowFormat> quantize_;
+  const std::shared_ptr<LowerTier> lower_;
   std::mutex mutex_;  // of entries_, while sessions are made
   std::map<std::string, Entry> entries_;
 };

@@ -1,0 +1,56 @@
+// LowerRows: the rows of one table of one base, below host memory. They never change once they are
+// complete: what deltas bring stays in memory, so that a version is one version in every tier.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "core/row_format.h"
+#include "core/status.h"
+
+namespace group_embedding {
+
+// Which rows: those that files of one content had, in one format.
+struct LowerRowsId {
+  std::string table;     // for messages, and to find what is replaced
+  uint64_t content = 0;  // of the files, and of how they are to be quantised
+};
+
+class LowerRows {
+ public:
+  virtual ~LowerRows() = default;
+
+  virtual RowFormat format() const = 0;
+  virtual int64_t num_rows() const = 0;
+
+  // Any number of threads. Writes found [num_keys], and rows [num_keys, row bytes] of those that
+  // are.
+  virtual Status Read(const int64_t* keys, int64_t num_keys, bool* found, char* rows) const = 0;
+
+  // One thread fills them, once. `may_replace`: the keys may have rows already.
+  virtual Status Write(const int64_t* keys, int64_t num_keys, const char* rows,
+                       bool may_replace) = 0;
+  virtual Status Erase(const int64_t* keys, int64_t num_keys) = 0;
+  // What a crash cannot take back. `initial`: initial values of keys, as trained, kept beside.
+  virtual Status Complete(const std::vector<char>& initial) = 0;
+  virtual Status ReadInitial(std::vector<char>* initial) const = 0;
+};
+
+// Tables below host memory, in one store.
+class LowerTier {
+ public:
+  virtual ~LowerTier() = default;
+
+  // The rows, if they are complete; null if they are not there, or on an error.
+  virtual std::unique_ptr<LowerRows> Find(const LowerRowsId& id, int64_t dim, Status* error) = 0;
+  // To be filled. What the table had before, but for the last content, is removed when these are
+  // complete.
+  virtual std::unique_ptr<LowerRows> Make(const LowerRowsId& id, RowFormat format, int64_t dim) = 0;
+};
+
+// RocksDB in a folder, which is made. One process at a time; models of one process share it.
+std::shared_ptr<LowerTier> OpenRocksdbTier(const std::string& folder, Status* error);
+
+}  // namespace group_embedding

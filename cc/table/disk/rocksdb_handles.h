@@ -1,0 +1,44 @@
+// RocksDB's objects with owners, and a database as tables of rows want it.
+#pragma once
+
+#include <unistd.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "core/status.h"
+#include "table/disk/rocksdb_api.h"
+
+namespace group_embedding {
+
+template <typename T>
+using Owned = std::unique_ptr<T, void (*)(T*)>;
+
+// A message of RocksDB, which is freed.
+std::string TakeMessage(const RocksdbApi& api, char* message);
+
+// Reads verify checksums.
+Owned<RocksdbApi::ReadOptions> MakeReadOptions(const RocksdbApi& api);
+
+// Opens the database in a folder, or makes it. `memory_bytes`: of records to be written and of
+// blocks that were read. Null where it cannot be opened, and `error` says why.
+Owned<RocksdbApi::Db> OpenRocksdb(const RocksdbApi& api, const std::string& path,
+                                  int64_t memory_bytes, Status* error);
+
+// The process that has RocksDB's threads, in which locks are let go that they hold.
+class HomeProcess {
+ public:
+  bool IsHere() const { return getpid() == id_; }
+  // Why nothing can be done here, or nothing.
+  Status Check() const {
+    if (IsHere()) return {};
+    return "expected the process that made it, got one that was forked from that, where no thread "
+           "of it runs; make the table in the forked process";
+  }
+
+ private:
+  const pid_t id_ = getpid();
+};
+
+}  // namespace group_embedding
