@@ -53,7 +53,7 @@ class ServedIndex {
     return row < 0 ? kNone : row & kRowMask;
   }
 
-  // The same, and remembers the second, where it differs.
+  // Find, which also remembers the second, where it differs.
   int64_t FindAndMark(int64_t key, uint64_t hash, int64_t second) const {
     Cell* cell = PartOf(hash).load(std::memory_order_acquire)->Probe(key, hash);
     int64_t row = cell->row.load(std::memory_order_acquire);

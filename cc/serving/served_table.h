@@ -163,10 +163,10 @@ class ServedTable {
   int64_t LocateInCache(const Overlay* overlay, const int64_t* keys, int64_t num_keys,
                         int64_t* rows) const;
 
-  // Of a tiered table, with mutex_.
+  // A tiered table's; mutex_ is held.
   Status CacheRow(int64_t key, const char* values, int64_t second, int64_t* row);
   void MergeIntoCache(const Overlay& overlay);
-  void MakeRoom(int64_t second);
+  void EvictOldest(int64_t second);
   void Reclaim();
 
   const ServedTableOptions options_;

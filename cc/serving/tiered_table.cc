@@ -97,7 +97,7 @@ Status ServedTable::Fetch(const int64_t* keys, std::vector<int64_t> positions, i
 
 // `values`: null: the key is nowhere.
 Status ServedTable::CacheRow(int64_t key, const char* values, int64_t second, int64_t* row) {
-  if (num_cached_ >= max_cached_ || num_absent_ >= max_cached_) MakeRoom(second);
+  if (num_cached_ >= max_cached_ || num_absent_ >= max_cached_) EvictOldest(second);
   if (values == nullptr) {
     *row = DefaultRow(key);
     ++num_absent_;
@@ -118,7 +118,7 @@ Status ServedTable::CacheRow(int64_t key, const char* values, int64_t second, in
 
 // Takes the oldest of some keys out of the cache. Their rows wait until nobody reads them; until
 // then the array may be longer than the limit, by what the requests in progress ask for.
-void ServedTable::MakeRoom(int64_t second) {
+void ServedTable::EvictOldest(int64_t second) {
   struct Candidate {
     int64_t age, key, row;
   };

@@ -6,11 +6,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 SEED = int(os.environ.get("GROUP_EMBEDDING_TEST_SEED", "20240501"))
-NUM_KILLS = 200
 
 
-def test_the_newest_checkpoint_survives_kills_at_random_moments(tmp_path):
+@pytest.mark.parametrize("num_kills", [40, pytest.param(200, marks=pytest.mark.soak)])
+def test_the_newest_checkpoint_survives_kills_at_random_moments(num_kills, tmp_path):
     print("seeds", SEED, SEED + 1)
     script = Path(__file__).with_name("kills.py")
 
@@ -18,7 +20,7 @@ def test_the_newest_checkpoint_survives_kills_at_random_moments(tmp_path):
     runs = []
     for seed in (SEED, SEED + 1):
         (tmp_path / str(seed)).mkdir()
-        command = [sys.executable, script, tmp_path / str(seed), str(NUM_KILLS // 2), str(seed)]
+        command = [sys.executable, script, tmp_path / str(seed), str(num_kills // 2), str(seed)]
         with open(tmp_path / f"{seed}.out", "w") as out:
             runs.append(subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT))
     statuses = [run.wait(timeout=600) for run in runs]
@@ -28,7 +30,7 @@ def test_the_newest_checkpoint_survives_kills_at_random_moments(tmp_path):
     assert statuses == [0, 0], "\n".join(said)[-3000:]
     for text in said:
         said_at_end = r"(\d+) kills, (\d+) within a save, (\d+) newest"
-        num_kills, num_within, num_newest = map(int, re.search(said_at_end, text).groups())
-        assert num_kills == NUM_KILLS // 2
-        assert num_within > num_kills // 2  # how many, the load of the machine decides
-        assert num_newest == num_kills  # each child ends one save at least
+        killed, within, newest = map(int, re.search(said_at_end, text).groups())
+        assert killed == num_kills // 2
+        assert within > killed // 2  # how many, the load of the machine decides
+        assert newest == killed  # each child ends one save at least

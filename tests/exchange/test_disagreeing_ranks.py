@@ -77,7 +77,18 @@ def test_all_ranks_raise_what_differs(found_of_shared, case):
         assert seconds < TIMEOUT + 30  # with building the model, on busy cores
 
 
-@pytest.mark.parametrize("case", LAST)
+# Cases whose like, in another kind of step, goes the same way: each starts ranks of its own.
+ALIKE = ("over_horovod-eager", "ids_of_another_rank-function", "exits-eager", "exits-graph")
+
+
+def cases(of, *alike):
+    return [
+        pytest.param(case, marks=pytest.mark.soak if case in (*ALIKE, *alike) else ())
+        for case in of
+    ]
+
+
+@pytest.mark.parametrize("case", cases(LAST))
 def test_all_ranks_say_what_differs_and_end(tmp_path, case):
     raised = [found[case][0] for found in run(tmp_path, [case]) if case in found]  # which ends
 
@@ -89,13 +100,8 @@ def test_all_ranks_say_what_differs_and_end(tmp_path, case):
         assert all("of a lookup of table" in error for error in raised), raised
 
 
-@pytest.mark.parametrize(
-    "case",  # of the longest one, its like in eager steps is short of memory in an op of ours
-    [
-        pytest.param(case, marks=pytest.mark.soak if case == "enormous_batch-function" else ())
-        for case in ENDED
-    ],
-)
+# In eager steps the enormous batch is short of memory in an op of ours.
+@pytest.mark.parametrize("case", cases(ENDED, "enormous_batch-function"))
 def test_the_other_ranks_name_one_that_ends(tmp_path, case):
     # Given ranks of which one is given a batch that it cannot take, or ends without a word
     begin = time.monotonic()

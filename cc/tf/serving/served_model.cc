@@ -65,7 +65,7 @@ absl::Status ReadMetaGraph(const std::string& path, const std::vector<std::strin
   return absl::NotFoundError("'" + path + "': expected a graph with the tags " + expected);
 }
 
-// Of a tiered table.
+// More keys of InfoJson for a tiered table.
 std::string TierJson(const ServedTable& table) {
   if (table.lower() == nullptr) return "";
   const TierCounts counts = table.tier_counts();
