@@ -1,7 +1,8 @@
 """Manifests of checkpoints in remote folders: the record that makes an upload a checkpoint.
 
-00000012.json             the manifest of upload 12, written last
-files/00000012/NAME       files that came with it. A manifest names files of earlier uploads too
+00000012.json               the manifest of upload 12, written last
+files/00000012-a0b1/NAME    files that came with it, in a folder that no other upload writes to.
+                            A manifest names files of earlier uploads too
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import re
 
 from group_embedding.file_systems import remote_files
 from group_embedding.file_systems.connections import FileSystemError
+from group_embedding.file_systems.create_once import create_file
 
 _NAME = re.compile(r"(\d{8})\.json$")
 FILES = "files"
@@ -62,11 +64,15 @@ def path_of(number: int) -> str:
 
 
 def write_manifest(url: str, manifest: Manifest) -> None:
-    """Writes a manifest: with it the checkpoint exists."""
+    """Writes a manifest: with it the checkpoint exists.
+
+    Raises:
+        FileExistsError: Another process has written one of this number.
+    """
     content = json.dumps(dataclasses.asdict(manifest), sort_keys=True)
     record = {"manifest": content, "sha256": hashlib.sha256(content.encode()).hexdigest()}
     path = remote_files.join(url, path_of(manifest.number))
-    remote_files.write_file(path, json.dumps(record).encode())
+    create_file(path, json.dumps(record).encode())
 
 
 def read_manifest(url: str, number: int) -> Manifest:

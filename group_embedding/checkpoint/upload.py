@@ -8,6 +8,7 @@ import glob
 import hashlib
 import json
 import os
+import secrets
 import shutil
 import threading
 import warnings
@@ -48,7 +49,7 @@ class Uploader:
 
     def __init__(self, url: str, folder: str, keep: int, progress: bool) -> None:
         self._url, self._folder, self._keep, self._progress = url, folder, keep, progress
-        self._lock = threading.Lock()
+        self._lock, self._token = threading.Lock(), secrets.token_hex(2)
         self.work_folder = os.path.join(folder, ".remote")
         # By the identity of a local file, its copy.
         self._known = {
@@ -161,7 +162,7 @@ class Uploader:
         ):
             started = {
                 name: pool.submit(
-                    self._upload_file, source, f"{FILES}/{number:08}/{name}", line.add
+                    self._upload_file, source, f"{FILES}/{number:08}-{self._token}/{name}", line.add
                 )
                 for name, source in new.items()
             }

@@ -1,5 +1,6 @@
 """Checkpoints that are uploaded while training goes on, and fetched by another machine."""
 
+import concurrent.futures
 import os
 import threading
 import warnings
@@ -9,7 +10,7 @@ import pytest
 import tensorflow as tf
 
 import group_embedding as ge
-from group_embedding.checkpoint import DamagedCheckpointError, RemoteFolder
+from group_embedding.checkpoint import DamagedCheckpointError, RemoteFolder, upload
 from group_embedding.file_systems import remote_files
 
 pytest.importorskip("fsspec")
@@ -292,6 +293,39 @@ def test_the_end_of_a_run_tells_that_its_last_checkpoint_is_lost(memory, tmp_pat
         with folder_of(memory, tmp_path / "a") as run:
             tf.train.CheckpointManager(Model().checkpoint, run.folder, 5).save()
     assert run.checkpoints() == []
+
+
+def test_two_processes_never_mix_their_checkpoints(url, tmp_path, monkeypatch):
+    if url.startswith("gs"):
+        pytest.skip("gcp-storage-emulator has no conditional writes")
+
+    # Given two processes that do not know of each other, and begin one upload each
+    models, runs = [Model(), Model()], [folder_of(url, tmp_path / name) for name in "ab"]
+    paths = []
+    for number, (model, run) in enumerate(zip(models, runs)):
+        os.makedirs(run.folder)
+        model.set(number)
+        paths.append(tf.train.CheckpointManager(model.checkpoint, run.folder, 5).save())
+    begin, write = threading.Barrier(2), upload.write_manifest
+
+    def write_together(*arguments):
+        begin.wait(30)
+        write(*arguments)
+
+    # When both write the first manifest
+    with monkeypatch.context() as patch:
+        patch.setattr(upload, "write_manifest", write_together)
+        with concurrent.futures.ThreadPoolExecutor() as pool:
+            outcomes = [pool.submit(run.upload, path) for run, path in zip(runs, paths)]
+            failed = [i for i, outcome in enumerate(outcomes) if outcome.exception(60)]
+
+    # Then one is told that it is late, and the other's is whole; the next try is the next one
+    assert len(failed) == 1
+    late, first = failed[0], 1 - failed[0]
+    assert isinstance(outcomes[late].exception(), FileExistsError)
+    assert fetched(url, tmp_path / "c").has(models[first].content())
+    runs[late].upload(paths[late])
+    assert fetched(url, tmp_path / "d").has(models[late].content())
 
 
 def test_leftovers_of_a_killed_upload_are_removed(memory, tmp_path):
