@@ -6,6 +6,7 @@ import contextlib
 import os
 import shutil
 import tempfile
+import weakref
 from typing import BinaryIO
 
 from group_embedding.serving import records
@@ -28,6 +29,7 @@ class RemoteTarget(Target):
         self.url = store.url
         self._store = store
         self._folder = tempfile.mkdtemp(prefix="ge-versions-")
+        self._finalizer = weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
         self._local = FileTarget(self._folder, is_durable=False)
 
     def lock(self) -> None:
@@ -95,7 +97,7 @@ class RemoteTarget(Target):
 
     def close(self) -> None:
         self._store.close()
-        shutil.rmtree(self._folder, ignore_errors=True)
+        self._finalizer()
 
     def _path_of(self, version, file):
         if file.kind == records.MODEL_FILE:

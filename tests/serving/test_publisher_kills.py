@@ -1,5 +1,6 @@
 """A trainer that is killed at any moment leaves whole versions, each equal to a snapshot."""
 
+import functools
 import os
 import random
 import signal
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from kafka_broker import KafkaBroker
 
 import group_embedding as ge
 from group_embedding.serving.deltas import Reader
@@ -34,12 +36,17 @@ def kill_at_random(target, draw):
 
 
 def newest_of(target):
-    return ge.serving.open_target(target).newest()
+    return opened(target).newest()
+
+
+@functools.cache
+def opened(target):
+    return ge.serving.open_target(target)
 
 
 def check_versions(target, content_at, seen):
     """Compares all versions with what the trainer had; returns the newest."""
-    reader = Reader(ge.serving.open_target(target))
+    reader = Reader(opened(target))
     content, last_step = None, -1
     for version in reader.versions():
         record = reader.record(version)
@@ -80,5 +87,10 @@ def test_versions_survive_kills(tmp_path):
 
 
 @pytest.mark.soak
-def test_versions_survive_many_kills(tmp_path):
-    assert run_kills(tmp_path / "target", 200) > 200
+@pytest.mark.parametrize("kind", ["folder", "kafka"])
+def test_versions_survive_many_kills(kind, tmp_path):
+    if kind == "folder":
+        assert run_kills(tmp_path / "target", 200) > 200
+        return
+    with KafkaBroker(tmp_path) as broker:
+        assert run_kills(f"kafka://{broker.address}/dies", 200) > 200

@@ -57,7 +57,9 @@ Status AddSource(const std::string& text, std::vector<ModelToServe>* models) {
   if (models->empty()) return Bad("expected --model in front of it: a source is one model's");
   if (!models->back().source.empty()) return Bad("expected one source for a model, got two");
   if (text.find("://") != std::string::npos && text.rfind("file://", 0) != 0) {
-    return Bad("expected a folder or file://FOLDER, got '" + text + "'");
+    return Bad(
+        "expected a folder or file://FOLDER, got '" + text +
+        "'; python -m group_embedding.serving takes it, and copies its versions to a folder");
   }
   models->back().source = text;
   return Status::OK;

@@ -1,5 +1,7 @@
 """The promises of every store: the tests run on each of the real services."""
 
+import os
+
 import pytest
 from written_versions import Writer, bytes_of
 
@@ -9,6 +11,7 @@ from group_embedding.serving.mirror import Mirror
 from group_embedding.serving.mirror_status import MirrorStatus
 from group_embedding.serving.stores import open_store
 from group_embedding.serving.targets import FileTarget
+from group_embedding.serving.version_writer import Content
 
 
 class Replica:
@@ -104,6 +107,35 @@ def test_files_of_many_chunks_and_of_none_come_whole(url, make):
     expected = bytes_of(writer.target, 1)
     assert {len(content) for content in expected.values()} >= {0, 1_300_001, 2_600_002, 3_900_003}
     assert bytes_of(replica.target, 1) == expected
+
+
+@pytest.mark.parametrize("url", ["kafka", "redis"], indirect=True)
+def test_a_large_base_takes_little_memory(url, make, tmp_path):
+    # Given a base of 160 MB, whose content does not compress
+    writer, replica = make(Writer), make(Replica)
+    writer.base()
+    replica.follow()
+    (tmp_path / "large").mkdir()
+    with open(tmp_path / "large" / "saved_model.pb", "wb") as file:
+        for _ in range(160):
+            file.write(os.urandom(1 << 20))
+    content = Content(2, str(tmp_path / "large"), None, {})
+    before = memory_after(lambda: None)
+
+    # When it is published and mirrored, Then less than half of it is ever in memory
+    peak = memory_after(lambda: (writer.writer.write(content), replica.follow()))
+    assert replica.target.newest() == 2
+    assert peak - before < 80 << 20
+
+
+def memory_after(act):
+    """The most bytes that this process has during an act."""
+    with open("/proc/self/clear_refs", "w") as file:
+        file.write("5")  # from now on
+    act()
+    with open("/proc/self/status") as file:
+        (line,) = (line for line in file if line.startswith("VmHWM"))
+    return 1024 * int(line.split()[1])
 
 
 def test_a_new_publisher_takes_over_and_the_former_learns_it(make):
