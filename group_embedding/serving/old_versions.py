@@ -31,9 +31,13 @@ def named_files(target: Target) -> set[str]:
 
 
 def retire(target: Target, keep_bases: int) -> None:
-    """Removes the versions before the newest `keep_bases` bases, the lowest first."""
+    """Removes the versions before the newest `keep_bases` bases.
+
+    The highest goes first: a version is read by the versions before it, and whenever the process
+    ends, those that are still there are whole.
+    """
     found = whole_records(target)
     bases = [n for n, record in found.items() if record.kind == records.BASE]
-    for version in sorted(found):
+    for version in sorted(found, reverse=True):
         if len(bases) > keep_bases and version < sorted(bases)[-keep_bases]:
             target.remove(version)

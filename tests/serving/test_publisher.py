@@ -1,5 +1,6 @@
 """Published versions are what the model was, whatever else happens to the model and the target."""
 
+import contextlib
 import itertools
 import threading
 import time
@@ -14,6 +15,7 @@ from group_embedding.checkpoint import snapshots
 from group_embedding.serving import records, version_writer
 from group_embedding.serving.__main__ import main
 from group_embedding.serving.deltas import Reader
+from group_embedding.serving.old_versions import retire
 from group_embedding.serving.targets import FileTarget
 
 
@@ -121,6 +123,32 @@ def test_a_base_comes_with_its_delta(model, random, tmp_path):
     ids = {name: tf.constant(values, tf.int64) for name, values in ids.items()}
     served = loaded.signatures["serving_default"](**ids)["score"]
     np.testing.assert_array_equal(served, model.serve(**ids)["score"])
+
+
+@pytest.mark.parametrize("removals", range(5))
+def test_a_publisher_that_dies_while_it_retires_leaves_whole_versions(
+    removals, model, random, tmp_path, monkeypatch
+):
+    # Given versions of two bases, the first of which is to go
+    folder = tmp_path / "target"
+    publisher = ge.serving.Publisher(model, folder, base_every=3, keep_bases=9)
+    for _ in range(5):
+        model.change(random)
+        publisher.publish()
+    publisher.close()
+
+    # When the process ends after some removals
+    target, left = FileTarget(str(folder)), iter(range(removals))
+    remove = target.remove
+    monkeypatch.setattr(target, "remove", lambda version: (next(left), remove(version)))
+    with contextlib.suppress(StopIteration):
+        retire(target, keep_bases=1)
+
+    # Then all versions that are there can be read, and are as many as were left
+    reader = reader_of(folder)
+    for version in reader.versions():
+        reader.read(version)
+    assert len(reader.versions()) == 5 - removals
 
 
 @pytest.mark.parametrize("failing", ["put", "commit", "newest"])
