@@ -21,7 +21,7 @@ def redis_server(tmp_path_factory):
         yield server
 
 
-@pytest.fixture(params=["kafka", "redis", "s3", "hdfs", "gs"])
+@pytest.fixture(params=["kafka", "redis", "s3"])
 def url(request):
     """The URL of a store without versions, in each service."""
     name = f"versions-{uuid.uuid4().hex}"

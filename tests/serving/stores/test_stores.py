@@ -13,6 +13,9 @@ from group_embedding.serving.stores import open_store
 from group_embedding.serving.targets import FileTarget
 from group_embedding.serving.version_writer import Content
 
+# HDFS and Google's storage are as S3 but for what these tests do.
+everywhere = pytest.mark.parametrize("url", ["kafka", "redis", "s3", "hdfs", "gs"], indirect=True)
+
 
 class Replica:
     """A mirror of a store, its folder, and the versions that it has had, in their order."""
@@ -53,6 +56,7 @@ def make(url, tmp_path):
         each.close() if isinstance(each, Writer) else each.end()
 
 
+@everywhere
 def test_replicas_reach_every_version_and_converge(make):
     # Given three mirrors, one of which is away after version 2
     writer = make(Writer)
@@ -95,6 +99,7 @@ def test_a_replica_goes_on_where_it_was_or_fetches_a_base(make):
     assert bytes_of(newcomer.target, 4) == bytes_of(writer.target, 4)
 
 
+@everywhere
 def test_files_of_many_chunks_and_of_none_come_whole(url, make):
     # Given a base whose files take several chunks, and one that is empty
     writer, replica = make(Writer), make(Replica)
@@ -157,6 +162,7 @@ def test_a_new_publisher_takes_over_and_the_former_learns_it(make):
     assert steps == [1, 2, 1, 2]
 
 
+@everywhere
 def test_of_two_that_write_one_version_one_is_told(url, make, monkeypatch):
     if url.startswith("gs://"):
         pytest.skip("the tests' server of Google's protocol has no conditional writes")
