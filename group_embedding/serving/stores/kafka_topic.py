@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from group_embedding.serving.records import FileEntry
+from group_embedding.serving.records import DamagedVersion, FileEntry
 from group_embedding.serving.stores import kafka_records
 from group_embedding.serving.stores.chunks import chunks_of, num_chunks
 from group_embedding.serving.stores.interface import VersionStore
@@ -253,4 +253,5 @@ class KafkaTopic(VersionStore):
             if message.key() == key:
                 return message.value()
         self._data_next = -1
-        raise NoAnswer("a chunk did not come")
+        self._client.ends(self._data, self._data_partition)  # raises if the broker is away
+        raise DamagedVersion(f"'{self.url}' lacks a chunk, which its broker had acknowledged")

@@ -13,6 +13,7 @@ kafka = pytest.importorskip("confluent_kafka")
 from confluent_kafka import admin  # noqa: E402
 
 from group_embedding.serving import TargetError, open_target  # noqa: E402
+from group_embedding.serving.deltas import NotConsecutive  # noqa: E402
 from group_embedding.serving.mirror import Mirror  # noqa: E402
 from group_embedding.serving.stores import kafka_client, open_store  # noqa: E402
 from group_embedding.serving.stores.kafka_topic import KafkaTopic  # noqa: E402
@@ -151,6 +152,31 @@ def test_a_topic_of_one_partition_that_somebody_made_works(kafka_broker, tmp_pat
 
     # Then they are mirrored
     assert follow(url, tmp_path / "mirror") == 2
+    writer.close()
+
+
+def test_a_chunk_that_the_broker_lost_is_told_until_a_base_comes(
+    kafka_broker, tmp_path, monkeypatch
+):
+    # Given a mirror at version 2, and a version whose chunks are not in the topic
+    url = f"kafka://{kafka_broker.address}/lost-{uuid.uuid4().hex}?timeout=1"
+    writer, target = Writer(url, tmp_path), FileTarget(str(tmp_path / "mirror"))
+    writer.base()
+    writer.delta()
+    mirror = Mirror(open_store(url), target)
+    mirror.follow()
+    with monkeypatch.context() as lost:
+        lost.setattr(KafkaTopic, "_write_chunks", lambda self, attempt, files: [0] * len(files))
+        writer.delta()
+    writer.delta()
+
+    # When it is followed, Then the mirror says so, and goes on with the next base
+    with pytest.raises(NotConsecutive, match="lacks a chunk, which its broker had acknowledged"):
+        mirror.follow()
+    assert mirror.version == 2
+    writer.base()
+    writer.delta()
+    assert mirror.follow() == 6
     writer.close()
 
 
