@@ -69,6 +69,6 @@ def take_text(pointer):
     Args:
         pointer: ctypes.c_void_p.
     """
-    text = ctypes.string_at(pointer).decode() if pointer else ""
+    text = ctypes.string_at(pointer).decode(errors="replace") if pointer else ""
     library().ge_serving_free(pointer)
     return text

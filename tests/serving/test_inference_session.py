@@ -130,6 +130,8 @@ def test_wrong_names_are_named(session):
 def test_wrong_models_and_options_are_named(folder, tmp_path):
     with pytest.raises(FileNotFoundError, match="expected the folder of a SavedModel"):
         InferenceSession(tmp_path)
+    with pytest.raises(FileNotFoundError, match="SavedModel.* got '/none/\ufffd'"):
+        InferenceSession(b"/none/\xff")  # a path that is no UTF-8
     with pytest.raises(ValueError, match="'quantize': expected int8, fp8 or bfloat16, got 'int2'"):
         InferenceSession(folder, quantize="int2")
     with pytest.raises(FileNotFoundError, match="expected a graph with the tags train"):
