@@ -45,8 +45,8 @@ class LowerTier {
 
   // The rows, if they are complete; null if they are not there, or on an error.
   virtual std::unique_ptr<LowerRows> Find(const LowerRowsId& id, int64_t dim, Status* error) = 0;
-  // To be filled. What the table had before, but for the last content, is removed when these are
-  // complete.
+  // To be filled. What the table had before, but for the last content and those that are open, is
+  // removed when these are complete.
   virtual std::unique_ptr<LowerRows> Make(const LowerRowsId& id, RowFormat format, int64_t dim) = 0;
 };
 

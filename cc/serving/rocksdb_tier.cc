@@ -151,6 +151,20 @@ class RocksdbTier : public LowerTier, public std::enable_shared_from_this<Rocksd
     return Status(TakeMessage(api_, message)).In(Where());
   }
 
+  // Which contents are open: their rows are not removed.
+  void CountIn(uint64_t content) const {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    ++open_[content];
+  }
+  void CountOut(uint64_t content) const {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (--open_[content] == 0) open_.erase(content);
+  }
+  bool IsOpen(uint64_t content) const {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    return open_.count(content) > 0;
+  }
+
   // Removes rows, their mark first.
   Status Remove(uint64_t content) const {
     Owned<RocksdbApi::WriteBatch> mark = MakeBatch(), rows = MakeBatch();
@@ -173,6 +187,8 @@ class RocksdbTier : public LowerTier, public std::enable_shared_from_this<Rocksd
   Owned<RocksdbApi::Db> db_;
   const Owned<RocksdbApi::ReadOptions> read_;
   const Owned<RocksdbApi::WriteOptions> unlogged_, synced_;
+  mutable std::mutex mutex_;  // of open_
+  mutable std::map<uint64_t, int64_t> open_;
 };
 
 class RocksdbRows : public LowerRows {
@@ -182,7 +198,10 @@ class RocksdbRows : public LowerRows {
       : tier_(std::move(tier)),
         id_(id),
         mark_(mark),
-        row_bytes_(RowBytes(static_cast<RowFormat>(mark.format), dim)) {}
+        row_bytes_(RowBytes(static_cast<RowFormat>(mark.format), dim)) {
+    tier_->CountIn(id_.content);
+  }
+  ~RocksdbRows() override { tier_->CountOut(id_.content); }
 
   RowFormat format() const override { return static_cast<RowFormat>(mark_.format); }
   int64_t num_rows() const override { return mark_.num_rows; }
@@ -243,9 +262,10 @@ class RocksdbRows : public LowerRows {
                                 initial.size());
     tier_->api().writebatch_put(batch.get(), mark.bytes, sizeof(mark), value.data(), value.size());
     status = tier_->Write(batch.get(), true);
-    // A model that is being replaced still reads the content before this one.
+    // The content before this one may be asked for again.
     for (const auto& [content, other] : marks) {
-      if (status.ok() && content != id_.content && other.sequence < mark_.sequence - 1) {
+      const bool is_old = content != id_.content && other.sequence < mark_.sequence - 1;
+      if (status.ok() && is_old && !tier_->IsOpen(content)) {
         status = tier_->Remove(content);
       }
     }

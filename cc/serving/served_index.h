@@ -50,14 +50,14 @@ class ServedIndex {
   int64_t Find(int64_t key, uint64_t hash) const {
     const Cell* cell = PartOf(hash).load(std::memory_order_acquire)->Probe(key, hash);
     const int64_t row = cell->row.load(std::memory_order_acquire);
-    return row < 0 ? kNone : row & kRowMask;
+    return IsOf(key, *cell, row) ? row & kRowMask : kNone;
   }
 
   // Find, which also remembers the second, where it differs.
   int64_t FindAndMark(int64_t key, uint64_t hash, int64_t second) const {
     Cell* cell = PartOf(hash).load(std::memory_order_acquire)->Probe(key, hash);
     int64_t row = cell->row.load(std::memory_order_acquire);
-    if (row < 0) return kNone;
+    if (!IsOf(key, *cell, row)) return kNone;
     const int64_t marked = (row & ~kSecondMask) | SecondBits(second);
     // Fails if the row was taken away or replaced meanwhile: then there is nothing to mark.
     if (marked != row) cell->row.compare_exchange_strong(row, marked, std::memory_order_relaxed);
@@ -135,18 +135,19 @@ class ServedIndex {
     return cells * static_cast<int64_t>(sizeof(Cell));
   }
 
-  bool has_former_parts() const { return !former_.empty(); }
+  size_t num_former_parts() const { return former_.size(); }
 
   // Once no reader is left that began before the last Set.
-  void DropFormerParts() {
-    if (former_.empty()) return;
-    owned_.erase(std::remove_if(owned_.begin(), owned_.end(),
-                                [this](const auto& part) {
-                                  return std::find(former_.begin(), former_.end(), part.get()) !=
-                                         former_.end();
-                                }),
-                 owned_.end());
-    former_.clear();
+  void DropFormerParts() { DropFormerParts(former_.size()); }
+  // The oldest of them, once no reader is left that began before they were replaced.
+  void DropFormerParts(size_t count) {
+    if (count == 0) return;
+    const auto end = former_.begin() + count;
+    const auto is_dropped = [&](const auto& part) {
+      return std::find(former_.begin(), end, part.get()) != end;
+    };
+    owned_.erase(std::remove_if(owned_.begin(), owned_.end(), is_dropped), owned_.end());
+    former_.erase(former_.begin(), end);
   }
 
   // body(key, row) for every key that has a row. For the thread that changes the index.
@@ -175,6 +176,12 @@ class ServedIndex {
   struct Cell {
     std::atomic<int64_t> key{0}, row{kFree};
   };
+
+  // Whether the row that was read from the cell is the key's: a cell that was free in Probe may
+  // have been taken by another key since.
+  static bool IsOf(int64_t key, const Cell& cell, int64_t row) {
+    return row >= 0 && cell.key.load(std::memory_order_relaxed) == key;
+  }
 
   struct Part {
     explicit Part(int64_t num_keys)

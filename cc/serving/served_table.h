@@ -89,7 +89,7 @@ class ServedTable {
   // The row of a key that is not in memory, until Fetch.
   static constexpr int64_t kNotInMemory = std::numeric_limits<int64_t>::min();
 
-  // Reads a table, for its life. No more than two pointers where the table is not tiered.
+  // Reads a table, for its life. A table that is not tiered needs none.
   class Reader {
    public:
     explicit Reader(const ServedTable* table) {
@@ -176,10 +176,11 @@ class ServedTable {
   int64_t num_rows_ = 0;                // of the array, in use or free
   std::vector<int64_t> free_;
 
-  // Rows that left the cache in an epoch.
+  // What was taken away in an epoch: rows, and how many parts of the index.
   struct Retired {
-    int64_t epoch;
+    int64_t epoch = 0;
     std::vector<int64_t> rows;
+    size_t num_parts = 0;
   };
 
   std::unique_ptr<LowerRows> lower_;  // of a tiered table
@@ -189,7 +190,7 @@ class ServedTable {
   std::vector<Retired> retired_;  // the oldest first
   int64_t num_cached_ = 0;        // rows of the base, in the array
   int64_t num_absent_ = 0;        // keys that were nowhere, in the index
-  int64_t former_epoch_ = 0;      // when a part of the index was replaced last
+  size_t num_retired_parts_ = 0;  // of the index, in retired_
   TierCounts counts_;
 };
 

@@ -112,7 +112,6 @@ Status ServedTable::CacheRow(int64_t key, const char* values, int64_t second, in
     ++counts_.fetched;
   }
   index_->Set(key, *row, false, second);
-  if (index_->has_former_parts()) former_epoch_ = grace_.epoch();
   return {};
 }
 
@@ -135,7 +134,8 @@ void ServedTable::EvictOldest(int64_t second) {
   const int64_t count = std::min<int64_t>(wanted, static_cast<int64_t>(candidates.size()));
   std::nth_element(candidates.begin(), candidates.begin() + count, candidates.end(),
                    [](const Candidate& a, const Candidate& b) { return a.age > b.age; });
-  Retired retired{grace_.epoch(), {}};
+  Retired retired;
+  retired.epoch = grace_.epoch();
   for (int64_t i = 0; i < count; ++i) {
     index_->Erase(candidates[i].key);
     if (candidates[i].row > options_.matrix_rows) {
@@ -151,15 +151,21 @@ void ServedTable::EvictOldest(int64_t second) {
 
 // Frees what nobody reads any more.
 void ServedTable::Reclaim() {
-  if (retired_.empty() && !index_->has_former_parts()) return;
+  if (const size_t parts = index_->num_former_parts(); parts > num_retired_parts_) {
+    retired_.push_back({grace_.epoch(), {}, parts - num_retired_parts_});
+    num_retired_parts_ = parts;
+  }
+  if (retired_.empty()) return;
   grace_.TryAdvance();
-  size_t num_free = 0;
+  size_t num_free = 0, num_parts = 0;
   while (num_free < retired_.size() && grace_.IsFree(retired_[num_free].epoch)) {
-    const std::vector<int64_t>& rows = retired_[num_free++].rows;
-    free_.insert(free_.end(), rows.begin(), rows.end());
+    const Retired& retired = retired_[num_free++];
+    free_.insert(free_.end(), retired.rows.begin(), retired.rows.end());
+    num_parts += retired.num_parts;
   }
   retired_.erase(retired_.begin(), retired_.begin() + num_free);
-  if (index_->has_former_parts() && grace_.IsFree(former_epoch_)) index_->DropFormerParts();
+  index_->DropFormerParts(num_parts);
+  num_retired_parts_ -= num_parts;
 }
 
 // Rows of a delta stay, and so does the knowledge that a key was erased: below is its former row.
@@ -174,7 +180,6 @@ void ServedTable::MergeIntoCache(const Overlay& overlay) {
     if (had_row) free_.push_back(former);
     if (!stayed) --(had_row ? num_cached_ : num_absent_);
   });
-  if (index_->has_former_parts()) former_epoch_ = grace_.epoch();
 }
 
 }  // namespace group_embedding

@@ -53,6 +53,28 @@ std::vector<int64_t> Numbers(int64_t count) {
   return numbers;
 }
 
+// A reader of a key that is not there may probe the cell that another key takes meanwhile.
+TEST(AKeyThatIsNotThereHasNoRowWhileOthersCome) {
+  for (int round = 0; round < 30; ++round) {
+    ServedIndex index(4000);
+    std::atomic<bool> stop{false};
+    std::atomic<int64_t> num_wrong{0};
+    std::vector<std::thread> threads;
+    for (int t = 0; t < 2; ++t) {
+      threads.emplace_back([&, t] {
+        for (int64_t key = t; !stop; ++key) {
+          const int64_t absent = -1 - key % 5000;
+          num_wrong += index.Find(absent, ServedIndex::HashOf(absent)) != ServedIndex::kNone;
+        }
+      });
+    }
+    for (int64_t key = 0; key < 4000; ++key) index.Set(key, key + 1);
+    stop = true;
+    for (std::thread& thread : threads) thread.join();
+    CHECK_EQ(num_wrong.load(), 0);
+  }
+}
+
 // Rows below memory: key k has the value k; those that a test leaves out are nowhere.
 class ComputedRows : public LowerRows {
  public:
