@@ -276,6 +276,7 @@ TEST(ATieredTableAnswersFromEveryTier) {
     std::array<float, 2> values = {};
     TwoSlots requests;
     std::atomic<bool> stop{false};
+    std::atomic<int64_t> num_asked{0};
     std::vector<std::thread> threads;
     for (int t = 0; t < 3; ++t) {
       threads.emplace_back([&, t] {
@@ -284,6 +285,7 @@ TEST(ATieredTableAnswersFromEveryTier) {
           std::vector<int64_t> keys(40);
           for (int64_t& key : keys) key = static_cast<int64_t>(random() % (kRows + 100));
           AskTiered(table.get(), &requests, seen, values, keys);
+          ++num_asked;
         }
       });
     }
@@ -298,6 +300,7 @@ TEST(ATieredTableAnswersFromEveryTier) {
       seen[slot] = overlays[slot].get();
       values[slot] = 10'000.0f + version;
       requests.Switch(slot);
+      while (num_asked < 10 * version) std::this_thread::yield();
     }
     stop = true;
     for (std::thread& thread : threads) thread.join();
