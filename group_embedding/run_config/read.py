@@ -40,7 +40,7 @@ class Config:
 
     @property
     def url(self) -> str | None:
-        """Where the run is kept, if that is not on this machine; else None."""
+        """The URL of the run's folder; None: it is a folder of this machine."""
         folder = self["checkpoints"]["folder"]
         return folder.rstrip("/") if folder and "://" in folder else None
 
