@@ -117,6 +117,22 @@ def test_every_version_is_the_trainers(tmp_path, quantize):
                         session.apply(version_folder(tmp_path / "target", version))
 
 
+def test_rows_that_were_quantised_in_files(tmp_path):
+    # Given a model whose rows were quantised in its files
+    model = Shop()
+    tf.saved_model.save(model, str(tmp_path / "1"), signatures=model.serve)
+    small = tmp_path / "small" / "1"
+    assert main(["quantize", str(tmp_path / "1"), str(small), "--to", "int8"]) == 0
+    with InferenceSession(small) as whole:
+        expected = whole.predict(request(40))
+    for _ in range(2):  # filled by the first, found by the second
+        # When it opens in tiers
+        with in_tiers(small, tmp_path / "rows", "400") as tiered:
+            # Then it answers as in memory
+            for name, rows in tiered.predict(request(40)).items():
+                np.testing.assert_array_equal(rows, expected[name], err_msg=name)
+
+
 def test_an_erased_key_stays_erased(tmp_path):
     # Given a served row below memory, whose key the trainer then erases
     model = Shop()

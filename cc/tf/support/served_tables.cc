@@ -110,7 +110,7 @@ uint64_t ServedTables::ContentOf(const std::string& table, const std::string& ma
 absl::Status ServedTables::AttachComplete(Entry* entry, const LowerRowsId& id, bool* is_there) {
   *is_there = false;
   if (lower_ == nullptr) return absl::OkStatus();
-  const ServedTableOptions& options = entry->table->options();
+  const ServedTableOptions options = entry->table->options();  // the table may be made again
   Status status;
   std::unique_ptr<LowerRows> rows = lower_->Find(id, options.dim, &status);
   if (!status.ok()) return absl::UnavailableError(status.message());
