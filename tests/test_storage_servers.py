@@ -11,6 +11,8 @@ import time
 import pytest
 from shared_server import shared_server
 
+from group_embedding.file_systems.connections import connect
+
 USER = """
 import sys, time
 from shared_server import shared_server
@@ -77,10 +79,10 @@ def test_a_server_that_cannot_start_says_why(tmp_path):
 
 
 def test_files_are_written_renamed_and_read(s3_folder, hdfs_folder):
-    fsspec = pytest.importorskip("fsspec")
+    pytest.importorskip("fsspec")
     for folder in (s3_folder, hdfs_folder):
         # Given files in a folder
-        files, root = fsspec.core.url_to_fs(folder)
+        files, root = connect(folder)
         for name in ("a", "b", "sub/c"):
             files.makedirs(os.path.dirname(f"{root}/{name}"), exist_ok=True)
             files.pipe_file(f"{root}/{name}", name.encode() * 100_000)

@@ -36,6 +36,9 @@ _DEFAULTS: dict[str, dict[str, Any]] = {
 _FILES_OF_HADOOP = ("HADOOP_CONF_DIR", "HADOOP_HOME")
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
 _options: dict[str, dict[str, Any]] = {}  # by scheme and host or bucket, of `set_options`
+# Clients of HDFS, which fsspec forgets in a forked process. They must not end there, as they would
+# wait for threads that it does not have.
+_kept: dict[int, Any] = {}
 
 
 class FileSystemError(OSError):
@@ -91,7 +94,10 @@ def connect(url: str) -> tuple[Any, str]:
     configured = fsspec.config.conf.get(scheme, {})
     options = {**defaults, **configured, **_options.get(_host_of(url), {})}
     with naming(url):
-        return fsspec.core.url_to_fs(url, **options)
+        files, path = fsspec.core.url_to_fs(url, **options)
+    if module == "hdfs_native":
+        _kept[id(files)] = files
+    return files, path
 
 
 def root_of(url: str, path: str) -> str:

@@ -1,6 +1,8 @@
 """Files of other machines: what is written is whole, or not there."""
 
 import os
+import signal
+import time
 
 import pytest
 
@@ -14,6 +16,25 @@ def folder(request):
     if request.param == "memory":
         return f"memory://{os.urandom(4).hex()}"
     return request.getfixturevalue(f"{request.param}_folder")
+
+
+def test_a_process_that_is_forked_ends(folder):
+    # Given a process that has read a file system, and is forked
+    remote_files.write_file(f"{folder}/a", b"one")
+    assert remote_files.exists(f"{folder}/a")
+    pid = os.fork()
+    if pid == 0:
+        os._exit(0)
+    # When the child ends, Then it does so at once
+    deadline = time.monotonic() + 20
+    while (ended := os.waitpid(pid, os.WNOHANG))[0] == 0 and time.monotonic() < deadline:
+        time.sleep(0.01)
+    if ended[0] == 0:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+    assert ended == (pid, 0)
+    # And the parent still reads
+    assert remote_files.exists(f"{folder}/a")
 
 
 def test_files_come_and_go(folder, tmp_path):
