@@ -43,6 +43,8 @@ def test_no_test_runs_beside_one_that_measures_time(tmp_path):
     # When two processes run them
     command = [sys.executable, "-m", "pytest", "-n", "2", "--dist", "loadfile", "."]
     clean = {k: v for k, v in os.environ.items() if not k.startswith("PYTEST_")}
+    modules = [str(Path(__file__).parent), *filter(None, [clean.get("PYTHONPATH")])]
+    clean["PYTHONPATH"] = os.pathsep.join(modules)  # of conftest.py
     done = subprocess.run(command, cwd=tmp_path, env=clean, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
 

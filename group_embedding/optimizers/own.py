@@ -154,10 +154,10 @@ def RowwiseAdam(  # noqa: N802
 
     >>> table = tf.Variable(tf.zeros([3, 2]))
     >>> optimizer = ge.optimizers.RowwiseAdam(0.5)
-    >>> gradient = tf.IndexedSlices(tf.constant([[3., 0.]]), tf.constant([2]))
+    >>> gradient = tf.IndexedSlices(tf.constant([[3., 3.]]), tf.constant([2]))
     >>> _ = optimizer.apply_gradients([(gradient, table)])
     >>> table.numpy().round(3).tolist()
-    [[0.0, 0.0], [0.0, 0.0], [-0.707, 0.0]]
+    [[0.0, 0.0], [0.0, 0.0], [-0.5, -0.5]]
     """
     settings = Settings(skip_nonfinite, stochastic_rounding_seed)
     if _in_v1_graph():
