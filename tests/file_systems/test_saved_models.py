@@ -123,7 +123,8 @@ def test_damage_is_named(memory, what):
 def test_a_model_that_another_program_wrote_is_copied_as_it_is(memory):
     export(memory)
     remote_files.remove(f"{memory}/assets.extra/manifest.json")
-    ge.serving.InferenceSession(memory).close()
+    with ge.serving.InferenceSession(memory) as session:
+        assert session.predict({"id": np.array([3])})["sum"].tolist() == [[9.0, 10.0]]
 
 
 def test_names_that_lead_out_of_the_folder_are_refused(tmp_path):

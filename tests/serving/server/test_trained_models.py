@@ -169,3 +169,21 @@ def test_threads_between_ops(own_server, tmp_path):
 
 def num_threads(served):
     return len(list(Path(f"/proc/{served.pid}/task").iterdir()))
+
+
+def test_rows_on_disk(own_server, tmp_path):
+    # Given two models, in memory and with their rows on disk
+    for name, steps in (("a", 1), ("b", 2)):
+        model = Model()
+        model.train(steps)
+        tf.saved_model.save(model, str(tmp_path / name / "1"), signatures=model.signature())
+    models = {name: tmp_path / name for name in "ab"}
+    tiers = f"memory=1kB,rocksdb={tmp_path / 'rows'}"
+    # When a server of each kind answers, Then they answer the same
+    with (
+        Client(own_server(models)) as whole,
+        Client(own_server(models, "--tiers", tiers)) as tiered,
+    ):
+        for name in models:
+            expected = whole.predict(inputs(), model=name)[0]
+            assert_equal(tiered.predict(inputs(), model=name)[0], expected)
