@@ -95,7 +95,8 @@ def _add_ops(ninja, tensorflow, sources, core, name):
 def _add_serving(ninja, sources, abi):
     """The library that loads TensorFlow: no other one may come with it."""
     flags = f"{abi} -fvisibility=hidden"
-    objects = ninja.objects("serving", [*sources, SOURCES / "serving" / "options.cc"], flags)
+    options = [SOURCES / "serving" / name for name in ("options.cc", "tier_options.cc")]
+    objects = ninja.objects("serving", [*sources, *options], flags)
     library = OBJECTS / "serving" / "libge_serving.so"
     ninja.library(library, objects, "-Wl,-soname,libge_serving.so -ldl -lpthread -Wl,-z,defs")
     return library

@@ -9,6 +9,8 @@
 
 #include "core/row_format.h"
 #include "core/status.h"
+#include "serving/deadline.h"
+#include "serving/tier_options.h"
 
 namespace group_embedding {
 
@@ -22,12 +24,18 @@ class LowerRows {
  public:
   virtual ~LowerRows() = default;
 
+  // The tier, as the user named it, without passwords: "rocksdb=/var/rows". For messages; what is
+  // before '=' is a label of metrics.
+  virtual std::string tier() const = 0;
   virtual RowFormat format() const = 0;
   virtual int64_t num_rows() const = 0;
 
   // Any number of threads. Writes found [num_keys], and rows [num_keys, row bytes] of those that
-  // are.
-  virtual Status Read(const int64_t* keys, int64_t num_keys, bool* found, char* rows) const = 0;
+  // are. An error once the deadline is over, if that is noticed: `keeps_deadlines` says whether it
+  // always is, also where the tier hangs.
+  virtual Status Read(const int64_t* keys, int64_t num_keys, const Deadline& deadline, bool* found,
+                      char* rows) const = 0;
+  virtual bool keeps_deadlines() const = 0;
 
   // One thread fills them, once. `may_replace`: the keys may have rows already.
   virtual Status Write(const int64_t* keys, int64_t num_keys, const char* rows,
@@ -49,6 +57,9 @@ class LowerTier {
   // removed when these are complete.
   virtual std::unique_ptr<LowerRows> Make(const LowerRowsId& id, RowFormat format, int64_t dim) = 0;
 };
+
+// The tier that the options name.
+std::shared_ptr<LowerTier> OpenLowerTier(const TierOptions& options, Status* error);
 
 // RocksDB in a folder, which is made. One process at a time; models of one process share it.
 std::shared_ptr<LowerTier> OpenRocksdbTier(const std::string& folder, Status* error);

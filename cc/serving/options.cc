@@ -1,9 +1,6 @@
 #include "serving/options.h"
 
-#include <algorithm>
 #include <cstdio>
-#include <cstdlib>
-#include <utility>
 
 #include "serving/json_reader.h"
 
@@ -36,7 +33,7 @@ Status ReadOne(const std::string& key, JsonReader* reader, ServingOptions* optio
   } else if (key == "state") {
     options->state = reader->String();
   } else if (key == "tiers") {
-    Status status = ReadTiers(reader->String(), options);
+    Status status = ReadTiers(reader->String(), &options->tiers);
     if (!status.ok()) return status;
   } else {
     return "expected the options tensorflow, tags, version, quantize, threads, inter_op_threads, "
@@ -46,47 +43,7 @@ Status ReadOne(const std::string& key, JsonReader* reader, ServingOptions* optio
   return reader->ok() ? Status() : "option '" + key + "': expected a value of another type";
 }
 
-// A number of bytes; -1: it is none.
-int64_t ReadBytes(const std::string& text) {
-  static const std::pair<const char*, double> units[] = {
-      {"", 1},         {"kB", 1e3},     {"MB", 1e6},     {"GB", 1e9},    {"TB", 1e12},
-      {"KiB", 0x1p10}, {"MiB", 0x1p20}, {"GiB", 0x1p30}, {"TiB", 0x1p40}};
-  char* end = nullptr;
-  const double number = std::strtod(text.c_str(), &end);
-  if (end == text.c_str() || !(number > 0)) return -1;
-  for (const auto& [unit, bytes] : units) {
-    if (std::string(end) == unit && number * bytes < 0x1p62) {
-      return static_cast<int64_t>(number * bytes);
-    }
-  }
-  return -1;
-}
-
 }  // namespace
-
-Status ReadTiers(const std::string& text, ServingOptions* options) {
-  const std::string expected =
-      "option 'tiers': expected memory=SIZE,rocksdb=FOLDER, as "
-      "memory=16GB,rocksdb=/var/rows, got '" +
-      text + "'";
-  for (size_t begin = 0; begin <= text.size();) {
-    const size_t end = std::min(text.find(',', begin), text.size());
-    const std::string tier = text.substr(begin, end - begin);
-    const size_t equals = tier.find('=');
-    if (equals == tier.npos) return expected;
-    const std::string name = tier.substr(0, equals), value = tier.substr(equals + 1);
-    if (name == "memory" && options->memory_bytes == 0) {
-      options->memory_bytes = ReadBytes(value);
-      if (options->memory_bytes < 1) return expected;
-    } else if (name == "rocksdb" && options->rocksdb.empty() && !value.empty()) {
-      options->rocksdb = value;
-    } else {
-      return expected;
-    }
-    begin = end + 1;
-  }
-  return options->memory_bytes > 0 && !options->rocksdb.empty() ? Status() : expected;
-}
 
 Status ReadOptions(const std::string& json, ServingOptions* options) {
   JsonReader reader(json);

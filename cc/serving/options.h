@@ -8,6 +8,7 @@
 
 #include "core/row_format.h"
 #include "core/status.h"
+#include "serving/tier_options.h"
 
 namespace group_embedding {
 
@@ -19,12 +20,8 @@ struct ServingOptions {
   int32_t threads = 0;           // of one op; 0: one per core
   int32_t inter_op_threads = 0;  // for ops side by side; 0: a request's own thread runs them all
   std::string state;             // file; empty: none
-  std::string rocksdb;           // folder, below host memory; empty: all rows are in memory
-  int64_t memory_bytes = 0;      // for rows that are cached, with a tier below
+  TierOptions tiers;
 };
-
-// Reads "memory=16GB,rocksdb=FOLDER": sizes in bytes, or with kB, MB, GB, KiB, MiB or GiB.
-Status ReadTiers(const std::string& text, ServingOptions* options);
 
 // Reads one JSON object. An unknown key, or a value of another type, is an error.
 Status ReadOptions(const std::string& json, ServingOptions* options);

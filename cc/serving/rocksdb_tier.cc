@@ -62,7 +62,8 @@ class RocksdbTier : public LowerTier, public std::enable_shared_from_this<Rocksd
   std::unique_ptr<LowerRows> Find(const LowerRowsId& id, int64_t dim, Status* error) override;
   std::unique_ptr<LowerRows> Make(const LowerRowsId& id, RowFormat format, int64_t dim) override;
 
-  std::string Where() const { return "tier rocksdb=" + folder_ + ": "; }
+  std::string Name() const { return "rocksdb=" + folder_; }
+  std::string Where() const { return "tier " + Name() + ": "; }
 
   // One value; false: there is none.
   Status Get(const std::string& key, bool* found, std::string* value) const {
@@ -203,11 +204,15 @@ class RocksdbRows : public LowerRows {
   }
   ~RocksdbRows() override { tier_->CountOut(id_.content); }
 
+  std::string tier() const override { return tier_->Name(); }
+  bool keeps_deadlines() const override { return false; }  // a disk may hang
   RowFormat format() const override { return static_cast<RowFormat>(mark_.format); }
   int64_t num_rows() const override { return mark_.num_rows; }
 
-  Status Read(const int64_t* keys, int64_t num_keys, bool* found, char* rows) const override {
+  Status Read(const int64_t* keys, int64_t num_keys, const Deadline& deadline, bool* found,
+              char* rows) const override {
     for (int64_t begin = 0; begin < num_keys; begin += kReadAtOnce) {
+      if (deadline.is_over()) return Late(deadline);
       const int64_t count = std::min(kReadAtOnce, num_keys - begin);
       Status status = tier_->GetRows(id_.content, keys + begin, count, row_bytes_, found + begin,
                                      rows + begin * row_bytes_);
@@ -282,11 +287,15 @@ class RocksdbRows : public LowerRows {
   }
 
  private:
+  Status Late(const Deadline& deadline) const {
+    return Status("rows were not read within the request's " + deadline.Text())
+        .In("table '" + id_.table + "', " + tier_->Where());
+  }
   // How many of the keys have rows.
   Status Count(const int64_t* keys, int64_t num_keys, int64_t* count) const {
     const std::unique_ptr<bool[]> found(new bool[num_keys]);
     std::vector<char> rows(num_keys * row_bytes_);
-    Status status = Read(keys, num_keys, found.get(), rows.data());
+    Status status = Read(keys, num_keys, Deadline::Never(), found.get(), rows.data());
     *count = std::count(found.get(), found.get() + num_keys, true);
     return status;
   }
@@ -312,6 +321,10 @@ std::unique_ptr<LowerRows> RocksdbTier::Make(const LowerRowsId& id, RowFormat fo
 }
 
 }  // namespace
+
+std::shared_ptr<LowerTier> OpenLowerTier(const TierOptions& options, Status* error) {
+  return OpenRocksdbTier(options.rocksdb, error);
+}
 
 std::shared_ptr<LowerTier> OpenRocksdbTier(const std::string& folder, Status* error) {
   static std::mutex mutex;

@@ -74,7 +74,8 @@ Status ServedTable::Fetch(const int64_t* keys, std::vector<int64_t> positions, i
   const int64_t num_wanted = static_cast<int64_t>(wanted.size());
   std::vector<char> values(num_wanted * row_bytes_);
   const std::unique_ptr<bool[]> found(new bool[num_wanted]);
-  Status status = lower_->Read(wanted.data(), num_wanted, found.get(), values.data());
+  Status status =
+      lower_->Read(wanted.data(), num_wanted, Deadline::Never(), found.get(), values.data());
   if (!status.ok()) return status;
 
   const std::lock_guard<std::mutex> lock(mutex_);

@@ -80,9 +80,12 @@ class ComputedRows : public LowerRows {
  public:
   explicit ComputedRows(int64_t num_rows) : num_rows_(num_rows) {}
 
+  std::string tier() const override { return "computed=here"; }
+  bool keeps_deadlines() const override { return false; }
   RowFormat format() const override { return RowFormat::kFloat32; }
   int64_t num_rows() const override { return num_rows_; }
-  Status Read(const int64_t* keys, int64_t num_keys, bool* found, char* rows) const override {
+  Status Read(const int64_t* keys, int64_t num_keys, const Deadline&, bool* found,
+              char* rows) const override {
     for (int64_t i = 0; i < num_keys; ++i) {
       found[i] = keys[i] >= 0 && keys[i] < num_rows_;
       const std::vector<float> row(kDim, static_cast<float>(keys[i]));

@@ -94,9 +94,9 @@ ServedModel::~ServedModel() {
 absl::Status ServedModel::Open(const std::string& path, const ServingOptions& options,
                                std::unique_ptr<ServedModel>* model) {
   std::shared_ptr<LowerTier> lower;
-  if (!options.rocksdb.empty()) {
+  if (options.tiers.has_lower()) {
     Status status;
-    lower = OpenRocksdbTier(options.rocksdb, &status);
+    lower = OpenLowerTier(options.tiers, &status);
     if (!status.ok()) return absl::UnavailableError(status.message());
   }
   std::unique_ptr<ServedModel> opened(new ServedModel(path, options, std::move(lower)));
@@ -170,7 +170,7 @@ absl::Status ServedModel::MakeSession(int slot, const MetaGraphDef& meta) {
     TF_RETURN_IF_ERROR(ShareVariables());
   } else {
     TF_RETURN_IF_ERROR(session->Restore());
-    if (!options_.rocksdb.empty()) tables_->ShareMemory(options_.memory_bytes);
+    if (options_.tiers.has_lower()) tables_->ShareMemory(options_.tiers.memory_bytes);
   }
   return session->Initialize();
 }
