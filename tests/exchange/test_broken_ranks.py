@@ -115,7 +115,8 @@ def test_an_elastic_job_goes_on_from_the_last_checkpoint(tmp_path, what):
     with Job(tmp_path, "elastic", launcher=elastic) as job:
         processes = job.processes()
         lost = next(p for p in processes if _host_of(p) == "127.0.0.1")
-        while not list(tmp_path.glob("saved/model-3.index")):
+        latest = tmp_path / "saved" / "checkpoint"  # written after the files of a save
+        while not (latest.exists() and "model-3" in latest.read_text()):
             time.sleep(0.05)
         os.kill(lost, signal.SIGKILL if what == "killed" else signal.SIGSTOP)
 
