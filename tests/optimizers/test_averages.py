@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import tensorflow as tf
+from variables import storages
 
 import group_embedding as ge
 from group_embedding.keras_compat import IS_KERAS_3, keras
@@ -22,6 +23,10 @@ OPTIMIZERS = {  # whether a step looks every row up, as stock moves the moments 
     "Adagrad": (False, {}),
     "Adam": (True, {}),
 }
+SMALL_DISK = pytest.param(
+    ge.StorageOption(ge.StorageType.DRAM_SSDHASH, storage_size=[1 << 13, 1 << 30]),
+    id="DRAM_SSDHASH",
+)
 optimizers = keras.optimizers
 
 
@@ -110,11 +115,11 @@ def test_averages_are_those_of_stock(name, overwrite, traced):
     assert_like_stock(name, make_ours(), make_stock(), traced, **options)
 
 
+@pytest.mark.parametrize("storage", [SMALL_DISK, *storages.ON_GPU])
 @pytest.mark.parametrize("name", ["SGD", "Adagrad"])
-def test_averages_of_tables_on_disk(name):
-    # Given tables most of whose rows are on disk / When they are trained, and averages written
-    # Then rows are those of stock's variables
-    storage = ge.StorageOption(ge.StorageType.DRAM_SSDHASH, storage_size=[1 << 13, 1 << 30])
+def test_averages_of_tables_in_every_storage(name, storage):
+    # Given tables most of whose rows are on disk, or whose rows are on a GPU
+    # When they are trained, and averages written / Then rows are those of stock's variables
     assert_like_stock(name, make_ours(storage), make_stock(), ema_overwrite_frequency=3)
 
 
