@@ -49,8 +49,9 @@ def open_tables(format: str, path: str, **options: Any) -> list[SavedTable]:
             model, with `key` and `emb_vector`, or a folder with several. "torchrec": a file of
             `torch.save(model.state_dict(), path)`; torch is not needed. "text": a file with a word
             and its numbers in each line, as word2vec writes it. All on this machine's file system.
-        **options: "tfra" takes `key_dtype="int64"` and `value_dtype="float32"` for folders, whose
-            files do not say. "text" takes `keys`: "integers", words are integers; "lines", keys are
+        **options: "hugectr" takes `key_dtype="int64"`, or "uint32". "tfra" takes
+            `key_dtype="int64"` and `value_dtype="float32"` for folders, whose files do not say.
+            "text" takes `keys`: "integers", words are integers; "lines", keys are
             line numbers; "hashes", keys are `tf.strings.to_hash_bucket_fast` of words into
             2**63 - 1 buckets.
 

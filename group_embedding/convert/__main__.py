@@ -47,7 +47,7 @@ def _parser():
         metavar="OLD=NEW",
         help="the name of a table in the checkpoint; may be repeated",
     )
-    parser.add_argument("--key-dtype", help="tfra: of a folder's keys (default: int64)")
+    parser.add_argument("--key-dtype", help="hugectr, tfra: of a folder's keys (default: int64)")
     parser.add_argument("--value-dtype", help="tfra: of a folder's values (default: float32)")
     parser.add_argument("--keys", help="text: integers (default), lines or hashes")
     parser.add_argument("--vocabulary", help="text: the file to write the words to, one a line")
@@ -63,11 +63,16 @@ def _pair(text):
 
 def _format_options(options):
     """The options of the format that were given."""
-    of_format = {"tfra": ("key_dtype", "value_dtype"), "text": ("keys", "vocabulary")}
-    for format, names in of_format.items():
-        for name in names:
-            if getattr(options, name) is not None and format != options.format:
-                raise ValueError(f"--{name.replace('_', '-')} is of {format}, not {options.format}")
+    of_format = {
+        "hugectr": ("key_dtype",),
+        "tfra": ("key_dtype", "value_dtype"),
+        "text": ("keys", "vocabulary"),
+    }
+    for name in sorted({name for names in of_format.values() for name in names}):
+        owners = [format for format, names in of_format.items() if name in names]
+        if getattr(options, name) is not None and options.format not in owners:
+            argument = f"--{name.replace('_', '-')}"
+            raise ValueError(f"{argument} is of {' and '.join(owners)}, not {options.format}")
     names = [name for name in of_format.get(options.format, ()) if name != "vocabulary"]
     given = {name: getattr(options, name) for name in names}
     return {name: value for name, value in given.items() if value is not None}

@@ -52,6 +52,8 @@ class Network(keras.Model):
 
     Args:
         graph: the path of the file, or what `read_graph` made of it.
+        initializers: {embedding: the initializer of its table, as of `TableConfig`}; others have
+            the default one.
         **kwargs: `name`, `dtype` and `trainable`, as for every Keras model.
 
     Returns:
@@ -59,13 +61,27 @@ class Network(keras.Model):
 
     Raises:
         ValueError: a layer is of a type that is none of HugeCTR's, or not supported; a key of it is
-            missing or unknown. The message names the layer.
+            missing or unknown. The message names the layer. Or `initializers` names no embedding.
     """
 
-    def __init__(self, graph: Graph | str | os.PathLike, **kwargs: Any) -> None:
+    def __init__(
+        self,
+        graph: Graph | str | os.PathLike,
+        initializers: Mapping[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(**{"name": "hugectr", **kwargs})
+        self._initializers = {
+            name: keras.initializers.get(one) for name, one in (initializers or {}).items()
+        }
         self._graph = graph if isinstance(graph, Graph) else read_graph(graph)
         self._slots = {one.name: one.slots for one in self._graph.sparse}
+        names = [one.name for one in self._graph.embeddings]
+        if unknown := sorted(set(self._initializers) - set(names)):
+            raise ValueError(
+                f"{self._graph.path}: expected initializers of {', '.join(names)}, got one of "
+                f"'{unknown[0]}'"
+            )
         self._embeddings = GroupEmbedding(self._feature_configs(), name="embeddings")
         self._dense_layers = [_make_layer(self._graph.path, one) for one in self._graph.layers]
 
@@ -148,11 +164,19 @@ class Network(keras.Model):
         return total
 
     def get_config(self) -> dict[str, Any]:
-        return {"name": self.name, "path": self._graph.path, "values": self._graph.values}
+        return {
+            "name": self.name,
+            "path": self._graph.path,
+            "values": self._graph.values,
+            "initializers": {
+                name: keras.initializers.serialize(one) for name, one in self._initializers.items()
+            },
+        }
 
     @classmethod
     def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> Network:
-        return cls(graph_of(config["values"], config["path"]), name=config["name"])
+        graph = graph_of(config["values"], config["path"])
+        return cls(graph, config.get("initializers"), name=config["name"])
 
     def _look_up(self, features):
         """{name of an embedding: [B, slots, dim]}."""
@@ -177,7 +201,10 @@ class Network(keras.Model):
     def _feature_configs(self):
         features = []
         for one in self._graph.embeddings:
-            table = TableConfig(one.name, sum(one.slot_sizes) or None, one.dim)
+            table = TableConfig(
+                *(one.name, sum(one.slot_sizes) or None, one.dim),
+                initializer=self._initializers.get(one.name),
+            )
             features += [
                 FeatureConfig(f"{one.name}/{slot}", table, combiner=one.combiner)
                 for slot in self._slots[one.bottom]

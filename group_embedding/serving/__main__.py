@@ -9,6 +9,7 @@ from group_embedding.serving import server
 # {command: (module of the package, its function that adds the command's arguments, help)}. The
 # function sets `run`, a function of the parsed options that returns the exit status.
 COMMANDS = {
+    "from-hps": ("from_hps.command", "add_from_hps", "the models and the server of HugeCTR's HPS"),
     "inspect": ("versions_command", "add_inspect", "the versions of a target"),
     "verify": ("versions_command", "add_verify", "read all files; exit status 1 if one is damaged"),
     "load": ("load_command", "add_load", "fill the tiers below memory before a server starts"),
