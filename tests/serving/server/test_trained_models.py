@@ -1,6 +1,5 @@
 """The server on libge_serving: what it answers is what the trainer computes, version by version."""
 
-import os
 from pathlib import Path
 
 import numpy as np
@@ -164,7 +163,7 @@ def test_threads_between_ops(own_server, tmp_path):
     # Then TensorFlow has the threads, and each answer is the trainer's
     for outputs in answers:
         assert_equal(outputs, model.expected())
-    assert num_threads(side_by_side) - num_threads(without) >= 40 - os.cpu_count()
+    assert num_threads(side_by_side) - num_threads(without) >= 30  # others come and go
 
 
 def num_threads(served):
