@@ -9,6 +9,7 @@ import time
 import numpy as np
 
 from group_embedding.serving import TargetError, open_target
+from group_embedding.serving.__main__ import main
 from group_embedding.serving.mirror import Mirror
 from group_embedding.serving.mirror_command import open_source
 from group_embedding.serving.mirror_status import MirrorStatus
@@ -77,6 +78,14 @@ def mirror(url, folder):
     end_with_parent()
     target = FileTarget(str(folder))
     Mirror(open_source(url), target, MirrorStatus(str(folder)), keep_bases=1).run(lambda: False)
+
+
+def copy(source, target):
+    """The command `mirror`, again where it ends as a service is away, until it is killed."""
+    end_with_parent()
+    while True:
+        main(["mirror", source, target])
+        time.sleep(0.2)
 
 
 def end_with_parent():

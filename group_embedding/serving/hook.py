@@ -9,12 +9,17 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.python.training import session_run_hook
 
+from group_embedding.exchange.active import current
+from group_embedding.serving.graph_of_ranks import GraphOfRanks
 from group_embedding.serving.publisher import Publisher
 from group_embedding.serving.trained_graph import TrainedGraph
 
 
 class PublisherHook(session_run_hook.SessionRunHook):
     """Publishes what a session trains, between two steps, and once more at the end.
+
+    Over several ranks each rank has a hook with the same arguments, and trains the same steps. Rank
+    0 calls `export` inside `ge.exchange.unsharded()`, with a checkpoint of the whole model.
 
     Args:
         target: As of `Publisher`.
@@ -25,7 +30,7 @@ class PublisherHook(session_run_hook.SessionRunHook):
             variables that the SavedModel shares with the session's graph are published.
         every_steps: Publishes at every so many global steps, and waits for the target.
         every_seconds: Publishes at most this often, in the background.
-        **options: Of `Publisher`, but for `signatures`.
+        **options: Of `Publisher`, but for `signatures` and `build`.
 
     Raises:
         ValueError: Not one of `every_steps` and `every_seconds` is given, or the graph has no
@@ -69,9 +74,12 @@ class PublisherHook(session_run_hook.SessionRunHook):
         self._global_step = tf.compat.v1.train.get_global_step()
         if self._global_step is None:
             raise ValueError("PublisherHook: expected a global step in the graph, got none")
-        self._graph = TrainedGraph(
-            self._export, tf.compat.v1.train.Saver(), self._options.get("timeout", 60.0) / 2
-        )
+        exchange, abandoned_seconds = current(), self._options.get("timeout", 60.0) / 2
+        if exchange.num_ranks == 1:
+            saver = tf.compat.v1.train.Saver()
+            self._graph = TrainedGraph(self._export, saver, abandoned_seconds)
+        else:
+            self._graph = GraphOfRanks(self._export, exchange, abandoned_seconds)
         self._publisher = None
 
     def after_create_session(self, session: Any, coord: Any) -> None:

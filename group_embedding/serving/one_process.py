@@ -15,7 +15,7 @@ import tensorflow as tf
 
 from group_embedding.serving.background_call import BackgroundCall
 from group_embedding.serving.old_versions import retire
-from group_embedding.serving.open_target import open_target
+from group_embedding.serving.open_target import is_local, open_target
 from group_embedding.serving.targets import TargetError
 from group_embedding.serving.version_writer import Content, LostVersions, VersionWriter
 
@@ -32,9 +32,21 @@ class OneProcess:
     """
 
     def __init__(
-        self, model, target, *, every_seconds, on_failure, name, base_every, keep_bases, timeout
+        self,
+        model,
+        target,
+        *,
+        every_seconds,
+        on_failure,
+        name,
+        base_every,
+        keep_bases,
+        timeout,
+        work_folder,
     ):
         self.every_seconds = every_seconds
+        self._work_folder = work_folder
+        self._remove_folder = lambda: None
         self._on_failure = on_failure
         self._base_every = base_every
         self._keep_bases = keep_bases
@@ -44,7 +56,7 @@ class OneProcess:
         self._needs_base = True
         self.delivery: BackgroundCall | None = None
         self._last_time = float("-inf")
-        self._target = open_target(target)
+        self._target = self._open_target(target)
         self._writer = self._make_writer(name)
         self._finalizer = weakref.finalize(self, _release, model, self._follower)
 
@@ -81,6 +93,16 @@ class OneProcess:
         finally:
             self._finalizer()
             self._target.close()
+            self._remove_folder()
+
+    def _open_target(self, url):
+        return open_target(url, None if is_local(url) else self._make_folder())
+
+    def _make_folder(self):
+        """The folder in which versions for a service are put together."""
+        folder = tempfile.mkdtemp(prefix="ge-versions-", dir=self._work_folder)
+        self._remove_folder = weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
+        return folder
 
     def _make_writer(self, name) -> Any:
         return self._ask_target(lambda: VersionWriter(self._target, name))

@@ -15,11 +15,12 @@ def is_local(url: str | os.PathLike[str]) -> bool:
     return urlsplit(os.fspath(url)).scheme in ("", "file")
 
 
-def open_target(url: str | os.PathLike[str]) -> Target:
+def open_target(url: str | os.PathLike[str], folder: str | None = None) -> Target:
     """The target that a URL or a path names.
 
     Args:
         url: A path, `file:///path`, or the URL of a store, such as `kafka://BROKERS/TOPIC`.
+        folder: Where versions of a store are put together; None: in a temporary folder.
 
     Raises:
         ValueError: The scheme is none of the known ones, or the URL lacks a part.
@@ -32,4 +33,4 @@ def open_target(url: str | os.PathLike[str]) -> Target:
     if scheme not in STORES:
         known = ", ".join(f"{name}://" for name in sorted(["file", *STORES]))
         raise ValueError(f"target '{url}': expected a path or one of {known}, got {scheme}://")
-    return RemoteTarget(open_store(url))
+    return RemoteTarget(open_store(url), folder)

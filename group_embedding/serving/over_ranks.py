@@ -2,7 +2,8 @@
 
 Between two steps the ranks meet, so that all do the same: begin a version, collect it, or raise.
 Threads, in which exchanges cannot be used, meet in the target: rank 0 waits there for the files of
-the others, and writes the record. In the next meeting all ranks learn whether it did.
+the others, and writes the record. In the next meeting all ranks learn whether it did. For a target
+that is a service the place is a folder that all ranks reach, from which rank 0 sends the version.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import tensorflow as tf
 
 from group_embedding.serving.background_call import BackgroundCall
 from group_embedding.serving.one_process import _FAILURES, _POLL_SECONDS, OneProcess
+from group_embedding.serving.open_target import is_local, open_target
 from group_embedding.serving.part_files import PartFiles, with_own
 from group_embedding.serving.rank_agreement import RankAgreement
 from group_embedding.serving.targets import TargetError
@@ -61,7 +63,7 @@ class OverRanks(OneProcess):
         self._steps_left = self._steps_met = 1
         self._met_at = time.monotonic()
         super().__init__(model, target, **options)
-        self._parts = PartFiles(self._target, exchange.num_ranks)
+        self._parts = PartFiles(self._target.uncommitted(), exchange.num_ranks)
 
     @property
     def version(self):
@@ -97,6 +99,20 @@ class OverRanks(OneProcess):
             super().close()
         finally:
             self._ranks.close()
+
+    def _open_target(self, url):
+        if is_local(url):
+            return open_target(url)
+        folder = self._on_first_rank(self._make_folder)
+        missing = [
+            rank for rank, sees in enumerate(self._ranks.tell(os.path.isdir(folder))) if not sees
+        ]
+        if missing:
+            raise ValueError(
+                f"Publisher: expected a work_folder that all ranks reach, in which versions for "
+                f"'{url}' are put together, got '{folder}', which rank {missing[0]} does not reach"
+            )
+        return open_target(url, folder)
 
     def _make_writer(self, name) -> Any:
         return self._on_first_rank(lambda: super(OverRanks, self)._make_writer(name), tells=False)

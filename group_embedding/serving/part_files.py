@@ -18,10 +18,10 @@ _POLL_SECONDS = 0.005
 
 
 class PartFiles:
-    """The parts of versions in a target.
+    """The parts of versions that are not committed.
 
     Args:
-        target: The target, as each rank has it.
+        target: Where each rank finds the files of versions that are not committed.
         num_ranks: The number of ranks.
     """
 

@@ -30,8 +30,8 @@ class Publisher:
     Args:
         model: A Keras model or a `tf.Module`. What its signatures read is published.
         target: A folder, or a URL: `file:///...`, `kafka://BROKERS/TOPIC`,
-            `redis://HOST:PORT/STREAM`, `s3://BUCKET/FOLDER`, `gs://...`, `hdfs://...`; over ranks a
-            folder that all ranks reach. See `docs/reference/deltas.md`.
+            `redis://HOST:PORT/STREAM`, `s3://BUCKET/FOLDER`, `gs://...`, `hdfs://...`. A folder is
+            one that all ranks reach. See `docs/reference/deltas.md`.
         every_seconds: With `after_step`: publish at most this often; None: not by time.
         on_failure: What happens if the target fails or does not answer: "raise" raises, "keep"
             warns and tries again at the next time. Nothing is queued meanwhile.
@@ -45,6 +45,10 @@ class Publisher:
         build: Needed over ranks alone: a function without arguments that makes the model anew, and
             returns it or (model, signatures). Rank 0 calls it inside `ge.exchange.unsharded()` for
             the first base, restores the ranks' checkpoint into the model, and exports it.
+        work_folder: If the target is a service: a folder in which versions are put together before
+            they are sent, and which keeps the newest base and the deltas since. Over ranks one that
+            all reach: each puts its rows there, and rank 0 sends the version as a whole. None: the
+            machine's folder for temporary files, which is enough for ranks of one machine.
 
     Raises:
         ValueError: An argument is wrong, or there are several ranks and no `build`.
@@ -74,6 +78,7 @@ class Publisher:
         keep_bases: int = 2,
         timeout: float = 60.0,
         build: Callable[[], Any] | None = None,
+        work_folder: str | os.PathLike[str] | None = None,
     ) -> None:
         if on_failure not in ("raise", "keep"):
             raise ValueError(
@@ -83,6 +88,11 @@ class Publisher:
         _check_number("base_every", base_every, least=1, is_optional=True)
         _check_number("keep_bases", keep_bases, least=1)
         _check_number("timeout", timeout, least=0.001)
+        if work_folder is not None and is_local(target):
+            raise ValueError(
+                f"Publisher: expected no work_folder for '{os.fspath(target)}', a folder in which "
+                f"versions are put together, got '{os.fspath(work_folder)}'"
+            )
         options = {
             "every_seconds": every_seconds,
             "on_failure": on_failure,
@@ -90,6 +100,7 @@ class Publisher:
             "base_every": base_every,
             "keep_bases": keep_bases,
             "timeout": timeout,
+            "work_folder": work_folder,
         }
         exchange = current()
         if exchange.num_ranks == 1:
@@ -97,11 +108,10 @@ class Publisher:
                 model = TrainedModel(model, signatures, timeout / 2)
             self._work: OneProcess = OneProcess(model, target, **options)
         else:
-            _check_is_shared(target, exchange)
-            trained = ModelOfRanks(
-                model, _checked_build(model, build, exchange), exchange, timeout / 2
-            )
-            self._work = OverRanks(trained, target, exchange, **options)
+            _check_are_processes(exchange)
+            if not isinstance(model, TrainedGraph):
+                model = ModelOfRanks(model, _checked(build, exchange), exchange, timeout / 2)
+            self._work = OverRanks(model, target, exchange, **options)
 
     @property
     def every_seconds(self) -> float | None:
@@ -164,33 +174,21 @@ class Publisher:
         self.close()
 
 
-def _checked_build(model: Any, build: Any, exchange: Any) -> Callable[[], Any]:
-    """`build`, if the model can be published over ranks."""
+def _check_are_processes(exchange):
     if exchange.strategy is not None:
         raise ValueError(
             f"Publisher: expected ranks that are processes, got {exchange.num_ranks} replicas of a "
             "MirroredStrategy; save a checkpoint and export the model of one process"
         )
-    if isinstance(model, TrainedGraph):
-        raise ValueError(
-            f"PublisherHook: expected one process, got {exchange.num_ranks} ranks; publish a "
-            "Keras model or tf.Module over ranks, or save a checkpoint and export it"
-        )
+
+
+def _checked(build: Any, exchange: Any) -> Callable[[], Any]:
     if not callable(build):
         raise ValueError(
             "Publisher: expected build=, a function that makes the model anew, as there are "
             f"{exchange.num_ranks} ranks, got {build!r}"
         )
     return build
-
-
-def _check_is_shared(target, exchange):
-    if not is_local(target):
-        raise ValueError(
-            f"Publisher: expected a folder that all {exchange.num_ranks} ranks reach, got "
-            f"'{target}'; publish to a folder, and run `python -m group_embedding.serving mirror "
-            "FOLDER URL` beside it"
-        )
 
 
 def _check_number(argument, number, least, is_optional=False):

@@ -17,20 +17,23 @@ from group_embedding.serving.targets import BASE_RECORD, COMMIT, FileTarget, Tar
 class RemoteTarget(Target):
     """A store of versions, used as a target.
 
-    A version is written to a temporary folder, and goes to the store when it is committed. The
-    newest base and the deltas since stay in the folder, as the next base is written from them.
-    Versions of others are fetched when their files are opened.
+    A version is written to a folder, and goes to the store when it is committed. The newest base
+    and the deltas since stay in the folder, as the next base is written from them. Versions of
+    others are fetched when their files are opened.
 
     Args:
         store: Where the versions lie.
+        folder: An existing folder, which others may share; None: a temporary one.
     """
 
-    def __init__(self, store: VersionStore) -> None:
+    def __init__(self, store: VersionStore, folder: str | None = None) -> None:
         self.url = store.url
         self._store = store
-        self._folder = tempfile.mkdtemp(prefix="ge-versions-")
-        self._finalizer = weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
-        self._local = FileTarget(self._folder, is_durable=False)
+        self._finalizer = None
+        if folder is None:
+            folder = tempfile.mkdtemp(prefix="ge-versions-")
+            self._finalizer = weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
+        self._local = FileTarget(folder, is_durable=False)
 
     def lock(self) -> None:
         """Any publisher may begin: a version goes to whoever is first with its number, and the
@@ -57,6 +60,9 @@ class RemoteTarget(Target):
 
     def work_folder(self) -> str:
         return self._local.work_folder()
+
+    def uncommitted(self) -> Target:
+        return self._local
 
     def commit(self, version: int, record: bytes) -> None:
         decoded = records.decode(record, self.path(version, COMMIT))
@@ -97,7 +103,8 @@ class RemoteTarget(Target):
 
     def close(self) -> None:
         self._store.close()
-        self._finalizer()
+        if self._finalizer is not None:
+            self._finalizer()
 
     def _path_of(self, version, file):
         if file.kind == records.MODEL_FILE:

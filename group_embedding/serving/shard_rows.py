@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -19,11 +20,13 @@ class ShardRows:
     Args:
         key: The table's key in the checkpoint of the base.
         shard: The ShardedTable.
+        read: Returns the values of its variable, [rows, dim].
     """
 
-    def __init__(self, key: str, shard: Any) -> None:
+    def __init__(self, key: str, shard: Any, read: Callable[[], np.ndarray]) -> None:
         self._key = key
         self._shard = shard
+        self._read = read
         where, exchange = shard.placement, shard.exchange
         rank, num_ranks = exchange.rank, exchange.num_ranks
         self._num_rows = where.num_local_rows(shard.num_rows, rank, num_ranks)
@@ -35,7 +38,7 @@ class ShardRows:
 
     def copy(self) -> np.ndarray:
         """The rows of now, [rows of this rank, dim]."""
-        return self._shard.variable.numpy()[: self._num_rows]
+        return self._read()[: self._num_rows]
 
     def start(self, values: np.ndarray) -> None:
         """Counts changes from these rows, which a base has."""

@@ -66,6 +66,10 @@ class Target(abc.ABC):
         """A new, empty folder near the target, for a base. Ranks that reach the target reach it."""
 
     @abc.abstractmethod
+    def uncommitted(self) -> Target:
+        """The target in which files lie until their version is committed; ranks share it."""
+
+    @abc.abstractmethod
     def commit(self, version: int, record: bytes) -> None:
         """Makes the version exist.
 
@@ -190,6 +194,9 @@ class FileTarget(Target):
     def work_folder(self) -> str:
         os.makedirs(self._versions, exist_ok=True)
         return tempfile.mkdtemp(prefix=_EXPORT, dir=self.folder)
+
+    def uncommitted(self) -> Target:
+        return self
 
     def commit(self, version: int, record: bytes) -> None:
         folder = self._folder(version)

@@ -38,7 +38,10 @@ class TrainedGraph:
         self._saver = saver
         self.session: Any = None
         variables = v1.global_variables()
-        self._tables = {v.rows.name: v.rows for v in variables if hasattr(v, "key_dtype")}
+        tables = {v.rows.name: v.rows for v in variables if hasattr(v, "key_dtype")}
+        self._names = list(tables)
+        # Over ranks each rank has the tables of which it has rows.
+        self._tables = {name: table for name, table in tables.items() if part_of(table)}
         self._all = {v.op.name: v for v in variables if not hasattr(v, "key_dtype")}
         self._variables: dict[str, Any] = {}
         self._global_step = v1.train.get_global_step()
@@ -66,18 +69,14 @@ class TrainedGraph:
         try:
             prefix = os.path.join(work, "model")
             prefix = self._saver.save(self.session, prefix, write_meta_graph=False)
-            written = os.path.join(work, "export")
-            os.mkdir(written)
-            written = os.fsdecode(self._export(prefix, written))
-            if not os.path.exists(os.path.join(written, "saved_model.pb")):
-                raise ValueError(
-                    "PublisherHook: expected `export` to return the folder of a SavedModel, got "
-                    f"'{written}'"
-                )
-            self._find_served(written)
-            shutil.copytree(written, folder, dirs_exist_ok=True)
+            self._find_served(self._exported(prefix, work, folder))
         finally:
             shutil.rmtree(work, ignore_errors=True)
+
+    @property
+    def parts(self) -> dict[str, tuple[int, int]]:
+        """{name of a table: (the part that this process has, number of parts)}."""
+        return {name: part_of(table) for name, table in self._tables.items()}
 
     def step(self) -> int:
         """The global step; -1: there is none."""
@@ -112,6 +111,27 @@ class TrainedGraph:
         """Frees changes that were not read; `unfollow`: follows no changes any more."""
         self._run(self._unfollow if unfollow else self._drop, {self._follower: follower})
 
+    def _exported(self, prefix, work, folder):
+        """Exports a checkpoint to a folder; returns the shapes of the tensors that are there."""
+        written = os.path.join(work, "export")
+        os.mkdir(written)
+        written = os.fsdecode(self._export(prefix, written))
+        if not os.path.exists(os.path.join(written, "saved_model.pb")):
+            raise ValueError(
+                "PublisherHook: expected `export` to return the folder of a SavedModel, got "
+                f"'{written}'"
+            )
+        shutil.copytree(written, folder, dirs_exist_ok=True)
+        saved = tf.train.load_checkpoint(os.path.join(folder, "variables", "variables"))
+        shapes = saved.get_variable_to_shape_map()
+        missing = [name for name in self._names if f"{name}-rows" not in shapes]
+        if missing:
+            raise ValueError(
+                f"PublisherHook: expected the SavedModel to have the tables {missing}, which are "
+                f"trained, it has {sorted(n for n in shapes if n.endswith('-rows'))}"
+            )
+        return shapes
+
     def _run(self, fetches, feed=None):
         return self.session.run(fetches, feed)
 
@@ -125,24 +145,16 @@ class TrainedGraph:
                 [table.resource_handle for table in tables],
                 self._follower,
                 self._step,
-                [part_of(table) or (0, 1) for table in tables],
+                [part_of(table) for table in tables],
                 abandoned_seconds,
             )
             for tables in by_device.values()
         ]
 
-    def _find_served(self, folder):
+    def _find_served(self, shapes):
         """Finds the variables that the graph and a SavedModel share."""
-        saved = tf.train.load_checkpoint(os.path.join(folder, "variables", "variables"))
-        shapes = saved.get_variable_to_shape_map()
         self._variables = {
             name: variable
             for name, variable in self._all.items()
             if shapes.get(name) == variable.shape.as_list()
         }
-        missing = [name for name in self._tables if f"{name}-rows" not in shapes]
-        if missing:
-            raise ValueError(
-                f"PublisherHook: expected the SavedModel to have the tables {missing}, which are "
-                f"trained, it has {sorted(n for n in shapes if n.endswith('-rows'))}"
-            )

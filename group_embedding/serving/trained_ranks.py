@@ -106,7 +106,7 @@ class ModelOfRanks(TrainedModel):
             variable = variable if isinstance(variable, tf.Variable) else variable.value
             shard = sharded_table(variable)
             if shard is not None:
-                self.shards[key] = ShardRows(key, shard)
+                self.shards[key] = ShardRows(key, shard, shard.variable.numpy)
             elif self._rank == 0:
                 self.variables[key] = variable
 

@@ -155,7 +155,10 @@ def test_command_writes_a_vocabulary(tmp_path, capsys):
     [
         (["tfra", str(SAMPLES / "tfra_files"), "--table", "x"], "expected a table 'x', got users"),
         (["tfra", "/nowhere/model"], "/nowhere/model.index: expected a file, got none"),
-        (["text", "/nowhere/x.txt", "--key-dtype", "int32"], "--key-dtype is of hugectr and tfra, not text"),
+        (
+            ["text", "/nowhere/x.txt", "--key-dtype", "int32"],
+            "--key-dtype is of hugectr and tfra, not text",
+        ),
         (["caffe", "x"], "expected one of deeprec, hugectr"),
         (["hugectr", "/nowhere"], "No such file or directory"),
     ],

@@ -1,10 +1,42 @@
-"""Two ranks, which stay for all tests of this folder."""
+"""Two ranks and real services, one of each for all tests of this folder."""
 
 import importlib.util
+import uuid
 
 import pytest
+from kafka_broker import KafkaBroker
+from redis_server import RedisServer
 
 from group_embedding.testing import Ranks
+
+
+@pytest.fixture(scope="session")
+def kafka_broker(tmp_path_factory):
+    pytest.importorskip("confluent_kafka")
+    with KafkaBroker(tmp_path_factory.mktemp("kafka")) as broker:
+        yield broker
+
+
+@pytest.fixture(scope="session")
+def redis_server(tmp_path_factory):
+    pytest.importorskip("redis")
+    with RedisServer(tmp_path_factory.mktemp("redis")) as server:
+        yield server
+
+
+@pytest.fixture
+def services(request):
+    """The URL of a store without versions: `services(kind)`, kind "kafka", "redis", "s3" ..."""
+
+    def url_in(kind):
+        if kind in ("s3", "hdfs", "gs"):
+            if kind == "s3":
+                pytest.importorskip("s3fs")  # which takes seconds: before a timer runs
+            return request.getfixturevalue(f"{kind}_folder")
+        server = request.getfixturevalue("kafka_broker" if kind == "kafka" else "redis_server")
+        return f"{kind}://{server.address}/versions-{uuid.uuid4().hex}"
+
+    return url_in
 
 
 @pytest.fixture(scope="session")

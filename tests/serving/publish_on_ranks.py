@@ -1,4 +1,6 @@
-"""Ranks that train and publish until they are killed. Run as: publish_on_ranks.py FOLDER LIFE.
+"""Ranks that train and publish until they are killed.
+
+Run as: publish_on_ranks.py FOLDER TARGET LIFE.
 
 Before each publish the content of the model is written to FOLDER, for the test that kills.
 """
@@ -15,12 +17,12 @@ from test_ranks import Trainer, build, content_of
 import group_embedding as ge
 
 
-def main(folder, life):
+def main(folder, target, life):
     trainer = Trainer()
     folder = Path(folder)
     (folder / f"pid-{life}-{trainer.rank}").write_text(str(os.getpid()))
     publisher = ge.serving.Publisher(
-        trainer.model, folder / "target", build=build, every_seconds=0, base_every=5, keep_bases=99
+        trainer.model, target, build=build, every_seconds=0, base_every=5, keep_bases=99
     )
     for step in range(10**6):
         trainer.step(step)

@@ -1,5 +1,6 @@
 """Ranks publish one version together: whole, equal to what they trained, or not there."""
 
+import contextlib
 import os
 import pickle
 import signal
@@ -104,9 +105,11 @@ class Trainer:
             self.model.layer.tables[name].erase(keys)
 
 
-def publish_versions(folder):
+def publish_versions(target, work_folder=None):
     trainer = Trainer()
-    publisher = ge.serving.Publisher(trainer.model, folder, build=build, base_every=3)
+    publisher = ge.serving.Publisher(
+        trainer.model, target, build=build, base_every=3, work_folder=work_folder
+    )
     expected = {}
     for number in range(6):
         trainer.step(number)
@@ -156,6 +159,49 @@ def test_versions_are_what_all_ranks_trained(two_ranks, tmp_path):
     with ge.serving.InferenceSession(tmp_path / "5") as session:
         session.apply(tmp_path / "versions" / f"{6:020d}")
         np.testing.assert_array_equal(session.predict(ids)["score"], followed)
+
+
+def publish_to_service(url, work_folder, environment):
+    os.environ.update(environment)
+    return publish_versions(url, work_folder=work_folder)
+
+
+@pytest.mark.parametrize("kind", ["kafka", "redis", "s3"])
+def test_versions_go_to_a_service(kind, services, two_ranks, tmp_path):
+    # Given two ranks that publish to a service, each of which puts its rows into a folder
+    url = services(kind)
+    (tmp_path / "work").mkdir()
+    address = {name: value for name, value in os.environ.items() if name.startswith("AWS_")}
+    expected, _ = two_ranks.run(
+        publish_to_service, url, str(tmp_path / "work"), address, timeout=120
+    )
+
+    # When its versions are read, then each is what both ranks trained, to the bit, bases too
+    with contextlib.closing(ge.serving.open_target(url)) as target:
+        reader = Reader(target)
+        assert [reader.record(version).base for version in expected] == [1, 1, 1, 1, 5, 5]
+        for version, trained in expected.items():
+            assert_equal(reader.read(version), trained)
+    # And nothing is left of the folder
+    assert os.listdir(tmp_path / "work") == []
+
+
+def publish_where_others_do_not_look(url, folder):
+    trainer = Trainer()
+    seen = os.path.isdir
+    if trainer.rank == 1:  # as on a machine that does not have the folder
+        os.path.isdir = lambda path: "ge-versions-" not in str(path) and seen(path)
+    try:
+        with pytest.raises(ValueError, match="that all ranks reach.*which rank 1 does not reach"):
+            ge.serving.Publisher(trainer.model, url, build=build, work_folder=folder)
+    finally:
+        os.path.isdir = seen
+    with pytest.raises(ValueError, match="expected no work_folder for"):
+        ge.serving.Publisher(trainer.model, folder, build=build, work_folder=folder)
+
+
+def test_a_work_folder_that_a_rank_does_not_reach_is_named(services, two_ranks, tmp_path):
+    two_ranks.run(publish_where_others_do_not_look, services("redis"), str(tmp_path))
 
 
 def publish_with_failures(folder, failing_rank, on_failure):
@@ -244,15 +290,19 @@ def test_wrong_arguments_are_named_on_all_ranks(two_ranks, tmp_path):
     two_ranks.run(publish_by_wrong_arguments, str(tmp_path))
 
 
-def test_a_killed_rank_leaves_whole_versions(two_ranks, tmp_path):
+@pytest.mark.parametrize("kind", ["folder", "kafka"])
+def test_a_killed_rank_leaves_whole_versions(kind, two_ranks, tmp_path, request):
     """A rank is killed while it publishes; the job starts again, and goes on in the same target."""
     two_ranks.close()
-    reader = Reader(ge.serving.open_target(tmp_path / "target"))
+    target = str(tmp_path / "target")
+    if kind != "folder":
+        target = request.getfixturevalue("services")(kind)
+    reader = Reader(ge.serving.open_target(target))
     seen = []
     for life, killed in enumerate((1, 0)):
         # Given two ranks that publish after each step
         with open(tmp_path / f"output-{life}", "w") as output:
-            job = launch([sys.executable, SCRIPT, str(tmp_path), str(life)], 2, output)
+            job = launch([sys.executable, SCRIPT, str(tmp_path), target, str(life)], 2, output)
         begun = max(seen, default=0)
         wait_for(lambda begun=begun: reader.versions()[-1:] > [begun + 2], job, tmp_path, life)
 

@@ -40,7 +40,7 @@ class HpsModel(NamedTuple):
 
 
 class HpsConfig(NamedTuple):
-    """What a file of HPS is here.
+    """A deployment of HPS in the words of ge-serve.
 
     Attributes:
         models: in the order of the file.
@@ -220,7 +220,7 @@ class _Reader:
                 raise self._wrong(f"{owner}.{key if files else 'sparse_files'}", what, values)
         for name in (model.get("model", ""), *tables):
             if not _NAME.fullmatch(name):
-                raise self._wrong(owner, "names of 1 to 120 letters, digits, '_' and '-'", name)
+                raise self._wrong(owner, "names of 1 to 120 of a-z, A-Z, 0-9, '_' and '-'", name)
         if len(set(tables)) < len(tables):
             raise self._wrong(f"{owner}.embedding_table_names", "different names", tables)
         network, dense = model.get("network_file", ""), model.get("dense_file", "")
@@ -245,7 +245,7 @@ class _Reader:
         return values
 
     def _has_updates(self, owner, name, tables, databases):
-        """Whether the databases' filters let updates of the model through."""
+        """Returns whether the databases' filters let updates of the model through."""
         if not databases:
             return True
         passed = {

@@ -1,4 +1,4 @@
-"""What each key of HPS's configuration file is here.
+"""The keys of HPS's configuration file, and what each is here.
 
 The keys are those that the last HPS reads. `IS` begins the sentence of a key that has an
 equivalent; the values of others change nothing here, and their sentence says why.
