@@ -85,7 +85,7 @@ def train(url):
 
 
 def train_through_failures(url, step_seconds):
-    """Publishes as `train` does, a step each `step_seconds`, and trains on where the target is away."""
+    """Publishes as `train` does, a step each `step_seconds`; trains on while the target is away."""
     end_with_parent()
     warnings.simplefilter("ignore")  # of a target that is away
     last_step = until_it_answers(lambda: newest_step(url))
