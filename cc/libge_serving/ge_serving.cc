@@ -118,6 +118,15 @@ GE_EXPORT GeCode ge_serving_predict(GeModel* model, const char* signature, const
                              error);
 }
 
+GE_EXPORT GeCode ge_serving_predict_within(GeModel* model, const char* signature,
+                                           const GeTensor* inputs, size_t num_inputs,
+                                           const char* const* outputs, size_t num_outputs,
+                                           int64_t timeout_us, GeResponse** response,
+                                           char** error) {
+  return Functions().predict_within(model, signature, inputs, num_inputs, outputs, num_outputs,
+                                    timeout_us, response, error);
+}
+
 GE_EXPORT int64_t ge_serving_response_version(const GeResponse* response) {
   return Functions().response_version(response);
 }

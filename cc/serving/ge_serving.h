@@ -92,6 +92,9 @@ typedef struct GeResponse GeResponse;
  * of its request, one by one; they share the threads of an op. "state": a file that holds the
  * applied deltas' folders; if it names deltas of this base, they are applied before the function
  * returns. Default: none.
+ *   "tiers": where rows of keyed tables are, "memory=16GB,rocksdb=/var/rows", and what a request
+ *      does that needs rows from there: ",timeout=50ms,on_failure=error,insert=at_once,expire=1h".
+ *      docs/guides/serving.md says what each is. Default: all rows are in memory.
  */
 GeCode ge_serving_open(const char* path, const char* options, GeModel** model, char** error);
 
@@ -108,6 +111,14 @@ void ge_serving_close(GeModel* model);
 GeCode ge_serving_predict(GeModel* model, const char* signature, const GeTensor* inputs,
                           size_t num_inputs, const char* const* outputs, size_t num_outputs,
                           GeResponse** response, char** error);
+
+/* ge_serving_predict, for a request that its sender waits for no longer than `timeout_us`
+ * microseconds; at least 0. Rows that the tier below memory has not brought by then are what the
+ * option "tiers" says of failures: GE_DEADLINE_EXCEEDED, or rows of absent keys. The computation
+ * itself is not interrupted. Without `timeout=` in "tiers" a read that hangs is waited for. */
+GeCode ge_serving_predict_within(GeModel* model, const char* signature, const GeTensor* inputs,
+                                 size_t num_inputs, const char* const* outputs, size_t num_outputs,
+                                 int64_t timeout_us, GeResponse** response, char** error);
 
 int64_t ge_serving_response_version(const GeResponse* response);
 size_t ge_serving_num_outputs(const GeResponse* response);
@@ -132,6 +143,7 @@ int64_t ge_serving_version(GeModel* model);
  *    "quantize": null, "memory_bytes": 123,
  *    "tables": [{"name": "user", "rows": 10, "dim": 16, "storage": "float32", "bytes": 5000,
  *                "variable": "item/.ATTRIBUTES/VARIABLE_VALUE"}]}
+ * With "tiers" a keyed table has more keys, which InferenceSession.info describes.
  * variable: the checkpoint's key of a table by row number; null for a keyed table.
  * step, time: of the trainer when it published the version; null for a base that does not say it.
  * staleness_seconds: now - time; null without a time. */

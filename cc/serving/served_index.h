@@ -56,12 +56,10 @@ class ServedIndex {
   // Find, which also remembers the second, where it differs.
   int64_t FindAndMark(int64_t key, uint64_t hash, int64_t second) const {
     Cell* cell = PartOf(hash).load(std::memory_order_acquire)->Probe(key, hash);
-    int64_t row = cell->row.load(std::memory_order_acquire);
+    const int64_t row = cell->row.load(std::memory_order_acquire);
     if (!IsOf(key, *cell, row)) return kNone;
-    const int64_t marked = (row & ~kSecondMask) | SecondBits(second);
-    // Fails if the row was taken away or replaced meanwhile: then there is nothing to mark.
-    if (marked != row) cell->row.compare_exchange_strong(row, marked, std::memory_order_relaxed);
-    return marked & kRowMask;
+    if (((row ^ SecondBits(second)) & kSecondMask) != 0) Mark(&cell->row, row, second);
+    return row & kRowMask;
   }
 
   // Whether the key has a row that stays.
@@ -112,8 +110,9 @@ class ServedIndex {
         const Cell& cell = part->cells[scan_cell_];
         const int64_t row = cell.row.load(std::memory_order_relaxed);
         if (row < 0 || (row & kStays) != 0) continue;
-        const int64_t age = (SecondBits(second) - (row & kSecondMask)) & kSecondMask;
-        body(cell.key.load(std::memory_order_relaxed), row & kRowMask, age >> kRowBits);
+        const int64_t age = ((SecondBits(second) - (row & kSecondMask)) & kSecondMask) >> kRowBits;
+        // Half of all ages stand for seconds after this one: a request may have marked it since.
+        body(cell.key.load(std::memory_order_relaxed), row & kRowMask, age >> 21 ? 0 : age);
       }
       if (scan_cell_ < part->num_cells) return;
       scan_cell_ = 0;
@@ -163,7 +162,7 @@ class ServedIndex {
  private:
   static constexpr int64_t kKeysPerPart = int64_t{1} << 16;
   static constexpr int64_t kFree = -1, kErased = -2;
-  // Bits of a cell: the row, 22 bits of the second (48 days), whether it stays.
+  // Bits of a cell: the row, 22 bits of the second (ages up to 24 days), whether it stays.
   static constexpr int kRowBits = 40, kSecondBits = 22;
   static constexpr int64_t kRowMask = (int64_t{1} << kRowBits) - 1;
   static constexpr int64_t kSecondMask = ((int64_t{1} << kSecondBits) - 1) << kRowBits;
@@ -176,6 +175,13 @@ class ServedIndex {
   struct Cell {
     std::atomic<int64_t> key{0}, row{kFree};
   };
+
+  // Once a second and key: not inlined, so that lookups keep what they have in registers. Fails if
+  // the row was taken away or replaced meanwhile: then there is nothing to mark.
+  [[gnu::noinline]] static void Mark(std::atomic<int64_t>* cell, int64_t row, int64_t second) {
+    const int64_t marked = (row & ~kSecondMask) | SecondBits(second);
+    cell->compare_exchange_strong(row, marked, std::memory_order_relaxed);
+  }
 
   // Whether the row that was read from the cell is the key's: a cell that was free in Probe may
   // have been taken by another key since.

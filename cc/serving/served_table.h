@@ -14,7 +14,8 @@
 // A tiered table has the rows of its base in LowerRows, and the array is a cache of some of them.
 // Locate says which keys are not in memory, and Fetch brings their rows. A key that is nowhere is
 // remembered as one without a row. Rows of deltas stay in memory, and so do erased keys: the lower
-// rows have the base alone. A row that leaves the cache is used again once nobody reads it.
+// rows have the base alone. A row that leaves the cache, or was read for one request alone, is used
+// again once nobody reads it.
 //
 // Thread safety: any number of threads may call Locate and Fetch and read rows, as Readers of a
 // tiered table, and one other thread the rest.
@@ -32,9 +33,13 @@
 #include "core/group.h"
 #include "core/row_format.h"
 #include "core/status.h"
+#include "serving/deadline.h"
 #include "serving/grace_periods.h"
+#include "serving/job_threads.h"
+#include "serving/lower_read.h"
 #include "serving/lower_rows.h"
 #include "serving/served_index.h"
+#include "serving/tier_counts.h"
 #include "table/file/table_file.h"
 #include "table/memory.h"
 
@@ -76,12 +81,10 @@ class Overlay {
   bool merged_ = false;        // its rows belong to the base
 };
 
-// What a tiered table did, since it was opened.
-struct TierCounts {
-  int64_t cached = 0;   // rows of the base that are in memory now
-  int64_t fetched = 0;  // rows that came from below
-  int64_t absent = 0;   // keys that were nowhere
-  int64_t evicted = 0;  // keys that left the cache
+// The threads of a model's tiered tables. They end before the tables do.
+struct TierThreads {
+  JobThreads reads{16};   // of the tier below, which may hang
+  JobThreads inserts{1};  // into memory
 };
 
 class ServedTable {
@@ -120,9 +123,15 @@ class ServedTable {
   // is not complete yet.
   void Attach(std::unique_ptr<LowerRows> lower) { lower_ = std::move(lower); }
   LowerRows* lower() const { return lower_.get(); }
-  // Before the first reader: how many rows of the base are kept in memory, at least 1.
-  void LimitRows(int64_t max_rows);
+  // Before the first reader: how many rows of the base are kept in memory, at least 1. `threads`:
+  // null: requests do all by themselves.
+  void StartCache(int64_t max_rows, const TierOptions& tiers, TierThreads* threads);
   TierCounts tier_counts() const;
+  const Latencies& lower_seconds() const { return lower_seconds_; }  // of reads of the tier below
+  // Takes rows of the base, and absent keys, out of memory for which nobody asked in
+  // TierOptions::expire. `second`: CacheSecond(), or a later one.
+  void Expire(int64_t second);
+  static int64_t CacheSecond();  // now
   // Before the first Load: the number of keys that will come.
   void Reserve(int64_t num_keys);
   // Before the first reader: all rows of a table by row number, [max_rows, dim].
@@ -137,8 +146,10 @@ class ServedTable {
   // became kNotInMemory.
   int64_t Locate(const Overlay* overlay, const int64_t* keys, int64_t num_keys,
                  int64_t* rows) const;
-  // Replaces each rows[p] of `positions` that is kNotInMemory by the row of keys[p].
-  Status Fetch(const int64_t* keys, std::vector<int64_t> positions, int64_t* rows);
+  // Replaces each rows[p] of `positions` that is kNotInMemory by the row of keys[p]. On an error,
+  // `is_late` says whether the deadline is over.
+  Status Fetch(const int64_t* keys, std::vector<int64_t> positions, Deadline deadline,
+               int64_t* rows, bool* is_late);
 
   // Writes the changes to rows that no reader has. An error makes no overlay.
   Status Stage(const RowChanges& changes, std::unique_ptr<Overlay>* overlay);
@@ -163,10 +174,18 @@ class ServedTable {
   int64_t LocateInCache(const Overlay* overlay, const int64_t* keys, int64_t num_keys,
                         int64_t* rows) const;
 
+  // A tiered table's.
+  int64_t MarkSecond() const;
+  int64_t LongestMark() const;
+  Status ReadLower(LowerRead* read, const Deadline& deadline);
+  Status Place(const LowerRead& read, Insert how, std::vector<int64_t>* rows);
+  void Cache(const std::vector<int64_t>& keys, bool are_read, std::vector<int64_t>* rows);
+  void CacheLater(const std::vector<int64_t>& keys, const std::vector<int64_t>& rows);
   // A tiered table's; mutex_ is held.
-  Status CacheRow(int64_t key, const char* values, int64_t second, int64_t* row);
   void MergeIntoCache(const Overlay& overlay);
-  void EvictOldest(int64_t second);
+  void EvictOldest();
+  void Evict(const std::vector<int64_t>& keys);
+  void Retire(const std::vector<int64_t>& rows);
   void Reclaim();
 
   const ServedTableOptions options_;
@@ -183,15 +202,25 @@ class ServedTable {
     size_t num_parts = 0;
   };
 
-  std::unique_ptr<LowerRows> lower_;  // of a tiered table
+  std::shared_ptr<LowerRows> lower_;  // of a tiered table
+  TierOptions tiers_;
+  TierThreads* threads_ = nullptr;
   int64_t max_cached_ = std::numeric_limits<int64_t>::max();
   mutable std::mutex mutex_;  // of index_, free_ and what follows, in a tiered table
   mutable GracePeriods grace_;
   std::vector<Retired> retired_;  // the oldest first
-  int64_t num_cached_ = 0;        // rows of the base, in the array
+  int64_t num_cached_ = 0;        // rows of the base, in the array and the index
   int64_t num_absent_ = 0;        // keys that were nowhere, in the index
+  int64_t num_later_ = 0;         // keys that CacheLater has
   size_t num_retired_parts_ = 0;  // of the index, in retired_
-  TierCounts counts_;
+  int64_t num_scanned_ = 0;       // cells, in this round of EvictOldest over all of them
+  int64_t round_began_ = 0;       // second
+  // Rows are marked with the last second that is a multiple of this: a mark is a write to memory
+  // that other cores read.
+  std::atomic<int64_t> mark_seconds_{1};
+  TierCounts counts_;  // but for what follows, which needs no mutex
+  mutable SharedCount num_in_memory_, num_below_, num_absent_keys_;
+  Latencies lower_seconds_;
 };
 
 }  // namespace group_embedding

@@ -17,10 +17,11 @@ struct GeServingFunctions {
   decltype(&ge_serving_info) info;
   decltype(&ge_serving_apply) apply;
   decltype(&ge_serving_rollback) rollback;
+  decltype(&ge_serving_predict_within) predict_within;
 };
 
 // The version of this struct: libge_serving and the op libraries of one build have the same.
-inline constexpr int kServingFunctionsVersion = 1;
+inline constexpr int kServingFunctionsVersion = 2;
 
 extern "C" {
 // Null: another version than that.

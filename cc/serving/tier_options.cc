@@ -8,8 +8,8 @@
 namespace group_embedding {
 namespace {
 
-// The last use of a row is kept in 22 bits of seconds.
-constexpr std::chrono::hours kLongestExpiry(24 * 40);
+// Ages of rows are known up to 24 days.
+constexpr std::chrono::hours kLongestExpiry(24 * 20);
 
 using Units = std::vector<std::pair<std::string, double>>;
 
@@ -58,7 +58,7 @@ Status ReadDuration(const std::string& name, const std::string& value, TierOptio
   const auto longest = std::chrono::duration_cast<std::chrono::microseconds>(kLongestExpiry);
   if (microseconds < (is_timeout ? 1 : 1'000'000) || microseconds > longest.count()) {
     return "option 'tiers', " + name + ": expected a duration with us, ms, s, min or h, " +
-           (is_timeout ? "as 50ms" : "from 1s to 960h") + ", got '" + value + "'";
+           (is_timeout ? "as 50ms" : "from 1s to 480h") + ", got '" + value + "'";
   }
   if (is_timeout) {
     options->timeout = std::chrono::microseconds(microseconds);

@@ -1,6 +1,6 @@
-// ServedTable above LowerRows: the array is a cache of the base's rows.
+// ServedTable above LowerRows: the array is a cache of the base's rows. evict_rows.cc takes rows
+// out.
 #include <algorithm>
-#include <chrono>
 #include <cstring>
 #include <utility>
 
@@ -10,35 +10,38 @@ namespace group_embedding {
 namespace {
 
 constexpr int64_t kKeysAtATime = 32;
-// Keys that leave the cache at a time, of those that were scanned for it: the oldest of four.
-constexpr int64_t kMostEvicted = 4096, kScannedForOne = 4;
-
-int64_t Second() {
-  using std::chrono::seconds;
-  const auto now = std::chrono::steady_clock::now().time_since_epoch();
-  return std::chrono::duration_cast<seconds>(now).count();
-}
+// Keys that wait to be cached: a quarter of the cache, or as many as these.
+constexpr int64_t kMostLater = 65536;
 
 }  // namespace
 
-void ServedTable::LimitRows(int64_t max_rows) {
+void ServedTable::StartCache(int64_t max_rows, const TierOptions& tiers, TierThreads* threads) {
+  tiers_ = tiers;
+  threads_ = threads;
   max_cached_ = std::max<int64_t>(max_rows, 1);
   // Keys that are nowhere are remembered, too.
-  const int64_t num_keys = std::min(max_cached_, lower_->num_rows());
+  int64_t num_keys = std::min(max_cached_, lower_->num_rows());
+  if (tiers.insert == Insert::kOff) num_keys = 0;
   index_ = std::make_unique<ServedIndex>(num_keys + num_keys / 4);
+  round_began_ = CacheSecond();
+  mark_seconds_ = LongestMark();
 }
 
 TierCounts ServedTable::tier_counts() const {
   const std::lock_guard<std::mutex> lock(mutex_);
   TierCounts counts = counts_;
+  counts.in_memory = num_in_memory_.Total();
+  counts.below = num_below_.Total();
+  counts.absent = num_absent_keys_.Total();
   counts.cached = num_cached_;
+  counts.cached_bytes = num_cached_ * row_bytes_;
   return counts;
 }
 
 int64_t ServedTable::LocateInCache(const Overlay* overlay, const int64_t* keys, int64_t num_keys,
                                    int64_t* rows) const {
-  const int64_t second = Second();
-  int64_t num_missing = 0;
+  const int64_t second = MarkSecond();
+  int64_t num_missing = 0, num_absent = 0;
   uint64_t hashes[kKeysAtATime];
   for (int64_t begin = 0; begin < num_keys; begin += kKeysAtATime) {
     const int64_t count = std::min(kKeysAtATime, num_keys - begin);
@@ -53,13 +56,17 @@ int64_t ServedTable::LocateInCache(const Overlay* overlay, const int64_t* keys, 
       if (overlay != nullptr) row = overlay->index_.Find(key, hashes[i]);
       if (row == ServedIndex::kNone) row = index_->FindAndMark(key, hashes[i], second);
       num_missing += row == ServedIndex::kNone;
+      num_absent += row != ServedIndex::kNone && row <= options_.matrix_rows;
       rows[begin + i] = row == ServedIndex::kNone ? kNotInMemory : row;
     }
   }
+  num_in_memory_.Add(num_keys - num_missing - num_absent);
+  num_absent_keys_.Add(num_absent);
   return num_missing;
 }
 
-Status ServedTable::Fetch(const int64_t* keys, std::vector<int64_t> positions, int64_t* rows) {
+Status ServedTable::Fetch(const int64_t* keys, std::vector<int64_t> positions, Deadline deadline,
+                          int64_t* rows, bool* is_late) {
   const auto is_known = [&](int64_t p) { return rows[p] != kNotInMemory; };
   positions.erase(std::remove_if(positions.begin(), positions.end(), is_known), positions.end());
   // In the order of the disk, each once.
@@ -71,102 +78,118 @@ Status ServedTable::Fetch(const int64_t* keys, std::vector<int64_t> positions, i
   for (const int64_t p : positions) {
     if (wanted.empty() || wanted.back() != keys[p]) wanted.push_back(keys[p]);
   }
-  const int64_t num_wanted = static_cast<int64_t>(wanted.size());
-  std::vector<char> values(num_wanted * row_bytes_);
-  const std::unique_ptr<bool[]> found(new bool[num_wanted]);
-  Status status =
-      lower_->Read(wanted.data(), num_wanted, Deadline::Never(), found.get(), values.data());
+  if (deadline.is_never() && tiers_.timeout) {  // of a caller that is no request
+    deadline = Deadline();
+    deadline.Shorten(*tiers_.timeout);
+  }
+  const auto read =
+      std::make_shared<LowerRead>(lower_, std::move(wanted), row_bytes_, &lower_seconds_);
+  Status status = ReadLower(read.get(), deadline);
+  if (!status.ok()) {
+    *is_late = deadline.is_over();
+    const std::lock_guard<std::mutex> lock(mutex_);
+    ++(*is_late ? counts_.timeouts : counts_.failures);
+    if (tiers_.on_failure == OnFailure::kError) return status;
+    counts_.defaulted += static_cast<int64_t>(positions.size());
+    for (const int64_t p : positions) rows[p] = DefaultRow(keys[p]);
+    return {};
+  }
+  *is_late = false;
+  std::vector<int64_t> row_of;  // of read->keys
+  status = Place(*read, tiers_.insert, &row_of);
   if (!status.ok()) return status;
-
-  const std::lock_guard<std::mutex> lock(mutex_);
-  const int64_t second = Second();
-  Reclaim();
   size_t next = 0;
-  for (int64_t i = 0; i < num_wanted; ++i) {
-    int64_t row = index_->Find(wanted[i], ServedIndex::HashOf(wanted[i]));
-    if (row == ServedIndex::kNone) {  // no other request has brought it meanwhile
-      const char* of_key = found[i] ? values.data() + i * row_bytes_ : nullptr;
-      status = CacheRow(wanted[i], of_key, second, &row);
-      if (!status.ok()) return status;
-    }
-    for (; next < positions.size() && keys[positions[next]] == wanted[i]; ++next) {
-      rows[positions[next]] = row;
+  int64_t num_below = 0;
+  for (int64_t i = 0; i < read->num_keys(); ++i) {
+    for (; next < positions.size() && keys[positions[next]] == read->keys[i]; ++next) {
+      rows[positions[next]] = row_of[i];
+      num_below += read->found[i];
     }
   }
+  num_below_.Add(num_below);
+  num_absent_keys_.Add(static_cast<int64_t>(positions.size()) - num_below);
   return {};
 }
 
-// `values`: null: the key is nowhere.
-Status ServedTable::CacheRow(int64_t key, const char* values, int64_t second, int64_t* row) {
-  if (num_cached_ >= max_cached_ || num_absent_ >= max_cached_) EvictOldest(second);
-  if (values == nullptr) {
-    *row = DefaultRow(key);
-    ++num_absent_;
-    ++counts_.absent;
-  } else {
-    std::vector<int64_t> taken;
-    Status status = Take(1, &taken);
-    if (!status.ok()) return status;
-    *row = taken[0];
-    std::memcpy(Row(*row), values, row_bytes_);
-    ++num_cached_;
-    ++counts_.fetched;
+Status ServedTable::ReadLower(LowerRead* read, const Deadline& deadline) {
+  if (threads_ == nullptr || !tiers_.timeout || lower_->keeps_deadlines()) {
+    return read->Here(deadline);
   }
-  index_->Set(key, *row, false, second);
-  return {};
-}
-
-// Takes the oldest of some keys out of the cache. Their rows wait until nobody reads them; until
-// then the array may be longer than the limit, by what the requests in progress ask for.
-void ServedTable::EvictOldest(int64_t second) {
-  struct Candidate {
-    int64_t age, key, row;
+  const auto late = [this](const LowerRead& late) {
+    std::vector<int64_t> rows;
+    if (tiers_.insert == Insert::kOff) return;
+    const Status status = Place(late, Insert::kAtOnce, &rows);
+    static_cast<void>(status);  // without memory they are read again
   };
-  std::vector<Candidate> candidates;
-  const int64_t wanted = std::clamp<int64_t>(max_cached_ / 16, 1, kMostEvicted);
-  const int64_t num_cells = index_->num_cells();
-  for (int64_t scanned = 0, step; scanned < num_cells; scanned += step) {
-    if (static_cast<int64_t>(candidates.size()) >= kScannedForOne * wanted) break;
-    step = std::min(kScannedForOne * wanted, num_cells - scanned);  // no cell twice
-    index_->ScanOn(step, second, [&](int64_t key, int64_t row, int64_t age) {
-      candidates.push_back({age, key, row});
-    });
-  }
-  const int64_t count = std::min<int64_t>(wanted, static_cast<int64_t>(candidates.size()));
-  std::nth_element(candidates.begin(), candidates.begin() + count, candidates.end(),
-                   [](const Candidate& a, const Candidate& b) { return a.age > b.age; });
-  Retired retired;
-  retired.epoch = grace_.epoch();
-  for (int64_t i = 0; i < count; ++i) {
-    index_->Erase(candidates[i].key);
-    if (candidates[i].row > options_.matrix_rows) {
-      retired.rows.push_back(candidates[i].row);
-      --num_cached_;
-    } else {
-      --num_absent_;
-    }
-  }
-  counts_.evicted += count;
-  if (!retired.rows.empty()) retired_.push_back(std::move(retired));
+  return read->Beside(&threads_->reads, deadline, late).In("table '" + options_.name + "', ");
 }
 
-// Frees what nobody reads any more.
-void ServedTable::Reclaim() {
-  if (const size_t parts = index_->num_former_parts(); parts > num_retired_parts_) {
-    retired_.push_back({grace_.epoch(), {}, parts - num_retired_parts_});
-    num_retired_parts_ = parts;
+// Writes the rows that were read into the array, and gives them to their keys, or to a request
+// alone. rows: [keys] written, those of keys that are nowhere too.
+Status ServedTable::Place(const LowerRead& read, Insert how, std::vector<int64_t>* rows) {
+  const int64_t num_found = std::count(read.found.get(), read.found.get() + read.num_keys(), true);
+  std::vector<int64_t> taken;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    Reclaim();
+    Status status = Take(num_found, &taken);
+    if (!status.ok()) return status;
+    counts_.fetched += num_found;
+    const bool too_many = num_later_ >= std::max(max_cached_ / 4, kMostLater);
+    if (how == Insert::kBackground && (threads_ == nullptr || too_many)) how = Insert::kOff;
+    if (how == Insert::kBackground) num_later_ += read.num_keys();
+    if (how == Insert::kOff) Retire(taken);  // free when the request, a Reader, is over
   }
-  if (retired_.empty()) return;
-  grace_.TryAdvance();
-  size_t num_free = 0, num_parts = 0;
-  while (num_free < retired_.size() && grace_.IsFree(retired_[num_free].epoch)) {
-    const Retired& retired = retired_[num_free++];
-    free_.insert(free_.end(), retired.rows.begin(), retired.rows.end());
-    num_parts += retired.num_parts;
+  rows->resize(read.num_keys());
+  size_t next = 0;
+  for (int64_t i = 0; i < read.num_keys(); ++i) {
+    (*rows)[i] = read.found[i] ? taken[next++] : DefaultRow(read.keys[i]);
+    if (!read.found[i]) continue;
+    std::memcpy(Row((*rows)[i]), read.values.data() + i * row_bytes_, row_bytes_);
   }
-  retired_.erase(retired_.begin(), retired_.begin() + num_free);
-  index_->DropFormerParts(num_parts);
-  num_retired_parts_ -= num_parts;
+  if (how == Insert::kAtOnce) Cache(read.keys, false, rows);
+  if (how == Insert::kBackground) CacheLater(read.keys, *rows);
+  return {};
+}
+
+// Gives keys their rows, unless they have others: of a delta, or of a request that was earlier.
+// rows: [keys], replaced by those. `are_read`: whether requests may read the rows already.
+void ServedTable::Cache(const std::vector<int64_t>& keys, bool are_read,
+                        std::vector<int64_t>* rows) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  const int64_t second = MarkSecond();
+  std::vector<int64_t> not_used;
+  for (size_t i = 0; i < keys.size(); ++i) {
+    int64_t& row = (*rows)[i];
+    const bool has_row = row > options_.matrix_rows;
+    const int64_t known = index_->Find(keys[i], ServedIndex::HashOf(keys[i]));
+    if (known != ServedIndex::kNone) {
+      if (has_row) not_used.push_back(row);
+      row = known;
+      continue;
+    }
+    if (num_cached_ >= max_cached_ || num_absent_ >= max_cached_) EvictOldest();
+    index_->Set(keys[i], row, false, second);
+    ++(has_row ? num_cached_ : num_absent_);
+  }
+  if (are_read) {
+    Retire(not_used);
+  } else {
+    free_.insert(free_.end(), not_used.begin(), not_used.end());
+  }
+}
+
+void ServedTable::CacheLater(const std::vector<int64_t>& keys, const std::vector<int64_t>& rows) {
+  const auto leave = [this](const std::vector<int64_t>& keys) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    num_later_ -= static_cast<int64_t>(keys.size());
+  };
+  const int64_t job =
+      threads_->inserts.Add([this, leave, keys, rows = std::vector<int64_t>(rows)]() mutable {
+        leave(keys);
+        Cache(keys, true, &rows);
+      });
+  if (job == JobThreads::kNone) leave(keys);  // in a forked process, where nothing is read
 }
 
 // Rows of a delta stay, and so does the knowledge that a key was erased: below is its former row.

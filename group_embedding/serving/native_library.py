@@ -42,9 +42,10 @@ def library():
     types = {
         "open": (ctypes.c_int, [text, text, ctypes.POINTER(model), error]),
         "close": (None, [model]),
-        "predict": (
+        "predict_within": (
             ctypes.c_int,
-            [model, text, ctypes.POINTER(Tensor), count, strings, count, error, error],
+            [model, text, ctypes.POINTER(Tensor), count, strings, count, ctypes.c_int64]
+            + [error, error],
         ),
         "response_version": (ctypes.c_int64, [ctypes.c_void_p]),
         "num_outputs": (count, [ctypes.c_void_p]),

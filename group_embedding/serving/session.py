@@ -18,6 +18,8 @@ from group_embedding.ops._library import library as op_library
 from group_embedding.serving import native_library
 from group_embedding.serving.native_library import library, take_text
 
+_NO_LIMIT = 2**63 - 1  # microseconds
+
 
 class Prediction(dict):
     """The outputs of a request by name, NumPy arrays, and the version that computed them.
@@ -58,13 +60,19 @@ class InferenceSession:
         tiers: where the rows of keyed tables are, as "memory=16GB,rocksdb=/var/rows": in RocksDB in
             that folder, with as many in memory as fit. None: all in memory. The folder is made and
             filled when a model is opened first, and kept; one process at a time uses it. Rows of
-            deltas stay in memory. Sizes are bytes, or kB, MB, GB, KiB, MiB, GiB.
+            deltas stay in memory. Sizes are bytes, or kB, MB, GB, KiB, MiB, GiB. More may follow,
+            durations with us, ms, s, min or h: `timeout=50ms`, from a request's start until its
+            rows below memory are there; `on_failure=default`, to answer late rows and rows that
+            cannot be read as those of absent keys, counted, where `error` raises;
+            `insert=background` or `off`: rows that were read come into memory after the answer, or
+            never, where `at_once` is before it; `expire=1h`: rows of the base leave memory that
+            nobody asks for. docs/guides/serving.md says more.
 
     Raises:
         FileNotFoundError: the folder has no SavedModel.
         ValueError: a wrong option.
         tf.errors.OpError: TensorFlow cannot load the model; DataLossError: a file is damaged;
-            UnavailableError: the tier below memory cannot be opened or read.
+            UnavailableError: the tier below memory cannot be opened.
 
     Example:
 
@@ -129,6 +137,8 @@ class InferenceSession:
         inputs: Mapping[str, Any],
         signature: str = "serving_default",
         outputs: Sequence[str] = (),
+        *,
+        timeout: Optional[float] = None,
     ) -> Prediction:
         """Answers a request from the newest version.
 
@@ -137,6 +147,8 @@ class InferenceSession:
                 Lists of numbers and strings are taken as the signature's dtype.
             signature: its name in the SavedModel.
             outputs: names of the outputs to compute. Empty: all.
+            timeout: seconds from now, at least 0, after which rows below memory are late, where
+                that is before the `timeout=` of `tiers`. None: no other limit.
 
         Returns:
             dict: output -> array, with the attribute `version`.
@@ -145,19 +157,25 @@ class InferenceSession:
             ValueError: an input is missing, unknown, or of a wrong dtype or shape.
             KeyError: the model has no such signature.
             RuntimeError: the session is closed.
+            tf.errors.DeadlineExceededError: rows below memory did not come in time.
+            tf.errors.InternalError: rows below memory cannot be read.
         """
+        if timeout is not None and not 0 <= timeout < math.inf:
+            raise ValueError(f"timeout: expected seconds, at least 0, got {timeout!r}")
+        microseconds = _NO_LIMIT if timeout is None else min(int(timeout * 1e6), _NO_LIMIT)
         with self._calls:
             tensors, kept = _tensors(inputs, self._dtypes(signature))
             names = (ctypes.c_char_p * len(outputs))(*[name.encode() for name in outputs])
             response = ctypes.c_void_p()
             _check(
-                library().ge_serving_predict,
+                library().ge_serving_predict_within,
                 self._opened(),
                 signature.encode(),
                 tensors,
                 len(tensors),
                 names,
                 len(outputs),
+                microseconds,
                 ctypes.byref(response),
             )
             del kept
@@ -193,9 +211,14 @@ class InferenceSession:
             "memory_bytes" (of tables), "tables": [{"name", "rows", "dim", "storage", "bytes",
             "variable"}]; "variable" is the checkpoint's key of a table by row number, and None for
             a keyed table.
-            With `tiers`, "rows" of a keyed table are those of the base, and it has "cached" (of
-            these, in memory), "fetched" (rows that came from below), "absent" (keys that were
-            nowhere) and "evicted" (keys that left memory).
+            With `tiers`, "rows" of a keyed table are those of the base, and it has "tier" (such as
+            "rocksdb=/var/rows"), and numbers since it was opened. Keys of answers are "in_memory",
+            "below", "absent" (nowhere) or "defaulted" (read as absent, since the tier failed).
+            "fetched": rows that came from below; "timeouts" and "failures": reads of the tier that
+            were late or failed; "reads": of the tier, by their time: up to 1 us, 2 us, 4 us, ...;
+            "read_seconds": of all; "cached" and "cached_bytes": rows of the base that are in memory
+            now; "evicted": keys that left memory for others; "expired": keys that left since
+            nobody asked for them.
         """
         with self._calls:
             return self._json(library().ge_serving_info)

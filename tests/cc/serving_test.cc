@@ -11,47 +11,12 @@
 
 #include "check.h"
 #include "core/row_format.h"
+#include "served_case.h"
 #include "serving/options.h"
-#include "serving/served_table.h"
 #include "serving/two_slots.h"
 
 namespace group_embedding {
 namespace {
-
-constexpr int32_t kDim = 4;
-
-std::unique_ptr<ServedTable> MakeTable(bool keyed, int64_t max_rows) {
-  ServedTableOptions options;
-  options.name = "user";
-  options.keyed = keyed;
-  options.dim = kDim;
-  options.max_rows = max_rows;
-  Status status;
-  auto table = std::make_unique<ServedTable>(options, nullptr, &status);
-  CHECK_OK(status);
-  return table;
-}
-
-RowChanges AllRows(const std::vector<int64_t>& keys, float value) {
-  RowChanges changes;
-  changes.keys = keys;
-  const std::vector<float> values(keys.size() * kDim, value);
-  const auto* bytes = reinterpret_cast<const char*>(values.data());
-  changes.values.assign(bytes, bytes + values.size() * sizeof(float));
-  return changes;
-}
-
-float ValueAt(const ServedTable& table, int64_t row, int64_t column) {
-  float value;
-  std::memcpy(&value, table.rows() + row * table.row_bytes() + column * sizeof(float), 4);
-  return value;
-}
-
-std::vector<int64_t> Numbers(int64_t count) {
-  std::vector<int64_t> numbers(count);
-  for (int64_t i = 0; i < count; ++i) numbers[i] = i;
-  return numbers;
-}
 
 // A reader of a key that is not there may probe the cell that another key takes meanwhile.
 TEST(AKeyThatIsNotThereHasNoRowWhileOthersCome) {
@@ -72,51 +37,6 @@ TEST(AKeyThatIsNotThereHasNoRowWhileOthersCome) {
     stop = true;
     for (std::thread& thread : threads) thread.join();
     CHECK_EQ(num_wrong.load(), 0);
-  }
-}
-
-// Rows below memory: key k has the value k; those that a test leaves out are nowhere.
-class ComputedRows : public LowerRows {
- public:
-  explicit ComputedRows(int64_t num_rows) : num_rows_(num_rows) {}
-
-  std::string tier() const override { return "computed=here"; }
-  bool keeps_deadlines() const override { return false; }
-  RowFormat format() const override { return RowFormat::kFloat32; }
-  int64_t num_rows() const override { return num_rows_; }
-  Status Read(const int64_t* keys, int64_t num_keys, const Deadline&, bool* found,
-              char* rows) const override {
-    for (int64_t i = 0; i < num_keys; ++i) {
-      found[i] = keys[i] >= 0 && keys[i] < num_rows_;
-      const std::vector<float> row(kDim, static_cast<float>(keys[i]));
-      std::memcpy(rows + i * kDim * sizeof(float), row.data(), kDim * sizeof(float));
-    }
-    return {};
-  }
-  Status Write(const int64_t*, int64_t, const char*, bool) override { return "read only"; }
-  Status Erase(const int64_t*, int64_t) override { return "read only"; }
-  Status Complete(const std::vector<char>&) override { return "read only"; }
-  Status ReadInitial(std::vector<char>*) const override { return {}; }
-
- private:
-  const int64_t num_rows_;
-};
-
-// Asks for keys in one version, and checks each row: k in the base, `changed` in the overlay.
-void AskTiered(ServedTable* table, TwoSlots* requests,
-               const std::array<const Overlay*, 2>& overlays, const std::array<float, 2>& values,
-               const std::vector<int64_t>& keys) {
-  const TwoSlots::Pin pin(requests);
-  const ServedTable::Reader reader(table);
-  std::vector<int64_t> rows(keys.size());
-  if (table->Locate(overlays[pin.slot()], keys.data(), keys.size(), rows.data()) > 0) {
-    std::vector<int64_t> positions = Numbers(keys.size());
-    CHECK_OK(table->Fetch(keys.data(), std::move(positions), rows.data()));
-  }
-  for (size_t i = 0; i < keys.size(); ++i) {
-    const bool changed = keys[i] % 7 == 0 && values[pin.slot()] != 0;
-    const float there = keys[i] < table->num_keys() ? static_cast<float>(keys[i]) : 0;
-    CHECK_TRUE(ValueAt(*table, rows[i], kDim - 1) == (changed ? values[pin.slot()] : there));
   }
 }
 
@@ -263,54 +183,6 @@ TEST(OptionsAreChecked) {
   for (const char* damaged :
        {"{", "{\"tags\"", "[]", "{\"tags\": [}", "{} {}", "{\"state\": \"\\"}) {
     CHECK_TRUE(!ReadOptions(damaged, &options).ok());
-  }
-}
-
-// A cache of a few rows, while threads ask for many, and versions change each seventh key.
-TEST(ATieredTableAnswersFromEveryTier) {
-  constexpr int64_t kRows = 3000;
-  constexpr int kVersions = 40;
-  for (const int64_t max_cached : {1, 50, 5000}) {
-    auto table = MakeTable(true, 0);
-    table->Attach(std::make_unique<ComputedRows>(kRows));
-    table->LimitRows(max_cached);
-    std::array<std::unique_ptr<Overlay>, 2> overlays;
-    std::array<const Overlay*, 2> seen = {};
-    std::array<float, 2> values = {};
-    TwoSlots requests;
-    std::atomic<bool> stop{false};
-    std::atomic<int64_t> num_asked{0};
-    std::vector<std::thread> threads;
-    for (int t = 0; t < 3; ++t) {
-      threads.emplace_back([&, t] {
-        std::mt19937_64 random(t);
-        while (!stop) {
-          std::vector<int64_t> keys(40);
-          for (int64_t& key : keys) key = static_cast<int64_t>(random() % (kRows + 100));
-          AskTiered(table.get(), &requests, seen, values, keys);
-          ++num_asked;
-        }
-      });
-    }
-    std::vector<int64_t> sevenths;
-    for (int64_t key = 0; key < kRows + 100; key += 7) sevenths.push_back(key);
-    for (int version = 1; version <= kVersions; ++version) {
-      const int slot = 1 - requests.current();
-      requests.WaitUntilFree(slot);
-      table->Merge(overlays[1 - slot].get());
-      table->Drop(std::move(overlays[slot]));
-      CHECK_OK(table->Stage(AllRows(sevenths, 10'000.0f + version), &overlays[slot]));
-      seen[slot] = overlays[slot].get();
-      values[slot] = 10'000.0f + version;
-      requests.Switch(slot);
-      while (num_asked < 10 * version) std::this_thread::yield();
-    }
-    stop = true;
-    for (std::thread& thread : threads) thread.join();
-    const TierCounts counts = table->tier_counts();
-    CHECK_TRUE(counts.fetched > 0 && counts.absent > 0);
-    CHECK_TRUE(max_cached > kRows ? counts.evicted == 0 : counts.evicted > 0);
-    CHECK_TRUE(counts.cached <= std::max<int64_t>(max_cached, 1) + 3 * 40);
   }
 }
 

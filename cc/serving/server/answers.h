@@ -1,6 +1,7 @@
 // Answers of one loaded model.
 #pragma once
 
+#include "serving/server/gate.h"
 #include "serving/server/served_model.h"
 #include "tensorflow_serving/apis/classification.pb.h"
 #include "tensorflow_serving/apis/predict.pb.h"
@@ -8,14 +9,15 @@
 
 namespace group_embedding::server {
 
-// most_bytes: of one input tensor. The answer's model_spec has the version that was computed from.
-Status AnswerPredict(const ServedModel& served, int64_t most_bytes,
+// deadline: of the request. most_bytes: of one input tensor. The answer's model_spec has the
+// version that was computed from.
+Status AnswerPredict(const ServedModel& served, Deadline deadline, int64_t most_bytes,
                      const tensorflow::serving::PredictRequest& message,
                      tensorflow::serving::PredictResponse* answer);
-Status AnswerClassify(const ServedModel& served,
+Status AnswerClassify(const ServedModel& served, Deadline deadline,
                       const tensorflow::serving::ClassificationRequest& message,
                       tensorflow::serving::ClassificationResponse* answer);
-Status AnswerRegress(const ServedModel& served,
+Status AnswerRegress(const ServedModel& served, Deadline deadline,
                      const tensorflow::serving::RegressionRequest& message,
                      tensorflow::serving::RegressionResponse* answer);
 

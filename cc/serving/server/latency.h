@@ -1,4 +1,4 @@
-// Counts of latencies: of all requests, and of the last minute.
+// Latencies of the last minute.
 #pragma once
 
 #include <array>
@@ -8,32 +8,9 @@
 #include <cstdint>
 #include <mutex>
 
+#include "serving/latencies.h"
+
 namespace group_embedding::server {
-
-// Buckets whose bounds rise by 2^(1/8), 9%, from 1 us to 134 s. Thread-safe.
-class Latencies {
- public:
-  static constexpr int kPerDoubling = 8;
-  static constexpr int kBuckets = 27 * kPerDoubling + 1;
-
-  static int BucketOf(double seconds) {
-    const double bucket = std::ceil(std::log2(std::max(seconds, 1e-6) * 1e6) * kPerDoubling);
-    return std::min(static_cast<int>(bucket), kBuckets - 1);
-  }
-  // The upper bound of a bucket.
-  static double SecondsOf(int bucket) {
-    return 1e-6 * std::exp2(static_cast<double>(bucket) / kPerDoubling);
-  }
-
-  void Add(double seconds) { counts_[BucketOf(seconds)].fetch_add(1, std::memory_order_relaxed); }
-  int64_t operator[](int bucket) const { return counts_[bucket].load(std::memory_order_relaxed); }
-  void Clear() {
-    for (auto& count : counts_) count.store(0, std::memory_order_relaxed);
-  }
-
- private:
-  std::array<std::atomic<int64_t>, kBuckets> counts_{};
-};
 
 // What the live page shows.
 struct RecentLatency {

@@ -63,6 +63,33 @@ std::string TablesOf(const ModelInfo& info) {
   return html + "</table>\n";
 }
 
+// The share of keys that had rows; "" without any.
+std::string Percent(int64_t part, int64_t all) {
+  return all == 0 ? "" : Number("%.1f%%", 100.0 * static_cast<double>(part) / all);
+}
+
+// The tables whose rows are below memory.
+std::string TiersOf(const ModelInfo& info) {
+  std::string rows;
+  for (const TableInfo& table : info.tables) {
+    if (!table.tier) continue;
+    const TierInfo& tier = *table.tier;
+    rows +=
+        Row({table.name, tier.tier, std::to_string(tier.in_memory), std::to_string(tier.below),
+             Percent(tier.in_memory, tier.in_memory + tier.below), std::to_string(tier.absent),
+             std::to_string(tier.defaulted), std::to_string(tier.timeouts),
+             std::to_string(tier.failures), std::to_string(tier.cached), Bytes(tier.cached_bytes),
+             std::to_string(tier.evicted), std::to_string(tier.expired)},
+            "td");
+  }
+  if (rows.empty()) return "";
+  return "<table>" +
+         Row({"table", "tier", "keys in memory", "below", "hits", "absent", "defaults", "timeouts",
+              "failures", "rows in memory", "bytes", "evicted", "expired"},
+             "th") +
+         rows + "</table>\n";
+}
+
 std::string SourceOf(const ModelVersions& versions) {
   const SourceState source = versions.source();
   const std::string& url = versions.config().source;
@@ -100,7 +127,7 @@ std::string ModelOf(const std::string& name, const ModelVersions& versions) {
     html += "<p>version " + std::to_string(info.version) + " from " + Escape(info.path) +
             ", base " + std::to_string(info.base_version) + ", published " +
             Seconds(info.staleness_seconds) + (info.staleness_seconds ? " ago" : "") + ", memory " +
-            Bytes(info.memory_bytes) + "</p>\n" + TablesOf(info);
+            Bytes(info.memory_bytes) + "</p>\n" + TablesOf(info) + TiersOf(info);
   }
   return html;
 }

@@ -59,19 +59,25 @@ void PrometheusText::Sample(const std::string& name, const std::string& labels, 
 }
 
 void PrometheusText::Histogram(const std::string& name, const std::string& labels,
-                               const Latencies& latencies) {
-  // A bucket per doubling; the sum takes each finer bucket at its upper bound.
+                               const std::vector<int64_t>& counts, double sum) {
   int64_t count = 0;
-  double sum = 0;
-  for (int b = 0; b < Latencies::kBuckets; ++b) {
-    count += latencies[b];
-    sum += latencies[b] * Latencies::SecondsOf(b);
-    if (b % Latencies::kPerDoubling != 0) continue;
-    Sample(name + "_bucket", labels + "," + Label("le", AsText(Latencies::SecondsOf(b))), count);
+  for (size_t d = 0; d < counts.size(); ++d) {
+    count += counts[d];
+    const double bound = Latencies::SecondsOf(static_cast<int>(d) * Latencies::kPerDoubling);
+    Sample(name + "_bucket", labels + "," + Label("le", AsText(bound)), count);
   }
   Sample(name + "_bucket", labels + "," + Label("le", "+Inf"), count);
   Sample(name + "_sum", labels, sum);
   Sample(name + "_count", labels, count);
+}
+
+void PrometheusText::Histogram(const std::string& name, const std::string& labels,
+                               const Latencies& latencies) {
+  std::vector<int64_t> counts;
+  for (int b = 0; b < Latencies::kBuckets; b += Latencies::kPerDoubling) {
+    counts.push_back(latencies.UpTo(b));
+  }
+  Histogram(name, labels, counts, latencies.Sum());
 }
 
 std::string PrometheusText::Label(const char* name, const std::string& value) {

@@ -4,6 +4,7 @@
 #include <array>
 #include <atomic>
 #include <string>
+#include <vector>
 
 #include "serving/server/latency.h"
 #include "serving/server/serving_library.h"
@@ -47,6 +48,9 @@ class PrometheusText {
   void Metric(const std::string& name, const char* type, const char* help);
   // labels: `model="a",code="OK"`; values escaped by Label.
   void Sample(const std::string& name, const std::string& labels, double value);
+  // counts: durations up to 1 us, 2 us, 4 us, and so on. sum: of all of them, in seconds.
+  void Histogram(const std::string& name, const std::string& labels,
+                 const std::vector<int64_t>& counts, double sum);
   void Histogram(const std::string& name, const std::string& labels, const Latencies& latencies);
 
   static std::string Label(const char* name, const std::string& value);

@@ -15,6 +15,31 @@ std::string Text(const Value& object, const char* key) {
   return object.HasMember(key) && object[key].IsString() ? object[key].GetString() : "";
 }
 
+std::optional<TierInfo> ReadTier(const Value& table) {
+  const std::string tier = Text(table, "tier");
+  if (tier.empty()) return std::nullopt;
+  TierInfo info;
+  info.tier = tier.substr(0, tier.find('='));
+  info.in_memory = Integer(table, "in_memory");
+  info.below = Integer(table, "below");
+  info.absent = Integer(table, "absent");
+  info.defaulted = Integer(table, "defaulted");
+  info.failures = Integer(table, "failures");
+  info.timeouts = Integer(table, "timeouts");
+  info.evicted = Integer(table, "evicted");
+  info.expired = Integer(table, "expired");
+  info.cached = Integer(table, "cached");
+  info.cached_bytes = Integer(table, "cached_bytes");
+  if (table.HasMember("read_seconds") && table["read_seconds"].IsNumber()) {
+    info.read_seconds = table["read_seconds"].GetDouble();
+  }
+  if (!table.HasMember("reads") || !table["reads"].IsArray()) return info;
+  for (const Value& count : table["reads"].GetArray()) {
+    info.reads.push_back(count.IsInt64() ? count.GetInt64() : 0);
+  }
+  return info;
+}
+
 }  // namespace
 
 Status ReadModelInfo(const OpenModel& model, ModelInfo* info) {
@@ -38,7 +63,7 @@ Status ReadModelInfo(const OpenModel& model, ModelInfo* info) {
   for (const Value& table : json["tables"].GetArray()) {
     if (!table.IsObject()) continue;
     info->tables.push_back({Text(table, "name"), Text(table, "storage"), Integer(table, "rows"),
-                            Integer(table, "dim"), Integer(table, "bytes")});
+                            Integer(table, "dim"), Integer(table, "bytes"), ReadTier(table)});
   }
   return Status::OK;
 }

@@ -9,9 +9,19 @@
 
 namespace group_embedding::server {
 
+// The numbers of a table whose rows are below memory: see TierCounts.
+struct TierInfo {
+  std::string tier;  // "rocksdb"
+  int64_t in_memory = 0, below = 0, absent = 0, defaulted = 0;
+  int64_t failures = 0, timeouts = 0, evicted = 0, expired = 0, cached = 0, cached_bytes = 0;
+  std::vector<int64_t> reads;  // by their time: up to 1 us, 2 us, 4 us, ...
+  double read_seconds = 0;     // of all reads
+};
+
 struct TableInfo {
   std::string name, storage;
   int64_t rows = 0, dim = 0, bytes = 0;
+  std::optional<TierInfo> tier;
 };
 
 struct ModelInfo {

@@ -1,6 +1,7 @@
 #include "serving/server/live.h"
 #include "serving/server/log.h"
 #include "serving/server/model_info.h"
+#include "serving/server/tier_metrics.h"
 
 namespace group_embedding::server {
 namespace {
@@ -55,6 +56,10 @@ struct Described {
   ModelInfo info;
 };
 
+std::string TableLabels(const std::string& of_model, const TableInfo& table) {
+  return of_model + "," + PrometheusText::Label("table", table.name);
+}
+
 void VersionMetrics(const Models& models, PrometheusText* text) {
   std::vector<Described> all;
   for (const auto& [name, versions] : models.by_name()) {
@@ -82,17 +87,18 @@ void VersionMetrics(const Models& models, PrometheusText* text) {
   text->Metric("ge_serve_table_bytes", "gauge", "Memory of a table.");
   for (const Described& one : all) {
     for (const TableInfo& table : one.info.tables) {
-      text->Sample("ge_serve_table_bytes",
-                   labels(one) + "," + PrometheusText::Label("table", table.name), table.bytes);
+      text->Sample("ge_serve_table_bytes", TableLabels(labels(one), table), table.bytes);
     }
   }
   text->Metric("ge_serve_table_rows", "gauge", "Rows of a table.");
+  std::vector<LabelledTier> tiers;
   for (const Described& one : all) {
     for (const TableInfo& table : one.info.tables) {
-      text->Sample("ge_serve_table_rows",
-                   labels(one) + "," + PrometheusText::Label("table", table.name), table.rows);
+      text->Sample("ge_serve_table_rows", TableLabels(labels(one), table), table.rows);
+      if (table.tier) tiers.push_back({TableLabels(labels(one), table), *table.tier});
     }
   }
+  TierMetrics(tiers, text);
 }
 
 }  // namespace

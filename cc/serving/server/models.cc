@@ -97,7 +97,8 @@ Status Models::Counted(Method method, const Request& request, const Message& mes
 Status Models::Predict(const Request& request, const wire::PredictRequest& message,
                        wire::PredictResponse* answer) {
   return Counted(Method::kPredict, request, message, [&](const ServedModel& served) {
-    Status status = AnswerPredict(served, loader_.options.max_message_bytes, message, answer);
+    Status status =
+        AnswerPredict(served, request.deadline, loader_.options.max_message_bytes, message, answer);
     if (status.ok()) status = CheckVersion(message.model_spec(), answer->model_spec());
     return status;
   });
@@ -106,7 +107,7 @@ Status Models::Predict(const Request& request, const wire::PredictRequest& messa
 Status Models::Classify(const Request& request, const wire::ClassificationRequest& message,
                         wire::ClassificationResponse* answer) {
   return Counted(Method::kClassify, request, message, [&](const ServedModel& served) {
-    Status status = AnswerClassify(served, message, answer);
+    Status status = AnswerClassify(served, request.deadline, message, answer);
     if (status.ok()) status = CheckVersion(message.model_spec(), answer->model_spec());
     return status;
   });
@@ -115,7 +116,7 @@ Status Models::Classify(const Request& request, const wire::ClassificationReques
 Status Models::Regress(const Request& request, const wire::RegressionRequest& message,
                        wire::RegressionResponse* answer) {
   return Counted(Method::kRegress, request, message, [&](const ServedModel& served) {
-    Status status = AnswerRegress(served, message, answer);
+    Status status = AnswerRegress(served, request.deadline, message, answer);
     if (status.ok()) status = CheckVersion(message.model_spec(), answer->model_spec());
     return status;
   });

@@ -2,6 +2,8 @@
 
 #include <dlfcn.h>
 
+#include <algorithm>
+
 namespace group_embedding::server {
 namespace {
 
@@ -30,7 +32,7 @@ Status LoadServingLibrary(const std::string& path, ServingLibrary* library) {
   };
   find("ge_serving_open", &library->open);
   find("ge_serving_close", &library->close);
-  find("ge_serving_predict", &library->predict);
+  find("ge_serving_predict_within", &library->predict_within);
   find("ge_serving_response_version", &library->response_version);
   find("ge_serving_num_outputs", &library->num_outputs);
   find("ge_serving_output", &library->output);
@@ -63,12 +65,20 @@ Status OpenModel::Open(const ServingLibrary& library, const std::string& path,
 OpenModel::~OpenModel() { library_.close(model_); }
 
 Status OpenModel::Predict(const std::string& signature, const std::vector<GeTensor>& inputs,
-                          const std::vector<const char*>& outputs, Response* response) const {
+                          const std::vector<const char*>& outputs,
+                          std::chrono::system_clock::time_point deadline,
+                          Response* response) const {
+  using std::chrono::microseconds;
+  using std::chrono::system_clock;
+  microseconds left = microseconds::max();
+  if (deadline != system_clock::time_point::max()) {
+    left = std::chrono::duration_cast<microseconds>(deadline - system_clock::now());
+  }
   char* error = nullptr;
   response->library_ = &library_;
-  const GeCode code =
-      library_.predict(model_, signature.c_str(), inputs.data(), inputs.size(), outputs.data(),
-                       outputs.size(), &response->response_, &error);
+  const GeCode code = library_.predict_within(
+      model_, signature.c_str(), inputs.data(), inputs.size(), outputs.data(), outputs.size(),
+      std::max<int64_t>(left.count(), 0), &response->response_, &error);
   return AsStatus(library_, code, error);
 }
 

@@ -7,6 +7,7 @@
 
 #include <grpcpp/support/status.h>
 
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -23,7 +24,7 @@ using grpc::StatusCode;
 struct ServingLibrary {
   decltype(&ge_serving_open) open;
   decltype(&ge_serving_close) close;
-  decltype(&ge_serving_predict) predict;
+  decltype(&ge_serving_predict_within) predict_within;
   decltype(&ge_serving_response_version) response_version;
   decltype(&ge_serving_num_outputs) num_outputs;
   decltype(&ge_serving_output) output;
@@ -66,8 +67,10 @@ class OpenModel {
   OpenModel& operator=(const OpenModel&) = delete;
   ~OpenModel();
 
+  // deadline: for rows below memory.
   Status Predict(const std::string& signature, const std::vector<GeTensor>& inputs,
-                 const std::vector<const char*>& outputs, Response* response) const;
+                 const std::vector<const char*>& outputs,
+                 std::chrono::system_clock::time_point deadline, Response* response) const;
   Status Signatures(std::string* json) const;
   Status Info(std::string* json) const;
   int64_t version() const;

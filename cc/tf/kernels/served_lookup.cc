@@ -16,6 +16,7 @@
 #include "tf/support/group_attrs.h"
 #include "tf/support/guarded_op.h"
 #include "tf/support/plain_table.h"
+#include "tf/support/request_deadline.h"
 #include "tf/support/resource_locks.h"
 #include "tf/support/served_tables.h"
 
@@ -34,6 +35,17 @@ bool IsServedTable(OpKernelContext* context, int input) {
   if (context->input_dtype(input) != tensorflow::DT_RESOURCE) return false;
   return tensorflow::HandleFromInput(context, input).hash_code() ==
          tensorflow::TypeIndex::Make<ServedTableResource>().hash_code();
+}
+
+// Brings rows that are not in memory, until the deadline of the request.
+absl::Status FetchRows(ServedTable* table, const int64_t* keys, std::vector<int64_t> positions,
+                       int64_t* rows) {
+  bool is_late = false;
+  const Status status =
+      table->Fetch(keys, std::move(positions), RequestDeadline::Current(), rows, &is_late);
+  if (status.ok()) return absl::OkStatus();
+  return is_late ? absl::DeadlineExceededError(status.message())
+                 : absl::UnavailableError(status.message());
 }
 
 // What table t of the group is read from.
@@ -198,8 +210,7 @@ class ServedLookupOp : public OpKernel {
     for (size_t t = 0; t < sources.size(); ++t) {
       if (positions[t].empty()) continue;
       ServedTable* table = sources[t].served->entry()->table.get();
-      const Status status = table->Fetch(batch.view.ids, std::move(positions[t]), rows);
-      if (!status.ok()) return absl::UnavailableError(status.message());
+      TF_RETURN_IF_ERROR(FetchRows(table, batch.view.ids, std::move(positions[t]), rows));
     }
     return absl::OkStatus();
   }
@@ -263,9 +274,8 @@ class ServedReadRowsOp : public OpKernel {
     if (view.table->Locate(view.overlay, keys.flat<int64_t>().data(), count, rows.data()) > 0) {
       std::vector<int64_t> positions(count);
       std::iota(positions.begin(), positions.end(), 0);
-      const Status status = resource->entry()->table->Fetch(keys.flat<int64_t>().data(),
-                                                            std::move(positions), rows.data());
-      OP_REQUIRES(context, status.ok(), absl::UnavailableError(status.message()));
+      OP_REQUIRES_OK(context, FetchRows(resource->entry()->table.get(), keys.flat<int64_t>().data(),
+                                        std::move(positions), rows.data()));
     }
     const int64_t bytes = dim_ * SizeOf(options.dtype);
     std::vector<float> values(dim_);

@@ -135,12 +135,18 @@ GeCode Open(const char* path, const char* options, GeModel** model, char** error
 
 void Close(GeModel* model) { delete model; }
 
-GeCode Predict(GeModel* model, const char* signature, const GeTensor* inputs, size_t num_inputs,
-               const char* const* outputs, size_t num_outputs, GeResponse** response,
-               char** error) {
+GeCode PredictWithin(GeModel* model, const char* signature, const GeTensor* inputs,
+                     size_t num_inputs, const char* const* outputs, size_t num_outputs,
+                     int64_t timeout_us, GeResponse** response, char** error) {
   return Report(error, [&]() -> absl::Status {
+    group_embedding::Deadline deadline;
     TF_RETURN_IF_ERROR(NotNull(model, "model"));
     TF_RETURN_IF_ERROR(NotNull(response, "response"));
+    if (timeout_us < 0) {
+      return absl::InvalidArgumentError("timeout_us: expected at least 0, got " +
+                                        std::to_string(timeout_us));
+    }
+    deadline.Shorten(std::chrono::microseconds(timeout_us));
     if (num_inputs > 0) TF_RETURN_IF_ERROR(NotNull(inputs, "inputs"));
     if (num_outputs > 0) TF_RETURN_IF_ERROR(NotNull(outputs, "outputs"));
     NamedTensors tensors;
@@ -156,11 +162,18 @@ GeCode Predict(GeModel* model, const char* signature, const GeTensor* inputs, si
     }
     auto made = std::make_unique<GeResponse>();
     TF_RETURN_IF_ERROR(model->served->Predict(signature == nullptr ? "" : signature, tensors,
-                                              std::move(names), &made->answer));
+                                              std::move(names), deadline, &made->answer));
     Describe(made.get());
     *response = made.release();
     return absl::OkStatus();
   });
+}
+
+GeCode Predict(GeModel* model, const char* signature, const GeTensor* inputs, size_t num_inputs,
+               const char* const* outputs, size_t num_outputs, GeResponse** response,
+               char** error) {
+  return PredictWithin(model, signature, inputs, num_inputs, outputs, num_outputs, INT64_MAX,
+                       response, error);
 }
 
 int64_t ResponseVersion(const GeResponse* response) { return response->answer.version; }
@@ -209,8 +222,8 @@ GeCode Rollback(GeModel* model, char** error) {
 }  // namespace
 
 extern "C" const GeServingFunctions* GroupEmbeddingServingFunctions(int version) {
-  static const GeServingFunctions functions = {Open,       Close,  Predict,      ResponseVersion,
-                                               NumOutputs, Output, FreeResponse, Signatures,
-                                               Version,    Info,   Apply,        Rollback};
+  static const GeServingFunctions functions = {
+      Open,       Close,   Predict, ResponseVersion, NumOutputs, Output,       FreeResponse,
+      Signatures, Version, Info,    Apply,           Rollback,   PredictWithin};
   return version == kServingFunctionsVersion ? &functions : nullptr;
 }

@@ -1,15 +1,52 @@
 #include "tf/serving/model_session.h"
 
+#include <functional>
+#include <utility>
+
+#include "tensorflow/core/platform/env.h"
+#include "tensorflow/core/platform/threadpool_interface.h"
+#include "tensorflow/core/platform/threadpool_options.h"
 #include "tensorflow/core/public/session_options.h"
+#include "tf/support/request_deadline.h"
 
 namespace group_embedding {
 
 using ::tensorflow::Tensor;
 using ::tensorflow::tstring;
 
+namespace {
+
+// Threads of a session, whose ops have the deadline of one request.
+class RequestThreads : public tensorflow::thread::ThreadPoolInterface {
+ public:
+  RequestThreads(tensorflow::thread::ThreadPool* threads, const Deadline& deadline)
+      : threads_(threads), deadline_(deadline) {}
+
+  void Schedule(std::function<void()> op) override {
+    threads_->Schedule([op = std::move(op), deadline = deadline_] {
+      const RequestDeadline scope(deadline);
+      op();
+    });
+  }
+  int NumThreads() const override { return threads_->NumThreads(); }
+  int CurrentThreadId() const override { return threads_->CurrentThreadId(); }
+
+ private:
+  tensorflow::thread::ThreadPool* const threads_;
+  const Deadline deadline_;
+};
+
+std::unique_ptr<tensorflow::thread::ThreadPool> MakeThreads(int count) {
+  if (count == 0) return nullptr;
+  return std::make_unique<tensorflow::thread::ThreadPool>(tensorflow::Env::Default(), "requests",
+                                                          count);
+}
+
+}  // namespace
+
 ModelSession::ModelSession(std::string folder, const tensorflow::MetaGraphDef& meta,
-                           bool runs_inline)
-    : folder_(std::move(folder)), runs_inline_(runs_inline) {
+                           int inter_op_threads)
+    : folder_(std::move(folder)), threads_(MakeThreads(inter_op_threads)) {
   *meta_.mutable_saver_def() = meta.saver_def();
   *meta_.mutable_signature_def() = meta.signature_def();
   *meta_.mutable_collection_def() = meta.collection_def();
@@ -29,7 +66,7 @@ absl::Status ModelSession::Make(const std::string& folder, const tensorflow::Met
   options.config = config;
   tensorflow::Session* made = nullptr;
   TF_RETURN_IF_ERROR(tensorflow::NewSession(options, &made));
-  session->reset(new ModelSession(folder, meta, config.inter_op_parallelism_threads() == 0));
+  session->reset(new ModelSession(folder, meta, config.inter_op_parallelism_threads()));
   (*session)->session_.reset(made);
   return made->Create(meta.graph_def());
 }
@@ -87,7 +124,7 @@ absl::Status ModelSession::Find(const std::vector<std::string>& feeds,
     return absl::OkStatus();
   }
   tensorflow::CallableOptions options;
-  if (runs_inline_) options.mutable_run_options()->set_inter_op_thread_pool(-1);
+  if (threads_ == nullptr) options.mutable_run_options()->set_inter_op_thread_pool(-1);
   for (const std::string& name : feeds) options.add_feed(name);
   for (const std::string& name : fetches) options.add_fetch(name);
   for (const std::string& name : targets) options.add_target(name);
@@ -106,10 +143,18 @@ absl::Status ModelSession::Prepare(const std::vector<std::string>& feeds,
 absl::Status ModelSession::Call(const std::vector<std::string>& feeds,
                                 const std::vector<std::string>& fetches,
                                 const std::vector<std::string>& targets,
-                                const std::vector<Tensor>& fed, std::vector<Tensor>* fetched) {
+                                const std::vector<Tensor>& fed, std::vector<Tensor>* fetched,
+                                const Deadline& deadline) {
   tensorflow::Session::CallableHandle handle;
   TF_RETURN_IF_ERROR(Find(feeds, fetches, targets, &handle));
-  return session_->RunCallable(handle, fed, fetched, nullptr);
+  if (threads_ == nullptr) {
+    const RequestDeadline scope(deadline);
+    return session_->RunCallable(handle, fed, fetched, nullptr);
+  }
+  RequestThreads threads(threads_.get(), deadline);
+  tensorflow::thread::ThreadPoolOptions options;
+  options.inter_op_threadpool = &threads;
+  return session_->RunCallable(handle, fed, fetched, nullptr, options);
 }
 
 }  // namespace group_embedding

@@ -8,7 +8,9 @@
 #include <utility>
 #include <vector>
 
+#include "serving/deadline.h"
 #include "tensorflow/core/framework/tensor.h"
+#include "tensorflow/core/platform/threadpool.h"
 #include "tensorflow/core/protobuf/config.pb.h"
 #include "tensorflow/core/protobuf/meta_graph.pb.h"
 #include "tensorflow/core/public/session.h"
@@ -35,16 +37,17 @@ class ModelSession {
   absl::Status Prepare(const std::vector<std::string>& feeds,
                        const std::vector<std::string>& fetches,
                        const std::vector<std::string>& targets);
-  // Thread-safe. Computes tensors from fed ones. The
+  // Thread-safe. Computes tensors from fed ones; ops find the deadline by RequestDeadline. The
   // calling thread runs all ops, unless the config of Make states threads between ops: ops of one
   // request are few, and handing them over takes longer than most of them.
   absl::Status Call(const std::vector<std::string>& feeds, const std::vector<std::string>& fetches,
                     const std::vector<std::string>& targets,
                     const std::vector<tensorflow::Tensor>& fed,
-                    std::vector<tensorflow::Tensor>* fetched);
+                    std::vector<tensorflow::Tensor>* fetched,
+                    const Deadline& deadline = Deadline::Never());
 
  private:
-  ModelSession(std::string folder, const tensorflow::MetaGraphDef& meta, bool runs_inline);
+  ModelSession(std::string folder, const tensorflow::MetaGraphDef& meta, int inter_op_threads);
 
   absl::Status Find(const std::vector<std::string>& feeds, const std::vector<std::string>& fetches,
                     const std::vector<std::string>& targets,
@@ -53,7 +56,8 @@ class ModelSession {
   void FeedAssets(NamedTensors* feeds) const;
 
   const std::string folder_;
-  const bool runs_inline_;
+  // Threads for ops side by side; null: the calling thread runs them.
+  const std::unique_ptr<tensorflow::thread::ThreadPool> threads_;
   tensorflow::MetaGraphDef meta_;  // without the graph
   std::unique_ptr<tensorflow::Session> session_;
   std::mutex mutex_;  // of callables_

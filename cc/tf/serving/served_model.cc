@@ -69,10 +69,25 @@ absl::Status ReadMetaGraph(const std::string& path, const std::vector<std::strin
 std::string TierJson(const ServedTable& table) {
   if (table.lower() == nullptr) return "";
   const TierCounts counts = table.tier_counts();
-  return ", \"cached\": " + std::to_string(counts.cached) +
-         ", \"fetched\": " + std::to_string(counts.fetched) +
-         ", \"absent\": " + std::to_string(counts.absent) +
-         ", \"evicted\": " + std::to_string(counts.evicted);
+  std::string json = ", \"tier\": " + Quoted(table.lower()->tier());
+  for (const auto& [name, count] : {std::pair<const char*, int64_t>{"in_memory", counts.in_memory},
+                                    {"below", counts.below},
+                                    {"absent", counts.absent},
+                                    {"defaulted", counts.defaulted},
+                                    {"fetched", counts.fetched},
+                                    {"failures", counts.failures},
+                                    {"timeouts", counts.timeouts},
+                                    {"evicted", counts.evicted},
+                                    {"expired", counts.expired},
+                                    {"cached", counts.cached},
+                                    {"cached_bytes", counts.cached_bytes}}) {
+    json += ", \"" + std::string(name) + "\": " + std::to_string(count);
+  }
+  json += ", \"reads\": [";
+  for (int b = 0; b < Latencies::kBuckets; b += Latencies::kPerDoubling) {
+    json += (b > 0 ? ", " : "") + std::to_string(table.lower_seconds().UpTo(b));
+  }
+  return json + "], \"read_seconds\": " + std::to_string(table.lower_seconds().Sum());
 }
 
 }  // namespace
@@ -170,7 +185,7 @@ absl::Status ServedModel::MakeSession(int slot, const MetaGraphDef& meta) {
     TF_RETURN_IF_ERROR(ShareVariables());
   } else {
     TF_RETURN_IF_ERROR(session->Restore());
-    if (options_.tiers.has_lower()) tables_->ShareMemory(options_.tiers.memory_bytes);
+    if (options_.tiers.has_lower()) tables_->StartCaches(options_.tiers);
   }
   return session->Initialize();
 }
@@ -216,7 +231,8 @@ absl::Status ServedModel::Assign(ModelSession* session,
 }
 
 absl::Status ServedModel::Predict(const std::string& signature, const NamedTensors& inputs,
-                                  std::vector<std::string> outputs, Answer* answer) {
+                                  std::vector<std::string> outputs, Deadline deadline,
+                                  Answer* answer) {
   const std::string name = signature.empty() ? "serving_default" : signature;
   const auto found = signatures_.find(name);
   if (found == signatures_.end()) {
@@ -231,7 +247,9 @@ absl::Status ServedModel::Predict(const std::string& signature, const NamedTenso
   const TwoSlots::Pin pin(&requests_);
   const Slot& slot = slots_[pin.slot()];
   answer->version = slot.version.number;
-  TF_RETURN_IF_ERROR(slot.session->Call(found->second.feeds(), fetches, {}, fed, &fetched));
+  if (options_.tiers.timeout) deadline.Shorten(*options_.tiers.timeout);
+  TF_RETURN_IF_ERROR(
+      slot.session->Call(found->second.feeds(), fetches, {}, fed, &fetched, deadline));
   for (size_t i = 0; i < fetched.size(); ++i) answer->outputs.emplace_back(outputs[i], fetched[i]);
   return absl::OkStatus();
 }

@@ -37,9 +37,9 @@ class ServedModel {
   // Waits for the calls in progress.
   ~ServedModel();
 
-  // signature: "": "serving_default". outputs: none: all.
+  // signature: "": "serving_default". outputs: none: all. deadline: for rows below memory.
   absl::Status Predict(const std::string& signature, const NamedTensors& inputs,
-                       std::vector<std::string> outputs, Answer* answer);
+                       std::vector<std::string> outputs, Deadline deadline, Answer* answer);
   absl::Status Apply(const std::string& folder);
   absl::Status Rollback();
 

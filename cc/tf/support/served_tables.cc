@@ -131,7 +131,7 @@ void ServedTables::AttachEmpty(ServedTable* table, const LowerRowsId& id) {
   table->Attach(lower_->Make(id, table->options().format, table->options().dim));
 }
 
-void ServedTables::ShareMemory(int64_t bytes) {
+void ServedTables::StartCaches(const TierOptions& tiers) {
   // A row of a cache and its key: two words in a cell, of which half are free.
   const auto bytes_of_row = [](const ServedTable& table) { return table.row_bytes() + 32; };
   int64_t total = 0;
@@ -141,10 +141,19 @@ void ServedTables::ShareMemory(int64_t bytes) {
     tiered.push_back(entry.table.get());
     total += entry.table->num_keys() * bytes_of_row(*entry.table);
   }
+  const double share = std::min(1.0, static_cast<double>(tiers.memory_bytes) /
+                                         static_cast<double>(std::max<int64_t>(total, 1)));
   for (ServedTable* table : tiered) {
-    const double share = std::min(1.0, static_cast<double>(bytes) / std::max<int64_t>(total, 1));
-    table->LimitRows(static_cast<int64_t>(share * static_cast<double>(table->num_keys())));
+    const auto rows = static_cast<int64_t>(share * static_cast<double>(table->num_keys()));
+    table->StartCache(rows, tiers, &threads_);
   }
+  if (!tiers.expire || tiered.empty()) return;
+  // Rows leave at most an eighth later than they may.
+  const auto period = std::clamp<std::chrono::milliseconds>(
+      *tiers.expire / 8, std::chrono::milliseconds(250), std::chrono::minutes(1));
+  expiry_ = std::make_unique<PeriodicJob>(period, [tiered] {
+    for (ServedTable* table : tiered) table->Expire(ServedTable::CacheSecond());
+  });
 }
 
 }  // namespace group_embedding

@@ -56,7 +56,7 @@ class ServedTables {
   // Has a table fill its rows below memory, if there is a tier.
   void AttachEmpty(ServedTable* table, const LowerRowsId& id);
   // Once tables have their rows: divides the memory for the caches of tiered tables.
-  void ShareMemory(int64_t bytes);
+  void StartCaches(const TierOptions& tiers);
 
   // In the order of resources' names.
   std::map<std::string, Entry>& entries() { return entries_; }
@@ -66,6 +66,9 @@ class ServedTables {
   const std::shared_ptr<LowerTier> lower_;
   std::mutex mutex_;  // of entries_, while sessions are made
   std::map<std::string, Entry> entries_;
+  // The threads of tiered tables end before the tables do.
+  TierThreads threads_;
+  std::unique_ptr<PeriodicJob> expiry_;
 };
 
 // A session's view of one table, as a resource.

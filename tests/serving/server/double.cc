@@ -3,7 +3,8 @@
 //
 // Signatures: serving_default (x float [-1, 3], n int64 [-1] -> y float [-1]: the row's sum + n),
 // same (t -> t, of any dtype), strings (s -> s_bytes, length), classify, regress, slow (ms -> ms:
-// sleeps for each value). A file `words` in the SavedModel's folder: "fail" makes open fail.
+// sleeps for each value), left (n -> us int64: how long the sender waits). A file `words` in the
+// SavedModel's folder: "fail" makes open fail.
 #include <atomic>
 #include <chrono>
 #include <cstdlib>
@@ -67,6 +68,9 @@ const char kSignatures[] = R"({
  "slow": {"method_name": "tensorflow/serving/predict",
   "inputs": {"ms": {"name": "m:0", "dtype": 3, "shape": [-1]}},
   "outputs": {"ms": {"name": "m:1", "dtype": 3, "shape": [-1]}}},
+ "left": {"method_name": "tensorflow/serving/predict",
+  "inputs": {"n": {"name": "n:1", "dtype": 9, "shape": [-1]}},
+  "outputs": {"us": {"name": "u:0", "dtype": 9, "shape": []}}},
  "classify": {"method_name": "tensorflow/serving/classify",
   "inputs": {"inputs": {"name": "e:0", "dtype": 7, "shape": [-1]}},
   "outputs": {"classes": {"name": "c:0", "dtype": 7, "shape": [-1, 2]},
@@ -198,12 +202,17 @@ GeCode ge_serving_open(const char* path, const char* options, GeModel** model, c
 
 void ge_serving_close(GeModel* model) { delete model; }
 
-GeCode ge_serving_predict(GeModel* model, const char* signature, const GeTensor* inputs,
-                          size_t num_inputs, const char* const* outputs, size_t num_outputs,
-                          GeResponse** response, char** error) {
+GeCode ge_serving_predict_within(GeModel* model, const char* signature, const GeTensor* inputs,
+                                 size_t num_inputs, const char* const* outputs, size_t num_outputs,
+                                 int64_t timeout_us, GeResponse** response, char** error) {
   auto* made = new GeResponse;
   made->version = model->version;
-  const GeCode code = Compute(signature, inputs, num_inputs, made, error);
+  GeCode code = GE_OK;
+  if (std::strcmp(signature, "left") == 0) {
+    made->Add("us", GE_INT64, {}, &timeout_us, sizeof(timeout_us));
+  } else {
+    code = Compute(signature, inputs, num_inputs, made, error);
+  }
   if (code != GE_OK) {
     delete made;
     return code;

@@ -1,0 +1,60 @@
+// LowerRead: one read of rows below memory, for a request that waits no longer than its deadline.
+//
+// A tier that keeps deadlines is read on the request's thread, and so is any without a time limit
+// of its own. Else another thread reads, since a disk may hang: the request leaves at its deadline,
+// and the read goes on by itself.
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+#include "core/status.h"
+#include "serving/deadline.h"
+#include "serving/job_threads.h"
+#include "serving/latencies.h"
+#include "serving/lower_rows.h"
+
+namespace group_embedding {
+
+class LowerRead : public std::enable_shared_from_this<LowerRead> {
+ public:
+  // wanted: each key once. `seconds` gets the time of the read; outlives it.
+  LowerRead(std::shared_ptr<const LowerRows> lower, std::vector<int64_t> wanted, int64_t row_bytes,
+            Latencies* seconds)
+      : keys(std::move(wanted)),
+        found(new bool[keys.size()]),
+        values(keys.size() * row_bytes),
+        lower_(std::move(lower)),
+        seconds_(seconds) {}
+
+  int64_t num_keys() const { return static_cast<int64_t>(keys.size()); }
+
+  // On this thread: returns by the deadline if the tier does.
+  Status Here(const Deadline& deadline);
+  // By `threads`: returns by the deadline. `late` is called by another thread if the read succeeds
+  // after that.
+  Status Beside(JobThreads* threads, const Deadline& deadline,
+                std::function<void(const LowerRead&)> late);
+
+  const std::vector<int64_t> keys;
+  const std::unique_ptr<bool[]> found;  // [keys]
+  std::vector<char> values;             // [keys, row bytes] of those that were found
+
+ private:
+  // Returns whether the request is gone.
+  bool Finish(Status status);
+
+  const std::shared_ptr<const LowerRows> lower_;
+  Latencies* const seconds_;
+  std::mutex mutex_;  // of what follows
+  std::condition_variable done_changed_;
+  bool is_done_ = false, is_abandoned_ = false;
+  Status status_;
+};
+
+}  // namespace group_embedding
