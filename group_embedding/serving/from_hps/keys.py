@@ -57,14 +57,14 @@ MODEL = {
     "use_context_stream": (bool, _DENSE),
 }
 
-_REDIS_ALONE = "of Redis, which is refused"
+_REDIS_ALONE = "for Redis alone, which is refused"
 _ONE_PROCESS = "one process has all threads, and needs no shared memory"
 _ASKED_ALONE = "rows come into memory when they are asked for, and the longest unused leave"
 
 VOLATILE = {
     "type": (str, "is rows in memory; Redis is refused"),
-    "num_partitions": (int, "is, times overflow_margin, how many rows are in memory"),
-    "overflow_margin": (int, "is, times num_partitions, how many rows are in memory"),
+    "num_partitions": (int, "is how many rows of a table are in memory, times overflow_margin"),
+    "overflow_margin": (int, "is how many rows of a table are in memory, times num_partitions"),
     "initial_cache_rate": (float, "is how much of the rows is in memory; " + _ASKED_ALONE),
     "update_filters": (list, "is which models get a --source"),
     "overflow_policy": (str, _ASKED_ALONE),
@@ -89,7 +89,7 @@ VOLATILE = {
 
 PERSISTENT = {
     "type": (str, "is rocksdb= of --tiers"),
-    "path": (str, "is, with '-ge' behind it, the folder of --tiers: the files of HPS stay"),
+    "path": (str, "is the folder of --tiers, with '-ge' behind it: the files of HPS stay"),
     "read_only": (bool, "is refused if it is true: one server has the folder"),
     "update_filters": (list, "is which models get a --source"),
     "num_threads": (int, "the threads of requests read"),

@@ -100,6 +100,8 @@ def test_tables_and_their_server(tmp_path, capsys):
     given = json.loads(path.read_text())
     for owner in ("volatile_db", "persistent_db", "update_source"):
         assert all(f"{owner}.{key} = " in "\n".join(said) for key in given[owner])
+    assert any(line.startswith("persistent_db.path") and ": is the folder" in line for line in said)
+    assert not any(": nothing here: is" in line for line in said)
     for number in (0, 1):
         for key in given["models"][number]:
             assert any(line.startswith(f"models[{number}].{key} = ") for line in said), key
