@@ -55,7 +55,8 @@ class CollectiveEstimator(tf_estimator.EstimatorV2):
         self._scratch = tempfile.TemporaryDirectory(prefix="group_embedding_")
 
     def train(self, input_fn, hooks=None, steps=None, max_steps=None, saving_listeners=None):
-        hooks = [*(hooks or []), *self._saving_hooks(saving_listeners)]
+        # First, as on rank 0: other hooks may wait for all ranks, as a PublisherHook does.
+        hooks = [*self._saving_hooks(saving_listeners), *(hooks or [])]
         listeners = saving_listeners if self._exchange.rank == 0 else None
         return super().train(input_fn, hooks, steps, max_steps, listeners)
 

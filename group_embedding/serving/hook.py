@@ -33,8 +33,8 @@ class PublisherHook(session_run_hook.SessionRunHook):
         **options: Of `Publisher`, but for `signatures` and `build`.
 
     Raises:
-        ValueError: Not one of `every_steps` and `every_seconds` is given, or the graph has no
-            global step.
+        ValueError: Not one of `every_steps` and `every_seconds` is given, `signatures` or `build`
+            is, or the graph has no global step.
 
     Example:
 
@@ -62,6 +62,8 @@ class PublisherHook(session_run_hook.SessionRunHook):
             raise ValueError(
                 f"PublisherHook: expected every_steps to be at least 1, got {every_steps}"
             )
+        for name in sorted({"signatures", "build"} & set(options)):
+            raise ValueError(f"PublisherHook: expected no {name}, as `export` makes the model")
         self._target = target
         self._export = export
         self._every_steps = every_steps

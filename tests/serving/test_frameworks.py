@@ -116,3 +116,5 @@ def test_hooks_refuse_wrong_arguments(tmp_path):
             ge.serving.PublisherHook(tmp_path, lambda *_: "", **arguments)
     with pytest.raises(ValueError, match="expected every_steps to be at least 1, got 0"):
         ge.serving.PublisherHook(tmp_path, lambda *_: "", every_steps=0)
+    with pytest.raises(ValueError, match="expected no build, as `export` makes the model"):
+        ge.serving.PublisherHook(tmp_path, lambda *_: "", every_steps=1, build=tf.Module)

@@ -1,6 +1,7 @@
 """Ranks that train a graph of TensorFlow 1 publish one version together, by a hook."""
 
 import numpy as np
+import pytest
 import tensorflow as tf
 
 import group_embedding as ge
@@ -131,3 +132,60 @@ def fail_to_export(target):
 def test_an_export_that_fails_is_told_on_all_ranks(two_ranks, tmp_path):
     told = two_ranks.run(fail_to_export, str(tmp_path / "target"), timeout=300)
     assert all("expected `export` to return the folder of a SavedModel" in text for text in told)
+
+
+def train_an_estimator(folder, target):
+    strategy = ge.CollectiveStrategy()
+    rank = ge.exchange.current().rank
+
+    def model_fn(features, labels, mode):
+        del labels
+        users = ge.get_embedding_variable("estimator_users", DIM)
+        (vectors,) = ge.group_embedding_lookup([users], [features["user"]])
+        score = v1.layers.dense(vectors, 1)
+        if mode == tf.estimator.ModeKeys.PREDICT:
+            outputs = {"serving_default": tf.estimator.export.PredictOutput({"score": score})}
+            return tf.estimator.EstimatorSpec(mode, {"score": score}, export_outputs=outputs)
+        optimizer = ge.optimizers.wrap(v1.train.AdagradOptimizer(0.1))
+        loss = tf.reduce_mean((score - 1) ** 2)
+        train = optimizer.minimize(loss, v1.train.get_or_create_global_step())
+        return tf.estimator.EstimatorSpec(mode, loss=loss, train_op=train)
+
+    def batches():
+        given = {"user": np.arange(10, dtype=np.int64)[None] + 10 * rank}
+        return tf.data.Dataset.from_tensor_slices(given).map(lambda b: (b, 0)).repeat()
+
+    def receiver():
+        inputs = {"user": v1.placeholder(tf.int64, [None], "user")}
+        return tf.estimator.export.ServingInputReceiver(inputs, inputs)
+
+    def export_whole(checkpoint, where):
+        whole = tf.estimator.Estimator(model_fn, folder)
+        return whole.export_saved_model(where, receiver, checkpoint_path=checkpoint)
+
+    job = strategy.estimator(model_fn, folder)
+    hook = ge.serving.PublisherHook(target, export_whole, every_steps=2)
+    job.train(batches, hooks=[hook], steps=5)
+    checkpoint = tf.train.latest_checkpoint(folder)
+    if rank == 0:
+        with ge.exchange.unsharded():
+            return export_whole(checkpoint, f"{folder}/last").decode()
+
+
+@pytest.mark.skipif(not hasattr(tf, "estimator"), reason="this TensorFlow has no Estimators")
+def test_an_estimator_of_ranks_publishes(two_ranks, tmp_path):
+    # Given an Estimator that two ranks train, and that publishes by a hook
+    folder, target = str(tmp_path / "model"), str(tmp_path / "target")
+    exported, _ = two_ranks.run(train_an_estimator, folder, target, timeout=300)
+
+    # When the last version is served, then it answers as the Estimator's last checkpoint does
+    reader = Reader(ge.serving.open_target(target))
+    assert [reader.record(v).step for v in reader.versions()] == [2, 4, 5]
+    users = {"user": np.arange(25)}
+    with ge.serving.InferenceSession(exported) as session:
+        expected = session.predict(users)["score"]
+    with ge.serving.InferenceSession(f"{target}/1") as session:
+        for version in (2, 3):
+            session.apply(f"{target}/versions/{version:020d}")
+        np.testing.assert_array_equal(session.predict(users)["score"], expected)
+    assert len(np.unique(expected)) > 20  # keys of both ranks have rows
