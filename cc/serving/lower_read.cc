@@ -37,8 +37,8 @@ Status LowerRead::Beside(JobThreads* threads, const Deadline& deadline,
   is_abandoned_ = true;
   lock.unlock();
   threads->Remove(number);
-  return "tier " + lower_->tier() + ": " + std::to_string(num_keys()) +
-         " rows were not read within the request's " + deadline.Text();
+  return "table '" + table_ + "', tier " + lower_->tier() + ": the rows of " +
+         std::to_string(num_keys()) + " keys were not read within the request's " + deadline.Text();
 }
 
 bool LowerRead::Finish(Status status) {

@@ -10,6 +10,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -23,12 +24,13 @@ namespace group_embedding {
 
 class LowerRead : public std::enable_shared_from_this<LowerRead> {
  public:
-  // wanted: each key once. `seconds` gets the time of the read; outlives it.
-  LowerRead(std::shared_ptr<const LowerRows> lower, std::vector<int64_t> wanted, int64_t row_bytes,
-            Latencies* seconds)
+  // table: for messages. wanted: each key once. `seconds` gets the time of the read; outlives it.
+  LowerRead(const std::string& table, std::shared_ptr<const LowerRows> lower,
+            std::vector<int64_t> wanted, int64_t row_bytes, Latencies* seconds)
       : keys(std::move(wanted)),
         found(new bool[keys.size()]),
         values(keys.size() * row_bytes),
+        table_(table),
         lower_(std::move(lower)),
         seconds_(seconds) {}
 
@@ -49,6 +51,7 @@ class LowerRead : public std::enable_shared_from_this<LowerRead> {
   // Returns whether the request is gone.
   bool Finish(Status status);
 
+  const std::string table_;
   const std::shared_ptr<const LowerRows> lower_;
   Latencies* const seconds_;
   std::mutex mutex_;  // of what follows

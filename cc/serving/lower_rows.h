@@ -31,8 +31,8 @@ class LowerRows {
   virtual int64_t num_rows() const = 0;
 
   // Any number of threads. Writes found [num_keys], and rows [num_keys, row bytes] of those that
-  // are. An error once the deadline is over, if that is noticed: `keeps_deadlines` says whether it
-  // always is, also where the tier hangs.
+  // are. An error says which table and tier. A read whose deadline is over is an error if that is
+  // noticed: `keeps_deadlines` says whether it always is, also where the tier hangs.
   virtual Status Read(const int64_t* keys, int64_t num_keys, const Deadline& deadline, bool* found,
                       char* rows) const = 0;
   virtual bool keeps_deadlines() const = 0;

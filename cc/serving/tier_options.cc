@@ -101,6 +101,10 @@ Status ReadTiers(const std::string& text, TierOptions* options) {
     if (!status.ok()) return status;
     begin = end + 1;
   }
+  if (options->expire && options->insert == Insert::kOff) {
+    return "option 'tiers': expected expire= or insert=off, got both: rows that never come into "
+           "memory do not leave it";
+  }
   return options->memory_bytes > 0 && options->has_lower() ? Status() : expected;
 }
 

@@ -82,8 +82,8 @@ Status ServedTable::Fetch(const int64_t* keys, std::vector<int64_t> positions, D
     deadline = Deadline();
     deadline.Shorten(*tiers_.timeout);
   }
-  const auto read =
-      std::make_shared<LowerRead>(lower_, std::move(wanted), row_bytes_, &lower_seconds_);
+  const auto read = std::make_shared<LowerRead>(options_.name, lower_, std::move(wanted),
+                                                row_bytes_, &lower_seconds_);
   Status status = ReadLower(read.get(), deadline);
   if (!status.ok()) {
     *is_late = deadline.is_over();
@@ -121,7 +121,7 @@ Status ServedTable::ReadLower(LowerRead* read, const Deadline& deadline) {
     const Status status = Place(late, Insert::kAtOnce, &rows);
     static_cast<void>(status);  // without memory they are read again
   };
-  return read->Beside(&threads_->reads, deadline, late).In("table '" + options_.name + "', ");
+  return read->Beside(&threads_->reads, deadline, late);
 }
 
 // Writes the rows that were read into the array, and gives them to their keys, or to a request

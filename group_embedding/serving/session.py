@@ -158,7 +158,7 @@ class InferenceSession:
             KeyError: the model has no such signature.
             RuntimeError: the session is closed.
             tf.errors.DeadlineExceededError: rows below memory did not come in time.
-            tf.errors.InternalError: rows below memory cannot be read.
+            tf.errors.UnavailableError: rows below memory cannot be read.
         """
         if timeout is not None and not 0 <= timeout < math.inf:
             raise ValueError(f"timeout: expected seconds, at least 0, got {timeout!r}")

@@ -196,7 +196,7 @@ TEST(ARequestLeavesASlowTierAtItsDeadline) {
   // When a request waits 20 ms
   const Asked asked = Ask(tiered.table.get(), {3, 4, 3}, Within(milliseconds(20)));
   // Then it is told the table, the tier and the deadline, about then
-  CHECK_CONTAINS(asked.status, "table 'user', tier computed=here: 2 rows");
+  CHECK_CONTAINS(asked.status, "table 'user', tier computed=here: the rows of 2 keys");
   CHECK_CONTAINS(asked.status, "20 ms");
   CHECK_TRUE(asked.is_late && asked.seconds < 0.15);
   // And the rows that came later are in memory
@@ -325,13 +325,13 @@ TEST(RowsForWhichNobodyAsksExpire) {
 TEST(TheOptionsOfTiersAreRead) {
   TierOptions tiers;
   CHECK_OK(
-      ReadTiers("memory=1.5kB,rocksdb=/a b=c,timeout=50ms,on_failure=default,insert=off,"
-                "expire=2min",
+      ReadTiers("memory=1.5kB,rocksdb=/a b=c,timeout=50ms,on_failure=default,"
+                "insert=background,expire=2min",
                 &tiers));
   CHECK_EQ(tiers.memory_bytes, 1500);
   CHECK_EQ(tiers.rocksdb, "/a b=c");
   CHECK_TRUE(*tiers.timeout == milliseconds(50) && *tiers.expire == std::chrono::seconds(120));
-  CHECK_TRUE(tiers.on_failure == OnFailure::kDefault && tiers.insert == Insert::kOff);
+  CHECK_TRUE(tiers.on_failure == OnFailure::kDefault && tiers.insert == Insert::kBackground);
   const std::string start = "memory=1GB,rocksdb=/x,";
   for (const auto& [wrong, expected] : std::vector<std::pair<std::string, std::string>>{
            {"timeout=50", "timeout: expected a duration"},
@@ -341,6 +341,7 @@ TEST(TheOptionsOfTiersAreRead) {
            {"expire=1000h", "got '1000h'"},
            {"on_failure=retry", "on_failure: expected error or default, got 'retry'"},
            {"insert=never", "insert: expected at_once, background or off, got 'never'"},
+           {"expire=1h,insert=off", "expected expire= or insert=off, got both"},
            {"memory=2GB", "each once"},
            {"ttl=5s", "expected memory=SIZE,rocksdb=FOLDER"}}) {
     CHECK_CONTAINS(ReadTiers(start + wrong, &tiers), expected);

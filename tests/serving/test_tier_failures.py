@@ -64,7 +64,7 @@ def test_errors_of_a_session(tmp_path):
     found = json.loads(done.stdout.splitlines()[-1])
     # Then each failure is an error by name, in time, and the rows are right before and after
     assert set(found["well"][0][0]) == set(found["again"][0][0]) == {1.0}
-    assert found["fail"][0][0] == "InternalError" and "table 'first'" in found["fail"][0][1]
+    assert found["fail"][0][0] == "UnavailableError" and "table 'first'" in found["fail"][0][1]
     for name, deadline, seconds in (("slow", "200 ms", 0.5), ("own", "50 ms", 0.3)):
         (error, sentence), took = found[name]
         assert error == "DeadlineExceededError" and took < seconds

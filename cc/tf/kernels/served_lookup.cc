@@ -16,8 +16,8 @@
 #include "tf/support/group_attrs.h"
 #include "tf/support/guarded_op.h"
 #include "tf/support/plain_table.h"
-#include "tf/support/request_deadline.h"
 #include "tf/support/resource_locks.h"
+#include "tf/support/served_request.h"
 #include "tf/support/served_tables.h"
 
 namespace group_embedding {
@@ -40,12 +40,16 @@ bool IsServedTable(OpKernelContext* context, int input) {
 // Brings rows that are not in memory, until the deadline of the request.
 absl::Status FetchRows(ServedTable* table, const int64_t* keys, std::vector<int64_t> positions,
                        int64_t* rows) {
+  ServedRequest* const request = ServedRequest::Current();
   bool is_late = false;
   const Status status =
-      table->Fetch(keys, std::move(positions), RequestDeadline::Current(), rows, &is_late);
+      table->Fetch(keys, std::move(positions),
+                   request == nullptr ? Deadline::Never() : request->deadline, rows, &is_late);
   if (status.ok()) return absl::OkStatus();
-  return is_late ? absl::DeadlineExceededError(status.message())
-                 : absl::UnavailableError(status.message());
+  const absl::Status failure = is_late ? absl::DeadlineExceededError(status.message())
+                                       : absl::UnavailableError(status.message());
+  if (request != nullptr) request->Fail(failure);
+  return failure;
 }
 
 // What table t of the group is read from.

@@ -7,7 +7,6 @@
 #include "tensorflow/core/platform/threadpool_interface.h"
 #include "tensorflow/core/platform/threadpool_options.h"
 #include "tensorflow/core/public/session_options.h"
-#include "tf/support/request_deadline.h"
 
 namespace group_embedding {
 
@@ -16,15 +15,15 @@ using ::tensorflow::tstring;
 
 namespace {
 
-// Threads of a session, whose ops have the deadline of one request.
+// Threads of a session, for the ops of one request.
 class RequestThreads : public tensorflow::thread::ThreadPoolInterface {
  public:
-  RequestThreads(tensorflow::thread::ThreadPool* threads, const Deadline& deadline)
-      : threads_(threads), deadline_(deadline) {}
+  RequestThreads(tensorflow::thread::ThreadPool* threads, ServedRequest* request)
+      : threads_(threads), request_(request) {}
 
   void Schedule(std::function<void()> op) override {
-    threads_->Schedule([op = std::move(op), deadline = deadline_] {
-      const RequestDeadline scope(deadline);
+    threads_->Schedule([op = std::move(op), request = request_] {
+      const ServedRequest::Scope scope(request);
       op();
     });
   }
@@ -33,7 +32,7 @@ class RequestThreads : public tensorflow::thread::ThreadPoolInterface {
 
  private:
   tensorflow::thread::ThreadPool* const threads_;
-  const Deadline deadline_;
+  ServedRequest* const request_;
 };
 
 std::unique_ptr<tensorflow::thread::ThreadPool> MakeThreads(int count) {
@@ -144,14 +143,14 @@ absl::Status ModelSession::Call(const std::vector<std::string>& feeds,
                                 const std::vector<std::string>& fetches,
                                 const std::vector<std::string>& targets,
                                 const std::vector<Tensor>& fed, std::vector<Tensor>* fetched,
-                                const Deadline& deadline) {
+                                ServedRequest* request) {
   tensorflow::Session::CallableHandle handle;
   TF_RETURN_IF_ERROR(Find(feeds, fetches, targets, &handle));
   if (threads_ == nullptr) {
-    const RequestDeadline scope(deadline);
+    const ServedRequest::Scope scope(request);
     return session_->RunCallable(handle, fed, fetched, nullptr);
   }
-  RequestThreads threads(threads_.get(), deadline);
+  RequestThreads threads(threads_.get(), request);
   tensorflow::thread::ThreadPoolOptions options;
   options.inter_op_threadpool = &threads;
   return session_->RunCallable(handle, fed, fetched, nullptr, options);

@@ -8,12 +8,12 @@
 #include <utility>
 #include <vector>
 
-#include "serving/deadline.h"
 #include "tensorflow/core/framework/tensor.h"
 #include "tensorflow/core/platform/threadpool.h"
 #include "tensorflow/core/protobuf/config.pb.h"
 #include "tensorflow/core/protobuf/meta_graph.pb.h"
 #include "tensorflow/core/public/session.h"
+#include "tf/support/served_request.h"
 
 namespace group_embedding {
 
@@ -37,14 +37,13 @@ class ModelSession {
   absl::Status Prepare(const std::vector<std::string>& feeds,
                        const std::vector<std::string>& fetches,
                        const std::vector<std::string>& targets);
-  // Thread-safe. Computes tensors from fed ones; ops find the deadline by RequestDeadline. The
-  // calling thread runs all ops, unless the config of Make states threads between ops: ops of one
-  // request are few, and handing them over takes longer than most of them.
+  // Thread-safe. Computes tensors from fed ones; ops find the request by ServedRequest::Current.
+  // The calling thread runs all ops, unless the config of Make states threads between ops: ops of
+  // one request are few, and handing them over takes longer than most of them.
   absl::Status Call(const std::vector<std::string>& feeds, const std::vector<std::string>& fetches,
                     const std::vector<std::string>& targets,
                     const std::vector<tensorflow::Tensor>& fed,
-                    std::vector<tensorflow::Tensor>* fetched,
-                    const Deadline& deadline = Deadline::Never());
+                    std::vector<tensorflow::Tensor>* fetched, ServedRequest* request = nullptr);
 
  private:
   ModelSession(std::string folder, const tensorflow::MetaGraphDef& meta, int inter_op_threads);

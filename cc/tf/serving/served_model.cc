@@ -248,8 +248,10 @@ absl::Status ServedModel::Predict(const std::string& signature, const NamedTenso
   const Slot& slot = slots_[pin.slot()];
   answer->version = slot.version.number;
   if (options_.tiers.timeout) deadline.Shorten(*options_.tiers.timeout);
-  TF_RETURN_IF_ERROR(
-      slot.session->Call(found->second.feeds(), fetches, {}, fed, &fetched, deadline));
+  ServedRequest request(deadline);
+  const absl::Status called =
+      slot.session->Call(found->second.feeds(), fetches, {}, fed, &fetched, &request);
+  if (!called.ok()) return request.failure().ok() ? called : request.failure();
   for (size_t i = 0; i < fetched.size(); ++i) answer->outputs.emplace_back(outputs[i], fetched[i]);
   return absl::OkStatus();
 }

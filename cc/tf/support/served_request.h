@@ -1,0 +1,51 @@
+// ServedRequest: what ops know of the request that they compute, and tell it.
+#pragma once
+
+#include <mutex>
+
+#include "absl/status/status.h"
+#include "serving/deadline.h"
+
+namespace group_embedding {
+
+class ServedRequest {
+ public:
+  explicit ServedRequest(const Deadline& deadline) : deadline(deadline) {}
+
+  // The request of the ops that the calling thread runs; null: they belong to none.
+  static ServedRequest*& Current() {
+    thread_local ServedRequest* current = nullptr;
+    return current;
+  }
+
+  // Makes it the calling thread's, for the scope's life.
+  class Scope {
+   public:
+    explicit Scope(ServedRequest* request) : former_(Current()) { Current() = request; }
+    ~Scope() { Current() = former_; }
+    Scope(const Scope&) = delete;
+    Scope& operator=(const Scope&) = delete;
+
+   private:
+    ServedRequest* const former_;
+  };
+
+  const Deadline deadline;
+
+  // The first failure of an op, for the request's answer: TensorFlow replaces UnavailableError by
+  // InternalError. Any thread.
+  void Fail(const absl::Status& status) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    failure_.Update(status);
+  }
+  absl::Status failure() {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    return failure_;
+  }
+
+ private:
+  std::mutex mutex_;
+  absl::Status failure_;
+};
+
+}  // namespace group_embedding
