@@ -50,7 +50,7 @@ class HpsConfig(NamedTuple):
         memory_share: of the rows, above `rocksdb`.
         memory_rows: of each table at most, above `rocksdb`; None: no limit.
         quantize: of --quantize; "": as trained.
-        notes: {key of the file with its path: (its value, what it is here)}.
+        notes: {key of the file with its path: (its value, what it is here)}; no passwords.
     """
 
     models: tuple[HpsModel, ...]
@@ -124,7 +124,8 @@ class _Reader:
             if value is not None:
                 found[key] = value
                 if kind is not dict and key != "models":
-                    self._notes[f"{owner}.{key}" if owner else key] = (value, here)
+                    shown = "..." if key == "password" and value else value
+                    self._notes[f"{owner}.{key}" if owner else key] = (shown, here)
         fields.end()
         return found
 

@@ -85,6 +85,7 @@ def config(folder, *models, **changed):
 def test_tables_and_their_server(tmp_path, capsys):
     # Given a deployment of two models, of which the filters let one be updated
     filters = {"type": "hash_map", "update_filters": [r"^hps_et\.wdl\."], "initial_cache_rate": 0.5}
+    filters |= {"password": "secret"}
     rows = {"type": "rocks_db", "path": str(tmp_path / "rows"), "update_filters": ["^none$"]}
     path = config(
         *(tmp_path, model(tmp_path), model(tmp_path, "other")),
@@ -101,7 +102,7 @@ def test_tables_and_their_server(tmp_path, capsys):
     for owner in ("volatile_db", "persistent_db", "update_source"):
         assert all(f"{owner}.{key} = " in "\n".join(said) for key in given[owner])
     assert any(line.startswith("persistent_db.path") and ": is the folder" in line for line in said)
-    assert not any(": nothing here: is" in line for line in said)
+    assert not any(": nothing here: is" in line or "secret" in line for line in said)
     for number in (0, 1):
         for key in given["models"][number]:
             assert any(line.startswith(f"models[{number}].{key} = ") for line in said), key
