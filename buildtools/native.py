@@ -95,7 +95,8 @@ def _add_ops(ninja, tensorflow, sources, core, name):
 def _add_serving(ninja, sources, abi):
     """The library that loads TensorFlow: no other one may come with it."""
     flags = f"{abi} -fvisibility=hidden"
-    options = [SOURCES / "serving" / name for name in ("options.cc", "tier_options.cc")]
+    names = ("options.cc", "tier_options.cc", "redis/redis_options.cc")
+    options = [SOURCES / "serving" / name for name in names]
     objects = ninja.objects("serving", [*sources, *options], flags)
     library = OBJECTS / "serving" / "libge_serving.so"
     ninja.library(library, objects, "-Wl,-soname,libge_serving.so -ldl -lpthread -Wl,-z,defs")

@@ -64,4 +64,8 @@ std::shared_ptr<LowerTier> OpenLowerTier(const TierOptions& options, Status* err
 // RocksDB in a folder, which is made. One process at a time; models of one process share it.
 std::shared_ptr<LowerTier> OpenRocksdbTier(const std::string& folder, Status* error);
 
+// Redis, one server or a cluster, which any number of processes share. `where`: as
+// ReadRedisOptions (redis/redis_options.h) reads it.
+std::shared_ptr<LowerTier> OpenRedisTier(const std::string& where, Status* error);
+
 }  // namespace group_embedding

@@ -322,10 +322,6 @@ std::unique_ptr<LowerRows> RocksdbTier::Make(const LowerRowsId& id, RowFormat fo
 
 }  // namespace
 
-std::shared_ptr<LowerTier> OpenLowerTier(const TierOptions& options, Status* error) {
-  return OpenRocksdbTier(options.rocksdb, error);
-}
-
 std::shared_ptr<LowerTier> OpenRocksdbTier(const std::string& folder, Status* error) {
   static std::mutex mutex;
   static auto* open = new std::map<std::string, std::weak_ptr<RocksdbTier>>;

@@ -5,6 +5,8 @@
 #include <utility>
 #include <vector>
 
+#include "serving/redis/redis_options.h"
+
 namespace group_embedding {
 namespace {
 
@@ -68,21 +70,38 @@ Status ReadDuration(const std::string& name, const std::string& value, TierOptio
   return {};
 }
 
+// The names and values of a text. A piece without a name is one more address of Redis.
+bool Split(const std::string& text, std::vector<std::pair<std::string, std::string>>* tiers) {
+  for (size_t begin = 0; begin <= text.size();) {
+    const size_t end = std::min(text.find(',', begin), text.size());
+    const std::string piece = text.substr(begin, end - begin);
+    const size_t equals = piece.find('=');
+    if (equals != piece.npos && piece.find_first_of(":/?@[") >= equals) {
+      tiers->emplace_back(piece.substr(0, equals), piece.substr(equals + 1));
+    } else if (!tiers->empty() && tiers->back().first == "redis") {
+      tiers->back().second += ',' + piece;
+    } else {
+      return false;
+    }
+    begin = end + 1;
+  }
+  return true;
+}
+
 }  // namespace
 
 Status ReadTiers(const std::string& text, TierOptions* options) {
   *options = {};
+  const bool has_login = text.find('@') != text.npos;  // a password is not repeated
   const std::string expected =
-      "option 'tiers': expected memory=SIZE,rocksdb=FOLDER, and timeout=, on_failure=, insert= and "
-      "expire= where wanted, each once, as memory=16GB,rocksdb=/var/rows,timeout=50ms, got '" +
-      text + "'";
+      "option 'tiers': expected memory=SIZE,rocksdb=FOLDER or "
+      "memory=SIZE,redis=HOST:PORT[,HOST:PORT...], and timeout=, on_failure=, insert= and expire= "
+      "where wanted, each once, as memory=16GB,rocksdb=/var/rows,timeout=50ms, got " +
+      (has_login ? "another text" : "'" + text + "'");
+  std::vector<std::pair<std::string, std::string>> tiers;
+  if (!Split(text, &tiers)) return expected;
   std::vector<std::string> names;
-  for (size_t begin = 0; begin <= text.size();) {
-    const size_t end = std::min(text.find(',', begin), text.size());
-    const std::string tier = text.substr(begin, end - begin);
-    const size_t equals = tier.find('=');
-    if (equals == tier.npos) return expected;
-    const std::string name = tier.substr(0, equals), value = tier.substr(equals + 1);
+  for (const auto& [name, value] : tiers) {
     if (std::find(names.begin(), names.end(), name) != names.end()) return expected;
     names.push_back(name);
     Status status;
@@ -91,6 +110,10 @@ Status ReadTiers(const std::string& text, TierOptions* options) {
       if (options->memory_bytes < 1) return expected;
     } else if (name == "rocksdb" && !value.empty()) {
       options->rocksdb = value;
+    } else if (name == "redis") {
+      RedisOptions redis;
+      status = ReadRedisOptions(value, &redis).In("option 'tiers', redis: ");
+      options->redis = value;
     } else if (name == "timeout" || name == "expire") {
       status = ReadDuration(name, value, options);
     } else if (name == "on_failure" || name == "insert") {
@@ -99,13 +122,13 @@ Status ReadTiers(const std::string& text, TierOptions* options) {
       return expected;
     }
     if (!status.ok()) return status;
-    begin = end + 1;
   }
   if (options->expire && options->insert == Insert::kOff) {
     return "option 'tiers': expected expire= or insert=off, got both: rows that never come into "
            "memory do not leave it";
   }
-  return options->memory_bytes > 0 && options->has_lower() ? Status() : expected;
+  const bool has_one = options->rocksdb.empty() != options->redis.empty();
+  return options->memory_bytes > 0 && has_one ? Status() : expected;
 }
 
 }  // namespace group_embedding

@@ -39,17 +39,18 @@ inline const Words<Insert>& InsertWords() {
 
 struct TierOptions {
   int64_t memory_bytes = 0;  // for rows that are cached; 0: all rows are in memory
-  std::string rocksdb;       // folder
+  std::string rocksdb;       // folder; empty: none
+  std::string redis;         // as ReadRedisOptions (redis/redis_options.h) reads it; empty: none
   std::optional<std::chrono::microseconds> timeout;  // from a request's start on
   OnFailure on_failure = OnFailure::kError;
   Insert insert = Insert::kAtOnce;
   std::optional<std::chrono::seconds> expire;  // after the last request that asked for a row
 
-  bool has_lower() const { return !rocksdb.empty(); }
+  bool has_lower() const { return !rocksdb.empty() || !redis.empty(); }
 };
 
-// Reads "memory=16GB,rocksdb=FOLDER" and what may follow. Sizes: bytes, or with kB, MB, GB, KiB,
-// MiB or GiB. Durations: with us, ms, s, min or h.
+// Reads "memory=16GB,rocksdb=FOLDER" or "memory=16GB,redis=HOST:PORT[,HOST:PORT...]", and what may
+// follow. Sizes: bytes, or with kB, MB, GB, KiB, MiB or GiB. Durations: with us, ms, s, min or h.
 Status ReadTiers(const std::string& text, TierOptions* options);
 
 }  // namespace group_embedding

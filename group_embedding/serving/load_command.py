@@ -15,7 +15,11 @@ def add_load(parser: argparse.ArgumentParser) -> None:
         "are there are not written again."
     )
     parser.add_argument("path", help="the folder of a SavedModel")
-    parser.add_argument("--tiers", required=True, help="memory=SIZE,rocksdb=FOLDER")
+    parser.add_argument(
+        "--tiers",
+        required=True,
+        help="memory=SIZE,rocksdb=FOLDER, or redis=HOST:PORT[,HOST:PORT...] for the folder",
+    )
     parser.add_argument("--quantize", choices=("bfloat16", "int8", "fp8"))
     parser.set_defaults(run=lambda options: _load(options.path, options.tiers, options.quantize))
 

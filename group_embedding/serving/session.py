@@ -60,13 +60,15 @@ class InferenceSession:
         tiers: where the rows of keyed tables are, as "memory=16GB,rocksdb=/var/rows": in RocksDB in
             that folder, with as many in memory as fit. None: all in memory. The folder is made and
             filled when a model is opened first, and kept; one process at a time uses it. Rows of
-            deltas stay in memory. Sizes are bytes, or kB, MB, GB, KiB, MiB, GiB. More may follow,
-            durations with us, ms, s, min or h: `timeout=50ms`, from a request's start until its
-            rows below memory are there; `on_failure=default`, to answer late rows and rows that
-            cannot be read as those of absent keys, counted, where `error` raises;
-            `insert=background` or `off`: rows that were read come into memory after the answer, or
-            never, where `at_once` is before it; `expire=1h`: rows of the base leave memory that
-            nobody asks for. docs/guides/serving.md says more.
+            deltas stay in memory. Sizes are bytes, or kB, MB, GB, KiB, MiB, GiB. Or
+            "memory=16GB,redis=HOST:PORT[,HOST:PORT...]": in Redis, which any number of processes
+            share. More may follow, durations with us, ms, s, min or h: `timeout=50ms`, from a
+            request's start until its rows below memory are there; `on_failure=default`, to answer
+            late rows and rows that cannot be read as those of absent keys, counted, where `error`
+            raises; `insert=background` or `off`: rows that were read come into memory after the
+            answer, or never, where `at_once` is before it; `expire=1h`: rows of the base leave
+            memory that nobody asks for. docs/guides/tiers.md says more, also of passwords, TLS and
+            clusters.
 
     Raises:
         FileNotFoundError: the folder has no SavedModel.

@@ -1,6 +1,7 @@
 """Two ranks and real services, one of each for all tests of this folder."""
 
 import importlib.util
+import itertools
 import uuid
 
 import pytest
@@ -8,6 +9,8 @@ from kafka_broker import KafkaBroker
 from redis_server import RedisServer
 
 from group_embedding.testing import Ranks
+
+DATABASES = itertools.count(1)
 
 
 @pytest.fixture(scope="session")
@@ -19,9 +22,14 @@ def kafka_broker(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def redis_server(tmp_path_factory):
-    pytest.importorskip("redis")
-    with RedisServer(tmp_path_factory.mktemp("redis")) as server:
+    with RedisServer(tmp_path_factory.mktemp("redis"), "--databases", "1000") as server:
         yield server
+
+
+@pytest.fixture
+def redis_url(redis_server):
+    """The URL of a database that no other test uses."""
+    return f"redis://{redis_server.address}/{next(DATABASES)}"
 
 
 @pytest.fixture
@@ -33,6 +41,8 @@ def services(request):
             if kind == "s3":
                 pytest.importorskip("s3fs")  # which takes seconds: before a timer runs
             return request.getfixturevalue(f"{kind}_folder")
+        if kind == "redis":
+            pytest.importorskip("redis")
         server = request.getfixturevalue("kafka_broker" if kind == "kafka" else "redis_server")
         return f"{kind}://{server.address}/versions-{uuid.uuid4().hex}"
 

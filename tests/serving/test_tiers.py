@@ -1,5 +1,5 @@
-"""Rows of served models in RocksDB, with as many in memory as fit: the answers of a model in
-memory, to the bit, in every version."""
+"""Rows of served models in RocksDB or Redis, with as many in memory as fit: the answers of a model
+in memory, to the bit, in every version."""
 
 import shutil
 import subprocess
@@ -51,8 +51,16 @@ def wide(tmp_path_factory):
     return model, folder
 
 
-def in_tiers(folder, path, memory="20kB", **options):
-    return InferenceSession(folder, tiers=f"memory={memory},rocksdb={path}", **options)
+@pytest.fixture(params=["rocksdb", "redis"])
+def below(request, tmp_path):
+    """A tier below memory without rows, as users name it."""
+    if request.param == "rocksdb":
+        return f"rocksdb={tmp_path / 'rows'}"
+    return f"redis={request.getfixturevalue('redis_url')}"
+
+
+def in_tiers(folder, below, memory="20kB", **options):
+    return InferenceSession(folder, tiers=f"memory={memory},{below}", **options)
 
 
 def table(session, name):
@@ -61,11 +69,11 @@ def table(session, name):
 
 
 @pytest.mark.parametrize("memory", ["1", "20kB", "1GiB"])
-def test_answers_are_those_of_memory(wide, tmp_path, memory):
+def test_answers_are_those_of_memory(wide, below, memory):
     # Given a model in memory, and one in tiers whose memory has few of the rows, or more than all
     _, folder = wide
     draw = np.random.default_rng(1)
-    with InferenceSession(folder) as whole, in_tiers(folder, tmp_path, memory) as tiered:
+    with InferenceSession(folder) as whole, in_tiers(folder, below, memory) as tiered:
         # When both are asked for keys, trained ones and others, again and again
         for _ in range(30):
             keys = draw.integers(-5, MANY + 50, 400)
@@ -84,7 +92,7 @@ def test_answers_are_those_of_memory(wide, tmp_path, memory):
 
 
 @pytest.mark.parametrize("quantize", [None, "int8"])
-def test_every_version_is_the_trainers(tmp_path, quantize):
+def test_every_version_is_the_trainers(tmp_path, below, quantize):
     # Given a model that is published, and sessions in memory and in tiers
     model = Shop()
     with Publisher(model, tmp_path / "target", signatures=model.serve) as publisher:
@@ -92,7 +100,7 @@ def test_every_version_is_the_trainers(tmp_path, quantize):
         options = {"quantize": quantize}
         with (
             InferenceSession(tmp_path / "target/1", **options) as whole,
-            in_tiers(tmp_path / "target/1", tmp_path / "rows", "400", **options) as tiered,
+            in_tiers(tmp_path / "target/1", below, "400", **options) as tiered,
         ):
             for version in range(2, 7):
                 # When rows, new keys and erased keys are published, and both take them
@@ -117,7 +125,7 @@ def test_every_version_is_the_trainers(tmp_path, quantize):
                         session.apply(version_folder(tmp_path / "target", version))
 
 
-def test_rows_that_were_quantised_in_files(tmp_path):
+def test_rows_that_were_quantised_in_files(tmp_path, below):
     # Given a model whose rows were quantised in its files
     model = Shop()
     tf.saved_model.save(model, str(tmp_path / "1"), signatures=model.serve)
@@ -127,19 +135,19 @@ def test_rows_that_were_quantised_in_files(tmp_path):
         expected = whole.predict(request(40))
     for _ in range(2):  # filled by the first, found by the second
         # When it opens in tiers
-        with in_tiers(small, tmp_path / "rows", "400") as tiered:
+        with in_tiers(small, below, "400") as tiered:
             # Then it answers as in memory
             for name, rows in tiered.predict(request(40)).items():
                 np.testing.assert_array_equal(rows, expected[name], err_msg=name)
 
 
-def test_an_erased_key_stays_erased(tmp_path):
+def test_an_erased_key_stays_erased(tmp_path, below):
     # Given a served row below memory, whose key the trainer then erases
     model = Shop()
     key = np.array([USERS[0]])
     with Publisher(model, tmp_path / "target", signatures=model.serve) as publisher:
         publisher.publish(step=1)
-        with in_tiers(tmp_path / "target/1", tmp_path / "rows", "1") as session:
+        with in_tiers(tmp_path / "target/1", below, "1") as session:
             model.user.erase(key)
             publisher.publish(step=2)
             session.apply(version_folder(tmp_path / "target", 2))
@@ -152,10 +160,10 @@ def test_an_erased_key_stays_erased(tmp_path):
             assert_serves(session, model, 5)
 
 
-def test_rows_are_loaded_once(wide, tmp_path):
+def test_rows_are_loaded_once(wide, tmp_path, below):
     # Given a model whose rows were loaded by the command, and which then lost a table's file
     folder = shutil.copytree(wide[1], tmp_path / "1")
-    tiers = f"memory=20kB,rocksdb={tmp_path / 'rows'}"
+    tiers = f"memory=20kB,{below}"
     assert main(["load", str(folder), "--tiers", tiers]) == 0
     (rows,) = (p for p in (folder / "variables").iterdir() if b"tiers_many" in p.read_bytes()[:99])
     rows.write_bytes(b"")
@@ -168,31 +176,32 @@ def test_rows_are_loaded_once(wide, tmp_path):
         assert table(session, "many")["rows"] == MANY
 
 
-def test_a_load_that_is_killed_begins_again(wide, tmp_path):
+def test_a_load_that_is_killed_begins_again(wide, below):
     # Given loads that are killed at several instants
     program = f"""
 import os, sys, threading
 from group_embedding.serving import InferenceSession
 threading.Timer(float(sys.argv[1]), lambda: os.kill(os.getpid(), 9)).start()
 while True:
-    InferenceSession({str(wide[1])!r}, tiers="memory=20kB,rocksdb={tmp_path}/rows").close()
+    InferenceSession({str(wide[1])!r}, tiers="memory=20kB,{below}").close()
 """
     for seconds in (0.01, 0.06):
         done = subprocess.run([sys.executable, "-c", program, str(seconds)], check=False)
         assert done.returncode == -9
     # When another process opens the model, Then every key has its row
-    with in_tiers(wide[1], tmp_path / "rows") as session:
+    with in_tiers(wide[1], below) as session:
         keys = np.arange(MANY)
         np.testing.assert_array_equal(session.predict({"keys": keys})["many"][:, 0], keys)
 
 
 def test_old_contents_are_removed(tmp_path):
+    rocksdb = f"rocksdb={tmp_path / 'rows'}"
     # Given three bases of a model, opened one after the other
     model = Shop()
     for base in (1, 2, 3):
         change(model, base)
         tf.saved_model.save(model, str(tmp_path / str(base)), signatures=model.serve)
-        with in_tiers(tmp_path / str(base), tmp_path / "rows") as session:
+        with in_tiers(tmp_path / str(base), rocksdb) as session:
             expected = answers(model, request(20))
             # Then each answers as the trainer
             np.testing.assert_array_equal(session.predict(request(20))["rows"], expected["rows"])
@@ -201,24 +210,24 @@ def test_old_contents_are_removed(tmp_path):
         if b"user" in path.read_bytes()[:99]:
             path.write_bytes(b"")
     with pytest.raises(tf.errors.DataLossError):
-        in_tiers(tmp_path / "1", tmp_path / "rows")
+        in_tiers(tmp_path / "1", rocksdb)
 
 
-def test_rows_of_an_open_model_stay(tmp_path):
+def test_rows_of_an_open_model_stay(tmp_path, below):
     # Given a model that stays open while others of its tables come
     model = Shop()
     tf.saved_model.save(model, str(tmp_path / "1"), signatures=model.serve)
     expected = answers(model, request(40, 7))["rows"]
-    with in_tiers(tmp_path / "1", tmp_path / "rows", "1") as first:
+    with in_tiers(tmp_path / "1", below, "1") as first:
         for base in (2, 3, 4):
             change(model, base)
             tf.saved_model.save(model, str(tmp_path / str(base)), signatures=model.serve)
-            in_tiers(tmp_path / str(base), tmp_path / "rows").close()
+            in_tiers(tmp_path / str(base), below).close()
         # When it is asked for rows that it has not had in memory, Then they are its own
         np.testing.assert_array_equal(first.predict(request(40, 7))["rows"], expected)
 
 
-def test_threads_under_a_small_cache(wide, tmp_path):
+def test_threads_under_a_small_cache(wide, below):
     # Given a cache of some rows, and threads that ask for all
     _, folder = wide
     wrong, stop = [], threading.Event()
@@ -230,7 +239,7 @@ def test_threads_under_a_small_cache(wide, tmp_path):
             if (session.predict({"keys": keys})["many"][:, 0] != keys).any():
                 wrong.append(keys)
 
-    with in_tiers(folder, tmp_path, "10kB") as session:
+    with in_tiers(folder, below, "10kB") as session:
         threads = [threading.Thread(target=ask, args=(session, seed)) for seed in range(6)]
         for thread in threads:
             thread.start()
@@ -257,4 +266,4 @@ def test_tiers_that_are_none(wide, tiers):
 def test_a_folder_that_cannot_be_used(wide, tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(tf.errors.UnavailableError, match="rocksdb=.*file"):
-        in_tiers(wide[1], tmp_path / "file")
+        in_tiers(wide[1], f"rocksdb={tmp_path / 'file'}")

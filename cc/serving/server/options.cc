@@ -105,7 +105,7 @@ std::vector<Argument> ArgumentsOf(Options* o) {
        Text(&o->tls_client_ca)},
       {"quantize", "DTYPE", "storage of rows: int8, fp8 or bfloat16; as trained without it",
        Text(&o->quantize)},
-      {"tiers", "TIERS", "memory=SIZE,rocksdb=FOLDER: rows on disk, and as many in memory as fit",
+      {"tiers", "TIERS", "memory=SIZE,rocksdb=FOLDER or redis=HOST:PORT[,...]: rows below memory",
        Text(&o->tiers)},
       {"state", "FOLDER", "where applied versions are written down, for the next start",
        Text(&o->state)},

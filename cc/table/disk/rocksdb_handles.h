@@ -1,12 +1,11 @@
 // RocksDB's objects with owners, and a database as tables of rows want it.
 #pragma once
 
-#include <unistd.h>
-
 #include <cstdint>
 #include <memory>
 #include <string>
 
+#include "core/home_process.h"
 #include "core/status.h"
 #include "table/disk/rocksdb_api.h"
 
@@ -25,20 +24,5 @@ Owned<RocksdbApi::ReadOptions> MakeReadOptions(const RocksdbApi& api);
 // blocks that were read. Null where it cannot be opened, and `error` says why.
 Owned<RocksdbApi::Db> OpenRocksdb(const RocksdbApi& api, const std::string& path,
                                   int64_t memory_bytes, Status* error);
-
-// The process that has RocksDB's threads, in which locks are let go that they hold.
-class HomeProcess {
- public:
-  bool IsHere() const { return getpid() == id_; }
-  // Why nothing can be done here, or nothing.
-  Status Check() const {
-    if (IsHere()) return {};
-    return "expected the process that made it, got one that was forked from that, where no thread "
-           "of it runs; make the table in the forked process";
-  }
-
- private:
-  const pid_t id_ = getpid();
-};
 
 }  // namespace group_embedding
