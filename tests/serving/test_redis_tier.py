@@ -364,6 +364,12 @@ def test_passwords(squares, server, monkeypatch):
     for login in (":open%2Csesame@", "ge:p%40ss@"):
         with tiered(squares, f"redis://{login}{redis.address}") as session:
             assert_answers(session, some_keys(1))
+    # And a user who may only read answers from loaded rows
+    reads = ("-@all", "+hmget", "+hget", "+cluster|slots")
+    redis.ask("-a", "open,sesame", "--no-auth-warning", *acl[:2], "r", "on", ">r", acl[5], *reads)
+    with tiered(squares, f"redis://r:r@{redis.address}") as session:
+        assert_answers(session, some_keys(3))
+    # And the environment may have the password
     monkeypatch.setenv("GROUP_EMBEDDING_REDIS_PASSWORD", "open,sesame")
     with tiered(squares, redis.address) as session:
         assert_answers(session, some_keys(2))
