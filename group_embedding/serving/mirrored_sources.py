@@ -8,6 +8,7 @@ import shutil
 import signal
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -20,6 +21,7 @@ from group_embedding.serving.targets import FileTarget
 
 _POLL_SECONDS = "0.05"  # of the server: a look into a folder costs little
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 30.0  # seconds, before a mirror starts again
+_FETCH_SECONDS = 10.0  # before a server starts with the version that it has
 _LONG_LIFE = 60.0  # seconds: a mirror that lived so long starts again after the first pause
 
 
@@ -72,21 +74,47 @@ def with_folders(arguments: Sequence[str]) -> tuple[list[str], list[MirroredSour
 def fetch(sources: Sequence[MirroredSource]) -> bool:
     """Brings each mirror to its source's newest version, before a server starts.
 
+    Where all mirrors have a version, a server does not wait longer than a few seconds for the
+    newest: it starts with what is there, and follows.
+
     Returns:
         Whether each source has answered, or an earlier mirror left a version of it. What is wrong
         is on stderr.
     """
     # In a process of its own, as clients' threads would not survive the forks of `start`.
+    parent = os.getpid()
     pid = os.fork()
     if pid == 0:
         status = 1
         try:
+            threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
             failed = [source for source in sources if not _is_fetched(source)]
             status = 1 if failed else 0
         finally:
             sys.stderr.flush()
             os._exit(status)
-    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    late = time.monotonic() + _FETCH_SECONDS
+    while (ended := os.waitpid(pid, os.WNOHANG))[0] == 0:
+        time.sleep(0.02)
+        if time.monotonic() > late and all(map(_has_version, sources)):
+            os.kill(pid, signal.SIGKILL)  # it may be killed at any moment
+            os.waitpid(pid, 0)
+            for source in sources:
+                late_mirror = f"no newest version of {source.name} within {_FETCH_SECONDS:g} s"
+                MirrorStatus(source.folder).tell(False, late_mirror)
+            return True
+    return os.waitstatus_to_exitcode(ended[1]) == 0
+
+
+def _end_with(parent):
+    """Ends this process once its parent has."""
+    while os.getppid() == parent:
+        time.sleep(0.1)
+    os._exit(1)
+
+
+def _has_version(source):
+    return FileTarget(source.folder).newest() > 0
 
 
 def start(sources: Sequence[MirroredSource], temporary: str) -> None:
@@ -190,4 +218,4 @@ def _is_fetched(source):
         return True
     except (OSError, RuntimeError, ValueError, ImportError) as error:
         MirrorStatus(source.folder).tell(False, str(error))
-        return FileTarget(source.folder).newest() > 0
+        return _has_version(source)

@@ -2,6 +2,9 @@
 
 import os
 import signal
+import socket
+import subprocess
+import time
 from pathlib import Path
 
 import numpy as np
@@ -102,6 +105,46 @@ def test_a_server_does_not_start_without_its_broker_unless_it_has_a_version(
     with Client(running) as client:
         assert client.predict(INPUTS)[1] == 1
         assert metric(running, "source_up") == 0
+
+
+@pytest.fixture
+def silent():
+    """The URL of a Redis server that takes connections, and answers nothing for a minute."""
+    pytest.importorskip("redis")
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        yield f"redis://127.0.0.1:{listener.getsockname()[1]}/clicks?timeout=60"
+
+
+def test_a_server_that_has_a_version_does_not_wait_for_a_slow_source(
+    silent, start, model, tmp_path
+):
+    # Given a state folder with a version, and a source that does not answer
+    writer = Writer(str(tmp_path / "target"), tmp_path)
+    writer.base()
+    state = tmp_path / "state"
+    assert main(["mirror", "--once", str(tmp_path / "target"), str(state / "m.mirror")]) == 0
+    began = time.monotonic()
+
+    # When a server starts, then it does so before the source's time-out, and serves the version
+    own = model(tmp_path / "own" / "0")
+    running = start({"m": own}, "--state", str(state), sources={"m": silent})
+    assert time.monotonic() - began < 50
+    with Client(running) as client:
+        assert client.predict(INPUTS)[1] == 1
+        assert metric(running, "source_up") == 0
+    writer.close()
+
+
+def test_a_server_that_is_killed_before_it_has_started_leaves_no_process(silent, program):
+    # Given a server that waits for its source
+    command = server.command(["--model", "m=/nowhere", "--source", silent])
+    waiting = subprocess.Popen(command, stderr=subprocess.DEVNULL)
+    wait_for(lambda: len(mirrors_of(silent)) == 2)
+
+    # When it is killed, then the process that asks the source ends, too
+    waiting.kill()
+    waiting.wait()
+    wait_for(lambda: mirrors_of(silent) == [])
 
 
 @pytest.mark.parametrize("source", ["kafka://", "what://host/x"])
