@@ -49,15 +49,15 @@ def server_command(config: HpsConfig, out: str, memory: int) -> list[str]:
     Args:
         config: of `read_hps`.
         out: the folder with the models, each below its name.
-        memory: bytes of rows in memory, above RocksDB.
+        memory: bytes of rows in memory, above the tier below.
     """
     command = ["python", "-m", "group_embedding.serving"]
     for model in config.models:
         command += ["--model", f"{model.name}={os.path.join(out, model.name)}"]
         if model.has_updates:
             command += ["--source", f"kafka://{config.brokers}/{model.name}"]
-    if config.rocksdb:
-        command += ["--tiers", f"memory={memory},rocksdb={config.rocksdb}"]
+    if config.below:
+        command += ["--tiers", f"memory={memory},{config.below}"]
     if config.quantize:
         command += ["--quantize", config.quantize]
     return command

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from group_embedding.hugectr.fields import Fields
 from group_embedding.serving.from_hps import keys as known
+from group_embedding.serving.from_hps.databases import Databases
 
 _NAME = re.compile(r"[a-zA-Z0-9_\-]{1,120}")  # of models and tables, as HPS has it
 _FILTERS = ["^hps_.+$"]  # that HPS has where the file has none
@@ -46,9 +47,9 @@ class HpsConfig(NamedTuple):
         models: in the order of the file.
         key_bits: 64, or 32 for unsigned keys.
         brokers: of Kafka, "host:port,host:port"; "": no update source.
-        rocksdb: the folder of --tiers; "": all rows are in memory.
-        memory_share: of the rows, above `rocksdb`.
-        memory_rows: of each table at most, above `rocksdb`; None: no limit.
+        below: "rocksdb=FOLDER" or "redis=ADDRESSES" of --tiers; "": all rows are in memory.
+        memory_share: of the rows, above what is below.
+        memory_rows: of each table at most, above what is below; None: no limit.
         quantize: of --quantize; "": as trained.
         notes: {key of the file with its path: (its value, what it is here)}; no passwords.
     """
@@ -56,7 +57,7 @@ class HpsConfig(NamedTuple):
     models: tuple[HpsModel, ...]
     key_bits: int
     brokers: str
-    rocksdb: str
+    below: str
     memory_share: float
     memory_rows: int | None
     quantize: str
@@ -96,22 +97,16 @@ class _Reader:
         volatile = self._object("volatile_db", file.get("volatile_db", {}), known.VOLATILE)
         persistent = self._object("persistent_db", file.get("persistent_db", {}), known.PERSISTENT)
         source = self._object("update_source", file.get("update_source", {}), known.UPDATE_SOURCE)
-        share, rows = self._memory(volatile)
-        brokers = self._brokers(source)
-        databases = [
-            database
-            for database in (volatile, persistent)
-            if database.get("type", known.DISABLED[0]) not in known.DISABLED
-        ]
-        models = self._models(file.get("models", []), only, brokers, databases)
+        databases = Databases(self._path, volatile, persistent, source)
+        brokers = databases.brokers()
+        models = self._models(file.get("models", []), only, brokers, databases.filters)
         return HpsConfig(
             tuple(model for model, _ in models),
             64 if file["supportlonglong"] else 32,
             brokers,
-            self._rocksdb(persistent),
-            share,
-            rows,
-            self._quantize(models),
+            databases.below(),
+            *databases.memory([raw for _, raw in models]),
+            self._quantize([raw for _, raw in models]),
             self._notes,
         )
 
@@ -132,58 +127,8 @@ class _Reader:
     def _wrong(self, key, expected, got):
         return ValueError(f"{self._path}, {key}: expected {expected}, got {got!r}")
 
-    def _kind(self, owner, values, allowed, default):
-        """The kind of a database: the name of the group of words that its type is of."""
-        word = values.get("type", default)
-        for name, words in allowed.items():
-            if word in words:
-                return name
-        words = [words[0] for words in allowed.values()]
-        raise self._wrong(f"{owner}.type", f"one of {', '.join(words)}", word)
-
-    def _memory(self, volatile):
-        """(The share of the rows in memory, the most rows of a table or None)."""
-        kinds = {"none": known.DISABLED, "memory": known.IN_MEMORY, "redis": known.REDIS}
-        kind = self._kind("volatile_db", volatile, kinds, "disabled")
-        if kind == "redis":
-            raise self._wrong(
-                "volatile_db.type",
-                "rows in the server's own memory, above RocksDB where they are more "
-                "(persistent_db); write parallel_hash_map",
-                volatile["type"],
-            )
-        share = volatile.get("initial_cache_rate", 1.0)
-        if not 0 <= share <= 1:
-            raise self._wrong("volatile_db.initial_cache_rate", "0 to 1", share)
-        if kind == "none" or "overflow_margin" not in volatile:
-            return share, None
-        # HPS's default is that of the machine that built it.
-        parts = volatile.get("num_partitions", min(os.cpu_count() or 1, 16))
-        return share, max(1, volatile["overflow_margin"] * parts)
-
-    def _rocksdb(self, persistent):
-        kinds = {"none": known.DISABLED, "rocksdb": known.ROCKSDB}
-        if self._kind("persistent_db", persistent, kinds, "disabled") == "none":
-            return ""
-        if persistent.get("read_only"):
-            raise self._wrong(
-                "persistent_db.read_only",
-                "false, as one server has the folder; give each server its own",
-                True,
-            )
-        return persistent.get("path", "/tmp/rocksdb").rstrip("/") + "-ge"
-
-    def _brokers(self, source):
-        kinds = {"none": known.NO_SOURCE, "kafka": known.KAFKA}
-        if self._kind("update_source", source, kinds, "null") == "none":
-            return ""
-        brokers = source.get("brokers", "127.0.0.1:9092").split(";")
-        if not all(re.fullmatch(r"[^\s:,/]+(:\d+)?", broker) for broker in brokers):
-            raise self._wrong("update_source.brokers", "HOST:PORT[;HOST:PORT]", source["brokers"])
-        return ",".join(brokers)
-
-    def _models(self, listed, only, brokers, databases):
-        """[(HpsModel, whether its rows are fp8)]."""
+    def _models(self, listed, only, brokers, filters):
+        """[(HpsModel, its object in the file)]."""
         if not listed:
             raise ValueError(f"{self._path}: expected models, got none")
         found, names = [], []
@@ -194,14 +139,14 @@ class _Reader:
                 continue
             owner = f"models[{number}]"
             model = self._object(owner, values, known.MODEL)
-            found.append((self._model(owner, model, brokers, databases), model.get("fp8_quant")))
+            found.append((self._model(owner, model, brokers, filters), model))
         missing = [name for name in only or [] if name not in names]
         if missing or len(set(names)) < len(names):
             expected = f"a model '{missing[0]}'" if missing else "models of different names"
             raise ValueError(f"{self._path}: expected {expected}, got {', '.join(map(str, names))}")
         return found
 
-    def _model(self, owner, model, brokers, databases):
+    def _model(self, owner, model, brokers, filters):
         files = self._list(owner, model, "sparse_files", str)
         tables = self._list(
             *(owner, model, "embedding_table_names", str),
@@ -232,7 +177,7 @@ class _Reader:
         return HpsModel(
             *(model["model"], tuple(files), tuple(tables), tuple(dims)),
             *(tuple(map(float, defaults)), network, dense),
-            bool(brokers) and self._has_updates(owner, model["model"], tables, databases),
+            bool(brokers) and self._has_updates(owner, model["model"], tables, filters),
         )
 
     def _list(self, owner, model, key, kind, default=None):
@@ -245,15 +190,15 @@ class _Reader:
             raise self._wrong(f"{owner}.{key}", f"a list of {word}", values)
         return values
 
-    def _has_updates(self, owner, name, tables, databases):
+    def _has_updates(self, owner, name, tables, filters):
         """Returns whether the databases' filters let updates of the model through."""
-        if not databases:
+        if not filters:
             return True
         passed = {
             any(
                 re.search(one, f"hps_et.{name}.{table}")
-                for database in databases
-                for one in database.get("update_filters", _FILTERS)
+                for of_database in filters
+                for one in (_FILTERS if of_database is None else of_database)
             )
             for table in tables
         }
@@ -261,12 +206,12 @@ class _Reader:
             raise self._wrong(
                 "update_filters",
                 f"all tables of {owner} or none, as a request is answered from one version of all",
-                [database.get("update_filters") for database in databases],
+                filters,
             )
         return passed == {True}
 
     def _quantize(self, models):
-        quantized = {bool(is_fp8) for _, is_fp8 in models}
+        quantized = {model.get("fp8_quant", False) for model in models}
         if len(quantized) > 1:
             raise self._wrong(
                 "models",

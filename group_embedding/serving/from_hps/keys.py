@@ -12,7 +12,7 @@ FILE = {
     "supportlonglong": (bool, "is how keys are read: false means that they have 32 bits"),
     "fuse_embedding_table": (bool, "lookups of all tables are one op"),
     "models": (list, "is a SavedModel for each, and a --model of the server"),
-    "volatile_db": (dict, "is the memory of --tiers, where there is a persistent_db"),
+    "volatile_db": (dict, "is the memory of --tiers, or Redis below it"),
     "persistent_db": (dict, "is the RocksDB folder of --tiers"),
     "update_source": (dict, "is a --source for each model"),
 }
@@ -43,7 +43,7 @@ MODEL = {
     "label_dim": (int, _BUFFERS),
     "slot_num": (int, _BUFFERS),
     "gpucache": (bool, _ONE_CACHE),
-    "gpucacheper": (float, _ONE_CACHE),
+    "gpucacheper": (float, "is the share of rows in memory, above Redis; else it changes nothing"),
     "hit_rate_threshold": (float, _ONE_CACHE),
     "embedding_cache_type": (str, _ONE_CACHE),
     "use_static_table": (bool, _ONE_CACHE),
@@ -57,12 +57,12 @@ MODEL = {
     "use_context_stream": (bool, _DENSE),
 }
 
-_REDIS_ALONE = "for Redis alone, which is refused"
+_REDIS_ALONE = "a read is one command for each node and table"
 _ONE_PROCESS = "one process has all threads, and needs no shared memory"
 _ASKED_ALONE = "rows come into memory when they are asked for, and the longest unused leave"
 
 VOLATILE = {
-    "type": (str, "is rows in memory; Redis is refused"),
+    "type": (str, "is rows in memory; redis_cluster is redis= of --tiers"),
     "num_partitions": (int, "is how many rows of a table are in memory, times overflow_margin"),
     "overflow_margin": (int, "is how many rows of a table are in memory, times num_partitions"),
     "initial_cache_rate": (float, "is how much of the rows is in memory; " + _ASKED_ALONE),
@@ -76,15 +76,18 @@ VOLATILE = {
     "shared_memory_size": (int, _ONE_PROCESS),
     "shared_memory_name": (str, _ONE_PROCESS),
     "shared_memory_auto_remove": (bool, _ONE_PROCESS),
-    "address": (str, _REDIS_ALONE),
-    "user_name": (str, _REDIS_ALONE),
-    "password": (str, _REDIS_ALONE),
+    "address": (str, "is redis= of --tiers"),
+    "user_name": (str, "is the user in the URL of redis="),
+    "password": (str, "is GROUP_EMBEDDING_REDIS_PASSWORD in the server's environment"),
     "num_node_connections": (int, _REDIS_ALONE),
-    "enable_tls": (bool, _REDIS_ALONE),
-    "tls_ca_certificate": (str, _REDIS_ALONE),
-    "tls_client_certificate": (str, _REDIS_ALONE),
-    "tls_client_key": (str, _REDIS_ALONE),
-    "tls_server_name_identification": (str, _REDIS_ALONE),
+    "enable_tls": (bool, "is rediss:// of redis="),
+    "tls_ca_certificate": (str, "is ssl_ca_certs of redis="),
+    "tls_client_certificate": (str, "is ssl_certfile of redis="),
+    "tls_client_key": (str, "is ssl_keyfile of redis="),
+    "tls_server_name_identification": (
+        str,
+        "is refused with enable_tls: the name is that in the address",
+    ),
 }
 
 PERSISTENT = {

@@ -15,6 +15,17 @@ from group_embedding.serving.from_hps import keys, read_hps
 GUIDE = Path(__file__).parents[3] / "docs" / "guides" / "from_hps.md"
 
 
+TLS = {
+    "type": "redis_cluster",
+    "address": "one:1",
+    "password": "secret",
+    "enable_tls": True,
+    "tls_ca_certificate": "ca.pem",
+    "tls_client_certificate": "me.pem",
+    "tls_client_key": "key.pem",
+}
+
+
 def sparse_model(folder, keys, values, dtype=np.int64):
     folder.mkdir(parents=True)
     np.asarray(keys, dtype).tofile(folder / "key")
@@ -136,6 +147,20 @@ def test_what_is_moved_can_be_served_from_disk(tmp_path, capsys):
         assert all("cached" in table for table in session.info()["tables"])
 
 
+@pytest.mark.parametrize(
+    "volatile, below",
+    [
+        ({"type": "redis", "address": "one:7000,two:7000"}, "redis=one:7000,two:7000"),
+        ({"type": "redis", "user_name": "me"}, "redis=redis://me:@127.0.0.1:7000"),
+        (TLS, "redis=rediss://one:1?ssl_ca_certs=ca.pem&ssl_certfile=me.pem&ssl_keyfile=key.pem"),
+    ],
+)
+def test_redis_is_below_memory(volatile, below, tmp_path):
+    path = config(tmp_path, model(tmp_path), volatile_db=volatile, persistent_db=None)
+    found = read_hps(path)
+    assert (found.below, found.memory_share, found.memory_rows) == (below, 0.1, None)
+
+
 def network_files(folder, is_fixed, **hparam):
     sparse = {"top": "data", "slot_num": 2, "nnz_per_slot": 2, "is_fixed_length": is_fixed}
     layers = [
@@ -221,7 +246,16 @@ def test_keys_of_32_bits(dtype, tmp_path, capsys):
         ("file", {"volatile": {}}, "expected the keys .* got 'volatile'; did you mean"),
         ("file", {"supportlonglong": None}, "expected the key 'supportlonglong'"),
         ("file", {"models": []}, "expected models, got none"),
-        ("file", {"volatile_db": {"type": "redis_cluster"}}, "volatile_db.type: expected rows in"),
+        (
+            "file",
+            {"volatile_db": {"type": "redis"}, "persistent_db": {"type": "rocks"}},
+            "persistent_db.type: expected disabled",
+        ),
+        (
+            "file",
+            {"volatile_db": {**TLS, "tls_server_name_identification": "other"}},
+            "the name in the certificate is that in the address",
+        ),
         ("file", {"volatile_db": {"type": "heap"}}, "expected one of disabled, hash_map"),
         ("file", {"persistent_db": {"type": "rocks_db", "read_only": True}}, "one server has"),
         ("file", {"update_source": {"type": "kafka", "brokers": "a, b"}}, "HOST:PORT"),
