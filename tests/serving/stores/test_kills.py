@@ -42,12 +42,18 @@ def check(folder, newest, last_step):
         The newest version and its step, which never become less.
     """
     target = FileTarget(str(folder))
-    steps = []
-    for version in target.versions():
-        try:
-            steps.append((version, check_version(target, version)))
-        except (FileNotFoundError, records.DamagedVersion):
-            assert version not in target.versions()  # the mirror removed it meanwhile
+    steps, last_listed = [], None
+    while not steps or steps[-1][0] != last_listed:
+        # The mirror may remove listed versions meanwhile, the newest first: then there are others.
+        steps, listed = [], target.versions()
+        if not listed:
+            break
+        last_listed = listed[-1]
+        for version in listed:
+            try:
+                steps.append((version, check_version(target, version)))
+            except (FileNotFoundError, records.DamagedVersion):
+                assert version not in target.versions()
     assert steps == sorted(steps) and len({version for version, _ in steps}) == len(steps)
     assert [step for _, step in steps] == sorted(step for _, step in steps)
     found = steps[-1] if steps else (0, 0)
