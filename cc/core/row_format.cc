@@ -1,9 +1,11 @@
 #include "core/row_format.h"
 
 #include <algorithm>
+#include <cmath>
 #include <type_traits>
 #include <vector>
 
+#include "core/quantized_rows.h"
 #include "core/rows.h"
 
 namespace group_embedding {

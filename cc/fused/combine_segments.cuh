@@ -48,7 +48,7 @@ constexpr int BlocksPerMultiprocessor(Weighting weighting) {
 //     Seek(p)         a cursor at entry p
 //     Fetch(c, i)     reads the description of the i-th entry from the cursor
 //     HasRow(f)       whether the entry with description f has a row to add
-//     Row(f)          if it has: the thread's vector of the row
+//     Row(f)          if it has: where the thread's vector of the row is, as Vector takes it
 //     Weight(f)       if it has: the factor of the row
 //     WeightOfNone(f) if it has none: its weight in the combiner's divisor
 //     kWeighting
@@ -97,7 +97,7 @@ __device__ __forceinline__ void CombineSegments(int num_segments, int64_t begin,
     }
     const int count = max(min(end - at, kRows), 0);
     const bool is_last = end - at <= kRows;
-    const char* places[kRows];
+    decltype(source.Row(fetched[0])) places[kRows];
     Vector vectors[kRows];
     float weights[kRows];
     unsigned rows = 0, counted = (1u << count) - 1;  // a bit per entry

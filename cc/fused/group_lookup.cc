@@ -4,6 +4,7 @@
 #include <type_traits>
 #include <vector>
 
+#include "core/quantized_rows.h"
 #include "core/row_format.h"
 #include "core/row_splits.h"
 #include "core/rows.h"

@@ -11,6 +11,7 @@
 #include "python/host_table.h"
 #include "python/overflow.h"
 #include "python/section_file.h"
+#include "python/served_rows.h"
 #include "python/sharded_lookup.h"
 #include "python/table_file.h"
 #include "python/update.h"
@@ -120,6 +121,32 @@ layout["ids"], weights float32 from layout["weights"] if weighted.)")
            "Waits for the stream and raises ValueError if a run on it met bad input.");
 }
 
+void BindServedRows(py::module_& m) {
+  py::class_<PyServedRows>(m, "ServedRows",
+                           R"(The rows of served tables, as lookups of a server read them.
+
+Args:
+  tables: float32 [num_rows, dim] NumPy arrays; their rows are copied.
+  format: float32, bfloat16, int8 or fp8: how rows are stored.
+  copies_bytes: of a GPU's memory for copies of rows, per table: lookups run there, and rows stay in
+    host memory that it reads. None: lookups run on the host.
+  allocate: as of Group.)")
+      .def(py::init<const std::vector<py::object>&, const std::string&, std::optional<int64_t>,
+                    py::object, int>(),
+           "tables"_a, py::kw_only(), "format"_a = "float32", "copies_bytes"_a = py::none(),
+           "allocate"_a = py::none(), "num_threads"_a = 1)
+      .def(
+          "lookup", &PyServedRows::Lookup, "ids"_a, py::kw_only(), "num_ids"_a,
+          "row_splits"_a = py::none(), "weights"_a = py::none(), "outputs"_a, "table_of_feature"_a,
+          "combiners"_a, "stream"_a = 0,
+          "Writes the outputs, float32 [num_samples, dim] per feature. ids: int64 [sum of num_ids] "
+          "row numbers; on a GPU they are overwritten. num_ids: per feature.")
+      .def("write", &PyServedRows::Write, "table"_a, "row"_a, "values"_a,
+           "Gives a row that no lookup reads other values.")
+      .def("counts", &PyServedRows::Counts, "table"_a,
+           "On a GPU: ids that found a copy, rows that were brought and kept, copies and bytes.");
+}
+
 void BindDeviceArray(py::module_& m) {
   py::class_<DeviceArray>(m, "DeviceArray", R"(An array in GPU memory, copied from a NumPy array.
 
@@ -141,6 +168,7 @@ PYBIND11_MODULE(_core, m) {
   BindUpdate(m);
   BindGrouping(m);
   BindDeviceArray(m);
+  BindServedRows(m);
   BindHostTable(m);
   BindTableFile(m);
   BindSectionFile(m);

@@ -111,7 +111,7 @@ void ServedTable::Reclaim() {
   size_t num_free = 0, num_parts = 0;
   while (num_free < retired_.size() && grace_.IsFree(retired_[num_free].epoch)) {
     const Retired& retired = retired_[num_free++];
-    free_.insert(free_.end(), retired.rows.begin(), retired.rows.end());
+    Free(retired.rows);
     num_parts += retired.num_parts;
   }
   retired_.erase(retired_.begin(), retired_.begin() + num_free);

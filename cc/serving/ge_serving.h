@@ -92,6 +92,8 @@ typedef struct GeResponse GeResponse;
  * of its request, one by one; they share the threads of an op. "state": a file that holds the
  * applied deltas' folders; if it names deltas of this base, they are applied before the function
  * returns. Default: none.
+ *   "devices": ["CPU"], the default, or ["GPU:0"]: lookups and the dense part run on that GPU, keys
+ *      are found on the host.
  *   "tiers": where rows of keyed tables are, "memory=16GB,rocksdb=/var/rows", and what a request
  *      does that needs rows from there: ",timeout=50ms,on_failure=error,insert=at_once,expire=1h".
  *      docs/guides/serving.md says what each is. Default: all rows are in memory.

@@ -7,6 +7,24 @@
 namespace group_embedding {
 namespace {
 
+// "CPU", "GPU" or "GPU:1"; TensorFlow's "/device:GPU:1", too. -2: none of these.
+int32_t GpuOf(std::string device) {
+  if (device.rfind("/device:", 0) == 0) device = device.substr(8);
+  if (device == "CPU" || device == "CPU:0") return -1;
+  if (device == "GPU") return 0;
+  const std::string number = device.rfind("GPU:", 0) == 0 ? device.substr(4) : "";
+  const bool is_number = number.find_first_not_of("0123456789") == number.npos;
+  return number.empty() || number.size() > 3 || !is_number ? -2 : std::stoi(number);
+}
+
+Status ReadDevices(const std::vector<std::string>& devices, ServingOptions* options) {
+  options->gpu = devices.size() == 1 ? GpuOf(devices[0]) : -2;
+  if (options->gpu > -2) return {};
+  std::string got;
+  for (const std::string& device : devices) got += (got.empty() ? "" : ", ") + device;
+  return "option 'devices': expected one device, as CPU, GPU or GPU:1, got '" + got + "'";
+}
+
 Status ReadOne(const std::string& key, JsonReader* reader, ServingOptions* options) {
   if (key == "tensorflow") {
     options->tensorflow = reader->String();
@@ -30,6 +48,9 @@ Status ReadOne(const std::string& key, JsonReader* reader, ServingOptions* optio
     const int64_t threads = reader->Integer();
     if (threads < 0 || threads > 4096) return "option 'inter_op_threads': expected 0 to 4096";
     options->inter_op_threads = static_cast<int32_t>(threads);
+  } else if (key == "devices") {
+    Status status = ReadDevices(reader->Strings(), options);
+    if (!status.ok()) return status;
   } else if (key == "state") {
     options->state = reader->String();
   } else if (key == "tiers") {
@@ -37,7 +58,7 @@ Status ReadOne(const std::string& key, JsonReader* reader, ServingOptions* optio
     if (!status.ok()) return status;
   } else {
     return "expected the options tensorflow, tags, version, quantize, threads, inter_op_threads, "
-           "state and tiers, got '" +
+           "devices, state and tiers, got '" +
            key + "'";
   }
   return reader->ok() ? Status() : "option '" + key + "': expected a value of another type";

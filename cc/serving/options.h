@@ -19,6 +19,7 @@ struct ServingOptions {
   std::optional<RowFormat> quantize;
   int32_t threads = 0;           // of one op; 0: one per core
   int32_t inter_op_threads = 0;  // for ops side by side; 0: a request's own thread runs them all
+  int32_t gpu = -1;              // that lookups and the dense part run on; -1: the CPU
   std::string state;             // file; empty: none
   TierOptions tiers;
 };

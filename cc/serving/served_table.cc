@@ -8,6 +8,9 @@
 #include <utility>
 
 #include "core/rows.h"
+#if GROUP_EMBEDDING_CUDA
+#include "table/device/device_memory.h"
+#endif
 
 namespace group_embedding {
 namespace {
@@ -19,13 +22,20 @@ int64_t PhysicalBytes() {
   return static_cast<int64_t>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGESIZE);
 }
 
+std::unique_ptr<Memory> ReserveRows(bool device_reads) {
+#if GROUP_EMBEDDING_CUDA
+  if (device_reads) return ReserveTieredMemory(0, PhysicalBytes());
+#endif
+  return ReserveHostMemory(PhysicalBytes());
+}
+
 }  // namespace
 
 ServedTable::ServedTable(const ServedTableOptions& options, const void* matrix, Status* error)
     : options_(options),
       row_bytes_(RowBytes(options.format, options.dim)),
       trained_row_bytes_(options.dim * SizeOf(options.dtype)) {
-  rows_ = ReserveHostMemory(PhysicalBytes());
+  rows_ = ReserveRows(options.device_reads);
   if (options_.keyed) index_ = std::make_unique<ServedIndex>(0);
   num_rows_ = options_.keyed ? options_.matrix_rows + 1 : options_.max_rows;
   *error = rows_->Grow(num_rows_ * row_bytes_);
@@ -203,15 +213,18 @@ void ServedTable::Merge(Overlay* overlay) {
     overlay->merged_ = true;
     return;
   }
-  overlay->index_.ForEach([this](int64_t key, int64_t row) {
+  std::vector<int64_t> changed;  // rows that nobody reads
+  overlay->index_.ForEach([&](int64_t key, int64_t row) {
     if (!options_.keyed) {
       std::memcpy(Row(key), Row(row), row_bytes_);
+      changed.push_back(key);
       return;
     }
     const bool erased = row <= options_.matrix_rows;
     const int64_t former = erased ? index_->Erase(key) : index_->Set(key, row);
-    if (former != ServedIndex::kNone) free_.push_back(former);
+    if (former != ServedIndex::kNone) changed.push_back(former);
   });
+  options_.keyed ? Free(changed) : Forget(changed);
   overlay->merged_ = true;
 }
 
@@ -219,7 +232,7 @@ void ServedTable::Drop(std::unique_ptr<Overlay> overlay) {
   const std::lock_guard<std::mutex> lock(mutex_);
   if (options_.keyed && lower_ == nullptr) index_->DropFormerParts();
   if (overlay == nullptr || (options_.keyed && overlay->merged_)) return;
-  free_.insert(free_.end(), overlay->rows_.begin(), overlay->rows_.end());
+  Free(overlay->rows_);
 }
 
 }  // namespace group_embedding

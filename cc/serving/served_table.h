@@ -38,6 +38,7 @@
 #include "serving/job_threads.h"
 #include "serving/lower_read.h"
 #include "serving/lower_rows.h"
+#include "serving/row_copies.h"
 #include "serving/served_index.h"
 #include "serving/tier_counts.h"
 #include "table/file/table_file.h"
@@ -55,7 +56,8 @@ struct ServedTableOptions {
   int64_t matrix_rows = 0;
   bool has_filter = false;
   float no_row_value = 0;
-  int64_t max_rows = 0;  // of tables by row number: their rows
+  int64_t max_rows = 0;       // of tables by row number: their rows
+  bool device_reads = false;  // rows are where a GPU reads them in place
 };
 
 // Rows of one delta, in the type that the table was trained in. Erased keys come first: a key may
@@ -110,6 +112,7 @@ class ServedTable {
   // [num_rows, dim] in `format`; the pointer never changes.
   const char* rows() const { return rows_->data(); }
   int64_t row_bytes() const { return row_bytes_; }
+  int64_t num_rows() const { return num_rows_; }  // of the array; for the thread that changes it
   int64_t num_keys() const;
   int64_t bytes() const;  // of rows and index
 
@@ -132,6 +135,8 @@ class ServedTable {
   // TierOptions::expire. `second`: CacheSecond(), or a later one.
   void Expire(int64_t second);
   static int64_t CacheSecond();  // now
+  // Before the first reader: copies of rows, which are told when rows get other content.
+  void SetCopies(std::unique_ptr<RowCopies> copies) { copies_ = std::move(copies); }
   // Before the first Load: the number of keys that will come.
   void Reserve(int64_t num_keys);
   // Before the first reader: all rows of a table by row number, [max_rows, dim].
@@ -168,6 +173,14 @@ class ServedTable {
   }
   char* Row(int64_t row) const { return rows_->data() + row * row_bytes_; }
   void Write(const char* values, int64_t row);
+  // Rows that nobody reads get other content now, or are free to get it.
+  void Forget(const std::vector<int64_t>& rows) const {
+    if (copies_ != nullptr) copies_->Forget(rows.data(), static_cast<int64_t>(rows.size()));
+  }
+  void Free(const std::vector<int64_t>& rows) {
+    Forget(rows);
+    free_.insert(free_.end(), rows.begin(), rows.end());
+  }
   Status Take(int64_t count, std::vector<int64_t>* rows);
   void LocateRowNumbers(const Overlay* overlay, const int64_t* keys, int64_t num_keys,
                         int64_t* rows) const;
@@ -191,6 +204,7 @@ class ServedTable {
   const ServedTableOptions options_;
   const int64_t row_bytes_, trained_row_bytes_;
   std::unique_ptr<Memory> rows_;
+  std::unique_ptr<RowCopies> copies_;
   std::unique_ptr<ServedIndex> index_;  // of the base; keyed tables only
   int64_t num_rows_ = 0;                // of the array, in use or free
   std::vector<int64_t> free_;

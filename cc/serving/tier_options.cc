@@ -95,8 +95,9 @@ Status ReadTiers(const std::string& text, TierOptions* options) {
   const bool has_login = text.find('@') != text.npos;  // a password is not repeated
   const std::string expected =
       "option 'tiers': expected memory=SIZE,rocksdb=FOLDER or "
-      "memory=SIZE,redis=HOST:PORT[,HOST:PORT...], and timeout=, on_failure=, insert= and expire= "
-      "where wanted, each once, as memory=16GB,rocksdb=/var/rows,timeout=50ms, got " +
+      "memory=SIZE,redis=HOST:PORT[,HOST:PORT...], hbm=SIZE alone or with them, and timeout=, "
+      "on_failure=, insert= and expire= where wanted, each once, as "
+      "memory=16GB,rocksdb=/var/rows,timeout=50ms, got " +
       (has_login ? "another text" : "'" + text + "'");
   std::vector<std::pair<std::string, std::string>> tiers;
   if (!Split(text, &tiers)) return expected;
@@ -105,9 +106,10 @@ Status ReadTiers(const std::string& text, TierOptions* options) {
     if (std::find(names.begin(), names.end(), name) != names.end()) return expected;
     names.push_back(name);
     Status status;
-    if (name == "memory") {
-      options->memory_bytes = ReadQuantity(value, ByteUnits());
-      if (options->memory_bytes < 1) return expected;
+    if (name == "memory" || name == "hbm") {
+      int64_t* bytes = name == "hbm" ? &options->hbm_bytes : &options->memory_bytes;
+      *bytes = ReadQuantity(value, ByteUnits());
+      if (*bytes < 1) return expected;
     } else if (name == "rocksdb" && !value.empty()) {
       options->rocksdb = value;
     } else if (name == "redis") {
@@ -128,7 +130,8 @@ Status ReadTiers(const std::string& text, TierOptions* options) {
            "memory do not leave it";
   }
   const bool has_one = options->rocksdb.empty() != options->redis.empty();
-  return options->memory_bytes > 0 && has_one ? Status() : expected;
+  const bool is_hbm_alone = names == std::vector<std::string>{"hbm"};
+  return is_hbm_alone || (options->memory_bytes > 0 && has_one) ? Status() : expected;
 }
 
 }  // namespace group_embedding

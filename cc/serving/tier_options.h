@@ -38,6 +38,7 @@ inline const Words<Insert>& InsertWords() {
 }
 
 struct TierOptions {
+  int64_t hbm_bytes = 0;     // for copies of rows in a GPU's memory; 0: as many as are useful
   int64_t memory_bytes = 0;  // for rows that are cached; 0: all rows are in memory
   std::string rocksdb;       // folder; empty: none
   std::string redis;         // as ReadRedisOptions (redis/redis_options.h) reads it; empty: none

@@ -194,16 +194,18 @@ void ServedTable::CacheLater(const std::vector<int64_t>& keys, const std::vector
 
 // Rows of a delta stay, and so does the knowledge that a key was erased: below is its former row.
 void ServedTable::MergeIntoCache(const Overlay& overlay) {
-  overlay.index_.ForEach([this](int64_t key, int64_t row) {
+  std::vector<int64_t> freed;
+  overlay.index_.ForEach([&](int64_t key, int64_t row) {
     const uint64_t hash = ServedIndex::HashOf(key);
     const bool stayed = index_->Stays(key, hash);
     const int64_t former = index_->Set(key, row, true);
     if (former == ServedIndex::kNone) return;
     const bool had_row = former > options_.matrix_rows;
     // All readers find the key in the overlay.
-    if (had_row) free_.push_back(former);
+    if (had_row) freed.push_back(former);
     if (!stayed) --(had_row ? num_cached_ : num_absent_);
   });
+  Free(freed);
 }
 
 }  // namespace group_embedding

@@ -69,6 +69,10 @@ class InferenceSession:
             answer, or never, where `at_once` is before it; `expire=1h`: rows of the base leave
             memory that nobody asks for. docs/guides/tiers.md says more, also of passwords, TLS and
             clusters.
+        devices: where lookups and the dense part run: "CPU", "GPU:0", or a list of one of them.
+            None: the CPU. With a GPU, rows stay in host memory that the GPU reads in place, and
+            those that are asked for often have copies in its own: in half of what it has left,
+            or in less if that is enough, or in the `hbm=4GB` of `tiers`, alone or with the others.
 
     Raises:
         FileNotFoundError: the folder has no SavedModel.
@@ -106,6 +110,7 @@ class InferenceSession:
         threads: Optional[int] = None,
         state: Union[str, os.PathLike, None] = None,
         tiers: Optional[str] = None,
+        devices: Union[str, Sequence[str], None] = None,
     ) -> None:
         op_library()  # says in one sentence what is missing
         options = {
@@ -116,6 +121,7 @@ class InferenceSession:
             "threads": threads,
             "state": None if state is None else os.fspath(state),
             "tiers": tiers,
+            "devices": [devices] if isinstance(devices, str) else devices and list(devices),
         }
         self._copy = contextlib.ExitStack()  # of a model at a URL
         path = self._copy.enter_context(local_model(path, progress=False))
@@ -221,6 +227,9 @@ class InferenceSession:
             "read_seconds": of all; "cached" and "cached_bytes": rows of the base that are in memory
             now; "evicted": keys that left memory for others; "expired": keys that left since
             nobody asked for them.
+            On a GPU each table has "copies": {"bytes" and "rows": their space; "found": ids that
+            read a copy; "brought": rows that came over the bus; "kept": of these, those that became
+            copies}.
         """
         with self._calls:
             return self._json(library().ge_serving_info)

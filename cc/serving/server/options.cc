@@ -107,6 +107,7 @@ std::vector<Argument> ArgumentsOf(Options* o) {
        Text(&o->quantize)},
       {"tiers", "TIERS", "memory=SIZE,rocksdb=FOLDER or redis=HOST:PORT[,...]: rows below memory",
        Text(&o->tiers)},
+      {"device", "DEVICE", "that models run on: CPU, GPU or GPU:1 (CPU)", Text(&o->device)},
       {"state", "FOLDER", "where applied versions are written down, for the next start",
        Text(&o->state)},
       {"tensorflow", "FOLDER", "of the Python package tensorflow", Text(&o->tensorflow)},

@@ -38,7 +38,7 @@ struct Options {
   double stop_seconds = 10;  // for requests in flight, once the server is told to stop
   int64_t max_message_bytes = int64_t{64} << 20;
   std::string tls_certificate, tls_key, tls_client_ca;  // PEM files; "": no TLS
-  std::string quantize, tensorflow, library, state, tiers;
+  std::string quantize, tensorflow, library, state, tiers, device;
   bool help = false;
 };
 

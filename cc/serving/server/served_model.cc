@@ -19,6 +19,12 @@ std::string OptionsOf(const Options& options, int64_t version, const std::string
   text("quantize", options.quantize);
   text("tiers", options.tiers);
   text("state", state);
+  if (!options.device.empty()) {
+    json.Key("devices");
+    json.StartArray();
+    json.String(options.device.c_str());
+    json.EndArray();
+  }
   if (version >= 0) {
     json.Key("version");
     json.Int64(version);

@@ -87,7 +87,7 @@ class MappedMemory : public DeviceMemory {
         piece_bytes_ = std::max<int64_t>(piece_bytes_, bytes);
       }
     }
-    device_bytes_ = RoundUp(device_bytes);
+    device_bytes_ = device_bytes > 0 ? RoundUp(device_bytes) : 0;
     // Addresses run out long before memory does where many tables reserve all of it.
     CUdeviceptr at = 0;
     reserved_ = RoundUp(max_bytes);

@@ -22,8 +22,8 @@ class DeviceMemory : public Memory {
 std::unique_ptr<DeviceMemory> ReserveDeviceMemory(int64_t max_bytes);
 
 // The first `device_bytes` are the current device's memory, what follows is the host's,
-// page-locked: kernels read and write both in place, the latter over the bus. The host can read the
-// latter alone.
+// page-locked: kernels read and write both in place, the latter over the bus. The host can use the
+// latter alone; with no bytes of the device, all of it.
 std::unique_ptr<DeviceMemory> ReserveTieredMemory(int64_t device_bytes, int64_t max_bytes);
 
 // Copies by a kernel. CUDA's own copies take a whole range for what its first byte is, and crash

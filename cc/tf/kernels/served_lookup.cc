@@ -3,12 +3,16 @@
 #include <algorithm>
 #include <atomic>
 #include <deque>
+#include <memory>
 #include <numeric>
+#include <optional>
 #include <utility>
 #include <vector>
 
 #include "core/trace.h"
+#include "fused/sample_ids.h"
 #include "fused/stored_lookup.h"
+#include "serving/device/request_buffers.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/resource_var.h"
 #include "tf/support/device.h"
@@ -58,6 +62,15 @@ struct Source {
   tensorflow::core::RefCountPtr<tensorflow::Var> variable;
 };
 
+// Rows in the place of a batch's ids, in host memory.
+struct LocatedRows {
+  int64_t* rows = nullptr;  // [num_ids]
+  Tensor memory;            // of the host, or else
+#if GOOGLE_CUDA
+  std::unique_ptr<RequestBuffers::Buffer> buffer;  // page-locked, from which all of the batch goes
+#endif
+};
+
 class ServedLookupOp : public OpKernel {
  public:
   explicit ServedLookupOp(OpKernelConstruction* context) : OpKernel(context), attrs_(context) {
@@ -74,7 +87,7 @@ class ServedLookupOp : public OpKernel {
   void Compute(OpKernelContext* context) override {
     const Stage stage("served lookup");
     std::vector<Source> sources;  // outlive the locks and the readers
-    std::deque<ServedTable::Reader> readers;
+    const auto readers = std::make_shared<Readers>();
     SharedLocks locks;
     std::vector<Table> tables;
     std::vector<RowFormat> formats;
@@ -82,28 +95,57 @@ class ServedLookupOp : public OpKernel {
     BatchInput batch;
     OP_REQUIRES_OK(context, FindSources(context, &sources));
     OP_REQUIRES_OK(context, ReadTables(context, sources, &locks, &tables, &formats));
-    OP_REQUIRES_OK(context,
-                   attrs_.MakeFeatures(context, BatchCheck::kFeatureSplits, &batch, &features));
-    Tensor located;
+    OP_REQUIRES_OK(context, attrs_.MakeFeatures(context, batch_check(), &batch, &features));
+    LocatedRows located;
     for (const Source& source : sources) {
-      if (source.served) readers.emplace_back(source.served->view().table);
+      if (source.served) readers->emplace_back(source.served->view().table);
     }
-    OP_REQUIRES_OK(context, Locate(context, sources, batch, &located));
+    OP_REQUIRES_OK(context, MakeRows(context, batch.view, &located));
+    OP_REQUIRES_OK(context, Locate(context, sources, batch, located.rows));
     OP_REQUIRES_OK(context, attrs_.AllocateOutputs(context, &features));
     Group group;
     group.batch = batch.view;
-    group.batch.ids = located.flat<int64_t>().data();
+    group.batch.ids = located.rows;
     group.tables = tables.data();
     group.num_tables = static_cast<int64_t>(tables.size());
     group.features = features.data();
     group.num_features = static_cast<int64_t>(features.size());
     group.dtype = attrs_.core_dtype;
     group.invalid_ids = attrs_.invalid_ids;
-    const Fault fault = StoredLookupCpu(group, formats.data(), ThreadsOf(context));
+    Fault fault;
+    OP_REQUIRES_OK(context, Run(context, sources, group, formats, readers, &located, &fault));
     if (fault.kind != FaultKind::kNone) {
       context->CtxFailure(Explain(fault, sources, batch, std::move(tables)));
     }
   }
+
+ protected:
+  using Readers = std::deque<ServedTable::Reader>;
+
+  virtual BatchCheck batch_check() const { return BatchCheck::kFeatureSplits; }
+  // Allocates the rows of a batch's ids.
+  virtual absl::Status MakeRows(OpKernelContext* context, const Batch& batch,
+                                LocatedRows* located) {
+    TF_RETURN_IF_ERROR(context->allocate_temp(
+        tensorflow::DT_INT64, tensorflow::TensorShape({batch.num_ids}), &located->memory));
+    located->rows = located->memory.flat<int64_t>().data();
+    return absl::OkStatus();
+  }
+
+  // Writes the outputs. group: its batch is in host memory, with `located` in the place of ids.
+  // readers: are to live as long as rows are read.
+  virtual absl::Status Run(OpKernelContext* context, const std::vector<Source>& /*sources*/,
+                           const Group& group, const std::vector<RowFormat>& formats,
+                           const std::shared_ptr<Readers>& /*readers*/, LocatedRows* /*located*/,
+                           Fault* fault) {
+    *fault = StoredLookupCpu(group, formats.data(), ThreadsOf(context));
+    return absl::OkStatus();
+  }
+
+  // More than any table has, and less than the number that stands for an id outside of its table.
+  static constexpr int64_t kMostRows = int64_t{1} << 48;
+
+  const GroupAttrs attrs_;
 
  private:
   absl::Status FindSources(OpKernelContext* context, std::vector<Source>* sources) const {
@@ -172,19 +214,17 @@ class ServedLookupOp : public OpKernel {
                                       std::to_string(options.dim));
   }
 
-  // located: int64 [ids], rows in the place of keys.
+  // rows: [ids] written, in the place of keys.
   absl::Status Locate(OpKernelContext* context, const std::vector<Source>& sources,
-                      const BatchInput& batch, Tensor* located) const {
+                      const BatchInput& batch, int64_t* rows) const {
     const BatchExtents& extents = batch.extents;
-    TF_RETURN_IF_ERROR(context->allocate_temp(
-        tensorflow::DT_INT64, tensorflow::TensorShape({extents.num_ids()}), located));
-    int64_t* rows = located->flat<int64_t>().data();
     std::atomic<int64_t> num_missing{0};
-    const int64_t num_features = extents.num_features();
-    const int64_t cost = kLocateCost * (extents.num_ids() / std::max<int64_t>(num_features, 1) + 1);
-    ThreadsOf(context)(num_features, cost, [&](int64_t begin, int64_t end) {
-      for (int64_t f = begin; f < end; ++f) {
-        const int64_t first = extents.first_ids[f], count = extents.num_ids(f);
+    ThreadsOf(context)(extents.num_ids(), kLocateCost, [&](int64_t begin, int64_t end) {
+      // The feature of the first id; others may have none.
+      const auto after =
+          std::upper_bound(extents.first_ids.begin(), extents.first_ids.end(), begin);
+      for (int64_t f = after - extents.first_ids.begin() - 1, first = begin; first < end; ++f) {
+        const int64_t count = std::min(end, extents.first_ids[f + 1]) - first;
         const Source& source = sources[attrs_.table_of_feature[f]];
         if (source.served) {
           const TableView view = source.served->view();
@@ -194,6 +234,7 @@ class ServedLookupOp : public OpKernel {
         } else {
           std::copy_n(batch.view.ids + first, count, rows + first);
         }
+        first += count;
       }
     });
     return num_missing.load() > 0 ? Fetch(sources, batch, rows) : absl::OkStatus();
@@ -237,12 +278,138 @@ class ServedLookupOp : public OpKernel {
     return attrs_.ToStatus(fault, tables, &batch.extents);
   }
 
-  // More than any table has, and less than the number that stands for an id outside of its table.
-  static constexpr int64_t kMostRows = int64_t{1} << 48;
-
-  const GroupAttrs attrs_;
   std::vector<int32_t> keyed_;
 };
+
+#if GOOGLE_CUDA
+// On a GPU: keys are found on the host, where requests come from; rows are read from the copies in
+// the GPU's memory, or over the bus.
+class ServedLookupGpuOp : public ServedLookupOp {
+  using ServedLookupOp::ServedLookupOp;
+
+  // Where the arrays of a batch are in memory that holds them one after the other.
+  struct Layout {
+    int64_t splits_at, weights_at, bytes;
+
+    explicit Layout(const Batch& batch) {
+      splits_at = batch.num_ids * static_cast<int64_t>(sizeof(int64_t));
+      weights_at = splits_at + NumSplits(batch) * static_cast<int64_t>(sizeof(int64_t));
+      bytes = weights_at + NumWeights(batch) * static_cast<int64_t>(sizeof(float));
+    }
+    static int64_t NumSplits(const Batch& batch) {
+      return batch.row_splits == nullptr ? 0 : batch.num_samples + 1;
+    }
+    static int64_t NumWeights(const Batch& batch) {
+      return batch.weights == nullptr ? 0 : batch.num_ids;
+    }
+  };
+
+  // The batch is in host memory.
+  BatchCheck batch_check() const override { return BatchCheck::kRowSplitsOnHost; }
+
+  absl::Status MakeRows(OpKernelContext*, const Batch& batch, LocatedRows* located) override {
+    located->buffer = buffers_.Take(Layout(batch).bytes);
+    located->rows = reinterpret_cast<int64_t*>(located->buffer->data());
+    return absl::OkStatus();
+  }
+
+  absl::Status Run(OpKernelContext* context, const std::vector<Source>& sources, const Group& group,
+                   const std::vector<RowFormat>& formats, const std::shared_ptr<Readers>& readers,
+                   LocatedRows* located, Fault* fault) override {
+    std::vector<Table> tables(group.tables, group.tables + group.num_tables);
+    std::vector<CachedRows> requests;
+    CacheTurns* turns = nullptr;
+    for (int64_t f = 0; f < group.num_features && fault->kind == FaultKind::kNone; ++f) {
+      const Feature& feature = group.features[f];
+      const ServedTablePtr& served = sources[feature.table].served;
+      const bool keyed = served && served->view().table->options().keyed;
+      if (!keyed && !attrs_.invalid_ids.read_zeros) *fault = FindBadId(group, f);
+      const int64_t first = group.batch.Begin(feature.first_sample);
+      const int64_t end = group.batch.Begin(feature.first_sample + feature.num_samples);
+      if (served) {
+        turns = &served->tables()->device()->turns;
+        requests.push_back({served->entry()->cache->ref(), feature.table, first, end - first});
+        tables[feature.table].rows = nullptr;  // by address
+        tables[feature.table].num_rows = kMostAddresses;
+      } else {
+        // Every negative number means the same here; less than -1 are not row numbers there.
+        std::transform(located->rows + first, located->rows + end, located->rows + first,
+                       [](int64_t id) { return std::max<int64_t>(id, -1); });
+      }
+    }
+    if (fault->kind != FaultKind::kNone) return absl::OkStatus();
+    Group by_address = group;
+    by_address.tables = tables.data();
+    return Enqueue(context, by_address, formats, std::move(requests), turns, readers, located);
+  }
+
+  // As a lookup on the host finds it: nobody waits for the GPU to say so.
+  Fault FindBadId(const Group& group, int64_t f) const {
+    const Batch& batch = group.batch;
+    const Feature& feature = group.features[f];
+    const int64_t num_rows = group.tables[feature.table].num_rows;
+    for (int64_t s = 0; s < feature.num_samples; ++s) {
+      const int64_t in_batch = feature.first_sample + s;
+      for (int64_t i = batch.Begin(in_batch); i < batch.Begin(in_batch + 1); ++i) {
+        const float weight = batch.weights == nullptr ? 1.0f : batch.weights[i];
+        if (UseOfId(batch.ids[i], weight, num_rows, feature.combiner,
+                    attrs_.invalid_ids.prune_negative) == IdUse::kZeros) {
+          return {FaultKind::kIdOutOfRange, static_cast<int32_t>(f), s, batch.ids[i]};
+        }
+      }
+    }
+    return {};
+  }
+
+  // turns: of the served tables; null: there are none.
+  absl::Status Enqueue(OpKernelContext* context, Group group, const std::vector<RowFormat>& formats,
+                       std::vector<CachedRows> requests, CacheTurns* turns,
+                       const std::shared_ptr<Readers>& readers, LocatedRows* located) {
+    const Batch host = group.batch;
+    const Layout layout(host);
+    char* const sent = located->buffer->data();
+    std::copy_n(host.row_splits, Layout::NumSplits(host),
+                reinterpret_cast<int64_t*>(sent + layout.splits_at));
+    std::copy_n(host.weights, Layout::NumWeights(host),
+                reinterpret_cast<float*>(sent + layout.weights_at));
+
+    Tensor batch, fetched, scratch;
+    TF_RETURN_IF_ERROR(AllocateScratch(context, layout.bytes, &batch));
+    TF_RETURN_IF_ERROR(
+        AllocateScratch(context, FetchedRows::Bytes(requests, host.num_ids), &fetched));
+    TF_RETURN_IF_ERROR(AllocateScratch(context, StoredLookupScratchBytes(group), &scratch));
+    char* const begin = static_cast<char*>(batch.data());
+    int64_t* const rows = reinterpret_cast<int64_t*>(begin);
+    group.batch.ids = rows;
+    if (host.row_splits != nullptr) {
+      group.batch.row_splits = reinterpret_cast<int64_t*>(begin + layout.splits_at);
+    }
+    if (host.weights != nullptr) {
+      group.batch.weights = reinterpret_cast<float*>(begin + layout.weights_at);
+    }
+
+    const cudaStream_t stream = StreamOf(context);
+    cudaError_t error = cudaMemcpyAsync(begin, sent, layout.bytes, cudaMemcpyHostToDevice, stream);
+    {
+      std::optional<CacheTurns::Turn> turn;
+      if (error == cudaSuccess && turns != nullptr) turn.emplace(turns, stream, &error);
+      FetchedRows fetch(std::move(requests), host.num_ids, turn ? turn->call() : 0, fetched.data());
+      if (error == cudaSuccess) error = fetch.FindRows(rows, stream);
+      if (error == cudaSuccess) {
+        error = StoredLookupCuda(group, formats.data(), scratch.data(), stream);
+      }
+      if (error == cudaSuccess) error = fetch.KeepRows(stream);
+    }
+    buffers_.Give(std::move(located->buffer), stream, readers);
+    return ToStatus(error, "ServedLookup");
+  }
+
+  // Greater than any address, and less than the number of an id outside of its table.
+  static constexpr int64_t kMostAddresses = int64_t{1} << 60;
+
+  RequestBuffers buffers_;
+};
+#endif  // GOOGLE_CUDA
 
 class ServedBatchOp : public OpKernel {
  public:
@@ -302,6 +469,18 @@ REGISTER_KERNEL_BUILDER(Name("GroupEmbedding>ServedLookup").Device(tensorflow::D
                         Guarded<ServedLookupOp>);
 REGISTER_KERNEL_BUILDER(Name("GroupEmbedding>ServedReadRows").Device(tensorflow::DEVICE_CPU),
                         Guarded<ServedReadRowsOp>);
+#if GOOGLE_CUDA
+REGISTER_KERNEL_BUILDER(Name("GroupEmbedding>ServedLookup")
+                            .Device(tensorflow::DEVICE_GPU)
+                            .HostMemory("batch")
+                            .HostMemory("sizes"),
+                        Guarded<ServedLookupGpuOp>);
+REGISTER_KERNEL_BUILDER(Name("GroupEmbedding>ServedReadRows")
+                            .Device(tensorflow::DEVICE_GPU)
+                            .HostMemory("keys")
+                            .HostMemory("rows"),
+                        Guarded<ServedReadRowsOp>);
+#endif  // GOOGLE_CUDA
 
 }  // namespace
 }  // namespace group_embedding

@@ -240,5 +240,19 @@ REGISTER(RestoreServedTable);
 REGISTER(AssignServedTable);
 #undef REGISTER
 
+#if GOOGLE_CUDA
+// Where the op of lookups is on a GPU, TensorFlow wants those of its tables there. All work on the
+// host.
+#define REGISTER(name, input)                                                         \
+  REGISTER_KERNEL_BUILDER(                                                            \
+      Name("GroupEmbedding>" #name).Device(tensorflow::DEVICE_GPU).HostMemory(input), \
+      Guarded<name##Op>)
+REGISTER(ServedTable, "handle");
+REGISTER(InitializeServedTable, "matrix");
+REGISTER(RestoreServedTable, "prefix");
+REGISTER(AssignServedTable, "value");
+#undef REGISTER
+#endif  // GOOGLE_CUDA
+
 }  // namespace
 }  // namespace group_embedding

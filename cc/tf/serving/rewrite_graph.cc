@@ -90,7 +90,7 @@ void KeepInputs(NodeDef* node, int first, int count) {
 // Where one node is replaced by the op that serves.
 class Replacer {
  public:
-  Replacer(int64_t model, int slot) : model_(model), slot_(slot) {}
+  Replacer(int64_t model, int slot, bool gpu) : model_(model), slot_(slot), gpu_(gpu) {}
 
   void Replace(NodeDef* node) const {
     const std::string op = PlainName(node->op());
@@ -109,6 +109,9 @@ class Replacer {
       KeepInputs(node, static_cast<int>(IntOf(*node, "num_tables")), 1);
       KeepAttrs(node, {});
       SetOp(node, "ServedBatch");
+      StayOnHost(node);
+    } else if (op == "GroupIds") {
+      StayOnHost(node);
     } else if (op == "GroupLookup") {
       SetOp(node, "ServedLookup");
     } else if (op == "ReadRows") {
@@ -132,11 +135,15 @@ class Replacer {
   }
 
  private:
-  // On the CPU, whichever device the trainer used.
-  static void SetOp(NodeDef* node, const char* op) {
+  // On the device that serves, whichever the trainer used.
+  void SetOp(NodeDef* node, const char* op) const {
     node->set_op(std::string("GroupEmbedding>") + op);
-    node->clear_device();
+    node->set_device(gpu_ ? "/device:GPU:0" : "");
     node->mutable_attr()->erase("_class");
+  }
+
+  void StayOnHost(NodeDef* node) const {
+    if (gpu_) node->set_device("/device:CPU:0");
   }
 
   void MakeTable(NodeDef* node, const std::string& resource, const std::string& table_name,
@@ -153,6 +160,7 @@ class Replacer {
 
   const int64_t model_;
   const int slot_;
+  const bool gpu_;
 };
 
 // The strings of a constant; none if the node is none.
@@ -288,14 +296,14 @@ void AddNodes(const NodeDef& variable, int number, GraphDef* graph, ServedVariab
 
 }  // namespace
 
-absl::Status RewriteGraph(int64_t model, int slot,
+absl::Status RewriteGraph(int64_t model, int slot, bool gpu,
                           const std::function<DataType(const std::string& key)>& stored,
                           MetaGraphDef* meta, std::vector<ServedVariable>* variables) {
   Prune(meta);
   GraphDef* graph = meta->mutable_graph_def();
   const GraphWalk walk(graph);
   if (!walk.error().empty()) return absl::InvalidArgumentError("saved_model.pb: " + walk.error());
-  const Replacer replacer(model, slot);
+  const Replacer replacer(model, slot, gpu);
   struct Found {
     NodeDef variable;  // as it was
     ServedVariable served;

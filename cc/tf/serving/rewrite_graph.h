@@ -25,11 +25,12 @@ struct ServedVariable {
 //
 // model, slot: see ServedTables. Slot 0 restores tables from files; in slot 1, whose tables are
 // those of slot 0, restoring does nothing.
+// gpu: whether the first GPU of the session looks rows up; keys are found on the host.
 // stored: the type of a variable in the checkpoint, by its key; that of a table by row number may
 // be another than the graph's, where its rows were quantised.
 // variables: those that the graph restores. Tables by row number that nothing but lookups reads
 // belong to the process, too.
-absl::Status RewriteGraph(int64_t model, int slot,
+absl::Status RewriteGraph(int64_t model, int slot, bool gpu,
                           const std::function<tensorflow::DataType(const std::string& key)>& stored,
                           tensorflow::MetaGraphDef* meta, std::vector<ServedVariable>* variables);
 

@@ -90,6 +90,21 @@ std::string TierJson(const ServedTable& table) {
   return json + "], \"read_seconds\": " + std::to_string(table.lower_seconds().Sum());
 }
 
+// More keys of InfoJson for a table with copies of rows on a GPU.
+std::string CopiesJson(const RowCache* cache) {
+#if GROUP_EMBEDDING_CUDA
+  if (cache != nullptr) {
+    const RowCacheCounts counts = cache->counts();
+    return ", \"copies\": {\"bytes\": " + std::to_string(cache->bytes()) +
+           ", \"rows\": " + std::to_string(counts.capacity) +
+           ", \"found\": " + std::to_string(counts.found) +
+           ", \"brought\": " + std::to_string(counts.brought) +
+           ", \"kept\": " + std::to_string(counts.kept) + "}";
+  }
+#endif
+  return "";
+}
+
 }  // namespace
 
 ServedModel::ServedModel(std::string path, const ServingOptions& options,
@@ -114,7 +129,12 @@ absl::Status ServedModel::Open(const std::string& path, const ServingOptions& op
     lower = OpenLowerTier(options.tiers, &status);
     if (!status.ok()) return absl::UnavailableError(status.message());
   }
+  if (options.tiers.hbm_bytes > 0 && options.gpu < 0) {
+    return absl::InvalidArgumentError(
+        "option 'tiers': hbm=SIZE expects the option 'devices' to be a GPU, as GPU:0");
+  }
   std::unique_ptr<ServedModel> opened(new ServedModel(path, options, std::move(lower)));
+  if (options.gpu >= 0) TF_RETURN_IF_ERROR(opened->tables_->UseDevice(options.gpu));
   TF_RETURN_IF_ERROR(opened->Load());
   TF_RETURN_IF_ERROR(opened->Resume());
   *model = std::move(opened);
@@ -139,7 +159,8 @@ absl::Status ServedModel::Load() {
   for (int slot = 0; slot < kNumSlots; ++slot) {
     MetaGraphDef rewritten = meta;
     std::vector<ServedVariable> variables;
-    TF_RETURN_IF_ERROR(RewriteGraph(number_, slot, stored, &rewritten, &variables));
+    TF_RETURN_IF_ERROR(
+        RewriteGraph(number_, slot, options_.gpu >= 0, stored, &rewritten, &variables));
     for (ServedVariable& variable : variables) variables_[variable.key] = variable;
     TF_RETURN_IF_ERROR(MakeSession(slot, rewritten));
     slots_[slot].version = base_;
@@ -179,6 +200,14 @@ absl::Status ServedModel::MakeSession(int slot, const MetaGraphDef& meta) {
   if (options_.inter_op_threads > 0) {
     config.set_inter_op_parallelism_threads(options_.inter_op_threads);
   }
+  if (options_.gpu < 0) {
+    (*config.mutable_device_count())["GPU"] = 0;
+  } else {
+    config.mutable_gpu_options()->set_allow_growth(true);  // copies of rows need memory, too
+    if (options_.gpu > 0) {
+      config.mutable_gpu_options()->set_visible_device_list(std::to_string(options_.gpu));
+    }
+  }
   std::unique_ptr<ModelSession>& session = slots_[slot].session;
   TF_RETURN_IF_ERROR(ModelSession::Make(path_, meta, config, &session));
   if (slot > 0) {
@@ -186,6 +215,9 @@ absl::Status ServedModel::MakeSession(int slot, const MetaGraphDef& meta) {
   } else {
     TF_RETURN_IF_ERROR(session->Restore());
     if (options_.tiers.has_lower()) tables_->StartCaches(options_.tiers);
+    if (options_.gpu >= 0) {
+      TF_RETURN_IF_ERROR(tables_->MakeCopies(options_.tiers.hbm_bytes));
+    }
   }
   return session->Initialize();
 }
@@ -298,7 +330,7 @@ std::string ServedModel::InfoJson() {
               ", \"rows\": " + std::to_string(entry.table->num_keys()) +
               ", \"dim\": " + std::to_string(options.dim) + ", \"storage\": " + Quoted(storage) +
               ", \"bytes\": " + std::to_string(bytes) + ", \"variable\": " + KeyOf(name) +
-              TierJson(*entry.table) + "}";
+              TierJson(*entry.table) + CopiesJson(entry.cache) + "}";
   }
   std::string quantize = "null";
   for (const auto& [word, format] : RowFormatWords()) {

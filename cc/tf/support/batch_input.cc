@@ -33,9 +33,9 @@ absl::Status ReadBatch(OpKernelContext* context, const Tensor& batch, const Tens
   if (!status.ok()) return absl::InvalidArgumentError(status.message());
   input->view = ViewBatch(batch.flat<float>().data(), input->extents.num_samples(),
                           input->extents.num_ids(), weighted);
-  if (check == BatchCheck::kSizes || context->op_device_context() != nullptr) {
-    return absl::OkStatus();
-  }
+  const bool on_gpu =
+      context->op_device_context() != nullptr && check != BatchCheck::kRowSplitsOnHost;
+  if (check == BatchCheck::kSizes || on_gpu) return absl::OkStatus();
   const Fault fault = check == BatchCheck::kFeatureSplits
                           ? CheckFeatureSplits(input->view, input->extents)
                           : CheckRowSplits(input->view, input->extents, ThreadsOf(context));

@@ -13,9 +13,10 @@ namespace group_embedding {
 enum class BatchCheck {
   kSizes,  // that `sizes` and the buffer belong together: for ops that read ids alone, or run
            // on a GPU, whose threads bound row splits
-  kFeatureSplits,  // also where features begin and end: for functions that check the other row
-                   // splits as they read them
-  kRowSplits,      // all
+  kFeatureSplits,    // also where features begin and end: for functions that check the other row
+                     // splits as they read them
+  kRowSplits,        // all
+  kRowSplitsOnHost,  // all, of a batch that is in host memory on a GPU, too
 };
 
 struct BatchInput {

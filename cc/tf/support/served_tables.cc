@@ -6,6 +6,7 @@
 
 #include "table/check_table.h"
 #include "table/initial_values.h"
+#include "tf/support/embedding_table_resource.h"
 
 namespace group_embedding {
 namespace {
@@ -71,6 +72,7 @@ absl::Status ServedTables::Make(Entry* entry, ServedTableOptions options, const 
   if (entry->table != nullptr) return absl::OkStatus();
   options.name = entry->table_name;
   options.format = quantize_.value_or(FormatOf(options.dtype));
+  options.device_reads = device_ != nullptr;
   Status status;
   auto table = std::make_unique<ServedTable>(options, matrix, &status);
   if (!status.ok()) {
@@ -155,5 +157,58 @@ void ServedTables::StartCaches(const TierOptions& tiers) {
     for (ServedTable* table : tiered) table->Expire(ServedTable::CacheSecond());
   });
 }
+
+#if GROUP_EMBEDDING_CUDA
+absl::Status ServedTables::UseDevice(int gpu) {
+  int count = 0;
+  if (cudaGetDeviceCount(&count) != cudaSuccess) count = 0;
+  if (gpu >= count) {
+    return absl::InvalidArgumentError("option 'devices': expected a GPU that is here, of " +
+                                      std::to_string(count) + ", got GPU:" + std::to_string(gpu));
+  }
+  return CatchErrors([&] {
+    const OnDevice on_device(gpu);
+    device_ = std::make_unique<ServedDevice>();
+    device_->gpu = gpu;
+    return absl::OkStatus();
+  });
+}
+
+absl::Status ServedTables::MakeCopies(int64_t bytes) {
+  return CatchErrors([&] {
+    const OnDevice on_device(device_->gpu);
+    const auto wanted = [](const ServedTable& table) {
+      const int64_t num_rows = table.lower() == nullptr ? table.num_rows() : table.num_keys();
+      return RowCache::BytesFor(table.row_bytes(), num_rows);
+    };
+    int64_t total = 0;
+    for (auto& [name, entry] : entries_) {
+      if (entry.table != nullptr) total += wanted(*entry.table);
+    }
+    if (bytes == 0) {
+      size_t left = 0, all = 0;
+      RequireCuda(cudaMemGetInfo(&left, &all));
+      bytes = std::min(total, static_cast<int64_t>(left / 2));
+    }
+    const double share = std::min(1.0, static_cast<double>(bytes) / std::max<int64_t>(total, 1));
+    for (auto& [name, entry] : entries_) {
+      if (entry.table == nullptr) continue;
+      const ServedTable& table = *entry.table;
+      const auto of_table = static_cast<int64_t>(share * static_cast<double>(wanted(table)));
+      auto cache = std::make_unique<RowCache>(table.rows(), table.row_bytes(), of_table);
+      entry.cache = cache.get();
+      entry.table->SetCopies(std::move(cache));
+    }
+    return absl::OkStatus();
+  });
+}
+#else
+absl::Status ServedTables::UseDevice(int) {
+  return absl::InvalidArgumentError(
+      "option 'devices': expected the CPU, as this build of group_embedding has no CUDA");
+}
+
+absl::Status ServedTables::MakeCopies(int64_t) { return absl::OkStatus(); }
+#endif
 
 }  // namespace group_embedding

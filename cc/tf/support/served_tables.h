@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "serving/device/row_cache.h"
 #include "serving/served_table.h"
 #include "serving/two_slots.h"
 #include "tensorflow/core/framework/op_kernel.h"
@@ -24,12 +25,24 @@ struct TableView {
   const Overlay* overlay = nullptr;
 };
 
+#if GROUP_EMBEDDING_CUDA
+// What lookups of one model on a GPU share.
+struct ServedDevice {
+  int gpu;
+  CacheTurns turns;
+};
+#else
+struct ServedDevice {};
+class RowCache;
+#endif
+
 class ServedTables {
  public:
   struct Entry {
     std::string table_name;  // the trainer's
     std::unique_ptr<ServedTable> table;
     std::array<std::unique_ptr<Overlay>, kNumSlots> overlays;
+    RowCache* cache = nullptr;  // of the table, on the GPU that serves it
   };
 
   // `quantize`: the format of rows; null: as trained. `lower`: where keyed tables have their rows,
@@ -58,6 +71,13 @@ class ServedTables {
   // Once tables have their rows: divides the memory for the caches of tiered tables.
   void StartCaches(const TierOptions& tiers);
 
+  // Before the first table is made: this GPU looks rows up.
+  absl::Status UseDevice(int gpu);
+  ServedDevice* device() const { return device_.get(); }
+  // Once tables have their rows: gives each copies of rows on the GPU. bytes: for all of them; 0:
+  // half of what the GPU has left, or less if that is enough.
+  absl::Status MakeCopies(int64_t bytes);
+
   // In the order of resources' names.
   std::map<std::string, Entry>& entries() { return entries_; }
 
@@ -66,6 +86,7 @@ class ServedTables {
   const std::shared_ptr<LowerTier> lower_;
   std::mutex mutex_;  // of entries_, while sessions are made
   std::map<std::string, Entry> entries_;
+  std::unique_ptr<ServedDevice> device_;
   // The threads of tiered tables end before the tables do.
   TierThreads threads_;
   std::unique_ptr<PeriodicJob> expiry_;
