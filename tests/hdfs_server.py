@@ -83,7 +83,8 @@ class HdfsServer:
 
     def _run(self, program, name, *arguments):
         classes = f"{self._folder}/conf:{JARS}/*"
-        command = [*JAVA, "-cp", classes, f"{NODE}.{program}", *arguments]
+        folder = f"-Djava.io.tmpdir={self._folder}"  # of what Jetty unpacks
+        command = [*JAVA, folder, "-cp", classes, f"{NODE}.{program}", *arguments]
         with open(self._folder / f"{name}.log", "a") as log:
             return subprocess.Popen(ending_with_parent(command), stdout=log, stderr=log)
 
