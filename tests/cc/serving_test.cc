@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "check.h"
+#include "core/quantized_rows.h"
 #include "core/row_format.h"
 #include "served_case.h"
 #include "serving/options.h"
