@@ -1,5 +1,6 @@
 """Variables that lookups and updates use are moved into large pages, once."""
 
+import ast
 import ctypes
 import mmap
 import os
@@ -12,7 +13,7 @@ import tensorflow as tf
 
 import group_embedding as ge
 
-# 40 MB: more than the allocator keeps, which would give memory that was moved before.
+# 40 MB: more than the allocator keeps, which could give memory that was moved before.
 _ROWS, _DIM = 160 * 1024, 64
 _MOVED_KB = 36 * 1024  # at least, wherever the variable begins
 
@@ -47,23 +48,26 @@ def look_up(*tables):
     return ge.group_embedding_lookup(list(tables), ids)
 
 
-def test_the_first_lookup_moves_variables_and_no_value_changes():
-    # given two variables of 40 MB
+def moved_kb(function, *arguments):
+    """How much memory a call moves into large pages."""
+    before = large_pages_kb()
+    function(*arguments)
+    return large_pages_kb() - before
+
+
+def look_up_twice():
+    """Two variables: kB that were moved, and whether rows are what they were."""
     tables = [tf.Variable(tf.random.uniform([_ROWS, _DIM], seed=i)) for i in range(2)]
     expected = [table.numpy()[[1, 70, _ROWS - 1]] for table in tables]
-    before = large_pages_kb()
-    # when they are looked up twice
-    found = [look_up(*tables) for _ in range(2)]
-    # then both are in large pages, and rows are what they were
-    assert large_pages_kb() - before >= 2 * _MOVED_KB
-    for outputs in found:
-        for output, rows in zip(outputs, expected):
-            np.testing.assert_array_equal(output, rows)
+    found = []
+    kb = moved_kb(lambda: found.extend(look_up(*tables) for _ in range(2)))
+    return kb, all(
+        np.array_equal(output, rows) for outputs in found for output, rows in zip(outputs, expected)
+    )
 
 
-def test_a_step_moves_the_slots_too():
-    """The fused update of a function; memory of an earlier test may be in large pages already."""
-    # given two variables, and a step that updates them and their slots
+def update():
+    """Two variables and their slots, in a fused update of a function: kB that were moved."""
     tables = [tf.Variable(tf.random.uniform([_ROWS, _DIM])) for _ in range(2)]
     optimizer = ge.optimizers.wrap(tf.keras.optimizers.Adagrad(0.1))
     optimizer.build(tables)
@@ -74,40 +78,50 @@ def test_a_step_moves_the_slots_too():
             loss = tf.add_n([tf.reduce_sum(output) for output in look_up(*tables)])
         optimizer.apply_gradients(zip(tape.gradient(loss, tables), tables))
 
-    # when it is called
-    step()
-    # then two tables and two slots are in large pages
-    assert large_pages_kb() >= 4 * _MOVED_KB
+    return moved_kb(step)
 
 
-def test_a_table_that_is_a_tensor_stays():
-    # given a tensor as a table, of which each step may have another
-    table = tf.random.uniform([_ROWS, _DIM])
-    before = large_pages_kb()
-    # when it is looked up
-    look_up(table)
-    # then it is where it was
-    assert large_pages_kb() - before < 2048
+def look_up_a_tensor():
+    """A tensor as a table, of which each step may have another: kB that were moved."""
+    return moved_kb(look_up, tf.random.uniform([_ROWS, _DIM]))
 
 
-def test_the_environment_turns_moves_off():
-    # given a process that is told to leave pages as they are
+def in_a_fresh_process(function, **environment):
+    """What the function returns there: elsewhere memory of earlier tests comes and goes."""
     program = (
         "import sys; sys.path.insert(0, 'tests/lookup');"
-        "import test_large_pages as t, tensorflow as tf;"
-        "table = tf.Variable(tf.random.uniform([t._ROWS, t._DIM])); before = t.large_pages_kb();"
-        "t.look_up(table); print('moved', t.large_pages_kb() - before)"
+        f"import test_large_pages as t; print(t.{function.__name__}())"
     )
-    environment = os.environ | {"GROUP_EMBEDDING_LARGE_PAGES": "0", "TF_CPP_MIN_LOG_LEVEL": "3"}
-    # when it looks a variable up
     done = subprocess.run(
         [sys.executable, "-c", program],
-        env=environment,
+        env=os.environ | {"TF_CPP_MIN_LOG_LEVEL": "3"} | environment,
         capture_output=True,
         text=True,
         timeout=120,
         cwd=os.path.join(os.path.dirname(__file__), "..", ".."),
     )
-    # then nothing was moved
     assert done.returncode == 0, done.stderr
-    assert int(done.stdout.split()[-1]) < 2048
+    return ast.literal_eval(done.stdout.splitlines()[-1])
+
+
+def test_the_first_lookup_moves_variables_and_no_value_changes():
+    # when two variables of 40 MB are looked up twice
+    moved, are_equal = in_a_fresh_process(look_up_twice)
+    # then both are in large pages, and rows are what they were
+    assert moved >= 2 * _MOVED_KB
+    assert are_equal
+
+
+def test_a_step_moves_the_slots_too():
+    # when a step updates two variables, then they and their slots are in large pages
+    assert in_a_fresh_process(update) >= 4 * _MOVED_KB
+
+
+def test_a_table_that_is_a_tensor_stays():
+    assert in_a_fresh_process(look_up_a_tensor) < 2048
+
+
+def test_the_environment_turns_moves_off():
+    # when a process that is told to leave pages as they are looks variables up, then none is moved
+    moved, _ = in_a_fresh_process(look_up_twice, GROUP_EMBEDDING_LARGE_PAGES="0")
+    assert moved < 2048
