@@ -13,7 +13,7 @@ from group_embedding.config import FeatureConfig, TableConfig
 from group_embedding.hugectr.fields import Fields
 from group_embedding.hugectr.graph import Graph, graph_of, read_graph, slot_offsets
 from group_embedding.hugectr.layers import LAYERS
-from group_embedding.keras_compat import keras
+from group_embedding.keras_compat import IS_KERAS_3, keras
 from group_embedding.layers.group_embedding import GroupEmbedding
 
 
@@ -125,6 +125,18 @@ class Network(keras.Model):
         one = {e.name: e for e in self._graph.embeddings}[embedding]
         num_slots = len(self._slots[one.bottom])
         return slot_offsets(one.slot_sizes) if one.slot_sizes else [0] * num_slots
+
+    @property
+    def _default_save_signature(self):
+        """The function of a SavedModel that names none. Keras 3 would trace it with float32 for
+        each argument of `build`, ids too."""
+        if not IS_KERAS_3:
+            return super()._default_save_signature
+        given = {slot: tf.TensorSpec([None, None], tf.int64, slot) for slot in self.features}
+        name, width = self._graph.dense
+        if width:
+            given[name] = tf.TensorSpec([None, width], tf.float32, name)
+        return tf.function(lambda inputs: self(inputs, training=False), input_signature=[given])
 
     def call(self, features: Mapping[str, Any], training: bool | None = None) -> Any:
         tensors = self._look_up(features)

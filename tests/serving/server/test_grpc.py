@@ -38,7 +38,7 @@ def test_the_library_knows_the_deadline(client, seconds, most):
     # Given a client that waits so long, or names no deadline, which is then the server's
     # When it asks how long the model has, Then the answer is the rest of that time
     outputs, _ = client.predict({"n": N}, seconds, signature="left")
-    assert (most - 4) * 1e6 < outputs["us"] <= most * 1e6
+    assert (most - 4) * 1e6 < outputs["us"] <= (most + 0.1) * 1e6  # gRPC rounds deadlines up
 
 
 DTYPES = "float32 float64 int64 int32 int16 int8 uint16 uint8 uint32 uint64 bool float16 bfloat16"
