@@ -87,7 +87,7 @@ def look_up_a_tensor():
 
 
 def in_a_fresh_process(function, **environment):
-    """What the function returns there: elsewhere memory of earlier tests comes and goes."""
+    """The return value of the function there: elsewhere memory of earlier tests comes and goes."""
     program = (
         "import sys; sys.path.insert(0, 'tests/lookup');"
         f"import test_large_pages as t; print(t.{function.__name__}())"

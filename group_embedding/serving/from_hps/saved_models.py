@@ -7,7 +7,6 @@ import dataclasses
 import os
 import tempfile
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -17,6 +16,7 @@ from group_embedding.convert.rows import Rows, SavedTable
 from group_embedding.file_systems import remote_files
 from group_embedding.file_systems.connections import is_remote, join
 from group_embedding.hugectr import Network, read_graph
+from group_embedding.keras_compat import keras
 from group_embedding.lookup.api import group_embedding_lookup
 from group_embedding.serving.from_hps.config import HpsModel
 from group_embedding.variables import get_embedding_variable
@@ -50,10 +50,11 @@ def write_saved_model(
             _open(copies.enter_context(_local(path)), dim, key_bits)
             for path, dim in zip(model.sparse_files, model.dims)
         ]
-        made: Any = (
-            _network(model, tables, copies) if model.network_file else _Tables(model, tables)
-        )
-        tf.saved_model.save(made, os.fspath(folder), signatures=made.serve)
+        if model.network_file:
+            _write_network(_network(model, tables, copies), os.fspath(folder))
+        else:
+            made = _Tables(model, tables)
+            tf.saved_model.save(made, os.fspath(folder), signatures=made.serve)
     return [(table.num_rows, table.dim) for table in tables]
 
 
@@ -113,6 +114,15 @@ class _Served(tf.Module):
             return {label: tf.sigmoid(one) for label, one in logits.items()}
 
         self.serve = serve
+
+
+def _write_network(served, folder):
+    # Keras's own export: tf.saved_model.save of a module would restore other variables of a Keras 3
+    # model than those that its functions read.
+    archive = keras.export.ExportArchive()
+    archive.track(served.network)
+    archive.add_endpoint("serve", served.serve)
+    archive.write_out(folder)
 
 
 def _sparse_inputs(values):
