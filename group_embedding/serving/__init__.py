@@ -5,7 +5,8 @@ from group_embedding.serving.callback import PublisherCallback
 from group_embedding.serving.hook import PublisherHook
 from group_embedding.serving.open_target import open_target
 from group_embedding.serving.publisher import Publisher
-from group_embedding.serving.session import InferenceSession, Prediction
+from group_embedding.serving.request_tensors import Prediction
+from group_embedding.serving.session import InferenceSession
 from group_embedding.serving.targets import TargetError
 
 __all__ = [

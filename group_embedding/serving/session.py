@@ -7,32 +7,17 @@ import math
 import os
 import threading
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, Optional, Union
+from typing import Any, Optional, Union
 
-import numpy as np
 import tensorflow as tf
 from tensorflow.python.framework import errors_impl
 
 from group_embedding.file_systems.saved_models import local_model
 from group_embedding.ops._library import library as op_library
-from group_embedding.serving import native_library
 from group_embedding.serving.native_library import library, take_text
+from group_embedding.serving.request_tensors import Prediction, to_prediction, to_tensors
 
 _NO_LIMIT = 2**63 - 1  # microseconds
-
-
-class Prediction(dict):
-    """The outputs of a request by name, NumPy arrays, and the version that computed them.
-
-    Attributes:
-        version: int, the version of the model: of all tables and dense variables.
-    """
-
-    version: int
-
-    def __init__(self, outputs: Mapping[str, Any], version: int) -> None:
-        super().__init__(outputs)
-        self.version = version
 
 
 class InferenceSession:
@@ -172,7 +157,7 @@ class InferenceSession:
             raise ValueError(f"timeout: expected seconds, at least 0, got {timeout!r}")
         microseconds = _NO_LIMIT if timeout is None else min(int(timeout * 1e6), _NO_LIMIT)
         with self._calls:
-            tensors, kept = _tensors(inputs, self._dtypes(signature))
+            tensors, kept = to_tensors(inputs, self._dtypes(signature))
             names = (ctypes.c_char_p * len(outputs))(*[name.encode() for name in outputs])
             response = ctypes.c_void_p()
             _check(
@@ -188,7 +173,7 @@ class InferenceSession:
             )
             del kept
             try:
-                return _prediction(response)
+                return to_prediction(response)
             finally:
                 library().ge_serving_free_response(response)
 
@@ -329,11 +314,6 @@ class _Calls:
         return self._changed
 
 
-class _Input(NamedTuple):
-    array: np.ndarray
-    strings: Any  # a ctypes array of native_library.String, or None
-
-
 def _check(function, *arguments):
     """Calls a function of libge_serving, and raises its error."""
     error = ctypes.c_void_p()
@@ -348,71 +328,3 @@ def _check(function, *arguments):
     if code == tf.errors.NOT_FOUND:
         raise KeyError(sentence)
     raise errors_impl.exception_type_from_error_code(code)(None, None, sentence)
-
-
-def _tensors(inputs, dtypes):
-    """The inputs as C's structs, and what they point to."""
-    kept = [_input(name, value, dtypes.get(name)) for name, value in inputs.items()]
-    tensors = (native_library.Tensor * len(kept))()
-    for tensor, name, given in zip(tensors, inputs, kept):
-        array = given.array
-        tensor.name = name.encode()
-        tensor.dtype = tf.as_dtype(array.dtype).as_datatype_enum
-        tensor.rank = array.ndim
-        tensor.dims = (ctypes.c_int64 * array.ndim)(*array.shape)
-        if given.strings is None:
-            tensor.data, tensor.bytes = array.ctypes.data, array.nbytes
-        else:
-            tensor.data = ctypes.addressof(given.strings)
-            tensor.bytes = ctypes.sizeof(given.strings)
-    return tensors, kept
-
-
-def _input(name, value, dtype):
-    if isinstance(value, tf.Tensor):
-        value = value.numpy()
-    if isinstance(value, np.ndarray) and value.dtype.kind not in "USO":
-        return _Input(np.ascontiguousarray(value).reshape(value.shape), None)
-    if dtype is None or dtype == tf.string:
-        array = np.array(value)
-        if array.dtype.kind in "USO":
-            encoded = [
-                item.encode() if isinstance(item, str) else item for item in array.ravel().tolist()
-            ]
-            if not all(isinstance(item, bytes) for item in encoded):
-                raise ValueError(f"input '{name}': expected strings or bytes, got {value!r}")
-            strings = (native_library.String * len(encoded))(
-                *[native_library.String(item, len(item)) for item in encoded]
-            )
-            objects = np.empty(len(encoded), object)
-            objects[:] = encoded
-            return _Input(objects.reshape(array.shape), strings)
-        return _Input(array, None)
-    return _Input(np.ascontiguousarray(np.array(value, dtype.as_numpy_dtype)), None)
-
-
-def _prediction(response):
-    outputs = {}
-    for i in range(library().ge_serving_num_outputs(response)):
-        tensor = library().ge_serving_output(response, i).contents
-        outputs[tensor.name.decode()] = _array(tensor)
-    return Prediction(outputs, library().ge_serving_response_version(response))
-
-
-def _array(tensor):
-    """A copy of a response's tensor."""
-    shape = tuple(tensor.dims[: tensor.rank])
-    dtype = tf.as_dtype(tensor.dtype)
-    if dtype == tf.string:
-        count = math.prod(shape)
-        strings = ctypes.cast(tensor.data, ctypes.POINTER(native_library.String))
-        array = np.empty(count, object)
-        for i in range(count):
-            # Not strings[i].data, which would end at the first zero.
-            pointer = ctypes.cast(ctypes.addressof(strings[i]), ctypes.POINTER(ctypes.c_void_p))
-            array[i] = ctypes.string_at(pointer.contents.value or 0, strings[i].size)
-        return array.reshape(shape)
-    if tensor.bytes == 0:
-        return np.empty(shape, dtype.as_numpy_dtype)
-    content = ctypes.string_at(tensor.data, tensor.bytes)
-    return np.frombuffer(content, dtype.as_numpy_dtype).reshape(shape).copy()
