@@ -24,6 +24,25 @@ class Placement:
             return num_rows if rank == self.rank else 0
         return (num_rows - rank + num_ranks - 1) // num_ranks
 
+    def rows_of(self, rank, num_ranks):
+        """The rows of a whole table that `rank` stores, in the order of its local rows: a slice."""
+        if self.spread == "one_rank":
+            return slice(0, None, 1) if rank == self.rank else slice(0, 0, 1)
+        return slice(rank, None, num_ranks)
+
+    def owner_of(self, rows, num_ranks):
+        """The rank that stores each row of a table by row number.
+
+        Args:
+            rows: numbers of rows: an int, an array or a tensor of integers.
+            num_ranks: of the job.
+        """
+        return rows * 0 + self.rank if self.spread == "one_rank" else rows % num_ranks
+
+    def local_row(self, rows, num_ranks):
+        """The number that each row has on its owner; arguments as of `owner_of`."""
+        return rows if self.spread == "one_rank" else rows // num_ranks
+
     def __str__(self):
         return f"localized:{self.rank}" if self.spread == "one_rank" else "distributed"
 

@@ -1,18 +1,13 @@
 #include "fused/sort_rows.h"
 
 #include <algorithm>
-#include <cstring>
 
+#include "fused/radix_sort.h"
 #include "fused/sample_ids.h"
 
 namespace group_embedding {
 namespace {
 
-constexpr int kMaxDigitBits = 11;    // 2,048 counters: half of a first-level cache
-constexpr int64_t kSmall = 64;       // up to here std::sort is faster than clearing the counters
-constexpr int64_t kLarge = 1 << 15;  // from here a table is split: runs fit a second-level cache
-constexpr int kSplitBits = 8;
-constexpr int64_t kBuckets = int64_t{1} << kSplitBits;
 constexpr int64_t kBytesPerId = 16;  // of workspace and spare memory together
 
 int BitsFor(uint64_t values) {  // bits that hold 0 .. values - 1
@@ -34,84 +29,6 @@ int64_t NumIds(const Group& group, int64_t f) {
   const Feature& feature = group.features[f];
   return group.batch.Begin(feature.first_sample + feature.num_samples) -
          group.batch.Begin(feature.first_sample);
-}
-
-// A radix sort's digits, all of as many bits.
-struct Digits {
-  explicit Digits(int bits)
-      : count((bits + kMaxDigitBits - 1) / kMaxDigitBits),
-        bits(count == 0 ? 0 : (bits + count - 1) / count) {}
-  const int count, bits;
-};
-
-// Writes entries in the order of one digit, stable. `count` and `move` each hand all of them, in
-// the same order, to the function that they are given; what lies below `shift` may differ.
-template <typename Count, typename Move>
-void Distribute(int shift, int bits, RowEntry* to, const Count& count, const Move& move) {
-  uint32_t offsets[1 << kMaxDigitBits];
-  const RowEntry mask = (RowEntry{1} << bits) - 1;
-  std::fill(offsets, offsets + mask + 1, 0);
-  count([&](RowEntry entry) { ++offsets[entry >> shift & mask]; });
-  uint32_t total = 0;
-  for (RowEntry digit = 0; digit <= mask; ++digit) {
-    const uint32_t here = offsets[digit];
-    offsets[digit] = total;
-    total += here;
-  }
-  move([&](RowEntry entry) { to[offsets[entry >> shift & mask]++] = entry; });
-}
-
-// Distributes by each of `num_digits` digits from `shift` on, the lowest first, from one array to
-// the other and back; returns the one that has the result.
-RowEntry* DistributeByDigits(RowEntry* from, RowEntry* to, int64_t count, int shift, int digit_bits,
-                             int num_digits) {
-  for (; num_digits > 0; --num_digits, shift += digit_bits, std::swap(from, to)) {
-    const auto for_each = [=](const auto& use) {
-      for (int64_t i = 0; i < count; ++i) use(from[i]);
-    };
-    Distribute(shift, digit_bits, to, for_each, for_each);
-  }
-  return from;
-}
-
-RowEntry* Resized(std::vector<RowEntry>* spare, int64_t count) {
-  if (static_cast<int64_t>(spare->size()) < count) spare->resize(count);
-  return spare->data();
-}
-
-// A radix sort by `bits` bits from `shift` on, stable where the rest is ascending already.
-void SortByDigits(RowEntry* from, int64_t count, int shift, int bits,
-                  std::vector<RowEntry>* spare) {
-  if (count <= kSmall) return std::sort(from, from + count);
-  const Digits digits(bits);
-  RowEntry* sorted =
-      DistributeByDigits(from, Resized(spare, count), count, shift, digits.bits, digits.count);
-  if (sorted != from) std::memcpy(from, sorted, count * sizeof(RowEntry));
-}
-
-// Sorts by the lowest `bits` bits, the upper eight of them first, in place: an entry goes where it
-// belongs, and the one that was there next (American flag sort; McIlroy, Bostic, McIlroy 1993).
-void SortInPlace(RowEntry* from, int64_t count, int bits, std::vector<RowEntry>* spare) {
-  if (count < kLarge) return SortByDigits(from, count, 0, bits, spare);
-  if (bits == 0) return;
-  const int shift = std::max(bits - kSplitBits, 0);
-  int64_t counts[kBuckets] = {}, next[kBuckets], ends[kBuckets];
-  auto bucket_of = [=](RowEntry entry) { return entry >> shift & (kBuckets - 1); };
-  for (int64_t i = 0; i < count; ++i) ++counts[bucket_of(from[i])];
-  int64_t total = 0;
-  for (int64_t bucket = 0; bucket < kBuckets; ++bucket) {
-    next[bucket] = total;
-    ends[bucket] = total += counts[bucket];
-  }
-  for (int64_t bucket = 0; bucket < kBuckets; ++bucket) {
-    while (next[bucket] < ends[bucket]) {
-      RowEntry& entry = from[next[bucket]];
-      std::swap(entry, from[next[bucket_of(entry)]++]);
-    }
-  }
-  for (int64_t bucket = 0; bucket < kBuckets; ++bucket) {
-    SortInPlace(from + ends[bucket] - counts[bucket], counts[bucket], shift, spare);
-  }
 }
 
 template <typename T>
@@ -160,7 +77,7 @@ RowSorter::RowSorter(const Group& group, void* workspace, const ParallelFor& par
   }
   int64_t bytes = WorkspaceBytes(group);
   for (const RowRun& run : runs_) {
-    if (run.end - run.begin >= kLarge) bytes += (run.end - run.begin) * sizeof(RowEntry);
+    if (run.end - run.begin >= kManyEntries) bytes += (run.end - run.begin) * sizeof(RowEntry);
   }
   has_long_spares_ = bytes <= kBytesPerId * batch.num_ids;
 }
@@ -168,7 +85,7 @@ RowSorter::RowSorter(const Group& group, void* workspace, const ParallelFor& par
 void RowSorter::AddRuns(int64_t table, int64_t begin, int64_t end,
                         const ParallelFor& parallel_for) {
   if (begin == end) return;
-  if (end - begin >= kLarge) return SplitTable(table, begin, end, parallel_for);
+  if (end - begin >= kManyEntries) return SplitTable(table, begin, end, parallel_for);
   runs_.push_back(
       {table, begin, end, BitsFor(group_.tables[table].num_rows + 1), false, nullptr, 0, 0});
 }
@@ -229,7 +146,7 @@ void RowSorter::SplitTable(int64_t table, int64_t begin, int64_t end,
   std::vector<FeaturePiece> pieces;
   for (const int64_t f : features_of_[table]) {
     const int64_t num_samples = group_.features[f].num_samples;
-    const int64_t num_pieces = std::min(num_samples, NumIds(group_, f) / (kLarge / 2) + 1);
+    const int64_t num_pieces = std::min(num_samples, NumIds(group_, f) / (kManyEntries / 2) + 1);
     for (int64_t p = 0; p < num_pieces; ++p) {
       pieces.push_back({f, num_samples * p / num_pieces, num_samples * (p + 1) / num_pieces});
     }
@@ -281,7 +198,7 @@ void RowSorter::SortToKeep(RowRun* run, std::vector<RowEntry>* scratch) const {
 void RowSorter::SortExpanded(RowRun* run, std::vector<RowEntry>* scratch) const {
   RowEntry* const entries = entries_ + run->begin;
   const int64_t count = run->end - run->begin;
-  if (count < kLarge || has_long_spares_) {
+  if (count < kManyEntries || has_long_spares_) {
     SortByDigits(entries, count, source_bits_, run->bits, scratch);
   } else if (run->bits > 0) {
     SortInPlace(entries, count, source_bits_ + run->bits, scratch);
@@ -303,7 +220,7 @@ void RowSorter::ExpandSorted(RowRun* run, RowEntry* to, RowEntry* spare) const {
     for_each_feature([&](const FeaturePiece& all) { Expand(all, use); });
   };
   const Digits digits(run->bits);
-  if (count <= kSmall || digits.count == 0) {
+  if (count <= kFewEntries || digits.count == 0) {
     RowEntry* next = to;
     expand([&](RowEntry entry) { *next++ = entry; });
     std::sort(to, next);

@@ -93,7 +93,7 @@ class RowSorter {
   uint32_t* samples_;                              // [num_ids] with weights, else null
   float* scales_;                                  // [num_samples], or null if all are 1
   int source_bits_;
-  bool has_long_spares_;  // for runs of kLarge entries and more
+  bool has_long_spares_;  // for runs of kManyEntries and more
   std::vector<RowRun> runs_;
 };
 

@@ -14,6 +14,7 @@
 #include "python/served_rows.h"
 #include "python/sharded_lookup.h"
 #include "python/table_file.h"
+#include "python/table_file_writer.h"
 #include "python/update.h"
 
 namespace group_embedding {
@@ -171,6 +172,7 @@ PYBIND11_MODULE(_core, m) {
   BindServedRows(m);
   BindHostTable(m);
   BindTableFile(m);
+  BindTableFileWriter(m);
   BindSectionFile(m);
   BindDeviceTable(m);
   BindDiskStore(m);

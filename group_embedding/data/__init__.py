@@ -2,6 +2,7 @@
 
 from group_embedding.data.binary_files import HugeCTRRawFormat, TorchRecFormat
 from group_embedding.data.columns import Column
+from group_embedding.data.count_batches import CountBatches
 from group_embedding.data.csv_files import CsvFormat, criteo_tsv
 from group_embedding.data.describe import ColumnDescription, Description, describe
 from group_embedding.data.files import find_files
@@ -9,7 +10,7 @@ from group_embedding.data.fitted_steps import Categorify, Standardize
 from group_embedding.data.parquet_files import ParquetFormat
 from group_embedding.data.pieces import FileFormat
 from group_embedding.data.pipeline import Pipeline
-from group_embedding.data.reader import CountBatches, Reader
+from group_embedding.data.reader import Reader
 from group_embedding.data.schema import Feature, Schema
 from group_embedding.data.state import ReaderState
 from group_embedding.data.steps import Bucketize, Clip, Cross, FillMissing, Hash, Log

@@ -97,6 +97,35 @@ def _is_number(value):
     return isinstance(value, (int, float, np.number)) and not isinstance(value, bool)
 
 
+def complete_columns(file_format, path, columns, labels):
+    """The complete columns that a reader gives, by its arguments.
+
+    Args:
+        file_format: a `FileFormat`.
+        path: of one of the files.
+        columns: names and `Column`s; None: all that the file has.
+        labels: the name of a column, or several; None: no labels.
+
+    Returns:
+        tuple of Columns of different names.
+    """
+    if columns is not None:
+        columns = [Column(c) if isinstance(c, str) else c for c in columns]
+        for column in columns:
+            if not isinstance(column, Column):
+                raise TypeError(f"columns: expected names or ge.data.Column, got {column!r}")
+        names = [column.name for column in columns]
+        wanted = [] if labels is None else [labels] if isinstance(labels, str) else labels
+        columns += [Column(name) for name in wanted if name not in names]
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            raise ValueError(f"columns: expected each name once, got {', '.join(twice)} twice")
+    complete = file_format.complete(path, None if columns is None else tuple(columns))
+    if not complete:
+        raise ValueError(f"columns: expected one or more, got none, of {path}")
+    return complete
+
+
 class Ragged(NamedTuple):
     """Rows of different lengths: row i has `values[splits[i]:splits[i + 1]]`."""
 

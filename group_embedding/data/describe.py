@@ -8,11 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from group_embedding.data.columns import Column, Ragged
+from group_embedding.data.columns import Column, Ragged, complete_columns
 from group_embedding.data.files import find_files
 from group_embedding.data.formats import format_of
 from group_embedding.data.key_counts import KeyCounts
-from group_embedding.data.reader import complete_columns
 from group_embedding.data.scan import scan
 from group_embedding.data.schema import Feature, Schema
 from group_embedding.file_systems import DataSourceParams

@@ -15,7 +15,7 @@ import tensorflow as tf
 from group_embedding import exchange
 from group_embedding.arguments import check_positive
 from group_embedding.data import pieces
-from group_embedding.data.columns import Column
+from group_embedding.data.columns import Column, complete_columns
 from group_embedding.data.epoch import EpochReader, Position, parts_of
 from group_embedding.data.files import find_files, size_of
 from group_embedding.data.formats import format_of
@@ -281,57 +281,6 @@ class Reader(tf.data.Dataset):
             **options,
             "piece_rows": pieces.PIECE_ROWS,
         }
-
-
-class CountBatches(tf.keras.callbacks.Callback):
-    """A callback for `fit` that advances the state of a reader by the batches of training.
-
-    Example:
-
-    >>> with open("/tmp/ge_counted.csv", "w") as file:
-    ...     _ = file.write("age,click\\n31,1\\n45,0\\n54,1\\n")
-    >>> reader = ge.data.Reader("/tmp/ge_counted.csv", 2, groups={"x": ["age"]}, labels="click")
-    >>> model = tf.keras.Sequential([tf.keras.layers.Dense(1)])
-    >>> model.compile("sgd", "mse")
-    >>> dataset = reader.map(lambda features, label: (features["x"], label))
-    >>> _ = model.fit(dataset, verbose=0, callbacks=[ge.data.CountBatches(reader)])
-    >>> reader.state.consumed
-    2
-
-    Args:
-        reader: the `Reader` whose batches, or a dataset with an element for each of them, `fit` was
-            given.
-    """
-
-    def __init__(self, reader: Reader) -> None:
-        super().__init__()
-        self._state, self._seen = reader.state, 0
-
-    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-        self._seen = 0
-
-    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        self._state.advance(batch + 1 - self._seen)
-        self._seen = batch + 1
-
-
-def complete_columns(file_format, path, columns, labels):
-    """A tuple of complete columns of different names, of the arguments of a reader."""
-    if columns is not None:
-        columns = [Column(c) if isinstance(c, str) else c for c in columns]
-        for column in columns:
-            if not isinstance(column, Column):
-                raise TypeError(f"columns: expected names or ge.data.Column, got {column!r}")
-        names = [column.name for column in columns]
-        wanted = [] if labels is None else [labels] if isinstance(labels, str) else labels
-        columns += [Column(name) for name in wanted if name not in names]
-        twice = sorted({name for name in names if names.count(name) > 1})
-        if twice:
-            raise ValueError(f"columns: expected each name once, got {', '.join(twice)} twice")
-    complete = file_format.complete(path, None if columns is None else tuple(columns))
-    if not complete:
-        raise ValueError(f"columns: expected one or more, got none, of {path}")
-    return complete
 
 
 def _ranks(rank, num_ranks):

@@ -1,8 +1,11 @@
-"""libge_serving through ctypes: the structs and functions of cc/serving/ge_serving.h."""
+"""libge_serving through ctypes: the structs, functions and errors of cc/serving/ge_serving.h."""
 
 import ctypes
 import functools
 from pathlib import Path
+
+import tensorflow as tf
+from tensorflow.python.framework import errors_impl
 
 LIBRARY = Path(__file__).resolve().parents[1] / "libge_serving.so"
 
@@ -73,3 +76,30 @@ def take_text(pointer):
     text = ctypes.string_at(pointer).decode(errors="replace") if pointer else ""
     library().ge_serving_free(pointer)
     return text
+
+
+def check(function, *arguments):
+    """Calls a function of libge_serving, and raises its error.
+
+    Args:
+        function: of `library()`, which returns a code and writes a sentence.
+        *arguments: all of its arguments but the last, the sentence.
+
+    Raises:
+        ValueError: a wrong argument.
+        FileNotFoundError: a model that is opened does not exist.
+        KeyError: the model has nothing of a name.
+        tf.errors.OpError: of the code, otherwise.
+    """
+    error = ctypes.c_void_p()
+    code = function(*arguments, ctypes.byref(error))
+    if code == 0:
+        return
+    sentence = take_text(error)
+    if code == tf.errors.INVALID_ARGUMENT:
+        raise ValueError(sentence)
+    if code == tf.errors.NOT_FOUND and function is library().ge_serving_open:
+        raise FileNotFoundError(sentence)
+    if code == tf.errors.NOT_FOUND:
+        raise KeyError(sentence)
+    raise errors_impl.exception_type_from_error_code(code)(None, None, sentence)

@@ -5,16 +5,15 @@ import ctypes
 import json
 import math
 import os
-import threading
 from collections.abc import Mapping, Sequence
 from typing import Any, Optional, Union
 
 import tensorflow as tf
-from tensorflow.python.framework import errors_impl
 
 from group_embedding.file_systems.saved_models import local_model
 from group_embedding.ops._library import library as op_library
-from group_embedding.serving.native_library import library, take_text
+from group_embedding.serving.calls_in_progress import CallsInProgress
+from group_embedding.serving.native_library import check, library, take_text
 from group_embedding.serving.request_tensors import Prediction, to_prediction, to_tensors
 
 _NO_LIMIT = 2**63 - 1  # microseconds
@@ -111,10 +110,10 @@ class InferenceSession:
         self._copy = contextlib.ExitStack()  # of a model at a URL
         path = self._copy.enter_context(local_model(path, progress=False))
         self._model: Optional[ctypes.c_void_p] = None
-        self._calls = _Calls()
+        self._calls = CallsInProgress()
         model = ctypes.c_void_p()
         try:
-            _check(
+            check(
                 library().ge_serving_open,
                 os.fsencode(path),
                 json.dumps(options, ensure_ascii=False).encode(),
@@ -160,7 +159,7 @@ class InferenceSession:
             tensors, kept = to_tensors(inputs, self._dtypes(signature))
             names = (ctypes.c_char_p * len(outputs))(*[name.encode() for name in outputs])
             response = ctypes.c_void_p()
-            _check(
+            check(
                 library().ge_serving_predict_within,
                 self._opened(),
                 signature.encode(),
@@ -236,7 +235,7 @@ class InferenceSession:
             tf.errors.DataLossError: the delta is incomplete or damaged. The model stays as it is.
         """
         with self._calls:
-            _check(library().ge_serving_apply, self._opened(), os.fspath(folder).encode())
+            check(library().ge_serving_apply, self._opened(), os.fspath(folder).encode())
             return library().ge_serving_version(self._opened())
 
     def rollback(self) -> int:
@@ -249,7 +248,7 @@ class InferenceSession:
             tf.errors.FailedPreconditionError: there is none; the last apply can be taken back once.
         """
         with self._calls:
-            _check(library().ge_serving_rollback, self._opened())
+            check(library().ge_serving_rollback, self._opened())
             return library().ge_serving_version(self._opened())
 
     def close(self) -> None:
@@ -277,7 +276,7 @@ class InferenceSession:
 
     def _json(self, function):
         text = ctypes.c_void_p()
-        _check(function, self._opened(), ctypes.byref(text))
+        check(function, self._opened(), ctypes.byref(text))
         return json.loads(take_text(text))
 
     def _dtypes(self, signature):
@@ -288,43 +287,3 @@ class InferenceSession:
                 for name, found in self._json(library().ge_serving_signatures).items()
             }
         return self._inputs.get(signature, {})
-
-
-class _Calls:
-    """Counts calls in progress, so that `close` frees the model after the last one."""
-
-    def __init__(self):
-        self._changed = threading.Condition()
-        self._count = 0
-
-    def __enter__(self):
-        with self._changed:
-            self._count += 1
-
-    def __exit__(self, *exception):
-        with self._changed:
-            self._count -= 1
-            self._changed.notify_all()
-
-    def ended(self):
-        """The lock under which no call is in progress."""
-        self._changed.acquire()
-        self._changed.wait_for(lambda: self._count == 0)
-        self._changed.release()
-        return self._changed
-
-
-def _check(function, *arguments):
-    """Calls a function of libge_serving, and raises its error."""
-    error = ctypes.c_void_p()
-    code = function(*arguments, ctypes.byref(error))
-    if code == 0:
-        return
-    sentence = take_text(error)
-    if code == tf.errors.INVALID_ARGUMENT:
-        raise ValueError(sentence)
-    if code == tf.errors.NOT_FOUND and function is library().ge_serving_open:
-        raise FileNotFoundError(sentence)
-    if code == tf.errors.NOT_FOUND:
-        raise KeyError(sentence)
-    raise errors_impl.exception_type_from_error_code(code)(None, None, sentence)

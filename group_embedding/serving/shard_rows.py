@@ -30,8 +30,8 @@ class ShardRows:
         where, exchange = shard.placement, shard.exchange
         rank, num_ranks = exchange.rank, exchange.num_ranks
         self._num_rows = where.num_local_rows(shard.num_rows, rank, num_ranks)
-        self._is_whole = where.spread == "one_rank"
-        self._first, self._stride = (0, 1) if self._is_whole else (rank, num_ranks)
+        rows = where.rows_of(rank, num_ranks)
+        self._first, self._stride = rows.start, rows.step
         self._published: RowHashes | None = None
         self._pending: RowHashes | None = None
         self._is_doubtful = np.zeros(self._num_rows, bool)

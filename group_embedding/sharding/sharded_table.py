@@ -56,7 +56,7 @@ class ShardedTable:
 
     def rows_of_rank(self, whole: TensorLike) -> tf.Tensor:
         """This rank's rows of the whole table."""
-        return _rows_of_rank(whole, self.placement, self.exchange)
+        return whole[self.placement.rows_of(self.exchange.rank, self.exchange.num_ranks)]
 
     def assign_rows(self, whole: TensorLike) -> Any:
         """Sets this rank's rows, and zeros the rest of the variable."""
@@ -210,9 +210,9 @@ def gather_rows(variable: Any) -> tf.Tensor:
         return rows
     first = [sum(counts[:rank]) for rank in range(num_ranks)]  # row of each rank in `rows`
     row = tf.range(shard.num_rows, dtype=tf.int64)
-    return tf.gather(
-        rows, tf.gather(tf.constant(first, tf.int64), row % num_ranks) + row // num_ranks
-    )
+    owner = shard.placement.owner_of(row, num_ranks)
+    local_row = shard.placement.local_row(row, num_ranks)
+    return tf.gather(rows, tf.gather(tf.constant(first, tf.int64), owner) + local_row)
 
 
 def assign_rows(variable: Any, whole: TensorLike) -> Any:
@@ -278,11 +278,11 @@ class _RowsOfRank:
     def __init__(self, initializer, shape, placement, exchange):
         self._initializer = initializer
         self._shape = shape
-        self._where = placement, exchange
+        self._rows = placement.rows_of(exchange.rank, exchange.num_ranks)
 
     def __call__(self, shape, dtype=None, partition_info=None, **kwargs):
         del shape, partition_info, kwargs  # of the local rows: the whole table is drawn
-        return _rows_of_rank(_draw(self._initializer, self._shape, dtype), *self._where)
+        return _draw(self._initializer, self._shape, dtype)[self._rows]
 
 
 def _draw(initializer, shape, dtype):
@@ -291,12 +291,6 @@ def _draw(initializer, shape, dtype):
     if not callable(initializer):
         return tf.cast(tf.convert_to_tensor(initializer), dtype)
     return initializer(shape) if dtype is None else initializer(shape, dtype=dtype)
-
-
-def _rows_of_rank(whole, placement, exchange):
-    if placement.spread == "one_rank":
-        return whole if exchange.rank == placement.rank else whole[:0]
-    return whole[exchange.rank :: exchange.num_ranks]
 
 
 def _only_part(variable):

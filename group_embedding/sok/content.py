@@ -94,11 +94,10 @@ def _assign_rows(var, variable, rows, values):
     with tf.control_dependencies([] if in_range is None else [in_range]):
         rows = tf.identity(rows)
     shard = sharded_table(var)
-    if shard is not None and shard.placement.spread == "one_rank":
-        is_mine = tf.fill(tf.shape(rows), shard.placement.rank == shard.exchange.rank)
-    elif shard is not None:
+    if shard is not None:
         num_ranks = shard.exchange.num_ranks
-        is_mine, rows = tf.equal(rows % num_ranks, shard.exchange.rank), rows // num_ranks
+        is_mine = tf.equal(shard.placement.owner_of(rows, num_ranks), shard.exchange.rank)
+        rows = shard.placement.local_row(rows, num_ranks)
     else:
         is_mine = tf.fill(tf.shape(rows), True)
     slices = tf.IndexedSlices(tf.boolean_mask(values, is_mine), tf.boolean_mask(rows, is_mine))

@@ -32,23 +32,11 @@
 #include <vector>
 
 #include "core/status.h"
+#include "exchange/host/call_description.h"
+#include "exchange/host/message_memory.h"
 #include "exchange/host/pending_calls.h"
-#include "exchange/host/shared_memory.h"
-#include "exchange/transport/free_space.h"
 
 namespace group_embedding {
-
-struct Message;  // in shared memory
-
-// Describes the calls of one op in a text that has to be the same on all ranks. Each call compares
-// the digests; if they differ, the error says how the texts differ.
-struct CallDescription {
-  CallDescription() : CallDescription("") {}
-  explicit CallDescription(std::string text);
-
-  std::shared_ptr<const std::string> text;
-  uint64_t digest;
-};
 
 // The messages that a rank sends in one call: one per rank, null for itself.
 struct Outgoing {
@@ -95,7 +83,7 @@ class HostExchange : public std::enable_shared_from_this<HostExchange> {
   static std::shared_ptr<HostExchange> Make(int rank, int num_ranks, Status* error);
 
   // This rank's address, for the other ranks' Join.
-  const std::string& address() const { return memories_[rank_]->address(); }
+  const std::string& address() const { return memory_->address(); }
   // Opens the memory of all ranks; called once. On success the exchange's thread runs, and keeps
   // the object alive until End.
   Status Join(const std::vector<std::string>& addresses, LateWarning late);
@@ -120,8 +108,6 @@ class HostExchange : public std::enable_shared_from_this<HostExchange> {
   std::vector<PendingCall> Waiting();
 
  private:
-  struct Board;  // the beginning of a rank's memory
-
   // The calls of one name: messages that have arrived from each rank, and the waiting call, if any.
   struct Call {
     std::vector<std::deque<Message*>> arrived;
@@ -137,39 +123,28 @@ class HostExchange : public std::enable_shared_from_this<HostExchange> {
     std::shared_ptr<const Inbox> inbox;
   };
 
-  HostExchange(int rank, int num_ranks) : rank_(rank), num_ranks_(num_ranks) {}
-  Board* BoardOf(int rank) const;
-  Message* MessageAt(int rank, int64_t offset) const;
-  void WakeOthers() const;
+  HostExchange(int rank, int num_ranks, std::unique_ptr<MessageMemory> memory)
+      : rank_(rank),
+        num_ranks_(num_ranks),
+        memory_(std::move(memory)),
+        has_ended_(static_cast<size_t>(num_ranks)) {}
   void Listen(const LateWarning& late);
 
   // With the lock held.
-  void FreeRead();
-  int64_t OffsetOf(const CallDescription& description);
-  int64_t Keep(const std::string& text);
-  void Post(int to, Message* message);
   void Collect();
-  // Takes the messages that rank n has posted, the newest first. False if its memory holds anything
-  // else.
-  bool TakePosted(int n, std::vector<Message*>* messages);
-  bool IsMessage(int rank, int64_t offset) const;
   std::vector<Ended> FindEnded();
   bool HasEnded(Call* call, Ended* ended);
   // How the first rank with another description of a complete call differs; empty: none does.
   std::string DifferenceIn(const Call& call) const;
-  std::string ReasonOf(int rank) const;  // why another rank has ended
   // Warnings for calls that have waited longer than `seconds`, once per call.
   std::vector<std::string> FindLate(double seconds);
 
   const int rank_, num_ranks_;
-  std::vector<std::unique_ptr<SharedMemory>> memories_;  // [num_ranks]
-  std::mutex mutex_;                                     // guards all members below
-  std::unique_ptr<FreeSpace> space_;
-  std::deque<int64_t> sent_;  // offsets of messages that may not have been read
+  const std::unique_ptr<MessageMemory> memory_;  // says which of its methods need the lock
+  std::mutex mutex_;                             // guards all members below
   std::unordered_map<std::string, Call> calls_;
-  std::unordered_map<uint64_t, int64_t> descriptions_;  // digest -> offset of the text, never freed
-  std::vector<bool> left_;                              // [num_ranks] whether a rank has ended
-  std::string end_;                                     // why this rank has; empty: it has not
+  std::vector<bool> has_ended_;  // [num_ranks] whether a rank has
+  std::string end_;              // why this rank has; empty: it has not
 };
 
 }  // namespace group_embedding

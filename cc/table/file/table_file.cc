@@ -1,7 +1,6 @@
 #include "table/file/table_file.h"
 
 #include <algorithm>
-#include <unordered_set>
 
 #include "table/file/byte_stream.h"
 #include "table/random_bits.h"
@@ -22,10 +21,6 @@ enum Kind : uint32_t {
 };
 
 constexpr int64_t kBlockBytes = 1 << 20;
-// The most that is read, and written: of a row with its slots, of slots, of a header.
-constexpr int64_t kMaxRowBytes = 1 << 26;
-constexpr size_t kMaxSlots = 256;
-constexpr uint64_t kMaxHeaderBytes = 1 << 20;
 
 // write(begin, end) for blocks of [0, count), of items of `item_bytes`.
 template <typename Write>
@@ -38,150 +33,15 @@ Status InBlocks(int64_t count, int64_t item_bytes, const Write& write) {
   return status;
 }
 
-int64_t RowBytes(const TableFileHeader& header) { return header.dim * SizeOf(header.dtype); }
-int64_t SlotBytes(const SlotOptions& slot) { return slot.width * SizeOf(slot.dtype); }
-
-bool IsDataType(int32_t type) { return type >= 0 && type <= 2; }
-
-// With its key, count, version and slots.
-int64_t BytesPerRow(const TableFileHeader& header) {
-  int64_t bytes = 3 * sizeof(int64_t) + RowBytes(header);
-  for (const SlotOptions& slot : header.slots) bytes += SlotBytes(slot);
-  return bytes;
-}
-
-// The size of a Bloom filter's counters in memory.
-int64_t CounterBytes(const Admission& admission) {
-  if (admission.kind != Admission::Kind::kBloom) return 0;
-  const int64_t per_word = 8 / admission.counter_bytes;
-  return (admission.num_counters / per_word + (admission.num_counters % per_word != 0)) * 8;
-}
-
-bool IsGood(const Admission& admission) {
-  if (admission.kind != Admission::Kind::kBloom) {
-    return admission.kind == Admission::Kind::kAll || admission.kind == Admission::Kind::kCounter;
-  }
-  const int32_t bytes = admission.counter_bytes;
-  return (bytes == 1 || bytes == 2 || bytes == 4 || bytes == 8) && admission.num_hashes > 0 &&
-         admission.num_counters > 0 && admission.num_counters < int64_t{1} << 56;
-}
-
-// Slots are of the row or of its columns, and have a name each.
-bool HasGoodSlots(const TableFileHeader& header) {
-  std::unordered_set<std::string> names;
-  for (const SlotOptions& slot : header.slots) {
-    if (slot.width != 1 && slot.width != header.dim) return false;
-    if (!names.insert(slot.name).second) return false;
-  }
-  return header.slots.size() <= kMaxSlots && BytesPerRow(header) <= kMaxRowBytes;
-}
-
-// What is wrong with the header of a file of so many bytes, in words, or nothing.
-const char* FindFault(const TableFileHeader& header, int64_t file_bytes) {
-  if (header.num_parts < 1 || header.part < 0 || header.part >= header.num_parts) {
-    return "a part that there is not";
-  }
-  if (header.dim < 1 || RowBytes(header) > kMaxRowBytes || !HasGoodSlots(header)) {
-    return "rows or slots of a width that no table has";
-  }
-  const int64_t initial = header.initial.matrix_rows;
-  if (initial < 0 || initial > file_bytes / RowBytes(header))
-    return "more initial rows than it has";
-  if (!IsGood(header.admission)) return "a filter that there is not";
-  return nullptr;
-}
-
-std::string HeaderPayload(const TableFileHeader& header) {
-  ByteWriter out;
-  out.PutString(header.table);
-  out.Put(header.save_id);
-  out.Put(header.file_id);
-  out.Put(header.part);
-  out.Put(header.num_parts);
-  out.Put(static_cast<int32_t>(header.changes_only));
-  out.Put(header.step);
-  out.Put(header.dim);
-  out.Put(static_cast<int32_t>(header.dtype));
-  out.Put(static_cast<int32_t>(header.initial.distribution));
-  out.Put(header.initial.a);
-  out.Put(header.initial.b);
-  out.Put(header.initial.seed);
-  out.Put(header.initial.matrix_rows);
-  out.Put(header.no_row_value);
-  out.Put(static_cast<int32_t>(header.admission.kind));
-  out.Put(header.admission.min_count);
-  out.Put(header.admission.num_counters);
-  out.Put(header.admission.num_hashes);
-  out.Put(header.admission.counter_bytes);
-  out.Put(static_cast<uint32_t>(header.slots.size()));
-  for (const SlotOptions& slot : header.slots) {
-    out.PutString(slot.name);
-    out.Put(slot.width);
-    out.Put(static_cast<int32_t>(slot.dtype));
-    out.Put(slot.initial);
-  }
-  return out.bytes();
-}
-
-bool ParseHeader(const std::string& payload, uint32_t version, TableFileHeader* header) {
-  ByteReader in(payload);
-  header->table = in.GetText();
-  header->save_id = in.Get<uint64_t>();
-  header->file_id = version == 1 ? 0 : in.Get<uint64_t>();
-  header->part = in.Get<int32_t>();
-  header->num_parts = in.Get<int32_t>();
-  header->changes_only = in.Get<int32_t>() != 0;
-  header->step = in.Get<int64_t>();
-  header->dim = in.Get<int32_t>();
-  const int32_t dtype = in.Get<int32_t>();
-  header->dtype = static_cast<DataType>(dtype);
-  header->initial.distribution = static_cast<Distribution>(in.Get<int32_t>());
-  header->initial.a = in.Get<float>();
-  header->initial.b = in.Get<float>();
-  header->initial.seed = in.Get<uint64_t>();
-  header->initial.matrix_rows = in.Get<int64_t>();
-  header->no_row_value = in.Get<float>();
-  header->admission.kind = static_cast<Admission::Kind>(in.Get<int32_t>());
-  header->admission.min_count = in.Get<int64_t>();
-  header->admission.num_counters = in.Get<int64_t>();
-  header->admission.num_hashes = in.Get<int32_t>();
-  header->admission.counter_bytes = in.Get<int32_t>();
-  header->slots.clear();
-  bool good = IsDataType(dtype);
-  for (uint32_t left = in.Get<uint32_t>(); left > 0 && in.ok(); --left) {
-    SlotOptions slot;
-    slot.name = in.GetText();
-    slot.width = in.Get<int32_t>();
-    const int32_t type = in.Get<int32_t>();
-    slot.dtype = static_cast<DataType>(type);
-    slot.initial = in.Get<float>();
-    good = good && IsDataType(type);
-    header->slots.push_back(slot);
-  }
-  return good && in.Ended();
-}
-
 }  // namespace
-
-TableFileHeader HeaderOf(const EmbeddingTable& table) {
-  const TableOptions& options = table.options();
-  TableFileHeader header;
-  header.table = options.name;
-  header.dim = options.dim;
-  header.dtype = options.dtype;
-  header.initial = options.initial;
-  header.no_row_value = options.no_row_value;
-  header.admission = options.admission;
-  header.slots = table.slots();
-  return header;
-}
 
 Status TableFileWriter::Open(const TableFileHeader& header) {
   header_ = header;
   header_.file_id = RandomBits() | 1;  // 0 says that it is not known
   if (!HasGoodSlots(header_)) {
-    return "expected at most " + std::to_string(kMaxSlots) + " slots, of 1 column or of dim, and " +
-           std::to_string(kMaxRowBytes) + " bytes of a row with them, to be saved";
+    return "expected at most " + std::to_string(kMaxSavedSlots) +
+           " slots, of 1 column or of dim, and " + std::to_string(kMaxSavedRowBytes) +
+           " bytes of a row with them, to be saved";
   }
   Status status = file_.Open();
   return status.ok() ? file_.Write(kHeader, HeaderPayload(header_)) : status;
@@ -340,12 +200,12 @@ bool TableFileReader::ReadCounters(const std::string& payload, TableFileBlock* b
   in.GetVector(in.left(), &block->admission.counters);
   const int64_t bytes = static_cast<int64_t>(block->admission.counters.size());
   return in.Ended() && block->first_counter_byte == totals_.counter_bytes &&
-         bytes <= CounterBytes(header_.admission) - totals_.counter_bytes;
+         bytes <= MaxCounterBytes(header_.admission) - totals_.counter_bytes;
 }
 
 bool TableFileReader::IsComplete() const {
   const int64_t counters = totals_.counter_bytes;
-  return stated_ == totals_ && (counters == 0 || counters == CounterBytes(header_.admission)) &&
+  return stated_ == totals_ && (counters == 0 || counters == MaxCounterBytes(header_.admission)) &&
          initial_bytes_ == header_.initial.matrix_rows * RowBytes(header_);
 }
 

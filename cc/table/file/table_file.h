@@ -8,29 +8,10 @@
 
 #include "core/row_format.h"
 #include "core/status.h"
-#include "table/embedding_table.h"
 #include "table/file/section_file.h"
+#include "table/file/table_file_header.h"
 
 namespace group_embedding {
-
-// What a file says of itself before the first row.
-struct TableFileHeader {
-  std::string table;     // its name
-  uint64_t save_id = 0;  // the same in all parts of one save, and in no others
-  uint64_t file_id = 0;  // no other file has it; drawn by TableFileWriter
-  int32_t part = 0, num_parts = 1;
-  bool changes_only = false;  // rows changed and keys erased since a full save
-  int64_t step = -1;
-  int32_t dim = 0;
-  DataType dtype = DataType::kFloat32;
-  InitialValues initial;
-  float no_row_value = 0;
-  Admission admission;
-  std::vector<SlotOptions> slots;
-};
-
-// What a file of `table`, as it is now, says. The table's lock is held.
-TableFileHeader HeaderOf(const EmbeddingTable& table);
 
 struct TableFileTotals {
   int64_t num_rows = 0, num_erased = 0, num_counted = 0, counter_bytes = 0;
