@@ -8,15 +8,16 @@ import shutil
 import signal
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from group_embedding.serving.child_process import run_in_child
 from group_embedding.serving.mirror import Mirror
 from group_embedding.serving.mirror_command import open_source
 from group_embedding.serving.mirror_status import MirrorStatus
 from group_embedding.serving.open_target import is_local
+from group_embedding.serving.server_arguments import arguments_of, pairs_of
 from group_embedding.serving.targets import FileTarget
 
 _POLL_SECONDS = "0.05"  # of the server: a look into a folder costs little
@@ -35,7 +36,7 @@ class MirroredSource(NamedTuple):
 
 def are_in(arguments: Sequence[str]) -> bool:
     """Returns whether a `--source` in the arguments of a server is not a folder."""
-    return any(name == "--source" and not is_local(value) for name, value in _pairs(arguments))
+    return any(name == "--source" and not is_local(value) for name, value in pairs_of(arguments))
 
 
 def with_folders(arguments: Sequence[str]) -> tuple[list[str], list[MirroredSource], str]:
@@ -51,7 +52,7 @@ def with_folders(arguments: Sequence[str]) -> tuple[list[str], list[MirroredSour
     Raises:
         ValueError, ImportError: As `open_store`.
     """
-    pairs = _pairs(arguments)
+    pairs = pairs_of(arguments)
     state = next((value for name, value in pairs if name == "--state"), "")
     if not are_in(arguments):
         return list(arguments), [], ""
@@ -65,10 +66,10 @@ def with_folders(arguments: Sequence[str]) -> tuple[list[str], list[MirroredSour
             os.makedirs(os.path.join(folder, "versions"), exist_ok=True)
             sources.append(MirroredSource(value, open_source(value).url, folder))
             value = f"file://{folder}"
-        changed += [name, value] if value else [name]
+        changed.append((name, value))
     if not any(name == "--poll-seconds" for name, _ in pairs):
-        changed += ["--poll-seconds", _POLL_SECONDS]
-    return changed, sources, temporary
+        changed.append(("--poll-seconds", _POLL_SECONDS))
+    return arguments_of(changed), sources, temporary
 
 
 def fetch(sources: Sequence[MirroredSource]) -> bool:
@@ -81,18 +82,7 @@ def fetch(sources: Sequence[MirroredSource]) -> bool:
         Whether each source has answered, or an earlier mirror left a version of it. What is wrong
         is on stderr.
     """
-    # In a process of its own, as clients' threads would not survive the forks of `start`.
-    parent = os.getpid()
-    pid = os.fork()
-    if pid == 0:
-        status = 1
-        try:
-            threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
-            failed = [source for source in sources if not _is_fetched(source)]
-            status = 1 if failed else 0
-        finally:
-            sys.stderr.flush()
-            os._exit(status)
+    pid = run_in_child(lambda: not [one for one in sources if not _is_fetched(one)])
     late = time.monotonic() + _FETCH_SECONDS
     while (ended := os.waitpid(pid, os.WNOHANG))[0] == 0:
         time.sleep(0.02)
@@ -106,24 +96,17 @@ def fetch(sources: Sequence[MirroredSource]) -> bool:
     return os.waitstatus_to_exitcode(ended[1]) == 0
 
 
-def _end_with(parent):
-    """Ends this process once its parent has."""
-    while os.getppid() == parent:
-        time.sleep(0.1)
-    os._exit(1)
-
-
 def _has_version(source):
     return FileTarget(source.folder).newest() > 0
 
 
-def start(sources: Sequence[MirroredSource], temporary: str) -> None:
+def start(sources: Sequence[MirroredSource], temporary: Sequence[str]) -> None:
     """Starts a process that keeps the mirrors running until this process, or what it becomes by
     `exec`, has ended, however it does.
 
     Args:
         sources: What is mirrored.
-        temporary: The folder to remove at the end; "": none.
+        temporary: Folders to remove at the end.
     """
     ended, held = os.pipe()  # a read from `ended` returns once nobody has `held`
     os.set_inheritable(held, True)
@@ -137,23 +120,9 @@ def start(sources: Sequence[MirroredSource], temporary: str) -> None:
         _keep_running(sources, ended)
         status = 0
     finally:
-        if temporary:
-            shutil.rmtree(temporary, ignore_errors=True)
+        for folder in temporary:
+            shutil.rmtree(folder, ignore_errors=True)
         os._exit(status)
-
-
-def _pairs(arguments):
-    """[(name, value)] of the arguments, with `--name=value` taken apart; "": there is none."""
-    pairs, at = [], 0
-    while at < len(arguments):
-        name, equals, value = arguments[at].partition("=")
-        name = name.replace("_", "-")
-        at += 1
-        if not equals:
-            value = arguments[at] if at < len(arguments) and name not in ("-h", "--help") else ""
-            at += 1
-        pairs.append((name, value))
-    return pairs
 
 
 def _keep_running(sources, ended):

@@ -12,7 +12,8 @@ import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from group_embedding.serving import mirrored_sources
+from group_embedding.file_systems import DataSourceParams
+from group_embedding.serving import fetched_models, mirrored_sources, server_arguments
 
 PROGRAM = Path(__file__).resolve().parents[1] / "ge-serve"
 READY = re.compile(r"ready, gRPC on [^,]*:(\d+)(?:, REST on .*:(\d+))?$")
@@ -27,8 +28,8 @@ def command(arguments: Sequence[str]) -> list[str]:
         arguments: of `ge-serve`; `--tensorflow` is added unless they have it.
 
     Returns:
-        The program and its arguments. With a source that is not a folder, the program is Python's,
-        which starts the source's mirror.
+        The program and its arguments. With a source or a model that is not a folder of this
+        machine, the program is Python's, which starts the source's mirror and copies the model.
 
     Raises:
         FileNotFoundError: the server is not built, or a system library is missing.
@@ -41,11 +42,12 @@ def command(arguments: Sequence[str]) -> list[str]:
     tried = subprocess.run([PROGRAM, "--help"], capture_output=True, text=True)
     if tried.returncode != 0:
         raise FileNotFoundError(_why(tried.stderr))
-    if mirrored_sources.are_in(arguments):
+    names = [name for name, _ in server_arguments.pairs_of(arguments)]
+    is_remote = mirrored_sources.are_in(arguments) or fetched_models.are_in(arguments)
+    if is_remote or server_arguments.DATA_SOURCE in names:
         return [sys.executable, "-m", "group_embedding.serving", "serve", *arguments]
-    given = [argument.split("=")[0] for argument in arguments]
     tensorflow = importlib.util.find_spec("tensorflow")
-    if tensorflow is not None and tensorflow.origin and "--tensorflow" not in given:
+    if tensorflow is not None and tensorflow.origin and "--tensorflow" not in names:
         folder = str(Path(tensorflow.origin).parent)
         return [str(PROGRAM), *arguments, "--tensorflow", folder]
     return [str(PROGRAM), *arguments]
@@ -63,26 +65,31 @@ def _why(error):
 def main(arguments: Sequence[str]) -> int:
     """Becomes the server; returns only where it cannot start.
 
-    Sources that are not folders are mirrored by processes that live as long as the server.
+    Models that are not on this machine are copied, and sources that are not folders are mirrored by
+    processes that live as long as the server.
 
     Args:
-        arguments: of `ge-serve`.
+        arguments: of `ge-serve`, and `--data-source`.
 
     Returns:
         The exit status.
     """
+    temporary: list[str] = []
     try:
-        local, sources, temporary = mirrored_sources.with_folders(arguments)
+        local, copies = fetched_models.with_copies(server_arguments.with_urls(arguments))
+        temporary.append(copies)
+        local, sources, mirrors = mirrored_sources.with_folders(local)
+        temporary.append(mirrors)
         program = command(local)
+        if not sources or mirrored_sources.fetch(sources):
+            if any(temporary) or sources:
+                mirrored_sources.start(sources, [folder for folder in temporary if folder])
+            os.execv(program[0], program)
     except (OSError, ValueError, ImportError) as error:
         print(f"group_embedding: {error}", file=sys.stderr)
-        return 1
-    if sources:
-        if not mirrored_sources.fetch(sources):
-            shutil.rmtree(temporary, ignore_errors=True)
-            return 1
-        mirrored_sources.start(sources, temporary)
-    os.execv(program[0], program)
+    for folder in filter(None, temporary):
+        shutil.rmtree(folder, ignore_errors=True)
+    return 1
 
 
 class ServerProcess:
@@ -104,14 +111,18 @@ class ServerProcess:
         models: Mapping[str, str | os.PathLike],
         *arguments: str,
         sources: Mapping[str, str | os.PathLike] | None = None,
+        data_source: DataSourceParams | None = None,
         start_seconds: float = 120,
     ):
         """Keeps the arguments; the `with` statement starts the process.
 
         Args:
-            models: {name: folder of a SavedModel, or of numbered ones}.
+            models: {name: folder or URL of a SavedModel, or of numbered ones}. The newest at a
+                URL is copied to this machine before the server starts.
             *arguments: more arguments of `ge-serve`.
             sources: {name of a model: the publisher's target that it follows}.
+            data_source: the file system of models' paths, and of sources without a scheme; None:
+                this machine's.
             start_seconds: after which a server that is not ready is killed.
         """
         listed = []
@@ -119,6 +130,8 @@ class ServerProcess:
             listed += ["--model", f"{name}={os.fspath(path)}"]
             if sources and name in sources:
                 listed += ["--source", os.fspath(sources[name])]
+        if data_source is not None:
+            listed += [server_arguments.DATA_SOURCE, server_arguments.text_of(data_source)]
         self._arguments = [*listed, "--grpc-port", "0", "--rest-port", "0", *arguments]
         self._start_seconds = start_seconds
         self._errors: list[str] = []

@@ -10,6 +10,7 @@ from typing import Any, Optional, Union
 
 import tensorflow as tf
 
+from group_embedding.file_systems import DataSourceParams
 from group_embedding.file_systems.saved_models import local_model
 from group_embedding.ops._library import library as op_library
 from group_embedding.serving.calls_in_progress import CallsInProgress
@@ -57,6 +58,8 @@ class InferenceSession:
             None: the CPU. With a GPU, rows stay in host memory that the GPU reads in place, and
             those that are asked for often have copies in its own: in half of what it has left,
             or in less if that is enough, or in the `hbm=4GB` of `tiers`, alone or with the others.
+        data_source: the file system of a `path` without a scheme, which the whole job may share; a
+            `ge.data.DataSourceParams`. None: this machine's.
 
     Raises:
         FileNotFoundError: the folder has no SavedModel.
@@ -95,6 +98,7 @@ class InferenceSession:
         state: Union[str, os.PathLike, None] = None,
         tiers: Optional[str] = None,
         devices: Union[str, Sequence[str], None] = None,
+        data_source: Optional[DataSourceParams] = None,
     ) -> None:
         op_library()  # says in one sentence what is missing
         options = {
@@ -108,7 +112,7 @@ class InferenceSession:
             "devices": [devices] if isinstance(devices, str) else devices and list(devices),
         }
         self._copy = contextlib.ExitStack()  # of a model at a URL
-        path = self._copy.enter_context(local_model(path, progress=False))
+        path = self._copy.enter_context(local_model(path, data_source, progress=False))
         self._model: Optional[ctypes.c_void_p] = None
         self._calls = CallsInProgress()
         model = ctypes.c_void_p()

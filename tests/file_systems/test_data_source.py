@@ -4,6 +4,7 @@ import types
 
 import pytest
 import sample_files
+import tensorflow as tf
 
 import group_embedding as ge
 from group_embedding.file_systems import remote_files
@@ -59,3 +60,25 @@ def test_readers_take_buckets_of_a_server(s3_server, s3_folder, tmp_path, monkey
 
     # Then it reads them
     assert sum(sample_files.users(reader), []) == list(range(sum(sample_files.SIZES)))
+
+
+def test_sessions_take_models_of_a_server(s3_server, s3_folder, monkeypatch):
+    # Given a model in a bucket, at a server that no environment names
+    model = tf.Module()
+    model.rows = tf.Variable(tf.reshape(tf.range(8.0), [4, 2]))
+    model.serve = tf.function(
+        lambda key: {"rows": tf.gather(model.rows, key)},
+        input_signature=[tf.TensorSpec([None], tf.int64, name="key")],
+    )
+    host, port = s3_server["endpoint"].removeprefix("http://").split(":")
+    job = ge.data.DataSourceParams("S3", host, int(port))
+    monkeypatch.delenv("AWS_ENDPOINT_URL_S3")
+    path = s3_folder.removeprefix("s3:/") + "/7"
+    with ge.serving.export_to(path, data_source=job, progress=False) as folder:
+        tf.saved_model.save(model, folder, signatures=model.serve)
+
+    # When a session is given the path and the server
+    with ge.serving.InferenceSession(path, data_source=job) as session:
+        # Then it answers, in the model's version
+        assert session.version == 7
+        assert session.predict({"key": [3]})["rows"].tolist() == [[6, 7]]

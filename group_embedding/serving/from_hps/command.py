@@ -57,7 +57,7 @@ def server_command(config: HpsConfig, out: str, memory: int) -> list[str]:
         if model.has_updates:
             command += ["--source", f"kafka://{config.brokers}/{model.name}"]
     if config.below:
-        command += ["--tiers", f"memory={memory},{config.below}"]
+        command += ["--tiers", f"memory={memory},{config.below},insert={config.insert}"]
     if config.quantize:
         command += ["--quantize", config.quantize]
     return command

@@ -48,6 +48,7 @@ class HpsConfig(NamedTuple):
         key_bits: 64, or 32 for unsigned keys.
         brokers: of Kafka, "host:port,host:port"; "": no update source.
         below: "rocksdb=FOLDER" or "redis=ADDRESSES" of --tiers; "": all rows are in memory.
+        insert: of --tiers: "at_once", or "background".
         memory_share: of the rows, above what is below.
         memory_rows: of each table at most, above what is below; None: no limit.
         quantize: of --quantize; "": as trained.
@@ -58,6 +59,7 @@ class HpsConfig(NamedTuple):
     key_bits: int
     brokers: str
     below: str
+    insert: str
     memory_share: float
     memory_rows: int | None
     quantize: str
@@ -100,13 +102,15 @@ class _Reader:
         databases = Databases(self._path, volatile, persistent, source)
         brokers = databases.brokers()
         models = self._models(file.get("models", []), only, brokers, databases.filters)
+        raw = [values for _, values in models]
         return HpsConfig(
             tuple(model for model, _ in models),
             64 if file["supportlonglong"] else 32,
             brokers,
             databases.below(),
-            *databases.memory([raw for _, raw in models]),
-            self._quantize([raw for _, raw in models]),
+            databases.insert(raw),
+            *databases.memory(raw),
+            self._quantize(raw),
             self._notes,
         )
 

@@ -58,6 +58,16 @@ class Databases:
         parts = self._volatile.get("num_partitions", min(os.cpu_count() or 1, 16))
         return share, max(1, self._volatile["overflow_margin"] * parts)
 
+    def insert(self, models: list[dict[str, Any]]) -> str:
+        """When rows that are read below come into memory: `insert=` of --tiers.
+
+        HPS lets a request wait for that while its cache has fewer of the keys than the threshold.
+        Once it has more, as it has when it is warm, other requests' rows come in the background;
+        HPS answers these with the default row, where this server reads them all the same.
+        """
+        caches = [one.get("hit_rate_threshold", 0.9) for one in models if one.get("gpucache", True)]
+        return "background" if any(threshold < 1 for threshold in caches) else "at_once"
+
     def below(self) -> str:
         kinds = {"none": known.DISABLED, "rocksdb": known.ROCKSDB}
         has_rocksdb = self._kind("persistent_db", self._persistent, kinds, "disabled") == "rocksdb"

@@ -44,7 +44,11 @@ MODEL = {
     "slot_num": (int, _BUFFERS),
     "gpucache": (bool, _ONE_CACHE),
     "gpucacheper": (float, "is the share of rows in memory, above Redis; else it changes nothing"),
-    "hit_rate_threshold": (float, _ONE_CACHE),
+    "hit_rate_threshold": (
+        float,
+        "is insert= of --tiers: background below 1, at_once from 1 on; a trained key never reads "
+        "the default row, at any hit rate",
+    ),
     "embedding_cache_type": (str, _ONE_CACHE),
     "use_static_table": (bool, _ONE_CACHE),
     "use_hctr_cache_implementation": (bool, _ONE_CACHE),

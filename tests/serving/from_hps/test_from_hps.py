@@ -121,7 +121,7 @@ def test_tables_and_their_server(tmp_path, capsys):
     assert server == (
         f"python -m group_embedding.serving --model wdl={out}/wdl "
         f"--source kafka://one:9092,two:9092/wdl --model other={out}/other "
-        f"--tiers memory=1048576,rocksdb={tmp_path}/rows-ge"
+        f"--tiers memory=1048576,rocksdb={tmp_path}/rows-ge,insert=background"
     )
     # And a key reads its row, or the default of its table, in keys of any shape
     for name in ("wdl", "other"):
@@ -159,6 +159,22 @@ def test_redis_is_below_memory(volatile, below, tmp_path):
     path = config(tmp_path, model(tmp_path), volatile_db=volatile, persistent_db=None)
     found = read_hps(path)
     assert (found.below, found.memory_share, found.memory_rows) == (below, 0.1, None)
+
+
+@pytest.mark.parametrize(
+    ("thresholds", "insert"),
+    [((1.0, 1.5), "at_once"), ((1.0, 0.9), "background"), ((0.0, 0.0), "background")],
+)
+def test_the_hit_rate_says_when_rows_come_into_memory(thresholds, insert, tmp_path):
+    models = [
+        model(tmp_path, f"model-{number}", hit_rate_threshold=threshold)
+        for number, threshold in enumerate(thresholds)
+    ]
+    assert read_hps(config(tmp_path, *models)).insert == insert
+    # Without a GPU cache HPS has none that it could insert into
+    for one in models:
+        one["gpucache"] = False
+    assert read_hps(config(tmp_path, *models)).insert == "at_once"
 
 
 def network_files(folder, is_fixed, **hparam):
