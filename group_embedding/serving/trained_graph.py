@@ -13,6 +13,7 @@ import tensorflow as tf
 
 from group_embedding.checkpoint.parts import part_of
 from group_embedding.ops import table_changes
+from group_embedding.sharding.sharded_table import sharded_table
 
 v1 = tf.compat.v1
 
@@ -42,7 +43,7 @@ class TrainedGraph:
         self._names = list(tables)
         # Over ranks each rank has the tables of which it has rows.
         self._tables = {name: table for name, table in tables.items() if part_of(table)}
-        self._all = {v.op.name: v for v in variables if not hasattr(v, "key_dtype")}
+        self._all = {_key_of(v): v for v in variables if not hasattr(v, "key_dtype")}
         self._variables: dict[str, Any] = {}
         self._global_step = v1.train.get_global_step()
         self._follower = v1.placeholder(tf.int64, [])
@@ -153,8 +154,32 @@ class TrainedGraph:
 
     def _find_served(self, shapes):
         """Finds the variables that the graph and a SavedModel share."""
+        for variable in self._all.values():
+            if _is_part(variable) and _full_name(variable) in shapes:
+                raise ValueError(
+                    f"variable '{_full_name(variable)}': expected one that is published in one "
+                    f"piece, got parts such as '{variable.op.name}'; make it without a partitioner"
+                )
         self._variables = {
             name: variable
             for name, variable in self._all.items()
             if shapes.get(name) == variable.shape.as_list()
         }
+
+
+def _key_of(variable):
+    """The name of a variable in checkpoints, or, of a part of a variable, the name of the part."""
+    return variable.op.name if _is_part(variable) else _full_name(variable)
+
+
+def _full_name(variable):
+    # A partitioner that makes one part names it "x/part_0", which checkpoints have as "x".
+    about = getattr(variable, "_save_slice_info", None)
+    return variable.op.name if about is None else about.full_name
+
+
+def _is_part(variable):
+    """Whether a partitioner, and not a strategy of ranks, made several of a variable."""
+    about = getattr(variable, "_save_slice_info", None)
+    parts = about is not None and list(about.full_shape) != variable.shape.as_list()
+    return parts and sharded_table(variable) is None

@@ -1,7 +1,7 @@
 """Opens damaged models and applies damaged deltas. Run as: open_hostile.py TARGET WORK FIRST END.
 
-Case n is drawn from the number n. Prints "case N" before each, so that whoever started this process
-knows which case ended it; then "opened" or the error.
+Case n is drawn from the number n and GROUP_EMBEDDING_TEST_SEED. Prints "case N" before each, so
+that whoever started this process knows which case ended it; then "opened" or the error.
 """
 
 import os
@@ -17,6 +17,7 @@ from tensorflow.core.protobuf import saved_model_pb2
 
 from group_embedding.serving import InferenceSession
 
+SEED = int(os.environ.get("GROUP_EMBEDDING_TEST_SEED", "20240501"))
 ERRORS = (ValueError, KeyError, RuntimeError, OSError, tf.errors.OpError)
 FORMATS = (None, None, "int8", "fp8", "bfloat16")
 INPUTS = {
@@ -108,7 +109,7 @@ def damage(draw, folder):
 
 
 def run(target, work, number):
-    draw = random.Random(number)
+    draw = random.Random(f"{SEED} {number}")
     model, delta = work / "1", work / f"{2:020}"
     shutil.copytree(target / "1", model, copy_function=os.link)
     shutil.copytree(target / "versions" / delta.name, delta, copy_function=os.link)

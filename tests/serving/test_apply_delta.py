@@ -39,6 +39,42 @@ def test_every_version_is_the_trainers_to_the_bit(published):
         assert 0 <= info["staleness_seconds"] < 600
 
 
+class Counted(tf.Module):
+    """Hash tables of both kinds that a trainer has filled, and a variable."""
+
+    def __init__(self):
+        super().__init__()
+        tables = tf.lookup.experimental
+        self.plain = tables.MutableHashTable(tf.string, tf.int64, -1)
+        self.dense = tables.DenseHashTable(tf.int64, tf.float32, [0.5, 0.5], -8, -9)
+        self.plain.insert(["a", "b"], tf.constant([3, 4], tf.int64))
+        self.dense.insert(tf.constant([3, 4], tf.int64), [[1.0, 2.0], [3.0, 4.0]])
+        self.weight = tf.Variable(2.0)
+
+    @tf.function(input_signature=[tf.TensorSpec([None], tf.string, name="word")])
+    def serve(self, word):
+        return {"row": self.dense.lookup(self.plain.lookup(word)) * self.weight}
+
+
+def test_versions_have_the_hash_tables_of_their_base(tmp_path):
+    # Given a model with hash tables, which a checkpoint holds, and two deltas of its weight
+    model = Counted()
+    with Publisher(model, tmp_path, signatures=model.serve) as publisher:
+        publisher.publish()
+        for weight in (3.0, 5.0):
+            model.weight.assign(weight)
+            publisher.publish()
+    # When they are applied
+    with InferenceSession(tmp_path / "1") as session:
+        found = [session.predict({"word": ["b", "x", "a"]})["row"]]
+        for version in (2, 3):
+            session.apply(version_folder(tmp_path, version))
+            found.append(session.predict({"word": ["b", "x", "a"]})["row"])
+    # Then each version finds what the trainer put into them
+    row = np.array([[3, 4], [0.5, 0.5], [1, 2]], np.float32)
+    np.testing.assert_array_equal(found, [row * 2, row * 3, row * 5])
+
+
 @pytest.mark.parametrize("quantize", ["bfloat16", "int8", "fp8"])
 def test_quantised_rows_follow_deltas(published, quantize):
     model, publisher, target = published

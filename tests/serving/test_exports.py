@@ -111,6 +111,52 @@ def test_a_keras_model_with_two_heads(tmp_path):
         np.testing.assert_allclose(found[head], np.asarray(value), rtol=1e-5, atol=1e-6)
 
 
+class Ranker(tf.Module):
+    """A model of the Keras that is installed, in a module: keyed rows, and two kinds of layers."""
+
+    def __init__(self):
+        super().__init__()
+        table = ge.TableConfig("module_ids", num_rows=None, dim=4, combiner="sum")
+        layer = ge.layers.GroupEmbedding({"ids": ge.FeatureConfig("ids", table)})
+        ids = keras.Input([3], dtype="int64", name="ids")
+        hidden = keras.layers.Dense(5, name="hidden")(layer({"ids": ids})["ids"])
+        hidden = keras.layers.BatchNormalization()(hidden)
+        self.network = keras.Model(ids, keras.layers.Dense(1, name="score")(hidden))
+        (self.rows,) = layer.tables.values()
+        self.train(1)
+
+    def train(self, seed):
+        draw = np.random.default_rng(seed)
+        self.rows.insert(np.arange(40), draw.normal(size=[40, 4]).astype(np.float32))
+        for layer in self.network.layers[2:]:
+            layer.set_weights([draw.uniform(0.5, 1, size=w.shape) for w in layer.get_weights()])
+
+    @tf.function(input_signature=[tf.TensorSpec([None, 3], tf.int64, name="ids")])
+    def serve(self, ids):
+        return {"score": self.network(ids, training=False)}
+
+
+def test_a_keras_model_in_a_module(tmp_path):
+    # Given a Keras model in a tf.Module, of which the graph has variables that nothing reads beside
+    # those that functions read, under Keras 3
+    model, ids = Ranker(), np.random.default_rng(0).integers(0, 60, [32, 3])
+    # When tf.saved_model.save exports it, and a delta of another step of training comes
+    found, expected = [], []
+    with ge.serving.Publisher(model, tmp_path, signatures=model.serve) as publisher:
+        publisher.publish()
+        expected.append(model.serve(tf.constant(ids))["score"])
+        model.train(2)
+        newest = publisher.publish()
+        expected.append(model.serve(tf.constant(ids))["score"])
+    with InferenceSession(tmp_path / "1") as session:
+        found.append(session.predict({"ids": ids})["score"])
+        session.apply(tmp_path / "versions" / f"{newest:020}")
+        found.append(session.predict({"ids": ids})["score"])
+    # Then both versions answer as the model
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+    assert np.abs(found[0] - found[1]).max() > 0.1
+
+
 @pytest.mark.skipif(not HAS_ESTIMATORS, reason="this TensorFlow has no Estimators")
 def test_an_estimator(tmp_path):
     # Given a trained Estimator with a keyed table

@@ -6,8 +6,10 @@ import tensorflow as tf
 
 import group_embedding as ge
 from group_embedding.keras_compat import keras
+from group_embedding.serving import InferenceSession
 from group_embedding.serving.deltas import Reader
 
+v1 = tf.compat.v1
 NUM_SAMPLES, BATCH = 64, 16
 
 
@@ -64,14 +66,16 @@ def _tables(model):
                 yield weight
 
 
-def test_sessions_publish(tmp_path):
+@pytest.mark.parametrize("parts", [None, 1])
+def test_sessions_publish(parts, tmp_path):
     # Given a graph with a keyed table, and an export of its checkpoints
-    v1 = tf.compat.v1
     target = tmp_path / "target"
 
     def build():
         users = ge.get_embedding_variable("session_users", embedding_dim=4)
-        weights = v1.get_variable("weights", [4, 1], initializer=v1.ones_initializer())
+        with v1.variable_scope("dense", partitioner=parts and v1.fixed_size_partitioner(parts)):
+            weights = v1.get_variable("weights", [4, 1], initializer=v1.ones_initializer())
+        weights = tf.convert_to_tensor(weights)
         ids = v1.placeholder(tf.int64, [None], "ids")
         (vectors,) = ge.group_embedding_lookup([users], [ids])
         return users, weights, ids, vectors @ weights
@@ -107,7 +111,42 @@ def test_sessions_publish(tmp_path):
         content = reader.read(version)
         rows, weights = expected[content.record.step]
         assert content.tables == {"session_users": rows}
-        np.testing.assert_array_equal(content.variables["weights"], weights)
+        np.testing.assert_array_equal(content.variables["dense/weights"], weights)
+
+    # And a server answers from each as the graph
+    keys = list(expected[7][0])
+    with InferenceSession(target / "1") as session:
+        for version in reader.versions()[1:]:
+            session.apply(target / "versions" / f"{version:020}")
+        found = session.predict({"ids": np.array(keys)})["score"]
+    rows = np.array([np.frombuffer(expected[7][0][key], np.float32) for key in keys])
+    np.testing.assert_allclose(found, rows @ expected[7][1], rtol=1e-5)
+
+
+def test_sessions_refuse_variables_in_parts(tmp_path):
+    # Given a variable that a partitioner makes two of
+    def build():
+        with v1.variable_scope("dense", partitioner=v1.fixed_size_partitioner(2)):
+            weights = v1.get_variable("weights", [4, 1])
+        x = v1.placeholder(tf.float32, [None, 4], "x")
+        return x, x @ tf.convert_to_tensor(weights)
+
+    def export(checkpoint, folder):
+        with tf.Graph().as_default(), v1.Session() as session:
+            x, score = build()
+            v1.train.Saver().restore(session, checkpoint)
+            v1.saved_model.simple_save(session, f"{folder}/1", {"x": x}, {"score": score})
+        return f"{folder}/1"
+
+    # When its graph is to be published, Then the error names it
+    with tf.Graph().as_default():
+        build()
+        step = v1.train.get_or_create_global_step().assign_add(1)
+        hook = ge.serving.PublisherHook(tmp_path, export, every_steps=1)
+        refused = pytest.raises(ValueError, match="'dense/weights': expected one that is published")
+        train = v1.train.MonitoredTrainingSession(hooks=[hook], save_summaries_steps=None)
+        with refused, train as session:
+            session.run(step)
 
 
 def test_hooks_refuse_wrong_arguments(tmp_path):

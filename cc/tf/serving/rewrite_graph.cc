@@ -5,9 +5,8 @@
 #include <utility>
 
 #include "tensorflow/core/framework/attr_value.pb.h"
-#include "tensorflow/core/framework/tensor.h"
-#include "tensorflow/core/framework/tensor.pb.h"
 #include "tf/serving/graph_walk.h"
+#include "tf/serving/restored_variables.h"
 
 namespace group_embedding {
 namespace {
@@ -16,8 +15,6 @@ using ::tensorflow::DataType;
 using ::tensorflow::GraphDef;
 using ::tensorflow::MetaGraphDef;
 using ::tensorflow::NodeDef;
-using ::tensorflow::Tensor;
-using ::tensorflow::tstring;
 
 // Leaves only what requests, restoring and initializing need: saving reads variables, too.
 void Prune(MetaGraphDef* meta) {
@@ -163,65 +160,6 @@ class Replacer {
   const bool gpu_;
 };
 
-// The strings of a constant; none if the node is none.
-std::vector<std::string> ConstantStrings(const NodeDef& node) {
-  const auto value = node.attr().find("value");
-  Tensor tensor;
-  if (node.op() != "Const" || value == node.attr().end() ||
-      !tensor.FromProto(value->second.tensor()) || tensor.dtype() != tensorflow::DT_STRING) {
-    return {};
-  }
-  std::vector<std::string> strings;
-  for (int64_t i = 0; i < tensor.NumElements(); ++i) {
-    strings.emplace_back(tensor.flat<tstring>()(i));
-  }
-  return strings;
-}
-
-// Where the value that a node assigns comes from: an output of a RestoreV2 of the same function,
-// past Identity nodes.
-struct Restored {
-  std::string key;  // in the checkpoint; "": it comes from elsewhere, or is a slice of a variable
-  NodeDef* restore = nullptr;
-  int output = 0;
-  std::vector<NodeDef*> passed;  // Identity nodes
-};
-
-Restored RestoredBy(const GraphWalk::Use& use) {
-  Restored found;
-  if (use.node->input_size() < 2) return found;
-  std::string input = use.node->input(1);
-  for (int step = 0; step < 8 && found.restore == nullptr; ++step) {
-    const auto node = use.nodes->find(NodeOf(input));
-    if (node == use.nodes->end()) return found;
-    if (node->second->op() == "RestoreV2") {
-      found.restore = node->second;
-    } else if (node->second->op() == "Identity" && node->second->input_size() > 0) {
-      found.passed.push_back(node->second);
-      input = node->second->input(0);
-    } else {
-      return found;
-    }
-  }
-  if (found.restore == nullptr || found.restore->input_size() < 3) return found;
-  auto constant = [&](int i) {
-    const auto node = use.nodes->find(NodeOf(found.restore->input(i)));
-    return node == use.nodes->end() ? std::vector<std::string>() : ConstantStrings(*node->second);
-  };
-  const std::vector<std::string> keys = constant(1), slices = constant(2);
-  const size_t colon = input.rfind(':');
-  const std::string index = colon == input.npos ? "0" : input.substr(colon + 1);
-  if (index.empty() || index.size() > 6 || index.find_first_not_of("0123456789") != index.npos) {
-    return found;
-  }
-  const size_t at = std::stoul(index);
-  if (at < keys.size() && at < slices.size() && slices[at].empty()) {
-    found.key = keys[at];
-    found.output = static_cast<int>(at);
-  }
-  return found;
-}
-
 // Makes the graph restore a value in the type that the checkpoint has.
 void Retype(const Restored& restored, DataType stored) {
   auto* dtypes = (*restored.restore->mutable_attr())["dtypes"].mutable_list();
@@ -266,39 +204,12 @@ bool IsTableByRowNumber(const GraphWalk& walk, const NodeDef& variable,
   return looked_up;
 }
 
-// Nodes that read a variable, and write what is fed.
-void AddNodes(const NodeDef& variable, int number, GraphDef* graph, ServedVariable* served) {
-  const bool is_resource = variable.op() == "VarHandleOp";
-  const std::string prefix = "group_embedding_serving/" + std::to_string(number);
-  auto add = [&](const std::string& name, const std::string& op) {
-    NodeDef* node = graph->add_node();
-    node->set_name(prefix + name);
-    node->set_op(op);
-    node->set_device(variable.device());
-    return node;
-  };
-  NodeDef* read = add("/read", is_resource ? "ReadVariableOp" : "Identity");
-  read->add_input(variable.name());
-  (*read->mutable_attr())[is_resource ? "dtype" : "T"].set_type(served->dtype);
-  NodeDef* fed = add("/fed", "Placeholder");
-  (*fed->mutable_attr())["dtype"].set_type(served->dtype);
-  (*fed->mutable_attr())["shape"].mutable_shape()->set_unknown_rank(true);
-  NodeDef* assign = add("/assign", is_resource ? "AssignVariableOp" : "Assign");
-  assign->add_input(variable.name());
-  assign->add_input(fed->name());
-  auto& attrs = *assign->mutable_attr();
-  attrs[is_resource ? "dtype" : "T"].set_type(served->dtype);
-  if (!is_resource) attrs["validate_shape"].set_b(true);
-  served->read = read->name() + ":0";
-  served->fed = fed->name() + ":0";
-  served->assign = assign->name();
-}
-
 }  // namespace
 
 absl::Status RewriteGraph(int64_t model, int slot, bool gpu,
                           const std::function<DataType(const std::string& key)>& stored,
-                          MetaGraphDef* meta, std::vector<ServedVariable>* variables) {
+                          MetaGraphDef* meta, std::vector<ServedVariable>* variables,
+                          std::vector<StateNodes>* others) {
   Prune(meta);
   GraphDef* graph = meta->mutable_graph_def();
   const GraphWalk walk(graph);
@@ -309,20 +220,24 @@ absl::Status RewriteGraph(int64_t model, int slot, bool gpu,
     ServedVariable served;
   };
   std::vector<Found> found;
+  std::vector<NodeDef> unchanged;  // variables and hash tables that no delta changes
   std::vector<NodeDef*> tables;
   std::vector<std::pair<NodeDef*, DataType>> assigns;
   for (NodeDef& node : *graph->mutable_node()) {
+    if (IsHashTable(node)) unchanged.push_back(node);
     if (node.op() != "VarHandleOp" && node.op() != "VariableV2") continue;
     const auto& uses = walk.UsesOf(node.name());
+    bool has_value = false, has_key = false;
     for (const GraphWalk::Use& use : uses) {
       const bool assigns_it = use.node->op() == "AssignVariableOp" || use.node->op() == "Assign";
       if (!assigns_it || use.input != 0) continue;
+      has_value = true;
       const Restored restored = RestoredBy(use);
       if (restored.key.empty()) continue;
+      has_key = true;
       ServedVariable served;
       served.key = restored.key;
       served.dtype = TypeOf(node, "dtype");
-      served.is_resource = node.op() == "VarHandleOp";
       if (IsTableByRowNumber(walk, node, uses, use.node)) {
         served.resource = "variable/" + node.name();
         DataType in_file = stored(restored.key);
@@ -337,6 +252,7 @@ absl::Status RewriteGraph(int64_t model, int slot, bool gpu,
       found.push_back({node, served});
       break;
     }
+    if (has_value && !has_key) unchanged.push_back(node);
   }
   for (NodeDef* node : tables) replacer.ReplaceVariable(node);
   for (const auto& [node, in_file] : assigns) replacer.ReplaceAssign(node, in_file);
@@ -345,11 +261,17 @@ absl::Status RewriteGraph(int64_t model, int slot, bool gpu,
     for (NodeDef& node : *function.mutable_node_def()) replacer.Replace(&node);
   }
   variables->clear();
+  int number = 0;
   for (Found& variable : found) {
     if (variable.served.resource.empty()) {
-      AddNodes(variable.variable, static_cast<int>(variables->size()), graph, &variable.served);
+      variable.served.nodes = AddVariableNodes(variable.variable, number++, graph);
     }
     variables->push_back(variable.served);
+  }
+  others->clear();
+  for (const NodeDef& node : unchanged) {
+    others->push_back(IsHashTable(node) ? AddHashTableNodes(node, number++, graph)
+                                        : AddVariableNodes(node, number++, graph));
   }
   return absl::OkStatus();
 }

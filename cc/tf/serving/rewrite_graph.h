@@ -8,6 +8,7 @@
 
 #include "absl/status/status.h"
 #include "tensorflow/core/protobuf/meta_graph.pb.h"
+#include "tf/serving/state_nodes.h"
 
 namespace group_embedding {
 
@@ -16,9 +17,7 @@ struct ServedVariable {
   std::string key;       // in the checkpoint
   std::string resource;  // of a table by row number: its name in ServedTables; else ""
   tensorflow::DataType dtype;
-  bool is_resource = true;  // false: a variable of TensorFlow 1, which is assigned in place
-  std::string read;         // the tensor of its value
-  std::string fed, assign;  // the tensor to feed, and the op that writes it
+  StateNodes nodes;  // of one that is no table
 };
 
 // Changes the graph of `meta` for one session.
@@ -30,8 +29,11 @@ struct ServedVariable {
 // be another than the graph's, where its rows were quantised.
 // variables: those that the graph restores. Tables by row number that nothing but lookups reads
 // belong to the process, too.
+// others: the state that no delta changes: hash tables, and variables that are no whole tensor of
+// the checkpoint.
 absl::Status RewriteGraph(int64_t model, int slot, bool gpu,
                           const std::function<tensorflow::DataType(const std::string& key)>& stored,
-                          tensorflow::MetaGraphDef* meta, std::vector<ServedVariable>* variables);
+                          tensorflow::MetaGraphDef* meta, std::vector<ServedVariable>* variables,
+                          std::vector<StateNodes>* others);
 
 }  // namespace group_embedding

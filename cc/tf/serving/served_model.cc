@@ -6,8 +6,9 @@
 #include "core/row_format.h"
 #include "tensorflow/core/framework/tensor_util.h"
 #include "tensorflow/core/platform/env.h"
-#include "tensorflow/core/protobuf/saved_model.pb.h"
 #include "tensorflow/core/util/tensor_bundle/tensor_bundle.h"
+#include "tf/serving/read_saved_model.h"
+#include "tf/serving/restored_variables.h"
 #include "tf/support/file_systems.h"
 
 namespace group_embedding {
@@ -36,33 +37,6 @@ int64_t NumberOf(const std::string& name) {
     return 0;
   }
   return std::stoll(name);
-}
-
-absl::Status ReadMetaGraph(const std::string& path, const std::vector<std::string>& tags,
-                           MetaGraphDef* meta) {
-  const std::string file = path + "/saved_model.pb";
-  if (!Env::Default()->FileExists(file).ok()) {
-    return absl::NotFoundError("expected the folder of a SavedModel, with saved_model.pb, got '" +
-                               path + "'");
-  }
-  tensorflow::SavedModel saved;
-  const absl::Status read = tensorflow::ReadBinaryProto(Env::Default(), file, &saved);
-  if (!read.ok()) {
-    return absl::DataLossError("file '" + file + "' is damaged: " + std::string(read.message()));
-  }
-  for (MetaGraphDef& graph : *saved.mutable_meta_graphs()) {
-    const auto& found = graph.meta_info_def().tags();
-    bool same = found.size() == static_cast<int>(tags.size());
-    for (const std::string& tag : found) {
-      same &= std::find(tags.begin(), tags.end(), tag) != tags.end();
-    }
-    if (!same) continue;
-    meta->Swap(&graph);
-    return absl::OkStatus();
-  }
-  std::string expected;
-  for (const std::string& tag : tags) expected += (expected.empty() ? "" : ", ") + tag;
-  return absl::NotFoundError("'" + path + "': expected a graph with the tags " + expected);
 }
 
 // More keys of InfoJson for a tiered table.
@@ -156,11 +130,12 @@ absl::Status ServedModel::Load() {
     }
     return dtype;
   };
+  JoinVariables(ReadObjects(&checkpoint), &meta);
   for (int slot = 0; slot < kNumSlots; ++slot) {
     MetaGraphDef rewritten = meta;
     std::vector<ServedVariable> variables;
     TF_RETURN_IF_ERROR(
-        RewriteGraph(number_, slot, options_.gpu >= 0, stored, &rewritten, &variables));
+        RewriteGraph(number_, slot, options_.gpu >= 0, stored, &rewritten, &variables, &others_));
     for (ServedVariable& variable : variables) variables_[variable.key] = variable;
     TF_RETURN_IF_ERROR(MakeSession(slot, rewritten));
     slots_[slot].version = base_;
@@ -225,12 +200,26 @@ absl::Status ServedModel::MakeSession(int slot, const MetaGraphDef& meta) {
 // The second session begins with the first one's variables: with their memory, until one of them is
 // assigned another value.
 absl::Status ServedModel::ShareVariables() {
-  std::map<std::string, Tensor> values;
-  TF_RETURN_IF_ERROR(ReadVariables(slots_[0].session.get(), &values));
-  for (auto& [key, value] : values) {
-    if (!variables_.at(key).is_resource) value = tensorflow::tensor::DeepCopy(value);
+  std::vector<StateNodes> states = others_;
+  for (const auto& [key, variable] : variables_) {
+    if (variable.resource.empty()) states.push_back(variable.nodes);
   }
-  return Assign(slots_[1].session.get(), values);
+  if (states.empty()) return absl::OkStatus();
+  std::vector<std::string> reads, fed, assigns;
+  for (const StateNodes& state : states) {
+    reads.insert(reads.end(), state.reads.begin(), state.reads.end());
+    fed.insert(fed.end(), state.fed.begin(), state.fed.end());
+    assigns.push_back(state.assign);
+  }
+  std::vector<Tensor> values, none;
+  TF_RETURN_IF_ERROR(slots_[0].session->Call({}, reads, {}, {}, &values));
+  auto value = values.begin();
+  for (const StateNodes& state : states) {
+    for (size_t i = 0; i < state.reads.size(); ++i, ++value) {
+      if (state.in_place) *value = tensorflow::tensor::DeepCopy(*value);
+    }
+  }
+  return slots_[1].session->Call(fed, {}, assigns, values, &none);
 }
 
 // In one call: each set of names that a session is called with makes it optimize its whole graph.
@@ -240,7 +229,7 @@ absl::Status ServedModel::ReadVariables(ModelSession* session,
   for (const auto& [key, variable] : variables_) {
     if (!variable.resource.empty()) continue;
     keys.push_back(key);
-    reads.push_back(variable.read);
+    reads.push_back(variable.nodes.reads[0]);
   }
   std::vector<Tensor> read;
   if (!keys.empty()) TF_RETURN_IF_ERROR(session->Call({}, reads, {}, {}, &read));
@@ -254,8 +243,8 @@ absl::Status ServedModel::Assign(ModelSession* session,
   std::vector<Tensor> fed, none;
   for (const auto& [key, value] : values) {
     const ServedVariable& variable = variables_.at(key);
-    feeds.push_back(variable.fed);
-    targets.push_back(variable.assign);
+    feeds.push_back(variable.nodes.fed[0]);
+    targets.push_back(variable.nodes.assign);
     fed.push_back(value);
   }
   if (feeds.empty()) return absl::OkStatus();

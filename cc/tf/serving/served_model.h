@@ -107,6 +107,7 @@ class ServedModel {
   int64_t number_;  // of tables_
   std::map<std::string, Signature> signatures_;
   std::map<std::string, ServedVariable> variables_;  // by key
+  std::vector<StateNodes> others_;                   // what no delta changes
   std::array<Slot, kNumSlots> slots_;
   TwoSlots requests_;                 // in slots_
   Version base_;                      // as it was opened
