@@ -29,6 +29,7 @@ namespace {
 
 constexpr int64_t kKeysOfOneMget = 512;
 constexpr int kInTurn = 20;  // requests
+constexpr std::chrono::seconds kPatience(30);
 
 struct Setting {
   std::string where;
@@ -107,15 +108,16 @@ void ForBlocks(int64_t num_rows, int64_t dim, const Write& write) {
 std::unique_ptr<LowerRows> Filled(LowerTier* tier, const Setting& setting) {
   const LowerRowsId id = {"bench", static_cast<uint64_t>(setting.num_rows * 1000 + setting.dim)};
   Status status;
-  auto rows = tier->Find(id, setting.dim, &status);
+  auto rows = tier->Find(id, setting.dim, Deadline::In(kPatience), &status);
   Check(status);
   if (rows != nullptr) return rows;
   rows = tier->Make(id, RowFormat::kFloat32, setting.dim);
   ForBlocks(setting.num_rows, setting.dim, [&](const auto& keys, const auto& values) {
     Check(rows->Write(keys.data(), static_cast<int64_t>(keys.size()),
-                      reinterpret_cast<const char*>(values.data()), false));
+                      reinterpret_cast<const char*>(values.data()), false,
+                      Deadline::In(kPatience)));
   });
-  Check(rows->Complete({}));
+  Check(rows->Complete({}, Deadline::In(kPatience)));
   return rows;
 }
 

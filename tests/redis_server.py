@@ -59,22 +59,25 @@ class RedisServer:
 
 
 class RedisCluster:
-    """Three nodes that share all slots, while a `with` block does.
+    """Three primaries that share all slots, and a replica of the first, while a `with` block does.
 
     Args:
         folder: a path, for their data and logs.
 
     Attributes:
-        nodes: RedisServers.
+        nodes: four RedisServers; the last begins as the replica.
     """
 
     def __init__(self, folder):
+        # A node that does not answer for this many milliseconds is taken for dead.
+        options = ["--cluster-enabled", "yes", "--cluster-node-timeout", "1000"]
+        options += ["--repl-ping-replica-period", "1", "--repl-diskless-sync-delay", "0"]
         self.nodes = []
-        for number in range(3):
+        for number in range(4):
             (folder / str(number)).mkdir(parents=True)
             # A node's second port is 10,000 above its first, unless it is named.
-            other = ("--cluster-port", str(free_port()), "--cluster-node-timeout", "1000")
-            self.nodes.append(RedisServer(folder / str(number), "--cluster-enabled", "yes", *other))
+            other = ["--cluster-port", str(free_port())]
+            self.nodes.append(RedisServer(folder / str(number), *other, *options))
 
     def __enter__(self):
         with contextlib.ExitStack() as started:
@@ -86,22 +89,45 @@ class RedisCluster:
 
     def _join(self):
         last = 16384
-        for number, node in enumerate(self.nodes):
-            first = last * number // 3
-            node.ask("CLUSTER", "ADDSLOTSRANGE", first, last * (number + 1) // 3 - 1)
+        first, *_, replica = self.nodes
+        for number, node in enumerate(self.nodes[:3]):
+            begin = last * number // 3
+            node.ask("CLUSTER", "ADDSLOTSRANGE", begin, last * (number + 1) // 3 - 1)
             node.ask("CLUSTER", "SET-CONFIG-EPOCH", number + 1)
-        host, port = self.nodes[0].address.split(":")
+        host, port = first.address.split(":")
         for node in self.nodes[1:]:
-            node.ask("CLUSTER", "MEET", host, port, self.nodes[0].arguments[3])
+            node.ask("CLUSTER", "MEET", host, port, first.arguments[1])
         self.wait()
+        replica.ask("CLUSTER", "REPLICATE", first.ask("CLUSTER", "MYID"))
+        self.pair()
 
     def wait(self):
-        """Until all nodes know that they have all slots."""
-        end = time.monotonic() + 20
+        """Until all nodes know that they have all slots, and each other."""
         for node in self.nodes:
-            while "cluster_state:ok" not in node.ask("CLUSTER", "INFO"):
-                assert time.monotonic() < end, f"{node.address}: {node.ask('CLUSTER', 'NODES')}"
-                time.sleep(0.05)
+            until(lambda node=node: node.ask("CLUSTER", "INFO"), "cluster_state:ok")
+            until(lambda node=node: node.ask("CLUSTER", "INFO"), "cluster_known_nodes:4")
+
+    def pair(self):
+        """A primary, and the replica that has all it has."""
+        end = time.monotonic() + 20
+        while time.monotonic() < end:
+            told = {node: node.ask("INFO", "replication") for node in self.nodes}
+            primaries = [node for node, text in told.items() if "role:master" in text]
+            for node, text in told.items():
+                if "master_link_status:up" in text:
+                    port = text.split("master_port:")[1].split()[0]
+                    self.wait()
+                    return next(n for n in primaries if n.address.endswith(":" + port)), node
+            time.sleep(0.05)
+        raise AssertionError(f"no replica is in sync: {told}")
 
     def __exit__(self, *_):
         self._started.close()
+
+
+def until(ask, text, seconds=20):
+    """Asks again and again, until a text is in the answer."""
+    end = time.monotonic() + seconds
+    while text not in (found := ask()):
+        assert time.monotonic() < end, f"expected '{text}' within {seconds} s, got: {found}"
+        time.sleep(0.05)

@@ -1,4 +1,4 @@
-// Deadline: until when a request waits for rows below memory.
+// Deadline: until when a request, or a table that is filled, waits for the tier below memory.
 #pragma once
 
 #include <algorithm>
@@ -16,6 +16,12 @@ struct Deadline {
   Clock::time_point end = Clock::time_point::max();
 
   static Deadline Never() { return {Clock::time_point(), Clock::time_point::max()}; }
+
+  static Deadline In(std::chrono::microseconds time) {
+    Deadline deadline;
+    deadline.Shorten(time);
+    return deadline;
+  }
 
   bool is_never() const { return end == Clock::time_point::max(); }
   bool is_over() const { return !is_never() && Clock::now() >= end; }

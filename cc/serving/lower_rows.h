@@ -37,13 +37,14 @@ class LowerRows {
                       char* rows) const = 0;
   virtual bool keeps_deadlines() const = 0;
 
-  // One thread fills them, once. `may_replace`: the keys may have rows already.
-  virtual Status Write(const int64_t* keys, int64_t num_keys, const char* rows,
-                       bool may_replace) = 0;
-  virtual Status Erase(const int64_t* keys, int64_t num_keys) = 0;
+  // One thread fills them, once. `may_replace`: the keys may have rows already. A tier that does
+  // not keep deadlines does not end by these either.
+  virtual Status Write(const int64_t* keys, int64_t num_keys, const char* rows, bool may_replace,
+                       const Deadline& deadline) = 0;
+  virtual Status Erase(const int64_t* keys, int64_t num_keys, const Deadline& deadline) = 0;
   // What a crash cannot take back. `initial`: initial values of keys, as trained, kept beside.
-  virtual Status Complete(const std::vector<char>& initial) = 0;
-  virtual Status ReadInitial(std::vector<char>* initial) const = 0;
+  virtual Status Complete(const std::vector<char>& initial, const Deadline& deadline) = 0;
+  virtual Status ReadInitial(const Deadline& deadline, std::vector<char>* initial) const = 0;
 };
 
 // Tables below host memory, in one store.
@@ -52,7 +53,8 @@ class LowerTier {
   virtual ~LowerTier() = default;
 
   // The rows, if they are complete; null if they are not there, or on an error.
-  virtual std::unique_ptr<LowerRows> Find(const LowerRowsId& id, int64_t dim, Status* error) = 0;
+  virtual std::unique_ptr<LowerRows> Find(const LowerRowsId& id, int64_t dim,
+                                          const Deadline& deadline, Status* error) = 0;
   // To be filled. What the table had before, but for the last content and those that are open, is
   // removed when these are complete.
   virtual std::unique_ptr<LowerRows> Make(const LowerRowsId& id, RowFormat format, int64_t dim) = 0;

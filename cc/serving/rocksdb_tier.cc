@@ -59,7 +59,8 @@ class RocksdbTier : public LowerTier, public std::enable_shared_from_this<Rocksd
     return status.In(Where());
   }
 
-  std::unique_ptr<LowerRows> Find(const LowerRowsId& id, int64_t dim, Status* error) override;
+  std::unique_ptr<LowerRows> Find(const LowerRowsId& id, int64_t dim, const Deadline& deadline,
+                                  Status* error) override;
   std::unique_ptr<LowerRows> Make(const LowerRowsId& id, RowFormat format, int64_t dim) override;
 
   std::string Name() const { return "rocksdb=" + folder_; }
@@ -221,7 +222,8 @@ class RocksdbRows : public LowerRows {
     return {};
   }
 
-  Status Write(const int64_t* keys, int64_t num_keys, const char* rows, bool may_replace) override {
+  Status Write(const int64_t* keys, int64_t num_keys, const char* rows, bool may_replace,
+               const Deadline&) override {
     int64_t replaced = 0;
     if (may_replace) {
       Status status = Count(keys, num_keys, &replaced);
@@ -237,7 +239,7 @@ class RocksdbRows : public LowerRows {
     return tier_->Write(batch.get(), false);
   }
 
-  Status Erase(const int64_t* keys, int64_t num_keys) override {
+  Status Erase(const int64_t* keys, int64_t num_keys, const Deadline&) override {
     int64_t erased = 0;
     Status status = Count(keys, num_keys, &erased);
     if (!status.ok()) return status;
@@ -250,7 +252,7 @@ class RocksdbRows : public LowerRows {
     return tier_->Write(batch.get(), false);
   }
 
-  Status Complete(const std::vector<char>& initial) override {
+  Status Complete(const std::vector<char>& initial, const Deadline&) override {
     std::map<uint64_t, Mark> marks;
     Status status = tier_->Flush();
     if (status.ok()) status = tier_->Marks(id_.table, &marks);
@@ -277,7 +279,7 @@ class RocksdbRows : public LowerRows {
     return status;
   }
 
-  Status ReadInitial(std::vector<char>* initial) const override {
+  Status ReadInitial(const Deadline&, std::vector<char>* initial) const override {
     const Key mark(kMarks, id_.content);
     bool found = false;
     std::string value;
@@ -306,7 +308,8 @@ class RocksdbRows : public LowerRows {
   const int64_t row_bytes_;
 };
 
-std::unique_ptr<LowerRows> RocksdbTier::Find(const LowerRowsId& id, int64_t dim, Status* error) {
+std::unique_ptr<LowerRows> RocksdbTier::Find(const LowerRowsId& id, int64_t dim, const Deadline&,
+                                             Status* error) {
   std::map<uint64_t, Mark> marks;
   *error = Marks(id.table, &marks);
   const auto found = marks.find(id.content);

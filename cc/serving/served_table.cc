@@ -91,14 +91,15 @@ void ServedTable::Reserve(int64_t num_keys) {
 }
 
 Status ServedTable::Load(const int64_t* keys, int64_t num_keys, const char* values,
-                         bool are_changes) {
+                         bool are_changes, const Deadline& deadline) {
   if (lower_ != nullptr) {
     std::vector<char> encoded(num_keys * row_bytes_);
     for (int64_t i = 0; i < num_keys; ++i) {
       EncodeRow(options_.dtype, values + i * trained_row_bytes_, options_.dim, options_.format,
                 encoded.data() + i * row_bytes_);
     }
-    return num_keys > 0 ? lower_->Write(keys, num_keys, encoded.data(), are_changes) : Status();
+    if (num_keys == 0) return {};
+    return lower_->Write(keys, num_keys, encoded.data(), are_changes, deadline);
   }
   std::vector<int64_t> rows;
   Status status = Take(num_keys, &rows);
@@ -112,13 +113,11 @@ Status ServedTable::Load(const int64_t* keys, int64_t num_keys, const char* valu
   return {};
 }
 
-Status ServedTable::LoadEncoded(const EncodedRows& encoded, bool are_changes) {
-  if (encoded.format != options_.format) {
-    return "table '" + options_.name + "': expected rows of one format";
-  }
+Status ServedTable::LoadEncoded(const EncodedRows& encoded, bool are_changes,
+                                const Deadline& deadline) {
   if (lower_ != nullptr) {
     return lower_->Write(encoded.keys.data(), static_cast<int64_t>(encoded.keys.size()),
-                         encoded.rows.data(), are_changes);
+                         encoded.rows.data(), are_changes, deadline);
   }
   std::vector<int64_t> rows;
   Status status = Take(static_cast<int64_t>(encoded.keys.size()), &rows);
@@ -141,8 +140,8 @@ void ServedTable::LoadAllEncoded(const char* rows) {
   std::memcpy(rows_->data(), rows, options_.max_rows * row_bytes_);
 }
 
-Status ServedTable::Erase(const int64_t* keys, int64_t num_keys) {
-  if (lower_ != nullptr) return num_keys > 0 ? lower_->Erase(keys, num_keys) : Status();
+Status ServedTable::Erase(const int64_t* keys, int64_t num_keys, const Deadline& deadline) {
+  if (lower_ != nullptr) return num_keys > 0 ? lower_->Erase(keys, num_keys, deadline) : Status();
   for (int64_t i = 0; i < num_keys; ++i) {
     const int64_t former = index_->Erase(keys[i]);
     if (former != ServedIndex::kNone) free_.push_back(former);

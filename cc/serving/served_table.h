@@ -118,10 +118,13 @@ class ServedTable {
 
   // Before the first reader: adds rows, or erases keys, of the base of a keyed table. `keys`:
   // [num_keys]; `values`: [num_keys, dim] of the trained type. `are_changes`: the keys may have
-  // rows.
-  Status Load(const int64_t* keys, int64_t num_keys, const char* values, bool are_changes);
-  Status LoadEncoded(const EncodedRows& encoded, bool are_changes);  // in the table's format
-  Status Erase(const int64_t* keys, int64_t num_keys);
+  // rows. `deadline`: of `lower`, in a tiered table.
+  Status Load(const int64_t* keys, int64_t num_keys, const char* values, bool are_changes,
+              const Deadline& deadline = Deadline::Never());
+  // The rows are in the table's format.
+  Status LoadEncoded(const EncodedRows& encoded, bool are_changes,
+                     const Deadline& deadline = Deadline::Never());
+  Status Erase(const int64_t* keys, int64_t num_keys, const Deadline& deadline = Deadline::Never());
   // Before the first Load: makes the table tiered. Load, LoadEncoded and Erase fill `lower`, if it
   // is not complete yet.
   void Attach(std::unique_ptr<LowerRows> lower) { lower_ = std::move(lower); }

@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 import time
 
+import tensorflow as tf
+
 from group_embedding.serving.session import InferenceSession
 
 
@@ -29,8 +31,8 @@ def _load(path, tiers, quantize):
     try:
         with InferenceSession(path, tiers=tiers, quantize=quantize) as session:
             tables = [table for table in session.info()["tables"] if "cached" in table]
-    except (OSError, ValueError) as error:
-        raise SystemExit(f"group_embedding: {error}") from None
+    except (OSError, ValueError, tf.errors.OpError) as error:
+        raise SystemExit(f"group_embedding: {getattr(error, 'message', error)}") from None
     rows = sum(table["rows"] for table in tables)
     took = time.monotonic() - start
     print(f"{path}: {rows:,} rows of {len(tables)} tables are below memory ({took:.1f} s)")

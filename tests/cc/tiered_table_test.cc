@@ -48,10 +48,12 @@ class ComputedRows : public LowerRows {
     }
     return {};
   }
-  Status Write(const int64_t*, int64_t, const char*, bool) override { return "read only"; }
-  Status Erase(const int64_t*, int64_t) override { return "read only"; }
-  Status Complete(const std::vector<char>&) override { return "read only"; }
-  Status ReadInitial(std::vector<char>*) const override { return {}; }
+  Status Write(const int64_t*, int64_t, const char*, bool, const Deadline&) override {
+    return "read only";
+  }
+  Status Erase(const int64_t*, int64_t, const Deadline&) override { return "read only"; }
+  Status Complete(const std::vector<char>&, const Deadline&) override { return "read only"; }
+  Status ReadInitial(const Deadline&, std::vector<char>*) const override { return {}; }
 
  private:
   const int64_t num_rows_;

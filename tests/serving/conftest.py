@@ -5,8 +5,10 @@ import itertools
 import uuid
 
 import pytest
+import tensorflow as tf
 from kafka_broker import KafkaBroker
 from redis_server import RedisServer
+from square_tables import Squares
 
 from group_embedding.testing import Ranks
 
@@ -24,6 +26,14 @@ def kafka_broker(tmp_path_factory):
 def redis_server(tmp_path_factory):
     with RedisServer(tmp_path_factory.mktemp("redis"), "--databases", "1000") as server:
         yield server
+
+
+@pytest.fixture(scope="session")
+def squares(tmp_path_factory):
+    """The folder of a SavedModel, of Squares."""
+    folder, model = tmp_path_factory.mktemp("squares") / "1", Squares()
+    tf.saved_model.save(model, str(folder), signatures=model.serve)
+    return folder
 
 
 @pytest.fixture

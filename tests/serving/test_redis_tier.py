@@ -1,5 +1,5 @@
-"""Redis below memory when it is away, empty, slow, guarded or a cluster: the trainer's rows, or an
-error that says where and why."""
+"""Redis below memory when it is away, empty, slow or guarded: the trainer's rows, or an error that
+says where and why. test_redis_cluster.py has clusters."""
 
 import contextlib
 import re
@@ -13,41 +13,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from loopback import free_port
-from redis_server import RedisCluster, RedisServer
+from redis_server import RedisServer
+from square_tables import COUNT, assert_answers, assert_fails, some_keys, tiered
 
 import group_embedding as ge
-from group_embedding.serving import InferenceSession
 from group_embedding.serving.__main__ import main
-
-COUNT = 3000
-
-
-class Squares(tf.Module):
-    """Two tables by key: row k of the one has k in all columns, of the other k * k. Other keys read
-    -1."""
-
-    def __init__(self):
-        option = ge.EmbeddingVariableOption(
-            init_option=ge.InitializerOption(initializer=tf.keras.initializers.Constant(-1.0))
-        )
-        keys = np.arange(COUNT)
-        self.same = ge.get_embedding_variable("redis_same", 4, ev_option=option)
-        self.square = ge.get_embedding_variable("redis_square", 9, ev_option=option)
-        self.same.insert(keys, np.repeat(keys[:, None], 4, 1).astype(np.float32))
-        self.square.insert(keys, np.repeat(keys[:, None] ** 2, 9, 1).astype(np.float32))
-
-    @tf.function(input_signature=[tf.TensorSpec([None], tf.int64, name="keys")])
-    def serve(self, keys):
-        same, square = ge.group_embedding_lookup([self.same, self.square], [keys] * 2)
-        return {"same": same, "square": square}
-
-
-@pytest.fixture(scope="module")
-def squares(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("squares") / "1"
-    model = Squares()
-    tf.saved_model.save(model, str(folder), signatures=model.serve)
-    return folder
 
 
 @pytest.fixture
@@ -65,33 +35,6 @@ def server(tmp_path):
     yield start
     for one in started:
         one.stop()
-
-
-def tiered(folder, where, more=""):
-    """A session whose memory has few rows: almost every key is asked for below."""
-    return InferenceSession(folder, tiers=f"memory=1kB,redis={where}{more}")
-
-
-def assert_answers(session, keys):
-    found = session.predict({"keys": np.asarray(keys)})
-    expected = np.where((keys >= 0) & (keys < COUNT), keys, -1).astype(np.float32)
-    np.testing.assert_array_equal(found["same"][:, 0], expected)
-    squared = np.where(expected < 0, -1, expected * expected)
-    np.testing.assert_array_equal(found["square"], np.repeat(squared[:, None], 9, 1))
-
-
-def some_keys(seed, count=300):
-    return np.random.default_rng(seed).integers(-20, COUNT + 20, count)
-
-
-def assert_fails(session, address, *texts):
-    """A request for keys that are not in memory is an error with these texts, within seconds."""
-    start = time.monotonic()
-    with pytest.raises(tf.errors.UnavailableError) as raised:
-        session.predict({"keys": some_keys(99)})
-    for text in ("table 'redis_s", f"tier redis={address}: ", *texts):
-        assert text in str(raised.value)
-    assert time.monotonic() - start < 10
 
 
 class Relay:
@@ -303,13 +246,43 @@ def test_a_load_that_loses_its_server_is_an_error(squares, relay, redis_url):
     relay_url = in_database(redis_url, relay)
     threading.Timer(0.02, lambda: setattr(relay, "ends", True)).start()
     # When a model is opened again and again, until that
-    with pytest.raises(tf.errors.OpError, match=re.escape(relay.address)):
+    with pytest.raises(tf.errors.UnavailableError, match=re.escape(relay.address)):
         for _ in range(10_000):
             tiered(squares, relay_url).close()
     # Then the next one is right
     relay.ends = False
     with tiered(squares, relay_url) as session:
         assert_answers(session, some_keys(1))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        (("--maxmemory", "1", "--maxmemory-policy", "noeviction"), "OOM .*raise maxmemory"),
+        (("--rename-command", "HSET", ""), "ERR unknown command 'HSET'"),
+        (("--min-replicas-to-write", "1"), "NOREPLICAS"),
+    ],
+)
+def test_a_server_that_takes_no_rows_is_unavailable(squares, server, arguments, why):
+    # Given a server that answers, and refuses what is written
+    redis = server(*arguments)
+    # When a model is opened, or loaded by the command, Then the error names it and says why
+    where = f"table 'redis_s.*', tier redis={redis.address}: {why}"
+    with pytest.raises(tf.errors.UnavailableError, match=where):
+        tiered(squares, redis.address)
+    with pytest.raises(SystemExit, match=f"group_embedding: {where}"):
+        main(["load", str(squares), "--tiers", f"memory=1kB,redis={redis.address}"])
+
+
+@pytest.mark.soak  # 30 seconds: as long as a replica may take
+def test_a_load_of_a_server_that_hangs_is_late(squares, relay, redis_url):
+    # Given a server that a model has been told of, and then hangs
+    url = in_database(redis_url, relay)
+    with tiered(squares, url):
+        relay.answer = b""
+        # When another is opened, Then it is late
+        with pytest.raises(tf.errors.DeadlineExceededError, match=re.escape(relay.address)):
+            tiered(squares, url)
 
 
 def test_processes_fill_one_database_at_a_time(squares, redis_url):
@@ -405,40 +378,6 @@ def test_tls(squares, server, tmp_path):
     ):
         with pytest.raises(tf.errors.UnavailableError, match=why):
             tiered(squares, url)
-
-
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory):
-    with RedisCluster(tmp_path_factory.mktemp("cluster")) as started:
-        yield started
-
-
-def test_a_cluster(squares, cluster):
-    # Given a cluster of three nodes, and a model that was loaded into it
-    addresses = ",".join(node.address for node in cluster.nodes)
-    with tiered(squares, addresses) as session:
-        for seed in range(3):
-            assert_answers(session, some_keys(seed))
-        assert_answers(session, some_keys(7, 20_000))
-        # When slots move to another node
-        first, second = cluster.nodes[:2]
-        ids = [node.ask("CLUSTER", "MYID") for node in (first, second)]
-        move = ["--cluster-from", ids[0], "--cluster-to", ids[1], "--cluster-slots", "600"]
-        command = ["redis-cli", "--cluster", "reshard", first.address, *move, "--cluster-yes"]
-        subprocess.run(command, check=True, capture_output=True, timeout=60)
-        # Then the open model follows them
-        for seed in range(10, 13):
-            assert_answers(session, some_keys(seed))
-    # And one address is enough for the next one
-    with tiered(squares, cluster.nodes[2].address) as session:
-        assert_answers(session, some_keys(1))
-        # When a node dies, Then requests are errors that name it
-        cluster.nodes[1].stop()
-        assert_fails(session, cluster.nodes[1].address)
-        # And when it is there again, without its rows, Then no key reads a default row
-        cluster.nodes[1].start()
-        cluster.wait()
-        assert_fails(session, cluster.nodes[1].address, "the rows are gone")
 
 
 @pytest.mark.parametrize(

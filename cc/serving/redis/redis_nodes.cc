@@ -1,9 +1,10 @@
 #include "serving/redis/redis_nodes.h"
 
 #include <algorithm>
-#include <cstdlib>
 #include <thread>
 #include <utility>
+
+#include "serving/redis/redis_errors.h"
 
 namespace group_embedding {
 namespace {
@@ -13,42 +14,10 @@ namespace {
 constexpr size_t kMostInFlight = 4;
 constexpr size_t kMostIdle = 64;  // connections of a node
 constexpr std::chrono::milliseconds kPause{10};
-
-bool StartsWith(const std::string& text, const std::string& start) {
-  return text.compare(0, start.size(), start) == 0;
-}
-
-// An error that a server told begins with a word in capitals.
-bool IsOfServer(const std::string& error) {
-  const size_t end = error.find(' ');
-  return end != error.npos && end > 2 &&
-         error.find_first_not_of("ABCDEFGHIJKLMNOPQRSTUVWXYZ") == end;
-}
-
-// An error, and what to do about it.
-std::string Advised(const std::string& error) {
-  for (const char* login : {"NOAUTH", "WRONGPASS", "NOPERM", "ERR AUTH", "ERR invalid password"}) {
-    if (StartsWith(error, login)) {
-      return error +
-             "; give a user and a password who may read and write: "
-             "redis=redis://USER:PASSWORD@HOST:PORT, or GROUP_EMBEDDING_REDIS_PASSWORD";
-    }
-  }
-  if (StartsWith(error, "OOM")) return error + "; raise maxmemory, or remove other keys";
-  if (StartsWith(error, "READONLY")) return error + "; name the primary, which takes writes";
-  if (StartsWith(error, "MISCONF")) return error + "; see the server's log";
-  const bool is_certificate = StartsWith(error, "TLS") || StartsWith(error, "ssl_");
-  if (IsOfServer(error) || is_certificate) return error;
-  return error + "; is Redis running there, and reached from here?";
-}
-
-// A server that does something else for a while.
-bool Passes(const std::string& error) {
-  for (const char* word : {"LOADING", "CLUSTERDOWN", "TRYAGAIN", "MASTERDOWN"}) {
-    if (StartsWith(error, word)) return true;
-  }
-  return false;
-}
+// A node of a cluster that hangs for so long leaves the rest of the time to the one that takes its
+// place.
+constexpr double kSecondsOfNode = 1;
+constexpr int kMostAtOnce = 3;  // turns of a call without a pause, where nodes send it around
 
 class WordCommands : public RedisBatch {
  public:
@@ -89,60 +58,6 @@ std::unique_ptr<RedisNodes> RedisNodes::Connect(const RedisOptions& options, Red
   return nodes;
 }
 
-int RedisNodes::num_primaries() const {
-  const auto now = topology();
-  return now->node_of_slot.empty() ? 0 : static_cast<int>(now->nodes.size());
-}
-
-std::shared_ptr<const RedisTopology> RedisNodes::topology() const {
-  const std::lock_guard<std::mutex> lock(mutex_);
-  return topology_;
-}
-
-Status RedisNodes::Refresh(RedisDeadline deadline) const {
-  std::vector<RedisAddress> known = topology()->nodes;
-  known.insert(known.end(), options_.addresses.begin(), options_.addresses.end());
-  Status status;
-  for (size_t i = 0; i < known.size(); ++i) {
-    if (std::find(known.begin(), known.begin() + i, known[i]) != known.begin() + i) continue;
-    auto found = std::make_shared<RedisTopology>();
-    // One that takes no connections leaves time for the others.
-    const auto now = std::chrono::steady_clock::now();
-    const size_t shares = std::min<size_t>(known.size() - i, 3);
-    const RedisDeadline end = now + (std::max(deadline, now) - now) / shares;
-    status = AskTopology(known[i], end, found.get());
-    if (!status.ok()) status = Advised(status.message());
-    status = status.In("tier redis=" + known[i].text() + ": ");
-    if (!status.ok()) continue;
-    const std::lock_guard<std::mutex> lock(mutex_);
-    topology_ = std::move(found);
-    return {};
-  }
-  return status;
-}
-
-Status RedisNodes::AskTopology(const RedisAddress& address, RedisDeadline deadline,
-                               RedisTopology* topology) const {
-  Status status;
-  bool is_fresh = false;
-  std::unique_ptr<RedisConnection> connection = Open(address, deadline, false, &is_fresh, &status);
-  std::string bytes;
-  AppendRedisCommand({"CLUSTER", "SLOTS"}, &bytes);
-  RedisReply reply;
-  if (status.ok()) status = connection->Send(bytes, deadline);
-  if (status.ok()) status = connection->Take(&reply, deadline);
-  if (!status.ok()) return status;
-  if (StartsWith(reply.text, "NOAUTH") || Passes(reply.text)) {
-    return reply.text;
-  }
-  topology->nodes = {address};
-  if (reply.IsError()) {  // it is no cluster, or does not tell
-    Keep(address, std::move(connection));
-    return {};
-  }
-  return ReadRedisTopology(reply, address, topology);
-}
-
 std::unique_ptr<RedisConnection> RedisNodes::Open(const RedisAddress& address,
                                                   RedisDeadline deadline, bool may_reuse,
                                                   bool* is_fresh, Status* error) const {
@@ -174,15 +89,19 @@ Status RedisNodes::Run(RedisBatch* batch, RedisDeadline deadline) const {
   if (!status.ok()) return status.In("tier redis=" + options_.text() + ": ");
   Progress todo;
   for (int64_t i = 0; i < batch->size(); ++i) todo.commands.push_back(i);
-  for (bool may_reuse = true;; may_reuse = false) {
+  if (HasSuspect()) status = Refresh(deadline);  // else the nodes are as they were
+  for (int turn = 0;; ++turn) {
     std::vector<NodeCommands> nodes = ByNode(*batch, todo);
     Progress left;
-    status = RunNodes(batch, &nodes, may_reuse, deadline, &left);
+    RedisDeadline end = deadline;
+    if (num_primaries() > 0 && batch->MayRepeat()) {
+      end = std::min(end, RedisDeadlineIn(kSecondsOfNode));
+    }
+    status = RunNodes(batch, &nodes, turn == 0, end, &left);
     if (!status.ok() || left.commands.empty()) return status;
     if (std::chrono::steady_clock::now() >= deadline) return left.last;
-    const bool is_cluster = num_primaries() > 0;
-    if (left.is_down) std::this_thread::sleep_for(kPause);
-    if (is_cluster ? left.has_moved || left.is_down : left.is_down) {
+    if (left.is_down || turn >= kMostAtOnce) std::this_thread::sleep_for(kPause);
+    if (left.is_down || HasSuspect() || (left.has_moved && num_primaries() > 0)) {
       status = Refresh(deadline);
       if (!status.ok() && std::chrono::steady_clock::now() >= deadline) return left.last;
     }
@@ -292,15 +211,15 @@ Status RedisNodes::TakeNext(RedisBatch* batch, NodeCommands* node, RedisDeadline
 // "MOVED 3999 HOST:PORT", "ASK 3999 HOST:PORT", where HOST may be empty: the same.
 Status RedisNodes::TakeError(int64_t command, const NodeCommands& node, const std::string& error,
                              Progress* left) const {
-  left->last = Status("tier redis=" + node.address.text() + ": " + Advised(error));
-  const bool moved = StartsWith(error, "MOVED "), asked = StartsWith(error, "ASK ");
-  if (!moved && !asked && !Passes(error)) return left->last;
+  left->last = Status("tier redis=" + node.address.text() + ": " + AdvisedRedisError(error));
+  const bool moved = RedisErrorIs(error, "MOVED "), asked = RedisErrorIs(error, "ASK ");
+  if (!moved && !asked && !RedisErrorPasses(error)) return left->last;
   left->commands.push_back(command);
-  left->is_down |= Passes(error);
+  left->is_down |= RedisErrorPasses(error);
   left->has_moved |= moved;
   if (!moved && !asked) return {};
   std::string address = error.substr(error.rfind(' ') + 1);
-  if (StartsWith(address, ":")) address = node.address.host + address;
+  if (address.compare(0, 1, ":") == 0) address = node.address.host + address;
   Redirect& redirect = left->redirects[command];
   redirect.asking = asked;
   return ReadRedisAddress(address, &redirect.address) ? Status() : left->last;
@@ -309,8 +228,10 @@ Status RedisNodes::TakeError(int64_t command, const NodeCommands& node, const st
 Status RedisNodes::Lose(const RedisBatch& batch, NodeCommands* node, const Status& why,
                         Progress* left) const {
   node->connection.reset();
+  Suspect(node->address);
   const bool was_sent = node->num_sent > node->num_taken;
-  left->last = Status("tier redis=" + node->address.text() + ": " + Advised(why.message()));
+  left->last =
+      Status("tier redis=" + node->address.text() + ": " + AdvisedRedisError(why.message()));
   left->commands.insert(left->commands.end(), node->commands.begin() + node->num_taken,
                         node->commands.end());
   left->is_down |= node->is_fresh;

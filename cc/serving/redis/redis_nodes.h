@@ -2,12 +2,15 @@
 // open, and batches of commands that are pipelined to the nodes that have their keys.
 //
 // A node that is away is asked again through a new connection; keys of a cluster that have moved
-// are followed (MOVED, ASK). All of it ends by the deadline of the call. Any number of threads.
+// are followed (MOVED, ASK), and so is a replica that takes the place of its primary. All of it
+// ends by the deadline of the call. Any number of threads.
 #pragma once
 
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -46,6 +49,9 @@ class RedisNodes {
   // Any commands of one slot each: their replies.
   Status Run(const std::vector<std::vector<std::string>>& commands, const std::string& key,
              bool may_repeat, RedisDeadline deadline, std::vector<RedisReply>* replies) const;
+  // What identifies the histories of writes of all primaries: a server that starts again, or takes
+  // the place of another, has one of its own.
+  Status Histories(RedisDeadline deadline, std::set<std::string>* histories) const;
 
  private:
   // Commands for one node, and how far they are.
@@ -71,10 +77,15 @@ class RedisNodes {
 
   explicit RedisNodes(const RedisOptions& options) : options_(options) {}
   std::shared_ptr<const RedisTopology> topology() const;
-  // Asks one node after the other.
+  // Asks one node after the other, the suspect last.
   Status Refresh(RedisDeadline deadline) const;
   Status AskTopology(const RedisAddress& address, RedisDeadline deadline,
                      RedisTopology* topology) const;
+  // One command, by a connection of its own, which is kept.
+  Status AskNode(const RedisAddress& address, const std::vector<std::string>& words,
+                 RedisDeadline deadline, RedisReply* reply) const;
+  void Suspect(const RedisAddress& address) const;
+  bool HasSuspect() const;
 
   std::unique_ptr<RedisConnection> Open(const RedisAddress& address, RedisDeadline deadline,
                                         bool may_reuse, bool* is_fresh, Status* error) const;
@@ -98,6 +109,8 @@ class RedisNodes {
   const HomeProcess home_;
   mutable std::mutex mutex_;  // of what follows
   mutable std::shared_ptr<const RedisTopology> topology_;
+  // A node of a cluster that did not answer: another may have taken its place since.
+  mutable std::optional<RedisAddress> suspect_;
   mutable std::map<RedisAddress, std::vector<std::unique_ptr<RedisConnection>>> idle_;
 };
 

@@ -11,7 +11,6 @@ namespace group_embedding {
 namespace {
 
 constexpr int64_t kPartsOfPrimary = 16, kMostParts = 1024;
-constexpr double kPatience = 30;  // seconds
 constexpr char kDay[] = "86400";
 constexpr char kFillField[] = "fill";
 constexpr char kNames[] = "group_embedding:";
@@ -46,8 +45,6 @@ bool Describe(const std::vector<RedisReply>& fields, RedisTable::Description* de
 }
 
 }  // namespace
-
-RedisDeadline RedisPatience() { return RedisDeadlineIn(kPatience); }
 
 RedisTable::RedisTable(const RedisNodes* nodes, const LowerRowsId& id,
                        const Description& description)
@@ -86,38 +83,40 @@ std::shared_ptr<const RedisTable> RedisTable::Make(const RedisNodes& nodes, cons
 }
 
 Status RedisTable::Ask(const std::string& key, const std::vector<Words>& commands,
-                       std::vector<RedisReply>* replies) const {
-  return nodes_.Run(commands, key, true, RedisPatience(), replies);
+                       RedisDeadline deadline, std::vector<RedisReply>* replies) const {
+  return nodes_.Run(commands, key, true, deadline, replies);
 }
 
-Status RedisTable::ForAllKeys(const Words& words) const {
+Status RedisTable::ForAllKeys(const Words& words, RedisDeadline deadline) const {
   std::vector<std::string> keys = {TableKey(id_)};
   for (const RedisPart& part : parts_) keys.push_back(part.key);
   std::vector<RedisReply> replies;
   for (const std::string& key : keys) {
     Words command = words;
     command.insert(command.begin() + 1, key);
-    Status status = Ask(key, {command}, &replies);
+    Status status = Ask(key, {command}, deadline, &replies);
     if (!status.ok()) return status;
   }
   return {};
 }
 
-Status RedisTable::Begin() const {
+Status RedisTable::Begin(RedisDeadline deadline, std::set<std::string>* histories) const {
+  Status status = nodes_.Histories(deadline, histories);
   std::vector<RedisReply> replies;
   for (const RedisPart& part : parts_) {
     const Words make = {"HSET", part.key, kFillField, description_.fill};
-    Status status = Ask(part.key, {make, {"EXPIRE", part.key, kDay}}, &replies);
+    if (status.ok()) status = Ask(part.key, {make, {"EXPIRE", part.key, kDay}}, deadline, &replies);
     if (!status.ok()) return status;
   }
-  return {};
+  return status;
 }
 
-Status RedisTable::CheckParts(int64_t num_rows) const {
+Status RedisTable::CheckParts(int64_t num_rows, RedisDeadline deadline) const {
   std::vector<RedisReply> replies;
   int64_t num_found = 0;
   for (const RedisPart& part : parts_) {
-    Status status = Ask(part.key, {{"HGET", part.key, kFillField}, {"HLEN", part.key}}, &replies);
+    const std::vector<Words> ask = {{"HGET", part.key, kFillField}, {"HLEN", part.key}};
+    Status status = Ask(part.key, ask, deadline, &replies);
     if (!status.ok()) return status;
     num_found += replies[0].text == description_.fill ? replies[1].number - 1 : -1;
   }
@@ -127,13 +126,28 @@ Status RedisTable::CheckParts(int64_t num_rows) const {
          ", as Redis lost some while they were written; load them again";
 }
 
-Status RedisTable::Complete(int64_t num_rows, const std::vector<char>& initial) const {
-  Status status = CheckParts(num_rows);
+Status RedisTable::CheckHistories(const std::set<std::string>& expected,
+                                  RedisDeadline deadline) const {
+  std::set<std::string> found;
+  Status status = nodes_.Histories(deadline, &found);
+  if (!status.ok()) return status;
+  if (std::includes(expected.begin(), expected.end(), found.begin(), found.end())) return {};
+  return "tier redis=" + nodes_.options().text() +
+         ": a server has started again, or a replica has taken its place, while rows were written, "
+         "of which it may lack some; load them again";
+}
+
+Status RedisTable::Complete(int64_t num_rows, const std::vector<char>& initial,
+                            const std::set<std::string>& histories, RedisDeadline deadline) const {
+  Status status = CheckParts(num_rows, deadline);
   std::vector<RedisReply> replies;
   for (const RedisPart& part : parts_) {
     if (!status.ok()) return status;
-    status = Ask(part.key, {{"HSET", part.key, kRedisMarkField, description_.fill}}, &replies);
+    const Words mark = {"HSET", part.key, kRedisMarkField, description_.fill};
+    status = Ask(part.key, {mark}, deadline, &replies);
   }
+  // A server that comes later and has a mark has the rows that were written before it.
+  if (status.ok()) status = CheckHistories(histories, deadline);
   const std::string key = TableKey(id_);
   const Words fields = {kFillField, description_.fill,
                         "format",   std::to_string(static_cast<int>(description_.format)),
@@ -143,38 +157,38 @@ Status RedisTable::Complete(int64_t num_rows, const std::vector<char>& initial) 
                         "initial",  std::string(initial.begin(), initial.end())};
   Words describe = {"HSET", key};
   describe.insert(describe.end(), fields.begin(), fields.end());
-  if (status.ok()) status = Ask(key, {describe}, &replies);
-  return status.ok() ? Use() : status;
+  if (status.ok()) status = Ask(key, {describe}, deadline, &replies);
+  return status.ok() ? Use(deadline) : status;
 }
 
-Status RedisTable::ReadInitial(std::vector<char>* initial) const {
+Status RedisTable::ReadInitial(RedisDeadline deadline, std::vector<char>* initial) const {
   std::vector<RedisReply> replies;
   const std::string key = TableKey(id_);
-  Status status = Ask(key, {{"HGET", key, "initial"}}, &replies);
+  Status status = Ask(key, {{"HGET", key, "initial"}}, deadline, &replies);
   if (status.ok()) initial->assign(replies[0].text.begin(), replies[0].text.end());
   return status;
 }
 
-Status RedisTable::Use() const {
+Status RedisTable::Use(RedisDeadline deadline) const {
   std::vector<LowerRowsId> old;
-  Status status = ForAllKeys({"PERSIST"});
-  if (status.ok()) status = MakeNewest(&old);
+  Status status = ForAllKeys({"PERSIST"}, deadline);
+  if (status.ok()) status = MakeNewest(deadline, &old);
   for (const LowerRowsId& id : old) {
     if (!status.ok()) return status;
-    const auto table = Find(nodes_, id, RedisPatience(), &status);
-    if (table != nullptr) status = table->ForAllKeys({"EXPIRE", kDay});
+    const auto table = Find(nodes_, id, deadline, &status);
+    if (table != nullptr) status = table->ForAllKeys({"EXPIRE", kDay}, deadline);
   }
   return status;
 }
 
 // `old`: all but the last content and the one before it, which are known no more.
-Status RedisTable::MakeNewest(std::vector<LowerRowsId>* old) const {
+Status RedisTable::MakeNewest(RedisDeadline deadline, std::vector<LowerRowsId>* old) const {
   const std::string key = ContentsKey(id_.table), own = Hexadecimal(id_.content);
   std::vector<RedisReply> replies;
-  Status status = Ask(key, {{"HINCRBY", key, "sequence", "1"}}, &replies);
+  Status status = Ask(key, {{"HINCRBY", key, "sequence", "1"}}, deadline, &replies);
   if (!status.ok()) return status;
   const Words enter = {"HSET", key, own, std::to_string(replies[0].number)};
-  status = Ask(key, {enter, {"HGETALL", key}}, &replies);
+  status = Ask(key, {enter, {"HGETALL", key}}, deadline, &replies);
   if (!status.ok()) return status;
   std::vector<std::pair<int64_t, std::string>> others;
   const std::vector<RedisReply>& all = replies[1].elements;
@@ -188,15 +202,15 @@ Status RedisTable::MakeNewest(std::vector<LowerRowsId>* old) const {
     old->push_back({id_.table, std::strtoull(others[i].second.c_str(), nullptr, 16)});
     forget.push_back(others[i].second);
   }
-  return old->empty() ? Status() : Ask(key, {forget}, &replies);
+  return old->empty() ? Status() : Ask(key, {forget}, deadline, &replies);
 }
 
-Status RedisTable::Prolong() const {
+Status RedisTable::Prolong(RedisDeadline deadline) const {
   const std::string key = TableKey(id_);
   std::vector<RedisReply> replies;
-  Status status = Ask(key, {{"TTL", key}}, &replies);
+  Status status = Ask(key, {{"TTL", key}}, deadline, &replies);
   if (!status.ok() || replies[0].number < 0) return status;
-  return ForAllKeys({"EXPIRE", kDay});
+  return ForAllKeys({"EXPIRE", kDay}, deadline);
 }
 
 }  // namespace group_embedding

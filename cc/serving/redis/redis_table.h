@@ -11,12 +11,15 @@
 // absent; nor can one row be lost alone, as rows can that are keys of Redis.
 //
 // Each process fills hashes of its own, named by a random FILL, and makes them known when they are
-// complete: processes that fill at the same time do not mix. Hashes that are being filled expire
-// after a day, and so do old contents, which processes that read them prolong.
+// complete: processes that fill at the same time do not mix. A server that starts again, or a
+// replica that takes its place, may lack the last rows, and have a former one of a key: a filling
+// during which that happens does not become complete. Hashes that are being filled expire after a
+// day, and so do old contents, which processes that read them prolong.
 #pragma once
 
 #include <cstdint>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -35,7 +38,7 @@ class RedisTable {
     int64_t dim = 0, num_parts = 0, num_rows = 0;
   };
 
-  // `nodes`: outlives the table.
+  // `nodes`: outlives the table. All calls end by their deadlines.
   RedisTable(const RedisNodes* nodes, const LowerRowsId& id, const Description& description);
 
   // What Redis has for `id`, if it is complete; null if not, or on an error.
@@ -49,33 +52,34 @@ class RedisTable {
   const std::vector<RedisPart>& parts() const { return parts_; }
   int64_t row_bytes() const { return RowBytes(description_.format, description_.dim); }
 
-  // Makes the hashes. Should one be lost while it is filled, its "fill" is lost, too.
-  Status Begin() const;
-  // Marks the hashes as complete, if they have so many rows, and describes them.
-  Status Complete(int64_t num_rows, const std::vector<char>& initial) const;
-  Status ReadInitial(std::vector<char>* initial) const;
+  // Makes the hashes. Should one be lost while it is filled, its "fill" is lost, too. `histories`:
+  // of the servers, as RedisNodes says.
+  Status Begin(RedisDeadline deadline, std::set<std::string>* histories) const;
+  // Marks the hashes as complete, if they have so many rows and the servers no other histories than
+  // at the beginning, and describes them.
+  Status Complete(int64_t num_rows, const std::vector<char>& initial,
+                  const std::set<std::string>& histories, RedisDeadline deadline) const;
+  Status ReadInitial(RedisDeadline deadline, std::vector<char>* initial) const;
   // The table stays, and so does the content before it; older ones expire.
-  Status Use() const;
+  Status Use(RedisDeadline deadline) const;
   // If the table expires: later.
-  Status Prolong() const;
+  Status Prolong(RedisDeadline deadline) const;
 
  private:
   using Words = std::vector<std::string>;
 
-  Status Ask(const std::string& key, const std::vector<Words>& commands,
+  Status Ask(const std::string& key, const std::vector<Words>& commands, RedisDeadline deadline,
              std::vector<RedisReply>* replies) const;
   // `words` with each key of the table as the second word.
-  Status ForAllKeys(const Words& words) const;
-  Status CheckParts(int64_t num_rows) const;
-  Status MakeNewest(std::vector<LowerRowsId>* old) const;
+  Status ForAllKeys(const Words& words, RedisDeadline deadline) const;
+  Status CheckParts(int64_t num_rows, RedisDeadline deadline) const;
+  Status CheckHistories(const std::set<std::string>& expected, RedisDeadline deadline) const;
+  Status MakeNewest(RedisDeadline deadline, std::vector<LowerRowsId>* old) const;
 
   const RedisNodes& nodes_;
   const LowerRowsId id_;
   const Description description_;
   std::vector<RedisPart> parts_;
 };
-
-// For what no request waits for.
-RedisDeadline RedisPatience();
 
 }  // namespace group_embedding

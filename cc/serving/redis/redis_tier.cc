@@ -3,6 +3,8 @@
 #include <chrono>
 #include <map>
 #include <mutex>
+#include <set>
+#include <string>
 #include <utility>
 
 #include "serving/lower_rows.h"
@@ -12,14 +14,19 @@ namespace group_embedding {
 namespace {
 
 constexpr double kSecondsToConnect = 5;
-constexpr double kSecondsToRead = 1;  // for a request without a deadline
+constexpr double kSecondsToAnswer = 1;  // of a call without a deadline
 constexpr std::chrono::minutes kProlongAfter{10};
+
+RedisDeadline EndOf(const Deadline& deadline) {
+  return deadline.is_never() ? RedisDeadlineIn(kSecondsToAnswer) : deadline.end;
+}
 
 class RedisTier : public LowerTier, public std::enable_shared_from_this<RedisTier> {
  public:
   explicit RedisTier(std::unique_ptr<RedisNodes> nodes) : nodes_(std::move(nodes)) {}
 
-  std::unique_ptr<LowerRows> Find(const LowerRowsId& id, int64_t dim, Status* error) override;
+  std::unique_ptr<LowerRows> Find(const LowerRowsId& id, int64_t dim, const Deadline& deadline,
+                                  Status* error) override;
   std::unique_ptr<LowerRows> Make(const LowerRowsId& id, RowFormat format, int64_t dim) override;
 
   const RedisNodes& nodes() const { return *nodes_; }
@@ -46,8 +53,8 @@ class RedisRows : public LowerRows {
 
   Status Read(const int64_t* keys, int64_t num_keys, const Deadline& limit, bool* found,
               char* rows) const override {
-    const RedisDeadline deadline = limit.is_never() ? RedisDeadlineIn(kSecondsToRead) : limit.end;
-    std::shared_ptr<const RedisTable> table = TableNow();
+    const RedisDeadline deadline = EndOf(limit);
+    std::shared_ptr<const RedisTable> table = TableNow(deadline);
     for (;;) {
       ReadRowCommands read(table->parts(), table->description().fill, keys, num_keys,
                            table->row_bytes(), found, rows);
@@ -57,54 +64,58 @@ class RedisRows : public LowerRows {
     }
   }
 
-  Status Write(const int64_t* keys, int64_t num_keys, const char* rows, bool) override {
-    return Run(keys, num_keys, rows, &num_rows_);
+  Status Write(const int64_t* keys, int64_t num_keys, const char* rows, bool,
+               const Deadline& deadline) override {
+    return Run(keys, num_keys, rows, EndOf(deadline), &num_rows_);
   }
 
-  Status Erase(const int64_t* keys, int64_t num_keys) override {
+  Status Erase(const int64_t* keys, int64_t num_keys, const Deadline& deadline) override {
     int64_t num_erased = 0;
-    Status status = Run(keys, num_keys, nullptr, &num_erased);
+    Status status = Run(keys, num_keys, nullptr, EndOf(deadline), &num_erased);
     num_rows_ -= num_erased;
     return status;
   }
 
-  Status Complete(const std::vector<char>& initial) override {
-    Status status = Begin();
-    if (status.ok()) status = table_->Complete(num_rows_, initial);
+  Status Complete(const std::vector<char>& initial, const Deadline& limit) override {
+    const RedisDeadline deadline = EndOf(limit);
+    Status status = Begin(deadline);
+    if (status.ok()) status = table_->Complete(num_rows_, initial, histories_, deadline);
     return status.In(Where());
   }
 
-  Status ReadInitial(std::vector<char>* initial) const override {
-    return TableNow()->ReadInitial(initial).In(Where());
+  Status ReadInitial(const Deadline& limit, std::vector<char>* initial) const override {
+    const RedisDeadline deadline = EndOf(limit);
+    return TableNow(deadline)->ReadInitial(deadline, initial).In(Where());
   }
 
  private:
   std::string Where() const { return "table '" + id_.table + "', "; }
 
-  Status Begin() {
+  Status Begin(RedisDeadline deadline) {
     if (has_begun_) return {};
     has_begun_ = true;
-    return table_->Begin();
+    return table_->Begin(deadline, &histories_);
   }
 
   // Writes rows, or erases keys, where `rows` is null.
-  Status Run(const int64_t* keys, int64_t num_keys, const char* rows, int64_t* count) {
+  Status Run(const int64_t* keys, int64_t num_keys, const char* rows, RedisDeadline deadline,
+             int64_t* count) {
     WriteRowCommands write(table_->parts(), keys, num_keys, table_->row_bytes(), rows, count);
-    Status status = Begin();
-    if (status.ok()) status = tier_->nodes().Run(&write, RedisPatience());
+    Status status = Begin(deadline);
+    if (status.ok()) status = tier_->nodes().Run(&write, deadline);
     return status.In(Where());
   }
 
   // The hashes to read. Where another process has made the content an old one, they would expire
   // under this one; whoever may not prolong them, or cannot now, reads all the same.
-  std::shared_ptr<const RedisTable> TableNow() const {
+  std::shared_ptr<const RedisTable> TableNow(RedisDeadline deadline) const {
     const auto now = std::chrono::steady_clock::now();
     std::unique_lock<std::mutex> lock(mutex_);
     const std::shared_ptr<const RedisTable> table = table_;
     if (now < prolong_at_) return table;
     prolong_at_ = now + kProlongAfter;
     lock.unlock();
-    Status tried = table->Prolong();
+    Status tried = table->Prolong(deadline);
     return table;
   }
 
@@ -123,17 +134,20 @@ class RedisRows : public LowerRows {
   const RowFormat format_;
   int64_t num_rows_;
   bool has_begun_ = false;
-  mutable std::mutex mutex_;  // of what follows, once the rows are read
+  std::set<std::string> histories_;  // of the servers, when it began
+  mutable std::mutex mutex_;         // of what follows, once the rows are read
   mutable std::shared_ptr<const RedisTable> table_;
   mutable std::chrono::steady_clock::time_point prolong_at_ =
       std::chrono::steady_clock::now() + kProlongAfter;
 };
 
-std::unique_ptr<LowerRows> RedisTier::Find(const LowerRowsId& id, int64_t dim, Status* error) {
-  const auto table = RedisTable::Find(*nodes_, id, RedisPatience(), error);
+std::unique_ptr<LowerRows> RedisTier::Find(const LowerRowsId& id, int64_t dim,
+                                           const Deadline& limit, Status* error) {
+  const RedisDeadline deadline = EndOf(limit);
+  const auto table = RedisTable::Find(*nodes_, id, deadline, error);
   *error = error->In("table '" + id.table + "', ");
   if (table == nullptr || table->description().dim != dim) return nullptr;
-  Status used = table->Use();  // a user who may only read cannot say so, and need not
+  Status used = table->Use(deadline);  // a user who may only read cannot say so, and need not
   return std::make_unique<RedisRows>(shared_from_this(), id, table);
 }
 

@@ -52,7 +52,7 @@ absl::Status FetchRows(ServedTable* table, const int64_t* keys, std::vector<int6
   if (status.ok()) return absl::OkStatus();
   const absl::Status failure = is_late ? absl::DeadlineExceededError(status.message())
                                        : absl::UnavailableError(status.message());
-  if (request != nullptr) request->Fail(failure);
+  if (request != nullptr) request->failure.Fail(failure);
   return failure;
 }
 

@@ -102,6 +102,28 @@ absl::Status TakeFormat(const SavedTable& saved, const std::vector<TableFileSumm
   return absl::OkStatus();
 }
 
+// Adds a block of a file to a table.
+absl::Status Load(const TableFileBlock& block, bool changes_only, ServedTable* table) {
+  const Deadline deadline = Deadline::In(kPatienceToOpen);
+  Status loaded =
+      table->Erase(block.erased.data(), static_cast<int64_t>(block.erased.size()), deadline);
+  if (loaded.ok()) {
+    loaded = table->Load(block.rows.keys.data(), static_cast<int64_t>(block.rows.keys.size()),
+                         block.rows.values.data(), changes_only, deadline);
+  }
+  if (loaded.ok() && !block.encoded.keys.empty()) {
+    if (block.encoded.format != table->options().format) {
+      return absl::DataLossError("table '" + table->options().name +
+                                 "': expected files whose rows have one format");
+    }
+    loaded = table->LoadEncoded(block.encoded, changes_only, deadline);
+  }
+  if (loaded.ok()) return absl::OkStatus();
+  // A table in memory lacks memory.
+  return table->lower() == nullptr ? absl::ResourceExhaustedError(loaded.message())
+                                   : FromTier(loaded, deadline);
+}
+
 // Fills a table from the files of one save, each read once more than it was verified.
 absl::Status Fill(const SavedTable& saved, const std::vector<TableFileSummary>& files,
                   ServedTable* table, std::vector<char>* initial_rows) {
@@ -127,16 +149,7 @@ absl::Status Fill(const SavedTable& saved, const std::vector<TableFileSummary>& 
         TableFileBlock block;
         TF_RETURN_IF_ERROR(DataLoss(file.Next(&block)));
         initial.insert(initial.end(), block.initial_rows.begin(), block.initial_rows.end());
-        Status loaded =
-            table->Erase(block.erased.data(), static_cast<int64_t>(block.erased.size()));
-        if (loaded.ok()) {
-          loaded = table->Load(block.rows.keys.data(), static_cast<int64_t>(block.rows.keys.size()),
-                               block.rows.values.data(), changes_only);
-        }
-        if (loaded.ok() && !block.encoded.keys.empty()) {
-          loaded = table->LoadEncoded(block.encoded, changes_only);
-        }
-        if (!loaded.ok()) return absl::ResourceExhaustedError(loaded.message());
+        TF_RETURN_IF_ERROR(Load(block, changes_only, table));
         is_last = block.is_last;
       }
       const size_t all = options.matrix_rows * options.dim * SizeOf(options.dtype);
@@ -160,24 +173,32 @@ class RestoreServedTableOp : public OpKernel {
     OP_REQUIRES_OK(context, table->CheckInitialized());
     OP_REQUIRES_OK(context, ReadScalar(context, "prefix", &prefix));
     OP_REQUIRES_OK(context, ReadScalar(context, "manifest", &text));
+    const absl::Status restored = Restore(*table, prefix, text);
+    table->tables()->restore_failure.Fail(restored);
+    OP_REQUIRES_OK(context, restored);
+  }
+
+ private:
+  static absl::Status Restore(const ServedTableResource& table, const std::string& prefix,
+                              const std::string& text) {
     Manifest manifest;
-    OP_REQUIRES_OK(context, DataLoss(Decode(text, table->name(), &manifest)));
+    TF_RETURN_IF_ERROR(DataLoss(Decode(text, table.name(), &manifest)));
     const SavedTable saved = FilesOf(manifest, prefix, FileSystemOf(prefix));
-    ServedTables& tables = *table->tables();
-    const LowerRowsId id = {table->name(), tables.ContentOf(table->name(), text)};
+    ServedTables& tables = *table.tables();
+    const LowerRowsId id = {table.name(), tables.ContentOf(table.name(), text)};
     bool is_there = false;
-    OP_REQUIRES_OK(context, tables.AttachComplete(table->entry(), id, &is_there));
-    if (is_there) return;
+    TF_RETURN_IF_ERROR(tables.AttachComplete(table.entry(), id, &is_there));
+    if (is_there) return absl::OkStatus();
     std::vector<TableFileSummary> files;
     std::vector<char> initial;
-    OP_REQUIRES_OK(context, DataLoss(VerifySavedTable(saved, table->name(), nullptr, {}, &files)));
-    OP_REQUIRES_OK(context, TakeFormat(saved, files, &tables, table->entry()));
-    ServedTable& served = *table->entry()->table;
+    TF_RETURN_IF_ERROR(DataLoss(VerifySavedTable(saved, table.name(), nullptr, {}, &files)));
+    TF_RETURN_IF_ERROR(TakeFormat(saved, files, &tables, table.entry()));
+    ServedTable& served = *table.entry()->table;
     tables.AttachEmpty(&served, id);
-    OP_REQUIRES_OK(context, Fill(saved, files, &served, &initial));
-    if (served.lower() == nullptr) return;
-    const Status completed = served.lower()->Complete(initial);
-    OP_REQUIRES(context, completed.ok(), absl::UnavailableError(completed.message()));
+    TF_RETURN_IF_ERROR(Fill(saved, files, &served, &initial));
+    if (served.lower() == nullptr) return absl::OkStatus();
+    const Deadline deadline = Deadline::In(kPatienceToOpen);
+    return FromTier(served.lower()->Complete(initial, deadline), deadline);
   }
 };
 

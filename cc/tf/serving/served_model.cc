@@ -188,7 +188,7 @@ absl::Status ServedModel::MakeSession(int slot, const MetaGraphDef& meta) {
   if (slot > 0) {
     TF_RETURN_IF_ERROR(ShareVariables());
   } else {
-    TF_RETURN_IF_ERROR(session->Restore());
+    TF_RETURN_IF_ERROR(tables_->restore_failure.Explain(session->Restore()));
     if (options_.tiers.has_lower()) tables_->StartCaches(options_.tiers);
     if (options_.gpu >= 0) {
       TF_RETURN_IF_ERROR(tables_->MakeCopies(options_.tiers.hbm_bytes));
@@ -272,7 +272,7 @@ absl::Status ServedModel::Predict(const std::string& signature, const NamedTenso
   ServedRequest request(deadline);
   const absl::Status called =
       slot.session->Call(found->second.feeds(), fetches, {}, fed, &fetched, &request);
-  if (!called.ok()) return request.failure().ok() ? called : request.failure();
+  if (!called.ok()) return request.failure.Explain(called);
   for (size_t i = 0; i < fetched.size(); ++i) answer->outputs.emplace_back(outputs[i], fetched[i]);
   return absl::OkStatus();
 }

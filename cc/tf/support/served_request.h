@@ -1,10 +1,8 @@
 // ServedRequest: what ops know of the request that they compute, and tell it.
 #pragma once
 
-#include <mutex>
-
-#include "absl/status/status.h"
 #include "serving/deadline.h"
+#include "tf/support/first_failure.h"
 
 namespace group_embedding {
 
@@ -31,21 +29,7 @@ class ServedRequest {
   };
 
   const Deadline deadline;
-
-  // The first failure of an op, for the request's answer: TensorFlow replaces UnavailableError by
-  // InternalError. Any thread.
-  void Fail(const absl::Status& status) {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    failure_.Update(status);
-  }
-  absl::Status failure() {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    return failure_;
-  }
-
- private:
-  std::mutex mutex_;
-  absl::Status failure_;
+  FirstFailure failure;  // of an op, for the request's answer
 };
 
 }  // namespace group_embedding

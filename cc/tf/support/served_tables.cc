@@ -31,6 +31,12 @@ std::string WordOf(RowFormat format) {
 
 }  // namespace
 
+absl::Status FromTier(const Status& status, const Deadline& deadline) {
+  if (status.ok()) return absl::OkStatus();
+  return deadline.is_over() ? absl::DeadlineExceededError(status.message())
+                            : absl::UnavailableError(status.message());
+}
+
 int64_t ServedTables::Register(std::shared_ptr<ServedTables> tables) {
   Registry& registry = TheRegistry();
   std::lock_guard<std::mutex> lock(registry.mutex);
@@ -114,13 +120,13 @@ absl::Status ServedTables::AttachComplete(Entry* entry, const LowerRowsId& id, b
   if (lower_ == nullptr) return absl::OkStatus();
   const ServedTableOptions options = entry->table->options();  // the table may be made again
   Status status;
-  std::unique_ptr<LowerRows> rows = lower_->Find(id, options.dim, &status);
-  if (!status.ok()) return absl::UnavailableError(status.message());
+  const Deadline deadline = Deadline::In(kPatienceToOpen);
+  std::unique_ptr<LowerRows> rows = lower_->Find(id, options.dim, deadline, &status);
+  TF_RETURN_IF_ERROR(FromTier(status, deadline));
   if (rows == nullptr) return absl::OkStatus();
   TF_RETURN_IF_ERROR(MakeAgain(entry, rows->format()));
   std::vector<char> initial;
-  status = rows->ReadInitial(&initial);
-  if (!status.ok()) return absl::UnavailableError(status.message());
+  TF_RETURN_IF_ERROR(FromTier(rows->ReadInitial(deadline, &initial), deadline));
   const size_t all = options.matrix_rows * options.dim * SizeOf(options.dtype);
   if (all > 0 && initial.size() == all) entry->table->WriteInitialRows(initial.data());
   entry->table->Attach(std::move(rows));

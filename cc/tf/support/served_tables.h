@@ -4,6 +4,7 @@
 #pragma once
 
 #include <array>
+#include <chrono>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -11,13 +12,22 @@
 #include <string>
 #include <vector>
 
+#include "serving/deadline.h"
 #include "serving/device/row_cache.h"
 #include "serving/served_table.h"
 #include "serving/two_slots.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/resource_mgr.h"
+#include "tf/support/first_failure.h"
 
 namespace group_embedding {
+
+// For a call of the tier below memory while a model is opened: a cluster may put another node in
+// the place of one that is gone meanwhile.
+constexpr std::chrono::seconds kPatienceToOpen(30);
+
+// What the tier below memory has answered: an error is UNAVAILABLE, or DEADLINE_EXCEEDED.
+absl::Status FromTier(const Status& status, const Deadline& deadline);
 
 // What a lookup reads. A slot's overlay changes only while no request is in the slot.
 struct TableView {
@@ -77,6 +87,8 @@ class ServedTables {
   // Once tables have their rows: gives each copies of rows on the GPU. bytes: for all of them; 0:
   // half of what the GPU has left, or less if that is enough.
   absl::Status MakeCopies(int64_t bytes);
+
+  FirstFailure restore_failure;  // of an op that gives a table its rows
 
   // In the order of resources' names.
   std::map<std::string, Entry>& entries() { return entries_; }
