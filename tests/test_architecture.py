@@ -281,6 +281,29 @@ def test_every_file_that_a_page_names_is_there(page):
     assert [name for name in named if not (ROOT / name).exists()] == []
 
 
+# "`Owners` in `cc/core/owner.h`"
+NAME_IN_FILE = re.compile(r"`([A-Za-z_][\w:]*)`\s+in\s+`([\w/.]+\.(?:py|cc|cu|h|cuh))`")
+
+
+def test_a_name_is_in_the_file_that_a_page_says_it_is_in():
+    # Given the names that pages give a file to
+    named = [(page, *found) for page in PROSE for found in NAME_IN_FILE.findall(page.read_text())]
+    assert len(named) > 20
+    folders = [ROOT / f for f in ("group_embedding", "tests", "benchmarks", "buildtools")]
+    sources = [*native_files(), *(f for folder in folders for f in folder.rglob("*.py"))]
+
+    # When each is looked for in its file
+    missing = []
+    for page, name, path in named:
+        files = [f for f in sources if f"/{f.relative_to(ROOT)}".endswith(f"/{path}")]
+        word = re.compile(rf"\b{name.split('::')[-1]}\b")
+        if not any(word.search(f.read_text()) for f in files):
+            missing.append(f"{page.relative_to(ROOT)}: {name} in {path}")
+
+    # Then it is there
+    assert missing == []
+
+
 @pytest.mark.parametrize("folder", ["feature_column", "layers", "sok"])
 def test_ways_in_do_not_import_each_other(folder):
     others = [f"group_embedding.{o}" for o in ("feature_column", "layers", "sok") if o != folder]
