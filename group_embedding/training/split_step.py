@@ -17,14 +17,12 @@ from __future__ import annotations
 import collections
 
 import tensorflow as tf
-from tensorflow.python.util import pywrap_xla_ops
 
 from group_embedding.ops.variable_handles import packing_handles
+from group_embedding.training.compilable_ops import DROPPED, is_compilable, with_functions
 
 # Ops without work of their own, which run where what they wait for runs.
 _ANYWHERE = ("Identity", "IdentityN", "NoOp")
-# XLA drops assertions, and so does a step that is compiled.
-_DROPPED = ("Assert",)
 # Ops that wait for other ranks or change tables. `ops.deferred` knows those that a step may have;
 # others would be made at another time than the step says.
 _WAITING = ("HostAlltoall", "HostExchangeRows", "HostLookUpRows")
@@ -102,7 +100,7 @@ class SplitStep:
         control inputs."""
         found = [self._call_of.get(t.op, t.op) for t in item.inputs]
         if _is_op(item):
-            found += [c for c in item.control_inputs if c.type not in _DROPPED]
+            found += [c for c in item.control_inputs if c.type not in DROPPED]
         return found
 
     def is_source(self, item):
@@ -123,7 +121,7 @@ class SplitStep:
     def _find_needed(self):
         flat = tf.nest.flatten(self._outputs, expand_composites=True)
         waiting = [t.op for t in flat if tf.is_tensor(t)]
-        waiting += [op for op in self._graph.control_outputs if op.type not in _DROPPED]
+        waiting += [op for op in self._graph.control_outputs if op.type not in DROPPED]
         waiting += self._calls
         return self.behind(waiting)
 
@@ -230,7 +228,7 @@ class _Levels:
         return level
 
     def _runs_outside(self, op):
-        refused = next((o for o in _with_functions(op) if o.type.startswith(_REFUSED)), None)
+        refused = next((o for o in with_functions(op) if o.type.startswith(_REFUSED)), None)
         if refused is not None:
             raise ValueError(
                 f"{self._name}: expected no op that waits for other ranks, or changes tables, but "
@@ -288,44 +286,6 @@ class _Copy:
             )
         self.ops[op] = made
         self.tensors.update(zip(map(id, op.outputs), made.outputs))
-
-
-def is_compilable(op):
-    """Returns whether XLA has a kernel for an op, and for all ops of the functions it calls."""
-    if op.type in _DROPPED:
-        return True
-    tensors = [*op.inputs, *op.outputs]
-    if op.type not in _kernels() or any(t.dtype == tf.string for t in tensors):
-        return False
-    return all(map(is_compilable, _ops_of_functions(op)))
-
-
-def _with_functions(op):
-    """An op, and those of the functions that it calls."""
-    yield op
-    for inner in _ops_of_functions(op):
-        yield from _with_functions(inner)
-
-
-def _ops_of_functions(op):
-    for attr in op.node_def.attr.values():
-        functions = [attr.func] if attr.HasField("func") else attr.list.func
-        for function in functions:
-            definition = op.graph._functions.get(function.name)
-            if definition is not None and function.name:
-                body = getattr(definition, "graph", None)
-                yield from () if body is None else body.get_operations()
-
-
-def _kernels():
-    if not _kernel_names:
-        _kernel_names.update(pywrap_xla_ops.get_cpu_kernel_names())
-        # Arguments and constants of a function's body, which no kernel is asked for.
-        _kernel_names.update({"Placeholder", "_Arg", "_Retval"})
-    return _kernel_names
-
-
-_kernel_names: set = set()
 
 
 def _is_op(item):
