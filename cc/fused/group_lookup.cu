@@ -79,7 +79,7 @@ auto KernelFor(const Group& group, std::optional<DataType> narrow) {
 
 cudaError_t LaunchLookup(const Group& group, void* scratch, Fault* fault, cudaStream_t stream,
                          std::optional<DataType> narrow) {
-  return LaunchLookupKernel(group, scratch, fault, stream, [&](auto* type) {
+  return LaunchLookupKernel(group, FormatOf(group.dtype), scratch, fault, stream, [&](auto* type) {
     return KernelFor<std::remove_pointer_t<decltype(type)>>(group, narrow);
   });
 }

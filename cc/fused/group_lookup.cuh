@@ -12,6 +12,7 @@
 
 #include "core/descriptors.cuh"
 #include "core/fault.cuh"
+#include "core/row_format.h"
 #include "core/rows.cuh"
 #include "fused/combine_segments.cuh"
 #include "fused/group_lookup.h"
@@ -233,7 +234,8 @@ struct LookupPlan {
   BlockPlan blocks;
 };
 
-inline LookupPlan PlanLookup(const Group& group) {
+// format: of the rows. A table without `rows` has addresses in the place of ids.
+inline LookupPlan PlanLookup(const Group& group, RowFormat format) {
   LookupPlan plan;
   const int32_t samples_per_team = SamplesPerTeam(group);
   for (int64_t f = 0; f < group.num_features; ++f) {
@@ -243,8 +245,7 @@ inline LookupPlan PlanLookup(const Group& group) {
     task.rows = static_cast<const char*>(table.rows);
     task.output = static_cast<char*>(feature.output);
     task.num_rows = table.num_rows;
-    task.row_bytes =
-        table.rows == nullptr ? 1 : static_cast<uint32_t>(table.dim * SizeOf(group.dtype));
+    task.row_bytes = table.rows == nullptr ? 1 : static_cast<uint32_t>(RowBytes(format, table.dim));
     task.output_bytes = feature.output_stride * SizeOf(group.dtype);
     task.first_sample = feature.first_sample;
     task.num_samples = feature.num_samples;
@@ -268,9 +269,9 @@ inline int64_t LookupLaunchBytes(int64_t num_features) {
 // Launches kernel_for(null pointer of the device's type of the group). scratch: device memory of
 // LookupLaunchBytes.
 template <typename KernelFor>
-cudaError_t LaunchLookupKernel(const Group& group, void* scratch, Fault* fault, cudaStream_t stream,
-                               const KernelFor& kernel_for) {
-  const LookupPlan plan = PlanLookup(group);
+cudaError_t LaunchLookupKernel(const Group& group, RowFormat format, void* scratch, Fault* fault,
+                               cudaStream_t stream, const KernelFor& kernel_for) {
+  const LookupPlan plan = PlanLookup(group, format);
   const int64_t num_blocks = plan.blocks.num_blocks();
   if (num_blocks == 0) return cudaSuccess;
   if (num_blocks > INT32_MAX) return cudaErrorInvalidConfiguration;

@@ -131,11 +131,12 @@ Args:
   format: float32, bfloat16, int8 or fp8: how rows are stored.
   copies_bytes: of a GPU's memory for copies of rows, per table: lookups run there, and rows stay in
     host memory that it reads. None: lookups run on the host.
+  resident: lookups run on a GPU that has all rows in its memory.
   allocate: as of Group.)")
       .def(py::init<const std::vector<py::object>&, const std::string&, std::optional<int64_t>,
-                    py::object, int>(),
+                    bool, py::object, int>(),
            "tables"_a, py::kw_only(), "format"_a = "float32", "copies_bytes"_a = py::none(),
-           "allocate"_a = py::none(), "num_threads"_a = 1)
+           "resident"_a = false, "allocate"_a = py::none(), "num_threads"_a = 1)
       .def(
           "lookup", &PyServedRows::Lookup, "ids"_a, py::kw_only(), "num_ids"_a,
           "row_splits"_a = py::none(), "weights"_a = py::none(), "outputs"_a, "table_of_feature"_a,

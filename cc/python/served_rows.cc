@@ -35,10 +35,10 @@ std::unique_ptr<Memory> Reserve(bool device_reads, int64_t bytes) {
 }  // namespace
 
 PyServedRows::PyServedRows(const std::vector<py::object>& tables, const std::string& format,
-                           std::optional<int64_t> copies_bytes, py::object allocate,
+                           std::optional<int64_t> copies_bytes, bool resident, py::object allocate,
                            int num_threads)
     : format_(ParseFormat(format)),
-      on_gpu_(copies_bytes.has_value()),
+      on_gpu_(resident || copies_bytes.has_value()),
       scratch_(std::move(allocate), on_gpu_),
       parallel_for_(ThreadedFor(num_threads)) {
   for (size_t t = 0; t < tables.size(); ++t) {
@@ -58,7 +58,14 @@ PyServedRows::PyServedRows(const std::vector<py::object>& tables, const std::str
     }
 #if GROUP_EMBEDDING_CUDA
     if (on_gpu_) {
-      caches_.push_back(std::make_unique<RowCache>(memory.data(), row_bytes, *copies_bytes));
+      residents_.emplace_back();
+      caches_.emplace_back();
+      if (resident) {
+        residents_.back() = std::make_unique<ResidentRows>(
+            memory.data(), row_bytes, num_rows, ResidentRows::BytesFor(row_bytes, num_rows));
+      } else {
+        caches_.back() = std::make_unique<RowCache>(memory.data(), row_bytes, *copies_bytes);
+      }
     }
 #endif
   }
@@ -87,10 +94,14 @@ void PyServedRows::Lookup(py::object ids, const std::vector<int64_t>& num_ids,
   RequireContiguous(ids_view);
   std::vector<Table> tables;
   for (const Stored& stored : tables_) {
-    tables.push_back({on_gpu_ ? nullptr : stored.memory->data(),
-                      on_gpu_ ? int64_t{1} << 60 : stored.num_rows,
-                      static_cast<int32_t>(stored.dim), 0});
+    tables.push_back({stored.memory->data(), stored.num_rows, static_cast<int32_t>(stored.dim), 0});
   }
+#if GROUP_EMBEDDING_CUDA
+  for (size_t t = 0; t < caches_.size(); ++t) {
+    tables[t].rows = residents_[t] ? residents_[t]->rows() : nullptr;  // null: by address
+    if (!residents_[t]) tables[t].num_rows = int64_t{1} << 60;
+  }
+#endif
   std::vector<Feature> features;
   Group group = {};
   for (size_t f = 0; f < outputs.size(); ++f) {
@@ -127,14 +138,14 @@ void PyServedRows::Lookup(py::object ids, const std::vector<int64_t>& num_ids,
     return;
   }
 #if GROUP_EMBEDDING_CUDA
-  RequireWritable(ids_view);  // addresses take the place of row numbers
   std::vector<CachedRows> requests;
   int64_t first = 0;
   for (size_t f = 0; f < outputs.size(); ++f) {
     const int32_t t = features[f].table;
-    requests.push_back({caches_[t]->ref(), t, first, num_ids[f]});
+    if (caches_[t]) requests.push_back({caches_[t]->ref(), t, first, num_ids[f]});
     first += num_ids[f];
   }
+  if (!requests.empty()) RequireWritable(ids_view);  // addresses take the place of row numbers
   if (first != group.batch.num_ids) throw py::value_error("num_ids: expected them to add up");
   void* fetched = scratch_.Get("fetched", FetchedRows::Bytes(requests, group.batch.num_ids));
   void* memory = scratch_.Get("lookup", StoredLookupScratchBytes(group));
@@ -156,16 +167,22 @@ void PyServedRows::Write(int64_t table, int64_t row, py::object values) {
   RequireShape(view, {stored.dim});
   if (row < 0 || row >= stored.num_rows) throw py::value_error("row: expected one of the table");
 #if GROUP_EMBEDDING_CUDA
-  if (on_gpu_) caches_[table]->Forget(&row, 1);
+  RowCopies* copies = nullptr;
+  if (on_gpu_) copies = caches_[table].get();
+  if (on_gpu_ && residents_[table]) copies = residents_[table].get();
+  if (copies != nullptr) copies->Forget(&row, 1);
 #endif
   EncodeRow(DataType::kFloat32, view.data, stored.dim, format_,
             stored.memory->data() + row * RowBytes(format_, stored.dim));
+#if GROUP_EMBEDDING_CUDA
+  if (copies != nullptr) copies->Refresh(&row, 1);
+#endif
 }
 
 py::dict PyServedRows::Counts(int64_t table) const {
   At(table);
 #if GROUP_EMBEDDING_CUDA
-  if (on_gpu_) {
+  if (on_gpu_ && caches_[table]) {
     const RowCacheCounts counts = caches_[table]->counts();
     return py::dict("found"_a = counts.found, "brought"_a = counts.brought, "kept"_a = counts.kept,
                     "capacity"_a = counts.capacity, "bytes"_a = caches_[table]->bytes());

@@ -1,5 +1,5 @@
-// PyServedRows: the rows of served tables, and lookups of them on the host or on a GPU that has
-// copies of some.
+// PyServedRows: the rows of served tables, and lookups of them on the host or on a GPU that has all
+// rows or copies of some.
 #pragma once
 
 #include <pybind11/pybind11.h>
@@ -11,6 +11,7 @@
 
 #include "core/row_format.h"
 #include "python/run.h"
+#include "serving/device/resident_rows.h"
 #include "serving/device/row_cache.h"
 #include "table/memory.h"
 
@@ -19,7 +20,8 @@ namespace group_embedding {
 class PyServedRows {
  public:
   PyServedRows(const std::vector<pybind11::object>& tables, const std::string& format,
-               std::optional<int64_t> copies_bytes, pybind11::object allocate, int num_threads);
+               std::optional<int64_t> copies_bytes, bool resident, pybind11::object allocate,
+               int num_threads);
 
   void Lookup(pybind11::object ids, const std::vector<int64_t>& num_ids,
               pybind11::object row_splits, pybind11::object weights,
@@ -42,6 +44,8 @@ class PyServedRows {
   const ParallelFor parallel_for_;
   std::vector<Stored> tables_;
 #if GROUP_EMBEDDING_CUDA
+  // Of each table: the one or the other.
+  std::vector<std::unique_ptr<ResidentRows>> residents_;
   std::vector<std::unique_ptr<RowCache>> caches_;
   std::unique_ptr<CacheTurns> turns_;
 #endif

@@ -11,8 +11,10 @@ class RowCopies {
   RowCopies(const RowCopies&) = delete;
   RowCopies& operator=(const RowCopies&) = delete;
 
-  // Drops the copies of rows that nobody reads, before they get other content.
+  // Rows that nobody reads get other content now, or are free to get it.
   virtual void Forget(const int64_t* rows, int64_t num_rows) = 0;
+  // Rows have got other content, which lookups may read from now on.
+  virtual void Refresh(const int64_t* rows, int64_t num_rows) = 0;
 
  protected:
   RowCopies() = default;

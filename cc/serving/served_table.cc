@@ -200,6 +200,7 @@ Status ServedTable::Stage(const RowChanges& changes, std::unique_ptr<Overlay>* o
     Write(changes.values.data() + i * trained_row_bytes_, staged->rows_[i]);
     staged->index_.Set(changes.keys[i], staged->rows_[i]);
   }
+  Refresh(staged->rows_);
   *overlay = std::move(staged);
   return {};
 }
@@ -223,7 +224,12 @@ void ServedTable::Merge(Overlay* overlay) {
     const int64_t former = erased ? index_->Erase(key) : index_->Set(key, row);
     if (former != ServedIndex::kNone) changed.push_back(former);
   });
-  options_.keyed ? Free(changed) : Forget(changed);
+  if (options_.keyed) {
+    Free(changed);
+  } else {
+    Forget(changed);
+    Refresh(changed);
+  }
   overlay->merged_ = true;
 }
 

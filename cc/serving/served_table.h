@@ -176,9 +176,12 @@ class ServedTable {
   }
   char* Row(int64_t row) const { return rows_->data() + row * row_bytes_; }
   void Write(const char* values, int64_t row);
-  // Rows that nobody reads get other content now, or are free to get it.
+  // As of RowCopies.
   void Forget(const std::vector<int64_t>& rows) const {
     if (copies_ != nullptr) copies_->Forget(rows.data(), static_cast<int64_t>(rows.size()));
+  }
+  void Refresh(const std::vector<int64_t>& rows) const {
+    if (copies_ != nullptr) copies_->Refresh(rows.data(), static_cast<int64_t>(rows.size()));
   }
   void Free(const std::vector<int64_t>& rows) {
     Forget(rows);

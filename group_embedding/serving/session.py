@@ -55,9 +55,10 @@ class InferenceSession:
             memory that nobody asks for. docs/guides/tiers.md says more, also of passwords, TLS and
             clusters.
         devices: where lookups and the dense part run: "CPU", "GPU:0", or a list of one of them.
-            None: the CPU. With a GPU, rows stay in host memory that the GPU reads in place, and
-            those that are asked for often have copies in its own: in half of what it has left,
-            or in less if that is enough, or in the `hbm=4GB` of `tiers`, alone or with the others.
+            None: the CPU. With a GPU, small tables have their rows in its memory; rows of large
+            ones stay in host memory that the GPU reads in place, and those that are asked for often
+            have copies in its own. All get half of what the GPU has left, or the `hbm=4GB` of
+            `tiers`, alone or with the others.
         data_source: the file system of a `path` without a scheme, which the whole job may share; a
             `ge.data.DataSourceParams`. None: this machine's.
 
@@ -215,9 +216,9 @@ class InferenceSession:
             "read_seconds": of all; "cached" and "cached_bytes": rows of the base that are in memory
             now; "evicted": keys that left memory for others; "expired": keys that left since
             nobody asked for them.
-            On a GPU each table has "copies": {"bytes" and "rows": their space; "found": ids that
-            read a copy; "brought": rows that came over the bus; "kept": of these, those that became
-            copies}.
+            On a GPU each table has "copies": {"resident": whether all rows are in its memory;
+            "bytes" and "rows": their space; and if not all, "found": ids that read a copy;
+            "brought": rows that came over the bus; "kept": of these, those that became copies}.
         """
         with self._calls:
             return self._json(library().ge_serving_info)

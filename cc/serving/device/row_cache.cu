@@ -2,6 +2,7 @@
 #include <utility>
 
 #include "core/descriptors.cuh"
+#include "serving/device/copy_row.cuh"
 #include "serving/device/row_cache.h"
 #include "table/initial_values.h"
 
@@ -138,30 +139,6 @@ __global__ void __launch_bounds__(kThreads) FindRowsKernel(FetchArgs args) {
   if (threadIdx.x % kWarpSize == 0 && votes != 0) {
     atomicAdd(cache.counts + kFound, static_cast<unsigned long long>(__popc(votes)));
   }
-}
-
-// A warp copies `bytes` from one aligned place to another.
-template <typename Word>
-__device__ void CopyWords(const char* from, char* to, int64_t bytes, int lane) {
-  constexpr int kAtOnce = 4;
-  const auto* words = reinterpret_cast<const Word*>(from);
-  const int64_t count = bytes / sizeof(Word);
-  for (int64_t w = lane; w < count; w += kWarpSize * kAtOnce) {
-    Word loaded[kAtOnce];
-#pragma unroll
-    for (int k = 0; k < kAtOnce; ++k) {
-      if (w + k * kWarpSize < count) loaded[k] = words[w + k * kWarpSize];
-    }
-#pragma unroll
-    for (int k = 0; k < kAtOnce; ++k) {
-      if (w + k * kWarpSize < count) reinterpret_cast<Word*>(to)[w + k * kWarpSize] = loaded[k];
-    }
-  }
-}
-__device__ void CopyRow(const char* from, char* to, int64_t bytes, int lane) {
-  if (bytes % 16 == 0) return CopyWords<uint4>(from, to, bytes, lane);
-  if (bytes % 4 == 0) return CopyWords<unsigned>(from, to, bytes, lane);
-  CopyWords<unsigned char>(from, to, bytes, lane);
 }
 
 // Warps bring the rows over the bus, one after the other.
@@ -378,10 +355,11 @@ CacheTurns::Turn::~Turn() {
 }
 
 int64_t FetchedRows::Bytes(const std::vector<CachedRows>& requests, int64_t num_rows) {
-  return Layout(requests, num_rows, nullptr).bytes;
+  return requests.empty() ? 0 : Layout(requests, num_rows, nullptr).bytes;
 }
 
 cudaError_t FetchedRows::FindRows(int64_t* rows, cudaStream_t stream) {
+  if (requests_.empty()) return cudaSuccess;
   Layout layout(requests_, num_rows_, memory_);
   if (layout.num_blocks == 0) return cudaSuccess;
   FetchArgs& args = layout.args;
@@ -398,6 +376,7 @@ cudaError_t FetchedRows::FindRows(int64_t* rows, cudaStream_t stream) {
 }
 
 cudaError_t FetchedRows::KeepRows(cudaStream_t stream) {
+  if (requests_.empty()) return cudaSuccess;
   Layout layout(requests_, num_rows_, memory_);
   if (layout.num_blocks == 0) return cudaSuccess;
   layout.args.call = call_;

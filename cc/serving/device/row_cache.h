@@ -9,9 +9,8 @@
 //                      each once, to scratch memory
 //   2. the lookup      reads those addresses
 //   3. KeepRows        copies rows that were brought to their sets: where a copy is free, or the
-//   row
-//                      is asked for a second time, in the place of the copy that was read longest
-//                      ago
+//                      row is asked for a second time, in the place of the copy that was read
+//                      longest ago
 // Rows are copied after the lookup, on its stream, so that no copy is written while it is read.
 // Calls of several streams take turns (CacheTurns).
 #pragma once
@@ -65,6 +64,7 @@ class RowCache : public RowCopies {
   ~RowCache() override;
 
   void Forget(const int64_t* rows, int64_t num_rows) override;
+  void Refresh(const int64_t*, int64_t) override {}  // rows are copied when they are asked for
 
   RowCacheRef ref() const {
     RowCacheRef ref = ref_;

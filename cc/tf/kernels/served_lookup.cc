@@ -282,8 +282,8 @@ class ServedLookupOp : public OpKernel {
 };
 
 #if GOOGLE_CUDA
-// On a GPU: keys are found on the host, where requests come from; rows are read from the copies in
-// the GPU's memory, or over the bus.
+// On a GPU: keys are found on the host, where requests come from; rows are read in the GPU's
+// memory, which has all rows of a table or copies of some, or over the bus.
 class ServedLookupGpuOp : public ServedLookupOp {
   using ServedLookupOp::ServedLookupOp;
 
@@ -327,8 +327,13 @@ class ServedLookupGpuOp : public ServedLookupOp {
       const int64_t first = group.batch.Begin(feature.first_sample);
       const int64_t end = group.batch.Begin(feature.first_sample + feature.num_samples);
       if (served) {
+        const ServedTables::Entry& entry = *served->entry();
+        if (entry.resident != nullptr) {
+          tables[feature.table].rows = entry.resident->rows();
+          continue;
+        }
         turns = &served->tables()->device()->turns;
-        requests.push_back({served->entry()->cache->ref(), feature.table, first, end - first});
+        requests.push_back({entry.cache->ref(), feature.table, first, end - first});
         tables[feature.table].rows = nullptr;  // by address
         tables[feature.table].num_rows = kMostAddresses;
       } else {

@@ -116,6 +116,15 @@ class Replacer {
     }
   }
 
+  // A variable that a lookup reads is where the lookup is, also where the trainer told its device:
+  // TensorFlow does not run ops with resources of two devices.
+  void PlaceVariable(NodeDef* node, const std::vector<GraphWalk::Use>& uses) const {
+    if (!gpu_) return;
+    for (const GraphWalk::Use& use : uses) {
+      if (PlainName(use.node->op()) == "GroupLookup") node->set_device(kGpu);
+    }
+  }
+
   // Makes a variable a table by row number.
   void ReplaceVariable(NodeDef* node) const {
     const std::string name = StringOf(*node, "shared_name");
@@ -132,10 +141,12 @@ class Replacer {
   }
 
  private:
+  static constexpr char kGpu[] = "/device:GPU:0";
+
   // On the device that serves, whichever the trainer used.
   void SetOp(NodeDef* node, const char* op) const {
     node->set_op(std::string("GroupEmbedding>") + op);
-    node->set_device(gpu_ ? "/device:GPU:0" : "");
+    node->set_device(gpu_ ? kGpu : "");
     node->mutable_attr()->erase("_class");
   }
 
@@ -227,6 +238,7 @@ absl::Status RewriteGraph(int64_t model, int slot, bool gpu,
     if (IsHashTable(node)) unchanged.push_back(node);
     if (node.op() != "VarHandleOp" && node.op() != "VariableV2") continue;
     const auto& uses = walk.UsesOf(node.name());
+    replacer.PlaceVariable(&node, uses);
     bool has_value = false, has_key = false;
     for (const GraphWalk::Use& use : uses) {
       const bool assigns_it = use.node->op() == "AssignVariableOp" || use.node->op() == "Assign";

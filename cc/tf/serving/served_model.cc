@@ -64,13 +64,18 @@ std::string TierJson(const ServedTable& table) {
   return json + "], \"read_seconds\": " + std::to_string(table.lower_seconds().Sum());
 }
 
-// More keys of InfoJson for a table with copies of rows on a GPU.
-std::string CopiesJson(const RowCache* cache) {
+// More keys of InfoJson for a table with rows on a GPU.
+std::string CopiesJson(const ServedTables::Entry& entry) {
 #if GROUP_EMBEDDING_CUDA
-  if (cache != nullptr) {
-    const RowCacheCounts counts = cache->counts();
-    return ", \"copies\": {\"bytes\": " + std::to_string(cache->bytes()) +
-           ", \"rows\": " + std::to_string(counts.capacity) +
+  if (entry.resident != nullptr) {
+    return ", \"copies\": {\"resident\": true, \"bytes\": " +
+           std::to_string(entry.resident->bytes()) +
+           ", \"rows\": " + std::to_string(entry.resident->num_rows()) + "}";
+  }
+  if (entry.cache != nullptr) {
+    const RowCacheCounts counts = entry.cache->counts();
+    return ", \"copies\": {\"resident\": false, \"bytes\": " +
+           std::to_string(entry.cache->bytes()) + ", \"rows\": " + std::to_string(counts.capacity) +
            ", \"found\": " + std::to_string(counts.found) +
            ", \"brought\": " + std::to_string(counts.brought) +
            ", \"kept\": " + std::to_string(counts.kept) + "}";
@@ -319,7 +324,7 @@ std::string ServedModel::InfoJson() {
               ", \"rows\": " + std::to_string(entry.table->num_keys()) +
               ", \"dim\": " + std::to_string(options.dim) + ", \"storage\": " + Quoted(storage) +
               ", \"bytes\": " + std::to_string(bytes) + ", \"variable\": " + KeyOf(name) +
-              TierJson(*entry.table) + CopiesJson(entry.cache) + "}";
+              TierJson(*entry.table) + CopiesJson(entry) + "}";
   }
   std::string quantize = "null";
   for (const auto& [word, format] : RowFormatWords()) {

@@ -180,30 +180,56 @@ absl::Status ServedTables::UseDevice(int gpu) {
   });
 }
 
+int64_t ServedTables::MakeResident(int64_t bytes) {
+  std::vector<std::pair<int64_t, Entry*>> by_size;
+  for (auto& [name, entry] : entries_) {
+    if (entry.table == nullptr || entry.table->lower() != nullptr) continue;
+    const ServedTable& table = *entry.table;
+    by_size.emplace_back(ResidentRows::BytesFor(table.row_bytes(), table.num_rows()), &entry);
+  }
+  std::stable_sort(by_size.begin(), by_size.end(),
+                   [](const auto& a, const auto& b) { return a.first < b.first; });
+  auto left = static_cast<int64_t>(by_size.size());
+  for (const auto& [wanted, entry] : by_size) {
+    if (wanted > bytes / left--) break;
+    bytes -= wanted;
+    ServedTable& table = *entry->table;
+    auto resident =
+        std::make_unique<ResidentRows>(table.rows(), table.row_bytes(), table.num_rows(), wanted);
+    entry->resident = resident.get();
+    table.SetCopies(std::move(resident));
+  }
+  return bytes;
+}
+
 absl::Status ServedTables::MakeCopies(int64_t bytes) {
   return CatchErrors([&] {
     const OnDevice on_device(device_->gpu);
+    if (bytes == 0) {
+      size_t left = 0, all = 0;
+      RequireCuda(cudaMemGetInfo(&left, &all));
+      bytes = static_cast<int64_t>(left / 2);
+    }
+    bytes = MakeResident(bytes);
     const auto wanted = [](const ServedTable& table) {
       const int64_t num_rows = table.lower() == nullptr ? table.num_rows() : table.num_keys();
       return RowCache::BytesFor(table.row_bytes(), num_rows);
     };
+    std::vector<Entry*> others;
     int64_t total = 0;
     for (auto& [name, entry] : entries_) {
-      if (entry.table != nullptr) total += wanted(*entry.table);
+      if (entry.table == nullptr || entry.resident != nullptr) continue;
+      others.push_back(&entry);
+      total += wanted(*entry.table);
     }
-    if (bytes == 0) {
-      size_t left = 0, all = 0;
-      RequireCuda(cudaMemGetInfo(&left, &all));
-      bytes = std::min(total, static_cast<int64_t>(left / 2));
-    }
-    const double share = std::min(1.0, static_cast<double>(bytes) / std::max<int64_t>(total, 1));
-    for (auto& [name, entry] : entries_) {
-      if (entry.table == nullptr) continue;
-      const ServedTable& table = *entry.table;
+    const double share = std::min(
+        1.0, static_cast<double>(bytes) / static_cast<double>(std::max<int64_t>(total, 1)));
+    for (Entry* entry : others) {
+      const ServedTable& table = *entry->table;
       const auto of_table = static_cast<int64_t>(share * static_cast<double>(wanted(table)));
       auto cache = std::make_unique<RowCache>(table.rows(), table.row_bytes(), of_table);
-      entry.cache = cache.get();
-      entry.table->SetCopies(std::move(cache));
+      entry->cache = cache.get();
+      entry->table->SetCopies(std::move(cache));
     }
     return absl::OkStatus();
   });
@@ -214,6 +240,7 @@ absl::Status ServedTables::UseDevice(int) {
       "option 'devices': expected the CPU, as this build of group_embedding has no CUDA");
 }
 
+int64_t ServedTables::MakeResident(int64_t bytes) { return bytes; }
 absl::Status ServedTables::MakeCopies(int64_t) { return absl::OkStatus(); }
 #endif
 

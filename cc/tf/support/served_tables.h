@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "serving/deadline.h"
+#include "serving/device/resident_rows.h"
 #include "serving/device/row_cache.h"
 #include "serving/served_table.h"
 #include "serving/two_slots.h"
@@ -43,6 +44,7 @@ struct ServedDevice {
 };
 #else
 struct ServedDevice {};
+class ResidentRows;
 class RowCache;
 #endif
 
@@ -52,7 +54,9 @@ class ServedTables {
     std::string table_name;  // the trainer's
     std::unique_ptr<ServedTable> table;
     std::array<std::unique_ptr<Overlay>, kNumSlots> overlays;
-    RowCache* cache = nullptr;  // of the table, on the GPU that serves it
+    // On the GPU that serves the table: all rows, or copies of some.
+    const ResidentRows* resident = nullptr;
+    const RowCache* cache = nullptr;
   };
 
   // `quantize`: the format of rows; null: as trained. `lower`: where keyed tables have their rows,
@@ -85,7 +89,9 @@ class ServedTables {
   absl::Status UseDevice(int gpu);
   ServedDevice* device() const { return device_.get(); }
   // Once tables have their rows: gives each copies of rows on the GPU. bytes: for all of them; 0:
-  // half of what the GPU has left, or less if that is enough.
+  // half of what the GPU has left. The smallest tables get all their rows there, as long as each
+  // finds an equal share of the bytes; the others get caches. Tables with a tier below memory get
+  // caches, too.
   absl::Status MakeCopies(int64_t bytes);
 
   FirstFailure restore_failure;  // of an op that gives a table its rows
@@ -94,6 +100,9 @@ class ServedTables {
   std::map<std::string, Entry>& entries() { return entries_; }
 
  private:
+  // Bytes that are left for the caches of other tables.
+  int64_t MakeResident(int64_t bytes);
+
   const std::optional<RowFormat> quantize_;
   const std::shared_ptr<LowerTier> lower_;
   std::mutex mutex_;  // of entries_, while sessions are made
