@@ -16,6 +16,7 @@ from group_embedding.ops.group_update import HYPER_NAMES
 from group_embedding.ops.host_exchange import HostExchange
 
 REFERENCES = {
+    "GroupEmbedding>DenseUpdateRef": "GroupEmbedding>DenseUpdate",
     "GroupEmbedding>GroupUpdateRef": "GroupEmbedding>GroupUpdate",
     "GroupEmbedding>GroupUpdateSlicesRef": "GroupEmbedding>GroupUpdateSlices",
 }
@@ -151,7 +152,16 @@ def _variables():
         loss = tf.reduce_sum(rows)
     (gradient,) = tape.gradient(loss, [half])
     library().overflow(tensors=[gradient.values, tf.ones([2])])
+    _dense_updates()
     _fused_update(tables[0])
+
+
+def _dense_updates():
+    """Variables that one op updates, with slots and without."""
+    variables = [tf.Variable(tf.ones(shape)) for shape in ([3, 4], [], [0, 2], [300])]
+    for stock in (tf.keras.optimizers.SGD(0.1), tf.keras.optimizers.Adam(0.1, amsgrad=True)):
+        optimizer = ge.optimizers.wrap(stock)
+        optimizer.apply_gradients([(tf.ones_like(v), v) for v in variables])
 
 
 def _fused_update(table):

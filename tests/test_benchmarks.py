@@ -17,6 +17,7 @@ HAS_HOROVOD = importlib.util.find_spec("horovod") is not None
 COMMANDS = {  # by benchmark, and what is special about a second one of it
     "bench_data": "--rows 4000 --batch 64 --seconds 0.05 --turns 1",
     "bench_config_memory": "--gigabytes 0.01 --gibibytes 4 --steps 3",
+    "bench_dense_update": "--batch 32 --rows 100 --steps 2 --turns 1 --optimizers adam",
     "bench_lookup": "--features 2 --batch 8 --rows 50 --seconds 0.05",
     "bench_dlrm": "--batch 64 --rows 100 --steps 30 --compiled",
     "bench_dlrm keyed": "--batch 64 --rows 100 --steps 30 --keyed",

@@ -1,11 +1,15 @@
 """Optimizers of Keras 2.11 and later, and of Keras 3."""
 
+from __future__ import annotations
+
 import contextlib
+from collections.abc import Callable
 
 import tensorflow as tf
 
 from group_embedding.lookup.lookup_table import tf_variable
 from group_embedding.optimizers.averages import Averages, is_keyed, let_callbacks_swap
+from group_embedding.optimizers.dense_variables import Decay, update_together
 from group_embedding.optimizers.loss_scale import let_loss_scales_ask, nan_if_any
 from group_embedding.optimizers.trained_tables import (
     Table,
@@ -21,9 +25,11 @@ _AVERAGES = "_model_variables_moving_average"
 
 
 class _WrappedKeras:
-    """Base of the wrapped Keras optimizers. The stock optimizer clips, decays and applies the
-    gradients of variables that are no tables; tables are updated in between. (Stock's method for
+    """Base of the wrapped Keras optimizers. The stock optimizer clips gradients, and updates the
+    variables that `update_together` leaves; tables are updated in between. (Stock's method for
     one variable is left to the replicas of a `tf.distribute.Strategy`.)"""
+
+    _ge_dense_statement: Callable | None = None  # of dense_statements.py
 
     def build(self, variables):
         claim_tables(variables)
@@ -68,9 +74,18 @@ class _WrappedKeras:
     def _apply_weight_decay(self, variables):
         """Waits until gradients tell which variables are tables."""
 
-    def _ge_decay_others(self, grads, variables):
-        others = [v for g, v in zip(grads, variables) if not is_table_gradient(g)]
-        super()._apply_weight_decay(others)
+    def _ge_update_others(self, pairs):
+        """Updates, of (gradient, variable) pairs that are no tables, those that one op updates, and
+        decays the others. Returns the others."""
+        pairs = [pair for pair in pairs if not is_table_gradient(pair[0])]
+        decay = None
+        if self.weight_decay is not None:
+            learning_rate = tf.convert_to_tensor(self.learning_rate)
+            decay = Decay(self.weight_decay, learning_rate, self._ge_decay)
+        statement = None if getattr(self, "_mesh", None) else self._ge_dense_statement  # DTensor
+        left, _ = update_together(statement, pairs, self._ge_slot, decay)
+        super()._apply_weight_decay([variable for _, variable in left])
+        return left
 
     def _ge_clips_by_value(self):
         return self.clipvalue and not self.clipnorm and not self.global_clipnorm
@@ -122,22 +137,32 @@ class _WrappedKeras:
 class WrappedKeras2(_WrappedKeras):
     """Mixed into a stock class of Keras 2."""
 
+    _ge_updated = frozenset()  # the ids of variables that stock is to leave as they are
+
     def _deduplicate_sparse_grad(self, grads):
         return _map_others(super()._deduplicate_sparse_grad, grads)
 
     def _internal_apply_gradients(self, grads_and_vars):
         grads_and_vars = list(grads_and_vars)
-        self._ge_decay_others(*zip(*grads_and_vars))
+        left = self._ge_update_others(grads_and_vars)
         if not tf.distribute.has_strategy():
             self._ge_update(grads_and_vars)
-        return super()._internal_apply_gradients(grads_and_vars)
+        # Stock is given all, as it moves their averages.
+        others = {id(v) for g, v in grads_and_vars if not is_table_gradient(g)}
+        self._ge_updated = frozenset(others - {id(variable) for _, variable in left})
+        try:
+            return super()._internal_apply_gradients(grads_and_vars)
+        finally:
+            self._ge_updated = frozenset()
 
     def _update_step_xla(self, gradient, variable, key):
-        if is_table_gradient(gradient):
+        if is_table_gradient(gradient) or id(variable) in self._ge_updated:
             return self._update_step(gradient, variable)  # XLA has no such op
         return super()._update_step_xla(gradient, variable, key)
 
     def _update_step(self, gradient, variable):
+        if id(variable) in self._ge_updated:
+            return
         if not is_table_gradient(gradient):
             return super()._update_step(gradient, variable)
         if tf.distribute.has_strategy():  # else it is done
@@ -190,13 +215,14 @@ class WrappedKeras3(_WrappedKeras):
         ]
 
     def _backend_update_step(self, grads, trainable_variables, learning_rate):
-        self._ge_decay_others(grads, trainable_variables)
         pairs = list(zip(grads, trainable_variables))
-        if not tf.distribute.has_strategy():
+        left = self._ge_update_others(pairs)
+        if tf.distribute.has_strategy():
+            left = pairs
+        else:
             self._ge_update(pairs)
-            pairs = [pair for pair in pairs if not is_table_gradient(pair[0])]
-        if pairs:
-            super()._backend_update_step(*map(list, zip(*pairs)), learning_rate)
+        if left:
+            super()._backend_update_step(*map(list, zip(*left)), learning_rate)
 
     def update_step(self, gradient, variable, learning_rate):
         if not is_table_gradient(gradient):

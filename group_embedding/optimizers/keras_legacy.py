@@ -1,7 +1,12 @@
 """Optimizers of tf.keras.optimizers.legacy."""
 
+from __future__ import annotations
+
+from collections.abc import Callable
+
 import tensorflow as tf
 
+from group_embedding.optimizers.dense_variables import update_together
 from group_embedding.optimizers.trained_tables import (
     Table,
     check_keyed,
@@ -12,7 +17,10 @@ from group_embedding.optimizers.trained_tables import (
 
 
 class WrappedKerasLegacy:
-    """Mixed into a stock class: tables are updated before stock applies the other gradients."""
+    """Mixed into a stock class: tables, and the variables that one op updates, are updated before
+    stock applies the other gradients."""
+
+    _ge_dense_statement: Callable | None = None  # of dense_statements.py
 
     def apply_gradients(self, grads_and_vars, *args, **kwargs):
         grads_and_vars = list(grads_and_vars)
@@ -32,11 +40,18 @@ class WrappedKerasLegacy:
     def _distributed_apply(self, distribution, grads_and_vars, apply_state, name):
         if tf.distribute.has_strategy():
             return super()._distributed_apply(distribution, grads_and_vars, apply_state, name)
-        # A constraint on a table is stock's to refuse.
-        tables = [p for p in grads_and_vars if is_table_gradient(p[0]) and p[1].constraint is None]
-        others = [pair for pair in grads_and_vars if not any(pair is table for table in tables)]
-        with tf.control_dependencies(self._ge_update(tables)):
-            return super()._distributed_apply(distribution, others, apply_state, name)
+        # A constraint is stock's to apply, and on a table to refuse.
+        free = [pair for pair in grads_and_vars if pair[1].constraint is None]
+        left = [pair for pair in grads_and_vars if pair[1].constraint is not None]
+        tables = [pair for pair in free if is_table_gradient(pair[0])]
+        others = [pair for pair in free if not is_table_gradient(pair[0])]
+        others, updates = update_together(self._ge_dense_statement, others, self._ge_slot)
+        updates += self._ge_update(tables)
+        with tf.control_dependencies([update for update in updates if update is not None]):
+            return super()._distributed_apply(distribution, left + others, apply_state, name)
+
+    def _ge_slot(self, name, variable):
+        return self.get_slot(variable, name)
 
     def _resource_apply_sparse_duplicate_indices(self, grad, handle, indices, **kwargs):
         gradient = tf.IndexedSlices(grad, indices)
@@ -56,7 +71,7 @@ class WrappedKerasLegacy:
             Table(
                 gradient,
                 variable,
-                tuple(name and self.get_slot(variable, name) for name in statement.slots),
+                tuple(name and self._ge_slot(name, variable) for name in statement.slots),
             )
             for gradient, variable in pairs
         ]

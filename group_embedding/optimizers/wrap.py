@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
 from group_embedding.keras_compat import IS_KERAS_3
-from group_embedding.optimizers import rules
+from group_embedding.optimizers import dense_statements, rules
 from group_embedding.optimizers.averages import let_callbacks_swap
 from group_embedding.optimizers.bases import KERAS, legacy_optimizers
 from group_embedding.optimizers.keras import WrappedKeras2, WrappedKeras3
@@ -16,42 +18,44 @@ from group_embedding.optimizers.trained_tables import Settings, claim_tables
 from group_embedding.optimizers.v1 import WrappedV1
 from group_embedding.types import Optimizer
 
+# The names of the statements of each stock class: that of a row's rule in rules.py, and that of a
+# whole variable's formula in dense_statements.py.
 _V1 = {
-    "GradientDescentOptimizer": rules.v1_sgd,
-    "MomentumOptimizer": rules.v1_momentum,
-    "AdadeltaOptimizer": rules.v1_adadelta,
-    "AdagradOptimizer": rules.v1_adagrad,
-    "AdamOptimizer": rules.v1_adam,
-    "FtrlOptimizer": rules.v1_ftrl,
-    "RMSPropOptimizer": rules.v1_rmsprop,
+    "GradientDescentOptimizer": "v1_sgd",
+    "MomentumOptimizer": "v1_momentum",
+    "AdadeltaOptimizer": "v1_adadelta",
+    "AdagradOptimizer": "v1_adagrad",
+    "AdamOptimizer": "v1_adam",
+    "FtrlOptimizer": "v1_ftrl",
+    "RMSPropOptimizer": "v1_rmsprop",
 }
 V1_NAMES = tuple(_V1)
 # Optimizers that have another rule for keyed tables in DeepRec.
 _V1_OF_DEEPREC = {"FtrlOptimizer": rules.v1_group_ftrl}
 _KERAS = {
-    "SGD": rules.keras_sgd,
-    "Adadelta": rules.keras_adadelta,
-    "Adagrad": rules.keras_adagrad,
-    "Adam": rules.keras_adam,
-    "AdamW": rules.keras_adam,
-    "Adamax": rules.keras_adamax,
-    "Ftrl": rules.keras_ftrl,
-    "RMSprop": rules.keras_rmsprop,
+    "SGD": "keras_sgd",
+    "Adadelta": "keras_adadelta",
+    "Adagrad": "keras_adagrad",
+    "Adam": "keras_adam",
+    "AdamW": "keras_adam",
+    "Adamax": "keras_adamax",
+    "Ftrl": "keras_ftrl",
+    "RMSprop": "keras_rmsprop",
 }
 _KERAS_LEGACY = {
-    "SGD": rules.legacy_sgd,
-    "Adadelta": rules.legacy_adadelta,
-    "Adagrad": rules.legacy_adagrad,
-    "Adam": rules.legacy_adam,
-    "Adamax": rules.legacy_adamax,
-    "Ftrl": rules.legacy_ftrl,
-    "RMSprop": rules.legacy_rmsprop,
+    "SGD": "legacy_sgd",
+    "Adadelta": "legacy_adadelta",
+    "Adagrad": "legacy_adagrad",
+    "Adam": "legacy_adam",
+    "Adamax": "legacy_adamax",
+    "Ftrl": "legacy_ftrl",
+    "RMSprop": "legacy_rmsprop",
 }
 WRAPPED = (WrappedV1, WrappedKerasLegacy, WrappedKeras2, WrappedKeras3)
 
 
 def _supported():
-    """For each stock class: its name for people, what is mixed in, and its statement."""
+    """For each stock class, a `_Support`."""
     return _supported_beside(legacy_optimizers())
 
 
@@ -66,10 +70,25 @@ def _supported_beside(legacy):
         path = f"{package}.optimizers.legacy"
         families.append((path, legacy, WrappedKerasLegacy, _KERAS_LEGACY))
     return {
-        getattr(module, name): (f"{path}.{name}", way, statement)
+        getattr(module, name): _Support(
+            f"{path}.{name}",
+            way,
+            getattr(rules, statement),
+            getattr(dense_statements, statement, None),
+        )
         for path, module, way, statements in families
         for name, statement in statements.items()
     }
+
+
+class _Support(NamedTuple):
+    """How optimizers of a stock class are wrapped: its name for people, what is mixed in, and its
+    statements. `dense`: None where stock updates all whole variables."""
+
+    name: str
+    way: type
+    statement: Callable[[Any], rules.Statement]
+    dense: dense_statements.Statement | None
 
 
 def wrap(
@@ -84,7 +103,8 @@ def wrap(
     that were looked up in one group are updated in one pass from output gradients to rows; in eager
     code, and where the gradients went through other ops first (such as clipping by a norm, scaling
     by hand or accumulation), in one op for all tables, with the same result bit for bit. All other
-    variables, and tables whose gradient is dense, get the stock update.
+    variables, and tables whose gradient is dense, are updated by the stock rule: those of one dtype
+    in one op, with stock's result bit for bit.
 
     Only rows that were looked up change, and so do their slots: the moments of Adam, AMSGrad,
     RMSprop and Keras's momentum move, and weight decay acts, on those rows alone ("lazy"), where
@@ -138,19 +158,21 @@ def wrap(
         if getattr(optimizer, "_ge_keyed_alone", False):
             optimizer._ge_settings, optimizer._ge_keyed_alone = settings, False
             stock = next(kind for kind in type(optimizer).__mro__ if kind in _supported())
-            optimizer._ge_statement = functools.partial(_supported()[stock][2], optimizer)
+            support = _supported()[stock]
+            optimizer._ge_statement = functools.partial(support.statement, optimizer)
+            if support.dense is not None:
+                optimizer._ge_dense_statement = functools.partial(support.dense, optimizer)
             return optimizer
         raise ValueError(f"wrap: expected a stock optimizer, got a wrapped {_name_of(optimizer)}")
     supported = _supported()
     stock = stock_class(optimizer)
     if stock not in supported:
         raise TypeError(
-            f"wrap: expected one of {', '.join(name for name, _, _ in supported.values())}, got "
-            f"{_name_of(optimizer)}; a subclass may update in a way of its own, and what wraps an "
-            "optimizer goes around the wrapped one"
+            f"wrap: expected one of {', '.join(support.name for support in supported.values())}, "
+            f"got {_name_of(optimizer)}; a subclass may update in a way of its own, and what wraps "
+            "an optimizer goes around the wrapped one"
         )
-    _, way, statement = supported[stock]
-    optimizer.__class__ = _wrapped_class(way, type(optimizer), statement, settings)  # type: ignore[arg-type]
+    optimizer.__class__ = _wrapped_class(supported[stock], type(optimizer), settings)  # type: ignore[arg-type]
     claim_tables(getattr(optimizer, "_trainable_variables", ()))  # of Keras 3, built before
     let_callbacks_swap()
     return optimizer
@@ -175,9 +197,10 @@ def trains_keyed_tables(stock):
 
 
 def _keyed_alone_class(optimizer_class, stock):
-    _, way, statement = _supported()[stock]
-    statement = _V1_OF_DEEPREC.get(stock.__name__, statement)
-    return _wrapped_class(way, optimizer_class, statement, Settings(), keyed_alone=True)
+    support = _supported()[stock]
+    statement = _V1_OF_DEEPREC.get(stock.__name__, support.statement)
+    support = support._replace(statement=statement, dense=None)
+    return _wrapped_class(support, optimizer_class, Settings(), keyed_alone=True)
 
 
 def train_keyed_tables_from_now_on():
@@ -207,17 +230,18 @@ def can_wrap(optimizer):
 
 
 @functools.cache
-def _wrapped_class(way, stock, statement, settings, keyed_alone=False):
-    """`stock` with `way` mixed in: one of WRAPPED. `statement`: of rules.py."""
+def _wrapped_class(support, stock, settings, keyed_alone=False):
+    """`stock` with one of WRAPPED mixed in."""
     # Under the stock name, which is what Keras writes when it serialises an optimizer.
     namespace = {
         "__module__": stock.__module__,
         "__doc__": stock.__doc__,
-        "_ge_statement": statement,
+        "_ge_statement": support.statement,
+        "_ge_dense_statement": support.dense,
         "_ge_settings": settings,
         "_ge_keyed_alone": keyed_alone,
     }
-    return type(stock.__name__, (way, stock), namespace)
+    return type(stock.__name__, (support.way, stock), namespace)
 
 
 def stock_class(optimizer):

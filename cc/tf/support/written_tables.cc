@@ -1,7 +1,6 @@
 #include "tf/support/written_tables.h"
 
 #include <algorithm>
-#include <cstring>
 
 #include "table/device/device_table.h"
 #include "tf/support/device.h"
@@ -38,35 +37,6 @@ std::string RuleNames() {
        ++at) {
   }
   return names;
-}
-
-// A copy in memory of its own.
-absl::Status Clone(OpKernelContext* context, const Tensor& from, Tensor* to) {
-  tensorflow::AllocatorAttributes attributes;
-  attributes.set_gpu_compatible(true);
-  attributes.set_nic_compatible(true);
-  TF_RETURN_IF_ERROR(context->allocate_temp(from.dtype(), from.shape(), to, attributes));
-#if GOOGLE_CUDA
-  if (context->op_device_context() != nullptr) {
-    return ToStatus(cudaMemcpyAsync(to->data(), from.data(), from.TotalBytes(),
-                                    cudaMemcpyDeviceToDevice, StreamOf(context)),
-                    "copying a variable that is also read");
-  }
-#endif
-  std::memcpy(to->data(), from.data(), from.TotalBytes());
-  return absl::OkStatus();
-}
-
-// Sees to it that nobody but `variable` holds its buffer, now and later.
-absl::Status MakeWritable(OpKernelContext* context, tensorflow::Var* variable) {
-  if (variable->copy_on_read_mode.load()) return absl::OkStatus();
-  if (!variable->tensor()->RefCountIsOne()) {
-    Tensor own;
-    TF_RETURN_IF_ERROR(Clone(context, *variable->tensor(), &own));
-    *variable->tensor() = own;
-  }
-  variable->copy_on_read_mode.store(true);
-  return absl::OkStatus();
 }
 
 // `what()` names the tensor, for errors alone: a step has hundreds of tensors.
@@ -130,21 +100,11 @@ RuleAttrs::RuleAttrs(tensorflow::OpKernelConstruction* context) {
 
 absl::Status WrittenTables::Find(OpKernelContext* context, const HandleList& list, int i,
                                  const std::string& name) {
-  tensorflow::core::RefCountPtr<tensorflow::Var> variable;
-  if (!list.is_handle(i)) {
-    mutexes_.push_back(context->input_ref_mutex(list.input(i)));
-  } else {
-    const absl::Status found = list.Find(i, &variable);
-    if (absl::IsNotFound(found)) {
-      return absl::FailedPreconditionError("table '" + name +
-                                           "': expected initialized variables for it and its "
-                                           "slots; run their initializers");
-    }
-    TF_RETURN_IF_ERROR(found);
-    mutexes_.push_back(variable->mu());
-  }
-  variables_.push_back(std::move(variable));
-  return absl::OkStatus();
+  const absl::Status found = variables_.Add(context, list, i);
+  if (!absl::IsNotFound(found)) return found;
+  return absl::FailedPreconditionError("table '" + name +
+                                       "': expected initialized variables for it and its slots; "
+                                       "run their initializers");
 }
 
 absl::Status WrittenTables::Open(OpKernelContext* context, const RuleAttrs& attrs,
@@ -168,13 +128,14 @@ absl::Status WrittenTables::Open(OpKernelContext* context, const RuleAttrs& attr
   for (int i = 0; i < slots.size(); ++i) {
     TF_RETURN_IF_ERROR(Find(context, slots, i, names[i / num_slots]));
   }
+  std::vector<tensorflow::mutex*> mutexes = variables_.mutexes();
   for (int i = 0; i < keyed.size(); ++i) {
     keyed_.emplace_back();
     TF_RETURN_IF_ERROR(keyed.Find(i, &keyed_.back()));
-    mutexes_.push_back(keyed_.back()->mu());
+    mutexes.push_back(keyed_.back()->mu());
   }
-  locks_.Lock(mutexes_);
-  TF_RETURN_IF_ERROR(OpenVariables(context, attrs, tables, slots, names));
+  locks_.Lock(mutexes);
+  TF_RETURN_IF_ERROR(OpenVariables(context, attrs, tables.size(), names));
   return CatchErrors([&] {
     for (const EmbeddingTablePtr& table : keyed_) {
       TF_RETURN_IF_ERROR(OpenKeyed(context, attrs, *table));
@@ -184,27 +145,19 @@ absl::Status WrittenTables::Open(OpKernelContext* context, const RuleAttrs& attr
 }
 
 absl::Status WrittenTables::OpenVariables(OpKernelContext* context, const RuleAttrs& attrs,
-                                          const HandleList& tables, const HandleList& slots,
-                                          const std::vector<std::string>& names) {
-  const int num_tables = tables.size();
+                                          int num_tables, const std::vector<std::string>& names) {
   const int num_slots = static_cast<int>(attrs.slots.size());
-  // Tables are the first of variables_, slots follow.
-  const auto open = [&](int input, int at, const auto& what, tensorflow::DataType dtype,
+  const auto open = [&](int at, const auto& what, tensorflow::DataType dtype,
                         const TensorShape* shape, Tensor* tensor) -> absl::Status {
-    tensorflow::Var* variable = variables_[at].get();
-    if (variable == nullptr) {
-      *tensor = context->mutable_input(input, /*lock_held=*/true);
-      return Check(*tensor, what, dtype, shape);
-    }
-    TF_RETURN_IF_ERROR(Check(*variable->tensor(), what, dtype, shape));
-    TF_RETURN_IF_ERROR(MakeWritable(context, variable));
-    *tensor = *variable->tensor();
+    TF_RETURN_IF_ERROR(Check(variables_.Value(context, at), what, dtype, shape));
+    TF_RETURN_IF_ERROR(variables_.MakeWritable(context, at, LaterReads::kCopy));
+    *tensor = variables_.Value(context, at);
     return absl::OkStatus();
   };
   for (int t = 0; t < num_tables; ++t) {
     const auto what = [&] { return "table '" + names[t] + "'"; };
     Tensor rows;
-    TF_RETURN_IF_ERROR(open(tables.input(t), t, what, attrs.dtype, nullptr, &rows));
+    TF_RETURN_IF_ERROR(open(t, what, attrs.dtype, nullptr, &rows));
     tables_.push_back({rows.data(), rows.dim_size(0), static_cast<int32_t>(rows.dim_size(1)), 0});
     updates_.push_back({rows.data(), {}});
     for (int s = 0; s < num_slots; ++s) {
@@ -213,8 +166,7 @@ absl::Status WrittenTables::OpenVariables(OpKernelContext* context, const RuleAt
       const TensorShape slot_shape =
           attrs.slots[s] == attrs.row_slot ? TensorShape({rows.dim_size(0), 1}) : rows.shape();
       Tensor slot;
-      TF_RETURN_IF_ERROR(
-          open(slots.input(i), num_tables + i, what_slot, attrs.slot_dtype, &slot_shape, &slot));
+      TF_RETURN_IF_ERROR(open(num_tables + i, what_slot, attrs.slot_dtype, &slot_shape, &slot));
       updates_.back().slots[attrs.slots[s]] = slot.data();
     }
   }

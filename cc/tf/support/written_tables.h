@@ -9,10 +9,10 @@
 #include "core/group.h"
 #include "optimizer/update.h"
 #include "tensorflow/core/framework/op_kernel.h"
-#include "tensorflow/core/framework/resource_var.h"
 #include "tf/support/embedding_table_resource.h"
 #include "tf/support/handle_list.h"
 #include "tf/support/resource_locks.h"
+#include "tf/support/written_variables.h"
 
 namespace group_embedding {
 
@@ -51,18 +51,16 @@ class WrittenTables {
  private:
   absl::Status Find(tensorflow::OpKernelContext* context, const HandleList& list, int i,
                     const std::string& name);
-  // names: of `tables` first.
+  // names: of variables first.
   absl::Status OpenVariables(tensorflow::OpKernelContext* context, const RuleAttrs& attrs,
-                             const HandleList& tables, const HandleList& slots,
-                             const std::vector<std::string>& names);
+                             int num_tables, const std::vector<std::string>& names);
   absl::Status OpenKeyed(tensorflow::OpKernelContext* context, const RuleAttrs& attrs,
                          const EmbeddingTableResource& keyed);
 
   std::vector<Table> tables_;
   std::vector<TableUpdate> updates_;
-  std::vector<tensorflow::core::RefCountPtr<tensorflow::Var>> variables_;  // null: a reference
-  std::vector<EmbeddingTablePtr> keyed_;                                   // the last of the tables
-  std::vector<tensorflow::mutex*> mutexes_;
+  WrittenVariables variables_;            // tables, then slots
+  std::vector<EmbeddingTablePtr> keyed_;  // the last of the tables
   ExclusiveLocks locks_;
 };
 

@@ -1,0 +1,58 @@
+// The update of whole variables in place, as TensorFlow ops: for resources, and for references in
+// graphs of TensorFlow 1.
+#include "tensorflow/core/framework/op.h"
+#include "tensorflow/core/framework/shape_inference.h"
+
+namespace group_embedding {
+namespace {
+
+using ::tensorflow::shape_inference::InferenceContext;
+
+absl::Status NoOutputs(InferenceContext*) { return absl::OkStatus(); }
+
+constexpr char kDoc[] = R"doc(
+Updates many variables and their slots, element by element, by one formula, in one pass.
+
+variables: the variables that are written.
+slots: the slots of the first variable, then those of the next, each of its variable's shape.
+grads: a gradient for each variable, of its shape.
+numbers: the numbers of the formula that are the same for all elements, each one that `dtype` holds.
+program: the steps of the formula, three numbers each: an operation of cc/optimizer/dense_program.h,
+  and the registers of its two operands. The first registers are an element of the variable, of its
+  gradient, of each slot, and the numbers; each step writes the next register, rounded to `dtype`.
+results: the registers of the new element of the variable, and of each of its slots.
+names: of the variables, for errors.
+)doc";
+
+}  // namespace
+
+#define DENSE_ATTRS                           \
+  Attr("num_variables: int >= 1")             \
+      .Attr("num_slots: int >= 0")            \
+      .Attr("num_grads: int >= 1")            \
+      .Attr("dtype: {float, half, bfloat16}") \
+      .Attr("program: list(int)")             \
+      .Attr("results: list(int)")             \
+      .Attr("names: list(string)")
+
+REGISTER_OP("GroupEmbedding>DenseUpdate")
+    .Input("variables: num_variables * resource")
+    .Input("slots: num_slots * resource")
+    .Input("grads: num_grads * dtype")
+    .Input("numbers: float")
+    .DENSE_ATTRS.SetIsStateful()
+    .SetShapeFn(NoOutputs)
+    .Doc(kDoc);
+
+REGISTER_OP("GroupEmbedding>DenseUpdateRef")
+    .Input("variables: Ref(num_variables * dtype)")
+    .Input("slots: Ref(num_slots * dtype)")
+    .Input("grads: num_grads * dtype")
+    .Input("numbers: float")
+    .DENSE_ATTRS.SetIsStateful()
+    .SetShapeFn(NoOutputs)
+    .Doc(kDoc);
+
+#undef DENSE_ATTRS
+
+}  // namespace group_embedding
