@@ -153,12 +153,15 @@ Status ServedTable::Place(const LowerRead& read, Insert how, std::vector<int64_t
 }
 
 // Gives keys their rows, unless they have others: of a delta, or of a request that was earlier.
-// rows: [keys], replaced by those. `are_read`: whether requests may read the rows already.
+// More keys than the cache is for would only push each other out: the rows of the rest are the
+// request's. rows: [keys], replaced by those. `are_read`: whether requests may read the rows
+// already.
 void ServedTable::Cache(const std::vector<int64_t>& keys, bool are_read,
                         std::vector<int64_t>* rows) {
   const std::lock_guard<std::mutex> lock(mutex_);
   const int64_t second = MarkSecond();
-  std::vector<int64_t> not_used;
+  std::vector<int64_t> not_used, of_request;
+  int64_t num_rows = 0, num_absent = 0;  // that came with these keys
   for (size_t i = 0; i < keys.size(); ++i) {
     int64_t& row = (*rows)[i];
     const bool has_row = row > options_.matrix_rows;
@@ -168,10 +171,16 @@ void ServedTable::Cache(const std::vector<int64_t>& keys, bool are_read,
       row = known;
       continue;
     }
+    if ((has_row ? num_rows : num_absent) >= max_cached_) {
+      if (has_row) of_request.push_back(row);
+      continue;
+    }
     if (num_cached_ >= max_cached_ || num_absent_ >= max_cached_) EvictOldest();
     index_->Set(keys[i], row, false, second);
     ++(has_row ? num_cached_ : num_absent_);
+    ++(has_row ? num_rows : num_absent);
   }
+  Retire(of_request);
   if (are_read) {
     Retire(not_used);
   } else {

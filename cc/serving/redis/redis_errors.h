@@ -8,7 +8,7 @@ namespace group_embedding {
 // Whether an error begins with this word: "MOVED ".
 bool RedisErrorIs(const std::string& error, const std::string& word);
 
-// Of a server that does something else for a while.
+// Whether the server does something else for a while.
 bool RedisErrorPasses(const std::string& error);
 
 // The error, and what to do about it.
