@@ -4,7 +4,7 @@
 #                turns: examples/train_movielens.py and train_by_turns.py. RANKS=2 trains MovieLens
 #                on two processes, DATA=train.csv a file in Criteo's format; the turns are then left
 #                out. Builds no more than it needs: with one rank neither Horovod nor the core for
-#                Python
+#                Python nor libge_serving
 # make test      every test, on WORKERS processes: of each file all tests run in one of them
 # make soak      the long versions of the tests that make up their inputs
 # make bench     the benchmarks

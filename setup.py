@@ -45,7 +45,7 @@ def replace_file(path, content):
 class BuildNative(build_ext):
     user_options = [
         *build_ext.user_options,
-        ("ops-only", None, "leave the core for Python out"),
+        ("ops-only", None, "leave the core for Python and libge_serving out"),
     ]
     boolean_options = [*build_ext.boolean_options, "ops-only"]
 
@@ -59,7 +59,7 @@ class BuildNative(build_ext):
         OBJECTS.mkdir(exist_ok=True)
         with open(OBJECTS / "lock", "w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
-            built = native.build(tensorflows, found, with_core=not self.ops_only)
+            built = native.build(tensorflows, found, ops_only=self.ops_only)
             if tensorflow.for_wheels():
                 built |= serving.for_wheel(tensorflows[0])
             package = Path(self.get_ext_fullpath("group_embedding._core")).parent

@@ -26,13 +26,13 @@ EXPORTS = f"-Wl,--version-script={ROOT / 'buildtools' / 'core.exports'}"
 FIND_BESIDE = "-Wl,-rpath,'$$ORIGIN'"
 
 
-def build(tensorflows, cuda, with_core):
+def build(tensorflows, cuda, ops_only):
     """Builds the libraries under build/.
 
     Args:
         tensorflows: `TensorFlow`s to build the ops for. All have one C++ ABI.
         cuda: the `Cuda` to build with, or None.
-        with_core: whether the core for this Python is built as well.
+        ops_only: whether `libge_serving` and the core for this Python are left out.
 
     Returns:
         {name in the package: the file's bytes}.
@@ -50,15 +50,15 @@ def build(tensorflows, cuda, with_core):
         stem = f"_group_embedding_ops.tf{tensorflow.minor}"
         built[f"{stem}.so"] = _add_ops(ninja, tensorflow, tf, core, f"{stem}.so")
         records[f"{stem}.json"] = json.dumps(_record(tensorflow, cuda), indent=2) + "\n"
-    built["libge_serving.so"] = _add_serving(ninja, serving, abi)
-    built["include/ge_serving.h"] = SOURCES / "serving" / "ge_serving.h"
-    if with_core:
+    if not ops_only:
+        built["libge_serving.so"] = _add_serving(ninja, serving, abi)
+        built["include/ge_serving.h"] = SOURCES / "serving" / "ge_serving.h"
         name = "_core" + sysconfig.get_config_var("EXT_SUFFIX")
         built[name] = OBJECTS / python_tag / name
         includes = " ".join(f"-isystem {folder}" for folder in _python_includes())
         objects = ninja.objects(python_tag, python, f"{abi} -fvisibility=hidden {includes}")
         ninja.library(built[name], objects, FIND_BESIDE, uses=[core])
-    ninja.run("-".join([*(t.objects for t in tensorflows), *[python_tag] * with_core]))
+    ninja.run("-".join([*(t.objects for t in tensorflows), *[python_tag] * (not ops_only)]))
     files = {name: path.read_bytes() for name, path in built.items()}
     return {**files, **{name: record.encode() for name, record in records.items()}}
 

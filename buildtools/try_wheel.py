@@ -5,7 +5,8 @@
 An environment is made for each pair that TensorFlow has a wheel for, and removed afterwards. It has
 tensorflow-cpu and the wheel of folder `dist` for that Python, and nothing of this folder. README's
 first program runs there, and a model is served by `libge_serving` and, if the wheel has it, by
-`ge-serve`. `--table` writes the results into docs/install.md.
+`ge-serve`. `--table` writes the results and their day into docs/install.md, beside those of other
+pairs.
 """
 
 import argparse
@@ -25,6 +26,9 @@ from buildtools.wheel import find_python
 
 PAGE = ROOT / "docs" / "install.md"
 BEGIN, END = "<!-- tried wheels: begin -->", "<!-- tried wheels: end -->"
+
+# Of pairs without a result.
+NOT_TRIED, NONE = "not tried", "no such TensorFlow"
 
 # Not compiled to bytecode: the environment serves one run.
 INSTALL = ["-m", "pip", "install", "--quiet", "--no-compile"]
@@ -83,8 +87,9 @@ def main():
                 results[tensorflow, python] = error
                 say(f"TensorFlow {tensorflow}, Python {python}: {error or 'works'}")
     if chosen.table:
-        today = datetime.date.today().isoformat()
-        PAGE.write_text(with_table(PAGE.read_text(), table(results, chosen.pythons, today)))
+        page = PAGE.read_text()
+        results = {**recorded(page), **words(results, datetime.date.today().isoformat())}
+        PAGE.write_text(with_table(page, table(results)))
     return any(results.values())
 
 
@@ -134,21 +139,42 @@ def expected_lines():
     return re.findall(r"print\(.*\)\s+# ([(\[].*[)\]])", first_program())
 
 
-def table(results, pythons, today):
-    """A table in Markdown: rows are versions of TensorFlow, columns Pythons."""
-    words = {
-        pair: "works" if error is None else f"fails: {error.replace('|', '/')}"
+def words(results, today):
+    """What the page says of the results {(TensorFlow, Python): None, or what failed}."""
+    return {
+        pair: f"works ({today})" if error is None else f"fails ({today}): {error.replace('|', '/')}"
         for pair, error in results.items()
     }
+
+
+def recorded(page):
+    """The page's words of each (TensorFlow, Python) that was tried before."""
+    block = page.split(BEGIN)[1].split(END)[0]
+    rows = [line.strip("| ").split(" | ") for line in block.splitlines() if line.startswith("| ")]
+    pythons = [cell.removeprefix("Python ") for cell in rows[0][1:]] if rows else []
+    cells = {(row[0], p): cell for row in rows[1:] for p, cell in zip(pythons, row[1:])}
+    return {pair: cell for pair, cell in cells.items() if cell not in (NOT_TRIED, NONE)}
+
+
+def table(results):
+    """A table in Markdown of {(TensorFlow, Python): words}: rows are versions of TensorFlow."""
+    newest = {version for version, _ in TENSORFLOWS.values()}
+    versions, pythons = (
+        sorted(found, key=lambda version: [int(number) for number in version.split(".")])
+        for found in (newest | {v for v, _ in results}, {p for _, p in results})
+    )
     lines = [
-        f"Tried on {today}, each in a fresh environment with `tensorflow-cpu`:",
+        "Tried in a fresh environment with `tensorflow-cpu`, on the day in brackets:",
         "",
         "| TensorFlow | " + " | ".join(f"Python {python}" for python in pythons) + " |",
         "|---" * (len(pythons) + 1) + "|",
     ]
-    for tensorflow in dict.fromkeys(tensorflow for tensorflow, _ in results):
-        cells = [words.get((tensorflow, python), "no such TensorFlow") for python in pythons]
-        lines.append(f"| {tensorflow} | " + " | ".join(cells) + " |")
+    for version in versions:
+        cells = [
+            NONE if why_not(version, python) else results.get((version, python), NOT_TRIED)
+            for python in pythons
+        ]
+        lines.append(f"| {version} | " + " | ".join(cells) + " |")
     return "\n".join(lines)
 
 

@@ -142,18 +142,27 @@ def test_only_a_wheel_with_the_server_has_to_serve(tmp_path):
 
 
 def test_results_of_tries_are_written_into_the_page():
-    # Given the results of three tries
-    results = {("2.15.1", "3.11"): None, ("2.21.0", "3.11"): None, ("2.21.0", "3.12"): "a | line"}
-    page = f"before\n{try_wheel.BEGIN}\nold\n{try_wheel.END}\nafter\n"
+    # Given a page without a table, and the results of two tries
+    page = f"before\n{try_wheel.BEGIN}\n{try_wheel.END}\nafter\n"
+    assert try_wheel.recorded(page) == {}
+    first = {("2.15.1", "3.11"): None, ("2.21.0", "3.12"): "a | line"}
 
-    # When they are written
-    written = try_wheel.with_table(page, try_wheel.table(results, ["3.11", "3.12"], "2024-05-01"))
+    # When they are written, and later one of them and another one
+    first = try_wheel.words(first, "2024-05-01")
+    page = try_wheel.with_table(page, try_wheel.table(first))
+    later = try_wheel.words({("2.21.0", "3.12"): None, ("2.20.0", "3.13"): None}, "2024-06-01")
+    page = try_wheel.with_table(page, try_wheel.table({**try_wheel.recorded(page), **later}))
 
-    # Then the table has a row for each TensorFlow, and the rest of the page stays
-    assert "| 2.15.1 | works | no such TensorFlow |\n" in written
-    assert "| 2.21.0 | works | fails: a / line |\n" in written
-    assert "2024-05-01" in written and "old" not in written
-    assert written.startswith("before\n") and written.endswith(f"{try_wheel.END}\nafter\n")
+    # Then the table has a row for each TensorFlow with the last result, and the rest stays
+    assert "| TensorFlow | Python 3.11 | Python 3.12 | Python 3.13 |\n" in page
+    none = "no such TensorFlow"
+    assert f"| 2.15.1 | works (2024-05-01) | {none} | {none} |\n" in page
+    assert "| 2.20.0 | not tried | not tried | works (2024-06-01) |\n" in page
+    assert "| 2.21.0 | not tried | works (2024-06-01) | not tried |\n" in page
+    assert page.startswith("before\n") and page.endswith(f"{try_wheel.END}\nafter\n")
+    assert try_wheel.words({("2.21.0", "3.12"): "a | line"}, "2024-05-01") == {
+        ("2.21.0", "3.12"): "fails (2024-05-01): a / line"
+    }
 
 
 @pytest.mark.soak  # downloads two TensorFlows and compiles two op libraries: ten minutes
