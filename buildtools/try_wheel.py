@@ -27,7 +27,7 @@ from buildtools.wheel import find_python
 PAGE = ROOT / "docs" / "install.md"
 BEGIN, END = "<!-- tried wheels: begin -->", "<!-- tried wheels: end -->"
 
-# Of pairs without a result.
+# The words for pairs without a result.
 NOT_TRIED, NONE = "not tried", "no such TensorFlow"
 
 # Not compiled to bytecode: the environment serves one run.
@@ -140,7 +140,7 @@ def expected_lines():
 
 
 def words(results, today):
-    """What the page says of the results {(TensorFlow, Python): None, or what failed}."""
+    """Puts results {(TensorFlow, Python): None, or what failed} into the words of the page."""
     return {
         pair: f"works ({today})" if error is None else f"fails ({today}): {error.replace('|', '/')}"
         for pair, error in results.items()
@@ -148,7 +148,7 @@ def words(results, today):
 
 
 def recorded(page):
-    """The page's words of each (TensorFlow, Python) that was tried before."""
+    """Reads {(TensorFlow, Python): words} of earlier tries from the page."""
     block = page.split(BEGIN)[1].split(END)[0]
     rows = [line.strip("| ").split(" | ") for line in block.splitlines() if line.startswith("| ")]
     pythons = [cell.removeprefix("Python ") for cell in rows[0][1:]] if rows else []

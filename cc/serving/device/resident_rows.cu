@@ -5,6 +5,7 @@
 
 #include "core/descriptors.cuh"
 #include "core/device_buffer.h"
+#include "core/status.h"
 #include "serving/device/copy_row.cuh"
 #include "serving/device/resident_rows.h"
 
@@ -43,8 +44,7 @@ ResidentRows::ResidentRows(const char* rows, int64_t row_bytes, int64_t num_rows
     : source_(rows), row_bytes_(row_bytes) {
   RequireCuda(cudaGetDevice(&device_));
   memory_ = ReserveTieredMemory(device_bytes, device_bytes + PhysicalBytes());
-  const Status status = memory_->Grow(num_rows * row_bytes);
-  if (!status.ok()) throw std::runtime_error(status.message());
+  Require(memory_->Grow(num_rows * row_bytes));
   RequireCuda(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking));
   RequireCuda(CopyTieredMemory(rows, memory_->data(), num_rows * row_bytes, stream_));
   RequireCuda(cudaStreamSynchronize(stream_));
@@ -60,8 +60,7 @@ void ResidentRows::Refresh(const int64_t* rows, int64_t num_rows) {
   const OnDevice on_device(device_);
   try {
     const int64_t last = *std::max_element(rows, rows + num_rows);
-    const Status status = memory_->Grow((last + 1) * row_bytes_);
-    if (!status.ok()) throw std::runtime_error(status.message());
+    Require(memory_->Grow((last + 1) * row_bytes_));
     const DeviceBuffer<int64_t> list(rows, num_rows, stream_);
     const int64_t blocks = std::min((num_rows + kWarpsPerBlock - 1) / kWarpsPerBlock,
                                     NumMultiprocessors() * int64_t{8});
