@@ -12,7 +12,8 @@ import group_embedding as ge
 from group_embedding.serving import InferenceSession, Publisher
 
 gpu = pytest.mark.gpu
-TOLERANCE = {"rtol": 1e-5, "atol": 1e-6}
+# Of sums of a few rows, and of scores, which are sums of 198 numbers of both signs.
+TOLERANCE = {"rows": 1e-6, "score": 2e-5}
 
 
 class Wide(tf.Module):
@@ -81,7 +82,8 @@ def copies(session):
 
 def assert_same(found, expected):
     for name, value in expected.items():
-        np.testing.assert_allclose(found[name], value, **TOLERANCE, err_msg=name)
+        near = {"rtol": 1e-5, "atol": TOLERANCE[name]}
+        np.testing.assert_allclose(found[name], value, **near, err_msg=name)
 
 
 @gpu
@@ -179,7 +181,7 @@ def test_bad_ids_are_named(wide):
     with InferenceSession(folder, devices="GPU:0") as session:
         bad = model.draw(1)
         bad["pages"][7, 2] = Wide.ROWS
-        with pytest.raises(ValueError, match=f"got {Wide.ROWS}|{Wide.ROWS} is not in"):
+        with pytest.raises(ValueError, match=f"id {Wide.ROWS} of sample 7 is outside the table"):
             session.predict(bad)
         assert session.predict(model.draw(1))["rows"].shape == (300, 2 * 87 + 24)
 

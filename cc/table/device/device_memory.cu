@@ -227,16 +227,23 @@ __global__ void CopyKernel(const Word* from, Word* to, int64_t count) {
 cudaError_t CopyTieredMemory(const void* from, void* to, int64_t bytes, cudaStream_t stream) {
   constexpr int kThreads = 256;
   constexpr int64_t kMostBlocks = 4096;
-  const auto copy = [&](auto word) {
+  const char* const source = static_cast<const char*>(from);
+  char* const target = static_cast<char*>(to);
+  const auto copy = [&](auto word, int64_t begin, int64_t end) {
     using Word = decltype(word);
-    const int64_t count = bytes / static_cast<int64_t>(sizeof(Word));
-    const int64_t blocks = std::clamp<int64_t>((count + kThreads - 1) / kThreads, 1, kMostBlocks);
+    const int64_t count = (end - begin) / static_cast<int64_t>(sizeof(Word));
+    const int64_t blocks = std::clamp<int64_t>((count + kThreads - 1) / kThreads, 0, kMostBlocks);
+    if (blocks == 0) return;
     CopyKernel<<<static_cast<unsigned>(blocks), kThreads, 0, stream>>>(
-        static_cast<const Word*>(from), static_cast<Word*>(to), count);
-    return cudaGetLastError();
+        reinterpret_cast<const Word*>(source + begin), reinterpret_cast<Word*>(target + begin),
+        count);
   };
-  const auto places = reinterpret_cast<uintptr_t>(from) | reinterpret_cast<uintptr_t>(to) | bytes;
-  return places % sizeof(uint4) == 0 ? copy(uint4{}) : copy(uint16_t{});
+  constexpr int64_t kWordBytes = sizeof(uint4);
+  const auto starts = reinterpret_cast<uintptr_t>(from) | reinterpret_cast<uintptr_t>(to);
+  const int64_t in_words = starts % kWordBytes == 0 ? bytes / kWordBytes * kWordBytes : 0;
+  copy(uint4{}, 0, in_words);
+  copy(uint8_t{}, in_words, bytes);
+  return cudaGetLastError();
 }
 
 std::unique_ptr<DeviceMemory> ReserveDeviceMemory(int64_t max_bytes) {
