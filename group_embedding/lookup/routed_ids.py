@@ -22,7 +22,10 @@ class RoutedIds(tf.experimental.ExtensionType):
 
     batches: tuple[tuple[tf.Tensor, ...], ...]  # of each group, see `to_tensors`
     weighted: tuple[bool, ...]  # of each group
-    sample_shapes: tuple[tuple[tf.Tensor, ...], ...]  # per feature; none: samples have one axis
+    # Shapes of samples that have not one axis, and their features. Nothing here has an element for
+    # each feature: a call of a `tf.function` costs the host microseconds for each element.
+    sample_shapes: tuple[tf.Tensor, ...]
+    shaped_features: tuple[int, ...]
     lookups: str  # what the ids were routed for, see `groups.Call.describe`
     # Row splits of each sequence of a layer, which knows its features and their lengths.
     sequences: tuple[tf.Tensor, ...] = ()
@@ -34,6 +37,7 @@ class RoutedIds(tf.experimental.ExtensionType):
             batches=tf.nest.map_structure(_of_any_size, spec.batches),
             weighted=spec.weighted,
             sample_shapes=spec.sample_shapes,
+            shaped_features=spec.shaped_features,
             lookups=spec.lookups,
             sequences=tf.nest.map_structure(_of_any_size, spec.sequences),
         )
@@ -44,6 +48,7 @@ class RoutedIds(tf.experimental.ExtensionType):
             batches=self.batches,
             weighted=self.weighted,
             sample_shapes=self.sample_shapes,
+            shaped_features=self.shaped_features,
             lookups=self.lookups,
             sequences=tuple(sequences),
         )
@@ -83,10 +88,12 @@ def to_routed_ids(call, routed, sample_shapes):
             one axis.
     """
     batches = [group.batch if isinstance(group, RoutedBatch) else group for group in routed]
+    shaped = {f: shape for f, shape in enumerate(sample_shapes) if shape is not None}
     return RoutedIds(
         batches=tuple(to_tensors(group) for group in routed),
         weighted=tuple(batch.weighted for batch in batches),
-        sample_shapes=tuple(() if shape is None else (shape,) for shape in sample_shapes),
+        sample_shapes=tuple(shaped.values()),
+        shaped_features=tuple(shaped),
         lookups=call.describe(),
     )
 
@@ -113,7 +120,8 @@ def from_routed_ids(call, routed_ids):
         from_tensors(tensors, weighted)
         for tensors, weighted in zip(routed_ids.batches, routed_ids.weighted)
     ]
-    return groups, [shape[0] if shape else None for shape in routed_ids.sample_shapes]
+    shaped = dict(zip(routed_ids.shaped_features, routed_ids.sample_shapes))
+    return groups, [shaped.get(f) for f in range(len(call.names))]
 
 
 def to_tensors(group):

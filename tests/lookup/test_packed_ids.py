@@ -198,3 +198,20 @@ def test_a_bad_id_is_named_where_it_is_looked_up():
 
         with pytest.raises(tf.errors.InvalidArgumentError, match="id 99 of sample 0 is outside"):
             ge.group_embedding_lookup_sparse([table], next(iter(packed)), "sum")
+
+
+def test_packed_ids_have_no_element_for_each_feature():
+    """A call of a `tf.function` costs the host microseconds for each element of its arguments."""
+    # Given ids of many features, of which one has samples of two axes
+    tables = [tf.Variable(tf.ones([10, 2])) for _ in range(40)]
+    ids = [tf.constant([1, 2]) for _ in tables]
+    ids[7] = tf.constant([[1, 2], [3, 4]])
+
+    # When they are packed
+    packed = ge.route_ids(tables, ids)
+
+    # Then only that one's shape is beside the batch, and its rows get their axes back
+    parts = packed.batches, packed.weighted, packed.sample_shapes, packed.shaped_features
+    assert sum(len(tf.nest.flatten(part)) for part in parts) < 10
+    outputs = tf.function(ge.group_embedding_lookup)(tables, packed)
+    assert [output.shape.rank for output in outputs] == [3 if f == 7 else 2 for f in range(40)]
