@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "core/rows.h"
+#include "table/large_pages.h"
 #if GROUP_EMBEDDING_CUDA
 #include "table/device/device_memory.h"
 #endif
@@ -35,10 +36,15 @@ ServedTable::ServedTable(const ServedTableOptions& options, const void* matrix, 
     : options_(options),
       row_bytes_(RowBytes(options.format, options.dim)),
       trained_row_bytes_(options.dim * SizeOf(options.dtype)) {
+  const char* const small = TakeSmall();  // before the array: later addresses mostly are lower
   rows_ = ReserveRows(options.device_reads);
+  if (small != nullptr && rows_->data() != nullptr && small > rows_->data()) {
+    first_ = (small - rows_->data() + row_bytes_ - 1) / row_bytes_;
+  }
   if (options_.keyed) index_ = std::make_unique<ServedIndex>(0);
-  num_rows_ = options_.keyed ? options_.matrix_rows + 1 : options_.max_rows;
-  *error = rows_->Grow(num_rows_ * row_bytes_);
+  if (first_ == 0) num_rows_ = options_.keyed ? options_.matrix_rows + 1 : options_.max_rows;
+  // Lookups may read row 0 in the place of an id that is no row.
+  *error = rows_->Grow(std::max<int64_t>(num_rows_, 1) * row_bytes_);
   if (!error->ok() || !options_.keyed) return;
   if (matrix != nullptr) WriteInitialRows(matrix);
   std::vector<char> constant(trained_row_bytes_);
@@ -48,6 +54,15 @@ ServedTable::ServedTable(const ServedTableOptions& options, const void* matrix, 
                 FromFloat<T>(options_.no_row_value));
   });
   Write(constant.data(), options_.matrix_rows);
+}
+
+char* ServedTable::TakeSmall() const {
+  const int64_t bytes = options_.max_rows * row_bytes_;
+  const bool is_small = !options_.keyed && bytes < kLargePage;
+  // One row more, as rows begin at a whole number of them after the array.
+  return is_small && options_.small_tables != nullptr
+             ? options_.small_tables->Take(bytes + row_bytes_)
+             : nullptr;
 }
 
 void ServedTable::WriteInitialRows(const void* matrix) {
@@ -61,7 +76,8 @@ int64_t ServedTable::num_keys() const {
 }
 
 int64_t ServedTable::bytes() const {
-  return num_rows_ * row_bytes_ + (options_.keyed ? index_->bytes() : 0);
+  const int64_t num_rows = num_rows_ + (first_ > 0 ? options_.max_rows : 0);
+  return num_rows * row_bytes_ + (options_.keyed ? index_->bytes() : 0);
 }
 
 void ServedTable::Write(const char* values, int64_t row) {
@@ -133,11 +149,11 @@ Status ServedTable::LoadEncoded(const EncodedRows& encoded, bool are_changes,
 
 void ServedTable::LoadAll(const char* values) {
   for (int64_t row = 0; row < options_.max_rows; ++row)
-    Write(values + row * trained_row_bytes_, row);
+    Write(values + row * trained_row_bytes_, first_ + row);
 }
 
 void ServedTable::LoadAllEncoded(const char* rows) {
-  std::memcpy(rows_->data(), rows, options_.max_rows * row_bytes_);
+  std::memcpy(Row(first_), rows, options_.max_rows * row_bytes_);
 }
 
 Status ServedTable::Erase(const int64_t* keys, int64_t num_keys, const Deadline& deadline) {
@@ -180,8 +196,9 @@ void ServedTable::LocateRowNumbers(const Overlay* overlay, const int64_t* keys, 
                                    int64_t* rows) const {
   for (int64_t i = 0; i < num_keys; ++i) {
     const int64_t key = keys[i];
-    int64_t row = key < 0 ? -1 : key < options_.max_rows ? key : kTooLarge;
-    if (overlay != nullptr && row == key) {
+    const bool is_row = key >= 0 && key < options_.max_rows;
+    int64_t row = is_row ? first_ + key : key < 0 ? -1 : kTooLarge;
+    if (overlay != nullptr && is_row) {
       const int64_t changed = overlay->index_.Find(key, ServedIndex::HashOf(key));
       if (changed != ServedIndex::kNone) row = changed;
     }
@@ -216,8 +233,8 @@ void ServedTable::Merge(Overlay* overlay) {
   std::vector<int64_t> changed;  // rows that nobody reads
   overlay->index_.ForEach([&](int64_t key, int64_t row) {
     if (!options_.keyed) {
-      std::memcpy(Row(key), Row(row), row_bytes_);
-      changed.push_back(key);
+      std::memcpy(Row(first_ + key), Row(row), row_bytes_);
+      changed.push_back(first_ + key);
       return;
     }
     const bool erased = row <= options_.matrix_rows;

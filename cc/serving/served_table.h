@@ -8,6 +8,10 @@
 // keys of the base; where rows have no keys (a table by row number) it copies them. Nobody may read
 // a version before n while overlay n is merged; readers of n find its keys in the overlay.
 //
+// The base of a small table by row number lies outside of the array, beside those of other small
+// tables, as lookups of many small tables in pages of 4 KB mostly wait for addresses. Its rows have
+// numbers by which they are found from the array's begin all the same.
+//
 // The array begins with rows that belong to no key: [0, matrix_rows) initial values of keys, and
 // the constant that a key without a row reads.
 //
@@ -42,6 +46,7 @@
 #include "serving/served_index.h"
 #include "serving/tier_counts.h"
 #include "table/file/table_file.h"
+#include "table/large_page_arena.h"
 #include "table/memory.h"
 
 namespace group_embedding {
@@ -56,8 +61,9 @@ struct ServedTableOptions {
   int64_t matrix_rows = 0;
   bool has_filter = false;
   float no_row_value = 0;
-  int64_t max_rows = 0;       // of tables by row number: their rows
-  bool device_reads = false;  // rows are where a GPU reads them in place
+  int64_t max_rows = 0;                    // of tables by row number: their rows
+  bool device_reads = false;               // rows are where a GPU reads them in place
+  LargePageArena* small_tables = nullptr;  // outlives the table; null: rows are in the array
 };
 
 // Rows of one delta, in the type that the table was trained in. Erased keys come first: a key may
@@ -176,6 +182,8 @@ class ServedTable {
   }
   char* Row(int64_t row) const { return rows_->data() + row * row_bytes_; }
   void Write(const char* values, int64_t row);
+  // Memory for the base of a small table by row number; null: it lies in the array.
+  char* TakeSmall() const;
   // As of RowCopies.
   void Forget(const std::vector<int64_t>& rows) const {
     if (copies_ != nullptr) copies_->Forget(rows.data(), static_cast<int64_t>(rows.size()));
@@ -213,6 +221,7 @@ class ServedTable {
   std::unique_ptr<RowCopies> copies_;
   std::unique_ptr<ServedIndex> index_;  // of the base; keyed tables only
   int64_t num_rows_ = 0;                // of the array, in use or free
+  int64_t first_ = 0;                   // the row of row number 0 of a table by row number
   std::vector<int64_t> free_;
 
   // What was taken away in an epoch: rows, and how many parts of the index.

@@ -168,7 +168,7 @@ class TrainedGraph:
 
 
 def _key_of(variable):
-    """The name of a variable in checkpoints, or, of a part of a variable, the name of the part."""
+    # The name of a variable in checkpoints; a part of one has its own.
     return variable.op.name if _is_part(variable) else _full_name(variable)
 
 
@@ -179,7 +179,7 @@ def _full_name(variable):
 
 
 def _is_part(variable):
-    """Whether a partitioner, and not a strategy of ranks, made several of a variable."""
+    # Partitioners make parts; strategies of ranks make shards, which are none.
     about = getattr(variable, "_save_slice_info", None)
     parts = about is not None and list(about.full_shape) != variable.shape.as_list()
     return parts and sharded_table(variable) is None

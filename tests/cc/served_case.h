@@ -12,12 +12,14 @@ namespace group_embedding {
 
 inline constexpr int32_t kDim = 4;
 
-inline std::unique_ptr<ServedTable> MakeTable(bool keyed, int64_t max_rows) {
+inline std::unique_ptr<ServedTable> MakeTable(bool keyed, int64_t max_rows,
+                                              LargePageArena* small_tables = nullptr) {
   ServedTableOptions options;
   options.name = "user";
   options.keyed = keyed;
   options.dim = kDim;
   options.max_rows = max_rows;
+  options.small_tables = small_tables;
   Status status;
   auto table = std::make_unique<ServedTable>(options, nullptr, &status);
   CHECK_OK(status);

@@ -1,4 +1,5 @@
 // Tables of served models: readers while versions change, and rows in other formats.
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cmath>
@@ -12,9 +13,11 @@
 #include "check.h"
 #include "core/quantized_rows.h"
 #include "core/row_format.h"
+#include "fused/stored_lookup.h"
 #include "served_case.h"
 #include "serving/options.h"
 #include "serving/two_slots.h"
+#include "table/large_pages.h"
 
 namespace group_embedding {
 namespace {
@@ -62,16 +65,20 @@ TEST(AnIndexAgreesWithAMapWhileItGrowsAndForgets) {
   }
 }
 
-// Applies `num_versions` versions to two tables while threads read all their keys, and checks that
-// each reads rows of one version, that of its slot. Every tenth version is taken back first.
+// Applies `num_versions` versions to tables of each kind while threads read all their keys, and
+// checks that each reads rows of one version, that of its slot. Every tenth version is taken back
+// first.
 void ReadWhileVersionsChange(int64_t num_keys, int num_versions) {
   const std::vector<int64_t> keys = Numbers(num_keys);
-  std::unique_ptr<ServedTable> tables[] = {MakeTable(true, 0), MakeTable(false, num_keys)};
+  LargePageArena small_tables;
+  std::unique_ptr<ServedTable> tables[] = {MakeTable(true, 0), MakeTable(false, num_keys),
+                                           MakeTable(false, num_keys, &small_tables)};
+  constexpr int kNumTables = 3;
   const std::vector<float> first(num_keys * kDim, 1.0f);
   const char* values = reinterpret_cast<const char*>(first.data());
   CHECK_OK(tables[0]->Load(keys.data(), num_keys, values, false));
-  tables[1]->LoadAll(values);
-  std::unique_ptr<Overlay> overlays[2][kNumSlots];
+  for (int t = 1; t < kNumTables; ++t) tables[t]->LoadAll(values);
+  std::unique_ptr<Overlay> overlays[kNumTables][kNumSlots];
   float versions[kNumSlots] = {1, 1};
   TwoSlots slots;
   std::atomic<bool> stop{false};
@@ -81,7 +88,7 @@ void ReadWhileVersionsChange(int64_t num_keys, int num_versions) {
     std::vector<int64_t> rows(num_keys);
     while (!stop || num_reads < 20) {
       const TwoSlots::Pin pin(&slots);
-      for (int t = 0; t < 2; ++t) {
+      for (int t = 0; t < kNumTables; ++t) {
         tables[t]->Locate(overlays[t][pin.slot()].get(), keys.data(), num_keys, rows.data());
         for (int64_t i = 0; i < num_keys; ++i) {
           // Key 7 is erased in every version, and reads the constant of keys without a row.
@@ -96,7 +103,7 @@ void ReadWhileVersionsChange(int64_t num_keys, int num_versions) {
   auto write = [&](float version) {
     const int current = slots.current(), next = 1 - current;
     slots.WaitUntilFree(next);
-    for (int t = 0; t < 2; ++t) {
+    for (int t = 0; t < kNumTables; ++t) {
       std::unique_ptr<Overlay>& overlay = overlays[t][next];
       tables[t]->Drop(std::move(overlay));
       tables[t]->Merge(overlays[t][current].get());
@@ -125,7 +132,73 @@ void ReadWhileVersionsChange(int64_t num_keys, int num_versions) {
   CHECK_EQ(num_mixed.load(), int64_t{0});
   CHECK_TRUE(num_reads >= 20);
   // Rows of earlier versions are used again: the base, the current overlay and the next one.
-  CHECK_TRUE(tables[1]->bytes() <= 3 * num_keys * kDim * 4);
+  for (int t = 1; t < kNumTables; ++t) {
+    CHECK_TRUE(tables[t]->bytes() <= 3 * num_keys * kDim * 4);
+  }
+}
+
+TEST(SmallTablesShareLargePages) {
+  // Given three tables by row number of 160 KB
+  constexpr int64_t kRows = 10'000;
+  LargePageArena small_tables;
+  std::vector<std::unique_ptr<ServedTable>> tables;
+  std::vector<const char*> begins;
+  for (int t = 0; t < 3; ++t) {
+    tables.push_back(MakeTable(false, kRows, &small_tables));
+    const std::vector<float> values(kRows * kDim, static_cast<float>(t));
+    tables[t]->LoadAll(reinterpret_cast<const char*>(values.data()));
+    // When the rows of their ends, and row numbers outside, are located
+    const int64_t numbers[] = {0, kRows - 1, -3, kRows};
+    int64_t rows[4];
+    CHECK_EQ(tables[t]->Locate(nullptr, numbers, 4, rows), int64_t{0});
+    // Then they have the values of their table, and others are no rows
+    for (int i = 0; i < 2; ++i) CHECK_EQ(ValueAt(*tables[t], rows[i], 0), static_cast<float>(t));
+    CHECK_EQ(rows[2], int64_t{-1});
+    CHECK_TRUE(rows[3] > int64_t{1} << 48);
+    begins.push_back(tables[t]->rows() + rows[0] * tables[t]->row_bytes());
+  }
+  // And all lie in one large page
+  const auto [least, most] = std::minmax_element(begins.begin(), begins.end());
+  CHECK_TRUE(*most - *least < kLargePage);
+}
+
+// Quantised rows begin with their scale, which a lookup reads before it knows whether an id is a
+// row.
+TEST(AnIdThatIsNoRowIsToldInEveryFormat) {
+  LargePageArena arena;
+  for (const auto& [word, format] : RowFormatWords()) {
+    for (const int64_t max_rows : {0, 3}) {
+      for (LargePageArena* small_tables : {static_cast<LargePageArena*>(nullptr), &arena}) {
+        // Given a table by row number, empty or not, and an id that is none of its rows
+        ServedTableOptions options;
+        options.keyed = false;
+        options.dim = kDim;
+        options.format = format;
+        options.max_rows = max_rows;
+        options.small_tables = small_tables;
+        Status status;
+        const ServedTable served(options, nullptr, &status);
+        CHECK_OK(status);
+        const int64_t ids[] = {5}, splits[] = {0, 1};
+        int64_t rows[1];
+        served.Locate(nullptr, ids, 1, rows);
+        // When it is looked up
+        float output[kDim];
+        const Table table = {served.rows(), int64_t{1} << 48, kDim, 0};
+        const Feature feature = {0, 1, output, kDim, 0, Combiner::kSum};
+        Group group = {};
+        group.batch = {splits, rows, nullptr, 1, 1};
+        group.tables = &table;
+        group.features = &feature;
+        group.num_tables = group.num_features = 1;
+        const Fault fault = StoredLookupCpu(
+            group, &format,
+            [](int64_t count, int64_t, const auto& body) { body(int64_t{0}, count); });
+        // Then the lookup says so
+        CHECK_TRUE(fault.kind == FaultKind::kIdOutOfRange);
+      }
+    }
+  }
 }
 
 TEST(ReadersSeeOneVersion) { ReadWhileVersionsChange(500, 60); }

@@ -7,7 +7,6 @@
 #include "table/check_table.h"
 #include "table/initial_values.h"
 #include "tf/support/embedding_table_resource.h"
-#include "tf/support/served_request.h"
 
 namespace group_embedding {
 namespace {
@@ -80,6 +79,7 @@ absl::Status ServedTables::Make(Entry* entry, ServedTableOptions options, const 
   options.name = entry->table_name;
   options.format = quantize_.value_or(FormatOf(options.dtype));
   options.device_reads = device_ != nullptr;
+  options.small_tables = device_ == nullptr ? &small_tables_ : nullptr;
   Status status;
   auto table = std::make_unique<ServedTable>(options, matrix, &status);
   if (!status.ok()) {
@@ -244,19 +244,5 @@ absl::Status ServedTables::UseDevice(int) {
 int64_t ServedTables::MakeResident(int64_t bytes) { return bytes; }
 absl::Status ServedTables::MakeCopies(int64_t) { return absl::OkStatus(); }
 #endif
-
-absl::Status FetchRows(ServedTable* table, const int64_t* keys, std::vector<int64_t> positions,
-                       int64_t* rows) {
-  ServedRequest* const request = ServedRequest::Current();
-  bool is_late = false;
-  const Status status =
-      table->Fetch(keys, std::move(positions),
-                   request == nullptr ? Deadline::Never() : request->deadline, rows, &is_late);
-  if (status.ok()) return absl::OkStatus();
-  const absl::Status failure = is_late ? absl::DeadlineExceededError(status.message())
-                                       : absl::UnavailableError(status.message());
-  if (request != nullptr) request->failure.Fail(failure);
-  return failure;
-}
 
 }  // namespace group_embedding

@@ -105,6 +105,7 @@ class ServedTables {
 
   const std::optional<RowFormat> quantize_;
   const std::shared_ptr<LowerTier> lower_;
+  LargePageArena small_tables_;
   std::mutex mutex_;  // of entries_, while sessions are made
   std::map<std::string, Entry> entries_;
   std::unique_ptr<ServedDevice> device_;
@@ -138,10 +139,5 @@ class ServedTableResource : public tensorflow::ResourceBase {
 };
 
 using ServedTablePtr = tensorflow::core::RefCountPtr<ServedTableResource>;
-
-// Brings rows that are not in memory, until the deadline of the request that the thread computes.
-// keys: of the batch. positions: of the keys to bring. rows: written in these positions.
-absl::Status FetchRows(ServedTable* table, const int64_t* keys, std::vector<int64_t> positions,
-                       int64_t* rows);
 
 }  // namespace group_embedding

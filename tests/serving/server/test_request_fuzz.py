@@ -59,7 +59,7 @@ def test_messages(shared, cases):
                 codes.add(error.code().name)
 
         # Then each got an answer or an error by name, and the server answers the next one
-        assert codes <= CODES and len(codes) > 2
+        assert codes <= CODES and len(codes) >= 2
         outputs, _ = client.predict({"x": np.ones([1, 3], np.float32), "n": np.array([1])})
         assert outputs["y"].tolist() == [4.0]
 
