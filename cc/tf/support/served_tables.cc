@@ -7,6 +7,7 @@
 #include "table/check_table.h"
 #include "table/initial_values.h"
 #include "tf/support/embedding_table_resource.h"
+#include "tf/support/served_request.h"
 
 namespace group_embedding {
 namespace {
@@ -244,5 +245,19 @@ absl::Status ServedTables::UseDevice(int) {
 int64_t ServedTables::MakeResident(int64_t bytes) { return bytes; }
 absl::Status ServedTables::MakeCopies(int64_t) { return absl::OkStatus(); }
 #endif
+
+absl::Status FetchRows(ServedTable* table, const int64_t* keys, std::vector<int64_t> positions,
+                       int64_t* rows) {
+  ServedRequest* const request = ServedRequest::Current();
+  bool is_late = false;
+  const Status status =
+      table->Fetch(keys, std::move(positions),
+                   request == nullptr ? Deadline::Never() : request->deadline, rows, &is_late);
+  if (status.ok()) return absl::OkStatus();
+  const absl::Status failure = is_late ? absl::DeadlineExceededError(status.message())
+                                       : absl::UnavailableError(status.message());
+  if (request != nullptr) request->failure.Fail(failure);
+  return failure;
+}
 
 }  // namespace group_embedding

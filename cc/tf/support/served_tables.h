@@ -140,4 +140,9 @@ class ServedTableResource : public tensorflow::ResourceBase {
 
 using ServedTablePtr = tensorflow::core::RefCountPtr<ServedTableResource>;
 
+// Brings rows that are not in memory, until the deadline of the request that the thread computes.
+// keys: of the batch. positions: of the keys to bring. rows: written in these positions.
+absl::Status FetchRows(ServedTable* table, const int64_t* keys, std::vector<int64_t> positions,
+                       int64_t* rows);
+
 }  // namespace group_embedding
