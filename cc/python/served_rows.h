@@ -44,7 +44,7 @@ class PyServedRows {
   const ParallelFor parallel_for_;
   std::vector<Stored> tables_;
 #if GROUP_EMBEDDING_CUDA
-  // Of each table: the one or the other.
+  // Each table has the one or the other.
   std::vector<std::unique_ptr<ResidentRows>> residents_;
   std::vector<std::unique_ptr<RowCache>> caches_;
   std::unique_ptr<CacheTurns> turns_;

@@ -104,8 +104,8 @@ def test_a_gpu_reads_what_the_host_reads(place, format, weighted, copies_bytes):
 @pytest.mark.parametrize("format", FORMATS)
 @pytest.mark.parametrize("place", [pytest.param(GPU, id="gpu", marks=on_gpu)])
 def test_a_gpu_that_has_all_rows_reads_what_the_host_reads(place, format, weighted):
-    # Given rows on the host and on a GPU, in tables of an odd number of bytes; and ids of which some
-    # are the last row's, and some stand for no row
+    # Given rows on the host and on a GPU, in tables of an odd number of bytes, and ids of the last
+    # row and of no row
     case = Case(num_rows=501, weighted=weighted)
     case.ids[::7], case.ids[::5] = -1, 500
     host = core.ServedRows(case.tables, format=format)

@@ -20,7 +20,7 @@ namespace group_embedding {
 
 class ResidentRows : public RowCopies {
  public:
-  // Of the current device's memory for so many rows, and a quarter more for those that come later.
+  // Bytes for so many rows, and a quarter more for those that come later.
   static int64_t BytesFor(int64_t row_bytes, int64_t num_rows);
 
   // rows: [num_rows] of the table, in host memory that the device reads in place. device_bytes: at

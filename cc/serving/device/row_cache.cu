@@ -21,6 +21,10 @@ constexpr uint32_t kCallMask = 0xFFFFFF;
 constexpr uint32_t kMarkAfter = 8;
 constexpr int64_t kNoNote = -1;
 
+// Rows cross the bus in the order of the host's large pages: in the order of a batch the bus has
+// less than half of its speed. Pages with one remainder share a bucket.
+constexpr int kPageBits = 21, kNumBuckets = 4096, kScanThreads = 1024;
+
 enum Count { kFound, kBrought, kKept, kNumCounts };
 
 __device__ unsigned long long MakeTag(int64_t row, uint32_t call) {
@@ -82,9 +86,17 @@ struct FetchArgs {
   uint32_t* numbers;         // [num_cells]
   uint64_t num_cells;        // a power of two
   uint32_t* num_brought;
+  uint32_t* buckets;    // [kNumBuckets] how many rows; then where the next of them goes in `order`
+  uint32_t* order;      // [rows of the call] numbers of rows
   BroughtRow* brought;  // [rows of the call]
   char* memory;         // [capacity, stride] their content
   int64_t capacity, stride;
+
+  __device__ uint32_t* BucketOf(const BroughtRow& row) const {
+    const RowCacheRef& cache = requests[row.request].cache;
+    const auto address = reinterpret_cast<uintptr_t>(cache.rows + row.row * cache.row_bytes);
+    return buckets + (address >> kPageBits) % kNumBuckets;
+  }
 };
 
 // The cell of a row without a copy. The thread that takes it gives the row its number.
@@ -98,6 +110,7 @@ __device__ int64_t TakeCell(const FetchArgs& args, int64_t request, int64_t tabl
       const uint32_t number = atomicAdd(args.num_brought, 1u);
       args.numbers[cell] = number;
       args.brought[number] = {row, request};
+      atomicAdd(args.BucketOf(args.brought[number]), 1u);
     }
     if (former == 0 || former == key) return static_cast<int64_t>(cell);
   }
@@ -141,13 +154,50 @@ __global__ void __launch_bounds__(kThreads) FindRowsKernel(FetchArgs args) {
   }
 }
 
+// One block: where the rows of each bucket begin.
+__global__ void __launch_bounds__(kScanThreads) ScanBucketsKernel(FetchArgs args) {
+  constexpr int kEach = kNumBuckets / kScanThreads, kWarps = kScanThreads / kWarpSize;
+  static_assert(kWarps == kWarpSize, "one warp scans the sums of all");
+  __shared__ uint32_t ends[kWarps];
+  const int lane = threadIdx.x % kWarpSize, warp = threadIdx.x / kWarpSize;
+  const auto sum_to_lane = [lane](uint32_t value) {
+    for (int step = 1; step < kWarpSize; step *= 2) {
+      const uint32_t before = __shfl_up_sync(kFullWarp, value, step);
+      if (lane >= step) value += before;
+    }
+    return value;
+  };
+  uint32_t* const own = args.buckets + threadIdx.x * kEach;
+  uint32_t counts[kEach], sum = 0;
+  for (int k = 0; k < kEach; ++k) sum += counts[k] = own[k];
+  const uint32_t in_warp = sum_to_lane(sum);
+  if (lane == kWarpSize - 1) ends[warp] = in_warp;
+  __syncthreads();
+  if (warp == 0) ends[lane] = sum_to_lane(ends[lane]);
+  __syncthreads();
+  uint32_t begin = in_warp - sum + (warp > 0 ? ends[warp - 1] : 0);
+  for (int k = 0; k < kEach; ++k) {
+    own[k] = begin;
+    begin += counts[k];
+  }
+}
+
+__global__ void __launch_bounds__(kThreads) OrderRowsKernel(FetchArgs args) {
+  const uint32_t num_rows = *args.num_brought;
+  for (uint32_t n = blockIdx.x * kThreads + threadIdx.x; n < num_rows; n += gridDim.x * kThreads) {
+    args.order[atomicAdd(args.BucketOf(args.brought[n]), 1u)] = n;
+  }
+}
+
 // Warps bring the rows over the bus, one after the other.
 __global__ void __launch_bounds__(kThreads) BringRowsKernel(FetchArgs args) {
-  const int64_t num_rows = min(int64_t{*args.num_brought}, args.capacity);
+  const int64_t num_rows = *args.num_brought;
   const int lane = threadIdx.x % kWarpSize;
   const int64_t num_warps = int64_t{gridDim.x} * kWarpsPerBlock;
-  for (int64_t n = int64_t{blockIdx.x} * kWarpsPerBlock + threadIdx.x / kWarpSize; n < num_rows;
-       n += num_warps) {
+  for (int64_t i = int64_t{blockIdx.x} * kWarpsPerBlock + threadIdx.x / kWarpSize; i < num_rows;
+       i += num_warps) {
+    const uint32_t n = args.order[i];
+    if (n >= args.capacity) continue;
     const BroughtRow row = args.brought[n];
     const RowCacheRef& cache = args.requests[row.request].cache;
     CopyRow(cache.rows + row.row * cache.row_bytes, args.memory + n * args.stride, cache.row_bytes,
@@ -263,8 +313,10 @@ struct Layout {
     // Cleared together.
     args.keys = reinterpret_cast<unsigned long long*>(take(args.num_cells * sizeof(*args.keys)));
     args.num_brought = reinterpret_cast<uint32_t*>(take(sizeof(uint32_t)));
+    args.buckets = reinterpret_cast<uint32_t*>(take(kNumBuckets * sizeof(uint32_t)));
     cleared_bytes = at - arrays.size();
     args.numbers = reinterpret_cast<uint32_t*>(take(args.num_cells * sizeof(uint32_t)));
+    args.order = reinterpret_cast<uint32_t*>(take(num_rows * sizeof(uint32_t)));
     args.brought = reinterpret_cast<BroughtRow*>(take(num_rows * sizeof(BroughtRow)));
     args.memory = take(args.capacity * args.stride);
     bytes = at;
@@ -370,7 +422,10 @@ cudaError_t FetchedRows::FindRows(int64_t* rows, cudaStream_t stream) {
     return error;
   }
   FindRowsKernel<<<static_cast<unsigned>(layout.num_blocks), kThreads, 0, stream>>>(args);
-  BringRowsKernel<<<BlocksForList(args.capacity), kThreads, 0, stream>>>(args);
+  const unsigned list_blocks = BlocksForList(num_rows_);
+  ScanBucketsKernel<<<1, kScanThreads, 0, stream>>>(args);
+  OrderRowsKernel<<<list_blocks, kThreads, 0, stream>>>(args);
+  BringRowsKernel<<<list_blocks, kThreads, 0, stream>>>(args);
   AddressRowsKernel<<<BlocksFor(num_rows_), kThreads, 0, stream>>>(args, num_rows_);
   return cudaGetLastError();
 }

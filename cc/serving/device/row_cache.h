@@ -6,7 +6,7 @@
 //
 // Row r belongs to one set of kCacheWays copies. A call, which looks up rows of several tables:
 //   1. FindRows        row numbers -> addresses: of copies, or of rows that it brings over the bus,
-//                      each once, to scratch memory
+//                      each once and in the order of the host's pages, to scratch memory
 //   2. the lookup      reads those addresses
 //   3. KeepRows        copies rows that were brought to their sets: where a copy is free, or the
 //                      row is asked for a second time, in the place of the copy that was read
