@@ -248,7 +248,8 @@ void Compare(const std::string& name, const Setting& setting,
   }
 }
 
-std::unique_ptr<ServedTable> TableOf(const Setting& setting, std::unique_ptr<LowerRows> lower) {
+std::unique_ptr<ServedTable> TableOf(const Setting& setting, std::unique_ptr<LowerRows> lower,
+                                     const TierOptions& tiers = TierOptions()) {
   ServedTableOptions options;
   options.name = "bench";
   options.dim = static_cast<int32_t>(setting.dim);
@@ -257,7 +258,7 @@ std::unique_ptr<ServedTable> TableOf(const Setting& setting, std::unique_ptr<Low
   Check(status);
   if (lower != nullptr) {
     table->Attach(std::move(lower));
-    table->StartCache(setting.num_rows / 10, TierOptions(), nullptr);
+    table->StartCache(setting.num_rows / 10, tiers, nullptr);
   }
   return table;
 }
@@ -267,9 +268,13 @@ void CompareStore(const std::string& name, const Setting& setting, LowerTier* ti
   const Overlay* none = nullptr;
   const std::unique_ptr<LowerRows> lower = Filled(tier, setting);
   const auto table = TableOf(setting, Filled(tier, setting));
+  TierOptions no_memory;
+  no_memory.insert = Insert::kOff;
+  const auto alone = TableOf(setting, Filled(tier, setting), no_memory);
   Compare(name, setting,
           {{"tier", FromLower(lower.get())},
            std::move(bare),
+           {"nothing in memory", FromTable(alone.get(), &none)},
            {"a tenth in memory", FromTable(table.get(), &none)}});
 }
 

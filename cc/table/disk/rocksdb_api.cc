@@ -36,6 +36,8 @@ void BindData(Binder& bind, RocksdbApi* api) {
   bind(&api->open, "open")(&api->close, "close");
   bind(&api->free_memory, "free")(&api->property_int, "property_int");
   bind(&api->write, "write")(&api->multi_get, "multi_get");
+  bind(&api->get_pinned, "get_pinned")(&api->pinned_value, "pinnableslice_value");
+  bind(&api->pinned_destroy, "pinnableslice_destroy");
   bind(&api->flush, "flush")(&api->compact_range, "compact_range");
   bind(&api->create_snapshot, "create_snapshot")(&api->release_snapshot, "release_snapshot");
   bind(&api->create_iterator, "create_iterator")(&api->iter_destroy, "iter_destroy");

@@ -21,6 +21,7 @@ struct RocksdbApi {
   struct WriteOptions;
   struct WriteBatch;
   struct FlushOptions;
+  struct Pinned;
   struct Snapshot;
   struct Iterator;
 
@@ -35,6 +36,11 @@ struct RocksdbApi {
   // free_memory.
   void (*multi_get)(Db*, const ReadOptions*, size_t num_keys, const char* const* keys,
                     const size_t* key_bytes, char** values, size_t* value_bytes, char** errors);
+  // The value of one key, where RocksDB has it, until pinned_destroy; null: there is none, or
+  // `error`.
+  Pinned* (*get_pinned)(Db*, const ReadOptions*, const char* key, size_t key_bytes, char** error);
+  const char* (*pinned_value)(const Pinned*, size_t* bytes);
+  void (*pinned_destroy)(Pinned*);
   void (*flush)(Db*, const FlushOptions*, char** error);
   void (*compact_range)(Db*, const char* begin, size_t begin_bytes, const char* end,
                         size_t end_bytes);
