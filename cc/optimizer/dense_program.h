@@ -1,7 +1,7 @@
 // The update of a whole variable, element by element, as a program: the steps of an optimizer's
 // formula in the order in which TensorFlow computes it, each rounded to the variable's type, so
 // that the result has the bits of the optimizer's own chain of ops. Which optimizer computes what
-// is stated in group_embedding/optimizers/dense_programs.py.
+// is stated in group_embedding/optimizers/dense_formulas.py.
 //
 // A program works on registers of one number each. The first hold the element's inputs, in this
 // order: its value, its gradient, its slots, and the numbers that are the same for all elements,
@@ -28,7 +28,7 @@ enum class DenseOp : uint8_t {
   kMinimum,    // NaN if either is
   kMagnitude,  // of `a`, as the next two
   kSquareRoot,
-  kReciprocalRoot,  // 1 / sqrt(a), with the last bit of TensorFlow's
+  kReciprocalRoot,  // 1 / sqrt(a); on the CPU with the last bit of TensorFlow's
 };
 inline constexpr const char* kDenseOpNames[] = {"add",       "subtract",    "multiply",
                                                 "divide",    "maximum",     "minimum",

@@ -1,7 +1,5 @@
 #include "serving/served_table.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <cstring>
 #include <type_traits>
@@ -18,10 +16,6 @@ namespace {
 
 // Keys are hashed and their cells fetched this many at a time, before the first of them is read.
 constexpr int64_t kKeysAtATime = 32;
-
-int64_t PhysicalBytes() {
-  return static_cast<int64_t>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGESIZE);
-}
 
 std::unique_ptr<Memory> ReserveRows(bool device_reads) {
 #if GROUP_EMBEDDING_CUDA

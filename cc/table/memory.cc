@@ -57,6 +57,10 @@ class HostMemory : public Memory {
 
 }  // namespace
 
+int64_t PhysicalBytes() {
+  return static_cast<int64_t>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGESIZE);
+}
+
 std::unique_ptr<Memory> ReserveHostMemory(int64_t max_bytes) {
   return std::make_unique<HostMemory>(max_bytes);
 }

@@ -30,6 +30,9 @@ class Memory {
   int64_t bytes_ = 0;
 };
 
+// The memory that the host has.
+int64_t PhysicalBytes();
+
 // At most `max_bytes` of the host's memory, or as much as there are addresses for.
 std::unique_ptr<Memory> ReserveHostMemory(int64_t max_bytes);
 

@@ -1,5 +1,6 @@
 """CallsInProgress: an object of native code is freed after the calls of other threads."""
 
+import contextlib
 import threading
 
 
@@ -28,9 +29,9 @@ class CallsInProgress:
             self._count -= 1
             self._changed.notify_all()
 
+    @contextlib.contextmanager
     def ended(self):
-        """The lock under which no call is in progress."""
-        self._changed.acquire()
-        self._changed.wait_for(lambda: self._count == 0)
-        self._changed.release()
-        return self._changed
+        """Waits until no call is in progress; others wait until the block ends."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._count == 0)
+            yield

@@ -1,5 +1,3 @@
-#include <unistd.h>
-
 #include <algorithm>
 #include <stdexcept>
 
@@ -25,10 +23,6 @@ __global__ void __launch_bounds__(kThreads)
     const int64_t at = rows[i] * row_bytes;
     CopyRow(from + at, to + at, row_bytes, threadIdx.x % kWarpSize);
   }
-}
-
-int64_t PhysicalBytes() {
-  return static_cast<int64_t>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGESIZE);
 }
 
 }  // namespace

@@ -1,7 +1,5 @@
 // The memory of a DeviceHash's rows: its size, growth and limits. device_hash_index.cu has the
 // memory of the index.
-#include <unistd.h>
-
 #include <algorithm>
 #include <vector>
 
@@ -18,11 +16,11 @@ constexpr int64_t kInfoBytes = sizeof(RowInfo);
 // The least memory that rows grow by at once, which takes some milliseconds to allocate.
 constexpr int64_t kDeviceBytesAtOnce = int64_t{1} << 30, kHostBytesAtOnce = int64_t{16} << 20;
 
-int64_t PhysicalBytes(int64_t device_bytes) {
+int64_t BytesOfTiers(int64_t device_bytes) {
   size_t free = 0, total = 0;
   cudaMemGetInfo(&free, &total);
   if (device_bytes <= 0) return static_cast<int64_t>(total);
-  return static_cast<int64_t>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGESIZE) + device_bytes;
+  return PhysicalBytes() + device_bytes;
 }
 
 }  // namespace
@@ -31,7 +29,7 @@ DeviceHash::DeviceHash(const TableOptions& options, const DeviceTierOptions& tie
                        const void* matrix, Status* error)
     : options_(options),
       tiers_(tiers),
-      max_bytes_(options.max_bytes > 0 ? options.max_bytes : PhysicalBytes(tiers.device_bytes)) {
+      max_bytes_(options.max_bytes > 0 ? options.max_bytes : BytesOfTiers(tiers.device_bytes)) {
   reserved_rows_ = max_bytes_ / (RowBytes() + kInfoBytes) + first_row();
   cudaGetDevice(&device_);
   if (tiers.device_bytes > 0) {

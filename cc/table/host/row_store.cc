@@ -1,7 +1,5 @@
 #include "table/host/row_store.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <new>
 
@@ -10,10 +8,6 @@
 
 namespace group_embedding {
 namespace {
-
-int64_t PhysicalBytes() {
-  return static_cast<int64_t>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGESIZE);
-}
 
 // values[0, count) = value, in the type that `dtype` names.
 void Fill(float value, DataType dtype, int64_t count, void* values) {
