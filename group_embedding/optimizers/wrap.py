@@ -104,7 +104,8 @@ def wrap(
     code, and where the gradients went through other ops first (such as clipping by a norm, scaling
     by hand or accumulation), in one op for all tables, with the same result bit for bit. All other
     variables, and tables whose gradient is dense, are updated by the stock rule: those of one dtype
-    in one op, with stock's result bit for bit.
+    in one op that rounds where stock rounds. docs/guides/optimizers.md says for which optimizers
+    the bits are stock's, on a CPU.
 
     Only rows that were looked up change, and so do their slots: the moments of Adam, AMSGrad,
     RMSprop and Keras's momentum move, and weight decay acts, on those rows alone ("lazy"), where
