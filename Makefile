@@ -96,7 +96,8 @@ docs-serve: .venv-docs/dependencies.stamp
 	NO_MKDOCS_2_WARNING=1 .venv-docs/bin/mkdocs serve $(ARGS)
 
 # GPUs of others: the architectures since Volta, as far as nvcc knows them (CUDA 13 has none below 75).
-wheel: export GROUP_EMBEDDING_CUDA_ARCHS := $(or $(GROUP_EMBEDDING_CUDA_ARCHS),70,75,80,90,100)
+WHEEL_ARCHS := 70,75,80,90,100
+wheel: export GROUP_EMBEDDING_CUDA_ARCHS := $(or $(GROUP_EMBEDDING_CUDA_ARCHS),$(WHEEL_ARCHS))
 wheel: $(VENV)/bin/python
 	$(BIN)/python -m buildtools.wheel $(PYTHONS) $(ARGS)
 

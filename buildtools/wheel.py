@@ -62,21 +62,18 @@ def build(python, only, dist):
     work.mkdir(parents=True, exist_ok=True)
     for stale in ("build", "linux", "manylinux"):
         shutil.rmtree(work / stale, ignore_errors=True)
-    subprocess.run(
+    _run(
         [bin_folder / "python", "setup.py", "--quiet"]
         + ["build", "--build-base", work / "build"]
         + ["egg_info", "--egg-base", work]
         + ["bdist_wheel", "--dist-dir", work / "linux"],
-        cwd=ROOT,
-        env={**os.environ, "GROUP_EMBEDDING_TENSORFLOWS": ":".join(map(str, folders))},
-        check=True,
+        GROUP_EMBEDDING_TENSORFLOWS=":".join(map(str, folders)),
     )
     (built,) = (work / "linux").glob("*.whl")
-    subprocess.run(
+    _run(
         [bin_folder / "auditwheel", "repair", "--exclude", tensorflow.FRAMEWORK]
         + ["--wheel-dir", work / "manylinux", built],
-        env={**os.environ, "PATH": f"{bin_folder}{os.pathsep}{os.environ['PATH']}"},
-        check=True,
+        PATH=f"{bin_folder}{os.pathsep}{os.environ['PATH']}",
     )
     (tagged,) = (work / "manylinux").glob("*.whl")
     dist.mkdir(parents=True, exist_ok=True)
@@ -101,13 +98,18 @@ def environment(python, interpreter):
     wanted = "".join(path.read_text() for path in REQUIREMENTS)
     installed = folder / "requirements.txt"
     if not installed.exists() or installed.read_text() != wanted:
-        subprocess.run([interpreter, "-m", "venv", "--clear", folder], check=True)
         options = [option for path in REQUIREMENTS for option in ("-r", path)]
-        subprocess.run(
-            [folder / "bin" / "python", "-m", "pip", "install", "--quiet", *options], check=True
-        )
+        _run([interpreter, "-m", "venv", "--clear", folder])
+        _run([folder / "bin" / "python", "-m", "pip", "install", "--quiet", *options])
         installed.write_text(wanted)
     return folder / "bin"
+
+
+def _run(command, **variables):
+    """Runs a step in the folder of the sources. Where it fails, it has said why itself."""
+    command = [str(argument) for argument in command]
+    if subprocess.run(command, cwd=ROOT, env={**os.environ, **variables}).returncode != 0:
+        fail(f"no wheel was made, as this step failed: {' '.join(command)}")
 
 
 def _version_of(interpreter):

@@ -67,6 +67,35 @@ def test_wheel_of_a_python_without_any_tensorflow_is_refused(tmp_path):
         wheel.build("3.8", None, tmp_path)
 
 
+@pytest.mark.parametrize("named, archs", [("", "70,75,80,90,100"), ("80,90", "80,90")])
+def test_make_wheel_names_the_architectures_of_others_gpus(tmp_path, monkeypatch, named, archs):
+    # Given a Python that prints what `make wheel` builds for, and architectures that a user names
+    python = tmp_path / "bin" / "python"
+    python.parent.mkdir()
+    python.write_text('#!/bin/sh\necho "$GROUP_EMBEDDING_CUDA_ARCHS for $*"\n')
+    python.chmod(0o755)
+    monkeypatch.setenv("GROUP_EMBEDDING_CUDA_ARCHS", named)
+
+    # When wheels of two Pythons are made
+    command = ["make", "--silent", "wheel", f"VENV={tmp_path}", f"BIN={python.parent}"]
+    made = subprocess.run([*command, "PYTHONS=3.11 3.12"], cwd=ROOT, capture_output=True, text=True)
+
+    # Then the build has those architectures, or the five of all GPUs since Volta
+    assert made.stdout.split() == [archs, "for", "-m", "buildtools.wheel", "3.11", "3.12"]
+
+
+def test_step_of_a_wheel_that_fails_is_named_without_a_traceback(tmp_path, capfd):
+    # Given a step that prints what is wrong
+    step = tmp_path / "build step"
+    step.write_text("#!/bin/sh\necho nvcc knows no such GPU >&2\nexit 3\n")
+    step.chmod(0o755)
+
+    # When the step runs, Then the wheel ends with its name, after its own message
+    with pytest.raises(SystemExit, match="no wheel was made, .*build step"):
+        wheel._run([step])
+    assert capfd.readouterr().err == "nvcc knows no such GPU\n"
+
+
 def test_interpreter_is_the_one_of_that_version():
     python = f"{sys.version_info[0]}.{sys.version_info[1]}"
 
