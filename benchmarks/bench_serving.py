@@ -66,6 +66,7 @@ def parse_arguments():
     parser.add_argument("--turns", type=int, default=5)
     parser.add_argument("--data", help="a folder with ml-100k.inter; it is fetched otherwise")
     parser.add_argument("--folder", type=Path, help="for models and versions")
+    parser.add_argument("--client", type=Path, help="the compiled serving_load.cc")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--plot", type=Path)
     return parser.parse_args()
@@ -196,7 +197,7 @@ def main():
     options = parse_arguments()
     rows = []
     with tempfile.TemporaryDirectory(dir=options.folder) as scratch:
-        client = Client(scratch)
+        client = Client(scratch, options.client)
         for part in options.only:
             folder = Path(scratch) / part
             folder.mkdir()

@@ -88,11 +88,12 @@ class Client:
 
     Args:
         folder: A folder for the program and its files.
+        program: The compiled client; it is compiled otherwise.
     """
 
-    def __init__(self, folder):
+    def __init__(self, folder, program=None):
         self._folder = Path(folder)
-        self._program = build(folder)
+        self._program = program or build(folder)
 
     def start(self, port, requests, seconds, *how):
         """Starts a run; `finish` of what it returns waits for its end.
