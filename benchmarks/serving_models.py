@@ -51,7 +51,9 @@ class Features(tf.Module):
     def _pooled(self, inputs, way):
         if way == "grouped":
             return self.layer(inputs)
-        pairs = [(table, inputs[name]) for table, name in zip(self.tables, self.names)]
+        # Stock lookups take no variables of Keras 3.
+        stock = [t if isinstance(t, tf.Variable) else t.value for t in self.tables]
+        pairs = [(table, inputs[name]) for table, name in zip(stock, self.names)]
         if way == "stock gathers":
             found = [tf.reduce_mean(tf.nn.embedding_lookup(t, ids), 1) for t, ids in pairs]
         else:
