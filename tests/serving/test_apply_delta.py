@@ -122,6 +122,27 @@ def test_a_rollback_returns_and_goes_on(published):
         assert_serves(session, model, 4)
 
 
+def test_dense_weights_stay_while_rows_alone_change(published):
+    # Given a version with other weights, applied
+    model, publisher, target = published
+    with InferenceSession(target / "1") as session:
+        change(model, 2)
+        publisher.publish()
+        session.apply(version_folder(target, 2))
+        for version in (3, 4, 5):
+            # When a version has changed rows alone
+            model.brand.insert(np.arange(5, 20), np.full([15, 4], version, np.float32))
+            publisher.publish()
+            session.apply(version_folder(target, version))
+            # Then it answers with them and the weights of the version before
+            assert_serves(session, model, version)
+        # And after a rollback the next version has all of its own
+        session.rollback()
+        assert session.predict(request(20)).version == 4
+        assert session.apply(version_folder(target, 5)) == 5
+        assert_serves(session, model, 5)
+
+
 def test_repeated_and_out_of_order_deltas_are_refused(published, tmp_path):
     model, publisher, target = published
     with InferenceSession(target / "1") as session:

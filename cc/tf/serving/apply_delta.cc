@@ -69,8 +69,9 @@ absl::Status ServedModel::CheckFollows(const VersionRecord& record) const {
                                        std::to_string(record.parent));
 }
 
-absl::Status ServedModel::ConvertVariable(const ServedVariable& variable, const Tensor& former,
-                                          VariableChange* change, Tensor* value) {
+absl::Status ServedModel::ConvertVariable(const ServedVariable& variable, VariableChange* change,
+                                          Tensor* value) {
+  const Tensor former = *value;  // shares its memory with a session
   TF_RETURN_IF_ERROR(CheckVariable(variable.key, former.dtype(), former.shape(), *change));
   *value = Tensor(former.dtype(), former.shape());
   char* to = static_cast<char*>(value->data());
@@ -122,9 +123,7 @@ absl::Status ServedModel::ReadChanges(const std::string& folder, const VersionRe
   const Status read = ReadDelta(folder, record, FileSystemOf(folder), tables, ElementBytes, &delta);
   if (!read.ok()) return absl::DataLossError(read.message());
   for (auto& [name, rows] : delta.tables) changes->rows[by_name[name]] = std::move(rows);
-  if (!delta.variables.empty()) {
-    TF_RETURN_IF_ERROR(ReadVariables(slots_[requests_.current()].session.get(), &changes->former));
-  }
+  TF_RETURN_IF_ERROR(ReadVariables(slots_[requests_.current()].session.get(), &changes->values));
   for (auto& [key, change] : delta.variables) {
     const auto variable = variables_.find(key);
     if (variable == variables_.end()) {
@@ -132,8 +131,7 @@ absl::Status ServedModel::ReadChanges(const std::string& folder, const VersionRe
                                            "': expected one that the SavedModel restores");
     }
     if (variable->second.resource.empty()) {
-      TF_RETURN_IF_ERROR(ConvertVariable(variable->second, changes->former.at(key), &change,
-                                         &changes->values[key]));
+      TF_RETURN_IF_ERROR(ConvertVariable(variable->second, &change, &changes->values.at(key)));
     } else {
       ServedTables::Entry* entry = &tables_->entries().find(variable->second.resource)->second;
       TF_RETURN_IF_ERROR(ConvertRows(variable->second, &change, &changes->rows[entry]));
@@ -144,7 +142,6 @@ absl::Status ServedModel::ReadChanges(const std::string& folder, const VersionRe
 
 absl::Status ServedModel::WriteSlot(int index, const Changes& changes) {
   const int current = requests_.current();
-  Slot& slot = slots_[index];
   for (auto& [resource, entry] : tables_->entries()) {
     if (entry.table == nullptr) continue;
     entry.table->Drop(std::move(entry.overlays[index]));
@@ -154,13 +151,7 @@ absl::Status ServedModel::WriteSlot(int index, const Changes& changes) {
     const Status staged = entry->table->Stage(rows, &entry->overlays[index]);
     if (!staged.ok()) return absl::ResourceExhaustedError(staged.message());
   }
-  // If an assignment fails, the next apply gives these variables the current values first.
-  std::map<std::string, Tensor> values = slot.missed;
-  for (const auto& [key, value] : changes.values) {
-    slot.missed[key] = changes.former.at(key);
-    values[key] = value;
-  }
-  return Assign(slot.session.get(), values);
+  return Assign(slots_[index].session.get(), changes.values);
 }
 
 absl::Status ServedModel::Apply(const std::string& folder) {
@@ -194,8 +185,6 @@ absl::Status ServedModel::Apply(const std::string& folder) {
     applied_.pop_back();
     return noted;
   }
-  slot.missed.clear();
-  slots_[current].missed = std::move(changes.values);
   slots_[current].can_return_to = true;
   requests_.Switch(next);
   return absl::OkStatus();
@@ -212,9 +201,6 @@ absl::Status ServedModel::Rollback() {
   }
   // Requests that began before the last apply may read parts of an index that the next one frees.
   requests_.WaitUntilFree(former);
-  std::map<std::string, Tensor> values, missed;
-  TF_RETURN_IF_ERROR(ReadVariables(slot.session.get(), &values));
-  for (const auto& [key, value] : slot.missed) missed[key] = values.at(key);
   std::vector<std::string> applied = applied_;
   if (!applied.empty()) applied.pop_back();
   applied_.swap(applied);
@@ -223,8 +209,6 @@ absl::Status ServedModel::Rollback() {
     applied_.swap(applied);
     return noted;
   }
-  slots_[current].missed = std::move(missed);
-  slot.missed.clear();
   slot.can_return_to = false;
   requests_.Switch(former);
   return absl::OkStatus();

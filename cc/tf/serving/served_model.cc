@@ -145,6 +145,8 @@ absl::Status ServedModel::Load() {
     TF_RETURN_IF_ERROR(MakeSession(slot, rewritten));
     slots_[slot].version = base_;
     PrepareSignatures(slots_[slot].session.get());
+    if (base_.base_id == 0) continue;  // no delta can follow
+    TF_RETURN_IF_ERROR(PrepareApply(slots_[slot].session.get()));
   }
   return absl::OkStatus();
 }
@@ -227,33 +229,44 @@ absl::Status ServedModel::ShareVariables() {
   return slots_[1].session->Call(fed, {}, assigns, values, &none);
 }
 
-// In one call: each set of names that a session is called with makes it optimize its whole graph.
-absl::Status ServedModel::ReadVariables(ModelSession* session,
-                                        std::map<std::string, Tensor>* values) const {
-  std::vector<std::string> keys, reads;
+ServedModel::DenseNames ServedModel::NamesOfDense() const {
+  DenseNames names;
   for (const auto& [key, variable] : variables_) {
     if (!variable.resource.empty()) continue;
-    keys.push_back(key);
-    reads.push_back(variable.nodes.reads[0]);
+    names.keys.push_back(key);
+    names.reads.push_back(variable.nodes.reads[0]);
+    names.fed.push_back(variable.nodes.fed[0]);
+    names.assigns.push_back(variable.nodes.assign);
   }
+  return names;
+}
+
+absl::Status ServedModel::PrepareApply(ModelSession* session) const {
+  const DenseNames names = NamesOfDense();
+  if (names.keys.empty()) return absl::OkStatus();
+  TF_RETURN_IF_ERROR(session->Prepare({}, names.reads, {}));
+  return session->Prepare(names.fed, {}, names.assigns);
+}
+
+// All in one call, and always the same: each set of names that a session is called with makes it
+// optimize its whole graph.
+absl::Status ServedModel::ReadVariables(ModelSession* session,
+                                        std::map<std::string, Tensor>* values) const {
+  const DenseNames names = NamesOfDense();
+  if (names.keys.empty()) return absl::OkStatus();
   std::vector<Tensor> read;
-  if (!keys.empty()) TF_RETURN_IF_ERROR(session->Call({}, reads, {}, {}, &read));
-  for (size_t i = 0; i < keys.size(); ++i) (*values)[keys[i]] = read[i];
+  TF_RETURN_IF_ERROR(session->Call({}, names.reads, {}, {}, &read));
+  for (size_t i = 0; i < read.size(); ++i) (*values)[names.keys[i]] = read[i];
   return absl::OkStatus();
 }
 
 absl::Status ServedModel::Assign(ModelSession* session,
-                                 const std::map<std::string, Tensor>& values) {
-  std::vector<std::string> feeds, targets;
+                                 const std::map<std::string, Tensor>& values) const {
+  const DenseNames names = NamesOfDense();
+  if (names.keys.empty()) return absl::OkStatus();
   std::vector<Tensor> fed, none;
-  for (const auto& [key, value] : values) {
-    const ServedVariable& variable = variables_.at(key);
-    feeds.push_back(variable.nodes.fed[0]);
-    targets.push_back(variable.nodes.assign);
-    fed.push_back(value);
-  }
-  if (feeds.empty()) return absl::OkStatus();
-  return session->Call(feeds, {}, targets, fed, &none);
+  for (const std::string& key : names.keys) fed.push_back(values.at(key));
+  return session->Call(names.fed, {}, names.assigns, fed, &none);
 }
 
 absl::Status ServedModel::Predict(const std::string& signature, const NamedTensors& inputs,

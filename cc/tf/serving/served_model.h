@@ -60,15 +60,17 @@ class ServedModel {
     Version version;
     // Whether it has a complete version that is not the current one.
     bool can_return_to = false;
-    // Variables of the current version that the slot's session does not have yet.
-    std::map<std::string, tensorflow::Tensor> missed;
   };
 
-  // What a delta changes.
+  // Names in the graph, of all dense variables, in one order.
+  struct DenseNames {
+    std::vector<std::string> keys, reads, fed, assigns;
+  };
+
+  // What the next version has: changed rows, and all dense variables by key.
   struct Changes {
     std::map<ServedTables::Entry*, RowChanges> rows;
-    std::map<std::string, tensorflow::Tensor> values;  // of dense variables, by key
-    std::map<std::string, tensorflow::Tensor> former;  // of all dense variables, before
+    std::map<std::string, tensorflow::Tensor> values;
   };
 
   ServedModel(std::string path, const ServingOptions& options, std::shared_ptr<LowerTier> lower);
@@ -80,20 +82,25 @@ class ServedModel {
   // The values of all dense variables, by key; they share the session's memory.
   absl::Status ReadVariables(ModelSession* session,
                              std::map<std::string, tensorflow::Tensor>* values) const;
+  DenseNames NamesOfDense() const;
   // Builds what requests of each signature run, so that the first of them does not wait for it.
   void PrepareSignatures(ModelSession* session) const;
+  // Builds what an apply runs: requests wait for a session that builds something.
+  absl::Status PrepareApply(ModelSession* session) const;
   absl::Status CheckFollows(const VersionRecord& record) const;
   // Reads and verifies a delta, and converts it to the model's types.
   absl::Status ReadChanges(const std::string& folder, const VersionRecord& record,
                            Changes* changes);
-  absl::Status ConvertVariable(const ServedVariable& variable, const tensorflow::Tensor& former,
-                               VariableChange* change, tensorflow::Tensor* value);
+  // value: before the change; replaced by what it is afterwards.
+  absl::Status ConvertVariable(const ServedVariable& variable, VariableChange* change,
+                               tensorflow::Tensor* value);
   absl::Status ConvertRows(const ServedVariable& variable, VariableChange* change,
                            RowChanges* rows);
   // Writes the version after the current one into a slot without requests.
   absl::Status WriteSlot(int index, const Changes& changes);
+  // Gives a session all dense variables, by key.
   absl::Status Assign(ModelSession* session,
-                      const std::map<std::string, tensorflow::Tensor>& values);
+                      const std::map<std::string, tensorflow::Tensor>& values) const;
   // The checkpoint's key of a table by row number, in quotes; "null" of a keyed table.
   std::string KeyOf(const std::string& resource) const;
   absl::Status WriteState();
