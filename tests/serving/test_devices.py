@@ -114,12 +114,19 @@ def test_a_gpu_answers_as_the_cpu(wide, quantize, hbm):
             assert counted["bytes"] < 2 * {"12MB": 12e6, "1MB": 1e6, "20kB": 20e3}[hbm]
 
 
+@pytest.fixture(params=[None, "hbm=2kB", "rocksdb", "redis"])
+def tiers(request, tmp_path):
+    """Where rows are that the GPU has not."""
+    if request.param not in ("rocksdb", "redis"):
+        return request.param
+    where = tmp_path / "rows" if request.param == "rocksdb" else request.getfixturevalue("redis_url")
+    return f"hbm=2kB,memory=400,{request.param}={where}"
+
+
 @gpu
-@pytest.mark.parametrize("tiers", [None, "hbm=2kB", "hbm=2kB,memory=400,rocksdb={}"])
 def test_every_version_is_the_cpus(tmp_path, tiers):
     # Given a model that is published, on the CPU and on a GPU
     model = Shop()
-    tiers = tiers and tiers.format(tmp_path / "rows")
     with Publisher(model, tmp_path / "target", signatures=model.serve) as publisher:
         publisher.publish(step=1)
         with (
