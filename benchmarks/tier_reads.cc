@@ -123,12 +123,13 @@ std::unique_ptr<LowerRows> Filled(LowerTier* tier, const Setting& setting) {
 
 using Read = std::function<void(const std::vector<int64_t>&, float*)>;
 
-Read FromLower(LowerRows* lower) {
-  return [lower](const std::vector<int64_t>& keys, float* rows) {
+Read FromLower(LowerRows* lower, int64_t dim) {
+  return [lower, dim](const std::vector<int64_t>& keys, float* rows) {
     const auto count = static_cast<int64_t>(keys.size());
     const std::unique_ptr<bool[]> found(new bool[count]);
-    Check(lower->Read(keys.data(), count, Deadline::Never(), found.get(),
-                      reinterpret_cast<char*>(rows)));
+    const RowPlaces places = {reinterpret_cast<char*>(rows),
+                              dim * static_cast<int64_t>(sizeof(float))};
+    Check(lower->Read(keys.data(), count, Deadline::Never(), found.get(), places));
     Check(std::all_of(found.get(), found.get() + count, [](bool f) { return f; }), "a key is gone");
   };
 }
@@ -272,7 +273,7 @@ void CompareStore(const std::string& name, const Setting& setting, LowerTier* ti
   no_memory.insert = Insert::kOff;
   const auto alone = TableOf(setting, Filled(tier, setting), no_memory);
   Compare(name, setting,
-          {{"tier", FromLower(lower.get())},
+          {{"tier", FromLower(lower.get(), setting.dim)},
            std::move(bare),
            {"nothing in memory", FromTable(alone.get(), &none)},
            {"a tenth in memory", FromTable(table.get(), &none)}});

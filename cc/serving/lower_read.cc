@@ -7,13 +7,14 @@ namespace group_embedding {
 
 Status LowerRead::Here(const Deadline& deadline) {
   const auto start = Deadline::Clock::now();
-  Status status = lower_->Read(keys.data(), num_keys(), deadline, found.get(), values.data());
+  const RowPlaces places = {array_.array, array_.row_bytes, rows.data()};
+  Status status = lower_->Read(keys.data(), num_keys(), deadline, found.get(), places);
   seconds_->Add(std::chrono::duration<double>(Deadline::Clock::now() - start).count());
   return status;
 }
 
 Status LowerRead::Beside(JobThreads* threads, const Deadline& deadline,
-                         std::function<void(const LowerRead&)> late) {
+                         std::function<void(LowerRead*)> late) {
   const auto job = [self = shared_from_this(), late = std::move(late)] {
     Status status;
     try {
@@ -22,7 +23,7 @@ Status LowerRead::Beside(JobThreads* threads, const Deadline& deadline,
       status = "the process has no more memory";
     }
     const bool succeeded = status.ok();
-    if (self->Finish(std::move(status)) && succeeded) late(*self);
+    if (self->Finish(std::move(status)) && succeeded) late(self.get());
   };
   const int64_t number = threads->Add(job);
   if (number == JobThreads::kNone) return Here(deadline);

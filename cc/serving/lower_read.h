@@ -24,15 +24,25 @@ namespace group_embedding {
 
 class LowerRead : public std::enable_shared_from_this<LowerRead> {
  public:
-  // table: for messages. wanted: each key once. `seconds` gets the time of the read; outlives it.
+  using GiveBack = std::function<void(const std::vector<int64_t>&)>;
+
+  // table: for messages. wanted: each key once. `array`: of rows. rows: [wanted] of it, that nobody
+  // else has; those that are left go to `give_back` in the end. `seconds` gets the time of the
+  // read; outlives it.
   LowerRead(const std::string& table, std::shared_ptr<const LowerRows> lower,
-            std::vector<int64_t> wanted, int64_t row_bytes, Latencies* seconds)
+            std::vector<int64_t> wanted, RowPlaces array, std::vector<int64_t> rows_of_array,
+            GiveBack give_back, Latencies* seconds)
       : keys(std::move(wanted)),
         found(new bool[keys.size()]),
-        values(keys.size() * row_bytes),
+        rows(std::move(rows_of_array)),
+        array_(array),
+        give_back_(std::move(give_back)),
         table_(table),
         lower_(std::move(lower)),
         seconds_(seconds) {}
+  ~LowerRead() { give_back_(rows); }
+  LowerRead(const LowerRead&) = delete;
+  LowerRead& operator=(const LowerRead&) = delete;
 
   int64_t num_keys() const { return static_cast<int64_t>(keys.size()); }
 
@@ -41,16 +51,18 @@ class LowerRead : public std::enable_shared_from_this<LowerRead> {
   // By `threads`: returns by the deadline. `late` is called by another thread if the read succeeds
   // after that.
   Status Beside(JobThreads* threads, const Deadline& deadline,
-                std::function<void(const LowerRead&)> late);
+                std::function<void(LowerRead*)> late);
 
   const std::vector<int64_t> keys;
   const std::unique_ptr<bool[]> found;  // [keys]
-  std::vector<char> values;             // [keys, row bytes] of those that were found
+  std::vector<int64_t> rows;            // [keys] of the array: written where the key was found
 
  private:
   // Returns whether the request is gone.
   bool Finish(Status status);
 
+  const RowPlaces array_;
+  const GiveBack give_back_;
   const std::string table_;
   const std::shared_ptr<const LowerRows> lower_;
   Latencies* const seconds_;

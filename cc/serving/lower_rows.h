@@ -20,6 +20,15 @@ struct LowerRowsId {
   uint64_t content = 0;  // of the files, and of how they are to be quantised
 };
 
+// Where rows are written: row i at [at[i], row_bytes] of an array.
+struct RowPlaces {
+  char* array;
+  int64_t row_bytes;
+  const int64_t* at = nullptr;  // null: 0, 1, ...
+
+  char* operator[](int64_t i) const { return array + (at == nullptr ? i : at[i]) * row_bytes; }
+};
+
 class LowerRows {
  public:
   virtual ~LowerRows() = default;
@@ -30,11 +39,11 @@ class LowerRows {
   virtual RowFormat format() const = 0;
   virtual int64_t num_rows() const = 0;
 
-  // Any number of threads. Writes found [num_keys], and rows [num_keys, row bytes] of those that
-  // are. An error says which table and tier. A read whose deadline is over is an error if that is
-  // noticed: `keeps_deadlines` says whether it always is, also where the tier hangs.
+  // Any number of threads. Writes found [num_keys], and the rows of those that are. An error says
+  // which table and tier. A read whose deadline is over is an error if that is noticed:
+  // `keeps_deadlines` says whether it always is, also where the tier hangs.
   virtual Status Read(const int64_t* keys, int64_t num_keys, const Deadline& deadline, bool* found,
-                      char* rows) const = 0;
+                      const RowPlaces& rows) const = 0;
   virtual bool keeps_deadlines() const = 0;
 
   // One thread fills them, once. `may_replace`: the keys may have rows already. A tier that does

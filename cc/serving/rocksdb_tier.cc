@@ -84,10 +84,11 @@ class RocksdbTier : public LowerTier, public std::enable_shared_from_this<Rocksd
 
   // Each row is copied from where RocksDB has it: MultiGet would copy it into memory of its own
   // first.
-  Status GetRows(uint64_t content, const int64_t* keys, int64_t num_keys, int64_t row_bytes,
-                 bool* found, char* rows) const {
+  // The keys of [begin, end).
+  Status GetRows(uint64_t content, const int64_t* keys, int64_t begin, int64_t end, bool* found,
+                 const RowPlaces& rows) const {
     Status status = home_.Check();
-    for (int64_t i = 0; i < num_keys && status.ok(); ++i) {
+    for (int64_t i = begin; i < end && status.ok(); ++i) {
       const Key key(content, keys[i]);
       char* message = nullptr;
       const Owned<RocksdbApi::Pinned> row(
@@ -98,11 +99,11 @@ class RocksdbTier : public LowerTier, public std::enable_shared_from_this<Rocksd
       if (!found[i]) continue;
       size_t bytes = 0;
       const char* values = api_.pinned_value(row.get(), &bytes);
-      if (bytes != static_cast<size_t>(row_bytes)) {
-        status = "expected a row of " + std::to_string(row_bytes) + " bytes, got " +
+      if (bytes != static_cast<size_t>(rows.row_bytes)) {
+        status = "expected a row of " + std::to_string(rows.row_bytes) + " bytes, got " +
                  std::to_string(bytes);
       } else {
-        std::memcpy(rows + i * row_bytes, values, row_bytes);
+        std::memcpy(rows[i], values, rows.row_bytes);
       }
     }
     return status.In(Where());
@@ -205,12 +206,11 @@ class RocksdbRows : public LowerRows {
   int64_t num_rows() const override { return mark_.num_rows; }
 
   Status Read(const int64_t* keys, int64_t num_keys, const Deadline& deadline, bool* found,
-              char* rows) const override {
+              const RowPlaces& rows) const override {
     for (int64_t begin = 0; begin < num_keys; begin += kReadAtOnce) {
       if (deadline.is_over()) return Late(deadline);
-      const int64_t count = std::min(kReadAtOnce, num_keys - begin);
-      Status status = tier_->GetRows(id_.content, keys + begin, count, row_bytes_, found + begin,
-                                     rows + begin * row_bytes_);
+      const int64_t end = std::min(begin + kReadAtOnce, num_keys);
+      Status status = tier_->GetRows(id_.content, keys, begin, end, found, rows);
       if (!status.ok()) return status.In("table '" + id_.table + "', ");
     }
     return {};
@@ -291,7 +291,7 @@ class RocksdbRows : public LowerRows {
   Status Count(const int64_t* keys, int64_t num_keys, int64_t* count) const {
     const std::unique_ptr<bool[]> found(new bool[num_keys]);
     std::vector<char> rows(num_keys * row_bytes_);
-    Status status = Read(keys, num_keys, Deadline::Never(), found.get(), rows.data());
+    Status status = Read(keys, num_keys, Deadline::Never(), found.get(), {rows.data(), row_bytes_});
     *count = std::count(found.get(), found.get() + num_keys, true);
     return status;
   }

@@ -205,7 +205,8 @@ class ServedTable {
   int64_t MarkSecond() const;
   int64_t LongestMark() const;
   Status ReadLower(LowerRead* read, const Deadline& deadline);
-  Status Place(const LowerRead& read, Insert how, std::vector<int64_t>* rows);
+  Status StartRead(std::vector<int64_t> wanted, std::shared_ptr<LowerRead>* read);
+  void Place(LowerRead* read, Insert how, std::vector<int64_t>* rows);
   void Cache(const std::vector<int64_t>& keys, bool are_read, std::vector<int64_t>* rows);
   void CacheLater(const std::vector<int64_t>& keys, const std::vector<int64_t>& rows);
   // A tiered table's; mutex_ is held.

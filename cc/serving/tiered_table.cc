@@ -1,10 +1,11 @@
 // ServedTable above LowerRows: the array is a cache of the base's rows. evict_rows.cc takes rows
 // out.
 #include <algorithm>
-#include <cstring>
+#include <new>
 #include <utility>
 
 #include "serving/served_table.h"
+#include "serving/sort_keys.h"
 
 namespace group_embedding {
 namespace {
@@ -67,47 +68,69 @@ int64_t ServedTable::LocateInCache(const Overlay* overlay, const int64_t* keys, 
 
 Status ServedTable::Fetch(const int64_t* keys, std::vector<int64_t> positions, Deadline deadline,
                           int64_t* rows, bool* is_late) {
-  const auto is_known = [&](int64_t p) { return rows[p] != kNotInMemory; };
-  positions.erase(std::remove_if(positions.begin(), positions.end(), is_known), positions.end());
-  // In the order of the disk, each once.
-  const auto before = [&](int64_t a, int64_t b) {
-    return static_cast<uint64_t>(keys[a]) < static_cast<uint64_t>(keys[b]);
-  };
-  std::sort(positions.begin(), positions.end(), before);
-  std::vector<int64_t> wanted;
+  std::vector<KeyAt> asked;
+  asked.reserve(positions.size());
   for (const int64_t p : positions) {
-    if (wanted.empty() || wanted.back() != keys[p]) wanted.push_back(keys[p]);
+    if (rows[p] == kNotInMemory) asked.push_back({static_cast<uint64_t>(keys[p]), p});
+  }
+  SortKeys(&asked);  // in the order of the disk, each once
+  std::vector<int64_t> wanted;
+  wanted.reserve(asked.size());
+  for (const KeyAt& one : asked) {
+    const auto key = static_cast<int64_t>(one.key);
+    if (wanted.empty() || wanted.back() != key) wanted.push_back(key);
   }
   if (deadline.is_never() && tiers_.timeout) {  // of a caller that is no request
     deadline = Deadline();
     deadline.Shorten(*tiers_.timeout);
   }
-  const auto read = std::make_shared<LowerRead>(options_.name, lower_, std::move(wanted),
-                                                row_bytes_, &lower_seconds_);
-  Status status = ReadLower(read.get(), deadline);
+  std::shared_ptr<LowerRead> read;
+  Status status = StartRead(std::move(wanted), &read);
+  if (!status.ok()) return status;
+  status = ReadLower(read.get(), deadline);
   if (!status.ok()) {
     *is_late = deadline.is_over();
     const std::lock_guard<std::mutex> lock(mutex_);
     ++(*is_late ? counts_.timeouts : counts_.failures);
     if (tiers_.on_failure == OnFailure::kError) return status;
-    counts_.defaulted += static_cast<int64_t>(positions.size());
-    for (const int64_t p : positions) rows[p] = DefaultRow(keys[p]);
+    counts_.defaulted += static_cast<int64_t>(asked.size());
+    for (const KeyAt& one : asked) rows[one.position] = DefaultRow(keys[one.position]);
     return {};
   }
   *is_late = false;
   std::vector<int64_t> row_of;  // of read->keys
-  status = Place(*read, tiers_.insert, &row_of);
-  if (!status.ok()) return status;
+  Place(read.get(), tiers_.insert, &row_of);
   size_t next = 0;
   int64_t num_below = 0;
   for (int64_t i = 0; i < read->num_keys(); ++i) {
-    for (; next < positions.size() && keys[positions[next]] == read->keys[i]; ++next) {
-      rows[positions[next]] = row_of[i];
+    for (; next < asked.size() && keys[asked[next].position] == read->keys[i]; ++next) {
+      rows[asked[next].position] = row_of[i];
       num_below += read->found[i];
     }
   }
   num_below_.Add(num_below);
-  num_absent_keys_.Add(static_cast<int64_t>(positions.size()) - num_below);
+  num_absent_keys_.Add(static_cast<int64_t>(asked.size()) - num_below);
+  return {};
+}
+
+// A read into rows of the array, which are free again if it fails, also by another thread.
+Status ServedTable::StartRead(std::vector<int64_t> wanted, std::shared_ptr<LowerRead>* read) {
+  std::vector<int64_t> taken;
+  const std::lock_guard<std::mutex> lock(mutex_);
+  Reclaim();
+  Status status = Take(static_cast<int64_t>(wanted.size()), &taken);
+  if (!status.ok()) return status;
+  const auto give_back = [this](const std::vector<int64_t>& rows) {
+    if (rows.empty()) return;
+    const std::lock_guard<std::mutex> lock(mutex_);
+    try {
+      free_.insert(free_.end(), rows.begin(), rows.end());
+    } catch (const std::bad_alloc&) {
+    }  // they stay out of use
+  };
+  *read = std::make_shared<LowerRead>(options_.name, lower_, std::move(wanted),
+                                      RowPlaces{rows_->data(), row_bytes_}, std::move(taken),
+                                      give_back, &lower_seconds_);
   return {};
 }
 
@@ -115,41 +138,33 @@ Status ServedTable::ReadLower(LowerRead* read, const Deadline& deadline) {
   if (threads_ == nullptr || !tiers_.timeout || lower_->keeps_deadlines()) {
     return read->Here(deadline);
   }
-  const auto late = [this](const LowerRead& late) {
+  const auto late = [this](LowerRead* late) {
     std::vector<int64_t> rows;
-    if (tiers_.insert == Insert::kOff) return;
-    const Status status = Place(late, Insert::kAtOnce, &rows);
-    static_cast<void>(status);  // without memory they are read again
+    if (tiers_.insert != Insert::kOff) Place(late, Insert::kAtOnce, &rows);
   };
   return read->Beside(&threads_->reads, deadline, late);
 }
 
-// Writes the rows that were read into the array, and gives them to their keys, or to a request
-// alone. rows: [keys] written, those of keys that are nowhere too.
-Status ServedTable::Place(const LowerRead& read, Insert how, std::vector<int64_t>* rows) {
-  const int64_t num_found = std::count(read.found.get(), read.found.get() + read.num_keys(), true);
-  std::vector<int64_t> taken;
+// Gives the rows that were read to their keys, or to a request alone. rows: [keys] written, those
+// of keys that are nowhere too.
+void ServedTable::Place(LowerRead* read, Insert how, std::vector<int64_t>* rows) {
+  std::vector<int64_t> used, not_used;
+  rows->resize(read->num_keys());
+  for (int64_t i = 0; i < read->num_keys(); ++i) {
+    (read->found[i] ? used : not_used).push_back(read->rows[i]);
+    (*rows)[i] = read->found[i] ? read->rows[i] : DefaultRow(read->keys[i]);
+  }
+  read->rows = std::move(not_used);
   {
     const std::lock_guard<std::mutex> lock(mutex_);
-    Reclaim();
-    Status status = Take(num_found, &taken);
-    if (!status.ok()) return status;
-    counts_.fetched += num_found;
+    counts_.fetched += static_cast<int64_t>(used.size());
     const bool too_many = num_later_ >= std::max(max_cached_ / 4, kMostLater);
     if (how == Insert::kBackground && (threads_ == nullptr || too_many)) how = Insert::kOff;
-    if (how == Insert::kBackground) num_later_ += read.num_keys();
-    if (how == Insert::kOff) Retire(taken);  // free when the request, a Reader, is over
+    if (how == Insert::kBackground) num_later_ += read->num_keys();
+    if (how == Insert::kOff) Retire(used);  // free when the request, a Reader, is over
   }
-  rows->resize(read.num_keys());
-  size_t next = 0;
-  for (int64_t i = 0; i < read.num_keys(); ++i) {
-    (*rows)[i] = read.found[i] ? taken[next++] : DefaultRow(read.keys[i]);
-    if (!read.found[i]) continue;
-    std::memcpy(Row((*rows)[i]), read.values.data() + i * row_bytes_, row_bytes_);
-  }
-  if (how == Insert::kAtOnce) Cache(read.keys, false, rows);
-  if (how == Insert::kBackground) CacheLater(read.keys, *rows);
-  return {};
+  if (how == Insert::kAtOnce) Cache(read->keys, false, rows);
+  if (how == Insert::kBackground) CacheLater(read->keys, *rows);
 }
 
 // Gives keys their rows, unless they have others: of a delta, or of a request that was earlier.

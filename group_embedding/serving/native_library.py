@@ -10,6 +10,11 @@ from tensorflow.python.framework import errors_impl
 LIBRARY = Path(__file__).resolve().parents[1] / "libge_serving.so"
 
 
+_view = ctypes.pythonapi.PyMemoryView_FromMemory
+_view.restype = ctypes.py_object
+_view.argtypes = [ctypes.c_void_p, ctypes.c_ssize_t, ctypes.c_int]
+
+
 class String(ctypes.Structure):
     """An element of a tensor of strings."""
 
@@ -65,6 +70,16 @@ def library():
         function = getattr(functions, f"ge_serving_{name}")
         function.restype, function.argtypes = result, arguments
     return functions
+
+
+def view(address, size):
+    """C's memory as a memoryview, to be read while it is there.
+
+    Args:
+        address: int.
+        size: int, bytes.
+    """
+    return _view(address, size, 0x100)  # PyBUF_READ
 
 
 def take_text(pointer):

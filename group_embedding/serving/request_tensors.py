@@ -1,6 +1,7 @@
 """Inputs of a request as the structs of `libge_serving`, and its response as arrays."""
 
 import ctypes
+import functools
 import math
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -38,7 +39,7 @@ def to_tensors(inputs, dtypes):
     for tensor, name, given in zip(tensors, inputs, kept):
         array = given.array
         tensor.name = name.encode()
-        tensor.dtype = tf.as_dtype(array.dtype).as_datatype_enum
+        tensor.dtype = _number(array.dtype)
         tensor.rank = array.ndim
         tensor.dims = (ctypes.c_int64 * array.ndim)(*array.shape)
         if given.strings is None:
@@ -47,6 +48,17 @@ def to_tensors(inputs, dtypes):
             tensor.data = ctypes.addressof(given.strings)
             tensor.bytes = ctypes.sizeof(given.strings)
     return tensors, kept
+
+
+@functools.cache
+def _number(dtype):
+    """The number of a dtype in TensorFlow's DataType."""
+    return tf.as_dtype(dtype).as_datatype_enum
+
+
+@functools.cache
+def _numpy_dtype(number):
+    return np.dtype(tf.as_dtype(number).as_numpy_dtype)
 
 
 def _input(name, value, dtype):
@@ -83,8 +95,8 @@ def to_prediction(response):
 def _array(tensor):
     """A copy of a response's tensor."""
     shape = tuple(tensor.dims[: tensor.rank])
-    dtype = tf.as_dtype(tensor.dtype)
-    if dtype == tf.string:
+    dtype = _numpy_dtype(tensor.dtype)
+    if dtype.kind == "O":  # strings
         count = math.prod(shape)
         strings = ctypes.cast(tensor.data, ctypes.POINTER(native_library.String))
         array = np.empty(count, object)
@@ -94,6 +106,6 @@ def _array(tensor):
             array[i] = ctypes.string_at(pointer.contents.value or 0, strings[i].size)
         return array.reshape(shape)
     if tensor.bytes == 0:
-        return np.empty(shape, dtype.as_numpy_dtype)
-    content = ctypes.string_at(tensor.data, tensor.bytes)
-    return np.frombuffer(content, dtype.as_numpy_dtype).reshape(shape).copy()
+        return np.empty(shape, dtype)
+    content = native_library.view(tensor.data, tensor.bytes)
+    return np.frombuffer(content, dtype).reshape(shape).copy()

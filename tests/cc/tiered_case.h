@@ -33,7 +33,7 @@ class ComputedRows : public LowerRows {
   RowFormat format() const override { return RowFormat::kFloat32; }
   int64_t num_rows() const override { return num_rows_; }
   Status Read(const int64_t* keys, int64_t num_keys, const Deadline&, bool* found,
-              char* rows) const override {
+              const RowPlaces& rows) const override {
     if (mood_ != nullptr) {
       ++mood_->num_reads;
       std::this_thread::sleep_for(std::chrono::milliseconds(mood_->sleep_ms));
@@ -42,7 +42,7 @@ class ComputedRows : public LowerRows {
     for (int64_t i = 0; i < num_keys; ++i) {
       found[i] = keys[i] >= 0 && keys[i] < num_rows_;
       const std::vector<float> row(kDim, static_cast<float>(keys[i]));
-      std::memcpy(rows + i * kDim * sizeof(float), row.data(), kDim * sizeof(float));
+      std::memcpy(rows[i], row.data(), kDim * sizeof(float));
     }
     return {};
   }

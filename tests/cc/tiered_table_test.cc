@@ -1,5 +1,6 @@
 // Served tables whose rows are below memory: every way of caching them, a tier that is slow or
 // fails, and rows for which nobody asks.
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <chrono>
@@ -9,6 +10,7 @@
 #include <vector>
 
 #include "check.h"
+#include "serving/sort_keys.h"
 #include "serving/two_slots.h"
 #include "tiered_case.h"
 
@@ -89,6 +91,54 @@ TEST(ATieredTableAnswersFromEveryTier) {
   for (const Insert insert : {Insert::kAtOnce, Insert::kBackground, Insert::kOff}) {
     for (const int64_t num_rows : {0, 1, 10, 3000}) {
       for (const int64_t max_cached : {1, 50, 5000}) CheckVersions(num_rows, max_cached, insert);
+    }
+  }
+}
+
+TEST(RowsOfReadsThatFailAreUsedAgain) {
+  // Given a tier that fails, or answers after the deadline
+  for (const bool is_slow : {false, true}) {
+    Mood mood;
+    Tiered tiered(1000, 100, Options(Insert::kOff), &mood);
+    ServedTable* const table = tiered.table.get();
+    mood.fails = !is_slow;
+    mood.sleep_ms = is_slow ? 30 : 0;
+    // When it is asked again and again
+    const int64_t before = table->num_rows();
+    for (int i = 0; i < 40; ++i) {
+      CHECK_TRUE(!Ask(table, Numbers(50), Within(milliseconds(3))).status.ok());
+    }
+    // Then the array has no more rows than reads in progress need: of 16 threads, and those that
+    // begin and end
+    CHECK_TRUE(table->num_rows() <= before + 50 * (16 + 2));
+    // And what is read next is right
+    mood.fails = false;
+    mood.sleep_ms = 0;
+    const Asked asked = Ask(table, Numbers(50), Within(std::chrono::minutes(5)));
+    CHECK_OK(asked.status);
+    for (int64_t key = 0; key < 50; ++key) CHECK_TRUE(asked.values[key] == key);
+  }
+}
+
+TEST(KeysAreSortedByTheirBits) {
+  std::mt19937_64 random(1);
+  // Given none, few and many keys, of a small range and of all bits, some of them twice
+  for (const int64_t count : {0, 1, 255, 256, 5000}) {
+    for (const uint64_t most : {uint64_t{1}, uint64_t{1000}, ~uint64_t{0}}) {
+      std::vector<KeyAt> keys;
+      std::vector<uint64_t> expected, given;
+      for (int64_t i = 0; i < count; ++i) {
+        given.push_back(most == ~uint64_t{0} ? random() : random() % most);
+        keys.push_back({given.back(), i});
+      }
+      // When they are sorted
+      SortKeys(&keys);
+      // Then they are in order, each with its position
+      expected = given;
+      std::sort(expected.begin(), expected.end());
+      for (int64_t i = 0; i < count; ++i) {
+        CHECK_TRUE(keys[i].key == expected[i] && given[keys[i].position] == expected[i]);
+      }
     }
   }
 }

@@ -116,10 +116,12 @@ def test_a_gpu_answers_as_the_cpu(wide, quantize, hbm):
 
 @pytest.fixture(params=[None, "hbm=2kB", "rocksdb", "redis"])
 def tiers(request, tmp_path):
-    """Where rows are that the GPU has not."""
+    """The option `tiers` of a session on a GPU: what is below its memory."""
     if request.param not in ("rocksdb", "redis"):
         return request.param
-    where = tmp_path / "rows" if request.param == "rocksdb" else request.getfixturevalue("redis_url")
+    where = (
+        tmp_path / "rows" if request.param == "rocksdb" else request.getfixturevalue("redis_url")
+    )
     return f"hbm=2kB,memory=400,{request.param}={where}"
 
 

@@ -183,6 +183,20 @@ def test_rows_that_redis_gave_up_are_no_default_rows(squares, redis_server, redi
         assert_answers(session, some_keys(1))
 
 
+def test_rows_in_an_earlier_form_are_written_again(squares, redis_server, redis_url):
+    # Given rows that are described where a version described them that named their keys otherwise
+    ask = ("-n", redis_url.rpartition("/")[2])
+    tiered(squares, redis_url).close()
+    for name in redis_server.ask(*ask, "--raw", "KEYS", "group_embedding:base:*").split():
+        redis_server.ask(*ask, "RENAME", name, name.replace(":base:", ":table:"))
+    before = redis_server.ask(*ask, "--raw", "KEYS", "group_embedding:rows:*").split()
+    # When the model is opened, Then its rows are written beside them, and found
+    with tiered(squares, redis_url) as session:
+        assert_answers(session, some_keys(1))
+    after = redis_server.ask(*ask, "--raw", "KEYS", "group_embedding:rows:*").split()
+    assert len(after) == 2 * len(before) == 4
+
+
 @pytest.mark.parametrize(
     ("answer", "why"),
     [

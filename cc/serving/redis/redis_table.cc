@@ -23,7 +23,7 @@ std::string Hexadecimal(uint64_t number) {
 int64_t Number(const std::string& text) { return std::strtoll(text.c_str(), nullptr, 10); }
 
 std::string TableKey(const LowerRowsId& id) {
-  return kNames + ("table:{" + Hexadecimal(id.content)) + "}:" + id.table;
+  return kNames + ("base:{" + Hexadecimal(id.content)) + "}:" + id.table;
 }
 std::string ContentsKey(const std::string& table) { return kNames + ("contents:" + table); }
 std::string PartKey(const std::string& table, const std::string& fill, int64_t part) {

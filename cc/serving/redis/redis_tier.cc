@@ -52,12 +52,11 @@ class RedisRows : public LowerRows {
   bool keeps_deadlines() const override { return true; }
 
   Status Read(const int64_t* keys, int64_t num_keys, const Deadline& limit, bool* found,
-              char* rows) const override {
+              const RowPlaces& rows) const override {
     const RedisDeadline deadline = EndOf(limit);
     std::shared_ptr<const RedisTable> table = TableNow(deadline);
     for (;;) {
-      ReadRowCommands read(table->parts(), table->description().fill, keys, num_keys,
-                           table->row_bytes(), found, rows);
+      ReadRowCommands read(table->parts(), table->description().fill, keys, num_keys, found, rows);
       Status status = tier_->nodes().Run(&read, deadline);
       // They may have been loaded again, in other hashes.
       if (!read.found_no_mark() || !FindAgain(&table, deadline)) return status.In(Where());

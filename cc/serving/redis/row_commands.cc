@@ -59,20 +59,17 @@ std::vector<int64_t> KeysOfParts::Order(const int64_t* keys, int64_t num_keys, i
 }
 
 void RowCommands::AppendKey(int64_t at, std::string* bytes) const {
-  char word[] = "$8\r\n01234567\r\n";
-  const uint64_t key = __builtin_bswap64(static_cast<uint64_t>(keys_[IndexOf(at)]));
-  std::memcpy(word + 4, &key, sizeof(key));
+  constexpr char kDigits[] = "0123456789abcdef";
+  char word[] = "$16\r\n0123456789abcdef\r\n";
+  auto key = static_cast<uint64_t>(keys_[IndexOf(at)]);
+  for (char* digit = word + 5 + 16; digit-- > word + 5; key >>= 4) *digit = kDigits[key & 15];
   bytes->append(word, sizeof(word) - 1);
 }
 
 ReadRowCommands::ReadRowCommands(const std::vector<RedisPart>& parts, const std::string& fill,
-                                 const int64_t* keys, int64_t num_keys, int64_t row_bytes,
-                                 bool* found, char* rows)
-    : RowCommands(parts, keys, num_keys, kKeysOfOneRead),
-      fill_(fill),
-      row_bytes_(row_bytes),
-      found_(found),
-      rows_(rows) {}
+                                 const int64_t* keys, int64_t num_keys, bool* found,
+                                 const RowPlaces& rows)
+    : RowCommands(parts, keys, num_keys, kKeysOfOneRead), fill_(fill), found_(found), rows_(rows) {}
 
 void ReadRowCommands::Append(int64_t command, std::string* bytes) const {
   const KeysOfParts::Range keys = range(command);
@@ -100,7 +97,7 @@ Status ReadRowCommands::Take(int64_t command, const RedisReply& header, RedisCon
   }
   for (int64_t at = keys.begin; at < keys.end && status.ok(); ++at) {
     const int64_t i = IndexOf(at);
-    status = from->TakeBytes(row_bytes_, found_ + i, rows_ + i * row_bytes_, deadline);
+    status = from->TakeBytes(rows_.row_bytes, found_ + i, rows_[i], deadline);
   }
   return status;
 }

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "serving/lower_rows.h"
 #include "serving/redis/redis_nodes.h"
 
 namespace group_embedding {
@@ -63,12 +64,12 @@ class RowCommands : public RedisBatch {
   const KeysOfParts in_parts_;
 };
 
-// Reads rows, found [num_keys] and rows [num_keys, row_bytes]. A part whose mark is not `fill` is
+// Reads rows, and found [num_keys]. A part whose mark is not `fill` is
 // an error.
 class ReadRowCommands : public RowCommands {
  public:
   ReadRowCommands(const std::vector<RedisPart>& parts, const std::string& fill, const int64_t* keys,
-                  int64_t num_keys, int64_t row_bytes, bool* found, char* rows);
+                  int64_t num_keys, bool* found, const RowPlaces& rows);
 
   bool MayRepeat() const override { return true; }
   void Append(int64_t command, std::string* bytes) const override;
@@ -79,9 +80,8 @@ class ReadRowCommands : public RowCommands {
 
  private:
   const std::string& fill_;
-  const int64_t row_bytes_;
   bool* const found_;
-  char* const rows_;
+  const RowPlaces rows_;
   bool found_no_mark_ = false;
 };
 
