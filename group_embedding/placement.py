@@ -4,7 +4,6 @@ row."""
 import dataclasses
 import re
 
-SPREADS = ("mod", "hash", "one_rank")
 DISTRIBUTED, REPLICATED, AUTO = "distributed", "replicated", "auto"
 _LOCALIZED = re.compile(r"localized:(\d+)$")
 _CHOICES = "'distributed', 'localized:<rank>', 'replicated' or 'auto'"

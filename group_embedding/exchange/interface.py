@@ -66,6 +66,11 @@ class Exchange(abc.ABC):
         """The index of this process among those of its host, which share its GPUs."""
         return 0
 
+    @property
+    def ranks_of_host(self) -> int:
+        """The number of processes of this host that are ranks: they share its cores and GPUs."""
+        return 1
+
     @abc.abstractmethod
     def alltoall(
         self, tensor: TensorLike, splits: TensorLike, name: str, what: str | None = None
