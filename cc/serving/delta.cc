@@ -5,6 +5,7 @@
 #include <set>
 #include <utility>
 
+#include "serving/pace.h"
 #include "table/file/byte_stream.h"
 #include "table/file/table_file.h"
 
@@ -89,6 +90,7 @@ Status ReadRows(const std::string& path, const VersionRecord::File& file, const 
     changes->values.insert(changes->values.end(), block.rows.values.begin(),
                            block.rows.values.end());
     is_last = block.is_last;
+    Pace::Rest();
   }
   return CheckSum(path, reader.sum(), file.sum);
 }

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "core/rows.h"
+#include "serving/pace.h"
 #include "table/large_pages.h"
 #if GROUP_EMBEDDING_CUDA
 #include "table/device/device_memory.h"
@@ -16,6 +17,8 @@ namespace {
 
 // Keys are hashed and their cells fetched this many at a time, before the first of them is read.
 constexpr int64_t kKeysAtATime = 32;
+// Rows that are written or merged between two rests, and those whose memory is asked for ahead.
+constexpr int64_t kRowsPerStep = 64, kRowsAhead = 8;
 
 std::unique_ptr<Memory> ReserveRows(bool device_reads) {
 #if GROUP_EMBEDDING_CUDA
@@ -173,12 +176,11 @@ int64_t ServedTable::Locate(const Overlay* overlay, const int64_t* keys, int64_t
     for (int64_t i = 0; i < count; ++i) {
       hashes[i] = ServedIndex::HashOf(keys[begin + i]);
       index_->Prefetch(hashes[i]);
-      if (overlay != nullptr) overlay->index_.Prefetch(hashes[i]);
     }
     for (int64_t i = 0; i < count; ++i) {
       const int64_t key = keys[begin + i];
       int64_t row = ServedIndex::kNone;
-      if (overlay != nullptr) row = overlay->index_.Find(key, hashes[i]);
+      if (overlay != nullptr) row = overlay->Find(key, hashes[i]);
       if (row == ServedIndex::kNone) row = index_->Find(key, hashes[i]);
       rows[begin + i] = row == ServedIndex::kNone ? DefaultRow(key) : row;
     }
@@ -193,7 +195,7 @@ void ServedTable::LocateRowNumbers(const Overlay* overlay, const int64_t* keys, 
     const bool is_row = key >= 0 && key < options_.max_rows;
     int64_t row = is_row ? first_ + key : key < 0 ? -1 : kTooLarge;
     if (overlay != nullptr && is_row) {
-      const int64_t changed = overlay->index_.Find(key, ServedIndex::HashOf(key));
+      const int64_t changed = overlay->Find(key, ServedIndex::HashOf(key));
       if (changed != ServedIndex::kNone) row = changed;
     }
     rows[i] = row;
@@ -206,10 +208,12 @@ Status ServedTable::Stage(const RowChanges& changes, std::unique_ptr<Overlay>* o
   auto staged = std::make_unique<Overlay>(num_keys + static_cast<int64_t>(changes.erased.size()));
   Status status = Take(num_keys, &staged->rows_);
   if (!status.ok()) return status;
-  for (const int64_t key : changes.erased) staged->index_.Set(key, DefaultRow(key));
+  for (const int64_t key : changes.erased) staged->Set(key, DefaultRow(key));
   for (int64_t i = 0; i < num_keys; ++i) {
+    if (i + kRowsAhead < num_keys) __builtin_prefetch(Row(staged->rows_[i + kRowsAhead]), 1);
     Write(changes.values.data() + i * trained_row_bytes_, staged->rows_[i]);
-    staged->index_.Set(changes.keys[i], staged->rows_[i]);
+    staged->Set(changes.keys[i], staged->rows_[i]);
+    RestAfter(i);
   }
   Refresh(staged->rows_);
   *overlay = std::move(staged);
@@ -224,24 +228,48 @@ void ServedTable::Merge(Overlay* overlay) {
     overlay->merged_ = true;
     return;
   }
-  std::vector<int64_t> changed;  // rows that nobody reads
-  overlay->index_.ForEach([&](int64_t key, int64_t row) {
-    if (!options_.keyed) {
-      std::memcpy(Row(first_ + key), Row(row), row_bytes_);
-      changed.push_back(first_ + key);
-      return;
-    }
-    const bool erased = row <= options_.matrix_rows;
-    const int64_t former = erased ? index_->Erase(key) : index_->Set(key, row);
-    if (former != ServedIndex::kNone) changed.push_back(former);
-  });
+  std::vector<std::pair<int64_t, int64_t>> moved;  // key and row
+  moved.reserve(overlay->index_.size());
+  overlay->index_.ForEach([&](int64_t key, int64_t row) { moved.emplace_back(key, row); });
   if (options_.keyed) {
-    Free(changed);
+    MergeKeys(moved);
   } else {
-    Forget(changed);
-    Refresh(changed);
+    MergeRowNumbers(moved);
   }
   overlay->merged_ = true;
+}
+
+void ServedTable::MergeKeys(const std::vector<std::pair<int64_t, int64_t>>& moved) {
+  std::vector<int64_t> replaced;  // rows that nobody reads
+  replaced.reserve(moved.size());
+  for (size_t i = 0; i < moved.size(); ++i) {
+    if (i + kRowsAhead < moved.size()) {
+      index_->Prefetch(ServedIndex::HashOf(moved[i + kRowsAhead].first));
+    }
+    const auto [key, row] = moved[i];
+    const bool erased = row <= options_.matrix_rows;
+    const int64_t former = erased ? index_->Erase(key) : index_->Set(key, row);
+    if (former != ServedIndex::kNone) replaced.push_back(former);
+    RestAfter(i);
+  }
+  Free(replaced);
+}
+
+void ServedTable::MergeRowNumbers(const std::vector<std::pair<int64_t, int64_t>>& moved) {
+  std::vector<int64_t> changed;
+  changed.reserve(moved.size());
+  for (const auto& [number, row] : moved) {
+    std::memcpy(Row(first_ + number), Row(row), row_bytes_);
+    changed.push_back(first_ + number);
+    RestAfter(changed.size());
+  }
+  Forget(changed);
+  Refresh(changed);
+}
+
+void ServedTable::RestAfter(int64_t row) const {
+  // Requests of a tiered table may wait for its mutex, which is held.
+  if (row % kRowsPerStep == 0 && lower_ == nullptr) Pace::Rest();
 }
 
 void ServedTable::Drop(std::unique_ptr<Overlay> overlay) {

@@ -32,6 +32,7 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "core/group.h"
@@ -78,13 +79,35 @@ struct RowChanges {
 // key without a row reads.
 class Overlay {
  public:
-  explicit Overlay(int64_t num_keys) : index_(num_keys) {}
+  explicit Overlay(int64_t num_keys) : index_(num_keys) {
+    while (kBitsPerKey * num_keys > static_cast<int64_t>(64 * filter_.size())) {
+      filter_.resize(2 * filter_.size());
+    }
+  }
 
   int64_t num_keys() const { return index_.size(); }
 
  private:
   friend class ServedTable;
+  static constexpr int64_t kBitsPerKey = 16;
+
+  void Set(int64_t key, int64_t row) {
+    const uint64_t bit = BitOf(ServedIndex::HashOf(key));
+    filter_[bit / 64] |= uint64_t{1} << bit % 64;
+    index_.Set(key, row);
+  }
+  // The key's row, or ServedIndex::kNone, as for nearly all keys: most are found to be absent by
+  // the filter, which stays in the cache.
+  int64_t Find(int64_t key, uint64_t hash) const {
+    const uint64_t bit = BitOf(hash);
+    if ((filter_[bit / 64] >> bit % 64 & 1) == 0) return ServedIndex::kNone;
+    return index_.Find(key, hash);
+  }
+  // Of other bits of the hash than the index takes first. The filter has a power of two of words.
+  uint64_t BitOf(uint64_t hash) const { return (hash >> 24) & (64 * filter_.size() - 1); }
+
   ServedIndex index_;
+  std::vector<uint64_t> filter_{0};
   std::vector<int64_t> rows_;  // of the array, that the overlay has taken
   bool merged_ = false;        // its rows belong to the base
 };
@@ -196,6 +219,10 @@ class ServedTable {
     free_.insert(free_.end(), rows.begin(), rows.end());
   }
   Status Take(int64_t count, std::vector<int64_t>* rows);
+  // moved: [key, row of the array] of an overlay.
+  void MergeKeys(const std::vector<std::pair<int64_t, int64_t>>& moved);
+  void MergeRowNumbers(const std::vector<std::pair<int64_t, int64_t>>& moved);
+  void RestAfter(int64_t row) const;
   void LocateRowNumbers(const Overlay* overlay, const int64_t* keys, int64_t num_keys,
                         int64_t* rows) const;
   int64_t LocateInCache(const Overlay* overlay, const int64_t* keys, int64_t num_keys,

@@ -49,12 +49,11 @@ int64_t ServedTable::LocateInCache(const Overlay* overlay, const int64_t* keys, 
     for (int64_t i = 0; i < count; ++i) {
       hashes[i] = ServedIndex::HashOf(keys[begin + i]);
       index_->Prefetch(hashes[i]);
-      if (overlay != nullptr) overlay->index_.Prefetch(hashes[i]);
     }
     for (int64_t i = 0; i < count; ++i) {
       const int64_t key = keys[begin + i];
       int64_t row = ServedIndex::kNone;
-      if (overlay != nullptr) row = overlay->index_.Find(key, hashes[i]);
+      if (overlay != nullptr) row = overlay->Find(key, hashes[i]);
       if (row == ServedIndex::kNone) row = index_->FindAndMark(key, hashes[i], second);
       num_missing += row == ServedIndex::kNone;
       num_absent += row != ServedIndex::kNone && row <= options_.matrix_rows;

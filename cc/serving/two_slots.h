@@ -40,6 +40,8 @@ class TwoSlots {
   int current() const { return current_.load(); }
   void Switch(int slot) { current_.store(slot); }
 
+  int64_t num_requests() const { return counts_[0].requests.load() + counts_[1].requests.load(); }
+
   // Returns once no request is in a slot. Not for the current slot, which keeps getting requests.
   void WaitUntilFree(int slot) const {
     while (counts_[slot].requests.load() > 0) {

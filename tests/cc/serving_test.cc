@@ -1,7 +1,10 @@
 // Tables of served models: readers while versions change, and rows in other formats.
+#include <sys/resource.h>
+
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <chrono>
 #include <cmath>
 #include <cstring>
 #include <map>
@@ -16,6 +19,7 @@
 #include "fused/stored_lookup.h"
 #include "served_case.h"
 #include "serving/options.h"
+#include "serving/pace.h"
 #include "serving/two_slots.h"
 #include "table/large_pages.h"
 
@@ -243,6 +247,33 @@ TEST(ARowWithNanDecodesToNan) {
     DecodeRow(format, bytes.data(), 3, found.data());
     CHECK_TRUE(std::isnan(found[0]));
   }
+}
+
+// Works for `seconds` in steps, and tells how often the thread slept.
+int64_t RestsIn(double seconds) {
+  const auto rests = [] {
+    rusage usage = {};
+    getrusage(RUSAGE_THREAD, &usage);
+    return usage.ru_nvcsw;
+  };
+  const auto end = std::chrono::steady_clock::now() + std::chrono::duration<double>(seconds);
+  const int64_t before = rests();
+  while (std::chrono::steady_clock::now() < end) Pace::Rest();
+  return rests() - before;
+}
+
+TEST(LongWorkRestsWhileOthersAreBusyAndThenHurries) {
+  CHECK_EQ(RestsIn(0.02), int64_t{0});  // a thread without a pace
+  {
+    const Pace pace([] { return false; });
+    CHECK_EQ(RestsIn(0.02), int64_t{0});  // nobody else is busy
+  }
+  const Pace pace([] { return true; });
+  CHECK_TRUE(RestsIn(0.1) >= 3);
+  RestsIn(0.5);
+  CHECK_EQ(RestsIn(0.02), int64_t{0});  // it has taken half a second
+  const Pace next([] { return true; });
+  CHECK_TRUE(RestsIn(0.1) >= 3);  // the work after it has its own time
 }
 
 TEST(OptionsAreChecked) {

@@ -1,5 +1,6 @@
 #include "serving/server/follower.h"
 
+#include <sched.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -12,8 +13,11 @@ namespace {
 // As of `nice`: this thread gets a tenth of the time of a thread that answers, where both want it.
 constexpr int kNiceness = 10;
 
-// Requests go first: what versions need is done in the time that they leave.
+// Requests go first: what versions need is done in the time that they leave. A server may have been
+// started in real time, where niceness is nothing.
 void GiveWayToRequests() {
+  const sched_param none = {};
+  sched_setscheduler(0, SCHED_BATCH, &none);
   setpriority(PRIO_PROCESS, static_cast<id_t>(syscall(SYS_gettid)), kNiceness);
 }
 

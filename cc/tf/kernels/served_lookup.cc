@@ -21,7 +21,7 @@ class ServedLookupCpuOp : public ServedLookupOp {
                    const Group& group, const std::vector<RowFormat>& formats,
                    const std::shared_ptr<Readers>& /*readers*/, LocatedRows* /*located*/,
                    Fault* fault) override {
-    *fault = StoredLookupCpu(group, formats.data(), ThreadsOf(context));
+    *fault = StoredLookupCpu(group, formats.data(), RequestThreadsOf(context));
     return absl::OkStatus();
   }
 };

@@ -4,6 +4,7 @@
 #include <numeric>
 #include <utility>
 
+#include "serving/pace.h"
 #include "tensorflow/core/platform/env.h"
 #include "tf/serving/served_model.h"
 #include "tf/support/file_systems.h"
@@ -156,6 +157,7 @@ absl::Status ServedModel::WriteSlot(int index, const Changes& changes) {
 
 absl::Status ServedModel::Apply(const std::string& folder) {
   std::lock_guard<std::mutex> lock(mutex_);
+  const Pace pace([this] { return requests_.num_requests() > 0; });
   const std::string commit = folder + "/COMMIT";
   if (!tensorflow::Env::Default()->FileExists(commit).ok()) {
     return absl::DataLossError("'" + folder + "': expected a complete delta, with the file COMMIT");

@@ -12,10 +12,13 @@
 
 namespace group_embedding {
 
-// TensorFlow's own threads for the ops of a CPU.
-inline ParallelFor ThreadsOf(tensorflow::OpKernelContext* context) {
+// TensorFlow's own threads for the ops of a CPU. Work of fewer nanoseconds than `least` stays on
+// the calling thread.
+inline ParallelFor ThreadsOf(tensorflow::OpKernelContext* context, int64_t least = 0) {
   auto* workers = context->device()->tensorflow_cpu_worker_threads()->workers;
-  return [workers](int64_t count, int64_t cost, const std::function<void(int64_t, int64_t)>& body) {
+  return [workers, least](int64_t count, int64_t cost,
+                          const std::function<void(int64_t, int64_t)>& body) {
+    if (count * cost < least) return SerialFor(count, cost, body);
     constexpr int64_t kCyclesPerNanosecond = 3;
     FirstException exception;
     workers->ParallelFor(count, cost * kCyclesPerNanosecond, [&](int64_t begin, int64_t end) {

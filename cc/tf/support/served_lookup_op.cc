@@ -156,7 +156,7 @@ absl::Status ServedLookupOp::Locate(OpKernelContext* context,
                                     const BatchInput& batch, int64_t* rows) const {
   const BatchExtents& extents = batch.extents;
   std::atomic<int64_t> num_missing{0};
-  ThreadsOf(context)(extents.num_ids(), kLocateCost, [&](int64_t begin, int64_t end) {
+  RequestThreadsOf(context)(extents.num_ids(), kLocateCost, [&](int64_t begin, int64_t end) {
     // The feature of the first id; others may have none.
     const auto after = std::upper_bound(extents.first_ids.begin(), extents.first_ids.end(), begin);
     for (int64_t f = after - extents.first_ids.begin() - 1, first = begin; first < end; ++f) {

@@ -13,6 +13,7 @@
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/resource_var.h"
 #include "tf/support/batch_input.h"
+#include "tf/support/device.h"
 #include "tf/support/group_attrs.h"
 #include "tf/support/resource_locks.h"
 #include "tf/support/served_tables.h"
@@ -57,6 +58,13 @@ class ServedLookupOp : public tensorflow::OpKernel {
                            const std::vector<RowFormat>& formats,
                            const std::shared_ptr<Readers>& readers, LocatedRows* located,
                            Fault* fault) = 0;
+
+  // Requests are computed side by side: handing less than this over to other threads takes more
+  // processor time than it saves a request.
+  static ParallelFor RequestThreadsOf(tensorflow::OpKernelContext* context) {
+    constexpr int64_t kLeastNanoseconds = 200'000;
+    return ThreadsOf(context, kLeastNanoseconds);
+  }
 
   // More than any table has, and less than the number that stands for an id outside of its table.
   static constexpr int64_t kMostRows = int64_t{1} << 48;
