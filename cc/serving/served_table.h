@@ -103,7 +103,7 @@ class Overlay {
     if ((filter_[bit / 64] >> bit % 64 & 1) == 0) return ServedIndex::kNone;
     return index_.Find(key, hash);
   }
-  // Of other bits of the hash than the index takes first. The filter has a power of two of words.
+  // The filter has a power of two of words, and takes other bits of the hash than the index.
   uint64_t BitOf(uint64_t hash) const { return (hash >> 24) & (64 * filter_.size() - 1); }
 
   ServedIndex index_;
