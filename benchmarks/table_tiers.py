@@ -17,7 +17,11 @@ STRATEGIES = ("least_frequent", "least_recent")
 
 
 class TieredTable:
-    def __init__(self, core, device, num_keys, batch, share=0.1, cache_strategy="least_frequent"):
+    """`slots`: for each, whether it has one number a row."""
+
+    def __init__(
+        self, core, device, num_keys, batch, share=0.1, cache_strategy="least_frequent", slots=()
+    ):
         self.core, self.device, self.num_keys = core, device, num_keys
         matrix = device.normal((MATRIX_ROWS, DIM), "float32")
         rows_on_device = int(share * num_keys) + MATRIX_ROWS + 1
@@ -27,6 +31,8 @@ class TieredTable:
             device_bytes=rows_on_device * ROW_BYTES if share < 1 else 0,
             cache_strategy=cache_strategy,
         )
+        for s, per_row in enumerate(slots):
+            self.table.slot(f"slot {s}", per_row=per_row, initial=0.1)
         self.rows = device.empty((batch,), "int64")
         self.values = device.empty((batch, DIM), "float32")
         order = device.torch.randperm(num_keys, device="cuda")

@@ -34,6 +34,9 @@ class DeviceTable:
         self.table.locate(keys, rows, **access)
         return rows.numpy()
 
+    def bring(self, keys):
+        bring([(self, keys)])
+
     @property
     def rows(self):
         return Rows(self.table, None)
@@ -44,3 +47,9 @@ class DeviceTable:
 
     def __getattr__(self, name):
         return getattr(self.table, name)
+
+
+def bring(requests):
+    """core.bring_rows of (DeviceTable, keys)."""
+    arrays = [(t.table, core.DeviceArray(np.asarray(keys, np.int64))) for t, keys in requests]
+    core.bring_rows(arrays)

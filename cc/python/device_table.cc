@@ -189,6 +189,28 @@ void LocateRows(const std::vector<py::tuple>& given, bool train, int64_t step, u
   Require(status);
 }
 
+// Requests: (table, keys).
+void BringRows(const std::vector<py::tuple>& given, uintptr_t stream) {
+  std::vector<DeviceKeysToLocate> requests;
+  for (size_t r = 0; r < given.size(); ++r) {
+    RequireCount(At("requests", r), 2, given[r].size());
+    const ArrayView keys = ViewArray(given[r][1], "keys", "i8", 1, /*on_gpu=*/true);
+    RequireContiguous(keys);
+    requests.push_back({given[r][0].cast<PyDeviceTable&>().device(),
+                        static_cast<const int64_t*>(keys.data), keys.shape[0], nullptr});
+  }
+  const auto cuda_stream = reinterpret_cast<cudaStream_t>(stream);
+  const int64_t count = static_cast<int64_t>(requests.size());
+  Status status;
+  {
+    py::gil_scoped_release release;
+    const StreamScratch scratch(LocateRowsScratchBytes(requests.data(), count, Access::kRead),
+                                cuda_stream);
+    status = BringRowsCuda(requests.data(), count, scratch.data(), cuda_stream);
+  }
+  Require(status);
+}
+
 }  // namespace
 
 void BindDeviceTable(py::module_& m) {
@@ -299,6 +321,8 @@ its own, rows beyond max_bytes are on disk.)")
       .def_property_readonly("load_factor", [](PyDeviceTable& t) { return t.get().load_factor(); });
   m.def("locate_rows", &LocateRows, "requests"_a, py::kw_only(), "train"_a = false, "step"_a = -1,
         "stream"_a = 0, "DeviceTable.locate for many (table, keys, rows) at once.");
+  m.def("bring_rows", &BringRows, "requests"_a, py::kw_only(), "stream"_a = 0,
+        "Moves rows of (table, keys) of the next batch to GPU memory, while `stream` goes on.");
   m.def(
       "restore_table",
       [](PyDeviceTable& table, const std::vector<std::string>& paths, int64_t index,

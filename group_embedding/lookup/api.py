@@ -186,7 +186,8 @@ def route_ids(
     invalid_ids: InvalidIds = "raise",
     feature_names: Sequence[str] | None = None,
 ) -> RoutedIds:
-    """Does the part of a lookup that needs its ids alone, and no table: for a later lookup.
+    """Does the part of a lookup that needs its ids alone, and no value of a table: for a later
+    lookup.
 
     All ids are packed into one buffer: one batch element, and one copy to a GPU. Where tables are
     spread over ranks, the ids are exchanged too, unless the GPUs of the ranks do that in the lookup
@@ -203,6 +204,11 @@ def route_ids(
     ...     print(ge.group_embedding_lookup_sparse([rows], packed, "sum")[0].numpy().tolist())
     [[4.0, 6.0], [5.0, 6.0]]
     [[0.0, 0.0], [3.0, 4.0]]
+
+    Of keyed tables in several tiers, the rows of the ids begin to move to the first tier: from host
+    memory to the GPU's on a stream beside, from disk to host memory in a thread. A training loop
+    that routes the next batch after this one is looked up has the rows move while the model
+    computes. Packed ids of a dataset are routed once more for that.
 
     Over ranks, a training loop that routes the next batch while it trains on this one has the
     exchange overlap the dense part of the model. Route between the forward pass and the gradients,
@@ -271,7 +277,9 @@ def route_ids(
         else:
             packed = call.pack(_sparse_features(call, ids, sp_weights))
             axes = [feature_ids.sample_axes(i) for i in ids]
-        return to_routed_ids(call, packed if _is_in_dataset() else call.route(packed), axes)
+        if not _is_in_dataset():
+            packed = call.bring_rows(call.route(packed))
+        return to_routed_ids(call, packed, axes)
 
 
 # Rows read one by one, as by `tf.gather(table, keys)`, are looked up too.

@@ -12,10 +12,11 @@ import tensorflow as tf
 
 from group_embedding.lookup.deferred_lookup import defer_lookup
 from group_embedding.ops.deferred import is_deferring
-from group_embedding.ops.local_lookup import look_up_batch, pack_batch
+from group_embedding.ops.local_lookup import bring_batch, look_up_batch, pack_batch
 from group_embedding.sharding.gpu_lookup import is_served_by_gpus, look_up_on_gpus
 from group_embedding.sharding.sharded_lookup import (
     RoutedBatch,
+    bring_sharded,
     describe_spread,
     look_up_sharded,
     route_sharded,
@@ -63,6 +64,22 @@ class Call:
             return batch
         given = (group.tables, batch, group.table_of_feature, group.combiners, group.names)
         return route_sharded(*given, **self._id_rules())
+
+    def bring_rows(self, routed):
+        """Has rows of the batch begin to move to the first tier of their tables.
+
+        Args, returns: what `route` returned.
+        """
+        groups = self._groups(any(_is_weighted(batch) for batch in routed))
+        return [self._bring_rows_of_group(*given) for given in zip(groups, routed)]
+
+    @staticmethod
+    def _bring_rows_of_group(group, batch):
+        if group.is_served_by_gpus:  # which exchange keys in the lookup
+            return batch
+        if isinstance(batch, RoutedBatch):
+            return bring_sharded(group.tables, batch)
+        return bring_batch(group.tables, batch, group.table_of_feature)
 
     def look_up(self, packed, concat):
         """Looks up what `pack` or `route` returned.

@@ -1,5 +1,6 @@
 """The lookup of one group in tables that this process holds whole: pack, locate keys, look up."""
 
+from group_embedding.ops.bring_rows import bring_rows
 from group_embedding.ops.group_ids import group_ids
 from group_embedding.ops.group_lookup import group_lookup
 from group_embedding.ops.locate_rows import locate_rows
@@ -10,6 +11,11 @@ def pack_batch(tables, features, table_of_feature):
     return group_ids(
         features, [f for f, t in enumerate(table_of_feature) if tables[t].keyed is not None]
     )
+
+
+def bring_batch(tables, batch, table_of_feature):
+    """The batch, whose rows begin to move to the first tier of their tables."""
+    return bring_rows([table.keyed for table in tables], batch, table_of_feature)
 
 
 def locate_batch(tables, batch, table_of_feature, times=None):

@@ -25,7 +25,7 @@ import tensorflow as tf
 
 from group_embedding.ops.group_ids import Batch
 from group_embedding.ops.group_lookup import group_lookup
-from group_embedding.ops.local_lookup import locate_batch, look_up_batch
+from group_embedding.ops.local_lookup import bring_batch, locate_batch, look_up_batch
 from group_embedding.ops.route_ids import Requests, RoutedTable, read_requests, route_ids
 from group_embedding.types import InvalidIds
 
@@ -74,6 +74,16 @@ def route_sharded(
     groups = _groups_of(tables)
     requests = read_requests(messages, splits, routed, groups, table_of_feature, names, description)
     return RoutedBatch(route.batch, route.counts, requests)
+
+
+def bring_sharded(tables: Sequence[Any], routed: RoutedBatch) -> RoutedBatch:
+    """Returns the batch, of which the rows that all ranks request from this one begin to move to
+    the first tier of their tables."""
+    groups, batches = _groups_of(tables), []
+    for group, batch in enumerate(routed.requests.batches):
+        of_group = [table.of_this_rank() for table, of in zip(tables, groups) if of == group]
+        batches.append(bring_batch(of_group, batch, list(range(len(of_group)))))
+    return routed._replace(requests=routed.requests._replace(batches=batches))
 
 
 def look_up_sharded(

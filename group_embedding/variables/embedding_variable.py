@@ -27,7 +27,7 @@ from group_embedding.variables.key_types import to_keys
 from group_embedding.variables.options import EmbeddingVariableOption
 from group_embedding.variables.stand_in import StandIn
 from group_embedding.variables.steps import current_step, make_step
-from group_embedding.variables.storage import plan_storage
+from group_embedding.variables.storage import has_tiers, plan_storage
 from group_embedding.variables.table_resource import TableResource
 
 
@@ -128,6 +128,11 @@ class EmbeddingVariable(StandIn, SavedByName):
             made = self.rows.initialize()
         if not tf.executing_eagerly():
             self._initializer_op = tf.group(self._initializer_op, made)
+
+    @property
+    def has_tiers(self) -> bool:
+        """Whether rows move between several tiers: GPU memory, host memory, disk."""
+        return has_tiers(self.ev_option.storage_option)
 
     @property
     def table_handle(self) -> tf.Tensor:

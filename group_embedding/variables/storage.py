@@ -66,6 +66,11 @@ def plan_storage(name, option):
     )
 
 
+def has_tiers(option):
+    """Returns whether rows of a table with this StorageOption move between tiers."""
+    return len(_TIERS[option.storage_type or StorageType.DRAM]) > 1
+
+
 def _count(tiers):
     return "one tier" if len(tiers) == 1 else f"at most {len(tiers)} tiers"
 

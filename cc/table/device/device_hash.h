@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "core/status.h"
+#include "table/device/bring_rows.h"
 #include "table/device/device_memory.h"
 #include "table/device/device_snapshot.h"
 #include "table/device/device_streams.h"
@@ -81,6 +82,14 @@ class DeviceHash : public EmbeddingTable {
   DeviceTableRef Ref() const;
   Status CheckFull(cudaStream_t stream);
   RowCopies* snapshot() const { return snapshot_.get(); }
+
+  // What BringRowsCuda does with a table, holding its mutex: if rows can be brought, memory for
+  // `num_keys` keys whose rows are then marked on `stream`; and around the exchange on another
+  // stream, BeginBringing and EndBringing.
+  bool CanBringRows() const;
+  Status MakeBringSpace(int64_t num_keys, cudaStream_t stream);
+  BringRef BeginBringing(cudaStream_t stream);
+  void EndBringing(cudaStream_t stream) { streams_.EndAlone(stream); }
 
   // For the snapshot that is being read.
   void ForgetSnapshot();
@@ -167,7 +176,8 @@ class DeviceHash : public EmbeddingTable {
   std::unique_ptr<Memory> infos_, free_rows_, candidates_, free_candidates_, bloom_;
   std::vector<SlotOptions> slots_;
   std::vector<std::unique_ptr<DeviceMemory>> slot_arrays_;
-  std::unique_ptr<RowMoves> moves_;  // null: all rows are in device memory
+  std::unique_ptr<RowMoves> moves_;      // null: all rows are in device memory
+  std::unique_ptr<RowBringer> bringer_;  // null: no rows were brought yet
   std::unique_ptr<GrowingIndex> index_;
   TableReport* report_ = nullptr;  // page-locked
   int64_t usable_rows_ = 0, usable_candidates_ = 0, bloom_bytes_ = 0;

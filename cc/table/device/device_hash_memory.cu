@@ -149,6 +149,7 @@ DeviceTableRef DeviceHash::Ref() const {
   ref.enqueued = enqueued_;
   ref.copies = snapshot_ == nullptr ? nullptr : snapshot_->ref();
   if (moves_ != nullptr) ref.moves = moves_->ref(device_rows_, BytesPerRow());
+  if (bringer_ != nullptr) ref.moves.is_next = bringer_->is_next();
   ref.num_slot_arrays = static_cast<int32_t>(slots_.size());
   for (size_t s = 0; s < slots_.size(); ++s) {
     ref.slot_arrays[s] = {slot_arrays_[s]->data(), slots_[s].width, slots_[s].dtype,

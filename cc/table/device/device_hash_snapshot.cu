@@ -130,6 +130,28 @@ void DeviceHash::MoveRows() {
   streams_.EndAlone(stream);
 }
 
+// A snapshot that is read would need copies of all rows that move.
+bool DeviceHash::CanBringRows() const {
+  return moves_ != nullptr && usable_rows_ > device_rows_ && snapshot_ == nullptr;
+}
+
+Status DeviceHash::MakeBringSpace(int64_t num_keys, cudaStream_t stream) {
+  Status status;
+  if (bringer_ == nullptr) bringer_ = std::make_unique<RowBringer>(reserved_rows_, &status);
+  if (status.ok()) status = bringer_->Grow(usable_rows_, num_keys);
+  if (!status.ok()) {
+    bringer_ = nullptr;
+    return status.In(Named(": "));
+  }
+  streams_.Use(stream);
+  return {};
+}
+
+BringRef DeviceHash::BeginBringing(cudaStream_t stream) {
+  streams_.BeginAlone(stream);
+  return bringer_->ref(Ref(), OldestBatchLocked());
+}
+
 int64_t DeviceHash::OldestBatchLocked() const {
   return batches_.empty() ? clock_ + 1 : *batches_.begin();
 }

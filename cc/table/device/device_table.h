@@ -80,6 +80,13 @@ int64_t LocateRowsScratchBytes(const DeviceKeysToLocate* requests, int64_t num_r
 Status LocateRowsCuda(const DeviceKeysToLocate* requests, int64_t num_requests, Access access,
                       int64_t step, void* scratch, cudaStream_t stream);
 
+// Brings rows of the next batch from host memory to device memory (bring_rows.h), while the device
+// goes on with what `stream` is given. A hint: results stay as they are. Tables whose rows are all
+// in one memory are passed over, and keys without a row. `rows`, `times` and `reads` are not used.
+// scratch: as of LocateRowsCuda, of LocateRowsScratchBytes to read.
+Status BringRowsCuda(const DeviceKeysToLocate* requests, int64_t num_requests, void* scratch,
+                     cudaStream_t stream);
+
 // EmbeddingTable::BeforeWrite with row numbers in device memory; enqueues on `stream`.
 Status BeforeWriteCuda(DeviceHash* table, const int64_t* rows, int64_t num_rows,
                        cudaStream_t stream);

@@ -54,6 +54,17 @@ __global__ void __launch_bounds__(kLocateThreads) LocateKeysKernel(LocateArgs ar
   CountKey(args, place.table, found.row, place.times());
 }
 
+// A thread finds one key, together with its warp, and marks its row as one of the next batch.
+__global__ void __launch_bounds__(kLocateThreads) MarkNextKernel(LocateArgs args) {
+  const LocatePlace place = LocatePlace::Of(args);
+  const int64_t key = place.is_key ? place.task.keys[place.i] : 0;
+  const int64_t row = SlotSearch<false>(args, place, key).Run().row;
+  if (row < 0) return;
+  uint32_t* word = &place.table.moves.is_next[row / 32];
+  const uint32_t bit = 1u << (row % 32);
+  if (!(__ldcg(word) & bit)) atomicOr(word, bit);
+}
+
 // A thread finds one key, together with its warp. The content of rows whose counts are about to
 // change is copied for the snapshot that is read.
 __global__ void __launch_bounds__(kLocateThreads) CopyBeforeLocateKernel(LocateArgs args) {

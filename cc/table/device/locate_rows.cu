@@ -2,6 +2,7 @@
 // locate_kernels.cuh.
 #include <algorithm>
 #include <cub/device/device_scan.cuh>
+#include <iterator>
 #include <vector>
 
 #include "core/trace.h"
@@ -187,6 +188,36 @@ Status Locate(const LocatePlan& plan, Access access, bool admits_all, int64_t st
   return {};
 }
 
+std::vector<std::unique_lock<std::mutex>> LockAll(std::vector<DeviceHash*> tables) {
+  std::sort(tables.begin(), tables.end());
+  std::vector<std::unique_lock<std::mutex>> locks;
+  for (DeviceHash* table : tables) locks.emplace_back(table->mutex());
+  return locks;
+}
+
+// Returns whether there is memory to bring rows. The caller holds the tables' mutexes.
+bool MakeBringSpace(const LocatePlan& plan, cudaStream_t stream) {
+  for (size_t t = 0; t < plan.tables.size(); ++t) {
+    if (plan.tables[t]->MakeBringSpace(plan.KeysOf(t), stream).ok()) continue;
+    cudaGetLastError();
+    return false;
+  }
+  return true;
+}
+
+// Marks the rows of the plan's keys as those of the next batch.
+Status MarkNext(const LocatePlan& plan, void* scratch_memory, cudaStream_t stream) {
+  std::vector<DeviceTableRef> tables;
+  for (const DeviceHash* table : plan.tables) tables.push_back(table->Ref());
+  LocateScratch scratch(scratch_memory);
+  const LocateArgs args = scratch.Lay(plan, tables, Access::kRead);
+  const cudaError_t error = scratch.Send(stream);
+  if (error != cudaSuccess) return InWords(error);
+  const auto blocks = static_cast<unsigned>(plan.blocks.num_blocks());
+  MarkNextKernel<<<blocks, kLocateThreads, 0, stream>>>(args);
+  return InWords(cudaGetLastError());
+}
+
 }  // namespace
 
 int64_t LocateRowsScratchBytes(const DeviceKeysToLocate* requests, int64_t num_requests,
@@ -200,10 +231,7 @@ int64_t LocateRowsScratchBytes(const DeviceKeysToLocate* requests, int64_t num_r
 Status LocateRowsCuda(const DeviceKeysToLocate* requests, int64_t num_requests, Access access,
                       int64_t step, void* scratch, cudaStream_t stream) {
   const LocatePlan plan = PlanLocate(requests, num_requests);
-  std::vector<DeviceHash*> in_order = plan.tables;
-  std::sort(in_order.begin(), in_order.end());
-  std::vector<std::unique_lock<std::mutex>> locks;
-  for (DeviceHash* table : in_order) locks.emplace_back(table->mutex());
+  const auto locks = LockAll(plan.tables);
   std::vector<std::vector<DeviceKeys>> keys(plan.tables.size());
   for (const LocateTask& task : plan.tasks) keys[task.table].push_back({task.keys, task.num_keys});
   for (size_t t = 0; t < plan.tables.size(); ++t) {
@@ -211,6 +239,28 @@ Status LocateRowsCuda(const DeviceKeysToLocate* requests, int64_t num_requests, 
     if (!status.ok()) return status;
   }
   return Locate(plan, access, /*admits_all=*/false, step, scratch, stream);
+}
+
+Status BringRowsCuda(const DeviceKeysToLocate* requests, int64_t num_requests, void* scratch,
+                     cudaStream_t stream) {
+  const Stage stage("bring rows");
+  const auto locks = LockAll(PlanLocate(requests, num_requests).tables);
+  std::vector<DeviceKeysToLocate> of_two_memories;
+  std::copy_if(requests, requests + num_requests, std::back_inserter(of_two_memories),
+               [](const DeviceKeysToLocate& r) { return r.table->CanBringRows(); });
+  const LocatePlan plan =
+      PlanLocate(of_two_memories.data(), static_cast<int64_t>(of_two_memories.size()));
+  if (plan.num_positions() == 0) return {};
+  if (plan.num_positions() >= INT32_MAX) return "expected fewer than 2^31 keys in a call";
+  if (!MakeBringSpace(plan, stream)) return {};
+  const Status status = MarkNext(plan, scratch, stream);
+  if (!status.ok()) return status;
+  const cudaStream_t beside = BringStream();
+  std::vector<BringRef> tables;
+  for (DeviceHash* table : plan.tables) tables.push_back(table->BeginBringing(beside));
+  const cudaError_t error = EnqueueBringing(tables, beside);
+  for (DeviceHash* table : plan.tables) table->EndBringing(beside);
+  return InWords(error);
 }
 
 Status InsertRowsCuda(DeviceHash* table, const int64_t* keys, int64_t num_keys, int64_t* rows,

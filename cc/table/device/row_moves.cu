@@ -1,7 +1,6 @@
 #include <algorithm>
 
-#include "table/device/find_one.cuh"
-#include "table/device/row_copies.cuh"
+#include "table/device/exchange_rows.cuh"
 #include "table/device/row_moves.h"
 
 namespace group_embedding {
@@ -29,10 +28,6 @@ struct Windows {
         count(size > 0 ? num_rows / size : 0) {}
 };
 
-__device__ bool MayMove(const DeviceTableRef& table, int64_t row, int64_t held_since) {
-  return table.infos[row].count >= 0 && table.moves.ClockOf(row) < held_since;
-}
-
 // A warp finds, in its window, the row of lowest priority that may move. All lanes get the result;
 // its row is kNoRow if no row may move.
 __device__ RowPriority FindVictim(const DeviceTableRef& table, const Windows& windows,
@@ -55,46 +50,6 @@ __device__ RowPriority FindVictim(const DeviceTableRef& table, const Windows& wi
     if (other.IsColder(victim) || (is_equal && other.row < victim.row)) victim = other;
   }
   return victim;
-}
-
-template <typename Word>
-__device__ void ExchangeWords(char* a, char* b, int32_t bytes, int lane) {
-  for (int32_t at = lane * sizeof(Word); at < bytes; at += kWarpSize * sizeof(Word)) {
-    const Word of_a = __ldcg(reinterpret_cast<const Word*>(a + at));
-    const Word of_b = __ldcg(reinterpret_cast<const Word*>(b + at));
-    *reinterpret_cast<Word*>(a + at) = of_b;
-    *reinterpret_cast<Word*>(b + at) = of_a;
-  }
-}
-
-// A warp exchanges the contents of rows `a` and `b` of an array.
-__device__ void ExchangeRows(void* array, int64_t a, int64_t b, int32_t bytes, int lane) {
-  char *of_a = static_cast<char*>(array) + a * bytes, *of_b = static_cast<char*>(array) + b * bytes;
-  const auto places = reinterpret_cast<uintptr_t>(array) | bytes;
-  if (places % sizeof(uint4) == 0) {
-    ExchangeWords<uint4>(of_a, of_b, bytes, lane);
-  } else if (places % sizeof(uint32_t) == 0) {
-    ExchangeWords<uint32_t>(of_a, of_b, bytes, lane);
-  } else {
-    ExchangeWords<uint16_t>(of_a, of_b, bytes, lane);
-  }
-}
-
-// Lane 0 has one of the two rows, lane 1 the other. A warp calls it together.
-__device__ void Exchange(const DeviceTableRef& table, int64_t a, int64_t b, int lane) {
-  if (table.copies != nullptr)
-    CopyForSnapshot(*table.copies, lane == 0 ? a : lane == 1 ? b : kNoRow);
-  uint64_t *slot = nullptr, word = 0;
-  if (lane < 2) slot = FindSlot(table, table.KeyOfRow(lane == 0 ? a : b), &word);
-  __syncwarp();
-  ExchangeRows(table.infos, a, b, sizeof(RowInfo), lane);
-  ExchangeRows(table.moves.uses, a, b, sizeof(*table.moves.uses), lane);
-  ExchangeRows(table.rows, a, b, table.dim * SizeOf(table.dtype), lane);
-  for (int s = 0; s < table.num_slot_arrays; ++s) {
-    const SlotArray& array = table.slot_arrays[s];
-    ExchangeRows(array.values, a, b, array.width * SizeOf(array.dtype), lane);
-  }
-  if (lane < 2) __stcg(slot, SlotWord::With(word, SlotKind::kRow, lane == 0 ? b : a));
 }
 
 // A warp has one wanted row.
@@ -162,7 +117,8 @@ MovesRef RowMoves::ref(int64_t device_rows, int64_t bytes_per_row) const {
           is_due_,
           std::clamp<int64_t>(kMostBytes / bytes_per_row, 1, kMostRows),
           device_rows,
-          cache_strategy_};
+          cache_strategy_,
+          /*is_next=*/nullptr};
 }
 
 cudaError_t RowMoves::Enqueue(const DeviceTableRef& table, int64_t held_since) {

@@ -24,12 +24,20 @@ struct MovesRef {
   int64_t max_wanted;
   int64_t device_rows;  // the first so many rows are in device memory
   CacheStrategy cache_strategy;
+  uint32_t* is_next;  // a bit per row, or null: see bring_rows.h
 
   __device__ int64_t ClockOf(int64_t row) const {
     return static_cast<int64_t>(__ldcg(&uses[row]) >> 1);
   }
   __device__ int64_t Heat(int64_t count, int64_t clock) const {
     return cache_strategy == CacheStrategy::kLeastFrequent ? count : clock;
+  }
+
+  // A note stays with the number of its row, which `wanted` has.
+  __device__ void ExchangeUses(int64_t a, int64_t b) const {
+    const unsigned long long of_a = uses[a], of_b = uses[b];
+    uses[a] = (of_b & ~1ULL) | (of_a & 1);
+    uses[b] = (of_a & ~1ULL) | (of_b & 1);
   }
 
   // Notes that call `clock` has located `row`, after any count of its key.

@@ -1,0 +1,256 @@
+// The exchange of a table's rows, in five launches: the rows that are wanted, how hot the rows are
+// that may leave, those that leave, the exchange, and the state for the next one.
+#include <algorithm>
+#include <map>
+#include <mutex>
+
+#include "table/device/bring_rows.h"
+#include "table/device/exchange_rows.cuh"
+
+namespace group_embedding {
+namespace {
+
+constexpr int kThreads = 256;
+constexpr int kWarpsPerBlock = kThreads / kWarpSize;
+static_assert(kThreads == BringState::kNumHeats, "a thread has a bucket");
+// Few blocks, for the dense part of a model computes beside; 4 KB of rows a multiprocessor in
+// flight are enough for the bus.
+constexpr int kExchangeBlocks = 132, kListBlocks = 264;
+constexpr int kRowsPerWord = 32;
+// Victims are looked for among so many rows for each that is wanted.
+constexpr int64_t kSectionPerRow = 8;
+
+// The tables of one launch, as a kernel's parameter: 4 KB at most.
+struct BringArgs {
+  static constexpr int kMost = 4;
+  BringRef tables[kMost];
+};
+static_assert(sizeof(BringArgs) <= 4096, "of kernel parameters");
+
+// The exclusive sum of `count` over the threads of a block; `total` is the sum of all.
+__device__ int64_t SumBefore(int count, int* total) {
+  __shared__ int sums[kWarpsPerBlock];
+  const int lane = threadIdx.x % kWarpSize, warp = threadIdx.x / kWarpSize;
+  int sum = count;
+  for (int offset = 1; offset < kWarpSize; offset *= 2) {
+    const int other = __shfl_up_sync(kFullWarp, sum, offset);
+    if (lane >= offset) sum += other;
+  }
+  __syncthreads();  // `sums` of the call before
+  if (lane == kWarpSize - 1) sums[warp] = sum;
+  __syncthreads();
+  int before = 0;
+  *total = 0;
+  for (int w = 0; w < kWarpsPerBlock; ++w) {
+    if (w == warp) before = *total;
+    *total += sums[w];
+  }
+  return before + sum - count;
+}
+
+// Appends to a list, block by block: each thread has `count` elements. Returns where its own begin.
+__device__ int64_t Reserve(unsigned long long* size, int count) {
+  __shared__ int64_t begin;
+  int total;
+  const int64_t before = SumBefore(count, &total);
+  if (threadIdx.x == 0 && total > 0) begin = static_cast<int64_t>(atomicAdd(size, total));
+  __syncthreads();
+  return begin + before;
+}
+
+// A thread has 32 rows of host memory. The list is ascending but for the order of blocks, as the
+// bus likes it.
+__global__ void __launch_bounds__(kThreads)
+    ListWantedKernel(const __grid_constant__ BringArgs args) {
+  const BringRef& bring = args.tables[blockIdx.y];
+  const MovesRef& moves = bring.table.moves;
+  const int64_t first = moves.device_rows / kRowsPerWord;
+  const int64_t end = (bring.table.usable_rows + kRowsPerWord - 1) / kRowsPerWord;
+  for (int64_t begin = first + int64_t{blockIdx.x} * kThreads; begin < end;
+       begin += int64_t{gridDim.x} * kThreads) {
+    const int64_t at = begin + threadIdx.x;
+    uint32_t rows = at < end ? moves.is_next[at] : 0;
+    if (at == first) rows &= kFullWarp << (moves.device_rows % kRowsPerWord);
+    int64_t to = Reserve(&bring.state->num_wanted, __popc(rows));
+    for (; rows != 0 && to < bring.capacity; rows &= rows - 1) {
+      bring.wanted[to++] = at * kRowsPerWord + __ffs(rows) - 1;
+    }
+  }
+}
+
+__device__ int64_t NumWanted(const BringRef& bring) {
+  return min(static_cast<int64_t>(bring.state->num_wanted), bring.capacity);
+}
+
+// The rows of device memory among which victims are looked for, from `hand` on, around the end.
+struct Section {
+  int64_t num_rows, size;
+
+  __device__ explicit Section(const BringRef& bring)
+      : num_rows(max(bring.table.moves.device_rows - bring.table.first_row, int64_t{0})),
+        size(min(num_rows, kSectionPerRow * NumWanted(bring))) {}
+  __device__ int64_t Row(const BringRef& bring, int64_t i) const {
+    return bring.table.first_row + (bring.state->hand + i) % num_rows;
+  }
+};
+
+// The bucket of a row's heat, in steps of a quarter of its power of two; -1: it may not leave.
+__device__ int HeatOf(const BringRef& bring, int64_t row) {
+  const DeviceTableRef& table = bring.table;
+  if (table.moves.is_next[row / kRowsPerWord] >> (row % kRowsPerWord) & 1) return -1;
+  if (!MayMove(table, row, bring.held_since)) return -1;
+  const bool is_count = table.moves.cache_strategy == CacheStrategy::kLeastFrequent;
+  const int64_t clock = table.moves.ClockOf(row);
+  const auto heat = static_cast<unsigned long long>(
+      is_count ? table.infos[row].count : max(table.clock - clock, int64_t{0}));
+  const int exponent = heat < 4 ? 0 : 61 - __clzll(static_cast<long long>(heat));
+  const int bucket = 4 * exponent + static_cast<int>(heat >> exponent);
+  return is_count ? bucket : BringState::kNumHeats - 1 - bucket;  // the longest unused go first
+}
+
+// A thread has a row.
+__global__ void __launch_bounds__(kThreads)
+    CountHeatsKernel(const __grid_constant__ BringArgs args) {
+  const BringRef& bring = args.tables[blockIdx.y];
+  __shared__ uint32_t counts[BringState::kNumHeats];
+  counts[threadIdx.x] = 0;
+  __syncthreads();
+  const Section section(bring);
+  for (int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x; i < section.size;
+       i += int64_t{gridDim.x} * kThreads) {
+    const int heat = HeatOf(bring, section.Row(bring, i));
+    if (heat >= 0) atomicAdd(&counts[heat], 1u);
+  }
+  __syncthreads();
+  if (counts[threadIdx.x] > 0) atomicAdd(&bring.state->histogram[threadIdx.x], counts[threadIdx.x]);
+}
+
+// The hottest bucket whose rows leave, if `num_wanted` rows are to; all threads of a block call it.
+__device__ int HottestToLeave(const BringRef& bring, int64_t num_wanted) {
+  __shared__ int hottest;
+  if (threadIdx.x == 0) hottest = BringState::kNumHeats - 1;
+  const auto count = static_cast<int>(bring.state->histogram[threadIdx.x]);
+  int total;
+  const int64_t before = SumBefore(count, &total);
+  if (before < num_wanted && num_wanted <= before + count) hottest = threadIdx.x;
+  __syncthreads();
+  return hottest;
+}
+
+// A thread has a row. Which of the hottest rows leave is left to chance.
+__global__ void __launch_bounds__(kThreads)
+    ListVictimsKernel(const __grid_constant__ BringArgs args) {
+  const BringRef& bring = args.tables[blockIdx.y];
+  const Section section(bring);
+  const int64_t num_wanted = NumWanted(bring);
+  const int hottest = HottestToLeave(bring, num_wanted);
+  for (int64_t begin = int64_t{blockIdx.x} * kThreads; begin < section.size;
+       begin += int64_t{gridDim.x} * kThreads) {
+    const int64_t i = begin + threadIdx.x;
+    const int64_t row = i < section.size ? section.Row(bring, i) : kNoRow;
+    const int heat = row == kNoRow ? -1 : HeatOf(bring, row);
+    const bool leaves = heat >= 0 && heat <= hottest;
+    const int64_t to = Reserve(&bring.state->num_victims, leaves);
+    if (leaves && to < num_wanted) bring.victims[to] = row;
+  }
+}
+
+// A warp has a wanted row and the row that leaves for it.
+__global__ void __launch_bounds__(kThreads)
+    ExchangePairsKernel(const __grid_constant__ BringArgs args) {
+  const BringRef& bring = args.tables[blockIdx.y];
+  const int lane = threadIdx.x % kWarpSize;
+  const int64_t count = min(NumWanted(bring), static_cast<int64_t>(bring.state->num_victims));
+  for (int64_t w = int64_t{blockIdx.x} * kWarpsPerBlock + threadIdx.x / kWarpSize; w < count;
+       w += int64_t{gridDim.x} * kWarpsPerBlock) {
+    const int64_t row = bring.wanted[w];
+    if (MayMove(bring.table, row, bring.held_since))
+      Exchange(bring.table, row, bring.victims[w], lane);
+  }
+}
+
+// A thread has a bucket.
+__global__ void __launch_bounds__(kThreads) FinishKernel(const __grid_constant__ BringArgs args) {
+  const BringRef& bring = args.tables[blockIdx.x];
+  const Section section(bring);
+  __syncthreads();
+  bring.state->histogram[threadIdx.x] = 0;
+  if (threadIdx.x > 0) return;
+  if (section.num_rows > 0) {
+    bring.state->hand = (bring.state->hand + section.size) % section.num_rows;
+  }
+  bring.state->num_wanted = bring.state->num_victims = 0;
+}
+
+cudaError_t Enqueue(const BringRef* tables, int count, cudaStream_t stream) {
+  BringArgs args{};
+  std::copy_n(tables, count, args.tables);
+  const dim3 listing(kListBlocks, count), exchanging(kExchangeBlocks, count);
+  ListWantedKernel<<<listing, kThreads, 0, stream>>>(args);
+  CountHeatsKernel<<<listing, kThreads, 0, stream>>>(args);
+  ListVictimsKernel<<<listing, kThreads, 0, stream>>>(args);
+  ExchangePairsKernel<<<exchanging, kThreads, 0, stream>>>(args);
+  FinishKernel<<<count, kThreads, 0, stream>>>(args);
+  for (int t = 0; t < count; ++t) {
+    const int64_t words = (tables[t].table.usable_rows + kRowsPerWord - 1) / kRowsPerWord;
+    const cudaError_t error =
+        cudaMemsetAsync(tables[t].table.moves.is_next, 0, words * sizeof(uint32_t), stream);
+    if (error != cudaSuccess) return error;
+  }
+  return cudaGetLastError();
+}
+
+}  // namespace
+
+RowBringer::RowBringer(int64_t max_rows, Status* error)
+    : is_next_(ReserveDeviceMemory((max_rows / kRowsPerWord + 1) * sizeof(uint32_t))),
+      wanted_(ReserveDeviceMemory(max_rows * sizeof(int64_t))),
+      victims_(ReserveDeviceMemory(max_rows * sizeof(int64_t))) {
+  cudaError_t failed = cudaMalloc(&state_, sizeof(BringState));
+  if (failed == cudaSuccess) failed = cudaMemset(state_, 0, sizeof(BringState));
+  if (failed != cudaSuccess) *error = std::string("CUDA: ") + cudaGetErrorString(failed);
+}
+
+RowBringer::~RowBringer() {
+  cudaDeviceSynchronize();
+  cudaFree(state_);
+}
+
+Status RowBringer::Grow(int64_t num_rows, int64_t num_keys) {
+  const int64_t capacity = std::min(num_rows, num_keys) * static_cast<int64_t>(sizeof(int64_t));
+  Status status = is_next_->Grow((num_rows + kRowsPerWord - 1) / kRowsPerWord * sizeof(uint32_t));
+  if (status.ok()) status = wanted_->Grow(capacity);
+  return status.ok() ? victims_->Grow(capacity) : status;
+}
+
+BringRef RowBringer::ref(const DeviceTableRef& table, int64_t held_since) const {
+  return {table,
+          state_,
+          reinterpret_cast<int64_t*>(wanted_->data()),
+          reinterpret_cast<int64_t*>(victims_->data()),
+          victims_->bytes() / static_cast<int64_t>(sizeof(int64_t)),
+          held_since};
+}
+
+cudaStream_t BringStream() {
+  static auto* streams = new std::map<int, cudaStream_t>;
+  static std::mutex mutex;
+  int device = 0;
+  cudaGetDevice(&device);
+  const std::lock_guard<std::mutex> lock(mutex);
+  const auto [at, is_new] = streams->try_emplace(device, nullptr);
+  if (is_new) cudaStreamCreateWithFlags(&at->second, cudaStreamNonBlocking);
+  return at->second;
+}
+
+cudaError_t EnqueueBringing(const std::vector<BringRef>& tables, cudaStream_t stream) {
+  const size_t most = BringArgs::kMost;
+  for (size_t t = 0; t < tables.size(); t += most) {
+    const int count = static_cast<int>(std::min(most, tables.size() - t));
+    const cudaError_t error = Enqueue(tables.data() + t, count, stream);
+    if (error != cudaSuccess) return error;
+  }
+  return cudaSuccess;
+}
+
+}  // namespace group_embedding

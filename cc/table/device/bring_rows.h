@@ -1,0 +1,66 @@
+// Brings the rows of the next batch ahead: rows that its keys have in host memory are exchanged
+// with cold rows of device memory, on a stream beside, while the device computes this batch. The
+// next batch then finds them in device memory, for its lookup, its gradients and its update.
+//
+// Which memory a row lies in changes no result: keys are neither counted nor inserted, and rows
+// that a batch in flight has located are not moved. A row that leaves device memory is one of the
+// coldest of a section of device memory, and none of the next batch. Locating waits on the device
+// for the exchange. So rows are best brought right after this batch is looked up.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "core/status.h"
+#include "table/device/device_memory.h"
+#include "table/device/device_table_ref.cuh"
+
+namespace group_embedding {
+
+// Of a running exchange, in device memory; all zero but for `hand` when none runs.
+struct BringState {
+  static constexpr int kNumHeats = 256;
+
+  unsigned long long num_wanted, num_victims;
+  int64_t hand;                   // where the search for victims continues, from the first row on
+  uint32_t histogram[kNumHeats];  // of rows that may leave, by heat
+};
+
+// What the kernels see of one table.
+struct BringRef {
+  DeviceTableRef table;  // moves.is_next: the rows of the next batch's keys
+  BringState* state;
+  int64_t* wanted;     // [capacity] rows in host memory that the next batch reads
+  int64_t* victims;    // [capacity] rows in device memory that leave
+  int64_t capacity;    // at least the keys of the next batch
+  int64_t held_since;  // rows located in a call since then do not move
+};
+
+// The memory for the exchanges of one table.
+class RowBringer {
+ public:
+  RowBringer(int64_t max_rows, Status* error);
+  ~RowBringer();
+  RowBringer(const RowBringer&) = delete;
+  RowBringer& operator=(const RowBringer&) = delete;
+
+  // For a table of `num_rows` rows, and `num_keys` keys of the next batch.
+  Status Grow(int64_t num_rows, int64_t num_keys);
+  uint32_t* is_next() const { return reinterpret_cast<uint32_t*>(is_next_->data()); }
+  BringRef ref(const DeviceTableRef& table, int64_t held_since) const;
+
+ private:
+  const std::unique_ptr<DeviceMemory> is_next_, wanted_, victims_;
+  BringState* state_ = nullptr;
+};
+
+// The current device's stream for exchanges of all tables. It is never destroyed.
+cudaStream_t BringStream();
+
+// Enqueues the exchanges of several tables on `stream`: a few launches for all of them.
+cudaError_t EnqueueBringing(const std::vector<BringRef>& tables, cudaStream_t stream);
+
+}  // namespace group_embedding
