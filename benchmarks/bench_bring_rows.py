@@ -74,10 +74,7 @@ class Own:
         self.table, self.rows, self.look_up = tiered.table, tiered.rows, tiered.lookup
         gradient = device.normal((args.batch, args.dim), "float32") * 1e-3
         view = SimpleNamespace(__cuda_array_interface__=self.table.interface())
-        slots = [
-            SimpleNamespace(__cuda_array_interface__=self.table.interface(f"slot {s}"))
-            for s in range(0 if slot is None else 1)
-        ]
+        slots = [] if slot is None else [self.slot(per_row=slot == 1)]
         group = core.Group(
             tables=[view], outputs=[gradient], ids=self.rows, row_splits=None,
             table_of_feature=[0], combiners=["sum"], max_norms=[0.0], allocate=device.allocate,
@@ -87,6 +84,12 @@ class Own:
         num_slots = core.rules[rule][0]
         slots += [None] * (num_slots - len(slots))
         self.update = core.Update(group, rule=rule, slots=[slots], hyper=hyper)
+
+    def slot(self, per_row):
+        interface = self.table.interface("slot 0")
+        if per_row:
+            interface["shape"] = interface["shape"][:1]
+        return SimpleNamespace(__cuda_array_interface__=interface)
 
     def step(self, keys, next_keys, dense):
         stream = self.device.stream
@@ -163,6 +166,15 @@ class Bench:
         uniform = self.device.uniform(self.args.batch)
         return ids_from_uniform(uniform, self.args.rows, ALPHA, lambda x: x.long())
 
+    def profile(self, run):
+        """Prints the kernels of five steps."""
+        from torch.profiler import ProfilerActivity, profile
+
+        with profile(activities=[ProfilerActivity.CUDA]) as profiler:
+            run()
+            self.device.torch.cuda.synchronize()
+        print(profiler.key_averages().table(sort_by="cuda_time_total", row_limit=25))
+
     def measure(self, library, rule, form, subject):
         def run(keys):
             for now, following in itertools.pairwise(keys):
@@ -175,6 +187,8 @@ class Bench:
             keys = following
         run([keys, self.keys[0]])
         times = [self.device.milliseconds(lambda: run(self.keys)) / TIMED for _ in range(RUNS)]
+        if self.args.profile:
+            self.profile(lambda: run(self.keys[:6]))
         row = {
             "library": library,
             "rule": rule,
@@ -213,6 +227,7 @@ def main():
     parser.add_argument("--dense", type=float, default=3, help="ms of the dense part")
     parser.add_argument("--steps", type=int, default=200, help="before steps are timed")
     parser.add_argument("--rules", nargs="+", default=list(SLOTS), choices=list(SLOTS))
+    parser.add_argument("--profile", action="store_true", help="print the kernels of five steps")
     parser.add_argument("--json", help="file to write")
     parser.add_argument("--plot", help="picture to write")
     parser.add_argument("--core", default=ROOT / "group_embedding", help="folder of the library")

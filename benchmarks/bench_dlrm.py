@@ -18,7 +18,7 @@ bench_dlrm_torch.py on the same machine.
 With `--keyed` tables are EmbeddingVariables, in the GPU's memory where there is one (HBM), in place
 of variables: the same command without it has the same ids as row numbers. Each id is then a key of
 64 bits. All `--rows` keys of each table are inserted before anything is timed, so that tables are
-as large either transport, and no step makes a row.
+as large as the variables, and no step makes a row.
 
 26 features of one id each, dim 128, bottom MLP 13-512-256-128, dot interaction, top MLP
 1024-1024-512-256-1, Adagrad wrapped by `ge.optimizers.wrap`, ids and labels in GPU memory as

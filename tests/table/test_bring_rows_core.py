@@ -94,7 +94,8 @@ def test_rows_of_a_batch_in_flight_stay_where_they_are():
     # Then its rows have the numbers that it knows, until it ends
     np.testing.assert_array_equal(table.find(held), rows)
     table.end_batch(batch)
-    # And a batch of its keys in host memory is brought afterwards
+    # And its keys in host memory are brought for a batch after the next
+    train(table, [0], 2)
     lower = held[tiers_of(table, held) == 1][:32]
     table.bring(lower)
     assert len(lower) == 32 and (tiers_of(table, lower) == 0).all()

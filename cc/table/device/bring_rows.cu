@@ -13,12 +13,14 @@ namespace {
 constexpr int kThreads = 256;
 constexpr int kWarpsPerBlock = kThreads / kWarpSize;
 static_assert(kThreads == BringState::kNumHeats, "a thread has a bucket");
-// Few blocks, for the dense part of a model computes beside; 4 KB of rows a multiprocessor in
-// flight are enough for the bus.
-constexpr int kExchangeBlocks = 132, kListBlocks = 264;
+constexpr int kListBlocks = 264;
+// Few blocks exchange rows: the dense part of a model computes beside, and a multiprocessor that
+// has one of them may have no space for its blocks. With 32 KB of rows in flight each way, a block
+// is more than its share of the bus.
+constexpr int kExchangeBlocks = 8, kExchangeThreads = 512;
 constexpr int kRowsPerWord = 32;
-// Victims are looked for among so many rows for each that is wanted.
-constexpr int64_t kSectionPerRow = 8;
+// Victims are looked for among so many rows for each that is wanted, and among so many at least.
+constexpr int64_t kSectionPerRow = 8, kLeastSection = 1 << 16;
 
 // The tables of one launch, as a kernel's parameter: 4 KB at most.
 struct BringArgs {
@@ -88,7 +90,9 @@ struct Section {
 
   __device__ explicit Section(const BringRef& bring)
       : num_rows(max(bring.table.moves.device_rows - bring.table.first_row, int64_t{0})),
-        size(min(num_rows, kSectionPerRow * NumWanted(bring))) {}
+        size(NumWanted(bring) == 0
+                 ? 0
+                 : min(num_rows, max(kSectionPerRow * NumWanted(bring), kLeastSection))) {}
   __device__ int64_t Row(const BringRef& bring, int64_t i) const {
     return bring.table.first_row + (bring.state->hand + i) % num_rows;
   }
@@ -97,8 +101,7 @@ struct Section {
 // The bucket of a row's heat, in steps of a quarter of its power of two; -1: it may not leave.
 __device__ int HeatOf(const BringRef& bring, int64_t row) {
   const DeviceTableRef& table = bring.table;
-  if (table.moves.is_next[row / kRowsPerWord] >> (row % kRowsPerWord) & 1) return -1;
-  if (!MayMove(table, row, bring.held_since)) return -1;
+  if (table.moves.IsNext(row) || !MayMove(table, row, bring.held_since)) return -1;
   const bool is_count = table.moves.cache_strategy == CacheStrategy::kLeastFrequent;
   const int64_t clock = table.moves.ClockOf(row);
   const auto heat = static_cast<unsigned long long>(
@@ -155,17 +158,21 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// A warp has a wanted row and the row that leaves for it.
-__global__ void __launch_bounds__(kThreads)
+// A warp has 16 wanted rows, and the rows that leave for them.
+__global__ void __launch_bounds__(kExchangeThreads)
     ExchangePairsKernel(const __grid_constant__ BringArgs args) {
   const BringRef& bring = args.tables[blockIdx.y];
-  const int lane = threadIdx.x % kWarpSize;
+  const int lane = threadIdx.x % kWarpSize, warps = kExchangeThreads / kWarpSize;
   const int64_t count = min(NumWanted(bring), static_cast<int64_t>(bring.state->num_victims));
-  for (int64_t w = int64_t{blockIdx.x} * kWarpsPerBlock + threadIdx.x / kWarpSize; w < count;
-       w += int64_t{gridDim.x} * kWarpsPerBlock) {
-    const int64_t row = bring.wanted[w];
-    if (MayMove(bring.table, row, bring.held_since))
-      Exchange(bring.table, row, bring.victims[w], lane);
+  const int64_t* rows = lane % 2 == 0 ? bring.wanted : bring.victims;
+  const int64_t first = int64_t{blockIdx.x} * warps + threadIdx.x / kWarpSize;
+  for (int64_t w = first * kPairsOfWarp; w < count;
+       w += int64_t{gridDim.x} * warps * kPairsOfWarp) {
+    const int64_t pair = w + lane / 2;
+    const int64_t row = pair < count ? rows[pair] : kNoRow;
+    const bool moves = row != kNoRow && MayMove(bring.table, row, bring.held_since);
+    const bool others = __shfl_xor_sync(kFullWarp, moves, 1);
+    ExchangePairs(bring.table, moves && others ? row : kNoRow, lane);
   }
 }
 
@@ -189,14 +196,8 @@ cudaError_t Enqueue(const BringRef* tables, int count, cudaStream_t stream) {
   ListWantedKernel<<<listing, kThreads, 0, stream>>>(args);
   CountHeatsKernel<<<listing, kThreads, 0, stream>>>(args);
   ListVictimsKernel<<<listing, kThreads, 0, stream>>>(args);
-  ExchangePairsKernel<<<exchanging, kThreads, 0, stream>>>(args);
+  ExchangePairsKernel<<<exchanging, kExchangeThreads, 0, stream>>>(args);
   FinishKernel<<<count, kThreads, 0, stream>>>(args);
-  for (int t = 0; t < count; ++t) {
-    const int64_t words = (tables[t].table.usable_rows + kRowsPerWord - 1) / kRowsPerWord;
-    const cudaError_t error =
-        cudaMemsetAsync(tables[t].table.moves.is_next, 0, words * sizeof(uint32_t), stream);
-    if (error != cudaSuccess) return error;
-  }
   return cudaGetLastError();
 }
 
@@ -216,11 +217,23 @@ RowBringer::~RowBringer() {
   cudaFree(state_);
 }
 
+cudaError_t RowBringer::ForgetNext(cudaStream_t stream) {
+  if (!has_next_) return cudaSuccess;
+  has_next_ = false;
+  return cudaMemsetAsync(is_next_->data(), 0, is_next_->bytes(), stream);
+}
+
 Status RowBringer::Grow(int64_t num_rows, int64_t num_keys) {
+  has_next_ = true;
   const int64_t capacity = std::min(num_rows, num_keys) * static_cast<int64_t>(sizeof(int64_t));
   Status status = is_next_->Grow((num_rows + kRowsPerWord - 1) / kRowsPerWord * sizeof(uint32_t));
   if (status.ok()) status = wanted_->Grow(capacity);
   return status.ok() ? victims_->Grow(capacity) : status;
+}
+
+void RowBringer::Complete(MovesRef* moves) const {
+  moves->is_next = reinterpret_cast<uint32_t*>(is_next_->data());
+  moves->num_next = is_next_->bytes() / static_cast<int64_t>(sizeof(uint32_t)) * kRowsPerWord;
 }
 
 BringRef RowBringer::ref(const DeviceTableRef& table, int64_t held_since) const {
@@ -239,7 +252,10 @@ cudaStream_t BringStream() {
   cudaGetDevice(&device);
   const std::lock_guard<std::mutex> lock(mutex);
   const auto [at, is_new] = streams->try_emplace(device, nullptr);
-  if (is_new) cudaStreamCreateWithFlags(&at->second, cudaStreamNonBlocking);
+  if (!is_new) return at->second;
+  int least = 0, greatest = 0;
+  cudaDeviceGetStreamPriorityRange(&least, &greatest);
+  cudaStreamCreateWithPriority(&at->second, cudaStreamNonBlocking, greatest);
   return at->second;
 }
 

@@ -20,7 +20,7 @@
 
 namespace group_embedding {
 
-// Of a running exchange, in device memory; all zero but for `hand` when none runs.
+// Of a running exchange, in device memory; all zero when none runs, but for `hand`.
 struct BringState {
   static constexpr int kNumHeats = 256;
 
@@ -47,14 +47,19 @@ class RowBringer {
   RowBringer(const RowBringer&) = delete;
   RowBringer& operator=(const RowBringer&) = delete;
 
-  // For a table of `num_rows` rows, and `num_keys` keys of the next batch.
+  // Before rows of the next batch are marked: for a table of `num_rows` rows, and `num_keys` keys.
   Status Grow(int64_t num_rows, int64_t num_keys);
-  uint32_t* is_next() const { return reinterpret_cast<uint32_t*>(is_next_->data()); }
+  // When the next batch is located: later ones find no row marked. Until then rows of all calls of
+  // Grow are, as a model may look a table up more than once in a step.
+  cudaError_t ForgetNext(cudaStream_t stream);
+  // Fills in the rows of the next batch.
+  void Complete(MovesRef* moves) const;
   BringRef ref(const DeviceTableRef& table, int64_t held_since) const;
 
  private:
   const std::unique_ptr<DeviceMemory> is_next_, wanted_, victims_;
   BringState* state_ = nullptr;
+  bool has_next_ = false;
 };
 
 // The current device's stream for exchanges of all tables. It is never destroyed.

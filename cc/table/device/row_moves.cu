@@ -38,7 +38,7 @@ __device__ RowPriority FindVictim(const DeviceTableRef& table, const Windows& wi
   if (lane < windows.size) {
     const int64_t row =
         table.first_row + (moves.state->hand + window * windows.size + lane) % windows.num_rows;
-    if (MayMove(table, row, held_since)) {
+    if (MayMove(table, row, held_since) && !moves.IsNext(row)) {
       victim = {moves.Heat(table.infos[row].count, moves.ClockOf(row)), moves.ClockOf(row), row};
     }
   }
@@ -118,7 +118,8 @@ MovesRef RowMoves::ref(int64_t device_rows, int64_t bytes_per_row) const {
           std::clamp<int64_t>(kMostBytes / bytes_per_row, 1, kMostRows),
           device_rows,
           cache_strategy_,
-          /*is_next=*/nullptr};
+          /*is_next=*/nullptr,
+          /*num_next=*/0};
 }
 
 cudaError_t RowMoves::Enqueue(const DeviceTableRef& table, int64_t held_since) {

@@ -24,7 +24,8 @@ struct MovesRef {
   int64_t max_wanted;
   int64_t device_rows;  // the first so many rows are in device memory
   CacheStrategy cache_strategy;
-  uint32_t* is_next;  // a bit per row, or null: see bring_rows.h
+  uint32_t* is_next;  // [num_next] a bit per row: see bring_rows.h
+  int64_t num_next;   // rows that have one
 
   __device__ int64_t ClockOf(int64_t row) const {
     return static_cast<int64_t>(__ldcg(&uses[row]) >> 1);
@@ -33,11 +34,23 @@ struct MovesRef {
     return cache_strategy == CacheStrategy::kLeastFrequent ? count : clock;
   }
 
+  // Whether a key of the next batch has the row, which stays in device memory then.
+  __device__ bool IsNext(int64_t row) const {
+    return row < num_next && (__ldcg(&is_next[row / 32]) >> (row % 32) & 1);
+  }
+  __device__ void ExchangeNext(int64_t a, int64_t b) const {
+    const bool of_a = IsNext(a), of_b = IsNext(b);
+    if (of_a == of_b) return;
+    for (const int64_t row : {a, b}) {
+      if (row < num_next) atomicXor(&is_next[row / 32], 1u << (row % 32));
+    }
+  }
   // A note stays with the number of its row, which `wanted` has.
   __device__ void ExchangeUses(int64_t a, int64_t b) const {
     const unsigned long long of_a = uses[a], of_b = uses[b];
     uses[a] = (of_b & ~1ULL) | (of_a & 1);
     uses[b] = (of_a & ~1ULL) | (of_b & 1);
+    ExchangeNext(a, b);
   }
 
   // Notes that call `clock` has located `row`, after any count of its key.
