@@ -122,19 +122,6 @@ __device__ __forceinline__ void CombineSegments(int num_segments, int64_t begin,
       }
     }
     fetch(at + kRows);
-    // Most flights of long segments: all entries have a row, and the segment goes on behind them.
-    if constexpr (Source::kWeighting == Weighting::kNone) {
-      const bool is_inside = rows == (1u << kRows) - 1 && segment_end - at > kRows;
-      if (__all_sync(kFullWarp, is_inside)) {
-        combined.sum_weights += kRows;
-#pragma unroll
-        for (int i = 0; i < kRows; ++i) {
-#pragma unroll
-          for (int j = 0; j < Vector::kSize; ++j) combined.sum[j] += vectors[i][j];
-        }
-        continue;
-      }
-    }
     bool again = false;
     int next = 0;  // entry of the flight
     do {           // once for each segment that ends in this flight

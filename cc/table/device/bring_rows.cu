@@ -17,7 +17,7 @@ constexpr int kListBlocks = 264;
 // Few blocks exchange rows: the dense part of a model computes beside, and a multiprocessor that
 // has one of them may have no space for its blocks. With 32 KB of rows in flight each way, a block
 // is more than its share of the bus.
-constexpr int kExchangeBlocks = 8, kExchangeThreads = 512;
+constexpr int kExchangeBlocks = 16, kExchangeThreads = 512;
 constexpr int kRowsPerWord = 32;
 // Victims are looked for among so many rows for each that is wanted, and among so many at least.
 constexpr int64_t kSectionPerRow = 8, kLeastSection = 1 << 16;
