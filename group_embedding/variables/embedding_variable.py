@@ -131,7 +131,7 @@ class EmbeddingVariable(StandIn, SavedByName):
 
     @property
     def has_tiers(self) -> bool:
-        """Whether rows move between several tiers: GPU memory, host memory, disk."""
+        """True if rows move between several tiers: GPU memory, host memory, disk."""
         return has_tiers(self.ev_option.storage_option)
 
     @property

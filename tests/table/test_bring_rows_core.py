@@ -108,7 +108,7 @@ def test_the_rows_that_leave_are_cold_and_not_of_the_next_batch():
     hot = np.flatnonzero(tiers_of(table, np.arange(4096)) == 0)[::4]
     for step in range(1, 9):
         train(table, hot, step)
-    # When 300 others are brought, with 40 of the coldest that are there
+    # When 300 others are brought, with 40 cold ones that are there
     there = np.flatnonzero(tiers_of(table, np.arange(4096)) == 0)
     cold = np.setdiff1d(there, hot)[:40]
     others = np.setdiff1d(np.arange(4096), there)[:300]

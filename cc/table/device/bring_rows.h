@@ -3,9 +3,9 @@
 // next batch then finds them in device memory, for its lookup, its gradients and its update.
 //
 // Which memory a row lies in changes no result: keys are neither counted nor inserted, and rows
-// that a batch in flight has located are not moved. A row that leaves device memory is one of the
-// coldest of a section of device memory, and none of the next batch. Locating waits on the device
-// for the exchange. So rows are best brought right after this batch is looked up.
+// that a batch in flight has located are not moved. The rows that leave device memory are used
+// least in a section of it, and are none of the next batch. Locating waits on the device for the
+// exchange. So rows are best brought right after this batch is looked up.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -20,7 +20,7 @@
 
 namespace group_embedding {
 
-// Of a running exchange, in device memory; all zero when none runs, but for `hand`.
+// The state of a running exchange, in device memory. It is all zero when none runs, but for `hand`.
 struct BringState {
   static constexpr int kNumHeats = 256;
 
