@@ -154,6 +154,33 @@ def test_every_version_is_the_cpus(tmp_path, tiers):
 
 
 @gpu
+def test_a_table_that_outgrows_its_memory_on_the_gpu(tmp_path):
+    # Given a table of four rows, which the GPU has as a whole, with a page of its memory for it
+    model, draw = Shop(), np.random.default_rng(5)
+    with Publisher(model, tmp_path / "target", signatures=model.serve) as publisher:
+        publisher.publish(step=1)
+        with (
+            InferenceSession(tmp_path / "target/1") as host,
+            InferenceSession(tmp_path / "target/1", devices="GPU:0") as device,
+        ):
+            page = copies(device)["bytes"]
+            for version in (2, 3):
+                # When versions bring far more rows than that has space for
+                keys = np.arange(150_000) + version * 10**6
+                model.user.insert(keys, draw.normal(size=[150_000, 8]).astype(np.float32))
+                publisher.publish(step=version)
+                for session in (host, device):
+                    session.apply(version_folder(tmp_path / "target", version))
+                # Then both answer the same, for old rows and for new ones
+                for users in (keys, [2 * 10**6, 7]):
+                    asked = request(3000, seed=version) | {"user": draw.choice(users, size=3000)}
+                    assert_same(device.predict(asked), host.predict(asked))
+            # And the rows are still read in memory of their own
+            counted = copies(device)
+            assert counted["bytes"] > page + 150_000 * 32 and counted["resident"] == 3
+
+
+@gpu
 def test_a_request_sees_one_version(tmp_path):
     # Given a model of which every row is the version, on a GPU with copies of few rows
     model = Versions()
