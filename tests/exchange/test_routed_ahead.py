@@ -281,6 +281,16 @@ def test_training_is_the_same_to_the_bit(several_ranks, api):
         assert_trained(results)
 
 
+def test_rows_on_disk_that_ranks_request_are_brought_ahead(two_ranks):
+    # Given a table by key over two ranks, with a disk below the memory of each
+    storage = ge.StorageOption(ge.StorageType.DRAM_SSDHASH, storage_size=[1 << 14])
+
+    for results in two_ranks.run(train_on_rank, "session", storage):
+        # When the rows of the next batch are brought, Then nothing differs
+        assert_same(results)
+        assert_trained(results)
+
+
 @pytest.mark.parametrize("api", APIS)
 def test_one_process_runs_the_same_script(api):
     assert_same(train(api))
