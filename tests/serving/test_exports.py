@@ -83,6 +83,30 @@ def test_tables_with_a_disk_tier(tmp_path):
     assert_answers(model, tmp_path / "1")
 
 
+def test_ids_that_the_signature_routes(tmp_path):
+    # Given a table with a disk tier, whose rows the signature brings to memory
+    storage = ge.StorageOption(
+        storage_type=DISK, storage_path=str(tmp_path / "rows"), storage_size=[1 << 16]
+    )
+    option = ge.EmbeddingVariableOption(storage_option=storage)
+    model = tf.Module()
+    model.table = ge.get_embedding_variable("routed", 4, ev_option=option)
+    values = np.random.default_rng(2).normal(size=[3000, 4]).astype(np.float32)
+    model.table.insert(np.arange(3000), values)
+
+    @tf.function(input_signature=[tf.TensorSpec([None], tf.int64, name="ids")])
+    def serve(ids):
+        routed = ge.route_ids([model.table], [ids])
+        return {"rows": ge.group_embedding_lookup([model.table], routed)[0]}
+
+    # When it is exported and served
+    tf.saved_model.save(model, str(tmp_path / "1"), signatures=serve)
+    # Then rows of both tiers answer
+    ids = np.arange(0, 3000, 7)
+    with InferenceSession(tmp_path / "1") as session:
+        np.testing.assert_array_equal(session.predict({"ids": ids})["rows"], values[ids])
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("storage_type", ["HBM", "HBM_DRAM"])
 def test_tables_in_gpu_memory(storage_type, tmp_path):

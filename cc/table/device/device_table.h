@@ -27,7 +27,7 @@ class DeviceHash;
 // The division of a table's rows between device memory and page-locked host memory, where kernels
 // use them in place. Hot rows in host memory are exchanged with cold rows in device memory
 // (row_moves.h). So row numbers are valid until the batch that located them ends or, without a
-// batch, until keys are located for training again.
+// batch, until keys are located for training again or rows are brought (BringRowsCuda).
 struct DeviceTierOptions {
   // Bytes of rows in device memory, with their slots and infos; 0: all rows are there. In addition,
   // device memory holds the index, and 40 bytes for each row in host memory. A slot made later

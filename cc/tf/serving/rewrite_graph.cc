@@ -107,6 +107,8 @@ class Replacer {
       KeepAttrs(node, {});
       SetOp(node, "ServedBatch");
       StayOnHost(node);
+    } else if (op == "BringRows") {
+      PassBatch(node);
     } else if (op == "GroupIds") {
       StayOnHost(node);
     } else if (op == "GroupLookup") {
@@ -152,6 +154,16 @@ class Replacer {
 
   void StayOnHost(NodeDef* node) const {
     if (gpu_) node->set_device("/device:CPU:0");
+  }
+
+  // In the place of an op that moves rows of a batch between tiers: a session has tiers of its own.
+  void PassBatch(NodeDef* node) const {
+    KeepInputs(node, static_cast<int>(IntOf(*node, "num_tables")), 1);
+    KeepAttrs(node, {});
+    node->set_op("Identity");
+    node->set_device(gpu_ ? "/device:CPU:0" : "");
+    node->mutable_attr()->erase("_class");
+    (*node->mutable_attr())["T"].set_type(tensorflow::DT_FLOAT);
   }
 
   void MakeTable(NodeDef* node, const std::string& resource, const std::string& table_name,
