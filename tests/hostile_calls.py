@@ -216,6 +216,13 @@ def _keyed_tables():
             loss = tf.add_n([tf.reduce_sum(o) for o in out])
         optimizer.apply_gradients(zip(tape.gradient(loss, tables), tables))
     optimizer.finalize_variable_values(tables)
+    buffer, sizes = ge.route_ids(tables, ids, "sum").batches[0]
+    library().bring_rows(
+        tables=[table.table_handle for table in tables],
+        batch=buffer,
+        sizes=sizes,
+        table_of_feature=[0, 1, 2],
+    )
     table = tables[0]
     table.is_initialized()
     table.export()
