@@ -10,7 +10,7 @@ REGISTER_OP("GroupEmbedding>BringRows")
     .Input("tables: num_tables * resource")
     .Input("batch: float")
     .Input("sizes: int64")
-    .Output("brought: float")
+    .Output("output: float")
     .Attr("num_tables: int >= 1")
     .Attr("table_of_feature: list(int)")
     .Attr("weighted: bool = false")
@@ -27,7 +27,7 @@ A hint: no value changes, no key is counted or gets a row. What cannot be moved 
 tables: keyed tables with several tiers, all of one device.
 batch: made by GroupIds.
 sizes: made by GroupIds; host memory.
-brought: the batch, as it is.
+output: the batch, as it is. Named as the output of Identity, which a served model has in its place.
 table_of_feature: per feature, the index into `tables`, or -1: its table is none of them.
 weighted: whether `batch` has weights.
 )doc");
