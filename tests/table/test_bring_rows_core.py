@@ -11,11 +11,12 @@ pytestmark = on_gpu
 STRATEGIES = ["least_recent", "least_frequent"]
 
 
-def make_table(dim=4, rows_on_device=0, **options):
-    """A table in GPU memory alone, or one that has so many rows there, and a slot."""
+def make_table(dim=4, rows_on_device=0, dtype="float32", **options):
+    """A table in GPU memory alone, or one that has so many rows there, and a slot of float32."""
     if rows_on_device:
-        options["device_bytes"] = (rows_on_device + 1) * (40 + 8 * dim)
-    table = DeviceTable(dim=dim, distribution="normal", b=1.0, seed=5, **options)
+        row_bytes = 40 + dim * (4 + np.dtype(dtype).itemsize)
+        options["device_bytes"] = (rows_on_device + 1) * row_bytes
+    table = DeviceTable(dim=dim, dtype=dtype, distribution="normal", b=1.0, seed=5, **options)
     table.slot("accumulator", initial=0.5)
     return table
 
@@ -25,10 +26,14 @@ def update(table, rows, step):
     rows = np.unique(rows)
     table.before_write(rows)
     values, slots = table.rows[rows], table.slot("accumulator")[rows]
+    stored = values.dtype  # rows of 16 bits are seen as numbers of no sign
+    if stored == np.uint16:
+        values = values.view(np.float16).astype(np.float32)
     gradient = np.sin(values * (1 + step % 7))
     slots += gradient**2
     table.slot("accumulator")[rows] = slots
-    table.rows[rows] = values - 0.1 * gradient / np.sqrt(slots)
+    values = values - 0.1 * gradient / np.sqrt(slots)
+    table.rows[rows] = values if stored != np.uint16 else values.astype(np.float16).view(stored)
 
 
 def train(table, keys, step, next_keys=()):
@@ -59,12 +64,14 @@ def tiers_of(table, keys):
 
 
 @pytest.mark.parametrize("cache_strategy", STRATEGIES)
-@pytest.mark.parametrize("dim", [1, 4, 33])
-def test_training_on_rows_brought_ahead_gives_the_same_bits(dim, cache_strategy):
+@pytest.mark.parametrize(
+    "dtype, dim", [("float32", 1), ("float32", 4), ("float32", 33), ("float16", 3), ("float16", 8)]
+)
+def test_training_on_rows_brought_ahead_gives_the_same_bits(dtype, dim, cache_strategy):
     # Given a table of which a twentieth lies in GPU memory, and one that is there as a whole
     rng = np.random.default_rng(dim)
-    options = {"dim": dim, "cache_strategy": cache_strategy}
-    table, whole = make_table(rows_on_device=1000, **options), make_table(dim=dim)
+    options = {"dim": dim, "dtype": dtype, "cache_strategy": cache_strategy}
+    table, whole = make_table(rows_on_device=1000, **options), make_table(dim=dim, dtype=dtype)
     for some in (table, whole):
         train(some, np.arange(20_000), 0)
     batches = [rng.zipf(1.2, 700) % 22_000 for _ in range(30)]  # some keys have no row yet
