@@ -205,8 +205,8 @@ def route_ids(
     [[4.0, 6.0], [5.0, 6.0]]
     [[0.0, 0.0], [3.0, 4.0]]
 
-    Of keyed tables in several tiers, the rows of the ids begin to move to the first tier: from host
-    memory to the GPU's on a stream beside, from disk to host memory in a thread. A training loop
+    Rows of keyed tables in several tiers begin to move to the first tier: from host memory to the
+    GPU's on a CUDA stream of its own, from disk to host memory in a thread. A training loop
     that routes the next batch after this one is looked up has the rows move while the model
     computes. Packed ids of a dataset are routed once more for that.
 

@@ -1,6 +1,6 @@
 // Brings the rows of the next batch ahead: rows that its keys have in host memory are exchanged
-// with cold rows of device memory, on a stream beside, while the device computes this batch. The
-// next batch then finds them in device memory, for its lookup, its gradients and its update.
+// with cold rows of device memory, on a stream of its own, while the device computes this batch.
+// The next batch then finds them in device memory, for its lookup, its gradients and its update.
 //
 // Which memory a row lies in changes no result: keys are neither counted nor inserted, and rows
 // that a batch in flight has located are not moved. The rows that leave device memory are used
