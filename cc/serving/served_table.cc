@@ -73,6 +73,7 @@ int64_t ServedTable::num_keys() const {
 }
 
 int64_t ServedTable::bytes() const {
+  const std::lock_guard<std::mutex> lock(mutex_);  // requests take rows of a tiered table
   const int64_t num_rows = num_rows_ + (first_ > 0 ? options_.max_rows : 0);
   return num_rows * row_bytes_ + (options_.keyed ? index_->bytes() : 0);
 }

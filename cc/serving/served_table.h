@@ -143,7 +143,7 @@ class ServedTable {
   int64_t row_bytes() const { return row_bytes_; }
   int64_t num_rows() const { return num_rows_; }  // of the array; for the thread that changes it
   int64_t num_keys() const;
-  int64_t bytes() const;  // of rows and index
+  int64_t bytes() const;  // of rows and index; in a tiered table for any thread
 
   // Before the first reader: adds rows, or erases keys, of the base of a keyed table. `keys`:
   // [num_keys]; `values`: [num_keys, dim] of the trained type. `are_changes`: the keys may have
@@ -263,7 +263,7 @@ class ServedTable {
   TierOptions tiers_;
   TierThreads* threads_ = nullptr;
   int64_t max_cached_ = std::numeric_limits<int64_t>::max();
-  mutable std::mutex mutex_;  // of index_, free_ and what follows, in a tiered table
+  mutable std::mutex mutex_;  // of index_, num_rows_, free_ and what follows, in a tiered table
   mutable GracePeriods grace_;
   std::vector<Retired> retired_;  // the oldest first
   int64_t num_cached_ = 0;        // rows of the base, in the array and the index

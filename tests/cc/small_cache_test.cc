@@ -1,7 +1,10 @@
 // Caches of tiered tables that are far smaller than what is asked of them: what leaves, and how
 // much memory there is.
+#include <algorithm>
+#include <atomic>
 #include <memory>
 #include <random>
+#include <thread>
 #include <vector>
 
 #include "check.h"
@@ -34,6 +37,38 @@ TEST(ARequestLargerThanTheCacheLeavesAtMostOneCacheOfIt) {
     // And the array has the rows of the cache and of a few requests
     CHECK_TRUE(table->num_rows() < 100 + 4 * 5'000);
   }
+}
+
+TEST(MemoryIsCountedWhileRequestsMoveRows) {
+  // Given threads whose keys push each other out of a small cache, so that its index grows anew
+  Tiered tiered(100'000, 50, Options(Insert::kAtOnce));
+  ServedTable* const table = tiered.table.get();
+  std::atomic<bool> stop{false};
+  std::atomic<int64_t> num_failed{0};
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 2; ++t) {
+    threads.emplace_back([&, t] {
+      std::mt19937 random(t);
+      while (!stop) {
+        std::vector<int64_t> keys(200);
+        for (int64_t& key : keys) key = static_cast<int64_t>(random() % 100'000);
+        num_failed += !Ask(table, keys, Deadline::Never()).status.ok();
+      }
+    });
+  }
+  // When another thread asks how much memory there is, meanwhile
+  int64_t least = table->bytes(), most = least;
+  while (table->tier_counts().evicted < 20'000) {
+    const int64_t bytes = table->bytes();
+    least = std::min(least, bytes);
+    most = std::max(most, bytes);
+  }
+  stop = true;
+  for (std::thread& thread : threads) thread.join();
+  CHECK_EQ(num_failed.load(), 0);
+  // Then it was that of a cache of 50 rows and some requests, far from the 100,000 rows below
+  CHECK_TRUE(least >= 50 * 2 * static_cast<int64_t>(sizeof(int64_t)));
+  CHECK_TRUE(most < 10'000 * table->row_bytes());
 }
 
 TEST(MemoryIsTheBudgetAndOneDeltaWhileTwoVersionsAreOpen) {
