@@ -12,8 +12,9 @@ rows and their gradients travel in them; variables, and what is looked up, have 
 
 With `--compiled` the step is measured a second time: ids packed by `ge.route_ids`, as a dataset
 packs them, and all dense ops one XLA program (`ge.training.make_step`); and so is the step of the
-tables alone. `--peer FILE` shows the best step of PyTorch and FBGEMM beside it, from the figures of
-bench_dlrm_torch.py on the same machine.
+tables alone. Both are measured once more with `--steps-per-call` steps in a loop of one function,
+as `steps_per_execution` has `fit` make them. `--peer FILE` shows the best step of PyTorch and
+FBGEMM beside it, from the figures of bench_dlrm_torch.py on the same machine.
 
 With `--keyed` tables are EmbeddingVariables, in the GPU's memory where there is one (HBM), in place
 of variables: the same command without it has the same ids as row numbers. Each id is then a key of
@@ -82,6 +83,9 @@ def parse_arguments():
         choices=["beside", "only"],
         help="the step as ge.training.make_step compiles it, on packed ids: beside the plain one, "
         "or only",
+    )
+    parser.add_argument(
+        "--steps-per-call", type=int, default=10, help="compiled steps in a loop of a function"
     )
     parser.add_argument("--peer", default=None, help="figures of bench_dlrm_torch.py --json")
     parser.add_argument("--through", choices=TRANSPORTS, default="peer_memory")
@@ -200,7 +204,8 @@ def loss_scale_of(optimizer):
 
 def make_steps(arguments, tables, batch, precision, optimizer):
     """Training steps over one batch, by the names of their figures: of the model, of its tables
-    alone; and both of them compiled, on packed ids."""
+    alone; and both of them compiled, on packed ids. Those that take several steps a call are in a
+    dict of their own."""
     generator = np.random.default_rng(ge.exchange.current().rank)
     rows = np.stack([np.arange(batch), np.zeros(batch)], 1).astype(np.int64)
     drawn = [generator.integers(0, arguments.rows, batch) for _ in range(NUM_FEATURES)]
@@ -242,6 +247,25 @@ def make_steps(arguments, tables, batch, precision, optimizer):
         )
     if arguments.keyed:
         insert_all(model.tables, arguments.rows)
+    loops = {
+        name.replace("compiled_", "looped_"): _loop(step, arguments.steps_per_call)
+        for name, step in steps.items()
+        if name.startswith("compiled_")
+    }
+    return steps, loops
+
+
+def _loop(step, count):
+    """A function that takes several steps a call; returns what the last one does."""
+
+    @functools.partial(tf.function, autograph=False)
+    def steps():
+        return tf.while_loop(
+            lambda i, _: i < count,
+            lambda i, _: (i + 1, step()),
+            [tf.constant(0), tf.constant(0.0)],
+        )[1]
+
     return steps
 
 
@@ -311,13 +335,16 @@ def measure(arguments, tables, batch, precision):
     current = ge.exchange.current()
     current.comm_dtype = None if precision == "float32" else tf.as_dtype(precision)
     optimizer = make_optimizer(precision)
-    steps = make_steps(arguments, tables, batch, precision, optimizer)
+    steps, loops = make_steps(arguments, tables, batch, precision, optimizer)
+    times = {name: median_ms(step, arguments.steps) for name, step in steps.items()}
+    for name, loop in loops.items():
+        times[name] = round(median_ms(loop, arguments.steps) / arguments.steps_per_call, 4)
     row = {
         "batch": batch,
         "rows": arguments.rows,
         "keyed": arguments.keyed,
         "precision": precision,
-        **{name: median_ms(step, arguments.steps) for name, step in steps.items()},
+        **times,
         "loss_scale": loss_scale_of(optimizer),
     }
     if current.num_ranks > 1:

@@ -22,17 +22,18 @@ def _plot_compiled(path, about, rows):
 
     bars = {
         "step_ms": ("op by op", "lightgray"),
-        "compiled_step_ms": ("ge.training, packed ids", "tab:red"),
+        "compiled_step_ms": ("ge.training, packed ids", "salmon"),
+        "looped_step_ms": ("the same, several steps a call", "tab:red"),
         "peer_ms": ("PyTorch and FBGEMM, the best of eager, compiled, CUDA graph", "tab:blue"),
     }
-    figure, axis = plt.subplots(figsize=(9, 0.9 * len(rows) + 1.8))
+    figure, axis = plt.subplots(figsize=(9, 1.1 * len(rows) + 1.8))
     for i, (name, (label, color)) in enumerate(bars.items()):
-        places = [at + 0.27 * (i - 1) for at in range(len(rows))]
+        places = [at + 0.21 * (i - 1.5) for at in range(len(rows))]
         widths = [row.get(name) or 0 for row in rows]
         if not any(widths):
             continue
         rates = [row["batch"] / ms / 1e3 if ms else 0 for row, ms in zip(rows, widths)]
-        axis.barh(places, rates, 0.25, label=label, color=color)
+        axis.barh(places, rates, 0.19, label=label, color=color)
         for place, rate, ms in zip(places, rates, widths):
             text = f" {ms:.3g} ms" if ms else ""
             axis.text(rate, place, text, va="center", fontsize=8)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -40,7 +42,8 @@ def make_step(step: Callable[..., Any]) -> Callable[..., Any]:
             values, that returns tensors. Variables that it makes, it makes in its first call.
 
     Returns:
-        A `tf.function` that takes and returns the same.
+        A function that takes and returns the same, and is a method where the step is one. Called by
+        itself it is a `tf.function`; in another function its ops are among those of that function.
 
     Raises:
         ValueError: when the step is called first: an op that XLA cannot compile is between lookup
@@ -64,14 +67,43 @@ def make_step(step: Callable[..., Any]) -> Callable[..., Any]:
     >>> [round(float(step(ids, tf.zeros([2, 1]))), 1) for _ in range(2)]
     [40.0, 4.2]
     """
-    return tf.function(CompiledStep(step), autograph=False, reduce_retracing=True)
+    compiled = CompiledStep(step)
+    function = tf.function(_with_signature(step, compiled), autograph=False, reduce_retracing=True)
+    # Among the ops of another function each table is an input of its own: TensorFlow orders by
+    # these what else reads or writes the table there.
+    inlined = CompiledStep(step, packs_handles=False)
+
+    def choose(*args, **kwargs):
+        return (inlined if tf.inside_function() else function)(*args, **kwargs)
+
+    call = tf.autograph.experimental.do_not_convert(_with_signature(step, choose))
+    call.get_concrete_function = function.get_concrete_function
+    return call
+
+
+def _with_signature(step, function):
+    """A function with the name, the docstring and the parameters of a step."""
+
+    @functools.wraps(step)
+    def call(*args, **kwargs):
+        return function(*args, **kwargs)
+
+    call.__signature__ = inspect.signature(step)
+    return call
 
 
 class CompiledStep:
-    """A step that is cut into XLA programs where it is traced: called in a graph or a function."""
+    """A step that is cut into XLA programs where it is traced: called in a graph or a function.
 
-    def __init__(self, step):
+    Args:
+        step: as of `make_step`.
+        packs_handles: whether ops take the handles of all their tables as one input. Nothing else
+            in the graph may then read or write the tables.
+    """
+
+    def __init__(self, step, packs_handles=True):
         self._step = step
+        self._packs_handles = packs_handles
         self._name = f"step '{getattr(step, '__name__', type(step).__name__)}'"
         self._splits = []  # one for each signature; kept as long as functions that call them
 
@@ -110,7 +142,9 @@ class CompiledStep:
         ]
         # Not in an init_scope, which would pause the step's gradient tapes.
         concrete = tf.function(traced).get_concrete_function(*specs)
-        return SplitStep(self._name, concrete, traces[id(concrete.graph)])
+        return SplitStep(
+            self._name, concrete, traces[id(concrete.graph)], packs_handles=self._packs_handles
+        )
 
 
 def _is_tensor(leaf):

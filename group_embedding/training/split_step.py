@@ -15,6 +15,7 @@ Over ranks, the average of dense gradients is of level 2 and the update of dense
 from __future__ import annotations
 
 import collections
+import contextlib
 
 import tensorflow as tf
 
@@ -37,12 +38,14 @@ class SplitStep:
         name: of the step, for messages.
         concrete: the `tf.ConcreteFunction` of the trace.
         trace: its `ops.deferred.Trace`.
+        packs_handles: whether ops take the handles of all their tables as one input.
 
     Raises:
         ValueError: an op that XLA cannot compile stands between ops that it compiles.
     """
 
-    def __init__(self, name, concrete, trace):
+    def __init__(self, name, concrete, trace, packs_handles):
+        self._packing = packing_handles if packs_handles else contextlib.nullcontext
         self._graph, self._calls = concrete.graph, trace.calls
         self._outputs = concrete.structured_outputs
         captured = {id(inner): outer for outer, inner in self._graph.captures}
@@ -87,11 +90,10 @@ class SplitStep:
             expand_composites=True,
         )
 
-    @staticmethod
-    def _call_deferred(call, copy):
+    def _call_deferred(self, call, copy):
         # The update of a table waits for all that read it, which its packed handles do not tell.
         before = [] if call.is_lookup else copy.programs
-        with tf.control_dependencies(before), packing_handles():
+        with tf.control_dependencies(before), self._packing():
             results = call.run(*[copy.tensor(t) for t in call.inputs])
         copy.tensors.update(zip(map(id, call.outputs), results))
 

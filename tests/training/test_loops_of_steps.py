@@ -1,0 +1,131 @@
+"""Compiled steps in a loop of a function, beside one call for each step."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import group_embedding as ge
+from group_embedding.keras_compat import keras
+
+SAMPLES, CALLS, STEPS_A_CALL = 8, 3, 4
+
+
+class Trainer:
+    """Two tables of one size and a keyed table, looked up by packed ids, and a dense layer."""
+
+    def __init__(self, name):
+        rng = np.random.default_rng(3)
+        normal = [rng.normal(size=shape).astype("float32") for shape in [(20, 4)] * 2 + [(10, 1)]]
+        self.first, self.second, self.kernel = map(tf.Variable, normal)
+        self.keys = ge.get_embedding_variable(
+            f"loops_{name}", 2, initializer=keras.initializers.RandomUniform(seed=2)
+        )
+        self.tables = [self.first, self.second, self.keys]
+        self.optimizer = ge.optimizers.wrap(keras.optimizers.Adagrad(0.1))
+        self.step = ge.training.make_step(self._step)
+
+    def _step(self, ids, labels):
+        variables = [*self.tables, self.kernel]
+        with tf.GradientTape() as tape:
+            vectors = ge.group_embedding_lookup_sparse(self.tables, ids, "mean", concat=True)
+            loss = tf.reduce_mean((vectors @ self.kernel - labels) ** 2)
+        gradients = tape.gradient(loss, variables)
+        self.optimizer.apply_gradients(zip(gradients, variables))
+        return loss
+
+    def dataset(self):
+        rng = np.random.default_rng(4)
+        count = CALLS * STEPS_A_CALL * SAMPLES
+        ids, labels = rng.integers(0, 20, [count, 3]), rng.normal(size=[count, 1])
+
+        def pack(ids, labels):
+            columns = [tf.RaggedTensor.from_tensor(ids[:, c : c + 1]) for c in range(3)]
+            return ge.route_ids(self.tables, columns, "mean"), labels
+
+        data = tf.data.Dataset.from_tensor_slices((ids, labels.astype("float32")))
+        return data.batch(SAMPLES, drop_remainder=True).map(pack)
+
+    def values(self):
+        keys, rows = self.keys.export()[:2]
+        order = np.argsort(keys)
+        dense = [v.numpy() for v in (self.first, self.second, self.kernel)]
+        return [*dense, keys.numpy()[order], rows.numpy()[order]]
+
+
+@pytest.mark.parametrize("device", ["CPU", pytest.param("GPU", marks=pytest.mark.gpu)])
+def test_a_loop_of_steps_trains_as_single_calls(device):
+    with tf.device(device):
+        # Given one trainer that calls its compiled step for each batch, and another
+        single, looped = Trainer(f"single_{device}"), Trainer(f"looped_{device}")
+        losses = [single.step(*batch).numpy() for batch in single.dataset()]
+
+        # When that one has a function that takes several steps
+        @tf.function
+        def steps(iterator):
+            losses = tf.TensorArray(tf.float32, STEPS_A_CALL)
+            for i in tf.range(STEPS_A_CALL):
+                losses = losses.write(i, looped.step(*next(iterator)))
+            return losses.stack()
+
+        iterator = iter(looped.dataset())
+        found = np.concatenate([steps(iterator).numpy() for _ in range(CALLS)])
+
+        # Then losses and rows are the same to the bit, in every step
+        np.testing.assert_array_equal(found, losses)
+        for got, expected in zip(looped.values(), single.values(), strict=True):
+            np.testing.assert_array_equal(got, expected)
+
+
+def test_reads_around_a_step_are_in_the_order_of_the_function():
+    # Given a compiled step that takes 1 from each row of two variables and a keyed table
+    keys = ge.get_embedding_variable("reads_around", 4, initializer=keras.initializers.Zeros())
+    tables = [tf.Variable(tf.zeros([20000, 4])), tf.Variable(tf.zeros([20000, 4])), keys]
+    optimizer = ge.optimizers.wrap(keras.optimizers.SGD(1.0))
+    ids = [tf.RaggedTensor.from_tensor(tf.range(20000, dtype=tf.int64)[:, None])] * 3
+
+    @ge.training.make_step
+    def step():
+        with tf.GradientTape() as tape:
+            rows = ge.group_embedding_lookup_sparse(tables, ids, "sum", concat=True)
+        gradients = tape.gradient(rows, tables)
+        optimizer.apply_gradients(zip(gradients, tables))
+        return tf.reduce_mean(rows)
+
+    def read():
+        return tf.concat([table[-1] for table in tables[:2]] + [keys.sparse_read([19999])[0]], 0)
+
+    # When a function reads them before, between and after two calls of it, called by itself before
+    assert step() == 0
+
+    @tf.function
+    def read_around():
+        reads = [read()]
+        for _ in range(2):
+            step()
+            reads.append(read())
+        return tf.stack(reads)
+
+    # Then each read sees the steps before it
+    expected = -np.repeat([[1.0], [2.0], [3.0]], 12, 1)
+    np.testing.assert_array_equal(read_around(), expected)
+    np.testing.assert_array_equal(read_around(), expected - 2)
+
+
+def test_a_step_is_a_method():
+    # Given a class with a compiled step
+    class Counter:
+        def __init__(self, start):
+            self.count = tf.Variable(start)
+            self.table = tf.Variable(tf.ones([3, 2]))
+
+        @ge.training.make_step
+        def step(self, id, by=1.0):
+            (rows,) = ge.group_embedding_lookup_sparse(
+                [self.table], [tf.RaggedTensor.from_tensor(id)], "sum"
+            )
+            return self.count.assign_add(by * tf.reduce_sum(rows))
+
+    # When two objects take steps, Then each has its own
+    id = tf.constant([[1]], tf.int64)
+    first, second = Counter(0.0), Counter(10.0)
+    assert [first.step(id), second.step(id), first.step(id, by=2.0)] == [2, 12, 6]
