@@ -7,7 +7,8 @@
 #if GOOGLE_CUDA
 #include <cuda_runtime_api.h>
 
-#include "tensorflow/core/platform/stream_executor.h"
+// Not stream_executor.h, which in TensorFlow 2.19 includes headers of LLVM that are not there.
+#include "xla/stream_executor/stream.h"
 #endif
 
 namespace group_embedding {
