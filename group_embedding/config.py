@@ -53,7 +53,7 @@ class TableConfig:
       key_dtype: With `num_rows=None`, the type of the keys: "int64", "int32", "uint32" or "uint64";
         `None`: "int64". Ids may be of any type whose values all are keys, as int32 ids of a table
         of int64 keys.
-      placement: Over several ranks, where the rows are: "distributed", "localized:<rank>",
+      placement: Over several ranks, where the rows are: "distributed", `"localized:<rank>"`,
         "replicated" or "auto", which is planned. `None`: as `enable_distributed_strategy` says.
       expected_ids: The approximate number of the table's ids in a rank's batch, for a plan. `None`:
         1,024.

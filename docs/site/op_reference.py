@@ -52,7 +52,7 @@ def _op(name, registration, doc):
         declared = re.findall(rf"\.{kind}\(\s*((?:{STRING}\s*)+)\)", registration)
         if not declared:
             continue
-        lines += [f"| {kind.replace('Attr', 'Attribute')} | type | |", "|---|---|---|"]
+        lines += [f"| {kind.replace('Attr', 'Attribute')} | type | meaning |", "|---|---|---|"]
         for group in declared:
             text = "".join(re.findall(STRING, group[0]))
             argument, _, kind_of = text.partition(":")

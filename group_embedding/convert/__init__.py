@@ -53,7 +53,7 @@ def open_tables(format: str, path: str, **options: Any) -> list[SavedTable]:
             `key_dtype="int64"` and `value_dtype="float32"` for folders, whose files do not say.
             "text" takes `keys`: "integers", words are integers; "lines", keys are
             line numbers; "hashes", keys are `tf.strings.to_hash_bucket_fast` of words into
-            2**63 - 1 buckets.
+            `2**63 - 1` buckets.
 
     Returns:
         A list of `SavedTable`.

@@ -88,7 +88,7 @@ def enable_distributed_strategy(
     Args:
         strategy: 'collective', by Horovod.
         placement: where tables are that are not placed one by one. 'distributed': on all ranks, by
-            row number or by the hash of keys. 'localized:<rank>': on one. 'replicated': each rank
+            row number or by the hash of keys. `'localized:<rank>'`: on one. 'replicated': each rank
             has all rows, which start as those of rank 0, and gradients are gathered; not for
             keys, which are then distributed. 'auto': planned for tables that are made together, by
             a layer or a column scope; the plan is printed. (A table made alone is distributed.)

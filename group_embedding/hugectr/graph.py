@@ -76,12 +76,15 @@ class Graph:
 
     Attributes:
       path: the file.
-      labels: {name: how many numbers}.
+      labels: from the name of a label to how many numbers it has.
       dense: the name and the width of the dense input; width 0: there is none.
-      sparse, embeddings, losses: as above.
+      sparse: the sparse inputs.
+      embeddings: the sparse embeddings.
+      losses: the losses.
       layers: the layers' objects, each with its type, name, bottoms and tops.
       data: keys of the Data layer that say where files are.
-      solver, optimizer: the objects of these names; empty where they are missing.
+      solver: the object of this name; empty where it is missing.
+      optimizer: the object of this name; empty where it is missing.
       values: all that the file has.
     """
 

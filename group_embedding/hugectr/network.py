@@ -23,7 +23,7 @@ class Network(keras.Model):
 
     It is called on a dict: under the name of the dense input its numbers, float [B, dense_dim]; and
     for each slot of a sparse input ids: [B], [B, k], or ragged [B, None], under the name of the
-    input, or with several slots under "<name>_0", "<name>_1" and so on (see `features`). With a
+    input, or with several slots under `<name>_0`, `<name>_1` and so on (see `features`). With a
     `slot_size_array` an id is 0 to the size of its slot, all slots of an embedding share one table,
     and each has rows of its own in it; without, ids are keys of a keyed table.
 
@@ -52,12 +52,13 @@ class Network(keras.Model):
 
     Args:
         graph: the path of the file, or what `read_graph` made of it.
-        initializers: {embedding: the initializer of its table, as of `TableConfig`}; others have
-            the default one.
+        initializers: from the name of an embedding to the initializer of its table, as of
+            `TableConfig`; others have the default one.
         **kwargs: `name`, `dtype` and `trainable`, as for every Keras model.
 
     Returns:
-        Called: the logits [B, 1]; with several losses, a dict of them by the label's name.
+        Called on a dict of inputs: the logits [B, 1]; with several losses, a dict of them by the
+        label's name.
 
     Raises:
         ValueError: a layer is of a type that is none of HugeCTR's, or not supported; a key of it is
@@ -103,7 +104,7 @@ class Network(keras.Model):
     @property
     def embeddings(self) -> GroupEmbedding:
         """The layer with the tables of all sparse embeddings; its outputs are by
-        "<embedding>/<slot>"."""
+        `<embedding>/<slot>`."""
         return self._embeddings
 
     @property

@@ -108,7 +108,7 @@ class ConfiguredModel:
             features: tensors by name.
 
         Returns:
-            By label, float32 [B]: the probability of 1, or with the loss mean_squared_error the
+            A float32 [B] by label: the probability of 1, or with the loss mean_squared_error the
             predicted number.
         """
         logits = self._logits(self.network(features, training=False))

@@ -70,22 +70,22 @@ class InferenceSession:
 
     Example:
 
-        >>> import tempfile
-        >>> import numpy as np
-        >>> import tensorflow as tf
-        >>> import group_embedding as ge
-        >>> from group_embedding.serving import InferenceSession
-        >>> class Model(tf.Module):
-        ...     def __init__(self):
-        ...         self.items = tf.Variable(tf.reshape(tf.range(8.0), [4, 2]))
-        ...     @tf.function(input_signature=[tf.TensorSpec([None], tf.int64, name="item")])
-        ...     def serve(self, item):
-        ...         return {"row": ge.group_embedding_lookup([self.items], [item])[0]}
-        >>> folder, model = tempfile.mkdtemp(), Model()
-        >>> tf.saved_model.save(model, folder, signatures=model.serve)
-        >>> with InferenceSession(folder) as session:
-        ...     print(session.predict({"item": np.array([3, 0])})["row"].tolist())
-        [[6.0, 7.0], [0.0, 1.0]]
+    >>> import tempfile
+    >>> import numpy as np
+    >>> import tensorflow as tf
+    >>> import group_embedding as ge
+    >>> from group_embedding.serving import InferenceSession
+    >>> class Model(tf.Module):
+    ...     def __init__(self):
+    ...         self.items = tf.Variable(tf.reshape(tf.range(8.0), [4, 2]))
+    ...     @tf.function(input_signature=[tf.TensorSpec([None], tf.int64, name="item")])
+    ...     def serve(self, item):
+    ...         return {"row": ge.group_embedding_lookup([self.items], [item])[0]}
+    >>> folder, model = tempfile.mkdtemp(), Model()
+    >>> tf.saved_model.save(model, folder, signatures=model.serve)
+    >>> with InferenceSession(folder) as session:
+    ...     print(session.predict({"item": np.array([3, 0])})["row"].tolist())
+    [[6.0, 7.0], [0.0, 1.0]]
     """
 
     def __init__(

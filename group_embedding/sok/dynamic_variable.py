@@ -61,12 +61,12 @@ class DynamicVariable(EmbeddingVariable):
         key_type: int64, int32, uint64 or uint32. None: int64. Lookups take ids of a narrower
             integer type too.
         dtype: of the rows: float32, float16 or bfloat16. None: float32.
-        mode: 'distributed': keys are spread over the ranks; 'localized:<rank>': all are on that
+        mode: 'distributed': keys are spread over the ranks; `'localized:<rank>'`: all are on that
             one. None means 'distributed'.
         **config: `init_capacity` and `max_capacity`, numbers of rows. The larger is the number of
             rows of a 'hybrid' table, without optimizers' slots, that the GPU's memory holds;
             further rows are in host memory. `sparse_read_and_evict` keeps to
-            `max_capacity` (None: 2**26). A table of 'hbm' grows with its keys, and needs neither.
+            `max_capacity` (None: `2**26`). A table of 'hbm' grows with its keys, and needs neither.
             `filter_ratio`, above 0 to 1: with what probability a new key gets a row where
             `lookup_sparse` filters; None means 1. Others of SOK's are refused, as a table chooses
             its parts itself.

@@ -38,11 +38,11 @@ def Variable(  # noqa: N802
         dtype: None: that of `initial_value`, or float32.
         shape: of the whole table.
         initializer: of the whole table: one of TensorFlow or Keras, or its name.
-        mode: 'distributed': rank r holds the rows r, r + N, ...; 'localized:<rank>': that one holds
-            them all. None means 'distributed'.
+        mode: 'distributed': rank r holds the rows r, r + N, ...; `'localized:<rank>'`: that one
+            holds them all. None means 'distributed'.
 
     Returns:
-        A tf.Variable with the rows of this rank. With one rank: all of them. Its `target_gpu` is
+        A tf.Variable with the rows of this rank: with one rank, all of them. Its `target_gpu` is
         the rank of a 'localized' table, -1 of a 'distributed' one.
 
     Raises:

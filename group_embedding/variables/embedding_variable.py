@@ -186,8 +186,8 @@ class EmbeddingVariable(StandIn, SavedByName):
     ) -> Any:
         """Gives keys rows of these values, [keys, dim], whatever the filter says; their slots get
         initial values. If a key repeats, its last row counts. Without versions or freqs, one per
-        key, keys that had a row keep theirs. Frequencies are 0 or more; those above 2**62 count as
-        2**62. Returns the op."""
+        key, keys that had a row keep theirs. Frequencies are 0 or more; those above `2**62` count
+        as `2**62`. Returns the op."""
         none = np.zeros([0], np.int64)
         with tf.device("/CPU:0"):
             rows = [

@@ -70,7 +70,7 @@ def get_embedding_variable(
         custom_getter: see `tf.compat.v1.get_variable`.
         ev_option: EmbeddingVariableOption; None: its defaults.
         placement: over several ranks, 'distributed': each key is on the rank that its hash says; or
-            'localized:<rank>': all are on that one. None: the default of the job.
+            `'localized:<rank>'`: all are on that one. None: the default of the job.
         steps_to_live: of a GlobalStepEvict, if `ev_option` has no `evict_option`, which counts
             first.
         partitioner: None, or what says for variables how many pieces they have. The table is one
