@@ -11,6 +11,7 @@
 
 #include "core/row_format.h"
 #include "python/run.h"
+#include "serving/device/fetched_rows.h"
 #include "serving/device/resident_rows.h"
 #include "serving/device/row_cache.h"
 #include "table/memory.h"

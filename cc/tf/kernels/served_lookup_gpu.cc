@@ -8,6 +8,7 @@
 
 #include "fused/sample_ids.h"
 #include "fused/stored_lookup.h"
+#include "serving/device/fetched_rows.h"
 #include "serving/device/request_buffers.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tf/support/device.h"

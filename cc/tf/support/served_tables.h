@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "serving/deadline.h"
+#include "serving/device/fetched_rows.h"
 #include "serving/device/resident_rows.h"
 #include "serving/device/row_cache.h"
 #include "serving/served_table.h"
