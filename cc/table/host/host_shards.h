@@ -134,6 +134,9 @@ class HostShards : public EmbeddingTable, public HostTable {
  private:
   class Inserter;
 
+  static constexpr int64_t kEvictRows = 1 << 14;   // that one thread looks at, at a time
+  static constexpr int64_t kEvictNanoseconds = 3;  // a row, about
+
   // Shards grow at loads spread from 0.4 to 0.7, so that they do not all grow at once.
   template <size_t... s>
   static std::array<Shard, kNumShards> MakeShards(std::index_sequence<s...>) {
