@@ -14,6 +14,7 @@
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/platform/env.h"
 #include "tensorflow/core/platform/threadpool.h"
+#include "tf/support/change_follower.h"
 #include "tf/support/embedding_table_resource.h"
 #include "tf/support/guarded_op.h"
 #include "tf/support/resource_locks.h"
@@ -27,55 +28,6 @@ using ::tensorflow::OpKernelContext;
 using ::tensorflow::Tensor;
 using ::tensorflow::TensorShape;
 using ::tensorflow::tstring;
-
-absl::Status ReadFollower(OpKernelContext* context, int64_t* follower) {
-  TF_RETURN_IF_ERROR(ReadScalar(context, "follower", follower));
-  if (*follower > kSaves) return absl::OkStatus();
-  return absl::InvalidArgumentError("follower: expected a number above 0, got " +
-                                    std::to_string(*follower));
-}
-
-absl::Status CheckFollows(const EmbeddingTableResource& resource, EmbeddingTable* table,
-                          int64_t follower) {
-  if (table->changes()->Has(follower)) return absl::OkStatus();
-  return absl::FailedPreconditionError(
-      "table '" + resource.name() +
-      "': expected a table whose changes the publisher has followed from its base, got one that "
-      "was made anew; publish a base");
-}
-
-class FollowChangesOp : public OpKernel {
- public:
-  using OpKernel::OpKernel;
-
-  void Compute(OpKernelContext* context) override {
-    EmbeddingTablePtr resource;
-    int64_t follower;
-    OP_REQUIRES_OK(context, FindEmbeddingTable(context, 0, &resource));
-    OP_REQUIRES_OK(context, ReadFollower(context, &follower));
-    const Tensor* mark;
-    OP_REQUIRES_OK(context, context->input("mark", &mark));
-    const bool is_now = mark->shape() == TensorShape({0});
-    OP_REQUIRES(context, is_now || mark->shape() == TensorShape({2}),
-                absl::InvalidArgumentError("mark: expected shape [0] or [2], got " +
-                                           mark->shape().DebugString()));
-    tensorflow::mutex_lock lock(*resource->mu());
-    OP_REQUIRES_OK(context, resource->CheckInitialized());
-    EmbeddingTable* table = resource->table().get();
-    const ChangeMark now = table->Now();
-    if (is_now) return table->changes()->Follow(follower, now);
-    OP_REQUIRES_OK(context, CheckFollows(*resource, table, follower));
-    const ChangeMark given = {mark->vec<int64_t>()(0), mark->vec<int64_t>()(1)};
-    const ChangeMark& former = table->changes()->MarkOf(follower);
-    OP_REQUIRES(context,
-                given.clock >= former.clock && given.clock <= now.clock &&
-                    given.num_erased >= former.num_erased && given.num_erased <= now.num_erased,
-                absl::InvalidArgumentError("table '" + resource->name() +
-                                           "': expected a mark of ReadChanges, between that of the "
-                                           "follower and that of now"));
-    table->changes()->Follow(follower, given);
-  }
-};
 
 // The thread that reads changes. It waits for no thread of TensorFlow's, so that a save, which
 // waits for it, always goes on.
@@ -254,41 +206,12 @@ class ReadChangesOp : public tensorflow::AsyncOpKernel {
   }
 };
 
-class DropChangesOp : public OpKernel {
- public:
-  explicit DropChangesOp(OpKernelConstruction* context) : OpKernel(context) {
-    OP_REQUIRES_OK(context, context->GetAttr("unfollow", &unfollow_));
-  }
-
-  void Compute(OpKernelContext* context) override {
-    EmbeddingTablePtr resource;
-    int64_t follower;
-    OP_REQUIRES_OK(context, FindEmbeddingTable(context, 0, &resource));
-    OP_REQUIRES_OK(context, ReadFollower(context, &follower));
-    tensorflow::mutex_lock lock(*resource->mu());
-    resource->saves().changes.erase(follower);
-    if (unfollow_ && resource->table() != nullptr) resource->table()->changes()->Unfollow(follower);
-  }
-
- private:
-  bool unfollow_;
-};
-
-REGISTER_KERNEL_BUILDER(Name("GroupEmbedding>FollowChanges").Device(tensorflow::DEVICE_CPU),
-                        Guarded<FollowChangesOp>);
 REGISTER_KERNEL_BUILDER(Name("GroupEmbedding>SnapshotChanges").Device(tensorflow::DEVICE_CPU),
                         Guarded<SnapshotChangesOp>);
 REGISTER_KERNEL_BUILDER(Name("GroupEmbedding>ReadChanges").Device(tensorflow::DEVICE_CPU),
                         Guarded<ReadChangesOp>);
-REGISTER_KERNEL_BUILDER(Name("GroupEmbedding>DropChanges").Device(tensorflow::DEVICE_CPU),
-                        Guarded<DropChangesOp>);
 
 #if GOOGLE_CUDA
-REGISTER_KERNEL_BUILDER(Name("GroupEmbedding>FollowChanges")
-                            .Device(tensorflow::DEVICE_GPU)
-                            .HostMemory("follower")
-                            .HostMemory("mark"),
-                        Guarded<FollowChangesOp>);
 REGISTER_KERNEL_BUILDER(Name("GroupEmbedding>SnapshotChanges")
                             .Device(tensorflow::DEVICE_GPU)
                             .HostMemory("follower")
@@ -302,9 +225,6 @@ REGISTER_KERNEL_BUILDER(Name("GroupEmbedding>ReadChanges")
                             .HostMemory("sum")
                             .HostMemory("mark"),
                         Guarded<ReadChangesOp>);
-REGISTER_KERNEL_BUILDER(
-    Name("GroupEmbedding>DropChanges").Device(tensorflow::DEVICE_GPU).HostMemory("follower"),
-    Guarded<DropChangesOp>);
 #endif  // GOOGLE_CUDA
 
 }  // namespace

@@ -29,6 +29,11 @@ std::string PlainName(const std::string& op) {
   return op.rfind(prefix, 0) == 0 ? op.substr(prefix.size()) : op;
 }
 
+tensorflow::DataType TypeOf(const NodeDef& node, const std::string& name) {
+  const auto found = node.attr().find(name);
+  return found == node.attr().end() ? tensorflow::DT_INVALID : found->second.type();
+}
+
 void MakeNoOp(NodeDef* node) {
   NodeDef none;
   none.set_name(node->name());

@@ -9,12 +9,16 @@
 #include "tensorflow/core/framework/function.pb.h"
 #include "tensorflow/core/framework/graph.pb.h"
 #include "tensorflow/core/framework/node_def.pb.h"
+#include "tensorflow/core/framework/types.pb.h"
 
 namespace group_embedding {
 
 // "VarHandleOp" for "GroupEmbedding>VarHandleOp" too: ops of this library have names with and
 // without its prefix.
 std::string PlainName(const std::string& op);
+
+// The type that an attribute of a node has; DT_INVALID: the node has no such attribute.
+tensorflow::DataType TypeOf(const tensorflow::NodeDef& node, const std::string& name);
 
 // Makes the node a NoOp that waits for what the node waited for by control inputs.
 void MakeNoOp(tensorflow::NodeDef* node);

@@ -6,6 +6,7 @@
 
 #include "tensorflow/core/framework/attr_value.pb.h"
 #include "tf/serving/graph_walk.h"
+#include "tf/serving/replace_nodes.h"
 #include "tf/serving/restored_variables.h"
 
 namespace group_embedding {
@@ -48,140 +49,6 @@ void Prune(MetaGraphDef* meta) {
   }
   graph->mutable_node()->Swap(&kept);
 }
-
-int64_t IntOf(const NodeDef& node, const std::string& name) {
-  const auto found = node.attr().find(name);
-  return found == node.attr().end() ? 0 : found->second.i();
-}
-
-std::string StringOf(const NodeDef& node, const std::string& name) {
-  const auto found = node.attr().find(name);
-  return found == node.attr().end() ? "" : found->second.s();
-}
-
-DataType TypeOf(const NodeDef& node, const std::string& name) {
-  const auto found = node.attr().find(name);
-  return found == node.attr().end() ? tensorflow::DT_INVALID : found->second.type();
-}
-
-// Keeps the attributes of these names alone.
-void KeepAttrs(NodeDef* node, const std::set<std::string>& names) {
-  auto& attrs = *node->mutable_attr();
-  std::vector<std::string> others;
-  for (const auto& [name, value] : attrs) {
-    if (names.count(name) == 0 && name[0] != '_') others.push_back(name);
-  }
-  for (const std::string& name : others) attrs.erase(name);
-}
-
-void KeepInputs(NodeDef* node, int first, int count) {
-  std::vector<std::string> kept;
-  for (int i = 0; i < node->input_size(); ++i) {
-    const bool is_control = !node->input(i).empty() && node->input(i)[0] == '^';
-    if (is_control || (i >= first && i < first + count)) kept.push_back(node->input(i));
-  }
-  node->clear_input();
-  for (const std::string& input : kept) node->add_input(input);
-}
-
-// Where one node is replaced by the op that serves.
-class Replacer {
- public:
-  Replacer(int64_t model, int slot, bool gpu) : model_(model), slot_(slot), gpu_(gpu) {}
-
-  void Replace(NodeDef* node) const {
-    const std::string op = PlainName(node->op());
-    if (op == "EmbeddingTableHandleOp") {
-      const std::string name = StringOf(*node, "shared_name");
-      MakeTable(node, name.empty() ? node->name() : name, StringOf(*node, "table_name"), true);
-    } else if (op == "InitializeEmbeddingTable") {
-      KeepAttrs(node, {"dtype", "dim", "no_row_value", "admission"});
-      SetOp(node, "InitializeServedTable");
-    } else if (op == "VerifyTable" || (op == "RestoreTable" && slot_ > 0)) {
-      MakeNoOp(node);
-    } else if (op == "RestoreTable") {
-      KeepAttrs(node, {});
-      SetOp(node, "RestoreServedTable");
-    } else if (op == "LocateRows") {
-      KeepInputs(node, static_cast<int>(IntOf(*node, "num_tables")), 1);
-      KeepAttrs(node, {});
-      SetOp(node, "ServedBatch");
-      StayOnHost(node);
-    } else if (op == "BringRows") {
-      PassBatch(node);
-    } else if (op == "GroupIds") {
-      StayOnHost(node);
-    } else if (op == "GroupLookup") {
-      SetOp(node, "ServedLookup");
-    } else if (op == "ReadRows") {
-      SetOp(node, "ServedReadRows");
-    }
-  }
-
-  // A variable that a lookup reads is where the lookup is, also where the trainer told its device:
-  // TensorFlow does not run ops with resources of two devices.
-  void PlaceVariable(NodeDef* node, const std::vector<GraphWalk::Use>& uses) const {
-    if (!gpu_) return;
-    for (const GraphWalk::Use& use : uses) {
-      if (PlainName(use.node->op()) == "GroupLookup") node->set_device(kGpu);
-    }
-  }
-
-  // Makes a variable a table by row number.
-  void ReplaceVariable(NodeDef* node) const {
-    const std::string name = StringOf(*node, "shared_name");
-    MakeTable(node, node->name(), name.empty() ? node->name() : name, false);
-  }
-
-  void ReplaceAssign(NodeDef* node, DataType stored) const {
-    if (slot_ > 0) return MakeNoOp(node);
-    const DataType trained = TypeOf(*node, "dtype");
-    KeepAttrs(node, {});
-    SetOp(node, "AssignServedTable");
-    (*node->mutable_attr())["dtype"].set_type(stored);
-    (*node->mutable_attr())["trained_dtype"].set_type(trained);
-  }
-
- private:
-  static constexpr char kGpu[] = "/device:GPU:0";
-
-  // On the device that serves, whichever the trainer used.
-  void SetOp(NodeDef* node, const char* op) const {
-    node->set_op(std::string("GroupEmbedding>") + op);
-    node->set_device(gpu_ ? kGpu : "");
-    node->mutable_attr()->erase("_class");
-  }
-
-  void StayOnHost(NodeDef* node) const {
-    if (gpu_) node->set_device("/device:CPU:0");
-  }
-
-  // In the place of an op that moves rows of a batch between tiers: a session has tiers of its own.
-  void PassBatch(NodeDef* node) const {
-    KeepInputs(node, static_cast<int>(IntOf(*node, "num_tables")), 1);
-    KeepAttrs(node, {});
-    node->set_op("Identity");
-    node->set_device(gpu_ ? "/device:CPU:0" : "");
-    node->mutable_attr()->erase("_class");
-    (*node->mutable_attr())["T"].set_type(tensorflow::DT_FLOAT);
-  }
-
-  void MakeTable(NodeDef* node, const std::string& resource, const std::string& table_name,
-                 bool keyed) const {
-    KeepAttrs(node, {});
-    SetOp(node, "ServedTable");
-    auto& attrs = *node->mutable_attr();
-    attrs["model"].set_i(model_);
-    attrs["slot"].set_i(slot_);
-    attrs["table"].set_s((keyed ? "keyed/" : "variable/") + resource);
-    attrs["table_name"].set_s(table_name);
-    attrs["keyed"].set_b(keyed);
-  }
-
-  const int64_t model_;
-  const int slot_;
-  const bool gpu_;
-};
 
 // Makes the graph restore a value in the type that the checkpoint has.
 void Retype(const Restored& restored, DataType stored) {
@@ -237,7 +104,7 @@ absl::Status RewriteGraph(int64_t model, int slot, bool gpu,
   GraphDef* graph = meta->mutable_graph_def();
   const GraphWalk walk(graph);
   if (!walk.error().empty()) return absl::InvalidArgumentError("saved_model.pb: " + walk.error());
-  const Replacer replacer(model, slot, gpu);
+  const NodeReplacer replacer(model, slot, gpu);
   struct Found {
     NodeDef variable;  // as it was
     ServedVariable served;

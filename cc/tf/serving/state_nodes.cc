@@ -1,6 +1,7 @@
 #include "tf/serving/state_nodes.h"
 
 #include "tensorflow/core/framework/attr_value.pb.h"
+#include "tf/serving/graph_walk.h"
 
 namespace group_embedding {
 namespace {
@@ -8,11 +9,6 @@ namespace {
 using ::tensorflow::DataType;
 using ::tensorflow::GraphDef;
 using ::tensorflow::NodeDef;
-
-DataType TypeOf(const NodeDef& node, const std::string& name) {
-  const auto found = node.attr().find(name);
-  return found == node.attr().end() ? tensorflow::DT_INVALID : found->second.type();
-}
 
 // Adds nodes beside one, whose names begin alike.
 class Adder {
