@@ -14,7 +14,7 @@ import tensorflow as tf
 
 import group_embedding as ge
 from group_embedding.exchange.active import set_current
-from group_embedding.sharding.sharded_table import make_table
+from group_embedding.sharding.make_sharded_table import make_table
 
 TRANSPORTS = ("peer_memory", "nccl", "horovod")
 

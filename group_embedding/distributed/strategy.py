@@ -21,7 +21,7 @@ from group_embedding.exchange.liveness import Watch
 from group_embedding.exchange.local import LocalExchange
 from group_embedding.exchange.nccl import form_nccl_ranks
 from group_embedding.placement import check_placement
-from group_embedding.sharding.sharded_table import when_table_is_made
+from group_embedding.sharding.make_sharded_table import when_table_is_made
 from group_embedding.types import DTypeLike
 
 STRATEGIES = ("collective",)

@@ -11,7 +11,8 @@ from group_embedding import exchange
 from group_embedding.config import COMBINERS, TABLE_DTYPES, check_choice
 from group_embedding.lookup.lookup_table import tf_variable
 from group_embedding.placement import DISTRIBUTED
-from group_embedding.sharding.sharded_table import assign_rows, gather_rows, make_table
+from group_embedding.sharding.make_sharded_table import make_table
+from group_embedding.sharding.sharded_table import assign_rows, gather_rows
 from group_embedding.sok.lookup import all2all_dense_embedding, lookup_sparse
 from group_embedding.sok.sok_tables import mark_table, to_initializer
 from group_embedding.types import DTypeLike, Initializer

@@ -10,7 +10,8 @@ import tensorflow as tf
 
 from group_embedding.lookup.lookup_table import tf_variable
 from group_embedding.placement import DISTRIBUTED, localized_rank
-from group_embedding.sharding.sharded_table import exchange_of, make_table, sharded_table
+from group_embedding.sharding.make_sharded_table import make_table
+from group_embedding.sharding.sharded_table import exchange_of, sharded_table
 from group_embedding.types import DTypeLike, Initializer, TensorLike
 from group_embedding.variables import EmbeddingVariable
 

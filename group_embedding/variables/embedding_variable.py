@@ -17,8 +17,8 @@ from group_embedding.exchange.active import current
 from group_embedding.ops import embedding_table, table_keys
 from group_embedding.ops.read_rows import read_rows
 from group_embedding.placement import no_saved_model
+from group_embedding.sharding.make_sharded_table import table_is_made
 from group_embedding.sharding.replica_tables import is_over_replicas
-from group_embedding.sharding.sharded_table import table_is_made
 from group_embedding.types import DTypeLike, Initializer, TensorLike
 from group_embedding.variables import over_ranks
 from group_embedding.variables.admission import admission_of, eviction_of

@@ -17,7 +17,7 @@ import tensorflow as tf
 
 import group_embedding as ge
 from group_embedding.ops.route_ids import key_owners
-from group_embedding.sharding.sharded_table import make_table
+from group_embedding.sharding.make_sharded_table import make_table
 
 FOLDER = Path(sys.argv[1])
 NUM_STEPS, SAVE_STEPS = 60, 5

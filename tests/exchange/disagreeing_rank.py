@@ -20,7 +20,7 @@ import group_embedding as ge
 from group_embedding.distributed.strategy import disable_distributed_strategy
 from group_embedding.exchange.active import set_current
 from group_embedding.exchange.horovod import HorovodExchange
-from group_embedding.sharding.sharded_table import make_table
+from group_embedding.sharding.make_sharded_table import make_table
 
 v1 = tf.compat.v1
 TIMEOUT = 6.0  # seconds

@@ -10,7 +10,8 @@ from group_embedding.lookup import feature_ids
 from group_embedding.lookup import lookup_table as tables
 from group_embedding.ops.group_ids import group_ids
 from group_embedding.ops.sharded_group_lookup import sharded_group_lookup
-from group_embedding.sharding.sharded_table import gather_rows, make_table
+from group_embedding.sharding.make_sharded_table import make_table
+from group_embedding.sharding.sharded_table import gather_rows
 
 SHAPES = {"user": (50, 4), "item": (7, 16)}
 IDS = {"user": [[3, 4], [], [3], [49]], "item": [[1], [2, 2], [6], [0]]}

@@ -7,7 +7,8 @@ import tensorflow as tf
 import group_embedding as ge
 from group_embedding import exchange
 from group_embedding.distributed import enable_distributed_strategy
-from group_embedding.sharding.sharded_table import gather_rows, make_table
+from group_embedding.sharding.make_sharded_table import make_table
+from group_embedding.sharding.sharded_table import gather_rows
 from group_embedding.training.compiled_step import CompiledStep
 
 STEPS = 6

@@ -9,7 +9,8 @@ import tensorflow as tf
 from group_embedding import exchange
 from group_embedding.distributed import enable_distributed_strategy
 from group_embedding.exchange.local import LocalExchange
-from group_embedding.sharding.sharded_table import make_table, sharded_table
+from group_embedding.sharding.make_sharded_table import make_table
+from group_embedding.sharding.sharded_table import sharded_table
 
 DTYPES = [tf.float32, tf.float16, tf.bfloat16, tf.int32, tf.int64, tf.uint32, tf.uint64, tf.uint8]
 

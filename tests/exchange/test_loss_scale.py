@@ -7,7 +7,7 @@ import tensorflow as tf
 
 import group_embedding as ge
 from group_embedding import exchange
-from group_embedding.sharding.sharded_table import make_table
+from group_embedding.sharding.make_sharded_table import make_table
 
 IS_KERAS_3 = tf.__version__.startswith("2.2")
 NUM_ROWS, DIM, START = 12, 4, 1.0

@@ -6,7 +6,8 @@ import tensorflow as tf
 
 import group_embedding as ge
 from group_embedding import exchange
-from group_embedding.sharding.sharded_table import gather_rows, make_table
+from group_embedding.sharding.make_sharded_table import make_table
+from group_embedding.sharding.sharded_table import gather_rows
 
 v1 = tf.compat.v1
 fc = tf.feature_column

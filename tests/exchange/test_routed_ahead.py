@@ -8,7 +8,7 @@ from tensorflow.python.ops.data_flow_ops import StagingArea
 import group_embedding as ge
 from group_embedding import exchange
 from group_embedding.distributed import enable_distributed_strategy
-from group_embedding.sharding.sharded_table import make_table
+from group_embedding.sharding.make_sharded_table import make_table
 
 v1 = tf.compat.v1
 NUM_STEPS, DIM = 6, 3

@@ -7,7 +7,7 @@ import tensorflow as tf
 
 import group_embedding as ge
 from group_embedding import exchange
-from group_embedding.sharding.sharded_table import make_table
+from group_embedding.sharding.make_sharded_table import make_table
 
 NUM_STEPS = 100
 BATCH_SIZE = 12

@@ -9,7 +9,7 @@ import tensorflow as tf
 import group_embedding as ge
 from group_embedding import exchange
 from group_embedding.distributed import DistributedOptimizer, Saver, enable_distributed_strategy
-from group_embedding.sharding.sharded_table import make_table, restore_table
+from group_embedding.sharding.make_sharded_table import make_table, restore_table
 
 v1 = tf.compat.v1
 TABLES = {"emb/user": (11, 4), "emb/tiny": (2, 3)}  # of the second, the third rank has no row

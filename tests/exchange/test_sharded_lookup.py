@@ -7,7 +7,8 @@ import tensorflow as tf
 import group_embedding as ge
 from group_embedding import exchange
 from group_embedding.distributed import enable_distributed_strategy
-from group_embedding.sharding.sharded_table import gather_rows, make_table
+from group_embedding.sharding.make_sharded_table import make_table
+from group_embedding.sharding.sharded_table import gather_rows
 
 COMBINERS = ("mean", "sum", "sqrtn")
 TABLES = {"user": (50, 4), "item": (7, 16), "tiny": (2, 1), "empty_on_two": (1, 3)}

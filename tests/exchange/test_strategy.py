@@ -11,7 +11,8 @@ from group_embedding import exchange
 from group_embedding.distributed import strategy
 from group_embedding.exchange.active import set_current
 from group_embedding.exchange.local import LocalExchange
-from group_embedding.sharding.sharded_table import make_table, sharded_table
+from group_embedding.sharding.make_sharded_table import make_table
+from group_embedding.sharding.sharded_table import sharded_table
 
 
 @pytest.fixture

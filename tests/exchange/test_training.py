@@ -11,7 +11,7 @@ from group_embedding.distributed import (
     broadcast_variables,
     enable_distributed_strategy,
 )
-from group_embedding.sharding.sharded_table import make_table
+from group_embedding.sharding.make_sharded_table import make_table
 
 v1 = tf.compat.v1
 NUM_STEPS = 50
