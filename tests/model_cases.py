@@ -35,6 +35,14 @@ def make_inputs(seed=0, samples=SAMPLES):
     }
 
 
+def make_histories(samples):
+    """Inputs of which one has seen no items, and one as many as there may be."""
+    inputs = make_inputs(samples=samples)
+    inputs["seen"][2] = -1
+    inputs["seen"][3] = [1, 2, 3, 4, 5]
+    return inputs
+
+
 def labels_of(inputs):
     return ((inputs["item"] + inputs["user"]) % 2).astype("float32")
 
@@ -45,6 +53,12 @@ def randomise(model, seed=5):
     model.build()
     for weight in model.trainable_weights:
         weight.assign(rng.normal(size=weight.shape).astype("float32") * 0.4)
+
+
+def made(model):
+    """The model, with the weights of `randomise`."""
+    randomise(model)
+    return model
 
 
 def tables_of(model):

@@ -4,6 +4,7 @@ import numpy as np
 import tensorflow as tf
 
 import group_embedding as ge
+from group_embedding.serving.deltas import Reader
 
 DIM = 4
 NAMES = ("users", "items")
@@ -70,3 +71,7 @@ def assert_same(content, expected):
     for name, value in dense.items():
         found = content.variables[f"{name}/.ATTRIBUTES/VARIABLE_VALUE"]
         assert found.dtype == value.dtype and found.tobytes() == value.tobytes(), name
+
+
+def reader_of(folder):
+    return Reader(ge.serving.open_target(folder))

@@ -4,30 +4,26 @@ raises an error that says what was expected. tests/test_op_fuzz.py draws more su
 import numpy as np
 import pytest
 import tensorflow as tf
+from op_calls import (  # noqa: F401
+    GROUP,
+    HUGE,
+    IDS,
+    INT32_MAX,
+    Refused,
+    batch_of,
+    gradient,
+    look_up,
+    on_the_cpu,
+    pack,
+    read_requests,
+    route,
+    select,
+    tables,
+    update,
+)
 
-import group_embedding as ge
 from group_embedding.ops._library import library
-from group_embedding.ops.group_update import HYPER_NAMES
 
-Refused = (tf.errors.InvalidArgumentError, tf.errors.FailedPreconditionError)
-HUGE = 2**62
-INT32_MAX = 2**31 - 1
-
-
-@pytest.fixture(autouse=True)
-def on_the_cpu():
-    with tf.device("/CPU:0"):
-        yield
-
-
-def batch_of(row_splits, ids, weights=()):
-    """A batch with any words: what GroupIds makes of right ones."""
-    words = np.array([*row_splits, *ids], np.int64).view(np.float32)
-    return tf.constant(np.concatenate([words, np.array(weights, np.float32)]))
-
-
-# Two features of 2 and 1 samples.
-SPLITS, IDS, SIZES = (0, 2, 3, 4), (1, 0, 2, 3), ((2, 3), (1, 1))
 WRONG_SPLITS = [
     (0, HUGE, 3, 4),
     (0, -HUGE, 3, 4),
@@ -46,89 +42,6 @@ WRONG_SIZES = [
     ((2, 3, 1), (1, 1, 1)),
     (2, 3),
 ]
-GROUP = {
-    "table_of_feature": [0, 1],
-    "combiners": ["sum", "mean"],
-    "dims": [3, 2],
-    "max_norms": [0.0, 0.0],
-    "table_names": ["item", "user"],
-    "feature_names": ["clicks", "users"],
-}
-
-
-def tables():
-    return [tf.ones([5, 3]), tf.ones([4, 2])]
-
-
-def look_up(batch=None, sizes=SIZES, num_outputs=2, **attrs):
-    return library().group_lookup(
-        tables=attrs.pop("tables", None) or tables(),
-        batch=batch_of(SPLITS, IDS) if batch is None else batch,
-        sizes=tf.constant(sizes, tf.int64),
-        keyed_tables=attrs.pop("keyed_tables", []),
-        num_outputs=num_outputs,
-        **{"dtype": tf.float32, **GROUP, **attrs},
-    )
-
-
-def gradient(batch=None, sizes=SIZES, num_tables=2, **attrs):
-    return library().group_lookup_grad(
-        tables=tables(),
-        batch=batch_of(SPLITS, IDS) if batch is None else batch,
-        sizes=tf.constant(sizes, tf.int64),
-        grads=[tf.ones([2, 3]), tf.ones([1, 2])],
-        keyed_tables=[],
-        num_tables=num_tables,
-        **{"grad_features": [0, 1], **GROUP, **attrs},
-    )
-
-
-def update(batch=None, sizes=SIZES, variables=None, slots=None, **attrs):
-    variables = variables or [tf.Variable(table) for table in tables()]
-    slots = [tf.Variable(tf.zeros_like(v)) for v in variables] if slots is None else slots
-    return library().group_update(
-        tables=[v.handle for v in variables],
-        slots=[s.handle for s in slots],
-        batch=batch_of(SPLITS, IDS) if batch is None else batch,
-        sizes=tf.constant(sizes, tf.int64),
-        grads=[tf.ones([2, 3]), tf.ones([1, 2])],
-        hyper=tf.zeros([len(HYPER_NAMES)]),
-        keyed_tables=[],
-        **{
-            "rule": "adagrad",
-            "rule_slots": [0],
-            "grad_features": [0, 1],
-            "updated_tables": [0, 1],
-            **GROUP,
-            **attrs,
-        },
-    )
-
-
-def select(batch=None, sizes=SIZES):
-    return library().select_samples(
-        batch=batch_of(SPLITS, IDS) if batch is None else batch,
-        sizes=tf.constant(sizes, tf.int64),
-        samples=[tf.constant([1, 1], tf.int64)],
-        features=[0],
-    )
-
-
-def route(batch=None, sizes=SIZES, **attrs):
-    return library().route_ids(
-        batch=batch_of(SPLITS, IDS) if batch is None else batch,
-        sizes=tf.constant(sizes, tf.int64),
-        **{
-            "num_ranks": 2,
-            "num_rows": [5, 4],
-            "spreads": ["mod", "mod"],
-            "home_ranks": [0, 0],
-            "table_of_feature": [0, 1],
-            "combiners": ["sum", "mean"],
-            "description": "",
-            **attrs,
-        },
-    )
 
 
 READS_BATCHES = [look_up, gradient, update, select, route]
@@ -231,189 +144,6 @@ def test_attributes_of_groups_that_do_not_belong_together(attrs, message):
 def test_fewer_inputs_or_outputs_than_attributes_say(call):
     with pytest.raises(Refused):
         call()
-
-
-def test_handles_of_something_else():
-    # Given handles of a hash table, of a table of keys, of other variables, and none
-    hash_table = tf.lookup.experimental.MutableHashTable(tf.int64, tf.float32, 0.0)
-    keyed = ge.get_embedding_variable("op_inputs_handles", 3)
-    words = tf.Variable([["a", "b", "c"]])
-    numbers = tf.Variable(tf.ones([5, 3], tf.int64))
-    wide = tf.Variable(tf.zeros([0, INT32_MAX]))
-    handles = [hash_table.resource_handle, keyed.table_handle, words.handle, numbers.handle]
-    handles += [wide.handle, tf.stack([wide.handle] * 2), tf.stack([wide.handle])[:0]]
-    for handle in handles:
-        # When a table is expected, Then it is refused: to be read, to be written, to be asked
-        with pytest.raises(Refused):
-            look_up(tables=[handle, tables()[1]])
-        with pytest.raises(Refused):
-            update(variables=[Handle(handle), tf.Variable(tables()[1])], slots=[words, words])
-        if handle is not keyed.table_handle:
-            with pytest.raises((*Refused, tf.errors.NotFoundError)):
-                library().find_keys(table=handle, keys=tf.constant([1], tf.int64))
-    # And strings are still there
-    assert words.numpy().tolist() == [[b"a", b"b", b"c"]]
-
-
-class Handle:
-    def __init__(self, handle):
-        self.handle = handle
-
-
-@pytest.mark.parametrize("filter_option", [None, ge.CounterFilter(3)], ids=["all", "counter"])
-@pytest.mark.parametrize("times", [-1, 0, -HUGE, 2**63 - 1])
-def test_how_often_keys_came(filter_option, times):
-    # Given a table of keys
-    option = ge.EmbeddingVariableOption(filter_option=filter_option)
-    table = ge.get_embedding_variable(f"op_inputs_{filter_option}_{times}", 3, ev_option=option)
-
-    def locate(times, sizes=((1, 2),)):
-        return library().locate_rows(
-            tables=[table.table_handle],
-            batch=batch_of((0, 2), (7, 8)),
-            sizes=tf.constant(sizes, tf.int64),
-            steps=tf.constant([1], tf.int64),
-            times=tf.constant(times, tf.int64),
-            table_of_feature=[0],
-            learning=[True],
-            training=True,
-        )
-
-    # When keys are said to have come as often as they cannot, Then it is refused
-    with pytest.raises(
-        Refused, match=f"times: expected 1 <= times <= .* got {times} at position 1"
-    ):
-        locate([4, times])
-    # And nothing was counted
-    assert table.total_count() == 0
-    locate([4, 5])
-    np.testing.assert_array_equal(table.get_frequency([7, 8]), [4, 5])
-    for sizes in (((1, HUGE),), ((HUGE, 2),), ((1, -2),)):
-        with pytest.raises(Refused, match="sizes"):
-            locate([4, 5], sizes)
-
-
-def test_vectors_where_scalars_are_expected(tmp_path):
-    table = ge.get_embedding_variable("op_inputs_scalars", 3)
-    handle, lib = table.table_handle, library()
-    step = tf.constant(1, tf.int64)
-    prefix = tf.constant(f"{tmp_path}/model")
-    for wrong in (lambda scalar: scalar[None], lambda scalar: scalar[None][:0]):
-        with pytest.raises(Refused, match="step: expected a scalar"):
-            lib.evict_keys(table=handle, step=wrong(step), kind="global_step")
-        slots = {"average_slot": "a", "step_slot": "b"}
-        with pytest.raises(Refused, match="step: expected a scalar"):
-            lib.write_averages(table=handle, momentum=0.5, step=wrong(step), **slots)
-        with pytest.raises(Refused, match="momentum: expected a scalar"):
-            lib.write_averages(table=handle, momentum=wrong(tf.constant(0.5)), step=step, **slots)
-        with pytest.raises(Refused, match="prefix: expected a scalar"):
-            lib.save_table(table=handle, prefix=wrong(prefix), snapshot=step)
-        with pytest.raises(Refused, match="snapshot: expected a scalar"):
-            lib.save_table(table=handle, prefix=prefix, snapshot=wrong(step))
-        for op in (lib.restore_table, lib.verify_table):
-            with pytest.raises(Refused, match="manifest: expected a scalar"):
-                op(table=handle, prefix=prefix, manifest=wrong(prefix))
-            with pytest.raises(Refused, match="prefix: expected a scalar"):
-                op(table=handle, prefix=wrong(prefix), manifest=prefix)
-
-
-def pack(counts, rows=((2, 3), (1, 2)), indices=()):
-    return library().pack_rows(
-        rows=[tf.ones(shape) for shape in rows],
-        indices=[tf.constant(i, tf.int64) for i in indices],
-        counts=tf.constant(counts, tf.int64),
-        wire=[tf.float32] * len(rows),
-    )
-
-
-@pytest.mark.parametrize(
-    "counts",
-    [[[-2, 1]], [[2, -1]], [[HUGE, 1]], [[3, 1], [-1, 0]], [[2**63 - 1, 1], [3, 0]], [2, 1], [[2]]],
-    ids=str,
-)
-def test_counts_of_rows(counts):
-    with pytest.raises(Refused, match="counts"):
-        pack(counts)
-    with pytest.raises(Refused, match="counts"):
-        pack(counts, indices=[[0, 1], [0]])
-    with pytest.raises(Refused, match="counts|packed"):
-        unpack(counts, [3, 2])
-
-
-def unpack(counts, dims):
-    return library().unpack_rows(
-        packed=tf.zeros([16]),
-        counts=tf.constant(counts, tf.int64),
-        dtypes=[tf.float32, tf.float32],
-        num_indices=2,
-        wire=[tf.float32, tf.float32],
-        dims=dims,
-    )
-
-
-@pytest.mark.parametrize("dims", [[0, 2], [-1, 2], [INT32_MAX, 2], [3], []], ids=str)
-def test_dims_of_rows(dims):
-    with pytest.raises(Refused):
-        unpack([[1, 1]], dims)
-    with pytest.raises(Refused):
-        pack([[2, 1]], rows=((2, 0), (1, 2)))
-
-
-def test_ids_of_impossible_tables_and_ranks():
-    for attrs in (
-        {"num_ranks": HUGE},
-        {"num_ranks": 2**31},
-        {"num_rows": [2**63 - 1, 4]},
-        {"num_rows": [-2, 4]},
-        {"home_ranks": [2, 0]},
-        {"home_ranks": [0]},
-        {"spreads": []},
-        {"combiners": ["sum"]},
-        {"table_of_feature": [0, 2]},
-        {"table_of_feature": []},
-    ):
-        with pytest.raises(Refused):
-            route(**attrs)
-    with pytest.raises(Refused):
-        library().key_owners(keys=tf.constant([1], tf.int64), num_ranks=HUGE)
-
-
-def read_requests(messages, splits, **attrs):
-    return library().read_requests(
-        messages=messages,
-        splits=splits,
-        **{
-            "num_groups": 1,
-            "group_of_table": [0, 0],
-            "num_rows": [5, 4],
-            "table_of_feature": [0, 1],
-            "table_names": ["item", "user"],
-            "feature_names": ["clicks", "users"],
-            "description": "",
-            **attrs,
-        },
-    )
-
-
-def test_messages_of_other_ranks():
-    messages, splits = route(num_ranks=1)[:2]
-    length = int(splits[0])
-    for wrong in ([-4, length + 4], [length + 1], [-1], [2**31 - 1], [[length]], length):
-        with pytest.raises(Refused):
-            read_requests(messages, tf.constant(wrong, tf.int32))
-    for position in range(length):
-        for word in (-1, HUGE, 2**63 - 1, -(2**63)):
-            changed = tf.tensor_scatter_nd_update(messages, [[position]], [word])
-            if position in (2, 3):  # where a fault is, of which there is none
-                continue
-            try:
-                read_requests(changed, splits)
-            except Refused:
-                continue
-            assert position in (1, *range(8, length)), position  # of ids anything is read
-    for attrs in ({"group_of_table": [0, 1]}, {"table_of_feature": [0, 2]}, {"table_names": []}):
-        with pytest.raises(Refused):
-            read_requests(messages, splits, **attrs)
 
 
 @pytest.mark.parametrize("shape", [[2**61, 0], [2**40, 2**21, 0]], ids=str)

@@ -1,13 +1,15 @@
-"""Two ranks and real services, one of each for all tests of this folder."""
+"""Two ranks and real services, one of each for all tests of this folder, and a model to publish."""
 
 import importlib.util
 import itertools
 import uuid
 
+import numpy as np
 import pytest
 import tensorflow as tf
 from kafka_broker import KafkaBroker
 from redis_server import RedisServer
+from serving_models import TwoTables
 from square_tables import Squares
 
 from group_embedding.testing import Ranks
@@ -40,6 +42,36 @@ def squares(tmp_path_factory):
 def redis_url(redis_server):
     """The URL of a database that no other test uses."""
     return f"redis://{redis_server.address}/{next(DATABASES)}"
+
+
+@pytest.fixture
+def new_redis(tmp_path):
+    """Starts servers of the test's own; they end with it."""
+    started = []
+
+    def start(*arguments):
+        folder = tmp_path / f"redis-{len(started)}"
+        folder.mkdir()
+        started.append(RedisServer(folder, *arguments))
+        started[-1].start()
+        return started[-1]
+
+    yield start
+    for one in started:
+        one.stop()
+
+
+@pytest.fixture
+def random():
+    return np.random.default_rng(7)
+
+
+@pytest.fixture
+def model(request, random):
+    """A TwoTables with rows."""
+    model = TwoTables(request.node.name.partition("[")[0])
+    model.change(random, 200)
+    return model
 
 
 @pytest.fixture

@@ -3,18 +3,14 @@
 import numpy as np
 import pytest
 import tensorflow as tf
+from serving_models import reader_of
 
 import group_embedding as ge
 from group_embedding.keras_compat import keras
 from group_embedding.serving import InferenceSession
-from group_embedding.serving.deltas import Reader
 
 v1 = tf.compat.v1
 NUM_SAMPLES, BATCH = 64, 16
-
-
-def reader_of(folder):
-    return Reader(ge.serving.open_target(folder))
 
 
 def keras_model():

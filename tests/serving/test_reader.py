@@ -4,13 +4,13 @@ import shutil
 
 import numpy as np
 import pytest
-from serving_models import TwoTables, assert_same, content_of
+from serving_models import TwoTables, assert_same, content_of, reader_of
 
 import group_embedding as ge
 from group_embedding.ops._library import core
 from group_embedding.serving import records
 from group_embedding.serving.__main__ import main
-from group_embedding.serving.deltas import NotConsecutive, Reader
+from group_embedding.serving.deltas import NotConsecutive
 from group_embedding.serving.records import DamagedVersion
 
 NUM_VERSIONS = 4
@@ -34,10 +34,6 @@ def published(tmp_path_factory):
 def target(published, tmp_path):
     shutil.copytree(published[0], tmp_path / "target")
     return tmp_path / "target"
-
-
-def reader_of(folder):
-    return Reader(ge.serving.open_target(folder))
 
 
 def files_of(target, version):

@@ -1,0 +1,69 @@
+"""Messages and rows of other ranks that native ops refuse; test_op_inputs.py has batches."""
+
+import pytest
+import tensorflow as tf
+from op_calls import HUGE, INT32_MAX, Refused, on_the_cpu, pack, read_requests, route, unpack  # noqa: F401
+
+from group_embedding.ops._library import library
+
+
+@pytest.mark.parametrize(
+    "counts",
+    [[[-2, 1]], [[2, -1]], [[HUGE, 1]], [[3, 1], [-1, 0]], [[2**63 - 1, 1], [3, 0]], [2, 1], [[2]]],
+    ids=str,
+)
+def test_counts_of_rows(counts):
+    with pytest.raises(Refused, match="counts"):
+        pack(counts)
+    with pytest.raises(Refused, match="counts"):
+        pack(counts, indices=[[0, 1], [0]])
+    with pytest.raises(Refused, match="counts|packed"):
+        unpack(counts, [3, 2])
+
+
+@pytest.mark.parametrize("dims", [[0, 2], [-1, 2], [INT32_MAX, 2], [3], []], ids=str)
+def test_dims_of_rows(dims):
+    with pytest.raises(Refused):
+        unpack([[1, 1]], dims)
+    with pytest.raises(Refused):
+        pack([[2, 1]], rows=((2, 0), (1, 2)))
+
+
+def test_ids_of_impossible_tables_and_ranks():
+    for attrs in (
+        {"num_ranks": HUGE},
+        {"num_ranks": 2**31},
+        {"num_rows": [2**63 - 1, 4]},
+        {"num_rows": [-2, 4]},
+        {"home_ranks": [2, 0]},
+        {"home_ranks": [0]},
+        {"spreads": []},
+        {"combiners": ["sum"]},
+        {"table_of_feature": [0, 2]},
+        {"table_of_feature": []},
+    ):
+        with pytest.raises(Refused):
+            route(**attrs)
+    with pytest.raises(Refused):
+        library().key_owners(keys=tf.constant([1], tf.int64), num_ranks=HUGE)
+
+
+def test_messages_of_other_ranks():
+    messages, splits = route(num_ranks=1)[:2]
+    length = int(splits[0])
+    for wrong in ([-4, length + 4], [length + 1], [-1], [2**31 - 1], [[length]], length):
+        with pytest.raises(Refused):
+            read_requests(messages, tf.constant(wrong, tf.int32))
+    for position in range(length):
+        for word in (-1, HUGE, 2**63 - 1, -(2**63)):
+            changed = tf.tensor_scatter_nd_update(messages, [[position]], [word])
+            if position in (2, 3):  # where a fault is, of which there is none
+                continue
+            try:
+                read_requests(changed, splits)
+            except Refused:
+                continue
+            assert position in (1, *range(8, length)), position  # of ids anything is read
+    for attrs in ({"group_of_table": [0, 1]}, {"table_of_feature": [0, 2]}, {"table_names": []}):
+        with pytest.raises(Refused):
+            read_requests(messages, splits, **attrs)
