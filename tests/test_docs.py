@@ -220,7 +220,7 @@ def test_options_do_not_break_behind_their_hyphens():
     # Given an option in a sentence and in a table, and a long command
     page_html = import_from(DOCS / "site/page_html.py")
     html = "<p><code>--op-threads</code>, <code>ge-serve --tiers memory=16GB</code></p>"
-    html += "<td><code>--op-threads</code> since 2026-11-24</td>"
+    html += '<td><code>--op-threads</code> since <a href="#2026-11-24">2026-11-24</a></td>'
 
     # When the page is made readable
     html = page_html.readable(html)
@@ -228,7 +228,7 @@ def test_options_do_not_break_behind_their_hyphens():
     # Then options and dates stay on one line, and the command breaks between its words
     assert html.count('<code class="whole">--op-threads</code>') == 2
     assert 'ge-serve <span class="whole">--tiers</span> memory=16GB' in html
-    assert '<span class="whole">2026-11-24</span>' in html
+    assert '<a href="#2026-11-24"><span class="whole">2026-11-24</span></a>' in html
 
 
 def test_entries_of_the_reference_begin_with_their_heading():
