@@ -5,7 +5,7 @@ import re
 CELL = re.compile(r"<td>(.*?)</td>", re.DOTALL)
 CODE = re.compile(r"(?<!</span>)<code>([^<]+)</code>")
 SHORT = 16  # characters of code that stay on one line
-NAME = 40  # characters of code that stay on one line of a table, where the screen is wide
+NAME = 40  # characters of a name that stays on one line of a table, where the screen is wide
 # Longer code of a table may break between the words of a name.
 BREAK = re.compile(r"(?<=[/_])(?=[A-Za-z0-9])|(?<=[a-z])(?=[A-Z])")
 OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]*")
@@ -45,8 +45,9 @@ def _cell(content):
 def _code_in_cell(text):
     if len(text) <= SHORT:
         return f'<code class="whole">{text}</code>'
-    kind = ' class="name"' if len(text) <= NAME else ""
-    return f"<code{kind}>{BREAK.sub('<wbr>', text)}</code>"
+    words = [BREAK.sub("<wbr>", word) if len(word) > SHORT else word for word in text.split(" ")]
+    name = ' class="name"' if len(words) == 1 and len(text) <= NAME else ""
+    return f"<code{name}>{OPTION.sub(_whole, ' '.join(words))}</code>"
 
 
 def _code(text):
