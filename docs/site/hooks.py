@@ -5,6 +5,7 @@
 * An SVG of `docs/pictures` is set into its page, so that it follows its light or dark colors.
 * `<!-- ops -->` becomes the reference of all TensorFlow ops, read from `cc/tf/ops`.
 * `page_html.py` makes tables readable on a phone, and pictures links to themselves.
+* Pages that docstrings name, as docs/guides/serving.md, become links.
 """
 
 import posixpath
@@ -22,6 +23,8 @@ ROOT = Path(__file__).resolve().parents[2]
 # A link or an image of Markdown: its text, its target and the rest of the target.
 LINK = re.compile(r"(\[[^\]]*\])\(([^)#\s]+)(#[^)\s]*)?\)")
 PICTURE = re.compile(r"^!\[([^\]]*)\]\(\S*pictures/(\w+)\.svg\)$", re.MULTILINE)
+# A page that a docstring names, outside of the address of a link.
+DOCUMENT = re.compile(r"\bdocs/([\w/]+\.md)\b(?![^<]*>)")
 AS_THEY_ARE = {".md", ".png", ".svg", ".json"}
 
 
@@ -39,7 +42,8 @@ def on_page_markdown(markdown, page, config, files):
 
 
 def on_page_content(html, page, config, files):
-    return page_html.readable(html)
+    html = page_html.readable(html)
+    return DOCUMENT.sub(lambda named: _link_to_page(named, page.file, files), html)
 
 
 def _add_linked_files(page, files, config):
@@ -85,6 +89,11 @@ def _link_on_site(link, page, files):
         return link.group(0)
     relative = posixpath.relpath(uri, posixpath.dirname(page.src_uri) or ".")
     return f"{text}({relative}{anchor or ''})"
+
+
+def _link_to_page(named, page, files):
+    file = files.get_file_from_path(named[1])
+    return f'<a href="{file.url_relative_to(page)}">{named[0]}</a>' if file else named[0]
 
 
 def _without_programs(text):

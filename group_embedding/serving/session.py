@@ -202,23 +202,32 @@ class InferenceSession:
         """Describes what the session holds.
 
         Returns:
-            dict: "path", "base_version", "version", "previous_version" (None: `rollback` has
-            nothing to return to), "step" and "time" of the trainer when it published the version
-            (None: not known; seconds since 1970), "staleness_seconds" (now - time), "quantize",
-            "memory_bytes" (of tables), "tables": [{"name", "rows", "dim", "storage", "bytes",
-            "variable"}]; "variable" is the checkpoint's key of a table by row number, and None for
-            a keyed table.
-            With `tiers`, "rows" of a keyed table are those of the base, and it has "tier" (such as
-            "rocksdb=/var/rows"), and numbers since it was opened. Keys of answers are "in_memory",
-            "below", "absent" (nowhere) or "defaulted" (read as absent, since the tier failed).
-            "fetched": rows that came from below; "timeouts" and "failures": reads of the tier that
-            were late or failed; "reads": of the tier, by their time: up to 1 us, 2 us, 4 us, ...;
-            "read_seconds": of all; "cached" and "cached_bytes": rows of the base that are in memory
-            now; "evicted": keys that left memory for others; "expired": keys that left since
-            nobody asked for them.
-            On a GPU each table has "copies": {"resident": whether all rows are in its memory;
-            "bytes" and "rows": their space; and if not all, "found": ids that read a copy;
-            "brought": rows that came over the bus; "kept": of these, those that became copies}.
+            dict: "path", "quantize", "memory_bytes" (of tables) and
+
+            - "base_version", "version", "previous_version" (None: `rollback` has nothing to return
+              to);
+            - "step" and "time" of the trainer when it published the version (None: not known;
+              seconds since 1970), "staleness_seconds" (now - time);
+            - "tables": [{"name", "rows", "dim", "storage", "bytes", "variable"}]. "variable" is the
+              checkpoint's key of a table by row number, and None for a keyed table.
+
+            With `tiers`, "rows" of a keyed table are those of the base, and the table also has
+            "tier" (such as "rocksdb=/var/rows"), and numbers since it was opened:
+
+            - "in_memory", "below", "absent" (nowhere), "defaulted" (read as absent, since the tier
+              failed): keys of answers;
+            - "fetched": rows that came from below;
+            - "reads": of the tier, by their time: up to 1 us, 2 us, 4 us, ...; "read_seconds": of
+              all; "timeouts", "failures": reads that were late or failed;
+            - "cached", "cached_bytes": rows of the base that are in memory now;
+            - "evicted": keys that left memory for others; "expired": keys that left since nobody
+              asked for them.
+
+            On a GPU each table has "copies", a dict:
+
+            - "resident": whether all rows are in the GPU's memory; "bytes", "rows": their space;
+            - if not all rows are: "found", the ids that read a copy; "brought", the rows that came
+              over the bus; "kept", the rows of these that became copies.
         """
         with self._calls:
             return self._json(library().ge_serving_info)
