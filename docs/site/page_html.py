@@ -8,7 +8,7 @@ SHORT = 16  # characters of code that stay on one line
 NAME = 40  # characters of a name that stays on one line of a table, where the screen is wide
 # Longer code of a table may break between the words of a name.
 BREAK = re.compile(r"(?<=[/_])(?=[A-Za-z0-9])|(?<=[a-z])(?=[A-Z])")
-OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]*")
+OPTION = re.compile(r"(?<![\w-])--?[a-z][a-z-]*")
 DATE = re.compile(r"\d{4}-\d\d-\d\d(?![^<]*>)")  # not in the address of a link
 CHART = re.compile(r'<img [^>]*src="([^"]+\.png)"[^>]*>')
 SENTENCE = 32  # characters; style.css keeps such a cell at a width at which it can be read
