@@ -1,6 +1,7 @@
 """The layer rule: who may include and import whom."""
 
 import ast
+import collections
 import re
 from pathlib import Path
 
@@ -12,6 +13,7 @@ NATIVE = ROOT / "cc"
 LEAVES = ("tf", "python")
 SERVER = "serving/server"
 PURE = ("config.py", "placement.py", "layers/feature_plan.py", "sharding/placement_plan.py")
+CLASS = re.compile(r"(?:class|struct) (?:alignas\(\d+\) )?(\w+)\b(?!::)[^;]*\{")
 
 
 def native_files(*folders):
@@ -324,6 +326,24 @@ def test_every_stem_of_the_native_library_is_on_a_map():
         stems = {f.stem for f in native_files(folder.relative_to(NATIVE)) if f.parent == folder}
         missing += [f"{folder.relative_to(ROOT)}/{stem}" for stem in sorted(stems - named)]
     assert missing == []
+
+
+def test_no_two_files_define_a_class_of_one_name():
+    """The linker would keep one destructor of both. Classes of a file alone are in an anonymous
+    namespace."""
+    files_of = collections.defaultdict(set)
+    for file in native_files():
+        namespaces = []
+        for line in file.read_text().splitlines():
+            if opened := re.match(r"namespace ?([\w:]*) ?\{", line):
+                namespaces.append(opened[1])
+            elif line.startswith("}  // namespace"):
+                namespaces.pop()
+            elif "" not in namespaces and (defined := CLASS.match(line)):
+                files_of["::".join([*namespaces, defined[1]])].add(file.name)
+
+    assert len(files_of) > 300
+    assert {name: files for name, files in files_of.items() if len(files) > 1} == {}
 
 
 def test_every_folder_of_the_native_library_has_a_short_readme():

@@ -167,7 +167,7 @@ void PyServedRows::Write(int64_t table, int64_t row, py::object values) {
   RequireShape(view, {stored.dim});
   if (row < 0 || row >= stored.num_rows) throw py::value_error("row: expected one of the table");
 #if GROUP_EMBEDDING_CUDA
-  RowCopies* copies = nullptr;
+  DeviceCopies* copies = nullptr;
   if (on_gpu_) copies = caches_[table].get();
   if (on_gpu_ && residents_[table]) copies = residents_[table].get();
   if (copies != nullptr) copies->Forget(&row, 1);

@@ -43,7 +43,7 @@
 #include "serving/job_threads.h"
 #include "serving/lower_read.h"
 #include "serving/lower_rows.h"
-#include "serving/row_copies.h"
+#include "serving/device_copies.h"
 #include "serving/served_index.h"
 #include "serving/tier_counts.h"
 #include "table/file/table_file.h"
@@ -168,7 +168,7 @@ class ServedTable {
   void Expire(int64_t second);
   static int64_t CacheSecond();  // now
   // Before the first reader: copies of rows, which are told when rows get other content.
-  void SetCopies(std::unique_ptr<RowCopies> copies) { copies_ = std::move(copies); }
+  void SetCopies(std::unique_ptr<DeviceCopies> copies) { copies_ = std::move(copies); }
   // Before the first Load: the number of keys that will come.
   void Reserve(int64_t num_keys);
   // Before the first reader: all rows of a table by row number, [max_rows, dim].
@@ -207,7 +207,7 @@ class ServedTable {
   void Write(const char* values, int64_t row);
   // Memory for the base of a small table by row number; null: it lies in the array.
   char* TakeSmall() const;
-  // As of RowCopies.
+  // As of DeviceCopies.
   void Forget(const std::vector<int64_t>& rows) const {
     if (copies_ != nullptr) copies_->Forget(rows.data(), static_cast<int64_t>(rows.size()));
   }
@@ -246,7 +246,7 @@ class ServedTable {
   const ServedTableOptions options_;
   const int64_t row_bytes_, trained_row_bytes_;
   std::unique_ptr<Memory> rows_;
-  std::unique_ptr<RowCopies> copies_;
+  std::unique_ptr<DeviceCopies> copies_;
   std::unique_ptr<ServedIndex> index_;  // of the base; keyed tables only
   int64_t num_rows_ = 0;                // of the array, in use or free
   int64_t first_ = 0;                   // the row of row number 0 of a table by row number

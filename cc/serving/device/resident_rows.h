@@ -5,7 +5,7 @@
 // are copied to page-locked memory of the host, behind the others in one range of addresses.
 #pragma once
 
-#include "serving/row_copies.h"
+#include "serving/device_copies.h"
 
 #if GROUP_EMBEDDING_CUDA
 #include <cuda_runtime_api.h>
@@ -18,7 +18,7 @@
 
 namespace group_embedding {
 
-class ResidentRows : public RowCopies {
+class ResidentRows : public DeviceCopies {
  public:
   // Bytes for so many rows, and a quarter more for those that come later.
   static int64_t BytesFor(int64_t row_bytes, int64_t num_rows);

@@ -8,7 +8,7 @@
 // others get a copy: fetched_rows.h.
 #pragma once
 
-#include "serving/row_copies.h"
+#include "serving/device_copies.h"
 
 #if GROUP_EMBEDDING_CUDA
 #include <cuda_runtime_api.h>
@@ -45,7 +45,7 @@ struct RowCacheCounts {
   int64_t capacity = 0;  // copies
 };
 
-class RowCache : public RowCopies {
+class RowCache : public DeviceCopies {
  public:
   // The bytes in which all rows of a table find a copy, but for very few.
   static int64_t BytesFor(int64_t row_bytes, int64_t num_rows);

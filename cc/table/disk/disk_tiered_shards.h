@@ -16,12 +16,12 @@
 
 namespace group_embedding {
 
-class DiskTieredShards : public HostShards, public LowerTier {
+class DiskTieredShards : public HostShards, public TierBelowMemory {
  public:
   DiskTieredShards(const TableOptions& options, const DiskTierOptions& disk, const void* matrix,
                    Status* error);
 
-  LowerTier* lower_tier() override { return this; }
+  TierBelowMemory* lower_tier() override { return this; }
   std::unique_lock<std::mutex> StartLocating() override;
   void Use(int64_t row) override { uses()[row].call = call_; }
   Status BringIn(std::vector<int64_t> keys, Access access,

@@ -23,9 +23,9 @@ namespace group_embedding {
 class KeysByShard;
 
 // Where a table has the rows that do not fit its memory: a key's row is here or there.
-class LowerTier {
+class TierBelowMemory {
  public:
-  virtual ~LowerTier() = default;
+  virtual ~TierBelowMemory() = default;
   // Called before keys are located: others wait as long as the lock is held.
   virtual std::unique_lock<std::mutex> StartLocating() = 0;
   // The row, in memory, belongs to a key that is being located. Called for different rows at a
@@ -75,7 +75,7 @@ class HostShards : public EmbeddingTable, public HostTable {
   const RowStore& store() const { return store_; }
   BloomCounters& bloom() { return bloom_; }
   std::shared_ptr<RowSnapshot> snapshot() const { return std::atomic_load(&snapshot_); }
-  virtual LowerTier* lower_tier() { return nullptr; }
+  virtual TierBelowMemory* lower_tier() { return nullptr; }
 
   // The row that a key has in memory, or kNoRow. With the lock of the shard.
   int64_t RowOf(Shard& shard, RowSnapshot* snapshot, int64_t key, uint64_t hash) const;

@@ -90,7 +90,7 @@ class ShardLocator : public RowLocator {
   const std::vector<KeysToLocate> requests_;
   const Access access_;
   const int64_t step_;
-  LowerTier* const tier_;  // null: all rows are in memory
+  TierBelowMemory* const tier_;  // null: all rows are in memory
   TableKeys keys_;
   bool counts_in_bloom_;
   int64_t num_keys_ = 0;

@@ -50,7 +50,7 @@ class ShardTask {
   ShardTask& operator=(const ShardTask&) = delete;
 
   // Marks rows as used, and appends the keys that have none in memory, each once.
-  void Use(LowerTier* tier, std::vector<int64_t>* without) {
+  void Use(TierBelowMemory* tier, std::vector<int64_t>* without) {
     std::lock_guard<std::mutex> lock(shard_.mutex);
     FindAll([&](const Occurrence& seen) { without->push_back(seen.key); },
             [&](const Occurrence& seen) { tier->Use(seen.row()); });

@@ -1,15 +1,15 @@
-// RowCopies: copies of a served table's rows that are elsewhere.
+// DeviceCopies: copies of a served table's rows that are elsewhere.
 #pragma once
 
 #include <cstdint>
 
 namespace group_embedding {
 
-class RowCopies {
+class DeviceCopies {
  public:
-  virtual ~RowCopies() = default;
-  RowCopies(const RowCopies&) = delete;
-  RowCopies& operator=(const RowCopies&) = delete;
+  virtual ~DeviceCopies() = default;
+  DeviceCopies(const DeviceCopies&) = delete;
+  DeviceCopies& operator=(const DeviceCopies&) = delete;
 
   // Rows that nobody reads get other content now, or are free to get it.
   virtual void Forget(const int64_t* rows, int64_t num_rows) = 0;
@@ -17,7 +17,7 @@ class RowCopies {
   virtual void Refresh(const int64_t* rows, int64_t num_rows) = 0;
 
  protected:
-  RowCopies() = default;
+  DeviceCopies() = default;
 };
 
 }  // namespace group_embedding
