@@ -88,8 +88,8 @@ def main():
                 say(f"TensorFlow {tensorflow}, Python {python}: {error or 'works'}")
     if chosen.table:
         page = PAGE.read_text()
-        results = {**recorded(page), **words(results, datetime.date.today().isoformat())}
-        PAGE.write_text(with_table(page, table(results)))
+        found = words(results, datetime.date.today().isoformat())
+        PAGE.write_text(with_table(page, table({**recorded(page), **found})))
     return any(results.values())
 
 

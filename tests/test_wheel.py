@@ -194,6 +194,27 @@ def test_results_of_tries_are_written_into_the_page():
     }
 
 
+@pytest.mark.parametrize("error", [None, "it does not import"])
+def test_the_command_fails_if_a_wheel_does(tmp_path, monkeypatch, error):
+    # Given a page with a table, and a wheel that works beside 2.20 and maybe beside 2.21
+    page = tmp_path / "install.md"
+    page.write_text(f"{try_wheel.BEGIN}\n{try_wheel.END}\n")
+    monkeypatch.setattr(try_wheel, "PAGE", page)
+    monkeypatch.setattr(try_wheel, "wheel_for", lambda python, dist: None)
+    monkeypatch.setattr(
+        try_wheel, "try_wheel", lambda wheel, python, version: error if "2.21" in version else None
+    )
+    command = "try_wheel --table --pythons 3.12 --tensorflows 2.20.0 2.21.0"
+
+    # When the command tries both and writes the table
+    monkeypatch.setattr(sys, "argv", command.split())
+    failed = try_wheel.main()
+
+    # Then its exit code tells whether all worked, and the table has both
+    assert failed == (error is not None)
+    assert page.read_text().count("works (") == (2 if error is None else 1)
+
+
 @pytest.mark.soak  # downloads two TensorFlows and compiles two op libraries: ten minutes
 @pytest.mark.parametrize("version, python", [("2.15.1", "3.11"), ("2.21.0", "3.12")])
 def test_wheel_runs_the_quick_start_in_a_fresh_environment(tmp_path, version, python):
