@@ -15,7 +15,7 @@ GUIDE = Path(__file__).resolve().parents[2] / "docs/guides/config.md"
 
 def test_the_guides_commands(tmp_path, monkeypatch, capsys):
     # Given the guide's config and its files
-    text = GUIDE.read_text()
+    text = GUIDE.read_text().replace("\\\n", " ")  # a command a line
     (config,) = re.findall(r"^```yaml\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
     commands = re.findall(r"^```sh\n(.*?)^```", text, re.DOTALL | re.MULTILINE)[0].splitlines()
     monkeypatch.chdir(tmp_path)
@@ -42,7 +42,7 @@ def test_the_guides_commands(tmp_path, monkeypatch, capsys):
 
 @pytest.mark.soak
 def test_the_guides_search(tmp_path, monkeypatch):
-    text = GUIDE.read_text()
+    text = GUIDE.read_text().replace("\\\n", " ")  # a command a line
     (config,) = re.findall(r"^```yaml\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
     (command,) = re.findall(r"^python -m group_embedding (tune .*)$", text, re.MULTILINE)
     monkeypatch.chdir(tmp_path)
