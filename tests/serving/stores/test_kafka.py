@@ -159,11 +159,11 @@ def test_a_chunk_that_the_broker_lost_is_told_until_a_base_comes(
     kafka_broker, tmp_path, monkeypatch
 ):
     # Given a mirror at version 2, and a version whose chunks are not in the topic
-    url = f"kafka://{kafka_broker.address}/lost-{uuid.uuid4().hex}?timeout=1"
+    url = f"kafka://{kafka_broker.address}/lost-{uuid.uuid4().hex}"
     writer, target = Writer(url, tmp_path), FileTarget(str(tmp_path / "mirror"))
     writer.base()
     writer.delta()
-    mirror = Mirror(open_store(url), target)
+    mirror = Mirror(open_store(f"{url}?timeout=2"), target)
     mirror.follow()
     with monkeypatch.context() as lost:
         lost.setattr(KafkaTopic, "_write_chunks", lambda self, attempt, files: [0] * len(files))
