@@ -96,6 +96,7 @@ def test_reads_around_a_step_are_in_the_order_of_the_function():
 
     # When a function reads them before, between and after two calls of it, called by itself before
     assert step() == 0
+    assert step.get_concrete_function().structured_outputs.shape == []
 
     @tf.function
     def read_around():

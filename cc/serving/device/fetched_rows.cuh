@@ -175,17 +175,22 @@ __global__ void __launch_bounds__(kThreads) AddressRowsKernel(FetchArgs args, in
 }
 
 // The way of a set that a row takes: a free one, else that of the copy that was read longest ago.
-// All lanes of a warp call it; `tag`: of lanes below kCacheWays. By shuffles, as __reduce_max_sync
-// is not there before compute capability 8.0.
+// All lanes of a warp call it; `tag`: of lanes below kCacheWays. GPUs before Ampere have no
+// __reduce_max_sync.
 __device__ int WayToTake(unsigned long long tag, uint32_t call, int lane, bool* is_free) {
   const unsigned free = __ballot_sync(kFullWarp, lane < kCacheWays && tag == kNoTag);
   *is_free = free != 0;
   if (*is_free) return __ffs(free) - 1;
   uint32_t oldest = lane < kCacheWays ? Age(tag, call) << 3 | lane : 0;
+#if __CUDA_ARCH__ >= 800
+  oldest = __reduce_max_sync(kFullWarp, oldest);
+#else
   for (int step = kCacheWays / 2; step > 0; step /= 2) {
     oldest = max(oldest, __shfl_xor_sync(kFullWarp, oldest, step));
   }
-  return static_cast<int>(__shfl_sync(kFullWarp, oldest, 0) & 7);
+  oldest = __shfl_sync(kFullWarp, oldest, 0);
+#endif
+  return static_cast<int>(oldest & 7);
 }
 
 // A warp per brought row. A set takes one row a call.
