@@ -105,12 +105,12 @@ class CompiledStep:
         self._step = step
         self._packs_handles = packs_handles
         self._name = f"step '{getattr(step, '__name__', type(step).__name__)}'"
-        self._splits = []  # one for each signature; kept as long as functions that call them
+        self._splits = []  # (signature, SplitStep); kept as long as functions that call them
 
     @property
     def num_programs(self) -> int:
         """How many XLA programs the step of the last signature has."""
-        return self._splits[-1].num_programs
+        return self._splits[-1][1].num_programs
 
     def __call__(self, *args, **kwargs):
         if tf.distribute.has_strategy():
@@ -119,8 +119,11 @@ class CompiledStep:
                 f"{type(tf.distribute.get_strategy()).__name__}; ranks are processes that "
                 "horovodrun launches, with ge.DistributedOptimizer"
             )
-        split = self._split((args, kwargs))
-        self._splits.append(split)
+        signature = _Signature((args, kwargs))
+        split = next((split for known, split in self._splits if known == signature), None)
+        if split is None:
+            split = self._split((args, kwargs))
+            self._splits.append((signature, split))
         tensors = tf.nest.flatten((args, kwargs), expand_composites=True)
         return split([tensor for tensor in tensors if tf.is_tensor(tensor)])
 
@@ -136,10 +139,7 @@ class CompiledStep:
             traces[id(trace.graph)] = trace
             return outputs
 
-        specs = [
-            tf.type_spec_from_value(leaf) if _is_tensor(leaf) else leaf
-            for leaf in tf.nest.flatten(arguments)
-        ]
+        specs = [_spec_of(leaf) for leaf in tf.nest.flatten(arguments)]
         # Not in an init_scope, which would pause the step's gradient tapes.
         concrete = tf.function(traced).get_concrete_function(*specs)
         return SplitStep(
@@ -147,5 +147,29 @@ class CompiledStep:
         )
 
 
-def _is_tensor(leaf):
-    return tf.is_tensor(leaf) or isinstance(leaf, tf.__internal__.CompositeTensor)
+class _Signature:
+    """What a split depends on: the graph that its ops go into, and the types of the arguments.
+
+    Several steps in one function so are calls of the same XLA programs, which are compiled once."""
+
+    def __init__(self, arguments):
+        self._graph = tf.compat.v1.get_default_graph()
+        self._structure = tf.nest.map_structure(lambda _: None, arguments)
+        self._specs = [_spec_of(leaf) for leaf in tf.nest.flatten(arguments)]
+
+    def __eq__(self, other):
+        if self._graph is not other._graph or self._structure != other._structure:
+            return False
+        return all(map(_are_equal, self._specs, other._specs))
+
+
+def _spec_of(leaf):
+    is_tensor = tf.is_tensor(leaf) or isinstance(leaf, tf.__internal__.CompositeTensor)
+    return tf.type_spec_from_value(leaf) if is_tensor else leaf
+
+
+def _are_equal(spec, other):
+    """Whether two specs, or values that are no tensors, are the same; arrays are never."""
+    if isinstance(spec, (tf.TypeSpec, int, float, str)):
+        return type(spec) is type(other) and spec == other
+    return spec is other

@@ -33,7 +33,7 @@ class Trainer:
         self.optimizer.apply_gradients(zip(gradients, variables))
         return loss
 
-    def dataset(self):
+    def dataset(self, samples=SAMPLES):
         rng = np.random.default_rng(4)
         count = CALLS * STEPS_A_CALL * SAMPLES
         ids, labels = rng.integers(0, 20, [count, 3]), rng.normal(size=[count, 1])
@@ -43,7 +43,10 @@ class Trainer:
             return ge.route_ids(self.tables, columns, "mean"), labels
 
         data = tf.data.Dataset.from_tensor_slices((ids, labels.astype("float32")))
-        return data.batch(SAMPLES, drop_remainder=True).map(pack)
+        return data.batch(samples, drop_remainder=True).map(pack)
+
+    def three_and_a_smaller(self):
+        return [*self.dataset().take(3), *self.dataset(samples=5).take(1)]
 
     def values(self):
         keys, rows = self.keys.export()[:2]
@@ -74,6 +77,33 @@ def test_a_loop_of_steps_trains_as_single_calls(device):
         np.testing.assert_array_equal(found, losses)
         for got, expected in zip(looped.values(), single.values(), strict=True):
             np.testing.assert_array_equal(got, expected)
+
+
+def test_steps_of_one_function_are_calls_of_one_program():
+    # Given one trainer whose function takes the steps of three batches, and a fourth of another size
+    rolled_out, single = Trainer("rolled_out"), Trainer("single")
+
+    @tf.function
+    def steps(batches):
+        return [rolled_out.step(*batch) for batch in batches]
+
+    # When both train
+    batches = rolled_out.three_and_a_smaller()
+    found = [loss.numpy() for loss in steps(batches)]
+    expected = [single.step(*batch).numpy() for batch in single.three_and_a_smaller()]
+
+    # Then they end alike, and the function has an XLA program for each size of batch
+    np.testing.assert_array_equal(found, expected)
+    for got, value in zip(rolled_out.values(), single.values(), strict=True):
+        np.testing.assert_array_equal(got, value)
+    graph = steps.get_concrete_function(batches).graph
+    programs = [op.get_attr("f").name for op in graph.get_operations() if _is_compiled(op)]
+    assert len(programs) == 4
+    assert len(set(programs)) == 2
+
+
+def _is_compiled(op):
+    return "PartitionedCall" in op.type and op.get_attr("_XlaMustCompile")
 
 
 def test_reads_around_a_step_are_in_the_order_of_the_function():
