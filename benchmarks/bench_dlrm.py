@@ -12,9 +12,9 @@ rows and their gradients travel in them; variables, and what is looked up, have 
 
 With `--compiled` the step is measured a second time: ids packed by `ge.route_ids`, as a dataset
 packs them, and all dense ops one XLA program (`ge.training.make_step`); and so is the step of the
-tables alone. Both are measured once more with `--steps-per-call` steps in a loop of one function,
-as `steps_per_execution` has `fit` make them. `--peer FILE` shows the best step of PyTorch and
-FBGEMM beside it, from the figures of bench_dlrm_torch.py on the same machine.
+tables alone. Both are measured once more with `--steps-per-call` steps in one function, one call of
+which makes them all. `--peer FILE` shows the best step of PyTorch and FBGEMM beside it, from the
+figures of bench_dlrm_torch.py on the same machine.
 
 With `--keyed` tables are EmbeddingVariables, in the GPU's memory where there is one (HBM), in place
 of variables: the same command without it has the same ids as row numbers. Each id is then a key of
@@ -85,7 +85,7 @@ def parse_arguments():
         "or only",
     )
     parser.add_argument(
-        "--steps-per-call", type=int, default=10, help="compiled steps in a loop of a function"
+        "--steps-per-call", type=int, default=10, help="compiled steps in one function"
     )
     parser.add_argument("--peer", default=None, help="figures of bench_dlrm_torch.py --json")
     parser.add_argument("--through", choices=TRANSPORTS, default="peer_memory")
@@ -248,23 +248,19 @@ def make_steps(arguments, tables, batch, precision, optimizer):
     if arguments.keyed:
         insert_all(model.tables, arguments.rows)
     loops = {
-        name.replace("compiled_", "looped_"): _loop(step, arguments.steps_per_call)
+        name.replace("compiled_", "looped_"): _in_a_row(step, arguments.steps_per_call)
         for name, step in steps.items()
         if name.startswith("compiled_")
     }
     return steps, loops
 
 
-def _loop(step, count):
+def _in_a_row(step, count):
     """A function that takes several steps a call; returns what the last one does."""
 
     @functools.partial(tf.function, autograph=False)
     def steps():
-        return tf.while_loop(
-            lambda i, _: i < count,
-            lambda i, _: (i + 1, step()),
-            [tf.constant(0), tf.constant(0.0)],
-        )[1]
+        return [step() for _ in range(count)][-1]
 
     return steps
 

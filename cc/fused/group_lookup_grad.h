@@ -50,12 +50,12 @@ struct SortedRows {
   // has num_segment_words of 4 bytes: a row with n entries leaves n - 1 of them free.
   uint32_t* segments;
   int64_t num_segment_words;
-  void* spare_rows;  // 16 bytes for each row that may have kPieceEntries entries and more
+  void* spare_rows;  // 16 bytes for each row that may have kLeastPieceEntries entries and more
   const int64_t* unique_addresses;  // [num_unique] where each unique row is read, aligned as in its
                                     // table; null: in its table
 };
-// A row with more entries is added up in pieces of so many.
-inline constexpr int64_t kPieceEntries = 128;
+// A row that is added up in pieces has more entries.
+inline constexpr int64_t kLeastPieceEntries = 128;
 
 // Entries of SortOptions::id_addresses for ids that name no row: the id is left out, or reads
 // zeros.

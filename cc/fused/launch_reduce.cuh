@@ -33,6 +33,13 @@ inline TableKind KindOf(const RowShape& shape, int64_t max_plain_columns) {
   return shape.num_columns == 1 && shape.vector_bytes == 16 ? kOneWord : kFewWords;
 }
 
+// Entries of a piece of a long row. Of a narrow row pieces are longer, as adding up their sums
+// takes a larger part of the time.
+inline int32_t PieceEntries(int32_t dim) {
+  constexpr auto kLeast = static_cast<int32_t>(kLeastPieceEntries);
+  return dim <= 128 ? std::max(2 * dim + 32, kLeast) : kLeast;
+}
+
 // `alignments`: per table, the addresses of what else rows are written to, all or-ed together.
 // max_plain_columns: of KindOf.
 inline ReducePlan PlanReduce(const Group& group, const std::vector<int64_t>& alignments,
@@ -75,7 +82,8 @@ inline ReducePlan PlanReduce(const Group& group, const std::vector<int64_t>& ali
     task.kind = KindOf(task.shape, clips_row ? 0 : max_plain_columns);
     // A row of one piece goes straight to the sink, where the warp that adds it has it all at once.
     const bool at_once = !clips_row && (task.shape.num_columns == 1 || task.kind != kAnyTable);
-    task.long_entries = at_once ? kMinLongEntries : kPieceEntries;
+    task.piece_entries = PieceEntries(table.dim);
+    task.long_entries = at_once ? kMinLongEntries : task.piece_entries;
     plan.has[task.kind] = true;
     plan.tasks.push_back(task);
     first_key += table.num_rows;
@@ -130,10 +138,10 @@ inline int64_t MaxDim(const Group& group) {
   return max_dim;
 }
 
-// Bytes of the sums of pieces. Rows of several pieces have more than kPieceEntries entries, so that
-// there are at most twice as many pieces as they would fill.
+// Bytes of the sums of pieces. Rows of several pieces have more than kLeastPieceEntries entries, so
+// that there are at most twice as many pieces as they would fill.
 inline int64_t SumsBytes(const Group& group) {
-  return AlignScratch(2 * group.batch.num_ids / kPieceEntries * MaxDim(group) * sizeof(float));
+  return AlignScratch(2 * group.batch.num_ids / kLeastPieceEntries * MaxDim(group) * sizeof(float));
 }
 
 template <typename Sink>
@@ -213,13 +221,13 @@ class ReduceLauncher {
   }
 
   void AddPieces() {
-    if (args_.num_ids <= kPieceEntries) return;
+    if (args_.num_ids <= kLeastPieceEntries) return;
     AddPiecesKernel<T><<<SeveralEach(), kAddThreads, 0, long_rows_>>>(args_);
   }
 
   template <typename Sink>
   void TakeLongRows(const typename Sink::Common& common) {
-    if (args_.num_ids <= kPieceEntries) return;
+    if (args_.num_ids <= kLeastPieceEntries) return;
     TakeLongRowsKernel<T, Sink>
         <<<SeveralEach(), kReduceThreads, 0, long_rows_>>>(args_, Sinks<Sink>(), common);
   }

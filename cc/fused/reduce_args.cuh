@@ -41,7 +41,8 @@ struct ReduceTask {
   RowShape shape;  // of rows and gradients
   int32_t dim;
   float max_norm;
-  int32_t long_entries;  // a row with more is long
+  int32_t long_entries;   // a row with more is long
+  int32_t piece_entries;  // at most, of a piece of it
   TableKind kind;
 };
 
@@ -64,8 +65,8 @@ struct LongRow {
 static_assert(sizeof(LongRow) == 16);
 
 // Pieces are where SortedRows::segments has space, from the end of the buffer down: a row of n
-// entries leaves n - 1 words free, and a piece of kPieceEntries, or all 65 entries or more of a
-// row, takes 6.
+// entries leaves n - 1 words free, and a piece of kLeastPieceEntries, or all 65 entries or more of
+// a row, takes 6.
 struct LongLists {
   uint32_t* num_rows;    // [1]
   uint32_t* num_pieces;  // [1]

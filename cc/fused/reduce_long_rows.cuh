@@ -7,6 +7,7 @@ namespace group_embedding {
 
 // A long row before it is cut into pieces.
 struct UncutRow {
+  uint32_t piece_entries;
   uint32_t begin, count;  // of its entries
   uint32_t num_pieces;
   uint32_t sum;    // of the first piece, as in LongPiece
@@ -17,16 +18,15 @@ struct UncutRow {
   // The row that this lane of the warp has.
   __device__ __forceinline__ UncutRow OfLane(int lane) const {
     const auto of_lane = [=](auto value) { return __shfl_sync(kFullWarp, value, lane); };
-    return {of_lane(begin), of_lane(count),  of_lane(num_pieces), of_lane(sum),
-            of_lane(place), of_lane(unique), of_lane(table)};
+    return {of_lane(piece_entries), of_lane(begin), of_lane(count),  of_lane(num_pieces),
+            of_lane(sum),           of_lane(place), of_lane(unique), of_lane(table)};
   }
   // Each lane of the warp lists some.
   __device__ __forceinline__ void ListPieces(const LongLists& lists) const {
     for (uint32_t p = threadIdx.x % kWarpSize; p < num_pieces; p += kWarpSize) {
-      constexpr uint32_t kMost = kPieceEntries;
-      const uint32_t at = p * kMost;
-      lists.piece(place + p) = {begin + at, min(kMost, count - at), unique, num_pieces, sum + p,
-                                table};
+      const uint32_t at = p * piece_entries;
+      lists.piece(place + p) = {
+          begin + at, min(piece_entries, count - at), unique, num_pieces, sum + p, table};
     }
   }
 };
@@ -55,7 +55,8 @@ __global__ void __launch_bounds__(kReduceThreads)
                                             [&](int64_t t) { return args.sorted.num_unique[t]; }));
     const ReduceTask& task = args.tasks[row.table];
     const bool is_long = row.count > static_cast<uint32_t>(task.long_entries);
-    row.num_pieces = (row.count + kPieceEntries - 1) / kPieceEntries;
+    row.piece_entries = task.piece_entries;
+    row.num_pieces = (row.count + row.piece_entries - 1) / row.piece_entries;
     if (is_long) row.place = atomicAdd(args.lists.num_pieces, row.num_pieces);
     if (is_long && row.num_pieces > 1) {
       row.sum = atomicAdd(args.lists.num_sums, row.num_pieces);

@@ -90,7 +90,7 @@ cudaError_t LayOut(const Group& group, const SortOptions& options, void* memory,
                                 static_cast<uint32_t*>(nullptr), static_cast<int64_t*>(nullptr),
                                 static_cast<int64_t>(num_ids), StartsSegment<Key>{nullptr});
   if (error != cudaSuccess) return error;
-  w->cub_bytes = std::max({sort_bytes, select_bytes, size_t{num_ids} / kPieceEntries * 16});
+  w->cub_bytes = std::max({sort_bytes, select_bytes, size_t{num_ids} / kLeastPieceEntries * 16});
 
   int64_t at = 0;
   auto take = [&](int64_t bytes) {

@@ -80,7 +80,7 @@ def test_a_loop_of_steps_trains_as_single_calls(device):
 
 
 def test_steps_of_one_function_are_calls_of_one_program():
-    # Given one trainer whose function takes the steps of three batches, and a fourth of another size
+    # Given one trainer whose function takes the steps of three batches, and a smaller one
     rolled_out, single = Trainer("rolled_out"), Trainer("single")
 
     @tf.function

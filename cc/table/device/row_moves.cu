@@ -70,7 +70,7 @@ __global__ void MoveRowsKernel(DeviceTableRef table, int64_t held_since) {
     atomicAdd(&moves.state->victims_heat, static_cast<unsigned long long>(victim.heat));
   }
   if (moves.Heat(table.infos[row].count, moves.ClockOf(row)) <= victim.heat) return;
-  Exchange(table, row, victim.row, lane);
+  ExchangePairs(table, lane == 0 ? row : lane == 1 ? victim.row : kNoRow, lane);
 }
 
 __global__ void FinishMovesKernel(DeviceTableRef table) {

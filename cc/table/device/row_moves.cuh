@@ -45,13 +45,6 @@ struct MovesRef {
       if (row < num_next) atomicXor(&is_next[row / 32], 1u << (row % 32));
     }
   }
-  // A note stays with the number of its row, which `wanted` has.
-  __device__ void ExchangeUses(int64_t a, int64_t b) const {
-    const unsigned long long of_a = uses[a], of_b = uses[b];
-    uses[a] = (of_b & ~1ULL) | (of_a & 1);
-    uses[b] = (of_a & ~1ULL) | (of_b & 1);
-    ExchangeNext(a, b);
-  }
 
   // Notes that call `clock` has located `row`, after any count of its key.
   __device__ void Use(const RowInfo* infos, int64_t row, int64_t clock) const {
