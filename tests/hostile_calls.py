@@ -216,7 +216,8 @@ def _keyed_tables():
             loss = tf.add_n([tf.reduce_sum(o) for o in out])
         optimizer.apply_gradients(zip(tape.gradient(loss, tables), tables))
     optimizer.finalize_variable_values(tables)
-    buffer, sizes = ge.route_ids(tables, ids, "sum").batches[0]
+    buffer, text = ge.route_ids(tables, ids, "sum").batches[0]
+    sizes = library().batch_sizes_from_string(text=text)
     library().bring_rows(
         tables=[table.table_handle for table in tables],
         batch=buffer,
@@ -278,6 +279,7 @@ def _publishes():
         lib.follow_changes(table=handle, follower=follower, mark=mark)
     lib.drop_changes(table=handle, follower=follower, unfollow=False)
     lib.pack_handles(handles=[handle, handle])
+    lib.batch_sizes_from_string(text=lib.batch_sizes_to_string(sizes=[[2, 3], [2, 2]]))
 
 
 def _exchange():

@@ -4,6 +4,7 @@ from collections.abc import Iterable
 
 import tensorflow as tf
 
+from group_embedding.ops import batch_sizes
 from group_embedding.ops.group_ids import Batch
 from group_embedding.ops.route_ids import Requests
 from group_embedding.sharding.sharded_lookup import RoutedBatch
@@ -20,7 +21,8 @@ class RoutedIds(tf.experimental.ExtensionType):
 
     __name__ = "group_embedding.RoutedIds"  # in a SavedModel
 
-    batches: tuple[tuple[tf.Tensor, ...], ...]  # of each group, see `to_tensors`
+    # Of each group, see `to_tensors`; sizes are strings, so that the host knows them without a wait.
+    batches: tuple[tuple[tf.Tensor, ...], ...]
     weighted: tuple[bool, ...]  # of each group
     # Shapes of samples that have not one axis, and their features. Nothing here has an element for
     # each feature: a call of a `tf.function` costs the host microseconds for each element.
@@ -76,7 +78,7 @@ def _shape_of_routed_ids(input, out_type=None, name=None):  # noqa: A002, Tensor
     if input.sequences:
         # The lookup of a sequence may have more samples than the batch.
         return tf.shape(input.sequences[0][1:], out_type or tf.int32, name=name)
-    sizes = input.batches[0][1]
+    sizes = batch_sizes.from_string(input.batches[0][1])
     return tf.cast(sizes[0, :1], out_type or tf.int32, name=name)
 
 
@@ -90,7 +92,7 @@ def to_routed_ids(call, routed, sample_shapes):
     batches = [group.batch if isinstance(group, RoutedBatch) else group for group in routed]
     shaped = {f: shape for f, shape in enumerate(sample_shapes) if shape is not None}
     return RoutedIds(
-        batches=tuple(to_tensors(group) for group in routed),
+        batches=tuple(to_tensors(_with_sizes(group, batch_sizes.to_string)) for group in routed),
         weighted=tuple(batch.weighted for batch in batches),
         sample_shapes=tuple(shaped.values()),
         shaped_features=tuple(shaped),
@@ -117,11 +119,21 @@ def from_routed_ids(call, routed_ids):
                 "route_ids and the lookup the same arguments"
             )
     groups = [
-        from_tensors(tensors, weighted)
+        _with_sizes(from_tensors(tensors, weighted), batch_sizes.from_string)
         for tensors, weighted in zip(routed_ids.batches, routed_ids.weighted)
     ]
     shaped = dict(zip(routed_ids.shaped_features, routed_ids.sample_shapes))
     return groups, [shaped.get(f) for f in range(len(call.names))]
+
+
+def _with_sizes(group, convert):
+    """A packed or routed group with all sizes converted."""
+    if isinstance(group, Batch):
+        return group._replace(sizes=convert(group.sizes))
+    batches = [_with_sizes(batch, convert) for batch in group.requests.batches]
+    return group._replace(
+        batch=_with_sizes(group.batch, convert), requests=group.requests._replace(batches=batches)
+    )
 
 
 def to_tensors(group):

@@ -217,7 +217,7 @@ class _Levels:
         least = max((self._level[id(other)] for other in waits_for), default=0)
         is_outside = not is_op or self._runs_outside(item)
         level = least if least % 2 != is_outside else least + 1
-        if is_op and item.type in _ANYWHERE and waits_for:
+        if is_op and item.type in _ANYWHERE and waits_for and is_compilable(item):
             level, is_outside = least, least % 2 == 0
         # What follows an op that splits a program, and is compiled, would be a program of its own.
         culprit = next((self._follows[id(o)] for o in waits_for if id(o) in self._follows), None)

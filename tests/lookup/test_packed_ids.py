@@ -5,6 +5,7 @@ import pytest
 import tensorflow as tf
 
 import group_embedding as ge
+from group_embedding.ops import batch_sizes
 
 v1 = tf.compat.v1
 COMBINERS = ["sum", "mean", "sqrtn"]
@@ -104,8 +105,47 @@ def test_a_packed_batch_is_one_buffer_and_its_sizes(tables):
 
     assert [leaf.dtype for leaf in tf.nest.flatten(spec, expand_composites=True)] == [
         tf.float32,
-        tf.int64,
+        tf.string,
     ]
+
+
+@tf.function
+def from_optional(iterator):
+    return iterator.get_next_as_optional().get_value()
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("through", ["prefetch_to_device", "optional"])
+def test_sizes_stay_in_host_memory_where_ids_go_to_a_gpu(through, weighted):
+    # Given packed batches, tables on a GPU, and what looks the ids up from the CPU
+    with tf.device("GPU:0"):
+        on_gpu = [tf.Variable(tf.random.normal([20, dim])) for dim in (2, 3, 2)]
+    packed = dataset().map(pack(on_gpu, weighted))
+    expected = [[v.numpy() for v in look_up(on_gpu, batch)] for batch in packed]
+
+    # When iterators give them to the GPU
+    if through == "prefetch_to_device":
+        there = list(packed.apply(tf.data.experimental.prefetch_to_device("/GPU:0")))
+    else:
+        iterator = iter(packed)
+        with tf.device("GPU:0"):
+            there = [from_optional(iterator) for _ in range(NUM_BATCHES)]
+
+    # Then ids are there and sizes are not, and lookups are the same
+    for batch, values in zip(there, expected, strict=True):
+        for buffer, sizes in batch.batches:
+            assert "GPU" in buffer.device
+            assert "GPU" not in sizes.backing_device
+        for vectors, same in zip(look_up(on_gpu, batch), values, strict=True):
+            np.testing.assert_array_equal(vectors, same)
+
+
+def test_a_text_that_is_no_sizes_is_refused():
+    with pytest.raises(tf.errors.InvalidArgumentError, match="16 bytes for each feature, got 3"):
+        batch_sizes.from_string("abc")
+    with pytest.raises(tf.errors.InvalidArgumentError, match="scalar of BatchSizesToString"):
+        batch_sizes.from_string(["a", "b"])
 
 
 @pytest.mark.parametrize(
