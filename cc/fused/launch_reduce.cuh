@@ -33,8 +33,8 @@ inline TableKind KindOf(const RowShape& shape, int64_t max_plain_columns) {
   return shape.num_columns == 1 && shape.vector_bytes == 16 ? kOneWord : kFewWords;
 }
 
-// Entries of a piece of a long row. Of a narrow row pieces are longer, as adding up their sums
-// takes a larger part of the time.
+// Entries of a piece of a long row. Narrow rows have longer pieces, as adding up their sums takes a
+// larger part of the time.
 inline int32_t PieceEntries(int32_t dim) {
   constexpr auto kLeast = static_cast<int32_t>(kLeastPieceEntries);
   return dim <= 128 ? std::max(2 * dim + 32, kLeast) : kLeast;

@@ -21,7 +21,7 @@ class RoutedIds(tf.experimental.ExtensionType):
 
     __name__ = "group_embedding.RoutedIds"  # in a SavedModel
 
-    # Of each group, see `to_tensors`; sizes are strings, so that the host knows them without a wait.
+    # The tensors of each group, see `to_tensors`. Sizes are strings, which stay in host memory.
     batches: tuple[tuple[tf.Tensor, ...], ...]
     weighted: tuple[bool, ...]  # of each group
     # Shapes of samples that have not one axis, and their features. Nothing here has an element for

@@ -14,5 +14,5 @@ def to_string(sizes):
 
 
 def from_string(text):
-    """What `to_string` made a string of."""
+    """Returns the sizes of which `to_string` made the string."""
     return library().batch_sizes_from_string(text=text)

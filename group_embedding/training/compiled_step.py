@@ -148,9 +148,9 @@ class CompiledStep:
 
 
 class _Signature:
-    """What a split depends on: the graph that its ops go into, and the types of the arguments.
+    """The graph that the ops of a split go into, and the types of its arguments.
 
-    Several steps in one function so are calls of the same XLA programs, which are compiled once."""
+    Several steps in one function have one split, so that its XLA programs are compiled once."""
 
     def __init__(self, arguments):
         self._graph = tf.compat.v1.get_default_graph()
@@ -169,7 +169,7 @@ def _spec_of(leaf):
 
 
 def _are_equal(spec, other):
-    """Whether two specs, or values that are no tensors, are the same; arrays are never."""
+    """Returns whether two specs, or values that are no tensors, are the same; arrays are never."""
     if isinstance(spec, (tf.TypeSpec, int, float, str)):
         return type(spec) is type(other) and spec == other
     return spec is other
