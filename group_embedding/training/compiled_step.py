@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -30,6 +31,9 @@ def make_step(step: Callable[..., Any]) -> Callable[..., Any]:
     An op that XLA cannot compile may stand before the lookups (a vocabulary, a hash of strings,
     packing) and at the end (a summary, a print); between dense ops it is an error. XLA compiles
     anew for each batch size, so that a dataset had better drop its last, smaller batch.
+
+    Where functions run eagerly (`tf.config.run_functions_eagerly`, `run_eagerly` of Keras), nothing
+    is compiled.
 
     A loop of the dense part needs `maximum_iterations`, if a gradient passes through it.
 
@@ -119,6 +123,8 @@ class CompiledStep:
                 f"{type(tf.distribute.get_strategy()).__name__}; ranks are processes that "
                 "horovodrun launches, with ge.DistributedOptimizer"
             )
+        if tf.executing_eagerly():  # as somebody who looks for an error has functions run
+            return self._step(*args, **kwargs)
         signature = _Signature((args, kwargs))
         split = next((split for known, split in self._splits if known == signature), None)
         if split is None:
@@ -153,12 +159,12 @@ class _Signature:
     Several steps in one function have one split, so that its XLA programs are compiled once."""
 
     def __init__(self, arguments):
-        self._graph = tf.compat.v1.get_default_graph()
+        self._graph = weakref.ref(tf.compat.v1.get_default_graph())
         self._structure = tf.nest.map_structure(lambda _: None, arguments)
         self._specs = [_spec_of(leaf) for leaf in tf.nest.flatten(arguments)]
 
     def __eq__(self, other):
-        if self._graph is not other._graph or self._structure != other._structure:
+        if self._graph() is not other._graph() or self._structure != other._structure:
             return False
         return all(map(_are_equal, self._specs, other._specs))
 

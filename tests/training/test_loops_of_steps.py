@@ -142,6 +142,26 @@ def test_reads_around_a_step_are_in_the_order_of_the_function():
     np.testing.assert_array_equal(read_around(), expected - 2)
 
 
+def test_a_step_runs_op_by_op_where_functions_do(monkeypatch):
+    # Given a trainer, and another one that looks at each loss as it is computed
+    compiled, looked_at = Trainer("compiled"), Trainer("looked_at")
+    losses = [compiled.step(*batch).numpy() for batch in compiled.dataset()]
+    seen = []
+    reduce_mean = tf.reduce_mean
+    monkeypatch.setattr(tf, "reduce_mean", lambda x: seen.append(reduce_mean(x)) or seen[-1])
+
+    # When functions run eagerly
+    tf.config.run_functions_eagerly(True)
+    try:
+        found = [looked_at.step(*batch).numpy() for batch in looked_at.dataset()]
+    finally:
+        tf.config.run_functions_eagerly(False)
+
+    # Then it sees the losses of the compiled steps
+    assert [float(loss) for loss in seen] == found
+    np.testing.assert_allclose(found, losses, rtol=1e-5)
+
+
 def test_a_step_is_a_method():
     # Given a class with a compiled step
     class Counter:

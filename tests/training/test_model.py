@@ -139,6 +139,19 @@ def test_fit_trains_as_without_compilation(data, kind, steps_per_execution):
     assert got["loss"][-1] < got["loss"][0]
 
 
+def test_a_model_that_runs_eagerly_trains_alike(data):
+    # Given one of Keras's models and one of ours, which are to run eagerly
+    plain, model = [
+        compiled(MODELS["functional"](base), run_eagerly=True)
+        for base in (keras.Model, ge.training.Model)
+    ]
+
+    # When both are fitted, Then losses and metrics are the same
+    expected, got = fit(plain, data, epochs=1), fit(model, data, epochs=1)
+    for name, values in expected.items():
+        np.testing.assert_allclose(got[name], values, atol=2e-6, err_msg=name)
+
+
 def test_half_precision(data):
     # Given models that compute in bfloat16
     keras.mixed_precision.set_global_policy("mixed_bfloat16")
