@@ -1,11 +1,13 @@
-// DeviceBuffer: device memory with the lifetime of an object. RequireCuda: turns CUDA's errors into
-// exceptions.
+// DeviceBuffer: device memory with the lifetime of an object. StreamBuffer: the same, in the order
+// of a stream. RequireCuda: turns CUDA's errors into exceptions.
 #pragma once
 
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
 #include <cstdint>
+#include <map>
+#include <mutex>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -55,6 +57,53 @@ class DeviceBuffer {
 
  private:
   T* data_ = nullptr;
+};
+
+// The pool that StreamBuffers of the current device come from. It is never destroyed.
+inline cudaMemPool_t StreamBufferPool() {
+  constexpr uint64_t kKept = uint64_t{256} << 20;  // bytes that stay with the process
+  static auto* pools = new std::map<int, cudaMemPool_t>;
+  static std::mutex mutex;
+  int device = 0;
+  cudaGetDevice(&device);
+  const std::lock_guard<std::mutex> lock(mutex);
+  const auto at = pools->find(device);
+  if (at != pools->end()) return at->second;
+  cudaMemPoolProps props{};
+  props.allocType = cudaMemAllocationTypePinned;
+  props.location.type = cudaMemLocationTypeDevice;
+  props.location.id = device;
+  cudaMemPool_t pool;
+  RequireCuda(cudaMemPoolCreate(&pool, &props));
+  uint64_t kept = kKept;
+  RequireCuda(cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &kept));
+  int no = 0;  // no stream waits for memory that another one has freed
+  RequireCuda(cudaMemPoolSetAttribute(pool, cudaMemPoolReuseAllowInternalDependencies, &no));
+  return (*pools)[device] = pool;
+}
+
+// For work on one stream. Unlike a DeviceBuffer, whose end waits for all streams of the device, it
+// waits for nothing.
+template <typename T>
+class StreamBuffer {
+ public:
+  StreamBuffer(int64_t count, cudaStream_t stream) : stream_(stream) {
+    RequireCuda(cudaMallocFromPoolAsync(reinterpret_cast<void**>(&data_),
+                                        std::max<int64_t>(count, 1) * sizeof(T), StreamBufferPool(),
+                                        stream));
+  }
+  StreamBuffer(const T* host, int64_t count, cudaStream_t stream) : StreamBuffer(count, stream) {
+    RequireCuda(cudaMemcpyAsync(data_, host, count * sizeof(T), cudaMemcpyHostToDevice, stream));
+  }
+  ~StreamBuffer() { cudaFreeAsync(data_, stream_); }
+  StreamBuffer(const StreamBuffer&) = delete;
+  StreamBuffer& operator=(const StreamBuffer&) = delete;
+
+  T* data() const { return data_; }
+
+ private:
+  T* data_ = nullptr;
+  cudaStream_t stream_;
 };
 
 // Waits for the stream.

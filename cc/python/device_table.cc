@@ -6,10 +6,10 @@
 #include <pybind11/stl.h>
 
 #include <memory>
-#include <mutex>
 #include <string>
 #include <vector>
 
+#include "core/device_buffer.h"
 #include "python/array.h"
 #include "python/host_table.h"
 #include "python/run.h"
@@ -23,31 +23,6 @@ namespace {
 namespace py = pybind11;
 using py::literals::operator""_a;
 using Keys = PyHostTable::Keys;
-
-// Device memory in the order of a stream.
-class StreamScratch {
- public:
-  StreamScratch(int64_t bytes, cudaStream_t stream) : stream_(stream) {
-    static std::once_flag once;
-    std::call_once(once, [] {  // what is freed stays with the process
-      int device = 0;
-      cudaMemPool_t pool;
-      uint64_t all = ~uint64_t{0};
-      cudaGetDevice(&device);
-      cudaDeviceGetDefaultMemPool(&pool, device);
-      cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &all);
-    });
-    CheckCuda(cudaMallocAsync(&data_, bytes, stream), "scratch");
-  }
-  ~StreamScratch() { cudaFreeAsync(data_, stream_); }
-  StreamScratch(const StreamScratch&) = delete;
-  StreamScratch& operator=(const StreamScratch&) = delete;
-  void* data() const { return data_; }
-
- private:
-  void* data_ = nullptr;
-  cudaStream_t stream_;
-};
 
 class PyDeviceTable {
  public:
@@ -118,7 +93,7 @@ class PyDeviceTable {
   // Between the host and rows of either tier.
   static void Copy(const void* from, void* to, int64_t bytes, cudaMemcpyKind kind) {
     if (bytes == 0) return;
-    const StreamScratch between(bytes, nullptr);
+    const StreamBuffer<char> between(bytes, nullptr);
     if (kind == cudaMemcpyHostToDevice) {
       CheckCuda(cudaMemcpy(between.data(), from, bytes, kind), "assign");
       CheckCuda(CopyTieredMemory(between.data(), to, bytes, nullptr), "assign");
@@ -152,6 +127,16 @@ class PyDeviceTable {
     return rows;
   }
 
+  // What a thread does after BringRows.
+  bool BringFromDisk() {
+    const py::gil_scoped_release release;
+    if (!HasRowsToBring(*device())) return false;
+    AwaitRowsToBring(*device());
+    while (group_embedding::BringFromDisk(device())) {
+    }
+    return true;
+  }
+
   std::unique_ptr<PySnapshot> TakeSnapshot(bool changes_only, py::handle evict, int64_t step) {
     return std::make_unique<PySnapshot>(
         table_->TakeSnapshot(changes_only, EvictionOf(evict), step));
@@ -182,8 +167,8 @@ void LocateRows(const std::vector<py::tuple>& given, bool train, int64_t step, u
   Status status;
   {
     py::gil_scoped_release release;
-    const StreamScratch scratch(LocateRowsScratchBytes(requests.data(), count, access),
-                                cuda_stream);
+    const StreamBuffer<char> scratch(LocateRowsScratchBytes(requests.data(), count, access),
+                                     cuda_stream);
     status = LocateRowsCuda(requests.data(), count, access, step, scratch.data(), cuda_stream);
   }
   Require(status);
@@ -204,8 +189,8 @@ void BringRows(const std::vector<py::tuple>& given, uintptr_t stream) {
   Status status;
   {
     py::gil_scoped_release release;
-    const StreamScratch scratch(LocateRowsScratchBytes(requests.data(), count, Access::kRead),
-                                cuda_stream);
+    const StreamBuffer<char> scratch(LocateRowsScratchBytes(requests.data(), count, Access::kRead),
+                                     cuda_stream);
     status = BringRowsCuda(requests.data(), count, scratch.data(), cuda_stream);
   }
   Require(status);
@@ -248,6 +233,9 @@ its own, rows beyond max_bytes are on disk.)")
           "keys"_a, "rows"_a, py::kw_only(), "train"_a = false, "step"_a = -1, "stream"_a = 0,
           "Writes the row numbers of keys, both int64 in GPU memory; with train, keys are counted "
           "and get rows.")
+      .def("bring_from_disk", &PyDeviceTable::BringFromDisk,
+           "Brings rows of the keys of bring_rows from disk to memory, without waiting for what "
+           "streams were given since; returns whether there was something to do.")
       .def("find", &PyDeviceTable::Find, "keys"_a, "Rows of keys, -1 for those without.")
       .def("interface", &PyDeviceTable::Interface, "slot"_a = py::none(),
            "__cuda_array_interface__ of all rows in place, or of a slot.")
@@ -322,7 +310,8 @@ its own, rows beyond max_bytes are on disk.)")
   m.def("locate_rows", &LocateRows, "requests"_a, py::kw_only(), "train"_a = false, "step"_a = -1,
         "stream"_a = 0, "DeviceTable.locate for many (table, keys, rows) at once.");
   m.def("bring_rows", &BringRows, "requests"_a, py::kw_only(), "stream"_a = 0,
-        "Moves rows of (table, keys) of the next batch to GPU memory, while `stream` goes on.");
+        "Moves rows of (table, keys) of the next batch to GPU memory, while `stream` goes on. Rows "
+        "on disk are left to DeviceTable.bring_from_disk.");
   m.def(
       "restore_table",
       [](PyDeviceTable& table, const std::vector<std::string>& paths, int64_t index,

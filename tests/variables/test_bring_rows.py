@@ -14,7 +14,7 @@ TIERED = [
     pytest.param(TYPES.DRAM_SSDHASH, [256 << 10], id="DRAM_SSDHASH"),
     pytest.param(TYPES.HBM_DRAM, [256 << 10], id="HBM_DRAM", marks=pytest.mark.gpu),
     pytest.param(
-        TYPES.HBM_DRAM_SSDHASH, [128 << 10, 512 << 10], id="HBM_DRAM_SSDHASH", marks=pytest.mark.gpu
+        TYPES.HBM_DRAM_SSDHASH, [64 << 10, 192 << 10], id="HBM_DRAM_SSDHASH", marks=pytest.mark.gpu
     ),
 ]
 
@@ -117,6 +117,49 @@ def test_rows_of_a_routed_batch_are_in_the_first_tier(make_table, kind, sizes):
         assert wait_for(lambda t=table, k=keys: first_tier(t, k).all())
         np.testing.assert_array_equal(table.get_frequency(keys), count)
         np.testing.assert_array_equal(table.get_frequency(new), np.zeros(5))
+
+
+@pytest.mark.parametrize("kind, sizes", TIERED[2:])
+def test_rows_of_a_routed_batch_come_from_disk_to_memory(make_table, kind, sizes):
+    # Given two tables of three tiers, and one of GPU memory
+    options = [in_tiers(kind, sizes)] * 2 + [ge.StorageOption(TYPES.HBM)]
+    tables = [make_table(DIM, name=f"t{i}", storage_option=o) for i, o in enumerate(options)]
+    Training(tables).run(draw_batches(4, 25, num_tables=3))
+    before = [table.export() for table in tables]
+    below = []
+    for table, rows in zip(tables[:2], before):
+        keys = np.asarray(rows.keys)
+        below.append(keys[np.asarray(table.lookup_tier(keys)) == 2][:100])
+        assert len(below[-1]) == 100
+    counts = [np.asarray(table.get_frequency(keys)) for table, keys in zip(tables, below)]
+    new = np.arange(5, dtype=np.int64)
+    # When a batch of keys of rows on disk, some twice, and of keys without a row is routed
+    ids = [tf.constant(np.concatenate([keys, new, keys[:9]])) for keys in below]
+    ge.route_ids(tables, [*ids, tf.constant(new)])
+    # Then its rows come to memory, no key is counted, none is new, and no row has changed
+    for table, keys, count in zip(tables, below, counts):
+        assert wait_for(lambda t=table, k=keys: (np.asarray(t.lookup_tier(k)) < 2).all())
+        np.testing.assert_array_equal(table.get_frequency(keys), count)
+        np.testing.assert_array_equal(table.get_frequency(new), np.zeros(5))
+    for table, rows in zip(tables, before):
+        for values, expected in zip(table.export(), rows):
+            np.testing.assert_array_equal(values, expected)
+
+
+@pytest.mark.parametrize("kind, sizes", TIERED[2:])
+def test_rows_that_are_erased_while_they_come_are_gone(make_table, kind, sizes):
+    # Given a table with rows on disk
+    table = make_table(DIM, storage_option=in_tiers(kind, sizes))
+    Training([table]).run(draw_batches(6, 25, num_tables=1))
+    keys = np.asarray(table.export().keys)
+    below = keys[np.asarray(table.lookup_tier(keys)) == 2][:400]
+    # When parts of them are erased, each while all are brought
+    for part in np.array_split(below, 8):
+        ge.route_ids([table], [tf.constant(below)])
+        table.erase(part)
+    # Then they are gone, and all others are there
+    np.testing.assert_array_equal(table.export().keys, np.setdiff1d(keys, below))
+    assert int(table.total_count()[0]) == len(keys) - len(below)
 
 
 @pytest.mark.parametrize("kind, sizes", TIERED[:2])

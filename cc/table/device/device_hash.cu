@@ -104,9 +104,14 @@ RowInfo DeviceHash::Info(int64_t row) const {
   return ToHost(ref_.infos + row, 1, streams_.own())[0];
 }
 
-// Tier 0 is device memory, 1 the host's. Memory is in pages: some rows said to be in 1 may be in 0.
 Status DeviceHash::Describe(const int64_t* keys, int64_t num_keys, KeyInfo* described) const {
   const Alone alone(*this);
+  DescribeAlone(keys, num_keys, described);
+  return {};
+}
+
+// Tier 0 is device memory, 1 the host's. Memory is in pages: some rows said to be in 1 may be in 0.
+void DeviceHash::DescribeAlone(const int64_t* keys, int64_t num_keys, KeyInfo* described) const {
   const cudaStream_t stream = streams_.own();
   const DeviceBuffer<int64_t> device_keys(keys, num_keys, stream), device_rows(num_keys);
   const DeviceBuffer<RowInfo> device_infos(num_keys);
@@ -120,7 +125,6 @@ Status DeviceHash::Describe(const int64_t* keys, int64_t num_keys, KeyInfo* desc
     const int32_t tier = moves_ != nullptr && rows[i] >= device_rows_ ? 1 : 0;
     described[i] = {rows[i] == kNoRow ? kNoTier : tier, infos[i].count, infos[i].version};
   }
-  return {};
 }
 
 int64_t DeviceHash::Erase(const int64_t* keys, int64_t num_keys) {
@@ -130,7 +134,8 @@ int64_t DeviceHash::Erase(const int64_t* keys, int64_t num_keys) {
 }
 
 int64_t DeviceHash::EraseKeys(const int64_t* keys, int64_t num_keys) {
-  const std::vector<int64_t> rows = TakeOut(keys, num_keys);
+  const StreamBuffer<int64_t> device_rows(num_keys, streams_.own());
+  const std::vector<int64_t> rows = TakeOut(keys, num_keys, device_rows.data());
   const std::vector<int64_t> host_keys = ToHost(keys, num_keys, streams_.own());
   for (int64_t i = 0; i < num_keys; ++i) {
     if (rows[i] == kNoRow) continue;
@@ -145,16 +150,15 @@ int64_t DeviceHash::EraseKeys(const int64_t* keys, int64_t num_keys) {
   return num_erased;
 }
 
-std::vector<int64_t> DeviceHash::TakeOut(const int64_t* keys, int64_t num_keys) {
+std::vector<int64_t> DeviceHash::TakeOut(const int64_t* keys, int64_t num_keys, int64_t* rows) {
   const cudaStream_t stream = streams_.own();
-  DeviceBuffer<int64_t> rows(num_keys);
   if (snapshot_ != nullptr) {
-    RequireCuda(FindKeys(Ref(), keys, num_keys, rows.data(), stream));
-    const Status status = CopyForSnapshot(rows.data(), num_keys, stream);
+    RequireCuda(FindKeys(Ref(), keys, num_keys, rows, stream));
+    const Status status = CopyForSnapshot(rows, num_keys, stream);
     Require(status.In(Named(": ")));
   }
-  RequireCuda(TakeOutKeys(Ref(), keys, num_keys, rows.data(), stream));
-  std::vector<int64_t> host_rows = ToHost(rows.data(), num_keys, stream);
+  RequireCuda(TakeOutKeys(Ref(), keys, num_keys, rows, stream));
+  std::vector<int64_t> host_rows = ToHost(rows, num_keys, stream);
   TableState state = State();
   state.num_keys -= num_keys - std::count(host_rows.begin(), host_rows.end(), kNoRow);
   SetState(state);

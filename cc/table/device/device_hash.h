@@ -78,6 +78,14 @@ class DeviceHash : public EmbeddingTable {
   // Before that, for a table that has rows on disk: brings those of the keys into memory, and makes
   // sure that there is space for new ones. Holding its mutex.
   virtual Status BringIn(const std::vector<DeviceKeys>&, Access, cudaStream_t) { return {}; }
+  // Rows on disk of the next batch, ahead of it: BringAhead takes its keys; BringSome brings some
+  // rows while `stream` goes on, and returns whether there may be more; IsBringing: whether there
+  // is something to do for it. Holding the mutex, but for AwaitMark, after which BringSome need not
+  // wait for the device.
+  virtual void BringAhead(const std::vector<DeviceKeys>&, cudaStream_t) {}
+  virtual bool IsBringing() const { return false; }
+  virtual bool BringSome() { return false; }
+  void AwaitMark() const { streams_.AwaitMark(); }
   Status Prepare(int64_t num_keys, Access access, cudaStream_t stream);
   DeviceTableRef Ref() const;
   Status CheckFull(cudaStream_t stream);
@@ -135,6 +143,7 @@ class DeviceHash : public EmbeddingTable {
   }
   std::string FullError(const std::string& why) const;
 
+  void DescribeAlone(const int64_t* keys, int64_t num_keys, KeyInfo* infos) const;
   TableState State() const;                // waits for everything
   void SetState(const TableState& state);  // nothing may be under way
   // Without waiting: a state some time ago, and how many keys were enqueued to train since.
@@ -154,8 +163,9 @@ class DeviceHash : public EmbeddingTable {
 
   Status InsertSome(const KeyedRows& rows, const size_t* chosen, int64_t count);
   int64_t EraseKeys(const int64_t* device_keys, int64_t num_keys);
-  // Takes keys out of the index; their rows, or kNoRow, are nobody's then.
-  std::vector<int64_t> TakeOut(const int64_t* device_keys, int64_t num_keys);
+  // Takes keys out of the index; their rows, or kNoRow, are nobody's then. Returns them, and writes
+  // them to device_rows, [num_keys].
+  std::vector<int64_t> TakeOut(const int64_t* device_keys, int64_t num_keys, int64_t* device_rows);
   // Such rows may be given to other keys from now on.
   void FreeRows(const std::vector<int64_t>& rows);
   int64_t EraseChosen(const Eviction& eviction, int64_t step);

@@ -164,12 +164,12 @@ cudaError_t FindKeys(const DeviceTableRef& table, const int64_t* keys, int64_t n
 }
 
 int64_t SelectNumbers(const bool* flags, int64_t count, int64_t* numbers, cudaStream_t stream) {
-  DeviceBuffer<int64_t> num_selected(1);
+  const StreamBuffer<int64_t> num_selected(1, stream);
   const thrust::counting_iterator<int64_t> all(0);
   size_t bytes = 0;
   RequireCuda(cub::DeviceSelect::Flagged(nullptr, bytes, all, flags, numbers, num_selected.data(),
                                          count, stream));
-  DeviceBuffer<char> scratch(bytes);
+  const StreamBuffer<char> scratch(bytes, stream);
   RequireCuda(cub::DeviceSelect::Flagged(scratch.data(), bytes, all, flags, numbers,
                                          num_selected.data(), count, stream));
   return ToHost(num_selected.data(), 1, stream)[0];

@@ -183,13 +183,14 @@ TableState DeviceHash::Reported(int64_t* enqueued_since) const {
 }
 
 Status DeviceHash::Prepare(int64_t num_keys, Access access, cudaStream_t stream) {
-  if (moves_ != nullptr) ++clock_;  // every call that locates has a number
-  if (access == Access::kTrain && batches_.empty()) MoveRows();
+  if (moves_ != nullptr) ++clock_;                     // every call that locates has a number
+  const bool is_ahead = streams_.IsAfterMark(stream);  // of a batch: its rows come from disk
+  if (access == Access::kTrain && batches_.empty() && !is_ahead) MoveRows();
   streams_.Use(stream);
   if (access == Access::kRead) return {};
-  if (bringer_ != nullptr) RequireCuda(bringer_->ForgetNext(stream));
+  if (bringer_ != nullptr && !is_ahead) RequireCuda(bringer_->ForgetNext(stream));
   streams_.Follow(&training_stream_, stream);
-  ReleaseRetired();
+  if (!is_ahead) ReleaseRetired();
   Status status = MakeSpace(num_keys, stream);
   enqueued_ += num_keys;
   if (status.ok() && snapshot_ != nullptr) status = snapshot_->MakeSpace(num_keys);

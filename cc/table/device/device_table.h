@@ -84,8 +84,20 @@ Status LocateRowsCuda(const DeviceKeysToLocate* requests, int64_t num_requests, 
 // goes on with what `stream` is given. A hint: results stay as they are. Tables whose rows are all
 // in one memory are passed over, and keys without a row. `rows`, `times` and `reads` are not used.
 // scratch: as of LocateRowsCuda, of LocateRowsScratchBytes to read.
+//
+// Rows of the keys that are on disk are then brought to memory by a thread of the host, table by
+// table: it awaits the device, and calls BringFromDisk until that returns false.
 Status BringRowsCuda(const DeviceKeysToLocate* requests, int64_t num_requests, void* scratch,
                      cudaStream_t stream);
+// Whether there is something to do for such a thread.
+bool HasRowsToBring(const DeviceHash& table);
+// Waits for what streams were given until BringRowsCuda was called.
+void AwaitRowsToBring(const DeviceHash& table);
+// Brings some rows, and returns whether there may be more. It waits for nothing that streams were
+// given since BringRowsCuda was called, and may be called where keys may be located. Locating
+// brings the rows that are still to come first. An error ends it: the call that locates the keys
+// meets it, too.
+bool BringFromDisk(DeviceHash* table);
 
 // EmbeddingTable::BeforeWrite with row numbers in device memory; enqueues on `stream`.
 Status BeforeWriteCuda(DeviceHash* table, const int64_t* rows, int64_t num_rows,

@@ -57,6 +57,13 @@ LocatePlan PlanLocate(const DeviceKeysToLocate* requests, int64_t num_requests) 
   return plan;
 }
 
+// The keys of each table of the plan.
+std::vector<std::vector<DeviceKeys>> KeysOfTables(const LocatePlan& plan) {
+  std::vector<std::vector<DeviceKeys>> keys(plan.tables.size());
+  for (const LocateTask& task : plan.tasks) keys[task.table].push_back({task.keys, task.num_keys});
+  return keys;
+}
+
 size_t ScanBytes(int64_t count) {
   size_t bytes = 0;
   cub::DeviceScan::ExclusiveSum(nullptr, bytes, static_cast<int32_t*>(nullptr),
@@ -232,8 +239,7 @@ Status LocateRowsCuda(const DeviceKeysToLocate* requests, int64_t num_requests, 
                       int64_t step, void* scratch, cudaStream_t stream) {
   const LocatePlan plan = PlanLocate(requests, num_requests);
   const auto locks = LockAll(plan.tables);
-  std::vector<std::vector<DeviceKeys>> keys(plan.tables.size());
-  for (const LocateTask& task : plan.tasks) keys[task.table].push_back({task.keys, task.num_keys});
+  const auto keys = KeysOfTables(plan);
   for (size_t t = 0; t < plan.tables.size(); ++t) {
     const Status status = plan.tables[t]->BringIn(keys[t], access, stream);
     if (!status.ok()) return status;
@@ -241,10 +247,11 @@ Status LocateRowsCuda(const DeviceKeysToLocate* requests, int64_t num_requests, 
   return Locate(plan, access, /*admits_all=*/false, step, scratch, stream);
 }
 
-Status BringRowsCuda(const DeviceKeysToLocate* requests, int64_t num_requests, void* scratch,
-                     cudaStream_t stream) {
-  const Stage stage("bring rows");
-  const auto locks = LockAll(PlanLocate(requests, num_requests).tables);
+namespace {
+
+// Between the two memories. The caller holds the tables' mutexes.
+Status ExchangeRows(const DeviceKeysToLocate* requests, int64_t num_requests, void* scratch,
+                    cudaStream_t stream) {
   std::vector<DeviceKeysToLocate> of_two_memories;
   std::copy_if(requests, requests + num_requests, std::back_inserter(of_two_memories),
                [](const DeviceKeysToLocate& r) { return r.table->CanBringRows(); });
@@ -261,6 +268,20 @@ Status BringRowsCuda(const DeviceKeysToLocate* requests, int64_t num_requests, v
   const cudaError_t error = EnqueueBringing(tables, beside);
   for (DeviceHash* table : plan.tables) table->EndBringing(beside);
   return InWords(error);
+}
+
+}  // namespace
+
+Status BringRowsCuda(const DeviceKeysToLocate* requests, int64_t num_requests, void* scratch,
+                     cudaStream_t stream) {
+  const Stage stage("bring rows");
+  const LocatePlan plan = PlanLocate(requests, num_requests);
+  const auto locks = LockAll(plan.tables);
+  const Status status = ExchangeRows(requests, num_requests, scratch, stream);
+  if (!status.ok()) return status;
+  const auto keys = KeysOfTables(plan);
+  for (size_t t = 0; t < plan.tables.size(); ++t) plan.tables[t]->BringAhead(keys[t], stream);
+  return {};
 }
 
 Status InsertRowsCuda(DeviceHash* table, const int64_t* keys, int64_t num_keys, int64_t* rows,

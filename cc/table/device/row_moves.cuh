@@ -46,6 +46,10 @@ struct MovesRef {
     }
   }
 
+  // Call `clock` has located the row, whatever was before. No one else may use it meanwhile.
+  __device__ void SetUse(int64_t row, int64_t clock) const {
+    uses[row] = static_cast<unsigned long long>(clock) << 1 | (uses[row] & 1);
+  }
   // Notes that call `clock` has located `row`, after any count of its key.
   __device__ void Use(const RowInfo* infos, int64_t row, int64_t clock) const {
     if (uses == nullptr) return;

@@ -1,18 +1,16 @@
 #include <algorithm>
 #include <cmath>
 
-#include "core/device_buffer.h"
 #include "table/check_table.h"
 #include "table/device/device_hash_kernels.h"
 #include "table/disk/disk_tiered_hash.h"
-#include "table/disk/disk_tiered_kernels.h"
 #include "table/disk/insert_in_tiers.h"
 
 namespace group_embedding {
 namespace {
 
 constexpr int64_t kShareMoved =
-    16;  // at least 1 / kShareMoved of the rows in memory move to disk at once
+    16;  // at least 1 / kShareMoved of the rows in memory move to disk at once; ahead, by pieces
 constexpr int64_t kMoved = 1 << 16;  // rows copied at a time
 constexpr int64_t kSamples = 1 << 16;
 
@@ -82,9 +80,8 @@ Status DiskTieredHash::Slot(const SlotOptions& slot, void** array) {
 }
 
 int64_t DiskTieredHash::num_keys() const {
-  const int64_t in_memory = DeviceHash::num_keys();
-  const std::lock_guard<std::mutex> lock(mutex_);
-  return in_memory + disk_->num_keys();
+  const Alone alone(*this);
+  return State().num_keys + disk_->num_keys();
 }
 
 int64_t DiskTieredHash::memory_bytes() const {
@@ -92,8 +89,9 @@ int64_t DiskTieredHash::memory_bytes() const {
 }
 
 Status DiskTieredHash::Describe(const int64_t* keys, int64_t num_keys, KeyInfo* infos) const {
-  Status status = DeviceHash::Describe(keys, num_keys, infos);
-  return status.ok() ? disk_->Describe(keys, num_keys, /*tier=*/2, infos) : status;
+  const Alone alone(*this);  // no row moves between the two
+  DescribeAlone(keys, num_keys, infos);
+  return disk_->Describe(keys, num_keys, /*tier=*/2, infos);
 }
 
 Status DiskTieredHash::ReadAll(KeyedRows* rows) const {
@@ -150,6 +148,8 @@ std::unique_ptr<Snapshot> DiskTieredHash::TakeSnapshot(bool changes_only, const 
 
 Status DiskTieredHash::BringIn(const std::vector<DeviceKeys>& keys, Access access,
                                cudaStream_t stream) {
+  while (BringSome()) {  // which waits for less of the device's work
+  }
   if (!disk_->failed().ok()) return disk_->failed();
   if (disk_->store().num_keys() == 0) {
     int64_t num_keys = 0, since = 0;
@@ -161,28 +161,21 @@ Status DiskTieredHash::BringIn(const std::vector<DeviceKeys>& keys, Access acces
   ReleaseRetired();
   const Alone alone(*this, std::adopt_lock);
   ++clock_;
-  const std::vector<int64_t> missing = Missing(keys);
+  const int64_t held_since = std::min(clock_, OldestBatchLocked());
+  const std::vector<int64_t> missing = Missing({keys, streams_.own(), streams_.own()}, held_since);
   FoundOnDisk found;
-  Status status = disk_->FindAll(missing, &found);
-  if (status.ok()) status = disk_->Erase(found.evicted);
+  const Status status = disk_->FindAll(missing, &found);
   if (!status.ok()) return status;
-  const auto num_missing = static_cast<int64_t>(missing.size());
-  const auto num_found = static_cast<int64_t>(found.keys.size());
-  status = MakeFree(access == Access::kTrain ? num_missing : num_found, num_found);
-  return status.ok() ? MoveUp(found) : status;
+  const std::vector<int64_t>& to_have = access == Access::kTrain ? missing : found.keys;
+  return TakeIn(found, static_cast<int64_t>(to_have.size()), held_since);
 }
 
-std::vector<int64_t> DiskTieredHash::Missing(const std::vector<DeviceKeys>& keys) const {
-  int64_t num_keys = 0;
-  for (const DeviceKeys& some : keys) num_keys += some.num_keys;
-  DeviceBuffer<int64_t> all(num_keys);
-  int64_t at = 0;
-  for (const DeviceKeys& some : keys) {
-    RequireCuda(cudaMemcpyAsync(all.data() + at, some.keys, some.num_keys * sizeof(int64_t),
-                                cudaMemcpyDeviceToDevice, streams_.own()));
-    at += some.num_keys;
+Status DiskTieredHash::TakeIn(const FoundOnDisk& found, int64_t num_rows, int64_t held_since) {
+  Status status = disk_->Erase(found.evicted);
+  if (status.ok()) {
+    status = MakeFree(num_rows, static_cast<int64_t>(found.keys.size()), held_since);
   }
-  return FindMissing(Ref(), all.data(), num_keys, streams_.own());
+  return status.ok() ? MoveUp(found, held_since) : status;
 }
 
 int64_t DiskTieredHash::NumFree() const {
@@ -190,11 +183,12 @@ int64_t DiskTieredHash::NumFree() const {
   return state.num_free + std::max<int64_t>(0, MaxRows() - state.next_row);
 }
 
-Status DiskTieredHash::MakeFree(int64_t num_rows, int64_t num_leaving) {
+Status DiskTieredHash::MakeFree(int64_t num_rows, int64_t num_leaving, int64_t held_since) {
   const int64_t lacking = num_rows - NumFree();
   if (lacking <= 0) return {};
-  const int64_t at_once = std::min(MaxRows() / kShareMoved, disk_->NumFree(num_leaving));
-  const std::vector<int64_t> rows = RowsToMoveDown(lacking, std::max(lacking, at_once));
+  int64_t at_once = std::min(MaxRows() / kShareMoved, disk_->NumFree(num_leaving));
+  if (streams_.IsAfterMark(streams_.own())) at_once = std::min(at_once, RowsOnDisk::kAtOnce);
+  const std::vector<int64_t> rows = RowsToMoveDown(lacking, std::max(lacking, at_once), held_since);
   const int64_t num_cold = static_cast<int64_t>(rows.size());
   if (num_cold < lacking) {
     return Named(
@@ -212,21 +206,22 @@ Status DiskTieredHash::MakeFree(int64_t num_rows, int64_t num_leaving) {
 
 // Samples give the priority below which rows are to leave. Among these rows the ones with the
 // highest row numbers are chosen, because they are in host memory.
-std::vector<int64_t> DiskTieredHash::RowsToMoveDown(int64_t least, int64_t most) const {
+std::vector<int64_t> DiskTieredHash::RowsToMoveDown(int64_t least, int64_t most,
+                                                    int64_t held_since) const {
   const cudaStream_t stream = streams_.own();
-  const int64_t num_rows = State().next_row, held_since = std::min(clock_, OldestBatchLocked());
+  const int64_t num_rows = State().next_row;
   const int64_t num_samples = std::min(num_rows, kSamples);
   std::vector<int64_t> sampled(num_samples);
   for (int64_t i = 0; i < num_samples; ++i) sampled[i] = i * (num_rows / num_samples);
-  const DeviceBuffer<int64_t> device_sampled(sampled.data(), num_samples, stream);
-  const DeviceBuffer<uint64_t> priorities(num_samples);
+  const StreamBuffer<int64_t> device_sampled(sampled.data(), num_samples, stream);
+  const StreamBuffer<uint64_t> priorities(num_samples, stream);
   RequireCuda(MeasurePriority(Ref(), device_sampled.data(), num_samples, held_since,
                               priorities.data(), stream));
   std::vector<uint64_t> samples = ToHost(priorities.data(), num_samples, stream);
   std::sort(samples.begin(), samples.end());
   const double share = static_cast<double>(most) / static_cast<double>(num_rows);
-  const DeviceBuffer<bool> is_cold(num_rows);
-  const DeviceBuffer<int64_t> rows(num_rows);
+  const StreamBuffer<bool> is_cold(num_rows, stream);
+  const StreamBuffer<int64_t> rows(num_rows, stream);
   int64_t num_cold = 0;
   for (const uint64_t max_priority :
        {Quantile(samples, share), Quantile(samples, 1.25 * share), kHeld}) {
@@ -243,7 +238,7 @@ Status DiskTieredHash::MoveDown(const std::vector<int64_t>& rows) {
   const int64_t num_rows = static_cast<int64_t>(rows.size()), bytes = disk_->layout().bytes();
   for (int64_t begin = 0; begin < num_rows; begin += kMoved) {
     const int64_t count = std::min(kMoved, num_rows - begin);
-    const DeviceBuffer<int64_t> unsorted(rows.data() + begin, count, stream), keys(count);
+    const StreamBuffer<int64_t> unsorted(rows.data() + begin, count, stream), keys(count, stream);
     RequireCuda(KeysOfRows(Ref(), unsorted.data(), count, keys.data(), stream));
     std::vector<std::pair<uint64_t, int64_t>> in_order;
     const std::vector<int64_t> unsorted_keys = ToHost(keys.data(), count, stream);
@@ -256,33 +251,38 @@ Status DiskTieredHash::MoveDown(const std::vector<int64_t>& rows) {
       host_keys.push_back(static_cast<int64_t>(key));
       host_rows.push_back(row);
     }
-    const DeviceBuffer<int64_t> device_rows(host_rows.data(), count, stream);
-    const DeviceBuffer<char> records(count * bytes);
+    const StreamBuffer<int64_t> device_rows(host_rows.data(), count, stream);
+    const StreamBuffer<char> records(count * bytes, stream);
     RequireCuda(PackRows(Ref(), device_rows.data(), count, bytes, records.data(), stream));
     const Status status =
         disk_->Put(host_keys, ToHost(records.data(), count * bytes, stream).data());
     if (!status.ok()) return status;
-    FreeRows(TakeOut(keys.data(), count));
+    FreeRows(TakeOut(keys.data(), count, device_rows.data()));
   }
   return {};
 }
 
-Status DiskTieredHash::MoveUp(const FoundOnDisk& found) {
+// All memory is allocated before a key has its row in both places.
+Status DiskTieredHash::MoveUp(const FoundOnDisk& found, int64_t held_since) {
   const cudaStream_t stream = streams_.own();
   const int64_t count = static_cast<int64_t>(found.keys.size());
   if (count == 0) return {};
-  const DeviceBuffer<int64_t> keys(found.keys.data(), count, stream), rows(count);
-  const DeviceKeysToLocate request{this, keys.data(), count, rows.data()};
-  const DeviceBuffer<char> scratch(LocateRowsScratchBytes(&request, 1, Access::kTrain));
-  Status status = InsertRowsCuda(this, keys.data(), count, rows.data(), scratch.data(), stream);
-  if (!status.ok()) return status;
-  const DeviceBuffer<char> records(found.records.data(), static_cast<int64_t>(found.records.size()),
+  const StreamBuffer<int64_t> keys(found.keys.data(), count, stream), rows(count, stream);
+  const StreamBuffer<char> records(found.records.data(), static_cast<int64_t>(found.records.size()),
                                    stream);
-  RequireCuda(UnpackRows(Ref(), records.data(), keys.data(), rows.data(), count,
-                         disk_->layout().bytes(), stream));
-  RequireCuda(cudaStreamSynchronize(stream));
-  status = disk_->Erase(found.keys);
-  if (!status.ok()) FreeRows(TakeOut(keys.data(), count));  // they are still there
+  const DeviceKeysToLocate request{this, keys.data(), count, rows.data()};
+  const StreamBuffer<char> scratch(LocateRowsScratchBytes(&request, 1, Access::kTrain), stream);
+  Status status = InsertRowsCuda(this, keys.data(), count, rows.data(), scratch.data(), stream);
+  if (status.ok()) {
+    RequireCuda(UnpackRows(RefAt(held_since), records.data(), keys.data(), rows.data(), count,
+                           disk_->layout().bytes(), stream));
+    RequireCuda(cudaStreamSynchronize(stream));
+    status = disk_->Erase(found.keys);
+  }
+  if (status.ok()) return status;
+  std::vector<int64_t> taken = TakeOut(keys.data(), count, rows.data());  // they are still there
+  taken.erase(std::remove(taken.begin(), taken.end(), kNoRow), taken.end());
+  FreeRows(taken);
   return status;
 }
 

@@ -7,6 +7,8 @@
 
 #include "core/status.h"
 #include "table/device/device_hash.h"
+#include "table/disk/disk_tiered_kernels.h"
+#include "table/disk/keys_ahead.h"
 #include "table/disk/rows_on_disk.h"
 
 namespace group_embedding {
@@ -32,22 +34,39 @@ class DiskTieredHash : public DeviceHash {
   std::unique_ptr<Snapshot> TakeSnapshot(bool changes_only, const Eviction& eviction, int64_t step,
                                          int64_t follower) override;
   Status BringIn(const std::vector<DeviceKeys>& keys, Access access, cudaStream_t stream) override;
+  // In bring_from_disk.cu.
+  void BringAhead(const std::vector<DeviceKeys>& keys, cudaStream_t stream) override;
+  bool IsBringing() const override;
+  bool BringSome() override;
 
  private:
-  // The caller of the methods below holds the mutex and uses the table alone.
-  // The keys without a row in memory, each once, in the order of the disk. Marks the rows of the
-  // other keys as used by this call.
-  std::vector<int64_t> Missing(const std::vector<DeviceKeys>& keys) const;
+  // The caller of the methods below holds the mutex and uses the table alone, or all but the rows
+  // located in a call since `held_since`. These stay in memory.
+  //
+  // The keys without a row in memory, each once, in the order of the disk. The rows of the others
+  // are held from now on, as are those that TakeIn brings.
+  std::vector<int64_t> Missing(const JoinedKeys& keys, int64_t held_since) const {
+    return FindMissing(RefAt(held_since), keys.data(), keys.num_keys(), streams_.own());
+  }
+  // Brings rows to memory, which then had space for `num_rows`.
+  Status TakeIn(const FoundOnDisk& found, int64_t num_rows, int64_t held_since);
   int64_t NumFree() const;
   // Moves rows to disk until so many are free; `num_leaving` of the disk's will leave it.
-  Status MakeFree(int64_t num_rows, int64_t num_leaving);
-  // Cold rows that neither this call nor a call since the oldest batch in flight began has located:
-  // up to `most`, and at least `least` if there are so many.
-  std::vector<int64_t> RowsToMoveDown(int64_t least, int64_t most) const;
+  Status MakeFree(int64_t num_rows, int64_t num_leaving, int64_t held_since);
+  // Cold rows that are not held: up to `most`, and at least `least` if there are so many.
+  std::vector<int64_t> RowsToMoveDown(int64_t least, int64_t most, int64_t held_since) const;
   Status MoveDown(const std::vector<int64_t>& rows);
-  Status MoveUp(const FoundOnDisk& found);
+  Status MoveUp(const FoundOnDisk& found, int64_t held_since);
+  // As of a call of that number.
+  DeviceTableRef RefAt(int64_t clock) const {
+    DeviceTableRef ref = Ref();
+    ref.clock = clock;
+    return ref;
+  }
+  bool BringNext(KeysAhead* ahead);
 
   std::unique_ptr<RowsOnDisk> disk_;
+  std::unique_ptr<KeysAhead> ahead_;  // null: there is nothing to bring
 };
 
 }  // namespace group_embedding

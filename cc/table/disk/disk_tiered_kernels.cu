@@ -99,6 +99,7 @@ __global__ void UnpackRowsKernel(DeviceTableRef table, const char* records, cons
       halves[h] = reinterpret_cast<const uint16_t*>(record)[h];
     }
     table.infos[rows[i]] = {keys[i], counters[0], counters[1], counters[2]};
+    table.moves.SetUse(rows[i], table.clock);
   }
   ForParts(table, rows[i], sizeof(RecordHead), [&](char* part, int64_t at, int32_t bytes) {
     CopyBytes(record + at, part, bytes, lane);
@@ -110,17 +111,17 @@ __global__ void UnpackRowsKernel(DeviceTableRef table, const char* records, cons
 std::vector<int64_t> FindMissing(const DeviceTableRef& table, const int64_t* keys, int64_t num_keys,
                                  cudaStream_t stream) {
   if (num_keys == 0) return {};
-  DeviceBuffer<bool> is_missing(num_keys);
+  const StreamBuffer<bool> is_missing(num_keys, stream);
   FlagMissingKernel<<<BlocksFor(num_keys), kThreads, 0, stream>>>(table, keys, num_keys,
                                                                   is_missing.data());
   RequireCuda(cudaGetLastError());
-  DeviceBuffer<uint64_t> missing(num_keys), sorted(num_keys);
-  DeviceBuffer<int64_t> num_selected(1);
+  const StreamBuffer<uint64_t> missing(num_keys, stream), sorted(num_keys, stream);
+  const StreamBuffer<int64_t> num_selected(1, stream);
   const auto* from = reinterpret_cast<const uint64_t*>(keys);
   auto run = [&](const auto& function) {
     size_t bytes = 0;
     RequireCuda(function(nullptr, bytes));
-    DeviceBuffer<char> scratch(bytes);
+    const StreamBuffer<char> scratch(bytes, stream);
     RequireCuda(function(scratch.data(), bytes));
     RequireCuda(cudaStreamSynchronize(stream));
   };

@@ -10,7 +10,8 @@
 namespace group_embedding {
 
 // Returns the distinct keys without a row, ascending as unsigned numbers, and marks the rows of the
-// other keys as used by this call. keys: in device memory. Waits for the stream.
+// other keys as used by call table.clock, unless a later one has used them. keys: in device memory.
+// Waits for the stream.
 std::vector<int64_t> FindMissing(const DeviceTableRef& table, const int64_t* keys, int64_t num_keys,
                                  cudaStream_t stream);
 
@@ -25,7 +26,7 @@ cudaError_t ChooseCold(const DeviceTableRef& table, int64_t num_rows, int64_t he
                        uint64_t max_priority, bool* is_cold, cudaStream_t stream);
 
 // Copy rows to records (row_records.h) of `record_bytes` bytes, and back, all in device memory.
-// keys: [count] the rows' keys.
+// keys: [count] the rows' keys. Unpacked rows are marked as used by call table.clock.
 cudaError_t PackRows(const DeviceTableRef& table, const int64_t* rows, int64_t count,
                      int64_t record_bytes, char* records, cudaStream_t stream);
 cudaError_t UnpackRows(const DeviceTableRef& table, const char* records, const int64_t* keys,

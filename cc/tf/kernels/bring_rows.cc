@@ -140,12 +140,36 @@ REGISTER_KERNEL_BUILDER(Name("GroupEmbedding>BringRows").Device(tensorflow::DEVI
                         Guarded<BringRowsCpuOp>);
 
 #if GOOGLE_CUDA
-// Tables on a GPU, from host memory: on a stream beside.
+// Tables on a GPU: from host memory on a stream beside, from disk in a thread.
 class BringRowsGpuOp : public BringRowsOp {
   using BringRowsOp::BringRowsOp;
 
+  // Held by the thread, so that all of it lives until the thread is done.
+  struct Work {
+    std::vector<EmbeddingTablePtr> tables;
+    std::vector<std::shared_ptr<EmbeddingTable>> on_disk;  // what they hold as of the op, or null
+    int device;
+  };
+
   absl::Status Bring(OpKernelContext* context, std::vector<EmbeddingTablePtr> tables,
                      const std::vector<NextKeys>& keys, const Tensor&) override {
+    std::vector<std::shared_ptr<EmbeddingTable>> on_disk(tables.size());
+    TF_RETURN_IF_ERROR(BringFromHost(context, tables, keys, &on_disk));
+    if (std::all_of(on_disk.begin(), on_disk.end(), [](const auto& table) { return !table; })) {
+      return absl::OkStatus();
+    }
+    auto work =
+        std::make_shared<Work>(Work{std::move(tables), std::move(on_disk), CurrentDevice()});
+    tensorflow::Env::Default()->SchedClosure(
+        [work] { const auto unused = CatchErrors([&] { return BringFromDisk(*work); }); });
+    return absl::OkStatus();
+  }
+
+  // on_disk: receives the tables that may have rows of the keys on disk.
+  static absl::Status BringFromHost(OpKernelContext* context,
+                                    const std::vector<EmbeddingTablePtr>& tables,
+                                    const std::vector<NextKeys>& keys,
+                                    std::vector<std::shared_ptr<EmbeddingTable>>* on_disk) {
     SharedLocks locks;
     locks.Lock(MutexesOf(tables));
     for (const EmbeddingTablePtr& table : tables) TF_RETURN_IF_ERROR(Check(context, *table));
@@ -157,7 +181,28 @@ class BringRowsGpuOp : public BringRowsOp {
     Tensor scratch;
     TF_RETURN_IF_ERROR(AllocateScratch(
         context, LocateRowsScratchBytes(requests.data(), count, Access::kRead), &scratch));
-    return ToStatus(BringRowsCuda(requests.data(), count, scratch.data(), StreamOf(context)));
+    TF_RETURN_IF_ERROR(
+        ToStatus(BringRowsCuda(requests.data(), count, scratch.data(), StreamOf(context))));
+    for (size_t t = 0; t < tables.size(); ++t) {
+      if (HasRowsToBring(*tables[t]->table()->device())) (*on_disk)[t] = tables[t]->table();
+    }
+    return absl::OkStatus();
+  }
+
+  // Piece by piece, as on a CPU.
+  static absl::Status BringFromDisk(const Work& work) {
+    SetCurrentDevice(work.device);
+    for (size_t t = 0; t < work.tables.size(); ++t) {
+      EmbeddingTable* table = work.on_disk[t].get();
+      if (table == nullptr) continue;
+      AwaitRowsToBring(*table->device());
+      for (bool are_more = true; are_more;) {
+        const tensorflow::tf_shared_lock lock(*work.tables[t]->mu());
+        if (work.tables[t]->table().get() != table) break;  // it was initialized anew
+        are_more = group_embedding::BringFromDisk(table->device());
+      }
+    }
+    return absl::OkStatus();
   }
 };
 
