@@ -206,7 +206,7 @@ def route_ids(
     [[0.0, 0.0], [3.0, 4.0]]
 
     Rows of keyed tables in several tiers begin to move to the first tier: from host memory to the
-    GPU's on a CUDA stream of its own, from disk to host memory in a thread. A training loop
+    GPU's on a CUDA stream of its own, from disk to memory in a thread. A training loop
     that routes the next batch after this one is looked up has the rows move while the model
     computes. Packed ids of a dataset are routed once more for that.
 
