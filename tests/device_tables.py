@@ -51,5 +51,7 @@ class DeviceTable:
 
 def bring(requests):
     """core.bring_rows of (DeviceTable, keys)."""
-    arrays = [(t.table, core.DeviceArray(np.asarray(keys, np.int64))) for t, keys in requests]
+    arrays = [
+        (t.table, core.DeviceArray(np.ascontiguousarray(keys, np.int64))) for t, keys in requests
+    ]
     core.bring_rows(arrays)
