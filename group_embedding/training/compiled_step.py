@@ -127,7 +127,7 @@ class CompiledStep:
             return self._step(*args, **kwargs)
         signature = _Signature((args, kwargs))
         split = next((split for known, split in self._splits if known == signature), None)
-        if split is None:
+        if split is None or split.closes_over_graph:
             split = self._split((args, kwargs))
             self._splits.append((signature, split))
         tensors = tf.nest.flatten((args, kwargs), expand_composites=True)

@@ -59,6 +59,12 @@ class SplitStep:
         self._programs = {}
 
     @property
+    def closes_over_graph(self):
+        """True if the trace has tensors of the graph around it, which differ from call to call."""
+        tensors = self._captured.values()
+        return any(not isinstance(t, tf.__internal__.EagerTensor) for t in tensors)
+
+    @property
     def num_programs(self):
         """How many XLA programs the step has."""
         return sum(level % 2 for level in self._items)

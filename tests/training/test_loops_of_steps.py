@@ -102,6 +102,33 @@ def test_steps_of_one_function_are_calls_of_one_program():
     assert len(set(programs)) == 2
 
 
+def test_a_step_sees_what_it_closes_over_as_of_each_call():
+    # Given a step that reads a tensor of the function around it
+    table, rate = tf.Variable(tf.zeros([4, 2])), None
+    optimizer = ge.optimizers.wrap(keras.optimizers.SGD(1.0))
+
+    @ge.training.make_step
+    def step(id):
+        with tf.GradientTape() as tape:
+            (rows,) = ge.group_embedding_lookup([table], [id])
+            loss = rate * tf.reduce_sum(rows)
+        optimizer.apply_gradients([(tape.gradient(loss, table), table)])
+        return loss
+
+    # When that tensor differs from call to call
+    @tf.function
+    def steps(rates):
+        nonlocal rate
+        for i in range(2):
+            rate = rates[i]
+            step(tf.constant([3], tf.int64))
+
+    steps(tf.constant([1.0, 10.0]))
+
+    # Then each step has its own
+    np.testing.assert_array_equal(table[3], [-11, -11])
+
+
 def _is_compiled(op):
     return "PartitionedCall" in op.type and op.get_attr("_XlaMustCompile")
 
