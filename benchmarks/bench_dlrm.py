@@ -247,12 +247,12 @@ def make_steps(arguments, tables, batch, precision, optimizer):
         )
     if arguments.keyed:
         insert_all(model.tables, arguments.rows)
-    loops = {
-        name.replace("compiled_", "looped_"): _in_a_row(step, arguments.steps_per_call)
+    in_a_row = {
+        name.replace("compiled_", "several_"): _in_a_row(step, arguments.steps_per_call)
         for name, step in steps.items()
         if name.startswith("compiled_")
     }
-    return steps, loops
+    return steps, in_a_row
 
 
 def _in_a_row(step, count):
@@ -331,10 +331,10 @@ def measure(arguments, tables, batch, precision):
     current = ge.exchange.current()
     current.comm_dtype = None if precision == "float32" else tf.as_dtype(precision)
     optimizer = make_optimizer(precision)
-    steps, loops = make_steps(arguments, tables, batch, precision, optimizer)
+    steps, in_a_row = make_steps(arguments, tables, batch, precision, optimizer)
     times = {name: median_ms(step, arguments.steps) for name, step in steps.items()}
-    for name, loop in loops.items():
-        times[name] = round(median_ms(loop, arguments.steps) / arguments.steps_per_call, 4)
+    for name, several in in_a_row.items():
+        times[name] = round(median_ms(several, arguments.steps) / arguments.steps_per_call, 4)
     row = {
         "batch": batch,
         "rows": arguments.rows,

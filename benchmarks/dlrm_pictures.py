@@ -23,7 +23,7 @@ def _plot_compiled(path, about, rows):
     bars = {
         "step_ms": ("op by op", "lightgray"),
         "compiled_step_ms": ("ge.training, packed ids", "salmon"),
-        "looped_step_ms": ("the same, several steps a call", "tab:red"),
+        "several_step_ms": ("the same, several steps a call", "tab:red"),
         "peer_ms": ("PyTorch and FBGEMM, the best of eager, compiled, CUDA graph", "tab:blue"),
     }
     figure, axis = plt.subplots(figsize=(9, 1.1 * len(rows) + 1.8))
