@@ -1,6 +1,5 @@
-// The loop that both passes share: weighted sums of rows that lie anywhere, over consecutive
-// segments of a list. Forward, a segment is a sample and the rows are the table's; backward, a
-// segment is a unique row of the table and the rows are output gradients.
+// The loop of the forward pass: weighted sums of rows that lie anywhere, over consecutive segments
+// of a list. A segment is a sample, whose ids name the rows of a table.
 #pragma once
 
 #include "core/rows.cuh"
@@ -163,13 +162,5 @@ __device__ __forceinline__ void CombineSegments(int num_segments, int64_t begin,
     } while (__any_sync(kFullWarp, again));
   }
 }
-
-// The clip of rows that are read as they are.
-struct NoClip {
-  template <typename Vector>
-  __device__ float operator()(int64_t, const Vector&) const {
-    return 1.0f;
-  }
-};
 
 }  // namespace group_embedding

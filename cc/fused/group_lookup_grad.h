@@ -46,16 +46,11 @@ struct SortedRows {
   bool has_wide_keys;         // without a gradient come last
   const uint32_t* samples;    // [num_ids] the sample that looked it up
   const float* factors;       // [num_ids] what the gradient of that is multiplied by; null: 1
-  // [num_unique + 1] the entries of unique row u are at segments[u] to segments[u + 1]. The buffer
-  // has num_segment_words of 4 bytes: a row with n entries leaves n - 1 of them free.
-  uint32_t* segments;
-  int64_t num_segment_words;
-  void* spare_rows;  // 16 bytes for each row that may have kLeastPieceEntries entries and more
+  uint32_t* segments;         // [num_unique + 1] the entries of unique row u are at segments[u] to
+                              // segments[u + 1]
   const int64_t* unique_addresses;  // [num_unique] where each unique row is read, aligned as in its
                                     // table; null: in its table
 };
-// A row that is added up in pieces has more entries.
-inline constexpr int64_t kLeastPieceEntries = 128;
 
 // Entries of SortOptions::id_addresses for ids that name no row: the id is left out, or reads
 // zeros.

@@ -5,22 +5,16 @@
 #include <algorithm>
 #include <vector>
 
-#include "core/side_stream.h"
+#include "fused/plan_reduce.cuh"
 #include "fused/reduce_long_rows.cuh"
-#include "fused/reduce_rows.cuh"
 
 namespace group_embedding {
-
-// A stream beside another takes the host some 10 us.
-inline constexpr int64_t kMinIdsBeside = int64_t{1} << 16;
-// The blocks of ReducePiecesKernel on a multiprocessor. It has space for four; the other two are
-// left to ReduceSegmentsKernel, which runs at the same time.
-inline constexpr int kPieceBlocks = 2;
 
 struct ReducePlan {
   std::vector<GradientsOfFeature> features;  // table by table
   std::vector<ReduceTask> tasks;
   Weighting weighting;
+  int32_t window_bits;
   int64_t max_blocks;
   bool has[kNumTableKinds];
 };
@@ -33,11 +27,18 @@ inline TableKind KindOf(const RowShape& shape, int64_t max_plain_columns) {
   return shape.num_columns == 1 && shape.vector_bytes == 16 ? kOneWord : kFewWords;
 }
 
-// Entries of a piece of a long row. Narrow rows have longer pieces, as adding up their sums takes a
-// larger part of the time.
-inline int32_t PieceEntries(int32_t dim) {
-  constexpr auto kLeast = static_cast<int32_t>(kLeastPieceEntries);
-  return dim <= 128 ? std::max(2 * dim + 32, kLeast) : kLeast;
+inline constexpr int32_t kLeastWindowBits = 3;
+inline constexpr int64_t kLeastWindow = int64_t{1} << kLeastWindowBits;
+
+// Windows are narrower than a piece where the device would be short of threads.
+inline int32_t WindowBits(int64_t num_ids, int64_t team_size) {
+  constexpr int64_t kThreadsPerMultiprocessor = 8192;
+  int32_t bits = kLeastWindowBits;
+  while ((2 << bits) <= static_cast<int64_t>(kPieceEntries) &&
+         (num_ids >> (bits + 1)) * team_size >= kThreadsPerMultiprocessor * NumMultiprocessors()) {
+    ++bits;
+  }
+  return bits;
 }
 
 // `alignments`: per table, the addresses of what else rows are written to, all or-ed together.
@@ -55,7 +56,7 @@ inline ReducePlan PlanReduce(const Group& group, const std::vector<int64_t>& ali
     }
     has_scales |= feature.combiner != Combiner::kSum;
   }
-  int64_t first_key = 0, widest_team = 1;
+  int64_t first_key = 0, widest_team = 1, largest_stride = 0;
   for (int64_t t = 0; t < group.num_tables; ++t) {
     const Table& table = group.tables[t];
     int64_t alignment = alignments[t];
@@ -66,7 +67,9 @@ inline ReducePlan PlanReduce(const Group& group, const std::vector<int64_t>& ali
       const Feature& feature = group.features[f];
       const int64_t stride = feature.output_stride * SizeOf(group.dtype);
       alignment |= Alignment(feature.output) | stride;
-      plan.features.push_back({static_cast<const char*>(feature.output), stride,
+      largest_stride = std::max(largest_stride, stride);
+      plan.features.push_back({static_cast<const char*>(feature.output),
+                               static_cast<uint32_t>(stride),
                                static_cast<uint32_t>(feature.first_sample),
                                static_cast<uint32_t>(feature.num_samples - 1)});
     }
@@ -80,10 +83,6 @@ inline ReducePlan PlanReduce(const Group& group, const std::vector<int64_t>& ali
     task.max_norm = table.max_norm;
     const bool clips_row = table.max_norm > 0;
     task.kind = KindOf(task.shape, clips_row ? 0 : max_plain_columns);
-    // A row of one piece goes straight to the sink, where the warp that adds it has it all at once.
-    const bool at_once = !clips_row && (task.shape.num_columns == 1 || task.kind != kAnyTable);
-    task.piece_entries = PieceEntries(table.dim);
-    task.long_entries = at_once ? kMinLongEntries : task.piece_entries;
     plan.has[task.kind] = true;
     plan.tasks.push_back(task);
     first_key += table.num_rows;
@@ -93,41 +92,12 @@ inline ReducePlan PlanReduce(const Group& group, const std::vector<int64_t>& ali
   plan.weighting = clips        ? Weighting::kClipping
                    : has_scales ? Weighting::kWeights
                                 : Weighting::kNone;
-  const int64_t entries_of_block = kReduceThreads / widest_team * kEntriesPerTeam;
-  plan.max_blocks = group.batch.num_ids / entries_of_block + 1 + group.num_tables;
+  plan.window_bits = WindowBits(group.batch.num_ids, widest_team);
+  // Two tables may share a window, and none fills its last block.
+  const int64_t entries_of_block = kReduceThreads / widest_team << plan.window_bits;
+  plan.max_blocks = group.batch.num_ids / entries_of_block + 1 + 3 * group.num_tables;
+  if (largest_stride > UINT32_MAX) plan.max_blocks = INT64_MAX;  // no such launch
   return plan;
-}
-
-// A block for each kind of tables: a thread counts the blocks that a table needs, all of them add
-// up.
-template <typename = void>
-__global__ void __launch_bounds__(kReduceThreads)
-    PlanBlocksKernel(ReduceArgs args, int64_t* all_first_blocks) {
-  __shared__ int64_t shared[kReduceThreads];
-  const int64_t* num_unique = args.sorted.num_unique;
-  const int64_t rows_per_team = ReduceArgs::RowsPerTeam(num_unique[args.num_tables], args.num_ids);
-  int64_t* first_blocks = all_first_blocks + blockIdx.x * (args.num_tables + 1);
-  int64_t before = 0;
-  if (threadIdx.x == 0) first_blocks[0] = 0;
-  for (int64_t first = 0; first < args.num_tables; first += kReduceThreads) {
-    const int64_t t = first + threadIdx.x;
-    int64_t count = 0;
-    if (t < args.num_tables && args.tasks[t].kind == blockIdx.x) {
-      const int64_t rows = (kReduceThreads >> args.tasks[t].shape.team_bits) * rows_per_team;
-      count = (num_unique[t + 1] - num_unique[t] + rows - 1) / rows;
-    }
-    shared[threadIdx.x] = count;
-    for (int offset = 1; offset < kReduceThreads; offset *= 2) {
-      __syncthreads();
-      const int64_t left = threadIdx.x >= offset ? shared[threadIdx.x - offset] : 0;
-      __syncthreads();
-      shared[threadIdx.x] += left;
-    }
-    __syncthreads();
-    if (t < args.num_tables) first_blocks[t + 1] = before + shared[threadIdx.x];
-    before += shared[kReduceThreads - 1];
-    __syncthreads();
-  }
 }
 
 inline int64_t MaxDim(const Group& group) {
@@ -138,15 +108,21 @@ inline int64_t MaxDim(const Group& group) {
   return max_dim;
 }
 
-// Bytes of the sums of pieces. Rows of several pieces have more than kLeastPieceEntries entries, so
-// that there are at most twice as many pieces as they would fill.
-inline int64_t SumsBytes(const Group& group) {
-  return AlignScratch(2 * group.batch.num_ids / kLeastPieceEntries * MaxDim(group) * sizeof(float));
+// Elements from the sum of one piece to the next.
+inline int64_t PieceStride(const Group& group) { return (MaxDim(group) + 3) / 4 * 4; }
+
+// Rows that may have more than so many pieces.
+inline int64_t MaxRows(const Group& group, int64_t pieces) {
+  return group.batch.num_ids / (pieces * kPieceEntries) + 1;
 }
 
 template <typename Sink>
 int64_t ReduceScratchBytes(const Group& group) {
-  return SumsBytes(group) + AlignScratch(3 * sizeof(uint32_t)) +
+  return AlignScratch(PieceSums::Bytes(group.batch.num_ids, PieceStride(group))) +
+         AlignScratch(MaxRows(group, 1) * sizeof(LongRow)) +
+         AlignScratch(MaxRows(group, kManyPieces) * sizeof(LongRow)) +
+         AlignScratch(2 * sizeof(uint32_t)) +
+         AlignScratch((group.batch.num_ids / kLeastWindow + 2) * sizeof(uint32_t)) +
          AlignScratch(kNumTableKinds * (group.num_tables + 1) * sizeof(int64_t)) +
          AlignScratch(group.num_features * sizeof(GradientsOfFeature)) +
          AlignScratch(group.num_tables * sizeof(ReduceTask)) +
@@ -162,15 +138,24 @@ class ReduceLauncher {
   ReduceLauncher(const Group& group, const SortedRows& sorted, ReducePlan* plan,
                  const std::vector<SinkTable>& sinks, void* scratch, cudaStream_t stream,
                  int64_t num_owners = 1)
-      : plan_(*plan), stream_(stream), long_rows_(stream) {
-    args_.lists.sums = static_cast<float*>(scratch);
-    args_.lists.sum_stride = MaxDim(group);
-    char* memory = static_cast<char*>(scratch) + SumsBytes(group);
-    uint32_t* counts = reinterpret_cast<uint32_t*>(memory);
-    memory += AlignScratch(3 * sizeof(uint32_t));
-    int64_t* first_blocks = reinterpret_cast<int64_t*>(memory);
-    DeviceArrays arrays(memory +
-                        AlignScratch(kNumTableKinds * (group.num_tables + 1) * sizeof(int64_t)));
+      : plan_(*plan), stream_(stream) {
+    char* memory = static_cast<char*>(scratch);
+    auto take = [&](int64_t bytes) {
+      char* part = memory;
+      memory += AlignScratch(bytes);
+      return part;
+    };
+    args_.pieces.stride = PieceStride(group);
+    args_.pieces.sums =
+        reinterpret_cast<float*>(take(PieceSums::Bytes(group.batch.num_ids, args_.pieces.stride)));
+    args_.long_rows = reinterpret_cast<LongRow*>(take(MaxRows(group, 1) * sizeof(LongRow)));
+    args_.many = reinterpret_cast<LongRow*>(take(MaxRows(group, kManyPieces) * sizeof(LongRow)));
+    args_.num_long = reinterpret_cast<uint32_t*>(take(2 * sizeof(uint32_t)));
+    args_.window_rows = reinterpret_cast<uint32_t*>(
+        take((group.batch.num_ids / kLeastWindow + 2) * sizeof(uint32_t)));
+    int64_t* first_blocks =
+        reinterpret_cast<int64_t*>(take(kNumTableKinds * (group.num_tables + 1) * sizeof(int64_t)));
+    DeviceArrays arrays(memory);
     const GradientsOfFeature* features = arrays.Add(plan->features);
     for (ReduceTask& task : plan->tasks) {
       task.features = features;
@@ -182,66 +167,73 @@ class ReduceLauncher {
     args_.num_ids = group.batch.num_ids;
     args_.num_owners = num_owners;
     args_.sorted = sorted;
-    args_.lists.num_rows = counts;
-    args_.lists.num_pieces = counts + 1;
-    args_.lists.num_sums = counts + 2;
-    args_.lists.rows = static_cast<LongRow*>(sorted.spare_rows);
-    args_.lists.pieces_end =
-        reinterpret_cast<LongPiece*>(sorted.segments + sorted.num_segment_words);
+    args_.window_bits = plan->window_bits;
     sinks_ = arrays.Add(sinks);
     if ((error_ = arrays.Send(stream)) != cudaSuccess) return;
-    error_ = cudaMemsetAsync(counts, 0, 3 * sizeof(uint32_t), stream);
-    PlanBlocksKernel<><<<kNumTableKinds, kReduceThreads, 0, stream>>>(args_, first_blocks);
+    const int64_t num_threads = args_.NumWindows(args_.num_ids) + 1;
+    PlanReduceKernel<><<<static_cast<unsigned>(kNumTableKinds + num_threads / kReduceThreads + 1),
+                         kReduceThreads, 0, stream>>>(args_, first_blocks);
   }
 
-  // Before all others. What becomes of long rows is beside what becomes of the others.
+  // Adds up the rows of the sink's tables, and the pieces of long ones.
   template <typename Sink>
-  void ListLongRows(const typename Sink::Common& common) {
-    if (args_.num_ids <= kMinLongEntries || error_ != cudaSuccess) return;
-    ListLongRowsKernel<Sink><<<SeveralEach(), kReduceThreads, 0, stream_>>>(args_, common);
-    if (args_.num_ids < kMinIdsBeside) return;
-    error_ = beside_.Begin(stream_);
-    if (error_ == cudaSuccess) long_rows_ = beside_.stream();
+  void Reduce(const typename Sink::Common& common) {
+    ForWeighting<Sink>([&](auto weighting) {
+      ReduceRowsKernel<T, weighting.value, Sink>
+          <<<NumBlocks(), kReduceThreads, 0, stream_>>>(args_, Sinks<Sink>(), common);
+    });
   }
 
-  template <typename Sink, Weighting weighting>
-  void Segments(const typename Sink::Common& common) {
-    ReduceSegmentsKernel<T, weighting, Sink>
-        <<<static_cast<unsigned>(plan_.max_blocks + args_.num_owners), kReduceThreads, 0,
-           stream_>>>(args_, Sinks<Sink>(), common);
+  // As Reduce, by a kernel of the caller's: kernel_of(weighting).
+  template <typename Sink, typename KernelOf>
+  void ReduceWith(const typename Sink::Common& common, const KernelOf& kernel_of) {
+    ForWeighting<Sink>([&](auto weighting) {
+      kernel_of(weighting)<<<NumBlocks(), kReduceThreads, 0, stream_>>>(args_, Sinks<Sink>(),
+                                                                        common);
+    });
   }
 
-  // How many pieces there are, the device knows: blocks that find none end at once.
-  template <typename Sink, Weighting weighting>
-  void Pieces(const typename Sink::Common& common) {
-    if (args_.num_ids <= kMinLongEntries) return;
-    const auto num_blocks = static_cast<unsigned>(kPieceBlocks * NumMultiprocessors());
-    ReducePiecesKernel<T, weighting, Sink>
-        <<<num_blocks, kReduceThreads, 0, long_rows_>>>(args_, Sinks<Sink>(), common);
-  }
-
+  // After Reduce for all sinks.
   void AddPieces() {
-    if (args_.num_ids <= kLeastPieceEntries) return;
-    AddPiecesKernel<T><<<SeveralEach(), kAddThreads, 0, long_rows_>>>(args_);
+    if (args_.num_ids <= kManyPieces * kPieceEntries) return;
+    AddPiecesKernel<>
+        <<<static_cast<unsigned>(2 * NumMultiprocessors()), kAddThreads, 0, stream_>>>(args_);
   }
 
+  // After AddPieces.
   template <typename Sink>
   void TakeLongRows(const typename Sink::Common& common) {
-    if (args_.num_ids <= kLeastPieceEntries) return;
-    TakeLongRowsKernel<T, Sink>
-        <<<SeveralEach(), kReduceThreads, 0, long_rows_>>>(args_, Sinks<Sink>(), common);
+    if (args_.num_ids <= kPieceEntries) return;
+    ForWeighting<Sink>([&](auto weighting) {
+      TakeLongRowsKernel<T, weighting.value, Sink>
+          <<<SeveralEach(), kReduceThreads, 0, stream_>>>(args_, Sinks<Sink>(), common);
+    });
   }
 
-  // Called after all launches: the stream waits for the side stream.
-  cudaError_t End() {
-    for (const cudaError_t error : {beside_.End(), cudaGetLastError()}) {
-      if (error_ == cudaSuccess) error_ = error;
-    }
-    return error_;
+  // The kernel of what else is done with unique rows, by any number of blocks of kReduceThreads.
+  template <typename Sink, typename Kernel>
+  void ForUniqueRows(const Kernel& kernel) {
+    kernel<<<SeveralEach(), kReduceThreads, 0, stream_>>>(args_, Sinks<Sink>());
   }
+
+  cudaError_t End() const { return error_ == cudaSuccess ? cudaGetLastError() : error_; }
 
  private:
   static unsigned SeveralEach() { return static_cast<unsigned>(4 * NumMultiprocessors()); }
+  unsigned NumBlocks() const { return static_cast<unsigned>(plan_.max_blocks + args_.num_owners); }
+
+  // Calls body with the Weighting that the sink's tables need. Those of kAnyTable share one, as
+  // their kernels take long to compile.
+  template <typename Sink, typename Body>
+  void ForWeighting(const Body& body) const {
+    if constexpr (Sink::kKind == kAnyTable) {
+      body(std::integral_constant<Weighting, Weighting::kClipping>{});
+    } else if (plan_.weighting == Weighting::kNone) {
+      body(std::integral_constant<Weighting, Weighting::kNone>{});
+    } else {
+      body(std::integral_constant<Weighting, Weighting::kWeights>{});
+    }
+  }
 
   template <typename Sink>
   const typename Sink::Table* Sinks() const {
@@ -249,8 +241,7 @@ class ReduceLauncher {
   }
 
   const ReducePlan& plan_;
-  cudaStream_t stream_, long_rows_;
-  SideStream beside_;
+  cudaStream_t stream_;
   ReduceArgs args_;
   const void* sinks_;
   cudaError_t error_;

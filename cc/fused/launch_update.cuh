@@ -3,6 +3,7 @@
 
 #include "fused/launch_reduce.cuh"
 #include "fused/launch_update.h"
+#include "fused/stream_rows.cuh"
 #include "fused/update_any_table.cuh"
 #include "fused/update_plain_table.cuh"
 
@@ -50,23 +51,20 @@ cudaError_t LaunchUpdate(const Group& group, const SortedRows& sorted, const Upd
   int64_t max_plain_columns = 0;
   if (args.has_float_slots && !sorted.has_wide_keys) {
     ForPlainSink<T, kFewWords>(update.rule, PlainRules{},
-                               [&](auto sink) { max_plain_columns = decltype(sink)::kMaxTaken; });
+                               [&](auto sink) { max_plain_columns = decltype(sink)::kMaxColumns; });
   }
   ReducePlan plan = PlanReduce(group, alignments, max_plain_columns);
   if (plan.max_blocks > INT32_MAX) return cudaErrorInvalidConfiguration;
   ReduceLauncher<T> launcher(group, sorted, &plan, sinks, scratch, stream);
-  launcher.template ListLongRows<ApplyRule<T>>(args);
   ForSinks<T>(plan, update.rule, [&](auto sink) {
     using Sink = decltype(sink);
-    if constexpr (Sink::kKind == kAnyTable) {  // one for all weightings: these take long to compile
-      launcher.template Segments<Sink, Weighting::kClipping>(args);
-    } else if (plan.weighting == Weighting::kNone) {
-      launcher.template Segments<Sink, Weighting::kNone>(args);
-      return launcher.template Pieces<Sink, Weighting::kNone>(args);
+    if constexpr (Sink::kKind == kOneWord) {
+      launcher.template ReduceWith<Sink>(args, [](auto weighting) {
+        return StreamRowsKernel<T, decltype(weighting)::value, typename Sink::UpdateRule>;
+      });
     } else {
-      launcher.template Segments<Sink, Weighting::kWeights>(args);
+      launcher.template Reduce<Sink>(args);
     }
-    launcher.template Pieces<Sink, Weighting::kWeights>(args);
   });
   launcher.AddPieces();
   ForSinks<T>(plan, update.rule,

@@ -1,5 +1,5 @@
-// What the kernels of reduce_rows.cuh get: tables, their gradients and sorted entries, and the
-// lists of rows that occur often.
+// What the kernels of reduce_rows.cuh get: tables, their gradients and sorted entries, and where
+// the sums of long rows are kept.
 #pragma once
 
 #include <cstdint>
@@ -9,8 +9,11 @@
 
 namespace group_embedding {
 
-inline constexpr int64_t kEntriesPerTeam = 32;
-inline constexpr int32_t kMinLongEntries = 64;  // a row of no more is not long
+// A row of more entries is long. It is added up in pieces of so many, counted from its first entry,
+// so that a row's gradient depends on its own entries alone, wherever they are in the batch.
+inline constexpr uint32_t kPieceEntries = 64;
+// A row of more pieces has a block to add them.
+inline constexpr uint32_t kManyPieces = 32;
 
 // The kernels that handle a table. Each kind has kernels of its own, since the tables that share a
 // kernel all use as many registers as the largest needs. Plain tables have rows that are not
@@ -25,7 +28,7 @@ enum TableKind : int32_t {
 // The output gradients of one feature of a table.
 struct GradientsOfFeature {
   const char* gradients;
-  int64_t bytes_per_sample;
+  uint32_t bytes_per_sample;
   uint32_t first_sample;
   uint32_t last_sample;  // counted from the first
 };
@@ -41,43 +44,29 @@ struct ReduceTask {
   RowShape shape;  // of rows and gradients
   int32_t dim;
   float max_norm;
-  int32_t long_entries;   // a row with more is long
-  int32_t piece_entries;  // at most, of a piece of it
   TableKind kind;
 };
 
-// A piece of a long row. Sums are stored only for rows of several pieces.
-struct LongPiece {
-  uint32_t begin;  // of its entries
-  uint32_t count;
-  uint32_t unique;      // over all tables
-  uint32_t num_pieces;  // of the row
-  uint32_t sum;         // index of its sum in LongLists
-  int32_t table;
-};
-
+// A long row.
 struct LongRow {
   uint32_t unique;  // over all tables
-  uint32_t num_pieces;
-  uint32_t sum;  // of its first piece; the others follow
   int32_t table;
 };
-static_assert(sizeof(LongRow) == 16);
 
-// Pieces are where SortedRows::segments has space, from the end of the buffer down: a row of n
-// entries leaves n - 1 words free, and a piece of kLeastPieceEntries, or all 65 entries or more of
-// a row, takes 6.
-struct LongLists {
-  uint32_t* num_rows;    // [1]
-  uint32_t* num_pieces;  // [1]
-  uint32_t* num_sums;    // [1]
-  LongRow* rows;
-  LongPiece* pieces_end;
-  float* sums;         // of the pieces of rows of several
-  int64_t sum_stride;  // elements from one sum to the next
+// The sums of the pieces of long rows, in float32. Where a piece is kept, its first entry says: of
+// kPieceEntries consecutive entries, from a multiple of it on, at most one is the first of a long
+// row, and at most one the first of another piece of one.
+struct PieceSums {
+  float* sums;
+  int64_t stride;  // elements from one sum to the next, a multiple of 4
 
-  __device__ float* sum(uint32_t i) const { return sums + i * sum_stride; }
-  __device__ LongPiece& piece(uint32_t i) const { return pieces_end[-1 - static_cast<int64_t>(i)]; }
+  // entry: the first of the piece; is_first: whether it is the row's first, too.
+  __device__ float* At(uint32_t entry, bool is_first) const {
+    return sums + (2 * int64_t{entry / kPieceEntries} + is_first) * stride;
+  }
+  static int64_t Bytes(int64_t num_ids, int64_t stride) {
+    return 2 * (num_ids / kPieceEntries + 1) * stride * static_cast<int64_t>(sizeof(float));
+  }
 };
 
 struct ReduceArgs {
@@ -87,12 +76,24 @@ struct ReduceArgs {
   int64_t num_ids;
   int64_t num_owners;
   SortedRows sorted;
-  LongLists lists;
+  // Entries are cut into windows of 2 to the power of window_bits, at most kPieceEntries, wherever
+  // rows end.
+  int32_t window_bits;
+  uint32_t* window_rows;  // [NumWindows(num_ids) + 1] the first unique row that begins in each
+  PieceSums pieces;
+  uint32_t* num_long;  // [2] long rows, and those of more than kManyPieces pieces
+  LongRow* long_rows;  // which these are, in any order
+  LongRow* many;
 
-  // Consecutive unique rows for a team: as many as make it worth starting.
-  __host__ __device__ static int64_t RowsPerTeam(int64_t num_unique, int64_t num_ids) {
-    const int64_t rows = (kEntriesPerTeam * num_unique + num_ids - 1) / num_ids;
-    return rows < 1 ? 1 : rows;
+  __host__ __device__ int64_t NumWindows(int64_t num_entries) const {
+    return (num_entries + (int64_t{1} << window_bits) - 1) >> window_bits;
+  }
+  // The windows in which table t has entries are those from FirstWindow to EndOfWindows.
+  __device__ int64_t FirstWindow(int64_t t) const {
+    return __ldg(sorted.segments + sorted.num_unique[t]) >> window_bits;
+  }
+  __device__ int64_t EndOfWindows(int64_t t) const {
+    return NumWindows(__ldg(sorted.segments + sorted.num_unique[t + 1]));
   }
   __device__ int64_t RowOf(const ReduceTask& task, int64_t unique) const {
     const uint32_t entry = __ldg(sorted.segments + unique);

@@ -3,40 +3,40 @@
 namespace group_embedding {
 namespace {
 
-// The sink that keeps the gradients, as the indices and values of an IndexedSlices.
-template <typename T>
+// Where the gradients of a table go.
+struct StoredTable {
+  int64_t* indices;
+  char* values;
+  int64_t dim;
+  GradientWire wire;
+};
+
+// The sink that keeps the gradients, as the values of an IndexedSlices.
+template <typename T, TableKind kOfTables>
 struct StoreGradient {
-  struct Table {
-    int64_t* indices;
-    char* values;
-    int64_t dim;
-    GradientWire wire;
-  };
+  using Table = StoredTable;
   struct Shared {};
   struct Common {};
-  static constexpr bool kTakesRow = true;
-  static constexpr TableKind kKind = kAnyTable;
+  static constexpr TableKind kKind = kOfTables;
   static constexpr int kBlocks = 4;
-  static constexpr int64_t kMaxTaken = kEntriesPerTeam;
+  static constexpr int64_t kMaxTaken = kPieceEntries + 1;  // all segments of a window
+  static constexpr int kMaxColumns = 4;
   __device__ static bool IsActive(const Common&) { return true; }
   __device__ static bool NeedsRow(const Common&) { return false; }
 
   template <typename Vector, bool kAtOnce>
   struct Team {
-    static_assert(!kAtOnce);
-    const Table sink;
+    const Table& sink;
     const int64_t first_unique;  // of the table
 
     __device__ Team(const ReduceArgs& a, int32_t table, const Table& store, const Common&,
                     const group_embedding::Team&, Shared&)
         : sink(store), first_unique(a.sorted.num_unique[table]) {}
     __device__ void Start(int64_t, int, int, int32_t, bool) {}
-    __device__ void Take(int, int64_t unique, int64_t row, int32_t column, bool has_column,
+    __device__ void Take(int, int64_t unique, int32_t column, bool has_column,
                          const float (&sum)[Vector::kSize]) {
       if (!has_column) return;
-      const int64_t at = unique - first_unique;
-      if (column == 0 && sink.indices != nullptr) sink.indices[at] = row;
-      const int64_t element = at * sink.dim + column;
+      const int64_t element = (unique - first_unique) * sink.dim + column;
       switch (sink.wire.type) {
         case DataType::kFloat32:
           return Store<float>(sum, element);
@@ -61,41 +61,58 @@ struct StoreGradient {
   };
 };
 
+// The indices of the IndexedSlices.
+template <typename = void>
+__global__ void __launch_bounds__(kReduceThreads)
+    StoreIndicesKernel(const __grid_constant__ ReduceArgs args, const StoredTable* sinks) {
+  const int64_t* num_unique = args.sorted.num_unique;
+  const int64_t step = int64_t{gridDim.x} * kReduceThreads;
+  for (int64_t u = int64_t{blockIdx.x} * kReduceThreads + threadIdx.x;
+       u < num_unique[args.num_tables]; u += step) {
+    const int64_t table =
+        FindOwnerAlone(args.num_tables, u, [&](int64_t t) { return num_unique[t]; });
+    int64_t* indices = LoadPointer(&sinks[table].indices);
+    if (indices != nullptr) indices[u - num_unique[table]] = args.RowOf(args.tasks[table], u);
+  }
+}
+
+template <typename T, typename Body>
+void ForStores(const ReducePlan& plan, const Body& body) {
+  if (plan.has[kOneWord]) body(StoreGradient<T, kOneWord>{});
+  if (plan.has[kFewWords]) body(StoreGradient<T, kFewWords>{});
+  if (plan.has[kAnyTable]) body(StoreGradient<T, kAnyTable>{});
+}
+
 }  // namespace
 
 int64_t ReduceRowsScratchBytesCuda(const Group& group) {
-  return ReduceScratchBytes<StoreGradient<float>>(group);
+  return ReduceScratchBytes<StoreGradient<float, kAnyTable>>(group);
 }
 
 cudaError_t ReduceRowsCuda(const Group& group, const SortedRows& sorted, const TableGrad* grads,
                            void* scratch, cudaStream_t stream, const ReduceOptions& options) {
   if (group.batch.num_ids == 0) return cudaSuccess;
   std::vector<int64_t> alignments;
-  for (int64_t t = 0; t < group.num_tables; ++t) alignments.push_back(Alignment(grads[t].values));
-  ReducePlan plan = PlanReduce(group, alignments, /*max_plain_columns=*/0);
+  std::vector<StoredTable> stores;
+  bool stores_indices = false;
+  for (int64_t t = 0; t < group.num_tables; ++t) {
+    const GradientWire as_it_is = {group.dtype, 1};
+    alignments.push_back(Alignment(grads[t].values));
+    stores.push_back({grads[t].indices, static_cast<char*>(grads[t].values), group.tables[t].dim,
+                      options.wires == nullptr ? as_it_is : options.wires[t]});
+    stores_indices |= grads[t].indices != nullptr;
+  }
+  ReducePlan plan = PlanReduce(group, alignments, StoreGradient<float, kAnyTable>::kMaxColumns);
   if (plan.max_blocks > INT32_MAX) return cudaErrorInvalidConfiguration;
   return ForDeviceType(group.dtype, [&](auto* type) {
     using T = std::remove_pointer_t<decltype(type)>;
-    using Sink = StoreGradient<T>;
-    std::vector<typename Sink::Table> sinks;
-    for (int64_t t = 0; t < group.num_tables; ++t) {
-      const GradientWire as_it_is = {group.dtype, 1};
-      sinks.push_back({grads[t].indices, static_cast<char*>(grads[t].values), group.tables[t].dim,
-                       options.wires == nullptr ? as_it_is : options.wires[t]});
+    ReduceLauncher<T> launcher(group, sorted, &plan, stores, scratch, stream, options.num_owners);
+    if (stores_indices) {
+      launcher.template ForUniqueRows<StoreGradient<T, kAnyTable>>(StoreIndicesKernel<>);
     }
-    ReduceLauncher<T> launcher(group, sorted, &plan, sinks, scratch, stream, options.num_owners);
-    launcher.template ListLongRows<Sink>({});
-    if (plan.weighting == Weighting::kNone) {
-      launcher.template Segments<Sink, Weighting::kNone>({});
-      launcher.template Pieces<Sink, Weighting::kNone>({});
-    } else {
-      plan.weighting == Weighting::kClipping
-          ? launcher.template Segments<Sink, Weighting::kClipping>({})
-          : launcher.template Segments<Sink, Weighting::kWeights>({});
-      launcher.template Pieces<Sink, Weighting::kWeights>({});
-    }
+    ForStores<T>(plan, [&](auto sink) { launcher.template Reduce<decltype(sink)>({}); });
     launcher.AddPieces();
-    launcher.template TakeLongRows<Sink>({});
+    ForStores<T>(plan, [&](auto sink) { launcher.template TakeLongRows<decltype(sink)>({}); });
     return launcher.End();
   });
 }

@@ -32,7 +32,7 @@ struct Workspace {
   int64_t* num_unique;
   int64_t* num_starts;
   char* arrays;
-  char* cub;  // afterwards SortedRows::spare_rows
+  char* cub;
   size_t cub_bytes;
   int64_t bytes;
 };
@@ -57,8 +57,7 @@ int SignificantBits(int64_t value) {
   return bits;
 }
 
-// 4-byte words of a buffer of keys, which also holds [num_ids + 2] segments and what else
-// SortedRows::segments says.
+// 4-byte words of a buffer of keys, which also holds [num_ids + 2] segments.
 template <typename Key>
 int64_t SpareWords(int64_t num_ids) {
   return num_ids * static_cast<int64_t>(sizeof(Key) / 4) + 16;
@@ -90,7 +89,7 @@ cudaError_t LayOut(const Group& group, const SortOptions& options, void* memory,
                                 static_cast<uint32_t*>(nullptr), static_cast<int64_t*>(nullptr),
                                 static_cast<int64_t>(num_ids), StartsSegment<Key>{nullptr});
   if (error != cudaSuccess) return error;
-  w->cub_bytes = std::max({sort_bytes, select_bytes, size_t{num_ids} / kLeastPieceEntries * 16});
+  w->cub_bytes = std::max(sort_bytes, select_bytes);
 
   int64_t at = 0;
   auto take = [&](int64_t bytes) {
@@ -268,8 +267,6 @@ cudaError_t Sort(const Group& group, SortOptions options, void* workspace, Sorte
   sorted->keys = keys.Current();
   sorted->has_wide_keys = sizeof(Key) == 8;
   sorted->segments = segments;
-  sorted->num_segment_words = SpareWords<Key>(num_ids);
-  sorted->spare_rows = w.cub;
   if (needs_read_rows) {
     const ReadArgs read{rows,     group.batch.reads, group.num_tables,       w.num_unique,
                         segments, w.read.positions,  w.read.unique_addresses};

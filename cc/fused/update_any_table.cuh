@@ -112,7 +112,6 @@ struct ApplyRule {
   using Table = RuleTable<T>;
   using Common = RuleArgs;
   using Shared = TakenRows;
-  static constexpr bool kTakesRow = false;
   static constexpr TableKind kKind = kAnyTable;
   static constexpr int kBlocks = 3;
   static constexpr int64_t kMaxTaken = kTakenRows;
@@ -135,8 +134,7 @@ struct ApplyRule {
 
     __device__ void Start(int64_t, int, int, int32_t, bool) {}
 
-    __device__ void Take(int s, int64_t, int64_t, int32_t, bool,
-                         const float (&sum)[Vector::kSize]) {
+    __device__ void Take(int s, int64_t, int32_t, bool, const float (&sum)[Vector::kSize]) {
       *reinterpret_cast<Vector*>(&shared_.gradients[s][threadIdx.x]) = Vector::Round(sum);
     }
 

@@ -11,7 +11,8 @@
 namespace group_embedding {
 
 // As the sink of update_any_table.cuh, for a rule known at compile time and float32 slots. The
-// rules of most models are worth kernels of their own.
+// rules of most models are worth kernels of their own. In tables of kOneWord it updates long rows
+// alone: stream_rows.cuh has the others.
 //
 // Rows and slots are copied to shared memory while gradients are still added up: copies in flight
 // need no registers. A thread copies, reads and writes only its own columns. A staging slot `place`
@@ -20,7 +21,7 @@ template <typename T, typename Rule, TableKind kOfTables>
 struct ApplyPlainRule {
   using Table = RuleTable<T>;
   using Common = RuleArgs;
-  static constexpr bool kTakesRow = false;
+  using UpdateRule = Rule;
   static constexpr TableKind kKind = kOfTables;
   static constexpr int kBlocks = 4;
   // A rule has slots per column, or one per row, which is then its only one.
@@ -34,6 +35,7 @@ struct ApplyPlainRule {
   // slots or, of which it takes but a part, the slot per row.
   static constexpr int kWords = 2 + kCopiedSlots * kSlotWords + (kHasRowSlot ? 1 : 0);
   static constexpr int64_t kMaxTaken = std::min(4, 12 / kWords);  // within 48 KB
+  static constexpr int kMaxColumns = static_cast<int>(kMaxTaken);
   struct Shared {
     uint4 words[kMaxTaken][kWords][kReduceThreads];
   };
@@ -88,7 +90,7 @@ struct ApplyPlainRule {
       __pipeline_commit();
     }
 
-    __device__ void Take(int place, int64_t, int64_t, int32_t, bool, const float (&sum)[kSize]) {
+    __device__ void Take(int place, int64_t, int32_t, bool, const float (&sum)[kSize]) {
       *reinterpret_cast<Vector*>(&Word(place, 0)) = Vector::Round(sum);
     }
 
