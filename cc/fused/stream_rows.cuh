@@ -5,10 +5,8 @@
 // row takes few instructions, which are what limits rows of few entries.
 #pragma once
 
-#include <algorithm>
-
+#include "fused/plain_slots.cuh"
 #include "fused/reduce_rows.cuh"
-#include "optimizer/apply_rule.cuh"
 
 namespace group_embedding {
 
@@ -29,13 +27,10 @@ class StreamedRule {
  public:
   using Word = Vector<T, 16>;
   static constexpr int kSize = Word::kSize;  // columns of a thread
-  // A rule has slots per column, or one per row, which is then its only one.
-  static constexpr bool kHasRowSlot = Rule::kRowSlot == 0;
-  static_assert(kHasRowSlot ? Rule::kNumSlots == 1 : Rule::kRowSlot == kNoRowSlot);
-  static constexpr int kSlots = kHasRowSlot ? 0 : Rule::kNumSlots;
-  static constexpr int kSlotWords = sizeof(float) / sizeof(T);
-  // A third slot, which few rules have, is read when it is needed.
-  static constexpr int kLoadedSlots = std::min(kSlots, 2);
+  using Slots = PlainSlots<T, Rule>;
+  static constexpr bool kHasRowSlot = Slots::kHasRowSlot;
+  static constexpr int kSlots = Slots::kSlots, kLoadedSlots = Slots::kLoadedSlots;
+  static constexpr int kSlotWords = Slots::kSlotWords;
   static constexpr int kWords = 1 + kLoadedSlots * kSlotWords;
   // Entries in flight: as many as registers allow.
   static constexpr int kRows = kLoadedSlots > 0 ? 1 : kHasRowSlot || sizeof(T) == 2 ? 2 : 3;
@@ -173,7 +168,7 @@ class StreamedRule {
       for (int k = 0; k < kMaxSlots; ++k) slots[k][j] = of_column[k];
     }
     if constexpr (sizeof(T) == 2) {
-      if (stochastic_rounding_) RoundColumns(hyper, row, updated);
+      if (stochastic_rounding_) RoundColumns<T>(hyper, row, column_, updated);
     }
     Word::Round(updated).Stream(Rows() + at);
 #pragma unroll
@@ -186,14 +181,6 @@ class StreamedRule {
         for (int i = 0; i < 4; ++i) values[i] = slots[k][w * 4 + i];
         WriteColumns<float>(Slot(k), at + w * 4, values);
       }
-    }
-  }
-
-  __device__ void RoundColumns(const Hyper& hyper, int64_t row, float (&values)[kSize]) const {
-    const uint32_t key = __float_as_uint(hyper.rounding_key);
-#pragma unroll
-    for (int j = 0; j < kSize; ++j) {
-      values[j] = RoundToNeighbour(T{}, values[j], RandomBits(key, row, column_ + j));
     }
   }
 

@@ -5,8 +5,8 @@
 
 #include <algorithm>
 
+#include "fused/plain_slots.cuh"
 #include "fused/reduce_rows.cuh"
-#include "optimizer/apply_rule.cuh"
 
 namespace group_embedding {
 
@@ -24,13 +24,10 @@ struct ApplyPlainRule {
   using UpdateRule = Rule;
   static constexpr TableKind kKind = kOfTables;
   static constexpr int kBlocks = 4;
-  // A rule has slots per column, or one per row, which is then its only one.
-  static constexpr bool kHasRowSlot = Rule::kRowSlot == 0;
-  static_assert(kHasRowSlot ? Rule::kNumSlots == 1 : Rule::kRowSlot == kNoRowSlot);
-  static constexpr int kSlots = kHasRowSlot ? 0 : Rule::kNumSlots;
-  // A third slot, which few rules have, is read from the table when it is needed.
-  static constexpr int kCopiedSlots = std::min(kSlots, 2);
-  static constexpr int kSlotWords = sizeof(float) / sizeof(T);
+  using Slots = PlainSlots<T, Rule>;
+  static constexpr bool kHasRowSlot = Slots::kHasRowSlot;
+  static constexpr int kSlots = Slots::kSlots, kCopiedSlots = Slots::kLoadedSlots;
+  static constexpr int kSlotWords = Slots::kSlotWords;
   // Words, of a vector's bytes, that a thread has of a row: of its gradient, of itself and of the
   // slots or, of which it takes but a part, the slot per row.
   static constexpr int kWords = 2 + kCopiedSlots * kSlotWords + (kHasRowSlot ? 1 : 0);
@@ -214,7 +211,7 @@ struct ApplyPlainRule {
         for (int k = 0; k < kMaxSlots; ++k) slots[k][j] = of_column[k];
       }
       if constexpr (sizeof(T) == 2) {
-        if (common_.stochastic_rounding) RoundColumns(hyper, row, column, updated);
+        if (common_.stochastic_rounding) RoundColumns<T>(hyper, row, column, updated);
       }
       Vector::Round(updated).Stream(Rows() + at);
 #pragma unroll
@@ -227,15 +224,6 @@ struct ApplyPlainRule {
           for (int i = 0; i < kFloats; ++i) values[i] = slots[k][w * kFloats + i];
           WriteColumns<float>(Slot(k), at + w * kFloats, values);
         }
-      }
-    }
-
-    __device__ static void RoundColumns(const Hyper& hyper, int64_t row, int32_t column,
-                                        float (&values)[kSize]) {
-      const uint32_t key = __float_as_uint(hyper.rounding_key);
-#pragma unroll
-      for (int j = 0; j < kSize; ++j) {
-        values[j] = RoundToNeighbour(T{}, values[j], RandomBits(key, row, column + j));
       }
     }
 
