@@ -129,7 +129,8 @@ int64_t ReduceScratchBytes(const Group& group) {
          AlignScratch(group.num_tables * sizeof(typename Sink::Table));
 }
 
-// The kernels of one call, in the order in which they may be launched.
+// The kernels of one call, in the order in which they may be launched. After an error, which
+// End returns, none is launched.
 template <typename T>
 class ReduceLauncher {
  public:
@@ -178,6 +179,7 @@ class ReduceLauncher {
   // Adds up the rows of the sink's tables, and the pieces of long ones.
   template <typename Sink>
   void Reduce(const typename Sink::Common& common) {
+    if (error_ != cudaSuccess) return;
     ForWeighting<Sink>([&](auto weighting) {
       ReduceRowsKernel<T, weighting.value, Sink>
           <<<NumBlocks(), kReduceThreads, 0, stream_>>>(args_, Sinks<Sink>(), common);
@@ -187,6 +189,7 @@ class ReduceLauncher {
   // As Reduce, by a kernel of the caller's: kernel_of(weighting).
   template <typename Sink, typename KernelOf>
   void ReduceWith(const typename Sink::Common& common, const KernelOf& kernel_of) {
+    if (error_ != cudaSuccess) return;
     ForWeighting<Sink>([&](auto weighting) {
       kernel_of(weighting)<<<NumBlocks(), kReduceThreads, 0, stream_>>>(args_, Sinks<Sink>(),
                                                                         common);
@@ -195,7 +198,7 @@ class ReduceLauncher {
 
   // After Reduce for all sinks.
   void AddPieces() {
-    if (args_.num_ids <= kManyPieces * kPieceEntries) return;
+    if (args_.num_ids <= kManyPieces * kPieceEntries || error_ != cudaSuccess) return;
     AddPiecesKernel<>
         <<<static_cast<unsigned>(2 * NumMultiprocessors()), kAddThreads, 0, stream_>>>(args_);
   }
@@ -203,7 +206,7 @@ class ReduceLauncher {
   // After AddPieces.
   template <typename Sink>
   void TakeLongRows(const typename Sink::Common& common) {
-    if (args_.num_ids <= kPieceEntries) return;
+    if (args_.num_ids <= kPieceEntries || error_ != cudaSuccess) return;
     ForWeighting<Sink>([&](auto weighting) {
       TakeLongRowsKernel<T, weighting.value, Sink>
           <<<SeveralEach(), kReduceThreads, 0, stream_>>>(args_, Sinks<Sink>(), common);
@@ -213,6 +216,7 @@ class ReduceLauncher {
   // The kernel of what else is done with unique rows, by any number of blocks of kReduceThreads.
   template <typename Sink, typename Kernel>
   void ForUniqueRows(const Kernel& kernel) {
+    if (error_ != cudaSuccess) return;
     kernel<<<SeveralEach(), kReduceThreads, 0, stream_>>>(args_, Sinks<Sink>());
   }
 
