@@ -1,6 +1,7 @@
 """The backward pass fused with the update, against NumPy in float64, and against itself."""
 
 import mmap
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -241,6 +242,29 @@ def test_bits_repeat(place, rule):
     first = Updated(case, place, rule, runs=2).bits()
     for a, b in zip(first, Updated(case, place, rule, runs=2, threads=3).bits()):
         np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("num_samples", [300, 3000])
+def test_a_row_has_the_same_bits_whatever_else_is_in_the_batch(place, dtype, num_samples):
+    # Given a batch in which hundreds or thousands of ids name row 1 of each table, and the same
+    # batch without the ids of even rows
+    whole = draw_case(
+        21, [4, 10, 32, 126, 300], dtype=dtype, num_samples=num_samples, skew=0.5, combiners=["sum"]
+    )
+    is_odd = whole.ids % 2 == 1
+    before = np.concatenate([[0], np.cumsum(is_odd)])
+    part = replace(whole, ids=whole.ids[is_odd], row_splits=before[whole.row_splits])
+    of_first_table = np.bincount(part.ids[: part.row_splits[num_samples]])
+    assert (of_first_table[1] > 64 * 32) == (num_samples == 3000)
+    assert of_first_table[1] > 64
+    # When both update the tables
+    rows_of_whole = Updated(whole, place, "rowwise_adagrad").tables
+    rows_of_part = Updated(part, place, "rowwise_adagrad").tables
+    # Then the odd rows are the same
+    for a, b in zip(rows_of_whole, rows_of_part):
+        np.testing.assert_array_equal(a[1::2].view(np.uint8), b[1::2].view(np.uint8))
 
 
 @pytest.mark.parametrize("place", PLACES)
