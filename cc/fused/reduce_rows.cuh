@@ -5,6 +5,7 @@
 //   Sink::kKind             the kind of tables that the sink handles: see TableKind
 //   Sink::kBlocks           at most so many blocks of ReduceRowsKernel on a multiprocessor
 //   Sink::kMaxTaken         staging slots: rows that a team takes at most before it calls Finish
+//   Sink::kMaxColumns       vectors of a thread, at most, where kAtOnce: see below
 //   Sink::Shared            shared memory of a block
 //   Sink::IsActive(common)  whether anything is to be done
 //   Sink::NeedsRow(common)  whether the whole gradient of a row must be known before any column is
