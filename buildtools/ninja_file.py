@@ -48,7 +48,7 @@ class NinjaFile:
             "ninja_required_version = 1.5",
             f"builddir = {OBJECTS}",
             # -g0: TensorFlow's headers make debug information of hundreds of megabytes.
-            f"cxxflags = -std=c++17 -O3 -fno-math-errno -g0 -fPIC -march={march()} -Wall"
+            f"cxxflags = -std=c++17 -O3 -fno-math-errno -g0 -fPIC -march={march()} -Wall -Werror=switch"
             f" -I{SOURCES} {defines}",
             "rule cxx",
             f"  command = {launcher}{cxx} $cxxflags $extra -MMD -MF $out.d -c $in -o $out",
@@ -84,7 +84,7 @@ class NinjaFile:
                 "  pool = cuda",
                 f"  command = {launcher}{cuda.nvcc} -ccbin {cxx} -std=c++17 -O3{at_a_time}"
                 f" -fmad=false --expt-relaxed-constexpr --extended-lambda {cuda.gencode}"
-                f" -Xcompiler=-fPIC,-g0,-march={march()},-Wall,-fno-semantic-interposition"
+                f" -Xcompiler=-fPIC,-g0,-march={march()},-Wall,-Werror=switch,-fno-semantic-interposition"
                 f" -I{SOURCES} {defines} -MMD -MF $out.d -c $in -o $out",
                 "  depfile = $out.d",
                 "  description = CUDA $in",

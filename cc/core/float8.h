@@ -15,6 +15,8 @@ GROUP_EMBEDDING_HOST_DEVICE float Magnitude(float x) { return fabsf(x); }
 GROUP_EMBEDDING_HOST_DEVICE float Select(bool condition, float x, float y) {
   return condition ? x : y;
 }
+// The larger of two, NaN where either is NaN.
+GROUP_EMBEDDING_HOST_DEVICE float Larger(float x, float y) { return x > y || x != x ? x : y; }
 
 #ifndef __CUDACC__
 // The compiler keeps several of these in registers, which it does not always do for loops over
@@ -36,6 +38,7 @@ inline Float8 Power(float x, Float8 exponent) {
 }
 inline Float8 Magnitude(Float8 x) { return x < 0 ? -x : x; }
 inline Float8 Select(Mask8 condition, Float8 x, Float8 y) { return condition ? x : y; }
+inline Float8 Larger(Float8 x, Float8 y) { return (x > y) | (x != x) ? x : y; }
 #endif
 
 }  // namespace group_embedding

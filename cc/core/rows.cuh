@@ -232,7 +232,7 @@ auto ForDeviceType(DataType dtype, Body&& body) {
 // What a row is multiplied by so that its norm is at most max_norm (tf.clip_by_norm).
 __device__ inline float ClipScale(float sum_squares, float max_norm) {
   const float norm = sqrtf(sum_squares);
-  return norm > max_norm ? max_norm / norm : 1.0f;
+  return norm <= max_norm ? 1.0f : max_norm / norm;
 }
 
 // The gradient g of a clipped row is scale * (g - along * row) for the row itself.
@@ -243,7 +243,7 @@ struct ClipGradient {
   // dot: row . g
   __device__ static ClipGradient Of(float sum_squares, float dot, float max_norm) {
     const float norm = sqrtf(sum_squares);
-    if (!(norm >= max_norm)) return {};
+    if (norm < max_norm) return {};
     return {max_norm / norm, dot / sum_squares};
   }
 };

@@ -143,11 +143,12 @@ float Dot(A a, B b, int64_t dim) {
   return (sums[0] + sums[1]) + (sums[2] + sums[3]);
 }
 
-// What a row is multiplied by so that its L2 norm is at most max_norm (tf.clip_by_norm).
+// What a row is multiplied by so that its L2 norm is at most max_norm (tf.clip_by_norm). NaN where
+// the norm is NaN: such a row becomes NaN as a whole.
 template <typename Row>
 float ClipScale(Row row, int64_t dim, float max_norm) {
   const float norm = std::sqrt(Dot(row, row, dim));
-  return norm > max_norm ? max_norm / norm : 1.0f;
+  return norm <= max_norm ? 1.0f : max_norm / norm;
 }
 
 // Turns the gradient of the clipped row into that of the row itself: with n = |row| >= max_norm,
@@ -156,7 +157,7 @@ template <typename T>
 void ClipGradient(const T* row, int64_t dim, float max_norm, float* gradient) {
   const float squared = Dot(row, row, dim);
   const float norm = std::sqrt(squared);
-  if (!(norm >= max_norm)) return;
+  if (norm < max_norm) return;
   const float along = Dot(row, gradient, dim) / squared;
   for (int64_t j = 0; j < dim; ++j) {
     gradient[j] = max_norm / norm * (gradient[j] - along * ToFloat(row[j]));

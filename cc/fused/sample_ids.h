@@ -16,13 +16,34 @@ enum class IdUse : int32_t {
   kNone,   // pruned
 };
 
+// Each switch names every combiner and has no default: the compiler reports a new combiner that one
+// of them leaves out.
+
 // Whether an id of this weight is one of its sample's; NaN is not positive.
 GROUP_EMBEDDING_HOST_DEVICE bool WeightCounts(Combiner combiner, float weight) {
-  return weight > 0 || (combiner != Combiner::kMean && combiner != Combiner::kSqrtN);
+  switch (combiner) {
+    case Combiner::kMean:
+    case Combiner::kSqrtN:
+      return weight > 0;
+    case Combiner::kSum:
+    case Combiner::kSignedMean:
+    case Combiner::kSignedSqrtN:
+      break;
+  }
+  return true;
 }
 
 GROUP_EMBEDDING_HOST_DEVICE bool IsMean(Combiner combiner) {
-  return combiner == Combiner::kMean || combiner == Combiner::kSignedMean;
+  switch (combiner) {
+    case Combiner::kMean:
+    case Combiner::kSignedMean:
+      return true;
+    case Combiner::kSum:
+    case Combiner::kSqrtN:
+    case Combiner::kSignedSqrtN:
+      break;
+  }
+  return false;
 }
 
 GROUP_EMBEDDING_HOST_DEVICE IdUse UseOfId(int64_t id, float weight, int64_t num_rows,
@@ -35,9 +56,17 @@ GROUP_EMBEDDING_HOST_DEVICE IdUse UseOfId(int64_t id, float weight, int64_t num_
 // What the weighted sum of a sample's rows is multiplied by; 0 when there is nothing to divide by.
 GROUP_EMBEDDING_HOST_DEVICE float CombinerScale(Combiner combiner, float sum_weights,
                                                 float sum_squares) {
-  if (combiner == Combiner::kSum) return 1.0f;
-  if (IsMean(combiner)) return sum_weights == 0.0f ? 0.0f : 1.0f / sum_weights;
-  return sum_squares == 0.0f ? 0.0f : 1.0f / sqrtf(sum_squares);
+  switch (combiner) {
+    case Combiner::kMean:
+    case Combiner::kSignedMean:
+      return sum_weights == 0.0f ? 0.0f : 1.0f / sum_weights;
+    case Combiner::kSqrtN:
+    case Combiner::kSignedSqrtN:
+      return sum_squares == 0.0f ? 0.0f : 1.0f / sqrtf(sum_squares);
+    case Combiner::kSum:
+      break;
+  }
+  return 1.0f;
 }
 
 }  // namespace group_embedding

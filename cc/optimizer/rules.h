@@ -12,6 +12,8 @@
 //   Factor(h, sums, dim, s)  computes the `f` of Update from the sums; changes *s, the slot per row
 // A slot that a table does not have reads as zero, and writes to it are dropped: RMSprop without
 // momentum needs no slot for it, and Adam without AMSGrad no maximum of v.
+// A NaN in a gradient or a slot reaches the row: every comparison below is false for NaN, so each
+// is written such that its "false" keeps NaN.
 #pragma once
 
 #include <cstdint>
@@ -79,7 +81,7 @@ struct AdagradDecay : ColumnwiseRule {
   template <typename V>
   GROUP_EMBEDDING_HOST_DEVICE static void Update(const Hyper& h, float rate, V g, V& x, V* s) {
     const V shrunk = h.accumulator_decay_rate * s[0], floor = V{} + h.accumulator_floor;
-    const V decayed = Select(shrunk > floor, shrunk, floor);
+    const V decayed = Larger(shrunk, floor);
     const V num_decays = s[1];
     s[0] = Select(num_decays < h.decays_due, decayed, s[0]) + g * g;
     s[1] = Select(num_decays < h.decays_due, num_decays + 1, num_decays);
@@ -122,7 +124,7 @@ struct Adam : ColumnwiseRule {
   GROUP_EMBEDDING_HOST_DEVICE static void Update(const Hyper& h, float rate, V g, V& x, V* s) {
     s[0] = h.beta_1 * s[0] + (1 - h.beta_1) * g;
     s[1] = h.beta_2 * s[1] + (1 - h.beta_2) * g * g;
-    s[2] = Select(s[2] > s[1], s[2], s[1]);
+    s[2] = Larger(s[2], s[1]);
     x -= rate * s[0] / (SquareRoot(s[2]) + h.epsilon);
   }
 };
@@ -173,9 +175,8 @@ struct Adamax : ColumnwiseRule {
   }
   template <typename V>
   GROUP_EMBEDDING_HOST_DEVICE static void Update(const Hyper& h, float rate, V g, V& x, V* s) {
-    const V decayed = h.beta_2 * s[1], magnitude = Magnitude(g);
     s[0] = h.beta_1 * s[0] + (1 - h.beta_1) * g;
-    s[1] = Select(magnitude > decayed, magnitude, decayed);
+    s[1] = Larger(Magnitude(g), h.beta_2 * s[1]);
     x -= rate * s[0] / (s[1] + h.epsilon);
   }
 };
@@ -219,7 +220,7 @@ struct Ftrl : ColumnwiseRule {
   GROUP_EMBEDDING_HOST_DEVICE static void Update(const Hyper& h, float, V g, V& x, V* s) {
     MoveFtrlSlots(h, g, x, s);
     const V sparse = s[1] - Select(s[1] < 0, V{} - h.l1, V{} + h.l1);
-    x = Select(Magnitude(s[1]) > h.l1, -sparse / FtrlQuadratic(h, s[0]), V{});
+    x = Select(Magnitude(s[1]) <= h.l1, V{}, -sparse / FtrlQuadratic(h, s[0]));
   }
 };
 
@@ -238,7 +239,7 @@ struct GroupFtrl {
   }
   GROUP_EMBEDDING_HOST_DEVICE static float Factor(const Hyper& h, RowSums sums, int64_t, float*) {
     const float norm = SquareRoot(sums.a);
-    return norm > h.l1 ? 1 - h.l1 / norm : 0.0f;
+    return norm <= h.l1 ? 0.0f : 1 - h.l1 / norm;
   }
   template <typename V>
   GROUP_EMBEDDING_HOST_DEVICE static void Update(const Hyper& h, float factor, V, V& x, V* s) {

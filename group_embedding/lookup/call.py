@@ -11,6 +11,7 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from group_embedding.lookup.deferred_lookup import defer_lookup
+from group_embedding.ops.check_ids import check_ids
 from group_embedding.ops.deferred import is_deferring
 from group_embedding.ops.local_lookup import bring_batch, look_up_batch, pack_batch
 from group_embedding.sharding.gpu_lookup import is_served_by_gpus, look_up_on_gpus
@@ -42,10 +43,32 @@ class Call:
         for table, feature in zip(self.tables, features):
             table.check_ids(feature.name, feature.values.dtype)
         groups = self._groups(any(feature.weights is not None for feature in features))
-        return [
+        packed = [
             pack_batch(group.tables, [features[i] for i in group.lookups], group.table_of_feature)
             for group in groups
         ]
+        return self._refuse_bad_ids(groups, packed)
+
+    def _refuse_bad_ids(self, groups, packed):
+        """Returns `packed`, of which nothing is looked up before the ids of all by-row tables of the
+        call have been checked, as the first lookup of a keyed table changes that."""
+        if self.invalid_ids != "raise" or all(table.keyed is None for table in self.tables):
+            return packed
+        # Groups that ranks exchange are checked as their ids are: the ranks fail together.
+        checks = [
+            check_ids(
+                batch,
+                [table.num_rows() for table in group.tables],
+                group.table_of_feature,
+                group.combiners,
+                [table.name for table in group.tables],
+                group.names,
+                prune_negative=self.prune_negative,
+            )
+            for group, batch in zip(groups, packed)
+            if group.has_ids_to_check
+        ]
+        return packed if tf.executing_eagerly() else [_after(checks, batch) for batch in packed]
 
     def route(self, packed):
         """Exchanges the ids of groups whose rows are spread over ranks, unless that is done.
@@ -181,9 +204,22 @@ class _Group(NamedTuple):
     is_served_by_gpus: bool  # of several ranks: the op itself exchanges ids and rows
 
     @property
+    def has_ids_to_check(self):
+        """Returns whether a table is by row, and on this rank alone."""
+        return any(table.keyed is None and not table.exchange for table in self.tables)
+
+    @property
     def is_exchanged_first(self):
         """Returns whether ids are exchanged before the lookup."""
         return bool(self.tables[0].exchange) and not self.is_served_by_gpus
+
+
+def _after(checks, batch):
+    """The batch, once the checks have passed."""
+    if not checks:
+        return batch
+    with tf.control_dependencies(checks):
+        return batch._replace(buffer=tf.identity(batch.buffer))
 
 
 def _is_weighted(routed):

@@ -8,6 +8,7 @@ from tensorflow.python.ops import resource_variable_ops
 from tensorflow.python.ops.variables import PartitionedVariable
 
 from group_embedding.config import TABLE_DTYPES
+from group_embedding.ops.check_ids import NOT_CHECKED
 from group_embedding.sharding.sharded_table import ShardedTable, exchange_of, sharded_table
 from group_embedding.variables import EmbeddingVariable
 from group_embedding.variables.key_types import are_keys
@@ -64,6 +65,17 @@ class Table(NamedTuple):
         device = tf.DeviceSpec.from_string(getattr(variable, "device", "") or "")
         known = device.device_type
         return known or ("GPU" if tf.config.list_physical_devices("GPU") else "CPU")
+
+    def num_rows(self):
+        """The ids of the table are below it: an int, an int64 scalar tensor where TensorFlow does
+        not know it beforehand, or NOT_CHECKED for a keyed table."""
+        if self.keyed is not None:
+            return NOT_CHECKED
+        source = self.source.object
+        known = tf.TensorShape(source.shape)[0]
+        if known is not None:
+            return known
+        return tf.shape(source, out_type=tf.int64)[0]
 
     def check_ids(self, feature_name, dtype):
         """Refuses ids of a type that has values which are no keys of the table."""

@@ -79,7 +79,8 @@ def _recorded(look_up, handles, buffer):
         outputs = look_up()
 
     def gradient(*grads):
-        return _group_lookup_grad(outputs[0].op, *grads)[: len(handles) + 1]
+        grads = _group_lookup_grad(outputs[0].op, *grads)
+        return [*one_per_table(handles, grads[: len(handles)]), grads[len(handles)]]
 
     record.record_operation("GroupLookup", outputs, [*handles, buffer], gradient)
     return outputs
@@ -150,8 +151,42 @@ def gradients_of_inputs(op, grads, keyed_tables):
         for t in range(num_tables)
     ]
     # The buffer's gradient is that of its weights part: ids and row splits have none.
+    if not are_packed:
+        table_grads = one_per_table(tables, table_grads)
     weight_grad = grad_of.weight_grad if op.get_attr("weighted") else None
     return [*table_grads, weight_grad, None, *[None] * len(keyed_tables)]
+
+
+def one_per_table(tables, gradients):
+    """The gradients, of which each table has one. A table that is looked up with several max_norms
+    is several tables of the op: its first one gets the sum, and the others get None. Autodiff would
+    put their rows behind each other, so that rows were not unique.
+
+    Args:
+        tables: the tensors that autodiff knows the tables by.
+        gradients: for each, tf.IndexedSlices of unique ascending rows, or None.
+    """
+    of_table = {}
+    for i, (table, gradient) in enumerate(zip(tables, gradients)):
+        if gradient is not None:
+            of_table.setdefault(table.ref(), []).append(i)
+    gradients = list(gradients)
+    for first, *others in of_table.values():
+        if others:
+            gradients[first] = _sum_of_rows([gradients[i] for i in (first, *others)])
+            for i in others:
+                gradients[i] = None
+    return gradients
+
+
+def _sum_of_rows(gradients):
+    """The sum of tf.IndexedSlices of one table, its rows unique and ascending."""
+    indices = tf.concat([gradient.indices for gradient in gradients], 0)
+    rows = tf.sort(tf.unique(indices).y)
+    segments = tf.searchsorted(rows, indices)
+    values = tf.concat([gradient.values for gradient in gradients], 0)
+    sums = tf.math.unsorted_segment_sum(values, segments, tf.size(rows))
+    return tf.IndexedSlices(sums, rows, gradients[0].dense_shape)
 
 
 def samples_with_gradient(op, grads):
