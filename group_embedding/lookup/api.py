@@ -40,8 +40,12 @@ from group_embedding.variables import EmbeddingVariable
 
 # The combiners of the ops that count every id, whatever its weight.
 _SIGNED = {"sum": "sum", "mean": "signed_mean", "sqrtn": "signed_sqrtn"}
+# AutoGraph would convert every call of a lookup's Python code in a `tf.function`: most of the time
+# of a trace. There is no control flow for it to find.
+_as_it_is = tf.autograph.experimental.do_not_convert
 
 
+@_as_it_is
 def group_embedding_lookup_sparse(
     params: Sequence[Table],
     sp_ids: Sequence[SparseLike] | RoutedIds,
@@ -132,6 +136,7 @@ def group_embedding_lookup_signed(params, sp_ids, combiners, sp_weights=None):
         return _look_up_sparse(call, sp_ids, sp_weights, concat=False)
 
 
+@_as_it_is
 def group_embedding_lookup(
     params: Sequence[Table],
     ids: Sequence[TensorLike] | RoutedIds,
@@ -174,6 +179,7 @@ def group_embedding_lookup(
         return [feature_ids.restore_id_shape(r, f.values) for r, f in zip(results, features)]
 
 
+@_as_it_is
 def route_ids(
     params: Sequence[Table],
     ids: Sequence[SparseLike] | Sequence[TensorLike],
