@@ -79,10 +79,11 @@ def group_embedding_lookup_sparse(
         partition_strategy: 'mod' or 'div'. Every table here is one piece, for which both mean the
             same; a variable in several pieces is refused.
         sp_weights: None, or a list with, for each lookup, None or weights with the same indices (or
-            row splits) as its ids, of any floating type. Gradients flow to the weights.
+            row splits, of either type) as its ids, of any floating type. Gradients flow to the
+            weights.
         name: of the operation.
-        max_norm: None, or the L2 norm above which a row is scaled down to it; one for all lookups
-            or a list with one, or None, each.
+        max_norm: None, or the L2 norm above which a row is scaled down to it, a positive number;
+            one for all lookups or a list with one, or None, each. Infinity is no limit, as None is.
         concat: return one tensor, the results side by side in the order of `params`, written so by
             the op. All features must then have the same samples and all tables one dtype.
         invalid_ids: what an id outside its table does: 'raise' an error, or 'ignore': it reads as a
@@ -95,10 +96,10 @@ def group_embedding_lookup_sparse(
         ids of rank n: their first n - 1 axes, then dim). With `concat`, the one tensor.
 
     Raises:
-        TypeError: a feature is neither SparseTensor nor RaggedTensor, its ids are not integers, or
-            a table is a PartitionedVariable of several parts.
-        ValueError: lists of different lengths, an unknown word, a table that is not [rows, dim],
-            ids that were routed for other arguments.
+        TypeError: a feature is neither SparseTensor nor RaggedTensor, its ids are not integers, a
+            max_norm is no number, or a table is a PartitionedVariable of several parts.
+        ValueError: lists of different lengths, an unknown word, a table that is not [rows, dim], a
+            max_norm that is not positive, ids that were routed for other arguments.
         tf.errors.InvalidArgumentError: when the op runs: an id outside its table, indices not in
             row order or outside the dense shape, weights in other places than the ids.
 
