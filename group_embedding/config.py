@@ -6,6 +6,7 @@ checked and compared without either.
 
 import ctypes
 import dataclasses
+import difflib
 import math
 import numbers
 import operator
@@ -199,6 +200,13 @@ def check_choice(owner, attribute, value, choices):
         expected = ", ".join(repr(choice) for choice in choices)
         raise ValueError(f"{owner}: expected {attribute} to be one of {expected}, got {value!r}")
     return value
+
+
+def nearest(word: Any, choices: Any) -> str:
+    """A hint for an error: the choice that a word is nearest to; "" where none is near."""
+    words = [choice for choice in choices if isinstance(choice, str)]
+    found = difflib.get_close_matches(str(word), words, 1, 0.5)
+    return f"; did you mean '{found[0]}'?" if found else ""
 
 
 def check_max_norm(owner, value):
