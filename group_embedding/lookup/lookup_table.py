@@ -7,7 +7,7 @@ import tensorflow as tf
 from tensorflow.python.ops import resource_variable_ops
 from tensorflow.python.ops.variables import PartitionedVariable
 
-from group_embedding.config import TABLE_DTYPES
+from group_embedding.config import TABLE_DTYPES, check_max_norm
 from group_embedding.keras_compat import in_frozen_layer
 from group_embedding.sharding.sharded_table import ShardedTable, exchange_of, sharded_table
 from group_embedding.variables import EmbeddingVariable
@@ -100,7 +100,8 @@ def make_table(param, max_norm, index):
 
     Raises:
         TypeError: `param` is a PartitionedVariable of several parts.
-        ValueError: it is not of shape [rows, dim], or not of a floating type that tables have.
+        ValueError: it is not of shape [rows, dim], not of a floating type that tables have, or
+            max_norm is not positive.
     """
     if isinstance(param, PartitionedVariable):
         param = _only_part(param)
@@ -127,10 +128,9 @@ def make_table(param, max_norm, index):
     dtype = tf.as_dtype(param.dtype).base_dtype
     if dtype.name not in TABLE_DTYPES:
         raise ValueError(f"table '{name}': expected {', '.join(TABLE_DTYPES)}, got {dtype.name}")
-    if max_norm is not None and not max_norm > 0:
-        raise ValueError(f"table '{name}': expected max_norm > 0 or None, got {max_norm}")
+    max_norm = check_max_norm(f"table '{name}'", max_norm)
     learns = not isinstance(param, EmbeddingVariable) or (param.learns and not in_frozen_layer())
-    return Table(Reference(param), name, dtype, int(shape[1]), float(max_norm or 0), learns)
+    return Table(Reference(param), name, dtype, int(shape[1]), max_norm or 0.0, learns)
 
 
 def _check_no_ids(param, index):

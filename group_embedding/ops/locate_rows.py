@@ -1,8 +1,8 @@
 """The op that replaces the keys of a batch by row numbers.
 
-What learns is what inserts: the op is made to read, and made to train by whoever differentiates the
-lookup behind it. In a graph that is the gradient function of GroupLookup, which changes the op; in
-eager code a tape that watches the table.
+A key gets a row only when it is trained. The op is made to read, and lookups without a gradient
+never insert keys. What differentiates the lookup has the op train: in a graph the gradient function
+of GroupLookup, which changes the op; in eager code a tape that watches the table.
 """
 
 import tensorflow as tf
