@@ -85,11 +85,43 @@ def test_gradient_has_the_same_bits_every_time():
         np.testing.assert_array_equal(first.values, gradient().values)
 
 
-def bad_ids(value):
-    return tf.SparseTensor([[0, 0], [1, 0]], [1, value], [2, 1])
+def bad_ids(value, device="GPU:0"):
+    with tf.device(device):
+        values = tf.identity(tf.constant([1, value], tf.int64))
+    return tf.SparseTensor([[0, 0], [1, 0]], values, [2, 1])
 
 
-def test_bad_id_is_raised_by_the_backward_pass_of_the_same_step():
+@pytest.mark.parametrize("in_function", [False, True])
+def test_bad_id_in_host_memory_is_raised_before_anything_changes(in_function):
+    # Given two tables on the GPU, of two dtypes, and a dense variable, trained by one optimizer
+    tables = [tf.Variable(tf.ones([5, 3])), tf.Variable(tf.ones([5, 4], tf.float16), name="user")]
+    dense = tf.Variable(tf.ones([3]))
+    optimizer = ge.optimizers.wrap(tf.keras.optimizers.Adagrad(0.1))
+
+    def step(values):
+        ids = [tf.SparseTensor([[0, 0], [1, 0]], v, [2, 1]) for v in values]
+        with tf.GradientTape() as tape:
+            a, b = ge.group_embedding_lookup_sparse(tables, ids, "mean")
+            loss = tf.reduce_sum(a * dense) + tf.reduce_sum(tf.cast(b, tf.float32))
+        variables = [*tables, dense]
+        optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables))
+
+    run = tf.function(step) if in_function else step
+    with tf.device("CPU:0"):
+        good, bad = tf.constant([1, 3], tf.int64), tf.constant([1, 5], tf.int64)
+    run([good, good])
+    before = [variable.numpy() for variable in (*tables, dense)]
+    # When ids in host memory have a bad one of one table
+    with pytest.raises(InvalidArgument, match="table 'user'.*: id 5 of sample 1 is outside"):
+        run([good, bad])
+    # Then no variable has changed, and the next step trains
+    for variable, value in zip((*tables, dense), before):
+        np.testing.assert_array_equal(variable.numpy(), value)
+    run([good, good])
+    assert (tables[1].numpy()[3] < before[1][3]).all()
+
+
+def test_bad_id_on_the_gpu_is_raised_by_the_backward_pass_of_the_same_step():
     # Given an id past the end of a table on the GPU
     table = tf.Variable(tf.ones([5, 3]), name="user")
     with tf.GradientTape() as tape:
@@ -101,7 +133,7 @@ def test_bad_id_is_raised_by_the_backward_pass_of_the_same_step():
         tape.gradient(out, table)
 
 
-def test_bad_id_is_raised_by_the_next_lookup_and_only_once():
+def test_bad_id_on_the_gpu_is_raised_by_the_next_lookup_and_only_once():
     table = tf.Variable(tf.ones([5, 3]), name="user")
     read = ge.group_embedding_lookup_sparse([table], [bad_ids(2**62)], "mean")[0].numpy()
     np.testing.assert_array_equal(read, [[1, 1, 1], [0, 0, 0]])

@@ -4,6 +4,7 @@ any table of the call."""
 import numpy as np
 import pytest
 import tensorflow as tf
+from variables import storages
 
 import group_embedding as ge
 
@@ -19,13 +20,15 @@ FILTERS = {
 class Model:
     """Three keyed tables and two by row, of two dtypes, trained by Adagrad."""
 
-    def __init__(self, name):
+    def __init__(self, name, storage):
         self.keyed = [
             ge.get_embedding_variable(
                 f"{name}_{table}",
                 DIM,
                 initializer=tf.ones_initializer(),
-                ev_option=ge.EmbeddingVariableOption(filter_option=filter_option),
+                ev_option=ge.EmbeddingVariableOption(
+                    filter_option=filter_option, storage_option=storage
+                ),
             )
             for table, filter_option in FILTERS.items()
         ]
@@ -69,9 +72,12 @@ def function(model):
 
 @pytest.mark.parametrize("bad", ["rows", "rows16"])
 @pytest.mark.parametrize("run", [eager, function])
-def test_a_refused_step_changes_nothing(run, bad):
+@pytest.mark.parametrize(
+    "storage", [storages.DRAM, pytest.param(storages.HBM, marks=pytest.mark.gpu)]
+)
+def test_a_refused_step_changes_nothing(storage, run, bad):
     # Given tables that were trained, with keys in filters that are not admitted yet
-    model = Model(f"refused_{run.__name__}_{bad}")
+    model = Model(f"refused_{run.__name__}_{bad}", storage)
     step, keys = run(model), tf.constant([7, 8, 2**40], tf.int64)
     rows = {"rows": tf.constant([0, 1, 2]), "rows16": tf.constant([2, 2, 4])}
     step(keys, **rows)
