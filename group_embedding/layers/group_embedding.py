@@ -123,7 +123,7 @@ class GroupEmbedding(NotForXla, keras.layers.Layer):
         self._table_configs = plan_tables(self._features)
         self._concat = bool(concat)
         self._invalid_ids = check_choice(owner, "invalid_ids", invalid_ids, INVALID_IDS)
-        self._tables = {}
+        self._tables = layer_tables.LayerTables({})
         sequences = [feature for feature in self._features if feature.is_sequence]
         if self._concat and sequences:
             raise ValueError(
@@ -140,15 +140,17 @@ class GroupEmbedding(NotForXla, keras.layers.Layer):
     @property
     def tables(self) -> dict[str, Any]:
         """The tables' weights by table name; empty until the layer is built."""
-        return dict(self._tables)
+        return dict(self._tables.by_name)
 
     def build(self, inputs_shape: Any = None) -> None:
         # The configs say all that is needed, whatever the shape of the inputs.
         placements = resolve_placements(table_loads(self._table_configs))
-        self._tables = {
-            table.name: layer_tables.make_layer_table(self, table, placements[table.name])
-            for table in self._table_configs
-        }
+        self._tables = layer_tables.LayerTables(
+            {
+                table.name: layer_tables.make_layer_table(self, table, placements[table.name])
+                for table in self._table_configs
+            }
+        )
         self.built = True
 
     def call(self, inputs: Any, weights: Any = None) -> Any:
@@ -257,9 +259,8 @@ class GroupEmbedding(NotForXla, keras.layers.Layer):
     def _lookup_arguments(self):
         """The tables, and all else that a lookup has but for its ids."""
         features = self._features
-        params = [
-            layer_tables.lookup_param(self._tables[feature.table.name]) for feature in features
-        ]
+        tables = self._tables.by_name
+        params = [layer_tables.lookup_param(tables[feature.table.name]) for feature in features]
         return params, {
             "combiners": [_combiner(feature) for feature in features],
             "max_norm": [feature.table.max_norm for feature in features],
@@ -317,13 +318,13 @@ class GroupEmbedding(NotForXla, keras.layers.Layer):
             self.build()
 
     def save_own_variables(self, store: Any) -> None:
-        for name, weight in self._tables.items():
+        for name, weight in self._tables.by_name.items():
             layer_tables.store_table(store, name, weight)
 
     def load_own_variables(self, store: Any) -> None:
         # Into a layer that was never called, too: its tables wait for nothing.
         self.build_from_config(None)
-        for name, weight in self._tables.items():
+        for name, weight in self._tables.by_name.items():
             layer_tables.restore_layer_table(store, name, weight)
 
     def _by_name(self, outputs):

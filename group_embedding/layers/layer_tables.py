@@ -4,7 +4,9 @@ It is the only connection between the Keras layer and the storage of rows: the l
 by its name only.
 """
 
+import dataclasses
 import math
+from typing import Any
 
 import tensorflow as tf
 
@@ -30,6 +32,14 @@ from group_embedding.variables.keras_variable import (
 from group_embedding.variables.over_replicas import KeyedReplicas
 
 _KEYED = (EmbeddingVariable, KeyedReplicas)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class LayerTables:
+    """The weights of a layer's tables by name. Keras knows them as weights already. In a dict it
+    would find them again whenever it is asked for weights, and compare each with all others."""
+
+    by_name: dict[str, Any]
 
 
 def make_layer_table(layer, table, placement):

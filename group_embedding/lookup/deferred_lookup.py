@@ -64,7 +64,8 @@ class _DeferredLookup:
         self._num_gradients += 1
         reached = differentiated(output_gradients)
         tables = self._call.tables if self._concat else [self._call.tables[i] for i in reached]
-        variables = [v for v in self._variables if any(v is _variable_of(t) for t in tables)]
+        is_reached = {id(_variable_of(table)) for table in tables}
+        variables = [v for v in self._variables if id(v) in is_reached]
 
         def differentiate(*gradients):
             with not_deferring():

@@ -140,11 +140,12 @@ def gradients_of_inputs(op, grads, keyed_tables):
     if not op.get_attr("concat"):
         reached = {table_of_feature[i] for i in differentiated}
     are_packed = len(tables) < num_tables  # no tape asks for the shapes of such tables
+    is_keyed = set(keyed)
     table_grads = [
         tf.IndexedSlices(
             grad_of.values[t],
             grad_of.indices[t],
-            None if are_packed else shape_of_table(tables[t], t in keyed),
+            None if are_packed else shape_of_table(tables[t], t in is_keyed),
         )
         if t in reached
         else None

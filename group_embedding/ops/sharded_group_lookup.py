@@ -133,8 +133,11 @@ def _sharded_group_lookup_grad(op, *grads):
     reached = range(num_tables)
     if not op.get_attr("concat"):
         reached = {table_of_feature[i] for i in differentiated}
+    is_keyed = set(keyed)
     table_grads = [
-        tf.IndexedSlices(added.values[t], added.indices[t], shape_of_table(tables[t], t in keyed))
+        tf.IndexedSlices(
+            added.values[t], added.indices[t], shape_of_table(tables[t], t in is_keyed)
+        )
         if t in reached
         else None
         for t in range(num_tables)
