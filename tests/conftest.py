@@ -44,11 +44,26 @@ def _tensorflow_version():
     return None
 
 
-def pytest_report_header():
-    return f"TensorFlow {_tensorflow_version()}, GROUP_EMBEDDING_TEST_SEED={SEED}"
+def pytest_addoption(parser):
+    parser.addoption(
+        "--shuffle",
+        nargs="?",
+        type=int,
+        const=-1,
+        metavar="SEED",
+        help="run files, and the tests of each, in a random order; SEED repeats one",
+    )
+
+
+def pytest_report_header(config):
+    order = config.option.shuffle
+    shuffled = "" if order is None else f", --shuffle {order}"
+    return f"TensorFlow {_tensorflow_version()}, GROUP_EMBEDDING_TEST_SEED={SEED}{shuffled}"
 
 
 def pytest_configure(config):
+    if config.option.shuffle == -1:  # drawn once, for all workers
+        config.option.shuffle = random.randrange(1 << 16)
     if (
         "GROUP_EMBEDDING_TEST_SEED" in os.environ
         and config.getoption("hypothesisseed", None) is None
@@ -56,12 +71,26 @@ def pytest_configure(config):
         config.option.hypothesisseed = str(SEED)
 
 
-def pytest_collection_modifyitems(items):
+def pytest_collection_modifyitems(config, items):
+    if config.option.shuffle is not None:
+        _shuffle(items, random.Random(config.option.shuffle))
     gpu_items = [item for item in items if item.get_closest_marker("gpu")]
     reason = _why_no_gpu() if gpu_items else None
     if reason:
         for item in gpu_items:
             item.add_marker(pytest.mark.skip(reason=reason))
+
+
+def _shuffle(items, rng):
+    """File after file, so that the fixtures of a file are made once."""
+    of_file = {}
+    for item in items:
+        of_file.setdefault(item.path, []).append(item)
+    files = list(of_file.values())
+    rng.shuffle(files)
+    for tests in files:
+        rng.shuffle(tests)
+    items[:] = [item for tests in files for item in tests]
 
 
 def _why_no_gpu():

@@ -16,6 +16,7 @@ HEADER_FIELDS = {
     "step": "q",
     "dim": "i",
     "dtype": "i",
+    "key_dtype": "i",
     "distribution": "i",
     "a": "f",
     "b": "f",
@@ -66,7 +67,7 @@ def sections_of(data):
     return found
 
 
-def file_of(sections, version=2):
+def file_of(sections, version=3):
     """A file whose checksums are all right."""
     preamble = MAGIC + struct.pack("<I", version)
     parts = [preamble, struct.pack("<I", crc32c(preamble))]
@@ -112,7 +113,7 @@ def header_payload(header):
 
 def manifest_of(content):
     """A manifest of what lies between the version and the checksum, with a right checksum."""
-    content = MANIFEST_MAGIC + struct.pack("<I", 2) + content
+    content = MANIFEST_MAGIC + struct.pack("<I", 3) + content
     return content + struct.pack("<I", crc32c(content))
 
 

@@ -29,6 +29,7 @@ py::dict HeaderDict(const TableFileHeader& header) {
   return py::dict("table"_a = header.table, "save_id"_a = header.save_id, "part"_a = header.part,
                   "num_parts"_a = header.num_parts, "changes_only"_a = header.changes_only,
                   "step"_a = header.step, "dim"_a = header.dim, "dtype"_a = NameOf(header.dtype),
+                  "key_dtype"_a = NameOf(header.key_type),
                   "initial_rows"_a = header.initial.matrix_rows, "slots"_a = slots);
 }
 

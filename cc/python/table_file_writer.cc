@@ -27,7 +27,7 @@ class PyTableFileWriter {
 
  public:
   PyTableFileWriter(const std::string& path, const std::string& table, int32_t dim,
-                    const std::string& dtype, int64_t step)
+                    const std::string& dtype, const std::string& key_dtype, int64_t step)
       : file_(path, LocalFiles()) {
     header_.table = table;
     header_.dim = dim;
@@ -37,6 +37,10 @@ class PyTableFileWriter {
     }
     if (dtype != NameOf(header_.dtype)) {
       throw py::value_error("expected dtype float32, float16 or bfloat16, got " + dtype);
+    }
+    header_.key_type = Parse(KeyTypeWords(), key_dtype).value_or(KeyType::kUnknown);
+    if (NameOf(header_.key_type) != key_dtype) {
+      throw py::value_error(UnknownWord("key_dtype", KeyTypeWords(), key_dtype));
     }
     if (dim < 1) throw py::value_error("expected dim 1 or more, got " + std::to_string(dim));
     Require(file_.Open(header_));
@@ -153,8 +157,9 @@ void BindTableFileWriter(py::module_& m) {
   py::class_<PyTableFileWriter>(m, "TableFileWriter",
                                 R"(Writes a table file block by block, without slots or a filter.
 The file gets its name when it is finished.)")
-      .def(py::init<const std::string&, const std::string&, int32_t, const std::string&, int64_t>(),
-           "path"_a, "table"_a, "dim"_a, "dtype"_a, "step"_a = -1)
+      .def(py::init<const std::string&, const std::string&, int32_t, const std::string&,
+                    const std::string&, int64_t>(),
+           "path"_a, "table"_a, "dim"_a, "dtype"_a, "key_dtype"_a, "step"_a = -1)
       .def("add_rows", &PyTableFileWriter::AddRows, "keys"_a, "values"_a, "counts"_a, "versions"_a,
            "Adds rows [n, dim], 16-bit types as uint16, with n keys, counts and versions.")
       .def("finish", &PyTableFileWriter::Finish, "Ends the file; {bytes, crc, id} of it.");

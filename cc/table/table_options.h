@@ -8,6 +8,7 @@
 
 #include "core/group.h"
 #include "table/initial_values.h"
+#include "table/key_type.h"
 
 namespace group_embedding {
 
@@ -35,6 +36,7 @@ struct TableOptions {
   std::string name;  // for messages
   int32_t dim = 0;
   DataType dtype = DataType::kFloat32;
+  KeyType key_type = KeyType::kInt64;
   InitialValues initial;
   float no_row_value = 0;  // the constant that a key without a row reads
   Admission admission;

@@ -12,6 +12,7 @@ hands over where it found it, before it restores anything, and the table verifie
 
 import tensorflow as tf
 from tensorflow.python.saved_model import registration
+from tensorflow.python.trackable import data_structures
 
 from group_embedding.checkpoint import checkpoint_files as files
 from group_embedding.checkpoint.parts import prefix_of_all, restore_part, save_parts, verify_part
@@ -27,10 +28,17 @@ _SUFFIX = f"-{_PACKAGE}.{_NAME}"  # what TensorFlow adds to the prefix that it g
 _CHILD = "saved_rows"
 
 
-class SavedRows(tf.train.experimental.PythonState):
-    """The child by which a table finds its checkpoint. Without a state of its own."""
+class SavedRows(tf.train.experimental.PythonState, data_structures.TrackableDataStructure):
+    """The child by which a table finds its checkpoint. Without a state of its own.
+
+    The variables of a SavedModel have no such child. Keras loads them as a checkpoint all of whose
+    objects must be found, but for data structures that hold nothing.
+    """
+
+    _values = ()
 
     def __init__(self):
+        super().__init__()
         self._maybe_initialize_trackable()
 
     def serialize(self):

@@ -25,7 +25,7 @@ def export_parquet(table, path):
     pyarrow, parquet = _pyarrow()
     if "://" in str(path):
         return _export_elsewhere(table, str(path))
-    changed = _changed_keys(table)
+    changed = changed_keys(table)
     # A slot may be younger than the full save.
     slots = {
         slot["name"]: slot
@@ -77,7 +77,7 @@ def _pyarrow():
     return pyarrow, pyarrow.parquet
 
 
-def _changed_keys(table):
+def changed_keys(table):
     """Keys of a full save that its changes replace or erase."""
     keys = [np.zeros(0, np.int64)]
     for file in table["files"]:

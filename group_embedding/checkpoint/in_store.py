@@ -61,6 +61,7 @@ def restore_table(store, name, table):
 
     Raises:
         tf.errors.DataLossError: the stored content is damaged, or of another table.
+        tf.errors.InvalidArgumentError: its keys, values or dim are of another kind.
     """
     parts = _parts_of(table)
     manifest = np.asarray(store[f"{name}:manifest"]).tobytes()

@@ -19,9 +19,8 @@ def copies_of(checkpoint, changes):
     Raises:
         ValueError: an object can not be copied, and would be saved as it is later.
     """
-    own = object_identity.ObjectIdentitySet([checkpoint])
-    if checkpoint._save_counter is not None:
-        own.add(checkpoint._save_counter)
+    # The counter is made now: whoever asks for it while the thread saves would make another one.
+    own = object_identity.ObjectIdentitySet([checkpoint, checkpoint.save_counter])
     saved, objects = async_checkpoint_helper._get_all_trackables(checkpoint, own)
     copies = object_identity.ObjectIdentityDictionary()
     tables = [item for item in objects if isinstance(item, SavedByObject)]

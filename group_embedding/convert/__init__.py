@@ -1,4 +1,5 @@
-"""Trained tables of other libraries: TFRA, DeepRec, SOK, HugeCTR, TorchRec, and vectors as text."""
+"""Trained tables of other libraries: TFRA, DeepRec, SOK, HugeCTR, TorchRec, and vectors as text.
+Also of checkpoints of this package, whose types they convert."""
 
 from __future__ import annotations
 
@@ -7,17 +8,20 @@ from typing import Any
 from group_embedding.convert import (
     deeprec,
     hugectr,
+    own,
     sok_dump,
     tfra,
     torchrec,
     word_vectors,
 )
+from group_embedding.convert.change_types import change_types
 from group_embedding.convert.hugectr_dense import load_hugectr_dense
 from group_embedding.convert.load_table import load_table
 from group_embedding.convert.rows import Rows, SavedTable
 from group_embedding.convert.write_checkpoint import write_checkpoint
 
 _TABLES_OF = {
+    "checkpoint": own.tables,
     "deeprec": deeprec.tables,
     "hugectr": hugectr.tables,
     "sok": sok_dump.tables,
@@ -31,6 +35,7 @@ __all__ = [
     "FORMATS",
     "Rows",
     "SavedTable",
+    "change_types",
     "load_hugectr_dense",
     "load_table",
     "open_tables",
@@ -39,12 +44,14 @@ __all__ = [
 
 
 def open_tables(format: str, path: str, **options: Any) -> list[SavedTable]:
-    """The tables in files of another library. Their rows are read when they are asked for.
+    """The tables in files of another library, or of this package. Their rows are read when they are
+    asked for.
 
     Args:
         format: who wrote them, one of `FORMATS`.
-        path: "deeprec": the prefix of a checkpoint, or a folder with checkpoints; slots of
-            optimizers are tables of their own. "tfra": such a checkpoint, or a folder of
+        path: "checkpoint": the prefix of a checkpoint of this package, a folder with checkpoints,
+            or a SavedModel. "deeprec": the prefix of a checkpoint, or a folder with checkpoints;
+            slots of optimizers are tables of their own. "tfra": such a checkpoint, or a folder of
             `save_to_file_system`. "sok": a folder of `sok.dump`. "hugectr": the folder of a sparse
             model, with `key` and `emb_vector`, or a folder with several. "torchrec": a file of
             `torch.save(model.state_dict(), path)`; torch is not needed. "text": a file with a word

@@ -1,7 +1,8 @@
 """python -m group_embedding.convert FORMAT PATH [--out PREFIX]: tables of other libraries.
 
-Lists the tables of a checkpoint or a folder of TFRA, DeepRec, SOK, HugeCTR or TorchRec, or of a
-text file of vectors. With --out it writes them to a checkpoint, from which keyed tables can start.
+Lists the tables of a checkpoint or a folder of TFRA, DeepRec, SOK, HugeCTR or TorchRec, of a text
+file of vectors, or of a checkpoint of this package. With --out it writes them to a checkpoint, from
+which keyed tables can start; with --to-..., with keys or values of another type, or another dim.
 """
 
 import argparse
@@ -17,6 +18,8 @@ def main(arguments=None):
     try:
         tables = convert.open_tables(options.format, options.path, **_format_options(options))
         tables = _chosen(tables, options.table, dict(options.rename))
+        new_types = (options.to_key_dtype, options.to_value_dtype, options.to_dim)
+        tables = [convert.change_types(table, *new_types) for table in tables]
         for table in tables:
             print(f"{table.name}: {table.num_rows:,} rows of dim {table.dim}, {table.dtype.name}")
         if options.out:
@@ -35,7 +38,9 @@ def _parser():
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("format", help="deeprec, hugectr, sok, text, tfra or torchrec")
+    parser.add_argument(
+        "format", help="checkpoint (of this package), deeprec, hugectr, sok, text, tfra or torchrec"
+    )
     parser.add_argument("path", help="the prefix of a checkpoint, a folder or a file")
     parser.add_argument("--out", metavar="PREFIX", help="of the checkpoint to write")
     parser.add_argument("--table", action="append", help="only this one; may be repeated")
@@ -49,6 +54,11 @@ def _parser():
     )
     parser.add_argument("--key-dtype", help="hugectr, tfra: of a folder's keys (default: int64)")
     parser.add_argument("--value-dtype", help="tfra: of a folder's values (default: float32)")
+    parser.add_argument("--to-key-dtype", help="write keys as int32, int64, uint32 or uint64")
+    parser.add_argument("--to-value-dtype", help="write values as float32, float16 or bfloat16")
+    parser.add_argument(
+        "--to-dim", type=int, help="write the first columns, or add columns of zeros"
+    )
     parser.add_argument("--keys", help="text: integers (default), lines or hashes")
     parser.add_argument("--vocabulary", help="text: the file to write the words to, one a line")
     return parser

@@ -11,7 +11,7 @@ import numpy as np
 from group_embedding.convert.array_files import ArrayFile
 
 _BYTES_AT_A_TIME = 16 << 20
-_KEYS = ("int64", "uint64", "int32", "uint32")
+KEY_DTYPES = ("int64", "uint64", "int32", "uint32")
 _VALUES = ("float32", "float16", "bfloat16", "float64")
 
 
@@ -34,13 +34,14 @@ class Rows:
 
 @dataclasses.dataclass(frozen=True)
 class SavedTable:
-    """A table in files of another library.
+    """A table in files.
 
     Attributes:
         name: of the table in these files.
         dim: values in a row.
         dtype: the NumPy dtype of `Rows.values`.
         num_rows: how many rows it has.
+        key_dtype: the type of the keys in the files; None: not known, or row numbers.
     """
 
     name: str
@@ -48,6 +49,7 @@ class SavedTable:
     dtype: np.dtype
     num_rows: int
     _blocks: Callable[[], Iterator[Rows]] = dataclasses.field(repr=False)
+    key_dtype: str | None = None
 
     def blocks(self) -> Iterator[Rows]:
         """All rows, block by block: no more than one block of 16 MB is in memory.
@@ -96,7 +98,11 @@ def table_of_parts(name: str, parts: list[Part]) -> SavedTable:
     ((dim, dtype),) = kinds
     saved_dtype = np.dtype("float32") if dtype == np.float64 else dtype
     num_rows = sum(part.values.num_rows for part in parts)
-    return SavedTable(name, dim, saved_dtype, num_rows, lambda: _blocks_of(parts, saved_dtype))
+    key_dtypes = {None if part.keys is None else part.keys.dtype.name for part in parts}
+    key_dtype = key_dtypes.pop() if len(key_dtypes) == 1 else None
+    return SavedTable(
+        name, dim, saved_dtype, num_rows, lambda: _blocks_of(parts, saved_dtype), key_dtype
+    )
 
 
 def _check(name, part):
@@ -107,9 +113,9 @@ def _check(name, part):
         )
     if part.values.width < 1:
         raise ValueError(f"table '{name}': expected rows of dim 1 or more in {part.values.path}")
-    if part.keys is not None and part.keys.dtype.name not in _KEYS:
+    if part.keys is not None and part.keys.dtype.name not in KEY_DTYPES:
         raise ValueError(
-            f"table '{name}': expected keys of {', '.join(_KEYS)} in {part.keys.path}, got "
+            f"table '{name}': expected keys of {', '.join(KEY_DTYPES)} in {part.keys.path}, got "
             f"{part.keys.dtype.name}"
         )
     for array in (part.keys, part.counts, part.versions):

@@ -85,7 +85,10 @@ def write_checkpoint(
 
 
 def _write_rows(table, path, progress):
-    file = core().TableFileWriter(path, table.name, table.dim, table.dtype.name, _NO_STEP)
+    key_dtype = table.key_dtype or "unknown"
+    file = core().TableFileWriter(
+        path, table.name, table.dim, table.dtype.name, key_dtype, _NO_STEP
+    )
     done = 0
     progress(table.name, done, table.num_rows)
     for rows in table.blocks():

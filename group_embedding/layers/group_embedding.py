@@ -26,6 +26,7 @@ from group_embedding.layers.sequences import (
     to_positions,
     to_sequences,
 )
+from group_embedding.layers.sequential import let_keras_2_build_from_dicts
 from group_embedding.lookup.api import group_embedding_lookup_sparse, route_ids
 from group_embedding.lookup.routed_ids import RoutedIds
 from group_embedding.sharding.resolve_placements import resolve_placements
@@ -112,6 +113,7 @@ class GroupEmbedding(NotForXla, keras.layers.Layer):
         # Weights keep the dtype they come in; ids never had another.
         kwargs.setdefault("autocast", False)
         super().__init__(**kwargs)
+        let_keras_2_build_from_dicts()
         self._allow_non_tensor_positional_args = True  # of Keras 3: RoutedIds are no tensor
         if keras.backend.backend() != "tensorflow":
             raise ValueError(

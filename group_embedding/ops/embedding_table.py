@@ -29,10 +29,11 @@ def table_handle(table_name, in_host_memory):
     )
 
 
-def initialize(table, initial, no_row_value, admission, storage, if_needed=False):
+def initialize(table, key_dtype, initial, no_row_value, admission, storage, if_needed=False):
     """Makes the table, empty.
 
     Args:
+        key_dtype: of the keys, which the table's files name.
         initial: variables.initial_values.InitialValues.
         no_row_value: the constant that a key without a row reads.
         admission: a dict, of `variables.admission`.
@@ -42,6 +43,7 @@ def initialize(table, initial, no_row_value, admission, storage, if_needed=False
     return library().initialize_embedding_table(
         table=table,
         matrix=initial.matrix,
+        key_dtype=key_dtype,
         dim=initial.matrix.shape[1],
         distribution=initial.distribution,
         a=initial.a,

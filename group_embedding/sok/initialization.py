@@ -92,5 +92,7 @@ def _put_legacy_optimizers():
     legacy = getattr(tf.keras.optimizers, "legacy", None)
     # In Keras 3 each name of `legacy` only says that it is gone.
     if hasattr(getattr(legacy, "Optimizer", None), "apply_gradients"):
+        # Estimators, imported where they are first used, find it by its path.
+        legacy.legacy = legacy
         tf.keras.optimizers = legacy
         tf.optimizers = legacy

@@ -107,6 +107,7 @@ class EmbeddingVariable(StandIn, SavedByName):
         def initialize(handle, if_needed):
             return embedding_table.initialize(
                 handle,
+                self.key_dtype,
                 initial,
                 option.init_option.default_value_no_permission,
                 admission_of(option.filter_option),

@@ -289,6 +289,37 @@ STORAGE_TEST(ASavedTableIsRestoredByEveryStorage) {
   unlink(path.c_str());
 }
 
+STORAGE_TEST(ATableTakesKeysOfTypesThatItsOwnHas) {
+  constexpr KeyType kTypes[] = {KeyType::kUnknown, KeyType::kInt32, KeyType::kInt64,
+                                KeyType::kUint32, KeyType::kUint64};
+  const std::map<KeyType, std::vector<KeyType>> takes = {
+      {KeyType::kInt32, {KeyType::kUnknown, KeyType::kInt32}},
+      {KeyType::kInt64, {KeyType::kUnknown, KeyType::kInt32, KeyType::kInt64, KeyType::kUint32}},
+      {KeyType::kUint32, {KeyType::kUnknown, KeyType::kUint32}},
+      {KeyType::kUint64, {KeyType::kUnknown, KeyType::kUint32, KeyType::kUint64}}};
+  const auto table = Make(storage);
+  Train(table.get(), {1, 2});
+  SavedTable saved;
+  saved.paths = {"/tmp/storage_test." + std::to_string(getpid()) + ".keys"};
+  for (const KeyType of_file : kTypes) {
+    const auto snapshot = table->TakeSnapshot(/*changes_only=*/false);
+    TableFileHeader header = HeaderOf(*table);
+    header.key_type = of_file;
+    FileSum sum;
+    CHECK_OK(WriteTable(header, snapshot.get(), saved.paths[0], LocalFiles(), &sum));
+    for (const auto& [of_table, taken] : takes) {
+      TableOptions options;
+      options.key_type = of_table;
+      const auto restored = Make(storage, options);
+      const Status status = RestoreTable(saved, RestoreOptions(), restored.get());
+      const bool is_taken = std::find(taken.begin(), taken.end(), of_file) != taken.end();
+      CHECK_EQ(status.ok(), is_taken);
+      CHECK_EQ(restored->num_keys(), is_taken ? 2 : 0);
+    }
+  }
+  unlink(saved.paths[0].c_str());
+}
+
 TEST(OneCallLocatesInTablesOfAllStorages) {
   std::vector<std::unique_ptr<EmbeddingTable>> tables;
   for (int i = 0; i < 2; ++i) {

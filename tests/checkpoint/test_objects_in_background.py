@@ -121,6 +121,21 @@ def test_a_checkpoint_that_saved_in_the_background_restores(begin, tmp_path):
     assert content(again) == expected
 
 
+def test_the_number_of_a_checkpoint_is_asked_for_while_it_is_written(tmp_path):
+    # Given a trained model, and Checkpoints of it that never saved
+    model = Model()
+    model.train(BATCHES[:2])
+    for n in range(5):
+        checkpoint = tf.train.Checkpoint(model=model)
+        # When one is saved in the background, and asked at once how often it has saved
+        save = ge.checkpoint.BackgroundSave(checkpoint, f"{tmp_path}/model-{n}")
+        assert int(checkpoint.save_counter) in (0, 1)
+        path = save.result()
+        # Then it has once, and what it saved is all that another one needs
+        assert int(checkpoint.save_counter) == 1
+        tf.train.Checkpoint(model=model).restore(path).assert_consumed()
+
+
 @pytest.mark.timed
 @pytest.mark.parametrize("begin", [begin_async, begin_ours])
 def test_training_waits_for_the_snapshot_alone(begin, tmp_path):

@@ -176,7 +176,7 @@ def test_a_damaged_start_is_refused(saved, tmp_path):
     "dim, name, error, message",
     [
         (DIM, "nobody", ValueError, "table 'user': expected .* rows of dim 4 named 'nobody', it"),
-        (8, None, tf.errors.DataLossError, "table 'user'.*expected dim 8, got 4"),
+        (8, None, tf.errors.InvalidArgumentError, "table 'user'.*expected dim 8, got 4"),
     ],
 )
 def test_rows_that_are_not_there(dim, name, error, message, saved):

@@ -298,7 +298,9 @@ def test_tensors_of_a_checkpoint_with_many_names(tmp_path):
 
 
 def test_unknown_format():
-    with pytest.raises(ValueError, match="format: expected one of deeprec, hugectr, sok, text"):
+    with pytest.raises(
+        ValueError, match="format: expected one of checkpoint, deeprec, hugectr, sok"
+    ):
         convert.open_tables("caffe", "x")
 
 

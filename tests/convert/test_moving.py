@@ -159,7 +159,7 @@ def test_command_writes_a_vocabulary(tmp_path, capsys):
             ["text", "/nowhere/x.txt", "--key-dtype", "int32"],
             "--key-dtype is of hugectr and tfra, not text",
         ),
-        (["caffe", "x"], "expected one of deeprec, hugectr"),
+        (["caffe", "x"], "expected one of checkpoint, deeprec"),
         (["hugectr", "/nowhere"], "No such file or directory"),
     ],
 )

@@ -296,3 +296,27 @@ def on_gpu(folder, path=None):
     restored = model.content()
     model.train(NUM_STEPS)
     return restored, model.content()
+
+
+def save_uint32_keys(folder):
+    """The path of a checkpoint that two ranks wrote."""
+    ge.enable_distributed_strategy()
+    table = ge.get_embedding_variable("typed", 2, key_dtype=tf.uint32)
+    keys = tf.constant([1, 2, 2**32 - 1], tf.uint32)
+    table.insert(keys, tf.ones([3, 2]))
+    rank = ge.exchange.current().rank
+    return tf.train.Checkpoint(table=table).write(f"{folder}/typed_of_{rank}")
+
+
+def test_keys_of_two_ranks_go_into_a_table_of_wider_ones(two_ranks, tmp_path):
+    # Given uint32 keys that two ranks saved
+    prefix = two_ranks.run(save_uint32_keys, str(tmp_path))[0]
+    wide, narrow = (
+        ge.get_embedding_variable("typed", 2, key_dtype=dtype) for dtype in (tf.int64, tf.int32)
+    )
+    # When one process restores them, Then a table of int64 takes all, and one of int32 none
+    tf.train.Checkpoint(table=wide).read(prefix).assert_consumed()
+    assert wide.export().keys.numpy().tolist() == [1, 2, 2**32 - 1]
+    with pytest.raises(tf.errors.InvalidArgumentError, match="of type int32, got uint32"):
+        tf.train.Checkpoint(table=narrow).read(prefix)
+    assert int(narrow.total_count()) == 0

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 import group_embedding as ge
 from group_embedding.checkpoint import in_store
-from group_embedding.keras_compat import keras
+from group_embedding.keras_compat import IS_KERAS_3, keras
 from group_embedding.lookup.lookup_table import variable_of_all
 
 DIMS = {"users": 3, "items": 5, "shops": 4}
@@ -90,6 +90,51 @@ def test_a_keras_file_goes_on_as_uninterrupted_training(options, optimizer, tmp_
     # When it is loaded, wrapped and trained further
     loaded = keras.models.load_model(tmp_path / "model.keras")
     ge.optimizers.wrap(loaded.optimizer)
+    # Then it has what was saved, and ends with what the first has
+    assert_same(content(loaded), saved)
+    train(loaded, range(4, 8))
+    assert_same(content(loaded), content(model))
+    np.testing.assert_array_equal(loaded.get_layer(index=-1).kernel, model.layers[-1].kernel)
+
+
+def test_a_sequential_model_of_a_dict_goes_on(tmp_path):
+    # Given a Sequential model of a keyed table and one by row, whose inputs are a dict, trained
+    tables = [ge.TableConfig("users", None, 3), ge.TableConfig("items", 40, 2)]
+    layer = ge.layers.GroupEmbedding(
+        [ge.FeatureConfig(table.name, table) for table in tables], concat=True
+    )
+    layers = [layer, keras.layers.Dense(4, activation="relu"), keras.layers.Dense(1)]
+    model = keras.Sequential(layers)
+    model.compile(ge.optimizers.wrap(keras.optimizers.Adam(0.05)), "mse")
+    inputs = {"users": KEYS[:24].reshape(8, 3), "items": np.arange(16).reshape(8, 2)}
+    model.fit(inputs, np.ones([8, 1]), shuffle=False, verbose=0)
+    # When it is saved, loaded and wrapped, and both are trained further
+    model.save(tmp_path / "model.keras")
+    loaded = keras.models.load_model(tmp_path / "model.keras")
+    ge.optimizers.wrap(loaded.optimizer)
+    before = [each.predict(inputs, verbose=0) for each in (loaded, model)]
+    for each in (loaded, model):
+        each.fit(inputs, np.ones([8, 1]), epochs=2, shuffle=False, verbose=0)
+    # Then they are the same before and after
+    np.testing.assert_array_equal(*before)
+    np.testing.assert_array_equal(*[each.predict(inputs, verbose=0) for each in (loaded, model)])
+    assert (before[1] != model.predict(inputs, verbose=0)).any()
+
+
+@pytest.mark.skipif(IS_KERAS_3, reason="Keras 3 loads no models from SavedModels")
+@pytest.mark.parametrize("options", OPTIONS)
+def test_a_saved_model_of_keras_2_goes_on(options, tmp_path):
+    # Given a trained model of three tables, saved as a SavedModel, and trained further
+    model = make_model(OPTIONS[options], "SGD")
+    train(model, range(4))
+    model.save(tmp_path / "model", save_format="tf")
+    saved = content(model)
+    train(model, range(4, 8))
+    # When Keras loads it, and it is wrapped and trained further, from the step of its optimizer,
+    # which Keras starts anew
+    loaded = keras.models.load_model(tmp_path / "model")
+    ge.optimizers.wrap(loaded.optimizer)
+    loaded.optimizer.iterations.assign(4)
     # Then it has what was saved, and ends with what the first has
     assert_same(content(loaded), saved)
     train(loaded, range(4, 8))

@@ -1,5 +1,6 @@
 """`init`: Keras's legacy optimizers, one process without Horovod, and the version of TensorFlow."""
 
+import importlib
 import os
 import subprocess
 import sys
@@ -50,6 +51,17 @@ def test_init_puts_legacy_optimizers_where_sok_does():
         optimizer.apply_gradients([(tape.gradient(loss, table), table)])
         changed = np.any(table.numpy() != before, axis=1)
         assert changed.tolist() == [False, True, False]
+
+
+@pytest.mark.skipif(not hasattr(tf, "estimator"), reason="this TensorFlow has no Estimators")
+def test_estimators_are_there_after_init():
+    # Given Estimators, of which TensorFlow imports a module when they are first used
+    module = importlib.import_module("tensorflow_estimator.python.estimator.canned.optimizers")
+    # When SOK has started before that, Then the module finds the optimizers that it names
+    sok.init()
+    importlib.reload(module)
+    assert tf.estimator.ModeKeys.TRAIN == "train"
+    assert issubclass(tf.keras.optimizers.legacy.Adagrad, LEGACY)
 
 
 def test_init_leaves_optimizers_where_it_is_told_to():

@@ -64,7 +64,7 @@ def mutate(rng, data):
     for _ in range(rng.integers(1, 4)):
         change = CHANGES[rng.integers(len(CHANGES))]
         said.append(f"{change.__name__}: {change(rng, sections)}")
-    version = 2 if rng.random() < 0.95 else int(rng.integers(0, 4))
+    version = 3 if rng.random() < 0.95 else int(rng.integers(0, 5))
     return tf_format.file_of(sections, version), "; ".join(said)
 
 

@@ -171,7 +171,7 @@ Status RewriteTable(const SavedTable& base, const std::vector<std::string>& delt
                     std::optional<RowFormat> format, const std::string& path,
                     const FileSystem& files, FileSum* sum) {
   std::vector<TableFileSummary> found;
-  Status status = VerifySavedTable(base, base.table, /*table=*/nullptr, {}, &found);
+  Status status = VerifySavedTable(base, base.table, &found);
   if (!status.ok()) return status;
   std::vector<std::string> full, changes;
   const TableFileHeader* header = nullptr;

@@ -196,17 +196,14 @@ Status WriteChanges(const TableFileHeader& header, Snapshot* snapshot, const std
   return InTable(header.table, status);
 }
 
-Status RestoreTable(const SavedTable& saved, const RestoreOptions& how, EmbeddingTable* table,
-                    const ParallelFor& parallel_for) {
-  const std::string& name = table->options().name;
-  std::vector<TableFileSummary> files;
-  Status status = how.verified ? ReadHeaders(saved, name, *table, &files)
-                               : VerifySavedTable(saved, name, table, how, &files);
-  if (!status.ok()) return status;
+Status RestoreVerified(const SavedTable& saved, const std::vector<TableFileSummary>& files,
+                       const RestoreOptions& how, EmbeddingTable* table,
+                       const ParallelFor& parallel_for) {
   const bool has_changes =
       std::any_of(files.begin(), files.end(), [](auto& file) { return file.header.changes_only; });
   table->Clear();
   Restorer restorer(how, *saved.source, table, parallel_for);
+  Status status;
   for (const bool changes_only : {false, true}) {
     for (size_t f = 0; f < files.size() && status.ok(); ++f) {
       if (files[f].header.changes_only != changes_only) continue;
@@ -214,7 +211,15 @@ Status RestoreTable(const SavedTable& saved, const RestoreOptions& how, Embeddin
     }
   }
   if (status.ok()) restorer.Finish();
-  return InTable(name, status);
+  return InTable(table->options().name, status);
+}
+
+Status RestoreTable(const SavedTable& saved, const RestoreOptions& how, EmbeddingTable* table) {
+  std::vector<TableFileSummary> files;
+  Status status = VerifySavedTable(saved, table->options().name, &files);
+  if (status.ok()) status = CheckFits(saved, files, *table);
+  if (status.ok()) status = CheckRoom(saved, files, *table, how);
+  return status.ok() ? RestoreVerified(saved, files, how, table) : status;
 }
 
 }  // namespace group_embedding

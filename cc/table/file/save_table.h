@@ -24,8 +24,10 @@ Status WriteChanges(const TableFileHeader& header, Snapshot* snapshot, const std
 struct TableFileSummary {
   TableFileHeader header;
   TableFileTotals totals;
-  FileSum sum;               // of a file that was read to its end; else its id alone
-  bool has_encoded = false;  // rows of a served table: seen when the file was read to its end
+  FileSum sum;  // of a file that was read to its end; else its id alone
+  // Seen when the file was read to its end.
+  bool has_encoded = false;  // rows of a served table
+  KeyRange keys;             // of rows, erased keys and those that are not admitted yet
 };
 
 // Reads a file to its end, and says what is wrong with it.
@@ -59,24 +61,36 @@ Status CheckIdentity(const SavedTable& saved, size_t f, const TableFileSummary& 
 
 struct RestoreOptions {
   KeySubset subset;
-  bool verified = false;  // by VerifySavedTable just now: only headers are looked at again before
   // It is where another training starts: slots start anew, and new keys as the table has it.
   bool as_start = false;
 };
 
-// Reads all files of the table of that name to their ends. `table`: the one that is to be restored
-// from them, which they must fit; or null: it is not made yet.
+// Reads all files of the table of that name to their ends: whether they are the ones that were
+// saved, and all of them.
 Status VerifySavedTable(const SavedTable& saved, const std::string& name,
-                        const EmbeddingTable* table, const RestoreOptions& how,
-                        std::vector<TableFileSummary>* summaries);
+                        std::vector<TableFileSummary>* files);
 
-// Reads the files' headers only.
-Status ReadHeaders(const SavedTable& saved, const std::string& name, const EmbeddingTable& table,
+// The same of their headers alone; files that do not name the type of their keys are read to their
+// ends.
+Status ReadHeaders(const SavedTable& saved, const std::string& name,
                    std::vector<TableFileSummary>* files);
 
-// Gives `table` the keys of the subset that were saved, and no others. Whatever is wrong with a
-// file is found before the table changes. Exclusive.
-Status RestoreTable(const SavedTable& saved, const RestoreOptions& how, EmbeddingTable* table,
-                    const ParallelFor& parallel_for = SerialFor);
+// Whether rows of sound files can be rows of `table`: of its dim, its types of values and keys, its
+// slots. Where they are not, the sentence says how to convert them.
+Status CheckFits(const SavedTable& saved, const std::vector<TableFileSummary>& files,
+                 const EmbeddingTable& table);
+
+// Whether what `table` may use holds the rows of files that were read to their ends.
+Status CheckRoom(const SavedTable& saved, const std::vector<TableFileSummary>& files,
+                 const EmbeddingTable& table, const RestoreOptions& how);
+
+// Gives `table` the keys of the subset that were saved, and no others. The files were verified and
+// fit. Exclusive.
+Status RestoreVerified(const SavedTable& saved, const std::vector<TableFileSummary>& files,
+                       const RestoreOptions& how, EmbeddingTable* table,
+                       const ParallelFor& parallel_for = SerialFor);
+
+// All of that: whatever is wrong with a file is found before the table changes. Exclusive.
+Status RestoreTable(const SavedTable& saved, const RestoreOptions& how, EmbeddingTable* table);
 
 }  // namespace group_embedding

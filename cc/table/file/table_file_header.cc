@@ -9,6 +9,8 @@ namespace {
 
 bool IsDataType(int32_t type) { return type >= 0 && type <= 2; }
 
+bool IsKeyType(int32_t type) { return type >= 0 && type <= static_cast<int32_t>(KeyType::kUint64); }
+
 bool IsGood(const Admission& admission) {
   if (admission.kind != Admission::Kind::kBloom) {
     return admission.kind == Admission::Kind::kAll || admission.kind == Admission::Kind::kCounter;
@@ -26,6 +28,7 @@ TableFileHeader HeaderOf(const EmbeddingTable& table) {
   header.table = options.name;
   header.dim = options.dim;
   header.dtype = options.dtype;
+  header.key_type = options.key_type;
   header.initial = options.initial;
   header.no_row_value = options.no_row_value;
   header.admission = options.admission;
@@ -67,6 +70,7 @@ std::string HeaderPayload(const TableFileHeader& header) {
   out.Put(header.step);
   out.Put(header.dim);
   out.Put(static_cast<int32_t>(header.dtype));
+  out.Put(static_cast<int32_t>(header.key_type));
   out.Put(static_cast<int32_t>(header.initial.distribution));
   out.Put(header.initial.a);
   out.Put(header.initial.b);
@@ -100,6 +104,8 @@ bool ParseHeader(const std::string& payload, uint32_t version, TableFileHeader* 
   header->dim = in.Get<int32_t>();
   const int32_t dtype = in.Get<int32_t>();
   header->dtype = static_cast<DataType>(dtype);
+  const int32_t key_type = version < 3 ? 0 : in.Get<int32_t>();
+  header->key_type = static_cast<KeyType>(key_type);
   header->initial.distribution = static_cast<Distribution>(in.Get<int32_t>());
   header->initial.a = in.Get<float>();
   header->initial.b = in.Get<float>();
@@ -112,7 +118,7 @@ bool ParseHeader(const std::string& payload, uint32_t version, TableFileHeader* 
   header->admission.num_hashes = in.Get<int32_t>();
   header->admission.counter_bytes = in.Get<int32_t>();
   header->slots.clear();
-  bool good = IsDataType(dtype);
+  bool good = IsDataType(dtype) && IsKeyType(key_type);
   for (uint32_t left = in.Get<uint32_t>(); left > 0 && in.ok(); --left) {
     SlotOptions slot;
     slot.name = in.GetText();

@@ -24,6 +24,7 @@ struct TableFileHeader {
   int64_t step = -1;
   int32_t dim = 0;
   DataType dtype = DataType::kFloat32;
+  KeyType key_type = KeyType::kUnknown;  // unknown before format version 3
   InitialValues initial;
   float no_row_value = 0;
   Admission admission;

@@ -23,39 +23,74 @@ const char* NameOf(DataType type) {
   }
 }
 
-std::string Mismatch(const TableOptions& table, const std::string& path, const std::string& what,
-                     const std::string& expected, const std::string& got) {
-  return "table '" + table.name + "', file '" + path + "': expected " + what + " " + expected +
-         ", got " + got;
+// What distinguishes rows of a file from those of a table, and the converter's options that make
+// the one kind of the other.
+class Differences {
+ public:
+  void Compare(const std::string& what, const std::string& option, const std::string& expected,
+               const std::string& got) {
+    if (expected == got) return;
+    sentence_ +=
+        (sentence_.empty() ? "expected " : "; expected ") + what + expected + ", got " + got;
+    options_ += " --to-" + option + " " + expected;
+  }
+
+  // An error if there are any.
+  Status Of(const std::string& table, const std::string& saved_as) const {
+    if (sentence_.empty()) return {};
+    return sentence_ +
+           ". To convert a checkpoint: python -m group_embedding.convert checkpoint PREFIX --table "
+           "'" +
+           saved_as + "'" + options_ + " --out NEW_PREFIX; table '" + table +
+           "' starts from it by CheckpointOption('NEW_PREFIX', '" + saved_as + "')";
+  }
+
+ private:
+  std::string sentence_, options_;
+};
+
+// A file that does not say of which type its keys are has every one of them checked.
+Status CheckKeys(const TableFileSummary& file, KeyType key_type) {
+  for (const int64_t key : {file.keys.least, file.keys.greatest}) {
+    if (Takes(key_type, key)) continue;
+    return "expected keys of type " + NameOf(key_type) + ", got key " + std::to_string(key) +
+           "; make the table with keys of another type";
+  }
+  return {};
 }
 
-// Whether rows of a file can be rows of `table`.
-Status CheckFits(const TableFileSummary& file, const std::string& path,
-                 const EmbeddingTable& table) {
-  const TableFileHeader& header = file.header;
-  const TableOptions& options = table.options();
-  if (file.has_encoded) {
-    return Mismatch(options, path, "rows", "as trained",
-                    "rows that were quantised for serving; open the model by InferenceSession");
-  }
-  if (header.dim != options.dim) {
-    return Mismatch(options, path, "dim", std::to_string(options.dim), std::to_string(header.dim));
-  }
-  if (header.dtype != options.dtype) {
-    return Mismatch(options, path, "values of type", NameOf(options.dtype), NameOf(header.dtype));
-  }
+Status CheckSlots(const TableFileHeader& header, const EmbeddingTable& table) {
+  const auto words = [](const SlotOptions& s) {
+    return std::to_string(s.width) + " columns of " + NameOf(s.dtype);
+  };
   for (const SlotOptions& slot : header.slots) {
     for (const SlotOptions& present : table.slots()) {
-      if (present.name != slot.name) continue;
-      auto words = [](const SlotOptions& s) {
-        return std::to_string(s.width) + " columns of " + NameOf(s.dtype);
-      };
-      if (words(present) != words(slot)) {
-        return Mismatch(options, path, "slot '" + slot.name + "' of", words(present), words(slot));
-      }
+      if (present.name != slot.name || words(present) == words(slot)) continue;
+      return "expected slot '" + slot.name + "' of " + words(present) + ", got " + words(slot);
     }
   }
   return {};
+}
+
+// Whether rows of a file can be rows of `table`.
+Status CheckFits(const TableFileSummary& file, const EmbeddingTable& table) {
+  const TableFileHeader& header = file.header;
+  const TableOptions& options = table.options();
+  if (file.has_encoded) {
+    return "expected rows as trained, got rows that were quantised for serving; open the model by "
+           "InferenceSession";
+  }
+  Differences found;
+  found.Compare("dim ", "dim", std::to_string(options.dim), std::to_string(header.dim));
+  found.Compare("values of type ", "value-dtype", NameOf(options.dtype), NameOf(header.dtype));
+  if (header.key_type != KeyType::kUnknown && !Takes(options.key_type, header.key_type)) {
+    found.Compare("keys of type ", "key-dtype", NameOf(options.key_type), NameOf(header.key_type));
+  }
+  Status status = found.Of(options.name, header.table);
+  if (status.ok() && header.key_type == KeyType::kUnknown) {
+    status = CheckKeys(file, options.key_type);
+  }
+  return status.ok() ? CheckSlots(header, table) : status;
 }
 
 // Whether the files are all parts of one full save and of at most one save of changes.
@@ -80,15 +115,6 @@ Status CheckComplete(const std::string& name, const std::vector<TableFileSummary
   return "table '" + name +
          "': expected the files of one full save and of at most one save of changes, got " +
          std::to_string(num_full) + " and " + std::to_string(num_changes);
-}
-
-Status CheckSaved(const SavedTable& saved, const std::string& name, const EmbeddingTable* table,
-                  const std::vector<TableFileSummary>& files) {
-  for (size_t f = 0; f < files.size() && table != nullptr; ++f) {
-    Status status = CheckFits(files[f], saved.paths[f], *table);
-    if (!status.ok()) return status;
-  }
-  return CheckComplete(name, files);
 }
 
 // The slots that a table has once it is restored, and did not have before, as a union.
@@ -139,22 +165,6 @@ Status CountKeys(const SavedTable& saved, const std::vector<TableFileSummary>& f
   });
 }
 
-// Whether what a table may use holds the rows. They are counted where it is not plain.
-Status CheckBuffer(const SavedTable& saved, const EmbeddingTable& table, const RestoreOptions& how,
-                   const std::vector<TableFileSummary>& files) {
-  const std::string& name = table.options().name;
-  const std::vector<SlotOptions> slots = how.as_start ? std::vector<SlotOptions>() : SlotsOf(files);
-  const int64_t max_keys = table.max_keys(slots);
-  int64_t num_keys = 0;
-  for (const TableFileSummary& file : files) num_keys += file.totals.num_rows;
-  if (num_keys <= max_keys) return {};
-  const Status status = CountKeys(saved, files, how.subset, &num_keys);
-  if (!status.ok() || num_keys <= max_keys) return InTable(name, status);
-  return "table '" + name + "': expected at most " + std::to_string(max_keys) + " rows with " +
-         std::to_string(slots.size()) + " slots, as fit what it may use, the " + "checkpoint has " +
-         std::to_string(num_keys) + "; give it more by StorageOption(storage_size=...)";
-}
-
 }  // namespace
 
 Status CheckIdentity(const SavedTable& saved, size_t f, const TableFileSummary& found) {
@@ -176,43 +186,75 @@ Status CheckIdentity(const SavedTable& saved, size_t f, const TableFileSummary& 
          " of " + std::to_string(header.num_parts);
 }
 
-Status ReadHeaders(const SavedTable& saved, const std::string& name, const EmbeddingTable& table,
+Status CheckFits(const SavedTable& saved, const std::vector<TableFileSummary>& files,
+                 const EmbeddingTable& table) {
+  for (size_t f = 0; f < files.size(); ++f) {
+    const Status status = CheckFits(files[f], table).In("file '" + saved.paths[f] + "': ");
+    if (!status.ok()) return InTable(table.options().name, status);
+  }
+  return {};
+}
+
+// Rows are counted where it is not plain.
+Status CheckRoom(const SavedTable& saved, const std::vector<TableFileSummary>& files,
+                 const EmbeddingTable& table, const RestoreOptions& how) {
+  const std::string& name = table.options().name;
+  const std::vector<SlotOptions> slots = how.as_start ? std::vector<SlotOptions>() : SlotsOf(files);
+  const int64_t max_keys = table.max_keys(slots);
+  int64_t num_keys = 0;
+  for (const TableFileSummary& file : files) num_keys += file.totals.num_rows;
+  if (num_keys <= max_keys) return {};
+  const Status status = CountKeys(saved, files, how.subset, &num_keys);
+  if (!status.ok() || num_keys <= max_keys) return InTable(name, status);
+  return "table '" + name + "': expected at most " + std::to_string(max_keys) + " rows with " +
+         std::to_string(slots.size()) + " slots, as fit what it may use, the " + "checkpoint has " +
+         std::to_string(num_keys) + "; give it more by StorageOption(storage_size=...)";
+}
+
+Status ReadHeaders(const SavedTable& saved, const std::string& name,
                    std::vector<TableFileSummary>* files) {
   for (const std::string& path : saved.paths) {
     TableFileReader file(path, *saved.source);
     Status status = file.Open();
-    TableFileSummary summary = {file.header(), {}, {}, false};
+    TableFileSummary summary;
+    summary.header = file.header();
     summary.sum.id = file.header().file_id;
+    if (status.ok() && summary.header.key_type == KeyType::kUnknown) {
+      status = VerifyTableFile(path, *saved.source, &summary);
+    }
     if (status.ok()) status = CheckIdentity(saved, files->size(), summary);
     if (!status.ok()) return InTable(name, status);
     files->push_back(std::move(summary));
   }
-  return CheckSaved(saved, name, &table, *files);
+  return CheckComplete(name, *files);
 }
 
 Status VerifyTableFile(const std::string& path, const FileSource& files,
                        TableFileSummary* summary) {
   TableFileReader file(path, files);
   Status status = file.Open();
-  TableFileBlock block;
-  while (status.ok() && !block.is_last) status = file.Next(&block);
-  *summary = {file.header(), file.totals(), file.sum(), file.has_encoded()};
+  KeyRange range;
+  for (TableFileBlock block; status.ok() && !block.is_last;) {
+    status = file.Next(&block);
+    for (const auto* keys :
+         {&block.rows.keys, &block.encoded.keys, &block.erased, &block.admission.keys}) {
+      for (const int64_t key : *keys) range.Add(key);
+    }
+  }
+  *summary = {file.header(), file.totals(), file.sum(), file.has_encoded(), range};
   return status;
 }
 
 Status VerifySavedTable(const SavedTable& saved, const std::string& name,
-                        const EmbeddingTable* table, const RestoreOptions& how,
-                        std::vector<TableFileSummary>* summaries) {
+                        std::vector<TableFileSummary>* files) {
   for (size_t f = 0; f < saved.paths.size(); ++f) {
     TableFileSummary file;
     Status status = VerifyTableFile(saved.paths[f], *saved.source, &file);
     if (status.ok()) status = CheckIdentity(saved, f, file);
     if (!status.ok()) return InTable(name, status);
-    summaries->push_back(std::move(file));
+    files->push_back(std::move(file));
   }
-  Status status = CheckSaved(saved, name, table, *summaries);
-  if (status.ok() && table != nullptr) status = CheckBuffer(saved, *table, how, *summaries);
-  return status;
+  return CheckComplete(name, *files);
 }
 
 }  // namespace group_embedding

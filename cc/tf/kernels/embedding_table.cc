@@ -71,6 +71,19 @@ Admission::Kind ToAdmission(const std::string& word) {
   return word == "counter" ? Admission::Kind::kCounter : Admission::Kind::kBloom;
 }
 
+KeyType ToKeyType(tensorflow::DataType dtype) {  // the attribute admits no other
+  switch (dtype) {
+    case tensorflow::DT_INT32:
+      return KeyType::kInt32;
+    case tensorflow::DT_UINT32:
+      return KeyType::kUint32;
+    case tensorflow::DT_UINT64:
+      return KeyType::kUint64;
+    default:
+      return KeyType::kInt64;
+  }
+}
+
 bool IsInitialized(EmbeddingTableResource* resource) {
   tensorflow::tf_shared_lock lock(*resource->mu());
   return resource->table() != nullptr;
@@ -81,9 +94,10 @@ class InitializeEmbeddingTableOp : public OpKernel {
   explicit InitializeEmbeddingTableOp(OpKernelConstruction* context)
       : OpKernel(context), storage_(context) {
     std::string distribution, admission;
-    tensorflow::DataType dtype;
+    tensorflow::DataType dtype, key_dtype;
     int64_t seed;
     OP_REQUIRES_OK(context, context->GetAttr("dtype", &dtype));
+    OP_REQUIRES_OK(context, context->GetAttr("key_dtype", &key_dtype));
     OP_REQUIRES_OK(context, context->GetAttr("dim", &options_.dim));
     OP_REQUIRES_OK(context, context->GetAttr("distribution", &distribution));
     OP_REQUIRES_OK(context, context->GetAttr("a", &options_.initial.a));
@@ -97,6 +111,7 @@ class InitializeEmbeddingTableOp : public OpKernel {
     OP_REQUIRES_OK(context, context->GetAttr("counter_bytes", &options_.admission.counter_bytes));
     OP_REQUIRES_OK(context, context->GetAttr("if_needed", &if_needed_));
     options_.dtype = ToCore(dtype);
+    options_.key_type = ToKeyType(key_dtype);
     options_.initial.seed = static_cast<uint64_t>(seed);
     options_.initial.distribution = ToDistribution(distribution);
     options_.admission.kind = ToAdmission(admission);

@@ -43,6 +43,22 @@ absl::Status FindFiles(OpKernelContext* context, const std::string& table, bool 
   return absl::OkStatus();
 }
 
+// Files of another kind of rows than the table's are not damaged.
+absl::Status CheckKind(const SavedTable& saved, const std::vector<TableFileSummary>& files,
+                       const EmbeddingTable& table) {
+  const Status status = CheckFits(saved, files, table);
+  return status.ok() ? absl::OkStatus() : absl::InvalidArgumentError(status.message());
+}
+
+// Reads all files to their ends. `table`: null if it is not initialized yet.
+absl::Status Verify(const SavedTable& saved, const std::string& name, const EmbeddingTable* table,
+                    const RestoreOptions& how, std::vector<TableFileSummary>* files) {
+  TF_RETURN_IF_ERROR(DataLoss(VerifySavedTable(saved, name, files)));
+  if (table == nullptr) return absl::OkStatus();
+  TF_RETURN_IF_ERROR(CheckKind(saved, *files, *table));
+  return DataLoss(CheckRoom(saved, *files, *table, how));
+}
+
 absl::Status GetRestoreOptions(OpKernelConstruction* context, RestoreOptions* how) {
   TF_RETURN_IF_ERROR(context->GetAttr("index", &how->subset.index));
   TF_RETURN_IF_ERROR(context->GetAttr("count", &how->subset.count));
@@ -65,8 +81,7 @@ class VerifyTableOp : public OpKernel {
     OP_REQUIRES_OK(context, FindFiles(context, resource->name(), /*warned=*/false, &saved));
     tensorflow::tf_shared_lock lock(*resource->mu());
     std::vector<TableFileSummary> files;
-    OP_REQUIRES_OK(context, DataLoss(VerifySavedTable(saved, resource->name(),
-                                                      resource->table().get(), how_, &files)));
+    OP_REQUIRES_OK(context, Verify(saved, resource->name(), resource->table().get(), how_, &files));
   }
 
  private:
@@ -77,7 +92,7 @@ class RestoreTableOp : public OpKernel {
  public:
   explicit RestoreTableOp(OpKernelConstruction* context) : OpKernel(context) {
     OP_REQUIRES_OK(context, GetRestoreOptions(context, &how_));
-    OP_REQUIRES_OK(context, context->GetAttr("verified", &how_.verified));
+    OP_REQUIRES_OK(context, context->GetAttr("verified", &verified_));
   }
 
   void Compute(OpKernelContext* context) override {
@@ -85,7 +100,7 @@ class RestoreTableOp : public OpKernel {
     EmbeddingTablePtr resource;
     OP_REQUIRES_OK(context, FindEmbeddingTable(context, 0, &resource));
     SavedTable saved;
-    OP_REQUIRES_OK(context, FindFiles(context, resource->name(), how_.verified, &saved));
+    OP_REQUIRES_OK(context, FindFiles(context, resource->name(), verified_, &saved));
     tensorflow::mutex_lock lock(*resource->mu());
     while (resource->saves().is_reading_changes) resource->saves().changes_were_read.wait(lock);
     OP_REQUIRES_OK(context, resource->CheckInitialized());
@@ -93,15 +108,27 @@ class RestoreTableOp : public OpKernel {
                 absl::FailedPreconditionError("table '" + resource->name() +
                                               "': expected to be restored when no save of it is "
                                               "being written"));
+    EmbeddingTable* const table = resource->table().get();
+    std::vector<TableFileSummary> files;
+    OP_REQUIRES_OK(context, Read(saved, *table, &files));
     resource->saves().Forget();  // what was saved before is not what changes are added to
     OP_REQUIRES_OK(
         context, CatchErrors([&] {
-          return DataLoss(RestoreTable(saved, how_, resource->table().get(), ThreadsOf(context)));
+          return DataLoss(RestoreVerified(saved, files, how_, table, ThreadsOf(context)));
         }));
   }
 
  private:
+  absl::Status Read(const SavedTable& saved, const EmbeddingTable& table,
+                    std::vector<TableFileSummary>* files) const {
+    const std::string& name = table.options().name;
+    if (!verified_) return Verify(saved, name, &table, how_, files);
+    TF_RETURN_IF_ERROR(DataLoss(ReadHeaders(saved, name, files)));
+    return CheckKind(saved, *files, table);
+  }
+
   RestoreOptions how_;
+  bool verified_;
 };
 
 REGISTER_KERNEL_BUILDER(Name("GroupEmbedding>VerifyTable").Device(tensorflow::DEVICE_CPU),

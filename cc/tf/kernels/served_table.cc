@@ -191,7 +191,7 @@ class RestoreServedTableOp : public OpKernel {
     if (is_there) return absl::OkStatus();
     std::vector<TableFileSummary> files;
     std::vector<char> initial;
-    TF_RETURN_IF_ERROR(DataLoss(VerifySavedTable(saved, table.name(), nullptr, {}, &files)));
+    TF_RETURN_IF_ERROR(DataLoss(VerifySavedTable(saved, table.name(), &files)));
     TF_RETURN_IF_ERROR(TakeFormat(saved, files, &tables, table.entry()));
     ServedTable& served = *table.entry()->table;
     tables.AttachEmpty(&served, id);

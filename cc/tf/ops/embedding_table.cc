@@ -29,6 +29,7 @@ REGISTER_OP("GroupEmbedding>InitializeEmbeddingTable")
     .Input("table: resource")
     .Input("matrix: dtype")
     .Attr("dtype: {float, half, bfloat16}")
+    .Attr("key_dtype: {int32, int64, uint32, uint64} = DT_INT64")
     .Attr("dim: int >= 1")
     .Attr("distribution: {'matrix', 'constant', 'uniform', 'normal', 'truncated_normal'}")
     .Attr("a: float = 0")
@@ -54,6 +55,7 @@ Makes the table that a handle names, empty. What it held before is gone.
 
 table: from EmbeddingTableHandleOp.
 matrix: [rows, dim] what keys start as, key modulo rows; no rows unless distribution is 'matrix'.
+key_dtype: of the keys, which the table's files name.
 dim: of the rows.
 distribution, a, b, seed: what a key's row starts as: see cc/table/initial_values.h.
 no_row_value: the constant that a key without a row reads.
