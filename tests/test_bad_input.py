@@ -169,7 +169,7 @@ with tf.device("/CPU:0"):
         (
             lambda: look_up(tf.SparseTensor([[0, 0]], tf.constant([2**64 - 1], tf.uint64), [1, 1])),
             InvalidArgument,
-            "table 'user', feature 'clicks': id 9223372036854775807 of sample 0 is outside",
+            "table 'user', feature 'clicks': id 9223372036854775807 or above of sample 0 is",
         ),
         (
             lambda: ge.group_embedding_lookup([table()], [[-1]], feature_names=["clicks"]),

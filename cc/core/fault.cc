@@ -1,10 +1,19 @@
 #include "core/fault.h"
 
+#include <limits>
+
 namespace group_embedding {
 namespace {
 
 std::string Range(int64_t limit) {
   return " outside the range; expected 0 <= value < " + std::to_string(limit);
+}
+
+// An id as the user gave it, but for those of uint64 above 2^63 - 1: grouping makes them that
+// number.
+std::string Id(int64_t value) {
+  const bool is_greatest = value == std::numeric_limits<int64_t>::max();
+  return std::to_string(value) + (is_greatest ? " or above" : "");
 }
 
 }  // namespace
@@ -17,7 +26,7 @@ std::string Describe(const Fault& fault, const std::string& feature, const std::
     case FaultKind::kNone:
       return "";
     case FaultKind::kIdOutOfRange:
-      return "table '" + table + "', " + where + "id " + value + " of sample " + at +
+      return "table '" + table + "', " + where + "id " + Id(fault.value) + " of sample " + at +
              " is outside the table; expected 0 <= id < " + std::to_string(limit);
     case FaultKind::kRowsUnsorted:
       return where + "row " + value + " at position " + at +
