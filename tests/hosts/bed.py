@@ -87,9 +87,7 @@ class Host:
 
     def run(self, *command):
         """Runs a command on the host; returns what it printed."""
-        process = self.start(
-            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-        )
+        process = self.start(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         output, _ = process.communicate(timeout=60)
         assert process.returncode == 0, f"{command}: {output}"
         return output

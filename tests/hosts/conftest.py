@@ -1,7 +1,10 @@
 """Beds of hosts, and jobs on them, for the tests of this folder."""
 
+import importlib.util
+
 import pytest
 from hosts.bed import Bed, compile_link, why_not
+from hosts.job import Job, Starter
 
 
 @pytest.fixture(scope="session")
@@ -27,3 +30,29 @@ def make_bed(link, tmp_path):
     yield make
     for bed in beds:
         bed.close()
+
+
+@pytest.fixture(scope="session")
+def starter(link):
+    """The process that starts the ranks of all jobs."""
+    if importlib.util.find_spec("horovod") is None:
+        pytest.skip("Horovod is not installed")
+    starter = Starter()
+    yield starter
+    starter.close()
+
+
+@pytest.fixture
+def start_job(starter, tmp_path):
+    """start_job(bed, "aabb", function, *args, timeout=60, environment={}) -> a `Job`: two ranks on
+    host a and two on host b call `function(*args)`."""
+    jobs = []
+
+    def start(bed, where, function, *args, timeout=60, environment=()):
+        folder = tmp_path / f"job_{len(jobs)}"
+        jobs.append(Job(starter, bed, where, folder, function, args, timeout, dict(environment)))
+        return jobs[-1]
+
+    yield start
+    for job in jobs:
+        job.close()

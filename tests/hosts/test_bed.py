@@ -47,9 +47,7 @@ def echoing(make_bed):
     def make(num_hosts):
         bed = make_bed(num_hosts)
         for host in bed.hosts.values():
-            server = host.start(
-                [sys.executable, "-c", ECHO], stdout=subprocess.PIPE, text=True
-            )
+            server = host.start([sys.executable, "-c", ECHO], stdout=subprocess.PIPE, text=True)
             assert server.stdout.readline() == "listens\n"
         return bed
 
