@@ -8,11 +8,14 @@ gets `output_<rank>`, `result_<rank>` if the function returned, and `code_<rank>
 ended: its exit code, minus a signal, or "timed out".
 
 A rank is a program that calls the function and ends as programs do, by the end of the script or by
-an exception.
+an exception, with its exit handlers. It only leaves out to take all modules apart, which would take
+as long as Horovod's start.
 """
 
+import atexit
 import ctypes
 import faulthandler
+import gc
 import importlib.util
 import json
 import os
@@ -26,7 +29,7 @@ _NAMESPACES = ("net", "uts", "mnt", "pid_for_children")
 
 
 def wait_for_ranks():
-    """Starts ranks as it is told to. Returns in each of them, with what was told, and never else."""
+    """Starts ranks as it is told to. Returns in each of them alone, with what was told."""
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # copies are not waited for here
     print("ok", flush=True)
     while line := sys.stdin.readline():
@@ -70,7 +73,7 @@ def _code_of(process, timeout):
 
 
 def run_rank(folder, rank, environment, timeout, host):
-    """Calls the function of a rank."""
+    """Is the program of a rank."""
     del host  # this process is there
     folder = Path(folder)
     os.chdir(folder)
@@ -80,9 +83,17 @@ def run_rank(folder, rank, environment, timeout, host):
     for file, stream in [(nothing, 0), (output, 1), (output, 2)]:
         os.dup2(file, stream)
     faulthandler.dump_traceback_later(max(1, timeout - 2))  # where it hangs
-    call = pickle.loads((folder / "call").read_bytes())
-    result = getattr(_module(call["file"]), call["function"])(*call["args"])
-    write(folder / f"result_{rank}", pickle.dumps(result))
+    code = 0
+    try:
+        call = pickle.loads((folder / "call").read_bytes())
+        result = getattr(_module(call["file"]), call["function"])(*call["args"])
+        write(folder / f"result_{rank}", pickle.dumps(result))
+    except Exception:
+        sys.excepthook(*sys.exc_info())
+        code = 1
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    os._exit(code)
 
 
 def _module(file):
@@ -108,4 +119,5 @@ if __name__ == "__main__":
     import group_embedding
 
     del horovod, tensorflow, group_embedding  # imported for the ranks
+    gc.freeze()  # so that memory stays shared
     run_rank(**wait_for_ranks())
