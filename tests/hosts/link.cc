@@ -1,6 +1,6 @@
-// The network between hosts that are network namespaces: a user-space relay of IP packets, each pair
-// of hosts with a delay, a rate and a loss of its own, and cut or not. It does what netem does, which
-// many kernels are built without.
+// The network between hosts that are network namespaces: a user-space relay of IP packets, each
+// pair of hosts with a delay, a rate and a loss of its own, and cut or not. It does what netem
+// does, which many kernels are built without.
 //
 //   link PID...       the processes whose network namespaces are joined, host 0 first
 //
@@ -37,8 +37,8 @@ using Clock = std::chrono::steady_clock;
 using Packet = std::vector<char>;
 
 constexpr size_t kMaxQueued = 8 << 20;  // bytes on their way from one host to another
-constexpr int kMaxBurst = 64;           // packets read from a host before the others have their turn
-constexpr int kDestination = 16;        // offset of the destination's address in an IPv4 header
+constexpr int kMaxBurst = 64;     // packets read from a host before the others have their turn
+constexpr int kDestination = 16;  // offset of the destination's address in an IPv4 header
 
 [[noreturn]] void Fail(const std::string& what) {
   perror(what.c_str());
