@@ -258,6 +258,7 @@ def _saves():
         manifest = lib.save_table(table=handle, prefix=prefix, snapshot=snapshot)
         lib.full_save_id(table=handle)
     manifest = lib.merge_manifests(manifests=[manifest])
+    lib.sees_files(prefixes=[prefix], manifests=[manifest])
     lib.verify_table(table=handle, prefix=prefix, manifest=manifest)
     lib.restore_table(table=handle, prefix=prefix, manifest=manifest)
 

@@ -92,10 +92,12 @@ class _SaverGraph:
 
     def save(self, rows):
         """The manifest of a table's files, which are written when it is fetched."""
-        if self._snapshots is None:
+        is_first = self._snapshots is None
+        if is_first:
             self._snapshots = Snapshots(self.scope)
         snapshot = self._snapshots.add(rows)
-        (manifest,) = save_parts([rows], self.prefix, [snapshot], manifest_name(rows.name))
+        name = manifest_name(rows.name)
+        (manifest,) = save_parts([rows], self.prefix, [snapshot], name, is_shared=is_first)
         return manifest
 
     def restore(self, rows, name, manifest):

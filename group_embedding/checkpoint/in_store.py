@@ -38,7 +38,8 @@ def store_table(store, name, table):
     shares = [share for share in map(share_of, parts) if share is not None]
     with tempfile.TemporaryDirectory(prefix="group_embedding_") as folder:
         prefix = prefix_of_all(parts, tf.constant(f"{folder}/table")).numpy().decode()
-        manifests = save_parts(parts, prefix, take_snapshots(parts, False), "keras_store")
+        snapshots = take_snapshots(parts, False)
+        manifests = save_parts(parts, prefix, snapshots, "keras_store", is_shared=False)
         manifest = _merged(manifests).numpy()
         store[f"{name}:manifest"] = np.frombuffer(manifest, np.uint8)
         for file, owner in zip(files.files_of(manifest, name), _owners(shares)):

@@ -5,6 +5,7 @@ from typing import Any, NamedTuple, Optional
 
 import tensorflow as tf
 
+from group_embedding.checkpoint.shared_folder import check_shared
 from group_embedding.exchange.gather_strings import gather_strings
 from group_embedding.ops import save_table
 
@@ -51,12 +52,16 @@ def _full_save(table, share):
     return save_table.full_save_id(table.resource_handle)
 
 
-def save_parts(tables, prefix, snapshots, name):
+def save_parts(tables, prefix, snapshots, name, is_shared=True):
     """Writes this rank's part of `tables`, TableResources, from their snapshots, beside the
-    checkpoint.
+    checkpoint. Every rank must call it, with the same tables and `name`.
 
-    Returns the tables' manifests, which list the files of all ranks. Every rank must call it, with
-    the same tables and `name`.
+    Args:
+        is_shared: whether to check that each rank sees the files of all; of one table, as they are
+            all written to one folder.
+
+    Returns:
+        The tables' manifests, which list the files of all ranks.
     """
     shares = [share_of(table) for table in tables]
     written = [_save(*saved, prefix) for saved in zip(tables, shares, snapshots)]
@@ -66,12 +71,25 @@ def save_parts(tables, prefix, snapshots, name):
         parts = gather_strings(
             exchange, tf.stack([written[i] for i in spread]), f"{name}_manifests".replace("/", "_")
         )
+        if is_shared:
+            parts = _seen_by_all(exchange, prefix, parts, name)
         for place, i in enumerate(spread):
             of_table = parts[:, place]
             written[i] = save_table.merge_manifests(
                 tf.boolean_mask(of_table, tf.not_equal(of_table, ""))
             )
     return written
+
+
+def _seen_by_all(exchange, prefix, parts, name):
+    """`parts`, the manifests of all ranks, [ranks, tables], once each rank has seen those of the
+    first table."""
+    first = parts[:, 0]
+    prefixes = tf.fill([exchange.num_ranks], prefix)
+    wrote = tf.not_equal(first, "")
+    checked = check_shared(exchange, wrote, prefixes, first, name.replace("/", "_"))
+    with tf.control_dependencies([] if checked is None else [checked]):
+        return tf.identity(parts)
 
 
 def verify_part(table, prefix, manifest):

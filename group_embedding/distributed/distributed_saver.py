@@ -15,6 +15,7 @@ import tensorflow as tf
 from tensorflow.python.training import saver as tf_saver
 
 from group_embedding.checkpoint.by_name import SavedByName
+from group_embedding.checkpoint.shared_folder import check_shared
 from group_embedding.distributed.row_ranges import from_range, rows_written_by, to_range
 from group_embedding.exchange.active import current
 from group_embedding.sharding.sharded_table import sharded_table
@@ -176,9 +177,21 @@ class _RanksSaverBuilder(tf_saver.BulkSaverBuilder):
             with tf.control_dependencies(written + exchanged):
                 all_written = self._exchange.barrier("written")
             with tf.control_dependencies([all_written]):
+                seen = self._check_shared(parts)
+            with tf.control_dependencies(seen):
                 merged = [_merge(list(parts.values()), filename_tensor)] if rank == 0 else []
-            with tf.control_dependencies([all_written, *merged]):
+            with tf.control_dependencies([*seen, *merged]):
                 return tf.identity(filename_tensor)
+
+    def _check_shared(self, parts):
+        """A list of an op that fails if a rank does not see the parts, {rank: prefix}, of all."""
+        ranks = range(self._exchange.num_ranks)
+        prefixes = tf.stack([parts.get(rank, "") for rank in ranks])
+        wrote = [rank in parts for rank in ranks]
+        checked = check_shared(
+            self._exchange, wrote, prefixes, tf.fill(tf.shape(prefixes), ""), "saved_parts"
+        )
+        return [] if checked is None else [checked]
 
     def _ranks_that_write(self, shards, others):
         num_ranks = self._exchange.num_ranks

@@ -101,6 +101,8 @@ def enable_distributed_strategy(
     Raises:
         ValueError: another word, another dtype, or a time-out below 3 seconds.
         ImportError: Horovod is missing, or does not fit the installed TensorFlow.
+        ConnectionError: hosts cannot reach each other by the names and addresses that they have;
+            with the host and what to set.
 
     Example, run with `horovodrun -np 2 python train.py`:
 

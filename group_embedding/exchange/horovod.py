@@ -10,6 +10,7 @@ import tensorflow as tf
 from horovod.common.exceptions import HorovodInternalError
 from horovod.tensorflow import elastic
 
+from group_embedding.exchange.check_network import check_network
 from group_embedding.exchange.interface import Exchange
 from group_embedding.exchange.liveness import SIGNS_OF_A_LOSS
 from group_embedding.ops.pending_calls import marked, pending_calls
@@ -27,6 +28,8 @@ class HorovodExchange(Exchange):
     """The ranks that `horovodrun` launched; one process when it did not launch this one."""
 
     def __init__(self):
+        if not hvd.is_initialized():
+            check_network()
         hvd.init()
         self._rank, self._num_ranks = hvd.rank(), hvd.size()
         self._shutdown = None  # the thread in which Horovod ends

@@ -9,6 +9,7 @@ for _name in (
     "FullSaveId",
     "SaveTable",
     "MergeManifests",
+    "SeesFiles",
     "VerifyTable",
     "RestoreTable",
 ):
@@ -49,6 +50,13 @@ def merge_manifests(manifests):
     """Merges a vector of the manifests of a table's parts into one manifest."""
     with tf.device("/CPU:0"):
         return library().merge_manifests(manifests=manifests)
+
+
+def sees_files(prefixes, manifests):
+    """Which checkpoints, a vector of prefixes, lie where this process sees their files: those of
+    the table of a manifest, or the index, where that is empty."""
+    with tf.device("/CPU:0"):
+        return library().sees_files(prefixes=prefixes, manifests=manifests)
 
 
 def verify_table(table, prefix, manifest, index=0, count=1, as_start=False):

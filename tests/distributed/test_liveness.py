@@ -20,7 +20,7 @@ TIMEOUT = 3.0  # seconds
 
 # One rank: `gather` by files. It does as told by a file "do_<rank>", else computes for a minute.
 RANK = """
-import atexit, importlib.util, itertools, json, sys, time
+import atexit, importlib.util, itertools, json, os, sys, time
 from pathlib import Path
 module, folder, rank, num_ranks, timeout, restarts = sys.argv[1:]
 spec = importlib.util.spec_from_file_location("liveness", module)
@@ -51,6 +51,12 @@ if waits_at_exit:
     atexit.register(time.sleep, 60)
 def on_loss(sentence, all_live):
     (folder / f"told_{rank}").write_text(f"{sentence} {all_live}")
+
+of_elsewhere = folder / f"elsewhere_{rank}"
+if of_elsewhere.exists():
+    parts = liveness.watch.identity_of(os.getpid()).split()
+    parts[int(of_elsewhere.read_text())] = "another"
+    liveness.watch.identity_of = lambda process: " ".join(parts)
 
 watch = liveness.Watch(rank, num_ranks, float(timeout), restarts == "1", gather, on_loss, pending)
 (folder / f"ready_{rank}").touch()
@@ -198,6 +204,60 @@ def test_a_hanging_rank_is_ended_where_the_launcher_restarts(tmp_path, lost):
         assert f"rank {lost}" in errors
 
 
+@pytest.mark.parametrize("part", range(3), ids=["boot_id", "namespace", "start_time"])
+def test_a_process_of_the_number_of_a_hanging_rank_lives(tmp_path, part):
+    # Given a rank of another machine of this hostname, whose number a process of this one has: the
+    # rank itself, as no launcher is here
+    (tmp_path / "elsewhere_1").write_text(str(part))
+    with Job(tmp_path, restarts=True) as job:
+        # When the rank hangs
+        job.ranks[1].send_signal(signal.SIGSTOP)
+        told = [tmp_path / f"told_{rank}" for rank in (0, 2)]
+        end = time.monotonic() + TIMEOUT + 10
+        while not all(file.exists() for file in told) and time.monotonic() < end:
+            time.sleep(0.05)
+        for rank in (0, 2):
+            job.tell(rank, "finish")
+        ends = [job.end(rank) for rank in (0, 2)]
+
+        # Then the others say so, and the process of that number lives
+        assert [code for code, _ in ends] == [0, 0]
+        assert all("has not answered for 3 s" in errors for _, errors in ends)
+        assert job.ranks[1].poll() is None
+
+
+# What TensorFlow's errors say, and the line of it that says what is wrong.
+ERRORS = {
+    "no such feature\nof these": "no such feature",
+    "": "",
+    "Graph execution error:": "Graph execution error:",
+    """Graph execution error:
+
+Detected at node Assert defined at (most recent call last):
+<stack traces unavailable>
+assertion failed: [no such feature]
+\t [[{{node Assert}}]] [Op:__inference_step_9]""": "assertion failed: [no such feature]",
+    """Graph execution error:
+
+Detected at node 'save/SaveV2' defined at (most recent call last):
+    File "train.py", line 9, in <module>
+Node: 'save/SaveV2'
+/runs/a; No such file or directory
+\t [[{{node save/SaveV2}}]]""": "/runs/a; No such file or directory",
+    """Graph execution error:
+
+2 root error(s) found.
+  (0) INVALID_ARGUMENT:  {{function_node f}} expected ids < 5, got 7 [[{{node lookup}}]]
+  (1) CANCELLED:  {{function_node f}} it was cancelled
+0 successful operations.""": "expected ids < 5, got 7",
+}
+
+
+@pytest.mark.parametrize("text", ERRORS)
+def test_the_line_of_an_error_that_says_what_is_wrong(text):
+    assert _load().error_line.error_line(text) == ERRORS[text]
+
+
 def test_strangers_are_not_heard(tmp_path):
     with Job(tmp_path) as job:
         host, port, _ = json.loads((tmp_path / "gathered_1_0").read_text())["hub"]
@@ -343,7 +403,7 @@ def _any_line(choose):
     if choose.random() < 0.3:
         return bytes(choose.randrange(256) for _ in range(choose.randrange(2000)))
     values = [None, -1, 3, 10**400, 1.5, "a", "\ud800", True, [], [["a"]], {}, {"rank": 1}, [[[1]]]]
-    names = ["rank", "who", "host", "process", "waits", "alive", "x"]
+    names = ["rank", "who", "identity", "process", "waits", "alive", "x"]
     words = {name: choose.choice(values) for name in choose.sample(names, choose.randrange(7))}
     deep = b"[" * 50_000
     return choose.choice([json.dumps(words).encode(), b"null", b"[1]", b"NaN", deep]) + b"\n"
@@ -352,7 +412,7 @@ def _any_line(choose):
 def _connection(liveness, hub, rank):
     host, port, token = hub.address
     connection = socket.create_connection((host, port), timeout=10)
-    this = {"rank": rank, "who": f"rank {rank}", "host": "here", "process": 1 << 30}
+    this = {"rank": rank, "who": f"rank {rank}", "identity": "one", "process": 1 << 30}
     connection.sendall(token.encode() + liveness.lines.line_of(this))
     return connection
 

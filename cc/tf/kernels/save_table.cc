@@ -174,6 +174,48 @@ class MergeManifestsOp : public OpKernel {
   }
 };
 
+class SeesFilesOp : public OpKernel {
+ public:
+  using OpKernel::OpKernel;
+
+  void Compute(OpKernelContext* context) override {
+    const Tensor& prefixes = context->input(0);
+    const Tensor& manifests = context->input(1);
+    OP_REQUIRES(context, prefixes.dims() == 1 && prefixes.shape() == manifests.shape(),
+                absl::InvalidArgumentError("expected as many manifests as prefixes, got " +
+                                           manifests.shape().DebugString() + " and " +
+                                           prefixes.shape().DebugString()));
+    Tensor* sees;
+    OP_REQUIRES_OK(context, context->allocate_output(0, prefixes.shape(), &sees));
+    for (int64_t i = 0; i < prefixes.NumElements(); ++i) {
+      std::vector<std::string> paths;
+      OP_REQUIRES_OK(context,
+                     PathsOf(prefixes.vec<tstring>()(i), manifests.vec<tstring>()(i), &paths));
+      sees->vec<bool>()(i) = std::all_of(paths.begin(), paths.end(), Exists);
+    }
+  }
+
+ private:
+  static absl::Status PathsOf(const std::string& prefix, const std::string& manifest,
+                              std::vector<std::string>* paths) {
+    if (manifest.empty()) {
+      paths->push_back(prefix + ".index");
+      return absl::OkStatus();
+    }
+    Manifest table;
+    const Status status = Decode(manifest, prefix, &table);
+    if (!status.ok()) return absl::InvalidArgumentError(status.message());
+    for (const SavedFile& file : table.files) paths->push_back(PathOf(prefix, file.suffix));
+    return absl::OkStatus();
+  }
+
+  // A client of a network's file system may answer from what it knew some seconds ago. Nobody has
+  // asked for these names before: they, or their folder, are new with each save.
+  static bool Exists(const std::string& path) { return FileSystemOf(path).Exists(path); }
+};
+
+REGISTER_KERNEL_BUILDER(Name("GroupEmbedding>SeesFiles").Device(tensorflow::DEVICE_CPU),
+                        Guarded<SeesFilesOp>);
 REGISTER_KERNEL_BUILDER(Name("GroupEmbedding>MergeManifests").Device(tensorflow::DEVICE_CPU),
                         Guarded<MergeManifestsOp>);
 REGISTER_KERNEL_BUILDER(Name("GroupEmbedding>SaveTable").Device(tensorflow::DEVICE_CPU),

@@ -86,6 +86,26 @@ Makes one manifest of those of all parts of a table.
 manifests: [num_parts].
 )doc");
 
+REGISTER_OP("GroupEmbedding>SeesFiles")
+    .Input("prefixes: string")
+    .Input("manifests: string")
+    .Output("sees: bool")
+    .SetIsStateful()
+    .SetShapeFn([](InferenceContext* context) {
+      ShapeHandle prefixes;
+      TF_RETURN_IF_ERROR(context->WithRank(context->input(0), 1, &prefixes));
+      TF_RETURN_IF_ERROR(context->Merge(prefixes, context->input(1), &prefixes));
+      context->set_output(0, prefixes);
+      return absl::OkStatus();
+    })
+    .Doc(R"doc(
+Tells which checkpoints lie where this process sees their files.
+
+prefixes: [n], of the checkpoints.
+manifests: [n], of a table whose files are looked for; empty: the index of the checkpoint is.
+sees: [n].
+)doc");
+
 REGISTER_OP("GroupEmbedding>VerifyTable")
     .Input("table: resource")
     .Input("prefix: string")

@@ -10,8 +10,9 @@ disagree.
     rank 1 ── alive, alive, raised: ValueError ──> hub in rank 0 ── ended: rank 1 ... ──> all others
 
 `watch` is a rank's part and `hub` rank 0's; `lines` is what they say to each other, and how;
-`disagreement` finds ranks that wait for each other. Imports neither TensorFlow nor Horovod:
-`enable_distributed_strategy` hands it the addresses.
+`disagreement` finds ranks that wait for each other. `own_address` is where the hub listens,
+`identity` tells processes apart, and `error_line` is what is told of an error. Imports neither
+TensorFlow nor Horovod: `enable_distributed_strategy` hands it the addresses.
 """
 
 from .watch import SIGNS_OF_A_LOSS, Watch

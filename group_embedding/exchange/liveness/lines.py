@@ -67,9 +67,9 @@ def _parsed(line):
 
 
 def introduction(words, num_ranks):
-    """The rank that introduces itself, {"rank": ..., "who": ..., "host": ..., "process": ...};
+    """The rank that introduces itself, {"rank": ..., "who": ..., "process": ..., "identity": ...};
     None: these words do not."""
-    kinds = {"rank": int, "who": str, "host": str, "process": int}
+    kinds = {"rank": int, "who": str, "process": int, "identity": str}
     found = {name: words.get(name) for name in kinds}
     if any(type(found[name]) is not kind for name, kind in kinds.items()):
         return None

@@ -12,12 +12,14 @@ import threading
 import time
 
 from .disagreement import call_without_rank_0, describe_left, to_tell
+from .error_line import error_line
 from .hub import INTERVAL, Hub
+from .identity import identity_of, network_of_host
 from .lines import how_it_ended, line_of, shut, words_from
+from .own_address import LAUNCHER, own_address
 
 GRACE = 5.0  # seconds in which a rank may end by itself, as Horovod often sees that a rank died
 HEARSAY = 1.0  # seconds that a rank waits to hear why, when it is to end
-_NETWORK = "/proc/self/ns/net"  # the same for all processes that share a loopback
 
 # What errors say that were raised because another rank had ended.
 SIGNS_OF_A_LOSS = ("Horovod has been shut down", "/gloo/", "the exchange has ended")
@@ -48,12 +50,16 @@ class Watch:
         self._left = None  # who the rank was whose program ended last
         host, process = socket.gethostname(), os.getpid()
         self._who = f"rank {rank} (process {process} of {host})"
-        this = {"rank": rank, "who": self._who, "host": host, "process": process}
-        on_one_host = len(set(gather(_network_of_host()))) == 1
-        address = "127.0.0.1" if on_one_host else _own_address()
-        self._hub = Hub(num_ranks, timeout, address) if rank == 0 else None
+        identity = identity_of(process)
+        this = {"rank": rank, "who": self._who, "process": process, "identity": identity}
+        hosts = [json.loads(text) for text in gather(json.dumps([host, network_of_host()]))]
+        self._hub, why_not = _open_hub(hosts, num_ranks, timeout) if rank == 0 else (None, "")
         address = self._hub and self._hub.address
-        self._first = json.loads(gather(json.dumps({**this, "hub": address}))[0])  # rank 0
+        told = {**this, "hub": address, "why_not": why_not}
+        self._first = json.loads(gather(json.dumps(told))[0])  # rank 0
+        why_not = self._first.pop("why_not")
+        if why_not:
+            raise ConnectionError(why_not)
         *address, token = self._first.pop("hub")
         self._connection, self._words = _join(tuple(address), token, this, timeout)
         self._raised_before, sys.excepthook = sys.excepthook, self._on_exception
@@ -88,8 +94,7 @@ class Watch:
                 sentence = f"{self._left} has left: its program has ended"
                 print(f"{self._who}: {sentence}", file=sys.stderr, flush=True)
         elif not issubclass(kind, KeyboardInterrupt):
-            first_line = text.partition("\n")[0]
-            self._say(raised=f"{kind.__name__}: {first_line}"[:500])
+            self._say(raised=f"{kind.__name__}: {error_line(text)}")
         self._raised_before(kind, error, traceback)
 
     def _on_terminate(self, number, _):
@@ -157,6 +162,20 @@ class Watch:
             os._exit(1)
 
 
+def _open_hub(hosts, num_ranks, timeout):
+    """A hub where all ranks reach it, and an empty text; or None, and why there is none.
+
+    Args:
+        hosts: the hostname and the network of each rank.
+    """
+    names, networks = zip(*hosts)
+    try:
+        address = "127.0.0.1" if len(set(networks)) == 1 else own_address(names)
+        return Hub(num_ranks, timeout, address), ""
+    except OSError as error:
+        return None, str(error)
+
+
 def _join(address, token, this, timeout):
     """A connection to the hub, which has taken this rank in, and the words that come.
 
@@ -178,7 +197,8 @@ def _join(address, token, this, timeout):
         if time.monotonic() > deadline:
             raise ConnectionError(
                 f"{this['who']}: expected to reach rank 0, which watches over the ranks, at "
-                f"{address[0]}, port {address[1]}, within {timeout:g} s: {why}"
+                f"{address[0]}, port {address[1]}, within {timeout:g} s: {why}; where that is not "
+                f"its address in the network of the ranks, set {LAUNCHER} to it on all of them"
             )
         time.sleep(0.1)
 
@@ -189,26 +209,6 @@ def _is_main_thread():
 
 def _end_process(ended):
     """Ends a process of this host that hangs, so that its launcher sees that it is gone."""
-    if ended["host"] == socket.gethostname():
+    if ended["identity"] and ended["identity"] == identity_of(ended["process"]):
         with contextlib.suppress(ProcessLookupError):  # it has died meanwhile
             os.kill(ended["process"], signal.SIGKILL)
-
-
-def _own_address():
-    """The address of this host on its route to the launcher, by which the other ranks reach it
-    too."""
-    launcher = os.environ.get("HOROVOD_GLOO_RENDEZVOUS_ADDR", socket.gethostname())
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        try:
-            probe.connect((launcher, 9))  # nothing is sent
-            return probe.getsockname()[0]
-        except OSError:
-            return "127.0.0.1"
-
-
-def _network_of_host():
-    """A text that is the same for all processes which reach each other by the loopback."""
-    try:
-        return f"{socket.gethostname()} {os.stat(_NETWORK).st_ino}"
-    except OSError:
-        return socket.gethostname()
