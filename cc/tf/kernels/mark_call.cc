@@ -18,6 +18,7 @@ class MarkCallOp : public OpKernel {
     OP_REQUIRES_OK(context, context->GetAttr("begins", &begins_));
     OP_REQUIRES_OK(context, context->GetAttr("key", &key_));
     OP_REQUIRES_OK(context, context->GetAttr("description", &description_));
+    OP_REQUIRES_OK(context, context->GetAttr("ends_with_step", &ends_with_step_));
   }
 
   void Compute(OpKernelContext* context) override {
@@ -32,16 +33,17 @@ class MarkCallOp : public OpKernel {
   bool IsExpensive() override { return false; }
 
  private:
-  // Where an op of the step fails, the one that ends the call does not run.
+  // Where an op of the step fails, the one that ends the call does not run. TensorFlow cancels the
+  // step then. An eager op is a step of its own, which ends at once.
   void Begin(tensorflow::CancellationManager* cancellation) const {
     const int64_t number = PendingCalls::OfProcess().Begin(key_, description_);
-    if (cancellation == nullptr) return;
+    if (cancellation == nullptr || !ends_with_step_) return;
     const auto token = cancellation->get_cancellation_token();
     cancellation->RegisterCallback(
         token, [key = key_, number] { PendingCalls::OfProcess().EndNumber(key, number); });
   }
 
-  bool begins_;
+  bool begins_, ends_with_step_;
   std::string key_, description_;
 };
 
