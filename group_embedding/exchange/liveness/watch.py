@@ -1,5 +1,5 @@
-"""A rank's part of the watch over all: it says what becomes of it, and hears what becomes of the
-others."""
+"""A rank's part of the watch over all: it says what becomes of it and which host it does not reach,
+and hears what becomes of the others."""
 
 import atexit
 import contextlib
@@ -14,6 +14,7 @@ import time
 from .disagreement import call_without_rank_0, describe_left, to_tell
 from .hub import INTERVAL, Hub
 from .lines import how_it_ended, line_of, shut, words_from
+from .links import Links
 
 GRACE = 5.0  # seconds in which a rank may end by itself, as Horovod often sees that a rank died
 HEARSAY = 1.0  # seconds that a rank waits to hear why, when it is to end
@@ -33,7 +34,8 @@ class Watch:
             says what happened, and ends a hanging rank of its own host.
         gather: a collective: a string of this rank -> those of all ranks.
         on_loss: on_loss(sentence, all_live) is called when another rank has ended otherwise than
-            well, or ranks wait for each other in different calls: then all live.
+            well, hosts do not reach each other, or ranks wait for each other in different calls:
+            then all live.
         pending: returns the calls that this rank waits in, [(key, description, seconds)]; the key
             is the same on all ranks that make the call.
 
@@ -49,16 +51,24 @@ class Watch:
         host, process = socket.gethostname(), os.getpid()
         self._who = f"rank {rank} (process {process} of {host})"
         this = {"rank": rank, "who": self._who, "host": host, "process": process}
-        on_one_host = len(set(gather(_network_of_host()))) == 1
-        address = "127.0.0.1" if on_one_host else _own_address()
+        networks = gather(_network_of_host())
+        self._first_of_host = networks.index(networks[rank])
+        address = "127.0.0.1" if len(set(networks)) == 1 else _own_address()
         self._hub = Hub(num_ranks, timeout, address) if rank == 0 else None
-        address = self._hub and self._hub.address
-        self._first = json.loads(gather(json.dumps({**this, "hub": address}))[0])  # rank 0
-        *address, token = self._first.pop("hub")
+        listener = socket.create_server((address, 0)) if _is_linked(rank, networks) else None
+        listens = {
+            "hub": self._hub and self._hub.address,
+            "links": listener and listener.getsockname(),
+        }
+        ranks = [json.loads(text) for text in gather(json.dumps({**this, **listens}))]
+        self._first = ranks[0]
+        *address, token = self._first["hub"]
+        addresses = {one["rank"]: tuple(one["links"]) for one in ranks if one["links"]}
         self._connection, self._words = _join(tuple(address), token, this, timeout)
         self._raised_before, sys.excepthook = sys.excepthook, self._on_exception
         if _is_main_thread() and signal.getsignal(signal.SIGTERM) == signal.SIG_DFL:
             signal.signal(signal.SIGTERM, self._on_terminate)
+        self._links = Links(this, listener, addresses, token, timeout)
         atexit.register(self._leave)
         for work in (self._speak, self._listen):
             threading.Thread(target=work, name="group_embedding liveness", daemon=True).start()
@@ -79,6 +89,7 @@ class Watch:
         self._say(done=True)
         if self._hub:
             self._hub.close()
+        self._links.close()
         shut(self._connection)
 
     def _on_exception(self, kind, error, traceback):
@@ -104,11 +115,10 @@ class Watch:
 
     def _speak(self):
         while not self._closed.wait(INTERVAL):
-            calls = self._pending()
+            words, calls = {"alive": True, "silent": self._links.beat()}, self._pending()
             if any(seconds > INTERVAL for *_, seconds in calls):
-                self._say(alive=True, waits=to_tell(calls))
-            else:
-                self._say(alive=True)
+                words["waits"] = to_tell(calls)
+            self._say(**words)
 
     def _listen(self):
         for words in self._words:
@@ -118,6 +128,8 @@ class Watch:
                 self._left = words["left"]
             if "disagree" in words:
                 return self._on_disagreement(words["disagree"], words["all_live"])
+            if "parted" in words:
+                return self._on_parted(words["parted"], words["ends"])
             if "ended" in words and words["ended"]["rank"] != self._rank:
                 return self._on_end(words["ended"])
         if not self._closed.is_set():
@@ -134,6 +146,15 @@ class Watch:
     def _on_disagreement(self, sentence, all_live):
         if not self._closed.is_set():
             self._tell_user(sentence, all_live=all_live)
+            self._end_unless_it_ends()
+
+    def _on_parted(self, sentence, first_of_host):
+        """Hosts do not reach each other. A launcher that restarts the job needs one of them gone,
+        the one of which the first rank is given."""
+        if self._closed.is_set():
+            return
+        self._tell_user(sentence)
+        if not self._restarts or self._first_of_host == first_of_host:
             self._end_unless_it_ends()
 
     def _on_end(self, ended):
@@ -155,6 +176,13 @@ class Watch:
         if not self._goes_on.wait(GRACE):
             print(f"{self._who}: ended, as it cannot go on alone", file=sys.stderr, flush=True)
             os._exit(1)
+
+
+def _is_linked(rank, networks):
+    """Whether a rank has links: it is the first one of its host, and there are other hosts beside
+    its own and rank 0's, to which the hub's connections go."""
+    first_ranks = {networks.index(network) for network in networks}
+    return rank in first_ranks - {0} and len(first_ranks) > 2
 
 
 def _join(address, token, this, timeout):
