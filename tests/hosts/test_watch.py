@@ -1,0 +1,129 @@
+"""The watch over ranks on several hosts: ranks that make other calls than the rest, and hosts that
+do not reach each other, end all ranks within the timeout, with a sentence that names both."""
+
+import time
+
+import pytest
+import tensorflow as tf
+
+import group_embedding as ge
+
+TIMEOUT = 4.0  # seconds
+NAMES = ["user", "item", "word"]
+IDS = tf.constant([1, 2, 2, 5], tf.int64)
+
+
+def tables():
+    zeros = tf.zeros_initializer()
+    return [ge.get_embedding_variable(f"{name}_table", 4, initializer=zeros) for name in NAMES]
+
+
+def look_up(of):
+    return ge.group_embedding_lookup(of, [IDS] * len(of))
+
+
+def trainer(of, train_as=tf.function):
+    optimizer = ge.DistributedOptimizer(ge.optimizers.wrap(tf.keras.optimizers.SGD(0.1)))
+
+    @train_as
+    def step():
+        with tf.GradientTape() as tape:
+            loss = tf.add_n([tf.reduce_sum(rows) for rows in look_up(of)])
+        optimizer.apply_gradients(zip(tape.gradient(loss, of), of))
+        return loss
+
+    return step
+
+
+def start():
+    """The tables, a step of training that has been taken twice, and whether this is the last
+    rank."""
+    ge.enable_distributed_strategy(timeout_seconds=TIMEOUT)
+    exchange, of = ge.exchange.current(), tables()
+    step = trainer(of)
+    for _ in range(2):
+        step()
+    return of, step, exchange.rank == exchange.num_ranks - 1
+
+
+def one_lookup_more():
+    """The last rank looks a table up between two steps."""
+    of, step, is_last = start()
+    if is_last:
+        look_up(of[1:2])
+    step()
+
+
+def another_call(folder):
+    """The last rank looks a table up where the others save."""
+    of, _, is_last = start()
+    if is_last:
+        look_up(of[1:2])
+    else:
+        tf.train.Checkpoint(tables=of).save(f"{folder}/model")
+
+
+def one_leaves(leaving):
+    """A rank's script ends, and the others look a table up."""
+    of, _, _ = start()
+    if ge.exchange.current().rank != leaving:
+        look_up(of[1:2])
+
+
+def train_on():
+    ge.enable_distributed_strategy(timeout_seconds=TIMEOUT)
+    step = trainer(tables())
+    while True:
+        step()
+        print("a step", flush=True)
+
+
+@pytest.mark.parametrize("where", ["ab", "aabb"])
+def test_one_eager_lookup_more(make_bed, start_job, where):
+    outcomes = start_job(make_bed(2), where, one_lookup_more).outcomes()
+
+    last = len(where) - 1
+    for code, _, output in outcomes:
+        assert code == 1, output
+        assert "the ranks disagree: rank 0 waits in" in output
+        assert f"rank {last} waits in the ids of a lookup of table 'item_table'" in output
+
+
+def test_two_ranks_in_different_eager_calls(make_bed, start_job, tmp_path):
+    outcomes = start_job(make_bed(2), "ab", another_call, str(tmp_path)).outcomes()
+
+    for code, _, output in outcomes:
+        assert code == 1, output
+        assert "the ranks disagree: rank 0 waits in" in output
+        assert "rank 1 waits in the ids of a lookup of table 'item_table'" in output
+
+
+@pytest.mark.parametrize("leaving", [0, 1])
+def test_an_eager_lookup_after_a_rank_has_left(make_bed, start_job, leaving):
+    outcomes = start_job(make_bed(2), "ab", one_leaves, leaving).outcomes()
+
+    waiting = outcomes[1 - leaving]
+    assert outcomes[leaving].code == 0, outcomes[leaving].output
+    assert waiting.code == 1, waiting.output
+    assert f"rank {leaving} (process" in waiting.output
+    assert "has left: its program has ended" in waiting.output
+    assert "a lookup of table 'item_table'" in waiting.output
+
+
+def test_two_hosts_that_only_reach_the_third(make_bed, start_job):
+    # Given ranks on three hosts, which train
+    bed = make_bed(3)
+    job = start_job(bed, "abc", train_on)
+    job.wait_until_all_said("a step")
+
+    # When two hosts lose each other, and keep rank 0's host
+    bed.set_link("b", "c", is_up=False)
+    cut = time.monotonic()
+    outcomes = job.outcomes()
+
+    # Then all ranks end, in time, and say which two it was
+    assert time.monotonic() - cut < TIMEOUT + 10  # with the seconds in which a rank may end by itself
+    for code, _, output in outcomes:
+        assert code == 1, output
+        assert "of b) and rank 2 (process" in output and "do not reach each other" in output
+        assert "disagree" not in output
