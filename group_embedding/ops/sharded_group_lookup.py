@@ -140,7 +140,14 @@ def _sharded_group_lookup_grad(op, *grads):
         for t in range(num_tables)
     ]
     weight_grad = sent.weight_grad if op.get_attr("weighted") else None
-    return [*one_per_table(tables, table_grads), weight_grad, None, *[None] * len(keyed), None, None]
+    return [
+        *one_per_table(tables, table_grads),
+        weight_grad,
+        None,
+        *[None] * len(keyed),
+        None,
+        None,
+    ]
 
 
 def _add_gradients(tables, keyed_tables, keyed, sent, num_ranks, shared):

@@ -122,7 +122,9 @@ def test_two_hosts_that_only_reach_the_third(make_bed, start_job):
     outcomes = job.outcomes()
 
     # Then all ranks end, in time, and say which two it was
-    assert time.monotonic() - cut < TIMEOUT + 10  # with the seconds in which a rank may end by itself
+    assert (
+        time.monotonic() - cut < TIMEOUT + 10
+    )  # with the seconds in which a rank may end by itself
     for code, _, output in outcomes:
         assert code == 1, output
         assert "of b) and rank 2 (process" in output and "do not reach each other" in output

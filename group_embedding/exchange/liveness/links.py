@@ -96,7 +96,9 @@ class Links:
             ) from error
         caller = None
         if has_token(connection, token, TOKEN_SECONDS):
-            caller = introduction(next(words_from(connection, TOKEN_SECONDS), {}), max(expected) + 1)
+            caller = introduction(
+                next(words_from(connection, TOKEN_SECONDS), {}), max(expected) + 1
+            )
         if caller is not None and caller["rank"] in expected:
             self._add(caller["rank"], connection)
         else:
