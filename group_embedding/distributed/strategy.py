@@ -86,9 +86,9 @@ def enable_distributed_strategy(
     it. (Under Horovod Elastic they go on: see `ge.run_elastic`.) Ranks that wait for each other in
     different calls, as where one makes a table or a lookup more, all print which rank waits in
     which, and end, once they have waited for half of `timeout_seconds`; so do ranks that wait for
-    one whose program has ended. A rank that computes, and waits in no call, may take its time. Two
-    hosts that do not reach each other for `timeout_seconds`, though both reach rank 0, end all ranks
-    too, which print a rank of each. (Under Horovod Elastic, the ranks of one of the two end.)
+    one whose program has ended. A rank that computes, and waits in no call, may take its time.
+    Where two hosts do not reach each other for `timeout_seconds`, though both reach rank 0, all
+    ranks print a rank of each host, and end. (Under Horovod Elastic, those of one of the two end.)
 
     Args:
         strategy: 'collective', by Horovod.

@@ -66,9 +66,14 @@ def _name_scope():
 
 
 def _mark(tensor, begins, key, what):
-    in_graph = not tf.executing_eagerly()
+    is_eager = tf.executing_eagerly()
     return library().mark_call(
-        tensor=tensor, begins=begins, key=key, description=what, ends_with_step=in_graph
+        tensor=tensor,
+        begins=begins,
+        key=key,
+        description=what,
+        ends_with_step=not is_eager,
+        scope="" if is_eager else _name_scope(),
     )
 
 

@@ -51,6 +51,7 @@ REGISTER_OP("GroupEmbedding>MarkCall")
     .Attr("key: string")
     .Attr("description: string = ''")
     .Attr("ends_with_step: bool = true")
+    .Attr("scope: string = ''")
     .SetIsStateful()
     .SetShapeFn(tensorflow::shape_inference::UnchangedShape)
     .Doc(R"doc(
@@ -62,6 +63,8 @@ key: what all ranks name the call.
 description: what the call does, for a person.
 ends_with_step: whether the call ends when its step is cancelled; false: of an eager op, whose step ends
   before the call does.
+scope: the name scope of this op in its graph. What its name has before it names the caller of the
+  function that has the op, and distinguishes calls from different functions.
 )doc");
 
 REGISTER_OP("GroupEmbedding>HostExchangeRows")

@@ -74,8 +74,7 @@ class Links:
 
     def _reach(self, rank, address, token):
         try:
-            seconds = max(0.01, self._deadline - time.monotonic())
-            connection = socket.create_connection(address, timeout=seconds)
+            connection = socket.create_connection(address, timeout=_seconds_to(self._deadline))
             connection.sendall(token.encode() + line_of(self._this))
         except OSError as error:
             raise ConnectionError(
@@ -87,22 +86,28 @@ class Links:
     def _accept(self, listener, expected, token):
         """Takes a connection of a rank that is expected, or sends a caller away."""
         try:
-            listener.settimeout(max(0.01, self._deadline - time.monotonic()))
+            listener.settimeout(_seconds_to(self._deadline))
             connection, _ = listener.accept()
         except OSError as error:
             raise ConnectionError(
                 f"{self._this['who']}: expected a connection from the host of rank "
                 f"{min(expected)} within {self._timeout:g} s, got none; {_ADVICE}"
             ) from error
-        caller = None
+        words = {}
         if has_token(connection, token, TOKEN_SECONDS):
-            caller = introduction(
-                next(words_from(connection, TOKEN_SECONDS), {}), max(expected) + 1
-            )
+            words = next(words_from(connection, TOKEN_SECONDS), {})
+        caller = introduction(words, max(expected) + 1)
         if caller is not None and caller["rank"] in expected:
             self._add(caller["rank"], connection)
         else:
             shut(connection)
+
+
+def _seconds_to(deadline):
+    seconds = deadline - time.monotonic()
+    if seconds <= 0:
+        raise TimeoutError("timed out")
+    return seconds
 
 
 def _exchange_bytes(connection):
