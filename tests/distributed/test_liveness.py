@@ -48,6 +48,11 @@ def pending():
     calls = json.loads(file.read_text()) if file.exists() else []
     return [(*call, time.monotonic() - began) for call in calls]
 
+if (folder / "apart").exists():  # each rank is on a host of its own
+    liveness.watch._network_of_host = lambda: f"host {rank}"
+silent = folder / f"silent_{rank}"
+beat = liveness.links.Links.beat
+liveness.links.Links.beat = lambda links: [2, 60.0] if silent.exists() else beat(links)
 waits_at_exit = (folder / "wait_at_exit").exists()
 if waits_at_exit:
     atexit.register(time.sleep, 60)
@@ -346,6 +351,25 @@ def test_all_are_told_of_hosts_that_do_not_reach_each_other(hub):
     for line in map(json.loads, told):
         assert "rank 1 and rank 2 do not reach each other: for 3 s" in line["parted"]
         assert line["ends"] == 2
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+def test_ranks_end_where_two_hosts_do_not_reach_each_other(tmp_path, restarts):
+    # Given ranks on three hosts
+    (tmp_path / "apart").touch()
+    with Job(tmp_path, restarts) as job:
+        # When one does not hear another one
+        job.tell(1, "silent")
+        ends = {2: job.end(2)}
+        if restarts:
+            job.tell(0, "finish"), job.tell(1, "finish")
+        ends |= {rank: job.end(rank) for rank in range(2)}
+
+    # Then all say so and end; where the job is restarted, one of the two makes way
+    assert [ends[rank][0] for rank in range(NUM_RANKS)] == ([0, 0, 1] if restarts else [1, 1, 1])
+    for _, errors in ends.values():
+        assert "rank 1 (process" in errors and "and rank 2 (process" in errors
+        assert "do not reach each other: for 3 s" in errors
 
 
 @pytest.fixture

@@ -78,12 +78,14 @@ def one_leaves(leaving):
         look_up(of[1:2])
 
 
-def train_on():
-    ge.enable_distributed_strategy(timeout_seconds=TIMEOUT)
-    step = trainer(tables())
-    while True:
+def train_for(seconds, timeout_seconds):
+    ge.enable_distributed_strategy(timeout_seconds=timeout_seconds)
+    exchange, step = ge.exchange.current(), trainer(tables())
+    begin, (now,) = time.monotonic(), exchange.broadcast([time.monotonic()], "clock")
+    while now < begin + seconds:  # of rank 0, on all ranks
         step()
         print("a step", flush=True)
+        (now,) = exchange.broadcast([time.monotonic()], "clock")
 
 
 _LOOKUP = "the ids of a lookup of table 'item_table'"
@@ -122,7 +124,8 @@ def test_an_eager_lookup_after_a_rank_has_left(make_bed, start_job, leaving):
 def test_two_hosts_that_only_reach_the_third(make_bed, start_job):
     # Given ranks on three hosts, which train
     bed = make_bed(3)
-    job = start_job(bed, "abc", train_on)
+    gloo = {"HOROVOD_GLOO_TIMEOUT_SECONDS": "2"}  # less than the watch's
+    job = start_job(bed, "abc", train_for, 60, TIMEOUT, environment=gloo)
     job.wait_until_all_said("a step")
 
     # When two hosts lose each other, and keep rank 0's host
@@ -136,3 +139,19 @@ def test_two_hosts_that_only_reach_the_third(make_bed, start_job):
         assert code == 1, output
         assert "of b) and rank 2 (process" in output and "do not reach each other" in output
         assert "disagree" not in output
+
+
+@pytest.mark.soak
+def test_two_hosts_that_lose_each_other_for_a_while(make_bed, start_job):
+    # Given ranks on three hosts, which train
+    bed = make_bed(3)
+    job = start_job(bed, "abc", train_for, 15, 10.0)
+    job.wait_until_all_said("a step")
+
+    # When two hosts lose each other for half of the timeout, in which ranks wait in different calls
+    bed.set_link("b", "c", is_up=False)
+    time.sleep(5)
+    bed.set_link("b", "c")
+
+    # Then they go on
+    job.results()
