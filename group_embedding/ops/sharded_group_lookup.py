@@ -16,6 +16,7 @@ from group_embedding.ops._library import library
 from group_embedding.ops.group_lookup import (
     SHARED_ATTRS,
     attrs_of_tables,
+    one_per_table,
     samples_with_gradient,
     shape_of_table,
 )
@@ -139,7 +140,7 @@ def _sharded_group_lookup_grad(op, *grads):
         for t in range(num_tables)
     ]
     weight_grad = sent.weight_grad if op.get_attr("weighted") else None
-    return [*table_grads, weight_grad, None, *[None] * len(keyed), None, None]
+    return [*one_per_table(tables, table_grads), weight_grad, None, *[None] * len(keyed), None, None]
 
 
 def _add_gradients(tables, keyed_tables, keyed, sent, num_ranks, shared):

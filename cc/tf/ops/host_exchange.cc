@@ -61,10 +61,10 @@ stands before the call, one behind it. The watch over ranks compares in which ca
 begins: whether the call begins here; false: it has ended.
 key: what all ranks name the call.
 description: what the call does, for a person.
-ends_with_step: whether the call ends when its step is cancelled; false: of an eager op, whose step ends
-  before the call does.
-scope: the name scope of this op in its graph. What its name has before it names the caller of the
-  function that has the op, and distinguishes calls from different functions.
+ends_with_step: whether the call ends when its step is cancelled; false: of an eager op, whose step
+  ends before the call does.
+scope: the name scope of this op in its graph. What stands before it in the op's name is the caller
+  of the function that has the op, and distinguishes calls in different functions.
 )doc");
 
 REGISTER_OP("GroupEmbedding>HostExchangeRows")

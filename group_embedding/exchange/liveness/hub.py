@@ -1,6 +1,8 @@
 """Rank 0's part of the watch: it receives the messages of all ranks, and reports ended ranks to
 all."""
 
+from __future__ import annotations
+
 import contextlib
 import dataclasses
 import socket
@@ -110,8 +112,10 @@ class Hub:
         if not is_late:  # else `_hear_rank` says which rank is not reached
             self._tell_parted(ranks, find_parted(silent, self._timeout))
         # A network that is cut, or was a moment ago, lets ranks wait in different calls as well.
-        if now - self._undisturbed >= self._timeout / 2:
-            self._tell_disagreement({**calls, **{number: [] for number in left}}, left)
+        if now - self._undisturbed < self._timeout / 2:
+            self._suspected = None
+        else:
+            self._tell_disagreement({**calls, **dict.fromkeys(left, [])}, left)
 
     def _tell_parted(self, ranks, pair):
         if pair is not None and all(number in ranks for number in pair):

@@ -48,7 +48,7 @@ class Links:
                 self._accept(listener, lower - self._connections.keys(), token)
 
     def close(self):
-        for connection in self._connections.values():
+        for connection in list(self._connections.values()):  # `beat` may drop one meanwhile
             shut(connection)
 
     def beat(self):
