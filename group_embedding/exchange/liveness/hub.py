@@ -49,6 +49,7 @@ class Hub:
 
     def __init__(self, num_ranks, timeout, host="127.0.0.1"):
         self._num_ranks, self._timeout = num_ranks, timeout
+        self._late = max(LATE, timeout / 4)  # TCP may need twice as long to go on after a cut
         self._lock = threading.Lock()
         self._strangers = []  # connections
         self._ranks = {}  # number: _Rank
@@ -104,10 +105,10 @@ class Hub:
         now = time.monotonic()
         with self._lock:
             ranks, left = dict(self._ranks), dict(self._left)
-            is_late = any(now - rank.heard > LATE for rank in ranks.values())
             silent = {number: rank.silent for number, rank in ranks.items()}
             calls = {number: rank.calls for number, rank in ranks.items()}
-        if is_late or any(silent.values()):
+        is_late = any(now - rank.heard > self._late for rank in ranks.values())
+        if is_late or any(seconds > self._late for _, seconds in filter(None, silent.values())):
             self._undisturbed = now
         if not is_late:  # else `_hear_rank` says which rank is not reached
             self._tell_parted(ranks, find_parted(silent, self._timeout))
