@@ -99,6 +99,7 @@ _LOOKUP = "the ids of a lookup of table 'item_table'"
         ("ab", another_call, _LOOKUP),
         ("ab", another_function, "the ids of a lookup of tables 'user_table', 'item_table'"),
     ],
+    ids=["ab-lookup", "aabb-lookup", "ab-call", "ab-function"],
 )
 def test_ranks_that_wait_in_different_calls(make_bed, start_job, where, program, waits):
     outcomes = start_job(make_bed(2), where, program).outcomes()
