@@ -6,6 +6,7 @@ import atexit
 import functools
 import importlib
 import importlib.util
+import math
 import os
 import sys
 
@@ -26,12 +27,14 @@ from group_embedding.types import DTypeLike
 
 STRATEGIES = ("collective",)
 MIN_TIMEOUT = 3.0  # seconds; ranks are heard of each second
+GLOO_SECONDS = 30  # by which Gloo waits longer than the watch; Gloo's own timeout
 COMM_DTYPES = (tf.float32, tf.float16, tf.bfloat16)
 HOROVOD_INSTALL = (
     "HOROVOD_WITH_TENSORFLOW=1 HOROVOD_WITHOUT_PYTORCH=1 HOROVOD_WITHOUT_MXNET=1 "
     "HOROVOD_WITH_GLOO=1 HOROVOD_WITHOUT_MPI=1 HOROVOD_CPU_OPERATIONS=GLOO "
     "{python} -m pip install --no-build-isolation horovod==0.28.1"
 )
+_GLOO_TIMEOUT = "HOROVOD_GLOO_TIMEOUT_SECONDS"
 
 _watches = []  # that of this process, once there are other ranks
 
@@ -84,6 +87,8 @@ def enable_distributed_strategy(
     different calls, as where one makes a table or a lookup more, all print which rank waits in
     which, and end, once they have waited for half of `timeout_seconds`; so do ranks that wait for
     one whose program has ended. A rank that computes, and waits in no call, may take its time.
+    Where two hosts do not reach each other for `timeout_seconds`, though both reach rank 0, all
+    ranks print a rank of each host, and end. (Under Horovod Elastic, those of one of the two end.)
 
     Args:
         strategy: 'collective', by Horovod.
@@ -96,7 +101,8 @@ def enable_distributed_strategy(
             added in float32. None: the table's dtype. (Through the host, a rank's own rows are
             rounded to it too. On GPUs they are read in their table, in its dtype.)
         timeout_seconds: a rank that sends no sign of life for so long counts as hanging. A
-            rank that computes sends them.
+            rank that computes sends them. Horovod's Gloo waits longer: see
+            HOROVOD_GLOO_TIMEOUT_SECONDS. (Without effect on Gloo after an `hvd.init()`.)
 
     Raises:
         ValueError: another word, another dtype, or a time-out below 3 seconds.
@@ -124,6 +130,7 @@ def enable_distributed_strategy(
         return
     horovod = _import_horovod_exchange()
     _lengthen_cycles()
+    _lengthen_gloo_timeout(timeout_seconds)
     current = horovod.HorovodExchange()
     if current.ranks_of_host > 1:
         _share_cores(current.ranks_of_host)
@@ -226,6 +233,15 @@ def _lengthen_cycles():
     has_gpus = bool(tf.config.list_physical_devices("GPU"))
     if size is not None and size == size_of_host and not may_grow and not has_gpus:
         os.environ.setdefault("HOROVOD_CYCLE_TIME", "10")
+
+
+def _lengthen_gloo_timeout(timeout_seconds):
+    """Lets Horovod's Gloo wait longer than the watch does: it gives up without the name of a
+    rank."""
+    given = os.environ.get(_GLOO_TIMEOUT, "")
+    seconds = math.ceil(timeout_seconds) + GLOO_SECONDS
+    if given.isdecimal() or not given:
+        os.environ[_GLOO_TIMEOUT] = str(max(seconds, int(given or 0)))
 
 
 def _take_one_gpu(local_rank, ranks_of_host):

@@ -51,8 +51,10 @@ def marked(collective, tensors, name, what):
     first, *others = tensors
     try:
         results = collective([_mark(first, True, key, what), *others], name)
-    except tf.errors.OpError as error:  # eagerly: the call has failed
+    except BaseException as error:  # eagerly: the call has failed
         native().GroupEmbeddingEndCall(key.encode())
+        if not isinstance(error, tf.errors.OpError):
+            raise
         line = what.partition("\n")[0]
         message = f"{error.message}; this rank was in {line}"
         raise type(error)(error.node_def, error.op, message) from error
@@ -64,7 +66,15 @@ def _name_scope():
 
 
 def _mark(tensor, begins, key, what):
-    return library().mark_call(tensor=tensor, begins=begins, key=key, description=what)
+    is_eager = tf.executing_eagerly()
+    return library().mark_call(
+        tensor=tensor,
+        begins=begins,
+        key=key,
+        description=what,
+        ends_with_step=not is_eager,
+        scope="" if is_eager else _name_scope(),
+    )
 
 
 @tf.RegisterGradient("GroupEmbedding>MarkCall")

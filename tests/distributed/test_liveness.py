@@ -1,6 +1,7 @@
 """Ranks that die, stop, raise, finish or wait for each other, and what the others make of it; and
 callers that are no ranks: processes without TensorFlow."""
 
+import concurrent.futures
 import functools
 import importlib.util
 import json
@@ -17,6 +18,7 @@ import pytest
 MODULE = Path(__file__).parents[2] / "group_embedding/exchange/liveness/__init__.py"
 NUM_RANKS = 3
 TIMEOUT = 3.0  # seconds
+_TOKEN = "t" * 32
 
 # One rank: `gather` by files. It does as told by a file "do_<rank>", else computes for a minute.
 RANK = """
@@ -46,6 +48,12 @@ def pending():
     calls = json.loads(file.read_text()) if file.exists() else []
     return [(*call, time.monotonic() - began) for call in calls]
 
+if (folder / "apart").exists():  # each rank is on a host of its own
+    liveness.watch.network_of_host = lambda: f"host {rank}"
+    liveness.watch.own_address = lambda names: "127.0.0.1"
+silent = folder / f"silent_{rank}"
+beat = liveness.links.Links.beat
+liveness.links.Links.beat = lambda links: [2, 60.0] if silent.exists() else beat(links)
 waits_at_exit = (folder / "wait_at_exit").exists()
 if waits_at_exit:
     atexit.register(time.sleep, 60)
@@ -323,6 +331,108 @@ def test_ranks_that_wait_for_one_that_computes_go_on(tmp_path):
         assert [job.end(rank) for rank in range(NUM_RANKS)] == [(0, "")] * NUM_RANKS
 
 
+def _linked(liveness, ranks):
+    """The links of hosts with these first ranks."""
+    listeners = {rank: socket.create_server(("127.0.0.1", 0)) for rank in ranks}
+    addresses = {rank: listener.getsockname() for rank, listener in listeners.items()}
+
+    def link(rank):
+        return liveness.links.Links(_introduction(rank), listeners[rank], addresses, _TOKEN, 5.0)
+
+    with concurrent.futures.ThreadPoolExecutor() as pool:
+        return list(pool.map(link, ranks))
+
+
+def test_hosts_find_the_one_that_they_do_not_hear(monkeypatch):
+    # Given three hosts that have heard each other
+    liveness = _load()
+    monkeypatch.setattr(liveness.links, "LATE", 0.3)
+    one, two, three = _linked(liveness, ranks=[1, 2, 5])
+    assert [links.beat() for links in (one, two, three)] == [None, None, None]
+
+    # When one is silent
+    begin = time.monotonic()
+    while time.monotonic() < begin + 0.5:
+        one.beat(), two.beat()
+        time.sleep(0.05)
+
+    # Then both others say which, until its process ends
+    for links in (one, two):
+        rank, seconds = links.beat()
+        assert rank == 5 and 0.3 < seconds <= time.monotonic() - begin + 0.1
+    three.close()
+    assert [one.beat(), two.beat()] == [None, None]
+    one.close(), two.close()
+
+
+def test_callers_that_are_no_hosts_are_not_linked():
+    # Given a host that waits for another, and is called by strangers
+    liveness = _load()
+    listener = socket.create_server(("127.0.0.1", 0))
+    address = listener.getsockname()
+    strangers = [socket.create_connection(address, timeout=5) for _ in range(3)]
+    strangers[0].sendall(b"guess " * 6)
+    strangers[1].sendall(_TOKEN.encode() + b'{"rank": "1"}\n')
+    strangers[2].sendall(_TOKEN.encode() + liveness.lines.line_of(_introduction(2)))
+    # When no host calls
+    with pytest.raises(ConnectionError) as raised:
+        addresses = {1: address, 2: address}
+        liveness.links.Links(_introduction(2), listener, addresses, _TOKEN, timeout=0.5)
+    # Then it names the rank that it expected, and the strangers were sent away
+    assert "rank 2: expected a connection from the host of rank 1" in str(raised.value)
+    assert [_answer(stranger) for stranger in strangers] == [b""] * 3
+
+
+def test_a_host_that_cannot_be_reached_is_named():
+    liveness = _load()
+    addresses = {}
+    for rank in (1, 2):
+        with socket.create_server(("127.0.0.1", 0)) as closed:
+            addresses[rank] = closed.getsockname()
+    listener = socket.create_server(("127.0.0.1", 0))
+    with pytest.raises(ConnectionError) as raised:
+        liveness.links.Links(_introduction(1), listener, addresses, _TOKEN, timeout=5.0)
+    assert "rank 1: expected to reach the host of rank 2 at 127.0.0.1" in str(raised.value)
+
+
+def test_all_are_told_of_hosts_that_do_not_reach_each_other(hub):
+    liveness = _load()
+    with _connection(liveness, hub, rank=1) as one, _connection(liveness, hub, rank=2) as two:
+        # Given that a host has not heard another one, for too short a time and then for long
+        one.sendall(liveness.lines.line_of({"alive": True, "silent": [2, TIMEOUT - 1]}))
+        time.sleep(1.5)
+        one.sendall(liveness.lines.line_of({"alive": True, "silent": [2, TIMEOUT]}))
+        two.sendall(liveness.lines.line_of({"alive": True}))
+        # When the hub speaks next
+        told = [
+            next(line for line in rank.makefile("rb") if b"alive" not in line)
+            for rank in (one, two)
+        ]
+    # Then it names both
+    for line in map(json.loads, told):
+        assert "rank 1 and rank 2 do not reach each other: for 3 s" in line["parted"]
+        assert line["ends"] == 2
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+def test_ranks_end_where_two_hosts_do_not_reach_each_other(tmp_path, restarts):
+    # Given ranks on three hosts
+    (tmp_path / "apart").touch()
+    with Job(tmp_path, restarts) as job:
+        # When one does not hear another one
+        job.tell(1, "silent")
+        ends = {2: job.end(2)}
+        if restarts:
+            job.tell(0, "finish"), job.tell(1, "finish")
+        ends |= {rank: job.end(rank) for rank in range(2)}
+
+    # Then all say so and end; where the job is restarted, one of the two makes way
+    assert [ends[rank][0] for rank in range(NUM_RANKS)] == ([0, 0, 1] if restarts else [1, 1, 1])
+    for _, errors in ends.values():
+        assert "rank 1 (process" in errors and "and rank 2 (process" in errors
+        assert "do not reach each other: for 3 s" in errors
+
+
 @pytest.fixture
 def hub():
     liveness = _load()
@@ -403,7 +513,7 @@ def _any_line(choose):
     if choose.random() < 0.3:
         return bytes(choose.randrange(256) for _ in range(choose.randrange(2000)))
     values = [None, -1, 3, 10**400, 1.5, "a", "\ud800", True, [], [["a"]], {}, {"rank": 1}, [[[1]]]]
-    names = ["rank", "who", "identity", "process", "waits", "alive", "x"]
+    names = ["rank", "who", "identity", "process", "waits", "silent", "alive", "x"]
     words = {name: choose.choice(values) for name in choose.sample(names, choose.randrange(7))}
     deep = b"[" * 50_000
     return choose.choice([json.dumps(words).encode(), b"null", b"[1]", b"NaN", deep]) + b"\n"
@@ -412,9 +522,12 @@ def _any_line(choose):
 def _connection(liveness, hub, rank):
     host, port, token = hub.address
     connection = socket.create_connection((host, port), timeout=10)
-    this = {"rank": rank, "who": f"rank {rank}", "identity": "one", "process": 1 << 30}
-    connection.sendall(token.encode() + liveness.lines.line_of(this))
+    connection.sendall(token.encode() + liveness.lines.line_of(_introduction(rank)))
     return connection
+
+
+def _introduction(rank):
+    return {"rank": rank, "who": f"rank {rank}", "host": "here", "process": 1 << 30}
 
 
 def _answer(connection, seconds=5):

@@ -7,9 +7,10 @@ PendingCalls& PendingCalls::OfProcess() {
   return *calls;
 }
 
-int64_t PendingCalls::Begin(const std::string& key, const std::string& description) {
+int64_t PendingCalls::Begin(const std::string& key, const std::string& description,
+                            const std::string& caller) {
   std::lock_guard<std::mutex> lock(mutex_);
-  calls_[key] = {++newest_, description, std::chrono::steady_clock::now()};
+  calls_[key] = {++newest_, caller, description, std::chrono::steady_clock::now()};
   return newest_;
 }
 
@@ -30,7 +31,8 @@ std::vector<PendingCall> PendingCalls::List() {
   std::vector<PendingCall> list;
   for (const auto& [key, call] : calls_) {
     const std::chrono::duration<double> seconds = now - call.begin;
-    list.push_back({key, call.description, seconds.count()});
+    const std::string full_key = call.caller.empty() ? key : call.caller + "/" + key;
+    list.push_back({full_key, call.description, seconds.count()});
   }
   return list;
 }

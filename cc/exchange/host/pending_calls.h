@@ -25,7 +25,9 @@ class PendingCalls {
   static PendingCalls& OfProcess();
 
   // Adds a call, and returns its number. Replaces a call of the same key that has not ended.
-  int64_t Begin(const std::string& key, const std::string& description);
+  // caller: the function in which the call stands; if any, it is a part of the key in the list.
+  int64_t Begin(const std::string& key, const std::string& description,
+                const std::string& caller = "");
   void End(const std::string& key);
   // Ends a call that failed. Does nothing if another call of its key has begun since.
   void EndNumber(const std::string& key, int64_t number);
@@ -35,7 +37,7 @@ class PendingCalls {
  private:
   struct Call {
     int64_t number;
-    std::string description;
+    std::string caller, description;
     std::chrono::steady_clock::time_point begin;
   };
 

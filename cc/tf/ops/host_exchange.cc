@@ -50,6 +50,8 @@ REGISTER_OP("GroupEmbedding>MarkCall")
     .Attr("begins: bool")
     .Attr("key: string")
     .Attr("description: string = ''")
+    .Attr("ends_with_step: bool = true")
+    .Attr("scope: string = ''")
     .SetIsStateful()
     .SetShapeFn(tensorflow::shape_inference::UnchangedShape)
     .Doc(R"doc(
@@ -59,6 +61,10 @@ stands before the call, one behind it. The watch over ranks compares in which ca
 begins: whether the call begins here; false: it has ended.
 key: what all ranks name the call.
 description: what the call does, for a person.
+ends_with_step: whether the call ends when its step is cancelled; false: of an eager op, whose step
+  ends before the call does.
+scope: the name scope of this op in its graph. What stands before it in the op's name is the caller
+  of the function that has the op, and distinguishes calls in different functions.
 )doc");
 
 REGISTER_OP("GroupEmbedding>HostExchangeRows")

@@ -1,5 +1,5 @@
 """Every rank learns when another one dies, hangs, raises or leaves, or waits in another call, and
-ends with an error that says so.
+when two hosts do not reach each other, and ends with an error that says so.
 
 Collectives wait for all ranks, and a rank that is stopped answers no connection's closing. So each
 rank has a thread that says each second that it lives, and in which calls it waits, to a hub in rank
@@ -10,9 +10,10 @@ disagree.
     rank 1 ── alive, alive, raised: ValueError ──> hub in rank 0 ── ended: rank 1 ... ──> all others
 
 `watch` is a rank's part and `hub` rank 0's; `lines` is what they say to each other, and how;
-`disagreement` finds ranks that wait for each other. `own_address` is where the hub listens,
-`identity` tells processes apart, and `error_line` is what is told of an error. Imports neither
-TensorFlow nor Horovod: `enable_distributed_strategy` hands it the addresses.
+`disagreement` finds ranks that wait for each other, and `links` hosts that do not reach each other
+though both reach rank 0. `own_address` is where a rank listens, `identity` tells processes apart,
+and `error_line` is what is told of an error. Imports neither TensorFlow nor Horovod:
+`enable_distributed_strategy` hands it the addresses.
 """
 
 from .watch import SIGNS_OF_A_LOSS, Watch

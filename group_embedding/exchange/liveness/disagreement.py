@@ -42,15 +42,23 @@ def find_disagreement(calls_of_rank, left, seconds):
             if rank == other or not mine:
                 continue
             if other in left:
-                return describe_left(left[other], rank, mine)
+                return describe_left(left[other], rank, mine[1])
             theirs = _alone_in(others, calls, seconds)
             if theirs:
-                return (
-                    f"the ranks disagree: rank {rank} waits in {mine}, and rank {other} waits in "
-                    f"{theirs}, each for the other; make the same tables, lookups and steps, in "
-                    "the same order, on all ranks"
-                )
+                return _describe_both(rank, mine, other, theirs)
     return None
+
+
+def _describe_both(rank, mine, other, theirs):
+    # The keys say what differs where the same call stands in other functions, or in none.
+    texts = [
+        f"{what} ('{key}')" if mine[1] == theirs[1] else what for key, what, _ in (mine, theirs)
+    ]
+    return (
+        f"the ranks disagree: rank {rank} waits in {texts[0]}, and rank {other} waits in "
+        f"{texts[1]}, each for the other; make the same tables, lookups and steps, in the same "
+        "order, and in the same functions, on all ranks"
+    )
 
 
 def describe_left(who, rank, call):
@@ -64,12 +72,13 @@ def describe_left(who, rank, call):
 def call_without_rank_0(calls, seconds):
     """The description of the call in which a rank waits for so long, where rank 0 has left; None:
     there is none."""
-    return _alone_in(calls, [], seconds)
+    call = _alone_in(calls, [], seconds)
+    return call and call[1]
 
 
 def _alone_in(calls, others, seconds):
-    """The description of the call that has waited longest of those in which the other rank is not;
-    None: there is none."""
+    """The call that has waited longest of those in which the other rank is not; None: there is
+    none."""
     keys = {key for key, *_ in others}
     alone = [call for call in calls if call[0] not in keys and call[2] >= seconds]
-    return max(alone, key=lambda call: call[2])[1] if alone else None
+    return max(alone, key=lambda call: call[2], default=None)

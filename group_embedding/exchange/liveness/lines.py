@@ -11,6 +11,7 @@ import socket
 import time
 
 TOKEN_BYTES = 32
+TOKEN_SECONDS = 5.0  # in which a caller must have sent the token
 MAX_LINE = 1 << 16  # bytes
 
 

@@ -1,5 +1,5 @@
-"""A rank's part of the watch over all: it says what becomes of it, and hears what becomes of the
-others."""
+"""A rank's part of the watch over all: it says what becomes of it and which host it does not reach,
+and hears what becomes of the others."""
 
 import atexit
 import contextlib
@@ -16,6 +16,7 @@ from .error_line import error_line
 from .hub import INTERVAL, Hub
 from .identity import identity_of, network_of_host
 from .lines import how_it_ended, line_of, shut, words_from
+from .links import Links
 from .own_address import LAUNCHER, own_address
 
 GRACE = 5.0  # seconds in which a rank may end by itself, as Horovod often sees that a rank died
@@ -35,7 +36,8 @@ class Watch:
             says what happened, and ends a hanging rank of its own host.
         gather: a collective: a string of this rank -> those of all ranks.
         on_loss: on_loss(sentence, all_live) is called when another rank has ended otherwise than
-            well, or ranks wait for each other in different calls: then all live.
+            well, hosts do not reach each other, or ranks wait for each other in different calls:
+            then all live.
         pending: returns the calls that this rank waits in, [(key, description, seconds)]; the key
             is the same on all ranks that make the call.
 
@@ -50,21 +52,33 @@ class Watch:
         self._left = None  # who the rank was whose program ended last
         host, process = socket.gethostname(), os.getpid()
         self._who = f"rank {rank} (process {process} of {host})"
-        identity = identity_of(process)
-        this = {"rank": rank, "who": self._who, "process": process, "identity": identity}
+        this = {
+            "rank": rank,
+            "who": self._who,
+            "process": process,
+            "identity": identity_of(process),
+        }
         hosts = [json.loads(text) for text in gather(json.dumps([host, network_of_host()]))]
-        self._hub, why_not = _open_hub(hosts, num_ranks, timeout) if rank == 0 else (None, "")
-        address = self._hub and self._hub.address
-        told = {**this, "hub": address, "why_not": why_not}
-        self._first = json.loads(gather(json.dumps(told))[0])  # rank 0
-        why_not = self._first.pop("why_not")
-        if why_not:
-            raise ConnectionError(why_not)
-        *address, token = self._first.pop("hub")
+        networks = [network for _, network in hosts]
+        self._first_of_host = networks.index(networks[rank])
+        self._hub, listener, why_not = _open(rank, hosts, timeout)
+        listens = {
+            "hub": self._hub and self._hub.address,
+            "links": listener and listener.getsockname(),
+            "why_not": why_not,
+        }
+        ranks = [json.loads(text) for text in gather(json.dumps({**this, **listens}))]
+        for one in ranks:
+            if one["why_not"]:
+                raise ConnectionError(one["why_not"])
+        self._first = ranks[0]
+        *address, token = self._first["hub"]
+        addresses = {one["rank"]: tuple(one["links"]) for one in ranks if one["links"]}
         self._connection, self._words = _join(tuple(address), token, this, timeout)
         self._raised_before, sys.excepthook = sys.excepthook, self._on_exception
         if _is_main_thread() and signal.getsignal(signal.SIGTERM) == signal.SIG_DFL:
             signal.signal(signal.SIGTERM, self._on_terminate)
+        self._links = Links(this, listener, addresses, token, timeout)
         atexit.register(self._leave)
         for work in (self._speak, self._listen):
             threading.Thread(target=work, name="group_embedding liveness", daemon=True).start()
@@ -85,6 +99,7 @@ class Watch:
         self._say(done=True)
         if self._hub:
             self._hub.close()
+        self._links.close()
         shut(self._connection)
 
     def _on_exception(self, kind, error, traceback):
@@ -109,11 +124,10 @@ class Watch:
 
     def _speak(self):
         while not self._closed.wait(INTERVAL):
-            calls = self._pending()
+            words, calls = {"alive": True, "silent": self._links.beat()}, self._pending()
             if any(seconds > INTERVAL for *_, seconds in calls):
-                self._say(alive=True, waits=to_tell(calls))
-            else:
-                self._say(alive=True)
+                words["waits"] = to_tell(calls)
+            self._say(**words)
 
     def _listen(self):
         for words in self._words:
@@ -123,6 +137,8 @@ class Watch:
                 self._left = words["left"]
             if "disagree" in words:
                 return self._on_disagreement(words["disagree"], words["all_live"])
+            if "parted" in words:
+                return self._on_parted(words["parted"], words["ends"])
             if "ended" in words and words["ended"]["rank"] != self._rank:
                 return self._on_end(words["ended"])
         if not self._closed.is_set():
@@ -139,6 +155,15 @@ class Watch:
     def _on_disagreement(self, sentence, all_live):
         if not self._closed.is_set():
             self._tell_user(sentence, all_live=all_live)
+            self._end_unless_it_ends()
+
+    def _on_parted(self, sentence, first_of_host):
+        """Hosts do not reach each other. A launcher that restarts the job needs one of them gone,
+        the one of which the first rank is given."""
+        if self._closed.is_set():
+            return
+        self._tell_user(sentence)
+        if not self._restarts or self._first_of_host == first_of_host:
             self._end_unless_it_ends()
 
     def _on_end(self, ended):
@@ -162,18 +187,30 @@ class Watch:
             os._exit(1)
 
 
-def _open_hub(hosts, num_ranks, timeout):
-    """A hub where all ranks reach it, and an empty text; or None, and why there is none.
+def _open(rank, hosts, timeout):
+    """The hub, if the rank is 0; a listening socket, if it is linked; and an empty text, or why one
+    of them could not be opened.
 
     Args:
         hosts: the hostname and the network of each rank.
     """
     names, networks = zip(*hosts)
+    has_links = _is_linked(rank, networks)
+    if rank != 0 and not has_links:
+        return None, None, ""
     try:
         address = "127.0.0.1" if len(set(networks)) == 1 else own_address(names)
-        return Hub(num_ranks, timeout, address), ""
+        hub = Hub(len(hosts), timeout, address) if rank == 0 else None
+        return hub, socket.create_server((address, 0)) if has_links else None, ""
     except OSError as error:
-        return None, str(error)
+        return None, None, str(error)
+
+
+def _is_linked(rank, networks):
+    """Whether a rank has links: it is the first one of its host, and there are other hosts beside
+    its own and rank 0's, to which the hub's connections go."""
+    first_ranks = {networks.index(network) for network in networks}
+    return rank in first_ranks - {0} and len(first_ranks) > 2
 
 
 def _join(address, token, this, timeout):
