@@ -7,17 +7,19 @@ import time
 import traceback
 
 from .compare import run
-from .draw import draw
+from .draw import DRAWN, draw
 
 
 def main():
     parser = argparse.ArgumentParser(prog="programs")
     parser.add_argument("first", type=int)
     parser.add_argument("count", type=int, nargs="?", default=1)
+    parser.add_argument("--without", default="")
     args = parser.parse_args()
+    drawn = {name for name in DRAWN if not any(w and w in name for w in args.without.split(","))}
     start = time.time()
     for seed in range(args.first, args.first + args.count):
-        program = draw(seed)
+        program = draw(seed, drawn)
         try:
             run(program)
         except Exception as e:

@@ -22,7 +22,7 @@ def run(program):
         if (actual is None) != (expected is None):
             words = {True: "refused", False: "taken"}
             raise Difference(
-                f"{where}: expected it to be {words[expected is None]}, got {words[actual is None]}"
+                f"{where}: expected it to be {words[expected is None]}, got {words[actual is None]} {library.refusal}"
             )
         if expected is not None and actual.outputs is not None:
             _compare_all(f"{where}: output of", actual.outputs, expected.outputs)

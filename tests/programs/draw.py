@@ -16,6 +16,7 @@ DRAWN = frozenset(
         "NaN rows with max_norm",
         "several types of row splits",
         "clipnorm of a table in several calls",
+        "norms with keys that a filter leaves out",
     )
 )
 
@@ -239,6 +240,13 @@ class _Draw:
         if several and "clipnorm of a table in several calls" not in self.drawn:
             for name in ("clipnorm", "global_clipnorm"):
                 self.optimizer.arguments.pop(name, None)
+        norm_names = {"clipnorm", "global_clipnorm"} & set(self.optimizer.arguments)
+        if "norms with keys that a filter leaves out" not in self.drawn and any(
+            table.filter_freq for table in self.tables
+        ):
+            for name in norm_names:
+                self.optimizer.arguments.pop(name)
+            return None
         # TensorFlow's functions see the rows of two calls one by one: a stock program, too.
         if several or self.way == "fit" or not self.chance(0.2):
             return None

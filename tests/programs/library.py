@@ -23,12 +23,14 @@ class Library:
         if program.optimizer.family in ("keras", "own"):
             make_slots(self.optimizer, self.variables)
         self.functions = {}
+        self.refusal = ""  # why the last step that was refused was
 
     def take(self, step):
         """Takes a step. Returns a Result, or None if the step was refused."""
         try:
             return self.take_step(step)
-        except tf.errors.InvalidArgumentError:
+        except tf.errors.InvalidArgumentError as error:
+            self.refusal = error.message
             return None
 
     def take_step(self, step):

@@ -8,8 +8,25 @@ import pprint
 from typing import Optional
 
 
-@dataclasses.dataclass(frozen=True)
-class Table:
+class _Plain:
+    """Printed without the fields that have their default."""
+
+    def __repr__(self):
+        return f"{type(self).__name__}({', '.join(self.fields())})"
+
+    def fields(self, to_text=repr):
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if field.default_factory is not dataclasses.MISSING:
+                default = field.default_factory()
+            else:
+                default = field.default
+            if default is dataclasses.MISSING or repr(value) != repr(default):
+                yield f"{field.name}={to_text(value)}"
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class Table(_Plain):
     """One table. Its initial values are drawn from `seed`."""
 
     name: str
@@ -29,8 +46,8 @@ class Table:
         return bool(self.keys)
 
 
-@dataclasses.dataclass(frozen=True)
-class Lookup:
+@dataclasses.dataclass(frozen=True, repr=False)
+class Lookup(_Plain):
     """One feature. `combiner` None: dense ids, one vector per id."""
 
     name: str
@@ -45,8 +62,8 @@ class Lookup:
     weight_splits_dtype: str = "int64"
 
 
-@dataclasses.dataclass(frozen=True)
-class Step:
+@dataclasses.dataclass(frozen=True, repr=False)
+class Step(_Plain):
     """One batch, and what is trained on it."""
 
     seed: int  # of the targets
@@ -61,8 +78,8 @@ class Step:
         return len(next(iter(self.ids.values())))
 
 
-@dataclasses.dataclass(frozen=True)
-class Optimizer:
+@dataclasses.dataclass(frozen=True, repr=False)
+class Optimizer(_Plain):
     """`family`: "keras", "legacy", "v1" or "own"."""
 
     family: str
@@ -70,8 +87,8 @@ class Optimizer:
     arguments: dict
 
 
-@dataclasses.dataclass(frozen=True)
-class Program:
+@dataclasses.dataclass(frozen=True, repr=False)
+class Program(_Plain):
     """`way`: "eager", "function", "layer", "layer function" or "fit".
 
     `clip`: None, or ("norm" or "global_norm" or "value", a number): applied to the gradients.
@@ -112,7 +129,8 @@ class Program:
 
     def text(self):
         """A Python expression of the program."""
-        return pprint.pformat(self, width=110, sort_dicts=False)
+        fields = self.fields(lambda value: pprint.pformat(value, width=110, sort_dicts=False))
+        return "Program(\n" + "".join(f"{field},\n" for field in fields) + ")"
 
 
 def from_text(text):

@@ -41,7 +41,7 @@ def slots_of(optimizer, variables):
     if hasattr(optimizer, "get_slot_names"):
         for i, variable in enumerate(variables):
             for name in optimizer.get_slot_names():
-                slot = optimizer.get_slot(variable, name)
+                slot = _slot(optimizer, variable, name)
                 if slot is not None:
                     yield i, name, slot
         return
@@ -50,6 +50,13 @@ def slots_of(optimizer, variables):
         if is_list and name != "_trainable_variables" and hasattr(made[0], "assign"):
             for i, slot in enumerate(made):
                 yield i, name.lstrip("_"), slot
+
+
+def _slot(optimizer, variable, name):
+    try:
+        return optimizer.get_slot(variable, name)
+    except KeyError:  # of a legacy optimizer that has not trained the variable yet
+        return None
 
 
 class StockRule:
