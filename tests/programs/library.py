@@ -27,6 +27,7 @@ class Library:
 
     def take(self, step):
         """Takes a step. Returns a Result, or None if the step was refused."""
+        self.refusal = ""
         try:
             return self.take_step(step)
         except tf.errors.InvalidArgumentError as error:

@@ -76,19 +76,18 @@ class Oracle:
         return Result(outputs, weight_grads)
 
     def is_refused(self, step):
-        program = self.program
+        """Whether an id that counts lies outside its table."""
         return any(
-            self.is_outside(lookup, table, i)
-            for lookup in program.lookups
-            for table in [program.table(lookup.table)]
-            for row in step.ids[lookup.name]
-            for i in row
+            self.is_outside(lookup, self.program.table(lookup.table), step)
+            for lookup in self.program.lookups
         )
 
-    def is_outside(self, lookup, table, i):
+    def is_outside(self, lookup, table, step):
         if table.is_keyed or self.program.invalid_ids == "ignore":
             return False
-        return i >= table.rows or (i < 0 and lookup.combiner is None)
+        flat, _, weights = flat_ids(lookup, step)
+        ids = flat[which_count(lookup, table, flat, weights)]
+        return bool(((ids < 0) | (ids >= table.rows)).any())
 
     def loss(self, step, outputs):
         used = [
@@ -100,30 +99,16 @@ class Oracle:
 
     def look_up(self, lookup, step):
         """[samples, width], and the weights: a tensor of all of them, or None."""
-        table, rows = self.program.table(lookup.table), step.ids[lookup.name]
-        flat = np.array([i for row in rows for i in row], np.int64)
-        sample = np.array([s for s, row in enumerate(rows) for _ in row], np.int64)
-        weights = np.ones(len(flat), np.float32)
-        if lookup.weighted:
-            weights = np.array([w for row in step.weights[lookup.name] for w in row], np.float32)
-        counts = self.which_count(lookup, table, flat, weights)
+        table, samples = self.program.table(lookup.table), step.samples
+        flat, sample, weights = flat_ids(lookup, step)
+        counts = which_count(lookup, table, flat, weights)
         weights = tf.Variable(weights)
         vectors = self.read(table, flat[counts], lookup.max_norm)
         if lookup.combiner is None:
-            return tf.reshape(vectors, [len(rows), -1]), None
+            return tf.reshape(vectors, [samples, -1]), None
         w = tf.gather(weights, np.flatnonzero(counts))
-        output = _combine(vectors, w, sample[counts], len(rows), lookup.combiner)
+        output = _combine(vectors, w, sample[counts], samples, lookup.combiner)
         return output, weights if lookup.weighted else None
-
-    @staticmethod
-    def which_count(lookup, table, flat, weights):
-        """As tf.nn.safe_embedding_lookup_sparse has it."""
-        counts = np.ones(len(flat), bool)
-        if not table.is_keyed and lookup.combiner is not None:
-            counts &= flat >= 0
-        if lookup.combiner in ("mean", "sqrtn"):
-            counts &= weights > 0
-        return counts
 
     def read(self, table, ids, max_norm):
         """The rows of ids, zeros for those outside the table."""
@@ -143,20 +128,15 @@ class Oracle:
         place[~inside] = inside.sum()
         return tf.gather(tf.concat([rows, tf.zeros([1, table.dim])], axis=0), place)
 
-    def ids_of(self, table, step, all_of_them):
-        """The rows of a table that a step looks up: as its sparse gradient would have them, or
-        all."""
-        found = []
-        for lookup in self.program.lookups_of(table):
-            if lookup.name in step.unused:
-                continue
-            flat = np.array([i for row in step.ids[lookup.name] for i in row], np.int64)
-            found.append(flat)
-        return np.concatenate(found) if found else np.zeros(0, np.int64)
-
     def count_keys(self, table, step):
+        """Every occurrence of a key counts, whatever its weight."""
         if table.is_keyed:
-            self.keys[table.name].count(self.ids_of(table, step, True))
+            found = [
+                flat_ids(lookup, step)[0]
+                for lookup in self.program.lookups_of(table)
+                if lookup.name not in step.unused
+            ]
+            self.keys[table.name].count(np.concatenate([np.zeros(0, np.int64), *found]))
 
     def apply(self, trained, gradients, dense_gradient):
         """Makes gradients dense, clips them, and moves the rows that were looked up."""
@@ -186,6 +166,27 @@ class Oracle:
             (names.get(id(variable)), slot): value
             for (variable, slot), value in self.rule.slots()
         }
+
+
+def flat_ids(lookup, step):
+    """The ids of a lookup one behind the other, the sample and the weight of each."""
+    rows = step.ids[lookup.name]
+    flat = np.array([i for row in rows for i in row], np.int64)
+    sample = np.array([s for s, row in enumerate(rows) for _ in row], np.int64)
+    if not lookup.weighted:
+        return flat, sample, np.ones(len(flat), np.float32)
+    weights = [w for row in step.weights[lookup.name] for w in row]
+    return flat, sample, np.array(weights, np.float32)
+
+
+def which_count(lookup, table, flat, weights):
+    """Which ids `tf.nn.safe_embedding_lookup_sparse` does not leave out."""
+    counts = np.ones(len(flat), bool)
+    if not table.is_keyed and lookup.combiner is not None:
+        counts &= flat >= 0
+    if lookup.combiner in ("mean", "sqrtn"):
+        counts &= weights > 0
+    return counts
 
 
 def _combine(vectors, weights, sample, samples, combiner):
