@@ -160,11 +160,15 @@ class _Draw:
         if self.chance(0.5):
             return self.draw_keyed(arguments)
         arguments["rows"] = self.number(1, 12)
-        if self.chance(0.03) and (
-            self.optimizer.name not in ("Ftrl", "FtrlOptimizer") or "ftrl with NaN" in self.drawn
-        ):
+        if self.chance(0.03) and self.may_poison():
             arguments["poison"] = ((self.number(0, arguments["rows"] - 1), 0, float("nan")),)
         return Table(**arguments)
+
+    def may_poison(self):
+        is_ftrl = self.optimizer.name in ("Ftrl", "FtrlOptimizer")
+        if is_ftrl and "ftrl with NaN" not in self.drawn:
+            return False
+        return not self.optimizer.swallows_nan
 
     def draw_keyed(self, arguments):
         key_dtype = self.one_of(["int64", "int64", "int64", "int32", "uint64"])
@@ -186,6 +190,8 @@ class _Draw:
         for i in range(self.number(1, 5)):
             table = self.one_of(self.tables)
             call = self.number(0, self.num_calls - 1)
+            if table.filter_freq:  # a second call in a step would find what the first admitted
+                call = 0
             common = {"name": f"f{i}", "table": table.name, "call": call}
             common["ids_dtype"] = table.key_dtype
             if not table.is_keyed or table.key_dtype == "int64":
@@ -259,9 +265,7 @@ class _Draw:
         if "refused steps with keyed tables" not in self.drawn:
             self.is_refusing &= not any(table.is_keyed for table in self.tables)
         self.length = {x.name: self.number(1, 3) for x in self.lookups}
-        is_poisoned = self.chance(0.08)
-        if self.optimizer.name in ("Ftrl", "FtrlOptimizer"):
-            is_poisoned &= "ftrl with NaN" in self.drawn
+        is_poisoned = self.chance(0.08) and self.may_poison()
         count = self.number(2, 5)
         steps = [self.draw_step() for _ in range(count)]
         if is_poisoned:

@@ -86,6 +86,16 @@ class Optimizer(_Plain):
     name: str
     arguments: dict
 
+    @property
+    def writes_no_slots(self):
+        """Stock SGD of Keras 2 writes momenta that it never reads."""
+        return self.name == "SGD" and not self.arguments["momentum"]
+
+    @property
+    def swallows_nan(self):
+        """Stock's own ops do."""
+        return self.family == "legacy" and self.arguments.get("amsgrad", False)
+
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Program(_Plain):
