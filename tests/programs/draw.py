@@ -57,6 +57,7 @@ class _Draw:
         self.lookups = self.draw_lookups()
         self.invalid_ids = "ignore" if self.chance(0.15) else "raise"
         clip = self.draw_clip()
+        self.concat = self.chance(0.3)
         steps = self.draw_steps()
         return Program(
             self.seed,
@@ -67,7 +68,7 @@ class _Draw:
             tuple(steps),
             clip=clip,
             invalid_ids=self.invalid_ids,
-            concat=self.chance(0.3) and len({table.dtype for table in self.tables}) == 1,
+            concat=self.concat,
             routed=self.chance(0.15),
             watches_all=self.is_layer or self.chance(0.5),
         )
@@ -283,12 +284,10 @@ class _Draw:
             if x.weighted
         }
         frozen, unused = self.draw_frozen(), ()
-        if self.chance(0.1) and len(self.lookups) > 1:
-            unused = (self.one_of(self.lookups).name,)
-            if any(
-                self.table_of(x).is_keyed for x in self.lookups if x.name in unused
-            ):  # eagerly nobody knows it when the keys are looked up
-                unused = ()
+        if self.chance(0.1) and len(self.lookups) > 1 and not self.concat and self.way != "fit":
+            lookup = self.one_of(self.lookups)
+            # Eagerly nobody knows it when the keys are looked up.
+            unused = () if self.table_of(lookup).is_keyed else (lookup.name,)
         return Step(self.number(0, 10**6), ids, weights, frozen, unused)
 
     def table_of(self, lookup):

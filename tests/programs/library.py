@@ -53,12 +53,14 @@ class Library:
             )
         return Result(*self.functions[key](*given))
 
-    def count_steps_as(self, oracle):
-        """Stock Keras counts a step that fails in a graph, or does not, as its ops happen to run."""
-        made = getattr(oracle.rule, "optimizer", None)
-        steps = made.iterations.numpy() if made is not None else oracle.rule.step
+    def settle(self, oracle):
+        """After a refused step in a graph: as its ops happen to run, stock Keras has counted the
+        step and decayed variables that are no tables, or has not."""
+        if self.program.way not in ("function", "layer function", "fit"):
+            return
+        self.dense.assign(oracle.dense)
         if self.program.optimizer.family in ("keras", "own"):
-            self.optimizer.iterations.assign(steps)
+            self.optimizer.iterations.assign(oracle.rule.num_steps())
 
     def train(self, step, ids, weights, target):
         trained = [

@@ -79,6 +79,9 @@ class StockRule:
                 mask = mask.reshape([-1] + [1] * (before.ndim - 1))
                 variable.assign(np.where(mask, variable.numpy(), before))
 
+    def num_steps(self):
+        return self.optimizer.iterations
+
     def slots(self):
         for i, name, slot in slots_of(self.optimizer, self.variables):
             yield (self.variables[i], name), slot.numpy()
@@ -151,6 +154,9 @@ class NumpyRule:
                 return tf.clip_by_global_norm(gradients, limit)[0]
             return [tf.clip_by_value(g, -limit, limit) for g in gradients]
         return gradients
+
+    def num_steps(self):
+        return self.step
 
     def slots(self):
         for variable in self.variables:
