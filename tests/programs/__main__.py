@@ -27,8 +27,7 @@ def main():
         failed += 1
         print(f"seed {program.seed}: {difference}", flush=True)
         if args.shrink:
-            kind = _kind(difference)
-            smallest = shrink(program, lambda smaller: _kind(_difference(smaller)) == kind)
+            smallest = _smallest(program, _kind(difference))
             print(f"{smallest.text()}\n{_difference(smallest)}", flush=True)
     print(f"{failed} programs differ; {time.monotonic() - start:.0f} s")
     sys.exit(failed > 0)
@@ -52,6 +51,10 @@ def _difference(program):
     except Exception as error:
         return f"{type(error).__name__}: {error}"
     return None
+
+
+def _smallest(program, kind):
+    return shrink(program, lambda smaller: _kind(_difference(smaller)) == kind)
 
 
 def _kind(difference):

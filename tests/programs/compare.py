@@ -20,13 +20,14 @@ def run(program):
         actual, expected = library.take(step), oracle.take(step)
         where = f"step {i}"
         if (actual is None) != (expected is None):
-            words = {True: "refused", False: "taken"}
-            raise Difference(
-                f"{where}: expected it to be {words[expected is None]}, got {words[actual is None]} {library.refusal}"
-            )
+            got = f"refused: {library.refusal}" if actual is None else "taken"
+            should = "refused" if expected is None else "taken"
+            raise Difference(f"{where}: expected it to be {should}, got it {got}")
         if expected is not None and actual.outputs is not None:
             _compare_all(f"{where}: output of", actual.outputs, expected.outputs)
-            _compare_all(f"{where}: weights' gradient of", actual.weight_grads, expected.weight_grads)
+            _compare_all(
+                f"{where}: weights' gradient of", actual.weight_grads, expected.weight_grads
+            )
         if expected is None:
             where += ", which was refused"
             library.settle(oracle)
@@ -53,7 +54,9 @@ def _compare_state(where, library, oracle):
     for name, value in library.slots().items():
         if library.program.optimizer.writes_no_slots:
             break
-        _same(f"{where}: slot '{name[1]}' of {name[0] or 'the dense variable'}", value, expected[name])
+        _same(
+            f"{where}: slot '{name[1]}' of {name[0] or 'the dense variable'}", value, expected[name]
+        )
 
 
 def _compare_keys(what, library, oracle, table, expected):

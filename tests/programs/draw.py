@@ -76,7 +76,9 @@ class _Draw:
     # Optimizers
 
     def draw_optimizer(self):
-        families = ["keras", "own"] if self.way == "fit" else ["keras", "keras", "legacy", "v1", "own"]
+        families = (
+            ["keras", "own"] if self.way == "fit" else ["keras", "keras", "legacy", "v1", "own"]
+        )
         family = self.one_of(families)
         name, arguments = getattr(self, f"draw_{family}")()
         if family != "v1" and self.chance(0.4):

@@ -103,7 +103,7 @@ class Library:
             place.get(key, key): row
             for key, row in zip(exported.keys.numpy().tolist(), exported.values.numpy())
         }
-        keys = np.array(table.keys, variable.key_dtype.as_numpy_dtype)
+        keys = np.array(table.keys, table.key_dtype)
         frequencies = variable.get_frequency(keys).numpy()
         return rows, frequencies, variable.get_version(keys).numpy()
 
@@ -120,7 +120,8 @@ class Library:
     def keyed_slots(self, table):
         """{name of the slot: {place in `Table.keys`: value}}, as a checkpoint has them."""
         variable = self.model.tables[table.name]
-        place = {key: i for i, key in enumerate(np.array(table.keys, variable.key_dtype.as_numpy_dtype).astype(np.int64).tolist())}
+        as_saved = np.array(table.keys, table.key_dtype).astype(np.int64)
+        place = {key: i for i, key in enumerate(as_saved.tolist())}
         found = {}
         with tempfile.TemporaryDirectory() as folder:
             prefix = tf.train.Checkpoint(table=variable).write(f"{folder}/saved")
@@ -216,7 +217,8 @@ class _Layer(tf.keras.Model):
         return _by_name(self.program, self.program.lookups, self.embedding(inputs))
 
     def call(self, inputs):
-        return tf.concat(list(_by_name(self.program, self.program.lookups, self.embedding(inputs)).values()), axis=1) * self.dense
+        found = _by_name(self.program, self.program.lookups, self.embedding(inputs))
+        return tf.concat(list(found.values()), axis=1) * self.dense
 
     def compile_for(self, step, optimizer):
         """Keras asks what is trainable when a model is compiled."""
@@ -270,9 +272,6 @@ def _table_config(program, table):
 def _option(table):
     """Keys start as the row of a matrix that is as large as keeps them apart."""
     size = len(table.keys)
-    while len({key % size for key in table.keys}) < len(table.keys):
-        size += 1
-    matrix = np.zeros([size, table.dim], np.float32)
     unsigned = [key % 2**64 for key in table.keys]
     while len({key % size for key in unsigned}) < len(unsigned):
         size += 1

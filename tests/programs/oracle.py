@@ -61,9 +61,7 @@ class Oracle:
             if table.trainable and table.name not in step.frozen
         ]
         with tf.GradientTape(persistent=True) as tape:
-            looked_up = {
-                lookup.name: self.look_up(lookup, step) for lookup in self.program.lookups
-            }
+            looked_up = {lookup.name: self.look_up(lookup, step) for lookup in self.program.lookups}
             outputs = {name: output for name, (output, _) in looked_up.items()}
             loss = self.loss(step, outputs)
         weights = {name: w for name, (_, w) in looked_up.items() if w is not None}
@@ -163,8 +161,7 @@ class Oracle:
         """{(table or None for the dense variable, name of the slot): value}"""
         names = {id(variable): name for name, variable in self.tables.items()}
         return {
-            (names.get(id(variable)), slot): value
-            for (variable, slot), value in self.rule.slots()
+            (names.get(id(variable)), slot): value for (variable, slot), value in self.rule.slots()
         }
 
 

@@ -142,9 +142,9 @@ class NumpyRule:
     def move_vector(self, gradient, x, slots):
         """The whole vector is one row."""
         rows = [*(slot[None] for slot in slots), None]
-        return rules_oracle.apply_rule(
-            self.vector_rule, self.hyper, gradient[None], x[None], rows
-        )[0]
+        return rules_oracle.apply_rule(self.vector_rule, self.hyper, gradient[None], x[None], rows)[
+            0
+        ]
 
     def clip(self, gradients):
         for name, limit in self.clips.items():

@@ -3,6 +3,7 @@
 import os
 
 import pytest
+
 from programs.compare import Difference, run
 from programs.draw import draw
 from programs.program import from_text
