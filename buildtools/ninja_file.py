@@ -14,6 +14,10 @@ OBJECTS = ROOT / "build"
 DEFAULT_MARCH = "x86-64-v3"
 
 
+# A switch over an enumeration that leaves a value out is an error.
+WARNINGS = "-Wall -Werror=switch"
+
+
 def march():
     """The instruction set of the CPU code."""
     return os.environ.get("GROUP_EMBEDDING_MARCH") or DEFAULT_MARCH
@@ -48,7 +52,7 @@ class NinjaFile:
             "ninja_required_version = 1.5",
             f"builddir = {OBJECTS}",
             # -g0: TensorFlow's headers make debug information of hundreds of megabytes.
-            f"cxxflags = -std=c++17 -O3 -fno-math-errno -g0 -fPIC -march={march()} -Wall -Werror=switch"
+            f"cxxflags = -std=c++17 -O3 -fno-math-errno -g0 -fPIC -march={march()} {WARNINGS}"
             f" -I{SOURCES} {defines}",
             "rule cxx",
             f"  command = {launcher}{cxx} $cxxflags $extra -MMD -MF $out.d -c $in -o $out",
@@ -84,7 +88,8 @@ class NinjaFile:
                 "  pool = cuda",
                 f"  command = {launcher}{cuda.nvcc} -ccbin {cxx} -std=c++17 -O3{at_a_time}"
                 f" -fmad=false --expt-relaxed-constexpr --extended-lambda {cuda.gencode}"
-                f" -Xcompiler=-fPIC,-g0,-march={march()},-Wall,-Werror=switch,-fno-semantic-interposition"
+                f" -Xcompiler=-fPIC,-g0,-march={march()},{WARNINGS.replace(' ', ',')}"
+                " -Xcompiler=-fno-semantic-interposition"
                 f" -I{SOURCES} {defines} -MMD -MF $out.d -c $in -o $out",
                 "  depfile = $out.d",
                 "  description = CUDA $in",

@@ -40,6 +40,7 @@ from group_embedding.lookup.api import (
     group_embedding_lookup_sparse,
     route_ids,
 )
+from group_embedding.lookup.owner_of import owner_of
 from group_embedding.lookup.routed_ids import RoutedIds
 from group_embedding.patch import patch_tensorflow
 from group_embedding.staged import make_prefetch_hook, prefetch_join, staged
@@ -97,6 +98,7 @@ __all__ = [
     "make_prefetch_hook",
     "models",
     "optimizers",
+    "owner_of",
     "parquet",
     "patch_tensorflow",
     "prefetch_join",

@@ -28,10 +28,11 @@ def _is_one(value):
 
 
 def known_combiners(combiners):
-    """Checks combiners. Called by public functions, whose caller's line a warning names."""
+    """Checks combiners. Called by public functions that have one decorator: a warning names the
+    line of their caller."""
     if combiners is not None:
         return combiners
-    warnings.warn("combiners is None; it will mean 'mean'", stacklevel=3)
+    warnings.warn("combiners is None; it will mean 'mean'", stacklevel=4)
     return "mean"
 
 

@@ -4,7 +4,10 @@ Neither TensorFlow nor the native library is imported here, so that a model can 
 checked and compared without either.
 """
 
+import ctypes
 import dataclasses
+import difflib
+import math
 import numbers
 import operator
 from typing import Any, Literal, Optional, get_args
@@ -46,7 +49,7 @@ class TableConfig:
         standard deviation `1 / sqrt(dim)`.
       combiner: The reduction of a sample's rows to one vector: "mean", "sum" or "sqrtn".
       max_norm: If given, a row whose L2 norm is larger is scaled down to this norm before it is
-        combined; the table itself is not changed.
+        combined; the table itself is not changed. Infinity is no limit: it becomes `None`.
       dtype: "float32", "float16" or "bfloat16"; `None` leaves it to the layer that makes the table.
       trainable: Whether training changes the table.
       ev_option: With `num_rows=None`, the `EmbeddingVariableOption`; `None`: its defaults.
@@ -99,8 +102,7 @@ class TableConfig:
                 f"got {self.initializer!r}"
             )
         check_choice(owner, "combiner", self.combiner, COMBINERS)
-        if self.max_norm is not None:
-            _freeze(self, "max_norm", _positive_float(owner, "max_norm", self.max_norm))
+        _freeze(self, "max_norm", check_max_norm(owner, self.max_norm))
         if self.dtype is not None:
             # A tf.DType and a np.dtype are taken by their names.
             dtype = getattr(self.dtype, "name", self.dtype)
@@ -198,6 +200,42 @@ def check_choice(owner, attribute, value, choices):
         expected = ", ".join(repr(choice) for choice in choices)
         raise ValueError(f"{owner}: expected {attribute} to be one of {expected}, got {value!r}")
     return value
+
+
+def nearest(word: Any, choices: Any) -> str:
+    """A hint for an error: the choice that a word is nearest to; "" where none is near."""
+    words = [choice for choice in choices if isinstance(choice, str)]
+    found = difflib.get_close_matches(str(word), words, 1, 0.5)
+    return f"; did you mean '{found[0]}'?" if found else ""
+
+
+def check_max_norm(owner, value):
+    """The `max_norm` of a lookup as a float, or None: there is no limit. Infinity is none.
+
+    Args:
+        owner: what it is given for, for the message.
+        value: None, or a positive number that is not 0 in float32, the type of norms.
+
+    Raises:
+        TypeError: `value` is not a number.
+        ValueError: it is not positive.
+    """
+    if value is None:
+        return None
+    try:
+        if isinstance(value, (bool, str)):
+            raise TypeError
+        number = float(value)
+    except TypeError:
+        raise TypeError(
+            f"{owner}: expected max_norm to be a number or None, got {value!r}"
+        ) from None
+    if not ctypes.c_float(number).value > 0:
+        raise ValueError(
+            f"{owner}: expected max_norm to be positive in float32, or None for no limit, got "
+            f"{number}"
+        )
+    return None if math.isinf(number) else number
 
 
 def _freeze(config, attribute, value):

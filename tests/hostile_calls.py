@@ -209,6 +209,9 @@ def _keyed_tables():
         option = ge.EmbeddingVariableOption(filter_option=filter_option)
         tables.append(ge.get_embedding_variable(f"hostile_{i}", 4, ev_option=option))
     ids = [tf.ragged.constant([[i, 7], [9]], dtype=tf.int64) for i in range(3)]
+    by_row = [tf.Variable(tf.ones([9, 4], dtype)) for dtype in (tf.float32, tf.bfloat16)]
+    rows = [tf.ragged.constant([[0, 8], [3]]), tf.ragged.constant([[], [3]], dtype=tf.int64)]
+    ge.group_embedding_lookup_sparse([*tables, *by_row], [*ids, *rows], "mean")
     optimizer = ge.optimizers.wrap(tf.keras.optimizers.Adam(0.1, use_ema=True))
     for _ in range(2):
         with tf.GradientTape() as tape:

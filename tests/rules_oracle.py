@@ -83,7 +83,7 @@ def ftrl_quadratic(h, g, x, s):
 def ftrl(h, g, x, s):
     quadratic = ftrl_quadratic(h, g, x, s)
     step = (np.copysign(h["l1"], s[1]) - s[1]) / quadratic
-    return np.where(np.abs(s[1]) > h["l1"], step, 0.0)
+    return np.where(np.abs(s[1]) <= h["l1"], 0.0, step)  # NaN stays NaN
 
 
 def group_ftrl(h, g, x, s):

@@ -352,3 +352,4 @@ def test_every_folder_of_the_native_library_has_a_short_readme():
     for folder in sorted(folders):
         lines = (folder / "README.md").read_text().splitlines()
         assert len(lines) <= 25, folder
+        assert lines[0].startswith(f"# {folder.relative_to(NATIVE)}/"), folder

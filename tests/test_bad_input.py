@@ -118,7 +118,7 @@ with tf.device("/CPU:0"):
         (
             lambda: look_up(IDS, max_norm=-1.0),
             ValueError,
-            "table 'user': expected max_norm > 0 or None, got -1.0",
+            "table 'user': expected max_norm to be positive in float32, or None for no limit",
         ),
         (
             lambda: look_up(IDS, partition_strategy="hash"),

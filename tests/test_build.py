@@ -305,3 +305,22 @@ def test_several_ranks_and_tests_build_horovod_and_the_core(arguments):
 
     assert re.search(r"build_ext --inplace$", commands, re.MULTILINE)
     assert "requirements/horovod.sh" in commands
+
+
+@pytest.mark.parametrize("combiner, is_refused", [("kLargest", True), (None, False)])
+def test_a_combiner_that_no_formula_has_does_not_compile(combiner, is_refused, tmp_path):
+    # Given the headers with one combiner more
+    header = (ninja_file.SOURCES / "core" / "group.h").read_text()
+    if combiner:
+        header = header.replace("kSignedSqrtN = 4\n", f"kSignedSqrtN = 4,\n  {combiner} = 5\n")
+    (tmp_path / "core").mkdir()
+    (tmp_path / "core" / "group.h").write_text(header)
+    source = tmp_path / "formulas.cc"
+    source.write_text('#include "fused/sample_ids.h"\n')
+    # When the file that says what combiners do is compiled as the build does
+    command = ["g++", "-std=c++17", "-fsyntax-only", *ninja_file.WARNINGS.split()]
+    command += [f"-I{tmp_path}", f"-I{ninja_file.SOURCES}", source]
+    compiled = subprocess.run(command, capture_output=True, text=True)
+    # Then each of its three formulas is an error
+    assert (compiled.returncode != 0) == is_refused, compiled.stderr
+    assert compiled.stderr.count("not handled in switch") == 3 * is_refused

@@ -4,6 +4,7 @@ import ast
 import dataclasses
 import pathlib
 import re
+import sys
 
 import numpy as np
 import pytest
@@ -65,7 +66,6 @@ def test_numpy_numbers_and_dtypes_become_plain_ones():
         ),
         ({"combiner": None}, ValueError, "got None"),
         ({"max_norm": 0}, ValueError, "table 'user': expected max_norm to be positive"),
-        ({"max_norm": float("nan")}, ValueError, "got nan"),
         ({"max_norm": "1"}, TypeError, "table 'user': expected max_norm to be a number or None"),
         (
             {"dtype": "int8"},
@@ -127,5 +127,4 @@ def test_neither_tensorflow_nor_the_native_library_is_imported(module):
         elif isinstance(node, ast.ImportFrom):
             imported.add(node.module)
     # then they are the standard library's, and this pair's own
-    allowed = {"ast", "collections.abc", "dataclasses", "numbers", "operator", "re", "typing"}
-    assert imported <= allowed | PURE
+    assert imported - PURE <= sys.stdlib_module_names | {"collections.abc"}

@@ -33,3 +33,27 @@ def test_rows_may_be_a_tensor():
     assert Placement("one_rank", 1).owner_of(rows, 3).numpy().tolist() == [1, 1]
     assert Placement("mod").owner_of(rows, 3).numpy().tolist() == [0, 2]
     assert Placement("mod").local_row(rows, 3).dtype == tf.int64
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda placement: placement.owner_of(np.array([7, 2**40]), 2),
+        lambda placement: placement.local_row(np.array([7]), 2),
+        lambda placement: placement.rows_of(0, 2),
+        lambda placement: placement.num_local_rows(10, 0, 2),
+    ],
+    ids=["owner_of", "local_row", "rows_of", "num_local_rows"],
+)
+def test_keys_have_no_numbers_of_rows(call, request):
+    # Given a table whose keys are spread by their hash
+    placement = Placement("hash")
+    # When what only rows have is asked for, Then the error says who knows the owner
+    method = request.node.callspec.id
+    with pytest.raises(ValueError, match=rf"\('hash'\).{method}: .*ge.owner_of\(table, keys\)"):
+        call(placement)
+
+
+def test_an_unknown_spread_is_refused():
+    with pytest.raises(ValueError, match="one of 'mod', 'hash', 'one_rank', got 'modulo'"):
+        Placement("modulo")

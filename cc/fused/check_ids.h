@@ -10,7 +10,7 @@
 
 namespace group_embedding {
 
-// The number of rows of a table that any id belongs to: it is found by key.
+// The number of rows of a table whose ids are not checked, as any is one of a keyed table.
 inline constexpr int64_t kNotChecked = -1;
 
 // The first bad id, by feature and then by sample, or no fault. Row splits have been checked.

@@ -37,14 +37,12 @@ class HostMemoryExchange(HorovodExchange):
     def exchange_rows(self, rows, sent, received, dims, wire, name, what):
         del dims  # `rows` have them
         scale = 1 / self.gradient_divisor
-        scale = 1 / self.gradient_divisor
         return self._memory.exchange_rows(rows, sent, received, wire, scale, name, what)
 
     def looks_up(self, tables):
         return all(table.device_type == "CPU" for table in tables)
 
     def look_up_rows(self, tables, batch, sent, received, wire, name, what):
-        scale = 1 / self.gradient_divisor
         scale = 1 / self.gradient_divisor
         return self._memory.look_up_rows(tables, batch, sent, received, wire, scale, name, what)
 

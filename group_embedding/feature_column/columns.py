@@ -10,6 +10,7 @@ import tensorflow as tf
 from tensorflow.python.feature_column import feature_column as fc_v1
 from tensorflow.python.feature_column import feature_column_v2 as fc_v2
 
+from group_embedding.config import check_max_norm
 from group_embedding.feature_column.member import InputLayerMember, LayerMember
 from group_embedding.feature_column.variable import (
     column_table_shape,
@@ -22,6 +23,7 @@ def join(column, group):
     """Makes a stock column, just constructed, a member of `group`."""
     grouped = GROUPED.get(type(column))  # Subclasses that others derived are left alone.
     if grouped is not None:
+        check_max_norm(f"column '{column.name}'", column.max_norm)
         column.__class__ = group.member_class(grouped)
         group.add_table(column._table_name, column._num_rows, column._dim)
 

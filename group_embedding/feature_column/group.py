@@ -7,6 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from group_embedding.config import check_max_norm
 from group_embedding.feature_column.variable import Keys, can_be_fused
 from group_embedding.lookup.api import group_embedding_lookup_sparse
 from group_embedding.sharding.placement_plan import TableLoad
@@ -29,11 +30,13 @@ class Request:
     def is_fused(self):
         """Returns whether the fused lookup computes the same as the stock lookup."""
         column = self.column
-        return (
-            can_be_fused(self.table)
-            and (column.use_safe_embedding_lookup or self.weights is None)
-            and (column.max_norm is None or column.max_norm > 0)
-        )
+        is_safe = column.use_safe_embedding_lookup or self.weights is None
+        return can_be_fused(self.table) and is_safe
+
+    @property
+    def max_norm(self):
+        """The column's max_norm as a float, or None: there is no limit."""
+        return check_max_norm(f"column '{self.column.name}'", self.column.max_norm)
 
 
 class Group:
@@ -120,7 +123,7 @@ def look_up(requests, name):
             [request.ids for request in fused],
             [request.column.combiner for request in fused],
             sp_weights=[request.weights for request in fused],
-            max_norm=[request.column.max_norm for request in fused],
+            max_norm=[request.max_norm for request in fused],
             feature_names=[request.column.name for request in fused],
             name=name,
         )
@@ -141,8 +144,8 @@ def _stock_look_up(request):
         kind = "sharded over the ranks" if isinstance(request.table, ShardedTable) else "keyed"
         raise ValueError(
             f"column '{column.name}': expected what the fused lookup takes, as its table is "
-            f"{kind}: a dim up to 4096, max_norm > 0 or None, and with weights the "
-            f"safe lookup; got dim {request.table.shape[1]}, max_norm {column.max_norm}, "
+            f"{kind}: a dim up to 4096, and with weights the safe lookup; got dim "
+            f"{request.table.shape[1]} and "
             f"use_safe_embedding_lookup={column.use_safe_embedding_lookup}"
         )
     rank = tf.compat.dimension_value(request.ids.dense_shape.shape[0])
@@ -153,6 +156,6 @@ def _stock_look_up(request):
         request.ids,
         request.weights,
         combiner=column.combiner,
-        max_norm=column.max_norm,
+        max_norm=request.max_norm,
         name=f"{column.name}_weights",
     )

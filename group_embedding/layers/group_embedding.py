@@ -8,7 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 from group_embedding.config import INVALID_IDS, FeatureConfig, check_choice
-from group_embedding.keras_compat import IS_KERAS_3, keras
+from group_embedding.keras_compat import IS_KERAS_3, in_call_of, keras
 from group_embedding.layers import layer_tables
 from group_embedding.layers.feature_plan import plan_features, plan_tables, table_loads
 from group_embedding.layers.inputs import (
@@ -162,9 +162,10 @@ class GroupEmbedding(NotForXla, keras.layers.Layer):
         params, arguments = self._lookup_arguments()
         # Tables of different dtypes can be concatenated only when their outputs have been cast.
         concat_in_op = self._concat and len({param.dtype for param in params}) == 1
-        outputs = group_embedding_lookup_sparse(
-            params, ids, sp_weights=id_weights, name=self.name, concat=concat_in_op, **arguments
-        )
+        with in_call_of(self):
+            outputs = group_embedding_lookup_sparse(
+                params, ids, sp_weights=id_weights, name=self.name, concat=concat_in_op, **arguments
+            )
         if concat_in_op:
             return tf.cast(outputs, self.compute_dtype)
         outputs = [tf.cast(output, self.compute_dtype) for output in outputs]

@@ -40,8 +40,12 @@ from group_embedding.variables import EmbeddingVariable
 
 # The combiners of the ops that count every id, whatever its weight.
 _SIGNED = {"sum": "sum", "mean": "signed_mean", "sqrtn": "signed_sqrtn"}
+# AutoGraph would convert every call of a lookup's Python code in a `tf.function`: most of the time
+# of a trace. There is no control flow for it to find.
+_as_it_is = tf.autograph.experimental.do_not_convert
 
 
+@_as_it_is
 def group_embedding_lookup_sparse(
     params: Sequence[Table],
     sp_ids: Sequence[SparseLike] | RoutedIds,
@@ -75,10 +79,11 @@ def group_embedding_lookup_sparse(
         partition_strategy: 'mod' or 'div'. Every table here is one piece, for which both mean the
             same; a variable in several pieces is refused.
         sp_weights: None, or a list with, for each lookup, None or weights with the same indices (or
-            row splits) as its ids, of any floating type. Gradients flow to the weights.
+            row splits, of either type) as its ids, of any floating type. Gradients flow to the
+            weights.
         name: of the operation.
-        max_norm: None, or the L2 norm above which a row is scaled down to it; one for all lookups
-            or a list with one, or None, each.
+        max_norm: None, or the L2 norm above which a row is scaled down to it, a positive number;
+            one for all lookups or a list with one, or None, each. Infinity is no limit, as None is.
         concat: return one tensor, the results side by side in the order of `params`, written so by
             the op. All features must then have the same samples and all tables one dtype.
         invalid_ids: what an id outside its table does: 'raise' an error, or 'ignore': it reads as a
@@ -91,10 +96,10 @@ def group_embedding_lookup_sparse(
         ids of rank n: their first n - 1 axes, then dim). With `concat`, the one tensor.
 
     Raises:
-        TypeError: a feature is neither SparseTensor nor RaggedTensor, its ids are not integers, or
-            a table is a PartitionedVariable of several parts.
-        ValueError: lists of different lengths, an unknown word, a table that is not [rows, dim],
-            ids that were routed for other arguments.
+        TypeError: a feature is neither SparseTensor nor RaggedTensor, its ids are not integers, a
+            max_norm is no number, or a table is a PartitionedVariable of several parts.
+        ValueError: lists of different lengths, an unknown word, a table that is not [rows, dim], a
+            max_norm that is not positive, ids that were routed for other arguments.
         tf.errors.InvalidArgumentError: when the op runs: an id outside its table, indices not in
             row order or outside the dense shape, weights in other places than the ids.
 
@@ -132,6 +137,7 @@ def group_embedding_lookup_signed(params, sp_ids, combiners, sp_weights=None):
         return _look_up_sparse(call, sp_ids, sp_weights, concat=False)
 
 
+@_as_it_is
 def group_embedding_lookup(
     params: Sequence[Table],
     ids: Sequence[TensorLike] | RoutedIds,
@@ -174,6 +180,7 @@ def group_embedding_lookup(
         return [feature_ids.restore_id_shape(r, f.values) for r, f in zip(results, features)]
 
 
+@_as_it_is
 def route_ids(
     params: Sequence[Table],
     ids: Sequence[SparseLike] | Sequence[TensorLike],

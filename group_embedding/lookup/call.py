@@ -11,7 +11,7 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from group_embedding.lookup.deferred_lookup import defer_lookup
-from group_embedding.ops.check_ids import check_ids
+from group_embedding.ops.check_ids import NOT_CHECKED, check_ids
 from group_embedding.ops.deferred import is_deferring
 from group_embedding.ops.local_lookup import bring_batch, look_up_batch, pack_batch
 from group_embedding.sharding.gpu_lookup import is_served_by_gpus, look_up_on_gpus
@@ -50,25 +50,29 @@ class Call:
         return self._refuse_bad_ids(groups, packed)
 
     def _refuse_bad_ids(self, groups, packed):
-        """Returns `packed`, of which nothing is looked up before the ids of all by-row tables of the
-        call have been checked, as the first lookup of a keyed table changes that."""
-        if self.invalid_ids != "raise" or all(table.keyed is None for table in self.tables):
+        """Returns `packed`, of which the ids have been checked that a lookup would refuse too late.
+
+        A lookup of a keyed table inserts and counts keys, and must not do so in a step that another
+        table's id ends. A GPU reports a bad id when the step's updates are on their way.
+        """
+        any_keyed = any(table.keyed is not None for table in self.tables)
+        if self.invalid_ids != "raise" or not (any_keyed or _has_gpu()):
             return packed
-        # Groups that ranks exchange are checked as their ids are: the ranks fail together.
-        checks = [
-            check_ids(
-                batch,
-                [table.num_rows() for table in group.tables],
-                group.table_of_feature,
-                group.combiners,
-                [table.name for table in group.tables],
-                group.names,
-                prune_negative=self.prune_negative,
-            )
+        num_rows = [
+            [_num_rows_to_check(table, batch, any_keyed) for table in group.tables]
             for group, batch in zip(groups, packed)
-            if group.has_ids_to_check
         ]
-        return packed if tf.executing_eagerly() else [_after(checks, batch) for batch in packed]
+        if all(number is NOT_CHECKED for of_group in num_rows for number in of_group):
+            return packed
+        return check_ids(
+            packed,
+            num_rows,
+            [group.table_of_feature for group in groups],
+            [group.combiners for group in groups],
+            [[table.name for table in group.tables] for group in groups],
+            [group.names for group in groups],
+            prune_negative=self.prune_negative,
+        )
 
     def route(self, packed):
         """Exchanges the ids of groups whose rows are spread over ranks, unless that is done.
@@ -204,22 +208,24 @@ class _Group(NamedTuple):
     is_served_by_gpus: bool  # of several ranks: the op itself exchanges ids and rows
 
     @property
-    def has_ids_to_check(self):
-        """Returns whether a table is by row, and on this rank alone."""
-        return any(table.keyed is None and not table.exchange for table in self.tables)
-
-    @property
     def is_exchanged_first(self):
         """Returns whether ids are exchanged before the lookup."""
         return bool(self.tables[0].exchange) and not self.is_served_by_gpus
 
 
-def _after(checks, batch):
-    """The batch, once the checks have passed."""
-    if not checks:
-        return batch
-    with tf.control_dependencies(checks):
-        return batch._replace(buffer=tf.identity(batch.buffer))
+@functools.cache
+def _has_gpu():
+    return bool(tf.config.list_physical_devices("GPU"))
+
+
+def _num_rows_to_check(table, batch, any_keyed):
+    """The number of rows that a table's ids are checked against, or NOT_CHECKED. The ids of a table
+    over ranks are checked as they are exchanged, so that the ranks fail together. For those that
+    are on a GPU already, nothing waits unless a keyed table would change."""
+    if table.keyed is not None or table.exchange:
+        return NOT_CHECKED
+    late = table.device_type == "GPU" and "CPU" in (batch.buffer.device or "")
+    return table.num_rows() if any_keyed or late else NOT_CHECKED
 
 
 def _is_weighted(routed):

@@ -148,12 +148,12 @@ def _with_weights(feature, ids, weights):
             f"feature '{feature.name}': expected sp_weights of shape {ids.shape}, as sp_ids, "
             f"got {weights.shape}"
         )
-    return feature._replace(
-        weights=tf.cast(weights.values, tf.float32),
-        weight_partition=weights.indices
-        if isinstance(weights, tf.SparseTensor)
-        else weights.row_splits,
-    )
+    is_sparse = isinstance(weights, tf.SparseTensor)
+    partition = weights.indices if is_sparse else weights.row_splits
+    if partition.dtype != feature.partition.dtype:  # row splits, which the op compares
+        feature = feature._replace(partition=tf.cast(feature.partition, tf.int64))
+        partition = tf.cast(partition, tf.int64)
+    return feature._replace(weights=tf.cast(weights.values, tf.float32), weight_partition=partition)
 
 
 def _check_id_type(feature):

@@ -7,8 +7,8 @@ import tensorflow as tf
 from tensorflow.python.ops import resource_variable_ops
 from tensorflow.python.ops.variables import PartitionedVariable
 
-from group_embedding.config import TABLE_DTYPES
-from group_embedding.ops.check_ids import NOT_CHECKED
+from group_embedding.config import TABLE_DTYPES, check_max_norm
+from group_embedding.keras_compat import in_frozen_layer
 from group_embedding.sharding.sharded_table import ShardedTable, exchange_of, sharded_table
 from group_embedding.variables import EmbeddingVariable
 from group_embedding.variables.key_types import are_keys
@@ -35,6 +35,7 @@ class Table(NamedTuple):
     dtype: tf.DType
     dim: int
     max_norm: float  # 0: rows are read as they are
+    learns: bool = True  # of a keyed table: whether a lookup that is differentiated inserts keys
 
     @property
     def keyed(self):
@@ -67,15 +68,11 @@ class Table(NamedTuple):
         return known or ("GPU" if tf.config.list_physical_devices("GPU") else "CPU")
 
     def num_rows(self):
-        """The ids of the table are below it: an int, an int64 scalar tensor where TensorFlow does
-        not know it beforehand, or NOT_CHECKED for a keyed table."""
-        if self.keyed is not None:
-            return NOT_CHECKED
+        """Of a by-row table: an int, or an int64 scalar tensor where TensorFlow does not know it
+        beforehand."""
         source = self.source.object
         known = tf.TensorShape(source.shape)[0]
-        if known is not None:
-            return known
-        return tf.shape(source, out_type=tf.int64)[0]
+        return tf.shape(source, out_type=tf.int64)[0] if known is None else known
 
     def check_ids(self, feature_name, dtype):
         """Refuses ids of a type that has values which are no keys of the table."""
@@ -103,7 +100,8 @@ def make_table(param, max_norm, index):
 
     Raises:
         TypeError: `param` is a PartitionedVariable of several parts.
-        ValueError: it is not of shape [rows, dim], or not of a floating type that tables have.
+        ValueError: it is not of shape [rows, dim], not of a floating type that tables have, or
+            max_norm is not positive.
     """
     if isinstance(param, PartitionedVariable):
         param = _only_part(param)
@@ -130,9 +128,9 @@ def make_table(param, max_norm, index):
     dtype = tf.as_dtype(param.dtype).base_dtype
     if dtype.name not in TABLE_DTYPES:
         raise ValueError(f"table '{name}': expected {', '.join(TABLE_DTYPES)}, got {dtype.name}")
-    if max_norm is not None and not max_norm > 0:
-        raise ValueError(f"table '{name}': expected max_norm > 0 or None, got {max_norm}")
-    return Table(Reference(param), name, dtype, int(shape[1]), float(max_norm or 0))
+    max_norm = check_max_norm(f"table '{name}'", max_norm)
+    learns = not isinstance(param, EmbeddingVariable) or (param.learns and not in_frozen_layer())
+    return Table(Reference(param), name, dtype, int(shape[1]), max_norm or 0.0, learns)
 
 
 def _check_no_ids(param, index):

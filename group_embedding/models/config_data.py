@@ -10,13 +10,14 @@ from typing import Any
 import tensorflow as tf
 
 from group_embedding import exchange
+from group_embedding.config import nearest
 from group_embedding.data import binary_files, fitted_steps, steps
 from group_embedding.data.columns import Column
 from group_embedding.data.pipeline import Pipeline
 from group_embedding.data.reader import Reader
 from group_embedding.data.schema import Schema
 from group_embedding.hugectr.graph import Graph
-from group_embedding.run_config.check import ConfigError, nearest
+from group_embedding.run_config.check import ConfigError
 from group_embedding.run_config.from_hugectr import columns_of
 from group_embedding.run_config.read import Config
 

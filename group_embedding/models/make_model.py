@@ -7,6 +7,7 @@ import inspect
 from collections.abc import Mapping
 from typing import Any
 
+from group_embedding.config import nearest
 from group_embedding.distributed.optimizer import DistributedOptimizer
 from group_embedding.hugectr.graph import read_graph
 from group_embedding.hugectr.network import Network
@@ -15,7 +16,7 @@ from group_embedding.models.config_data import ConfigData, HugeCTRData
 from group_embedding.models.configured_model import ConfiguredModel
 from group_embedding.optimizers.own import Lamb, RowwiseAdagrad, RowwiseAdam
 from group_embedding.optimizers.wrap import wrap
-from group_embedding.run_config.check import ConfigError, nearest
+from group_embedding.run_config.check import ConfigError
 from group_embedding.run_config.read import Config
 
 _OPTIMIZERS = {"adamw": "AdamW", "rmsprop": "RMSprop", "sgd": "SGD"}

@@ -1,36 +1,49 @@
-"""The op that looks for ids outside their tables before any table is read or changed."""
+"""The op that looks for ids outside their tables before a call reads or changes any table."""
 
 import tensorflow as tf
 
 from group_embedding.ops._library import library
 
-NOT_CHECKED = -1  # the number of rows of a table whose rows are found by key
+NOT_CHECKED = -1  # the number of rows of a table whose ids are not checked
 
 
-def check_ids(
-    batch, num_rows, table_of_feature, combiners, table_names, feature_names, *, prune_negative
-):
-    """Raises the error of the first id of `batch` that is outside its table.
+def check_ids(batches, num_rows, table_of_feature, combiners, table_names, feature_names, **rules):
+    """The batches, once all their ids have been found in their tables. Else it raises the error of
+    the first that is outside.
 
     Args:
-        batch: ops.group_ids.Batch. On a GPU it is copied to host memory, which waits for the GPU.
-        num_rows: per table an int, an int64 scalar tensor, or NOT_CHECKED.
-        table_of_feature: for each feature, the index into `num_rows`.
-
-    Returns:
-        In a graph the tf.Operation, which whoever reads a table has to wait for; eagerly None.
+        batches: ops.group_ids.Batch of each group of a call. Those on a GPU are copied to host
+            memory, which waits for the GPU.
+        num_rows: for each group and each of its tables, an int, an int64 scalar tensor, or
+            NOT_CHECKED.
+        table_of_feature: for each group and each of its features, the index into its `num_rows`.
+        combiners, table_names, feature_names: for each group, one for each of these.
+        rules: prune_negative.
     """
+    starts = [sum(map(len, num_rows[:group])) for group in range(len(batches))]
     with tf.device("/CPU:0"):
-        return library().check_ids(
-            batch=batch.buffer,
-            sizes=batch.sizes,
-            num_rows=tf.stack([tf.cast(rows, tf.int64) for rows in num_rows])
-            if any(tf.is_tensor(rows) for rows in num_rows)
-            else tf.constant(num_rows, tf.int64),
-            table_of_feature=table_of_feature,
-            combiners=combiners,
-            table_names=table_names,
-            feature_names=feature_names,
-            weighted=batch.weighted,
-            prune_negative=prune_negative,
+        checked = library().check_ids(
+            batches=[batch.buffer for batch in batches],
+            sizes=[batch.sizes for batch in batches],
+            num_rows=_vector(_joined(num_rows)),
+            num_features=[len(names) for names in feature_names],
+            table_of_feature=[
+                start + table for start, of in zip(starts, table_of_feature) for table in of
+            ],
+            combiners=_joined(combiners),
+            table_names=_joined(table_names),
+            feature_names=_joined(feature_names),
+            weighted=[batch.weighted for batch in batches],
+            **rules,
         )
+    return [batch._replace(sizes=sizes) for batch, sizes in zip(batches, checked)]
+
+
+def _joined(lists):
+    return [item for of_group in lists for item in of_group]
+
+
+def _vector(numbers):
+    if not any(tf.is_tensor(number) for number in numbers):
+        return tf.constant(numbers, tf.int64)
+    return tf.stack([tf.cast(number, tf.int64) for number in numbers])

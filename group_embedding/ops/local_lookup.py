@@ -24,10 +24,9 @@ def locate_batch(tables, batch, table_of_feature, times=None):
     Args:
         times: None, or the occurrences of each of the batch's keys.
     """
-    keyed = [table.keyed for table in tables]
-    if all(table is None for table in keyed):
+    if all(table.keyed is None for table in tables):
         return batch
-    return locate_rows(keyed, batch, table_of_feature, times)
+    return locate_rows(tables, batch, table_of_feature, times)
 
 
 def look_up_batch(tables, batch, table_of_feature, combiners, feature_names, times=None, **options):

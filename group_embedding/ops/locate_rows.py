@@ -1,8 +1,8 @@
 """The op that replaces the keys of a batch by row numbers.
 
-What learns is what inserts: the op is made to read, and made to train by whoever differentiates the
-lookup behind it. In a graph that is the gradient function of GroupLookup, which changes the op; in
-eager code a tape that watches the table.
+A key gets a row only when it is trained. The op is made to read, and lookups without a gradient
+never insert keys. What differentiates the lookup has the op train: in a graph the gradient function
+of GroupLookup, which changes the op; in eager code a tape that watches the table.
 """
 
 import tensorflow as tf
@@ -21,15 +21,15 @@ def locate_rows(tables, batch, table_of_feature, times=None):
     """`batch` with the numbers of rows where it has keys.
 
     Args:
-        tables: for each table of the group its EmbeddingVariable, all of one device, or None: it
-            has ids.
+        tables: a Table for each table of the group. Those that are found by key are of one device.
         batch: ops.group_ids.Batch.
         table_of_feature: for each feature, the index into `tables`.
         times: int64 [ids], occurrences of each id of the batch; None: one each.
     """
-    keyed = [t for t, table in enumerate(tables) if table is not None]
+    keyed = [t for t, table in enumerate(tables) if table.keyed is not None]
     place = {t: i for i, t in enumerate(keyed)}
-    tables = [tables[t] for t in keyed]
+    training = attrs_of_training([tables[t] for t in keyed])
+    tables = [tables[t].keyed for t in keyed]
     steps = steps_of(tables)
     with tf.device(tables[0].device):
         times = tf.zeros([0], tf.int64) if times is None else times
@@ -41,7 +41,7 @@ def locate_rows(tables, batch, table_of_feature, times=None):
             times=times,
             table_of_feature=[place.get(t, -1) for t in table_of_feature],
             weighted=batch.weighted,
-            **attrs_of_training(tables),
+            **training,
         )
     return batch._replace(buffer=buffer)
 
@@ -71,7 +71,7 @@ def _give_steps(op, at):
 
 
 def attrs_of_training(tables):
-    """The attributes of ops that may train the keys of these EmbeddingVariables."""
+    """The attributes of ops that may train the keys of these Tables."""
     return {
         "learning": [_learns(table) for table in tables],
         "training": tf.executing_eagerly() and record.could_possibly_record(),
@@ -80,9 +80,9 @@ def attrs_of_training(tables):
 
 def _learns(table):
     if not tf.executing_eagerly():
-        return table.trainable
-    resource_variable_ops.variable_accessed(table)
-    return record.should_record_backprop([table.handle])
+        return table.learns
+    resource_variable_ops.variable_accessed(table.keyed)
+    return table.learns and record.should_record_backprop([table.keyed.handle])
 
 
 def steps_of(tables):

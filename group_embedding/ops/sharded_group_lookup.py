@@ -69,14 +69,14 @@ def sharded_group_lookup(
     Returns:
         As `ops.group_lookup.group_lookup`.
     """
-    keyed = {t: table.keyed for t, table in enumerate(tables) if table.keyed is not None}
+    keyed = {t: table for t, table in enumerate(tables) if table.keyed is not None}
     make = functools.partial(
         library().sharded_group_lookup,
         [table.tensor() for table in tables],
         batch.buffer,
         batch.sizes,
-        [table.table_handle for table in keyed.values()],
-        steps_of([*keyed.values()]),
+        [table.keyed.table_handle for table in keyed.values()],
+        steps_of([table.keyed for table in keyed.values()]),
         keyed=[*keyed],
         **attrs_of_training([*keyed.values()]),
         **attrs_of_tables(tables),
@@ -140,7 +140,14 @@ def _sharded_group_lookup_grad(op, *grads):
         for t in range(num_tables)
     ]
     weight_grad = sent.weight_grad if op.get_attr("weighted") else None
-    return [*one_per_table(tables, table_grads), weight_grad, None, *[None] * len(keyed), None, None]
+    return [
+        *one_per_table(tables, table_grads),
+        weight_grad,
+        None,
+        *[None] * len(keyed),
+        None,
+        None,
+    ]
 
 
 def _add_gradients(tables, keyed_tables, keyed, sent, num_ranks, shared):

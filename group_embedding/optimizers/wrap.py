@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
+from group_embedding.config import nearest
 from group_embedding.keras_compat import IS_KERAS_3
 from group_embedding.optimizers import dense_statements, rules
 from group_embedding.optimizers.averages import let_callbacks_swap
@@ -51,6 +52,8 @@ _KERAS_LEGACY = {
     "Ftrl": "legacy_ftrl",
     "RMSprop": "legacy_rmsprop",
 }
+# Statements of a row's rule alone: stock updates whole variables.
+_WITHOUT_DENSE = ("legacy_ftrl",)
 WRAPPED = (WrappedV1, WrappedKerasLegacy, WrappedKeras2, WrappedKeras3)
 
 
@@ -74,7 +77,7 @@ def _supported_beside(legacy):
             f"{path}.{name}",
             way,
             getattr(rules, statement),
-            getattr(dense_statements, statement, None),
+            None if statement in _WITHOUT_DENSE else getattr(dense_statements, statement),
         )
         for path, module, way, statements in families
         for name, statement in statements.items()
@@ -182,13 +185,24 @@ def wrap(
 def _made(optimizer):
     """The optimizer that a string names; a class is refused."""
     if isinstance(optimizer, str):
-        return tf.keras.optimizers.get(optimizer)
+        return _named(optimizer)
     if isinstance(optimizer, type):
         raise TypeError(
             f"wrap: expected an optimizer, got the class {optimizer.__name__}; write "
             f"wrap({optimizer.__name__}(...))"
         )
     return optimizer
+
+
+def _named(name):
+    try:
+        return tf.keras.optimizers.get(name)
+    except (TypeError, ValueError):
+        choices = sorted(word.lower() for word in _KERAS)
+        raise ValueError(
+            f"wrap: expected an optimizer, or the name of one: {', '.join(choices)}; got "
+            f"{name!r}{nearest(name.lower(), choices)}"
+        ) from None
 
 
 def trains_keyed_tables(stock):

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import copy
-import difflib
 import math
 from typing import Any
+
+from group_embedding.config import nearest
 
 _TYPES = {
     "string": str,
@@ -35,13 +36,6 @@ def complete(schema: dict[str, Any], values: Any, source: str) -> Any:
         ConfigError: the first value that does not fit.
     """
     return _complete(schema, copy.deepcopy(values), "", source)
-
-
-def nearest(word: Any, choices: Any) -> str:
-    """A hint for an error: the choice that a word is nearest to; "" where none is near."""
-    words = [choice for choice in choices if isinstance(choice, str)]
-    found = difflib.get_close_matches(str(word), words, 1, 0.5)
-    return f"; did you mean '{found[0]}'?" if found else ""
 
 
 def _complete(schema, value, path, source):

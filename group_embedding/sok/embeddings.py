@@ -141,8 +141,8 @@ class DistributedEmbedding(_Embedding):
         slot_num: how many rows of the input make a sample.
         max_nnz: the most columns that inputs may have; those whose shape says more are refused.
         max_feature_num: 1 or `slot_num * max_nnz`: nothing is laid out for it.
-        use_hashtable: True: any integer of `key_dtype` is a key, and has a row when it was trained
-            first. False: keys are numbers of rows, below `max_vocabulary_size_per_gpu` times the
+        use_hashtable: True: any integer of `key_dtype` is a key, and gets a row only when it is
+            trained. False: keys are numbers of rows, below `max_vocabulary_size_per_gpu` times the
             number of ranks; others are errors, and negative ones left out.
         key_dtype: int64, uint32, int32 or uint64. None: int64.
         embedding_initializer: of TensorFlow or Keras, or its name. None: uniform between -0.05 and

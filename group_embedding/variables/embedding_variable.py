@@ -61,6 +61,7 @@ class EmbeddingVariable(StandIn, SavedByName):
 
     # `group_embedding_lookup`, which takes tables of this class; `group_embedding.lookup` sets it.
     _group_embedding_lookup: Callable[..., list[tf.Tensor]]
+    _is_frozen = False  # as a variable of Keras 3 may be, unlike a `tf.Variable`
 
     def __init__(
         self,
@@ -128,6 +129,15 @@ class EmbeddingVariable(StandIn, SavedByName):
             made = self.rows.initialize()
         if not tf.executing_eagerly():
             self._initializer_op = tf.group(self._initializer_op, made)
+
+    @property
+    def learns(self) -> bool:
+        """True if lookups that are differentiated insert and count keys."""
+        return self.trainable and not self._is_frozen
+
+    def freeze(self, is_frozen: bool) -> None:
+        """Has lookups made from now on insert and count no keys, or do so again."""
+        self._is_frozen = is_frozen
 
     @property
     def has_tiers(self) -> bool:

@@ -45,9 +45,9 @@ def get_embedding_variable(
     """Makes a table whose rows are found by key; in a graph of TensorFlow 1, or gets the one that
     has this name.
 
-    Any integer of `key_dtype` is a key. It gets a row when it is first trained, or when the filter
-    admits it; reading in evaluation and serving inserts nothing. Tables are trained by optimizers
-    of `group_embedding.optimizers` alone.
+    Any integer of `key_dtype` is a key. It gets a row only when it is trained, and as often as the
+    filter asks. Lookups without a gradient never insert keys, as in evaluation and serving. Tables
+    are trained by optimizers of `group_embedding.optimizers` alone.
 
     In a graph of TensorFlow 1 this is `tf.compat.v1.get_variable` for such tables: variable scopes,
     their reuse and their initializers, and collections mean the same. A scope's regularizer,
@@ -64,7 +64,7 @@ def get_embedding_variable(
         value_dtype: float32, float16 or bfloat16; None: float32.
         initializer: of rows, if `ev_option.init_option` has none, which counts first; None: that of
             the variable scope, or a truncated normal distribution. See InitializerOption.
-        trainable: whether training changes the table.
+        trainable: whether training changes the table; if not, no lookup inserts keys.
         collections: graph collections it is added to.
         validate_shape: must be True.
         custom_getter: see `tf.compat.v1.get_variable`.

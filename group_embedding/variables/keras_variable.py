@@ -8,6 +8,7 @@ import tensorflow as tf
 from tensorflow.python.saved_model import registration
 
 from group_embedding.keras_compat import IS_KERAS_3, keras
+from group_embedding.sharding.replica_tables import parts_of
 from group_embedding.variables.get_variable import keyed_variables, make_keyed
 from group_embedding.variables.loaded_variable import loaded_variable
 
@@ -37,6 +38,17 @@ if IS_KERAS_3:
             if name.startswith("_"):
                 raise AttributeError(f"'{type(self).__name__}' object has no attribute '{name}'")
             return getattr(self._table, name)
+
+        @property
+        def trainable(self):
+            return keras.Variable.trainable.fget(self)
+
+        # A layer of Keras 3 that is frozen, or thawed, sets it of its variables.
+        @trainable.setter
+        def trainable(self, value):
+            keras.Variable.trainable.fset(self, value)
+            for part in parts_of(self._table):
+                part.freeze(not self.trainable)
 
         def _initialize(self, value):
             self._value = self._table

@@ -53,7 +53,13 @@ def train(name):
     @tf.function(reduce_retracing=True)
     def step_function(ids, labels):
         with tf.GradientTape() as tape:
-            outputs = ge.group_embedding_lookup(tables, [ids] * len(tables))
+            one_id_each = tf.RaggedTensor.from_row_splits(ids, tf.range(tf.size(ids) + 1))
+            outputs = ge.group_embedding_lookup_sparse(
+                [*tables, *tables],
+                [one_id_each] * (2 * len(tables)),
+                "sum",
+                max_norm=[None] * len(tables) + [0.9] * len(tables),
+            )
             loss = tf.reduce_mean((tf.add_n(outputs) @ dense - labels) ** 2)
         variables = [*tables, dense]
         optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables))

@@ -137,6 +137,13 @@ def look_up_on_rank():
         max_norm=[0.5, None],
         concat=True,
     ).numpy()
+    results["row_splits"] = ge.group_embedding_lookup_sparse(
+        [tables["item"], tables["user"]],
+        [as_ids([[1, 2]]).with_row_splits_dtype(tf.int32), as_ids([[3]])],
+        "sum",
+        sp_weights=[tf.ragged.constant([[2.0, 0.5]]), None],
+        max_norm=np.inf,
+    )[0].numpy()
     return results
 
 
@@ -277,3 +284,9 @@ def test_max_norm_and_concat(ranks):
     expected = np.concatenate([tf.reduce_sum(clipped, 0), tables["user"][3]])
     for results in ranks:
         assert_close(results["max_norm"][0], expected)
+
+
+def test_row_splits_of_two_types_and_no_limit(ranks):
+    item = whole_tables()["item"]
+    for results in ranks:
+        assert_close(results["row_splits"][0], 2 * item[1] + 0.5 * item[2])

@@ -117,6 +117,27 @@ def test_rules(place, dtype, rule):
     check(case, place, rule)
 
 
+@pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("rule", [rule for rule in RULES if not rule.endswith("average")])
+def test_what_is_not_finite_reaches_the_row(place, rule, bad):
+    # Given three tables, and gradients of which the first and the last column are not finite in
+    # one sample
+    case = draw_case(8, [3, 8, 33], combiners=["sum"])
+    for gradient in case.gradients:
+        gradient[4, [0, -1]] = bad
+    # When the rows are updated
+    updated = Updated(case, place, rule)
+    # Then rows and slots are finite where NumPy's are: none has a number in place of NaN
+    tables, slots = expect_update(case, updated)
+    assert not all(np.isfinite(table).all() for table in tables)
+    actual = [*updated.tables, *(s for of in updated.slots for s in of if s is not None)]
+    expected = [*tables, *(s for of in slots for s in of if s is not None)]
+    for of_table, of_numpy in zip(actual, expected):
+        np.testing.assert_array_equal(np.isfinite(of_table), np.isfinite(of_numpy))
+
+
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("dtype", DTYPES[1:])
 @pytest.mark.parametrize("rule", [rule for rule in RULES if rule != "sgd"])

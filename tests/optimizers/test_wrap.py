@@ -29,6 +29,16 @@ def test_unsupported_optimizers_are_refused(make):
         ge.optimizers.wrap(make())
 
 
+@pytest.mark.parametrize(
+    "name, near", [("adgrad", "adagrad"), ("FTLR", "ftrl"), ("rms_prop", "rmsprop"), ("", None)]
+)
+def test_a_misspelt_name_is_refused_with_the_names_there_are(name, near):
+    hint = f"; did you mean '{near}'[?]$" if near else "$"
+    choices = "adadelta, adagrad, adam, adamax, adamw, ftrl, rmsprop, sgd"
+    with pytest.raises(ValueError, match=f"the name of one: {choices}; got '{name}'{hint}"):
+        ge.optimizers.wrap(name)
+
+
 def test_wrapping_twice_is_refused():
     with pytest.raises(ValueError, match="expected a stock optimizer, got a wrapped .*SGD"):
         ge.optimizers.wrap(ge.optimizers.wrap(keras.SGD()))

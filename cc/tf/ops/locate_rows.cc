@@ -38,7 +38,7 @@ learning: per table, whether it is trained where its lookups are.
 weighted: whether `batch` has weights.
 training: false: a key without a row gets that of what it would start as, nothing is inserted or
   counted. True: keys of learning tables are counted, and those that are admitted get a row. The
-  gradient function of GroupLookup sets it: what learns is what inserts.
+  gradient function of GroupLookup sets it: a key gets a row only when it is trained.
 )doc");
 
 }  // namespace group_embedding

@@ -64,7 +64,7 @@ void NodeReplacer::Replace(NodeDef* node) const {
     StayOnHost(node);
   } else if (op == "BringRows") {
     PassBatch(node);
-  } else if (op == "GroupIds") {
+  } else if (op == "GroupIds" || op == "CheckIds") {
     StayOnHost(node);
   } else if (op == "GroupLookup") {
     SetOp(node, "ServedLookup");
