@@ -16,7 +16,6 @@ DRAWN = frozenset(
         "NaN rows with max_norm",
         "several types of row splits",
         "clipnorm of a table in several calls",
-        "norms with keys that a filter leaves out",
     )
 )
 
@@ -249,13 +248,6 @@ class _Draw:
         if several and "clipnorm of a table in several calls" not in self.drawn:
             for name in ("clipnorm", "global_clipnorm"):
                 self.optimizer.arguments.pop(name, None)
-        norm_names = {"clipnorm", "global_clipnorm"} & set(self.optimizer.arguments)
-        if "norms with keys that a filter leaves out" not in self.drawn and any(
-            table.filter_freq for table in self.tables
-        ):
-            for name in norm_names:
-                self.optimizer.arguments.pop(name)
-            return None
         # TensorFlow's functions see the rows of two calls one by one: a stock program, too.
         if several or self.way == "fit" or not self.chance(0.2):
             return None
@@ -265,7 +257,9 @@ class _Draw:
 
     def draw_steps(self):
         self.is_refusing = self.invalid_ids == "raise" and self.chance(0.25)
-        if "refused steps with keyed tables" not in self.drawn:
+        # What a first call inserted stays if a second one is refused.
+        may_refuse = "refused steps with keyed tables" in self.drawn and self.num_calls == 1
+        if not may_refuse:
             self.is_refusing &= not any(table.is_keyed for table in self.tables)
         self.length = {x.name: self.number(1, 3) for x in self.lookups}
         is_poisoned = self.chance(0.08) and self.may_poison()
@@ -303,7 +297,8 @@ class _Draw:
             allowed = "frozen layers" in self.drawn
         else:
             names = [table.name for table in self.tables if self.chance(0.5)]
-            allowed = "frozen keyed tables" in self.drawn
+            # In a graph its group says whether keys are inserted.
+            allowed = "frozen keyed tables" in self.drawn and self.way == "eager"
         if not allowed and any(t.is_keyed for t in self.tables if t.name in names):
             return ()
         return tuple(names)

@@ -26,6 +26,7 @@ class Keys:
         self.table = table
         self.counts = np.zeros(table.rows, np.int64)
         self.have_row = np.zeros(table.rows, bool)
+        self.had_row = self.have_row  # before the step
         self.versions = np.full(table.rows, -1)
         self.steps = 0
 
@@ -44,7 +45,7 @@ class Oracle:
     def __init__(self, program):
         self.program = program
         self.tables = {
-            table.name: tf.Variable(initial_values(table), trainable=table.trainable)
+            table.name: tf.Variable(_rows_of(table), trainable=table.trainable)
             for table in program.tables
         }
         self.dense = tf.Variable(initial_dense(program))
@@ -60,6 +61,8 @@ class Oracle:
             for table in self.program.tables
             if table.trainable and table.name not in step.frozen
         ]
+        for table in self.program.tables:
+            self.count_keys(table, step)
         with tf.GradientTape(persistent=True) as tape:
             looked_up = {lookup.name: self.look_up(lookup, step) for lookup in self.program.lookups}
             outputs = {name: output for name, (output, _) in looked_up.items()}
@@ -68,8 +71,6 @@ class Oracle:
         weight_grads = {name: _dense(tape.gradient(loss, w)) for name, w in weights.items()}
         gradients = tape.gradient(loss, [self.tables[table.name] for table in trained])
         dense_gradient = tape.gradient(loss, self.dense)
-        for table in trained:
-            self.count_keys(table, step)
         self.apply(trained, gradients, dense_gradient)
         return Result(outputs, weight_grads)
 
@@ -114,10 +115,7 @@ class Oracle:
         inside = (ids >= 0) & (ids < table.rows)
         rows = tf.gather(variable, ids[inside])
         if table.filter_freq:
-            # A key without a row reads a constant, through which its gradient goes.
-            has_row = self.keys[table.name].have_row[ids[inside]][:, None]
-            read = tf.where(has_row, rows, default_of(table))
-            rows = tf.stop_gradient(read) + (rows - tf.stop_gradient(rows))
+            rows = self.read_admitted(table, ids)
         if max_norm is not None and np.isfinite(max_norm):
             rows = tf.clip_by_norm(rows, max_norm, axes=[1])
         if inside.all():
@@ -126,15 +124,34 @@ class Oracle:
         place[~inside] = inside.sum()
         return tf.gather(tf.concat([rows, tf.zeros([1, table.dim])], axis=0), place)
 
+    def read_admitted(self, table, ids):
+        """The rows of keys of a table with a filter. A key that was admitted in this step is read
+        as one without a row, and its row has the gradient."""
+        variable, keys = self.tables[table.name], self.keys[table.name]
+        rows = tf.gather(variable, np.where(keys.have_row, np.arange(table.rows), table.rows)[ids])
+        read = tf.where(keys.had_row[ids][:, None], rows, default_of(table))
+        return tf.stop_gradient(read) + (rows - tf.stop_gradient(rows))
+
+    def is_counted(self, table, step):
+        """Whether a step inserts and counts keys: eagerly also those of tables that a tape watches,
+        and that it is not asked about."""
+        if not table.is_keyed or not table.trainable:
+            return False
+        is_watched = self.program.way == "eager" and self.program.watches_all
+        return table.name not in step.frozen or is_watched
+
     def count_keys(self, table, step):
         """Every occurrence of a key counts, whatever its weight."""
-        if table.is_keyed:
+        keys = self.keys.get(table.name)
+        if keys is not None:
+            keys.had_row = keys.have_row.copy()
+        if self.is_counted(table, step):
             found = [
                 flat_ids(lookup, step)[0]
                 for lookup in self.program.lookups_of(table)
                 if lookup.name not in step.unused
             ]
-            self.keys[table.name].count(np.concatenate([np.zeros(0, np.int64), *found]))
+            keys.count(np.concatenate([np.zeros(0, np.int64), *found]))
 
     def apply(self, trained, gradients, dense_gradient):
         """Makes gradients dense, clips them, and moves the rows that were looked up."""
@@ -143,11 +160,10 @@ class Oracle:
             if gradient is None:
                 continue
             rows = np.unique(np.asarray(gradient.indices))
-            if table.is_keyed:
-                rows = rows[self.keys[table.name].have_row[rows]]
-            mask = np.zeros(table.rows, bool)
+            mask = np.zeros(self.tables[table.name].shape[0], bool)
             mask[rows] = True
-            given.append(tf.where(mask[:, None], _dense(gradient), 0.0))
+            mask[table.rows :] = False
+            given.append(_dense(gradient))
             touched.append((self.tables[table.name], mask))
         given.append(dense_gradient)
         touched.append((self.dense, None))
@@ -163,6 +179,16 @@ class Oracle:
         return {
             (names.get(id(variable)), slot): value for (variable, slot), value in self.rule.slots()
         }
+
+
+def _rows_of(table):
+    """Initial values. Behind those of a table with a filter lies the constant that all keys without
+    a row read; its gradient counts in norms, and it is never moved."""
+    rows = initial_values(table)
+    if not table.filter_freq:
+        return rows
+    constant = np.full([1, table.dim], default_of(table), np.float32)
+    return np.concatenate([rows, constant])
 
 
 def flat_ids(lookup, step):
