@@ -93,8 +93,9 @@ class Optimizer(_Plain):
 
     @property
     def swallows_nan(self):
-        """Stock's own ops do."""
-        return self.family == "legacy" and self.arguments.get("amsgrad", False)
+        """Stock's own ops take the greater of a number and NaN, which is the number."""
+        is_amsgrad = self.arguments.get("amsgrad", False)
+        return self.family == "legacy" and (is_amsgrad or self.name == "Adamax")
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
