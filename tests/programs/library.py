@@ -50,6 +50,7 @@ class Library:
             self.functions[key] = tf.function(
                 lambda *given: self.train(step, *given),
                 input_signature=tf.nest.map_structure(_signature, given),
+                autograph=False,
             )
         return Result(*self.functions[key](*given))
 
