@@ -41,6 +41,13 @@ def _compare_all(what, actual, expected):
             _same(f"{what} '{name}'", actual[name], value)
 
 
+def _finite_or_nan(result):
+    return {
+        name: None if grad is None else np.where(np.isfinite(grad), grad, np.nan)
+        for name, grad in result.weight_grads.items()
+    }
+
+
 def _compare_state(where, library, oracle):
     for table in library.program.tables:
         expected = oracle.tables[table.name].numpy()
