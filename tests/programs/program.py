@@ -93,9 +93,10 @@ class Optimizer(_Plain):
 
     @property
     def swallows_nan(self):
-        """Stock's own ops take the greater of a number and NaN, which is the number."""
-        is_amsgrad = self.arguments.get("amsgrad", False)
-        return self.family == "legacy" and (is_amsgrad or self.name == "Adamax")
+        """Stock's own ops for dense gradients do: the greater of a number and NaN is the number."""
+        is_amsgrad = self.family == "legacy" and self.arguments.get("amsgrad", False)
+        named = {"legacy": ("Adamax", "Ftrl"), "v1": ("FtrlOptimizer",)}
+        return is_amsgrad or self.name in named.get(self.family, ())
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
