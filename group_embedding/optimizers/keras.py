@@ -16,7 +16,7 @@ from group_embedding.optimizers.trained_tables import (
     check_keyed,
     claim_tables,
     is_table_gradient,
-    sum_rows,
+    sum_rows_of_tables,
     update_tables,
 )
 from group_embedding.sharding.sharded_table import exchange_of
@@ -66,6 +66,8 @@ class _WrappedKeras:
                 self._ge_averages(steps).write(variable)
 
     def _clip_gradients(self, grads):
+        if self.clipnorm or self.global_clipnorm:
+            return super()._clip_gradients(sum_rows_of_tables(grads))
         if not self._ge_clips_by_value():
             return super()._clip_gradients(grads)
         # The rule limits the gradients of rows.
@@ -205,7 +207,7 @@ class WrappedKeras3(_WrappedKeras):
         # Stock makes gradients dense before it takes their norm.
         if not (self.clipnorm or self.global_clipnorm) or not any(map(is_table_gradient, grads)):
             return super()._clip_gradients(grads)
-        grads = [sum_rows(grad) if is_table_gradient(grad) else grad for grad in grads]
+        grads = sum_rows_of_tables(grads)
         if self.global_clipnorm:
             return tf.clip_by_global_norm(grads, self.global_clipnorm)[0]
         clipped = _map_others(super()._clip_gradients, grads)

@@ -12,6 +12,7 @@ from group_embedding.optimizers.trained_tables import (
     check_keyed,
     claim_tables,
     is_table_gradient,
+    sum_rows_of_tables,
     update_tables,
 )
 
@@ -29,6 +30,10 @@ class WrappedKerasLegacy:
         return super().apply_gradients(grads_and_vars, *args, **kwargs)
 
     def _transform_gradients(self, grads_and_vars):
+        if self.clipnorm is not None or self.global_clipnorm is not None:
+            gradients, variables = zip(*grads_and_vars)
+            summed = zip(sum_rows_of_tables(gradients), variables)
+            return super()._transform_gradients(list(summed))
         if not self._ge_clips_by_value():
             return super()._transform_gradients(grads_and_vars)
         # The rule limits the gradients of rows.

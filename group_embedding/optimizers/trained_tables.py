@@ -79,10 +79,15 @@ def is_table_gradient(gradient):
 
 
 def sum_rows(gradient):
-    """Gradients of one row, which two groups may have looked up, as one."""
+    """A gradient with each row once, which two lookups may have looked up."""
     rows, place = tf.unique(gradient.indices)
     values = tf.math.unsorted_segment_sum(gradient.values, place, tf.size(rows))
     return tf.IndexedSlices(values, rows, gradient.dense_shape)
+
+
+def sum_rows_of_tables(gradients):
+    """Gradients of tables with each row once, as a norm of them needs; all others as they are."""
+    return [sum_rows(grad) if is_table_gradient(grad) else grad for grad in gradients]
 
 
 def tensors_that_overflow(gradients):

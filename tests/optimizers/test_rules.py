@@ -156,3 +156,33 @@ def test_fused_and_slices_give_the_same_bits(name):
     slices = cases.train_function(ge.optimizers.wrap(make()), batches, change=hide)
     # Then the tables are the same, bit for bit
     cases.assert_same_bits(slices[:2], fused[:2])
+
+
+@pytest.mark.parametrize("name", [name for name in KERAS if name.endswith("clipnorm")])
+def test_norm_of_a_table_that_two_calls_look_up(name):
+    # Given stock's step with dense gradients of two tables, one of which two calls look up
+    _, make = KERAS[name]
+    ids = tf.ragged.constant([[1], [0, 1]], dtype=tf.int64)
+    start = [tf.ones([3, 2]), 2 * tf.ones([3, 2])]
+
+    def train(optimizer, look_up):
+        tables = [tf.Variable(values) for values in start]
+        with tf.GradientTape() as tape:
+            loss = tf.add_n([tf.reduce_sum(look_up(tables[t])) for t in (0, 0, 1)])
+        gradients = tape.gradient(loss, tables)
+        if look_up is not look_up_group:
+            gradients = [tf.convert_to_tensor(gradient) for gradient in gradients]
+        optimizer.apply_gradients(zip(gradients, tables))
+        return tables
+
+    def look_up_group(table):
+        return ge.group_embedding_lookup_sparse([table], [ids], "sum")[0]
+
+    def gather(table):
+        return tf.gather(table, ids.values)
+
+    expected = train(make(), gather)
+    # When the wrapped optimizer clips the gradients of both calls
+    actual = train(ge.optimizers.wrap(make()), look_up_group)
+    # Then their norm is that of the table's dense gradient
+    cases.assert_close(actual, expected, 1e-6)
