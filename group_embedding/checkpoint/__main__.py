@@ -86,9 +86,8 @@ def _describe(found):
     kind = "changes" if found["changes_only"] else "all rows"
     slots = ", ".join(f"{s['name']} [{s['width']}] {s['dtype']}" for s in found["slots"])
     print(f"    {kind}, part {found['part'] + 1} of {found['num_parts']}")
-    print(
-        f"    {found['num_rows']:,} keys ({found['key_dtype']}), dim {found['dim']}, {found['dtype']}"
-    )
+    keys = f"{found['num_rows']:,} keys ({found['key_dtype']})"
+    print(f"    {keys}, dim {found['dim']}, {found['dtype']}")
     print(f"    slots: {slots or 'none'}")
     if found["changes_only"]:
         print(f"    {found['num_erased']:,} keys erased")

@@ -5,6 +5,7 @@ import pytest
 import tensorflow as tf
 
 import group_embedding as ge
+from group_embedding.keras_compat import IS_KERAS_3
 
 IDS = {"user": tf.ragged.constant([[0, 1], [2]]), "item": tf.ragged.constant([[1], [0, 0]])}
 ROWS = {"user": [[3.0, 4.0], [1.0, 0.0], [0.3, 0.4]], "item": [[6.0, 8.0], [0.1, 0.2]]}
