@@ -44,7 +44,8 @@ def by_columns(max_norm):
     return [tf.keras.layers.DenseFeatures([column])(ids) for column in columns]
 
 
-WAYS = [by_lookup, by_routed_ids, by_layer, by_columns]
+NO_COLUMNS = pytest.mark.skipif(IS_KERAS_3, reason="Keras 3 has no DenseFeatures")
+WAYS = [by_lookup, by_routed_ids, by_layer, pytest.param(by_columns, marks=NO_COLUMNS)]
 
 
 @pytest.mark.parametrize("look_up", WAYS)
