@@ -13,7 +13,8 @@
 // A slot that a table does not have reads as zero, and writes to it are dropped: RMSprop without
 // momentum needs no slot for it, and Adam without AMSGrad no maximum of v.
 // A NaN in a gradient or a slot reaches the row: every comparison below is false for NaN, so each
-// is written such that its "false" keeps NaN.
+// is written such that its "false" keeps NaN. An infinity is not multiplied by a 0 that only stands
+// for "no".
 #pragma once
 
 #include <cstdint>
@@ -44,7 +45,7 @@ struct Momentum : ColumnwiseRule {
   template <typename V>
   GROUP_EMBEDDING_HOST_DEVICE static void Update(const Hyper& h, float rate, V g, V& x, V* s) {
     s[0] = h.momentum * s[0] + g;
-    x -= rate * (h.nesterov * g + (h.nesterov != 0 ? h.momentum : 1.0f) * s[0]);
+    x -= rate * (h.nesterov != 0 ? g + h.momentum * s[0] : s[0]);
   }
 };
 
@@ -56,7 +57,7 @@ struct KerasMomentum : ColumnwiseRule {
   template <typename V>
   GROUP_EMBEDDING_HOST_DEVICE static void Update(const Hyper& h, float rate, V g, V& x, V* s) {
     s[0] = h.momentum * s[0] - rate * g;
-    x += (h.nesterov != 0 ? h.momentum : 1.0f) * s[0] - h.nesterov * rate * g;
+    x += h.nesterov != 0 ? h.momentum * s[0] - rate * g : s[0];
   }
 };
 

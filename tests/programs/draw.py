@@ -109,6 +109,8 @@ class _Draw:
             arguments["amsgrad"] = self.chance(0.3)
         if name == "SGD":
             arguments.update(momentum=self.one_of([0.0, 0.9]), nesterov=self.chance(0.3))
+            # Stock Nesterov makes NaN of an infinity times no momentum.
+            arguments["nesterov"] &= arguments["momentum"] > 0
         if name == "Adagrad":
             arguments["initial_accumulator_value"] = self.one_of([0.1, 0.5])
         if name == "RMSprop":
