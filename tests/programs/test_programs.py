@@ -4,10 +4,14 @@ import os
 
 import pytest
 
+from group_embedding.keras_compat import IS_KERAS_3
 from programs.compare import Difference, run
 from programs.draw import draw
 from programs.program import from_text
 
+pytestmark = pytest.mark.skipif(
+    IS_KERAS_3, reason="programs are drawn for the optimizers of Keras 2, new and legacy"
+)
 SEED = int(os.environ.get("GROUP_EMBEDDING_TEST_SEED", "0"))
 
 

@@ -43,10 +43,10 @@ class CheckIdsOp : public OpKernel {
     const auto has_all = [total](const auto& list) {
       return static_cast<int64_t>(list.size()) == total;
     };
-    OP_REQUIRES(
-        context, has_all(table_of_feature_) && has_all(combiners_) && has_all(feature_names_),
-        absl::InvalidArgumentError(
-            "table_of_feature, combiners, feature_names: expected one for each feature"));
+    OP_REQUIRES(context,
+                has_all(table_of_feature_) && has_all(combiners_) && has_all(feature_names_),
+                absl::InvalidArgumentError(
+                    "table_of_feature, combiners, feature_names: expected one for each feature"));
     for (const int32_t table : table_of_feature_) {
       OP_REQUIRES(context, table >= 0 && table < static_cast<int32_t>(table_names_.size()),
                   absl::InvalidArgumentError("table_of_feature: expected indices into num_rows"));
