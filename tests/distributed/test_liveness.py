@@ -527,7 +527,7 @@ def _connection(liveness, hub, rank):
 
 
 def _introduction(rank):
-    return {"rank": rank, "who": f"rank {rank}", "host": "here", "process": 1 << 30}
+    return {"rank": rank, "who": f"rank {rank}", "identity": "one", "process": 1 << 30}
 
 
 def _answer(connection, seconds=5):
