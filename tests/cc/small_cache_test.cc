@@ -34,8 +34,9 @@ TEST(ARequestLargerThanTheCacheLeavesAtMostOneCacheOfIt) {
       CHECK_TRUE(table->tier_counts().cached <= 100);
       CHECK_TRUE(table->tier_counts().evicted <= 2 * 100 * turn);
     }
-    // And the array has the rows of the cache and of a few requests
-    CHECK_TRUE(table->num_rows() < 100 + 4 * 5'000);
+    // And the array has the rows of the cache and of a few requests, of more where a busy machine
+    // lets the thread that frees them wait, but never of all
+    CHECK_TRUE(table->num_rows() < 100 + 10 * 5'000);
   }
 }
 
