@@ -19,6 +19,7 @@ COMMANDS = {  # by benchmark, and what is special about a second one of it
     "bench_config_memory": "--gigabytes 0.01 --gibibytes 4 --steps 3",
     "bench_dense_update": "--batch 32 --rows 100 --steps 2 --turns 1 --optimizers adam",
     "bench_lookup": "--features 2 --batch 8 --rows 50 --seconds 0.05",
+    "bench_first_call": "--features 2 3",
     "bench_dlrm": "--batch 64 --rows 100 --steps 30 --compiled",
     "bench_dlrm keyed": "--batch 64 --rows 100 --steps 30 --keyed",
     "bench_dlrm 16 bits": "--batch 8 16 --rows 100 --steps 10 --precision bfloat16 float16",

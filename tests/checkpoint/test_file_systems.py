@@ -138,7 +138,11 @@ def test_the_command_inspects_verifies_and_exports(tmp_path, capsys):
 
     assert main(["inspect", str(tmp_path)]) == 0
     said = capsys.readouterr().out
-    assert "100 keys (int64), dim 4" in said and "10 keys (int64), dim 4" in said and f"{path}.data-c" in said
+    assert (
+        "100 keys (int64), dim 4" in said
+        and "10 keys (int64), dim 4" in said
+        and f"{path}.data-c" in said
+    )
     assert main(["verify", path]) == 0
     assert main(["export", path, "--out", f"{tmp_path}/rows.parquet"]) == 0
 
