@@ -8,7 +8,7 @@ Adagrad. Seconds of processor time:
 * first run s: of that graph, in which TensorFlow optimizes it;
 * later run s: the same once more.
 
-    python benchmarks/bench_first_call.py [--features 100 1000] [--no-grappler]
+    python benchmarks/bench_first_call.py [--features 100 1000] [--no-grappler] [--json FILE]
 """
 
 import argparse
@@ -21,7 +21,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import tensorflow as tf
-from report import print_table
+from report import machine, print_table, write_json
 
 import group_embedding as ge
 
@@ -30,6 +30,7 @@ def parse_arguments():
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--features", type=int, nargs="+", default=[100, 1000])
     parser.add_argument("--no-grappler", action="store_true", help="without TensorFlow's Grappler")
+    parser.add_argument("--json", help="file to write the figures to")
     return parser.parse_args()
 
 
@@ -72,6 +73,9 @@ def main():
         print(f"{count} features ...", file=sys.stderr, flush=True)
         rows.append({"features": count, **measure(count)})
     print_table(rows)
+    if arguments.json:
+        about = {**machine(), "tensorflow": tf.__version__, "grappler": not arguments.no_grappler}
+        write_json(arguments.json, about, rows)
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ import tensorflow as tf
 
 import group_embedding as ge
 from group_embedding.lookup import feature_ids
+from group_embedding.lookup.lookup_table import make_table as make_lookup_table
 from group_embedding.ops.group_ids import group_ids
 from group_embedding.ops.locate_rows import locate_rows
 
@@ -357,7 +358,12 @@ def test_keys_that_others_have_counted(make_table, train, filter_option):
     batch = group_ids([feature_ids.from_dense("ids", keys)], [0])
     with tf.GradientTape() as tape:
         tape.watch(table.handle)
-        locate_rows([table], batch, [0], times=tf.constant([3, 4, 5, 1, 2, 2], tf.int64))
+        locate_rows(
+            [make_lookup_table(table, None, 0)],
+            batch,
+            [0],
+            times=tf.constant([3, 4, 5, 1, 2, 2], tf.int64),
+        )
     # Then each is counted, and admitted, as often as it came
     counts = {1: 10, 7: 6, 8: 5, 9: 1}
     admitted = {key: c for key, c in counts.items() if filter_option is None or c >= 5}
