@@ -9,8 +9,8 @@ step before the lookup (`routed_ids`).
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar, cast
 
 import tensorflow as tf
 
@@ -42,7 +42,12 @@ from group_embedding.variables import EmbeddingVariable
 _SIGNED = {"sum": "sum", "mean": "signed_mean", "sqrtn": "signed_sqrtn"}
 # AutoGraph would convert every call of a lookup's Python code in a `tf.function`: most of the time
 # of a trace. There is no control flow for it to find.
-_as_it_is = tf.autograph.experimental.do_not_convert
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+
+def _as_it_is(function: _Function) -> _Function:
+    """A function whose code AutoGraph leaves as it is."""
+    return cast(_Function, tf.autograph.experimental.do_not_convert(function))
 
 
 @_as_it_is
