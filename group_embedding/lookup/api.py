@@ -40,13 +40,12 @@ from group_embedding.variables import EmbeddingVariable
 
 # The combiners of the ops that count every id, whatever its weight.
 _SIGNED = {"sum": "sum", "mean": "signed_mean", "sqrtn": "signed_sqrtn"}
-# AutoGraph would convert every call of a lookup's Python code in a `tf.function`: most of the time
-# of a trace. There is no control flow for it to find.
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 def _as_it_is(function: _Function) -> _Function:
-    """A function whose code AutoGraph leaves as it is."""
+    """A function that AutoGraph does not convert. To convert every call of a lookup took most of the
+    time of a trace, and there is no control flow of tensors in it."""
     return cast(_Function, tf.autograph.experimental.do_not_convert(function))
 
 
