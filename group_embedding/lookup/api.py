@@ -44,7 +44,7 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 def _as_it_is(function: _Function) -> _Function:
-    """A function that AutoGraph does not convert. To convert every call of a lookup took most of the
+    """A function that AutoGraph does not convert. Converting lookups took most of the
     time of a trace, and there is no control flow of tensors in it."""
     return cast(_Function, tf.autograph.experimental.do_not_convert(function))
 
