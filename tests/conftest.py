@@ -14,11 +14,15 @@ import uuid
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 os.environ.setdefault("TF_FORCE_GPU_ALLOW_GROWTH", "true")
 os.environ.setdefault("NVIDIA_TF32_OVERRIDE", "0")
+# Programs and ranks that tests start import `support` as tests do.
+os.environ["PYTHONPATH"] = os.pathsep.join(
+    [os.path.dirname(os.path.abspath(__file__)), *filter(None, [os.environ.get("PYTHONPATH")])]
+)
 
 import hypothesis
 import numpy as np
 import pytest
-from shared_server import shared_server
+from support.servers.shared_server import shared_server
 
 SEED = int(os.environ.get("GROUP_EMBEDDING_TEST_SEED", "20240501"))
 
@@ -142,7 +146,7 @@ def s3_server(tmp_path_factory):
     """An S3 server with an empty bucket, which clients find by the environment: its `endpoint`,
     the `url` of the bucket, and the `environment`."""
     folder = _session_folder(tmp_path_factory) / "s3"
-    with shared_server(folder, "s3_server.S3Server") as server:
+    with shared_server(folder, "support.servers.s3_server.S3Server") as server:
         os.environ.update(server["environment"])
         yield server
 
@@ -151,7 +155,7 @@ def s3_server(tmp_path_factory):
 def hdfs_server(tmp_path_factory):
     """A namenode and a datanode: the `url` of their root."""
     folder = _session_folder(tmp_path_factory) / "hdfs"
-    with shared_server(folder, "hdfs_server.HdfsServer") as server:
+    with shared_server(folder, "support.servers.hdfs_server.HdfsServer") as server:
         yield server
 
 
@@ -160,7 +164,7 @@ def gs_server(tmp_path_factory):
     """A server of Google's protocol with an empty bucket, which clients find by the environment:
     the `url` of the bucket, and the `environment`."""
     folder = _session_folder(tmp_path_factory) / "gs"
-    with shared_server(folder, "gcs_server.GcsServer") as server:
+    with shared_server(folder, "support.servers.gcs_server.GcsServer") as server:
         os.environ.update(server["environment"])
         config = pytest.importorskip("fsspec.config")
         config.set_conf_env(config.conf)

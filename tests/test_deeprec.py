@@ -1,9 +1,9 @@
 """The cases that DeepRec publishes for its group lookup, with its figures."""
 
 import numpy as np
-import oracle
 import pytest
 import tensorflow as tf
+from support.oracles import lookups as oracle
 
 import group_embedding as ge
 

@@ -2,9 +2,9 @@
 holds."""
 
 import numpy as np
-import oracle
 import pytest
 import tensorflow as tf
+from support.oracles import lookups as oracle
 
 import group_embedding as ge
 

@@ -8,17 +8,17 @@ import time
 from pathlib import Path
 
 import pytest
+from support.cases import hostile_ops
 
 SEED = int(os.environ.get("GROUP_EMBEDDING_TEST_SEED", "20240501"))
-CHILD = Path(__file__).with_name("hostile_ops.py")
+CHILD = hostile_ops.__file__
 SECONDS_OF_A_CALL = 60
 
 
 def run(log, seed, first, count):
     """Starts a process that makes `count` calls from `first` on."""
     command = [sys.executable, CHILD, log, str(seed), str(first), str(count)]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    environment.update(TF_CPP_MIN_LOG_LEVEL="3", CUDA_VISIBLE_DEVICES="-1")
+    environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1"}
     with open(f"{log}.err", "w") as err:
         return subprocess.Popen(command, env=environment, stdout=err, stderr=err)
 

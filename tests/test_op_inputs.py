@@ -4,7 +4,7 @@ raises an error that says what was expected. tests/test_op_fuzz.py draws more su
 import numpy as np
 import pytest
 import tensorflow as tf
-from op_calls import (  # noqa: F401
+from support.cases.op_calls import (  # noqa: F401
     GROUP,
     HUGE,
     IDS,

@@ -2,7 +2,16 @@
 
 import pytest
 import tensorflow as tf
-from op_calls import HUGE, INT32_MAX, Refused, on_the_cpu, pack, read_requests, route, unpack  # noqa: F401
+from support.cases.op_calls import (  # noqa: F401
+    HUGE,
+    INT32_MAX,
+    Refused,
+    on_the_cpu,
+    pack,
+    read_requests,
+    route,
+    unpack,
+)
 
 from group_embedding.ops._library import library
 

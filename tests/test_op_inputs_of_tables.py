@@ -3,7 +3,16 @@
 import numpy as np
 import pytest
 import tensorflow as tf
-from op_calls import HUGE, INT32_MAX, Refused, batch_of, look_up, on_the_cpu, tables, update  # noqa: F401
+from support.cases.op_calls import (  # noqa: F401
+    HUGE,
+    INT32_MAX,
+    Refused,
+    batch_of,
+    look_up,
+    on_the_cpu,
+    tables,
+    update,
+)
 
 import group_embedding as ge
 from group_embedding.ops._library import library

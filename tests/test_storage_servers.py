@@ -2,20 +2,19 @@
 with the last of them."""
 
 import os
-import pathlib
 import signal
 import subprocess
 import sys
 import time
 
 import pytest
-from shared_server import shared_server
+from support.servers.shared_server import shared_server
 
 from group_embedding.file_systems.connections import connect
 
 USER = """
 import sys, time
-from shared_server import shared_server
+from support.servers.shared_server import shared_server
 with shared_server(sys.argv[1], "test_storage_servers.Echo") as answer:
     print(answer["pid"], flush=True)
     sys.stdin.read()
@@ -102,7 +101,6 @@ def _start_user(folder):
         [sys.executable, "-c", USER, str(folder)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
-        env={**os.environ, "PYTHONPATH": str(pathlib.Path(__file__).parent)},
     )
 
 

@@ -2,9 +2,9 @@
 
 import os
 
-import checkpoint_cases as cases
 import numpy as np
 import tensorflow as tf
+from checkpoint import checkpoint_cases as cases
 
 import group_embedding as ge
 from group_embedding.checkpoint import checkpoint_files as files

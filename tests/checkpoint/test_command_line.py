@@ -4,10 +4,10 @@ import os
 import subprocess
 import sys
 
-import checkpoint_cases as cases
 import numpy as np
 import pytest
 import tensorflow as tf
+from checkpoint import checkpoint_cases as cases
 
 import group_embedding as ge
 from group_embedding.checkpoint import checkpoint_files as files

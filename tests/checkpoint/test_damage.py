@@ -3,10 +3,10 @@
 import os
 from pathlib import Path
 
-import checkpoint_cases as cases
 import numpy as np
 import pytest
 import tensorflow as tf
+from checkpoint import checkpoint_cases as cases
 
 from group_embedding.checkpoint import background
 from group_embedding.checkpoint import checkpoint_files as files

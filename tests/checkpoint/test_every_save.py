@@ -1,6 +1,5 @@
 """Every form of model, saved in every way, goes on in another process as if never interrupted."""
 
-import os
 import pickle
 import subprocess
 import sys
@@ -8,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import saving_cases
+from support.programs import saving_cases
 
 PROGRAM = Path(saving_cases.__file__)
 
@@ -17,13 +16,8 @@ PROGRAM = Path(saving_cases.__file__)
 def processes(tmp_path_factory):
     """All cases' predictions: where they were trained and saved, and where they were loaded."""
     folder = tmp_path_factory.mktemp("saved")
-    path = os.pathsep.join([str(PROGRAM.parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])])
     for part in ("train", "resume"):
-        subprocess.run(
-            [sys.executable, PROGRAM, part, folder],
-            env={**os.environ, "PYTHONPATH": path},
-            check=True,
-        )
+        subprocess.run([sys.executable, PROGRAM, part, folder], check=True)
     return [pickle.loads((folder / f"{part}.pickle").read_bytes()) for part in ("train", "resume")]
 
 

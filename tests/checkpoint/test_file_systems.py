@@ -6,10 +6,10 @@ No name is saved twice: on `ram://` stock variables cannot be restored then.
 
 import itertools
 
-import checkpoint_cases as cases
 import numpy as np
 import pytest
 import tensorflow as tf
+from checkpoint import checkpoint_cases as cases
 from checkpoint.test_background import (  # noqa: F401
     test_a_background_save_holds_the_step_at_which_it_began,
 )

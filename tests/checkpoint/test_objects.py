@@ -4,10 +4,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-import checkpoint_cases as cases
 import numpy as np
 import pytest
 import tensorflow as tf
+from checkpoint import checkpoint_cases as cases
 
 import group_embedding as ge
 from group_embedding.checkpoint import checkpoint_files as files

@@ -2,10 +2,10 @@
 
 import time
 
-import checkpoint_cases as cases
 import numpy as np
 import pytest
 import tensorflow as tf
+from checkpoint import checkpoint_cases as cases
 
 import group_embedding as ge
 from group_embedding.checkpoint import checkpoint_files as files

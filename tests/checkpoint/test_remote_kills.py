@@ -8,10 +8,10 @@ import sys
 from pathlib import Path
 
 import pytest
-import sample_files
 import tensorflow as tf
-from hdfs_server import HdfsServer
-from shared_server import ServerMissing
+from support.cases import sample_files
+from support.servers.hdfs_server import HdfsServer
+from support.servers.shared_server import ServerMissing
 
 import group_embedding as ge
 from group_embedding.checkpoint import RemoteFolder

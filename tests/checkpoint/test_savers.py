@@ -1,14 +1,13 @@
 """Keyed tables in checkpoints of tf.compat.v1.train.Saver."""
 
-import os
 import subprocess
 import sys
 from pathlib import Path
 
-import checkpoint_cases as cases
 import numpy as np
 import pytest
 import tensorflow as tf
+from checkpoint import checkpoint_cases as cases
 
 import group_embedding as ge
 from group_embedding.checkpoint import checkpoint_files as files
@@ -62,7 +61,6 @@ def test_training_goes_on_bit_for_bit_in_another_process(tmp_path):
         stdout=subprocess.PIPE,
         text=True,
         check=True,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, Path(__file__).parents[1:3]))},
     )
 
     assert cases.content(run.stdout.split()[-1]) == expected

@@ -4,10 +4,10 @@ import os
 import subprocess
 import sys
 
-import checkpoint_cases as cases
 import numpy as np
 import pytest
 import tensorflow as tf
+from checkpoint import checkpoint_cases as cases
 from variables import storages
 
 import group_embedding as ge

@@ -2,10 +2,10 @@
 
 from pathlib import Path
 
-import checkpoint_cases as cases
 import numpy as np
 import pytest
 import tensorflow as tf
+from checkpoint import checkpoint_cases as cases
 from variables import storages
 
 import group_embedding as ge

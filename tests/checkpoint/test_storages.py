@@ -3,8 +3,8 @@
 import gc
 import tempfile
 
-import checkpoint_cases as cases
 import pytest
+from checkpoint import checkpoint_cases as cases
 from checkpoint.test_changes import (  # noqa: F401
     test_changes_outlive_the_full_save_that_they_were_added_to,
     test_changes_restore_to_what_a_full_save_restores_to,

@@ -1,9 +1,9 @@
 """Tables of 16-bit rows, with the slots of an optimizer, are saved and go on bit for bit."""
 
-import checkpoint_cases as cases
 import numpy as np
 import pytest
 import tensorflow as tf
+from checkpoint import checkpoint_cases as cases
 
 import group_embedding as ge
 

@@ -6,7 +6,7 @@ import time
 
 import pytest
 import tensorflow as tf
-from sample_files import SIZES, columns_of, users, write_csv, write_parquet
+from support.cases.sample_files import SIZES, columns_of, users, write_csv, write_parquet
 
 import group_embedding as ge
 from group_embedding.data import csv_files, pieces

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 import tensorflow as tf
-from sample_files import users, write_csv, write_parquet
+from support.cases.sample_files import users, write_csv, write_parquet
 
 import group_embedding as ge
 from group_embedding.data import csv_files, pieces

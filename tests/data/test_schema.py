@@ -2,7 +2,7 @@
 
 import pytest
 import tensorflow as tf
-from sample_files import write_parquet
+from support.cases.sample_files import write_parquet
 
 import group_embedding as ge
 from group_embedding.data import pieces

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from sample_files import columns_of, write_csv, write_parquet
+from support.cases.sample_files import columns_of, write_csv, write_parquet
 
 import group_embedding as ge
 from group_embedding.data import pieces

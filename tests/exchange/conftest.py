@@ -3,7 +3,7 @@
 import importlib.util
 
 import pytest
-from core_runner import core
+from support.cases.core_runner import core
 
 from group_embedding.testing import Ranks
 

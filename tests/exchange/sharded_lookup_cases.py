@@ -2,10 +2,10 @@
 
 from types import SimpleNamespace
 
-import gpu_processes
 import numpy as np
-from core_runner import core
-from gpu_processes import run_ranks
+from exchange import gpu_processes
+from exchange.gpu_processes import run_ranks
+from support.cases.core_runner import core
 
 TRANSPORTS = ("nccl", "peer_buffers")
 DIMS, ROWS = [8, 4, 3, 128, 1], [1000, 7, 300, 5000, 40]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from gpu_processes import on_gpus
+from exchange.gpu_processes import on_gpus
 
 from group_embedding.testing import launch, stop
 

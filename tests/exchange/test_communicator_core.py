@@ -1,11 +1,11 @@
 """The contract of every communicator: the local one on any machine; NCCL, with and without peer
 buffers, with a GPU for each rank."""
 
-import gpu_processes
 import numpy as np
 import pytest
-from core_runner import CPU, GPU, core
-from gpu_processes import NUM_RANKS, message, on_gpus, run_ranks
+from exchange import gpu_processes
+from exchange.gpu_processes import NUM_RANKS, message, on_gpus, run_ranks
+from support.cases.core_runner import CPU, GPU, core
 
 SIZES = {
     "uneven": [[3, 70_001, 9, 0], [12, 5, 1, 1], [0, 0, 2, 0], [7, 8, 9, 10]],

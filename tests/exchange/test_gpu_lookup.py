@@ -4,7 +4,6 @@ do not reach. (These run on GPUs too, where there are two.)"""
 import numpy as np
 import pytest
 import tensorflow as tf
-from core_runner import core, on_gpu
 from exchange.gpu_lookup_cases import (
     LOSSES,
     SHAPES,
@@ -21,7 +20,8 @@ from exchange.gpu_lookup_cases import (
     weights_of,
     whole_ids,
 )
-from gpu_processes import on_gpus
+from exchange.gpu_processes import on_gpus
+from support.cases.core_runner import core, on_gpu
 from tensorflow.python.framework.func_graph import FuncGraph
 
 import group_embedding as ge

@@ -4,8 +4,8 @@ has. (test_keyed_tables_on_gpus.py has several.)"""
 import numpy as np
 import pytest
 import tensorflow as tf
-from core_runner import core, on_gpu
 from exchange.gpu_lookup_cases import RanksOf
+from support.cases.core_runner import core, on_gpu
 
 import group_embedding as ge
 from group_embedding.ops._nccl import name_nccl

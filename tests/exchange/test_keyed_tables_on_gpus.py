@@ -6,10 +6,10 @@ from exchange import routed_cases as ahead
 from exchange import test_collective_strategy as strategy
 from exchange import test_keyed_checkpoints as checkpoints
 from exchange import test_keyed_tables as keyed
+from exchange.gpu_processes import on_gpus
 from exchange.test_collective_strategy import one_process as one_job  # noqa: F401
 from exchange.test_keyed_checkpoints import uninterrupted  # noqa: F401
 from exchange.test_keyed_tables import one_process  # noqa: F401
-from gpu_processes import on_gpus
 
 import group_embedding as ge
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from core_runner import GPU, core, on_gpu
+from support.cases.core_runner import GPU, core, on_gpu
 
 pytestmark = [pytest.mark.gpu, *on_gpu]
 MIN, MAX = -(2**63), 2**63 - 1

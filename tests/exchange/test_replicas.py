@@ -5,9 +5,9 @@ import multiprocessing
 
 import numpy as np
 import pytest
-from core_runner import on_gpu
 from exchange import replica_cases as cases
 from exchange import replica_refusals
+from support.cases.core_runner import on_gpu
 
 
 @pytest.fixture(scope="module", params=["CPU", pytest.param("GPU", marks=on_gpu)])

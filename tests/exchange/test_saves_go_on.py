@@ -1,15 +1,11 @@
 """Models that two ranks save go on in new processes, of as many ranks or of one, as if never
 interrupted, and what one process saved goes on over two ranks; SavedModels are refused."""
 
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
-
-sys.path.append(str(Path(__file__).parents[1]))  # in a rank
-
-import saving_cases
+from support.programs import saving_cases
 
 import group_embedding as ge
 from group_embedding.testing import Ranks

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from core_runner import GPU, core, on_gpu
+from support.cases.core_runner import GPU, core, on_gpu
 
 pytestmark = [pytest.mark.gpu, *on_gpu]
 DIMS, ROWS, COUNTS = [128, 8, 3, 1, 64, 5], [1000, 7, 300, 40, 1, 9], [2000, 33, 700, 0, 65, 1]

@@ -1,8 +1,9 @@
 """Groups of tables spread over ranks, a GPU for each: the same as in one process."""
 
-import gpu_processes
 import numpy as np
 import pytest
+from exchange import gpu_processes
+from exchange.gpu_processes import NUM_RANKS, on_gpus, run_ranks
 from exchange.sharded_lookup_cases import (
     HOTNESS,
     TRANSPORTS,
@@ -15,7 +16,6 @@ from exchange.sharded_lookup_cases import (
     pairs,
     train,
 )
-from gpu_processes import NUM_RANKS, on_gpus, run_ranks
 
 pytestmark = pytest.mark.gpu
 

@@ -2,9 +2,10 @@
 
 from types import SimpleNamespace
 
-import gpu_processes
 import numpy as np
 import pytest
+from exchange import gpu_processes
+from exchange.gpu_processes import NUM_RANKS, on_gpus, run_ranks
 from exchange.sharded_lookup_cases import (
     TRANSPORTS,
     assert_same_bits,
@@ -14,7 +15,6 @@ from exchange.sharded_lookup_cases import (
     pairs,
     train,
 )
-from gpu_processes import NUM_RANKS, on_gpus, run_ranks
 
 pytestmark = pytest.mark.gpu
 

@@ -3,8 +3,8 @@
 import types
 
 import pytest
-import sample_files
 import tensorflow as tf
+from support.cases import sample_files
 
 import group_embedding as ge
 from group_embedding.file_systems import remote_files

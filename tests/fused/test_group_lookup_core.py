@@ -2,8 +2,8 @@
 
 import numpy as np
 import pytest
-from core_cases import ROUNDING, draw_case, expect, from_storage
-from core_runner import PLACES, Run, core, on_gpu
+from support.cases.core_cases import ROUNDING, draw_case, expect, from_storage
+from support.cases.core_runner import PLACES, Run, core, on_gpu
 
 DTYPES = ["float32", "float16", "bfloat16"]
 

@@ -5,9 +5,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from core_cases import ROUNDING, draw_case, expect, from_storage, to_storage
-from core_runner import PLACES, Run, core
-from rules_oracle import HYPER, RULES, apply_rule, make_hyper
+from support.cases.core_cases import ROUNDING, draw_case, expect, from_storage, to_storage
+from support.cases.core_runner import PLACES, Run, core
+from support.oracles.rules import HYPER, RULES, apply_rule, make_hyper
 
 DTYPES = ["float32", "float16", "bfloat16"]
 

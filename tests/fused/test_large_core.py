@@ -1,7 +1,7 @@
 """The core past 2^32: elements of a table, of an output and of a gradient, rows of a group."""
 
 import pytest
-from core_runner import core, on_gpu
+from support.cases.core_runner import core, on_gpu
 
 torch = pytest.importorskip("torch")
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from core_runner import PLACES, arrays_of, core
+from support.cases.core_runner import PLACES, arrays_of, core
 
 
 def grouped(features, place, weighted=False):

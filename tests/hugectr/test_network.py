@@ -2,11 +2,11 @@
 
 import json
 
-import hugectr_files as files
 import numpy as np
 import pytest
 import tensorflow as tf
-from hugectr_files import DIM, NUM_SLOTS, SAMPLES
+from support.cases import hugectr_files as files
+from support.cases.hugectr_files import DIM, NUM_SLOTS, SAMPLES
 
 import group_embedding as ge
 

@@ -1,9 +1,9 @@
 """max_norm: one table read with several in a call, and rows that are not finite."""
 
 import numpy as np
-import oracle
 import pytest
 import tensorflow as tf
+from support.oracles import lookups as oracle
 
 import group_embedding as ge
 

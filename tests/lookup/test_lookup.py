@@ -3,11 +3,11 @@
 import contextlib
 
 import numpy as np
-import oracle
 import pytest
 import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.oracles import lookups as oracle
 
 import group_embedding as ge
 

@@ -2,7 +2,7 @@
 
 import pytest
 import tensorflow as tf
-from model_cases import (
+from models.model_cases import (
     DENSE,
     assert_same,
     make_features,

@@ -2,7 +2,7 @@
 
 import numpy as np
 import tensorflow as tf
-from model_cases import labels_of, make_features, make_inputs
+from models.model_cases import labels_of, make_features, make_inputs
 
 import group_embedding as ge
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import tensorflow as tf
-from model_cases import (
+from models.model_cases import (
     DENSE,
     assert_same,
     ids_of,

@@ -3,9 +3,9 @@
 import functools
 
 import numpy as np
-import optimizer_cases as cases
 import pytest
 import tensorflow as tf
+from support.cases import optimizer_cases as cases
 
 import group_embedding as ge
 

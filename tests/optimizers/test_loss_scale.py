@@ -3,9 +3,9 @@
 import warnings
 
 import numpy as np
-import optimizer_cases as cases
 import pytest
 import tensorflow as tf
+from support.cases import optimizer_cases as cases
 
 import group_embedding as ge
 from group_embedding.keras_compat import IS_KERAS_3

@@ -2,8 +2,8 @@
 
 import numpy as np
 import pytest
-from core_cases import from_storage, to_storage
-from core_runner import PLACES, arrays_of, core
+from support.cases.core_cases import from_storage, to_storage
+from support.cases.core_runner import PLACES, arrays_of, core
 
 DTYPES = ["float32", "float16", "bfloat16"]
 LARGEST = {"float32": np.finfo(np.float32).max, "float16": 65504.0, "bfloat16": 3.3895314e38}

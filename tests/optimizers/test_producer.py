@@ -1,9 +1,9 @@
 """Which ops a step has: one fused update per group, or one update of all slices."""
 
 import numpy as np
-import optimizer_cases as cases
 import pytest
 import tensorflow as tf
+from support.cases import optimizer_cases as cases
 
 import group_embedding as ge
 

@@ -4,9 +4,9 @@ Stock Keras, and stock Adam everywhere, move the moments of all rows at every st
 compared on batches that look up every row. test_lazy_rules.py has the other batches.
 """
 
-import optimizer_cases as cases
 import pytest
 import tensorflow as tf
+from support.cases import optimizer_cases as cases
 
 import group_embedding as ge
 

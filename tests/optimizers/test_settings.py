@@ -1,9 +1,9 @@
 """Steps that are skipped, and rows in 16 bits."""
 
 import numpy as np
-import optimizer_cases as cases
 import pytest
 import tensorflow as tf
+from support.cases import optimizer_cases as cases
 
 import group_embedding as ge
 

@@ -2,8 +2,8 @@
 rows that were not looked up is undone; or, without a stock twin, NumPy."""
 
 import numpy as np
-import rules_oracle
 import tensorflow as tf
+from support.oracles import rules as rules_oracle
 
 STOCK_OF_OWN = {"LazyAdam": "Adam"}
 

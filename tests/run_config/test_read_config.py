@@ -3,9 +3,9 @@
 import json
 from pathlib import Path
 
-import config_cases as cases
-import hugectr_files
 import pytest
+from support.cases import config_cases as cases
+from support.cases import hugectr_files
 
 import group_embedding as ge
 from group_embedding.run_config import ConfigError, json_schema, read_config

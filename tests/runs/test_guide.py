@@ -4,9 +4,9 @@ import re
 import shlex
 from pathlib import Path
 
-import config_cases as cases
 import pyarrow.csv
 import pytest
+from support.cases import config_cases as cases
 
 from group_embedding.runs.command_line import main
 

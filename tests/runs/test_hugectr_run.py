@@ -2,11 +2,11 @@
 
 import json
 
-import hugectr_files
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet
 import pytest
+from support.cases import hugectr_files
 
 from group_embedding.models import MODELS
 from group_embedding.run_config import ConfigError, read_config

@@ -8,9 +8,9 @@ import sys
 import time
 from pathlib import Path
 
-import config_cases as cases
 import numpy as np
 import tensorflow as tf
+from support.cases import config_cases as cases
 
 from group_embedding.models import MODELS
 from group_embedding.run_config import read_config

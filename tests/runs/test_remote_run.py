@@ -2,9 +2,9 @@
 
 import io
 
-import config_cases as cases
 import pyarrow.parquet as pq
 import pytest
+from support.cases import config_cases as cases
 
 import group_embedding as ge
 from group_embedding.file_systems import remote_files

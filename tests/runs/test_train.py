@@ -2,11 +2,11 @@
 
 import json
 
-import config_cases as cases
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import tensorflow as tf
+from support.cases import config_cases as cases
 
 import group_embedding as ge
 from group_embedding.models import MODELS

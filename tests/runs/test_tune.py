@@ -3,8 +3,8 @@
 import json
 import subprocess
 
-import config_cases as cases
 import pytest
+from support.cases import config_cases as cases
 
 from group_embedding.models import MODELS
 from group_embedding.run_config import ConfigError, read_config

@@ -6,9 +6,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-import config_cases as cases
 import pyarrow.parquet as pq
 import pytest
+from support.cases import config_cases as cases
 
 from group_embedding.models import MODELS
 from group_embedding.run_config import read_config

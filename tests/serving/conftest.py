@@ -7,10 +7,10 @@ import uuid
 import numpy as np
 import pytest
 import tensorflow as tf
-from kafka_broker import KafkaBroker
-from redis_server import RedisServer
-from serving_models import TwoTables
-from square_tables import Squares
+from serving.serving_models import TwoTables
+from serving.square_tables import Squares
+from support.servers.kafka_broker import KafkaBroker
+from support.servers.redis_server import RedisServer
 
 from group_embedding.testing import Ranks
 

@@ -10,9 +10,7 @@ import pickle
 import sys
 from pathlib import Path
 
-sys.path.append(str(Path(__file__).parents[1]))
-
-from test_ranks import Trainer, build, content_of
+from serving.test_ranks import Trainer, build, content_of
 
 import group_embedding as ge
 

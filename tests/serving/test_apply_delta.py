@@ -5,9 +5,17 @@ import threading
 
 import numpy as np
 import pytest
-import shop_models
 import tensorflow as tf
-from shop_models import Shop, Versions, answers, assert_serves, change, request, version_folder
+from support.cases import shop_models
+from support.cases.shop_models import (
+    Shop,
+    Versions,
+    answers,
+    assert_serves,
+    change,
+    request,
+    version_folder,
+)
 
 from group_embedding.serving import InferenceSession, Publisher
 

@@ -6,7 +6,7 @@ import threading
 import numpy as np
 import pytest
 import tensorflow as tf
-from shop_models import Shop, Versions, change, export, request, version_folder
+from support.cases.shop_models import Shop, Versions, change, export, request, version_folder
 
 import group_embedding as ge
 from group_embedding.serving import InferenceSession, Publisher

@@ -7,7 +7,7 @@ import time
 import numpy as np
 import pytest
 import tensorflow as tf
-from shop_models import version_folder
+from support.cases.shop_models import version_folder
 
 import group_embedding as ge
 from group_embedding.serving import InferenceSession, Publisher

@@ -1,15 +1,9 @@
 """InferenceSession opens what each way of training exports: signatures, storages, ranks."""
 
-import sys
-from pathlib import Path
-
 import numpy as np
 import pytest
 import tensorflow as tf
-
-sys.path.append(str(Path(__file__).parents[1]))  # in a rank
-
-import shop_models
+from support.cases import shop_models
 
 import group_embedding as ge
 from group_embedding.exchange import unsharded

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import tensorflow as tf
-from serving_models import reader_of
+from serving.serving_models import reader_of
 
 import group_embedding as ge
 from group_embedding.keras_compat import keras

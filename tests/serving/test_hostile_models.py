@@ -7,7 +7,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from shop_models import Shop, change
+from support.cases.shop_models import Shop, change
 
 from group_embedding.serving import Publisher
 

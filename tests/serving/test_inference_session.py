@@ -7,9 +7,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import shop_models
 import tensorflow as tf
-from shop_models import Shop, answers, request
+from support.cases import shop_models
+from support.cases.shop_models import Shop, answers, request
 from tensorflow.core.protobuf import saved_model_pb2
 
 import group_embedding as ge

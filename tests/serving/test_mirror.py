@@ -5,8 +5,8 @@ import os
 import time
 
 import pytest
-from killed_replicas import Killed, mirror
-from written_versions import Writer, bytes_of
+from support.cases.written_versions import Writer, bytes_of
+from support.programs.killed_replicas import Killed, mirror
 
 from group_embedding.serving import TargetError
 from group_embedding.serving.__main__ import main

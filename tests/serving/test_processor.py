@@ -6,9 +6,9 @@ import random
 
 import numpy as np
 import pytest
-import shop_models
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
-from shop_models import Shop, answers, request
+from support.cases import shop_models
+from support.cases.shop_models import Shop, answers, request
 
 from group_embedding.serving.native_library import library
 

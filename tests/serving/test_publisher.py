@@ -7,7 +7,7 @@ import time
 import numpy as np
 import pytest
 import tensorflow as tf
-from serving_models import TwoTables, assert_same, content_of, reader_of
+from serving.serving_models import TwoTables, assert_same, content_of, reader_of
 
 import group_embedding as ge
 from group_embedding.serving import records, version_writer

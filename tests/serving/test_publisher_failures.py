@@ -6,7 +6,7 @@ import time
 
 import pytest
 import tensorflow as tf
-from serving_models import assert_same, content_of, reader_of
+from serving.serving_models import assert_same, content_of, reader_of
 
 import group_embedding as ge
 from group_embedding.checkpoint import snapshots

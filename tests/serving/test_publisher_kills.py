@@ -7,9 +7,9 @@ import time
 
 import numpy as np
 import pytest
-from kafka_broker import KafkaBroker
-from killed_replicas import Killed
-from publish_and_die import content_at, train
+from support.programs.killed_replicas import Killed
+from support.programs.publish_and_die import content_at, train
+from support.servers.kafka_broker import KafkaBroker
 
 import group_embedding as ge
 from group_embedding.serving.deltas import Reader

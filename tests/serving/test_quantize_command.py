@@ -4,9 +4,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import shop_models
 import tensorflow as tf
-from shop_models import Shop, request
+from support.cases import shop_models
+from support.cases.shop_models import Shop, request
 
 import group_embedding as ge
 from group_embedding.serving import InferenceSession, Publisher

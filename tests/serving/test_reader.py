@@ -4,7 +4,7 @@ import shutil
 
 import numpy as np
 import pytest
-from serving_models import TwoTables, assert_same, content_of, reader_of
+from serving.serving_models import TwoTables, assert_same, content_of, reader_of
 
 import group_embedding as ge
 from group_embedding.ops._library import core

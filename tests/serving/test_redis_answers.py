@@ -9,7 +9,7 @@ import time
 
 import pytest
 import tensorflow as tf
-from square_tables import assert_answers, assert_fails, some_keys, tiered
+from serving.square_tables import assert_answers, assert_fails, some_keys, tiered
 
 
 class Relay:

@@ -11,8 +11,8 @@ import time
 import numpy as np
 import pytest
 import tensorflow as tf
-from redis_server import RedisCluster, until
-from square_tables import Squares, assert_answers, assert_fails, some_keys, tiered
+from serving.square_tables import Squares, assert_answers, assert_fails, some_keys, tiered
+from support.servers.redis_server import RedisCluster, until
 
 
 @pytest.fixture(scope="module")

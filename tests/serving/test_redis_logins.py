@@ -4,8 +4,8 @@ import subprocess
 
 import pytest
 import tensorflow as tf
-from loopback import free_port
-from square_tables import assert_answers, some_keys, tiered
+from serving.square_tables import assert_answers, some_keys, tiered
+from support.servers.loopback import free_port
 
 
 def test_passwords(squares, new_redis, monkeypatch):

@@ -10,7 +10,7 @@ import time
 import numpy as np
 import pytest
 import tensorflow as tf
-from square_tables import COUNT, assert_answers, assert_fails, some_keys, tiered
+from serving.square_tables import COUNT, assert_answers, assert_fails, some_keys, tiered
 
 import group_embedding as ge
 from group_embedding.serving.__main__ import main

@@ -3,7 +3,7 @@ of some, against NumPy."""
 
 import numpy as np
 import pytest
-from core_runner import GPU, core, on_gpu
+from support.cases.core_runner import GPU, core, on_gpu
 
 FORMATS = ["float32", "bfloat16", "int8", "fp8"]
 # Steps between the values that a row of [-1, 1] can have.

@@ -6,8 +6,8 @@ import threading
 import numpy as np
 import pytest
 import tensorflow as tf
-from server_clients import wait_for
-from shop_models import version_folder
+from support.cases.shop_models import version_folder
+from support.servers.server_clients import wait_for
 
 import group_embedding as ge
 from group_embedding.serving import InferenceSession, Publisher

@@ -8,8 +8,8 @@ import sys
 import numpy as np
 import pytest
 import tensorflow as tf
-from shop_models import Versions, export
-from slow_rocksdb import SlowRocksdb
+from support.cases.shop_models import Versions, export
+from support.servers.slow_rocksdb import SlowRocksdb
 
 from group_embedding.serving import InferenceSession
 

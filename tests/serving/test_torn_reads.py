@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import tensorflow as tf
-from shop_models import Versions
+from support.cases.shop_models import Versions
 
 import group_embedding as ge
 from group_embedding.serving import Publisher

@@ -12,9 +12,9 @@ import struct
 import sys
 
 import numpy as np
-import table_file_format as tf_format
-from table_file_format import Section
-from table_files import content, make_table, train
+from support.oracles import table_file_format as tf_format
+from support.oracles.table_file_format import Section
+from table.table_files import content, make_table, train
 
 from group_embedding import _core as core
 

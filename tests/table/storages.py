@@ -4,8 +4,8 @@ import dataclasses
 
 import numpy as np
 import pytest
-from core_runner import on_gpu
-from device_tables import DeviceTable, core
+from support.cases.core_runner import on_gpu
+from table.device_tables import DeviceTable, core
 
 INFO_BYTES = 32  # kept of each row
 USE_BYTES = 8  # beside that, of a row that may move between two memories

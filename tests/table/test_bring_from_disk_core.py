@@ -6,8 +6,8 @@ import types
 
 import numpy as np
 import pytest
-from core_runner import on_gpu
-from device_tables import DeviceTable, bring, core
+from support.cases.core_runner import on_gpu
+from table.device_tables import DeviceTable, bring, core
 from table.test_bring_rows_core import assert_equal_content, content_of, tiers_of, update
 
 pytestmark = on_gpu

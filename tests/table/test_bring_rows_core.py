@@ -4,8 +4,8 @@ import types
 
 import numpy as np
 import pytest
-from core_runner import on_gpu
-from device_tables import DeviceTable, bring, core
+from support.cases.core_runner import on_gpu
+from table.device_tables import DeviceTable, bring, core
 
 pytestmark = on_gpu
 STRATEGIES = ["least_recent", "least_frequent"]

@@ -4,9 +4,9 @@ import types
 
 import numpy as np
 import pytest
-from core_runner import on_gpu
-from device_tables import DeviceTable, core
+from support.cases.core_runner import on_gpu
 from table import test_disk_tier as suite
+from table.device_tables import DeviceTable, core
 from table.test_disk_tier import (  # noqa: F401
     test_a_batch_that_does_not_fit_leaves_the_table_usable,
     test_a_slot_that_comes_late_starts_anew_on_disk_too,

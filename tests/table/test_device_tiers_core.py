@@ -4,8 +4,8 @@ import types
 
 import numpy as np
 import pytest
-from core_runner import GPU, on_gpu
-from device_tables import DeviceTable, core
+from support.cases.core_runner import GPU, on_gpu
+from table.device_tables import DeviceTable, core
 
 pytestmark = on_gpu
 DIM = 4

@@ -5,7 +5,7 @@ import pytest
 
 core = pytest.importorskip("group_embedding._core")
 
-from table_files import content, make_table, random_keys, save, train  # noqa: E402
+from table.table_files import content, make_table, random_keys, save, train  # noqa: E402
 
 FILTERS = {
     "all": {},

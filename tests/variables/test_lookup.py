@@ -1,9 +1,9 @@
 """Lookups of EmbeddingVariables: alone, beside variables, with every key there is."""
 
 import numpy as np
-import oracle
 import pytest
 import tensorflow as tf
+from support.oracles import lookups as oracle
 
 import group_embedding as ge
 

@@ -1,9 +1,9 @@
 """EmbeddingVariables under every optimizer: equal to variables with the same rows."""
 
 import numpy as np
-import optimizer_cases as cases
 import pytest
 import tensorflow as tf
+from support.cases import optimizer_cases as cases
 
 import group_embedding as ge
 

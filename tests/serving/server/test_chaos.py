@@ -11,11 +11,11 @@ from pathlib import Path
 import grpc
 import numpy as np
 import pytest
-from kafka_broker import KafkaBroker
-from killed_replicas import Killed, copy
-from publish_and_die import NUM_KEYS, rows_at, train_through_failures
-from redis_server import RedisServer
-from server_clients import Client
+from support.programs.killed_replicas import Killed, copy
+from support.programs.publish_and_die import NUM_KEYS, rows_at, train_through_failures
+from support.servers.kafka_broker import KafkaBroker
+from support.servers.redis_server import RedisServer
+from support.servers.server_clients import Client
 
 import group_embedding as ge
 from group_embedding.serving import TargetError, server

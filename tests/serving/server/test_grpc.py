@@ -6,7 +6,7 @@ import grpc
 import numpy as np
 import pytest
 import tensorflow as tf
-from server_clients import Client, predict_request, wait_for
+from support.servers.server_clients import Client, predict_request, wait_for
 from tensorflow.core.framework import tensor_pb2
 
 X = np.arange(6, dtype=np.float32).reshape(2, 3)

@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 import grpc
 import numpy as np
 import pytest
-from server_clients import Client, http, wait_for
+from support.servers.server_clients import Client, http, wait_for
 
 
 def sleep(client, ms, seconds=20):

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from kafka_broker import KafkaBroker
-from server_clients import Client, http, wait_for
-from written_versions import Writer
+from support.cases.written_versions import Writer
+from support.servers.kafka_broker import KafkaBroker
+from support.servers.server_clients import Client, http, wait_for
 
 from group_embedding.serving import server
 from group_embedding.serving.__main__ import main

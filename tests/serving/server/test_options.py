@@ -5,7 +5,7 @@ import subprocess
 
 import numpy as np
 import pytest
-from server_clients import Client
+from support.servers.server_clients import Client
 
 CONFIG = """
 model_config_list {

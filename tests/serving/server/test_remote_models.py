@@ -6,8 +6,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from server_clients import Client, wait_for
-from written_versions import Writer
+from support.cases.written_versions import Writer
+from support.servers.server_clients import Client, wait_for
 
 from group_embedding.data import DataSourceParams
 from group_embedding.file_systems import remote_files

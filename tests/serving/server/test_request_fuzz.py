@@ -8,7 +8,7 @@ import socket
 import grpc
 import numpy as np
 import pytest
-from server_clients import Client, http, predict_request
+from support.servers.server_clients import Client, http, predict_request
 
 SEED = int(os.environ.get("GROUP_EMBEDDING_TEST_SEED", "20240501"))
 METHODS = ["Predict", "Classify", "Regress", "GetModelMetadata"]

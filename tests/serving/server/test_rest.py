@@ -8,7 +8,7 @@ import socket
 
 import numpy as np
 import pytest
-from server_clients import http, rest
+from support.servers.server_clients import http, rest
 
 PREDICT = "/v1/models/m:predict"
 ROWS = [{"x": [0, 1, 2], "n": 10}, {"x": [3, 4, 5.5], "n": 20}]

@@ -7,8 +7,8 @@ import threading
 import grpc
 import numpy as np
 import pytest
-from server_clients import Client
-from shop_models import Shop, answers, change, request
+from support.cases.shop_models import Shop, answers, change, request
+from support.servers.server_clients import Client
 
 from group_embedding.serving import Publisher, server
 

@@ -5,8 +5,8 @@ import struct
 
 import numpy as np
 import pytest
-from server_clients import Client, http, wait_for
-from table_file_format import FOOTER, Section, file_of
+from support.oracles.table_file_format import FOOTER, Section, file_of
+from support.servers.server_clients import Client, http, wait_for
 
 INPUTS = {"x": np.ones([1, 3], np.float32), "n": np.array([4])}
 POLL = ("--poll-seconds", "0.05")

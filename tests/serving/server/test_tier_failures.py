@@ -8,9 +8,9 @@ import grpc
 import numpy as np
 import pytest
 import tensorflow as tf
-from server_clients import Client, http, wait_for
-from shop_models import Versions
-from slow_rocksdb import SlowRocksdb
+from support.cases.shop_models import Versions
+from support.servers.server_clients import Client, http, wait_for
+from support.servers.slow_rocksdb import SlowRocksdb
 
 from group_embedding.serving import server
 

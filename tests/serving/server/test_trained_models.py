@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tensorflow as tf
-from server_clients import Client, http, wait_for
+from support.servers.server_clients import Client, http, wait_for
 
 import group_embedding as ge
 from group_embedding.serving import Publisher, server

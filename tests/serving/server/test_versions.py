@@ -6,8 +6,8 @@ import threading
 import numpy as np
 import pytest
 import tensorflow as tf
-from server_clients import Client, http, predict_request, wait_for, with_spec
-from table_file_format import crc32c
+from support.oracles.table_file_format import crc32c
+from support.servers.server_clients import Client, http, predict_request, wait_for, with_spec
 from tensorflow_serving.apis import classification_pb2, prediction_log_pb2
 
 INPUTS = {"x": np.ones([1, 3], np.float32), "n": np.array([4])}

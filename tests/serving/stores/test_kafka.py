@@ -4,10 +4,10 @@ import time
 import uuid
 
 import pytest
-from kafka_broker import KafkaBroker
-from kafka_mock import FETCH, LIST_OFFSETS, PRODUCE, MockCluster
-from loopback import free_port
-from written_versions import Writer, bytes_of
+from serving.stores.kafka_mock import FETCH, LIST_OFFSETS, PRODUCE, MockCluster
+from support.cases.written_versions import Writer, bytes_of
+from support.servers.kafka_broker import KafkaBroker
+from support.servers.loopback import free_port
 
 kafka = pytest.importorskip("confluent_kafka")
 from confluent_kafka import admin  # noqa: E402

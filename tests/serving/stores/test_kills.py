@@ -9,10 +9,10 @@ import uuid
 
 import numpy as np
 import pytest
-from kafka_broker import KafkaBroker
-from killed_replicas import DELTAS, Killed, graph_at, mirror, train, weights_at
-from redis_server import RedisServer
-from written_versions import bytes_of
+from support.cases.written_versions import bytes_of
+from support.programs.killed_replicas import DELTAS, Killed, graph_at, mirror, train, weights_at
+from support.servers.kafka_broker import KafkaBroker
+from support.servers.redis_server import RedisServer
 
 from group_embedding.serving import TargetError, records, variables_file
 from group_embedding.serving.stores import open_store

@@ -4,8 +4,8 @@ import os
 import time
 
 import pytest
-from loopback import free_port
-from written_versions import Writer, bytes_of
+from support.cases.written_versions import Writer, bytes_of
+from support.servers.loopback import free_port
 
 pytest.importorskip("fsspec")
 

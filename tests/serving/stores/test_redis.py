@@ -5,9 +5,9 @@ import threading
 import time
 
 import pytest
-from loopback import free_port
-from redis_server import RedisServer
-from written_versions import Writer, bytes_of
+from support.cases.written_versions import Writer, bytes_of
+from support.servers.loopback import free_port
+from support.servers.redis_server import RedisServer
 
 redis = pytest.importorskip("redis")
 

@@ -3,7 +3,7 @@
 import os
 
 import pytest
-from written_versions import Writer, bytes_of
+from support.cases.written_versions import Writer, bytes_of
 
 from group_embedding.serving import TargetError, open_target, records
 from group_embedding.serving.__main__ import main

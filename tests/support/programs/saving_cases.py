@@ -15,9 +15,8 @@ import sys
 import traceback
 from pathlib import Path
 
-import saving_forms
-import saving_keras_forms
 import tensorflow as tf
+from support.programs import saving_forms, saving_keras_forms
 
 NUM_STEPS = 3
 FORMS = {

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from core_runner import GPU, core, on_gpu
+from support.cases.core_runner import GPU, core, on_gpu
 
-sys.path.append(str(Path(__file__).resolve().parents[1] / "benchmarks"))
+sys.path.append(str(Path(__file__).resolve().parents[2] / "benchmarks"))
 from gpu_ranks import Ranks  # noqa: E402
 
 

@@ -5,8 +5,8 @@ import pathlib
 import subprocess
 import sys
 
-from loopback import free_port, wait_for_port
-from shared_server import ServerMissing, ending_with_parent
+from support.servers.loopback import free_port, wait_for_port
+from support.servers.shared_server import ServerMissing, ending_with_parent
 
 BUCKET = "shop"
 

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 
-from shared_server import ServerMissing, ending_with_parent
+from support.servers.shared_server import ServerMissing, ending_with_parent
 
 START_SECONDS = 90
 BUCKET = "shop"

@@ -4,8 +4,8 @@ import os
 import subprocess
 
 import pytest
-from loopback import free_port, wait_for_port
-from shared_server import ending_with_parent
+from support.servers.loopback import free_port, wait_for_port
+from support.servers.shared_server import ending_with_parent
 
 
 class KafkaBroker:

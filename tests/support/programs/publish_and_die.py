@@ -9,7 +9,7 @@ import warnings
 
 import numpy as np
 import tensorflow as tf
-from killed_replicas import end_with_parent
+from support.programs.killed_replicas import end_with_parent
 
 import group_embedding as ge
 from group_embedding.serving.deltas import Reader

@@ -6,8 +6,8 @@ import subprocess
 import time
 
 import pytest
-from loopback import free_port, wait_for_port
-from shared_server import ending_with_parent
+from support.servers.loopback import free_port, wait_for_port
+from support.servers.shared_server import ending_with_parent
 
 
 class RedisServer:

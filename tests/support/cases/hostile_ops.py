@@ -1,6 +1,6 @@
 """A fuzzer of all native ops: near-valid calls, made in a process of its own.
 
-    python tests/hostile_ops.py LOG SEED FIRST COUNT
+    PYTHONPATH=tests python tests/support/cases/hostile_ops.py LOG SEED FIRST COUNT
 
 makes the calls FIRST to FIRST + COUNT - 1 of a seed. Call i depends on the seed and on i alone, but
 for what the calls before it left in tables. Before each call a line that describes it is written to
@@ -11,9 +11,9 @@ import os
 import resource
 import sys
 
-import hostile_calls
 import numpy as np
 import tensorflow as tf
+from support.cases import hostile_calls
 from tensorflow.core.framework import attr_value_pb2, graph_pb2, node_def_pb2
 from tensorflow.python.eager import context, execute
 

@@ -3,7 +3,7 @@ saving_cases.py."""
 
 import numpy as np
 import tensorflow as tf
-from saving_data import DIMS, PROBE, batch, option
+from support.programs.saving_data import DIMS, PROBE, batch, option
 
 import group_embedding as ge
 from group_embedding import exchange

@@ -8,7 +8,7 @@ import socket
 import subprocess
 import time
 
-from shared_server import ServerMissing, ending_with_parent
+from support.servers.shared_server import ServerMissing, ending_with_parent
 
 JARS = pathlib.Path(
     os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache",

@@ -19,6 +19,7 @@ import time
 import pytest
 
 SECONDS = 180  # until a server has started, on a busy machine
+_SUPERVISE = "from support.servers import shared_server; shared_server.supervise()"
 
 
 class ServerMissing(Exception):
@@ -60,7 +61,7 @@ def ending_with_parent(command):
 def _supervise(folder, name):
     with open(folder / "supervisor.log", "a") as log:
         process = subprocess.Popen(
-            [sys.executable, __file__, str(folder), name],
+            [sys.executable, "-c", _SUPERVISE, str(folder), name],
             stdout=log,
             stderr=log,
             start_new_session=True,
@@ -73,8 +74,10 @@ def _supervise(folder, name):
         time.sleep(0.05)
 
 
-def _main(folder, name):
-    module, kind = name.split(".")
+def supervise():
+    """The supervisor, a program: starts the server, and stops it when no process uses it."""
+    folder, name = pathlib.Path(sys.argv[1]), sys.argv[2]
+    module, kind = name.rsplit(".", 1)
     server = getattr(importlib.import_module(module), kind)(folder)
     answer = folder / "answer.json"
     try:
@@ -93,7 +96,3 @@ def _main(folder, name):
             server.stop()
     finally:
         server.stop()
-
-
-if __name__ == "__main__":
-    _main(pathlib.Path(sys.argv[1]), sys.argv[2])
