@@ -5,8 +5,11 @@
 #                on two processes, DATA=train.csv a file in Criteo's format; the turns are then left
 #                out. Builds no more than it needs: with one rank neither Horovod nor the core for
 #                Python nor libge_serving
-# make test      every test, on WORKERS processes: of each file all tests run in one of them
-# make soak      the long versions of the tests that make up their inputs
+# make test      the fast tests, on WORKERS processes: of each file all tests run in one of them.
+#                CHANGED=1 runs what mirrors the files that differ from the branch's upstream, or
+#                from the commit CHANGED=REF
+# make test-all  every test but the soak; make test-rest what `make test` leaves out of them
+# make nightly   every test, the soak and the sanitizers
 # make bench     the benchmarks
 # make lint      what `make format` would change, and what ruff and mypy find
 # make sanitize  the C++ tests under Address-, UndefinedBehavior- and ThreadSanitizer
@@ -26,6 +29,7 @@ PYTHONS    ?= 3.11 3.12
 RANKS      ?= 1
 DATA       ?=
 ARGS       ?=
+CHANGED    ?=
 GPU        := $(shell nvidia-smi -L >/dev/null 2>&1 && echo yes)
 # Tests on a GPU take turns. More than four processes would start more TensorFlows than they save time.
 WORKERS    ?= $(if $(GPU),0,$(shell n=$$(nproc); echo $$((n < 4 ? n : 4))))
@@ -46,7 +50,7 @@ export TF_CPP_MIN_LOG_LEVEL ?= 2
 export GROUP_EMBEDDING_MARCH GROUP_EMBEDDING_CUDA GROUP_EMBEDDING_CUDA_ARCHS
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: build serving train test soak bench lint format sanitize docs docs-serve wheel try-wheel clean always
+.PHONY: build serving train test test-rest test-all nightly soak tested bench lint format sanitize docs docs-serve wheel try-wheel clean always
 
 build: $(VENV)/core.stamp
 
@@ -56,18 +60,28 @@ train: $(if $(SEVERAL),$(VENV)/core.stamp $(VENV)/horovod.stamp,$(VENV)/ops.stam
 
 serving: build build/server/program.stamp
 
-# Without its system libraries the server is left out, and its tests are skipped; likewise those of
-# object stores, HDFS, Kafka and Redis. A process that crashes ends the run: with another in its
-# place pytest-xdist 3.8 waits for ever for files that nobody has (seen with --dist loadfile).
-test: build $(VENV)/dev.stamp $(VENV)/horovod.stamp
-	-$(MAKE) --no-print-directory build/server/program.stamp
-	-$(MAKE) --no-print-directory $(VENV)/storage.stamp
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder --max-worker-restart 0 $(ARGS)
+# Which tests each target runs, by their marks: see CONTRIBUTING.md.
+test:      TESTS := not slow and not soak
+test-rest: TESTS := slow and not soak
+test-all:  TESTS := not soak
+soak:      TESTS := soak
 
-soak: build $(VENV)/dev.stamp $(VENV)/horovod.stamp
+# A process that crashes ends the run: with another in its place pytest-xdist 3.8 waits for ever for
+# files that nobody has (seen with --dist loadfile).
+test test-rest test-all soak: tested
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --max-worker-restart 0 -m '$(TESTS)' \
+	  --durations-file build/durations/$@-$(TF).jsonl $(MIRRORS) $(ARGS)
+
+test: MIRRORS = $(if $(CHANGED),$(shell $(BIN)/python tests/support/session/changed.py \
+                  $(filter-out 1,$(CHANGED))))
+
+nightly: test-all soak sanitize
+
+# What tests run. Without its system libraries the server is left out, and its tests are skipped;
+# likewise those of object stores, HDFS, Kafka and Redis.
+tested: build $(VENV)/dev.stamp $(VENV)/horovod.stamp
 	-$(MAKE) --no-print-directory build/server/program.stamp
 	-$(MAKE) --no-print-directory $(VENV)/storage.stamp
-	$(BIN)/python -m pytest -m soak $(ARGS)
 
 bench: build $(VENV)/dev.stamp $(VENV)/horovod.stamp
 	$(BIN)/python benchmarks/bench_lookup.py $(ARGS)

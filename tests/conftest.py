@@ -5,6 +5,7 @@ import contextlib
 import fcntl
 import importlib.metadata
 import os
+import pathlib
 import random
 import sys
 import uuid
@@ -23,8 +24,12 @@ import hypothesis
 import numpy as np
 import pytest
 from support.servers.shared_server import shared_server
+from support.session import schedule
+from support.session.durations import Durations, send_budget
+from support.session.leftovers import Leftovers
 
 SEED = int(os.environ.get("GROUP_EMBEDDING_TEST_SEED", "20240501"))
+LEFTOVERS = pytest.StashKey()
 
 # The same examples on every run; GROUP_EMBEDDING_TEST_SEED draws others. No deadline: the first
 # example pays for tracing.
@@ -57,6 +62,12 @@ def pytest_addoption(parser):
         metavar="SEED",
         help="run files, and the tests of each, in a random order; SEED repeats one",
     )
+    parser.addoption(
+        "--durations-file",
+        type=pathlib.Path,
+        default="build/durations.jsonl",
+        help="where the seconds of each test are written: see tests/support/session/durations.py",
+    )
 
 
 def pytest_report_header(config):
@@ -73,11 +84,31 @@ def pytest_configure(config):
         and config.getoption("hypothesisseed", None) is None
     ):
         config.option.hypothesisseed = str(SEED)
+    if not hasattr(config, "workerinput"):  # the process that starts the others
+        config.pluginmanager.register(Durations(config.rootpath / config.option.durations_file))
+        config.stash[LEFTOVERS] = Leftovers(config.rootpath)
+
+
+@pytest.hookimpl(trylast=True)  # when the workers have ended
+def pytest_sessionfinish(session):
+    if LEFTOVERS not in session.config.stash:
+        return
+    for line in session.config.stash[LEFTOVERS].find():
+        session.exitstatus = session.exitstatus or 1
+        terminal = session.config.pluginmanager.get_plugin("terminalreporter")
+        terminal.write_line(f"LEFT BEHIND by a test: {line}", red=True)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    return schedule.scheduler(config, log) if config.option.dist == "loadfile" else None
 
 
 def pytest_collection_modifyitems(config, items):
-    if config.option.shuffle is not None:
-        _shuffle(items, random.Random(config.option.shuffle))
+    if config.option.shuffle is None:
+        items[:] = schedule.first_ranks(items)
+    else:
+        items[:] = schedule.shuffled(items, config.option.shuffle)
     gpu_items = [item for item in items if item.get_closest_marker("gpu")]
     reason = _why_no_gpu() if gpu_items else None
     if reason:
@@ -85,16 +116,8 @@ def pytest_collection_modifyitems(config, items):
             item.add_marker(pytest.mark.skip(reason=reason))
 
 
-def _shuffle(items, rng):
-    """File after file, so that the fixtures of a file are made once."""
-    of_file = {}
-    for item in items:
-        of_file.setdefault(item.path, []).append(item)
-    files = list(of_file.values())
-    rng.shuffle(files)
-    for tests in files:
-        rng.shuffle(tests)
-    items[:] = [item for tests in files for item in tests]
+def pytest_runtest_setup(item):
+    send_budget(item)
 
 
 def _why_no_gpu():

@@ -1,0 +1,117 @@
+"""How long each test takes: written by every run, printed by folder, file or test.
+
+    python tests/support/session/durations.py [--by folder|file|test] [--top N] [FILE ...]
+
+reads build/durations.jsonl, or FILEs of several runs side by side. As a plugin of pytest it writes
+that file, one line a test as soon as the test has ended, and fails a run in which a file took
+longer than its budget: BUDGET seconds, or those of its mark `budget`.
+"""
+
+import argparse
+import collections
+import json
+import os
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[3]
+FILE = ROOT / "build" / "durations.jsonl"
+BUDGET = 40  # seconds of a file of the fast tier, on a machine that may be twice as busy as usual
+
+
+class Durations:
+    """Adds up set-up, call and teardown of each test. One object, in the process that reports."""
+
+    def __init__(self, path):
+        self._path = path
+        self._file = None
+        self._open = collections.Counter()  # seconds of tests that have not ended
+        self._of_file = collections.Counter()
+        self._budgets = {}  # of files that have their own
+
+    def pytest_runtest_logreport(self, report):
+        if self._file is None:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            self._file = open(self._path, "w", buffering=1)  # noqa: SIM115
+        self._open[report.nodeid] += report.duration
+        self._budgets.update(value for name, value in report.user_properties if name == "budget")
+        if report.when == "teardown":
+            seconds = self._open.pop(report.nodeid)
+            self._of_file[file_of(report.nodeid)] += seconds
+            line = {"test": report.nodeid, "seconds": round(seconds, 3)}
+            self._file.write(json.dumps(line) + "\n")
+
+    def over_budget(self):
+        """{file: (seconds, budget)} of the files that took too long."""
+        found = {}
+        for file, seconds in self._of_file.items():
+            budget = self._budgets.get(file, BUDGET)
+            if seconds > budget:
+                found[file] = seconds, budget
+        return found
+
+    def pytest_terminal_summary(self, terminalreporter):
+        for file, (seconds, budget) in sorted(self.over_budget().items()):
+            terminalreporter.write_line(
+                f"OVER BUDGET {file}: {seconds:.0f} s, budget {budget} s. Make it faster, mark "
+                "slow tests with pytest.mark.slow, or the file with pytest.mark.budget(seconds).",
+                red=True,
+            )
+
+    def pytest_sessionfinish(self, session, exitstatus):
+        if exitstatus == 0 and self.over_budget():
+            session.exitstatus = 1
+
+
+def send_budget(item):
+    """Adds the file's own budget to the report of a test, which may end in another process."""
+    mark = item.get_closest_marker("budget")
+    if mark is not None:
+        item.user_properties.append(("budget", (file_of(item.nodeid), mark.args[0])))
+
+
+def file_of(test):
+    return test.partition("::")[0]
+
+
+def read(path):
+    """{test: seconds} of a run."""
+    lines = Path(path).read_text().splitlines()
+    return {one["test"]: one["seconds"] for one in map(json.loads, lines)}
+
+
+def sums(durations, by):
+    """{folder, file or test: [seconds, number of tests]}."""
+    found = collections.defaultdict(lambda: [0.0, 0])
+    for test, seconds in durations.items():
+        file = file_of(test)
+        name = {"folder": os.path.dirname(file), "file": file, "test": test}[by]
+        found[name][0] += seconds
+        found[name][1] += 1
+    return found
+
+
+def table(runs, by, top=None):
+    """A Markdown table of runs (those of `read`) side by side: the slowest of the first on top."""
+    columns = [sums(run, by) for run in runs]
+    names = {name for column in columns for name in column}
+    names = sorted(names, key=lambda name: [-column[name][0] for column in columns])
+    lines = [f"| {by} |" + " seconds | tests |" * len(runs), "|---|" + "--:|--:|" * len(runs)]
+    total = [[sum(cell[i] for cell in column.values()) for i in (0, 1)] for column in columns]
+    rows = [(name, [column[name] for column in columns]) for name in names[:top]]
+    for name, cells in [*rows, ("all", total)]:
+        words = [f" {seconds:,.0f} | {tests:,} |" for seconds, tests in cells]
+        lines.append(f"| {name} |" + "".join(words))
+    return "\n".join(lines)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("files", nargs="*", default=[FILE], help="default: that of the last run")
+    parser.add_argument("--by", choices=("folder", "file", "test"), default="folder")
+    parser.add_argument("--top", type=int, help="the slowest N")
+    options = parser.parse_args()
+    print(table([read(file) for file in options.files], options.by, options.top))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,109 @@
+"""What a run of the tests leaves behind, which is an error: processes, the ports that they listen
+on, files and folders.
+
+All processes that tests start inherit RUN from the environment, and TMPDIR, a folder of the run
+alone. So other programs of the machine are never taken for a test's.
+"""
+
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+import uuid
+from pathlib import Path
+
+RUN = "GROUP_EMBEDDING_TEST_RUN"
+SHARED_MEMORY = Path("/dev/shm")
+_GRACE = 10  # seconds for processes that are about to end
+
+
+class Leftovers:
+    """One object for a run, made before its first process and its first file."""
+
+    def __init__(self, checkout):
+        self._checkout = checkout
+        self._run = os.environ[RUN] = uuid.uuid4().hex
+        os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", tempfile.gettempdir())  # of `tmp_path`
+        self._folder = Path(tempfile.mkdtemp(prefix="ge-"))  # short, as paths of sockets are
+        os.environ["TMPDIR"] = str(self._folder)
+        tempfile.tempdir = None  # read the environment again
+        self._shared_memory = set(SHARED_MEMORY.iterdir())
+        self._untracked = self._untracked_files()
+
+    def find(self):
+        """A line for each leftover. Ends the processes and removes the folder of the run."""
+        processes = self._processes()
+        deadline = time.monotonic() + _GRACE
+        while processes and time.monotonic() < deadline:
+            time.sleep(0.1)
+            processes = self._processes()
+        ports = listening_ports(processes)
+        found = [
+            f"process {pid}{f', port {ports[pid]}' if pid in ports else ''}: {command}"
+            for pid, command in processes.items()
+        ]
+        for pid in processes:
+            os.kill(pid, signal.SIGKILL)
+        found += [f"file {path}" for path in sorted(self._folder.iterdir())]
+        found += [f"shared memory {path}" for path in sorted(self._new_shared_memory())]
+        found += [
+            f"file of the checkout {path}"
+            for path in sorted(self._untracked_files() - self._untracked)
+        ]
+        shutil.rmtree(self._folder, ignore_errors=True)
+        return found
+
+    def _processes(self):
+        """{process: its command line} of this run, but for this process and its like."""
+        found = {}
+        for folder in Path("/proc").glob("[0-9]*"):
+            pid = int(folder.name)
+            if pid == os.getpid():
+                continue
+            try:
+                environment = (folder / "environ").read_bytes()
+                command = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode().strip()
+            except OSError:  # it has ended, or is another user's
+                continue
+            if f"{RUN}={self._run}".encode() in environment.split(b"\0") and command:
+                found[pid] = command[:200]
+        return found
+
+    def _new_shared_memory(self):
+        mine = os.getuid()
+        new = set(SHARED_MEMORY.iterdir()) - self._shared_memory
+        return [
+            path
+            for path in new
+            if path.name.startswith("group_embedding_") and path.stat().st_uid == mine
+        ]
+
+    def _untracked_files(self):
+        command = ["git", "-C", self._checkout, "status", "--porcelain", "--untracked-files=all"]
+        try:
+            lines = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+        except (OSError, subprocess.CalledProcessError):  # not a checkout
+            return set()
+        return {line[3:] for line in lines.splitlines() if line.startswith("??")}
+
+
+def listening_ports(processes):
+    """{process: a TCP port that it listens on}."""
+    port_of = {}
+    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
+        for line in Path(table).read_text().splitlines()[1:]:
+            columns = line.split()
+            if columns[3] == "0A":
+                port_of[columns[9]] = int(columns[1].rpartition(":")[2], 16)
+    found = {}
+    for pid in processes:
+        try:
+            links = [os.readlink(link) for link in Path(f"/proc/{pid}/fd").iterdir()]
+        except OSError:
+            continue
+        for link in links:
+            if link.startswith("socket:[") and link[8:-1] in port_of:
+                found[pid] = port_of[link[8:-1]]
+    return found

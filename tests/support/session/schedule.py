@@ -1,0 +1,49 @@
+"""Which tests run in one process, and their order: those of a file, and all that use ranks."""
+
+import random
+
+# Folders whose tests share ranks. Two processes would each start ranks of their own, which is
+# slower than to wait for those of one.
+SHARED_RANKS = ("tests/exchange/", "tests/sok/")
+
+
+def unit_of(test):
+    """What runs in one process: "ranks", or the file of a test."""
+    return "ranks" if test.startswith(SHARED_RANKS) else test.partition("::")[0]
+
+
+def first_ranks(items):
+    """The order of tests: those of ranks, of which there is one long unit, before all others."""
+    return sorted(items, key=lambda item: unit_of(item.nodeid) != "ranks")
+
+
+def shuffled(items, seed):
+    """A random order of units, of files in them and of tests: a file's fixtures are made once."""
+    rng = random.Random(seed)
+    units = {}
+    for item in items:
+        files = units.setdefault(unit_of(item.nodeid), {})
+        files.setdefault(item.path, []).append(item)
+    return [
+        item
+        for unit in _in_any_order(units.values(), rng)
+        for file in _in_any_order(unit.values(), rng)
+        for item in _in_any_order(file, rng)
+    ]
+
+
+def scheduler(config, log):
+    """pytest-xdist's scheduler of these units."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class Units(LoadScopeScheduling):
+        def _split_scope(self, nodeid):
+            return unit_of(nodeid)
+
+    return Units(config, log)
+
+
+def _in_any_order(things, rng):
+    things = list(things)
+    rng.shuffle(things)
+    return things

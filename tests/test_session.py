@@ -1,0 +1,199 @@
+"""A run of the tests itself: one that measures time runs alone, how long each took is written, a
+file over its budget and what a test leaves behind fail the run, and changed files name their tests.
+"""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from support.session import changed, durations, schedule
+
+HERE = Path(__file__).parent
+
+# Each test writes when it began and when it ended.
+TIMES = """
+import time
+from pathlib import Path
+import pytest
+
+def wait(name):
+    begin = time.monotonic()
+    time.sleep(0.1)
+    Path("{folder}", name).write_text(f"{{begin}} {{time.monotonic()}}")
+
+@pytest.mark.parametrize("n", range(5))
+def test_plain(n):
+    wait(f"plain_{name}_{{n}}")
+
+@pytest.mark.timed
+def test_timed():
+    wait("timed_{name}")
+"""
+
+LEAVES_A_SERVER = """
+import socket, subprocess, sys, tempfile
+
+LISTEN = "import socket, time; s = socket.create_server(('127.0.0.1', 0)); print(1, flush=True)"
+
+def test_server():
+    server = subprocess.Popen(
+        [sys.executable, "-c", LISTEN + "; time.sleep(60)"], stdout=subprocess.PIPE
+    )
+    server.stdout.readline()
+    tempfile.mkdtemp(prefix="rows_")
+"""
+
+
+def run(folder, files, *arguments):
+    """Runs test files {name: text} in a process of its own, with the conftest.py of all tests."""
+    shutil.copy(HERE / "conftest.py", folder)
+    (folder / "pytest.ini").write_text("[pytest]\nmarkers =\n    timed\n    budget(seconds)\n")
+    for name, text in files.items():
+        (folder / name).write_text(text)
+    ours = ("PYTEST_XDIST", "PYTEST_CURRENT", "PYTEST_ADDOPTS")
+    clean = {k: v for k, v in os.environ.items() if not k.startswith(ours)}
+    command = [sys.executable, "-m", "pytest", *arguments, "."]
+    return subprocess.run(command, cwd=folder, env=clean, capture_output=True, text=True)
+
+
+def test_no_test_runs_beside_one_that_measures_time(tmp_path):
+    # Given two files of tests, each with one that measures time
+    pytest.importorskip("xdist", reason="pytest-xdist, of requirements/dev.txt, is not installed")
+    times = tmp_path / "times"
+    times.mkdir()
+    files = {f"test_{name}.py": TIMES.format(folder=times, name=name) for name in "ab"}
+
+    # When two processes run them
+    done = run(tmp_path, files, "-n", "2", "--dist", "loadfile")
+    assert done.returncode == 0, done.stdout + done.stderr
+
+    # Then others ran side by side, and none beside those
+    spans = {file.name: tuple(map(float, file.read_text().split())) for file in times.iterdir()}
+    assert len(spans) == 12
+    beside = [
+        (one, other)
+        for one, (begin, end) in spans.items()
+        for other, (other_begin, other_end) in spans.items()
+        if one != other and begin < other_end and other_begin < end
+    ]
+    assert beside
+    assert not [pair for pair in beside if pair[0].startswith("timed")]
+
+    # And how long each took is written
+    seconds = durations.read(tmp_path / "build/durations.jsonl")
+    assert len(seconds) == 12 and all(0.1 <= one < 60 for one in seconds.values())
+
+
+def test_a_file_over_its_budget_fails_the_run(tmp_path):
+    # Given two files that take equally long, of which one is marked with a lower budget
+    marked = "import pytest, time\npytestmark = pytest.mark.budget(0.1)\n"
+    sleeps = "def test_sleep():\n    time.sleep(0.2)\n"
+    files = {"test_marked.py": marked + sleeps, "test_other.py": "import time\n" + sleeps}
+
+    # When they run
+    done = run(tmp_path, files)
+
+    # Then the run fails, and names the one
+    assert done.returncode == 1 and "2 passed" in done.stdout
+    assert "OVER BUDGET test_marked.py: 0 s, budget 0.1 s" in done.stdout
+    assert "OVER BUDGET test_other.py" not in done.stdout
+
+
+def test_what_a_test_leaves_behind_fails_the_run(tmp_path):
+    # Given a test that passes, and leaves a process that listens on a port, and a folder
+    # When it runs
+    done = run(tmp_path, {"test_server.py": LEAVES_A_SERVER})
+
+    # Then the run fails, and names them, and the process has ended
+    assert done.returncode == 1 and "1 passed" in done.stdout
+    (process,) = [
+        line for line in done.stdout.splitlines() if "LEFT BEHIND" in line and "port" in line
+    ]
+    assert "import socket" in process
+    assert "/rows_" in done.stdout
+    pid = int(process.split("process ")[1].split(",")[0])
+    assert not Path(f"/proc/{pid}/fd").exists() or not os.listdir(f"/proc/{pid}/fd")
+
+
+def test_seconds_are_added_by_folder_and_runs_lie_side_by_side(tmp_path):
+    # Given two runs, in the second of which a file was made faster
+    for name, seconds in (("before", [2.0, 1.0, 4.0]), ("after", [0.5, 1.0, 4.0])):
+        tests = ["tests/a/test_x.py::one", "tests/a/test_x.py::two", "tests/b/test_y.py::one"]
+        lines = [json.dumps({"test": t, "seconds": s}) for t, s in zip(tests, seconds)]
+        (tmp_path / name).write_text("\n".join(lines) + "\n")
+
+    # When a table is made of both
+    runs = [durations.read(tmp_path / name) for name in ("before", "after")]
+    lines = durations.table(runs, "folder").splitlines()
+
+    # Then it has a line for each folder, the slowest first, and one for all
+    assert lines[0] == "| folder | seconds | tests | seconds | tests |"
+    assert lines[2:] == [
+        "| tests/b | 4 | 1 | 4 | 1 |",
+        "| tests/a | 3 | 2 | 2 | 2 |",
+        "| all | 7 | 3 | 6 | 3 |",
+    ]
+
+
+@pytest.mark.parametrize(
+    "path, tests",
+    [
+        ("group_embedding/config.py", "tests/test_config.py"),
+        ("group_embedding/lookup/api.py", "tests/lookup"),
+        ("group_embedding/variables/bring_rows.py", "tests/variables/test_bring_rows.py"),
+        ("cc/table/file/read.cc", "tests/table"),
+        ("cc/serving/server/rest.cc", "tests/serving/server"),
+        ("docs/guides/keras.md", "tests/test_docs.py"),
+        ("tests/support/oracles/rules.py", "tests/fused/test_group_update_core.py"),
+        ("tests/lookup/test_lookup.py", "tests/lookup/test_lookup.py"),
+        ("tests/variables/conftest.py", "tests/variables"),
+        ("Makefile", "tests/test_packaging.py"),
+    ],
+)
+def test_a_changed_file_names_the_tests_that_mirror_it(path, tests):
+    found = changed.tests_of([path])
+
+    assert tests in found and "tests/test_architecture.py" in found
+    assert len(found) < 12
+
+
+def test_every_folder_of_code_names_tests():
+    # Given each folder that holds code
+    files = subprocess.run(
+        ["git", "-C", changed.ROOT, "ls-files", "group_embedding", "cc", "buildtools"],
+        capture_output=True,
+        text=True,
+    ).stdout.splitlines()
+    if not files:
+        pytest.skip("this is no git checkout")
+
+    # When the tests of its files are asked for, Then there are others than those of all files
+    for path in files:
+        if path.endswith((".py", ".cc", ".cu", ".h")) and path.count("/") > 1:
+            assert set(changed.tests_of([path])) - set(changed.ALWAYS), path
+
+
+def test_tests_of_ranks_come_first_and_together_in_any_order():
+    # Given tests of ranks in two folders, and others
+    names = ["tests/a/test_a.py::t", "tests/exchange/test_b.py::t", "tests/exchange/test_b.py::u"]
+    names += ["tests/layers/test_c.py::t", "tests/layers/test_c.py::u", "tests/sok/test_d.py::t"]
+    items = [SimpleNamespace(nodeid=name, path=name.partition("::")[0]) for name in names]
+    is_of_ranks = [schedule.unit_of(name) == "ranks" for name in names]
+
+    # When they are sorted, Then those of ranks are first
+    assert sorted(is_of_ranks) == [False] * 3 + [True] * 3
+    first = [item.nodeid for item in schedule.first_ranks(items)]
+    assert first == [names[i] for i in (1, 2, 5, 0, 3, 4)]
+
+    # When they are shuffled, Then each test is there, the seed repeats it, and units stay together
+    orders = {tuple(item.nodeid for item in schedule.shuffled(items, seed)) for seed in range(20)}
+    assert len(orders) > 5
+    for order in orders:
+        assert sorted(order) == sorted(names)
+        units = [schedule.unit_of(name) for name in order]
+        assert sum(one != other for one, other in zip(units, units[1:])) == 2
