@@ -4,6 +4,7 @@ skipped."""
 import contextlib
 import fcntl
 import importlib.metadata
+import importlib.util
 import os
 import pathlib
 import random
@@ -104,6 +105,13 @@ def pytest_xdist_make_scheduler(config, log):
     return schedule.scheduler(config, log) if config.option.dist == "loadfile" else None
 
 
+def pytest_itemcollected(item):
+    """Tests that need the machine to themselves, or a server of many processes, are slow ones."""
+    servers = {"hdfs_server", "hdfs_folder"}
+    if item.get_closest_marker("timed") or servers & set(item.fixturenames):
+        item.add_marker(pytest.mark.slow)
+
+
 def pytest_collection_modifyitems(config, items):
     if config.option.shuffle is None:
         items[:] = schedule.first_ranks(items)
@@ -162,6 +170,18 @@ def seeds():
     if tf is not None:
         tf.random.set_seed(SEED)
         tf.config.experimental.enable_tensor_float_32_execution(False)  # XLA's, too
+
+
+@pytest.fixture(scope="session")
+def starter():
+    """The process that starts the ranks of all jobs as copies of itself."""
+    if importlib.util.find_spec("horovod") is None:
+        pytest.skip("Horovod is not installed")
+    from support.programs.ranks import Starter
+
+    starter = Starter()
+    yield starter
+    starter.close()
 
 
 @pytest.fixture(scope="session")

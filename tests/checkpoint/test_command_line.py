@@ -53,6 +53,7 @@ def test_verify_says_which_file_is_damaged(saved, capsys):
     assert f"'{name}' is damaged" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_the_command_says_its_own_lines_alone(saved):
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     del environment["TF_CPP_MIN_LOG_LEVEL"]

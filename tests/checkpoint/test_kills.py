@@ -11,6 +11,7 @@ import pytest
 SEED = int(os.environ.get("GROUP_EMBEDDING_TEST_SEED", "20240501"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("num_kills", [40, pytest.param(200, marks=pytest.mark.soak)])
 def test_the_newest_checkpoint_survives_kills_at_random_moments(num_kills, tmp_path):
     print("seeds", SEED, SEED + 1)

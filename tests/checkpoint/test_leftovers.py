@@ -94,6 +94,7 @@ def slow_process(tmp_path):
     child.stdout.close()
 
 
+@pytest.mark.slow
 def test_a_save_in_another_process_is_not_touched_and_is_swept_when_that_is_killed(
     slow_process, tmp_path
 ):

@@ -18,7 +18,7 @@ KEYS = np.arange(400, dtype=np.int64) * 7919
 NAMES = ("user", "item", "word")
 
 
-@pytest.fixture(params=["s3", "gs", "hdfs", "memory"])
+@pytest.fixture(params=["s3", "gs", pytest.param("hdfs", marks=pytest.mark.slow), "memory"])
 def url(request):
     if request.param == "memory":
         return f"memory://{os.urandom(4).hex()}"

@@ -5,13 +5,13 @@ import tempfile
 
 import pytest
 from checkpoint import checkpoint_cases as cases
+from checkpoint import test_objects
 from checkpoint.test_changes import (  # noqa: F401
     test_changes_outlive_the_full_save_that_they_were_added_to,
     test_changes_restore_to_what_a_full_save_restores_to,
 )
 from checkpoint.test_objects import (  # noqa: F401
     Model,
-    test_a_saved_model_serves_all_rows_in_a_fresh_process,
     test_another_object_is_restored,
     test_damage_is_refused_before_anything_changes,
     test_training_goes_on_bit_for_bit,
@@ -37,6 +37,7 @@ STORAGES = [
     pytest.param(
         ge.StorageOption(TYPES.DRAM_SSDHASH, FOLDER.name, storage_size=[NUM_ROWS * ROW_BYTES]),
         id="DISK in a folder",
+        marks=pytest.mark.slow,
     ),
     *(
         pytest.param(option, id=option.storage_type.name, marks=pytest.mark.gpu)
@@ -68,6 +69,11 @@ def no_garbage(monkeypatch):
             train(model, [keys])
 
     monkeypatch.setattr(Model, "train", train_and_collect)
+
+
+@pytest.mark.slow
+def test_a_saved_model_serves_all_rows_in_a_fresh_process(tmp_path):
+    test_objects.test_a_saved_model_serves_all_rows_in_a_fresh_process(tmp_path)
 
 
 def test_a_session_goes_on_bit_for_bit(tmp_path):

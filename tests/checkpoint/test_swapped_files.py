@@ -147,6 +147,7 @@ def test_checkpoints_of_format_version_1_are_restored_with_a_warning(capsys):
     assert capsys.readouterr().out.count("of format version 1") == 4
 
 
+@pytest.mark.slow
 def test_swapped_files_of_two_tables_of_format_version_1_are_refused(tmp_path):
     shutil.copytree(VERSION_1, tmp_path / "saved")
     path = f"{tmp_path}/saved/model-1"

@@ -43,7 +43,9 @@ def here(tmp_path_factory):
     return root
 
 
-@pytest.fixture(scope="module", params=["s3", "hdfs", "memory"])
+@pytest.fixture(
+    scope="module", params=["s3", pytest.param("hdfs", marks=pytest.mark.slow), "memory"]
+)
 def there(request, here):
     """The URL of a copy of that folder."""
     if request.param == "memory":

@@ -102,9 +102,9 @@ def make_optimizer(tf, name):
     "model, optimizer",
     [
         (dlrm, "adamasync"),
-        (dlrm, "adagraddecay"),
+        pytest.param(dlrm, "adagraddecay", marks=pytest.mark.slow),
         (wide_and_deep, "adamw"),
-        (wide_and_deep, "adam"),
+        pytest.param(wide_and_deep, "adam", marks=pytest.mark.slow),
     ],
 )
 def test_a_model_trains_and_goes_on(tf, path, tmp_path, model, optimizer, keyed):

@@ -55,6 +55,7 @@ def test_script_runs_with_its_import_changed(run_script):
     assert "keys [7, 1099511627776]" in printed
 
 
+@pytest.mark.slow
 def test_script_runs_with_tensorflow_patched(run_script):
     pytest.importorskip("horovod")
     # Given a script for DeepRec whose import stays, and lines that patch TensorFlow

@@ -128,7 +128,7 @@ def test_others_end_when_a_rank_is_killed(tmp_path, lost):
         assert f"rank {lost}" in (tmp_path / f"told_{rank}").read_text()
 
 
-@pytest.mark.parametrize("lost", [0, 1])
+@pytest.mark.parametrize("lost", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_others_end_when_a_rank_is_stopped(tmp_path, lost):
     with Job(tmp_path) as job:
         job.ranks[lost].send_signal(signal.SIGSTOP)
@@ -179,7 +179,7 @@ def test_who_comes_late_is_told_as_well():
     assert b"no such feature" in told
 
 
-@pytest.mark.parametrize("first", [0, 1])
+@pytest.mark.parametrize("first", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_a_rank_that_finishes_disturbs_nobody(tmp_path, first):
     with Job(tmp_path) as job:
         job.tell(first, "finish")
@@ -193,7 +193,7 @@ def test_a_rank_that_finishes_disturbs_nobody(tmp_path, first):
     assert ends == [(0, "")] * NUM_RANKS
 
 
-@pytest.mark.parametrize("lost", [0, 1])
+@pytest.mark.parametrize("lost", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_a_hanging_rank_is_ended_where_the_launcher_restarts(tmp_path, lost):
     others = [rank for rank in range(NUM_RANKS) if rank != lost]
     with Job(tmp_path, restarts=True) as job:
@@ -212,6 +212,7 @@ def test_a_hanging_rank_is_ended_where_the_launcher_restarts(tmp_path, lost):
         assert f"rank {lost}" in errors
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("part", range(3), ids=["boot_id", "namespace", "start_time"])
 def test_a_process_of_the_number_of_a_hanging_rank_lives(tmp_path, part):
     # Given a rank of another machine of this hostname, whose number a process of this one has: the
@@ -301,7 +302,7 @@ def test_ranks_that_wait_for_each_other_all_say_which_waits_in_what(tmp_path):
         assert "rank 1 waits in making table 'extra'" in told and told.endswith("True")
 
 
-@pytest.mark.parametrize("first", [0, 1])
+@pytest.mark.parametrize("first", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_ranks_that_wait_for_one_whose_program_has_ended_say_so(tmp_path, first):
     others = [rank for rank in range(NUM_RANKS) if rank != first]
     with Job(tmp_path) as job:
@@ -319,6 +320,7 @@ def test_ranks_that_wait_for_one_whose_program_has_ended_say_so(tmp_path, first)
         assert "a lookup of table 'user'" in errors
 
 
+@pytest.mark.slow
 def test_ranks_that_wait_for_one_that_computes_go_on(tmp_path):
     with Job(tmp_path) as job:
         for rank in (0, 2):
@@ -414,7 +416,7 @@ def test_all_are_told_of_hosts_that_do_not_reach_each_other(hub):
         assert line["ends"] == 2
 
 
-@pytest.mark.parametrize("restarts", [False, True])
+@pytest.mark.parametrize("restarts", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_ranks_end_where_two_hosts_do_not_reach_each_other(tmp_path, restarts):
     # Given ranks on three hosts
     (tmp_path / "apart").touch()

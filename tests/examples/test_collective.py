@@ -14,6 +14,7 @@ SCRIPTS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("script", SCRIPTS)
 def test_two_ranks_train_the_model_of_one_process(run_example, movielens_folder, tmp_path, script):
     pytest.importorskip("horovod.tensorflow", reason="Horovod is not installed")

@@ -15,9 +15,12 @@ from from_files.serving import request
 
 # The least AUC of 60 steps on 4,000 rows: the generators' labels can be learned, none by chance.
 LEAST_AUC = {"criteo": 0.6, "shop": 0.7, "news": 0.65}
+ONE_BY_DAY = [
+    name if name == "shop" else pytest.param(name, marks=pytest.mark.slow) for name in DATA_SETS
+]
 
 
-@pytest.mark.parametrize("name", DATA_SETS)
+@pytest.mark.parametrize("name", ONE_BY_DAY)
 def test_from_files_to_a_served_model(name, tmp_path, monkeypatch, capsys):
     # Given small generated files, when the example trains on them and exports the model:
     monkeypatch.setattr(fetch_files, "GENERATED_ROWS", {"train": 4000, "test": 1500})

@@ -21,6 +21,7 @@ def figures(text):
     return [float(found) for found in re.findall(r"AUC (0\.\d{4})", text)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", LEAST_AUC)
 def test_a_notebook(name, monkeypatch):
     # Given a notebook, with the outputs that were stored

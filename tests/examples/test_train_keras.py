@@ -1,5 +1,7 @@
 """The Keras form of the main job, on Keras 2 and on Keras 3."""
 
+import pytest
+
 SCRIPT = "train_keras.py"
 
 
@@ -14,6 +16,7 @@ def test_movielens(run_example, movielens_folder):
     assert (ran.folder / "dlrm.keras").exists()
 
 
+@pytest.mark.slow
 def test_criteo_file(run_example, criteo_file):
     ran = run_example(SCRIPT, "--data", criteo_file, "--steps", 12, "--batch-size", 256)
     (result,) = ran.results.values()

@@ -19,6 +19,7 @@ pytestmark = pytest.mark.skipif(
 )
 
 
+@pytest.mark.slow
 def test_grouped_equals_stock(run_example, movielens_folder):
     # Given MovieLens in small, when all models train on it:
     ran = run_example(SCRIPT, "--data", movielens_folder, "--steps", 60, "--batch-size", 128)

@@ -4,8 +4,9 @@ import importlib.util
 
 import pytest
 from support.cases.core_runner import core
+from support.programs.ranks import Ranks
 
-from group_embedding.testing import Ranks
+from group_embedding import testing
 
 _all_ranks = []
 
@@ -19,30 +20,44 @@ def pytest_runtest_teardown(item, nextitem):
 
 
 @pytest.fixture(scope="session")
-def two_ranks():
-    yield from _ranks(2)
+def two_ranks(start_ranks):
+    yield from start_ranks(2)
 
 
 @pytest.fixture(scope="session")
-def three_ranks():
-    yield from _ranks(3)
+def three_ranks(start_ranks):
+    yield from start_ranks(3)
 
 
 @pytest.fixture(scope="session")
-def four_ranks():
-    yield from _ranks(4)
+def four_ranks(start_ranks):
+    yield from start_ranks(4)
 
 
-@pytest.fixture(scope="session", params=[2, 3], ids=["2_ranks", "3_ranks"])
+@pytest.fixture(
+    scope="session",
+    params=[pytest.param(2, marks=pytest.mark.slow), 3],
+    ids=["2_ranks", "3_ranks"],
+)
 def several_ranks(request):
     return request.getfixturevalue({2: "two_ranks", 3: "three_ranks"}[request.param])
 
 
-def _ranks(num_ranks):
+@pytest.fixture(scope="session")
+def start_ranks(request):
+    """start_ranks(n) yields `Ranks`: copies of one process, or where GPUs are, n of horovodrun."""
     if importlib.util.find_spec("horovod") is None:
         pytest.skip("Horovod is not installed")
-    if 0 < core.num_devices() < num_ranks:
-        pytest.skip(f"needs {num_ranks} NVIDIA GPUs, or none")
-    with Ranks(num_ranks) as ranks:
-        _all_ranks.append(ranks)
-        yield ranks
+
+    def start(num_ranks):
+        if 0 < core.num_devices() < num_ranks:
+            pytest.skip(f"needs {num_ranks} NVIDIA GPUs, or none")
+        if core.num_devices():
+            made = testing.Ranks(num_ranks)
+        else:
+            made = Ranks(request.getfixturevalue("starter"), num_ranks)
+        with made:
+            _all_ranks.append(made)
+            yield made
+
+    return start

@@ -1,10 +1,8 @@
 """Beds of hosts, and jobs on them, for the tests of this folder."""
 
-import importlib.util
-
 import pytest
 from hosts.bed import Bed, compile_link, why_not
-from hosts.job import Job, Starter
+from hosts.job import Job
 
 
 @pytest.fixture(scope="session")
@@ -32,25 +30,15 @@ def make_bed(link, tmp_path):
         bed.close()
 
 
-@pytest.fixture(scope="session")
-def starter(link):
-    """The process that starts the ranks of all jobs."""
-    if importlib.util.find_spec("horovod") is None:
-        pytest.skip("Horovod is not installed")
-    starter = Starter()
-    yield starter
-    starter.close()
-
-
 @pytest.fixture
-def start_job(starter, tmp_path):
+def start_job(link, starter, tmp_path):
     """start_job(bed, "aabb", function, *args, timeout=60, environment={}) -> a `Job`: two ranks on
     host a and two on host b call `function(*args)`."""
     jobs = []
 
     def start(bed, where, function, *args, timeout=60, environment=()):
         folder = tmp_path / f"job_{len(jobs)}"
-        jobs.append(Job(starter, bed, where, folder, function, args, timeout, dict(environment)))
+        jobs.append(Job(bed, starter, where, folder, function, args, timeout, environment))
         return jobs[-1]
 
     yield start

@@ -1,6 +1,5 @@
 """Two ranks and real services, one of each for all tests of this folder, and a model to publish."""
 
-import importlib.util
 import itertools
 import uuid
 
@@ -9,10 +8,9 @@ import pytest
 import tensorflow as tf
 from serving.serving_models import TwoTables
 from serving.square_tables import Squares
+from support.programs.ranks import Ranks
 from support.servers.kafka_broker import KafkaBroker
 from support.servers.redis_server import RedisServer
-
-from group_embedding.testing import Ranks
 
 DATABASES = itertools.count(1)
 
@@ -92,8 +90,6 @@ def services(request):
 
 
 @pytest.fixture(scope="session")
-def two_ranks():
-    if importlib.util.find_spec("horovod") is None:
-        pytest.skip("Horovod is not installed")
-    with Ranks(2) as ranks:
+def two_ranks(starter):
+    with Ranks(starter, 2) as ranks:
         yield ranks

@@ -2,7 +2,12 @@
 
 import pytest
 import tensorflow as tf
-from exchange.conftest import pytest_runtest_teardown, three_ranks, two_ranks  # noqa: F401
+from exchange.conftest import (  # noqa: F401
+    pytest_runtest_teardown,
+    start_ranks,
+    three_ranks,
+    two_ranks,
+)
 
 
 @pytest.fixture(autouse=True)

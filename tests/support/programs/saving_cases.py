@@ -73,7 +73,7 @@ def run_all(part, names, folder):
     return results
 
 
-if __name__ == "__main__":  # python saving_cases.py train|resume FOLDER
-    part, folder = sys.argv[1:]
-    results = run_all({"train": train, "resume": resume}[part], NAMES, folder)
+if __name__ == "__main__":  # python saving_cases.py train|resume FOLDER NAME ...
+    part, folder, *names = sys.argv[1:]
+    results = run_all({"train": train, "resume": resume}[part], names, folder)
     Path(folder, f"{part}.pickle").write_bytes(pickle.dumps(results))

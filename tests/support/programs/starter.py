@@ -1,11 +1,11 @@
-"""A process that has imported TensorFlow once, and starts ranks on hosts as copies of itself.
+"""A process that has imported TensorFlow once, and starts ranks as copies of itself.
 
     python starter.py
 
-A line of stdin starts a rank: JSON with `host`, the number of a process in its namespaces,
-`environment`, `folder`, `rank`, and `timeout` in seconds. The folder has the pickled `call`, and
-gets `output_<rank>`, `result_<rank>` if the function returned, and `code_<rank>` when the rank has
-ended: its exit code, minus a signal, or "timed out".
+A line of stdin starts a rank: JSON with `host`, the number of a process in whose namespaces it is
+to be, or null, `environment`, `folder`, `rank`, and `timeout` in seconds. The folder has the
+pickled `call`, and gets `process_<rank>`, `output_<rank>`, `result_<rank>` if the function
+returned, and `code_<rank>` when the rank has ended: its exit code, minus a signal, or "timed out".
 
 A rank is a program that calls the function and ends as programs do, by the end of the script or by
 an exception, with its exit handlers. It only leaves out to take all modules apart, which would take
@@ -42,10 +42,12 @@ def _become_rank(told):
     """Returns in a process on the host; this one waits for it."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     os.setsid()
-    _enter(told["host"])
+    if told["host"] is not None:
+        _enter(told["host"])
     rank = os.fork()
     if rank == 0:
         return told
+    write(Path(told["folder"], f"process_{told['rank']}"), str(rank).encode())
     code = _code_of(rank, told["timeout"])
     write(Path(told["folder"], f"code_{told['rank']}"), str(code).encode())
     os._exit(0)
@@ -74,9 +76,9 @@ def _code_of(process, timeout):
 
 def run_rank(folder, rank, environment, timeout, host):
     """Is the program of a rank."""
-    del host  # this process is there
     folder = Path(folder)
-    os.chdir(folder)
+    if host is not None:  # whose folders may be its own
+        os.chdir(folder)
     os.environ.update(environment)
     nothing = os.open(os.devnull, os.O_RDONLY)
     output = os.open(folder / f"output_{rank}", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
