@@ -1,5 +1,6 @@
 """Two, three and four ranks, which stay for all tests of this folder."""
 
+import contextlib
 import importlib.util
 
 import pytest
@@ -13,25 +14,39 @@ _all_ranks = []
 
 @pytest.hookimpl(trylast=True)  # when the fixtures of a module are gone
 def pytest_runtest_teardown(item, nextitem):
-    """Ranks end with their folder's tests: idle ones still wake a thousand times a second."""
-    if nextitem is None or nextitem.path.parent != item.path.parent:
-        for ranks in _all_ranks:
+    """Ranks end with the last file that needs them: idle ones still wake a hundred times a second.
+    Those that end too early start again."""
+    if nextitem is not None and nextitem.path == item.path:
+        return
+    needed = _numbers_of(nextitem)
+    for ranks in _all_ranks:
+        if ranks.num_ranks not in needed:
             ranks.close()
+
+
+def _numbers_of(item):
+    """How many ranks the fixtures of a test have."""
+    numbers = {"two_ranks": {2}, "three_ranks": {3}, "several_ranks": {2, 3}, "four_ranks": {4}}
+    names = item.fixturenames if item is not None else ()
+    return set().union(*(numbers.get(name, set()) for name in names))
 
 
 @pytest.fixture(scope="session")
 def two_ranks(start_ranks):
-    yield from start_ranks(2)
+    with start_ranks(2) as ranks:
+        yield ranks
 
 
 @pytest.fixture(scope="session")
 def three_ranks(start_ranks):
-    yield from start_ranks(3)
+    with start_ranks(3) as ranks:
+        yield ranks
 
 
 @pytest.fixture(scope="session")
 def four_ranks(start_ranks):
-    yield from start_ranks(4)
+    with start_ranks(4) as ranks:
+        yield ranks
 
 
 @pytest.fixture(
@@ -45,10 +60,11 @@ def several_ranks(request):
 
 @pytest.fixture(scope="session")
 def start_ranks(request):
-    """start_ranks(n) yields `Ranks`: copies of one process, or where GPUs are, n of horovodrun."""
+    """`with start_ranks(n) as ranks`: n copies of one process, or of horovodrun where GPUs are."""
     if importlib.util.find_spec("horovod") is None:
         pytest.skip("Horovod is not installed")
 
+    @contextlib.contextmanager
     def start(num_ranks):
         if 0 < core.num_devices() < num_ranks:
             pytest.skip(f"needs {num_ranks} NVIDIA GPUs, or none")

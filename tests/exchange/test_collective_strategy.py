@@ -8,7 +8,6 @@ import tensorflow as tf
 
 import group_embedding as ge
 from group_embedding import exchange
-from group_embedding.testing import Ranks
 
 v1 = tf.compat.v1
 fc = tf.feature_column
@@ -156,9 +155,8 @@ def train_on_rank(folder, storage=None):
 
 
 @pytest.fixture(scope="module")
-def one_process(tmp_path_factory):
-    pytest.importorskip("horovod.tensorflow", reason="Horovod is not installed")
-    with Ranks(1) as one:
+def one_process(start_ranks, tmp_path_factory):
+    with start_ranks(1) as one:
         return one.run(train_on_rank, str(tmp_path_factory.mktemp("one")), timeout=120)[0]
 
 

@@ -3,13 +3,11 @@ table and the difference, and none waits for ever."""
 
 import importlib.util
 import json
-import sys
 import time
 from pathlib import Path
 
 import pytest
-
-from group_embedding.testing import launch, stop
+from support.programs.ranks import Job, run_script
 
 PROGRAM = Path(__file__).with_name("disagreeing_rank.py")
 TIMEOUT = 6.0  # seconds, as there
@@ -47,25 +45,24 @@ ENDED = {
 }
 
 
-def run(folder, cases):
-    """The errors that the ranks raised, [{case: (error, seconds)}], and all that they printed."""
-    command = [sys.executable, str(PROGRAM), str(folder), *cases]
-    with open(folder / "output", "w") as output:
-        job = launch(command, 2, output)
+def run(starter, folder, cases):
+    """The errors that the ranks raised, [{case: (error, seconds)}]. `output` in the folder has all
+    that they printed."""
+    command = (PROGRAM, folder, *cases)
+    seconds = 60 + 20 * len(cases)
+    job = Job(starter, ["localhost"] * 2, folder / "job", run_script, command, seconds)
     begin = time.monotonic()
-    try:
-        job.wait(60 + 20 * len(cases))
-    finally:
-        stop(job, grace=0)
-    print((folder / "output").read_text(errors="replace"))
+    job.outcomes()
+    print(job.all_output())
     print(f"{time.monotonic() - begin:.1f} s")
+    (folder / "output").write_text(job.all_output())
     found = [folder / f"found_{rank}" for rank in range(2)]
     return [json.loads(file.read_text()) if file.exists() else {} for file in found]
 
 
 @pytest.fixture(scope="module")
-def found_of_shared(tmp_path_factory):
-    return run(tmp_path_factory.mktemp("disagreeing"), list(SHARED))
+def found_of_shared(starter, tmp_path_factory):
+    return run(starter, tmp_path_factory.mktemp("disagreeing"), list(SHARED))
 
 
 @pytest.mark.parametrize("case", SHARED)
@@ -89,8 +86,10 @@ def cases(of, *alike):
 
 
 @pytest.mark.parametrize("case", cases(LAST))
-def test_all_ranks_say_what_differs_and_end(tmp_path, case):
-    raised = [found[case][0] for found in run(tmp_path, [case]) if case in found]  # which ends
+def test_all_ranks_say_what_differs_and_end(starter, tmp_path, case):
+    raised = [
+        found[case][0] for found in run(starter, tmp_path, [case]) if case in found
+    ]  # which ends
 
     output = (tmp_path / "output").read_text(errors="replace")
     said = "\n".join([output, *filter(None, raised)])
@@ -102,11 +101,11 @@ def test_all_ranks_say_what_differs_and_end(tmp_path, case):
 
 # In eager steps the enormous batch is short of memory in an op of ours.
 @pytest.mark.parametrize("case", cases(ENDED, "enormous_batch-function"))
-def test_the_other_ranks_name_one_that_ends(tmp_path, case):
+def test_the_other_ranks_name_one_that_ends(starter, tmp_path, case):
     # Given ranks of which one is given a batch that it cannot take, or ends without a word
     begin = time.monotonic()
     # When it does not catch the error
-    found = run(tmp_path, [case])
+    found = run(starter, tmp_path, [case])
     # Then all end, and the rest say which rank it was and why
     output = (tmp_path / "output").read_text(errors="replace")
     error = found[0].get(case, [""])[0]  # of rank 0, where Horovod did not end it before

@@ -8,7 +8,6 @@ import pytest
 from support.programs import saving_cases
 
 import group_embedding as ge
-from group_embedding.testing import Ranks
 
 SERVED = [name for name, form in saving_cases.FORMS.items() if not form.trains_on]
 # With tables by key, and by row number where the form has them.
@@ -59,8 +58,8 @@ def trained(two_ranks, names, folder):
 
 
 @pytest.fixture(scope="module")
-def other_ranks():
-    with Ranks(2) as ranks:
+def other_ranks(start_ranks):
+    with start_ranks(2) as ranks:
         yield ranks
 
 
@@ -70,9 +69,9 @@ def resumed(trained, names, folder, other_ranks):
 
 
 @pytest.fixture(scope="module")
-def resumed_by_one(trained, names, folder):
+def resumed_by_one(start_ranks, trained, names, folder):
     names = [name for name in names if name in WHOLE]
-    with Ranks(1) as one:
+    with start_ranks(1) as one:
         return one.run(resume, names, folder, timeout=_SECONDS * len(names))[0]
 
 

@@ -5,6 +5,7 @@ import random
 # Folders whose tests share ranks. Two processes would each start ranks of their own, which is
 # slower than to wait for those of one.
 SHARED_RANKS = ("tests/exchange/", "tests/sok/")
+RANKS = ("two_ranks", "three_ranks", "several_ranks", "four_ranks")  # fixtures
 
 
 def unit_of(test):
@@ -13,8 +14,19 @@ def unit_of(test):
 
 
 def first_ranks(items):
-    """The order of tests: those of ranks, of which there is one long unit, before all others."""
-    return sorted(items, key=lambda item: unit_of(item.nodeid) != "ranks")
+    """The order of tests: those of ranks, of which there is one long unit, before all others; among
+    them files that need the same ranks follow each other, so that idle ranks can end."""
+    needed = {}  # by file
+    for item in items:
+        found = {RANKS.index(name) for name in RANKS if name in getattr(item, "fixturenames", ())}
+        needed.setdefault(item.path, set()).update(found)
+
+    def place(item):
+        if unit_of(item.nodeid) != "ranks":
+            return 1, []
+        return 0, sorted(needed[item.path])
+
+    return sorted(items, key=place)
 
 
 def shuffled(items, seed):
