@@ -41,7 +41,13 @@ if HAS_HOROVOD:
     )
 
 
-@pytest.mark.parametrize("name", COMMANDS)
+BY_DAY = ("bench_lookup", "bench_kernel", "bench_train")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [name if name in BY_DAY else pytest.param(name, marks=pytest.mark.slow) for name in COMMANDS],
+)
 def test_benchmark_runs(name, tmp_path):
     # Given a benchmark, when it runs as in the README but small
     path, picture = tmp_path / "figures.json", tmp_path / "figures.png"

@@ -57,12 +57,13 @@ def make_calls(folder, seed, count, at_once=2):
     return [last_line(log) for _, log in processes]
 
 
-def test_twenty_thousand_calls(tmp_path):
+@pytest.mark.parametrize("count", [2_000, pytest.param(20_000, marks=pytest.mark.slow)])
+def test_no_call_ends_the_process(tmp_path, count):
     # Given near-valid calls of all ops, drawn from a seed
     # When two processes make them
-    ends = make_calls(tmp_path, SEED, 20_000)
+    ends = make_calls(tmp_path, SEED, count)
     # Then both make all of theirs, some of which were valid still
-    assert all(int(end.split()[1]) > 500 for end in ends), ends
+    assert all(int(end.split()[1]) > count // 40 for end in ends), ends
 
 
 @pytest.mark.soak

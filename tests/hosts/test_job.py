@@ -9,7 +9,11 @@ import pytest
 
 import group_embedding as ge
 
-LAYOUTS = ["ab", "aabb", "abc"]
+LAYOUTS = [
+    "aabb",
+    pytest.param("ab", marks=pytest.mark.slow),
+    pytest.param("abc", marks=pytest.mark.slow),
+]
 
 
 def tell_place():

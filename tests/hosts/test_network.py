@@ -10,6 +10,11 @@ import tensorflow as tf
 
 import group_embedding as ge
 
+LAYOUTS = [
+    "aabb",
+    pytest.param("ab", marks=pytest.mark.slow),
+    pytest.param("abc", marks=pytest.mark.slow),
+]
 RENDEZVOUS = "HOROVOD_GLOO_RENDEZVOUS_ADDR"
 
 
@@ -69,7 +74,7 @@ def look_up_with_names(make_bed, start_job, tmp_path):
     return start
 
 
-@pytest.mark.parametrize("where", ["ab", "aabb", "abc"])
+@pytest.mark.parametrize("where", LAYOUTS)
 def test_a_name_of_the_loopback_is_not_given_to_other_hosts(look_up_with_names, where):
     ranks = look_up_with_names(where, with_all=True).results()
 
@@ -123,7 +128,7 @@ def test_gloo_is_not_given_the_loopback(make_bed, start_job):
         assert f"host {host.name}: its own name resolves to 127.0.1.1" in output
 
 
-@pytest.mark.parametrize("where", ["ab", "aabb", "abc"])
+@pytest.mark.parametrize("where", LAYOUTS)
 def test_the_other_hosts_are_told_what_an_op_in_a_function_raised(make_bed, start_job, where):
     bed = make_bed(len(set(where)))
 

@@ -6,7 +6,11 @@ import tensorflow as tf
 
 import group_embedding as ge
 
-LAYOUTS = ["ab", "aabb", "abc"]
+LAYOUTS = [
+    "aabb",
+    pytest.param("ab", marks=pytest.mark.slow),
+    pytest.param("abc", marks=pytest.mark.slow),
+]
 NUM_STEPS = 5
 BATCH_SIZE = 12
 DIMS = {"user": 4, "item": 16, "word": 33}
@@ -147,6 +151,7 @@ def test_hosts_train_what_one_process_trains(make_bed, start_job, expected, wher
                 np.testing.assert_allclose(found, array, rtol=1e-5, atol=1e-5, err_msg=name)
 
 
+@pytest.mark.slow
 def test_a_slow_link_changes_nothing(make_bed, start_job, expected):
     bed = make_bed(2)
     bed.set_link("a", "b", delay=5, rate=100, loss=1)

@@ -95,8 +95,8 @@ _LOOKUP = "the ids of a lookup of table 'item_table'"
     "where, program, waits",
     [
         ("ab", one_lookup_more, _LOOKUP),
-        ("aabb", one_lookup_more, _LOOKUP),
-        ("ab", another_call, _LOOKUP),
+        pytest.param("aabb", one_lookup_more, _LOOKUP, marks=pytest.mark.slow),
+        pytest.param("ab", another_call, _LOOKUP, marks=pytest.mark.slow),
         ("ab", another_function, "the ids of a lookup of tables 'user_table', 'item_table'"),
     ],
     ids=["ab-lookup", "aabb-lookup", "ab-call", "ab-function"],
@@ -110,7 +110,7 @@ def test_ranks_that_wait_in_different_calls(make_bed, start_job, where, program,
         assert f"rank {len(where) - 1} waits in {waits}" in output
 
 
-@pytest.mark.parametrize("leaving", [0, 1])
+@pytest.mark.parametrize("leaving", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_an_eager_lookup_after_a_rank_has_left(make_bed, start_job, leaving):
     outcomes = start_job(make_bed(2), "ab", one_leaves, leaving).outcomes()
 
@@ -122,6 +122,7 @@ def test_an_eager_lookup_after_a_rank_has_left(make_bed, start_job, leaving):
     assert "a lookup of table 'item_table'" in waiting.output
 
 
+@pytest.mark.slow
 def test_two_hosts_that_only_reach_the_third(make_bed, start_job):
     # Given ranks on three hosts, which train
     bed = make_bed(3)

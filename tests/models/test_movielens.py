@@ -15,7 +15,14 @@ TRAINS = {
 }
 
 
-@pytest.mark.parametrize("name", TRAINS)
+# One of each way to train by day: on likes, on sequences, with two towers.
+BY_DAY = ("dlrm", "sasrec", "two_tower")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [name if name in BY_DAY else pytest.param(name, marks=pytest.mark.slow) for name in TRAINS],
+)
 def test_a_model_trains_and_is_saved_and_served(name, ratings, tmp_path):
     # given a model that was trained
     model, inputs, quality = train(name, ratings, **TRAINS[name])

@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 import numpy as np
+import pytest
 import tensorflow as tf
 from support.cases import config_cases as cases
 
@@ -46,6 +47,7 @@ def variables_of(folder):
     }
 
 
+@pytest.mark.slow
 def test_kill_minus_9(tmp_path):
     # Given a config that saves every 3 steps, evaluates every 10, and a run of it
     cases.write_clicks(tmp_path / "train.parquet", 3000, seed=1)

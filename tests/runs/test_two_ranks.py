@@ -42,6 +42,7 @@ def path(tmp_path):
     return cases.write_config(tmp_path, values)
 
 
+@pytest.mark.slow
 def test_two_ranks_have_the_auc_of_one(tmp_path, path):
     # Given a config
     two = f"checkpoints.folder={tmp_path / 'two'}"

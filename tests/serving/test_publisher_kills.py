@@ -71,6 +71,7 @@ def run_kills(url, num_kills):
     return newest
 
 
+@pytest.mark.slow
 def test_versions_survive_kills(tmp_path):
     assert run_kills(str(tmp_path / "target"), 2) > 1
 

@@ -290,6 +290,7 @@ def test_wrong_arguments_are_named_on_all_ranks(two_ranks, tmp_path):
     two_ranks.run(publish_by_wrong_arguments, str(tmp_path))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["folder", "kafka"])
 def test_a_killed_rank_leaves_whole_versions(kind, two_ranks, tmp_path, request):
     """A rank is killed while it publishes; the job starts again, and goes on in the same target."""

@@ -14,6 +14,8 @@ import tensorflow as tf
 from serving.square_tables import Squares, assert_answers, assert_fails, some_keys, tiered
 from support.servers.redis_server import RedisCluster, until
 
+pytestmark = pytest.mark.slow  # six servers, and their elections
+
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory):

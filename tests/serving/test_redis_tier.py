@@ -31,6 +31,7 @@ def test_a_server_that_is_away_comes_back_with_its_rows(squares, new_redis):
                 assert_answers(session, some_keys(10 * turn + seed))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kills", [3, pytest.param(200, marks=pytest.mark.soak)])
 def test_kills_make_no_wrong_answer(squares, new_redis, kills):
     # Given a server that keeps its data, and threads that ask

@@ -88,7 +88,7 @@ print("errors", errors)
 
 
 OPS = ["insert", "read", "train", "train_counted", "train_bloom", "erase"]
-# Each takes seconds; the disk tier's other ops are left to `make soak`.
+# Each takes seconds; the disk tier's other ops are left to `make nightly`.
 CASES = [pytest.param(op, "DRAM") for op in OPS] + [
     pytest.param(op, "DRAM_SSDHASH", marks=[] if op == "train" else pytest.mark.soak) for op in OPS
 ]

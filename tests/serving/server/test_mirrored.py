@@ -42,6 +42,7 @@ def mirrors_of(url):
     return found
 
 
+@pytest.mark.slow
 def test_a_server_follows_kafka_through_failures(broker, start, model, tmp_path):
     # Given a model's base in a topic, and a server that knows an older one
     url = f"kafka://{broker.address}/clicks?timeout=2"

@@ -38,6 +38,7 @@ class Releases(threading.Thread):
         self.join()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kills", [2, pytest.param(200, marks=pytest.mark.soak)])
 def test_a_killed_server_goes_on(program, tmp_path, kills):
     # Given a target, deltas that come later, and what the trainer answered at each version

@@ -269,6 +269,7 @@ def test_brokers_that_refuse_are_named_and_the_next_version_has_it_all(
     writer.close()
 
 
+@pytest.mark.slow
 def test_brokers_that_are_slow_do_not_hang_a_publisher(cluster, tmp_path):
     # Given brokers that take ten seconds for an answer
     url = f"kafka://{cluster.address}/clicks?timeout=2"

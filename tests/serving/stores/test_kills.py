@@ -123,6 +123,7 @@ def wait_until(condition):
         time.sleep(0.05)
 
 
+@pytest.mark.slow
 def test_replicas_survive_kills_of_everything(service, tmp_path):
     # Given a trainer, a service and three mirrors, When each is killed once at a random instant,
     # Then versions are whole and in order, and the mirrors end at the same one, to the bit

@@ -31,8 +31,8 @@ DEFECTS = {
     "rule": Defect(
         "Adagrad leaves out the epsilon below the root",
         "cc/optimizer/rules.h",
-        "    s[0] += g * g;\n    x -= rate * g / (SquareRoot(s[0] + h.epsilon_in_root) + h.epsilon);",
-        "    s[0] += g * g;\n    x -= rate * g / (SquareRoot(s[0]) + h.epsilon);",
+        "    x -= rate * g / (SquareRoot(s[0] + h.epsilon_in_root) + h.epsilon);",
+        "    x -= rate * g / (SquareRoot(s[0]) + h.epsilon);",
     ),
     "owner": Defect(
         "a restore on another number of ranks leaves out files whose keys begin within its share",
