@@ -25,7 +25,7 @@ import hypothesis
 import numpy as np
 import pytest
 from support.servers.shared_server import shared_server
-from support.session import schedule
+from support.session import schedule, tiers
 from support.session.durations import Durations, send_budget
 from support.session.leftovers import Leftovers
 
@@ -105,14 +105,9 @@ def pytest_xdist_make_scheduler(config, log):
     return schedule.scheduler(config, log) if config.option.dist == "loadfile" else None
 
 
-def pytest_itemcollected(item):
-    """Tests that need the machine to themselves, or a server of many processes, are slow ones."""
-    servers = {"hdfs_server", "hdfs_folder"}
-    if item.get_closest_marker("timed") or servers & set(item.fixturenames):
-        item.add_marker(pytest.mark.slow)
-
-
+@pytest.hookimpl(tryfirst=True)  # before tests are left out by their marks
 def pytest_collection_modifyitems(config, items):
+    tiers.mark_slow(items)
     if config.option.shuffle is None:
         items[:] = schedule.first_ranks(items)
     else:

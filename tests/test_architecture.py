@@ -2,6 +2,7 @@
 
 import ast
 import collections
+import functools
 import re
 from pathlib import Path
 
@@ -65,13 +66,18 @@ def name_of(path):
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
+@functools.cache
+def names_of_modules():
+    return frozenset({name_of(f) for f in PACKAGE.rglob("*.py")} - {"group_embedding"})
+
+
 def imports_at_run_time(path):
     """The modules of the package that a file imports, but for those of a type checker alone."""
     tree = ast.parse(path.read_text())
     for node in ast.walk(tree):
         if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
             node.body = []
-    modules = {name_of(f) for f in PACKAGE.rglob("*.py")} - {"group_embedding"}
+    modules = names_of_modules()
     found = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):

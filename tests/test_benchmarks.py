@@ -9,6 +9,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from support.session.tiers import by_day
 
 from group_embedding.testing import launch, stop
 
@@ -44,10 +45,7 @@ if HAS_HOROVOD:
 BY_DAY = ("bench_lookup", "bench_kernel", "bench_train")
 
 
-@pytest.mark.parametrize(
-    "name",
-    [name if name in BY_DAY else pytest.param(name, marks=pytest.mark.slow) for name in COMMANDS],
-)
+@pytest.mark.parametrize("name", by_day(COMMANDS, BY_DAY))
 def test_benchmark_runs(name, tmp_path):
     # Given a benchmark, when it runs as in the README but small
     path, picture = tmp_path / "figures.json", tmp_path / "figures.png"

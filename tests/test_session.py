@@ -2,6 +2,7 @@
 file over its budget and what a test leaves behind fail the run, and changed files name their tests.
 """
 
+import itertools
 import json
 import os
 import shutil
@@ -11,7 +12,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from support.session import changed, durations, schedule
+from support.session import changed, durations, schedule, tiers
 
 HERE = Path(__file__).parent
 
@@ -197,3 +198,19 @@ def test_tests_of_ranks_come_first_and_together_in_any_order():
         assert sorted(order) == sorted(names)
         units = [schedule.unit_of(name) for name in order]
         assert sum(one != other for one, other in zip(units, units[1:])) == 2
+
+
+def test_a_covering_of_a_product_has_each_value_and_each_pair():
+    # Given all combinations of three parameters
+    values = {"rule": range(5), "storage": range(3), "how": range(2)}
+    product = [dict(zip(values, one)) for one in itertools.product(*values.values())]
+
+    # When some are chosen for each value, and for each pair of values
+    singles, pairs = (tiers.cover(product, strength) for strength in (1, 2))
+
+    # Then nothing is left out, and there are far less than all
+    for chosen, strength in ((singles, 1), (pairs, 2)):
+        for names in itertools.combinations(values, strength):
+            found = {tuple(product[number][name] for name in names) for number in chosen}
+            assert found == set(itertools.product(*(values[name] for name in names)))
+    assert len(singles) == 5 and len(pairs) <= 17 < len(product)

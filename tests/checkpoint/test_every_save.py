@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from support.programs import saving_cases
+from support.session.tiers import by_day, values_of_run
 
 PROGRAM = Path(saving_cases.__file__)
 
@@ -15,26 +16,20 @@ PROGRAM = Path(saving_cases.__file__)
 # Each way to save, with several tables.
 BY_DAY = ["Eager_3", "EagerChanges_2", "Graph_3", "GraphChanges_2", "Sok_3", "Estimator_3"]
 BY_DAY += ["Functional_3", "FunctionalExport_2", "FunctionalWeights_2", "Subclassed_3", "Nested_2"]
-NAMES = [
-    name if name in BY_DAY else pytest.param(name, marks=pytest.mark.slow)
-    for name in saving_cases.NAMES
-]
 
 
 @pytest.fixture(scope="module")
 def processes(request, tmp_path_factory):
     """Predictions of the cases that are tested: where they were trained and saved, and where they
     were loaded."""
-    names = [
-        item.callspec.params["name"] for item in request.session.items if item.path == request.path
-    ]
+    names = values_of_run(request, "name")
     folder = tmp_path_factory.mktemp("saved")
     for part in ("train", "resume"):
         subprocess.run([sys.executable, PROGRAM, part, folder, *names], check=True)
     return [pickle.loads((folder / f"{part}.pickle").read_bytes()) for part in ("train", "resume")]
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", by_day(saving_cases.NAMES, BY_DAY))
 def test_a_model_goes_on_in_another_process(name, processes):
     # Given a model that was trained, saved and trained further
     trained, resumed = (results[name] for results in processes)

@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import tensorflow as tf
+from support.session.tiers import by_day
 
 from from_files.data_sets import DATA_SETS
 from group_embedding.runs.command_line import main
@@ -17,12 +18,9 @@ from group_embedding.serving import InferenceSession
 CONFIGS = Path(fetch_files.__file__).parent / "configs"
 # The least AUC of two epochs of 6,000 generated rows; none of the labels is learned by chance.
 LEAST_AUC = {"criteo": 0.6, "shop": 0.65, "news": 0.65}
-ONE_BY_DAY = [
-    name if name == "shop" else pytest.param(name, marks=pytest.mark.slow) for name in DATA_SETS
-]
 
 
-@pytest.mark.parametrize("name", ONE_BY_DAY)
+@pytest.mark.parametrize("name", by_day(DATA_SETS, ["shop"]))
 def test_from_a_config_to_a_served_model(name, tmp_path, monkeypatch, capsys):
     # Given generated files, where the config looks for those that were fetched
     monkeypatch.chdir(tmp_path)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import train_from_files
+from support.session.tiers import by_day
 
 from from_files import generated
 from from_files.data_sets import DATA_SETS
@@ -15,12 +16,9 @@ from from_files.serving import request
 
 # The least AUC of 60 steps on 4,000 rows: the generators' labels can be learned, none by chance.
 LEAST_AUC = {"criteo": 0.6, "shop": 0.7, "news": 0.65}
-ONE_BY_DAY = [
-    name if name == "shop" else pytest.param(name, marks=pytest.mark.slow) for name in DATA_SETS
-]
 
 
-@pytest.mark.parametrize("name", ONE_BY_DAY)
+@pytest.mark.parametrize("name", by_day(DATA_SETS, ["shop"]))
 def test_from_files_to_a_served_model(name, tmp_path, monkeypatch, capsys):
     # Given small generated files, when the example trains on them and exports the model:
     monkeypatch.setattr(fetch_files, "GENERATED_ROWS", {"train": 4000, "test": 1500})

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from support.programs.ranks import Job, run_script
+from support.session.tiers import by_day, values_of_run
 
 PROGRAM = Path(__file__).with_name("disagreeing_rank.py")
 TIMEOUT = 6.0  # seconds, as there
@@ -27,6 +28,8 @@ SHARED = {
     "another_combiner-function": ["mean of table", "sum of table", "_user'"],
     "another_dense_variable-function": ["float32 (3, 1)", "float32 (1, 3)", "average_gradients"],
 }
+SHARED_BY_DAY = ["more_lookups-function", "another_dim-eager", "another_dim_of_keys-eager"]
+SHARED_BY_DAY += ["another_combiner-function", "another_dense_variable-function"]
 # After these, Horovod has ended.
 LAST = {
     "more_tables-eager": ["lookup of table 'more_tables_eager_user'", "making table"],
@@ -61,11 +64,12 @@ def run(starter, folder, cases):
 
 
 @pytest.fixture(scope="module")
-def found_of_shared(starter, tmp_path_factory):
-    return run(starter, tmp_path_factory.mktemp("disagreeing"), list(SHARED))
+def found_of_shared(request, starter, tmp_path_factory):
+    cases = [case for case in values_of_run(request, "case") if case in SHARED]
+    return run(starter, tmp_path_factory.mktemp("disagreeing"), cases)
 
 
-@pytest.mark.parametrize("case", SHARED)
+@pytest.mark.parametrize("case", by_day(SHARED, SHARED_BY_DAY))
 def test_all_ranks_raise_what_differs(found_of_shared, case):
     for found in found_of_shared:
         error, seconds = found[case]
@@ -75,17 +79,11 @@ def test_all_ranks_raise_what_differs(found_of_shared, case):
 
 
 # Cases whose like, in another kind of step, goes the same way: each starts ranks of its own.
-ALIKE = ("over_horovod-eager", "ids_of_another_rank-function", "exits-eager", "exits-graph")
+ALIKE = ("over_horovod-eager", "over_horovod-function", "ids_of_another_rank-function")
+ALIKE += ("exits-eager", "exits-graph", "enormous_batch-function", "enormous_batch-eager")
 
 
-def cases(of, *alike):
-    return [
-        pytest.param(case, marks=pytest.mark.soak if case in (*ALIKE, *alike) else ())
-        for case in of
-    ]
-
-
-@pytest.mark.parametrize("case", cases(LAST))
+@pytest.mark.parametrize("case", by_day(LAST, set(LAST) - set(ALIKE)))
 def test_all_ranks_say_what_differs_and_end(starter, tmp_path, case):
     raised = [
         found[case][0] for found in run(starter, tmp_path, [case]) if case in found
@@ -99,8 +97,7 @@ def test_all_ranks_say_what_differs_and_end(starter, tmp_path, case):
         assert all("of a lookup of table" in error for error in raised), raised
 
 
-# In eager steps the enormous batch is short of memory in an op of ours.
-@pytest.mark.parametrize("case", cases(ENDED, "enormous_batch-function"))
+@pytest.mark.parametrize("case", by_day(ENDED, set(ENDED) - set(ALIKE)))
 def test_the_other_ranks_name_one_that_ends(starter, tmp_path, case):
     # Given ranks of which one is given a batch that it cannot take, or ends without a word
     begin = time.monotonic()

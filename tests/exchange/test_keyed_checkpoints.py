@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tensorflow as tf
+from support.session.tiers import by_day, values_of_run
 
 import group_embedding as ge
 from group_embedding import exchange
@@ -206,9 +207,7 @@ def run(num_ranks, request, function, *args):
 
 
 # Two ranks restore what three saved, and three what two did.
-BY_DAY = [
-    count if count in (2, 3) else pytest.param(count, marks=pytest.mark.slow) for count in COUNTS
-]
+BY_DAY = by_day(COUNTS, (2, 3))
 
 
 @pytest.fixture(scope="module")
@@ -227,10 +226,7 @@ def saved(request, tmp_path_factory):
 @pytest.fixture(scope="module")
 def saved_counts(request):
     """How many ranks saved what the tests of this run restore."""
-    items = [item for item in request.session.items if item.path == request.path]
-    return sorted(
-        {item.callspec.params["saved_by"] for item in items if "restored" in item.fixturenames}
-    )
+    return values_of_run(request, "saved_by")
 
 
 @pytest.fixture(scope="module", params=BY_DAY, ids=lambda count: f"by_{count}_ranks")

@@ -41,20 +41,25 @@ def train(url, folder, num_steps):
     return before, dict(zip(found.keys.numpy().tolist(), found.values.numpy().tolist()))
 
 
-def train_on_rank(*arguments):
+def train_on_rank(environment, *arguments):
+    os.environ.update(environment)  # by which clients find the server, which may be younger
     ge.enable_distributed_strategy()
     return train(*arguments)
 
 
-def test_two_ranks_go_on_where_two_ended(two_ranks, s3_folder, tmp_path):
+def test_two_ranks_go_on_where_two_ended(two_ranks, s3_server, s3_folder, tmp_path):
     # Given a run of two ranks, kept at a URL
-    first = two_ranks.run(train_on_rank, s3_folder, str(tmp_path / "a"), 2, timeout=120)
+    first = two_ranks.run(
+        train_on_rank, s3_server["environment"], s3_folder, str(tmp_path / "a"), 2, timeout=120
+    )
     rows = {**first[0][1], **first[1][1]}
     assert [before for before, _ in first] == [0, 0]
     assert sorted(rows) == KEYS.tolist()
 
     # When two ranks and then one, on other machines, go on
-    second = two_ranks.run(train_on_rank, s3_folder, str(tmp_path / "b"), 0, timeout=120)
+    second = two_ranks.run(
+        train_on_rank, s3_server["environment"], s3_folder, str(tmp_path / "b"), 0, timeout=120
+    )
     before, alone = train(s3_folder, str(tmp_path / "c"), 0)
 
     # Then each has the rows, to the bit, and the step

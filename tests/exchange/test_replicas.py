@@ -46,6 +46,7 @@ def test_slices_reach_their_replica_and_gradients_come_back(devices, in_function
     assert gradients == [[1, 2, 2, 3, 3, 3]] * 3
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("kind", ["rows", "keys"])
 @pytest.mark.parametrize("num_replicas, rule", [(2, "sgd"), (3, "adagrad"), (4, "adam")])
 def test_replicas_train_as_one_process(devices, num_replicas, rule, kind):
@@ -74,6 +75,7 @@ def test_ids_that_were_routed_before_find_the_same(devices, kind):
     assert sum(np.count_nonzero(values) for values in found) > 0
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("kind", ["rows", "keys"])
 @pytest.mark.parametrize("saved_by, restored_by", [(3, 0), (3, 2), (0, 3)])
 def test_any_number_of_replicas_restores(devices, tmp_path, saved_by, restored_by, kind):

@@ -4,6 +4,7 @@ Tables of tf.Variable and keyed ones are trained side by side, on their owners, 
 import numpy as np
 import pytest
 import tensorflow as tf
+from support.session.tiers import by_day
 
 import group_embedding as ge
 from group_embedding import exchange
@@ -130,7 +131,7 @@ def one_process():
     return train()
 
 
-@pytest.fixture(scope="module", params=[2, 3, 4], ids=lambda n: f"{n}_ranks")
+@pytest.fixture(scope="module", params=by_day([2, 3, 4], [3]), ids=lambda n: f"{n}_ranks")
 def ranks(request):
     fixture = {2: "two_ranks", 3: "three_ranks", 4: "four_ranks"}[request.param]
     return request.getfixturevalue(fixture).run(train_on_rank, timeout=180)

@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from support.programs import saving_cases
+from support.session.tiers import by_day, values_of_run
 
 import group_embedding as ge
 
@@ -15,6 +16,7 @@ NAMES = [f"{form}_3" for form in saving_cases.FORMS if form not in SERVED]
 # What they save is read by any number of ranks. (Each of the rest saves as one of these does.)
 WHOLE = ["Eager_3", "Graph_3", "GraphOfRanks_3", "Sok_3"]
 WHOLE += ["Functional_3", "FunctionalWeights_3", "FunctionalCheckpoint_3"]
+BY_DAY = ["Eager_3", "Graph_3", "Functional_3"]
 _SECONDS = 30  # that a case may take
 
 
@@ -42,9 +44,7 @@ def refused(form, folder):
 @pytest.fixture(scope="module")
 def names(request):
     """The cases of this run."""
-    items = [item for item in request.session.items if item.path == request.path]
-    found = {item.callspec.params.get("name") for item in items}
-    return [name for name in NAMES if name in found]
+    return values_of_run(request, "name")
 
 
 @pytest.fixture(scope="module")
@@ -89,7 +89,7 @@ def resumed_of_one(trained_by_one, other_ranks):
     return other_ranks.run(resume, list(results), folder, timeout=_SECONDS * len(results))
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", by_day(NAMES, BY_DAY))
 def test_a_model_goes_on_in_other_ranks(name, trained, resumed):
     # Given a model that two ranks trained, saved and trained further
     for of_rank, further in zip(trained, resumed):
@@ -100,7 +100,7 @@ def test_a_model_goes_on_in_other_ranks(name, trained, resumed):
         np.testing.assert_array_equal(found, expected)
 
 
-@pytest.mark.parametrize("name", WHOLE)
+@pytest.mark.parametrize("name", by_day(WHOLE, BY_DAY))
 def test_a_model_of_two_ranks_goes_on_in_one_process(name, trained, resumed_by_one):
     # Given the same
     expected, found = _results(trained[0][name], resumed_by_one[name])
@@ -110,7 +110,7 @@ def test_a_model_of_two_ranks_goes_on_in_one_process(name, trained, resumed_by_o
     np.testing.assert_allclose(found[1], expected[1], rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", WHOLE)
+@pytest.mark.parametrize("name", by_day(WHOLE, BY_DAY))
 def test_a_model_of_one_process_goes_on_in_two_ranks(name, trained_by_one, resumed_of_one):
     # Given a model that one process trained, saved and trained further
     for of_rank in resumed_of_one:

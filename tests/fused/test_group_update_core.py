@@ -8,6 +8,7 @@ import pytest
 from support.cases.core_cases import ROUNDING, draw_case, expect, from_storage, to_storage
 from support.cases.core_runner import PLACES, Run, core
 from support.oracles.rules import HYPER, RULES, apply_rule, make_hyper
+from support.session.tiers import by_day
 
 DTYPES = ["float32", "float16", "bfloat16"]
 
@@ -315,8 +316,8 @@ def test_stochastic_rounding(place, dtype):
 
 
 @pytest.mark.parametrize("place", PLACES)
-@pytest.mark.parametrize("combiner", ["sum", "mean"])
-@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("combiner", by_day(["sum", "mean"], ["mean"]))
+@pytest.mark.parametrize("weighted", by_day([False, True], [True]))
 def test_scratch_is_16_bytes_per_id_and_the_sums_of_pieces(place, combiner, weighted):
     # Given a million ids, one per sample
     case = draw_case(15, [256], num_samples=1, max_length=0)

@@ -6,14 +6,11 @@ import socket
 import time
 
 import pytest
+from support.session.tiers import by_day
 
 import group_embedding as ge
 
-LAYOUTS = [
-    "aabb",
-    pytest.param("ab", marks=pytest.mark.slow),
-    pytest.param("abc", marks=pytest.mark.slow),
-]
+LAYOUTS = by_day(["ab", "aabb", "abc"], ["aabb"])
 
 
 def tell_place():

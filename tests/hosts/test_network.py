@@ -7,14 +7,11 @@ from pathlib import Path
 
 import pytest
 import tensorflow as tf
+from support.session.tiers import by_day
 
 import group_embedding as ge
 
-LAYOUTS = [
-    "aabb",
-    pytest.param("ab", marks=pytest.mark.slow),
-    pytest.param("abc", marks=pytest.mark.slow),
-]
+LAYOUTS = by_day(["ab", "aabb", "abc"], ["aabb"])
 RENDEZVOUS = "HOROVOD_GLOO_RENDEZVOUS_ADDR"
 
 

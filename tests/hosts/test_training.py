@@ -3,14 +3,11 @@
 import numpy as np
 import pytest
 import tensorflow as tf
+from support.session.tiers import by_day
 
 import group_embedding as ge
 
-LAYOUTS = [
-    "aabb",
-    pytest.param("ab", marks=pytest.mark.slow),
-    pytest.param("abc", marks=pytest.mark.slow),
-]
+LAYOUTS = by_day(["ab", "aabb", "abc"], ["aabb"])
 NUM_STEPS = 5
 BATCH_SIZE = 12
 DIMS = {"user": 4, "item": 16, "word": 33}

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from model_zoo.training import LIKES, NEXT, train
+from support.session.tiers import by_day
 
 from group_embedding.keras_compat import keras
 
@@ -19,10 +20,7 @@ TRAINS = {
 BY_DAY = ("dlrm", "sasrec", "two_tower")
 
 
-@pytest.mark.parametrize(
-    "name",
-    [name if name in BY_DAY else pytest.param(name, marks=pytest.mark.slow) for name in TRAINS],
-)
+@pytest.mark.parametrize("name", by_day(TRAINS, BY_DAY))
 def test_a_model_trains_and_is_saved_and_served(name, ratings, tmp_path):
     # given a model that was trained
     model, inputs, quality = train(name, ratings, **TRAINS[name])

@@ -12,7 +12,7 @@ import pytest
 
 core = pytest.importorskip("group_embedding._core")
 
-import table_file_format as tf_format  # noqa: E402
+from support.oracles import table_file_format as tf_format  # noqa: E402
 from support.oracles.table_file_format import Section  # noqa: E402
 from table.hostile_files import FILTERS, read_file  # noqa: E402
 from table.table_files import make_table, save, train  # noqa: E402

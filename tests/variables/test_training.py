@@ -117,6 +117,7 @@ def hide(gradients):
     ]
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("name", [*V1, *OWN])
 def test_session_equals_variables(name, storage):
     make, batches = (V1 | OWN)[name], make_batches(STEPS)
@@ -128,6 +129,7 @@ def test_session_equals_variables(name, storage):
     cases.assert_close(actual, expected, 1e-6)
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("name", [*KERAS, *OWN])
 def test_function_equals_variables(name, storage):
     make, batches = (KERAS | OWN)[name], make_batches(STEPS)

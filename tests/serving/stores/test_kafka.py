@@ -4,13 +4,18 @@ import time
 import uuid
 
 import pytest
-from serving.stores.kafka_mock import FETCH, LIST_OFFSETS, PRODUCE, MockCluster
 from support.cases.written_versions import Writer, bytes_of
 from support.servers.kafka_broker import KafkaBroker
 from support.servers.loopback import free_port
 
 kafka = pytest.importorskip("confluent_kafka")
 from confluent_kafka import admin  # noqa: E402
+from serving.stores.kafka_mock import (  # noqa: E402
+    FETCH,
+    LIST_OFFSETS,
+    PRODUCE,
+    MockCluster,
+)
 
 from group_embedding.serving import TargetError, open_target  # noqa: E402
 from group_embedding.serving.deltas import NotConsecutive  # noqa: E402

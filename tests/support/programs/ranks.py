@@ -96,7 +96,13 @@ class Job:
             of_launcher = _environment_of(rank, where, self._address_of(where[0]), port)
             starter.start(
                 host=self._process_of(name),
-                environment={**of_launcher, **self._variables(), **dict(environment)},
+                environment={
+                    **os.environ,
+                    **of_launcher,
+                    **self._variables(),
+                    **dict(environment),
+                    "CUDA_VISIBLE_DEVICES": "",
+                },
                 folder=str(self._folder),
                 rank=rank,
                 timeout=timeout,

@@ -1,13 +1,57 @@
 """Which tests run in which tier: by day, the fast ones; the slow ones too in `make test-all`."""
 
+import itertools
+
 import pytest
+
+# Their servers take long to start, and many processes.
+SLOW_FIXTURES = {"hdfs_server", "hdfs_folder"}
 
 
 def by_day(values, chosen):
     """The values of a parameter, of which all but the chosen ones are marked slow."""
-    unknown = set(chosen) - set(values)
-    assert not unknown, f"no such values: {unknown}"
     return [
         value if value in chosen else pytest.param(value, marks=pytest.mark.slow)
         for value in values
     ]
+
+
+def values_of_run(request, name):
+    """The values of a parameter of the tests of this file that this run has: a fixture that makes
+    something for each of them makes nothing for those that were left out."""
+    items = [item for item in request.session.items if item.path == request.path]
+    params = [item.callspec.params for item in items if hasattr(item, "callspec")]
+    return list(dict.fromkeys(of_item[name] for of_item in params if name in of_item))
+
+
+def mark_slow(items):
+    """Marks tests slow that need the machine to themselves or slow servers, and of each test marked
+    `covering(n)` the combinations of its parameters that have no n values together that others
+    lack: with 1 each value runs by day, with 2 each pair of values."""
+    products = {}
+    for item in items:
+        if item.get_closest_marker("timed") or SLOW_FIXTURES & set(item.fixturenames):
+            item.add_marker(pytest.mark.slow)
+        covering = item.get_closest_marker("covering")
+        if covering and not any(map(item.get_closest_marker, ("gpu", "slow", "soak"))):
+            key = item.path, item.originalname, covering.args[0]
+            products.setdefault(key, []).append(item)
+    for (*_, strength), combinations in products.items():
+        needed = cover([item.callspec.indices for item in combinations], strength)
+        for number, item in enumerate(combinations):
+            if number not in needed:
+                item.add_marker(pytest.mark.slow)
+
+
+def cover(combinations, strength):
+    """The numbers of combinations, dicts {parameter: value}, that together have every `strength`
+    values that any combination has. Greedy: the one with the most that are left comes next, the
+    first of equals."""
+    has = [set(itertools.combinations(sorted(c.items()), strength)) for c in combinations]
+    left = set().union(*has)
+    chosen = set()
+    while left:
+        best = max(range(len(has)), key=lambda number: len(has[number] & left))
+        chosen.add(best)
+        left -= has[best]
+    return chosen
