@@ -64,6 +64,7 @@ def test_values_of_all_columns(folders, kind, shuffle_rows):
     assert (seen == list(range(NUM_ROWS))) == (shuffle_rows == 0)
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("kind", ["parquet", "csv"])
 @pytest.mark.parametrize("num_ranks, batch_size", [(1, 7), (2, 16), (5, 29)])
 @pytest.mark.parametrize("drop_remainder", [False, True])

@@ -72,6 +72,7 @@ def to_list(values):
     return values.to_list() if isinstance(values, tf.RaggedTensor) else values.numpy().tolist()
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("kind", KINDS)
 def test_folders_give_the_same_batches(here, there, kind):
     # Given a folder with folders, here and there

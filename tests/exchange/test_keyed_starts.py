@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import tensorflow as tf
+from support.session.tiers import by_day
 
 import group_embedding as ge
 
@@ -81,7 +82,7 @@ def saved(three_ranks, tmp_path_factory):
     }
 
 
-@pytest.fixture(scope="module", params=COUNTS, ids=lambda count: f"by_{count}_ranks")
+@pytest.fixture(scope="module", params=by_day(COUNTS, [1]), ids=lambda count: f"by_{count}_ranks")
 def started(request, saved, several_ranks, tmp_path_factory):
     """Each rank's content of tables that started from a checkpoint of so many ranks."""
     folder = str(tmp_path_factory.mktemp("started"))

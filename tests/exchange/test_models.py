@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import tensorflow as tf
+from support.session.tiers import by_day
 
 import group_embedding as ge
 from group_embedding import exchange
@@ -93,7 +94,7 @@ def auc(labels, logits):
     return float(metric.result())
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", by_day(MODELS, ["dlrm"]))
 def test_two_ranks_train_the_model_of_one_process(two_ranks, name):
     # given a model that one process trained, which is better than a guess
     losses, logits = train(name)

@@ -2,6 +2,7 @@
 
 import pytest
 from exchange.routed_cases import assert_same, train_on_datasets, train_on_datasets_on_rank
+from support.session.tiers import by_day
 
 
 def assert_packed_ids_train_alike(plain, packed):
@@ -10,7 +11,7 @@ def assert_packed_ids_train_alike(plain, packed):
         assert results["traces"] <= 2  # a function whose first call makes slots is traced twice
 
 
-@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("weighted", by_day([False, True], [True]))
 def test_ids_that_a_dataset_packs_train_alike(two_ranks, weighted):
     # Given ranks whose datasets run ahead, each at its own pace
 

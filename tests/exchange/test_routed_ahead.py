@@ -10,11 +10,12 @@ from exchange.routed_cases import (
     train_on_rank,
     types_of_ops_before_on_rank,
 )
+from support.session.tiers import by_day
 
 import group_embedding as ge
 
 
-@pytest.mark.parametrize("api", APIS)
+@pytest.mark.parametrize("api", by_day(APIS, ["function"]))
 def test_training_is_the_same_to_the_bit(several_ranks, api):
     # Given ranks that train twice, once with ids that go ahead
 

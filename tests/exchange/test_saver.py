@@ -225,6 +225,7 @@ def test_stock_tensorflow_reads_the_checkpoint_as_that_of_one_process(
         np.testing.assert_allclose(reader.get_tensor(name), value, rtol=1e-6)
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("saved_by", [1, 2, 3])
 @pytest.mark.parametrize("restored_by", [1, 2, 3])
 def test_any_number_of_ranks_restores_it_and_goes_on(

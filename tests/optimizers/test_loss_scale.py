@@ -51,6 +51,7 @@ def make_step(optimizer, batches, variables):
     return step
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("traced", [False, True])
 @pytest.mark.parametrize("name", MAKES)
 def test_training_equals_that_of_a_loss_that_is_not_scaled(name, traced):
@@ -73,6 +74,7 @@ def test_training_equals_that_of_a_loss_that_is_not_scaled(name, traced):
     assert scale_of(optimizer) == 2.0**9
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("overflowing", ["rows", "dense"])
 @pytest.mark.parametrize("name", MAKES)
 def test_a_gradient_that_overflows_leaves_everything_as_it_is(name, overflowing):

@@ -7,6 +7,7 @@ import pyarrow.parquet as pq
 import pytest
 import tensorflow as tf
 from support.cases import config_cases as cases
+from support.session.tiers import by_day
 
 import group_embedding as ge
 from group_embedding.models import MODELS
@@ -98,6 +99,7 @@ def test_trains_evaluates_predicts_and_exports(files, tmp_path, capsys):
     np.testing.assert_allclose(answers["click"], predicted[:50], rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_goes_on_to_the_same_variables(files, tmp_path):
     # Given a run of all steps, and one that ended in the middle of an epoch
     whole, parts = tmp_path / "whole", tmp_path / "parts"
@@ -172,7 +174,9 @@ def test_several_labels(files, tmp_path):
     assert float(loss) == pytest.approx(float(single["click"] + 0.5 * single["buy"]), rel=1e-5)
 
 
-@pytest.mark.parametrize("precision", ["mixed_bfloat16", "mixed_float16"])
+@pytest.mark.parametrize(
+    "precision", by_day(["mixed_bfloat16", "mixed_float16"], ["mixed_bfloat16"])
+)
 def test_compiled_and_in_16_bits(files, tmp_path, precision):
     config = config_in(
         *(files, tmp_path, f"precision={precision}", "data.drop_remainder=true"),

@@ -184,6 +184,7 @@ def test_rows_are_loaded_once(wide, tmp_path, below):
         assert table(session, "many")["rows"] == MANY
 
 
+@pytest.mark.slow
 def test_a_load_that_is_killed_begins_again(wide, below):
     # Given loads that are killed at several instants
     program = f"""

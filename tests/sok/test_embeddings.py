@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import tensorflow as tf
+from support.session.tiers import by_day
 
 from group_embedding import exchange, sok
 from group_embedding.lookup.lookup_table import tf_variable
@@ -141,7 +142,7 @@ def test_a_layer_trains_as_tensorflow_does(case):
     np.testing.assert_allclose(train(*arguments), oracle(combiner), rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", by_day(CASES, ["stock_optimizer_in_scope", "dense"]))
 def test_two_ranks_train_a_layer_as_tensorflow_does(two_ranks, case):
     train, arguments, combiner = CASES[case]
 

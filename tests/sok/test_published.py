@@ -4,6 +4,7 @@ ids in a sample and, beyond them, samples without any."""
 import numpy as np
 import pytest
 import tensorflow as tf
+from support.session.tiers import by_day
 
 from group_embedding import exchange, sok
 
@@ -101,7 +102,7 @@ def assert_same(of_ranks, combiners, num_steps):
     assert difference(np.sum([loss for loss, _ in of_ranks], axis=0), losses) < 1e-6
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", by_day(CASES, ["distributed"]))
 def test_one_process_trains_as_tensorflow(case):
     kind, mode, combiners, num_steps = CASES[case]
 
@@ -110,7 +111,7 @@ def test_one_process_trains_as_tensorflow(case):
     assert_same([of_process], combiners, num_steps)
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", by_day(CASES, ["localized_dynamic"]))
 def test_two_ranks_train_as_tensorflow(two_ranks, case):
     kind, mode, combiners, num_steps = CASES[case]
 

@@ -48,6 +48,7 @@ def test_missing_keys_read_their_row_of_the_matrix(make_table, read):
     np.testing.assert_array_equal(rows, matrix[places])
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("concat", [False, True])
 @pytest.mark.parametrize("max_norm", [None, 1.5])
 @pytest.mark.parametrize("dtype", [tf.float32, tf.float16, tf.bfloat16], ids=lambda d: d.name)

@@ -71,6 +71,7 @@ def test_a_url_without_broker_or_topic_is_refused(url):
         open_target(url)
 
 
+@pytest.mark.slow
 def test_a_broker_that_is_killed_is_named_and_nothing_is_lost(broker, tmp_path):
     # Given a publisher at version 2
     url = f"kafka://{broker.address}/clicks?timeout=2"
@@ -96,6 +97,7 @@ def test_a_broker_that_is_killed_is_named_and_nothing_is_lost(broker, tmp_path):
     writer.close()
 
 
+@pytest.mark.slow
 def test_a_mirror_outlives_a_broker_that_loses_its_disk(broker, tmp_path):
     # Given a mirror at version 2
     url = f"kafka://{broker.address}/clicks?timeout=2"

@@ -9,11 +9,14 @@ SLOW_FIXTURES = {"hdfs_server", "hdfs_folder"}
 
 
 def by_day(values, chosen):
-    """The values of a parameter, of which all but the chosen ones are marked slow."""
-    return [
-        value if value in chosen else pytest.param(value, marks=pytest.mark.slow)
-        for value in values
-    ]
+    """The values of a parameter, or tuples of several, of which all but the chosen ones are marked
+    slow."""
+
+    def slow(value):
+        values = value if isinstance(value, tuple) else (value,)
+        return pytest.param(*values, marks=pytest.mark.slow)
+
+    return [value if value in chosen else slow(value) for value in values]
 
 
 def values_of_run(request, name):
