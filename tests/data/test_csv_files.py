@@ -22,6 +22,7 @@ def values(batches, name):
     return [value for batch in batches for value in batch[name].numpy().tolist()]
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("end, last", [("\n", True), ("\n", False), ("\r\n", True)])
 @pytest.mark.parametrize("unit_bytes", [1, 23, 1 << 20])
 def test_lines(tmp_path, monkeypatch, end, last, unit_bytes):

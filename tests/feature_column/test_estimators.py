@@ -5,6 +5,7 @@ import contextlib
 import numpy as np
 import pytest
 import tensorflow as tf
+from support.session.tiers import by_day
 
 import group_embedding as ge
 from group_embedding.feature_column import group_embedding_column_scope
@@ -72,8 +73,10 @@ ESTIMATORS = {
     ),
 }
 
+ESTIMATORS_BY_DAY = ["DNNClassifier", "compat.v1 DNNLinearCombinedClassifier"]
 
-@pytest.mark.parametrize("name", ESTIMATORS)
+
+@pytest.mark.parametrize("name", by_day(ESTIMATORS, ESTIMATORS_BY_DAY))
 def test_three_steps_from_one_checkpoint_give_the_same_weights(make, count_ops, tmp_path, name):
     # given an Estimator without the scope, and the checkpoint of its start
     estimator_class, columns, num_linear = ESTIMATORS[name]
@@ -117,6 +120,7 @@ def test_three_steps_from_one_checkpoint_give_the_same_weights(make, count_ops, 
     assert (num_stock > 0) == (num_linear > 0)
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize(
     "root, make_optimizer",
     [

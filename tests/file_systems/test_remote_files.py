@@ -18,6 +18,7 @@ def folder(request):
     return request.getfixturevalue(f"{request.param}_folder")
 
 
+@pytest.mark.slow
 def test_a_process_that_is_forked_ends(folder):
     # Given a process that has read a file system, and is forked
     remote_files.write_file(f"{folder}/a", b"one")

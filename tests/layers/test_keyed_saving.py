@@ -77,6 +77,7 @@ def assert_same(found, expected):
             np.testing.assert_array_equal(value, expected_value)
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("options", OPTIONS)
 @pytest.mark.parametrize("optimizer", ["Adam", "Adagrad"])
 def test_a_keras_file_goes_on_as_uninterrupted_training(options, optimizer, tmp_path, monkeypatch):
@@ -121,6 +122,7 @@ def test_a_sequential_model_of_a_dict_goes_on(tmp_path):
     assert (before[1] != model.predict(inputs, verbose=0)).any()
 
 
+@pytest.mark.covering(1)
 @pytest.mark.skipif(IS_KERAS_3, reason="Keras 3 loads no models from SavedModels")
 @pytest.mark.parametrize("options", OPTIONS)
 def test_a_saved_model_of_keras_2_goes_on(options, tmp_path):

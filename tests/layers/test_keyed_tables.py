@@ -146,6 +146,7 @@ def objects_of(folder):
 KEYED_DIMS = {"user": 2, "item": 3, "shop": 4}
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("of_one_name", [False, True], ids=["names", "one name"])
 @pytest.mark.parametrize("export", [export_model, export_archive, save_model])
 def test_an_exported_model_serves_the_rows_of_each_table(export, of_one_name, tmp_path):

@@ -82,6 +82,7 @@ ROUTES = {
 }
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("route", ROUTES)
 def test_packed_ids_are_looked_up_as_the_ids(tables, route, weighted, tmp_path):

@@ -105,6 +105,7 @@ def assert_like_stock(name, ours, stock, traced=True, tolerance=2e-5, **options)
         assert_close(rows_of(ours), rows_of(stock), tolerance)
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("traced", [True, False])
 @pytest.mark.parametrize("overwrite", [None, 3])
 @pytest.mark.parametrize("name", OPTIMIZERS)

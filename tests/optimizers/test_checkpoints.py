@@ -49,6 +49,7 @@ def make(kind, maker):
     return ge.optimizers.wrap(maker()) if kind == "wrapped" else maker()
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("before, after", SWITCHES)
 @pytest.mark.parametrize("name", MAKERS)
 def test_object_based_checkpoints(name, before, after, tmp_path):
@@ -66,6 +67,7 @@ def test_object_based_checkpoints(name, before, after, tmp_path):
     cases.assert_close(values, stock_values(name))
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("before, after", SWITCHES)
 @pytest.mark.parametrize("use_resource", [False, True])
 def test_name_based_checkpoints(before, after, use_resource, tmp_path):

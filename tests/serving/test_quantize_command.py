@@ -60,6 +60,7 @@ class ByRowNumber(tf.Module):
         return {"rows": rows, "sum": tf.reduce_sum(self.dense)[None]}
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("dtype", [tf.float32, tf.bfloat16, tf.float16])
 @pytest.mark.parametrize("to", FORMATS)
 def test_tables_by_row_number_are_quantised_and_followed(to, dtype, tmp_path):

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tensorflow as tf
+from support.session.tiers import by_day
 
 import group_embedding as ge
 from group_embedding.serving.deltas import Reader
@@ -166,7 +167,7 @@ def publish_to_service(url, work_folder, environment):
     return publish_versions(url, work_folder=work_folder)
 
 
-@pytest.mark.parametrize("kind", ["kafka", "redis", "s3"])
+@pytest.mark.parametrize("kind", by_day(["kafka", "redis", "s3"], ["kafka"]))
 def test_versions_go_to_a_service(kind, services, two_ranks, tmp_path):
     # Given two ranks that publish to a service, each of which puts its rows into a folder
     url = services(kind)

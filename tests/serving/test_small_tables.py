@@ -72,6 +72,7 @@ def tiers(request, tmp_path):
     return lambda size, options: f"memory={size},{request.param}={tmp_path / 'rows'}{options}"
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("options", ["", ",insert=background,timeout=20s", ",insert=off"])
 @pytest.mark.parametrize("size", ["1", "1GB"])  # one row of each table, and more than all
 def test_small_tables(tiers, size, options, tmp_path):

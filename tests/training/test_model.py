@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import tensorflow as tf
+from support.session.tiers import by_day
 
 import group_embedding as ge
 from group_embedding.keras_compat import IS_KERAS_3, keras
@@ -120,6 +121,7 @@ def fit(model, data, **options):
     return history.history
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("steps_per_execution", [1, 2])
 @pytest.mark.parametrize("kind", MODELS)
 def test_fit_trains_as_without_compilation(data, kind, steps_per_execution):
@@ -152,6 +154,7 @@ def test_a_model_that_runs_eagerly_trains_alike(data):
         np.testing.assert_allclose(got[name], values, atol=2e-6, err_msg=name)
 
 
+@pytest.mark.slow
 def test_half_precision(data):
     # Given models that compute in bfloat16
     keras.mixed_precision.set_global_policy("mixed_bfloat16")
@@ -244,7 +247,7 @@ def test_a_train_step_of_ones_own_is_compiled(data):
     assert model.train_step.num_programs == 1
 
 
-@pytest.mark.parametrize("kind", ["functional", "subclassed"])
+@pytest.mark.parametrize("kind", by_day(["functional", "subclassed"], ["subclassed"]))
 def test_a_fitted_model_is_saved_restored_and_exported(data, kind, tmp_path):
     # Given a fitted model
     inputs = data[0]

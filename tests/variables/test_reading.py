@@ -221,6 +221,7 @@ class Rows(tf.keras.layers.Layer):
         return tf.reduce_sum(rows_of(self.table, tf.reshape(keys, [-1])), axis=-1, keepdims=True)
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("run_eagerly", [False, True])
 def test_keras_model(make_table, run_eagerly):
     # Given a model with a table

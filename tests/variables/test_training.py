@@ -146,6 +146,7 @@ def test_function_equals_variables(name, storage):
     cases.assert_same_bits(values_of(slices), values_of(fused))
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("name", ["adagrad", "amsgrad", "ftrl"])
 def test_eager_steps(name, storage):
     # Given some steps in a function
