@@ -42,7 +42,7 @@ if HAS_HOROVOD:
     )
 
 
-BY_DAY = ("bench_lookup", "bench_kernel", "bench_train")
+BY_DAY = ("bench_lookup",)
 
 
 @pytest.mark.parametrize("name", by_day(COMMANDS, BY_DAY))
@@ -63,6 +63,7 @@ def test_benchmark_runs(name, tmp_path):
     assert any(line.split()[:1] == headings[0].split()[:1] for line in done.stdout.splitlines())
 
 
+@pytest.mark.slow
 def test_serving_is_measured(tmp_path):
     # Given the server, what the client is built with, and a few ratings
     if not (ROOT / "group_embedding" / "ge-serve").exists():
@@ -109,6 +110,7 @@ def test_a_dlrm_is_shown_beside_its_peer(tmp_path, monkeypatch):
     assert (tmp_path / "both.png").read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not HAS_HOROVOD, reason="Horovod is not installed")
 def test_tables_over_ranks_are_timed(tmp_path):
     # Given the DLRM, with tables found by key

@@ -86,6 +86,7 @@ def check_saved_model(result, movielens_folder):
     np.testing.assert_allclose(one, recorded[:1], atol=1e-6)
 
 
+@pytest.mark.slow
 def test_criteo_file(run_example, criteo_file):
     ran = run_example(SCRIPT, "--data", criteo_file, "--steps", 12, "--batch-size", 256)
     stock, grouped = ran.results["stock"], ran.results["grouped"]
@@ -94,6 +95,7 @@ def test_criteo_file(run_example, criteo_file):
     assert 0 < stock["log_loss"] < 1
 
 
+@pytest.mark.slow
 def test_stock_needs_no_group_embedding(run_example, movielens_folder, tmp_path):
     # Given a group_embedding that cannot be imported, when only the stock model is asked for:
     (tmp_path / "group_embedding.py").write_text("raise ImportError('not built')\n")
@@ -105,6 +107,7 @@ def test_stock_needs_no_group_embedding(run_example, movielens_folder, tmp_path)
     assert ran.results["stock"]["steps"] == 3
 
 
+@pytest.mark.slow
 def test_movielens_100k(run_example):
     # Given the real data, when both models see a whole epoch of it:
     try:
@@ -120,6 +123,7 @@ def test_movielens_100k(run_example):
     assert stock["steps"] == 80_000 // 512
 
 
+@pytest.mark.slow
 def test_two_ranks_equal_one_process(run_example, movielens_folder):
     # Given Horovod, when two ranks train the grouped model, and the first of them the stock one:
     pytest.importorskip("horovod.tensorflow", reason="Horovod is not installed")

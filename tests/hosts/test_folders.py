@@ -134,7 +134,11 @@ def save(cases, folder):
 
 @pytest.mark.parametrize(
     "where, cases",
-    [("ab", list(CASES)), ("aabb", ["checkpoint", "saver"]), ("abc", ["checkpoint", "saver"])],
+    [
+        pytest.param("ab", list(CASES), marks=pytest.mark.slow),
+        ("aabb", ["checkpoint", "saver"]),
+        pytest.param("abc", ["checkpoint", "saver"], marks=pytest.mark.slow),
+    ],
 )
 def test_folders_of_one_name_are_refused(make_bed, start_job, tmp_path, where, cases):
     # Given a folder of one name, which each host has for itself
@@ -155,6 +159,7 @@ def test_folders_of_one_name_are_refused(make_bed, start_job, tmp_path, where, c
             assert "(host a)" in error
 
 
+@pytest.mark.slow
 def test_a_shared_folder_is_taken(make_bed, start_job, tmp_path):
     folder = tmp_path / "runs"
     folder.mkdir()

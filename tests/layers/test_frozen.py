@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import tensorflow as tf
+from support.session.tiers import by_day
 
 import group_embedding as ge
 from group_embedding.keras_compat import keras
@@ -91,7 +92,9 @@ def test_a_frozen_layer_does_not_change_and_goes_on(train):
     )
 
 
-@pytest.mark.parametrize("freeze", ["the model", "before it is built"])
+@pytest.mark.parametrize(
+    "freeze", by_day(["the model", "before it is built"], ["before it is built"])
+)
 def test_ways_to_freeze(freeze):
     # Given a model whose layer never was trainable, or which is frozen but for its head
     model = Model(trainable=freeze == "the model")

@@ -112,11 +112,13 @@ def test_the_first_lookup_moves_variables_and_no_value_changes():
     assert are_equal
 
 
+@pytest.mark.slow
 def test_a_step_moves_the_slots_too():
     # when a step updates two variables, then they and their slots are in large pages
     assert in_a_fresh_process(update) >= 4 * _MOVED_KB
 
 
+@pytest.mark.slow
 def test_a_table_that_is_a_tensor_stays():
     assert in_a_fresh_process(look_up_a_tensor) < 2048
 

@@ -116,6 +116,7 @@ def silent():
         yield f"redis://127.0.0.1:{listener.getsockname()[1]}/clicks?timeout=60"
 
 
+@pytest.mark.slow
 def test_a_server_that_has_a_version_does_not_wait_for_a_slow_source(
     silent, start, model, tmp_path
 ):

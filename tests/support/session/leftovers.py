@@ -17,6 +17,7 @@ from pathlib import Path
 RUN = "GROUP_EMBEDDING_TEST_RUN"
 SHARED_MEMORY = Path("/dev/shm")
 _GRACE = 10  # seconds for processes that are about to end
+_OF_TENSORFLOW = "__autograph_generated_file"  # which AutoGraph leaves behind
 
 
 class Leftovers:
@@ -46,7 +47,8 @@ class Leftovers:
         ]
         for pid in processes:
             os.kill(pid, signal.SIGKILL)
-        found += [f"file {path}" for path in sorted(self._folder.iterdir())]
+        left = (path for path in self._folder.iterdir() if not path.name.startswith(_OF_TENSORFLOW))
+        found += [f"file {path}" for path in sorted(left)]
         found += [f"shared memory {path}" for path in sorted(self._new_shared_memory())]
         found += [
             f"file of the checkout {path}"
