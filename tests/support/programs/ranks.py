@@ -45,7 +45,7 @@ class Starter:
         root = str(_STARTER.parents[3])
         path = [root, *filter(None, [os.environ.get("PYTHONPATH")])]
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path)}
-        # Of several ranks on the cores of one machine.
+        # Several ranks share the cores of one machine.
         environment.setdefault("TF_NUM_INTRAOP_THREADS", "1")
         environment["CUDA_VISIBLE_DEVICES"] = ""  # CUDA cannot be used in a copy of a process
         self._process = subprocess.Popen(
@@ -108,7 +108,7 @@ class Job:
                 timeout=timeout,
             )
 
-    # Of a job whose ranks are all on this machine.
+    # A subclass whose ranks are on several hosts overrides these.
 
     def _start_on(self, name, command, **pipes):
         return subprocess.Popen(command, **pipes)
@@ -167,7 +167,7 @@ class Job:
         return [outcome.result for outcome in outcomes]
 
     def has_ended(self):
-        """Whether all ranks have ended."""
+        """True when all ranks have ended."""
         return len(self._codes()) == self._num_ranks
 
     def any_has_ended(self):
@@ -235,7 +235,7 @@ def _environment_of(rank, where, address, port):
 
 
 def run_script(*command):
-    """What a rank does that is a program: `command` is its path and its arguments."""
+    """Runs a script in a rank: `command` is its path and its arguments."""
     sys.argv = list(map(str, command))
     sys.path.insert(0, str(Path(sys.argv[0]).parent))
     runpy.run_path(sys.argv[0], run_name="__main__")

@@ -29,7 +29,7 @@ _NAMESPACES = ("net", "uts", "mnt", "pid_for_children")
 
 
 def wait_for_ranks():
-    """Starts ranks as it is told to. Returns in each of them alone, with what was told."""
+    """Starts a rank for each line of stdin. Returns in the ranks alone, each with its request."""
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # copies are not waited for here
     print("ok", flush=True)
     while line := sys.stdin.readline():

@@ -1,5 +1,4 @@
-"""What a run of the tests leaves behind, which is an error: processes, the ports that they listen
-on, files and folders.
+"""`Leftovers` finds the processes, ports, files and folders that a run of the tests leaves behind.
 
 All processes that tests start inherit RUN from the environment, and TMPDIR, a folder of the run
 alone. So other programs of the machine are never taken for a test's.

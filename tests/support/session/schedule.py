@@ -1,4 +1,4 @@
-"""Which tests run in one process, and their order: those of a file, and all that use ranks."""
+"""Units of tests, each of which one process runs, and their order: files, and tests of ranks."""
 
 import random
 
@@ -9,13 +9,13 @@ RANKS = ("two_ranks", "three_ranks", "several_ranks", "four_ranks")  # fixtures
 
 
 def unit_of(test):
-    """What runs in one process: "ranks", or the file of a test."""
+    """The unit of a test, which one process runs: "ranks", or the file of the test."""
     return "ranks" if test.startswith(SHARED_RANKS) else test.partition("::")[0]
 
 
 def first_ranks(items):
-    """The order of tests: those of ranks, of which there is one long unit, before all others; among
-    them files that need the same ranks follow each other, so that idle ranks can end."""
+    """The order of tests: the long unit of ranks is first. In it
+    files that need the same ranks follow each other, so that idle ranks can end."""
     needed = {}  # by file
     for item in items:
         found = {RANKS.index(name) for name in RANKS if name in getattr(item, "fixturenames", ())}

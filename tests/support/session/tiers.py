@@ -1,4 +1,4 @@
-"""Which tests run in which tier: by day, the fast ones; the slow ones too in `make test-all`."""
+"""Tiers of tests: `make test` runs the fast ones, `make test-all` the slow ones too."""
 
 import itertools
 
