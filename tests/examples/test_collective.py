@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import tensorflow as tf
+from support.session.tiers import by_day
 
 HOROVODRUN = [Path(sys.executable).with_name("horovodrun"), "-np", "2"]
 ARGUMENTS = "--steps", 40, "--batch-size", 128
@@ -14,8 +15,7 @@ SCRIPTS = {
 }
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("script", SCRIPTS)
+@pytest.mark.parametrize("script", by_day(SCRIPTS, (), ["estimator_collective.py"]))
 def test_two_ranks_train_the_model_of_one_process(run_example, movielens_folder, tmp_path, script):
     pytest.importorskip("horovod.tensorflow", reason="Horovod is not installed")
     if script.startswith("estimator") and not hasattr(tf, "estimator"):

@@ -6,6 +6,7 @@ from pathlib import Path
 import nbclient
 import nbformat
 import pytest
+from support.session.tiers import by_day
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 # The least AUC on rows that were not seen.
@@ -21,8 +22,7 @@ def figures(text):
     return [float(found) for found in re.findall(r"AUC (0\.\d{4})", text)]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", LEAST_AUC)
+@pytest.mark.parametrize("name", by_day(LEAST_AUC, (), ["criteo", "news"]))
 def test_a_notebook(name, monkeypatch):
     # Given a notebook, with the outputs that were stored
     monkeypatch.setenv("PYTHONPATH", str(EXAMPLES.parent))

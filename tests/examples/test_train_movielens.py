@@ -107,7 +107,7 @@ def test_stock_needs_no_group_embedding(run_example, movielens_folder, tmp_path)
     assert ran.results["stock"]["steps"] == 3
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_movielens_100k(run_example):
     # Given the real data, when both models see a whole epoch of it:
     try:
@@ -123,7 +123,7 @@ def test_movielens_100k(run_example):
     assert stock["steps"] == 80_000 // 512
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_two_ranks_equal_one_process(run_example, movielens_folder):
     # Given Horovod, when two ranks train the grouped model, and the first of them the stock one:
     pytest.importorskip("horovod.tensorflow", reason="Horovod is not installed")

@@ -5,6 +5,7 @@ import subprocess
 import sys
 
 import pytest
+from support.session.tiers import by_day
 
 # In each round an op of a table gets a little more memory than in the one before, too little in the
 # first rounds. Whatever becomes of it, the table then has the keys that it had, and works.
@@ -88,16 +89,12 @@ print("errors", errors)
 
 
 OPS = ["insert", "read", "train", "train_counted", "train_bloom", "erase"]
-# Each takes ten seconds: by day one, in `make nightly` the other ops on the disk tier.
-TIERS = {("train", "DRAM"): [], ("train", "DRAM_SSDHASH"): [pytest.mark.slow]}
-CASES = [pytest.param(op, "DRAM", marks=TIERS.get((op, "DRAM"), pytest.mark.slow)) for op in OPS]
-CASES += [
-    pytest.param(op, "DRAM_SSDHASH", marks=TIERS.get((op, "DRAM_SSDHASH"), pytest.mark.soak))
-    for op in OPS
-]
+# Each takes ten seconds: by day one, and another in `make test-all`.
+CASES = [(op, storage) for storage in ("DRAM", "DRAM_SSDHASH") for op in OPS]
+RARE = set(CASES) - {("train", "DRAM"), ("train", "DRAM_SSDHASH")}
 
 
-@pytest.mark.parametrize("op, storage", CASES)
+@pytest.mark.parametrize("op, storage", by_day(CASES, [("train", "DRAM")], RARE))
 def test_memory_that_runs_out_is_an_error(op, storage):
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM, op, storage],

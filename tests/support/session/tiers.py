@@ -8,15 +8,16 @@ import pytest
 SLOW_FIXTURES = {"hdfs_server", "hdfs_folder"}
 
 
-def by_day(values, chosen):
+def by_day(values, chosen, nightly=()):
     """The values of a parameter, or tuples of several, of which all but the chosen ones are marked
-    slow."""
+    slow, and the nightly ones soak."""
 
-    def slow(value):
+    def marked(value):
         values = value if isinstance(value, tuple) else (value,)
-        return pytest.param(*values, marks=pytest.mark.slow)
+        mark = pytest.mark.soak if value in nightly else pytest.mark.slow
+        return pytest.param(*values, marks=mark)
 
-    return [value if value in chosen else slow(value) for value in values]
+    return [value if value in chosen else marked(value) for value in values]
 
 
 def values_of_run(request, name):
