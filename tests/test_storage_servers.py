@@ -44,6 +44,7 @@ class Broken(Echo):
         pass
 
 
+@pytest.mark.slow
 def test_processes_share_a_server_until_the_last_is_killed(tmp_path):
     # Given three processes that ask for one server at the same time
     users = [_start_user(tmp_path) for _ in range(3)]

@@ -111,9 +111,10 @@ def test_checker_finds_mistakes_in_a_program(tmp_path):
     ]
     program.write_text("\n".join([*header, *PROGRAM]) + "\n")
 
-    # When it is checked, with what `make lint` has found out about the package
+    # When it is checked as an installed package's user checks it
     checked = subprocess.run(
-        [sys.executable, "-m", "mypy", "--config-file", str(ROOT / "pyproject.toml"), str(program)],
+        [sys.executable, "-m", "mypy", "--config-file", str(ROOT / "pyproject.toml")]
+        + ["--follow-imports", "silent", "--cache-dir", str(tmp_path), str(program)],
         cwd=ROOT,
         capture_output=True,
         text=True,

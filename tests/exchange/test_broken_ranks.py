@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from exchange.gpu_processes import on_gpus
 from support.programs import ranks
+from support.session.tiers import by_day
 
 from group_embedding.testing import launch, stop
 
@@ -88,7 +89,7 @@ WHERE = [
 
 
 @pytest.mark.parametrize("arguments, num_ranks", WHERE)
-@pytest.mark.parametrize("what", ["killed", "stopped", "raises"])
+@pytest.mark.parametrize("what", by_day(["killed", "stopped", "raises"], ["killed", "raises"]))
 def test_the_other_ranks_end_and_say_why(starter, tmp_path, what, arguments, num_ranks):
     (tmp_path / "endless").touch()
     on_cpu = not arguments  # CUDA cannot be used in a copy of a process

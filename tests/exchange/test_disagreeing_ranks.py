@@ -80,7 +80,13 @@ def test_all_ranks_raise_what_differs(found_of_shared, case):
 
 # Cases whose like, in another kind of step, goes the same way: each starts ranks of its own.
 ALIKE = ("over_horovod-eager", "over_horovod-function", "ids_of_another_rank-function")
-ALIKE += ("exits-eager", "exits-graph", "enormous_batch-function", "enormous_batch-eager")
+ALIKE += (
+    "more_tables-eager",
+    "exits-eager",
+    "exits-graph",
+    "enormous_batch-function",
+    "enormous_batch-eager",
+)
 
 
 @pytest.mark.parametrize("case", by_day(LAST, set(LAST) - set(ALIKE)))

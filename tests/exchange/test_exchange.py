@@ -227,6 +227,7 @@ def test_memory_of_one_host_conforms(several_ranks):
     assert several_ranks.run(conform_on_rank) == expected
 
 
+@pytest.mark.slow
 def test_memory_beside_gpus_conforms(several_ranks):
     assert several_ranks.run(conform_beside_gpus_on_rank) == [[1, 1]] * several_ranks.num_ranks
 

@@ -103,6 +103,7 @@ def assert_is_keyed(found):
         assert found[key][1:] == (key % 5, key % 7)
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("placement", PLACES)
 @pytest.mark.parametrize("way", ["eagerly", "in a graph"])
 def test_a_table_starts_from_a_keyed_table_and_its_changes(started, way, placement):

@@ -96,6 +96,7 @@ def test_a_key_starts_alike_whoever_owns_it(devices):
     assert len(np.unique(values[:7])) == values[:7].size
 
 
+@pytest.mark.slow
 def test_the_loop_that_sok_documents(devices):
     expected = devices(cases.documented_loop, 1)
 

@@ -16,7 +16,7 @@ NAMES = [f"{form}_3" for form in saving_cases.FORMS if form not in SERVED]
 # What they save is read by any number of ranks. (Each of the rest saves as one of these does.)
 WHOLE = ["Eager_3", "Graph_3", "GraphOfRanks_3", "Sok_3"]
 WHOLE += ["Functional_3", "FunctionalWeights_3", "FunctionalCheckpoint_3"]
-BY_DAY = ["Eager_3", "Graph_3", "Functional_3"]
+BY_DAY = ["Graph_3", "Functional_3"]
 _SECONDS = 30  # that a case may take
 
 

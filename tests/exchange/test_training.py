@@ -248,7 +248,7 @@ def test_ranks_train_the_model_of_one_process(ranks, expected, kind):
     assert_same_training(ranks, expected, kind)
 
 
-@pytest.mark.parametrize("kind", by_day(OTHER_KINDS, ["v1_clipped", "keras_adam"]))
+@pytest.mark.parametrize("kind", by_day(OTHER_KINDS, ["v1_clipped"]))
 def test_two_ranks_train_the_model_of_one_process(two_ranks_other_kinds, expected, kind):
     assert_same_training(two_ranks_other_kinds, expected, kind)
 

@@ -73,7 +73,7 @@ ESTIMATORS = {
     ),
 }
 
-ESTIMATORS_BY_DAY = ["DNNClassifier", "compat.v1 DNNLinearCombinedClassifier"]
+ESTIMATORS_BY_DAY = ["compat.v1 DNNLinearCombinedClassifier"]
 
 
 @pytest.mark.parametrize("name", by_day(ESTIMATORS, ESTIMATORS_BY_DAY))

@@ -9,7 +9,7 @@ from group_embedding.file_systems import remote_files
 from group_embedding.file_systems.create_once import create_file
 
 
-@pytest.fixture(params=["s3", "hdfs", "memory"])
+@pytest.fixture(params=["s3", pytest.param("hdfs", marks=pytest.mark.slow), "memory"])
 def folder(request):
     pytest.importorskip("fsspec")
     if request.param == "memory":

@@ -10,7 +10,7 @@ from group_embedding.file_systems import remote_files
 from group_embedding.file_systems.connections import FileSystemError, is_remote, local_path
 
 
-@pytest.fixture(params=["s3", "gs", "hdfs", "memory"])
+@pytest.fixture(params=["s3", "gs", pytest.param("hdfs", marks=pytest.mark.slow), "memory"])
 def folder(request):
     pytest.importorskip("fsspec")
     if request.param == "memory":

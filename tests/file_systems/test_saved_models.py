@@ -14,7 +14,7 @@ from group_embedding.file_systems.connections import FileSystemError
 pytest.importorskip("fsspec")
 
 
-@pytest.fixture(params=["s3", "gs", "hdfs", "memory"])
+@pytest.fixture(params=["s3", "gs", pytest.param("hdfs", marks=pytest.mark.slow), "memory"])
 def url(request):
     if request.param == "memory":
         return f"memory://{os.urandom(4).hex()}/7"

@@ -315,6 +315,7 @@ def test_stochastic_rounding(place, dtype):
     assert not np.array_equal(first, other)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("combiner", by_day(["sum", "mean"], ["mean"]))
 @pytest.mark.parametrize("weighted", by_day([False, True], [True]))

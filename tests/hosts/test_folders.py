@@ -132,6 +132,7 @@ def save(cases, folder):
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "where, cases",
     [

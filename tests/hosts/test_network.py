@@ -71,6 +71,7 @@ def look_up_with_names(make_bed, start_job, tmp_path):
     return start
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("where", LAYOUTS)
 def test_a_name_of_the_loopback_is_not_given_to_other_hosts(look_up_with_names, where):
     ranks = look_up_with_names(where, with_all=True).results()
@@ -87,6 +88,7 @@ def test_a_host_without_an_address_is_told_what_to_set(look_up_with_names):
         assert f"set {RENDEZVOUS} on all ranks to the address of host a" in output
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "environment, names, error",
     [

@@ -104,6 +104,7 @@ def in_a_fresh_process(function, **environment):
     return ast.literal_eval(done.stdout.splitlines()[-1])
 
 
+@pytest.mark.slow
 def test_the_first_lookup_moves_variables_and_no_value_changes():
     # when two variables of 40 MB are looked up twice
     moved, are_equal = in_a_fresh_process(look_up_twice)
@@ -123,6 +124,7 @@ def test_a_table_that_is_a_tensor_stays():
     assert in_a_fresh_process(look_up_a_tensor) < 2048
 
 
+@pytest.mark.slow
 def test_the_environment_turns_moves_off():
     # when a process that is told to leave pages as they are looks variables up, then none is moved
     moved, _ = in_a_fresh_process(look_up_twice, GROUP_EMBEDDING_LARGE_PAGES="0")

@@ -3,6 +3,7 @@
 import os
 
 import pytest
+from support.session.tiers import by_day
 
 from group_embedding.keras_compat import IS_KERAS_3
 from programs.compare import Difference, run
@@ -27,7 +28,7 @@ def run_seeds(seeds):
     return "\n".join([*failures, hint]) if failures else ""
 
 
-@pytest.mark.parametrize("part", range(2))
+@pytest.mark.parametrize("part", by_day(range(2), [0]))
 def test_programs(part):
     # Given programs that are drawn from fixed seeds
     seeds = range(SEED + 20 * part, SEED + 20 * (part + 1))

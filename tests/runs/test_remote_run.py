@@ -17,6 +17,7 @@ from group_embedding.runs.run import Run
 pytest.importorskip("fsspec")
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_on_another_machine(s3_folder, tmp_path, monkeypatch):
     # Given data at a URL, and a config whose run is kept there
     url = s3_folder

@@ -110,6 +110,7 @@ def test_hooks_of_ranks_publish(two_ranks, tmp_path):
         np.testing.assert_array_equal(session.predict({"ids": ids})["score"], served)
 
 
+@pytest.mark.slow
 def test_hooks_of_ranks_publish_in_the_background(two_ranks, tmp_path):
     target = str(tmp_path / "target")
     expected, _ = two_ranks.run(publish_by_hook, target, {"every_seconds": 0}, timeout=300)
@@ -130,6 +131,7 @@ def fail_to_export(target):
             return str(error)
 
 
+@pytest.mark.slow
 def test_an_export_that_fails_is_told_on_all_ranks(two_ranks, tmp_path):
     told = two_ranks.run(fail_to_export, str(tmp_path / "target"), timeout=300)
     assert all("expected `export` to return the folder of a SavedModel" in text for text in told)
@@ -173,6 +175,7 @@ def train_an_estimator(folder, target):
             return export_whole(checkpoint, f"{folder}/last").decode()
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(tf, "estimator"), reason="this TensorFlow has no Estimators")
 def test_an_estimator_of_ranks_publishes(two_ranks, tmp_path):
     # Given an Estimator that two ranks train, and that publishes by a hook

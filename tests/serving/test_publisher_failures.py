@@ -96,6 +96,7 @@ def test_a_commit_that_is_told_late_counts(model, random, tmp_path, monkeypatch)
         assert_same(reader_of(tmp_path).read(version), content_of(model))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("on_failure", ["raise", "keep"])
 def test_a_target_that_hangs_does_not_stop_training(
     on_failure, model, random, tmp_path, monkeypatch

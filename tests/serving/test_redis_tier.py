@@ -150,6 +150,7 @@ def test_a_server_that_takes_no_rows_is_unavailable(squares, new_redis, argument
         main(["load", str(squares), "--tiers", f"memory=1kB,redis={redis.address}"])
 
 
+@pytest.mark.slow
 def test_processes_fill_one_database_at_a_time(squares, redis_url):
     # Given processes that open a model that nobody has loaded
     program = f"""

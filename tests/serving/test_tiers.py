@@ -76,6 +76,7 @@ def table(session, name):
     return found
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("memory", ["1", "20kB", "1GiB"])
 def test_answers_are_those_of_memory(wide, below, memory):
     # Given a model in memory, and one in tiers whose memory has few of the rows, or more than all
@@ -99,6 +100,7 @@ def test_answers_are_those_of_memory(wide, below, memory):
         assert table(tiered, "few")["cached"] <= 10 and table(tiered, "none")["cached"] == 0
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("quantize", [None, "int8"])
 def test_every_version_is_the_trainers(tmp_path, below, quantize):
     # Given a model that is published, and sessions in memory and in tiers

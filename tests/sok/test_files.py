@@ -81,9 +81,7 @@ def ranks(request):
     return run
 
 
-@pytest.mark.parametrize(
-    "dumped_by, loaded_by", by_day([(1, 2), (2, 1), (2, 3), (2, 2)], [(2, 1), (2, 3)])
-)
+@pytest.mark.parametrize("dumped_by, loaded_by", by_day([(1, 2), (2, 1), (2, 3), (2, 2)], [(2, 3)]))
 def test_tables_and_optimizer_go_on_as_they_were(ranks, tmp_path, dumped_by, loaded_by):
     expected = together(ranks(dumped_by, dump_on_rank, str(tmp_path)))
 

@@ -162,6 +162,7 @@ sys.stdin.read()
 """
 
 
+@pytest.mark.slow
 def test_what_a_killed_process_left_is_removed(tmp_path):
     # Given two processes with stores, of which one is killed, and a folder that is no store's
     env = {**os.environ, "TMPDIR": str(tmp_path)}

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from support.session.tiers import by_day
 
 import group_embedding as ge
 from group_embedding.serving import __main__ as command
@@ -239,7 +240,7 @@ def test_a_network_with_its_tables(kind, tmp_path):
     np.testing.assert_allclose(found[:, 0], 1 / (1 + np.exp(-np.array(logits))), rtol=1e-6)
 
 
-@pytest.mark.parametrize("dtype", [np.uint32, np.int64])
+@pytest.mark.parametrize("dtype", by_day([np.uint32, np.int64], [np.uint32]))
 def test_keys_of_32_bits(dtype, tmp_path, capsys):
     # Given a file of unsigned keys, in files of 4 and of 8 bytes a key
     sparse = sparse_model(tmp_path / "sparse", [7, 2**32 - 1], [[1], [2]], dtype)

@@ -86,6 +86,7 @@ def metric(running, name):
     return float(line.split()[-1])
 
 
+@pytest.mark.slow
 def test_a_server_does_not_start_without_its_broker_unless_it_has_a_version(
     broker, start, model, tmp_path, capfd, monkeypatch
 ):

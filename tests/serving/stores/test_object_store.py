@@ -27,7 +27,9 @@ def folder():
 @pytest.fixture
 def writer(folder, tmp_path, monkeypatch):
     """A writer of that folder."""
-    monkeypatch.setattr("written_versions.open_target", lambda url: RemoteTarget(ObjectStore(url)))
+    monkeypatch.setattr(
+        "support.cases.written_versions.open_target", lambda url: RemoteTarget(ObjectStore(url))
+    )
     return Writer(folder, tmp_path)
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 RUN = "GROUP_EMBEDDING_TEST_RUN"
 SHARED_MEMORY = Path("/dev/shm")
-_GRACE = 10  # seconds for processes that are about to end
+_GRACE = 5  # seconds for processes that are about to end
 _OF_TENSORFLOW = "__autograph_generated_file"  # which AutoGraph leaves behind
 
 
