@@ -2,6 +2,7 @@
 // much memory there is.
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <memory>
 #include <random>
 #include <thread>
@@ -13,10 +14,17 @@
 namespace group_embedding {
 namespace {
 
+// Requests that are late are not what is tested here.
+TierOptions Patient(Insert insert) {
+  TierOptions tiers = Options(insert);
+  tiers.timeout = std::chrono::minutes(1);
+  return tiers;
+}
+
 TEST(ARequestLargerThanTheCacheLeavesAtMostOneCacheOfIt) {
   // Given a cache of 100 rows, and requests of 5,000 keys, each third of which is nowhere
   for (const Insert insert : {Insert::kAtOnce, Insert::kBackground}) {
-    Tiered tiered(100'000, 100, Options(insert));
+    Tiered tiered(100'000, 100, Patient(insert));
     ServedTable* const table = tiered.table.get();
     for (int64_t turn = 1; turn <= 20; ++turn) {
       std::vector<int64_t> keys;
@@ -42,7 +50,7 @@ TEST(ARequestLargerThanTheCacheLeavesAtMostOneCacheOfIt) {
 
 TEST(MemoryIsCountedWhileRequestsMoveRows) {
   // Given threads whose keys push each other out of a small cache, so that its index grows anew
-  Tiered tiered(100'000, 50, Options(Insert::kAtOnce));
+  Tiered tiered(100'000, 50, Patient(Insert::kAtOnce));
   ServedTable* const table = tiered.table.get();
   std::atomic<bool> stop{false};
   std::atomic<int64_t> num_failed{0};
@@ -75,7 +83,7 @@ TEST(MemoryIsCountedWhileRequestsMoveRows) {
 
 TEST(MemoryIsTheBudgetAndOneDeltaWhileTwoVersionsAreOpen) {
   // Given a full cache of 1,000 rows, and a trainer that publishes 300 of 300,000 rows at a time
-  Tiered tiered(300'000, 1'000, Options(Insert::kAtOnce));
+  Tiered tiered(300'000, 1'000, Patient(Insert::kAtOnce));
   ServedTable* const table = tiered.table.get();
   std::mt19937 random(1);
   const auto ask = [&](const Overlay* overlay) {
