@@ -27,6 +27,7 @@ import pytest
 from support.servers.shared_server import shared_server
 from support.session import schedule, tiers
 from support.session.durations import Durations, send_budget
+from support.session.folders import remove_folders
 from support.session.leftovers import Leftovers
 
 SEED = int(os.environ.get("GROUP_EMBEDDING_TEST_SEED", "20240501"))
@@ -92,6 +93,7 @@ def pytest_configure(config):
 
 @pytest.hookimpl(trylast=True)  # when the workers have ended
 def pytest_sessionfinish(session):
+    remove_folders()
     if LEFTOVERS not in session.config.stash:
         return
     for line in session.config.stash[LEFTOVERS].find():

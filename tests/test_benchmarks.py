@@ -43,9 +43,10 @@ if HAS_HOROVOD:
 
 
 BY_DAY = ("bench_lookup",)
+RARE = set(COMMANDS) - {"bench_first_call", "bench_table_cpu", "bench_exchange", "bench_kernel"}
 
 
-@pytest.mark.parametrize("name", by_day(COMMANDS, BY_DAY))
+@pytest.mark.parametrize("name", by_day(COMMANDS, BY_DAY, RARE))
 def test_benchmark_runs(name, tmp_path):
     # Given a benchmark, when it runs as in the README but small
     path, picture = tmp_path / "figures.json", tmp_path / "figures.png"
@@ -63,7 +64,7 @@ def test_benchmark_runs(name, tmp_path):
     assert any(line.split()[:1] == headings[0].split()[:1] for line in done.stdout.splitlines())
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_serving_is_measured(tmp_path):
     # Given the server, what the client is built with, and a few ratings
     if not (ROOT / "group_embedding" / "ge-serve").exists():
@@ -110,7 +111,7 @@ def test_a_dlrm_is_shown_beside_its_peer(tmp_path, monkeypatch):
     assert (tmp_path / "both.png").read_bytes().startswith(b"\x89PNG")
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.skipif(not HAS_HOROVOD, reason="Horovod is not installed")
 def test_tables_over_ranks_are_timed(tmp_path):
     # Given the DLRM, with tables found by key

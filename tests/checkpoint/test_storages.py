@@ -1,7 +1,6 @@
 """Keyed tables in other storages than DRAM, in checkpoints: the tests of the others, made again."""
 
 import gc
-import tempfile
 
 import pytest
 from checkpoint import checkpoint_cases as cases
@@ -22,6 +21,7 @@ from checkpoint.test_savers import (  # noqa: F401
     test_keys_are_evicted_when_a_checkpoint_is_saved,
     test_what_a_filter_has_counted_is_restored,
 )
+from support.session.folders import make_folder
 
 import group_embedding as ge
 
@@ -29,13 +29,13 @@ import group_embedding as ge
 NUM_ROWS = 60
 ROW_BYTES = 4 * cases.DIM * 3 + 40
 TYPES = ge.StorageType
-FOLDER = tempfile.TemporaryDirectory(prefix="group_embedding_tests_")
+FOLDER = make_folder()
 STORAGES = [
     pytest.param(
         ge.StorageOption(TYPES.DRAM_SSDHASH, storage_size=[NUM_ROWS * ROW_BYTES]), id="DISK"
     ),
     pytest.param(
-        ge.StorageOption(TYPES.DRAM_SSDHASH, FOLDER.name, storage_size=[NUM_ROWS * ROW_BYTES]),
+        ge.StorageOption(TYPES.DRAM_SSDHASH, FOLDER, storage_size=[NUM_ROWS * ROW_BYTES]),
         id="DISK in a folder",
         marks=pytest.mark.slow,
     ),

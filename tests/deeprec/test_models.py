@@ -97,13 +97,15 @@ def make_optimizer(tf, name):
     }[name]()
 
 
-@pytest.mark.parametrize("keyed", [False, True], ids=["hashed", "keyed"])
+@pytest.mark.parametrize(
+    "keyed", [pytest.param(False, marks=pytest.mark.slow), True], ids=["hashed", "keyed"]
+)
 @pytest.mark.parametrize(
     "model, optimizer",
     [
-        (dlrm, "adamasync"),
+        pytest.param(dlrm, "adamasync", marks=pytest.mark.slow),
         pytest.param(dlrm, "adagraddecay", marks=pytest.mark.slow),
-        pytest.param(wide_and_deep, "adamw", marks=pytest.mark.slow),
+        (wide_and_deep, "adamw"),
         pytest.param(wide_and_deep, "adam", marks=pytest.mark.slow),
     ],
 )

@@ -15,7 +15,7 @@ SCRIPTS = {
 }
 
 
-@pytest.mark.parametrize("script", by_day(SCRIPTS, (), ["estimator_collective.py"]))
+@pytest.mark.parametrize("script", by_day(SCRIPTS, (), nightly=SCRIPTS))
 def test_two_ranks_train_the_model_of_one_process(run_example, movielens_folder, tmp_path, script):
     pytest.importorskip("horovod.tensorflow", reason="Horovod is not installed")
     if script.startswith("estimator") and not hasattr(tf, "estimator"):

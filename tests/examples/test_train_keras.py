@@ -5,6 +5,7 @@ import pytest
 SCRIPT = "train_keras.py"
 
 
+@pytest.mark.slow
 def test_movielens(run_example, movielens_folder):
     ran = run_example(SCRIPT, "--data", movielens_folder, "--steps", 60, "--batch-size", 128)
     (result,) = ran.results.values()

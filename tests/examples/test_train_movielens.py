@@ -86,7 +86,7 @@ def check_saved_model(result, movielens_folder):
     np.testing.assert_allclose(one, recorded[:1], atol=1e-6)
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_criteo_file(run_example, criteo_file):
     ran = run_example(SCRIPT, "--data", criteo_file, "--steps", 12, "--batch-size", 256)
     stock, grouped = ran.results["stock"], ran.results["grouped"]

@@ -51,7 +51,7 @@ def four_ranks(start_ranks):
 
 @pytest.fixture(
     scope="session",
-    params=[pytest.param(2, marks=pytest.mark.slow), 3],
+    params=[pytest.param(2, marks=pytest.mark.soak), 3],
     ids=["2_ranks", "3_ranks"],
 )
 def several_ranks(request):

@@ -131,8 +131,7 @@ def test_a_table_that_is_full_on_one_rank_ends_all(tmp_path, num_ranks):
     assert "table 'keys'" in job.output() and "StorageOption" in job.output()
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("what", ["killed", "stopped"])
+@pytest.mark.parametrize("what", by_day(["killed", "stopped"], (), nightly=["stopped"]))
 def test_an_elastic_job_goes_on_from_the_last_checkpoint(tmp_path, what):
     # Two names of this machine, as a host whose rank died gets no other.
     hosts = tmp_path / "hosts.sh"

@@ -243,7 +243,7 @@ def assert_same_training(ranks, expected, kind):
     np.testing.assert_allclose(mean_losses, losses, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("kind", by_day(MAIN_KINDS, ["v1_adagrad", "keras_adagrad"]))
+@pytest.mark.parametrize("kind", by_day(MAIN_KINDS, ["v1_adagrad"]))
 def test_ranks_train_the_model_of_one_process(ranks, expected, kind):
     assert_same_training(ranks, expected, kind)
 

@@ -136,9 +136,9 @@ def save(cases, folder):
 @pytest.mark.parametrize(
     "where, cases",
     [
-        pytest.param("ab", list(CASES), marks=pytest.mark.slow),
+        pytest.param("ab", list(CASES), marks=pytest.mark.soak),
         ("aabb", ["checkpoint", "saver"]),
-        pytest.param("abc", ["checkpoint", "saver"], marks=pytest.mark.slow),
+        pytest.param("abc", ["checkpoint", "saver"], marks=pytest.mark.soak),
     ],
 )
 def test_folders_of_one_name_are_refused(make_bed, start_job, tmp_path, where, cases):

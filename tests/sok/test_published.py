@@ -111,7 +111,7 @@ def test_one_process_trains_as_tensorflow(case):
     assert_same([of_process], combiners, num_steps)
 
 
-@pytest.mark.parametrize("case", by_day(CASES, ()))
+@pytest.mark.parametrize("case", by_day(CASES, (), nightly=set(CASES) - {"localized_dynamic"}))
 def test_two_ranks_train_as_tensorflow(two_ranks, case):
     kind, mode, combiners, num_steps = CASES[case]
 

@@ -1,16 +1,15 @@
 """The storages that tables are tested in. First tiers are small, where there are two."""
 
-import tempfile
-
 import pytest
+from support.session.folders import make_folder
 
 import group_embedding as ge
 
-_FOLDER = tempfile.TemporaryDirectory(prefix="group_embedding_tests_")
+_FOLDER = make_folder()
 DRAM = ge.StorageOption()
 DISK = ge.StorageOption(ge.StorageType.DRAM_SSDHASH, storage_size=[2 << 20])
 DISK_IN_FOLDER = ge.StorageOption(
-    ge.StorageType.DRAM_SSDHASH, storage_path=_FOLDER.name, storage_size=[2 << 20]
+    ge.StorageType.DRAM_SSDHASH, storage_path=_FOLDER, storage_size=[2 << 20]
 )
 HBM = ge.StorageOption(ge.StorageType.HBM)
 HBM_DRAM = ge.StorageOption(ge.StorageType.HBM_DRAM, storage_size=[2 << 20])
