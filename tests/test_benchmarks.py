@@ -43,7 +43,7 @@ if HAS_HOROVOD:
 
 
 BY_DAY = ("bench_lookup",)
-RARE = set(COMMANDS) - {"bench_first_call", "bench_table_cpu", "bench_exchange", "bench_kernel"}
+RARE = set(COMMANDS) - {"bench_exchange"}
 
 
 @pytest.mark.parametrize("name", by_day(COMMANDS, BY_DAY, RARE))

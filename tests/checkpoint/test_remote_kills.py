@@ -39,7 +39,7 @@ def test_a_client_that_is_killed_during_uploads_to_s3(s3_folder, tmp_path):
     assert kill(s3_folder, tmp_path, 5) > 0
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_a_client_that_is_killed_during_uploads_to_hdfs(hdfs_folder, tmp_path):
     assert kill(hdfs_folder, tmp_path, 3) > 0
 
@@ -61,7 +61,7 @@ def own_hdfs(tmp_path_factory):
     server.stop()
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_a_reader_whose_datanode_is_killed_goes_on_later(own_hdfs, tmp_path):
     # Given a reader of files on HDFS that has handed out some batches
     folder = sample_files.write_parquet(tmp_path / "samples", [4000, 4000, 4000])
@@ -87,7 +87,7 @@ def test_a_reader_whose_datanode_is_killed_goes_on_later(own_hdfs, tmp_path):
     assert users == list(range(12_000))
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_a_datanode_that_is_killed_in_the_middle(own_hdfs, tmp_path):
     # Given one checkpoint on HDFS, and a second one whose table is on the way
     url = f"{own_hdfs.settings['url']}/run"

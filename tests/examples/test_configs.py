@@ -20,7 +20,7 @@ CONFIGS = Path(fetch_files.__file__).parent / "configs"
 LEAST_AUC = {"criteo": 0.6, "shop": 0.65, "news": 0.65}
 
 
-@pytest.mark.parametrize("name", by_day(DATA_SETS, (), ["criteo"]))
+@pytest.mark.parametrize("name", by_day(DATA_SETS, (), nightly=["criteo", "shop"]))
 def test_from_a_config_to_a_served_model(name, tmp_path, monkeypatch, capsys):
     # Given generated files, where the config looks for those that were fetched
     monkeypatch.chdir(tmp_path)

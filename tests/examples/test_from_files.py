@@ -18,7 +18,7 @@ from from_files.serving import request
 LEAST_AUC = {"criteo": 0.6, "shop": 0.7, "news": 0.65}
 
 
-@pytest.mark.parametrize("name", by_day(DATA_SETS, (), ["criteo"]))
+@pytest.mark.parametrize("name", by_day(DATA_SETS, (), nightly=["criteo", "news"]))
 def test_from_files_to_a_served_model(name, tmp_path, monkeypatch, capsys):
     # Given small generated files, when the example trains on them and exports the model:
     monkeypatch.setattr(fetch_files, "GENERATED_ROWS", {"train": 4000, "test": 1500})

@@ -6,7 +6,7 @@ from buildtools import serving as build
 from group_embedding.serving import server
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.skipif(not server.PROGRAM.exists() and bool(build.missing()), reason="needs gRPC")
 def test_the_updated_model_is_better(run_example, movielens_folder):
     # Given ratings of people and films, of which the first hundredth is trained in advance

@@ -17,7 +17,7 @@ def test_movielens(run_example, movielens_folder):
     assert (ran.folder / "dlrm.keras").exists()
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_criteo_file(run_example, criteo_file):
     ran = run_example(SCRIPT, "--data", criteo_file, "--steps", 12, "--batch-size", 256)
     (result,) = ran.results.values()

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.skipif(
 )
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_grouped_equals_stock(run_example, movielens_folder):
     # Given MovieLens in small, when all models train on it:
     ran = run_example(SCRIPT, "--data", movielens_folder, "--steps", 60, "--batch-size", 128)
@@ -95,7 +95,7 @@ def test_criteo_file(run_example, criteo_file):
     assert 0 < stock["log_loss"] < 1
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_stock_needs_no_group_embedding(run_example, movielens_folder, tmp_path):
     # Given a group_embedding that cannot be imported, when only the stock model is asked for:
     (tmp_path / "group_embedding.py").write_text("raise ImportError('not built')\n")

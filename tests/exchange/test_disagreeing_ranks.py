@@ -69,7 +69,7 @@ def found_of_shared(request, starter, tmp_path_factory):
     return run(starter, tmp_path_factory.mktemp("disagreeing"), cases)
 
 
-@pytest.mark.parametrize("case", by_day(SHARED, SHARED_BY_DAY))
+@pytest.mark.parametrize("case", by_day(SHARED, SHARED_BY_DAY, nightly=SHARED))
 def test_all_ranks_raise_what_differs(found_of_shared, case):
     for found in found_of_shared:
         error, seconds = found[case]
@@ -89,7 +89,9 @@ ALIKE += (
 )
 
 
-@pytest.mark.parametrize("case", by_day(LAST, set(LAST) - set(ALIKE)))
+@pytest.mark.parametrize(
+    "case", by_day(LAST, set(LAST) - set(ALIKE), nightly=["over_horovod-eager"])
+)
 def test_all_ranks_say_what_differs_and_end(starter, tmp_path, case):
     raised = [
         found[case][0] for found in run(starter, tmp_path, [case]) if case in found
@@ -103,7 +105,7 @@ def test_all_ranks_say_what_differs_and_end(starter, tmp_path, case):
         assert all("of a lookup of table" in error for error in raised), raised
 
 
-@pytest.mark.parametrize("case", by_day(ENDED, set(ENDED) - set(ALIKE)))
+@pytest.mark.parametrize("case", by_day(ENDED, set(ENDED) - set(ALIKE), nightly=ENDED))
 def test_the_other_ranks_name_one_that_ends(starter, tmp_path, case):
     # Given ranks of which one is given a batch that it cannot take, or ends without a word
     begin = time.monotonic()

@@ -226,7 +226,7 @@ def saved_counts(request):
 
 
 @pytest.fixture(
-    scope="module", params=by_day(COUNTS, (), [1, 4]), ids=lambda count: f"by_{count}_ranks"
+    scope="module", params=by_day(COUNTS, (), [1, 2, 4]), ids=lambda count: f"by_{count}_ranks"
 )
 def restored(request, saved, saved_counts, tmp_path_factory):
     paths = {
@@ -259,7 +259,7 @@ def together(contents):
 
 
 @pytest.mark.parametrize("method", SAVE_METHODS)
-@pytest.mark.parametrize("saved_by", by_day(COUNTS, (), [1, 4]))
+@pytest.mark.parametrize("saved_by", by_day(COUNTS, (), [1, 3, 4]))
 def test_any_number_of_ranks_restores_what_any_number_saved(restored, saved, method, saved_by):
     expected = [rank[method][1] for rank in saved[saved_by]]
 
@@ -269,7 +269,7 @@ def test_any_number_of_ranks_restores_what_any_number_saved(restored, saved, met
 
 
 @pytest.mark.parametrize("method", SAVE_METHODS)
-@pytest.mark.parametrize("saved_by", by_day(COUNTS, (), [1, 4]))
+@pytest.mark.parametrize("saved_by", by_day(COUNTS, (), [1, 3, 4]))
 def test_training_goes_on_as_if_it_had_not_ended(restored, uninterrupted, method, saved_by):
     tables = together([rank[method, saved_by][1] for rank in restored])
 

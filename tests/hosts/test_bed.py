@@ -136,7 +136,7 @@ def test_a_link_is_cut_and_comes_back(echoing):
     assert ping(bed, "b", "c") is not None
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_a_stream_goes_on_after_a_short_cut(echoing):
     bed = echoing(2)
     stream = """

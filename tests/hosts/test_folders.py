@@ -160,7 +160,7 @@ def test_folders_of_one_name_are_refused(make_bed, start_job, tmp_path, where, c
             assert "(host a)" in error
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_a_shared_folder_is_taken(make_bed, start_job, tmp_path):
     folder = tmp_path / "runs"
     folder.mkdir()

@@ -10,7 +10,7 @@ from support.session.tiers import by_day
 
 import group_embedding as ge
 
-LAYOUTS = by_day(["ab", "aabb", "abc"], ["aabb"])
+LAYOUTS = by_day(["ab", "aabb", "abc"], ["aabb"], nightly=["ab", "abc"])
 
 
 def tell_place():

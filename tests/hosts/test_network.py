@@ -11,7 +11,7 @@ from support.session.tiers import by_day
 
 import group_embedding as ge
 
-LAYOUTS = by_day(["ab", "aabb", "abc"], ["aabb"])
+LAYOUTS = by_day(["ab", "aabb", "abc"], ["aabb"], nightly=["ab", "abc"])
 RENDEZVOUS = "HOROVOD_GLOO_RENDEZVOUS_ADDR"
 
 
@@ -88,7 +88,7 @@ def test_a_host_without_an_address_is_told_what_to_set(look_up_with_names):
         assert f"set {RENDEZVOUS} on all ranks to the address of host a" in output
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.parametrize(
     "environment, names, error",
     [

@@ -7,7 +7,7 @@ from support.session.tiers import by_day
 
 import group_embedding as ge
 
-LAYOUTS = by_day(["ab", "aabb", "abc"], ["aabb"])
+LAYOUTS = by_day(["ab", "aabb", "abc"], ["aabb"], nightly=["ab", "abc"])
 NUM_STEPS = 5
 BATCH_SIZE = 12
 DIMS = {"user": 4, "item": 16, "word": 33}
@@ -148,7 +148,7 @@ def test_hosts_train_what_one_process_trains(make_bed, start_job, expected, wher
                 np.testing.assert_allclose(found, array, rtol=1e-5, atol=1e-5, err_msg=name)
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_a_slow_link_changes_nothing(make_bed, start_job, expected):
     bed = make_bed(2)
     bed.set_link("a", "b", delay=5, rate=100, loss=1)

@@ -95,8 +95,8 @@ _LOOKUP = "the ids of a lookup of table 'item_table'"
     "where, program, waits",
     [
         ("ab", one_lookup_more, _LOOKUP),
-        pytest.param("aabb", one_lookup_more, _LOOKUP, marks=pytest.mark.slow),
-        pytest.param("ab", another_call, _LOOKUP, marks=pytest.mark.slow),
+        pytest.param("aabb", one_lookup_more, _LOOKUP, marks=pytest.mark.soak),
+        pytest.param("ab", another_call, _LOOKUP, marks=pytest.mark.soak),
         pytest.param(
             *("ab", another_function, "the ids of a lookup of tables 'user_table', 'item_table'"),
             marks=pytest.mark.slow,

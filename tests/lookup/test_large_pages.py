@@ -113,18 +113,18 @@ def test_the_first_lookup_moves_variables_and_no_value_changes():
     assert are_equal
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_a_step_moves_the_slots_too():
     # when a step updates two variables, then they and their slots are in large pages
     assert in_a_fresh_process(update) >= 4 * _MOVED_KB
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_a_table_that_is_a_tensor_stays():
     assert in_a_fresh_process(look_up_a_tensor) < 2048
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_the_environment_turns_moves_off():
     # when a process that is told to leave pages as they are looks variables up, then none is moved
     moved, _ = in_a_fresh_process(look_up_twice, GROUP_EMBEDDING_LARGE_PAGES="0")

@@ -17,7 +17,7 @@ TRAINS = {
 
 
 # One of each way to train by day: on likes, on sequences, with two towers.
-BY_DAY, SOMETIMES = (), {"dlrm", "din", "sasrec", "two_tower"}
+BY_DAY, SOMETIMES = (), {"sasrec", "two_tower"}
 
 
 @pytest.mark.parametrize("name", by_day(TRAINS, BY_DAY, set(TRAINS) - SOMETIMES))

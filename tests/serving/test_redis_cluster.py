@@ -14,7 +14,7 @@ import tensorflow as tf
 from serving.square_tables import Squares, assert_answers, assert_fails, some_keys, tiered
 from support.servers.redis_server import RedisCluster, until
 
-pytestmark = pytest.mark.slow  # six servers, and their elections
+pytestmark = pytest.mark.soak  # six servers, and their elections
 
 
 @pytest.fixture(scope="module")

@@ -142,7 +142,9 @@ def test_a_layer_trains_as_tensorflow_does(case):
     np.testing.assert_allclose(train(*arguments), oracle(combiner), rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("case", by_day(CASES, ()))
+@pytest.mark.parametrize(
+    "case", by_day(CASES, (), nightly=set(CASES) - {"stock_optimizer_in_scope"})
+)
 def test_two_ranks_train_a_layer_as_tensorflow_does(two_ranks, case):
     train, arguments, combiner = CASES[case]
 

@@ -91,7 +91,7 @@ print("errors", errors)
 OPS = ["insert", "read", "train", "train_counted", "train_bloom", "erase"]
 # Each takes ten seconds: one of each storage runs in `make test-all`.
 CASES = [(op, storage) for storage in ("DRAM", "DRAM_SSDHASH") for op in OPS]
-RARE = set(CASES) - {("train", "DRAM"), ("train", "DRAM_SSDHASH")}
+RARE = set(CASES) - {("train", "DRAM")}
 
 
 @pytest.mark.parametrize("op, storage", by_day(CASES, (), RARE))

@@ -86,7 +86,7 @@ def metric(running, name):
     return float(line.split()[-1])
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_a_server_does_not_start_without_its_broker_unless_it_has_a_version(
     broker, start, model, tmp_path, capfd, monkeypatch
 ):
@@ -117,7 +117,7 @@ def silent():
         yield f"redis://127.0.0.1:{listener.getsockname()[1]}/clicks?timeout=60"
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_a_server_that_has_a_version_does_not_wait_for_a_slow_source(
     silent, start, model, tmp_path
 ):

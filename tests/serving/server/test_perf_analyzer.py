@@ -31,7 +31,7 @@ def perf_analyzer():
     return run
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_perf_analyzer(shared, perf_analyzer):
     # Given the settings of a short run: windows of 100 requests, however unsteady
     window = ["--measurement-mode", "count_windows", "--measurement-request-count", "100"]

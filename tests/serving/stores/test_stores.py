@@ -14,8 +14,8 @@ from group_embedding.serving.targets import FileTarget
 from group_embedding.serving.version_writer import Content
 
 # HDFS and Google's storage are as S3 but for what these tests do.
-_slow = [pytest.param(kind, marks=pytest.mark.slow) for kind in ("hdfs", "gs")]
-everywhere = pytest.mark.parametrize("url", ["kafka", "redis", "s3", *_slow], indirect=True)
+_rare = [pytest.param(kind, marks=pytest.mark.soak) for kind in ("hdfs", "gs")]
+everywhere = pytest.mark.parametrize("url", ["kafka", "redis", "s3", *_rare], indirect=True)
 
 
 class Replica:
