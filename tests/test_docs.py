@@ -15,6 +15,7 @@ import tensorflow as tf
 
 import group_embedding as ge
 
+pytestmark = pytest.mark.budget(150)
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
 PAGES = [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]

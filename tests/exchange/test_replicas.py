@@ -9,6 +9,8 @@ from exchange import replica_cases as cases
 from exchange import replica_refusals
 from support.cases.core_runner import on_gpu
 
+pytestmark = pytest.mark.budget(100)
+
 
 @pytest.fixture(scope="module", params=["CPU", pytest.param("GPU", marks=on_gpu)])
 def devices(request):
