@@ -2,10 +2,11 @@
 # Installs what the tests' HDFS runs on: Java, from Debian or Ubuntu, and Hadoop's jars.
 #   requirements/hdfs.sh <python>
 # PyPI has the jars inside pyspark 3.0.0 (205 MB, downloaded once); 28 MB of them are kept, in
-# the folder that tests/hdfs_server.py names.
+# the folder that tests/support/servers/hdfs_server.py names.
 set -euo pipefail
 python=$1
-jars=$("$python" "$(dirname "$0")/../tests/hdfs_server.py")
+tests=$(dirname "$0")/../tests
+jars=$(PYTHONPATH=$tests "$python" "$tests/support/servers/hdfs_server.py")
 needed=(
   hadoop-common hadoop-hdfs hadoop-auth hadoop-annotations hadoop-mapreduce-client-core
   commons-cli commons-codec commons-collections commons-configuration commons-io commons-lang-
