@@ -45,6 +45,13 @@ PUBLIC["sok.optimizers.Adam"] = ge.sok.optimizers.Adam
 
 
 @pytest.fixture(autouse=True)
+def own_folder(tmp_path, monkeypatch):
+    """Examples write where `tempfile` says, and leave it there."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr("tempfile.tempdir", None)
+
+
+@pytest.fixture(autouse=True)
 def same_optimizers():
     """`tf.keras.optimizers`, for which `sok.init` puts the legacy ones."""
     kept = tf.keras.optimizers, tf.optimizers

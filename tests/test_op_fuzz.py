@@ -19,6 +19,7 @@ def run(log, seed, first, count):
     """Starts a process that makes `count` calls from `first` on."""
     command = [sys.executable, CHILD, log, str(seed), str(first), str(count)]
     environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1"}
+    environment["TMPDIR"] = str(Path(log).parent)  # of models that calls name
     with open(f"{log}.err", "w") as err:
         return subprocess.Popen(command, env=environment, stdout=err, stderr=err)
 

@@ -50,7 +50,7 @@ class S3Server:
                 ending_with_parent(command),
                 stdout=log,
                 stderr=log,
-                env={**os.environ, **KEYS},
+                env={**os.environ, **KEYS, "TMPDIR": str(self._folder)},  # of its own logs
             )
         endpoint = f"http://127.0.0.1:{ports[PARTS.index('s3.port')]}"
         self._make_bucket(endpoint)

@@ -16,7 +16,8 @@ from pathlib import Path
 RUN = "GROUP_EMBEDDING_TEST_RUN"
 SHARED_MEMORY = Path("/dev/shm")
 _GRACE = 5  # seconds for processes that are about to end
-_OF_TENSORFLOW = "__autograph_generated_file"  # which AutoGraph leaves behind
+# What AutoGraph leaves behind, and folders of servers that tests kill: they cannot remove them.
+_NOT_OF_TESTS = ("__autograph_generated_file", "ge-base-", "ge-mirrors-", "ge-versions-")
 
 
 class Leftovers:
@@ -46,7 +47,7 @@ class Leftovers:
         ]
         for pid in processes:
             os.kill(pid, signal.SIGKILL)
-        left = (path for path in self._folder.iterdir() if not path.name.startswith(_OF_TENSORFLOW))
+        left = (path for path in self._folder.iterdir() if not path.name.startswith(_NOT_OF_TESTS))
         found += [f"file {path}" for path in sorted(left)]
         found += [f"shared memory {path}" for path in sorted(self._new_shared_memory())]
         found += [
