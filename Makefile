@@ -70,7 +70,8 @@ soak:      TESTS := soak
 # files that nobody has (seen with --dist loadfile).
 test test-rest test-all soak: tested
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --max-worker-restart 0 -m '$(TESTS)' \
-	  --durations-file=build/durations/$@-$(TF).jsonl $(MIRRORS) $(ARGS)
+	  --durations-file=build/durations/$@-$(TF).jsonl $(if $(filter test,$@),,--file-budget=3600) \
+	  $(MIRRORS) $(ARGS)
 
 test: MIRRORS = $(if $(CHANGED),$(shell $(BIN)/python tests/support/session/changed.py \
                   $(filter-out 1,$(CHANGED))))

@@ -26,7 +26,7 @@ import numpy as np
 import pytest
 from support.servers.shared_server import shared_server
 from support.session import schedule, tiers
-from support.session.durations import Durations, send_budget
+from support.session.durations import BUDGET, Durations, send_budget
 from support.session.folders import remove_folders
 from support.session.leftovers import Leftovers
 
@@ -70,6 +70,13 @@ def pytest_addoption(parser):
         default="build/durations.jsonl",
         help="where the seconds of each test are written: see tests/support/session/durations.py",
     )
+    parser.addoption(
+        "--file-budget",
+        type=float,
+        default=BUDGET,
+        metavar="SECONDS",
+        help="a file that takes longer fails the run",
+    )
 
 
 def pytest_report_header(config):
@@ -87,7 +94,9 @@ def pytest_configure(config):
     ):
         config.option.hypothesisseed = str(SEED)
     if not hasattr(config, "workerinput"):  # the process that starts the others
-        config.pluginmanager.register(Durations(config.rootpath / config.option.durations_file))
+        config.pluginmanager.register(
+            Durations(config.rootpath / config.option.durations_file, config.option.file_budget)
+        )
         config.stash[LEFTOVERS] = Leftovers(config.rootpath)
 
 
