@@ -5,6 +5,7 @@ Horovod's rendezvous server is started by hand, and each rank finds in its envir
 """
 
 import collections
+import contextlib
 import json
 import os
 import pickle
@@ -182,7 +183,8 @@ class Job:
         for rank in {*range(self._num_ranks)} - {*ended}:
             process = self._folder / f"process_{rank}"
             if process.exists():
-                os.kill(int(process.read_text()), signal.SIGKILL)
+                with contextlib.suppress(ProcessLookupError):  # it has just ended
+                    os.kill(int(process.read_text()), signal.SIGKILL)
         self.close()
 
     def close(self):

@@ -16,7 +16,6 @@ import atexit
 import ctypes
 import faulthandler
 import gc
-import importlib.util
 import json
 import os
 import pickle
@@ -24,6 +23,8 @@ import signal
 import sys
 import time
 from pathlib import Path
+
+from group_embedding import testing
 
 _NAMESPACES = ("net", "uts", "mnt", "pid_for_children")
 
@@ -88,7 +89,7 @@ def run_rank(folder, rank, environment, timeout, host):
     code = 0
     try:
         call = pickle.loads((folder / "call").read_bytes())
-        result = getattr(_module(call["file"]), call["function"])(*call["args"])
+        result = getattr(testing._module(call["file"]), call["function"])(*call["args"])
         write(folder / f"result_{rank}", pickle.dumps(result))
     except Exception:
         sys.excepthook(*sys.exc_info())
@@ -96,15 +97,6 @@ def run_rank(folder, rank, environment, timeout, host):
     atexit._run_exitfuncs()
     sys.stdout.flush()
     os._exit(code)
-
-
-def _module(file):
-    name = Path(file).stem
-    if name not in sys.modules:
-        spec = importlib.util.spec_from_file_location(name, file)
-        sys.modules[name] = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(sys.modules[name])
-    return sys.modules[name]
 
 
 def write(path, content):
@@ -118,8 +110,6 @@ if __name__ == "__main__":
     import horovod.tensorflow
     import tensorflow
 
-    import group_embedding
-
-    del horovod, tensorflow, group_embedding  # imported for the ranks
+    del horovod, tensorflow  # imported for the ranks
     gc.freeze()  # so that memory stays shared
     run_rank(**wait_for_ranks())

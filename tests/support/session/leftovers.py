@@ -4,6 +4,7 @@ All processes that tests start inherit RUN from the environment, and TMPDIR, a f
 alone. So other programs of the machine are never taken for a test's.
 """
 
+import contextlib
 import os
 import shutil
 import signal
@@ -46,7 +47,8 @@ class Leftovers:
             for pid, command in processes.items()
         ]
         for pid in processes:
-            os.kill(pid, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):  # it has just ended
+                os.kill(pid, signal.SIGKILL)
         left = (path for path in self._folder.iterdir() if not path.name.startswith(_NOT_OF_TESTS))
         found += [f"file {path}" for path in sorted(left)]
         found += [f"shared memory {path}" for path in sorted(self._new_shared_memory())]
