@@ -58,8 +58,8 @@ class Starter:
         )
         assert self._process.stdout.readline() == "ok\n", "the starter of ranks has failed"
 
-    def start(self, **told):
-        print(json.dumps(told), file=self._process.stdin, flush=True)
+    def start(self, **request):
+        print(json.dumps(request), file=self._process.stdin, flush=True)
 
     def close(self):
         self._process.stdin.close()

@@ -39,18 +39,18 @@ def wait_for_ranks():
     os._exit(0)
 
 
-def _become_rank(told):
+def _become_rank(request):
     """Returns in a process on the host; this one waits for it."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     os.setsid()
-    if told["host"] is not None:
-        _enter(told["host"])
+    if request["host"] is not None:
+        _enter(request["host"])
     rank = os.fork()
     if rank == 0:
-        return told
-    write(Path(told["folder"], f"process_{told['rank']}"), str(rank).encode())
-    code = _code_of(rank, told["timeout"])
-    write(Path(told["folder"], f"code_{told['rank']}"), str(code).encode())
+        return request
+    write(Path(request["folder"], f"process_{request['rank']}"), str(rank).encode())
+    code = _code_of(rank, request["timeout"])
+    write(Path(request["folder"], f"code_{request['rank']}"), str(code).encode())
     os._exit(0)
 
 
