@@ -198,7 +198,7 @@ def test_cells_of_tables_can_be_read_on_a_phone():
 
 def test_troubleshooting_quotes_errors_that_exist():
     # Given the fixed words of each error on the page
-    page = (DOCS / "guides/troubleshooting.md").read_text()
+    page = (DOCS / "reference/troubleshooting.md").read_text()
     quoted = re.findall(r"^\| `([^`]+)` \|", page, re.MULTILINE)
 
     # When the sources are read, with the pieces of each string joined

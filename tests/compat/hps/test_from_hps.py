@@ -13,7 +13,7 @@ import group_embedding as ge
 from group_embedding.compat.hps import keys, read_hps
 from group_embedding.serving import __main__ as command
 
-GUIDE = Path(__file__).parents[3] / "docs" / "guides" / "from_hps.md"
+REFERENCE = Path(__file__).parents[3] / "docs" / "reference" / "hps.md"
 
 
 TLS = {
@@ -303,8 +303,8 @@ def test_one_model_of_several_is_read(tmp_path):
         read_hps(path, ["third"])
 
 
-def test_the_guide_has_every_key():
-    text = GUIDE.read_text()
+def test_the_reference_has_every_key():
+    text = REFERENCE.read_text()
     for table in (keys.FILE, keys.MODEL, keys.VOLATILE, keys.PERSISTENT, keys.UPDATE_SOURCE):
         for key in table:
             assert f"`{key}`" in text, key
