@@ -1,7 +1,8 @@
 """Import paths that scripts and files of Keras name, and the modules that stand behind them.
 
 `from group_embedding import sok` and `import group_embedding.sok` find the module
-`group_embedding.compat.sok`. It is loaded when it is first used. Both names are of one module, so its classes exist once.
+`group_embedding.compat.sok`. It is loaded when it is first used. Both names are of one module, so
+its classes exist once.
 """
 
 from __future__ import annotations
