@@ -1,4 +1,4 @@
-"""Types of annotations that every folder of the package uses; `types.py` offers them to programs."""
+"""Types of annotations for every folder of the package; `types.py` offers them to programs."""
 
 from typing import TYPE_CHECKING, Any, Callable, Literal, Union
 
