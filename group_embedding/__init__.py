@@ -30,7 +30,7 @@ from group_embedding.lookups import (
 )
 from group_embedding.ranks import distributed
 from group_embedding.ranks.distributed import enable_distributed_strategy
-from group_embedding.variables import EmbeddingVariable, get_embedding_variable
+from group_embedding.variables import EmbeddingVariable, get_embedding_variable, keyed_table
 from group_embedding.version import VERSION
 
 if TYPE_CHECKING:  # what `_NAMES` loads when it is used
@@ -88,6 +88,7 @@ __all__ = [
     "group_embedding_column_scope",
     "group_embedding_lookup",
     "group_embedding_lookup_sparse",
+    "keyed_table",
     "layers",
     "lookup",
     "lookup_sparse",

@@ -1,9 +1,8 @@
 """Many embedding lookups in one fused op.
 
 The arguments become tables (`lookup_table`) and tensors of ids (`feature_ids`). The lookups that
-one op can serve form a group (`call`). The ids of a group are packed into one batch and looked up,
-or exchanged with the ranks that own their rows (`ranks/sharding`). Ids may be routed one step
-before the lookup (`routed_ids`).
+one op can serve form a group (`groups`); `flow` is the path of their ids. Ids may be routed one
+step before the lookup (`routed_ids`).
 """
 
 from __future__ import annotations
@@ -24,8 +23,8 @@ from group_embedding.arguments import (
     per_lookup,
 )
 from group_embedding.config import COMBINERS, INVALID_IDS
-from group_embedding.lookups import feature_ids
-from group_embedding.lookups.call import Call
+from group_embedding.lookups import feature_ids, flow
+from group_embedding.lookups.groups import Lookups
 from group_embedding.lookups.lookup_table import make_table
 from group_embedding.lookups.routed_ids import RoutedIds, from_routed_ids, to_routed_ids
 from group_embedding.types import (
@@ -121,13 +120,13 @@ def group_embedding_lookup_sparse(
     params, sp_ids = as_list("params", params), _as_list_of_ids("sp_ids", sp_ids, params)
     combiners = known_combiners(combiners)
     with tf.name_scope(name or "group_embedding_lookup_sparse"):
-        call = _sparse_call(
+        lookups = _sparse_lookups(
             params, combiners, partition_strategy, max_norm, invalid_ids, feature_names
         )
         if isinstance(sp_ids, RoutedIds):
             check_is_none("sp_weights", sp_weights, "as routed ids have their weights")
-            return _look_up_routed(call, sp_ids, concat)
-        return _look_up_sparse(call, sp_ids, sp_weights, concat)
+            return _look_up_routed(lookups, sp_ids, concat)
+        return _look_up_sparse(lookups, sp_ids, sp_weights, concat)
 
 
 def group_embedding_lookup_signed(params, sp_ids, combiners, sp_weights=None):
@@ -135,10 +134,11 @@ def group_embedding_lookup_signed(params, sp_ids, combiners, sp_weights=None):
     `tf.nn.embedding_lookup_sparse` means, on ids that are not negative."""
     params, sp_ids = as_list("params", params), _as_list_of_ids("sp_ids", sp_ids, params)
     with tf.name_scope("group_embedding_lookup_signed"):
-        call = _sparse_call(params, combiners, "mod", None, "raise", None)
+        lookups = _sparse_lookups(params, combiners, "mod", None, "raise", None)
         if sp_weights is not None:
-            call = dataclasses.replace(call, combiners=[_SIGNED[c] for c in call.combiners])
-        return _look_up_sparse(call, sp_ids, sp_weights, concat=False)
+            signed = [_SIGNED[combiner] for combiner in lookups.combiners]
+            lookups = dataclasses.replace(lookups, combiners=signed)
+        return _look_up_sparse(lookups, sp_ids, sp_weights, concat=False)
 
 
 @_as_it_is
@@ -176,11 +176,11 @@ def group_embedding_lookup(
     """
     params, ids = as_list("params", params), _as_list_of_ids("ids", ids, params)
     with tf.name_scope(name or "group_embedding_lookup"):
-        call = _dense_call(params, partition_strategy, invalid_ids, feature_names)
+        lookups = _dense_lookups(params, partition_strategy, invalid_ids, feature_names)
         if isinstance(ids, RoutedIds):
-            return _look_up_routed(call, ids, concat=False)
-        features = _dense_features(call, ids)
-        results = call.look_up(call.pack(features), concat=False)
+            return _look_up_routed(lookups, ids, concat=False)
+        features = _dense_features(lookups, ids)
+        results = flow.look_up(lookups, flow.pack_ids(lookups, features), concat=False)
         return [feature_ids.restore_id_shape(r, f.values) for r, f in zip(results, features)]
 
 
@@ -274,23 +274,24 @@ def route_ids(
         if combiners is None:
             check_is_none("sp_weights", sp_weights, "without combiners")
             check_is_none("max_norm", max_norm, "without combiners")
-            call = _dense_call(params, partition_strategy, invalid_ids, feature_names)
+            lookups = _dense_lookups(params, partition_strategy, invalid_ids, feature_names)
         else:
-            call = _sparse_call(
+            lookups = _sparse_lookups(
                 params, combiners, partition_strategy, max_norm, invalid_ids, feature_names
             )
         if isinstance(ids, RoutedIds):
             check_is_none("sp_weights", sp_weights, "as routed ids have their weights")
-            packed, axes = from_routed_ids(call, ids)
+            batches, axes = from_routed_ids(lookups, ids)
         elif combiners is None:
-            features = _dense_features(call, ids)
-            packed, axes = call.pack(features), [feature_ids.id_axes(f.values) for f in features]
+            features = _dense_features(lookups, ids)
+            batches = flow.pack_ids(lookups, features)
+            axes = [feature_ids.id_axes(feature.values) for feature in features]
         else:
-            packed = call.pack(_sparse_features(call, ids, sp_weights))
+            batches = flow.pack_ids(lookups, _sparse_features(lookups, ids, sp_weights))
             axes = [feature_ids.sample_axes(i) for i in ids]
         if not _is_in_dataset():
-            packed = call.bring_rows(call.route(packed))
-        return to_routed_ids(call, packed, axes)
+            batches = flow.prefetch(lookups, flow.exchange_ids(lookups, batches))
+        return to_routed_ids(lookups, batches, axes)
 
 
 # Rows read one by one, as by `tf.gather(table, keys)`, are looked up too.
@@ -320,50 +321,51 @@ def _as_list_of_ids(name, ids, params):
     return ids
 
 
-def _sparse_call(params, combiners, partition_strategy, max_norm, invalid_ids, names):
+def _sparse_lookups(params, combiners, partition_strategy, max_norm, invalid_ids, names):
     count = len(params)
     combiners = per_lookup("combiners", combiners, count)
     for combiner in combiners:
         check_word("combiners", combiner, COMBINERS)
     max_norms = per_lookup("max_norm", max_norm, count)
     names = lookup_names("sp_ids", names, count)
-    return _call(params, max_norms, combiners, partition_strategy, invalid_ids, names, True)
+    return _lookups(params, max_norms, combiners, partition_strategy, invalid_ids, names, True)
 
 
-def _dense_call(params, partition_strategy, invalid_ids, names):
+def _dense_lookups(params, partition_strategy, invalid_ids, names):
     count = len(params)
     names = lookup_names("ids", names, count)
     given = ([None] * count, ["sum"] * count, partition_strategy, invalid_ids, names)
-    return _call(params, *given, prune_negative=False)
+    return _lookups(params, *given, prune_negative=False)
 
 
-def _call(params, max_norms, combiners, partition_strategy, invalid_ids, names, prune_negative):
+def _lookups(params, max_norms, combiners, partition_strategy, invalid_ids, names, prune_negative):
     check_word("partition_strategy", partition_strategy, ("mod", "div"))
     check_word("invalid_ids", invalid_ids, INVALID_IDS)
     tables = [make_table(p, norm, i) for i, (p, norm) in enumerate(zip(params, max_norms))]
-    return Call(tables, names, combiners, prune_negative, invalid_ids)
+    return Lookups(tables, names, combiners, prune_negative, invalid_ids)
 
 
-def _look_up_sparse(call, sp_ids, sp_weights, concat):
-    results = call.look_up(call.pack(_sparse_features(call, sp_ids, sp_weights)), concat)
+def _look_up_sparse(lookups, sp_ids, sp_weights, concat):
+    batches = flow.pack_ids(lookups, _sparse_features(lookups, sp_ids, sp_weights))
+    results = flow.look_up(lookups, batches, concat)
     if concat:
         return feature_ids.restore_sample_shape(results, sp_ids[0])
     return [feature_ids.restore_sample_shape(r, ids) for r, ids in zip(results, sp_ids)]
 
 
-def _sparse_features(call, sp_ids, sp_weights):
+def _sparse_features(lookups, sp_ids, sp_weights):
     weights = [None] * len(sp_ids) if sp_weights is None else as_list("sp_weights", sp_weights)
     check_length("sp_weights", weights, "sp_ids", len(sp_ids))
-    return [feature_ids.from_rows(*given) for given in zip(call.names, sp_ids, weights)]
+    return [feature_ids.from_rows(*given) for given in zip(lookups.names, sp_ids, weights)]
 
 
-def _dense_features(call, ids):
-    return [feature_ids.from_dense(*given) for given in zip(call.names, ids)]
+def _dense_features(lookups, ids):
+    return [feature_ids.from_dense(*given) for given in zip(lookups.names, ids)]
 
 
-def _look_up_routed(call, routed_ids, concat):
-    routed, axes = from_routed_ids(call, routed_ids)
-    results = call.look_up(routed, concat)
+def _look_up_routed(lookups, routed_ids, concat):
+    batches, axes = from_routed_ids(lookups, routed_ids)
+    results = flow.look_up(lookups, batches, concat)
     if concat:
         return feature_ids.restore_axes(results, axes[0])
     return [feature_ids.restore_axes(*given) for given in zip(results, axes)]

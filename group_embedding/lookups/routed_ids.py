@@ -28,7 +28,7 @@ class RoutedIds(tf.experimental.ExtensionType):
     # each feature: a call of a `tf.function` costs the host microseconds for each element.
     sample_shapes: tuple[tf.Tensor, ...]
     shaped_features: tuple[int, ...]
-    lookups: str  # what the ids were routed for, see `groups.Call.describe`
+    lookups: str  # what the ids were routed for, see `groups.Lookups.describe`
     # Row splits of each sequence of a layer, which knows its features and their lengths.
     sequences: tuple[tf.Tensor, ...] = ()
 
@@ -82,31 +82,32 @@ def _shape_of_routed_ids(input, out_type=None, name=None):  # noqa: A002, Tensor
     return tf.cast(sizes[0, :1], out_type or tf.int32, name=name)
 
 
-def to_routed_ids(call, routed, sample_shapes):
-    """Packs the result of `call.route`, and the shapes of samples, into one value for TensorFlow.
+def to_routed_ids(lookups, batches, sample_shapes):
+    """Packs the batches of a call, and the shapes of samples, into one value for TensorFlow.
 
     Args:
+        lookups: the `groups.Lookups` of the call.
+        batches: what `flow.pack_ids`, `exchange_ids` or `prefetch` returned.
         sample_shapes: for each feature None, or int64 [axes] if its samples have more or fewer than
             one axis.
     """
-    batches = [group.batch if isinstance(group, RoutedBatch) else group for group in routed]
     shaped = {f: shape for f, shape in enumerate(sample_shapes) if shape is not None}
     return RoutedIds(
-        batches=tuple(to_tensors(_with_sizes(group, batch_sizes.to_string)) for group in routed),
+        batches=tuple(to_tensors(_with_sizes(batch, batch_sizes.to_string)) for batch in batches),
         weighted=tuple(batch.weighted for batch in batches),
         sample_shapes=tuple(shaped.values()),
         shaped_features=tuple(shaped),
-        lookups=call.describe(),
+        lookups=lookups.describe(),
     )
 
 
-def from_routed_ids(call, routed_ids):
-    """Returns the arguments of `to_routed_ids` for the same call: the routed groups and the shapes.
+def from_routed_ids(lookups, routed_ids):
+    """Returns the batches and the shapes of which `to_routed_ids` made this for the same call.
 
     Raises:
         ValueError: the ids were routed for another call.
     """
-    expected, got = routed_ids.lookups.split("\n"), call.describe().split("\n")
+    expected, got = routed_ids.lookups.split("\n"), lookups.describe().split("\n")
     if len(expected) != len(got):
         raise ValueError(
             f"routed ids: expected the {len(expected) - 2} lookups that they were routed for, got "
@@ -118,12 +119,12 @@ def from_routed_ids(call, routed_ids):
                 f"routed ids: expected what they were routed for, {was}; got {now}; give "
                 "route_ids and the lookup the same arguments"
             )
-    groups = [
+    batches = [
         _with_sizes(from_tensors(tensors, weighted), batch_sizes.from_string)
         for tensors, weighted in zip(routed_ids.batches, routed_ids.weighted)
     ]
     shaped = dict(zip(routed_ids.shaped_features, routed_ids.sample_shapes))
-    return groups, [shaped.get(f) for f in range(len(call.names))]
+    return batches, [shaped.get(f) for f in range(len(lookups.names))]
 
 
 def _with_sizes(group, convert):

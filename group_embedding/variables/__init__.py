@@ -13,6 +13,7 @@ from group_embedding.variables.keras_xla import NotForXla as NotForXla
 from group_embedding.variables.keras_xla import refuse_xla_trace as refuse_xla_trace
 from group_embedding.variables.key_types import KEY_DTYPES as KEY_DTYPES
 from group_embedding.variables.key_types import widened as widened
+from group_embedding.variables.keyed_table import keyed_options, keyed_table
 from group_embedding.variables.options import (
     CacheStrategy,
     CBFFilter,
@@ -42,4 +43,6 @@ __all__ = [
     "StorageOption",
     "StorageType",
     "get_embedding_variable",
+    "keyed_options",
+    "keyed_table",
 ]

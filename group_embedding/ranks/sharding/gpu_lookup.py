@@ -6,18 +6,17 @@ tables on GPUs.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import dataclasses
 from typing import Any
 
-import tensorflow as tf
-
+from group_embedding.ops.row_source import RowSource
 from group_embedding.ops.sharded_group_lookup import sharded_group_lookup
 from group_embedding.ranks.sharding.sharded_lookup import describe
 from group_embedding.ranks.sharding.sharded_table import ShardedTable
 
 
 def is_served_by_gpus(table: Any, weighted: bool) -> bool:
-    """Returns whether `look_up_on_gpus` supports a tables.Table: one that is sharded by row number,
+    """Returns whether `RowsOfGpus` supports a tables.Table: one that is sharded by row number,
     or by the hashes of keys, over ranks with a GPU each, with its rows in the memory of these GPUs.
 
     Args:
@@ -33,27 +32,21 @@ def is_served_by_gpus(table: Any, weighted: bool) -> bool:
     return isinstance(shard, ShardedTable) and shard.placement.spread == "mod"
 
 
-def look_up_on_gpus(
-    tables: Sequence[Any],
-    batch: Any,
-    table_of_feature: Sequence[int],
-    combiners: Sequence[str],
-    names: Sequence[str],
-    **options: Any,
-) -> list[tf.Tensor]:
-    """Looks up a batch of ids; the op exchanges them. All tables have one dtype. Arguments and
-    results are those of `ops.group_lookup.group_lookup`."""
-    exchange = tables[0].exchange
-    return sharded_group_lookup(
-        [table.of_this_rank() for table in tables],
-        batch,
-        [-1 if table.keyed is not None else table.source.object.num_rows for table in tables],
-        table_of_feature,
-        combiners,
-        names,
-        exchange.nccl_ranks,
-        describe(tables, names, table_of_feature, combiners),
-        exchange.comm_dtype or tables[0].dtype,
-        1 / exchange.gradient_divisor,
-        **options,
-    )
+class RowsOfGpus(RowSource):
+    """Tables of one dtype over ranks with a GPU each: one op exchanges ids and rows."""
+
+    def look_up(self, group, batch, concat):
+        exchange, tables = group.tables[0].exchange, group.tables
+        return sharded_group_lookup(
+            dataclasses.replace(group, tables=[table.of_this_rank() for table in tables]),
+            batch,
+            concat,
+            [-1 if table.keyed is not None else table.source.object.num_rows for table in tables],
+            exchange.nccl_ranks,
+            describe(group),
+            exchange.comm_dtype or tables[0].dtype,
+            1 / exchange.gradient_divisor,
+        )
+
+
+ROWS_OF_GPUS = RowsOfGpus()

@@ -7,8 +7,8 @@
             v
     one vector per sample
 
-What stands to the left of the tables is `route_sharded`, the rest `look_up_sharded`: no table is
-read before it, so that ids may go ahead of the step that looks them up, and nothing changes.
+`exchange_ids` is what stands to the left of the tables, `look_up` the rest. The first reads no
+table: ids may be exchanged ahead of the step that looks them up.
 
 Gradients flow backwards through the same ops: the gradient of each unique row crosses once, divided
 by the number of ranks (of replicas: as it is), and the owner sums what the ranks send. So a table's
@@ -18,16 +18,16 @@ part in both directions, also with an empty batch.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import dataclasses
 from typing import Any, NamedTuple
 
 import tensorflow as tf
 
 from group_embedding.ops.group_ids import Batch
 from group_embedding.ops.group_lookup import group_lookup
-from group_embedding.ops.local_lookup import bring_batch, locate_batch, look_up_batch
+from group_embedding.ops.lookup_group import rows_of_tables
 from group_embedding.ops.route_ids import Requests, RoutedTable, read_requests, route_ids
-from group_embedding.types import InvalidIds
+from group_embedding.ops.row_source import LOCAL_ROWS, RowSource
 
 _ANY_KEY = -1  # in place of a number of rows
 
@@ -39,80 +39,59 @@ class RoutedBatch(NamedTuple):
     counts: tf.Tensor  # int64 [ranks, tables]: rows asked of each rank
     requests: Requests  # what all ranks ask of this one
 
-
-def route_sharded(
-    tables: Sequence[Any],
-    batch: Batch,
-    table_of_feature: Sequence[int],
-    combiners: Sequence[str],
-    names: Sequence[str],
-    *,
-    prune_negative: bool,
-    invalid_ids: InvalidIds,
-) -> RoutedBatch:
-    """Exchanges the ids of a packed batch. Its tables are spread over the ranks of one exchange.
-
-    Takes what `ops.group_lookup.group_lookup` does. A bad id on any rank is an error on every rank,
-    which names the rank that has it.
-    """
-    exchange = tables[0].exchange
-    routed = [_as_routed(table) for table in tables]
-    description = describe(tables, names, table_of_feature, combiners)
-    route = route_ids(
-        batch,
-        exchange.num_ranks,
-        routed,
-        table_of_feature,
-        combiners,
-        description,
-        prune_negative=prune_negative,
-        invalid_ids=invalid_ids,
-    )
-    messages, splits = exchange.alltoall(
-        route.messages, route.splits, "exchange_ids", f"the ids of {_summary(tables)}"
-    )
-    groups = _groups_of(tables)
-    requests = read_requests(messages, splits, routed, groups, table_of_feature, names, description)
-    return RoutedBatch(route.batch, route.counts, requests)
+    @property
+    def weighted(self):
+        """Whether some feature has weights."""
+        return self.batch.weighted
 
 
-def bring_sharded(tables: Sequence[Any], routed: RoutedBatch) -> RoutedBatch:
-    """Returns the batch, of which the rows that all ranks request from this one begin to move to
-    the first tier of their tables."""
-    groups, batches = _groups_of(tables), []
-    for group, batch in enumerate(routed.requests.batches):
-        of_group = [table.of_this_rank() for table, of in zip(tables, groups) if of == group]
-        batches.append(bring_batch(of_group, batch, list(range(len(of_group)))))
-    return routed._replace(requests=routed.requests._replace(batches=batches))
+class RowsOfRanks(RowSource):
+    """Tables of any dtypes over the ranks of one exchange, which sends ids and then rows."""
+
+    def exchange_ids(self, group, batch):
+        """Sends ids to the owners of their rows; see `RowSource`.
+
+        Returns:
+            A RoutedBatch. A bad id on any rank is an error on every rank, which names the rank that
+            has it.
+        """
+        if isinstance(batch, RoutedBatch):
+            return batch
+        exchange = group.tables[0].exchange
+        tables = [_as_routed(table) for table in group.tables]
+        description = describe(group)
+        route = route_ids(group, batch, exchange.num_ranks, tables, description)
+        messages, splits = exchange.alltoall(
+            route.messages, route.splits, "exchange_ids", f"the ids of {_summary(group.tables)}"
+        )
+        lookups = _lookups_of(group.tables)
+        requests = read_requests(group, messages, splits, tables, lookups, description)
+        return RoutedBatch(route.batch, route.counts, requests)
+
+    def prefetch(self, group, batch):
+        """Prefetches the rows that all ranks request from this one; see `RowSource`."""
+        requests = batch.requests
+        batches = [
+            LOCAL_ROWS.prefetch(rows_of_tables(_tables_of(group, lookup)), requested)
+            for lookup, requested in enumerate(requests.batches)
+        ]
+        return batch._replace(requests=requests._replace(batches=batches))
+
+    def look_up(self, group, batch, concat):
+        """Fetches the rows of a RoutedBatch and combines them; see `RowSource`. With `concat`,
+        tables are of one dtype."""
+        matrices = _fetch_rows(group.tables, batch)
+        received = [t.with_source(rows, tf.float32) for t, rows in zip(group.tables, matrices)]
+        # Of the routed ids, -1 is left out, and one past the end reads zeros.
+        fetched = dataclasses.replace(
+            group, tables=received, prune_negative=True, invalid_ids="ignore"
+        )
+        outputs = group_lookup(fetched, batch.batch, concat)
+        tables = [0] if concat else group.table_of_feature
+        return [tf.cast(o, group.tables[t].dtype) for o, t in zip(outputs, tables)]
 
 
-def look_up_sharded(
-    tables: Sequence[Any],
-    routed: RoutedBatch,
-    table_of_feature: Sequence[int],
-    combiners: Sequence[str],
-    names: Sequence[str],
-    *,
-    concat: bool,
-) -> list[tf.Tensor]:
-    """Looks a RoutedBatch up in the tables that it was routed for.
-
-    Takes and returns what `ops.group_lookup.group_lookup` does; with `concat`, tables are of one
-    dtype.
-    """
-    matrices = _fetch_rows(tables, routed)
-    outputs = group_lookup(
-        [table.with_source(matrix, tf.float32) for table, matrix in zip(tables, matrices)],
-        routed.batch,
-        table_of_feature,
-        combiners,
-        names,
-        concat=concat,
-        prune_negative=True,  # the routed ids: -1 is left out, one past the end reads zeros
-        invalid_ids="ignore",
-    )
-    tables_of_outputs = [0] if concat else table_of_feature
-    return [tf.cast(o, tables[t].dtype) for o, t in zip(outputs, tables_of_outputs)]
+ROWS_OF_RANKS = RowsOfRanks()
 
 
 def _as_routed(table):
@@ -122,13 +101,14 @@ def _as_routed(table):
     return RoutedTable(table.name, shard.num_rows, shard.placement)
 
 
-def describe(tables, names, table_of_feature, combiners):
+def describe(group):
     """All that the ranks must agree on."""
+    tables = group.tables
     exchange = tables[0].exchange
     lines = [f"table '{table.name}': {describe_spread(table)}{_limit(table)}" for table in tables]
     lines += [
         f"feature '{name}': {combiner} of table '{tables[t].name}'"
-        for name, t, combiner in zip(names, table_of_feature, combiners)
+        for name, t, combiner in zip(group.names, group.table_of_feature, group.combiners)
     ]
     return "\n".join([*lines, f"rows sent as {exchange.comm_dtype or 'they are'}"])
 
@@ -155,12 +135,18 @@ def describe_spread(table: Any) -> str:
     )
 
 
-def _groups_of(tables):
+def _lookups_of(tables):
     """For each table, the index of the lookup that serves it on its owner: one lookup for each
     dtype and, as ops run on the device of keyed tables, each device."""
     kinds = [(table.dtype, table.device_type) for table in tables]
     numbers = {kind: number for number, kind in enumerate(dict.fromkeys(kinds))}
     return [numbers[kind] for kind in kinds]
+
+
+def _tables_of(group, lookup):
+    """This rank's shards of the tables that a lookup on their owner serves."""
+    lookups = _lookups_of(group.tables)
+    return [table.of_this_rank() for table, of in zip(group.tables, lookups) if of == lookup]
 
 
 def _fetch_rows(tables, routed):
@@ -172,30 +158,21 @@ def _fetch_rows(tables, routed):
     counts = requests.counts, routed.counts
     called = ("exchange_rows", f"the rows of {_summary(tables)}")
     if len(requests.batches) == 1 and exchange.looks_up(owned):
-        places = list(range(len(tables)))
-        batch = locate_batch(owned, requests.batches[0], places, requests.times[0])
+        group = rows_of_tables(owned)
+        batch = LOCAL_ROWS.locate(group, requests.batches[0], requests.times[0])
         return exchange.look_up_rows(owned, batch, *counts, wire, *called)
-    rows = _look_up_owned(owned, _groups_of(tables), requests)
+    rows = _look_up_owned(owned, requests)
     dims = [table.dim for table in tables]
     return exchange.exchange_rows(rows, *counts, dims, wire, *called)
 
 
-def _look_up_owned(tables, groups, requests):
+def _look_up_owned(tables, requests):
     """The rows that all ranks request from this one, one [rows, dim] per table."""
-    rows = [None] * len(tables)
-    for group, batch in enumerate(requests.batches):
-        places = [t for t, of in enumerate(groups) if of == group]
-        found = look_up_batch(
-            [tables[t] for t in places],
-            batch,
-            list(range(len(places))),
-            ["sum"] * len(places),
-            [tables[t].name for t in places],
-            times=requests.times[group],
-            concat=False,
-            prune_negative=False,
-            invalid_ids="raise",
-        )
+    rows, lookups = [None] * len(tables), _lookups_of(tables)
+    for lookup, (batch, times) in enumerate(zip(requests.batches, requests.times)):
+        places = [t for t, of in enumerate(lookups) if of == lookup]
+        group = rows_of_tables([tables[t] for t in places])
+        found = LOCAL_ROWS.look_up(group, batch, concat=False, times=times)
         for t, matrix in zip(places, found):
             rows[t] = matrix
     return rows

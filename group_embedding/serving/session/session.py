@@ -51,8 +51,8 @@ class InferenceSession:
             late rows and rows that cannot be read as those of absent keys, counted, where `error`
             raises; `insert=background` or `off`: rows that were read come into memory after the
             answer, or never, where `at_once` is before it; `expire=1h`: rows of the base leave
-            memory that nobody asks for. docs/reference/tiers.md says more, also of passwords, TLS and
-            clusters.
+            memory that nobody asks for. docs/reference/tiers.md says more, also of passwords,
+            TLS and clusters.
         devices: where lookups and the dense part run: "CPU", "GPU:0", or a list of one of them.
             None: the CPU. With a GPU, small tables have their rows in its memory; rows of large
             ones stay in host memory that the GPU reads in place, and those that are asked for often

@@ -9,6 +9,7 @@ from group_embedding import exchange
 from group_embedding.lookups import feature_ids
 from group_embedding.lookups import lookup_table as tables
 from group_embedding.ops.group_ids import group_ids
+from group_embedding.ops.lookup_group import LookupGroup
 from group_embedding.ops.sharded_group_lookup import sharded_group_lookup
 from group_embedding.ranks.sharding.make_sharded_table import make_table
 from group_embedding.ranks.sharding.sharded_table import gather_rows
@@ -29,20 +30,18 @@ class RanksOf:
         unique = [*dict.fromkeys(made)]
         weights = sp_weights or [None] * len(params)
         features = [feature_ids.from_rows(*of) for of in zip(names, sp_ids, weights)]
+        group = LookupGroup(
+            unique, [unique.index(table) for table in made], combiners, names, True, "raise"
+        )
         return sharded_group_lookup(
-            unique,
+            group,
             group_ids(features, [f for f, table in enumerate(made) if table.keyed is not None]),
-            [-1 if t.keyed is not None else t.source.object.shape[0] for t in unique],
-            [unique.index(table) for table in made],
-            combiners,
-            names,
-            self.ranks,
+            concat=False,
+            num_rows=[-1 if t.keyed is not None else t.source.object.shape[0] for t in unique],
+            ranks=self.ranks,
             description="tables",
             comm_dtype=params[0].dtype,
             gradient_scale=1.0,
-            concat=False,
-            prune_negative=True,
-            invalid_ids="raise",
         )
 
 

@@ -4,28 +4,30 @@ import tensorflow as tf
 from tensorflow.python.eager import record
 from tensorflow.python.ops import resource_variable_ops
 
+from group_embedding.lookups.flow import look_up
 from group_embedding.lookups.routed_ids import from_tensors, to_tensors
 from group_embedding.ops.autodiff import differentiated
 from group_embedding.ops.deferred import defer, not_deferring
 
 
-def defer_lookup(call, packed, concat):
-    """Returns placeholders for the results of `call.look_up(packed, concat)`, with a gradient."""
-    lookup = _DeferredLookup(call, packed, concat)
+def defer_lookup(lookups, batches, concat):
+    """Returns placeholders for the results of `look_up(lookups, batches, concat)`, which have a
+    gradient."""
+    lookup = _DeferredLookup(lookups, batches, concat)
     return lookup.results[0] if concat else lookup.results
 
 
 class _DeferredLookup:
-    def __init__(self, call, packed, concat):
-        self._call, self._concat = call, concat
-        groups = [to_tensors(group) for group in packed]
+    def __init__(self, lookups, batches, concat):
+        self._lookups, self._concat = lookups, concat
+        groups = [to_tensors(batch) for batch in batches]
         self._sizes = [len(tensors) for tensors in groups]
-        self._weighted = [_batch_of(group).weighted for group in packed]
-        self._variables = _variables_of(call)
+        self._weighted = [batch.weighted for batch in batches]
+        self._variables = _variables_of(lookups)
         self._num_gradients, self._tape = 0, None
         self._looked_up, self._looked_up_by = None, None  # results, and buffers with weights
-        names = ", ".join(f"'{name}'" for name in call.names[:3])
-        self._name = f"the lookup of {names}{', ...' if len(call.names) > 3 else ''}"
+        names = ", ".join(f"'{name}'" for name in lookups.names[:3])
+        self._name = f"the lookup of {names}{', ...' if len(lookups.names) > 3 else ''}"
         tensors = [tensor for group in groups for tensor in group]
         # Where weights lie in those tensors: the first of a group is its buffer.
         starts = [sum(self._sizes[:g]) for g in range(len(groups))]
@@ -38,7 +40,7 @@ class _DeferredLookup:
         record.record_operation("DeferredLookup", self.results, inputs, self._defer_gradient)
 
     def _specs(self):
-        tables = self._call.tables
+        tables = self._lookups.tables
         if self._concat:
             width = sum(table.dim for table in tables)
             return [tf.TensorSpec([None, width], tables[0].dtype)]
@@ -46,24 +48,25 @@ class _DeferredLookup:
 
     def _look_up(self, *tensors):
         buffers = [tensors[i] for i in self._buffers]
-        tensors, packed = list(tensors), []
+        tensors, batches = list(tensors), []
         for size, weighted in zip(self._sizes, self._weighted):
-            packed.append(from_tensors(tensors[:size], weighted))
+            batches.append(from_tensors(tensors[:size], weighted))
             del tensors[:size]
         with not_deferring():
             if not self._num_gradients:
-                results = self._call.look_up(packed, self._concat)
+                results = look_up(self._lookups, batches, self._concat)
             else:
                 with tf.GradientTape(persistent=self._num_gradients > 1) as self._tape:
                     self._tape.watch(buffers)
-                    results = self._call.look_up(packed, self._concat)
+                    results = look_up(self._lookups, batches, self._concat)
         self._looked_up, self._looked_up_by = [results] if self._concat else results, buffers
         return self._looked_up
 
     def _defer_gradient(self, *output_gradients):
         self._num_gradients += 1
         reached = differentiated(output_gradients)
-        tables = self._call.tables if self._concat else [self._call.tables[i] for i in reached]
+        tables = self._lookups.tables
+        tables = tables if self._concat else [tables[i] for i in reached]
         is_reached = {id(_variable_of(table)) for table in tables}
         variables = [v for v in self._variables if id(v) in is_reached]
 
@@ -96,18 +99,14 @@ class _DeferredLookup:
         return of_tables + found[2 * len(variables) :]
 
 
-def _batch_of(group):
-    return getattr(group, "batch", group)
-
-
 def _variable_of(table):
     return table.of_this_rank().source.object
 
 
-def _variables_of(call):
+def _variables_of(lookups):
     """The trainable variables that the tables of a call are, each once."""
     found = {}
-    for table in call.tables:
+    for table in lookups.tables:
         variable = _variable_of(table)
         if not resource_variable_ops.is_resource_variable(variable):
             raise ValueError(
