@@ -6,6 +6,8 @@ TensorFlow, a class for tf.compat.v1.train, and the public function that makes o
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import tensorflow as tf
 
 from group_embedding.keras_compat import IS_KERAS_3, keras
@@ -32,7 +34,7 @@ class _WholeVariables:
 
     # A function of the values of a variable and its slots, its gradient, and the numbers of the
     # rule by name: returns the new values. All are float32.
-    _ge_update_whole = None
+    _ge_update_whole: Callable[..., list]
     # The names of the slot of each matrix [rows, dim] that is [rows, 1], and its start.
     _ge_row_slots: tuple[str, ...] = ()
     _ge_row_slot_start = 0.0
