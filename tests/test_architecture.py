@@ -88,15 +88,11 @@ def extension_of(module):
     return first if first in EXTENSIONS else None
 
 
-def imports_at_run_time(path):
-    """The modules of the package that a file imports, but for those of a type checker alone."""
-    tree = ast.parse(path.read_text())
-    for node in ast.walk(tree):
-        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
-            node.body = []
+def imported_modules(path):
+    """The modules of the package that a file imports, those of a type checker included."""
     modules = names_of_modules()
     found = set()
-    for node in ast.walk(tree):
+    for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
             found.update(alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module:
@@ -261,9 +257,9 @@ def test_only_one_module_loads_the_ops():
 
 
 def test_no_circle_of_imports():
-    # Given every import of every module, also those inside of functions
+    # Given every import of every module, also inside of functions, and for a type checker alone
     modules = {name_of(f): f for f in PACKAGE.rglob("*.py")}
-    edges = {m: imports_at_run_time(f) - {m} for m, f in modules.items()}
+    edges = {m: imported_modules(f) - {m} for m, f in modules.items()}
     folders = {}
     for module, others in edges.items():
         if room := room_of(module):

@@ -6,10 +6,10 @@ from typing import Any
 
 import tensorflow as tf
 
+from group_embedding.annotations import Hyperparameter, Optimizer
 from group_embedding.optimizers.bases import KERAS
 from group_embedding.optimizers.own import in_v1_graph
 from group_embedding.optimizers.wrap import wrap
-from group_embedding.types import Hyperparameter, Optimizer
 
 
 def LazyAdam(  # noqa: N802

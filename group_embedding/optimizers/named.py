@@ -5,10 +5,10 @@ from __future__ import annotations
 import inspect
 from typing import Any
 
+from group_embedding.annotations import Optimizer
 from group_embedding.optimizers.bases import KERAS
 from group_embedding.optimizers.registry import OWN, STOCK_NAMES
 from group_embedding.optimizers.wrap import wrap
-from group_embedding.types import Optimizer
 
 
 def make_named(name: str, **arguments: Any) -> Optimizer:

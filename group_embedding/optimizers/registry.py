@@ -6,11 +6,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from group_embedding.annotations import Optimizer
 from group_embedding.optimizers import dense_formulas, rules
 from group_embedding.optimizers.lamb import Lamb
 from group_embedding.optimizers.rowwise_adagrad import RowwiseAdagrad
 from group_embedding.optimizers.rowwise_adam import RowwiseAdam
-from group_embedding.types import Optimizer
 
 
 class StockRules(NamedTuple):

@@ -6,11 +6,11 @@ from typing import Any
 
 import tensorflow as tf
 
+from group_embedding.annotations import Hyperparameter, Optimizer
 from group_embedding.keras_compat import keras
 from group_embedding.optimizers.own import OwnKeras, OwnV1, in_v1_graph, register
 from group_embedding.optimizers.rules import Statement
 from group_embedding.optimizers.trained_tables import Settings
-from group_embedding.types import Hyperparameter, Optimizer
 
 
 def _update(x, a, g, hyper):

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
+from group_embedding.annotations import Optimizer
 from group_embedding.config import nearest
 from group_embedding.keras_compat import IS_KERAS_3
 from group_embedding.optimizers import rules
@@ -25,7 +26,6 @@ from group_embedding.optimizers.registry import (
 )
 from group_embedding.optimizers.trained_tables import Settings, claim_tables
 from group_embedding.optimizers.v1 import WrappedV1
-from group_embedding.types import Optimizer
 
 # Optimizers that have another rule for keyed tables in DeepRec.
 _V1_OF_DEEPREC = {"FtrlOptimizer": rules.v1_group_ftrl}

@@ -12,6 +12,7 @@ import sys
 
 import tensorflow as tf
 
+from group_embedding.annotations import DTypeLike
 from group_embedding.placement import check_placement
 from group_embedding.ranks.distributed.distributed_saver import install_saver
 from group_embedding.ranks.distributed.one_ranks_files import refuse_files_of_one_rank
@@ -23,7 +24,6 @@ from group_embedding.ranks.exchange.liveness import Watch
 from group_embedding.ranks.exchange.local import LocalExchange
 from group_embedding.ranks.exchange.nccl import form_nccl_ranks
 from group_embedding.ranks.sharding.make_sharded_table import when_table_is_made
-from group_embedding.types import DTypeLike
 
 STRATEGIES = ("collective",)
 MIN_TIMEOUT = 3.0  # seconds; ranks are heard of each second

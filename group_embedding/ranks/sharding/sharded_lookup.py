@@ -160,7 +160,7 @@ def _fetch_rows(tables, routed):
     if len(requests.batches) == 1 and exchange.looks_up(owned):
         group = rows_of_tables(owned)
         batch = LOCAL_ROWS.locate(group, requests.batches[0], requests.times[0])
-        return exchange.look_up_rows(owned, batch, *counts, wire, *called)
+        return exchange.look_up_rows(group, batch, *counts, wire, *called)
     rows = _look_up_owned(owned, requests)
     dims = [table.dim for table in tables]
     return exchange.exchange_rows(rows, *counts, dims, wire, *called)
