@@ -98,12 +98,12 @@ class _WrappedKeras:
         pairs = [pair for pair in pairs if is_table_gradient(pair[0])]
         if not pairs:
             return
-        statement = self._ge_statement()
+        spec = self._ge_rule_spec()
         tables = [
             Table(
                 gradient,
                 tf_variable(variable),
-                tuple(name and self._ge_slot(name, variable) for name in statement.slots),
+                tuple(name and self._ge_slot(name, variable) for name in spec.slots),
                 self._ge_decay(variable),
             )
             for gradient, variable in pairs
@@ -113,7 +113,7 @@ class _WrappedKeras:
         update_tables(
             self._ge_name,
             tables,
-            statement,
+            spec,
             self._ge_settings,
             step,
             clip_value,

@@ -64,15 +64,15 @@ class WrappedKerasLegacy:
     def _ge_update(self, pairs):
         if not pairs:
             return []
-        statement = self._ge_statement()
+        spec = self._ge_rule_spec()
         tables = [
             Table(
                 gradient,
                 variable,
-                tuple(name and self._ge_slot(name, variable) for name in statement.slots),
+                tuple(name and self._ge_slot(name, variable) for name in spec.slots),
             )
             for gradient, variable in pairs
         ]
         clip_value = self.clipvalue if self._ge_clips_by_value() else None
         step = self.iterations
-        return update_tables(self._name, tables, statement, self._ge_settings, step, clip_value)
+        return update_tables(self._name, tables, spec, self._ge_settings, step, clip_value)

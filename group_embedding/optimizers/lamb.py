@@ -9,7 +9,7 @@ import tensorflow as tf
 from group_embedding.annotations import Hyperparameter, Optimizer
 from group_embedding.keras_compat import keras
 from group_embedding.optimizers.own import OwnKeras, OwnV1, in_v1_graph, register
-from group_embedding.optimizers.rules import Statement, keras_adam, v1_adam
+from group_embedding.optimizers.rules import RuleSpec, keras_adam, v1_adam
 from group_embedding.optimizers.trained_tables import Settings
 
 
@@ -42,9 +42,9 @@ class KerasLamb(OwnKeras, keras.optimizers.Adam):
     def get_config(self):
         return {**super().get_config(), "weight_decay": self._ge_weight_decay}
 
-    def _ge_statement(self):
+    def _ge_rule_spec(self):
         hyper = {**keras_adam(self).hyper, "l2": self._ge_weight_decay}
-        return Statement("lamb", ("_momentums", "_velocities"), hyper)
+        return RuleSpec("lamb", ("_momentums", "_velocities"), hyper)
 
 
 class LambV1(OwnV1, tf.compat.v1.train.AdamOptimizer):
@@ -56,9 +56,9 @@ class LambV1(OwnV1, tf.compat.v1.train.AdamOptimizer):
         super().__init__(learning_rate, beta_1, beta_2, epsilon, name=name)
         self._ge_weight_decay, self._ge_settings = weight_decay, settings
 
-    def _ge_statement(self):
+    def _ge_rule_spec(self):
         hyper = {name: tf.cast(value, tf.float32) for name, value in v1_adam(self).hyper.items()}
-        return Statement("lamb", ("m", "v"), {**hyper, "l2": self._ge_weight_decay})
+        return RuleSpec("lamb", ("m", "v"), {**hyper, "l2": self._ge_weight_decay})
 
 
 def Lamb(  # noqa: N802

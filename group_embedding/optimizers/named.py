@@ -33,9 +33,9 @@ def arguments_of(name: str) -> list[str]:
 def num_slots(optimizer: Any) -> int:
     """How many numbers an optimizer, wrapped or of `ge.optimizers`, keeps beside each number of a
     table. A slot of one number per row counts for none."""
-    rule = optimizer._ge_statement()
+    spec = optimizer._ge_rule_spec()
     row_slots = getattr(optimizer, "_ge_row_slots", ())
-    return sum(slot is not None for slot in rule.slots) - bool(row_slots)
+    return sum(slot is not None for slot in spec.slots) - bool(row_slots)
 
 
 def _maker(name):

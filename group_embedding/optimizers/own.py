@@ -42,9 +42,9 @@ class _WholeVariables:
 
 class _KerasWholeVariables(_WholeVariables):
     def update_step(self, gradient, variable, learning_rate=None):
-        statement = self._ge_statement()
-        slots = [self._ge_slot(name, variable) for name in statement.slots]
-        apply_dense(self._ge_update_whole, variable, slots, gradient, statement.hyper)
+        spec = self._ge_rule_spec()
+        slots = [self._ge_slot(name, variable) for name in spec.slots]
+        apply_dense(self._ge_update_whole, variable, slots, gradient, spec.hyper)
 
     def add_variable_from_reference(self, *args, **kwargs):
         variable, name = (*args, *kwargs.values())[:2]  # Keras 2 has other names for them
@@ -91,8 +91,8 @@ class OwnV1(WrappedV1, _WholeVariables):
         )
 
     def _apply_dense(self, grad, var):
-        statement = self._ge_statement()
-        slots = [self.get_slot(var, name) for name in statement.slots]
-        return apply_dense(self._ge_update_whole, var, slots, grad, statement.hyper)
+        spec = self._ge_rule_spec()
+        slots = [self.get_slot(var, name) for name in spec.slots]
+        return apply_dense(self._ge_update_whole, var, slots, grad, spec.hyper)
 
     _resource_apply_dense = _apply_dense

@@ -17,7 +17,7 @@ class StockRules(NamedTuple):
     """How a stock optimizer updates a row of a table, and a whole variable. `whole`: None where
     stock updates whole variables."""
 
-    row: Callable[[Any], rules.Statement]
+    row: Callable[[Any], rules.RuleSpec]
     whole: dense_formulas.DenseRule | None = None
 
 

@@ -9,7 +9,7 @@ import tensorflow as tf
 from group_embedding.annotations import Hyperparameter, Optimizer
 from group_embedding.keras_compat import keras
 from group_embedding.optimizers.own import OwnKeras, OwnV1, in_v1_graph, register
-from group_embedding.optimizers.rules import Statement
+from group_embedding.optimizers.rules import RuleSpec
 from group_embedding.optimizers.trained_tables import Settings
 
 
@@ -37,11 +37,11 @@ class KerasRowwiseAdagrad(OwnKeras, keras.optimizers.Adagrad):
     def _ge_row_slot_start(self):
         return self.initial_accumulator_value
 
-    def _ge_statement(self):
+    def _ge_rule_spec(self):
         learning_rate = tf.cast(tf.convert_to_tensor(self.learning_rate), tf.float32)
         hyper = {"learning_rate": learning_rate, "epsilon": self.epsilon}
         starts = {"_accumulators": self.initial_accumulator_value}
-        return Statement("rowwise_adagrad", ("_accumulators",), hyper, starts)
+        return RuleSpec("rowwise_adagrad", ("_accumulators",), hyper, starts)
 
 
 class RowwiseAdagradV1(OwnV1, tf.compat.v1.train.AdagradOptimizer):
@@ -58,13 +58,13 @@ class RowwiseAdagradV1(OwnV1, tf.compat.v1.train.AdagradOptimizer):
     def _ge_row_slot_start(self):
         return self._initial_accumulator_value
 
-    def _ge_statement(self):
+    def _ge_rule_spec(self):
         hyper = {
             "learning_rate": tf.cast(self._learning_rate_tensor, tf.float32),
             "epsilon": self._ge_epsilon,
         }
         starts = {"accumulator": self._initial_accumulator_value}
-        return Statement("rowwise_adagrad", ("accumulator",), hyper, starts)
+        return RuleSpec("rowwise_adagrad", ("accumulator",), hyper, starts)
 
 
 def RowwiseAdagrad(  # noqa: N802

@@ -9,7 +9,7 @@ import tensorflow as tf
 from group_embedding.annotations import Hyperparameter, Optimizer
 from group_embedding.keras_compat import keras
 from group_embedding.optimizers.own import OwnKeras, OwnV1, in_v1_graph, register
-from group_embedding.optimizers.rules import Statement, keras_adam, v1_adam
+from group_embedding.optimizers.rules import RuleSpec, keras_adam, v1_adam
 from group_embedding.optimizers.trained_tables import Settings
 
 
@@ -36,8 +36,8 @@ class KerasRowwiseAdam(OwnKeras, keras.optimizers.Adam):
         super().__init__(learning_rate, amsgrad=False, **kwargs)
         self._ge_settings = Settings(skip_nonfinite, stochastic_rounding_seed)
 
-    def _ge_statement(self):
-        return Statement("rowwise_adam", ("_momentums", "_velocities"), keras_adam(self).hyper)
+    def _ge_rule_spec(self):
+        return RuleSpec("rowwise_adam", ("_momentums", "_velocities"), keras_adam(self).hyper)
 
 
 class RowwiseAdamV1(OwnV1, tf.compat.v1.train.AdamOptimizer):
@@ -50,9 +50,9 @@ class RowwiseAdamV1(OwnV1, tf.compat.v1.train.AdamOptimizer):
         super().__init__(learning_rate, beta_1, beta_2, epsilon, name=name)
         self._ge_settings = settings
 
-    def _ge_statement(self):
+    def _ge_rule_spec(self):
         hyper = {name: tf.cast(value, tf.float32) for name, value in v1_adam(self).hyper.items()}
-        return Statement("rowwise_adam", ("m", "v"), hyper)
+        return RuleSpec("rowwise_adam", ("m", "v"), hyper)
 
 
 def RowwiseAdam(  # noqa: N802

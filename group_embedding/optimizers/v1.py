@@ -59,14 +59,14 @@ class WrappedV1:
         return tf.no_op()
 
     def _ge_update(self, pairs):
-        return self._ge_apply(pairs, self._ge_statement()) if pairs else []
+        return self._ge_apply(pairs, self._ge_rule_spec()) if pairs else []
 
-    def _ge_apply(self, pairs, statement):
+    def _ge_apply(self, pairs, spec):
         tables = [
-            Table(gradient, variable, tuple(map(self._ge_slot_of(variable), statement.slots)))
+            Table(gradient, variable, tuple(map(self._ge_slot_of(variable), spec.slots)))
             for gradient, variable in pairs
         ]
-        return update_tables(self.get_name(), tables, statement, self._ge_settings)
+        return update_tables(self.get_name(), tables, spec, self._ge_settings)
 
     def _ge_slot_of(self, variable):
         return lambda name: None if name is None else self.get_slot(variable, name)

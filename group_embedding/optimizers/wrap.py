@@ -60,7 +60,7 @@ class _Support(NamedTuple):
 
     name: str
     mixin: type
-    row: Callable[[Any], rules.Statement]
+    row: Callable[[Any], rules.RuleSpec]
     whole: DenseRule | None
 
 
@@ -133,7 +133,7 @@ def wrap(
             optimizer._ge_settings, optimizer._ge_keyed_alone = settings, False
             stock = next(kind for kind in type(optimizer).__mro__ if kind in _supported())
             support = _supported()[stock]
-            optimizer._ge_statement = functools.partial(support.row, optimizer)
+            optimizer._ge_rule_spec = functools.partial(support.row, optimizer)
             return optimizer
         raise ValueError(f"wrap: expected a stock optimizer, got a wrapped {_name_of(optimizer)}")
     supported = _supported()
@@ -218,7 +218,7 @@ def _wrapped_class(support, stock, settings, keyed_alone=False):
     namespace = {
         "__module__": stock.__module__,
         "__doc__": stock.__doc__,
-        "_ge_statement": support.row,
+        "_ge_rule_spec": support.row,
         "_ge_dense_rule": support.whole,
         "_ge_settings": settings,
         "_ge_keyed_alone": keyed_alone,
