@@ -14,7 +14,7 @@ from group_embedding.optimizers.trained_tables import Settings
 
 
 def _update(x, m, v, g, hyper):
-    """Of a whole variable, which is one layer: one trust ratio."""
+    """Updates a whole variable, which is one layer: one trust ratio."""
     m = hyper["beta_1"] * m + (1 - hyper["beta_1"]) * g
     v = hyper["beta_2"] * v + (1 - hyper["beta_2"]) * g * g
     root = tf.sqrt(v / (1 - hyper["beta_2_power"]))

@@ -14,7 +14,7 @@ from group_embedding.optimizers.trained_tables import Settings
 
 
 def _update(x, a, g, hyper):
-    """Of a whole variable. `a` of shape [rows, 1] takes the mean of each row."""
+    """Updates a whole variable. `a` of shape [rows, 1] takes the mean of each row."""
     square = g * g
     if a.shape != x.shape:
         square = tf.reduce_mean(square, axis=-1, keepdims=True)

@@ -14,7 +14,7 @@ from group_embedding.optimizers.trained_tables import Settings
 
 
 def _update(x, m, v, g, hyper):
-    """Of a whole variable. `v` of shape [rows, 1] takes the mean of each row."""
+    """Updates a whole variable. `v` of shape [rows, 1] takes the mean of each row."""
     square = g * g
     if v.shape != x.shape:
         square = tf.reduce_mean(square, axis=-1, keepdims=True)
