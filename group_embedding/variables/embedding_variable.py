@@ -25,14 +25,14 @@ from group_embedding.variables.admission import admission_of, eviction_of
 from group_embedding.variables.initial_values import make_initial_values
 from group_embedding.variables.key_types import to_keys
 from group_embedding.variables.options import EmbeddingVariableOption
-from group_embedding.variables.stand_in import StandIn
+from group_embedding.variables.placeholder_variable import PlaceholderVariable
 from group_embedding.variables.steps import current_step, make_step
 from group_embedding.variables.storage import has_tiers, plan_storage
 from group_embedding.variables.table_resource import TableResource
 
 
 @registration.register_serializable(package="group_embedding")
-class EmbeddingVariable(StandIn, SavedByName):
+class EmbeddingVariable(PlaceholderVariable, SavedByName):
     """A trainable table with a row for every 64-bit key that was trained.
 
     Made by `get_embedding_variable`. To TensorFlow it is a variable of shape [0, dim], which stands

@@ -41,7 +41,7 @@ class RoutedBatch(NamedTuple):
 
     @property
     def weighted(self):
-        """Whether some feature has weights."""
+        """True if some feature has weights."""
         return self.batch.weighted
 
 
@@ -82,7 +82,7 @@ class RowsOfRanks(RowSource):
         tables are of one dtype."""
         matrices = _fetch_rows(group.tables, batch)
         received = [t.with_source(rows, tf.float32) for t, rows in zip(group.tables, matrices)]
-        # Of the routed ids, -1 is left out, and one past the end reads zeros.
+        # A routed id of -1 is left out, and one past the end reads zeros.
         fetched = dataclasses.replace(
             group, tables=received, prune_negative=True, invalid_ids="ignore"
         )
