@@ -236,13 +236,9 @@ class DenseUpdateOp : public OpKernel {
 // For all types: the core looks at dtype.
 REGISTER_KERNEL_BUILDER(Name("GroupEmbedding>DenseUpdate").Device(tensorflow::DEVICE_CPU),
                         Guarded<DenseUpdateOp<Cpu>>)
-REGISTER_KERNEL_BUILDER(Name("GroupEmbedding>DenseUpdateRef").Device(tensorflow::DEVICE_CPU),
-                        Guarded<DenseUpdateOp<Cpu>>)
 
 #if GOOGLE_CUDA
 REGISTER_KERNEL_BUILDER(Name("GroupEmbedding>DenseUpdate").Device(tensorflow::DEVICE_GPU),
-                        Guarded<DenseUpdateOp<Gpu>>)
-REGISTER_KERNEL_BUILDER(Name("GroupEmbedding>DenseUpdateRef").Device(tensorflow::DEVICE_GPU),
                         Guarded<DenseUpdateOp<Gpu>>)
 #endif  // GOOGLE_CUDA
 
