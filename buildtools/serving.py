@@ -108,7 +108,7 @@ def build(wanted, name):
         after=generated,
         root=folder,
     )
-    ours = sorted(SERVER.glob("*.cc")) + CORE
+    ours = sorted(SERVER.rglob("*.cc")) + CORE
     objects = ninja.objects(name, ours, flags, header=SERVER / "precompiled.h", after=generated)
     ninja.program(folder / PROGRAM.name, messages + objects, _libraries())
     ninja.run(name)

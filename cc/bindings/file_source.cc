@@ -1,4 +1,4 @@
-#include "python/file_source.h"
+#include "bindings/file_source.h"
 
 #include <cstring>
 #include <string>

@@ -1,4 +1,4 @@
-#include "python/section_file.h"
+#include "bindings/section_file.h"
 
 #include <pybind11/stl.h>
 
@@ -6,8 +6,8 @@
 #include <utility>
 #include <vector>
 
+#include "bindings/file_source.h"
 #include "python/array.h"
-#include "python/file_source.h"
 #include "python/host_table.h"
 #include "table/file/crc32c.h"
 #include "table/file/memory_file.h"

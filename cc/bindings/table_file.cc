@@ -1,4 +1,4 @@
-#include "python/table_file.h"
+#include "bindings/table_file.h"
 
 #include <pybind11/stl.h>
 
@@ -8,8 +8,8 @@
 #include <utility>
 #include <vector>
 
+#include "bindings/file_source.h"
 #include "python/array.h"
-#include "python/file_source.h"
 #include "python/host_table.h"
 #include "table/file/manifest.h"
 #include "table/file/save_table.h"

@@ -1,4 +1,4 @@
-#include "python/table_file_writer.h"
+#include "bindings/table_file_writer.h"
 
 #include <pybind11/numpy.h>
 #include <pybind11/stl.h>
@@ -8,9 +8,9 @@
 #include <string_view>
 #include <vector>
 
+#include "bindings/table_file.h"
 #include "core/row_format.h"
 #include "core/words.h"
-#include "python/table_file.h"
 #include "table/file/manifest.h"
 #include "table/file/rewrite_table.h"
 

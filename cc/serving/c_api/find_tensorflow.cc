@@ -1,4 +1,4 @@
-#include "libge_serving/find_tensorflow.h"
+#include "serving/c_api/find_tensorflow.h"
 
 #include <dlfcn.h>
 #include <link.h>

@@ -1,7 +1,7 @@
 // The functions of ge_serving.h. TensorFlow and the op library are loaded with RTLD_LOCAL and
 // RTLD_DEEPBIND: their symbols, protobuf's among them, are not those of the program, which may have
 // its own.
-#include "serving/ge_serving.h"
+#include "serving/c_api/ge_serving.h"
 
 #include <dlfcn.h>
 
@@ -11,9 +11,9 @@
 #include <new>
 #include <string>
 
-#include "libge_serving/find_tensorflow.h"
-#include "serving/options.h"
-#include "serving/serving_functions.h"
+#include "serving/c_api/find_tensorflow.h"
+#include "serving/c_api/serving_functions.h"
+#include "serving/session/options.h"
 
 namespace ge_serving {
 namespace {

@@ -7,10 +7,10 @@
 #include <string>
 #include <vector>
 
-#include "libge_serving/processor_messages.h"
-#include "libge_serving/wire_format.h"
-#include "serving/ge_serving.h"
-#include "serving/json_reader.h"
+#include "serving/c_api/ge_serving.h"
+#include "serving/c_api/processor_messages.h"
+#include "serving/c_api/wire_format.h"
+#include "serving/session/json_reader.h"
 
 namespace ge_serving {
 namespace {

@@ -1,6 +1,6 @@
-#include "libge_serving/processor_messages.h"
+#include "serving/c_api/processor_messages.h"
 
-#include "libge_serving/wire_format.h"
+#include "serving/c_api/wire_format.h"
 
 namespace ge_serving {
 namespace {

@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include "serving/ge_serving.h"
+#include "serving/c_api/ge_serving.h"
 
 namespace ge_serving {
 

@@ -2,7 +2,7 @@
 // them by name in the library that fits the TensorFlow it has loaded, and passes its calls on.
 #pragma once
 
-#include "serving/ge_serving.h"
+#include "serving/c_api/ge_serving.h"
 
 struct GeServingFunctions {
   decltype(&ge_serving_open) open;

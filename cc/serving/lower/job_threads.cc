@@ -1,4 +1,4 @@
-#include "serving/job_threads.h"
+#include "serving/lower/job_threads.h"
 
 #include <new>
 #include <utility>

@@ -1,4 +1,4 @@
-#include "serving/lower_read.h"
+#include "serving/lower/lower_read.h"
 
 #include <new>
 #include <string>

@@ -15,10 +15,10 @@
 #include <vector>
 
 #include "core/status.h"
-#include "serving/deadline.h"
-#include "serving/job_threads.h"
-#include "serving/latencies.h"
-#include "serving/lower_rows.h"
+#include "serving/lower/deadline.h"
+#include "serving/lower/job_threads.h"
+#include "serving/lower/latencies.h"
+#include "serving/lower/lower_rows.h"
 
 namespace group_embedding {
 

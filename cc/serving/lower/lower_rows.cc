@@ -1,4 +1,4 @@
-#include "serving/lower_rows.h"
+#include "serving/lower/lower_rows.h"
 
 namespace group_embedding {
 

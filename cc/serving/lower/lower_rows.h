@@ -9,8 +9,8 @@
 
 #include "core/row_format.h"
 #include "core/status.h"
-#include "serving/deadline.h"
-#include "serving/tier_options.h"
+#include "serving/lower/deadline.h"
+#include "serving/lower/tier_options.h"
 
 namespace group_embedding {
 

@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "serving/rocksdb_tier.h"
+#include "serving/lower/rocksdb_tier.h"
 
 namespace group_embedding {
 namespace {

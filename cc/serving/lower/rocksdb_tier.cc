@@ -1,4 +1,4 @@
-#include "serving/rocksdb_tier.h"
+#include "serving/lower/rocksdb_tier.h"
 
 #include <utility>
 

@@ -16,7 +16,7 @@
 #include <string>
 #include <vector>
 
-#include "serving/lower_rows.h"
+#include "serving/lower/lower_rows.h"
 #include "table/disk/rocksdb_handles.h"
 
 namespace group_embedding {

@@ -1,11 +1,11 @@
-#include "serving/tier_options.h"
+#include "serving/lower/tier_options.h"
 
 #include <algorithm>
 #include <cstdlib>
 #include <utility>
 #include <vector>
 
-#include "serving/redis/redis_options.h"
+#include "serving/lower/redis/redis_options.h"
 
 namespace group_embedding {
 namespace {

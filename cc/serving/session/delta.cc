@@ -1,11 +1,11 @@
-#include "serving/delta.h"
+#include "serving/session/delta.h"
 
 #include <algorithm>
 #include <limits>
 #include <set>
 #include <utility>
 
-#include "serving/pace.h"
+#include "serving/table/pace.h"
 #include "table/file/byte_stream.h"
 #include "table/file/table_file.h"
 

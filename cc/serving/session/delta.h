@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "core/status.h"
-#include "serving/served_table.h"
+#include "serving/table/served_table.h"
 #include "table/file/file_system.h"
 #include "table/file/section_file.h"
 

@@ -1,8 +1,8 @@
-#include "serving/options.h"
+#include "serving/session/options.h"
 
 #include <cstdio>
 
-#include "serving/json_reader.h"
+#include "serving/session/json_reader.h"
 
 namespace group_embedding {
 namespace {

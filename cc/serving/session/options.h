@@ -8,7 +8,7 @@
 
 #include "core/row_format.h"
 #include "core/status.h"
-#include "serving/tier_options.h"
+#include "serving/lower/tier_options.h"
 
 namespace group_embedding {
 

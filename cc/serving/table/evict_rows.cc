@@ -3,7 +3,7 @@
 #include <chrono>
 #include <utility>
 
-#include "serving/served_table.h"
+#include "serving/table/served_table.h"
 
 namespace group_embedding {
 namespace {

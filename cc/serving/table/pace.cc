@@ -1,4 +1,4 @@
-#include "serving/pace.h"
+#include "serving/table/pace.h"
 
 #include <time.h>
 

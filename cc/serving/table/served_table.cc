@@ -1,4 +1,4 @@
-#include "serving/served_table.h"
+#include "serving/table/served_table.h"
 
 #include <algorithm>
 #include <cstring>
@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "core/rows.h"
-#include "serving/pace.h"
+#include "serving/table/pace.h"
 #include "table/large_pages.h"
 #if GROUP_EMBEDDING_CUDA
 #include "table/device/device_memory.h"

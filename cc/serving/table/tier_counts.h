@@ -5,7 +5,7 @@
 #include <atomic>
 #include <cstdint>
 
-#include "serving/latencies.h"
+#include "serving/lower/latencies.h"
 
 namespace group_embedding {
 

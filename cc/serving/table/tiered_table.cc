@@ -4,8 +4,8 @@
 #include <new>
 #include <utility>
 
-#include "serving/served_table.h"
-#include "serving/sort_keys.h"
+#include "serving/table/served_table.h"
+#include "serving/table/sort_keys.h"
 
 namespace group_embedding {
 namespace {

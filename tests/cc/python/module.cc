@@ -2,6 +2,9 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
+#include "bindings/section_file.h"
+#include "bindings/table_file.h"
+#include "bindings/table_file_writer.h"
 #include "python/device_array.h"
 #include "python/device_table.h"
 #include "python/disk_store.h"
@@ -10,11 +13,8 @@
 #include "python/grouping.h"
 #include "python/host_table.h"
 #include "python/overflow.h"
-#include "python/section_file.h"
 #include "python/served_rows.h"
 #include "python/sharded_lookup.h"
-#include "python/table_file.h"
-#include "python/table_file_writer.h"
 #include "python/update.h"
 
 namespace group_embedding {

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <utility>
 
-#include "serving/redis/redis_errors.h"
-#include "serving/redis/redis_nodes.h"
+#include "serving/lower/redis/redis_errors.h"
+#include "serving/lower/redis/redis_nodes.h"
 
 namespace group_embedding {
 

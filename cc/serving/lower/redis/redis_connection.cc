@@ -1,4 +1,4 @@
-#include "serving/redis/redis_connection.h"
+#include "serving/lower/redis/redis_connection.h"
 
 #include <algorithm>
 #include <cstring>

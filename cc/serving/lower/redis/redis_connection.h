@@ -13,9 +13,9 @@
 #include <vector>
 
 #include "core/status.h"
-#include "serving/redis/redis_options.h"
-#include "serving/redis/redis_socket.h"
-#include "serving/redis/tls_session.h"
+#include "serving/lower/redis/redis_options.h"
+#include "serving/lower/redis/redis_socket.h"
+#include "serving/lower/redis/tls_session.h"
 
 namespace group_embedding {
 

@@ -1,4 +1,4 @@
-#include "serving/redis/redis_errors.h"
+#include "serving/lower/redis/redis_errors.h"
 
 namespace group_embedding {
 namespace {

@@ -1,10 +1,10 @@
-#include "serving/redis/redis_nodes.h"
+#include "serving/lower/redis/redis_nodes.h"
 
 #include <algorithm>
 #include <thread>
 #include <utility>
 
-#include "serving/redis/redis_errors.h"
+#include "serving/lower/redis/redis_errors.h"
 
 namespace group_embedding {
 namespace {

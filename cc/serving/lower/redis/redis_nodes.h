@@ -15,8 +15,8 @@
 #include <vector>
 
 #include "core/home_process.h"
-#include "serving/redis/redis_connection.h"
-#include "serving/redis/redis_topology.h"
+#include "serving/lower/redis/redis_connection.h"
+#include "serving/lower/redis/redis_topology.h"
 
 namespace group_embedding {
 

@@ -1,4 +1,4 @@
-#include "serving/redis/redis_options.h"
+#include "serving/lower/redis/redis_options.h"
 
 #include <algorithm>
 #include <cstdlib>

@@ -1,4 +1,4 @@
-#include "serving/redis/redis_socket.h"
+#include "serving/lower/redis/redis_socket.h"
 
 #include <fcntl.h>
 #include <netdb.h>

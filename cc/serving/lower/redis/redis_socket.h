@@ -6,7 +6,7 @@
 #include <memory>
 
 #include "core/status.h"
-#include "serving/redis/redis_options.h"
+#include "serving/lower/redis/redis_options.h"
 
 namespace group_embedding {
 

@@ -1,4 +1,4 @@
-#include "serving/redis/redis_table.h"
+#include "serving/lower/redis/redis_table.h"
 
 #include <algorithm>
 #include <cstdio>

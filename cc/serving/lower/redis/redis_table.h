@@ -29,8 +29,8 @@
 
 #include "core/row_format.h"
 #include "core/status.h"
-#include "serving/lower_rows.h"
-#include "serving/redis/row_commands.h"
+#include "serving/lower/lower_rows.h"
+#include "serving/lower/redis/row_commands.h"
 
 namespace group_embedding {
 

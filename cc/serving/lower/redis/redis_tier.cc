@@ -7,8 +7,8 @@
 #include <string>
 #include <utility>
 
-#include "serving/lower_rows.h"
-#include "serving/redis/redis_table.h"
+#include "serving/lower/lower_rows.h"
+#include "serving/lower/redis/redis_table.h"
 
 namespace group_embedding {
 namespace {

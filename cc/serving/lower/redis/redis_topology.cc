@@ -1,4 +1,4 @@
-#include "serving/redis/redis_topology.h"
+#include "serving/lower/redis/redis_topology.h"
 
 #include <algorithm>
 

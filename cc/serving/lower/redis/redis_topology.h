@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "core/status.h"
-#include "serving/redis/redis_connection.h"
+#include "serving/lower/redis/redis_connection.h"
 
 namespace group_embedding {
 

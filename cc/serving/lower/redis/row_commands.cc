@@ -1,4 +1,4 @@
-#include "serving/redis/row_commands.h"
+#include "serving/lower/redis/row_commands.h"
 
 #include <algorithm>
 #include <cstring>

@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "serving/lower_rows.h"
-#include "serving/redis/redis_nodes.h"
+#include "serving/lower/lower_rows.h"
+#include "serving/lower/redis/redis_nodes.h"
 
 namespace group_embedding {
 

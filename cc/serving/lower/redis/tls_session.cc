@@ -1,4 +1,4 @@
-#include "serving/redis/tls_session.h"
+#include "serving/lower/redis/tls_session.h"
 
 #include <arpa/inet.h>
 #include <dlfcn.h>

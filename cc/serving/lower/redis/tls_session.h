@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "core/status.h"
-#include "serving/redis/redis_options.h"
+#include "serving/lower/redis/redis_options.h"
 
 namespace group_embedding {
 

@@ -1,8 +1,8 @@
 // Classify and Regress: a batch of tf.Example in, classes and scores or values out.
 #include <algorithm>
 
-#include "serving/server/answers.h"
-#include "serving/server/tensors.h"
+#include "serving/server/models/answers.h"
+#include "serving/server/protocol/tensors.h"
 
 namespace group_embedding::server {
 namespace {

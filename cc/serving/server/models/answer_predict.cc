@@ -1,5 +1,5 @@
-#include "serving/server/answers.h"
-#include "serving/server/tensors.h"
+#include "serving/server/models/answers.h"
+#include "serving/server/protocol/tensors.h"
 
 namespace group_embedding::server {
 namespace {

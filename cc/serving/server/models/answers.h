@@ -1,8 +1,8 @@
 // Answers of one loaded model.
 #pragma once
 
-#include "serving/server/gate.h"
-#include "serving/server/served_model.h"
+#include "serving/server/models/gate.h"
+#include "serving/server/models/served_model.h"
 #include "tensorflow_serving/apis/classification.pb.h"
 #include "tensorflow_serving/apis/predict.pb.h"
 #include "tensorflow_serving/apis/regression.pb.h"

@@ -2,9 +2,9 @@
 #include <map>
 #include <set>
 
-#include "serving/server/follower.h"
-#include "serving/server/log.h"
-#include "serving/server/numbered_versions.h"
+#include "serving/server/models/follower.h"
+#include "serving/server/models/numbered_versions.h"
+#include "serving/server/operations/log.h"
 
 namespace group_embedding::server {
 namespace {

@@ -1,4 +1,4 @@
-#include "serving/server/follower.h"
+#include "serving/server/models/follower.h"
 
 #include <sched.h>
 #include <sys/resource.h>

@@ -8,7 +8,7 @@
 #include <string>
 #include <thread>
 
-#include "serving/server/model_versions.h"
+#include "serving/server/models/model_versions.h"
 
 namespace group_embedding::server {
 

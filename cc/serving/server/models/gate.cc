@@ -1,4 +1,4 @@
-#include "serving/server/gate.h"
+#include "serving/server/models/gate.h"
 
 namespace group_embedding::server {
 namespace {

@@ -7,7 +7,7 @@
 #include <list>
 #include <mutex>
 
-#include "serving/server/serving_library.h"
+#include "serving/server/models/serving_library.h"
 
 namespace group_embedding::server {
 

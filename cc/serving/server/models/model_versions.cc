@@ -1,4 +1,4 @@
-#include "serving/server/model_versions.h"
+#include "serving/server/models/model_versions.h"
 
 #include <algorithm>
 

@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "serving/server/metrics.h"
-#include "serving/server/served_model.h"
+#include "serving/server/models/served_model.h"
+#include "serving/server/operations/metrics.h"
 #include "tensorflow_serving/apis/model.pb.h"
 
 namespace group_embedding::server {

@@ -1,8 +1,8 @@
-#include "serving/server/models.h"
+#include "serving/server/models/models.h"
 
-#include "serving/server/answers.h"
-#include "serving/server/log.h"
-#include "serving/server/warm_up.h"
+#include "serving/server/models/answers.h"
+#include "serving/server/models/warm_up.h"
+#include "serving/server/operations/log.h"
 
 namespace group_embedding::server {
 namespace {

@@ -5,10 +5,10 @@
 #include <memory>
 #include <string>
 
-#include "serving/server/follower.h"
-#include "serving/server/gate.h"
-#include "serving/server/model_versions.h"
-#include "serving/server/request.h"
+#include "serving/server/models/follower.h"
+#include "serving/server/models/gate.h"
+#include "serving/server/models/model_versions.h"
+#include "serving/server/models/request.h"
 #include "tensorflow_serving/apis/classification.pb.h"
 #include "tensorflow_serving/apis/get_model_metadata.pb.h"
 #include "tensorflow_serving/apis/get_model_status.pb.h"

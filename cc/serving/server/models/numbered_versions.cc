@@ -1,4 +1,4 @@
-#include "serving/server/numbered_versions.h"
+#include "serving/server/models/numbered_versions.h"
 
 #include <filesystem>
 

@@ -4,7 +4,7 @@
 #include <map>
 #include <string>
 
-#include "serving/server/options.h"
+#include "serving/server/operations/options.h"
 
 namespace group_embedding::server {
 

@@ -3,7 +3,7 @@
 
 #include <functional>
 
-#include "serving/server/gate.h"
+#include "serving/server/models/gate.h"
 
 namespace group_embedding::server {
 

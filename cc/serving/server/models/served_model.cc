@@ -1,4 +1,4 @@
-#include "serving/server/served_model.h"
+#include "serving/server/models/served_model.h"
 
 #include <rapidjson/stringbuffer.h>
 #include <rapidjson/writer.h>

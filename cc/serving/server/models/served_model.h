@@ -4,9 +4,9 @@
 #include <memory>
 #include <string>
 
-#include "serving/server/options.h"
-#include "serving/server/serving_library.h"
-#include "serving/server/signatures.h"
+#include "serving/server/models/serving_library.h"
+#include "serving/server/operations/options.h"
+#include "serving/server/protocol/signatures.h"
 
 namespace group_embedding::server {
 

@@ -1,4 +1,4 @@
-#include "serving/server/serving_library.h"
+#include "serving/server/models/serving_library.h"
 
 #include <dlfcn.h>
 

@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-#include "serving/ge_serving.h"
+#include "serving/c_api/ge_serving.h"
 
 namespace group_embedding::server {
 

@@ -1,4 +1,4 @@
-#include "serving/server/target_folder.h"
+#include "serving/server/models/target_folder.h"
 
 #include <algorithm>
 #include <cstdio>
@@ -6,8 +6,8 @@
 #include <filesystem>
 #include <fstream>
 
-#include "serving/server/log.h"
-#include "serving/server/numbered_versions.h"
+#include "serving/server/models/numbered_versions.h"
+#include "serving/server/operations/log.h"
 #include "table/file/section_file.h"
 
 namespace group_embedding::server {

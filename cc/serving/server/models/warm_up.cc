@@ -1,9 +1,9 @@
-#include "serving/server/warm_up.h"
+#include "serving/server/models/warm_up.h"
 
 #include <cstring>
 #include <fstream>
 
-#include "serving/server/answers.h"
+#include "serving/server/models/answers.h"
 #include "table/file/crc32c.h"
 #include "tensorflow_serving/apis/prediction_log.pb.h"
 

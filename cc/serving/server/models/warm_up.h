@@ -1,7 +1,7 @@
 // TensorFlow Serving's warm-up: requests that a model answers before its first client's.
 #pragma once
 
-#include "serving/server/served_model.h"
+#include "serving/server/models/served_model.h"
 
 namespace group_embedding::server {
 

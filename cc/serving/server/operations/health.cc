@@ -1,4 +1,4 @@
-#include "serving/server/health.h"
+#include "serving/server/operations/health.h"
 
 #include <chrono>
 

@@ -8,7 +8,7 @@
 #include <cstdint>
 #include <mutex>
 
-#include "serving/latencies.h"
+#include "serving/lower/latencies.h"
 
 namespace group_embedding::server {
 

@@ -1,8 +1,8 @@
 #include <cstdio>
 
-#include "serving/server/live.h"
-#include "serving/server/log.h"
-#include "serving/server/model_info.h"
+#include "serving/server/operations/live.h"
+#include "serving/server/operations/log.h"
+#include "serving/server/operations/model_info.h"
 
 namespace group_embedding::server {
 namespace {

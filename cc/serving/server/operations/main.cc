@@ -6,9 +6,9 @@
 #include <filesystem>
 #include <future>
 
-#include "serving/server/grpc_server.h"
-#include "serving/server/log.h"
-#include "serving/server/rest_server.h"
+#include "serving/server/operations/log.h"
+#include "serving/server/protocol/grpc_server.h"
+#include "serving/server/protocol/rest_server.h"
 
 namespace group_embedding::server {
 namespace {

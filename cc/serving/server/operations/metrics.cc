@@ -1,4 +1,4 @@
-#include "serving/server/metrics.h"
+#include "serving/server/operations/metrics.h"
 
 #include <cstdio>
 

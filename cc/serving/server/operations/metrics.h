@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "serving/server/latency.h"
-#include "serving/server/serving_library.h"
+#include "serving/server/models/serving_library.h"
+#include "serving/server/operations/latency.h"
 
 namespace group_embedding::server {
 

@@ -4,7 +4,7 @@
 
 #include <fstream>
 
-#include "serving/server/options.h"
+#include "serving/server/operations/options.h"
 #include "tensorflow_serving/config/model_server_config.pb.h"
 
 namespace group_embedding::server {

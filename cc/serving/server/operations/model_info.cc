@@ -1,4 +1,4 @@
-#include "serving/server/model_info.h"
+#include "serving/server/operations/model_info.h"
 
 #include <rapidjson/document.h>
 

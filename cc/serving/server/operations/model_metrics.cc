@@ -1,7 +1,7 @@
-#include "serving/server/live.h"
-#include "serving/server/log.h"
-#include "serving/server/model_info.h"
-#include "serving/server/tier_metrics.h"
+#include "serving/server/operations/live.h"
+#include "serving/server/operations/log.h"
+#include "serving/server/operations/model_info.h"
+#include "serving/server/operations/tier_metrics.h"
 
 namespace group_embedding::server {
 namespace {

@@ -1,4 +1,4 @@
-#include "serving/server/options.h"
+#include "serving/server/operations/options.h"
 
 #include <algorithm>
 #include <cstdlib>

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "serving/server/serving_library.h"
+#include "serving/server/models/serving_library.h"
 
 namespace group_embedding::server {
 

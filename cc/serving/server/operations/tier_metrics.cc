@@ -1,4 +1,4 @@
-#include "serving/server/tier_metrics.h"
+#include "serving/server/operations/tier_metrics.h"
 
 namespace group_embedding::server {
 namespace {

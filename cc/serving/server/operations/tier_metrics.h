@@ -4,8 +4,8 @@
 #include <string>
 #include <vector>
 
-#include "serving/server/metrics.h"
-#include "serving/server/model_info.h"
+#include "serving/server/operations/metrics.h"
+#include "serving/server/operations/model_info.h"
 
 namespace group_embedding::server {
 

@@ -1,4 +1,4 @@
-#include "serving/server/grpc_server.h"
+#include "serving/server/protocol/grpc_server.h"
 
 #include <absl/synchronization/mutex.h>
 #include <grpcpp/resource_quota.h>

@@ -5,8 +5,8 @@
 
 #include <memory>
 
-#include "serving/server/health.h"
-#include "serving/server/models.h"
+#include "serving/server/models/models.h"
+#include "serving/server/operations/health.h"
 
 namespace group_embedding::server {
 

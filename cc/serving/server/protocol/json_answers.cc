@@ -1,4 +1,4 @@
-#include "serving/server/json_answers.h"
+#include "serving/server/protocol/json_answers.h"
 
 #include <google/protobuf/util/json_util.h>
 #include <rapidjson/stringbuffer.h>
@@ -7,8 +7,8 @@
 #include <charconv>
 #include <cmath>
 
-#include "serving/server/json_values.h"
-#include "serving/server/tensors.h"
+#include "serving/server/protocol/json_values.h"
+#include "serving/server/protocol/tensors.h"
 
 namespace group_embedding::server {
 namespace {

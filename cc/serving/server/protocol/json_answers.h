@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "serving/server/json_requests.h"
+#include "serving/server/protocol/json_requests.h"
 #include "tensorflow_serving/apis/classification.pb.h"
 #include "tensorflow_serving/apis/get_model_metadata.pb.h"
 #include "tensorflow_serving/apis/get_model_status.pb.h"

@@ -1,6 +1,6 @@
-#include "serving/server/json_requests.h"
+#include "serving/server/protocol/json_requests.h"
 
-#include "serving/server/json_values.h"
+#include "serving/server/protocol/json_values.h"
 
 namespace group_embedding::server {
 namespace {

@@ -5,7 +5,7 @@
 
 #include <string>
 
-#include "serving/server/signatures.h"
+#include "serving/server/protocol/signatures.h"
 #include "tensorflow_serving/apis/input.pb.h"
 #include "tensorflow_serving/apis/predict.pb.h"
 

@@ -1,4 +1,4 @@
-#include "serving/server/json_values.h"
+#include "serving/server/protocol/json_values.h"
 
 #include <rapidjson/error/en.h>
 #include <rapidjson/memorystream.h>
@@ -8,7 +8,7 @@
 #include <cstring>
 #include <limits>
 
-#include "serving/server/tensors.h"
+#include "serving/server/protocol/tensors.h"
 
 namespace group_embedding::server {
 namespace {

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "serving/server/serving_library.h"
+#include "serving/server/models/serving_library.h"
 #include "tensorflow/core/framework/tensor.pb.h"
 
 namespace group_embedding::server {

@@ -1,11 +1,11 @@
-#include "serving/server/rest_models.h"
+#include "serving/server/protocol/rest_models.h"
 
 #include <regex>
 
-#include "serving/server/json_answers.h"
-#include "serving/server/json_requests.h"
-#include "serving/server/json_values.h"
-#include "serving/server/numbered_versions.h"
+#include "serving/server/models/numbered_versions.h"
+#include "serving/server/protocol/json_answers.h"
+#include "serving/server/protocol/json_requests.h"
+#include "serving/server/protocol/json_values.h"
 
 namespace group_embedding::server {
 namespace {

@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "serving/server/models.h"
+#include "serving/server/models/models.h"
 
 namespace group_embedding::server {
 

@@ -1,10 +1,10 @@
-#include "serving/server/rest_server.h"
+#include "serving/server/protocol/rest_server.h"
 
 #include <httplib.h>
 
-#include "serving/server/json_answers.h"
-#include "serving/server/live.h"
-#include "serving/server/rest_models.h"
+#include "serving/server/operations/live.h"
+#include "serving/server/protocol/json_answers.h"
+#include "serving/server/protocol/rest_models.h"
 
 namespace group_embedding::server {
 namespace {

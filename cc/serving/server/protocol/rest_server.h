@@ -4,7 +4,7 @@
 #include <memory>
 #include <thread>
 
-#include "serving/server/models.h"
+#include "serving/server/models/models.h"
 
 namespace httplib {
 class Server;

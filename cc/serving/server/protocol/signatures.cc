@@ -1,4 +1,4 @@
-#include "serving/server/signatures.h"
+#include "serving/server/protocol/signatures.h"
 
 #include <rapidjson/document.h>
 

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "serving/server/serving_library.h"
+#include "serving/server/models/serving_library.h"
 #include "tensorflow_serving/apis/get_model_metadata.pb.h"
 
 namespace group_embedding::server {

@@ -1,4 +1,4 @@
-#include "serving/server/tensors.h"
+#include "serving/server/protocol/tensors.h"
 
 #include <cstring>
 #include <limits>

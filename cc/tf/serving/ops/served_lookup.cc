@@ -4,9 +4,9 @@
 
 #include "fused/stored_lookup.h"
 #include "tensorflow/core/framework/op_kernel.h"
+#include "tf/serving/ops/served_lookup_op.h"
 #include "tf/support/device.h"
 #include "tf/support/guarded_op.h"
-#include "tf/support/served_lookup_op.h"
 
 namespace group_embedding {
 namespace {

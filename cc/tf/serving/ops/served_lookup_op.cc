@@ -1,4 +1,4 @@
-#include "tf/support/served_lookup_op.h"
+#include "tf/serving/ops/served_lookup_op.h"
 
 #include <algorithm>
 #include <atomic>

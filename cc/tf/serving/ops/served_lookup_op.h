@@ -9,14 +9,14 @@
 
 #include "core/fault.h"
 #include "core/row_format.h"
-#include "serving/served_table.h"
+#include "serving/table/served_table.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/resource_var.h"
+#include "tf/serving/ops/served_tables.h"
 #include "tf/support/batch_input.h"
 #include "tf/support/device.h"
 #include "tf/support/group_attrs.h"
 #include "tf/support/resource_locks.h"
-#include "tf/support/served_tables.h"
 #if GOOGLE_CUDA
 #include "serving/device/request_buffers.h"
 #endif

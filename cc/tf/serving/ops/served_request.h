@@ -1,8 +1,8 @@
 // ServedRequest: what ops know of the request that they compute, and tell it.
 #pragma once
 
-#include "serving/deadline.h"
-#include "tf/support/first_failure.h"
+#include "serving/lower/deadline.h"
+#include "tf/serving/ops/first_failure.h"
 
 namespace group_embedding {
 

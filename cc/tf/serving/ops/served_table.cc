@@ -6,11 +6,11 @@
 
 #include "table/file/manifest.h"
 #include "tensorflow/core/framework/op_kernel.h"
+#include "tf/serving/ops/served_tables.h"
 #include "tf/support/embedding_table_resource.h"
 #include "tf/support/file_systems.h"
 #include "tf/support/group_attrs.h"
 #include "tf/support/guarded_op.h"
-#include "tf/support/served_tables.h"
 
 namespace group_embedding {
 namespace {

@@ -1,4 +1,4 @@
-#include "tf/support/served_tables.h"
+#include "tf/serving/ops/served_tables.h"
 
 #include <algorithm>
 #include <utility>
@@ -6,8 +6,8 @@
 
 #include "table/check_table.h"
 #include "table/initial_values.h"
+#include "tf/serving/ops/served_request.h"
 #include "tf/support/embedding_table_resource.h"
-#include "tf/support/served_request.h"
 
 namespace group_embedding {
 namespace {

@@ -12,15 +12,15 @@
 #include <string>
 #include <vector>
 
-#include "serving/deadline.h"
 #include "serving/device/fetched_rows.h"
 #include "serving/device/resident_rows.h"
 #include "serving/device/row_cache.h"
-#include "serving/served_table.h"
-#include "serving/two_slots.h"
+#include "serving/lower/deadline.h"
+#include "serving/session/two_slots.h"
+#include "serving/table/served_table.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/resource_mgr.h"
-#include "tf/support/first_failure.h"
+#include "tf/serving/ops/first_failure.h"
 
 namespace group_embedding {
 

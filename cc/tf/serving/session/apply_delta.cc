@@ -4,9 +4,9 @@
 #include <numeric>
 #include <utility>
 
-#include "serving/pace.h"
+#include "serving/table/pace.h"
 #include "tensorflow/core/platform/env.h"
-#include "tf/serving/served_model.h"
+#include "tf/serving/session/served_model.h"
 #include "tf/support/file_systems.h"
 #include "tf/support/group_attrs.h"
 

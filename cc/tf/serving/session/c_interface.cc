@@ -4,8 +4,8 @@
 #include <memory>
 #include <utility>
 
-#include "serving/serving_functions.h"
-#include "tf/serving/served_model.h"
+#include "serving/c_api/serving_functions.h"
+#include "tf/serving/session/served_model.h"
 #include "tf/support/embedding_table_resource.h"
 
 using ::group_embedding::Answer;

@@ -1,4 +1,4 @@
-#include "tf/serving/graph_walk.h"
+#include "tf/serving/session/graph_walk.h"
 
 #include "tensorflow/core/framework/attr_value.pb.h"
 

@@ -1,4 +1,4 @@
-#include "tf/serving/model_session.h"
+#include "tf/serving/session/model_session.h"
 
 #include <functional>
 #include <utility>

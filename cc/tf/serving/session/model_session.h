@@ -13,7 +13,7 @@
 #include "tensorflow/core/protobuf/config.pb.h"
 #include "tensorflow/core/protobuf/meta_graph.pb.h"
 #include "tensorflow/core/public/session.h"
-#include "tf/support/served_request.h"
+#include "tf/serving/ops/served_request.h"
 
 namespace group_embedding {
 

@@ -1,4 +1,4 @@
-#include "tf/serving/read_saved_model.h"
+#include "tf/serving/session/read_saved_model.h"
 
 #include <algorithm>
 

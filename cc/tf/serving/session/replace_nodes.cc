@@ -1,4 +1,4 @@
-#include "tf/serving/replace_nodes.h"
+#include "tf/serving/session/replace_nodes.h"
 
 #include <set>
 

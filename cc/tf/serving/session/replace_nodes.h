@@ -7,7 +7,7 @@
 
 #include "tensorflow/core/framework/node_def.pb.h"
 #include "tensorflow/core/framework/types.pb.h"
-#include "tf/serving/graph_walk.h"
+#include "tf/serving/session/graph_walk.h"
 
 namespace group_embedding {
 

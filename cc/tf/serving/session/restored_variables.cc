@@ -1,4 +1,4 @@
-#include "tf/serving/restored_variables.h"
+#include "tf/serving/session/restored_variables.h"
 
 #include <algorithm>
 #include <set>

@@ -7,7 +7,7 @@
 
 #include "tensorflow/core/protobuf/meta_graph.pb.h"
 #include "tensorflow/core/protobuf/trackable_object_graph.pb.h"
-#include "tf/serving/graph_walk.h"
+#include "tf/serving/session/graph_walk.h"
 
 namespace group_embedding {
 

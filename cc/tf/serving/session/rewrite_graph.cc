@@ -1,13 +1,13 @@
-#include "tf/serving/rewrite_graph.h"
+#include "tf/serving/session/rewrite_graph.h"
 
 #include <algorithm>
 #include <set>
 #include <utility>
 
 #include "tensorflow/core/framework/attr_value.pb.h"
-#include "tf/serving/graph_walk.h"
-#include "tf/serving/replace_nodes.h"
-#include "tf/serving/restored_variables.h"
+#include "tf/serving/session/graph_walk.h"
+#include "tf/serving/session/replace_nodes.h"
+#include "tf/serving/session/restored_variables.h"
 
 namespace group_embedding {
 namespace {

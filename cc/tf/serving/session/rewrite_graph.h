@@ -8,7 +8,7 @@
 
 #include "absl/status/status.h"
 #include "tensorflow/core/protobuf/meta_graph.pb.h"
-#include "tf/serving/state_nodes.h"
+#include "tf/serving/session/state_nodes.h"
 
 namespace group_embedding {
 

@@ -1,4 +1,4 @@
-#include "tf/serving/served_model.h"
+#include "tf/serving/session/served_model.h"
 
 #include <algorithm>
 #include <utility>
@@ -6,8 +6,8 @@
 #include "tensorflow/core/framework/tensor_util.h"
 #include "tensorflow/core/platform/env.h"
 #include "tensorflow/core/util/tensor_bundle/tensor_bundle.h"
-#include "tf/serving/read_saved_model.h"
-#include "tf/serving/restored_variables.h"
+#include "tf/serving/session/read_saved_model.h"
+#include "tf/serving/session/restored_variables.h"
 #include "tf/support/file_systems.h"
 
 namespace group_embedding {

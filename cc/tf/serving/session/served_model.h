@@ -15,13 +15,13 @@
 #include <string>
 #include <vector>
 
-#include "serving/delta.h"
-#include "serving/options.h"
-#include "serving/two_slots.h"
-#include "tf/serving/model_session.h"
-#include "tf/serving/rewrite_graph.h"
-#include "tf/serving/signatures.h"
-#include "tf/support/served_tables.h"
+#include "serving/session/delta.h"
+#include "serving/session/options.h"
+#include "serving/session/two_slots.h"
+#include "tf/serving/ops/served_tables.h"
+#include "tf/serving/session/model_session.h"
+#include "tf/serving/session/rewrite_graph.h"
+#include "tf/serving/session/signatures.h"
 
 namespace group_embedding {
 

@@ -4,7 +4,7 @@
 
 #include "core/row_format.h"
 #include "tensorflow/core/platform/env.h"
-#include "tf/serving/served_model.h"
+#include "tf/serving/session/served_model.h"
 
 namespace group_embedding {
 namespace {

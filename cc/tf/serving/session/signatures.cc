@@ -1,8 +1,8 @@
-#include "tf/serving/signatures.h"
+#include "tf/serving/session/signatures.h"
 
 #include <utility>
 
-#include "serving/options.h"
+#include "serving/session/options.h"
 
 namespace group_embedding {
 namespace {

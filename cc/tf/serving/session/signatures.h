@@ -8,7 +8,7 @@
 #include "tensorflow/core/framework/tensor.h"
 #include "tensorflow/core/framework/tensor_shape.h"
 #include "tensorflow/core/protobuf/meta_graph.pb.h"
-#include "tf/serving/model_session.h"
+#include "tf/serving/session/model_session.h"
 
 namespace group_embedding {
 

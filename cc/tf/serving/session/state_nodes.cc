@@ -1,7 +1,7 @@
-#include "tf/serving/state_nodes.h"
+#include "tf/serving/session/state_nodes.h"
 
 #include "tensorflow/core/framework/attr_value.pb.h"
-#include "tf/serving/graph_walk.h"
+#include "tf/serving/session/graph_walk.h"
 
 namespace group_embedding {
 namespace {
