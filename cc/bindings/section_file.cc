@@ -7,8 +7,6 @@
 #include <vector>
 
 #include "bindings/file_source.h"
-#include "python/array.h"
-#include "python/host_table.h"
 #include "table/file/crc32c.h"
 #include "table/file/memory_file.h"
 #include "table/file/section_file.h"
@@ -102,7 +100,8 @@ void BindSectionFile(py::module_& m) {
         "(content, {bytes, crc}) of a file of sections, (kind, contiguous buffer) each.");
   m.def("crc32c", &Checksum, "data"_a, "crc"_a = 0,
         "The CRC-32C of bytes with the checksum `crc`, followed by a contiguous buffer.");
-  py::class_<PySectionFile>(m, "SectionFile", R"(The sections of a file, (kind, payload) each.
+  py::class_<PySectionFile>(m, "SectionFile", py::module_local(),
+                            R"(The sections of a file, (kind, payload) each.
 
 RuntimeError where one is damaged, or larger than max_bytes. `open`: as of verify_table_file.)")
       .def(py::init<const std::string&, uint64_t, py::object>(), "path"_a, "max_bytes"_a,

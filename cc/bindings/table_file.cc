@@ -1,5 +1,6 @@
 #include "bindings/table_file.h"
 
+#include <pybind11/numpy.h>
 #include <pybind11/stl.h>
 
 #include <memory>
@@ -9,8 +10,6 @@
 #include <vector>
 
 #include "bindings/file_source.h"
-#include "python/array.h"
-#include "python/host_table.h"
 #include "table/file/manifest.h"
 #include "table/file/save_table.h"
 
@@ -31,24 +30,6 @@ py::dict HeaderDict(const TableFileHeader& header) {
                   "step"_a = header.step, "dim"_a = header.dim, "dtype"_a = NameOf(header.dtype),
                   "key_dtype"_a = NameOf(header.key_type),
                   "initial_rows"_a = header.initial.matrix_rows, "slots"_a = slots);
-}
-
-py::dict Write(PySnapshot& snapshot, const std::string& path, uint64_t save_id, int32_t part,
-               int32_t num_parts, bool changes_only, int64_t step) {
-  TableFileHeader header = HeaderOf(snapshot.get().table());
-  header.save_id = save_id;
-  header.part = part;
-  header.num_parts = num_parts;
-  header.changes_only = changes_only;
-  header.step = step;
-  FileSum sum;
-  Status status;
-  {
-    py::gil_scoped_release release;
-    status = WriteTable(header, &snapshot.get(), path, LocalFiles(), &sum);
-  }
-  Require(status);
-  return SumDict(sum);
 }
 
 py::dict Verify(const std::string& path, const std::string& table,
@@ -146,12 +127,6 @@ py::dict DecodeManifest(const py::bytes& bytes, const std::string& table) {
   return py::dict("table"_a = manifest.table, "step"_a = manifest.step, "files"_a = files);
 }
 
-py::array KeyOwners(const std::vector<int64_t>& keys, int64_t num_ranks) {
-  std::vector<int64_t> owners;
-  for (const int64_t key : keys) owners.push_back(OwnerOfKey(key, num_ranks));
-  return Integers(owners);
-}
-
 }  // namespace
 
 const char* NameOf(DataType type) {
@@ -177,34 +152,7 @@ SavedTable Expected(const std::string& path, const std::string& table, const py:
   return saved;
 }
 
-void RestoreFromFiles(EmbeddingTable* table, const std::vector<std::string>& paths, int64_t index,
-                      int64_t count) {
-  Status status;
-  {
-    py::gil_scoped_release release;
-    RestoreOptions how;
-    how.subset = {index, count};
-    SavedTable saved;
-    saved.paths = paths;
-    status = RestoreTable(saved, how, table);
-  }
-  Require(status);
-}
-
 void BindTableFile(py::module_& m) {
-  m.def("write_table", &Write, "snapshot"_a, "path"_a, py::kw_only(), "save_id"_a, "part"_a = 0,
-        "num_parts"_a = 1, "changes_only"_a = false, "step"_a = -1,
-        "Writes a Snapshot to a file; {bytes, crc} of the file.");
-  m.def(
-      "restore_table",
-      [](PyHostTable& table, const std::vector<std::string>& paths, int64_t index, int64_t count) {
-        RestoreFromFiles(&table.get(), paths, index, count);
-      },
-      "table"_a, "paths"_a, py::kw_only(), "index"_a = 0, "count"_a = 1,
-      "Gives a table the keys of rank `index` of `count` of the files of one full save and at "
-      "most one save of changes. RuntimeError, and the table unchanged, if one is damaged.");
-  m.def("key_owners", &KeyOwners, "keys"_a, "num_ranks"_a,
-        "The rank that stores each key of a table that is spread over ranks.");
   m.def("verify_table_file", &Verify, "path"_a, "table"_a = "", "expected"_a = py::none(),
         py::kw_only(), "open"_a = py::none(),
         "Reads a file to its end: what it says of itself. RuntimeError if it is damaged, or not "
@@ -216,7 +164,7 @@ void BindTableFile(py::module_& m) {
       "The id of a file of format version 1 is 0.");
   m.def("new_suffix", &NewSuffix, "changes_only"_a = false,
         "The name of a new file of a table, behind the checkpoint's prefix and a dot.");
-  py::class_<PyTableFile>(m, "TableFile",
+  py::class_<PyTableFile>(m, "TableFile", py::module_local(),
                           R"(The rows of a file, block by block: {keys, counts, versions, values,
 slots, erased}. `open`: as of verify_table_file.)")
       .def(py::init<const std::string&, py::object>(), "path"_a, py::kw_only(),

@@ -154,7 +154,7 @@ void BindTableFileWriter(py::module_& m) {
         "a server stores them in: 'int8', 'fp8' or 'bfloat16'.");
   m.def("encode_manifest", &EncodeManifest, "table"_a, "step"_a, "suffix"_a, "sum"_a,
         "The manifest of one file, of which TableFileWriter gave `sum`.");
-  py::class_<PyTableFileWriter>(m, "TableFileWriter",
+  py::class_<PyTableFileWriter>(m, "TableFileWriter", py::module_local(),
                                 R"(Writes a table file block by block, without slots or a filter.
 The file gets its name when it is finished.)")
       .def(py::init<const std::string&, const std::string&, int32_t, const std::string&,

@@ -1,6 +1,6 @@
-// The functions of ge_serving.h. TensorFlow and the op library are loaded with RTLD_LOCAL and
-// RTLD_DEEPBIND: their symbols, protobuf's among them, are not those of the program, which may have
-// its own.
+// The functions of ge_serving.h. TensorFlow, the library of served models and the op library that
+// it is linked against are loaded with RTLD_LOCAL and RTLD_DEEPBIND: their symbols, protobuf's among
+// them, are not those of the program, which may have its own.
 #include "serving/c_api/ge_serving.h"
 
 #include <dlfcn.h>
@@ -48,17 +48,18 @@ std::string Load(const std::string& folder, const GeServingFunctions** functions
   if (tensorflow == nullptr) return "'" + library + "' does not load: " + LastError();
   const auto version = reinterpret_cast<const char* (*)()>(dlsym(tensorflow, "TF_Version"));
   if (version == nullptr) return "'" + library + "': expected TensorFlow's C interface";
-  const std::string ops = OwnFolder() + "/_group_embedding_ops.tf" + MinorOf(version()) + ".so";
-  if (!IsFile(ops)) {
-    return "expected '" + ops + "', the library for TensorFlow " + version() +
+  const std::string serving =
+      OwnFolder() + "/_group_embedding_serving.tf" + MinorOf(version()) + ".so";
+  if (!IsFile(serving)) {
+    return "expected '" + serving + "', the library for TensorFlow " + version() +
            ": build group_embedding for it";
   }
-  void* handle = dlopen(ops.c_str(), kHow);
-  if (handle == nullptr) return "'" + ops + "' does not load: " + LastError();
+  void* handle = dlopen(serving.c_str(), kHow);
+  if (handle == nullptr) return "'" + serving + "' does not load: " + LastError();
   const auto find = reinterpret_cast<decltype(&GroupEmbeddingServingFunctions)>(
       dlsym(handle, "GroupEmbeddingServingFunctions"));
   *functions = find == nullptr ? nullptr : find(kServingFunctionsVersion);
-  return *functions == nullptr ? "'" + ops + "': expected a library of this build" : "";
+  return *functions == nullptr ? "'" + serving + "': expected a library of this build" : "";
 }
 
 // Loads TensorFlow on the first call. A process has one.

@@ -1,4 +1,4 @@
-// The functions of ge_serving.h as the op library of one TensorFlow has them. libge_serving finds
+// The functions of ge_serving.h as the library of one TensorFlow has them. libge_serving finds
 // them by name in the library that fits the TensorFlow it has loaded, and passes its calls on.
 #pragma once
 
@@ -20,7 +20,7 @@ struct GeServingFunctions {
   decltype(&ge_serving_predict_within) predict_within;
 };
 
-// The version of this struct: libge_serving and the op libraries of one build have the same.
+// The version of this struct: all libraries of one build have the same.
 inline constexpr int kServingFunctionsVersion = 2;
 
 extern "C" {

@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "fused/group_lookup.cuh"
-#include "fused/stored_lookup.h"
+#include "serving/device/stored_lookup.h"
 
 namespace group_embedding {
 namespace {

@@ -1,4 +1,4 @@
-#include "table/large_page_arena.h"
+#include "serving/table/large_page_arena.h"
 
 #include "table/large_pages.h"
 

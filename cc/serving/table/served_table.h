@@ -44,10 +44,10 @@
 #include "serving/lower/lower_rows.h"
 #include "serving/table/device_copies.h"
 #include "serving/table/grace_periods.h"
+#include "serving/table/large_page_arena.h"
 #include "serving/table/served_index.h"
 #include "serving/table/tier_counts.h"
 #include "table/file/table_file.h"
-#include "table/large_page_arena.h"
 #include "table/memory.h"
 
 namespace group_embedding {

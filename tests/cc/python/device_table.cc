@@ -9,11 +9,11 @@
 #include <string>
 #include <vector>
 
-#include "bindings/table_file.h"
 #include "core/device_buffer.h"
 #include "python/array.h"
 #include "python/host_table.h"
 #include "python/run.h"
+#include "python/save_table.h"
 #include "table/device/device_memory.h"
 #include "table/device/device_table.h"
 

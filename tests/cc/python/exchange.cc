@@ -78,19 +78,6 @@ All ranks make the same calls in the same order. An error, RuntimeError, is the 
 
 #if GROUP_EMBEDDING_CUDA
 
-std::string PciBusId(int device) {
-  char id[32];
-  CheckCuda(cudaDeviceGetPCIBusId(id, sizeof(id), device), "pci_bus_id");
-  return id;
-}
-
-py::bytes NcclId() {
-  Status status;
-  const std::string id = MakeNcclId(&status);
-  Require(status);
-  return id;
-}
-
 std::unique_ptr<Communicator> NcclRank(const std::string& id, int rank, int num_ranks,
                                        double timeout_seconds, bool use_peer_memory) {
   py::gil_scoped_release release;
@@ -109,10 +96,6 @@ void BindGpuExchange(py::module_& m) {
   m.def(
       "set_device", [](int device) { CheckCuda(cudaSetDevice(device), "set_device"); }, "device"_a,
       "The GPU on which what this thread makes from now on will be.");
-  m.def("pci_bus_id", &PciBusId, "device"_a, "What tells a GPU of this host from the others.");
-  m.def("nccl_id", &NcclId,
-        "What the ranks of one NCCL communicator have in common: bytes that one "
-        "of them makes and hands to the others.");
   m.def("nccl_communicator", &NcclRank, "id"_a, "rank"_a, "num_ranks"_a, "timeout_seconds"_a = 60.0,
         "use_peer_memory"_a = false,
         "A Communicator of ranks with a GPU each, made by all of them together. use_peer_memory: "

@@ -1,10 +1,8 @@
-// group_embedding._core: the framework-free core on NumPy and CUDA arrays.
+// support._core: the framework-free core on NumPy and CUDA arrays, for tests and benchmarks.
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
-#include "bindings/section_file.h"
-#include "bindings/table_file.h"
-#include "bindings/table_file_writer.h"
+#include "bindings/bindings.h"
 #include "python/device_array.h"
 #include "python/device_table.h"
 #include "python/disk_store.h"
@@ -13,6 +11,7 @@
 #include "python/grouping.h"
 #include "python/host_table.h"
 #include "python/overflow.h"
+#include "python/save_table.h"
 #include "python/served_rows.h"
 #include "python/sharded_lookup.h"
 #include "python/update.h"
@@ -161,20 +160,14 @@ What any library's array with __cuda_array_interface__ is to this module, for wh
 
 PYBIND11_MODULE(_core, m) {
   m.doc() = "Group lookups on NumPy and CUDA arrays, without a framework.";
-#if GROUP_EMBEDDING_CUDA
-  m.attr("has_cuda") = true;
-#else
-  m.attr("has_cuda") = false;
-#endif
+  BindAll(m);
   BindGroup(m);
   BindUpdate(m);
   BindGrouping(m);
   BindDeviceArray(m);
   BindServedRows(m);
   BindHostTable(m);
-  BindTableFile(m);
-  BindTableFileWriter(m);
-  BindSectionFile(m);
+  BindSaveTable(m);
   BindDeviceTable(m);
   BindDiskStore(m);
   BindExchange(m);

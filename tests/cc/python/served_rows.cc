@@ -5,8 +5,8 @@
 #include <utility>
 
 #include "core/words.h"
-#include "fused/stored_lookup.h"
 #include "python/array.h"
+#include "serving/device/stored_lookup.h"
 #if GROUP_EMBEDDING_CUDA
 #include "table/device/device_memory.h"
 #endif

@@ -7,9 +7,9 @@
 #include <vector>
 
 #include "fused/sample_ids.h"
-#include "fused/stored_lookup.h"
 #include "serving/device/fetched_rows.h"
 #include "serving/device/request_buffers.h"
+#include "serving/device/stored_lookup.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tf/serving/ops/served_lookup_op.h"
 #include "tf/support/device.h"

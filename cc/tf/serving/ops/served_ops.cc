@@ -1,5 +1,5 @@
 // Tables of a model that answers requests. An opened SavedModel has these ops in the place of those
-// that train (tf/serving/rewrite_graph.h): no program makes them.
+// that train (tf/serving/session/rewrite_graph.h): no program makes them.
 #include "tensorflow/core/framework/common_shape_fns.h"
 #include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/framework/shape_inference.h"
