@@ -312,9 +312,11 @@ def test_libraries_hold_no_copy_of_the_core():
         assert len([core for core in cores if core.name in needs]) == 1, needs
         assert "[$ORIGIN]" in needs
         assert "15group_embedding" in undefined
-        assert "SortRowsCpu" not in defined and "ReadOptions" not in defined
+        assert "SortRowsCpu" not in defined
         if library.name.startswith(native.OPS):
             assert "SortRowsCpu" in undefined
+        if library.name.startswith(native.SERVING):
+            assert "ReadDelta" in undefined and "ReadDelta" not in defined
 
 
 def test_libraries_that_train_know_nothing_of_served_models():

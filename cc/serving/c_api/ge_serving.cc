@@ -1,6 +1,6 @@
 // The functions of ge_serving.h. TensorFlow, the library of served models and the op library that
-// it is linked against are loaded with RTLD_LOCAL and RTLD_DEEPBIND: their symbols, protobuf's among
-// them, are not those of the program, which may have its own.
+// it is linked against are loaded with RTLD_LOCAL and RTLD_DEEPBIND: their symbols, protobuf's
+// among them, are not those of the program, which may have its own.
 #include "serving/c_api/ge_serving.h"
 
 #include <dlfcn.h>
