@@ -31,7 +31,7 @@ import tensorflow as tf
 from report import machine, print_table, write_json
 
 import group_embedding as ge
-from group_embedding.file_systems import remote_files
+from group_embedding.files import remote_files
 
 STEPS_ALONE = 20
 

@@ -13,8 +13,8 @@ from pathlib import Path
 import tensorflow as tf
 
 import group_embedding as ge
-from group_embedding.exchange.active import set_current
-from group_embedding.sharding.make_sharded_table import make_table
+from group_embedding.ranks.exchange.active import set_current
+from group_embedding.ranks.sharding.make_sharded_table import make_table
 
 TRANSPORTS = ("peer_memory", "nccl", "horovod")
 
@@ -45,7 +45,7 @@ def start_ranks(through):
         return
     ge.enable_distributed_strategy("collective")
     if through == "horovod":
-        from group_embedding.exchange.horovod import HorovodExchange
+        from group_embedding.ranks.exchange.horovod import HorovodExchange
 
         set_current(HorovodExchange())
     current = ge.exchange.current()

@@ -1,112 +1,153 @@
-"""Sparse embeddings for recommender models on TensorFlow: many lookups in one fused op."""
+"""Sparse embeddings for recommender models on TensorFlow: many lookups in one fused op.
 
-from group_embedding import command_log  # noqa: F401, before TensorFlow is imported
+Importing it loads the library: lookups, tables, optimizers, layers, ranks and checkpoints. Models
+and readers (`ge.models`, `ge.data`), serving (`ge.serving`) and the names of other libraries
+(`ge.sok`, `group_embedding.deeprec`, ...) are loaded when they are used.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+from group_embedding import (
+    command_log,  # noqa: F401, before TensorFlow is imported
+    import_paths,
+)
 from group_embedding.ops._library import library
 
 # First: where TensorFlow, or a library for it, is missing, one sentence says so. And a SavedModel
 # that is loaded later finds its ops registered.
 library()
 
-from group_embedding import (
-    checkpoint,
-    convert,
-    data,
-    exchange,
-    hugectr,
-    layers,
-    models,
-    optimizers,
-    parquet,
-    serving,
-    sok,
-    training,
-)
+from group_embedding import checkpoint, feature_column, layers, optimizers, training, variables
 from group_embedding.config import FeatureConfig, TableConfig
-from group_embedding.distributed import (
-    CollectiveStrategy,
-    DistributedOptimizer,
-    Saver,
-    broadcast_variables,
-    enable_distributed_strategy,
-    run_elastic,
-)
-from group_embedding.feature_column import (
-    categorical_column_with_embedding,
-    group_embedding_column_scope,
-    sequence_categorical_column_with_embedding,
-)
-from group_embedding.lookup.api import (
+from group_embedding.feature_column import group_embedding_column_scope
+from group_embedding.lookups import (
     group_embedding_lookup,
     group_embedding_lookup_sparse,
     route_ids,
 )
-from group_embedding.lookup.owner_of import owner_of
-from group_embedding.lookup.routed_ids import RoutedIds
-from group_embedding.patch import patch_tensorflow
-from group_embedding.staged import make_prefetch_hook, prefetch_join, staged
-from group_embedding.variables import (
-    CacheStrategy,
-    CBFFilter,
-    CheckpointOption,
-    CounterFilter,
-    EmbeddingVariable,
-    EmbeddingVariableOption,
-    EmbeddingVariableStatisticsHook,
-    GlobalStepEvict,
-    InitializerOption,
-    L2WeightEvict,
-    StorageOption,
-    StorageType,
-    get_embedding_variable,
-)
+from group_embedding.ranks import distributed
+from group_embedding.ranks.distributed import enable_distributed_strategy
+from group_embedding.variables import EmbeddingVariable, get_embedding_variable, keyed_table
 from group_embedding.version import VERSION
+
+if TYPE_CHECKING:  # what `_NAMES` loads when it is used
+    from group_embedding import serving
+    from group_embedding.compat import convert, hugectr, sok
+    from group_embedding.compat.deeprec import parquet
+    from group_embedding.compat.deeprec.patch import patch_tensorflow
+    from group_embedding.compat.deeprec.staged import make_prefetch_hook, prefetch_join, staged
+    from group_embedding.feature_column import (
+        categorical_column_with_embedding,
+        sequence_categorical_column_with_embedding,
+    )
+    from group_embedding.lookups import RoutedIds, owner_of
+    from group_embedding.ranks import exchange
+    from group_embedding.ranks.distributed import (
+        CollectiveStrategy,
+        DistributedOptimizer,
+        Saver,
+        broadcast_variables,
+        run_elastic,
+    )
+    from group_embedding.recommender import data
+    from group_embedding.recommender import zoo as models
+    from group_embedding.variables import (
+        CacheStrategy,
+        CBFFilter,
+        CheckpointOption,
+        CounterFilter,
+        EmbeddingVariableOption,
+        EmbeddingVariableStatisticsHook,
+        GlobalStepEvict,
+        InitializerOption,
+        L2WeightEvict,
+        StorageOption,
+        StorageType,
+    )
 
 __version__ = VERSION
 
+lookup = group_embedding_lookup
+lookup_sparse = group_embedding_lookup_sparse
+column_scope = group_embedding_column_scope
+
+# What a first program needs.
 __all__ = [
-    "CBFFilter",
-    "CacheStrategy",
-    "CheckpointOption",
-    "CollectiveStrategy",
-    "CounterFilter",
-    "DistributedOptimizer",
     "EmbeddingVariable",
-    "EmbeddingVariableOption",
-    "EmbeddingVariableStatisticsHook",
     "FeatureConfig",
-    "GlobalStepEvict",
-    "InitializerOption",
-    "L2WeightEvict",
-    "RoutedIds",
-    "Saver",
-    "StorageOption",
-    "StorageType",
     "TableConfig",
-    "broadcast_variables",
-    "categorical_column_with_embedding",
     "checkpoint",
-    "convert",
-    "data",
+    "column_scope",
+    "distributed",
     "enable_distributed_strategy",
-    "exchange",
+    "feature_column",
     "get_embedding_variable",
     "group_embedding_column_scope",
     "group_embedding_lookup",
     "group_embedding_lookup_sparse",
-    "hugectr",
+    "keyed_table",
     "layers",
-    "make_prefetch_hook",
-    "models",
+    "lookup",
+    "lookup_sparse",
     "optimizers",
-    "owner_of",
-    "parquet",
-    "patch_tensorflow",
-    "prefetch_join",
     "route_ids",
-    "run_elastic",
-    "sequence_categorical_column_with_embedding",
-    "serving",
-    "sok",
-    "staged",
     "training",
+    "variables",
 ]
+
+# {where: names} of all others that programs write behind `ge.`; and modules.
+_NAMES = {
+    "compat.deeprec.patch": ["patch_tensorflow"],
+    "compat.deeprec.staged": ["make_prefetch_hook", "prefetch_join", "staged"],
+    "feature_column": [
+        "categorical_column_with_embedding",
+        "sequence_categorical_column_with_embedding",
+    ],
+    "lookups": ["RoutedIds", "owner_of"],
+    "ranks.distributed": [
+        "CollectiveStrategy",
+        "DistributedOptimizer",
+        "Saver",
+        "broadcast_variables",
+        "run_elastic",
+    ],
+    "variables": [
+        "CBFFilter",
+        "CacheStrategy",
+        "CheckpointOption",
+        "CounterFilter",
+        "EmbeddingVariableOption",
+        "EmbeddingVariableStatisticsHook",
+        "GlobalStepEvict",
+        "InitializerOption",
+        "L2WeightEvict",
+        "StorageOption",
+        "StorageType",
+    ],
+}
+_MODULES = ("serving", *import_paths.PATHS)
+
+import_paths.install()
+
+
+def _load(name):
+    if name in _MODULES:
+        return importlib.import_module(f"group_embedding.{name}")
+    where = next((module for module, names in _NAMES.items() if name in names), None)
+    if where is None:
+        raise AttributeError(f"module 'group_embedding' has no attribute '{name}'")
+    return getattr(importlib.import_module(f"group_embedding.{where}"), name)
+
+
+if not TYPE_CHECKING:  # a type checker would believe that there is any name
+
+    def __getattr__(name):
+        globals()[name] = value = _load(name)
+        return value
+
+
+def __dir__():
+    return [*__all__, "__version__"]

@@ -2,7 +2,7 @@
 
 import sys
 
-from group_embedding.runs.command_line import main
+from group_embedding.recommender.runs.command_line import main
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -15,7 +15,7 @@ from group_embedding.config import Combiner, InvalidIds
 if TYPE_CHECKING:
     import tensorflow as tf
 
-    from group_embedding.sharding.sharded_table import ShardedTable
+    from group_embedding.ranks.sharding.sharded_table import ShardedTable
     from group_embedding.variables import EmbeddingVariable
 
 # TensorFlow's names for two ways to cut a table; a table here is one piece, for which both are one.

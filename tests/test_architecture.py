@@ -14,7 +14,10 @@ NATIVE = ROOT / "cc"
 LEAVES = ("tf", "bindings")
 SERVER = "serving/server"
 SERVED = ("serving", "tf/serving")  # the served half; the rest of cc/ is the library's
-PURE = ("config.py", "placement.py", "layers/feature_plan.py", "sharding/placement_plan.py")
+PURE = ("config.py", "placement.py", "layers/feature_plan.py", "ranks/sharding/placement_plan.py")
+EXTENSIONS = ("recommender", "serving", "compat")
+# Folders of folders: each of theirs is a room.
+HALLS = ("ranks", *EXTENSIONS)
 CLASS = re.compile(r"(?:class|struct) (?:alignas\(\d+\) )?(\w+)\b(?!::)[^;]*\{")
 
 
@@ -70,6 +73,20 @@ def name_of(path):
 @functools.cache
 def names_of_modules():
     return frozenset({name_of(f) for f in PACKAGE.rglob("*.py")} - {"group_embedding"})
+
+
+def room_of(module):
+    """The room of a module: "lookups", "ranks/exchange", or the module itself at the top."""
+    parts = module.split(".")[1:]
+    if parts and parts[0] in HALLS:
+        return "/".join(parts[:2])
+    return parts[0] if parts else ""
+
+
+def extension_of(module):
+    """The extension that a module belongs to; None: the library."""
+    first = (module.split(".") + [""])[1]
+    return first if first in EXTENSIONS else None
 
 
 def imports_at_run_time(path):
@@ -259,10 +276,10 @@ def test_plans_and_configs_are_pure():
 @pytest.mark.parametrize(
     "client, module",
     [
-        ("horovod", "exchange/horovod.py"),
+        ("horovod", "ranks/exchange/horovod.py"),
         ("confluent_kafka", "serving/stores/kafka_client.py"),
         ("redis", "serving/stores/redis_stream.py"),
-        ("fsspec", "file_systems/connections.py"),
+        ("fsspec", "files/connections.py"),
     ],
 )
 def test_only_one_module_imports_a_client(client, module):
@@ -289,9 +306,8 @@ def test_no_circle_of_imports():
     edges = {m: imports_at_run_time(f) - {m} for m, f in modules.items()}
     folders = {}
     for module, others in edges.items():
-        if module != "group_embedding":
-            folder = folders.setdefault(module.split(".")[1], set())
-            folder.update(other.split(".")[1] for other in others)
+        if room := room_of(module):
+            folders.setdefault(room, set()).update(room_of(other) for other in others)
     folders = {folder: others - {folder} for folder, others in folders.items()}
 
     # When circles are looked for, Then there is none: of two folders, of more, or of files
@@ -305,9 +321,82 @@ def test_no_circle_of_imports():
         name.strip("/").removesuffix(".py") for row in rows for name in re.findall("`(.+?)`", row)
     ]
     height = {name: number for number, name in enumerate(names)}
-    assert set(folders) <= set(height) | {"command_log", "version"}
-    wrong = [(a, b) for a, others in folders.items() for b in others if height[b] > height[a]]
+    doors = {"command_log", "import_paths", "version", "__main__", "serving/__main__", *HALLS}
+    assert set(folders) - doors <= set(height)
+    wrong = [
+        (a, b)
+        for a, others in folders.items()
+        for b in others
+        if not {a, b} & doors and height[b] > height[a]
+    ]
     assert wrong == []
+
+
+# Doors, which load an extension when it is used.
+DOORS = ("group_embedding", "group_embedding.__main__")
+# What extensions may import of the library besides its rooms: plain values and checks.
+PLAIN = ("arguments", "config", "keras_compat", "placement", "types")
+
+
+def from_imports(path):
+    """The pairs (module, name) of a file's `from group_embedding... import`, anywhere in it."""
+    return sorted(
+        (node.module, alias.name)
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("group_embedding")
+        for alias in node.names
+    )
+
+
+def is_public(module, name):
+    """If the `__init__.py` of a room makes the name, or a plain module of the library has it."""
+    room = module.removeprefix("group_embedding").strip(".").replace(".", "/")
+    if room in PLAIN:
+        return True
+    init = PACKAGE / room / "__init__.py"
+    if not init.exists():
+        return False
+    tree = ast.parse(init.read_text())
+    made = {
+        alias.asname or alias.name
+        for node in ast.walk(tree)
+        if isinstance(node, (ast.Import, ast.ImportFrom))
+        for alias in node.names
+    }
+    made |= {node.name for node in tree.body if isinstance(node, (ast.ClassDef, ast.FunctionDef))}
+    # A room itself, such as that of `from group_embedding.ranks import exchange`.
+    return name in made or name in PLAIN or (PACKAGE / room / name / "__init__.py").exists()
+
+
+def test_the_library_imports_no_extension():
+    library = [
+        f
+        for f in PACKAGE.rglob("*.py")
+        if extension_of(name_of(f)) is None and name_of(f) not in DOORS
+    ]
+    extensions = [f"group_embedding.{name}" for name in EXTENSIONS]
+    assert len(library) > 100
+
+    found = offenders(library, lambda f: imports_of(f, *extensions))
+
+    assert not found
+
+
+def test_extensions_import_public_names_of_the_library_and_of_each_other():
+    def private(path):
+        of = extension_of(name_of(path))
+        return [
+            f"{module}.{name}"
+            for module, name in from_imports(path)
+            if extension_of(f"{module}.{name}") != of and not is_public(module, name)
+        ]
+
+    extensions = [f for name in EXTENSIONS for f in (PACKAGE / name).rglob("*.py")]
+    assert len(extensions) > 100
+
+    found = offenders(extensions, private)
+
+    assert not found
 
 
 PROSE = [
@@ -352,9 +441,9 @@ def test_a_name_is_in_the_file_that_a_page_says_it_is_in():
     assert missing == []
 
 
-@pytest.mark.parametrize("folder", ["feature_column", "layers", "sok"])
+@pytest.mark.parametrize("folder", ["feature_column", "layers"])
 def test_ways_in_do_not_import_each_other(folder):
-    others = [f"group_embedding.{o}" for o in ("feature_column", "layers", "sok") if o != folder]
+    others = [f"group_embedding.{o}" for o in ("feature_column", "layers") if o != folder]
 
     found = offenders((PACKAGE / folder).rglob("*.py"), lambda f: imports_of(f, *others))
 

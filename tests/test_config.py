@@ -12,7 +12,7 @@ import pytest
 from group_embedding import config, placement
 from group_embedding.config import FeatureConfig, TableConfig
 from group_embedding.layers import feature_plan
-from group_embedding.sharding import placement_plan
+from group_embedding.ranks.sharding import placement_plan
 
 
 def test_table_has_defaults():
@@ -111,7 +111,7 @@ def test_bad_feature_is_refused(arguments, error, message):
 PURE = {
     "group_embedding.config",
     "group_embedding.placement",
-    "group_embedding.sharding.placement_plan",
+    "group_embedding.ranks.sharding.placement_plan",
 }
 
 

@@ -145,13 +145,13 @@ def test_seconds_are_added_by_folder_and_runs_lie_side_by_side(tmp_path):
     "path, tests",
     [
         ("group_embedding/config.py", "tests/test_config.py"),
-        ("group_embedding/lookup/api.py", "tests/lookup"),
+        ("group_embedding/lookups/api.py", "tests/lookups"),
         ("group_embedding/variables/bring_rows.py", "tests/variables/test_bring_rows.py"),
         ("cc/table/file/read.cc", "tests/table"),
         ("cc/serving/server/rest.cc", "tests/serving/server"),
         ("docs/guides/keras.md", "tests/test_docs.py"),
         ("tests/support/oracles/rules.py", "tests/fused/test_group_update_core.py"),
-        ("tests/lookup/test_lookup.py", "tests/lookup/test_lookup.py"),
+        ("tests/lookups/test_lookup.py", "tests/lookups/test_lookup.py"),
         ("tests/variables/conftest.py", "tests/variables"),
         ("Makefile", "tests/test_packaging.py"),
     ],
@@ -181,8 +181,12 @@ def test_every_folder_of_code_names_tests():
 
 def test_tests_of_ranks_come_first_and_together_in_any_order():
     # Given tests of ranks in two folders, and others
-    names = ["tests/a/test_a.py::t", "tests/exchange/test_b.py::t", "tests/exchange/test_b.py::u"]
-    names += ["tests/layers/test_c.py::t", "tests/layers/test_c.py::u", "tests/sok/test_d.py::t"]
+    names = [
+        "tests/a/test_a.py::t",
+        *("tests/ranks/exchange/test_b.py::t", "tests/ranks/exchange/test_b.py::u"),
+        *("tests/layers/test_c.py::t", "tests/layers/test_c.py::u"),
+        "tests/compat/sok/test_d.py::t",
+    ]
     items = [SimpleNamespace(nodeid=name, path=name.partition("::")[0]) for name in names]
     is_of_ranks = [schedule.unit_of(name) == "ranks" for name in names]
 

@@ -10,7 +10,7 @@ import time
 import pytest
 from support.servers.shared_server import shared_server
 
-from group_embedding.file_systems.connections import connect
+from group_embedding.files.connections import connect
 
 USER = """
 import sys, time

@@ -14,7 +14,8 @@ ROOT = Path(__file__).resolve().parents[1]
 MODULES = [
     ge,
     *(getattr(ge, name) for name in ge.__all__ if inspect.ismodule(getattr(ge, name))),
-    ge.sok.optimizers,
+    *(ge.convert, ge.data, ge.exchange, ge.hugectr, ge.models, ge.parquet, ge.serving),
+    *(ge.sok, ge.sok.optimizers),
 ]
 
 
@@ -61,6 +62,9 @@ def test_every_public_function_has_type_hints(module):
 # A line of a program that uses the package, and what a type checker says of it; None: nothing.
 PROGRAM = {
     'ge.TableConfig("user", num_rows=10, dim=8, combiner="mean")': None,
+    "ge.lookup_sparse([table], [ids], 'sum')": None,
+    "ge.lookup_sparse([table], [ids], 7)": "arg-type",
+    "ge.CounterFilter(filter_freq='three')": "arg-type",
     'ge.TableConfig("user", num_rows=10, dimension=8)': "call-arg",
     'ge.TableConfig("user", num_rows=10, dim="8")': "arg-type",
     'ge.TableConfig("user", num_rows=10, dim=8, combiner="average")': "arg-type",

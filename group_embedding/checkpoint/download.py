@@ -11,8 +11,8 @@ from tensorflow.python.checkpoint import checkpoint_management
 
 from group_embedding.checkpoint.remote_manifest import DamagedCheckpointError, Manifest
 from group_embedding.checkpoint.upload import Uploader, index_last
-from group_embedding.file_systems import remote_files
-from group_embedding.file_systems.progress_line import ProgressLine
+from group_embedding.files import remote_files
+from group_embedding.files.progress_line import ProgressLine
 
 _THREADS = 4
 

@@ -9,7 +9,7 @@ import tensorflow as tf
 from tensorflow.python.training import basic_session_run_hooks
 
 from group_embedding.checkpoint.background import BackgroundSave, save_changes
-from group_embedding.exchange.active import current
+from group_embedding.ranks.exchange.active import current
 
 
 class CheckpointSaverHook(basic_session_run_hooks.CheckpointSaverHook):

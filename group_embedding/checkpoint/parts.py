@@ -6,8 +6,8 @@ from typing import Any, NamedTuple, Optional
 import tensorflow as tf
 
 from group_embedding.checkpoint.shared_folder import check_shared
-from group_embedding.exchange.gather_strings import gather_strings
 from group_embedding.ops import save_table
+from group_embedding.ranks.exchange.gather_strings import gather_strings
 
 _NOTHING = -1  # in place of the number of a full save: this rank has no rows of the table
 

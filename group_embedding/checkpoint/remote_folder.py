@@ -16,9 +16,9 @@ from group_embedding.arguments import check_positive
 from group_embedding.checkpoint.download import download_checkpoint
 from group_embedding.checkpoint.remote_manifest import Manifest, lacking, numbers_in, read_manifest
 from group_embedding.checkpoint.upload import CheckpointGoneError, Uploader
-from group_embedding.exchange.active import current
-from group_embedding.file_systems import DataSourceParams, remote_files
-from group_embedding.file_systems.data_source import url_of
+from group_embedding.files import DataSourceParams, remote_files
+from group_embedding.files.data_source import url_of
+from group_embedding.ranks.exchange.active import current
 
 _POLL_SECONDS = 0.25
 _LONGEST_PAUSE = 60.0  # seconds between two tries of an upload that fails

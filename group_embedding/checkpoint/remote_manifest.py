@@ -12,9 +12,9 @@ import hashlib
 import json
 import re
 
-from group_embedding.file_systems import remote_files
-from group_embedding.file_systems.connections import FileSystemError
-from group_embedding.file_systems.create_once import create_file
+from group_embedding.files import remote_files
+from group_embedding.files.connections import FileSystemError
+from group_embedding.files.create_once import create_file
 
 _NAME = re.compile(r"(\d{8})\.json$")
 FILES = "files"

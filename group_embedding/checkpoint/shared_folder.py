@@ -9,8 +9,8 @@ import socket
 
 import tensorflow as tf
 
-from group_embedding.exchange.gather_strings import gather_strings
 from group_embedding.ops import save_table
+from group_embedding.ranks.exchange.gather_strings import gather_strings
 
 _ALL = "all"  # in place of the rank whose files are not seen
 

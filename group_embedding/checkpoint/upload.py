@@ -27,9 +27,9 @@ from group_embedding.checkpoint.remote_manifest import (
     read_manifest,
     write_manifest,
 )
-from group_embedding.file_systems import remote_files
-from group_embedding.file_systems.connections import FileSystemError
-from group_embedding.file_systems.progress_line import ProgressLine
+from group_embedding.files import remote_files
+from group_embedding.files.connections import FileSystemError
+from group_embedding.files.progress_line import ProgressLine
 
 _THREADS = 4
 _RECORD = ".remote.json"

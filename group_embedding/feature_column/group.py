@@ -9,10 +9,10 @@ import tensorflow as tf
 
 from group_embedding.config import check_max_norm
 from group_embedding.feature_column.variable import Keys, can_be_fused
-from group_embedding.lookup.api import group_embedding_lookup_sparse
-from group_embedding.sharding.placement_plan import TableLoad
-from group_embedding.sharding.resolve_placements import resolve_placements
-from group_embedding.sharding.sharded_table import ShardedTable
+from group_embedding.lookups.api import group_embedding_lookup_sparse
+from group_embedding.ranks.sharding.placement_plan import TableLoad
+from group_embedding.ranks.sharding.resolve_placements import resolve_placements
+from group_embedding.ranks.sharding.sharded_table import ShardedTable
 from group_embedding.variables import EmbeddingVariable
 
 

@@ -9,8 +9,8 @@ import tensorflow as tf
 from tensorflow.python.distribute.sharded_variable import ShardedVariable
 from tensorflow.python.ops.variables import PartitionedVariable
 
-from group_embedding.sharding.make_sharded_table import make_table, restore_table
-from group_embedding.sharding.sharded_table import sharded_table, table_shape
+from group_embedding.ranks.sharding.make_sharded_table import make_table, restore_table
+from group_embedding.ranks.sharding.sharded_table import sharded_table, table_shape
 from group_embedding.variables import EmbeddingVariable
 from group_embedding.variables.get_variable import keyed_variables
 

@@ -6,7 +6,7 @@ Pure functions of plain values; neither TensorFlow nor the native library is imp
 from collections.abc import Mapping
 
 from group_embedding.config import FeatureConfig
-from group_embedding.sharding.placement_plan import TableLoad
+from group_embedding.ranks.sharding.placement_plan import TableLoad
 
 
 def plan_features(features):

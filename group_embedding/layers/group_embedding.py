@@ -27,9 +27,9 @@ from group_embedding.layers.sequences import (
     to_sequences,
 )
 from group_embedding.layers.sequential import let_keras_2_build_from_dicts
-from group_embedding.lookup.api import group_embedding_lookup_sparse, route_ids
-from group_embedding.lookup.routed_ids import RoutedIds
-from group_embedding.sharding.resolve_placements import resolve_placements
+from group_embedding.lookups.api import group_embedding_lookup_sparse, route_ids
+from group_embedding.lookups.routed_ids import RoutedIds
+from group_embedding.ranks.sharding.resolve_placements import resolve_placements
 from group_embedding.types import InvalidIds
 from group_embedding.variables.keras_xla import NotForXla, refuse_xla_trace
 

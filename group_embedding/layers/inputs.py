@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from group_embedding.keras_compat import is_built_from_shapes
 from group_embedding.layers.feature_plan import plan_inputs
-from group_embedding.lookup import feature_ids
+from group_embedding.lookups import feature_ids
 
 _LOOKUP_ID_DTYPES = (tf.int32, tf.int64, tf.uint32, tf.uint64)
 

@@ -14,9 +14,9 @@ from group_embedding.checkpoint import in_store
 from group_embedding.config import TABLE_DTYPES, check_choice
 from group_embedding.keras_compat import keras
 from group_embedding.layers import sharing
-from group_embedding.lookup.lookup_table import variable_of_all
-from group_embedding.sharding.make_sharded_table import make_table
-from group_embedding.sharding.sharded_table import (
+from group_embedding.lookups.lookup_table import variable_of_all
+from group_embedding.ranks.sharding.make_sharded_table import make_table
+from group_embedding.ranks.sharding.sharded_table import (
     assign_rows,
     gather_rows,
     sharded_table,

@@ -11,7 +11,7 @@ L = 3, become the ids and row splits at their right, whose results are `[6, dim]
 import tensorflow as tf
 
 from group_embedding.keras_compat import keras
-from group_embedding.lookup import feature_ids
+from group_embedding.lookups import feature_ids
 from group_embedding.ops.group_ids import FeatureIds, group_ids
 
 

@@ -6,9 +6,9 @@ import weakref
 
 import tensorflow as tf
 
-from group_embedding import exchange
 from group_embedding.keras_compat import keras
-from group_embedding.lookup.lookup_table import Reference
+from group_embedding.lookups.lookup_table import Reference
+from group_embedding.ranks import exchange
 
 _package = keras.layers.Layer.__module__.partition(".")[0]
 _serialization = importlib.import_module(f"{_package}.src.saving.serialization_lib")

@@ -7,18 +7,16 @@ from group_embedding.ops._library import library
 NOT_CHECKED = -1  # the number of rows of a table whose ids are not checked
 
 
-def check_ids(batches, num_rows, table_of_feature, combiners, table_names, feature_names, **rules):
+def check_ids(groups, batches, num_rows):
     """The batches, once all their ids have been found in their tables. Else it raises the error of
     the first that is outside.
 
     Args:
-        batches: ops.group_ids.Batch of each group of a call. Those on a GPU are copied to host
-            memory, which waits for the GPU.
+        groups: each `ops.lookup_group.LookupGroup` of a call.
+        batches: the ops.group_ids.Batch of each group. Those on a GPU are copied to host memory,
+            which waits for the GPU.
         num_rows: for each group and each of its tables, an int, an int64 scalar tensor, or
             NOT_CHECKED.
-        table_of_feature: for each group and each of its features, the index into its `num_rows`.
-        combiners, table_names, feature_names: for each group, one for each of these.
-        rules: prune_negative.
     """
     starts = [sum(map(len, num_rows[:group])) for group in range(len(batches))]
     with tf.device("/CPU:0"):
@@ -26,15 +24,17 @@ def check_ids(batches, num_rows, table_of_feature, combiners, table_names, featu
             batches=[batch.buffer for batch in batches],
             sizes=[batch.sizes for batch in batches],
             num_rows=_vector(_joined(num_rows)),
-            num_features=[len(names) for names in feature_names],
+            num_features=[len(group.names) for group in groups],
             table_of_feature=[
-                start + table for start, of in zip(starts, table_of_feature) for table in of
+                start + table
+                for start, group in zip(starts, groups)
+                for table in group.table_of_feature
             ],
-            combiners=_joined(combiners),
-            table_names=_joined(table_names),
-            feature_names=_joined(feature_names),
+            combiners=_joined(group.combiners for group in groups),
+            table_names=[table.name for group in groups for table in group.tables],
+            feature_names=_joined(group.names for group in groups),
             weighted=[batch.weighted for batch in batches],
-            **rules,
+            prune_negative=groups[0].prune_negative,
         )
     return [batch._replace(sizes=sizes) for batch, sizes in zip(batches, checked)]
 

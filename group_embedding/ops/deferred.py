@@ -43,10 +43,15 @@ class DeferredCall:
 
 
 class Trace:
-    """The deferred calls of one traced graph."""
+    """The deferred calls of one traced graph.
 
-    def __init__(self, graph):
-        self.graph, self.calls = graph, []
+    Args:
+        graph: what is being traced.
+        defer_lookup: takes the arguments of `lookups.flow.look_up`, and returns placeholders.
+    """
+
+    def __init__(self, graph, defer_lookup):
+        self.graph, self.calls, self.defer_lookup = graph, [], defer_lookup
 
 
 _current: contextvars.ContextVar[Trace | None] = contextvars.ContextVar(
@@ -55,9 +60,9 @@ _current: contextvars.ContextVar[Trace | None] = contextvars.ContextVar(
 
 
 @contextlib.contextmanager
-def deferring() -> Iterator[Trace]:
+def deferring(defer_lookup: Callable[..., Any]) -> Iterator[Trace]:
     """Inside, in this thread, calls of the graph that is being traced are deferred."""
-    trace = Trace(tf.compat.v1.get_default_graph())
+    trace = Trace(tf.compat.v1.get_default_graph(), defer_lookup)
     token = _current.set(trace)
     try:
         yield trace
@@ -100,10 +105,16 @@ def defer_structure(
     return defer(name, run_structure, [leaves[place] for place in places], **options)
 
 
+def current_trace() -> Trace | None:
+    """The trace to which lookups and updates made now are deferred; None: they are made. In the
+    graphs by which Keras builds a model they are: those ask for shapes, and never run."""
+    trace = _current.get()
+    return None if trace is None or is_built_from_shapes() else trace
+
+
 def is_deferring() -> bool:
-    """Returns whether lookups and updates made now are deferred. In the graphs by which Keras
-    builds a model they are not: those ask for shapes, and never run."""
-    return _current.get() is not None and not is_built_from_shapes()
+    """Returns whether lookups and updates made now are deferred."""
+    return current_trace() is not None
 
 
 def defer(

@@ -18,6 +18,11 @@ class FeatureIds(NamedTuple):
     weights: Optional[tf.Tensor] = None  # float32, one per id
     weight_partition: Optional[tf.Tensor] = None
 
+    @property
+    def weighted(self):
+        """Whether the feature has weights."""
+        return self.weights is not None
+
 
 class Batch(NamedTuple):
     """The result of GroupIds: the batch of a group in one buffer, and its sizes in host memory."""
@@ -33,7 +38,7 @@ def group_ids(features, keyed=()) -> Batch:
     Args:
         keyed: indices of the features whose ids are keys, of which every bit counts.
     """
-    weighted = [i for i, feature in enumerate(features) if feature.weights is not None]
+    weighted = [i for i, feature in enumerate(features) if feature.weighted]
     with tf.device(_device_of(features)):
         buffer, sizes = library().group_ids(
             values=[feature.values for feature in features],

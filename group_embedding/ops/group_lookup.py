@@ -32,41 +32,31 @@ SHARED_ATTRS = (
 )
 
 
-def group_lookup(
-    tables,
-    batch,
-    table_of_feature,
-    combiners,
-    feature_names,
-    *,
-    concat,
-    prune_negative,
-    invalid_ids,
-):
-    """Looks `batch` up in `tables` (a list of tables.Table of one dtype).
+def group_lookup(group, batch, concat):
+    """Looks a batch up in this process's tables of one dtype.
+
+    Args:
+        group: an `ops.lookup_group.LookupGroup`.
+        batch: an `ops.group_ids.Batch` of row numbers.
+        concat: whether the results are one tensor.
 
     Returns:
         A list with a [samples, dim] tensor per feature, or with one [samples, sum of dims].
     """
-    keyed = [t for t, table in enumerate(tables) if table.keyed is not None]
-    handles = [table.tensor() for table in tables]
+    keyed = group.keyed
+    handles = [table.tensor() for table in group.tables]
     inputs = pack_handles(handles)
     look_up = functools.partial(
         library().group_lookup,
         tables=inputs,
         batch=batch.buffer,
         sizes=batch.sizes,
-        keyed_tables=pack_handles([tables[t].keyed.table_handle for t in keyed]),
+        keyed_tables=pack_handles([group.tables[t].keyed.table_handle for t in keyed]),
         keyed=keyed,
-        **attrs_of_tables(tables),
-        num_outputs=1 if concat else len(table_of_feature),
-        table_of_feature=table_of_feature,
-        combiners=combiners,
-        feature_names=feature_names,
+        num_outputs=1 if concat else len(group.names),
         concat=concat,
         weighted=batch.weighted,
-        prune_negative=prune_negative,
-        invalid_ids=invalid_ids,
+        **group.attrs(),
     )
     if len(inputs) == len(handles):
         return look_up()
@@ -84,16 +74,6 @@ def _recorded(look_up, handles, buffer):
 
     record.record_operation("GroupLookup", outputs, [*handles, buffer], gradient)
     return outputs
-
-
-def attrs_of_tables(tables):
-    """The attributes by which ops describe the tables of a group."""
-    return {
-        "dtype": tables[0].dtype,
-        "dims": [table.dim for table in tables],
-        "max_norms": [table.max_norm for table in tables],
-        "table_names": [table.name for table in tables],
-    }
 
 
 @tf.RegisterGradient("GroupEmbedding>GroupLookup")

@@ -29,31 +29,21 @@ class Route(NamedTuple):
 
 
 class Requests(NamedTuple):
-    """The requests of all ranks to this one: for each group of tables a lookup with one feature per
-    table and one id per sample."""
+    """The requests of all ranks to this one: for each lookup a batch with one feature per table and
+    one id per sample."""
 
     batches: list  # of Batch
     times: list  # int64 [ids] per group: how often each came; [0] for a group without keys
     counts: tf.Tensor  # int64 [ranks, tables]: rows asked by each rank
 
 
-def route_ids(
-    batch,
-    num_ranks,
-    tables,
-    table_of_feature,
-    combiners,
-    description,
-    *,
-    prune_negative,
-    invalid_ids,
-):
-    """Finds the unique rows of `batch` and their owners.
+def route_ids(group, batch, num_ranks, tables, description):
+    """Finds the unique rows of a batch and their owners.
 
     Args:
-        tables: a RoutedTable each.
+        group: the `ops.lookup_group.LookupGroup` of the batch.
+        tables: a RoutedTable for each table of the group.
         description: a text that lists the lookup's tables and features, the same on all ranks.
-        others: see `ops.group_lookup.group_lookup`.
     """
     with tf.device("/CPU:0"):
         messages, splits, counts, routed = library().route_ids(
@@ -63,31 +53,35 @@ def route_ids(
             num_rows=[table.num_rows for table in tables],
             spreads=[table.placement.spread for table in tables],
             home_ranks=[table.placement.rank for table in tables],
-            table_of_feature=table_of_feature,
-            combiners=combiners,
+            table_of_feature=group.table_of_feature,
+            combiners=group.combiners,
             description=description,
             weighted=batch.weighted,
-            prune_negative=prune_negative,
-            invalid_ids=invalid_ids,
+            prune_negative=group.prune_negative,
+            invalid_ids=group.invalid_ids,
         )
     return Route(messages, splits, counts, batch._replace(buffer=routed))
 
 
-def read_requests(
-    messages, splits, tables, group_of_table, table_of_feature, feature_names, description
-):
+def read_requests(group, messages, splits, tables, lookup_of_table, description):
     """Reads the messages received from all ranks; fails on every rank when one reports a bad id, or
-    has another description."""
+    has another description.
+
+    Args:
+        group, tables, description: as for `route_ids`.
+        messages, splits: what all ranks sent to this one.
+        lookup_of_table: for each table, the index of the lookup that reads its requested rows.
+    """
     with tf.device("/CPU:0"):
         buffers, sizes, times, counts = library().read_requests(
             messages=messages,
             splits=splits,
-            num_groups=max(group_of_table) + 1,
-            group_of_table=group_of_table,
+            num_groups=max(lookup_of_table) + 1,
+            group_of_table=lookup_of_table,
             num_rows=[table.num_rows for table in tables],
-            table_of_feature=table_of_feature,
+            table_of_feature=group.table_of_feature,
             table_names=[table.name for table in tables],
-            feature_names=feature_names,
+            feature_names=group.names,
             description=description,
         )
     batches = [Batch(b, s, weighted=False) for b, s in zip(buffers, sizes)]

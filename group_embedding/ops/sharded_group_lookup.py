@@ -15,7 +15,6 @@ from group_embedding.ops import autodiff
 from group_embedding.ops._library import library
 from group_embedding.ops.group_lookup import (
     SHARED_ATTRS,
-    attrs_of_tables,
     one_per_table,
     samples_with_gradient,
     shape_of_table,
@@ -41,49 +40,35 @@ class NcclRanks(NamedTuple):
 
 
 def sharded_group_lookup(
-    tables,
-    batch,
-    num_rows,
-    table_of_feature,
-    combiners,
-    feature_names,
-    ranks,
-    description,
-    comm_dtype,
-    gradient_scale,
-    *,
-    concat,
-    **options,
+    group, batch, concat, num_rows, ranks, description, comm_dtype, gradient_scale
 ):
-    """Looks `batch` up in `tables` (a list of tables.Table of one dtype: this rank's rows; keyed
-    ones where the batch has no weights).
+    """Looks a batch up in tables of one dtype that are spread over ranks.
 
     Args:
+        group: an `ops.lookup_group.LookupGroup` with this rank's rows of each table; keyed ones
+            where the batch has no weights.
+        batch, concat: as for `ops.group_lookup.group_lookup`, with ids and keys of all ranks' rows.
         num_rows: of each whole table; not used for keyed tables.
         ranks: NcclRanks.
         description: a text that lists the lookup's tables and features, the same on all ranks.
         comm_dtype: of rows and gradients on their way between ranks.
         gradient_scale: the factor of a rank's gradients before all ranks' are added.
-        others, and `options`: see `ops.group_lookup.group_lookup`.
 
     Returns:
         As `ops.group_lookup.group_lookup`.
     """
-    keyed = {t: table for t, table in enumerate(tables) if table.keyed is not None}
+    keyed = [group.tables[t] for t in group.keyed]
     make = functools.partial(
         library().sharded_group_lookup,
-        [table.tensor() for table in tables],
+        [table.tensor() for table in group.tables],
         batch.buffer,
         batch.sizes,
-        [table.keyed.table_handle for table in keyed.values()],
-        steps_of([table.keyed for table in keyed.values()]),
-        keyed=[*keyed],
-        **attrs_of_training([*keyed.values()]),
-        **attrs_of_tables(tables),
-        num_outputs=1 if concat else len(table_of_feature),
-        table_of_feature=table_of_feature,
-        combiners=combiners,
-        feature_names=feature_names,
+        [table.keyed.table_handle for table in keyed],
+        steps_of([table.keyed for table in keyed]),
+        keyed=group.keyed,
+        **attrs_of_training(keyed),
+        **group.attrs(),
+        num_outputs=1 if concat else len(group.names),
         concat=concat,
         weighted=batch.weighted,
         num_rows=num_rows,
@@ -91,7 +76,6 @@ def sharded_group_lookup(
         description=description,
         comm_dtype=comm_dtype,
         **ranks._asdict(),
-        **options,
     )
     return in_order(lambda order: make(order=order)).outputs
 

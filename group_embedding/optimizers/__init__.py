@@ -1,9 +1,22 @@
 """Optimizers whose updates of tables are native: stock ones, wrapped, and some without a stock
 twin."""
 
+# For extensions.
+from group_embedding.optimizers.bases import KERAS as KERAS
+from group_embedding.optimizers.bases import changed_method as changed_method
 from group_embedding.optimizers.deeprec_adamw import AdamWOptimizer
 from group_embedding.optimizers.deeprec_v1 import AdagradDecayOptimizer, AdamAsyncOptimizer
+from group_embedding.optimizers.loss_scale import inside as inside
+from group_embedding.optimizers.loss_scale import is_loss_scale as is_loss_scale
 from group_embedding.optimizers.own import Lamb, LazyAdam, RowwiseAdagrad, RowwiseAdam
+from group_embedding.optimizers.wrap import V1_NAMES as V1_NAMES
+from group_embedding.optimizers.wrap import WRAPPED as WRAPPED
+from group_embedding.optimizers.wrap import can_wrap as can_wrap
+from group_embedding.optimizers.wrap import stock_class as stock_class
+from group_embedding.optimizers.wrap import (
+    train_keyed_tables_from_now_on as train_keyed_tables_from_now_on,
+)
+from group_embedding.optimizers.wrap import trains_keyed_tables as trains_keyed_tables
 from group_embedding.optimizers.wrap import wrap
 
 __all__ = [

@@ -14,11 +14,11 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from group_embedding.keras_compat import keras
-from group_embedding.lookup.lookup_table import variable_of_all
+from group_embedding.lookups.lookup_table import variable_of_all
 from group_embedding.ops import table_keys
 from group_embedding.ops.group_update import KeyedSlot, Rule, hyper_vector
 from group_embedding.optimizers.trained_tables import NEUTRAL
-from group_embedding.sharding.replica_tables import parts_of
+from group_embedding.ranks.sharding.replica_tables import parts_of
 from group_embedding.variables import EmbeddingVariable
 from group_embedding.variables.over_replicas import KeyedReplicas
 

@@ -15,7 +15,7 @@ from tensorflow.python.framework import ops
 from tensorflow.python.ops import control_flow_util, resource_variable_ops
 
 from group_embedding.config import TABLE_DTYPES
-from group_embedding.lookup.lookup_table import tf_variable
+from group_embedding.lookups.lookup_table import tf_variable
 from group_embedding.ops.deferred import is_deferring
 from group_embedding.ops.dense_update import dense_update, trace
 from group_embedding.variables import EmbeddingVariable

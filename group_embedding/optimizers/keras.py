@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import tensorflow as tf
 
-from group_embedding.lookup.lookup_table import tf_variable
+from group_embedding.lookups.lookup_table import tf_variable
 from group_embedding.optimizers.averages import Averages, is_keyed, let_callbacks_swap
 from group_embedding.optimizers.dense_variables import Decay, update_together
 from group_embedding.optimizers.loss_scale import let_loss_scales_ask, nan_if_any
@@ -19,7 +19,7 @@ from group_embedding.optimizers.trained_tables import (
     sum_rows_of_tables,
     update_tables,
 )
-from group_embedding.sharding.sharded_table import exchange_of
+from group_embedding.ranks.sharding.sharded_table import exchange_of
 
 _AVERAGES = "_model_variables_moving_average"
 

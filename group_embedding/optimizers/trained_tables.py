@@ -5,7 +5,7 @@ from typing import NamedTuple, Optional
 import tensorflow as tf
 
 from group_embedding.config import TABLE_DTYPES
-from group_embedding.lookup.lookup_table import tf_variable, variable_of_all
+from group_embedding.lookups.lookup_table import tf_variable, variable_of_all
 from group_embedding.ops.deferred import defer_structure, is_deferring
 from group_embedding.ops.group_update import (
     KeyedSlot,
@@ -19,8 +19,8 @@ from group_embedding.ops.group_update import (
 )
 from group_embedding.ops.overflow import overflow
 from group_embedding.optimizers import producer
-from group_embedding.sharding.replica_tables import check_trained, parts_of
-from group_embedding.sharding.sharded_table import exchange_of
+from group_embedding.ranks.sharding.replica_tables import check_trained, parts_of
+from group_embedding.ranks.sharding.sharded_table import exchange_of
 from group_embedding.variables import EmbeddingVariable
 from group_embedding.variables.steps import count_step
 

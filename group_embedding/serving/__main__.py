@@ -6,16 +6,26 @@ import sys
 
 from group_embedding.serving import server
 
-# {command: (module of the package, its function that adds the command's arguments, help)}. The
-# function sets `run`, a function of the parsed options that returns the exit status.
+# {command: (module, its function that adds the command's arguments, help)}. The function sets
+# `run`, a function of the parsed options that returns the exit status.
+_VERSIONS = "serving.versions.versions_command"
 COMMANDS = {
-    "from-hps": ("from_hps.command", "add_from_hps", "the models and the server of HugeCTR's HPS"),
-    "inspect": ("versions_command", "add_inspect", "the versions of a target"),
-    "verify": ("versions_command", "add_verify", "read all files; exit status 1 if one is damaged"),
-    "load": ("load_command", "add_load", "fill the tiers below memory before a server starts"),
-    "mirror": ("mirror_command", "add_mirror", "copies versions as they come"),
-    "quantize": ("quantize_command", "add_quantize", "a SavedModel whose rows take fewer bytes"),
-    "rollback": ("versions_command", "add_rollback", "go back to an older version"),
+    "from-hps": (
+        *("compat.hps", "add_from_hps"),
+        "the models and the server of HugeCTR's HPS",
+    ),
+    "inspect": (_VERSIONS, "add_inspect", "the versions of a target"),
+    "verify": (_VERSIONS, "add_verify", "read all files; exit status 1 if one is damaged"),
+    "load": (
+        *("serving.session.load_command", "add_load"),
+        "fill the tiers below memory before a server starts",
+    ),
+    "mirror": ("serving.mirror.mirror_command", "add_mirror", "copies versions as they come"),
+    "quantize": (
+        *("serving.versions.quantize_command", "add_quantize"),
+        "a SavedModel whose rows take fewer bytes",
+    ),
+    "rollback": (_VERSIONS, "add_rollback", "go back to an older version"),
 }
 
 
@@ -28,7 +38,7 @@ def main(arguments=None):
     commands.add_parser("serve", help="the server: its arguments are those of ge-serve")
     for name, (module, function, text) in COMMANDS.items():
         command = commands.add_parser(name, help=text)
-        found = importlib.import_module(f"group_embedding.serving.{module}")
+        found = importlib.import_module(f"group_embedding.{module}")
         getattr(found, function)(command)
     options = parser.parse_args(arguments)
     return options.run(options)

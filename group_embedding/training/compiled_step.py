@@ -12,6 +12,7 @@ import tensorflow as tf
 
 from group_embedding.ops.deferred import deferring
 from group_embedding.optimizers.loss_scale import let_loss_scales_ask
+from group_embedding.training.deferred_lookup import defer_lookup
 from group_embedding.training.split_step import SplitStep
 
 
@@ -140,7 +141,7 @@ class CompiledStep:
         # Composite tensors and plain values are arguments of the trace, too: one per leaf.
         def traced(*leaves):
             args, kwargs = tf.nest.pack_sequence_as(arguments, leaves)
-            with deferring() as trace:
+            with deferring(defer_lookup) as trace:
                 outputs = self._step(*args, **kwargs)
             traces[id(trace.graph)] = trace
             return outputs

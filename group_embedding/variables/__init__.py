@@ -1,7 +1,19 @@
 """Tables whose rows are found by key, and their options."""
 
+# For extensions.
+from group_embedding.variables import over_ranks as over_ranks
 from group_embedding.variables.embedding_variable import EmbeddingVariable
+from group_embedding.variables.get_variable import check_dim as check_dim
+from group_embedding.variables.get_variable import check_dtype as check_dtype
 from group_embedding.variables.get_variable import get_embedding_variable
+from group_embedding.variables.get_variable import keyed_variables as keyed_variables
+from group_embedding.variables.keras_variable import add_weight_as_it_is as add_weight_as_it_is
+from group_embedding.variables.keras_variable import track_weight as track_weight
+from group_embedding.variables.keras_xla import NotForXla as NotForXla
+from group_embedding.variables.keras_xla import refuse_xla_trace as refuse_xla_trace
+from group_embedding.variables.key_types import KEY_DTYPES as KEY_DTYPES
+from group_embedding.variables.key_types import widened as widened
+from group_embedding.variables.keyed_table import keyed_options, keyed_table
 from group_embedding.variables.options import (
     CacheStrategy,
     CBFFilter,
@@ -14,6 +26,7 @@ from group_embedding.variables.options import (
     StorageOption,
     StorageType,
 )
+from group_embedding.variables.over_replicas import KeyedReplicas as KeyedReplicas
 from group_embedding.variables.statistics_hook import EmbeddingVariableStatisticsHook
 
 __all__ = [
@@ -30,4 +43,6 @@ __all__ = [
     "StorageOption",
     "StorageType",
     "get_embedding_variable",
+    "keyed_options",
+    "keyed_table",
 ]

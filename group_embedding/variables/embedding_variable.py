@@ -13,12 +13,12 @@ from tensorflow.python.saved_model import registration
 
 from group_embedding.checkpoint.by_name import SavedByName
 from group_embedding.checkpoint.initial_checkpoint import find_start
-from group_embedding.exchange.active import current
 from group_embedding.ops import embedding_table, table_keys
 from group_embedding.ops.read_rows import read_rows
 from group_embedding.placement import no_saved_model
-from group_embedding.sharding.make_sharded_table import table_is_made
-from group_embedding.sharding.replica_tables import is_over_replicas
+from group_embedding.ranks.exchange.active import current
+from group_embedding.ranks.sharding.make_sharded_table import table_is_made
+from group_embedding.ranks.sharding.replica_tables import is_over_replicas
 from group_embedding.types import DTypeLike, Initializer, TensorLike
 from group_embedding.variables import over_ranks
 from group_embedding.variables.admission import admission_of, eviction_of
@@ -59,7 +59,7 @@ class EmbeddingVariable(StandIn, SavedByName):
       placement: How its keys are spread over ranks; None: there is one rank.
     """
 
-    # `group_embedding_lookup`, which takes tables of this class; `group_embedding.lookup` sets it.
+    # `group_embedding_lookup`, which takes tables of this class; `group_embedding.lookups` sets it.
     _group_embedding_lookup: Callable[..., list[tf.Tensor]]
     _is_frozen = False  # as a variable of Keras 3 may be, unlike a `tf.Variable`
 

@@ -8,7 +8,7 @@ import tensorflow as tf
 from tensorflow.python.saved_model import registration
 
 from group_embedding.keras_compat import IS_KERAS_3, keras
-from group_embedding.sharding.replica_tables import parts_of
+from group_embedding.ranks.sharding.replica_tables import parts_of
 from group_embedding.variables.get_variable import keyed_variables, make_keyed
 from group_embedding.variables.loaded_variable import loaded_variable
 

@@ -5,12 +5,12 @@ import json
 import tensorflow as tf
 
 from group_embedding.checkpoint.parts import Share
-from group_embedding.exchange.gather_strings import gather_text
-from group_embedding.exchange.local import LocalExchange
 from group_embedding.ops import table_keys
 from group_embedding.ops.route_ids import key_owners
 from group_embedding.placement import DISTRIBUTED, REPLICATED, to_placement
-from group_embedding.sharding.replica_tables import is_over_replicas
+from group_embedding.ranks.exchange.gather_strings import gather_text
+from group_embedding.ranks.exchange.local import LocalExchange
+from group_embedding.ranks.sharding.replica_tables import is_over_replicas
 
 
 def placement_of_table(name, word, exchange, storage):

@@ -4,10 +4,10 @@ the keys that its rank owns, and one variable that stands for all."""
 import tensorflow as tf
 from tensorflow.python.distribute.values import MirroredVariable
 
-from group_embedding import exchange
 from group_embedding.checkpoint.by_object import RowsOfParts
 from group_embedding.ops.table_keys import Export
-from group_embedding.sharding.replica_tables import check_in_scope, refuse_stock_updates
+from group_embedding.ranks import exchange
+from group_embedding.ranks.sharding.replica_tables import check_in_scope, refuse_stock_updates
 from group_embedding.variables.table_copy import no_array
 
 

@@ -7,7 +7,7 @@ that evicts by steps has a variable of its own, which wrapped optimizers set.
 import tensorflow as tf
 from tensorflow.python.ops import resource_variable_ops
 
-from group_embedding.sharding.replica_tables import is_over_replicas
+from group_embedding.ranks.sharding.replica_tables import is_over_replicas
 from group_embedding.variables.options import GlobalStepEvict
 
 

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 import group_embedding as ge
 from group_embedding.checkpoint import checkpoint_files as files
-from group_embedding.convert.__main__ import main as convert
+from group_embedding.compat.convert.__main__ import main as convert
 
 v1 = tf.compat.v1
 VERSION_2 = Path(__file__).parent / "version_2"  # tables of keys of int64, uint64 and int32

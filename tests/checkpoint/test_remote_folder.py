@@ -11,7 +11,7 @@ import tensorflow as tf
 
 import group_embedding as ge
 from group_embedding.checkpoint import DamagedCheckpointError, RemoteFolder, upload
-from group_embedding.file_systems import remote_files
+from group_embedding.files import remote_files
 
 pytest.importorskip("fsspec")
 KEYS = np.arange(400, dtype=np.int64) * 7919

@@ -15,7 +15,7 @@ from support.servers.shared_server import ServerMissing
 
 import group_embedding as ge
 from group_embedding.checkpoint import RemoteFolder
-from group_embedding.file_systems import remote_files
+from group_embedding.files import remote_files
 
 pytest.importorskip("fsspec")
 SEED = int(os.environ.get("GROUP_EMBEDDING_TEST_SEED", "20240501"))

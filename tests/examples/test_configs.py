@@ -12,7 +12,7 @@ import tensorflow as tf
 from support.session.tiers import by_day
 
 from from_files.data_sets import DATA_SETS
-from group_embedding.runs.command_line import main
+from group_embedding.recommender.runs.command_line import main
 from group_embedding.serving import InferenceSession
 
 CONFIGS = Path(fetch_files.__file__).parent / "configs"

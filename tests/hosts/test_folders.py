@@ -8,7 +8,7 @@ import tensorflow as tf
 
 import group_embedding as ge
 from group_embedding import sok
-from group_embedding.sharding.make_sharded_table import make_table
+from group_embedding.ranks.sharding.make_sharded_table import make_table
 
 v1 = tf.compat.v1
 IS_KERAS_2 = not hasattr(tf.keras, "ops")

@@ -10,7 +10,7 @@ import tensorflow as tf
 import group_embedding as ge
 from group_embedding.checkpoint import in_store
 from group_embedding.keras_compat import IS_KERAS_3, keras
-from group_embedding.lookup.lookup_table import variable_of_all
+from group_embedding.lookups.lookup_table import variable_of_all
 
 DIMS = {"users": 3, "items": 5, "shops": 4}
 FILTERS = {

@@ -6,7 +6,7 @@ import tensorflow as tf
 
 import group_embedding as ge
 from group_embedding.keras_compat import keras
-from group_embedding.lookup.lookup_table import variable_of_all
+from group_embedding.lookups.lookup_table import variable_of_all
 
 KEYS = np.random.default_rng(0).integers(0, 30, (64, 3))
 LABELS = np.random.default_rng(1).uniform(size=(64, 1)).astype(np.float32)

@@ -6,7 +6,7 @@ import tensorflow as tf
 
 import group_embedding as ge
 from group_embedding.keras_compat import keras
-from group_embedding.lookup.lookup_table import variable_of_all
+from group_embedding.lookups.lookup_table import variable_of_all
 
 IDS = np.array([[1, 2], [3, 2**30]])
 

@@ -8,7 +8,7 @@ import tensorflow as tf
 
 import group_embedding as ge
 from group_embedding.keras_compat import keras
-from group_embedding.lookup.lookup_table import variable_of_all
+from group_embedding.lookups.lookup_table import variable_of_all
 
 ITEMS = np.random.default_rng(1).integers(0, 20, (16, 3))
 USERS = np.random.default_rng(2).integers(0, 9, (16, 1))

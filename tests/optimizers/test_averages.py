@@ -7,7 +7,7 @@ from variables import storages
 
 import group_embedding as ge
 from group_embedding.keras_compat import IS_KERAS_3, keras
-from group_embedding.lookup.lookup_table import variable_of_all
+from group_embedding.lookups.lookup_table import variable_of_all
 
 ROWS, DIMS = 12, {"users": 3, "items": 9, "shops": 5}
 KEYED = ("users", "items")  # the third has row numbers

@@ -4,7 +4,7 @@ import numpy as np
 import tensorflow as tf
 
 import group_embedding as ge
-from group_embedding.serving.deltas import Reader
+from group_embedding.serving.versions.deltas import Reader
 
 DIM = 4
 NAMES = ("users", "items")

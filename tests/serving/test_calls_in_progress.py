@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from group_embedding.serving.calls_in_progress import CallsInProgress
+from group_embedding.serving.session.calls_in_progress import CallsInProgress
 
 
 @pytest.mark.parametrize("num_calls", [1, 3])

@@ -5,9 +5,9 @@ import pytest
 import tensorflow as tf
 
 import group_embedding as ge
-from group_embedding.serving.deltas import Reader
-from group_embedding.sharding.make_sharded_table import make_table
-from group_embedding.sharding.sharded_table import gather_rows
+from group_embedding.ranks.sharding.make_sharded_table import make_table
+from group_embedding.ranks.sharding.sharded_table import gather_rows
+from group_embedding.serving.versions.deltas import Reader
 
 v1 = tf.compat.v1
 KEYED = {"graph/users": "distributed", "graph/ads": "localized:1"}

@@ -10,11 +10,11 @@ from support.programs.killed_replicas import Killed, mirror
 
 from group_embedding.serving import TargetError
 from group_embedding.serving.__main__ import main
-from group_embedding.serving.deltas import NotConsecutive
-from group_embedding.serving.mirror import Mirror
-from group_embedding.serving.mirror_status import MirrorStatus
+from group_embedding.serving.mirror.mirror import Mirror
+from group_embedding.serving.mirror.mirror_status import MirrorStatus
 from group_embedding.serving.stores.folder import Folder
-from group_embedding.serving.targets import FileTarget
+from group_embedding.serving.stores.targets import FileTarget
+from group_embedding.serving.versions.deltas import NotConsecutive
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from support.cases import shop_models
 from support.cases.shop_models import Shop, answers, request
 
-from group_embedding.serving.native_library import library
+from group_embedding.serving.session.native_library import library
 
 FIELDS = {np.float32: ("float_val", 1), np.int64: ("int64_val", 9)}  # and DataType's number
 

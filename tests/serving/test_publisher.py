@@ -10,8 +10,9 @@ import tensorflow as tf
 from serving.serving_models import TwoTables, assert_same, content_of, reader_of
 
 import group_embedding as ge
-from group_embedding.serving import records, version_writer
 from group_embedding.serving.__main__ import main
+from group_embedding.serving.publish import version_writer
+from group_embedding.serving.stores import records
 
 
 def test_versions_are_the_model_at_their_instants(model, random, tmp_path):

@@ -10,8 +10,8 @@ from serving.serving_models import assert_same, content_of, reader_of
 
 import group_embedding as ge
 from group_embedding.checkpoint import snapshots
-from group_embedding.serving.old_versions import retire
-from group_embedding.serving.targets import FileTarget
+from group_embedding.serving.stores.targets import FileTarget
+from group_embedding.serving.versions.old_versions import retire
 
 
 @pytest.mark.parametrize("removals", range(5))

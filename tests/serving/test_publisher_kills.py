@@ -12,7 +12,7 @@ from support.programs.publish_and_die import content_at, train
 from support.servers.kafka_broker import KafkaBroker
 
 import group_embedding as ge
-from group_embedding.serving.deltas import Reader
+from group_embedding.serving.versions.deltas import Reader
 
 SEED = int(os.environ.get("GROUP_EMBEDDING_TEST_SEED", "20240501"))
 

@@ -14,9 +14,9 @@ import tensorflow as tf
 from support.session.tiers import by_day
 
 import group_embedding as ge
-from group_embedding.serving.deltas import Reader
-from group_embedding.serving.targets import FileTarget
-from group_embedding.sharding.sharded_table import gather_rows
+from group_embedding.ranks.sharding.sharded_table import gather_rows
+from group_embedding.serving.stores.targets import FileTarget
+from group_embedding.serving.versions.deltas import Reader
 from group_embedding.testing import launch
 
 KEYED = {"by_hash": "distributed", "on_rank_1": "localized:1"}

@@ -8,10 +8,10 @@ from serving.serving_models import TwoTables, assert_same, content_of, reader_of
 
 import group_embedding as ge
 from group_embedding.ops._library import core
-from group_embedding.serving import records
 from group_embedding.serving.__main__ import main
-from group_embedding.serving.deltas import NotConsecutive
-from group_embedding.serving.records import DamagedVersion
+from group_embedding.serving.stores import records
+from group_embedding.serving.stores.records import DamagedVersion
+from group_embedding.serving.versions.deltas import NotConsecutive
 
 NUM_VERSIONS = 4
 

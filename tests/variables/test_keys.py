@@ -7,8 +7,8 @@ import pytest
 import tensorflow as tf
 
 import group_embedding as ge
-from group_embedding.lookup import feature_ids
-from group_embedding.lookup.lookup_table import make_table as make_lookup_table
+from group_embedding.lookups import feature_ids
+from group_embedding.lookups.lookup_table import make_table as make_lookup_table
 from group_embedding.ops.group_ids import group_ids
 from group_embedding.ops.locate_rows import locate_rows
 

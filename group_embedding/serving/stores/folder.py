@@ -6,10 +6,10 @@ import os
 import time
 from collections.abc import Iterator, Sequence
 
-from group_embedding.serving import records
-from group_embedding.serving.records import FileEntry
+from group_embedding.serving.stores import records
 from group_embedding.serving.stores.interface import VersionStore
-from group_embedding.serving.targets import FileTarget, TargetError
+from group_embedding.serving.stores.records import FileEntry
+from group_embedding.serving.stores.targets import FileTarget, TargetError
 
 _BLOCK_BYTES = 1 << 20
 _POLL_SECONDS = 0.05

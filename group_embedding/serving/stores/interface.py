@@ -5,7 +5,7 @@ from __future__ import annotations
 import abc
 from collections.abc import Iterator, Sequence
 
-from group_embedding.serving.records import FileEntry
+from group_embedding.serving.stores.records import FileEntry
 
 
 class VersionStore(abc.ABC):

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
-from group_embedding.serving.targets import TargetError
+from group_embedding.serving.stores.targets import TargetError
 
 try:
     import confluent_kafka as kafka

@@ -9,8 +9,8 @@ import struct
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from group_embedding.serving import records
-from group_embedding.serving.records import Record
+from group_embedding.serving.stores import records
+from group_embedding.serving.stores.records import Record
 
 CHUNK_BYTES = 900_000  # a broker takes records of 1 MB, unless it was told otherwise
 COMMIT_KEY = b"commit"

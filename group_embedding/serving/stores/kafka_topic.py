@@ -11,7 +11,6 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from group_embedding.serving.records import DamagedVersion, FileEntry
 from group_embedding.serving.stores import kafka_records
 from group_embedding.serving.stores.chunks import chunks_of, num_chunks
 from group_embedding.serving.stores.interface import VersionStore
@@ -22,7 +21,8 @@ from group_embedding.serving.stores.kafka_client import (
     UnknownTopic,
 )
 from group_embedding.serving.stores.kafka_records import Commit, CommitLog
-from group_embedding.serving.targets import TargetError
+from group_embedding.serving.stores.records import DamagedVersion, FileEntry
+from group_embedding.serving.stores.targets import TargetError
 
 _LOST_SECONDS = 1.0  # after which a record that does not come is not there
 

@@ -7,14 +7,12 @@ import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-from group_embedding.file_systems import remote_files
-from group_embedding.file_systems.connections import join
-from group_embedding.file_systems.create_once import create_file
-from group_embedding.serving import records
-from group_embedding.serving.background_call import BackgroundCall
-from group_embedding.serving.records import FileEntry
+from group_embedding.files import create_file, join, remote_files
+from group_embedding.serving.stores import records
+from group_embedding.serving.stores.background_call import BackgroundCall
 from group_embedding.serving.stores.interface import VersionStore
-from group_embedding.serving.targets import COMMIT, TargetError
+from group_embedding.serving.stores.records import FileEntry
+from group_embedding.serving.stores.targets import COMMIT, TargetError
 
 CONNECT_SECONDS = 5.0
 _BLOCK_BYTES = 4 << 20

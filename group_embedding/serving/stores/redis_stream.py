@@ -11,11 +11,11 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
-from group_embedding.serving import records
-from group_embedding.serving.records import FileEntry
+from group_embedding.serving.stores import records
 from group_embedding.serving.stores.chunks import chunks_of
 from group_embedding.serving.stores.interface import VersionStore
-from group_embedding.serving.targets import TargetError
+from group_embedding.serving.stores.records import FileEntry
+from group_embedding.serving.stores.targets import TargetError
 
 try:
     import redis

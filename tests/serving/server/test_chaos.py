@@ -19,8 +19,8 @@ from support.servers.server_clients import Client
 
 import group_embedding as ge
 from group_embedding.serving import TargetError, server
-from group_embedding.serving.deltas import Reader
 from group_embedding.serving.stores import open_store
+from group_embedding.serving.versions.deltas import Reader
 
 LOG = Path(__file__).parents[3] / "benchmarks" / "results" / "serving_chaos.txt"
 SEED = int(os.environ.get("GROUP_EMBEDDING_TEST_SEED", "20240501"))

@@ -10,7 +10,7 @@ from support.cases.written_versions import Writer
 from support.servers.server_clients import Client, wait_for
 
 from group_embedding.data import DataSourceParams
-from group_embedding.file_systems import remote_files
+from group_embedding.files import remote_files
 from group_embedding.serving import server
 
 INPUTS = {"x": np.ones([1, 3], np.float32), "n": np.array([4])}

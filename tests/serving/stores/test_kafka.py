@@ -18,11 +18,11 @@ from serving.stores.kafka_mock import (  # noqa: E402
 )
 
 from group_embedding.serving import TargetError, open_target  # noqa: E402
-from group_embedding.serving.deltas import NotConsecutive  # noqa: E402
-from group_embedding.serving.mirror import Mirror  # noqa: E402
+from group_embedding.serving.mirror.mirror import Mirror  # noqa: E402
 from group_embedding.serving.stores import kafka_client, open_store  # noqa: E402
 from group_embedding.serving.stores.kafka_topic import KafkaTopic  # noqa: E402
-from group_embedding.serving.targets import FileTarget  # noqa: E402
+from group_embedding.serving.stores.targets import FileTarget  # noqa: E402
+from group_embedding.serving.versions.deltas import NotConsecutive  # noqa: E402
 
 
 @pytest.fixture

@@ -14,9 +14,10 @@ from support.programs.killed_replicas import DELTAS, Killed, graph_at, mirror, t
 from support.servers.kafka_broker import KafkaBroker
 from support.servers.redis_server import RedisServer
 
-from group_embedding.serving import TargetError, records, variables_file
-from group_embedding.serving.stores import open_store
-from group_embedding.serving.targets import FileTarget
+from group_embedding.serving import TargetError
+from group_embedding.serving.stores import open_store, records
+from group_embedding.serving.stores.targets import FileTarget
+from group_embedding.serving.versions import variables_file
 
 SEED = int(os.environ.get("GROUP_EMBEDDING_TEST_SEED", "20240501"))
 SECONDS = 60  # until replicas have converged

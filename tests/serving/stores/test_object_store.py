@@ -9,13 +9,13 @@ from support.servers.loopback import free_port
 
 pytest.importorskip("fsspec")
 
-from group_embedding.file_systems import remote_files  # noqa: E402
-from group_embedding.file_systems.connections import set_options  # noqa: E402
+from group_embedding.files import remote_files  # noqa: E402
+from group_embedding.files.connections import set_options  # noqa: E402
 from group_embedding.serving import TargetError, open_target  # noqa: E402
-from group_embedding.serving.mirror import Mirror  # noqa: E402
-from group_embedding.serving.remote_target import RemoteTarget  # noqa: E402
+from group_embedding.serving.mirror.mirror import Mirror  # noqa: E402
 from group_embedding.serving.stores.object_store import ObjectStore  # noqa: E402
-from group_embedding.serving.targets import FileTarget  # noqa: E402
+from group_embedding.serving.stores.remote_target import RemoteTarget  # noqa: E402
+from group_embedding.serving.stores.targets import FileTarget  # noqa: E402
 
 
 @pytest.fixture

@@ -12,9 +12,9 @@ from support.servers.redis_server import RedisServer
 redis = pytest.importorskip("redis")
 
 from group_embedding.serving import TargetError, open_target  # noqa: E402
-from group_embedding.serving.mirror import Mirror  # noqa: E402
+from group_embedding.serving.mirror.mirror import Mirror  # noqa: E402
 from group_embedding.serving.stores import open_store  # noqa: E402
-from group_embedding.serving.targets import FileTarget  # noqa: E402
+from group_embedding.serving.stores.targets import FileTarget  # noqa: E402
 
 
 @pytest.fixture

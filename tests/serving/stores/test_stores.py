@@ -5,13 +5,13 @@ import os
 import pytest
 from support.cases.written_versions import Writer, bytes_of
 
-from group_embedding.serving import TargetError, open_target, records
+from group_embedding.serving import TargetError, open_target
 from group_embedding.serving.__main__ import main
-from group_embedding.serving.mirror import Mirror
-from group_embedding.serving.mirror_status import MirrorStatus
-from group_embedding.serving.stores import open_store
-from group_embedding.serving.targets import FileTarget
-from group_embedding.serving.version_writer import Content
+from group_embedding.serving.mirror.mirror import Mirror
+from group_embedding.serving.mirror.mirror_status import MirrorStatus
+from group_embedding.serving.publish.version_writer import Content
+from group_embedding.serving.stores import open_store, records
+from group_embedding.serving.stores.targets import FileTarget
 
 # HDFS and Google's storage are as S3 but for what these tests do.
 _rare = [pytest.param(kind, marks=pytest.mark.soak) for kind in ("hdfs", "gs")]

@@ -2,8 +2,9 @@
 
 import numpy as np
 
-from group_embedding.serving import open_target, records
-from group_embedding.serving.version_writer import Content, VersionWriter
+from group_embedding.serving import open_target
+from group_embedding.serving.publish.version_writer import Content, VersionWriter
+from group_embedding.serving.stores import records
 
 
 class Writer:

@@ -10,11 +10,11 @@ import numpy as np
 
 from group_embedding.serving import TargetError, open_target
 from group_embedding.serving.__main__ import main
-from group_embedding.serving.mirror import Mirror
-from group_embedding.serving.mirror_command import open_source
-from group_embedding.serving.mirror_status import MirrorStatus
-from group_embedding.serving.targets import FileTarget
-from group_embedding.serving.version_writer import Content, VersionWriter
+from group_embedding.serving.mirror.mirror import Mirror
+from group_embedding.serving.mirror.mirror_command import open_source
+from group_embedding.serving.mirror.mirror_status import MirrorStatus
+from group_embedding.serving.publish.version_writer import Content, VersionWriter
+from group_embedding.serving.stores.targets import FileTarget
 
 DELTAS = 8  # of a base
 

@@ -12,7 +12,7 @@ import tensorflow as tf
 from support.programs.killed_replicas import end_with_parent
 
 import group_embedding as ge
-from group_embedding.serving.deltas import Reader
+from group_embedding.serving.versions.deltas import Reader
 
 NUM_KEYS, DIM = 2000, 8
 WRITTEN_EVERY = 20  # steps: 100 keys in a step

@@ -78,7 +78,7 @@ DEFECTS = {
     ),
     "mean": Defect(
         "gradients of rows that all ranks look up in host memory are summed, not averaged",
-        "group_embedding/exchange/host_memory.py",
+        "group_embedding/ranks/exchange/host_memory.py",
         "        scale = 1 / self.gradient_divisor\n        return self._memory.look_up_rows(",
         "        scale = 1.0\n        return self._memory.look_up_rows(",
     ),

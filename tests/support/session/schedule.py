@@ -4,7 +4,7 @@ import random
 
 # Folders whose tests share ranks. Two processes would each start ranks of their own, which is
 # slower than to wait for those of one.
-SHARED_RANKS = ("tests/exchange/", "tests/sok/")
+SHARED_RANKS = ("tests/ranks/exchange/", "tests/compat/sok/")
 RANKS = ("two_ranks", "three_ranks", "several_ranks", "four_ranks")  # fixtures
 
 

@@ -1,0 +1,1 @@
+"""The names, models and files of other libraries: DeepRec, SOK, HugeCTR, TFRA, TorchRec, Keras."""

@@ -1,1 +1,0 @@
-"""The lookups of one call: arguments, tables, ids, groups that one op serves, results."""

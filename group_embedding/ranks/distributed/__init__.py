@@ -1,0 +1,23 @@
+"""Training on the ranks of a job: strategy, optimizer, saver, and what happens when a rank ends."""
+
+from group_embedding.ranks.distributed.collective_strategy import CollectiveStrategy
+from group_embedding.ranks.distributed.distributed_saver import Saver
+from group_embedding.ranks.distributed.elastic import run_elastic
+from group_embedding.ranks.distributed.initial_values import broadcast_variables
+from group_embedding.ranks.distributed.optimizer import DistributedOptimizer
+
+# For extensions.
+from group_embedding.ranks.distributed.replica_optimizer import (
+    share_over_replicas as share_over_replicas,
+)
+from group_embedding.ranks.distributed.slots import mark_slots as mark_slots
+from group_embedding.ranks.distributed.strategy import enable_distributed_strategy
+
+__all__ = [
+    "CollectiveStrategy",
+    "DistributedOptimizer",
+    "Saver",
+    "broadcast_variables",
+    "enable_distributed_strategy",
+    "run_elastic",
+]

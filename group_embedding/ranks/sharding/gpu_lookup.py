@@ -1,0 +1,52 @@
+"""The lookup of tables that are sharded over the ranks' GPUs: one op, with NCCL inside.
+
+It has the same results as `sharded_lookup`, which supports every table; this one supports most
+tables on GPUs.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from group_embedding.ops.row_source import RowSource
+from group_embedding.ops.sharded_group_lookup import sharded_group_lookup
+from group_embedding.ranks.sharding.sharded_lookup import describe
+from group_embedding.ranks.sharding.sharded_table import ShardedTable
+
+
+def is_served_by_gpus(table: Any, weighted: bool) -> bool:
+    """Returns whether `RowsOfGpus` supports a tables.Table: one that is sharded by row number,
+    or by the hashes of keys, over ranks with a GPU each, with its rows in the memory of these GPUs.
+
+    Args:
+        weighted: whether some lookup of the call has weights. Keys that are left out because of
+            their weight are counted and get rows, but this exchange requests only rows with a
+            gradient.
+    """
+    if table.exchange.nccl_ranks is None or table.device_type != "GPU":
+        return False
+    if table.keyed is not None:
+        return table.keyed.placement.spread == "hash" and not weighted
+    shard = table.source.object
+    return isinstance(shard, ShardedTable) and shard.placement.spread == "mod"
+
+
+class RowsOfGpus(RowSource):
+    """Tables of one dtype over ranks with a GPU each: one op exchanges ids and rows."""
+
+    def look_up(self, group, batch, concat):
+        exchange, tables = group.tables[0].exchange, group.tables
+        return sharded_group_lookup(
+            dataclasses.replace(group, tables=[table.of_this_rank() for table in tables]),
+            batch,
+            concat,
+            [-1 if table.keyed is not None else table.source.object.num_rows for table in tables],
+            exchange.nccl_ranks,
+            describe(group),
+            exchange.comm_dtype or tables[0].dtype,
+            1 / exchange.gradient_divisor,
+        )
+
+
+ROWS_OF_GPUS = RowsOfGpus()

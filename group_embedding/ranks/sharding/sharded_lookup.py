@@ -1,0 +1,178 @@
+"""The lookup of tables that are spread over the ranks, of whatever dtypes, dims and placements.
+
+    ids of this rank ── route ──> messages ══ alltoall ══> requests of all ranks
+                          │                                      │ locate keys, look up local rows
+        routed ids <──────┘                                      v
+            │ lookup and combine <── unpack ══ alltoall ══ pack ── rows
+            v
+    one vector per sample
+
+`exchange_ids` is what stands to the left of the tables, `look_up` the rest. The first reads no
+table: ids may be exchanged ahead of the step that looks them up.
+
+Gradients flow backwards through the same ops: the gradient of each unique row crosses once, divided
+by the number of ranks (of replicas: as it is), and the owner sums what the ranks send. So a table's
+gradient is that of the mean of the ranks' losses, ready for one update on its owner. All ranks take
+part in both directions, also with an empty batch.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+
+from group_embedding.ops.group_ids import Batch
+from group_embedding.ops.group_lookup import group_lookup
+from group_embedding.ops.lookup_group import rows_of_tables
+from group_embedding.ops.route_ids import Requests, RoutedTable, read_requests, route_ids
+from group_embedding.ops.row_source import LOCAL_ROWS, RowSource
+
+_ANY_KEY = -1  # in place of a number of rows
+
+
+class RoutedBatch(NamedTuple):
+    """A batch whose ids have been exchanged, and its rows not yet."""
+
+    batch: Batch  # in terms of the rows that will come back
+    counts: tf.Tensor  # int64 [ranks, tables]: rows asked of each rank
+    requests: Requests  # what all ranks ask of this one
+
+    @property
+    def weighted(self):
+        """Whether some feature has weights."""
+        return self.batch.weighted
+
+
+class RowsOfRanks(RowSource):
+    """Tables of any dtypes over the ranks of one exchange, which sends ids and then rows."""
+
+    def exchange_ids(self, group, batch):
+        """Sends ids to the owners of their rows; see `RowSource`.
+
+        Returns:
+            A RoutedBatch. A bad id on any rank is an error on every rank, which names the rank that
+            has it.
+        """
+        if isinstance(batch, RoutedBatch):
+            return batch
+        exchange = group.tables[0].exchange
+        tables = [_as_routed(table) for table in group.tables]
+        description = describe(group)
+        route = route_ids(group, batch, exchange.num_ranks, tables, description)
+        messages, splits = exchange.alltoall(
+            route.messages, route.splits, "exchange_ids", f"the ids of {_summary(group.tables)}"
+        )
+        lookups = _lookups_of(group.tables)
+        requests = read_requests(group, messages, splits, tables, lookups, description)
+        return RoutedBatch(route.batch, route.counts, requests)
+
+    def prefetch(self, group, batch):
+        """Prefetches the rows that all ranks request from this one; see `RowSource`."""
+        requests = batch.requests
+        batches = [
+            LOCAL_ROWS.prefetch(rows_of_tables(_tables_of(group, lookup)), requested)
+            for lookup, requested in enumerate(requests.batches)
+        ]
+        return batch._replace(requests=requests._replace(batches=batches))
+
+    def look_up(self, group, batch, concat):
+        """Fetches the rows of a RoutedBatch and combines them; see `RowSource`. With `concat`,
+        tables are of one dtype."""
+        matrices = _fetch_rows(group.tables, batch)
+        received = [t.with_source(rows, tf.float32) for t, rows in zip(group.tables, matrices)]
+        # Of the routed ids, -1 is left out, and one past the end reads zeros.
+        fetched = dataclasses.replace(
+            group, tables=received, prune_negative=True, invalid_ids="ignore"
+        )
+        outputs = group_lookup(fetched, batch.batch, concat)
+        tables = [0] if concat else group.table_of_feature
+        return [tf.cast(o, group.tables[t].dtype) for o, t in zip(outputs, tables)]
+
+
+ROWS_OF_RANKS = RowsOfRanks()
+
+
+def _as_routed(table):
+    if table.keyed is not None:
+        return RoutedTable(table.name, _ANY_KEY, table.keyed.placement)
+    shard = table.source.object
+    return RoutedTable(table.name, shard.num_rows, shard.placement)
+
+
+def describe(group):
+    """All that the ranks must agree on."""
+    tables = group.tables
+    exchange = tables[0].exchange
+    lines = [f"table '{table.name}': {describe_spread(table)}{_limit(table)}" for table in tables]
+    lines += [
+        f"feature '{name}': {combiner} of table '{tables[t].name}'"
+        for name, t, combiner in zip(group.names, group.table_of_feature, group.combiners)
+    ]
+    return "\n".join([*lines, f"rows sent as {exchange.comm_dtype or 'they are'}"])
+
+
+def _summary(tables):
+    """A lookup in one line, for a person."""
+    most = 8
+    names = ", ".join(f"'{table.name}'" for table in tables[:most])
+    more = f" and {len(tables) - most} more" if len(tables) > most else ""
+    return f"a lookup of table{'s' if len(tables) > 1 else ''} {names}{more}"
+
+
+def _limit(table):
+    return f", max_norm {table.max_norm:g}" if table.max_norm else ""
+
+
+def describe_spread(table: Any) -> str:
+    """Describes a table's size and placement."""
+    num_rows, placement = _as_routed(table)[1:]
+    rows = "keys" if num_rows == _ANY_KEY else f"{num_rows} rows"
+    return (
+        f"{rows} of {table.dim} {table.dtype.name}, {placement}, "
+        f"over {table.exchange.num_ranks} ranks"
+    )
+
+
+def _lookups_of(tables):
+    """For each table, the index of the lookup that serves it on its owner: one lookup for each
+    dtype and, as ops run on the device of keyed tables, each device."""
+    kinds = [(table.dtype, table.device_type) for table in tables]
+    numbers = {kind: number for number, kind in enumerate(dict.fromkeys(kinds))}
+    return [numbers[kind] for kind in kinds]
+
+
+def _tables_of(group, lookup):
+    """This rank's shards of the tables that a lookup on their owner serves."""
+    lookups = _lookups_of(group.tables)
+    return [table.of_this_rank() for table, of in zip(group.tables, lookups) if of == lookup]
+
+
+def _fetch_rows(tables, routed):
+    """The rows that this rank requests, one float32 [rows, dim] per table."""
+    exchange, requests = tables[0].exchange, routed.requests
+    # Rows are sent unscaled: the requesting rank scales them to max_norm.
+    owned = [table.of_this_rank()._replace(max_norm=0.0) for table in tables]
+    wire = [exchange.comm_dtype or table.dtype for table in tables]
+    counts = requests.counts, routed.counts
+    called = ("exchange_rows", f"the rows of {_summary(tables)}")
+    if len(requests.batches) == 1 and exchange.looks_up(owned):
+        group = rows_of_tables(owned)
+        batch = LOCAL_ROWS.locate(group, requests.batches[0], requests.times[0])
+        return exchange.look_up_rows(owned, batch, *counts, wire, *called)
+    rows = _look_up_owned(owned, requests)
+    dims = [table.dim for table in tables]
+    return exchange.exchange_rows(rows, *counts, dims, wire, *called)
+
+
+def _look_up_owned(tables, requests):
+    """The rows that all ranks request from this one, one [rows, dim] per table."""
+    rows, lookups = [None] * len(tables), _lookups_of(tables)
+    for lookup, (batch, times) in enumerate(zip(requests.batches, requests.times)):
+        places = [t for t, of in enumerate(lookups) if of == lookup]
+        group = rows_of_tables([tables[t] for t in places])
+        found = LOCAL_ROWS.look_up(group, batch, concat=False, times=times)
+        for t, matrix in zip(places, found):
+            rows[t] = matrix
+    return rows

@@ -1,0 +1,88 @@
+"""`XDeepFM`: a compressed interaction network beside dense layers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from group_embedding.keras_compat import keras
+from group_embedding.recommender.zoo.interactions import CompressedInteraction
+from group_embedding.recommender.zoo.mlp import MLP
+from group_embedding.recommender.zoo.model_inputs import (
+    Dense,
+    Features,
+    check_combined,
+    check_units,
+    one_dim,
+)
+from group_embedding.recommender.zoo.recommender import (
+    Recommender,
+    concat_vectors,
+    linear_logits,
+    stack_vectors,
+)
+
+
+@keras.utils.register_keras_serializable(package="group_embedding")
+class XDeepFM(Recommender):
+    """xDeepFM: Lian et al., https://arxiv.org/abs/1803.05170.
+
+        ids --- a number for each id --- sum ----------------------------+
+        dense --- linear ------------------------------------------------|
+        ids --- vectors --- compressed interaction network --- linear ---|-- sum -- logit
+        vectors and dense, side by side --- MLP --- linear --------------+
+
+    Numbers and vectors are looked up by one op.
+
+    Example:
+
+    >>> items = ge.TableConfig("items", num_rows=100, dim=8)
+    >>> features = [ge.FeatureConfig("item", items), ge.FeatureConfig("seen", items)]
+    >>> model = ge.models.XDeepFM(features, dense=["age"], crosses=[8], hidden=[16])
+    >>> ids = tf.constant([[1, 2], [3, -1]])
+    >>> model({"item": tf.constant([5, 7]), "seen": ids, "age": tf.constant([0.3, 0.5])}).shape
+    TensorShape([2, 1])
+
+    Args:
+      features: a `ge.data.Schema`, or `FeatureConfig`s whose tables have one dim.
+      dense: names of dense inputs, or a dict from names to widths; None: those of the schema.
+      dim: the length of rows, where a schema does not say it.
+      crosses: the number of vectors of each layer of the compressed interaction network.
+      hidden: units of the MLP.
+      dropout: the share of outputs of the MLP's layers that are dropped in training.
+      **kwargs: `name`, `dtype` and `trainable`, as for every Keras model.
+
+    Returns:
+      Called on a dict of inputs: logits `[batch, 1]`.
+
+    Raises:
+      TypeError, ValueError: An argument is not of the form above.
+    """
+
+    def __init__(
+        self,
+        features: Features,
+        *,
+        dense: Dense = None,
+        dim: int = 16,
+        crosses: Sequence[int] = (64, 64),
+        hidden: Sequence[int] = (256, 128),
+        dropout: float = 0.0,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(features, dense=dense, dim=dim, linear=None, **kwargs)
+        check_combined("XDeepFM", self.features)
+        check_units("XDeepFM", crosses=crosses, hidden=hidden)
+        one_dim("XDeepFM", self.features)
+        self._keep_options(crosses=list(crosses), hidden=list(hidden), dropout=dropout)
+        self.linear = self._logit_layer() if self.dense_widths else None
+        self.crosses = CompressedInteraction(crosses, dtype=self._policy)
+        self.of_crosses = self._logit_layer(use_bias=False)
+        self.deep = MLP(hidden, dropout=dropout, dtype=self._policy)
+        self.logit = self._logit_layer()
+
+    def predict_logits(self, batch: Any, training: Any = None) -> Any:
+        x = concat_vectors(batch, self.features)
+        deep = self.logit(self.deep(x, training=training))
+        crossed = self.of_crosses(self.crosses(stack_vectors(batch, self.features)))
+        return linear_logits(batch, self.linear) + crossed + deep

@@ -1,7 +1,0 @@
-"""Runs of a config: training, evaluation, prediction, export, search."""
-
-from group_embedding.runs.dry_run import describe_run
-from group_embedding.runs.train import train
-from group_embedding.runs.tune import tune
-
-__all__ = ["describe_run", "train", "tune"]

@@ -1,0 +1,1 @@
+"""A mirror: copies the versions of a source into a folder that servers follow."""

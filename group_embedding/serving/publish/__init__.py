@@ -1,0 +1,1 @@
+"""Publishers: versions of a model, written to a target while it is trained."""

@@ -1,0 +1,1 @@
+"""A SavedModel that answers requests, through `libge_serving`."""

@@ -1,6 +1,0 @@
-"""SOK version 1's optimizers."""
-
-from group_embedding.sok.optimizers import utils
-from group_embedding.sok.wrapper import Adam
-
-__all__ = ["Adam", "utils"]

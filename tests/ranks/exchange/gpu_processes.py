@@ -1,0 +1,243 @@
+"""Functions that run in the processes of tests with a rank per GPU.
+
+They are in a module of their own, since a started process finds functions by module name.
+"""
+
+import ctypes
+import gc
+import sys
+import time
+from collections import Counter
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+
+import numpy as np
+import pytest
+from support.cases.core_runner import GPU, core, on_gpu
+
+sys.path.append(str(Path(__file__).resolve().parents[3] / "benchmarks"))
+from gpu_ranks import Ranks  # noqa: E402
+
+
+def on_gpus(count):
+    missing = pytest.mark.skipif(core.num_devices() < count, reason=f"needs {count} NVIDIA GPUs")
+    return [*on_gpu, missing]
+
+
+NUM_RANKS = [pytest.param(count, marks=on_gpus(count)) for count in (1, 2, 4)]
+_ranks = {}
+
+
+def run_ranks(num_ranks, function, *args):
+    """Returns the results of each rank. Processes are kept for the next call: CUDA takes seconds to
+    start."""
+    ranks = _ranks.get(num_ranks)
+    if ranks is None or not ranks.are_alive:
+        ranks = _ranks[num_ranks] = Ranks(num_ranks)
+    return ranks.run(function, *args)
+
+
+def make_communicator(meeting, how, timeout_seconds=60):
+    """`how`: "nccl" sends rows, "peer_buffers" has ranks write them into each other's memory."""
+    core.set_device(meeting.rank)
+    (nccl_id, *_) = meeting.all_gather("id", core.nccl_id() if meeting.rank == 0 else b"")
+    return core.nccl_communicator(
+        nccl_id,
+        meeting.rank,
+        meeting.num_ranks,
+        timeout_seconds,
+        use_peer_memory=how == "peer_buffers",
+    )
+
+
+def send_bytes_around(meeting, how, sizes, num_calls):
+    """The bytes that this rank received in `num_calls` calls of sizes [num_ranks from, num_ranks
+    to]."""
+    communicator = make_communicator(meeting, how)
+    return exchange(communicator, sizes, num_calls, GPU.to_device)
+
+
+def exchange(communicator, sizes, num_calls, to_device):
+    rank = communicator.rank
+    received = []
+    for call in range(num_calls):
+        of_call = np.roll(sizes, call, axis=1)
+        send = to_device(
+            np.concatenate([message(rank, to, call, n) for to, n in enumerate(of_call[rank])])
+        )
+        receive = to_device(np.zeros(max(1, of_call[:, rank].sum()), np.uint8))
+        communicator.all_to_all(send, list(of_call[rank]), receive, list(of_call[:, rank]))
+        communicator.wait()
+        if call % max(1, num_calls // 4) == 0:
+            received.append((call, receive.numpy() if hasattr(receive, "numpy") else receive))
+    return received
+
+
+def message(source, target, call, num_bytes):
+    """The bytes that a rank sends to another; never empty, as arrays on a GPU cannot be empty."""
+    first = 7 * source + 3 * target + call
+    return (np.arange(num_bytes) * 31 + first).astype(np.uint8)
+
+
+def wait_for_one_that_does_not_come(meeting, how):
+    """The error of rank 0 after a second call that rank 1 did not make."""
+    communicator = make_communicator(meeting, how, timeout_seconds=2)
+    send, receive = device(np.zeros(2, np.uint8)), device(np.zeros(2, np.uint8))
+
+    def call():
+        communicator.all_to_all(send, [1, 1], receive, [1, 1])
+        communicator.wait()
+
+    call()
+    said = ""
+    if meeting.rank == 0:
+        try:
+            call()
+        except RuntimeError as error:
+            said = str(error)
+    meeting.all_gather("told", b"")
+    return said
+
+
+def lose_a_rank_in_a_step(meeting, case, batch):
+    """This rank's error and its duration in seconds, when the last rank looked up but sent no
+    gradients."""
+    run = ShardedRun(meeting, "peer_buffers", case, timeout_seconds=2)
+    run.step(batch)
+    is_lost = meeting.rank == meeting.num_ranks - 1
+    said, start = "", time.monotonic()
+    try:
+        run.step(batch, updates=not is_lost)
+    except RuntimeError as error:
+        said = str(error)
+    took = time.monotonic() - start
+    meeting.all_gather("told", b"")
+    return said, took
+
+
+def device(array):
+    return GPU.to_device(np.asarray(array))
+
+
+class ShardedRun:
+    """One rank of a training on tables spread over the ranks."""
+
+    def __init__(self, meeting, how, case, timeout_seconds=60, memory=None):
+        self.memory = memory
+        self.case, self.rank, self.num_ranks = case, meeting.rank, meeting.num_ranks
+        core.set_device(meeting.rank)
+        shards = [table[self.rank :: self.num_ranks] for table in case.tables]
+        self.communicator = (
+            core.local_communicator()
+            if how == "local"
+            else make_communicator(meeting, how, timeout_seconds)
+        )
+        self.tables = [device(shard) for shard in shards]
+        self.slots = [[device(np.full(len(shard), 0.1, np.float32))] for shard in shards]
+
+    def step(self, batch, updates=True):
+        """Outputs before the step; the gradient of an output is itself."""
+        allocate = GPU.allocate if self.memory is None else self.memory.begin_step()
+        outputs = [device(np.full(shape, np.nan, np.float32)) for shape in batch.output_shapes]
+        group = core.Group(
+            tables=self.tables, outputs=outputs, ids=device(batch.ids),
+            row_splits=device(batch.row_splits),
+            weights=None if batch.weights is None else device(batch.weights),
+            table_of_feature=self.case.table_of_feature, combiners=self.case.combiners,
+            max_norms=self.case.max_norms, allocate=allocate)  # fmt: skip
+        num_rows = [len(table) for table in self.case.tables]
+        sharded = core.sharded_lookup(
+            group, num_rows, self.communicator, allocate, self.case.description,
+            self.case.comm_dtype
+        )  # fmt: skip
+        sharded.lookup()
+        sharded.check()
+        looked_up = [output.numpy() for output in outputs]
+        if not updates:
+            return looked_up
+        update = core.Update(group, rule="rowwise_adagrad", slots=self.slots, hyper=hyper())
+        sharded.update(update)
+        sharded.check()
+        return looked_up
+
+
+def hyper():
+    values = {"apply": 1, "gradient_scale": 1, "clip_value": np.inf, "learning_rate": 0.1,
+              "epsilon": 1e-7}  # fmt: skip
+    return device(np.array([values.get(name, 0) for name in core.hyper_names], np.float32))
+
+
+def train(meeting, how, case, batches):
+    """This rank's lookups in each step, and its final rows of each table."""
+    run = ShardedRun(meeting, how, case)
+    looked_up = []
+    for of_ranks in batches:
+        looked_up.append(run.step(of_ranks[meeting.rank]))
+    return looked_up, [table.numpy() for table in run.tables]
+
+
+class KeptMemory:
+    """An allocator that keeps the memory of a step for the next step."""
+
+    def __init__(self):
+        self.arrays, self.used = {}, Counter()
+
+    def allocate(self, num_bytes):
+        kept = self.arrays.setdefault(num_bytes, [])
+        self.used[num_bytes] += 1
+        if self.used[num_bytes] > len(kept):
+            kept.append(GPU.allocate(num_bytes))
+        return kept[self.used[num_bytes] - 1]
+
+    def begin_step(self):
+        """Returns the step's allocation function."""
+        self.used.clear()
+        return self.allocate
+
+
+@contextmanager
+def little_memory(but):
+    """The GPU has so many free bytes and no more."""
+    driver = ctypes.CDLL("libcuda.so.1")
+    free, total, address = ctypes.c_size_t(), ctypes.c_size_t(), ctypes.c_uint64()
+    assert driver.cuMemGetInfo_v2(ctypes.byref(free), ctypes.byref(total)) == 0
+    blocks, size = [], free.value
+    while size >= but:
+        driver.cuMemGetInfo_v2(ctypes.byref(free), ctypes.byref(total))
+        size = min(size, free.value - but)
+        if driver.cuMemAlloc_v2(ctypes.byref(address), ctypes.c_size_t(size)) == 0:
+            blocks.append(address.value)
+        else:
+            size //= 2
+    try:
+        yield
+    finally:
+        for block in blocks:
+            driver.cuMemFree_v2(ctypes.c_uint64(block))
+
+
+def train_in_little_memory(meeting, case, batches):
+    """Trains with a first batch, and then with a larger one for whose peer buffer the last rank's
+    GPU has no memory; returns why there were no peer buffers, in either step, too."""
+    memory = KeptMemory()
+    ShardedRun(meeting.part("before"), "nccl", case, memory=memory).step(batches[1][meeting.rank])
+    run = ShardedRun(meeting, "peer_buffers", case, memory=memory)
+    looked_up, lacks = [run.step(batches[0][meeting.rank])], [run.communicator.lack_of_peer_memory]
+    is_last = meeting.rank == meeting.num_ranks - 1
+    gc.collect()  # of what nobody has, nothing is to be freed from here on
+    with little_memory(but=64 << 20) if is_last else nullcontext():
+        looked_up.append(run.step(batches[1][meeting.rank]))
+    lacks.append(run.communicator.lack_of_peer_memory)
+    return looked_up, [table.numpy() for table in run.tables], lacks
+
+
+def look_up_after_another(meeting, cases, batches):
+    """The error of a rank that looked up another case than the others; then a lookup of the first
+    case by all ranks."""
+    told = ""
+    try:
+        ShardedRun(meeting.part("other"), "nccl", cases[meeting.rank]).step(batches[meeting.rank])
+    except RuntimeError as error:
+        told = str(error)
+    run = ShardedRun(meeting.part("same"), "nccl", cases[0])
+    return told, run.step(batches[0])

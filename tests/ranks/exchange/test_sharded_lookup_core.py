@@ -1,0 +1,131 @@
+"""Groups of tables spread over ranks, a GPU for each: the same as in one process."""
+
+import numpy as np
+import pytest
+from ranks.exchange import gpu_processes
+from ranks.exchange.gpu_processes import NUM_RANKS, on_gpus, run_ranks
+from ranks.exchange.sharded_lookup_cases import (
+    HOTNESS,
+    TRANSPORTS,
+    as_rank,
+    assert_same_bits,
+    draw_batch,
+    draw_case,
+    joined,
+    one_process,
+    pairs,
+    train,
+)
+
+pytestmark = pytest.mark.gpu
+
+
+@pytest.mark.parametrize("num_ranks", NUM_RANKS)
+@pytest.mark.parametrize("transport", TRANSPORTS)
+@pytest.mark.parametrize("weighted", [False, True], ids=["plain", "weighted"])
+@pytest.mark.parametrize("max_norm", [0.0, 1.5], ids=["as_they_are", "clipped"])
+def test_training_equals_one_process(num_ranks, transport, weighted, max_norm):
+    # Given batches of different sizes for each rank
+    case, random = (
+        draw_case(3, max_norms=[max_norm, 0, 1, 4 * max_norm, max_norm]),
+        np.random.default_rng(4),
+    )
+    batches = [
+        [draw_batch(random, 20 + 13 * rank, weighted) for rank in range(num_ranks)]
+        for _ in range(5)
+    ]
+    expected, expected_tables = one_process(case, batches)
+    # When each rank trains on its own
+    ranks = train(num_ranks, transport, case, batches)
+    # Then they look up what one process does, and have its rows
+    for got, whole in pairs(ranks, expected, expected_tables):
+        np.testing.assert_allclose(got, whole, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("num_ranks", [pytest.param(n, marks=on_gpus(n)) for n in (2, 4)])
+@pytest.mark.parametrize("transport", TRANSPORTS)
+@pytest.mark.parametrize("comm_dtype, precision", [("bfloat16", 2**-8), ("float16", 2**-11)])
+@pytest.mark.parametrize("num_samples", [3, 400], ids=["few_ids_a_row", "many"])
+def test_rows_and_gradients_travel_in_16_bits(
+    num_ranks, transport, comm_dtype, precision, num_samples
+):
+    # Given tables, and a batch for each rank
+    case, random = draw_case(11, comm_dtype=comm_dtype), np.random.default_rng(12)
+    batches = [[draw_batch(random, num_samples, False) for _ in range(num_ranks)]]
+    ((whole,), whole_tables) = one_process(case, batches)
+    # When ranks train on them
+    ranks = train(num_ranks, transport, case, batches)
+    # Then they look up, and keep, what they would, within what 16 bits are precise to
+    differences = []
+    for f, expected in enumerate(whole):
+        got = np.concatenate([looked_up[0][f] for looked_up, _ in ranks])
+        ids_of_sample = 2 * HOTNESS[f]
+        np.testing.assert_allclose(got, expected, atol=5 * ids_of_sample * precision)
+        differences.append(np.abs(got - expected).max())
+    assert max(differences) > precision / 8  # they did not travel in float32
+    for rank, (_, shards) in enumerate(ranks):
+        for shard, table in zip(shards, whole_tables):
+            np.testing.assert_allclose(shard, table[rank::num_ranks], atol=8 * precision)
+
+
+@pytest.mark.parametrize("num_ranks", NUM_RANKS)
+def test_both_ways_give_the_same_bits(num_ranks):
+    # Given batches for each rank
+    case, random = draw_case(5), np.random.default_rng(6)
+    batches = [[draw_batch(random, 30, False) for _ in range(num_ranks)] for _ in range(3)]
+    # When they are trained on, by sending and by writing into the peers' memory
+    sent, written = (train(num_ranks, transport, case, batches) for transport in TRANSPORTS)
+    # Then nothing differs
+    assert_same_bits(sent, written)
+
+
+@pytest.mark.parametrize("num_ranks", NUM_RANKS)
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_ranks_look_up_the_bits_of_one_process(num_ranks, transport):
+    # Given tables, and a batch for each rank
+    case, random = draw_case(7), np.random.default_rng(8)
+    batches = [[draw_batch(random, 25, True) for _ in range(num_ranks)]]
+    together = [[joined(batches[0])]]
+    # When one rank has all, and several have their parts
+    ((whole,), _), *_ = train(1, "local", case, together)
+    ranks = train(num_ranks, transport, case, batches)
+    # Then lookups are the same bits
+    for f, expected in enumerate(whole):
+        got = np.concatenate([looked_up[0][f] for looked_up, _ in ranks])
+        np.testing.assert_array_equal(got, expected)
+
+
+@pytest.mark.parametrize("num_ranks", NUM_RANKS)
+@pytest.mark.parametrize("transport", TRANSPORTS)
+@pytest.mark.parametrize("no_samples", [True, False])
+@pytest.mark.parametrize("max_norm", [0.0, 1.5], ids=["as_they_are", "clipped"])
+def test_a_rank_may_have_nothing_to_look_up(num_ranks, transport, no_samples, max_norm):
+    # Given a last rank without samples, or whose ids are all pruned
+    case, random = draw_case(9, max_norms=[max_norm] * 5), np.random.default_rng(10)
+    batches = [[draw_batch(random, 10, False) for _ in range(num_ranks)] for _ in range(2)]
+    for of_ranks in batches:
+        if no_samples:
+            of_ranks[-1] = draw_batch(random, 0, False)
+        for ids in of_ranks[-1].ids:
+            ids[:] = -1
+    expected, expected_tables = one_process(case, batches)
+    # When ranks train
+    ranks = train(num_ranks, transport, case, batches)
+    # Then that rank looks up zeros, and all have what they should
+    assert all(not output.any() for step in ranks[-1][0] for output in step)
+    for rank, (_, shards) in enumerate(ranks):
+        for shard, whole in zip(shards, expected_tables):
+            np.testing.assert_allclose(shard, whole[rank::num_ranks], rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("num_ranks", [pytest.param(n, marks=on_gpus(n)) for n in (2, 4)])
+def test_who_waits_in_vain_for_gradients_is_told(num_ranks):
+    # Given ranks that write into each other's memory, and wait for two seconds
+    case, batch = draw_case(19), as_rank(draw_batch(np.random.default_rng(20), 10, False))
+    # When the last one looks up, but sends no gradients
+    ranks = run_ranks(num_ranks, gpu_processes.lose_a_rank_in_a_step, case, batch)
+    # Then the others are told who is missing, soon
+    for said, took in ranks[:-1]:
+        assert f"waited for rank {num_ranks - 1} longer than 2 s" in said
+        assert took < 20
+    assert ranks[-1][0] == ""

@@ -1,0 +1,74 @@
+"""From the sizes of tables to placements: pure functions of plain values."""
+
+import random
+
+import pytest
+
+from group_embedding.placement import check_placement, to_placement
+from group_embedding.ranks.sharding.placement_plan import TableLoad, plan_placements
+
+
+def loads(**sizes):
+    return [TableLoad(name, rows, dim) for name, (rows, dim) in sizes.items()]
+
+
+def test_tables_go_where_their_size_says():
+    tables = loads(day=(7, 4), user=(1_000_000, 16), shop=(20_000, 4), keys=(None, 8))
+
+    placements = plan_placements(tables, num_ranks=2).placements
+
+    assert placements == {
+        "day": "replicated",
+        "user": "distributed",
+        "shop": "localized:0",
+        "keys": "distributed",
+    }
+
+
+def test_whole_tables_are_spread_evenly():
+    rng = random.Random(1)
+    tables = [TableLoad(f"t{i}", rng.randint(10_000, 50_000), 8) for i in range(60)]
+
+    plan = plan_placements(tables, num_ranks=4)
+
+    assert {word.partition(":")[0] for word in plan.placements.values()} == {"localized"}
+    assert max(plan.memory) < 1.2 * min(plan.memory)
+    assert max(plan.traffic) < 1.2 * min(plan.traffic)
+    assert sum(plan.memory) == sum(table.memory for table in tables)
+
+
+def test_a_table_with_many_ids_is_distributed_and_a_placed_one_stays():
+    tables = [TableLoad(f"t{i}", 20_000, 8) for i in range(8)]
+    tables += [TableLoad("hot", 20_000, 8, expected_ids=1_000_000)]
+    tables += [TableLoad("mine", 20_000, 8, placement="localized:1")]
+
+    plan = plan_placements(tables, num_ranks=2)
+
+    assert plan.placements["hot"] == "distributed"
+    assert plan.placements["mine"] == "localized:1"
+    assert plan == plan_placements(tables, num_ranks=2)
+
+
+def test_a_plan_is_a_table_for_people():
+    text = str(plan_placements(loads(day=(7, 4), user=(1_000_000, 16)), num_ranks=2))
+
+    assert text.splitlines() == [
+        "table        rows  dim    MiB  KiB a step  placement",
+        "day             7    4   0.00         0.3  replicated",
+        "user    1,000,000   16  61.04       136.0  distributed",
+        "rank 0                  30.52       136.0",
+        "rank 1                  30.52       136.0",
+    ]
+
+
+@pytest.mark.parametrize("word", ["localized", "localized:-1", "localized:x", "hash", "", 3])
+def test_a_placement_that_is_none_is_refused(word):
+    with pytest.raises(ValueError, match="table 'user': expected placement to be 'distributed'"):
+        check_placement("table 'user'", word)
+
+
+def test_placements_that_cannot_be_are_refused():
+    with pytest.raises(ValueError, match="a rank below 2, got 'localized:2'"):
+        to_placement("table 'user'", "localized:2", 2, keyed=False)
+    with pytest.raises(ValueError, match="another placement than 'replicated'"):
+        to_placement("table 'user'", "replicated", 2, keyed=True)

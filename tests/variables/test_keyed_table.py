@@ -1,0 +1,134 @@
+"""`keyed_table` makes by plain arguments what option objects make."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import group_embedding as ge
+
+OPTIONS = {
+    "nothing": ({}, ge.EmbeddingVariableOption()),
+    "rows": (
+        {"num_initial_rows": None, "value_before_admission": 0.5},
+        ge.EmbeddingVariableOption(
+            init_option=ge.InitializerOption(
+                default_value_dim=None, default_value_no_permission=0.5
+            )
+        ),
+    ),
+    "counters": (
+        {"admit_after": 3},
+        ge.EmbeddingVariableOption(filter_option=ge.CounterFilter(3)),
+    ),
+    "bloom": (
+        {"admit_after": 3, "expected_keys": 1000, "early_share": 0.1},
+        ge.EmbeddingVariableOption(filter_option=ge.CBFFilter(3, 1000, 0.1)),
+    ),
+    "steps": (
+        {"evict_after_steps": 7},
+        ge.EmbeddingVariableOption(evict_option=ge.GlobalStepEvict(7)),
+    ),
+    "norm": (
+        {"evict_below_norm": 2.0},
+        ge.EmbeddingVariableOption(evict_option=ge.L2WeightEvict(2.0)),
+    ),
+    "tiers": (
+        {
+            "tiers": ["dram", "disk"],
+            "tier_bytes": [4096],
+            "disk_folder": "/tmp",
+            "keep": "last_used",
+        },
+        ge.EmbeddingVariableOption(
+            storage_option=ge.StorageOption(
+                ge.StorageType.DRAM_SSDHASH, "/tmp", [4096], ge.CacheStrategy.LRU
+            )
+        ),
+    ),
+    "start": (
+        {"start_from": "runs/ckpt-1", "start_from_name": "old"},
+        ge.EmbeddingVariableOption(ckpt=ge.CheckpointOption("runs/ckpt-1", "old")),
+    ),
+}
+
+
+@pytest.mark.parametrize("case", OPTIONS)
+def test_plain_options_are_the_nested_ones(case):
+    plain, nested = OPTIONS[case]
+
+    assert ge.variables.keyed_options(**plain) == nested
+
+
+@pytest.mark.parametrize(
+    "tiers, storage",
+    [
+        (["dram"], "DRAM"),
+        (["hbm"], "HBM"),
+        (("hbm", "dram"), "HBM_DRAM"),
+        (["dram", "disk"], "DRAM_SSDHASH"),
+        (["hbm", "dram", "disk"], "HBM_DRAM_SSDHASH"),
+    ],
+)
+def test_tiers_are_a_storage(tiers, storage):
+    option = ge.variables.keyed_options(tiers=tiers)
+
+    found = option.storage_option.storage_type or ge.StorageType.DRAM
+    assert found.name == storage
+
+
+def test_tables_train_as_they_say():
+    # Given a table that admits keys at once, and one that waits for their second time
+    ones = tf.ones_initializer()
+    tables = [
+        ge.keyed_table("users", dim=3, initializer=ones),
+        ge.keyed_table("items", dim=2, initializer=ones, admit_after=2, dtype="float32"),
+    ]
+    optimizer = ge.optimizers.wrap(tf.keras.optimizers.SGD(1.0))
+    ids = tf.ragged.constant([[-7, 2**40], [-7]], dtype=tf.int64)
+
+    # When one step trains both on keys of which one comes twice
+    with tf.GradientTape() as tape:
+        vectors = ge.lookup_sparse(tables, [ids, ids], "sum")
+        loss = sum(tf.reduce_sum(vector) for vector in vectors)
+    optimizer.apply_gradients(zip(tape.gradient(loss, tables), tables))
+
+    # Then the first has both keys, minus their gradients, and the second the one that it admits
+    users, items = (table.export() for table in tables)
+    rows = dict(zip(users.keys.numpy().tolist(), users.values.numpy()))
+    np.testing.assert_array_equal(rows[-7], np.full(3, 1.0 - 2.0, np.float32))
+    np.testing.assert_array_equal(rows[2**40], np.full(3, 1.0 - 1.0, np.float32))
+    assert items.keys.numpy().tolist() == [-7]
+
+
+def test_a_layer_takes_the_options():
+    options = ge.variables.keyed_options(admit_after=3)
+    table = ge.TableConfig("users", num_rows=None, dim=4, ev_option=options)
+    layer = ge.layers.GroupEmbedding([ge.FeatureConfig("user", table, "sum")])
+
+    assert layer({"user": tf.constant([[1], [2]])})["user"].shape == (2, 4)
+    assert layer.get_config()
+
+
+@pytest.mark.parametrize(
+    "arguments, error, message",
+    [
+        (
+            {"tiers": ["disk"]},
+            ValueError,
+            "expected tiers to be \\['dram'\\] or .*got \\['disk'\\]",
+        ),
+        ({"tiers": "dram"}, ValueError, "got 'dram'"),
+        ({"tiers": ["dram"], "tier_bytes": [1, 2]}, ValueError, "tier_bytes of 1 tiers"),
+        ({"disk_folder": "/tmp"}, ValueError, "expected disk among tiers"),
+        ({"keep": "newest"}, ValueError, "keep to be one of 'most_used'"),
+        ({"admit_after": -1}, ValueError, "filter_freq"),
+        ({"evict_after_steps": 3, "evict_below_norm": 1.0}, ValueError, "got both: 3 and 1.0"),
+        ({"evict_below_norm": 0}, ValueError, "evict_below_norm above 0, got 0"),
+        ({"start_from_name": "old"}, ValueError, "expected start_from"),
+        ({"dim": 0}, ValueError, "embedding_dim from 1 to 4096"),
+    ],
+)
+def test_a_bad_argument_is_refused_by_the_name_of_its_table(arguments, error, message):
+    with pytest.raises(error, match=message) as raised:
+        ge.keyed_table("users", **{"dim": 4, **arguments})
+    assert str(raised.value).startswith("table 'users': ")
