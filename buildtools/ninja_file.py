@@ -31,6 +31,14 @@ def find_tool(name, why):
     return found or fail(f"{name} is missing, {why}")
 
 
+def write(path, text):
+    """Writes a source that the build makes, unless it is there: it is not compiled anew."""
+    if not path.exists() or path.read_text() != text:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return path
+
+
 class NinjaFile:
     """The text of a build.ninja: compile rules, one link rule, and the edges between them.
 

@@ -221,6 +221,26 @@ def test_core_of_other_flags_has_another_name(core_sources):
     assert len(set(names)) == 4
 
 
+def test_ops_are_compiled_ten_files_at_a_time(tmp_path, monkeypatch):
+    # Given folders of twelve and of two files
+    monkeypatch.setattr(native, "SOURCES", tmp_path / "cc")
+    names = [*(f"tf/kernels/op_{i:02}.cc" for i in range(12)), "tf/ops/op.cc", "tf/ops/other.cc"]
+
+    # When they are put together
+    written = native.units([tmp_path / "cc" / name for name in names], tmp_path / "build")
+
+    # Then each file is in one source, with files of its folder, which are not too many
+    found = [re.findall(r'#include "(.*?)"', path.read_text()) for path in written]
+    assert sorted(sum(found, [])) == names
+    assert [len(files) for files in found] == [6, 6, 2]
+    assert all(len({Path(name).parent for name in files}) == 1 for files in found)
+
+    # And a second build, which writes the same, leaves them as they are
+    before = [path.stat().st_mtime_ns for path in written]
+    native.units([tmp_path / "cc" / name for name in names], tmp_path / "build")
+    assert [path.stat().st_mtime_ns for path in written] == before
+
+
 def test_cores_stay_while_a_library_was_built_for_them(tmp_path):
     # Given two op libraries, built for two cores, and a core that none was built for
     for minor, digest in (("2.15", "aaaaaaaa"), ("2.21", "bbbbbbbb")):

@@ -1,14 +1,11 @@
 // The update of whole variables in place, as TensorFlow ops: for resources, and for references in
 // graphs of TensorFlow 1.
+#include "tensorflow/core/framework/common_shape_fns.h"
 #include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/framework/shape_inference.h"
 
 namespace group_embedding {
 namespace {
-
-using ::tensorflow::shape_inference::InferenceContext;
-
-absl::Status NoOutputs(InferenceContext*) { return absl::OkStatus(); }
 
 constexpr char kDoc[] = R"doc(
 Updates many variables and their slots, element by element, by one formula, in one pass.
@@ -41,7 +38,7 @@ REGISTER_OP("GroupEmbedding>DenseUpdate")
     .Input("grads: num_grads * dtype")
     .Input("numbers: float")
     .DENSE_ATTRS.SetIsStateful()
-    .SetShapeFn(NoOutputs)
+    .SetShapeFn(tensorflow::shape_inference::NoOutputs)
     .Doc(kDoc);
 
 REGISTER_OP("GroupEmbedding>DenseUpdateRef")
@@ -50,7 +47,7 @@ REGISTER_OP("GroupEmbedding>DenseUpdateRef")
     .Input("grads: num_grads * dtype")
     .Input("numbers: float")
     .DENSE_ATTRS.SetIsStateful()
-    .SetShapeFn(NoOutputs)
+    .SetShapeFn(tensorflow::shape_inference::NoOutputs)
     .Doc(kDoc);
 
 #undef DENSE_ATTRS

@@ -7,7 +7,6 @@
 namespace group_embedding {
 namespace {
 
-using ::tensorflow::DataType;
 using ::tensorflow::NodeDef;
 
 constexpr char kGpu[] = "/device:GPU:0";
@@ -85,9 +84,9 @@ void NodeReplacer::ReplaceVariable(NodeDef* node) const {
   MakeTable(node, node->name(), name.empty() ? node->name() : name, false);
 }
 
-void NodeReplacer::ReplaceAssign(NodeDef* node, DataType stored) const {
+void NodeReplacer::ReplaceAssign(NodeDef* node, tensorflow::DataType stored) const {
   if (slot_ > 0) return MakeNoOp(node);
-  const DataType trained = TypeOf(*node, "dtype");
+  const tensorflow::DataType trained = TypeOf(*node, "dtype");
   KeepAttrs(node, {});
   SetOp(node, "AssignServedTable");
   (*node->mutable_attr())["dtype"].set_type(stored);

@@ -12,7 +12,6 @@
 namespace group_embedding {
 namespace {
 
-using ::tensorflow::DataType;
 using ::tensorflow::GraphDef;
 using ::tensorflow::MetaGraphDef;
 using ::tensorflow::NodeDef;
@@ -51,19 +50,19 @@ void Prune(MetaGraphDef* meta) {
 }
 
 // Makes the graph restore a value in the type that the checkpoint has.
-void Retype(const Restored& restored, DataType stored) {
+void Retype(const Restored& restored, tensorflow::DataType stored) {
   auto* dtypes = (*restored.restore->mutable_attr())["dtypes"].mutable_list();
   if (restored.output < dtypes->type_size()) dtypes->set_type(restored.output, stored);
   for (NodeDef* node : restored.passed) (*node->mutable_attr())["T"].set_type(stored);
 }
 
-bool IsTableType(DataType dtype) {
+bool IsTableType(tensorflow::DataType dtype) {
   return dtype == tensorflow::DT_FLOAT || dtype == tensorflow::DT_HALF ||
          dtype == tensorflow::DT_BFLOAT16;
 }
 
 // Whether a checkpoint may hold quantised rows of a table as this type.
-bool MayHold(DataType stored, DataType trained) {
+bool MayHold(tensorflow::DataType stored, tensorflow::DataType trained) {
   return stored == tensorflow::DT_INT8 || stored == tensorflow::DT_UINT8 ||
          (stored == tensorflow::DT_BFLOAT16 && trained != stored);
 }
@@ -97,7 +96,7 @@ bool IsTableByRowNumber(const GraphWalk& walk, const NodeDef& variable,
 }  // namespace
 
 absl::Status RewriteGraph(int64_t model, int slot, bool gpu,
-                          const std::function<DataType(const std::string& key)>& stored,
+                          const std::function<tensorflow::DataType(const std::string& key)>& stored,
                           MetaGraphDef* meta, std::vector<ServedVariable>* variables,
                           std::vector<StateNodes>* others) {
   Prune(meta);
@@ -112,7 +111,7 @@ absl::Status RewriteGraph(int64_t model, int slot, bool gpu,
   std::vector<Found> found;
   std::vector<NodeDef> unchanged;  // variables and hash tables that no delta changes
   std::vector<NodeDef*> tables;
-  std::vector<std::pair<NodeDef*, DataType>> assigns;
+  std::vector<std::pair<NodeDef*, tensorflow::DataType>> assigns;
   for (NodeDef& node : *graph->mutable_node()) {
     if (IsHashTable(node)) unchanged.push_back(node);
     if (node.op() != "VarHandleOp" && node.op() != "VariableV2") continue;
@@ -131,7 +130,7 @@ absl::Status RewriteGraph(int64_t model, int slot, bool gpu,
       served.dtype = TypeOf(node, "dtype");
       if (IsTableByRowNumber(walk, node, uses, use.node)) {
         served.resource = "variable/" + node.name();
-        DataType in_file = stored(restored.key);
+        tensorflow::DataType in_file = stored(restored.key);
         if (MayHold(in_file, served.dtype)) {
           Retype(restored, in_file);
         } else {

@@ -6,7 +6,6 @@
 namespace group_embedding {
 namespace {
 
-using ::tensorflow::DataType;
 using ::tensorflow::GraphDef;
 using ::tensorflow::NodeDef;
 
@@ -29,7 +28,7 @@ class Adder {
   }
 
   // The name of a placeholder of any shape.
-  std::string AddFed(const std::string& name, DataType dtype) const {
+  std::string AddFed(const std::string& name, tensorflow::DataType dtype) const {
     NodeDef* fed = Add(name, "Placeholder", {});
     (*fed->mutable_attr())["dtype"].set_type(dtype);
     (*fed->mutable_attr())["shape"].mutable_shape()->set_unknown_rank(true);
@@ -53,7 +52,7 @@ StateNodes AddVariableNodes(const NodeDef& variable, int number, GraphDef* graph
   const Adder adder(variable, number, graph);
   const bool is_resource = variable.op() == "VarHandleOp";
   const char* const attr = is_resource ? "dtype" : "T";
-  const DataType dtype = TypeOf(variable, "dtype");
+  const tensorflow::DataType dtype = TypeOf(variable, "dtype");
   NodeDef* read = adder.Add("read", is_resource ? "ReadVariableOp" : "Identity", {variable.name()});
   (*read->mutable_attr())[attr].set_type(dtype);
   const std::string fed = adder.AddFed("fed", dtype);
@@ -66,7 +65,8 @@ StateNodes AddVariableNodes(const NodeDef& variable, int number, GraphDef* graph
 
 StateNodes AddHashTableNodes(const NodeDef& table, int number, GraphDef* graph) {
   const Adder adder(table, number, graph);
-  const DataType keys = TypeOf(table, "key_dtype"), values = TypeOf(table, "value_dtype");
+  const tensorflow::DataType keys = TypeOf(table, "key_dtype"),
+                             values = TypeOf(table, "value_dtype");
   NodeDef* read = adder.Add("read", "LookupTableExportV2", {table.name()});
   (*read->mutable_attr())["Tkeys"].set_type(keys);
   (*read->mutable_attr())["Tvalues"].set_type(values);
