@@ -1,9 +1,6 @@
 #include "bindings/nccl_ids.h"
 
 #if GROUP_EMBEDDING_CUDA
-#include <cuda_runtime_api.h>
-
-#include <stdexcept>
 #include <string>
 
 #include "exchange/transport/nccl_communicator.h"
@@ -20,11 +17,9 @@ namespace {
 using py::literals::operator""_a;
 
 std::string PciBusId(int device) {
-  char id[32];
-  const cudaError_t error = cudaDeviceGetPCIBusId(id, sizeof(id), device);
-  if (error != cudaSuccess) {
-    throw std::runtime_error(std::string("pci_bus_id: CUDA: ") + cudaGetErrorString(error));
-  }
+  Status status;
+  std::string id = PciBusIdOf(device, &status);
+  Require(status);
   return id;
 }
 
