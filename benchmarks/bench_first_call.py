@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What the first call of a training step costs the host, by the number of its features.
+"""Host time of the first call of a training step, by the number of its features.
 
 Each feature has a table by row of its own; the step is a plain `tf.function` with a wrapped
 Adagrad. Seconds of processor time:

@@ -1,6 +1,6 @@
 """Tables and features as plain values.
 
-Neither TensorFlow nor the native library is imported here, so that a model can be described,
+It imports no TensorFlow and no native library, so that a model can be described,
 checked and compared without either.
 """
 

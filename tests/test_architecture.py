@@ -16,7 +16,7 @@ SERVER = "serving/server"
 SERVED = ("serving", "tf/serving")  # the served half; the rest of cc/ is the library's
 PURE = ("config.py", "placement.py", "layers/feature_plan.py", "ranks/sharding/placement_plan.py")
 EXTENSIONS = ("recommender", "serving", "compat")
-# Folders of folders: each of theirs is a room.
+# Folders of folders: each inner one has a job of its own.
 HALLS = ("ranks", *EXTENSIONS)
 CLASS = re.compile(r"(?:class|struct) (?:alignas\(\d+\) )?(\w+)\b(?!::)[^;]*\{")
 
@@ -75,8 +75,8 @@ def names_of_modules():
     return frozenset({name_of(f) for f in PACKAGE.rglob("*.py")} - {"group_embedding"})
 
 
-def room_of(module):
-    """The room of a module: "lookups", "ranks/exchange", or the module itself at the top."""
+def folder_of(module):
+    """The folder of a module: "lookups", "ranks/exchange", or the module itself at the top."""
     parts = module.split(".")[1:]
     if parts and parts[0] in HALLS:
         return "/".join(parts[:2])
@@ -89,15 +89,11 @@ def extension_of(module):
     return first if first in EXTENSIONS else None
 
 
-def imports_at_run_time(path):
-    """The modules of the package that a file imports, but for those of a type checker alone."""
-    tree = ast.parse(path.read_text())
-    for node in ast.walk(tree):
-        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
-            node.body = []
+def imported_modules(path):
+    """The modules of the package that a file imports, those of a type checker included."""
     modules = names_of_modules()
     found = set()
-    for node in ast.walk(tree):
+    for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
             found.update(alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module:
@@ -301,13 +297,13 @@ def test_only_one_module_loads_the_ops():
 
 
 def test_no_circle_of_imports():
-    # Given every import of every module, also those inside of functions
+    # Given every import of every module, also inside of functions, and for a type checker alone
     modules = {name_of(f): f for f in PACKAGE.rglob("*.py")}
-    edges = {m: imports_at_run_time(f) - {m} for m, f in modules.items()}
+    edges = {m: imported_modules(f) - {m} for m, f in modules.items()}
     folders = {}
     for module, others in edges.items():
-        if room := room_of(module):
-            folders.setdefault(room, set()).update(room_of(other) for other in others)
+        if folder := folder_of(module):
+            folders.setdefault(folder, set()).update(folder_of(other) for other in others)
     folders = {folder: others - {folder} for folder, others in folders.items()}
 
     # When circles are looked for, Then there is none: of two folders, of more, or of files
@@ -334,7 +330,7 @@ def test_no_circle_of_imports():
 
 # Doors, which load an extension when it is used.
 DOORS = ("group_embedding", "group_embedding.__main__")
-# What extensions may import of the library besides its rooms: plain values and checks.
+# What extensions may import of the library besides its folders: plain values and checks.
 PLAIN = ("arguments", "config", "keras_compat", "placement", "types")
 
 
@@ -349,11 +345,11 @@ def from_imports(path):
 
 
 def is_public(module, name):
-    """If the `__init__.py` of a room makes the name, or a plain module of the library has it."""
-    room = module.removeprefix("group_embedding").strip(".").replace(".", "/")
-    if room in PLAIN:
+    """If the `__init__.py` of a folder makes the name, or a plain module of the library has it."""
+    folder = module.removeprefix("group_embedding").strip(".").replace(".", "/")
+    if folder in PLAIN:
         return True
-    init = PACKAGE / room / "__init__.py"
+    init = PACKAGE / folder / "__init__.py"
     if not init.exists():
         return False
     tree = ast.parse(init.read_text())
@@ -364,8 +360,8 @@ def is_public(module, name):
         for alias in node.names
     }
     made |= {node.name for node in tree.body if isinstance(node, (ast.ClassDef, ast.FunctionDef))}
-    # A room itself, such as that of `from group_embedding.ranks import exchange`.
-    return name in made or name in PLAIN or (PACKAGE / room / name / "__init__.py").exists()
+    # A folder itself, such as that of `from group_embedding.ranks import exchange`.
+    return name in made or name in PLAIN or (PACKAGE / folder / name / "__init__.py").exists()
 
 
 def test_the_library_imports_no_extension():

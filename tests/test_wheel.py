@@ -22,7 +22,7 @@ def unpacked_tensorflow(folder, version):
 
 
 def test_op_libraries_are_built_for_each_unpacked_tensorflow(tmp_path, monkeypatch):
-    # Given two unpacked TensorFlows that the build is told of
+    # Given two unpacked TensorFlows whose folders the build is given
     folders = [unpacked_tensorflow(tmp_path, version) for version in ("2.16.2", "2.21.0")]
     monkeypatch.setenv("GROUP_EMBEDDING_TENSORFLOWS", ":".join(map(str, folders)))
 

@@ -120,7 +120,7 @@ class CheckpointSaverHook(basic_session_run_hooks.CheckpointSaverHook):
 
 
 class _TimerOfRanks(basic_session_run_hooks.SecondOrStepTimer):
-    """A timer that is told what time it is."""
+    """A timer whose caller passes the time."""
 
     now = None  # seconds since 1970, on the clock of rank 0
 

@@ -19,7 +19,7 @@ def copies_of(checkpoint, changes):
     Raises:
         ValueError: an object can not be copied, and would be saved as it is later.
     """
-    # The counter is made now: whoever asks for it while the thread saves would make another one.
+    # The counter is made now: a request for it while the thread saves would make another one.
     own = object_identity.ObjectIdentitySet([checkpoint, checkpoint.save_counter])
     saved, objects = async_checkpoint_helper._get_all_trackables(checkpoint, own)
     copies = object_identity.ObjectIdentityDictionary()

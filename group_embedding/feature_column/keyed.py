@@ -9,9 +9,9 @@ import tensorflow as tf
 from tensorflow.python.feature_column import feature_column as fc_v1
 from tensorflow.python.feature_column import feature_column_v2 as fc_v2
 
+from group_embedding.annotations import DTypeLike
 from group_embedding.feature_column import scope
 from group_embedding.feature_column.variable import Keys
-from group_embedding.types import DTypeLike
 from group_embedding.variables import EmbeddingVariableOption
 from group_embedding.variables.get_variable import note_one_piece
 from group_embedding.variables.saved_options import option_from_config, option_to_config

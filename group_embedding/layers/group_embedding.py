@@ -7,6 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from group_embedding.annotations import InvalidIds
 from group_embedding.config import INVALID_IDS, FeatureConfig, check_choice
 from group_embedding.keras_compat import IS_KERAS_3, in_call_of, keras
 from group_embedding.layers import layer_tables
@@ -30,7 +31,6 @@ from group_embedding.layers.sequential import let_keras_2_build_from_dicts
 from group_embedding.lookups.api import group_embedding_lookup_sparse, route_ids
 from group_embedding.lookups.routed_ids import RoutedIds
 from group_embedding.ranks.sharding.resolve_placements import resolve_placements
-from group_embedding.types import InvalidIds
 from group_embedding.variables.keras_xla import NotForXla, refuse_xla_trace
 
 

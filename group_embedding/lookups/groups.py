@@ -71,7 +71,7 @@ class Lookups:
         return [self._group(lookups, source) for (source, *_), lookups in found.items()]
 
     def _kind_of(self, table, source):
-        """What tables of one group have in common.
+        """The properties that tables of one group have in common.
 
         Ops that use a table run where it is: keyed tables of two devices need two, and so does a
         variable on a GPU beside a keyed table in host memory.

@@ -68,8 +68,8 @@ class Table(NamedTuple):
         return known or ("GPU" if tf.config.list_physical_devices("GPU") else "CPU")
 
     def num_rows(self):
-        """Of a by-row table: an int, or an int64 scalar tensor where TensorFlow does not know it
-        beforehand."""
+        """The number of rows of a by-row table: an int, or an int64 scalar tensor where TensorFlow
+        does not know it beforehand."""
         source = self.source.object
         known = tf.TensorShape(source.shape)[0]
         return tf.shape(source, out_type=tf.int64)[0] if known is None else known
@@ -85,7 +85,7 @@ class Table(NamedTuple):
 
     def tensor(self):
         """The op's input: the handle of a resource variable, which is then read in place, or the
-        rows themselves. For a keyed table, the handle of its stand-in."""
+        rows themselves. For a keyed table, the handle of its placeholder."""
         source = self.source.object
         is_variable = resource_variable_ops.is_resource_variable(source)
         # Outside its replicas a mirrored variable has no handle.

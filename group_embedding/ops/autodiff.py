@@ -15,7 +15,7 @@ def differentiated(grads):
     """The indices of the output gradients that are not zeros which autodiff put in place of none.
 
     For an output that the loss does not depend on, autodiff hands an op's gradient function zeros,
-    where the gradient of an op of one output would be None. Those zeros can be told from others:
+    where the gradient of an op of one output would be None. Those zeros differ from others:
     in a graph by the op that made them, in eager code since autodiff takes them from a cache. (Not
     behind the boundary of a `tf.function` that was called under the tape: there they come in as any
     tensor does.) If all are zeros, they are what the loss's gradient is.

@@ -20,7 +20,7 @@ class FeatureIds(NamedTuple):
 
     @property
     def weighted(self):
-        """Whether the feature has weights."""
+        """True if the feature has weights."""
         return self.weights is not None
 
 

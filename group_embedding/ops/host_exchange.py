@@ -7,7 +7,7 @@ from tensorflow.python.framework import auto_control_deps_utils
 
 from group_embedding.ops import autodiff
 from group_embedding.ops._library import library, native
-from group_embedding.ops.group_lookup import attrs_of_tables, gradients_of_inputs
+from group_embedding.ops.group_lookup import gradients_of_inputs
 from group_embedding.ops.pack_rows import as_slices
 
 auto_control_deps_utils.register_read_only_resource_op("GroupEmbedding>HostLookUpRows")
@@ -82,27 +82,22 @@ class HostExchange:
             )
         return matrices
 
-    def look_up_rows(self, tables, batch, sent, received, wire, gradient_scale, name, what):
+    def look_up_rows(self, group, batch, sent, received, wire, gradient_scale, name, what):
         """See `exchange.Exchange.look_up_rows`. Gradients are multiplied by `gradient_scale`."""
-        keyed = [t for t, table in enumerate(tables) if table.keyed is not None]
-        names = [table.name for table in tables]
+        tables = group.tables
         with tf.device("/CPU:0"):
             return library().host_look_up_rows(
                 tables=[table.tensor() for table in tables],
                 batch=batch.buffer,
                 sizes=batch.sizes,
-                keyed_tables=[tables[t].keyed.table_handle for t in keyed],
+                keyed_tables=[tables[t].keyed.table_handle for t in group.keyed],
                 sent=sent,
                 received=received,
                 out_dtypes=[tf.float32] * len(tables),
                 wire=wire,
                 gradient_scale=gradient_scale,
-                **attrs_of_tables(tables),
-                table_of_feature=list(range(len(tables))),
-                combiners=["sum"] * len(tables),
-                feature_names=names,
-                prune_negative=False,
-                keyed=keyed,
+                **group.attrs(),
+                keyed=group.keyed,
                 exchange=self._number,
                 description=what,
                 name=name,

@@ -1,4 +1,4 @@
-"""Where the rows of a group come from: the interface, and tables that this process holds whole."""
+"""Sources of rows for a group: the interface, and tables that this process holds whole."""
 
 from group_embedding.ops.bring_rows import bring_rows
 from group_embedding.ops.group_lookup import group_lookup

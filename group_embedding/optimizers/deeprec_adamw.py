@@ -7,12 +7,12 @@ from typing import Any
 
 import tensorflow as tf
 
+from group_embedding.annotations import Hyperparameter
 from group_embedding.lookups.lookup_table import variable_of_all
 from group_embedding.optimizers.rules import Statement, v1_adam
 from group_embedding.optimizers.trained_tables import Settings
 from group_embedding.optimizers.v1 import WrappedV1
 from group_embedding.ranks.sharding.replica_tables import parts_of
-from group_embedding.types import Hyperparameter
 from group_embedding.variables import EmbeddingVariable
 
 v1 = tf.compat.v1

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import tensorflow as tf
 
+from group_embedding.annotations import Hyperparameter
 from group_embedding.arguments import check_positive
 from group_embedding.optimizers import dense_rules
 from group_embedding.optimizers.rules import Statement, v1_adam
 from group_embedding.optimizers.trained_tables import Settings
 from group_embedding.optimizers.v1 import WrappedV1
-from group_embedding.types import Hyperparameter
 
 v1 = tf.compat.v1
 

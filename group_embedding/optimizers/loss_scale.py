@@ -112,7 +112,7 @@ def _updating_tables_outside(common_apply):
 
 @contextlib.contextmanager
 def _answered(loss_scale, answer):
-    """Inside, a LossScaleOptimizer of Keras 3 that asks whether gradients overflow is told this."""
+    """Inside, a LossScaleOptimizer of Keras 3 that asks whether gradients overflow gets this."""
     loss_scale._ge_answer = answer
     try:
         yield

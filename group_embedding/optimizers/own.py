@@ -10,6 +10,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from group_embedding.annotations import Hyperparameter, Optimizer
 from group_embedding.optimizers.bases import KERAS
 from group_embedding.optimizers.own_keras import Lamb as KerasLamb
 from group_embedding.optimizers.own_keras import RowwiseAdagrad as KerasRowwiseAdagrad
@@ -17,7 +18,6 @@ from group_embedding.optimizers.own_keras import RowwiseAdam as KerasRowwiseAdam
 from group_embedding.optimizers.own_v1 import LambV1, RowwiseAdagradV1, RowwiseAdamV1
 from group_embedding.optimizers.trained_tables import Settings
 from group_embedding.optimizers.wrap import wrap
-from group_embedding.types import Hyperparameter, Optimizer
 
 
 def LazyAdam(  # noqa: N802

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
+from group_embedding.annotations import Optimizer
 from group_embedding.config import nearest
 from group_embedding.keras_compat import IS_KERAS_3
 from group_embedding.optimizers import dense_statements, rules
@@ -17,7 +18,6 @@ from group_embedding.optimizers.keras import WrappedKeras2, WrappedKeras3
 from group_embedding.optimizers.keras_legacy import WrappedKerasLegacy
 from group_embedding.optimizers.trained_tables import Settings, claim_tables
 from group_embedding.optimizers.v1 import WrappedV1
-from group_embedding.types import Optimizer
 
 # The names of the statements of each stock class: that of a row's rule in rules.py, and that of a
 # whole variable's formula in dense_statements.py.

@@ -1,1 +1,1 @@
-"""Training on several ranks: how bytes travel, who has which row, and the strategy above both."""
+"""Training on several ranks: how bytes travel, which rank owns a row, and the strategy above."""

@@ -11,6 +11,7 @@ from tensorflow.python.eager import record
 from tensorflow.python.ops import resource_variable_ops
 from tensorflow.python.saved_model import registration
 
+from group_embedding.annotations import DTypeLike, Initializer, TensorLike
 from group_embedding.checkpoint.by_name import SavedByName
 from group_embedding.checkpoint.initial_checkpoint import find_start
 from group_embedding.ops import embedding_table, table_keys
@@ -19,20 +20,19 @@ from group_embedding.placement import no_saved_model
 from group_embedding.ranks.exchange.active import current
 from group_embedding.ranks.sharding.make_sharded_table import table_is_made
 from group_embedding.ranks.sharding.replica_tables import is_over_replicas
-from group_embedding.types import DTypeLike, Initializer, TensorLike
 from group_embedding.variables import over_ranks
 from group_embedding.variables.admission import admission_of, eviction_of
 from group_embedding.variables.initial_values import make_initial_values
 from group_embedding.variables.key_types import to_keys
 from group_embedding.variables.options import EmbeddingVariableOption
-from group_embedding.variables.stand_in import StandIn
+from group_embedding.variables.placeholder_variable import PlaceholderVariable
 from group_embedding.variables.steps import current_step, make_step
 from group_embedding.variables.storage import has_tiers, plan_storage
 from group_embedding.variables.table_resource import TableResource
 
 
 @registration.register_serializable(package="group_embedding")
-class EmbeddingVariable(StandIn, SavedByName):
+class EmbeddingVariable(PlaceholderVariable, SavedByName):
     """A trainable table with a row for every 64-bit key that was trained.
 
     Made by `get_embedding_variable`. To TensorFlow it is a variable of shape [0, dim], which stands

@@ -10,10 +10,10 @@ from typing import Any
 
 import tensorflow as tf
 
+from group_embedding.annotations import DTypeLike, Initializer
 from group_embedding.config import TABLE_DTYPES
 from group_embedding.ranks.exchange.active import current
 from group_embedding.ranks.sharding.replica_tables import is_over_replicas, part_here
-from group_embedding.types import DTypeLike, Initializer
 from group_embedding.variables.embedding_variable import EmbeddingVariable
 from group_embedding.variables.key_types import KEY_DTYPES
 from group_embedding.variables.options import EmbeddingVariableOption

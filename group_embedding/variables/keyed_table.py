@@ -8,8 +8,8 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
+from group_embedding.annotations import DTypeLike, Initializer
 from group_embedding.config import check_choice
-from group_embedding.types import DTypeLike, Initializer
 from group_embedding.variables.embedding_variable import EmbeddingVariable
 from group_embedding.variables.get_variable import get_embedding_variable
 from group_embedding.variables.options import (

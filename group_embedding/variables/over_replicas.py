@@ -75,7 +75,7 @@ class KeyedReplicas(MirroredVariable):
     def numpy(self):
         raise no_array(self.name.partition(":")[0])
 
-    # Overrides of the stand-in of the tables, of shape [0, dim].
+    # Overrides of the placeholder of the tables, of shape [0, dim].
     def _serialize_to_tensors(self):
         return self._primary._serialize_to_tensors()
 

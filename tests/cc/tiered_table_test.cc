@@ -150,7 +150,7 @@ TEST(ARequestLeavesASlowTierAtItsDeadline) {
   mood.sleep_ms = 200;
   // When a request waits 20 ms
   const Asked asked = Ask(tiered.table.get(), {3, 4, 3}, Within(milliseconds(20)));
-  // Then it is told the table, the tier and the deadline, about then
+  // Then its error names the table, the tier and the deadline, about then
   CHECK_CONTAINS(asked.status, "table 'user', tier computed=here: the rows of 2 keys");
   CHECK_CONTAINS(asked.status, "20 ms");
   CHECK_TRUE(asked.is_late && asked.seconds < 0.15);

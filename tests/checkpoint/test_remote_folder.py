@@ -319,7 +319,7 @@ def test_two_processes_never_mix_their_checkpoints(url, tmp_path, monkeypatch):
             outcomes = [pool.submit(run.upload, path) for run, path in zip(runs, paths)]
             failed = [i for i, outcome in enumerate(outcomes) if outcome.exception(60)]
 
-    # Then one is told that it is late, and the other's is whole; the next try is the next one
+    # Then one gets the error that it is late, the other's is whole, and the next try is the next
     assert len(failed) == 1
     late, first = failed[0], 1 - failed[0]
     assert isinstance(outcomes[late].exception(), FileExistsError)

@@ -185,7 +185,7 @@ class Network {
   std::vector<int> devices_;
   std::vector<Direction> directions_;  // [from][to]
   std::vector<pollfd> files_;          // stdin, then the devices
-  std::string commands_;               // what came of the next ones
+  std::string commands_;               // the received bytes of the next ones
   char buffer_[1 << 16];
 };
 

@@ -1,5 +1,5 @@
 """The bed itself: hosts are apart where those of a cluster are, reach each other by a link that
-does as it is told, and leave nothing behind."""
+does what its commands say, and leave nothing behind."""
 
 import contextlib
 import re

@@ -39,7 +39,7 @@ def train_once(tables):
 
 
 def path_of_rank(folder):
-    """Of a checkpoint of objects: ranks other than the first write one from which nothing is
+    """A checkpoint of objects: ranks other than the first write one from which nothing is
     restored."""
     rank = ge.exchange.current().rank
     return f"{folder}/model" if rank == 0 else f"{folder}/of_{rank}/model"
@@ -150,7 +150,7 @@ def test_folders_of_one_name_are_refused(make_bed, start_job, tmp_path, where, c
     # When ranks save
     ranks = start_job(bed, where, save, cases, str(folder)).results()
 
-    # Then all are told which host does not see what another one wrote
+    # Then the error of each names the host that does not see what another one wrote
     for case in cases:
         errors = {of_rank[case] for of_rank in ranks}
         assert None not in errors, f"{case} succeeded on some rank"

@@ -1,4 +1,4 @@
-"""Jobs on hosts: ranks run where they are told to, form one Horovod, and end as they are told."""
+"""Jobs on hosts: ranks run on the hosts of the job, form one Horovod, and end on command."""
 
 import os
 import signal

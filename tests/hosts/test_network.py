@@ -23,7 +23,7 @@ def look_up():
 
 
 def look_up_without_launcher(go):
-    """As under mpirun and Slurm, where nobody names the launcher's address. Waits for the file
+    """A launch like that of mpirun and Slurm, without the launcher's address. Waits for the file
     `go` until it asks for names."""
     import horovod.tensorflow as hvd
 

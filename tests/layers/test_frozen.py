@@ -43,7 +43,7 @@ class Model(keras.Model):
         return self
 
     def state(self):
-        """What the keyed tables have of each key that the tests use, and the rows of the other."""
+        """The state of each key, by keyed table, and the rows of the other table."""
         keys = tf.range(4000, dtype=tf.int64)
         state = []
         for name in ("users", "items"):

@@ -88,7 +88,7 @@ def test_symbolic_inputs_are_checked_too():
 
 
 def test_dense_weights_of_another_shape_are_refused_when_the_shape_is_known_late():
-    # given a function that is told no sizes
+    # given a function that gets no sizes
     layer = layer_of()
     lookup = tf.function(
         lambda ids, weights: layer({"x": (ids, weights)}),

@@ -126,6 +126,6 @@ def test_a_table_that_is_a_tensor_stays():
 
 @pytest.mark.soak
 def test_the_environment_turns_moves_off():
-    # when a process that is told to leave pages as they are looks variables up, then none is moved
+    # when a process that must leave pages as they are looks variables up, then none is moved
     moved, _ = in_a_fresh_process(look_up_twice, GROUP_EMBEDDING_LARGE_PAGES="0")
     assert moved < 2048

@@ -45,10 +45,10 @@ def by_columns(max_norm):
 
 
 NO_COLUMNS = pytest.mark.skipif(IS_KERAS_3, reason="Keras 3 has no DenseFeatures")
-WAYS = [by_lookup, by_routed_ids, by_layer, pytest.param(by_columns, marks=NO_COLUMNS)]
+LOOKUPS = [by_lookup, by_routed_ids, by_layer, pytest.param(by_columns, marks=NO_COLUMNS)]
 
 
-@pytest.mark.parametrize("look_up", WAYS)
+@pytest.mark.parametrize("look_up", LOOKUPS)
 def test_infinity_is_no_limit(look_up):
     # Given rows of norms 10 and 0.2, When they are looked up without a limit
     user, item = look_up(np.float32("inf"))
@@ -58,7 +58,7 @@ def test_infinity_is_no_limit(look_up):
     np.testing.assert_allclose(look_up(5)[1], [[0.1, 0.2], [6, 8]], rtol=1e-6)
 
 
-@pytest.mark.parametrize("look_up", WAYS)
+@pytest.mark.parametrize("look_up", LOOKUPS)
 @pytest.mark.parametrize("max_norm", [0, -1.0, float("nan"), 1e-60, float("-inf")], ids=str)
 def test_what_is_not_positive_is_refused(look_up, max_norm):
     told = rf"item.*': expected max_norm to be positive in float32, .* got {float(max_norm)}"
@@ -66,7 +66,7 @@ def test_what_is_not_positive_is_refused(look_up, max_norm):
         look_up(max_norm)
 
 
-@pytest.mark.parametrize("look_up", WAYS)
+@pytest.mark.parametrize("look_up", LOOKUPS)
 @pytest.mark.parametrize("max_norm", ["1", True, [1.0]], ids=str)
 def test_what_is_no_number_is_refused(look_up, max_norm):
     with pytest.raises(TypeError, match="item.*': expected max_norm to be a number or None, got"):

@@ -105,7 +105,7 @@ def test_a_gradient_that_overflows_leaves_everything_as_it_is(name, overflowing)
         assert (value[:1] != old[:1]).all()
 
 
-@pytest.mark.skipif(not IS_KERAS_3, reason="Keras 2 divides gradients before it is told to apply")
+@pytest.mark.skipif(not IS_KERAS_3, reason="Keras 2 divides gradients before it applies them")
 @pytest.mark.parametrize("name", ["momentum", "decay", "skips", "clipvalue", "average", "rowwise"])
 def test_tables_are_updated_outside_of_the_branch(name):
     # Given a step in mixed precision

@@ -45,7 +45,7 @@ def test_v1_graph_has_one_fused_op():
         ids = tf.sparse.from_dense([[1, 2], [3, 0]])
         outputs = ge.group_embedding_lookup_sparse(variables, [ids, ids], "sum")
         loss = tf.reduce_sum(outputs[0] * outputs[1])
-        # When it is told to train
+        # When it trains
         optimizer = ge.optimizers.wrap(tf.compat.v1.train.AdagradOptimizer(0.1))
         train = optimizer.minimize(loss)
         # Then what train needs is one update without a gradient op

@@ -45,7 +45,7 @@ def _arguments():
 
 
 def _difference(program):
-    """What is wrong, or None."""
+    """The sentence that says what is wrong, or None."""
     try:
         run(program)
     except Exception as error:

@@ -10,7 +10,7 @@ TOLERANCE = 2e-4
 
 
 class Difference(AssertionError):
-    """What a program does otherwise than stock TensorFlow."""
+    """The differences of a program from stock TensorFlow."""
 
 
 def run(program):
@@ -43,7 +43,7 @@ def _compare_all(what, actual, expected, noise=0.0):
 
 
 def _noise_of_weight_gradients(result):
-    """What rounding may leave of a gradient of weights that is 0: of a mean of one row it is the
+    """The bound of the rounding of a gradient of weights that is 0: of a mean of one row it is the
     difference of two products of rows, which are large where a program diverges."""
     outputs = [np.asarray(tf.cast(output, tf.float64)) for output in result.outputs.values()]
     largest = max(np.abs(o[np.isfinite(o)]).max(initial=0) for o in outputs)

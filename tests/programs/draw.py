@@ -19,7 +19,7 @@ DRAWN = frozenset(
     )
 )
 
-WAYS = {"eager": 0.55, "function": 0.1, "layer": 0.25, "layer function": 0.05, "fit": 0.05}
+HOW_STEPS_RUN = {"eager": 0.55, "function": 0.1, "layer": 0.25, "layer function": 0.05, "fit": 0.05}
 KEYS = {
     "int64": (0, 1, 2, 3, 7, -1, -7, 2**40, 2**63 - 1, -(2**63), 12345678901, -(2**33)),
     "int32": (0, 1, 2, 3, 7, -1, -7, 2**31 - 1, -(2**31), 77777, 100, 101),
@@ -47,7 +47,7 @@ class _Draw:
         return int(self.rng.integers(low, high + 1))
 
     def program(self):
-        self.way = str(self.rng.choice(list(WAYS), p=list(WAYS.values())))
+        self.way = str(self.rng.choice(list(HOW_STEPS_RUN), p=list(HOW_STEPS_RUN.values())))
         self.is_layer = self.way not in ("eager", "function")
         self.optimizer = self.draw_optimizer()
         self.tables = [self.draw_table(i) for i in range(self.number(1, 3))]

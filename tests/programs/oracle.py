@@ -13,14 +13,14 @@ from .values import default_of, initial_dense, initial_values, targets
 
 
 class Result(NamedTuple):
-    """What a step gives back: None of each if the step was refused."""
+    """The results of a step: None of each if the step was refused."""
 
     outputs: dict  # by lookup
     weight_grads: dict  # by weighted lookup, of all weights one behind the other
 
 
 class Keys:
-    """What is known of the keys of a table: by their place in `Table.keys`."""
+    """The state of the keys of a table, by their place in `Table.keys`."""
 
     def __init__(self, table):
         self.table = table
@@ -75,7 +75,7 @@ class Oracle:
         return Result(outputs, weight_grads)
 
     def is_refused(self, step):
-        """Whether an id that counts lies outside its table."""
+        """True if an id that counts lies outside its table."""
         return any(
             self.is_outside(lookup, self.program.table(lookup.table), step)
             for lookup in self.program.lookups
@@ -133,7 +133,7 @@ class Oracle:
         return tf.stop_gradient(read) + (rows - tf.stop_gradient(rows))
 
     def is_counted(self, table, step):
-        """Whether a step inserts and counts keys: eagerly also those of tables that a tape watches,
+        """True if a step inserts and counts keys: eagerly also those of tables that a tape watches,
         and that it is not asked about."""
         if not table.is_keyed or not table.trainable:
             return False

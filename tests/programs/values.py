@@ -26,5 +26,5 @@ def targets(program, step):
 
 
 def default_of(table):
-    """What a key of a table with a filter reads as long as it has no row."""
+    """The values that a key of a table with a filter reads as long as it has no row."""
     return 0.25 if table.filter_freq else 0.0

@@ -151,7 +151,7 @@ def test_a_signature_that_cannot_run_is_told_to_its_requests(shop, folder, tmp_p
     signatures["broken"].CopyFrom(signatures["serving_default"])
     signatures["broken"].outputs["score"].name = "nowhere:0"
     path.write_bytes(saved.SerializeToString())
-    # When it is opened, Then the first signature answers, and requests of the second one are told
+    # When it is opened, Then the first signature answers, and requests of the second one fail
     with InferenceSession(tmp_path / "3") as session:
         assert_equal(session.predict(request()), answers(shop, request()))
         with pytest.raises((ValueError, KeyError, tf.errors.OpError), match="nowhere"):

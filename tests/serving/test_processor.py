@@ -149,7 +149,7 @@ def test_answers_are_those_of_the_model(served):
             np.testing.assert_array_equal(found[name], value)
         assert list(arrays_of(one)) == ["score"]
 
-    # And the model's folder, and its state, are told
+    # And the status has the model's folder, and its state
     code, data = processor.info()
     assert code == 200
     assert MESSAGES["ServingModelInfo"].FromString(data).model_path == folder

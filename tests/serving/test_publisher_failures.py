@@ -133,7 +133,7 @@ def test_a_target_that_hangs_does_not_stop_training(
         assert time.monotonic() - before < 0.4
         time.sleep(0.01)
 
-    # Then it is told, the version before stays, and all is published once the target answers
+    # Then it raises, the version before stays, and all is published once the target answers
     assert told == 2 and publisher.version == 1
     answers.set()
     publisher._work.delivery.ends_within(30)

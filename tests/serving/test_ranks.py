@@ -242,7 +242,7 @@ def test_all_ranks_fail_together_and_nothing_is_lost(failing_rank, on_failure, t
         publish_with_failures, str(tmp_path), failing_rank, on_failure, timeout=120
     )
 
-    # Then both are told in time, and no version is there
+    # Then both raise in time, and no version is there
     (told, expected), (told_1, _) = found
     if on_failure == "raise":
         for of_rank in (told, told_1):

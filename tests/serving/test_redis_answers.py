@@ -13,7 +13,7 @@ from serving.square_tables import assert_answers, assert_fails, some_keys, tiere
 
 
 class Relay:
-    """Stands between clients and a server, and passes bytes on; or, as it is told, keeps them to
+    """Stands between clients and a server, and passes bytes on; or, on command, keeps them to
     itself, answers other bytes, or ends connections."""
 
     def __init__(self, address):

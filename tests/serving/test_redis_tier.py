@@ -120,7 +120,7 @@ def test_rows_in_an_earlier_form_are_written_again(squares, redis_server, redis_
 
 
 def test_default_rows_are_answered_and_counted_where_told(squares, new_redis):
-    # Given a model that is told to answer default rows, and whose server is away
+    # Given a model with on_failure=default, whose server is away
     redis = new_redis()
     with tiered(squares, redis.address, ",on_failure=default") as session:
         redis.stop()

@@ -217,7 +217,7 @@ def test_a_forked_process_ends_and_leaves_the_store_alone():
     done = subprocess.run(
         [sys.executable, "-c", FORKED], stdout=subprocess.PIPE, text=True, timeout=60, check=True
     )
-    # Then that is told that it cannot, and ends; the store is as before
+    # Then that gets an error, and ends; the store is as before
     assert done.stdout.split("\n") == ["refused", "goes on", ""]
 
 

@@ -32,7 +32,7 @@ def storage(request):
 
 @pytest.fixture
 def make_table(storage):
-    """Makes a table named "user" that starts as ones, or as it is told."""
+    """Makes a table named "user" that starts as ones, or as the caller says."""
 
     def make(dim=2, initializer=None, name="user", rows=4, **arguments):
         options = {

@@ -277,7 +277,7 @@ def test_evict_without_a_step(make_table):
     # Given a graph of TensorFlow 1 without a global step
     with tf.Graph().as_default():
         table = make_table(evict_option=ge.GlobalStepEvict(5))
-        # Then who would evict is told so, and who saves is warned that nothing is evicted
+        # Then an eviction raises, and a save warns that nothing is evicted
         with pytest.raises(ValueError, match="table 'user': GlobalStepEvict needs the step"):
             table.evict()
         with pytest.warns(UserWarning, match="table 'user': GlobalStepEvict evicts nothing"):

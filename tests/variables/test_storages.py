@@ -176,7 +176,7 @@ def test_storage_path(make_table, tmp_path):
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("option", storages.ON_GPU)
-def test_stand_in_is_on_the_gpu(make_table, option):
+def test_placeholder_is_on_the_gpu(make_table, option):
     table = make_table(storage_option=option)
     assert "GPU:0" in table.device and "GPU:0" in table.table_handle.device
 

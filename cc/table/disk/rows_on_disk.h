@@ -48,7 +48,7 @@ class RowsOnDisk {
 
   const RecordLayout& layout() const { return layout_; }
   const DiskStore& store() const { return *store_; }
-  // What went wrong where nobody could be told: keys that were erased may still be there.
+  // An error that no caller could receive: keys that were erased may still be there.
   const Status& failed() const { return failed_; }
 
   // Records have one slot more; what a row of it starts as. Exclusive.

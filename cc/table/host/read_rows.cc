@@ -71,7 +71,7 @@ void CopyRowsOf(int64_t total_rows, const RowStore& store, const int64_t* rows, 
       store.row_bytes() % kWord == 0 && reinterpret_cast<uintptr_t>(values) % kWord == 0;
   if (is_in_words && total_rows * store.row_bytes() > kCacheBytes) {
     CopyRows(store, rows, num_rows, values, CopyPastCache);
-    _mm_sfence();  // before another thread is told that they are there
+    _mm_sfence();  // before another thread knows that they are there
   } else {
     CopyRows(store, rows, num_rows, values,
              [](const char* from, int64_t bytes, char* to) { std::memcpy(to, from, bytes); });

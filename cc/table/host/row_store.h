@@ -78,7 +78,7 @@ class RowStore {
  private:
   struct Array {
     std::unique_ptr<Memory> memory;
-    int64_t touched_bytes = 0;  // until the last page that was told of
+    int64_t touched_bytes = 0;  // until the last page that a thread was given
 
     char* data() const { return memory->data(); }
   };
@@ -97,7 +97,7 @@ class RowStore {
   // So that any of the rows can be given back without memory for that.
   Status ReserveFree(int64_t num_rows);
   // A large page that rows from `begin` on will need soon, once rows until `end` are given, or
-  // null. One thread is told, and touches it while others write to the pages before.
+  // null. One thread gets it, and touches it while others write to the pages before.
   char* TakeUntouchedPage(int64_t begin, int64_t end);
 
   const TableOptions options_;

@@ -73,7 +73,7 @@ class CheckIdsOp : public OpKernel {
   }
 
  private:
-  // Of batch b, whose features begin at `first_feature` in the attributes.
+  // The features of batch b begin at `first_feature` in the attributes.
   absl::Status Check(OpKernelContext* context, int b, const Tensor& buffer, const Tensor& sizes,
                      int64_t first_feature, const int64_t* num_rows) const {
     const int64_t num_features = num_features_[b];

@@ -1,6 +1,6 @@
 // TableSaves: the state of a keyed table's saves: the snapshot that waits to be written, and the
 // full save to which the next changes will be added. A table has one snapshot at a time: a
-// publisher is told to come again while a save runs, and a save waits while a publisher reads
+// publisher has to come again while a save runs, and a save waits while a publisher reads
 // changes.
 #pragma once
 

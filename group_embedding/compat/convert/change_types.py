@@ -1,4 +1,4 @@
-"""The same rows with keys and values of other types, and of another dim."""
+"""Rows of a table with keys and values of other types, and of another dim."""
 
 from __future__ import annotations
 

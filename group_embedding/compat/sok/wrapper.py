@@ -10,8 +10,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from group_embedding.compat.sok.second_optimizer import second_optimizer
 from group_embedding.compat.sok.sok_tables import is_table, name_of
-from group_embedding.compat.sok.twins import twin
 from group_embedding.lookups import tf_variable
 from group_embedding.optimizers import (
     KERAS,
@@ -64,7 +64,7 @@ def OptimizerWrapper(optimizer: Optimizer) -> Optimizer:  # noqa: N802
             "around: LossScaleOptimizer(sok.OptimizerWrapper(optimizer))"
         )
     if can_wrap(optimizer):
-        optimizer = wrap(twin(optimizer))
+        optimizer = wrap(second_optimizer(optimizer))
     else:
         _refuse_keys(optimizer)
     return DistributedOptimizer(optimizer)

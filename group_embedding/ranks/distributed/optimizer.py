@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import functools
 
+from group_embedding.annotations import Optimizer
 from group_embedding.optimizers.bases import changed_method
 from group_embedding.optimizers.loss_scale import inside, is_loss_scale, let_loss_scales_ask
 from group_embedding.ranks.distributed.optimizer_adapters import (
@@ -20,7 +21,6 @@ from group_embedding.ranks.distributed.optimizer_adapters import (
 from group_embedding.ranks.distributed.saved_whole import keep_slots_whole
 from group_embedding.ranks.exchange.active import current
 from group_embedding.ranks.sharding.replica_tables import is_over_replicas
-from group_embedding.types import Optimizer
 
 
 def DistributedOptimizer(optimizer: Optimizer) -> Optimizer:  # noqa: N802

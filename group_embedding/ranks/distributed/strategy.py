@@ -12,10 +12,11 @@ import sys
 
 import tensorflow as tf
 
+from group_embedding.annotations import DTypeLike
 from group_embedding.placement import check_placement
 from group_embedding.ranks.distributed.distributed_saver import install_saver
-from group_embedding.ranks.distributed.one_ranks_files import refuse_files_of_one_rank
 from group_embedding.ranks.distributed.saved_whole import keep_slots_whole
+from group_embedding.ranks.distributed.single_rank_files import refuse_files_of_one_rank
 from group_embedding.ranks.distributed.stock_estimators import let_estimators_export_whole
 from group_embedding.ranks.exchange.active import of_process, set_current
 from group_embedding.ranks.exchange.gather_strings import gather_text
@@ -23,7 +24,6 @@ from group_embedding.ranks.exchange.liveness import Watch
 from group_embedding.ranks.exchange.local import LocalExchange
 from group_embedding.ranks.exchange.nccl import form_nccl_ranks
 from group_embedding.ranks.sharding.make_sharded_table import when_table_is_made
-from group_embedding.types import DTypeLike
 
 STRATEGIES = ("collective",)
 MIN_TIMEOUT = 3.0  # seconds; ranks are heard of each second

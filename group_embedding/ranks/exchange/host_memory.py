@@ -42,9 +42,9 @@ class HostMemoryExchange(HorovodExchange):
     def looks_up(self, tables):
         return all(table.device_type == "CPU" for table in tables)
 
-    def look_up_rows(self, tables, batch, sent, received, wire, name, what):
+    def look_up_rows(self, group, batch, sent, received, wire, name, what):
         scale = 1 / self.gradient_divisor
-        return self._memory.look_up_rows(tables, batch, sent, received, wire, scale, name, what)
+        return self._memory.look_up_rows(group, batch, sent, received, wire, scale, name, what)
 
     def allgather_gradients(self, tensors, name):
         if self._has_gpus:

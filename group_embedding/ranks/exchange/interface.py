@@ -8,8 +8,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from group_embedding.annotations import DTypeLike, TensorLike
 from group_embedding.ops.pack_rows import pack_rows, unpack_rows
-from group_embedding.types import DTypeLike, TensorLike
 
 
 class Exchange(abc.ABC):
@@ -122,7 +122,7 @@ class Exchange(abc.ABC):
 
     def look_up_rows(
         self,
-        tables: Sequence[Any],
+        group: Any,
         batch: Any,
         sent: tf.Tensor,
         received: tf.Tensor,
@@ -130,8 +130,14 @@ class Exchange(abc.ABC):
         name: str,
         what: str,
     ) -> list[tf.Tensor]:
-        """`exchange_rows` of rows that are still in `tables`: those that `batch` names, which has a
-        feature for each table, of one id in each sample."""
+        """`exchange_rows` of rows that are still in tables.
+
+        Args:
+            group: the `ops.lookup_group.LookupGroup` of the tables: a feature for each, and one id
+                in each sample.
+            batch: the ids of the rows.
+            others: as in `exchange_rows`.
+        """
         raise NotImplementedError
 
     @abc.abstractmethod

@@ -7,8 +7,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from group_embedding.annotations import TensorLike
 from group_embedding.ranks.exchange.interface import Exchange
-from group_embedding.types import TensorLike
 
 
 class LocalExchange(Exchange):

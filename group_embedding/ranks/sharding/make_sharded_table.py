@@ -10,6 +10,7 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.python.framework.func_graph import FuncGraph
 
+from group_embedding.annotations import Initializer
 from group_embedding.placement import to_placement
 from group_embedding.ranks.exchange.active import current
 from group_embedding.ranks.sharding.replica_tables import (
@@ -19,7 +20,6 @@ from group_embedding.ranks.sharding.replica_tables import (
     refuse_stock_updates,
 )
 from group_embedding.ranks.sharding.sharded_table import assign_rows, mark_shard, sharded_table
-from group_embedding.types import Initializer
 
 _when_made: list[Callable[[], None]] = []
 

@@ -41,7 +41,7 @@ class RoutedBatch(NamedTuple):
 
     @property
     def weighted(self):
-        """Whether some feature has weights."""
+        """True if some feature has weights."""
         return self.batch.weighted
 
 
@@ -82,7 +82,7 @@ class RowsOfRanks(RowSource):
         tables are of one dtype."""
         matrices = _fetch_rows(group.tables, batch)
         received = [t.with_source(rows, tf.float32) for t, rows in zip(group.tables, matrices)]
-        # Of the routed ids, -1 is left out, and one past the end reads zeros.
+        # A routed id of -1 is left out, and one past the end reads zeros.
         fetched = dataclasses.replace(
             group, tables=received, prune_negative=True, invalid_ids="ignore"
         )
@@ -160,7 +160,7 @@ def _fetch_rows(tables, routed):
     if len(requests.batches) == 1 and exchange.looks_up(owned):
         group = rows_of_tables(owned)
         batch = LOCAL_ROWS.locate(group, requests.batches[0], requests.times[0])
-        return exchange.look_up_rows(owned, batch, *counts, wire, *called)
+        return exchange.look_up_rows(group, batch, *counts, wire, *called)
     rows = _look_up_owned(owned, requests)
     dims = [table.dim for table in tables]
     return exchange.exchange_rows(rows, *counts, dims, wire, *called)

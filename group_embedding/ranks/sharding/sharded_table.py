@@ -11,10 +11,10 @@ import tensorflow as tf
 from tensorflow.python.ops.resource_variable_ops import BaseResourceVariable
 from tensorflow.python.trackable.base import VARIABLE_VALUE_KEY
 
+from group_embedding.annotations import TensorLike
 from group_embedding.placement import Placement, no_saved_model
 from group_embedding.ranks.exchange.interface import Exchange
 from group_embedding.ranks.sharding.replica_tables import is_over_replicas, part_here, parts_of
-from group_embedding.types import TensorLike
 
 _MARK = "_group_embedding_shard"
 

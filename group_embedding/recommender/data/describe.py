@@ -92,7 +92,7 @@ def describe(
     paths = find_files(files, data_source)
     file_format = format_of(format, paths[0])
     complete = complete_columns(file_format, paths[0], columns, None)
-    read = tuple(dataclasses.replace(c, missing=_stand_in(c)) for c in complete)
+    read = tuple(dataclasses.replace(c, missing=_filler(c)) for c in complete)
     summaries = [_Summary(column) for column in read]
     num_rows = num_bad = 0
     for _, _, piece, share in scan(paths, read, file_format, strict=False):
@@ -137,7 +137,7 @@ def _power_of_2(distinct):
     return 1 << int(np.ceil(np.log2(2 * distinct)))
 
 
-def _stand_in(column):
+def _filler(column):
     if column.dtype.startswith("float"):
         return float("nan")
     return "" if column.dtype == "string" else 0
@@ -171,8 +171,8 @@ class _Summary:
         if not self._is_float:
             self._counts.add(array)
             if missing and not self._column.is_list:
-                stand_in = b"" if array.dtype == object else 0
-                self._counts.remove(stand_in, missing)
+                filler = b"" if array.dtype == object else 0
+                self._counts.remove(filler, missing)
                 self._num_values -= missing
 
     def _add_numbers(self, array):

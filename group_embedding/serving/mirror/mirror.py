@@ -29,7 +29,7 @@ class Mirror:
     Args:
         source: Where versions come from.
         target: Where they go to; nobody else writes there.
-        status: Told how the source is; None: nobody is told.
+        status: receives the state of the source; None: nothing does.
         keep_bases: Versions before the newest so many bases are removed from the target.
 
     Attributes:

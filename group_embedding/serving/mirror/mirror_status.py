@@ -16,7 +16,7 @@ class MirrorStatus:
     """The files `SOURCE` and `POSITION` in a mirror's folder.
 
     Args:
-        folder: The folder; None: of a target elsewhere, so that stderr alone is told.
+        folder: The folder; None: of a target elsewhere, whose state goes to stderr alone.
     """
 
     def __init__(self, folder: str | None) -> None:
@@ -60,7 +60,7 @@ class MirrorStatus:
         if self._folder is None:
             return
         path = os.path.join(self._folder, name)
-        # A full disk is told by the copy that fails.
+        # The copy that fails reports a full disk.
         with contextlib.suppress(OSError):
             with open(f"{path}.tmp", "w") as file:
                 file.write(text)

@@ -149,7 +149,7 @@ class Publisher:
     def after_step(self, step: int | None = None) -> None:
         """Called between two steps: publishes in the background once `every_seconds` have passed.
 
-        A failure of the target is told by a later call. Over ranks, rank 0's clock counts, and
+        A later call raises a failure of the target. Over ranks, rank 0's clock counts, and
         ranks meet every few steps alone.
 
         Args:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from group_embedding.serving.stores import records
 from group_embedding.serving.stores.records import Record
 
-CHUNK_BYTES = 900_000  # a broker takes records of 1 MB, unless it was told otherwise
+CHUNK_BYTES = 900_000  # a broker takes records of 1 MB, unless it is set otherwise
 COMMIT_KEY = b"commit"
 ATTEMPT_BYTES = 16
 _MAGIC = b"GEKAFKA1"

@@ -76,7 +76,7 @@ class RedisStream(VersionStore):
 
     def connect(self) -> None:
         if not self._is_connected:
-            # An option that there is not is told where the connection is made.
+            # An unknown option is an error where the connection is made.
             with self._errors(f"did not answer within {CONNECT_SECONDS:g} s", TypeError):
                 self._redis.ping()
             self._is_connected = True

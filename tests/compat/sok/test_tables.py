@@ -169,7 +169,7 @@ def read_localized_on_rank():
 def test_a_localized_table_is_read_by_its_rank_alone(two_ranks):
     # Given a table on each rank, when a rank reads its own, and the other's
     for rank, (own, error) in enumerate(two_ranks.run(read_localized_on_rank)):
-        # Then it needs no other rank, and is told how all read a table
+        # Then it needs no other rank, and the error says how all read a table
         np.testing.assert_array_equal(own, [[10 + rank, 0], [rank, rank]])
         assert f"expected to be read on rank {1 - rank}" in error and "sok.all2all" in error
 

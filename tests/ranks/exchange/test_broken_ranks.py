@@ -55,7 +55,7 @@ class Job:
 
 
 class FastJob(Job):
-    """The same on copies of one process."""
+    """`test_broken_rank` on copies of one process."""
 
     def __init__(self, starter, folder, *arguments):
         self.folder, self.num_ranks = folder, 3

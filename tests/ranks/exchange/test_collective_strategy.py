@@ -168,7 +168,7 @@ def ranks(several_ranks, tmp_path_factory):
 
 def serve_as_object(exported, given):
     """Outputs of a SavedModel that is loaded on its tables' device. On a GPU, TensorFlow would
-    otherwise place the stand-ins of tables in host memory on the GPU."""
+    otherwise place the placeholders of tables in host memory on the GPU."""
     with tf.device(exported["device"]):
         signature = tf.saved_model.load(exported["folder"]).signatures["serving_default"]
     return signature(**{k: tf.constant(v, tf.int64) for k, v in given.items()})["score"].numpy()

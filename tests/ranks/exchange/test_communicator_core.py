@@ -91,5 +91,5 @@ def test_a_rank_that_does_not_come_is_named(how):
     # Given two ranks, of which one makes fewer calls than the other
     # When the other waits for it
     told, _ = run_ranks(2, gpu_processes.wait_for_one_that_does_not_come, how)
-    # Then it is told after the time-out who is not there
+    # Then its error after the time-out names the missing rank
     assert "waited for rank 1" in told

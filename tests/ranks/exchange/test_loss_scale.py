@@ -132,7 +132,7 @@ def test_and_take_the_next(ranks, case):
     assert all((of_rank == dense[0]).all() for of_rank in dense)
 
 
-@pytest.mark.skipif(not IS_KERAS_3, reason="Keras 2 divides gradients before it is told to apply")
+@pytest.mark.skipif(not IS_KERAS_3, reason="Keras 2 divides gradients before it applies them")
 @pytest.mark.parametrize(
     "case", [case for case in CASES if case[0] != "tensorflow_1"], ids="-".join
 )

@@ -29,7 +29,7 @@ def numbered_rows(placement):
 
 
 def owners_on_rank():
-    """What each table says of its ids, and the ids whose rows are here, by the table's name."""
+    """The owners of ids, and the ids whose rows are here, by the table's name."""
     ge.enable_distributed_strategy()
     keyed = {name: ge.get_embedding_variable(name, 2, key_dtype=tf.as_dtype(name)) for name in KEYS}
     keyed["one_rank"] = ge.get_embedding_variable("one_rank", 2, placement="localized:1")

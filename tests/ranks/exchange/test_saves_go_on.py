@@ -126,7 +126,7 @@ def test_a_saved_model_of_one_rank_is_refused(form, two_ranks, tmp_path):
     # Given a model whose tables are spread over ranks
     # When each rank writes a SavedModel of it, which one process is to serve
     for rank, (error, written) in enumerate(two_ranks.run(refused, form, str(tmp_path))):
-        # Then each is told to do it where tables are whole, and none is left
+        # Then each error says to do it where tables are whole, and no file is left
         assert f"{form.lower()}_3_" in error and "expected no SavedModel" in error, error
         assert "over 2 ranks" in error and "ge.exchange.unsharded()" in error
         assert not written, rank

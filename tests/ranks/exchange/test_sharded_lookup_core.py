@@ -124,7 +124,7 @@ def test_who_waits_in_vain_for_gradients_is_told(num_ranks):
     case, batch = draw_case(19), as_rank(draw_batch(np.random.default_rng(20), 10, False))
     # When the last one looks up, but sends no gradients
     ranks = run_ranks(num_ranks, gpu_processes.lose_a_rank_in_a_step, case, batch)
-    # Then the others are told who is missing, soon
+    # Then the errors of the others name the missing rank, soon
     for said, took in ranks[:-1]:
         assert f"waited for rank {num_ranks - 1} longer than 2 s" in said
         assert took < 20

@@ -129,7 +129,7 @@ def test_ranks_with_different_groups_are_told_so_and_go_on(num_ranks, num_tables
     batches = [*[batch] * (num_ranks - 1), of_other]
     # When they look up, and then all the same
     ranks = run_ranks(num_ranks, gpu_processes.look_up_after_another, cases, batches)
-    # Then all were told how they differ, and the second lookup is right
+    # Then the error of each said how they differ, and the second lookup is right
     for rank, (told, looked_up) in enumerate(ranks):
         mine, theirs = ("40", num_tables) if rank < num_ranks - 1 else (num_tables, "40")
         assert f"has {theirs} tables where this rank has {mine} tables" in told

@@ -268,7 +268,7 @@ def test_health_is_watched(start, model, tmp_path):
         watches = [watch(b"") for _ in range(8)]
         assert [next(states) for states in watches] == [b"\x08\x01"] * 8
 
-        # When one more comes, Then it is told to do without, and requests are answered
+        # When one more comes, Then it is refused, and requests are answered
         with pytest.raises(grpc.RpcError) as error:
             next(watch(b""))
         assert error.value.code() == grpc.StatusCode.UNIMPLEMENTED

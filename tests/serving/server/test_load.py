@@ -1,4 +1,4 @@
-"""Requests side by side, waiting, too many, too late; and a server that is told to stop."""
+"""Requests side by side, waiting, too many, too late; and a server that stops on SIGTERM."""
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -68,7 +68,7 @@ def test_stop_answers_what_is_in_flight(start, model, tmp_path):
         answer = pool.submit(sleep, client, 700)
         wait_for(lambda: metric(server, "ge_serve_requests_running") == 1)
 
-        # When the server is told to stop
+        # When the server gets SIGTERM
         status = server.stop()
 
         # Then the request is answered, and the server ends by itself
@@ -83,7 +83,7 @@ def test_stop_does_not_wait_for_ever(start, model, tmp_path):
         answer = pool.submit(sleep, client, 1500)
         wait_for(lambda: metric(server, "ge_serve_requests_running") == 1)
 
-        # When the server is told to stop, Then the request ends with an error
+        # When the server gets SIGTERM, Then the request ends with an error
         server.stop()
         assert answer.result() in ("UNAVAILABLE", "CANCELLED")
 

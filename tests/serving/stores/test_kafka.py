@@ -86,7 +86,7 @@ def test_a_broker_that_is_killed_is_named_and_nothing_is_lost(broker, tmp_path):
         writer.delta()
 
     # Then the error came in time; and once a broker is there whose disk was lost, the publisher
-    # is told so, and goes on with a base whose number is higher
+    # gets that error, and goes on with a base whose number is higher
     assert time.monotonic() - begin < 6
     broker.start()
     with pytest.raises(TargetError, match="expected version 2, which it had acknowledged, got 0"):

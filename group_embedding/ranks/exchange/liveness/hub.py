@@ -28,7 +28,7 @@ MAX_STRANGERS = 64  # callers at a time that have not; the oldest make way for n
 
 @dataclasses.dataclass
 class _Rank:
-    """What the hub knows of a rank that takes part."""
+    """The hub's knowledge of a rank that takes part."""
 
     who: str
     connection: socket.socket
@@ -54,7 +54,7 @@ class Hub:
         self._strangers = []  # connections
         self._ranks = {}  # number: _Rank
         self._left = {}  # rank: who it was
-        self._ended = []  # what was told of ranks that ended, for who comes later
+        self._ended = []  # sentences about ranks that ended, for ranks that join later
         self._suspected = None  # a disagreement, until it is there a second later as well
         self._undisturbed = time.monotonic()  # since when all hosts have reached each other
         self._closed = threading.Event()

@@ -1,4 +1,4 @@
-"""What tells a process, and a network, from all others, on this machine and on others: machines may
+"""The identity of a process, and of a network, on this machine and on others: machines may
 have one hostname, and their processes one number."""
 
 import os
@@ -11,7 +11,7 @@ _START_TIME = 19  # its place in /proc/<process>/stat, after the name of the pro
 
 def identity_of(process):
     """A text that no other process has which this one could meet by the number: boot id, namespace
-    of process numbers, start time. Empty: there is no such process, or it cannot be told."""
+    of process numbers, start time. Empty: there is no such process, or it cannot be read."""
     try:
         namespace = os.stat("/proc/self/ns/pid").st_ino
         start = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[_START_TIME]

@@ -207,7 +207,7 @@ def _open(rank, hosts, timeout):
 
 
 def _is_linked(rank, networks):
-    """Whether a rank has links: it is the first one of its host, and there are other hosts beside
+    """True if a rank has links: it is the first one of its host, and there are other hosts beside
     its own and rank 0's, to which the hub's connections go."""
     first_ranks = {networks.index(network) for network in networks}
     return rank in first_ranks - {0} and len(first_ranks) > 2

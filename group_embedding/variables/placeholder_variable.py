@@ -1,15 +1,15 @@
-"""The stand-in of a keyed table in TensorFlow: a variable of shape [0, dim]."""
+"""The placeholder of a keyed table in TensorFlow: a variable of shape [0, dim]."""
 
 import tensorflow as tf
 from tensorflow.python.ops import resource_variable_ops
 
-from group_embedding.variables.keras_averages import let_keras_2_start_averages
+from group_embedding.variables.keras_ema import let_keras_2_start_averages
 from group_embedding.variables.loaded_variable import SavedWithDevice
+from group_embedding.variables.refused_optimizers import have_keras_refuse
 from group_embedding.variables.table_copy import TableCopy, let_keras_2_set_copies, no_array
-from group_embedding.variables.unwrapped import have_keras_refuse
 
 
-class StandIn(SavedWithDevice, resource_variable_ops.ResourceVariable):
+class PlaceholderVariable(SavedWithDevice, resource_variable_ops.ResourceVariable):
     """Stands in for a table where gradients are taken, variables are collected, optimizers make
     slots and SavedModels are written. It has no rows: who would read them all, or write to them
     without the table, is refused, and told what to do instead.

@@ -12,7 +12,7 @@ import tensorflow as tf
 from group_embedding.optimizers import stock_class
 
 
-def twin(optimizer):
+def second_optimizer(optimizer):
     """An optimizer of the same class, with the same settings, without slots, and with the learning
     rate of `optimizer` also when that is set later."""
     if isinstance(optimizer, tf.compat.v1.train.Optimizer):

@@ -18,11 +18,11 @@ def let_keras_2_start_averages():
 
 def _starting_without_rows(add_variable):
     @functools.wraps(add_variable)
-    def add_variable_or_stand_in(
+    def add_variable_or_placeholder(
         optimizer, model_variable, variable_name, shape=None, initial_value=None
     ):
         if initial_value is model_variable and hasattr(model_variable, "key_dtype"):
             initial_value = None
         return add_variable(optimizer, model_variable, variable_name, shape, initial_value)
 
-    return add_variable_or_stand_in
+    return add_variable_or_placeholder
