@@ -3,8 +3,8 @@
 # make train     trains MovieLens-100K, then whole models on stock layers and on grouped lookups by
 #                turns: examples/train_movielens.py and train_by_turns.py. RANKS=2 trains MovieLens
 #                on two processes, DATA=train.csv a file in Criteo's format; the turns are then left
-#                out. Builds no more than it needs: with one rank neither Horovod nor the core for
-#                Python nor libge_serving
+#                out. Builds no more than it needs: with one rank neither Horovod nor the module for
+#                Python nor anything that serves models
 # make test      the fast tests, on WORKERS processes: of each file all tests run in one of them.
 #                CHANGED=1 runs what mirrors the files that differ from the branch's upstream, or
 #                from the commit CHANGED=REF
@@ -41,8 +41,12 @@ WHEELS := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/group_embedding/wheels
 TENSORFLOW  := $(if $(GPU),tensorflow[and-cuda],tensorflow-cpu)==$(TF)
 CONSTRAINTS := $(wildcard requirements/tensorflow-$(TF).txt)
 SEVERAL     := $(filter-out 1,$(RANKS))
-NATIVE      := setup.py $(wildcard buildtools/*.py) $(shell find cc -type f -name '*.[ch]*') $(shell find cc -type d)
-SERVER      := $(shell find cc/serving/server -type f) cc/serving/ge_serving.h buildtools/serving.py requirements/serving.sh
+EXTENSIONS  := cc/serving cc/tf/serving cc/bindings
+LIBRARY     := setup.py $(wildcard buildtools/*.py) \
+               $(shell find cc $(EXTENSIONS:%=-path % -prune -o) \( -type d -o -name '*.[ch]*' \) -print)
+NATIVE      := $(LIBRARY) $(shell find $(EXTENSIONS) -path cc/serving/server -prune -o \
+               \( -type d -o -name '*.[ch]*' \) -print)
+SERVER      := $(shell find cc/serving/server -type f) cc/serving/c_api/ge_serving.h buildtools/serving.py requirements/serving.sh
 LAUNCH      := $(if $(SEVERAL),$(BIN)/horovodrun -np $(RANKS)) $(BIN)/python
 SETTINGS    := MARCH=$(GROUP_EMBEDDING_MARCH) CUDA=$(GROUP_EMBEDDING_CUDA) ARCHS=$(GROUP_EMBEDDING_CUDA_ARCHS) GPU=$(GPU)
 
@@ -52,9 +56,9 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .PHONY: build serving train test test-rest test-all nightly soak tested bench lint format sanitize docs docs-serve wheel try-wheel clean always
 
-build: $(VENV)/core.stamp
+build: $(VENV)/native.stamp
 
-train: $(if $(SEVERAL),$(VENV)/core.stamp $(VENV)/horovod.stamp,$(VENV)/ops.stamp)
+train: $(if $(SEVERAL),$(VENV)/native.stamp $(VENV)/horovod.stamp,$(VENV)/ops.stamp)
 	$(LAUNCH) examples/train_movielens.py $(if $(DATA),--data $(DATA)) $(ARGS)
 	$(if $(SEVERAL)$(DATA),,$(BIN)/python examples/train_by_turns.py)
 
@@ -80,12 +84,12 @@ nightly: test-all soak sanitize
 
 # What tests run. Without its system libraries the server is left out, and its tests are skipped;
 # likewise those of object stores, HDFS, Kafka and Redis.
-tested: build $(VENV)/dev.stamp $(VENV)/horovod.stamp
+tested: build $(VENV)/core_module.stamp $(VENV)/dev.stamp $(VENV)/horovod.stamp
 	$(MAKE) --no-print-directory -j$(shell nproc) -C tests/cc build
 	-$(MAKE) --no-print-directory build/server/program.stamp
 	-$(MAKE) --no-print-directory $(VENV)/storage.stamp
 
-bench: build $(VENV)/dev.stamp $(VENV)/horovod.stamp
+bench: build $(VENV)/core_module.stamp $(VENV)/dev.stamp $(VENV)/horovod.stamp
 	$(BIN)/python benchmarks/bench_lookup.py $(ARGS)
 	$(BIN)/python benchmarks/bench_kernel.py $(ARGS)
 
@@ -124,7 +128,7 @@ try-wheel: $(VENV)/bin/python
 clean:
 	rm -rf build dist *.egg-info .venv*/native.*
 	rm -f group_embedding/ge-serve
-	find group_embedding -name '*.so' -delete -o -name '_group_embedding_ops.*.json' -delete
+	find group_embedding tests/support -name '*.so' -delete -o -name '_group_embedding_ops.*.json' -delete
 
 # Two pips at a time would spoil an environment; compilers run side by side in any case.
 .NOTPARALLEL:
@@ -174,11 +178,16 @@ build/server/program.stamp: $(SERVER) | $(VENV)/tensorflow.stamp
 $(VENV)/native.settings: always | $(VENV)/tensorflow.stamp
 	@echo '$(SETTINGS)' | cmp -s - $@ || echo '$(SETTINGS)' > $@
 
-# The libraries: that of the ops, which is all that one process needs to train; both.
-$(VENV)/ops.stamp: $(VENV)/tensorflow.stamp $(VENV)/native.settings $(NATIVE)
+# The libraries: the core and the ops, which are all that one process needs to train; all of them.
+$(VENV)/ops.stamp: $(VENV)/tensorflow.stamp $(VENV)/native.settings $(LIBRARY)
 	$(BIN)/python setup.py --quiet build_ext --inplace --ops-only
 	touch $@
 
-$(VENV)/core.stamp: $(VENV)/tensorflow.stamp $(VENV)/native.settings $(NATIVE)
+$(VENV)/native.stamp: $(VENV)/tensorflow.stamp $(VENV)/native.settings $(NATIVE)
 	$(BIN)/python setup.py --quiet build_ext --inplace
 	touch $@ $(VENV)/ops.stamp
+
+# The core for tests and benchmarks.
+$(VENV)/core_module.stamp: $(VENV)/native.stamp $(wildcard tests/cc/python/*)
+	$(BIN)/python -m buildtools.core_module
+	touch $@

@@ -45,7 +45,7 @@ def replace_file(path, content):
 class BuildNative(build_ext):
     user_options = [
         *build_ext.user_options,
-        ("ops-only", None, "leave the core for Python and libge_serving out"),
+        ("ops-only", None, "leave out the module for Python and all that serves models"),
     ]
     boolean_options = [*build_ext.boolean_options, "ops-only"]
 
@@ -62,11 +62,16 @@ class BuildNative(build_ext):
             built = native.build(tensorflows, found, ops_only=self.ops_only)
             if tensorflow.for_wheels():
                 built |= serving.for_wheel(tensorflows[0])
-            package = Path(self.get_ext_fullpath("group_embedding._core")).parent
+            package = Path(self.get_ext_fullpath("group_embedding._native")).parent
             package.mkdir(parents=True, exist_ok=True)
             if not self.inplace:  # a wheel has what it is built for, whatever was here before
-                for stale in package.glob("_group_embedding_ops.*"):
+                for stale in [
+                    *package.glob(f"{native.OPS}.*"),
+                    *package.glob(f"{native.SERVING}.*"),
+                ]:
                     stale.unlink()
+            for stale in native.outdated(package, built):
+                stale.unlink()
             for name, content in built.items():
                 replace_file(package / name, content)
             for stale in native.unused_cores(package):
@@ -117,7 +122,7 @@ setup(
         "redis": ["redis==8.1.0"],
         "s3": ["s3fs==2026.9.0"],
     },
-    ext_modules=[Extension("group_embedding._core", sources=[])],
+    ext_modules=[Extension("group_embedding._native", sources=[])],
     cmdclass={"build_ext": BuildNative},
     zip_safe=False,
 )

@@ -19,7 +19,7 @@ import statistics
 from types import SimpleNamespace
 
 import table_tiers
-from bench_kernel import ROOT, load_core
+from bench_kernel import CORE, load_core
 from bench_train import HYPER
 from devices import choose_device
 from report import print_table, write_results
@@ -230,7 +230,7 @@ def main():
     parser.add_argument("--profile", action="store_true", help="print the kernels of five steps")
     parser.add_argument("--json", help="file to write")
     parser.add_argument("--plot", help="picture to write")
-    parser.add_argument("--core", default=ROOT / "group_embedding", help="folder of the library")
+    parser.add_argument("--core", default=CORE, help="folder of the library")
     args = parser.parse_args()
     core = load_core(args.core)
     device = choose_device(core, False)

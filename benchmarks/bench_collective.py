@@ -23,7 +23,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-from bench_kernel import load_core
+from bench_kernel import CORE, load_core
 from devices import Gpu
 from gpu_exchanges import TRANSPORTS, allocate, make_communicator
 from gpu_ranks import Ranks
@@ -288,7 +288,7 @@ def main():
     )
     parser.add_argument("--dims", nargs="+", type=int, default=[None],
                         help="each of all tables, in place of the workloads' own")  # fmt: skip
-    parser.add_argument("--core", default=ROOT / "group_embedding", help="folder of _core*.so")
+    parser.add_argument("--core", default=CORE, help="folder of _core*.so")
     parser.add_argument("--json")
     parser.add_argument("--plot")
     parser.add_argument("--profile", help="file for the times of kernels")

@@ -15,7 +15,7 @@ import statistics
 import time
 
 import numpy as np
-from bench_kernel import ROOT, load_core
+from bench_kernel import CORE, load_core
 from bench_train import HYPER
 from report import machine, print_table, write_results
 
@@ -143,7 +143,7 @@ def main():
     parser.add_argument("--repeats", type=int, default=15)
     parser.add_argument("--json", help="file to write")
     parser.add_argument("--plot", help="picture to write")
-    parser.add_argument("--core", default=ROOT / "group_embedding", help="folder of the library")
+    parser.add_argument("--core", default=CORE, help="folder of the library")
     args = parser.parse_args()
     core = load_core(args.core)
     try:

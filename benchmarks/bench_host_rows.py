@@ -18,7 +18,7 @@ import functools
 import statistics
 
 import table_tiers
-from bench_kernel import ROOT, load_core
+from bench_kernel import CORE, load_core
 from devices import choose_device
 from report import print_table, write_results
 from workloads import ids_from_uniform
@@ -146,7 +146,7 @@ def main():
     parser.add_argument("--steps", type=int, default=200, help="before Zipf's rows are timed")
     parser.add_argument("--json", help="file to write")
     parser.add_argument("--plot", help="picture to write")
-    parser.add_argument("--core", default=ROOT / "group_embedding", help="folder of the library")
+    parser.add_argument("--core", default=CORE, help="folder of the library")
     args = parser.parse_args()
     core = load_core(args.core)
     device = choose_device(core, False)

@@ -21,6 +21,7 @@ from report import print_table, write_results
 from workloads import ALPHAS, POOLED, WORKLOADS, ids_from_uniform
 
 ROOT = Path(__file__).resolve().parents[1]
+CORE = ROOT / "tests" / "support"  # where buildtools.core_module writes it
 NUM_SETS = 3
 
 
@@ -28,7 +29,9 @@ def load_core(folder):
     """The core alone: importing it through the package would import TensorFlow."""
     libraries = sorted(Path(folder).glob(f"_core.c*{sys.version_info.minor}-*.so"))
     if not libraries:
-        sys.exit(f"no _core library for this Python in {folder}; run `make build`")
+        sys.exit(
+            f"no _core library for this Python in {folder}; run `python -m buildtools.core_module`"
+        )
     spec = importlib.util.spec_from_file_location("_core", libraries[0])
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -221,7 +224,7 @@ def make_parser(doc):
     parser.add_argument("--json", help="file to write")
     parser.add_argument("--plot", help="picture to write")
     parser.add_argument("--cpu", action="store_true", help="even where there is a GPU")
-    parser.add_argument("--core", default=ROOT / "group_embedding", help="folder of the library")
+    parser.add_argument("--core", default=CORE, help="folder of the library")
     return parser
 
 

@@ -18,7 +18,7 @@ import importlib.util
 import statistics
 
 import numpy as np
-from bench_kernel import ROOT, load_core
+from bench_kernel import CORE, load_core
 from devices import choose_device
 from report import print_table, write_results
 from workloads import ids_from_uniform
@@ -154,7 +154,7 @@ def main():
         parser.add_argument(f"--{name}", type=int, default=value)
     parser.add_argument("--json", help="file to write")
     parser.add_argument("--plot", help="picture to write")
-    parser.add_argument("--core", default=ROOT / "group_embedding", help="folder of the library")
+    parser.add_argument("--core", default=CORE, help="folder of the library")
     args = parser.parse_args()
     core = load_core(args.core)
     device = choose_device(core, force_cpu=False)

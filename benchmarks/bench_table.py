@@ -26,7 +26,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import table_tiers
-from bench_kernel import ROOT, load_core
+from bench_kernel import CORE, load_core
 from devices import choose_device
 from report import print_table, write_results
 
@@ -308,7 +308,7 @@ def plot(path, about, rows):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--core", default=ROOT / "group_embedding", help="folder of the library")
+    parser.add_argument("--core", default=CORE, help="folder of the library")
     parser.add_argument("--hkv", help="HierarchicalKV's library")
     parser.add_argument("--dims", type=int, nargs="*", default=[8, 32, 64])
     parser.add_argument("--loads", type=float, nargs="+", default=[0.5, 0.75, 1.0])

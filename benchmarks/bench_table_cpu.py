@@ -23,6 +23,7 @@ import time
 from pathlib import Path
 
 import numpy as np
+from bench_kernel import CORE, load_core
 from report import machine, print_table, write_results
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -113,10 +114,9 @@ def compare(tf, libraries, num_keys, dim, batch):
 
 def grow(num_keys, batch):
     """Trains keys in a table of dim 8 that starts empty: the core alone, all threads."""
-    from group_embedding import _core
-
+    core = load_core(CORE)
     threads = len(os.sched_getaffinity(0))
-    table = _core.HostTable(dim=8, distribution="uniform", a=-0.1, b=0.1, num_threads=threads)
+    table = core.HostTable(dim=8, distribution="uniform", a=-0.1, b=0.1, num_threads=threads)
     slowest, begin = 0.0, time.perf_counter()
     for first in range(0, num_keys, batch):
         keys = keys_of(np.arange(first, min(first + batch, num_keys)))

@@ -54,14 +54,17 @@ def build(folder):
     if shutil.which("g++") is None or not Path("/usr/include/hiredis/hiredis.h").exists():
         raise SystemExit("bench_tiers.py needs g++ and hiredis: apt-get install libhiredis-dev")
     package = ROOT / "group_embedding"
-    cores = sorted(package.glob("libgroup_embedding_core.*.so"), key=lambda p: p.stat().st_mtime)
-    if not cores:
-        raise SystemExit("bench_tiers.py needs the built core: make build")
+    libraries = []
+    for stem in ("libgroup_embedding_serving", "libgroup_embedding_core"):
+        built = sorted(package.glob(f"{stem}.*.so"), key=lambda p: p.stat().st_mtime)
+        if not built:
+            raise SystemExit("bench_tiers.py needs the built libraries: make build")
+        libraries.append(str(built[-1]))
     program = Path(folder) / "tier_reads"
     flags = ["-std=c++17", "-O2", f"-march={os.environ.get('GROUP_EMBEDDING_MARCH', 'x86-64-v3')}"]
-    files = [str(SOURCE), str(cores[-1]), "-o", str(program), f"-Wl,-rpath,{package}"]
-    libraries = ["-lhiredis", "-lpthread", "-ldl"]
-    command = ["g++", *flags, f"-I{ROOT / 'cc'}", *files, *libraries]
+    files = [str(SOURCE), *libraries, "-o", str(program), f"-Wl,-rpath,{package}"]
+    system = ["-lhiredis", "-lpthread", "-ldl"]
+    command = ["g++", *flags, f"-I{ROOT / 'cc'}", *files, *system]
     subprocess.run(command, check=True)
     return program
 

@@ -8,9 +8,9 @@ folder=$1 python=${2:-python3} arch=${3:-sm_90} sources=${SOURCES:-cc}
 mkdir -p "$folder/objects"
 includes="-I$sources -I$($python -c 'import pybind11; print(pybind11.get_include())') \
     -I$($python -c 'import sysconfig; print(sysconfig.get_path("include"))')"
-flags="-std=c++17 -O3 -DNDEBUG -DGROUP_EMBEDDING_CUDA=1 $includes"
-find "$sources" \( -name '*.cc' -o -name '*.cu' \) ! -path '*/tf/*' ! -path '*/serving/server/*' ! -path '*/libge_serving/*' \
-    | while read -r file; do
+flags="-std=c++17 -O3 -DNDEBUG -DGROUP_EMBEDDING_CUDA=1 $includes -Itests/cc"
+find "$sources" tests/cc/python \( -name '*.cc' -o -name '*.cu' \) ! -path '*/tf/*' ! -path '*/serving/server/*' \
+    ! -path '*/serving/c_api/*' ! -path '*/bindings/module.cc' | while read -r file; do
     object="$folder/objects/$(echo "$file" | tr / _).o"
     [ "$object" -nt "$file" ] || echo "nvcc -arch=$arch -fmad=false --expt-relaxed-constexpr --extended-lambda \
         -Xcompiler=-fPIC,-march=native,-fvisibility=hidden $flags -c $file -o $object"

@@ -21,7 +21,7 @@
 #include <utility>
 #include <vector>
 
-#include "serving/served_table.h"
+#include "serving/table/served_table.h"
 #include "table/disk/rocksdb_handles.h"
 
 namespace group_embedding {

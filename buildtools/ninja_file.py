@@ -31,6 +31,14 @@ def find_tool(name, why):
     return found or fail(f"{name} is missing, {why}")
 
 
+def write(path, text):
+    """Writes a source that the build makes, unless it is there: it is not compiled anew."""
+    if not path.exists() or path.read_text() != text:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return path
+
+
 class NinjaFile:
     """The text of a build.ninja: compile rules, one link rule, and the edges between them.
 
@@ -41,6 +49,7 @@ class NinjaFile:
 
     def __init__(self, cuda):
         self.cuda = cuda
+        self.precompiled = set()
         self.jobs = int(os.environ.get("GROUP_EMBEDDING_JOBS") or len(os.sched_getaffinity(0)))
         ccache = shutil.which("ccache")
         launcher = f"{ccache} " if ccache else ""
@@ -102,7 +111,8 @@ class NinjaFile:
             folder: under build/.
             sources: paths of .cc and .cu files, below `root`.
             extra: flags of the C++ compiler.
-            header: compiled once and included in front of each source, to save time.
+            header: compiled once and included in front of each source, to save time. Calls with one
+                folder and header have the same flags.
             after: files that are written before any source is compiled.
         """
         made = []
@@ -111,10 +121,12 @@ class NinjaFile:
         if header is not None:
             # g++ takes the .gch beside the path that it is given, if it was made with these flags.
             included = OBJECTS / folder / header.relative_to(SOURCES)
-            self.lines += [
-                f"build {included}.gch: precompile {header}{after}",
-                f"  extra = {extra}",
-            ]
+            if included not in self.precompiled:
+                self.precompiled.add(included)
+                self.lines += [
+                    f"build {included}.gch: precompile {header}{after}",
+                    f"  extra = {extra}",
+                ]
             after = f" | {included}.gch{after}"
             extra += f" -Winvalid-pch -include {included}"
         for source in sources:

@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 from buildtools import tensorflow
-from buildtools.ninja_file import OBJECTS, ROOT, SOURCES, NinjaFile
+from buildtools.ninja_file import OBJECTS, ROOT, SOURCES, NinjaFile, write
 from buildtools.report import fail, say
 
 PROGRAM = ROOT / "group_embedding" / "ge-serve"
@@ -108,7 +108,7 @@ def build(wanted, name):
         after=generated,
         root=folder,
     )
-    ours = sorted(SERVER.glob("*.cc")) + CORE
+    ours = sorted(SERVER.rglob("*.cc")) + CORE
     objects = ninja.objects(name, ours, flags, header=SERVER / "precompiled.h", after=generated)
     ninja.program(folder / PROGRAM.name, messages + objects, _libraries())
     ninja.run(name)
@@ -123,9 +123,7 @@ def _all_in_one(folder, sources, number):
         text += f"#define schemas schemas_{i}\n#define file_default_instances defaults_{i}\n"
         text += f'#include "{source.relative_to(folder)}"\n'
         text += "#undef schemas\n#undef file_default_instances\n"
-    if not path.exists() or path.read_text() != text:
-        path.write_text(text)
-    return path
+    return write(path, text)
 
 
 def _include_of(wanted):

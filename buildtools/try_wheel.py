@@ -33,11 +33,11 @@ NOT_TRIED, NONE = "not tried", "no such TensorFlow"
 # Not compiled to bytecode: the environment serves one run.
 INSTALL = ["-m", "pip", "install", "--quiet", "--no-compile"]
 
-# The package is the wheel's, its core is there, and the README's first program prints what it says.
+# The package is the wheel's with its module, and the README's first program prints what it says.
 PROGRAM = """
 import importlib.metadata, sys
 import group_embedding as ge
-from group_embedding import _core
+from group_embedding import _native
 
 assert ge.__file__.startswith(sys.prefix), ge.__file__
 assert ge.__version__ == importlib.metadata.version("group_embedding")

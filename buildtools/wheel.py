@@ -7,8 +7,8 @@ For each Python the steps are:
 1. the headers and the framework library of each TensorFlow for it, downloaded once into
    ~/.cache/group_embedding/tensorflow (GROUP_EMBEDDING_CACHE names another folder);
 2. an environment under build/wheel/ with the pinned tools of requirements/;
-3. the op libraries, the core for this Python, `libge_serving`, `ge-serve` where gRPC is installed,
-   and the wheel of all;
+3. the libraries of `buildtools/native.py`, `ge-serve` where gRPC is installed, and the wheel of
+   all;
 4. auditwheel, which gives the wheel the manylinux tag of the symbols that it needs, and puts the
    shared libraries of `ge-serve` into it (OpenSSL, cpp-httplib). TensorFlow's own library stays
    outside: the environment that the wheel goes into has it.

@@ -11,8 +11,9 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "group_embedding"
 NATIVE = ROOT / "cc"
-LEAVES = ("tf", "python")
+LEAVES = ("tf", "bindings")
 SERVER = "serving/server"
+SERVED = ("serving", "tf/serving")  # the served half; the rest of cc/ is the library's
 PURE = ("config.py", "placement.py", "layers/feature_plan.py", "ranks/sharding/placement_plan.py")
 EXTENSIONS = ("recommender", "serving", "compat")
 # Folders of folders: each inner one has a job of its own.
@@ -145,8 +146,8 @@ THROWS = {
 
 
 def core_files():
-    """The native files that no other program than the core is made of."""
-    leaves = ("tf", "python", "libge_serving", SERVER)
+    """The native files of the framework-free libraries: the core and served tables."""
+    leaves = ("tf", "bindings", "serving/c_api", SERVER)
     return [
         f for f in native_files() if not any(f.is_relative_to(NATIVE / leaf) for leaf in leaves)
     ]
@@ -177,7 +178,7 @@ def test_an_error_that_leaves_the_core_is_a_status():
     "prefixes, folder",
     [
         (("tensorflow/", "absl/", "Eigen/", "unsupported/"), "tf"),
-        (("pybind11/", "Python.h"), "python"),
+        (("pybind11/", "Python.h"), "bindings"),
         (("grpcpp/", "google/protobuf/", "tensorflow_serving/", "rapidjson/", "httplib"), SERVER),
     ],
 )
@@ -213,6 +214,45 @@ def test_nobody_includes_a_leaf():
     assert not found
 
 
+def is_served(name):
+    """Whether a file of cc/, by its path there, is of the served half."""
+    return name.startswith(tuple(f"{folder}/" for folder in SERVED))
+
+
+def test_the_library_includes_nothing_of_the_served_half():
+    # Given the library's half of cc/, and of the served half those that the library may not know
+    files = [f for f in native_files() if not is_served(str(f.relative_to(NATIVE)))]
+    served = [f for f in native_files(*SERVED) if f.suffix == ".h"]
+    assert len(files) > 300 and len(served) > 60
+
+    # When their includes are read
+    found = offenders(files, lambda f: [i for i in includes(f) if is_served(i)])
+
+    # Then none is of the served half, whose tables include nothing of its sessions
+    assert not found
+    assert not offenders(
+        native_files("serving"), lambda f: [i for i in includes(f) if i.startswith("tf/")]
+    )
+
+
+@pytest.mark.parametrize(
+    "room, above",
+    [
+        ("serving/lower", ("table", "device", "session", "c_api", "server")),
+        ("serving/table", ("device", "session", "c_api", "server")),
+        ("serving/device", ("session", "c_api", "server")),
+        ("serving/session", ("c_api", "server")),
+        ("serving/c_api", ("table", "device", "server")),
+    ],
+)
+def test_rooms_of_the_served_half_include_those_below(room, above):
+    names = tuple(f"serving/{folder}/" for folder in above)
+
+    assert not offenders(
+        native_files(room), lambda f: [i for i in includes(f) if i.startswith(names)]
+    )
+
+
 def test_cuda_sources_never_include_tensorflow():
     cuda = [f for f in native_files() if f.suffix in (".cu", ".cuh")]
 
@@ -222,7 +262,7 @@ def test_cuda_sources_never_include_tensorflow():
 
 
 def test_plans_and_configs_are_pure():
-    native = ("tensorflow", "group_embedding._core", "group_embedding.ops", "horovod")
+    native = ("tensorflow", "group_embedding._native", "group_embedding.ops", "horovod")
 
     found = offenders([PACKAGE / f for f in PURE], lambda f: imports_of(f, *native))
 

@@ -168,11 +168,18 @@ def test_architectures_of_a_file_are_compiled_side_by_side(
     assert files * (threads or 1) <= jobs
 
 
+def name_of_core(with_cuda, flags):
+    return native.digested_name(native.CORE, "core", f"{flags} {with_cuda}")
+
+
 @pytest.fixture
 def core_sources(tmp_path, monkeypatch):
-    """A source tree of four files, of which two belong to the core."""
+    """A source tree, of which two files belong to the core."""
     monkeypatch.setattr(native, "SOURCES", tmp_path)
-    for name in ("core/owner.h", "fused/group_lookup.cu", "tf/ops/op.cc", "core/README.md"):
+    for name in (
+        *("core/owner.h", "fused/group_lookup.cu", "core/README.md", "tf/ops/op.cc"),
+        *("bindings/module.cc", "serving/table/rows.h", "tf/serving/ops/op.cc"),
+    ):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text("int value = 1;\n")
     return tmp_path
@@ -185,30 +192,53 @@ def core_sources(tmp_path, monkeypatch):
         ("fused/group_lookup.cu", True),
         ("tf/ops/op.cc", False),
         ("core/README.md", False),
+        ("bindings/module.cc", False),
+        ("serving/table/rows.h", False),
+        ("tf/serving/ops/op.cc", False),
     ],
 )
 def test_core_of_other_sources_has_another_name(core_sources, changed, is_another):
     # Given the name of a core's library
-    before = native._core_name(None, "-O3")
+    before = name_of_core(None, "-O3")
 
     # When a file changes
     (core_sources / changed).write_text("int value = 2;\n")
 
     # Then the name changes where the file belongs to the core
-    assert (native._core_name(None, "-O3") != before) == is_another
+    assert (name_of_core(None, "-O3") != before) == is_another
     assert re.fullmatch(r"libgroup_embedding_core\.[0-9a-f]{8}\.so", before)
 
 
 def test_core_of_other_flags_has_another_name(core_sources):
     with_cuda = cuda.Cuda(Path("/cuda"), Path("/cuda/bin/nvcc"), "12.4", [80, 90])
     names = [
-        native._core_name(None, "-O3"),
-        native._core_name(None, "-O2"),
-        native._core_name(with_cuda, "-O3"),
-        native._core_name(with_cuda._replace(archs=[90]), "-O3"),
+        name_of_core(None, "-O3"),
+        name_of_core(None, "-O2"),
+        name_of_core(with_cuda, "-O3"),
+        name_of_core(with_cuda._replace(archs=[90]), "-O3"),
     ]
 
     assert len(set(names)) == 4
+
+
+def test_ops_are_compiled_ten_files_at_a_time(tmp_path, monkeypatch):
+    # Given folders of twelve and of two files
+    monkeypatch.setattr(native, "SOURCES", tmp_path / "cc")
+    names = [*(f"tf/kernels/op_{i:02}.cc" for i in range(12)), "tf/ops/op.cc", "tf/ops/other.cc"]
+
+    # When they are put together
+    written = native.units([tmp_path / "cc" / name for name in names], tmp_path / "build")
+
+    # Then each file is in one source, with files of its folder, which are not too many
+    found = [re.findall(r'#include "(.*?)"', path.read_text()) for path in written]
+    assert sorted(sum(found, [])) == names
+    assert [len(files) for files in found] == [6, 6, 2]
+    assert all(len({Path(name).parent for name in files}) == 1 for files in found)
+
+    # And a second build, which writes the same, leaves them as they are
+    before = [path.stat().st_mtime_ns for path in written]
+    native.units([tmp_path / "cc" / name for name in names], tmp_path / "build")
+    assert [path.stat().st_mtime_ns for path in written] == before
 
 
 def test_cores_stay_while_a_library_was_built_for_them(tmp_path):
@@ -226,9 +256,46 @@ def test_cores_stay_while_a_library_was_built_for_them(tmp_path):
     assert [path.name for path in unused] == [f"{native.CORE}.cccccccc.so"]
 
 
+def test_tables_of_served_models_go_with_what_was_built_for_them(tmp_path):
+    # Given a core and served tables on it that an op library was linked against, and older ones
+    tables = native.SERVED_TABLES
+    for core, served in (("aaaaaaaa", "cccccccc"), ("bbbbbbbb", "dddddddd")):
+        (tmp_path / f"{native.CORE}.{core}.so").touch()
+        (tmp_path / f"{tables}.{served}.so").write_text(f"...\0{native.CORE}.{core}.so\0...")
+    (tmp_path / f"{native.SERVING}.tf2.15.so").write_text(f"...\0{tables}.cccccccc.so\0...")
+
+    # When the unused ones are looked for, Then it is the older pair
+    unused = [path.name for path in native.unused_cores(tmp_path)]
+    assert unused == [f"{native.CORE}.bbbbbbbb.so", f"{tables}.dddddddd.so"]
+
+
+@pytest.mark.parametrize(
+    "built, are_outdated",
+    [
+        ({"ops": b"other"}, True),  # as `make train` builds after a change
+        ({"ops": b"ops"}, False),
+        ({"ops": b"other", "serving": b"other"}, False),
+        ({}, False),
+    ],
+)
+def test_served_ops_that_other_ops_were_linked_against_are_removed(tmp_path, built, are_outdated):
+    # Given a package with the ops and the served ops of one build
+    names = {"ops": f"{native.OPS}.tf2.15.so", "serving": f"{native.SERVING}.tf2.15.so"}
+    for kind, name in names.items():
+        (tmp_path / name).write_bytes(kind.encode())
+
+    # When a build is put there
+    found = native.outdated(tmp_path, {names[kind]: text for kind, text in built.items()})
+
+    # Then the served ops go that would be used with an op library of another build
+    assert found == [tmp_path / names["serving"]] * are_outdated
+
+
 def built_libraries():
+    """The cores, and what is built on them."""
     package = ROOT / "group_embedding"
-    return sorted(package.glob(f"{native.CORE}.*.so")), sorted(package.glob("_*.so"))
+    others = [*package.glob("_*.so"), *package.glob(f"{native.SERVED_TABLES}.*.so")]
+    return sorted(package.glob(f"{native.CORE}.*.so")), sorted(others)
 
 
 def output_of(*command):
@@ -236,8 +303,9 @@ def output_of(*command):
 
 
 def test_core_exports_names_of_the_project_alone():
-    # Given the libraries of the core: the CUDA runtime, if it is inside, is for the core alone
-    cores, _ = built_libraries()
+    # Given the framework-free libraries: the CUDA runtime, if it is inside, is for each alone
+    cores, others = built_libraries()
+    cores += [library for library in others if library.name.startswith(native.SERVED_TABLES)]
     assert cores
 
     for core in cores:
@@ -250,7 +318,7 @@ def test_core_exports_names_of_the_project_alone():
 
 
 def test_libraries_hold_no_copy_of_the_core():
-    # Given the op libraries and the core for Python
+    # Given the libraries that use the core
     cores, others = built_libraries()
     assert others
 
@@ -263,7 +331,40 @@ def test_libraries_hold_no_copy_of_the_core():
         # Then each needs one core, finds it beside itself, and calls its functions there
         assert len([core for core in cores if core.name in needs]) == 1, needs
         assert "[$ORIGIN]" in needs
-        assert "SortRowsCpu" in undefined and "SortRowsCpu" not in defined
+        assert "15group_embedding" in undefined
+        assert "SortRowsCpu" not in defined
+        if library.name.startswith(native.OPS):
+            assert "SortRowsCpu" in undefined
+        if library.name.startswith(native.SERVING):
+            assert "ReadDelta" in undefined and "ReadDelta" not in defined
+
+
+def test_libraries_that_train_know_nothing_of_served_models():
+    # Given the libraries that `make train` builds, and the module for Python
+    cores, others = built_libraries()
+    libraries = [*cores, *(f for f in others if f.name.startswith((native.OPS, "_native")))]
+    assert len(libraries) >= 2
+
+    # When their names and what they need are read, Then nothing is of the served half
+    for library in libraries:
+        names = output_of("nm", "-C", library) + output_of("readelf", "-d", library)
+        assert not re.findall(r"\bServed\w+|LowerTier|RedisNodes|" + native.SERVED_TABLES, names)
+
+
+def test_ops_of_served_models_use_the_op_library_that_is_loaded():
+    # Given the libraries of served ops
+    package = ROOT / "group_embedding"
+    libraries = sorted(package.glob(f"{native.SERVING}.*.so"))
+    assert libraries
+
+    for library in libraries:
+        # When what they need, and what the op library is called, is read
+        ops = library.with_name(library.name.replace(native.SERVING, native.OPS))
+        needs, names = output_of("readelf", "-d", library), output_of("readelf", "-d", ops)
+
+        # Then it is the op library, by its name: a process that has loaded it gets that one
+        assert f"[{ops.name}]" in needs and f"soname: [{ops.name}]" in names
+        assert native.SERVED_TABLES in needs
 
 
 def test_python_that_tensorflow_has_no_wheel_for_is_told():
@@ -291,20 +392,32 @@ def dry_run(*arguments):
     return done.stdout
 
 
-def test_training_in_one_process_builds_neither_horovod_nor_the_core():
+def test_training_in_one_process_builds_neither_horovod_nor_what_serves():
     commands = dry_run("train")
 
     assert "build_ext --inplace --ops-only" in commands
+    assert "core_module" not in commands
     assert "horovod" not in commands
     assert "dev.txt" not in commands
 
 
 @pytest.mark.parametrize("arguments", [["train", "RANKS=2"], ["test"]])
-def test_several_ranks_and_tests_build_horovod_and_the_core(arguments):
+def test_several_ranks_and_tests_build_horovod_and_all_libraries(arguments):
     commands = dry_run(*arguments)
 
     assert re.search(r"build_ext --inplace$", commands, re.MULTILINE)
     assert "requirements/horovod.sh" in commands
+    assert ("buildtools.core_module" in commands) == (arguments == ["test"])
+
+
+def test_make_train_does_not_begin_again_where_served_code_changes():
+    # Given what make knows of the ops' stamp
+    database = dry_run("--print-data-base", "train")
+    rule = re.search(r"^\.venv/ops\.stamp: (.*)$", database, re.MULTILINE).group(1).split()
+
+    # When its prerequisites are read, Then the library's sources are there, and those alone
+    assert {"cc/core/owner.h", "cc/tf/ops/group_lookup.cc", "buildtools/native.py"} <= set(rule)
+    assert not [name for name in rule if re.match(r"cc/(serving|tf/serving|bindings)\b", name)]
 
 
 @pytest.mark.parametrize("combiner, is_refused", [("kLargest", True), (None, False)])

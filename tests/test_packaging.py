@@ -316,12 +316,12 @@ def test_importing_the_package_does_not_import_horovod():
     assert done.returncode == 0, done.stderr
 
 
-def test_missing_core_says_how_to_build_it(monkeypatch):
-    # Given a package as `make train` leaves it: without the core for Python
+def test_missing_module_says_how_to_build_it(monkeypatch):
+    # Given a package as `make train` leaves it: without the module for Python
     import group_embedding
 
-    monkeypatch.setitem(sys.modules, "group_embedding._core", None)
-    monkeypatch.delattr(group_embedding, "_core", raising=False)
+    monkeypatch.setitem(sys.modules, "group_embedding._native", None)
+    monkeypatch.delattr(group_embedding, "_native", raising=False)
 
     # When something asks for it
     with pytest.raises(ImportError) as caught:
@@ -330,5 +330,5 @@ def test_missing_core_says_how_to_build_it(monkeypatch):
     # Then one sentence says what is missing and what to run
     message = str(caught.value)
     assert "\n" not in message
-    assert "the core for Python" in message
+    assert "_native for Python" in message
     assert "make build" in message

@@ -6,7 +6,7 @@
 //
 // The core throws in two cases only: by Require and RequireCuda (device_buffer.h), in code that
 // enqueues work on a GPU and has results of its own to return, and std::bad_alloc where memory is
-// lacking. The callers in tf/ and python/ catch both. An error in a batch's ids is a Fault
+// lacking. The callers in tf/ and bindings/ catch both. An error in a batch's ids is a Fault
 // (fault.h), since a CUDA thread can fill one.
 #pragma once
 

@@ -67,7 +67,7 @@ def find(path):
 
 
 def table_file(path):
-    """The rows of one file, block by block: `_core.TableFile`.
+    """The rows of one file, block by block: `_native.TableFile`.
 
     Raises:
         RuntimeError: it cannot be opened, or is damaged.

@@ -81,19 +81,19 @@ def native():
 
 
 def core():
-    """The framework-free core, `group_embedding._core`, which needs no op of TensorFlow's.
+    """What Python calls of the core, `group_embedding._native`, which needs no op of TensorFlow's.
 
     Raises:
         ImportError: it is not built. `make train` leaves it out.
     """
     try:
-        from group_embedding import _core
+        from group_embedding import _native
     except ImportError as error:
         raise ImportError(
-            f"group_embedding: the core for Python {sys.version_info[0]}.{sys.version_info[1]} "
+            f"group_embedding: _native for Python {sys.version_info[0]}.{sys.version_info[1]} "
             f"cannot be imported ({_first_line(error)}): {BUILD}"
         ) from error
-    return _core
+    return _native
 
 
 def build_record(tensorflow_version):

@@ -5,9 +5,9 @@
 #include <vector>
 
 #include "check.h"
-#include "serving/redis/redis_options.h"
-#include "serving/redis/redis_topology.h"
-#include "serving/redis/row_commands.h"
+#include "serving/lower/redis/redis_options.h"
+#include "serving/lower/redis/redis_topology.h"
+#include "serving/lower/redis/row_commands.h"
 
 namespace group_embedding {
 namespace {

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "check.h"
-#include "serving/served_table.h"
+#include "serving/table/served_table.h"
 
 namespace group_embedding {
 

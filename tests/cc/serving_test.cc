@@ -18,9 +18,9 @@
 #include "core/row_format.h"
 #include "fused/stored_lookup.h"
 #include "served_case.h"
-#include "serving/options.h"
-#include "serving/pace.h"
-#include "serving/two_slots.h"
+#include "serving/session/options.h"
+#include "serving/session/two_slots.h"
+#include "serving/table/pace.h"
 #include "table/large_pages.h"
 
 namespace group_embedding {

@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "check.h"
-#include "serving/sort_keys.h"
-#include "serving/two_slots.h"
+#include "serving/session/two_slots.h"
+#include "serving/table/sort_keys.h"
 #include "tiered_case.h"
 
 namespace group_embedding {

@@ -12,11 +12,10 @@ import struct
 import sys
 
 import numpy as np
+from support import core
 from support.oracles import table_file_format as tf_format
 from support.oracles.table_file_format import Section
 from table.table_files import content, make_table, train
-
-from group_embedding import _core as core
 
 FILTERS = {
     "all": {},

@@ -6,7 +6,7 @@ import contextlib
 import numpy as np
 import pytest
 
-core = pytest.importorskip("group_embedding._core")
+core = pytest.importorskip("support.core")
 
 MIN, MAX = -(2**63), 2**63 - 1
 EXTREMES = np.array([0, 1, -1, MIN, MAX, MIN + 1, MAX - 1], np.int64)

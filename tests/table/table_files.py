@@ -1,8 +1,7 @@
 """Tables, what they hold, and their files, for the tests of both."""
 
 import numpy as np
-
-from group_embedding import _core as core
+from support import core
 
 DIM = 4
 SLOTS = {"adagrad/accumulator": {}, "momentum/count": {"per_row": True, "initial": 2.0}}

@@ -13,7 +13,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-core = pytest.importorskip("group_embedding._core")
+core = pytest.importorskip("support.core")
 
 MIN, MAX = -(2**63), 2**63 - 1
 EXTREMES = [0, 1, -1, MIN, MAX, MIN + 1, MAX - 1]
@@ -153,7 +153,7 @@ def test_stores_of_one_folder_have_nothing_in_common(tmp_path):
 WAITING_STORES = """
 import sys
 import numpy as np
-from group_embedding import _core as core
+from support import core
 stores = [core.DiskStore(record_bytes=8, path=path, table="user") for path in ("", sys.argv[1])]
 for store in stores:
     store.put(np.arange(3), np.zeros([3, 8], np.uint8))
@@ -190,7 +190,7 @@ def test_what_a_killed_process_left_is_removed(tmp_path):
 FORKED = """
 import os, sys
 import numpy as np
-from group_embedding import _core as core
+from support import core
 store = core.DiskStore(record_bytes=8, table="user", memory_bytes=1 << 16)
 store.put(np.arange(9000), np.zeros([9000, 8], np.uint8))
 snapshot = store.snapshot()
@@ -244,7 +244,7 @@ def test_flipped_bits_are_seen():
 def test_without_rocksdb_the_package_works_and_says_how_to_get_it():
     program = (
         "import numpy as np\n"
-        "from group_embedding import _core as core\n"
+        "from support import core\n"
         "core.HostTable(dim=1).locate(np.arange(3), train=True)\n"
         "try: core.HostTable(dim=1, max_bytes=1000, disk=core.DiskTier(), name='user')\n"
         "except RuntimeError as error: print(error)\n"

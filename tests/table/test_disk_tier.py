@@ -6,7 +6,7 @@ import threading
 import numpy as np
 import pytest
 
-core = pytest.importorskip("group_embedding._core")
+core = pytest.importorskip("support.core")
 
 DIM = 4
 INFO_BYTES = 32

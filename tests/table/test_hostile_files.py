@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-core = pytest.importorskip("group_embedding._core")
+core = pytest.importorskip("support.core")
 
 from support.oracles import table_file_format as tf_format  # noqa: E402
 from support.oracles.table_file_format import Section  # noqa: E402

@@ -2,7 +2,7 @@
 
 import pytest
 
-core = pytest.importorskip("group_embedding._core")
+core = pytest.importorskip("support.core")
 
 BLOOM = {"admission": "bloom", "min_count": 3, "num_counters": 100, "num_hashes": 4}
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-core = pytest.importorskip("group_embedding._core")
+core = pytest.importorskip("support.core")
 
 from table.table_files import content, make_table, random_keys, save, train  # noqa: E402
 

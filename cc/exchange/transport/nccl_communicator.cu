@@ -200,6 +200,14 @@ std::string MakeNcclId(Status* error) {
   return std::string(id.bytes, sizeof(id.bytes));
 }
 
+std::string PciBusIdOf(int device, Status* error) {
+  char id[32];
+  const cudaError_t found = cudaDeviceGetPCIBusId(id, sizeof(id), device);
+  if (found == cudaSuccess) return id;
+  *error = std::string("pci_bus_id: CUDA: ") + cudaGetErrorString(found);
+  return "";
+}
+
 std::unique_ptr<Communicator> MakeNcclCommunicator(const std::string& id, int rank, int num_ranks,
                                                    double timeout_seconds, Status* error) {
   const NcclApi* api = LoadNccl(error);

@@ -15,6 +15,10 @@ namespace group_embedding {
 inline constexpr int kNcclIdBytes = 128;
 std::string MakeNcclId(Status* error);
 
+// The PCI bus id of a GPU, which tells it from the others of its host. On an error returns "", and
+// *error says why.
+std::string PciBusIdOf(int device, Status* error);
+
 // All ranks call it together, each on its current device. Null on an error; *error says which.
 // timeout_seconds: how long Wait waits for other ranks. This function waits at least a minute.
 std::unique_ptr<Communicator> MakeNcclCommunicator(const std::string& id, int rank, int num_ranks,

@@ -5,7 +5,7 @@
 // are copied to page-locked memory of the host, behind the others in one range of addresses.
 #pragma once
 
-#include "serving/device_copies.h"
+#include "serving/table/device_copies.h"
 
 #if GROUP_EMBEDDING_CUDA
 #include <cuda_runtime_api.h>

@@ -8,7 +8,7 @@
 // others get a copy: fetched_rows.h.
 #pragma once
 
-#include "serving/device_copies.h"
+#include "serving/table/device_copies.h"
 
 #if GROUP_EMBEDDING_CUDA
 #include <cuda_runtime_api.h>

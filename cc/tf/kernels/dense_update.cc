@@ -24,7 +24,7 @@ using ::tensorflow::OpKernelContext;
 using ::tensorflow::Tensor;
 using ::tensorflow::TensorShape;
 
-struct Cpu {
+struct DenseOnCpu {
   static absl::Status Run(OpKernelContext* context, const DenseProgram& program, DataType dtype,
                           const float* numbers, const std::vector<DenseVariable>& variables) {
     DenseUpdateCpu(program, dtype, numbers, variables.data(),
@@ -34,7 +34,7 @@ struct Cpu {
 };
 
 #if GOOGLE_CUDA
-struct Gpu {
+struct DenseOnGpu {
   static absl::Status Run(OpKernelContext* context, const DenseProgram& program, DataType dtype,
                           const float* numbers, const std::vector<DenseVariable>& variables) {
     return ToStatus(DenseUpdateCuda(program, dtype, numbers, variables.data(),
@@ -235,11 +235,11 @@ class DenseUpdateOp : public OpKernel {
 
 // For all types: the core looks at dtype.
 REGISTER_KERNEL_BUILDER(Name("GroupEmbedding>DenseUpdate").Device(tensorflow::DEVICE_CPU),
-                        Guarded<DenseUpdateOp<Cpu>>)
+                        Guarded<DenseUpdateOp<DenseOnCpu>>)
 
 #if GOOGLE_CUDA
 REGISTER_KERNEL_BUILDER(Name("GroupEmbedding>DenseUpdate").Device(tensorflow::DEVICE_GPU),
-                        Guarded<DenseUpdateOp<Gpu>>)
+                        Guarded<DenseUpdateOp<DenseOnGpu>>)
 #endif  // GOOGLE_CUDA
 
 }  // namespace

@@ -1,13 +1,10 @@
 // The update of whole variables in place, as a TensorFlow op.
+#include "tensorflow/core/framework/common_shape_fns.h"
 #include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/framework/shape_inference.h"
 
 namespace group_embedding {
 namespace {
-
-using ::tensorflow::shape_inference::InferenceContext;
-
-absl::Status NoOutputs(InferenceContext*) { return absl::OkStatus(); }
 
 constexpr char kDoc[] = R"doc(
 Updates many variables and their slots, element by element, by one formula, in one pass.
@@ -38,7 +35,7 @@ REGISTER_OP("GroupEmbedding>DenseUpdate")
     .Attr("results: list(int)")
     .Attr("names: list(string)")
     .SetIsStateful()
-    .SetShapeFn(NoOutputs)
+    .SetShapeFn(tensorflow::shape_inference::NoOutputs)
     .Doc(kDoc);
 
 }  // namespace group_embedding

@@ -1,17 +1,11 @@
 // Update rules applied to tables in place, as TensorFlow ops. Each exists twice, since variables
 // do: as resources, and as references in graphs of TensorFlow 1.
+#include "tensorflow/core/framework/common_shape_fns.h"
 #include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/framework/shape_inference.h"
 #include "tf/ops/group_attrs.h"
 
 namespace group_embedding {
-namespace {
-
-using ::tensorflow::shape_inference::InferenceContext;
-
-absl::Status NoOutputs(InferenceContext*) { return absl::OkStatus(); }
-
-}  // namespace
 
 #define RULE_ATTRS                                            \
   Attr("num_tables: int >= 0")                                \
@@ -71,7 +65,7 @@ REGISTER_OP("GroupEmbedding>GroupUpdate")
     .Input("hyper: float")
     .Input("keyed_tables: num_keyed * resource")
     .RULE_ATTRS.UPDATE_ATTRS.GROUP_ATTRS.SetIsStateful()
-    .SetShapeFn(NoOutputs)
+    .SetShapeFn(tensorflow::shape_inference::NoOutputs)
     .Doc(kGroupUpdateDoc);
 
 REGISTER_OP("GroupEmbedding>GroupUpdateRef")
@@ -83,7 +77,7 @@ REGISTER_OP("GroupEmbedding>GroupUpdateRef")
     .Input("hyper: float")
     .Input("keyed_tables: num_keyed * resource")
     .RULE_ATTRS.UPDATE_ATTRS.GROUP_ATTRS.SetIsStateful()
-    .SetShapeFn(NoOutputs)
+    .SetShapeFn(tensorflow::shape_inference::NoOutputs)
     .Doc(kGroupUpdateDoc);
 
 REGISTER_OP("GroupEmbedding>GroupUpdateSlices")
@@ -96,7 +90,7 @@ REGISTER_OP("GroupEmbedding>GroupUpdateSlices")
     .RULE_ATTRS.Attr("num_values: int >= 1")
     .Attr("table_names: list(string)")
     .SetIsStateful()
-    .SetShapeFn(NoOutputs)
+    .SetShapeFn(tensorflow::shape_inference::NoOutputs)
     .Doc(kGroupUpdateSlicesDoc);
 
 REGISTER_OP("GroupEmbedding>GroupUpdateSlicesRef")
@@ -109,7 +103,7 @@ REGISTER_OP("GroupEmbedding>GroupUpdateSlicesRef")
     .RULE_ATTRS.Attr("num_values: int >= 1")
     .Attr("table_names: list(string)")
     .SetIsStateful()
-    .SetShapeFn(NoOutputs)
+    .SetShapeFn(tensorflow::shape_inference::NoOutputs)
     .Doc(kGroupUpdateSlicesDoc);
 
 #undef RULE_ATTRS

@@ -1,4 +1,4 @@
-"""libge_serving through ctypes: the structs, functions and errors of cc/serving/ge_serving.h."""
+"""libge_serving through ctypes: what cc/serving/c_api/ge_serving.h has, and its errors."""
 
 import ctypes
 import functools

@@ -15,7 +15,7 @@
 #include <thread>
 #include <vector>
 
-#include "serving/ge_serving.h"
+#include "serving/c_api/ge_serving.h"
 
 struct GeModel {
   std::string path;

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-core = pytest.importorskip("group_embedding._core")
+core = pytest.importorskip("support.core")
 
 
 class Columns:

@@ -34,11 +34,15 @@ class Call(NamedTuple):
 
 
 def all_ops():
-    """The OpDef of each op of the library, by name."""
-    ops = op_def_pb2.OpList()
-    handle = pywrap_tf_session.TF_LoadLibrary(str(_library_path(tf.__version__)))
-    ops.ParseFromString(pywrap_tf_session.TF_GetOpList(handle))
-    return {op.name: op for op in ops.op}
+    """The OpDef of each op of the library and of served models, by name."""
+    library = _library_path(tf.__version__)
+    found = {}
+    for path in (library, library.with_name(library.name.replace("_ops.", "_serving."))):
+        ops = op_def_pb2.OpList()
+        handle = pywrap_tf_session.TF_LoadLibrary(str(path))
+        ops.ParseFromString(pywrap_tf_session.TF_GetOpList(handle))
+        found.update({op.name: op for op in ops.op})
+    return found
 
 
 def record():

@@ -42,7 +42,7 @@ DEFECTS = {
     ),
     "tombstone": Defect(
         "a server does not hear that a key was erased",
-        "cc/serving/served_table.cc",
+        "cc/serving/table/served_table.cc",
         "  for (const int64_t key : changes.erased) staged->Set(key, DefaultRow(key));\n",
         "",
     ),
@@ -84,7 +84,7 @@ DEFECTS = {
     ),
     "stale": Defect(
         "a cache may evict a published row, and then answers with the one below it",
-        "cc/serving/tiered_table.cc",
+        "cc/serving/table/tiered_table.cc",
         "index_->Set(key, row, true);",
         "index_->Set(key, row, false);",
     ),

@@ -1,0 +1,18 @@
+// All bindings of this folder, for the package's module and for that of the tests.
+#pragma once
+
+#include "bindings/nccl_ids.h"
+#include "bindings/section_file.h"
+#include "bindings/table_file.h"
+#include "bindings/table_file_writer.h"
+
+namespace group_embedding {
+
+inline void BindAll(pybind11::module_& m) {
+  BindTableFile(m);
+  BindTableFileWriter(m);
+  BindSectionFile(m);
+  BindNcclIds(m);
+}
+
+}  // namespace group_embedding

@@ -1,0 +1,115 @@
+#include "serving/server/models/serving_library.h"
+
+#include <dlfcn.h>
+
+#include <algorithm>
+
+namespace group_embedding::server {
+namespace {
+
+// Takes over the sentence of a failed call.
+Status AsStatus(const ServingLibrary& library, GeCode code, char* error) {
+  if (code == GE_OK) return Status::OK;
+  Status status(static_cast<StatusCode>(code), error == nullptr ? "no message" : error);
+  library.free(error);
+  return status;
+}
+
+}  // namespace
+
+Status LoadServingLibrary(const std::string& path, ServingLibrary* library) {
+  void* handle = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_DEEPBIND);
+  if (handle == nullptr) {
+    return Status(StatusCode::FAILED_PRECONDITION,
+                  std::string("cannot load libge_serving: ") + dlerror() +
+                      "; build it with `make build`, or name it with --library");
+  }
+  std::string missing;
+  const auto find = [&](const char* name, auto* function) {
+    void* found = dlsym(handle, name);
+    if (found == nullptr) missing += std::string(missing.empty() ? "" : ", ") + name;
+    *function = reinterpret_cast<std::remove_pointer_t<decltype(function)>>(found);
+  };
+  find("ge_serving_open", &library->open);
+  find("ge_serving_close", &library->close);
+  find("ge_serving_predict_within", &library->predict_within);
+  find("ge_serving_response_version", &library->response_version);
+  find("ge_serving_num_outputs", &library->num_outputs);
+  find("ge_serving_output", &library->output);
+  find("ge_serving_free_response", &library->free_response);
+  find("ge_serving_signatures", &library->signatures);
+  find("ge_serving_version", &library->version);
+  find("ge_serving_info", &library->info);
+  find("ge_serving_apply", &library->apply);
+  find("ge_serving_rollback", &library->rollback);
+  find("ge_serving_free", &library->free);
+  if (missing.empty()) return Status::OK;
+  return Status(
+      StatusCode::FAILED_PRECONDITION,
+      "'" + path + "' lacks " + missing + ": the server and the library are of two versions");
+}
+
+Response::~Response() {
+  if (response_ != nullptr) library_->free_response(response_);
+}
+
+Status OpenModel::Open(const ServingLibrary& library, const std::string& path,
+                       const std::string& options, std::unique_ptr<OpenModel>* model) {
+  GeModel* opened = nullptr;
+  char* error = nullptr;
+  const GeCode code = library.open(path.c_str(), options.c_str(), &opened, &error);
+  if (code == GE_OK) model->reset(new OpenModel(library, opened));
+  return AsStatus(library, code, error);
+}
+
+OpenModel::~OpenModel() { library_.close(model_); }
+
+Status OpenModel::Predict(const std::string& signature, const std::vector<GeTensor>& inputs,
+                          const std::vector<const char*>& outputs,
+                          std::chrono::system_clock::time_point deadline,
+                          Response* response) const {
+  using std::chrono::microseconds;
+  using std::chrono::system_clock;
+  microseconds left = microseconds::max();
+  if (deadline != system_clock::time_point::max()) {
+    left = std::chrono::duration_cast<microseconds>(deadline - system_clock::now());
+  }
+  char* error = nullptr;
+  response->library_ = &library_;
+  const GeCode code = library_.predict_within(
+      model_, signature.c_str(), inputs.data(), inputs.size(), outputs.data(), outputs.size(),
+      std::max<int64_t>(left.count(), 0), &response->response_, &error);
+  return AsStatus(library_, code, error);
+}
+
+Status OpenModel::Signatures(std::string* json) const {
+  char *text = nullptr, *error = nullptr;
+  const GeCode code = library_.signatures(model_, &text, &error);
+  if (code == GE_OK) json->assign(text);
+  library_.free(text);
+  return AsStatus(library_, code, error);
+}
+
+Status OpenModel::Info(std::string* json) const {
+  char *text = nullptr, *error = nullptr;
+  const GeCode code = library_.info(model_, &text, &error);
+  if (code == GE_OK) json->assign(text);
+  library_.free(text);
+  return AsStatus(library_, code, error);
+}
+
+int64_t OpenModel::version() const { return library_.version(model_); }
+
+Status OpenModel::Apply(const std::string& folder) {
+  char* error = nullptr;
+  const GeCode code = library_.apply(model_, folder.c_str(), &error);
+  return AsStatus(library_, code, error);
+}
+
+Status OpenModel::RollBack() {
+  char* error = nullptr;
+  const GeCode code = library_.rollback(model_, &error);
+  return AsStatus(library_, code, error);
+}
+
+}  // namespace group_embedding::server

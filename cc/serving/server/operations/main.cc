@@ -1,0 +1,90 @@
+// ge-serve: models over TensorFlow Serving's gRPC and REST.
+#include <signal.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <filesystem>
+#include <future>
+
+#include "serving/server/operations/log.h"
+#include "serving/server/protocol/grpc_server.h"
+#include "serving/server/protocol/rest_server.h"
+
+namespace group_embedding::server {
+namespace {
+
+int Fail(const Status& status) {
+  std::fprintf(stderr, "ge-serve: %s\n", status.error_message().c_str());
+  return 1;
+}
+
+std::string LibraryBesideThis() {
+  std::error_code ignored;
+  const auto program = std::filesystem::read_symlink("/proc/self/exe", ignored);
+  return (program.parent_path() / "libge_serving.so").string();
+}
+
+// SIGTERM and SIGINT wait for `sigwait`: blocked in all threads, as these are started later.
+sigset_t BlockStopSignals() {
+  sigset_t signals;
+  sigemptyset(&signals);
+  sigaddset(&signals, SIGTERM);
+  sigaddset(&signals, SIGINT);
+  pthread_sigmask(SIG_BLOCK, &signals, nullptr);
+  signal(SIGPIPE, SIG_IGN);
+  return signals;
+}
+
+// Loads the models. A signal to stop ends the process: nothing answers yet.
+Status StartModels(Models& models, const sigset_t& signals) {
+  std::future<Status> started = std::async(std::launch::async, [&] { return models.Start(); });
+  const timespec moment = {0, 50'000'000};
+  while (started.wait_for(std::chrono::seconds(0)) != std::future_status::ready) {
+    if (sigtimedwait(&signals, nullptr, &moment) > 0) _exit(0);
+  }
+  return started.get();
+}
+
+int Serve(const Options& options) {
+  const sigset_t signals = BlockStopSignals();
+  ServingLibrary library;
+  const std::string file = options.library.empty() ? LibraryBesideThis() : options.library;
+  Status status = LoadServingLibrary(file, &library);
+  if (!status.ok()) return Fail(status);
+  Models models(library, options);
+  GrpcServer grpc(models, options);
+  RestServer rest(models, options);
+  // Ports first: probes get an answer while models are loaded.
+  status = grpc.Start();
+  if (status.ok()) grpc.SetServing(false);
+  if (status.ok() && options.rest_port >= 0) status = rest.Start();
+  if (status.ok()) status = StartModels(models, signals);
+  if (!status.ok()) return Fail(status);
+  grpc.SetServing(true);
+  std::printf("ge-serve: ready, gRPC on %s:%d", options.host.c_str(), grpc.port());
+  if (options.rest_port >= 0) std::printf(", REST on %s:%d", options.host.c_str(), rest.port());
+  std::printf("\n");
+  std::fflush(stdout);
+  int signal = 0;
+  sigwait(&signals, &signal);
+  Log("stop", "takes no new requests, and ends when those in flight are answered");
+  grpc.SetServing(false);
+  grpc.Stop(options.stop_seconds);
+  rest.Stop();
+  models.Stop();
+  return 0;
+}
+
+}  // namespace
+}  // namespace group_embedding::server
+
+int main(int argc, char** argv) {
+  using namespace group_embedding::server;
+  Options options;
+  const Status status = ParseCommandLine(argc, argv, &options);
+  if (options.help) {
+    std::fputs(Usage().c_str(), stdout);
+    return 0;
+  }
+  return status.ok() ? Serve(options) : Fail(status);
+}

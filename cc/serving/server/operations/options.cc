@@ -1,0 +1,184 @@
+#include "serving/server/operations/options.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <functional>
+#include <set>
+#include <thread>
+
+namespace group_embedding::server {
+namespace {
+
+Status Bad(const std::string& what) { return Status(StatusCode::INVALID_ARGUMENT, what); }
+
+struct Argument {
+  const char* name;
+  const char* value;  // in --help
+  const char* help;
+  std::function<Status(const std::string&)> read;
+};
+
+std::function<Status(const std::string&)> Text(std::string* to) {
+  return [to](const std::string& text) {
+    *to = text;
+    return Status::OK;
+  };
+}
+
+template <typename T>
+std::function<Status(const std::string&)> Number(T* to, double least, double most) {
+  return [=](const std::string& text) {
+    char* end = nullptr;
+    const double value = std::strtod(text.c_str(), &end);
+    const bool right = !text.empty() && *end == '\0' && value >= least && value <= most &&
+                       static_cast<double>(static_cast<T>(value)) == value;
+    if (!right) {
+      return Bad("expected a number from " + std::to_string(static_cast<int64_t>(least)) + " to " +
+                 std::to_string(static_cast<int64_t>(most)) + ", got '" + text + "'");
+    }
+    *to = static_cast<T>(value);
+    return Status::OK;
+  };
+}
+
+Status AddModel(const std::string& text, std::vector<ModelToServe>* models) {
+  const size_t equals = text.find('=');
+  if (equals == std::string::npos || equals == 0 || equals + 1 == text.size()) {
+    return Bad("expected NAME=PATH, got '" + text + "'");
+  }
+  ModelToServe model;
+  model.name = text.substr(0, equals);
+  model.path = text.substr(equals + 1);
+  models->push_back(model);
+  return Status::OK;
+}
+
+Status AddSource(const std::string& text, std::vector<ModelToServe>* models) {
+  if (models->empty()) return Bad("expected --model in front of it: a source is one model's");
+  if (!models->back().source.empty()) return Bad("expected one source for a model, got two");
+  if (text.find("://") != std::string::npos && text.rfind("file://", 0) != 0) {
+    return Bad(
+        "expected a folder or file://FOLDER, got '" + text +
+        "'; python -m group_embedding.serving takes it, and copies its versions to a folder");
+  }
+  models->back().source = text;
+  return Status::OK;
+}
+
+std::vector<Argument> ArgumentsOf(Options* o) {
+  std::vector<ModelToServe>* models = &o->models;
+  return {
+      {"model", "NAME=PATH",
+       "a SavedModel, or a folder of SavedModels named by versions; repeatable",
+       [=](const std::string& text) { return AddModel(text, models); }},
+      {"source", "URL", "the publisher's target that the model before it follows: file://FOLDER",
+       [=](const std::string& text) { return AddSource(text, models); }},
+      {"model-config-file", "FILE", "models, in TensorFlow Serving's format",
+       [=](const std::string& text) { return ReadModelConfig(text, models); }},
+      {"host", "ADDRESS", "address to listen on (127.0.0.1); 0.0.0.0 is every address",
+       Text(&o->host)},
+      {"grpc-port", "PORT", "of gRPC (8500); 0 is any that is free",
+       Number(&o->grpc_port, 0, 65535)},
+      {"rest-port", "PORT",
+       "of REST, metrics and the live page (8501); 0 is any that is free, -1 none",
+       Number(&o->rest_port, -1, 65535)},
+      {"threads", "N", "requests computed at a time (0: one per core)",
+       Number(&o->threads, 0, 4096)},
+      {"queue", "N", "requests that may wait (256)", Number(&o->queue, 0, 4096)},
+      {"op-threads", "N", "TensorFlow's threads of an op (0: one per core)",
+       Number(&o->op_threads, 0, 4096)},
+      {"inter-op-threads", "N",
+       "TensorFlow's threads for ops side by side (0: a request runs its ops one by one)",
+       Number(&o->inter_op_threads, 0, 4096)},
+      {"timeout-seconds", "S",
+       "the longest that a request waits, if its client names no deadline (30)",
+       Number(&o->timeout_seconds, 0, 1e6)},
+      {"poll-seconds", "S", "between looks for new versions (1)", Number(&o->poll_seconds, 0, 1e6)},
+      {"stop-seconds", "S", "for requests in flight once SIGTERM came (10)",
+       Number(&o->stop_seconds, 0, 1e6)},
+      {"max-message-bytes", "N", "of a request or response (67108864)",
+       Number(&o->max_message_bytes, 1, 2147483647)},
+      {"tls-certificate", "FILE", "PEM chain of the server: gRPC and REST are TLS then",
+       Text(&o->tls_certificate)},
+      {"tls-key", "FILE", "PEM private key of the server", Text(&o->tls_key)},
+      {"tls-client-ca", "FILE", "PEM authorities: clients need a certificate then",
+       Text(&o->tls_client_ca)},
+      {"quantize", "DTYPE", "storage of rows: int8, fp8 or bfloat16; as trained without it",
+       Text(&o->quantize)},
+      {"tiers", "TIERS", "memory=SIZE,rocksdb=FOLDER or redis=HOST:PORT[,...]: rows below memory",
+       Text(&o->tiers)},
+      {"device", "DEVICE", "that models run on: CPU, GPU or GPU:1 (CPU)", Text(&o->device)},
+      {"state", "FOLDER", "where applied versions are written down, for the next start",
+       Text(&o->state)},
+      {"tensorflow", "FOLDER", "of the Python package tensorflow", Text(&o->tensorflow)},
+      {"library", "FILE", "libge_serving; the one beside this program without it",
+       Text(&o->library)},
+  };
+}
+
+Status Check(const Options& options) {
+  if (options.models.empty())
+    return Bad("no model: expected --model NAME=PATH, or --model-config-file");
+  std::set<std::string> names;
+  for (const ModelToServe& model : options.models) {
+    if (model.name.find_first_of("/: \t\n") != std::string::npos) {
+      return Bad("model '" + model.name + "': expected a name without '/', ':' and blanks");
+    }
+    if (!names.insert(model.name).second) return Bad("two models are named '" + model.name + "'");
+  }
+  if (options.tls_certificate.empty() != options.tls_key.empty()) {
+    return Bad("expected both of --tls-certificate and --tls-key, or neither");
+  }
+  if (!options.tls_client_ca.empty() && options.tls_key.empty()) {
+    return Bad("--tls-client-ca needs --tls-certificate and --tls-key");
+  }
+  return Status::OK;
+}
+
+}  // namespace
+
+Status ParseCommandLine(int argc, char** argv, Options* options) {
+  const std::vector<Argument> arguments = ArgumentsOf(options);
+  for (int i = 1; i < argc; ++i) {
+    std::string name = argv[i], value;
+    if (name == "--help" || name == "-h") {
+      options->help = true;
+      return Status::OK;
+    }
+    const size_t equals = name.find('=');
+    const bool joined = name.rfind("--", 0) == 0 && equals != std::string::npos;
+    if (joined) {
+      value = name.substr(equals + 1);
+      name = name.substr(0, equals);
+    }
+    std::replace(name.begin(), name.end(), '_', '-');
+    const auto argument = std::find_if(arguments.begin(), arguments.end(), [&](const Argument& a) {
+      return name == std::string("--") + a.name;
+    });
+    if (argument == arguments.end()) return Bad("unknown argument '" + name + "': see --help");
+    if (!joined) {
+      if (i + 1 == argc) return Bad(name + ": expected a value behind it");
+      value = argv[++i];
+    }
+    if (Status status = argument->read(value); !status.ok()) {
+      return Bad(name + ": " + status.error_message());
+    }
+  }
+  if (options->threads == 0) {
+    options->threads = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+  }
+  return Check(*options);
+}
+
+std::string Usage() {
+  std::string text = "ge-serve --model NAME=PATH [--source URL] [arguments]\n\n";
+  Options options;
+  for (const Argument& argument : ArgumentsOf(&options)) {
+    std::string line = std::string("  --") + argument.name + " " + argument.value;
+    line.resize(std::max<size_t>(line.size() + 2, 30), ' ');
+    text += line + argument.help + "\n";
+  }
+  return text;
+}
+
+}  // namespace group_embedding::server

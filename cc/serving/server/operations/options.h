@@ -1,0 +1,53 @@
+// The command line, and TensorFlow Serving's model_config_file.
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "serving/server/models/serving_library.h"
+
+namespace group_embedding::server {
+
+// Which of the numbered folders of a model are served.
+struct VersionPolicy {
+  bool all = false;
+  int latest = 1;
+  std::vector<int64_t> specific;  // if not empty, these
+};
+
+struct ModelToServe {
+  std::string name;
+  std::string path;    // a SavedModel, or a folder of SavedModels named by their versions
+  std::string source;  // a publisher's target: a folder, or file://FOLDER; "": none
+  VersionPolicy policy;
+  std::map<std::string, int64_t> labels;  // of versions
+};
+
+struct Options {
+  std::vector<ModelToServe> models;
+  std::string host = "127.0.0.1";
+  int grpc_port = 8500;      // 0: any that is free
+  int rest_port = 8501;      // -1: none
+  int threads = 0;           // requests that are computed at a time; 0: one per core
+  int queue = 256;           // requests that wait
+  int op_threads = 0;        // TensorFlow's, of one op; 0: TensorFlow's choice
+  int inter_op_threads = 0;  // TensorFlow's, for ops side by side; 0: a request's own thread
+  double timeout_seconds = 30;
+  double poll_seconds = 1;
+  double stop_seconds = 10;  // for requests in flight, once the server is told to stop
+  int64_t max_message_bytes = int64_t{64} << 20;
+  std::string tls_certificate, tls_key, tls_client_ca;  // PEM files; "": no TLS
+  std::string quantize, tensorflow, library, state, tiers, device;
+  bool help = false;
+};
+
+// Errors name the argument, the expected and the actual value.
+Status ParseCommandLine(int argc, char** argv, Options* options);
+
+Status ReadModelConfig(const std::string& file, std::vector<ModelToServe>* models);
+
+// What --help prints.
+std::string Usage();
+
+}  // namespace group_embedding::server

@@ -1,0 +1,143 @@
+#include "serving/server/protocol/grpc_server.h"
+
+#include <absl/synchronization/mutex.h>
+#include <grpcpp/resource_quota.h>
+
+#include <fstream>
+#include <sstream>
+
+#include "tensorflow_serving/apis/model_service.grpc.pb.h"
+#include "tensorflow_serving/apis/prediction_service.grpc.pb.h"
+
+namespace group_embedding::server {
+namespace {
+
+// For answers that compute nothing, and for gRPC itself.
+constexpr int kOtherThreads = 16;
+
+Request RequestOf(grpc::ServerContext* context, const Options& options) {
+  Request request;
+  request.deadline = context->deadline();
+  if (request.deadline == Deadline::max()) {  // the client names none
+    request.deadline =
+        std::chrono::system_clock::now() +
+        std::chrono::microseconds(static_cast<int64_t>(options.timeout_seconds * 1e6));
+  }
+  request.cancelled = [context] { return context->IsCancelled(); };
+  return request;
+}
+
+Status ReadFile(const std::string& path, std::string* text) {
+  std::ifstream file(path, std::ios::binary);
+  std::stringstream content;
+  content << file.rdbuf();
+  *text = content.str();
+  if (file && !text->empty()) return Status::OK;
+  return Status(StatusCode::NOT_FOUND, "cannot read '" + path + "', or it is empty");
+}
+
+Status MakeCredentials(const Options& options, std::shared_ptr<grpc::ServerCredentials>* made) {
+  *made = grpc::InsecureServerCredentials();
+  if (options.tls_key.empty()) return Status::OK;
+  grpc::SslServerCredentialsOptions::PemKeyCertPair pair;
+  grpc::SslServerCredentialsOptions tls;
+  Status status = ReadFile(options.tls_key, &pair.private_key);
+  if (status.ok()) status = ReadFile(options.tls_certificate, &pair.cert_chain);
+  if (status.ok() && !options.tls_client_ca.empty()) {
+    status = ReadFile(options.tls_client_ca, &tls.pem_root_certs);
+    tls.client_certificate_request = GRPC_SSL_REQUEST_AND_REQUIRE_CLIENT_CERTIFICATE_AND_VERIFY;
+  }
+  if (!status.ok()) return status;
+  tls.pem_key_cert_pairs.push_back(pair);
+  *made = grpc::SslServerCredentials(tls);
+  return Status::OK;
+}
+
+}  // namespace
+
+class GrpcServer::Predictions : public wire::PredictionService::Service {
+ public:
+  Predictions(Models& models, const Options& options) : models_(models), options_(options) {}
+
+  Status Predict(grpc::ServerContext* context, const wire::PredictRequest* message,
+                 wire::PredictResponse* answer) override {
+    return models_.Predict(RequestOf(context, options_), *message, answer);
+  }
+  Status Classify(grpc::ServerContext* context, const wire::ClassificationRequest* message,
+                  wire::ClassificationResponse* answer) override {
+    return models_.Classify(RequestOf(context, options_), *message, answer);
+  }
+  Status Regress(grpc::ServerContext* context, const wire::RegressionRequest* message,
+                 wire::RegressionResponse* answer) override {
+    return models_.Regress(RequestOf(context, options_), *message, answer);
+  }
+  Status GetModelMetadata(grpc::ServerContext*, const wire::GetModelMetadataRequest* message,
+                          wire::GetModelMetadataResponse* answer) override {
+    return models_.GetModelMetadata(*message, answer);
+  }
+
+ private:
+  Models& models_;
+  const Options& options_;
+};
+
+class GrpcServer::States : public wire::ModelService::Service {
+ public:
+  explicit States(Models& models) : models_(models) {}
+
+  Status GetModelStatus(grpc::ServerContext*, const wire::GetModelStatusRequest* message,
+                        wire::GetModelStatusResponse* answer) override {
+    return models_.GetModelStatus(*message, answer);
+  }
+
+ private:
+  Models& models_;
+};
+
+GrpcServer::GrpcServer(Models& models, const Options& options)
+    : options_(options),
+      predictions_(std::make_unique<Predictions>(models, options)),
+      states_(std::make_unique<States>(models)) {}
+
+GrpcServer::~GrpcServer() { Stop(0); }
+
+Status GrpcServer::Start() {
+  std::shared_ptr<grpc::ServerCredentials> credentials;
+  if (Status status = MakeCredentials(options_, &credentials); !status.ok()) return status;
+  grpc::EnableDefaultHealthCheckService(false);
+  // Debian's gRPC would look for deadlocks in each of its locks.
+  absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);
+  grpc::ServerBuilder builder;
+  const std::string address = options_.host + ":" + std::to_string(options_.grpc_port);
+  builder.AddListeningPort(address, credentials, &port_);
+  builder.RegisterService(predictions_.get());
+  builder.RegisterService(states_.get());
+  builder.RegisterService(&health_);
+  builder.SetMaxReceiveMessageSize(static_cast<int>(options_.max_message_bytes));
+  builder.SetMaxSendMessageSize(static_cast<int>(options_.max_message_bytes));
+  builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);  // a port in use is an error
+  // A request that waits at the gate has a thread. Threads that poll stay for the next request.
+  grpc::ResourceQuota quota("ge-serve");
+  quota.SetMaxThreads(options_.threads + options_.queue + kOtherThreads);
+  builder.SetResourceQuota(quota);
+  builder.SetSyncServerOption(grpc::ServerBuilder::NUM_CQS, 1);
+  builder.SetSyncServerOption(grpc::ServerBuilder::MAX_POLLERS, std::max(2, options_.threads));
+  server_ = builder.BuildAndStart();
+  if (server_ != nullptr && port_ != 0) return Status::OK;
+  return Status(StatusCode::UNAVAILABLE, "gRPC cannot listen on " + address +
+                                             ": the port is in use, the address is not this "
+                                             "machine's, or the files of TLS are no PEM");
+}
+
+void GrpcServer::SetServing(bool serving) { health_.SetServing(serving); }
+
+void GrpcServer::Stop(double seconds) {
+  if (server_ == nullptr) return;
+  health_.Stop();
+  server_->Shutdown(std::chrono::system_clock::now() +
+                    std::chrono::microseconds(static_cast<int64_t>(seconds * 1e6)));
+  server_->Wait();
+  server_.reset();
+}
+
+}  // namespace group_embedding::server

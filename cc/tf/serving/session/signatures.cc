@@ -1,0 +1,131 @@
+#include "tf/serving/session/signatures.h"
+
+#include <utility>
+
+#include "serving/session/options.h"
+
+namespace group_embedding {
+namespace {
+
+using ::tensorflow::DataTypeString;
+using ::tensorflow::Tensor;
+
+template <typename Infos>
+std::string KeysOf(const Infos& infos) {
+  std::string keys;
+  for (const auto& [key, info] : infos) keys += (keys.empty() ? "" : ", ") + key;
+  return keys.empty() ? "none" : keys;
+}
+
+}  // namespace
+
+Signature::Signature(std::string name, const tensorflow::SignatureDef& def)
+    : name_(std::move(name)), method_(def.method_name()) {
+  auto read = [](const auto& from, std::map<std::string, Info>* to) {
+    for (const auto& [key, info] : from) {
+      Info& own = (*to)[key];
+      own = {info.name(), 0, info.dtype(), {}};
+      // A shape that is none is left unknown: TensorFlow checks what is fed.
+      tensorflow::PartialTensorShape shape;
+      if (tensorflow::PartialTensorShape::BuildPartialTensorShape(info.tensor_shape(), &shape)
+              .ok()) {
+        own.shape = shape;
+      }
+    }
+  };
+  read(def.inputs(), &inputs_);
+  read(def.outputs(), &outputs_);
+  for (auto& [key, info] : inputs_) {
+    info.position = feeds_.size();
+    feeds_.push_back(info.tensor);
+  }
+}
+
+absl::Status Signature::CheckInput(const std::string& key, const Info& info,
+                                   const Tensor& tensor) const {
+  const auto where = [&] { return "signature '" + name_ + "', input '" + key + "': expected "; };
+  if (tensor.dtype() != info.dtype) {
+    return absl::InvalidArgumentError(where() + DataTypeString(info.dtype) + ", got " +
+                                      DataTypeString(tensor.dtype()));
+  }
+  if (!info.shape.IsCompatibleWith(tensor.shape())) {
+    return absl::InvalidArgumentError(where() + "shape " + info.shape.DebugString() + ", got " +
+                                      tensor.shape().DebugString());
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Signature::Order(const NamedTensors& inputs, std::vector<Tensor>* fed) const {
+  std::vector<bool> given(feeds_.size());
+  fed->resize(feeds_.size());
+  for (const auto& [key, tensor] : inputs) {
+    const auto found = inputs_.find(key);
+    if (found == inputs_.end()) {
+      return absl::InvalidArgumentError("signature '" + name_ + "': expected the inputs " +
+                                        KeysOf(inputs_) + ", got '" + key + "'");
+    }
+    const Info& info = found->second;
+    if (given[info.position]) {
+      return absl::InvalidArgumentError("signature '" + name_ + "': expected input '" + key +
+                                        "' once");
+    }
+    TF_RETURN_IF_ERROR(CheckInput(key, info, tensor));
+    given[info.position] = true;
+    (*fed)[info.position] = tensor;
+  }
+  for (const auto& [key, info] : inputs_) {
+    if (given[info.position]) continue;
+    return absl::InvalidArgumentError("signature '" + name_ + "': expected the inputs " +
+                                      KeysOf(inputs_) + ", but '" + key + "' is missing");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Signature::Find(std::vector<std::string>* outputs,
+                             std::vector<std::string>* fetches) const {
+  if (outputs->empty()) {
+    for (const auto& [key, info] : outputs_) outputs->push_back(key);
+  }
+  for (const std::string& key : *outputs) {
+    const auto found = outputs_.find(key);
+    if (found == outputs_.end()) {
+      return absl::InvalidArgumentError("signature '" + name_ + "': expected some of the outputs " +
+                                        KeysOf(outputs_) + ", got '" + key + "'");
+    }
+    fetches->push_back(found->second.tensor);
+  }
+  return absl::OkStatus();
+}
+
+std::string Signature::Json() const {
+  auto tensors = [](const std::map<std::string, Info>& infos) {
+    std::string json = "{";
+    for (const auto& [key, info] : infos) {
+      json += (json.size() > 1 ? ", " : "") + Quoted(key) + ": {\"name\": " + Quoted(info.tensor) +
+              ", \"dtype\": " + std::to_string(info.dtype) + ", \"shape\": ";
+      if (info.shape.unknown_rank()) {
+        json += "null";
+      } else {
+        json += "[";
+        for (int d = 0; d < info.shape.dims(); ++d) {
+          json += (d > 0 ? ", " : "") + std::to_string(info.shape.dim_size(d));
+        }
+        json += "]";
+      }
+      json += "}";
+    }
+    return json + "}";
+  };
+  return "{\"method_name\": " + Quoted(method_) + ", \"inputs\": " + tensors(inputs_) +
+         ", \"outputs\": " + tensors(outputs_) + "}";
+}
+
+std::map<std::string, Signature> SignaturesOf(const tensorflow::MetaGraphDef& meta) {
+  std::map<std::string, Signature> signatures;
+  for (const auto& [name, def] : meta.signature_def()) {
+    if (name.rfind("__saved_model_", 0) != 0) signatures[name] = Signature(name, def);
+  }
+  return signatures;
+}
+
+}  // namespace group_embedding

@@ -1,0 +1,47 @@
+// The signatures of a SavedModel: what a request gives and takes.
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "tensorflow/core/framework/tensor.h"
+#include "tensorflow/core/framework/tensor_shape.h"
+#include "tensorflow/core/protobuf/meta_graph.pb.h"
+#include "tf/serving/session/model_session.h"
+
+namespace group_embedding {
+
+class Signature {
+ public:
+  Signature() = default;
+  Signature(std::string name, const tensorflow::SignatureDef& def);
+
+  // Orders the tensors of a request as `feeds` are. Names, dtypes and shapes are checked.
+  absl::Status Order(const NamedTensors& inputs, std::vector<tensorflow::Tensor>* fed) const;
+  // The graph's tensors of these outputs; none: of all, and `outputs` is their names then.
+  absl::Status Find(std::vector<std::string>* outputs, std::vector<std::string>* fetches) const;
+  const std::vector<std::string>& feeds() const { return feeds_; }
+
+  std::string Json() const;
+
+ private:
+  struct Info {
+    std::string tensor;
+    size_t position;  // in the order of keys
+    tensorflow::DataType dtype;
+    tensorflow::PartialTensorShape shape;
+  };
+
+  absl::Status CheckInput(const std::string& key, const Info& info,
+                          const tensorflow::Tensor& tensor) const;
+
+  std::string name_, method_;
+  std::map<std::string, Info> inputs_, outputs_;
+  std::vector<std::string> feeds_;  // the graph's tensors, in the order of keys
+};
+
+// The signatures that a request may name.
+std::map<std::string, Signature> SignaturesOf(const tensorflow::MetaGraphDef& meta);
+
+}  // namespace group_embedding
