@@ -41,13 +41,13 @@ def test_a_server_that_is_not_built_or_lacks_a_library(monkeypatch, capsys, tmp_
     assert "make serving" in capsys.readouterr().err
 
     # Given a program that lacks a shared library
-    error = "ge-serve: error while loading shared libraries: libcpp-httplib.so.0.11: cannot open"
+    error = "ge-serve: error while loading shared libraries: libssl.so.3: cannot open"
     server.PROGRAM.write_text(f"#!/bin/sh\necho '{error}' >&2\nexit 127\n")
     server.PROGRAM.chmod(0o755)
 
     # When it is asked for, Then one sentence says what to install
     assert command.main(["--model", "m=p"]) == 1
-    assert "sudo apt-get install libcpp-httplib0.11" in capsys.readouterr().err
+    assert "sudo apt-get install libssl3" in capsys.readouterr().err
 
 
 def test_the_process_says_why_it_did_not_start(double, tmp_path):

@@ -82,6 +82,10 @@ std::vector<Argument> ArgumentsOf(Options* o) {
       {"rest-port", "PORT",
        "of REST, metrics and the live page (8501); 0 is any that is free, -1 none",
        Number(&o->rest_port, -1, 65535)},
+      {"rest-connections", "N",
+       "connections of REST at a time (1000): another one ends the one that has sent no request for "
+       "the longest time",
+       Number(&o->rest_connections, 1, 1e6)},
       {"threads", "N", "requests computed at a time (0: one per core)",
        Number(&o->threads, 0, 4096)},
       {"queue", "N", "requests that may wait (256)", Number(&o->queue, 0, 4096)},

@@ -29,6 +29,7 @@ struct Options {
   std::string host = "127.0.0.1";
   int grpc_port = 8500;      // 0: any that is free
   int rest_port = 8501;      // -1: none
+  int rest_connections = 1000;
   int threads = 0;           // requests that are computed at a time; 0: one per core
   int queue = 256;           // requests that wait
   int op_threads = 0;        // TensorFlow's, of one op; 0: TensorFlow's choice
