@@ -47,6 +47,7 @@ Status StartModels(Models& models, const sigset_t& signals) {
 
 int Serve(const Options& options) {
   const sigset_t signals = BlockStopSignals();
+  for (const std::string& note : options.notes) Log("arguments", note);
   ServingLibrary library;
   const std::string file = options.library.empty() ? LibraryBesideThis() : options.library;
   Status status = LoadServingLibrary(file, &library);

@@ -66,7 +66,8 @@ class Connection final : public HttpConnection {
   // A completion handler that keeps the connection alive.
   template <typename... Arguments>
   auto Bind(void (Connection::*method)(Arguments...)) {
-    return beast::bind_front_handler(method, std::static_pointer_cast<Connection>(this->shared_from_this()));
+    return beast::bind_front_handler(
+        method, std::static_pointer_cast<Connection>(this->shared_from_this()));
   }
 
   void OnHandshake(Error error) { error ? End() : ReadHead(); }
@@ -93,7 +94,8 @@ class Connection final : public HttpConnection {
     const size_t end = text.find(kHeadEnd);
     if (end != std::string_view::npos) return OnHead(text.substr(0, end + kHeadEnd.size()));
     if (text.size() >= kMostHeadBytes) {
-      return Refuse({431, "expected a head of at most " + std::to_string(kMostHeadBytes) + " bytes"});
+      return Refuse(
+          {431, "expected a head of at most " + std::to_string(kMostHeadBytes) + " bytes"});
     }
     // A line that ends by LF alone would be waited for until the deadline.
     if (text.find("\n\n") != std::string_view::npos) return Refuse(CheckHead(text));
@@ -195,8 +197,7 @@ class Connection final : public HttpConnection {
     HttpRefusal refusal;
     if (is_gzip_) {
       const std::string body = std::move(request_.body);
-      const Inflated inflated =
-          Inflate(body, service_.options.most_body_bytes, &request_.body);
+      const Inflated inflated = Inflate(body, service_.options.most_body_bytes, &request_.body);
       if (inflated == Inflated::kTooLarge) refusal = kTooLarge;
       if (inflated == Inflated::kMalformed) refusal = {400, "malformed request: expected gzip"};
     }
@@ -217,14 +218,14 @@ class Connection final : public HttpConnection {
   // Sets `is_gone` if the client closes the connection before it has the answer. Bytes of its next
   // request end the watch.
   void WatchForEnd(const std::shared_ptr<std::atomic<bool>>& is_gone) {
-    Lowest().socket().async_wait(
-        asio::ip::tcp::socket::wait_read, [self = this->shared_from_this(), this, is_gone](Error error) {
-          char byte = 0;
-          if (error) return;
-          const int socket = Lowest().socket().native_handle();
-          const ssize_t count = recv(socket, &byte, 1, MSG_PEEK | MSG_DONTWAIT);
-          if (count == 0 || (count < 0 && errno != EAGAIN)) *is_gone = true;
-        });
+    Lowest().socket().async_wait(asio::ip::tcp::socket::wait_read, [self = this->shared_from_this(),
+                                                                    this, is_gone](Error error) {
+      char byte = 0;
+      if (error) return;
+      const int socket = Lowest().socket().native_handle();
+      const ssize_t count = recv(socket, &byte, 1, MSG_PEEK | MSG_DONTWAIT);
+      if (count == 0 || (count < 0 && errno != EAGAIN)) *is_gone = true;
+    });
   }
 
   // Answers a request that is not taken, and ends the connection: its next request may begin
@@ -267,8 +268,8 @@ class Connection final : public HttpConnection {
     goes_on ? ReadHead() : Shutdown();
   }
 
-  // Says that nothing more comes, and reads a while: a socket that is closed with unread bytes takes
-  // the answer back.
+  // Says that nothing more comes, and reads a while: a socket that is closed with unread bytes
+  // takes the answer back.
   void Shutdown() {
     state_ = State::kAnswering;
     Lowest().expires_after(kLinger);

@@ -23,7 +23,8 @@ namespace http = beast::http;
 
 // What a connection needs of its server.
 struct HttpService {
-  HttpService(HttpOptions options_, std::function<std::optional<HttpAnswer>(const HttpRequest&)> at_once_,
+  HttpService(HttpOptions options_,
+              std::function<std::optional<HttpAnswer>(const HttpRequest&)> at_once_,
               std::function<HttpAnswer(const HttpRequest&)> handler_,
               std::function<std::string(const std::string&)> refused_)
       : options(std::move(options_)),

@@ -83,9 +83,8 @@ HttpRefusal CheckFraming(const Framing& framing, std::string_view method, bool i
   if (framing.codings > 0 && !EqualsIgnoringCase(framing.coding, "chunked")) {
     return {501, "Transfer-Encoding: expected chunked"};
   }
-  const bool is_number =
-      !framing.length.empty() && framing.length.size() <= kMostDigits &&
-      framing.length.find_first_not_of("0123456789") == std::string_view::npos;
+  const bool is_number = !framing.length.empty() && framing.length.size() <= kMostDigits &&
+                         framing.length.find_first_not_of("0123456789") == std::string_view::npos;
   if (framing.lengths > 0 && !is_number) return Bad("Content-Length is not a number");
   const bool has_body =
       framing.codings > 0 ||
@@ -99,7 +98,8 @@ HttpRefusal CheckFraming(const Framing& framing, std::string_view method, bool i
 }  // namespace
 
 HttpRefusal CheckHead(std::string_view head) {
-  if (!HasOnlyWholeLines(head)) return Bad("expected lines that end by CRLF, without control bytes");
+  if (!HasOnlyWholeLines(head))
+    return Bad("expected lines that end by CRLF, without control bytes");
   const size_t end = head.find(kEnd);
   const std::string_view line = head.substr(0, end);
   const size_t first = line.find(' ');

@@ -15,10 +15,10 @@ struct HttpRefusal {
 
 // Checks the bytes up to and with the empty line that ends the head.
 //
-// Refused are: a CR or LF that is not half of CRLF, other control bytes, folded lines, a blank before
-// a colon, none or two Hosts, Content-Length beside Transfer-Encoding, two of either, a length that is
-// no number, a coding that is not "chunked", Transfer-Encoding in HTTP/1.0, a body of GET or HEAD, and
-// more than 100 fields.
+// Refused are: a CR or LF that is not half of CRLF, other control bytes, folded lines, a blank
+// before a colon, none or two Hosts, Content-Length beside Transfer-Encoding, two of either, a
+// length that is no number, a coding that is not "chunked", Transfer-Encoding in HTTP/1.0, a body
+// of GET or HEAD, and more than 100 fields.
 HttpRefusal CheckHead(std::string_view head);
 
 // The path of a request target: without scheme, authority and query, %XX decoded. False: malformed.

@@ -88,8 +88,8 @@ class HttpServer::Listener {
     if (!error && !options.tls_client_ca.empty()) {
       tls_->load_verify_file(options.tls_client_ca, error);
       if (!error) {
-        tls_->set_verify_mode(
-            asio::ssl::verify_peer | asio::ssl::verify_fail_if_no_peer_cert, error);
+        tls_->set_verify_mode(asio::ssl::verify_peer | asio::ssl::verify_fail_if_no_peer_cert,
+                              error);
       }
     }
     if (!error) return Status::OK;
@@ -101,8 +101,9 @@ class HttpServer::Listener {
   bool Listen() {
     Error error;
     tcp::resolver resolver(io_);
-    const auto found = resolver.resolve(service_.options.host, std::to_string(service_.options.port),
-                                        tcp::resolver::passive, error);
+    const auto found =
+        resolver.resolve(service_.options.host, std::to_string(service_.options.port),
+                         tcp::resolver::passive, error);
     if (error || found.empty()) return false;
     const tcp::endpoint endpoint = found.begin()->endpoint();
     acceptor_.open(endpoint.protocol(), error);
@@ -134,8 +135,8 @@ class HttpServer::Listener {
   }
 
   void Add(tcp::socket socket) {
-    const auto place = connections_.insert(
-        connections_.end(), MakeConnection(std::move(socket), tls_.get(), service_));
+    const auto place = connections_.insert(connections_.end(),
+                                           MakeConnection(std::move(socket), tls_.get(), service_));
     // The connection calls it: its last owner is the handler that is running.
     (*place)->Start([this, place] { connections_.erase(place); });
   }

@@ -3,10 +3,10 @@
 //   accept ─> head ─> body ─┬─ answered at once ────────────────────┬─> answer ─> next head
 //                           └─ worker: the handler computes ────────┘
 //
-// Slow clients cost no thread. A connection ends that takes longer than a deadline for a handshake, a
-// head, a body or the reading of an answer. If connections are at their most, the one that has waited
-// longest without a whole head ends. Pipelined requests are answered in order. A malformed request is
-// answered, and ends its connection.
+// Slow clients cost no thread. A connection ends that takes longer than a deadline for a handshake,
+// a head, a body or the reading of an answer. If connections are at their most, the one that has
+// waited longest without a whole head ends. Pipelined requests are answered in order. A malformed
+// request is answered, and ends its connection.
 #pragma once
 
 #include <functional>
@@ -34,9 +34,9 @@ struct HttpAnswer {
 
 struct HttpOptions {
   std::string host;
-  int port = 0;  // 0: any that is free
+  int port = 0;                                         // 0: any that is free
   std::string tls_certificate, tls_key, tls_client_ca;  // PEM files; "": no TLS
-  size_t most_body_bytes = 0;  // as read, and inflated
+  size_t most_body_bytes = 0;                           // as read, and inflated
   int most_connections = 1000;
   int workers = 64;
 };

@@ -42,13 +42,13 @@ std::optional<HttpAnswer> RestServer::Probe(const HttpRequest& http) const {
   if (http.path == "/healthz") return Text(200, "ok\n");
   if (http.path != "/readyz") return std::nullopt;
   if (is_draining_) return Text(503, "the server stops\n");
-  return models_.ready() ? Text(200, "ok\n") : Text(503, "models are being loaded\n");
+  const std::string missing = models_.NotReady();
+  return missing.empty() ? Text(200, "ok\n") : Text(503, missing);
 }
 
 HttpAnswer RestServer::Answer(const HttpRequest& http) {
   if (http.path.rfind(kModels, 0) == 0) return AnswerModels(http);
-  const bool is_metrics =
-      http.path == "/metrics" || http.path == "/monitoring/prometheus/metrics";
+  const bool is_metrics = http.path == "/metrics" || http.path == "/monitoring/prometheus/metrics";
   const bool is_probe = http.path == "/healthz" || http.path == "/readyz";
   if (!is_metrics && !is_probe && http.path != "/") {
     return Error(404, "unknown path " + http.path.substr(0, 200));
@@ -61,8 +61,9 @@ HttpAnswer RestServer::Answer(const HttpRequest& http) {
 HttpAnswer RestServer::AnswerModels(const HttpRequest& http) {
   if (is_draining_) return Error(503, "the server stops");
   Request request;
-  request.deadline = std::chrono::system_clock::now() +
-                     std::chrono::microseconds(static_cast<int64_t>(options_.timeout_seconds * 1e6));
+  request.deadline =
+      std::chrono::system_clock::now() +
+      std::chrono::microseconds(static_cast<int64_t>(options_.timeout_seconds * 1e6));
   request.cancelled = http.cancelled;
   const std::string method = http.method == "POST" ? "POST" : "GET";
   RestAnswer rest = AnswerRest(models_, request, method, http.path, http.body);
