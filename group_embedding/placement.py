@@ -6,7 +6,7 @@ import re
 
 DISTRIBUTED, REPLICATED, AUTO = "distributed", "replicated", "auto"
 _LOCALIZED = re.compile(r"localized:(\d+)$")
-_SPREADS = "mod", "hash", "one_rank"
+_KINDS = "mod", "hash", "one_rank"
 _CHOICES = "'distributed', 'localized:<rank>', 'replicated' or 'auto'"
 
 
@@ -19,27 +19,25 @@ class Placement:
     `ge.owner_of` names the owner.
     """
 
-    spread: str
+    kind: str
     rank: int = 0
 
     def __post_init__(self):
-        if self.spread not in _SPREADS:
-            choices = ", ".join(map(repr, _SPREADS))
-            raise ValueError(
-                f"Placement: expected spread to be one of {choices}, got {self.spread!r}"
-            )
+        if self.kind not in _KINDS:
+            choices = ", ".join(map(repr, _KINDS))
+            raise ValueError(f"Placement: expected kind to be one of {choices}, got {self.kind!r}")
 
     def num_local_rows(self, num_rows, rank, num_ranks):
         """How many of a table's rows `rank` stores."""
         self._check_by_row("num_local_rows")
-        if self.spread == "one_rank":
+        if self.kind == "one_rank":
             return num_rows if rank == self.rank else 0
         return (num_rows - rank + num_ranks - 1) // num_ranks
 
     def rows_of(self, rank, num_ranks):
         """The rows of a whole table that `rank` stores, in the order of its local rows: a slice."""
         self._check_by_row("rows_of")
-        if self.spread == "one_rank":
+        if self.kind == "one_rank":
             return slice(0, None, 1) if rank == self.rank else slice(0, 0, 1)
         return slice(rank, None, num_ranks)
 
@@ -51,22 +49,22 @@ class Placement:
             num_ranks: of the job.
         """
         self._check_by_row("owner_of")
-        return rows * 0 + self.rank if self.spread == "one_rank" else rows % num_ranks
+        return rows * 0 + self.rank if self.kind == "one_rank" else rows % num_ranks
 
     def local_row(self, rows, num_ranks):
         """The number that each row has on its owner; arguments as of `owner_of`."""
         self._check_by_row("local_row")
-        return rows if self.spread == "one_rank" else rows // num_ranks
+        return rows if self.kind == "one_rank" else rows // num_ranks
 
     def _check_by_row(self, method):
-        if self.spread == "hash":
+        if self.kind == "hash":
             raise ValueError(
                 f"Placement('hash').{method}: expected a table whose rows have numbers, got one "
                 "whose rows are found by key; ge.owner_of(table, keys) says which ranks store keys"
             )
 
     def __str__(self):
-        return f"localized:{self.rank}" if self.spread == "one_rank" else "distributed"
+        return f"localized:{self.rank}" if self.kind == "one_rank" else "distributed"
 
 
 def check_placement(owner, word):

@@ -215,7 +215,7 @@ def test_nobody_includes_a_leaf():
 
 
 def is_served(name):
-    """Whether a file of cc/, by its path there, is of the served half."""
+    """True if a file of cc/, by its path there, is of the served half."""
     return name.startswith(tuple(f"{folder}/" for folder in SERVED))
 
 
@@ -236,7 +236,7 @@ def test_the_library_includes_nothing_of_the_served_half():
 
 
 @pytest.mark.parametrize(
-    "room, above",
+    "folder, above",
     [
         ("serving/lower", ("table", "device", "session", "c_api", "server")),
         ("serving/table", ("device", "session", "c_api", "server")),
@@ -245,11 +245,11 @@ def test_the_library_includes_nothing_of_the_served_half():
         ("serving/c_api", ("table", "device", "server")),
     ],
 )
-def test_rooms_of_the_served_half_include_those_below(room, above):
+def test_folders_of_the_served_half_include_those_below(folder, above):
     names = tuple(f"serving/{folder}/" for folder in above)
 
     assert not offenders(
-        native_files(room), lambda f: [i for i in includes(f) if i.startswith(names)]
+        native_files(folder), lambda f: [i for i in includes(f) if i.startswith(names)]
     )
 
 

@@ -146,7 +146,7 @@ def test_seconds_are_added_by_folder_and_runs_lie_side_by_side(tmp_path):
     [
         ("group_embedding/config.py", "tests/test_config.py"),
         ("group_embedding/lookups/api.py", "tests/lookups"),
-        ("group_embedding/variables/bring_rows.py", "tests/variables/test_bring_rows.py"),
+        ("group_embedding/variables/prefetch_rows.py", "tests/variables/test_prefetch_rows.py"),
         ("cc/table/file/read.cc", "tests/table"),
         ("cc/serving/server/rest.cc", "tests/serving/server"),
         ("docs/guides/keras.md", "tests/test_docs.py"),

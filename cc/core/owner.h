@@ -7,7 +7,7 @@
 
 namespace group_embedding {
 
-enum class Spread : int32_t {
+enum class PlacementKind : int32_t {
   kMod = 0,      // row r on rank r mod num_ranks, there as local row r / num_ranks
   kHash = 1,     // a key on the rank that its hash says; there it is the same key
   kOneRank = 2,  // the whole table on one rank; ids and keys are there what they are here
@@ -15,7 +15,7 @@ enum class Spread : int32_t {
 
 // How one table is spread over ranks.
 struct Placement {
-  Spread spread = Spread::kMod;
+  PlacementKind kind = PlacementKind::kMod;
   int32_t rank = 0;  // of kOneRank
 };
 
@@ -53,8 +53,8 @@ class Owners {
       : placement_(placement), num_ranks_(num_ranks), reciprocal_(~uint64_t{0} / num_ranks + 1) {}
 
   Owner Of(int64_t id) const {
-    if (placement_.spread == Spread::kHash) return {OwnerOfKey(id, num_ranks_), id};
-    if (placement_.spread == Spread::kOneRank) return {placement_.rank, id};
+    if (placement_.kind == PlacementKind::kHash) return {OwnerOfKey(id, num_ranks_), id};
+    if (placement_.kind == PlacementKind::kOneRank) return {placement_.rank, id};
     const int64_t local_id = num_ranks_ == 1 ? id : TimesReciprocal(id);
     return {id - local_id * num_ranks_, local_id};
   }

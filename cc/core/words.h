@@ -31,9 +31,10 @@ inline const Words<DataType>& DataTypeWords() {
   return words;
 }
 
-inline const Words<Spread>& SpreadWords() {
-  static const Words<Spread> words = {
-      {"mod", Spread::kMod}, {"hash", Spread::kHash}, {"one_rank", Spread::kOneRank}};
+inline const Words<PlacementKind>& PlacementWords() {
+  static const Words<PlacementKind> words = {{"mod", PlacementKind::kMod},
+                                             {"hash", PlacementKind::kHash},
+                                             {"one_rank", PlacementKind::kOneRank}};
   return words;
 }
 

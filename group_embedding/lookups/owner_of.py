@@ -56,7 +56,7 @@ def _owner_of_keys(table, keys):
         keys = table._to_int64(keys)
         if table.placement is None:
             return tf.zeros_like(keys)
-        if table.placement.spread == "one_rank":
+        if table.placement.kind == "one_rank":
             return tf.fill(tf.shape(keys), tf.constant(table.placement.rank, tf.int64))
         return key_owners(keys, table.exchange.num_ranks)
 

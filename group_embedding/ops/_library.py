@@ -81,7 +81,8 @@ def native():
 
 
 def core():
-    """What Python calls of the core, `group_embedding._native`, which needs no op of TensorFlow's.
+    """The part of the core that Python calls, `group_embedding._native`. It needs no op of
+    TensorFlow's.
 
     Raises:
         ImportError: it is not built. `make train` leaves it out.

@@ -1,8 +1,8 @@
 """Sources of rows for a group: the interface, and tables that this process holds whole."""
 
-from group_embedding.ops.bring_rows import bring_rows
 from group_embedding.ops.group_lookup import group_lookup
 from group_embedding.ops.locate_rows import locate_rows
+from group_embedding.ops.prefetch_rows import prefetch_rows
 
 
 class RowSource:
@@ -34,7 +34,7 @@ class LocalRows(RowSource):
     """Tables of this process alone."""
 
     def prefetch(self, group, batch):
-        return bring_rows([table.keyed for table in group.tables], batch, group.table_of_feature)
+        return prefetch_rows([table.keyed for table in group.tables], batch, group.table_of_feature)
 
     def look_up(self, group, batch, concat, times=None):
         """See `RowSource`; `times` is that of `locate`."""

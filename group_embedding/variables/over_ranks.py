@@ -79,7 +79,7 @@ def share_of(table):
         return None
     if is_over_replicas(table.exchange):  # this process writes the files of all
         return Share(LocalExchange(), table.exchange.rank, table.exchange.num_ranks)
-    if table.placement.spread == "one_rank":
+    if table.placement.kind == "one_rank":
         is_own = table.placement.rank == table.exchange.rank
         return Share(table.exchange, 0 if is_own else None, 1)
     return Share(table.exchange, table.exchange.rank, table.exchange.num_ranks)
@@ -122,7 +122,7 @@ def own_keys(table, keys):
 
 
 def _is_own(table, keys):
-    if table.placement.spread == "one_rank":
+    if table.placement.kind == "one_rank":
         return tf.fill(tf.shape(keys), table.placement.rank == table.exchange.rank)
     return tf.equal(key_owners(keys, table.exchange.num_ranks), table.exchange.rank)
 

@@ -81,7 +81,7 @@ TEST(RoutedIdsNameTheRowsThatComeBack) {
 
 TEST(KeysAreAskedForAsTheyAreAndCounted) {
   Case two;
-  two.tables[1] = {kAnyKey, {Spread::kHash, 0}};
+  two.tables[1] = {kAnyKey, {PlacementKind::kHash, 0}};
   two.Run(3, SerialFor);
   // All keys: the negative one, which none may leave out, and that of weight 0.
   const TableRequest& keys = two.requests[1];
@@ -104,7 +104,7 @@ TEST(KeysAreAskedForAsTheyAreAndCounted) {
 
 TEST(ATableOnOneRankIsAskedForThere) {
   Case two;
-  two.tables[0].placement = {Spread::kOneRank, 2};
+  two.tables[0].placement = {PlacementKind::kOneRank, 2};
   two.Run(3, SerialFor);
   CHECK_EQ(two.requests[0].first_row, (std::vector<int64_t>{0, 0, 0, 2}));
   CHECK_EQ(two.requests[0].ids, (std::vector<int64_t>{7, 2}));

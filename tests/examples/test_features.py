@@ -47,7 +47,7 @@ class TestIdsAreThoseOfTheColumns:
         check_same_rows(criteo.SCHEMA, examples)
 
 
-def test_numbers_are_brought_near_one():
+def test_numbers_are_prefetched_near_one():
     age = Numeric("age", shift=35, scale=20)
     np.testing.assert_allclose(age.scaled(tf.constant([35.0, 55.0, 1e9])), [0, 1, 5])
     count = Numeric("count", log=True)

@@ -10,7 +10,7 @@ USERS = """user_id:token\tage:token\tgender:token\toccupation:token\tzip_code:to
 7\t57\tF\tadministrator\tV3N4P
 """
 ITEMS = """item_id:token\tmovie_title:token_seq\trelease_year:token\tclass:token_seq
-3\tFour Rooms\t1995\tThriller
+3\tFour Stars\t1995\tThriller
 267\t"unknown\tunkonwn\tunknown
 543\tMisérables, Les (It's)\t1935\tDrama Musical Children's
 """
@@ -58,7 +58,7 @@ def test_item_fields(features):
         [b"unknown", b"", b""],
     ]
     assert features["title_words"].tolist() == [
-        [b"four", b"rooms", b""],
+        [b"four", b"stars", b""],
         ["misérables".encode(), b"les", b"it's"],
         [b"unknown", b"", b""],
     ]

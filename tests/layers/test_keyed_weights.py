@@ -68,7 +68,7 @@ def test_weights_are_set_back():
 
 
 @pytest.mark.parametrize("optimizer", ["Adam", "Adagrad"])
-def test_weights_of_another_model_bring_no_slots(optimizer):
+def test_weights_of_another_model_prefetch_no_slots(optimizer):
     # Given a trained model, and one without training that gets its weights
     trained = {keyed: make_model(keyed, optimizer) for keyed in (True, False)}
     others = {keyed: make_model(keyed, optimizer) for keyed in (True, False)}

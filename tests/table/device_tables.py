@@ -50,8 +50,8 @@ class DeviceTable:
 
 
 def bring(requests):
-    """core.bring_rows of (DeviceTable, keys)."""
+    """core.prefetch_rows of (DeviceTable, keys)."""
     arrays = [
         (t.table, core.DeviceArray(np.ascontiguousarray(keys, np.int64))) for t, keys in requests
     ]
-    core.bring_rows(arrays)
+    core.prefetch_rows(arrays)

@@ -12,7 +12,7 @@ from table.test_disk_tier import (  # noqa: F401
     test_a_slot_that_comes_late_starts_anew_on_disk_too,
     test_a_small_memory_trains_to_the_same_bits,
     test_a_snapshot_is_of_one_instant_in_both_tiers,
-    test_reading_brings_rows_into_memory_and_counts_nothing,
+    test_reading_prefetches_rows_into_memory_and_counts_nothing,
     test_which_rows_leave_memory_first,
 )
 

@@ -86,7 +86,7 @@ def test_a_small_memory_trains_to_the_same_bits(cache_strategy, threads):
     assert_equal_content(table, in_memory)
 
 
-def test_reading_brings_rows_into_memory_and_counts_nothing():
+def test_reading_prefetches_rows_into_memory_and_counts_nothing():
     table = make_table(10)
     for begin in range(0, 30, 10):
         train(table, np.arange(begin, begin + 10), step=begin)

@@ -6,7 +6,7 @@
 namespace group_embedding {
 namespace {
 
-constexpr int64_t kMostBroughtBytes = int64_t{256} << 20;  // a call; others are read in place
+constexpr int64_t kMostPrefetchedBytes = int64_t{256} << 20;  // a call; others are read in place
 
 // For warps that go through a list whose length the device knows.
 unsigned BlocksForList(int64_t most) {
@@ -34,7 +34,7 @@ struct Layout {
     args.num_requests = static_cast<int64_t>(requests.size());
     args.num_cells = 64;
     while (args.num_cells < static_cast<uint64_t>(2 * num_rows)) args.num_cells *= 2;
-    args.capacity = std::min(num_rows, kMostBroughtBytes / std::max<int64_t>(args.stride, 1));
+    args.capacity = std::min(num_rows, kMostPrefetchedBytes / std::max<int64_t>(args.stride, 1));
     char* const begin = static_cast<char*>(memory);
     int64_t at = arrays.size();
     auto take = [&](int64_t size) {
@@ -44,12 +44,12 @@ struct Layout {
     };
     // Cleared together.
     args.keys = reinterpret_cast<unsigned long long*>(take(args.num_cells * sizeof(*args.keys)));
-    args.num_brought = reinterpret_cast<uint32_t*>(take(sizeof(uint32_t)));
+    args.num_prefetched = reinterpret_cast<uint32_t*>(take(sizeof(uint32_t)));
     args.buckets = reinterpret_cast<uint32_t*>(take(kNumBuckets * sizeof(uint32_t)));
     cleared_bytes = at - arrays.size();
     args.numbers = reinterpret_cast<uint32_t*>(take(args.num_cells * sizeof(uint32_t)));
     args.order = reinterpret_cast<uint32_t*>(take(num_rows * sizeof(uint32_t)));
-    args.brought = reinterpret_cast<BroughtRow*>(take(num_rows * sizeof(BroughtRow)));
+    args.brought = reinterpret_cast<PrefetchedRow*>(take(num_rows * sizeof(PrefetchedRow)));
     args.memory = take(args.capacity * args.stride);
     bytes = at;
   }
@@ -92,7 +92,7 @@ cudaError_t FetchedRows::FindRows(int64_t* rows, cudaStream_t stream) {
   const unsigned list_blocks = BlocksForList(num_rows_);
   ScanBucketsKernel<<<1, kScanThreads, 0, stream>>>(args);
   OrderRowsKernel<<<list_blocks, kThreads, 0, stream>>>(args);
-  BringRowsKernel<<<list_blocks, kThreads, 0, stream>>>(args);
+  PrefetchRowsKernel<<<list_blocks, kThreads, 0, stream>>>(args);
   AddressRowsKernel<<<BlocksFor(num_rows_), kThreads, 0, stream>>>(args, num_rows_);
   return cudaGetLastError();
 }

@@ -19,7 +19,7 @@ constexpr uint32_t kMarkAfter = 8;
 constexpr int kPageBits = 21, kNumBuckets = 4096, kScanThreads = 1024;
 
 // A row that a call brings.
-struct BroughtRow {
+struct PrefetchedRow {
   int64_t row;
   int64_t request;  // one of its table
 };
@@ -39,14 +39,14 @@ struct FetchArgs {
   unsigned long long* keys;  // [num_cells] table + 1, row; 0: free
   uint32_t* numbers;         // [num_cells]
   uint64_t num_cells;        // a power of two
-  uint32_t* num_brought;
-  uint32_t* buckets;    // [kNumBuckets] how many rows; then where the next of them goes in `order`
-  uint32_t* order;      // [rows of the call] numbers of rows
-  BroughtRow* brought;  // [rows of the call]
-  char* memory;         // [capacity, stride] their content
+  uint32_t* num_prefetched;
+  uint32_t* buckets;  // [kNumBuckets] how many rows; then where the next of them goes in `order`
+  uint32_t* order;    // [rows of the call] numbers of rows
+  PrefetchedRow* brought;  // [rows of the call]
+  char* memory;            // [capacity, stride] their content
   int64_t capacity, stride;
 
-  __device__ uint32_t* BucketOf(const BroughtRow& row) const {
+  __device__ uint32_t* BucketOf(const PrefetchedRow& row) const {
     const RowCacheRef& cache = requests[row.request].cache;
     const auto address = reinterpret_cast<uintptr_t>(cache.rows + row.row * cache.row_bytes);
     return buckets + (address >> kPageBits) % kNumBuckets;
@@ -61,7 +61,7 @@ __device__ int64_t TakeCell(const FetchArgs& args, int64_t request, int64_t tabl
        cell = (cell + 1) & (args.num_cells - 1)) {
     const auto former = atomicCAS(args.keys + cell, 0ull, key);
     if (former == 0) {
-      const uint32_t number = atomicAdd(args.num_brought, 1u);
+      const uint32_t number = atomicAdd(args.num_prefetched, 1u);
       args.numbers[cell] = number;
       args.brought[number] = {row, request};
       atomicAdd(args.BucketOf(args.brought[number]), 1u);
@@ -137,26 +137,26 @@ __global__ void __launch_bounds__(kScanThreads) ScanBucketsKernel(FetchArgs args
 }
 
 __global__ void __launch_bounds__(kThreads) OrderRowsKernel(FetchArgs args) {
-  const uint32_t num_rows = *args.num_brought;
+  const uint32_t num_rows = *args.num_prefetched;
   for (uint32_t n = blockIdx.x * kThreads + threadIdx.x; n < num_rows; n += gridDim.x * kThreads) {
     args.order[atomicAdd(args.BucketOf(args.brought[n]), 1u)] = n;
   }
 }
 
 // Warps bring the rows over the bus, one after the other.
-__global__ void __launch_bounds__(kThreads) BringRowsKernel(FetchArgs args) {
-  const int64_t num_rows = *args.num_brought;
+__global__ void __launch_bounds__(kThreads) PrefetchRowsKernel(FetchArgs args) {
+  const int64_t num_rows = *args.num_prefetched;
   const int lane = threadIdx.x % kWarpSize;
   const int64_t num_warps = int64_t{gridDim.x} * kWarpsPerBlock;
   for (int64_t i = int64_t{blockIdx.x} * kWarpsPerBlock + threadIdx.x / kWarpSize; i < num_rows;
        i += num_warps) {
     const uint32_t n = args.order[i];
     if (n >= args.capacity) continue;
-    const BroughtRow row = args.brought[n];
+    const PrefetchedRow row = args.brought[n];
     const RowCacheRef& cache = args.requests[row.request].cache;
     CopyRow(cache.rows + row.row * cache.row_bytes, args.memory + n * args.stride, cache.row_bytes,
             lane);
-    if (lane == 0) atomicAdd(cache.counts + kBrought, 1ull);
+    if (lane == 0) atomicAdd(cache.counts + kPrefetched, 1ull);
   }
 }
 
@@ -169,7 +169,7 @@ __global__ void __launch_bounds__(kThreads) AddressRowsKernel(FetchArgs args, in
     args.rows[i] = reinterpret_cast<int64_t>(args.memory + number * args.stride);
     return;
   }
-  const BroughtRow row = args.brought[number];
+  const PrefetchedRow row = args.brought[number];
   const RowCacheRef& cache = args.requests[row.request].cache;
   args.rows[i] = reinterpret_cast<int64_t>(cache.rows + row.row * cache.row_bytes);
 }
@@ -196,12 +196,12 @@ __device__ int WayToTake(unsigned long long tag, uint32_t call, int lane, bool* 
 // A warp per brought row. A set takes one row a call.
 __global__ void __launch_bounds__(kThreads) KeepRowsKernel(FetchArgs args) {
   static_assert(kCacheWays == 8, "three bits in WayToTake");
-  const int64_t num_rows = min(int64_t{*args.num_brought}, args.capacity);
+  const int64_t num_rows = min(int64_t{*args.num_prefetched}, args.capacity);
   const int lane = threadIdx.x % kWarpSize;
   const int64_t num_warps = int64_t{gridDim.x} * kWarpsPerBlock;
   for (int64_t n = int64_t{blockIdx.x} * kWarpsPerBlock + threadIdx.x / kWarpSize; n < num_rows;
        n += num_warps) {
-    const BroughtRow row = args.brought[n];
+    const PrefetchedRow row = args.brought[n];
     const RowCacheRef& cache = args.requests[row.request].cache;
     if (cache.num_sets == 0) continue;
     const uint64_t set = SetOf(cache, row.row);

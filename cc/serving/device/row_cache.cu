@@ -97,7 +97,7 @@ RowCacheCounts RowCache::counts() const {
   const OnDevice on_device(device_);
   unsigned long long counts[kNumCounts] = {};
   cudaMemcpy(counts, ref_.counts, sizeof(counts), cudaMemcpyDeviceToHost);
-  return {static_cast<int64_t>(counts[kFound]), static_cast<int64_t>(counts[kBrought]),
+  return {static_cast<int64_t>(counts[kFound]), static_cast<int64_t>(counts[kPrefetched]),
           static_cast<int64_t>(counts[kKept]),
           is_broken_ ? 0 : static_cast<int64_t>(ref_.num_sets) * kCacheWays};
 }

@@ -18,7 +18,7 @@ constexpr unsigned long long kRowMask = (1ull << kRowBits) - 1, kNoTag = ~0ull;
 constexpr uint32_t kCallMask = 0xFFFFFF;
 constexpr int64_t kNoNote = -1;
 
-enum Count { kFound, kBrought, kKept, kNumCounts };
+enum Count { kFound, kPrefetched, kKept, kNumCounts };
 
 __device__ inline unsigned long long MakeTag(int64_t row, uint32_t call) {
   return static_cast<unsigned long long>(row) | static_cast<unsigned long long>(call & kCallMask)

@@ -167,7 +167,7 @@ class ServedTable {
   // TierOptions::expire. `second`: CacheSecond(), or a later one.
   void Expire(int64_t second);
   static int64_t CacheSecond();  // now
-  // Before the first reader: copies of rows, which are told when rows get other content.
+  // Before the first reader: copies of rows, which follow the content of rows.
   void SetCopies(std::unique_ptr<DeviceCopies> copies) { copies_ = std::move(copies); }
   // Before the first Load: the number of keys that will come.
   void Reserve(int64_t num_keys);

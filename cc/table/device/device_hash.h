@@ -14,13 +14,13 @@
 #include <vector>
 
 #include "core/status.h"
-#include "table/device/bring_rows.h"
 #include "table/device/device_memory.h"
 #include "table/device/device_snapshot.h"
 #include "table/device/device_streams.h"
 #include "table/device/device_table.h"
 #include "table/device/device_table_ref.cuh"
 #include "table/device/growing_index.h"
+#include "table/device/prefetch_rows.h"
 #include "table/device/row_moves.h"
 
 namespace group_embedding {
@@ -77,27 +77,27 @@ class DeviceHash : public EmbeddingTable {
   std::mutex& mutex() const { return mutex_; }
   // Before that, for a table that has rows on disk: brings those of the keys into memory, and makes
   // sure that there is space for new ones. Holding its mutex.
-  virtual Status BringIn(const std::vector<DeviceKeys>&, Access, cudaStream_t) { return {}; }
-  // Rows on disk of the next batch, ahead of it: BringAhead takes its keys; BringSome brings some
-  // rows while `stream` goes on, and returns whether there may be more; IsBringing: whether there
-  // is something to do for it. Holding the mutex, but for AwaitMark, after which BringSome need not
-  // wait for the device.
-  virtual void BringAhead(const std::vector<DeviceKeys>&, cudaStream_t) {}
-  virtual bool IsBringing() const { return false; }
-  virtual bool BringSome() { return false; }
+  virtual Status PrefetchRowsOf(const std::vector<DeviceKeys>&, Access, cudaStream_t) { return {}; }
+  // Rows on disk of the next batch, ahead of it: PrefetchAhead takes its keys; PrefetchSome brings
+  // some rows while `stream` goes on, and returns whether there may be more; IsPrefetching: whether
+  // there is something to do for it. Holding the mutex, but for AwaitMark, after which PrefetchSome
+  // need not wait for the device.
+  virtual void PrefetchAhead(const std::vector<DeviceKeys>&, cudaStream_t) {}
+  virtual bool IsPrefetching() const { return false; }
+  virtual bool PrefetchSome() { return false; }
   void AwaitMark() const { streams_.AwaitMark(); }
   Status Prepare(int64_t num_keys, Access access, cudaStream_t stream);
   DeviceTableRef Ref() const;
   Status CheckFull(cudaStream_t stream);
   RowCopies* snapshot() const { return snapshot_.get(); }
 
-  // What BringRowsCuda does with a table, holding its mutex: if rows can be brought, memory for
+  // What PrefetchRowsCuda does with a table, holding its mutex: if rows can be brought, memory for
   // `num_keys` keys whose rows are then marked on `stream`; and around the exchange on another
-  // stream, BeginBringing and EndBringing.
-  bool CanBringRows() const;
-  Status MakeBringSpace(int64_t num_keys, cudaStream_t stream);
-  BringRef BeginBringing(cudaStream_t stream);
-  void EndBringing(cudaStream_t stream) { streams_.EndAlone(stream); }
+  // stream, BeginPrefetching and EndPrefetching.
+  bool CanPrefetchRows() const;
+  Status MakePrefetchSpace(int64_t num_keys, cudaStream_t stream);
+  PrefetchRef BeginPrefetching(cudaStream_t stream);
+  void EndPrefetching(cudaStream_t stream) { streams_.EndAlone(stream); }
 
   // For the snapshot that is being read.
   void ForgetSnapshot();
@@ -186,8 +186,8 @@ class DeviceHash : public EmbeddingTable {
   std::unique_ptr<Memory> infos_, free_rows_, candidates_, free_candidates_, bloom_;
   std::vector<SlotOptions> slots_;
   std::vector<std::unique_ptr<DeviceMemory>> slot_arrays_;
-  std::unique_ptr<RowMoves> moves_;      // null: all rows are in device memory
-  std::unique_ptr<RowBringer> bringer_;  // null: no rows were brought yet
+  std::unique_ptr<RowMoves> moves_;                  // null: all rows are in device memory
+  std::unique_ptr<TierPrefetcher> tier_prefetcher_;  // null: no rows were brought yet
   std::unique_ptr<GrowingIndex> index_;
   TableReport* report_ = nullptr;  // page-locked
   int64_t usable_rows_ = 0, usable_candidates_ = 0, bloom_bytes_ = 0;

@@ -149,7 +149,7 @@ DeviceTableRef DeviceHash::Ref() const {
   ref.enqueued = enqueued_;
   ref.copies = snapshot_ == nullptr ? nullptr : snapshot_->ref();
   if (moves_ != nullptr) ref.moves = moves_->ref(device_rows_, BytesPerRow());
-  if (bringer_ != nullptr) bringer_->Complete(&ref.moves);
+  if (tier_prefetcher_ != nullptr) tier_prefetcher_->Complete(&ref.moves);
   ref.num_slot_arrays = static_cast<int32_t>(slots_.size());
   for (size_t s = 0; s < slots_.size(); ++s) {
     ref.slot_arrays[s] = {slot_arrays_[s]->data(), slots_[s].width, slots_[s].dtype,
@@ -188,7 +188,7 @@ Status DeviceHash::Prepare(int64_t num_keys, Access access, cudaStream_t stream)
   if (access == Access::kTrain && batches_.empty() && !is_ahead) MoveRows();
   streams_.Use(stream);
   if (access == Access::kRead) return {};
-  if (bringer_ != nullptr && !is_ahead) RequireCuda(bringer_->ForgetNext(stream));
+  if (tier_prefetcher_ != nullptr && !is_ahead) RequireCuda(tier_prefetcher_->ForgetNext(stream));
   streams_.Follow(&training_stream_, stream);
   if (!is_ahead) ReleaseRetired();
   Status status = MakeSpace(num_keys, stream);

@@ -107,7 +107,7 @@ class DeviceSnapshot : public Snapshot {
 
 int64_t DeviceHash::BeginBatch() {
   std::lock_guard<std::mutex> lock(mutex_);
-  const int64_t batch = clock_ += 2;  // no call has the number before it: bring_from_disk.cu
+  const int64_t batch = clock_ += 2;  // no call has the number before it: prefetch_from_disk.cu
   batches_.insert(batch);
   return batch;
 }
@@ -115,7 +115,7 @@ int64_t DeviceHash::BeginBatch() {
 void DeviceHash::EndBatch(int64_t batch) {
   std::lock_guard<std::mutex> lock(mutex_);
   batches_.erase(batches_.find(batch));
-  if (!IsBringing()) MoveRows();  // it would wait for the device, and rows from disk for it
+  if (!IsPrefetching()) MoveRows();  // it would wait for the device, and rows from disk for it
 }
 
 // Does nothing if there is no memory for the copies that a running snapshot needs of moved rows.
@@ -131,25 +131,26 @@ void DeviceHash::MoveRows() {
 }
 
 // A snapshot that is read would need copies of all rows that move.
-bool DeviceHash::CanBringRows() const {
+bool DeviceHash::CanPrefetchRows() const {
   return moves_ != nullptr && usable_rows_ > device_rows_ && snapshot_ == nullptr;
 }
 
-Status DeviceHash::MakeBringSpace(int64_t num_keys, cudaStream_t stream) {
+Status DeviceHash::MakePrefetchSpace(int64_t num_keys, cudaStream_t stream) {
   Status status;
-  if (bringer_ == nullptr) bringer_ = std::make_unique<RowBringer>(reserved_rows_, &status);
-  if (status.ok()) status = bringer_->Grow(usable_rows_, num_keys);
+  if (tier_prefetcher_ == nullptr)
+    tier_prefetcher_ = std::make_unique<TierPrefetcher>(reserved_rows_, &status);
+  if (status.ok()) status = tier_prefetcher_->Grow(usable_rows_, num_keys);
   if (!status.ok()) {
-    bringer_ = nullptr;
+    tier_prefetcher_ = nullptr;
     return status.In(Named(": "));
   }
   streams_.Use(stream);
   return {};
 }
 
-BringRef DeviceHash::BeginBringing(cudaStream_t stream) {
+PrefetchRef DeviceHash::BeginPrefetching(cudaStream_t stream) {
   streams_.BeginAlone(stream);
-  return bringer_->ref(Ref(), OldestBatchLocked());
+  return tier_prefetcher_->ref(Ref(), OldestBatchLocked());
 }
 
 int64_t DeviceHash::OldestBatchLocked() const {

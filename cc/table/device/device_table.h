@@ -27,7 +27,7 @@ class DeviceHash;
 // The division of a table's rows between device memory and page-locked host memory, where kernels
 // use them in place. Hot rows in host memory are exchanged with cold rows in device memory
 // (row_moves.h). So row numbers are valid until the batch that located them ends or, without a
-// batch, until keys are located for training again or rows are brought (BringRowsCuda).
+// batch, until keys are located for training again or rows are brought (PrefetchRowsCuda).
 struct DeviceTierOptions {
   // Bytes of rows in device memory, with their slots and infos; 0: all rows are there. In addition,
   // device memory holds the index, and 40 bytes for each row in host memory. A slot made later
@@ -80,24 +80,24 @@ int64_t LocateRowsScratchBytes(const DeviceKeysToLocate* requests, int64_t num_r
 Status LocateRowsCuda(const DeviceKeysToLocate* requests, int64_t num_requests, Access access,
                       int64_t step, void* scratch, cudaStream_t stream);
 
-// Brings rows of the next batch from host memory to device memory (bring_rows.h), while the device
-// goes on with what `stream` is given. A hint: results stay as they are. Tables whose rows are all
-// in one memory are passed over, and keys without a row. `rows`, `times` and `reads` are not used.
-// scratch: as of LocateRowsCuda, of LocateRowsScratchBytes to read.
+// Brings rows of the next batch from host memory to device memory (prefetch_rows.h), while the
+// device goes on with what `stream` is given. A hint: results stay as they are. Tables whose rows
+// are all in one memory are passed over, and keys without a row. `rows`, `times` and `reads` are
+// not used. scratch: as of LocateRowsCuda, of LocateRowsScratchBytes to read.
 //
 // Rows of the keys that are on disk are then brought to memory by a thread of the host, table by
-// table: it awaits the device, and calls BringFromDisk until that returns false.
-Status BringRowsCuda(const DeviceKeysToLocate* requests, int64_t num_requests, void* scratch,
-                     cudaStream_t stream);
+// table: it awaits the device, and calls PrefetchFromDisk until that returns false.
+Status PrefetchRowsCuda(const DeviceKeysToLocate* requests, int64_t num_requests, void* scratch,
+                        cudaStream_t stream);
 // Whether there is something to do for such a thread.
-bool HasRowsToBring(const DeviceHash& table);
-// Waits for what streams were given until BringRowsCuda was called.
-void AwaitRowsToBring(const DeviceHash& table);
+bool HasRowsToPrefetch(const DeviceHash& table);
+// Waits for what streams were given until PrefetchRowsCuda was called.
+void AwaitRowsToPrefetch(const DeviceHash& table);
 // Brings some rows, and returns whether there may be more. It waits for nothing that streams were
-// given since BringRowsCuda was called, and may be called where keys may be located. Locating
+// given since PrefetchRowsCuda was called, and may be called where keys may be located. Locating
 // brings the rows that are still to come first. An error ends it: the call that locates the keys
 // meets it, too.
-bool BringFromDisk(DeviceHash* table);
+bool PrefetchFromDisk(DeviceHash* table);
 
 // EmbeddingTable::BeforeWrite with row numbers in device memory; enqueues on `stream`.
 Status BeforeWriteCuda(DeviceHash* table, const int64_t* rows, int64_t num_rows,

@@ -203,9 +203,9 @@ std::vector<std::unique_lock<std::mutex>> LockAll(std::vector<DeviceHash*> table
 }
 
 // Returns whether there is memory to bring rows. The caller holds the tables' mutexes.
-bool MakeBringSpace(const LocatePlan& plan, cudaStream_t stream) {
+bool MakePrefetchSpace(const LocatePlan& plan, cudaStream_t stream) {
   for (size_t t = 0; t < plan.tables.size(); ++t) {
-    if (plan.tables[t]->MakeBringSpace(plan.KeysOf(t), stream).ok()) continue;
+    if (plan.tables[t]->MakePrefetchSpace(plan.KeysOf(t), stream).ok()) continue;
     cudaGetLastError();
     return false;
   }
@@ -241,7 +241,7 @@ Status LocateRowsCuda(const DeviceKeysToLocate* requests, int64_t num_requests, 
   const auto locks = LockAll(plan.tables);
   const auto keys = KeysOfTables(plan);
   for (size_t t = 0; t < plan.tables.size(); ++t) {
-    const Status status = plan.tables[t]->BringIn(keys[t], access, stream);
+    const Status status = plan.tables[t]->PrefetchRowsOf(keys[t], access, stream);
     if (!status.ok()) return status;
   }
   return Locate(plan, access, /*admits_all=*/false, step, scratch, stream);
@@ -254,33 +254,33 @@ Status ExchangeRows(const DeviceKeysToLocate* requests, int64_t num_requests, vo
                     cudaStream_t stream) {
   std::vector<DeviceKeysToLocate> of_two_memories;
   std::copy_if(requests, requests + num_requests, std::back_inserter(of_two_memories),
-               [](const DeviceKeysToLocate& r) { return r.table->CanBringRows(); });
+               [](const DeviceKeysToLocate& r) { return r.table->CanPrefetchRows(); });
   const LocatePlan plan =
       PlanLocate(of_two_memories.data(), static_cast<int64_t>(of_two_memories.size()));
   if (plan.num_positions() == 0) return {};
   if (plan.num_positions() >= INT32_MAX) return "expected fewer than 2^31 keys in a call";
-  if (!MakeBringSpace(plan, stream)) return {};
+  if (!MakePrefetchSpace(plan, stream)) return {};
   const Status status = MarkNext(plan, scratch, stream);
   if (!status.ok()) return status;
-  const cudaStream_t beside = BringStream();
-  std::vector<BringRef> tables;
-  for (DeviceHash* table : plan.tables) tables.push_back(table->BeginBringing(beside));
-  const cudaError_t error = EnqueueBringing(tables, beside);
-  for (DeviceHash* table : plan.tables) table->EndBringing(beside);
+  const cudaStream_t beside = PrefetchStream();
+  std::vector<PrefetchRef> tables;
+  for (DeviceHash* table : plan.tables) tables.push_back(table->BeginPrefetching(beside));
+  const cudaError_t error = EnqueuePrefetching(tables, beside);
+  for (DeviceHash* table : plan.tables) table->EndPrefetching(beside);
   return InWords(error);
 }
 
 }  // namespace
 
-Status BringRowsCuda(const DeviceKeysToLocate* requests, int64_t num_requests, void* scratch,
-                     cudaStream_t stream) {
+Status PrefetchRowsCuda(const DeviceKeysToLocate* requests, int64_t num_requests, void* scratch,
+                        cudaStream_t stream) {
   const Stage stage("bring rows");
   const LocatePlan plan = PlanLocate(requests, num_requests);
   const auto locks = LockAll(plan.tables);
   const Status status = ExchangeRows(requests, num_requests, scratch, stream);
   if (!status.ok()) return status;
   const auto keys = KeysOfTables(plan);
-  for (size_t t = 0; t < plan.tables.size(); ++t) plan.tables[t]->BringAhead(keys[t], stream);
+  for (size_t t = 0; t < plan.tables.size(); ++t) plan.tables[t]->PrefetchAhead(keys[t], stream);
   return {};
 }
 

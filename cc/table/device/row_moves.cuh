@@ -24,7 +24,7 @@ struct MovesRef {
   int64_t max_wanted;
   int64_t device_rows;  // the first so many rows are in device memory
   CacheStrategy cache_strategy;
-  uint32_t* is_next;  // [num_next] a bit per row: see bring_rows.h
+  uint32_t* is_next;  // [num_next] a bit per row: see prefetch_rows.h
   int64_t num_next;   // rows that have one
 
   __device__ int64_t ClockOf(int64_t row) const {

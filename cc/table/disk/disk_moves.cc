@@ -69,8 +69,8 @@ void DiskTieredShards::EndBatch(int64_t batch) {
   HostShards::EndBatch(batch);
 }
 
-Status DiskTieredShards::BringIn(std::vector<int64_t> keys, Access access,
-                                 const ParallelFor& parallel_for) {
+Status DiskTieredShards::PrefetchRowsOf(std::vector<int64_t> keys, Access access,
+                                        const ParallelFor& parallel_for) {
   if (!disk_->failed().ok()) return disk_->failed();
   std::sort(keys.begin(), keys.end(), IsBeforeOnDisk);
   const int64_t num_keys = static_cast<int64_t>(keys.size());

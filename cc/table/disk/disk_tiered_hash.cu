@@ -146,9 +146,9 @@ std::unique_ptr<Snapshot> DiskTieredHash::TakeSnapshot(bool changes_only, const 
                              &mutex_, &changes_);
 }
 
-Status DiskTieredHash::BringIn(const std::vector<DeviceKeys>& keys, Access access,
-                               cudaStream_t stream) {
-  while (BringSome()) {  // which waits for less of the device's work
+Status DiskTieredHash::PrefetchRowsOf(const std::vector<DeviceKeys>& keys, Access access,
+                                      cudaStream_t stream) {
+  while (PrefetchSome()) {  // which waits for less of the device's work
   }
   if (!disk_->failed().ok()) return disk_->failed();
   if (disk_->store().num_keys() == 0) {

@@ -33,11 +33,12 @@ class DiskTieredHash : public DeviceHash {
   void Clear() override;
   std::unique_ptr<Snapshot> TakeSnapshot(bool changes_only, const Eviction& eviction, int64_t step,
                                          int64_t follower) override;
-  Status BringIn(const std::vector<DeviceKeys>& keys, Access access, cudaStream_t stream) override;
-  // In bring_from_disk.cu.
-  void BringAhead(const std::vector<DeviceKeys>& keys, cudaStream_t stream) override;
-  bool IsBringing() const override;
-  bool BringSome() override;
+  Status PrefetchRowsOf(const std::vector<DeviceKeys>& keys, Access access,
+                        cudaStream_t stream) override;
+  // In prefetch_from_disk.cu.
+  void PrefetchAhead(const std::vector<DeviceKeys>& keys, cudaStream_t stream) override;
+  bool IsPrefetching() const override;
+  bool PrefetchSome() override;
 
  private:
   // The caller of the methods below holds the mutex and uses the table alone, or all but the rows
@@ -63,7 +64,7 @@ class DiskTieredHash : public DeviceHash {
     ref.clock = clock;
     return ref;
   }
-  bool BringNext(KeysAhead* ahead);
+  bool PrefetchNext(KeysAhead* ahead);
 
   std::unique_ptr<RowsOnDisk> disk_;
   std::unique_ptr<KeysAhead> ahead_;  // null: there is nothing to bring

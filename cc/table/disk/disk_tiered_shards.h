@@ -24,8 +24,8 @@ class DiskTieredShards : public HostShards, public TierBelowMemory {
   TierBelowMemory* lower_tier() override { return this; }
   std::unique_lock<std::mutex> StartLocating() override;
   void Use(int64_t row) override { uses()[row].call = call_; }
-  Status BringIn(std::vector<int64_t> keys, Access access,
-                 const ParallelFor& parallel_for) override;
+  Status PrefetchRowsOf(std::vector<int64_t> keys, Access access,
+                        const ParallelFor& parallel_for) override;
   void Hold(const int64_t* rows, int64_t num_rows, int64_t batch) override;
   void EndBatch(int64_t batch) override;
 

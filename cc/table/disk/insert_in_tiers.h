@@ -28,7 +28,7 @@ struct UpperTier {
   std::function<void(const std::vector<int64_t>& keys)> drop_counts;
 };
 
-// As EmbeddingTable::Insert of `table`, `at_once` rows at a time. Neither tier has an eviction to
+// As EmbeddingTable::Insert of `table`, `at_once` rows at a time. No tier has an eviction to
 // complete. Exclusive.
 Status InsertInTiers(const EmbeddingTable& table, const KeyedRowsView& given, int64_t at_once,
                      const UpperTier& memory, RowsOnDisk* disk);

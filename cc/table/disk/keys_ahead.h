@@ -45,7 +45,7 @@ struct KeysAhead {
   int64_t held_since;  // rows located in a call since then stay in memory
   bool is_sought = false;
   std::vector<int64_t> missing;  // once sought: keys without a row in memory, as they lie on disk
-  size_t num_brought = 0;        // of these, or not on disk either
+  size_t num_prefetched = 0;     // of these, or not on disk either
 };
 
 }  // namespace group_embedding

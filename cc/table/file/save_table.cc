@@ -218,7 +218,7 @@ Status RestoreTable(const SavedTable& saved, const RestoreOptions& how, Embeddin
   std::vector<TableFileSummary> files;
   Status status = VerifySavedTable(saved, table->options().name, &files);
   if (status.ok()) status = CheckFits(saved, files, *table);
-  if (status.ok()) status = CheckRoom(saved, files, *table, how);
+  if (status.ok()) status = CheckSpace(saved, files, *table, how);
   return status.ok() ? RestoreVerified(saved, files, how, table) : status;
 }
 

@@ -70,7 +70,7 @@ struct RestoreOptions {
 Status VerifySavedTable(const SavedTable& saved, const std::string& name,
                         std::vector<TableFileSummary>* files);
 
-// The same of their headers alone; files that do not name the type of their keys are read to their
+// Reads the headers alone; files that do not name the type of their keys are read to their
 // ends.
 Status ReadHeaders(const SavedTable& saved, const std::string& name,
                    std::vector<TableFileSummary>* files);
@@ -81,8 +81,8 @@ Status CheckFits(const SavedTable& saved, const std::vector<TableFileSummary>& f
                  const EmbeddingTable& table);
 
 // Whether what `table` may use holds the rows of files that were read to their ends.
-Status CheckRoom(const SavedTable& saved, const std::vector<TableFileSummary>& files,
-                 const EmbeddingTable& table, const RestoreOptions& how);
+Status CheckSpace(const SavedTable& saved, const std::vector<TableFileSummary>& files,
+                  const EmbeddingTable& table, const RestoreOptions& how);
 
 // Gives `table` the keys of the subset that were saved, and no others. The files were verified and
 // fit. Exclusive.

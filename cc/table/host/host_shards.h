@@ -34,8 +34,8 @@ class TierBelowMemory {
   // Called once all rows in memory are used: moves the rows of those of `keys` that are in this
   // tier into memory, and makes sure that there are free rows for the others, if `access` may give
   // them rows. `keys`: all different, none has a row in memory.
-  virtual Status BringIn(std::vector<int64_t> keys, Access access,
-                         const ParallelFor& parallel_for) = 0;
+  virtual Status PrefetchRowsOf(std::vector<int64_t> keys, Access access,
+                                const ParallelFor& parallel_for) = 0;
   // Called in the end: what was located, and for which batch.
   virtual void Hold(const int64_t* rows, int64_t num_rows, int64_t batch) = 0;
 };

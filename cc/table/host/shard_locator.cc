@@ -44,7 +44,7 @@ class ShardLocator : public RowLocator {
     if (step != 1) return {};
     if (tier_ != nullptr) {
       lock_ = tier_->StartLocating();
-      return BringIn(parallel_for);
+      return PrefetchRowsOf(parallel_for);
     }
     if (access_ == Access::kTrain) MakeSpace(parallel_for);
     return {};
@@ -75,7 +75,7 @@ class ShardLocator : public RowLocator {
   }
 
   // Brings the rows of all keys into memory.
-  Status BringIn(const ParallelFor& parallel_for) {
+  Status PrefetchRowsOf(const ParallelFor& parallel_for) {
     std::vector<int64_t> without[kNumShards];
     parallel_for(kNumShards, 20 * num_keys_ / kNumShards + 100, [&](int64_t begin, int64_t end) {
       for (int64_t s = begin; s < end; ++s) {
@@ -84,7 +84,7 @@ class ShardLocator : public RowLocator {
     });
     std::vector<int64_t> all;
     for (const auto& some : without) all.insert(all.end(), some.begin(), some.end());
-    return tier_->BringIn(std::move(all), access_, parallel_for);
+    return tier_->PrefetchRowsOf(std::move(all), access_, parallel_for);
   }
 
   const std::vector<KeysToLocate> requests_;

@@ -56,7 +56,7 @@ absl::Status Verify(const SavedTable& saved, const std::string& name, const Embe
   TF_RETURN_IF_ERROR(DataLoss(VerifySavedTable(saved, name, files)));
   if (table == nullptr) return absl::OkStatus();
   TF_RETURN_IF_ERROR(CheckKind(saved, *files, *table));
-  return DataLoss(CheckRoom(saved, *files, *table, how));
+  return DataLoss(CheckSpace(saved, *files, *table, how));
 }
 
 absl::Status GetRestoreOptions(OpKernelConstruction* context, RestoreOptions* how) {

@@ -86,25 +86,26 @@ class RouteIdsOp : public OpKernel {
  private:
   absl::Status ReadTables(OpKernelConstruction* context) {
     std::vector<int64_t> num_rows;
-    std::vector<int32_t> home_ranks;
-    std::vector<std::string> spreads;
+    std::vector<int32_t> placement_ranks;
+    std::vector<std::string> placements;
     TF_RETURN_IF_ERROR(context->GetAttr("num_rows", &num_rows));
-    TF_RETURN_IF_ERROR(context->GetAttr("spreads", &spreads));
-    TF_RETURN_IF_ERROR(context->GetAttr("home_ranks", &home_ranks));
+    TF_RETURN_IF_ERROR(context->GetAttr("placements", &placements));
+    TF_RETURN_IF_ERROR(context->GetAttr("placement_ranks", &placement_ranks));
     TF_RETURN_IF_ERROR(context->GetAttr("description", &description_.text));
-    if (spreads.size() != num_rows.size() || home_ranks.size() != num_rows.size()) {
-      return absl::InvalidArgumentError("spreads, home_ranks: expected one per table");
+    if (placements.size() != num_rows.size() || placement_ranks.size() != num_rows.size()) {
+      return absl::InvalidArgumentError("placements, placement_ranks: expected one per table");
     }
     for (size_t t = 0; t < num_rows.size(); ++t) {
-      if (home_ranks[t] < 0 || home_ranks[t] >= num_ranks_) {
-        return absl::InvalidArgumentError("home_ranks: expected ranks");
+      if (placement_ranks[t] < 0 || placement_ranks[t] >= num_ranks_) {
+        return absl::InvalidArgumentError("placement_ranks: expected ranks");
       }
-      const std::optional<Spread> spread = Parse(SpreadWords(), spreads[t]);
-      if (!spread) {
-        return absl::InvalidArgumentError(UnknownWord("spreads", SpreadWords(), spreads[t]));
+      const std::optional<PlacementKind> kind = Parse(PlacementWords(), placements[t]);
+      if (!kind) {
+        return absl::InvalidArgumentError(
+            UnknownWord("placements", PlacementWords(), placements[t]));
       }
-      if (*spread == Spread::kMod && num_rows[t] == kAnyKey) {
-        return absl::InvalidArgumentError("spreads: expected 'hash' or 'one_rank' for keys");
+      if (*kind == PlacementKind::kMod && num_rows[t] == kAnyKey) {
+        return absl::InvalidArgumentError("placements: expected 'hash' or 'one_rank' for keys");
       }
       // The largest number of rows for which Owners finds the owner of a row.
       if (num_rows[t] != kAnyKey &&
@@ -113,7 +114,7 @@ class RouteIdsOp : public OpKernel {
                                           std::to_string(num_ranks_) + " ranks, or -1, got " +
                                           std::to_string(num_rows[t]));
       }
-      tables_.push_back({num_rows[t], {*spread, home_ranks[t]}});
+      tables_.push_back({num_rows[t], {*kind, placement_ranks[t]}});
       description_.keyed.push_back(num_rows[t] == kAnyKey);
     }
     return absl::OkStatus();

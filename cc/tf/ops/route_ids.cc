@@ -20,8 +20,8 @@ REGISTER_OP("GroupEmbedding>RouteIds")
     .Output("routed: float")
     .Attr("num_ranks: int >= 1")
     .Attr("num_rows: list(int)")
-    .Attr("spreads: list({'mod', 'hash', 'one_rank'})")
-    .Attr("home_ranks: list(int)")
+    .Attr("placements: list({'mod', 'hash', 'one_rank'})")
+    .Attr("placement_ranks: list(int)")
     .Attr("table_of_feature: list(int)")
     .COMBINERS_ATTR.Attr("description: string")
     .Attr("weighted: bool = false")
@@ -48,8 +48,8 @@ splits: [num_ranks], the words for each rank.
 counts: [num_ranks, num_tables], the rows of each table asked of each rank.
 routed: `batch` with ids that name the rows of the matrices that the answers form, one per table.
 num_rows: of each whole table; -1: its rows are found by key.
-spreads: per table, how its rows are spread over the ranks.
-home_ranks: per table, the rank that has it, where one has.
+placements: per table, how its rows are spread over the ranks.
+placement_ranks: per table, the rank that has it, where one has.
 description: what tables and features the lookup has, as a text; the same on all ranks.
 )doc");
 

@@ -165,7 +165,7 @@ class DynamicVariable(EmbeddingVariable):
             ValueError: another rank reads a 'localized' table.
         """
         with tf.name_scope(name or "sparse_read"):
-            if self.placement is None or self.placement.spread != "one_rank":
+            if self.placement is None or self.placement.kind != "one_rank":
                 keys = widened(tf.convert_to_tensor(indices), self.key_dtype)
                 return summed_over_ranks(group_embedding_lookup([self], [keys])[0], self)
             if self.placement.rank != self.exchange.rank:

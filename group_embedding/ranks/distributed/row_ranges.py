@@ -11,7 +11,7 @@ import tensorflow as tf
 
 def rows_written_by(shard, rank):
     """The rows [begin, end) of a ShardedTable that a rank writes."""
-    if shard.placement.spread == "one_rank":
+    if shard.placement.kind == "one_rank":
         return (0, shard.num_rows) if rank == shard.placement.rank else (0, 0)
     return range_of_rank(shard.num_rows, rank, shard.exchange.num_ranks)
 
@@ -24,7 +24,7 @@ def range_of_rank(num_rows, rank, num_ranks):
 
 def to_range(shard, name):
     """The rows that this rank writes, in order, as a tensor. Every rank must call it."""
-    if shard.placement.spread == "one_rank":
+    if shard.placement.kind == "one_rank":
         return tf.identity(shard.variable)
     rank, num_ranks = shard.exchange.rank, shard.exchange.num_ranks
     # Local rows ascend, and so those bound for one range are contiguous.
@@ -48,7 +48,7 @@ def to_range(shard, name):
 
 def from_range(shard, rows, name):
     """The inverse: this rank's local rows out of the rows that it wrote."""
-    if shard.placement.spread == "one_rank":
+    if shard.placement.kind == "one_rank":
         return tf.ensure_shape(rows, shard.variable.shape)
     rank, num_ranks = shard.exchange.rank, shard.exchange.num_ranks
     mine = range_of_rank(shard.num_rows, rank, num_ranks)

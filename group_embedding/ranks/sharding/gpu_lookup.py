@@ -27,9 +27,9 @@ def is_served_by_gpus(table: Any, weighted: bool) -> bool:
     if table.exchange.nccl_ranks is None or table.device_type != "GPU":
         return False
     if table.keyed is not None:
-        return table.keyed.placement.spread == "hash" and not weighted
+        return table.keyed.placement.kind == "hash" and not weighted
     shard = table.source.object
-    return isinstance(shard, ShardedTable) and shard.placement.spread == "mod"
+    return isinstance(shard, ShardedTable) and shard.placement.kind == "mod"
 
 
 class RowsOfGpus(RowSource):

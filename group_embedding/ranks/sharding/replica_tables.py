@@ -58,7 +58,7 @@ def check_spread(placement):
     Raises:
         ValueError: another placement.
     """
-    if placement.spread == "one_rank":
+    if placement.kind == "one_rank":
         raise ValueError(
             "expected a table over the replicas of a strategy to be 'distributed', got "
             f"'{placement}'; 'localized' needs ranks that are processes"

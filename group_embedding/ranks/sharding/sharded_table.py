@@ -132,7 +132,7 @@ def gather_rows(variable: Any) -> tf.Tensor:
     else:
         rows = tf.convert_to_tensor(shard.variable)
         (rows,) = shard.exchange.allgather([rows], f"gather_{_flat(shard.name)}")
-    if shard.placement.spread == "one_rank":
+    if shard.placement.kind == "one_rank":
         return rows
     first = [sum(counts[:rank]) for rank in range(num_ranks)]  # row of each rank in `rows`
     row = tf.range(shard.num_rows, dtype=tf.int64)

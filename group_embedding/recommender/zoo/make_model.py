@@ -78,7 +78,7 @@ def _make_network(config, models, data):
                 f"{config.path}: model.{key}: expected one of the keys name, {', '.join(known)}, "
                 f"got '{key}'{nearest(key, known)}"
             )
-    if "tasks" in known:  # of a model with several labels: all of them, unless it is told others
+    if "tasks" in known:  # a model with several labels has all of them, if not named
         arguments.setdefault("tasks", list(data.label_columns))
     try:
         with _policy(config):

@@ -120,13 +120,13 @@ class Mirror:
     def _follow_to(self, newest):
         for version in range(self.version + 1, newest + 1) if self.version else ():
             try:
-                self._bring(version)
+                self._prefetch(version)
             except (DamagedVersion, NotConsecutive, FileNotFoundError):
                 break
         if self.version < newest:
-            self._bring(newest)
+            self._prefetch(newest)
 
-    def _bring(self, version):
+    def _prefetch(self, version):
         """Copies a version, and those that its content consists of, unless they are there."""
         for record in self._missing(self._record(version)):
             self._copy(record)

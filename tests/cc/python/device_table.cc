@@ -127,12 +127,12 @@ class PyDeviceTable {
     return rows;
   }
 
-  // What a thread does after BringRows.
-  bool BringFromDisk() {
+  // What a thread does after PrefetchRows.
+  bool PrefetchFromDisk() {
     const py::gil_scoped_release release;
-    if (!HasRowsToBring(*device())) return false;
-    AwaitRowsToBring(*device());
-    while (group_embedding::BringFromDisk(device())) {
+    if (!HasRowsToPrefetch(*device())) return false;
+    AwaitRowsToPrefetch(*device());
+    while (group_embedding::PrefetchFromDisk(device())) {
     }
     return true;
   }
@@ -175,7 +175,7 @@ void LocateRows(const std::vector<py::tuple>& given, bool train, int64_t step, u
 }
 
 // Requests: (table, keys).
-void BringRows(const std::vector<py::tuple>& given, uintptr_t stream) {
+void PrefetchRows(const std::vector<py::tuple>& given, uintptr_t stream) {
   std::vector<DeviceKeysToLocate> requests;
   for (size_t r = 0; r < given.size(); ++r) {
     RequireCount(At("requests", r), 2, given[r].size());
@@ -191,7 +191,7 @@ void BringRows(const std::vector<py::tuple>& given, uintptr_t stream) {
     py::gil_scoped_release release;
     const StreamBuffer<char> scratch(LocateRowsScratchBytes(requests.data(), count, Access::kRead),
                                      cuda_stream);
-    status = BringRowsCuda(requests.data(), count, scratch.data(), cuda_stream);
+    status = PrefetchRowsCuda(requests.data(), count, scratch.data(), cuda_stream);
   }
   Require(status);
 }
@@ -233,8 +233,8 @@ its own, rows beyond max_bytes are on disk.)")
           "keys"_a, "rows"_a, py::kw_only(), "train"_a = false, "step"_a = -1, "stream"_a = 0,
           "Writes the row numbers of keys, both int64 in GPU memory; with train, keys are counted "
           "and get rows.")
-      .def("bring_from_disk", &PyDeviceTable::BringFromDisk,
-           "Brings rows of the keys of bring_rows from disk to memory, without waiting for what "
+      .def("prefetch_from_disk", &PyDeviceTable::PrefetchFromDisk,
+           "Brings rows of the keys of prefetch_rows from disk to memory, without waiting for what "
            "streams were given since; returns whether there was something to do.")
       .def("find", &PyDeviceTable::Find, "keys"_a, "Rows of keys, -1 for those without.")
       .def("interface", &PyDeviceTable::Interface, "slot"_a = py::none(),
@@ -309,9 +309,9 @@ its own, rows beyond max_bytes are on disk.)")
       .def_property_readonly("load_factor", [](PyDeviceTable& t) { return t.get().load_factor(); });
   m.def("locate_rows", &LocateRows, "requests"_a, py::kw_only(), "train"_a = false, "step"_a = -1,
         "stream"_a = 0, "DeviceTable.locate for many (table, keys, rows) at once.");
-  m.def("bring_rows", &BringRows, "requests"_a, py::kw_only(), "stream"_a = 0,
+  m.def("prefetch_rows", &PrefetchRows, "requests"_a, py::kw_only(), "stream"_a = 0,
         "Moves rows of (table, keys) of the next batch to GPU memory, while `stream` goes on. Rows "
-        "on disk are left to DeviceTable.bring_from_disk.");
+        "on disk are left to DeviceTable.prefetch_from_disk.");
   m.def(
       "restore_table",
       [](PyDeviceTable& table, const std::vector<std::string>& paths, int64_t index,

@@ -26,7 +26,7 @@ def test_training_is_the_same_to_the_bit(several_ranks, api):
 
 
 @pytest.mark.slow
-def test_rows_on_disk_that_ranks_request_are_brought_ahead(two_ranks):
+def test_rows_on_disk_that_ranks_request_are_prefetched(two_ranks):
     # Given a table by key over two ranks, with a disk below the memory of each
     storage = ge.StorageOption(ge.StorageType.DRAM_SSDHASH, storage_size=[1 << 14])
 

@@ -224,7 +224,7 @@ def _keyed_tables():
     optimizer.finalize_variable_values(tables)
     buffer, text = ge.route_ids(tables, ids, "sum").batches[0]
     sizes = library().batch_sizes_from_string(text=text)
-    library().bring_rows(
+    library().prefetch_rows(
         tables=[table.table_handle for table in tables],
         batch=buffer,
         sizes=sizes,
@@ -309,8 +309,8 @@ def _exchange():
         batch=batch,
         sizes=sizes,
         num_ranks=1,
-        spreads=["mod", "hash"],
-        home_ranks=[0, 0],
+        placements=["mod", "hash"],
+        placement_ranks=[0, 0],
         combiners=["sum", "mean"],
         **of_tables,
     )

@@ -101,8 +101,8 @@ def route(batch=None, sizes=SIZES, **attrs):
         **{
             "num_ranks": 2,
             "num_rows": [5, 4],
-            "spreads": ["mod", "mod"],
-            "home_ranks": [0, 0],
+            "placements": ["mod", "mod"],
+            "placement_ranks": [0, 0],
             "table_of_feature": [0, 1],
             "combiners": ["sum", "mean"],
             "description": "",

@@ -84,7 +84,7 @@ Status RedisConnection::Shake(RedisDeadline deadline) {
   for (bool done = false;;) {
     Status status = tls_->Shake(&done);
     encrypted_.clear();
-    tls_->MoveEncrypted(&encrypted_);  // an error is told to the server, too
+    tls_->MoveEncrypted(&encrypted_);  // the server gets an error, too
     Status sent = SendRaw(encrypted_.data(), encrypted_.size(), deadline);
     if (!status.ok()) return Broken(status.message());
     if (done || !sent.ok()) return sent;

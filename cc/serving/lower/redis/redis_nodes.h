@@ -57,7 +57,7 @@ class RedisNodes {
   // Commands for one node, and how far they are.
   struct NodeCommands {
     RedisAddress address;
-    bool asking = false;  // the node is told that it is asked for a slot that moves to it
+    bool asking = false;  // ASKING comes first: the slot moves to this node
     std::vector<int64_t> commands;
     size_t num_sent = 0, num_taken = 0;
     bool is_fresh = false;

@@ -14,7 +14,7 @@ namespace group_embedding::server {
 
 class Health : public grpc::health::v1::Health::Service {
  public:
-  // The state of all services; those that watch are told. `Stop` ends them.
+  // The state of all services; those that watch get it. `Stop` ends them.
   void SetServing(bool serving);
   void Stop();
 

@@ -36,7 +36,7 @@ struct Options {
   int inter_op_threads = 0;  // TensorFlow's, for ops side by side; 0: a request's own thread
   double timeout_seconds = 30;
   double poll_seconds = 1;
-  double stop_seconds = 10;  // for requests in flight, once the server is told to stop
+  double stop_seconds = 10;  // for requests in flight, once the server has to stop
   int64_t max_message_bytes = int64_t{64} << 20;
   std::string tls_certificate, tls_key, tls_client_ca;  // PEM files; "": no TLS
   std::string quantize, tensorflow, library, state, tiers, device;

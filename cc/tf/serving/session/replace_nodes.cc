@@ -61,7 +61,7 @@ void NodeReplacer::Replace(NodeDef* node) const {
     KeepAttrs(node, {});
     SetOp(node, "ServedBatch");
     StayOnHost(node);
-  } else if (op == "BringRows") {
+  } else if (op == "PrefetchRows" || op == "BringRows") {  // the older name
     PassBatch(node);
   } else if (op == "GroupIds" || op == "CheckIds") {
     StayOnHost(node);

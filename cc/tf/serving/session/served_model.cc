@@ -110,7 +110,7 @@ void ServedModel::PrepareSignatures(ModelSession* session) const {
     std::vector<std::string> outputs, fetches;
     absl::Status prepared = signature.Find(&outputs, &fetches);
     prepared.Update(session->Prepare(signature.feeds(), fetches, {}));
-    prepared.IgnoreError();  // requests of the signature are told
+    prepared.IgnoreError();  // requests of the signature fail with it
   }
 }
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Whole steps on a table larger than GPU memory, whose rows are brought ahead, on one GPU.
+"""Whole steps on a table larger than GPU memory, whose rows are prefetched, on one GPU.
 
 A table of 8 million rows of dim 128, a million ids a step by Zipf's law, a tenth of the rows in GPU
 memory. A step locates keys for training, looks them up, computes a dense part (matrix products in
@@ -7,7 +7,7 @@ bfloat16, 3 ms of them), and updates the rows by their gradients. Three forms: a
 memory; a tenth there; a tenth there, and the rows of the next batch brought while the dense part
 computes. FBGEMM, where it is installed, has a cache of a tenth, with and without its prefetch.
 
-    python benchmarks/bench_bring_rows.py [--rows 8000000] [--batch 1048576] [--dim 128]
+    python benchmarks/bench_prefetch_rows.py [--rows 8000000] [--batch 1048576] [--dim 128]
                                           [--dense 3] [--steps 200] [--json FILE] [--plot FILE.png]
 
 Figures are the mean of 40 steps in a row after --steps others, the median of three such runs.
@@ -27,10 +27,10 @@ from workloads import ids_from_uniform
 
 ALPHA, TIMED, RUNS = 1.05, 40, 3
 SLOTS = {"sgd": None, "rowwise_adagrad": 1, "adagrad": "dim"}
-FORMS = {  # share of the rows in GPU memory, and whether rows are brought ahead
+FORMS = {  # share of the rows in GPU memory, and whether rows are prefetched
     "all in GPU memory": (1, False),
     "a tenth in GPU memory": (0.1, False),
-    "a tenth, rows brought ahead": (0.1, True),
+    "a tenth, rows prefetched": (0.1, True),
 }
 
 
@@ -97,7 +97,7 @@ class Own:
         self.table.locate(keys, self.rows, train=True, step=1, stream=stream)
         self.look_up(stream)
         if self.brings:
-            self.core.bring_rows([(self.table, next_keys)], stream=stream)
+            self.core.prefetch_rows([(self.table, next_keys)], stream=stream)
         dense()
         self.update.run(stream)
         self.table.end_batch(batch)
@@ -235,7 +235,7 @@ def main():
     core = load_core(args.core)
     device = choose_device(core, False)
     if device.name != "gpu":
-        raise SystemExit("bench_bring_rows needs a GPU, PyTorch and a library built with CUDA")
+        raise SystemExit("bench_prefetch_rows needs a GPU, PyTorch and a library built with CUDA")
     bench = Bench(core, device, args)
     about = device.about() | {"dense ms": bench.dense.ms}
     print(about, flush=True)

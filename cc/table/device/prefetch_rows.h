@@ -21,7 +21,7 @@
 namespace group_embedding {
 
 // The state of a running exchange, in device memory. It is all zero when none runs, but for `hand`.
-struct BringState {
+struct PrefetchState {
   static constexpr int kNumHeats = 256;
 
   unsigned long long num_wanted, num_victims;
@@ -30,9 +30,9 @@ struct BringState {
 };
 
 // What the kernels see of one table.
-struct BringRef {
+struct PrefetchRef {
   DeviceTableRef table;  // moves.is_next: the rows of the next batch's keys
-  BringState* state;
+  PrefetchState* state;
   int64_t* wanted;     // [capacity] rows in host memory that the next batch reads
   int64_t* victims;    // [capacity] rows in device memory that leave
   int64_t capacity;    // at least the keys of the next batch
@@ -40,12 +40,12 @@ struct BringRef {
 };
 
 // The memory for the exchanges of one table.
-class RowBringer {
+class TierPrefetcher {
  public:
-  RowBringer(int64_t max_rows, Status* error);
-  ~RowBringer();
-  RowBringer(const RowBringer&) = delete;
-  RowBringer& operator=(const RowBringer&) = delete;
+  TierPrefetcher(int64_t max_rows, Status* error);
+  ~TierPrefetcher();
+  TierPrefetcher(const TierPrefetcher&) = delete;
+  TierPrefetcher& operator=(const TierPrefetcher&) = delete;
 
   // Before rows of the next batch are marked: for a table of `num_rows` rows, and `num_keys` keys.
   Status Grow(int64_t num_rows, int64_t num_keys);
@@ -54,18 +54,18 @@ class RowBringer {
   cudaError_t ForgetNext(cudaStream_t stream);
   // Fills in the rows of the next batch.
   void Complete(MovesRef* moves) const;
-  BringRef ref(const DeviceTableRef& table, int64_t held_since) const;
+  PrefetchRef ref(const DeviceTableRef& table, int64_t held_since) const;
 
  private:
   const std::unique_ptr<DeviceMemory> is_next_, wanted_, victims_;
-  BringState* state_ = nullptr;
+  PrefetchState* state_ = nullptr;
   bool has_next_ = false;
 };
 
 // The current device's stream for exchanges of all tables. It is never destroyed.
-cudaStream_t BringStream();
+cudaStream_t PrefetchStream();
 
 // Enqueues the exchanges of several tables on `stream`: a few launches for all of them.
-cudaError_t EnqueueBringing(const std::vector<BringRef>& tables, cudaStream_t stream);
+cudaError_t EnqueuePrefetching(const std::vector<PrefetchRef>& tables, cudaStream_t stream);
 
 }  // namespace group_embedding

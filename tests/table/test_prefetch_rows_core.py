@@ -67,7 +67,7 @@ def tiers_of(table, keys):
 @pytest.mark.parametrize(
     "dtype, dim", [("float32", 1), ("float32", 4), ("float32", 33), ("float16", 3), ("float16", 8)]
 )
-def test_training_on_rows_brought_ahead_gives_the_same_bits(dtype, dim, cache_strategy):
+def test_training_on_rows_prefetched_gives_the_same_bits(dtype, dim, cache_strategy):
     # Given a table of which a twentieth lies in GPU memory, and one that is there as a whole
     rng = np.random.default_rng(dim)
     options = {"dim": dim, "dtype": dtype, "cache_strategy": cache_strategy}
@@ -125,7 +125,7 @@ def test_the_rows_that_leave_are_cold_and_not_of_the_next_batch():
         assert (tiers_of(table, keys) == 0).all()
 
 
-def test_as_many_rows_are_brought_as_gpu_memory_has():
+def test_as_many_rows_are_prefetched_as_gpu_memory_has():
     # Given a batch of more rows than GPU memory has
     table, whole = make_table(rows_on_device=100), make_table()
     for some in (table, whole):
@@ -142,7 +142,7 @@ def test_as_many_rows_are_brought_as_gpu_memory_has():
     assert_equal_content(content_of(table), content_of(whole))
 
 
-def test_tables_of_every_kind_are_brought_in_one_call():
+def test_tables_of_every_kind_are_prefetched_in_one_call():
     # Given tables of several sizes and dims, more than a launch takes, two of them in one memory
     dims, on_device = [1, 2, 3, 4, 8, 64, 5, 6], [50, 80, 0, 700, 1, 90, 0, 2000]
     tables = [make_table(dim=d, rows_on_device=n) for d, n in zip(dims, on_device)]
@@ -201,7 +201,7 @@ def test_readers_on_another_stream_see_whole_rows_while_they_are_brought():
     for batch_keys, next_keys in zip(batches, batches[1:]):
         batch = table.begin_batch()
         table.locate(batch_keys, located, train=True, stream=trainer.cuda_stream)
-        core.bring_rows([(table, next_keys)], stream=trainer.cuda_stream)
+        core.prefetch_rows([(table, next_keys)], stream=trainer.cuda_stream)
         with torch.cuda.stream(trainer):
             wrong.append((view[located] != expected[batch_keys]).sum())
         table.end_batch(batch)

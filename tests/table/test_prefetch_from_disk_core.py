@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from support.cases.core_runner import on_gpu
 from table.device_tables import DeviceTable, bring, core
-from table.test_bring_rows_core import assert_equal_content, content_of, tiers_of, update
+from table.test_prefetch_rows_core import assert_equal_content, content_of, tiers_of, update
 
 pytestmark = on_gpu
 
@@ -56,7 +56,7 @@ def test_rows_come_from_disk_and_nothing_is_counted(cache_strategy):
     before, content = table.describe(np.arange(1000)), content_of(table)
     # When rows of a batch are brought: of some keys twice, and of some that have none
     table.bring(np.concatenate([below, new, below[:40]]))
-    assert table.bring_from_disk()
+    assert table.prefetch_from_disk()
     # Then they are in memory, and nothing else has changed
     after = table.describe(np.arange(1000))
     assert (after["tiers"][below] < 2).all()
@@ -65,7 +65,7 @@ def test_rows_come_from_disk_and_nothing_is_counted(cache_strategy):
         np.testing.assert_array_equal(after[name], before[name])
     assert_equal_content(content_of(table), content)
     # And there is nothing left to do
-    assert not table.bring_from_disk()
+    assert not table.prefetch_from_disk()
 
 
 def test_rows_of_a_batch_in_flight_stay():
@@ -78,7 +78,7 @@ def test_rows_of_a_batch_in_flight_stay():
     # When as many rows are brought as there is space for beside its own
     table.bring(below)
     table.end_batch(batch)  # on the host; the device may be at work on it
-    assert table.bring_from_disk()
+    assert table.prefetch_from_disk()
     # Then these are where they were, and the others in memory
     np.testing.assert_array_equal(table.find(held), rows)
     np.testing.assert_array_equal(table.rows[rows], values)
@@ -94,25 +94,25 @@ def test_rows_that_do_not_fit_stay_on_disk():
     whole.locate(np.arange(950, 1000), train=True, step=50)
     # When its rows are brought
     table.bring(below)
-    assert table.bring_from_disk()
+    assert table.prefetch_from_disk()
     # Then nothing is lost
     assert (tiers_of(table, below) == 2).all()
     table.end_batch(batch)
     assert_equal_content(content_of(table), content_of(whole))
     # And they come when there is space
     table.bring(below)
-    assert table.bring_from_disk()
+    assert table.prefetch_from_disk()
     assert (tiers_of(table, below) < 2).all()
 
 
-def test_rows_brought_leave_again_for_a_batch_that_needs_their_space():
+def test_rows_prefetched_leave_again_for_a_batch_that_needs_their_space():
     # Given rows of a next batch that were brought beside a batch in flight
     table = filled(make_table(200))
     below, others = on_disk(table, 300)[::2], on_disk(table, 300)[1::2]
     batch = table.begin_batch()
     table.locate(np.arange(960, 1000))
     table.bring(below)
-    assert table.bring_from_disk()
+    assert table.prefetch_from_disk()
     # When another batch is located that fits beside the batch in flight, but not beside both
     rows = table.locate(others)
     # Then it is as if nothing had been brought
@@ -131,7 +131,7 @@ def test_locating_brings_what_is_left_first(is_training):
     table.locate(np.arange(950, 1000), train=is_training)
     # Then the rows are in memory, and no work is left
     assert (tiers_of(table, below) < 2).all()
-    assert not table.bring_from_disk()
+    assert not table.prefetch_from_disk()
 
 
 def test_what_comes_between_loses_nothing():
@@ -145,7 +145,7 @@ def test_what_comes_between_loses_nothing():
     given = np.full((10, 4), 7.0, np.float32)
     table.insert({"keys": below[10:20], "values": given})
     table.slot("momentum", initial=0.25)
-    table.bring_from_disk()
+    table.prefetch_from_disk()
     # Then all of that holds
     tiers = tiers_of(table, below)
     assert (tiers[:10] == -1).all() and (tiers[10:] >= 0).all()
@@ -158,7 +158,7 @@ def test_what_comes_between_loses_nothing():
     # When the table is cleared before rows are brought
     table.bring(below)
     table.clear()
-    table.bring_from_disk()
+    table.prefetch_from_disk()
     # Then it is empty
     assert table.num_keys == 0
 
@@ -170,20 +170,20 @@ def test_a_snapshot_is_of_its_instant():
     table.bring(below)
     snapshot = table.snapshot()
     # When they are to be brought while it is read
-    assert not table.bring_from_disk()
+    assert not table.prefetch_from_disk()
     table.bring(below)
-    assert not table.bring_from_disk()
+    assert not table.prefetch_from_disk()
     rows = snapshot.read(0, snapshot.num_rows)
     # Then they stay, and come once it is gone
     assert (tiers_of(table, below) == 2).all()
     np.testing.assert_array_equal(rows["values"][np.argsort(rows["keys"])], content["values"])
     del snapshot
     table.bring(below)
-    assert table.bring_from_disk()
+    assert table.prefetch_from_disk()
     assert (tiers_of(table, below) < 2).all()
 
 
-def test_a_table_without_rows_on_disk_has_nothing_to_bring():
+def test_a_table_without_rows_on_disk_has_nothing_to_prefetch():
     # Given tables with a disk that they do not need, and without one
     tables = [make_table(500), make_table()]
     for table in tables:
@@ -191,7 +191,7 @@ def test_a_table_without_rows_on_disk_has_nothing_to_bring():
     # When rows are brought
     bring([(table, np.arange(100)) for table in tables])
     # Then there is no work for a thread
-    assert not any(table.bring_from_disk() for table in tables)
+    assert not any(table.prefetch_from_disk() for table in tables)
 
 
 FILTERS = {
@@ -219,25 +219,25 @@ def test_training_gives_the_same_bits():
     batches = [[rng.zipf(1.2, 400) % 6000 for _ in KINDS] for _ in range(40)]
     # When both train, and rows of each next batch are brought: before the update, after the batch,
     # or by the lookup
-    num_brought = 0
+    num_prefetched = 0
     for step, (keys, next_keys) in enumerate(zip(batches, batches[1:])):
         each = [table.begin_batch() for table in tables]
         rows = [table.locate(k, train=True, step=step) for table, k in zip(tables, keys)]
         bring([*zip(tables, next_keys), (wholes[0], next_keys[0]), (tables[1], next_keys[1])])
         for t, table in enumerate(tables):
             if step % 3 == 0:
-                num_brought += table.bring_from_disk()
+                num_prefetched += table.prefetch_from_disk()
             update(table, rows[t][rows[t] >= table.first_row], step)
             table.end_batch(each[t])
             if step % 3 == 1:
-                num_brought += table.bring_from_disk()
+                num_prefetched += table.prefetch_from_disk()
         for whole, k in zip(wholes, keys):
             train(whole, k, step)
     # Then no bit differs, and rows did come from disk
     for table, whole in zip(tables, wholes):
         assert (tiers_of(table, np.arange(6000)) == 2).any()
         assert_equal_content(content_of(table), content_of(whole))
-    assert num_brought > 50
+    assert num_prefetched > 50
 
 
 def test_rows_change_places_with_those_of_a_full_disk():
@@ -256,7 +256,7 @@ def test_rows_change_places_with_those_of_a_full_disk():
     below = on_disk(table, 50, last)
     # When rows are brought
     table.bring(below)
-    assert table.bring_from_disk()
+    assert table.prefetch_from_disk()
     # Then every row is there
     assert (tiers_of(table, below) < 2).all()
     assert (tiers_of(table, np.arange(last)) >= 0).all()
@@ -272,21 +272,21 @@ def test_rows_come_while_the_device_is_at_work():
     torch = pytest.importorskip("torch")
     table = filled(make_table(200))
     table.bring(on_disk(table, 50))
-    assert table.bring_from_disk()  # from now on all memory is there
+    assert table.prefetch_from_disk()  # from now on all memory is there
     below, stream = tensor(torch, on_disk(table, 60)), torch.cuda.Stream()
     held = tensor(torch, np.arange(960, 1000))
     rows = torch.empty_like(held)
     torch.cuda.synchronize()
     batch = table.begin_batch()
     table.table.locate(held, rows, train=True, stream=stream.cuda_stream)
-    core.bring_rows([(table.table, below)], stream=stream.cuda_stream)
+    core.prefetch_rows([(table.table, below)], stream=stream.cuda_stream)
     with torch.cuda.stream(stream):
         torch.cuda._sleep(4_000_000_000)
         done = torch.cuda.Event()
         done.record(stream)
     table.end_batch(batch)
     # When rows are brought
-    assert table.bring_from_disk()
+    assert table.prefetch_from_disk()
     # Then it goes on
     assert not done.query()
     assert (tiers_of(table, below.cpu().numpy()) < 2).all()
@@ -317,9 +317,9 @@ def test_readers_and_a_trainer_see_whole_rows_while_a_thread_brings_some():
     torch.cuda.synchronize()
     wrong, brought, is_done = [], [], threading.Event()
 
-    def bring_all():
+    def prefetch_all():
         while not is_done.wait(0.0005):
-            brought.append(table.bring_from_disk())
+            brought.append(table.prefetch_from_disk())
 
     def look_up(keys, stream, train, next_keys=None):
         batch = table.begin_batch()
@@ -327,13 +327,13 @@ def test_readers_and_a_trainer_see_whole_rows_while_a_thread_brings_some():
             at = torch.empty_like(keys)
             table.locate(keys, at, train=train, stream=stream.cuda_stream)
             if next_keys is not None:
-                core.bring_rows([(table, next_keys)], stream=stream.cuda_stream)
+                core.prefetch_rows([(table, next_keys)], stream=stream.cuda_stream)
             torch.cuda._sleep(3_000_000)
             wrong.append((rows[at] != expected[keys]).sum())
         table.end_batch(batch)
 
     # When a thread brings the rows of each next batch
-    thread = threading.Thread(target=bring_all)
+    thread = threading.Thread(target=prefetch_all)
     thread.start()
     for step, (keys, next_keys) in enumerate(zip(batches, batches[1:])):
         look_up(keys, streams[0], True, next_keys)

@@ -1,6 +1,6 @@
 // Rows of the next batch come from disk ahead of it, piece by piece, while the device computes this
 // batch. A piece waits for none of that: streams are taken to use rows of batches in flight alone,
-// as of the mark that BringAhead sets (device_streams.h). These rows stay in memory.
+// as of the mark that PrefetchAhead sets (device_streams.h). These rows stay in memory.
 //
 // Rows are brought by a call that locates keys or by a thread that waits for the mark: the one that
 // has the mutex. The rows count as located just before the oldest batch in flight began: a batch
@@ -28,7 +28,7 @@ class AfterMark {
 
 }  // namespace
 
-void DiskTieredHash::BringAhead(const std::vector<DeviceKeys>& keys, cudaStream_t stream) {
+void DiskTieredHash::PrefetchAhead(const std::vector<DeviceKeys>& keys, cudaStream_t stream) {
   ahead_ = nullptr;
   if (snapshot_ != nullptr || !disk_->failed().ok() || disk_->store().num_keys() == 0) return;
   streams_.Use(stream);
@@ -43,15 +43,15 @@ void DiskTieredHash::BringAhead(const std::vector<DeviceKeys>& keys, cudaStream_
   streams_.Mark();
 }
 
-bool DiskTieredHash::IsBringing() const {
+bool DiskTieredHash::IsPrefetching() const {
   return ahead_ != nullptr && snapshot_ == nullptr && !streams_.IsUsedSinceMark();
 }
 
-bool DiskTieredHash::BringSome() {
+bool DiskTieredHash::PrefetchSome() {
   bool are_more = false;
-  if (IsBringing()) {
+  if (IsPrefetching()) {
     try {
-      are_more = BringNext(ahead_.get());
+      are_more = PrefetchNext(ahead_.get());
     } catch (const std::exception&) {
       cudaGetLastError();  // the lookup meets it, too
     }
@@ -60,7 +60,7 @@ bool DiskTieredHash::BringSome() {
   return are_more;
 }
 
-bool DiskTieredHash::BringNext(KeysAhead* ahead) {
+bool DiskTieredHash::PrefetchNext(KeysAhead* ahead) {
   const AfterMark after(&streams_);
   if (!ahead->is_sought) {
     ahead->missing = Missing(ahead->keys, ahead->held_since);
@@ -68,28 +68,28 @@ bool DiskTieredHash::BringNext(KeysAhead* ahead) {
     return !ahead->missing.empty();
   }
   const size_t num_missing = ahead->missing.size();
-  const auto count = std::min<size_t>(RowsOnDisk::kAtOnce, num_missing - ahead->num_brought);
+  const auto count = std::min<size_t>(RowsOnDisk::kAtOnce, num_missing - ahead->num_prefetched);
   FoundOnDisk found;
-  Status status =
-      disk_->Find(ahead->missing.data() + ahead->num_brought, static_cast<int64_t>(count), &found);
+  Status status = disk_->Find(ahead->missing.data() + ahead->num_prefetched,
+                              static_cast<int64_t>(count), &found);
   if (status.ok()) {
     status = TakeIn(found, static_cast<int64_t>(found.keys.size()), ahead->held_since);
   }
-  ahead->num_brought += count;
-  return status.ok() && ahead->num_brought < num_missing;
+  ahead->num_prefetched += count;
+  return status.ok() && ahead->num_prefetched < num_missing;
 }
 
-bool HasRowsToBring(const DeviceHash& table) {
+bool HasRowsToPrefetch(const DeviceHash& table) {
   const std::lock_guard<std::mutex> lock(table.mutex());
-  return table.IsBringing();
+  return table.IsPrefetching();
 }
 
-void AwaitRowsToBring(const DeviceHash& table) { table.AwaitMark(); }
+void AwaitRowsToPrefetch(const DeviceHash& table) { table.AwaitMark(); }
 
-bool BringFromDisk(DeviceHash* table) {
+bool PrefetchFromDisk(DeviceHash* table) {
   const Stage stage("bring rows from disk");
   const std::lock_guard<std::mutex> lock(table->mutex());
-  return table->BringSome();
+  return table->PrefetchSome();
 }
 
 }  // namespace group_embedding

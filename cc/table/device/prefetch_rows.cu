@@ -4,15 +4,15 @@
 #include <map>
 #include <mutex>
 
-#include "table/device/bring_rows.h"
 #include "table/device/exchange_rows.cuh"
+#include "table/device/prefetch_rows.h"
 
 namespace group_embedding {
 namespace {
 
 constexpr int kThreads = 256;
 constexpr int kWarpsPerBlock = kThreads / kWarpSize;
-static_assert(kThreads == BringState::kNumHeats, "a thread has a bucket");
+static_assert(kThreads == PrefetchState::kNumHeats, "a thread has a bucket");
 constexpr int kListBlocks = 264;
 // Few blocks exchange rows: the dense part of a model computes beside, and a multiprocessor that
 // has one of them may have no space for its blocks. With 32 KB of rows in flight each way, a block
@@ -23,11 +23,11 @@ constexpr int kRowsPerWord = 32;
 constexpr int64_t kSectionPerRow = 8, kLeastSection = 1 << 16;
 
 // The tables of one launch, as a kernel's parameter: 4 KB at most.
-struct BringArgs {
+struct PrefetchArgs {
   static constexpr int kMost = 4;
-  BringRef tables[kMost];
+  PrefetchRef tables[kMost];
 };
-static_assert(sizeof(BringArgs) <= 4096, "of kernel parameters");
+static_assert(sizeof(PrefetchArgs) <= 4096, "of kernel parameters");
 
 // The exclusive sum of `count` over the threads of a block; `total` is the sum of all.
 __device__ int64_t SumBefore(int count, int* total) {
@@ -63,8 +63,8 @@ __device__ int64_t Reserve(unsigned long long* size, int count) {
 // A thread has 32 rows of host memory. The list is ascending but for the order of blocks, as the
 // bus likes it.
 __global__ void __launch_bounds__(kThreads)
-    ListWantedKernel(const __grid_constant__ BringArgs args) {
-  const BringRef& bring = args.tables[blockIdx.y];
+    ListWantedKernel(const __grid_constant__ PrefetchArgs args) {
+  const PrefetchRef& bring = args.tables[blockIdx.y];
   const MovesRef& moves = bring.table.moves;
   const int64_t first = moves.device_rows / kRowsPerWord;
   const int64_t end = (bring.table.usable_rows + kRowsPerWord - 1) / kRowsPerWord;
@@ -80,7 +80,7 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-__device__ int64_t NumWanted(const BringRef& bring) {
+__device__ int64_t NumWanted(const PrefetchRef& bring) {
   return min(static_cast<int64_t>(bring.state->num_wanted), bring.capacity);
 }
 
@@ -88,18 +88,18 @@ __device__ int64_t NumWanted(const BringRef& bring) {
 struct Section {
   int64_t num_rows, size;
 
-  __device__ explicit Section(const BringRef& bring)
+  __device__ explicit Section(const PrefetchRef& bring)
       : num_rows(max(bring.table.moves.device_rows - bring.table.first_row, int64_t{0})),
         size(NumWanted(bring) == 0
                  ? 0
                  : min(num_rows, max(kSectionPerRow * NumWanted(bring), kLeastSection))) {}
-  __device__ int64_t Row(const BringRef& bring, int64_t i) const {
+  __device__ int64_t Row(const PrefetchRef& bring, int64_t i) const {
     return bring.table.first_row + (bring.state->hand + i) % num_rows;
   }
 };
 
 // The bucket of a row's heat, in steps of a quarter of its power of two; -1: it may not leave.
-__device__ int HeatOf(const BringRef& bring, int64_t row) {
+__device__ int HeatOf(const PrefetchRef& bring, int64_t row) {
   const DeviceTableRef& table = bring.table;
   if (table.moves.IsNext(row) || !MayMove(table, row, bring.held_since)) return -1;
   const bool is_count = table.moves.cache_strategy == CacheStrategy::kLeastFrequent;
@@ -108,14 +108,14 @@ __device__ int HeatOf(const BringRef& bring, int64_t row) {
       is_count ? table.infos[row].count : max(table.clock - clock, int64_t{0}));
   const int exponent = heat < 4 ? 0 : 61 - __clzll(static_cast<long long>(heat));
   const int bucket = 4 * exponent + static_cast<int>(heat >> exponent);
-  return is_count ? bucket : BringState::kNumHeats - 1 - bucket;  // the longest unused go first
+  return is_count ? bucket : PrefetchState::kNumHeats - 1 - bucket;  // the longest unused go first
 }
 
 // A thread has a row.
 __global__ void __launch_bounds__(kThreads)
-    CountHeatsKernel(const __grid_constant__ BringArgs args) {
-  const BringRef& bring = args.tables[blockIdx.y];
-  __shared__ uint32_t counts[BringState::kNumHeats];
+    CountHeatsKernel(const __grid_constant__ PrefetchArgs args) {
+  const PrefetchRef& bring = args.tables[blockIdx.y];
+  __shared__ uint32_t counts[PrefetchState::kNumHeats];
   counts[threadIdx.x] = 0;
   __syncthreads();
   const Section section(bring);
@@ -129,9 +129,9 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 // The hottest bucket whose rows leave, if `num_wanted` rows are to; all threads of a block call it.
-__device__ int HottestToLeave(const BringRef& bring, int64_t num_wanted) {
+__device__ int HottestToLeave(const PrefetchRef& bring, int64_t num_wanted) {
   __shared__ int hottest;
-  if (threadIdx.x == 0) hottest = BringState::kNumHeats - 1;
+  if (threadIdx.x == 0) hottest = PrefetchState::kNumHeats - 1;
   const auto count = static_cast<int>(bring.state->histogram[threadIdx.x]);
   int total;
   const int64_t before = SumBefore(count, &total);
@@ -142,8 +142,8 @@ __device__ int HottestToLeave(const BringRef& bring, int64_t num_wanted) {
 
 // A thread has a row. Which of the hottest rows leave is left to chance.
 __global__ void __launch_bounds__(kThreads)
-    ListVictimsKernel(const __grid_constant__ BringArgs args) {
-  const BringRef& bring = args.tables[blockIdx.y];
+    ListVictimsKernel(const __grid_constant__ PrefetchArgs args) {
+  const PrefetchRef& bring = args.tables[blockIdx.y];
   const Section section(bring);
   const int64_t num_wanted = NumWanted(bring);
   const int hottest = HottestToLeave(bring, num_wanted);
@@ -160,8 +160,8 @@ __global__ void __launch_bounds__(kThreads)
 
 // A warp has 16 wanted rows, and the rows that leave for them.
 __global__ void __launch_bounds__(kExchangeThreads)
-    ExchangePairsKernel(const __grid_constant__ BringArgs args) {
-  const BringRef& bring = args.tables[blockIdx.y];
+    ExchangePairsKernel(const __grid_constant__ PrefetchArgs args) {
+  const PrefetchRef& bring = args.tables[blockIdx.y];
   const int lane = threadIdx.x % kWarpSize, warps = kExchangeThreads / kWarpSize;
   const int64_t count = min(NumWanted(bring), static_cast<int64_t>(bring.state->num_victims));
   const int64_t* rows = lane % 2 == 0 ? bring.wanted : bring.victims;
@@ -177,8 +177,9 @@ __global__ void __launch_bounds__(kExchangeThreads)
 }
 
 // A thread has a bucket.
-__global__ void __launch_bounds__(kThreads) FinishKernel(const __grid_constant__ BringArgs args) {
-  const BringRef& bring = args.tables[blockIdx.x];
+__global__ void __launch_bounds__(kThreads)
+    FinishKernel(const __grid_constant__ PrefetchArgs args) {
+  const PrefetchRef& bring = args.tables[blockIdx.x];
   const Section section(bring);
   __syncthreads();
   bring.state->histogram[threadIdx.x] = 0;
@@ -189,8 +190,8 @@ __global__ void __launch_bounds__(kThreads) FinishKernel(const __grid_constant__
   bring.state->num_wanted = bring.state->num_victims = 0;
 }
 
-cudaError_t Enqueue(const BringRef* tables, int count, cudaStream_t stream) {
-  BringArgs args{};
+cudaError_t Enqueue(const PrefetchRef* tables, int count, cudaStream_t stream) {
+  PrefetchArgs args{};
   std::copy_n(tables, count, args.tables);
   const dim3 listing(kListBlocks, count), exchanging(kExchangeBlocks, count);
   ListWantedKernel<<<listing, kThreads, 0, stream>>>(args);
@@ -203,27 +204,27 @@ cudaError_t Enqueue(const BringRef* tables, int count, cudaStream_t stream) {
 
 }  // namespace
 
-RowBringer::RowBringer(int64_t max_rows, Status* error)
+TierPrefetcher::TierPrefetcher(int64_t max_rows, Status* error)
     : is_next_(ReserveDeviceMemory((max_rows / kRowsPerWord + 1) * sizeof(uint32_t))),
       wanted_(ReserveDeviceMemory(max_rows * sizeof(int64_t))),
       victims_(ReserveDeviceMemory(max_rows * sizeof(int64_t))) {
-  cudaError_t failed = cudaMalloc(&state_, sizeof(BringState));
-  if (failed == cudaSuccess) failed = cudaMemset(state_, 0, sizeof(BringState));
+  cudaError_t failed = cudaMalloc(&state_, sizeof(PrefetchState));
+  if (failed == cudaSuccess) failed = cudaMemset(state_, 0, sizeof(PrefetchState));
   if (failed != cudaSuccess) *error = std::string("CUDA: ") + cudaGetErrorString(failed);
 }
 
-RowBringer::~RowBringer() {
+TierPrefetcher::~TierPrefetcher() {
   cudaDeviceSynchronize();
   cudaFree(state_);
 }
 
-cudaError_t RowBringer::ForgetNext(cudaStream_t stream) {
+cudaError_t TierPrefetcher::ForgetNext(cudaStream_t stream) {
   if (!has_next_) return cudaSuccess;
   has_next_ = false;
   return cudaMemsetAsync(is_next_->data(), 0, is_next_->bytes(), stream);
 }
 
-Status RowBringer::Grow(int64_t num_rows, int64_t num_keys) {
+Status TierPrefetcher::Grow(int64_t num_rows, int64_t num_keys) {
   has_next_ = true;
   const int64_t capacity = std::min(num_rows, num_keys) * static_cast<int64_t>(sizeof(int64_t));
   Status status = is_next_->Grow((num_rows + kRowsPerWord - 1) / kRowsPerWord * sizeof(uint32_t));
@@ -231,12 +232,12 @@ Status RowBringer::Grow(int64_t num_rows, int64_t num_keys) {
   return status.ok() ? victims_->Grow(capacity) : status;
 }
 
-void RowBringer::Complete(MovesRef* moves) const {
+void TierPrefetcher::Complete(MovesRef* moves) const {
   moves->is_next = reinterpret_cast<uint32_t*>(is_next_->data());
   moves->num_next = is_next_->bytes() / static_cast<int64_t>(sizeof(uint32_t)) * kRowsPerWord;
 }
 
-BringRef RowBringer::ref(const DeviceTableRef& table, int64_t held_since) const {
+PrefetchRef TierPrefetcher::ref(const DeviceTableRef& table, int64_t held_since) const {
   return {table,
           state_,
           reinterpret_cast<int64_t*>(wanted_->data()),
@@ -245,7 +246,7 @@ BringRef RowBringer::ref(const DeviceTableRef& table, int64_t held_since) const 
           held_since};
 }
 
-cudaStream_t BringStream() {
+cudaStream_t PrefetchStream() {
   static auto* streams = new std::map<int, cudaStream_t>;
   static std::mutex mutex;
   int device = 0;
@@ -259,8 +260,8 @@ cudaStream_t BringStream() {
   return at->second;
 }
 
-cudaError_t EnqueueBringing(const std::vector<BringRef>& tables, cudaStream_t stream) {
-  const size_t most = BringArgs::kMost;
+cudaError_t EnqueuePrefetching(const std::vector<PrefetchRef>& tables, cudaStream_t stream) {
+  const size_t most = PrefetchArgs::kMost;
   for (size_t t = 0; t < tables.size(); t += most) {
     const int count = static_cast<int>(std::min(most, tables.size() - t));
     const cudaError_t error = Enqueue(tables.data() + t, count, stream);

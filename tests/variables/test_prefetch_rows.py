@@ -183,7 +183,7 @@ def test_packed_ids_of_a_dataset_are_routed_once_more(make_table, kind, sizes):
 
 
 @pytest.mark.parametrize("kind, sizes", TIERED[:2])
-def test_graphs_of_tensorflow_1_bring_rows_as_well(make_table, kind, sizes):
+def test_graphs_of_tensorflow_1_prefetch_rows_as_well(make_table, kind, sizes):
     # Given a graph with a table whose rows do not fit its first tier
     with tf.Graph().as_default(), tf.compat.v1.Session() as session:
         table = make_table(DIM, storage_option=in_tiers(kind, sizes))

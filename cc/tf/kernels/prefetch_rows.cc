@@ -31,9 +31,9 @@ struct NextKeys {
 };
 
 // What both devices do before the rows move.
-class BringRowsOp : public OpKernel {
+class PrefetchRowsOp : public OpKernel {
  public:
-  explicit BringRowsOp(OpKernelConstruction* context) : OpKernel(context) {
+  explicit PrefetchRowsOp(OpKernelConstruction* context) : OpKernel(context) {
     OP_REQUIRES_OK(context, context->GetAttr("num_tables", &num_tables_));
     OP_REQUIRES_OK(context, context->GetAttr("table_of_feature", &table_of_feature_));
     OP_REQUIRES_OK(context, context->GetAttr("weighted", &weighted_));
@@ -44,7 +44,7 @@ class BringRowsOp : public OpKernel {
   }
 
   void Compute(OpKernelContext* context) override {
-    const Stage stage("bringing");
+    const Stage stage("prefetching");
     std::vector<EmbeddingTablePtr> tables(num_tables_);
     OP_REQUIRES_OK(context, FindEmbeddingTables(context, &tables));
     const Tensor *batch, *sizes;
@@ -63,12 +63,12 @@ class BringRowsOp : public OpKernel {
     }
     if (keys.empty()) return;
     OP_REQUIRES_OK(context,
-                   CatchErrors([&] { return Bring(context, std::move(tables), keys, *batch); }));
+                   CatchErrors([&] { return Prefetch(context, std::move(tables), keys, *batch); }));
   }
 
  protected:
-  virtual absl::Status Bring(OpKernelContext* context, std::vector<EmbeddingTablePtr> tables,
-                             const std::vector<NextKeys>& keys, const Tensor& batch) = 0;
+  virtual absl::Status Prefetch(OpKernelContext* context, std::vector<EmbeddingTablePtr> tables,
+                                const std::vector<NextKeys>& keys, const Tensor& batch) = 0;
 
  private:
   int32_t num_tables_;
@@ -83,8 +83,8 @@ absl::Status Check(OpKernelContext* context, const EmbeddingTableResource& resou
 
 // Tables in host memory, from disk: a thread locates keys to read them, which moves their rows to
 // memory. While one batch is brought, others are left to the lookup.
-class BringRowsCpuOp : public BringRowsOp {
-  using BringRowsOp::BringRowsOp;
+class PrefetchRowsCpuOp : public PrefetchRowsOp {
+  using PrefetchRowsOp::PrefetchRowsOp;
 
   // Held by the thread, so that all of it lives until the thread is done.
   struct Work {
@@ -95,8 +95,8 @@ class BringRowsCpuOp : public BringRowsOp {
     std::shared_ptr<std::atomic<bool>> is_busy;
   };
 
-  absl::Status Bring(OpKernelContext* context, std::vector<EmbeddingTablePtr> tables,
-                     const std::vector<NextKeys>& keys, const Tensor& batch) override {
+  absl::Status Prefetch(OpKernelContext* context, std::vector<EmbeddingTablePtr> tables,
+                        const std::vector<NextKeys>& keys, const Tensor& batch) override {
     std::vector<std::shared_ptr<EmbeddingTable>> now;
     {
       SharedLocks locks;
@@ -136,13 +136,15 @@ class BringRowsCpuOp : public BringRowsOp {
   const std::shared_ptr<std::atomic<bool>> is_busy_ = std::make_shared<std::atomic<bool>>(false);
 };
 
+REGISTER_KERNEL_BUILDER(Name("GroupEmbedding>PrefetchRows").Device(tensorflow::DEVICE_CPU),
+                        Guarded<PrefetchRowsCpuOp>);
 REGISTER_KERNEL_BUILDER(Name("GroupEmbedding>BringRows").Device(tensorflow::DEVICE_CPU),
-                        Guarded<BringRowsCpuOp>);
+                        Guarded<PrefetchRowsCpuOp>);
 
 #if GOOGLE_CUDA
 // Tables on a GPU: from host memory on a stream beside, from disk in a thread.
-class BringRowsGpuOp : public BringRowsOp {
-  using BringRowsOp::BringRowsOp;
+class PrefetchRowsGpuOp : public PrefetchRowsOp {
+  using PrefetchRowsOp::PrefetchRowsOp;
 
   // Held by the thread, so that all of it lives until the thread is done.
   struct Work {
@@ -151,25 +153,25 @@ class BringRowsGpuOp : public BringRowsOp {
     int device;
   };
 
-  absl::Status Bring(OpKernelContext* context, std::vector<EmbeddingTablePtr> tables,
-                     const std::vector<NextKeys>& keys, const Tensor&) override {
+  absl::Status Prefetch(OpKernelContext* context, std::vector<EmbeddingTablePtr> tables,
+                        const std::vector<NextKeys>& keys, const Tensor&) override {
     std::vector<std::shared_ptr<EmbeddingTable>> on_disk(tables.size());
-    TF_RETURN_IF_ERROR(BringFromHost(context, tables, keys, &on_disk));
+    TF_RETURN_IF_ERROR(PrefetchFromHost(context, tables, keys, &on_disk));
     if (std::all_of(on_disk.begin(), on_disk.end(), [](const auto& table) { return !table; })) {
       return absl::OkStatus();
     }
     auto work =
         std::make_shared<Work>(Work{std::move(tables), std::move(on_disk), CurrentDevice()});
     tensorflow::Env::Default()->SchedClosure(
-        [work] { const auto unused = CatchErrors([&] { return BringFromDisk(*work); }); });
+        [work] { const auto unused = CatchErrors([&] { return PrefetchFromDisk(*work); }); });
     return absl::OkStatus();
   }
 
   // on_disk: receives the tables that may have rows of the keys on disk.
-  static absl::Status BringFromHost(OpKernelContext* context,
-                                    const std::vector<EmbeddingTablePtr>& tables,
-                                    const std::vector<NextKeys>& keys,
-                                    std::vector<std::shared_ptr<EmbeddingTable>>* on_disk) {
+  static absl::Status PrefetchFromHost(OpKernelContext* context,
+                                       const std::vector<EmbeddingTablePtr>& tables,
+                                       const std::vector<NextKeys>& keys,
+                                       std::vector<std::shared_ptr<EmbeddingTable>>* on_disk) {
     SharedLocks locks;
     locks.Lock(MutexesOf(tables));
     for (const EmbeddingTablePtr& table : tables) TF_RETURN_IF_ERROR(Check(context, *table));
@@ -182,24 +184,24 @@ class BringRowsGpuOp : public BringRowsOp {
     TF_RETURN_IF_ERROR(AllocateScratch(
         context, LocateRowsScratchBytes(requests.data(), count, Access::kRead), &scratch));
     TF_RETURN_IF_ERROR(
-        ToStatus(BringRowsCuda(requests.data(), count, scratch.data(), StreamOf(context))));
+        ToStatus(PrefetchRowsCuda(requests.data(), count, scratch.data(), StreamOf(context))));
     for (size_t t = 0; t < tables.size(); ++t) {
-      if (HasRowsToBring(*tables[t]->table()->device())) (*on_disk)[t] = tables[t]->table();
+      if (HasRowsToPrefetch(*tables[t]->table()->device())) (*on_disk)[t] = tables[t]->table();
     }
     return absl::OkStatus();
   }
 
   // Piece by piece, as on a CPU.
-  static absl::Status BringFromDisk(const Work& work) {
+  static absl::Status PrefetchFromDisk(const Work& work) {
     SetCurrentDevice(work.device);
     for (size_t t = 0; t < work.tables.size(); ++t) {
       EmbeddingTable* table = work.on_disk[t].get();
       if (table == nullptr) continue;
-      AwaitRowsToBring(*table->device());
+      AwaitRowsToPrefetch(*table->device());
       for (bool are_more = true; are_more;) {
         const tensorflow::tf_shared_lock lock(*work.tables[t]->mu());
         if (work.tables[t]->table().get() != table) break;  // it was initialized anew
-        are_more = group_embedding::BringFromDisk(table->device());
+        are_more = group_embedding::PrefetchFromDisk(table->device());
       }
     }
     return absl::OkStatus();
@@ -207,8 +209,11 @@ class BringRowsGpuOp : public BringRowsOp {
 };
 
 REGISTER_KERNEL_BUILDER(
+    Name("GroupEmbedding>PrefetchRows").Device(tensorflow::DEVICE_GPU).HostMemory("sizes"),
+    Guarded<PrefetchRowsGpuOp>);
+REGISTER_KERNEL_BUILDER(
     Name("GroupEmbedding>BringRows").Device(tensorflow::DEVICE_GPU).HostMemory("sizes"),
-    Guarded<BringRowsGpuOp>);
+    Guarded<PrefetchRowsGpuOp>);
 #endif  // GOOGLE_CUDA
 
 }  // namespace

@@ -5,7 +5,7 @@ import tensorflow as tf
 from group_embedding.ops._library import library
 
 
-def bring_rows(tables, batch, table_of_feature):
+def prefetch_rows(tables, batch, table_of_feature):
     """Begins to move rows of a batch's keys, and does not wait for it. No value changes.
 
     Args:
@@ -22,7 +22,7 @@ def bring_rows(tables, batch, table_of_feature):
         return batch
     place = {t: i for i, t in enumerate(tiered)}
     with tf.device(tables[tiered[0]].device):
-        buffer = library().bring_rows(
+        buffer = library().prefetch_rows(
             tables=[tables[t].table_handle for t in tiered],
             batch=batch.buffer,
             sizes=batch.sizes,
@@ -32,7 +32,8 @@ def bring_rows(tables, batch, table_of_feature):
     return batch._replace(buffer=buffer)
 
 
-@tf.RegisterGradient("GroupEmbedding>BringRows")
-def _bring_rows_grad(op, buffer_grad):
+@tf.RegisterGradient("GroupEmbedding>BringRows")  # in graphs that older versions saved
+@tf.RegisterGradient("GroupEmbedding>PrefetchRows")
+def _prefetch_rows_grad(op, buffer_grad):
     """The gradient of the batch's weights, which move through as they are."""
     return [*[None] * op.get_attr("num_tables"), buffer_grad, None]
