@@ -96,6 +96,10 @@ PROGRAM = {
     "ge.data.Reader('day_0.csv', batch=256)": "call-arg",
     "ge.data.Reader('day_0.csv', '256')": "arg-type",
     "ge.data.Column('C1', 'int64', base='hexadecimal')": "arg-type",
+    "ge.models.DLRM([feature], bottom=[8], dropout=0.1)": None,
+    "ge.models.DLRM([feature], bottom='8')": "arg-type",
+    "ge.models.TwoTower([feature], query=['user'])": "call-arg",
+    "ge.models.MLP([8], 'relu', last_activation=3)": "arg-type",
     "ge.training.make_step(print)": None,
     "ge.training.make_step(print, jit_compile=True)": "call-arg",
 }

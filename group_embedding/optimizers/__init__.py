@@ -10,8 +10,7 @@ from group_embedding.optimizers.lamb import Lamb
 from group_embedding.optimizers.lazy_adam import LazyAdam
 from group_embedding.optimizers.loss_scale import inside as inside
 from group_embedding.optimizers.loss_scale import is_loss_scale as is_loss_scale
-from group_embedding.optimizers.named import arguments_of as arguments_of
-from group_embedding.optimizers.named import make_named as make_named
+from group_embedding.optimizers.named import maker_of as maker_of
 from group_embedding.optimizers.named import num_slots as num_slots
 from group_embedding.optimizers.registry import OPTIMIZER_NAMES as OPTIMIZER_NAMES
 from group_embedding.optimizers.registry import V1_NAMES as V1_NAMES

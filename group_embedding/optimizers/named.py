@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import inspect
+import functools
+from collections.abc import Callable
 from typing import Any
 
 from group_embedding.annotations import Optimizer
@@ -11,23 +12,23 @@ from group_embedding.optimizers.registry import OWN, STOCK_NAMES
 from group_embedding.optimizers.wrap import wrap
 
 
-def make_named(name: str, **arguments: Any) -> Optimizer:
-    """Makes an optimizer whose updates of tables are native.
+def maker_of(name: str) -> Callable[..., Optimizer]:
+    """The function that makes an optimizer whose updates of tables are native.
 
     Args:
         name: one of `OPTIMIZER_NAMES`.
-        **arguments: of the Keras class, or of the function in `ge.optimizers`.
 
-    Raises:
-        TypeError, ValueError: an argument is wrong.
+    Returns:
+        A function with the signature of the Keras class, or of the function in `ge.optimizers`.
     """
-    made = _maker(name)(**arguments)
-    return made if name in OWN else wrap(made)
+    made = OWN.get(name) or getattr(KERAS, STOCK_NAMES[name])
 
+    @functools.wraps(made)
+    def make(**arguments):
+        optimizer = made(**arguments)
+        return optimizer if name in OWN else wrap(optimizer)
 
-def arguments_of(name: str) -> list[str]:
-    """The names of the arguments that `make_named` takes for an optimizer, `kwargs` left out."""
-    return [key for key in inspect.signature(_maker(name)).parameters if key != "kwargs"]
+    return make
 
 
 def num_slots(optimizer: Any) -> int:
@@ -36,7 +37,3 @@ def num_slots(optimizer: Any) -> int:
     spec = optimizer._ge_rule_spec()
     row_slots = getattr(optimizer, "_ge_row_slots", ())
     return sum(slot is not None for slot in spec.slots) - bool(row_slots)
-
-
-def _maker(name):
-    return OWN.get(name) or getattr(KERAS, STOCK_NAMES[name])

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import math
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from group_embedding.config import nearest
@@ -36,6 +38,40 @@ def complete(schema: dict[str, Any], values: Any, source: str) -> Any:
         ConfigError: the first value that does not fit.
     """
     return _complete(schema, copy.deepcopy(values), "", source)
+
+
+def make(
+    where: str,
+    made: Callable[..., Any],
+    arguments: Mapping[str, Any],
+    *values: Any,
+    others: Sequence[str] = (),
+) -> Any:
+    """Calls a class with its first arguments, and by name with others, the keys at `where`.
+
+    Args:
+        where: the file and the path of the keys, for messages.
+        made: the class, or a function.
+        arguments: by name.
+        *values: the first arguments, which are no keys.
+        others: further keys at `where`, for messages.
+
+    Raises:
+        ConfigError: the class has no argument of a name, or refuses a value.
+    """
+    kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    parameters = inspect.signature(made).parameters.values()
+    known = [one.name for one in parameters if one.kind in kinds][len(values) :]
+    for key in arguments:
+        if key not in known:
+            raise ConfigError(
+                f"{where}.{key}: expected one of the keys {', '.join([*others, *known])}, got "
+                f"'{key}'{nearest(key, known)}"
+            )
+    try:
+        return made(*values, **arguments)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"{where}: {error}") from error
 
 
 def _complete(schema, value, path, source):

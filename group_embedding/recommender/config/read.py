@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any
 from group_embedding.compat.hugectr import config_of_graph, is_hugectr, read_graph
 from group_embedding.recommender.config.check import ConfigError, complete
 from group_embedding.recommender.config.json_schema import json_schema
+from group_embedding.recommender.data import plain_values
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,15 +90,11 @@ def read_config(
 
 def _load(path):
     try:
-        text = path.read_text()
+        return plain_values.load(path)
     except OSError as error:
         raise ConfigError(f"{path}: expected a config file, {error.strerror}") from None
-    try:
-        return json.loads(text) if path.suffix == ".json" else _yaml().safe_load(text)
-    except json.JSONDecodeError as error:
-        raise ConfigError(f"{path}: expected JSON, {error}") from None
-    except _yaml().YAMLError as error:
-        raise ConfigError(f"{path}: expected YAML, {error}") from None
+    except ValueError as error:
+        raise ConfigError(f"{path}: {error}") from None
 
 
 def _override(values, override):
@@ -107,9 +103,9 @@ def _override(values, override):
     if not is_there or not all(names):
         raise ConfigError(f"override '{override}': expected key.path=value, as model.dim=32")
     try:
-        value = _yaml().safe_load(text)
-    except _yaml().YAMLError as error:
-        raise ConfigError(f"override '{override}': expected YAML behind '=', {error}") from None
+        value = plain_values.parse(text)
+    except ValueError as error:
+        raise ConfigError(f"override '{override}': behind '=' {error}") from None
     inner = values
     for name in names[:-1]:
         inner = inner.setdefault(name, {})
@@ -156,13 +152,3 @@ def _check_choices(config, key, choices):
         raise ConfigError(f"{where}: expected a list of values for a grid, got {choices!r}")
     if choices.get("log") and choices["low"] <= 0:
         raise ConfigError(f"{where}: expected low above 0 with log, got {choices['low']}")
-
-
-def _yaml():
-    try:
-        import yaml
-    except ImportError as error:
-        raise ImportError(
-            "config files and overrides are YAML, which pyyaml reads: pip install pyyaml"
-        ) from error
-    return yaml

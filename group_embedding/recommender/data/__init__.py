@@ -1,11 +1,16 @@
 """Files of samples: readers, schemas, preprocessing."""
 
 from group_embedding.files import DataSourceParams, FileSystemType_t
+
+# For extensions: `arrow`, `to_array`, `type_of`.
+from group_embedding.recommender.data.arrow_columns import to_array as to_array
+from group_embedding.recommender.data.arrow_columns import type_of as type_of
 from group_embedding.recommender.data.binary_files import HugeCTRRawFormat, TorchRecFormat
 from group_embedding.recommender.data.columns import Column
 from group_embedding.recommender.data.count_batches import CountBatches
 from group_embedding.recommender.data.csv_files import CsvFormat, criteo_tsv
 from group_embedding.recommender.data.describe import ColumnDescription, Description, describe
+from group_embedding.recommender.data.files import arrow as arrow
 from group_embedding.recommender.data.files import find_files
 from group_embedding.recommender.data.fitted_steps import Categorify, Standardize
 from group_embedding.recommender.data.parquet_files import ParquetFormat

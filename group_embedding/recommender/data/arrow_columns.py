@@ -19,17 +19,18 @@ for _base, _digits in ((0, b"0123456789"), (10, b"abcdef"), (10, b"ABCDEF")):
 
 
 def type_of(arrow_type):
-    """(dtype, is_list) of a type of Arrow; the dtype is None where tensors have no such type."""
-    types, is_list = arrow().types, False
-    if _is_list(arrow_type):
-        arrow_type, is_list = arrow_type.value_type, True
+    """(dtype, depth) of a type of Arrow: the dtype of values, None where tensors have no such type,
+    and how many lists a value is in."""
+    types, depth = arrow().types, 0
+    while _is_list(arrow_type):
+        arrow_type, depth = arrow_type.value_type, depth + 1
     if types.is_dictionary(arrow_type):
         arrow_type = arrow_type.value_type
     if types.is_decimal(arrow_type):
-        return "float64", is_list
+        return "float64", depth
     if types.is_null(arrow_type):
-        return "string", is_list
-    return _DTYPES.get(str(arrow_type)), is_list
+        return "string", depth
+    return _DTYPES.get(str(arrow_type)), depth
 
 
 def _is_list(arrow_type):

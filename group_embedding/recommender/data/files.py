@@ -127,6 +127,7 @@ def remembered(function):
     return functools.wraps(function)(lambda path: kept(path, version_of(path)))
 
 
+@functools.cache
 def arrow():
     """The package pyarrow.
 

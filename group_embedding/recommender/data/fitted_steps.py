@@ -114,13 +114,6 @@ class Categorify(Step):
         ids = tf.where(fits, tf.gather(self.ids, found), tf.zeros_like(numbers))
         return tf.reshape(ids, tf.shape(values))
 
-    def config(self) -> dict[str, Any]:
-        return {
-            **super().config(),
-            **{"min_count": self.min_count, "max_size": self.max_size, "missing": self.missing},
-            "max_counted": self.max_counted,
-        }
-
     def save_values(self, path: str) -> dict[str, Any]:
         """Writes the vocabulary, a line for each value: integers, or strings of JSON."""
         with open(path + ".vocabulary", "w") as file:

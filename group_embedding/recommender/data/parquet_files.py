@@ -94,8 +94,8 @@ def _check_names(path, schema, columns):
             raise pieces.BadRow(
                 f"{path}: expected a column '{column.name}', got {', '.join(schema.names)}"
             )
-        _, is_list = type_of(schema.field(column.name).type)
-        if is_list != column.is_list:
+        _, depth = type_of(schema.field(column.name).type)
+        if depth != column.is_list:
             raise pieces.BadRow(
                 f"{path}: column '{column.name}': expected "
                 f"{'lists' if column.is_list else 'one value a row'}, got "
@@ -109,16 +109,16 @@ def _complete(path, schema, column):
             f"{path}: expected a column '{column.name}', got {', '.join(schema.names) or 'none'}"
         )
     arrow_type = schema.field(column.name).type
-    dtype, is_list = type_of(arrow_type)
-    if dtype is None:
+    dtype, depth = type_of(arrow_type)
+    if dtype is None or depth > 1:
         raise ValueError(
             f"{path}: column '{column.name}': expected numbers, text, or lists of them, got "
             f"{arrow_type}; name the other columns"
         )
-    if column.is_list not in (None, is_list):
+    if column.is_list not in (None, bool(depth)):
         raise ValueError(
             f"{path}: column '{column.name}': expected "
             f"{'lists' if column.is_list else 'one value a row'}, as asked for, got {arrow_type}"
         )
     asked = "int64" if column.base == 16 else dtype
-    return dataclasses.replace(column, dtype=column.dtype or asked, is_list=is_list)
+    return dataclasses.replace(column, dtype=column.dtype or asked, is_list=bool(depth))

@@ -11,6 +11,7 @@ import numpy as np
 
 from group_embedding.config import COMBINERS, Combiner, FeatureConfig, TableConfig, check_choice
 from group_embedding.files import DataSourceParams
+from group_embedding.recommender.data import plain_values
 from group_embedding.recommender.data.columns import Column, Ragged
 from group_embedding.recommender.data.files import find_files
 from group_embedding.recommender.data.formats import format_of
@@ -216,7 +217,7 @@ class Schema:
         text = (
             json.dumps(self.to_dict(), indent=1)
             if is_json
-            else _yaml().safe_dump(self.to_dict(), sort_keys=False)
+            else plain_values.yaml().safe_dump(self.to_dict(), sort_keys=False)
         )
         with open(path, "w") as file:
             file.write(text)
@@ -224,11 +225,7 @@ class Schema:
     @classmethod
     def load(cls, path: str) -> Schema:
         """Reads what `save` wrote."""
-        with open(path) as file:
-            text = file.read()
-        return cls.from_dict(
-            json.loads(text) if str(path).endswith(".json") else _yaml().safe_load(text)
-        )
+        return cls.from_dict(plain_values.load(path))
 
     def check(
         self, files: Any, format: Any = None, data_source: DataSourceParams | None = None
@@ -268,14 +265,3 @@ def _check_ids(path, row, name, array, size):
             f"{path}, row {row + first + 1}, column '{name}': expected ids 0 to {size - 1}, or -1 "
             f"for none, got {values[bad[0]]}"
         )
-
-
-def _yaml():
-    try:
-        import yaml
-    except ImportError as error:
-        raise ImportError(
-            "ge.data.Schema keeps YAML by pyyaml: pip install pyyaml, or give a path that ends in "
-            ".json"
-        ) from error
-    return yaml

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -49,7 +50,9 @@ class Step(tf.Module):
     def config(self) -> dict[str, Any]:
         """The arguments of the constructor, as plain values."""
         output = None if self.outputs == self.inputs else self.outputs[0]
-        return {"inputs": list(self.inputs), "output": output}
+        values = {"inputs": list(self.inputs), "output": output, "size": self.num_ids}
+        values = {**vars(self), **values}
+        return {name: values[name] for name in inspect.signature(type(self)).parameters}
 
     def _refuse(self, values, name, kinds):
         raise ValueError(
@@ -125,9 +128,6 @@ class Clip(Step):
             values = tf.where(values > self.most, tf.constant(self.most, tf.float32), values)
         return values
 
-    def config(self) -> dict[str, Any]:
-        return {**super().config(), "least": self.least, "most": self.most}
-
 
 class FillMissing(Step):
     """A number in place of missing ones, which are NaN.
@@ -153,9 +153,6 @@ class FillMissing(Step):
     def convert(self, values: tf.Tensor, name: str) -> tf.Tensor:
         values = self._floats(values, name)
         return tf.where(tf.math.is_nan(values), tf.constant(self.value, tf.float32), values)
-
-    def config(self) -> dict[str, Any]:
-        return {**super().config(), "value": self.value}
 
 
 class Bucketize(Step):
@@ -191,9 +188,6 @@ class Bucketize(Step):
         ids = tf.reshape(ids, tf.shape(values))
         return tf.where(tf.math.is_nan(values), tf.zeros_like(ids), ids)
 
-    def config(self) -> dict[str, Any]:
-        return {**super().config(), "boundaries": self.boundaries}
-
 
 class Hash(Step):
     """Ids 0 to `size - 1`, int64, by a hash of integers or strings.
@@ -223,9 +217,6 @@ class Hash(Step):
 
     def convert(self, values: tf.Tensor, name: str) -> tf.Tensor:
         return _to_ids(mix(fingerprint(self, values, name), self.seed), self.num_ids)
-
-    def config(self) -> dict[str, Any]:
-        return {**super().config(), "size": self.num_ids, "seed": self.seed}
 
 
 class Cross(Step):
@@ -262,10 +253,6 @@ class Cross(Step):
             number = fingerprint(self, tf.convert_to_tensor(values), name)
             mixed = mix(number if mixed is None else mixed * 31 + number, self.seed)
         return {**features, self.outputs[0]: _to_ids(mixed, self.num_ids)}
-
-    def config(self) -> dict[str, Any]:
-        size = {"size": self.num_ids, "seed": self.seed}
-        return {"inputs": list(self.inputs), "output": self.outputs[0], **size}
 
 
 def fingerprint(step, values, name):

@@ -65,11 +65,14 @@ class StreamedMetrics:
         return int(self._loss[1])
 
     def _take(self):
-        for loss, logits, labels in self._waiting:
-            size = len(next(iter(logits.values())))
-            self._loss += [float(loss) * size, size]
-            for counts, name in zip(self._counts, self._labels):
-                count_logits(counts, np.asarray(logits[name]), np.asarray(labels[name]).ravel())
+        if not self._waiting:
+            return
+        losses, logits, labels = zip(*self._waiting)
+        sizes = [len(next(iter(one.values()))) for one in logits]
+        self._loss += [np.dot([float(loss) for loss in losses], sizes), sum(sizes)]
+        for counts, name in zip(self._counts, self._labels):
+            one, other = ([np.ravel(batch[name]) for batch in x] for x in (logits, labels))
+            count_logits(counts, np.concatenate(one), np.concatenate(other))
         self._waiting = []
 
 

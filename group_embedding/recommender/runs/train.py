@@ -34,22 +34,18 @@ def train(config: Config, models: Mapping[str, Any]) -> dict[str, Any]:
         ConfigError: the config cannot be used.
         FloatingPointError: the loss is infinite or NaN.
     """
-    run = Run(config, models)
+    training = _Training(config, models)
     with kept_run(config):
-        result = _Training(run).run()
+        result = training.run()
     upload_files(config)  # the result, behind the checkpoint that it is of
     return result
 
 
-class _Training:
-    def __init__(self, run):
-        self.run_, self.model, self.config = run, run.model, run.config
-        self.state, self.checkpoints = run.checkpoints.state, run.checkpoints
-        self.is_first = exchange.current().rank == 0
-        self.has_validation = self.config.files("validation") is not None
-        self.newest: dict[str, float] = {}
+class _Training(Run):
+    """A run that is trained. `newest` has the metrics of the newest evaluation."""
 
     def run(self):
+        self.state, self.newest = self.checkpoints.state, {}
         training, logging = self.config["training"], self.config["logging"]
         reader = self.model.make_reader("train")
         per_epoch = reader.num_batches
@@ -61,11 +57,12 @@ class _Training:
         num_steps = min(training["steps"] or math.inf, training["epochs"] * per_epoch)
         if self.checkpoints.restore():
             self.checkpoints.restore_reader(reader)
-        self.run_.write_config()
+        self.write_config()
         self.evaluate_every = training["evaluate_every"] or per_epoch
-        folder = self.run_.folder / "tensorboard" if logging["tensorboard"] else None
+        folder = self.folder / "tensorboard" if logging["tensorboard"] else None
         size = self.config["data"]["batch_size"]
-        self.progress = Progress(num_steps, size, folder, self.is_first)
+        is_first = exchange.current().rank == 0
+        self.progress = Progress(num_steps, size, folder, is_first)
         if self.state.step:
             self.progress.note(f"goes on behind step {self.state.step}")
         ended = self._loop(reader, num_steps)
@@ -74,7 +71,7 @@ class _Training:
     def _loop(self, reader, num_steps):
         """Trains; returns why it ended."""
         every = self.config["logging"]["every"]
-        rates, metrics = self.model.learning_rates(num_steps), self.run_.new_metrics()
+        rates, metrics = self.model.learning_rates(num_steps), self.new_metrics()
         if self._is_patience_over():
             return "early stopping"
         if self.state.step >= num_steps:
@@ -99,7 +96,8 @@ class _Training:
     def _between_steps(self, reader, step, num_steps):
         """Evaluates and saves, where it is time to; returns whether training ends early."""
         save_every = self.config["checkpoints"]["every"] or self.evaluate_every
-        evaluates = self.has_validation and (step % self.evaluate_every == 0 or step == num_steps)
+        evaluates = step % self.evaluate_every == 0 or step == num_steps
+        evaluates = evaluates and self.config.files("validation") is not None
         if evaluates:
             self._evaluate(reader, step)
         if evaluates or step % save_every == 0 or step == num_steps:
@@ -109,7 +107,7 @@ class _Training:
 
     def _evaluate(self, reader, step):
         limit = self.config["data"]["evaluation_batches"]
-        self.newest = self.run_.evaluate("validation", max_batches=limit)
+        self.newest = self.evaluate("validation", max_batches=limit)
         state, training = self.state, self.config["training"]
         value = self.newest[training["metric"]]
         is_better = state.best is None or _is_better(
@@ -133,7 +131,7 @@ class _Training:
             raise FloatingPointError(
                 f"step {self.state.step}: expected a finite loss, got {loss}; lower "
                 f"optimizer.learning_rate, or look for such numbers in the data. The newest "
-                f"checkpoint in {self.run_.folder} is from before"
+                f"checkpoint in {self.folder} is from before"
             )
 
     def _finish(self, reader, ended):
@@ -146,12 +144,12 @@ class _Training:
             "validation": self.newest,
             "best": None if state.best is None else {metric: state.best, "step": state.best_step},
         }
-        path = self.run_.folder / "result.json"
+        path = self.folder / "result.json"
         if not self.newest and path.exists():  # a run that had ended before
             result = json.loads(path.read_text())
-        if self.is_first:
+        if exchange.current().rank == 0:
             path.write_text(json.dumps(result, indent=1) + "\n")
-        self.progress.note(f"{self.run_.folder}: {state.step} steps, ended by {ended}")
+        self.progress.note(f"{self.folder}: {state.step} steps, ended by {ended}")
         return result
 
 

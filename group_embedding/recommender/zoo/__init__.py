@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from group_embedding.recommender.config.read import read_config
@@ -60,13 +60,18 @@ MODELS = {
 
 
 def from_config(
-    path: str | os.PathLike, overrides: Sequence[str] = ()
+    path: str | os.PathLike,
+    overrides: Sequence[str] = (),
+    models: Mapping[str, Callable[..., Any]] | None = None,
 ) -> tuple[ConfiguredModel, Any]:
     """The model and the optimizer that a config file describes, for a loop of one's own.
 
     Args:
         path: a YAML or JSON file, or a JSON file of HugeCTR: see docs/guides/config.md.
         overrides: "key.path=value" each, such as "model.dim=32".
+        models: classes of your own, by the names that `model.name` may then have beside those of
+            `MODELS`. A class is called with the `ge.data.Schema`, and by name with the other keys
+            of `model`: `ge.models.Recommender` has an example.
 
     Returns:
         A `ConfiguredModel`, and its optimizer, an optimizer of Keras.
@@ -93,7 +98,8 @@ def from_config(
     >>> loss.shape
     TensorShape([])
     """
-    model = make_model(read_config(path, overrides, tuple(MODELS)), MODELS)
+    known = {**MODELS, **(models or {})}
+    model = make_model(read_config(path, overrides, tuple(known)), known)
     return model, model.optimizer
 
 

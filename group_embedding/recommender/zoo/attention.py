@@ -10,11 +10,12 @@ import tensorflow as tf
 
 from group_embedding.config import check_choice
 from group_embedding.keras_compat import keras, policy_of
+from group_embedding.recommender.zoo.arguments import Layer
 from group_embedding.recommender.zoo.mlp import MLP
 
 
 @keras.utils.register_keras_serializable(package="group_embedding")
-class ActivationUnit(keras.layers.Layer):
+class ActivationUnit(Layer):
     """The sum of a sequence's vectors, weighted by how each goes with a query: section 4.3 of Deep
     Interest Network, https://arxiv.org/abs/1706.06978.
 
@@ -41,7 +42,6 @@ class ActivationUnit(keras.layers.Layer):
         self, units: Sequence[int] = (80, 40), activation: str = "dice", **kwargs: Any
     ) -> None:
         super().__init__(**kwargs)
-        self.units, self.activation = tuple(units), activation
         self.hidden = MLP(units, activation, dtype=policy_of(self))
         self.weight = keras.layers.Dense(1, dtype=policy_of(self))
 
@@ -53,13 +53,9 @@ class ActivationUnit(keras.layers.Layer):
         weights = tf.where(mask, weights, tf.zeros_like(weights))
         return tf.einsum("bl,bld->bd", weights, keys)
 
-    def get_config(self) -> dict[str, Any]:
-        config = {"units": list(self.units), "activation": self.activation}
-        return {**super().get_config(), **config}
-
 
 @keras.utils.register_keras_serializable(package="group_embedding")
-class SelfAttention(keras.layers.Layer):
+class SelfAttention(Layer):
     """Multi-head attention of a sequence to itself: section 3.2 of https://arxiv.org/abs/1706.03762.
 
     Example:
@@ -108,12 +104,9 @@ class SelfAttention(keras.layers.Layer):
         seen = tf.einsum("bhqk,bkhd->bqhd", tf.nn.softmax(scores), value)
         return self.output_layer(tf.reshape(seen, [-1, length, dim]))
 
-    def get_config(self) -> dict[str, Any]:
-        return {**super().get_config(), "num_heads": self.num_heads, "causal": self.causal}
-
 
 @keras.utils.register_keras_serializable(package="group_embedding")
-class TransformerBlock(keras.layers.Layer):
+class TransformerBlock(Layer):
     """Self-attention, then two dense layers at each position; each is added to its input.
 
     With norm "post", `x = LayerNorm(x + f(x))`, as in BST; with "pre", `x = x + f(LayerNorm(x))`,
@@ -146,15 +139,7 @@ class TransformerBlock(keras.layers.Layer):
     ) -> None:
         super().__init__(**kwargs)
         check_choice(f"layer '{self.name}'", "norm", norm, ("post", "pre"))
-        self._config = {
-            "num_heads": num_heads,
-            "hidden": hidden,
-            "norm": norm,
-            "causal": causal,
-            "activation": activation,
-            "dropout": dropout,
-        }
-        policy = policy_of(self)
+        policy, self._is_post = policy_of(self), norm == "post"
         self.attention = SelfAttention(num_heads, causal, dtype=policy)
         self.hidden = keras.layers.Dense(hidden, activation, dtype=policy)
         self.norms = [keras.layers.LayerNormalization(epsilon=1e-6, dtype=policy) for _ in range(2)]
@@ -165,7 +150,7 @@ class TransformerBlock(keras.layers.Layer):
         self.attention.build(shape)
         self.hidden.build(shape)
         self.last = keras.layers.Dense(shape[-1], dtype=policy_of(self))
-        self.last.build((*shape[:-1], self._config["hidden"]))
+        self.last.build((*shape[:-1], self.hidden.units))
         for norm in self.norms:
             norm.build(shape)
         self.built = True
@@ -178,18 +163,15 @@ class TransformerBlock(keras.layers.Layer):
             return self.last(self.hidden(x))
 
         for norm, layer in zip(self.norms, (attend, feed_forward)):
-            if self._config["norm"] == "post":
+            if self._is_post:
                 x = norm(x + self.drop(layer(x), training=training))
             else:
                 x = x + self.drop(layer(norm(x)), training=training)
         return x
 
-    def get_config(self) -> dict[str, Any]:
-        return {**super().get_config(), **dict(self._config)}
-
 
 @keras.utils.register_keras_serializable(package="group_embedding")
-class HSTUBlock(keras.layers.Layer):
+class HSTUBlock(Layer):
     """A block of hierarchical sequential transduction units: equations 1 to 3 of
     https://arxiv.org/abs/2402.17152, with a bias of relative positions.
 
@@ -217,7 +199,7 @@ class HSTUBlock(keras.layers.Layer):
 
     def __init__(self, num_heads: int = 1, dropout: float = 0.0, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self.num_heads, self.dropout = num_heads, dropout
+        self.num_heads = num_heads
         self.norms = [
             keras.layers.LayerNormalization(epsilon=1e-6, dtype=policy_of(self)) for _ in range(2)
         ]
@@ -247,9 +229,6 @@ class HSTUBlock(keras.layers.Layer):
         weights = tf.where(visible(mask, True)[:, None], weights, tf.zeros_like(weights))
         seen = tf.reshape(tf.einsum("bhqk,bkhd->bqhd", weights, value), [-1, length, dim])
         return x + self.drop(self.last(self.norms[1](seen) * gate), training=training)
-
-    def get_config(self) -> dict[str, Any]:
-        return {**super().get_config(), "num_heads": self.num_heads, "dropout": self.dropout}
 
 
 def visible(mask, causal):

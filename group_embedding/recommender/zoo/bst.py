@@ -9,11 +9,10 @@ import tensorflow as tf
 
 from group_embedding.keras_compat import keras
 from group_embedding.recommender.zoo.attention import TransformerBlock
-from group_embedding.recommender.zoo.histories import HistoryRecommender, read_history
+from group_embedding.recommender.zoo.histories import HistoryRecommender
 from group_embedding.recommender.zoo.mlp import MLP
-from group_embedding.recommender.zoo.model_inputs import Dense, Features, check_units
+from group_embedding.recommender.zoo.model_inputs import Dense, Features
 from group_embedding.recommender.zoo.positions import PositionEmbedding
-from group_embedding.recommender.zoo.recommender import concat_vectors
 
 
 @keras.utils.register_keras_serializable(package="group_embedding")
@@ -74,13 +73,7 @@ class BST(HistoryRecommender):
         super().__init__(
             features, history=history, max_length=max_length, dense=dense, dim=dim, **kwargs
         )
-        check_units("BST", num_blocks=[num_blocks], num_heads=[num_heads], hidden=hidden)
-        self._keep_options(
-            num_blocks=num_blocks,
-            num_heads=num_heads,
-            hidden=list(hidden),
-            dropout=dropout,
-        )
+        self._check_units(num_blocks=[num_blocks], num_heads=[num_heads], hidden=hidden)
         width = self.history_width
         options = {"activation": "leaky_relu", "dropout": dropout, "dtype": self._policy}
         self.positions = PositionEmbedding(dtype=self._policy)
@@ -91,12 +84,12 @@ class BST(HistoryRecommender):
         self.logit = self._logit_layer()
 
     def predict_logits(self, batch: Any, training: Any = None) -> Any:
-        query, keys, mask = read_history(batch, dict(self._history))
+        query, keys, mask = self.read_history(batch)
         x = self.positions(tf.concat([keys, query[:, None]], axis=1))
         mask = tf.pad(mask, [[0, 0], [0, 1]], constant_values=True)
         for block in self.blocks:
             x = block(x, mask, training=training)
         x = tf.where(mask[..., None], x, tf.zeros_like(x))
         x = tf.reshape(x, [-1, x.shape[1] * x.shape[2]])
-        x = tf.concat([concat_vectors(batch, self.combined), x], axis=-1)
+        x = tf.concat([batch.concat(self.combined), x], axis=-1)
         return self.logit(self.deep(x, training=training))

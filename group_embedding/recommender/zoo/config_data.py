@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-import inspect
 import os
 from typing import Any
 
 import tensorflow as tf
 
 from group_embedding.compat.hugectr import Graph, columns_of
-from group_embedding.config import nearest
 from group_embedding.ranks import exchange
-from group_embedding.recommender.config.check import ConfigError
+from group_embedding.recommender.config.check import ConfigError, make
 from group_embedding.recommender.config.read import Config
 from group_embedding.recommender.data import binary_files, fitted_steps, steps
 from group_embedding.recommender.data.columns import Column
@@ -184,10 +182,7 @@ def make_reader(config: Config, splits: tuple[str, ...], **options: Any) -> Read
         "on_bad_rows": data["on_bad_rows"],
         "num_threads": data["threads"],
     }
-    try:
-        return Reader(**{**stated, **options})
-    except (TypeError, ValueError) as error:
-        raise ConfigError(f"{config.path}: data: {error}") from error
+    return make(f"{config.path}: data", Reader, {**stated, **options})
 
 
 def example_batch(reader: Reader) -> Any:
@@ -228,18 +223,8 @@ def _make_steps(config, schema):
 
 
 def _make_step(config, number, values):
-    where = f"{config.path}: data.preprocessing[{number}]"
     arguments = dict(values)
     name = arguments.pop("step")
     made = getattr(steps, name, None) or getattr(fitted_steps, name)
-    known = list(inspect.signature(made).parameters)
-    for key in arguments:
-        if key not in known:
-            raise ConfigError(
-                f"{where}.{key}: expected one of the keys step, {', '.join(known)}, got "
-                f"'{key}'{nearest(key, known)}"
-            )
-    try:
-        return made(**arguments)
-    except (TypeError, ValueError) as error:
-        raise ConfigError(f"{where}: {error}") from None
+    where = f"{config.path}: data.preprocessing[{number}]"
+    return make(where, made, arguments, others=["step"])

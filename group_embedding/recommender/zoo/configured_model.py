@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -27,6 +28,7 @@ class ConfiguredModel:
         dict of them by the labels' names.
       optimizer: the wrapped Keras optimizer.
       data: labels and preprocessing.
+      labels_are_binary: True if labels are 0 or 1, and logits those of probabilities.
     """
 
     def __init__(
@@ -34,15 +36,13 @@ class ConfiguredModel:
     ) -> None:
         self.config, self.network, self.optimizer, self.data = config, network, optimizer, data
         loss = config["loss"]
-        self._is_binary = loss["name"] != "mean_squared_error"
+        self.labels_are_binary = loss["name"] != "mean_squared_error"
         self._has_own_loss = loss["name"] == "model"
         self._weights = loss["weights"]
-        compiled = config["training"]["compiled"]
-        step = (
-            make_step(self._train) if compiled else tf.function(self._train, reduce_retracing=True)
-        )
-        self._train_function = step
-        self._evaluate_function = tf.function(self._evaluate, reduce_retracing=True)
+        function = functools.partial(tf.function, reduce_retracing=True)
+        make_train = make_step if config["training"]["compiled"] else function
+        self._train_function = make_train(self._train)
+        self._evaluate_function = function(self._evaluate)
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -112,7 +112,7 @@ class ConfiguredModel:
             predicted number.
         """
         logits = self._logits(self.network(features, training=False))
-        return {name: tf.sigmoid(x) if self._is_binary else x for name, x in logits.items()}
+        return {name: tf.sigmoid(x) if self.labels_are_binary else x for name, x in logits.items()}
 
     @property
     def learning_rate(self) -> float:
@@ -134,11 +134,6 @@ class ConfiguredModel:
             start = max(schedule["decay_start"], schedule["warmup_steps"])
             schedule["decay_steps"] = max(1, num_steps - start)
         return LearningRate(stated["learning_rate"], **schedule)
-
-    @property
-    def labels_are_binary(self) -> bool:
-        """True if labels are 0 or 1, and logits those of probabilities."""
-        return self._is_binary
 
     def _prepare(self, *batch):
         if len(batch) == 1:
@@ -181,7 +176,7 @@ class ConfiguredModel:
 
     def _loss_of(self, logits, labels):
         labels = tf.reshape(tf.cast(labels, tf.float32), [-1])
-        if self._is_binary:
+        if self.labels_are_binary:
             losses = tf.nn.sigmoid_cross_entropy_with_logits(labels=labels, logits=logits)
         else:
             losses = tf.square(logits - labels)

@@ -11,13 +11,8 @@ from group_embedding.config import check_choice
 from group_embedding.keras_compat import keras
 from group_embedding.recommender.zoo.interactions import CrossNetwork
 from group_embedding.recommender.zoo.mlp import MLP
-from group_embedding.recommender.zoo.model_inputs import (
-    Dense,
-    Features,
-    check_combined,
-    check_units,
-)
-from group_embedding.recommender.zoo.recommender import Recommender, concat_vectors
+from group_embedding.recommender.zoo.model_inputs import Dense, Features
+from group_embedding.recommender.zoo.recommender import Recommender
 
 
 @keras.utils.register_keras_serializable(package="group_embedding")
@@ -71,23 +66,16 @@ class DCNv2(Recommender):
         **kwargs: Any,
     ) -> None:
         super().__init__(features, dense=dense, dim=dim, **kwargs)
-        check_combined("DCNv2", self.features)
-        check_units("DCNv2", hidden=hidden, num_layers=[num_layers], rank=[rank or 1])
+        self._check_combined()
+        self._check_units(hidden=hidden, num_layers=[num_layers], rank=[rank or 1])
         check_choice("DCNv2", "structure", structure, ("parallel", "stacked"))
-        self._keep_options(
-            num_layers=num_layers,
-            rank=rank,
-            hidden=list(hidden),
-            structure=structure,
-            dropout=dropout,
-        )
         self.crosses = CrossNetwork(num_layers, rank, dtype=self._policy)
         self.deep = MLP(hidden, dropout=dropout, dtype=self._policy)
         self.logit = self._logit_layer()
         self._is_parallel = structure == "parallel"
 
     def predict_logits(self, batch: Any, training: Any = None) -> Any:
-        x = concat_vectors(batch, self.features)
+        x = batch.concat(self.features)
         crossed = self.crosses(x)
         if not self._is_parallel:
             return self.logit(self.deep(crossed, training=training))

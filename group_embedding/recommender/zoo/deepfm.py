@@ -8,19 +8,8 @@ from typing import Any
 from group_embedding.keras_compat import keras
 from group_embedding.recommender.zoo.interactions import FactorizationMachine
 from group_embedding.recommender.zoo.mlp import MLP
-from group_embedding.recommender.zoo.model_inputs import (
-    Dense,
-    Features,
-    check_combined,
-    check_units,
-    one_dim,
-)
-from group_embedding.recommender.zoo.recommender import (
-    Recommender,
-    concat_vectors,
-    linear_logits,
-    stack_vectors,
-)
+from group_embedding.recommender.zoo.model_inputs import Dense, Features
+from group_embedding.recommender.zoo.recommender import Recommender
 
 
 @keras.utils.register_keras_serializable(package="group_embedding")
@@ -69,17 +58,16 @@ class DeepFM(Recommender):
         **kwargs: Any,
     ) -> None:
         super().__init__(features, dense=dense, dim=dim, linear=None, **kwargs)
-        check_combined("DeepFM", self.features)
-        check_units("DeepFM", hidden=hidden)
-        one_dim("DeepFM", self.features)
-        self._keep_options(hidden=list(hidden), dropout=dropout)
+        self._check_combined()
+        self._check_units(hidden=hidden)
+        self._one_dim()
         self.linear = self._logit_layer() if self.dense_widths else None
         self.pairs = FactorizationMachine(dtype=self._policy)
         self.deep = MLP(hidden, dropout=dropout, dtype=self._policy)
         self.logit = self._logit_layer()
 
     def predict_logits(self, batch: Any, training: Any = None) -> Any:
-        x = concat_vectors(batch, self.features)
+        x = batch.concat(self.features)
         deep = self.logit(self.deep(x, training=training))
-        pairs = self.pairs(stack_vectors(batch, self.features))
-        return linear_logits(batch, self.linear) + pairs + deep
+        pairs = self.pairs(batch.stack(self.features))
+        return batch.linear_logits(self.linear) + pairs + deep

@@ -8,10 +8,9 @@ from typing import Any
 import tensorflow as tf
 
 from group_embedding.keras_compat import keras
-from group_embedding.recommender.zoo.histories import HistoryRecommender, last_of, read_history
+from group_embedding.recommender.zoo.histories import HistoryRecommender, last_of
 from group_embedding.recommender.zoo.mlp import MLP
-from group_embedding.recommender.zoo.model_inputs import Dense, Features, check_units
-from group_embedding.recommender.zoo.recommender import concat_vectors
+from group_embedding.recommender.zoo.model_inputs import Dense, Features
 from group_embedding.recommender.zoo.recurrent import AttentionGRU
 
 
@@ -74,14 +73,8 @@ class DIEN(HistoryRecommender):
         super().__init__(
             features, history=history, max_length=max_length, dense=dense, dim=dim, **kwargs
         )
-        check_units("DIEN", hidden=hidden)
-        self._auxiliary = float(auxiliary)
-        self._keep_options(
-            auxiliary=self._auxiliary,
-            hidden=list(hidden),
-            activation=activation,
-            dropout=dropout,
-        )
+        self._check_units(hidden=hidden)
+        self._auxiliary = auxiliary
         width = self.history_width
         self.interests = AttentionGRU(width, dtype=self._policy)
         self.attention = keras.layers.Dense(width, use_bias=False, dtype=self._policy)
@@ -90,7 +83,7 @@ class DIEN(HistoryRecommender):
         self.logit = self._logit_layer()
 
     def predict_logits(self, batch: Any, training: Any = None) -> Any:
-        query, keys, mask = read_history(batch, dict(self._history))
+        query, keys, mask = self.read_history(batch)
         states = self.interests(keys, mask)
         if training and self._auxiliary:
             self.add_loss(self._auxiliary * auxiliary_loss(states, keys, mask))
@@ -99,7 +92,7 @@ class DIEN(HistoryRecommender):
         scores = tf.where(mask, scores, tf.constant(-6e4, scores.dtype))
         evolved = self.evolution(states, mask, tf.nn.softmax(scores))
         interest = last_of(evolved, mask)
-        x = tf.concat([concat_vectors(batch, self.combined), interest], axis=-1)
+        x = tf.concat([batch.concat(self.combined), interest], axis=-1)
         return self.logit(self.deep(x, training=training))
 
 

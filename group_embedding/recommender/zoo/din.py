@@ -9,10 +9,9 @@ import tensorflow as tf
 
 from group_embedding.keras_compat import keras
 from group_embedding.recommender.zoo.attention import ActivationUnit
-from group_embedding.recommender.zoo.histories import HistoryRecommender, read_history
+from group_embedding.recommender.zoo.histories import HistoryRecommender
 from group_embedding.recommender.zoo.mlp import MLP
-from group_embedding.recommender.zoo.model_inputs import Dense, Features, check_units
-from group_embedding.recommender.zoo.recommender import concat_vectors
+from group_embedding.recommender.zoo.model_inputs import Dense, Features
 
 
 @keras.utils.register_keras_serializable(package="group_embedding")
@@ -72,19 +71,13 @@ class DIN(HistoryRecommender):
         super().__init__(
             features, history=history, max_length=max_length, dense=dense, dim=dim, **kwargs
         )
-        check_units("DIN", attention=attention, hidden=hidden)
-        self._keep_options(
-            attention=list(attention),
-            hidden=list(hidden),
-            activation=activation,
-            dropout=dropout,
-        )
+        self._check_units(attention=attention, hidden=hidden)
         self.interest = ActivationUnit(attention, activation, dtype=self._policy)
         self.deep = MLP(hidden, activation, dropout=dropout, dtype=self._policy)
         self.logit = self._logit_layer()
 
     def predict_logits(self, batch: Any, training: Any = None) -> Any:
-        query, keys, mask = read_history(batch, dict(self._history))
+        query, keys, mask = self.read_history(batch)
         interest = self.interest(query, keys, mask, training=training)
-        x = tf.concat([concat_vectors(batch, self.combined), interest], axis=-1)
+        x = tf.concat([batch.concat(self.combined), interest], axis=-1)
         return self.logit(self.deep(x, training=training))

@@ -10,14 +10,8 @@ import tensorflow as tf
 from group_embedding.keras_compat import keras
 from group_embedding.recommender.zoo.interactions import DotInteraction
 from group_embedding.recommender.zoo.mlp import MLP
-from group_embedding.recommender.zoo.model_inputs import (
-    Dense,
-    Features,
-    check_combined,
-    check_units,
-    one_dim,
-)
-from group_embedding.recommender.zoo.recommender import Recommender, stack_vectors
+from group_embedding.recommender.zoo.model_inputs import Dense, Features
+from group_embedding.recommender.zoo.recommender import Recommender
 
 
 @keras.utils.register_keras_serializable(package="group_embedding")
@@ -67,12 +61,9 @@ class DLRM(Recommender):
         **kwargs: Any,
     ) -> None:
         super().__init__(features, dense=dense, dim=dim, **kwargs)
-        check_combined("DLRM", self.features)
-        check_units("DLRM", bottom=bottom, top=top)
-        self._keep_options(
-            bottom=list(bottom), top=list(top), self_interaction=self_interaction, dropout=dropout
-        )
-        policy, last = self._policy, one_dim("DLRM", self.features)
+        self._check_combined()
+        self._check_units(bottom=bottom, top=top)
+        policy, last = self._policy, self._one_dim()
         self.bottom = None
         if self.dense_widths:
             self.bottom = MLP([*bottom, last], dropout=dropout, dtype=policy)
@@ -81,7 +72,7 @@ class DLRM(Recommender):
         self.logit = self._logit_layer()
 
     def predict_logits(self, batch: Any, training: Any = None) -> Any:
-        vectors = stack_vectors(batch, self.features)
+        vectors = batch.stack(self.features)
         if self.bottom is None:
             met = self.interaction(vectors)
         else:

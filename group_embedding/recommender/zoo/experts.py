@@ -8,10 +8,11 @@ from typing import Any
 import tensorflow as tf
 
 from group_embedding.keras_compat import keras, policy_of
+from group_embedding.recommender.zoo.arguments import Layer
 
 
 @keras.utils.register_keras_serializable(package="group_embedding")
-class ExpertGate(keras.layers.Layer):
+class ExpertGate(Layer):
     """The sum of the outputs of experts, weighted by a softmax of the input: equation 6 of MMoE,
     https://doi.org/10.1145/3219819.3220007.
 
@@ -31,7 +32,6 @@ class ExpertGate(keras.layers.Layer):
 
     def __init__(self, num_experts: int, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self.num_experts = num_experts
         self.gate = keras.layers.Dense(
             num_experts, "softmax", use_bias=False, dtype=policy_of(self)
         )
@@ -39,6 +39,3 @@ class ExpertGate(keras.layers.Layer):
     def call(self, x: Any, experts: Sequence[Any]) -> Any:
         shares = self.gate(x)
         return tf.einsum("be,beu->bu", shares, tf.stack(list(experts), axis=1))
-
-    def get_config(self) -> dict[str, Any]:
-        return {**super().get_config(), "num_experts": self.num_experts}

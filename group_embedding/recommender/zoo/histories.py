@@ -1,5 +1,7 @@
 """Histories of a sample, and the base of the models that compare them with other features."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -30,7 +32,6 @@ class HistoryRecommender(Recommender):
         super().__init__(features, plan=plan, **kwargs)
         self.combined = plan_history(owner, self.features, history)
         self._history = tuple(history.items())
-        self._max_length = max_length
 
     @property
     def history_width(self) -> int:
@@ -38,9 +39,17 @@ class HistoryRecommender(Recommender):
         names = dict(self._history)
         return sum(f.table.dim for f in self.features if f.name in names)
 
-    def get_config(self) -> dict[str, Any]:
-        of_history = {"history": dict(self._history), "max_length": self._max_length}
-        return {**super().get_config(), **of_history}
+    def read_history(self, batch: Any) -> History:
+        """The `History` of a batch."""
+        history = dict(self._history)
+        mask = batch.masks[next(iter(history))]
+        for name in history:
+            mask = mask & batch.masks[name]
+        return History(
+            tf.concat([batch.vectors[target] for target in history.values()], axis=-1),
+            tf.concat([batch.vectors[name] for name in history], axis=-1),
+            mask,
+        )
 
 
 def plan_history(model, features, history):
@@ -65,18 +74,6 @@ def plan_history(model, features, history):
     others = tuple(feature for feature in features if feature.name not in history)
     check_combined(model, others)
     return others
-
-
-def read_history(batch, history):
-    """The `History` of a batch."""
-    mask = batch.masks[next(iter(history))]
-    for name in history:
-        mask = mask & batch.masks[name]
-    return History(
-        tf.concat([batch.vectors[target] for target in history.values()], axis=-1),
-        tf.concat([batch.vectors[name] for name in history], axis=-1),
-        mask,
-    )
 
 
 def last_of(states, mask):

@@ -9,10 +9,11 @@ import numpy as np
 import tensorflow as tf
 
 from group_embedding.keras_compat import keras
+from group_embedding.recommender.zoo.arguments import Layer
 
 
 @keras.utils.register_keras_serializable(package="group_embedding")
-class DotInteraction(keras.layers.Layer):
+class DotInteraction(Layer):
     """The dot products of all pairs of vectors, as in DLRM: https://arxiv.org/abs/1906.00091.
 
     Example:
@@ -47,12 +48,9 @@ class DotInteraction(keras.layers.Layer):
         pairs = count * (count + (1 if self.self_interaction else -1)) // 2
         return (input_shape[0], pairs)
 
-    def get_config(self) -> dict[str, Any]:
-        return {**super().get_config(), "self_interaction": self.self_interaction}
-
 
 @keras.utils.register_keras_serializable(package="group_embedding")
-class CrossNetwork(keras.layers.Layer):
+class CrossNetwork(Layer):
     """The cross network of DCN-V2, section 3.2 of https://arxiv.org/abs/2008.13535.
 
     `x[l + 1] = x[0] * (W[l] x[l] + b[l]) + x[l]`; with a rank, `W[l] = U[l] V[l]`.
@@ -98,12 +96,9 @@ class CrossNetwork(keras.layers.Layer):
     def compute_output_shape(self, input_shape: Any) -> Any:
         return tuple(input_shape)
 
-    def get_config(self) -> dict[str, Any]:
-        return {**super().get_config(), "num_layers": self.num_layers, "rank": self.rank}
-
 
 @keras.utils.register_keras_serializable(package="group_embedding")
-class FactorizationMachine(keras.layers.Layer):
+class FactorizationMachine(Layer):
     """The sum of the dot products of all pairs of vectors: equation 2 of DeepFM,
     https://arxiv.org/abs/1703.04247, in linear time (Rendle, Factorization Machines, lemma 3.1).
 
@@ -130,7 +125,7 @@ class FactorizationMachine(keras.layers.Layer):
 
 
 @keras.utils.register_keras_serializable(package="group_embedding")
-class CompressedInteraction(keras.layers.Layer):
+class CompressedInteraction(Layer):
     """The compressed interaction network of xDeepFM, section 3.1 of
     https://arxiv.org/abs/1803.05170.
 
@@ -178,7 +173,3 @@ class CompressedInteraction(keras.layers.Layer):
 
     def compute_output_shape(self, input_shape: Any) -> Any:
         return (input_shape[0], sum(self.sizes))
-
-    def get_config(self) -> dict[str, Any]:
-        config = {"sizes": list(self.sizes), "activation": self.activation}
-        return {**super().get_config(), **config}

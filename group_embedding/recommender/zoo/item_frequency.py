@@ -8,10 +8,11 @@ import tensorflow as tf
 
 from group_embedding.keras_compat import keras
 from group_embedding.lookups import tf_variable
+from group_embedding.recommender.zoo.arguments import Layer
 
 
 @keras.utils.register_keras_serializable(package="group_embedding")
-class ItemFrequency(keras.layers.Layer):
+class ItemFrequency(Layer):
     """The logarithm of the share of batches that have an item: algorithm 2 of Yi et al.,
     https://doi.org/10.1145/3298689.3346996.
 
@@ -70,7 +71,3 @@ class ItemFrequency(keras.layers.Layer):
                 interval.scatter_update(tf.IndexedSlices(seen, buckets))
                 last_seen.scatter_update(tf.IndexedSlices(tf.fill(tf.shape(buckets), now), buckets))
         return -tf.math.log(seen)
-
-    def get_config(self) -> dict[str, Any]:
-        config = {"num_buckets": self.num_buckets, "rate": self.rate, "start": self.start}
-        return {**super().get_config(), **config}

@@ -8,11 +8,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from group_embedding.compat.hugectr import Network, read_graph
-from group_embedding.config import nearest
 from group_embedding.keras_compat import keras
-from group_embedding.optimizers import arguments_of, make_named
+from group_embedding.optimizers import maker_of
 from group_embedding.ranks.distributed import DistributedOptimizer
-from group_embedding.recommender.config.check import ConfigError
+from group_embedding.recommender.config.check import ConfigError, make
 from group_embedding.recommender.config.read import Config
 from group_embedding.recommender.zoo.config_data import ConfigData, HugeCTRData
 from group_embedding.recommender.zoo.configured_model import ConfiguredModel
@@ -67,24 +66,10 @@ def _make_hugectr(config):
 def _make_network(config, models, data):
     arguments = dict(config["model"])
     made = models[arguments.pop("name")]
-    known = [
-        name
-        for name, parameter in inspect.signature(made).parameters.items()
-        if parameter.kind in (parameter.KEYWORD_ONLY, parameter.POSITIONAL_OR_KEYWORD)
-    ][1:]  # the first is the schema
-    for key in arguments:
-        if key not in known:
-            raise ConfigError(
-                f"{config.path}: model.{key}: expected one of the keys name, {', '.join(known)}, "
-                f"got '{key}'{nearest(key, known)}"
-            )
-    if "tasks" in known:  # a model with several labels has all of them, if not named
+    if "tasks" in inspect.signature(made).parameters:  # all labels, unless the config has others
         arguments.setdefault("tasks", list(data.label_columns))
-    try:
-        with _policy(config):
-            return made(data.schema, **arguments)
-    except (TypeError, ValueError) as error:
-        raise ConfigError(f"{config.path}: model: {error}") from error
+    with _policy(config):
+        return make(f"{config.path}: model", made, arguments, data.schema, others=["name"])
 
 
 @contextlib.contextmanager
@@ -101,17 +86,9 @@ def _policy(config):
 def _make_optimizer(config):
     arguments = dict(config["optimizer"])
     name, _ = arguments.pop("name"), arguments.pop("schedule")
-    known = arguments_of(name)
-    for key in arguments:
-        if key not in known:
-            raise ConfigError(
-                f"{config.path}: optimizer.{key}: expected one of the keys name, schedule, "
-                f"{', '.join(known)}, got '{key}'{nearest(key, known)}"
-            )
-    try:
-        optimizer = DistributedOptimizer(make_named(name, **arguments))
-    except (TypeError, ValueError) as error:
-        raise ConfigError(f"{config.path}: optimizer: {error}") from error
+    where = f"{config.path}: optimizer"
+    optimizer = make(where, maker_of(name), arguments, others=["name", "schedule"])
+    optimizer = make(where, DistributedOptimizer, {}, optimizer)
     if config["precision"] == "mixed_float16":
         optimizer = keras.mixed_precision.LossScaleOptimizer(optimizer)
     return optimizer

@@ -8,10 +8,11 @@ from typing import Any
 import tensorflow as tf
 
 from group_embedding.keras_compat import keras, policy_of
+from group_embedding.recommender.zoo.arguments import Layer
 
 
 @keras.utils.register_keras_serializable(package="group_embedding")
-class Dice(keras.layers.Layer):
+class Dice(Layer):
     """The activation of Deep Interest Network, equation 3 of https://arxiv.org/abs/1706.06978.
 
     `p * x + (1 - p) * alpha * x` with `p = sigmoid(x, normalised over the batch)` and a trained
@@ -40,7 +41,7 @@ class Dice(keras.layers.Layer):
 
 
 @keras.utils.register_keras_serializable(package="group_embedding")
-class MLP(keras.layers.Layer):
+class MLP(Layer):
     """Dense layers, each with an activation and dropout.
 
     Example:
@@ -65,8 +66,7 @@ class MLP(keras.layers.Layer):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self.units, self.activation = tuple(units), activation
-        self.last_activation, self.dropout = last_activation, dropout
+        self.units = tuple(units)
         self.dense = [keras.layers.Dense(n, dtype=policy_of(self)) for n in self.units]
         names = [activation] * len(self.units)
         if names and last_activation is not None:
@@ -96,12 +96,3 @@ class MLP(keras.layers.Layer):
 
     def compute_output_shape(self, input_shape: Any) -> Any:
         return (*tuple(input_shape)[:-1], self.units[-1] if self.units else input_shape[-1])
-
-    def get_config(self) -> dict[str, Any]:
-        return {
-            **super().get_config(),
-            "units": list(self.units),
-            "activation": self.activation,
-            "last_activation": self.last_activation,
-            "dropout": self.dropout,
-        }

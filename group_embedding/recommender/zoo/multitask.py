@@ -8,13 +8,8 @@ from typing import Any
 from group_embedding.keras_compat import keras
 from group_embedding.recommender.zoo.experts import ExpertGate
 from group_embedding.recommender.zoo.mlp import MLP
-from group_embedding.recommender.zoo.model_inputs import (
-    Dense,
-    Features,
-    check_combined,
-    check_units,
-)
-from group_embedding.recommender.zoo.recommender import Recommender, concat_vectors
+from group_embedding.recommender.zoo.model_inputs import Dense, Features
+from group_embedding.recommender.zoo.recommender import Recommender
 
 
 class _MultiTask(Recommender):
@@ -94,23 +89,16 @@ class MMoE(_MultiTask):
         **kwargs: Any,
     ) -> None:
         super().__init__(features, dense=dense, dim=dim, **kwargs)
-        check_combined("MMoE", self.features)
+        self._check_combined()
         _check_tasks("MMoE", tasks)
-        check_units("MMoE", num_experts=[num_experts], expert=expert, tower=tower)
-        self._keep_options(
-            tasks=list(tasks),
-            num_experts=num_experts,
-            expert=list(expert),
-            tower=list(tower),
-            dropout=dropout,
-        )
+        self._check_units(num_experts=[num_experts], expert=expert, tower=tower)
         policy = self._policy
         self.experts = [MLP(expert, dropout=dropout, dtype=policy) for _ in range(num_experts)]
         self.gates = [ExpertGate(num_experts, dtype=policy) for _ in tasks]
         self._make_towers(tasks, tower, dropout)
 
     def predict_logits(self, batch: Any, training: Any = None) -> Any:
-        x = concat_vectors(batch, self.features)
+        x = batch.concat(self.features)
         experts = [expert(x, training=training) for expert in self.experts]
         return self._outputs([gate(x, experts) for gate in self.gates], training)
 
@@ -171,20 +159,11 @@ class PLE(_MultiTask):
         **kwargs: Any,
     ) -> None:
         super().__init__(features, dense=dense, dim=dim, **kwargs)
-        check_combined("PLE", self.features)
+        self._check_combined()
         _check_tasks("PLE", tasks)
         counts = [num_levels, task_experts, shared_experts]
-        check_units("PLE", counts=counts, expert=expert, tower=tower)
-        self._keep_options(
-            tasks=list(tasks),
-            num_levels=num_levels,
-            task_experts=task_experts,
-            shared_experts=shared_experts,
-            expert=list(expert),
-            tower=list(tower),
-            dropout=dropout,
-        )
-        num_tasks = len(self._options.values["tasks"])
+        self._check_units(counts=counts, expert=expert, tower=tower)
+        num_tasks = len(tasks)
         self._counts = (*[task_experts] * num_tasks, shared_experts)
         self.experts, self.gates = [], []  # by level, then by group: the tasks, the shared ones
 
@@ -199,7 +178,7 @@ class PLE(_MultiTask):
         self._make_towers(tasks, tower, dropout)
 
     def predict_logits(self, batch: Any, training: Any = None) -> Any:
-        inputs = [concat_vectors(batch, self.features)] * len(self._counts)
+        inputs = [batch.concat(self.features)] * len(self._counts)
         for experts_of, gates in zip(self.experts, self.gates):
             *own, shared = [
                 [expert(x, training=training) for expert in experts]

@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from group_embedding.keras_compat import keras
+from group_embedding.recommender.zoo.arguments import Layer
 
 
 @keras.utils.register_keras_serializable(package="group_embedding")
-class PositionEmbedding(keras.layers.Layer):
+class PositionEmbedding(Layer):
     """Adds a trained vector to each position.
 
     Example:

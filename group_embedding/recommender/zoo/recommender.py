@@ -10,24 +10,21 @@ import tensorflow as tf
 from group_embedding.config import FeatureConfig
 from group_embedding.keras_compat import keras, policy_of
 from group_embedding.layers import GroupEmbedding, features_from_config, features_to_config
+from group_embedding.recommender.zoo.arguments import KeepsArguments
 from group_embedding.recommender.zoo.model_inputs import (
     Dense,
     Features,
+    check_combined,
+    check_units,
     chosen_features,
     linear_features,
+    one_dim,
     plan_dense,
     plan_model_features,
 )
 from group_embedding.recommender.zoo.routed_inputs import RoutedInputs
 from group_embedding.recommender.zoo.served import Served
 from group_embedding.training import Model
-
-
-class _Options:
-    """Plain values that Keras does not track as it tracks a dict."""
-
-    def __init__(self, values):
-        self.values = values
 
 
 class LookedUp(NamedTuple):
@@ -39,12 +36,44 @@ class LookedUp(NamedTuple):
     dense: Any  # [batch, sum of widths], or None
     others: dict  # inputs that a model reads by itself
 
+    def concat(self, features):
+        """[batch, sum of dims]: vectors of combined features and dense inputs side by side."""
+        columns = [self.vectors[feature.name] for feature in features]
+        return tf.concat(columns if self.dense is None else [*columns, self.dense], axis=-1)
 
-class Recommender(Served, Model):
+    def stack(self, features):
+        """[batch, features, dim]: vectors of combined features of one dim."""
+        return tf.stack([self.vectors[feature.name] for feature in features], axis=1)
+
+    def linear_logits(self, dense_layer):
+        """[batch, 1]: the sum of linear vectors, and of a dense layer on the dense inputs (None:
+        there are none)."""
+        total = tf.reduce_sum(self.linear, axis=-1, keepdims=True)
+        return total if dense_layer is None else total + dense_layer(self.dense)
+
+
+class Recommender(KeepsArguments, Served, Model):
     """The base of the models: features are looked up by one op, the rest is `predict_logits`.
 
     A subclass hands its features to this constructor, makes its layers, and computes logits from a
-    batch that is looked up. Its training step is compiled, as that of `ge.training.Model`.
+    batch that is looked up. Its training step is compiled, as that of `ge.training.Model`. The
+    arguments of its constructor are its config: plain values, lists and dicts of them.
+
+    Example:
+
+    >>> @tf.keras.utils.register_keras_serializable(package="mine")
+    ... class Deep(ge.models.Recommender):
+    ...     def __init__(self, features, *, units=(16,), dim=16, **kwargs):
+    ...         super().__init__(features, dim=dim, **kwargs)
+    ...         self.deep, self.logit = ge.models.MLP(units), tf.keras.layers.Dense(1)
+    ...
+    ...     def predict_logits(self, batch, training=None):
+    ...         x = batch.concat(self.features)
+    ...         return self.logit(self.deep(x, training=training))
+    >>> items = ge.TableConfig("items", num_rows=100, dim=8)
+    >>> model = Deep([ge.FeatureConfig("item", items)], units=[8])
+    >>> model({"item": tf.constant([5, 7])}).shape, model.get_config()["units"]
+    (TensorShape([2, 1]), [8])
 
     Args:
       features: a `ge.data.Schema`, or `FeatureConfig`s.
@@ -80,8 +109,10 @@ class Recommender(Served, Model):
         chosen = chosen_features(owner, self._features, linear)
         self._linear = [(f.name, g) for f, g in zip(chosen, linear_features(chosen))]
         self._others = others
-        self._dim = dim
-        self._options = _Options({})
+        arguments = self._arguments.values
+        arguments.pop("plan", None)  # the features are kept as it made them
+        if dense is None or "dense" in arguments:  # else the subclass says what is dense
+            arguments["dense"] = dict(self._dense_widths)
         looked_up = [*self._with_vectors, *(feature for _, feature in self._linear)]
         self._check_names(owner, looked_up)
         self.embedding = GroupEmbedding(looked_up, name="embedding", dtype=self._policy)
@@ -94,9 +125,14 @@ class Recommender(Served, Model):
                     f"{owner}: expected '{name}' as a feature or a dense input, got both"
                 )
 
-    def _keep_options(self, **options):
-        """Arguments of a subclass, for its config: plain values."""
-        self._options = _Options(options)
+    def _check_combined(self, features=None):
+        check_combined(type(self).__name__, self._features if features is None else features)
+
+    def _check_units(self, **arguments):
+        check_units(type(self).__name__, **arguments)
+
+    def _one_dim(self):
+        return one_dim(type(self).__name__, self._features)
 
     def _logit_layer(self, units=1, **kwargs):
         return keras.layers.Dense(units, dtype=self._policy, **kwargs)
@@ -163,17 +199,27 @@ class Recommender(Served, Model):
         return RoutedInputs(self.embedding.route(self._ids_of(inputs)), others)
 
     def predict_logits(self, batch: LookedUp, training: Any = None) -> Any:
-        """The dense part of the model; a subclass has it."""
+        """The dense part of the model; a subclass has it.
+
+        Args:
+          batch: `vectors`, a dict from features to `[batch, dim]`, of a sequence `[batch,
+            max_length, dim]`, with bool `masks` `[batch, max_length]`; `linear`, `[batch, features
+            with a linear table]`; `dense`, `[batch, sum of widths]`, or None; and `others`, a dict.
+            `batch.concat(features)` has vectors and dense inputs side by side, `[batch, width]`;
+            `batch.stack(features)` is `[batch, features, dim]`.
+          training: whether the model is trained.
+
+        Returns:
+          Logits `[batch, 1]`, or a dict of them.
+        """
         raise NotImplementedError(f"{type(self).__name__}: expected a method predict_logits")
 
     def get_config(self) -> dict[str, Any]:
         return {
+            **self._arguments.values,
             "name": self.name,
             "dtype": _serialized(self._policy),
             "features": features_to_config(self._features),
-            "dense": dict(self._dense_widths),
-            "dim": self._dim,
-            **self._options.values,
         }
 
     @classmethod
@@ -250,26 +296,6 @@ class Recommender(Served, Model):
         if mask is not None:
             output._keras_mask = mask
         return output
-
-
-def concat_vectors(batch, features):
-    """[batch, sum of dims]: vectors of combined features and dense inputs side by side."""
-    columns = [batch.vectors[feature.name] for feature in features]
-    if batch.dense is not None:
-        columns.append(batch.dense)
-    return tf.concat(columns, axis=-1)
-
-
-def linear_logits(batch, dense_layer):
-    """[batch, 1]: the sum of linear vectors, and of a dense layer on the dense inputs (None: there
-    are none)."""
-    total = tf.reduce_sum(batch.linear, axis=-1, keepdims=True)
-    return total if dense_layer is None else total + dense_layer(batch.dense)
-
-
-def stack_vectors(batch, features):
-    """[batch, features, dim]"""
-    return tf.stack([batch.vectors[feature.name] for feature in features], axis=1)
 
 
 def _input(model, inputs, name):

@@ -7,10 +7,11 @@ from typing import Any
 import tensorflow as tf
 
 from group_embedding.keras_compat import keras
+from group_embedding.recommender.zoo.arguments import Layer
 
 
 @keras.utils.register_keras_serializable(package="group_embedding")
-class AttentionGRU(keras.layers.Layer):
+class AttentionGRU(Layer):
     """A GRU whose update gate attention may scale: equations 2 to 5, and 13 to 16 of
     https://arxiv.org/abs/1809.03672.
 
@@ -64,6 +65,3 @@ class AttentionGRU(keras.layers.Layer):
             state = tf.where(is_here[:, None], (1 - update) * state + update * new, state)
             states.append(state)
         return tf.stack(states, axis=1)
-
-    def get_config(self) -> dict[str, Any]:
-        return {**super().get_config(), "units": self.units}

@@ -11,14 +11,7 @@ from group_embedding.config import check_choice
 from group_embedding.keras_compat import keras
 from group_embedding.recommender.zoo.attention import HSTUBlock, TransformerBlock
 from group_embedding.recommender.zoo.histories import last_of
-from group_embedding.recommender.zoo.model_inputs import (
-    Features,
-    check_combined,
-    check_known,
-    check_units,
-    one_dim,
-    with_sequences,
-)
+from group_embedding.recommender.zoo.model_inputs import Features, check_known, with_sequences
 from group_embedding.recommender.zoo.positions import PositionEmbedding
 from group_embedding.recommender.zoo.recommender import Recommender
 
@@ -42,11 +35,9 @@ class _Sequential(Recommender):
             return with_sequences(owner, kept, sequences, max_length)
 
         super().__init__(features, dense=(), dim=dim, plan=plan, **kwargs)
-        one_dim(owner, self.features)
-        check_combined(owner, [f for f in self.features if f.name not in sequences])
+        self._one_dim()
+        self._check_combined([f for f in self.features if f.name not in sequences])
         self._history, self._targets, self._of_all = history, targets, positions == "all"
-        self._kept = {"history": history, "targets": list(targets), "positions": positions}
-        self._kept["max_length"] = max_length
 
     def encode(self, batch: Any, training: Any = None) -> Any:
         """The states `[batch, max_length, dim]` of a batch that is looked up, zeros behind the end
@@ -84,11 +75,6 @@ class _Sequential(Recommender):
             mask = mask & batch.masks[name]
         logits._keras_mask = mask
         return logits
-
-    def get_config(self) -> dict[str, Any]:
-        config = super().get_config()
-        del config["dense"]
-        return {**config, **dict(self._kept)}
 
 
 @keras.utils.register_keras_serializable(package="group_embedding")
@@ -151,9 +137,8 @@ class SASRec(_Sequential):
     ) -> None:
         given = {"history": history, "targets": targets, "positions": positions}
         super().__init__(features, max_length=max_length, dim=dim, **given, **kwargs)
-        check_units("SASRec", num_blocks=[num_blocks], num_heads=[num_heads])
-        self._keep_options(num_blocks=num_blocks, num_heads=num_heads, dropout=dropout)
-        policy, width = self._policy, one_dim("SASRec", self.features)
+        self._check_units(num_blocks=[num_blocks], num_heads=[num_heads])
+        policy, width = self._policy, self._one_dim()
         options = {"causal": True, "dropout": dropout, "dtype": policy}
         self.positions = PositionEmbedding(dtype=policy)
         self.drop = keras.layers.Dropout(dropout, dtype=policy)
@@ -213,8 +198,7 @@ class HSTU(_Sequential):
     ) -> None:
         given = {"history": history, "targets": targets, "positions": positions}
         super().__init__(features, max_length=max_length, dim=dim, **given, **kwargs)
-        check_units("HSTU", num_blocks=[num_blocks], num_heads=[num_heads])
-        self._keep_options(num_blocks=num_blocks, num_heads=num_heads, dropout=dropout)
+        self._check_units(num_blocks=[num_blocks], num_heads=[num_heads])
         self.positions = PositionEmbedding(dtype=self._policy)
         self.drop = keras.layers.Dropout(dropout, dtype=self._policy)
         self.blocks = [HSTUBlock(num_heads, dropout, dtype=self._policy) for _ in range(num_blocks)]

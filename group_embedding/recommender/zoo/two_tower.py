@@ -10,13 +10,7 @@ import tensorflow as tf
 from group_embedding.keras_compat import keras
 from group_embedding.recommender.zoo.item_frequency import ItemFrequency
 from group_embedding.recommender.zoo.mlp import MLP
-from group_embedding.recommender.zoo.model_inputs import (
-    Dense,
-    Features,
-    check_combined,
-    check_units,
-    chosen_features,
-)
+from group_embedding.recommender.zoo.model_inputs import Dense, Features, chosen_features
 from group_embedding.recommender.zoo.recommender import Recommender
 
 
@@ -108,20 +102,10 @@ class TwoTower(Recommender):
             others=tuple(name for name in (item_id, log_q) if name is not None),
             **kwargs,
         )
-        check_combined("TwoTower", self.features)
-        check_units("TwoTower", units=units, num_buckets=[num_buckets])
-        self._keep_options(
-            **names,
-            query_dense=dense["query"],
-            item_dense=dense["item"],
-            units=list(units),
-            temperature=temperature,
-            item_id=item_id,
-            log_q=log_q,
-            num_buckets=num_buckets,
-            dropout=dropout,
-        )
+        self._check_combined()
+        self._check_units(units=units, num_buckets=[num_buckets])
         self._item_id, self._log_q, self._temperature = item_id, log_q, temperature
+        self._towers = tuple((tower, tuple(names[tower]), tuple(dense[tower])) for tower in names)
         self._feature_names = frozenset(feature.name for feature in self.features)
         self.query_tower, self.item_tower = (
             MLP(units, last_activation="linear", dropout=dropout, dtype=self._policy)
@@ -141,11 +125,6 @@ class TwoTower(Recommender):
         elif not self.built and self.frequency is not None:
             self.frequency(tf.zeros([1], tf.int64))
         return tf.reduce_sum(queries * items, axis=-1, keepdims=True) / self._temperature
-
-    def get_config(self) -> dict[str, Any]:
-        config = super().get_config()
-        del config["dense"]
-        return config
 
     def serving_signature(self) -> dict[str, tf.TensorSpec]:
         specs = super().serving_signature()
@@ -181,11 +160,15 @@ class TwoTower(Recommender):
         ids = tf.convert_to_tensor(ids)
         return ids if ids.shape.rank == 1 else ids[:, 0]
 
+    def _names_of(self, tower):
+        """(names of the tower's features, names of its dense inputs)"""
+        return next((names, dense) for name, names, dense in self._towers if name == tower)
+
     def _vectors(self, batch, tower, training):
-        options = self._options.values
-        columns = [batch.vectors[name] for name in options[tower]]
+        names, dense_names = self._names_of(tower)
+        columns = [batch.vectors[name] for name in names]
         dense = dict(zip(self.dense_widths, _split(batch.dense, self.dense_widths)))
-        columns += [dense[name] for name in options[f"{tower}_dense"]]
+        columns += [dense[name] for name in dense_names]
         layers = self.query_tower if tower == "query" else self.item_tower
         vectors = layers(tf.concat(columns, axis=-1), training=training)
         return tf.math.l2_normalize(tf.cast(vectors, tf.float32), axis=-1)
@@ -193,15 +176,14 @@ class TwoTower(Recommender):
     def _vectors_of(self, inputs, tower):
         if not self.built:
             self.build()
-        options = self._options.values
-        missing = [name for name in options[tower] if name not in inputs]
-        if missing:
+        names, _ = self._names_of(tower)
+        if not all(name in inputs for name in names):
             raise ValueError(
-                f"model '{self.name}': expected the {tower}'s inputs {options[tower]}, got "
+                f"model '{self.name}': expected the {tower}'s inputs {list(names)}, got "
                 f"{', '.join(inputs)}"
             )
         # The other tower has no ids: its rows are zeros, and nothing is read for them.
-        samples = _num_samples(inputs[options[tower][0]])
+        samples = _num_samples(inputs[names[0]])
         filled = {name: tf.zeros([samples, width]) for name, width in self.dense_widths.items()}
         filled.update(dict.fromkeys(self._others, tf.zeros([samples], tf.int64)))
         for feature in self.features:

@@ -7,14 +7,8 @@ from typing import Any
 
 from group_embedding.keras_compat import keras
 from group_embedding.recommender.zoo.mlp import MLP
-from group_embedding.recommender.zoo.model_inputs import (
-    Dense,
-    Features,
-    check_combined,
-    check_units,
-    chosen_features,
-)
-from group_embedding.recommender.zoo.recommender import Recommender, concat_vectors, linear_logits
+from group_embedding.recommender.zoo.model_inputs import Dense, Features, chosen_features
+from group_embedding.recommender.zoo.recommender import Recommender
 
 
 @keras.utils.register_keras_serializable(package="group_embedding")
@@ -67,20 +61,14 @@ class WideAndDeep(Recommender):
         **kwargs: Any,
     ) -> None:
         super().__init__(features, dense=dense, dim=dim, vectors=deep, linear=wide, **kwargs)
-        check_combined("WideAndDeep", self.features)
-        check_units("WideAndDeep", hidden=hidden)
-        self._keep_options(
-            wide=None if wide is None else list(wide),
-            deep=None if deep is None else list(deep),
-            hidden=list(hidden),
-            dropout=dropout,
-        )
+        self._check_combined()
+        self._check_units(hidden=hidden)
         self._deep_features = chosen_features("WideAndDeep", self.features, deep)
         self.linear = self._logit_layer() if self.dense_widths else None
         self.deep = MLP(hidden, dropout=dropout, dtype=self._policy)
         self.logit = self._logit_layer()
 
     def predict_logits(self, batch: Any, training: Any = None) -> Any:
-        x = concat_vectors(batch, self._deep_features)
+        x = batch.concat(self._deep_features)
         deep = self.logit(self.deep(x, training=training))
-        return deep + linear_logits(batch, self.linear)
+        return deep + batch.linear_logits(self.linear)

@@ -8,19 +8,8 @@ from typing import Any
 from group_embedding.keras_compat import keras
 from group_embedding.recommender.zoo.interactions import CompressedInteraction
 from group_embedding.recommender.zoo.mlp import MLP
-from group_embedding.recommender.zoo.model_inputs import (
-    Dense,
-    Features,
-    check_combined,
-    check_units,
-    one_dim,
-)
-from group_embedding.recommender.zoo.recommender import (
-    Recommender,
-    concat_vectors,
-    linear_logits,
-    stack_vectors,
-)
+from group_embedding.recommender.zoo.model_inputs import Dense, Features
+from group_embedding.recommender.zoo.recommender import Recommender
 
 
 @keras.utils.register_keras_serializable(package="group_embedding")
@@ -71,10 +60,9 @@ class XDeepFM(Recommender):
         **kwargs: Any,
     ) -> None:
         super().__init__(features, dense=dense, dim=dim, linear=None, **kwargs)
-        check_combined("XDeepFM", self.features)
-        check_units("XDeepFM", crosses=crosses, hidden=hidden)
-        one_dim("XDeepFM", self.features)
-        self._keep_options(crosses=list(crosses), hidden=list(hidden), dropout=dropout)
+        self._check_combined()
+        self._check_units(crosses=crosses, hidden=hidden)
+        self._one_dim()
         self.linear = self._logit_layer() if self.dense_widths else None
         self.crosses = CompressedInteraction(crosses, dtype=self._policy)
         self.of_crosses = self._logit_layer(use_bias=False)
@@ -82,7 +70,7 @@ class XDeepFM(Recommender):
         self.logit = self._logit_layer()
 
     def predict_logits(self, batch: Any, training: Any = None) -> Any:
-        x = concat_vectors(batch, self.features)
+        x = batch.concat(self.features)
         deep = self.logit(self.deep(x, training=training))
-        crossed = self.of_crosses(self.crosses(stack_vectors(batch, self.features)))
-        return linear_logits(batch, self.linear) + crossed + deep
+        crossed = self.of_crosses(self.crosses(batch.stack(self.features)))
+        return batch.linear_logits(self.linear) + crossed + deep

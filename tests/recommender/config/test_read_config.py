@@ -88,7 +88,7 @@ def test_overrides_change_keys(tmp_path):
         ("tune.parameters={model.dim: {low: 1, high: 2}}", "expected a list of values for a grid"),
         ("model.dim.x=3", "expected keys in 'dim', got 4"),
         ("model.dim", "expected key.path=value, as model.dim=32"),
-        ("model.dim=[", "expected YAML behind '='"),
+        ("model.dim=[", "behind '=' expected YAML"),
     ],
 )
 def test_errors_name_the_key(tmp_path, override, message):

@@ -7,6 +7,7 @@ import pytest
 import tensorflow as tf
 
 import group_embedding as ge
+from group_embedding.recommender.data import arrow
 
 pa = pytest.importorskip("pyarrow")
 import pyarrow.parquet  # noqa: E402
@@ -234,6 +235,7 @@ def test_without_pyarrow(tmp_path, monkeypatch):
     import sys
 
     monkeypatch.setitem(sys.modules, "pyarrow", None)
+    arrow.cache_clear()
     (tmp_path / "a.parquet").write_bytes(b"")
     with pytest.raises(ImportError, match=r"pip install group_embedding\[parquet\]"):
         ge.data.Reader(tmp_path / "a.parquet", 1)

@@ -1,40 +1,12 @@
 """The columns of a Parquet file: their types in TensorFlow's words, and their values as arrays."""
 
+import functools
+
 import numpy as np
 import tensorflow as tf
 
 from group_embedding.compat.deeprec.parquet.dataframe import DataFrame
-
-_DTYPES = {
-    "bool": tf.bool,
-    "int8": tf.int8,
-    "int16": tf.int16,
-    "int32": tf.int32,
-    "int64": tf.int64,
-    "uint8": tf.uint8,
-    "uint16": tf.uint16,
-    "uint32": tf.uint32,
-    "uint64": tf.uint64,
-    "halffloat": tf.float16,
-    "float": tf.float32,
-    "double": tf.float64,
-    "string": tf.string,
-    "large_string": tf.string,
-    "binary": tf.string,
-    "large_binary": tf.string,
-}
-
-
-def pyarrow():
-    """The packages pyarrow and pyarrow.parquet."""
-    try:
-        import pyarrow as package
-        import pyarrow.parquet as parquet
-    except ImportError as error:
-        raise ImportError(
-            "ParquetDataset needs pyarrow: pip install group_embedding[parquet]"
-        ) from error
-    return package, parquet
+from group_embedding.recommender.data import Column, arrow, to_array, type_of
 
 
 def read_fields(filename, fields=None, lower=False):
@@ -43,15 +15,14 @@ def read_fields(filename, fields=None, lower=False):
     Raises:
         ValueError: the file lacks a field, or has another type of it, or one that TensorFlow lacks.
     """
-    package, parquet = pyarrow()
     filename = filename.decode() if isinstance(filename, bytes) else filename
-    schema = parquet.read_schema(filename)
+    schema = arrow().parquet.read_schema(filename)
     if fields is None:
         fields = schema.names
-    return tuple(_complete(package, filename, schema, field, lower) for field in fields)
+    return tuple(_complete(filename, schema, field, lower) for field in fields)
 
 
-def _complete(package, filename, schema, field, lower):
+def _complete(filename, schema, field, lower):
     field = DataFrame.Field(field) if isinstance(field, str) else field
     if not isinstance(field, DataFrame.Field):
         raise ValueError(f"fields: expected names or DataFrame.Field, got {field!r}")
@@ -62,14 +33,14 @@ def _complete(package, filename, schema, field, lower):
         raise ValueError(
             f"{filename}: expected a field '{name}', got {', '.join(schema.names) or 'none'}"
         )
-    dtype, ragged_rank = _type_of(package, schema.field(name).type)
+    dtype, ragged_rank = type_of(schema.field(name).type)
     if dtype is None:
         raise ValueError(
             f"{filename}: field '{name}' is of {schema.field(name).type}: expected numbers, "
             "bools, strings, or lists of those; name other fields, or convert it"
         )
     for what, asked, actual in (
-        ("dtype", field.dtype, dtype),
+        ("dtype", field.dtype, tf.as_dtype(dtype)),
         ("ragged_rank", field.ragged_rank, ragged_rank),
     ):
         if asked is not None and asked != actual:
@@ -78,20 +49,6 @@ def _complete(package, filename, schema, field, lower):
                 f"{actual}"
             )
     return DataFrame.Field(name, dtype, ragged_rank, field.shape)
-
-
-def _type_of(package, arrow_type):
-    """(dtype or None, ragged_rank)"""
-    types, ragged_rank = package.types, 0
-    while (
-        types.is_list(arrow_type)
-        or types.is_large_list(arrow_type)
-        or types.is_fixed_size_list(arrow_type)
-    ):
-        arrow_type, ragged_rank = arrow_type.value_type, ragged_rank + 1
-    if types.is_dictionary(arrow_type):
-        arrow_type = arrow_type.value_type
-    return _DTYPES.get(str(arrow_type)), ragged_rank
 
 
 def arrays_of(filename, batch, field):
@@ -111,10 +68,13 @@ def arrays_of(filename, batch, field):
         splits.append((offsets - offsets[0]).astype(np.int32))
         column = column.flatten()
     _check_no_null(filename, field, column)
-    values = _values_of(column, field.dtype)
+    values, *_ = to_array(column, _column_of(field.name, field.dtype))
     if field.shape is None:
         return [values, *splits]
     return [_of_fixed_shape(filename, field, values, splits[0])]
+
+
+_column_of = functools.lru_cache(maxsize=1024)(Column)
 
 
 def _check_no_null(filename, field, column):
@@ -123,15 +83,6 @@ def _check_no_null(filename, field, column):
             f"{filename}: field '{field.name}': expected a value in every row, got "
             f"{column.null_count} nulls in a batch; fill or drop them before"
         )
-
-
-def _values_of(column, dtype):
-    package, _ = pyarrow()
-    if package.types.is_dictionary(column.type):
-        column = column.dictionary_decode()
-    if dtype == tf.string:
-        column = column.cast(package.large_binary())
-    return column.to_numpy(zero_copy_only=False).astype(dtype.as_numpy_dtype, copy=False)
 
 
 def _of_fixed_shape(filename, field, values, splits):

@@ -8,8 +8,9 @@ from typing import Any
 import tensorflow as tf
 
 from group_embedding.arguments import check_positive
-from group_embedding.compat.deeprec.parquet.columns import arrays_of, pyarrow, read_fields
+from group_embedding.compat.deeprec.parquet.columns import arrays_of, read_fields
 from group_embedding.compat.deeprec.parquet.dataframe import DataFrame, _Field
+from group_embedding.recommender.data import arrow
 
 
 class ParquetDataset(tf.data.Dataset):
@@ -79,7 +80,7 @@ class ParquetDataset(tf.data.Dataset):
         num_parallel_reads: int | None = None,
         num_sequential_reads: int = 1,
     ) -> None:
-        pyarrow()
+        arrow()
         check_positive("batch_size", batch_size)
         check_positive("partition_count", partition_count)
         check_positive("num_sequential_reads", num_sequential_reads)
@@ -218,10 +219,9 @@ class _Reader:
 
     def _read(self, filename):
         """Generates the batches as flat tuples of arrays."""
-        _, parquet = pyarrow()
         filename = filename.decode()
         read_fields(filename, self._fields)
-        with parquet.ParquetFile(filename) as file:
+        with arrow().parquet.ParquetFile(filename) as file:
             index, count = self._partition
             row_groups = list(range(index, file.num_row_groups, count))
             if not row_groups:
@@ -233,19 +233,18 @@ class _Reader:
 
     def _batches(self, file, row_groups):
         """Generates pyarrow.Tables of `batch_size` rows, and one of the rest."""
-        package, _ = pyarrow()
         names = [field.name for field in self._fields]
         pieces, num_rows = [], 0
         for piece in file.iter_batches(self._batch_size, row_groups, names):
             pieces.append(piece)  # which may be smaller, where a row group ends
             num_rows += piece.num_rows
             if num_rows >= self._batch_size:
-                table = package.Table.from_batches(pieces)
+                table = arrow().Table.from_batches(pieces)
                 yield table.slice(0, self._batch_size)
                 pieces = table.slice(self._batch_size).to_batches()
                 num_rows -= self._batch_size
         if num_rows and not self._drop_remainder:
-            yield package.Table.from_batches(pieces)
+            yield arrow().Table.from_batches(pieces)
 
     def _pack(self, *arrays):
         arrays, features = iter(arrays), {}
