@@ -31,7 +31,7 @@ NAMES = {
     for name in [*ge.__all__, *(name for names in ge._NAMES.values() for name in names)]
     if not inspect.ismodule(getattr(ge, name)) and not hasattr(ge, f"group_embedding_{name}")
 }
-PUBLIC = {name: getattr(ge, name) for name in NAMES}
+PUBLIC = {name: getattr(ge, name) for name in sorted(NAMES)}  # in one order in all processes
 PUBLIC |= {f"optimizers.{name}": getattr(ge.optimizers, name) for name in ge.optimizers.__all__}
 PUBLIC |= {f"checkpoint.{name}": getattr(ge.checkpoint, name) for name in ge.checkpoint.__all__}
 PUBLIC |= {f"convert.{name}": getattr(ge.convert, name) for name in ge.convert.__all__}
