@@ -52,7 +52,7 @@ def parse_arguments():
 def make_optimizer(name, in_one_op):
     optimizer = ge.optimizers.wrap(OPTIMIZERS[name]())
     if not in_one_op:
-        optimizer._ge_dense_statement = None  # as of an optimizer that no formula states
+        optimizer._ge_dense_rule = None  # as of an optimizer that no formula states
     return optimizer
 
 

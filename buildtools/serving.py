@@ -1,6 +1,6 @@
 """ge-serve, the server: ``python -m buildtools.serving`` builds it into group_embedding/.
 
-It needs gRPC, protobuf, RapidJSON and cpp-httplib: ``requirements/serving.sh`` installs Debian's.
+It needs gRPC, protobuf, RapidJSON and Boost: ``requirements/serving.sh`` installs Debian's.
 gRPC and protobuf are linked in, so that TensorFlow, which the server loads later, does not find
 them. The message types of TensorFlow are compiled from the .proto files of the installed wheel, or
 of the one that a wheel of this package is built for.
@@ -34,12 +34,12 @@ CARRIED = [
     "libabsl-dev",
     "libc-ares-dev",
     "libre2-dev",
-    "libcpp-httplib-dev",
+    "libboost1.81-dev",
     "libssl-dev",
-    "libbrotli-dev",
+    "zlib1g-dev",
     "rapidjson-dev",
 ]
-HEADERS = ["grpcpp/grpcpp.h", "google/protobuf/message.h", "rapidjson/document.h", "httplib.h"]
+HEADERS = ["grpcpp/grpcpp.h", "google/protobuf/message.h", "rapidjson/document.h", "boost/beast.hpp"]
 
 
 def missing():
@@ -98,7 +98,7 @@ def build(wanted, name):
     folder = OBJECTS / name
     ninja = NinjaFile(cuda=None)
     generated = _add_messages(ninja, _include_of(wanted), folder / "proto")
-    flags = f"-I{folder / 'proto'} {_pkg_config('--cflags', 'cpp-httplib')}"
+    flags = f"-I{folder / 'proto'}"
     # What protoc writes has warnings of its own. A few files that include it all compile in a
     # fraction of the time.
     messages = ninja.objects(
@@ -169,7 +169,7 @@ def _libraries():
             "-Wl,-Bstatic -Wl,--start-group",
             *linked_in,
             "-Wl,--end-group -Wl,-Bdynamic -Wl,--exclude-libs,ALL",
-            "-lcpp-httplib -lssl -lcrypto -lz -ldl -lpthread",
+            "-lssl -lcrypto -lz -ldl -lpthread",
         ]
     )
 

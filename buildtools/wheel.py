@@ -10,7 +10,7 @@ For each Python the steps are:
 3. the libraries of `buildtools/native.py`, `ge-serve` where gRPC is installed, and the wheel of
    all;
 4. auditwheel, which gives the wheel the manylinux tag of the symbols that it needs, and puts the
-   shared libraries of `ge-serve` into it (OpenSSL, cpp-httplib). TensorFlow's own library stays
+   shared libraries of `ge-serve` into it (OpenSSL). TensorFlow's own library stays
    outside: the environment that the wheel goes into has it.
 """
 

@@ -3,7 +3,7 @@
 set -euo pipefail
 packages=(
   libgrpc++-dev protobuf-compiler-grpc libprotobuf-dev # gRPC, and messages of TensorFlow Serving
-  libcpp-httplib-dev libssl-dev                        # HTTP/1.1 with TLS
+  libboost1.81-dev libssl-dev zlib1g-dev               # HTTP/1.1 (Boost.Beast) with TLS and gzip
   rapidjson-dev                                        # JSON with NaN, which TensorFlow Serving allows
   libb64-0d                                            # perf_analyzer, in the tests
   libnghttp2-dev                                       # the client of benchmarks/bench_serving.py

@@ -179,7 +179,7 @@ def test_an_error_that_leaves_the_core_is_a_status():
     [
         (("tensorflow/", "absl/", "Eigen/", "unsupported/"), "tf"),
         (("pybind11/", "Python.h"), "bindings"),
-        (("grpcpp/", "google/protobuf/", "tensorflow_serving/", "rapidjson/", "httplib"), SERVER),
+        (("grpcpp/", "google/protobuf/", "tensorflow_serving/", "rapidjson/", "boost/"), SERVER),
     ],
 )
 def test_only_its_leaf_includes_a_framework(prefixes, folder):

@@ -5,6 +5,7 @@ import pytest
 import tensorflow as tf
 
 import group_embedding as ge
+from group_embedding.config import COMBINERS
 
 InvalidArgument = tf.errors.InvalidArgumentError
 
@@ -52,7 +53,7 @@ with tf.device("/CPU:0"):
         (
             lambda: look_up(IDS, combiners="max"),
             ValueError,
-            "combiners must be one of 'mean', 'sum', 'sqrtn', got 'max'",
+            f"combiners must be one of {', '.join(map(repr, COMBINERS))}, got 'max'",
         ),
         (
             lambda: look_up(IDS, combiners=["sum", "sum"]),

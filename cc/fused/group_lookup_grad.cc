@@ -51,8 +51,8 @@ void WeightGradOfSample(const Group& group, const Feature& feature, int64_t samp
   const float scale = CombinerScale(feature.combiner, sum_weights, sum_squares);
   for (int64_t i = begin; i < end; ++i) {
     if (use_of(i) == IdUse::kNone) continue;
-    const float along = IsMean(feature.combiner) ? 1.0f : weight_of(i) * scale;
-    weight_grad[i] = scale * (weight_grad[i] - along * scale * sum_dots);
+    weight_grad[i] =
+        WeightGradient(feature.combiner, weight_of(i), scale, weight_grad[i], sum_dots);
   }
 }
 

@@ -1,5 +1,6 @@
-// Which ids of a sample count, and what their sum is divided by: one statement of the rules, for
-// the host and the device, shared by the forward and the backward pass.
+// Which ids of a sample count, what their sum is divided by, and the gradients of their weights:
+// one statement of the rules, for the host and the device, shared by the forward and the backward
+// pass.
 #pragma once
 
 #include <cmath>
@@ -33,19 +34,6 @@ GROUP_EMBEDDING_HOST_DEVICE bool WeightCounts(Combiner combiner, float weight) {
   return true;
 }
 
-GROUP_EMBEDDING_HOST_DEVICE bool IsMean(Combiner combiner) {
-  switch (combiner) {
-    case Combiner::kMean:
-    case Combiner::kSignedMean:
-      return true;
-    case Combiner::kSum:
-    case Combiner::kSqrtN:
-    case Combiner::kSignedSqrtN:
-      break;
-  }
-  return false;
-}
-
 GROUP_EMBEDDING_HOST_DEVICE IdUse UseOfId(int64_t id, float weight, int64_t num_rows,
                                           Combiner combiner, bool prune_negative) {
   if (!WeightCounts(combiner, weight)) return IdUse::kNone;
@@ -67,6 +55,27 @@ GROUP_EMBEDDING_HOST_DEVICE float CombinerScale(Combiner combiner, float sum_wei
       break;
   }
   return 1.0f;
+}
+
+// The gradient of an id's weight w, with d the dot product of its row and the gradient g of its
+// sample's output, and the sums over the sample's ids that count:
+//   kSum                  d
+//   kMean, kSignedMean    (d - sum w d / W) / W              W = sum w
+//   kSqrtN, kSignedSqrtN  d / sqrt(Q) - w sum w d / Q^1.5    Q = sum w^2
+// scale: CombinerScale of the sample. dot: d. sum_dots: sum w d.
+GROUP_EMBEDDING_HOST_DEVICE float WeightGradient(Combiner combiner, float weight, float scale,
+                                                 float dot, float sum_dots) {
+  switch (combiner) {
+    case Combiner::kMean:
+    case Combiner::kSignedMean:
+      return scale * (dot - scale * sum_dots);
+    case Combiner::kSqrtN:
+    case Combiner::kSignedSqrtN:
+      return scale * (dot - weight * scale * scale * sum_dots);
+    case Combiner::kSum:
+      break;
+  }
+  return dot;
 }
 
 }  // namespace group_embedding

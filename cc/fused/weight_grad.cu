@@ -77,10 +77,7 @@ __device__ void DotRows(const WeightGradArgs& args, const WeightGradTask& task, 
   }
 }
 
-// d(output)/d(w_i) . g of every id of one sample, with d_i = g . row_i:
-//   sum    d_i
-//   mean   (d_i - sum_j w_j d_j / W) / W                W = sum_j w_j
-//   sqrtn  d_i / sqrt(Q) - w_i sum_j w_j d_j / Q^1.5    Q = sum_j w_j^2
+// The gradients of the weights of one sample.
 template <typename Vector>
 __device__ void WeightGradOfSample(const WeightGradArgs& args, const WeightGradTask& task,
                                    const Team& team, int64_t sample) {
@@ -109,8 +106,8 @@ __device__ void WeightGradOfSample(const WeightGradArgs& args, const WeightGradT
   __syncwarp(team.mask);  // the dots are there for all
   for (int64_t i = begin + team.lane; i < end; i += team.size) {
     if (UseOf(args, task, i) == IdUse::kNone) continue;
-    const float along = IsMean(task.combiner) ? 1.0f : WeightOf(batch, i) * scale;
-    args.weight_grad[i] = scale * (args.weight_grad[i] - along * scale * sum_dots);
+    args.weight_grad[i] =
+        WeightGradient(task.combiner, WeightOf(batch, i), scale, args.weight_grad[i], sum_dots);
   }
 }
 

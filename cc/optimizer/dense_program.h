@@ -26,14 +26,10 @@ enum class DenseOp : uint8_t {
   kDivide,
   kMaximum,    // NaN if either is
   kMinimum,    // NaN if either is
-  kMagnitude,  // of `a`, as the next two
+  kMagnitude,  // of `a`, as the next
   kSquareRoot,
-  kReciprocalRoot,  // 1 / sqrt(a); on the CPU with the last bit of TensorFlow's
 };
-inline constexpr const char* kDenseOpNames[] = {"add",       "subtract",    "multiply",
-                                                "divide",    "maximum",     "minimum",
-                                                "magnitude", "square_root", "reciprocal_root"};
-inline constexpr int kNumDenseOps = sizeof(kDenseOpNames) / sizeof(kDenseOpNames[0]);
+inline constexpr int kNumDenseOps = 1 + static_cast<int>(DenseOp::kSquareRoot);
 
 struct DenseStep {
   DenseOp op;

@@ -5,10 +5,6 @@
 #include <type_traits>
 #include <vector>
 
-#ifdef __SSE__
-#include <xmmintrin.h>
-#endif
-
 #include "core/float16.h"
 
 namespace group_embedding {
@@ -31,57 +27,21 @@ template <typename Body>
   for (int i = 0; i < count; ++i) to[i] = body(a[i], b[i]);
 }
 
-void Add(const float* a, const float* b, float* to, int count) {
-  Map(a, b, to, count, [](float x, float y) { return x + y; });
-}
-void Multiply(const float* a, const float* b, float* to, int count) {
-  Map(a, b, to, count, [](float x, float y) { return x * y; });
-}
-
-// Eigen, which computes TensorFlow's reciprocal roots on the host, takes the estimate of an x86
-// processor and one step of Newton's method for eight elements at a time, and the exact root for
-// the last `size % 8` elements of an array: of 16-bit types that of the rounded root. On other
-// processors all are such.
-#ifdef __SSE__
-int64_t NumEstimatedRoots(int64_t size) { return size - size % 8; }
-
-void EstimateReciprocalRoots(const float* a, float* to, int count) {
-  alignas(64) float estimates[kChunk], errors[kChunk], halves[kChunk];
-  for (int i = 0; i < count; i += 4) {
-    _mm_store_ps(estimates + i, _mm_rsqrt_ps(_mm_loadu_ps(a + i)));
-  }
-  Multiply(a, estimates, errors, count);
-  Multiply(errors, estimates, errors, count);
-  Map(errors, errors, errors, count, [](float x, float) { return x - 1.0f; });
-  Map(estimates, estimates, halves, count, [](float x, float) { return x * -0.5f; });
-  Multiply(halves, errors, errors, count);
-  Add(errors, estimates, to, count);
-  // Zero and infinity, whose estimates are exact.
-  Map(to, estimates, to, count, [](float x, float y) { return x != x ? y : x; });
-}
-#else
-int64_t NumEstimatedRoots(int64_t) { return 0; }
-void EstimateReciprocalRoots(const float*, float*, int) {}
-#endif
-
 template <typename T>
 float Round(float value) {
   return ToFloat(FromFloat<T>(value));
 }
 
-// `num_estimated`: how many of the elements have estimated roots.
-template <typename T>
-void Take(const DenseStep& step, const Registers& registers, float* to, int count,
-          int num_estimated) {
+void Take(const DenseStep& step, const Registers& registers, float* to, int count) {
   const float* a = registers.at[step.a];
   const float* b = registers.at[step.b];
   switch (step.op) {
     case DenseOp::kAdd:
-      return Add(a, b, to, count);
+      return Map(a, b, to, count, [](float x, float y) { return x + y; });
     case DenseOp::kSubtract:
       return Map(a, b, to, count, [](float x, float y) { return x - y; });
     case DenseOp::kMultiply:
-      return Multiply(a, b, to, count);
+      return Map(a, b, to, count, [](float x, float y) { return x * y; });
     case DenseOp::kDivide:
       return Map(a, b, to, count, [](float x, float y) { return x / y; });
     case DenseOp::kMaximum:
@@ -92,12 +52,6 @@ void Take(const DenseStep& step, const Registers& registers, float* to, int coun
       return Map(a, a, to, count, [](float x, float) { return fabsf(x); });
     case DenseOp::kSquareRoot:
       return Map(a, a, to, count, [](float x, float) { return sqrtf(x); });
-    case DenseOp::kReciprocalRoot:
-      EstimateReciprocalRoots(a, to, num_estimated);
-      for (int i = num_estimated; i < count; ++i) {
-        to[i] = 1.0f / Round<T>(sqrtf(a[i]));
-      }
-      return;
   }
 }
 
@@ -129,13 +83,11 @@ void UpdateChunk(const DenseProgram& program, const DenseVariable& variable, int
   for (int v = 1; v < num_values; ++v) {
     Load<T>(variable.values[v], first, count, 1 + v, registers);
   }
-  const int num_estimated =
-      static_cast<int>(std::clamp<int64_t>(NumEstimatedRoots(variable.size) - first, 0, count));
   for (int s = 0; s < program.num_steps; ++s) {
     const int index = program.first_step() + s;
     float* to = registers.values[index];
     registers.at[index] = to;
-    Take<T>(program.steps[s], registers, to, count, num_estimated);
+    Take(program.steps[s], registers, to, count);
     if constexpr (sizeof(T) == 2) {
       for (int i = 0; i < count; ++i) to[i] = Round<T>(to[i]);
     }

@@ -41,8 +41,6 @@ __device__ __forceinline__ float Take(DenseOp op, float a, float b) {
       return fabsf(a);
     case DenseOp::kSquareRoot:
       return sqrtf(a);
-    case DenseOp::kReciprocalRoot:
-      return rsqrtf(a);
   }
   return 0;
 }

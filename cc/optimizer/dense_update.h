@@ -21,7 +21,7 @@ void DenseUpdateCpu(const DenseProgram& program, DataType dtype, const float* nu
 
 #if GROUP_EMBEDDING_CUDA
 // As DenseUpdateCpu for memory of the device, numbers included; `variables` is in host memory.
-// Enqueues on `stream` and returns. Reciprocal roots are those of CUDA's rsqrtf.
+// Enqueues on `stream` and returns.
 cudaError_t DenseUpdateCuda(const DenseProgram& program, DataType dtype, const float* numbers,
                             const DenseVariable* variables, int64_t num_variables,
                             cudaStream_t stream);

@@ -64,22 +64,12 @@ class Lookups:
         return self._make_groups(weighted=False)
 
     def _make_groups(self, weighted):
+        any_keyed = any(table.keyed is not None for table in self.tables)
         found = {}
         for i, table in enumerate(self.tables):
             source = _source_of(table, weighted)
-            found.setdefault((source, *self._kind_of(table, source)), []).append(i)
+            found.setdefault((source, *_kind_of(table, source, any_keyed)), []).append(i)
         return [self._group(lookups, source) for (source, *_), lookups in found.items()]
-
-    def _kind_of(self, table, source):
-        """The properties that tables of one group have in common.
-
-        Ops that use a table run where it is: keyed tables of two devices need two, and so does a
-        variable on a GPU beside a keyed table in host memory.
-        """
-        if source is LOCAL_ROWS:
-            any_keyed = any(other.keyed is not None for other in self.tables)
-            return table.dtype, table.device_type if any_keyed else None
-        return table.exchange, table.dtype if source is ROWS_OF_GPUS else None
 
     def _group(self, lookups, source):
         numbers = _numbers([self.tables[i] for i in lookups])
@@ -116,6 +106,17 @@ def _source_of(table, weighted):
     if not table.exchange:
         return LOCAL_ROWS
     return ROWS_OF_GPUS if is_served_by_gpus(table, weighted) else ROWS_OF_RANKS
+
+
+def _kind_of(table, source, any_keyed):
+    """The properties that tables of one group have in common.
+
+    Ops that use a table run where it is: keyed tables of two devices need two, and so does a
+    variable on a GPU beside a keyed table in host memory.
+    """
+    if source is LOCAL_ROWS:
+        return table.dtype, table.device_type if any_keyed else None
+    return table.exchange, table.dtype if source is ROWS_OF_GPUS else None
 
 
 def _numbers(tables):

@@ -6,8 +6,6 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from tensorflow.python.ops import resource_variable_ops
-
 from group_embedding.ops._library import library
 from group_embedding.ops.variable_handles import pack_handles
 
@@ -21,7 +19,6 @@ OPERATIONS = (
     "minimum",
     "magnitude",
     "square_root",
-    "reciprocal_root",
 )
 
 
@@ -76,11 +73,6 @@ def root(a):
     return a._then("square_root")
 
 
-def reciprocal_root(a):
-    """1 / sqrt(a), on the CPU with the last bit of `tf.math.rsqrt`."""
-    return a._then("reciprocal_root")
-
-
 @functools.cache
 def trace(formula: Callable, num_slots: int, names: tuple[str, ...]) -> Program:
     """The program of a formula.
@@ -103,29 +95,23 @@ def trace(formula: Callable, num_slots: int, names: tuple[str, ...]) -> Program:
 def dense_update(
     variables: Sequence[Any], slots: Sequence[Any], grads: Sequence[Any], program: Program, numbers
 ):
-    """Updates variables of one dtype, kind and device in place.
+    """Updates variables of one dtype and device in place.
 
     Args:
-        variables: resource variables, or all references.
+        variables: resource variables.
         slots: of the first variable, then of the next, each of its variable's shape and dtype.
         grads: a tensor for each variable, of its shape and dtype.
         program: of `trace`.
         numbers: float32 [n], in the order of the program's names; each must be one that the
             variables' dtype holds.
 
-    Returns:
-        The op, in a graph.
-
     Raises:
         tf.errors.InvalidArgumentError: shapes or dtypes differ, or a variable comes twice.
         tf.errors.FailedPreconditionError: a variable is not initialized.
     """
-    is_resource = resource_variable_ops.is_resource_variable(variables[0])
-    op = library().dense_update if is_resource else library().dense_update_ref
-    written = [v.handle if is_resource else v._ref() for v in (*variables, *slots)]
-    return op(
-        variables=pack_handles(written[: len(variables)]),
-        slots=pack_handles(written[len(variables) :]),
+    library().dense_update(
+        variables=pack_handles([variable.handle for variable in variables]),
+        slots=pack_handles([slot.handle for slot in slots]),
         grads=list(grads),
         numbers=numbers,
         program=program.steps,

@@ -10,6 +10,7 @@ from tensorflow.python.ops import resource_variable_ops
 from group_embedding.ops import autodiff
 from group_embedding.ops._library import library
 from group_embedding.ops.locate_rows import train_located
+from group_embedding.ops.lookup_group import GROUP_ATTRS
 from group_embedding.ops.select_samples import select_samples
 from group_embedding.ops.variable_handles import pack_handles
 
@@ -18,18 +19,8 @@ auto_control_deps_utils.register_read_only_resource_op("GroupEmbedding>GroupLook
 auto_control_deps_utils.register_read_only_resource_op("GroupEmbedding>GroupLookupGrad")
 autodiff.let_unused_op_go("GroupEmbedding>GroupLookupGrad")
 
-SHARED_ATTRS = (
-    "table_of_feature",
-    "combiners",
-    "dims",
-    "max_norms",
-    "table_names",
-    "feature_names",
-    "concat",
-    "weighted",
-    "prune_negative",
-    "invalid_ids",
-)
+# The attributes that a lookup op, its gradient and its update have in common.
+SHARED_ATTRS = (*GROUP_ATTRS, "concat", "weighted")
 
 
 def group_lookup(group, batch, concat):

@@ -2,6 +2,18 @@
 
 import dataclasses
 
+# The attributes by which lookup ops describe a group, beside the type of its rows.
+GROUP_ATTRS = (
+    "dims",
+    "max_norms",
+    "table_names",
+    "table_of_feature",
+    "combiners",
+    "feature_names",
+    "prune_negative",
+    "invalid_ids",
+)
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class LookupGroup:
@@ -30,7 +42,7 @@ class LookupGroup:
         return [t for t, table in enumerate(self.tables) if table.keyed is not None]
 
     def attrs(self):
-        """The attributes by which lookup ops describe the group."""
+        """The values of `GROUP_ATTRS`, and `dtype`."""
         return {
             "dtype": self.tables[0].dtype,
             "dims": [table.dim for table in self.tables],

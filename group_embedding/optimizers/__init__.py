@@ -1,15 +1,22 @@
 """Optimizers whose updates of tables are native: stock ones, wrapped, and some without a stock
-twin."""
+counterpart."""
 
 # For extensions.
 from group_embedding.optimizers.bases import KERAS as KERAS
 from group_embedding.optimizers.bases import changed_method as changed_method
 from group_embedding.optimizers.deeprec_adamw import AdamWOptimizer
 from group_embedding.optimizers.deeprec_v1 import AdagradDecayOptimizer, AdamAsyncOptimizer
+from group_embedding.optimizers.lamb import Lamb
+from group_embedding.optimizers.lazy_adam import LazyAdam
 from group_embedding.optimizers.loss_scale import inside as inside
 from group_embedding.optimizers.loss_scale import is_loss_scale as is_loss_scale
-from group_embedding.optimizers.own import Lamb, LazyAdam, RowwiseAdagrad, RowwiseAdam
-from group_embedding.optimizers.wrap import V1_NAMES as V1_NAMES
+from group_embedding.optimizers.named import arguments_of as arguments_of
+from group_embedding.optimizers.named import make_named as make_named
+from group_embedding.optimizers.named import num_slots as num_slots
+from group_embedding.optimizers.registry import OPTIMIZER_NAMES as OPTIMIZER_NAMES
+from group_embedding.optimizers.registry import V1_NAMES as V1_NAMES
+from group_embedding.optimizers.rowwise_adagrad import RowwiseAdagrad
+from group_embedding.optimizers.rowwise_adam import RowwiseAdam
 from group_embedding.optimizers.wrap import WRAPPED as WRAPPED
 from group_embedding.optimizers.wrap import can_wrap as can_wrap
 from group_embedding.optimizers.wrap import stock_class as stock_class

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from group_embedding.annotations import Hyperparameter
 from group_embedding.lookups.lookup_table import variable_of_all
-from group_embedding.optimizers.rules import Statement, v1_adam
+from group_embedding.optimizers.rules import RuleSpec, v1_adam
 from group_embedding.optimizers.trained_tables import Settings
 from group_embedding.optimizers.v1 import WrappedV1
 from group_embedding.ranks.sharding.replica_tables import parts_of
@@ -94,13 +94,13 @@ class AdamWOptimizer(WrappedV1, tf.compat.v1.train.AdamOptimizer):
             kinds.setdefault(kind, []).append((gradient, variable))
         ops = []
         for kind, alike in kinds.items():
-            ops += self._ge_apply(alike, self._statement_of(*kind))
+            ops += self._ge_apply(alike, self._rule_spec_of(*kind))
         return ops
 
-    def _statement_of(self, is_keyed, decays):
+    def _rule_spec_of(self, is_keyed, decays):
         rule, slots, hyper, _ = v1_adam(self)
         if not decays:
-            return Statement(rule, slots, hyper)
+            return RuleSpec(rule, slots, hyper)
         decay = self._decay
         if is_keyed:
             power_1, power_2 = (
@@ -108,7 +108,7 @@ class AdamWOptimizer(WrappedV1, tf.compat.v1.train.AdamOptimizer):
             )
             rate = tf.cast(hyper["learning_rate"], tf.float32)
             decay *= rate * tf.sqrt(1 - power_2) / (1 - power_1)
-        return Statement("adamw", slots, {**hyper, "l2": decay})
+        return RuleSpec("adamw", slots, {**hyper, "l2": decay})
 
     def _apply_dense(self, grad, var):
         with tf.control_dependencies([self._decay_all(var)]):

@@ -7,7 +7,7 @@ import tensorflow as tf
 from group_embedding.annotations import Hyperparameter
 from group_embedding.arguments import check_positive
 from group_embedding.optimizers import dense_rules
-from group_embedding.optimizers.rules import Statement, v1_adam
+from group_embedding.optimizers.rules import RuleSpec, v1_adam
 from group_embedding.optimizers.trained_tables import Settings
 from group_embedding.optimizers.v1 import WrappedV1
 
@@ -101,10 +101,10 @@ class AdagradDecayOptimizer(WrappedV1, tf.compat.v1.train.Optimizer):
             "decays_due": tf.cast(decays_due, tf.float32),
         }
 
-    def _ge_statement(self):
+    def _ge_rule_spec(self):
         starts = {"accumulator": self._initial_accumulator_value}
         slots = ("accumulator", "accumulator_decay_power")
-        return Statement("adagrad_decay", slots, self._hyper, starts)
+        return RuleSpec("adagrad_decay", slots, self._hyper, starts)
 
     def _apply_dense(self, grad, var):
         return dense_rules.apply_dense(
@@ -171,7 +171,7 @@ class AdamAsyncOptimizer(WrappedV1, tf.compat.v1.train.AdamOptimizer):
         super().__init__(learning_rate, beta1, beta2, epsilon, use_locking, name)
         self._apply_sparse_rmsprop = apply_sparse_rmsprop
 
-    def _ge_statement(self):
+    def _ge_rule_spec(self):
         if not self._apply_sparse_rmsprop:
             return v1_adam(self)
         hyper = {
@@ -180,13 +180,13 @@ class AdamAsyncOptimizer(WrappedV1, tf.compat.v1.train.AdamOptimizer):
             "momentum": self._beta1_t,
             "epsilon_in_root": self._epsilon_t,
         }
-        return Statement("rmsprop", ("v", "m", None), hyper)
+        return RuleSpec("rmsprop", ("v", "m", None), hyper)
 
     def _resource_apply_sparse(self, grad, var, indices):
-        statement = self._ge_statement()
+        spec = self._ge_rule_spec()
         rule = dense_rules.rmsprop if self._apply_sparse_rmsprop else dense_rules.adam
-        slots = [self.get_slot(var, name) for name in statement.slots if name is not None]
-        return dense_rules.apply_sparse(rule, var, slots, grad, indices, statement.hyper)
+        slots = [self.get_slot(var, name) for name in spec.slots if name is not None]
+        return dense_rules.apply_sparse(rule, var, slots, grad, indices, spec.hyper)
 
     def _apply_sparse(self, grad, var):
         return self._resource_apply_sparse(grad.values, var, grad.indices)

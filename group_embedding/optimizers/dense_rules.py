@@ -1,50 +1,6 @@
-"""The rules without a stock twin, on variables that are no tables: whole variables in TensorFlow's
-ops, in float32."""
+"""Rules on variables that are no tables, in TensorFlow's ops, in float32; and DeepRec's rules."""
 
 import tensorflow as tf
-
-
-def rowwise_adagrad(variable, accumulator, gradient, hyper):
-    """An accumulator of shape [rows, 1] takes the mean of each row, one of the variable's shape
-    each element. Returns the op."""
-    gradient = tf.cast(gradient, tf.float32)
-    square = gradient * gradient
-    if accumulator.shape != variable.shape:
-        square = tf.reduce_mean(square, axis=-1, keepdims=True)
-    total = _read(accumulator) + square
-    change = hyper["learning_rate"] * gradient / (tf.sqrt(total) + hyper["epsilon"])
-    return tf.group(_write(accumulator, total), _write(variable, _read(variable) - change))
-
-
-def rowwise_adam(variable, m, v, gradient, hyper):
-    """A v of shape [rows, 1] takes the mean of each row, one of the variable's shape each element.
-    Returns the op."""
-    gradient = tf.cast(gradient, tf.float32)
-    square = gradient * gradient
-    if v.shape != variable.shape:
-        square = tf.reduce_mean(square, axis=-1, keepdims=True)
-    beta_1, beta_2 = hyper["beta_1"], hyper["beta_2"]
-    new_m = beta_1 * _read(m) + (1 - beta_1) * gradient
-    new_v = beta_2 * _read(v) + (1 - beta_2) * square
-    rate = hyper["learning_rate"] * tf.sqrt(1 - hyper["beta_2_power"]) / (1 - hyper["beta_1_power"])
-    change = rate * new_m / (tf.sqrt(new_v) + hyper["epsilon"])
-    return tf.group(_write(m, new_m), _write(v, new_v), _write(variable, _read(variable) - change))
-
-
-def lamb(variable, m, v, gradient, hyper):
-    """The variable is one layer: one trust ratio. Returns the op."""
-    gradient, value = tf.cast(gradient, tf.float32), _read(variable)
-    beta_1, beta_2 = hyper["beta_1"], hyper["beta_2"]
-    new_m = beta_1 * _read(m) + (1 - beta_1) * gradient
-    new_v = beta_2 * _read(v) + (1 - beta_2) * gradient * gradient
-    root = tf.sqrt(new_v / (1 - hyper["beta_2_power"]))
-    direction = new_m / (1 - hyper["beta_1_power"]) / (root + hyper["epsilon"])
-    direction += hyper["l2"] * value
-    norm, direction_norm = tf.norm(value), tf.norm(direction)
-    both = (norm > 0) & (direction_norm > 0)
-    ratio = tf.where(both, tf.math.divide_no_nan(norm, direction_norm), 1.0)
-    change = hyper["learning_rate"] * ratio * direction
-    return tf.group(_write(m, new_m), _write(v, new_v), _write(variable, value - change))
 
 
 def _read(variable):

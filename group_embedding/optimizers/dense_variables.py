@@ -1,5 +1,5 @@
-"""The update of variables with a dense gradient: those of one dtype in one op, where a formula has
-the bits of the stock optimizer's own update; elsewhere stock updates them one by one."""
+"""The update of variables with a dense gradient by Keras optimizers: those of one dtype in one op,
+where a formula has the bits of the stock optimizer's own update; elsewhere stock updates them."""
 
 from __future__ import annotations
 
@@ -30,20 +30,20 @@ class Decay(NamedTuple):
     acts_on: Callable[[Any], bool]
 
 
-def update_together(statement, pairs, slot, decay=None):
+def update_together(rule, pairs, slot, decay=None):
     """Updates those of `pairs` that one op updates as the stock optimizer would.
 
     Args:
-        statement: a function of a dtype that returns a DenseStatement or None; or None.
+        rule: a function of a dtype that returns a DenseRuleSpec or None; or None.
         pairs: (gradient, variable), as the optimizer is given them.
         slot: a function of a slot's name and a variable that returns the slot.
         decay: None, or a Decay.
 
     Returns:
-        The pairs that are left to the stock optimizer, and the ops, in a graph.
+        The pairs that are left to the stock optimizer.
     """
-    if statement is None or not _may_update():
-        return pairs, []
+    if rule is None or not _may_update():
+        return pairs
     groups, left = {}, []
     times = collections.Counter(id(_inner(variable)) for _, variable in pairs)
     for pair in pairs:
@@ -53,15 +53,14 @@ def update_together(statement, pairs, slot, decay=None):
             continue
         is_decayed = decay is not None and decay.acts_on(pair[1])
         groups.setdefault((*kind, is_decayed), []).append(pair)
-    update_ops = []
-    for (dtype, _, device, is_decayed), alike in groups.items():
+    for (dtype, device, is_decayed), alike in groups.items():
         with tf.device(device) if device else contextlib.nullcontext():
-            stated = statement(dtype)
-            if stated is None:
+            spec = rule(dtype)
+            if spec is None:
                 left += alike
                 continue
-            update_ops.append(_update(stated, dtype, alike, slot, decay if is_decayed else None))
-    return left, update_ops
+            _update(spec, dtype, alike, slot, decay if is_decayed else None)
+    return left
 
 
 def _may_update():
@@ -83,24 +82,26 @@ def _kind(gradient, variable):
         return None
     if isinstance(variable, (EmbeddingVariable, values.DistributedVariable)):
         return None
+    if not resource_variable_ops.is_resource_variable(variable):
+        return None
     dtype = tf.as_dtype(variable.dtype).base_dtype
     is_known = variable.shape.is_fully_defined() and gradient.shape == variable.shape
     if dtype.name not in TABLE_DTYPES or gradient.dtype != dtype or not is_known:
         return None
-    return dtype, resource_variable_ops.is_resource_variable(variable), variable.device
+    return dtype, variable.device
 
 
-def _update(stated, dtype, pairs, slot, decay):
-    formula, numbers = stated.formula, dict(stated.numbers)
+def _update(spec, dtype, pairs, slot, decay):
+    formula, numbers = spec.formula, dict(spec.numbers)
     if decay is not None:
         formula = _decaying(formula)
         numbers |= {"decay": decay.rate, "decay_learning_rate": decay.learning_rate}
-    program = trace(formula, len(stated.slots), tuple(numbers))
+    program = trace(formula, len(spec.slots), tuple(numbers))
     exact = [tf.cast(tf.cast(number, dtype), tf.float32) for number in numbers.values()]
-    slots = [_inner(slot(name, variable)) for _, variable in pairs for name in stated.slots]
+    slots = [_inner(slot(name, variable)) for _, variable in pairs for name in spec.slots]
     variables = [_inner(variable) for _, variable in pairs]
     grads = [gradient for gradient, _ in pairs]
-    return dense_update(variables, slots, grads, program, tf.stack(exact))
+    dense_update(variables, slots, grads, program, tf.stack(exact))
 
 
 @functools.cache

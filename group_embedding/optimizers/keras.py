@@ -29,7 +29,7 @@ class _WrappedKeras:
     variables that `update_together` leaves; tables are updated in between. (Stock's method for
     one variable is left to the replicas of a `tf.distribute.Strategy`.)"""
 
-    _ge_dense_statement: Callable | None = None  # of dense_statements.py
+    _ge_dense_rule: Callable | None = None  # of dense_formulas.py
 
     def build(self, variables):
         claim_tables(variables)
@@ -84,8 +84,8 @@ class _WrappedKeras:
         if self.weight_decay is not None:
             learning_rate = tf.convert_to_tensor(self.learning_rate)
             decay = Decay(self.weight_decay, learning_rate, self._ge_decay)
-        statement = None if getattr(self, "_mesh", None) else self._ge_dense_statement  # DTensor
-        left, _ = update_together(statement, pairs, self._ge_slot, decay)
+        rule = None if getattr(self, "_mesh", None) else self._ge_dense_rule  # DTensor
+        left = update_together(rule, pairs, self._ge_slot, decay)
         super()._apply_weight_decay([variable for _, variable in left])
         return left
 
@@ -98,12 +98,12 @@ class _WrappedKeras:
         pairs = [pair for pair in pairs if is_table_gradient(pair[0])]
         if not pairs:
             return
-        statement = self._ge_statement()
+        spec = self._ge_rule_spec()
         tables = [
             Table(
                 gradient,
                 tf_variable(variable),
-                tuple(name and self._ge_slot(name, variable) for name in statement.slots),
+                tuple(name and self._ge_slot(name, variable) for name in spec.slots),
                 self._ge_decay(variable),
             )
             for gradient, variable in pairs
@@ -113,7 +113,7 @@ class _WrappedKeras:
         update_tables(
             self._ge_name,
             tables,
-            statement,
+            spec,
             self._ge_settings,
             step,
             clip_value,

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import tensorflow as tf
 
-from group_embedding.optimizers.dense_variables import update_together
 from group_embedding.optimizers.trained_tables import (
     Table,
     check_keyed,
@@ -18,10 +15,7 @@ from group_embedding.optimizers.trained_tables import (
 
 
 class WrappedKerasLegacy:
-    """Mixed into a stock class: tables, and the variables that one op updates, are updated before
-    stock applies the other gradients."""
-
-    _ge_dense_statement: Callable | None = None  # of dense_statements.py
+    """Mixed into a stock class: tables are updated before stock applies the other gradients."""
 
     def apply_gradients(self, grads_and_vars, *args, **kwargs):
         grads_and_vars = list(grads_and_vars)
@@ -46,14 +40,13 @@ class WrappedKerasLegacy:
         if tf.distribute.has_strategy():
             return super()._distributed_apply(distribution, grads_and_vars, apply_state, name)
         # A constraint is stock's to apply, and on a table to refuse.
-        free = [pair for pair in grads_and_vars if pair[1].constraint is None]
-        left = [pair for pair in grads_and_vars if pair[1].constraint is not None]
-        tables = [pair for pair in free if is_table_gradient(pair[0])]
-        others = [pair for pair in free if not is_table_gradient(pair[0])]
-        others, updates = update_together(self._ge_dense_statement, others, self._ge_slot)
-        updates += self._ge_update(tables)
+        tables, others = [], []
+        for pair in grads_and_vars:
+            is_table = is_table_gradient(pair[0]) and pair[1].constraint is None
+            (tables if is_table else others).append(pair)
+        updates = self._ge_update(tables)
         with tf.control_dependencies([update for update in updates if update is not None]):
-            return super()._distributed_apply(distribution, left + others, apply_state, name)
+            return super()._distributed_apply(distribution, others, apply_state, name)
 
     def _ge_slot(self, name, variable):
         return self.get_slot(variable, name)
@@ -71,15 +64,15 @@ class WrappedKerasLegacy:
     def _ge_update(self, pairs):
         if not pairs:
             return []
-        statement = self._ge_statement()
+        spec = self._ge_rule_spec()
         tables = [
             Table(
                 gradient,
                 variable,
-                tuple(name and self._ge_slot(name, variable) for name in statement.slots),
+                tuple(name and self._ge_slot(name, variable) for name in spec.slots),
             )
             for gradient, variable in pairs
         ]
         clip_value = self.clipvalue if self._ge_clips_by_value() else None
         step = self.iterations
-        return update_tables(self._name, tables, statement, self._ge_settings, step, clip_value)
+        return update_tables(self._name, tables, spec, self._ge_settings, step, clip_value)

@@ -1,238 +1,98 @@
-"""Optimizers whose rules for tables have no stock twin.
+"""The bases of optimizers without a stock counterpart.
 
-Each is made as the surroundings need it: in a graph of TensorFlow 1, such as an Estimator's, a
-`tf.compat.v1.train.Optimizer`, elsewhere a Keras optimizer.
+Each such optimizer has a module: the update of a whole variable, a class for the Keras under
+TensorFlow, a class for tf.compat.v1.train, and the public function that makes one of both.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
 
 import tensorflow as tf
 
-from group_embedding.annotations import Hyperparameter, Optimizer
-from group_embedding.optimizers.bases import KERAS
-from group_embedding.optimizers.own_keras import Lamb as KerasLamb
-from group_embedding.optimizers.own_keras import RowwiseAdagrad as KerasRowwiseAdagrad
-from group_embedding.optimizers.own_keras import RowwiseAdam as KerasRowwiseAdam
-from group_embedding.optimizers.own_v1 import LambV1, RowwiseAdagradV1, RowwiseAdamV1
+from group_embedding.keras_compat import IS_KERAS_3, keras
+from group_embedding.optimizers.dense_rules import apply_dense
+from group_embedding.optimizers.keras import WrappedKeras2, WrappedKeras3
 from group_embedding.optimizers.trained_tables import Settings
-from group_embedding.optimizers.wrap import wrap
+from group_embedding.optimizers.v1 import WrappedV1
+
+_WrappedKeras = WrappedKeras3 if IS_KERAS_3 else WrappedKeras2
 
 
-def LazyAdam(  # noqa: N802
-    learning_rate: Hyperparameter = 0.001,
-    beta_1: float = 0.9,
-    beta_2: float = 0.999,
-    epsilon: float = 1e-7,
-    name: str = "Adam",
-    *,
-    skip_nonfinite: bool = False,
-    stochastic_rounding_seed: int | None = None,
-    **kwargs: Any,
-) -> Optimizer:
-    """Adam whose moments move only for rows that were looked up: a wrapped stock Adam.
-
-    Args:
-        learning_rate, beta_1, beta_2, epsilon, name: as in the stock optimizer.
-        skip_nonfinite, stochastic_rounding_seed: see `wrap`.
-        **kwargs: of the Keras optimizer, such as `amsgrad` or `clipnorm`.
-
-    Returns:
-        A `tf.keras.optimizers.Adam`, or in a graph of TensorFlow 1 a
-        `tf.compat.v1.train.AdamOptimizer`.
-
-    Raises:
-        TypeError: `kwargs` in a graph of TensorFlow 1.
-
-    Example:
-
-    >>> optimizer = ge.optimizers.LazyAdam(0.01, amsgrad=True)
-    """
-    if _in_v1_graph():
-        stock = tf.compat.v1.train.AdamOptimizer(
-            learning_rate, beta_1, beta_2, epsilon, name=name, **kwargs
-        )
-    else:
-        stock = KERAS.Adam(learning_rate, beta_1, beta_2, epsilon, name=name, **kwargs)
-    return wrap(
-        stock, skip_nonfinite=skip_nonfinite, stochastic_rounding_seed=stochastic_rounding_seed
-    )
+def register(name):
+    """A decorator of Keras classes, which are saved under the public name of the optimizer."""
+    return keras.utils.register_keras_serializable("group_embedding", name)
 
 
-def RowwiseAdagrad(  # noqa: N802
-    learning_rate: Hyperparameter = 0.001,
-    initial_accumulator_value: float = 0.1,
-    epsilon: float = 1e-7,
-    name: str = "RowwiseAdagrad",
-    *,
-    skip_nonfinite: bool = False,
-    stochastic_rounding_seed: int | None = None,
-    **kwargs: Any,
-) -> Optimizer:
-    """Adagrad with one accumulator per row, of the mean square of the row's gradient.
-
-    Its state is a `dim`-th of Adagrad's. With a the accumulator of a row x and g its gradient:
-
-        a <- a + mean(g^2);  x <- x - learning_rate g / (sqrt(a) + epsilon)
-
-    All variables of shape [rows, dim] have accumulators of shape [rows, 1], others one per element.
-
-    Args:
-        learning_rate: a number, a schedule or a tensor.
-        initial_accumulator_value: of the accumulators; positive in a graph of TensorFlow 1.
-        epsilon: added to the root.
-        name: of the optimizer.
-        skip_nonfinite, stochastic_rounding_seed: see `wrap`.
-        **kwargs: of the Keras optimizer, such as `weight_decay` or `clipnorm`.
-
-    Returns:
-        A Keras optimizer, or in a graph of TensorFlow 1 a `tf.compat.v1.train.Optimizer`.
-
-    Raises:
-        TypeError: `kwargs` in a graph of TensorFlow 1.
-
-    Example:
-
-    >>> table = tf.Variable(tf.zeros([3, 2]))
-    >>> optimizer = ge.optimizers.RowwiseAdagrad(1.0, initial_accumulator_value=3.0)
-    >>> gradient = tf.IndexedSlices(tf.constant([[1., 1.]]), tf.constant([2]))
-    >>> _ = optimizer.apply_gradients([(gradient, table)])
-    >>> table.numpy().tolist()
-    [[0.0, 0.0], [0.0, 0.0], [-0.5, -0.5]]
-    """
-    settings = Settings(skip_nonfinite, stochastic_rounding_seed)
-    if _in_v1_graph():
-        return RowwiseAdagradV1(
-            learning_rate, initial_accumulator_value, epsilon, name, settings, **kwargs
-        )
-    return KerasRowwiseAdagrad(
-        learning_rate,
-        initial_accumulator_value=initial_accumulator_value,
-        epsilon=epsilon,
-        name=name,
-        **settings._asdict(),
-        **kwargs,
-    )
-
-
-def RowwiseAdam(  # noqa: N802
-    learning_rate: Hyperparameter = 0.001,
-    beta_1: float = 0.9,
-    beta_2: float = 0.999,
-    epsilon: float = 1e-7,
-    name: str = "RowwiseAdam",
-    *,
-    skip_nonfinite: bool = False,
-    stochastic_rounding_seed: int | None = None,
-    **kwargs: Any,
-) -> Optimizer:
-    """Adam whose second moment is one number per row, as FBGEMM's partial row-wise Adam.
-
-    Its state is little more than half of Adam's. Moments move only for rows that were looked up.
-    With m and v those of a row x, g its gradient and t the step:
-
-        m <- beta_1 m + (1 - beta_1) g;  v <- beta_2 v + (1 - beta_2) mean(g^2)
-        x <- x - learning_rate sqrt(1 - beta_2^t) / (1 - beta_1^t) m / (sqrt(v) + epsilon)
-
-    All variables of shape [rows, dim] have a v of shape [rows, 1], others one per element.
-
-    Args:
-        learning_rate: a number, a schedule or a tensor.
-        beta_1, beta_2, epsilon: as in Adam.
-        name: of the optimizer.
-        skip_nonfinite, stochastic_rounding_seed: see `wrap`.
-        **kwargs: of the Keras optimizer, such as `weight_decay` or `clipnorm`.
-
-    Returns:
-        A Keras optimizer, or in a graph of TensorFlow 1 a `tf.compat.v1.train.Optimizer`.
-
-    Raises:
-        TypeError: `kwargs` in a graph of TensorFlow 1.
-
-    Example:
-
-    >>> table = tf.Variable(tf.zeros([3, 2]))
-    >>> optimizer = ge.optimizers.RowwiseAdam(0.5)
-    >>> gradient = tf.IndexedSlices(tf.constant([[3., 3.]]), tf.constant([2]))
-    >>> _ = optimizer.apply_gradients([(gradient, table)])
-    >>> table.numpy().round(3).tolist()
-    [[0.0, 0.0], [0.0, 0.0], [-0.5, -0.5]]
-    """
-    settings = Settings(skip_nonfinite, stochastic_rounding_seed)
-    if _in_v1_graph():
-        return RowwiseAdamV1(learning_rate, beta_1, beta_2, epsilon, name, settings, **kwargs)
-    return KerasRowwiseAdam(
-        learning_rate,
-        beta_1=beta_1,
-        beta_2=beta_2,
-        epsilon=epsilon,
-        name=name,
-        **settings._asdict(),
-        **kwargs,
-    )
-
-
-def Lamb(  # noqa: N802
-    learning_rate: Hyperparameter = 0.001,
-    beta_1: float = 0.9,
-    beta_2: float = 0.999,
-    epsilon: float = 1e-6,
-    weight_decay: float = 0.0,
-    name: str = "Lamb",
-    *,
-    skip_nonfinite: bool = False,
-    stochastic_rounding_seed: int | None = None,
-    **kwargs: Any,
-) -> Optimizer:
-    """LAMB (You et al. 2020): Adam's direction, as long as what it changes.
-
-    Each looked-up row of a table is a layer of its own, with its own trust ratio, and so is each
-    other variable as a whole. With x the layer, m and v Adam's moments (moving only for rows that
-    were looked up) and t the step:
-
-        r = m / (1 - beta_1^t) / (sqrt(v / (1 - beta_2^t)) + epsilon) + weight_decay x
-        x <- x - learning_rate |x| / |r| r      (a ratio of 1 where either norm is 0)
-
-    Args:
-        learning_rate: a number, a schedule or a tensor.
-        beta_1, beta_2, epsilon: as in Adam.
-        weight_decay: see above.
-        name: of the optimizer.
-        skip_nonfinite, stochastic_rounding_seed: see `wrap`.
-        **kwargs: of the Keras optimizer, such as `clipnorm`.
-
-    Returns:
-        A Keras optimizer, or in a graph of TensorFlow 1 a `tf.compat.v1.train.Optimizer`.
-
-    Raises:
-        TypeError: `kwargs` in a graph of TensorFlow 1.
-
-    Example:
-
-    >>> table = tf.Variable([[3., 4.], [6., 8.]])
-    >>> optimizer = ge.optimizers.Lamb(0.1)
-    >>> gradient = tf.IndexedSlices(tf.constant([[1., 0.]]), tf.constant([1]))
-    >>> _ = optimizer.apply_gradients([(gradient, table)])
-    >>> table.numpy().round(3).tolist()
-    [[3.0, 4.0], [5.0, 8.0]]
-    """
-    settings = Settings(skip_nonfinite, stochastic_rounding_seed)
-    if _in_v1_graph():
-        return LambV1(
-            learning_rate, beta_1, beta_2, epsilon, weight_decay, name, settings, **kwargs
-        )
-    return KerasLamb(
-        learning_rate,
-        weight_decay,
-        beta_1=beta_1,
-        beta_2=beta_2,
-        epsilon=epsilon,
-        name=name,
-        **settings._asdict(),
-        **kwargs,
-    )
-
-
-def _in_v1_graph():
+def in_v1_graph():
+    """Returns whether an optimizer is made in a graph of TensorFlow 1, such as an Estimator's."""
     return not tf.compat.v1.executing_eagerly_outside_functions()
+
+
+class _WholeVariables:
+    """The update of variables with a dense gradient, below the wrapped optimizer's methods."""
+
+    # A function of the values of a variable and its slots, its gradient, and the numbers of the
+    # rule by name: returns the new values. All are float32.
+    _ge_update_whole: Callable[..., list]
+    # The names of the slot of each matrix [rows, dim] that is [rows, 1], and its start.
+    _ge_row_slots: tuple[str, ...] = ()
+    _ge_row_slot_start = 0.0
+
+
+class _KerasWholeVariables(_WholeVariables):
+    def update_step(self, gradient, variable, learning_rate=None):
+        spec = self._ge_rule_spec()
+        slots = [self._ge_slot(name, variable) for name in spec.slots]
+        apply_dense(self._ge_update_whole, variable, slots, gradient, spec.hyper)
+
+    def add_variable_from_reference(self, *args, **kwargs):
+        variable, name = (*args, *kwargs.values())[:2]  # Keras 2 has other names for them
+        if name not in self._ge_row_slots or len(variable.shape) != 2:
+            return super().add_variable_from_reference(*args, **kwargs)
+        shape = (variable.shape[0], 1)
+        if IS_KERAS_3:
+            path = getattr(variable, "path", variable.name).replace("/", "_").replace(":", "_")
+            initializer = keras.initializers.Constant(self._ge_row_slot_start)
+            return self.add_variable(shape, initializer, variable.dtype, name=f"{path}_{name}")
+        start = tf.fill(shape, tf.cast(self._ge_row_slot_start, variable.dtype))
+        return super().add_variable_from_reference(variable, name, initial_value=start)
+
+
+class OwnKeras(_WrappedKeras, _KerasWholeVariables):  # type: ignore[valid-type, misc]
+    """Mixed into the stock Keras class that has the slots. Saves the options of `wrap`."""
+
+    _ge_settings = Settings()
+
+    def get_config(self):
+        config = {**super().get_config(), **self._ge_settings._asdict()}
+        config.pop("amsgrad", None)  # no rule here has it
+        return config
+
+
+class OwnV1(WrappedV1, _WholeVariables):
+    """Mixed into the stock class of tf.compat.v1.train that has the slots."""
+
+    def _create_slots(self, var_list):
+        for variable in var_list:
+            for name in self._ge_row_slots:
+                self._ge_make_row_slot(variable, name)
+        super()._create_slots(var_list)  # finds these slots made
+
+    def _ge_make_row_slot(self, variable, name):
+        shape = variable.shape if variable.shape.rank != 2 else [variable.shape[0], 1]
+        self._get_or_make_slot_with_initializer(
+            variable,
+            tf.compat.v1.constant_initializer(self._ge_row_slot_start),
+            tf.TensorShape(shape),
+            variable.dtype.base_dtype,
+            name,
+            self._name,
+        )
+
+    def _apply_dense(self, grad, var):
+        spec = self._ge_rule_spec()
+        slots = [self.get_slot(var, name) for name in spec.slots]
+        return apply_dense(self._ge_update_whole, var, slots, grad, spec.hyper)
+
+    _resource_apply_dense = _apply_dense

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import tensorflow as tf
 
 
-class Statement(NamedTuple):
+class RuleSpec(NamedTuple):
     """A rule, the optimizer's names of its slots, the numbers by name, and what those slots start
     as that are not zeros."""
 
@@ -25,11 +25,11 @@ class Statement(NamedTuple):
 
 
 def v1_sgd(optimizer):
-    return Statement("sgd", (), {"learning_rate": optimizer._learning_rate_tensor})
+    return RuleSpec("sgd", (), {"learning_rate": optimizer._learning_rate_tensor})
 
 
 def v1_momentum(optimizer):
-    return Statement(
+    return RuleSpec(
         "momentum",
         ("momentum",),
         {
@@ -41,7 +41,7 @@ def v1_momentum(optimizer):
 
 
 def v1_adagrad(optimizer):
-    return Statement(
+    return RuleSpec(
         "adagrad",
         ("accumulator",),
         {"learning_rate": optimizer._learning_rate_tensor},
@@ -51,7 +51,7 @@ def v1_adagrad(optimizer):
 
 def v1_adam(optimizer):
     beta_1_power, beta_2_power = optimizer._get_beta_accumulators()
-    return Statement(
+    return RuleSpec(
         "adam",
         ("m", "v", None),
         {
@@ -66,7 +66,7 @@ def v1_adam(optimizer):
 
 
 def v1_adadelta(optimizer):
-    return Statement(
+    return RuleSpec(
         "adadelta",
         ("accum", "accum_update"),
         {
@@ -78,7 +78,7 @@ def v1_adadelta(optimizer):
 
 
 def v1_ftrl(optimizer):
-    return Statement(
+    return RuleSpec(
         "ftrl",
         ("accum", "linear"),
         {
@@ -98,7 +98,7 @@ def v1_group_ftrl(optimizer):
 
 
 def v1_rmsprop(optimizer):
-    return Statement(
+    return RuleSpec(
         "rmsprop",
         ("rms", "momentum", "mg" if optimizer._centered else None),
         {
@@ -122,20 +122,20 @@ def _legacy(optimizer, *names):
 
 def legacy_sgd(optimizer):
     if not optimizer._momentum:
-        return Statement("sgd", (), _legacy(optimizer))
+        return RuleSpec("sgd", (), _legacy(optimizer))
     hyper = {**_legacy(optimizer, "momentum"), "nesterov": float(optimizer.nesterov)}
-    return Statement("keras_momentum", ("momentum",), hyper)
+    return RuleSpec("keras_momentum", ("momentum",), hyper)
 
 
 def legacy_adagrad(optimizer):
     hyper = {**_legacy(optimizer), "epsilon": optimizer.epsilon}
     start = optimizer._initial_accumulator_value
-    return Statement("adagrad", ("accumulator",), hyper, {"accumulator": start})
+    return RuleSpec("adagrad", ("accumulator",), hyper, {"accumulator": start})
 
 
 def legacy_adam(optimizer):
     hyper = _legacy(optimizer, "beta_1", "beta_2")
-    return Statement(
+    return RuleSpec(
         "adam",
         ("m", "v", "vhat" if optimizer.amsgrad else None),
         {**hyper, **_beta_powers(optimizer, hyper), "epsilon": optimizer.epsilon},
@@ -145,12 +145,12 @@ def legacy_adam(optimizer):
 def legacy_adamax(optimizer):
     hyper = _legacy(optimizer, "beta_1", "beta_2")
     hyper = {**hyper, **_beta_powers(optimizer, hyper), "epsilon": optimizer.epsilon}
-    return Statement("adamax", ("m", "v"), hyper)
+    return RuleSpec("adamax", ("m", "v"), hyper)
 
 
 def legacy_adadelta(optimizer):
     hyper = {**_legacy(optimizer, "rho"), "epsilon_in_root": optimizer.epsilon}
-    return Statement("adadelta", ("accum_grad", "accum_var"), hyper)
+    return RuleSpec("adadelta", ("accum_grad", "accum_var"), hyper)
 
 
 def legacy_ftrl(optimizer):
@@ -161,7 +161,7 @@ def legacy_ftrl(optimizer):
         "l2_regularization_strength",
         "beta",
     )
-    return Statement(
+    return RuleSpec(
         "ftrl",
         ("accumulator", "linear"),
         {
@@ -179,7 +179,7 @@ def legacy_ftrl(optimizer):
 def legacy_rmsprop(optimizer):
     # Stock adds epsilon below the root with momentum, and beside it without.
     epsilon = "epsilon_in_root" if optimizer._momentum else "epsilon"
-    return Statement(
+    return RuleSpec(
         "rmsprop",
         (
             "rms",
@@ -200,15 +200,15 @@ def legacy_rmsprop(optimizer):
 
 def keras_sgd(optimizer):
     if not optimizer.momentum:
-        return Statement("sgd", (), _keras(optimizer))
+        return RuleSpec("sgd", (), _keras(optimizer))
     hyper = _keras(optimizer, momentum=optimizer.momentum, nesterov=float(optimizer.nesterov))
-    return Statement("keras_momentum", ("momentums",), hyper)
+    return RuleSpec("keras_momentum", ("momentums",), hyper)
 
 
 def keras_adagrad(optimizer):
     hyper = _keras(optimizer, epsilon_in_root=optimizer.epsilon)
     start = optimizer.initial_accumulator_value
-    return Statement("adagrad", ("_accumulators",), hyper, {"_accumulators": start})
+    return RuleSpec("adagrad", ("_accumulators",), hyper, {"_accumulators": start})
 
 
 def keras_adam(optimizer):
@@ -218,7 +218,7 @@ def keras_adam(optimizer):
         beta_2=optimizer.beta_2,
         epsilon=optimizer.epsilon,
     )
-    return Statement(
+    return RuleSpec(
         "adam",
         ("_momentums", "_velocities", "_velocity_hats" if optimizer.amsgrad else None),
         {**hyper, **_beta_powers(optimizer, hyper)},
@@ -232,12 +232,12 @@ def keras_adamax(optimizer):
         beta_2=optimizer.beta_2,
         epsilon=optimizer.epsilon,
     )
-    return Statement("adamax", ("_m", "_u"), {**hyper, **_beta_powers(optimizer, hyper)})
+    return RuleSpec("adamax", ("_m", "_u"), {**hyper, **_beta_powers(optimizer, hyper)})
 
 
 def keras_adadelta(optimizer):
     hyper = _keras(optimizer, rho=optimizer.rho, epsilon_in_root=optimizer.epsilon)
-    return Statement("adadelta", ("_accumulated_grads", "_accumulated_delta_vars"), hyper)
+    return RuleSpec("adadelta", ("_accumulated_grads", "_accumulated_delta_vars"), hyper)
 
 
 def keras_ftrl(optimizer):
@@ -251,11 +251,11 @@ def keras_ftrl(optimizer):
         2.0 * hyper["learning_rate"]
     )
     start = optimizer.initial_accumulator_value
-    return Statement("ftrl", ("_accumulators", "_linears"), hyper, {"_accumulators": start})
+    return RuleSpec("ftrl", ("_accumulators", "_linears"), hyper, {"_accumulators": start})
 
 
 def keras_rmsprop(optimizer):
-    return Statement(
+    return RuleSpec(
         "rmsprop",
         (
             "_velocities",

@@ -99,7 +99,7 @@ def tensors_that_overflow(gradients):
 def update_tables(
     name,
     tables,
-    statement,
+    spec,
     settings,
     step=None,
     clip_value=None,
@@ -108,7 +108,7 @@ def update_tables(
     apply=None,
     hypers=None,
 ):
-    """Applies an optimizer's Statement to a list of Table.
+    """Applies an optimizer's RuleSpec to a list of Table.
 
     Args:
         name: of the optimizer: keyed tables keep its slots under it.
@@ -124,7 +124,7 @@ def update_tables(
     Returns:
         The ops, in a graph.
     """
-    numbers = (statement, settings, step, clip_value, gradient_scale)
+    numbers = (spec, settings, step, clip_value, gradient_scale)
     if is_deferring():
         return _defer_update(name, tables, numbers, averages, apply)
     plan = producer.plan([table.gradient for table in tables])
@@ -133,14 +133,14 @@ def update_tables(
     if hypers is None:
         hypers = _hyper_vectors(tables, *numbers, apply)
     rounding = settings.stochastic_rounding_seed is not None
-    keyed_slots = tuple(map(_keyed_slot(name, statement.starts), statement.slots))
+    keyed_slots = tuple(map(_keyed_slot(name, spec.starts), spec.slots))
     are_keyed = [isinstance(table.variable, EmbeddingVariable) for table in tables]
     ops = []
     if averages is not None:
         ops += _update(plan, _averaged(tables), averages.rule_before(apply), are_keyed)
     with tf.control_dependencies(_in_graph(ops)):
         for decay, hyper in zip(_decays(tables), hypers):
-            rule = Rule(statement.rule, hyper, rounding, keyed_slots)
+            rule = Rule(spec.rule, hyper, rounding, keyed_slots)
             ops += _update(plan, tables, rule, [table.weight_decay == decay for table in tables])
     with tf.control_dependencies(_in_graph(ops)):
         if averages is not None:
@@ -171,11 +171,11 @@ def _decays(tables):
     return sorted({table.weight_decay for table in tables})
 
 
-def _hyper_vectors(tables, statement, settings, step, clip_value, gradient_scale, apply):
+def _hyper_vectors(tables, spec, settings, step, clip_value, gradient_scale, apply):
     """The numbers that steer the update: a vector for each of `_decays(tables)`."""
     common = {
         **NEUTRAL,
-        **statement.hyper,
+        **spec.hyper,
         "clip_value": float("inf") if clip_value is None else clip_value,
         "gradient_scale": gradient_scale,
         "apply": apply,
@@ -187,18 +187,18 @@ def _hyper_vectors(tables, statement, settings, step, clip_value, gradient_scale
 def _defer_update(name, tables, numbers, averages, apply):
     """`update_tables` in a step that is being traced for XLA, which computes the numbers that steer
     the update: all but those that depend on the tables' gradients."""
-    statement, settings, step, clip_value, gradient_scale = numbers
+    spec, settings, step, clip_value, gradient_scale = numbers
     depends_on_gradients = apply is None and settings.skip_nonfinite
     is_known = not depends_on_gradients
     known = _hyper_vectors(tables, *numbers, 1.0 if apply is None else apply) if is_known else None
 
     def update(given):
-        slices, hypers, of_statement, options = given
+        slices, hypers, of_spec, options = given
         moved = [
             table._replace(gradient=tf.IndexedSlices(*pair, table.gradient.dense_shape))
             for table, pair in zip(tables, slices)
         ]
-        stated = statement._replace(hyper=of_statement)
+        stated = spec._replace(hyper=of_spec)
         update_tables(
             name, moved, stated, settings, clip_value=clip_value, hypers=hypers, **options
         )
@@ -209,8 +209,8 @@ def _defer_update(name, tables, numbers, averages, apply):
     step_to_count = step if any_keyed or not is_known else None
     options = {"step": step_to_count, "gradient_scale": gradient_scale, "apply": apply}
     options["averages"] = averages
-    of_statement = {} if is_known else statement.hyper
-    given = (slices, known, of_statement, options)
+    of_spec = {} if is_known else spec.hyper
+    given = (slices, known, of_spec, options)
     return defer_structure(f"the update of tables by '{name}'", update, given)
 
 
@@ -239,7 +239,7 @@ NEUTRAL = {
 
 
 def _keyed_slot(optimizer_name, starts):
-    """A function of a statement's name of a slot; None where the rule does without."""
+    """A function of a slot's name in a rule spec; None where the rule does without."""
 
     def named(slot):
         if slot is None:

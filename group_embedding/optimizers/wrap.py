@@ -11,49 +11,24 @@ import tensorflow as tf
 from group_embedding.annotations import Optimizer
 from group_embedding.config import nearest
 from group_embedding.keras_compat import IS_KERAS_3
-from group_embedding.optimizers import dense_statements, rules
+from group_embedding.optimizers import rules
 from group_embedding.optimizers.averages import let_callbacks_swap
 from group_embedding.optimizers.bases import KERAS, legacy_optimizers
+from group_embedding.optimizers.dense_formulas import DenseRule
 from group_embedding.optimizers.keras import WrappedKeras2, WrappedKeras3
 from group_embedding.optimizers.keras_legacy import WrappedKerasLegacy
+from group_embedding.optimizers.registry import (
+    STOCK_KERAS,
+    STOCK_KERAS_LEGACY,
+    STOCK_NAMES,
+    STOCK_V1,
+    V1_NAMES,
+)
 from group_embedding.optimizers.trained_tables import Settings, claim_tables
 from group_embedding.optimizers.v1 import WrappedV1
 
-# The names of the statements of each stock class: that of a row's rule in rules.py, and that of a
-# whole variable's formula in dense_statements.py.
-_V1 = {
-    "GradientDescentOptimizer": "v1_sgd",
-    "MomentumOptimizer": "v1_momentum",
-    "AdadeltaOptimizer": "v1_adadelta",
-    "AdagradOptimizer": "v1_adagrad",
-    "AdamOptimizer": "v1_adam",
-    "FtrlOptimizer": "v1_ftrl",
-    "RMSPropOptimizer": "v1_rmsprop",
-}
-V1_NAMES = tuple(_V1)
 # Optimizers that have another rule for keyed tables in DeepRec.
 _V1_OF_DEEPREC = {"FtrlOptimizer": rules.v1_group_ftrl}
-_KERAS = {
-    "SGD": "keras_sgd",
-    "Adadelta": "keras_adadelta",
-    "Adagrad": "keras_adagrad",
-    "Adam": "keras_adam",
-    "AdamW": "keras_adam",
-    "Adamax": "keras_adamax",
-    "Ftrl": "keras_ftrl",
-    "RMSprop": "keras_rmsprop",
-}
-_KERAS_LEGACY = {
-    "SGD": "legacy_sgd",
-    "Adadelta": "legacy_adadelta",
-    "Adagrad": "legacy_adagrad",
-    "Adam": "legacy_adam",
-    "Adamax": "legacy_adamax",
-    "Ftrl": "legacy_ftrl",
-    "RMSprop": "legacy_rmsprop",
-}
-# Statements of a row's rule alone: stock updates whole variables.
-_WITHOUT_DENSE = ("legacy_ftrl",)
 WRAPPED = (WrappedV1, WrappedKerasLegacy, WrappedKeras2, WrappedKeras3)
 
 
@@ -65,33 +40,28 @@ def _supported():
 @functools.cache
 def _supported_beside(legacy):
     families = [
-        ("tf.compat.v1.train", tf.compat.v1.train, WrappedV1, _V1),
-        ("tf.keras.optimizers", KERAS, WrappedKeras3 if IS_KERAS_3 else WrappedKeras2, _KERAS),
+        ("tf.compat.v1.train", tf.compat.v1.train, WrappedV1, STOCK_V1),
+        ("tf.keras.optimizers", KERAS, WrappedKeras3 if IS_KERAS_3 else WrappedKeras2, STOCK_KERAS),
     ]
     if legacy is not None:
         package = "tf_keras" if IS_KERAS_3 else "tf.keras"
         path = f"{package}.optimizers.legacy"
-        families.append((path, legacy, WrappedKerasLegacy, _KERAS_LEGACY))
+        families.append((path, legacy, WrappedKerasLegacy, STOCK_KERAS_LEGACY))
     return {
-        getattr(module, name): _Support(
-            f"{path}.{name}",
-            way,
-            getattr(rules, statement),
-            None if statement in _WITHOUT_DENSE else getattr(dense_statements, statement),
-        )
-        for path, module, way, statements in families
-        for name, statement in statements.items()
+        getattr(module, name): _Support(f"{path}.{name}", mixin, *stock_rules)
+        for path, module, mixin, stock in families
+        for name, stock_rules in stock.items()
     }
 
 
 class _Support(NamedTuple):
     """How optimizers of a stock class are wrapped: its name for people, what is mixed in, and its
-    statements. `dense`: None where stock updates all whole variables."""
+    `StockRules`."""
 
     name: str
-    way: type
-    statement: Callable[[Any], rules.Statement]
-    dense: dense_statements.Statement | None
+    mixin: type
+    row: Callable[[Any], rules.RuleSpec]
+    whole: DenseRule | None
 
 
 def wrap(
@@ -106,9 +76,9 @@ def wrap(
     that were looked up in one group are updated in one pass from output gradients to rows; in eager
     code, and where the gradients went through other ops first (such as clipping by a norm, scaling
     by hand or accumulation), in one op for all tables, with the same result bit for bit. All other
-    variables, and tables whose gradient is dense, are updated by the stock rule: those of one dtype
-    in one op that rounds where stock rounds. docs/guides/optimizers.md says for which optimizers
-    the bits are stock's, on a CPU.
+    variables, and tables whose gradient is dense, are updated by the stock rule; by optimizers of
+    tf.keras.optimizers those of one dtype in one op that rounds where stock rounds.
+    docs/guides/optimizers.md says for which optimizers the bits are stock's, on a CPU.
 
     Only rows that were looked up change, and so do their slots: the moments of Adam, AMSGrad,
     RMSprop and Keras's momentum move, and weight decay acts, on those rows alone ("lazy"), where
@@ -163,9 +133,7 @@ def wrap(
             optimizer._ge_settings, optimizer._ge_keyed_alone = settings, False
             stock = next(kind for kind in type(optimizer).__mro__ if kind in _supported())
             support = _supported()[stock]
-            optimizer._ge_statement = functools.partial(support.statement, optimizer)
-            if support.dense is not None:
-                optimizer._ge_dense_statement = functools.partial(support.dense, optimizer)
+            optimizer._ge_rule_spec = functools.partial(support.row, optimizer)
             return optimizer
         raise ValueError(f"wrap: expected a stock optimizer, got a wrapped {_name_of(optimizer)}")
     supported = _supported()
@@ -198,7 +166,7 @@ def _named(name):
     try:
         return tf.keras.optimizers.get(name)
     except (TypeError, ValueError):
-        choices = sorted(word.lower() for word in _KERAS)
+        choices = sorted(STOCK_NAMES)
         raise ValueError(
             f"wrap: expected an optimizer, or the name of one: {', '.join(choices)}; got "
             f"{name!r}{nearest(name.lower(), choices)}"
@@ -213,8 +181,7 @@ def trains_keyed_tables(stock):
 
 def _keyed_alone_class(optimizer_class, stock):
     support = _supported()[stock]
-    statement = _V1_OF_DEEPREC.get(stock.__name__, support.statement)
-    support = support._replace(statement=statement, dense=None)
+    support = support._replace(row=_V1_OF_DEEPREC.get(stock.__name__, support.row))
     return _wrapped_class(support, optimizer_class, Settings(), keyed_alone=True)
 
 
@@ -251,12 +218,12 @@ def _wrapped_class(support, stock, settings, keyed_alone=False):
     namespace = {
         "__module__": stock.__module__,
         "__doc__": stock.__doc__,
-        "_ge_statement": support.statement,
-        "_ge_dense_statement": support.dense,
+        "_ge_rule_spec": support.row,
+        "_ge_dense_rule": support.whole,
         "_ge_settings": settings,
         "_ge_keyed_alone": keyed_alone,
     }
-    return type(stock.__name__, (support.way, stock), namespace)
+    return type(stock.__name__, (support.mixin, stock), namespace)
 
 
 def stock_class(optimizer):

@@ -1,4 +1,4 @@
-"""`python -m group_embedding.serving COMMAND`; with `--model NAME=PATH` it is the server."""
+"""`python -m group_embedding.serving COMMAND`; with options, as `--model NAME=PATH`, the server."""
 
 import argparse
 import importlib
@@ -31,7 +31,8 @@ COMMANDS = {
 
 def main(arguments=None):
     arguments = sys.argv[1:] if arguments is None else arguments
-    if arguments[:1] == ["serve"] or arguments and arguments[0].startswith("--model"):
+    is_option = arguments[:1] and arguments[0].startswith("--") and arguments[0] != "--help"
+    if arguments[:1] == ["serve"] or is_option:
         return server.main(arguments[arguments[0] == "serve" :])
     parser = argparse.ArgumentParser(prog="python -m group_embedding.serving", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")

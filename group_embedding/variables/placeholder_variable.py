@@ -58,8 +58,8 @@ class PlaceholderVariable(SavedWithDevice, resource_variable_ops.ResourceVariabl
     def _unwrapped_optimizer(self):
         return TypeError(
             f"table '{self._table_name}': an EmbeddingVariable is trained by a wrapped optimizer; "
-            "use group_embedding.optimizers.wrap(optimizer), or LazyAdam, RowwiseAdagrad, "
-            "RowwiseAdam or Lamb"
+            "use group_embedding.optimizers.wrap(optimizer), or an optimizer of "
+            "group_embedding.optimizers"
         )
 
     def numpy(self):

@@ -40,7 +40,7 @@ def _refusing_of_keras_2(apply_gradients):
 
 
 def _check(optimizer, variables):
-    if hasattr(optimizer, "_ge_statement") or hasattr(optimizer, "inner_optimizer"):
+    if hasattr(optimizer, "_ge_rule_spec") or hasattr(optimizer, "inner_optimizer"):
         return  # wrapped, or around one that is asked itself
     for variable in variables:
         variable = getattr(variable, "_value", variable)  # of Keras 3

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "check.h"
+#include "core/words.h"
 #include "fused/group_lookup_grad.h"
 #include "grouping/group_ids.h"
 
@@ -109,10 +110,13 @@ struct Case {
 };
 
 inline std::vector<Shape> ManyShapes() {
-  return {{50, 16, 300, 6, Combiner::kMean, 0},    {7, 1, 300, 3, Combiner::kSum, 0},
-          {1000, 33, 100, 9, Combiner::kSqrtN, 1}, {3, 130, 40, 20, Combiner::kMean, 0.5f},
-          {20, 8, 0, 3, Combiner::kSum, 0},        {20, 8, 50, 0, Combiner::kMean, 0},
-          {5000, 3, 20000, 5, Combiner::kMean, 0}, {2, 4, 20000, 5, Combiner::kSum, 0}};
+  std::vector<Shape> shapes = {
+      {50, 16, 300, 6, Combiner::kMean, 0},    {7, 1, 300, 3, Combiner::kSum, 0},
+      {1000, 33, 100, 9, Combiner::kSqrtN, 1}, {3, 130, 40, 20, Combiner::kMean, 0.5f},
+      {20, 8, 0, 3, Combiner::kSum, 0},        {20, 8, 50, 0, Combiner::kMean, 0},
+      {5000, 3, 20000, 5, Combiner::kMean, 0}, {2, 4, 20000, 5, Combiner::kSum, 0}};
+  for (const auto& word : CombinerWords()) shapes.push_back({50, 16, 300, 6, word.second, 0});
+  return shapes;
 }
 
 }  // namespace group_embedding

@@ -1,4 +1,5 @@
-"""Variables with a dense gradient: one op updates them to the bits of the stock optimizer."""
+"""Variables with a dense gradient are updated to the bits of the stock optimizer, those of Keras
+optimizers by one op."""
 
 import contextlib
 
@@ -69,6 +70,11 @@ def without_xla(optimizer):
     return optimizer
 
 
+def has_formula(name):
+    """Returns whether one op has the rule of a name of OF_KERAS, with this Keras."""
+    return IS_KERAS_3 or name not in ("rmsprop", "centered", "rmsprop with momentum")
+
+
 @contextlib.contextmanager
 def formulas_as_written():
     """Inside, TensorFlow's graph optimizer leaves stock's formulas alone: else it makes of
@@ -135,7 +141,7 @@ def test_keras_to_the_bit(name, traced):
 
     # Then variables and slots are the same, by one op
     assert_same_bits(values, expected)
-    assert kinds.count("GroupEmbedding>DenseUpdate") == (1 if traced else 0)
+    assert kinds.count("GroupEmbedding>DenseUpdate") == (traced and has_formula(name))
 
 
 @pytest.mark.parametrize("dtype", [tf.float16, tf.bfloat16])
@@ -146,7 +152,7 @@ def test_types_of_16_bits(name, dtype):
         values, kinds = train(OF_KERAS[name], dtype, wrapped=True)
 
     assert_same_bits(values, expected)
-    assert kinds.count("GroupEmbedding>DenseUpdate") == 1
+    assert kinds.count("GroupEmbedding>DenseUpdate") == has_formula(name)
 
 
 @pytest.mark.skipif(LEGACY is None, reason="needs legacy optimizers of Keras")
@@ -159,7 +165,7 @@ def test_legacy_to_the_bit(name):
     values, kinds = train(make, wrapped=True)
 
     assert_same_bits(values, expected)
-    assert kinds.count("GroupEmbedding>DenseUpdate") == 1
+    assert kinds.count("GroupEmbedding>DenseUpdate") == 0
 
 
 def test_ftrl_to_the_bit():
@@ -204,12 +210,12 @@ def test_v1_to_the_bit(name, use_resource):
 
     assert values.keys() == expected.keys()
     assert_same_bits(list(values.values()), [expected[variable] for variable in values])
-    assert kinds.count("GroupEmbedding>DenseUpdate" + ("" if use_resource else "Ref")) == 1
+    assert not [kind for kind in kinds if "DenseUpdate" in kind]
 
 
 def test_v1_constraints_are_stocks():
     """Stock applies a constraint right after its update of that variable."""
-    with tf.Graph().as_default() as graph, tf.compat.v1.Session() as session:
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
         ones = np.ones([2, 3], np.float32)
         free = tf.compat.v1.get_variable("free", initializer=ones, use_resource=True)
         held = tf.compat.v1.get_variable(
@@ -220,8 +226,6 @@ def test_v1_constraints_are_stocks():
         session.run(tf.compat.v1.global_variables_initializer())
         session.run(step)
         np.testing.assert_array_equal(session.run([free, held]), [-4 * ones, 0 * ones])
-        (op,) = [op for op in graph.get_operations() if "DenseUpdate" in op.type]
-        assert op.get_attr("names") == [b"free"]
 
 
 def ops_of_step(optimizer, variables, **options):
@@ -282,8 +286,8 @@ def test_a_variable_that_comes_twice_is_stocks():
     (once, twice), (g, h) = make_variables(shapes=[(3,), (3,)]), tf.ones([2, 3])
     pairs = [(g, once), (g, twice), (h, twice)]
 
-    left, _ = update_together(
-        lambda dtype: ge.optimizers.wrap(KERAS.SGD(0.5))._ge_dense_statement(dtype),
+    left = update_together(
+        lambda dtype: ge.optimizers.wrap(KERAS.SGD(0.5))._ge_dense_rule(dtype),
         pairs,
         lambda name, variable: tf.Variable(tf.zeros_like(variable)),
     )

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import tensorflow as tf
+from support.oracles.rules import OWN
 
 import group_embedding as ge
 
@@ -53,27 +54,18 @@ def rmsprop(x, t, rows, g, s):
     x[rows] -= RATE * g / np.sqrt(v[rows] - a[rows] ** 2 + 1e-3)
 
 
-def rowwise_adagrad(x, t, rows, g, s):
-    a = s.setdefault("a", np.full([ROWS, 1], 0.1))
-    a[rows] += (g**2).mean(axis=1, keepdims=True)
-    x[rows] -= RATE * g / (np.sqrt(a[rows]) + 1e-7)
+def rule_of(own):
+    """The rule of an optimizer of ge.optimizers, in the form of those above."""
+
+    def rule(x, t, rows, g, s):
+        slots = s.setdefault("slots", own.make_slots(x.shape))
+        own.step_of_rows(x, rows, g, slots, own.hyper(RATE, t))
+
+    return rule
 
 
-def rowwise_adam(x, t, rows, g, s):
-    m, v = s.setdefault("m", state(x)), s.setdefault("v", np.zeros([ROWS, 1]))
-    m[rows] = BETA_1 * m[rows] + (1 - BETA_1) * g
-    v[rows] = BETA_2 * v[rows] + (1 - BETA_2) * (g**2).mean(axis=1, keepdims=True)
-    rate = RATE * np.sqrt(1 - BETA_2**t) / (1 - BETA_1**t)
-    x[rows] -= rate * m[rows] / (np.sqrt(v[rows]) + 1e-7)
-
-
-def lamb(x, t, rows, g, s):
-    m, v = s.setdefault("m", state(x)), s.setdefault("v", state(x))
-    m[rows] = BETA_1 * m[rows] + (1 - BETA_1) * g
-    v[rows] = BETA_2 * v[rows] + (1 - BETA_2) * g**2
-    r = m[rows] / (1 - BETA_1**t) / (np.sqrt(v[rows] / (1 - BETA_2**t)) + 1e-6) + 0.02 * x[rows]
-    ratio = np.linalg.norm(x[rows], axis=1) / np.linalg.norm(r, axis=1)
-    x[rows] -= RATE * ratio[:, None] * r
+def make(name):
+    return getattr(ge.optimizers, name)(RATE, **OWN[name].arguments)
 
 
 def expect(rule, **options):
@@ -130,21 +122,9 @@ def train_session(make):
             rmsprop,
             {},
         ),
-        (lambda: ge.optimizers.RowwiseAdagrad(RATE), rowwise_adagrad, {}),
-        (lambda: ge.optimizers.RowwiseAdam(RATE), rowwise_adam, {}),
-        (lambda: ge.optimizers.Lamb(RATE, weight_decay=0.02), lamb, {}),
+        *((lambda name=name: make(name), rule_of(own), {}) for name, own in OWN.items()),
     ],
-    ids=[
-        "adam",
-        "amsgrad",
-        "adamw",
-        "LazyAdam",
-        "momentum",
-        "rmsprop",
-        "RowwiseAdagrad",
-        "RowwiseAdam",
-        "Lamb",
-    ],
+    ids=["adam", "amsgrad", "adamw", "LazyAdam", "momentum", "rmsprop", *OWN],
 )
 def test_keras_optimizers(make, rule, options):
     # Given a rule stated in float64
@@ -160,11 +140,9 @@ def test_keras_optimizers(make, rule, options):
     [
         (lambda: ge.optimizers.wrap(v1.AdamOptimizer(RATE, epsilon=1e-7)), adam),
         (lambda: ge.optimizers.LazyAdam(RATE), adam),
-        (lambda: ge.optimizers.RowwiseAdagrad(RATE), rowwise_adagrad),
-        (lambda: ge.optimizers.RowwiseAdam(RATE), rowwise_adam),
-        (lambda: ge.optimizers.Lamb(RATE, weight_decay=0.02), lamb),
+        *((lambda name=name: make(name), rule_of(own)) for name, own in OWN.items()),
     ],
-    ids=["adam", "LazyAdam", "RowwiseAdagrad", "RowwiseAdam", "Lamb"],
+    ids=["adam", "LazyAdam", *OWN],
 )
 def test_optimizers_in_a_session(make, rule):
     # Given a rule stated in float64

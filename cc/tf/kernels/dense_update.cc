@@ -236,13 +236,9 @@ class DenseUpdateOp : public OpKernel {
 // For all types: the core looks at dtype.
 REGISTER_KERNEL_BUILDER(Name("GroupEmbedding>DenseUpdate").Device(tensorflow::DEVICE_CPU),
                         Guarded<DenseUpdateOp<DenseOnCpu>>)
-REGISTER_KERNEL_BUILDER(Name("GroupEmbedding>DenseUpdateRef").Device(tensorflow::DEVICE_CPU),
-                        Guarded<DenseUpdateOp<DenseOnCpu>>)
 
 #if GOOGLE_CUDA
 REGISTER_KERNEL_BUILDER(Name("GroupEmbedding>DenseUpdate").Device(tensorflow::DEVICE_GPU),
-                        Guarded<DenseUpdateOp<DenseOnGpu>>)
-REGISTER_KERNEL_BUILDER(Name("GroupEmbedding>DenseUpdateRef").Device(tensorflow::DEVICE_GPU),
                         Guarded<DenseUpdateOp<DenseOnGpu>>)
 #endif  // GOOGLE_CUDA
 

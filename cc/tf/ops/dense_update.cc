@@ -1,5 +1,4 @@
-// The update of whole variables in place, as TensorFlow ops: for resources, and for references in
-// graphs of TensorFlow 1.
+// The update of whole variables in place, as a TensorFlow op.
 #include "tensorflow/core/framework/common_shape_fns.h"
 #include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/framework/shape_inference.h"
@@ -23,33 +22,20 @@ names: of the variables, for errors.
 
 }  // namespace
 
-#define DENSE_ATTRS                           \
-  Attr("num_variables: int >= 1")             \
-      .Attr("num_slots: int >= 0")            \
-      .Attr("num_grads: int >= 1")            \
-      .Attr("dtype: {float, half, bfloat16}") \
-      .Attr("program: list(int)")             \
-      .Attr("results: list(int)")             \
-      .Attr("names: list(string)")
-
 REGISTER_OP("GroupEmbedding>DenseUpdate")
     .Input("variables: num_variables * resource")
     .Input("slots: num_slots * resource")
     .Input("grads: num_grads * dtype")
     .Input("numbers: float")
-    .DENSE_ATTRS.SetIsStateful()
+    .Attr("num_variables: int >= 1")
+    .Attr("num_slots: int >= 0")
+    .Attr("num_grads: int >= 1")
+    .Attr("dtype: {float, half, bfloat16}")
+    .Attr("program: list(int)")
+    .Attr("results: list(int)")
+    .Attr("names: list(string)")
+    .SetIsStateful()
     .SetShapeFn(tensorflow::shape_inference::NoOutputs)
     .Doc(kDoc);
-
-REGISTER_OP("GroupEmbedding>DenseUpdateRef")
-    .Input("variables: Ref(num_variables * dtype)")
-    .Input("slots: Ref(num_slots * dtype)")
-    .Input("grads: num_grads * dtype")
-    .Input("numbers: float")
-    .DENSE_ATTRS.SetIsStateful()
-    .SetShapeFn(tensorflow::shape_inference::NoOutputs)
-    .Doc(kDoc);
-
-#undef DENSE_ATTRS
 
 }  // namespace group_embedding

@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from group_embedding.optimizers import OPTIMIZER_NAMES
+
 METRICS = ("auc", "loss")
 LOSSES = ("binary_crossentropy", "mean_squared_error", "model")
-OPTIMIZERS = (
-    *("sgd", "adagrad", "adam", "adamw", "adadelta", "adamax", "ftrl", "rmsprop"),
-    *("rowwise_adagrad", "rowwise_adam", "lamb"),
-)
 FORMATS = ("parquet", "csv", "tsv", "criteo", "tfrecord", "hugectr", "torchrec")
 STEPS = (
     *("Bucketize", "Categorify", "Clip", "Cross", "FillMissing", "Hash", "Log", "Standardize"),
@@ -160,7 +158,7 @@ def _optimizer():
         "The optimizer, wrapped by ge.optimizers.wrap. Other keys are the arguments of Keras's "
         "class, or of the function in ge.optimizers.",
         is_open=True,
-        name=_word(OPTIMIZERS, "Which", "adagrad"),
+        name=_word(OPTIMIZER_NAMES, "Which", "adagrad"),
         learning_rate=_key("number", "Its learning rate", 0.01, exclusiveMinimum=0),
         schedule=_object(
             "The learning rate by steps.",

@@ -8,13 +8,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from group_embedding.layers import GroupEmbedding, plan_tables, table_loads
+from group_embedding.optimizers import num_slots
 from group_embedding.ranks.sharding import plan_placements
 from group_embedding.recommender.config.check import ConfigError
 from group_embedding.recommender.config.read import Config
+from group_embedding.recommender.zoo.configured_model import inner_optimizer
 from group_embedding.recommender.zoo.make_model import make_model
-
-# How many numbers an optimizer keeps beside each of a table.
-_SLOTS = {"sgd": 0, "adagrad": 1, "rmsprop": 1}
 
 
 def describe_run(config: Config, models: Mapping[str, Any]) -> str:
@@ -45,12 +44,12 @@ def describe_run(config: Config, models: Mapping[str, Any]) -> str:
         raise ConfigError(f"{config.path}: ranks.placement: {error}") from None
     stated, optimizer = dict(config["model"]), config["optimizer"]
     name, size = stated.pop("name"), sum(load.memory for load in loads)
-    slots = _slots_of(optimizer)
+    slots = num_slots(inner_optimizer(model.optimizer))
     lines = [
         f"model {name} ({type(model.network).__name__}) {json.dumps(stated)}",
         f"labels {', '.join(model.labels)}; {config['loss']['name']}; {config['precision']}",
         f"optimizer {optimizer['name']}, learning rate {optimizer['learning_rate']}, "
-        f"{slots} slot{'' if slots == 1 else 's'} a table",
+        f"{slots} slot{'' if slots == 1 else 's'} of a table's size",
         f"{len(loads)} tables, {size / 2**20:,.2f} MiB, with slots "
         f"{size * (1 + slots) / 2**20:,.2f} MiB; those of keys grow from 0",
         f"placement over {ranks} rank{'' if ranks == 1 else 's'}:",
@@ -64,9 +63,3 @@ def describe_run(config: Config, models: Mapping[str, Any]) -> str:
 def _features(network):
     layers = [x for x in network._flatten_layers() if isinstance(x, GroupEmbedding)]
     return [feature for layer in layers for feature in layer.features]
-
-
-def _slots_of(optimizer):
-    slots = _SLOTS.get(optimizer["name"], 2)
-    slots += bool(optimizer.get("momentum")) + bool(optimizer.get("centered"))
-    return slots + bool(optimizer.get("amsgrad"))

@@ -10,16 +10,12 @@ from typing import Any
 from group_embedding.compat.hugectr import Network, read_graph
 from group_embedding.config import nearest
 from group_embedding.keras_compat import keras
-from group_embedding.optimizers import Lamb, RowwiseAdagrad, RowwiseAdam, wrap
+from group_embedding.optimizers import arguments_of, make_named
 from group_embedding.ranks.distributed import DistributedOptimizer
 from group_embedding.recommender.config.check import ConfigError
 from group_embedding.recommender.config.read import Config
 from group_embedding.recommender.zoo.config_data import ConfigData, HugeCTRData
 from group_embedding.recommender.zoo.configured_model import ConfiguredModel
-
-_OPTIMIZERS = {"adamw": "AdamW", "rmsprop": "RMSprop", "sgd": "SGD"}
-# Those whose rules for tables have no twin in Keras.
-_OWN_OPTIMIZERS = {"lamb": Lamb, "rowwise_adagrad": RowwiseAdagrad, "rowwise_adam": RowwiseAdam}
 
 
 def make_model(
@@ -105,10 +101,7 @@ def _policy(config):
 def _make_optimizer(config):
     arguments = dict(config["optimizer"])
     name, _ = arguments.pop("name"), arguments.pop("schedule")
-    made = _OWN_OPTIMIZERS.get(name) or getattr(
-        keras.optimizers, _OPTIMIZERS.get(name, name.capitalize())
-    )
-    known = [key for key in inspect.signature(made).parameters if key != "kwargs"]
+    known = arguments_of(name)
     for key in arguments:
         if key not in known:
             raise ConfigError(
@@ -116,8 +109,7 @@ def _make_optimizer(config):
                 f"{', '.join(known)}, got '{key}'{nearest(key, known)}"
             )
     try:
-        optimizer = made(**arguments)
-        optimizer = DistributedOptimizer(optimizer if name in _OWN_OPTIMIZERS else wrap(optimizer))
+        optimizer = DistributedOptimizer(make_named(name, **arguments))
     except (TypeError, ValueError) as error:
         raise ConfigError(f"{config.path}: optimizer: {error}") from error
     if config["precision"] == "mixed_float16":

@@ -18,7 +18,7 @@ from group_embedding.serving.server import fetched_models, mirrored_sources, ser
 PROGRAM = Path(__file__).resolve().parents[2] / "ge-serve"
 READY = re.compile(r"ready, gRPC on [^,]*:(\d+)(?:, REST on .*:(\d+))?$")
 # Debian's packages of the shared libraries that the program needs.
-PACKAGES = {"libcpp-httplib": "libcpp-httplib0.11", "libssl": "libssl3", "libcrypto": "libssl3"}
+PACKAGES = {"libssl": "libssl3", "libcrypto": "libssl3", "libz": "zlib1g"}
 
 
 def command(arguments: Sequence[str]) -> list[str]:

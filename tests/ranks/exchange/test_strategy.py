@@ -31,7 +31,7 @@ def test_another_word_is_refused(word):
 def test_without_horovod_the_install_command_is_told(monkeypatch, one_process):
     monkeypatch.setitem(sys.modules, "horovod", None)  # as if it were not installed
     monkeypatch.setitem(sys.modules, "horovod.tensorflow", None)
-    monkeypatch.delitem(sys.modules, "group_embedding.exchange.horovod", raising=False)
+    monkeypatch.delitem(sys.modules, "group_embedding.ranks.exchange.horovod", raising=False)
 
     with pytest.raises(ImportError) as caught:
         ge.enable_distributed_strategy()

@@ -213,7 +213,7 @@ def test_dry_run_shows_tables_and_placement(files, tmp_path, capsys):
     text = describe_run(config, MODELS)
 
     # Then it has model, bytes and the plan, and nothing was made
-    assert "model dlrm (DLRM)" in text and "2 slots a table" in text
+    assert "model dlrm (DLRM)" in text and "2 slots of a table's size" in text
     assert "3 tables" in text and "rank 1" in text and "replicated" in text
     assert not (tmp_path / "run").exists()
 

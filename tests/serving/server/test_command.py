@@ -8,6 +8,7 @@ import pytest
 
 from group_embedding.serving import __main__ as command
 from group_embedding.serving import server
+from group_embedding.serving.server import process
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -34,20 +35,20 @@ def test_it_is_the_server(double, model, tmp_path):
 
 def test_a_server_that_is_not_built_or_lacks_a_library(monkeypatch, capsys, tmp_path):
     # Given no program
-    monkeypatch.setattr(server, "PROGRAM", tmp_path / "ge-serve")
+    monkeypatch.setattr(process, "PROGRAM", tmp_path / "ge-serve")
 
     # When it is asked for, Then one sentence says how to build it
     assert command.main(["serve", "--help"]) == 1
     assert "make serving" in capsys.readouterr().err
 
     # Given a program that lacks a shared library
-    error = "ge-serve: error while loading shared libraries: libcpp-httplib.so.0.11: cannot open"
-    server.PROGRAM.write_text(f"#!/bin/sh\necho '{error}' >&2\nexit 127\n")
-    server.PROGRAM.chmod(0o755)
+    error = "ge-serve: error while loading shared libraries: libssl.so.3: cannot open"
+    process.PROGRAM.write_text(f"#!/bin/sh\necho '{error}' >&2\nexit 127\n")
+    process.PROGRAM.chmod(0o755)
 
     # When it is asked for, Then one sentence says what to install
     assert command.main(["--model", "m=p"]) == 1
-    assert "sudo apt-get install libcpp-httplib0.11" in capsys.readouterr().err
+    assert "sudo apt-get install libssl3" in capsys.readouterr().err
 
 
 def test_the_process_says_why_it_did_not_start(double, tmp_path):

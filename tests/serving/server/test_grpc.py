@@ -184,7 +184,14 @@ BAD = {
     "rank": ({"x": X[0], "n": N}, {}, "INVALID_ARGUMENT", "input 'x'"),
     "no dtype": ({"x": _shaped(1, dtype=tf.resource)}, {}, "INVALID_ARGUMENT", "resource"),
     "negative": ({"x": _shaped(-1, 3)}, {}, "INVALID_ARGUMENT", "expected dim 0 of 0 or more"),
-    "large": ({"x": _shaped(1 << 40)}, {}, "INVALID_ARGUMENT", "more than a message"),
+    "large": ({"x": _shaped(1 << 40)}, {}, "INVALID_ARGUMENT", "may have together"),
+    "unknown": ({"x": X, "n": N, "z": N}, {}, "INVALID_ARGUMENT", "input 'z' is not in the"),
+    "together": (
+        {"x": _shaped(20_000), "n": _shaped(10_000)},
+        {},
+        "INVALID_ARGUMENT",
+        "more than the inputs of a message may have together: 100000 bytes",
+    ),
     "larger": ({"x": _shaped(1 << 40, 1 << 40)}, {}, "INVALID_ARGUMENT", "64 bits"),
     "many strings": ({"x": _shaped(1 << 40, dtype=tf.string)}, {}, "INVALID_ARGUMENT", "strings"),
     "dims": ({"x": _shaped(*[1] * 300)}, {}, "INVALID_ARGUMENT", "at most 254 dims"),
@@ -213,6 +220,14 @@ def test_bad_requests_are_errors_by_name(client, name):
     assert error.value.code().name == code
     assert words in error.value.details()
     assert client.predict({"x": X, "n": N})[1] == 7
+
+
+def test_an_output_that_is_asked_for_twice(client):
+    request = predict_request({"x": X, "n": N})
+    request.output_filter.extend(["y", "y"])
+
+    with pytest.raises(grpc.RpcError, match="expected output 'y' once"):
+        client.predictions.Predict(request, timeout=20)
 
 
 def test_unknown_output_and_metadata_field(client):

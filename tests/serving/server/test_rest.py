@@ -160,6 +160,22 @@ def test_bytes_that_are_no_http(shared):
     assert rest(shared, PREDICT, {"instances": ROWS})[0] == 200
 
 
+def test_all_models_are_listed(start, model, tmp_path):
+    # Given two models, one of which does not load
+    server = start({"a": model(tmp_path / "3"), "b": model(tmp_path / "b" / "4", words="fail")})
+
+    # When they are listed
+    status, answer = rest(server, "/v1/models")
+
+    # Then each has its versions
+    assert status == 200
+    states = {
+        name: [(one["version"], one["state"]) for one in of["model_version_status"]]
+        for name, of in answer["models"].items()
+    }
+    assert states == {"a": [("3", "AVAILABLE")], "b": [("4", "END")]}
+
+
 def test_metrics(shared):
     # Given a request that was answered, and one that was wrong
     rest(shared, PREDICT, {"instances": ROWS})

@@ -55,6 +55,23 @@ def serve(start, model, tmp_path):
     return begin
 
 
+def test_a_first_base_with_the_number_of_the_servers_own_model(publisher, start, model, tmp_path):
+    # Given a server that was started with version 1 of a model, before its publisher began
+    publisher.target.mkdir()
+    own = model(tmp_path / "own" / "1")
+    server = start({"m": own}, *POLL, sources={"m": f"file://{publisher.target}"})
+    with Client(server) as client:
+        assert client.predict(INPUTS)[1] == 1
+
+        # When the publisher's first base comes, which is its version 1, and a delta
+        publisher.publish(1, BASE)
+        wait_for(lambda: f"loaded from {publisher.target / '1'}" in server.errors())
+        publisher.publish(2)
+
+        # Then both are served
+        wait_for(lambda: client.predict(INPUTS)[1] == 2)
+
+
 def test_deltas_are_applied_as_they_come(publisher, serve):
     # Given a base and two deltas
     publisher.publish(1, BASE)

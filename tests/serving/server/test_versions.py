@@ -3,6 +3,7 @@
 import struct
 import threading
 
+import grpc
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -66,6 +67,49 @@ def test_a_version_that_does_not_load_is_told_and_not_served(start, model, tmp_p
         model(tmp_path / "3")
         wait_for(lambda: client.predict(INPUTS)[1] == 3)
         wait_for(lambda: client.states()[3] == ("AVAILABLE", ""))
+
+
+def test_a_version_that_is_copied_file_by_file_is_tried_again(start, model, tmp_path):
+    # Given a server, and a version that is copied: what makes it whole comes last
+    model(tmp_path / "1")
+    server = start({"m": tmp_path}, *POLL)
+    with Client(server) as client:
+        model(tmp_path / "2", words="fail")
+        wait_for(lambda: client.states().get(2, ("",))[0] == "END")
+
+        # When the rest of its files has come
+        (tmp_path / "2" / "words").unlink()
+
+        # Then it is served
+        wait_for(lambda: client.predict(INPUTS)[1] == 2)
+        assert client.states()[2] == ("AVAILABLE", "")
+
+
+def test_a_model_that_does_not_load_leaves_the_others(start, model, tmp_path):
+    # Given three models, of which the one in the middle is damaged
+    damaged = model(tmp_path / "b" / "1", words="fail")
+    models = {
+        "a": model(tmp_path / "a" / "1"),
+        "b": damaged.parent,
+        "c": model(tmp_path / "c" / "1"),
+    }
+
+    # When a server starts with them
+    server = start(models, *POLL)
+
+    # Then the others answer, and readiness and the error say which one does not, and why
+    with Client(server) as client:
+        assert client.predict(INPUTS, model="a")[1] == client.predict(INPUTS, model="c")[1] == 1
+        with pytest.raises(grpc.RpcError, match="model 'b' is not loaded: .* is damaged"):
+            client.predict(INPUTS, model="b")
+        status, text = http(server, "/readyz")
+        assert (status, len(text.splitlines())) == (503, 1)
+        assert "model 'b'" in text and "is damaged" in text
+
+        # And it is served once it can be loaded
+        (damaged / "words").unlink()
+        wait_for(lambda: http(server, "/readyz")[0] == 200)
+        assert client.predict(INPUTS, model="b")[1] == 1
 
 
 def test_a_folder_that_is_away(start, model, tmp_path):

@@ -16,7 +16,6 @@ from group_embedding.ops.group_update import HYPER_NAMES
 from group_embedding.ops.host_exchange import HostExchange
 
 REFERENCES = {
-    "GroupEmbedding>DenseUpdateRef": "GroupEmbedding>DenseUpdate",
     "GroupEmbedding>GroupUpdateRef": "GroupEmbedding>GroupUpdate",
     "GroupEmbedding>GroupUpdateSlicesRef": "GroupEmbedding>GroupUpdateSlices",
 }

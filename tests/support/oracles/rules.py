@@ -1,4 +1,7 @@
-"""The update rules of cc/optimizer/rules.h in NumPy, in float64."""
+"""The update rules of cc/optimizer/rules.h in NumPy, in float64, and the optimizers without a stock
+counterpart."""
+
+from typing import NamedTuple
 
 import numpy as np
 
@@ -176,3 +179,50 @@ def apply_rule(name, hyper, gradients, rows, slots):
     g = np.clip(gradients * h["gradient_scale"], -h["clip_value"], h["clip_value"])
     x = rows - h["learning_rate"] * h["weight_decay"] * rows
     return RULES[name](h, g, x, [np.zeros_like(x) if s is None else s for s in slots])
+
+
+class OwnOptimizer(NamedTuple):
+    """How an optimizer of ge.optimizers uses its rule."""
+
+    rule: str  # of RULES
+    slots: tuple  # of (shape, start): "row" is one number per row, "full" one per element
+    numbers: dict  # of the rule, where HYPER has another
+    arguments: dict = {}  # of the optimizer, with which it has these numbers
+    is_whole_one_row: bool = False  # a variable with a dense gradient is one row
+
+    def hyper(self, learning_rate, step):
+        powers = {"beta_1_power": 0.9**step, "beta_2_power": 0.999**step}
+        numbers = {"beta_2": 0.999, "epsilon_in_root": 0.0, **powers, **self.numbers}
+        return HYPER | {"learning_rate": learning_rate} | numbers
+
+    def make_slots(self, shape):
+        return [np.full(shape[:1] if kind == "row" else shape, start) for kind, start in self.slots]
+
+    def step_of_rows(self, x, rows, g, slots, hyper):
+        """Moves rows of x, [rows, dim] in float64, and of its slots."""
+        of_rows = [slot[rows] for slot in slots]
+        x[rows] = apply_rule(self.rule, hyper, g, x[rows], of_rows)
+        for slot, new in zip(slots, of_rows):
+            slot[rows] = new
+
+    def first_step_of_whole(self, x, g, learning_rate):
+        """A variable with a dense gradient after one step."""
+        as_rows = (1, -1) if self.is_whole_one_row else x.shape if x.ndim == 2 else (-1, 1)
+        rows = np.reshape(x, as_rows).astype(np.float64)
+        every = np.arange(len(rows))
+        slots, hyper = self.make_slots(rows.shape), self.hyper(learning_rate, 1)
+        self.step_of_rows(rows, every, np.reshape(g, as_rows), slots, hyper)
+        return rows.reshape(x.shape)
+
+
+OWN = {
+    "RowwiseAdagrad": OwnOptimizer("rowwise_adagrad", (("row", 0.1),), {"epsilon": 1e-7}),
+    "RowwiseAdam": OwnOptimizer("rowwise_adam", (("full", 0.0), ("row", 0.0)), {"epsilon": 1e-7}),
+    "Lamb": OwnOptimizer(
+        "lamb",
+        (("full", 0.0), ("full", 0.0)),
+        {"epsilon": 1e-6, "l2": 0.02},
+        {"weight_decay": 0.02},
+        is_whole_one_row=True,
+    ),
+}

@@ -1,3 +1,5 @@
+#include <set>
+
 #include "serving/server/models/answers.h"
 #include "serving/server/protocol/tensors.h"
 
@@ -20,14 +22,23 @@ Status AnswerPredict(const ServedModel& served, Deadline deadline, int64_t most_
   if (Status status = FindSignature(served.signatures(), name, &signature); !status.ok())
     return status;
   std::vector<const char*> outputs;
+  std::set<std::string> filtered;
   for (const std::string& output : message.output_filter()) {
     if (!signature->outputs.count(output)) {
       return Status(StatusCode::INVALID_ARGUMENT,
                     "output_filter: signature '" + name + "' has no output '" + output + "'");
     }
+    if (!filtered.insert(output).second) {
+      return Status(StatusCode::INVALID_ARGUMENT,
+                    "output_filter: expected output '" + output + "' once");
+    }
     outputs.push_back(output.c_str());
   }
   InputTensors inputs(most_bytes);
+  for (const auto& [key, tensor] : message.inputs()) {  // before a tensor is made of any
+    const TensorInfo* input = nullptr;
+    if (Status status = FindInput(*signature, key, &input); !status.ok()) return status;
+  }
   for (const auto& [key, tensor] : message.inputs()) {
     if (Status status = inputs.Add(key, tensor); !status.ok()) return status;
   }

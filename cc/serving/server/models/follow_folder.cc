@@ -1,4 +1,6 @@
 #include <algorithm>
+#include <chrono>
+#include <filesystem>
 #include <map>
 #include <set>
 
@@ -8,6 +10,39 @@
 
 namespace group_embedding::server {
 namespace {
+
+namespace fs = std::filesystem;
+
+using Clock = std::chrono::steady_clock;
+
+constexpr std::chrono::milliseconds kFirstPause(500), kLongestPause(60'000);
+
+// The names, sizes and times of the files below a folder.
+std::string DescribeFiles(const std::string& path) {
+  std::vector<std::string> lines;
+  std::error_code error;
+  fs::recursive_directory_iterator entries(path, error);
+  for (; !error && entries != fs::recursive_directory_iterator(); entries.increment(error)) {
+    std::error_code gone;
+    const bool is_file = entries->is_regular_file(gone);
+    const uintmax_t bytes = is_file ? entries->file_size(gone) : 0;
+    const auto time = entries->last_write_time(gone).time_since_epoch().count();
+    lines.push_back(entries->path().string() + " " + std::to_string(bytes) + " " +
+                    std::to_string(time));
+  }
+  std::sort(lines.begin(), lines.end());
+  std::string text;
+  for (const std::string& line : lines) text += line + "\n";
+  return text;
+}
+
+// A version that could not be loaded.
+struct Failure {
+  Status status;
+  std::string files;  // as they were
+  Clock::time_point next_try;
+  std::chrono::milliseconds pause = kFirstPause;
+};
 
 class Folder : public VersionSource {
  public:
@@ -40,14 +75,18 @@ class Folder : public VersionSource {
   }
 
  private:
-  // Loads what is new, then serves what is wanted. A version that failed is not tried again.
+  // Loads what is new, then serves what is wanted. A version that failed is tried again once its
+  // files have changed: they may be copied one by one.
   Status Take(const std::map<int64_t, std::string>& wanted) {
     Status first_error;
     bool changed = false;
     for (const auto& [version, path] : wanted) {
       if (loaded_.count(version)) continue;
-      if (const auto failed = failed_.find(version); failed != failed_.end()) {
-        first_error = failed->second;
+      Failure& failure = failures_[version];
+      const std::string files = DescribeFiles(path);
+      if (failure.status.error_code() != StatusCode::OK &&
+          (files == failure.files || Clock::now() < failure.next_try)) {
+        first_error = failure.status;
         continue;
       }
       std::shared_ptr<ServedModel> served;
@@ -56,12 +95,16 @@ class Folder : public VersionSource {
       if (status.ok()) status = warm_up_(*served);
       if (status.ok()) {
         loaded_[version] = served;
+        failures_.erase(version);
         changed = true;
         Log(versions_.config().name,
             "version " + std::to_string(version) + " is loaded from " + path);
       } else {
         versions_.SetFailed(version, status);
-        first_error = failed_[version] = status;
+        first_error = failure.status = status;
+        failure.files = files;
+        failure.next_try = Clock::now() + failure.pause;
+        failure.pause = std::min(2 * failure.pause, kLongestPause);
       }
     }
     // A version that is not wanted any more goes once a wanted one answers.
@@ -87,7 +130,7 @@ class Folder : public VersionSource {
   const ServedModel::Loader loader_;
   const WarmUp warm_up_;
   std::map<int64_t, std::shared_ptr<ServedModel>> loaded_;
-  std::map<int64_t, Status> failed_;
+  std::map<int64_t, Failure> failures_;
 };
 
 }  // namespace

@@ -35,7 +35,13 @@ class Target : public VersionSource {
     return Status::OK;
   }
 
-  void Poll() override { Report(Follow()); }
+  void Poll() override {
+    if (served_ != nullptr) {
+      Report(Follow());
+    } else if (Status status = Start(); !status.ok()) {
+      Report(status);
+    }
+  }
 
  private:
   // Brings the model to the newest version. On an error it has the last one that was good.
@@ -110,8 +116,11 @@ class Target : public VersionSource {
       return status;
     }
     served_ = loaded;
-    followed_ =
-        applied.ok() && newest_ >= 0 && path == target_.BaseOf(base) ? newest_ : loaded->version();
+    const bool is_of_target = newest_ >= 0 && path == target_.BaseOf(base);
+    // Versions of the model's own path are not those of the target, though both may begin with 1.
+    // But what a state file added to it came from the target.
+    const bool is_followed = is_of_target || loaded->version() > base;
+    followed_ = is_of_target && applied.ok() ? newest_ : is_followed ? loaded->version() : -1;
     versions_.Serve({loaded});
     Log(versions_.config().name,
         "version " + std::to_string(loaded->version()) + " is loaded from " + path);

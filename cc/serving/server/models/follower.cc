@@ -24,9 +24,14 @@ void GiveWayToRequests() {
 }  // namespace
 
 Status Follower::Start() {
-  if (Status status = source_->Start(); !status.ok()) return status;
+  const Status status = source_->Start();
+  if (!status.ok()) {
+    SourceState state = versions_.source();
+    state.error = status.error_message();
+    versions_.SetSource(state);
+  }
   thread_ = std::thread([this] { Run(); });
-  return Status::OK;
+  return status;
 }
 
 void Follower::Run() {

@@ -21,7 +21,7 @@ class VersionSource {
   virtual ~VersionSource() = default;
   // Loads the versions that are there when the server starts.
   virtual Status Start() = 0;
-  // Looks for new versions. Errors are told through ModelVersions.
+  // Looks for new versions; called also after a Start that failed. ModelVersions has the errors.
   virtual void Poll() = 0;
 };
 
@@ -41,7 +41,7 @@ class Follower {
   Follower& operator=(const Follower&) = delete;
   ~Follower() { Stop(); }
 
-  // Blocks until the first version answers.
+  // Blocks until the first version answers, or fails. Polls from then on, in both cases.
   Status Start();
   void Stop();
 

@@ -23,7 +23,9 @@ Status ModelVersions::Find(const tensorflow::serving::ModelSpec& spec,
   }
   std::lock_guard<std::mutex> lock(mutex_);
   if (served_.empty()) {
-    return Status(StatusCode::UNAVAILABLE, "model '" + config_.name + "' is being loaded");
+    return Status(StatusCode::UNAVAILABLE,
+                  "model '" + config_.name + "' is " +
+                      (source_.error.empty() ? "being loaded" : "not loaded: " + source_.error));
   }
   if (!spec.has_version() && spec.version_label().empty()) {
     *found = served_.back();

@@ -1,5 +1,7 @@
 #include "serving/server/models/models.h"
 
+#include <future>
+
 #include "serving/server/models/answers.h"
 #include "serving/server/models/warm_up.h"
 #include "serving/server/operations/log.h"
@@ -30,28 +32,42 @@ Status Models::Start() {
   const WarmUp warm_up = [=](const ServedModel& served) {
     return SendWarmUpRequests(served, most_bytes);
   };
-  for (const auto& [name, versions] : by_name_) {
-    auto source = versions->config().source.empty() ? FollowFolder(*versions, loader_, warm_up)
-                                                    : FollowTarget(*versions, loader_, warm_up);
-    auto follower =
-        std::make_unique<Follower>(*versions, std::move(source), loader_.options.poll_seconds);
-    if (Status status = follower->Start(); !status.ok()) {
-      return Status(status.error_code(), "model '" + name + "': " + status.error_message());
-    }
-    followers_.push_back(std::move(follower));
+  std::vector<std::future<Status>> started;
+  for (const auto& entry : by_name_) {
+    ModelVersions& versions = *entry.second;
+    auto source = versions.config().source.empty() ? FollowFolder(versions, loader_, warm_up)
+                                                   : FollowTarget(versions, loader_, warm_up);
+    followers_.push_back(
+        std::make_unique<Follower>(versions, std::move(source), loader_.options.poll_seconds));
+    Follower* follower = followers_.back().get();
+    started.push_back(std::async(std::launch::async, [=] { return follower->Start(); }));
   }
-  return Status::OK;
+  Status first_error;
+  size_t failed = 0;
+  auto result = started.begin();
+  for (const auto& [name, versions] : by_name_) {
+    const Status status = (result++)->get();
+    if (status.ok()) continue;
+    if (failed++ == 0) {
+      first_error = Status(status.error_code(), "model '" + name + "': " + status.error_message());
+    }
+    if (by_name_.size() > 1) Log(name, "is not served yet: " + status.error_message());
+  }
+  return failed == by_name_.size() ? first_error : Status::OK;
 }
 
 void Models::Stop() {
   for (const auto& follower : followers_) follower->Stop();
 }
 
-bool Models::ready() const {
+std::string Models::NotReady() const {
+  std::string lines;
   for (const auto& [name, versions] : by_name_) {
-    if (versions->Served().empty()) return false;
+    if (!versions->Served().empty()) continue;
+    const std::string error = versions->source().error;
+    lines += "model '" + name + "': " + (error.empty() ? "is being loaded" : error) + "\n";
   }
-  return true;
+  return lines;
 }
 
 Status Models::FindVersions(const wire::ModelSpec& spec, ModelVersions** versions) const {

@@ -24,11 +24,15 @@ class Models {
  public:
   Models(const ServingLibrary& library, const Options& options);
 
-  // Loads all models, and follows their folders and sources. Blocks until each has a version.
+  // Loads all models, side by side, and follows their folders and sources. Blocks until each has a
+  // version, or failed. A model that failed is tried again while others serve; the error of the
+  // first one if all failed.
   Status Start();
   void Stop();
   // Whether each model has a version that answers.
-  bool ready() const;
+  bool ready() const { return NotReady().empty(); }
+  // The models that have none, each with its reason in a line.
+  std::string NotReady() const;
 
   Status Predict(const Request& request, const wire::PredictRequest& message,
                  wire::PredictResponse* answer);

@@ -47,6 +47,7 @@ Status StartModels(Models& models, const sigset_t& signals) {
 
 int Serve(const Options& options) {
   const sigset_t signals = BlockStopSignals();
+  for (const std::string& note : options.notes) Log("arguments", note);
   ServingLibrary library;
   const std::string file = options.library.empty() ? LibraryBesideThis() : options.library;
   Status status = LoadServingLibrary(file, &library);
@@ -69,8 +70,11 @@ int Serve(const Options& options) {
   sigwait(&signals, &signal);
   Log("stop", "takes no new requests, and ends when those in flight are answered");
   grpc.SetServing(false);
+  rest.Drain();
+  const auto begin = std::chrono::steady_clock::now();
   grpc.Stop(options.stop_seconds);
-  rest.Stop();
+  const std::chrono::duration<double> passed = std::chrono::steady_clock::now() - begin;
+  rest.Stop(std::max(options.stop_seconds - passed.count(), 0.0));
   models.Stop();
   return 0;
 }

@@ -11,6 +11,11 @@ namespace {
 
 Status Bad(const std::string& what) { return Status(StatusCode::INVALID_ARGUMENT, what); }
 
+// What --model-name and --model-base-path said, which are one model.
+struct OneModel {
+  std::string name = "default", path;
+};
+
 struct Argument {
   const char* name;
   const char* value;  // in --help
@@ -75,13 +80,19 @@ std::vector<Argument> ArgumentsOf(Options* o) {
        [=](const std::string& text) { return AddSource(text, models); }},
       {"model-config-file", "FILE", "models, in TensorFlow Serving's format",
        [=](const std::string& text) { return ReadModelConfig(text, models); }},
-      {"host", "ADDRESS", "address to listen on (127.0.0.1); 0.0.0.0 is every address",
+      {"host", "ADDRESS",
+       "address to listen on (127.0.0.1, or with --port every one); 0.0.0.0 is every one",
        Text(&o->host)},
       {"grpc-port", "PORT", "of gRPC (8500); 0 is any that is free",
        Number(&o->grpc_port, 0, 65535)},
       {"rest-port", "PORT",
        "of REST, metrics and the live page (8501); 0 is any that is free, -1 none",
        Number(&o->rest_port, -1, 65535)},
+      {"rest-connections", "N",
+       "connections of REST at a time (1000): another one ends the one that has sent no request "
+       "for "
+       "the longest time",
+       Number(&o->rest_connections, 1, 1e6)},
       {"threads", "N", "requests computed at a time (0: one per core)",
        Number(&o->threads, 0, 4096)},
       {"queue", "N", "requests that may wait (256)", Number(&o->queue, 0, 4096)},
@@ -135,10 +146,32 @@ Status Check(const Options& options) {
   return Status::OK;
 }
 
+Status TakeForeign(const ForeignFlag& flag, const std::vector<Argument>& arguments, OneModel* one,
+                   Options* options) {
+  if (flag.is_refused) return Bad("is not taken here: " + flag.note);
+  if (!flag.note.empty()) options->notes.push_back(flag.note);
+  if (flag.name.empty()) return Status::OK;
+  if (flag.name == "model-name") {
+    one->name = flag.value;
+    return Status::OK;
+  }
+  if (flag.name == "model-base-path") {
+    one->path = flag.value;
+    return Status::OK;
+  }
+  for (const Argument& argument : arguments) {
+    if (flag.name != argument.name) continue;
+    if (flag.name == "grpc-port" || flag.name == "rest-port") options->listens_everywhere = true;
+    return argument.read(flag.value);
+  }
+  return Bad("has no argument here");
+}
+
 }  // namespace
 
 Status ParseCommandLine(int argc, char** argv, Options* options) {
   const std::vector<Argument> arguments = ArgumentsOf(options);
+  OneModel one;
   for (int i = 1; i < argc; ++i) {
     std::string name = argv[i], value;
     if (name == "--help" || name == "-h") {
@@ -155,14 +188,29 @@ Status ParseCommandLine(int argc, char** argv, Options* options) {
     const auto argument = std::find_if(arguments.begin(), arguments.end(), [&](const Argument& a) {
       return name == std::string("--") + a.name;
     });
-    if (argument == arguments.end()) return Bad("unknown argument '" + name + "': see --help");
-    if (!joined) {
+    const bool is_own = argument != arguments.end();
+    const std::string bare = name.rfind("--", 0) == 0 ? name.substr(2) : name;
+    bool is_switch = false;
+    if (!is_own && !IsForeignFlag(bare, &is_switch)) {
+      return Bad("unknown argument '" + name + "': see --help");
+    }
+    if (!joined && is_switch) {
+      value = "true";
+    } else if (!joined) {
       if (i + 1 == argc) return Bad(name + ": expected a value behind it");
       value = argv[++i];
     }
-    if (Status status = argument->read(value); !status.ok()) {
-      return Bad(name + ": " + status.error_message());
-    }
+    const Status status = is_own
+                              ? argument->read(value)
+                              : TakeForeign(ReadForeignFlag(bare, value), arguments, &one, options);
+    if (!status.ok()) return Bad(name + ": " + status.error_message());
+  }
+  if (options->host.empty()) options->host = options->listens_everywhere ? "0.0.0.0" : "127.0.0.1";
+  if (!one.path.empty()) {
+    ModelToServe model;
+    model.name = one.name;
+    model.path = one.path;
+    options->models.push_back(model);
   }
   if (options->threads == 0) {
     options->threads = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));

@@ -26,9 +26,10 @@ struct ModelToServe {
 
 struct Options {
   std::vector<ModelToServe> models;
-  std::string host = "127.0.0.1";
-  int grpc_port = 8500;      // 0: any that is free
-  int rest_port = 8501;      // -1: none
+  std::string host;      // "": 127.0.0.1, or 0.0.0.0 with TensorFlow Serving's --port
+  int grpc_port = 8500;  // 0: any that is free
+  int rest_port = 8501;  // -1: none
+  int rest_connections = 1000;
   int threads = 0;           // requests that are computed at a time; 0: one per core
   int queue = 256;           // requests that wait
   int op_threads = 0;        // TensorFlow's, of one op; 0: TensorFlow's choice
@@ -40,7 +41,20 @@ struct Options {
   std::string tls_certificate, tls_key, tls_client_ca;  // PEM files; "": no TLS
   std::string quantize, tensorflow, library, state, tiers, device;
   bool help = false;
+  bool listens_everywhere = false;  // --port was given, by which TensorFlow Serving does
+  std::vector<std::string> notes;   // of flags of TensorFlow Serving, for the log
 };
+
+// TensorFlow Serving's flag as arguments of this program, and what is to be said of it.
+struct ForeignFlag {
+  std::string name, value;  // the argument; "": none
+  std::string note;         // a line for the log, or why it is refused; "": none
+  bool is_refused = false;
+};
+// Whether tensorflow_model_server has the flag. name: without "--", with '-' in the place of '_'.
+// A switch needs no value.
+bool IsForeignFlag(const std::string& name, bool* is_switch);
+ForeignFlag ReadForeignFlag(const std::string& name, const std::string& value);
 
 // Errors name the argument, the expected and the actual value.
 Status ParseCommandLine(int argc, char** argv, Options* options);

@@ -29,13 +29,10 @@ std::string TextOf(const Value& string) {
 // The tensor of an input in the message, made with the signature's dtype.
 Status TensorOf(const Signature& signature, const std::string& name, wire::PredictRequest* message,
                 TensorProto** tensor) {
-  const auto input = signature.inputs.find(name);
-  if (input == signature.inputs.end()) {
-    return Bad("input '" + name.substr(0, 200) + "' is not in the signature, which has " +
-               Names(signature));
-  }
+  const TensorInfo* input = nullptr;
+  if (Status status = FindInput(signature, name, &input); !status.ok()) return status;
   *tensor = &(*message->mutable_inputs())[name];
-  (*tensor)->set_dtype(static_cast<tensorflow::DataType>(input->second.dtype));
+  (*tensor)->set_dtype(static_cast<tensorflow::DataType>(input->dtype));
   return Status::OK;
 }
 

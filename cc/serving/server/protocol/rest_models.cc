@@ -1,5 +1,8 @@
 #include "serving/server/protocol/rest_models.h"
 
+#include <rapidjson/stringbuffer.h>
+#include <rapidjson/writer.h>
+
 #include <regex>
 
 #include "serving/server/models/numbered_versions.h"
@@ -131,6 +134,29 @@ Status Get(Models& models, const wire::ModelSpec& spec, const std::string& verb,
   return status.ok() ? WriteJson(answer, json) : status;
 }
 
+std::string Quoted(const std::string& text) {
+  rapidjson::StringBuffer out;
+  rapidjson::Writer<rapidjson::StringBuffer> writer(out);
+  writer.String(text.data(), static_cast<rapidjson::SizeType>(text.size()));
+  return out.GetString();
+}
+
+// All models by name, with the states of their versions.
+std::string ListModels(const Models& models) {
+  std::string list;
+  for (const auto& entry : models.by_name()) {
+    wire::GetModelStatusRequest message;
+    wire::GetModelStatusResponse answer;
+    message.mutable_model_spec()->set_name(entry.first);
+    std::string states;
+    Status status = models.GetModelStatus(message, &answer);
+    if (status.ok()) status = WriteJson(answer, &states);
+    if (!status.ok()) states = WriteError(status.error_message());
+    list += (list.empty() ? "" : ", ") + Quoted(entry.first) + ": " + states;
+  }
+  return "{\"models\": {" + list + "}}";
+}
+
 }  // namespace
 
 RestAnswer AnswerRest(Models& models, const Request& request, const std::string& method,
@@ -138,6 +164,10 @@ RestAnswer AnswerRest(Models& models, const Request& request, const std::string&
   wire::ModelSpec spec;
   std::string verb;
   RestAnswer answer;
+  if (method == "GET" && (path == "/v1/models" || path == "/v1/models/")) {
+    answer.json = ListModels(models);
+    return answer;
+  }
   Status status = ReadPath(method, path, &spec, &verb);
   if (status.ok()) {
     status = method == "POST" ? Post(models, request, spec, verb, body, &answer.json)

@@ -48,6 +48,13 @@ void ToProto(const std::map<std::string, TensorInfo>& tensors,
   }
 }
 
+template <typename T>
+std::string NamesOf(const std::map<std::string, T>& named) {
+  std::string names;
+  for (const auto& entry : named) names += (names.empty() ? "'" : ", '") + entry.first + "'";
+  return names.empty() ? "none" : names;
+}
+
 }  // namespace
 
 Status ParseSignatures(const std::string& json, Signatures* signatures) {
@@ -70,6 +77,17 @@ Status ParseSignatures(const std::string& json, Signatures* signatures) {
                 "libge_serving described signatures as " + json.substr(0, 200));
 }
 
+Status FindInput(const Signature& signature, const std::string& name, const TensorInfo** input) {
+  const auto found = signature.inputs.find(name);
+  if (found != signature.inputs.end()) {
+    *input = &found->second;
+    return Status::OK;
+  }
+  return Status(StatusCode::INVALID_ARGUMENT, "input '" + name.substr(0, 200) +
+                                                  "' is not in the signature, which has " +
+                                                  NamesOf(signature.inputs));
+}
+
 Status FindSignature(const Signatures& signatures, const std::string& name,
                      const Signature** signature) {
   const auto found = signatures.find(name.empty() ? "serving_default" : name);
@@ -77,11 +95,9 @@ Status FindSignature(const Signatures& signatures, const std::string& name,
     *signature = &found->second;
     return Status::OK;
   }
-  std::string names;
-  for (const auto& entry : signatures) names += (names.empty() ? "'" : ", '") + entry.first + "'";
   return Status(StatusCode::FAILED_PRECONDITION,
                 "signature '" + (name.empty() ? "serving_default" : name) +
-                    "' is not in the model, which has " + (names.empty() ? "none" : names));
+                    "' is not in the model, which has " + NamesOf(signatures));
 }
 
 void ToProto(const Signatures& signatures, tensorflow::serving::SignatureDefMap* proto) {

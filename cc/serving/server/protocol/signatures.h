@@ -28,6 +28,9 @@ using Signatures = std::map<std::string, Signature>;
 Status ParseSignatures(const std::string& json, Signatures* signatures);
 
 // The signature of a request; "" is serving_default. The error lists the model's signatures.
+// The input of a signature. INVALID_ARGUMENT names those that it has.
+Status FindInput(const Signature& signature, const std::string& name, const TensorInfo** input);
+
 Status FindSignature(const Signatures& signatures, const std::string& name,
                      const Signature** signature);
 

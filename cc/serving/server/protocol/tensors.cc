@@ -161,12 +161,20 @@ Status InputTensors::Add(const std::string& name, const TensorProto& proto) {
   return status;
 }
 
+Status InputTensors::Take(const GeTensor& tensor, int64_t elements, int64_t bytes_each,
+                          const char* noun) {
+  if (elements > left_bytes_ / bytes_each) {
+    return Bad(tensor.name, "its shape has " + Count(elements, noun) +
+                                ", more than the inputs of a message may have together: " +
+                                Count(most_bytes_, "bytes"));
+  }
+  left_bytes_ -= elements * bytes_each;
+  return Status::OK;
+}
+
 Status InputTensors::AddStrings(const TensorProto& proto, int64_t elements, GeTensor* tensor) {
-  const int64_t size = sizeof(GeString);
-  if (elements > most_bytes_ / size) {
-    return Bad(tensor->name, "its shape has " +
-                                 Count(elements, "strings, more than a message of ") +
-                                 Count(most_bytes_, "bytes may state"));
+  if (Status status = Take(*tensor, elements, sizeof(GeString), "strings"); !status.ok()) {
+    return status;
   }
   std::vector<GeString>& strings = strings_.emplace_back();
   strings.reserve(elements);
@@ -201,12 +209,8 @@ Status InputTensors::AddNumbers(const TensorProto& proto, int64_t elements, GeTe
     const auto& values = L::values(proto);
     using V = typename std::decay_t<decltype(values)>::value_type;
     const int64_t bytes_each = sizeof(T) * L::kPerElement;
-    if (elements > most_bytes_ / bytes_each) {
-      status = Bad(tensor->name, "its shape has " +
-                                     Count(elements, "elements, more than a message of ") +
-                                     Count(most_bytes_, "bytes may state"));
-      return;
-    }
+    status = Take(*tensor, elements, bytes_each, "elements");
+    if (!status.ok()) return;
     tensor->bytes = static_cast<size_t>(elements * bytes_each);
     const std::string& content = proto.tensor_content();
     if (!content.empty()) {

@@ -15,8 +15,8 @@ namespace group_embedding::server {
 // wants them, and owns what had to be converted.
 class InputTensors {
  public:
-  // most_bytes: of one tensor, as a short message may state a large shape.
-  explicit InputTensors(int64_t most_bytes) : most_bytes_(most_bytes) {}
+  // most_bytes: of all tensors together, as a short message may state large shapes.
+  explicit InputTensors(int64_t most_bytes) : most_bytes_(most_bytes), left_bytes_(most_bytes) {}
 
   // `name` and `proto` must outlive this object. Errors name the input.
   Status Add(const std::string& name, const tensorflow::TensorProto& proto);
@@ -24,10 +24,13 @@ class InputTensors {
   const std::vector<GeTensor>& tensors() const { return tensors_; }
 
  private:
+  // Takes the bytes of a tensor from those that are left. noun: of its elements, for the error.
+  Status Take(const GeTensor& tensor, int64_t elements, int64_t bytes_each, const char* noun);
   Status AddNumbers(const tensorflow::TensorProto& proto, int64_t elements, GeTensor* tensor);
   Status AddStrings(const tensorflow::TensorProto& proto, int64_t elements, GeTensor* tensor);
 
   const int64_t most_bytes_;
+  int64_t left_bytes_;
   std::vector<GeTensor> tensors_;
   std::deque<std::vector<int64_t>> dims_;
   std::deque<std::string> converted_;

@@ -1,0 +1,68 @@
+// HTTP/1.1 over Boost.Beast: one thread for all connections, others for requests that compute.
+//
+//   accept ─> head ─> body ─┬─ answered at once ────────────────────┬─> answer ─> next head
+//                           └─ worker: the handler computes ────────┘
+//
+// Slow clients cost no thread. A connection ends that takes longer than a deadline for a handshake,
+// a head, a body or the reading of an answer. If connections are at their most, the one that has
+// waited longest without a whole head ends. Pipelined requests are answered in order. A malformed
+// request is answered, and ends its connection.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "serving/server/models/serving_library.h"
+
+namespace group_embedding::server {
+
+struct HttpRequest {
+  std::string method;  // GET, HEAD or POST
+  std::string path;    // decoded, without the query
+  std::string body;
+  std::function<bool()> cancelled;  // whether the client has closed the connection
+};
+
+struct HttpAnswer {
+  int status = 200;
+  std::string type;  // of the body, such as "application/json"
+  std::string body;
+  bool is_gzip = false;  // the body is deflated
+};
+
+struct HttpOptions {
+  std::string host;
+  int port = 0;                                         // 0: any that is free
+  std::string tls_certificate, tls_key, tls_client_ca;  // PEM files; "": no TLS
+  size_t most_body_bytes = 0;                           // as read, and inflated
+  int most_connections = 1000;
+  int workers = 64;
+};
+
+class HttpServer {
+ public:
+  // at_once: called on the thread of all connections for GET and HEAD; nullopt: a worker answers.
+  // handler: called on a worker. Both are called from several threads at a time.
+  // refused: the JSON of a refusal, given its message.
+  HttpServer(HttpOptions options,
+             std::function<std::optional<HttpAnswer>(const HttpRequest&)> at_once,
+             std::function<HttpAnswer(const HttpRequest&)> handler,
+             std::function<std::string(const std::string&)> refused);
+  ~HttpServer();
+
+  // Listens. INVALID_ARGUMENT: the files of TLS are no PEM. UNAVAILABLE: the port is in use, or the
+  // address is not this machine's.
+  Status Start();
+  int port() const;
+
+  // Ends: waits this long for requests that are being answered.
+  void Stop(double seconds);
+
+ private:
+  class Listener;
+  std::unique_ptr<Listener> listener_;
+};
+
+}  // namespace group_embedding::server
