@@ -39,7 +39,12 @@ CARRIED = [
     "zlib1g-dev",
     "rapidjson-dev",
 ]
-HEADERS = ["grpcpp/grpcpp.h", "google/protobuf/message.h", "rapidjson/document.h", "boost/beast.hpp"]
+HEADERS = [
+    "grpcpp/grpcpp.h",
+    "google/protobuf/message.h",
+    "rapidjson/document.h",
+    "boost/beast.hpp",
+]
 
 
 def missing():
