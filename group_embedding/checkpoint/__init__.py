@@ -1,6 +1,5 @@
 """Checkpoints of tables whose rows are found by key. README.md has the format of their files."""
 
-# For extensions.
 from group_embedding.checkpoint import checkpoint_files as checkpoint_files
 from group_embedding.checkpoint.background import BackgroundSave, save_changes
 from group_embedding.checkpoint.by_name import manifest_name as manifest_name
@@ -12,6 +11,7 @@ from group_embedding.checkpoint.parts import part_of as part_of
 from group_embedding.checkpoint.remote_folder import RemoteFolder
 from group_embedding.checkpoint.remote_manifest import DamagedCheckpointError
 from group_embedding.checkpoint.snapshots import changes_only
+from group_embedding.ops import table_changes as table_changes
 
 __all__ = [
     "BackgroundSave",

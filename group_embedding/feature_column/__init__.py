@@ -1,6 +1,5 @@
 """Feature columns that are looked up together: made inside the scope, used by stock TensorFlow."""
 
-# For extensions.
 from group_embedding.feature_column.keyed import KeyedCategoricalColumn as KeyedCategoricalColumn
 from group_embedding.feature_column.keyed import (
     categorical_column_with_embedding,

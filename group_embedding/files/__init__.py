@@ -1,6 +1,5 @@
 """Files by URL: object stores, HDFS, and what else fsspec reaches. README.md is the map."""
 
-# For extensions.
 from group_embedding.files import remote_files as remote_files
 from group_embedding.files.connections import FileSystemError as FileSystemError
 from group_embedding.files.connections import is_remote as is_remote

@@ -1,6 +1,5 @@
 """Keras layers: the group lookup under `tf.keras`, Keras 2 and Keras 3 alike."""
 
-# For extensions.
 from group_embedding.layers.feature_plan import plan_features as plan_features
 from group_embedding.layers.feature_plan import plan_tables as plan_tables
 from group_embedding.layers.feature_plan import table_loads as table_loads

@@ -5,8 +5,6 @@ from group_embedding.lookups.api import (
     group_embedding_lookup_sparse,
     route_ids,
 )
-
-# For extensions.
 from group_embedding.lookups.api import (
     group_embedding_lookup_signed as group_embedding_lookup_signed,
 )

@@ -1,8 +1,6 @@
 """One thin module per native op, with its gradient."""
 
-# For extensions.
-from group_embedding.ops import table_changes as table_changes
+# For extensions. Modules that import TensorFlow are not imported here: where it is missing,
+# `library` says so in a sentence.
 from group_embedding.ops._library import core as core
 from group_embedding.ops._library import library as library
-from group_embedding.ops.pending_calls import waits_in as waits_in
-from group_embedding.ops.read_rows import read_rows as read_rows

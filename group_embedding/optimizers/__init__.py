@@ -1,7 +1,6 @@
 """Optimizers whose updates of tables are native: stock ones, wrapped, and some without a stock
 counterpart."""
 
-# For extensions.
 from group_embedding.optimizers.bases import KERAS as KERAS
 from group_embedding.optimizers.bases import changed_method as changed_method
 from group_embedding.optimizers.deeprec_adamw import AdamWOptimizer

@@ -1,6 +1,6 @@
 """Tables whose rows are found by key, and their options."""
 
-# For extensions.
+from group_embedding.ops.read_rows import read_rows as read_rows
 from group_embedding.variables import over_ranks as over_ranks
 from group_embedding.variables.embedding_variable import EmbeddingVariable
 from group_embedding.variables.get_variable import check_dim as check_dim

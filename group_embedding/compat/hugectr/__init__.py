@@ -1,6 +1,5 @@
 """HugeCTR's JSON files: their networks as Keras models."""
 
-# For extensions.
 from group_embedding.compat.hugectr.fields import Fields as Fields
 from group_embedding.compat.hugectr.graph import Graph, read_graph
 from group_embedding.compat.hugectr.graph import is_hugectr as is_hugectr

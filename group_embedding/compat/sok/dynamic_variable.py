@@ -18,7 +18,6 @@ from group_embedding.compat.sok.sok_tables import (
 )
 from group_embedding.config import TABLE_DTYPES
 from group_embedding.lookups import group_embedding_lookup
-from group_embedding.ops import read_rows
 from group_embedding.types import DTypeLike, Initializer, TensorLike
 from group_embedding.variables import (
     KEY_DTYPES,
@@ -28,6 +27,7 @@ from group_embedding.variables import (
     StorageType,
     check_dim,
     check_dtype,
+    read_rows,
     widened,
 )
 

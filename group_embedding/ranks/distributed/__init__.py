@@ -5,8 +5,6 @@ from group_embedding.ranks.distributed.distributed_saver import Saver
 from group_embedding.ranks.distributed.elastic import run_elastic
 from group_embedding.ranks.distributed.initial_values import broadcast_variables
 from group_embedding.ranks.distributed.optimizer import DistributedOptimizer
-
-# For extensions.
 from group_embedding.ranks.distributed.replica_optimizer import (
     share_over_replicas as share_over_replicas,
 )

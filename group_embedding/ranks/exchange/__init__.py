@@ -3,9 +3,8 @@
 `Exchange` is the interface; `current()` is the exchange that tables made now are spread over.
 """
 
+from group_embedding.ops.pending_calls import waits_in as waits_in
 from group_embedding.ranks.exchange.active import current, unsharded
-
-# For extensions.
 from group_embedding.ranks.exchange.gather_strings import gather_text as gather_text
 from group_embedding.ranks.exchange.interface import Exchange
 

@@ -1,6 +1,5 @@
 """Which rank has which row of a table, and lookups of tables whose rows are spread over ranks."""
 
-# For extensions.
 from group_embedding.ranks.sharding.make_sharded_table import make_table as make_table
 from group_embedding.ranks.sharding.placement_plan import plan_placements as plan_placements
 from group_embedding.ranks.sharding.replica_tables import is_over_replicas as is_over_replicas

@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from group_embedding.ops import waits_in
-from group_embedding.ranks.exchange import gather_text
+from group_embedding.ranks.exchange import gather_text, waits_in
 
 v1 = tf.compat.v1
 

@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from group_embedding.checkpoint import part_of
-from group_embedding.ops import table_changes
+from group_embedding.checkpoint import part_of, table_changes
 from group_embedding.ranks.sharding import sharded_table
 
 v1 = tf.compat.v1

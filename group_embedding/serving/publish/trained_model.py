@@ -11,8 +11,7 @@ from tensorflow.core.protobuf import saved_model_pb2
 from tensorflow.python.saved_model import save as tf_save
 from tensorflow.python.trackable import trackable_utils
 
-from group_embedding.checkpoint import RowsOfParts, SavedByObject, part_of
-from group_embedding.ops import table_changes
+from group_embedding.checkpoint import RowsOfParts, SavedByObject, part_of, table_changes
 
 _VALUE = "/.ATTRIBUTES/VARIABLE_VALUE"
 
