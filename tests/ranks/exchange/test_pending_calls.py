@@ -12,7 +12,9 @@ import group_embedding as ge
 from group_embedding.ranks.distributed.strategy import disable_distributed_strategy
 from group_embedding.ranks.exchange.active import set_current
 from group_embedding.ranks.exchange.gather_strings import gather_text
-from group_embedding.ranks.exchange.horovod import HorovodExchange
+
+pytest.importorskip("horovod.tensorflow")
+from group_embedding.ranks.exchange.horovod import HorovodExchange  # noqa: E402
 
 IDS = tf.constant([1, 2, 2, 5], tf.int64)
 SECONDS = 5  # after which a call that is not listed goes on

@@ -224,12 +224,13 @@ def _keyed_tables():
     optimizer.finalize_variable_values(tables)
     buffer, text = ge.route_ids(tables, ids, "sum").batches[0]
     sizes = library().batch_sizes_from_string(text=text)
-    library().prefetch_rows(
-        tables=[table.table_handle for table in tables],
-        batch=buffer,
-        sizes=sizes,
-        table_of_feature=[0, 1, 2],
-    )
+    for prefetch in (library().prefetch_rows, library().bring_rows):  # its older name
+        prefetch(
+            tables=[table.table_handle for table in tables],
+            batch=buffer,
+            sizes=sizes,
+            table_of_feature=[0, 1, 2],
+        )
     table = tables[0]
     table.is_initialized()
     table.export()
