@@ -123,6 +123,7 @@ def _first_failure(defect, tier):
     """The first test that fails, or "none", and the seconds of the tests until then."""
     if defect.file.startswith("cc/"):
         _run([sys.executable, "setup.py", "--quiet", "build_ext", "--inplace"], check=True)
+        _run([sys.executable, "-m", "buildtools.core_module"], check=True)
         _run([sys.executable, "-m", "buildtools.serving"])  # without gRPC its tests are skipped
     changed = _run([sys.executable, "tests/support/session/changed.py"], stdout=subprocess.PIPE)
     begin = time.monotonic()
