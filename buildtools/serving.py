@@ -103,7 +103,7 @@ def build(wanted, name):
     folder = OBJECTS / name
     ninja = NinjaFile(cuda=None)
     generated = _add_messages(ninja, _include_of(wanted), folder / "proto")
-    flags = f"-I{folder / 'proto'}"
+    flags = f"-I{folder / 'proto'} -DGROUP_EMBEDDING_VERSION='\"{_version()}\"'"
     # What protoc writes has warnings of its own. A few files that include it all compile in a
     # fraction of the time.
     messages = ninja.objects(
@@ -118,6 +118,12 @@ def build(wanted, name):
     ninja.program(folder / PROGRAM.name, messages + objects, _libraries())
     ninja.run(name)
     return folder / PROGRAM.name
+
+
+def _version():
+    stated = {}
+    exec((ROOT / "group_embedding" / "version.py").read_text(), stated)
+    return stated["VERSION"]
 
 
 def _all_in_one(folder, sources, number):

@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 from support.servers.server_clients import Client, wait_for
 
+import group_embedding as ge
+
 INPUTS = {"x": np.ones([1, 3], np.float32), "n": np.array([4])}
 
 CONFIG = """
@@ -106,6 +108,14 @@ def test_flags_of_tensorflow_serving_that_would_be_ignored_are_refused(program, 
         assert "is not taken here" in error
     assert status == 1
     assert words in error
+
+
+def test_the_version_names_the_libraries(program):
+    done = subprocess.run([program, "--version"], capture_output=True, text=True, check=True)
+
+    lines = dict(line.split(maxsplit=1) for line in done.stdout.splitlines())
+    assert lines["ge-serve"] == ge.__version__
+    assert {"gRPC", "protobuf", "Boost", "OpenSSL", "zlib"} <= set(lines)
 
 
 def test_help(program):

@@ -105,17 +105,20 @@ def predict_request(inputs, outputs=(), **spec):
     return request
 
 
-def http(server, path, body=None, context=None):
-    """(status, text) of a GET, or of a POST of a body: bytes, or what becomes JSON."""
+def http(server, path, body=None, context=None, headers=None, raw=False):
+    """(status, text) of a GET, or of a POST of a body: bytes, or what becomes JSON. With `raw`
+    (status, headers, bytes)."""
     if body is not None and not isinstance(body, bytes):
         body = json.dumps(body).encode()
     scheme = "http" if context is None else "https"
     url = f"{scheme}://localhost:{server.rest_port}{path}"
     try:
-        with urllib.request.urlopen(url, body, timeout=SECONDS, context=context) as answer:
-            return answer.status, answer.read().decode()
+        request = urllib.request.Request(url, body, headers or {})
+        with urllib.request.urlopen(request, timeout=SECONDS, context=context) as answer:
+            found = answer.status, answer.headers, answer.read()
     except urllib.error.HTTPError as error:
-        return error.code, error.read().decode()
+        found = error.code, error.headers, error.read()
+    return found if raw else (found[0], found[2].decode())
 
 
 def rest(server, path, body=None):

@@ -26,8 +26,8 @@ void Health::Stop() {
 }
 
 Health::State Health::StateOf(const std::string& service) const {
-  for (const char* known :
-       {"", "tensorflow.serving.PredictionService", "tensorflow.serving.ModelService"}) {
+  for (const char* known : {"", "tensorflow.serving.PredictionService",
+                            "tensorflow.serving.ModelService", "inference.GRPCInferenceService"}) {
     if (service != known) continue;
     return serving_ ? wire::HealthCheckResponse::SERVING : wire::HealthCheckResponse::NOT_SERVING;
   }

@@ -1,7 +1,10 @@
 // ge-serve: models over TensorFlow Serving's gRPC and REST.
+#include <openssl/crypto.h>
 #include <signal.h>
 #include <unistd.h>
+#include <zlib.h>
 
+#include <boost/version.hpp>
 #include <cstdio>
 #include <filesystem>
 #include <future>
@@ -45,6 +48,17 @@ Status StartModels(Models& models, const sigset_t& signals) {
   return started.get();
 }
 
+void PrintVersions() {
+  std::printf("ge-serve %s\n", GROUP_EMBEDDING_VERSION);
+  std::printf("gRPC %s\n", grpc::Version().c_str());
+  std::printf("protobuf %s\n",
+              google::protobuf::internal::VersionString(GOOGLE_PROTOBUF_VERSION).c_str());
+  std::printf("Boost %d.%d.%d\n", BOOST_VERSION / 100000, BOOST_VERSION / 100 % 1000,
+              BOOST_VERSION % 100);
+  std::printf("%s\n", OpenSSL_version(OPENSSL_VERSION));
+  std::printf("zlib %s\n", zlibVersion());
+}
+
 int Serve(const Options& options) {
   const sigset_t signals = BlockStopSignals();
   for (const std::string& note : options.notes) Log("arguments", note);
@@ -86,6 +100,10 @@ int main(int argc, char** argv) {
   using namespace group_embedding::server;
   Options options;
   const Status status = ParseCommandLine(argc, argv, &options);
+  if (options.version) {
+    PrintVersions();
+    return 0;
+  }
   if (options.help) {
     std::fputs(Usage().c_str(), stdout);
     return 0;

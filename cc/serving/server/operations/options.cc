@@ -174,8 +174,8 @@ Status ParseCommandLine(int argc, char** argv, Options* options) {
   OneModel one;
   for (int i = 1; i < argc; ++i) {
     std::string name = argv[i], value;
-    if (name == "--help" || name == "-h") {
-      options->help = true;
+    if (name == "--help" || name == "-h" || name == "--version") {
+      (name == "--version" ? options->version : options->help) = true;
       return Status::OK;
     }
     const size_t equals = name.find('=');
@@ -220,6 +220,7 @@ Status ParseCommandLine(int argc, char** argv, Options* options) {
 
 std::string Usage() {
   std::string text = "ge-serve --model NAME=PATH [--source URL] [arguments]\n\n";
+  text += "  --version                   its version and those of its libraries\n";
   Options options;
   for (const Argument& argument : ArgumentsOf(&options)) {
     std::string line = std::string("  --") + argument.name + " " + argument.value;

@@ -40,7 +40,7 @@ struct Options {
   int64_t max_message_bytes = int64_t{64} << 20;
   std::string tls_certificate, tls_key, tls_client_ca;  // PEM files; "": no TLS
   std::string quantize, tensorflow, library, state, tiers, device;
-  bool help = false;
+  bool help = false, version = false;
   bool listens_everywhere = false;  // --port was given, by which TensorFlow Serving does
   std::vector<std::string> notes;   // of flags of TensorFlow Serving, for the log
 };

@@ -6,6 +6,8 @@
 #include <fstream>
 #include <sstream>
 
+#include "inference/grpc_service.grpc.pb.h"
+#include "serving/server/protocol/inference.h"
 #include "tensorflow_serving/apis/model_service.grpc.pb.h"
 #include "tensorflow_serving/apis/prediction_service.grpc.pb.h"
 
@@ -81,6 +83,49 @@ class GrpcServer::Predictions : public wire::PredictionService::Service {
   const Options& options_;
 };
 
+// The Open Inference Protocol.
+class GrpcServer::Inferences : public inference::GRPCInferenceService::Service {
+ public:
+  Inferences(Models& models, const Options& options) : models_(models), options_(options) {}
+
+  Status ServerLive(grpc::ServerContext*, const inference::ServerLiveRequest*,
+                    inference::ServerLiveResponse* answer) override {
+    answer->set_live(true);
+    return Status::OK;
+  }
+  Status ServerReady(grpc::ServerContext*, const inference::ServerReadyRequest*,
+                     inference::ServerReadyResponse* answer) override {
+    answer->set_ready(models_.ready());
+    return Status::OK;
+  }
+  Status ModelReady(grpc::ServerContext*, const inference::ModelReadyRequest* message,
+                    inference::ModelReadyResponse* answer) override {
+    wire::ModelSpec spec;
+    std::shared_ptr<ServedModel> served;
+    const Status status = ReadSpec(message->name(), message->version(), &spec);
+    answer->set_ready(status.ok() && models_.Find(spec, &served).ok());
+    return status;
+  }
+  Status ServerMetadata(grpc::ServerContext*, const inference::ServerMetadataRequest*,
+                        inference::ServerMetadataResponse* answer) override {
+    answer->set_name("ge-serve");
+    answer->set_version(GROUP_EMBEDDING_VERSION);
+    return Status::OK;
+  }
+  Status ModelMetadata(grpc::ServerContext*, const inference::ModelMetadataRequest* message,
+                       inference::ModelMetadataResponse* answer) override {
+    return Metadata(models_, *message, answer);
+  }
+  Status ModelInfer(grpc::ServerContext* context, const inference::ModelInferRequest* message,
+                    inference::ModelInferResponse* answer) override {
+    return Infer(models_, RequestOf(context, options_), *message, answer);
+  }
+
+ private:
+  Models& models_;
+  const Options& options_;
+};
+
 class GrpcServer::States : public wire::ModelService::Service {
  public:
   explicit States(Models& models) : models_(models) {}
@@ -97,6 +142,7 @@ class GrpcServer::States : public wire::ModelService::Service {
 GrpcServer::GrpcServer(Models& models, const Options& options)
     : options_(options),
       predictions_(std::make_unique<Predictions>(models, options)),
+      inferences_(std::make_unique<Inferences>(models, options)),
       states_(std::make_unique<States>(models)) {}
 
 GrpcServer::~GrpcServer() { Stop(0); }
@@ -111,6 +157,7 @@ Status GrpcServer::Start() {
   const std::string address = options_.host + ":" + std::to_string(options_.grpc_port);
   builder.AddListeningPort(address, credentials, &port_);
   builder.RegisterService(predictions_.get());
+  builder.RegisterService(inferences_.get());
   builder.RegisterService(states_.get());
   builder.RegisterService(&health_);
   builder.SetMaxReceiveMessageSize(static_cast<int>(options_.max_message_bytes));

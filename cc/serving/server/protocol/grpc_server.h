@@ -25,10 +25,12 @@ class GrpcServer {
 
  private:
   class Predictions;
+  class Inferences;
   class States;
 
   const Options& options_;
   std::unique_ptr<Predictions> predictions_;
+  std::unique_ptr<Inferences> inferences_;
   std::unique_ptr<States> states_;
   Health health_;
   std::unique_ptr<grpc::Server> server_;

@@ -3,6 +3,7 @@
 #include <sys/socket.h>
 
 #include <atomic>
+#include <charconv>
 #include <chrono>
 
 #include "serving/server/protocol/gzip.h"
@@ -31,6 +32,13 @@ bool Names(beast::string_view list, beast::string_view word) {
     if (beast::iequals(name, word)) return true;
   }
   return false;
+}
+
+// -1: it is no number, or there is none.
+int64_t NumberOf(beast::string_view text) {
+  int64_t number = -1;
+  const auto read = std::from_chars(text.data(), text.data() + text.size(), number);
+  return read.ec == std::errc() && read.ptr == text.data() + text.size() ? number : -1;
 }
 
 template <typename Stream>
@@ -137,6 +145,7 @@ class Connection final : public HttpConnection {
     if (!is_gzip_ && !encoding.empty() && !beast::iequals(encoding, "identity")) {
       return Refuse({415, "Content-Encoding: expected gzip"});
     }
+    request_.json_bytes = NumberOf(message["Inference-Header-Content-Length"]);
     takes_gzip_ = Names(message[http::field::accept_encoding], "gzip");
     const auto method = message.method();
     if (method == http::verb::get || method == http::verb::head) return Answer();
@@ -247,6 +256,9 @@ class Connection final : public HttpConnection {
     if (answer.status == 405) answer_.set(http::field::allow, "GET, HEAD, POST");
     const bool goes_on = has_head && !is_refused_ && !service_.is_stopping;
     answer_.keep_alive(goes_on && parser_->keep_alive());
+    if (answer.json_bytes >= 0) {
+      answer_.set("Inference-Header-Content-Length", std::to_string(answer.json_bytes));
+    }
     if (answer.is_gzip) answer_.set(http::field::content_encoding, "gzip");
     answer_.content_length(answer.body.size());
     if (!is_head) answer_.body() = std::move(answer.body);

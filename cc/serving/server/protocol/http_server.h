@@ -22,6 +22,7 @@ struct HttpRequest {
   std::string method;  // GET, HEAD or POST
   std::string path;    // decoded, without the query
   std::string body;
+  int64_t json_bytes = -1;          // Inference-Header-Content-Length; -1: it is not there
   std::function<bool()> cancelled;  // whether the client has closed the connection
 };
 
@@ -29,7 +30,8 @@ struct HttpAnswer {
   int status = 200;
   std::string type;  // of the body, such as "application/json"
   std::string body;
-  bool is_gzip = false;  // the body is deflated
+  int64_t json_bytes = -1;  // of the body, before bytes of tensors; -1: there are none
+  bool is_gzip = false;     // the body is deflated
 };
 
 struct HttpOptions {

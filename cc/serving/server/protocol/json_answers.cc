@@ -186,6 +186,21 @@ Status Print(const Message& message, std::string* json) {
 
 }  // namespace
 
+Status WriteFlat(const TensorProto& tensor, std::string* json) {
+  int64_t elements = 1;
+  for (const auto& dim : tensor.tensor_shape().dim()) elements *= dim.size();
+  rapidjson::StringBuffer buffer;
+  Writer writer(buffer);
+  Status status;
+  writer.StartArray();
+  for (int i = 0; status.ok() && i < elements; ++i) {
+    status = WriteElement(tensor, i, false, &writer);
+  }
+  writer.EndArray();
+  json->assign(buffer.GetString(), buffer.GetSize());
+  return status;
+}
+
 Status WriteJson(const wire::PredictResponse& answer, JsonFormat format, std::string* text) {
   rapidjson::StringBuffer buffer;
   Writer json(buffer);

@@ -11,6 +11,9 @@
 
 namespace group_embedding::server {
 
+// The elements of a tensor as one list; strings that are no UTF-8 as {"b64": ...}.
+Status WriteFlat(const tensorflow::TensorProto& tensor, std::string* json);
+
 // {"predictions": ...} or {"outputs": ...}. Strings of outputs whose name ends in "_bytes", and
 // those that are no UTF-8, become {"b64": "..."}. Rows need one size of the first dim in all
 // outputs.

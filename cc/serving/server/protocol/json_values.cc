@@ -38,6 +38,7 @@ uint16_t HalfBits(float value) {
   const uint16_t sign = std::signbit(value) ? 0x8000 : 0;
   const double magnitude = std::abs(static_cast<double>(value));
   if (magnitude >= 65520) return sign | 0x7c00;
+  if (magnitude == 0) return sign;  // which has no exponent
   int exponent = 0;
   std::frexp(magnitude, &exponent);
   const int unit = std::max(exponent - 11, -24);  // of the last place

@@ -15,38 +15,6 @@ namespace {
 
 Status Bad(const std::string& what) { return Status(StatusCode::INVALID_ARGUMENT, what); }
 
-int HttpStatus(StatusCode code) {
-  switch (code) {
-    case StatusCode::OK:
-      return 200;
-    case StatusCode::INVALID_ARGUMENT:
-    case StatusCode::FAILED_PRECONDITION:
-    case StatusCode::OUT_OF_RANGE:
-      return 400;
-    case StatusCode::UNAUTHENTICATED:
-      return 401;
-    case StatusCode::PERMISSION_DENIED:
-      return 403;
-    case StatusCode::NOT_FOUND:
-      return 404;
-    case StatusCode::ALREADY_EXISTS:
-    case StatusCode::ABORTED:
-      return 409;
-    case StatusCode::RESOURCE_EXHAUSTED:
-      return 429;
-    case StatusCode::CANCELLED:
-      return 499;
-    case StatusCode::UNIMPLEMENTED:
-      return 501;
-    case StatusCode::UNAVAILABLE:
-      return 503;
-    case StatusCode::DEADLINE_EXCEEDED:
-      return 504;
-    default:
-      return 500;
-  }
-}
-
 // /v1/models/NAME[/versions/V|/labels/L][:verb|/metadata]; verb is "" for a GET without one.
 Status ReadPath(const std::string& method, const std::string& path, wire::ModelSpec* spec,
                 std::string* verb) {
@@ -158,6 +126,38 @@ std::string ListModels(const Models& models) {
 }
 
 }  // namespace
+
+int HttpStatus(StatusCode code) {
+  switch (code) {
+    case StatusCode::OK:
+      return 200;
+    case StatusCode::INVALID_ARGUMENT:
+    case StatusCode::FAILED_PRECONDITION:
+    case StatusCode::OUT_OF_RANGE:
+      return 400;
+    case StatusCode::UNAUTHENTICATED:
+      return 401;
+    case StatusCode::PERMISSION_DENIED:
+      return 403;
+    case StatusCode::NOT_FOUND:
+      return 404;
+    case StatusCode::ALREADY_EXISTS:
+    case StatusCode::ABORTED:
+      return 409;
+    case StatusCode::RESOURCE_EXHAUSTED:
+      return 429;
+    case StatusCode::CANCELLED:
+      return 499;
+    case StatusCode::UNIMPLEMENTED:
+      return 501;
+    case StatusCode::UNAVAILABLE:
+      return 503;
+    case StatusCode::DEADLINE_EXCEEDED:
+      return 504;
+    default:
+      return 500;
+  }
+}
 
 RestAnswer AnswerRest(Models& models, const Request& request, const std::string& method,
                       const std::string& path, const std::string& body) {

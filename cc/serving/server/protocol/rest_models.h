@@ -12,6 +12,9 @@ struct RestAnswer {
   std::string json;
 };
 
+// As TensorFlow Serving translates codes.
+int HttpStatus(StatusCode code);
+
 // method: "GET" or "POST".
 RestAnswer AnswerRest(Models& models, const Request& request, const std::string& method,
                       const std::string& path, const std::string& body);

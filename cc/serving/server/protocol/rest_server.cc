@@ -2,12 +2,17 @@
 
 #include "serving/server/operations/live.h"
 #include "serving/server/protocol/json_answers.h"
+#include "serving/server/protocol/rest_inference.h"
 #include "serving/server/protocol/rest_models.h"
 
 namespace group_embedding::server {
 namespace {
 
-constexpr char kModels[] = "/v1/";
+constexpr char kModels[] = "/v1/", kInference[] = "/v2";
+
+bool BeginsWith(const std::string& path, const char* beginning) {
+  return path.rfind(beginning, 0) == 0;
+}
 
 HttpOptions OptionsOf(const Options& options) {
   HttpOptions http;
@@ -39,15 +44,17 @@ RestServer::RestServer(Models& models, const Options& options)
 Status RestServer::Start() { return http_.Start(); }
 
 std::optional<HttpAnswer> RestServer::Probe(const HttpRequest& http) const {
-  if (http.path == "/healthz") return Text(200, "ok\n");
-  if (http.path != "/readyz") return std::nullopt;
+  if (http.path == "/healthz" || http.path == "/v2/health/live") return Text(200, "ok\n");
+  if (http.path != "/readyz" && http.path != "/v2/health/ready") return std::nullopt;
   if (is_draining_) return Text(503, "the server stops\n");
   const std::string missing = models_.NotReady();
   return missing.empty() ? Text(200, "ok\n") : Text(503, missing);
 }
 
 HttpAnswer RestServer::Answer(const HttpRequest& http) {
-  if (http.path.rfind(kModels, 0) == 0) return AnswerModels(http);
+  if (BeginsWith(http.path, kModels) || BeginsWith(http.path, kInference)) {
+    return AnswerModels(http);
+  }
   const bool is_metrics = http.path == "/metrics" || http.path == "/monitoring/prometheus/metrics";
   const bool is_probe = http.path == "/healthz" || http.path == "/readyz";
   if (!is_metrics && !is_probe && http.path != "/") {
@@ -65,6 +72,7 @@ HttpAnswer RestServer::AnswerModels(const HttpRequest& http) {
       std::chrono::system_clock::now() +
       std::chrono::microseconds(static_cast<int64_t>(options_.timeout_seconds * 1e6));
   request.cancelled = http.cancelled;
+  if (BeginsWith(http.path, kInference)) return AnswerInference(models_, request, http);
   const std::string method = http.method == "POST" ? "POST" : "GET";
   RestAnswer rest = AnswerRest(models_, request, method, http.path, http.body);
   return {rest.http_status, "application/json", std::move(rest.json)};

@@ -281,4 +281,14 @@ Status ToProto(const GeTensor& tensor, TensorProto* proto) {
                                                DtypeName(tensor.dtype));
 }
 
+void WriteRaw(const TensorProto& proto, std::string* raw) {
+  ForDtype(proto.dtype(), [&](auto layout) {
+    using T = typename decltype(layout)::T;
+    for (const auto value : decltype(layout)::values(proto)) {
+      const T element = static_cast<T>(value);
+      raw->append(reinterpret_cast<const char*>(&element), sizeof(element));
+    }
+  });
+}
+
 }  // namespace group_embedding::server

@@ -40,6 +40,9 @@ class InputTensors {
 // Writes an output as TensorFlow Serving does: into the field of its dtype, not tensor_content.
 Status ToProto(const GeTensor& tensor, tensorflow::TensorProto* proto);
 
+// Appends the elements of an output, whose dtype has numbers, as they are in memory.
+void WriteRaw(const tensorflow::TensorProto& proto, std::string* raw);
+
 // "int64", or "dtype 77".
 std::string DtypeName(int32_t dtype);
 
