@@ -37,6 +37,7 @@ if TYPE_CHECKING:  # what `_NAMES` loads when it is used
     from group_embedding import serving
     from group_embedding.compat import convert, hugectr, sok
     from group_embedding.compat.deeprec import parquet
+    from group_embedding.compat.deeprec import tensorflow as deeprec
     from group_embedding.compat.deeprec.patch import patch_tensorflow
     from group_embedding.compat.deeprec.staged import make_prefetch_hook, prefetch_join, staged
     from group_embedding.feature_column import (
