@@ -317,6 +317,35 @@ def test_core_exports_names_of_the_project_alone():
         assert names and not [name for name in names if "group_embedding" not in name]
 
 
+# Each is compiled for every architecture of a wheel. A change that needs more kernels says so here;
+# one that needs fewer lowers the number.
+MOST_KERNELS = 234
+# These sum up gradients; most of them then update rows by a rule.
+OF_ROWS = ("ReduceRowsKernel", "StreamRowsKernel", "TakeLongRowsKernel")
+MOST_KERNELS_OF_ROWS = 132
+
+
+def test_the_core_has_no_more_kernels_than_its_budget():
+    # Given the names of the core's functions
+    (core, *_), _ = built_libraries()
+    lines = output_of("nm", "-C", "--defined-only", core).splitlines()
+    found = (re.search(r"(\w+Kernel)(<.*>)?\(", line) for line in lines)
+
+    # When those of its own kernels are counted, each with its template arguments
+    kernels = {
+        (one[1], one[2])
+        for one in found
+        if one and not re.search("device_stub|cub::|^Launch", one.string.split(maxsplit=2)[2])
+    }
+    if not kernels:
+        pytest.skip("the core is built without CUDA")
+    of_rows = [kernel for kernel, _ in kernels if kernel in OF_ROWS]
+
+    # Then they are no more than their budget
+    assert len(kernels) <= MOST_KERNELS
+    assert len(of_rows) <= MOST_KERNELS_OF_ROWS
+
+
 def test_libraries_hold_no_copy_of_the_core():
     # Given the libraries that use the core
     cores, others = built_libraries()
