@@ -36,8 +36,8 @@ class Watch:
             says what happened, and ends a hanging rank of its own host.
         gather: a collective: a string of this rank -> those of all ranks.
         on_loss: on_loss(sentence, all_live) is called when another rank has ended otherwise than
-            well, hosts do not reach each other, or ranks wait for each other in different calls:
-            then all live.
+            well, this one ends by an error, hosts do not reach each other, or ranks wait for each
+            other in different calls: then all live.
         pending: returns the calls that this rank waits in, [(key, description, seconds)]; the key
             is the same on all ranks that make the call.
 
@@ -109,7 +109,10 @@ class Watch:
                 sentence = f"{self._left} has left: its program has ended"
                 print(f"{self._who}: {sentence}", file=sys.stderr, flush=True)
         elif not issubclass(kind, KeyboardInterrupt):
-            self._say(raised=f"{kind.__name__}: {error_line(text)}")
+            raised = f"{kind.__name__}: {error_line(text)}"
+            self._say(raised=raised)
+            # Ranks that wait for this one may see its memory end before they hear of the error.
+            self._on_loss(f"{self._who} raised {raised}", False)
         self._raised_before(kind, error, traceback)
 
     def _on_terminate(self, number, _):
