@@ -224,8 +224,8 @@ def _keyed_tables():
     optimizer.finalize_variable_values(tables)
     buffer, text = ge.route_ids(tables, ids, "sum").batches[0]
     sizes = library().batch_sizes_from_string(text=text)
-    for prefetch in (library().prefetch_rows, library().bring_rows):  # its older name
-        prefetch(
+    for name in ("prefetch", "bring"):  # the op's older name
+        getattr(library(), f"{name}_rows")(
             tables=[table.table_handle for table in tables],
             batch=buffer,
             sizes=sizes,

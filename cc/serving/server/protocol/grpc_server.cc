@@ -16,7 +16,7 @@ namespace {
 
 // For answers that compute nothing, and for gRPC itself.
 constexpr int kOtherThreads = 16;
-// Of a connection: its requests at a time; how long it may be idle; and its age, after which a
+// Limits of a connection: its requests at a time; how long it may be idle; and its age, after which a
 // client connects anew, which requests do not see.
 constexpr int kMostMetadataBytes = 16 << 10, kMostStreams = 1024;
 constexpr int kMostIdleMs = 600'000, kMostAgeMs = 3'600'000, kAgeGraceMs = 60'000;
@@ -167,7 +167,7 @@ Status GrpcServer::Start() {
   builder.SetMaxReceiveMessageSize(static_cast<int>(options_.max_message_bytes));
   builder.SetMaxSendMessageSize(static_cast<int>(options_.max_message_bytes));
   builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);  // a port in use is an error
-  // Of strangers: gRPC's defaults are no limit, but for metadata.
+  // Limits for strangers: gRPC has none by default, but for metadata.
   builder.AddChannelArgument(GRPC_ARG_MAX_METADATA_SIZE, kMostMetadataBytes);
   builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, kMostStreams);
   builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_IDLE_MS, kMostIdleMs);
