@@ -16,8 +16,8 @@ namespace {
 
 // For answers that compute nothing, and for gRPC itself.
 constexpr int kOtherThreads = 16;
-// Limits of a connection: its requests at a time; how long it may be idle; and its age, after which a
-// client connects anew, which requests do not see.
+// Limits of a connection: its requests at a time; how long it may be idle; and its age, after which
+// a client connects anew, which requests do not see.
 constexpr int kMostMetadataBytes = 16 << 10, kMostStreams = 1024;
 constexpr int kMostIdleMs = 600'000, kMostAgeMs = 3'600'000, kAgeGraceMs = 60'000;
 
