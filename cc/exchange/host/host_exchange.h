@@ -17,8 +17,9 @@
 // Errors: a call ends with an error sentence if this rank called End, if another rank has ended
 // without making the call or describes it differently, if its memory does not hold a message, or if
 // a call of the same name is running. The exchange does not notice a rank that died, hangs, or
-// waits in another call. The watch over ranks (group_embedding/ranks/exchange/liveness) does: it reads
-// Waiting and calls End. The memory is freed when all processes have ended, killed ones included.
+// waits in another call. The watch over ranks (group_embedding/ranks/exchange/liveness) does: it
+// reads Waiting and calls End. The memory is freed when all processes have ended, killed ones
+// included.
 #pragma once
 
 #include <chrono>
