@@ -103,7 +103,7 @@ def build(wanted, name):
     folder = OBJECTS / name
     ninja = NinjaFile(cuda=None)
     generated = _add_messages(ninja, _include_of(wanted), folder / "proto")
-    flags = f"-I{folder / 'proto'} -DGROUP_EMBEDDING_VERSION='\"{_version()}\"'"
+    flags = f"-I{folder / 'proto'} -DGE_SERVE_VERSION='\"{_version()}\"'"
     # What protoc writes has warnings of its own. A few files that include it all compile in a
     # fraction of the time.
     messages = ninja.objects(

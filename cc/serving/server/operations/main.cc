@@ -49,7 +49,7 @@ Status StartModels(Models& models, const sigset_t& signals) {
 }
 
 void PrintVersions() {
-  std::printf("ge-serve %s\n", GROUP_EMBEDDING_VERSION);
+  std::printf("ge-serve %s\n", GE_SERVE_VERSION);
   std::printf("gRPC %s\n", grpc::Version().c_str());
   std::printf("protobuf %s\n",
               google::protobuf::internal::VersionString(GOOGLE_PROTOBUF_VERSION).c_str());

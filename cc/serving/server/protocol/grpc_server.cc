@@ -113,7 +113,7 @@ class GrpcServer::Inferences : public inference::GRPCInferenceService::Service {
   Status ServerMetadata(grpc::ServerContext*, const inference::ServerMetadataRequest*,
                         inference::ServerMetadataResponse* answer) override {
     answer->set_name("ge-serve");
-    answer->set_version(GROUP_EMBEDDING_VERSION);
+    answer->set_version(GE_SERVE_VERSION);
     return Status::OK;
   }
   Status ModelMetadata(grpc::ServerContext*, const inference::ModelMetadataRequest* message,

@@ -228,7 +228,7 @@ HttpAnswer AnswerInference(Models& models, const Request& request, const HttpReq
   static const std::regex kPath("/v2/models/([^/]+)(?:/versions/([0-9]+))?(/ready|/infer)?");
   HttpAnswer answer{200, kJson, "{}"};
   if (http.path == "/v2" || http.path == "/v2/") {
-    answer.body = "{\"name\": \"ge-serve\", \"version\": \"" GROUP_EMBEDDING_VERSION
+    answer.body = "{\"name\": \"ge-serve\", \"version\": \"" GE_SERVE_VERSION
                   "\", \"extensions\": [\"binary_tensor_data\"]}";
     return answer;
   }
