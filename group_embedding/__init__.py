@@ -129,7 +129,8 @@ _NAMES = {
         "StorageType",
     ],
 }
-_MODULES = ("serving", *import_paths.PATHS)
+# Not `deeprec`: importing it turns TensorFlow 2's behaviour off, which no attribute does.
+_MODULES = ("serving", *(path for path in import_paths.PATHS if path != "deeprec"))
 
 import_paths.install()
 

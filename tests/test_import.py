@@ -45,7 +45,7 @@ def test_the_package_shows_the_names_of_a_first_program():
 
 
 def test_every_name_that_is_not_shown_is_there_when_it_is_used():
-    names = {*import_paths.PATHS, "serving", *(n for names in ge._NAMES.values() for n in names)}
+    names = {*ge._MODULES, *(n for names in ge._NAMES.values() for n in names)}
     assert len(names) > 30
 
     found = {name: getattr(ge, name) for name in names}
@@ -55,7 +55,7 @@ def test_every_name_that_is_not_shown_is_there_when_it_is_used():
         ge.lokup  # noqa: B018
 
 
-@pytest.mark.parametrize("path", sorted(import_paths.PATHS))
+@pytest.mark.parametrize("path", sorted({*import_paths.PATHS} - {"deeprec"}))
 def test_an_import_path_names_the_module_itself(path):
     # Given a path that scripts import
     real = importlib.import_module(f"group_embedding.{import_paths.PATHS[path]}")
@@ -75,6 +75,23 @@ def test_a_class_that_a_file_of_keras_names_is_found_below_a_path():
     assert module.DLRM is ge.models.DLRM
     with pytest.raises(ModuleNotFoundError, match="group_embedding.models.dlrn"):
         importlib.import_module("group_embedding.models.dlrn")
+
+
+def test_deeprecs_tensorflow_comes_by_an_import_alone():
+    # It turns TensorFlow 2's behaviour off, for the whole process.
+    program = (
+        "import group_embedding as ge\n"
+        "print(hasattr(ge, 'deeprec'))\n"
+        "import group_embedding.deeprec as tf\n"
+        "print(tf.__name__, ge.deeprec is tf, tf.executing_eagerly())\n"
+    )
+
+    run = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+
+    name = "group_embedding.compat.deeprec.tensorflow"
+    assert run.stdout.split() == ["False", name, "True", "False"]
 
 
 def test_a_command_is_found_by_its_path():
