@@ -323,6 +323,20 @@ def test_the_oldest_idle_connection_makes_place(start, model, tmp_path):
         assert first.recv(100).startswith(b"HTTP/1.1 200 ")
 
 
+def test_slow_bodies_make_place_for_probes(start, model, tmp_path):
+    # Given a server all of whose connections wait for the rest of a body
+    server = start({"m": model(tmp_path / "1")}, "--rest-connections", "8")
+    with contextlib.ExitStack() as stack:
+        slow = [stack.enter_context(connect(server)) for _ in range(8)]
+        for connection in slow:
+            connection.sendall(POST + b"Content-Length: 1000\r\n\r\n{")
+        time.sleep(0.2)
+
+        # When a probe comes, Then it is answered, in the place of the oldest of them
+        assert http(server, "/healthz")[0] == 200
+        assert read(slow[0], 5) == (b"", True)
+
+
 def test_readiness_ends_with_the_signal_to_stop(start, model, tmp_path):
     # Given a server with a request in flight
     server = start({"m": model(tmp_path / "1")})

@@ -48,7 +48,8 @@ class Connection final : public HttpConnection {
 
   void Start(std::function<void()> ended) override {
     ended_ = std::move(ended);
-    Lowest().socket().set_option(asio::ip::tcp::no_delay(true));
+    Error ignored;  // the client may be gone
+    Lowest().socket().set_option(asio::ip::tcp::no_delay(true), ignored);
     if constexpr (std::is_same_v<Stream, Plain>) {
       ReadHead();
     } else {
@@ -57,17 +58,16 @@ class Connection final : public HttpConnection {
     }
   }
 
-  bool is_idle() const override { return state_ == State::kIdle; }
-
-  bool CloseIfIdle() override {
-    if (!is_idle()) return false;
+  bool CloseIfIdle(bool also_in_body) override {
+    const bool is_idle = state_ == State::kIdle || (also_in_body && state_ == State::kInBody);
+    if (!is_idle) return false;
     state_ = State::kClosing;
     Lowest().close();
     return true;
   }
 
  private:
-  enum class State { kIdle, kAnswering, kClosing, kEnded };
+  enum class State { kIdle, kInBody, kAnswering, kClosing, kEnded };
 
   beast::tcp_stream& Lowest() { return beast::get_lowest_layer(stream_); }
 
@@ -154,6 +154,7 @@ class Connection final : public HttpConnection {
     if (!expected.empty() && !beast::iequals(expected, "100-continue")) {
       return Refuse({417, "Expect: expected 100-continue"});
     }
+    state_ = State::kInBody;
     Lowest().expires_after(kBody);
     if (expected.empty()) return ReadBody({}, 0);
     static constexpr std::string_view kContinue = "HTTP/1.1 100 Continue\r\n\r\n";
@@ -182,6 +183,7 @@ class Connection final : public HttpConnection {
   }
 
   void Answer() {
+    state_ = State::kAnswering;
     Lowest().expires_never();
     if (request_.method != "POST") {
       if (auto answer = service_.at_once(request_)) return Write(std::move(*answer));
@@ -210,7 +212,7 @@ class Connection final : public HttpConnection {
       if (inflated == Inflated::kTooLarge) refusal = kTooLarge;
       if (inflated == Inflated::kMalformed) refusal = {400, "malformed request: expected gzip"};
     }
-    HttpAnswer answer = refusal.status == 200 ? service_.handler(request_) : AnswerOf(refusal);
+    HttpAnswer answer = refusal.status == 200 ? Handle() : AnswerOf(refusal);
     if (takes_gzip_ && answer.body.size() >= kLeastDeflatedBytes) {
       if (std::string deflated = Deflate(answer.body); !deflated.empty()) {
         answer.body = std::move(deflated);
@@ -218,6 +220,15 @@ class Connection final : public HttpConnection {
       }
     }
     return answer;
+  }
+
+  // An exception, as for want of memory, is the request's alone.
+  HttpAnswer Handle() {
+    try {
+      return service_.handler(request_);
+    } catch (const std::exception& error) {
+      return AnswerOf({500, std::string("the request failed: ") + error.what()});
+    }
   }
 
   HttpAnswer AnswerOf(const HttpRefusal& refusal) {

@@ -57,9 +57,9 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   virtual ~HttpConnection() = default;
   // Reads requests and answers them until the connection ends; then calls `ended`.
   virtual void Start(std::function<void()> ended) = 0;
-  // Ends it if it waits for a head or for a part of one. False: a request is being answered.
-  virtual bool CloseIfIdle() = 0;
-  virtual bool is_idle() const = 0;
+  // Ends it if it waits for a head, or for the rest of one; or also of a body. False: a request is
+  // being answered.
+  virtual bool CloseIfIdle(bool also_in_body) = 0;
 };
 
 // `context` is of TLS; null: the connection is plain.

@@ -141,16 +141,18 @@ class HttpServer::Listener {
     (*place)->Start([this, place] { connections_.erase(place); });
   }
 
-  // False: each is answering a request.
+  // The oldest that waits for a head, or else for a body. False: each is answering a request.
   bool CloseOldestIdle() {
-    for (const auto& connection : connections_) {
-      if (connection->CloseIfIdle()) return true;
+    for (const bool also_in_body : {false, true}) {
+      for (const auto& connection : connections_) {
+        if (connection->CloseIfIdle(also_in_body)) return true;
+      }
     }
     return false;
   }
 
   void CloseIdle() {
-    for (const auto& connection : connections_) connection->CloseIfIdle();
+    for (const auto& connection : connections_) connection->CloseIfIdle(false);
   }
 
   asio::io_context io_{1};

@@ -134,6 +134,7 @@ Status WriteAnswer(const wire::PredictResponse& predicted,
   rapidjson::StringBuffer buffer;
   Writer json(buffer);
   std::string binary;
+  bool any_binary = false;
   json.StartObject();
   json.Key("model_name");
   WriteText(message.model_name(), &json);
@@ -159,6 +160,7 @@ Status WriteAnswer(const wire::PredictResponse& predicted,
     const bool is_binary =
         asked.outputs().empty() ? all_binary : binary_outputs.count(output.name()) != 0;
     if (is_binary) {
+      any_binary = true;
       json.Key("parameters");
       json.StartObject();
       json.Key("binary_data_size");
@@ -176,9 +178,9 @@ Status WriteAnswer(const wire::PredictResponse& predicted,
   }
   json.EndArray();
   json.EndObject();
-  answer->type = binary.empty() ? kJson : "application/octet-stream";
+  answer->type = any_binary ? "application/octet-stream" : kJson;
   answer->body.assign(buffer.GetString(), buffer.GetSize());
-  if (!binary.empty()) answer->json_bytes = static_cast<int64_t>(answer->body.size());
+  if (any_binary) answer->json_bytes = static_cast<int64_t>(answer->body.size());
   answer->body += binary;
   return Status::OK;
 }
