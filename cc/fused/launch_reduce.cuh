@@ -11,6 +11,8 @@
 namespace group_embedding {
 
 struct ReducePlan {
+  bool HasPlain() const { return has[kOneWord] || has[kFewWords]; }
+
   std::vector<GradientsOfFeature> features;  // table by table
   std::vector<ReduceTask> tasks;
   Weighting weighting;
@@ -180,17 +182,17 @@ class ReduceLauncher {
   template <typename Sink>
   void Reduce(const typename Sink::Common& common) {
     if (error_ != cudaSuccess) return;
-    ForWeighting<Sink>([&](auto weighting) {
+    ForWeighting<Sink::kKind>([&](auto weighting) {
       ReduceRowsKernel<T, weighting.value, Sink>
           <<<NumBlocks(), kReduceThreads, 0, stream_>>>(args_, Sinks<Sink>(), common);
     });
   }
 
-  // As Reduce, by a kernel of the caller's: kernel_of(weighting).
+  // As Reduce for tables of kOneWord, by a kernel of the caller's: kernel_of(weighting).
   template <typename Sink, typename KernelOf>
   void ReduceWith(const typename Sink::Common& common, const KernelOf& kernel_of) {
     if (error_ != cudaSuccess) return;
-    ForWeighting<Sink>([&](auto weighting) {
+    ForWeighting<kOneWord>([&](auto weighting) {
       kernel_of(weighting)<<<NumBlocks(), kReduceThreads, 0, stream_>>>(args_, Sinks<Sink>(),
                                                                         common);
     });
@@ -203,14 +205,13 @@ class ReduceLauncher {
         <<<static_cast<unsigned>(2 * NumMultiprocessors()), kAddThreads, 0, stream_>>>(args_);
   }
 
-  // After AddPieces.
+  // After AddPieces. A sink of kFewWords takes the long rows of all plain tables.
   template <typename Sink>
   void TakeLongRows(const typename Sink::Common& common) {
+    static_assert(Sink::kKind != kOneWord);
     if (args_.num_ids <= kPieceEntries || error_ != cudaSuccess) return;
-    ForWeighting<Sink>([&](auto weighting) {
-      TakeLongRowsKernel<T, weighting.value, Sink>
-          <<<SeveralEach(), kReduceThreads, 0, stream_>>>(args_, Sinks<Sink>(), common);
-    });
+    TakeLongRowsKernel<T, Sink>
+        <<<SeveralEach(), kReduceThreads, 0, stream_>>>(args_, Sinks<Sink>(), common);
   }
 
   // The kernel of what else is done with unique rows, by any number of blocks of kReduceThreads.
@@ -226,17 +227,16 @@ class ReduceLauncher {
   static unsigned SeveralEach() { return static_cast<unsigned>(4 * NumMultiprocessors()); }
   unsigned NumBlocks() const { return static_cast<unsigned>(plan_.max_blocks + args_.num_owners); }
 
-  // Calls body with the Weighting that the sink's tables need. Those of kAnyTable share one, as
-  // their kernels take long to compile.
-  template <typename Sink, typename Body>
+  // Calls body with the Weighting that tables of a kind need. Only kOneWord has kernels without
+  // weights: they gain most, and each kernel takes long to compile.
+  template <TableKind kKind, typename Body>
   void ForWeighting(const Body& body) const {
-    if constexpr (Sink::kKind == kAnyTable) {
-      body(std::integral_constant<Weighting, Weighting::kClipping>{});
-    } else if (plan_.weighting == Weighting::kNone) {
-      body(std::integral_constant<Weighting, Weighting::kNone>{});
-    } else {
-      body(std::integral_constant<Weighting, Weighting::kWeights>{});
+    if constexpr (kKind == kOneWord) {
+      constexpr Weighting kNone = Weighting::kNone;
+      if (plan_.weighting == kNone) return body(std::integral_constant<Weighting, kNone>{});
     }
+    constexpr Weighting kAll = kKind == kAnyTable ? Weighting::kClipping : Weighting::kWeights;
+    body(std::integral_constant<Weighting, kAll>{});
   }
 
   template <typename Sink>

@@ -11,22 +11,14 @@ namespace group_embedding {
 
 using PlainRules = RuleList<Sgd, Adagrad, RowwiseAdagrad, Adam>;
 
-// Calls `body` with the sink of such plain tables for the rule, if there is one.
-template <typename T, TableKind kKind, typename Body, typename... Rules>
+// Calls `body` with the sink of plain tables for the rule, if there is one.
+template <typename T, typename Body, typename... Rules>
 void ForPlainSink(RuleIndex rule, RuleList<Rules...>, Body&& body) {
   ForRule(rule, [&](auto chosen) {
     if constexpr ((std::is_same_v<decltype(chosen), Rules> || ...)) {
-      body(ApplyPlainRule<T, decltype(chosen), kKind>{});
+      body(ApplyPlainRule<T, decltype(chosen)>{});
     }
   });
-}
-
-// Calls `body` with the sinks that the tables need.
-template <typename T, typename Body>
-void ForSinks(const ReducePlan& plan, RuleIndex rule, Body&& body) {
-  if (plan.has[kOneWord]) ForPlainSink<T, kOneWord>(rule, PlainRules{}, body);
-  if (plan.has[kFewWords]) ForPlainSink<T, kFewWords>(rule, PlainRules{}, body);
-  if (plan.has[kAnyTable]) body(ApplyRule<T>{});
 }
 
 template <typename T>
@@ -50,25 +42,30 @@ cudaError_t LaunchUpdate(const Group& group, const SortedRows& sorted, const Upd
   }
   int64_t max_plain_columns = 0;
   if (args.has_float_slots && !sorted.has_wide_keys) {
-    ForPlainSink<T, kFewWords>(update.rule, PlainRules{},
-                               [&](auto sink) { max_plain_columns = decltype(sink)::kMaxColumns; });
+    ForPlainSink<T>(update.rule, PlainRules{},
+                    [&](auto sink) { max_plain_columns = decltype(sink)::kMaxColumns; });
   }
   ReducePlan plan = PlanReduce(group, alignments, max_plain_columns);
   if (plan.max_blocks > INT32_MAX) return cudaErrorInvalidConfiguration;
   ReduceLauncher<T> launcher(group, sorted, &plan, sinks, scratch, stream);
-  ForSinks<T>(plan, update.rule, [&](auto sink) {
-    using Sink = decltype(sink);
-    if constexpr (Sink::kKind == kOneWord) {
+  auto for_plain = [&](auto&& body) { ForPlainSink<T>(update.rule, PlainRules{}, body); };
+  if (plan.has[kOneWord]) {
+    for_plain([&](auto sink) {
+      using Sink = decltype(sink);
       launcher.template ReduceWith<Sink>(args, [](auto weighting) {
         return StreamRowsKernel<T, decltype(weighting)::value, typename Sink::UpdateRule>;
       });
-    } else {
-      launcher.template Reduce<Sink>(args);
-    }
-  });
+    });
+  }
+  if (plan.has[kFewWords]) {
+    for_plain([&](auto sink) { launcher.template Reduce<decltype(sink)>(args); });
+  }
+  if (plan.has[kAnyTable]) launcher.template Reduce<ApplyRule<T>>(args);
   launcher.AddPieces();
-  ForSinks<T>(plan, update.rule,
-              [&](auto sink) { launcher.template TakeLongRows<decltype(sink)>(args); });
+  if (plan.HasPlain()) {
+    for_plain([&](auto sink) { launcher.template TakeLongRows<decltype(sink)>(args); });
+  }
+  if (plan.has[kAnyTable]) launcher.template TakeLongRows<ApplyRule<T>>(args);
   return launcher.End();
 }
 

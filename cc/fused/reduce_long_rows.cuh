@@ -78,7 +78,7 @@ __device__ __forceinline__ void SumPieces(const PiecesOfRow& pieces, int32_t col
 }
 
 // The first team of a warp gives a long row to the sink.
-template <typename Vector, bool kAtOnce, Weighting weighting, typename Sink>
+template <typename Vector, bool kAtOnce, typename Sink>
 __device__ void TakeLongRow(const ReduceArgs& args, const ReduceTask& task, const Team& team,
                             uint32_t unique, const typename Sink::Common& common,
                             typename Sink::template Team<Vector, kAtOnce>& writer) {
@@ -89,7 +89,7 @@ __device__ void TakeLongRow(const ReduceArgs& args, const ReduceTask& task, cons
   auto sum_of = [&](int c, float(&sum)[Vector::kSize]) {
     if (is_there && column_of(c) < task.dim) SumPieces(pieces, column_of(c), sum);
   };
-  const bool clips = weighting == Weighting::kClipping && task.max_norm > 0 && is_there;
+  const bool clips = Sink::kKind == kAnyTable && task.max_norm > 0 && is_there;
   RowClip<Vector> clip{args, task, team};
   if (clips) {
     for (int c = 0; c < num_columns; ++c) {
@@ -118,8 +118,9 @@ __device__ void TakeLongRow(const ReduceArgs& args, const ReduceTask& task, cons
   }
 }
 
-// A warp works for one long row after the other.
-template <typename T, Weighting weighting, typename Sink>
+// A warp works for one long row after the other. One kernel has all plain tables: long rows are
+// few.
+template <typename T, typename Sink>
 __global__ void __launch_bounds__(kReduceThreads)
     TakeLongRowsKernel(const __grid_constant__ ReduceArgs args, const typename Sink::Table* sinks,
                        const __grid_constant__ typename Sink::Common common) {
@@ -130,14 +131,13 @@ __global__ void __launch_bounds__(kReduceThreads)
        r += num_warps) {
     const LongRow row = args.long_rows[r];
     const ReduceTask task = args.tasks[row.table];
-    if (task.kind != Sink::kKind) continue;
+    if ((task.kind == kAnyTable) != (Sink::kKind == kAnyTable)) continue;
     const Team team(task.shape.team_bits);
-    ForSinkTeam<T, Sink>(task, [&](auto vector, auto at_once) {
+    ForSinkTeam<T, Sink, /*kAllPlain=*/true>(task, [&](auto vector, auto at_once) {
       using Vector = decltype(vector);
       typename Sink::template Team<Vector, at_once.value> writer(args, row.table, sinks[row.table],
                                                                  common, team, shared);
-      TakeLongRow<Vector, at_once.value, weighting, Sink>(args, task, team, row.unique, common,
-                                                          writer);
+      TakeLongRow<Vector, at_once.value, Sink>(args, task, team, row.unique, common, writer);
     });
   }
 }

@@ -11,16 +11,20 @@ struct StoredTable {
   GradientWire wire;
 };
 
+// What sinks that keep gradients have in common.
+struct StoreLimits {
+  static constexpr int kMaxColumns = 4;
+};
+
 // The sink that keeps the gradients, as the values of an IndexedSlices.
 template <typename T, TableKind kOfTables>
-struct StoreGradient {
+struct StoreGradient : StoreLimits {
   using Table = StoredTable;
   struct Shared {};
   struct Common {};
   static constexpr TableKind kKind = kOfTables;
   static constexpr int kBlocks = 4;
   static constexpr int64_t kMaxTaken = kPieceEntries + 1;  // all segments of a window
-  static constexpr int kMaxColumns = 4;
   __device__ static bool IsActive(const Common&) { return true; }
   __device__ static bool NeedsRow(const Common&) { return false; }
 
@@ -76,13 +80,6 @@ __global__ void __launch_bounds__(kReduceThreads)
   }
 }
 
-template <typename T, typename Body>
-void ForStores(const ReducePlan& plan, const Body& body) {
-  if (plan.has[kOneWord]) body(StoreGradient<T, kOneWord>{});
-  if (plan.has[kFewWords]) body(StoreGradient<T, kFewWords>{});
-  if (plan.has[kAnyTable]) body(StoreGradient<T, kAnyTable>{});
-}
-
 }  // namespace
 
 int64_t ReduceRowsScratchBytesCuda(const Group& group) {
@@ -102,7 +99,7 @@ cudaError_t ReduceRowsCuda(const Group& group, const SortedRows& sorted, const T
                       options.wires == nullptr ? as_it_is : options.wires[t]});
     stores_indices |= grads[t].indices != nullptr;
   }
-  ReducePlan plan = PlanReduce(group, alignments, StoreGradient<float, kAnyTable>::kMaxColumns);
+  ReducePlan plan = PlanReduce(group, alignments, StoreLimits::kMaxColumns);
   if (plan.max_blocks > INT32_MAX) return cudaErrorInvalidConfiguration;
   return ForDeviceType(group.dtype, [&](auto* type) {
     using T = std::remove_pointer_t<decltype(type)>;
@@ -110,9 +107,12 @@ cudaError_t ReduceRowsCuda(const Group& group, const SortedRows& sorted, const T
     if (stores_indices) {
       launcher.template ForUniqueRows<StoreGradient<T, kAnyTable>>(StoreIndicesKernel<>);
     }
-    ForStores<T>(plan, [&](auto sink) { launcher.template Reduce<decltype(sink)>({}); });
+    if (plan.has[kOneWord]) launcher.template Reduce<StoreGradient<T, kOneWord>>({});
+    if (plan.has[kFewWords]) launcher.template Reduce<StoreGradient<T, kFewWords>>({});
+    if (plan.has[kAnyTable]) launcher.template Reduce<StoreGradient<T, kAnyTable>>({});
     launcher.AddPieces();
-    ForStores<T>(plan, [&](auto sink) { launcher.template TakeLongRows<decltype(sink)>({}); });
+    if (plan.HasPlain()) launcher.template TakeLongRows<StoreGradient<T, kFewWords>>({});
+    if (plan.has[kAnyTable]) launcher.template TakeLongRows<StoreGradient<T, kAnyTable>>({});
     return launcher.End();
   });
 }

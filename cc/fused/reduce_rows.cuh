@@ -265,8 +265,9 @@ __device__ __forceinline__ void ReduceBlock(const ReduceArgs& args, const Reduce
   }
 }
 
-// Calls `body(vector, at_once)`, as of Sink::Team, for a table that the sink is for.
-template <typename T, typename Sink, typename Body>
+// Calls `body(vector, at_once)`, as of Sink::Team, for a table that the sink is for. kAllPlain: a
+// sink of kFewWords gets tables of kOneWord, too.
+template <typename T, typename Sink, bool kAllPlain = false, typename Body>
 __device__ __forceinline__ void ForSinkTeam(const ReduceTask& task, Body&& body) {
   const std::true_type at_once;
   const std::false_type one_by_one;
@@ -280,7 +281,8 @@ __device__ __forceinline__ void ForSinkTeam(const ReduceTask& task, Body&& body)
       if (task.shape.num_columns > 1) {
         if constexpr (kBytes >= kMinPlainBytes) body(vector, at_once);
       } else {
-        if constexpr (kBytes >= kMinPlainBytes && kBytes < 16) body(vector, one_by_one);
+        constexpr bool kIsTaken = kBytes >= kMinPlainBytes && (kBytes < 16 || kAllPlain);
+        if constexpr (kIsTaken) body(vector, one_by_one);
       }
     });
   }

@@ -11,18 +11,18 @@
 namespace group_embedding {
 
 // As the sink of update_any_table.cuh, for a rule known at compile time and float32 slots. The
-// rules of most models are worth kernels of their own. In tables of kOneWord it updates long rows
-// alone: stream_rows.cuh has the others.
+// rules of most models are worth kernels of their own. In tables of kOneWord this one updates long
+// rows alone: stream_rows.cuh has the others.
 //
 // Rows and slots are copied to shared memory while gradients are still added up: copies in flight
 // need no registers. A thread copies, reads and writes only its own columns. A staging slot `place`
 // holds a thread's vector of a row; a thread with several vectors has a staging slot for each.
-template <typename T, typename Rule, TableKind kOfTables>
+template <typename T, typename Rule>
 struct ApplyPlainRule {
   using Table = RuleTable<T>;
   using Common = RuleArgs;
   using UpdateRule = Rule;
-  static constexpr TableKind kKind = kOfTables;
+  static constexpr TableKind kKind = kFewWords;
   static constexpr int kBlocks = 4;
   using Slots = PlainSlots<T, Rule>;
   static constexpr bool kHasRowSlot = Slots::kHasRowSlot;
