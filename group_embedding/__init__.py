@@ -38,6 +38,19 @@ if TYPE_CHECKING:  # what `_NAMES` loads when it is used
     from group_embedding.compat import convert, hugectr, sok
     from group_embedding.compat.deeprec import parquet
     from group_embedding.compat.deeprec import tensorflow as deeprec
+    from group_embedding.compat.deeprec.collective_strategy import CollectiveStrategy
+    from group_embedding.compat.deeprec.options import (
+        CacheStrategy,
+        CBFFilter,
+        CheckpointOption,
+        CounterFilter,
+        EmbeddingVariableOption,
+        GlobalStepEvict,
+        InitializerOption,
+        L2WeightEvict,
+        StorageOption,
+        StorageType,
+    )
     from group_embedding.compat.deeprec.patch import patch_tensorflow
     from group_embedding.compat.deeprec.staged import make_prefetch_hook, prefetch_join, staged
     from group_embedding.feature_column import (
@@ -47,7 +60,6 @@ if TYPE_CHECKING:  # what `_NAMES` loads when it is used
     from group_embedding.lookups import RoutedIds, owner_of
     from group_embedding.ranks import exchange
     from group_embedding.ranks.distributed import (
-        CollectiveStrategy,
         DistributedOptimizer,
         Saver,
         broadcast_variables,
@@ -55,19 +67,7 @@ if TYPE_CHECKING:  # what `_NAMES` loads when it is used
     )
     from group_embedding.recommender import data
     from group_embedding.recommender import zoo as models
-    from group_embedding.variables import (
-        CacheStrategy,
-        CBFFilter,
-        CheckpointOption,
-        CounterFilter,
-        EmbeddingVariableOption,
-        EmbeddingVariableStatisticsHook,
-        GlobalStepEvict,
-        InitializerOption,
-        L2WeightEvict,
-        StorageOption,
-        StorageType,
-    )
+    from group_embedding.variables import EmbeddingVariableStatisticsHook, KeyedOptions
 
 __version__ = VERSION
 
@@ -101,6 +101,8 @@ __all__ = [
 
 # {where: names} of all others that programs write behind `ge.`; and modules.
 _NAMES = {
+    "compat.deeprec.collective_strategy": ["CollectiveStrategy"],
+    "compat.deeprec.options": [*import_paths.OPTIONS],
     "compat.deeprec.patch": ["patch_tensorflow"],
     "compat.deeprec.staged": ["make_prefetch_hook", "prefetch_join", "staged"],
     "feature_column": [
@@ -109,28 +111,15 @@ _NAMES = {
     ],
     "lookups": ["RoutedIds", "owner_of"],
     "ranks.distributed": [
-        "CollectiveStrategy",
         "DistributedOptimizer",
         "Saver",
         "broadcast_variables",
         "run_elastic",
     ],
-    "variables": [
-        "CBFFilter",
-        "CacheStrategy",
-        "CheckpointOption",
-        "CounterFilter",
-        "EmbeddingVariableOption",
-        "EmbeddingVariableStatisticsHook",
-        "GlobalStepEvict",
-        "InitializerOption",
-        "L2WeightEvict",
-        "StorageOption",
-        "StorageType",
-    ],
+    "variables": ["EmbeddingVariableStatisticsHook", "KeyedOptions"],
 }
 # Not `deeprec`: importing it turns TensorFlow 2's behaviour off, which no attribute does.
-_MODULES = ("serving", *(path for path in import_paths.PATHS if path != "deeprec"))
+_MODULES = ("serving", *(p for p in import_paths.PATHS if p != "deeprec" and "." not in p))
 
 import_paths.install()
 

@@ -52,7 +52,8 @@ class TableConfig:
         combined; the table itself is not changed. Infinity is no limit: it becomes `None`.
       dtype: "float32", "float16" or "bfloat16"; `None` leaves it to the layer that makes the table.
       trainable: Whether training changes the table.
-      ev_option: With `num_rows=None`, the `EmbeddingVariableOption`; `None`: its defaults.
+      ev_option: With `num_rows=None`, `ge.variables.KeyedOptions`, or DeepRec's
+        `EmbeddingVariableOption`; `None`: the defaults.
       key_dtype: With `num_rows=None`, the type of the keys: "int64", "int32", "uint32" or "uint64";
         `None`: "int64". Ids may be of any type whose values all are keys, as int32 ids of a table
         of int64 keys.
@@ -200,6 +201,27 @@ def check_choice(owner, attribute, value, choices):
         expected = ", ".join(repr(choice) for choice in choices)
         raise ValueError(f"{owner}: expected {attribute} to be one of {expected}, got {value!r}")
     return value
+
+
+def check_int(owner, attribute, value, at_least):
+    """Returns `value` as an int; raises ValueError if it is none, or below `at_least`."""
+    try:
+        number = None if isinstance(value, bool) else operator.index(value)
+    except TypeError:
+        number = None
+    if number is None or number < at_least:
+        raise ValueError(
+            f"{owner}: expected {attribute} to be an int of at least {at_least}, got {value!r}"
+        )
+    return number
+
+
+def check_number(owner, attribute, value, above=-math.inf, below=math.inf):
+    """Raises ValueError unless `value` is a number between `above` and `below`, not one of them."""
+    if isinstance(value, bool) or not isinstance(value, numbers.Real) or not above < value < below:
+        bounds = "a finite number" if above == -math.inf else f"a number above {above}"
+        bounds += "" if below == math.inf else f" and below {below}"
+        raise ValueError(f"{owner}: expected {attribute} to be {bounds}, got {value!r}")
 
 
 def nearest(word: Any, choices: Any) -> str:

@@ -12,7 +12,31 @@ import importlib.abc
 import importlib.machinery
 import importlib.util
 import sys
+from collections.abc import Callable
+from typing import Any
 
+# DeepRec's classes of options.
+OPTIONS = (
+    "CBFFilter",
+    "CacheStrategy",
+    "CheckpointOption",
+    "CounterFilter",
+    "EmbeddingVariableOption",
+    "GlobalStepEvict",
+    "InitializerOption",
+    "L2WeightEvict",
+    "StorageOption",
+    "StorageType",
+)
+# {folder of the library: {module of an extension: names that the folder has, too}}
+NAMES = {
+    "optimizers": {
+        "compat.deeprec.adamw": ("AdamWOptimizer",),
+        "compat.deeprec.optimizers": ("AdagradDecayOptimizer", "AdamAsyncOptimizer"),
+    },
+    "ranks.distributed": {"compat.deeprec.collective_strategy": ("CollectiveStrategy",)},
+    "variables": {"compat.deeprec.options": OPTIONS},
+}
 # {path below the package: where the module is}. Files of Keras name modules of models.
 PATHS = {
     "convert": "compat.convert",
@@ -24,17 +48,37 @@ PATHS = {
     "models": "recommender.zoo",
     "parquet": "compat.deeprec.parquet",
     "sok": "compat.sok",
+    "variables.options": "compat.deeprec.options",
 }
 _PACKAGE = __name__.rpartition(".")[0]
+
+
+def names_of(package: str) -> Callable[[str], Any]:
+    """The `__getattr__` of a folder of the library: extensions' names, loaded when they are used.
+
+    Args:
+        package: The folder's `__name__`.
+    """
+    modules = NAMES[package.partition(".")[2]]
+
+    def find(name):
+        for module, names in modules.items():
+            if name in names:
+                return getattr(importlib.import_module(f"{_PACKAGE}.{module}"), name)
+        raise AttributeError(f"module '{package}' has no attribute '{name}'")
+
+    return find
 
 
 def path_of(name: str) -> str | None:
     """The module behind an import path, "group_embedding.sok.optimizers"; None: it has no other."""
     package, _, below = name.partition(".")
-    first, dot, rest = below.partition(".")
-    if package != _PACKAGE or first not in PATHS:
+    if package != _PACKAGE:
         return None
-    return f"{_PACKAGE}.{PATHS[first]}{dot}{rest}"
+    for path, module in PATHS.items():
+        if f"{below}.".startswith(f"{path}."):
+            return f"{_PACKAGE}.{module}{below[len(path) :]}"
+    return None
 
 
 class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):

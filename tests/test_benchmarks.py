@@ -25,7 +25,6 @@ COMMANDS = {  # by benchmark, and what is special about a second one of it
     "bench_dlrm keyed": "--batch 64 --rows 100 --steps 30 --keyed",
     "bench_dlrm 16 bits": "--batch 8 16 --rows 100 --steps 10 --precision bfloat16 float16",
     "bench_kernel": "--cpu --workloads onehot26 --alphas 0",
-    "bench_publish": "--rows 2000 --changed 100 --publishes 1",
     "bench_publish_served": "--targets kafka --rows 2000 --changed 100 --publishes 2",
     "bench_save": "--rows 2000 --batch 64 --steps 2 --saves 1",
     "bench_table_cpu": "--keys 3000 --dims 4 --batch 1000 --grow 5000",
@@ -33,20 +32,15 @@ COMMANDS = {  # by benchmark, and what is special about a second one of it
     "bench_train": "--cpu --workloads onehot26 --alphas 0 --rules sgd adam",
 }
 if HAS_HOROVOD:
-    COMMANDS["bench_exchange"] = (
-        "--transports horovod peer_memory --workloads onehot26 --alphas 0 --batch 64 --rows 100 "
-        "--steps 10"
-    )
     COMMANDS["bench_collective_cpu"] = (
         "--ranks 2 --batch 64 --rows 100 --steps 2 --dense 1 --wait 1 --ahead"
     )
 
 
 BY_DAY = ("bench_lookup",)
-RARE = set(COMMANDS) - {"bench_exchange"}
 
 
-@pytest.mark.parametrize("name", by_day(COMMANDS, BY_DAY, RARE))
+@pytest.mark.parametrize("name", by_day(COMMANDS, BY_DAY, COMMANDS))
 def test_benchmark_runs(name, tmp_path):
     # Given a benchmark, when it runs as in the README but small
     path, picture = tmp_path / "figures.json", tmp_path / "figures.png"

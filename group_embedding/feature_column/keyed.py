@@ -12,8 +12,8 @@ from tensorflow.python.feature_column import feature_column_v2 as fc_v2
 from group_embedding.annotations import DTypeLike
 from group_embedding.feature_column import scope
 from group_embedding.feature_column.variable import Keys
-from group_embedding.variables import EmbeddingVariableOption
 from group_embedding.variables.get_variable import note_one_piece
+from group_embedding.variables.keyed_options import KeyedOptions, TableOptions
 from group_embedding.variables.saved_options import option_from_config, option_to_config
 
 _KEY_DTYPES = (tf.int64, tf.int32, tf.uint32, tf.uint64)
@@ -23,7 +23,7 @@ def categorical_column_with_embedding(
     key: str,
     dtype: DTypeLike = tf.string,
     partition_num: int | None = None,
-    ev_option: EmbeddingVariableOption | None = None,
+    ev_option: TableOptions | None = None,
 ) -> Any:
     """A column of keys: any integers, or strings, that need no vocabulary and no number of buckets.
 
@@ -40,8 +40,8 @@ def categorical_column_with_embedding(
       dtype: `tf.string` or int32, int64, uint32, uint64.
       partition_num: None or how many pieces DeepRec's table has. The table is one piece, and a
         warning says so once; `enable_distributed_strategy` spreads it over ranks.
-      ev_option: an `EmbeddingVariableOption`; None: the default one. Its rows start as the
-        initializer of the embedding column says.
+      ev_option: KeyedOptions, or DeepRec's EmbeddingVariableOption; None: the default.
+        Its rows start as the initializer of the embedding column says.
 
     Returns:
       A categorical column.
@@ -64,14 +64,14 @@ def categorical_column_with_embedding(
         note_one_piece("partition_num")
     scope.group_lone_columns(has_keys)
     fc_v2.IndicatorColumn.__init__ = _refuse_keys  # which has none
-    return KeyedCategoricalColumn(key, dtype, ev_option or EmbeddingVariableOption())
+    return KeyedCategoricalColumn(key, dtype, ev_option or KeyedOptions())
 
 
 def sequence_categorical_column_with_embedding(
     key: str,
     dtype: DTypeLike = tf.string,
     partition_num: int | None = None,
-    ev_option: EmbeddingVariableOption | None = None,
+    ev_option: TableOptions | None = None,
 ) -> Any:
     """`categorical_column_with_embedding` for sequences: see
     `tf.feature_column.sequence_categorical_column_with_identity`.

@@ -11,7 +11,7 @@ from tensorflow.python.ops.variables import PartitionedVariable
 
 from group_embedding.ranks.sharding.make_sharded_table import make_table, restore_table
 from group_embedding.ranks.sharding.sharded_table import sharded_table, table_shape
-from group_embedding.variables import EmbeddingVariable
+from group_embedding.variables import EmbeddingVariable, to_keyed_options
 from group_embedding.variables.get_variable import keyed_variables
 
 # Variables in parts: of v1 partitioners, and of parameter server strategies.
@@ -64,12 +64,11 @@ def make_column_table(shape, initializer, create, placement):
 
 
 def _make_keyed_table(column, dim, initializer, create, placement):
-    option = column.ev_option
-    own = option.init_option.initializer
+    own = to_keyed_options(column.key, column.ev_option).initializer
     with keyed_variables(
         embedding_dim=dim,
         initializer=initializer if own is None else own,
-        ev_option=option,
+        ev_option=column.ev_option,
         placement=placement,
     ):
         return create((0, dim), tf.compat.v1.zeros_initializer())

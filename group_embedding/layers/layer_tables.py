@@ -22,7 +22,7 @@ from group_embedding.ranks.sharding.sharded_table import (
     sharded_table,
     table_shape,
 )
-from group_embedding.variables import EmbeddingVariable, EmbeddingVariableOption
+from group_embedding.variables import EmbeddingVariable, to_keyed_options
 from group_embedding.variables.keras_variable import (
     add_keyed_weight,
     add_made_weight,
@@ -90,12 +90,11 @@ def _make_table_of_rows(layer, table, dtype, placement):
 
 
 def _make_keyed_table(layer, table, dtype, placement):
-    option = table.ev_option or EmbeddingVariableOption()
-    own = option.init_option.initializer
+    own = to_keyed_options(table.name, table.ev_option).initializer
     if own is not None and table.initializer is not None:
         raise ValueError(
             f"table '{table.name}': expected one initializer, got {table.initializer!r} and, in "
-            f"InitializerOption, {own!r}"
+            f"ev_option, {own!r}"
         )
     return add_keyed_weight(
         layer,
@@ -105,7 +104,7 @@ def _make_keyed_table(layer, table, dtype, placement):
         key_dtype=table.key_dtype or "int64",
         value_dtype=dtype,
         initializer=table_initializer(table) if own is None else own,
-        ev_option=option,
+        ev_option=table.ev_option,
         placement=placement,
     )
 

@@ -1,4 +1,4 @@
-"""Rules on variables that are no tables, in TensorFlow's ops, in float32; and DeepRec's rules."""
+"""Rules on variables that are no tables, in TensorFlow's ops, in float32."""
 
 import tensorflow as tf
 
@@ -31,29 +31,3 @@ def apply_sparse(rule, variable, slots, gradient, indices, hyper):
                 for one, value in zip((variable, *slots), new)
             ]
         )
-
-
-def adagrad_decay(x, accumulator, num_decays, g, hyper):
-    due = num_decays < hyper["decays_due"]
-    shrunk = accumulator * hyper["accumulator_decay_rate"]
-    decayed = tf.maximum(shrunk, hyper["accumulator_floor"])
-    accumulator = tf.where(due, decayed, accumulator) + g * g
-    x -= hyper["learning_rate"] * g / tf.sqrt(accumulator)
-    return [x, accumulator, num_decays + tf.cast(due, tf.float32)]
-
-
-def adam(x, m, v, g, hyper):
-    hyper = {name: tf.cast(value, tf.float32) for name, value in hyper.items()}
-    m = hyper["beta_1"] * m + (1 - hyper["beta_1"]) * g
-    v = hyper["beta_2"] * v + (1 - hyper["beta_2"]) * g * g
-    rate = hyper["learning_rate"] * tf.sqrt(1 - hyper["beta_2_power"])
-    rate /= 1 - hyper["beta_1_power"]
-    return [x - rate * m / (tf.sqrt(v) + hyper["epsilon"]), m, v]
-
-
-def rmsprop(x, v, m, g, hyper):
-    hyper = {name: tf.cast(value, tf.float32) for name, value in hyper.items()}
-    v = hyper["rho"] * v + (1 - hyper["rho"]) * g * g
-    step = hyper["learning_rate"] * g / tf.sqrt(v + hyper["epsilon_in_root"])
-    m = hyper["momentum"] * m + step
-    return [x - m, v, m]

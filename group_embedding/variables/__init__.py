@@ -1,5 +1,8 @@
 """Tables whose rows are found by key, and their options."""
 
+from typing import TYPE_CHECKING
+
+from group_embedding import import_paths
 from group_embedding.ops.read_rows import read_rows as read_rows
 from group_embedding.variables import over_ranks as over_ranks
 from group_embedding.variables.embedding_variable import EmbeddingVariable
@@ -13,36 +16,22 @@ from group_embedding.variables.keras_xla import NotForXla as NotForXla
 from group_embedding.variables.keras_xla import refuse_xla_trace as refuse_xla_trace
 from group_embedding.variables.key_types import KEY_DTYPES as KEY_DTYPES
 from group_embedding.variables.key_types import widened as widened
-from group_embedding.variables.keyed_table import keyed_options, keyed_table
-from group_embedding.variables.options import (
-    CacheStrategy,
-    CBFFilter,
-    CheckpointOption,
-    CounterFilter,
-    EmbeddingVariableOption,
-    GlobalStepEvict,
-    InitializerOption,
-    L2WeightEvict,
-    StorageOption,
-    StorageType,
-)
+from group_embedding.variables.keyed_options import KeyedOptions
+from group_embedding.variables.keyed_options import to_keyed_options as to_keyed_options
+from group_embedding.variables.keyed_table import keyed_table
 from group_embedding.variables.over_replicas import KeyedReplicas as KeyedReplicas
 from group_embedding.variables.statistics_hook import EmbeddingVariableStatisticsHook
 
+keyed_options = KeyedOptions
+
 __all__ = [
-    "CBFFilter",
-    "CacheStrategy",
-    "CheckpointOption",
-    "CounterFilter",
     "EmbeddingVariable",
-    "EmbeddingVariableOption",
     "EmbeddingVariableStatisticsHook",
-    "GlobalStepEvict",
-    "InitializerOption",
-    "L2WeightEvict",
-    "StorageOption",
-    "StorageType",
+    "KeyedOptions",
     "get_embedding_variable",
     "keyed_options",
     "keyed_table",
 ]
+
+if not TYPE_CHECKING:  # a type checker would believe that there is any name
+    __getattr__ = import_paths.names_of(__name__)  # DeepRec's options

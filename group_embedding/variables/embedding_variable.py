@@ -24,10 +24,10 @@ from group_embedding.variables import over_ranks
 from group_embedding.variables.admission import admission_of, eviction_of
 from group_embedding.variables.initial_values import make_initial_values
 from group_embedding.variables.key_types import to_keys
-from group_embedding.variables.options import EmbeddingVariableOption
+from group_embedding.variables.keyed_options import TableOptions, to_keyed_options
 from group_embedding.variables.placeholder_variable import PlaceholderVariable
 from group_embedding.variables.steps import current_step, make_step
-from group_embedding.variables.storage import has_tiers, plan_storage
+from group_embedding.variables.storage import plan_storage
 from group_embedding.variables.table_resource import TableResource
 
 
@@ -51,9 +51,10 @@ class EmbeddingVariable(PlaceholderVariable, SavedByName):
         a number or a scalar variable, such as a Keras optimizer's `iterations`. None means, in a
         graph of TensorFlow 1, the graph's global step, if it has one; else `trained_steps`.
       trained_steps: A variable with the number of steps that the wrapped optimizer has trained the
-        table. Only for a table with GlobalStepEvict outside of graphs of TensorFlow 1; else None.
+        table. Only for a table that evicts by steps, outside of graphs of TensorFlow 1; else None.
       key_dtype: int32, int64, uint32 or uint64.
-      ev_option: EmbeddingVariableOption.
+      ev_option: The options as they were given: KeyedOptions or an EmbeddingVariableOption.
+      options: The same as KeyedOptions.
       rows: The TableResource.
       exchange: The Exchange that the ranks share it by.
       placement: How its keys are spread over ranks; None: there is one rank.
@@ -72,17 +73,18 @@ class EmbeddingVariable(PlaceholderVariable, SavedByName):
         initializer: Initializer = None,
         trainable: bool = True,
         collections: Sequence[str] | None = None,
-        ev_option: EmbeddingVariableOption | None = None,
+        ev_option: TableOptions | None = None,
         placement: str | None = None,
         exchange: Any = None,
         starts_like: Any = None,
     ) -> None:
         self.key_dtype = tf.as_dtype(key_dtype)
-        self.ev_option = ev_option or EmbeddingVariableOption()
+        self.options = to_keyed_options(name, ev_option)
+        self.ev_option = ev_option or self.options
         self.step = None
         if exchange is None:
             _check_no_strategy(name)
-        storage = plan_storage(name, self.ev_option.storage_option)
+        storage = plan_storage(name, self.options)
         self.exchange = exchange or current()
         self.placement = over_ranks.placement_of_table(name, placement, self.exchange, storage)
         with tf.init_scope(), tf.device(storage.device):
@@ -93,24 +95,25 @@ class EmbeddingVariable(PlaceholderVariable, SavedByName):
             table_is_made()
 
     def _make_table(self, initializer, storage, starts_like):
-        table_name, dim, option = self._table_name, self.shape[1], self.ev_option
+        table_name, dim, options = self._table_name, self.shape[1], self.options
         with tf.device("/CPU:0"):  # so that they are the same wherever the table is
             if starts_like is not None:
                 initial = starts_like._initial
             else:
-                num_drawn = option.init_option.default_value_dim
-                initial = make_initial_values(table_name, initializer, num_drawn, dim, self.dtype)
+                initial = make_initial_values(
+                    table_name, initializer, options.num_initial_rows, dim, self.dtype
+                )
                 initial = over_ranks.start_as_first_rank(self, initial)
         self._initial = initial
-        start, always_starts = _start(table_name, option.ckpt, dim, self.dtype)
+        start = _start(table_name, options, dim, self.dtype)
 
         def initialize(handle, if_needed):
             return embedding_table.initialize(
                 handle,
                 self.key_dtype,
                 initial,
-                option.init_option.default_value_no_permission,
-                admission_of(option.filter_option),
+                options.value_before_admission,
+                admission_of(options),
                 storage.attributes,
                 if_needed,
             )
@@ -121,10 +124,10 @@ class EmbeddingVariable(PlaceholderVariable, SavedByName):
                 initialize,
                 storage.device,
                 self.current_step,
-                eviction_of(option.evict_option),
+                eviction_of(options),
                 over_ranks.share_of(self),
                 start,
-                always_starts,
+                options.start_again,
             )
             self.rows = self._track_trackable(rows, "table")
             made = self.rows.initialize()
@@ -143,7 +146,7 @@ class EmbeddingVariable(PlaceholderVariable, SavedByName):
     @property
     def has_tiers(self) -> bool:
         """True if rows move between several tiers: GPU memory, host memory, disk."""
-        return has_tiers(self.ev_option.storage_option)
+        return len(self.options.tiers) > 1
 
     @property
     def table_handle(self) -> tf.Tensor:
@@ -174,7 +177,7 @@ class EmbeddingVariable(PlaceholderVariable, SavedByName):
         return self._find(ids, gather).versions
 
     def lookup_tier(self, ids: TensorLike, gather: bool = False) -> tf.Tensor:
-        """The tier of StorageOption in which each key's row lies, 0 the fastest; -1: no row."""
+        """The one of `options.tiers` in which each key's row lies, 0 the fastest; -1: no row."""
         return self._find(ids, gather).tiers
 
     def export(self, gather: bool = False) -> Any:
@@ -218,13 +221,13 @@ class EmbeddingVariable(PlaceholderVariable, SavedByName):
             return table_keys.erase_keys(self.table_handle, keys)
 
     def evict(self, step: TensorLike | None = None) -> Any:
-        """Forgets the keys that `evict_option` names. Returns how many.
+        """Forgets the keys that `options` evict. Returns how many.
 
         Args:
-            step: of now, for GlobalStepEvict; None: as `self.step` says.
+            step: of now, for `evict_after_steps`; None: as `self.step` says.
 
         Raises:
-            ValueError: GlobalStepEvict without a step.
+            ValueError: `evict_after_steps` without a step.
         """
         eviction = self.rows.eviction
         if eviction.kind == "none":
@@ -315,14 +318,11 @@ class EmbeddingVariable(PlaceholderVariable, SavedByName):
         )
 
 
-def _start(name, option, dim, dtype):
-    """The start that a CheckpointOption names, or None, and whether the table always starts from
-    it."""
-    if option is None or option.ckpt_to_load_from is None:
-        return None, False
-    saved_as = option.tensor_name_in_ckpt or name
-    start = find_start(name, option.ckpt_to_load_from, saved_as, dim, dtype)
-    return start, option.always_load_from_specific_ckpt
+def _start(name, options, dim, dtype):
+    """The start that KeyedOptions name, or None."""
+    if options.start_from is None:
+        return None
+    return find_start(name, options.start_from, options.start_from_name or name, dim, dtype)
 
 
 def _check_no_strategy(name):

@@ -16,7 +16,7 @@ from group_embedding.ranks.exchange.active import current
 from group_embedding.ranks.sharding.replica_tables import is_over_replicas, part_here
 from group_embedding.variables.embedding_variable import EmbeddingVariable
 from group_embedding.variables.key_types import KEY_DTYPES
-from group_embedding.variables.options import EmbeddingVariableOption
+from group_embedding.variables.keyed_options import TableOptions, to_keyed_options
 from group_embedding.variables.over_replicas import make_over_replicas
 
 _log = logging.getLogger(__name__)
@@ -37,7 +37,7 @@ def get_embedding_variable(
     custom_getter: Any = None,
     constraint: Any = None,
     init_data_source: Any = None,
-    ev_option: EmbeddingVariableOption | None = None,
+    ev_option: TableOptions | None = None,
     *,
     placement: str | None = None,
     steps_to_live: int | None = None,
@@ -62,17 +62,16 @@ def get_embedding_variable(
         embedding_dim: length of a row, 1 to 4096.
         key_dtype: int32, int64, uint32 or uint64.
         value_dtype: float32, float16 or bfloat16; None: float32.
-        initializer: of rows, if `ev_option.init_option` has none, which counts first; None: that of
-            the variable scope, or a truncated normal distribution. See InitializerOption.
+        initializer: of rows, if `ev_option` has none, which counts first; None: that of the
+            variable scope, or a truncated normal distribution.
         trainable: whether training changes the table; if not, no lookup inserts keys.
         collections: graph collections it is added to.
         validate_shape: must be True.
         custom_getter: see `tf.compat.v1.get_variable`.
-        ev_option: EmbeddingVariableOption; None: its defaults.
+        ev_option: KeyedOptions, or DeepRec's EmbeddingVariableOption; None: the defaults.
         placement: over several ranks, 'distributed': each key is on the rank that its hash says; or
             `'localized:<rank>'`: all are on that one. None: the default of the job.
-        steps_to_live: of a GlobalStepEvict, if `ev_option` has no `evict_option`, which counts
-            first.
+        steps_to_live: `evict_after_steps` of options that evict no keys by themselves.
         partitioner: None, or what says for variables how many pieces they have. The table is one
             piece, and a warning says so once: it grows in parts by itself, and
             `enable_distributed_strategy` spreads it over ranks.
@@ -110,12 +109,13 @@ def get_embedding_variable(
         raise ValueError(f"table '{name}': expected validate_shape=True, got {validate_shape!r}")
     if partitioner is not None:
         note_one_piece("partitioner")
-    option = _option(name, ev_option, steps_to_live)
+    options = to_keyed_options(name, ev_option)
+    option = (ev_option or options).with_steps_to_live(steps_to_live)
     arguments = {
         "embedding_dim": check_dim(name, embedding_dim),
         "key_dtype": check_dtype(name, "key_dtype", key_dtype, KEY_DTYPES),
         "value_dtype": check_dtype(name, "value_dtype", value_dtype or tf.float32, TABLE_DTYPES),
-        "initializer": _initializer(initializer, option),
+        "initializer": _initializer(initializer, options),
         "ev_option": option,
         "placement": placement,
     }
@@ -185,16 +185,6 @@ def note_one_piece(argument):
     )
 
 
-def _option(name, ev_option, steps_to_live):
-    option = EmbeddingVariableOption() if ev_option is None else ev_option
-    if not isinstance(option, EmbeddingVariableOption):
-        raise TypeError(
-            f"table '{name}': expected ev_option to be an EmbeddingVariableOption, got "
-            f"{ev_option!r}"
-        )
-    return option.with_steps_to_live(steps_to_live)
-
-
 def check_dim(name, dim):
     if isinstance(dim, bool) or not isinstance(dim, int) or not 1 <= dim <= 4096:
         raise ValueError(f"table '{name}': expected an embedding_dim from 1 to 4096, got {dim!r}")
@@ -214,9 +204,9 @@ def check_dtype(name, argument, dtype, choices):
     return found
 
 
-def _initializer(initializer, option):
+def _initializer(initializer, options):
     scope = tf.compat.v1.get_variable_scope().initializer
-    choices = (option.init_option.initializer, initializer, scope)
+    choices = (options.initializer, initializer, scope)
     return next(
         (choice for choice in choices if choice is not None),
         tf.compat.v1.truncated_normal_initializer(),
@@ -235,9 +225,14 @@ def _check_same(variable, name, arguments):
             f"table '{name}': expected an EmbeddingVariable, as it is asked for again, got "
             f"{type(variable).__name__}"
         )
-    for argument in ("key_dtype", "ev_option"):
-        if getattr(variable, argument) != arguments[argument]:
-            raise ValueError(
-                f"table '{name}': expected {argument} {getattr(variable, argument)}, as it has, "
-                f"got {arguments[argument]}"
-            )
+    options = to_keyed_options(name, arguments["ev_option"])
+    if variable.options != options:
+        raise ValueError(
+            f"table '{name}': expected ev_option {variable.ev_option}, as it has, got "
+            f"{arguments['ev_option']}"
+        )
+    if variable.key_dtype != arguments["key_dtype"]:
+        raise ValueError(
+            f"table '{name}': expected key_dtype {variable.key_dtype}, as it has, got "
+            f"{arguments['key_dtype']}"
+        )

@@ -2,25 +2,13 @@
 
 import dataclasses
 import enum
+import importlib
 
 import tensorflow as tf
 
-from group_embedding.variables import options
+from group_embedding import import_paths
 
-_CLASSES = {
-    cls.__name__: cls
-    for cls in (
-        options.CBFFilter,
-        options.CheckpointOption,
-        options.CounterFilter,
-        options.EmbeddingVariableOption,
-        options.GlobalStepEvict,
-        options.InitializerOption,
-        options.L2WeightEvict,
-        options.StorageOption,
-    )
-}
-_ENUMS = {cls.__name__: cls for cls in (options.StorageType, options.CacheStrategy)}
+_NAMES = ("KeyedOptions", *import_paths.OPTIONS)
 
 
 def option_to_config(value):
@@ -57,10 +45,17 @@ def option_from_config(config):
         return config
     config = dict(config)
     if "enum" in config:
-        return _ENUMS[config["enum"]][config["name"]]
+        return _class(config["enum"])[config["name"]]
     if "dtype" in config:
         return tf.as_dtype(config["dtype"])
     if "option" in config:
-        cls = _CLASSES[config.pop("option")]
-        return cls(**{name: option_from_config(value) for name, value in config.items()})
+        option = _class(config.pop("option"))
+        return option(**{name: option_from_config(value) for name, value in config.items()})
     return tf.keras.initializers.deserialize(config["initializer"])
+
+
+def _class(name):
+    """A class of options, by its name in the package; DeepRec's are loaded when a file has them."""
+    if name not in _NAMES:
+        raise ValueError(f"expected an option to be one of {', '.join(_NAMES)}, got '{name}'")
+    return getattr(importlib.import_module("group_embedding"), name)

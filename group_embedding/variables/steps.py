@@ -1,4 +1,4 @@
-"""The steps that the versions of keys count, and by which GlobalStepEvict evicts them.
+"""The steps that the versions of keys count, and by which `evict_after_steps` evicts them.
 
 In a graph of TensorFlow 1 they are those of the global step. TensorFlow 2 has none: there a table
 that evicts by steps has a variable of its own, which wrapped optimizers set.
@@ -8,14 +8,12 @@ import tensorflow as tf
 from tensorflow.python.ops import resource_variable_ops
 
 from group_embedding.ranks.sharding.replica_tables import is_over_replicas
-from group_embedding.variables.options import GlobalStepEvict
 
 
 def make_step(table):
     """Makes the step variable of a table, which checkpoints save with it; None if the table needs
     none."""
-    evict = table.ev_option.evict_option
-    evicts = isinstance(evict, GlobalStepEvict) and evict.steps_to_live is not None
+    evicts = table.options.evict_after_steps is not None
     in_v1_graph = not tf.compat.v1.executing_eagerly_outside_functions()
     if in_v1_graph or not evicts or is_over_replicas(table.exchange):
         return None

@@ -37,7 +37,7 @@ def stock_estimator(config):
 def collective_estimator(config):
     """An Estimator of a CollectiveStrategy of one rank, without making the tests' process a
     rank."""
-    from group_embedding.ranks.distributed.estimator import make_estimator
+    from group_embedding.compat.deeprec.estimator import make_estimator
 
     strategy = types.SimpleNamespace(rank=0, scope=contextlib.nullcontext)
     return make_estimator(strategy, model_fn, config.model_dir, config, None)

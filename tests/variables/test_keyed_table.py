@@ -21,8 +21,8 @@ OPTIONS = {
         ge.EmbeddingVariableOption(filter_option=ge.CounterFilter(3)),
     ),
     "bloom": (
-        {"admit_after": 3, "expected_keys": 1000, "early_share": 0.1},
-        ge.EmbeddingVariableOption(filter_option=ge.CBFFilter(3, 1000, 0.1)),
+        {"admit_after": 3, "expected_keys": 1000, "early_share": 0.1, "counter_bits": 8},
+        ge.EmbeddingVariableOption(filter_option=ge.CBFFilter(3, 1000, 0.1, tf.uint8)),
     ),
     "steps": (
         {"evict_after_steps": 7},
@@ -46,17 +46,17 @@ OPTIONS = {
         ),
     ),
     "start": (
-        {"start_from": "runs/ckpt-1", "start_from_name": "old"},
-        ge.EmbeddingVariableOption(ckpt=ge.CheckpointOption("runs/ckpt-1", "old")),
+        {"start_from": "runs/ckpt-1", "start_from_name": "old", "start_again": True},
+        ge.EmbeddingVariableOption(ckpt=ge.CheckpointOption("runs/ckpt-1", "old", True)),
     ),
 }
 
 
 @pytest.mark.parametrize("case", OPTIONS)
-def test_plain_options_are_the_nested_ones(case):
+def test_nested_options_stand_for_plain_ones(case):
     plain, nested = OPTIONS[case]
 
-    assert ge.variables.keyed_options(**plain) == nested
+    assert nested.to_keyed_options() == ge.variables.KeyedOptions(**plain)
 
 
 @pytest.mark.parametrize(
@@ -70,10 +70,11 @@ def test_plain_options_are_the_nested_ones(case):
     ],
 )
 def test_tiers_are_a_storage(tiers, storage):
-    option = ge.variables.keyed_options(tiers=tiers)
+    option = ge.StorageOption(ge.StorageType[storage])
 
-    found = option.storage_option.storage_type or ge.StorageType.DRAM
-    assert found.name == storage
+    nested = ge.EmbeddingVariableOption(storage_option=option)
+
+    assert nested.to_keyed_options() == ge.variables.KeyedOptions(tiers=tiers)
 
 
 def test_tables_train_as_they_say():
@@ -101,12 +102,13 @@ def test_tables_train_as_they_say():
 
 
 def test_a_layer_takes_the_options():
-    options = ge.variables.keyed_options(admit_after=3)
+    options = ge.variables.KeyedOptions(admit_after=3)
     table = ge.TableConfig("users", num_rows=None, dim=4, ev_option=options)
     layer = ge.layers.GroupEmbedding([ge.FeatureConfig("user", table, "sum")])
 
     assert layer({"user": tf.constant([[1], [2]])})["user"].shape == (2, 4)
-    assert layer.get_config()
+    again = ge.layers.GroupEmbedding.from_config(layer.get_config())
+    assert again.features[0].table.ev_option == options
 
 
 @pytest.mark.parametrize(
@@ -121,9 +123,13 @@ def test_a_layer_takes_the_options():
         ({"tiers": ["dram"], "tier_bytes": [1, 2]}, ValueError, "tier_bytes of 1 tiers"),
         ({"disk_folder": "/tmp"}, ValueError, "expected disk among tiers"),
         ({"keep": "newest"}, ValueError, "keep to be one of 'most_used'"),
-        ({"admit_after": -1}, ValueError, "filter_freq"),
+        ({"admit_after": -1}, ValueError, "admit_after to be an int of at least 0"),
+        ({"admit_after": 300, "expected_keys": 9, "counter_bits": 8}, ValueError, "hold admit_aft"),
+        ({"keep": "last_used"}, ValueError, "several tiers, as keep is given, got \\['dram'\\]"),
+        ({"tier_bytes": [0]}, ValueError, "tier_bytes to be an int of at least 1, got 0"),
+        ({"evict_after": 3}, TypeError, "evict_after"),
         ({"evict_after_steps": 3, "evict_below_norm": 1.0}, ValueError, "got both: 3 and 1.0"),
-        ({"evict_below_norm": 0}, ValueError, "evict_below_norm above 0, got 0"),
+        ({"evict_below_norm": 0}, ValueError, "evict_below_norm to be a number above 0, got 0"),
         ({"start_from_name": "old"}, ValueError, "expected start_from"),
         ({"dim": 0}, ValueError, "embedding_dim from 1 to 4096"),
     ],

@@ -4,7 +4,7 @@ import tensorflow as tf
 
 from group_embedding import feature_column
 from group_embedding.compat.deeprec.linear_model import linear_model
-from group_embedding.variables import EmbeddingVariableOption
+from group_embedding.compat.deeprec.options import EmbeddingVariableOption
 
 v1 = tf.compat.v1
 

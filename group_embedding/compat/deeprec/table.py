@@ -10,14 +10,18 @@ from typing import NamedTuple, Optional
 import tensorflow as tf
 from tensorflow.python.ops import array_ops
 
-from group_embedding import feature_column, optimizers, variables
+from group_embedding import feature_column, variables
 from group_embedding.compat.deeprec import (
+    adamw,
+    collective_strategy,
     contrib,
     embedding_column,
     fused_lookup,
     keep_weights,
     layers,
     lookup_tier,
+    optimizers,
+    options,
     refused,
 )
 from group_embedding.compat.deeprec.linear_model import linear_model
@@ -31,7 +35,7 @@ from group_embedding.compat.deeprec.session_options import ExecutorPolicy, take_
 from group_embedding.compat.deeprec.staged import make_prefetch_hook, prefetch_join, staged
 from group_embedding.lookups import group_embedding_lookup, group_embedding_lookup_sparse
 from group_embedding.optimizers import V1_NAMES, trains_keyed_tables
-from group_embedding.ranks.distributed import CollectiveStrategy, Saver, enable_distributed_strategy
+from group_embedding.ranks.distributed import Saver, enable_distributed_strategy
 
 v1 = tf.compat.v1
 _NOT_NAMES = {"compat", "keras", "v1"}
@@ -85,17 +89,17 @@ TABLE = (
         "",
         (f"{_PYTHON}.ops.variables",),
         _named(
-            variables.CBFFilter,
-            variables.CheckpointOption,
-            variables.CounterFilter,
-            variables.EmbeddingVariableOption,
-            variables.GlobalStepEvict,
-            variables.InitializerOption,
-            variables.L2WeightEvict,
-            variables.StorageOption,
+            options.CBFFilter,
+            options.CheckpointOption,
+            options.CounterFilter,
+            options.EmbeddingVariableOption,
+            options.GlobalStepEvict,
+            options.InitializerOption,
+            options.L2WeightEvict,
+            options.StorageOption,
         ),
     ),
-    Names("", (), _named(variables.CacheStrategy, variables.StorageType)),
+    Names("", (), _named(options.CacheStrategy, options.StorageType)),
     Names(
         "",
         (f"{_PYTHON}.ops.variable_scope",),
@@ -145,12 +149,12 @@ TABLE = (
     Names(
         None,
         (f"{_PYTHON}.distribute.group_embedding_collective_strategy",),
-        _named(CollectiveStrategy),
+        _named(collective_strategy.CollectiveStrategy),
     ),
     Names(
         None,
         ("tensorflow.core.framework.embedding.config_pb2",),
-        _named(variables.CacheStrategy, variables.StorageType),
+        _named(options.CacheStrategy, options.StorageType),
     ),
     Names(None, (f"{_PYTHON}.framework.ops.GraphKeys",), _COLLECTIONS),
     Names(
@@ -168,9 +172,7 @@ TABLE = (
         (f"{_PYTHON}.training.adam_async",),
         _named(optimizers.AdamAsyncOptimizer),
     ),
-    Names(
-        "train", (f"{_PYTHON}.training.weight_decay_optimizers",), _named(optimizers.AdamWOptimizer)
-    ),
+    Names("train", (f"{_PYTHON}.training.weight_decay_optimizers",), _named(adamw.AdamWOptimizer)),
     Names(
         "",
         (f"{_PYTHON}.ops.prefetch",),

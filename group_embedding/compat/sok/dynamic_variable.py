@@ -22,19 +22,17 @@ from group_embedding.types import DTypeLike, Initializer, TensorLike
 from group_embedding.variables import (
     KEY_DTYPES,
     EmbeddingVariable,
-    EmbeddingVariableOption,
-    StorageOption,
-    StorageType,
+    KeyedOptions,
     check_dim,
     check_dtype,
     read_rows,
     widened,
 )
 
-_STORAGE = {
-    None: StorageType.DRAM,
-    "hbm": StorageType.HBM,
-    "hybrid": StorageType.HBM_DRAM,
+_TIERS = {
+    None: ("dram",),
+    "hbm": ("hbm",),
+    "hybrid": ("hbm", "dram"),
 }
 
 
@@ -126,9 +124,7 @@ class DynamicVariable(EmbeddingVariable):
             dtype,
             to_initializer(owner, initializer),
             trainable,
-            ev_option=EmbeddingVariableOption(
-                storage_option=storage_option(owner, var_type, dim * dtype.size, self.config)
-            ),
+            ev_option=keyed_options(owner, var_type, dim * dtype.size, self.config),
             placement=self.mode,
         )
         # All ranks must give a checkpoint the same step, and their clocks differ.
@@ -195,9 +191,9 @@ def read_config(owner, init_capacity=None, max_capacity=None, filter_ratio=None,
     return Config(init_capacity, max_capacity, float(ratio))
 
 
-def storage_option(owner, var_type, row_bytes, config):
-    """The StorageOption of a DynamicVariable's var_type and Config."""
-    if var_type not in _STORAGE:
+def keyed_options(owner, var_type, row_bytes, config):
+    """The KeyedOptions of a DynamicVariable's var_type and Config."""
+    if var_type not in _TIERS:
         raise ValueError(f"{owner}: expected var_type None, 'hbm' or 'hybrid', got {var_type!r}")
     capacities = [rows for rows in (config.init_capacity, config.max_capacity) if rows is not None]
     if var_type is None and capacities:
@@ -211,4 +207,4 @@ def storage_option(owner, var_type, row_bytes, config):
         var_type = None
     is_hybrid = var_type == "hybrid" and capacities
     sizes = [int(max(capacities)) * row_bytes] if is_hybrid else None
-    return StorageOption(_STORAGE[var_type], storage_size=sizes)
+    return KeyedOptions(tiers=_TIERS[var_type], tier_bytes=sizes)

@@ -17,8 +17,7 @@ from group_embedding.ranks.sharding import assign_rows, gather_rows, make_table
 from group_embedding.types import DTypeLike, Initializer
 from group_embedding.variables import (
     KEY_DTYPES,
-    EmbeddingVariableOption,
-    InitializerOption,
+    KeyedOptions,
     NotForXla,
     add_weight_as_it_is,
     check_dtype,
@@ -97,13 +96,13 @@ class _Embedding(NotForXla, tf.keras.layers.Layer):
 
         if not self.use_hashtable:
             return make_table((num_rows, dim), start, create, DISTRIBUTED)
-        initial = InitializerOption(default_value_dim=min(num_rows, _MAX_INITIAL_ROWS))
+        options = KeyedOptions(num_initial_rows=min(num_rows, _MAX_INITIAL_ROWS))
         with keyed_variables(
             embedding_dim=dim,
             key_dtype=self.key_dtype,
             value_dtype=tf.as_dtype(dtype),
             initializer=start,
-            ev_option=EmbeddingVariableOption(init_option=initial),
+            ev_option=options,
             placement=DISTRIBUTED,
         ):
             return create((0, dim), "zeros")

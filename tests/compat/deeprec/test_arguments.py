@@ -41,9 +41,9 @@ def test_a_column_of_pieces_says_so(tf, notes):
 @pytest.mark.parametrize(
     "option, expected",
     [
-        (None, ge.GlobalStepEvict(5)),
-        (ge.EmbeddingVariableOption(ht_partition_num=20), ge.GlobalStepEvict(5)),
-        (ge.EmbeddingVariableOption(evict_option=ge.L2WeightEvict(0.5)), ge.L2WeightEvict(0.5)),
+        (None, (5, None)),
+        (ge.EmbeddingVariableOption(ht_partition_num=20), (5, None)),
+        (ge.EmbeddingVariableOption(evict_option=ge.L2WeightEvict(0.5)), (None, 1.0)),
     ],
 )
 def test_steps_to_live_is_of_the_table_unless_its_option_says_what(tf, option, expected):
@@ -51,7 +51,7 @@ def test_steps_to_live_is_of_the_table_unless_its_option_says_what(tf, option, e
     # When a table is made with it and steps_to_live
     table = tf.get_embedding_variable("user", 2, ev_option=option, steps_to_live=5)
     # Then the option counts first
-    assert table.ev_option.evict_option == expected
+    assert (table.options.evict_after_steps, table.options.evict_below_norm) == expected
 
 
 def test_initializer_of_the_option_counts_first(tf):

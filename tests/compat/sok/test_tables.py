@@ -6,7 +6,8 @@ import tensorflow as tf
 
 import group_embedding as ge
 from group_embedding import exchange, sok
-from group_embedding.compat.sok.dynamic_variable import read_config, storage_option
+from group_embedding.compat.sok.dynamic_variable import keyed_options, read_config
+from group_embedding.variables import KeyedOptions
 
 ROWS = np.arange(15, dtype=np.float32).reshape(5, 3)
 
@@ -116,14 +117,14 @@ def test_the_storage_that_a_var_type_stands_for(monkeypatch):
     monkeypatch.setattr(tf.config, "list_physical_devices", lambda kind: [kind])
     none = read_config("table")
     capacities = read_config("table", init_capacity=1024, max_capacity=4096)
-    hybrid = ge.StorageOption(ge.StorageType.HBM_DRAM, storage_size=[4096 * 64])
+    hybrid = KeyedOptions(tiers=["hbm", "dram"], tier_bytes=[4096 * 64])
 
     # When tables of each var_type are made, then each lies where SOK has it
-    assert storage_option("table", "hybrid", 64, capacities) == hybrid
-    assert storage_option("table", None, 64, capacities) == hybrid
-    assert storage_option("table", "hbm", 64, none) == ge.StorageOption(ge.StorageType.HBM)
-    assert storage_option("table", "hbm", 64, capacities) == ge.StorageOption(ge.StorageType.HBM)
-    assert storage_option("table", None, 64, none) == ge.StorageOption(ge.StorageType.DRAM)
+    assert keyed_options("table", "hybrid", 64, capacities) == hybrid
+    assert keyed_options("table", None, 64, capacities) == hybrid
+    assert keyed_options("table", "hbm", 64, none) == KeyedOptions(tiers=["hbm"])
+    assert keyed_options("table", "hbm", 64, capacities) == KeyedOptions(tiers=["hbm"])
+    assert keyed_options("table", None, 64, none) == KeyedOptions()
 
 
 @pytest.mark.skipif(bool(tf.config.list_physical_devices("GPU")), reason="needs no GPU")

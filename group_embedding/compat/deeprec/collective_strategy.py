@@ -8,12 +8,14 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from typing import Any
 
+from group_embedding.compat.deeprec.export import export_checkpoint
 from group_embedding.feature_column import group_embedding_column_scope
 from group_embedding.ranks import exchange
-from group_embedding.ranks.distributed.export import export_checkpoint
-from group_embedding.ranks.distributed.exported import export_by_first_rank
-from group_embedding.ranks.distributed.optimizer import distribute_new_optimizers
-from group_embedding.ranks.distributed.strategy import enable_distributed_strategy
+from group_embedding.ranks.distributed import (
+    distribute_new_optimizers,
+    enable_distributed_strategy,
+    export_by_first_rank,
+)
 
 
 class CollectiveStrategy:
@@ -89,8 +91,8 @@ class CollectiveStrategy:
         checkpoint, by steps (RunConfig's `save_checkpoints_steps`). One process by itself trains on
         while `ge.checkpoint.CheckpointSaverHook` writes it; several ranks wait for it. Give each
         rank its part of the training data, as many batches each, and all ranks the same data to
-        evaluate: then all find the same figures. See `distributed/estimator.py` for its further
-        method `train_and_evaluate`.
+        evaluate: then all find the same figures. Its further method
+        `train_and_evaluate` is that of `tf.estimator`.
 
         Args:
           model_fn, params, **kwargs: See `tf.estimator.Estimator`.
@@ -102,7 +104,7 @@ class CollectiveStrategy:
           ImportError: This TensorFlow has no Estimators.
           ValueError: There is no model_dir, or `config` saves by other seconds.
         """
-        from group_embedding.ranks.distributed.estimator import (
+        from group_embedding.compat.deeprec.estimator import (
             make_estimator,  # not in TensorFlow 2.21
         )
 

@@ -7,12 +7,10 @@ from typing import Any
 
 import tensorflow as tf
 
-from group_embedding.annotations import Hyperparameter
-from group_embedding.lookups.lookup_table import variable_of_all
-from group_embedding.optimizers.rules import RuleSpec, v1_adam
-from group_embedding.optimizers.trained_tables import Settings
-from group_embedding.optimizers.v1 import WrappedV1
-from group_embedding.ranks.sharding.replica_tables import parts_of
+from group_embedding.lookups import variable_of_all
+from group_embedding.optimizers import RuleSpec, Settings, WrappedV1, v1_adam
+from group_embedding.ranks.sharding import parts_of
+from group_embedding.types import Hyperparameter
 from group_embedding.variables import EmbeddingVariable
 
 v1 = tf.compat.v1

@@ -8,8 +8,8 @@ from tensorflow_estimator.python.estimator import estimator as tf_estimator
 from tensorflow_estimator.python.estimator import run_config
 
 from group_embedding.checkpoint import CheckpointSaverHook
-from group_embedding.ranks.distributed.exported import export_by_first_rank
-from group_embedding.ranks.exchange.active import current
+from group_embedding.ranks.distributed import export_by_first_rank
+from group_embedding.ranks.exchange import current
 
 _DEFAULT_SECS = 600  # how often a RunConfig saves that is not told
 _SAVE_STEPS = 1000

@@ -1,35 +1,24 @@
-"""Options of an EmbeddingVariable: DeepRec's names, as plain values."""
+"""DeepRec's options of an EmbeddingVariable, and the KeyedOptions that they stand for."""
 
 import dataclasses
 import enum
-import numbers
-import operator
+import math
 import warnings
 from typing import Any, Optional, Union
 
 import tensorflow as tf
 
+from group_embedding.config import check_int, check_number
+from group_embedding.variables import KeyedOptions
+
 
 def _check_int(option, name, at_least):
-    value = getattr(option, name)
-    try:
-        number = operator.index(value)
-    except TypeError:
-        number = None
-    if number is None or isinstance(value, bool) or number < at_least:
-        raise ValueError(
-            f"{type(option).__name__}: expected {name} to be an int of at least {at_least}, "
-            f"got {value!r}"
-        )
+    number = check_int(type(option).__name__, name, getattr(option, name), at_least)
     object.__setattr__(option, name, number)
 
 
-def _check_number(option, name, above=float("-inf"), below=float("inf")):
-    value = getattr(option, name)
-    if isinstance(value, bool) or not isinstance(value, numbers.Real) or not above < value < below:
-        bounds = "a finite number" if above == float("-inf") else f"a number above {above}"
-        bounds += "" if below == float("inf") else f" and below {below}"
-        raise ValueError(f"{type(option).__name__}: expected {name} to be {bounds}, got {value!r}")
+def _check_number(option, name, above=-math.inf, below=math.inf):
+    check_number(type(option).__name__, name, getattr(option, name), above, below)
 
 
 def _check_kind(option, name, kinds, optional=False):
@@ -78,6 +67,15 @@ _NEAREST = {
     StorageType.LEVELDB: StorageType.DRAM_SSDHASH,
     StorageType.DRAM_LEVELDB: StorageType.DRAM_SSDHASH,
     StorageType.DRAM_PMEM_SSDHASH: StorageType.DRAM_SSDHASH,
+}
+
+
+_TIERS = {
+    StorageType.DRAM: ("dram",),
+    StorageType.DRAM_SSDHASH: ("dram", "disk"),
+    StorageType.HBM: ("hbm",),
+    StorageType.HBM_DRAM: ("hbm", "dram"),
+    StorageType.HBM_DRAM_SSDHASH: ("hbm", "dram", "disk"),
 }
 
 
@@ -347,3 +345,66 @@ class EmbeddingVariableOption:
         if steps_to_live is None or self.evict_option is not None:
             return self
         return dataclasses.replace(self, evict_option=GlobalStepEvict(steps_to_live))
+
+    def to_keyed_options(self) -> KeyedOptions:
+        """Returns the KeyedOptions that the option stands for."""
+        initial, start = self.init_option, self.ckpt or CheckpointOption()
+        return KeyedOptions(
+            initializer=initial.initializer,
+            num_initial_rows=initial.default_value_dim,
+            value_before_admission=initial.default_value_no_permission,
+            start_from=start.ckpt_to_load_from,
+            start_from_name=start.tensor_name_in_ckpt,
+            start_again=start.always_load_from_specific_ckpt,
+            **_admission(self.filter_option),
+            **_eviction(self.evict_option),
+            **_tiers(self.storage_option),
+        )
+
+
+def _admission(option):
+    if option is None:
+        return {}
+    if isinstance(option, CounterFilter):
+        return {"admit_after": option.filter_freq}
+    return {
+        "admit_after": option.filter_freq,
+        "expected_keys": option.max_element_size,
+        "early_share": option.false_positive_probability,
+        "counter_bits": 8 * option.counter_type.size,
+    }
+
+
+def _eviction(option):
+    if isinstance(option, GlobalStepEvict):
+        return {"evict_after_steps": option.steps_to_live}
+    if option is None or option.l2_weight_threshold < 0:
+        return {}
+    return {"evict_below_norm": math.sqrt(2 * option.l2_weight_threshold)}
+
+
+def _tiers(option):
+    kind = option.storage_type or StorageType.DRAM
+    tiers = _TIERS[kind]
+    sizes = option.storage_size
+    if sizes is not None and len(sizes) > len(tiers):
+        count = "one tier" if len(tiers) == 1 else f"at most {len(tiers)} tiers"
+        raise ValueError(
+            f"expected storage_size of {count}, as storage_type {kind.name} has, got {list(sizes)}"
+        )
+    if option.storage_path and "disk" not in tiers:
+        raise ValueError(
+            f"expected no storage_path, as storage_type {kind.name} has no disk tier, got "
+            f"{option.storage_path!r}"
+        )
+    if option.cache_strategy != CacheStrategy.LFU and len(tiers) == 1:
+        raise ValueError(
+            f"expected no cache_strategy, as storage_type {kind.name} has one tier that rows stay "
+            f"in, got {option.cache_strategy.name}"
+        )
+    return {
+        "tiers": tiers,
+        "tier_bytes": sizes,
+        "disk_folder": option.storage_path or None,
+        "keep": "last_used" if option.cache_strategy == CacheStrategy.LRU else "most_used",
+    }

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import tensorflow as tf
 
-from group_embedding.annotations import Hyperparameter
 from group_embedding.arguments import check_positive
-from group_embedding.optimizers import dense_rules
-from group_embedding.optimizers.rules import RuleSpec, v1_adam
-from group_embedding.optimizers.trained_tables import Settings
-from group_embedding.optimizers.v1 import WrappedV1
+from group_embedding.optimizers import (
+    RuleSpec,
+    Settings,
+    WrappedV1,
+    apply_dense,
+    apply_sparse,
+    v1_adam,
+)
+from group_embedding.types import Hyperparameter
 
 v1 = tf.compat.v1
 
@@ -107,16 +111,12 @@ class AdagradDecayOptimizer(WrappedV1, tf.compat.v1.train.Optimizer):
         return RuleSpec("adagrad_decay", slots, self._hyper, starts)
 
     def _apply_dense(self, grad, var):
-        return dense_rules.apply_dense(
-            dense_rules.adagrad_decay, var, self._slots_of(var), grad, self._hyper
-        )
+        return apply_dense(_adagrad_decay, var, self._slots_of(var), grad, self._hyper)
 
     _resource_apply_dense = _apply_dense
 
     def _resource_apply_sparse(self, grad, var, indices):
-        return dense_rules.apply_sparse(
-            dense_rules.adagrad_decay, var, self._slots_of(var), grad, indices, self._hyper
-        )
+        return apply_sparse(_adagrad_decay, var, self._slots_of(var), grad, indices, self._hyper)
 
     def _apply_sparse(self, grad, var):
         return self._resource_apply_sparse(grad.values, var, grad.indices)
@@ -184,9 +184,35 @@ class AdamAsyncOptimizer(WrappedV1, tf.compat.v1.train.AdamOptimizer):
 
     def _resource_apply_sparse(self, grad, var, indices):
         spec = self._ge_rule_spec()
-        rule = dense_rules.rmsprop if self._apply_sparse_rmsprop else dense_rules.adam
+        rule = _rmsprop if self._apply_sparse_rmsprop else _adam
         slots = [self.get_slot(var, name) for name in spec.slots if name is not None]
-        return dense_rules.apply_sparse(rule, var, slots, grad, indices, spec.hyper)
+        return apply_sparse(rule, var, slots, grad, indices, spec.hyper)
 
     def _apply_sparse(self, grad, var):
         return self._resource_apply_sparse(grad.values, var, grad.indices)
+
+
+def _adagrad_decay(x, accumulator, num_decays, g, hyper):
+    due = num_decays < hyper["decays_due"]
+    shrunk = accumulator * hyper["accumulator_decay_rate"]
+    decayed = tf.maximum(shrunk, hyper["accumulator_floor"])
+    accumulator = tf.where(due, decayed, accumulator) + g * g
+    x -= hyper["learning_rate"] * g / tf.sqrt(accumulator)
+    return [x, accumulator, num_decays + tf.cast(due, tf.float32)]
+
+
+def _adam(x, m, v, g, hyper):
+    hyper = {name: tf.cast(value, tf.float32) for name, value in hyper.items()}
+    m = hyper["beta_1"] * m + (1 - hyper["beta_1"]) * g
+    v = hyper["beta_2"] * v + (1 - hyper["beta_2"]) * g * g
+    rate = hyper["learning_rate"] * tf.sqrt(1 - hyper["beta_2_power"])
+    rate /= 1 - hyper["beta_1_power"]
+    return [x - rate * m / (tf.sqrt(v) + hyper["epsilon"]), m, v]
+
+
+def _rmsprop(x, v, m, g, hyper):
+    hyper = {name: tf.cast(value, tf.float32) for name, value in hyper.items()}
+    v = hyper["rho"] * v + (1 - hyper["rho"]) * g * g
+    step = hyper["learning_rate"] * g / tf.sqrt(v + hyper["epsilon_in_root"])
+    m = hyper["momentum"] * m + step
+    return [x - m, v, m]

@@ -1,0 +1,208 @@
+"""The options of a table of keys, stated once: the arguments of `keyed_table`, and the `ev_option`
+of layers and columns."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Sequence
+from typing import Protocol, runtime_checkable
+
+from group_embedding.annotations import Initializer
+from group_embedding.config import check_choice, check_int, check_number
+
+# {tiers, the fastest first: the word by which the ops know this storage}
+STORAGES = {
+    ("dram",): "dram",
+    ("hbm",): "hbm",
+    ("hbm", "dram"): "hbm_dram",
+    ("dram", "disk"): "dram_ssdhash",
+    ("hbm", "dram", "disk"): "hbm_dram_ssdhash",
+}
+# {what stays in the first tier: the word of the ops}
+CACHE_STRATEGIES = {"most_used": "lfu", "last_used": "lru"}
+
+
+@dataclasses.dataclass(frozen=True)
+class KeyedOptions:
+    """The options of a table of keys: arguments of `keyed_table`, or the `ev_option` of a
+    `TableConfig(num_rows=None)`, of a column of keys, or of `get_embedding_variable`.
+
+    Attributes:
+        initializer: of rows, an initializer of TensorFlow or Keras, or a matrix; None: a truncated
+            normal distribution, or the initializer of the layer, column or variable scope.
+        num_initial_rows: how many rows the initializer draws once. Key k starts as row
+            `k % num_initial_rows`. None: each key has values of its own, which depend on the key
+            and the seed only; for initializers of a constant, of a uniform, normal or truncated
+            normal distribution.
+        admit_after: a key gets a row when it has been trained so often; 0: in its first step.
+        value_before_admission: the constant that a key reads until then.
+        expected_keys: None: each key has a counter for `admit_after`. Else a counting Bloom filter
+            for so many keys counts: less memory, and some keys are admitted early.
+        early_share: of that filter, the share of keys that may be admitted early once so many were
+            seen, between 0 and 1.
+        counter_bits: of one counter of that filter: 8, 16, 32 or 64; must hold `admit_after`.
+        evict_after_steps: a save removes keys that were not trained for more steps than that; None:
+            none.
+        evict_below_norm: a save removes keys whose row has a smaller L2 norm; None: none.
+        tiers: the memories of the rows, the fastest first: "hbm", GPU memory; "dram", host memory;
+            "disk". One of `["dram"]`, `["hbm"]`, `["hbm", "dram"]`, `["dram", "disk"]` and
+            `["hbm", "dram", "disk"]`.
+        tier_bytes: bytes of each tier, for rows, slots and metadata; None, or a tier that is not in
+            the list: no limit, or 1 GiB for a tier above another.
+        disk_folder: the folder of the disk tier; None: the system's for temporary files.
+        keep: the rows that stay in the first tier when it is full: "most_used" or "last_used".
+        start_from: the prefix of a checkpoint, or a folder with checkpoints, whose rows the table
+            starts with; None: it starts empty.
+        start_from_name: the name that the table had in `start_from`; None: the name of this table.
+        start_again: whether the table starts from there again wherever another checkpoint is
+            restored, as when an Estimator resumes.
+
+    Raises:
+        TypeError, ValueError: an attribute is not as above.
+
+    Example:
+
+    >>> options = ge.variables.KeyedOptions(admit_after=3, evict_after_steps=100_000)
+    >>> config = ge.TableConfig("users", num_rows=None, dim=16, ev_option=options)
+    """
+
+    initializer: Initializer = None
+    num_initial_rows: int | None = 4096
+    admit_after: int = 0
+    value_before_admission: float = 0.0
+    expected_keys: int | None = None
+    early_share: float = 0.01
+    counter_bits: int = 64
+    evict_after_steps: int | None = None
+    evict_below_norm: float | None = None
+    tiers: Sequence[str] = ("dram",)
+    tier_bytes: Sequence[int] | None = None
+    disk_folder: str | os.PathLike | None = None
+    keep: str = "most_used"
+    start_from: str | os.PathLike | None = None
+    start_from_name: str | None = None
+    start_again: bool = False
+
+    def __post_init__(self) -> None:
+        self._check_rows()
+        self._check_admission()
+        self._check_eviction()
+        self._check_tiers()
+        self._check_start()
+
+    def to_keyed_options(self) -> KeyedOptions:
+        """Returns the options themselves."""
+        return self
+
+    def with_steps_to_live(self, steps: int | None) -> KeyedOptions:
+        """Returns the options with `evict_after_steps=steps`, unless they evict keys already, or
+        `steps` is None."""
+        evicts = self.evict_after_steps is not None or self.evict_below_norm is not None
+        return self if steps is None or evicts else self._with(evict_after_steps=steps)
+
+    def _with(self, **values):
+        return dataclasses.replace(self, **values)
+
+    def _set(self, **values):
+        for name, value in values.items():
+            object.__setattr__(self, name, value)
+
+    def _check_rows(self):
+        if self.num_initial_rows is not None:
+            self._set_int("num_initial_rows", at_least=1)
+        check_number(_OWNER, "value_before_admission", self.value_before_admission)
+
+    def _check_admission(self):
+        self._set_int("admit_after", at_least=0)
+        if self.expected_keys is not None:
+            self._set_int("expected_keys", at_least=1)
+        check_number(_OWNER, "early_share", self.early_share, above=0, below=1)
+        if self.counter_bits not in (8, 16, 32, 64) or self.admit_after >= 2**self.counter_bits:
+            raise ValueError(
+                f"{_OWNER}: expected counter_bits to be 8, 16, 32 or 64, and a counter to hold "
+                f"admit_after={self.admit_after}, got {self.counter_bits!r}"
+            )
+
+    def _check_eviction(self):
+        if self.evict_after_steps is not None:
+            self._set_int("evict_after_steps", at_least=1)
+        if self.evict_below_norm is None:
+            return
+        if self.evict_after_steps is not None:
+            raise ValueError(
+                f"{_OWNER}: expected evict_after_steps or evict_below_norm, got both: "
+                f"{self.evict_after_steps!r} and {self.evict_below_norm!r}"
+            )
+        check_number(_OWNER, "evict_below_norm", self.evict_below_norm, above=0)
+
+    def _check_tiers(self):
+        if isinstance(self.tiers, str) or tuple(self.tiers) not in STORAGES:
+            choices = " or ".join(str(list(choice)) for choice in STORAGES)
+            raise ValueError(f"{_OWNER}: expected tiers to be {choices}, got {self.tiers!r}")
+        tiers = tuple(self.tiers)
+        check_choice(_OWNER, "keep", self.keep, CACHE_STRATEGIES)
+        if self.keep != "most_used" and len(tiers) == 1:
+            raise ValueError(
+                f"{_OWNER}: expected several tiers, as keep is given, got {list(tiers)}"
+            )
+        if self.disk_folder is not None and "disk" not in tiers:
+            raise ValueError(
+                f"{_OWNER}: expected disk among tiers, as disk_folder is given, got {list(tiers)}"
+            )
+        sizes = None if self.tier_bytes is None else tuple(self.tier_bytes)
+        if sizes is not None and len(sizes) > len(tiers):
+            raise ValueError(
+                f"{_OWNER}: expected tier_bytes of {len(tiers)} tiers, got {list(sizes)}"
+            )
+        for size in sizes or ():
+            check_int(_OWNER, "tier_bytes", size, at_least=1)
+        self._set(tiers=tiers, tier_bytes=sizes, disk_folder=_as_path(self.disk_folder))
+
+    def _check_start(self):
+        is_named = self.start_from_name is not None or self.start_again
+        if self.start_from is None and is_named:
+            raise ValueError(
+                f"{_OWNER}: expected start_from, as start_from_name or start_again is given, got "
+                f"{self.start_from_name!r}"
+            )
+        self._set(start_from=_as_path(self.start_from))
+
+    def _set_int(self, name, at_least):
+        self._set(**{name: check_int(_OWNER, name, getattr(self, name), at_least)})
+
+
+_OWNER = "options of a keyed table"
+
+
+@runtime_checkable
+class TableOptions(Protocol):
+    """What `ev_option` takes: KeyedOptions, or an object that says which ones it stands for, such
+    as DeepRec's `EmbeddingVariableOption`."""
+
+    def to_keyed_options(self) -> KeyedOptions: ...
+
+    def with_steps_to_live(self, steps: int | None) -> TableOptions: ...
+
+
+def to_keyed_options(name: str, option: TableOptions | None) -> KeyedOptions:
+    """The KeyedOptions of table `name`; None: the default ones.
+
+    Raises:
+        TypeError, ValueError: no such options; the message names the table.
+    """
+    if option is None:
+        return KeyedOptions()
+    if not isinstance(option, TableOptions):
+        raise TypeError(
+            f"table '{name}': expected ev_option to be KeyedOptions or an EmbeddingVariableOption, "
+            f"got {option!r}"
+        )
+    try:
+        return option.to_keyed_options()
+    except (TypeError, ValueError) as error:
+        raise type(error)(f"table '{name}': {error}") from None
+
+
+def _as_path(path):
+    return None if path is None else os.fspath(path)
