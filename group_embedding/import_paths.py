@@ -47,6 +47,7 @@ PATHS = {
     "hugectr": "compat.hugectr",
     "models": "recommender.zoo",
     "parquet": "compat.deeprec.parquet",
+    "simulate": "ranks.simulate",
     "sok": "compat.sok",
     "variables.options": "compat.deeprec.options",
 }

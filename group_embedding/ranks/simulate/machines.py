@@ -1,0 +1,75 @@
+"""Figures of machines and links, from runs that are recorded in benchmarks/results."""
+
+from __future__ import annotations
+
+import dataclasses
+
+
+@dataclasses.dataclass(frozen=True)
+class Machine:
+    """A GPU, and how it exchanges rows with the others of its host.
+
+    Attributes:
+      launch_ms: What a step costs on any batch: launches, and the plan of the call.
+      exchange_ms: The same of the exchange, where there are several ranks.
+      convert_ms: The same of rows that travel in fewer bits than they have in memory.
+      ns_per_id: Sorting and routing of an id.
+      copy_gb_s: Bytes read and written a second by a copy in the GPU's memory.
+      looked_up_moves, asked_moves, owned_moves, output_moves: How many times a step moves, at the
+        speed of that copy, the rows of all ids, of the ids that are asked for, of the ids that a
+        rank owns, and the outputs. Rows of many ids come from caches, so that they count less.
+      peer_gb_s, nccl_gb_s: Bytes a second between two GPUs of a host, each way, with the kernels
+        beside, through peer memory and through NCCL.
+    """
+
+    name: str
+    launch_ms: float
+    exchange_ms: float
+    convert_ms: float
+    ns_per_id: float
+    copy_gb_s: float
+    looked_up_moves: float
+    asked_moves: float
+    owned_moves: float
+    output_moves: float
+    peer_gb_s: float
+    nccl_gb_s: float
+
+
+# Fitted to the rows of one GPU of benchmarks/results/bench_collective_h200.json; the speeds of both
+# transports to its rows of two GPUs in float32, and the fixed times to those of 16 samples.
+_H200 = Machine(
+    name="h200",
+    launch_ms=0.223,
+    exchange_ms=0.03,
+    convert_ms=0.10,
+    ns_per_id=0.18,
+    copy_gb_s=4290.0,
+    looked_up_moves=0.40,
+    asked_moves=4.98,
+    owned_moves=2.0,
+    output_moves=2.09,
+    peer_gb_s=520.0,
+    nccl_gb_s=326.0,
+)
+# The same work at the speed of its own memory.
+_H100 = dataclasses.replace(_H200, name="h100", copy_gb_s=3030.0)
+MACHINES = {machine.name: machine for machine in (_H100, _H200)}
+
+
+@dataclasses.dataclass(frozen=True)
+class Network:
+    """The links between hosts.
+
+    Attributes:
+      gb_s: Bytes a second of one rank's share of its host's link, in 10^9.
+      round_trip_ms: There and back between two hosts.
+      round_trips: Times that a step waits for another host.
+      message_us: What a message to one more peer costs its sender. An assumption: no job of
+        many hosts was measured.
+    """
+
+    gb_s: float = 50.0
+    round_trip_ms: float = 0.02
+    round_trips: float = 3.0
+    message_us: float = 1.0

@@ -1,0 +1,301 @@
+"""The time of a step of tables alone, from bytes, ids and measured speeds.
+
+A step sorts ids, asks their owners for rows, combines them, and sends the rows' gradients back.
+Each part is added to the others, as the parts of the recorded runs are: what a program does beside
+the exchange is not subtracted.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+from group_embedding.config import nearest
+from group_embedding.ranks.simulate.machines import Machine, Network
+from group_embedding.ranks.simulate.unique_ids import IdSource
+
+PLACEMENTS = ("rows", "two_levels", "columns", "owner_sums")
+TRANSPORTS = ("peer_memory", "nccl")
+_ID_BYTES = 8
+_SAMPLE_BYTES = 4  # which sample an id is of, for the owner that adds up its rows
+_LEAST_COLUMNS = 16  # of a table's part, where columns are spread
+
+
+@dataclasses.dataclass(frozen=True)
+class TableOfModel:
+    """One table and its feature.
+
+    Attributes:
+      name: The name of the table.
+      rows, dim: Its shape.
+      ids: The number of ids of a sample.
+      source: Where ids come from, a `ZipfIds` or a `TracedIds`.
+    """
+
+    name: str
+    rows: int
+    dim: int
+    ids: float
+    source: IdSource
+
+
+@dataclasses.dataclass(frozen=True)
+class Job:
+    """Ranks, and how rows travel between them.
+
+    Attributes:
+      ranks: How many, a GPU each.
+      ranks_of_host: How many of them a host has; the last host may have fewer.
+      samples: Of a rank's batch.
+      row_bytes: The size of a number in memory, 4 or 2.
+      wire_bytes: The size of a number on its way, 4 or 2.
+      through: How rows travel within a host, 'peer_memory' or 'nccl'.
+    """
+
+    ranks: int
+    ranks_of_host: int
+    samples: int
+    row_bytes: int = 4
+    wire_bytes: int = 4
+    through: str = "peer_memory"
+
+    def __post_init__(self) -> None:
+        for name in ("ranks", "ranks_of_host", "samples"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name}: expected at least 1, got {getattr(self, name)}")
+        for name in ("row_bytes", "wire_bytes"):
+            if getattr(self, name) not in (2, 4):
+                raise ValueError(f"{name}: expected 2 or 4, got {getattr(self, name)}")
+        if self.through not in TRANSPORTS:
+            raise ValueError(
+                f"through: expected one of {', '.join(TRANSPORTS)}, got {self.through!r}"
+            )
+
+    @property
+    def hosts(self) -> int:
+        return -(-self.ranks // self.ranks_of_host)
+
+    @property
+    def neighbours(self) -> int:
+        """Ranks of a host, this one too."""
+        return min(self.ranks, self.ranks_of_host)
+
+
+@dataclasses.dataclass(frozen=True)
+class Traffic:
+    """What one rank sends in a step, bytes: to other ranks of its host, and to other hosts."""
+
+    within_host: float = 0.0
+    between_hosts: float = 0.0
+
+    def __add__(self, other: Traffic) -> Traffic:
+        return Traffic(
+            self.within_host + other.within_host, self.between_hosts + other.between_hosts
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class StepTime:
+    """The parts of a step in milliseconds.
+
+    Attributes:
+      launches: What does not depend on the batch.
+      kernels: Sorting, lookups, gradients and updates.
+      within_host: Rows between GPUs of a host.
+      between_hosts: Rows between hosts.
+      waiting: Round trips, and messages to many peers.
+      dense: The rest of the model, as given.
+      program: The time in which the program issues the step, as given. It runs beside the others.
+    """
+
+    launches: float
+    kernels: float
+    within_host: float
+    between_hosts: float
+    waiting: float
+    dense: float = 0.0
+    program: float = 0.0
+
+    @property
+    def total(self) -> float:
+        return max(sum(self.parts.values()), self.program)
+
+    @property
+    def parts(self) -> dict[str, float]:
+        """The parts that add up, by name."""
+        parts = dataclasses.asdict(self)
+        del parts["program"]
+        return parts
+
+    @property
+    def limit(self) -> str:
+        """The name of what the step takes longest for."""
+        if self.program >= sum(self.parts.values()):
+            return "program"
+        return max(self.parts.items(), key=lambda part: part[1])[0]
+
+
+def step_time(
+    tables: Sequence[TableOfModel],
+    job: Job,
+    machine: Machine,
+    network: Network | None = None,
+    placement: str = "rows",
+    dense_ms: float = 0.0,
+    program_ms: float = 0.0,
+) -> StepTime:
+    """The time of a step.
+
+    Example:
+
+    >>> tables = [TableOfModel("item", 1_000_000, 64, 1.0, ZipfIds(1_000_000, 1.05))]
+    >>> one_host = step_time(tables, Job(8, 8, 65536), MACHINES["h200"])
+    >>> eight = step_time(tables, Job(64, 8, 65536), MACHINES["h200"])
+    >>> one_host.total < eight.total, eight.limit
+    (True, 'between_hosts')
+
+    Args:
+      tables: The tables of the model.
+      job: Ranks and batch.
+      machine: The figures of a GPU.
+      network: The links between hosts; None: 50 GB/s a rank.
+      placement: 'rows': row r of a table lies on one rank, which sends it to each that asks;
+        'two_levels': the same, and ranks of a host ask another host once for a row that several of
+        them need; 'columns': each rank has some columns of all rows, and sends sums of samples;
+        'owner_sums': rows lie as by 'rows', and an owner sends one sum for a sample's ids of a
+        table; 'best': the quickest of all these and of one that chooses for each table the
+        placement with the fewest bytes between hosts, or within a host where there is one.
+      dense_ms: The time of the rest of the model.
+      program_ms: The time in which the program issues a step.
+
+    Raises:
+      ValueError: the placement is none of these.
+    """
+    check_placement(placement)
+    network = network or Network()
+    ways = [[placement] * len(tables)]
+    if placement == "best":
+        ways = [[best_placement(table, job) for table in tables]]
+        ways += [[one] * len(tables) for one in PLACEMENTS]
+    steps = (_step(tables, way, job, machine, network, dense_ms, program_ms) for way in ways)
+    return min(steps, key=lambda step: step.total)
+
+
+def _step(tables, placements, job, machine, network, dense_ms, program_ms):
+    """The step with a placement for each table."""
+    traffic, kernels, peers = Traffic(), 0.0, 0
+    for table, placement in zip(tables, placements):
+        traffic += traffic_of(table, job, placement)
+        kernels += _kernels(table, job, machine)
+        peers = max(peers, _peers(job, placement))
+    is_nccl = job.through == "nccl"
+    return StepTime(
+        launches=_launches(job, machine),
+        kernels=kernels,
+        within_host=_milliseconds(
+            traffic.within_host, machine.nccl_gb_s if is_nccl else machine.peer_gb_s
+        ),
+        between_hosts=_milliseconds(traffic.between_hosts, network.gb_s),
+        waiting=_waiting(job, network, peers),
+        dense=dense_ms,
+        program=program_ms,
+    )
+
+
+def check_placement(placement: str) -> None:
+    choices = (*PLACEMENTS, "best")
+    if placement not in choices:
+        raise ValueError(
+            f"placement: expected one of {', '.join(choices)}, got {placement!r}"
+            f"{nearest(placement, choices)}"
+        )
+
+
+def best_placement(table: TableOfModel, job: Job) -> str:
+    """The placement with the fewest bytes on the slower link that the job has."""
+
+    def cost(placement):
+        traffic = traffic_of(table, job, placement)
+        return traffic.between_hosts if job.hosts > 1 else traffic.within_host
+
+    return min(PLACEMENTS, key=cost)
+
+
+def traffic_of(table: TableOfModel, job: Job, placement: str) -> Traffic:
+    """What a rank sends for a table in a step: ids, then rows or sums, then their gradients."""
+    ids = job.samples * table.ids
+    row = table.dim * job.wire_bytes
+    if placement == "rows":
+        return _spread(job, _rows(table, ids, row))
+    if placement == "two_levels":
+        return _two_levels(table, job, ids, row)
+    if placement == "owner_sums":
+        owners = _expected_owners(job.ranks, table.ids)
+        sums = job.samples * owners * 2 * row
+        return _spread(job, ids * (_ID_BYTES + _SAMPLE_BYTES) + sums)
+    parts = min(job.ranks, max(1, table.dim // _LEAST_COLUMNS))
+    all_ids = ids * (_ID_BYTES + _SAMPLE_BYTES) * parts
+    return _spread(job, all_ids + job.samples * 2 * row)
+
+
+def _rows(table, ids, row):
+    return table.source.unique(ids) * (_ID_BYTES + 2 * row)
+
+
+def _spread(job, size):
+    """`size` bytes for the owners of rows, all ranks alike: some lie here."""
+    return Traffic(
+        size * (job.neighbours - 1) / job.ranks, size * (job.ranks - job.neighbours) / job.ranks
+    )
+
+
+def _two_levels(table, job, ids, row):
+    """What a host asks other hosts for is divided among its ranks, which then spread it."""
+    if job.hosts == 1:
+        return _spread(job, _rows(table, ids, row))
+    remote = (job.ranks - job.neighbours) / job.ranks
+    of_host = _rows(table, ids * job.neighbours, row) / job.neighbours
+    spread = _rows(table, ids, row) * (job.neighbours - 1) / job.neighbours
+    return Traffic(spread, of_host * remote)
+
+
+def _expected_owners(ranks, ids):
+    """Different owners of the ids of a sample."""
+    return ranks * (1 - (1 - 1 / ranks) ** ids) if ranks > 1 else 1.0
+
+
+def _launches(job, machine):
+    if job.ranks == 1:
+        return machine.launch_ms
+    converts = machine.convert_ms if job.wire_bytes < job.row_bytes else 0.0
+    return machine.launch_ms + machine.exchange_ms + converts
+
+
+def _waiting(job, network, peers):
+    if job.hosts == 1:
+        return 0.0
+    messages = 3 * peers  # of ids, rows and gradients
+    return network.round_trips * network.round_trip_ms + messages * network.message_us * 1e-3
+
+
+def _peers(job, placement):
+    """Ranks of other hosts that a rank sends to: by two levels, one of each host."""
+    return job.hosts - 1 if placement == "two_levels" else job.ranks - job.neighbours
+
+
+def _kernels(table, job, machine):
+    ids = job.samples * table.ids
+    row = table.dim * job.row_bytes
+    asked = table.source.unique(ids)
+    owned = table.source.unique(ids * job.ranks) / job.ranks
+    moved = row * (
+        machine.looked_up_moves * ids
+        + machine.asked_moves * asked
+        + machine.owned_moves * owned
+        + machine.output_moves * job.samples
+    )
+    return ids * machine.ns_per_id * 1e-6 + _milliseconds(moved, machine.copy_gb_s)
+
+
+def _milliseconds(size, gb_s):
+    return size / gb_s * 1e-6
