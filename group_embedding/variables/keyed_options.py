@@ -63,7 +63,7 @@ class KeyedOptions:
 
     Example:
 
-    >>> options = ge.variables.KeyedOptions(admit_after=3, evict_after_steps=100_000)
+    >>> options = ge.KeyedOptions(admit_after=3, evict_after_steps=100_000)
     >>> config = ge.TableConfig("users", num_rows=None, dim=16, ev_option=options)
     """
 
@@ -195,7 +195,7 @@ def to_keyed_options(name: str, option: TableOptions | None) -> KeyedOptions:
         return KeyedOptions()
     if not isinstance(option, TableOptions):
         raise TypeError(
-            f"table '{name}': expected ev_option to be KeyedOptions or an EmbeddingVariableOption, "
+            f"table '{name}': expected ev_option to be an EmbeddingVariableOption or KeyedOptions, "
             f"got {option!r}"
         )
     try:
