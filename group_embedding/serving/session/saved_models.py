@@ -10,10 +10,15 @@ import os
 import tempfile
 from collections.abc import Iterator
 
-from group_embedding.files import remote_files
-from group_embedding.files.connections import FileSystemError, is_remote, join
-from group_embedding.files.data_source import DataSourceParams, url_of
-from group_embedding.files.progress_line import ProgressLine
+from group_embedding.files import (
+    DataSourceParams,
+    FileSystemError,
+    ProgressLine,
+    is_remote,
+    join,
+    remote_files,
+    url_of,
+)
 
 _THREADS = 4
 _MODEL = "saved_model.pb"  # written last: with it the model exists
