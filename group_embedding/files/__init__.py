@@ -14,5 +14,8 @@ from group_embedding.files.remote_files import local_copy as local_copy
 from group_embedding.files.remote_files import open_file as open_file
 from group_embedding.files.remote_files import size_of as size_of
 from group_embedding.files.remote_files import version_of as version_of
+from group_embedding.files.transfers import StoredFile as StoredFile
+from group_embedding.files.transfers import receive_files as receive_files
+from group_embedding.files.transfers import send_files as send_files
 
 __all__ = ["DataSourceParams", "FileSystemType_t"]
