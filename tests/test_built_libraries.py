@@ -1,4 +1,4 @@
-"""What the built libraries export, need and hold."""
+"""Exports, needs and contents of the built libraries."""
 
 import re
 import subprocess

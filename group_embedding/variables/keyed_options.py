@@ -177,8 +177,8 @@ _OWNER = "options of a keyed table"
 
 @runtime_checkable
 class TableOptions(Protocol):
-    """What `ev_option` takes: KeyedOptions, or an object that says which ones it stands for, such
-    as DeepRec's `EmbeddingVariableOption`."""
+    """The type of `ev_option`: KeyedOptions, or options that stand for some, such as DeepRec's
+    `EmbeddingVariableOption`."""
 
     def to_keyed_options(self) -> KeyedOptions: ...
 

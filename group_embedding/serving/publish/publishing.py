@@ -39,7 +39,7 @@ _MEET_SECONDS = 0.02  # between two meetings while ranks wait for a delivery
 _MOST_STEPS = 1000  # without a meeting
 
 
-class _Told(NamedTuple):
+class _Report(NamedTuple):
     """The numbers that a rank gives in a meeting. For the job as a whole, those of rank 0 count."""
 
     state: int = _NONE
@@ -90,7 +90,7 @@ class Publishing:
         self.delivery: BackgroundCall | None = None
         self._last_time = float("-inf")
         self._rank, self._num_ranks = exchange.rank, exchange.num_ranks
-        self._ranks = RankAgreement(exchange, len(_Told._fields))
+        self._ranks = RankAgreement(exchange, len(_Report._fields))
         self._version = 0
         self._is_base = False  # what is being delivered
         self._cancelled = threading.Event()
@@ -125,18 +125,18 @@ class Publishing:
         if self._steps_left > 0:
             return
         now = time.monotonic()
-        told = self._meet(
+        reports = self._meet(
             is_due=now - self._last_time >= self.every_seconds,
             is_late=now - self._last_time > self._timeout,
             steps=self._steps_until_due(now),
         )
-        first = told[0]
+        first = reports[0]
         self._steps_left = self._steps_met = first.steps
         self._met_at = time.monotonic()
         if self.delivery is not None:
-            states = [of_rank.state for of_rank in told]
+            states = [of_rank.state for of_rank in reports]
             if _RUNNING not in states:
-                self._try(lambda: self._end(told))
+                self._try(lambda: self._end(reports))
             elif _FAILED in states:
                 self._cancelled.set()
             elif first.is_late:
@@ -216,15 +216,15 @@ class Publishing:
         last = None if self._writer is None else self._writer.last
         return 0 if last is None else last.version
 
-    def _meet(self, **told):
+    def _meet(self, **values):
         state = _NONE
         if self.delivery is not None:
             state = _RUNNING if self.delivery.is_alive() else _DONE
             if state == _DONE and self.delivery.error is not None:
                 state = _FAILED
         # Looked at after the state: a delivery that has ended has set it.
-        numbers = self._ranks.meet(_Told(state=state, version=self._written(), **told))
-        return [_Told(*row) for row in numbers.tolist()]
+        numbers = self._ranks.meet(_Report(state=state, version=self._written(), **values))
+        return [_Report(*row) for row in numbers.tolist()]
 
     def _steps_until_due(self, now):
         """Half of the steps until something is to be done, by the last steps' time."""
@@ -247,25 +247,25 @@ class Publishing:
         has_parent = True
         if is_base:
             has_parent = self._on_first_rank(lambda: self._ask_target(self._writer.is_newest))
-        all_told = self._meet(
+        reports = self._meet(
             needs_base=self._needs_base or not has_parent,
             rewrites=is_base or self._is_base_due(),
             attempt=secrets.randbits(62) | 1,
         )
-        told = all_told[0]
-        if any(of_rank.needs_base for of_rank in all_told):
+        first = reports[0]
+        if any(of_rank.needs_base for of_rank in reports):
             return self._export_base(step)
         found = self._take_together(step, wait)
         if found == _MADE_ANEW:
             return self._export_base(step)
         if found == _BUSY:
             return False
-        content = Content(step, None, None, self._model.copy_variables(), bool(told.rewrites))
+        content = Content(step, None, None, self._model.copy_variables(), bool(first.rewrites))
         shards = {key: shard.copy() for key, shard in self._model.shards.items()}
         self._cancelled = cancelled = threading.Event()
         self._deliver(
-            lambda: self._part.write(content, shards, told.version + 1, told.attempt, cancelled),
-            is_base=bool(told.rewrites),
+            lambda: self._part.write(content, shards, first.version + 1, first.attempt, cancelled),
+            is_base=bool(first.rewrites),
         )
         return True
 
@@ -281,15 +281,15 @@ class Publishing:
                 own = _TAKEN if self._model.snapshot(self._follower, step) else _BUSY
             except tf.errors.FailedPreconditionError:
                 own = _MADE_ANEW
-            told = self._meet(snapshot=own, is_late=time.monotonic() > end)
-            worst = max(of_rank.snapshot for of_rank in told)
+            reports = self._meet(snapshot=own, is_late=time.monotonic() > end)
+            worst = max(of_rank.snapshot for of_rank in reports)
             if worst == _TAKEN:
                 return worst
             if own == _TAKEN:
                 self._model.drop(self._follower)
             if worst == _MADE_ANEW or not wait:
                 return worst
-            if told[0].is_late:
+            if reports[0].is_late:
                 raise TargetError(
                     f"not published: expected a running save to end within {self._timeout} s, it "
                     "goes on"
@@ -327,26 +327,26 @@ class Publishing:
         end = time.monotonic() + self._timeout
         while self.delivery is not None:
             self.delivery.ends_within(_MEET_SECONDS)
-            told = self._meet(is_late=time.monotonic() > end)
-            states = [of_rank.state for of_rank in told]
+            reports = self._meet(is_late=time.monotonic() > end)
+            states = [of_rank.state for of_rank in reports]
             if _RUNNING not in states:
-                return self._end(told)
+                return self._end(reports)
             if _FAILED in states:
                 self._cancelled.set()
-            if told[0].is_late:
+            if reports[0].is_late:
                 self._raise_no_answer()
 
-    def _end(self, told):
+    def _end(self, reports):
         """Ends a delivery on all ranks: acknowledges it, or raises why it failed."""
         delivery, self.delivery = self.delivery, None
-        is_written = told[0].state == _DONE
+        is_written = reports[0].state == _DONE
         if not is_written or delivery.error is not None:
             for shard in self._model.shards.values():
                 shard.fail()
         if not is_written:
             self._needs_base |= isinstance(delivery.error, LostVersions)
             self._raise(delivery.error)
-        self._version = told[0].version
+        self._version = reports[0].version
         if self._is_base:
             self._needs_base = False
         if delivery.error is None:
@@ -357,11 +357,11 @@ class Publishing:
     def _raise(self, error):
         """Raises on all ranks: a failure of the target, unless a rank had another error."""
         is_failure = error is None or isinstance(error, FAILURES)
-        told = self._ranks.tell([None if error is None else str(error), is_failure])
+        reports = self._ranks.tell([None if error is None else str(error), is_failure])
         if error is not None and (not is_failure or self._num_ranks == 1):
             raise error
-        words = "; ".join(f"rank {rank}: {text}" for rank, (text, _) in enumerate(told) if text)
-        raise (TargetError if all(good for _, good in told) else RuntimeError)(words) from error
+        words = "; ".join(f"rank {rank}: {text}" for rank, (text, _) in enumerate(reports) if text)
+        raise (TargetError if all(good for _, good in reports) else RuntimeError)(words) from error
 
 
 def _release(model, follower):

@@ -82,7 +82,7 @@ class RankAgreement:
 
 
 def first_rank_exports(agreement: RankAgreement, export: Callable[[], Any]) -> Any:
-    """What `export()` returns on rank 0, which calls it alone, where tables are made whole.
+    """Returns the result of `export()`, which rank 0 alone calls, where tables are made whole.
 
     Raises:
         RuntimeError: On other ranks, where rank 0 could not export.

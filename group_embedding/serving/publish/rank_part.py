@@ -1,4 +1,4 @@
-"""What one rank brings to the target, in a thread of a publisher."""
+"""A rank's part of each version, which a thread of the publisher brings to the target."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class RankPart:
         """Brings changes since the version before to the target.
 
         Args:
-            content: Of this rank, without its tables.
+            content: This rank's content, without its tables.
             shards: {key: rows of this rank} of tables that are spread by row number.
             version, attempt: The numbers by which rank 0 finds the parts of the others.
             is_cancelled: Set once another rank has failed.
