@@ -52,7 +52,7 @@ class TableConfig:
         combined; the table itself is not changed. Infinity is no limit: it becomes `None`.
       dtype: "float32", "float16" or "bfloat16"; `None` leaves it to the layer that makes the table.
       trainable: Whether training changes the table.
-      ev_option: With `num_rows=None`, `ge.variables.KeyedOptions`, or DeepRec's
+      ev_option: With `num_rows=None`, `ge.KeyedOptions`, or DeepRec's
         `EmbeddingVariableOption`; `None`: the defaults.
       key_dtype: With `num_rows=None`, the type of the keys: "int64", "int32", "uint32" or "uint64";
         `None`: "int64". Ids may be of any type whose values all are keys, as int32 ids of a table

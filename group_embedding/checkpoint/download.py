@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import concurrent.futures
-import hashlib
 import os
 import shutil
 
@@ -13,8 +11,7 @@ from group_embedding.checkpoint.remote_manifest import DamagedCheckpointError, M
 from group_embedding.checkpoint.upload import Uploader, index_last
 from group_embedding.files import remote_files
 from group_embedding.files.progress_line import ProgressLine
-
-_THREADS = 4
+from group_embedding.files.transfers import receive_files
 
 
 def download_checkpoint(
@@ -34,16 +31,10 @@ def download_checkpoint(
     try:
         names = sorted(manifest.files, key=index_last)
         copies = {name: os.path.join(work, str(i)) for i, name in enumerate(names)}
-        with (
-            ProgressLine(f"{url}: fetch {manifest.number}", manifest.num_bytes, progress) as line,
-            concurrent.futures.ThreadPoolExecutor(_THREADS) as pool,
-        ):
-            fetched = [
-                pool.submit(_download, url, manifest.files[name], copies[name], line.add)
-                for name in names
-            ]
-            for one in fetched:
-                one.result()
+        stored = {copies[name]: manifest.files[name] for name in names}
+        label = f"{url}: fetch {manifest.number}"
+        with ProgressLine(label, manifest.num_bytes, progress) as line:
+            receive_files(url, stored, line.add, _damaged)
         for name in names:
             path = remote_files.path_below(folder, name, url)
             os.makedirs(os.path.dirname(path), exist_ok=True)
@@ -57,12 +48,5 @@ def download_checkpoint(
     return prefix
 
 
-def _download(url, file, path, on_bytes):
-    checksum = hashlib.sha256()
-    stored = remote_files.join(url, file.stored)
-    remote_files.download(stored, path, on_bytes, checksum.update)
-    if checksum.hexdigest() != file.sha256:
-        raise DamagedCheckpointError(
-            f"{stored}: expected sha256 {file.sha256[:16]}..., as uploaded, got "
-            f"{checksum.hexdigest()[:16]}...; fetch another one of RemoteFolder.checkpoints()"
-        )
+def _damaged(text):
+    return DamagedCheckpointError(f"{text}; fetch another one of RemoteFolder.checkpoints()")

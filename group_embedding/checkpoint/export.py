@@ -3,12 +3,12 @@
 import os
 import sys
 import tempfile
-import time
 
 import numpy as np
 import tensorflow as tf
 
 from group_embedding.checkpoint import checkpoint_files as files
+from group_embedding.files.progress_line import ProgressLine
 
 
 def export_parquet(table, path):
@@ -34,7 +34,8 @@ def export_parquet(table, path):
     }
     verified = [files.verify_file(file["path"], table["table"], file) for file in table["files"]]
     total = sum(file["num_rows"] for file in verified)
-    progress, num_rows, writer = Progress(table["table"], total), 0, None
+    progress = ProgressLine(table["table"], total, sys.stderr.isatty(), unit="rows")
+    num_rows, writer = 0, None
     try:
         for file in table["files"]:
             rows = files.table_file(file["path"])
@@ -113,27 +114,3 @@ def _lists(pyarrow, matrix, dtype):
     return pyarrow.FixedSizeListArray.from_arrays(
         pyarrow.array(matrix.reshape(-1)), matrix.shape[1]
     )
-
-
-class Progress:
-    """One line that says how far long work is; on terminals."""
-
-    def __init__(self, name, total):
-        self._name = name
-        self._total = total
-        self._done = 0
-        self._shown = time.monotonic()
-
-    def add(self, count):
-        self._done += count
-        if time.monotonic() - self._shown > 0.5:
-            self._shown = time.monotonic()
-            self._show("\r")
-
-    def end(self):
-        self._show("\n")
-
-    def _show(self, end):
-        if sys.stderr.isatty():
-            share = self._done / self._total if self._total else 1
-            print(f"{self._name}: {self._done:,} rows, {share:.0%}", end=end, file=sys.stderr)

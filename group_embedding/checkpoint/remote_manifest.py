@@ -15,6 +15,7 @@ import re
 from group_embedding.files import remote_files
 from group_embedding.files.connections import FileSystemError
 from group_embedding.files.create_once import create_file
+from group_embedding.files.transfers import StoredFile
 
 _NAME = re.compile(r"(\d{8})\.json$")
 FILES = "files"
@@ -22,21 +23,6 @@ FILES = "files"
 
 class DamagedCheckpointError(FileSystemError):
     """A remote checkpoint is not what was uploaded; the message names the file."""
-
-
-@dataclasses.dataclass(frozen=True)
-class RemoteFile:
-    """A file of a checkpoint.
-
-    Attributes:
-      stored: Its path below the remote folder.
-      bytes: Its length.
-      sha256: The checksum of its content, as hexadecimal digits.
-    """
-
-    stored: str
-    bytes: int
-    sha256: str
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,7 +37,7 @@ class Manifest:
 
     number: int
     checkpoint: str
-    files: dict[str, RemoteFile]
+    files: dict[str, StoredFile]
 
     @property
     def num_bytes(self) -> int:
@@ -90,7 +76,7 @@ def read_manifest(url: str, number: int) -> Manifest:
         if hashlib.sha256(text.encode()).hexdigest() != record["sha256"]:
             raise ValueError("its checksum differs")
         fields = json.loads(text)
-        files = {name: RemoteFile(**file) for name, file in fields["files"].items()}
+        files = {name: StoredFile(**file) for name, file in fields["files"].items()}
         return Manifest(fields["number"], fields["checkpoint"], files)
     except (KeyError, TypeError, ValueError) as error:
         raise DamagedCheckpointError(

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import concurrent.futures
 import dataclasses
 import glob
-import hashlib
 import json
 import os
 import secrets
@@ -20,7 +18,6 @@ from group_embedding.checkpoint.remote_manifest import (
     FILES,
     DamagedCheckpointError,
     Manifest,
-    RemoteFile,
     lacking,
     numbers_in,
     path_of,
@@ -30,8 +27,8 @@ from group_embedding.checkpoint.remote_manifest import (
 from group_embedding.files import remote_files
 from group_embedding.files.connections import FileSystemError
 from group_embedding.files.progress_line import ProgressLine
+from group_embedding.files.transfers import StoredFile, send_files
 
-_THREADS = 4
 _RECORD = ".remote.json"
 
 
@@ -53,7 +50,7 @@ class Uploader:
         self.work_folder = os.path.join(folder, ".remote")
         # By the identity of a local file, its copy.
         self._known = {
-            tuple(noted[:4]): RemoteFile(*noted[4:]) for noted in self._record().get("files", ())
+            tuple(noted[:4]): StoredFile(*noted[4:]) for noted in self._record().get("files", ())
         }
 
     def has(self, manifest: Manifest) -> bool:
@@ -127,7 +124,7 @@ class Uploader:
             for identity, file in self._known.items()
             if present.get(file.stored) == file.bytes
         }
-        files: dict[str, RemoteFile] = {}
+        files: dict[str, StoredFile] = {}
         while True:  # the graph of a Saver (.meta) may be written behind the state file
             more = [one for one in files_of(path, self._folder) if one not in files]
             if not more:
@@ -148,34 +145,23 @@ class Uploader:
         return manifest
 
     def _upload_files(self, number, names, links):
-        """{name: RemoteFile}"""
+        """{name: StoredFile}"""
         sources = {}
         for name in names:
             source = os.path.join(links, name.replace(os.sep, "|"))
             link_or_copy(os.path.join(self._folder, name), source)
             sources[name] = source
-        new = {n: s for n, s in sources.items() if identity_of(s) not in self._known}
+        new = {
+            f"{FILES}/{number:08}-{self._token}/{name}": source
+            for name, source in sources.items()
+            if identity_of(source) not in self._known
+        }
         total = sum(os.path.getsize(source) for source in new.values())
-        with (
-            ProgressLine(f"{self._url}: upload {number}", total, self._progress) as line,
-            concurrent.futures.ThreadPoolExecutor(_THREADS) as pool,
-        ):
-            started = {
-                name: pool.submit(
-                    self._upload_file, source, f"{FILES}/{number:08}-{self._token}/{name}", line.add
-                )
-                for name, source in new.items()
-            }
-            done = {name: future.result() for name, future in started.items()}
-        for name, file in done.items():
-            self._known[identity_of(sources[name])] = file
+        with ProgressLine(f"{self._url}: upload {number}", total, self._progress) as line:
+            sent = send_files(self._url, new, line.add)
+        for stored, file in sent.items():
+            self._known[identity_of(new[stored])] = file
         return {name: self._known[identity_of(source)] for name, source in sources.items()}
-
-    def _upload_file(self, source, stored, on_bytes):
-        checksum = hashlib.sha256()
-        url = remote_files.join(self._url, stored)
-        remote_files.upload(source, url, on_bytes, checksum.update)
-        return RemoteFile(stored, os.path.getsize(source), checksum.hexdigest())
 
     def _remove_old(self, numbers, present):
         """Removes manifests beyond those that are kept, then files that no manifest names: also

@@ -20,15 +20,13 @@ from group_embedding.optimizers.rowwise_adagrad import RowwiseAdagrad
 from group_embedding.optimizers.rowwise_adam import RowwiseAdam
 from group_embedding.optimizers.rules import RuleSpec as RuleSpec
 from group_embedding.optimizers.rules import v1_adam as v1_adam
+from group_embedding.optimizers.rules import v1_ftrl as v1_ftrl
 from group_embedding.optimizers.trained_tables import Settings as Settings
 from group_embedding.optimizers.v1 import WrappedV1 as WrappedV1
 from group_embedding.optimizers.wrap import WRAPPED as WRAPPED
 from group_embedding.optimizers.wrap import can_wrap as can_wrap
+from group_embedding.optimizers.wrap import keyed_alone_class as keyed_alone_class
 from group_embedding.optimizers.wrap import stock_class as stock_class
-from group_embedding.optimizers.wrap import (
-    train_keyed_tables_from_now_on as train_keyed_tables_from_now_on,
-)
-from group_embedding.optimizers.wrap import trains_keyed_tables as trains_keyed_tables
 from group_embedding.optimizers.wrap import wrap
 
 __all__ = [

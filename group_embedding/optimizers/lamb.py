@@ -8,9 +8,8 @@ import tensorflow as tf
 
 from group_embedding.annotations import Hyperparameter, Optimizer
 from group_embedding.keras_compat import keras
-from group_embedding.optimizers.own import OwnKeras, OwnV1, in_v1_graph, register
+from group_embedding.optimizers.own import OwnKeras, OwnV1, make_own, register
 from group_embedding.optimizers.rules import RuleSpec, keras_adam, v1_adam
-from group_embedding.optimizers.trained_tables import Settings
 
 
 def _update(x, m, v, g, hyper):
@@ -31,13 +30,10 @@ class KerasLamb(OwnKeras, keras.optimizers.Adam):
 
     _ge_update_whole = staticmethod(_update)
 
-    def __init__(
-        self, learning_rate, weight_decay, skip_nonfinite, stochastic_rounding_seed, **kwargs
-    ):
+    def __init__(self, learning_rate, weight_decay, **kwargs):
         super().__init__(learning_rate, amsgrad=False, **kwargs)
         # Not Keras's, which would shrink variables apart from the trust ratio.
         self._ge_weight_decay = weight_decay
-        self._ge_settings = Settings(skip_nonfinite, stochastic_rounding_seed)
 
     def get_config(self):
         return {**super().get_config(), "weight_decay": self._ge_weight_decay}
@@ -52,9 +48,9 @@ class LambV1(OwnV1, tf.compat.v1.train.AdamOptimizer):
 
     _ge_update_whole = staticmethod(_update)
 
-    def __init__(self, learning_rate, beta_1, beta_2, epsilon, weight_decay, name, settings):
+    def __init__(self, learning_rate, beta_1, beta_2, epsilon, weight_decay, name):
         super().__init__(learning_rate, beta_1, beta_2, epsilon, name=name)
-        self._ge_weight_decay, self._ge_settings = weight_decay, settings
+        self._ge_weight_decay = weight_decay
 
     def _ge_rule_spec(self):
         hyper = {name: tf.cast(value, tf.float32) for name, value in v1_adam(self).hyper.items()}
@@ -105,18 +101,16 @@ def Lamb(  # noqa: N802
     >>> table.numpy().round(3).tolist()
     [[3.0, 4.0], [5.0, 8.0]]
     """
-    settings = Settings(skip_nonfinite, stochastic_rounding_seed)
-    if in_v1_graph():
-        return LambV1(
-            learning_rate, beta_1, beta_2, epsilon, weight_decay, name, settings, **kwargs
-        )
-    return KerasLamb(
-        learning_rate,
-        weight_decay,
+    return make_own(
+        KerasLamb,
+        LambV1,
+        skip_nonfinite,
+        stochastic_rounding_seed,
+        learning_rate=learning_rate,
         beta_1=beta_1,
         beta_2=beta_2,
         epsilon=epsilon,
+        weight_decay=weight_decay,
         name=name,
-        **settings._asdict(),
         **kwargs,
     )

@@ -62,7 +62,9 @@ class _KerasWholeVariables(_WholeVariables):
 class OwnKeras(_WrappedKeras, _KerasWholeVariables):  # type: ignore[valid-type, misc]
     """Mixed into the stock Keras class that has the slots. Saves the options of `wrap`."""
 
-    _ge_settings = Settings()
+    def __init__(self, *args, skip_nonfinite, stochastic_rounding_seed, **kwargs):
+        super().__init__(*args, **kwargs)
+        self._ge_settings = Settings(skip_nonfinite, stochastic_rounding_seed)
 
     def get_config(self):
         config = {**super().get_config(), **self._ge_settings._asdict()}
@@ -72,6 +74,8 @@ class OwnKeras(_WrappedKeras, _KerasWholeVariables):  # type: ignore[valid-type,
 
 class OwnV1(WrappedV1, _WholeVariables):
     """Mixed into the stock class of tf.compat.v1.train that has the slots."""
+
+    _ge_settings = Settings()
 
     def _create_slots(self, var_list):
         for variable in var_list:
@@ -96,3 +100,13 @@ class OwnV1(WrappedV1, _WholeVariables):
         return apply_dense(self._ge_update_whole, var, slots, grad, spec.hyper)
 
     _resource_apply_dense = _apply_dense
+
+
+def make_own(keras_class, v1_class, skip_nonfinite, stochastic_rounding_seed, **arguments):
+    """Makes an optimizer of one of two classes: of the second in a graph of TensorFlow 1."""
+    settings = Settings(skip_nonfinite, stochastic_rounding_seed)
+    if not in_v1_graph():
+        return keras_class(**arguments, **settings._asdict())
+    optimizer = v1_class(**arguments)
+    optimizer._ge_settings = settings
+    return optimizer

@@ -8,9 +8,8 @@ import tensorflow as tf
 
 from group_embedding.annotations import Hyperparameter, Optimizer
 from group_embedding.keras_compat import keras
-from group_embedding.optimizers.own import OwnKeras, OwnV1, in_v1_graph, register
+from group_embedding.optimizers.own import OwnKeras, OwnV1, make_own, register
 from group_embedding.optimizers.rules import RuleSpec
-from group_embedding.optimizers.trained_tables import Settings
 
 
 def _update(x, a, g, hyper):
@@ -29,10 +28,6 @@ class KerasRowwiseAdagrad(OwnKeras, keras.optimizers.Adagrad):
     _ge_update_whole = staticmethod(_update)
     _ge_row_slots = ("accumulator",)
 
-    def __init__(self, learning_rate, skip_nonfinite, stochastic_rounding_seed, **kwargs):
-        super().__init__(learning_rate, **kwargs)
-        self._ge_settings = Settings(skip_nonfinite, stochastic_rounding_seed)
-
     @property
     def _ge_row_slot_start(self):
         return self.initial_accumulator_value
@@ -50,9 +45,9 @@ class RowwiseAdagradV1(OwnV1, tf.compat.v1.train.AdagradOptimizer):
     _ge_update_whole = staticmethod(_update)
     _ge_row_slots = ("accumulator",)
 
-    def __init__(self, learning_rate, initial_accumulator_value, epsilon, name, settings):
+    def __init__(self, learning_rate, initial_accumulator_value, epsilon, name):
         super().__init__(learning_rate, initial_accumulator_value, name=name)
-        self._ge_epsilon, self._ge_settings = epsilon, settings
+        self._ge_epsilon = epsilon
 
     @property
     def _ge_row_slot_start(self):
@@ -108,16 +103,14 @@ def RowwiseAdagrad(  # noqa: N802
     >>> table.numpy().tolist()
     [[0.0, 0.0], [0.0, 0.0], [-0.5, -0.5]]
     """
-    settings = Settings(skip_nonfinite, stochastic_rounding_seed)
-    if in_v1_graph():
-        return RowwiseAdagradV1(
-            learning_rate, initial_accumulator_value, epsilon, name, settings, **kwargs
-        )
-    return KerasRowwiseAdagrad(
-        learning_rate,
+    return make_own(
+        KerasRowwiseAdagrad,
+        RowwiseAdagradV1,
+        skip_nonfinite,
+        stochastic_rounding_seed,
+        learning_rate=learning_rate,
         initial_accumulator_value=initial_accumulator_value,
         epsilon=epsilon,
         name=name,
-        **settings._asdict(),
         **kwargs,
     )

@@ -8,9 +8,8 @@ import tensorflow as tf
 
 from group_embedding.annotations import Hyperparameter, Optimizer
 from group_embedding.keras_compat import keras
-from group_embedding.optimizers.own import OwnKeras, OwnV1, in_v1_graph, register
+from group_embedding.optimizers.own import OwnKeras, OwnV1, make_own, register
 from group_embedding.optimizers.rules import RuleSpec, keras_adam, v1_adam
-from group_embedding.optimizers.trained_tables import Settings
 
 
 def _update(x, m, v, g, hyper):
@@ -32,9 +31,8 @@ class KerasRowwiseAdam(OwnKeras, keras.optimizers.Adam):
     _ge_update_whole = staticmethod(_update)
     _ge_row_slots = ("v", "velocity")  # its names in Keras 2 and 3
 
-    def __init__(self, learning_rate, skip_nonfinite, stochastic_rounding_seed, **kwargs):
+    def __init__(self, learning_rate, **kwargs):
         super().__init__(learning_rate, amsgrad=False, **kwargs)
-        self._ge_settings = Settings(skip_nonfinite, stochastic_rounding_seed)
 
     def _ge_rule_spec(self):
         return RuleSpec("rowwise_adam", ("_momentums", "_velocities"), keras_adam(self).hyper)
@@ -46,9 +44,8 @@ class RowwiseAdamV1(OwnV1, tf.compat.v1.train.AdamOptimizer):
     _ge_update_whole = staticmethod(_update)
     _ge_row_slots = ("v",)
 
-    def __init__(self, learning_rate, beta_1, beta_2, epsilon, name, settings):
+    def __init__(self, learning_rate, beta_1, beta_2, epsilon, name):
         super().__init__(learning_rate, beta_1, beta_2, epsilon, name=name)
-        self._ge_settings = settings
 
     def _ge_rule_spec(self):
         hyper = {name: tf.cast(value, tf.float32) for name, value in v1_adam(self).hyper.items()}
@@ -98,15 +95,15 @@ def RowwiseAdam(  # noqa: N802
     >>> table.numpy().round(3).tolist()
     [[0.0, 0.0], [0.0, 0.0], [-0.5, -0.5]]
     """
-    settings = Settings(skip_nonfinite, stochastic_rounding_seed)
-    if in_v1_graph():
-        return RowwiseAdamV1(learning_rate, beta_1, beta_2, epsilon, name, settings, **kwargs)
-    return KerasRowwiseAdam(
-        learning_rate,
+    return make_own(
+        KerasRowwiseAdam,
+        RowwiseAdamV1,
+        skip_nonfinite,
+        stochastic_rounding_seed,
+        learning_rate=learning_rate,
         beta_1=beta_1,
         beta_2=beta_2,
         epsilon=epsilon,
         name=name,
-        **settings._asdict(),
         **kwargs,
     )

@@ -92,11 +92,6 @@ def v1_ftrl(optimizer):
     )
 
 
-def v1_group_ftrl(optimizer):
-    """DeepRec's rule for keyed tables: l1 is that of the norm of a row."""
-    return v1_ftrl(optimizer)._replace(rule="group_ftrl")
-
-
 def v1_rmsprop(optimizer):
     return RuleSpec(
         "rmsprop",

@@ -22,13 +22,10 @@ from group_embedding.optimizers.registry import (
     STOCK_KERAS_LEGACY,
     STOCK_NAMES,
     STOCK_V1,
-    V1_NAMES,
 )
 from group_embedding.optimizers.trained_tables import Settings, claim_tables
 from group_embedding.optimizers.v1 import WrappedV1
 
-# Optimizers that have another rule for keyed tables in DeepRec.
-_V1_OF_DEEPREC = {"FtrlOptimizer": rules.v1_group_ftrl}
 WRAPPED = (WrappedV1, WrappedKerasLegacy, WrappedKeras2, WrappedKeras3)
 
 
@@ -173,36 +170,17 @@ def _named(name):
         ) from None
 
 
-def trains_keyed_tables(stock):
-    """A class like the optimizers' class `stock`, of tf.compat.v1.train, whose optimizers update
-    EmbeddingVariables without `wrap`, as DeepRec's do, and all other variables as stock does."""
-    return _keyed_alone_class(stock, stock)
+def keyed_alone_class(optimizer_class, stock, row=None):
+    """A class like `optimizer_class`, whose optimizers update EmbeddingVariables natively without
+    `wrap`, and all other variables as stock does.
 
-
-def _keyed_alone_class(optimizer_class, stock):
+    Args:
+        stock: the class of tf.compat.v1.train that it is, or derives from.
+        row: the rule of a row, as of `StockRules`; None: that of `stock`.
+    """
     support = _supported()[stock]
-    support = support._replace(row=_V1_OF_DEEPREC.get(stock.__name__, support.row))
+    support = support if row is None else support._replace(row=row)
     return _wrapped_class(support, optimizer_class, Settings(), keyed_alone=True)
-
-
-def train_keyed_tables_from_now_on():
-    """From now on each optimizer of tf.compat.v1.train that is made, and that `wrap` takes, updates
-    EmbeddingVariables without it, and all other variables as before."""
-    for name in V1_NAMES:
-        stock = getattr(tf.compat.v1.train, name)
-        if not hasattr(stock.__init__, "_ge_trains_keyed"):
-            stock.__init__ = _then_train_keyed_tables(stock, stock.__init__)
-
-
-def _then_train_keyed_tables(stock, init):
-    @functools.wraps(init)
-    def __init__(optimizer, *args, **kwargs):  # noqa: N807
-        init(optimizer, *args, **kwargs)
-        if not isinstance(optimizer, WRAPPED) and stock_class(optimizer) is stock:
-            optimizer.__class__ = _keyed_alone_class(type(optimizer), stock)
-
-    __init__._ge_trains_keyed = True
-    return __init__
 
 
 def can_wrap(optimizer):

@@ -63,7 +63,7 @@ class KeyedOptions:
 
     Example:
 
-    >>> options = ge.variables.KeyedOptions(admit_after=3, evict_after_steps=100_000)
+    >>> options = ge.KeyedOptions(admit_after=3, evict_after_steps=100_000)
     >>> config = ge.TableConfig("users", num_rows=None, dim=16, ev_option=options)
     """
 
@@ -177,8 +177,8 @@ _OWNER = "options of a keyed table"
 
 @runtime_checkable
 class TableOptions(Protocol):
-    """What `ev_option` takes: KeyedOptions, or an object that says which ones it stands for, such
-    as DeepRec's `EmbeddingVariableOption`."""
+    """The type of `ev_option`: KeyedOptions, or options that stand for some, such as DeepRec's
+    `EmbeddingVariableOption`."""
 
     def to_keyed_options(self) -> KeyedOptions: ...
 
@@ -195,7 +195,7 @@ def to_keyed_options(name: str, option: TableOptions | None) -> KeyedOptions:
         return KeyedOptions()
     if not isinstance(option, TableOptions):
         raise TypeError(
-            f"table '{name}': expected ev_option to be KeyedOptions or an EmbeddingVariableOption, "
+            f"table '{name}': expected ev_option to be an EmbeddingVariableOption or KeyedOptions, "
             f"got {option!r}"
         )
     try:

@@ -3,6 +3,7 @@
 import contextlib
 import os
 import pickle
+import shutil
 import signal
 import sys
 import time
@@ -254,6 +255,35 @@ def test_all_ranks_fail_together_and_nothing_is_lost(failing_rank, on_failure, t
     reader = Reader(ge.serving.open_target(tmp_path))
     for version in (2, 3):
         assert_equal(reader.read(version), expected[version])
+
+
+def publish_to_what_loses_versions(folder):
+    trainer = Trainer()
+    publisher = ge.serving.Publisher(trainer.model, folder, build=build)
+    trainer.step(0)
+    told = [publisher.publish()]
+    if trainer.rank == 0:
+        shutil.rmtree(Path(folder) / "versions")
+    trainer.step(1)
+    with pytest.raises(ge.serving.TargetError, match="expected version 1, which it had ackn"):
+        publisher.publish()
+    told.append(publisher.publish())
+    publisher.close()
+    return told, content_of(trainer.model)
+
+
+def test_ranks_go_on_with_a_base_where_a_target_lost_versions(two_ranks, tmp_path):
+    # Given ranks whose target loses the version that it had
+    # When they publish again, Then both learn it once
+    (told, expected), (told_1, _) = two_ranks.run(
+        publish_to_what_loses_versions, str(tmp_path), timeout=120
+    )
+    assert told == told_1 == [1, 2]
+
+    # And the next version is a base with everything
+    reader = Reader(ge.serving.open_target(tmp_path))
+    assert reader.record(2).base == 2
+    assert_equal(reader.read(2), expected)
 
 
 def publish_at_steps(folder):

@@ -8,7 +8,6 @@ which keyed tables can start; with --to-..., with keys or values of another type
 import argparse
 import dataclasses
 import sys
-import time
 
 
 def main(arguments=None):
@@ -23,7 +22,7 @@ def main(arguments=None):
         for table in tables:
             print(f"{table.name}: {table.num_rows:,} rows of dim {table.dim}, {table.dtype.name}")
         if options.out:
-            convert.write_checkpoint(tables, options.out, _ProgressLine())
+            convert.write_checkpoint(tables, options.out, _progress_lines())
             print(f"{options.out}: checkpoint with {len(tables)} tables")
         if options.vocabulary:
             _write_vocabulary(options.path, options.vocabulary)
@@ -107,22 +106,21 @@ def _write_vocabulary(path, vocabulary):
         file.writelines(f"{word}\n" for word in word_vectors.words(path))
 
 
-class _ProgressLine:
-    """One line on a terminal: the table, its rows, rows a second."""
+def _progress_lines():
+    """A function that shows the rows of each table, as `write_checkpoint` tells them."""
+    from group_embedding.files import ProgressLine
 
-    def __init__(self):
-        self._table, self._begin, self._shown = None, 0.0, 0.0
+    lines, done_before = {}, {}
 
-    def __call__(self, table, done, total):
-        now = time.monotonic()
-        if table != self._table:
-            self._table, self._begin = table, now
-        if not sys.stderr.isatty() or (done < total and now - self._shown < 0.5):
-            return
-        self._shown = now
-        speed = done / (now - self._begin) if now > self._begin else 0
-        line = f"{table}: {done:,} of {total:,} rows, {speed:,.0f} rows/s"
-        print(line, end="\n" if done == total else "\r", file=sys.stderr, flush=True)
+    def show(table, done, total):
+        if table not in lines:
+            lines[table] = ProgressLine(table, total, sys.stderr.isatty(), unit="rows")
+        lines[table].add(done - done_before.get(table, 0))
+        done_before[table] = done
+        if done == total:
+            lines[table].end()
+
+    return show
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ import functools
 
 import tensorflow as tf
 
-from group_embedding.optimizers import train_keyed_tables_from_now_on
+from group_embedding.compat.deeprec.keyed_optimizers import train_keyed_tables_from_now_on
 
 
 def patch_tensorflow() -> None:

@@ -24,6 +24,7 @@ from group_embedding.compat.deeprec import (
     options,
     refused,
 )
+from group_embedding.compat.deeprec.keyed_optimizers import trains_keyed_tables
 from group_embedding.compat.deeprec.linear_model import linear_model
 from group_embedding.compat.deeprec.parquet import dataset as parquet_dataset
 from group_embedding.compat.deeprec.parquet.dataframe import (
@@ -34,7 +35,7 @@ from group_embedding.compat.deeprec.parquet.dataframe import (
 from group_embedding.compat.deeprec.session_options import ExecutorPolicy, take_deeprec_options
 from group_embedding.compat.deeprec.staged import make_prefetch_hook, prefetch_join, staged
 from group_embedding.lookups import group_embedding_lookup, group_embedding_lookup_sparse
-from group_embedding.optimizers import V1_NAMES, trains_keyed_tables
+from group_embedding.optimizers import V1_NAMES
 from group_embedding.ranks.distributed import Saver, enable_distributed_strategy
 
 v1 = tf.compat.v1

@@ -7,10 +7,10 @@ from typing import Any
 
 import tensorflow as tf
 
-from group_embedding.files import export_to
 from group_embedding.keras_compat import IS_KERAS_3, keras
 from group_embedding.recommender.config.read import Config
 from group_embedding.recommender.runs.run import Run
+from group_embedding.serving import export_to
 
 
 class _Served(tf.Module):

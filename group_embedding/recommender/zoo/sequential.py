@@ -19,7 +19,20 @@ from group_embedding.recommender.zoo.recommender import Recommender
 class _Sequential(Recommender):
     """States of a history, and their dot products with candidates. A subclass has the blocks."""
 
-    def __init__(self, features, *, history, targets, positions, max_length, dim, **kwargs):
+    def __init__(
+        self,
+        features: Features,
+        *,
+        history: str,
+        targets: str | Sequence[str],
+        positions: str = "last",
+        max_length: int = 50,
+        dim: int = 16,
+        num_blocks: int = 2,
+        num_heads: int = 1,
+        dropout: float = 0.2,
+        **kwargs: Any,
+    ) -> None:
         owner = type(self).__name__
         targets = (targets,) if isinstance(targets, str) else tuple(targets)
         check_choice(owner, "positions", positions, ("last", "all"))
@@ -35,9 +48,17 @@ class _Sequential(Recommender):
             return with_sequences(owner, kept, sequences, max_length)
 
         super().__init__(features, dense=(), dim=dim, plan=plan, **kwargs)
-        self._one_dim()
+        width = self._one_dim()
         self._check_combined([f for f in self.features if f.name not in sequences])
+        self._check_units(num_blocks=[num_blocks], num_heads=[num_heads])
         self._history, self._targets, self._of_all = history, targets, positions == "all"
+        self.positions = PositionEmbedding(dtype=self._policy)
+        self.drop = keras.layers.Dropout(dropout, dtype=self._policy)
+        self.blocks = [self._make_block(num_heads, width, dropout) for _ in range(num_blocks)]
+        self.norm = keras.layers.LayerNormalization(epsilon=1e-6, dtype=self._policy)
+
+    def _make_block(self, num_heads, width, dropout):
+        raise NotImplementedError
 
     def encode(self, batch: Any, training: Any = None) -> Any:
         """The states `[batch, max_length, dim]` of a batch that is looked up, zeros behind the end
@@ -121,31 +142,9 @@ class SASRec(_Sequential):
       TypeError, ValueError: An argument is not of the form above.
     """
 
-    def __init__(
-        self,
-        features: Features,
-        *,
-        history: str,
-        targets: str | Sequence[str],
-        positions: str = "last",
-        max_length: int = 50,
-        dim: int = 16,
-        num_blocks: int = 2,
-        num_heads: int = 1,
-        dropout: float = 0.2,
-        **kwargs: Any,
-    ) -> None:
-        given = {"history": history, "targets": targets, "positions": positions}
-        super().__init__(features, max_length=max_length, dim=dim, **given, **kwargs)
-        self._check_units(num_blocks=[num_blocks], num_heads=[num_heads])
-        policy, width = self._policy, self._one_dim()
-        options = {"causal": True, "dropout": dropout, "dtype": policy}
-        self.positions = PositionEmbedding(dtype=policy)
-        self.drop = keras.layers.Dropout(dropout, dtype=policy)
-        self.blocks = [
-            TransformerBlock(num_heads, width, "pre", **options) for _ in range(num_blocks)
-        ]
-        self.norm = keras.layers.LayerNormalization(epsilon=1e-6, dtype=policy)
+    def _make_block(self, num_heads, width, dropout):
+        options = {"causal": True, "dropout": dropout, "dtype": self._policy}
+        return TransformerBlock(num_heads, width, "pre", **options)
 
 
 @keras.utils.register_keras_serializable(package="group_embedding")
@@ -182,24 +181,5 @@ class HSTU(_Sequential):
       TypeError, ValueError: An argument is not of the form above.
     """
 
-    def __init__(
-        self,
-        features: Features,
-        *,
-        history: str,
-        targets: str | Sequence[str],
-        positions: str = "last",
-        max_length: int = 50,
-        dim: int = 16,
-        num_blocks: int = 2,
-        num_heads: int = 1,
-        dropout: float = 0.2,
-        **kwargs: Any,
-    ) -> None:
-        given = {"history": history, "targets": targets, "positions": positions}
-        super().__init__(features, max_length=max_length, dim=dim, **given, **kwargs)
-        self._check_units(num_blocks=[num_blocks], num_heads=[num_heads])
-        self.positions = PositionEmbedding(dtype=self._policy)
-        self.drop = keras.layers.Dropout(dropout, dtype=self._policy)
-        self.blocks = [HSTUBlock(num_heads, dropout, dtype=self._policy) for _ in range(num_blocks)]
-        self.norm = keras.layers.LayerNormalization(epsilon=1e-6, dtype=self._policy)
+    def _make_block(self, num_heads, width, dropout):
+        return HSTUBlock(num_heads, dropout, dtype=self._policy)

@@ -10,9 +10,8 @@ from typing import Any
 import numpy as np
 
 from group_embedding.ranks.distributed import Saver
-from group_embedding.ranks.exchange import unsharded
 from group_embedding.ranks.sharding import sharded_table
-from group_embedding.serving.publish.rank_agreement import RankAgreement
+from group_embedding.serving.publish.rank_agreement import RankAgreement, first_rank_exports
 from group_embedding.serving.publish.shard_rows import ShardRows
 from group_embedding.serving.publish.trained_graph import TrainedGraph
 
@@ -35,7 +34,6 @@ class GraphOfRanks(TrainedGraph):
         super().__init__(export, Saver(), abandoned_seconds)
         self._rank = exchange.rank
         self._agreement = RankAgreement(exchange, count=1)
-        self.shards: dict[str, ShardRows] = {}
 
     def export(self, folder: str) -> None:
         """Writes the model as it is now as a SavedModel. Every rank calls it, with one folder.
@@ -47,19 +45,9 @@ class GraphOfRanks(TrainedGraph):
         os.makedirs(work, exist_ok=True)
         prefix = os.path.join(work, "model")
         prefix = self._saver.save(self.session, prefix, write_meta_graph=False)
-        shapes, error = None, None
-        if self._rank == 0:
-            try:
-                with unsharded():
-                    shapes = self._exported(prefix, work, folder)
-            except Exception as raised:  # when the others know
-                error = raised
-        shapes, message = self._agreement.tell([shapes, str(error)])[0]
-        if error is not None:
-            raise error
-        if shapes is None:
-            raise RuntimeError(f"rank 0 could not export the model: {message}")
-        self._find_served(shapes)
+        self._find_served(
+            first_rank_exports(self._agreement, lambda: self._exported(prefix, work, folder))
+        )
         if self._rank == 0:
             shutil.rmtree(work, ignore_errors=True)
 

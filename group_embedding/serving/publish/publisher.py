@@ -7,8 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from group_embedding.ranks.exchange import current
-from group_embedding.serving.publish.one_process import OneProcess
-from group_embedding.serving.publish.over_ranks import OverRanks
+from group_embedding.serving.publish.publishing import Publishing
 from group_embedding.serving.publish.trained_graph import TrainedGraph
 from group_embedding.serving.publish.trained_model import TrainedModel
 from group_embedding.serving.publish.trained_ranks import ModelOfRanks
@@ -106,12 +105,11 @@ class Publisher:
         if exchange.num_ranks == 1:
             if not isinstance(model, TrainedGraph):
                 model = TrainedModel(model, signatures, timeout / 2)
-            self._work: OneProcess = OneProcess(model, target, **options)
         else:
             _check_are_processes(exchange)
             if not isinstance(model, TrainedGraph):
                 model = ModelOfRanks(model, _checked(build, exchange), exchange, timeout / 2)
-            self._work = OverRanks(model, target, exchange, **options)
+        self._work = Publishing(model, target, exchange, **options)
 
     @property
     def every_seconds(self) -> float | None:

@@ -13,6 +13,7 @@ import tensorflow as tf
 
 from group_embedding.checkpoint import part_of, table_changes
 from group_embedding.ranks.sharding import sharded_table
+from group_embedding.serving.publish.shard_rows import ShardRows
 
 v1 = tf.compat.v1
 
@@ -29,6 +30,7 @@ class TrainedGraph:
 
     Attributes:
         session: The session that trains the graph; set once it is there.
+        shards: {key: ShardRows} of tables by row number that are spread over ranks.
     """
 
     def __init__(
@@ -37,6 +39,7 @@ class TrainedGraph:
         self._export = export
         self._saver = saver
         self.session: Any = None
+        self.shards: dict[str, ShardRows] = {}
         variables = v1.global_variables()
         tables = {v.rows.name: v.rows for v in variables if hasattr(v, "key_dtype")}
         self._names = list(tables)

@@ -12,6 +12,7 @@ from tensorflow.python.saved_model import save as tf_save
 from tensorflow.python.trackable import trackable_utils
 
 from group_embedding.checkpoint import RowsOfParts, SavedByObject, part_of, table_changes
+from group_embedding.serving.publish.shard_rows import ShardRows
 
 _VALUE = "/.ATTRIBUTES/VARIABLE_VALUE"
 
@@ -30,6 +31,7 @@ class TrainedModel:
     Attributes:
         tables: The keyed tables, by name.
         variables: The other variables, by their keys in the checkpoint of the base.
+        shards: {key: ShardRows} of tables by row number that are spread over ranks.
     """
 
     def __init__(self, model: Any, signatures: Any, abandoned_seconds: float) -> None:
@@ -38,6 +40,7 @@ class TrainedModel:
         self._signatures = signatures
         self.tables: dict[str, Any] = {}
         self.variables: dict[str, tf.Variable] = {}
+        self.shards: dict[str, ShardRows] = {}
 
     def export(self, folder: str) -> None:
         """Writes the model as it is now as a SavedModel."""

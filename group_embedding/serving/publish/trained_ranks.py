@@ -10,9 +10,8 @@ import tensorflow as tf
 from tensorflow.python.saved_model import save as tf_save
 
 from group_embedding.checkpoint import SavedByObject, part_of
-from group_embedding.ranks.exchange import unsharded
 from group_embedding.ranks.sharding import sharded_table
-from group_embedding.serving.publish.rank_agreement import RankAgreement
+from group_embedding.serving.publish.rank_agreement import RankAgreement, first_rank_exports
 from group_embedding.serving.publish.shard_rows import ShardRows
 from group_embedding.serving.publish.trained_model import (
     TrainedModel,
@@ -35,7 +34,6 @@ class ModelOfRanks(TrainedModel):
     Attributes:
         tables: The keyed tables of which this rank has rows, by name.
         variables: On rank 0 the variables that are whole, by key; on other ranks none.
-        shards: {key: ShardRows} of tables by row number that are spread.
     """
 
     def __init__(
@@ -45,7 +43,6 @@ class ModelOfRanks(TrainedModel):
         self._build = build
         self._rank = exchange.rank
         self._agreement = RankAgreement(exchange, count=1)
-        self.shards: dict[str, ShardRows] = {}
 
     def export(self, folder: str) -> None:
         """Writes the model as it is now as a SavedModel. Every rank calls it, with one folder.
@@ -57,19 +54,7 @@ class ModelOfRanks(TrainedModel):
         prefix = os.path.join(os.path.dirname(folder), "checkpoint", name)
         os.makedirs(os.path.dirname(prefix), exist_ok=True)
         tf.train.Checkpoint(model=self._model).write(prefix)
-        told, error = None, None
-        if self._rank == 0:
-            try:
-                with unsharded():
-                    told = self._export_whole(prefix, folder)
-            except Exception as raised:  # when the others know
-                error = raised
-        told, message = self._agreement.tell([told, str(error)])[0]
-        if error is not None:
-            raise error
-        if told is None:
-            raise RuntimeError(f"rank 0 could not export the model: {message}")
-        self._find(told)
+        self._find(first_rank_exports(self._agreement, lambda: self._export_whole(prefix, folder)))
 
     def _export_whole(self, prefix, folder):
         """Makes the model whole, restores and exports it; returns the paths of its objects."""

@@ -8,9 +8,10 @@ import sys
 import tempfile
 from collections.abc import Sequence
 
-from group_embedding.files import is_remote, join, local_model, remote_files
+from group_embedding.files import is_remote, join, remote_files
 from group_embedding.serving.server.child_process import run_in_child
 from group_embedding.serving.server.server_arguments import arguments_of, pairs_of
+from group_embedding.serving.session.saved_models import local_model
 
 _FILES = ("saved_model.pb", "saved_model.pbtxt")
 

@@ -10,11 +10,12 @@ from typing import Any, Optional, Union
 
 import tensorflow as tf
 
-from group_embedding.files import DataSourceParams, local_model
+from group_embedding.files import DataSourceParams
 from group_embedding.ops import library as op_library
 from group_embedding.serving.session.calls_in_progress import CallsInProgress
 from group_embedding.serving.session.native_library import check, library, take_text
 from group_embedding.serving.session.request_tensors import Prediction, to_prediction, to_tensors
+from group_embedding.serving.session.saved_models import local_model
 
 _NO_LIMIT = 2**63 - 1  # microseconds
 

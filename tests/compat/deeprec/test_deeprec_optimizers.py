@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 
 import group_embedding as ge
-from group_embedding.optimizers.wrap import trains_keyed_tables
+from group_embedding.compat.deeprec.keyed_optimizers import trains_keyed_tables
 
 ROWS, DIMS, STEPS, SAMPLES, IDS = 12, (3, 16, 5), 24, 4, 3
 v1 = tf.compat.v1

@@ -6,13 +6,13 @@ from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
+from support.cases import op_calls
 from tensorflow.core.framework import op_def_pb2
 from tensorflow.python.client import pywrap_tf_session
 from tensorflow.python.framework import op_callbacks
 
 import group_embedding as ge
 from group_embedding.ops._library import _library_path, library
-from group_embedding.ops.group_update import HYPER_NAMES
 from group_embedding.ops.host_exchange import HostExchange
 
 REFERENCES = {
@@ -156,7 +156,8 @@ def _variables():
     (gradient,) = tape.gradient(loss, [half])
     library().overflow(tensors=[gradient.values, tf.ones([2])])
     _dense_updates()
-    _fused_update(tables[0])
+    op_calls.update()
+    op_calls.select()
 
 
 def _dense_updates():
@@ -165,43 +166,6 @@ def _dense_updates():
     for stock in (tf.keras.optimizers.SGD(0.1), tf.keras.optimizers.Adam(0.1, amsgrad=True)):
         optimizer = ge.optimizers.wrap(stock)
         optimizer.apply_gradients([(tf.ones_like(v), v) for v in variables])
-
-
-def _fused_update(table):
-    batch, sizes = library().group_ids(
-        values=[tf.constant([1, 0, 4], tf.int64)],
-        partitions=[tf.constant([0, 2, 3], tf.int64)],
-        dense_shapes=[],
-        weights=[],
-        weight_partitions=[],
-        num_features=1,
-        layouts=["ragged"],
-        weighted_features=[],
-        feature_names=["clicks"],
-    )
-    library().select_samples(
-        batch=batch, sizes=sizes, samples=[tf.constant([1], tf.int64)], features=[0]
-    )
-    slot = tf.Variable(tf.zeros([5, 3]))
-    library().group_update(
-        tables=[table.handle],
-        slots=[slot.handle],
-        batch=batch,
-        sizes=sizes,
-        grads=[tf.ones([2, 3])],
-        hyper=tf.zeros([len(HYPER_NAMES)]),
-        keyed_tables=[],
-        rule="adagrad",
-        rule_slots=[0],
-        grad_features=[0],
-        updated_tables=[0],
-        table_of_feature=[0],
-        combiners=["mean"],
-        dims=[3],
-        max_norms=[0.0],
-        table_names=["user"],
-        feature_names=["clicks"],
-    )
 
 
 def _keyed_tables():
@@ -293,52 +257,20 @@ def _publishes():
 def _exchange():
     """An exchange of one rank with itself."""
     lib = library()
-    batch, sizes = lib.group_ids(
-        values=[tf.constant([4, 0, 4], tf.int64), tf.constant([7, 8], tf.int64)],
-        partitions=[tf.constant([0, 2, 3], tf.int64), tf.constant([0, 2], tf.int64)],
-        dense_shapes=[],
-        weights=[],
-        weight_partitions=[],
-        num_features=2,
-        layouts=["ragged", "ragged"],
-        weighted_features=[],
-        feature_names=["clicks", "users"],
-        keyed_features=[1],
+    of_tables = {"num_rows": [5, -1], "description": "two tables"}
+    messages, splits, counts, _ = op_calls.route(
+        num_ranks=1, placements=["mod", "hash"], **of_tables
     )
-    of_tables = {"num_rows": [5, -1], "description": "two tables", "table_of_feature": [0, 1]}
-    messages, splits, counts, _ = lib.route_ids(
-        batch=batch,
-        sizes=sizes,
-        num_ranks=1,
-        placements=["mod", "hash"],
-        placement_ranks=[0, 0],
-        combiners=["sum", "mean"],
-        **of_tables,
-    )
-    lib.read_requests(
-        messages=messages,
-        splits=splits,
-        num_groups=2,
-        group_of_table=[0, 1],
-        table_names=["item", "user"],
-        feature_names=["clicks", "users"],
-        **of_tables,
-    )
+    op_calls.read_requests(messages, splits, num_groups=2, group_of_table=[0, 1], **of_tables)
     lib.mark_call(tensor=tf.ones([2]), begins=True, key="gradients", description="of item")
     lib.mark_call(tensor=tf.ones([2]), begins=False, key="gradients", description="of item")
     lib.key_owners(keys=tf.constant([7, 8], tf.int64), num_ranks=2)
-    rows = [tf.ones([2, 3]), tf.ones([2, 4])]
     wire = [tf.float32, tf.float16]
-    packed, _ = lib.pack_rows(rows=rows, indices=[], counts=counts, wire=wire)
-    lib.unpack_rows(
-        packed=packed, counts=counts, dtypes=[tf.float32] * 2, num_indices=0, wire=wire, dims=[3, 4]
-    )
-    present = [tf.constant([0], tf.int64), tf.constant([1], tf.int64)]
-    some = [tf.ones([1, 3]), tf.ones([1, 4])]
-    packed, _ = lib.pack_rows(rows=some, indices=present, counts=counts, wire=wire)
-    lib.unpack_rows(
-        packed=packed, counts=counts, dtypes=[tf.float32] * 2, num_indices=2, wire=wire, dims=[3, 4]
-    )
+    rows = [tf.ones([count, dim]) for count, dim in zip(counts.numpy().ravel().tolist(), (3, 4))]
+    for indices in ([], [[0], [0]]):
+        shapes = [[1, 3], [1, 4]] if indices else [row.shape for row in rows]
+        packed, _ = op_calls.pack(counts, shapes, indices, wire=wire)
+        op_calls.unpack(counts, [3, 4], packed=packed, num_indices=len(indices), wire=wire)
     _host_exchange(rows, counts, wire)
 
 
@@ -348,22 +280,10 @@ def _host_exchange(rows, counts, wire):
     exchange.alltoall(tf.ones([3, 2]), [3], name="hostile", what="rows")
     exchange.exchange_rows(rows, counts, counts, wire, 1.0, name="hostile", what="rows")
     table = tf.Variable(tf.ones([6, 3]))
-    ids = tf.constant([5, 1], tf.int64)
-    batch, sizes = library().group_ids(
-        values=[ids],
-        partitions=[],
-        dense_shapes=[],
-        weights=[],
-        weight_partitions=[],
-        num_features=1,
-        layouts=["single"],
-        weighted_features=[],
-        feature_names=["item"],
-    )
     library().host_look_up_rows(
         tables=[table.handle],
-        batch=batch,
-        sizes=sizes,
+        batch=op_calls.batch_of((0, 1, 2), (5, 1)),
+        sizes=[[2, 2]],
         keyed_tables=[],
         sent=[[2]],
         received=[[2]],

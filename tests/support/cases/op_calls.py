@@ -1,4 +1,5 @@
-"""Calls of native ops with inputs that are right; tests change one of them at a time."""
+"""Calls of native ops with inputs that are right: tests change one of them at a time, and the
+fuzzer (hostile_calls.py) any."""
 
 import numpy as np
 import pytest
@@ -111,22 +112,22 @@ def route(batch=None, sizes=SIZES, **attrs):
     )
 
 
-def pack(counts, rows=((2, 3), (1, 2)), indices=()):
+def pack(counts, rows=((2, 3), (1, 2)), indices=(), wire=(tf.float32, tf.float32)):
     return library().pack_rows(
         rows=[tf.ones(shape) for shape in rows],
         indices=[tf.constant(i, tf.int64) for i in indices],
         counts=tf.constant(counts, tf.int64),
-        wire=[tf.float32] * len(rows),
+        wire=list(wire),
     )
 
 
-def unpack(counts, dims):
+def unpack(counts, dims, packed=None, num_indices=2, wire=(tf.float32, tf.float32)):
     return library().unpack_rows(
-        packed=tf.zeros([16]),
+        packed=tf.zeros([16]) if packed is None else packed,
         counts=tf.constant(counts, tf.int64),
         dtypes=[tf.float32, tf.float32],
-        num_indices=2,
-        wire=[tf.float32, tf.float32],
+        num_indices=num_indices,
+        wire=list(wire),
         dims=dims,
     )
 

@@ -12,8 +12,8 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[3]
-ALWAYS = ["tests/test_architecture.py"]
-BUILD = ["tests/test_build.py", "tests/test_packaging.py", "tests/test_wheel.py"]
+ALWAYS = [f"tests/test_{name}.py" for name in ("architecture", "maps", "native_architecture")]
+BUILD = [f"tests/test_{name}.py" for name in ("build", "built_libraries", "packaging", "wheel")]
 # Folders whose tests have other names: the longest path that a file begins with counts.
 MIRRORS = {
     "Makefile": BUILD,

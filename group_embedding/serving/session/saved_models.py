@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import concurrent.futures
 import contextlib
 import hashlib
 import json
@@ -10,12 +9,19 @@ import os
 import tempfile
 from collections.abc import Iterator
 
-from group_embedding.files import remote_files
-from group_embedding.files.connections import FileSystemError, is_remote, join
-from group_embedding.files.data_source import DataSourceParams, url_of
-from group_embedding.files.progress_line import ProgressLine
+from group_embedding.files import (
+    DataSourceParams,
+    FileSystemError,
+    ProgressLine,
+    StoredFile,
+    is_remote,
+    join,
+    receive_files,
+    remote_files,
+    send_files,
+    url_of,
+)
 
-_THREADS = 4
 _MODEL = "saved_model.pb"  # written last: with it the model exists
 # TensorFlow Serving leaves files of this folder alone.
 _MANIFEST = "assets.extra/manifest.json"
@@ -104,22 +110,18 @@ def _upload(folder, url, progress):
     if _MODEL not in paths:
         raise FileNotFoundError(f"{url}: expected a SavedModel in the folder, got {sorted(paths)}")
     remote_files.remove(url)  # leftovers of an upload that was killed
-    total = sum(os.path.getsize(os.path.join(folder, path)) for path in paths)
+    sources = {path: os.path.join(folder, path) for path in sorted(paths)}
+    total = sum(os.path.getsize(source) for source in sources.values())
+    model = {_MODEL: sources.pop(_MODEL)}
     with ProgressLine(f"{url}: upload", total, progress) as line:
-
-        def send(path):
-            checksum, source = hashlib.sha256(), os.path.join(folder, path)
-            remote_files.upload(source, join(url, path), line.add, checksum.update)
-            return {"bytes": os.path.getsize(source), "sha256": checksum.hexdigest()}
-
-        others = sorted(set(paths) - {_MODEL})
-        files = dict(zip(others, _at_a_time(send, others)))
-        with open(os.path.join(folder, _MODEL), "rb") as file:
-            checksum = hashlib.sha256(file.read()).hexdigest()
-        size = os.path.getsize(os.path.join(folder, _MODEL))
-        files[_MODEL] = {"bytes": size, "sha256": checksum}
+        sent = send_files(url, sources, line.add)
+        with open(model[_MODEL], "rb") as file:
+            content = file.read()
+        checksum = hashlib.sha256(content).hexdigest()
+        sent[_MODEL] = StoredFile(_MODEL, len(content), checksum)
+        files = {path: {"bytes": s.bytes, "sha256": s.sha256} for path, s in sent.items()}
         remote_files.write_file(join(url, _MANIFEST), json.dumps({"files": files}).encode())
-        send(_MODEL)
+        send_files(url, model, line.add)
 
 
 def _download(url, folder, progress):
@@ -133,21 +135,19 @@ def _download(url, folder, progress):
                 f"{join(url, path)}: expected {file['bytes']} bytes, as exported, got "
                 f"{present.get(path, 'no file')}"
             )
-    wanted = sorted(set(expected or present) - {_MANIFEST})
-    total = sum(present[path] for path in wanted)
+    targets = {}
+    for path in sorted(set(expected or present) - {_MANIFEST}):
+        target = remote_files.path_below(folder, path, url)
+        os.makedirs(os.path.dirname(target), exist_ok=True)
+        checksum = expected[path]["sha256"] if expected else ""
+        targets[target] = StoredFile(path, present[path], checksum)
+    total = sum(file.bytes for file in targets.values())
     with ProgressLine(f"{url}: fetch", total, progress) as line:
+        receive_files(url, targets, line.add, _damaged)
 
-        def receive(path):
-            checksum, target = hashlib.sha256(), remote_files.path_below(folder, path, url)
-            os.makedirs(os.path.dirname(target), exist_ok=True)
-            remote_files.download(join(url, path), target, line.add, checksum.update)
-            if expected and checksum.hexdigest() != expected[path]["sha256"]:
-                raise FileSystemError(
-                    f"{join(url, path)}: expected sha256 {expected[path]['sha256'][:16]}..., as "
-                    f"exported, got {checksum.hexdigest()[:16]}...; export the model again"
-                )
 
-        _at_a_time(receive, wanted)
+def _damaged(text):
+    return FileSystemError(f"{text}; export the model again")
 
 
 def _read_manifest(url):
@@ -162,9 +162,3 @@ def _read_manifest(url):
         return files
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise FileSystemError(f"{path}: expected the manifest of a model, got: {error!r}") from None
-
-
-def _at_a_time(function, values):
-    """The results of a function for all values, of which some run side by side."""
-    with concurrent.futures.ThreadPoolExecutor(_THREADS) as pool:
-        return list(pool.map(function, values))
