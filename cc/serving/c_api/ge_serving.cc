@@ -122,10 +122,10 @@ GE_EXPORT GeCode ge_serving_predict(GeModel* model, const char* signature, const
 GE_EXPORT GeCode ge_serving_predict_within(GeModel* model, const char* signature,
                                            const GeTensor* inputs, size_t num_inputs,
                                            const char* const* outputs, size_t num_outputs,
-                                           int64_t timeout_us, GeResponse** response,
-                                           char** error) {
+                                           int64_t timeout_us, GeIsCancelled is_cancelled,
+                                           void* argument, GeResponse** response, char** error) {
   return Functions().predict_within(model, signature, inputs, num_inputs, outputs, num_outputs,
-                                    timeout_us, response, error);
+                                    timeout_us, is_cancelled, argument, response, error);
 }
 
 GE_EXPORT int64_t ge_serving_response_version(const GeResponse* response) {

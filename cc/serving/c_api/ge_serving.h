@@ -114,13 +114,25 @@ GeCode ge_serving_predict(GeModel* model, const char* signature, const GeTensor*
                           size_t num_inputs, const char* const* outputs, size_t num_outputs,
                           GeResponse** response, char** error);
 
+/* Whether the sender of a request is gone: not 0. `argument` is the caller's. */
+typedef int (*GeIsCancelled)(void* argument);
+
 /* ge_serving_predict, for a request that its sender waits for no longer than `timeout_us`
- * microseconds; at least 0. Rows that the tier below memory has not brought by then are what the
- * option "tiers" says of failures: GE_DEADLINE_EXCEEDED, or rows of absent keys. The computation
- * itself is not interrupted. Without `timeout=` in "tiers" a read that hangs is waited for. */
+ * microseconds; at least 0. Nothing is computed for nobody: after the deadline the function returns
+ * GE_DEADLINE_EXCEEDED, and once `is_cancelled` says so, GE_CANCELLED. It looks between two ops of
+ * the graph on a CPU and within lookups, each few milliseconds; one op of TensorFlow is not
+ * interrupted, nor a function that XLA has compiled, nor what a GPU computes.
+ *
+ * is_cancelled: called during the call, by one thread at a time, not always the calling one; NULL:
+ *   the sender stays. It must return at once.
+ *
+ * Rows that the tier below memory has not brought by `timeout=` of the option "tiers" are what the
+ * option says of failures: GE_DEADLINE_EXCEEDED, or rows of absent keys. Without `timeout=` a read
+ * that hangs is waited for. */
 GeCode ge_serving_predict_within(GeModel* model, const char* signature, const GeTensor* inputs,
                                  size_t num_inputs, const char* const* outputs, size_t num_outputs,
-                                 int64_t timeout_us, GeResponse** response, char** error);
+                                 int64_t timeout_us, GeIsCancelled is_cancelled, void* argument,
+                                 GeResponse** response, char** error);
 
 int64_t ge_serving_response_version(const GeResponse* response);
 size_t ge_serving_num_outputs(const GeResponse* response);

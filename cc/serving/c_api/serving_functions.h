@@ -21,7 +21,7 @@ struct GeServingFunctions {
 };
 
 // The version of this struct: all libraries of one build have the same.
-inline constexpr int kServingFunctionsVersion = 2;
+inline constexpr int kServingFunctionsVersion = 3;
 
 extern "C" {
 // Null: another version than that.

@@ -53,7 +53,7 @@ def library():
         "predict_within": (
             ctypes.c_int,
             [model, text, ctypes.POINTER(Tensor), count, strings, count, ctypes.c_int64]
-            + [error, error],
+            + [ctypes.c_void_p, ctypes.c_void_p, error, error],
         ),
         "response_version": (ctypes.c_int64, [ctypes.c_void_p]),
         "num_outputs": (count, [ctypes.c_void_p]),

@@ -144,8 +144,9 @@ class InferenceSession:
                 Lists of numbers and strings are taken as the signature's dtype.
             signature: its name in the SavedModel.
             outputs: names of the outputs to compute. Empty: all.
-            timeout: seconds from now, at least 0, after which rows below memory are late, where
-                that is before the `timeout=` of `tiers`. None: no other limit.
+            timeout: seconds from now, at least 0, after which the answer is not wanted: the
+                computation ends between two ops or within a lookup, and rows below memory are late,
+                where that is before the `timeout=` of `tiers`. None: no other limit.
 
         Returns:
             dict: output -> array, with the attribute `version`.
@@ -154,7 +155,7 @@ class InferenceSession:
             ValueError: an input is missing, unknown, or of a wrong dtype or shape.
             KeyError: the model has no such signature.
             RuntimeError: the session is closed.
-            tf.errors.DeadlineExceededError: rows below memory did not come in time.
+            tf.errors.DeadlineExceededError: the answer, or rows below memory, did not come in time.
             tf.errors.UnavailableError: rows below memory cannot be read.
         """
         if timeout is not None and not 0 <= timeout < math.inf:
@@ -173,6 +174,8 @@ class InferenceSession:
                 names,
                 len(outputs),
                 microseconds,
+                None,
+                None,
                 ctypes.byref(response),
             )
             del kept

@@ -204,7 +204,8 @@ void ge_serving_close(GeModel* model) { delete model; }
 
 GeCode ge_serving_predict_within(GeModel* model, const char* signature, const GeTensor* inputs,
                                  size_t num_inputs, const char* const* outputs, size_t num_outputs,
-                                 int64_t timeout_us, GeResponse** response, char** error) {
+                                 int64_t timeout_us, GeIsCancelled is_cancelled, void* argument,
+                                 GeResponse** response, char** error) {
   auto* made = new GeResponse;
   made->version = model->version;
   GeCode code = GE_OK;

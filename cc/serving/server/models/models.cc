@@ -114,7 +114,7 @@ Status Models::Predict(const Request& request, const wire::PredictRequest& messa
                        wire::PredictResponse* answer) {
   return Counted(Method::kPredict, request, message, [&](const ServedModel& served) {
     Status status =
-        AnswerPredict(served, request.deadline, loader_.options.max_message_bytes, message, answer);
+        AnswerPredict(served, request, loader_.options.max_message_bytes, message, answer);
     if (status.ok()) status = CheckVersion(message.model_spec(), answer->model_spec());
     return status;
   });
@@ -123,7 +123,7 @@ Status Models::Predict(const Request& request, const wire::PredictRequest& messa
 Status Models::Classify(const Request& request, const wire::ClassificationRequest& message,
                         wire::ClassificationResponse* answer) {
   return Counted(Method::kClassify, request, message, [&](const ServedModel& served) {
-    Status status = AnswerClassify(served, request.deadline, message, answer);
+    Status status = AnswerClassify(served, request, message, answer);
     if (status.ok()) status = CheckVersion(message.model_spec(), answer->model_spec());
     return status;
   });
@@ -132,7 +132,7 @@ Status Models::Classify(const Request& request, const wire::ClassificationReques
 Status Models::Regress(const Request& request, const wire::RegressionRequest& message,
                        wire::RegressionResponse* answer) {
   return Counted(Method::kRegress, request, message, [&](const ServedModel& served) {
-    Status status = AnswerRegress(served, request.deadline, message, answer);
+    Status status = AnswerRegress(served, request, message, answer);
     if (status.ok()) status = CheckVersion(message.model_spec(), answer->model_spec());
     return status;
   });

@@ -8,8 +8,8 @@
 namespace group_embedding::server {
 
 struct Request {
-  Deadline deadline;
-  std::function<bool()> cancelled;
+  Deadline deadline = Deadline::max();
+  std::function<bool()> cancelled;  // whether the client is gone; any thread; null: it stays
 };
 
 }  // namespace group_embedding::server

@@ -15,6 +15,10 @@ Status AsStatus(const ServingLibrary& library, GeCode code, char* error) {
   return status;
 }
 
+int IsCancelled(void* cancelled) {
+  return (*static_cast<const std::function<bool()>*>(cancelled))() ? 1 : 0;
+}
+
 }  // namespace
 
 Status LoadServingLibrary(const std::string& path, ServingLibrary* library) {
@@ -67,7 +71,7 @@ OpenModel::~OpenModel() { library_.close(model_); }
 Status OpenModel::Predict(const std::string& signature, const std::vector<GeTensor>& inputs,
                           const std::vector<const char*>& outputs,
                           std::chrono::system_clock::time_point deadline,
-                          Response* response) const {
+                          const std::function<bool()>& cancelled, Response* response) const {
   using std::chrono::microseconds;
   using std::chrono::system_clock;
   microseconds left = microseconds::max();
@@ -78,7 +82,8 @@ Status OpenModel::Predict(const std::string& signature, const std::vector<GeTens
   response->library_ = &library_;
   const GeCode code = library_.predict_within(
       model_, signature.c_str(), inputs.data(), inputs.size(), outputs.data(), outputs.size(),
-      std::max<int64_t>(left.count(), 0), &response->response_, &error);
+      std::max<int64_t>(left.count(), 0), cancelled ? IsCancelled : nullptr,
+      const_cast<std::function<bool()>*>(&cancelled), &response->response_, &error);
   return AsStatus(library_, code, error);
 }
 

@@ -9,6 +9,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -67,10 +68,12 @@ class OpenModel {
   OpenModel& operator=(const OpenModel&) = delete;
   ~OpenModel();
 
-  // deadline: for rows below memory.
+  // The computation ends soon after the deadline, or after `cancelled` says that the client is
+  // gone; it may be null.
   Status Predict(const std::string& signature, const std::vector<GeTensor>& inputs,
                  const std::vector<const char*>& outputs,
-                 std::chrono::system_clock::time_point deadline, Response* response) const;
+                 std::chrono::system_clock::time_point deadline,
+                 const std::function<bool()>& cancelled, Response* response) const;
   Status Signatures(std::string* json) const;
   Status Info(std::string* json) const;
   int64_t version() const;

@@ -32,14 +32,14 @@ Status Send(const ServedModel& served, int64_t most_bytes, const wire::Predictio
   wire::PredictResponse predicted;
   wire::ClassificationResponse classified;
   wire::RegressionResponse regressed;
+  const Request request;  // nobody's: without a deadline
   switch (log.log_type_case()) {
     case wire::PredictionLog::kPredictLog:
-      return AnswerPredict(served, Deadline::max(), most_bytes, log.predict_log().request(),
-                           &predicted);
+      return AnswerPredict(served, request, most_bytes, log.predict_log().request(), &predicted);
     case wire::PredictionLog::kClassifyLog:
-      return AnswerClassify(served, Deadline::max(), log.classify_log().request(), &classified);
+      return AnswerClassify(served, request, log.classify_log().request(), &classified);
     case wire::PredictionLog::kRegressLog:
-      return AnswerRegress(served, Deadline::max(), log.regress_log().request(), &regressed);
+      return AnswerRegress(served, request, log.regress_log().request(), &regressed);
     default:
       return Status(StatusCode::UNIMPLEMENTED, "expected predict_log, classify_log or regress_log");
   }

@@ -25,6 +25,7 @@ constexpr size_t kLeastDeflatedBytes = 1024;
 const HttpRefusal kTooLarge{413, "the body is above --max-message-bytes"};
 constexpr std::string_view kHeadEnd = "\r\n\r\n";
 constexpr std::string_view kLineEnd = "\r\n";
+constexpr std::string_view kContinue = "HTTP/1.1 100 Continue\r\n\r\n";
 
 // Whether a field's list of words names one, whatever its case.
 bool Names(beast::string_view list, beast::string_view word) {
@@ -157,7 +158,6 @@ class Connection final : public HttpConnection {
     state_ = State::kInBody;
     Lowest().expires_after(kBody);
     if (expected.empty()) return ReadBody({}, 0);
-    static constexpr std::string_view kContinue = "HTTP/1.1 100 Continue\r\n\r\n";
     asio::async_write(stream_, asio::buffer(kContinue), Bind(&Connection::ReadBody));
   }
 
@@ -235,8 +235,8 @@ class Connection final : public HttpConnection {
     return {refusal.status, "application/json", service_.refused(refusal.message)};
   }
 
-  // Sets `is_gone` if the client closes the connection before it has the answer. Bytes of its next
-  // request end the watch.
+  // Sets `is_gone` once the client closes the connection before it has the answer. Bytes of its
+  // next request end the watch.
   void WatchForEnd(const std::shared_ptr<std::atomic<bool>>& is_gone) {
     Lowest().socket().async_wait(asio::ip::tcp::socket::wait_read, [self = this->shared_from_this(),
                                                                     this, is_gone](Error error) {
@@ -244,8 +244,23 @@ class Connection final : public HttpConnection {
       if (error) return;
       const int socket = Lowest().socket().native_handle();
       const ssize_t count = recv(socket, &byte, 1, MSG_PEEK | MSG_DONTWAIT);
-      if (count == 0 || (count < 0 && errno != EAGAIN)) *is_gone = true;
+      if (count < 0 && errno != EAGAIN) *is_gone = true;
+      if (count == 0) AskForReset(is_gone);
     });
+  }
+
+  // The client sends no more: it has closed the connection, or only its own half, and waits for the
+  // answer. An interim answer tells the two apart, as a closed socket resets the connection.
+  // HTTP/1.0 has none, and TLS no half: there the client is gone.
+  void AskForReset(const std::shared_ptr<std::atomic<bool>>& is_gone) {
+    *is_gone = true;
+    if (!std::is_same_v<Stream, Plain> || parser_->get().version() < 11) return;
+    Lowest().socket().async_wait(
+        asio::ip::tcp::socket::wait_error,
+        [self = this->shared_from_this(), is_gone](Error error) { *is_gone = *is_gone || !error; });
+    const ssize_t sent = send(Lowest().socket().native_handle(), kContinue.data(), kContinue.size(),
+                              MSG_NOSIGNAL | MSG_DONTWAIT);
+    *is_gone = sent != static_cast<ssize_t>(kContinue.size());
   }
 
   // Answers a request that is not taken, and ends the connection: its next request may begin

@@ -70,6 +70,7 @@ void ServedLookupOp::Compute(OpKernelContext* context) {
   group.invalid_ids = attrs_.invalid_ids;
   Fault fault;
   OP_REQUIRES_OK(context, Run(context, sources, group, formats, readers, &located, &fault));
+  OP_REQUIRES_OK(context, CheckRequest());
   if (fault.kind != FaultKind::kNone) {
     context->CtxFailure(Explain(fault, sources, batch, std::move(tables)));
   }
@@ -173,6 +174,7 @@ absl::Status ServedLookupOp::Locate(OpKernelContext* context,
       first += count;
     }
   });
+  TF_RETURN_IF_ERROR(CheckRequest());
   return num_missing.load() > 0 ? Fetch(sources, batch, rows) : absl::OkStatus();
 }
 

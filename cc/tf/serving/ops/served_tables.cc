@@ -252,7 +252,7 @@ absl::Status FetchRows(ServedTable* table, const int64_t* keys, std::vector<int6
   bool is_late = false;
   const Status status =
       table->Fetch(keys, std::move(positions),
-                   request == nullptr ? Deadline::Never() : request->deadline, rows, &is_late);
+                   request == nullptr ? Deadline::Never() : request->read_deadline, rows, &is_late);
   if (status.ok()) return absl::OkStatus();
   const absl::Status failure = is_late ? absl::DeadlineExceededError(status.message())
                                        : absl::UnavailableError(status.message());

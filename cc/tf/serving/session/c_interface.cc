@@ -1,6 +1,7 @@
 // The C interface of served models, between its plain structs and TensorFlow's tensors.
 #include <cstdlib>
 #include <cstring>
+#include <functional>
 #include <memory>
 #include <utility>
 
@@ -137,7 +138,8 @@ void Close(GeModel* model) { delete model; }
 
 GeCode PredictWithin(GeModel* model, const char* signature, const GeTensor* inputs,
                      size_t num_inputs, const char* const* outputs, size_t num_outputs,
-                     int64_t timeout_us, GeResponse** response, char** error) {
+                     int64_t timeout_us, GeIsCancelled is_cancelled, void* argument,
+                     GeResponse** response, char** error) {
   return Report(error, [&]() -> absl::Status {
     group_embedding::Deadline deadline;
     TF_RETURN_IF_ERROR(NotNull(model, "model"));
@@ -161,8 +163,11 @@ GeCode PredictWithin(GeModel* model, const char* signature, const GeTensor* inpu
       names.push_back(outputs[i]);
     }
     auto made = std::make_unique<GeResponse>();
+    std::function<bool()> is_gone;
+    if (is_cancelled != nullptr) is_gone = [=] { return is_cancelled(argument) != 0; };
     TF_RETURN_IF_ERROR(model->served->Predict(signature == nullptr ? "" : signature, tensors,
-                                              std::move(names), deadline, &made->answer));
+                                              std::move(names), deadline, std::move(is_gone),
+                                              &made->answer));
     Describe(made.get());
     *response = made.release();
     return absl::OkStatus();
@@ -173,7 +178,7 @@ GeCode Predict(GeModel* model, const char* signature, const GeTensor* inputs, si
                const char* const* outputs, size_t num_outputs, GeResponse** response,
                char** error) {
   return PredictWithin(model, signature, inputs, num_inputs, outputs, num_outputs, INT64_MAX,
-                       response, error);
+                       nullptr, nullptr, response, error);
 }
 
 int64_t ResponseVersion(const GeResponse* response) { return response->answer.version; }

@@ -7,6 +7,7 @@
 #include "tensorflow/core/platform/threadpool_interface.h"
 #include "tensorflow/core/platform/threadpool_options.h"
 #include "tensorflow/core/public/session_options.h"
+#include "tf/serving/session/interruptible_session.h"
 
 namespace group_embedding {
 
@@ -63,11 +64,9 @@ absl::Status ModelSession::Make(const std::string& folder, const tensorflow::Met
                                 std::unique_ptr<ModelSession>* session) {
   tensorflow::SessionOptions options;
   options.config = config;
-  tensorflow::Session* made = nullptr;
-  TF_RETURN_IF_ERROR(tensorflow::NewSession(options, &made));
   session->reset(new ModelSession(folder, meta, config.inter_op_parallelism_threads()));
-  (*session)->session_.reset(made);
-  return made->Create(meta.graph_def());
+  TF_RETURN_IF_ERROR(MakeInterruptibleSession(options, &(*session)->session_));
+  return (*session)->session_->Create(meta.graph_def());
 }
 
 void ModelSession::FeedAssets(NamedTensors* feeds) const {

@@ -224,8 +224,8 @@ absl::Status ServedModel::Assign(ModelSession* session,
 }
 
 absl::Status ServedModel::Predict(const std::string& signature, const NamedTensors& inputs,
-                                  std::vector<std::string> outputs, Deadline deadline,
-                                  Answer* answer) {
+                                  std::vector<std::string> outputs, const Deadline& deadline,
+                                  std::function<bool()> is_cancelled, Answer* answer) {
   const std::string name = signature.empty() ? "serving_default" : signature;
   const auto found = signatures_.find(name);
   if (found == signatures_.end()) {
@@ -240,8 +240,10 @@ absl::Status ServedModel::Predict(const std::string& signature, const NamedTenso
   const TwoSlots::Pin pin(&requests_);
   const Slot& slot = slots_[pin.slot()];
   answer->version = slot.version.number;
-  if (options_.tiers.timeout) deadline.Shorten(*options_.tiers.timeout);
-  ServedRequest request(deadline);
+  Deadline read_deadline = deadline;
+  if (options_.tiers.timeout) read_deadline.Shorten(*options_.tiers.timeout);
+  ServedRequest request(read_deadline, deadline, std::move(is_cancelled));
+  TF_RETURN_IF_ERROR(request.CheckNow());
   const absl::Status called =
       slot.session->Call(found->second.feeds(), fetches, {}, fed, &fetched, &request);
   if (!called.ok()) return request.failure.Explain(called);

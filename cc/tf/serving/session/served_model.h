@@ -9,6 +9,7 @@
 #pragma once
 
 #include <array>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -37,9 +38,11 @@ class ServedModel {
   // Waits for the calls in progress.
   ~ServedModel();
 
-  // signature: "": "serving_default". outputs: none: all. deadline: for rows below memory.
+  // signature: "": "serving_default". outputs: none: all. The computation ends soon after the
+  // deadline, or after `is_cancelled` says that the sender is gone; it may be null.
   absl::Status Predict(const std::string& signature, const NamedTensors& inputs,
-                       std::vector<std::string> outputs, Deadline deadline, Answer* answer);
+                       std::vector<std::string> outputs, const Deadline& deadline,
+                       std::function<bool()> is_cancelled, Answer* answer);
   absl::Status Apply(const std::string& folder);
   absl::Status Rollback();
 
