@@ -36,8 +36,8 @@ BATCH_SIZE, IDS_OF_SAMPLE = 1024, 4
 WARM_UP = 4  # steps
 IDLE_SECONDS = 10
 IDLE, COUNT = "idle", "count"
-COUNT_DELAY, COUNT_STEPS = 200, 8
-TIMEOUT = 400
+COUNT_DELAY, COUNT_STEPS = 200, 4
+TIMEOUT = 900  # seconds
 
 
 def train(folder, phases, num_steps, dense):
