@@ -101,6 +101,11 @@ class Direction {
     queue_.emplace_back(free_at_ + Seconds(delay_), std::move(packet));
   }
 
+  // Begins all chains anew.
+  void ForgetCrossings() {
+    for (auto& [arrival, packet] : queue_) packet.crossings = 0;
+  }
+
   // Hands the packets that have arrived to the host. Returns when the next one does.
   // crossings: those of the host, which grow to those of the packets.
   Clock::time_point Deliver(int device, Clock::time_point now, int64_t* crossings) {
@@ -215,6 +220,7 @@ class Network {
     fflush(stdout);
     packets_ = bytes_ = 0;
     std::fill(crossings_.begin(), crossings_.end(), 0);
+    for (Direction& direction : directions_) direction.ForgetCrossings();
   }
 
   std::vector<int> devices_;
