@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
-"""The step of ranks on several hosts, by the delay of the link between them: hosts are namespaces of
-this machine, joined by the relay of tests/hosts. Needs root.
+"""The step of ranks on several hosts, by the delay of the link between them: hosts are namespaces
+of this machine, joined by the relay of tests/hosts. Needs root.
 
 A step looks up 4 keyed tables of dim 32 in one call, 4 ids for each of 1,024 samples a rank, and
-trains them by Adagrad; with `dense`, also a kernel of [128, 64], whose gradient is averaged over the
-ranks. Milliseconds are rank 0's, the median of the steps. `round_trips` is half of the longest chain
-of packets with data, each of which left after the one before it had arrived, for each step (see
-tests/hosts/link.cc). It is counted at 200 ms one way, which is longer than the time in which a rank
-sends what it sends at once. `idle_packets` is what the hosts send in a second in which ranks wait.
+trains them by Adagrad; with `dense`, also a kernel of [128, 64], whose gradient is averaged over
+the ranks. Milliseconds are rank 0's, the median of the steps. `round_trips` is half of the longest
+chain of packets with data, each of which left after the one before it had arrived, for each step
+(see tests/hosts/link.cc). It is counted at 200 ms one way, which is longer than the time in which a
+rank sends what it sends at once. `idle_packets` is what the hosts send in a second in which ranks
+wait.
 
     python benchmarks/bench_hosts.py [--hosts aabb] [--delays 0 1 5 20] [--steps 12]
                                      [--before FILE] [--json FILE] [--plot FILE.png]
@@ -25,11 +26,11 @@ from pathlib import Path
 _FOLDER = Path(__file__).resolve().parent
 sys.path[:0] = [str(_FOLDER), str(_FOLDER.parent / "tests")]  # for the ranks, too
 
-import numpy as np
-from hosts.bed import Bed, compile_link, why_not
-from hosts.job import Job
-from report import machine, print_table, write_results
-from support.programs.ranks import Starter
+import numpy as np  # noqa: E402
+from hosts.bed import Bed, compile_link, why_not  # noqa: E402
+from hosts.job import Job  # noqa: E402
+from report import machine, print_table, write_results  # noqa: E402
+from support.programs.ranks import Starter  # noqa: E402
 
 NUM_TABLES, DIM, NUM_KEYS = 4, 32, 200_000
 BATCH_SIZE, IDS_OF_SAMPLE = 1024, 4

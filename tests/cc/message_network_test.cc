@@ -83,7 +83,7 @@ class Pair {
     other_ = -1;
   }
 
-  // Waits for messages, or an end. Returns whether what came were messages.
+  // Waits for messages, or an end. False: something else was received.
   bool Take(size_t num_messages, std::vector<MessagePtr>* messages) {
     for (int seen = 0;;) {
       const bool has_ended = network_->HasEnded(1);

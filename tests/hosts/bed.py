@@ -20,7 +20,7 @@ _NAMESPACES = ["--net", "--uts", "--mount", "--pid", "--fork", "--mount-proc", "
 _BOOT_ID = "/proc/sys/kernel/random/boot_id"
 
 Traffic = collections.namedtuple("Traffic", ["packets", "bytes", "crossings"])
-Traffic.__doc__ = """What links carried.
+Traffic.__doc__ = """A count of the packets on the links of a bed.
 
 Attributes: `packets`, `bytes`; `crossings`, the length of the longest chain of TCP packets with
 data, each of which left a host after the one before it had arrived there.
@@ -184,7 +184,7 @@ class Bed:
             _expect_ok(self._link, "the link")
 
     def count(self):
-        """What all links carried since the last call, a `Traffic`."""
+        """Returns the `Traffic` of all links since the last call."""
         print("count", file=self._link.stdin, flush=True)
         return Traffic(*map(int, self._link.stdout.readline().split()))
 

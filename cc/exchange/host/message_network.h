@@ -4,7 +4,7 @@
 //   | Frame | name of the call | its description, the first time | data |
 //
 // Waiting: no method but WaitUntilReceived waits. The network's own thread writes what was posted,
-// and reads what comes straight into messages; it sleeps while nothing moves.
+// and reads received bytes straight into messages; it sleeps while nothing moves.
 //
 // Thread safety: any thread may call WaitUntilReceived at any time. HostExchange calls all other
 // methods with its lock held.
@@ -94,7 +94,7 @@ class MessageNetwork : public MessageTransport {
 
   struct Connection {
     int socket = -1;  // -1: none
-    // Of the network's thread.
+    // For the network's thread alone:
     std::deque<Outgoing> writing;  // the first one is under way
     Places to_write;
     bool waits_for_space = false;  // whether epoll reports that the socket takes more
@@ -103,7 +103,7 @@ class MessageNetwork : public MessageTransport {
     MessagePtr message;
     std::string text;
     Places to_read;
-    // Of `mutex_`.
+    // Guarded by `mutex_`:
     std::deque<Outgoing> posted;
     std::unordered_set<uint64_t> sent_texts;  // digests
     std::vector<MessagePtr> received;

@@ -227,10 +227,11 @@ def _share_cores(num_ranks):
 
 def _lengthen_cycles():
     """Has Horovod's thread wake every 10 ms where all ranks are on one host, and every second where
-    they are not, instead of every one, unless the user says how often.
+    they are not, instead of every millisecond, unless the user says how often.
 
-    Each time it asks the other ranks for news, which takes a core from those that compute, and sends
-    packets to other hosts. Ranks without GPUs need no haste: messages carry what they exchange."""
+    Each time it asks the other ranks for news, which takes a core from those that compute, and
+    sends packets to other hosts. Ranks without GPUs need no haste: messages carry what they
+    exchange."""
     size, size_of_host = (os.environ.get(f"HOROVOD_{name}") for name in ("SIZE", "LOCAL_SIZE"))
     may_grow = os.environ.get("HOROVOD_ELASTIC") == "1"
     has_gpus = bool(tf.config.list_physical_devices("GPU"))

@@ -15,7 +15,7 @@ from group_embedding.ranks.exchange.gather_strings import gather_text
 from group_embedding.ranks.exchange.horovod import HorovodExchange, describe_tensors
 from group_embedding.ranks.exchange.liveness.connections import Connector
 from group_embedding.ranks.exchange.liveness.identity import network_of_host
-from group_embedding.ranks.exchange.liveness.lines import make_token, shut
+from group_embedding.ranks.exchange.liveness.lines import make_token
 from group_embedding.ranks.exchange.liveness.own_address import listening_address
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")  # the same for all processes of a host

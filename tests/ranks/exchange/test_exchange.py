@@ -193,9 +193,9 @@ def have_no_memory_on_rank():
     makes = message_exchange.HostExchange
     if horovod.rank == horovod.num_ranks - 1:
         makes = mock.Mock(side_effect=OSError("no memory to share"))
-    with warnings.catch_warnings(record=True) as warned:
-        with mock.patch.object(message_exchange, "HostExchange", makes):
-            joined = message_exchange.join_by_messages(horovod, timeout=30)
+    replaced = mock.patch.object(message_exchange, "HostExchange", makes)
+    with warnings.catch_warnings(record=True) as warned, replaced:
+        joined = message_exchange.join_by_messages(horovod, timeout=30)
     return joined is horovod, [str(warning.message) for warning in warned]
 
 
