@@ -4,11 +4,13 @@ of this machine, joined by the relay of tests/hosts. Needs root.
 
 A step looks up 4 keyed tables of dim 32 in one call, 4 ids for each of 1,024 samples a rank, and
 trains them by Adagrad; with `dense`, also a kernel of [128, 64], whose gradient is averaged over
-the ranks. Milliseconds are rank 0's, the median of the steps. `round_trips` is half of the longest
-chain of packets with data, each of which left after the one before it had arrived, for each step
-(see tests/hosts/link.cc). It is counted at 200 ms one way, which is longer than the time in which a
-rank sends what it sends at once. `idle_packets` is what the hosts send in a second in which ranks
-wait.
+the ranks. Each delay is that of a job from its start on. Milliseconds are rank 0's, the median of
+the steps.
+
+`round_trips` is half of the longest chain of packets with data, each of which left after the one
+before it had arrived, for each step (see tests/hosts/link.cc). It is counted in a job of 16 samples
+a rank on a link of 100 ms one way, so that all that a rank sends at once leaves before anything
+comes back. `idle_packets` is what the hosts send in a second in which the ranks of this job wait.
 
     python benchmarks/bench_hosts.py [--hosts aabb] [--delays 0 1 5 20] [--steps 12]
                                      [--before FILE] [--json FILE] [--plot FILE.png]
@@ -34,16 +36,15 @@ from support.programs.ranks import Starter  # noqa: E402
 
 NUM_TABLES, DIM, NUM_KEYS = 4, 32, 200_000
 BATCH_SIZE, IDS_OF_SAMPLE = 1024, 4
-WARM_UP = 4  # steps
+WARM_UP = 8  # steps, in which TCP finds out what the link carries
+COUNT_DELAY, COUNT_SAMPLES, COUNT_STEPS = 100, 16, 4
 IDLE_SECONDS = 10
-IDLE, COUNT = "idle", "count"
-COUNT_DELAY, COUNT_STEPS = 200, 4
-TIMEOUT = 900  # seconds
+TIMEOUT = 300  # seconds
 
 
-def train(folder, phases, num_steps, dense):
-    """Runs the steps of each phase once its file is in `folder`. Returns the milliseconds of each
-    step of each phase, {phase: [...]}."""
+def train(folder, num_samples, num_steps, dense):
+    """Warms up, waits for the file `go` in `folder`, and takes steps. Returns the milliseconds of
+    each."""
     import tensorflow as tf
 
     import group_embedding as ge
@@ -68,57 +69,81 @@ def train(folder, phases, num_steps, dense):
         return loss
 
     generator = np.random.default_rng(exchange.rank)
-    shape = [NUM_TABLES, BATCH_SIZE * IDS_OF_SAMPLE]
+    shape = [NUM_TABLES, num_samples * IDS_OF_SAMPLE]
     batches = [tf.constant(generator.integers(0, NUM_KEYS, shape)) for _ in range(3)]
-    milliseconds = {}
-    for phase in phases:
-        while not Path(folder, phase).exists():
-            time.sleep(0.02)
-        milliseconds[phase] = []
-        of_phase = {IDLE: 0, COUNT: COUNT_STEPS}.get(phase, num_steps)
-        for i in range(of_phase):
-            begin = time.perf_counter()
-            float(step(tf.unstack(batches[i % len(batches)])))
-            milliseconds[phase].append(1e3 * (time.perf_counter() - begin))
-        print(f"{phase} is done", flush=True)
-    return milliseconds
+    milliseconds = []
+    for i in range(WARM_UP + num_steps):
+        if i == WARM_UP:
+            print("is warm", flush=True)
+            while not Path(folder, "go").exists():
+                time.sleep(0.02)
+        begin = time.perf_counter()
+        float(step(tf.unstack(batches[i % len(batches)])))
+        milliseconds.append(1e3 * (time.perf_counter() - begin))
+    print("is done", flush=True)
+    return milliseconds[WARM_UP:]
 
 
-def measure(bed, starter, folder, arguments, dense):
-    """A row for each delay."""
-    folder.mkdir()
-    phases = ["warm up", *(f"{delay:g} ms" for delay in arguments.delays), COUNT, IDLE]
-    args = str(folder), phases, arguments.steps + WARM_UP, dense
-    job = Job(bed, starter, arguments.hosts, folder / "job", train, args, TIMEOUT)
-    traffic = {}
-    for phase, delay in zip(phases, [0, *arguments.delays, COUNT_DELAY, 0]):
+class Measured:
+    """A job on a link of a delay: `milliseconds` of its steps, and the `Traffic` of these (`steps`)
+    and of a while before (`idle`)."""
+
+    def __init__(self, bed, starter, folder, hosts, delay, num_samples, num_steps, dense, idle=0):
         names = sorted(bed.hosts)
         for one in names:
             for other in names[names.index(one) + 1 :]:
                 bed.set_link(one, other, delay=delay)
+        folder.mkdir()
+        arguments = str(folder), num_samples, num_steps, dense
+        job = Job(bed, starter, hosts, folder / "job", train, arguments, TIMEOUT)
+        job.wait_until_all_said("is warm")
+        time.sleep(0.5)
         bed.count()
-        if phase == IDLE:
-            time.sleep(IDLE_SECONDS)
-        else:
-            (folder / phase).touch()
-            job.wait_until_all_said(f"{phase} is done")
-        traffic[phase] = bed.count()
-    (folder / IDLE).touch()
-    milliseconds = job.results()[0]
-    num_steps = arguments.steps + WARM_UP
-    return [
-        {
-            "hosts": arguments.hosts,
-            "dense": dense,
-            "delay_ms": delay,
-            "step_ms": float(np.median(milliseconds[phase][WARM_UP:])),
-            "round_trips": traffic[COUNT].crossings / COUNT_STEPS / 2,
-            "packets": traffic[phase].packets / num_steps,
-            "megabytes": traffic[phase].bytes / num_steps / 1e6,
-            "idle_packets": traffic[IDLE].packets / IDLE_SECONDS,
-        }
-        for delay, phase in zip(arguments.delays, phases[1:])
-    ]
+        time.sleep(idle)
+        self.idle = bed.count()
+        (folder / "go").touch()
+        job.wait_until_all_said("is done")
+        self.steps = bed.count()
+        self.milliseconds = job.results()[0]
+
+
+def measure(bed, starter, folder, arguments, dense):
+    """A row for each delay."""
+    where = bed, starter
+    counted = Measured(
+        *where,
+        folder / f"count_{dense}",
+        arguments.hosts,
+        COUNT_DELAY,
+        COUNT_SAMPLES,
+        COUNT_STEPS,
+        dense,
+        IDLE_SECONDS,
+    )
+    rows = []
+    for delay in arguments.delays:
+        of_delay = Measured(
+            *where,
+            folder / f"{delay:g}_{dense}",
+            arguments.hosts,
+            delay,
+            BATCH_SIZE,
+            arguments.steps,
+            dense,
+        )
+        rows.append(
+            {
+                "hosts": arguments.hosts,
+                "dense": dense,
+                "delay_ms": delay,
+                "step_ms": float(np.median(of_delay.milliseconds)),
+                "packets": of_delay.steps.packets / arguments.steps,
+                "megabytes": of_delay.steps.bytes / arguments.steps / 1e6,
+                "round_trips": counted.steps.crossings / COUNT_STEPS / 2,
+                "idle_packets": counted.idle.packets / IDLE_SECONDS,
+            }
+        )
+    return rows
 
 
 def add_before(path, rows):
@@ -179,7 +204,7 @@ def main():
         compile_link(folder / "link")
         for dense in (False, True):
             with Bed(folder / f"bed_{dense}", folder / "link", len(set(arguments.hosts))) as bed:
-                rows += measure(bed, starter, folder / f"job_{dense}", arguments, dense)
+                rows += measure(bed, starter, folder, arguments, dense)
     starter.close()
     if arguments.before:
         add_before(arguments.before, rows)
