@@ -3,7 +3,7 @@
 import ctypes
 
 import tensorflow as tf
-from tensorflow.python.framework import auto_control_deps_utils
+from tensorflow.python.framework import auto_control_deps, auto_control_deps_utils
 
 from group_embedding.ops import autodiff
 from group_embedding.ops._library import library, native
@@ -11,6 +11,13 @@ from group_embedding.ops.group_lookup import gradients_of_inputs
 from group_embedding.ops.pack_rows import as_slices
 
 auto_control_deps_utils.register_read_only_resource_op("GroupEmbedding>HostLookUpRows")
+
+# A tf.function would run stateful ops one after the other. Calls are matched by name, and need no
+# order but that of their tensors, so lookups and averages wait for the network side by side.
+auto_control_deps.MUST_RUN_ORDER_INSENSITIVE_STATEFUL_OPS |= {
+    f"GroupEmbedding>{name}"
+    for name in ("HostAlltoall", "HostAllgather", "HostExchangeRows", "RouteIds", "ReadRequests")
+}
 
 _TEXT_BYTES = 1024  # of an address or an error
 

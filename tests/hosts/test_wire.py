@@ -26,8 +26,9 @@ def trainer():
     @tf.function(reduce_retracing=True)
     def step(ids):
         with tf.GradientTape() as tape:
-            vectors = tf.concat(ge.group_embedding_lookup(tables, ids), 1)
-            loss = tf.reduce_mean(tf.tanh(vectors) @ kernel)
+            first = ge.group_embedding_lookup(tables[:2], ids[:2])
+            second = ge.group_embedding_lookup(tables[2:], ids[2:])
+            loss = tf.reduce_mean(tf.tanh(tf.concat([*first, *second], 1)) @ kernel)
         trained = [*tables, kernel]
         optimizer.apply_gradients(zip(tape.gradient(loss, trained), trained))
 
@@ -89,8 +90,9 @@ def set_links(bed, **how):
 
 
 @pytest.mark.parametrize("where", LAYOUTS)
-def test_a_step_waits_for_the_link_six_times_at_most(make_bed, start_job, where):
-    # Given ranks on hosts, 150 ms from each other, that train three tables and a dense kernel
+def test_a_step_waits_for_the_link_four_times(make_bed, start_job, where):
+    # Given ranks on hosts, 150 ms from each other, that train three tables of two lookups, and a
+    # dense kernel
     bed, num_steps = make_bed(len(set(where))), 4
     job = start_job(bed, where, count_crossings, num_steps)
     job.wait_until_all_said("is ready")
@@ -105,9 +107,10 @@ def test_a_step_waits_for_the_link_six_times_at_most(make_bed, start_job, where)
     job.wait_until_all_said("is done")
     steps = bed.count()
     job.results()
-    # Then the longest chain of packets is that of ids, rows, gradients and their mean
+    # Then the longest chain of packets is that of ids, rows, the kernel's gradients and their mean,
+    # with which a sign of life may begin or end
     print(f"crossings a step: {steps.crossings / num_steps}, idle packets in 2 s: {idle.packets}")
-    assert steps.crossings <= 6 * num_steps, steps
+    assert steps.crossings <= 4 * num_steps + 2, steps
     # And hosts that wait send no more than that they live
     assert idle.packets <= 2 * 20 * len(where), idle
 
