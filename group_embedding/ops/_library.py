@@ -66,7 +66,17 @@ def native():
     number = [ctypes.c_int64]
     functions.GroupEmbeddingOpenHostExchange.argtypes = [ctypes.c_int32, ctypes.c_int32, *text]
     functions.GroupEmbeddingJoinHostExchange.restype = ctypes.c_bool
-    functions.GroupEmbeddingJoinHostExchange.argtypes = [*number, ctypes.c_char_p, *text]
+    sockets = ctypes.POINTER(ctypes.c_int32)
+    functions.GroupEmbeddingJoinHostExchange.argtypes = [*number, sockets, *text]
+    functions.GroupEmbeddingMapHostExchange.restype = ctypes.c_bool
+    functions.GroupEmbeddingMapHostExchange.argtypes = [
+        *number,
+        ctypes.c_int32,
+        ctypes.c_char_p,
+        *text,
+    ]
+    functions.GroupEmbeddingWaitUntilReceived.restype = None
+    functions.GroupEmbeddingWaitUntilReceived.argtypes = [*number, ctypes.c_double]
     functions.GroupEmbeddingEndHostExchange.restype = None
     functions.GroupEmbeddingEndHostExchange.argtypes = [*number, ctypes.c_char_p]
     functions.GroupEmbeddingPendingCalls.restype = None

@@ -1,9 +1,9 @@
-"""One rank's end of an exchange through memory that the ranks of a host share, and its ops."""
+"""One rank's end of an exchange of messages between the memory of hosts, and its ops."""
 
 import ctypes
 
 import tensorflow as tf
-from tensorflow.python.framework import auto_control_deps_utils
+from tensorflow.python.framework import auto_control_deps, auto_control_deps_utils
 
 from group_embedding.ops import autodiff
 from group_embedding.ops._library import library, native
@@ -12,32 +12,57 @@ from group_embedding.ops.pack_rows import as_slices
 
 auto_control_deps_utils.register_read_only_resource_op("GroupEmbedding>HostLookUpRows")
 
+# A tf.function would run stateful ops one after the other. Calls are matched by name, and need no
+# order but that of their tensors, so lookups and averages wait for the network side by side.
+auto_control_deps.MUST_RUN_ORDER_INSENSITIVE_STATEFUL_OPS |= {
+    f"GroupEmbedding>{name}"
+    for name in ("HostAlltoall", "HostAllgather", "HostExchangeRows", "RouteIds", "ReadRequests")
+}
+
 _TEXT_BYTES = 1024  # of an address or an error
 
 
 class HostExchange:
-    """The ranks make it together: each tells the others its `address`, and joins.
+    """The ranks make it together. Each gives its `address` to the others of its host, maps theirs,
+    and joins.
 
     Raises:
         OSError: this host shares no memory; says why.
     """
 
     def __init__(self, rank, num_ranks):
+        self._num_ranks = num_ranks
         text = ctypes.create_string_buffer(_TEXT_BYTES)
         self._number = native().GroupEmbeddingOpenHostExchange(rank, num_ranks, text, _TEXT_BYTES)
         if self._number < 0:
             raise OSError(text.value.decode())
         self.address = text.value.decode()
 
-    def join(self, addresses):
-        """Takes those of all ranks.
+    def map(self, rank, address):
+        """Maps the memory of another rank of this host, given its address.
 
         Raises:
-            OSError: the memory of one is out of reach; says why.
+            OSError: the memory is out of reach; says why.
         """
         text = ctypes.create_string_buffer(_TEXT_BYTES)
-        lines = "\n".join(addresses).encode()
-        if not native().GroupEmbeddingJoinHostExchange(self._number, lines, text, _TEXT_BYTES):
+        arguments = self._number, rank, address.encode(), text, _TEXT_BYTES
+        if not native().GroupEmbeddingMapHostExchange(*arguments):
+            raise OSError(text.value.decode())
+
+    def join(self, sockets):
+        """Begins.
+
+        Args:
+            sockets: {rank: socket} of the ranks that messages reach by the network: the exchange
+                takes the sockets over. The memory of all others has been mapped.
+
+        Raises:
+            OSError: a rank has neither a socket nor mapped memory.
+        """
+        text = ctypes.create_string_buffer(_TEXT_BYTES)
+        numbers = [sockets[n].detach() if n in sockets else -1 for n in range(self._num_ranks)]
+        array = (ctypes.c_int32 * self._num_ranks)(*numbers)
+        if not native().GroupEmbeddingJoinHostExchange(self._number, array, text, _TEXT_BYTES):
             raise OSError(text.value.decode())
 
     def end(self, reason):
@@ -45,8 +70,13 @@ class HostExchange:
         that wait for this one raise, too. From any thread."""
         native().GroupEmbeddingEndHostExchange(self._number, reason.encode())
 
+    def wait_until_received(self, seconds):
+        """Waits until other hosts have received all that was sent, for so many seconds at most:
+        connections end with the process."""
+        native().GroupEmbeddingWaitUntilReceived(self._number, seconds)
+
     def close(self):
-        """Ends the exchange, and frees its memory."""
+        """Ends the exchange, and frees its memory and connections."""
         native().GroupEmbeddingCloseHostExchange(self._number)
 
     @property
@@ -63,6 +93,13 @@ class HostExchange:
                 exchange=self._number,
                 description=what or name,
                 name=name,
+            )
+
+    def allgather(self, tensor, name, what):
+        """See `exchange.Exchange.allgather`, of one tensor."""
+        with tf.device("/CPU:0"):
+            return library().host_allgather(
+                tensor=tensor, exchange=self._number, description=what, name=name
             )
 
     def exchange_rows(self, rows, sent, received, wire, gradient_scale, name, what):

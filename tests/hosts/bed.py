@@ -6,6 +6,7 @@ the file system is shared, as by the hosts of a cluster. Nothing has a name outs
 beds may stand side by side, and nothing of one is left when its processes have ended.
 """
 
+import collections
 import contextlib
 import os
 import shutil
@@ -17,6 +18,13 @@ _LINK = Path(__file__).with_name("link.cc")
 _PROGRAMS = ("unshare", "nsenter", "ip", "mount", "g++")
 _NAMESPACES = ["--net", "--uts", "--mount", "--pid", "--fork", "--mount-proc", "--kill-child"]
 _BOOT_ID = "/proc/sys/kernel/random/boot_id"
+
+Traffic = collections.namedtuple("Traffic", ["packets", "bytes", "crossings"])
+Traffic.__doc__ = """A count of the packets on the links of a bed.
+
+Attributes: `packets`, `bytes`; `crossings`, the length of the longest chain of TCP packets with
+data, each of which left a host after the one before it had arrived there.
+"""
 
 
 def why_not():
@@ -158,8 +166,8 @@ class Bed:
         """The lines of /etc/hosts that name all hosts."""
         return "".join(f"{host.address} {host.name}\n" for host in self.hosts.values())
 
-    def set_link(self, one, other, *, delay=0, rate=0, loss=0, is_up=True):
-        """Sets the link between two hosts, in both directions. It is so when this returns.
+    def set_link(self, one, other, *, delay=0, rate=0, loss=0, is_up=True, one_way=False):
+        """Sets the link between two hosts. It is so when this returns.
 
         Args:
             one, other: names of hosts.
@@ -167,11 +175,18 @@ class Bed:
             rate: Mbit per second; 0: unlimited.
             loss: percent of packets.
             is_up: false: the link is cut, and loses all packets.
+            one_way: true: sets the way from `one` to `other`, and leaves the way back as it is.
         """
         names = list(self.hosts)
         pair = names.index(one), names.index(other)
-        print(*pair, delay, rate, loss, int(is_up), file=self._link.stdin, flush=True)
-        _expect_ok(self._link, "the link")
+        for way in [pair] if one_way else [pair, pair[::-1]]:
+            print(*way, delay, rate, loss, int(is_up), file=self._link.stdin, flush=True)
+            _expect_ok(self._link, "the link")
+
+    def count(self):
+        """Returns the `Traffic` of all links since the last call."""
+        print("count", file=self._link.stdin, flush=True)
+        return Traffic(*map(int, self._link.stdout.readline().split()))
 
     def close(self):
         """Ends all processes of all hosts, and with them all that the bed made."""

@@ -5,11 +5,15 @@
 //   link PID...       the processes whose network namespaces are joined, host 0 first
 //
 // Each host gets the TUN device `eth0`; the caller gives host i the address 10.77.0.(i + 1)/24.
-// A line of stdin sets a pair, in both directions:
+// A line of stdin sets the way from one host to another:
 //
-//   HOST HOST DELAY_MS MBIT_PER_SECOND LOSS_PERCENT IS_UP       a rate of 0 is unlimited
+//   FROM TO DELAY_MS MBIT_PER_SECOND LOSS_PERCENT IS_UP       a rate of 0 is unlimited
 //
-// Each line, and the start, are answered by "ok". The relay ends with its stdin.
+// It, and the start, are answered by "ok". The line "count" is answered by what was sent since the
+// last one: PACKETS BYTES CROSSINGS. CROSSINGS is the length of the longest chain of TCP packets
+// with data, each of which left a host after the one before it had arrived there: with a delay
+// longer than the time for which a host sends at once, how often a job waits for the link. The
+// relay ends with its stdin.
 
 #include <fcntl.h>
 #include <linux/if.h>
@@ -34,11 +38,17 @@
 namespace {
 
 using Clock = std::chrono::steady_clock;
-using Packet = std::vector<char>;
+
+struct Packet {
+  std::vector<char> bytes;
+  int64_t crossings;  // of the longest chain that ends with it
+};
 
 constexpr size_t kMaxQueued = 8 << 20;  // bytes on their way from one host to another
 constexpr int kMaxBurst = 64;     // packets read from a host before the others have their turn
 constexpr int kDestination = 16;  // offset of the destination's address in an IPv4 header
+constexpr int kProtocol = 9;
+constexpr int kTcp = 6;
 
 [[noreturn]] void Fail(const std::string& what) {
   perror(what.c_str());
@@ -65,6 +75,14 @@ int MakeDevice(const std::string& pid) {
   return device;
 }
 
+// Returns whether an IPv4 packet is of TCP and has data.
+bool HasData(const std::vector<char>& packet) {
+  const auto byte = [&](size_t at) { return static_cast<uint8_t>(packet[at]); };
+  const size_t ip_header = (byte(0) & 15) * 4;
+  if (byte(kProtocol) != kTcp || packet.size() < ip_header + 20) return false;
+  return packet.size() > ip_header + (byte(ip_header + 12) >> 4) * 4;
+}
+
 // The packets on their way from one host to another.
 class Direction {
  public:
@@ -75,20 +93,28 @@ class Direction {
 
   void Send(Packet packet, Clock::time_point now) {
     const bool is_lost = std::uniform_real_distribution<>(0, 1)(random_) < loss_;
-    if (!is_up_ || is_lost || queued_ + packet.size() > kMaxQueued) return;
-    queued_ += packet.size();
+    const size_t size = packet.bytes.size();
+    if (!is_up_ || is_lost || queued_ + size > kMaxQueued) return;
+    queued_ += size;
     free_at_ = std::max(free_at_, now);
-    if (bytes_per_second_ > 0) free_at_ += Seconds(packet.size() / bytes_per_second_);
+    if (bytes_per_second_ > 0) free_at_ += Seconds(size / bytes_per_second_);
     queue_.emplace_back(free_at_ + Seconds(delay_), std::move(packet));
   }
 
+  // Begins all chains anew.
+  void ForgetCrossings() {
+    for (auto& [arrival, packet] : queue_) packet.crossings = 0;
+  }
+
   // Hands the packets that have arrived to the host. Returns when the next one does.
-  Clock::time_point Deliver(int device, Clock::time_point now) {
+  // crossings: those of the host, which grow to those of the packets.
+  Clock::time_point Deliver(int device, Clock::time_point now, int64_t* crossings) {
     while (!queue_.empty() && queue_.front().first <= now) {
-      const Packet& packet = queue_.front().second;
+      const auto& [bytes, chain] = queue_.front().second;
       // A host that takes no more loses it, as a full network card does.
-      [[maybe_unused]] const ssize_t written = write(device, packet.data(), packet.size());
-      queued_ -= packet.size();
+      [[maybe_unused]] const ssize_t written = write(device, bytes.data(), bytes.size());
+      *crossings = std::max(*crossings, chain);
+      queued_ -= bytes.size();
       queue_.pop_front();
     }
     return queue_.empty() ? Clock::time_point::max() : queue_.front().first;
@@ -106,7 +132,9 @@ class Direction {
 class Network {
  public:
   explicit Network(std::vector<int> devices)
-      : devices_(std::move(devices)), directions_(devices_.size() * devices_.size()) {}
+      : devices_(std::move(devices)),
+        directions_(devices_.size() * devices_.size()),
+        crossings_(devices_.size()) {}
 
   void Run() {
     for (;;) {
@@ -125,7 +153,8 @@ class Network {
     const Clock::time_point now = Clock::now();
     Clock::time_point next = Clock::time_point::max();
     for (size_t i = 0; i < directions_.size(); i++) {
-      next = std::min(next, directions_[i].Deliver(devices_[i % devices_.size()], now));
+      const size_t to = i % devices_.size();
+      next = std::min(next, directions_[i].Deliver(devices_[to], now, &crossings_[to]));
     }
     return next;
   }
@@ -148,7 +177,11 @@ class Network {
       const bool is_ipv4 = size >= 20 && (buffer_[0] >> 4 & 15) == 4;
       if (!is_ipv4) continue;
       const size_t to = static_cast<uint8_t>(buffer_[kDestination + 3]) - 1;
-      if (to < devices_.size()) Between(from, to).Send(Packet(buffer_, buffer_ + size), now);
+      if (to >= devices_.size()) continue;
+      packets_++, bytes_ += size;
+      Packet packet = {std::vector<char>(buffer_, buffer_ + size), 0};
+      if (HasData(packet.bytes)) packet.crossings = crossings_[from] + 1;
+      Between(from, to).Send(std::move(packet), now);
     }
   }
 
@@ -165,27 +198,38 @@ class Network {
   }
 
   void Execute(const std::string& command) {
-    size_t one, other;
+    if (command == "count") return Count();
+    size_t from, to;
     double delay, rate, loss;
     int is_up;
-    const int read = sscanf(command.c_str(), "%zu %zu %lf %lf %lf %d", &one, &other, &delay, &rate,
-                            &loss, &is_up);
-    if (read != 6 || std::max(one, other) >= devices_.size()) {
-      fprintf(stderr, "expected HOST HOST DELAY_MS MBIT LOSS_PERCENT IS_UP, got '%s'\n",
+    const int read =
+        sscanf(command.c_str(), "%zu %zu %lf %lf %lf %d", &from, &to, &delay, &rate, &loss, &is_up);
+    if (read != 6 || std::max(from, to) >= devices_.size()) {
+      fprintf(stderr, "expected FROM TO DELAY_MS MBIT LOSS_PERCENT IS_UP, got '%s'\n",
               command.c_str());
       exit(1);
     }
-    for (Direction* direction : {&Between(one, other), &Between(other, one)}) {
-      direction->Set(delay / 1e3, rate * 1e6 / 8, loss / 100, is_up);
-    }
+    Between(from, to).Set(delay / 1e3, rate * 1e6 / 8, loss / 100, is_up);
     puts("ok");
     fflush(stdout);
+  }
+
+  void Count() {
+    const int64_t longest = *std::max_element(crossings_.begin(), crossings_.end());
+    printf("%ld %ld %ld\n", long{packets_}, long{bytes_}, long{longest});
+    fflush(stdout);
+    packets_ = bytes_ = 0;
+    std::fill(crossings_.begin(), crossings_.end(), 0);
+    for (Direction& direction : directions_) direction.ForgetCrossings();
   }
 
   std::vector<int> devices_;
   std::vector<Direction> directions_;  // [from][to]
   std::vector<pollfd> files_;          // stdin, then the devices
   std::string commands_;               // the received bytes of the next ones
+  // Since the last count.
+  int64_t packets_ = 0, bytes_ = 0;
+  std::vector<int64_t> crossings_;  // of the longest chain of packets that each host received
   char buffer_[1 << 16];
 };
 

@@ -13,10 +13,6 @@ std::string WaitsIn(const CallDescription& description) {
 
 }  // namespace
 
-char* Outgoing::data(int rank) const { return messages[rank]->data(); }
-
-Inbox::~Inbox() { MarkRead(messages_); }
-
 const char* Inbox::data(int rank) const {
   return messages_[rank] == nullptr ? nullptr : messages_[rank]->data();
 }
@@ -31,9 +27,24 @@ std::shared_ptr<HostExchange> HostExchange::Make(int rank, int num_ranks, Status
   return std::shared_ptr<HostExchange>(new HostExchange(rank, num_ranks, std::move(memory)));
 }
 
-Status HostExchange::Join(const std::vector<std::string>& addresses, LateWarning late) {
-  const Status status = memory_->Map(addresses);
-  if (!status.ok()) return status;
+Status HostExchange::Join(const std::vector<int>& sockets, LateWarning late) {
+  if (static_cast<int>(sockets.size()) != num_ranks_) {
+    return "expected a connection or -1 for each of " + std::to_string(num_ranks_) +
+           " ranks, got " + std::to_string(sockets.size());
+  }
+  bool has_network = false;
+  for (int n = 0; n < num_ranks_; ++n) {
+    has_network |= n != rank_ && sockets[n] >= 0;
+    if (n != rank_ && sockets[n] < 0 && !memory_->IsMapped(n)) {
+      return "rank " + std::to_string(n) + ": expected a connection, or memory that was mapped";
+    }
+  }
+  if (has_network) {
+    network_ = std::make_unique<MessageNetwork>(sockets, [this] { memory_->WakeThis(); });
+    for (int n = 0; n < num_ranks_; ++n) {
+      if (n != rank_ && sockets[n] >= 0) transports_[n] = network_.get();
+    }
+  }
   std::thread([self = shared_from_this(), late = std::move(late)] { self->Listen(late); }).detach();
   return {};
 }
@@ -44,12 +55,13 @@ Status HostExchange::Prepare(const std::string& name, const CallDescription& des
   memory_->FreeRead();
   outgoing->name = name;
   outgoing->description = description;
-  outgoing->messages.assign(num_ranks_, nullptr);
+  outgoing->messages.clear();
+  outgoing->messages.resize(num_ranks_);
   for (int n = 0; n < num_ranks_; ++n) {
     if (n == rank_) continue;
-    outgoing->messages[n] = memory_->NewMessage(name, description, bytes[n]);
+    outgoing->messages[n] = transports_[n]->NewMessage(name, description, bytes[n]);
     if (outgoing->messages[n] == nullptr) {
-      Discard(*outgoing);
+      outgoing->messages.clear();
       return "expected all that ranks send at a time to fit " +
              std::to_string(SharedMemory::kBytes >> 30) + " GiB, got " + std::to_string(bytes[n]) +
              " bytes more for rank " + std::to_string(n) + "; use smaller batches";
@@ -58,7 +70,7 @@ Status HostExchange::Prepare(const std::string& name, const CallDescription& des
   return {};
 }
 
-void HostExchange::Send(const Outgoing& outgoing, Done done) {
+void HostExchange::Send(Outgoing outgoing, Done done) {
   std::vector<Ended> ended;
   {
     std::lock_guard<std::mutex> lock(mutex_);
@@ -69,7 +81,6 @@ void HostExchange::Send(const Outgoing& outgoing, Done done) {
                                           "after the other, got one while another is under way"
                                     : end_,
                        nullptr});
-      Discard(outgoing);
     } else {
       call.arrived.resize(num_ranks_);
       call.done = std::move(done);
@@ -78,7 +89,8 @@ void HostExchange::Send(const Outgoing& outgoing, Done done) {
       call.is_late = false;
       memory_->AddWaiting(1);  // before Collect, so that no message is missed
       for (int n = 0; n < num_ranks_; ++n) {
-        if (n != rank_) memory_->Post(n, outgoing.messages[n]);
+        if (n == rank_) continue;
+        transports_[n]->Post(n, std::move(outgoing.messages[n]), call.description);
       }
       Collect();
       ended = FindEnded();
@@ -88,8 +100,6 @@ void HostExchange::Send(const Outgoing& outgoing, Done done) {
   for (Ended& one : ended) one.done(one.error, std::move(one.inbox));
 }
 
-void HostExchange::Discard(const Outgoing& outgoing) { MarkRead(outgoing.messages); }
-
 void HostExchange::End(const std::string& reason) {
   std::vector<Ended> ended;
   {
@@ -97,12 +107,20 @@ void HostExchange::End(const std::string& reason) {
     if (!end_.empty()) return;
     end_ = "the exchange has ended: " + reason;
     ended = FindEnded();
-    memory_->SetReason(reason);
+    SetEnded(reason);
   }
-  memory_->SetEnded();
   memory_->WakeOthers();
   memory_->WakeThis();
   for (Ended& one : ended) one.done(one.error, nullptr);
+}
+
+void HostExchange::SetEnded(const std::string& reason) {
+  memory_->SetEnded(reason);
+  if (network_ != nullptr) network_->SetEnded(reason);
+}
+
+void HostExchange::WaitUntilReceived(double most_seconds) {
+  if (network_ != nullptr) network_->WaitUntilReceived(most_seconds);
 }
 
 std::vector<PendingCall> HostExchange::Waiting() {
@@ -161,18 +179,18 @@ void HostExchange::Collect() {
   for (int n = 0; n < num_ranks_; ++n) {
     if (n == rank_) continue;
     // Read before the messages: a rank posts all its messages before it says that it has ended.
-    has_ended_[n] = memory_->HasEnded(n);
-    std::vector<Message*> messages;  // the newest first
-    if (!memory_->TakePosted(n, &messages)) {
-      end_ = "the exchange has ended: expected messages in the memory of rank " +
-             std::to_string(n) + ", got something else; do all ranks run the same version?";
-      memory_->SetEnded();
+    has_ended_[n] = transports_[n]->HasEnded(n);
+    std::vector<MessagePtr> messages;
+    if (!transports_[n]->TakePosted(n, &messages)) {
+      end_ = "the exchange has ended: expected messages of rank " + std::to_string(n) +
+             ", got something else; do all ranks run the same version?";
+      SetEnded("rank " + std::to_string(n) + " sent what is no message");
       return;
     }
-    for (auto message = messages.rbegin(); message != messages.rend(); ++message) {
-      Call& call = calls_[std::string((*message)->name(), (*message)->name_bytes)];
+    for (MessagePtr& message : messages) {
+      Call& call = calls_[std::string(message->name(), message->name_bytes)];
       call.arrived.resize(num_ranks_);
-      call.arrived[n].push_back(*message);
+      call.arrived[n].push_back(std::move(message));
     }
   }
 }
@@ -200,7 +218,7 @@ bool HostExchange::HasEnded(Call* call, Ended* ended) {
     is_complete = false;
     if (has_ended_[n] && ended->error.ok()) {
       ended->error = "the exchange has ended: rank " + std::to_string(n) + " takes part no more" +
-                     memory_->ReasonOf(n) + WaitsIn(call->description);
+                     transports_[n]->ReasonOf(n) + WaitsIn(call->description);
     }
   }
   if (!is_complete && ended->error.ok()) return false;
@@ -209,16 +227,13 @@ bool HostExchange::HasEnded(Call* call, Ended* ended) {
   memory_->AddWaiting(-1);
   if (!ended->error.ok()) return true;
   ended->error = DifferenceIn(*call);
-  std::vector<Message*> messages(num_ranks_, nullptr);
+  std::vector<MessagePtr> messages(num_ranks_);
   for (int n = 0; n < num_ranks_; ++n) {
     if (n == rank_) continue;
-    messages[n] = call->arrived[n].front();
+    messages[n] = std::move(call->arrived[n].front());
     call->arrived[n].pop_front();
   }
-  if (!ended->error.ok()) {
-    MarkRead(messages);
-    return true;
-  }
+  if (!ended->error.ok()) return true;
   ended->inbox = std::make_shared<const Inbox>(shared_from_this(), std::move(messages));
   return true;
 }
@@ -226,9 +241,9 @@ bool HostExchange::HasEnded(Call* call, Ended* ended) {
 std::string HostExchange::DifferenceIn(const Call& call) const {
   for (int n = 0; n < num_ranks_; ++n) {
     if (n == rank_) continue;
-    const Message* message = call.arrived[n].front();
+    const Message* message = call.arrived[n].front().get();
     if (message->digest == call.description.digest) continue;
-    return DifferenceOf(*call.description.text, memory_->DescriptionOf(n, *message), n);
+    return DifferenceOf(*call.description.text, transports_[n]->DescriptionOf(n, *message), n);
   }
   return "";
 }

@@ -1,7 +1,9 @@
-// HostExchange: sends messages between the ranks of one host. Each rank writes messages into shared
-// memory of its own, and the other ranks read them there without a copy.
+// HostExchange: sends messages between the ranks of a job, from host memory to host memory. A rank
+// writes messages for ranks of its own host into shared memory, where they read them without a
+// copy; those for ranks of other hosts travel over TCP.
 //
 //   rank 0 ── message to rank 1, named "rows" ──> rank 0's memory ... read by rank 1, then freed
+//          ── message to rank 2, named "rows" ──> connection to rank 2's host
 //
 // Thread safety: after Join, any thread may call any method at any time.
 //
@@ -19,7 +21,7 @@
 // a call of the same name is running. The exchange does not notice a rank that died, hangs, or
 // waits in another call. The watch over ranks (group_embedding/ranks/exchange/liveness) does: it
 // reads Waiting and calls End. The memory is freed when all processes have ended, killed ones
-// included.
+// included, and so are connections closed.
 #pragma once
 
 #include <chrono>
@@ -35,6 +37,7 @@
 #include "core/status.h"
 #include "exchange/host/call_description.h"
 #include "exchange/host/message_memory.h"
+#include "exchange/host/message_network.h"
 #include "exchange/host/pending_calls.h"
 
 namespace group_embedding {
@@ -43,9 +46,9 @@ namespace group_embedding {
 struct Outgoing {
   std::string name;
   CallDescription description;
-  std::vector<Message*> messages;
+  std::vector<MessagePtr> messages;
 
-  char* data(int rank) const;  // [bytes]
+  char* data(int rank) const { return messages[rank]->data(); }  // [bytes]
 };
 
 class HostExchange;
@@ -57,22 +60,19 @@ struct LateWarning {
   std::function<void(const std::string&)> warn;
 };
 
-// The messages that a rank received in one call. They stay in their senders' memory until the Inbox
-// is destroyed.
+// The messages that a rank received in one call. They stay, also in their senders' memory, until
+// the Inbox is destroyed.
 class Inbox {
  public:
-  Inbox(std::shared_ptr<const HostExchange> exchange, std::vector<Message*> messages)
+  Inbox(std::shared_ptr<const HostExchange> exchange, std::vector<MessagePtr> messages)
       : exchange_(std::move(exchange)), messages_(std::move(messages)) {}
-  ~Inbox();
-  Inbox(const Inbox&) = delete;
-  Inbox& operator=(const Inbox&) = delete;
 
   const char* data(int rank) const;  // null for this rank
   int64_t bytes(int rank) const;
 
  private:
   const std::shared_ptr<const HostExchange> exchange_;  // keeps the memory mapped
-  const std::vector<Message*> messages_;
+  const std::vector<MessagePtr> messages_;
 };
 
 class HostExchange : public std::enable_shared_from_this<HostExchange> {
@@ -83,27 +83,31 @@ class HostExchange : public std::enable_shared_from_this<HostExchange> {
   // Makes this rank's memory. Null on an error; *error says which.
   static std::shared_ptr<HostExchange> Make(int rank, int num_ranks, Status* error);
 
-  // This rank's address, for the other ranks' Join.
+  // This rank's address, for Map of the other ranks of its host.
   const std::string& address() const { return memory_->address(); }
-  // Opens the memory of all ranks; called once. On success the exchange's thread runs, and keeps
-  // the object alive until End.
-  Status Join(const std::vector<std::string>& addresses, LateWarning late);
+  // Opens the memory of another rank of this host; before Join.
+  Status Map(int rank, const std::string& address) { return memory_->Map(rank, address); }
+  // Begins; called once. sockets: [num_ranks] a connection to each rank that messages reach by the
+  // network, which the exchange takes over and closes; -1: by memory that was mapped. On success
+  // the exchange's thread runs, and keeps the object alive until End.
+  Status Join(const std::vector<int>& sockets, LateWarning late);
 
   int rank() const { return rank_; }
   int num_ranks() const { return num_ranks_; }
 
   // Allocates a message of bytes[n] bytes for each other rank n.
-  // On success the caller fills `outgoing`, and then calls Send or Discard.
+  // On success the caller fills `outgoing`, and then calls Send or destroys it.
   Status Prepare(const std::string& name, const CallDescription& description,
                  const std::vector<int64_t>& bytes, Outgoing* outgoing);
   // Makes the call.
-  void Send(const Outgoing& outgoing, Done done);
-  // Frees prepared messages without sending them.
-  static void Discard(const Outgoing& outgoing);
+  void Send(Outgoing outgoing, Done done);
 
   // Ends this rank's part: running and future calls end with the error `reason`, and calls of other
   // ranks that wait for this rank end as well.
   void End(const std::string& reason);
+  // Waits until the other hosts have received all that this rank sent, for `most_seconds` at most:
+  // before a process ends, with which its connections do.
+  void WaitUntilReceived(double most_seconds);
 
   // The calls that wait for other ranks.
   std::vector<PendingCall> Waiting();
@@ -111,7 +115,7 @@ class HostExchange : public std::enable_shared_from_this<HostExchange> {
  private:
   // The calls of one name: messages that have arrived from each rank, and the waiting call, if any.
   struct Call {
-    std::vector<std::deque<Message*>> arrived;
+    std::vector<std::deque<MessagePtr>> arrived;
     Done done;
     CallDescription description;
     std::chrono::steady_clock::time_point begin;
@@ -128,10 +132,12 @@ class HostExchange : public std::enable_shared_from_this<HostExchange> {
       : rank_(rank),
         num_ranks_(num_ranks),
         memory_(std::move(memory)),
+        transports_(static_cast<size_t>(num_ranks), memory_.get()),
         has_ended_(static_cast<size_t>(num_ranks)) {}
   void Listen(const LateWarning& late);
 
   // With the lock held.
+  void SetEnded(const std::string& reason);
   void Collect();
   std::vector<Ended> FindEnded();
   bool HasEnded(Call* call, Ended* ended);
@@ -142,6 +148,8 @@ class HostExchange : public std::enable_shared_from_this<HostExchange> {
 
   const int rank_, num_ranks_;
   const std::unique_ptr<MessageMemory> memory_;  // says which of its methods need the lock
+  std::unique_ptr<MessageNetwork> network_;      // null: all ranks are of this host
+  std::vector<MessageTransport*> transports_;    // [num_ranks] by which a rank is reached
   std::mutex mutex_;                             // guards all members below
   std::unordered_map<std::string, Call> calls_;
   std::vector<bool> has_ended_;  // [num_ranks] whether a rank has

@@ -13,26 +13,19 @@
 namespace group_embedding {
 namespace {
 
-// Limits on data read from another rank's memory: the length of a node's name, and the number of
-// messages in a list.
-constexpr int64_t kMaxNameBytes = int64_t{1} << 20;
+// A limit on data read from another rank's memory: the number of messages in a list.
 constexpr size_t kMaxMessages = size_t{1} << 20;
 
 // Larger messages are rare (a table that is saved): their memory is given back to the system.
 constexpr int64_t kKeptBytes = int64_t{256} << 20;
 
-int64_t RoundUp(int64_t bytes) {
-  constexpr int64_t kAlignment = FreeSpace::kAlignment;
-  return (bytes + kAlignment - 1) / kAlignment * kAlignment;
-}
-
-// The bytes of a message before its data.
-int64_t HeaderBytes(int64_t name_bytes) { return RoundUp(sizeof(Message) + name_bytes); }
-
 // Whether a text is within a rank's memory.
 bool IsText(int64_t at, int64_t bytes) {
   return at >= 0 && bytes >= 0 && at <= SharedMemory::kBytes && bytes <= SharedMemory::kBytes - at;
 }
+
+// Allows the sender to reuse the space of a message.
+void MarkRead(Message* message) { message->is_read.store(1, std::memory_order_release); }
 
 // Wakes all that wait on a futex, in any process that maps the word.
 void Wake(std::atomic<uint32_t>* word) {
@@ -41,74 +34,62 @@ void Wake(std::atomic<uint32_t>* word) {
 
 }  // namespace
 
-char* Message::data() { return reinterpret_cast<char*>(this) + HeaderBytes(name_bytes); }
-
-void MarkRead(const std::vector<Message*>& messages) {
-  for (Message* message : messages) {
-    if (message != nullptr) message->is_read.store(1, std::memory_order_release);
-  }
-}
-
 std::unique_ptr<MessageMemory> MessageMemory::Make(int rank, int num_ranks, Status* error) {
   if (num_ranks > kMaxRanks) {
-    *error = "expected at most " + std::to_string(kMaxRanks) + " ranks on a host, got " +
+    *error = "expected at most " + std::to_string(kMaxRanks) + " ranks, got " +
              std::to_string(num_ranks);
     return nullptr;
   }
   std::unique_ptr<MessageMemory> memory(new MessageMemory(rank, num_ranks));
   memory->memories_[rank] = SharedMemory::Make(error);
   if (memory->memories_[rank] == nullptr) return nullptr;
-  const int64_t begin = RoundUp(SharedMemory::kReserved + sizeof(Board));
+  constexpr int64_t kAlignment = FreeSpace::kAlignment;
+  const int64_t board = SharedMemory::kReserved + static_cast<int64_t>(sizeof(Board));
+  const int64_t begin = (board + kAlignment - 1) / kAlignment * kAlignment;
   memory->space_ = std::make_unique<FreeSpace>(begin, SharedMemory::kBytes);
   return memory;
 }
 
-Status MessageMemory::Map(const std::vector<std::string>& addresses) {
+Status MessageMemory::Map(int rank, const std::string& address) {
   Status status;
-  if (static_cast<int>(addresses.size()) != num_ranks_) {
-    return "expected the addresses of " + std::to_string(num_ranks_) + " ranks, got " +
-           std::to_string(addresses.size());
-  }
-  for (int n = 0; n < num_ranks_; ++n) {
-    if (n == rank_) continue;
-    memories_[n] = SharedMemory::Map(addresses[n], &status);
-    if (memories_[n] == nullptr) return status.In("rank " + std::to_string(n) + ": ");
-  }
-  return {};
+  memories_[rank] = SharedMemory::Map(address, &status);
+  return status.In("rank " + std::to_string(rank) + ": ");
 }
 
-Message* MessageMemory::NewMessage(const std::string& name, const CallDescription& description,
-                                   int64_t bytes) {
+MessagePtr MessageMemory::NewMessage(const std::string& name, const CallDescription& description,
+                                     int64_t bytes) {
   const int64_t text_at = OffsetOf(description);
   const int64_t text_bytes = text_at == 0 ? 0 : static_cast<int64_t>(description.text->size());
   const int64_t name_bytes = static_cast<int64_t>(name.size());
-  const int64_t offset = space_->Take(HeaderBytes(name_bytes) + bytes);
+  const int64_t offset = space_->Take(Message::HeaderBytes(name_bytes) + bytes);
   if (offset < 0) return nullptr;
   Message* const message = new (memories_[rank_]->data() + offset)
       Message{0, bytes, name_bytes, description.digest, text_at, text_bytes, {0}};
   std::memcpy(message->name(), name.data(), name.size());
   sent_.push_back(offset);
-  return message;
+  return MessagePtr(message, {MarkRead});
 }
 
-void MessageMemory::Post(int to, Message* message) {
+void MessageMemory::Post(int to, MessagePtr message, const CallDescription&) {
   std::atomic<int64_t>& newest = BoardOf(rank_)->newest[to];
-  const int64_t offset = reinterpret_cast<char*>(message) - memories_[rank_]->data();
-  message->next = newest.load();
-  while (!newest.compare_exchange_weak(message->next, offset)) {
+  Message* const posted = message.release();  // the receiver marks it read
+  const int64_t offset = reinterpret_cast<char*>(posted) - memories_[rank_]->data();
+  posted->next = newest.load();
+  while (!newest.compare_exchange_weak(posted->next, offset)) {
   }
 }
 
-bool MessageMemory::TakePosted(int from, std::vector<Message*>* messages) const {
-  int64_t offset = BoardOf(from)->newest[rank_].exchange(0);
+bool MessageMemory::TakePosted(int from, std::vector<MessagePtr>* messages) {
+  int64_t offset = BoardOf(from)->newest[rank_].exchange(0);  // the newest first
   for (; offset != 0; offset = messages->back()->next) {
     if (messages->size() == kMaxMessages || !IsMessage(from, offset)) return false;
-    messages->push_back(MessageAt(from, offset));
+    messages->emplace_back(MessageAt(from, offset), FreeMessage{MarkRead});
   }
+  std::reverse(messages->begin(), messages->end());
   return true;
 }
 
-std::string MessageMemory::DescriptionOf(int from, const Message& message) const {
+std::string MessageMemory::DescriptionOf(int from, const Message& message) {
   return std::string(memories_[from]->data() + message.text_at, message.text_bytes);
 }
 
@@ -122,15 +103,16 @@ void MessageMemory::FreeRead() {
   sent_.erase(std::remove_if(sent_.begin(), sent_.end(), is_read), sent_.end());
 }
 
-void MessageMemory::SetReason(const std::string& reason) {
+void MessageMemory::SetEnded(const std::string& reason) {
   BoardOf(rank_)->reason_at = Keep(reason);
   BoardOf(rank_)->reason_bytes = static_cast<int64_t>(reason.size());
+  BoardOf(rank_)->has_ended.store(1, std::memory_order_release);
 }
 
-std::string MessageMemory::ReasonOf(int rank) const {
-  const int64_t at = BoardOf(rank)->reason_at, bytes = BoardOf(rank)->reason_bytes;
-  if (at == 0 || !IsText(at, bytes) || bytes > kMaxNameBytes) return "";
-  return ": " + std::string(memories_[rank]->data() + at, bytes);
+std::string MessageMemory::ReasonOf(int from) {
+  const int64_t at = BoardOf(from)->reason_at, bytes = BoardOf(from)->reason_bytes;
+  if (at == 0 || bytes == 0 || !IsText(at, bytes) || bytes > Message::kMaxNameBytes) return "";
+  return ": " + std::string(memories_[from]->data() + at, bytes);
 }
 
 void MessageMemory::WakeOthers() const {
@@ -166,9 +148,9 @@ bool MessageMemory::IsMessage(int rank, int64_t offset) const {
   constexpr int64_t kEnd = SharedMemory::kBytes - static_cast<int64_t>(sizeof(Message));
   if (offset < kBegin || offset > kEnd || offset % FreeSpace::kAlignment != 0) return false;
   const Message& message = *MessageAt(rank, offset);
-  if (message.name_bytes < 0 || message.name_bytes > kMaxNameBytes) return false;
+  if (message.name_bytes < 0 || message.name_bytes > Message::kMaxNameBytes) return false;
   if (!IsText(message.text_at, message.text_bytes)) return false;
-  const int64_t data = offset + HeaderBytes(message.name_bytes);
+  const int64_t data = offset + Message::HeaderBytes(message.name_bytes);
   return message.bytes >= 0 && message.bytes <= SharedMemory::kBytes - data;
 }
 

@@ -6,8 +6,8 @@
 // A message posted to a rank is linked from the sender's Board. The receiver takes the list, reads
 // the messages where they are, and marks them read; the sender then reuses their space.
 //
-// Thread safety: after Map, any thread may call WakeOthers, WakeThis, wake_count, WaitForNews and
-// SetEnded at any time. HostExchange calls all other methods with its lock held.
+// Thread safety: after Map, any thread may call WakeOthers, WakeThis, wake_count and WaitForNews at
+// any time. HostExchange calls all other methods with its lock held.
 //
 // Errors: another rank's memory may hold anything. TakePosted checks each message before it is
 // read.
@@ -22,62 +22,41 @@
 #include <vector>
 
 #include "core/status.h"
-#include "exchange/host/call_description.h"
+#include "exchange/host/message.h"
 #include "exchange/host/shared_memory.h"
 #include "exchange/transport/free_space.h"
 
 namespace group_embedding {
 
-// The header of a message in the sender's memory. The name follows it, and then, from a multiple of
-// 64 bytes on, the data.
-struct Message {
-  int64_t next;  // offset of the message posted before it to the same rank; 0: none
-  int64_t bytes;
-  int64_t name_bytes;
-  uint64_t digest;              // of the call's description
-  int64_t text_at, text_bytes;  // the description in the sender's memory
-  std::atomic<uint32_t> is_read;
-
-  char* name() { return reinterpret_cast<char*>(this + 1); }
-  char* data();
-};
-
-// Allows the senders to reuse the space of messages. Null ones are skipped.
-void MarkRead(const std::vector<Message*>& messages);
-
-class MessageMemory {
+class MessageMemory : public MessageTransport {
  public:
-  static constexpr int kMaxRanks = 1024;
+  static constexpr int kMaxRanks = 1 << 14;
 
   // Makes this rank's memory. Null on an error; *error says which.
   static std::unique_ptr<MessageMemory> Make(int rank, int num_ranks, Status* error);
   // This rank's address, for the other ranks' Map.
   const std::string& address() const { return memories_[rank_]->address(); }
-  // Maps the memory of the other ranks. addresses: [num_ranks].
-  Status Map(const std::vector<std::string>& addresses);
+  // Maps the memory of another rank of this host, given its address.
+  Status Map(int rank, const std::string& address);
+  bool IsMapped(int rank) const { return memories_[rank] != nullptr; }
 
-  // Makes a message of `bytes` bytes in this rank's memory. Null: there is no space for it.
-  Message* NewMessage(const std::string& name, const CallDescription& description, int64_t bytes);
-  // Gives a message of this rank to another rank.
-  void Post(int to, Message* message);
-  // Takes the messages that rank `from` has posted to this one, the newest first. False if its
-  // memory holds anything else.
-  bool TakePosted(int from, std::vector<Message*>* messages) const;
-  // The description of the call for which rank `from` posted a message.
-  std::string DescriptionOf(int from, const Message& message) const;
+  // Messages are made in this rank's memory.
+  MessagePtr NewMessage(const std::string& name, const CallDescription& description,
+                        int64_t bytes) override;
+  void Post(int to, MessagePtr message, const CallDescription& description) override;
+  bool TakePosted(int from, std::vector<MessagePtr>* messages) override;
+  std::string DescriptionOf(int from, const Message& message) override;
+  void SetEnded(const std::string& reason) override;
+  bool HasEnded(int from) override {
+    return BoardOf(from)->has_ended.load(std::memory_order_acquire) != 0;
+  }
+  std::string ReasonOf(int from) override;
+
   // Frees the space of messages that their receivers have read.
   void FreeRead();
 
-  // Tells the others that this rank has ended. A reason, if any, is set before.
-  void SetEnded() { BoardOf(rank_)->has_ended.store(1, std::memory_order_release); }
-  void SetReason(const std::string& reason);
-  bool HasEnded(int rank) const {
-    return BoardOf(rank)->has_ended.load(std::memory_order_acquire) != 0;
-  }
-  // ": " and why another rank has ended; empty: unknown.
-  std::string ReasonOf(int rank) const;
-
-  // Wakes ranks that wait: all other ranks, after messages or an end; this one, after its end.
+  // Wakes ranks that wait: all other ranks, after messages or an end; this one, after its end, and
+  // after messages of other hosts.
   void WakeOthers() const;
   void WakeThis() const;
   // Counts calls of this rank that wait for others, which wake it only then.
@@ -106,7 +85,7 @@ class MessageMemory {
   int64_t Keep(const std::string& text);
 
   const int rank_, num_ranks_;
-  std::vector<std::unique_ptr<SharedMemory>> memories_;  // [num_ranks]
+  std::vector<std::unique_ptr<SharedMemory>> memories_;  // [num_ranks] null: of another host
   std::unique_ptr<FreeSpace> space_;                     // of this rank's memory
   std::deque<int64_t> sent_;  // offsets of messages that may not have been read
   std::unordered_map<uint64_t, int64_t> descriptions_;  // digest -> offset of the text, never freed

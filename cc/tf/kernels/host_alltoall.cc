@@ -56,7 +56,7 @@ class HostAlltoallOp : public AsyncOpKernel {
       std::memcpy(outgoing.data(n) + kHeaderBytes, from, splits[n] * row_bytes);
     }
     const int64_t num_own = splits[rank];
-    SendMessages(context, exchange.get(), outgoing, std::move(done),
+    SendMessages(context, exchange.get(), std::move(outgoing), std::move(done),
                  [=](const Inbox& inbox) { return Receive(context, inbox, rank, own, num_own); });
   }
 

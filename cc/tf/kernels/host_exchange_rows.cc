@@ -66,7 +66,7 @@ class SendRowsOp : public AsyncOpKernel {
     Outgoing outgoing;
     OP_REQUIRES_OK_ASYNC(
         context, InCall(WriteMessages(context, exchange.get(), call.get(), &outgoing)), done);
-    SendMessages(context, exchange.get(), outgoing, std::move(done),
+    SendMessages(context, exchange.get(), std::move(outgoing), std::move(done),
                  [=](const Inbox& inbox) { return InCall(Receive(context, inbox, call.get())); });
   }
 

@@ -1,4 +1,4 @@
-// What the ranks of one host exchange through its memory, as TensorFlow ops.
+// What ranks exchange between the memory of their hosts, as TensorFlow ops.
 #include <vector>
 
 #include "tensorflow/core/framework/common_shape_fns.h"
@@ -31,7 +31,7 @@ REGISTER_OP("GroupEmbedding>HostAlltoall")
       return absl::OkStatus();
     })
     .Doc(R"doc(
-Sends slices of a tensor along its first axis to all ranks of the host: see
+Sends slices of a tensor along its first axis to all ranks: see
 cc/exchange/host/host_exchange.h. Calls are matched by the name of the node.
 
 tensor: [n, ...].
@@ -41,6 +41,28 @@ received_splits: [num_ranks], how much came from each.
 exchange: the number of the exchange in this process.
 description: what the call does, as a text; the same on all ranks, else the call ends with an error
 that says in what two differ.
+)doc");
+
+REGISTER_OP("GroupEmbedding>HostAllgather")
+    .Input("tensor: T")
+    .Output("gathered: T")
+    .Attr("T: type")
+    .Attr("exchange: int")
+    .Attr("description: string = ''")
+    .SetIsStateful()
+    .SetShapeFn([](InferenceContext* context) {
+      ShapeHandle tensor, gathered;
+      TF_RETURN_IF_ERROR(context->WithRankAtLeast(context->input(0), 1, &tensor));
+      TF_RETURN_IF_ERROR(context->ReplaceDim(tensor, 0, context->UnknownDim(), &gathered));
+      context->set_output(0, gathered);
+      return absl::OkStatus();
+    })
+    .Doc(R"doc(
+Gathers a tensor of each rank on all ranks, in pieces where it is large.
+
+tensor: [n, ...]; n may differ between ranks.
+gathered: the ranks' tensors along the first axis, that of rank 0 first.
+exchange, description: as of HostAlltoall.
 )doc");
 
 REGISTER_OP("GroupEmbedding>MarkCall")
@@ -100,7 +122,7 @@ REGISTER_OP("GroupEmbedding>HostExchangeRows")
       return absl::OkStatus();
     })
     .Doc(R"doc(
-Sends rows of many tables to all ranks of the host: PackRows, an all-to-all and UnpackRows in one,
+Sends rows of many tables to all ranks: PackRows, an all-to-all and UnpackRows in one,
 in which what a rank has for itself is neither packed nor sent.
 
 rows: per table, [rows, dim]: the rows for rank 0 first.
@@ -139,7 +161,7 @@ REGISTER_OP("GroupEmbedding>HostLookUpRows")
       return absl::OkStatus();
     })
     .Doc(R"doc(
-GroupLookup of the rows that all ranks of the host ask this one for, and HostExchangeRows of these,
+GroupLookup of the rows that all ranks ask this one for, and HostExchangeRows of these,
 in one: they go from the tables to where they are sent, or read by this rank itself.
 
 batch: a feature for each table, with the ids that rank 0 asks for first, one of each sample.

@@ -75,15 +75,16 @@ absl::Status ReadDescription(tensorflow::OpKernelConstruction* context,
   return absl::OkStatus();
 }
 
-void SendMessages(tensorflow::OpKernelContext* context, HostExchange* exchange,
-                  const Outgoing& outgoing, tensorflow::AsyncOpKernel::DoneCallback done,
+void SendMessages(tensorflow::OpKernelContext* context, HostExchange* exchange, Outgoing outgoing,
+                  tensorflow::AsyncOpKernel::DoneCallback done,
                   std::function<absl::Status(const Inbox&)> receive) {
-  exchange->Send(outgoing, [=](const Status& status, std::shared_ptr<const Inbox> inbox) {
-    context->SetStatus(status.ok() ? CatchErrors([&] { return receive(*inbox); })
-                                   : absl::InternalError(status.message()));
-    inbox = nullptr;  // read: `done` may take long
-    done();
-  });
+  exchange->Send(std::move(outgoing),
+                 [=](const Status& status, std::shared_ptr<const Inbox> inbox) {
+                   context->SetStatus(status.ok() ? CatchErrors([&] { return receive(*inbox); })
+                                                  : absl::InternalError(status.message()));
+                   inbox = nullptr;  // read: `done` may take long
+                   done();
+                 });
 }
 
 }  // namespace group_embedding
@@ -101,14 +102,20 @@ int64_t GroupEmbeddingOpenHostExchange(int32_t rank, int32_t num_ranks, char* te
   return exchange == nullptr ? -1 : HostExchanges::OfProcess().Add(std::move(exchange));
 }
 
-bool GroupEmbeddingJoinHostExchange(int64_t number, const char* addresses, char* text,
+bool GroupEmbeddingMapHostExchange(int64_t number, int32_t rank, const char* address, char* text,
+                                   int64_t size) {
+  const Status status = HostExchanges::OfProcess().Find(number)->Map(rank, address);
+  group_embedding::Write(status.message(), text, size);
+  return status.ok();
+}
+
+bool GroupEmbeddingJoinHostExchange(int64_t number, const int32_t* sockets, char* text,
                                     int64_t size) {
-  std::vector<std::string> lines;
-  std::istringstream all(addresses);
-  for (std::string line; std::getline(all, line);) lines.push_back(line);
   constexpr double kLateSeconds = 60;  // as Horovod's own warning of a stall
-  const Status status = HostExchanges::OfProcess().Find(number)->Join(
-      lines, {kLateSeconds, [](const std::string& warning) { LOG(WARNING) << warning; }});
+  const std::shared_ptr<HostExchange> exchange = HostExchanges::OfProcess().Find(number);
+  const Status status =
+      exchange->Join({sockets, sockets + exchange->num_ranks()},
+                     {kLateSeconds, [](const std::string& warning) { LOG(WARNING) << warning; }});
   group_embedding::Write(status.message(), text, size);
   return status.ok();
 }
@@ -139,6 +146,11 @@ void GroupEmbeddingBeginCall(const char* key, const char* description) {
 }
 
 void GroupEmbeddingEndCall(const char* key) { PendingCalls::OfProcess().End(key); }
+
+void GroupEmbeddingWaitUntilReceived(int64_t number, double most_seconds) {
+  const std::shared_ptr<HostExchange> exchange = HostExchanges::OfProcess().Find(number);
+  if (exchange != nullptr) exchange->WaitUntilReceived(most_seconds);
+}
 
 void GroupEmbeddingCloseHostExchange(int64_t number) {
   GroupEmbeddingEndHostExchange(number, "disable_distributed_strategy was called here");

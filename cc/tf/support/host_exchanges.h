@@ -20,8 +20,8 @@ absl::Status ReadDescription(tensorflow::OpKernelConstruction* context,
 
 // Makes the call of an asynchronous op: `receive` runs when it has ended well, and then, or after
 // an error, `done`.
-void SendMessages(tensorflow::OpKernelContext* context, HostExchange* exchange,
-                  const Outgoing& outgoing, tensorflow::AsyncOpKernel::DoneCallback done,
+void SendMessages(tensorflow::OpKernelContext* context, HostExchange* exchange, Outgoing outgoing,
+                  tensorflow::AsyncOpKernel::DoneCallback done,
                   std::function<absl::Status(const Inbox&)> receive);
 
 }  // namespace group_embedding
@@ -29,8 +29,13 @@ void SendMessages(tensorflow::OpKernelContext* context, HostExchange* exchange,
 extern "C" {
 // Returns the number of a new exchange, and its address in `text`; -1, and why.
 int64_t GroupEmbeddingOpenHostExchange(int32_t rank, int32_t num_ranks, char* text, int64_t size);
-// `addresses`: of all ranks, one a line. Returns whether all went well; else `text` says why.
-bool GroupEmbeddingJoinHostExchange(int64_t number, const char* addresses, char* text,
+// Maps the memory of another rank of this host, given its address. Returns whether all went well;
+// else `text` says why.
+bool GroupEmbeddingMapHostExchange(int64_t number, int32_t rank, const char* address, char* text,
+                                   int64_t size);
+// sockets: [num_ranks] connections to ranks, which the exchange takes over, or -1. Returns as
+// above.
+bool GroupEmbeddingJoinHostExchange(int64_t number, const int32_t* sockets, char* text,
                                     int64_t size);
 void GroupEmbeddingEndHostExchange(int64_t number, const char* reason);
 // Writes the calls that this process waits in, those of an exchange (-1: of none) and those of
@@ -40,6 +45,8 @@ void GroupEmbeddingPendingCalls(int64_t number, char* text, int64_t size);
 // As MarkCall, for calls that Python makes by itself.
 void GroupEmbeddingBeginCall(const char* key, const char* description);
 void GroupEmbeddingEndCall(const char* key);
+// Waits until the ranks of other hosts have received all that was sent.
+void GroupEmbeddingWaitUntilReceived(int64_t number, double most_seconds);
 // Ends and forgets it.
 void GroupEmbeddingCloseHostExchange(int64_t number);
 }

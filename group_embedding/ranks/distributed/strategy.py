@@ -62,11 +62,13 @@ def enable_distributed_strategy(
     A second call changes nothing.
 
     What ranks of one host send each other between CPUs goes through memory that they share, which
-    is nowhere in /dev/shm; where the host does not let them, a warning says why, and Horovod's
-    alltoall carries it, as it does between hosts. Where all ranks are of one host without GPUs,
-    Horovod's own thread wakes every 10 ms, not every one, so that the cores are theirs: collectives
-    of Horovod's that the script itself calls may take so much longer. HOROVOD_CYCLE_TIME, or an
-    `hvd.init()` before, says otherwise.
+    is nowhere in /dev/shm; what ranks of different hosts do, over one TCP connection for each pair
+    of ranks, on ports that the system chooses. Where a host does not let its ranks share memory,
+    they are connected, too, and a warning says why. Without GPUs, Horovod only launches the ranks:
+    its own thread wakes every 10 ms on one host, and every second on several, where each time sends
+    packets. So the cores and the network are the training's. A collective of Horovod's that the
+    script itself calls may take two such waits; HOROVOD_CYCLE_TIME, or an `hvd.init()` before, says
+    otherwise.
 
     With GPUs, each rank of a host takes one. A `tf.compat.v1.Session` that is given a config needs
     it there too: `config.gpu_options.visible_device_list = str(hvd.local_rank())`; one without a
@@ -136,8 +138,8 @@ def enable_distributed_strategy(
         _share_cores(current.ranks_of_host)
     gpu = _take_one_gpu(current.local_rank, current.ranks_of_host)
     if current.num_ranks > 1:
-        current = _join_host(current)
-        atexit.register(current.end, "this process ends")
+        current = _join_by_messages(current, timeout_seconds)
+        atexit.register(current.leave, "this process ends")
         _watch(current, timeout_seconds)
         let_estimators_export_whole()
     current.placement, current.comm_dtype = placement, comm_dtype
@@ -158,10 +160,10 @@ def disable_distributed_strategy():
     set_current(LocalExchange())
 
 
-def _join_host(horovod):
-    from group_embedding.ranks.exchange.host_memory import join_host  # needs Horovod
+def _join_by_messages(horovod, timeout_seconds):
+    from group_embedding.ranks.exchange import message_exchange  # needs Horovod
 
-    return join_host(horovod)
+    return message_exchange.join_by_messages(horovod, timeout_seconds)
 
 
 def _watch(current, timeout_seconds):
@@ -224,15 +226,17 @@ def _share_cores(num_ranks):
 
 
 def _lengthen_cycles():
-    """Has Horovod's thread wake every 10 ms, not every one, unless the user says how often.
+    """Has Horovod's thread wake every 10 ms where all ranks are on one host, and every second where
+    they are not, instead of every millisecond, unless the user says how often.
 
-    Each time it asks the other ranks for news, and takes a core from those that compute. Ranks of
-    one host without GPUs need no haste: what they exchange in each step goes through memory."""
+    Each time it asks the other ranks for news, which takes a core from those that compute, and
+    sends packets to other hosts. Ranks without GPUs need no haste: messages carry what they
+    exchange."""
     size, size_of_host = (os.environ.get(f"HOROVOD_{name}") for name in ("SIZE", "LOCAL_SIZE"))
     may_grow = os.environ.get("HOROVOD_ELASTIC") == "1"
     has_gpus = bool(tf.config.list_physical_devices("GPU"))
-    if size is not None and size == size_of_host and not may_grow and not has_gpus:
-        os.environ.setdefault("HOROVOD_CYCLE_TIME", "10")
+    if size is not None and not may_grow and not has_gpus:
+        os.environ.setdefault("HOROVOD_CYCLE_TIME", "10" if size == size_of_host else "1000")
 
 
 def _lengthen_gloo_timeout(timeout_seconds):

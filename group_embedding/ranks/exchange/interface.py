@@ -171,6 +171,11 @@ class Exchange(abc.ABC):
             all_live: whether all ranks live and call it, so that they can end calls together.
         """
 
+    def leave(self, reason: str) -> None:
+        """`end` of a rank that has made all its calls, before its process ends: what it sent before
+        still reaches the others."""
+        self.end(reason)
+
     def close(self) -> None:  # noqa: B027
         """Ends the exchange, and frees its resources. Graphs with its calls cannot run any more."""
 

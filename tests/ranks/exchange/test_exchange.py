@@ -141,15 +141,15 @@ def conform_on_rank():
 
 
 def conform_beside_gpus_on_rank():
-    """If ranks see GPUs, only tensors on the CPU are exchanged through host memory."""
+    """If ranks see GPUs, only tensors on the CPU travel by messages."""
     from unittest import mock
 
     from group_embedding.ranks.exchange.horovod import HorovodExchange
-    from group_embedding.ranks.exchange.host_memory import join_host
+    from group_embedding.ranks.exchange.message_exchange import join_by_messages
 
     enable_distributed_strategy()
     with mock.patch.object(tf.config, "get_visible_devices", return_value=["a GPU"]):
-        current = join_host(HorovodExchange())
+        current = join_by_messages(HorovodExchange(), timeout=30)
     conform(current)
     with tf.Graph().as_default() as graph:
         for device in ("/CPU:0", "/GPU:0"):
@@ -166,25 +166,62 @@ def share_no_memory_on_rank():
     from unittest import mock
 
     from group_embedding.ranks.exchange.horovod import HorovodExchange
-    from group_embedding.ranks.exchange.host_memory import HostExchange, join_host
+    from group_embedding.ranks.exchange.message_exchange import HostExchange, join_by_messages
 
     enable_distributed_strategy()
     horovod = HorovodExchange()
     is_last = horovod.rank == horovod.num_ranks - 1
-    join = mock.Mock(side_effect=OSError("/proc/12/fd/3: Permission denied"))
-    joins = mock.patch.object(HostExchange, "join", join if is_last else HostExchange.join)
-    with warnings.catch_warnings(record=True) as warned, joins:
-        joined = join_host(horovod)
+    maps = mock.Mock(side_effect=OSError("/proc/12/fd/3: Permission denied"))
+    refused = mock.patch.object(HostExchange, "map", maps if is_last else HostExchange.map)
+    with warnings.catch_warnings(record=True) as warned, refused:
+        joined = join_by_messages(horovod, timeout=30)
+    conform(joined)
+    joined.close()
+    return type(joined).__name__, [str(warning.message) for warning in warned]
+
+
+def have_no_memory_on_rank():
+    """The last rank can make no memory for messages."""
+    import warnings
+    from unittest import mock
+
+    from group_embedding.ranks.exchange import message_exchange
+    from group_embedding.ranks.exchange.horovod import HorovodExchange
+
+    enable_distributed_strategy()
+    horovod = HorovodExchange()
+    makes = message_exchange.HostExchange
+    if horovod.rank == horovod.num_ranks - 1:
+        makes = mock.Mock(side_effect=OSError("no memory to share"))
+    replaced = mock.patch.object(message_exchange, "HostExchange", makes)
+    with warnings.catch_warnings(record=True) as warned, replaced:
+        joined = message_exchange.join_by_messages(horovod, timeout=30)
     return joined is horovod, [str(warning.message) for warning in warned]
+
+
+def gather_much_on_rank():
+    """More than a message carries at once, of which ranks have different numbers of rows."""
+    enable_distributed_strategy()
+    current = exchange.current()
+    num_rows = 7 + 2_500_000 * current.rank  # of 64 bytes
+    rows = tf.reshape(tf.range(16 * num_rows), [num_rows, 16]) + current.rank
+    (all_rows,) = current.allgather([rows], "much")
+    begin, found = 0, []
+    for rank in range(current.num_ranks):
+        end = begin + 7 + 2_500_000 * rank
+        of_rank = tf.reshape(tf.range(16 * (end - begin)), [-1, 16]) + rank
+        found.append(bool(tf.reduce_all(all_rows[begin:end] == of_rank)))
+        begin = end
+    return found, all_rows.shape[0] == begin
 
 
 def refuse_on_rank():
     """Errors of calls that cannot be; and of one in a graph that outlived its exchange."""
     from group_embedding.ranks.exchange.horovod import HorovodExchange
-    from group_embedding.ranks.exchange.host_memory import join_host
+    from group_embedding.ranks.exchange.message_exchange import join_by_messages
 
     enable_distributed_strategy()
-    current = join_host(HorovodExchange())
+    current = join_by_messages(HorovodExchange(), timeout=30)
     ones, errors = tf.ones([current.num_ranks], tf.int32), []
 
     def call(tensor, splits):
@@ -222,7 +259,7 @@ def test_one_process_conforms():
 
 
 def test_memory_of_one_host_conforms(several_ranks):
-    expected = ["HostMemoryExchange"] * several_ranks.num_ranks
+    expected = ["MessageExchange"] * several_ranks.num_ranks
 
     assert several_ranks.run(conform_on_rank) == expected
 
@@ -232,12 +269,25 @@ def test_memory_beside_gpus_conforms(several_ranks):
     assert several_ranks.run(conform_beside_gpus_on_rank) == [[1, 1]] * several_ranks.num_ranks
 
 
-def test_ranks_that_share_no_memory_say_so_and_use_horovod(several_ranks):
-    (first, warned), *others = several_ranks.run(share_no_memory_on_rank)
+def test_ranks_that_share_no_memory_say_so_and_are_connected(several_ranks):
+    *others, (last, warned) = several_ranks.run(share_no_memory_on_rank)
+
+    assert last == "MessageExchange" and others == [(last, [])] * len(others)
+    reason = f"rank {len(others)} reaches rank 0 by the network: /proc/12/fd/3: Permission denied"
+    assert len(warned) == 1 and reason in warned[0]
+
+
+@pytest.mark.slow
+def test_ranks_without_memory_for_messages_use_horovod(several_ranks):
+    (first, warned), *others = several_ranks.run(have_no_memory_on_rank)
 
     assert first and all(other == (True, []) for other in others)
-    reason = f"rank {several_ranks.num_ranks - 1}: /proc/12/fd/3: Permission denied"
-    assert len(warned) == 1 and reason in warned[0]
+    assert len(warned) == 1 and "no memory to share; Horovod's alltoall carries rows" in warned[0]
+
+
+@pytest.mark.slow
+def test_what_is_more_than_a_message_is_gathered_in_pieces(two_ranks):
+    assert two_ranks.run(gather_much_on_rank) == [([True, True], True)] * 2
 
 
 def test_calls_that_cannot_be_are_refused(several_ranks):

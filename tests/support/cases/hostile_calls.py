@@ -276,8 +276,9 @@ def _exchange():
 
 def _host_exchange(rows, counts, wire):
     exchange = HostExchange(0, 1)
-    exchange.join([exchange.address])
+    exchange.join({})
     exchange.alltoall(tf.ones([3, 2]), [3], name="hostile", what="rows")
+    exchange.allgather(tf.ones([3, 2]), name="hostile", what="rows")
     exchange.exchange_rows(rows, counts, counts, wire, 1.0, name="hostile", what="rows")
     table = tf.Variable(tf.ones([6, 3]))
     library().host_look_up_rows(

@@ -78,9 +78,9 @@ DEFECTS = {
     ),
     "mean": Defect(
         "gradients of rows that all ranks look up in host memory are summed, not averaged",
-        "group_embedding/ranks/exchange/host_memory.py",
-        "        scale = 1 / self.gradient_divisor\n        return self._memory.look_up_rows(",
-        "        scale = 1.0\n        return self._memory.look_up_rows(",
+        "group_embedding/ranks/exchange/message_exchange.py",
+        "        scale = 1 / self.gradient_divisor\n        return self._messages.look_up_rows(",
+        "        scale = 1.0\n        return self._messages.look_up_rows(",
     ),
     "stale": Defect(
         "a cache may evict a published row, and then answers with the one below it",

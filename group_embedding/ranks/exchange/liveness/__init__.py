@@ -11,9 +11,9 @@ disagree.
 
 `watch` is a rank's part and `hub` rank 0's; `lines` is what they say to each other, and how;
 `disagreement` finds ranks that wait for each other, and `links` hosts that do not reach each other
-though both reach rank 0. `own_address` is where a rank listens, `identity` tells processes apart,
-and `error_line` is the line that describes an error. Imports neither TensorFlow nor Horovod:
-`enable_distributed_strategy` hands it the addresses.
+though both reach rank 0. `connections` connects ranks in pairs; `own_address` is where a rank
+listens, `identity` tells processes apart, and `error_line` is the line that describes an error.
+Imports neither TensorFlow nor Horovod: `enable_distributed_strategy` hands it the addresses.
 """
 
 from .watch import SIGNS_OF_A_LOSS, Watch

@@ -9,14 +9,12 @@ ranks of the other hosts are connected, and send each other a byte each second.
 """
 
 import contextlib
-import socket
 import time
 
-from .lines import TOKEN_SECONDS, has_token, introduction, line_of, shut, words_from
+from .connections import Connector
+from .lines import shut
 
 LATE = 3.0  # seconds: a longer silence is more than a delay
-
-_ADVICE = "all hosts must reach each other, on all ports; check routes and firewalls"
 
 
 class Links:
@@ -35,17 +33,14 @@ class Links:
     """
 
     def __init__(self, this, listener, addresses, token, timeout):
-        self._this, self._timeout = this, timeout
-        self._deadline = time.monotonic() + timeout
         self._connections, self._heard = {}, {}  # of ranks: a socket, and when a byte last came
         if listener is None:
             return
-        with listener:
-            for rank in (r for r in addresses if r > this["rank"]):
-                self._add(rank, self._reach(rank, addresses[rank], token))
-            lower = {rank for rank in addresses if rank < this["rank"]}
-            while not lower <= self._connections.keys():
-                self._accept(listener, lower - self._connections.keys(), token)
+        connector = Connector(this["rank"], this["who"], token, timeout)
+        others = {rank: address for rank, address in addresses.items() if rank != this["rank"]}
+        for rank, connection in connector.connect(listener, others).items():
+            connection.setblocking(False)
+            self._connections[rank], self._heard[rank] = connection, time.monotonic()
 
     def close(self):
         for connection in list(self._connections.values()):  # `beat` may drop one meanwhile
@@ -67,47 +62,6 @@ class Links:
         silent = [[rank, time.monotonic() - self._heard[rank]] for rank in self._connections]
         longest = max(silent, key=lambda one: one[1], default=[None, 0.0])
         return longest if longest[1] > LATE else None
-
-    def _add(self, rank, connection):
-        connection.setblocking(False)
-        self._connections[rank], self._heard[rank] = connection, time.monotonic()
-
-    def _reach(self, rank, address, token):
-        try:
-            connection = socket.create_connection(address, timeout=_seconds_to(self._deadline))
-            connection.sendall(token.encode() + line_of(self._this))
-        except OSError as error:
-            raise ConnectionError(
-                f"{self._this['who']}: expected to reach the host of rank {rank} at {address[0]}, "
-                f"port {address[1]}, within {self._timeout:g} s: {error}; {_ADVICE}"
-            ) from error
-        return connection
-
-    def _accept(self, listener, expected, token):
-        """Takes a connection of a rank that is expected, or sends a caller away."""
-        try:
-            listener.settimeout(_seconds_to(self._deadline))
-            connection, _ = listener.accept()
-        except OSError as error:
-            raise ConnectionError(
-                f"{self._this['who']}: expected a connection from the host of rank "
-                f"{min(expected)} within {self._timeout:g} s, got none; {_ADVICE}"
-            ) from error
-        words = {}
-        if has_token(connection, token, TOKEN_SECONDS):
-            words = next(words_from(connection, TOKEN_SECONDS), {})
-        caller = introduction(words, max(expected) + 1)
-        if caller is not None and caller["rank"] in expected:
-            self._add(caller["rank"], connection)
-        else:
-            shut(connection)
-
-
-def _seconds_to(deadline):
-    seconds = deadline - time.monotonic()
-    if seconds <= 0:
-        raise TimeoutError("timed out")
-    return seconds
 
 
 def _exchange_bytes(connection):

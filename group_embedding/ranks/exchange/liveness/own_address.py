@@ -7,6 +7,19 @@ import socket
 LAUNCHER = "HOROVOD_GLOO_RENDEZVOUS_ADDR"  # who set it reaches all ranks by it
 
 
+def listening_address(hosts):
+    """The address on which a rank listens: the loopback where all ranks reach each other by it.
+
+    Args:
+        hosts: (hostname, `identity.network_of_host()`) of each rank.
+
+    Raises:
+        ConnectionError: as `own_address`.
+    """
+    names, networks = zip(*hosts)
+    return "127.0.0.1" if len(set(networks)) == 1 else own_address(names)
+
+
 def own_address(hosts):
     """The address of this host on its route to the launcher, or to another host of the job.
 

@@ -17,7 +17,7 @@ from .hub import INTERVAL, Hub
 from .identity import identity_of, network_of_host
 from .lines import how_it_ended, line_of, shut, words_from
 from .links import Links
-from .own_address import LAUNCHER, own_address
+from .own_address import LAUNCHER, listening_address
 
 GRACE = 5.0  # seconds in which a rank may end by itself, as Horovod often sees that a rank died
 HEARSAY = 1.0  # seconds that a rank waits to hear why, when it is to end
@@ -197,12 +197,11 @@ def _open(rank, hosts, timeout):
     Args:
         hosts: the hostname and the network of each rank.
     """
-    names, networks = zip(*hosts)
-    has_links = _is_linked(rank, networks)
+    has_links = _is_linked(rank, [network for _, network in hosts])
     if rank != 0 and not has_links:
         return None, None, ""
     try:
-        address = "127.0.0.1" if len(set(networks)) == 1 else own_address(names)
+        address = listening_address(hosts)
         hub = Hub(len(hosts), timeout, address) if rank == 0 else None
         return hub, socket.create_server((address, 0)) if has_links else None, ""
     except OSError as error:
