@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "core/group.h"
+#include "table/budget.h"
 #include "table/initial_values.h"
 #include "table/key_type.h"
 
@@ -41,6 +42,7 @@ struct TableOptions {
   float no_row_value = 0;  // the constant that a key without a row reads
   Admission admission;
   int64_t max_bytes = 0;  // of rows with their slots and infos; 0: no limit
+  Budget budget;
 };
 
 inline bool HasFilter(const TableOptions& options) {

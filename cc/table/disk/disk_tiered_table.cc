@@ -50,6 +50,10 @@ Status DiskTieredShards::Insert(const KeyedRowsView& given, const ParallelFor&) 
   if (!wrong.ok()) return wrong;
   HostShards::CompleteEviction();
   disk_->CompleteEviction();
+  KeyedRows kept;
+  bool is_changed;
+  const Status fits = FitIntoBudget(given, &kept, &is_changed);
+  if (!fits.ok()) return fits;
   const TableBatch batch(this);  // as HostShards::Insert
   UpperTier memory;
   memory.find = [this](const std::vector<int64_t>& keys, int64_t* rows) {
@@ -67,7 +71,8 @@ Status DiskTieredShards::Insert(const KeyedRowsView& given, const ParallelFor&) 
   memory.drop_counts = [this](const std::vector<int64_t>& keys) {
     HostShards::Erase(keys.data(), static_cast<int64_t>(keys.size()));
   };
-  return InsertInTiers(*this, given, RowsOnDisk::kAtOnce, memory, disk_.get());
+  const KeyedRowsView rows = is_changed ? KeyedRowsView(kept) : given;
+  return InsertInTiers(*this, rows, RowsOnDisk::kAtOnce, memory, disk_.get());
 }
 
 int64_t DiskTieredShards::Erase(const int64_t* keys, int64_t num_keys) {
@@ -115,6 +120,7 @@ std::unique_ptr<EmbeddingTable> MakeDiskTieredTable(const TableOptions& options,
     return nullptr;
   }
   auto table = std::make_unique<DiskTieredShards>(options, disk, matrix, error);
+  if (error->ok()) *error = table->MakeBudgetSlots();
   if (!error->ok()) return nullptr;
   return table;
 }

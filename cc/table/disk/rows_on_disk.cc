@@ -165,6 +165,32 @@ Status RowsOnDisk::ForEach(const Body& body) const {
   }
 }
 
+Status RowsOnDisk::Visit(
+    const std::function<void(int64_t, const RecordHead&, const char*, const char*)>& visit) const {
+  std::vector<char> row(layout_.bytes() - RecordLayout::kHeadBytes);
+  const int64_t value_bytes = options_.dim * SizeOf(options_.dtype);
+  return ForEach([&](int64_t key, const char* record) {
+    std::memcpy(row.data(), RecordLayout::Values(record), row.size());
+    visit(key, RecordLayout::Head(record), row.data(), row.data() + value_bytes);
+  });
+}
+
+Status RowsOnDisk::EraseAll(std::vector<int64_t> keys, KeyedRows* rows) {
+  std::sort(keys.begin(), keys.end(), IsBeforeOnDisk);
+  Status status;
+  for (size_t begin = 0; begin < keys.size() && status.ok(); begin += kAtOnce) {
+    const size_t end = std::min(keys.size(), begin + static_cast<size_t>(kAtOnce));
+    const std::vector<int64_t> some(keys.begin() + begin, keys.begin() + end);
+    FoundOnDisk found;
+    if (rows != nullptr) status = Find(some.data(), static_cast<int64_t>(some.size()), &found);
+    for (size_t i = 0; i < found.keys.size(); ++i) {
+      layout_.Append(found.records.data() + i * layout_.bytes(), found.keys[i], rows);
+    }
+    if (status.ok()) status = Erase(some);
+  }
+  return status;
+}
+
 int64_t RowsOnDisk::Evict(const Eviction& eviction, int64_t step, std::vector<int64_t>* erased) {
   CompleteEviction();
   constexpr int64_t kAnyClock = std::numeric_limits<int64_t>::max();

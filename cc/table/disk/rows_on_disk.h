@@ -7,6 +7,7 @@
 // Thread safety: that of DiskStore.
 #pragma once
 
+#include <functional>
 #include <limits>
 #include <memory>
 #include <mutex>
@@ -84,6 +85,13 @@ class RowsOnDisk {
     CompleteEviction();
     return store_->num_keys();
   }
+
+  // visit(key, head, values, slots), of every key; values and slots, one after the other, are
+  // aligned. No eviction is left to be carried out.
+  Status Visit(const std::function<void(int64_t, const RecordHead&, const char*, const char*)>&
+                   visit) const;
+  // Erases keys, all different and on disk. rows: null, or what receives their rows.
+  Status EraseAll(std::vector<int64_t> keys, KeyedRows* rows);
 
   // Erases keys and returns how many were on disk; appends these to `erased`. keys: in any order,
   // and may repeat. Exclusive, as are the methods below.

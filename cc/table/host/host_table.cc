@@ -155,6 +155,7 @@ void HostShards::Clear() {
 
 void HostShards::SetAdmissionState(const AdmissionState& state) {
   CompleteEviction();
+  if (budget_ != nullptr) budget_->counted_of_share.clear();
   for (Shard& shard : shards_) {
     std::lock_guard<std::mutex> lock(shard.mutex);
     std::vector<int64_t> counted;
@@ -185,6 +186,7 @@ std::unique_ptr<EmbeddingTable> MakeHostTable(const TableOptions& options, const
   *error = CheckOptions(options);
   if (!error->ok()) return nullptr;
   auto table = std::make_unique<HostShards>(options, matrix, error);
+  if (error->ok()) *error = table->MakeBudgetSlots();
   if (!error->ok()) return nullptr;
   return table;
 }

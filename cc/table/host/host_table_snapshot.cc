@@ -150,6 +150,7 @@ std::unique_ptr<Snapshot> HostShards::TakeSnapshot(bool changes_only, const Evic
     shard.former_counts.reset(has_counts ? new std::unordered_map<int64_t, int64_t> : nullptr);
   }
   const ChangeMark now = Now();
+  if (!changes_only && !changes_.Has(kSaves)) changes_.Follow(kSaves, now);
   auto keep = [this, changes_only, now] {
     if (!changes_only) changes_.Follow(kSaves, now);
   };

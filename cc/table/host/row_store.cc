@@ -44,7 +44,12 @@ int64_t RowStore::BytesPerRow(const std::vector<SlotOptions>& more) const {
 }
 
 int64_t RowStore::max_rows(const std::vector<SlotOptions>& more) const {
-  return std::min(max_bytes_ / BytesPerRow(more), reserved_rows_ - first_row_);
+  return std::min({max_bytes_ / BytesPerRow(more), reserved_rows_ - first_row_, limit_});
+}
+
+void RowStore::LimitRows(int64_t max_rows) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  limit_ = max_rows;
 }
 
 Status RowStore::GrowTo(int64_t num_rows) {
@@ -143,6 +148,20 @@ void RowStore::Retire(int64_t row) {
   std::lock_guard<std::mutex> lock(mutex_);
   retired_.push_back({row, clock_.load()});
   Info(row).count = -1;
+}
+
+void RowStore::Release(const std::vector<int64_t>& rows, const std::vector<int64_t>& own) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  const bool others = std::any_of(batches_.begin(), batches_.end(), [&](int64_t batch) {
+    return std::find(own.begin(), own.end(), batch) == own.end();
+  });
+  for (const int64_t row : rows) {
+    if (others) {
+      retired_.push_back({row, clock_.load()});
+    } else {
+      free_.push_back(row);
+    }
+  }
 }
 
 void RowStore::RetireSince(int64_t clock, int64_t row) {

@@ -7,6 +7,7 @@
 #include <atomic>
 #include <cstring>
 #include <deque>
+#include <limits>
 #include <memory>
 #include <mutex>
 #include <set>
@@ -59,12 +60,18 @@ class RowStore {
   void Return(int64_t row);
   // A row whose key was erased; free once all batches that had begun have ended.
   void Retire(int64_t row);
+  // Rows of keys that the index no longer has. They are free at once if no batch but `own`, which
+  // have not located them, is in flight.
+  void Release(const std::vector<int64_t>& rows, const std::vector<int64_t>& own);
   // As Retire, for a key that batches after number `clock` have not found.
   void RetireSince(int64_t clock, int64_t row);
   // Makes a taken row the key's, as a key starts.
   void Start(int64_t row, int64_t key, int64_t count, int64_t version);
   // As Start, except for the values, which the caller writes.
   void StartAllButValues(int64_t row, int64_t key, int64_t count, int64_t version);
+
+  // The rows of keys will never be more than so many.
+  void LimitRows(int64_t max_rows);
 
   Status Slot(const SlotOptions& slot, void** array);  // exclusive
   void Clear();                                        // exclusive
@@ -102,7 +109,7 @@ class RowStore {
 
   const TableOptions options_;
   const int64_t row_bytes_, first_row_;
-  int64_t max_bytes_, reserved_rows_ = 0;
+  int64_t max_bytes_, reserved_rows_ = 0, limit_ = std::numeric_limits<int64_t>::max();
   Array rows_, infos_;
   std::vector<SlotOptions> slots_;
   std::vector<Array> slot_arrays_;

@@ -120,7 +120,8 @@ class SnapshotTablesOp : public OpKernel {
     save->table = table;
     save->header = HeaderOf(*table);
     save->header.step = step;
-    save->header.changes_only = changes_only && HasFullSave(saves.full, table);
+    save->header.changes_only =
+        changes_only && HasFullSave(saves.full, table) && table->changes()->Has(kSaves);
     // What was saved before is complete by now, or has failed.
     saves.hold.reset();
     if (!save->header.changes_only) saves.full.hold.reset();
@@ -143,7 +144,9 @@ class FullSaveIdOp : public OpKernel {
     OP_REQUIRES_OK(context, context->allocate_output(0, TensorShape({}), &output));
     tensorflow::mutex_lock lock(*resource->mu());
     const FullSave& full = resource->saves().full;
-    const uint64_t id = HasFullSave(full, resource->table()) ? full.id : 0;
+    const bool can_add = HasFullSave(full, resource->table()) &&
+                         resource->table()->changes()->Has(kSaves);
+    const uint64_t id = can_add ? full.id : 0;
     output->scalar<int64_t>()() = static_cast<int64_t>(id >> 1);
   }
 };
