@@ -1,9 +1,9 @@
 // Budget: how many keys a keyed table may have, and which of them go when it would have more.
 //
 // A table with a budget counts the new keys of a call before any of them gets a row. If they would
-// exceed the budget, the table first evicts down to its low mark. What goes is exactly the lowest in
-// the order below; a key's place in it depends on the key's own row alone, so the same keys go for
-// any number of threads, and on a GPU.
+// exceed the budget, the table first evicts down to its low mark. What goes is exactly the lowest
+// in the order below; a key's place in it depends on the key's own row alone, so the same keys go
+// for any number of threads, and on a GPU.
 #pragma once
 
 #include <cstdint>
@@ -25,6 +25,7 @@ enum class EvictFirst : int32_t {
   kDecayedFrequency = 2,  // as kLeastFrequent, of counts that are halved every decay_steps
   kSmallestNorm = 3,      // the L2 norm of its row
   kLowestScore = 4,       // what the user says, in the slot kScoreSlot; 0 for a new key
+  kEarliest = 5,          // the minute in which the key was trained last, in kTimeSlot
 };
 
 // What is kept of evicted keys for whoever asks (TakeEvicted).
@@ -112,7 +113,7 @@ namespace eviction_order {
 
 // Numbers as unsigned ones of the same order.
 GROUP_EMBEDDING_HOST_DEVICE uint64_t OfInteger(int64_t x) {
-  return static_cast<uint64_t>(x) ^ uint64_t{1} << 63;
+  return static_cast<uint64_t>(x) ^ uint64_t { 1 } << 63;
 }
 // NaN is above all numbers, and -0 is 0.
 GROUP_EMBEDDING_HOST_DEVICE uint64_t OfFloat(float x) {

@@ -25,7 +25,7 @@ Status DiskTieredShards::Slot(const SlotOptions& slot, void** array) {
   if (slots().size() == num_slots) return status;
   // It starts as that of the first row, which no key has.
   const char* start = store().SlotRow(num_slots, 0);
-  disk_->AddSlot({start, start + store().slot_row_bytes(num_slots)});
+  disk_->AddSlot({start, start + store().slot_row_bytes(num_slots)}, slot.name == kTimeSlot);
   return {};
 }
 
@@ -85,8 +85,9 @@ Status DiskTieredShards::ReadAll(KeyedRows* rows) const {
   return status.ok() ? disk_->ReadAll(rows) : status;
 }
 
-int64_t DiskTieredShards::Evict(const Eviction& eviction, int64_t step,
+int64_t DiskTieredShards::Evict(const Eviction& given, int64_t step,
                                 const ParallelFor& parallel_for) {
+  const Eviction eviction = AsOfNow(given);
   return HostShards::Evict(eviction, step, parallel_for) +
          disk_->Evict(eviction, step, changes_.erased());
 }
@@ -102,7 +103,7 @@ std::unique_ptr<Snapshot> DiskTieredShards::TakeSnapshot(bool changes_only,
   const int64_t since = changes_only ? changes_.MarkOf(follower).clock : 0;
   auto memory = HostShards::TakeSnapshot(changes_only, eviction, step, follower);
   return disk_->TakeSnapshot(std::move(memory), changes_only, since,
-                             {eviction, step, store().clock()}, &locating_, &changes_);
+                             {AsOfNow(eviction), step, store().clock()}, &locating_, &changes_);
 }
 
 std::unique_ptr<EmbeddingTable> MakeDiskTieredTable(const TableOptions& options,
@@ -120,7 +121,7 @@ std::unique_ptr<EmbeddingTable> MakeDiskTieredTable(const TableOptions& options,
     return nullptr;
   }
   auto table = std::make_unique<DiskTieredShards>(options, disk, matrix, error);
-  if (error->ok()) *error = table->MakeBudgetSlots();
+  if (error->ok()) *error = table->MakeOwnSlots();
   if (!error->ok()) return nullptr;
   return table;
 }

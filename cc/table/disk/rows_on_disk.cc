@@ -17,7 +17,8 @@ RowsOnDisk::RowsOnDisk(const TableOptions& options, const DiskTierOptions& disk,
   store_ = OpenDiskStore(store_options, error);
 }
 
-void RowsOnDisk::AddSlot(std::vector<char> start) {
+void RowsOnDisk::AddSlot(std::vector<char> start, bool is_time) {
+  if (is_time) minute_at_ = layout_.bytes();
   store_->Extend(start);
   layout_.AddSlot(std::move(start));
 }
@@ -101,7 +102,10 @@ bool RowsOnDisk::IsEvicted(const char* record, const DiskEviction* eviction) con
   if (head.clock > eviction->clock) return false;
   std::vector<char> values(options_.dim * SizeOf(options_.dtype));  // aligned, as records are not
   std::memcpy(values.data(), RecordLayout::Values(record), values.size());
-  return IsToEvict(options_, eviction->eviction, eviction->step, head.version, values.data());
+  uint32_t minute = 0;
+  if (minute_at_ > 0) std::memcpy(&minute, record + minute_at_, sizeof(minute));
+  return IsToEvict(options_, eviction->eviction, eviction->step, head.version, values.data(),
+                   minute);
 }
 
 Status RowsOnDisk::Forget(const std::vector<int64_t>& keys) {

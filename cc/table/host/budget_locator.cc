@@ -86,8 +86,7 @@ class BudgetLocator : public RowLocator {
   Status MakePlaces(const ParallelFor& parallel_for) {
     std::vector<int64_t> all;
     for (const auto& some : new_keys_) all.insert(all.end(), some.begin(), some.end());
-    Status status =
-        table_.MakePlaces(all, step_, own_batches_, parallel_for, &without_place_);
+    Status status = table_.MakePlaces(all, step_, own_batches_, parallel_for, &without_place_);
     int64_t num_places = 0;
     for (int s = 0; s < kNumShards; ++s) {
       num_places_[s] = std::count_if(new_keys_[s].begin(), new_keys_[s].end(), [&](int64_t key) {

@@ -44,8 +44,8 @@ class TierBelowMemory {
   // that came with a snapshot.
   virtual int64_t NumKeysBelow() = 0;
   // visit(key, head, values, slots), of every key below memory; slots: one after the other.
-  using VisitBelow =
-      std::function<void(int64_t key, const RecordHead& head, const char* values, const char* slots)>;
+  using VisitBelow = std::function<void(int64_t key, const RecordHead& head, const char* values,
+                                        const char* slots)>;
   virtual Status ForEachBelow(const VisitBelow& visit) const = 0;
   // keys: all different and below memory. rows: null, or what receives their rows.
   virtual Status EraseBelow(std::vector<int64_t> keys, KeyedRows* rows) = 0;
@@ -95,8 +95,11 @@ class HostShards : public EmbeddingTable, public HostTable {
   std::shared_ptr<RowSnapshot> snapshot() const { return std::atomic_load(&snapshot_); }
   virtual TierBelowMemory* lower_tier() { return nullptr; }
 
-  // The slots that a table with a budget has. Called once, before the table is used.
-  Status MakeBudgetSlots();
+  // The slots that a table has by its options. Called once, before the table is used.
+  Status MakeOwnSlots();
+  // Minutes since 1970: as SetTime said, or the clock's.
+  int64_t Minute() const;
+  Eviction AsOfNow(Eviction eviction) const;
   // Null: the table has no budget.
   BudgetUse* budget() { return budget_.get(); }
   // How many keys the budget allows.
@@ -138,6 +141,7 @@ class HostShards : public EmbeddingTable, public HostTable {
   void WriteInitialRows(const void* rows) override {
     std::memcpy(store_.Row(0), rows, InitialBytes());
   }
+  Status SetTime(int64_t minute) override;
   BudgetCounts budget_counts() const override;
   void TakeEvicted(KeyedRows* rows) override;
   Status SetScores(const int64_t* keys, int64_t num_keys, const float* scores) override;
@@ -221,6 +225,7 @@ class HostShards : public EmbeddingTable, public HostTable {
   mutable std::array<Shard, kNumShards> shards_;
   std::shared_ptr<RowSnapshot> snapshot_;  // being read, or null
   mutable std::mutex eviction_mutex_;      // of who forgets keys; taken before that of a shard
+  std::atomic<int64_t> minute_{0};         // that SetTime has set; 0: none
   const std::unique_ptr<BudgetUse> budget_;
   int score_slot_ = -1, born_slot_ = -1;  // of the budget; -1: it needs none
 };

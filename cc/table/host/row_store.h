@@ -43,6 +43,16 @@ class RowStore {
   RowInfo& Info(int64_t row) const { return reinterpret_cast<RowInfo*>(infos_.data())[row]; }
   bool IsKeys(int64_t row) const { return row >= first_row_ && Info(row).count >= 0; }
 
+  // The minute in which the key of a row was trained last; 0: not known.
+  uint32_t MinuteOf(int64_t row) const {
+    uint32_t minute = 0;
+    if (time_slot_ >= 0) std::memcpy(&minute, SlotRow(time_slot_, row), sizeof(minute));
+    return minute;
+  }
+  void SetMinute(int64_t row, uint32_t minute) const {
+    if (time_slot_ >= 0) std::memcpy(SlotRow(time_slot_, row), &minute, sizeof(minute));
+  }
+
   // The row that a key without one reads.
   int64_t DefaultRow(int64_t key) const {
     const int64_t matrix_rows = options_.initial.matrix_rows;
@@ -98,9 +108,11 @@ class RowStore {
     for (size_t s = 0; s < slots_.size(); ++s) body(&slot_arrays_[s], slot_row_bytes(s));
   }
 
-  // The next three: under mutex_.
+  // Under mutex_, until the next blank line.
   void FreeRetired();
   Status GrowTo(int64_t num_rows);
+  Status GrowArrays(int64_t num_rows);
+  Status WhatIsLeft(int64_t more_rows, const Status& status) const;
   // So that any of the rows can be given back without memory for that.
   Status ReserveFree(int64_t num_rows);
   // A large page that rows from `begin` on will need soon, once rows until `end` are given, or
@@ -113,6 +125,7 @@ class RowStore {
   Array rows_, infos_;
   std::vector<SlotOptions> slots_;
   std::vector<Array> slot_arrays_;
+  int time_slot_ = -1;  // kTimeSlot; -1: the table keeps no time
 
   mutable std::mutex mutex_;  // of what follows
   std::atomic<int64_t> num_rows_{0};

@@ -18,7 +18,8 @@ class RowsOfNoKey {
     for (const auto& [key, row] : rows_) {
       try {
         table_.store().Retire(row);
-      } catch (const std::bad_alloc&) {  // nobody will use the row again, which is better than to end
+      } catch (
+          const std::bad_alloc&) {  // nobody will use the row again, which is better than to end
       }
     }
   }

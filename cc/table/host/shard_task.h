@@ -72,6 +72,7 @@ class ShardTask {
         shard_(table_.shard(s)),
         s_(s),
         step_(step),
+        minute_(table_.options().keeps_time ? static_cast<uint32_t>(table_.Minute()) : 0),
         snapshot_(table_.snapshot()) {}
   // Counted at once: an atomic addition per key waits for all that is being written.
   ~ShardTask() { shard_.num_rows += num_started_; }
@@ -202,6 +203,7 @@ class ShardTask {
     info.count = AddToCount(DecayedCount(info.count, info.version, step_, decay_steps), times);
     info.version = step_;
     info.clock = store_.clock();
+    store_.SetMinute(row, minute_);
   }
 
   static int64_t AddToCount(int64_t count, int64_t times) {
@@ -241,7 +243,8 @@ class ShardTask {
       const KeyIndex::Entry* entry = EntryOf(key);
       const bool has_place = without_place == nullptr || without_place->count(key) == 0;
       if (entry == nullptr || entry->state < 0) {
-        entry = has_place && IsAdmitted(key, entry) ? Start(free, key, CountOf(key, entry)) : nullptr;
+        entry =
+            has_place && IsAdmitted(key, entry) ? Start(free, key, CountOf(key, entry)) : nullptr;
       }
       seen.SetRow(entry == nullptr ? read : entry->state - 1, read);
     }
@@ -256,7 +259,7 @@ class ShardTask {
     return entry == nullptr ? 0 : -entry->state;
   }
   bool IsAdmitted(int64_t key, const KeyIndex::Entry* entry) const {
-    return AdmitsAll() || CountOf(key, entry) >= table_.options().admission.min_count;
+    return AdmitsAll() || CountOf(key, entry) >= MinCountOf(table_.options().admission, key);
   }
 
   // Counts keys without a row, if their counts are exact. All occurrences are counted before any
@@ -282,6 +285,7 @@ class ShardTask {
     if (snapshot_ != nullptr) snapshot_->BeforeWrite(row);
     store_.Start(row, key, count, step_);
     table_.MarkBorn(row, step_);
+    store_.SetMinute(row, minute_);
     const KeyIndex::Entry* entry = SetState(key, row + 1);
     unused.Keep();
     ++num_started_;
@@ -302,6 +306,7 @@ class ShardTask {
   HostShards::Shard& shard_;
   const int s_;
   const int64_t step_;
+  const uint32_t minute_;  // of now; 0: the table keeps no time
   const std::shared_ptr<RowSnapshot> snapshot_;
   int64_t num_started_ = 0;  // rows
 };

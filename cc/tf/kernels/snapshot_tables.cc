@@ -144,8 +144,8 @@ class FullSaveIdOp : public OpKernel {
     OP_REQUIRES_OK(context, context->allocate_output(0, TensorShape({}), &output));
     tensorflow::mutex_lock lock(*resource->mu());
     const FullSave& full = resource->saves().full;
-    const bool can_add = HasFullSave(full, resource->table()) &&
-                         resource->table()->changes()->Has(kSaves);
+    const bool can_add =
+        HasFullSave(full, resource->table()) && resource->table()->changes()->Has(kSaves);
     const uint64_t id = can_add ? full.id : 0;
     output->scalar<int64_t>()() = static_cast<int64_t>(id >> 1);
   }

@@ -238,7 +238,8 @@ Budget MakeBudget(int64_t max_keys, int64_t max_bytes, double keep, const std::s
       {"least_frequent", EvictFirst::kLeastFrequent},
       {"decayed_frequency", EvictFirst::kDecayedFrequency},
       {"smallest_norm", EvictFirst::kSmallestNorm},
-      {"score", EvictFirst::kLowestScore}};
+      {"score", EvictFirst::kLowestScore},
+      {"earliest", EvictFirst::kEarliest}};
   static const std::map<std::string, HandsOut> kHandsOut = {
       {"nothing", HandsOut::kNothing}, {"keys", HandsOut::kKeys}, {"rows", HandsOut::kRows}};
   Budget budget;
@@ -262,11 +263,19 @@ py::array PySnapshot::Erased() const { return Copy(snapshot_->erased()); }
 py::array PySnapshot::Evicted() const { return Copy(snapshot_->evicted()); }
 
 Eviction EvictionOf(py::handle given) {
-  if (given.is_none()) return {};
+  Eviction eviction;
+  if (given.is_none()) return eviction;
   if (given.contains("l2_weight")) {
-    return {Eviction::Kind::kL2Weight, 0, given["l2_weight"].cast<float>()};
+    eviction.Add(Eviction::Kind::kL2Weight).l2_weight = given["l2_weight"].cast<float>();
   }
-  return {Eviction::Kind::kGlobalStep, given["steps_to_live"].cast<int64_t>(), 0};
+  if (given.contains("steps_to_live")) {
+    eviction.Add(Eviction::Kind::kGlobalStep).steps_to_live =
+        given["steps_to_live"].cast<int64_t>();
+  }
+  if (given.contains("minutes_to_live")) {
+    eviction.Add(Eviction::Kind::kTime).minutes_to_live = given["minutes_to_live"].cast<int64_t>();
+  }
+  return eviction;
 }
 
 CacheStrategy ParseCacheStrategy(const std::string& word) {
@@ -328,19 +337,22 @@ Args:
                        float no_row_value, const std::string& admission, int64_t min_count,
                        int64_t num_counters, int32_t num_hashes, int32_t counter_bytes,
                        int64_t max_bytes, const DiskTierOptions* disk, const std::string& name,
-                       int num_threads, const Budget* budget) {
+                       int num_threads, const Budget* budget, bool keeps_time, double probability) {
              TableOptions options =
                  MakeTableOptions(name, dim, dtype, matrix.is_none() ? distribution : "matrix", a,
                                   b, seed, no_row_value, admission, min_count, num_counters,
                                   num_hashes, counter_bytes, max_bytes);
              if (budget != nullptr) options.budget = *budget;
+             options.keeps_time = keeps_time;
+             options.admission.probability = probability;
              return std::make_unique<PyHostTable>(options, disk, std::move(matrix), num_threads);
            }),
            py::kw_only(), "dim"_a, "dtype"_a = "float32", "matrix"_a = py::none(),
            "distribution"_a = "constant", "a"_a = 0.0f, "b"_a = 0.0f, "seed"_a = 0,
            "no_row_value"_a = 0.0f, "admission"_a = "all", "min_count"_a = 0, "num_counters"_a = 0,
            "num_hashes"_a = 0, "counter_bytes"_a = 8, "max_bytes"_a = 0, "disk"_a = py::none(),
-           "name"_a = "table", "num_threads"_a = 1, "budget"_a = py::none())
+           "name"_a = "table", "num_threads"_a = 1, "budget"_a = py::none(), "keeps_time"_a = false,
+           "probability"_a = 1.0)
       .def("locate", &PyHostTable::Locate, "keys"_a, py::kw_only(), "train"_a = false,
            "step"_a = -1, "batch"_a = 0,
            "Row numbers of keys, held for the batch; with train, keys are counted and get rows.")
@@ -364,6 +376,12 @@ Args:
             return table.Evict({Eviction::Kind::kGlobalStep, steps_to_live, 0}, step);
           },
           "steps_to_live"_a, "step"_a, "Erases keys not trained for longer; how many.")
+      .def(
+          "evict",
+          [](PyHostTable& table, py::object evict, int64_t step) {
+            return table.Evict(EvictionOf(evict), step);
+          },
+          "evict"_a, "step"_a = -1, "As of snapshot; how many.")
       .def(
           "evict_small",
           [](PyHostTable& table, float l2_weight) {
@@ -396,6 +414,10 @@ Args:
             Require(table.get().SetScores(keys.data(), keys.size(), scores.data()));
           },
           "keys"_a, "scores"_a, "Of keys that have a row.")
+      .def(
+          "set_time",
+          [](PyHostTable& table, int64_t minute) { Require(table.get().SetTime(minute)); },
+          "minute"_a)
       .def("num_erased", [](PyHostTable& t) { return t.get().changes()->num_erased(); })
       .def("set_admission", &PyHostTable::SetAdmission, "state"_a, "As Snapshot.admission.")
       .def(
@@ -405,7 +427,9 @@ Args:
           },
           "changes_only"_a = false, py::kw_only(), "evict"_a = py::none(), "step"_a = -1,
           py::keep_alive<0, 1>(),
-          "evict: {'steps_to_live': ...} or {'l2_weight': ...}: what goes at that instant.")
+          "evict: {'steps_to_live', 'l2_weight', 'minutes_to_live'}, those that are given: what "
+          "goes "
+          "at that instant.")
       .def("before_write", &PyHostTable::BeforeWrite, "rows"_a)
       .def("begin_batch", [](PyHostTable& table) { return table.get().BeginBatch(); })
       .def("end_batch", [](PyHostTable& table, int64_t batch) { table.get().EndBatch(batch); })
