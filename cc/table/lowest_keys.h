@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <memory>
 #include <mutex>
 #include <utility>
 #include <vector>
@@ -26,7 +27,11 @@ class LowestKeys {
  public:
   static constexpr int64_t kSlack = 1 << 14;
 
-  explicit LowestKeys(int64_t count) : count_(count) {}
+  // first_bound: candidates that are not below it are not to be found.
+  explicit LowestKeys(int64_t count, const EvictionOrder& first_bound = kLast)
+      : count_(count), bound_(first_bound) {}
+
+  static constexpr EvictionOrder kLast = {~uint64_t{0}, ~uint64_t{0}, ~uint64_t{0}};
 
   // No candidate that is not below it can be among the lowest; of those known by now.
   EvictionOrder bound() const {
@@ -56,7 +61,10 @@ class LowestKeys {
   const int64_t count_;
   mutable std::mutex mutex_;
   std::vector<EvictionCandidate> lowest_;
-  EvictionOrder bound_ = {~uint64_t{0}, ~uint64_t{0}, ~uint64_t{0}};
+  EvictionOrder bound_;
 };
+
+// Of each share of a budget; null: nothing is to be found.
+using LowestOfShares = std::vector<std::unique_ptr<LowestKeys>>;
 
 }  // namespace group_embedding

@@ -21,12 +21,12 @@ struct Admission {
   enum class Kind : int32_t { kAll = 0, kCounter = 1, kBloom = 2 };
   Kind kind = Kind::kAll;
   int64_t min_count = 0;
-  // Less than 1: beside min_count, each time that a key is trained it is admitted by chance. The
-  // chance is drawn from the key's hash and its count, so that it repeats.
-  double probability = 1;
   int64_t num_counters = 0;   // of the Bloom filter
   int32_t num_hashes = 0;     // of the Bloom filter
   int32_t counter_bytes = 8;  // of the Bloom filter: 1, 2, 4 or 8; counters stop at their maximum
+  // Less than 1: beside min_count, each time that a key is trained it is admitted by chance. The
+  // chance is drawn from the key's hash and its count, so that it repeats.
+  double probability = 1;
 };
 
 // Decides which keys an eviction removes: those that any of its kinds, which are bits, names.

@@ -30,8 +30,9 @@ Status DiskTieredShards::Slot(const SlotOptions& slot, void** array) {
 }
 
 int64_t DiskTieredShards::num_keys() const {
+  const auto one_moment = LockBudget();
   std::lock_guard<std::mutex> lock(locating_);
-  return HostShards::num_keys() + disk_->num_keys();
+  return NumKeysInMemory() + disk_->num_keys();
 }
 
 int64_t DiskTieredShards::memory_bytes() const {

@@ -1,6 +1,7 @@
 #include "table/host/budget_locator.h"
 
 #include <algorithm>
+#include <atomic>
 #include <mutex>
 #include <utility>
 
@@ -51,8 +52,7 @@ class BudgetLocator : public RowLocator {
     }
     ShardTask shard(keys_, static_cast<int>(task), step_);
     if (step == first_step_ + 1) {
-      const Status status = shard.StartNew(without_[task], num_places_[task], without_place_);
-      return status;
+      return shard.StartNew(without_[task], num_places_[task], without_place_, &num_to_lend_);
     }
     step < first_step_ ? shard.CountInBloom() : shard.FindNew(&without_[task], &new_keys_[task]);
     return {};
@@ -95,6 +95,7 @@ class BudgetLocator : public RowLocator {
       num_places += num_places_[s];
     }
     if (status.ok() && tier_ != nullptr) status = tier_->MakeSpaceFor(num_places, parallel_for);
+    if (!without_place_.empty()) num_to_lend_ = table_.store().NumFree() - num_places;
     return status;
   }
 
@@ -111,6 +112,7 @@ class BudgetLocator : public RowLocator {
   std::vector<int64_t> new_keys_[kNumShards];
   int64_t num_places_[kNumShards] = {};  // for new keys
   KeySet without_place_;
+  std::atomic<int64_t> num_to_lend_{0};           // rows, to keys without a place
   std::unique_lock<std::mutex> training_, lock_;  // of the budget and the tier, until the end
 };
 

@@ -17,7 +17,20 @@ constexpr int64_t kEraseNanoseconds = 100;
 constexpr int64_t kAhead = 16;          // keys whose entries are asked for
 constexpr int64_t kLeastLog = 1 << 16;  // erased keys that are remembered for followers
 
-using LowestOfShares = std::vector<std::unique_ptr<LowestKeys>>;
+constexpr int64_t kLeastGuessed = 1 << 16;  // rows from which on a sample is worth its time
+
+// Descending, so that rows that are taken from the end of the free ones ascend.
+std::vector<int64_t> RowsOfBits(const std::vector<uint64_t>& bits) {
+  std::vector<int64_t> rows;
+  for (int64_t word = static_cast<int64_t>(bits.size()) - 1; word >= 0; --word) {
+    for (uint64_t left = bits[word]; left != 0;) {
+      const int bit = 63 - __builtin_clzll(left);
+      rows.push_back(64 * word + bit);
+      left &= ~(uint64_t{1} << bit);
+    }
+  }
+  return rows;
+}
 
 }  // namespace
 
@@ -35,15 +48,55 @@ Status HostShards::FindLowest(const std::vector<int64_t>& num_to_go, int64_t ste
                               std::vector<EvictionCandidate>* found,
                               const std::vector<EvictionCandidate>& more,
                               const std::unordered_set<int64_t>& kept) {
-  const Budget& budget = options().budget;
+  const bool is_plain = num_to_go.size() == 1 && more.empty() && lower_tier() == nullptr;
+  if (is_plain && store_.num_rows() > kLeastGuessed) {
+    const EvictionOrder bound = GuessBound(num_to_go[0], step);
+    LowestOfShares lowest;
+    lowest.push_back(std::make_unique<LowestKeys>(num_to_go[0], bound));
+    FindInMemory(lowest, step, kept, parallel_for);
+    *found = lowest[0]->Take();
+    if (static_cast<int64_t>(found->size()) == num_to_go[0]) return {};
+    found->clear();
+  }
   LowestOfShares lowest;
   for (const int64_t count : num_to_go) {
     lowest.push_back(count == 0 ? nullptr : std::make_unique<LowestKeys>(count));
   }
   for (const EvictionCandidate& candidate : more) {
-    const auto& of_share = lowest[budget.ShareOf(candidate.key)];
+    const auto& of_share = lowest[options().budget.ShareOf(candidate.key)];
     if (of_share != nullptr) of_share->Add({candidate});
   }
+  FindInMemory(lowest, step, kept, parallel_for);
+  const Status status = lower_tier() == nullptr ? Status() : FindBelow(lowest, step, kept);
+  for (const auto& of_share : lowest) {
+    if (of_share == nullptr) continue;
+    const std::vector<EvictionCandidate> some = of_share->Take();
+    found->insert(found->end(), some.begin(), some.end());
+  }
+  return status;
+}
+
+// A place in the order below which a sample expects some more keys than `count`.
+EvictionOrder HostShards::GuessBound(int64_t count, int64_t step) const {
+  constexpr int64_t kStride = 61;
+  const OrderOfRow order_of(options(), step);
+  std::vector<uint64_t> scores;
+  for (int64_t row = first_row(); row < store_.num_rows(); row += kStride) {
+    const RowInfo& info = store_.Info(row);
+    if (info.count < 0) continue;
+    const char* score = score_slot_ < 0 ? nullptr : store_.SlotRow(score_slot_, row);
+    scores.push_back(order_of.Score(info.count, info.version, store_.Row(row), score));
+  }
+  const int64_t at = count / kStride * 5 / 4 + 64;
+  if (at >= static_cast<int64_t>(scores.size())) return LowestKeys::kLast;
+  std::nth_element(scores.begin(), scores.begin() + at, scores.end());
+  return {scores[at], LowestKeys::kLast.version, LowestKeys::kLast.hash};
+}
+
+void HostShards::FindInMemory(const LowestOfShares& lowest, int64_t step,
+                              const std::unordered_set<int64_t>& kept,
+                              const ParallelFor& parallel_for) {
+  const Budget& budget = options().budget;
   const OrderOfRow order_of(options(), step);
   TierBelowMemory* const tier = lower_tier();
   const int64_t oldest_batch = store_.OldestBatch();
@@ -77,29 +130,29 @@ Status HostShards::FindLowest(const std::vector<int64_t>& num_to_go, int64_t ste
       }
     }
   });
-  Status status;
-  if (tier != nullptr) {
-    int64_t score_at = 0, born_at = 0;
-    for (int s = 0; s < score_slot_; ++s) score_at += store_.slot_row_bytes(s);
-    for (int s = 0; s < born_slot_; ++s) born_at += store_.slot_row_bytes(s);
-    status = tier->ForEachBelow(
-        [&](int64_t key, const RecordHead& head, const char* values, const char* slots) {
-          const int64_t share = budget.ShareOf(key);
-          if (lowest[share] == nullptr) return;
-          const uint64_t score = order_of.Score(head.count, head.version, values, slots + score_at);
-          const EvictionOrder order = order_of.Order(score, head.version, key);
-          if (!(order < lowest[share]->bound())) return;
-          if (born_slot_ >= 0 && order_of.IsSafeNow(slots + born_at)) return;
-          if (!kept.empty() && kept.count(key) > 0) return;
-          lowest[share]->Add({{order, key, kNoRow}});
-        });
-  }
-  for (const auto& of_share : lowest) {
-    if (of_share == nullptr) continue;
-    const std::vector<EvictionCandidate> some = of_share->Take();
-    found->insert(found->end(), some.begin(), some.end());
-  }
-  return status;
+}
+
+Status HostShards::FindBelow(const LowestOfShares& lowest, int64_t step,
+                             const std::unordered_set<int64_t>& kept) {
+  const Budget& budget = options().budget;
+  const OrderOfRow order_of(options(), step);
+  const auto bytes_before = [this](int slot) {
+    int64_t bytes = 0;
+    for (int s = 0; s < slot; ++s) bytes += store_.slot_row_bytes(s);
+    return bytes;
+  };
+  const int64_t score_at = bytes_before(score_slot_), born_at = bytes_before(born_slot_);
+  return lower_tier()->ForEachBelow(
+      [&](int64_t key, const RecordHead& head, const char* values, const char* slots) {
+        const int64_t share = budget.ShareOf(key);
+        if (lowest[share] == nullptr) return;
+        const uint64_t score = order_of.Score(head.count, head.version, values, slots + score_at);
+        const EvictionOrder order = order_of.Order(score, head.version, key);
+        if (!(order < lowest[share]->bound())) return;
+        if (born_slot_ >= 0 && order_of.IsSafeNow(slots + born_at)) return;
+        if (!kept.empty() && kept.count(key) > 0) return;
+        lowest[share]->Add({{order, key, kNoRow}});
+      });
 }
 
 Status HostShards::EraseLowest(const std::vector<EvictionCandidate>& lowest,
@@ -108,17 +161,18 @@ Status HostShards::EraseLowest(const std::vector<EvictionCandidate>& lowest,
   // What may find no memory comes first: what follows is done whole.
   std::vector<int64_t>& erased = *changes_.erased();
   erased.reserve(erased.size() + lowest.size());
-  std::vector<int64_t> rows, below;
-  rows.reserve(lowest.size());
+  std::vector<int64_t> below;
+  std::vector<uint64_t> leaving((store_.num_rows() + 63) / 64);  // a bit per row in memory
   std::vector<std::vector<EvictionCandidate>> of_shard(kNumShards);
   for (const EvictionCandidate& candidate : lowest) {
     if (candidate.row == kNoRow) {
       below.push_back(candidate.key);
     } else {
-      rows.push_back(candidate.row);
+      leaving[candidate.row / 64] |= uint64_t{1} << (candidate.row % 64);
       of_shard[ShardIndex(candidate.order.hash)].push_back(candidate);
     }
   }
+  const std::vector<int64_t> rows = RowsOfBits(leaving);
   const bool hands_out = options().budget.hands_out != HandsOut::kNothing;
   if (hands_out) HandOut(lowest);
   if (lower_tier() != nullptr && !below.empty()) {
@@ -128,23 +182,23 @@ Status HostShards::EraseLowest(const std::vector<EvictionCandidate>& lowest,
   BeforeWrite(rows.data(), static_cast<int64_t>(rows.size()));
   const int64_t cost = kEraseNanoseconds * (static_cast<int64_t>(lowest.size()) / kNumShards + 1);
   parallel_for(kNumShards, cost, [&](int64_t begin, int64_t end) {
-    for (int64_t s = begin; s < end; ++s) {
-      Shard& shard = shards_[s];
-      const std::vector<EvictionCandidate>& some = of_shard[s];
-      std::lock_guard<std::mutex> lock(shard.mutex);
-      for (size_t i = 0; i < some.size(); ++i) {
-        if (i + kAhead < some.size()) shard.index.Prefetch(some[i + kAhead].order.hash);
-        shard.index.Erase(shard.index.Find(some[i].key, some[i].order.hash), HashOf);
-        store_.Info(some[i].row).count = -1;
-      }
-      shard.num_rows -= static_cast<int64_t>(some.size());
-    }
+    for (int64_t s = begin; s < end; ++s) EraseInShard(of_shard[s], &shards_[s]);
   });
+  for (const int64_t row : rows) store_.Info(row).count = -1;
   store_.Release(rows, own_batches);
   for (const EvictionCandidate& candidate : lowest) erased.push_back(candidate.key);
   changes_.Limit(std::max(kLeastLog, BudgetKeys() / 2));
   budget_->num_evicted += static_cast<int64_t>(lowest.size());
   return {};
+}
+
+void HostShards::EraseInShard(const std::vector<EvictionCandidate>& some, Shard* shard) {
+  std::lock_guard<std::mutex> lock(shard->mutex);
+  for (size_t i = 0; i < some.size(); ++i) {
+    if (i + kAhead < some.size()) shard->index.Prefetch(some[i + kAhead].order.hash);
+    shard->index.Erase(shard->index.Find(some[i].key, some[i].order.hash), HashOf);
+  }
+  shard->num_rows -= static_cast<int64_t>(some.size());
 }
 
 // Keeps what there is of those in memory.

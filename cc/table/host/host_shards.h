@@ -172,6 +172,9 @@ class HostShards : public EmbeddingTable, public HostTable {
   void EndBatch(int64_t batch) override { store_.EndBatch(batch); }
 
  protected:
+  // Of who trains a table with a budget.
+  std::unique_lock<std::mutex> LockBudget() const;
+  int64_t NumKeysInMemory() const;
   Shard& ShardOf(uint64_t hash) const { return shards_[ShardIndex(hash)]; }
   // As Insert does, of rows.keys[i].
   Status InsertOne(const KeyedRowsView& rows, int64_t i);
@@ -212,6 +215,12 @@ class HostShards : public EmbeddingTable, public HostTable {
                     const ParallelFor& parallel_for, std::vector<EvictionCandidate>* found,
                     const std::vector<EvictionCandidate>& more = {},
                     const std::unordered_set<int64_t>& kept = {});
+  EvictionOrder GuessBound(int64_t count, int64_t step) const;
+  void FindInMemory(const LowestOfShares& lowest, int64_t step,
+                    const std::unordered_set<int64_t>& kept, const ParallelFor& parallel_for);
+  Status FindBelow(const LowestOfShares& lowest, int64_t step,
+                   const std::unordered_set<int64_t>& kept);
+  void EraseInShard(const std::vector<EvictionCandidate>& some, Shard* shard);
   Status EraseLowest(const std::vector<EvictionCandidate>& lowest,
                      const std::vector<int64_t>& own_batches, const ParallelFor& parallel_for);
   Status CountShares(std::vector<int64_t>* num_keys);

@@ -58,7 +58,17 @@ Status HostShards::Describe(const int64_t* keys, int64_t num_keys, KeyInfo* info
   return {};
 }
 
+std::unique_lock<std::mutex> HostShards::LockBudget() const {
+  return budget_ == nullptr ? std::unique_lock<std::mutex>()
+                            : std::unique_lock<std::mutex>(budget_->training);
+}
+
 int64_t HostShards::num_keys() const {
+  const auto lock = LockBudget();  // so that the sum is of one moment
+  return NumKeysInMemory();
+}
+
+int64_t HostShards::NumKeysInMemory() const {
   CompleteEviction();
   int64_t total = 0;
   for (Shard& shard : shards_) total += shard.num_rows.load(std::memory_order_relaxed);

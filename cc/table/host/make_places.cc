@@ -69,6 +69,25 @@ Status HostShards::CountShares(std::vector<int64_t>* num_keys) {
   });
 }
 
+namespace {
+
+bool GoesSecond(int64_t a, int64_t b) { return HostShards::HashOf(a) > HostShards::HashOf(b); }
+
+// Bytes may be held by rows of batches in flight, which are not free yet: then `num_free` of the
+// keys get places, and no more.
+void LeaveOut(const std::vector<int64_t>& new_keys, int64_t num_free,
+              std::unordered_set<int64_t>* without_place) {
+  std::vector<int64_t> with;
+  for (const int64_t key : new_keys) {
+    if (without_place->count(key) == 0) with.push_back(key);
+  }
+  if (static_cast<int64_t>(with.size()) <= num_free) return;
+  std::sort(with.begin(), with.end(), GoesSecond);
+  without_place->insert(with.begin() + std::max<int64_t>(0, num_free), with.end());
+}
+
+}  // namespace
+
 Status HostShards::MakePlaces(const std::vector<int64_t>& new_keys, int64_t step,
                               const std::vector<int64_t>& own_batches,
                               const ParallelFor& parallel_for,
@@ -94,9 +113,11 @@ Status HostShards::MakePlaces(const std::vector<int64_t>& new_keys, int64_t step
     std::vector<int64_t>& keys = new_of_share[s];
     const int64_t places = std::max<int64_t>(0, budget.MaxKeysOfShare(s, table_keys) - num_keys[s]);
     if (static_cast<int64_t>(keys.size()) <= places) continue;
-    std::sort(keys.begin(), keys.end(), [](int64_t a, int64_t b) { return HashOf(a) > HashOf(b); });
+    std::sort(keys.begin(), keys.end(), GoesSecond);
     without_place->insert(keys.begin() + places, keys.end());
   }
+  const int64_t num_free = lower_tier() == nullptr ? store_.NumFree() : table_keys;
+  if (budget.max_bytes > 0) LeaveOut(new_keys, num_free, without_place);
   budget_->num_without_place += static_cast<int64_t>(without_place->size());
   return {};
 }
@@ -117,21 +138,34 @@ Status HostShards::SetScores(const int64_t* keys, int64_t num_keys, const float*
   if (options().budget.first != EvictFirst::kLowestScore) {
     return EmbeddingTable::SetScores(keys, num_keys, scores);
   }
+  constexpr int64_t kAtOnce = 64;              // whose rows are in memory together
   std::unordered_map<int64_t, float> highest;  // a key may come several times
   for (int64_t i = 0; i < num_keys; ++i) {
     float& score = highest.try_emplace(keys[i], scores[i]).first->second;
     score = std::max(score, scores[i]);
   }
-  const TableBatch batch(this);  // the next save of changes has the rows
+  std::vector<int64_t> some;
+  auto set_some = [&]() -> Status {
+    const TableBatch batch(this);  // the next save of changes has the rows
+    std::vector<int64_t> rows(some.size());
+    const KeysToLocate request = {this, some.data(), static_cast<int64_t>(some.size()), rows.data(),
+                                  batch.number()};
+    const Status status = LocateRowsCpu(&request, 1, Access::kRead, -1, SerialFor);
+    for (size_t i = 0; i < some.size() && status.ok(); ++i) {
+      if (!store_.IsKeys(rows[i])) continue;
+      BeforeWrite(&rows[i], 1);
+      std::memcpy(store_.SlotRow(score_slot_, rows[i]), &highest[some[i]], sizeof(float));
+      store_.Info(rows[i]).clock = store_.clock();
+    }
+    some.clear();
+    return status;
+  };
+  Status status;
   for (const auto& [key, score] : highest) {
-    int64_t row;
-    Find(&key, 1, &row);
-    if (row == kNoRow) continue;
-    BeforeWrite(&row, 1);
-    std::memcpy(store_.SlotRow(score_slot_, row), &score, sizeof(score));
-    store_.Info(row).clock = store_.clock();
+    some.push_back(key);
+    if (static_cast<int64_t>(some.size()) == kAtOnce && status.ok()) status = set_some();
   }
-  return {};
+  return status.ok() ? set_some() : status;
 }
 
 Status HostShards::Slot(const SlotOptions& slot, void** array) {

@@ -1,6 +1,7 @@
 // RowsOfNoKey: what keys read and train that found no place in a table's budget.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <new>
 #include <unordered_map>
@@ -13,7 +14,9 @@ namespace group_embedding {
 // The rows are free again once the batches in flight have ended.
 class RowsOfNoKey {
  public:
-  explicit RowsOfNoKey(HostShards* table) : table_(*table) {}
+  // num_left: how many rows may be lent, of all who lend them at the time.
+  RowsOfNoKey(HostShards* table, std::atomic<int64_t>* num_left)
+      : table_(*table), num_left_(num_left) {}
   ~RowsOfNoKey() {
     for (const auto& [key, row] : rows_) {
       try {
@@ -32,6 +35,7 @@ class RowsOfNoKey {
     RowStore& store = table_.store();
     if (table_.options().initial.matrix_rows > 0) return store.DefaultRow(key);
     if (const auto found = rows_.find(key); found != rows_.end()) return found->second;
+    if (num_left_ == nullptr || num_left_->fetch_sub(1) <= 0) return store.DefaultRow(key);
     FreeRows free(store, 1);
     const int64_t row = free.Next();
     if (row == kNoRow) return store.DefaultRow(key);
@@ -44,6 +48,7 @@ class RowsOfNoKey {
 
  private:
   HostShards& table_;
+  std::atomic<int64_t>* const num_left_;
   std::unordered_map<int64_t, int64_t> rows_;
 };
 

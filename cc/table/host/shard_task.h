@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <atomic>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -122,7 +123,7 @@ class ShardTask {
     TrainKnown(without);
     CountExactly(*without);
     for (const Occurrence& seen : *without) {
-      if (IsAdmitted(seen.key, EntryOf(seen.key))) new_keys->push_back(seen.key);
+      if (AdmitsAll() || IsAdmitted(seen.key, EntryOf(seen.key))) new_keys->push_back(seen.key);
     }
     std::sort(new_keys->begin(), new_keys->end());
     new_keys->erase(std::unique(new_keys->begin(), new_keys->end()), new_keys->end());
@@ -130,12 +131,14 @@ class ShardTask {
 
   // After FindNew: gives rows to `num_new` keys, all but those in `without_place`. These read what
   // they start as; they train rows that no key has.
+  // num_to_lend: how many rows there are for these.
   Status StartNew(const std::vector<Occurrence>& without, int64_t num_new,
-                  const KeySet& without_place) {
+                  const KeySet& without_place, std::atomic<int64_t>* num_to_lend) {
     if (without.empty()) return {};
     std::lock_guard<std::mutex> lock(shard_.mutex);
+    for (const Occurrence& seen : without) shard_.index.Prefetch(HostShards::HashOf(seen.key));
     FreeRows free(store_, num_new);
-    return Admit(without, &free, without_place.empty() ? nullptr : &without_place);
+    return Admit(without, &free, without_place.empty() ? nullptr : &without_place, num_to_lend);
   }
 
  private:
@@ -210,16 +213,16 @@ class ShardTask {
     return times < kMaxCount - count ? count + times : kMaxCount;
   }
 
-  Status Admit(const std::vector<Occurrence>& without, FreeRows* free,
-               const KeySet* without_place) {
-    return AdmitsAll() ? AdmitAll(without, free, without_place)
+  Status Admit(const std::vector<Occurrence>& without, FreeRows* free, const KeySet* without_place,
+               std::atomic<int64_t>* num_to_lend = nullptr) {
+    return AdmitsAll() ? AdmitAll(without, free, without_place, num_to_lend)
                        : AdmitOftenSeen(without, free, without_place);
   }
 
   // Gives every key a row.
   Status AdmitAll(const std::vector<Occurrence>& occurrences, FreeRows* free,
-                  const KeySet* without_place) {
-    RowsOfNoKey lent(&table_);
+                  const KeySet* without_place, std::atomic<int64_t>* num_to_lend) {
+    RowsOfNoKey lent(&table_, num_to_lend);
     for (const Occurrence& seen : occurrences) {
       if (without_place != nullptr && without_place->count(seen.key) > 0) {
         seen.SetRow(lent.RowFor(seen.key));

@@ -71,8 +71,12 @@ TableOptions MakeTableOptions(const std::string& name, int32_t dim, const std::s
   options.initial = {static_cast<Distribution>(index("distribution", kDistributions, distribution)),
                      a, b, seed, 0};
   options.no_row_value = no_row_value;
-  options.admission = {static_cast<Admission::Kind>(index("admission", kAdmissions, admission)),
-                       min_count, num_counters, num_hashes, counter_bytes};
+  Admission& filter = options.admission;
+  filter.kind = static_cast<Admission::Kind>(index("admission", kAdmissions, admission));
+  filter.min_count = min_count;
+  filter.num_counters = num_counters;
+  filter.num_hashes = num_hashes;
+  filter.counter_bytes = counter_bytes;
   options.max_bytes = max_bytes;
   return options;
 }
