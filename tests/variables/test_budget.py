@@ -34,6 +34,7 @@ def trainer(table):
         optimizer.apply_gradients([(tape.gradient(loss, table), table)])
         return rows.numpy()
 
+    train.optimizer = optimizer
     return train
 
 
@@ -69,7 +70,7 @@ def test_the_lowest_go(tiers, policy, tmp_path):
 
     counts = table.budget_counts()
     assert int(counts.max_keys) == 80
-    assert int(counts.evicted) == len(oracle.evicted) > 100
+    assert int(counts.evicted) == len(oracle.evicted) > 50
 
 
 def test_the_lowest_scores_go(tmp_path):
@@ -125,10 +126,11 @@ def test_a_checkpoint_in_the_middle_changes_nothing(tiers, tmp_path):
         for batch in batches[:12]:
             train(batch)
         if is_restarted:
-            path = tf.train.Checkpoint(table=table).save(str(tmp_path / "save"))
+            saved = tf.train.Checkpoint(table=table, optimizer=train.optimizer)
+            path = saved.save(str(tmp_path / "save"))
             table = make(tmp_path, name="again", tiers=tiers, **options)
             train = trainer(table)
-            tf.train.Checkpoint(table=table).restore(path)
+            tf.train.Checkpoint(table=table, optimizer=train.optimizer).restore(path)
         for batch in batches[12:]:
             train(batch)
         kept.append(found_in(table))
@@ -225,27 +227,27 @@ tiered = {"tier_bytes": [8 << 20], "disk_folder": folder} if "disk" in tiers els
 table = ge.keyed_table(
     "user", 16, initializer=tf.ones_initializer(), num_initial_rows=1, tiers=tiers,
     max_bytes=megabytes << 20, budget_of="rank", **tiered)
-optimizer = ge.optimizers.wrap(tf.keras.optimizers.Adagrad(0.5))
+def trainer(table):
+    optimizer = ge.optimizers.wrap(tf.keras.optimizers.Adagrad(0.5))
 
-def train(keys):
-    with tf.GradientTape() as tape:
-        loss = tf.reduce_sum(ge.lookup([table], [tf.constant(keys)])[0])
-    optimizer.apply_gradients([(tape.gradient(loss, table), table)])
+    def train(keys):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(ge.lookup([table], [tf.constant(keys)])[0])
+        optimizer.apply_gradients([(tape.gradient(loss, table), table)])
 
+    return train
+
+train = trainer(table)
 other = ge.keyed_table("warm", 16, initializer=tf.ones_initializer(), num_initial_rows=1)
-def warm(keys):
-    with tf.GradientTape() as tape:
-        loss = tf.reduce_sum(ge.lookup([other], [tf.constant(keys)])[0])
-    optimizer.apply_gradients([(tape.gradient(loss, other), other)])
+warm = trainer(other)
 for _ in range(3):
     warm(np.arange(8192))
 print("ready", flush=True)
 sys.stdin.readline()
-limit = int(table.budget_counts().max_keys)
-for step in range(6 * limit // 8192):
+for step in range(5 * int(table.budget_counts().max_keys) // 8192):
     train(np.arange(8192) + step * 8192)
 counts = table.budget_counts()
-print(limit, int(table.total_count()), int(counts.evicted), int(counts.without_place), flush=True)
+print(int(counts.max_keys), int(table.total_count()), int(counts.evicted), int(counts.without_place), flush=True)
 sys.stdin.readline()
 """
 
