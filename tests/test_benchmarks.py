@@ -16,6 +16,7 @@ from group_embedding.testing import launch, stop
 ROOT = Path(__file__).resolve().parents[1]
 HAS_HOROVOD = importlib.util.find_spec("horovod") is not None
 COMMANDS = {  # by benchmark, and what is special about a second one of it
+    "bench_budget": "--keys 1000 --batch 100 --dim 4 --steps 20 --stream 3000",
     "bench_data": "--rows 4000 --batch 64 --seconds 0.05 --turns 1",
     "bench_config_memory": "--gigabytes 0.01 --gibibytes 4 --steps 3",
     "bench_dense_update": "--batch 32 --rows 100 --steps 2 --turns 1 --optimizers adam",

@@ -6,7 +6,7 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <limits>
+#include <iterator>
 #include <unordered_map>
 #include <vector>
 
@@ -27,15 +27,27 @@ class ChangeLog {
   int64_t num_erased() const { return first_ + static_cast<int64_t>(erased_.size()); }
 
   bool Has(int64_t follower) const { return marks_.count(follower) != 0; }
-  bool HasPublishers() const { return marks_.size() > 1; }
+  bool HasPublishers() const { return marks_.size() > marks_.count(kSaves); }
   const ChangeMark& MarkOf(int64_t follower) const { return marks_.at(follower); }
   std::vector<int64_t> ErasedSince(const ChangeMark& mark) const {
     return {erased_.begin() + (mark.num_erased - first_), erased_.end()};
   }
 
-  // A mark lies not before that which the follower had.
+  // A mark lies not before that which the follower had. Where keys behind it are no longer known,
+  // as of a save that was written for too long, the follower is forgotten.
   void Follow(int64_t follower, const ChangeMark& mark) {
+    if (mark.num_erased < first_) return Unfollow(follower);
     marks_[follower] = mark;
+    Forget();
+  }
+  // Forgets followers that have not read the last `most` keys or more: they must read the whole
+  // table, which has become less than what they missed.
+  void Limit(int64_t most) {
+    if (static_cast<int64_t>(erased_.size()) <= most) return;
+    for (auto mark = marks_.begin(); mark != marks_.end();) {
+      const bool is_behind = num_erased() - mark->second.num_erased > most;
+      mark = is_behind ? marks_.erase(mark) : std::next(mark);
+    }
     Forget();
   }
   void Unfollow(int64_t follower) {
@@ -46,7 +58,7 @@ class ChangeLog {
  private:
   // Keys that all followers have.
   void Forget() {
-    int64_t first = std::numeric_limits<int64_t>::max();
+    int64_t first = num_erased();
     for (const auto& [follower, mark] : marks_) first = std::min(first, mark.num_erased);
     erased_.erase(erased_.begin(), erased_.begin() + (first - first_));
     first_ = first;

@@ -36,6 +36,31 @@ Status CheckBloom(const TableOptions& options) {
   return status;
 }
 
+Status CheckBudget(const TableOptions& options) {
+  const Budget& budget = options.budget;
+  Status status = CheckRange(options, "keys of the budget", budget.max_keys, 0, kMaxCount);
+  if (status.ok())
+    status = CheckRange(options, "bytes of the budget", budget.max_bytes, 0, kMaxTierBytes);
+  if (status.ok() && budget.max_keys > 0 && budget.max_bytes > 0) {
+    status = "table '" + options.name + "': expected a budget of keys or of bytes, got both: " +
+             std::to_string(budget.max_keys) + " and " + std::to_string(budget.max_bytes);
+  }
+  if (status.ok() && !(budget.keep > 0 && budget.keep <= 1)) {
+    status = "table '" + options.name + "', keep of the budget: expected above 0 and at most 1, " +
+             "got " + std::to_string(budget.keep);
+  }
+  if (status.ok())
+    status = CheckRange(options, "steps of a decay", budget.decay_steps, 0, kMaxCount);
+  if (status.ok()) status = CheckRange(options, "safe steps", budget.safe_steps, 0, kMaxCount);
+  if (status.ok()) status = CheckRange(options, "ranks", budget.num_ranks, 1, 1 << 20);
+  if (status.ok()) status = CheckRange(options, "rank", budget.rank, 0, budget.num_ranks - 1);
+  if (status.ok() && (budget.num_shares < 0 || budget.num_shares % budget.num_ranks != 0)) {
+    status = "table '" + options.name + "', shares of the budget: expected a multiple of " +
+             std::to_string(budget.num_ranks) + " ranks, got " + std::to_string(budget.num_shares);
+  }
+  return status;
+}
+
 }  // namespace
 
 Status CheckOptions(const TableOptions& options) {
@@ -48,6 +73,11 @@ Status CheckOptions(const TableOptions& options) {
   if (status.ok() && options.admission.kind == Admission::Kind::kBloom) {
     status = CheckBloom(options);
   }
+  if (status.ok() && !(options.admission.probability > 0 && options.admission.probability <= 1)) {
+    status = "table '" + options.name + "', probability of admission: expected above 0 and at " +
+             "most 1, got " + std::to_string(options.admission.probability);
+  }
+  if (status.ok()) status = CheckBudget(options);
   return status;
 }
 

@@ -14,4 +14,14 @@ Status EmbeddingTable::Describe(const int64_t* keys, int64_t num_keys, KeyInfo* 
   return {};
 }
 
+Status EmbeddingTable::SetTime(int64_t) {
+  return "table '" + options().name + "': expected a table that evicts by time, got one that " +
+         "does not; make it with evict_after_minutes=... or evict='earliest'";
+}
+
+Status EmbeddingTable::SetScores(const int64_t*, int64_t, const float*) {
+  return "table '" + options().name + "': expected a table that evicts by score, got one that " +
+         "does not; make it with evict='score'";
+}
+
 }  // namespace group_embedding

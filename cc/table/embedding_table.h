@@ -88,6 +88,14 @@ class EmbeddingTable {
   // Erases the keys that `eviction` chooses, and returns their number. Exclusive.
   virtual int64_t Evict(const Eviction& eviction, int64_t step,
                         const ParallelFor& parallel_for = SerialFor) = 0;
+  // Minutes since 1970 of batches from now on, instead of the clock's. Exclusive.
+  virtual Status SetTime(int64_t minute);
+  virtual BudgetCounts budget_counts() const { return {}; }
+  // Appends the keys that the budget has evicted since the last call, with counts and versions, and
+  // with values if options().budget says so. Exclusive.
+  virtual void TakeEvicted(KeyedRows* /*rows*/) {}
+  // Sets the scores of those keys that have a row; for EvictFirst::kLowestScore. Exclusive.
+  virtual Status SetScores(const int64_t* keys, int64_t num_keys, const float* scores);
   virtual void Clear() = 0;                                         // Exclusive.
   virtual void SetAdmissionState(const AdmissionState& state) = 0;  // Exclusive.
 

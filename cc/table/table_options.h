@@ -7,6 +7,8 @@
 #include <vector>
 
 #include "core/group.h"
+#include "core/host_device.h"
+#include "table/budget.h"
 #include "table/initial_values.h"
 #include "table/key_type.h"
 
@@ -22,15 +24,44 @@ struct Admission {
   int64_t num_counters = 0;   // of the Bloom filter
   int32_t num_hashes = 0;     // of the Bloom filter
   int32_t counter_bytes = 8;  // of the Bloom filter: 1, 2, 4 or 8; counters stop at their maximum
+  // Less than 1: beside min_count, each time that a key is trained it is admitted by chance. The
+  // chance is drawn from the key's hash and its count, so that it repeats.
+  double probability = 1;
 };
 
-// Decides which keys an eviction removes.
+// Decides which keys an eviction removes: those that any of its kinds, which are bits, names.
 struct Eviction {
-  enum class Kind : int32_t { kNone = 0, kGlobalStep = 1, kL2Weight = 2 };
+  enum class Kind : int32_t { kNone = 0, kGlobalStep = 1, kL2Weight = 2, kTime = 4 };
   Kind kind = Kind::kNone;
-  int64_t steps_to_live = 0;  // kGlobalStep: keys not trained for more steps than this
-  float l2_weight = 0;        // kL2Weight: keys whose row has sum_j x_j^2 / 2 < l2_weight
+  int64_t steps_to_live = 0;    // kGlobalStep: keys not trained for more steps than this
+  float l2_weight = 0;          // kL2Weight: keys whose row has sum_j x_j^2 / 2 < l2_weight
+  int64_t minutes_to_live = 0;  // kTime: keys not trained for more minutes than this
+  int64_t minute = 0;           // kTime: of now; the table sets it
+
+  Eviction& Add(Kind more) {
+    kind = static_cast<Kind>(static_cast<int32_t>(kind) | static_cast<int32_t>(more));
+    return *this;
+  }
 };
+
+GROUP_EMBEDDING_HOST_DEVICE bool Has(const Eviction& eviction, Eviction::Kind kind) {
+  return (static_cast<int32_t>(eviction.kind) & static_cast<int32_t>(kind)) != 0;
+}
+
+// How often a key must be trained to get a row. Independent draws with probability p first succeed
+// at a number of trials whose distribution is geometric, which one draw of the key's gives.
+GROUP_EMBEDDING_HOST_DEVICE int64_t MinCountOf(const Admission& admission, int64_t key) {
+  if (admission.probability >= 1) return admission.min_count;
+  const uint64_t bits = MixBits(static_cast<uint64_t>(key) ^ 0x6a09e667f3bcc909ULL);
+  const double u = (static_cast<double>(bits >> 12) + 0.5) / 4503599627370496.0;  // in (0, 1)
+  const double trials = initial_values::Log(u) / initial_values::Log(1 - admission.probability);
+  double most = 1e15;
+  if (admission.kind == Admission::Kind::kBloom && admission.counter_bytes < 8) {
+    most = static_cast<double>((int64_t{1} << 8 * admission.counter_bytes) - 2);
+  }
+  const int64_t least = 1 + static_cast<int64_t>(trials < most ? trials : most);
+  return least > admission.min_count ? least : admission.min_count;
+}
 
 struct TableOptions {
   std::string name;  // for messages
@@ -40,8 +71,13 @@ struct TableOptions {
   InitialValues initial;
   float no_row_value = 0;  // the constant that a key without a row reads
   Admission admission;
-  int64_t max_bytes = 0;  // of rows with their slots and infos; 0: no limit
+  int64_t max_bytes = 0;    // of rows with their slots and infos; 0: no limit
+  bool keeps_time = false;  // of each key, the minute in which it was trained last: in kTimeSlot
+  Budget budget;
 };
+
+// The slot of a table that keeps the time: the bits of a uint32, minutes since 1970; 0: not known.
+inline constexpr char kTimeSlot[] = "key/minute";
 
 inline bool HasFilter(const TableOptions& options) {
   return options.admission.kind != Admission::Kind::kAll;

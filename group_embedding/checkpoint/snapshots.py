@@ -18,11 +18,12 @@ _num_threads = 0  # that save changes only
 
 
 class Eviction(NamedTuple):
-    """The fields of Eviction in cc/table/embedding_table.h."""
+    """The fields of Eviction in cc/table/table_options.h; `kind`: its kinds, joined by '+'."""
 
     kind: str = "none"
     steps_to_live: int = 0
     l2_weight: float = 0.0
+    minutes_to_live: int = 0
 
 
 @contextlib.contextmanager
@@ -80,7 +81,7 @@ def _take_snapshot(tables, changes):
 
 def _step_of(table):
     step = table.current_step() if hasattr(table, "current_step") else None
-    if step is None and _eviction_of(table).kind == "global_step":
+    if step is None and "global_step" in _eviction_of(table).kind:
         warnings.warn(
             f"table '{table.name}': GlobalStepEvict evicts nothing as it is saved, since it does "
             "not know the step of now; set the variable's attribute `step`, or, in a graph of "

@@ -29,7 +29,7 @@ def table_handle(table_name, in_host_memory):
     )
 
 
-def initialize(table, key_dtype, initial, no_row_value, admission, storage, if_needed=False):
+def initialize(table, key_dtype, initial, no_row_value, admission, storage, budget, if_needed=False):
     """Makes the table, empty.
 
     Args:
@@ -38,6 +38,7 @@ def initialize(table, key_dtype, initial, no_row_value, admission, storage, if_n
         no_row_value: the constant that a key without a row reads.
         admission: a dict, of `variables.admission`.
         storage: a dict, of `variables.storage`.
+        budget: a dict, of `variables.admission`.
         if_needed: a table that is initialized stays as it is.
     """
     return library().initialize_embedding_table(
@@ -53,6 +54,7 @@ def initialize(table, key_dtype, initial, no_row_value, admission, storage, if_n
         if_needed=if_needed,
         **admission,
         **storage,
+        **budget,
     )
 
 

@@ -18,7 +18,7 @@ for _name in (
 
 def snapshot_tables(tables, steps, evictions, changes_only):
     """Takes a snapshot of tables at one instant, and returns its number."""
-    kinds, steps_to_live, l2_weights = zip(*evictions)
+    kinds, steps_to_live, l2_weights, minutes_to_live = zip(*evictions)
     with tf.device("/CPU:0"):
         steps = tf.stack([tf.cast(step, tf.int64) for step in steps])
     with tf.device(tables[0].device):
@@ -29,6 +29,7 @@ def snapshot_tables(tables, steps, evictions, changes_only):
             evictions=list(kinds),
             steps_to_live=list(steps_to_live),
             l2_weights=list(l2_weights),
+            minutes_to_live=list(minutes_to_live),
         )
 
 

@@ -14,14 +14,14 @@ from tensorflow.python.saved_model import registration
 from group_embedding.annotations import DTypeLike, Initializer, TensorLike
 from group_embedding.checkpoint.by_name import SavedByName
 from group_embedding.checkpoint.initial_checkpoint import find_start
-from group_embedding.ops import embedding_table, table_keys
+from group_embedding.ops import embedding_table, table_budget, table_keys
 from group_embedding.ops.read_rows import read_rows
 from group_embedding.placement import no_saved_model
 from group_embedding.ranks.exchange.active import current
 from group_embedding.ranks.sharding.make_sharded_table import table_is_made
 from group_embedding.ranks.sharding.replica_tables import is_over_replicas
 from group_embedding.variables import over_ranks
-from group_embedding.variables.admission import admission_of, eviction_of
+from group_embedding.variables.admission import admission_of, budget_of, eviction_of
 from group_embedding.variables.initial_values import make_initial_values
 from group_embedding.variables.key_types import to_keys
 from group_embedding.variables.keyed_options import TableOptions, to_keyed_options
@@ -107,6 +107,8 @@ class EmbeddingVariable(PlaceholderVariable, SavedByName):
         self._initial = initial
         start = _start(table_name, options, dim, self.dtype)
 
+        budget = budget_of(options, *over_ranks.rank_of_owners(self))
+
         def initialize(handle, if_needed):
             return embedding_table.initialize(
                 handle,
@@ -115,6 +117,7 @@ class EmbeddingVariable(PlaceholderVariable, SavedByName):
                 options.value_before_admission,
                 admission_of(options),
                 storage.attributes,
+                budget,
                 if_needed,
             )
 
@@ -232,7 +235,7 @@ class EmbeddingVariable(PlaceholderVariable, SavedByName):
         eviction = self.rows.eviction
         if eviction.kind == "none":
             return tf.constant(0, tf.int64)
-        if eviction.kind == "global_step":
+        if "global_step" in eviction.kind:
             step = self.current_step() if step is None else step
             if step is None:
                 raise ValueError(
@@ -240,11 +243,66 @@ class EmbeddingVariable(PlaceholderVariable, SavedByName):
                     "evict(step=...), or set the variable's attribute `step`"
                 )
         else:
-            step = -1  # weights are those of any step
+            step = -1  # no step is asked for
         with tf.device("/CPU:0"):
             step = tf.cast(step, tf.int64)
         with tf.device(self.device):
             return table_keys.evict_keys(self.table_handle, step, eviction)
+
+    def set_scores(self, ids: TensorLike, scores: TensorLike) -> Any:
+        """Sets the scores by which keys are evicted, the lowest first, of those that have a row.
+
+        Call it after the step that trained the keys: a new key has score 0 until then. Over several
+        ranks each gives keys of its own batch, and all must call it.
+
+        Args:
+            ids: keys, of any shape; of one that comes several times the highest score counts.
+            scores: float32, of the same shape.
+
+        Returns:
+            The op.
+
+        Raises:
+            tf.errors.InvalidArgumentError: when it runs: the table does not have evict="score".
+        """
+        with tf.device("/CPU:0"):
+            keys, scores = self._to_int64(ids), tf.cast(scores, tf.float32)
+            keys, scores = over_ranks.scores_of_own_keys(self, keys, scores)
+        with tf.device(self.device):
+            return table_budget.set_scores(self.table_handle, keys, scores)
+
+    def set_time(self, seconds: TensorLike) -> Any:
+        """Sets the time of the batches that come, in place of the clock's.
+
+        Args:
+            seconds: since 1970, a scalar: the time of the events that are trained.
+
+        Returns:
+            The op.
+
+        Raises:
+            tf.errors.InvalidArgumentError: when it runs: the table does not evict by time.
+        """
+        with tf.device("/CPU:0"):
+            minute = tf.cast(seconds, tf.int64) // 60
+        with tf.device(self.device):
+            return table_budget.set_time(self.table_handle, minute)
+
+    def budget_counts(self) -> table_budget.BudgetCounts:
+        """What the table has done on this rank to keep its budget: four scalars, all 0 without one:
+        `max_keys`, how many keys it may have; `evicted`, keys that went; `without_place`, how often
+        a new key found no place; `missed`, evicted keys that `take_evicted` was too late for."""
+        with tf.device(self.device):
+            return table_budget.budget_counts(self.table_handle)
+
+    def take_evicted(self) -> Any:
+        """The keys that the budget has evicted on this rank since the last call, in any order:
+        (keys, values, versions, freqs). With `hand_out="keys"` there are no values. The table keeps
+        them until then, but no more than an eighth of the budget: call it every few steps."""
+        with tf.device(self.device):
+            found = table_budget.take_evicted(self.table_handle, self.dtype, self.shape[1])
+        with tf.device("/CPU:0"):
+            return found._replace(keys=self._from_int64(found.keys))
 
     def memory_bytes(self) -> Any:
         """Bytes in use: of rows, slots, what is kept of each row, and the index; a scalar."""

@@ -21,6 +21,15 @@ STORAGES = {
 }
 # {what stays in the first tier: the word of the ops}
 CACHE_STRATEGIES = {"most_used": "lfu", "last_used": "lru"}
+# What goes first from a table that is full; also the words of the ops.
+EVICT_FIRST = (
+    "least_recent",
+    "least_frequent",
+    "decayed_frequency",
+    "smallest_norm",
+    "score",
+    "earliest",
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,6 +45,8 @@ class KeyedOptions:
             and the seed only; for initializers of a constant, of a uniform, normal or truncated
             normal distribution.
         admit_after: a key gets a row when it has been trained so often; 0: in its first step.
+        admit_probability: less than 1: besides, each time that a key is trained it is admitted with
+            this probability, from 1e-6 on. The key and its count decide, so a run repeats.
         value_before_admission: the constant that a key reads until then.
         expected_keys: None: each key has a counter for `admit_after`. Else a counting Bloom filter
             for so many keys counts: less memory, and some keys are admitted early.
@@ -44,7 +55,26 @@ class KeyedOptions:
         counter_bits: of one counter of that filter: 8, 16, 32 or 64; must hold `admit_after`.
         evict_after_steps: a save removes keys that were not trained for more steps than that; None:
             none.
+        evict_after_minutes: a save removes keys that were not trained for more minutes than that;
+            None: none. The time is the clock's, or that of `EmbeddingVariable.set_time`.
         evict_below_norm: a save removes keys whose row has a smaller L2 norm; None: none.
+        max_keys: the table never has more keys than that. Before new keys would exceed it, others
+            are evicted. A new key that finds no place reads what it would start as, trains nothing,
+            and is counted. None: no limit.
+        max_bytes: instead of `max_keys`: the table never takes more memory than so many bytes, with
+            slots, index and metadata. None: no limit.
+        budget_of: "rank": `max_keys` or `max_bytes` are of each rank; "all": of all ranks together.
+            Given with one of them.
+        keep_share: of the budget, the share down to which keys are evicted.
+        evict: which keys go first: "least_recent", trained in the earliest step; "least_frequent",
+            trained least often; "decayed_frequency", the same of counts that are halved every
+            `decay_steps`; "smallest_norm", of the row; "score", as `EmbeddingVariable.set_scores`
+            says; "earliest", by the minute as of `evict_after_minutes`. Among equals the one that
+            was trained in the earlier step goes first, then a hash of the key decides.
+        decay_steps: of "decayed_frequency".
+        safe_steps: a key that got its row in one of so many last steps does not go.
+        hand_out: "keys" or "rows": what `EmbeddingVariable.take_evicted` returns of keys that were
+            evicted for the budget; "nothing": they are not kept.
         tiers: the memories of the rows, the fastest first: "hbm", GPU memory; "dram", host memory;
             "disk". One of `["dram"]`, `["hbm"]`, `["hbm", "dram"]`, `["dram", "disk"]` and
             `["hbm", "dram", "disk"]`.
@@ -74,8 +104,18 @@ class KeyedOptions:
     expected_keys: int | None = None
     early_share: float = 0.01
     counter_bits: int = 64
+    admit_probability: float = 1.0
     evict_after_steps: int | None = None
+    evict_after_minutes: int | None = None
     evict_below_norm: float | None = None
+    max_keys: int | None = None
+    max_bytes: int | None = None
+    budget_of: str | None = None
+    keep_share: float = 0.9
+    evict: str = "least_recent"
+    decay_steps: int | None = None
+    safe_steps: int = 0
+    hand_out: str = "nothing"
     tiers: Sequence[str] = ("dram",)
     tier_bytes: Sequence[int] | None = None
     disk_folder: str | os.PathLike | None = None
@@ -88,6 +128,7 @@ class KeyedOptions:
         self._check_rows()
         self._check_admission()
         self._check_eviction()
+        self._check_budget()
         self._check_tiers()
         self._check_start()
 
@@ -98,8 +139,19 @@ class KeyedOptions:
     def with_steps_to_live(self, steps: int | None) -> KeyedOptions:
         """Returns the options with `evict_after_steps=steps`, unless they evict keys already, or
         `steps` is None."""
-        evicts = self.evict_after_steps is not None or self.evict_below_norm is not None
+        limits = (self.evict_after_steps, self.evict_after_minutes, self.evict_below_norm)
+        evicts = any(limit is not None for limit in limits)
         return self if steps is None or evicts else self._with(evict_after_steps=steps)
+
+    @property
+    def has_budget(self) -> bool:
+        """Whether the number of keys, or of bytes, is limited."""
+        return self.max_keys is not None or self.max_bytes is not None
+
+    @property
+    def keeps_time(self) -> bool:
+        """Whether the table keeps the minute in which each key was trained last."""
+        return self.evict_after_minutes is not None or (self.has_budget and self.evict == "earliest")
 
     def _with(self, **values):
         return dataclasses.replace(self, **values)
@@ -118,6 +170,12 @@ class KeyedOptions:
         if self.expected_keys is not None:
             self._set_int("expected_keys", at_least=1)
         check_number(_OWNER, "early_share", self.early_share, above=0, below=1)
+        check_number(_OWNER, "admit_probability", self.admit_probability, above=0)
+        if not 1e-6 <= self.admit_probability <= 1:
+            raise ValueError(
+                f"{_OWNER}: expected admit_probability from 1e-6 to 1, got "
+                f"{self.admit_probability!r}"
+            )
         if self.counter_bits not in (8, 16, 32, 64) or self.admit_after >= 2**self.counter_bits:
             raise ValueError(
                 f"{_OWNER}: expected counter_bits to be 8, 16, 32 or 64, and a counter to hold "
@@ -125,16 +183,50 @@ class KeyedOptions:
             )
 
     def _check_eviction(self):
-        if self.evict_after_steps is not None:
-            self._set_int("evict_after_steps", at_least=1)
-        if self.evict_below_norm is None:
-            return
-        if self.evict_after_steps is not None:
+        for name in ("evict_after_steps", "evict_after_minutes"):
+            if getattr(self, name) is not None:
+                self._set_int(name, at_least=1)
+        if self.evict_below_norm is not None:
+            check_number(_OWNER, "evict_below_norm", self.evict_below_norm, above=0)
+
+    def _check_budget(self):
+        for name in ("max_keys", "max_bytes"):
+            if getattr(self, name) is not None:
+                self._set_int(name, at_least=1)
+        if self.max_keys is not None and self.max_bytes is not None:
             raise ValueError(
-                f"{_OWNER}: expected evict_after_steps or evict_below_norm, got both: "
-                f"{self.evict_after_steps!r} and {self.evict_below_norm!r}"
+                f"{_OWNER}: expected max_keys or max_bytes, got both: {self.max_keys!r} and "
+                f"{self.max_bytes!r}"
             )
-        check_number(_OWNER, "evict_below_norm", self.evict_below_norm, above=0)
+        self._check_policy()
+        if not self.has_budget:
+            self._check_no_policy()
+            return
+        check_choice(_OWNER, "budget_of", self.budget_of, ("rank", "all"))
+        if self.evict == "decayed_frequency":
+            self._set_int("decay_steps", at_least=1)
+        elif self.decay_steps is not None:
+            raise ValueError(
+                f"{_OWNER}: expected evict='decayed_frequency', as decay_steps is given, got "
+                f"{self.evict!r}"
+            )
+
+    def _check_policy(self):
+        check_choice(_OWNER, "evict", self.evict, EVICT_FIRST)
+        check_choice(_OWNER, "hand_out", self.hand_out, ("nothing", "keys", "rows"))
+        check_number(_OWNER, "keep_share", self.keep_share, above=0)
+        if self.keep_share > 1:
+            raise ValueError(f"{_OWNER}: expected keep_share up to 1, got {self.keep_share!r}")
+        self._set_int("safe_steps", at_least=0)
+
+    def _check_no_policy(self):
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if field.name in _OF_A_BUDGET and value != field.default:
+                raise ValueError(
+                    f"{_OWNER}: expected max_keys or max_bytes, as {field.name} is given, got "
+                    f"{value!r}"
+                )
 
     def _check_tiers(self):
         if isinstance(self.tiers, str) or tuple(self.tiers) not in STORAGES:
@@ -173,6 +265,7 @@ class KeyedOptions:
 
 
 _OWNER = "options of a keyed table"
+_OF_A_BUDGET = ("budget_of", "keep_share", "evict", "decay_steps", "safe_steps", "hand_out")
 
 
 @runtime_checkable

@@ -121,6 +121,23 @@ def own_keys(table, keys):
     return table._from_int64(tf.boolean_mask(of_all, _is_own(table, of_all)))
 
 
+def rank_of_owners(table):
+    """This rank's number among the ranks that have the table's keys, and how many these are."""
+    if table.placement is None or table.placement.kind == "one_rank":
+        return 0, 1
+    return table.exchange.rank, table.exchange.num_ranks
+
+
+def scores_of_own_keys(table, keys, scores):
+    """The keys that this rank owns, and their scores, among those that each rank gives."""
+    if table.placement is None:
+        return keys, scores
+    flat = [tf.reshape(keys, [-1]), tf.reshape(scores, [-1])]
+    keys, scores = table.exchange.allgather(flat, "scores_of_own_keys")
+    is_own = _is_own(table, keys)
+    return tf.boolean_mask(keys, is_own), tf.boolean_mask(scores, is_own)
+
+
 def _is_own(table, keys):
     if table.placement.kind == "one_rank":
         return tf.fill(tf.shape(keys), table.placement.rank == table.exchange.rank)

@@ -1,7 +1,7 @@
-"""The steps that the versions of keys count, and by which `evict_after_steps` evicts them.
+"""The steps that the versions of keys count, and by which tables evict keys.
 
 In a graph of TensorFlow 1 they are those of the global step. TensorFlow 2 has none: there a table
-that evicts by steps has a variable of its own, which wrapped optimizers set.
+that evicts by steps, or keeps a budget, has a variable of its own, which wrapped optimizers set.
 """
 
 import tensorflow as tf
@@ -13,7 +13,7 @@ from group_embedding.ranks.sharding.replica_tables import is_over_replicas
 def make_step(table):
     """Makes the step variable of a table, which checkpoints save with it; None if the table needs
     none."""
-    evicts = table.options.evict_after_steps is not None
+    evicts = table.options.evict_after_steps is not None or table.options.has_budget
     in_v1_graph = not tf.compat.v1.executing_eagerly_outside_functions()
     if in_v1_graph or not evicts or is_over_replicas(table.exchange):
         return None

@@ -79,11 +79,22 @@ def by_capacity():
     return table, lambda: ge.sok.sparse_read_and_evict(table, 1000 + np.arange(len(rest)))
 
 
+def by_budget():
+    """The keys that were trained longest ago, of a table with a budget, when others come."""
+    table = ge.keyed_table(
+        "evict_budget", 3, initializer=tf.keras.initializers.Constant(-1.0), max_keys=40,
+        budget_of="rank", keep_share=1.0,
+    )  # fmt: skip
+    table.insert(KEYS, rows(KEYS), versions=np.where(np.isin(KEYS, KEPT), 8, 1))
+    others = 1000 + np.arange(30)
+    return table, lambda: table.insert(others, rows(others), versions=np.full(30, 9))
+
+
 def rows(keys):
     return np.repeat(keys[:, None] + 1, 3, 1).astype(np.float32)
 
 
-@pytest.mark.parametrize("make", [by_steps, by_time, by_norm, by_capacity])
+@pytest.mark.parametrize("make", [by_steps, by_time, by_norm, by_capacity, by_budget])
 def test_an_evicted_key_is_erased_in_every_replica(make, tmp_path):
     # Given a table, replicas that serve it, in memory and in tiers, and have asked for its keys
     table, evict = make()

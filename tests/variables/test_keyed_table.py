@@ -128,7 +128,6 @@ def test_a_layer_takes_the_options():
         ({"keep": "last_used"}, ValueError, "several tiers, as keep is given, got \\['dram'\\]"),
         ({"tier_bytes": [0]}, ValueError, "tier_bytes to be an int of at least 1, got 0"),
         ({"evict_after": 3}, TypeError, "evict_after"),
-        ({"evict_after_steps": 3, "evict_below_norm": 1.0}, ValueError, "got both: 3 and 1.0"),
         ({"evict_below_norm": 0}, ValueError, "evict_below_norm to be a number above 0, got 0"),
         ({"start_from_name": "old"}, ValueError, "expected start_from"),
         ({"dim": 0}, ValueError, "embedding_dim from 1 to 4096"),

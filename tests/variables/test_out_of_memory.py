@@ -107,3 +107,80 @@ def test_memory_that_runs_out_is_an_error(op, storage):
     assert done.returncode == 0, (done.returncode, done.stderr[-3000:])
     # Erasing may find all the memory that it needs at hand.
     assert int(done.stdout.split()[-1]) > 0 or op == "erase"
+
+
+LIMITED = """
+import os, resource, sys
+import numpy as np, tensorflow as tf
+import group_embedding as ge
+
+MEGABYTES, DIM, BATCH = 600, 16, 20_000
+optimizers = {}
+
+def train(table, keys):
+    if table.name not in optimizers:
+        optimizers[table.name] = ge.optimizers.wrap(tf.keras.optimizers.Adagrad(0.5))
+    optimizer = optimizers[table.name]
+    with tf.GradientTape() as tape:
+        (rows,) = ge.lookup([table], [tf.constant(keys)])
+        loss = tf.reduce_sum(rows)
+    optimizer.apply_gradients([(tape.gradient(loss, table), table)])
+    return rows.numpy()
+
+def make(name):
+    return ge.keyed_table(name, DIM, initializer=tf.ones_initializer(), num_initial_rows=1)
+
+for step in range(3):  # so that threads and their memory are there
+    train(warm := make(f"warm_{step}"), np.arange(BATCH))
+del warm
+
+def taken():
+    return int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+
+limit = taken() + (MEGABYTES << 20)
+resource.setrlimit(resource.RLIMIT_AS, (limit, resource.RLIM_INFINITY))
+tables = [make("user"), make("item")]
+error = None
+for step in range(10_000):
+    try:
+        for table in tables:
+            train(table, np.arange(BATCH) + step * BATCH)
+    except tf.errors.ResourceExhaustedError as raised:
+        error = str(raised)
+        break
+print(error.replace(chr(10), " "), flush=True)
+num_keys = [int(table.total_count()) for table in tables]
+row_bytes = 2 * 4 * DIM + 32  # with its slot and what is kept of it
+print(sum(num_keys) * row_bytes / (MEGABYTES << 20), flush=True)
+resource.setrlimit(resource.RLIMIT_AS, (taken() + (64 << 20), resource.RLIM_INFINITY))  # for the rest
+for table in tables:  # whole, trains known keys, and saves
+    before = train(table, np.arange(100))
+    assert (train(table, np.arange(100)) < before).all()
+path = tf.train.Checkpoint(tables=tables).save(sys.argv[1] + "/save")
+resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+again = [make("user_again"), make("item_again")]
+tf.train.Checkpoint(tables=again).restore(path)
+for table, copy in zip(tables, again):
+    found, kept = table.export(), copy.export()
+    assert len(np.unique(found.keys)) == len(found.keys) == int(table.total_count())
+    np.testing.assert_array_equal(found.keys, kept.keys)
+    np.testing.assert_array_equal(found.values, kept.values)
+print("whole", flush=True)
+"""
+
+
+@pytest.mark.slow
+def test_a_table_under_a_limit_uses_it_and_says_what_it_lacks(tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-c", LIMITED, str(tmp_path)],
+        env={**os.environ, "CUDA_VISIBLE_DEVICES": "-1", "TF_ENABLE_ONEDNN_OPTS": "0"},
+        capture_output=True,
+        text=True,
+    )
+
+    assert done.returncode == 0, (done.returncode, done.stdout[-500:], done.stderr[-3000:])
+    error, share, whole = done.stdout.splitlines()[-3:]
+    assert "table 'user'" in error or "table 'item'" in error
+    assert "it wants" in error and "bytes are left" in error and "RLIMIT_AS" in error
+    assert float(share) > 0.5  # rows and slots; indexes, batches and threads have the rest
+    assert whole == "whole"

@@ -91,10 +91,10 @@ __global__ void ChooseEvictedKernel(DeviceTableRef table, Eviction eviction, int
   const int lane = threadIdx.x % kWarpSize;
   if (row >= num_rows) return;
   const RowInfo& info = table.infos[row];
-  bool evict = row >= table.first_row && info.count >= 0;
-  if (evict && eviction.kind == Eviction::Kind::kGlobalStep) {
-    evict = info.version >= 0 && step - info.version > eviction.steps_to_live;
-  } else if (evict && eviction.kind == Eviction::Kind::kL2Weight) {
+  const bool is_keys = row >= table.first_row && info.count >= 0;
+  bool evict = is_keys && Has(eviction, Eviction::Kind::kGlobalStep) && info.version >= 0 &&
+               step - info.version > eviction.steps_to_live;
+  if (is_keys && !evict && Has(eviction, Eviction::Kind::kL2Weight)) {
     const float half = table.dtype == DataType::kFloat32 ? HalfSquares<float>(table, row, lane)
                        : table.dtype == DataType::kFloat16
                            ? HalfSquares<__half>(table, row, lane)

@@ -180,6 +180,7 @@ ChangeMark DeviceHash::Now() const {
 std::unique_ptr<Snapshot> DeviceHash::TakeSnapshot(bool changes_only, const Eviction& eviction,
                                                    int64_t step, int64_t follower) {
   const Alone alone(*this);
+  if (!changes_only && !changes_.Has(kSaves)) changes_.Follow(kSaves, NowLocked());
   const ChangeMark since = changes_only ? changes_.MarkOf(follower) : ChangeMark();
   if (eviction.kind != Eviction::Kind::kNone) EraseChosen(eviction, step);
   Status status;

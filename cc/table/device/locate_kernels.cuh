@@ -108,7 +108,7 @@ __device__ bool IsAdmitted(const LocateArgs& args, const LocatePlace& place) {
     *count =
         DeviceBloom(place.table.bloom, admission).Count(IndexRef::HashOf(place.task.keys[place.i]));
   }
-  return *count >= admission.min_count;
+  return *count >= MinCountOf(admission, place.task.keys[place.i]);
 }
 
 // A thread has one key.

@@ -187,8 +187,8 @@ std::vector<int64_t> DiskTieredShards::RowsToMoveDown(int64_t count) {
   std::vector<std::array<int64_t, 3>> rows;  // the colder, the smaller
   for (int64_t row = first_row(); row < store().num_rows(); ++row) {
     if (!store().IsKeys(row)) continue;
+    if (IsUsed(row)) continue;
     const RowUse& use = uses()[row];
-    if (use.call == call_ || use.num_positions.load(std::memory_order_acquire) > 0) continue;
     const int64_t count = store().Info(row).count;
     if (cache_strategy_ == CacheStrategy::kLeastFrequent) {
       rows.push_back({count, use.call, row});

@@ -26,13 +26,27 @@ class DiskTieredShards : public HostShards, public TierBelowMemory {
   void Use(int64_t row) override { uses()[row].call = call_; }
   Status PrefetchRowsOf(std::vector<int64_t> keys, Access access,
                         const ParallelFor& parallel_for) override;
+  int64_t NumKeysBelow() override { return disk_->num_keys(); }
+  Status ForEachBelow(const VisitBelow& visit) const override { return disk_->Visit(visit); }
+  Status EraseBelow(std::vector<int64_t> keys, KeyedRows* rows) override {
+    return disk_->EraseAll(std::move(keys), rows);
+  }
+  bool IsUsed(int64_t row) const override {
+    const RowUse& use = uses()[row];
+    return use.call == call_ || use.num_positions.load(std::memory_order_acquire) > 0;
+  }
+  Status MakeSpaceFor(int64_t num_rows, const ParallelFor& parallel_for) override {
+    return MakeSpace(num_rows, 0, parallel_for);
+  }
   void Hold(const int64_t* rows, int64_t num_rows, int64_t batch) override;
   void EndBatch(int64_t batch) override;
 
   Status Slot(const SlotOptions& slot, void** array) override;
   int64_t num_keys() const override;
   int64_t max_keys(const std::vector<SlotOptions>& slots) const override {
-    return disk_->MaxRows(HostShards::max_keys(slots), BytesOfNewSlots(this->slots(), slots));
+    const int64_t max_rows =
+        disk_->MaxRows(store().max_rows(slots), BytesOfNewSlots(this->slots(), slots));
+    return options().budget.is_given() ? std::min(max_rows, BudgetKeys(slots)) : max_rows;
   }
   int64_t memory_bytes() const override;
   int64_t disk_bytes() const override { return disk_->store().disk_bytes(); }

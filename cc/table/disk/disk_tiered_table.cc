@@ -25,13 +25,14 @@ Status DiskTieredShards::Slot(const SlotOptions& slot, void** array) {
   if (slots().size() == num_slots) return status;
   // It starts as that of the first row, which no key has.
   const char* start = store().SlotRow(num_slots, 0);
-  disk_->AddSlot({start, start + store().slot_row_bytes(num_slots)});
+  disk_->AddSlot({start, start + store().slot_row_bytes(num_slots)}, slot.name == kTimeSlot);
   return {};
 }
 
 int64_t DiskTieredShards::num_keys() const {
+  const auto one_moment = LockBudget();
   std::lock_guard<std::mutex> lock(locating_);
-  return HostShards::num_keys() + disk_->num_keys();
+  return NumKeysInMemory() + disk_->num_keys();
 }
 
 int64_t DiskTieredShards::memory_bytes() const {
@@ -50,6 +51,10 @@ Status DiskTieredShards::Insert(const KeyedRowsView& given, const ParallelFor&) 
   if (!wrong.ok()) return wrong;
   HostShards::CompleteEviction();
   disk_->CompleteEviction();
+  KeyedRows kept;
+  bool is_changed;
+  const Status fits = FitIntoBudget(given, &kept, &is_changed);
+  if (!fits.ok()) return fits;
   const TableBatch batch(this);  // as HostShards::Insert
   UpperTier memory;
   memory.find = [this](const std::vector<int64_t>& keys, int64_t* rows) {
@@ -67,7 +72,8 @@ Status DiskTieredShards::Insert(const KeyedRowsView& given, const ParallelFor&) 
   memory.drop_counts = [this](const std::vector<int64_t>& keys) {
     HostShards::Erase(keys.data(), static_cast<int64_t>(keys.size()));
   };
-  return InsertInTiers(*this, given, RowsOnDisk::kAtOnce, memory, disk_.get());
+  const KeyedRowsView rows = is_changed ? KeyedRowsView(kept) : given;
+  return InsertInTiers(*this, rows, RowsOnDisk::kAtOnce, memory, disk_.get());
 }
 
 int64_t DiskTieredShards::Erase(const int64_t* keys, int64_t num_keys) {
@@ -80,8 +86,9 @@ Status DiskTieredShards::ReadAll(KeyedRows* rows) const {
   return status.ok() ? disk_->ReadAll(rows) : status;
 }
 
-int64_t DiskTieredShards::Evict(const Eviction& eviction, int64_t step,
+int64_t DiskTieredShards::Evict(const Eviction& given, int64_t step,
                                 const ParallelFor& parallel_for) {
+  const Eviction eviction = AsOfNow(given);
   return HostShards::Evict(eviction, step, parallel_for) +
          disk_->Evict(eviction, step, changes_.erased());
 }
@@ -97,7 +104,7 @@ std::unique_ptr<Snapshot> DiskTieredShards::TakeSnapshot(bool changes_only,
   const int64_t since = changes_only ? changes_.MarkOf(follower).clock : 0;
   auto memory = HostShards::TakeSnapshot(changes_only, eviction, step, follower);
   return disk_->TakeSnapshot(std::move(memory), changes_only, since,
-                             {eviction, step, store().clock()}, &locating_, &changes_);
+                             {AsOfNow(eviction), step, store().clock()}, &locating_, &changes_);
 }
 
 std::unique_ptr<EmbeddingTable> MakeDiskTieredTable(const TableOptions& options,
@@ -115,6 +122,7 @@ std::unique_ptr<EmbeddingTable> MakeDiskTieredTable(const TableOptions& options,
     return nullptr;
   }
   auto table = std::make_unique<DiskTieredShards>(options, disk, matrix, error);
+  if (error->ok()) *error = table->MakeOwnSlots();
   if (!error->ok()) return nullptr;
   return table;
 }

@@ -17,7 +17,8 @@ RowsOnDisk::RowsOnDisk(const TableOptions& options, const DiskTierOptions& disk,
   store_ = OpenDiskStore(store_options, error);
 }
 
-void RowsOnDisk::AddSlot(std::vector<char> start) {
+void RowsOnDisk::AddSlot(std::vector<char> start, bool is_time) {
+  if (is_time) minute_at_ = layout_.bytes();
   store_->Extend(start);
   layout_.AddSlot(std::move(start));
 }
@@ -101,7 +102,10 @@ bool RowsOnDisk::IsEvicted(const char* record, const DiskEviction* eviction) con
   if (head.clock > eviction->clock) return false;
   std::vector<char> values(options_.dim * SizeOf(options_.dtype));  // aligned, as records are not
   std::memcpy(values.data(), RecordLayout::Values(record), values.size());
-  return IsToEvict(options_, eviction->eviction, eviction->step, head.version, values.data());
+  uint32_t minute = 0;
+  if (minute_at_ > 0) std::memcpy(&minute, record + minute_at_, sizeof(minute));
+  return IsToEvict(options_, eviction->eviction, eviction->step, head.version, values.data(),
+                   minute);
 }
 
 Status RowsOnDisk::Forget(const std::vector<int64_t>& keys) {
@@ -163,6 +167,32 @@ Status RowsOnDisk::ForEach(const Body& body) const {
       body(found.keys[i], found.records.data() + i * layout_.bytes());
     }
   }
+}
+
+Status RowsOnDisk::Visit(
+    const std::function<void(int64_t, const RecordHead&, const char*, const char*)>& visit) const {
+  std::vector<char> row(layout_.bytes() - RecordLayout::kHeadBytes);
+  const int64_t value_bytes = options_.dim * SizeOf(options_.dtype);
+  return ForEach([&](int64_t key, const char* record) {
+    std::memcpy(row.data(), RecordLayout::Values(record), row.size());
+    visit(key, RecordLayout::Head(record), row.data(), row.data() + value_bytes);
+  });
+}
+
+Status RowsOnDisk::EraseAll(std::vector<int64_t> keys, KeyedRows* rows) {
+  std::sort(keys.begin(), keys.end(), IsBeforeOnDisk);
+  Status status;
+  for (size_t begin = 0; begin < keys.size() && status.ok(); begin += kAtOnce) {
+    const size_t end = std::min(keys.size(), begin + static_cast<size_t>(kAtOnce));
+    const std::vector<int64_t> some(keys.begin() + begin, keys.begin() + end);
+    FoundOnDisk found;
+    if (rows != nullptr) status = Find(some.data(), static_cast<int64_t>(some.size()), &found);
+    for (size_t i = 0; i < found.keys.size(); ++i) {
+      layout_.Append(found.records.data() + i * layout_.bytes(), found.keys[i], rows);
+    }
+    if (status.ok()) status = Erase(some);
+  }
+  return status;
 }
 
 int64_t RowsOnDisk::Evict(const Eviction& eviction, int64_t step, std::vector<int64_t>* erased) {

@@ -7,6 +7,7 @@
 // Thread safety: that of DiskStore.
 #pragma once
 
+#include <functional>
 #include <limits>
 #include <memory>
 #include <mutex>
@@ -51,8 +52,8 @@ class RowsOnDisk {
   // An error that no caller could receive: keys that were erased may still be there.
   const Status& failed() const { return failed_; }
 
-  // Records have one slot more; what a row of it starts as. Exclusive.
-  void AddSlot(std::vector<char> start);
+  // Records have one slot more; what a row of it starts as. is_time: it is kTimeSlot. Exclusive.
+  void AddSlot(std::vector<char> start, bool is_time = false);
   // Of `keys`, those that are there.
   Status Find(const int64_t* keys, int64_t num_keys, FoundOnDisk* found) const;
   // As Find, for any number of keys, kAtOnce at a time.
@@ -84,6 +85,13 @@ class RowsOnDisk {
     CompleteEviction();
     return store_->num_keys();
   }
+
+  // visit(key, head, values, slots), of every key; values and slots, one after the other, are
+  // aligned. No eviction is left to be carried out.
+  Status Visit(
+      const std::function<void(int64_t, const RecordHead&, const char*, const char*)>& visit) const;
+  // Erases keys, all different and on disk. rows: null, or what receives their rows.
+  Status EraseAll(std::vector<int64_t> keys, KeyedRows* rows);
 
   // Erases keys and returns how many were on disk; appends these to `erased`. keys: in any order,
   // and may repeat. Exclusive, as are the methods below.
@@ -118,6 +126,7 @@ class RowsOnDisk {
   const TableOptions options_;
   const DiskTierOptions disk_;
   RecordLayout layout_;
+  int64_t minute_at_ = 0;  // in a record; 0: the table keeps no time
   std::unique_ptr<DiskStore> store_;
   Status failed_;
   std::shared_ptr<const DiskEviction> eviction_;  // that is being carried out, or null

@@ -9,14 +9,18 @@
 #include <mutex>
 #include <string>
 #include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
 #include "core/status.h"
 #include "table/embedding_table.h"
 #include "table/host/bloom_counters.h"
+#include "table/host/budget_use.h"
 #include "table/host/key_index.h"
 #include "table/host/row_snapshot.h"
 #include "table/host/row_store.h"
+#include "table/lowest_keys.h"
+#include "table/row_records.h"
 
 namespace group_embedding {
 
@@ -36,6 +40,19 @@ class TierBelowMemory {
   // them rows. `keys`: all different, none has a row in memory.
   virtual Status PrefetchRowsOf(std::vector<int64_t> keys, Access access,
                                 const ParallelFor& parallel_for) = 0;
+  // For a table with a budget: the keys below memory; PrefetchRowsOf has made an end of evictions
+  // that came with a snapshot.
+  virtual int64_t NumKeysBelow() = 0;
+  // visit(key, head, values, slots), of every key below memory; slots: one after the other.
+  using VisitBelow = std::function<void(int64_t key, const RecordHead& head, const char* values,
+                                        const char* slots)>;
+  virtual Status ForEachBelow(const VisitBelow& visit) const = 0;
+  // keys: all different and below memory. rows: null, or what receives their rows.
+  virtual Status EraseBelow(std::vector<int64_t> keys, KeyedRows* rows) = 0;
+  // Whether a batch in flight, or this call, uses a row in memory.
+  virtual bool IsUsed(int64_t row) const = 0;
+  // Moves rows down until `num_rows` are free.
+  virtual Status MakeSpaceFor(int64_t num_rows, const ParallelFor& parallel_for) = 0;
   // Called in the end: what was located, and for which batch.
   virtual void Hold(const int64_t* rows, int64_t num_rows, int64_t batch) = 0;
 };
@@ -64,7 +81,8 @@ class HostShards : public EmbeddingTable, public HostTable {
   HostShards(const TableOptions& options, const void* matrix, Status* error)
       : store_(options, matrix, error),
         bloom_(options.admission),
-        shards_(MakeShards(std::make_index_sequence<kNumShards>())) {}
+        shards_(MakeShards(std::make_index_sequence<kNumShards>())),
+        budget_(options.budget.is_given() ? new BudgetUse : nullptr) {}
 
   static uint64_t HashOf(int64_t key) { return MixBits(static_cast<uint64_t>(key)); }
   static int ShardIndex(uint64_t hash) {
@@ -76,6 +94,30 @@ class HostShards : public EmbeddingTable, public HostTable {
   BloomCounters& bloom() { return bloom_; }
   std::shared_ptr<RowSnapshot> snapshot() const { return std::atomic_load(&snapshot_); }
   virtual TierBelowMemory* lower_tier() { return nullptr; }
+
+  // The slots that a table has by its options. Called once, before the table is used.
+  Status MakeOwnSlots();
+  // Minutes since 1970: as SetTime said, or the clock's.
+  int64_t Minute() const;
+  Eviction AsOfNow(Eviction eviction) const;
+  // Null: the table has no budget.
+  BudgetUse* budget() { return budget_.get(); }
+  // How many keys the budget allows.
+  int64_t BudgetKeys(const std::vector<SlotOptions>& more_slots = {}) const;
+  // Evicts until there are places for `new_keys`, which have no row, if there can be. Returns those
+  // of them that get none. own_batches: those of the call. The caller holds the budget's lock.
+  Status MakePlaces(const std::vector<int64_t>& new_keys, int64_t step,
+                    const std::vector<int64_t>& own_batches, const ParallelFor& parallel_for,
+                    std::unordered_set<int64_t>* without_place);
+  // Halves the counts of keys without a row, and forgets those that are 0, of each share that has
+  // more of them than the budget allows keys; until it has not. The caller holds the budget's lock.
+  void HalveCounts(const ParallelFor& parallel_for);
+  // The row became a key's in this step.
+  void MarkBorn(int64_t row, int64_t step) {
+    if (born_slot_ < 0) return;
+    const uint32_t mark = BornMark(step);
+    std::memcpy(store_.SlotRow(born_slot_, row), &mark, sizeof(mark));
+  }
 
   // The row that a key has in memory, or kNoRow. With the lock of the shard.
   int64_t RowOf(Shard& shard, RowSnapshot* snapshot, int64_t key, uint64_t hash) const;
@@ -99,11 +141,16 @@ class HostShards : public EmbeddingTable, public HostTable {
   void WriteInitialRows(const void* rows) override {
     std::memcpy(store_.Row(0), rows, InitialBytes());
   }
-  Status Slot(const SlotOptions& slot, void** array) override { return store_.Slot(slot, array); }
+  Status SetTime(int64_t minute) override;
+  BudgetCounts budget_counts() const override;
+  void TakeEvicted(KeyedRows* rows) override;
+  Status SetScores(const int64_t* keys, int64_t num_keys, const float* scores) override;
+  Status Slot(const SlotOptions& slot, void** array) override;
   const std::vector<SlotOptions>& slots() const override { return store_.slots(); }
   int64_t num_keys() const override;
   int64_t max_keys(const std::vector<SlotOptions>& slots) const override {
-    return store_.max_rows(slots);
+    const int64_t max_rows = store_.max_rows(slots);
+    return budget_ == nullptr ? max_rows : std::min(max_rows, BudgetKeys(slots));
   }
   int64_t memory_bytes() const override;
   float load_factor() const override;
@@ -125,9 +172,15 @@ class HostShards : public EmbeddingTable, public HostTable {
   void EndBatch(int64_t batch) override { store_.EndBatch(batch); }
 
  protected:
+  // Of who trains a table with a budget.
+  std::unique_lock<std::mutex> LockBudget() const;
+  int64_t NumKeysInMemory() const;
   Shard& ShardOf(uint64_t hash) const { return shards_[ShardIndex(hash)]; }
   // As Insert does, of rows.keys[i].
   Status InsertOne(const KeyedRowsView& rows, int64_t i);
+  // Before `given` are inserted: drops the lowest of these and of the table's together, until the
+  // rest fits the budget. is_changed: `kept` is to be inserted in their place.
+  Status FitIntoBudget(const KeyedRowsView& given, KeyedRows* kept, bool* is_changed);
 
   ChangeLog changes_;
 
@@ -154,11 +207,36 @@ class HostShards : public EmbeddingTable, public HostTable {
   // The keys of shard s; `parts` are all keys of `rows`, one part after the other.
   Status InsertInShard(const KeyedRowsView& rows, const std::vector<KeysByShard>& parts, int s);
 
+  // Evicts the lowest of each share.
+  Status EvictLowest(const std::vector<int64_t>& num_to_go, int64_t step,
+                     const std::vector<int64_t>& own_batches, const ParallelFor& parallel_for);
+  // more: candidates beside the table's keys; kept: keys that are none.
+  Status FindLowest(const std::vector<int64_t>& num_to_go, int64_t step,
+                    const ParallelFor& parallel_for, std::vector<EvictionCandidate>* found,
+                    const std::vector<EvictionCandidate>& more = {},
+                    const std::unordered_set<int64_t>& kept = {});
+  EvictionOrder GuessBound(int64_t count, int64_t step) const;
+  void FindInMemory(const LowestOfShares& lowest, int64_t step,
+                    const std::unordered_set<int64_t>& kept, const ParallelFor& parallel_for);
+  Status FindBelow(const LowestOfShares& lowest, int64_t step,
+                   const std::unordered_set<int64_t>& kept);
+  void EraseInShard(const std::vector<EvictionCandidate>& some, Shard* shard);
+  Status EraseLowest(const std::vector<EvictionCandidate>& lowest,
+                     const std::vector<int64_t>& own_batches, const ParallelFor& parallel_for);
+  Status CountShares(std::vector<int64_t>* num_keys);
+  Status ShrinkFor(const SlotOptions& slot);
+  void CountCounted();
+  void HandOut(const std::vector<EvictionCandidate>& lowest);
+  void KeepRows(const std::unordered_set<int64_t>& dropped, KeyedRows* rows) const;
+
   mutable RowStore store_;
   BloomCounters bloom_;
   mutable std::array<Shard, kNumShards> shards_;
   std::shared_ptr<RowSnapshot> snapshot_;  // being read, or null
   mutable std::mutex eviction_mutex_;      // of who forgets keys; taken before that of a shard
+  std::atomic<int64_t> minute_{0};         // that SetTime has set; 0: none
+  const std::unique_ptr<BudgetUse> budget_;
+  int score_slot_ = -1, born_slot_ = -1;  // of the budget; -1: it needs none
 };
 
 }  // namespace group_embedding

@@ -1,6 +1,8 @@
 #include "table/host/host_table.h"
 
 #include <algorithm>
+#include <ctime>
+#include <limits>
 #include <mutex>
 #include <utility>
 #include <vector>
@@ -56,7 +58,17 @@ Status HostShards::Describe(const int64_t* keys, int64_t num_keys, KeyInfo* info
   return {};
 }
 
+std::unique_lock<std::mutex> HostShards::LockBudget() const {
+  return budget_ == nullptr ? std::unique_lock<std::mutex>()
+                            : std::unique_lock<std::mutex>(budget_->training);
+}
+
 int64_t HostShards::num_keys() const {
+  const auto lock = LockBudget();  // so that the sum is of one moment
+  return NumKeysInMemory();
+}
+
+int64_t HostShards::NumKeysInMemory() const {
   CompleteEviction();
   int64_t total = 0;
   for (Shard& shard : shards_) total += shard.num_rows.load(std::memory_order_relaxed);
@@ -113,8 +125,9 @@ int64_t HostShards::Erase(const int64_t* keys, int64_t num_keys) {
   return num_erased;
 }
 
-int64_t HostShards::Evict(const Eviction& eviction, int64_t step, const ParallelFor& parallel_for) {
+int64_t HostShards::Evict(const Eviction& given, int64_t step, const ParallelFor& parallel_for) {
   CompleteEviction(parallel_for);
+  const Eviction eviction = AsOfNow(given);
   const int64_t num_chunks = (store_.num_rows() + kEvictRows - 1) / kEvictRows;
   std::vector<std::vector<int64_t>> chosen(num_chunks);
   const RowInfo* infos = &store_.Info(0);
@@ -126,7 +139,8 @@ int64_t HostShards::Evict(const Eviction& eviction, int64_t step, const Parallel
       for (int64_t row = std::max(chunk * kEvictRows, first_row()); row < end_row; ++row) {
         const RowInfo& info = infos[row];
         if (info.count < 0) continue;  // it is no key's
-        if (IsToEvict(table_options, eviction, step, info.version, store_.Row(row))) {
+        if (IsToEvict(table_options, eviction, step, info.version, store_.Row(row),
+                      store_.MinuteOf(row))) {
           keys.push_back(info.key);
         }
       }
@@ -138,6 +152,27 @@ int64_t HostShards::Evict(const Eviction& eviction, int64_t step, const Parallel
     num_erased += HostShards::Erase(keys.data(), static_cast<int64_t>(keys.size()));
   }
   return num_erased;
+}
+
+int64_t HostShards::Minute() const {
+  const int64_t given = minute_;
+  return given > 0 ? given : static_cast<int64_t>(std::time(nullptr)) / 60;
+}
+
+Status HostShards::SetTime(int64_t minute) {
+  if (!options().keeps_time) return EmbeddingTable::SetTime(minute);
+  const int64_t most = std::numeric_limits<uint32_t>::max();
+  if (minute < 1 || minute > most) {
+    return "table '" + options().name + "', time: expected 1 to " + std::to_string(most) +
+           " minutes since 1970, got " + std::to_string(minute);
+  }
+  minute_ = minute;
+  return {};
+}
+
+Eviction HostShards::AsOfNow(Eviction eviction) const {
+  eviction.minute = Minute();
+  return eviction;
 }
 
 void HostShards::Clear() {
@@ -155,6 +190,7 @@ void HostShards::Clear() {
 
 void HostShards::SetAdmissionState(const AdmissionState& state) {
   CompleteEviction();
+  if (budget_ != nullptr) budget_->counted_of_share.clear();
   for (Shard& shard : shards_) {
     std::lock_guard<std::mutex> lock(shard.mutex);
     std::vector<int64_t> counted;
@@ -185,6 +221,7 @@ std::unique_ptr<EmbeddingTable> MakeHostTable(const TableOptions& options, const
   *error = CheckOptions(options);
   if (!error->ok()) return nullptr;
   auto table = std::make_unique<HostShards>(options, matrix, error);
+  if (error->ok()) *error = table->MakeOwnSlots();
   if (!error->ok()) return nullptr;
   return table;
 }

@@ -140,7 +140,7 @@ ChangeMark HostShards::Now() const { return {store_.OldestBatch(), changes_.num_
 std::unique_ptr<Snapshot> HostShards::TakeSnapshot(bool changes_only, const Eviction& eviction,
                                                    int64_t step, int64_t follower) {
   const ChangeMark since = changes_only ? changes_.MarkOf(follower) : ChangeMark();
-  auto rows = std::make_shared<RowSnapshot>(store_, since.clock, eviction, step);
+  auto rows = std::make_shared<RowSnapshot>(store_, since.clock, AsOfNow(eviction), step);
   std::atomic_store(&snapshot_, rows);
   if (options().admission.kind == Admission::Kind::kBloom) bloom_.TakeSnapshot();
   // With any other filter, every key that is known has a row.
@@ -150,6 +150,7 @@ std::unique_ptr<Snapshot> HostShards::TakeSnapshot(bool changes_only, const Evic
     shard.former_counts.reset(has_counts ? new std::unordered_map<int64_t, int64_t> : nullptr);
   }
   const ChangeMark now = Now();
+  if (!changes_only && !changes_.Has(kSaves)) changes_.Follow(kSaves, now);
   auto keep = [this, changes_only, now] {
     if (!changes_only) changes_.Follow(kSaves, now);
   };

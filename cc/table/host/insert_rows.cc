@@ -100,10 +100,15 @@ class HostShards::Inserter {
   int64_t num_new_ = 0;  // keys that have a row now and had none
 };
 
-Status HostShards::Insert(const KeyedRowsView& rows, const ParallelFor& parallel_for) {
-  Status status = CheckCounts(options(), rows);
+Status HostShards::Insert(const KeyedRowsView& given, const ParallelFor& parallel_for) {
+  Status status = CheckCounts(options(), given);
   if (!status.ok()) return status;
   CompleteEviction(parallel_for);
+  KeyedRows kept;
+  bool is_changed;
+  status = FitIntoBudget(given, &kept, &is_changed);
+  if (!status.ok()) return status;
+  const KeyedRowsView rows = is_changed ? KeyedRowsView(kept) : given;
   const TableBatch batch(this);  // what it writes has changed since any snapshot
   const std::vector<KeysByShard> parts = SortKeys(rows, parallel_for);
   const int64_t cost = kInsertNanoseconds * (rows.num_keys / kNumShards + 1);

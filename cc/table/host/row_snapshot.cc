@@ -99,7 +99,10 @@ void RowSnapshot::Read(int64_t begin, int64_t end, KeyedRows* rows) {
 bool RowSnapshot::Evict(int64_t row) {
   if (!evicts() || !store_.IsKeys(row)) return false;
   RowInfo& info = store_.Info(row);
-  if (!IsToEvict(store_.options(), eviction_, step_, info.version, store_.Row(row))) return false;
+  if (!IsToEvict(store_.options(), eviction_, step_, info.version, store_.Row(row),
+                 store_.MinuteOf(row))) {
+    return false;
+  }
   std::lock_guard<std::mutex> lock(evicted_mutex_);
   evicted_.push_back({info.key, row});
   info.count = -1;

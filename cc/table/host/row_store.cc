@@ -5,6 +5,7 @@
 
 #include "core/rows.h"
 #include "table/large_pages.h"
+#include "table/memory_left.h"
 
 namespace group_embedding {
 namespace {
@@ -44,7 +45,12 @@ int64_t RowStore::BytesPerRow(const std::vector<SlotOptions>& more) const {
 }
 
 int64_t RowStore::max_rows(const std::vector<SlotOptions>& more) const {
-  return std::min(max_bytes_ / BytesPerRow(more), reserved_rows_ - first_row_);
+  return std::min({max_bytes_ / BytesPerRow(more), reserved_rows_ - first_row_, limit_});
+}
+
+void RowStore::LimitRows(int64_t max_rows) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  limit_ = max_rows;
 }
 
 Status RowStore::GrowTo(int64_t num_rows) {
@@ -56,18 +62,38 @@ Status RowStore::GrowTo(int64_t num_rows) {
              " bytes (dim " + std::to_string(options_.dim) + ", " + std::to_string(slots_.size()) +
              " slots) fill the " + std::to_string(max_bytes_) + " bytes it may use";
   } else {
-    const int64_t rows = std::min(max_rows, std::max(num_rows + 1024, usable_rows_ / 4 * 5));
-    ForArrays([&](Array* array, int64_t bytes) {
-      if (status.ok()) status = array->memory->Grow(rows * bytes);
-    });
-    if (status.ok()) status = ReserveFree(rows);
-    if (status.ok()) usable_rows_ = rows;
+    status = GrowArrays(std::min(max_rows, std::max(num_rows + 1024, usable_rows_ / 4 * 5)));
+    // Where so many more do not fit, those that are needed may.
+    if (!status.ok()) status = GrowArrays(num_rows);
+    if (!status.ok()) status = WhatIsLeft(num_rows - usable_rows_, status);
   }
   if (status.ok()) return {};
   return "table '" + options_.name + "' is full at " +
          std::to_string(num_rows_.load() - first_row_) + " rows: " + status.message() +
-         "; give it more by StorageOption(storage_size=...), or admit fewer keys or evict some "
-         "(filter_option, evict_option)";
+         "; give it more memory (tier_bytes), set a budget that evicts keys (max_keys, max_bytes), "
+         "or admit fewer keys (admit_after)";
+}
+
+Status RowStore::GrowArrays(int64_t num_rows) {
+  // The kernel of a control group gives addresses, and kills whoever writes to too many of them.
+  const int64_t more = (num_rows - usable_rows_) * BytesPerRow();
+  if (more > kLargePage && more > FindMemoryLeft().bytes) return "too little memory is left";
+  Status status;
+  ForArrays([&](Array* array, int64_t bytes) {
+    if (status.ok()) status = array->memory->Grow(num_rows * bytes);
+  });
+  if (status.ok()) status = ReserveFree(num_rows);
+  if (status.ok()) usable_rows_ = num_rows;
+  return status;
+}
+
+// A sentence for whoever has too little memory.
+Status RowStore::WhatIsLeft(int64_t more_rows, const Status& status) const {
+  const MemoryLeft left = FindMemoryLeft();
+  return "it wants " + std::to_string(more_rows * BytesPerRow()) + " bytes for " +
+         std::to_string(more_rows) + " rows more of " + std::to_string(BytesPerRow()) +
+         " bytes, and " + std::to_string(left.bytes) + " bytes are left " +
+         (left.limit.empty() ? "of the host's memory" : left.limit) + " (" + status.message() + ")";
 }
 
 Status RowStore::ReserveFree(int64_t num_rows) {
@@ -145,6 +171,20 @@ void RowStore::Retire(int64_t row) {
   Info(row).count = -1;
 }
 
+void RowStore::Release(const std::vector<int64_t>& rows, const std::vector<int64_t>& own) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  const bool others = std::any_of(batches_.begin(), batches_.end(), [&](int64_t batch) {
+    return std::find(own.begin(), own.end(), batch) == own.end();
+  });
+  for (const int64_t row : rows) {
+    if (others) {
+      retired_.push_back({row, clock_.load()});
+    } else {
+      free_.push_back(row);
+    }
+  }
+}
+
 void RowStore::RetireSince(int64_t clock, int64_t row) {
   std::lock_guard<std::mutex> lock(mutex_);
   retired_.push_front({row, clock});  // before those that must wait for younger batches
@@ -190,9 +230,17 @@ Status RowStore::Slot(const SlotOptions& slot, void** array) {
   const int64_t bytes = slot.width * SizeOf(slot.dtype);
   auto memory = ReserveHostMemory(reserved_rows_ * bytes);
   Status status = memory->Grow(usable_rows_ * bytes);
-  if (!status.ok()) return status.In("table '" + options_.name + "', slot '" + slot.name + "': ");
+  if (!status.ok()) {
+    const MemoryLeft left = FindMemoryLeft();
+    return "table '" + options_.name + "' can have no slot '" + slot.name + "': it wants " +
+           std::to_string(usable_rows_ * bytes) + " bytes for " + std::to_string(usable_rows_) +
+           " rows, and " + std::to_string(left.bytes) + " bytes are left " +
+           (left.limit.empty() ? "of the host's memory" : left.limit) + " (" + status.message() +
+           "); give the process more memory, or the table fewer keys (max_keys, max_bytes)";
+  }
   Fill(slot.initial, slot.dtype, num_rows() * slot.width, memory->data());
   *array = memory->data();
+  if (slot.name == kTimeSlot) time_slot_ = static_cast<int>(slots_.size());
   slots_.push_back(slot);
   slot_arrays_.push_back({std::move(memory)});
   return {};

@@ -7,6 +7,7 @@
 #include <atomic>
 #include <cstring>
 #include <deque>
+#include <limits>
 #include <memory>
 #include <mutex>
 #include <set>
@@ -42,6 +43,16 @@ class RowStore {
   RowInfo& Info(int64_t row) const { return reinterpret_cast<RowInfo*>(infos_.data())[row]; }
   bool IsKeys(int64_t row) const { return row >= first_row_ && Info(row).count >= 0; }
 
+  // The minute in which the key of a row was trained last; 0: not known.
+  uint32_t MinuteOf(int64_t row) const {
+    uint32_t minute = 0;
+    if (time_slot_ >= 0) std::memcpy(&minute, SlotRow(time_slot_, row), sizeof(minute));
+    return minute;
+  }
+  void SetMinute(int64_t row, uint32_t minute) const {
+    if (time_slot_ >= 0) std::memcpy(SlotRow(time_slot_, row), &minute, sizeof(minute));
+  }
+
   // The row that a key without one reads.
   int64_t DefaultRow(int64_t key) const {
     const int64_t matrix_rows = options_.initial.matrix_rows;
@@ -59,12 +70,18 @@ class RowStore {
   void Return(int64_t row);
   // A row whose key was erased; free once all batches that had begun have ended.
   void Retire(int64_t row);
+  // Rows of keys that the index no longer has. They are free at once if no batch but `own`, which
+  // have not located them, is in flight.
+  void Release(const std::vector<int64_t>& rows, const std::vector<int64_t>& own);
   // As Retire, for a key that batches after number `clock` have not found.
   void RetireSince(int64_t clock, int64_t row);
   // Makes a taken row the key's, as a key starts.
   void Start(int64_t row, int64_t key, int64_t count, int64_t version);
   // As Start, except for the values, which the caller writes.
   void StartAllButValues(int64_t row, int64_t key, int64_t count, int64_t version);
+
+  // The rows of keys will never be more than so many.
+  void LimitRows(int64_t max_rows);
 
   Status Slot(const SlotOptions& slot, void** array);  // exclusive
   void Clear();                                        // exclusive
@@ -91,9 +108,11 @@ class RowStore {
     for (size_t s = 0; s < slots_.size(); ++s) body(&slot_arrays_[s], slot_row_bytes(s));
   }
 
-  // The next three: under mutex_.
+  // Under mutex_, until the next blank line.
   void FreeRetired();
   Status GrowTo(int64_t num_rows);
+  Status GrowArrays(int64_t num_rows);
+  Status WhatIsLeft(int64_t more_rows, const Status& status) const;
   // So that any of the rows can be given back without memory for that.
   Status ReserveFree(int64_t num_rows);
   // A large page that rows from `begin` on will need soon, once rows until `end` are given, or
@@ -102,10 +121,11 @@ class RowStore {
 
   const TableOptions options_;
   const int64_t row_bytes_, first_row_;
-  int64_t max_bytes_, reserved_rows_ = 0;
+  int64_t max_bytes_, reserved_rows_ = 0, limit_ = std::numeric_limits<int64_t>::max();
   Array rows_, infos_;
   std::vector<SlotOptions> slots_;
   std::vector<Array> slot_arrays_;
+  int time_slot_ = -1;  // kTimeSlot; -1: the table keeps no time
 
   mutable std::mutex mutex_;  // of what follows
   std::atomic<int64_t> num_rows_{0};

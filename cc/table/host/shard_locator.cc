@@ -4,6 +4,7 @@
 #include <utility>
 #include <vector>
 
+#include "table/host/budget_locator.h"
 #include "table/host/shard_task.h"
 
 namespace group_embedding {
@@ -20,15 +21,9 @@ class ShardLocator : public RowLocator {
     keys_.table = table;
     counts_in_bloom_ =
         access == Access::kTrain && table->options().admission.kind == Admission::Kind::kBloom;
-    constexpr int64_t kMost = KeysByShard::kMostKeys;
     for (const KeysToLocate& request : requests_) {
       num_keys_ += request.num_keys;
-      for (int64_t begin = 0; begin < request.num_keys; begin += kMost) {
-        const KeysByShard keys(request.keys + begin, std::min(kMost, request.num_keys - begin));
-        const int64_t* times = request.times == nullptr ? nullptr : request.times + begin;
-        int64_t* reads = request.reads == nullptr ? nullptr : request.reads + begin;
-        keys_.chunks.push_back({keys, request.rows + begin, times, reads});
-      }
+      AddChunks(request, &keys_.chunks);
     }
   }
 
@@ -101,6 +96,9 @@ class ShardLocator : public RowLocator {
 
 std::unique_ptr<RowLocator> HostShards::Locate(std::vector<KeysToLocate> requests, Access access,
                                                int64_t step) {
+  if (access == Access::kTrain && options().budget.is_given()) {
+    return MakeBudgetLocator(this, std::move(requests), step);
+  }
   return std::make_unique<ShardLocator>(this, std::move(requests), access, step);
 }
 

@@ -2,20 +2,25 @@
 #pragma once
 
 #include <algorithm>
+#include <atomic>
 #include <memory>
 #include <mutex>
 #include <string>
+#include <unordered_set>
 #include <vector>
 
 #include "core/status.h"
 #include "table/free_rows.h"
 #include "table/host/host_shards.h"
 #include "table/host/keys_by_shard.h"
+#include "table/host/rows_of_no_key.h"
 
 namespace group_embedding {
 namespace locate_rows {
 
 constexpr int kNumShards = HostShards::kNumShards;
+
+using KeySet = std::unordered_set<int64_t>;
 
 // Some keys of one request.
 struct KeyChunk {
@@ -25,6 +30,31 @@ struct KeyChunk {
   int64_t* reads;        // as of KeysToLocate
 
   int64_t TimesOf(int64_t i) const { return times == nullptr ? 1 : times[i]; }
+};
+
+inline void AddChunks(const KeysToLocate& request, std::vector<KeyChunk>* chunks) {
+  constexpr int64_t kMost = KeysByShard::kMostKeys;
+  for (int64_t begin = 0; begin < request.num_keys; begin += kMost) {
+    const KeysByShard keys(request.keys + begin, std::min(kMost, request.num_keys - begin));
+    const int64_t* times = request.times == nullptr ? nullptr : request.times + begin;
+    int64_t* reads = request.reads == nullptr ? nullptr : request.reads + begin;
+    chunks->push_back({keys, request.rows + begin, times, reads});
+  }
+}
+
+// One key of a call, where it came.
+struct Occurrence {
+  const KeyChunk* chunk;
+  int64_t i, key;
+
+  int64_t row() const { return chunk->rows[i]; }  // once it was found
+  int64_t times() const { return chunk->TimesOf(i); }
+  // What is trained, and read too.
+  void SetRow(int64_t row) const { SetRow(row, row); }
+  void SetRow(int64_t row, int64_t read) const {
+    chunk->rows[i] = row;
+    if (chunk->reads != nullptr) chunk->reads[i] = read;
+  }
 };
 
 // All keys of one table: its features may be several.
@@ -43,6 +73,7 @@ class ShardTask {
         shard_(table_.shard(s)),
         s_(s),
         step_(step),
+        minute_(table_.options().keeps_time ? static_cast<uint32_t>(table_.Minute()) : 0),
         snapshot_(table_.snapshot()) {}
   // Counted at once: an atomic addition per key waits for all that is being written.
   ~ShardTask() { shard_.num_rows += num_started_; }
@@ -77,8 +108,48 @@ class ShardTask {
 
   Status Train() {
     std::lock_guard<std::mutex> lock(shard_.mutex);
-    std::vector<Occurrence> without, with;
-    FindAll([&](const Occurrence& seen) { without.push_back(seen); },
+    std::vector<Occurrence> without;
+    TrainKnown(&without);
+    if (without.empty()) return {};
+    CountExactly(without);
+    FreeRows free(store_, static_cast<int64_t>(without.size()), RowsAtOnce());
+    return Admit(without, &free, nullptr);
+  }
+
+  // Trains the keys that have a row, counts the others, and sets `new_keys` to those that are to
+  // get a row, each once.
+  void FindNew(std::vector<Occurrence>* without, std::vector<int64_t>* new_keys) {
+    std::lock_guard<std::mutex> lock(shard_.mutex);
+    TrainKnown(without);
+    CountExactly(*without);
+    for (const Occurrence& seen : *without) {
+      if (AdmitsAll() || IsAdmitted(seen.key, EntryOf(seen.key))) new_keys->push_back(seen.key);
+    }
+    std::sort(new_keys->begin(), new_keys->end());
+    new_keys->erase(std::unique(new_keys->begin(), new_keys->end()), new_keys->end());
+  }
+
+  // After FindNew: gives rows to `num_new` keys, all but those in `without_place`. These read what
+  // they start as; they train rows that no key has.
+  // num_to_lend: how many rows there are for these.
+  Status StartNew(const std::vector<Occurrence>& without, int64_t num_new,
+                  const KeySet& without_place, std::atomic<int64_t>* num_to_lend) {
+    if (without.empty()) return {};
+    std::lock_guard<std::mutex> lock(shard_.mutex);
+    for (const Occurrence& seen : without) shard_.index.Prefetch(HostShards::HashOf(seen.key));
+    FreeRows free(store_, num_new);
+    return Admit(without, &free, without_place.empty() ? nullptr : &without_place, num_to_lend);
+  }
+
+ private:
+  // A lower tier leaves no more free rows than all shards need together.
+  int64_t RowsAtOnce() const { return table_.lower_tier() == nullptr ? 64 : 1; }
+
+  bool AdmitsAll() const { return table_.options().admission.kind == Admission::Kind::kAll; }
+
+  void TrainKnown(std::vector<Occurrence>* without) {
+    std::vector<Occurrence> with;
+    FindAll([&](const Occurrence& seen) { without->push_back(seen); },
             [&](const Occurrence& seen) {
               __builtin_prefetch(&store_.Info(seen.row()), 1, 3);
               with.push_back(seen);
@@ -87,27 +158,7 @@ class ShardTask {
       Touch(seen.row(), seen.times());
       seen.SetRow(seen.row());
     }
-    if (without.empty()) return {};
-    const bool all = table_.options().admission.kind == Admission::Kind::kAll;
-    return all ? AdmitAll(without) : AdmitOftenSeen(without);
   }
-
- private:
-  // A lower tier leaves no more free rows than all shards need together.
-  int64_t RowsAtOnce() const { return table_.lower_tier() == nullptr ? 64 : 1; }
-
-  struct Occurrence {
-    const KeyChunk* chunk;
-    int64_t i, key;
-    int64_t row() const { return chunk->rows[i]; }  // once it was found
-    int64_t times() const { return chunk->TimesOf(i); }
-    // What is trained, and read too.
-    void SetRow(int64_t row) const { SetRow(row, row); }
-    void SetRow(int64_t row, int64_t read) const {
-      chunk->rows[i] = row;
-      if (chunk->reads != nullptr) chunk->reads[i] = read;
-    }
-  };
 
   // Writes the rows of keys that have one, and tells of both kinds.
   template <typename Without, typename With>
@@ -151,47 +202,74 @@ class ShardTask {
   void Touch(int64_t row, int64_t times) {
     if (snapshot_ != nullptr) snapshot_->BeforeWrite(row);
     RowInfo& info = store_.Info(row);
-    info.count = AddToCount(info.count, times);
+    const int64_t decay_steps = table_.options().budget.decay_steps;
+    info.count = AddToCount(DecayedCount(info.count, info.version, step_, decay_steps), times);
     info.version = step_;
     info.clock = store_.clock();
+    store_.SetMinute(row, minute_);
   }
 
   static int64_t AddToCount(int64_t count, int64_t times) {
     return times < kMaxCount - count ? count + times : kMaxCount;
   }
 
+  Status Admit(const std::vector<Occurrence>& without, FreeRows* free, const KeySet* without_place,
+               std::atomic<int64_t>* num_to_lend = nullptr) {
+    return AdmitsAll() ? AdmitAll(without, free, without_place, num_to_lend)
+                       : AdmitOftenSeen(without, free, without_place);
+  }
+
   // Gives every key a row.
-  Status AdmitAll(const std::vector<Occurrence>& occurrences) {
-    FreeRows free(store_, static_cast<int64_t>(occurrences.size()), RowsAtOnce());
+  Status AdmitAll(const std::vector<Occurrence>& occurrences, FreeRows* free,
+                  const KeySet* without_place, std::atomic<int64_t>* num_to_lend) {
+    RowsOfNoKey lent(&table_, num_to_lend);
     for (const Occurrence& seen : occurrences) {
+      if (without_place != nullptr && without_place->count(seen.key) > 0) {
+        seen.SetRow(lent.RowFor(seen.key));
+        continue;
+      }
       const KeyIndex::Entry* entry = EntryOf(seen.key);
-      if (entry == nullptr) entry = Start(&free, seen.key, 0);
+      if (entry == nullptr) entry = Start(free, seen.key, 0);
       if (entry == nullptr) continue;  // the table is full: the key is left as if it had not come
       seen.SetRow(entry->state - 1);
       Touch(entry->state - 1, seen.times());
     }
-    return free.status();
+    return free->status();
   }
 
-  // Gives a row to keys seen often enough. All occurrences are counted before any is decided. As no
-  // key had a row before the call, all are read as keys without one.
-  Status AdmitOftenSeen(const std::vector<Occurrence>& occurrences) {
-    const Admission& admission = table_.options().admission;
-    const bool bloom = admission.kind == Admission::Kind::kBloom;
-    if (!bloom) {
-      for (const Occurrence& seen : occurrences) Count(seen.key, seen.times());
-    }
-    FreeRows free(store_, static_cast<int64_t>(occurrences.size()), RowsAtOnce());
+  // Gives a row to keys seen often enough. As no key had a row before the call, all are read as
+  // keys without one.
+  Status AdmitOftenSeen(const std::vector<Occurrence>& occurrences, FreeRows* free,
+                        const KeySet* without_place) {
     for (const Occurrence& seen : occurrences) {
       const int64_t key = seen.key, read = store_.DefaultRow(key);
       const KeyIndex::Entry* entry = EntryOf(key);
+      const bool has_place = without_place == nullptr || without_place->count(key) == 0;
       if (entry == nullptr || entry->state < 0) {
-        const int64_t count = bloom ? table_.bloom().Count(HostShards::HashOf(key)) : -entry->state;
-        entry = count < admission.min_count ? nullptr : Start(&free, key, count);
+        entry =
+            has_place && IsAdmitted(key, entry) ? Start(free, key, CountOf(key, entry)) : nullptr;
       }
       seen.SetRow(entry == nullptr ? read : entry->state - 1, read);
     }
-    return free.status();
+    return free->status();
+  }
+
+  // How often a key without a row was seen; `entry`: its own, or null.
+  int64_t CountOf(int64_t key, const KeyIndex::Entry* entry) const {
+    if (table_.options().admission.kind == Admission::Kind::kBloom) {
+      return table_.bloom().Count(HostShards::HashOf(key));
+    }
+    return entry == nullptr ? 0 : -entry->state;
+  }
+  bool IsAdmitted(int64_t key, const KeyIndex::Entry* entry) const {
+    return AdmitsAll() || CountOf(key, entry) >= MinCountOf(table_.options().admission, key);
+  }
+
+  // Counts keys without a row, if their counts are exact. All occurrences are counted before any
+  // key is admitted.
+  void CountExactly(const std::vector<Occurrence>& occurrences) {
+    if (table_.options().admission.kind != Admission::Kind::kCounter) return;
+    for (const Occurrence& seen : occurrences) Count(seen.key, seen.times());
   }
 
   void Count(int64_t key, int64_t times) {
@@ -199,6 +277,7 @@ class ShardTask {
     const int64_t state = entry == nullptr ? 0 : entry->state;
     shard_.BeforeChange(key, state);
     SetState(key, -AddToCount(-state, times));
+    if (state == 0 && table_.budget() != nullptr) ++table_.budget()->num_counted;
   }
 
   // Gives the key a row; null: the table is full.
@@ -208,6 +287,8 @@ class ShardTask {
     FreeRows::Unused unused(free, row);
     if (snapshot_ != nullptr) snapshot_->BeforeWrite(row);
     store_.Start(row, key, count, step_);
+    table_.MarkBorn(row, step_);
+    store_.SetMinute(row, minute_);
     const KeyIndex::Entry* entry = SetState(key, row + 1);
     unused.Keep();
     ++num_started_;
@@ -228,6 +309,7 @@ class ShardTask {
   HostShards::Shard& shard_;
   const int s_;
   const int64_t step_;
+  const uint32_t minute_;  // of now; 0: the table keeps no time
   const std::shared_ptr<RowSnapshot> snapshot_;
   int64_t num_started_ = 0;  // rows
 };

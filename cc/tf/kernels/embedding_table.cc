@@ -1,4 +1,7 @@
 // Keyed tables are made and initialized.
+#include <algorithm>
+#include <cmath>
+#include <initializer_list>
 #include <memory>
 #include <string>
 #include <utility>
@@ -84,6 +87,36 @@ KeyType ToKeyType(tensorflow::DataType dtype) {  // the attribute admits no othe
   }
 }
 
+// The share that an attribute of 32 bits stands for: 0.9, not the float next to it.
+double RoundedShare(float share) { return std::round(share * 1e6) / 1e6; }
+
+// Words of the attributes, in the order of the enums.
+int32_t PlaceOf(const std::string& word, std::initializer_list<const char*> words) {
+  const auto at = std::find(words.begin(), words.end(), word);
+  return static_cast<int32_t>(at - words.begin());
+}
+
+absl::Status ReadBudget(OpKernelConstruction* context, Budget* budget) {
+  std::string first, hands_out;
+  float keep;
+  TF_RETURN_IF_ERROR(context->GetAttr("budget_keys", &budget->max_keys));
+  TF_RETURN_IF_ERROR(context->GetAttr("budget_bytes", &budget->max_bytes));
+  TF_RETURN_IF_ERROR(context->GetAttr("budget_keep", &keep));
+  TF_RETURN_IF_ERROR(context->GetAttr("evict_first", &first));
+  TF_RETURN_IF_ERROR(context->GetAttr("decay_steps", &budget->decay_steps));
+  TF_RETURN_IF_ERROR(context->GetAttr("safe_steps", &budget->safe_steps));
+  TF_RETURN_IF_ERROR(context->GetAttr("hands_out", &hands_out));
+  TF_RETURN_IF_ERROR(context->GetAttr("budget_shares", &budget->num_shares));
+  TF_RETURN_IF_ERROR(context->GetAttr("budget_rank", &budget->rank));
+  TF_RETURN_IF_ERROR(context->GetAttr("budget_ranks", &budget->num_ranks));
+  budget->keep = RoundedShare(keep);
+  budget->first =
+      static_cast<EvictFirst>(PlaceOf(first, {"least_recent", "least_frequent", "decayed_frequency",
+                                              "smallest_norm", "score", "earliest"}));
+  budget->hands_out = static_cast<HandsOut>(PlaceOf(hands_out, {"nothing", "keys", "rows"}));
+  return absl::OkStatus();
+}
+
 bool IsInitialized(EmbeddingTableResource* resource) {
   tensorflow::tf_shared_lock lock(*resource->mu());
   return resource->table() != nullptr;
@@ -96,6 +129,7 @@ class InitializeEmbeddingTableOp : public OpKernel {
     std::string distribution, admission;
     tensorflow::DataType dtype, key_dtype;
     int64_t seed;
+    float probability;
     OP_REQUIRES_OK(context, context->GetAttr("dtype", &dtype));
     OP_REQUIRES_OK(context, context->GetAttr("key_dtype", &key_dtype));
     OP_REQUIRES_OK(context, context->GetAttr("dim", &options_.dim));
@@ -109,7 +143,11 @@ class InitializeEmbeddingTableOp : public OpKernel {
     OP_REQUIRES_OK(context, context->GetAttr("num_counters", &options_.admission.num_counters));
     OP_REQUIRES_OK(context, context->GetAttr("num_hashes", &options_.admission.num_hashes));
     OP_REQUIRES_OK(context, context->GetAttr("counter_bytes", &options_.admission.counter_bytes));
+    OP_REQUIRES_OK(context, context->GetAttr("keeps_time", &options_.keeps_time));
+    OP_REQUIRES_OK(context, context->GetAttr("probability", &probability));
+    OP_REQUIRES_OK(context, ReadBudget(context, &options_.budget));
     OP_REQUIRES_OK(context, context->GetAttr("if_needed", &if_needed_));
+    options_.admission.probability = RoundedShare(probability);
     options_.dtype = ToCore(dtype);
     options_.key_type = ToKeyType(key_dtype);
     options_.initial.seed = static_cast<uint64_t>(seed);

@@ -11,6 +11,7 @@
 #include "table/file/save_table.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tf/support/embedding_table_resource.h"
+#include "tf/support/eviction_words.h"
 #include "tf/support/file_systems.h"
 #include "tf/support/guarded_op.h"
 #include "tf/support/resource_locks.h"
@@ -24,11 +25,6 @@ using ::tensorflow::OpKernelContext;
 using ::tensorflow::Tensor;
 using ::tensorflow::TensorShape;
 
-Eviction::Kind ToEviction(const std::string& word) {
-  if (word == "global_step") return Eviction::Kind::kGlobalStep;
-  return word == "l2_weight" ? Eviction::Kind::kL2Weight : Eviction::Kind::kNone;
-}
-
 // Whether a save of changes could name the files of the last full one.
 bool HasFullSave(const FullSave& full, const std::shared_ptr<EmbeddingTable>& table) {
   return full.table.lock() == table &&
@@ -41,20 +37,27 @@ class SnapshotTablesOp : public OpKernel {
  public:
   explicit SnapshotTablesOp(OpKernelConstruction* context) : OpKernel(context) {
     std::vector<std::string> kinds;
-    std::vector<int64_t> steps_to_live;
+    std::vector<int64_t> steps_to_live, minutes_to_live;
     std::vector<float> l2_weights;
     int num_tables;
     OP_REQUIRES_OK(context, context->GetAttr("num_tables", &num_tables));
     OP_REQUIRES_OK(context, context->GetAttr("evictions", &kinds));
     OP_REQUIRES_OK(context, context->GetAttr("steps_to_live", &steps_to_live));
     OP_REQUIRES_OK(context, context->GetAttr("l2_weights", &l2_weights));
+    OP_REQUIRES_OK(context, context->GetAttr("minutes_to_live", &minutes_to_live));
     const size_t count = static_cast<size_t>(num_tables);
-    OP_REQUIRES(
-        context,
-        kinds.size() == count && steps_to_live.size() == count && l2_weights.size() == count,
-        absl::InvalidArgumentError("evictions: expected one per table"));
+    if (minutes_to_live.empty()) minutes_to_live.resize(count);
+    OP_REQUIRES(context,
+                kinds.size() == count && steps_to_live.size() == count &&
+                    l2_weights.size() == count && minutes_to_live.size() == count,
+                absl::InvalidArgumentError("evictions: expected one per table"));
     for (size_t t = 0; t < count; ++t) {
-      evictions_.push_back({ToEviction(kinds[t]), steps_to_live[t], l2_weights[t]});
+      Eviction eviction;
+      OP_REQUIRES(
+          context,
+          ParseEviction(kinds[t], steps_to_live[t], l2_weights[t], minutes_to_live[t], &eviction),
+          absl::InvalidArgumentError("evictions: " + std::string(kEvictionWords) + kinds[t] + "'"));
+      evictions_.push_back(eviction);
     }
   }
 
@@ -114,18 +117,17 @@ class SnapshotTablesOp : public OpKernel {
     TableSaves& saves = resource->saves();
     saves.waiting.reset();
     const std::shared_ptr<EmbeddingTable>& table = resource->table();
-    const bool lacks_step = eviction.kind == Eviction::Kind::kGlobalStep && step < 0;
     auto save = std::make_unique<TableSave>();
     save->id = id;
     save->table = table;
     save->header = HeaderOf(*table);
     save->header.step = step;
-    save->header.changes_only = changes_only && HasFullSave(saves.full, table);
+    save->header.changes_only =
+        changes_only && HasFullSave(saves.full, table) && table->changes()->Has(kSaves);
     // What was saved before is complete by now, or has failed.
     saves.hold.reset();
     if (!save->header.changes_only) saves.full.hold.reset();
-    save->snapshot =
-        table->TakeSnapshot(save->header.changes_only, lacks_step ? Eviction() : eviction, step);
+    save->snapshot = table->TakeSnapshot(save->header.changes_only, eviction, step);
     saves.waiting = std::move(save);
   }
 
@@ -143,7 +145,9 @@ class FullSaveIdOp : public OpKernel {
     OP_REQUIRES_OK(context, context->allocate_output(0, TensorShape({}), &output));
     tensorflow::mutex_lock lock(*resource->mu());
     const FullSave& full = resource->saves().full;
-    const uint64_t id = HasFullSave(full, resource->table()) ? full.id : 0;
+    const bool can_add =
+        HasFullSave(full, resource->table()) && resource->table()->changes()->Has(kSaves);
+    const uint64_t id = can_add ? full.id : 0;
     output->scalar<int64_t>()() = static_cast<int64_t>(id >> 1);
   }
 };

@@ -11,6 +11,7 @@
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tf/support/device.h"
 #include "tf/support/embedding_table_resource.h"
+#include "tf/support/eviction_words.h"
 #include "tf/support/group_attrs.h"
 #include "tf/support/guarded_op.h"
 #include "tf/support/table_op.h"
@@ -166,10 +167,13 @@ class EvictKeysOp : public TableOp {
   explicit EvictKeysOp(OpKernelConstruction* context) : TableOp(context) {
     std::string kind;
     OP_REQUIRES_OK(context, context->GetAttr("kind", &kind));
-    OP_REQUIRES_OK(context, context->GetAttr("steps_to_live", &eviction_.steps_to_live));
-    OP_REQUIRES_OK(context, context->GetAttr("l2_weight", &eviction_.l2_weight));
-    eviction_.kind =
-        kind == "global_step" ? Eviction::Kind::kGlobalStep : Eviction::Kind::kL2Weight;
+    int64_t steps_to_live, minutes_to_live;
+    float l2_weight;
+    OP_REQUIRES_OK(context, context->GetAttr("steps_to_live", &steps_to_live));
+    OP_REQUIRES_OK(context, context->GetAttr("l2_weight", &l2_weight));
+    OP_REQUIRES_OK(context, context->GetAttr("minutes_to_live", &minutes_to_live));
+    OP_REQUIRES(context, ParseEviction(kind, steps_to_live, l2_weight, minutes_to_live, &eviction_),
+                absl::InvalidArgumentError("kind: " + std::string(kEvictionWords) + kind + "'"));
   }
 
  private:

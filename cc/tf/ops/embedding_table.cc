@@ -41,6 +41,20 @@ REGISTER_OP("GroupEmbedding>InitializeEmbeddingTable")
     .Attr("num_counters: int = 0")
     .Attr("num_hashes: int = 0")
     .Attr("counter_bytes: int = 8")
+    .Attr("probability: float = 1")
+    .Attr("keeps_time: bool = false")
+    .Attr("budget_keys: int = 0")
+    .Attr("budget_bytes: int = 0")
+    .Attr("budget_keep: float = 0.9")
+    .Attr(
+        "evict_first: {'least_recent', 'least_frequent', 'decayed_frequency', 'smallest_norm', "
+        "'score', 'earliest'} = 'least_recent'")
+    .Attr("decay_steps: int = 0")
+    .Attr("safe_steps: int = 0")
+    .Attr("hands_out: {'nothing', 'keys', 'rows'} = 'nothing'")
+    .Attr("budget_shares: int = 0")
+    .Attr("budget_rank: int = 0")
+    .Attr("budget_ranks: int = 1")
     .Attr("storage: {'dram', 'dram_ssdhash', 'hbm', 'hbm_dram', 'hbm_dram_ssdhash'} = 'dram'")
     .Attr("max_bytes: int = 0")
     .Attr("lower_max_bytes: int = 0")
@@ -59,8 +73,12 @@ key_dtype: of the keys, which the table's files name.
 dim: of the rows.
 distribution, a, b, seed: what a key's row starts as: see cc/table/initial_values.h.
 no_row_value: the constant that a key without a row reads.
-admission, min_count, num_counters, num_hashes, counter_bytes: which keys get a row when they are
-  trained: see Admission in cc/table/table_options.h.
+admission, min_count, num_counters, num_hashes, counter_bytes, probability: which keys get a row when
+  they are trained: see Admission in cc/table/table_options.h.
+keeps_time: whether the minute in which a key was trained last is kept, for evictions by time.
+budget_keys, budget_bytes, budget_keep, evict_first, decay_steps, safe_steps, hands_out,
+  budget_shares, budget_rank, budget_ranks: how many keys it may have, and which go: see Budget in
+  cc/table/budget.h.
 storage: the tiers in which rows lie: host memory, that and disk, the GPU's memory, that and host
   memory, all three.
 max_bytes: the most memory that rows, slots and what is kept of each may take in the first tier; 0:

@@ -29,9 +29,10 @@ REGISTER_OP("GroupEmbedding>SnapshotTables")
     .Input("changes_only: bool")
     .Output("snapshot: int64")
     .Attr("num_tables: int >= 1")
-    .Attr("evictions: list({'none', 'global_step', 'l2_weight'})")
+    .Attr("evictions: list(string)")
     .Attr("steps_to_live: list(int)")
     .Attr("l2_weights: list(float)")
+    .Attr("minutes_to_live: list(int) = []")
     .SetIsStateful()
     .SetShapeFn(ScalarShape)
     .Doc(R"doc(
@@ -42,7 +43,8 @@ steps: [num_tables], the step of each table; -1: none. Host memory.
 changes_only: [num_tables], whether to save only what changed since the last full save. A table
   without one, or whose files are gone, is saved in full. Host memory.
 snapshot: a number for SaveTable.
-evictions, steps_to_live, l2_weights: per table, which keys are evicted first.
+evictions, steps_to_live, l2_weights, minutes_to_live: per table, which keys are evicted first:
+  see EvictKeys; 'none': none.
 )doc");
 
 REGISTER_OP("GroupEmbedding>FullSaveId")

@@ -87,9 +87,10 @@ REGISTER_OP("GroupEmbedding>EvictKeys")
     .Input("table: resource")
     .Input("step: int64")
     .Output("num_erased: int64")
-    .Attr("kind: {'global_step', 'l2_weight'}")
+    .Attr("kind: string")
     .Attr("steps_to_live: int = 0")
     .Attr("l2_weight: float = 0")
+    .Attr("minutes_to_live: int = 0")
     .SetIsStateful()
     .SetShapeFn([](InferenceContext* context) {
       tensorflow::shape_inference::ShapeHandle step;
@@ -103,7 +104,78 @@ Forgets keys that are not worth their memory.
 step: a scalar, the step of now; for 'global_step'.
 num_erased: how many were forgotten.
 kind: 'global_step': keys not trained for more than `steps_to_live` steps, of those whose training
-  had a step. 'l2_weight': keys whose row has a sum of squares, halved, below `l2_weight`.
+  had a step. 'l2_weight': keys whose row has a sum of squares, halved, below `l2_weight`. 'time':
+  keys not trained for more than `minutes_to_live` minutes. Several, joined by '+': keys that any of
+  them names.
+)doc");
+
+REGISTER_OP("GroupEmbedding>BudgetCounts")
+    .Input("table: resource")
+    .Output("max_keys: int64")
+    .Output("evicted: int64")
+    .Output("without_place: int64")
+    .Output("missed: int64")
+    .SetIsStateful()
+    .SetShapeFn([](InferenceContext* context) {
+      for (int i = 0; i < 4; ++i) context->set_output(i, context->Scalar());
+      return absl::OkStatus();
+    })
+    .Doc(R"doc(
+What a table has done to keep its budget. All are 0 for a table without one.
+
+max_keys: how many keys it may have now.
+evicted: keys that were evicted for new ones.
+without_place: how often a new key found no place.
+missed: evicted keys that TakeEvicted was too late for.
+)doc");
+
+REGISTER_OP("GroupEmbedding>TakeEvicted")
+    .Input("table: resource")
+    .Output("keys: int64")
+    .Output("values: dtype")
+    .Output("versions: int64")
+    .Output("frequencies: int64")
+    .Attr("dtype: {float, half, bfloat16}")
+    .Attr("dim: int >= 1")
+    .SetIsStateful()
+    .SetShapeFn([](InferenceContext* context) {
+      int dim;
+      TF_RETURN_IF_ERROR(context->GetAttr("dim", &dim));
+      const auto keys = context->Vector(InferenceContext::kUnknownDim);
+      for (const int i : {0, 2, 3}) context->set_output(i, keys);
+      context->set_output(1, context->Matrix(InferenceContext::kUnknownDim, dim));
+      return absl::OkStatus();
+    })
+    .Doc(R"doc(
+The keys that a table's budget has evicted since the last call.
+
+keys: [n], in any order.
+values: [n, dim], or [0, dim] unless the table hands out rows.
+versions, frequencies: [n], as they were.
+)doc");
+
+REGISTER_OP("GroupEmbedding>SetScores")
+    .Input("table: resource")
+    .Input("keys: int64")
+    .Input("scores: float")
+    .SetIsStateful()
+    .SetShapeFn(tensorflow::shape_inference::NoOutputs)
+    .Doc(R"doc(
+Sets by which score keys are evicted, the lowest first. Keys without a row are left out.
+
+keys: of any shape; of one that comes several times the highest score counts.
+scores: of the shape of keys.
+)doc");
+
+REGISTER_OP("GroupEmbedding>SetTime")
+    .Input("table: resource")
+    .Input("minute: int64")
+    .SetIsStateful()
+    .SetShapeFn(tensorflow::shape_inference::NoOutputs)
+    .Doc(R"doc(
+Sets the time of the table's next batches.
+
+minute: a scalar, minutes since 1970.
 )doc");
 
 REGISTER_OP("GroupEmbedding>WriteAverages")

@@ -19,7 +19,7 @@ absl::Status CheckFollows(const EmbeddingTableResource& resource, EmbeddingTable
   return absl::FailedPreconditionError(
       "table '" + resource.name() +
       "': expected a table whose changes the publisher has followed from its base, got one that "
-      "was made anew; publish a base");
+      "was made anew, or that has evicted more keys since than it remembers; publish a base");
 }
 
 }  // namespace group_embedding

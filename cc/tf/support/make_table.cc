@@ -13,6 +13,11 @@ absl::Status MakeOnGpu(tensorflow::OpKernelContext* context, const StorageAttrs&
                        const TableOptions& options, const void* matrix,
                        std::shared_ptr<EmbeddingTable>* table) {
   const std::string where = "table '" + options.name + "': storage '" + storage.type + "' ";
+  if (options.budget.is_given() || options.keeps_time) {
+    return absl::UnimplementedError(where +
+                                    "has no budget (max_keys, max_bytes) and evicts by no "
+                                    "time; use 'dram' or 'dram_ssdhash'");
+  }
 #if GOOGLE_CUDA
   if (context->op_device_context() == nullptr) {
     return absl::InvalidArgumentError(where + "is made on a GPU; place its handle on one");

@@ -2,6 +2,8 @@
 
 #include <pybind11/stl.h>
 
+#include <map>
+
 #include "python/array.h"
 #include "python/run.h"
 
@@ -69,8 +71,12 @@ TableOptions MakeTableOptions(const std::string& name, int32_t dim, const std::s
   options.initial = {static_cast<Distribution>(index("distribution", kDistributions, distribution)),
                      a, b, seed, 0};
   options.no_row_value = no_row_value;
-  options.admission = {static_cast<Admission::Kind>(index("admission", kAdmissions, admission)),
-                       min_count, num_counters, num_hashes, counter_bytes};
+  Admission& filter = options.admission;
+  filter.kind = static_cast<Admission::Kind>(index("admission", kAdmissions, admission));
+  filter.min_count = min_count;
+  filter.num_counters = num_counters;
+  filter.num_hashes = num_hashes;
+  filter.counter_bytes = counter_bytes;
   options.max_bytes = max_bytes;
   return options;
 }
@@ -200,14 +206,9 @@ std::unique_ptr<PySnapshot> PyHostTable::TakeSnapshot(bool changes_only, const E
   return std::make_unique<PySnapshot>(table_->TakeSnapshot(changes_only, eviction, step));
 }
 
-py::dict PySnapshot::Read(int64_t begin, int64_t end) {
-  KeyedRows rows;
-  {
-    py::gil_scoped_release release;
-    snapshot_->Read(begin, end, &rows);
-  }
-  Require(snapshot_->status());
-  const EmbeddingTable& table = snapshot_->table();
+namespace {
+
+py::dict DictOf(const KeyedRows& rows, const EmbeddingTable& table) {
   py::list slots;
   for (size_t s = 0; s < rows.slots.size(); ++s) {
     const SlotOptions& slot = table.slots()[s];
@@ -219,16 +220,66 @@ py::dict PySnapshot::Read(int64_t begin, int64_t end) {
                   "slots"_a = slots);
 }
 
+}  // namespace
+
+py::dict PySnapshot::Read(int64_t begin, int64_t end) {
+  KeyedRows rows;
+  {
+    py::gil_scoped_release release;
+    snapshot_->Read(begin, end, &rows);
+  }
+  Require(snapshot_->status());
+  return DictOf(rows, snapshot_->table());
+}
+
+namespace {
+
+Budget MakeBudget(int64_t max_keys, int64_t max_bytes, double keep, const std::string& evict,
+                  int64_t decay_steps, int64_t safe_steps, const std::string& hands_out,
+                  int64_t num_shares, int64_t rank, int64_t num_ranks) {
+  static const std::map<std::string, EvictFirst> kFirst = {
+      {"least_recent", EvictFirst::kLeastRecent},
+      {"least_frequent", EvictFirst::kLeastFrequent},
+      {"decayed_frequency", EvictFirst::kDecayedFrequency},
+      {"smallest_norm", EvictFirst::kSmallestNorm},
+      {"score", EvictFirst::kLowestScore},
+      {"earliest", EvictFirst::kEarliest}};
+  static const std::map<std::string, HandsOut> kHandsOut = {
+      {"nothing", HandsOut::kNothing}, {"keys", HandsOut::kKeys}, {"rows", HandsOut::kRows}};
+  Budget budget;
+  budget.max_keys = max_keys;
+  budget.max_bytes = max_bytes;
+  budget.keep = keep;
+  budget.first = kFirst.at(evict);
+  budget.decay_steps = decay_steps;
+  budget.safe_steps = safe_steps;
+  budget.hands_out = kHandsOut.at(hands_out);
+  budget.num_shares = num_shares;
+  budget.rank = rank;
+  budget.num_ranks = num_ranks;
+  return budget;
+}
+
+}  // namespace
+
 py::array PySnapshot::Erased() const { return Copy(snapshot_->erased()); }
 
 py::array PySnapshot::Evicted() const { return Copy(snapshot_->evicted()); }
 
 Eviction EvictionOf(py::handle given) {
-  if (given.is_none()) return {};
+  Eviction eviction;
+  if (given.is_none()) return eviction;
   if (given.contains("l2_weight")) {
-    return {Eviction::Kind::kL2Weight, 0, given["l2_weight"].cast<float>()};
+    eviction.Add(Eviction::Kind::kL2Weight).l2_weight = given["l2_weight"].cast<float>();
   }
-  return {Eviction::Kind::kGlobalStep, given["steps_to_live"].cast<int64_t>(), 0};
+  if (given.contains("steps_to_live")) {
+    eviction.Add(Eviction::Kind::kGlobalStep).steps_to_live =
+        given["steps_to_live"].cast<int64_t>();
+  }
+  if (given.contains("minutes_to_live")) {
+    eviction.Add(Eviction::Kind::kTime).minutes_to_live = given["minutes_to_live"].cast<int64_t>();
+  }
+  return eviction;
 }
 
 CacheStrategy ParseCacheStrategy(const std::string& word) {
@@ -268,6 +319,10 @@ Args:
                  return DiskTierOptions{path, max_bytes, ParseCacheStrategy(cache_strategy)};
                }),
            py::kw_only(), "path"_a = "", "max_bytes"_a = 0, "cache_strategy"_a = "least_frequent");
+  py::class_<Budget>(m, "Budget", "The budget of a table, as of cc/table/budget.h.")
+      .def(py::init(&MakeBudget), py::kw_only(), "max_keys"_a = 0, "max_bytes"_a = 0,
+           "keep"_a = 0.9, "evict"_a = "least_recent", "decay_steps"_a = 0, "safe_steps"_a = 0,
+           "hands_out"_a = "nothing", "num_shares"_a = 0, "rank"_a = 0, "num_ranks"_a = 1);
   py::class_<PyHostTable>(m, "HostTable", R"(A table in host memory whose rows are found by key.
 
 Args:
@@ -279,24 +334,29 @@ Args:
   admission: 'all', or keys seen min_count times, by 'counter' or 'bloom' (of num_counters counters
     of counter_bytes bytes, num_hashes per key).
   max_bytes: of rows, slots and what is kept of each; 0: as much as there is.
-  disk: None, or the DiskTier of a table that keeps on disk what is beyond max_bytes.)")
+  disk: None, or the DiskTier of a table that keeps on disk what is beyond max_bytes.
+  budget: None, or a Budget.)")
       .def(py::init([](int32_t dim, const std::string& dtype, py::object matrix,
                        const std::string& distribution, float a, float b, uint64_t seed,
                        float no_row_value, const std::string& admission, int64_t min_count,
                        int64_t num_counters, int32_t num_hashes, int32_t counter_bytes,
                        int64_t max_bytes, const DiskTierOptions* disk, const std::string& name,
-                       int num_threads) {
-             const TableOptions options =
+                       int num_threads, const Budget* budget, bool keeps_time, double probability) {
+             TableOptions options =
                  MakeTableOptions(name, dim, dtype, matrix.is_none() ? distribution : "matrix", a,
                                   b, seed, no_row_value, admission, min_count, num_counters,
                                   num_hashes, counter_bytes, max_bytes);
+             if (budget != nullptr) options.budget = *budget;
+             options.keeps_time = keeps_time;
+             options.admission.probability = probability;
              return std::make_unique<PyHostTable>(options, disk, std::move(matrix), num_threads);
            }),
            py::kw_only(), "dim"_a, "dtype"_a = "float32", "matrix"_a = py::none(),
            "distribution"_a = "constant", "a"_a = 0.0f, "b"_a = 0.0f, "seed"_a = 0,
            "no_row_value"_a = 0.0f, "admission"_a = "all", "min_count"_a = 0, "num_counters"_a = 0,
            "num_hashes"_a = 0, "counter_bytes"_a = 8, "max_bytes"_a = 0, "disk"_a = py::none(),
-           "name"_a = "table", "num_threads"_a = 1)
+           "name"_a = "table", "num_threads"_a = 1, "budget"_a = py::none(), "keeps_time"_a = false,
+           "probability"_a = 1.0)
       .def("locate", &PyHostTable::Locate, "keys"_a, py::kw_only(), "train"_a = false,
            "step"_a = -1, "batch"_a = 0,
            "Row numbers of keys, held for the batch; with train, keys are counted and get rows.")
@@ -321,12 +381,48 @@ Args:
           },
           "steps_to_live"_a, "step"_a, "Erases keys not trained for longer; how many.")
       .def(
+          "evict",
+          [](PyHostTable& table, py::object evict, int64_t step) {
+            return table.Evict(EvictionOf(evict), step);
+          },
+          "evict"_a, "step"_a = -1, "As of snapshot; how many.")
+      .def(
           "evict_small",
           [](PyHostTable& table, float l2_weight) {
             return table.Evict({Eviction::Kind::kL2Weight, 0, l2_weight}, -1);
           },
           "l2_weight"_a, "Erases keys whose row has a smaller sum of squares / 2; how many.")
       .def("clear", [](PyHostTable& table) { table.get().Clear(); })
+      .def(
+          "budget_counts",
+          [](PyHostTable& table) {
+            const BudgetCounts counts = table.get().budget_counts();
+            return py::dict("max_keys"_a = counts.max_keys, "evicted"_a = counts.num_evicted,
+                            "without_place"_a = counts.num_without_place,
+                            "missed"_a = counts.num_missed);
+          },
+          "What the table has done to keep its budget.")
+      .def(
+          "take_evicted",
+          [](PyHostTable& table) {
+            KeyedRows rows;
+            table.get().TakeEvicted(&rows);
+            return DictOf(rows, table.get());
+          },
+          "{keys, counts, versions, values} of keys evicted since the last call.")
+      .def(
+          "set_scores",
+          [](PyHostTable& table, const PyHostTable::Keys& keys,
+             const py::array_t<float, py::array::c_style | py::array::forcecast>& scores) {
+            RequireCount("scores", keys.size(), scores.size());
+            Require(table.get().SetScores(keys.data(), keys.size(), scores.data()));
+          },
+          "keys"_a, "scores"_a, "Of keys that have a row.")
+      .def(
+          "set_time",
+          [](PyHostTable& table, int64_t minute) { Require(table.get().SetTime(minute)); },
+          "minute"_a)
+      .def("num_erased", [](PyHostTable& t) { return t.get().changes()->num_erased(); })
       .def("set_admission", &PyHostTable::SetAdmission, "state"_a, "As Snapshot.admission.")
       .def(
           "snapshot",
@@ -335,7 +431,9 @@ Args:
           },
           "changes_only"_a = false, py::kw_only(), "evict"_a = py::none(), "step"_a = -1,
           py::keep_alive<0, 1>(),
-          "evict: {'steps_to_live': ...} or {'l2_weight': ...}: what goes at that instant.")
+          "evict: {'steps_to_live', 'l2_weight', 'minutes_to_live'}, those that are given: what "
+          "goes "
+          "at that instant.")
       .def("before_write", &PyHostTable::BeforeWrite, "rows"_a)
       .def("begin_batch", [](PyHostTable& table) { return table.get().BeginBatch(); })
       .def("end_batch", [](PyHostTable& table, int64_t batch) { table.get().EndBatch(batch); })

@@ -26,7 +26,7 @@ std::vector<int64_t> Integers(pybind11::handle object);
 KeyedRows KeyedRowsOf(const pybind11::dict& given, const EmbeddingTable& table);
 AdmissionState AdmissionOf(const pybind11::dict& state);
 CacheStrategy ParseCacheStrategy(const std::string& word);
-// None; or {"steps_to_live": ...}, or {"l2_weight": ...}.
+// None; or some of {"steps_to_live": ..., "l2_weight": ..., "minutes_to_live": ...}.
 Eviction EvictionOf(pybind11::handle given);
 
 class PySnapshot {

@@ -62,7 +62,7 @@ def record():
     tf.config.run_functions_eagerly(True)
     try:
         with tf.device("/CPU:0"):
-            for program in (_variables, _keyed_tables, _saves, _publishes, _exchange):
+            for program in (_variables, _keyed_tables, _budgets, _saves, _publishes, _exchange):
                 program()
     finally:
         op_callbacks.clear_op_callbacks()
@@ -206,6 +206,25 @@ def _keyed_tables():
     library().evict_keys(
         table=table.table_handle, step=tf.constant(5, tf.int64), kind="global_step", steps_to_live=3
     )
+
+
+def _budgets():
+    """A table that is full evicts by score, and by the minute."""
+    table = ge.keyed_table(
+        "hostile_full", 2, max_keys=3, budget_of="rank", evict="score", evict_after_minutes=5,
+        hand_out="rows",
+    )  # fmt: skip
+    handle, lib = table.table_handle, library()
+    optimizer = ge.optimizers.wrap(tf.keras.optimizers.SGD(0.1))
+    for first in (0, 2):
+        lib.set_time(table=handle, minute=tf.constant(1000 + first, tf.int64))
+        with tf.GradientTape() as tape:
+            (rows,) = ge.lookup([table], [tf.range(first, first + 3, dtype=tf.int64)])
+            loss = tf.reduce_sum(rows)
+        optimizer.apply_gradients([(tape.gradient(loss, table), table)])
+        lib.set_scores(table=handle, keys=tf.range(3, dtype=tf.int64), scores=[3.0, 1.0, 2.0])
+    lib.budget_counts(table=handle)
+    lib.take_evicted(table=handle, dtype=tf.float32, dim=2)
 
 
 def _saves():

@@ -1,0 +1,50 @@
+// BudgetBytes: how many keys a table in host memory may have so that it never takes more bytes than
+// its budget, whatever happens.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "table/host/bloom_counters.h"
+#include "table/host/key_index.h"
+#include "table/large_pages.h"
+#include "table/lowest_keys.h"
+#include "table/table_options.h"
+
+namespace group_embedding {
+
+class BudgetBytes {
+ public:
+  // bytes_per_row: with its slots and its RowInfo.
+  BudgetBytes(const TableOptions& options, int64_t bytes_per_row, size_t num_slots) {
+    const bool has_counts = options.admission.kind == Admission::Kind::kCounter;
+    // Rows that no key has yet, or any more: an eighth. Indexes: entries of 16 bytes, in parts that
+    // double when 0.4 to 0.7 of them are taken; 64 bytes a key on average over the shards. A row
+    // that is free has its number in a list. While keys are chosen to go, two candidates for each.
+    per_key_ = bytes_per_row * 9 / 8 + kIndexBytes * (has_counts ? 2 : 1) +
+               2 * static_cast<int64_t>(sizeof(int64_t)) + kLogBytes +
+               (options.budget.hands_out == HandsOut::kNothing ? 0 : 3 * (bytes_per_row / 8)) +
+               static_cast<int64_t>(2 * (1 - options.budget.keep) * sizeof(EvictionCandidate));
+    // Of each array a page that is not full, and one that is touched ahead; of growing parts of
+    // indexes the former ones; the parts of lists that threads make.
+    fixed_ = static_cast<int64_t>(2 + num_slots) * 2 * kLargePage + 6 * kLargePage +
+             options.initial.matrix_rows * bytes_per_row;
+    if (options.admission.kind == Admission::Kind::kBloom) {
+      fixed_ += options.admission.num_counters * options.admission.counter_bytes;
+    }
+  }
+
+  int64_t NumKeys(int64_t max_bytes) const {
+    return std::max<int64_t>(0, max_bytes - fixed_) / per_key_;
+  }
+  // The rows beside those of keys.
+  static int64_t MoreRows(int64_t num_keys) { return num_keys / 8; }
+
+ private:
+  static constexpr int64_t kIndexBytes = 64;
+  static constexpr int64_t kLogBytes = 12;  // of half a key that was erased, in a list that doubles
+
+  int64_t per_key_, fixed_;
+};
+
+}  // namespace group_embedding

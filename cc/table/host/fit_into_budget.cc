@@ -1,0 +1,87 @@
+// Rows that are given to a table with a budget: the lowest of these and of its own go.
+#include <algorithm>
+#include <functional>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+#include "table/complete_rows.h"
+#include "table/host/order_of_row.h"
+
+namespace group_embedding {
+
+Status HostShards::FitIntoBudget(const KeyedRowsView& given, KeyedRows* kept, bool* is_changed) {
+  *is_changed = false;
+  if (budget_ == nullptr || given.num_keys == 0) return {};
+  const Budget& budget = options().budget;
+  std::vector<KeyInfo> infos(given.num_keys);
+  Status status = Describe(given.keys, given.num_keys, infos.data());
+  if (!status.ok()) return status;
+  std::unordered_map<int64_t, int64_t> new_keys;  // and where they come last
+  std::unordered_set<int64_t> all;
+  for (int64_t i = 0; i < given.num_keys; ++i) {
+    all.insert(given.keys[i]);
+    if (infos[i].tier == kNoTier) new_keys[given.keys[i]] = i;
+  }
+  const int64_t table_keys = BudgetKeys();
+  std::vector<int64_t> num_to_go;
+  status = CountShares(&num_to_go);
+  if (!status.ok()) return status;
+  for (const auto& [key, i] : new_keys) ++num_to_go[budget.ShareOf(key)];
+  for (int64_t s = 0; s < budget.shares_of_rank(); ++s) {
+    const int64_t max_keys = budget.MaxKeysOfShare(s, table_keys);
+    num_to_go[s] = num_to_go[s] <= max_keys ? 0 : num_to_go[s] - budget.NumKept(max_keys, 0);
+    *is_changed = *is_changed || num_to_go[s] > 0;
+  }
+  if (!*is_changed) return {};
+  status = CompleteRows(*this, given, kept);
+  if (!status.ok()) return status;
+  const OrderOfRow order_of(options(), budget_->last_step);
+  std::vector<EvictionCandidate> candidates, lowest;
+  for (const auto& [key, i] : new_keys) {
+    const bool has_score = score_slot_ >= 0 &&
+                           kept->slots.size() > static_cast<size_t>(score_slot_) &&
+                           !kept->slots[score_slot_].empty();
+    const float none = 0;
+    const char* score = has_score ? kept->slots[score_slot_].data() + i * sizeof(float)
+                                  : reinterpret_cast<const char*>(&none);
+    const char* values = kept->values.data() + i * store_.row_bytes();
+    const int64_t version = kept->versions[i];
+    candidates.push_back(
+        {order_of.Order(order_of.Score(kept->counts[i], version, values, score), version, key), key,
+         kNoRow});
+  }
+  status = FindLowest(num_to_go, budget_->last_step, SerialFor, &lowest, candidates, all);
+  if (!status.ok()) return status;
+  std::unordered_set<int64_t> dropped;
+  const auto end = std::remove_if(lowest.begin(), lowest.end(), [&](const auto& candidate) {
+    return new_keys.count(candidate.key) > 0 && dropped.insert(candidate.key).second;
+  });
+  lowest.erase(end, lowest.end());
+  budget_->num_without_place += static_cast<int64_t>(dropped.size());
+  KeepRows(dropped, kept);
+  return EraseLowest(lowest, {}, SerialFor);
+}
+
+// Drops rows of those keys.
+void HostShards::KeepRows(const std::unordered_set<int64_t>& dropped, KeyedRows* rows) const {
+  KeyedRows kept;
+  kept.slots.resize(rows->slots.size());
+  auto append = [](const std::vector<char>& from, size_t i, int64_t bytes, std::vector<char>* to) {
+    if (!from.empty())
+      to->insert(to->end(), from.begin() + i * bytes, from.begin() + (i + 1) * bytes);
+  };
+  for (size_t i = 0; i < rows->keys.size(); ++i) {
+    if (dropped.count(rows->keys[i]) > 0) continue;
+    kept.keys.push_back(rows->keys[i]);
+    kept.counts.push_back(rows->counts[i]);
+    kept.versions.push_back(rows->versions[i]);
+    append(rows->values, i, store_.row_bytes(), &kept.values);
+    for (size_t s = 0; s < rows->slots.size(); ++s) {
+      append(rows->slots[s], i, store_.slot_row_bytes(s), &kept.slots[s]);
+    }
+  }
+  *rows = std::move(kept);
+}
+
+}  // namespace group_embedding

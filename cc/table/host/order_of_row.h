@@ -1,0 +1,64 @@
+// OrderOfRow: where a key of a table in host memory is in the order of eviction.
+#pragma once
+
+#include <cstring>
+#include <type_traits>
+
+#include "core/rows.h"
+#include "table/host/host_shards.h"
+
+namespace group_embedding {
+
+// score, born: the addresses of those slots of a row, in memory or in a record, or null.
+class OrderOfRow {
+ public:
+  OrderOfRow(const TableOptions& options, int64_t step) : options_(options), step_(step) {}
+
+  uint64_t Score(int64_t count, int64_t version, const char* values, const char* score) const {
+    const Budget& budget = options_.budget;
+    switch (budget.first) {
+      case EvictFirst::kLeastRecent:
+        break;
+      case EvictFirst::kLeastFrequent:
+        return static_cast<uint64_t>(count);
+      case EvictFirst::kDecayedFrequency:
+        return static_cast<uint64_t>(DecayedCount(count, version, step_, budget.decay_steps));
+      case EvictFirst::kSmallestNorm:
+        return NormOf(values);
+      case EvictFirst::kEarliest: {
+        uint32_t minute;
+        std::memcpy(&minute, score, sizeof(minute));
+        return minute;
+      }
+      case EvictFirst::kLowestScore: {
+        float number;
+        std::memcpy(&number, score, sizeof(number));
+        return eviction_order::OfFloat(number);
+      }
+    }
+    return eviction_order::OfInteger(version);
+  }
+  EvictionOrder Order(uint64_t score, int64_t version, int64_t key) const {
+    return {score, eviction_order::OfInteger(version), HostShards::HashOf(key)};
+  }
+  bool IsSafeNow(const char* born) const {
+    uint32_t mark;
+    std::memcpy(&mark, born, sizeof(mark));
+    return IsSafe(mark, step_, options_.budget.safe_steps);
+  }
+
+ private:
+  uint64_t NormOf(const char* values) const {
+    uint64_t order = 0;
+    ForDataType(options_.dtype, [&](auto* type) {
+      using T = std::remove_pointer_t<decltype(type)>;
+      order = eviction_order::OfNorm(reinterpret_cast<const T*>(values), options_.dim);
+    });
+    return order;
+  }
+
+  const TableOptions& options_;
+  const int64_t step_;
+};
+
+}  // namespace group_embedding

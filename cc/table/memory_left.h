@@ -1,0 +1,20 @@
+// MemoryLeft: how much memory the system will still give this process.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace group_embedding {
+
+struct MemoryLeft {
+  int64_t bytes;
+  std::string limit;  // what sets it, and how to raise it, in words; empty: the host's memory
+};
+
+// Whether the process's address space is limited (RLIMIT_AS).
+bool AddressesAreLimited();
+
+// The least of what the limits of address space and of the control group leave.
+MemoryLeft FindMemoryLeft();
+
+}  // namespace group_embedding

@@ -1,0 +1,130 @@
+"""A table with a budget as a dict: what it holds after each call, by sorting all keys each time."""
+
+import dataclasses
+import math
+
+import numpy as np
+
+_MASK = (1 << 64) - 1
+
+
+def mix_bits(key):
+    """The hash by which a table finds keys: the finalizer of MurmurHash3."""
+    x = key & _MASK
+    x ^= x >> 33
+    x = x * 0xFF51AFD7ED558CCD & _MASK
+    x ^= x >> 33
+    x = x * 0xC4CEB9FE1A85EC53 & _MASK
+    return x ^ x >> 33
+
+
+def owner_of(key, num_owners):
+    """The rank, or share, of a key: SplitMix64's finalizer, its upper half scaled."""
+    x = (key + 0x9E3779B97F4A7C15) & _MASK
+    x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9 & _MASK
+    x = (x ^ x >> 27) * 0x94D049BB133111EB & _MASK
+    x ^= x >> 31
+    return (x >> 32) * num_owners >> 32
+
+
+@dataclasses.dataclass
+class Row:
+    count: int
+    version: int
+    born: int
+    score: float = 0.0
+    values: tuple = ()
+
+
+class BudgetedDict:
+    """The keys of all ranks.
+
+    Args:
+      max_keys, keep, evict, decay_steps, safe_steps, num_shares: as of `core.Budget`.
+      start: what a key's values are at first, a function of the key.
+    """
+
+    def __init__(
+        self, max_keys, keep=0.9, evict="least_recent", decay_steps=0, safe_steps=0, num_shares=0,
+        start=lambda key: (),
+    ):  # fmt: skip
+        self.max_keys, self.keep, self.evict = max_keys, keep, evict
+        self.decay_steps, self.safe_steps, self.num_shares = decay_steps, safe_steps, num_shares
+        self.start = start
+        self.rows = {}
+        self.evicted = []
+        self.without_place = 0
+
+    def share_of(self, key):
+        return owner_of(key, self.num_shares) if self.num_shares else 0
+
+    def max_of_share(self, share):
+        if not self.num_shares:
+            return self.max_keys
+        return self.max_keys // self.num_shares + (share < self.max_keys % self.num_shares)
+
+    def decayed(self, row, step):
+        if not self.decay_steps or row.version < 0 or step <= row.version:
+            return row.count
+        return row.count >> (step // self.decay_steps - row.version // self.decay_steps)
+
+    def order(self, key, step):
+        row = self.rows[key]
+        score = {
+            "least_recent": row.version,
+            "least_frequent": row.count,
+            "decayed_frequency": self.decayed(row, step),
+            "smallest_norm": math.fsum(x * x for x in row.values),
+            "score": row.score,
+        }[self.evict]
+        return (score, row.version, mix_bits(key))
+
+    def train(self, batch, step):
+        """Trains keys, which may repeat. Returns the keys that are without a place."""
+        new = [key for key in dict.fromkeys(batch) if key not in self.rows]
+        for key in dict.fromkeys(batch):
+            if key in self.rows:
+                row = self.rows[key]
+                row.count = self.decayed(row, step) + batch.count(key)
+                row.version = step
+        without = set()
+        for share in range(self.num_shares or 1):
+            self._train_share(share, [k for k in new if self.share_of(k) == share], batch, step,
+                              without)  # fmt: skip
+        self.without_place += len(without)
+        for key in new:
+            if key not in without:
+                self.rows[key] = Row(batch.count(key), step, step, 0.0, self.start(key))
+        return without
+
+    def _train_share(self, share, new, batch, step, without):
+        most = self.max_of_share(share)
+        keys = [key for key in self.rows if self.share_of(key) == share]
+        if len(keys) + len(new) > most:
+            kept = min(int(self.keep * most), max(0, most - len(new)))
+            going = [
+                key for key in keys
+                if key not in batch and step - self.rows[key].born >= self.safe_steps
+            ]  # fmt: skip
+            going.sort(key=lambda key: self.order(key, step))
+            going = going[: max(0, len(keys) - kept)]
+            for key in going:
+                del self.rows[key]
+            self.evicted += going
+            places = most - (len(keys) - len(going))
+            new = sorted(new, key=mix_bits, reverse=True)
+            without.update(new[max(0, places) :])
+
+
+def content(rows):
+    """What a test compares: {key: (count, version)}."""
+    return {key: (row.count, row.version) for key, row in rows.items()}
+
+
+def zipf_batches(seed, num_batches, size, num_keys, exponent=1.05):
+    """Batches of keys of Zipf's distribution, the most frequent ones spread over all numbers."""
+    random = np.random.default_rng(seed)
+    weights = 1 / np.arange(1, num_keys + 1) ** exponent
+    keys = random.choice(2**40, size=num_keys, replace=False) - 2**39
+    drawn = random.choice(num_keys, size=(num_batches, size), p=weights / weights.sum())
+    return keys[drawn]

@@ -1,0 +1,288 @@
+"""Tables of keys with a budget, trained by wrapped optimizers: against a dict that sorts all its keys,
+and seen from outside the process."""
+
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from support.oracles.budget import BudgetedDict, content, zipf_batches
+
+import group_embedding as ge
+
+DIM = 4
+
+
+def make(tmp_path, name="user", tiers=("dram",), **options):
+    if "disk" in tiers:
+        options.update(tier_bytes=[100 * 96], disk_folder=str(tmp_path))
+    return ge.keyed_table(
+        name, DIM, initializer=tf.ones_initializer(), tiers=tiers, **options
+    )  # fmt: skip
+
+
+def trainer(table):
+    """A function that trains keys, and returns what they read."""
+    optimizer = ge.optimizers.wrap(tf.keras.optimizers.Adagrad(0.5))
+
+    def train(keys):
+        with tf.GradientTape() as tape:
+            (rows,) = ge.lookup([table], [tf.constant(keys, tf.int64)])
+            loss = tf.reduce_sum(rows)
+        optimizer.apply_gradients([(tape.gradient(loss, table), table)])
+        return rows.numpy()
+
+    train.optimizer = optimizer
+    return train
+
+
+def found_in(table):
+    found = table.export()
+    return {
+        int(key): (int(count), int(version))
+        for key, count, version in zip(
+            found.keys.numpy(), found.freqs.numpy(), found.versions.numpy()
+        )
+    }
+
+
+@pytest.mark.parametrize("tiers", [("dram",), ("dram", "disk")], ids="+".join)
+@pytest.mark.parametrize(
+    "policy",
+    [
+        {"evict": "least_recent"},
+        {"evict": "least_frequent", "safe_steps": 2},
+        {"evict": "decayed_frequency", "decay_steps": 3},
+    ],
+    ids=lambda policy: policy["evict"],
+)
+def test_the_lowest_go(tiers, policy, tmp_path):
+    table = make(tmp_path, tiers=tiers, max_keys=80, budget_of="rank", keep_share=0.8, **policy)
+    oracle = BudgetedDict(max_keys=80, keep=0.8, **policy)
+    train = trainer(table)
+
+    for step, batch in enumerate(zipf_batches(seed=9, num_batches=25, size=20, num_keys=300)):
+        train(batch)
+        oracle.train(batch.tolist(), step)
+        assert found_in(table) == content(oracle.rows)
+
+    counts = table.budget_counts()
+    assert int(counts.max_keys) == 80
+    assert int(counts.evicted) == len(oracle.evicted) > 50
+
+
+def test_the_lowest_scores_go(tmp_path):
+    table = make(tmp_path, max_keys=10, budget_of="rank", keep_share=0.5, evict="score")
+    train = trainer(table)
+    train(range(10))
+    table.set_scores(tf.range(10), tf.constant([5, 4, 3, 2, 1, 9, 8, 7, 6, 0], tf.float32))
+
+    train([100])
+
+    assert sorted(found_in(table)) == [0, 5, 6, 7, 8, 100]
+
+
+def test_keys_without_a_place_read_what_they_start_as(tmp_path):
+    table = make(tmp_path, max_keys=30, budget_of="rank", hand_out="rows")
+    train = trainer(table)
+
+    first, second = train(range(100)), train(range(100))
+
+    np.testing.assert_array_equal(first, np.ones([100, DIM]))
+    trained = second[:, 0] != 1
+    assert trained.sum() == 30  # those that had a place have been trained since
+    assert int(table.total_count()) == 30
+    assert int(table.budget_counts().without_place) == 140
+
+
+def test_evicted_rows_are_handed_out(tmp_path):
+    table = make(tmp_path, max_keys=16, budget_of="rank", keep_share=0.5, hand_out="rows")
+    train = trainer(table)
+    train(range(16))
+    expected = ge.lookup([table], [tf.range(8, dtype=tf.int64)])[0].numpy()
+    train(range(8, 16))
+
+    train(range(100, 108))
+    keys, values, versions, freqs = table.take_evicted()
+
+    order = np.argsort(keys)
+    np.testing.assert_array_equal(keys.numpy()[order], range(8))
+    np.testing.assert_array_equal(values.numpy()[order], expected)
+    assert set(versions.numpy()) == {0} and set(freqs.numpy()) == {1}
+    assert len(table.take_evicted().keys) == 0
+
+
+@pytest.mark.parametrize("tiers", [("dram",), ("dram", "disk")], ids="+".join)
+def test_a_checkpoint_in_the_middle_changes_nothing(tiers, tmp_path):
+    policy = {"evict": "least_frequent", "safe_steps": 3}
+    options = {"max_keys": 60, "budget_of": "all", **policy}
+    batches = zipf_batches(seed=4, num_batches=24, size=16, num_keys=200)
+    kept = []
+    for is_restarted in (False, True):
+        table = make(tmp_path, tiers=tiers, **options)
+        train = trainer(table)
+        for batch in batches[:12]:
+            train(batch)
+        if is_restarted:
+            saved = tf.train.Checkpoint(table=table, optimizer=train.optimizer)
+            path = saved.save(str(tmp_path / "save"))
+            table = make(tmp_path, name="again", tiers=tiers, **options)
+            train = trainer(table)
+            tf.train.Checkpoint(table=table, optimizer=train.optimizer).restore(path)
+        for batch in batches[12:]:
+            train(batch)
+        kept.append(found_in(table))
+
+    assert kept[0] == kept[1]
+
+
+def test_the_clock_evicts_by_minutes(tmp_path):
+    table = make(tmp_path, evict_after_minutes=10)
+    train = trainer(table)
+    table.set_time(60_000_000)
+    train([1, 2])
+    table.set_time(60_000_000 + 8 * 60)
+    train([2, 3])
+    table.set_time(60_000_000 + 11 * 60)
+
+    assert int(table.evict()) == 1
+
+    assert sorted(found_in(table)) == [2, 3]
+    table.set_time(60_000_000 + 30 * 60)
+    tf.train.Checkpoint(table=table).save(str(tmp_path / "save"))  # which evicts, too
+    assert found_in(table) == {}
+
+
+def test_several_policies_of_one_table(tmp_path):
+    table = make(tmp_path, evict_after_steps=2, evict_after_minutes=10, evict_below_norm=1.0)
+    table.set_time(60_000_000)
+    trainer(table)([0])
+    table.insert([1, 2, 3], [[9.0] * DIM, [9.0] * DIM, [0.1] * DIM], versions=[9, 1, 9])
+
+    assert int(table.evict(step=9)) == 3  # 0 and 2 by their steps, 3 by its norm
+
+    assert sorted(found_in(table)) == [1]
+
+
+def test_chance_admits_the_same_keys_again(tmp_path):
+    admitted = []
+    for name in ("a", "b"):
+        table = make(tmp_path, name=name, admit_probability=0.3)
+        train = trainer(table)
+        shares = []
+        for _ in range(3):
+            train(range(3000))
+            shares.append(int(table.total_count()) / 3000)
+        admitted.append(sorted(found_in(table)))
+
+        np.testing.assert_allclose(shares, [0.3, 0.51, 0.657], atol=0.03)
+    assert admitted[0] == admitted[1]
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        ({"max_keys": 5}, "expected budget_of to be one of 'rank', 'all', got None"),
+        ({"max_keys": 0, "budget_of": "rank"}, "expected max_keys to be"),
+        ({"max_keys": 9, "max_bytes": 9, "budget_of": "rank"}, "max_keys or max_bytes, got both"),
+        ({"evict": "score"}, "expected max_keys or max_bytes, as evict is given"),
+        ({"keep_share": 1.5}, "expected keep_share up to 1"),
+        ({"max_keys": 9, "budget_of": "all", "evict": "lru"}, "expected evict to be one of"),
+        (
+            {"max_keys": 9, "budget_of": "rank", "decay_steps": 3},
+            "expected evict='decayed_frequency', as decay_steps is given",
+        ),
+        ({"admit_probability": 0}, "expected admit_probability"),
+    ],
+)
+def test_options_that_are_refused(options, message, tmp_path):
+    with pytest.raises(ValueError, match=f"table 'user'.*{message}"):
+        make(tmp_path, **options)
+
+
+def test_a_budget_too_small_is_refused(tmp_path):
+    with pytest.raises(tf.errors.ResourceExhaustedError, match="a budget for at least 24 keys"):
+        make(tmp_path, max_keys=20, budget_of="all")
+    with pytest.raises(tf.errors.ResourceExhaustedError, match="a budget for at least 1 keys"):
+        make(tmp_path, max_bytes=1 << 20, budget_of="rank")
+
+
+def test_scores_and_times_need_a_table_that_has_them(tmp_path):
+    table = make(tmp_path)
+    with pytest.raises(tf.errors.InvalidArgumentError, match="make it with evict='score'"):
+        table.set_scores([1], [1.0])
+    with pytest.raises(tf.errors.InvalidArgumentError, match="evict_after_minutes"):
+        table.set_time(1)
+
+
+MEMORY = """
+import sys
+import numpy as np, tensorflow as tf
+import group_embedding as ge
+
+megabytes, tiers, folder = int(sys.argv[1]), sys.argv[2].split("+"), sys.argv[3]
+tiered = {"tier_bytes": [8 << 20], "disk_folder": folder} if "disk" in tiers else {}
+table = ge.keyed_table(
+    "user", 16, initializer=tf.ones_initializer(), num_initial_rows=1, tiers=tiers,
+    max_bytes=megabytes << 20, budget_of="rank", **tiered)
+def trainer(table):
+    optimizer = ge.optimizers.wrap(tf.keras.optimizers.Adagrad(0.5))
+
+    def train(keys):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(ge.lookup([table], [tf.constant(keys)])[0])
+        optimizer.apply_gradients([(tape.gradient(loss, table), table)])
+
+    return train
+
+train = trainer(table)
+other = ge.keyed_table("warm", 16, initializer=tf.ones_initializer(), num_initial_rows=1)
+warm = trainer(other)
+for _ in range(3):
+    warm(np.arange(8192))
+print("ready", flush=True)
+sys.stdin.readline()
+for step in range(5 * int(table.budget_counts().max_keys) // 8192):
+    train(np.arange(8192) + step * 8192)
+counts = table.budget_counts()
+print(int(counts.max_keys), int(table.total_count()), int(counts.evicted), int(counts.without_place), flush=True)
+sys.stdin.readline()
+"""
+
+
+def resident_bytes(pid):
+    with open(f"/proc/{pid}/smaps_rollup") as file:
+        fields = dict(line.split()[:2] for line in file if line.split()[0].endswith(":"))
+    return int(fields["Rss:"]) * 1024
+
+
+def peak_bytes(pid):
+    with open(f"/proc/{pid}/status") as file:
+        return next(int(line.split()[1]) * 1024 for line in file if line.startswith("VmHWM"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("megabytes", [64, 128])
+def test_memory_seen_from_outside_stays_within_the_bytes(megabytes, tmp_path):
+    command = [sys.executable, "-c", MEMORY, str(megabytes), "dram", str(tmp_path)]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        env={**os.environ, "CUDA_VISIBLE_DEVICES": "-1"},
+    ) as process:  # fmt: skip
+        assert process.stdout.readline() == "ready\n"
+        before = resident_bytes(process.pid)
+        with open(f"/proc/{process.pid}/clear_refs", "w") as file:
+            file.write("5")  # the peak starts anew
+        process.stdin.write("\n")
+        process.stdin.flush()
+        limit, num_keys, evicted, without = map(int, process.stdout.readline().split())
+        grown = peak_bytes(process.pid) - before
+        process.stdin.write("\n")
+
+    assert without == 0
+    assert 0.85 * limit <= num_keys <= limit
+    assert evicted > 3 * limit
+    assert grown <= megabytes << 20
+    assert grown >= 0.4 * (megabytes << 20)  # what is measured is the table
