@@ -99,10 +99,8 @@ class KeyedOptions:
         """Returns the options with `evict_after_steps=steps`, unless they evict keys already, or
         `steps` is None."""
         evicts = self.evict_after_steps is not None or self.evict_below_norm is not None
-        return self if steps is None or evicts else self._with(evict_after_steps=steps)
-
-    def _with(self, **values):
-        return dataclasses.replace(self, **values)
+        keeps = steps is None or evicts
+        return self if keeps else dataclasses.replace(self, evict_after_steps=steps)
 
     def _set(self, **values):
         for name, value in values.items():
