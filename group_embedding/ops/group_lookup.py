@@ -106,13 +106,28 @@ def gradients_of_inputs(op, grads, keyed_tables):
             keyed=keyed,
             **{name: op.get_attr(name) for name in SHARED_ATTRS},
         )
+    # The buffer's gradient is that of its weights part: ids and row splits have none.
+    weight_grad = grad_of.weight_grad if op.get_attr("weighted") else None
+    table_grads = table_gradients(op, grad_of, tables, differentiated)
+    return [*table_grads, weight_grad, None, *[None] * len(keyed_tables)]
+
+
+def table_gradients(op, grad_of, tables, differentiated):
+    """The tf.IndexedSlices of each table; None: no gradient has reached it.
+
+    Args:
+        op: with the attributes of GroupLookup.
+        grad_of: what GroupLookupGrad returned.
+        tables: the op's inputs, which may be one for all tables.
+        differentiated: the features that a gradient has reached.
+    """
+    num_tables, is_keyed = len(op.get_attr("dims")), set(op.get_attr("keyed"))
     table_of_feature = op.get_attr("table_of_feature")
     reached = range(num_tables)
     if not op.get_attr("concat"):
         reached = {table_of_feature[i] for i in differentiated}
     are_packed = len(tables) < num_tables  # no tape asks for the shapes of such tables
-    is_keyed = set(keyed)
-    table_grads = [
+    slices = [
         tf.IndexedSlices(
             grad_of.values[t],
             grad_of.indices[t],
@@ -122,11 +137,7 @@ def gradients_of_inputs(op, grads, keyed_tables):
         else None
         for t in range(num_tables)
     ]
-    # The buffer's gradient is that of its weights part: ids and row splits have none.
-    if not are_packed:
-        table_grads = one_per_table(tables, table_grads)
-    weight_grad = grad_of.weight_grad if op.get_attr("weighted") else None
-    return [*table_grads, weight_grad, None, *[None] * len(keyed_tables)]
+    return slices if are_packed else one_per_table(tables, slices)
 
 
 def one_per_table(tables, gradients):

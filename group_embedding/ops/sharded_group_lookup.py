@@ -15,9 +15,8 @@ from group_embedding.ops import autodiff
 from group_embedding.ops._library import library
 from group_embedding.ops.group_lookup import (
     SHARED_ATTRS,
-    one_per_table,
     samples_with_gradient,
-    shape_of_table,
+    table_gradients,
 )
 from group_embedding.ops.locate_rows import attrs_of_training, steps_of, train
 from group_embedding.ops.order import in_order, let_tables_be_read
@@ -113,22 +112,9 @@ def _sharded_group_lookup_grad(op, *grads):
     )
     sent = in_order(lambda order: send(order=order))
     added = _add_gradients(tables, keyed_tables, keyed, sent, num_ranks, shared)
-    table_of_feature = op.get_attr("table_of_feature")
-    reached = range(num_tables)
-    if not op.get_attr("concat"):
-        reached = {table_of_feature[i] for i in differentiated}
-    is_keyed = set(keyed)
-    table_grads = [
-        tf.IndexedSlices(
-            added.values[t], added.indices[t], shape_of_table(tables[t], t in is_keyed)
-        )
-        if t in reached
-        else None
-        for t in range(num_tables)
-    ]
     weight_grad = sent.weight_grad if op.get_attr("weighted") else None
     return [
-        *one_per_table(tables, table_grads),
+        *table_gradients(op, added, tables, differentiated),
         weight_grad,
         None,
         *[None] * len(keyed),

@@ -140,8 +140,8 @@ class KeyedOptions:
         """Returns the options with `evict_after_steps=steps`, unless they evict keys already, or
         `steps` is None."""
         limits = (self.evict_after_steps, self.evict_after_minutes, self.evict_below_norm)
-        evicts = any(limit is not None for limit in limits)
-        return self if steps is None or evicts else self._with(evict_after_steps=steps)
+        keeps = steps is None or any(limit is not None for limit in limits)
+        return self if keeps else dataclasses.replace(self, evict_after_steps=steps)
 
     @property
     def has_budget(self) -> bool:
@@ -152,9 +152,6 @@ class KeyedOptions:
     def keeps_time(self) -> bool:
         """Whether the table keeps the minute in which each key was trained last."""
         return self.evict_after_minutes is not None or (self.has_budget and self.evict == "earliest")
-
-    def _with(self, **values):
-        return dataclasses.replace(self, **values)
 
     def _set(self, **values):
         for name, value in values.items():

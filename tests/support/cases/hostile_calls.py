@@ -102,12 +102,12 @@ def _served(calls):
 
 
 def _plain(name, value):
-    """bytes for what callbacks have as str."""
+    """Bytes for text, and numbers for types, as graphs have them."""
+    if isinstance(value, (list, tuple)):
+        return name, [_plain(name, one)[1] for one in value]
     if isinstance(value, str):
         return name, value.encode()
-    if isinstance(value, (list, tuple)):
-        return name, [v.encode() if isinstance(v, str) else v for v in value]
-    return name, value
+    return name, value.as_datatype_enum if isinstance(value, tf.DType) else value
 
 
 def _with_defaults(call, op):
