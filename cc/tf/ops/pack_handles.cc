@@ -5,10 +5,13 @@
 namespace group_embedding {
 namespace {
 
+// Types are attributes: what is declared a resource makes an op stateful, and functions run stateful
+// ops even where nobody uses what they make.
 REGISTER_OP("GroupEmbedding>PackHandles")
-    .Input("handles: num_handles * resource")
-    .Output("packed: resource")
-    .Attr("num_handles: int >= 1")
+    .Input("handles: handle_types")
+    .Output("packed: packed_type")
+    .Attr("handle_types: list({resource}) >= 1")
+    .Attr("packed_type: {resource} = DT_RESOURCE")
     .SetShapeFn([](tensorflow::shape_inference::InferenceContext* context) {
       context->set_output(0, context->Vector(context->num_inputs()));
       return absl::OkStatus();
