@@ -13,7 +13,12 @@ from group_embedding.ops._library import library
 from group_embedding.ops.locate_rows import train_located
 from group_embedding.ops.lookup_group import GROUP_ATTRS
 from group_embedding.ops.select_samples import select_samples
-from group_embedding.ops.variable_handles import differentiated_here, is_packed, packed
+from group_embedding.ops.variable_handles import (
+    differentiated_here,
+    is_packed,
+    packed,
+    packed_here,
+)
 
 # A lookup only reads its variables: functions need not put lookups of one table into an order.
 auto_control_deps_utils.register_read_only_resource_op("GroupEmbedding>GroupLookup")
@@ -129,7 +134,7 @@ def _gradients(op, grads, keyed_tables):
         buffer, sizes = select_samples(buffer, sizes, samples, weighted=False)
     with autodiff.after(op):
         made = library().group_lookup_grad(
-            tables=list(op.inputs[:at]),
+            tables=packed_here(op.inputs[:at]),
             batch=buffer,
             sizes=sizes,
             grads=[
@@ -138,7 +143,7 @@ def _gradients(op, grads, keyed_tables):
             ],
             grad_features=differentiated,
             num_tables=len(op.get_attr("dims")),
-            keyed_tables=list(keyed_tables),
+            keyed_tables=packed_here(keyed_tables),
             keyed=keyed,
             **{name: op.get_attr(name) for name in SHARED_ATTRS},
         )

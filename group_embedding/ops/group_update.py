@@ -146,7 +146,9 @@ def _written_inputs(tables, rule):
     take_as_one(_handles_of(tables))
     inputs = {
         "tables": captured_as_one([_writable(table.variable) for table in plain]),
-        "slots": captured_as_one([_writable(table.slots[i]) for table in plain for i in rule_slots]),
+        "slots": captured_as_one(
+            [_writable(table.slots[i]) for table in plain for i in rule_slots]
+        ),
         "hyper": rule.hyper,
         "rule": rule.name,
         "rule_slots": rule_slots,

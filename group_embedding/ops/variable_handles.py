@@ -21,6 +21,7 @@ other tensors of the function stand for variables of a pack.
 
 from __future__ import annotations
 
+import dataclasses
 import weakref
 from collections.abc import Iterator, Sequence
 
@@ -34,10 +35,29 @@ from group_embedding.ops import autodiff
 from group_embedding.ops._library import library
 
 _PACK_OP = "GroupEmbedding>PackHandles"
-# Collection of a function's graph: the outputs of PackHandles whose lookups a tape differentiated.
-_DIFFERENTIATED = "group_embedding_differentiated_packs"
 # {the ids of handles: the tensor of all}; it lives as long as a function that captured it.
 _known_packs: weakref.WeakValueDictionary = weakref.WeakValueDictionary()
+
+
+@dataclasses.dataclass
+class _Packs:
+    """What is known of the PackHandles ops of a function's graph.
+
+    Attributes:
+        captured: the ids of handles that the function captured for such an op first. It captured
+            the others for another reason, such as that the variable is an argument.
+        differentiated: their outputs whose lookups a tape differentiated.
+    """
+
+    captured: set[int] = dataclasses.field(default_factory=set)
+    differentiated: list[tf.Tensor] = dataclasses.field(default_factory=list)
+
+    @staticmethod
+    def of(graph: tf.Graph) -> _Packs:
+        packs = getattr(graph, "_group_embedding_packs", None)
+        if packs is None:
+            packs = graph._group_embedding_packs = _Packs()
+        return packs
 
 
 def captured_as_one(handles: Sequence[tf.Tensor]) -> list[tf.Tensor]:
@@ -53,8 +73,23 @@ def packed(handles: Sequence[tf.Tensor]) -> list[tf.Tensor]:
     handles = list(handles)
     if not _can_be_one(handles):
         return handles
+    graph = tf.compat.v1.get_default_graph()
+    before = {id(outer) for outer, _ in graph.captures}
+    _Packs.of(graph).captured.update(id(handle) for handle in handles if id(handle) not in before)
     with record.stop_recording():
         return [library().pack_handles(handles=handles)]
+
+
+def packed_here(inputs: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+    """The inputs of a lookup as those of an op of the graph at hand, which may be the gradient of a
+    branch or a loop with the lookup: it has the handles, but no tensor that is made inside."""
+    inputs = list(inputs)
+    if not is_packed(inputs) or tf.executing_eagerly() or not _is_made_here(inputs[0]):
+        return inputs
+    pack = inputs[0].op
+    if pack.graph is tf.compat.v1.get_default_graph():
+        return inputs
+    return [library().pack_handles(handles=list(pack.inputs))]
 
 
 def is_packed(inputs: Sequence[tf.Tensor]) -> bool:
@@ -66,7 +101,7 @@ def differentiated_here(op: tf.Operation) -> None:
     """Notes that a tape differentiates a lookup in the graph at hand, which is the lookup's own."""
     graph = tf.compat.v1.get_default_graph()
     if op.graph is graph:
-        graph.get_collection_ref(_DIFFERENTIATED).extend(filter(_is_made_here, op.inputs))
+        _Packs.of(graph).differentiated.extend(filter(_is_made_here, op.inputs))
 
 
 def take_as_one(written: Sequence[tf.Tensor]) -> None:
@@ -77,21 +112,24 @@ def take_as_one(written: Sequence[tf.Tensor]) -> None:
     graph = tf.compat.v1.get_default_graph()
     external = {id(inner): outer for outer, inner in graph.captures}
     written = set(map(id, written))
-    packs = graph.get_collection_ref(_DIFFERENTIATED)
+    packs = _Packs.of(graph)
     left = []
-    for pack in {id(pack): pack for pack in packs if pack.graph is graph}.values():
+    for pack in {id(pack): pack for pack in packs.differentiated}.values():
         handles = [external[id(inner)] for inner in pack.op.inputs]
         if written.isdisjoint(map(id, handles)):
             left.append(pack)
             continue
-        captured = graph.capture(_known_pack(handles))
-        for op in set(pack.consumers()):
-            for i, tensor in enumerate(op.inputs):
-                if tensor is pack:
-                    op._update_input(i, captured)
-        for outer, inner in dict(zip(map(id, handles), zip(handles, pack.op.inputs))).values():
-            _let_go(graph, outer, inner)
-    packs[:] = left
+        _replace(pack, graph.capture(_known_pack(handles)))
+        _let_go(graph, packs.captured, dict(zip(map(id, handles), pack.op.inputs)))
+    packs.differentiated = left
+
+
+def _replace(tensor, other):
+    """Gives all ops that take a tensor another in its place."""
+    for op in set(tensor.consumers()):
+        for i, taken in enumerate(op.inputs):
+            if taken is tensor:
+                op._update_input(i, other)
 
 
 def _can_be_one(handles):
@@ -128,11 +166,23 @@ def _known_pack(handles):
     return pack
 
 
-def _let_go(graph, handle, inner):
-    """The function no longer captures a handle that nothing in it takes."""
-    if all(op.type == _PACK_OP and not autodiff.is_used(op.outputs[0]) for op in inner.consumers()):
-        graph._function_captures.pop(id(handle))
-        graph.inputs[:] = [tensor for tensor in graph.inputs if tensor is not inner]
+def _let_go(graph, captured, inner_of):
+    """The function no longer captures handles, {id: tensor in the function}, that it captured for a
+    pack and that nothing takes."""
+    unused = {
+        id(inner) for handle, inner in inner_of.items() if handle in captured and _is_unused(inner)
+    }
+    for handle, inner in inner_of.items():
+        if id(inner) in unused:
+            graph._function_captures.pop(handle)
+            captured.discard(handle)
+    graph.inputs[:] = [tensor for tensor in graph.inputs if id(tensor) not in unused]
+
+
+def _is_unused(inner):
+    return all(
+        op.type == _PACK_OP and not autodiff.is_used(op.outputs[0]) for op in inner.consumers()
+    )
 
 
 def _resolve_packs(op, reads, writes):
@@ -153,19 +203,26 @@ def _resolve_packs(op, reads, writes):
 
 
 def _alike(graph, pack) -> Iterator[tf.Tensor]:
-    """The tensors of a function's graph that share a variable with a pack."""
+    """The tensors of a function's graph that may share a variable with a pack. What a function is
+    given as an argument may be any variable."""
+    captured = {id(inner): outer for outer, inner in graph.captures}
     if _is_made_here(pack):
-        yield from pack.op.inputs
-        members = {id(inner) for inner in pack.op.inputs}
-        external = {id(inner): id(outer) for outer, inner in graph.captures}
-        handles = {external.get(inner) for inner in members}
+        inner = pack.op.inputs
+        yield from inner
+        handles = {id(captured[id(tensor)]) for tensor in inner if id(tensor) in captured}
     else:
-        outer = next((outer for outer, inner in graph.captures if inner is pack), None)
-        handles = set(map(id, getattr(outer, "_ge_handles", ())))
-    for outer, inner in graph.captures:
-        of_outer = getattr(outer, "_ge_handles", (outer,))
-        if inner is not pack and not handles.isdisjoint(map(id, of_outer)):
-            yield inner
+        handles = _handles_behind(captured.get(id(pack)))
+    for tensor in graph.inputs:
+        if tensor is pack or tensor.dtype != tf.resource:
+            continue
+        outer = captured.get(id(tensor))
+        if outer is None or not handles.isdisjoint(_handles_behind(outer)):
+            yield tensor
+
+
+def _handles_behind(outer):
+    """The ids of the handles that a captured tensor stands for."""
+    return set(map(id, getattr(outer, "_ge_handles", (outer,))))
 
 
 def _is_made_here(tensor):

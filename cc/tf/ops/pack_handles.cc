@@ -1,4 +1,4 @@
-// Handles of many variables as one tensor.
+// The handles of many variables as one.
 #include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/framework/shape_inference.h"
 
@@ -13,14 +13,14 @@ REGISTER_OP("GroupEmbedding>PackHandles")
     .Attr("handle_types: list({resource}) >= 1")
     .Attr("packed_type: {resource} = DT_RESOURCE")
     .SetShapeFn([](tensorflow::shape_inference::InferenceContext* context) {
-      context->set_output(0, context->Vector(context->num_inputs()));
+      context->set_output(0, context->Vector(1));
       return absl::OkStatus();
     })
     .Doc(R"doc(
-Makes one tensor of the handles of many variables. Ops of this library take it in place of a list.
+Makes one handle of the handles of many variables. Ops of this library take it in place of a list.
 
 handles: scalars.
-packed: [num_handles].
+packed: [1], the handle of a resource that holds the variables.
 )doc");
 
 }  // namespace

@@ -22,8 +22,9 @@ class WrittenVariables {
 
   const std::vector<tensorflow::mutex*>& mutexes() const { return mutexes_; }
 
-  // The variables in the order in which they were added. To be called with `mutexes` locked.
-  tensorflow::Tensor Value(tensorflow::OpKernelContext* context, size_t at) const;
+  // The variables in the order in which they were added. To be called with `mutexes` locked. Valid
+  // until the variable's next call.
+  const tensorflow::Tensor& Value(tensorflow::OpKernelContext* context, size_t at);
 
   // Sees to it that nobody but the variable holds its buffer: a shared one is copied.
   absl::Status MakeWritable(tensorflow::OpKernelContext* context, size_t at, LaterReads reads);
@@ -32,6 +33,7 @@ class WrittenVariables {
   struct Written {
     tensorflow::core::RefCountPtr<tensorflow::Var> variable;  // null: a reference,
     int input;                                                // which is this input of the op
+    tensorflow::Tensor value;                                 // of a reference
   };
   std::vector<Written> written_;
   std::vector<tensorflow::mutex*> mutexes_;
