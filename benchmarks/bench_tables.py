@@ -37,7 +37,7 @@ ROWS, DIM, SAMPLES = 1000, 8, 2
 def parse_arguments():
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--tables", nargs="+", type=int, default=[1, 3, 30, 300, 1000])
-    parser.add_argument("--ways", nargs="+", choices=WAYS, default=list(WAYS))
+    parser.add_argument("--ways", nargs="+", choices=CALLERS, default=list(CALLERS))
     parser.add_argument("--steps", type=int, default=50, help="of one turn")
     parser.add_argument("--turns", type=int, default=7)
     parser.add_argument("--json", default=None)
@@ -176,7 +176,7 @@ def by_captures(num_tables):
     return timed(lambda: call(x).numpy())
 
 
-WAYS = {
+CALLERS = {
     "function": by_function,
     "fit": by_fit,
     "compiled": by_compiled_step,
@@ -186,7 +186,7 @@ WAYS = {
 
 
 def measure(arguments, way):
-    runs = {tables: WAYS[way](tables) for tables in arguments.tables}
+    runs = {tables: CALLERS[way](tables) for tables in arguments.tables}
     wall, cpu = {tables: [] for tables in runs}, {tables: [] for tables in runs}
     for run in runs.values():
         run(5)

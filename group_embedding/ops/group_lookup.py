@@ -121,8 +121,8 @@ class _OfRows(NamedTuple):
 
 
 def _gradients(op, grads, keyed_tables):
-    """What GroupLookupGrad makes of the gradients of a lookup's outputs, and the gradient of the
-    batch's weights."""
+    """Computes the gradients of a lookup's rows by GroupLookupGrad, and that of the batch's
+    weights, from those of its outputs."""
     at = batch_index(op)
     buffer, sizes = op.inputs[at : at + 2]
     keyed = op.get_attr("keyed")

@@ -41,7 +41,7 @@ _known_packs: weakref.WeakValueDictionary = weakref.WeakValueDictionary()
 
 @dataclasses.dataclass
 class _Packs:
-    """What is known of the PackHandles ops of a function's graph.
+    """The PackHandles ops of a function's graph.
 
     Attributes:
         captured: the ids of handles that the function captured for such an op first. It captured
@@ -68,10 +68,11 @@ def captured_as_one(handles: Sequence[tf.Tensor]) -> list[tf.Tensor]:
 
 
 def packed(handles: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-    """Returns the inputs of a lookup for a list of handles, or of tables that are tensors: what
-    `take_as_one` can replace later, where `_can_be_one`; else the list as it is."""
+    """Returns the inputs of a lookup for a list of handles, or of tables that are tensors: under a
+    tape one tensor, which `take_as_one` can replace later, where `_can_be_one`; else the list as it
+    is, such as in functions that serve."""
     handles = list(handles)
-    if not _can_be_one(handles):
+    if not (record.could_possibly_record() and _can_be_one(handles)):
         return handles
     graph = tf.compat.v1.get_default_graph()
     before = {id(outer) for outer, _ in graph.captures}
@@ -111,12 +112,12 @@ def take_as_one(written: Sequence[tf.Tensor]) -> None:
         return
     graph = tf.compat.v1.get_default_graph()
     external = {id(inner): outer for outer, inner in graph.captures}
-    written = set(map(id, written))
+    of_written = set(map(id, written))
     packs = _Packs.of(graph)
     left = []
     for pack in {id(pack): pack for pack in packs.differentiated}.values():
         handles = [external[id(inner)] for inner in pack.op.inputs]
-        if written.isdisjoint(map(id, handles)):
+        if of_written.isdisjoint(map(id, handles)):
             left.append(pack)
             continue
         _replace(pack, graph.capture(_known_pack(handles)))
@@ -133,8 +134,7 @@ def _replace(tensor, other):
 
 
 def _can_be_one(handles):
-    """Whether handles in the function at hand are known beforehand, so that it can capture them as
-    one tensor. A SavedModel wants variables one by one; replicas of a strategy have one each."""
+    """Returns whether the function at hand can capture handles as one tensor. A SavedModel wants variables one by one; replicas of a strategy have one each."""
     return (
         len(handles) > 1
         and _is_function()

@@ -5,8 +5,8 @@
 namespace group_embedding {
 namespace {
 
-// Types are attributes: what is declared a resource makes an op stateful, and functions run stateful
-// ops even where nobody uses what they make.
+// Types are attributes: what is declared a resource makes an op stateful, and functions run
+// stateful ops even where nobody uses what they make.
 REGISTER_OP("GroupEmbedding>PackHandles")
     .Input("handles: handle_types")
     .Output("packed: packed_type")

@@ -117,6 +117,9 @@ absl::Status WrittenTables::Open(OpKernelContext* context, const RuleAttrs& attr
                                       std::to_string(tables.size() * num_slots) + ", got " +
                                       std::to_string(slots.size()));
   }
+  variables_.Reserve(tables.size() + slots.size());
+  tables_.reserve(names.size());
+  updates_.reserve(names.size());
   for (int i = 0; i < tables.size(); ++i) {
     TF_RETURN_IF_ERROR(Find(context, tables, i, names[i]));
   }

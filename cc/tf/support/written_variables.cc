@@ -31,7 +31,7 @@ absl::Status Clone(OpKernelContext* context, const Tensor& from, Tensor* to) {
 }  // namespace
 
 absl::Status WrittenVariables::Add(OpKernelContext* context, const HandleList& list, int i) {
-  Written written = {nullptr, list.input(i), {}};
+  Written written = {nullptr, list.input(i)};
   if (list.is_handle(i)) {
     TF_RETURN_IF_ERROR(list.Find(i, &written.variable));
     mutexes_.push_back(written.variable->mu());
@@ -43,10 +43,10 @@ absl::Status WrittenVariables::Add(OpKernelContext* context, const HandleList& l
 }
 
 const Tensor& WrittenVariables::Value(OpKernelContext* context, size_t at) {
-  Written& written = written_[at];
+  const Written& written = written_[at];
   if (written.variable != nullptr) return *written.variable->tensor();
-  written.value = context->mutable_input(written.input, /*lock_held=*/true);
-  return written.value;
+  references_.push_back(context->mutable_input(written.input, /*lock_held=*/true));
+  return references_.back();
 }
 
 absl::Status WrittenVariables::MakeWritable(OpKernelContext* context, size_t at, LaterReads reads) {
