@@ -28,6 +28,7 @@ COMMANDS = {  # by benchmark, and what is special about a second one of it
     "bench_kernel": "--cpu --workloads onehot26 --alphas 0",
     "bench_publish_served": "--targets kafka --rows 2000 --changed 100 --publishes 2",
     "bench_save": "--rows 2000 --batch 64 --steps 2 --saves 1",
+    "bench_tables": "--tables 2 3 --steps 2 --turns 1",
     "bench_table_cpu": "--keys 3000 --dims 4 --batch 1000 --grow 5000",
     "bench_upload": "memory://bench --rows 2000 --batch 64 --saves 1",
     "bench_train": "--cpu --workloads onehot26 --alphas 0 --rules sgd adam",

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from group_embedding.ops._library import library
-from group_embedding.ops.variable_handles import pack_handles
+from group_embedding.ops.variable_handles import captured_as_one
 
 # The operations of a program: `DenseOp` of cc/optimizer/dense_program.h, in its order.
 OPERATIONS = (
@@ -110,8 +110,8 @@ def dense_update(
         tf.errors.FailedPreconditionError: a variable is not initialized.
     """
     library().dense_update(
-        variables=pack_handles([variable.handle for variable in variables]),
-        slots=pack_handles([slot.handle for slot in slots]),
+        variables=captured_as_one([variable.handle for variable in variables]),
+        slots=captured_as_one([slot.handle for slot in slots]),
         grads=list(grads),
         numbers=numbers,
         program=program.steps,

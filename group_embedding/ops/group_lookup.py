@@ -1,6 +1,7 @@
 """The op that looks up and combines the rows of a group of features, and its gradient."""
 
 import functools
+from typing import NamedTuple
 
 import tensorflow as tf
 from tensorflow.python.eager import record
@@ -12,7 +13,12 @@ from group_embedding.ops._library import library
 from group_embedding.ops.locate_rows import train_located
 from group_embedding.ops.lookup_group import GROUP_ATTRS
 from group_embedding.ops.select_samples import select_samples
-from group_embedding.ops.variable_handles import pack_handles
+from group_embedding.ops.variable_handles import (
+    differentiated_here,
+    is_packed,
+    packed,
+    packed_here,
+)
 
 # A lookup only reads its variables: functions need not put lookups of one table into an order.
 auto_control_deps_utils.register_read_only_resource_op("GroupEmbedding>GroupLookup")
@@ -36,13 +42,13 @@ def group_lookup(group, batch, concat):
     """
     keyed = group.keyed
     handles = [table.tensor() for table in group.tables]
-    inputs = pack_handles(handles)
+    inputs = packed(handles)
     look_up = functools.partial(
         library().group_lookup,
         tables=inputs,
         batch=batch.buffer,
         sizes=batch.sizes,
-        keyed_tables=pack_handles([group.tables[t].keyed.table_handle for t in keyed]),
+        keyed_tables=packed([group.tables[t].keyed.table_handle for t in keyed]),
         keyed=keyed,
         num_outputs=1 if concat else len(group.names),
         concat=concat,
@@ -60,8 +66,10 @@ def _recorded(look_up, handles, buffer):
         outputs = look_up()
 
     def gradient(*grads):
-        grads = _group_lookup_grad(outputs[0].op, *grads)
-        return [*one_per_table(handles, grads[: len(handles)]), grads[len(handles)]]
+        op = outputs[0].op
+        differentiated_here(op)
+        of_rows, weight_grad = _gradients(op, grads, op.inputs[batch_index(op) + 2 :])
+        return [*_of_tables(op, of_rows, handles), weight_grad]
 
     record.record_operation("GroupLookup", outputs, [*handles, buffer], gradient)
     return outputs
@@ -81,8 +89,41 @@ def batch_index(op):
 def gradients_of_inputs(op, grads, keyed_tables):
     """The gradients of a list of tables, and of an op's batch, sizes and keyed_tables, given those
     of its outputs. The op has the attributes of GroupLookup."""
-    num_tables, at = len(op.get_attr("dims")), batch_index(op)
-    tables = list(op.inputs[:at])
+    tables = op.inputs[: batch_index(op)]
+    of_rows, weight_grad = _gradients(op, grads, keyed_tables)
+    if not is_packed(tables):
+        table_grads = _of_tables(op, of_rows, tables)
+    elif tables[0].op.type == "GroupEmbedding>PackHandles":
+        table_grads = [of_rows.indices[0]]  # see _pack_handles_grad
+    else:  # the function updates its tables itself: see variable_handles.take_as_one
+        table_grads = [None]
+    return [*table_grads, weight_grad, None, *[None] * len(keyed_tables)]
+
+
+@tf.RegisterGradient("GroupEmbedding>PackHandles")
+def _pack_handles_grad(op, grad):
+    """The gradients of the tables behind a tensor of handles, which is one lookup's. `grad` is an
+    output of the GroupLookupGrad that computes them."""
+    while grad.op.type == "Identity":
+        grad = grad.op.inputs[0]
+    made, num_tables = grad.op, len(op.inputs)
+    indices, values = made.outputs[:num_tables], made.outputs[num_tables:]
+    reached = _reached(made, made.get_attr("grad_features"))
+    return _of_tables(made, _OfRows(indices, values, reached), op.inputs)
+
+
+class _OfRows(NamedTuple):
+    """The gradients of the rows of a group's tables."""
+
+    indices: list
+    values: list
+    reached: set  # the tables that have a gradient
+
+
+def _gradients(op, grads, keyed_tables):
+    """Computes the gradients of a lookup's rows by GroupLookupGrad, and that of the batch's
+    weights, from those of its outputs."""
+    at = batch_index(op)
     buffer, sizes = op.inputs[at : at + 2]
     keyed = op.get_attr("keyed")
     if keyed:
@@ -92,8 +133,8 @@ def gradients_of_inputs(op, grads, keyed_tables):
     if samples:
         buffer, sizes = select_samples(buffer, sizes, samples, weighted=False)
     with autodiff.after(op):
-        grad_of = library().group_lookup_grad(
-            tables=tables,
+        made = library().group_lookup_grad(
+            tables=packed_here(op.inputs[:at]),
             batch=buffer,
             sizes=sizes,
             grads=[
@@ -101,43 +142,45 @@ def gradients_of_inputs(op, grads, keyed_tables):
                 for i in differentiated
             ],
             grad_features=differentiated,
-            num_tables=num_tables,
-            keyed_tables=list(keyed_tables),
+            num_tables=len(op.get_attr("dims")),
+            keyed_tables=packed_here(keyed_tables),
             keyed=keyed,
             **{name: op.get_attr(name) for name in SHARED_ATTRS},
         )
     # The buffer's gradient is that of its weights part: ids and row splits have none.
-    weight_grad = grad_of.weight_grad if op.get_attr("weighted") else None
-    table_grads = table_gradients(op, grad_of, tables, differentiated)
-    return [*table_grads, weight_grad, None, *[None] * len(keyed_tables)]
+    weight_grad = made.weight_grad if op.get_attr("weighted") else None
+    return _OfRows(made.indices, made.values, _reached(op, differentiated)), weight_grad
 
 
-def table_gradients(op, grad_of, tables, differentiated):
+def _reached(op, differentiated):
+    """The tables whose rows have a gradient where so many features' outputs have one."""
+    if op.get_attr("concat"):
+        return set(range(len(op.get_attr("dims"))))
+    table_of_feature = op.get_attr("table_of_feature")
+    return {table_of_feature[i] for i in differentiated}
+
+
+def table_gradients(op, made, tables, differentiated):
     """The tf.IndexedSlices of each table; None: no gradient has reached it.
 
     Args:
         op: with the attributes of GroupLookup.
-        grad_of: what GroupLookupGrad returned.
-        tables: the op's inputs, which may be one for all tables.
+        made: what GroupLookupGrad returned.
+        tables: the handles of the tables, or the tables.
         differentiated: the features that a gradient has reached.
     """
-    num_tables, is_keyed = len(op.get_attr("dims")), set(op.get_attr("keyed"))
-    table_of_feature = op.get_attr("table_of_feature")
-    reached = range(num_tables)
-    if not op.get_attr("concat"):
-        reached = {table_of_feature[i] for i in differentiated}
-    are_packed = len(tables) < num_tables  # no tape asks for the shapes of such tables
-    slices = [
-        tf.IndexedSlices(
-            grad_of.values[t],
-            grad_of.indices[t],
-            None if are_packed else shape_of_table(tables[t], t in is_keyed),
-        )
-        if t in reached
-        else None
-        for t in range(num_tables)
-    ]
-    return slices if are_packed else one_per_table(tables, slices)
+    of_rows = _OfRows(made.indices, made.values, _reached(op, differentiated))
+    return _of_tables(op, of_rows, tables)
+
+
+def _of_tables(op, of_rows, tables):
+    """The gradient of each table, or None."""
+    keyed = set(op.get_attr("keyed"))
+    grads = [None] * len(tables)
+    for t in of_rows.reached:
+        shape = shape_of_table(tables[t], t in keyed)
+        grads[t] = tf.IndexedSlices(of_rows.values[t], of_rows.indices[t], shape)
+    return one_per_table(tables, grads)
 
 
 def one_per_table(tables, gradients):

@@ -7,7 +7,7 @@ from tensorflow.python.ops import resource_variable_ops
 
 from group_embedding.ops._library import library
 from group_embedding.ops.group_lookup import SHARED_ATTRS, batch_index
-from group_embedding.ops.variable_handles import pack_handles
+from group_embedding.ops.variable_handles import captured_as_one, take_as_one
 
 # The numbers that steer an update: `Hyper` of cc/optimizer/hyper.h.
 HYPER_NAMES = (
@@ -143,14 +143,17 @@ def _written_inputs(tables, rule):
     dtype = _dtype_of(tables[0].variable)
     plain = [table for table in tables if not table.is_keyed]
     rule_slots = [i for i, slot in enumerate(tables[0].slots) if slot is not None]
+    take_as_one(_handles_of(tables))
     inputs = {
-        "tables": pack_handles([_writable(table.variable) for table in plain]),
-        "slots": pack_handles([_writable(table.slots[i]) for table in plain for i in rule_slots]),
+        "tables": captured_as_one([_writable(table.variable) for table in plain]),
+        "slots": captured_as_one(
+            [_writable(table.slots[i]) for table in plain for i in rule_slots]
+        ),
         "hyper": rule.hyper,
         "rule": rule.name,
         "rule_slots": rule_slots,
         "stochastic_rounding": rule.stochastic_rounding and dtype.size == 2,
-        "keyed_tables": pack_handles([t.variable.table_handle for t in tables if t.is_keyed]),
+        "keyed_tables": captured_as_one([t.variable.table_handle for t in tables if t.is_keyed]),
     }
     if len(plain) < len(tables):
         inputs["keyed_slot_names"] = [rule.keyed_slots[i].name for i in rule_slots]
@@ -161,6 +164,13 @@ def _written_inputs(tables, rule):
     elif slots and is_resource(slots[0]):  # a reference has its type
         inputs["slot_dtype"] = _dtype_of(slots[0])
     return inputs
+
+
+def _handles_of(tables):
+    """The handles by which lookups know these tables."""
+    variables = [table.variable for table in tables if is_resource(table.variable)]
+    keyed = [table.variable.table_handle for table in tables if table.is_keyed]
+    return [*(variable.handle for variable in variables), *keyed]
 
 
 def _writable(variable):

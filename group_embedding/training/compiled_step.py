@@ -74,12 +74,9 @@ def make_step(step: Callable[..., Any]) -> Callable[..., Any]:
     """
     compiled = CompiledStep(step)
     function = tf.function(_with_signature(step, compiled), autograph=False, reduce_retracing=True)
-    # Among the ops of another function each table is an input of its own: TensorFlow orders by
-    # these what else reads or writes the table there.
-    inlined = CompiledStep(step, packs_handles=False)
 
     def choose(*args, **kwargs):
-        return (inlined if tf.inside_function() else function)(*args, **kwargs)
+        return (compiled if tf.inside_function() else function)(*args, **kwargs)
 
     call = tf.autograph.experimental.do_not_convert(_with_signature(step, choose))
     call.get_concrete_function = function.get_concrete_function
@@ -102,13 +99,10 @@ class CompiledStep:
 
     Args:
         step: as of `make_step`.
-        packs_handles: whether ops take the handles of all their tables as one input. Nothing else
-            in the graph may then read or write the tables.
     """
 
-    def __init__(self, step, packs_handles=True):
+    def __init__(self, step):
         self._step = step
-        self._packs_handles = packs_handles
         self._name = f"step '{getattr(step, '__name__', type(step).__name__)}'"
         self._splits = []  # (signature, SplitStep); kept as long as functions that call them
 
@@ -149,9 +143,7 @@ class CompiledStep:
         specs = [_spec_of(leaf) for leaf in tf.nest.flatten(arguments)]
         # Not in an init_scope, which would pause the step's gradient tapes.
         concrete = tf.function(traced).get_concrete_function(*specs)
-        return SplitStep(
-            self._name, concrete, traces[id(concrete.graph)], packs_handles=self._packs_handles
-        )
+        return SplitStep(self._name, concrete, traces[id(concrete.graph)])
 
 
 class _Signature:

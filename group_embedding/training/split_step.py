@@ -15,11 +15,9 @@ Over ranks, the average of dense gradients is of level 2 and the update of dense
 from __future__ import annotations
 
 import collections
-import contextlib
 
 import tensorflow as tf
 
-from group_embedding.ops.variable_handles import packing_handles
 from group_embedding.training.compilable_ops import DROPPED, is_compilable, with_functions
 
 # Ops without work of their own, which run where what they wait for runs.
@@ -38,14 +36,12 @@ class SplitStep:
         name: of the step, for messages.
         concrete: the `tf.ConcreteFunction` of the trace.
         trace: its `ops.deferred.Trace`.
-        packs_handles: whether ops take the handles of all their tables as one input.
 
     Raises:
         ValueError: an op that XLA cannot compile stands between ops that it compiles.
     """
 
-    def __init__(self, name, concrete, trace, packs_handles):
-        self._packing = packing_handles if packs_handles else contextlib.nullcontext
+    def __init__(self, name, concrete, trace):
         self._graph, self._calls = concrete.graph, trace.calls
         self._outputs = concrete.structured_outputs
         captured = {id(inner): outer for outer, inner in self._graph.captures}
@@ -97,10 +93,7 @@ class SplitStep:
         )
 
     def _call_deferred(self, call, copy):
-        # The update of a table waits for all that read it, which its packed handles do not tell.
-        before = [] if call.is_lookup else copy.programs
-        with tf.control_dependencies(before), self._packing():
-            results = call.run(*[copy.tensor(t) for t in call.inputs])
+        results = call.run(*[copy.tensor(t) for t in call.inputs])
         copy.tensors.update(zip(map(id, call.outputs), results))
 
     def inputs_of(self, item):
@@ -170,7 +163,6 @@ class SplitStep:
         copy.tensors.update(zip(map(id, outputs), results))
         if results:  # ops outside that wait for one inside wait for the program
             copy.ops.update((op, results[0].op) for op in ops)
-            copy.programs.append(results[0].op)
 
     def _make_program(self, level, ops):
         inside = set(ops)
@@ -273,7 +265,7 @@ class _Copy:
 
     def __init__(self, source, target, captured, keeps_devices=True):
         self._target, self._keeps_devices = target, keeps_devices
-        self.tensors, self.ops, self.programs = dict(captured), {}, []
+        self.tensors, self.ops = dict(captured), {}
         for function in source._functions.values():
             target._add_function_recursive(function)
 

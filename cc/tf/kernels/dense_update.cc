@@ -131,7 +131,7 @@ class DenseUpdateOp : public OpKernel {
     locks.Lock(written.mutexes());
     OpInputList grads;
     OP_REQUIRES_OK(context, context->input_list("grads", &grads));
-    OP_REQUIRES_OK(context, Check(context, written, grads));
+    OP_REQUIRES_OK(context, Check(context, &written, grads));
     std::vector<DenseVariable> variables;
     OP_REQUIRES_OK(context, Open(context, grads, &written, &variables));
     OP_REQUIRES_OK(context, Device::Run(context, program, ToCore(dtype_),
@@ -178,16 +178,16 @@ class DenseUpdateOp : public OpKernel {
   }
 
   // Checks all variables, slots and gradients, before anything is written.
-  absl::Status Check(OpKernelContext* context, const WrittenVariables& written,
+  absl::Status Check(OpKernelContext* context, WrittenVariables* written,
                      const OpInputList& grads) const {
     if (grads.size() != static_cast<int>(num_variables())) {
       return absl::InvalidArgumentError("grads: expected one for each variable");
     }
     for (size_t v = 0; v < num_variables(); ++v) {
-      const TensorShape shape = written.Value(context, index(v, 0)).shape();
+      const TensorShape shape = written->Value(context, index(v, 0)).shape();
       TF_RETURN_IF_ERROR(CheckShape("its gradient", v, grads[v].shape(), shape));
       for (size_t i = 0; i <= num_slots(); ++i) {
-        const Tensor value = written.Value(context, index(v, i));
+        const Tensor& value = written->Value(context, index(v, i));
         if (!value.IsInitialized()) return NotInitialized(names_[v]);
         if (value.dtype() != dtype_) {
           return absl::InvalidArgumentError("variable '" + names_[v] + "' or its slot: expected " +

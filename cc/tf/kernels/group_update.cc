@@ -143,6 +143,8 @@ class GroupUpdateOp : public OpKernel {
   // stay as they are.
   absl::Status Place(const WrittenTables& written, std::vector<Table>* tables,
                      std::vector<TableUpdate>* updates) const {
+    tables->reserve(attrs_.dims.size());
+    updates->reserve(attrs_.dims.size());
     for (size_t t = 0; t < attrs_.dims.size(); ++t) {
       tables->push_back({nullptr, 0, attrs_.dims[t], attrs_.max_norms[t]});
       updates->push_back({});

@@ -98,20 +98,17 @@ absl::Status ReadScalar(tensorflow::OpKernelContext* context, const char* name, 
   return absl::OkStatus();
 }
 
-// The resource that a handle names, element `element` of `num_elements` of input `input` of the op;
-// an error if it is of another type.
+// The resource that a handle, input `input` of the op, names; an error if it is of another type.
 template <typename Resource>
 absl::Status FindResource(tensorflow::OpKernelContext* context, int input,
-                          tensorflow::core::RefCountPtr<Resource>* resource, int64_t element = 0,
-                          int64_t num_elements = 1) {
-  const tensorflow::Tensor& handles = context->input(input);
-  if (handles.dtype() != tensorflow::DT_RESOURCE || handles.NumElements() != num_elements) {
-    return absl::InvalidArgumentError("input " + std::to_string(input) + ": expected " +
-                                      std::to_string(num_elements) + " handles, got " +
-                                      handles.DebugString());
+                          tensorflow::core::RefCountPtr<Resource>* resource) {
+  const tensorflow::Tensor& handle = context->input(input);
+  if (handle.dtype() != tensorflow::DT_RESOURCE || handle.NumElements() != 1) {
+    return absl::InvalidArgumentError("input " + std::to_string(input) +
+                                      ": expected a handle, got " + handle.DebugString());
   }
-  const auto flat = handles.flat<tensorflow::ResourceHandle>();
-  return tensorflow::LookupResource(context, flat(element), resource);
+  return tensorflow::LookupResource(context, handle.flat<tensorflow::ResourceHandle>()(0),
+                                    resource);
 }
 
 // The table that a handle, input `input` of the op, names.

@@ -56,6 +56,7 @@ absl::Status Tables::Read(tensorflow::OpKernelContext* context, const GroupAttrs
                           const std::vector<int32_t>& keyed) {
   TF_RETURN_IF_ERROR(Find(context, attrs, keyed));
   std::vector<tensorflow::mutex*> mutexes;
+  mutexes.reserve(sources_.size());
   for (const Source& source : sources_) {
     if (source.variable) mutexes.push_back(source.variable->mu());
     if (source.keyed) mutexes.push_back(source.keyed->mu());

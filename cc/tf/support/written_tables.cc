@@ -41,8 +41,7 @@ std::string RuleNames() {
 
 // `what()` names the tensor, for errors alone: a step has hundreds of tensors.
 template <typename What>
-absl::Status Check(const Tensor& tensor, const What& what, tensorflow::DataType dtype,
-                   const TensorShape* shape) {
+absl::Status Check(const Tensor& tensor, const What& what, tensorflow::DataType dtype) {
   if (!tensor.IsInitialized()) {
     return absl::FailedPreconditionError(what() +
                                          ": expected an initialized variable; run its initializer");
@@ -50,10 +49,6 @@ absl::Status Check(const Tensor& tensor, const What& what, tensorflow::DataType 
   if (tensor.dtype() != dtype) {
     return absl::InvalidArgumentError(what() + ": expected " + DataTypeString(dtype) + ", got " +
                                       DataTypeString(tensor.dtype()));
-  }
-  if (shape != nullptr && tensor.shape() != *shape) {
-    return absl::InvalidArgumentError(what() + ": expected shape " + shape->DebugString() +
-                                      ", got " + tensor.shape().DebugString());
   }
   if (tensor.dims() != 2 || tensor.dim_size(1) < 1 || tensor.dim_size(1) > kMaxDim) {
     return absl::InvalidArgumentError(
@@ -122,6 +117,9 @@ absl::Status WrittenTables::Open(OpKernelContext* context, const RuleAttrs& attr
                                       std::to_string(tables.size() * num_slots) + ", got " +
                                       std::to_string(slots.size()));
   }
+  variables_.Reserve(tables.size() + slots.size());
+  tables_.reserve(names.size());
+  updates_.reserve(names.size());
   for (int i = 0; i < tables.size(); ++i) {
     TF_RETURN_IF_ERROR(Find(context, tables, i, names[i]));
   }
@@ -147,26 +145,28 @@ absl::Status WrittenTables::Open(OpKernelContext* context, const RuleAttrs& attr
 absl::Status WrittenTables::OpenVariables(OpKernelContext* context, const RuleAttrs& attrs,
                                           int num_tables, const std::vector<std::string>& names) {
   const int num_slots = static_cast<int>(attrs.slots.size());
-  const auto open = [&](int at, const auto& what, tensorflow::DataType dtype,
-                        const TensorShape* shape, Tensor* tensor) -> absl::Status {
-    TF_RETURN_IF_ERROR(Check(variables_.Value(context, at), what, dtype, shape));
-    TF_RETURN_IF_ERROR(variables_.MakeWritable(context, at, LaterReads::kCopy));
-    *tensor = variables_.Value(context, at);
-    return absl::OkStatus();
+  const auto open = [&](int at, const auto& what, tensorflow::DataType dtype) -> absl::Status {
+    TF_RETURN_IF_ERROR(Check(variables_.Value(context, at), what, dtype));
+    return variables_.MakeWritable(context, at, LaterReads::kCopy);
   };
   for (int t = 0; t < num_tables; ++t) {
     const auto what = [&] { return "table '" + names[t] + "'"; };
-    Tensor rows;
-    TF_RETURN_IF_ERROR(open(t, what, attrs.dtype, nullptr, &rows));
-    tables_.push_back({rows.data(), rows.dim_size(0), static_cast<int32_t>(rows.dim_size(1)), 0});
+    TF_RETURN_IF_ERROR(open(t, what, attrs.dtype));
+    const Tensor& rows = variables_.Value(context, t);
+    const int64_t num_rows = rows.dim_size(0), dim = rows.dim_size(1);
+    tables_.push_back({rows.data(), num_rows, static_cast<int32_t>(dim), 0});
     updates_.push_back({rows.data(), {}});
     for (int s = 0; s < num_slots; ++s) {
-      const int i = t * num_slots + s;
+      const int at = num_tables + t * num_slots + s;
+      const int64_t slot_dim = attrs.slots[s] == attrs.row_slot ? 1 : dim;
       const auto what_slot = [&] { return what() + ", slot " + std::to_string(attrs.slots[s]); };
-      const TensorShape slot_shape =
-          attrs.slots[s] == attrs.row_slot ? TensorShape({rows.dim_size(0), 1}) : rows.shape();
-      Tensor slot;
-      TF_RETURN_IF_ERROR(open(num_tables + i, what_slot, attrs.slot_dtype, &slot_shape, &slot));
+      TF_RETURN_IF_ERROR(open(at, what_slot, attrs.slot_dtype));
+      const Tensor& slot = variables_.Value(context, at);
+      if (slot.dim_size(0) != num_rows || slot.dim_size(1) != slot_dim) {
+        return absl::InvalidArgumentError(what_slot() + ": expected shape " +
+                                          TensorShape({num_rows, slot_dim}).DebugString() +
+                                          ", got " + slot.shape().DebugString());
+      }
       updates_.back().slots[attrs.slots[s]] = slot.data();
     }
   }

@@ -42,12 +42,11 @@ absl::Status WrittenVariables::Add(OpKernelContext* context, const HandleList& l
   return absl::OkStatus();
 }
 
-Tensor WrittenVariables::Value(OpKernelContext* context, size_t at) const {
+const Tensor& WrittenVariables::Value(OpKernelContext* context, size_t at) {
   const Written& written = written_[at];
-  if (written.variable == nullptr) {
-    return context->mutable_input(written.input, /*lock_held=*/true);
-  }
-  return *written.variable->tensor();
+  if (written.variable != nullptr) return *written.variable->tensor();
+  references_.push_back(context->mutable_input(written.input, /*lock_held=*/true));
+  return references_.back();
 }
 
 absl::Status WrittenVariables::MakeWritable(OpKernelContext* context, size_t at, LaterReads reads) {

@@ -2,6 +2,7 @@
 // op finds them, locks their mutexes, checks their tensors, and then makes them writable.
 #pragma once
 
+#include <deque>
 #include <vector>
 
 #include "tensorflow/core/framework/op_kernel.h"
@@ -17,13 +18,19 @@ enum class LaterReads { kShare, kCopy };
 
 class WrittenVariables {
  public:
+  // To be called before so many variables are added.
+  void Reserve(size_t size) {
+    written_.reserve(size);
+    mutexes_.reserve(size);
+  }
+
   // Adds element `i` of a list, and returns NotFound if it is not initialized.
   absl::Status Add(tensorflow::OpKernelContext* context, const HandleList& list, int i);
 
   const std::vector<tensorflow::mutex*>& mutexes() const { return mutexes_; }
 
   // The variables in the order in which they were added. To be called with `mutexes` locked.
-  tensorflow::Tensor Value(tensorflow::OpKernelContext* context, size_t at) const;
+  const tensorflow::Tensor& Value(tensorflow::OpKernelContext* context, size_t at);
 
   // Sees to it that nobody but the variable holds its buffer: a shared one is copied.
   absl::Status MakeWritable(tensorflow::OpKernelContext* context, size_t at, LaterReads reads);
@@ -34,6 +41,7 @@ class WrittenVariables {
     int input;                                                // which is this input of the op
   };
   std::vector<Written> written_;
+  std::deque<tensorflow::Tensor> references_;  // the values of references
   std::vector<tensorflow::mutex*> mutexes_;
 };
 
