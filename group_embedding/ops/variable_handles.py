@@ -134,7 +134,8 @@ def _replace(tensor, other):
 
 
 def _can_be_one(handles):
-    """Returns whether the function at hand can capture handles as one tensor. A SavedModel wants variables one by one; replicas of a strategy have one each."""
+    """Returns whether the function at hand can capture handles as one tensor. A SavedModel wants
+    variables one by one; replicas of a strategy have one each."""
     return (
         len(handles) > 1
         and _is_function()

@@ -151,7 +151,9 @@ class KeyedOptions:
     @property
     def keeps_time(self) -> bool:
         """Whether the table keeps the minute in which each key was trained last."""
-        return self.evict_after_minutes is not None or (self.has_budget and self.evict == "earliest")
+        return self.evict_after_minutes is not None or (
+            self.has_budget and self.evict == "earliest"
+        )
 
     def _set(self, **values):
         for name, value in values.items():
