@@ -10,7 +10,7 @@ the steps.
 `round_trips` is half of the longest chain of packets with data, each of which left after the one
 before it had arrived, for each step (see tests/hosts/link.cc). It is counted in a job of 16 samples
 a rank on a link of 100 ms one way, so that all that a rank sends at once leaves before anything
-comes back. `idle_packets` is what the hosts send in a second in which the ranks of this job wait.
+comes back. `idle_packets` is what the hosts send in a second in which the ranks wait.
 
     python benchmarks/bench_hosts.py [--hosts aabb] [--delays 0 1 5 20] [--steps 12]
                                      [--before FILE] [--json FILE] [--plot FILE.png]
@@ -38,7 +38,7 @@ NUM_TABLES, DIM, NUM_KEYS = 4, 32, 200_000
 BATCH_SIZE, IDS_OF_SAMPLE = 1024, 4
 WARM_UP = 8  # steps, in which TCP finds out what the link carries
 COUNT_DELAY, COUNT_SAMPLES, COUNT_STEPS = 100, 16, 4
-IDLE_SECONDS = 10
+IDLE_SECONDS = 5
 TIMEOUT = 300  # seconds
 
 
@@ -88,7 +88,7 @@ class Measured:
     """A job on a link of a delay: `milliseconds` of its steps, and the `Traffic` of these (`steps`)
     and of a while before (`idle`)."""
 
-    def __init__(self, bed, starter, folder, hosts, delay, num_samples, num_steps, dense, idle=0):
+    def __init__(self, bed, starter, folder, hosts, delay, num_samples, num_steps, dense):
         names = sorted(bed.hosts)
         for one in names:
             for other in names[names.index(one) + 1 :]:
@@ -99,7 +99,7 @@ class Measured:
         job.wait_until_all_said("is warm")
         time.sleep(0.5)
         bed.count()
-        time.sleep(idle)
+        time.sleep(IDLE_SECONDS)
         self.idle = bed.count()
         (folder / "go").touch()
         job.wait_until_all_said("is done")
@@ -118,7 +118,6 @@ def measure(bed, starter, folder, arguments, dense):
         COUNT_SAMPLES,
         COUNT_STEPS,
         dense,
-        IDLE_SECONDS,
     )
     rows = []
     for delay in arguments.delays:
@@ -140,7 +139,7 @@ def measure(bed, starter, folder, arguments, dense):
                 "packets": of_delay.steps.packets / arguments.steps,
                 "megabytes": of_delay.steps.bytes / arguments.steps / 1e6,
                 "round_trips": counted.steps.crossings / COUNT_STEPS / 2,
-                "idle_packets": counted.idle.packets / IDLE_SECONDS,
+                "idle_packets": of_delay.idle.packets / IDLE_SECONDS,
             }
         )
     return rows

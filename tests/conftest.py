@@ -65,6 +65,11 @@ def pytest_addoption(parser):
         help="run files, and the tests of each, in a random order; SEED repeats one",
     )
     parser.addoption(
+        "--on-hosts",
+        action="store_true",
+        help="ranks of tests/ranks/exchange are on several hosts: see tests/hosts/host_ranks.py",
+    )
+    parser.addoption(
         "--durations-file",
         type=pathlib.Path,
         default="build/durations.jsonl",

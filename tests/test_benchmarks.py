@@ -9,6 +9,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from hosts.bed import why_not as bed_of_hosts_is_missing
 from support.session.tiers import by_day
 
 from group_embedding.testing import launch, stop
@@ -38,6 +39,8 @@ if HAS_HOROVOD:
         "--ranks 2 --batch 64 --rows 100 --steps 2 --dense 1 --wait 1 --ahead"
     )
 
+if bed_of_hosts_is_missing() is None:
+    COMMANDS["bench_hosts"] = "--delays 0 1 --steps 2"
 
 BY_DAY = ("bench_lookup",)
 

@@ -4,6 +4,7 @@ import contextlib
 import importlib.util
 
 import pytest
+from hosts.host_ranks import ranks_on_hosts
 from support.cases.core_runner import core
 from support.programs.ranks import Ranks
 
@@ -58,9 +59,17 @@ def several_ranks(request):
     return request.getfixturevalue({2: "two_ranks", 3: "three_ranks"}[request.param])
 
 
+@pytest.fixture
+def one_host(request):
+    """For a test of ranks that are on one host."""
+    if request.config.option.on_hosts:
+        pytest.skip("the ranks of this run are on several hosts")
+
+
 @pytest.fixture(scope="session")
 def start_ranks(request):
-    """`with start_ranks(n) as ranks`: n copies of one process, or of horovodrun where GPUs are."""
+    """`with start_ranks(n) as ranks`: n copies of one process, or of horovodrun where GPUs are;
+    with --on-hosts, on several hosts."""
     if importlib.util.find_spec("horovod") is None:
         pytest.skip("Horovod is not installed")
 
@@ -68,12 +77,15 @@ def start_ranks(request):
     def start(num_ranks):
         if 0 < core.num_devices() < num_ranks:
             pytest.skip(f"needs {num_ranks} NVIDIA GPUs, or none")
-        if core.num_devices():
-            made = testing.Ranks(num_ranks)
-        else:
-            made = Ranks(request.getfixturevalue("starter"), num_ranks)
-        with made:
-            _all_ranks.append(made)
+        with contextlib.ExitStack() as stack:
+            if request.config.option.on_hosts:
+                starter = request.getfixturevalue("starter")
+                made = stack.enter_context(ranks_on_hosts(starter, num_ranks))
+            elif core.num_devices():
+                made = testing.Ranks(num_ranks)
+            else:
+                made = Ranks(request.getfixturevalue("starter"), num_ranks)
+            _all_ranks.append(stack.enter_context(made))
             yield made
 
     return start

@@ -269,7 +269,7 @@ def test_memory_beside_gpus_conforms(several_ranks):
     assert several_ranks.run(conform_beside_gpus_on_rank) == [[1, 1]] * several_ranks.num_ranks
 
 
-def test_ranks_that_share_no_memory_say_so_and_are_connected(several_ranks):
+def test_ranks_that_share_no_memory_say_so_and_are_connected(one_host, several_ranks):
     *others, (last, warned) = several_ranks.run(share_no_memory_on_rank)
 
     assert last == "MessageExchange" and others == [(last, [])] * len(others)

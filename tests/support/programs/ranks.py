@@ -265,17 +265,12 @@ class Ranks(testing.Ranks):
         self._temporary = tempfile.TemporaryDirectory()
         self._folder = Path(self._temporary.name)
         self._num_calls = 0
-        arguments = (self._folder, os.getpid())
-        self._job = _Running(
-            Job(
-                self._starter,
-                ["localhost"] * self.num_ranks,
-                self._folder / "job",
-                testing._serve,
-                arguments,
-                timeout=86400,
-            )
-        )
+        self._job = _Running(self._make_job(self._folder))
+
+    def _make_job(self, folder):
+        arguments = folder, os.getpid()
+        where = ["localhost"] * self.num_ranks
+        return Job(self._starter, where, folder / "job", testing._serve, arguments, timeout=86400)
 
 
 class _Running:
