@@ -194,13 +194,20 @@ def _resolve_packs(op, reads, writes):
         reads.clear()
         writes.clear()
         return touched
-    changed = False
-    for resources in (reads, writes):
-        for pack in [tensor for tensor in resources if is_packed([tensor])]:
-            others = [t for t in _alike(op.graph, pack) if t not in reads and t not in writes]
-            resources.update(others)
-            changed = changed or bool(others)
-    return changed
+    if not isinstance(op.graph, func_graph.FuncGraph):
+        return False
+    # TensorFlow takes what is written out of what is read.
+    written = [t for t in _alike_to_packs(op.graph, writes) if t not in writes]
+    writes.update(written)
+    read = [t for t in _alike_to_packs(op.graph, reads) if t not in reads and t not in writes]
+    reads.update(read)
+    return bool(written or read)
+
+
+def _alike_to_packs(graph, resources):
+    """The tensors that may share a variable with the packs among some resources."""
+    packs = [tensor for tensor in resources if is_packed([tensor])]
+    return [tensor for pack in packs for tensor in _alike(graph, pack)]
 
 
 def _alike(graph, pack) -> Iterator[tf.Tensor]:

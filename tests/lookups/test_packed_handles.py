@@ -117,7 +117,8 @@ def test_order_holds_around_functions_branches_and_loops(inside):
     # Given a step in an inner function, a branch or a loop, and reads and writes around it
     def step(tables, ids, optimizer):
         def body():
-            return train(tables, ids, optimizer)
+            total = tf.reduce_sum(tables[0])
+            return total + train(tables, ids, optimizer)
 
         tables[0].assign(tables[0] * 2.0)
         if inside == "function":
