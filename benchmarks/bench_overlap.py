@@ -6,7 +6,7 @@ remote ids over the unique remote ids of the host. Where the ratio is 1, an exch
 Each table has ids by Zipf's law, one for each sample, or those of a data set, whose samples are
 dealt to the ranks in their order. `workload` sums the 26 tables of MLPerf's DCNv2, of at most four
 million rows. Rows belong to ranks by number; hosts are four, so three quarters of the ids are
-remote. Neither a network nor TensorFlow takes part.
+remote. It needs no network and no TensorFlow.
 
     python benchmarks/bench_overlap.py [--ranks 2 8] [--samples 2048 32768] [--rows 100000 10000000]
                                        [--alphas 0 1.05 1.2] [--movielens FOLDER] [--json FILE]

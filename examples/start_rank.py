@@ -101,7 +101,7 @@ def name_of_host(index):
 
 
 def variables(job, address):
-    """What horovodrun sets for a rank."""
+    """Returns the environment variables that horovodrun sets for a rank."""
     host, local_rank = divmod(job.rank, job.ranks_of_host)
     values = {
         "RANK": job.rank,

@@ -10,7 +10,7 @@ from support.programs import ranks
 
 from group_embedding import testing
 
-WHERE = {2: "ab", 3: "abc", 4: "aabb"}  # the host of each rank, by their number
+WHERE = {1: "a", 2: "ab", 3: "abc", 4: "aabb"}  # the host of each rank, by their number
 
 
 class HostRanks(ranks.Ranks):

@@ -144,15 +144,18 @@ def join_by_messages(horovod, timeout):
             _warn(f"rank {without}: {ranks[without]['why_not']}; Horovod's alltoall carries rows")
         return horovod
     try:
-        _join(messages, horovod, this, ranks, timeout)
+        apart = _join(messages, horovod, this, ranks, timeout)
     except OSError:
         messages.close()
         raise
+    if apart:
+        _warn(apart)
     return MessageExchange(messages, has_gpus, timeout)
 
 
 def _join(messages, horovod, this, ranks, timeout):
-    """Maps memory and makes connections to all other ranks."""
+    """Maps memory and makes connections to all other ranks. Returns why a rank of this host is
+    reached by a connection; empty: none is."""
     rank = horovod.rank
     neighbours = [
         n for n, other in enumerate(ranks) if n != rank and other["machine"] == this["machine"]
@@ -166,9 +169,6 @@ def _join(messages, horovod, this, ranks, timeout):
     for other in others:
         if other["why_not"]:
             raise ConnectionError(other["why_not"])
-    if any(ranks[n]["host"][0] == this["host"][0] for n in apart):
-        n, why = next(iter(apart.items()))
-        _warn(f"rank {rank} reaches rank {n} by the network: {why}")
     addresses = {
         n: tuple(other["address"])
         for n, other in enumerate(others)
@@ -179,6 +179,11 @@ def _join(messages, horovod, this, ranks, timeout):
     for one in sockets.values():
         _prepare(one, timeout)
     messages.join(sockets)
+    # Containers with names of their own are hosts, also on one machine.
+    same_name = [n for n in apart if ranks[n]["host"][0] == this["host"][0]]
+    return "".join(
+        f"rank {rank} reaches rank {n} by the network: {apart[n]}" for n in same_name[:1]
+    )
 
 
 def _listen(hosts):
@@ -203,7 +208,7 @@ def _attempt(function, *args):
 def _warn(why):
     warnings.warn(
         f"ranks of one host share no memory, which is slower: {why}",
-        stacklevel=4,  # the caller of enable_distributed_strategy
+        stacklevel=5,  # the caller of enable_distributed_strategy
     )
 
 

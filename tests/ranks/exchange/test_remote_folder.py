@@ -47,7 +47,7 @@ def train_on_rank(environment, *arguments):
     return train(*arguments)
 
 
-def test_two_ranks_go_on_where_two_ended(two_ranks, s3_server, s3_folder, tmp_path):
+def test_two_ranks_go_on_where_two_ended(one_host, two_ranks, s3_server, s3_folder, tmp_path):
     # Given a run of two ranks, kept at a URL
     first = two_ranks.run(
         train_on_rank, s3_server["environment"], s3_folder, str(tmp_path / "a"), 2, timeout=120
