@@ -9,7 +9,6 @@
 #include <cstdint>
 #include <cstring>
 
-#include "core/float16.h"
 #include "core/host_device.h"
 #include "core/owner.h"
 #include "table/initial_values.h"
@@ -125,15 +124,8 @@ GROUP_EMBEDDING_HOST_DEVICE uint64_t OfFloat(float x) {
   return (bits & sign) != 0 ? ~bits : bits | sign;
 }
 
-// Of the square of a row's norm, [dim]. In double the products are exact, so the sum is the same
-// with and without fused multiply-add.
-template <typename T>
-GROUP_EMBEDDING_HOST_DEVICE uint64_t OfNorm(const T* row, int32_t dim) {
-  double sum = 0;
-  for (int32_t j = 0; j < dim; ++j) {
-    const double x = static_cast<double>(ToFloat(row[j]));
-    sum += x * x;
-  }
+// Of the square of a row's norm. NaN is above all numbers.
+GROUP_EMBEDDING_HOST_DEVICE uint64_t OfSquares(double sum) {
   uint64_t bits;
   memcpy(&bits, &sum, sizeof(bits));
   return sum != sum ? ~uint64_t{0} : bits;

@@ -48,13 +48,18 @@ class OrderOfRow {
   }
 
  private:
+  // In double the products are exact, so the sum is the same with and without fused multiply-add.
   uint64_t NormOf(const char* values) const {
-    uint64_t order = 0;
+    double sum = 0;
     ForDataType(options_.dtype, [&](auto* type) {
       using T = std::remove_pointer_t<decltype(type)>;
-      order = eviction_order::OfNorm(reinterpret_cast<const T*>(values), options_.dim);
+      const T* row = reinterpret_cast<const T*>(values);
+      for (int32_t j = 0; j < options_.dim; ++j) {
+        const double x = static_cast<double>(ToFloat(row[j]));
+        sum += x * x;
+      }
     });
-    return order;
+    return eviction_order::OfSquares(sum);
   }
 
   const TableOptions& options_;
