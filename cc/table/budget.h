@@ -28,7 +28,7 @@ enum class EvictFirst : int32_t {
   kEarliest = 5,          // the minute in which the key was trained last, in kTimeSlot
 };
 
-// What is kept of evicted keys for whoever asks (TakeEvicted).
+// What is kept of evicted keys until TakeEvicted.
 enum class HandsOut : int32_t { kNothing = 0, kKeys = 1, kRows = 2 };
 
 struct Budget {
@@ -125,7 +125,7 @@ GROUP_EMBEDDING_HOST_DEVICE uint64_t OfFloat(float x) {
   return (bits & sign) != 0 ? ~bits : bits | sign;
 }
 
-// Of the square of a row's norm, [dim]. In double the products are exact, so the sum is the same
+// The square of a row's norm, [dim]. In double the products are exact, so the sum is the same
 // with and without fused multiply-add.
 template <typename T>
 GROUP_EMBEDDING_HOST_DEVICE uint64_t OfNorm(const T* row, int32_t dim) {

@@ -29,7 +29,9 @@ def table_handle(table_name, in_host_memory):
     )
 
 
-def initialize(table, key_dtype, initial, no_row_value, admission, storage, budget, if_needed=False):
+def initialize(
+    table, key_dtype, initial, no_row_value, admission, storage, budget, if_needed=False
+):
     """Makes the table, empty.
 
     Args:
