@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""A table of keys with a budget on a CPU: what eviction costs a step, and memory over a long stream.
+"""A table of keys with a budget on a CPU: the cost of eviction, and memory over a long stream.
 
 Steps: two tables, one without a budget, are trained by the same batches in turns: a lookup, its
-gradient and Adagrad. Of each batch a share of the keys is new, the others are Zipf's. Times in
+gradient and Adagrad. A share of each batch is new, the others are Zipf's. Times in
 milliseconds, and their ratio.
 
 Stream: keys that come once, so many in all, through one table with a budget; its keys and the

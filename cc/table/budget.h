@@ -27,7 +27,7 @@ enum class EvictFirst : int32_t {
   kEarliest = 5,          // the minute in which the key was trained last, in kTimeSlot
 };
 
-// What is kept of evicted keys for whoever asks (TakeEvicted).
+// What is kept of evicted keys until TakeEvicted.
 enum class HandsOut : int32_t { kNothing = 0, kKeys = 1, kRows = 2 };
 
 struct Budget {

@@ -64,7 +64,7 @@ class LowestKeys {
   EvictionOrder bound_;
 };
 
-// Of each share of a budget; null: nothing is to be found.
+// For each share of a budget; null: nothing is to be found.
 using LowestOfShares = std::vector<std::unique_ptr<LowestKeys>>;
 
 }  // namespace group_embedding

@@ -39,7 +39,7 @@ int64_t StatOf(const std::string& folder, const std::string& name) {
   return 0;
 }
 
-// Of the process's group and all above it; pages of files that were read make room.
+// The least of the process's group and all above it; cached pages of files can be reclaimed.
 int64_t GroupLeft() {
   std::ifstream file("/proc/self/cgroup");
   std::string path;

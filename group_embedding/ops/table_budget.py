@@ -15,7 +15,7 @@ for _name in ("BudgetCounts", "TakeEvicted", "SetScores", "SetTime"):
 
 
 class BudgetCounts(NamedTuple):
-    """What a table has done to keep its budget."""
+    """Counts of evictions, and of new keys without a place."""
 
     max_keys: Any
     evicted: Any

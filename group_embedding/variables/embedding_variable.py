@@ -289,7 +289,7 @@ class EmbeddingVariable(PlaceholderVariable, SavedByName):
             return table_budget.set_time(self.table_handle, minute)
 
     def budget_counts(self) -> table_budget.BudgetCounts:
-        """What the table has done on this rank to keep its budget: four scalars, all 0 without one:
+        """Counts how this rank has kept the table's budget: four scalars, all 0 without one:
         `max_keys`, how many keys it may have; `evicted`, keys that went; `without_place`, how often
         a new key found no place; `missed`, evicted keys that `take_evicted` was too late for."""
         with tf.device(self.device):

@@ -145,12 +145,12 @@ class KeyedOptions:
 
     @property
     def has_budget(self) -> bool:
-        """Whether the number of keys, or of bytes, is limited."""
+        """True if the number of keys, or of bytes, is limited."""
         return self.max_keys is not None or self.max_bytes is not None
 
     @property
     def keeps_time(self) -> bool:
-        """Whether the table keeps the minute in which each key was trained last."""
+        """True if the table keeps the minute in which each key was trained last."""
         return self.evict_after_minutes is not None or (
             self.has_budget and self.evict == "earliest"
         )

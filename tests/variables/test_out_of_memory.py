@@ -152,7 +152,8 @@ print(error.replace(chr(10), " "), flush=True)
 num_keys = [int(table.total_count()) for table in tables]
 row_bytes = 2 * 4 * DIM + 32  # with its slot and what is kept of it
 print(sum(num_keys) * row_bytes / (MEGABYTES << 20), flush=True)
-resource.setrlimit(resource.RLIMIT_AS, (taken() + (64 << 20), resource.RLIM_INFINITY))  # for the rest
+more = 64 << 20  # for what follows
+resource.setrlimit(resource.RLIMIT_AS, (taken() + more, resource.RLIM_INFINITY))
 for table in tables:  # whole, trains known keys, and saves
     before = train(table, np.arange(100))
     assert (train(table, np.arange(100)) < before).all()

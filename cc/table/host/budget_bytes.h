@@ -25,7 +25,7 @@ class BudgetBytes {
                2 * static_cast<int64_t>(sizeof(int64_t)) + kLogBytes +
                (options.budget.hands_out == HandsOut::kNothing ? 0 : 3 * (bytes_per_row / 8)) +
                static_cast<int64_t>(2 * (1 - options.budget.keep) * sizeof(EvictionCandidate));
-    // Of each array a page that is not full, and one that is touched ahead; of growing parts of
+    // For each array a page that is not full, and one that is touched ahead; of growing parts of
     // indexes the former ones; the parts of lists that threads make.
     fixed_ = static_cast<int64_t>(2 + num_slots) * 2 * kLargePage + 6 * kLargePage +
              options.initial.matrix_rows * bytes_per_row;

@@ -11,7 +11,7 @@
 namespace group_embedding {
 
 struct BudgetUse {
-  // Of who trains: held from the count of new keys until they have their rows.
+  // The lock of training: held from the count of new keys until they have their rows.
   std::mutex training;
   std::atomic<int64_t> last_step{-1};  // that was trained
   std::atomic<int64_t> num_evicted{0};

@@ -201,7 +201,7 @@ void HostShards::EraseInShard(const std::vector<EvictionCandidate>& some, Shard*
   shard->num_rows -= static_cast<int64_t>(some.size());
 }
 
-// Keeps what there is of those in memory.
+// Keeps those that are in memory, until TakeEvicted.
 void HostShards::HandOut(const std::vector<EvictionCandidate>& lowest) {
   KeyedRows& rows = budget_->evicted;
   if (static_cast<int64_t>(rows.keys.size()) >= BudgetBytes::MoreRows(BudgetKeys())) {

@@ -23,6 +23,8 @@ Status HostShards::FitIntoBudget(const KeyedRowsView& given, KeyedRows* kept, bo
     all.insert(given.keys[i]);
     if (infos[i].tier == kNoTier) new_keys[given.keys[i]] = i;
   }
+  // A call of its own: rows that the last one located are no longer used.
+  if (lower_tier() != nullptr) lower_tier()->StartLocating();
   const int64_t table_keys = BudgetKeys();
   std::vector<int64_t> num_to_go;
   status = CountShares(&num_to_go);

@@ -172,7 +172,7 @@ class HostShards : public EmbeddingTable, public HostTable {
   void EndBatch(int64_t batch) override { store_.EndBatch(batch); }
 
  protected:
-  // Of who trains a table with a budget.
+  // The lock of training, if the table has a budget.
   std::unique_lock<std::mutex> LockBudget() const;
   int64_t NumKeysInMemory() const;
   Shard& ShardOf(uint64_t hash) const { return shards_[ShardIndex(hash)]; }

@@ -70,12 +70,13 @@ Status RowStore::GrowTo(int64_t num_rows) {
   if (status.ok()) return {};
   return "table '" + options_.name + "' is full at " +
          std::to_string(num_rows_.load() - first_row_) + " rows: " + status.message() +
-         "; give it more memory (tier_bytes), set a budget that evicts keys (max_keys, max_bytes), "
-         "or admit fewer keys (admit_after)";
+         "; give it more memory (tier_bytes, or storage_size of a StorageOption), set a budget "
+         "that "
+         "evicts keys (max_keys, max_bytes), or admit fewer keys (admit_after)";
 }
 
 Status RowStore::GrowArrays(int64_t num_rows) {
-  // The kernel of a control group gives addresses, and kills whoever writes to too many of them.
+  // In a control group addresses are given freely, and a process that writes to too many is killed.
   const int64_t more = (num_rows - usable_rows_) * BytesPerRow();
   if (more > kLargePage && more > FindMemoryLeft().bytes) return "too little memory is left";
   Status status;
@@ -87,7 +88,7 @@ Status RowStore::GrowArrays(int64_t num_rows) {
   return status;
 }
 
-// A sentence for whoever has too little memory.
+// What the table wants, and what is left.
 Status RowStore::WhatIsLeft(int64_t more_rows, const Status& status) const {
   const MemoryLeft left = FindMemoryLeft();
   return "it wants " + std::to_string(more_rows * BytesPerRow()) + " bytes for " +

@@ -112,7 +112,7 @@ REGISTER_KERNEL_BUILDER(Name("GroupEmbedding>SetTime").Device(tensorflow::DEVICE
                         Guarded<SetTimeOp>);
 
 #if GOOGLE_CUDA
-// Of tables on the GPU too, all of it is in host memory.
+// For tables on the GPU too, all of it is in host memory.
 REGISTER_KERNEL_BUILDER(Name("GroupEmbedding>BudgetCounts")
                             .Device(tensorflow::DEVICE_GPU)
                             .HostMemory("max_keys")

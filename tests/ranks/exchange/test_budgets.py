@@ -15,8 +15,7 @@ def batches():
 
 
 def train_on_rank():
-    """{budget_of: the keys of all ranks, {key: (count, version)}, and how many keys this rank had at
-    most}."""
+    """{budget_of: ({key: (count, version)} of all ranks, the most keys that this rank had)}."""
     ge.enable_distributed_strategy()
     num_ranks, rank = exchange.current().num_ranks, exchange.current().rank
     found = {}

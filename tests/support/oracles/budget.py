@@ -31,7 +31,7 @@ def owner_of(key, num_owners):
 class Row:
     count: int
     version: int
-    born: int
+    born: int | None  # None: not known
     score: float = 0.0
     values: tuple = ()
 
@@ -54,6 +54,7 @@ class BudgetedDict:
         self.rows = {}
         self.evicted = []
         self.without_place = 0
+        self.last_step = -1
 
     def share_of(self, key):
         return owner_of(key, self.num_shares) if self.num_shares else 0
@@ -68,8 +69,8 @@ class BudgetedDict:
             return row.count
         return row.count >> (step // self.decay_steps - row.version // self.decay_steps)
 
-    def order(self, key, step):
-        row = self.rows[key]
+    def order(self, key, step, row=None):
+        row = row or self.rows[key]
         score = {
             "least_recent": row.version,
             "least_frequent": row.count,
@@ -81,6 +82,7 @@ class BudgetedDict:
 
     def train(self, batch, step):
         """Trains keys, which may repeat. Returns the keys that are without a place."""
+        self.last_step = max(self.last_step, step)
         new = [key for key in dict.fromkeys(batch) if key not in self.rows]
         for key in dict.fromkeys(batch):
             if key in self.rows:
@@ -97,6 +99,41 @@ class BudgetedDict:
                 self.rows[key] = Row(batch.count(key), step, step, 0.0, self.start(key))
         return without
 
+    def is_safe(self, key, step):
+        born = self.rows[key].born
+        return self.safe_steps > 0 and born is not None and step - born < self.safe_steps
+
+    def insert(self, given):
+        """Gives keys rows, {key: Row}. If there are too many, the lowest of these and of the dict
+        go."""
+        new = {key: row for key, row in given.items() if key not in self.rows}
+        for share in range(self.num_shares or 1):
+            keys = [key for key in self.rows if self.share_of(key) == share]
+            coming = [key for key in new if self.share_of(key) == share]
+            most = self.max_of_share(share)
+            if len(keys) + len(coming) <= most:
+                continue
+            going = [k for k in keys if k not in given and not self.is_safe(k, self.last_step)]
+            going = sorted(
+                going + coming, key=lambda key: self.order(key, self.last_step, new.get(key))
+            )
+            for key in going[: len(keys) + len(coming) - int(self.keep * most)]:
+                if key in new:
+                    del new[key]
+                    self.without_place += 1
+                else:
+                    del self.rows[key]
+                    self.evicted.append(key)
+        self.rows.update({key: row for key, row in given.items() if key in self.rows or key in new})
+
+    def evict_old(self, steps_to_live, step):
+        """The eviction of a table that evicts by steps."""
+        self.rows = {
+            key: row
+            for key, row in self.rows.items()
+            if row.version < 0 or step - row.version <= steps_to_live
+        }
+
     def _train_share(self, share, new, batch, step, without):
         most = self.max_of_share(share)
         keys = [key for key in self.rows if self.share_of(key) == share]
@@ -104,7 +141,7 @@ class BudgetedDict:
             kept = min(int(self.keep * most), max(0, most - len(new)))
             going = [
                 key for key in keys
-                if key not in batch and step - self.rows[key].born >= self.safe_steps
+                if key not in batch and not self.is_safe(key, step)
             ]  # fmt: skip
             going.sort(key=lambda key: self.order(key, step))
             going = going[: max(0, len(keys) - kept)]
@@ -117,7 +154,7 @@ class BudgetedDict:
 
 
 def content(rows):
-    """What a test compares: {key: (count, version)}."""
+    """Returns {key: (count, version)}, which tests compare."""
     return {key: (row.count, row.version) for key, row in rows.items()}
 
 
