@@ -7,6 +7,8 @@ turns, and figures the medians of the turns. Parts, of which --only chooses some
 
 * single: a sample a request, 26 features x 5 ids: keyed tables, tables by row number, and stock
   lookups in the same server; 1 and 8 requests in flight;
+* joined: a sample a request, 26 keyed features x 5 ids; a server that joins requests that wait, and
+  one that computes each by itself; 1, 8 and 32 requests in flight;
 * many: 300 features x 5 ids, 100 samples a request: grouped lookups, the stock model in the same
   server, and Python gRPC servers of both;
 * open: 26 keyed tables, 100 samples a request, at half of the rate at which the server has no time
@@ -44,7 +46,7 @@ from serving_pictures import plot
 
 from group_embedding.serving.server import ServerProcess
 
-IN_FLIGHT = 8
+IN_FLIGHT, MANY_IN_FLIGHT = 8, 32
 DRAWN = ("histogram", "over time", "commits")  # of a row: not in the table
 PYTHON_SERVER = Path(__file__).with_name("serving_python_server.py")
 
@@ -146,6 +148,21 @@ def run_single(options, client, folder):
             yield from rows_of(by_turns(options, client, cases, in_flight), about)
 
 
+def run_joined(options, client, folder):
+    model = Features(options.features, 5, options.table_rows, options.dim, keyed=True)
+    path = export(options, folder, "joined", model, "grouped", 1)
+    served = {"joined": folder / "joined"}
+    with (
+        ServerProcess(served, start_seconds=600) as one_by_one,
+        ServerProcess(served, "--enable_batching", start_seconds=600) as joining,
+    ):
+        servers = {"one by one": one_by_one, "joined": joining}
+        cases = {name: (one.grpc_port, one.pid, path) for name, one in servers.items()}
+        for in_flight in (1, IN_FLIGHT, MANY_IN_FLIGHT):
+            about = {"part": "joined", "in flight": in_flight}
+            yield from rows_of(by_turns(options, client, cases, in_flight), about)
+
+
 def run_many(options, client, folder):
     model = Features(options.many, 5, options.table_rows, options.dim, keyed=False)
     ways = {"grouped": "grouped", "stock gathers": "stock gathers", "stock sparse": "stock sparse"}
@@ -184,6 +201,7 @@ def run_open(options, client, folder):
 
 PARTS = {
     "single": run_single,
+    "joined": run_joined,
     "many": run_many,
     "open": run_open,
     "updates": serving_updates.run_updates,

@@ -9,7 +9,7 @@ def plot(path, about, rows):
 
     panels = [
         (part, [row for row in rows if row["part"] == part and "histogram" in row])
-        for part in ("single", "many", "open")
+        for part in ("single", "joined", "many", "open")
     ]
     panels = [(part, found) for part, found in panels if found]
     updates = [row for row in rows if "over time" in row]
@@ -34,10 +34,12 @@ def plot(path, about, rows):
 def _histograms(axis, part, rows):
     titles = {
         "single": "a sample a request, one in flight",
+        "joined": "a sample a request, 32 in flight",
         "many": "300 features, 100 samples",
         "open": "26 keyed tables, half of saturation",
     }
-    rows = [row for row in rows if row.get("in flight", 0) != 8 or part != "single"]
+    if (drawn := {"single": 1, "joined": 32}.get(part)) is not None:
+        rows = [row for row in rows if row["in flight"] == drawn]
     for row, color in zip(rows, COLORS):
         edges, counts = zip(*row["histogram"])
         total = sum(counts)

@@ -81,9 +81,18 @@ def test_serving_is_measured(tmp_path):
     # Then each has its figures, and a picture
     assert done.returncode == 0, done.stderr[-3000:]
     rows = json.loads((tmp_path / "all.json").read_text())["rows"]
-    parts = ["single", "many", "open", "updates", "memory while updating", "publish", "start"]
+    parts = [
+        "single",
+        "joined",
+        "many",
+        "open",
+        "updates",
+        "memory while updating",
+        "publish",
+        "start",
+    ]
     assert list(dict.fromkeys(row["part"] for row in rows)) == [*parts, "int8"]
-    assert all(row["requests/s"] > 0 for row in rows if row["part"] in parts[:4])
+    assert all(row["requests/s"] > 0 for row in rows if row["part"] in parts[:5])
     published = next(row for row in rows if row["part"] == "publish")
     assert 0 < published["acknowledged s"] <= published["served s"]
     assert (tmp_path / "all.png").read_bytes().startswith(b"\x89PNG")

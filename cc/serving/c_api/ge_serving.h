@@ -145,7 +145,10 @@ void ge_serving_free_response(GeResponse* response);
  *                        "inputs": {"user": {"name": "serving_default_user:0", "dtype": 9,
  *                                            "shape": [-1]}},
  *                        "outputs": {...}}, ...}
- * shape: -1 is any size, null any rank. dtype: TensorFlow's DataType. */
+ * shape: -1 is any size, null any rank. dtype: TensorFlow's DataType. An input that is a part of a
+ * ragged or sparse argument of the exported function has more keys: "part": "flat_values",
+ * "row_splits", "indices", "values", "dense_shape", or "unknown" of another type; "of": the input
+ * that is the argument's first part; "level": of row splits, from the outermost, 0. */
 GeCode ge_serving_signatures(GeModel* model, char** json, char** error);
 
 /* The version that the next request is answered from. */

@@ -1,10 +1,13 @@
 // A library with the C interface of libge_serving, without TensorFlow: what the server's tests load
 // in its place. Its models compute a few things that the tests know, and its deltas are numbers.
 //
-// Signatures: serving_default (x float [-1, 3], n int64 [-1] -> y float [-1]: the row's sum + n),
+// Signatures: serving_default (x float [-1, 3], n int64 [-1] -> y float [-1]: the row's sum + n,
+// of which -1313 fails),
 // same (t -> t, of any dtype), strings (s -> s_bytes, length), classify, regress, slow (ms -> ms:
-// sleeps for each value), left (n -> us int64: how long the sender waits). A file `words` in the
-// SavedModel's folder: "fail" makes open fail.
+// sleeps for each value), left (n -> us int64: how long the sender waits), held (the same, once
+// there is a file `go` in the SavedModel's folder). A file `words` in the SavedModel's folder:
+// "fail" makes open fail.
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstdlib>
@@ -71,6 +74,9 @@ const char kSignatures[] = R"({
  "left": {"method_name": "tensorflow/serving/predict",
   "inputs": {"n": {"name": "n:1", "dtype": 9, "shape": [-1]}},
   "outputs": {"us": {"name": "u:0", "dtype": 9, "shape": []}}},
+ "held": {"method_name": "tensorflow/serving/predict",
+  "inputs": {"n": {"name": "n:2", "dtype": 9, "shape": [-1]}},
+  "outputs": {"us": {"name": "u:1", "dtype": 9, "shape": []}}},
  "classify": {"method_name": "tensorflow/serving/classify",
   "inputs": {"inputs": {"name": "e:0", "dtype": 7, "shape": [-1]}},
   "outputs": {"classes": {"name": "c:0", "dtype": 7, "shape": [-1, 2]},
@@ -113,6 +119,10 @@ GeCode Sum(const GeTensor* inputs, size_t n, GeResponse* response, char** error)
     return Fail(GE_INVALID_ARGUMENT, "input 'n': expected int64 [batch]", error);
   }
   std::vector<float> y;
+  const auto* values = static_cast<const int64_t*>(add->data);
+  if (std::count(values, values + x->dims[0], -1313) > 0) {
+    return Fail(GE_INVALID_ARGUMENT, "input 'n': -1313 is unlucky", error);
+  }
   for (int64_t i = 0; i < x->dims[0]; ++i) {
     const float* row = static_cast<const float*>(x->data) + 3 * i;
     y.push_back(row[0] + row[1] + row[2] + static_cast<const int64_t*>(add->data)[i]);
@@ -209,7 +219,12 @@ GeCode ge_serving_predict_within(GeModel* model, const char* signature, const Ge
   auto* made = new GeResponse;
   made->version = model->version;
   GeCode code = GE_OK;
-  if (std::strcmp(signature, "left") == 0) {
+  if (std::strcmp(signature, "held") == 0) {
+    for (int i = 0; i < 2000 && !Exists(model->path + "/go"); ++i) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    }
+  }
+  if (std::strcmp(signature, "left") == 0 || std::strcmp(signature, "held") == 0) {
     made->Add("us", GE_INT64, {}, &timeout_us, sizeof(timeout_us));
   } else {
     code = Compute(signature, inputs, num_inputs, made, error);

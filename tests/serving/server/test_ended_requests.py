@@ -5,6 +5,7 @@ import json
 import socket
 import threading
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -20,7 +21,7 @@ infer = pytest.importorskip("tritonclient.grpc")
 
 
 class Slow(tf.Module):
-    """Products of matrices one after the other, and lookups of many keys: as many as a request says."""
+    """Products of matrices one after the other, and lookups of many keys, as a request says."""
 
     def __init__(self):
         self.table = ge.get_embedding_variable("slow_keys", embedding_dim=4)
@@ -59,7 +60,7 @@ def slow(program, model):
 
 
 def processor_seconds(pid):
-    fields = open(f"/proc/{pid}/stat").read().rpartition(")")[2].split()
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / 100
 
 

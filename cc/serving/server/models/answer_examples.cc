@@ -29,7 +29,7 @@ Status Serialize(const wire::Input& input, std::vector<std::string>* examples) {
 
 // Runs a signature of the method on the examples.
 template <typename Message>
-Status Run(const ServedModel& served, const Request& request, const Message& message,
+Status Run(const ServedModel& served, const Compute& compute, const Message& message,
            const std::string& method, int64_t* num_examples, Response* response) {
   const std::string& wanted = message.model_spec().signature_name();
   const std::string name = wanted.empty() ? "serving_default" : wanted;
@@ -49,7 +49,7 @@ Status Run(const ServedModel& served, const Request& request, const Message& mes
   const GeTensor input = {
       signature->inputs.begin()->first.c_str(), GE_STRING, 1, num_examples, strings.data(),
       strings.size() * sizeof(GeString)};
-  return served.model().Predict(name, {input}, {}, request.deadline, request.cancelled, response);
+  return compute({name, {input}, {}}, response);
 }
 
 template <typename Message>
@@ -78,13 +78,13 @@ Status CheckOutput(const GeTensor& output, int32_t dtype, int64_t num_examples) 
 
 }  // namespace
 
-Status AnswerClassify(const ServedModel& served, const Request& request,
+Status AnswerClassify(const ServedModel& served, const Compute& compute,
                       const wire::ClassificationRequest& message,
                       wire::ClassificationResponse* answer) {
   int64_t num_examples = 0;
   Response response;
   Status status =
-      Run(served, request, message, "tensorflow/serving/classify", &num_examples, &response);
+      Run(served, compute, message, "tensorflow/serving/classify", &num_examples, &response);
   if (!status.ok()) return status;
   const GeTensor* labels = FindOutput(response, "classes");
   const GeTensor* scores = FindOutput(response, "scores");
@@ -114,12 +114,12 @@ Status AnswerClassify(const ServedModel& served, const Request& request,
   return Status::OK;
 }
 
-Status AnswerRegress(const ServedModel& served, const Request& request,
+Status AnswerRegress(const ServedModel& served, const Compute& compute,
                      const wire::RegressionRequest& message, wire::RegressionResponse* answer) {
   int64_t num_examples = 0;
   Response response;
   Status status =
-      Run(served, request, message, "tensorflow/serving/regress", &num_examples, &response);
+      Run(served, compute, message, "tensorflow/serving/regress", &num_examples, &response);
   if (!status.ok()) return status;
   const GeTensor* values = FindOutput(response, "outputs");
   if (values == nullptr) return Bad("expected output 'outputs' in the signature");

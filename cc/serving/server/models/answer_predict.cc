@@ -15,7 +15,7 @@ const std::string& NameOf(const wire::ModelSpec& spec) {
 
 }  // namespace
 
-Status AnswerPredict(const ServedModel& served, const Request& request, int64_t most_bytes,
+Status AnswerPredict(const ServedModel& served, const Compute& compute, int64_t most_bytes,
                      const wire::PredictRequest& message, wire::PredictResponse* answer) {
   const std::string& name = NameOf(message.model_spec());
   const Signature* signature = nullptr;
@@ -43,8 +43,7 @@ Status AnswerPredict(const ServedModel& served, const Request& request, int64_t 
     if (Status status = inputs.Add(key, tensor); !status.ok()) return status;
   }
   Response response;
-  Status status = served.model().Predict(name, inputs.tensors(), outputs, request.deadline,
-                                         request.cancelled, &response);
+  Status status = compute({name, inputs.tensors(), outputs}, &response);
   if (!status.ok()) return status;
   answer->mutable_model_spec()->set_name(message.model_spec().name());
   answer->mutable_model_spec()->set_signature_name(name);

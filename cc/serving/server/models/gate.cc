@@ -1,12 +1,13 @@
 #include "serving/server/models/gate.h"
 
 namespace group_embedding::server {
-namespace {
 
 Status TooLate() {
   return Status(StatusCode::DEADLINE_EXCEEDED,
                 "the deadline passed while the request waited for requests in front of it");
 }
+
+namespace {
 
 Status Cancelled() { return Status(StatusCode::CANCELLED, "the client cancelled the request"); }
 
@@ -19,12 +20,7 @@ Status Gate::Enter(Deadline deadline, const std::function<bool()>& cancelled) {
     ++running_;
     return Status::OK;
   }
-  if (static_cast<int>(waiting_.size()) >= most_waiting_) {
-    return Status(StatusCode::RESOURCE_EXHAUSTED,
-                  "the server computes " + std::to_string(most_running_) + " requests, and " +
-                      std::to_string(most_waiting_) +
-                      " wait: send fewer at a time, or start it with more --threads or --queue");
-  }
+  if (Status status = CheckPlace(); !status.ok()) return status;
   Waiter waiter;
   const auto place = waiting_.insert(waiting_.end(), &waiter);
   waiter.admitted_changed.wait_until(lock, deadline, [&] { return waiter.admitted; });
@@ -36,6 +32,26 @@ Status Gate::Enter(Deadline deadline, const std::function<bool()>& cancelled) {
   if (!cancelled()) return Status::OK;
   Leave();
   return Cancelled();
+}
+
+Status Gate::CheckPlace() const {
+  if (static_cast<int>(waiting_.size()) + waiting_with_ < most_waiting_) return Status::OK;
+  return Status(StatusCode::RESOURCE_EXHAUSTED,
+                "the server computes " + std::to_string(most_running_) + " requests, and " +
+                    std::to_string(most_waiting_) +
+                    " wait: send fewer at a time, or start it with more --threads or --queue");
+}
+
+Status Gate::AddWaiting() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  Status status = CheckPlace();
+  if (status.ok()) ++waiting_with_;
+  return status;
+}
+
+void Gate::RemoveWaiting(int count) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  waiting_with_ -= count;
 }
 
 void Gate::Leave() {
@@ -57,7 +73,7 @@ int Gate::running() const {
 
 int Gate::waiting() const {
   std::lock_guard<std::mutex> lock(mutex_);
-  return static_cast<int>(waiting_.size());
+  return static_cast<int>(waiting_.size()) + waiting_with_;
 }
 
 }  // namespace group_embedding::server

@@ -13,6 +13,9 @@ namespace group_embedding::server {
 
 using Deadline = std::chrono::system_clock::time_point;
 
+// The error of a request whose deadline has passed while it waited.
+Status TooLate();
+
 // Requests enter in the order in which they came. Thread-safe.
 class Gate {
  public:
@@ -24,6 +27,11 @@ class Gate {
   Status Enter(Deadline deadline, const std::function<bool()>& cancelled);
   void Leave();
 
+  // For a request that waits with another one, which enters for both. RESOURCE_EXHAUSTED, as of
+  // Enter; on OK the caller calls RemoveWaiting.
+  Status AddWaiting();
+  void RemoveWaiting(int count);
+
   int running() const;
   int waiting() const;
 
@@ -34,11 +42,14 @@ class Gate {
     bool admitted = false;
   };
 
+  Status CheckPlace() const;  // for one more that waits
+
   const int most_running_;
   const int most_waiting_;
   mutable std::mutex mutex_;
   int running_ = 0;
   std::list<Waiter*> waiting_;
+  int waiting_with_ = 0;  // with one of these
 };
 
 // A place behind the gate, given back at the end of the scope.

@@ -21,7 +21,9 @@ Status CheckVersion(const wire::ModelSpec& asked, const wire::ModelSpec& answere
 }  // namespace
 
 Models::Models(const ServingLibrary& library, const Options& options)
-    : loader_{library, options}, gate_(options.threads, options.queue) {
+    : loader_{library, options},
+      gate_(options.threads, options.queue),
+      joiner_(gate_, options.batching) {
   for (const ModelToServe& model : options.models) {
     by_name_[model.name] = std::make_unique<ModelVersions>(model);
   }
@@ -91,20 +93,20 @@ Status Models::Find(const wire::ModelSpec& spec, std::shared_ptr<ServedModel>* s
   return versions->Find(spec, served);
 }
 
-// Waits for admission, finds the version, answers, and counts the answer.
-template <typename Message, typename F>
-Status Models::Counted(Method method, const Request& request, const Message& message, F answer) {
+template <typename Message, typename Answer, typename F>
+Status Models::Counted(Method method, const Request& request, const Message& message,
+                       Answer* answered, F answer) {
   const auto start = std::chrono::steady_clock::now();
   ModelVersions* versions = nullptr;
   if (Status status = FindVersions(message.model_spec(), &versions); !status.ok()) return status;
-  Status status;
-  {
-    std::shared_ptr<ServedModel> served;
-    Admitted admitted(gate_, request.deadline, request.cancelled);
-    status = admitted.status();
-    if (status.ok()) status = versions->Find(message.model_spec(), &served);
-    if (status.ok()) status = answer(*served);
+  std::shared_ptr<ServedModel> served;
+  Status status = versions->Find(message.model_spec(), &served);
+  if (status.ok()) {
+    status = answer(*served, [&](const Question& question, Response* response) {
+      return joiner_.Predict(served, request, question, response);
+    });
   }
+  if (status.ok()) status = CheckVersion(message.model_spec(), answered->model_spec());
   const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - start;
   versions->counts().Add(method, status.error_code(), taken.count());
   return status;
@@ -112,30 +114,27 @@ Status Models::Counted(Method method, const Request& request, const Message& mes
 
 Status Models::Predict(const Request& request, const wire::PredictRequest& message,
                        wire::PredictResponse* answer) {
-  return Counted(Method::kPredict, request, message, [&](const ServedModel& served) {
-    Status status =
-        AnswerPredict(served, request, loader_.options.max_message_bytes, message, answer);
-    if (status.ok()) status = CheckVersion(message.model_spec(), answer->model_spec());
-    return status;
-  });
+  return Counted(Method::kPredict, request, message, answer,
+                 [&](const ServedModel& served, const Compute& compute) {
+                   return AnswerPredict(served, compute, loader_.options.max_message_bytes, message,
+                                        answer);
+                 });
 }
 
 Status Models::Classify(const Request& request, const wire::ClassificationRequest& message,
                         wire::ClassificationResponse* answer) {
-  return Counted(Method::kClassify, request, message, [&](const ServedModel& served) {
-    Status status = AnswerClassify(served, request, message, answer);
-    if (status.ok()) status = CheckVersion(message.model_spec(), answer->model_spec());
-    return status;
-  });
+  return Counted(Method::kClassify, request, message, answer,
+                 [&](const ServedModel& served, const Compute& compute) {
+                   return AnswerClassify(served, compute, message, answer);
+                 });
 }
 
 Status Models::Regress(const Request& request, const wire::RegressionRequest& message,
                        wire::RegressionResponse* answer) {
-  return Counted(Method::kRegress, request, message, [&](const ServedModel& served) {
-    Status status = AnswerRegress(served, request, message, answer);
-    if (status.ok()) status = CheckVersion(message.model_spec(), answer->model_spec());
-    return status;
-  });
+  return Counted(Method::kRegress, request, message, answer,
+                 [&](const ServedModel& served, const Compute& compute) {
+                   return AnswerRegress(served, compute, message, answer);
+                 });
 }
 
 Status Models::GetModelMetadata(const wire::GetModelMetadataRequest& message,

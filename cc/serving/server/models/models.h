@@ -7,6 +7,7 @@
 
 #include "serving/server/models/follower.h"
 #include "serving/server/models/gate.h"
+#include "serving/server/models/joiner.h"
 #include "serving/server/models/model_versions.h"
 #include "serving/server/models/request.h"
 #include "tensorflow_serving/apis/classification.pb.h"
@@ -49,14 +50,18 @@ class Models {
   Status Find(const wire::ModelSpec& spec, std::shared_ptr<ServedModel>* served) const;
   const std::map<std::string, std::unique_ptr<ModelVersions>>& by_name() const { return by_name_; }
   const Gate& gate() const { return gate_; }
+  const Joiner& joiner() const { return joiner_; }
 
  private:
-  template <typename Message, typename F>
-  Status Counted(Method method, const Request& request, const Message& message, F answer);
+  // Finds the version, answers by `answer(served, compute)`, and counts the answer.
+  template <typename Message, typename Answer, typename F>
+  Status Counted(Method method, const Request& request, const Message& message, Answer* answered,
+                 F answer);
   Status FindVersions(const wire::ModelSpec& spec, ModelVersions** versions) const;
 
   const ServedModel::Loader loader_;
   Gate gate_;
+  Joiner joiner_;
   std::map<std::string, std::unique_ptr<ModelVersions>> by_name_;
   std::vector<std::unique_ptr<Follower>> followers_;
 };

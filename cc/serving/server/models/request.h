@@ -2,6 +2,8 @@
 #pragma once
 
 #include <functional>
+#include <string>
+#include <vector>
 
 #include "serving/server/models/gate.h"
 
@@ -10,6 +12,13 @@ namespace group_embedding::server {
 struct Request {
   Deadline deadline = Deadline::max();
   std::function<bool()> cancelled;  // whether the client is gone; any thread; null: it stays
+};
+
+// What is asked of a model. What it points to lives as long as its request.
+struct Question {
+  const std::string& signature;
+  const std::vector<GeTensor>& inputs;
+  const std::vector<const char*>& outputs;  // none: all
 };
 
 }  // namespace group_embedding::server

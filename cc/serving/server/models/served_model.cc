@@ -52,8 +52,30 @@ Status ServedModel::Loader::Load(const std::string& path, int64_t version, const
   std::string signatures;
   if (status.ok()) status = loaded->model_->Signatures(&signatures);
   if (status.ok()) status = ParseSignatures(signatures, &loaded->signatures_);
-  if (status.ok()) *served = std::move(loaded);
+  if (!status.ok()) return status;
+  for (const auto& [name, signature] : loaded->signatures_) {
+    loaded->joinable_.try_emplace(name, signature);
+  }
+  *served = std::move(loaded);
   return status;
+}
+
+std::optional<JoinableInputs> ServedModel::AsJoinable(const Question& question) const {
+  const Joinable& joinable = joinable_.at(question.signature);
+  if (!joinable.output_rows.MayHaveRows(question.outputs)) return std::nullopt;
+  return server::AsJoinable(signatures_.at(question.signature), joinable.roles, question.inputs);
+}
+
+const std::vector<InputRole>& ServedModel::RolesOfInputs(const Question& question) const {
+  return joinable_.at(question.signature).roles;
+}
+
+bool ServedModel::HaveRows(const Question& question, int64_t samples) const {
+  return joinable_.at(question.signature).output_rows.HaveRows(question.outputs, samples);
+}
+
+bool ServedModel::Saw(const Question& question, const Response& response, int64_t samples) const {
+  return joinable_.at(question.signature).output_rows.Saw(response, samples);
 }
 
 }  // namespace group_embedding::server

@@ -57,6 +57,29 @@ Response::~Response() {
   if (response_ != nullptr) library_->free_response(response_);
 }
 
+bool Response::HasRows(int64_t rows) const {
+  for (size_t i = 0; i < size(); ++i) {
+    const GeTensor& output = (*this)[i];
+    if (output.rank < 1 || output.dims[0] != rows) return false;
+  }
+  return true;
+}
+
+void Response::TakeRows(std::shared_ptr<const Response> whole, int64_t first, int64_t count) {
+  whole_ = std::move(whole);
+  dims_.resize(whole_->size());
+  for (size_t i = 0; i < whole_->size(); ++i) {
+    GeTensor rows = (*whole_)[i];
+    const int64_t row_bytes = static_cast<int64_t>(rows.bytes) / rows.dims[0];
+    dims_[i].assign(rows.dims, rows.dims + rows.rank);
+    dims_[i][0] = count;
+    rows.dims = dims_[i].data();
+    rows.data = static_cast<const char*>(rows.data) + first * row_bytes;
+    rows.bytes = static_cast<size_t>(count * row_bytes);
+    rows_.push_back(rows);
+  }
+}
+
 Status OpenModel::Open(const ServingLibrary& library, const std::string& path,
                        const std::string& options, std::unique_ptr<OpenModel>* model) {
   GeModel* opened = nullptr;

@@ -48,14 +48,25 @@ class Response {
   Response& operator=(const Response&) = delete;
   ~Response();
 
-  int64_t version() const { return library_->response_version(response_); }
-  size_t size() const { return library_->num_outputs(response_); }
-  const GeTensor& operator[](size_t i) const { return *library_->output(response_, i); }
+  int64_t version() const {
+    return whole_ ? whole_->version() : library_->response_version(response_);
+  }
+  size_t size() const { return whole_ ? rows_.size() : library_->num_outputs(response_); }
+  const GeTensor& operator[](size_t i) const {
+    return whole_ ? rows_[i] : *library_->output(response_, i);
+  }
+  // Whether each output has this first dim.
+  bool HasRows(int64_t rows) const;
+  // Makes this the rows [first, first + count) of another's outputs, which have rows.
+  void TakeRows(std::shared_ptr<const Response> whole, int64_t first, int64_t count);
 
  private:
   friend class OpenModel;
   const ServingLibrary* library_ = nullptr;
   GeResponse* response_ = nullptr;
+  std::shared_ptr<const Response> whole_;
+  std::vector<GeTensor> rows_;  // of whole_
+  std::vector<std::vector<int64_t>> dims_;
 };
 
 // One open SavedModel. Thread-safe.

@@ -32,14 +32,17 @@ Status Send(const ServedModel& served, int64_t most_bytes, const wire::Predictio
   wire::PredictResponse predicted;
   wire::ClassificationResponse classified;
   wire::RegressionResponse regressed;
-  const Request request;  // nobody's: without a deadline
+  const Compute compute = [&](const Question& question, Response* response) {
+    return served.model().Predict(question.signature, question.inputs, question.outputs,
+                                  Deadline::max(), nullptr, response);
+  };
   switch (log.log_type_case()) {
     case wire::PredictionLog::kPredictLog:
-      return AnswerPredict(served, request, most_bytes, log.predict_log().request(), &predicted);
+      return AnswerPredict(served, compute, most_bytes, log.predict_log().request(), &predicted);
     case wire::PredictionLog::kClassifyLog:
-      return AnswerClassify(served, request, log.classify_log().request(), &classified);
+      return AnswerClassify(served, compute, log.classify_log().request(), &classified);
     case wire::PredictionLog::kRegressLog:
-      return AnswerRegress(served, request, log.regress_log().request(), &regressed);
+      return AnswerRegress(served, compute, log.regress_log().request(), &regressed);
     default:
       return Status(StatusCode::UNIMPLEMENTED, "expected predict_log, classify_log or regress_log");
   }

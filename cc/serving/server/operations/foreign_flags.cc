@@ -37,8 +37,6 @@ const std::map<std::string, Meaning>& Meanings() {
       {"ssl-config-file",
        {Kind::kRefused, "expected --tls-certificate, --tls-key and --tls-client-ca in its place"}},
       {"use-alts-credentials", {Kind::kRefused, "ALTS is of Google's cloud; TLS is here"}},
-      {"enable-batching", {Kind::kSwitch, kOneByOne}},
-      {"batching-parameters-file", {Kind::kNothing, kOneByOne}},
       {"monitoring-config-file",
        {Kind::kNothing, "metrics are at /metrics and /monitoring/prometheus/metrics"}},
       {"platform-config-file", {Kind::kRefused, "models are SavedModels of TensorFlow"}},

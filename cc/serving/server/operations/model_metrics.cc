@@ -31,6 +31,10 @@ void RequestMetrics(const Models& models, PrometheusText* text) {
   text->Sample("ge_serve_requests_running", "", models.gate().running());
   text->Metric("ge_serve_requests_waiting", "gauge", "Requests that wait at the gate.");
   text->Sample("ge_serve_requests_waiting", "", models.gate().waiting());
+  text->Metric("ge_serve_joined_requests_total", "counter", "Requests computed with others.");
+  text->Sample("ge_serve_joined_requests_total", "", models.joiner().joined());
+  text->Metric("ge_serve_joined_runs_total", "counter", "Runs that computed several requests.");
+  text->Sample("ge_serve_joined_runs_total", "", models.joiner().runs());
 }
 
 void SourceMetrics(const Models& models, PrometheusText* text) {

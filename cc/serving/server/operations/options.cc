@@ -21,12 +21,20 @@ struct Argument {
   const char* value;  // in --help
   const char* help;
   std::function<Status(const std::string&)> read;
+  bool is_switch = false;  // needs no value
 };
 
 std::function<Status(const std::string&)> Text(std::string* to) {
   return [to](const std::string& text) {
     *to = text;
     return Status::OK;
+  };
+}
+
+std::function<Status(const std::string&)> Switch(bool* to) {
+  return [to](const std::string& text) {
+    *to = text == "true";
+    return *to || text == "false" ? Status::OK : Bad("expected true or false, got '" + text + "'");
   };
 }
 
@@ -96,6 +104,12 @@ std::vector<Argument> ArgumentsOf(Options* o) {
       {"threads", "N", "requests computed at a time (0: one per core)",
        Number(&o->threads, 0, 4096)},
       {"queue", "N", "requests that may wait (256)", Number(&o->queue, 0, 4096)},
+      {"enable-batching", "[BOOL]",
+       "requests that wait and fit together are computed as one: for models whose outputs of a "
+       "sample do not depend on other samples (false)",
+       Switch(&o->enable_batching), true},
+      {"batching-parameters-file", "FILE", "limits of batches, in TensorFlow Serving's format",
+       Text(&o->batching_parameters_file)},
       {"op-threads", "N", "TensorFlow's threads of an op (0: one per core)",
        Number(&o->op_threads, 0, 4096)},
       {"inter-op-threads", "N",
@@ -194,7 +208,7 @@ Status ParseCommandLine(int argc, char** argv, Options* options) {
     if (!is_own && !IsForeignFlag(bare, &is_switch)) {
       return Bad("unknown argument '" + name + "': see --help");
     }
-    if (!joined && is_switch) {
+    if (!joined && (is_switch || (is_own && argument->is_switch))) {
       value = "true";
     } else if (!joined) {
       if (i + 1 == argc) return Bad(name + ": expected a value behind it");
@@ -215,6 +229,7 @@ Status ParseCommandLine(int argc, char** argv, Options* options) {
   if (options->threads == 0) {
     options->threads = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
   }
+  if (Status status = ReadBatching(options); !status.ok()) return status;
   return Check(*options);
 }
 

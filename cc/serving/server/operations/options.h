@@ -1,6 +1,7 @@
 // The command line, and TensorFlow Serving's model_config_file.
 #pragma once
 
+#include <chrono>
 #include <map>
 #include <string>
 #include <vector>
@@ -24,6 +25,14 @@ struct ModelToServe {
   std::map<std::string, int64_t> labels;  // of versions
 };
 
+// How requests are joined, by TensorFlow Serving's words.
+struct BatchingOptions {
+  int64_t most_samples = 0;            // max_batch_size; 0: requests are not joined
+  int most_batches = 0;                // max_enqueued_batches; 0: as --queue allows
+  std::chrono::microseconds wait{0};   // batch_timeout_micros: under load, for a batch to fill
+  std::vector<int64_t> allowed_sizes;  // allowed_batch_sizes, from the least on; none: any
+};
+
 struct Options {
   std::vector<ModelToServe> models;
   std::string host;      // "": 127.0.0.1, or 0.0.0.0 with TensorFlow Serving's --port
@@ -40,6 +49,9 @@ struct Options {
   int64_t max_message_bytes = int64_t{64} << 20;
   std::string tls_certificate, tls_key, tls_client_ca;  // PEM files; "": no TLS
   std::string quantize, tensorflow, library, state, tiers, device;
+  bool enable_batching = false;
+  std::string batching_parameters_file;
+  BatchingOptions batching;
   bool help = false, version = false;
   bool listens_everywhere = false;  // --port was given, by which TensorFlow Serving does
   std::vector<std::string> notes;   // of flags of TensorFlow Serving, for the log
@@ -58,6 +70,9 @@ ForeignFlag ReadForeignFlag(const std::string& name, const std::string& value);
 
 // Errors name the argument, the expected and the actual value.
 Status ParseCommandLine(int argc, char** argv, Options* options);
+
+// Reads --batching-parameters-file, or takes defaults, if batching is enabled.
+Status ReadBatching(Options* options);
 
 Status ReadModelConfig(const std::string& file, std::vector<ModelToServe>* models);
 

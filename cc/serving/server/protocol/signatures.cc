@@ -14,6 +14,12 @@ bool ParseTensor(const Value& json, TensorInfo* tensor) {
   }
   tensor->tensor_name = json["name"].GetString();
   tensor->dtype = json["dtype"].GetInt();
+  const auto read = [&](const char* key, std::string* text) {
+    if (json.HasMember(key) && json[key].IsString()) *text = json[key].GetString();
+  };
+  read("part", &tensor->part);
+  read("of", &tensor->of);
+  if (json.HasMember("level") && json["level"].IsInt()) tensor->level = json["level"].GetInt();
   const Value& shape = json["shape"];
   if (shape.IsNull()) return true;
   if (!shape.IsArray()) return false;

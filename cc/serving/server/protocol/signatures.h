@@ -16,6 +16,10 @@ struct TensorInfo {
   std::string tensor_name;                    // in the graph
   int32_t dtype = 0;                          // TensorFlow's DataType
   std::optional<std::vector<int64_t>> shape;  // -1: any size; none: any rank
+  // An input that is a part of a ragged or sparse tensor: which part, as in
+  // ge_serving_signatures, the input that is the first part, and the level of row splits.
+  std::string part, of;
+  int level = 0;
 };
 
 struct Signature {

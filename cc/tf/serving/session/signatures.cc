@@ -19,8 +19,9 @@ std::string KeysOf(const Infos& infos) {
 
 }  // namespace
 
-Signature::Signature(std::string name, const tensorflow::SignatureDef& def)
-    : name_(std::move(name)), method_(def.method_name()) {
+Signature::Signature(std::string name, const tensorflow::SignatureDef& def,
+                     std::map<std::string, InputPart> parts)
+    : name_(std::move(name)), method_(def.method_name()), parts_(std::move(parts)) {
   auto read = [](const auto& from, std::map<std::string, Info>* to) {
     for (const auto& [key, info] : from) {
       Info& own = (*to)[key];
@@ -97,8 +98,16 @@ absl::Status Signature::Find(std::vector<std::string>* outputs,
   return absl::OkStatus();
 }
 
+std::string Signature::PartJson(const std::string& input) const {
+  const auto found = parts_.find(input);
+  if (found == parts_.end()) return "";
+  const InputPart& part = found->second;
+  return ", \"part\": " + Quoted(part.part) + ", \"of\": " + Quoted(part.of) +
+         ", \"level\": " + std::to_string(part.level);
+}
+
 std::string Signature::Json() const {
-  auto tensors = [](const std::map<std::string, Info>& infos) {
+  auto tensors = [this](const std::map<std::string, Info>& infos, bool are_inputs) {
     std::string json = "{";
     for (const auto& [key, info] : infos) {
       json += (json.size() > 1 ? ", " : "") + Quoted(key) + ": {\"name\": " + Quoted(info.tensor) +
@@ -112,18 +121,19 @@ std::string Signature::Json() const {
         }
         json += "]";
       }
-      json += "}";
+      json += (are_inputs ? PartJson(key) : "") + "}";
     }
     return json + "}";
   };
-  return "{\"method_name\": " + Quoted(method_) + ", \"inputs\": " + tensors(inputs_) +
-         ", \"outputs\": " + tensors(outputs_) + "}";
+  return "{\"method_name\": " + Quoted(method_) + ", \"inputs\": " + tensors(inputs_, true) +
+         ", \"outputs\": " + tensors(outputs_, false) + "}";
 }
 
 std::map<std::string, Signature> SignaturesOf(const tensorflow::MetaGraphDef& meta) {
   std::map<std::string, Signature> signatures;
   for (const auto& [name, def] : meta.signature_def()) {
-    if (name.rfind("__saved_model_", 0) != 0) signatures[name] = Signature(name, def);
+    if (name.rfind("__saved_model_", 0) != 0)
+      signatures[name] = Signature(name, def, FindInputParts(meta, name));
   }
   return signatures;
 }

@@ -8,6 +8,7 @@
 #include "tensorflow/core/framework/tensor.h"
 #include "tensorflow/core/framework/tensor_shape.h"
 #include "tensorflow/core/protobuf/meta_graph.pb.h"
+#include "tf/serving/session/input_parts.h"
 #include "tf/serving/session/model_session.h"
 
 namespace group_embedding {
@@ -15,7 +16,8 @@ namespace group_embedding {
 class Signature {
  public:
   Signature() = default;
-  Signature(std::string name, const tensorflow::SignatureDef& def);
+  Signature(std::string name, const tensorflow::SignatureDef& def,
+            std::map<std::string, InputPart> parts);
 
   // Orders the tensors of a request as `feeds` are. Names, dtypes and shapes are checked.
   absl::Status Order(const NamedTensors& inputs, std::vector<tensorflow::Tensor>* fed) const;
@@ -36,9 +38,13 @@ class Signature {
   absl::Status CheckInput(const std::string& key, const Info& info,
                           const tensorflow::Tensor& tensor) const;
 
+  // More keys of Json for an input that is a part of a ragged or sparse tensor.
+  std::string PartJson(const std::string& input) const;
+
   std::string name_, method_;
   std::map<std::string, Info> inputs_, outputs_;
-  std::vector<std::string> feeds_;  // the graph's tensors, in the order of keys
+  std::map<std::string, InputPart> parts_;  // by input
+  std::vector<std::string> feeds_;          // the graph's tensors, in the order of keys
 };
 
 // The signatures that a request may name.
