@@ -78,7 +78,7 @@ def train_in_session(folder, storage):
     latest = tf.train.latest_checkpoint(folder)
     exported = strategy.export_saved_model(f"{folder}/exported", latest, build)
     return {
-        "exported": {"folder": exported, "device": device_of(storage)},
+        "exported": {"folder": os.path.abspath(exported), "device": device_of(storage)},
         "optimizers are stock": stock is v1.train.AdagradOptimizer,
         "numbers": (strategy.rank, strategy.world_size),
         "ops of a step": {operation.type for operation in graph.get_operations()},
@@ -137,8 +137,8 @@ def train_estimator(folder, storage):
         strategy.estimator(model_fn, f"{folder}/by_time", by_time)
     saves = (default.save_checkpoints_steps, default.save_checkpoints_secs)
     return {
-        "exported": {"folder": exported, "device": device_of(storage)},
-        "exported by stock": {"folder": by_stock, "device": device_of(storage)},
+        "exported": {"folder": os.path.abspath(exported), "device": device_of(storage)},
+        "exported by stock": {"folder": os.path.abspath(by_stock), "device": device_of(storage)},
         "metrics": metrics,
         "saves by default": saves,
     }
