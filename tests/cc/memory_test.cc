@@ -53,7 +53,7 @@ TEST(ArraysReserveNothingUnderALimit) {
         std::memset(data + bytes - kMegabyte, 7, kMegabyte);
       }
     }
-    return arrays[0]->data()[0] == 7 && FindMemoryLeft().bytes < 20 * kMegabyte;
+    return arrays[0]->data()[0] == 7 && FindMemoryLeft().bytes < 24 * kMegabyte;
   }));
 }
 

@@ -87,7 +87,12 @@ def by_budget():
     )  # fmt: skip
     table.insert(KEYS, rows(KEYS), versions=np.where(np.isin(KEYS, KEPT), 8, 1))
     others = 1000 + np.arange(30)
-    return table, lambda: table.insert(others, rows(others), versions=np.full(30, 9))
+
+    def evict():
+        table.insert(others, rows(others), versions=np.full(30, 9))
+        table.erase(others)
+
+    return table, evict
 
 
 def rows(keys):
