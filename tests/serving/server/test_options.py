@@ -64,7 +64,7 @@ TENSORFLOW_SERVING = [
     "--model_name=clicks",
     "--rest_api_timeout_in_ms=2500",
     "--tensorflow_session_parallelism=2",
-    "--enable_batching",
+    "--enable_batching=false",
     "--batching_parameters_file=/batching.txt",
     "--monitoring_config_file=/monitoring.txt",
     "--grpc_max_threads=8",
@@ -88,7 +88,7 @@ def test_a_start_command_of_tensorflow_serving(start, model, tmp_path):
         assert client.predict(INPUTS, model="clicks")[1] == 1
     wait_for(lambda: "--max-num-load-retries" in server.errors())
     log = server.errors()
-    for flag in ("enable-batching", "batching-parameters-file", "grpc-max-threads"):
+    for flag in ("batching-parameters-file", "grpc-max-threads"):
         assert log.count(f"--{flag} is") == 1
     assert "--port is" not in log
 

@@ -16,6 +16,18 @@ std::string KeyOf(const ServedModel* served, const Question& question,
   return key.append(1, '\0').append(inputs.layout);
 }
 
+// Gives a place behind the gate back, whatever ends the scope.
+class Place {
+ public:
+  explicit Place(Gate& gate) : gate_(gate) {}
+  Place(const Place&) = delete;
+  Place& operator=(const Place&) = delete;
+  ~Place() { gate_.Leave(); }
+
+ private:
+  Gate& gate_;
+};
+
 }  // namespace
 
 Status Joiner::Predict(const std::shared_ptr<ServedModel>& served, const Request& request,
@@ -148,8 +160,10 @@ Status Joiner::Lead(Lock& lock, const ServedModel& served, const Question& quest
   gate_.RemoveWaiting(static_cast<int>(batch.members.size()) - 1);
   if (batch.members.size() == 1 && Padded(batch.samples) == batch.samples) {
     lock.unlock();
-    const Status status = ComputeOne(served, request, question, response);
-    gate_.Leave();
+    const Status status = [&] {
+      const Place place(gate_);
+      return ComputeOne(served, request, question, response);
+    }();
     if (status.ok()) served.Saw(question, *response, member->inputs.samples);
     lock.lock();
     member->state = State::kDone;
@@ -182,11 +196,11 @@ Status Joiner::ComputeJoined(Lock& lock, const ServedModel& served, const Questi
   lock.unlock();
   Status status;
   try {
+    const Place place(gate_);
     status = ComputeCopied(served, question, inputs, Padded(samples), deadline, batch);
   } catch (const std::exception& error) {  // as for want of memory: others wait for this thread
     status = Status(StatusCode::RESOURCE_EXHAUSTED, error.what());
   }
-  gate_.Leave();
   lock.lock();
   return status;
 }
