@@ -1,30 +1,11 @@
-#include <google/protobuf/io/tokenizer.h>
-#include <google/protobuf/io/zero_copy_stream_impl.h>
-#include <google/protobuf/text_format.h>
-
-#include <fstream>
-
 #include "serving/server/operations/options.h"
+#include "serving/server/operations/text_proto.h"
 #include "tensorflow_serving/config/model_server_config.pb.h"
 
 namespace group_embedding::server {
 namespace {
 
 using tensorflow::serving::ModelConfig;
-
-// Keeps the first error, which names the line.
-class FirstError : public google::protobuf::io::ErrorCollector {
- public:
-  void AddError(int line, int column, const std::string& message) override {
-    if (!error_.empty()) return;
-    error_ = "line " + std::to_string(line + 1) + ", column " + std::to_string(column + 1) + ": " +
-             message;
-  }
-  const std::string& error() const { return error_; }
-
- private:
-  std::string error_;
-};
 
 Status ReadModel(const ModelConfig& config, ModelToServe* model) {
   const auto bad = [&](const std::string& what) {
@@ -59,16 +40,8 @@ Status ReadModel(const ModelConfig& config, ModelToServe* model) {
 }  // namespace
 
 Status ReadModelConfig(const std::string& file, std::vector<ModelToServe>* models) {
-  std::ifstream stream(file);
-  if (!stream) return Status(StatusCode::NOT_FOUND, "cannot read '" + file + "'");
-  google::protobuf::io::IstreamInputStream input(&stream);
   tensorflow::serving::ModelServerConfig config;
-  google::protobuf::TextFormat::Parser parser;
-  FirstError errors;
-  parser.RecordErrorsTo(&errors);
-  if (!parser.Parse(&input, &config)) {
-    return Status(StatusCode::INVALID_ARGUMENT, "'" + file + "', " + errors.error());
-  }
+  if (Status status = ReadTextProto(file, &config); !status.ok()) return status;
   if (config.model_config_list().config().empty()) {
     return Status(StatusCode::INVALID_ARGUMENT,
                   "'" + file + "': expected model_config_list { config { ... } } with a model");

@@ -43,14 +43,12 @@ int64_t NumberOf(beast::string_view text) {
 }
 
 template <typename Stream>
-class Connection final : public HttpConnection {
+class Connection final : public ClientConnection {
  public:
   Connection(Stream stream, HttpService& service) : stream_(std::move(stream)), service_(service) {}
 
   void Start(std::function<void()> ended) override {
     ended_ = std::move(ended);
-    Error ignored;  // the client may be gone
-    Lowest().socket().set_option(asio::ip::tcp::no_delay(true), ignored);
     if constexpr (std::is_same_v<Stream, Plain>) {
       ReadHead();
     } else {
@@ -59,12 +57,20 @@ class Connection final : public HttpConnection {
     }
   }
 
-  bool CloseIfIdle(bool also_in_body) override {
-    const bool is_idle = state_ == State::kIdle || (also_in_body && state_ == State::kInBody);
+  bool CloseIf(Idleness idleness) override {
+    const bool is_idle = idleness == Idleness::kInBody
+                             ? state_ == State::kInBody
+                             : state_ == State::kIdle &&
+                                   has_had_request_ == (idleness == Idleness::kBetweenRequests);
     if (!is_idle) return false;
     state_ = State::kClosing;
     Lowest().close();
     return true;
+  }
+
+  void Drain() override {
+    is_draining_ = true;
+    CloseIf(Idleness::kNoRequestYet) || CloseIf(Idleness::kBetweenRequests);
   }
 
  private:
@@ -123,6 +129,7 @@ class Connection final : public HttpConnection {
 
   void OnHead(std::string_view head) {
     state_ = State::kAnswering;
+    has_had_request_ = true;
     if (HttpRefusal refusal = CheckHead(head); refusal.status != 200) return Refuse(refusal);
     parser_.emplace();
     parser_->header_limit(kMostHeadBytes);
@@ -191,9 +198,9 @@ class Connection final : public HttpConnection {
     const auto is_gone = std::make_shared<std::atomic<bool>>(false);
     request_.cancelled = [is_gone] { return is_gone->load(); };
     WatchForEnd(is_gone);
-    service_.AddComputed(1);
+    service_.in_flight.Add(1);
     is_computed_ = true;
-    asio::post(service_.workers, [self = this->shared_from_this(), this, is_gone] {
+    service_.workers.Post([self = this->shared_from_this(), this, is_gone] {
       auto answer = std::make_shared<HttpAnswer>();
       if (!*is_gone) *answer = Compute();
       asio::post(stream_.get_executor(), [self, this, answer, is_gone] {
@@ -280,7 +287,7 @@ class Connection final : public HttpConnection {
     answer_.set(http::field::content_type, answer.type);
     answer_.set("X-Content-Type-Options", "nosniff");
     if (answer.status == 405) answer_.set(http::field::allow, "GET, HEAD, POST");
-    const bool goes_on = has_head && !is_refused_ && !service_.is_stopping;
+    const bool goes_on = has_head && !is_refused_ && !is_draining_;
     answer_.keep_alive(goes_on && parser_->keep_alive());
     if (answer.json_bytes >= 0) {
       answer_.set("Inference-Header-Content-Length", std::to_string(answer.json_bytes));
@@ -329,7 +336,7 @@ class Connection final : public HttpConnection {
   }
 
   void EndComputing() {
-    if (is_computed_) service_.AddComputed(-1);
+    if (is_computed_) service_.in_flight.Add(-1);
     is_computed_ = false;
   }
 
@@ -353,6 +360,7 @@ class Connection final : public HttpConnection {
       };
   HttpRequest request_;
   bool is_gzip_ = false, takes_gzip_ = false, is_refused_ = false;
+  bool has_had_request_ = false, is_draining_ = false;
   bool is_computed_ = false;  // by a worker, and the answer is not written
   http::response<http::string_body> answer_;
   std::optional<http::response_serializer<http::string_body>> writer_;
@@ -360,8 +368,9 @@ class Connection final : public HttpConnection {
 
 }  // namespace
 
-std::shared_ptr<HttpConnection> MakeConnection(asio::ip::tcp::socket socket,
-                                               asio::ssl::context* context, HttpService& service) {
+std::shared_ptr<ClientConnection> MakeHttpConnection(asio::ip::tcp::socket socket,
+                                                     asio::ssl::context* context,
+                                                     HttpService& service) {
   if (context == nullptr) {
     return std::make_shared<Connection<Plain>>(Plain(std::move(socket)), service);
   }
