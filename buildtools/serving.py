@@ -102,13 +102,13 @@ def build(wanted, name):
     folder = OBJECTS / name
     ninja = NinjaFile(cuda=None)
     generated = _add_messages(ninja, _include_of(wanted), folder / "proto")
-    flags = f"-O0 -I{folder / 'proto'} -DGE_SERVE_VERSION='\"{_version()}\"'"
+    flags = f"-I{folder / 'proto'} -DGE_SERVE_VERSION='\"{_version()}\"'"
     # What protoc writes has warnings of its own. A few files that include it all compile in a
     # fraction of the time.
     messages = ninja.objects(
         name,
         [_all_in_one(folder / "proto", generated[i::2], i) for i in range(2)],
-        f"{flags} -w -O0",
+        f"{flags} -w -O1",
         after=generated,
         root=folder,
     )

@@ -72,7 +72,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     if (!is_raw) file.sum = sums[is_rows ? 1 : 2];
   }
   const std::map<std::string, DeltaTable> tables = {{"t", {4, DataType::kFloat32}},
-                                                    {"u", {1, DataType::kBfloat16}}};
+                                                    {"u", {1, DataType::kBFloat16}}};
   Delta delta;
   if (!ReadDelta("folder", record, files, tables, ElementBytes, &delta).ok()) return 0;
   for (const auto& [name, changes] : delta.tables) {

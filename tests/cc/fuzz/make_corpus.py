@@ -120,12 +120,12 @@ def deltas():
 
 
 def answers():
-    yield b"\x01" + parts(b"+OK\r\n:12\r\n-ERR no\r\n", b"$3\r\nabc\r\n", b"$-1\r\n*-1\r\n")
-    yield b"\x01" + parts(b"*2\r\n*2\r\n:1\r\n$1\r\na\r\n:-5\r\n")
+    yield b"\x00" + parts(b"+OK\r\n:12\r\n-ERR no\r\n", b"$3\r\nabc\r\n", b"$-1\r\n*-1\r\n")
+    yield b"\x00" + parts(b"*2\r\n*2\r\n:1\r\n$1\r\na\r\n:-5\r\n")
     node = b"*2\r\n$9\r\n127.0.0.1\r\n:7000\r\n"
-    yield b"\x01" + parts(b"*1\r\n*3\r\n:0\r\n:16383\r\n" + node)
-    yield b"\x06" + parts(b"+OK\r\n+OK\r\n*2\r\n", b"$16\r\n" + b"0" * 16, b"\r\n$-1\r\n")
-    yield b"\x00" + parts(b"*3\r\n$16\r\n0123456789abcdef\r\n$-1\r\n$5\r\n")
+    yield b"\x00" + parts(b"*1\r\n*3\r\n:0\r\n:16383\r\n" + node)
+    yield b"\x07" + parts(b"+OK\r\n+OK\r\n*2\r\n", b"$16\r\n" + b"0" * 16, b"\r\n$-1\r\n")
+    yield b"\x01" + parts(b"*3\r\n$16\r\n0123456789abcdef\r\n$-1\r\n$5\r\n")
 
 
 TARGETS = {

@@ -68,10 +68,7 @@ class Connection final : public ClientConnection {
     return true;
   }
 
-  void Drain() override {
-    is_draining_ = true;
-    CloseIf(Idleness::kNoRequestYet) || CloseIf(Idleness::kBetweenRequests);
-  }
+  void Drain() override { CloseIf(Idleness::kNoRequestYet) || CloseIf(Idleness::kBetweenRequests); }
 
  private:
   enum class State { kIdle, kInBody, kAnswering, kClosing, kEnded };
@@ -287,7 +284,7 @@ class Connection final : public ClientConnection {
     answer_.set(http::field::content_type, answer.type);
     answer_.set("X-Content-Type-Options", "nosniff");
     if (answer.status == 405) answer_.set(http::field::allow, "GET, HEAD, POST");
-    const bool goes_on = has_head && !is_refused_ && !is_draining_;
+    const bool goes_on = has_head && !is_refused_ && !service_.is_stopping;
     answer_.keep_alive(goes_on && parser_->keep_alive());
     if (answer.json_bytes >= 0) {
       answer_.set("Inference-Header-Content-Length", std::to_string(answer.json_bytes));
@@ -360,7 +357,7 @@ class Connection final : public ClientConnection {
       };
   HttpRequest request_;
   bool is_gzip_ = false, takes_gzip_ = false, is_refused_ = false;
-  bool has_had_request_ = false, is_draining_ = false;
+  bool has_had_request_ = false;
   bool is_computed_ = false;  // by a worker, and the answer is not written
   http::response<http::string_body> answer_;
   std::optional<http::response_serializer<http::string_body>> writer_;

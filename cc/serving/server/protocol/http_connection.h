@@ -1,6 +1,7 @@
 // One connection of HTTP/1.1, plain or with TLS. Everything but the handler runs on one thread.
 #pragma once
 
+#include <atomic>
 #include <boost/beast/core.hpp>
 #include <boost/beast/http.hpp>
 #include <boost/beast/ssl.hpp>
@@ -35,6 +36,7 @@ struct HttpService {
   const std::function<HttpAnswer(const HttpRequest&)> handler;
   const std::function<std::string(const std::string&)> refused;
   Workers workers;
+  std::atomic<bool> is_stopping{false};  // connections end behind an answer
   InFlight in_flight;  // requests that workers answer, until the answer is written
 };
 

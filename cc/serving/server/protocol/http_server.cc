@@ -9,13 +9,10 @@ struct HttpServer::State {
   State(HttpOptions options, const AtOnce& at_once, const Handler& handler, const Refused& refused)
       : service(std::move(options), at_once, handler, refused),
         listener(service.options.listen, [this](auto socket, asio::ssl::context* context) {
-          auto connection = MakeHttpConnection(std::move(socket), context, service);
-          if (is_stopping) connection->Drain();
-          return connection;
+          return MakeHttpConnection(std::move(socket), context, service);
         }) {}
 
   HttpService service;
-  std::atomic<bool> is_stopping{false};
   Listener listener;
 };
 
@@ -30,7 +27,7 @@ int HttpServer::port() const { return state_->listener.port(); }
 
 void HttpServer::Stop(double seconds) {
   // New connections are taken until the end: probes ask whether the server is ready.
-  state_->is_stopping = true;
+  state_->service.is_stopping = true;
   state_->listener.ForEach([](ClientConnection& connection) { connection.Drain(); });
   state_->service.in_flight.WaitForNone(seconds);
   state_->listener.Stop();
