@@ -48,7 +48,7 @@ HEADERS = [
 
 def missing():
     """The parts that the build lacks on this machine: names of tools and headers."""
-    tools = [tool for tool in ("protoc",) if not shutil.which(tool)]
+    tools = [] if shutil.which("protoc") else ["protoc"]
     return tools + [header for header in HEADERS if not Path("/usr/include", header).exists()]
 
 
