@@ -1,6 +1,5 @@
 // Bodies of REST as messages: numbers and strings of any nesting, for each kind of body.
 #include "parts.h"
-#include "serving/server/protocol/inference.h"
 #include "serving/server/protocol/json_requests.h"
 #include "serving/server/protocol/json_values.h"
 #include "serving/server/protocol/tensors.h"

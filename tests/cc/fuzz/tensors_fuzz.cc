@@ -1,7 +1,7 @@
 // Tensors of requests: TensorFlow's and those of the Open Inference Protocol. What is taken is as
 // large as its shape, and comes back as it was.
 #include "parts.h"
-#include "serving/server/protocol/inference.h"
+#include "serving/server/protocol/inference_messages.h"
 #include "serving/server/protocol/tensors.h"
 
 using namespace group_embedding::server;

@@ -122,7 +122,7 @@ class Connection:
         return None
 
     def ended(self, seconds=5):
-        """Whether the server ends the connection before it is silent so long."""
+        """True if the server ends the connection before it is silent so long."""
         for _ in self.frames(seconds):
             pass
         self.socket.settimeout(0.01)

@@ -20,7 +20,7 @@ Status CheckVersion(const wire::ModelSpec& asked, const wire::ModelSpec& answere
 
 int64_t NumExamples(const wire::PredictRequest&) { return 0; }
 
-// Of a request to classify or regress.
+// The examples that a request brings to classify or regress.
 template <typename Message>
 int64_t NumExamples(const Message& message) {
   const wire::Input& input = message.input();

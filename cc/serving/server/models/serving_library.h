@@ -1,7 +1,7 @@
 // libge_serving, loaded with dlopen, and its models as C++ objects.
 //
 // The library brings TensorFlow into the process, whose protobuf is another one than this
-// program's. Neither sees the other's symbols: the library is loaded for itself alone (RTLD_LOCAL,
+// program's. The two see no symbols of each other: the library is loaded for itself alone (RTLD_LOCAL,
 // RTLD_DEEPBIND).
 #pragma once
 

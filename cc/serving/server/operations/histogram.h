@@ -30,7 +30,7 @@ class Histogram {
   }
 
   const std::array<double, kBounds>& bounds() const { return bounds_; }
-  // Of bucket b; kBounds is the last one.
+  // The count of bucket b; kBounds is the last one.
   int64_t count(size_t b) const { return counts_[b].load(std::memory_order_relaxed); }
   double sum() const { return sum_.load(std::memory_order_relaxed); }
 

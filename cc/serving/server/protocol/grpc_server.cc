@@ -7,7 +7,8 @@ namespace group_embedding::server {
 namespace {
 
 constexpr int kOtherThreads = 16;  // for answers that wait for no other request
-// Messages of clients that send or read slowly. The largest few have room, or many small ones.
+// Messages of clients that send or read slowly. There is memory for the largest few, or for many
+// small ones.
 constexpr size_t kBufferedMessages = 4, kLeastBufferedBytes = size_t{32} << 20;
 
 ListenOptions GrpcListenOptions(const Options& options) {

@@ -1,7 +1,7 @@
 // The services of gRPC: TensorFlow Serving's, the Open Inference Protocol's, and health.
 //
-// Of gRPC a server of single requests needs five bytes around a message, and trailers. They are
-// spoken here, over nghttp2: Debian gives security updates to it, and none to gRPC.
+// A server of single requests needs little of gRPC: five bytes in front of a message, and trailers.
+// They are written here, over nghttp2: Debian gives security updates to it, and none to gRPC.
 #pragma once
 
 #include <atomic>

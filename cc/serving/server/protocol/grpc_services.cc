@@ -4,6 +4,7 @@
 #include "inference/grpc_service.pb.h"
 #include "serving/server/protocol/grpc_message.h"
 #include "serving/server/protocol/inference.h"
+#include "serving/server/protocol/inference_messages.h"
 
 namespace group_embedding::server {
 namespace {

@@ -13,8 +13,8 @@ using std::chrono::seconds;
 constexpr uint32_t kMostStreams = 1024, kMostHeadBytes = 16 << 10, kWindowBytes = 1 << 20;
 constexpr int32_t kConnectionWindowBytes = 4 << 20;
 constexpr size_t kMostPathBytes = 200;
-// Of a head; of a message; of an answer, since its last byte was sent; of a connection without
-// calls; its age, after which clients connect anew; and what its last calls then have.
+// The longest time of a head; a message; an answer, since its last byte was sent; a connection
+// without calls; its age, after which clients connect anew; and the time of its last calls then.
 constexpr seconds kHead(10), kBody(30), kAnswer(30), kIdle(600), kAge(3600), kGrace(60);
 // Calls that end by a reset, and frames that bring nothing: so many, and so many a second.
 constexpr double kMostResets = 10'000, kResetsPerSecond = 1000;
@@ -264,7 +264,7 @@ void GrpcSession::OnHead(Stream& stream) {
   stream.request.cancelled = [is_gone = stream.is_gone] { return is_gone->load(); };
 }
 
-// Counts bytes that are kept. False: the server has no room for them.
+// Counts bytes that are kept. False: the server has no memory left for them.
 bool GrpcSession::Buffer(Stream& stream, size_t bytes) {
   if (service_.buffered_bytes + bytes > service_.most_buffered_bytes) return false;
   stream.buffered += bytes;

@@ -1,5 +1,5 @@
 // gRPC on one connection of HTTP/2, as bytes in and bytes out: nghttp2 keeps HTTP/2's rules, this
-// keeps gRPC's and the limits. Of one thread.
+// keeps gRPC's and the limits. Not thread-safe.
 //
 //   bytes ─> nghttp2 ─> head ─> message ─┬─ answered at once ─┬─> answer and trailers ─> bytes
 //                                        └─ `compute`, later ─┘

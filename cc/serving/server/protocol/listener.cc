@@ -23,7 +23,7 @@ void AskForDescriptors() {
   setrlimit(RLIMIT_NOFILE, &limit);
 }
 
-// Of the protocols that a client of TLS names takes this one; without it the handshake fails.
+// Takes this protocol, if a client of TLS names it among others; else the handshake fails.
 int SelectProtocol(SSL*, const unsigned char** selected, unsigned char* bytes,
                    const unsigned char* named, unsigned named_bytes, void* protocol) {
   const auto& wanted = *static_cast<const std::string*>(protocol);
