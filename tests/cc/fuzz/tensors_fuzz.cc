@@ -48,6 +48,8 @@ void Take(const tensorflow::serving::PredictRequest& message) {
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  static const auto silent = google::protobuf::SetLogHandler(nullptr);
+  static_cast<void>(silent);
   Parts parts(data, size);
   const bool is_inference = (parts.Byte() & 1) != 0;
   const std::string bytes = parts.Rest();

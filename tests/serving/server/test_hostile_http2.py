@@ -8,6 +8,7 @@ import struct
 import time
 from pathlib import Path
 
+import grpc
 import numpy as np
 import pytest
 from support.servers import http2_frames as h2
@@ -36,6 +37,19 @@ def survives(shared):
         assert shared.running(), shared.errors()
         assert client.predict({"x": X, "n": N})[1] == 7
         assert memory(shared) - before < MOST_MIB
+
+
+def test_a_message_that_is_malformed_writes_no_log(shared, survives):
+    # Given names that are no UTF-8
+    lines = shared.errors()
+
+    # When they are sent
+    for service in ("inference.GRPCInferenceService/ModelInfer", PREDICT[1:].decode()):
+        with pytest.raises(grpc.RpcError):
+            survives.raw(service, b"\x0a\x01\xff")
+
+    # Then a client cannot fill the disk by them
+    assert shared.errors() == lines
 
 
 def answers(shared, seconds=5):

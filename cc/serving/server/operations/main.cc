@@ -60,6 +60,8 @@ void PrintVersions() {
 }
 
 int Serve(const Options& options) {
+  // protobuf would write a line for each message of a client that is malformed.
+  google::protobuf::SetLogHandler(nullptr);
   const sigset_t signals = BlockStopSignals();
   for (const std::string& note : options.notes) Log("arguments", note);
   ServingLibrary library;
