@@ -10,9 +10,9 @@ namespace {
 
 constexpr char kSignatures[] = R"({"serving_default": {"method_name": "m", "inputs": {
     "x": {"name": "x:0", "dtype": 1, "shape": [-1, 3]}, "n": {"name": "n:0", "dtype": 9, "shape": [-1]},
-    "s": {"name": "s:0", "dtype": 7}, "b": {"name": "b:0", "dtype": 10, "shape": []}},
+    "s": {"name": "s:0", "dtype": 7, "shape": null}, "b": {"name": "b:0", "dtype": 10, "shape": []}},
     "outputs": {}}, "one": {"method_name": "m", "inputs": {
-    "t": {"name": "t:0", "dtype": 6}}, "outputs": {}}})";
+    "t": {"name": "t:0", "dtype": 6, "shape": null}}, "outputs": {}}})";
 
 const Signatures& Known() {
   static const Signatures* const known = [] {
