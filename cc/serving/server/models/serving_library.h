@@ -1,8 +1,8 @@
 // libge_serving, loaded with dlopen, and its models as C++ objects.
 //
 // The library brings TensorFlow into the process, whose protobuf is another one than this
-// program's. The two see no symbols of each other: the library is loaded for itself alone (RTLD_LOCAL,
-// RTLD_DEEPBIND).
+// program's. The two see no symbols of each other: the library is loaded for itself alone
+// (RTLD_LOCAL, RTLD_DEEPBIND).
 #pragma once
 
 #include <chrono>
