@@ -1,5 +1,5 @@
 # make build     .venv with pinned dependencies, and the native libraries
-# make serving   ge-serve, the server in C++; installs gRPC and others from Debian, as root
+# make serving   ge-serve, the server in C++; installs nghttp2 and others from Debian, as root
 # make train     trains MovieLens-100K, then whole models on stock layers and on grouped lookups by
 #                turns: examples/train_movielens.py and train_by_turns.py. RANKS=2 trains MovieLens
 #                on two processes, DATA=train.csv a file in Criteo's format; the turns are then left
@@ -9,7 +9,9 @@
 #                CHANGED=1 runs what mirrors the files that differ from the branch's upstream, or
 #                from the commit CHANGED=REF
 # make test-all  every test but the soak; make test-rest what `make test` leaves out of them
-# make nightly   every test, the soak and the sanitizers
+# make nightly   every test, the soak, the sanitizers and the fuzzers
+# make fuzz      libFuzzer on what strangers send, SECONDS for each: heads, calls, JSON, tensors,
+#                deltas, and answers of Redis
 # make bench     the benchmarks
 # make lint      what `make format` would change, and what ruff and mypy find
 # make sanitize  the C++ tests under Address-, UndefinedBehavior- and ThreadSanitizer
@@ -30,6 +32,7 @@ RANKS      ?= 1
 DATA       ?=
 ARGS       ?=
 CHANGED    ?=
+SECONDS    ?= 60
 GPU        := $(shell nvidia-smi -L >/dev/null 2>&1 && echo yes)
 # Tests on a GPU take turns. More than four processes would start more TensorFlows than they save time.
 WORKERS    ?= $(if $(GPU),0,$(shell n=$$(nproc); echo $$((n < 4 ? n : 4))))
@@ -54,7 +57,7 @@ export TF_CPP_MIN_LOG_LEVEL ?= 2
 export GROUP_EMBEDDING_MARCH GROUP_EMBEDDING_CUDA GROUP_EMBEDDING_CUDA_ARCHS
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: build serving train test test-rest test-all nightly soak tested bench lint format sanitize docs docs-serve wheel try-wheel clean always
+.PHONY: build serving train test test-rest test-all nightly soak tested bench lint format sanitize fuzz docs docs-serve wheel try-wheel clean always
 
 build: $(VENV)/native.stamp
 
@@ -81,6 +84,7 @@ test: MIRRORS = $(if $(CHANGED),$(shell $(BIN)/python tests/support/session/chan
                   $(filter-out 1,$(CHANGED))))
 
 nightly: test-all soak sanitize
+	$(MAKE) --no-print-directory fuzz SECONDS=300
 
 # What tests run. Without its system libraries the server is left out, and its tests are skipped;
 # likewise those of object stores, HDFS, Kafka and Redis.
@@ -109,6 +113,11 @@ format: $(VENV)/dev.stamp
 sanitize: $(VENV)/dev.stamp
 	$(MAKE) -j$(shell nproc) -C tests/cc run MODE=address
 	$(MAKE) -j$(shell nproc) -C tests/cc run MODE=thread
+
+fuzz:
+	-$(MAKE) --no-print-directory build/server/program.stamp
+	$(MAKE) -j$(shell nproc) -C tests/cc/fuzz build
+	$(MAKE) -C tests/cc/fuzz run SECONDS=$(SECONDS)
 
 docs: .venv-docs/dependencies.stamp
 	NO_MKDOCS_2_WARNING=1 .venv-docs/bin/mkdocs build --strict

@@ -165,36 +165,25 @@ class NinjaFile:
             f"  libs = {libs}",
         ]
 
-    def messages(self, folder, names, includes, services, plugin):
+    def messages(self, folder, names, includes):
         """Adds protoc's output for .proto files; returns the C++ sources.
 
         Args:
             folder: where they are written.
             names: .proto files, relative to one of `includes`.
             includes: folders.
-            services: the files of `names` that have services of gRPC.
-            plugin: gRPC's plugin of protoc.
         """
         flags = " ".join(f"-I{include}" for include in includes)
         self.lines += [
             "rule protoc",
-            f"  command = protoc {flags} --cpp_out={folder} $services $name",
+            f"  command = protoc {flags} --cpp_out={folder} $name",
             "  description = protoc $name",
         ]
         written = []
         for name in names:
             source = next(i / name for i in includes if (i / name).exists())
-            outputs = [folder / name.replace(".proto", ".pb.cc")]
-            extra = ""
-            if name in services:
-                outputs.append(folder / name.replace(".proto", ".grpc.pb.cc"))
-                extra = f"--grpc_out={folder} --plugin=protoc-gen-grpc={plugin}"
-            self.lines += [
-                f"build {' '.join(map(str, outputs))}: protoc {source}",
-                f"  name = {name}",
-                f"  services = {extra}",
-            ]
-            written += outputs
+            written.append(folder / name.replace(".proto", ".pb.cc"))
+            self.lines += [f"build {written[-1]}: protoc {source}", f"  name = {name}"]
         folder.mkdir(parents=True, exist_ok=True)
         return written
 

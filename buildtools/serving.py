@@ -1,13 +1,12 @@
 """ge-serve, the server: ``python -m buildtools.serving`` builds it into group_embedding/.
 
-It needs gRPC, protobuf, RapidJSON and Boost: ``requirements/serving.sh`` installs Debian's.
-gRPC and protobuf are linked in, so that TensorFlow, which the server loads later, does not find
-them. The message types of TensorFlow are compiled from the .proto files of the installed wheel, or
-of the one that a wheel of this package is built for.
+It needs nghttp2, protobuf, RapidJSON and Boost: ``requirements/serving.sh`` installs Debian's.
+protobuf is linked in, so that TensorFlow, which the server loads later, does not find it. The
+message types of TensorFlow are compiled from the .proto files of the installed wheel, or of the one
+that a wheel of this package is built for.
 """
 
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
@@ -26,21 +25,21 @@ TENSORFLOW_PROTOS = [
 ]
 # Wheels from 2.20 on have no .proto files. The messages that the server reads are the same in all.
 LAST_WITH_PROTOS = "2.19.1"
-LINKED_IN = ["grpc++", "protobuf"]  # by pkg-config's names
 # Debian's packages of which a wheel carries code: in the program, or beside it by auditwheel.
 CARRIED = [
-    "libgrpc-dev",
+    "libnghttp2-dev",
     "libprotobuf-dev",
-    "libabsl-dev",
-    "libc-ares-dev",
-    "libre2-dev",
     "libboost1.81-dev",
     "libssl-dev",
     "zlib1g-dev",
     "rapidjson-dev",
 ]
+LIBRARIES = (
+    "-Wl,-Bstatic -lprotobuf -lnghttp2 -Wl,-Bdynamic -Wl,--exclude-libs,ALL"
+    " -lssl -lcrypto -lz -ldl -lpthread"
+)
 HEADERS = [
-    "grpcpp/grpcpp.h",
+    "nghttp2/nghttp2.h",
     "google/protobuf/message.h",
     "rapidjson/document.h",
     "boost/beast.hpp",
@@ -49,7 +48,7 @@ HEADERS = [
 
 def missing():
     """The parts that the build lacks on this machine: names of tools and headers."""
-    tools = [tool for tool in ("protoc", "grpc_cpp_plugin", "pkg-config") if not shutil.which(tool)]
+    tools = [] if shutil.which("protoc") else ["protoc"]
     return tools + [header for header in HEADERS if not Path("/usr/include", header).exists()]
 
 
@@ -115,7 +114,7 @@ def build(wanted, name):
     )
     ours = sorted(SERVER.rglob("*.cc")) + CORE
     objects = ninja.objects(name, ours, flags, header=SERVER / "precompiled.h", after=generated)
-    ninja.program(folder / PROGRAM.name, messages + objects, _libraries())
+    ninja.program(folder / PROGRAM.name, messages + objects, LIBRARIES)
     ninja.run(name)
     return folder / PROGRAM.name
 
@@ -151,9 +150,7 @@ def _add_messages(ninja, include, folder):
     """Adds a rule for each .proto file; returns the C++ files that protoc writes."""
     ours = sorted(str(path.relative_to(PROTOS)) for path in PROTOS.rglob("*.proto"))
     names = _with_imports(include, TENSORFLOW_PROTOS) + ours
-    services = [name for name in ours if "\nservice " in (PROTOS / name).read_text()]
-    plugin = shutil.which("grpc_cpp_plugin")
-    return ninja.messages(folder, names, [PROTOS, include], services, plugin)
+    return ninja.messages(folder, names, [PROTOS, include])
 
 
 def _with_imports(include, names):
@@ -168,27 +165,6 @@ def _with_imports(include, names):
             if line.startswith("import "):
                 wanted.append(line.split('"')[1])
     return sorted(found)
-
-
-def _libraries():
-    """Flags of the linker: gRPC and protobuf linked in, the rest as shared libraries."""
-    shared = {"-lssl", "-lcrypto", "-lz", "-ldl", "-lrt", "-latomic", "-pthread", "-lpthread"}
-    flags = [f for f in _pkg_config("--static", "--libs", *LINKED_IN).split() if f.startswith("-l")]
-    linked_in = list(dict.fromkeys(f for f in flags if f not in shared))
-    return " ".join(
-        [
-            "-Wl,-Bstatic -Wl,--start-group",
-            *linked_in,
-            "-Wl,--end-group -Wl,-Bdynamic -Wl,--exclude-libs,ALL",
-            "-lssl -lcrypto -lz -ldl -lpthread",
-        ]
-    )
-
-
-def _pkg_config(*arguments):
-    return subprocess.run(
-        ["pkg-config", *arguments], check=True, capture_output=True, text=True
-    ).stdout.strip()
 
 
 if __name__ == "__main__":

@@ -124,7 +124,7 @@ def try_wheel(wheel, python, tensorflow):
 
 
 def has_server(wheel):
-    """True if a wheel has the server, which `make wheel` leaves out where gRPC is missing."""
+    """True if a wheel has the server, which `make wheel` leaves out where nghttp2 is missing."""
     with zipfile.ZipFile(wheel) as archive:
         return "group_embedding/ge-serve" in archive.namelist()
 

@@ -7,7 +7,7 @@ For each Python the steps are:
 1. the headers and the framework library of each TensorFlow for it, downloaded once into
    ~/.cache/group_embedding/tensorflow (GROUP_EMBEDDING_CACHE names another folder);
 2. an environment under build/wheel/ with the pinned tools of requirements/;
-3. the libraries of `buildtools/native.py`, `ge-serve` where gRPC is installed, and the wheel of
+3. the libraries of `buildtools/native.py`, `ge-serve` where nghttp2 is installed, and the wheel of
    all;
 4. auditwheel, which gives the wheel the manylinux tag of the symbols that it needs, and puts the
    shared libraries of `ge-serve` into it (OpenSSL). TensorFlow's own library stays

@@ -2,12 +2,11 @@
 # Installs what ge-serve is built with, from Debian or Ubuntu. Without root it says the command.
 set -euo pipefail
 packages=(
-  libgrpc++-dev protobuf-compiler-grpc libprotobuf-dev # gRPC, and messages of TensorFlow Serving
-  libboost1.81-dev libssl-dev zlib1g-dev               # HTTP/1.1 (Boost.Beast) with TLS and gzip
-  rapidjson-dev                                        # JSON with NaN, which TensorFlow Serving allows
-  libb64-0d                                            # perf_analyzer, in the tests
-  libnghttp2-dev                                       # the client of benchmarks/bench_serving.py
-  pkg-config
+  libnghttp2-dev                         # HTTP/2, for gRPC; the client of benchmarks/bench_serving.py
+  protobuf-compiler libprotobuf-dev      # messages of TensorFlow Serving
+  libboost1.81-dev libssl-dev zlib1g-dev # HTTP/1.1 (Boost.Beast) with TLS and gzip
+  rapidjson-dev                          # JSON with NaN, which TensorFlow Serving allows
+  libb64-0d                              # perf_analyzer, in the tests
 )
 
 missing=()

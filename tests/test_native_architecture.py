@@ -70,13 +70,12 @@ def test_an_error_that_leaves_the_core_is_a_status():
     [
         (("tensorflow/", "absl/", "Eigen/", "unsupported/"), "tf"),
         (("pybind11/", "Python.h"), "bindings"),
-        (("grpcpp/", "google/protobuf/", "tensorflow_serving/", "rapidjson/", "boost/"), SERVER),
+        (("nghttp2/", "google/protobuf/", "tensorflow_serving/", "rapidjson/", "boost/"), SERVER),
     ],
 )
 def test_only_its_leaf_includes_a_framework(prefixes, folder):
-    # The server's messages of TensorFlow are protobuf's, made of .proto files; no code is. The
-    # locks of its gRPC are Abseil's.
-    messages = (".pb.h", "absl/synchronization/mutex.h") if folder == "tf" else ()
+    # The server's messages of TensorFlow are protobuf's, made of .proto files; no code is.
+    messages = (".pb.h",) if folder == "tf" else ()
     others = [f for f in native_files() if not f.is_relative_to(NATIVE / folder)]
 
     found = offenders(

@@ -110,14 +110,14 @@ def test_interpreter_is_the_one_of_that_version():
         wheel.find_python("2.0")
 
 
-def test_a_wheel_without_grpc_has_no_server_and_says_so(monkeypatch, capsys):
-    # Given a machine without the headers of gRPC and of RapidJSON
-    monkeypatch.setattr(serving, "missing", lambda: ["grpcpp/grpcpp.h", "rapidjson/document.h"])
+def test_a_wheel_without_nghttp2_has_no_server_and_says_so(monkeypatch, capsys):
+    # Given a machine without the headers of nghttp2 and of RapidJSON
+    monkeypatch.setattr(serving, "missing", lambda: ["nghttp2/nghttp2.h", "rapidjson/document.h"])
 
     # When a wheel asks for the server, Then it gets none, and a line names the script that helps
     assert serving.for_wheel(None) == {}
     said = capsys.readouterr().err
-    assert "no ge-serve, which needs grpcpp/grpcpp.h, rapidjson/document.h" in said
+    assert "no ge-serve, which needs nghttp2/nghttp2.h, rapidjson/document.h" in said
     assert "requirements/serving.sh" in said
 
 
@@ -125,7 +125,7 @@ def test_a_wheel_has_the_server_with_the_licenses_of_what_it_carries(monkeypatch
     # Given a server that was built, and two of the packages that it has code of
     program = tmp_path / "ge-serve"
     program.write_bytes(b"a program")
-    for package in ("libssl-dev", "libgrpc-dev"):
+    for package in ("libssl-dev", "libnghttp2-dev"):
         (tmp_path / package).mkdir()
         (tmp_path / package / "copyright").write_text(f"license of {package}\n")
     monkeypatch.setattr(serving, "missing", list)
@@ -142,8 +142,8 @@ def test_a_wheel_has_the_server_with_the_licenses_of_what_it_carries(monkeypatch
     assert b"license of libssl-dev" in files["ge-serve.licenses.txt"]
 
     # And a license that cannot be found ends the build
-    with pytest.raises(SystemExit, match="copyright is missing, the license of libre2-dev"):
-        licenses(["libgrpc-dev", "libre2-dev"], tmp_path)
+    with pytest.raises(SystemExit, match="copyright is missing, the license of libprotobuf-dev"):
+        licenses(["libnghttp2-dev", "libprotobuf-dev"], tmp_path)
 
 
 def test_messages_are_those_of_the_last_tensorflow_that_has_them(tmp_path, monkeypatch):

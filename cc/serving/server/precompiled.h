@@ -1,7 +1,6 @@
 // Headers that most files of the server include: compiled once, to save minutes.
 #pragma once
 
-#include <grpcpp/grpcpp.h>
 #include <rapidjson/document.h>
 
 #include <map>

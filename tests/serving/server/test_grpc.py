@@ -1,13 +1,15 @@
 """gRPC, as the unmodified client of tensorflow-serving-api speaks it."""
 
+import socket
 import subprocess
 
 import grpc
 import numpy as np
 import pytest
 import tensorflow as tf
-from support.servers.server_clients import Client, predict_request, wait_for
+from support.servers.server_clients import Client, predict_request
 from tensorflow.core.framework import tensor_pb2
+from tensorflow_serving.apis import prediction_service_pb2_grpc
 
 X = np.arange(6, dtype=np.float32).reshape(2, 3)
 N = np.array([10, 20], np.int64)
@@ -276,38 +278,87 @@ def test_health(client):
 
 
 def test_health_is_watched(start, model, tmp_path):
-    # Given a server, and as many watches as it has threads for
-    server = start({"m": model(tmp_path / "1")})
+    # Given a server, and more watches than it has threads
+    server = start({"m": model(tmp_path / "1")}, "--threads", "1", "--queue", "1")
     with Client(server) as client:
         watch = client.channel.unary_stream("/grpc.health.v1.Health/Watch")
-        watches = [watch(b"") for _ in range(8)]
-        assert [next(states) for states in watches] == [b"\x08\x01"] * 8
+        watches = [watch(b"") for _ in range(100)]
+        assert [next(states) for states in watches] == [b"\x08\x01"] * 100
+        other = watch(b"\x0a\x05other")
+        assert next(other) == b"\x08\x03"  # SERVICE_UNKNOWN
 
-        # When one more comes, Then it is refused, and requests are answered
-        with pytest.raises(grpc.RpcError) as error:
-            next(watch(b""))
-        assert error.value.code() == grpc.StatusCode.UNIMPLEMENTED
+        # When some are cancelled, Then requests are answered
+        for states in watches[:50]:
+            states.cancel()
         assert client.predict({"x": X, "n": N})[1] == 1
 
-        # And when one is cancelled, another one has its place
-        watches[0].cancel()
-        wait_for(lambda: has_place(watch))
-
-        # And a server that stops ends them
+        # And a server that stops says so, and ends the others
         server.stop()
-        with pytest.raises(grpc.RpcError):
-            while next(watches[1]):
-                pass
+        told = []
+        with pytest.raises(grpc.RpcError) as ended:
+            told.extend(iter(lambda: next(watches[50]), None))
+        assert told in ([], [b"\x08\x02"])  # NOT_SERVING
+        assert ended.value.code() == grpc.StatusCode.UNAVAILABLE
 
 
-def has_place(watch):
-    states = watch(b"")
-    try:
-        return next(states) == b"\x08\x01"
-    except grpc.RpcError:
-        return False
-    finally:
-        states.cancel()
+@pytest.mark.parametrize("algorithm", [grpc.Compression.Gzip, grpc.Compression.Deflate])
+def test_messages_that_are_compressed(shared, algorithm):
+    # Given a channel that compresses, also to more than the server takes
+    address = f"localhost:{shared.grpc_port}"
+    zeros = predict_request({"t": np.zeros(20_000, np.float32)}, signature="same")
+    large = predict_request({"t": np.zeros(100_000, np.float32)}, signature="same")
+    with grpc.insecure_channel(address, compression=algorithm) as channel:
+        stub = prediction_service_pb2_grpc.PredictionServiceStub(channel)
+
+        # When messages are sent, Then they are inflated up to the limit
+        answer = stub.Predict(zeros, timeout=20)
+        with pytest.raises(grpc.RpcError) as error:
+            stub.Predict(large, timeout=20)
+
+    assert not tf.make_ndarray(answer.outputs["t"]).any()
+    assert error.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert "inflates" in error.value.details()
+
+
+def test_an_error_of_many_letters(client):
+    # Given a name that is no ASCII, and too long for a header
+    with pytest.raises(grpc.RpcError) as error:
+        client.predict({"x": X, "n": N}, signature="é%" * 10_000)
+
+    # Then what fits of the sentence comes
+    assert error.value.code() == grpc.StatusCode.FAILED_PRECONDITION
+    assert error.value.details().startswith("signature 'é%é%")
+
+
+def test_large_messages_at_a_time(start, model, tmp_path):
+    # Given messages of 4 MB, many times what a window has
+    server = start({"m": model(tmp_path / "1")})
+    values = np.arange(1_000_000, dtype=np.float32)
+    request = predict_request({"t": values}, signature="same")
+    with Client(server) as client:
+        # When eight are sent side by side, Then each comes back whole
+        for answer in [client.predictions.Predict.future(request, timeout=60) for _ in range(8)]:
+            np.testing.assert_array_equal(tf.make_ndarray(answer.result().outputs["t"]), values)
+
+
+def test_a_unix_socket(start, model, tmp_path):
+    # Given a socket that another server left
+    path = tmp_path / "socket"
+    with socket.socket(socket.AF_UNIX) as left:
+        left.bind(str(path))
+
+    # When a server listens there, too, as a flag of TensorFlow Serving asks for
+    server = start({"m": model(tmp_path / "m" / "1")}, f"--grpc_socket_path={path}")
+
+    # Then it answers at both
+    with grpc.insecure_channel(f"unix:{path}") as channel:
+        stub = prediction_service_pb2_grpc.PredictionServiceStub(channel)
+        answer = stub.Predict(predict_request({"x": X, "n": N}), timeout=20)
+        assert answer.model_spec.version.value == 1
+    with Client(server) as client:
+        assert client.predict({"x": X, "n": N})[1] == 1
+    server.stop()
+    assert not path.exists()
 
 
 def test_tls(start, model, tmp_path):

@@ -5,9 +5,7 @@ import subprocess
 
 import numpy as np
 import pytest
-from support.servers.server_clients import Client, wait_for
-
-import group_embedding as ge
+from support.servers.server_clients import Client
 
 INPUTS = {"x": np.ones([1, 3], np.float32), "n": np.array([4])}
 
@@ -56,66 +54,6 @@ def test_bad_arguments(program, name):
     assert status == 1
     assert error.startswith("ge-serve: ") and error.count("\n") == 1
     assert words in error
-
-
-TENSORFLOW_SERVING = [
-    "--port=0",
-    "--rest_api_port=8501",
-    "--model_name=clicks",
-    "--rest_api_timeout_in_ms=2500",
-    "--tensorflow_session_parallelism=2",
-    "--enable_batching=false",
-    "--batching_parameters_file=/batching.txt",
-    "--monitoring_config_file=/monitoring.txt",
-    "--grpc_max_threads=8",
-    "--enable_model_warmup=true",
-    "--allow_version_labels_for_unavailable_models",
-    "--max_num_load_retries=5",
-    "--per_process_gpu_memory_fraction=0.5",
-]
-
-
-def test_a_start_command_of_tensorflow_serving(start, model, tmp_path):
-    # Given the arguments that a chart gives tensorflow_model_server
-    model(tmp_path / "clicks" / "1")
-    base = f"--model_base_path={tmp_path / 'clicks'}"
-
-    # When the server gets them
-    server = start({}, *TENSORFLOW_SERVING, base, "--rest-port", "0")
-
-    # Then it serves the model, and the log has a line for each that has no meaning here
-    with Client(server) as client:
-        assert client.predict(INPUTS, model="clicks")[1] == 1
-    wait_for(lambda: "--max-num-load-retries" in server.errors())
-    log = server.errors()
-    for flag in ("batching-parameters-file", "grpc-max-threads"):
-        assert log.count(f"--{flag} is") == 1
-    assert "--port is" not in log
-
-
-@pytest.mark.parametrize(
-    "flag, words",
-    [
-        ("--ssl_config_file=/ssl.txt", "expected --tls-certificate, --tls-key"),
-        ("--prefer_tflite_model=true", "SavedModels of TensorFlow"),
-        ("--rest_api_timeout_in_ms=soon", "expected a number"),
-    ],
-)
-def test_flags_of_tensorflow_serving_that_would_be_ignored_are_refused(program, flag, words):
-    status, error = run(program, "--model_base_path=/m", flag)
-
-    if flag.startswith("--prefer"):
-        assert "is not taken here" in error
-    assert status == 1
-    assert words in error
-
-
-def test_the_version_names_the_libraries(program):
-    done = subprocess.run([program, "--version"], capture_output=True, text=True, check=True)
-
-    lines = dict(line.split(maxsplit=1) for line in done.stdout.splitlines())
-    assert lines["ge-serve"] == ge.__version__
-    assert {"gRPC", "protobuf", "Boost", "OpenSSL", "zlib"} <= set(lines)
 
 
 def test_help(program):

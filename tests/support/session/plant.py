@@ -124,7 +124,7 @@ def _first_failure(defect, tier):
     if defect.file.startswith("cc/"):
         _run([sys.executable, "setup.py", "--quiet", "build_ext", "--inplace"], check=True)
         _run([sys.executable, "-m", "buildtools.core_module"], check=True)
-        _run([sys.executable, "-m", "buildtools.serving"])  # without gRPC its tests are skipped
+        _run([sys.executable, "-m", "buildtools.serving"])  # without nghttp2 its tests are skipped
     changed = _run([sys.executable, "tests/support/session/changed.py"], stdout=subprocess.PIPE)
     begin = time.monotonic()
     for tests in (changed.stdout.split(), []):

@@ -18,6 +18,15 @@ Status CheckVersion(const wire::ModelSpec& asked, const wire::ModelSpec& answere
                                            std::to_string(version));
 }
 
+int64_t NumExamples(const wire::PredictRequest&) { return 0; }
+
+// The examples that a request brings to classify or regress.
+template <typename Message>
+int64_t NumExamples(const Message& message) {
+  const wire::Input& input = message.input();
+  return input.example_list().examples_size() + input.example_list_with_context().examples_size();
+}
+
 }  // namespace
 
 Models::Models(const ServingLibrary& library, const Options& options)
@@ -108,7 +117,8 @@ Status Models::Counted(Method method, const Request& request, const Message& mes
   }
   if (status.ok()) status = CheckVersion(message.model_spec(), answered->model_spec());
   const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - start;
-  versions->counts().Add(method, status.error_code(), taken.count());
+  if (const int64_t examples = NumExamples(message)) versions->counts().AddExamples(examples);
+  versions->counts().Add(method, request.entrypoint, status.error_code(), taken.count());
   return status;
 }
 

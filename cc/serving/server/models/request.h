@@ -6,12 +6,14 @@
 #include <vector>
 
 #include "serving/server/models/gate.h"
+#include "serving/server/operations/tensorflow_metrics.h"
 
 namespace group_embedding::server {
 
 struct Request {
   Deadline deadline = Deadline::max();
   std::function<bool()> cancelled;  // whether the client is gone; any thread; null: it stays
+  Entrypoint entrypoint = Entrypoint::kGrpc;
 };
 
 // What is asked of a model. What it points to lives as long as its request.

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "serving/server/operations/tensorflow_metrics.h"
+
 namespace group_embedding::server {
 namespace {
 
@@ -103,10 +105,13 @@ Status OpenModel::Predict(const std::string& signature, const std::vector<GeTens
   }
   char* error = nullptr;
   response->library_ = &library_;
+  const auto begin = std::chrono::steady_clock::now();
   const GeCode code = library_.predict_within(
       model_, signature.c_str(), inputs.data(), inputs.size(), outputs.data(), outputs.size(),
       std::max<int64_t>(left.count(), 0), cancelled ? IsCancelled : nullptr,
       const_cast<std::function<bool()>*>(&cancelled), &response->response_, &error);
+  const std::chrono::duration<double, std::micro> taken = std::chrono::steady_clock::now() - begin;
+  GraphRuns::OfProcess().Add(taken.count());
   return AsStatus(library_, code, error);
 }
 

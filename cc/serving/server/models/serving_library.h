@@ -1,11 +1,9 @@
 // libge_serving, loaded with dlopen, and its models as C++ objects.
 //
-// The library brings TensorFlow into the process, whose protobuf is another one than gRPC's.
-// Neither sees the other's symbols: the library is loaded for itself alone (RTLD_LOCAL,
-// RTLD_DEEPBIND).
+// The library brings TensorFlow into the process, whose protobuf is another one than this
+// program's. The two see no symbols of each other: the library is loaded for itself alone
+// (RTLD_LOCAL, RTLD_DEEPBIND).
 #pragma once
-
-#include <grpcpp/support/status.h>
 
 #include <chrono>
 #include <cstdint>
@@ -15,11 +13,9 @@
 #include <vector>
 
 #include "serving/c_api/ge_serving.h"
+#include "serving/server/models/status.h"
 
 namespace group_embedding::server {
-
-using grpc::Status;
-using grpc::StatusCode;
 
 // The functions of libge_serving. Stays loaded until the process ends.
 struct ServingLibrary {

@@ -6,7 +6,7 @@
 namespace group_embedding::server {
 namespace {
 
-enum class Kind { kSame, kMilliseconds, kPort, kSwitch, kNothing, kRefused };
+enum class Kind { kSame, kMilliseconds, kPort, kSwitch, kNothing, kRefused, kRefusedSwitch };
 
 // What a flag of tensorflow_model_server is here.
 struct Meaning {
@@ -33,13 +33,11 @@ const std::map<std::string, Meaning>& Meanings() {
       {"grpc-max-threads", {Kind::kNothing, "is --threads and --queue here"}},
       {"rest-api-num-threads", {Kind::kNothing, "is --threads and --queue here"}},
       {"rest-api-enable-cors-support", {Kind::kSwitch, "is not here: a proxy adds such headers"}},
-      {"grpc-socket-path", {Kind::kRefused, "gRPC listens on a port: --grpc-port"}},
-      {"ssl-config-file",
-       {Kind::kRefused, "expected --tls-certificate, --tls-key and --tls-client-ca in its place"}},
-      {"use-alts-credentials", {Kind::kRefused, "ALTS is of Google's cloud; TLS is here"}},
-      {"monitoring-config-file",
-       {Kind::kNothing, "metrics are at /metrics and /monitoring/prometheus/metrics"}},
-      {"platform-config-file", {Kind::kRefused, "models are SavedModels of TensorFlow"}},
+      {"use-alts-credentials",
+       {Kind::kRefusedSwitch, "ALTS asks a service of Google's cloud; TLS is --ssl_config_file"}},
+      {"platform-config-file",
+       {Kind::kRefused,
+        "it exchanges the code that loads models, which is not TensorFlow Serving's"}},
       {"model-config-file-poll-wait-seconds", {Kind::kNothing, "the file is read at the start"}},
       {"allow-version-labels-for-unavailable-models",
        {Kind::kSwitch, "labels may name any version here"}},
@@ -57,7 +55,9 @@ const std::map<std::string, Meaning>& Meanings() {
       {"enable-model-warmup", {Kind::kSwitch, "a model with a warm-up file is warmed up"}},
       {"num-request-iterations-for-warmup", {Kind::kNothing, "each request is sent once"}},
       {"remove-unused-fields-from-bundle-metagraph", {Kind::kSwitch, "has no meaning here"}},
-      {"prefer-tflite-model", {Kind::kRefused, "models are SavedModels of TensorFlow"}},
+      {"prefer-tflite-model",
+       {Kind::kSwitch,
+        "reads no model.tflite: saved_model.pb is served, as there where it is missing"}},
       {"num-tflite-pools", {Kind::kNothing, "models are SavedModels of TensorFlow"}},
       {"num-tflite-interpreters-per-pool",
        {Kind::kNothing, "models are SavedModels of TensorFlow"}},
@@ -83,7 +83,8 @@ const std::map<std::string, Meaning>& Meanings() {
 
 bool IsForeignFlag(const std::string& name, bool* is_switch) {
   const auto found = Meanings().find(name);
-  *is_switch = found != Meanings().end() && found->second.kind == Kind::kSwitch;
+  *is_switch = found != Meanings().end() &&
+               (found->second.kind == Kind::kSwitch || found->second.kind == Kind::kRefusedSwitch);
   return found != Meanings().end();
 }
 
@@ -102,6 +103,9 @@ ForeignFlag ReadForeignFlag(const std::string& name, const std::string& value) {
       return {meaning.text, is_number ? std::to_string(number / 1000) : value, ""};
     case Kind::kSwitch:
       return {"", "", value == "false" ? "" : note};
+    case Kind::kRefusedSwitch:
+      if (value == "false") return {"", "", ""};
+      [[fallthrough]];
     case Kind::kRefused:
       return {"", "", meaning.text, true};
     case Kind::kNothing:

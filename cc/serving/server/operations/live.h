@@ -13,4 +13,7 @@ std::string LivePage(const Models& models);
 // Prometheus's text format.
 std::string Metrics(const Models& models);
 
+// TensorFlow Serving's metrics that have a meaning here, by its names, as Prometheus's text.
+std::string TensorFlowMetrics(const Models& models);
+
 }  // namespace group_embedding::server

@@ -50,7 +50,7 @@ Status StartModels(Models& models, const sigset_t& signals) {
 
 void PrintVersions() {
   std::printf("ge-serve %s\n", GE_SERVE_VERSION);
-  std::printf("gRPC %s\n", grpc::Version().c_str());
+  std::printf("nghttp2 %s\n", nghttp2_version(0)->version_str);
   std::printf("protobuf %s\n",
               google::protobuf::internal::VersionString(GOOGLE_PROTOBUF_VERSION).c_str());
   std::printf("Boost %d.%d.%d\n", BOOST_VERSION / 100000, BOOST_VERSION / 100 % 1000,
@@ -60,6 +60,8 @@ void PrintVersions() {
 }
 
 int Serve(const Options& options) {
+  // protobuf would write a line for each message of a client that is malformed.
+  google::protobuf::SetLogHandler(nullptr);
   const sigset_t signals = BlockStopSignals();
   for (const std::string& note : options.notes) Log("arguments", note);
   ServingLibrary library;

@@ -8,6 +8,7 @@
 
 #include "serving/server/models/serving_library.h"
 #include "serving/server/operations/latency.h"
+#include "serving/server/operations/tensorflow_metrics.h"
 
 namespace group_embedding::server {
 
@@ -17,11 +18,13 @@ inline constexpr std::array<const char*, 3> kMethodNames = {"predict", "classify
 // The counts of one model's requests. Thread-safe.
 class RequestCounts {
  public:
-  void Add(Method method, StatusCode code, double seconds) {
+  void Add(Method method, Entrypoint entrypoint, StatusCode code, double seconds) {
     counts_[static_cast<int>(method)][static_cast<int>(code)].fetch_add(1);
     latencies_.Add(seconds);
     recent_.Add(seconds);
+    request_latency_[static_cast<int>(method)][static_cast<int>(entrypoint)].Add(seconds * 1e6);
   }
+  void AddExamples(int64_t count) { examples_.Add(static_cast<double>(count)); }
   int64_t Total() const;
   int64_t Errors() const;
   RecentLatency Recent() const { return recent_.Summary(); }
@@ -29,6 +32,10 @@ class RequestCounts {
   int64_t Count(Method method, int code) const {
     return counts_[static_cast<int>(method)][code].load();
   }
+  const Microseconds& request_latency(Method method, Entrypoint entrypoint) const {
+    return request_latency_[static_cast<int>(method)][static_cast<int>(entrypoint)];
+  }
+  const ExampleCounts& examples() const { return examples_; }
 
   static constexpr int kCodes = 17;
 
@@ -36,6 +43,9 @@ class RequestCounts {
   std::array<std::array<std::atomic<int64_t>, kCodes>, kMethodNames.size()> counts_{};
   Latencies latencies_;
   RecentLatencies recent_;
+  std::array<std::array<Microseconds, kEntrypointNames.size()>, kMethodNames.size()>
+      request_latency_;
+  ExampleCounts examples_;
 };
 
 // "NOT_FOUND".

@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <fstream>
 #include <functional>
 #include <set>
+#include <sstream>
 #include <thread>
 
 namespace group_embedding::server {
@@ -96,10 +98,11 @@ std::vector<Argument> ArgumentsOf(Options* o) {
       {"rest-port", "PORT",
        "of REST, metrics and the live page (8501); 0 is any that is free, -1 none",
        Number(&o->rest_port, -1, 65535)},
+      {"grpc-connections", "N",
+       "connections of gRPC at a time (1000): another one ends one that has no request in flight",
+       Number(&o->grpc_connections, 1, 1e6)},
       {"rest-connections", "N",
-       "connections of REST at a time (1000): another one ends the one that has sent no request "
-       "for "
-       "the longest time",
+       "connections of REST at a time (1000): another one ends one that has no request in flight",
        Number(&o->rest_connections, 1, 1e6)},
       {"threads", "N", "requests computed at a time (0: one per core)",
        Number(&o->threads, 0, 4096)},
@@ -128,6 +131,14 @@ std::vector<Argument> ArgumentsOf(Options* o) {
       {"tls-key", "FILE", "PEM private key of the server", Text(&o->tls_key)},
       {"tls-client-ca", "FILE", "PEM authorities: clients need a certificate then",
        Text(&o->tls_client_ca)},
+      {"ssl-config-file", "FILE", "TLS of gRPC alone, in TensorFlow Serving's format",
+       [=](const std::string& text) { return ReadSslConfig(text, &o->grpc_tls); }},
+      {"monitoring-config-file", "FILE",
+       "the path of TensorFlow Serving's metrics, in its format "
+       "(/monitoring/prometheus/metrics)",
+       [=](const std::string& text) { return ReadMonitoringConfig(text, &o->monitoring_path); }},
+      {"grpc-socket-path", "PATH", "a Unix socket on which gRPC listens, too",
+       Text(&o->grpc_socket)},
       {"quantize", "DTYPE", "storage of rows: int8, fp8 or bfloat16; as trained without it",
        Text(&o->quantize)},
       {"tiers", "TIERS", "memory=SIZE,rocksdb=FOLDER or redis=HOST:PORT[,...]: rows below memory",
@@ -139,6 +150,31 @@ std::vector<Argument> ArgumentsOf(Options* o) {
       {"library", "FILE", "libge_serving; the one beside this program without it",
        Text(&o->library)},
   };
+}
+
+Status ReadPem(const char* argument, const std::string& path, std::string* text) {
+  if (path.empty()) return Status::OK;
+  std::ifstream file(path, std::ios::binary);
+  std::stringstream content;
+  content << file.rdbuf();
+  *text = content.str();
+  if (file && !text->empty()) return Status::OK;
+  return Bad(std::string(argument) + ": cannot read '" + path + "', or it is empty");
+}
+
+// The files that are named, in memory.
+Status ReadTls(Options* options) {
+  if (options->tls_key.empty()) return Status::OK;
+  if (!options->grpc_tls.key.empty()) {
+    return Bad("expected --ssl_config_file, or --tls-certificate and --tls-key, got both");
+  }
+  Tls tls;
+  Status status = ReadPem("--tls-key", options->tls_key, &tls.key);
+  if (status.ok())
+    status = ReadPem("--tls-certificate", options->tls_certificate, &tls.certificate);
+  if (status.ok()) status = ReadPem("--tls-client-ca", options->tls_client_ca, &tls.client_ca);
+  options->grpc_tls = options->rest_tls = tls;
+  return status;
 }
 
 Status Check(const Options& options) {
@@ -230,7 +266,8 @@ Status ParseCommandLine(int argc, char** argv, Options* options) {
     options->threads = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
   }
   if (Status status = ReadBatching(options); !status.ok()) return status;
-  return Check(*options);
+  const Status status = Check(*options);
+  return status.ok() ? ReadTls(options) : status;
 }
 
 std::string Usage() {

@@ -33,11 +33,18 @@ struct BatchingOptions {
   std::vector<int64_t> allowed_sizes;  // allowed_batch_sizes, from the least on; none: any
 };
 
+// PEM texts. No key: no TLS.
+struct Tls {
+  std::string certificate, key;
+  std::string client_ca;  // not "": clients need a certificate of these authorities
+};
+
 struct Options {
   std::vector<ModelToServe> models;
   std::string host;      // "": 127.0.0.1, or 0.0.0.0 with TensorFlow Serving's --port
   int grpc_port = 8500;  // 0: any that is free
   int rest_port = 8501;  // -1: none
+  int grpc_connections = 1000;
   int rest_connections = 1000;
   int threads = 0;           // requests that are computed at a time; 0: one per core
   int queue = 256;           // requests that wait
@@ -47,7 +54,10 @@ struct Options {
   double poll_seconds = 1;
   double stop_seconds = 10;  // for requests in flight, once the server has to stop
   int64_t max_message_bytes = int64_t{64} << 20;
+  std::string grpc_socket;                              // a path; "": none
   std::string tls_certificate, tls_key, tls_client_ca;  // PEM files; "": no TLS
+  Tls grpc_tls, rest_tls;  // of these files; TensorFlow Serving's ssl_config_file has gRPC's alone
+  std::string monitoring_path = "/monitoring/prometheus/metrics";  // "": none
   std::string quantize, tensorflow, library, state, tiers, device;
   bool enable_batching = false;
   std::string batching_parameters_file;
@@ -75,6 +85,9 @@ Status ParseCommandLine(int argc, char** argv, Options* options);
 Status ReadBatching(Options* options);
 
 Status ReadModelConfig(const std::string& file, std::vector<ModelToServe>* models);
+// TensorFlow Serving's ssl_config_file and monitoring_config_file.
+Status ReadSslConfig(const std::string& file, Tls* tls);
+Status ReadMonitoringConfig(const std::string& file, std::string* path);
 
 // What --help prints.
 std::string Usage();

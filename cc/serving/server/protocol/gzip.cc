@@ -8,6 +8,7 @@ namespace group_embedding::server {
 namespace {
 
 constexpr int kGzip = 15 + 16;  // the largest window, in a gzip wrapper
+constexpr int kGzipOrZlib = 15 + 32;
 constexpr size_t kStepBytes = size_t{256} << 10;
 
 }  // namespace
@@ -15,7 +16,7 @@ constexpr size_t kStepBytes = size_t{256} << 10;
 Inflated Inflate(const std::string& compressed, size_t most_bytes, std::string* text) {
   text->clear();
   z_stream stream{};
-  if (inflateInit2(&stream, kGzip) != Z_OK) return Inflated::kMalformed;
+  if (inflateInit2(&stream, kGzipOrZlib) != Z_OK) return Inflated::kMalformed;
   stream.next_in = reinterpret_cast<Bytef*>(const_cast<char*>(compressed.data()));
   stream.avail_in = static_cast<uInt>(compressed.size());
   int state = Z_OK;

@@ -1,4 +1,4 @@
-// gzip, of bodies of HTTP.
+// gzip, of bodies of HTTP and of messages of gRPC.
 #pragma once
 
 #include <string>
@@ -7,7 +7,8 @@ namespace group_embedding::server {
 
 enum class Inflated { kDone, kTooLarge, kMalformed };
 
-// Inflates all of a gzip member. Stops once `text` would be larger than `most_bytes`.
+// Inflates all of a gzip member, or of zlib's format, which HTTP and gRPC name deflate. Stops once
+// `text` would be larger than `most_bytes`.
 Inflated Inflate(const std::string& compressed, size_t most_bytes, std::string* text);
 
 // A gzip member of the text; "" if there is no memory for it.

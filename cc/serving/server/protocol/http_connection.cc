@@ -43,14 +43,12 @@ int64_t NumberOf(beast::string_view text) {
 }
 
 template <typename Stream>
-class Connection final : public HttpConnection {
+class Connection final : public ClientConnection {
  public:
   Connection(Stream stream, HttpService& service) : stream_(std::move(stream)), service_(service) {}
 
   void Start(std::function<void()> ended) override {
     ended_ = std::move(ended);
-    Error ignored;  // the client may be gone
-    Lowest().socket().set_option(asio::ip::tcp::no_delay(true), ignored);
     if constexpr (std::is_same_v<Stream, Plain>) {
       ReadHead();
     } else {
@@ -59,13 +57,18 @@ class Connection final : public HttpConnection {
     }
   }
 
-  bool CloseIfIdle(bool also_in_body) override {
-    const bool is_idle = state_ == State::kIdle || (also_in_body && state_ == State::kInBody);
+  bool CloseIf(Idleness idleness) override {
+    const bool is_idle = idleness == Idleness::kInBody
+                             ? state_ == State::kInBody
+                             : state_ == State::kIdle &&
+                                   has_had_request_ == (idleness == Idleness::kBetweenRequests);
     if (!is_idle) return false;
     state_ = State::kClosing;
     Lowest().close();
     return true;
   }
+
+  void Drain() override { CloseIf(Idleness::kNoRequestYet) || CloseIf(Idleness::kBetweenRequests); }
 
  private:
   enum class State { kIdle, kInBody, kAnswering, kClosing, kEnded };
@@ -123,6 +126,7 @@ class Connection final : public HttpConnection {
 
   void OnHead(std::string_view head) {
     state_ = State::kAnswering;
+    has_had_request_ = true;
     if (HttpRefusal refusal = CheckHead(head); refusal.status != 200) return Refuse(refusal);
     parser_.emplace();
     parser_->header_limit(kMostHeadBytes);
@@ -191,9 +195,9 @@ class Connection final : public HttpConnection {
     const auto is_gone = std::make_shared<std::atomic<bool>>(false);
     request_.cancelled = [is_gone] { return is_gone->load(); };
     WatchForEnd(is_gone);
-    service_.AddComputed(1);
+    service_.in_flight.Add(1);
     is_computed_ = true;
-    asio::post(service_.workers, [self = this->shared_from_this(), this, is_gone] {
+    service_.workers.Post([self = this->shared_from_this(), this, is_gone] {
       auto answer = std::make_shared<HttpAnswer>();
       if (!*is_gone) *answer = Compute();
       asio::post(stream_.get_executor(), [self, this, answer, is_gone] {
@@ -329,7 +333,7 @@ class Connection final : public HttpConnection {
   }
 
   void EndComputing() {
-    if (is_computed_) service_.AddComputed(-1);
+    if (is_computed_) service_.in_flight.Add(-1);
     is_computed_ = false;
   }
 
@@ -353,6 +357,7 @@ class Connection final : public HttpConnection {
       };
   HttpRequest request_;
   bool is_gzip_ = false, takes_gzip_ = false, is_refused_ = false;
+  bool has_had_request_ = false;
   bool is_computed_ = false;  // by a worker, and the answer is not written
   http::response<http::string_body> answer_;
   std::optional<http::response_serializer<http::string_body>> writer_;
@@ -360,8 +365,9 @@ class Connection final : public HttpConnection {
 
 }  // namespace
 
-std::shared_ptr<HttpConnection> MakeConnection(asio::ip::tcp::socket socket,
-                                               asio::ssl::context* context, HttpService& service) {
+std::shared_ptr<ClientConnection> MakeHttpConnection(asio::ip::tcp::socket socket,
+                                                     asio::ssl::context* context,
+                                                     HttpService& service) {
   if (context == nullptr) {
     return std::make_shared<Connection<Plain>>(Plain(std::move(socket)), service);
   }

@@ -4,8 +4,7 @@
 //                           └─ worker: the handler computes ────────┘
 //
 // Slow clients cost no thread. A connection ends that takes longer than a deadline for a handshake,
-// a head, a body or the reading of an answer. If connections are at their most, the one that has
-// waited longest without a whole head ends. Pipelined requests are answered in order. A malformed
+// a head, a body or the reading of an answer. Pipelined requests are answered in order. A malformed
 // request is answered, and ends its connection.
 #pragma once
 
@@ -14,7 +13,7 @@
 #include <optional>
 #include <string>
 
-#include "serving/server/models/serving_library.h"
+#include "serving/server/protocol/listener.h"
 
 namespace group_embedding::server {
 
@@ -35,23 +34,21 @@ struct HttpAnswer {
 };
 
 struct HttpOptions {
-  std::string host;
-  int port = 0;                                         // 0: any that is free
-  std::string tls_certificate, tls_key, tls_client_ca;  // PEM files; "": no TLS
-  size_t most_body_bytes = 0;                           // as read, and inflated
-  int most_connections = 1000;
+  ListenOptions listen;
+  size_t most_body_bytes = 0;  // as read, and inflated
   int workers = 64;
 };
 
 class HttpServer {
  public:
+  using AtOnce = std::function<std::optional<HttpAnswer>(const HttpRequest&)>;
+  using Handler = std::function<HttpAnswer(const HttpRequest&)>;
+  using Refused = std::function<std::string(const std::string&)>;
+
   // at_once: called on the thread of all connections for GET and HEAD; nullopt: a worker answers.
   // handler: called on a worker. Both are called from several threads at a time.
   // refused: the JSON of a refusal, given its message.
-  HttpServer(HttpOptions options,
-             std::function<std::optional<HttpAnswer>(const HttpRequest&)> at_once,
-             std::function<HttpAnswer(const HttpRequest&)> handler,
-             std::function<std::string(const std::string&)> refused);
+  HttpServer(HttpOptions options, AtOnce at_once, Handler handler, Refused refused);
   ~HttpServer();
 
   // Listens. INVALID_ARGUMENT: the files of TLS are no PEM. UNAVAILABLE: the port is in use, or the
@@ -63,8 +60,8 @@ class HttpServer {
   void Stop(double seconds);
 
  private:
-  class Listener;
-  std::unique_ptr<Listener> listener_;
+  struct State;
+  std::unique_ptr<State> state_;
 };
 
 }  // namespace group_embedding::server

@@ -7,6 +7,7 @@
 #include <regex>
 #include <set>
 
+#include "serving/server/protocol/inference_messages.h"
 #include "serving/server/protocol/json_answers.h"
 #include "serving/server/protocol/json_values.h"
 #include "serving/server/protocol/rest_models.h"

@@ -16,13 +16,12 @@ bool BeginsWith(const std::string& path, const char* beginning) {
 
 HttpOptions OptionsOf(const Options& options) {
   HttpOptions http;
-  http.host = options.host;
-  http.port = options.rest_port;
-  http.tls_certificate = options.tls_certificate;
-  http.tls_key = options.tls_key;
-  http.tls_client_ca = options.tls_client_ca;
+  http.listen.protocol = "REST";
+  http.listen.host = options.host;
+  http.listen.tls = options.rest_tls;
+  http.listen.port = options.rest_port;
+  http.listen.most_connections = options.rest_connections;
   http.most_body_bytes = static_cast<size_t>(options.max_message_bytes);
-  http.most_connections = options.rest_connections;
   return http;
 }
 
@@ -52,16 +51,20 @@ std::optional<HttpAnswer> RestServer::Probe(const HttpRequest& http) const {
 }
 
 HttpAnswer RestServer::Answer(const HttpRequest& http) {
-  if (BeginsWith(http.path, kModels) || BeginsWith(http.path, kInference)) {
+  const bool is_monitoring = http.path == options_.monitoring_path;
+  if (!is_monitoring && (BeginsWith(http.path, kModels) || BeginsWith(http.path, kInference))) {
     return AnswerModels(http);
   }
-  const bool is_metrics = http.path == "/metrics" || http.path == "/monitoring/prometheus/metrics";
+  const bool is_metrics = http.path == "/metrics" || is_monitoring;
   const bool is_probe = http.path == "/healthz" || http.path == "/readyz";
   if (!is_metrics && !is_probe && http.path != "/") {
     return Error(404, "unknown path " + http.path.substr(0, 200));
   }
   if (http.method == "POST") return Error(405, "expected GET or HEAD of " + http.path);
-  if (is_metrics) return {200, "text/plain; version=0.0.4", Metrics(models_)};
+  if (is_metrics) {
+    const std::string theirs = is_monitoring ? TensorFlowMetrics(models_) : "";
+    return {200, "text/plain; version=0.0.4", theirs + Metrics(models_)};
+  }
   return {200, "text/html; charset=utf-8", LivePage(models_)};
 }
 
@@ -72,6 +75,7 @@ HttpAnswer RestServer::AnswerModels(const HttpRequest& http) {
       std::chrono::system_clock::now() +
       std::chrono::microseconds(static_cast<int64_t>(options_.timeout_seconds * 1e6));
   request.cancelled = http.cancelled;
+  request.entrypoint = Entrypoint::kRest;
   if (BeginsWith(http.path, kInference)) return AnswerInference(models_, request, http);
   const std::string method = http.method == "POST" ? "POST" : "GET";
   RestAnswer rest = AnswerRest(models_, request, method, http.path, http.body);
