@@ -124,7 +124,7 @@ GROUP_EMBEDDING_HOST_DEVICE uint64_t OfFloat(float x) {
   return (bits & sign) != 0 ? ~bits : bits | sign;
 }
 
-// Of the square of a row's norm. NaN is above all numbers.
+// The square of a row's norm as an unsigned number of the same order. NaN is above all numbers.
 GROUP_EMBEDDING_HOST_DEVICE uint64_t OfSquares(double sum) {
   uint64_t bits;
   memcpy(&bits, &sum, sizeof(bits));

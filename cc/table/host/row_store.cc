@@ -88,7 +88,7 @@ Status RowStore::GrowArrays(int64_t num_rows) {
   return status;
 }
 
-// What the table wants, and what is left.
+// Says how many bytes the table wants, and how many are left.
 Status RowStore::WhatIsLeft(int64_t more_rows, const Status& status) const {
   const MemoryLeft left = FindMemoryLeft();
   return "it wants " + std::to_string(more_rows * BytesPerRow()) + " bytes for " +

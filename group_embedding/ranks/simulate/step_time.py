@@ -46,7 +46,7 @@ class Job:
     Attributes:
       ranks: How many, a GPU each.
       ranks_of_host: How many of them a host has; the last host may have fewer.
-      samples: Of a rank's batch.
+      samples: The size of a rank's batch.
       row_bytes: The size of a number in memory, 4 or 2.
       wire_bytes: The size of a number on its way, 4 or 2.
       through: How rows travel within a host, 'peer_memory' or 'nccl'.
@@ -83,7 +83,7 @@ class Job:
 
 @dataclasses.dataclass(frozen=True)
 class Traffic:
-    """What one rank sends in a step, bytes: to other ranks of its host, and to other hosts."""
+    """Bytes that one rank sends in a step: to other ranks of its host, and to other hosts."""
 
     within_host: float = 0.0
     between_hosts: float = 0.0
@@ -222,7 +222,7 @@ def best_placement(table: TableOfModel, job: Job) -> str:
 
 
 def traffic_of(table: TableOfModel, job: Job, placement: str) -> Traffic:
-    """What a rank sends for a table in a step: ids, then rows or sums, then their gradients."""
+    """The bytes that a rank sends for a table in a step: ids, rows or sums, and their gradients."""
     ids = job.samples * table.ids
     row = table.dim * job.wire_bytes
     if placement == "rows":
@@ -250,7 +250,7 @@ def _spread(job, size):
 
 
 def _two_levels(table, job, ids, row):
-    """What a host asks other hosts for is divided among its ranks, which then spread it."""
+    """Ranks of a host divide the rows that it asks others for, and then share them."""
     if job.hosts == 1:
         return _spread(job, _rows(table, ids, row))
     remote = (job.ranks - job.neighbours) / job.ranks

@@ -59,7 +59,10 @@ OTHERS = """
 --per_process_gpu_memory_fraction=0.5
 --prefer_tflite_model=true
 --use_alts_credentials=false
+--enable_batching=true
+--batching_parameters_file={batching}
 """
+BATCHING = "max_batch_size { value: 64 } batch_timeout_micros { value: 100 }"
 
 
 @pytest.fixture
@@ -70,11 +73,13 @@ def command(start, model, tmp_path):
         model(tmp_path / "clicks" / "3")
         (tmp_path / "models.config").write_text(CONFIG % (tmp_path / "clicks"))
         (tmp_path / "monitoring.config").write_text(MONITORING % path)
+        (tmp_path / "batching.config").write_text(BATCHING)
         # --rest-port 0 is any free port; TensorFlow Serving's 0 is none
         names = {"name": "clicks", "rest": 8501, "models": tmp_path / "clicks"}
         names |= {
             "config": tmp_path / "models.config",
             "monitoring": tmp_path / "monitoring.config",
+            "batching": tmp_path / "batching.config",
         }
         return start({}, *text.format(**names).split(), "--rest-port", "0")
 
@@ -104,7 +109,7 @@ def test_flags_without_a_meaning_print_one_line(command):
     log = server.errors()
     for flag in ("grpc-max-threads", "prefer-tflite-model", "per-process-gpu-memory-fraction"):
         assert log.count(f"--{flag} ") == 1
-    for flag in ("port", "monitoring-config-file", "use-alts-credentials"):
+    for flag in ("port", "monitoring-config-file", "use-alts-credentials", "enable-batching"):
         assert f"--{flag} " not in log
 
 
@@ -278,6 +283,7 @@ VALUES = {
     "model_base_path": "/m",
     "file_system_poll_wait_seconds": "1",
     "use_alts_credentials": "true",
+    "enable_batching": "true",
 }
 
 
@@ -298,6 +304,7 @@ def test_each_flag_of_the_guide(program, tmp_path, flag):
     files = {
         "model_config_file": CONFIG % "/m",
         "monitoring_config_file": MONITORING % "/m",
+        "batching_parameters_file": BATCHING,
         "ssl_config_file": "server_key: 'k' server_cert: 'c'",
     }
     value = VALUES.get(flag, "1")
@@ -318,6 +325,7 @@ def test_the_guide_has_all_flags(program):
     known = (GUIDE.parents[2] / "cc/serving/server/operations/foreign_flags.cc").read_text()
     flags = {name.replace("-", "_") for name in re.findall(r'\{"([a-z-]+)",', known)}
     own = {"grpc_socket_path", "ssl_config_file", "monitoring_config_file", "model_config_file"}
+    own |= {"enable_batching", "batching_parameters_file"}
 
     assert set(rows_of_the_guide()) == flags | own
     assert len(flags | own) == 48

@@ -1,4 +1,4 @@
-"""What joined requests of real models answer: to the bit what each answers alone, but for products
+"""Answers of joined requests of real models: to the bit those of each alone, but for products
 of matrices, whose sums may be added up in another order."""
 
 import contextlib
