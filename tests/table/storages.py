@@ -70,3 +70,4 @@ ALL = [
     ),
 ]
 WITH_DISK = [param for param in ALL if param.values[0].has_disk]
+ON_HOST = [param for param in ALL if not param.values[0].on_device]

@@ -79,7 +79,7 @@ class Pair:
         assert counts["without_place"] == self.oracle.without_place
 
 
-@pytest.mark.parametrize("storage", storages.ALL)
+@pytest.mark.parametrize("storage", storages.ON_HOST)
 @pytest.mark.parametrize("evict", POLICIES)
 def test_the_lowest_go(storage, evict):
     pair = Pair(storage, max_keys=100, keep=0.8, evict=evict, **POLICIES[evict])
@@ -108,7 +108,7 @@ def test_the_same_keys_go_for_any_number_of_threads(num_threads):
     assert len(pair.oracle.evicted) > 300
 
 
-@pytest.mark.parametrize("storage", storages.ALL)
+@pytest.mark.parametrize("storage", storages.ON_HOST)
 def test_a_batch_with_more_new_keys_than_places(storage):
     pair = Pair(storage, max_keys=10, evict="least_frequent")
     pair.train(range(8))
@@ -140,7 +140,7 @@ def test_keys_without_a_place_read_values_of_their_own():
         assert trained.sum() == 4
 
 
-@pytest.mark.parametrize("storage", storages.ALL)
+@pytest.mark.parametrize("storage", storages.ON_HOST)
 def test_keys_of_a_batch_in_flight_stay(storage):
     pair = Pair(storage, max_keys=10, keep=0.5)
     table = pair.table
@@ -156,7 +156,7 @@ def test_keys_of_a_batch_in_flight_stay(storage):
     table.end_batch(batch)
 
 
-@pytest.mark.parametrize("storage", storages.ALL)
+@pytest.mark.parametrize("storage", storages.ON_HOST)
 def test_rows_of_evicted_keys_are_handed_out(storage):
     pair = Pair(storage, max_keys=20, keep=0.5, rows_in_memory=16)
     for first in range(0, 60, 4):
@@ -197,7 +197,7 @@ def test_ranks_keep_the_keys_that_one_keeps(num_shares):
     assert kept[1] == {key: row.count for key, row in oracle.rows.items()}
 
 
-@pytest.mark.parametrize("storage", storages.ALL)
+@pytest.mark.parametrize("storage", storages.ON_HOST)
 @pytest.mark.parametrize("changes_only", [False, True])
 def test_a_restart_in_the_middle_changes_nothing(storage, changes_only, tmp_path):
     budget = {"max_keys": 60, "evict": "decayed_frequency", "decay_steps": 4, "safe_steps": 3}
@@ -232,7 +232,7 @@ def test_a_restart_in_the_middle_changes_nothing(storage, changes_only, tmp_path
         pair.check()
 
 
-@pytest.mark.parametrize("storage", storages.ALL)
+@pytest.mark.parametrize("storage", storages.ON_HOST)
 def test_more_rows_than_the_budget_are_restored_by_their_order(storage, tmp_path):
     large = Pair(storage, max_keys=200)
     for first in range(0, 150, 10):
@@ -330,7 +330,7 @@ class Program(Pair):
         self.oracle, self.saved = oracle, None
 
 
-@pytest.mark.parametrize("storage", storages.ALL)
+@pytest.mark.parametrize("storage", storages.ON_HOST)
 @pytest.mark.parametrize(
     "seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(2, 30))]
 )

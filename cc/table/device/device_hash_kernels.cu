@@ -92,8 +92,10 @@ __global__ void ChooseEvictedKernel(DeviceTableRef table, Eviction eviction, int
   if (row >= num_rows) return;
   const RowInfo& info = table.infos[row];
   const bool is_keys = row >= table.first_row && info.count >= 0;
-  bool evict = is_keys && Has(eviction, Eviction::Kind::kGlobalStep) && info.version >= 0 &&
-               step - info.version > eviction.steps_to_live;
+  const bool is_old = Has(eviction, Eviction::Kind::kGlobalStep) && info.version >= 0 &&
+                      step - info.version > eviction.steps_to_live;
+  // An eviction of no kind is that of all keys: see DeviceHash::Clear.
+  bool evict = is_keys && (eviction.kind == Eviction::Kind::kNone || is_old);
   if (is_keys && !evict && Has(eviction, Eviction::Kind::kL2Weight)) {
     const float half = table.dtype == DataType::kFloat32 ? HalfSquares<float>(table, row, lane)
                        : table.dtype == DataType::kFloat16
