@@ -126,7 +126,7 @@ def plot(path, about, rows):
     other = axis.twinx()
     other.plot(came, [point["keys"] / 1e6 for point in points], "C1", label="keys in the table")
     other.set(ylabel="million keys in the table", ylim=(0, None))
-    figure.legend(loc="lower center")
+    figure.legend(loc="outside upper center", ncols=2)
     figure.savefig(path, dpi=120)
 
 
