@@ -338,10 +338,10 @@ def test_slow_bodies_make_place_for_probes(start, model, tmp_path):
 
 
 def test_readiness_ends_with_the_signal_to_stop(start, model, tmp_path):
-    # Given a server with a request in flight
+    # Given a server with a request in flight, and a connection whose request is on its way
     server = start({"m": model(tmp_path / "1")})
     slow = json.dumps({"signature_name": "slow", "inputs": {"ms": [2000]}}).encode()
-    with connect(server) as connection:
+    with connect(server) as connection, connect(server) as early:
         connection.sendall(post(b"Connection: close", body=slow))
         time.sleep(0.3)
         assert http(server, "/readyz")[0] == 200
@@ -351,6 +351,8 @@ def test_readiness_ends_with_the_signal_to_stop(start, model, tmp_path):
 
         # Then it is not ready, takes no new request, and answers the one in flight
         wait_for(lambda: http(server, "/readyz")[0] == 503)
+        early.sendall(b"GET /readyz HTTP/1.1\r\nHost: a\r\n\r\n")
+        assert read(early)[0].startswith(b"HTTP/1.1 503 ")
         assert rest(server, "/v1/models/m:predict", json.loads(BODY))[0] == 503
         assert read(connection)[0].startswith(b"HTTP/1.1 200 ")
         wait_for(lambda: not server.running())

@@ -68,7 +68,8 @@ class Connection final : public ClientConnection {
     return true;
   }
 
-  void Drain() override { CloseIf(Idleness::kNoRequestYet) || CloseIf(Idleness::kBetweenRequests); }
+  // The first request of a new connection may be on its way: it is answered.
+  void Drain() override { CloseIf(Idleness::kBetweenRequests); }
 
  private:
   enum class State { kIdle, kInBody, kAnswering, kClosing, kEnded };
