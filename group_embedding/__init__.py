@@ -67,7 +67,12 @@ if TYPE_CHECKING:  # what `_NAMES` loads when it is used
     )
     from group_embedding.recommender import data
     from group_embedding.recommender import zoo as models
-    from group_embedding.variables import EmbeddingVariableStatisticsHook, KeyedOptions
+    from group_embedding.variables import (
+        EmbeddingVariableStatisticsHook,
+        EvictedKeysHook,
+        KeyedOptions,
+        hand_out_evicted,
+    )
 
 __version__ = VERSION
 
@@ -116,7 +121,12 @@ _NAMES = {
         "broadcast_variables",
         "run_elastic",
     ],
-    "variables": ["EmbeddingVariableStatisticsHook", "KeyedOptions"],
+    "variables": [
+        "EmbeddingVariableStatisticsHook",
+        "EvictedKeysHook",
+        "KeyedOptions",
+        "hand_out_evicted",
+    ],
 }
 # Not `deeprec`: importing it turns TensorFlow 2's behaviour off, which no attribute does.
 _MODULES = ("serving", *(p for p in import_paths.PATHS if p != "deeprec" and "." not in p))
