@@ -48,8 +48,10 @@ if TYPE_CHECKING:  # what `_NAMES` loads when it is used
         GlobalStepEvict,
         InitializerOption,
         L2WeightEvict,
+        ProbabilityFilter,
         StorageOption,
         StorageType,
+        TimeEvict,
     )
     from group_embedding.compat.deeprec.patch import patch_tensorflow
     from group_embedding.compat.deeprec.staged import make_prefetch_hook, prefetch_join, staged
