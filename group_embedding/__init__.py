@@ -48,8 +48,10 @@ if TYPE_CHECKING:  # what `_NAMES` loads when it is used
         GlobalStepEvict,
         InitializerOption,
         L2WeightEvict,
+        ProbabilityFilter,
         StorageOption,
         StorageType,
+        TimeEvict,
     )
     from group_embedding.compat.deeprec.patch import patch_tensorflow
     from group_embedding.compat.deeprec.staged import make_prefetch_hook, prefetch_join, staged
@@ -67,7 +69,12 @@ if TYPE_CHECKING:  # what `_NAMES` loads when it is used
     )
     from group_embedding.recommender import data
     from group_embedding.recommender import zoo as models
-    from group_embedding.variables import EmbeddingVariableStatisticsHook, KeyedOptions
+    from group_embedding.variables import (
+        EmbeddingVariableStatisticsHook,
+        EvictedKeysHook,
+        KeyedOptions,
+        hand_out_evicted,
+    )
 
 __version__ = VERSION
 
@@ -116,7 +123,12 @@ _NAMES = {
         "broadcast_variables",
         "run_elastic",
     ],
-    "variables": ["EmbeddingVariableStatisticsHook", "KeyedOptions"],
+    "variables": [
+        "EmbeddingVariableStatisticsHook",
+        "EvictedKeysHook",
+        "KeyedOptions",
+        "hand_out_evicted",
+    ],
 }
 # Not `deeprec`: importing it turns TensorFlow 2's behaviour off, which no attribute does.
 _MODULES = ("serving", *(p for p in import_paths.PATHS if p != "deeprec" and "." not in p))

@@ -15,7 +15,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-# DeepRec's classes of options.
+# DeepRec's classes of options, and two that it lacks.
 OPTIONS = (
     "CBFFilter",
     "CacheStrategy",
@@ -25,8 +25,10 @@ OPTIONS = (
     "GlobalStepEvict",
     "InitializerOption",
     "L2WeightEvict",
+    "ProbabilityFilter",
     "StorageOption",
     "StorageType",
+    "TimeEvict",
 )
 # {folder of the library: {module of an extension: names that the folder has, too}}
 NAMES = {

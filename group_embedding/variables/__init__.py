@@ -6,6 +6,9 @@ from group_embedding import import_paths
 from group_embedding.ops.read_rows import read_rows as read_rows
 from group_embedding.variables import over_ranks as over_ranks
 from group_embedding.variables.embedding_variable import EmbeddingVariable
+from group_embedding.variables.evicted_keys import EvictedKeysHook, hand_out_evicted
+from group_embedding.variables.evicted_keys import EvictedTo as EvictedTo
+from group_embedding.variables.evicted_keys import hand_over_to as hand_over_to
 from group_embedding.variables.get_variable import check_dim as check_dim
 from group_embedding.variables.get_variable import check_dtype as check_dtype
 from group_embedding.variables.get_variable import get_embedding_variable
@@ -27,8 +30,10 @@ keyed_options = KeyedOptions
 __all__ = [
     "EmbeddingVariable",
     "EmbeddingVariableStatisticsHook",
+    "EvictedKeysHook",
     "KeyedOptions",
     "get_embedding_variable",
+    "hand_out_evicted",
     "keyed_options",
     "keyed_table",
 ]

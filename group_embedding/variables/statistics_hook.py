@@ -8,6 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 from group_embedding.variables.embedding_variable import EmbeddingVariable
+from group_embedding.variables.periodic_hook import PeriodicHook
 
 
 def statistics(table):
@@ -20,7 +21,7 @@ def statistics(table):
     }
 
 
-class EmbeddingVariableStatisticsHook(tf.compat.v1.train.SessionRunHook):
+class EmbeddingVariableStatisticsHook(PeriodicHook):
     """Writes the sizes of all EmbeddingVariables of the graph: keys, memory_bytes, load_factor.
 
     Example:
@@ -39,28 +40,20 @@ class EmbeddingVariableStatisticsHook(tf.compat.v1.train.SessionRunHook):
     """
 
     def __init__(self, output_dir: str | os.PathLike[str], every_n_steps: int = 100) -> None:
-        if every_n_steps < 1:
-            raise ValueError(f"every_n_steps: expected at least 1, got {every_n_steps}")
-        self._output_dir, self._every = output_dir, every_n_steps
-        self._last: int | None = None
+        super().__init__(every_n_steps)
+        self._output_dir = output_dir
 
     def begin(self) -> None:
+        super().begin()
         v1 = tf.compat.v1
-        self._step = v1.train.get_global_step()
-        if self._step is None:
-            raise ValueError("EmbeddingVariableStatisticsHook: expected a graph with a global step")
         self._writer = v1.summary.FileWriterCache.get(self._output_dir)
         tables = [v for v in v1.global_variables() if isinstance(v, EmbeddingVariable)]
         self._scalars = {}
         for table in tables:
             self._scalars.update(statistics(table))
 
-    def after_run(self, run_context: Any, run_values: Any) -> None:
-        step = int(run_context.session.run(self._step))
-        if self._last is not None and step - self._last < self._every:
-            return
-        self._last = step
-        values = run_context.session.run(self._scalars)
+    def run_at(self, session: Any, step: int) -> None:
+        values = session.run(self._scalars)
         summary = tf.compat.v1.Summary(
             value=[
                 tf.compat.v1.Summary.Value(tag=tag, simple_value=float(value))

@@ -24,6 +24,14 @@ OPTIONS = {
         {"admit_after": 3, "expected_keys": 1000, "early_share": 0.1, "counter_bits": 8},
         ge.EmbeddingVariableOption(filter_option=ge.CBFFilter(3, 1000, 0.1, tf.uint8)),
     ),
+    "chance": (
+        {"admit_probability": 0.25},
+        ge.EmbeddingVariableOption(filter_option=ge.ProbabilityFilter(0.25)),
+    ),
+    "minutes": (
+        {"evict_after_minutes": 90},
+        ge.EmbeddingVariableOption(evict_option=ge.TimeEvict(90)),
+    ),
     "steps": (
         {"evict_after_steps": 7},
         ge.EmbeddingVariableOption(evict_option=ge.GlobalStepEvict(7)),

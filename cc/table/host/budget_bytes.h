@@ -21,9 +21,12 @@ class BudgetBytes {
     // Rows that no key has yet, or any more: an eighth. Indexes: entries of 16 bytes, in parts that
     // double when 0.4 to 0.7 of them are taken; 64 bytes a key on average over the shards. A row
     // that is free has its number in a list. While keys are chosen to go, two candidates for each.
+    // Rows to hand out: an eighth, and those of an eviction; while the list grows, its former part.
     per_key_ = bytes_per_row * 9 / 8 + kIndexBytes * (has_counts ? 2 : 1) +
                2 * static_cast<int64_t>(sizeof(int64_t)) + kLogBytes +
-               (options.budget.hands_out == HandsOut::kNothing ? 0 : 3 * (bytes_per_row / 8)) +
+               (options.budget.hands_out == HandsOut::kNothing
+                    ? 0
+                    : static_cast<int64_t>((0.25 + 1 - options.budget.keep) * bytes_per_row)) +
                static_cast<int64_t>(2 * (1 - options.budget.keep) * sizeof(EvictionCandidate));
     // For each array a page that is not full, and one that is touched ahead; of growing parts of
     // indexes the former ones; the parts of lists that threads make.

@@ -208,6 +208,11 @@ void HostShards::HandOut(const std::vector<EvictionCandidate>& lowest) {
     budget_->num_missed += static_cast<int64_t>(rows.keys.size());
     rows = {};
   }
+  const size_t num_rows = rows.keys.size() + lowest.size();
+  for (auto* part : {&rows.keys, &rows.counts, &rows.versions}) part->reserve(num_rows);
+  if (options().budget.hands_out == HandsOut::kRows) {
+    rows.values.reserve(num_rows * store_.row_bytes());
+  }
   for (const EvictionCandidate& candidate : lowest) {
     if (candidate.row == kNoRow) continue;
     const RowInfo& info = store_.Info(candidate.row);

@@ -179,6 +179,25 @@ class CBFFilter:
 
 
 @dataclasses.dataclass(frozen=True)
+class ProbabilityFilter:
+    """A key is admitted by chance, each time that it is trained. DeepRec has no such filter; this
+    one stands for `KeyedOptions.admit_probability`. The key and its count decide, so a run repeats.
+
+    Attributes:
+      probability: From 1e-6 to 1, at which every key gets a row in its first step.
+    """
+
+    probability: float = 1.0
+
+    def __post_init__(self):
+        _check_number(self, "probability", above=0)
+        if not 1e-6 <= self.probability <= 1:
+            raise ValueError(
+                f"ProbabilityFilter: expected probability from 1e-6 to 1, got {self.probability!r}"
+            )
+
+
+@dataclasses.dataclass(frozen=True)
 class GlobalStepEvict:
     """Evicts keys that were not trained for more than `steps_to_live` steps. None: none.
 
@@ -191,6 +210,21 @@ class GlobalStepEvict:
     def __post_init__(self):
         if self.steps_to_live is not None:
             _check_int(self, "steps_to_live", at_least=1)
+
+
+@dataclasses.dataclass(frozen=True)
+class TimeEvict:
+    """Evicts keys that were not trained for more than `minutes_to_live` minutes. None: none.
+    DeepRec has no such eviction; this one stands for `KeyedOptions.evict_after_minutes`.
+
+    The time is the clock's, or that of `EmbeddingVariable.set_time`.
+    """
+
+    minutes_to_live: Optional[int] = None
+
+    def __post_init__(self):
+        if self.minutes_to_live is not None:
+            _check_int(self, "minutes_to_live", at_least=1)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -311,18 +345,18 @@ class EmbeddingVariableOption:
       ht_type: DeepRec's kind of hash table; here there is one kind: only the default is accepted.
       ht_partition_num: How many parts DeepRec's hash table has. Any number is right: a table here
         adds parts as it grows.
-      evict_option: None, GlobalStepEvict or L2WeightEvict.
+      evict_option: None, GlobalStepEvict, TimeEvict or L2WeightEvict.
       ckpt: None or CheckpointOption.
-      filter_option: None, CounterFilter or CBFFilter.
+      filter_option: None, CounterFilter, CBFFilter or ProbabilityFilter.
       storage_option: StorageOption.
       init_option: InitializerOption.
     """
 
     ht_type: str = ""
     ht_partition_num: int = 1000
-    evict_option: Union[None, GlobalStepEvict, L2WeightEvict] = None
+    evict_option: Union[None, GlobalStepEvict, TimeEvict, L2WeightEvict] = None
     ckpt: Optional[CheckpointOption] = None
-    filter_option: Union[None, CounterFilter, CBFFilter] = None
+    filter_option: Union[None, CounterFilter, CBFFilter, ProbabilityFilter] = None
     storage_option: StorageOption = StorageOption()
     init_option: InitializerOption = InitializerOption()
 
@@ -333,9 +367,9 @@ class EmbeddingVariableOption:
                 f"hash table; leave it out, got {self.ht_type!r}"
             )
         _check_int(self, "ht_partition_num", at_least=1)
-        _check_kind(self, "evict_option", (GlobalStepEvict, L2WeightEvict), optional=True)
+        _check_kind(self, "evict_option", _EVICTIONS, optional=True)
         _check_kind(self, "ckpt", CheckpointOption, optional=True)
-        _check_kind(self, "filter_option", (CounterFilter, CBFFilter), optional=True)
+        _check_kind(self, "filter_option", _FILTERS, optional=True)
         _check_kind(self, "storage_option", StorageOption)
         _check_kind(self, "init_option", InitializerOption)
 
@@ -362,9 +396,15 @@ class EmbeddingVariableOption:
         )
 
 
+_EVICTIONS = (GlobalStepEvict, TimeEvict, L2WeightEvict)
+_FILTERS = (CounterFilter, CBFFilter, ProbabilityFilter)
+
+
 def _admission(option):
     if option is None:
         return {}
+    if isinstance(option, ProbabilityFilter):
+        return {"admit_probability": option.probability}
     if isinstance(option, CounterFilter):
         return {"admit_after": option.filter_freq}
     return {
@@ -378,6 +418,8 @@ def _admission(option):
 def _eviction(option):
     if isinstance(option, GlobalStepEvict):
         return {"evict_after_steps": option.steps_to_live}
+    if isinstance(option, TimeEvict):
+        return {"evict_after_minutes": option.minutes_to_live}
     if option is None or option.l2_weight_threshold < 0:
         return {}
     return {"evict_below_norm": math.sqrt(2 * option.l2_weight_threshold)}

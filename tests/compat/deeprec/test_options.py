@@ -29,6 +29,9 @@ def test_defaults():
         (lambda: ge.CBFFilter(3, 10), "false_positive_probability.*above 0 and below 1, got -1.0"),
         (lambda: ge.CBFFilter(3, 10, 0.1, tf.bool), "counter_type.*uint8, uint16.*got tf.bool"),
         (lambda: ge.CBFFilter(300, 10, 0.1, tf.uint8), "counter_type that holds filter_freq=300"),
+        (lambda: ge.ProbabilityFilter(0), "probability.*above 0, got 0"),
+        (lambda: ge.ProbabilityFilter(1.5), "probability from 1e-6 to 1, got 1.5"),
+        (lambda: ge.TimeEvict(0), "minutes_to_live.*at least 1, got 0"),
         (lambda: ge.GlobalStepEvict(0), "steps_to_live.*at least 1, got 0"),
         (lambda: ge.L2WeightEvict(-2.0), "l2_weight_threshold.*above 0, got -2.0"),
         (lambda: ge.StorageOption("DRAM"), "storage_type to be None or StorageType, got 'DRAM'"),
@@ -46,4 +49,5 @@ def test_refused(make, message):
 
 def test_no_eviction_is_an_option():
     assert ge.GlobalStepEvict().steps_to_live is None
+    assert ge.TimeEvict().minutes_to_live is None
     assert ge.L2WeightEvict().l2_weight_threshold == -1.0

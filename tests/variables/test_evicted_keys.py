@@ -1,0 +1,150 @@
+"""Keys that tables evict for their budgets, handed to functions and into files."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import group_embedding as ge
+from group_embedding.keras_compat import keras
+
+v1 = tf.compat.v1
+BUDGET = {"max_keys": 16, "budget_of": "rank", "keep_share": 1.0}
+
+
+def make(name, hand_out="rows", key_dtype=tf.int64, dtype=tf.float32):
+    options = ge.KeyedOptions(hand_out=hand_out, **BUDGET)
+    return ge.get_embedding_variable(
+        name, 4, key_dtype, dtype, tf.ones_initializer(), ev_option=options
+    )
+
+
+def insert(table, first, step):
+    """Eight keys from `first` on, whose rows are their numbers."""
+    keys = np.arange(first, first + 8)
+    table.insert(keys, np.repeat(keys[:, None], 4, 1), versions=[step] * 8, freqs=[step + 1] * 8)
+
+
+class Taken:
+    """A function that remembers what it was called with."""
+
+    def __init__(self):
+        self.calls = []
+
+    def __call__(self, table, evicted):
+        self.calls.append((table, evicted))
+
+    def keys_of(self, name):
+        return sorted(int(key) for table, e in self.calls if table == name for key in e.keys)
+
+
+def test_a_function_gets_the_keys_of_each_table_once():
+    users, items, all_keys = make("users"), make("items", "keys"), make("all", "nothing")
+    taken = Taken()
+    for step in range(3):
+        for table in (users, items, all_keys):
+            insert(table, 8 * step, step)
+
+    handed = [ge.hand_out_evicted([users, items, all_keys], taken) for _ in range(2)]
+
+    assert handed == [16, 0]
+    (_, of_users), (_, of_items) = taken.calls
+    assert taken.keys_of("users") == taken.keys_of("items") == list(range(8))
+    np.testing.assert_array_equal(of_users.values, np.repeat(of_users.keys[:, None], 4, 1))
+    assert of_items.values.shape == (0, 4)
+    assert set(of_users.versions) == {0} and set(of_users.freqs) == {1}
+
+
+@pytest.mark.parametrize(
+    "key_dtype, dtype, written",
+    [
+        (tf.int64, tf.float32, np.float32),
+        (tf.uint64, tf.bfloat16, np.float32),
+        (tf.int32, tf.float16, np.float16),
+    ],
+)
+def test_files_of_a_folder(key_dtype, dtype, written, tmp_path):
+    table = make("shop/users", key_dtype=key_dtype, dtype=dtype)
+    for process in range(2):  # which has no memory of the first one's files
+        hand_over = ge.variables.hand_over_to(tmp_path)
+        for step in range(4):
+            insert(table, 8 * (4 * process + step), 4 * process + step)
+            ge.hand_out_evicted([table], hand_over)
+
+    paths = sorted((tmp_path / "shop" / "users").iterdir())
+    assert [path.name for path in paths] == [f"rank0-{n:09d}.npz" for n in range(1, 7)]
+    for number, path in enumerate(paths):
+        with np.load(path) as file:
+            assert file["keys"].dtype == key_dtype.as_numpy_dtype
+            assert file["values"].dtype == written
+            assert sorted(file["keys"]) == list(range(8 * number, 8 * number + 8))
+            np.testing.assert_array_equal(file["values"], np.repeat(file["keys"][:, None], 4, 1))
+            assert set(file["versions"]) == {number} and set(file["freqs"]) == {number + 1}
+
+
+def test_a_file_that_fails_leaves_none_behind(tmp_path):
+    table = make("users")
+    for step in range(3):
+        insert(table, 8 * step, step)
+    (tmp_path / "file").write_text("no folder")
+
+    with pytest.raises(tf.errors.OpError):
+        ge.hand_out_evicted([table], tmp_path / "file")
+
+    assert int(table.total_count()) == 16  # and trains on
+
+
+def test_a_hook_hands_out_every_few_steps_and_at_the_end():
+    taken = Taken()
+    with tf.Graph().as_default():
+        table = make("user")
+        step = v1.train.get_or_create_global_step()
+        ids = 8 * step + tf.range(8, dtype=tf.int64)
+        (rows,) = ge.group_embedding_lookup([table], [ids])
+        optimizer = ge.optimizers.wrap(v1.train.GradientDescentOptimizer(0.1))
+        train = optimizer.minimize(tf.reduce_sum(rows), global_step=step)
+        hook = ge.EvictedKeysHook(taken, every_n_steps=3)
+        with v1.train.MonitoredSession(hooks=[hook]) as session:
+            calls = []
+            for _ in range(8):
+                session.run(train)
+                calls.append(len(taken.calls))
+
+    # After the first step, and after each three; 24 keys then exceed the budget. A table keeps no
+    # more than an eighth of its budget and what one eviction takes: the last ones.
+    assert calls == [0, 0, 0, 1, 1, 1, 2, 2] and len(taken.calls) == 3
+    assert {name for name, _ in taken.calls} == {"user"}
+    assert taken.keys_of("user") == [*range(8, 16), *range(32, 48)]
+
+
+def test_a_callback_hands_out_every_few_batches_and_after_epochs():
+    options = ge.KeyedOptions(hand_out="keys", **BUDGET)
+    table = ge.TableConfig("user", None, 4, ev_option=options)
+    layer = ge.layers.GroupEmbedding([ge.FeatureConfig("user", table)], concat=True)
+    inputs = {"user": keras.Input((2,), dtype="int64", name="user")}
+    model = keras.Model(inputs, keras.layers.Dense(1)(layer(inputs)))
+    model.compile(ge.optimizers.wrap(keras.optimizers.SGD(0.1)), "mse")
+    taken = Taken()
+    callback = ge.layers.EvictedKeys(taken, every_n_batches=1)
+
+    ids = {"user": np.arange(48).reshape(24, 2)}
+    model.fit(
+        ids, np.zeros(24), batch_size=4, epochs=1, verbose=0, shuffle=False, callbacks=[callback]
+    )
+
+    (name,) = {name for name, _ in taken.calls}
+    assert name.endswith("user")
+    assert taken.keys_of(name) == list(range(32))
+
+
+@pytest.mark.parametrize(
+    "call, message",
+    [
+        (lambda: ge.hand_out_evicted([make("all", "nothing")], print), r"hand_out=.*\['all'\]"),
+        (lambda: ge.hand_out_evicted([], print), "got no keyed table"),
+        (lambda: ge.EvictedKeysHook(print, 0), "every_n_steps: expected at least 1, got 0"),
+        (lambda: ge.layers.EvictedKeys(print, 0), "every_n_batches: expected at least 1, got 0"),
+    ],
+)
+def test_what_can_hand_out_nothing_is_refused(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()
