@@ -1,4 +1,5 @@
 // Bytes of a connection of gRPC: what is buffered is counted, and given back at the end.
+#include "inference/grpc_service.pb.h"
 #include "parts.h"
 #include "serving/server/protocol/grpc_message.h"
 #include "serving/server/protocol/grpc_session.h"
@@ -19,9 +20,10 @@ Status Echo(const Request&, std::string_view message, std::string* answer) {
 }
 
 void FillService(GrpcService* service) {
-  service->methods["/a/Compute"] = {GrpcMethod::kComputed, Echo};
-  service->methods["/a/Now"] = {GrpcMethod::kAtOnce, Echo};
-  service->methods["/a/Watch"] = {GrpcMethod::kWatched, Echo};
+  const auto* type = inference::ModelInferRequest::descriptor();
+  service->methods["/a/Compute"] = {GrpcMethod::kComputed, type, Echo};
+  service->methods["/a/Now"] = {GrpcMethod::kAtOnce, type, Echo};
+  service->methods["/a/Watch"] = {GrpcMethod::kWatched, type, Echo};
   service->most_message_bytes = kMostMessageBytes;
   service->most_buffered_bytes = 4 * kMostMessageBytes;
 }

@@ -5,6 +5,8 @@ alone. So other programs of the machine are never taken for a test's.
 """
 
 import contextlib
+import gc
+import multiprocessing.util
 import os
 import shutil
 import signal
@@ -17,6 +19,9 @@ from pathlib import Path
 RUN = "GROUP_EMBEDDING_TEST_RUN"
 SHARED_MEMORY = Path("/dev/shm")
 _GRACE = 5  # seconds for processes that are about to end
+# Processes that end with the one that started them.
+_ITS_SERVERS = ("multiprocessing.forkserver", "multiprocessing.resource_tracker")
+_BEHIND_MULTIPROCESSING = -200  # which removes its own folder at -100
 # What AutoGraph leaves behind, and folders of servers that tests kill: they cannot remove them.
 _NOT_OF_TESTS = ("__autograph_generated_file", "ge-base-", "ge-mirrors-", "ge-versions-")
 
@@ -35,7 +40,9 @@ class Leftovers:
         self._untracked = self._untracked_files()
 
     def find(self):
-        """A line for each leftover. Ends the processes and removes the folder of the run."""
+        """A line for each leftover. Ends the processes and removes the folder of the run, at the
+        end of this process: where it ran the tests itself, it may still use a part."""
+        gc.collect()  # tables that no test has any more
         processes = self._processes()
         deadline = time.monotonic() + _GRACE
         while processes and time.monotonic() < deadline:
@@ -49,15 +56,40 @@ class Leftovers:
         for pid in processes:
             with contextlib.suppress(ProcessLookupError):  # it has just ended
                 os.kill(pid, signal.SIGKILL)
-        left = (path for path in self._folder.iterdir() if not path.name.startswith(_NOT_OF_TESTS))
+        used = self._used_here()
+        left = (
+            path
+            for path in self._folder.iterdir()
+            if path not in used and not path.name.startswith(_NOT_OF_TESTS)
+        )
         found += [f"file {path}" for path in sorted(left)]
         found += [f"shared memory {path}" for path in sorted(self._new_shared_memory())]
         found += [
             f"file of the checkout {path}"
             for path in sorted(self._untracked_files() - self._untracked)
         ]
-        shutil.rmtree(self._folder, ignore_errors=True)
+        multiprocessing.util.Finalize(
+            None,
+            shutil.rmtree,
+            args=[self._folder],
+            kwargs={"ignore_errors": True},
+            exitpriority=_BEHIND_MULTIPROCESSING,
+        )
         return found
+
+    def _used_here(self):
+        """Files and folders of the run that this process has until it ends: those with an open
+        file, as of tables that TensorFlow keeps, and the folder of multiprocessing."""
+        paths = [multiprocessing.current_process()._config.get("tempdir") or ""]
+        for link in Path("/proc/self/fd").iterdir():
+            with contextlib.suppress(OSError):
+                paths.append(os.readlink(link))
+        beginning = f"{self._folder}/"
+        return {
+            self._folder / path[len(beginning) :].partition("/")[0]
+            for path in paths
+            if path.startswith(beginning)
+        }
 
     def _processes(self):
         """{process: its command line} of this run, but for this process and its like."""
@@ -69,7 +101,10 @@ class Leftovers:
             try:
                 environment = (folder / "environ").read_bytes()
                 command = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode().strip()
+                parent = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
             except OSError:  # it has ended, or is another user's
+                continue
+            if parent == os.getpid() and any(server in command for server in _ITS_SERVERS):
                 continue
             if f"{RUN}={self._run}".encode() in environment.split(b"\0") and command:
                 found[pid] = command[:200]

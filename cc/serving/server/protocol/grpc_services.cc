@@ -21,7 +21,8 @@ constexpr char kHealth[] = "grpc.health.v1.Health";
 // A method whose messages are protobuf's. answer: fills Answer, given the Message.
 template <typename Message, typename Answer, typename F>
 GrpcMethod MethodOf(GrpcMethod::Kind kind, F answer) {
-  return {kind, [answer](const Request& request, std::string_view bytes, std::string* frame) {
+  return {kind, Message::descriptor(),
+          [answer](const Request& request, std::string_view bytes, std::string* frame) {
             Message message;
             if (!message.ParseFromArray(bytes.data(), static_cast<int>(bytes.size()))) {
               return Status(StatusCode::INTERNAL, "the bytes are no " + message.GetTypeName());

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "serving/server/protocol/grpc_message.h"
+#include "serving/server/protocol/message_bytes.h"
 
 namespace group_embedding::server {
 namespace {
@@ -13,6 +14,9 @@ using std::chrono::seconds;
 constexpr uint32_t kMostStreams = 1024, kMostHeadBytes = 16 << 10, kWindowBytes = 1 << 20;
 constexpr int32_t kConnectionWindowBytes = 4 << 20;
 constexpr size_t kMostPathBytes = 200;
+constexpr size_t kMostBytesAtOnce = 64 << 10;
+// What a message may take in memory: so many times --max-message-bytes.
+constexpr size_t kMemoryOfMessages = 4, kLeastMemory = size_t{16} << 20;
 // The longest time of a head; a message; an answer, since its last byte was sent; a connection
 // without calls; its age, after which clients connect anew; and the time of its last calls then.
 constexpr seconds kHead(10), kBody(30), kAnswer(30), kIdle(600), kAge(3600), kGrace(60);
@@ -39,6 +43,22 @@ struct Options {
   nghttp2_option* option = nullptr;
 };
 
+// Refuses a message that would keep the thread of connections, or become much more than its bytes.
+Status CheckMemory(const GrpcMethod& method, std::string_view message, size_t most_message_bytes) {
+  if (method.kind != GrpcMethod::kComputed && message.size() > kMostBytesAtOnce) {
+    return Status(StatusCode::RESOURCE_EXHAUSTED,
+                  "expected at most " + std::to_string(kMostBytesAtOnce) + " bytes, got " +
+                      std::to_string(message.size()));
+  }
+  const size_t most = std::max(kMemoryOfMessages * most_message_bytes, kLeastMemory);
+  if (CountMemory(message, *method.message, most) <= most) return Status::OK;
+  return Status(StatusCode::RESOURCE_EXHAUSTED,
+                "a message of " + std::to_string(message.size()) + " bytes takes more than " +
+                    std::to_string(most) +
+                    " bytes of memory, which are allowed by --max-message-bytes: send large "
+                    "tensors as tensor_content");
+}
+
 }  // namespace
 
 GrpcAnswer AnswerGrpcCall(const GrpcCall& call, size_t most_message_bytes) {
@@ -48,6 +68,7 @@ GrpcAnswer AnswerGrpcCall(const GrpcCall& call, size_t most_message_bytes) {
     std::string_view message;
     answer.status =
         ReadGrpcMessage(call.body, call.encoding, most_message_bytes, &inflated, &message);
+    if (answer.status.ok()) answer.status = CheckMemory(*call.method, message, most_message_bytes);
     if (answer.status.ok()) {
       answer.status = call.method->answer(call.request, message, &answer.message);
     }

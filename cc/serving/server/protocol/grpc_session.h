@@ -20,6 +20,10 @@
 #include "serving/server/models/status.h"
 #include "serving/server/protocol/workers.h"
 
+namespace google::protobuf {
+class Descriptor;
+}
+
 namespace group_embedding::server {
 
 struct GrpcMethod {
@@ -29,6 +33,7 @@ struct GrpcMethod {
     kWatched,   // the same; answered again whenever the answer differs, until the client leaves
   };
   Kind kind = kComputed;
+  const google::protobuf::Descriptor* message = nullptr;  // the type of requests
   // The answer in gRPC's frame, given the bytes of the request's message.
   std::function<Status(const Request&, std::string_view message, std::string* answer)> answer;
 };

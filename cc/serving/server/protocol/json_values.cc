@@ -4,6 +4,7 @@
 #include <rapidjson/memorystream.h>
 #include <rapidjson/stringbuffer.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -55,6 +56,11 @@ uint16_t Bfloat16Bits(float value) {
 }
 
 }  // namespace
+
+size_t MostValuesOf(std::string_view json) {
+  return 1 + std::count_if(json.begin(), json.end(),
+                           [](char c) { return c == ',' || c == ':' || c == '[' || c == '{'; });
+}
 
 Status ParseObject(const std::string& text, rapidjson::Document* json) {
   using namespace rapidjson;  // flags

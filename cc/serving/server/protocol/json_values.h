@@ -4,12 +4,17 @@
 #include <rapidjson/document.h>
 
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "serving/server/models/serving_library.h"
 #include "tensorflow/core/framework/tensor.pb.h"
 
 namespace group_embedding::server {
+
+// How many values a text has at most, keys of objects among them. Each but the first stands behind
+// a comma, a colon or a bracket, some of which may be in strings.
+size_t MostValuesOf(std::string_view json);
 
 // An object, with NaN and Infinity allowed as TensorFlow Serving does. The error has the place.
 Status ParseObject(const std::string& text, rapidjson::Document* json);

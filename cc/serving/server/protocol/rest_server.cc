@@ -2,6 +2,7 @@
 
 #include "serving/server/operations/live.h"
 #include "serving/server/protocol/json_answers.h"
+#include "serving/server/protocol/json_values.h"
 #include "serving/server/protocol/rest_inference.h"
 #include "serving/server/protocol/rest_models.h"
 
@@ -9,6 +10,10 @@ namespace group_embedding::server {
 namespace {
 
 constexpr char kModels[] = "/v1/", kInference[] = "/v2";
+
+// A value takes about 32 bytes while JSON is read: of the memory that eight times
+// --max-message-bytes are, or this.
+constexpr size_t kBytesOfValue = 32, kMemoryOfBodies = 8, kLeastMemory = size_t{16} << 20;
 
 bool BeginsWith(const std::string& path, const char* beginning) {
   return path.rfind(beginning, 0) == 0;
@@ -29,6 +34,12 @@ HttpAnswer Text(int status, const std::string& text) { return {status, "text/pla
 
 HttpAnswer Error(int status, const std::string& message) {
   return {status, "application/json", WriteError(message)};
+}
+
+// The JSON of a body: all of it, or what is before the binary data of inputs.
+std::string_view JsonOf(const HttpRequest& http) {
+  const std::string_view body = http.body;
+  return http.json_bytes < 0 ? body : body.substr(0, static_cast<size_t>(http.json_bytes));
 }
 
 }  // namespace
@@ -70,6 +81,12 @@ HttpAnswer RestServer::Answer(const HttpRequest& http) {
 
 HttpAnswer RestServer::AnswerModels(const HttpRequest& http) {
   if (is_draining_) return Error(503, "the server stops");
+  const size_t most_bytes = static_cast<size_t>(options_.max_message_bytes);
+  const size_t most = std::max(kMemoryOfBodies * most_bytes, kLeastMemory) / kBytesOfValue;
+  if (MostValuesOf(JsonOf(http)) > most) {
+    return Error(413, "expected JSON of at most " + std::to_string(most) +
+                          " values, which are allowed by --max-message-bytes");
+  }
   Request request;
   request.deadline =
       std::chrono::system_clock::now() +
