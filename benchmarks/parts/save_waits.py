@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 """How long training waits while tables of keys are saved, for each method of saving them.
 
 A table is filled, trained step by step, and saved every so many steps. For each method:
@@ -13,16 +12,14 @@ A table is filled, trained step by step, and saved every so many steps. For each
   its rows beside values and slots (key, count and version, 24 bytes each) and what its filter
   counted. wait / copy below 1 is the claim.
 
-    python benchmarks/bench_save.py [--rows 10000000] [--dim 16] [--tables 1] [--storage DRAM]
-                                    [--saves 5] [--json FILE] [--plot FILE.png]
+    python benchmarks/bench_save.py waits [--rows 10000000] [--dim 16] [--tables 1]
+                                          [--storage DRAM] [--saves 5]
 
 --storage HBM, HBM_DRAM (a tenth of the rows in HBM) and DRAM_SSDHASH (half of them in memory) are
 for machines with a GPU, or tables with a disk. Checkpoints go to a temporary folder in --folder.
 """
 
-import argparse
 import gc
-import os
 import shutil
 import statistics
 import sys
@@ -31,14 +28,10 @@ import threading
 import time
 from pathlib import Path
 
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-os.environ.setdefault("TF_FORCE_GPU_ALLOW_GROWTH", "true")
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-
 import numpy as np
 import tensorflow as tf
-from report import machine, print_table, write_json, write_results
-from save_ways import STEPS_TO_LIVE, ObjectModel, SessionModel, Size
+from parts.save_ways import STEPS_TO_LIVE, ObjectModel, SessionModel, Size
+from report import machine, write_json
 
 import group_embedding as ge
 
@@ -46,10 +39,7 @@ WARM_UP = 2  # saves that are not counted: in the second, enable_async traces it
 ALL_KEYS = "all, none"
 
 
-def parse_arguments():
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+def add_options(parser):
     parser.add_argument("--rows", type=int, default=10_000_000, help="of all tables together")
     parser.add_argument("--tables", type=int, default=1)
     parser.add_argument("--dim", type=int, default=16)
@@ -59,9 +49,6 @@ def parse_arguments():
     parser.add_argument("--storage", default="DRAM", choices=[k.name for k in ge.StorageType])
     parser.add_argument("--only", default="", help="a part of the name of a save method or policy")
     parser.add_argument("--folder", type=Path)
-    parser.add_argument("--json", type=Path)
-    parser.add_argument("--plot", type=Path)
-    return parser.parse_args()
 
 
 def policies(rows_of_each):
@@ -173,7 +160,7 @@ def wanted(chosen):
                 yield policy, options, kind, methods
 
 
-def run(chosen, folder):
+def measure_all(chosen, folder):
     """Yields rows."""
     for policy, options, kind, methods in wanted(chosen):
         option = ge.EmbeddingVariableOption(storage_option=storage_option(chosen), **options)
@@ -228,8 +215,7 @@ def plot(path, about, rows):
     figure.savefig(path, dpi=100)
 
 
-def main():
-    chosen = parse_arguments()
+def run(chosen):
     gpus = tf.config.list_physical_devices("GPU")
     details = tf.config.experimental.get_device_details(gpus[0]) if gpus else {}
     about = machine() | {"tensorflow": tf.__version__}
@@ -238,14 +224,9 @@ def main():
         about[name] = getattr(chosen, name)
     rows = []
     with tempfile.TemporaryDirectory(dir=chosen.folder) as folder:
-        for row in run(chosen, Path(folder)):
+        for row in measure_all(chosen, Path(folder)):
             print(row, flush=True)
             rows.append(row)
-            if chosen.json:
+            if chosen.json:  # what there is, if a save fails later
                 write_json(chosen.json, about, rows)
-    print_table(rows)
-    write_results(chosen, about, rows, plot)
-
-
-if __name__ == "__main__":
-    main()
+    return about, rows

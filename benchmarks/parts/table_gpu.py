@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 """Tables found by key on a GPU: find and find-or-insert, beside NVIDIA HierarchicalKV.
 
 Billions of keys per second, of 1,048,576 different keys a call, 60% of which the table has: what
@@ -8,27 +7,23 @@ addresses. Keys that a call inserted are erased again, so that the load rises by
 Medians; by CUDA events, with the host's time hidden behind a spin of the GPU, and by the wall clock
 around a call and a wait. Values and keys found are compared before anything is timed.
 
-    python benchmarks/bench_table.py [--hkv libhierarchicalkv.so] [--dims 8 32 64] [--loads 0.5 1]
-                                     [--capacity 67108864] [--grow 1000000000]
-                                     [--tiers 16777216] [--json FILE] [--plot FILE.png]
+    python benchmarks/bench_table.py gpu [--hkv libhierarchicalkv.so] [--dims 8 32 64]
+                                         [--loads 0.5 1] [--capacity 67108864]
+                                         [--grow 1000000000] [--tiers 16777216]
 
-hierarchicalkv.cu says how to build the library. --grow inserts so many keys, dim 8, into a table
-that starts empty. --tiers makes a table of so many keys, a tenth of them in GPU memory and the rest
-in the host's (table_tiers.py).
+peers/hierarchicalkv.cu says how to build the library. --grow inserts so many keys, dim 8, into a
+table that starts empty. --tiers makes a table of so many keys, a tenth of them in GPU memory and
+the rest in the host's (table_tiers.py).
 """
 
-import argparse
 import ctypes
 import statistics
-import sys
 import time
 from types import SimpleNamespace
 
 import numpy as np
-import table_tiers
-from bench_kernel import CORE, load_core
-from devices import choose_device
-from report import print_table, write_results
+from kernel_runner import add_core, start_on_gpu
+from parts import table_tiers
 
 BATCH = 1 << 20
 HIT_RATE = 0.6
@@ -306,41 +301,31 @@ def plot(path, about, rows):
     figure.savefig(path, dpi=110)
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--core", default=CORE, help="folder of the library")
+def add_options(parser):
+    add_core(parser)
     parser.add_argument("--hkv", help="HierarchicalKV's library")
     parser.add_argument("--dims", type=int, nargs="*", default=[8, 32, 64])
     parser.add_argument("--loads", type=float, nargs="+", default=[0.5, 0.75, 1.0])
     parser.add_argument("--capacity", type=int, default=1 << 26)
     parser.add_argument("--grow", type=int, default=0)
     parser.add_argument("--tiers", type=int, default=0)
-    parser.add_argument("--json", help="file to write")
-    parser.add_argument("--plot", help="picture to write")
-    args = parser.parse_args()
-    core = load_core(args.core)
-    device = choose_device(core, force_cpu=False)
-    if device.name != "gpu":
-        sys.exit("bench_table.py needs an NVIDIA GPU, PyTorch, and a build with CUDA")
-    library = ctypes.CDLL(args.hkv) if args.hkv else None
-    about = device.about() | {"capacity": args.capacity, "keys a call": BATCH, "found": HIT_RATE}
+
+
+def run(options):
+    core, device = start_on_gpu(options)
+    library = ctypes.CDLL(options.hkv) if options.hkv else None
+    about = device.about() | {"capacity": options.capacity, "keys a call": BATCH, "found": HIT_RATE}
     rows = []
-    for dim in args.dims:
-        rows += compare(core, device, library, dim, args.loads, args.capacity)
+    for dim in options.dims:
+        rows += compare(core, device, library, dim, options.loads, options.capacity)
         device.release()
-    if rows:
-        print_table(rows)
     if rows and library is not None:
         for name in ("ratio", "ratio by clock"):
             about[f"mean {name}"] = round(statistics.geometric_mean(r[name] for r in rows), 3)
             about[f"least {name}"] = min(r[name] for r in rows)
-    if args.grow:
-        about["growth"] = grow(core, device, args.grow)
-    if args.tiers:
-        about["tiers"] = table_tiers.move(core, device, args.tiers, BATCH)
+    if options.grow:
+        about["growth"] = grow(core, device, options.grow)
+    if options.tiers:
+        about["tiers"] = table_tiers.move(core, device, options.tiers, BATCH)
     print(about)
-    write_results(args, about, rows, plot)
-
-
-if __name__ == "__main__":
-    main()
+    return about, rows

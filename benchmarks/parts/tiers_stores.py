@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 """Reads of rows below the memory of served models, beside bare calls of the same stores.
 
 tier_reads.cc, which is compiled here, asks for keys by Zipf's law and compares, by turns in one
@@ -11,11 +10,10 @@ process, medians of the times of a request in milliseconds:
 * updates: keys that one thread finds in a table in memory in a second of processor time, while
   another brings deltas of 100,000 draws of keys twice a second, beside the same without.
 
-    python benchmarks/bench_tiers.py [--only PART ...] [--rows 1000000] [--dim 64] [--zipf 1.05]
-                                     [--turns 50] [--json FILE]
+    python benchmarks/bench_tiers.py stores [--only STORE ...] [--rows 1000000] [--dim 64]
+                                            [--zipf 1.05] [--turns 50]
 """
 
-import argparse
 import contextlib
 import json
 import os
@@ -25,40 +23,34 @@ import sys
 import tempfile
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tests"))  # they have the server
 
-from redis_server import RedisServer
-from report import machine, print_table, write_results
+from report import machine  # noqa: E402
+from support.servers.redis_server import RedisServer  # noqa: E402
 
-ROOT = Path(__file__).resolve().parents[1]
 SOURCE = Path(__file__).with_name("tier_reads.cc")
 PARTS = ("redis", "rocksdb", "updates")
 
 
-def parse_arguments():
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--only", nargs="*", choices=PARTS, default=list(PARTS), metavar="PART")
+def add_options(parser):
+    parser.add_argument("--only", nargs="*", choices=PARTS, default=list(PARTS), metavar="STORE")
     parser.add_argument("--rows", type=int, default=1_000_000)
     parser.add_argument("--dim", type=int, default=64)
     parser.add_argument("--zipf", type=float, default=1.05)
     parser.add_argument("--turns", type=int, default=50)
-    parser.add_argument("--json", type=Path)
-    parser.add_argument("--plot", help=argparse.SUPPRESS)
-    return parser.parse_args()
 
 
 def build(folder):
     """Compiles the program into a folder, with the core that was built last; returns its path."""
     if shutil.which("g++") is None or not Path("/usr/include/hiredis/hiredis.h").exists():
-        raise SystemExit("bench_tiers.py needs g++ and hiredis: apt-get install libhiredis-dev")
+        raise SystemExit("expected g++ and hiredis: apt-get install libhiredis-dev")
     package = ROOT / "group_embedding"
     libraries = []
     for stem in ("libgroup_embedding_serving", "libgroup_embedding_core"):
         built = sorted(package.glob(f"{stem}.*.so"), key=lambda p: p.stat().st_mtime)
         if not built:
-            raise SystemExit("bench_tiers.py needs the built libraries: make build")
+            raise SystemExit("expected the built libraries: make build")
         libraries.append(str(built[-1]))
     program = Path(folder) / "tier_reads"
     flags = ["-std=c++17", "-O2", f"-march={os.environ.get('GROUP_EMBEDDING_MARCH', 'x86-64-v3')}"]
@@ -85,8 +77,7 @@ def measure(program, part, where, options):
     return rows
 
 
-def main():
-    options = parse_arguments()
+def run(options):
     rows = []
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
@@ -95,12 +86,5 @@ def main():
             where = folder
             if part == "redis":
                 where = stack.enter_context(RedisServer(folder)).address
-            measured = measure(program, part, where, options)
-            print_table(measured)
-            rows += measured
-    about = {**machine(), "rows": options.rows, "dim": options.dim, "zipf": options.zipf}
-    write_results(options, about, rows, None)
-
-
-if __name__ == "__main__":
-    main()
+            rows += measure(program, part, where, options)
+    return {**machine(), "rows": options.rows, "dim": options.dim, "zipf": options.zipf}, rows

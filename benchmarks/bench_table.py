@@ -1,0 +1,17 @@
+#!/usr/bin/env python3
+"""Tables found by key: find and insert, growth, and what a budget costs.
+
+    python benchmarks/bench_table.py PART [options of the part] [--json FILE] [--plot FILE.png]
+
+gpu: beside HierarchicalKV. cpu: through TensorFlow, beside TensorFlow Recommenders Addons. budget:
+a table that evicts its lowest keys, on a CPU. PART --help has more.
+"""
+
+import os
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+
+from report import run_part
+
+if __name__ == "__main__":
+    run_part("table", ("gpu", "cpu", "budget"), __doc__)
