@@ -29,7 +29,7 @@ COMMANDS = [
     "bench_lookup --features 2 --batch 8 --rows 50 --seconds 0.05",
     "bench_ranks overlap --ranks 2 --samples 64 --rows 1000 --alphas 0 1.05",
     "bench_save upload memory://bench --rows 2000 --batch 64 --saves 1",
-    "bench_save waits --rows 2000 --batch 64 --steps 2 --saves 1",
+    "bench_save waits --rows 2000 --batch 64 --steps 2 --saves 1 --only evicts",
     "bench_step dense_update --batch 32 --rows 100 --steps 2 --turns 1 --optimizers adam",
     "bench_step first_call --features 2 3",
     "bench_step tables --tables 2 3 --steps 2 --turns 1",
@@ -41,9 +41,11 @@ if HAS_HOROVOD:
         "bench_ranks cpus --ranks 2 --batch 64 --rows 100 --steps 2 --dense 1 --wait 1 --ahead"
     )
 if bed_of_hosts_is_missing() is None:
-    COMMANDS.append("bench_ranks hosts --delays 0 1 --steps 2")
+    COMMANDS.append("bench_ranks hosts --delays 1 --steps 2")
 if importlib.util.find_spec("redis"):
-    COMMANDS.append("bench_serving --only publish --targets redis --rows 2000 --publishes 2")
+    COMMANDS.append(
+        "bench_serving --only publish --targets redis --rows 2000 --changed 90 --publishes 2"
+    )
 BY_DAY = [COMMANDS[5], COMMANDS[8]]
 
 
